@@ -1,0 +1,1 @@
+//! GNN layers, models and the aggregation kernels they run on.

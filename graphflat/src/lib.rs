@@ -1,0 +1,1 @@
+//! Flattens k-hop neighbourhoods on timely dataflow.

@@ -1,0 +1,1 @@
+//! Computes embeddings and predictions of every node, layer by layer.

@@ -1,0 +1,1 @@
+//! Trains GNN models on stored neighbourhoods with a parameter server.

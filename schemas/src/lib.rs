@@ -1,0 +1,1 @@
+//! Tables, ids, storage and outputs on disk, shared by every stage.
