@@ -1,0 +1,103 @@
+//! The input tables of a job as written.
+
+use serde::{Deserialize, Serialize};
+
+/// `[input.nodes]` as written.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NodesSpec {
+    /// Parquet file, directory (every `*.parquet` below it) or glob.
+    pub path: String,
+    /// Column of the ids.
+    pub id: String,
+    /// List and number columns, concatenated in this order; none: nodes have no features.
+    #[serde(default)]
+    pub features: Vec<String>,
+    /// Sparse features, in place of `features`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sparse: Option<SparseSpec>,
+    /// Column of the labels.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub label: Option<String>,
+    /// Upper bound of class numbers (exclusive); without it, one more than the greatest found.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub num_classes: Option<u32>,
+    /// Column of the splits.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub split: Option<String>,
+    /// What the splits are called where they are numbers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub split_values: Option<SplitValues>,
+    /// Transform of the features, fitted and applied by the trainer; tables hold raw features.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub transform: Option<Transform>,
+}
+
+/// `sparse = { index, value, width }` as written.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SparseSpec {
+    /// List column of 0-based positions below `width`.
+    pub index: String,
+    /// List column of as many values.
+    pub value: String,
+    /// Number of features.
+    pub width: u32,
+}
+
+/// `split_values = { train, val, test }` as written: the numbers that stand for the splits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SplitValues {
+    /// Number of the training split.
+    pub train: i64,
+    /// Number of the validation split.
+    pub val: i64,
+    /// Number of the test split.
+    pub test: i64,
+}
+
+/// Transform of node features.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Transform {
+    /// Divides each row by the sum of its absolute values.
+    RowNormalize,
+    /// Subtracts the mean and divides by the standard deviation of the train nodes.
+    Standardize,
+}
+
+/// `[input.edges]` as written.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct EdgesSpec {
+    /// Parquet file, directory (every `*.parquet` below it) or glob.
+    pub path: String,
+    /// Column of the source ids; messages flow from `src` to `dst`.
+    pub src: String,
+    /// Column of the destination ids.
+    pub dst: String,
+    /// Adds the reverse of every edge.
+    #[serde(default)]
+    pub undirected: bool,
+    /// Column of the weights.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub weight: Option<String>,
+    /// List and number columns of edge features, concatenated in this order.
+    #[serde(default)]
+    pub features: Vec<String>,
+    /// What to do with an edge whose end is no node.
+    #[serde(default)]
+    pub dangling: Dangling,
+}
+
+/// What to do with an edge whose end is no node.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Dangling {
+    /// The job fails and names the edge.
+    #[default]
+    Error,
+    /// The edge is dropped and counted.
+    Drop,
+}

@@ -1,0 +1,222 @@
+//! The error of this crate: what could not be read, checked or written, and where.
+
+use std::path::PathBuf;
+
+/// Shorthand for results of this crate.
+pub type Result<T, E = SchemaError> = std::result::Result<T, E>;
+
+/// Who can mend an error; the program turns it into its exit code.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ErrorKind {
+    /// The job file, a path or an output directory has to change (exit code 2).
+    Usage,
+    /// The input data has to change (exit code 3).
+    Data,
+    /// Reading or writing failed, or a file is broken (exit code 1).
+    Failed,
+}
+
+/// A table or an output directory could not be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SchemaError {
+    /// A key of the job file holds something impossible.
+    #[error("`{key}`: {problem}")]
+    Key {
+        /// Dotted name of the key, such as `input.nodes.features`.
+        key: String,
+        /// What is wrong and what is allowed.
+        problem: String,
+    },
+    /// A path names a storage this build cannot reach.
+    #[error("`{key}`: {path} is not supported by this build, which reads and writes local files")]
+    Storage {
+        /// Dotted name of the key.
+        key: String,
+        /// The path as written.
+        path: String,
+    },
+    /// A path names no Parquet file.
+    #[error("`{key}`: {problem}: {}", path.display())]
+    NoFile {
+        /// Dotted name of the key.
+        key: String,
+        /// What was looked for.
+        problem: &'static str,
+        /// The path, made absolute.
+        path: PathBuf,
+    },
+    /// A column named in the job file does not exist.
+    #[error(
+        "`{key}`: no column `{column}` in {}; {}its columns are {columns}",
+        path.display(),
+        suggestion.as_ref().map(|name| format!("did you mean `{name}`? ")).unwrap_or_default()
+    )]
+    NoColumn {
+        /// Dotted name of the key.
+        key: String,
+        /// The file that lacks it.
+        path: PathBuf,
+        /// The column as written.
+        column: String,
+        /// The columns there are, comma separated.
+        columns: String,
+        /// The column with the most similar name, if one is close.
+        suggestion: Option<String>,
+    },
+    /// A column is of a type that its role does not allow.
+    #[error("column `{column}` of {} is {found}, allowed for {role}: {allowed}", path.display())]
+    ColumnType {
+        /// The file.
+        path: PathBuf,
+        /// The column.
+        column: String,
+        /// What the column is read as, such as `an id`.
+        role: &'static str,
+        /// Its Arrow type.
+        found: String,
+        /// The types allowed.
+        allowed: &'static str,
+    },
+    /// A value of the input is not allowed.
+    #[error("column `{column}` of {}, row {row}: {problem}", path.display())]
+    Value {
+        /// The file.
+        path: PathBuf,
+        /// The column.
+        column: String,
+        /// 0-based row of that file.
+        row: u64,
+        /// What is wrong and what is allowed.
+        problem: String,
+    },
+    /// An input table as a whole is not usable.
+    #[error("{} table: {problem}", table)]
+    Table {
+        /// `nodes` or `edges`.
+        table: &'static str,
+        /// What is wrong and what is allowed.
+        problem: String,
+    },
+    /// The output directory belongs to something else.
+    #[error("output {} {problem}", dir.display())]
+    OutputTaken {
+        /// The directory.
+        dir: PathBuf,
+        /// What it holds and what can be done.
+        problem: String,
+    },
+    /// Another run is writing the output directory.
+    #[error("output {} is being written by another run", dir.display())]
+    OutputLocked {
+        /// The directory.
+        dir: PathBuf,
+    },
+    /// A directory holds no finished output.
+    #[error("{} holds no finished output: {problem}", dir.display())]
+    NotFinished {
+        /// The directory.
+        dir: PathBuf,
+        /// What is missing.
+        problem: String,
+    },
+    /// The file system refused.
+    #[error("cannot {action} {}", path.display())]
+    Io {
+        /// What was tried, such as `open`.
+        action: &'static str,
+        /// The file or directory.
+        path: PathBuf,
+        /// The cause.
+        source: std::io::Error,
+    },
+    /// A Parquet file could not be decoded or encoded.
+    #[error("cannot {action} Parquet file {}", path.display())]
+    Parquet {
+        /// `read` or `write`.
+        action: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// The cause.
+        source: parquet::errors::ParquetError,
+    },
+    /// An Arrow batch could not be decoded, converted or built.
+    #[error("cannot {action} a batch of {}", path.display())]
+    Arrow {
+        /// `read`, `convert` or `write`.
+        action: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// The cause.
+        source: arrow::error::ArrowError,
+    },
+    /// A JSON file of an output directory could not be read.
+    #[error("cannot read {}", path.display())]
+    Json {
+        /// The file.
+        path: PathBuf,
+        /// The cause.
+        source: serde_json::Error,
+    },
+    /// A file of an output is not what was written.
+    #[error("{} is broken: {problem}", path.display())]
+    Broken {
+        /// The file.
+        path: PathBuf,
+        /// What does not agree.
+        problem: String,
+    },
+    /// A table in memory breaks its own rules.
+    #[error("invalid {what}: {problem}")]
+    Invalid {
+        /// `graph feature`, `shard` or `ids`.
+        what: &'static str,
+        /// What does not agree.
+        problem: String,
+    },
+}
+
+impl SchemaError {
+    /// Tells who can mend it.
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Key { .. }
+            | Self::Storage { .. }
+            | Self::NoFile { .. }
+            | Self::NoColumn { .. }
+            | Self::OutputTaken { .. }
+            | Self::OutputLocked { .. }
+            | Self::NotFinished { .. } => ErrorKind::Usage,
+            Self::ColumnType { .. } | Self::Value { .. } | Self::Table { .. } => ErrorKind::Data,
+            Self::Io { .. }
+            | Self::Parquet { .. }
+            | Self::Arrow { .. }
+            | Self::Json { .. }
+            | Self::Broken { .. }
+            | Self::Invalid { .. } => ErrorKind::Failed,
+        }
+    }
+
+    /// Moves an [`SchemaError::Invalid`] to the file it was found in.
+    pub(crate) fn found_in(self, path: &std::path::Path) -> Self {
+        match self {
+            Self::Invalid { what, problem } => Self::Broken {
+                path: path.to_owned(),
+                problem: format!("{what}: {problem}"),
+            },
+            other => other,
+        }
+    }
+
+    /// Wraps an error of the file system.
+    pub(crate) fn io<'a>(
+        action: &'static str,
+        path: &'a std::path::Path,
+    ) -> impl FnOnce(std::io::Error) -> Self + use<'a> {
+        move |source| Self::Io {
+            action,
+            path: path.to_owned(),
+            source,
+        }
+    }
+}

@@ -1,0 +1,169 @@
+//! The vocabulary of sampling: fan-outs, the order of in-edges, and what flatten did.
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+
+/// How many in-edges of a node are kept: a number of at least 1, or all.
+///
+/// Written as an integer or as `"all"`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Fanout {
+    /// The first so many in-edges in rank order.
+    Count(u32),
+    /// Every in-edge.
+    All,
+}
+
+impl Fanout {
+    /// Returns the number of in-edges kept at most; `usize::MAX` for all.
+    pub fn limit(self) -> usize {
+        match self {
+            Self::Count(count) => count as usize,
+            Self::All => usize::MAX,
+        }
+    }
+}
+
+impl std::fmt::Display for Fanout {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Count(count) => write!(f, "{count}"),
+            Self::All => f.write_str("all"),
+        }
+    }
+}
+
+impl Serialize for Fanout {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Count(count) => serializer.serialize_u32(*count),
+            Self::All if serializer.is_human_readable() => serializer.serialize_str("all"),
+            Self::All => serializer.serialize_u32(0),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Fanout {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        if deserializer.is_human_readable() {
+            return deserializer.deserialize_any(FanoutVisitor);
+        }
+        // Binary formats do not describe themselves: a plain number, 0 for all.
+        let count = u32::deserialize(deserializer)?;
+        Ok(if count == 0 {
+            Self::All
+        } else {
+            Self::Count(count)
+        })
+    }
+}
+
+struct FanoutVisitor;
+
+impl de::Visitor<'_> for FanoutVisitor {
+    type Value = Fanout;
+
+    fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("a number of in-edges from 1 to 4294967295, or \"all\"")
+    }
+
+    fn visit_i64<E: de::Error>(self, count: i64) -> Result<Fanout, E> {
+        match u32::try_from(count) {
+            Ok(count @ 1..) => Ok(Fanout::Count(count)),
+            _ => Err(E::invalid_value(de::Unexpected::Signed(count), &self)),
+        }
+    }
+
+    fn visit_u64<E: de::Error>(self, count: u64) -> Result<Fanout, E> {
+        match i64::try_from(count) {
+            Ok(signed) => self.visit_i64(signed),
+            Err(_) => Err(E::invalid_value(de::Unexpected::Unsigned(count), &self)),
+        }
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<Fanout, E> {
+        match text {
+            "all" => Ok(Fanout::All),
+            _ => Err(E::invalid_value(de::Unexpected::Str(text), &self)),
+        }
+    }
+}
+
+/// The order in which in-edges are ranked, and so kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Sampling {
+    /// Every in-edge is as likely as any other.
+    Uniform,
+    /// Without replacement, in proportion to the weight.
+    Weighted,
+    /// The heaviest in-edges.
+    Top,
+}
+
+/// How graph features lie on disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Layout {
+    /// A row is one target with its whole neighbourhood.
+    Rows,
+    /// A part is the union of many neighbourhoods, each node and edge once.
+    Shards,
+}
+
+/// How graph features were made; stands in the manifest and in each file's metadata.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct FlattenMeta {
+    /// Greatest distance of a node from its target.
+    pub hops: usize,
+    /// In-edges kept per node, hop 1 first; one entry a hop.
+    pub fanouts: Vec<Fanout>,
+    /// Order of the in-edges.
+    pub sampling: Sampling,
+    /// Random seed of the samples.
+    pub seed: u64,
+    /// Independent samples written for each target.
+    pub samples_per_target: u32,
+    /// Layout of the files.
+    pub layout: Layout,
+}
+
+/// Returns how many in-edges a node at distance `hop` from the target keeps (hop 0 is the target).
+///
+/// A node at hop h serves every layer whose fan-out belongs to a hop after h, hence the greatest of
+/// `fanouts[hop..]`. At the last hop, and beyond, that is none.
+///
+/// # Examples
+///
+/// ```
+/// use schemas::{Fanout, keep_at_hop};
+///
+/// let fanouts = [Fanout::Count(5), Fanout::Count(10)];
+/// assert_eq!([0, 1, 2].map(|hop| keep_at_hop(&fanouts, hop)), [10, 10, 0]);
+/// ```
+pub fn keep_at_hop(fanouts: &[Fanout], hop: usize) -> usize {
+    let later = fanouts.get(hop..).unwrap_or_default();
+    later.iter().map(|fanout| fanout.limit()).max().unwrap_or(0)
+}
+
+/// Returns how many in-edges of a node layer `layer` (1-based) reads, those of the lowest ranks.
+///
+/// # Panics
+///
+/// If `layer` is 0 or greater than the number of fan-outs.
+///
+/// # Examples
+///
+/// ```
+/// use schemas::{Fanout, use_at_layer};
+///
+/// let fanouts = [Fanout::Count(5), Fanout::All];
+/// assert_eq!([1, 2].map(|layer| use_at_layer(&fanouts, layer)), [usize::MAX, 5]);
+/// ```
+pub fn use_at_layer(fanouts: &[Fanout], layer: usize) -> usize {
+    assert!(
+        (1..=fanouts.len()).contains(&layer),
+        "layer {layer} of {}",
+        fanouts.len()
+    );
+    fanouts[fanouts.len() - layer].limit()
+}

@@ -1,0 +1,103 @@
+//! Graph features in memory: one target's neighbourhood, and the union of many.
+
+mod dataset;
+mod extract;
+mod merge;
+mod write;
+
+pub use dataset::GraphFeatureDataset;
+pub use extract::ExtractScratch;
+pub use merge::ShardBuilder;
+pub use write::write_part;
+
+use crate::columns::{Features, Labels, Split};
+use crate::error::Result;
+use crate::ids::Ids;
+
+/// A union of some targets' neighbourhoods: each node and each edge once.
+///
+/// Nodes stand sorted by (hop, id). A node of hop h keeps the in-edges of rank below the greatest of
+/// `fanouts[h..]`, so every target's own neighbourhood is contained ([`GraphShard::extract`]).
+/// Labels and splits are needed at targets only; other nodes may go without.
+#[derive(Clone, Debug, PartialEq)]
+pub struct GraphShard {
+    /// `[n]`.
+    pub ids: Ids,
+    /// `[n]`, least distance to a target of the shard.
+    pub hop: Vec<u8>,
+    /// `[n]`, in-degree in the input graph, before sampling.
+    pub in_degree: Vec<u32>,
+    /// `[n]`, sum of the weights of all in-edges, where the input has weights.
+    pub in_weight: Option<Vec<f32>>,
+    /// `[n]`, sum of the weights of the node's self-loops (their number where the input has no
+    /// weights), where the input has self-loops.
+    pub self_weight: Option<Vec<f32>>,
+    /// `[n]` rows.
+    pub features: Features,
+    /// `[n]` rows, or none.
+    pub labels: Labels,
+    /// `[n]`; all [`Split::None`] where the input has no splits.
+    pub split: Vec<Split>,
+    /// `[n]`.
+    pub is_target: Vec<bool>,
+    /// `[n + 1]`, from 0: node i has in-edges `in_offset[i]..in_offset[i + 1]`; nodes of the last
+    /// hop have none.
+    pub in_offset: Vec<u32>,
+    /// `[e]`, position of the source; a node's in-edges stand in rank order.
+    pub in_src: Vec<u32>,
+    /// `[e]`, where the input has weights.
+    pub edge_weight: Option<Vec<f32>>,
+    /// `[e * edge_dim]`, row-major, where the input has edge features.
+    pub edge_feature: Option<Vec<f32>>,
+}
+
+/// One target's self-contained neighbourhood.
+#[derive(Clone, Debug, PartialEq)]
+pub struct GraphFeature {
+    /// The target's label, one row, or none.
+    pub labels: Labels,
+    /// The target's split.
+    pub split: Split,
+    /// `[n]`: the target, then by hop, within a hop by id.
+    pub node_id: Ids,
+    /// `[hops + 2]`: nodes of hop h are `hop_offset[h]..hop_offset[h + 1]`.
+    pub hop_offset: Vec<u32>,
+    /// `[n]`, in-degree in the input graph, before sampling.
+    pub in_degree: Vec<u32>,
+    /// `[n]`, sum of the weights of all in-edges, where the input has weights.
+    pub in_weight: Option<Vec<f32>>,
+    /// `[n]`, as in [`GraphShard`].
+    pub self_weight: Option<Vec<f32>>,
+    /// `[n]` rows.
+    pub features: Features,
+    /// `[m + 1]`, from 0; m = nodes before the last hop.
+    pub in_offset: Vec<u32>,
+    /// `[e]`, position in `node_id`; a node's in-edges stand in rank order.
+    pub in_src: Vec<u32>,
+    /// `[e]`, where the input has weights.
+    pub edge_weight: Option<Vec<f32>>,
+    /// `[e * edge_dim]`, row-major, where the input has edge features.
+    pub edge_feature: Option<Vec<f32>>,
+}
+
+impl GraphShard {
+    /// Checks that lengths, offsets, positions and the order of the nodes agree.
+    ///
+    /// # Errors
+    ///
+    /// Names the first disagreement.
+    pub fn validate(&self) -> Result<()> {
+        todo!()
+    }
+}
+
+impl GraphFeature {
+    /// Checks that lengths, offsets, positions and the order of the nodes agree.
+    ///
+    /// # Errors
+    ///
+    /// Names the first disagreement.
+    pub fn validate(&self) -> Result<()> {
+        todo!()
+    }
+}

@@ -1,0 +1,650 @@
+//! Columns of node ids of one type, ordered and hashed the same everywhere.
+
+use std::cmp::Ordering;
+use std::ops::Range;
+use std::sync::Arc;
+
+use arrow::array::{
+    Array, ArrayRef, AsArray, Int32Array, Int64Array, OffsetSizeTrait, StringArray, UInt64Array,
+};
+use arrow::buffer::{Buffer, OffsetBuffer, ScalarBuffer};
+use arrow::compute::cast;
+use arrow::datatypes::{
+    ArrowPrimitiveType, DataType, Int8Type, Int16Type, Int32Type, Int64Type, UInt8Type, UInt16Type,
+    UInt32Type, UInt64Type,
+};
+use arrow::error::ArrowError;
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Result, SchemaError};
+
+/// Flipped in signed keys, so that keys order as their values do.
+const SIGN_BIT: u64 = 1 << 63;
+
+/// Type of an id column.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum IdType {
+    /// 32-bit signed integers.
+    Int32,
+    /// 64-bit signed integers.
+    Int64,
+    /// 64-bit unsigned integers.
+    UInt64,
+    /// Strings.
+    Utf8,
+}
+
+impl IdType {
+    /// Returns the id type that holds every value of an Arrow type, if ids may be of that type.
+    pub fn of(data_type: &DataType) -> Option<Self> {
+        Some(match data_type {
+            DataType::Int8
+            | DataType::Int16
+            | DataType::Int32
+            | DataType::UInt8
+            | DataType::UInt16 => Self::Int32,
+            DataType::Int64 | DataType::UInt32 => Self::Int64,
+            DataType::UInt64 => Self::UInt64,
+            DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View => Self::Utf8,
+            DataType::Dictionary(_, values) => Self::of(values)?,
+            _ => return None,
+        })
+    }
+
+    /// Returns the Arrow type in which ids of this type are written.
+    pub fn data_type(self) -> DataType {
+        match self {
+            Self::Int32 => DataType::Int32,
+            Self::Int64 => DataType::Int64,
+            Self::UInt64 => DataType::UInt64,
+            Self::Utf8 => DataType::Utf8,
+        }
+    }
+
+    /// Tells whether ids of this type are integers.
+    pub fn is_integer(self) -> bool {
+        self != Self::Utf8
+    }
+
+    fn is_signed(self) -> bool {
+        matches!(self, Self::Int32 | Self::Int64)
+    }
+}
+
+impl std::fmt::Display for IdType {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Int32 => "int32",
+            Self::Int64 => "int64",
+            Self::UInt64 => "uint64",
+            Self::Utf8 => "utf8",
+        })
+    }
+}
+
+/// A column of node ids of one type.
+///
+/// Integers are kept as *keys*, 64-bit numbers that order as the ids do; strings as offsets and
+/// bytes. Positions are in insertion order; nothing is sorted or deduplicated by itself.
+///
+/// # Examples
+///
+/// ```
+/// use schemas::{IdType, Ids};
+///
+/// let mut ids = Ids::new(IdType::Utf8);
+/// ids.push_str("vim");
+/// ids.push_str("bash");
+/// assert_eq!(ids.sort_permutation(), [1, 0]);
+/// assert_eq!(ids.display(0), "vim");
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ids {
+    id_type: IdType,
+    values: Values,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+enum Values {
+    Keys(Vec<u64>),
+    /// `offsets` starts with 0 and is one longer than the column.
+    Text {
+        offsets: Vec<u64>,
+        bytes: Vec<u8>,
+    },
+}
+
+/// Hashes an integer id, given as the 64 bits of its value (`id as i64 as u64`).
+///
+/// Ids of any width hash by value. The mix is fixed for good (SplitMix64's finaliser): samples and
+/// partitions depend on it.
+pub fn hash_int(id: u64) -> u64 {
+    let mut mixed = id.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    mixed ^ (mixed >> 31)
+}
+
+impl Ids {
+    /// Creates an empty column.
+    pub fn new(id_type: IdType) -> Self {
+        Self::with_capacity(id_type, 0)
+    }
+
+    /// Creates an empty column with room for some ids (strings: for their offsets only).
+    pub fn with_capacity(id_type: IdType, capacity: usize) -> Self {
+        let values = if id_type.is_integer() {
+            Values::Keys(Vec::with_capacity(capacity))
+        } else {
+            let mut offsets = Vec::with_capacity(capacity + 1);
+            offsets.push(0);
+            Values::Text {
+                offsets,
+                bytes: Vec::new(),
+            }
+        };
+        Self { id_type, values }
+    }
+
+    /// Makes a column of order-preserving keys as returned by [`Ids::as_int`].
+    ///
+    /// # Panics
+    ///
+    /// If `id_type` is a string type.
+    pub fn from_keys(id_type: IdType, keys: Vec<u64>) -> Self {
+        assert!(id_type.is_integer(), "keys are of integer ids");
+        Self {
+            id_type,
+            values: Values::Keys(keys),
+        }
+    }
+
+    /// Makes a column of strings from offsets and bytes as returned by [`Ids::text`].
+    ///
+    /// # Errors
+    ///
+    /// If the offsets do not rise from 0 to the number of bytes, or a string is not UTF-8.
+    pub fn from_text(offsets: Vec<u64>, bytes: Vec<u8>) -> Result<Self> {
+        let invalid = |problem: &str| SchemaError::Invalid {
+            what: "ids",
+            problem: problem.into(),
+        };
+        if offsets.first() != Some(&0) || offsets.last() != Some(&(bytes.len() as u64)) {
+            return Err(invalid("string offsets do not span the bytes"));
+        }
+        if offsets.is_sorted() && bytes.is_ascii() {
+            return Ok(Self {
+                id_type: IdType::Utf8,
+                values: Values::Text { offsets, bytes },
+            });
+        }
+        for pair in offsets.windows(2) {
+            let range = usize::try_from(pair[0])
+                .ok()
+                .zip(usize::try_from(pair[1]).ok());
+            let text = range.and_then(|(start, end)| bytes.get(start..end));
+            if text.is_none_or(|text| std::str::from_utf8(text).is_err()) {
+                return Err(invalid("string offsets fall, or a string is not UTF-8"));
+            }
+        }
+        Ok(Self {
+            id_type: IdType::Utf8,
+            values: Values::Text { offsets, bytes },
+        })
+    }
+
+    /// Returns the number of ids.
+    pub fn len(&self) -> usize {
+        match &self.values {
+            Values::Keys(keys) => keys.len(),
+            Values::Text { offsets, .. } => offsets.len() - 1,
+        }
+    }
+
+    /// Tells whether there is no id.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Returns the type of the ids.
+    pub fn id_type(&self) -> IdType {
+        self.id_type
+    }
+
+    /// Returns the bytes of memory the ids take, without spare capacity.
+    pub fn size_bytes(&self) -> usize {
+        match &self.values {
+            Values::Keys(keys) => keys.len() * 8,
+            Values::Text { offsets, bytes } => offsets.len() * 8 + bytes.len(),
+        }
+    }
+
+    /// Returns the order-preserving key of an integer id; none for strings.
+    pub fn as_int(&self, i: usize) -> Option<u64> {
+        match &self.values {
+            Values::Keys(keys) => Some(keys[i]),
+            Values::Text { .. } => None,
+        }
+    }
+
+    /// Returns a string id; none for integers.
+    pub fn as_str(&self, i: usize) -> Option<&str> {
+        match &self.values {
+            Values::Keys(_) => None,
+            Values::Text { offsets, bytes } => Some(
+                std::str::from_utf8(slice(offsets, bytes, i)).expect("checked when it was added"),
+            ),
+        }
+    }
+
+    /// Returns all order-preserving keys; none for strings.
+    pub fn keys(&self) -> Option<&[u64]> {
+        match &self.values {
+            Values::Keys(keys) => Some(keys),
+            Values::Text { .. } => None,
+        }
+    }
+
+    /// Returns offsets (one more than ids, from 0) and bytes of all strings; none for integers.
+    pub fn text(&self) -> Option<(&[u64], &[u8])> {
+        match &self.values {
+            Values::Keys(_) => None,
+            Values::Text { offsets, bytes } => Some((offsets, bytes)),
+        }
+    }
+
+    /// Returns a string id's bytes; none for integers.
+    pub fn key_bytes(&self, i: usize) -> Option<&[u8]> {
+        self.text().map(|(offsets, bytes)| slice(offsets, bytes, i))
+    }
+
+    /// Hashes an id: integers of any width by value ([`hash_int`]), strings with XXH3.
+    pub fn hash(&self, i: usize) -> u64 {
+        match &self.values {
+            Values::Keys(keys) => hash_int(self.value_bits(keys[i])),
+            Values::Text { offsets, bytes } => xxhash_rust::xxh3::xxh3_64(slice(offsets, bytes, i)),
+        }
+    }
+
+    /// Compares two ids in their natural order; strings bytewise.
+    ///
+    /// # Panics
+    ///
+    /// If one column holds integers and the other strings.
+    pub fn cmp(&self, i: usize, other: &Ids, j: usize) -> Ordering {
+        match (&self.values, &other.values) {
+            (Values::Keys(left), Values::Keys(right)) => {
+                if self.id_type.is_signed() == other.id_type.is_signed() {
+                    left[i].cmp(&right[j])
+                } else {
+                    self.wide(left[i]).cmp(&other.wide(right[j]))
+                }
+            }
+            (
+                Values::Text {
+                    offsets: left,
+                    bytes: left_bytes,
+                },
+                Values::Text {
+                    offsets: right,
+                    bytes: right_bytes,
+                },
+            ) => slice(left, left_bytes, i).cmp(slice(right, right_bytes, j)),
+            _ => panic!(
+                "ids of types {} and {} do not compare",
+                self.id_type, other.id_type
+            ),
+        }
+    }
+
+    /// Tells whether two ids are the same.
+    ///
+    /// # Panics
+    ///
+    /// If one column holds integers and the other strings.
+    pub fn equal(&self, i: usize, other: &Ids, j: usize) -> bool {
+        self.cmp(i, other, j) == Ordering::Equal
+    }
+
+    /// Appends an order-preserving key.
+    ///
+    /// # Panics
+    ///
+    /// If the ids are strings.
+    pub fn push_key(&mut self, key: u64) {
+        match &mut self.values {
+            Values::Keys(keys) => keys.push(key),
+            Values::Text { .. } => panic!("a key is of an integer id"),
+        }
+    }
+
+    /// Appends a string.
+    ///
+    /// # Panics
+    ///
+    /// If the ids are integers.
+    pub fn push_str(&mut self, text: &str) {
+        match &mut self.values {
+            Values::Keys(_) => panic!("{text:?} is no integer id"),
+            Values::Text { offsets, bytes } => push_text(offsets, bytes, text.as_bytes()),
+        }
+    }
+
+    /// Appends one id of another column of the same type.
+    ///
+    /// # Panics
+    ///
+    /// If the types differ.
+    pub fn push_from(&mut self, other: &Ids, i: usize) {
+        self.assert_same_type(other);
+        match (&mut self.values, &other.values) {
+            (Values::Keys(keys), Values::Keys(from)) => keys.push(from[i]),
+            (
+                Values::Text { offsets, bytes },
+                Values::Text {
+                    offsets: from,
+                    bytes: from_bytes,
+                },
+            ) => push_text(offsets, bytes, slice(from, from_bytes, i)),
+            _ => unreachable!("the types are the same"),
+        }
+    }
+
+    /// Appends a range of ids of another column of the same type.
+    ///
+    /// # Panics
+    ///
+    /// If the types differ.
+    pub fn extend_from(&mut self, other: &Ids, range: Range<usize>) {
+        self.assert_same_type(other);
+        if range.is_empty() {
+            return;
+        }
+        match (&mut self.values, &other.values) {
+            (Values::Keys(keys), Values::Keys(from)) => keys.extend_from_slice(&from[range]),
+            (
+                Values::Text { offsets, bytes },
+                Values::Text {
+                    offsets: from,
+                    bytes: from_bytes,
+                },
+            ) => {
+                let (start, end) = (from[range.start], from[range.end]);
+                let base = bytes.len() as u64;
+                bytes.extend_from_slice(&from_bytes[index(start)..index(end)]);
+                let ends = &from[range.start + 1..=range.end];
+                offsets.extend(ends.iter().map(|offset| base + (offset - start)));
+            }
+            _ => unreachable!("the types are the same"),
+        }
+    }
+
+    /// Returns the ids at some positions, in that order.
+    pub fn gather(&self, positions: &[u32]) -> Ids {
+        let mut gathered = Ids::with_capacity(self.id_type, positions.len());
+        gathered.extend_gather(self, positions);
+        gathered
+    }
+
+    /// Appends the ids of another column at some positions.
+    ///
+    /// # Panics
+    ///
+    /// If the types differ.
+    pub fn extend_gather(&mut self, other: &Ids, positions: &[u32]) {
+        self.assert_same_type(other);
+        match (&mut self.values, &other.values) {
+            (Values::Keys(keys), Values::Keys(from)) => {
+                keys.extend(positions.iter().map(|&i| from[i as usize]));
+            }
+            (
+                Values::Text { offsets, bytes },
+                Values::Text {
+                    offsets: from,
+                    bytes: from_bytes,
+                },
+            ) => {
+                for &i in positions {
+                    push_text(offsets, bytes, slice(from, from_bytes, i as usize));
+                }
+            }
+            _ => unreachable!("the types are the same"),
+        }
+    }
+
+    /// Removes all ids and keeps the memory.
+    pub fn clear(&mut self) {
+        match &mut self.values {
+            Values::Keys(keys) => keys.clear(),
+            Values::Text { offsets, bytes } => {
+                offsets.truncate(1);
+                bytes.clear();
+            }
+        }
+    }
+
+    /// Returns the positions in the order of their ids; equal ids in order of position.
+    ///
+    /// # Panics
+    ///
+    /// If there are 2^32 ids or more.
+    pub fn sort_permutation(&self) -> Vec<u32> {
+        let len = u32::try_from(self.len()).expect("positions fit 32 bits");
+        let mut order: Vec<u32> = (0..len).collect();
+        match &self.values {
+            Values::Keys(keys) => order.sort_by_key(|&i| keys[i as usize]),
+            Values::Text { offsets, bytes } => order.sort_by(|&i, &j| {
+                slice(offsets, bytes, i as usize).cmp(slice(offsets, bytes, j as usize))
+            }),
+        }
+        order
+    }
+
+    /// Writes an id as people write it.
+    pub fn display(&self, i: usize) -> String {
+        match &self.values {
+            Values::Keys(keys) => self.wide(keys[i]).to_string(),
+            Values::Text { .. } => self.as_str(i).unwrap_or_default().to_owned(),
+        }
+    }
+
+    /// Converts the ids to another type.
+    ///
+    /// # Errors
+    ///
+    /// The position of the first id that the type cannot hold.
+    pub fn cast(&self, id_type: IdType) -> std::result::Result<Ids, usize> {
+        if id_type == self.id_type {
+            return Ok(self.clone());
+        }
+        let Values::Keys(keys) = &self.values else {
+            return self.cast_none();
+        };
+        let range = match id_type {
+            IdType::Int32 => i128::from(i32::MIN)..=i128::from(i32::MAX),
+            IdType::Int64 => i128::from(i64::MIN)..=i128::from(i64::MAX),
+            IdType::UInt64 => 0..=i128::from(u64::MAX),
+            IdType::Utf8 => return self.cast_none(),
+        };
+        if let Some(bad) = keys
+            .iter()
+            .position(|&key| !range.contains(&self.wide(key)))
+        {
+            return Err(bad);
+        }
+        let flip = if id_type.is_signed() { SIGN_BIT } else { 0 };
+        let keys = keys
+            .iter()
+            .map(|&key| self.value_bits(key) ^ flip)
+            .collect();
+        Ok(Self::from_keys(id_type, keys))
+    }
+
+    /// Reads an Arrow column: integers of any width, strings of any encoding, dictionaries of those.
+    ///
+    /// Nulls are the caller's check: their values are whatever the array holds.
+    ///
+    /// # Errors
+    ///
+    /// If the array is of a type that ids cannot have.
+    pub fn from_array(array: &dyn Array) -> Result<Self> {
+        let data_type = array.data_type();
+        let Some(id_type) = IdType::of(data_type) else {
+            return Err(SchemaError::Invalid {
+                what: "ids",
+                problem: format!("a column of type {data_type} holds no ids"),
+            });
+        };
+        Ok(match data_type {
+            DataType::Int8 => signed::<Int8Type>(id_type, array),
+            DataType::Int16 => signed::<Int16Type>(id_type, array),
+            DataType::Int32 => signed::<Int32Type>(id_type, array),
+            DataType::Int64 => signed::<Int64Type>(id_type, array),
+            DataType::UInt8 => signed::<UInt8Type>(id_type, array),
+            DataType::UInt16 => signed::<UInt16Type>(id_type, array),
+            DataType::UInt32 => signed::<UInt32Type>(id_type, array),
+            DataType::UInt64 => Self::from_keys(
+                id_type,
+                array.as_primitive::<UInt64Type>().values().to_vec(),
+            ),
+            DataType::Utf8 => text::<i32>(array),
+            DataType::LargeUtf8 => text::<i64>(array),
+            DataType::Utf8View => {
+                let mut ids = Self::with_capacity(id_type, array.len());
+                array
+                    .as_string_view()
+                    .iter()
+                    .for_each(|id| ids.push_str(id.unwrap_or_default()));
+                ids
+            }
+            _ => {
+                let plain = cast(array, &id_type.data_type()).map_err(invalid_array)?;
+                return Self::from_array(plain.as_ref());
+            }
+        })
+    }
+
+    /// Makes an Arrow column without nulls, of [`IdType::data_type`].
+    ///
+    /// # Panics
+    ///
+    /// If strings take 2 GiB or more; writers cut their batches well below.
+    pub fn to_array(&self) -> ArrayRef {
+        self.slice_to_array(0..self.len())
+    }
+
+    /// Makes an Arrow column of a range of ids.
+    ///
+    /// # Panics
+    ///
+    /// If strings take 2 GiB or more; writers cut their batches well below.
+    pub fn slice_to_array(&self, range: Range<usize>) -> ArrayRef {
+        match &self.values {
+            Values::Keys(keys) => {
+                let bits = keys[range].iter().map(|&key| self.value_bits(key));
+                match self.id_type {
+                    IdType::Int32 => Arc::new(Int32Array::from_iter_values(bits.map(low_i32))),
+                    IdType::Int64 => {
+                        Arc::new(Int64Array::from_iter_values(bits.map(u64::cast_signed)))
+                    }
+                    _ => Arc::new(UInt64Array::from_iter_values(bits)),
+                }
+            }
+            Values::Text { offsets, bytes } => {
+                let ends = &offsets[range.start..=range.end];
+                let start = ends[0];
+                let end = ends[ends.len() - 1];
+                let relative = ends.iter().map(|offset| {
+                    i32::try_from(offset - start).expect("a batch of strings is below 2 GiB")
+                });
+                let offset_buffer = OffsetBuffer::new(relative.collect::<ScalarBuffer<i32>>());
+                let data = Buffer::from_slice_ref(&bytes[index(start)..index(end)]);
+                Arc::new(StringArray::new(offset_buffer, data, None))
+            }
+        }
+    }
+
+    fn cast_none(&self) -> std::result::Result<Ids, usize> {
+        if self.is_empty() {
+            Ok(Ids::new(IdType::Utf8))
+        } else {
+            Err(0)
+        }
+    }
+
+    fn assert_same_type(&self, other: &Ids) {
+        assert_eq!(
+            self.id_type, other.id_type,
+            "ids of one column are of one type"
+        );
+    }
+
+    /// The 64 bits of the value: sign-extended for signed types.
+    fn value_bits(&self, key: u64) -> u64 {
+        if self.id_type.is_signed() {
+            key ^ SIGN_BIT
+        } else {
+            key
+        }
+    }
+
+    fn wide(&self, key: u64) -> i128 {
+        let bits = self.value_bits(key);
+        if self.id_type.is_signed() {
+            i128::from(bits.cast_signed())
+        } else {
+            i128::from(bits)
+        }
+    }
+}
+
+fn invalid_array(source: ArrowError) -> SchemaError {
+    SchemaError::Invalid {
+        what: "ids",
+        problem: source.to_string(),
+    }
+}
+
+#[expect(
+    clippy::cast_possible_truncation,
+    reason = "the key was made from 32 bits"
+)]
+fn low_i32(bits: u64) -> i32 {
+    bits.cast_signed() as i32
+}
+
+fn index(offset: u64) -> usize {
+    usize::try_from(offset).expect("offsets point into memory")
+}
+
+fn slice<'a>(offsets: &[u64], bytes: &'a [u8], i: usize) -> &'a [u8] {
+    &bytes[index(offsets[i])..index(offsets[i + 1])]
+}
+
+fn push_text(offsets: &mut Vec<u64>, bytes: &mut Vec<u8>, text: &[u8]) {
+    bytes.extend_from_slice(text);
+    offsets.push(bytes.len() as u64);
+}
+
+fn signed<T: ArrowPrimitiveType>(id_type: IdType, array: &dyn Array) -> Ids
+where
+    T::Native: Into<i64>,
+{
+    let values = array.as_primitive::<T>().values().iter();
+    let keys = values.map(|&value| Into::<i64>::into(value).cast_unsigned() ^ SIGN_BIT);
+    Ids::from_keys(id_type, keys.collect())
+}
+
+fn text<O: OffsetSizeTrait>(array: &dyn Array) -> Ids {
+    let array = array.as_string::<O>();
+    let first = array.value_offsets()[0];
+    let last = array.value_offsets()[array.len()];
+    let relative = |offset: &O| (*offset - first).as_usize() as u64;
+    let offsets = array.value_offsets().iter().map(relative).collect();
+    let bytes = array.value_data()[first.as_usize()..last.as_usize()].to_vec();
+    Ids {
+        id_type: IdType::Utf8,
+        values: Values::Text { offsets, bytes },
+    }
+}

@@ -1,0 +1,1 @@
+//! Parquet files of our own: how they are written and opened.

@@ -1,0 +1,53 @@
+//! Checksums and fingerprints (XXH3) of bytes and files.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
+use xxhash_rust::xxh3::Xxh3;
+
+use crate::error::{Result, SchemaError};
+
+/// Bytes read at once while a file is hashed.
+const BUFFER_BYTES: usize = 1 << 20;
+
+/// Returns the XXH3 hash of bytes.
+pub fn hash_bytes(bytes: &[u8]) -> u64 {
+    xxhash_rust::xxh3::xxh3_64(bytes)
+}
+
+/// Returns a fingerprint of some bytes: 32 hexadecimal digits of their 128-bit XXH3.
+pub fn fingerprint(bytes: &[u8]) -> String {
+    format!("{:032x}", xxhash_rust::xxh3::xxh3_128(bytes))
+}
+
+/// Returns a file's checksum as it stands in manifests: `xxh3:` and 16 hexadecimal digits.
+///
+/// # Errors
+///
+/// If the file cannot be read.
+pub fn file_checksum(path: &Path) -> Result<String> {
+    let mut state = Xxh3::new();
+    update_from_file(&mut state, path)?;
+    Ok(render(&state))
+}
+
+/// Renders a finished 64-bit state as [`file_checksum`] does.
+pub(crate) fn render(state: &Xxh3) -> String {
+    format!("xxh3:{:016x}", state.digest())
+}
+
+/// Feeds a file to a hash, buffer by buffer.
+pub(crate) fn update_from_file(state: &mut Xxh3, path: &Path) -> Result<()> {
+    let mut file = File::open(path).map_err(SchemaError::io("open", path))?;
+    let mut buffer = vec![0; BUFFER_BYTES];
+    loop {
+        let read = file
+            .read(&mut buffer)
+            .map_err(SchemaError::io("read", path))?;
+        if read == 0 {
+            return Ok(());
+        }
+        state.update(&buffer[..read]);
+    }
+}
