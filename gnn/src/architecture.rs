@@ -1,0 +1,249 @@
+//! What a model is made of, as written in `model.json`.
+
+use serde::{Deserialize, Serialize};
+
+use crate::GnnError;
+
+/// Kind of every conv of a model.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LayerKind {
+    /// Graph convolution with symmetric normalisation.
+    Gcn,
+    /// GraphSAGE.
+    Sage,
+    /// Graph attention.
+    Gat,
+    /// Graph attention with the non-linearity before the scoring vector.
+    GatV2,
+    /// Graph isomorphism network with a two-layer perceptron; GINE with edge features.
+    Gin,
+}
+
+impl LayerKind {
+    /// Tells whether this kind scores its in-edges by attention.
+    #[must_use]
+    pub fn is_attention(self) -> bool {
+        matches!(self, LayerKind::Gat | LayerKind::GatV2)
+    }
+}
+
+/// How GraphSAGE joins the messages of a node's in-edges.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Aggregator {
+    /// The mean over kept in-edges of weight times feature.
+    #[default]
+    Mean,
+    /// The largest weight times feature, per feature.
+    Max,
+}
+
+/// Normalisation of a hidden conv's output.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Norm {
+    /// None.
+    #[default]
+    None,
+    /// Over the rows of a batch, per feature.
+    Batch,
+    /// Over the features of a node.
+    Layer,
+}
+
+/// Non-linearity after a hidden conv.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Activation {
+    /// `max(x, 0)`.
+    #[default]
+    Relu,
+    /// `x` above 0, `exp(x) - 1` below.
+    Elu,
+}
+
+/// What the logits mean, and so the loss.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Task {
+    /// One of `out_dim` classes: softmax cross-entropy.
+    Classes,
+    /// Any of `out_dim` classes: the mean over classes of binary cross-entropy with logits.
+    MultiLabel,
+    /// `out_dim` numbers: the mean over them of the squared error.
+    Regression,
+}
+
+/// Everything that decides a model's parameters and its forward pass.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct Architecture {
+    /// Kind of every conv.
+    pub layer: LayerKind,
+    /// How GraphSAGE aggregates; must be `mean` for other kinds.
+    pub aggregator: Aggregator,
+    /// Width of the raw features.
+    pub in_dim: usize,
+    /// Width of the edge features, used by gat, gatv2 and gin.
+    pub edge_dim: Option<usize>,
+    /// Whether edge weights are used.
+    pub edge_weight: bool,
+    /// Widths of the hidden convs: `num_layers - 1` entries, or `num_layers` with a linear head.
+    pub hidden: Vec<usize>,
+    /// Number of convs, which is the number of hops.
+    pub num_layers: usize,
+    /// Width of the logits.
+    pub out_dim: usize,
+    /// Attention heads of a hidden conv; their outputs stand side by side.
+    pub heads: usize,
+    /// Attention heads of a last conv without head; their outputs are averaged.
+    pub out_heads: usize,
+    /// Dropout on the input of every conv but the first, and of the head.
+    pub dropout: f32,
+    /// Dropout on the raw features.
+    pub input_dropout: f32,
+    /// Dropout on attention coefficients.
+    pub attention_dropout: f32,
+    /// Normalisation of hidden convs, before the activation.
+    pub norm: Norm,
+    /// Whether a conv adds its (projected) input to its output, before norm and activation.
+    pub residual: bool,
+    /// Non-linearity of hidden convs.
+    pub activation: Activation,
+    /// What the logits mean.
+    pub task: Task,
+}
+
+impl Architecture {
+    /// Checks that the keys fit together.
+    ///
+    /// # Errors
+    ///
+    /// [`GnnError::Architecture`] names the first key that does not.
+    pub fn validate(&self) -> Result<(), GnnError> {
+        self.validate_widths()?;
+        self.validate_attention()?;
+        for (key, rate) in [
+            ("dropout", self.dropout),
+            ("input_dropout", self.input_dropout),
+            ("attention_dropout", self.attention_dropout),
+        ] {
+            require((0.0..1.0).contains(&rate), key, || {
+                format!("{rate} is not in [0, 1)")
+            })?;
+        }
+        require(
+            self.aggregator == Aggregator::Mean || self.layer == LayerKind::Sage,
+            "aggregator",
+            || "only sage can aggregate by max".to_owned(),
+        )?;
+        let takes_edge_features = self.layer.is_attention() || self.layer == LayerKind::Gin;
+        require(
+            self.edge_dim.is_none() || takes_edge_features,
+            "edge_dim",
+            || "only gat, gatv2 and gin use edge features".to_owned(),
+        )
+    }
+
+    fn validate_widths(&self) -> Result<(), GnnError> {
+        require(self.num_layers > 0, "num_layers", || {
+            "at least 1 is needed".to_owned()
+        })?;
+        require(self.in_dim > 0, "in_dim", || {
+            "at least 1 is needed".to_owned()
+        })?;
+        require(self.out_dim > 0, "out_dim", || {
+            "at least 1 is needed".to_owned()
+        })?;
+        require(self.edge_dim != Some(0), "edge_dim", || {
+            "0 means none: leave it out".to_owned()
+        })?;
+        let (given, layers) = (self.hidden.len(), self.num_layers);
+        require(given == layers || given + 1 == layers, "hidden", || {
+            let fewer = layers.saturating_sub(1);
+            format!("{given} widths for {layers} layers: {fewer}, or {layers} with a linear head")
+        })?;
+        require(!self.hidden.contains(&0), "hidden", || {
+            "a width is 0".to_owned()
+        })
+    }
+
+    fn validate_attention(&self) -> Result<(), GnnError> {
+        let (heads, out_heads) = (self.heads, self.out_heads);
+        require(heads > 0, "heads", || "at least 1 is needed".to_owned())?;
+        require(out_heads > 0, "out_heads", || {
+            "at least 1 is needed".to_owned()
+        })?;
+        if self.layer.is_attention() {
+            let ragged = self.hidden.iter().find(|&&width| width % heads != 0);
+            return require(ragged.is_none(), "heads", || {
+                format!(
+                    "{heads} heads do not divide the hidden widths {:?}",
+                    self.hidden
+                )
+            });
+        }
+        require(heads == 1, "heads", || {
+            "only gat and gatv2 have heads".to_owned()
+        })?;
+        require(out_heads == 1, "out_heads", || {
+            "only gat and gatv2 have heads".to_owned()
+        })?;
+        require(self.attention_dropout == 0.0, "attention_dropout", || {
+            "only gat and gatv2 have attention".to_owned()
+        })
+    }
+
+    /// Returns the width of what conv `layer` (1-based) reads.
+    #[must_use]
+    pub fn input_dim(&self, layer: usize) -> usize {
+        if layer == 1 {
+            self.in_dim
+        } else {
+            self.output_dim(layer - 1)
+        }
+    }
+
+    /// Returns the width of conv `layer` (1-based), activation included.
+    #[must_use]
+    pub fn output_dim(&self, layer: usize) -> usize {
+        self.hidden.get(layer - 1).copied().unwrap_or(self.out_dim)
+    }
+
+    /// Tells whether a linear head follows the convs.
+    #[must_use]
+    pub fn has_head(&self) -> bool {
+        self.hidden.len() == self.num_layers
+    }
+
+    /// Tells whether norm and activation follow conv `layer` (1-based).
+    #[must_use]
+    pub fn is_hidden(&self, layer: usize) -> bool {
+        layer <= self.hidden.len()
+    }
+
+    /// Returns the attention heads of conv `layer` and whether they are averaged.
+    pub(crate) fn heads_of(&self, layer: usize) -> (usize, bool) {
+        if self.is_hidden(layer) {
+            (self.heads, false)
+        } else {
+            (self.out_heads, true)
+        }
+    }
+}
+
+fn require(
+    holds: bool,
+    key: &'static str,
+    problem: impl FnOnce() -> String,
+) -> Result<(), GnnError> {
+    if holds {
+        Ok(())
+    } else {
+        Err(GnnError::Architecture {
+            key,
+            problem: problem(),
+        })
+    }
+}

@@ -1,0 +1,305 @@
+//! One layer of one batch: dst nodes, src nodes and the in-edges between them.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::kernel::{Csr, Partitioning};
+use crate::{Dense, GnnError};
+
+/// How the kept in-edges of a block were drawn; decides how sums are scaled.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Sampling {
+    /// Every in-edge had the same chance: a sum is scaled by in-degree over kept.
+    #[default]
+    Uniform,
+    /// In-edges were drawn in proportion to their weight: each stands for the mean weight.
+    Weighted,
+    /// The heaviest in-edges were kept: a sum is not scaled.
+    Top,
+}
+
+/// The plain data of a [`Block`].
+///
+/// The dst nodes are the first `num_dst` src nodes. The in-edges of dst node `v` are
+/// `in_src[in_offset[v]..in_offset[v + 1]]`, in rank order.
+#[derive(Clone, Debug, Default)]
+pub struct BlockData {
+    /// Number of src nodes.
+    pub num_src: usize,
+    /// Number of dst nodes, which are the first src nodes.
+    pub num_dst: usize,
+    /// `[num_dst + 1]`: where the kept in-edges of each dst node start.
+    pub in_offset: Vec<u32>,
+    /// `[num_edges]`: src position of each in-edge.
+    pub in_src: Vec<u32>,
+    /// `[num_edges]`: weight of each in-edge.
+    pub edge_weight: Option<Vec<f32>>,
+    /// `[num_edges, edge_dim]`: features of each in-edge.
+    pub edge_feature: Option<Dense>,
+    /// `[num_src]`: in-degree in the whole graph, before sampling; self-loops and parallel edges count.
+    pub in_degree: Vec<u32>,
+    /// `[num_src]`: sum of in-edge weights in the whole graph; present exactly if `edge_weight` is.
+    pub in_weight: Option<Vec<f32>>,
+    /// `[num_src]`: sum of the weights (1 each if unweighted) of a node's self-loops in the whole
+    /// graph; none if the graph has no self-loops.
+    pub self_weight: Option<Vec<f32>>,
+    /// `[num_src]`: hash of each raw id, which dropout masks are a function of.
+    pub node_key: Vec<u64>,
+    /// How many of the first dst rows are really used; batch norm takes its statistics from them.
+    pub num_active: usize,
+    /// How the kept in-edges were drawn.
+    pub sampling: Sampling,
+}
+
+/// A checked block, cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Block {
+    data: Arc<BlockData>,
+    csr: Arc<Csr>,
+}
+
+impl Block {
+    /// Checks `data` and wraps it.
+    ///
+    /// # Errors
+    ///
+    /// [`GnnError::Block`] names the first field that contradicts the others.
+    pub fn new(mut data: BlockData) -> Result<Block, GnnError> {
+        data.check()?;
+        let offset = std::mem::take(&mut data.in_offset);
+        let src = std::mem::take(&mut data.in_src);
+        let csr = Arc::new(Csr::new(offset, src, data.num_src));
+        Ok(Block {
+            data: Arc::new(data),
+            csr,
+        })
+    }
+
+    /// Returns the block with its kernels' rows split over threads as told.
+    ///
+    /// # Panics
+    ///
+    /// If the block has been cloned: set this right after [`Block::new`].
+    #[must_use]
+    pub fn with_partitioning(mut self, partitioning: Partitioning) -> Block {
+        let csr = Arc::get_mut(&mut self.csr).expect("set before the block is shared");
+        csr.partitioning = partitioning;
+        self
+    }
+
+    /// Returns the number of src nodes.
+    #[must_use]
+    pub fn num_src(&self) -> usize {
+        self.data.num_src
+    }
+
+    /// Returns the number of dst nodes.
+    #[must_use]
+    pub fn num_dst(&self) -> usize {
+        self.data.num_dst
+    }
+
+    /// Returns the number of kept in-edges.
+    #[must_use]
+    pub fn num_edges(&self) -> usize {
+        self.csr.num_edges()
+    }
+
+    /// Returns how many of the first dst rows are really used.
+    #[must_use]
+    pub fn num_active(&self) -> usize {
+        self.data.num_active
+    }
+
+    /// Returns how the kept in-edges were drawn.
+    #[must_use]
+    pub fn sampling(&self) -> Sampling {
+        self.data.sampling
+    }
+
+    /// Returns the in-edges by dst node.
+    #[must_use]
+    pub fn csr(&self) -> &Arc<Csr> {
+        &self.csr
+    }
+
+    /// Returns the weight of each in-edge.
+    #[must_use]
+    pub fn edge_weight(&self) -> Option<&[f32]> {
+        self.data.edge_weight.as_deref()
+    }
+
+    /// Returns the features of each in-edge.
+    #[must_use]
+    pub fn edge_feature(&self) -> Option<&Dense> {
+        self.data.edge_feature.as_ref()
+    }
+
+    /// Returns the in-degree of each src node in the whole graph.
+    #[must_use]
+    pub fn in_degree(&self) -> &[u32] {
+        &self.data.in_degree
+    }
+
+    /// Returns the sum of in-edge weights of each src node in the whole graph.
+    #[must_use]
+    pub fn in_weight(&self) -> Option<&[f32]> {
+        self.data.in_weight.as_deref()
+    }
+
+    /// Returns the sum of self-loop weights of each src node in the whole graph.
+    #[must_use]
+    pub fn self_weight(&self) -> Option<&[f32]> {
+        self.data.self_weight.as_deref()
+    }
+
+    /// Returns the hash of each src node's raw id.
+    #[must_use]
+    pub fn node_key(&self) -> &[u64] {
+        &self.data.node_key
+    }
+
+    /// Returns everything but the in-edges themselves.
+    pub(crate) fn shared_data(&self) -> &Arc<BlockData> {
+        &self.data
+    }
+}
+
+impl BlockData {
+    fn check(&self) -> Result<(), GnnError> {
+        let (num_src, num_dst, num_edges) = (self.num_src, self.num_dst, self.in_src.len());
+        ensure(num_dst <= num_src, "num_dst", || {
+            format!("{num_dst} dst nodes cannot be a prefix of {num_src} src nodes")
+        })?;
+        ensure(self.num_active <= num_dst, "num_active", || {
+            format!("{} of {num_dst} dst rows cannot be active", self.num_active)
+        })?;
+        same_length("in_offset", self.in_offset.len(), num_dst + 1)?;
+        let ascends = self.in_offset.windows(2).all(|pair| pair[0] <= pair[1]);
+        let spans = self.in_offset[0] == 0 && self.in_offset[num_dst] as usize == num_edges;
+        ensure(ascends && spans, "in_offset", || {
+            format!("does not ascend from 0 to the {num_edges} in-edges")
+        })?;
+        let outside = self.in_src.iter().find(|&&src| src as usize >= num_src);
+        ensure(outside.is_none(), "in_src", || {
+            format!("position {outside:?} is not below {num_src} src nodes")
+        })?;
+        same_length("in_degree", self.in_degree.len(), num_src)?;
+        same_length("node_key", self.node_key.len(), num_src)?;
+        for (v, pair) in self.in_offset.windows(2).enumerate() {
+            let (kept, degree) = (pair[1] - pair[0], self.in_degree[v]);
+            ensure(kept <= degree, "in_degree", || {
+                format!("node {v} keeps {kept} in-edges but has only {degree} in the whole graph")
+            })?;
+        }
+        if let Some(weight) = &self.edge_weight {
+            same_length("edge_weight", weight.len(), num_edges)?;
+        }
+        ensure(
+            self.in_weight.is_some() == self.edge_weight.is_some(),
+            "in_weight",
+            || "must be present exactly if edge_weight is".to_owned(),
+        )?;
+        if let Some(weight) = &self.in_weight {
+            same_length("in_weight", weight.len(), num_src)?;
+        }
+        if let Some(weight) = &self.self_weight {
+            same_length("self_weight", weight.len(), num_src)?;
+        }
+        if let Some(feature) = &self.edge_feature {
+            same_length("edge_feature", feature.rows, num_edges)?;
+            same_length(
+                "edge_feature",
+                feature.values.len(),
+                feature.rows * feature.cols,
+            )?;
+        }
+        Ok(())
+    }
+}
+
+fn same_length(field: &'static str, got: usize, wanted: usize) -> Result<(), GnnError> {
+    ensure(got == wanted, field, || {
+        format!("has {got} entries but needs {wanted}")
+    })
+}
+
+fn ensure(
+    holds: bool,
+    field: &'static str,
+    problem: impl FnOnce() -> String,
+) -> Result<(), GnnError> {
+    if holds {
+        Ok(())
+    } else {
+        Err(GnnError::Block {
+            field,
+            problem: problem(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pair() -> BlockData {
+        BlockData {
+            num_src: 2,
+            num_dst: 1,
+            in_offset: vec![0, 1],
+            in_src: vec![1],
+            in_degree: vec![3, 0],
+            node_key: vec![5, 6],
+            num_active: 1,
+            ..BlockData::default()
+        }
+    }
+
+    fn check(change: impl FnOnce(&mut BlockData), expected: &str) {
+        let mut data = pair();
+        change(&mut data);
+        let got = Block::new(data).map_or_else(|error| error.to_string(), |_| "ok".to_owned());
+        assert_eq!(got, expected);
+    }
+
+    #[test]
+    fn contradictions_are_named() {
+        check(|_| {}, "ok");
+        check(
+            |data| data.num_dst = 3,
+            "block field `num_dst`: 3 dst nodes cannot be a prefix of 2 src nodes",
+        );
+        check(
+            |data| data.in_offset = vec![0, 2],
+            "block field `in_offset`: does not ascend from 0 to the 1 in-edges",
+        );
+        check(
+            |data| data.in_src = vec![2],
+            "block field `in_src`: position Some(2) is not below 2 src nodes",
+        );
+        check(
+            |data| data.in_degree = vec![0, 0],
+            "block field `in_degree`: node 0 keeps 1 in-edges but has only 0 in the whole graph",
+        );
+        check(
+            |data| data.edge_weight = Some(vec![1.0]),
+            "block field `in_weight`: must be present exactly if edge_weight is",
+        );
+        check(
+            |data| data.node_key = vec![],
+            "block field `node_key`: has 0 entries but needs 2",
+        );
+    }
+
+    #[test]
+    fn a_block_without_nodes_is_fine() {
+        let empty = BlockData {
+            in_offset: vec![0],
+            ..BlockData::default()
+        };
+        assert_eq!(Block::new(empty).unwrap().num_edges(), 0);
+    }
+}

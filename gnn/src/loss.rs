@@ -1,0 +1,198 @@
+//! Losses of a node task, summed over rows in f64 and in row order.
+
+use crate::{Architecture, Dense, GnnError, Task};
+
+/// What the first rows of the last block should come out as, one row each.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Labels {
+    /// Class numbers.
+    Classes(Vec<u32>),
+    /// 0 or 1 per class.
+    MultiLabel(Dense),
+    /// Numbers.
+    Regression(Dense),
+}
+
+impl Labels {
+    /// Returns the number of labelled rows.
+    #[must_use]
+    pub fn rows(&self) -> usize {
+        match self {
+            Labels::Classes(classes) => classes.len(),
+            Labels::MultiLabel(wanted) | Labels::Regression(wanted) => wanted.rows,
+        }
+    }
+
+    /// Checks that the labels fit a model's task and width, and that there are rows for them.
+    pub(crate) fn check(&self, arch: &Architecture, rows: usize) -> Result<(), GnnError> {
+        let width = arch.out_dim;
+        let problem = match (self, arch.task) {
+            (Labels::Classes(classes), Task::Classes) => classes
+                .iter()
+                .find(|&&class| class as usize >= width)
+                .map(|class| format!("class {class} is not below the {width} logits")),
+            (Labels::MultiLabel(wanted), Task::MultiLabel)
+            | (Labels::Regression(wanted), Task::Regression) => {
+                let fits = wanted.cols == width && wanted.values.len() == wanted.rows * width;
+                (!fits).then(|| format!("{} wide, but the logits are {width}", wanted.cols))
+            }
+            _ => Some(format!(
+                "are not of the kind that task {:?} needs",
+                arch.task
+            )),
+        };
+        let missing = self.rows() > rows;
+        let problem =
+            problem.or_else(|| missing.then(|| format!("{} for {rows} dst nodes", self.rows())));
+        problem.map_or(Ok(()), |problem| Err(GnnError::Labels { problem }))
+    }
+}
+
+/// Returns the sum over labelled rows of their loss.
+///
+/// Cross-entropy for classes; for several columns the mean over columns of binary cross-entropy
+/// or of the squared error, so that the mean over rows is what `PyTorch` calls the mean loss.
+/// Rows beyond the labelled ones are ignored.
+///
+/// # Panics
+///
+/// If the labels are not of the task's kind, or wider or more than the logits.
+#[must_use]
+pub fn loss(task: Task, logits: &Dense, labels: &Labels) -> f64 {
+    let values: Vec<f64> = logits.values.iter().map(|&x| f64::from(x)).collect();
+    loss_and_slope(task, &values, logits.cols, labels).0
+}
+
+/// Returns the loss sum and its gradient with respect to the logits of the labelled rows.
+pub(crate) fn loss_and_slope(
+    task: Task,
+    logits: &[f64],
+    width: usize,
+    labels: &Labels,
+) -> (f64, Vec<f64>) {
+    let mut slope = vec![0.0; labels.rows() * width];
+    let rows = logits
+        .chunks(width.max(1))
+        .zip(slope.chunks_mut(width.max(1)));
+    let mut sum = 0.0;
+    match (task, labels) {
+        (Task::Classes, Labels::Classes(classes)) => {
+            for ((x, d), &class) in rows.zip(classes) {
+                sum += cross_entropy(x, class as usize, d);
+            }
+        }
+        (Task::MultiLabel, Labels::MultiLabel(wanted)) => {
+            for ((x, d), row) in rows.zip(0..wanted.rows) {
+                sum += binary_cross_entropy(x, wanted.row(row), d);
+            }
+        }
+        (Task::Regression, Labels::Regression(wanted)) => {
+            for ((x, d), row) in rows.zip(0..wanted.rows) {
+                sum += squared_error(x, wanted.row(row), d);
+            }
+        }
+        _ => panic!("labels were checked against task {task:?}"),
+    }
+    (sum, slope)
+}
+
+fn cross_entropy(logits: &[f64], class: usize, slope: &mut [f64]) -> f64 {
+    let max = logits.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    let total: f64 = logits.iter().map(|x| (x - max).exp()).sum();
+    for (d, x) in slope.iter_mut().zip(logits) {
+        *d = (x - max).exp() / total;
+    }
+    slope[class] -= 1.0;
+    total.ln() + max - logits[class]
+}
+
+fn binary_cross_entropy(logits: &[f64], wanted: &[f32], slope: &mut [f64]) -> f64 {
+    let (mut sum, width) = (0.0, f64_of(logits.len()));
+    for ((&x, &y), d) in logits.iter().zip(wanted).zip(slope) {
+        let y = f64::from(y);
+        // log(1 + exp(-|x|)) is the form that neither overflows nor loses small losses.
+        sum += x.max(0.0) - x * y + (-x.abs()).exp().ln_1p();
+        *d = (1.0 / (1.0 + (-x).exp()) - y) / width;
+    }
+    sum / width
+}
+
+fn squared_error(logits: &[f64], wanted: &[f32], slope: &mut [f64]) -> f64 {
+    let (mut sum, width) = (0.0, f64_of(logits.len()));
+    for ((&x, &y), d) in logits.iter().zip(wanted).zip(slope) {
+        let error = x - f64::from(y);
+        sum += error * error;
+        *d = 2.0 * error / width;
+    }
+    sum / width
+}
+
+#[expect(clippy::cast_precision_loss, reason = "widths are far below 2^52")]
+fn f64_of(width: usize) -> f64 {
+    width as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// f64 finite differences of smooth functions of order 1.
+    const TOLERANCE: f64 = 1e-7;
+
+    fn dense(cols: usize, values: &[f32]) -> Dense {
+        Dense {
+            rows: values.len() / cols,
+            cols,
+            values: values.to_vec(),
+        }
+    }
+
+    fn check(task: Task, labels: &Labels, expected: f64) {
+        let logits = vec![0.5, -1.0, 2.0, 0.0, 0.0, 0.0, 9.0, 9.0, 9.0];
+        let (sum, slope) = loss_and_slope(task, &logits, 3, labels);
+        assert!(
+            (sum - expected).abs() < TOLERANCE,
+            "{task:?}: {sum} is not {expected}"
+        );
+        for (at, d) in slope.iter().enumerate() {
+            let mut moved = logits.clone();
+            moved[at] += 1e-5;
+            let above = loss_and_slope(task, &moved, 3, labels).0;
+            moved[at] -= 2e-5;
+            let below = loss_and_slope(task, &moved, 3, labels).0;
+            let difference = (above - below) / 2e-5;
+            assert!((difference - d).abs() < TOLERANCE, "{task:?} {at}");
+        }
+    }
+
+    #[test]
+    fn losses_equal_hand_computed_sums_and_their_slopes_differences() {
+        let norm = (0.5_f64.exp() + (-1.0_f64).exp() + 2.0_f64.exp()).ln();
+        check(
+            Task::Classes,
+            &Labels::Classes(vec![2, 0]),
+            norm - 2.0 + 3.0_f64.ln(),
+        );
+        let wanted = dense(3, &[1.0, 0.0, 0.0]);
+        let soft = |x: f64| (1.0 + x.exp()).ln();
+        let expected = (soft(-0.5) + soft(-1.0) + soft(2.0)) / 3.0;
+        check(
+            Task::MultiLabel,
+            &Labels::MultiLabel(wanted.clone()),
+            expected,
+        );
+        check(
+            Task::Regression,
+            &Labels::Regression(wanted),
+            (0.25 + 1.0 + 4.0) / 3.0,
+        );
+    }
+
+    #[test]
+    fn huge_logits_stay_finite() {
+        let logits = dense(2, &[1e4, -1e4]);
+        assert_eq!(loss(Task::Classes, &logits, &Labels::Classes(vec![1])), 2e4);
+        let labels = Labels::MultiLabel(dense(2, &[0.0, 1.0]));
+        assert_eq!(loss(Task::MultiLabel, &logits, &labels), 1e4);
+    }
+}

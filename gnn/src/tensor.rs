@@ -1,0 +1,148 @@
+//! Plain matrices that cross the boundary of this crate.
+
+use crate::GnnError;
+
+/// A dense row-major matrix.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Dense {
+    /// Number of rows.
+    pub rows: usize,
+    /// Number of columns.
+    pub cols: usize,
+    /// `rows * cols` values, row after row.
+    pub values: Vec<f32>,
+}
+
+impl Dense {
+    /// Makes a matrix of zeros.
+    #[must_use]
+    pub fn zeros(rows: usize, cols: usize) -> Dense {
+        Dense {
+            rows,
+            cols,
+            values: vec![0.0; rows * cols],
+        }
+    }
+
+    /// Returns one row.
+    ///
+    /// # Panics
+    ///
+    /// If `row` is not less than `rows`.
+    #[must_use]
+    pub fn row(&self, row: usize) -> &[f32] {
+        &self.values[row * self.cols..(row + 1) * self.cols]
+    }
+
+    fn check(&self) -> Result<(), GnnError> {
+        if self.values.len() == self.rows * self.cols {
+            return Ok(());
+        }
+        let (rows, cols, len) = (self.rows, self.cols, self.values.len());
+        Err(GnnError::Input {
+            problem: format!("a {rows} x {cols} matrix cannot hold {len} values"),
+        })
+    }
+}
+
+/// A sparse matrix as compressed rows, such as a bag of words.
+///
+/// # Shapes
+///
+/// - `offset`: `[rows + 1]`, ascending from 0
+/// - `index`, `value`: `[offset[rows]]`; columns of a row may come in any order and repeat (they add up)
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct SparseRows {
+    /// Number of rows.
+    pub rows: usize,
+    /// Number of columns.
+    pub cols: usize,
+    /// Where each row starts in `index` and `value`.
+    pub offset: Vec<u32>,
+    /// Column of each stored value.
+    pub index: Vec<u32>,
+    /// The stored values.
+    pub value: Vec<f32>,
+}
+
+impl SparseRows {
+    /// Returns the first `rows` rows as a dense matrix.
+    ///
+    /// # Panics
+    ///
+    /// If `rows` is more than there are.
+    #[must_use]
+    pub fn to_dense(&self, rows: usize) -> Dense {
+        let mut dense = Dense::zeros(rows, self.cols);
+        for row in 0..rows {
+            for at in self.offset[row] as usize..self.offset[row + 1] as usize {
+                dense.values[row * self.cols + self.index[at] as usize] += self.value[at];
+            }
+        }
+        dense
+    }
+
+    fn check(&self) -> Result<(), GnnError> {
+        let stored = self.index.len();
+        let problem = if self.offset.len() != self.rows + 1 {
+            format!(
+                "{} offsets for {} sparse rows",
+                self.offset.len(),
+                self.rows
+            )
+        } else if self.offset[0] != 0
+            || self.offset[self.rows] as usize != stored
+            || self.offset.windows(2).any(|pair| pair[0] > pair[1])
+        {
+            format!("sparse row offsets do not ascend from 0 to {stored}")
+        } else if self.value.len() != stored {
+            format!("{stored} sparse columns but {} values", self.value.len())
+        } else if let Some(col) = self.index.iter().find(|&&col| col as usize >= self.cols) {
+            format!("sparse column {col} is not below the width {}", self.cols)
+        } else {
+            return Ok(());
+        };
+        Err(GnnError::Input { problem })
+    }
+}
+
+/// Features of a block's src nodes, one row each.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Input {
+    /// Raw features, or the embeddings of the layer before.
+    Dense(Dense),
+    /// Raw features of layer 1 as stored; made dense only where a layer cannot do without.
+    Sparse(SparseRows),
+}
+
+impl Input {
+    /// Returns the number of rows.
+    #[must_use]
+    pub fn rows(&self) -> usize {
+        match self {
+            Input::Dense(dense) => dense.rows,
+            Input::Sparse(sparse) => sparse.rows,
+        }
+    }
+
+    /// Returns the number of columns.
+    #[must_use]
+    pub fn cols(&self) -> usize {
+        match self {
+            Input::Dense(dense) => dense.cols,
+            Input::Sparse(sparse) => sparse.cols,
+        }
+    }
+
+    /// Checks that lengths, offsets and columns agree.
+    ///
+    /// # Errors
+    ///
+    /// [`GnnError::Input`] if they do not.
+    pub fn check(&self) -> Result<(), GnnError> {
+        match self {
+            Input::Dense(dense) => dense.check(),
+            Input::Sparse(sparse) => sparse.check(),
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! Feature transforms: fitted on train nodes, stored with the model, applied wherever it reads features.
+
+use serde::{Deserialize, Serialize};
+
+use crate::{GnnError, Input};
+
+/// What is done to raw features before layer 1 reads them.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Transform {
+    /// Nothing.
+    #[default]
+    None,
+    /// Divides each row by the larger of its sum and 1, as PyG's `NormalizeFeatures`.
+    RowNormalize,
+    /// `(x - mean) * scale`, per feature; for dense features only.
+    Standardize {
+        /// Mean of each feature over the train nodes.
+        mean: Vec<f32>,
+        /// One over the standard deviation of each feature; 1 for a constant feature.
+        scale: Vec<f32>,
+    },
+}
+
+impl Transform {
+    /// Transforms `input` in place; sparse rows stay sparse.
+    ///
+    /// # Errors
+    ///
+    /// [`GnnError::Transform`] if the widths differ, or for [`Transform::Standardize`] on sparse
+    /// rows, which it would fill.
+    pub fn apply(&self, input: &mut Input) -> Result<(), GnnError> {
+        match (self, input) {
+            (Transform::None, _) => {}
+            (Transform::RowNormalize, Input::Dense(dense)) => {
+                dense
+                    .values
+                    .chunks_mut(dense.cols.max(1))
+                    .for_each(row_normalize);
+            }
+            (Transform::RowNormalize, Input::Sparse(sparse)) => {
+                for pair in sparse.offset.windows(2) {
+                    row_normalize(&mut sparse.value[pair[0] as usize..pair[1] as usize]);
+                }
+            }
+            (Transform::Standardize { mean, scale }, Input::Dense(dense)) => {
+                if mean.len() != dense.cols || scale.len() != dense.cols {
+                    let (fitted, cols) = (mean.len(), dense.cols);
+                    let problem = format!("fitted to {fitted} features but the input has {cols}");
+                    return Err(GnnError::Transform { problem });
+                }
+                for row in dense.values.chunks_mut(dense.cols.max(1)) {
+                    for ((x, m), s) in row.iter_mut().zip(mean).zip(scale) {
+                        *x = (*x - m) * s;
+                    }
+                }
+            }
+            (Transform::Standardize { .. }, Input::Sparse(_)) => {
+                let problem = "standardize would fill sparse features".to_owned();
+                return Err(GnnError::Transform { problem });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Fits [`Transform::Standardize`] to `rows`, in f64 and in the order given.
+///
+/// # Panics
+///
+/// If a row is not `dim` wide.
+#[must_use]
+#[expect(
+    clippy::cast_possible_truncation,
+    reason = "statistics are stored as f32"
+)]
+pub fn fit_standardize<'a>(rows: impl Iterator<Item = &'a [f32]>, dim: usize) -> Transform {
+    // Welford's update: no second pass, and no cancellation for features far from 0.
+    let (mut count, mut mean, mut square) = (0.0_f64, vec![0.0_f64; dim], vec![0.0_f64; dim]);
+    for row in rows {
+        assert_eq!(
+            row.len(),
+            dim,
+            "every row has the width it was announced with"
+        );
+        count += 1.0;
+        for ((&x, m), sum) in row.iter().zip(&mut mean).zip(&mut square) {
+            let delta = f64::from(x) - *m;
+            *m += delta / count;
+            *sum += delta * (f64::from(x) - *m);
+        }
+    }
+    let scale = square.iter().map(|sum| {
+        let deviation = (sum / count.max(1.0)).sqrt();
+        if deviation > 0.0 {
+            (1.0 / deviation) as f32
+        } else {
+            1.0
+        }
+    });
+    let scale = scale
+        .map(|scale| if scale.is_finite() { scale } else { 1.0 })
+        .collect();
+    Transform::Standardize {
+        mean: mean.iter().map(|&m| m as f32).collect(),
+        scale,
+    }
+}
+
+/// Divides by the larger of the sum and 1.
+///
+/// The sum is taken in f64 so that a sparse row and the same row with its zeros spelt out agree.
+#[expect(clippy::cast_possible_truncation, reason = "features are f32")]
+fn row_normalize(row: &mut [f32]) {
+    let sum: f64 = row.iter().map(|&x| f64::from(x)).sum();
+    let divisor = sum.max(1.0) as f32;
+    row.iter_mut().for_each(|x| *x /= divisor);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Dense, SparseRows};
+
+    fn dense(cols: usize, values: &[f32]) -> Input {
+        Input::Dense(Dense {
+            rows: values.len() / cols,
+            cols,
+            values: values.to_vec(),
+        })
+    }
+
+    #[test]
+    fn row_normalize_divides_by_the_sum_but_never_by_less_than_one() {
+        let mut input = dense(2, &[1.0, 3.0, 0.25, 0.25, 0.0, 0.0]);
+        Transform::RowNormalize.apply(&mut input).unwrap();
+        assert_eq!(input, dense(2, &[0.25, 0.75, 0.25, 0.25, 0.0, 0.0]));
+    }
+
+    #[test]
+    fn row_normalize_keeps_sparse_rows_sparse() {
+        let rows = SparseRows {
+            rows: 2,
+            cols: 9,
+            offset: vec![0, 2, 2],
+            index: vec![1, 7],
+            value: vec![1.0, 1.0],
+        };
+        let mut input = Input::Sparse(rows.clone());
+        Transform::RowNormalize.apply(&mut input).unwrap();
+        assert_eq!(
+            input,
+            Input::Sparse(SparseRows {
+                value: vec![0.5, 0.5],
+                ..rows
+            })
+        );
+    }
+
+    #[test]
+    fn standardize_gives_mean_zero_and_deviation_one() {
+        let rows = [[1.0_f32, 5.0], [3.0, 5.0]];
+        let fitted = fit_standardize(rows.iter().map(|row| &row[..]), 2);
+        let mut input = dense(2, &[1.0, 5.0, 3.0, 5.0]);
+        fitted.apply(&mut input).unwrap();
+        assert_eq!(input, dense(2, &[-1.0, 0.0, 1.0, 0.0]));
+    }
+
+    #[test]
+    fn standardize_refuses_sparse_rows_and_other_widths() {
+        let fitted = Transform::Standardize {
+            mean: vec![0.0; 3],
+            scale: vec![1.0; 3],
+        };
+        let error = fitted.apply(&mut dense(2, &[0.0, 0.0])).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "transform: fitted to 3 features but the input has 2"
+        );
+        let refused = fitted
+            .apply(&mut Input::Sparse(SparseRows::default()))
+            .unwrap_err();
+        assert_eq!(
+            refused.to_string(),
+            "transform: standardize would fill sparse features"
+        );
+    }
+}
