@@ -1,1 +1,25 @@
-//! Flattens k-hop neighbourhoods on timely dataflow.
+//! Flattens k-hop neighbourhoods on timely dataflow: the store, the sample and the reduce rounds.
+//!
+//! [`open_or_build`] reads the input tables once into a [`Store`]; [`flatten`] answers k reduce
+//! rounds from it, wave by wave, and writes GraphFeatures. The same store serves inference.
+
+pub mod config;
+pub mod error;
+mod flatten;
+mod group;
+mod hub;
+mod placement;
+mod round;
+pub mod sample;
+mod shuffle;
+pub mod store;
+mod sum;
+mod targets;
+mod wave;
+
+pub use config::{FlattenPlan, FlattenSpec, StorePlan, Targets};
+pub use error::FlattenError;
+pub use flatten::flatten;
+pub use placement::{NodeIdx, Placement};
+pub use shuffle::{Cluster, Peer, run_workers};
+pub use store::{Partition, Store, open_or_build};

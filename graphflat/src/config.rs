@@ -1,0 +1,269 @@
+//! Flatten settings: as written in the job file (`Spec`) and as checked (`Plan`).
+
+use crate::FlattenError;
+use schemas::{EdgesPlan, Fanout, Layout, NodesPlan, Sampling};
+use serde::{Deserialize, Serialize};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// In-edges of a node from which it counts as a hub, unless the job says otherwise.
+pub const HUB_THRESHOLD: u64 = 10_000;
+
+/// Targets in one part of each layout, unless the job says otherwise: parts stay near 64 MiB
+/// with 64 features, and a shard's neighbourhoods overlap enough to be worth merging.
+const TARGETS_PER_PART: usize = 4096;
+
+/// Hops at most: `hop` is stored in 8 bits.
+const HOPS_MAX: usize = 255;
+
+/// The table `[flatten]` as written.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FlattenSpec {
+    /// Directory to write.
+    pub output: PathBuf,
+    /// Greatest distance of a node from its target; must equal the number of fan-outs.
+    pub hops: usize,
+    /// In-edges kept per node, hop 1 first; `"all"` keeps every in-edge.
+    pub fanouts: Vec<Fanout>,
+    /// Order in which in-edges are kept. Default: `uniform`.
+    #[serde(default = "default_sampling")]
+    pub sampling: Sampling,
+    /// Layout of the output. Default: `shards`.
+    #[serde(default = "default_layout")]
+    pub layout: Layout,
+    /// Which nodes get a neighbourhood. Default: `labelled`.
+    #[serde(default)]
+    pub targets: Targets,
+    /// In-degree above which a node's in-edges are spread over all workers. Default: 10000.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hub_threshold: Option<u64>,
+    /// Independent samples of each target's neighbourhood. Default: 1.
+    #[serde(default = "default_samples")]
+    pub samples_per_target: u32,
+    /// Targets written to one part file. Default: 4096.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub targets_per_part: Option<usize>,
+}
+
+fn default_sampling() -> Sampling {
+    Sampling::Uniform
+}
+
+fn default_layout() -> Layout {
+    Layout::Shards
+}
+
+fn default_samples() -> u32 {
+    1
+}
+
+/// Which nodes get a neighbourhood.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub enum Targets {
+    /// Nodes with a split.
+    #[default]
+    Labelled,
+    /// Every node.
+    All,
+    /// Nodes of the train split.
+    Train,
+    /// The ids in a Parquet table, in a column named as the nodes' id.
+    Listed(PathBuf),
+}
+
+impl Serialize for Targets {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Labelled => serializer.serialize_str("labelled"),
+            Self::All => serializer.serialize_str("all"),
+            Self::Train => serializer.serialize_str("train"),
+            Self::Listed(path) => path.serialize(serializer),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Targets {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        Ok(match text.as_str() {
+            "labelled" => Self::Labelled,
+            "all" => Self::All,
+            "train" => Self::Train,
+            _ => Self::Listed(PathBuf::from(text)),
+        })
+    }
+}
+
+/// A checked flatten job.
+#[derive(Clone, Debug)]
+pub struct FlattenPlan {
+    pub(crate) output: PathBuf,
+    pub(crate) fanouts: Vec<Fanout>,
+    pub(crate) sampling: Sampling,
+    pub(crate) layout: Layout,
+    pub(crate) targets: Targets,
+    pub(crate) samples: u32,
+    pub(crate) targets_per_part: usize,
+    pub(crate) hub_threshold: u64,
+    pub(crate) fresh: bool,
+}
+
+impl FlattenSpec {
+    /// Checks the settings; relative paths start at `base`.
+    ///
+    /// # Errors
+    ///
+    /// A value out of range, or `hops` that differ from the number of fan-outs.
+    pub fn into_plan(self, base: &Path, fresh: bool) -> Result<FlattenPlan, FlattenError> {
+        let key = |key, value: String, allowed: &str| {
+            Err(FlattenError::Key {
+                key,
+                value,
+                allowed: allowed.to_owned(),
+            })
+        };
+        if self.fanouts.is_empty() || self.fanouts.len() > HOPS_MAX {
+            let found = format!("a list of {}", self.fanouts.len());
+            return key("flatten.fanouts", found, "one fan-out a hop, 1 to 255 hops");
+        }
+        if self.hops != self.fanouts.len() {
+            let allowed = format!("must equal the number of fan-outs, {}", self.fanouts.len());
+            return key("flatten.hops", self.hops.to_string(), &allowed);
+        }
+        if self.hub_threshold == Some(0) {
+            return key("flatten.hub_threshold", "0".into(), "must be at least 1");
+        }
+        if self.samples_per_target == 0 {
+            return key(
+                "flatten.samples_per_target",
+                "0".into(),
+                "must be at least 1",
+            );
+        }
+        if self.targets_per_part == Some(0) {
+            return key("flatten.targets_per_part", "0".into(), "must be at least 1");
+        }
+        let targets = match self.targets {
+            Targets::Listed(path) => {
+                let path = base.join(path);
+                if !path.exists() {
+                    let allowed = "must be \"labelled\", \"all\", \"train\" or a Parquet file";
+                    return key("flatten.targets", path.display().to_string(), allowed);
+                }
+                Targets::Listed(path)
+            }
+            other => other,
+        };
+        Ok(FlattenPlan {
+            output: base.join(self.output),
+            fanouts: self.fanouts,
+            sampling: self.sampling,
+            layout: self.layout,
+            targets,
+            samples: self.samples_per_target,
+            targets_per_part: self.targets_per_part.unwrap_or(TARGETS_PER_PART),
+            hub_threshold: self.hub_threshold.unwrap_or(HUB_THRESHOLD),
+            fresh,
+        })
+    }
+}
+
+impl FlattenPlan {
+    /// Returns the directory that will be written.
+    pub fn output(&self) -> &Path {
+        &self.output
+    }
+
+    /// Returns the fan-outs, hop 1 first.
+    pub fn fanouts(&self) -> &[Fanout] {
+        &self.fanouts
+    }
+
+    /// Returns the order in which in-edges are kept.
+    pub fn sampling(&self) -> Sampling {
+        self.sampling
+    }
+
+    /// Returns the layout of the output.
+    pub fn layout(&self) -> Layout {
+        self.layout
+    }
+
+    /// Returns which nodes get a neighbourhood.
+    pub fn targets(&self) -> &Targets {
+        &self.targets
+    }
+
+    /// Returns how many independent samples each target gets.
+    pub fn samples(&self) -> u32 {
+        self.samples
+    }
+
+    /// Returns how many targets stand in one part.
+    pub fn targets_per_part(&self) -> usize {
+        self.targets_per_part
+    }
+
+    /// Returns the in-degree above which a node counts as a hub.
+    pub fn hub_threshold(&self) -> u64 {
+        self.hub_threshold
+    }
+
+    /// Returns how many in-edges of a node the store must keep for this stage.
+    pub fn keep(&self) -> usize {
+        schemas::keep_at_hop(&self.fanouts, 0)
+    }
+}
+
+/// What the store is made of.
+#[derive(Clone, Debug)]
+pub struct StorePlan {
+    /// The node table.
+    pub nodes: Arc<NodesPlan>,
+    /// The edge table.
+    pub edges: Arc<EdgesPlan>,
+    /// Random seed of the samples.
+    pub seed: u64,
+    /// Order in which in-edges are ranked.
+    pub sampling: Sampling,
+    /// In-edges kept per node, `usize::MAX` for all.
+    pub keep: usize,
+    /// Independent samples, with seeds `seed`, `seed + 1`, ...
+    pub samples: u32,
+    /// In-degree above which a node's in-edges are spread over all workers.
+    pub hub_threshold: u64,
+    /// Worker threads, and partitions of the store.
+    pub workers: usize,
+    /// Directory of the store.
+    pub dir: PathBuf,
+    /// Whether a store that is there already is built again.
+    pub fresh: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(text: &str, expected: &str) {
+        let spec: FlattenSpec = serde_json::from_str(text).unwrap();
+        let error = spec.into_plan(Path::new("."), false).unwrap_err();
+        assert_eq!(error.to_string(), expected);
+    }
+
+    #[test]
+    fn impossible_settings_name_the_key() {
+        check(
+            r#"{"output": "o", "hops": 3, "fanouts": [15, 10]}"#,
+            "`flatten.hops` is 3: must equal the number of fan-outs, 2",
+        );
+        check(
+            r#"{"output": "o", "hops": 0, "fanouts": []}"#,
+            "`flatten.fanouts` is a list of 0: one fan-out a hop, 1 to 255 hops",
+        );
+        check(
+            r#"{"output": "o", "hops": 1, "fanouts": ["all"], "hub_threshold": 0}"#,
+            "`flatten.hub_threshold` is 0: must be at least 1",
+        );
+    }
+}

@@ -1,0 +1,140 @@
+//! What can go wrong while a graph is stored or flattened.
+
+use crate::shuffle::PeerFailed;
+use schemas::{ErrorKind, SchemaError};
+use std::path::PathBuf;
+
+/// A graph could not be stored or flattened.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum FlattenError {
+    /// A table or an output could not be read or written.
+    #[error(transparent)]
+    Schema(#[from] SchemaError),
+    /// A value of the job cannot be used.
+    #[error("`{key}` is {value}: {allowed}")]
+    Key {
+        /// The key in the job file, with its table.
+        key: &'static str,
+        /// What was written.
+        value: String,
+        /// What is allowed.
+        allowed: String,
+    },
+    /// Two rows of the node table have one id.
+    #[error(
+        "node id {id} stands twice: row {first_row} of {} and row {second_row} of {}",
+        first_file.display(), second_file.display()
+    )]
+    DuplicateNode {
+        /// The id.
+        id: String,
+        /// File of the first row.
+        first_file: PathBuf,
+        /// The first row, from 0.
+        first_row: u64,
+        /// File of the second row.
+        second_file: PathBuf,
+        /// The second row, from 0.
+        second_row: u64,
+    },
+    /// An edge leads to or from an id that no node has.
+    #[error(
+        "column `{column}`, row {row} of {}: no node has the id {id} ({count} such edge ends \
+         in all; `dangling = \"drop\"` under [input.edges] leaves such edges out)",
+        file.display()
+    )]
+    DanglingEdge {
+        /// File of the first such edge that the worker met.
+        file: PathBuf,
+        /// Its row, from 0.
+        row: u64,
+        /// The column.
+        column: String,
+        /// The id.
+        id: String,
+        /// Edge ends without a node, among the edges that the worker read.
+        count: u64,
+    },
+    /// The graph is larger than a store can hold.
+    #[error("{what}: {count}, at most {limit} are possible")]
+    TooLarge {
+        /// What there is too much of.
+        what: &'static str,
+        /// How many there are.
+        count: u64,
+        /// How many are possible.
+        limit: u64,
+    },
+    /// The job selects no node.
+    #[error("no node is a target: {reason}")]
+    NoTargets {
+        /// Why, and what would help.
+        reason: String,
+    },
+    /// A listed target is not a node.
+    #[error("target {id} of {} is no node's id", file.display())]
+    UnknownTarget {
+        /// The id.
+        id: String,
+        /// The list.
+        file: PathBuf,
+    },
+    /// A file of the store could not be written or read.
+    #[error("cannot {verb} the store at {}", path.display())]
+    Store {
+        /// What was tried.
+        verb: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// Why it failed.
+        source: StoreCause,
+    },
+    /// Another worker failed; its own error is reported.
+    #[error("another worker failed")]
+    PeerFailed,
+}
+
+/// Why a file of the store could not be written or read.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StoreCause {
+    /// The file system refused.
+    #[error(transparent)]
+    Io(#[from] std::io::Error),
+    /// The file is not what was written.
+    #[error(transparent)]
+    Arrow(#[from] arrow::error::ArrowError),
+    /// The store's description cannot be read.
+    #[error(transparent)]
+    Json(#[from] serde_json::Error),
+    /// The file is not what was written.
+    #[error("{0}")]
+    Damaged(String),
+}
+
+impl FlattenError {
+    /// Tells who can mend it.
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Schema(e) => e.kind(),
+            Self::Key { .. } => ErrorKind::Usage,
+            Self::DuplicateNode { .. }
+            | Self::DanglingEdge { .. }
+            | Self::TooLarge { .. }
+            | Self::NoTargets { .. }
+            | Self::UnknownTarget { .. } => ErrorKind::Data,
+            Self::Store { .. } | Self::PeerFailed => ErrorKind::Failed,
+        }
+    }
+
+    pub(crate) fn is_peer_failure(&self) -> bool {
+        matches!(self, Self::PeerFailed)
+    }
+}
+
+impl From<PeerFailed> for FlattenError {
+    fn from(_: PeerFailed) -> Self {
+        Self::PeerFailed
+    }
+}

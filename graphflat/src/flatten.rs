@@ -1,0 +1,114 @@
+//! The flatten stage: from the store to a committed output.
+
+use crate::shuffle::{Cluster, run_workers};
+use crate::targets::select_targets;
+use crate::wave::{WaveContext, WorkerStats, run_waves};
+use crate::{FlattenError, FlattenPlan, Store};
+use schemas::progress::Progress;
+use schemas::{FlattenMeta, Manifest, Opened, Output};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+/// Changes when the same plan gives other bytes than before.
+const ENGINE_VERSION: u32 = 1;
+
+/// Flattens the k-hop neighbourhoods of the targets and commits them.
+///
+/// Follows AGL's GraphFlat (PVLDB 13, section 3.2) with two changes: ids, not features, move
+/// through the k rounds, and the features of a wave's nodes move once after them. A finished
+/// output of the same plan is returned as it is; a half-finished one is continued.
+///
+/// # Errors
+///
+/// No targets, an output directory that holds something else, or a part that cannot be written.
+pub fn flatten(
+    plan: &FlattenPlan,
+    store: &Store,
+    progress: &Progress,
+) -> Result<Manifest, FlattenError> {
+    let fingerprint = fingerprint(plan, store);
+    let output = match Output::open(&plan.output, "flatten", &fingerprint, plan.fresh)? {
+        Opened::Done(manifest) => return Ok(*manifest),
+        Opened::Open(output) => Arc::new(output),
+    };
+    let meta = FlattenMeta {
+        hops: plan.fanouts.len(),
+        fanouts: plan.fanouts.clone(),
+        sampling: plan.sampling,
+        seed: store.meta().seed,
+        samples_per_target: plan.samples,
+        layout: plan.layout,
+    };
+    let context = WaveContext {
+        store: store.clone(),
+        output: Arc::clone(&output),
+        meta: meta.clone(),
+        targets_per_part: plan.targets_per_part,
+        progress: Arc::clone(progress),
+        failed: Arc::new(AtomicBool::new(false)),
+    };
+    let targets = plan.targets.clone();
+    let cluster = Cluster {
+        workers: store.placement().workers(),
+    };
+    let stats = run_workers(&cluster, FlattenError::is_peer_failure, move |peer| {
+        let targets = select_targets(peer, &targets, &context.store)?;
+        run_waves(peer, &context, &targets)
+    })?;
+    let manifest = Manifest {
+        schema: schemas::dataset::MANIFEST_SCHEMA,
+        stage: "flatten".to_owned(),
+        program: concat!("graphflat ", env!("CARGO_PKG_VERSION")).to_owned(),
+        fingerprint,
+        plan: plan_json(plan),
+        seed: store.meta().seed,
+        input: store.meta().input.clone(),
+        graph: Some(store.meta().graph.clone()),
+        flatten: Some(meta),
+        parts: output.parts(),
+        report: report(store, &stats),
+    };
+    let output = Arc::into_inner(output).expect("the workers have ended");
+    output.finish(&manifest)?;
+    Ok(manifest)
+}
+
+/// The settings that decide what is written, and nothing else.
+fn plan_json(plan: &FlattenPlan) -> serde_json::Value {
+    serde_json::json!({
+        "fanouts": plan.fanouts,
+        "sampling": plan.sampling,
+        "layout": plan.layout,
+        "targets": plan.targets,
+        "samples_per_target": plan.samples,
+        "targets_per_part": plan.targets_per_part,
+    })
+}
+
+fn fingerprint(plan: &FlattenPlan, store: &Store) -> String {
+    let settings = serde_json::json!({
+        "engine": ENGINE_VERSION,
+        "input": store.meta().input,
+        "seed": store.meta().seed,
+        "plan": plan_json(plan),
+    });
+    schemas::xxh::fingerprint(settings.to_string().as_bytes())
+}
+
+/// Hubs and what each worker sent in each round.
+fn report(store: &Store, stats: &[WorkerStats]) -> serde_json::Value {
+    let rounds = stats.first().map_or(0, Vec::len);
+    let name = |round: usize| match round + 1 {
+        last if last == rounds => "features".to_owned(),
+        round => format!("round {round}"),
+    };
+    let round = |round: usize| {
+        let workers: Vec<_> = stats.iter().map(|worker| worker[round]).collect();
+        serde_json::json!({ "name": name(round), "workers": workers })
+    };
+    serde_json::json!({
+        "hubs": store.meta().hubs,
+        "edges": store.meta().edges,
+        "rounds": (0..rounds).map(round).collect::<Vec<_>>(),
+    })
+}

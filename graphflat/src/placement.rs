@@ -1,0 +1,165 @@
+//! Placement: which worker owns a node, and where among the worker's nodes it stands.
+
+/// A node's place in the ascending order of all ids of the node table.
+///
+/// Comparing two of them compares the raw ids. At most `u32::MAX - 1` nodes.
+pub type NodeIdx = u32;
+
+/// The largest number of nodes a store holds.
+pub(crate) const NUM_NODES_MAX: u64 = (u32::MAX - 1) as u64;
+
+/// Maps a [`NodeIdx`] to the worker that owns it and to its position there, and back.
+///
+/// Nodes are spread by the permutation `idx * multiplier mod num_nodes`, whose multiplier stands
+/// near the golden section of `num_nodes`, and cut into one contiguous range a worker. So each
+/// worker holds the same number of nodes, and neither old ids (low, with many edges) nor any
+/// residue class of ids gathers on one worker.
+#[derive(Clone, Debug)]
+pub struct Placement {
+    num_nodes: u64,
+    workers: u64,
+    multiplier: u64,
+    inverse: u64,
+}
+
+impl Placement {
+    /// Places `num_nodes` nodes on `workers` workers.
+    ///
+    /// # Panics
+    ///
+    /// If `workers` is zero or `num_nodes` exceeds [`NUM_NODES_MAX`].
+    pub fn new(num_nodes: u64, workers: usize) -> Self {
+        assert!(
+            workers > 0 && num_nodes <= NUM_NODES_MAX,
+            "limits are checked by the caller"
+        );
+        let multiplier = coprime_near_golden_section(num_nodes);
+        let inverse = modular_inverse(multiplier, num_nodes.max(1));
+        Self {
+            num_nodes,
+            workers: workers as u64,
+            multiplier,
+            inverse,
+        }
+    }
+
+    /// Returns the number of nodes of the whole graph.
+    pub fn num_nodes(&self) -> usize {
+        usize::try_from(self.num_nodes).expect("bounded by NUM_NODES_MAX")
+    }
+
+    /// Returns the number of workers.
+    pub fn workers(&self) -> usize {
+        usize::try_from(self.workers).expect("made from a usize")
+    }
+
+    /// Returns the worker that owns a node.
+    pub fn owner(&self, node: NodeIdx) -> usize {
+        usize::try_from(self.position(node) * self.workers / self.num_nodes).expect("< workers")
+    }
+
+    /// Returns a node's position among its owner's nodes.
+    pub fn local(&self, node: NodeIdx) -> usize {
+        let position = self.position(node);
+        let owner = position * self.workers / self.num_nodes;
+        usize::try_from(position - self.start(owner)).expect("< num_nodes")
+    }
+
+    /// Returns the node at position `local` of worker `owner`.
+    pub fn node(&self, owner: usize, local: usize) -> NodeIdx {
+        let position = self.start(owner as u64) + local as u64;
+        NodeIdx::try_from(position * self.inverse % self.num_nodes).expect("< num_nodes")
+    }
+
+    /// Returns how many nodes worker `owner` holds.
+    pub fn num_local(&self, owner: usize) -> usize {
+        let (start, end) = (self.start(owner as u64), self.start(owner as u64 + 1));
+        usize::try_from(end - start).expect("< num_nodes")
+    }
+
+    fn position(&self, node: NodeIdx) -> u64 {
+        u64::from(node) * self.multiplier % self.num_nodes
+    }
+
+    /// First position that `position * workers / num_nodes` maps to `owner`.
+    fn start(&self, owner: u64) -> u64 {
+        (owner * self.num_nodes).div_ceil(self.workers)
+    }
+}
+
+fn coprime_near_golden_section(n: u64) -> u64 {
+    if n < 3 {
+        return 1;
+    }
+    // floor(n * 0.6180339887...), in integers so that every machine gets the same placement.
+    let section = n * 618_033_989 / 1_000_000_000;
+    let near = (0..n).flat_map(|step| [section.saturating_sub(step), section + step]);
+    near.into_iter()
+        .find(|&m| m > 0 && m < n && gcd(m, n) == 1)
+        .unwrap_or(1)
+}
+
+fn gcd(a: u64, b: u64) -> u64 {
+    if b == 0 { a } else { gcd(b, a % b) }
+}
+
+/// `x` with `a * x = 1 (mod n)`, by the extended Euclidean algorithm.
+fn modular_inverse(a: u64, n: u64) -> u64 {
+    let (mut r0, mut r1) = (i128::from(n), i128::from(a % n));
+    let (mut t0, mut t1) = (0i128, 1i128);
+    while r1 != 0 {
+        let q = r0 / r1;
+        (r0, r1) = (r1, r0 - q * r1);
+        (t0, t1) = (t1, t0 - q * t1);
+    }
+    u64::try_from(t0.rem_euclid(i128::from(n))).expect("a residue of a u64")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_node_has_one_place_and_the_place_leads_back() {
+        for num_nodes in [1, 2, 3, 7, 64, 1000, 1 << 12] {
+            for workers in [1, 2, 3, 8] {
+                let placement = Placement::new(num_nodes, workers);
+                let mut seen = vec![0; workers];
+                for node in 0..u32::try_from(num_nodes).unwrap() {
+                    let (owner, local) = (placement.owner(node), placement.local(node));
+                    assert!(local < placement.num_local(owner));
+                    assert_eq!(placement.node(owner, local), node);
+                    seen[owner] += 1;
+                }
+                let counts: Vec<_> = (0..workers).map(|w| placement.num_local(w)).collect();
+                assert_eq!(seen, counts);
+            }
+        }
+    }
+
+    #[test]
+    fn low_ids_and_even_ids_are_spread_evenly() {
+        let placement = Placement::new(1 << 20, 4);
+        for pick in [|n: u32| n < 1 << 12, |n: u32| n % 256 == 0] {
+            let mut counts = [0u32; 4];
+            for node in (0..1 << 20).filter(|&n| pick(n)) {
+                counts[placement.owner(node)] += 1;
+            }
+            assert!(
+                counts.iter().all(|&c| (900..=1150).contains(&c)),
+                "{counts:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn the_largest_graph_does_not_overflow() {
+        let placement = Placement::new(NUM_NODES_MAX, 7);
+        for node in [0, 1, u32::MAX / 2, u32::MAX - 2] {
+            assert_eq!(
+                placement.node(placement.owner(node), placement.local(node)),
+                node
+            );
+        }
+    }
+}

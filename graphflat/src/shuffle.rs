@@ -1,0 +1,305 @@
+//! Shuffles between workers: each one a timely dataflow that moves whole batches to their owners.
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+use timely::dataflow::channels::pact::Exchange;
+use timely::dataflow::operators::generic::Operator;
+use timely::dataflow::operators::{Input, Probe};
+use timely::dataflow::{InputHandle, ProbeHandle};
+use timely::worker::Worker;
+
+/// How many batches a worker hands in before it lets the dataflow move them on.
+const BATCHES_A_STEP: u64 = 4;
+
+/// Another worker failed; its own error tells why.
+#[derive(Clone, Copy, Debug)]
+pub struct PeerFailed;
+
+/// The workers that run a stage together.
+#[derive(Clone, Debug)]
+pub struct Cluster {
+    /// Worker threads of this process.
+    pub workers: usize,
+}
+
+/// One worker's view of the workers it shuffles with.
+pub struct Peer<'a> {
+    worker: &'a mut Worker,
+}
+
+/// What a shuffle may carry: a batch that can cross to another process.
+pub trait Message: Clone + Serialize + DeserializeOwned + Send + 'static {}
+impl<M: Clone + Serialize + DeserializeOwned + Send + 'static> Message for M {}
+
+#[derive(Clone, Serialize, Deserialize)]
+struct Parcel<M> {
+    to: u64,
+    from: usize,
+    ordinal: u64,
+    /// `None`: the sender failed, and nothing it sent may be used.
+    message: Option<M>,
+}
+
+/// Runs `body` on each worker and returns what they return, in worker order.
+///
+/// # Errors
+///
+/// The failure of the first worker that failed by itself, not by a peer's failure.
+pub fn run_workers<T, E>(
+    cluster: &Cluster,
+    is_peer_failure: fn(&E) -> bool,
+    body: impl Fn(&mut Peer<'_>) -> Result<T, E> + Send + Sync + 'static,
+) -> Result<Vec<T>, E>
+where
+    T: Send + 'static,
+    E: Send + 'static,
+{
+    let config = timely::Config::process(cluster.workers);
+    let guards = timely::execute(config, move |worker| {
+        let _guard = AbortOnPanic;
+        body(&mut Peer { worker })
+    });
+    let guards = guards.expect("threads of one process need no set-up that can fail");
+    let results = guards
+        .join()
+        .into_iter()
+        .map(|r| r.expect("a panic has ended the process"));
+    let (done, failed): (Vec<_>, Vec<_>) = results.partition(Result::is_ok);
+    let mut failures: Vec<E> = failed.into_iter().filter_map(Result::err).collect();
+    if failures.is_empty() {
+        return Ok(done.into_iter().filter_map(Result::ok).collect());
+    }
+    let first = failures
+        .iter()
+        .position(|e| !is_peer_failure(e))
+        .unwrap_or(0);
+    Err(failures.swap_remove(first))
+}
+
+/// Ends the process when a worker panics: its peers would wait for it for ever.
+struct AbortOnPanic;
+
+impl Drop for AbortOnPanic {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            std::process::abort();
+        }
+    }
+}
+
+impl Peer<'_> {
+    /// Returns this worker's number.
+    pub fn index(&self) -> usize {
+        self.worker.index()
+    }
+
+    /// Returns the number of workers.
+    pub fn peers(&self) -> usize {
+        self.worker.peers()
+    }
+
+    /// Returns the timely worker, to build a dataflow on.
+    pub fn worker(&mut self) -> &mut Worker {
+        self.worker
+    }
+
+    /// Moves each `(worker, message)` to its worker; returns what came here, by sender and then
+    /// in the order it was sent.
+    ///
+    /// # Errors
+    ///
+    /// The first error of `outgoing`; then every other worker gets [`PeerFailed`].
+    pub fn shuffle<M: Message, E: From<PeerFailed>>(
+        &mut self,
+        outgoing: impl Iterator<Item = Result<(usize, M), E>>,
+    ) -> Result<Vec<(usize, M)>, E> {
+        let (from, peers) = (self.index(), self.peers());
+        let received = Rc::new(RefCell::new(Vec::new()));
+        let (mut input, probe) = self.shuffle_dataflow(&received);
+        let mut failure = None;
+        for (ordinal, item) in (0u64..).zip(outgoing) {
+            match item {
+                Ok((to, message)) => {
+                    input.send(Parcel {
+                        to: to as u64,
+                        from,
+                        ordinal,
+                        message: Some(message),
+                    });
+                }
+                Err(e) => {
+                    failure = Some(e);
+                    break;
+                }
+            }
+            if ordinal % BATCHES_A_STEP == BATCHES_A_STEP - 1 {
+                input.flush();
+                self.worker.step();
+            }
+        }
+        if failure.is_some() {
+            for to in 0..peers as u64 {
+                input.send(Parcel {
+                    to,
+                    from,
+                    ordinal: u64::MAX,
+                    message: None,
+                });
+            }
+        }
+        drop(input);
+        while !probe.done() {
+            self.worker.step_or_park(None);
+        }
+        if let Some(e) = failure {
+            return Err(e);
+        }
+        let mut parcels = received.take();
+        parcels.sort_unstable_by_key(|p: &Parcel<M>| (p.from, p.ordinal));
+        let unpack = |p: Parcel<M>| p.message.map(|m| (p.from, m)).ok_or(PeerFailed.into());
+        parcels.into_iter().map(unpack).collect()
+    }
+
+    /// Sends one message to every worker; returns all workers' messages, in worker order.
+    ///
+    /// # Errors
+    ///
+    /// The error passed in; then every other worker gets [`PeerFailed`].
+    pub fn gather_all<M: Message, E: From<PeerFailed>>(
+        &mut self,
+        message: Result<M, E>,
+    ) -> Result<Vec<M>, E> {
+        let peers = self.peers();
+        let outgoing: Vec<Result<(usize, M), E>> = match message {
+            Ok(message) => (0..peers).map(|to| Ok((to, message.clone()))).collect(),
+            Err(e) => vec![Err(e)],
+        };
+        let received = self.shuffle(outgoing.into_iter())?;
+        Ok(received.into_iter().map(|(_, message)| message).collect())
+    }
+
+    /// Waits for all workers; goes on only if each passes `Ok`.
+    ///
+    /// # Errors
+    ///
+    /// The error passed in; then every other worker gets [`PeerFailed`].
+    pub fn agree<T, E: From<PeerFailed>>(&mut self, result: Result<T, E>) -> Result<T, E> {
+        match result {
+            Ok(value) => self.gather_all(Ok(())).map(|_| value),
+            Err(e) => self
+                .gather_all::<(), E>(Err(e))
+                .map(|_| unreachable!("an error stays one")),
+        }
+    }
+
+    #[expect(clippy::type_complexity, reason = "timely's own handle types")]
+    fn shuffle_dataflow<M: Message>(
+        &mut self,
+        received: &Rc<RefCell<Vec<Parcel<M>>>>,
+    ) -> (
+        InputHandle<u64, timely::container::CapacityContainerBuilder<Vec<Parcel<M>>>>,
+        ProbeHandle<u64>,
+    ) {
+        let received = Rc::clone(received);
+        let mut input = InputHandle::new();
+        let probe = ProbeHandle::new();
+        self.worker.dataflow(|scope| {
+            let pact = Exchange::new(|parcel: &Parcel<M>| parcel.to);
+            let parcels = scope.input_from(&mut input);
+            let done = parcels
+                .unary::<timely::container::CapacityContainerBuilder<Vec<()>>, _, _, _>(
+                    pact,
+                    "Shuffle",
+                    move |_, _| {
+                        move |batches, _output| {
+                            batches.for_each_time(|_, data| {
+                                received
+                                    .borrow_mut()
+                                    .extend(data.flat_map(|batch| batch.drain(..)));
+                            });
+                        }
+                    },
+                );
+            done.probe_with(&probe);
+        });
+        (input, probe)
+    }
+}
+
+impl Cluster {
+    /// A cluster of `workers` threads.
+    pub fn threads(workers: usize) -> Arc<Self> {
+        Arc::new(Self { workers })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, PartialEq)]
+    enum Error {
+        Own(usize),
+        Peer,
+    }
+    impl From<PeerFailed> for Error {
+        fn from(_: PeerFailed) -> Self {
+            Self::Peer
+        }
+    }
+
+    fn run<T: Send + 'static>(
+        workers: usize,
+        body: impl Fn(&mut Peer<'_>) -> Result<T, Error> + Send + Sync + 'static,
+    ) -> Result<Vec<T>, Error> {
+        run_workers(&Cluster { workers }, |e| *e == Error::Peer, body)
+    }
+
+    #[test]
+    fn messages_arrive_by_sender_and_order() {
+        let received = run(3, |peer| {
+            let from = peer.index();
+            let outgoing = (0..30usize).map(move |i| Ok((i % 3, vec![from, i])));
+            peer.shuffle(outgoing)
+        });
+        for (to, messages) in received.unwrap().into_iter().enumerate() {
+            let expected: Vec<_> = (0..3)
+                .flat_map(|from| {
+                    (0..30)
+                        .filter(move |i| i % 3 == to)
+                        .map(move |i| (from, vec![from, i]))
+                })
+                .collect();
+            assert_eq!(messages, expected);
+        }
+    }
+
+    #[test]
+    fn one_failure_ends_all_workers_and_is_the_one_reported() {
+        let result = run(3, |peer| {
+            let from = peer.index();
+            let mine = if from == 1 {
+                Err(Error::Own(from))
+            } else {
+                Ok((0, from))
+            };
+            peer.shuffle(std::iter::once(mine))?;
+            peer.gather_all(Ok(())).map(|_| ())
+        });
+        // Worker 0 learns of the failure through its own parcels, worker 2 likewise.
+        assert_eq!(result, Err(Error::Own(1)));
+    }
+
+    #[test]
+    fn shuffles_follow_one_another() {
+        let sums = run(4, |peer| {
+            let first: Vec<usize> = peer.gather_all(Ok(peer.index()))?;
+            let second: Vec<usize> = peer.gather_all(Ok(first.iter().sum()))?;
+            peer.agree(Ok(second.iter().sum::<usize>()))
+        });
+        assert_eq!(sums, Ok(vec![24; 4]));
+    }
+}

@@ -1,0 +1,332 @@
+//! The map: reads the input once and writes one partition a worker.
+
+use super::edges::{OwnedEdges, RankedNode, place_edges};
+use super::file::{self, BatchFile, NODES_PER_BATCH};
+use super::nodes::{OwnedNodes, place_nodes};
+use super::number::number_nodes;
+use super::{Hub, META_FILE, StoreMeta, VERSION, WorkUnits, file_entry, in_edges_path, nodes_path};
+use crate::error::StoreCause;
+use crate::{FlattenError, Peer, Placement, StorePlan, run_workers};
+use arrow::array::{ArrayRef, Float32Array, RecordBatch, UInt32Array};
+use schemas::progress::{Event, Progress};
+use schemas::{FileEntry, GraphMeta};
+use std::path::Path;
+use std::sync::Arc;
+
+/// Sums over all in-edges of this worker's nodes, `[num_local]` each.
+#[derive(Default)]
+struct Degrees {
+    in_degree: Vec<u32>,
+    in_weight: Vec<f32>,
+    self_weight: Vec<f32>,
+    self_loops: bool,
+}
+
+/// What one worker knows when its partition is written.
+struct Built {
+    files: Vec<FileEntry>,
+    meta: StoreMeta,
+}
+
+/// Builds the store and returns its description, which is written last.
+pub(super) fn build(
+    plan: &StorePlan,
+    fingerprint: &str,
+    input: serde_json::Value,
+    progress: &Progress,
+) -> Result<StoreMeta, FlattenError> {
+    let failed = |source: StoreCause| FlattenError::Store {
+        verb: "write",
+        path: plan.dir.clone(),
+        source,
+    };
+    std::fs::create_dir_all(&plan.dir).map_err(|e| failed(e.into()))?;
+    remove_store(&plan.dir).map_err(|e| failed(e.into()))?;
+    let cluster = crate::Cluster {
+        workers: plan.workers,
+    };
+    let (worker_plan, worker_progress) = (plan.clone(), Arc::clone(progress));
+    let (fingerprint, input) = (fingerprint.to_owned(), input);
+    let built = run_workers(&cluster, FlattenError::is_peer_failure, move |peer| {
+        build_partition(peer, &worker_plan, &worker_progress, &fingerprint, &input)
+    })?;
+    let files = built.iter().flat_map(|b| b.files.clone()).collect();
+    let first = built
+        .into_iter()
+        .next()
+        .expect("there is at least one worker");
+    let meta = StoreMeta {
+        files,
+        ..first.meta
+    };
+    write_meta(&plan.dir, &meta).map_err(failed)?;
+    Ok(meta)
+}
+
+/// Removes an earlier store, its description first, so that no half of it is taken for whole.
+fn remove_store(dir: &Path) -> std::io::Result<()> {
+    match std::fs::remove_file(dir.join(META_FILE)) {
+        Err(e) if e.kind() != std::io::ErrorKind::NotFound => return Err(e),
+        _ => {}
+    }
+    for entry in std::fs::read_dir(dir)? {
+        let path = entry?.path();
+        if path.extension().is_some_and(|e| e == "arrow" || e == "tmp") {
+            std::fs::remove_file(path)?;
+        }
+    }
+    Ok(())
+}
+
+fn write_meta(dir: &Path, meta: &StoreMeta) -> Result<(), StoreCause> {
+    let temporary = dir.join("store.json.tmp");
+    let file = std::fs::File::create(&temporary)?;
+    serde_json::to_writer_pretty(&file, meta)?;
+    file.sync_all()?;
+    Ok(std::fs::rename(temporary, dir.join(META_FILE))?)
+}
+
+fn build_partition(
+    peer: &mut Peer<'_>,
+    plan: &StorePlan,
+    progress: &Progress,
+    fingerprint: &str,
+    input: &serde_json::Value,
+) -> Result<Built, FlattenError> {
+    let work = WorkUnits {
+        worker: peer.index(),
+        workers: peer.peers(),
+    };
+    announce(peer, progress, "numbering nodes", 0);
+    let (numbering, dictionary) = number_nodes(peer, &plan.nodes, &work)?;
+    let label = plan
+        .nodes
+        .label_meta(numbering.class_names, numbering.max_class);
+    let mut graph = GraphMeta {
+        id_type: plan.nodes.id_type(),
+        features: plan.nodes.feature_meta(),
+        label: peer.agree(label.map_err(FlattenError::from))?,
+        split: plan.nodes.split_meta(),
+        edge_weight: plan.edges.has_weight(),
+        edge_feature_dim: plan.edges.feature_dim(),
+        self_loops: false,
+    };
+    let placement = Placement::new(numbering.num_nodes, peer.peers());
+    announce(peer, progress, "reading edges", 1);
+    let (edges, hubs, counts) = place_edges(peer, plan, &work, &dictionary, &placement)?;
+    drop(dictionary);
+    let written = write_in_edges(peer.index(), plan, edges, &placement);
+    let (degrees, mut files) = peer.agree(written)?;
+    let loops = peer.gather_all::<_, FlattenError>(Ok(degrees.self_loops))?;
+    graph.self_loops = loops.contains(&true);
+    announce(peer, progress, "reading nodes", 2);
+    let nodes = place_nodes(
+        peer,
+        &plan.nodes,
+        &work,
+        &numbering.units,
+        &graph,
+        &placement,
+    )?;
+    let written = write_nodes(peer.index(), plan, &nodes, &degrees, &graph);
+    files.push(peer.agree(written)?);
+    let own_hubs = hubs
+        .nodes()
+        .iter()
+        .filter(|(node, _)| placement.owner(*node) == peer.index());
+    let own_hubs: Vec<Hub> = own_hubs
+        .map(|&(node, in_degree)| {
+            let local = placement.local(node);
+            let id = nodes.columns(local..local + 1, &graph).ids.display(0);
+            Hub { id, in_degree }
+        })
+        .collect();
+    let mut hubs = peer.gather_all::<_, FlattenError>(Ok(own_hubs))?.concat();
+    hubs.sort_by(|a, b| b.in_degree.cmp(&a.in_degree).then_with(|| a.id.cmp(&b.id)));
+    announce(peer, progress, "store written", 3);
+    let meta = StoreMeta {
+        version: VERSION,
+        fingerprint: fingerprint.to_owned(),
+        input: input.clone(),
+        keep: (plan.keep != usize::MAX).then_some(plan.keep as u64),
+        sampling: plan.sampling,
+        seed: plan.seed,
+        samples: plan.samples,
+        workers: plan.workers,
+        id_column: plan.nodes.spec().id.clone(),
+        num_nodes: numbering.num_nodes,
+        graph,
+        edges: counts,
+        hubs,
+        files: Vec::new(),
+    };
+    Ok(Built { files, meta })
+}
+
+fn announce(peer: &Peer<'_>, progress: &Progress, phase: &str, done: u64) {
+    if peer.index() == 0 {
+        progress(&Event {
+            stage: "store",
+            phase: phase.to_owned(),
+            done,
+            total: 3,
+            message: None,
+            fields: serde_json::Value::Null,
+        });
+    }
+}
+
+fn write_in_edges(
+    worker: usize,
+    plan: &StorePlan,
+    mut edges: OwnedEdges,
+    placement: &Placement,
+) -> Result<(Degrees, Vec<FileEntry>), FlattenError> {
+    let num_local = placement.num_local(worker);
+    let dim = plan.edges.feature_dim().unwrap_or(0);
+    let mut degrees = Degrees::default();
+    let mut files: Vec<Option<BatchFile>> = Vec::new();
+    files.resize_with(plan.samples as usize, || None);
+    let mut ranked = RankedNode::default();
+    // An empty partition still gets a file, with one empty batch.
+    for start in (0..num_local.max(1)).step_by(NODES_PER_BATCH) {
+        let mut lists: Vec<Lists> = Vec::new();
+        lists.resize_with(plan.samples as usize, Lists::default);
+        for local in start..(start + NODES_PER_BATCH).min(num_local) {
+            edges.rank(local, placement.node(worker, local), plan, &mut ranked);
+            degrees.push(&ranked)?;
+            let features = ranked.hub_features.as_deref().unwrap_or(edges.features());
+            for (list, sample) in lists.iter_mut().zip(&ranked.samples) {
+                list.push(sample, features, dim);
+            }
+        }
+        for (s, list) in lists.into_iter().enumerate() {
+            let batch = list.into_batch(plan.edges.has_weight(), dim);
+            append(&mut files[s], &in_edges_path(&plan.dir, worker, s), &batch)?;
+        }
+    }
+    let paths = (0..files.len()).map(|s| in_edges_path(&plan.dir, worker, s));
+    let entries = files.into_iter().zip(paths).map(|(file, path)| {
+        file.expect("a batch was written").finish()?;
+        file_entry(&path)
+    });
+    let entries = entries.collect::<Result<_, _>>()?;
+    Ok((degrees, entries))
+}
+
+fn append(
+    file: &mut Option<BatchFile>,
+    path: &Path,
+    batch: &RecordBatch,
+) -> Result<(), FlattenError> {
+    let mut open = match file.take() {
+        Some(open) => open,
+        None => BatchFile::create(path, batch)?,
+    };
+    open.write(batch)?;
+    *file = Some(open);
+    Ok(())
+}
+
+/// In-edge lists of some nodes, before they become a record batch.
+struct Lists {
+    offset: Vec<u64>,
+    src: Vec<u32>,
+    weight: Vec<f32>,
+    feature: Vec<f32>,
+}
+
+impl Default for Lists {
+    fn default() -> Self {
+        Self {
+            offset: vec![0],
+            src: Vec::new(),
+            weight: Vec::new(),
+            feature: Vec::new(),
+        }
+    }
+}
+
+impl Lists {
+    fn push(&mut self, ranked: &[crate::sample::RankedEdge], features: &[f32], dim: usize) {
+        for ranked in ranked {
+            self.src.push(ranked.edge.src);
+            self.weight.push(ranked.edge.weight);
+            let start = ranked.edge.slot as usize * dim;
+            self.feature
+                .extend_from_slice(&features[start..start + dim]);
+        }
+        self.offset.push(self.src.len() as u64);
+    }
+
+    fn into_batch(self, weighted: bool, dim: usize) -> RecordBatch {
+        let mut columns = vec![(
+            "src",
+            file::list(&self.offset, Arc::new(UInt32Array::from(self.src))),
+        )];
+        if weighted {
+            let weight: ArrayRef = Arc::new(Float32Array::from(self.weight));
+            columns.push(("weight", file::list(&self.offset, weight)));
+        }
+        if dim > 0 {
+            let offset: Vec<u64> = self.offset.iter().map(|o| o * dim as u64).collect();
+            let feature: ArrayRef = Arc::new(Float32Array::from(self.feature));
+            columns.push(("feature", file::list(&offset, feature)));
+        }
+        file::batch(columns)
+    }
+}
+
+impl Degrees {
+    fn push(&mut self, ranked: &RankedNode) -> Result<(), FlattenError> {
+        let count = ranked.totals.in_degree;
+        let limit = u64::from(u32::MAX);
+        let too_large = |_| FlattenError::TooLarge {
+            what: "in-edges of one node",
+            count,
+            limit,
+        };
+        self.in_degree
+            .push(u32::try_from(count).map_err(too_large)?);
+        self.in_weight.push(ranked.totals.in_weight.value());
+        self.self_weight.push(ranked.totals.self_weight.value());
+        self.self_loops |= ranked.totals.self_loops > 0;
+        Ok(())
+    }
+}
+
+fn write_nodes(
+    worker: usize,
+    plan: &StorePlan,
+    nodes: &OwnedNodes,
+    degrees: &Degrees,
+    graph: &GraphMeta,
+) -> Result<FileEntry, FlattenError> {
+    let path = nodes_path(&plan.dir, worker);
+    let mut file = None;
+    for start in (0..nodes.len().max(1)).step_by(NODES_PER_BATCH) {
+        let range = start..(start + NODES_PER_BATCH).min(nodes.len());
+        let rows = nodes.columns(range.clone(), graph);
+        let num_nodes = range.len();
+        let floats = |values: &[f32]| -> ArrayRef {
+            Arc::new(Float32Array::from(values[range.clone()].to_vec()))
+        };
+        let in_degree = degrees.in_degree[range.clone()].to_vec();
+        let mut columns: Vec<(&str, ArrayRef)> = vec![
+            ("id", rows.ids.to_array()),
+            ("in_degree", Arc::new(UInt32Array::from(in_degree))),
+        ];
+        if graph.edge_weight {
+            columns.push(("in_weight", floats(&degrees.in_weight)));
+        }
+        if graph.self_loops {
+            columns.push(("self_weight", floats(&degrees.self_weight)));
+        }
+        columns.push(("split", file::split_column(&rows.split)));
+        columns.extend(file::feature_columns(rows.features, num_nodes));
+        columns.extend(file::label_columns(rows.labels, num_nodes));
+        append(&mut file, &path, &file::batch(columns))?;
+    }
+    file.expect("a batch was written").finish()?;
+    file_entry(&path)
+}

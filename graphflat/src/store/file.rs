@@ -1,0 +1,388 @@
+//! Files of a store partition: Arrow IPC, a record batch for every so many nodes.
+
+use super::map::map_file;
+use crate::NodeIdx;
+use crate::error::{FlattenError, StoreCause};
+use arrow::array::{
+    Array, ArrayRef, AsArray, FixedSizeListArray, Float32Array, LargeListArray, RecordBatch,
+    UInt8Array, UInt32Array,
+};
+use arrow::buffer::{Buffer, OffsetBuffer, ScalarBuffer};
+use arrow::datatypes::{DataType, Field, Float32Type, Schema, UInt8Type, UInt32Type};
+use arrow::ipc::reader::{FileDecoder, read_footer_length};
+use arrow::ipc::writer::FileWriter;
+use schemas::{Features, Labels, Split};
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Nodes in one record batch: lists are found by arithmetic, and batches stay small in memory.
+pub(super) const NODES_PER_BATCH: usize = 1 << 14;
+
+/// Bytes at the end of an Arrow file: length of the footer and the magic.
+const TRAILER_BYTES: usize = 10;
+
+/// Writes record batches of one schema to a file, under another name until it is complete.
+pub(super) struct BatchFile {
+    path: PathBuf,
+    temporary: PathBuf,
+    writer: FileWriter<BufWriter<File>>,
+}
+
+impl BatchFile {
+    /// Creates the file; `columns` names the columns of every batch to come.
+    ///
+    /// # Errors
+    ///
+    /// The file cannot be created.
+    pub(super) fn create(path: &Path, first: &RecordBatch) -> Result<Self, FlattenError> {
+        let temporary = path.with_extension("tmp");
+        let create = || -> Result<_, StoreCause> {
+            let file = BufWriter::new(File::create(&temporary)?);
+            Ok(FileWriter::try_new(file, &first.schema())?)
+        };
+        let writer = create().map_err(|source| failed("write", path, source))?;
+        Ok(Self {
+            path: path.to_owned(),
+            temporary,
+            writer,
+        })
+    }
+
+    /// Appends a batch.
+    ///
+    /// # Errors
+    ///
+    /// The file cannot be written.
+    pub(super) fn write(&mut self, batch: &RecordBatch) -> Result<(), FlattenError> {
+        self.writer
+            .write(batch)
+            .map_err(|e| failed("write", &self.path, e.into()))
+    }
+
+    /// Completes the file and gives it its name.
+    ///
+    /// # Errors
+    ///
+    /// The file cannot be written.
+    pub(super) fn finish(mut self) -> Result<(), FlattenError> {
+        let mut finish = || -> Result<(), StoreCause> {
+            self.writer.finish()?;
+            self.writer.get_mut().flush()?;
+            self.writer.get_ref().get_ref().sync_all()?;
+            std::fs::rename(&self.temporary, &self.path)?;
+            Ok(())
+        };
+        finish().map_err(|source| failed("write", &self.path, source))
+    }
+}
+
+/// Maps a file and returns its record batches; their arrays lie in the map.
+///
+/// # Errors
+///
+/// The file cannot be mapped, or is not what [`BatchFile`] writes.
+pub(super) fn map_batches(path: &Path) -> Result<Vec<RecordBatch>, FlattenError> {
+    let read = || -> Result<Vec<RecordBatch>, StoreCause> {
+        let buffer = map_file(&File::open(path)?)?;
+        decode_batches(&buffer)
+    };
+    read().map_err(|source| failed("read", path, source))
+}
+
+fn decode_batches(buffer: &Buffer) -> Result<Vec<RecordBatch>, StoreCause> {
+    let damaged = |what: &str| StoreCause::Damaged(what.to_owned());
+    let footer_end = buffer
+        .len()
+        .checked_sub(TRAILER_BYTES)
+        .ok_or(damaged("it is cut off"))?;
+    let trailer = buffer[footer_end..].try_into().expect("TRAILER_BYTES long");
+    let footer_start = footer_end.checked_sub(read_footer_length(trailer)?);
+    let footer = &buffer[footer_start.ok_or(damaged("its footer is cut off"))?..footer_end];
+    let footer = arrow::ipc::root_as_footer(footer).map_err(|e| damaged(&e.to_string()))?;
+    let schema = footer.schema().ok_or(damaged("it has no schema"))?;
+    let schema = Arc::new(arrow::ipc::convert::try_fb_to_schema(schema)?);
+    let decoder = FileDecoder::new(schema, footer.version());
+    let blocks = footer.recordBatches().ok_or(damaged("it has no batches"))?;
+    let decode = |block: &arrow::ipc::Block| {
+        let range = || Some((usize::try_from(block.offset()).ok()?, block_length(block)?));
+        let (start, length) = range().ok_or(damaged("a batch has no place"))?;
+        if start
+            .checked_add(length)
+            .is_none_or(|end| end > buffer.len())
+        {
+            return Err(damaged("a batch is cut off"));
+        }
+        let batch = decoder.read_record_batch(block, &buffer.slice_with_length(start, length))?;
+        batch.ok_or(damaged("a batch is missing"))
+    };
+    blocks.iter().map(decode).collect()
+}
+
+fn block_length(block: &arrow::ipc::Block) -> Option<usize> {
+    let length = block
+        .bodyLength()
+        .checked_add(i64::from(block.metaDataLength()))?;
+    usize::try_from(length).ok()
+}
+
+fn failed(verb: &'static str, path: &Path, source: StoreCause) -> FlattenError {
+    FlattenError::Store {
+        verb,
+        path: path.to_owned(),
+        source,
+    }
+}
+
+/// Names columns and makes a record batch of them.
+pub(super) fn batch(columns: Vec<(&str, ArrayRef)>) -> RecordBatch {
+    let fields = columns.iter().map(|(name, array)| {
+        let nullable = array.null_count() > 0 || !array.data_type().is_primitive();
+        Field::new(*name, array.data_type().clone(), nullable)
+    });
+    let schema = Arc::new(Schema::new(fields.collect::<Vec<_>>()));
+    let arrays = columns.into_iter().map(|(_, array)| array).collect();
+    RecordBatch::try_new(schema, arrays).expect("columns of one batch have one length")
+}
+
+/// Makes a list column from offsets and flat values.
+pub(super) fn list(offset: &[u64], values: ArrayRef) -> ArrayRef {
+    let offset = offset
+        .iter()
+        .map(|&o| i64::try_from(o).expect("lengths fit in memory"));
+    let offset = OffsetBuffer::new(ScalarBuffer::from_iter(offset));
+    let item = Field::new("item", values.data_type().clone(), false);
+    Arc::new(LargeListArray::new(Arc::new(item), offset, values, None))
+}
+
+/// Makes the columns of features: none, one (`feature`) or two (`feature_index`, `_value`).
+pub(super) fn feature_columns(
+    features: Features,
+    num_nodes: usize,
+) -> Vec<(&'static str, ArrayRef)> {
+    match features {
+        Features::None => Vec::new(),
+        Features::Dense { dim, values } => {
+            let item = Arc::new(Field::new("item", DataType::Float32, false));
+            let width = i32::try_from(dim).expect("feature widths fit 32 bits");
+            let values = Arc::new(Float32Array::from(values));
+            let list =
+                FixedSizeListArray::try_new_with_length(item, width, values, None, num_nodes);
+            vec![(
+                "feature",
+                Arc::new(list.expect("dim values a node")) as ArrayRef,
+            )]
+        }
+        Features::Sparse {
+            offset,
+            index,
+            value,
+            ..
+        } => vec![
+            (
+                "feature_index",
+                list(&offset, Arc::new(UInt32Array::from(index))),
+            ),
+            (
+                "feature_value",
+                list(&offset, Arc::new(Float32Array::from(value))),
+            ),
+        ],
+    }
+}
+
+/// Makes the column of labels.
+pub(super) fn label_columns(labels: Labels, num_nodes: usize) -> Vec<(&'static str, ArrayRef)> {
+    let column: ArrayRef = match labels {
+        Labels::None => return Vec::new(),
+        Labels::Class(classes) => Arc::new(UInt32Array::from(classes)),
+        Labels::Number(numbers) => Arc::new(Float32Array::from(numbers)),
+        Labels::Multi {
+            width,
+            values,
+            present,
+        } => {
+            let item = Arc::new(Field::new("item", DataType::Float32, false));
+            let values = Arc::new(Float32Array::from(values));
+            let width = i32::try_from(width).expect("label widths fit 32 bits");
+            let nulls = Some(present.into());
+            let list =
+                FixedSizeListArray::try_new_with_length(item, width, values, nulls, num_nodes);
+            Arc::new(list.expect("width values a node"))
+        }
+    };
+    vec![("label", column)]
+}
+
+/// Makes the column of splits.
+pub(super) fn split_column(split: &[Split]) -> ArrayRef {
+    Arc::new(UInt8Array::from_iter_values(split.iter().map(|&s| s as u8)))
+}
+
+/// Node columns of one record batch, lying in the map.
+pub(super) struct NodeColumns {
+    in_degree: ScalarBuffer<u32>,
+    in_weight: Option<ScalarBuffer<f32>>,
+    self_weight: Option<ScalarBuffer<f32>>,
+    feature: Option<(usize, ScalarBuffer<f32>)>,
+    sparse: Option<(OffsetBuffer<i64>, ScalarBuffer<u32>, ScalarBuffer<f32>)>,
+    label: Option<ArrayRef>,
+    split: ScalarBuffer<u8>,
+}
+
+impl NodeColumns {
+    /// Takes the columns of a batch.
+    pub(super) fn of(batch: &RecordBatch) -> Option<Self> {
+        let floats = |name: &str| Some(column::<Float32Type>(batch.column_by_name(name)?)?.clone());
+        let feature = batch.column_by_name("feature").and_then(|array| {
+            let array = array.as_fixed_size_list_opt()?;
+            let dim = usize::try_from(array.value_length()).ok()?;
+            Some((dim, column::<Float32Type>(array.values())?))
+        });
+        let sparse = batch.column_by_name("feature_index").and_then(|index| {
+            let index = index.as_list_opt::<i64>()?;
+            let value = batch
+                .column_by_name("feature_value")?
+                .as_list_opt::<i64>()?;
+            let values = column::<Float32Type>(value.values())?;
+            Some((
+                index.offsets().clone(),
+                column::<UInt32Type>(index.values())?,
+                values,
+            ))
+        });
+        Some(Self {
+            in_degree: column::<UInt32Type>(batch.column_by_name("in_degree")?)?,
+            in_weight: floats("in_weight"),
+            self_weight: floats("self_weight"),
+            feature,
+            sparse,
+            label: batch.column_by_name("label").cloned(),
+            split: column::<UInt8Type>(batch.column_by_name("split")?)?,
+        })
+    }
+
+    pub(super) fn in_degree(&self, i: usize) -> u32 {
+        self.in_degree[i]
+    }
+
+    pub(super) fn in_weight(&self, i: usize) -> Option<f32> {
+        self.in_weight.as_ref().map(|weights| weights[i])
+    }
+
+    pub(super) fn self_weight(&self, i: usize) -> Option<f32> {
+        self.self_weight.as_ref().map(|weights| weights[i])
+    }
+
+    pub(super) fn split(&self, i: usize) -> Split {
+        match self.split[i] {
+            1 => Split::Train,
+            2 => Split::Val,
+            3 => Split::Test,
+            _ => Split::None,
+        }
+    }
+
+    /// Appends the features of node `i`.
+    pub(super) fn features_into(&self, i: usize, out: &mut Features) {
+        match out {
+            Features::None => {}
+            Features::Dense { dim, values } => {
+                let (width, feature) = self.feature.as_ref().expect("checked when opened");
+                assert_eq!(dim, width, "one width in a store");
+                values.extend_from_slice(&feature[i * *dim..(i + 1) * *dim]);
+            }
+            Features::Sparse {
+                offset,
+                index,
+                value,
+                ..
+            } => {
+                let (offsets, indices, weights) =
+                    self.sparse.as_ref().expect("checked when opened");
+                let range = bounds(offsets, i);
+                index.extend_from_slice(&indices[range.clone()]);
+                value.extend_from_slice(&weights[range]);
+                offset.push(index.len() as u64);
+            }
+        }
+    }
+
+    /// Appends the label of node `i`.
+    pub(super) fn label_into(&self, i: usize, out: &mut Labels) {
+        let label = || self.label.as_ref().expect("checked when opened");
+        match out {
+            Labels::None => {}
+            Labels::Class(classes) => classes.push(label().as_primitive::<UInt32Type>().value(i)),
+            Labels::Number(numbers) => numbers.push(label().as_primitive::<Float32Type>().value(i)),
+            Labels::Multi {
+                values, present, ..
+            } => {
+                let list = label().as_fixed_size_list();
+                values.extend_from_slice(list.value(i).as_primitive::<Float32Type>().values());
+                present.push(list.is_valid(i));
+            }
+        }
+    }
+}
+
+/// In-edges of the nodes of one record batch, lying in the map.
+pub(super) struct EdgeLists {
+    offset: OffsetBuffer<i64>,
+    src: ScalarBuffer<NodeIdx>,
+    weight: Option<ScalarBuffer<f32>>,
+    feature: Option<ScalarBuffer<f32>>,
+}
+
+/// The ranked in-edges that the store keeps of one node.
+#[derive(Clone, Copy, Debug)]
+pub struct InEdges<'a> {
+    /// Sources, in rank order.
+    pub src: &'a [NodeIdx],
+    /// Weights, where the input has them.
+    pub weight: Option<&'a [f32]>,
+    /// Features, `[num_edges * dim]`, where the input has them.
+    pub feature: Option<&'a [f32]>,
+}
+
+impl EdgeLists {
+    /// Takes the columns of a batch.
+    pub(super) fn of(batch: &RecordBatch) -> Option<Self> {
+        let src = batch.column_by_name("src")?.as_list_opt::<i64>()?;
+        let floats = |name: &str| {
+            column::<Float32Type>(batch.column_by_name(name)?.as_list_opt::<i64>()?.values())
+        };
+        Some(Self {
+            offset: src.offsets().clone(),
+            src: column::<UInt32Type>(src.values())?,
+            weight: floats("weight"),
+            feature: floats("feature"),
+        })
+    }
+
+    /// Returns the in-edges of node `i`, at most `limit` of them.
+    pub(super) fn in_edges(&self, i: usize, limit: usize, dim: usize) -> InEdges<'_> {
+        let mut range = bounds(&self.offset, i);
+        range.end = range.end.min(range.start.saturating_add(limit));
+        InEdges {
+            src: &self.src[range.clone()],
+            weight: self.weight.as_ref().map(|weight| &weight[range.clone()]),
+            feature: self
+                .feature
+                .as_ref()
+                .map(|f| &f[range.start * dim..range.end * dim]),
+        }
+    }
+}
+
+fn bounds(offset: &OffsetBuffer<i64>, i: usize) -> std::ops::Range<usize> {
+    let at = |i: usize| usize::try_from(offset[i]).expect("offsets are not negative");
+    at(i)..at(i + 1)
+}
+
+fn column<T: arrow::datatypes::ArrowPrimitiveType>(
+    array: &ArrayRef,
+) -> Option<ScalarBuffer<T::Native>> {
+    Some(array.as_primitive_opt::<T>()?.values().clone())
+}

@@ -1,0 +1,332 @@
+//! The store: nodes and ranked in-edges, one memory-mapped partition a worker.
+
+mod build;
+mod edges;
+mod file;
+mod map;
+mod nodes;
+mod number;
+
+pub use edges::EdgeCounts;
+pub use file::InEdges;
+
+use crate::error::StoreCause;
+use crate::{FlattenError, NodeIdx, Placement, StorePlan};
+use file::{EdgeLists, NODES_PER_BATCH, NodeColumns};
+use schemas::xxh::{file_checksum, fingerprint};
+use schemas::{Features, FileEntry, GraphMeta, Ids, Labels, Sampling, Split};
+use serde::{Deserialize, Serialize};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Version of the store's layout; another one is built anew.
+const VERSION: u32 = 1;
+
+/// Name of the store's description, written last.
+const META_FILE: &str = "store.json";
+
+/// A graph as the map left it: what flatten, streamed training and inference read.
+#[derive(Clone, Debug)]
+pub struct Store {
+    meta: Arc<StoreMeta>,
+    placement: Placement,
+    partitions: Arc<Vec<Partition>>,
+}
+
+/// What a store holds; `store.json`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct StoreMeta {
+    /// Layout version.
+    pub version: u32,
+    /// Fingerprint of the input and of all settings that change the store's content but `keep`.
+    pub fingerprint: String,
+    /// Fingerprint of the input tables.
+    pub input: serde_json::Value,
+    /// In-edges kept per node; `None`: all.
+    pub keep: Option<u64>,
+    /// Order in which in-edges are ranked.
+    pub sampling: Sampling,
+    /// Random seed of the first sample.
+    pub seed: u64,
+    /// Independent samples.
+    pub samples: u32,
+    /// Partitions.
+    pub workers: usize,
+    /// Name of the id column, by which lists of targets go too.
+    pub id_column: String,
+    /// Nodes.
+    pub num_nodes: u64,
+    /// What the tables hold.
+    pub graph: GraphMeta,
+    /// What became of the edge table.
+    pub edges: EdgeCounts,
+    /// Nodes whose in-edges were spread over all workers.
+    pub hubs: Vec<Hub>,
+    /// Files with their checksums.
+    pub files: Vec<FileEntry>,
+}
+
+/// A node with more in-edges than the threshold.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Hub {
+    /// Its id.
+    pub id: String,
+    /// Its in-degree.
+    pub in_degree: u64,
+}
+
+/// One worker's nodes with their in-edges.
+pub struct Partition {
+    num_nodes: usize,
+    ids: Ids,
+    nodes: Vec<NodeColumns>,
+    /// By sample, then by record batch.
+    in_edges: Vec<Vec<EdgeLists>>,
+    edge_dim: usize,
+}
+
+/// Which units of a table a worker reads.
+#[derive(Clone, Copy)]
+struct WorkUnits {
+    worker: usize,
+    workers: usize,
+}
+
+impl WorkUnits {
+    fn of<'a, T>(&self, units: &'a [T]) -> impl Iterator<Item = &'a T> {
+        units.iter().skip(self.worker).step_by(self.workers)
+    }
+}
+
+/// Opens the store if it is there and fits the plan; builds it otherwise.
+///
+/// A store fits if it was made from the same input with the same seed, sampling and workers, and
+/// keeps at least as many in-edges a node.
+///
+/// # Errors
+///
+/// Input that cannot be read or used, or a store that cannot be written.
+pub fn open_or_build(
+    plan: &StorePlan,
+    progress: &schemas::progress::Progress,
+) -> Result<Store, FlattenError> {
+    let input = input_fingerprint(plan)?;
+    let wanted = store_fingerprint(plan, &input);
+    if !plan.fresh
+        && let Some(meta) = fitting(plan, &wanted)
+    {
+        match Store::open(&plan.dir, meta) {
+            Ok(store) => return Ok(store),
+            Err(e) => tracing::warn!("building the store again: {}", report(&e)),
+        }
+    }
+    let meta = build::build(plan, &wanted, input, progress)?;
+    Store::open(&plan.dir, meta)
+}
+
+/// The error with its causes, on one line.
+fn report(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(error.source(), |e| e.source());
+    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
+}
+
+fn input_fingerprint(plan: &StorePlan) -> Result<serde_json::Value, FlattenError> {
+    // The transform of the features is the trainer's; it changes nothing here.
+    let nodes = schemas::NodesSpec {
+        transform: None,
+        ..plan.nodes.spec().clone()
+    };
+    Ok(serde_json::json!({
+        "nodes": { "files": plan.nodes.fingerprint()?, "columns": nodes },
+        "edges": { "files": plan.edges.fingerprint()?, "columns": plan.edges.spec() },
+    }))
+}
+
+fn store_fingerprint(plan: &StorePlan, input: &serde_json::Value) -> String {
+    let settings = serde_json::json!({
+        "version": VERSION,
+        "input": input,
+        "seed": plan.seed,
+        "sampling": plan.sampling,
+        "samples": plan.samples,
+        "workers": plan.workers,
+    });
+    fingerprint(settings.to_string().as_bytes())
+}
+
+fn fitting(plan: &StorePlan, wanted: &str) -> Option<StoreMeta> {
+    let text = std::fs::read(plan.dir.join(META_FILE)).ok()?;
+    let meta: StoreMeta = serde_json::from_slice(&text).ok()?;
+    let keeps_enough = meta.keep.is_none_or(|keep| keep >= plan.keep as u64);
+    (meta.fingerprint == wanted && keeps_enough).then_some(meta)
+}
+
+fn nodes_path(dir: &Path, worker: usize) -> PathBuf {
+    dir.join(format!("nodes-{worker:03}.arrow"))
+}
+
+fn in_edges_path(dir: &Path, worker: usize, sample: usize) -> PathBuf {
+    dir.join(format!("in-edges-{worker:03}-{sample:03}.arrow"))
+}
+
+fn file_entry(path: &Path) -> Result<FileEntry, FlattenError> {
+    let failed = |source| FlattenError::Store {
+        verb: "read",
+        path: path.to_owned(),
+        source,
+    };
+    let bytes = path.metadata().map_err(|e| failed(e.into()))?.len();
+    let name = path
+        .file_name()
+        .unwrap_or_default()
+        .to_string_lossy()
+        .into_owned();
+    Ok(FileEntry {
+        path: name,
+        bytes,
+        checksum: file_checksum(path)?,
+    })
+}
+
+impl Store {
+    fn open(dir: &Path, meta: StoreMeta) -> Result<Self, FlattenError> {
+        for expected in &meta.files {
+            let path = dir.join(&expected.path);
+            let found = file_entry(&path)?;
+            if found != *expected {
+                let what = format!(
+                    "it has {} bytes and checksum {}, written were {} and {}",
+                    found.bytes, found.checksum, expected.bytes, expected.checksum
+                );
+                let source = StoreCause::Damaged(what);
+                return Err(FlattenError::Store {
+                    verb: "read",
+                    path,
+                    source,
+                });
+            }
+        }
+        let placement = Placement::new(meta.num_nodes, meta.workers);
+        let partitions = (0..meta.workers)
+            .map(|worker| Partition::open(dir, worker, placement.num_local(worker), &meta));
+        let partitions = Arc::new(partitions.collect::<Result<_, _>>()?);
+        Ok(Self {
+            meta: Arc::new(meta),
+            placement,
+            partitions,
+        })
+    }
+
+    /// Returns what the store holds.
+    pub fn meta(&self) -> &StoreMeta {
+        &self.meta
+    }
+
+    /// Returns where each node stands.
+    pub fn placement(&self) -> &Placement {
+        &self.placement
+    }
+
+    /// Returns a worker's nodes.
+    pub fn partition(&self, worker: usize) -> &Partition {
+        &self.partitions[worker]
+    }
+}
+
+impl Partition {
+    fn open(
+        dir: &Path,
+        worker: usize,
+        num_nodes: usize,
+        meta: &StoreMeta,
+    ) -> Result<Self, FlattenError> {
+        let path = nodes_path(dir, worker);
+        let damaged = |path: &Path| FlattenError::Store {
+            verb: "read",
+            path: path.to_owned(),
+            source: StoreCause::Damaged("a column is missing".into()),
+        };
+        let mut ids = Ids::new(meta.graph.id_type);
+        let mut nodes = Vec::new();
+        for batch in file::map_batches(&path)? {
+            let column = batch.column_by_name("id").ok_or_else(|| damaged(&path))?;
+            let more = Ids::from_array(column)?;
+            ids.extend_from(&more, 0..more.len());
+            nodes.push(NodeColumns::of(&batch).ok_or_else(|| damaged(&path))?);
+        }
+        let mut in_edges = Vec::new();
+        for sample in 0..meta.samples as usize {
+            let path = in_edges_path(dir, worker, sample);
+            let lists = file::map_batches(&path)?
+                .iter()
+                .map(EdgeLists::of)
+                .collect();
+            in_edges.push(Option::<Vec<_>>::ok_or_else(lists, || damaged(&path))?);
+        }
+        let edge_dim = meta.graph.edge_feature_dim.unwrap_or(0);
+        Ok(Self {
+            num_nodes,
+            ids,
+            nodes,
+            in_edges,
+            edge_dim,
+        })
+    }
+
+    /// Returns the number of nodes.
+    pub fn num_nodes(&self) -> usize {
+        self.num_nodes
+    }
+
+    /// Returns the ids of the nodes, in local order.
+    pub fn ids(&self) -> &Ids {
+        &self.ids
+    }
+
+    /// Returns a node's in-degree in the input graph.
+    pub fn in_degree(&self, local: usize) -> u32 {
+        self.nodes[local / NODES_PER_BATCH].in_degree(local % NODES_PER_BATCH)
+    }
+
+    /// Returns the sum of the weights of a node's in-edges, where the input has weights.
+    pub fn in_weight(&self, local: usize) -> Option<f32> {
+        self.nodes[local / NODES_PER_BATCH].in_weight(local % NODES_PER_BATCH)
+    }
+
+    /// Returns the sum of the weights of a node's self-loops, where the graph has any.
+    pub fn self_weight(&self, local: usize) -> Option<f32> {
+        self.nodes[local / NODES_PER_BATCH].self_weight(local % NODES_PER_BATCH)
+    }
+
+    /// Returns a node's split.
+    pub fn split(&self, local: usize) -> Split {
+        self.nodes[local / NODES_PER_BATCH].split(local % NODES_PER_BATCH)
+    }
+
+    /// Appends a node's features.
+    pub fn features_into(&self, local: usize, out: &mut Features) {
+        self.nodes[local / NODES_PER_BATCH].features_into(local % NODES_PER_BATCH, out);
+    }
+
+    /// Appends a node's label.
+    pub fn label_into(&self, local: usize, out: &mut Labels) {
+        self.nodes[local / NODES_PER_BATCH].label_into(local % NODES_PER_BATCH, out);
+    }
+
+    /// Returns a node's first in-edges in rank order, at most `limit` of them.
+    pub fn in_edges(&self, sample: usize, local: usize, limit: usize) -> InEdges<'_> {
+        let lists = &self.in_edges[sample][local / NODES_PER_BATCH];
+        lists.in_edges(local % NODES_PER_BATCH, limit, self.edge_dim)
+    }
+}
+
+impl std::fmt::Debug for Partition {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Partition")
+            .field("num_nodes", &self.num_nodes)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A position in a partition that no node has.
+pub const NO_NODE: NodeIdx = number::MISSING;

@@ -1,0 +1,366 @@
+//! Numbering: every node's place in the order of all ids, found by a parallel sample sort.
+
+use super::WorkUnits;
+use crate::placement::NUM_NODES_MAX;
+use crate::{FlattenError, NodeIdx, Peer};
+use hashbrown::HashTable;
+use schemas::{Ids, NodesPlan};
+use serde::{Deserialize, Serialize};
+use std::cmp::Ordering;
+use std::collections::BTreeSet;
+
+/// Stands for an id that no node has.
+pub(super) const MISSING: NodeIdx = NodeIdx::MAX;
+
+/// Ids that each worker hands in to choose the ranges by; the ranges are then equal to within
+/// about one part in this number.
+const SAMPLES_PER_WORKER: usize = 1024;
+
+/// One worker's range of the ids in order, to look ids up in.
+pub(super) struct Dictionary {
+    /// Range `r` holds the ids from `splitters[r - 1]` to before `splitters[r]`.
+    splitters: Ids,
+    range: IdTable,
+    /// Number of the range's first id.
+    first: NodeIdx,
+}
+
+/// What a worker learns of the nodes it reads.
+pub(super) struct Numbering {
+    /// The number of each row, for each of this worker's units.
+    pub(super) units: Vec<Vec<NodeIdx>>,
+    /// Nodes in the whole table.
+    pub(super) num_nodes: u64,
+    /// Distinct names of string labels in the whole table, ascending.
+    pub(super) class_names: Vec<String>,
+    /// Greatest class number in the whole table.
+    pub(super) max_class: Option<u32>,
+}
+
+/// Distinct ids in the order they came, each found again by its hash.
+pub(super) struct IdTable {
+    ids: Ids,
+    hashes: Vec<u64>,
+    table: HashTable<u32>,
+}
+
+#[derive(Clone, Serialize, Deserialize)]
+struct Sample {
+    ids: Ids,
+    /// How many ids each sampled one stands for.
+    stride: u64,
+    class_names: Vec<String>,
+    max_class: Option<u32>,
+}
+
+#[derive(Clone, Serialize, Deserialize)]
+struct KeyBatch {
+    ids: Ids,
+    /// Row of each id over all files, for messages.
+    rows: Vec<u64>,
+}
+
+/// The ids of the rows that one worker reads.
+struct MyRows {
+    ids: Ids,
+    rows: Vec<u64>,
+    unit_lengths: Vec<usize>,
+    class_names: BTreeSet<String>,
+    max_class: Option<u32>,
+}
+
+/// Numbers all nodes and makes the dictionary that edge ends are looked up in.
+///
+/// # Errors
+///
+/// An unreadable table, a null id, an id that stands twice, too many nodes.
+pub(super) fn number_nodes(
+    peer: &mut Peer<'_>,
+    plan: &NodesPlan,
+    work: &WorkUnits,
+) -> Result<(Numbering, Dictionary), FlattenError> {
+    let mine = peer.agree(read_keys(plan, work))?;
+    let order = mine.ids.sort_permutation();
+    let samples = peer.gather_all::<_, FlattenError>(Ok(sample(&mine, &order)))?;
+    let splitters = choose_splitters(&samples, peer.peers());
+    let batches = split_by_range(&mine, &order, &splitters);
+    let positions: Vec<_> = batches
+        .iter()
+        .map(|(positions, _)| positions.clone())
+        .collect();
+    let outgoing = batches
+        .into_iter()
+        .enumerate()
+        .map(|(to, (_, batch))| Ok((to, batch)));
+    let received = peer.shuffle::<KeyBatch, FlattenError>(outgoing)?;
+    let (range, places) = peer.agree(sort_range(received, plan))?;
+    let sizes = peer.gather_all::<_, FlattenError>(Ok(range.len() as u64))?;
+    let num_nodes: u64 = sizes.iter().sum();
+    if num_nodes > NUM_NODES_MAX {
+        let what = "nodes in the node table";
+        return Err(FlattenError::TooLarge {
+            what,
+            count: num_nodes,
+            limit: NUM_NODES_MAX,
+        });
+    }
+    let before: u64 = sizes[..peer.index()].iter().sum();
+    let first = NodeIdx::try_from(before).expect("checked against the limit");
+    let replies = places.into_iter().map(|(to, places)| {
+        Ok((
+            to,
+            places
+                .into_iter()
+                .map(|place| first + place)
+                .collect::<Vec<_>>(),
+        ))
+    });
+    let replies = peer.shuffle::<Vec<NodeIdx>, FlattenError>(replies)?;
+    let numbering = Numbering {
+        units: scatter_to_units(&mine.unit_lengths, &positions, &replies),
+        num_nodes,
+        class_names: union_of_names(&samples),
+        max_class: samples.iter().filter_map(|s| s.max_class).max(),
+    };
+    Ok((
+        numbering,
+        Dictionary {
+            splitters,
+            range: IdTable::from_distinct(range),
+            first,
+        },
+    ))
+}
+
+fn read_keys(plan: &NodesPlan, work: &WorkUnits) -> Result<MyRows, FlattenError> {
+    let mut mine = MyRows {
+        ids: Ids::new(plan.id_type()),
+        rows: Vec::new(),
+        unit_lengths: Vec::new(),
+        class_names: BTreeSet::new(),
+        max_class: None,
+    };
+    for unit in work.of(plan.units()) {
+        let keys = plan.read_keys(unit)?;
+        mine.ids.extend_from(&keys.ids, 0..keys.ids.len());
+        mine.rows.extend((unit.first_row..).take(keys.ids.len()));
+        mine.unit_lengths.push(keys.ids.len());
+        mine.class_names.extend(keys.class_names);
+        mine.max_class = mine.max_class.max(keys.max_class);
+    }
+    Ok(mine)
+}
+
+fn sample(mine: &MyRows, order: &[u32]) -> Sample {
+    let stride = mine.ids.len().div_ceil(SAMPLES_PER_WORKER).max(1);
+    let picked: Vec<u32> = order.iter().copied().step_by(stride).collect();
+    Sample {
+        ids: mine.ids.gather(&picked),
+        stride: stride as u64,
+        class_names: mine.class_names.iter().cloned().collect(),
+        max_class: mine.max_class,
+    }
+}
+
+/// Cuts the order of ids into as many ranges as there are workers, by the weighted samples.
+fn choose_splitters(samples: &[Sample], ranges: usize) -> Ids {
+    let mut pool = Ids::new(samples[0].ids.id_type());
+    let mut weights = Vec::new();
+    for sample in samples {
+        pool.extend_from(&sample.ids, 0..sample.ids.len());
+        weights.resize(pool.len(), sample.stride);
+    }
+    let total: u64 = weights.iter().sum();
+    let mut splitters = Ids::new(pool.id_type());
+    let mut seen = 0;
+    for i in pool.sort_permutation() {
+        let wanted = total * (splitters.len() as u64 + 1);
+        if seen * ranges as u64 >= wanted && splitters.len() + 1 < ranges {
+            splitters.push_from(&pool, i as usize);
+        }
+        seen += weights[i as usize];
+    }
+    splitters
+}
+
+fn union_of_names(samples: &[Sample]) -> Vec<String> {
+    let names: BTreeSet<&String> = samples.iter().flat_map(|s| &s.class_names).collect();
+    names.into_iter().cloned().collect()
+}
+
+fn range_of(splitters: &Ids, ids: &Ids, i: usize) -> usize {
+    let (mut low, mut high) = (0, splitters.len());
+    while low < high {
+        let middle = (low + high) / 2;
+        if splitters.cmp(middle, ids, i) == Ordering::Greater {
+            high = middle;
+        } else {
+            low = middle + 1;
+        }
+    }
+    low
+}
+
+/// For each range: where its ids stand among this worker's rows, and the batch to send.
+fn split_by_range(mine: &MyRows, order: &[u32], splitters: &Ids) -> Vec<(Vec<u32>, KeyBatch)> {
+    let mut positions = vec![Vec::new(); splitters.len() + 1];
+    let mut range = 0;
+    for &i in order {
+        while range < splitters.len()
+            && splitters.cmp(range, &mine.ids, i as usize) != Ordering::Greater
+        {
+            range += 1;
+        }
+        positions[range].push(i);
+    }
+    let batch = |positions: Vec<u32>| {
+        let rows = positions.iter().map(|&i| mine.rows[i as usize]).collect();
+        let ids = mine.ids.gather(&positions);
+        (positions, KeyBatch { ids, rows })
+    };
+    positions.into_iter().map(batch).collect()
+}
+
+/// The ids of a range in order, and for each sender the places of the ids it sent.
+type SortedRange = (Ids, Vec<(usize, Vec<NodeIdx>)>);
+
+fn sort_range(
+    received: Vec<(usize, KeyBatch)>,
+    plan: &NodesPlan,
+) -> Result<SortedRange, FlattenError> {
+    let mut all = Ids::new(plan.id_type());
+    let mut rows = Vec::new();
+    for (_, batch) in &received {
+        all.extend_from(&batch.ids, 0..batch.ids.len());
+        rows.extend_from_slice(&batch.rows);
+    }
+    let order = all.sort_permutation();
+    for pair in order.windows(2) {
+        let (a, b) = (pair[0] as usize, pair[1] as usize);
+        if all.cmp(a, &all, b) == Ordering::Equal {
+            let (first, second) = (rows[a].min(rows[b]), rows[a].max(rows[b]));
+            let (first_file, first_row) = plan.locate(first);
+            let (second_file, second_row) = plan.locate(second);
+            let id = all.display(a);
+            return Err(FlattenError::DuplicateNode {
+                id,
+                first_file,
+                first_row,
+                second_file,
+                second_row,
+            });
+        }
+    }
+    let mut place_of = vec![0; all.len()];
+    for (place, &i) in (0..).zip(&order) {
+        place_of[i as usize] = place;
+    }
+    let mut place_of = place_of.into_iter();
+    let places = received
+        .iter()
+        .map(|(from, batch)| (*from, place_of.by_ref().take(batch.ids.len()).collect()))
+        .collect();
+    Ok((all.gather(&order), places))
+}
+
+fn scatter_to_units(
+    unit_lengths: &[usize],
+    positions: &[Vec<u32>],
+    replies: &[(usize, Vec<NodeIdx>)],
+) -> Vec<Vec<NodeIdx>> {
+    let mut numbers = vec![MISSING; unit_lengths.iter().sum()];
+    for (range, places) in replies {
+        for (&position, &number) in positions[*range].iter().zip(places) {
+            numbers[position as usize] = number;
+        }
+    }
+    let mut numbers = numbers.into_iter();
+    unit_lengths
+        .iter()
+        .map(|&length| numbers.by_ref().take(length).collect())
+        .collect()
+}
+
+impl Dictionary {
+    /// Looks up distinct ids, each at the worker whose range it falls in; [`MISSING`] where no
+    /// node has the id.
+    ///
+    /// # Errors
+    ///
+    /// A peer's failure.
+    pub(super) fn resolve(
+        &self,
+        peer: &mut Peer<'_>,
+        wanted: &Ids,
+    ) -> Result<Vec<NodeIdx>, FlattenError> {
+        let mut positions = vec![Vec::new(); peer.peers()];
+        for i in 0..wanted.len() {
+            let position = u32::try_from(i).expect("fewer distinct ids than nodes fit");
+            positions[range_of(&self.splitters, wanted, i)].push(position);
+        }
+        let asked = positions
+            .iter()
+            .enumerate()
+            .map(|(to, list)| Ok((to, wanted.gather(list))));
+        let questions = peer.shuffle::<Ids, FlattenError>(asked)?;
+        let answers = questions.iter().map(|(from, ids)| {
+            let find = |i| {
+                self.range
+                    .find(ids, i)
+                    .map_or(MISSING, |place| self.first + place)
+            };
+            Ok((*from, (0..ids.len()).map(find).collect::<Vec<_>>()))
+        });
+        let answers = peer.shuffle::<Vec<NodeIdx>, FlattenError>(answers)?;
+        Ok(scatter_to_units(&[wanted.len()], &positions, &answers).swap_remove(0))
+    }
+}
+
+impl IdTable {
+    pub(super) fn new(like: &Ids) -> Self {
+        Self {
+            ids: Ids::new(like.id_type()),
+            hashes: Vec::new(),
+            table: HashTable::new(),
+        }
+    }
+
+    fn from_distinct(ids: Ids) -> Self {
+        let hashes: Vec<u64> = (0..ids.len()).map(|i| ids.hash(i)).collect();
+        let mut table = HashTable::with_capacity(ids.len());
+        for (i, &hash) in (0..).zip(&hashes) {
+            table.insert_unique(hash, i, |&j: &u32| hashes[j as usize]);
+        }
+        Self { ids, hashes, table }
+    }
+
+    /// Returns the place of an id, which it gets now if it is new.
+    pub(super) fn place(&mut self, ids: &Ids, i: usize) -> u32 {
+        let hash = ids.hash(i);
+        let same = |&j: &u32| self.ids.cmp(j as usize, ids, i) == Ordering::Equal;
+        if let Some(&place) = self.table.find(hash, same) {
+            return place;
+        }
+        let place = u32::try_from(self.ids.len()).expect("fewer distinct ids than nodes fit");
+        self.ids.push_from(ids, i);
+        self.hashes.push(hash);
+        self.table
+            .insert_unique(hash, place, |&j| self.hashes[j as usize]);
+        place
+    }
+
+    fn find(&self, ids: &Ids, i: usize) -> Option<u32> {
+        let same = |&j: &u32| self.ids.cmp(j as usize, ids, i) == Ordering::Equal;
+        self.table.find(ids.hash(i), same).copied()
+    }
+
+    /// The distinct ids, in place order.
+    pub(super) fn ids(&self) -> &Ids {
+        &self.ids
+    }
+
+    /// The hash of each id, in place order.
+    pub(super) fn hashes(&self) -> &[u64] {
+        &self.hashes
+    }
+}

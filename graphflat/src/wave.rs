@@ -1,0 +1,308 @@
+//! Waves: a bounded set of targets at a time goes through k reduce rounds and is committed.
+
+use crate::group::Group;
+use crate::round::{AskLists, AskRows, Lists, RoundStats, Rows, answer_lists, answer_rows};
+use crate::{FlattenError, NodeIdx, Peer, Store};
+use schemas::progress::{Event, Progress};
+use schemas::{Fanout, FlattenMeta, Output, keep_at_hop, write_part};
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use timely::dataflow::channels::pact::Exchange;
+use timely::dataflow::operators::generic::Operator;
+use timely::dataflow::operators::{Capability, Input, Probe};
+use timely::dataflow::{InputHandle, ProbeHandle, StreamVec};
+
+/// Waves on their way at once: one is written while the next ones travel. Each holds its
+/// neighbourhoods in memory.
+const WAVES_IN_FLIGHT: u64 = 2;
+
+/// What all waves of a run share.
+#[derive(Clone)]
+pub(crate) struct WaveContext {
+    pub(crate) store: Store,
+    pub(crate) output: Arc<Output>,
+    pub(crate) meta: FlattenMeta,
+    pub(crate) targets_per_part: usize,
+    pub(crate) progress: Progress,
+    /// Set by the first worker that fails; then no further wave starts.
+    pub(crate) failed: Arc<AtomicBool>,
+}
+
+/// What one worker did in each round; the last entry is the exchange of node columns.
+pub(crate) type WorkerStats = Vec<RoundStats>;
+
+/// The state that the operators of one worker share.
+struct WaveState {
+    context: WaveContext,
+    worker: usize,
+    groups: BTreeMap<u64, Group>,
+    stats: WorkerStats,
+    failure: Option<FlattenError>,
+}
+
+type Shared = Rc<RefCell<WaveState>>;
+
+/// Takes all targets through the rounds, wave by wave, and commits their parts.
+///
+/// Part `p` holds the same targets whatever the number of workers; worker `p % workers` puts it
+/// together, so a wave is one part a worker.
+///
+/// # Errors
+///
+/// A part that cannot be written.
+pub(crate) fn run_waves(
+    peer: &mut Peer<'_>,
+    context: &WaveContext,
+    targets: &[NodeIdx],
+) -> Result<WorkerStats, FlattenError> {
+    let (worker, peers) = (peer.index(), peer.peers());
+    let hops = context.meta.hops;
+    let state = Rc::new(RefCell::new(WaveState {
+        context: context.clone(),
+        worker,
+        groups: BTreeMap::new(),
+        stats: vec![RoundStats::default(); hops + 1],
+        failure: None,
+    }));
+    let chunks: Vec<&[NodeIdx]> = targets.chunks(context.targets_per_part).collect();
+    let num_parts = chunks.len() * context.meta.samples_per_target as usize;
+    let num_waves = num_parts.div_ceil(peers) as u64;
+    let (mut input, probe) = build_dataflow(peer, &state);
+    for wave in 0..num_waves {
+        let part = usize::try_from(wave).expect("below num_parts") * peers + worker;
+        let is_open = part < num_parts && context.output.committed(part).is_none();
+        if is_open && !context.failed.load(Ordering::Relaxed) {
+            let (sample, chunk) = (part / chunks.len(), chunks[part % chunks.len()]);
+            let group = Group::new(part, sample, chunk);
+            let limit = keep_at_hop(&context.meta.fanouts, 0);
+            for ask in group.ask_lists(worker, limit, context.store.placement()) {
+                input.send(ask);
+            }
+            state.borrow_mut().groups.insert(wave, group);
+        }
+        input.advance_to(wave + 1);
+        let oldest = (wave + 1).saturating_sub(WAVES_IN_FLIGHT);
+        while probe.less_than(&oldest) {
+            peer.worker().step_or_park(None);
+        }
+        report_wave(context, worker, wave + 1, num_waves);
+    }
+    drop(input);
+    while !probe.done() {
+        peer.worker().step_or_park(None);
+    }
+    let failure = state.borrow_mut().failure.take();
+    peer.agree(failure.map_or(Ok(()), Err))?;
+    let stats = state.borrow().stats.clone();
+    Ok(stats)
+}
+
+fn report_wave(context: &WaveContext, worker: usize, done: u64, total: u64) {
+    if worker == 0 {
+        (context.progress)(&Event {
+            stage: "flatten",
+            phase: "waves".to_owned(),
+            done,
+            total,
+            message: None,
+            fields: serde_json::Value::Null,
+        });
+    }
+}
+
+/// The rounds: ask and merge k times, then fetch the columns of all nodes, then write.
+fn build_dataflow(peer: &mut Peer<'_>, state: &Shared) -> (AskInput, ProbeHandle<u64>) {
+    let mut input = InputHandle::new();
+    let probe = ProbeHandle::new();
+    let fanouts = state.borrow().context.meta.fanouts.clone();
+    peer.worker().dataflow(|scope| {
+        let mut asks = scope.input_from(&mut input);
+        for hop in 1..fanouts.len() {
+            let lists = answer_round(asks, hop, state);
+            asks = merge_round(lists, hop, &fanouts, state);
+        }
+        let lists = answer_round(asks, fanouts.len(), state);
+        let asks = merge_last_round(lists, state);
+        let rows = fetch_rows(asks, state);
+        write_parts(rows, state).probe_with(&probe);
+    });
+    (input, probe)
+}
+
+type AskInput = InputHandle<u64, timely::container::CapacityContainerBuilder<Vec<AskLists>>>;
+
+fn answer_round<'scope>(
+    asks: StreamVec<'scope, u64, AskLists>,
+    hop: usize,
+    state: &Shared,
+) -> StreamVec<'scope, u64, Lists> {
+    let state = Rc::clone(state);
+    asks.unary(
+        Exchange::new(|ask: &AskLists| ask.to as u64),
+        "Answer",
+        move |_, _| {
+            move |input, output| {
+                input.for_each_time(|time, asks| {
+                    let state = &mut *state.borrow_mut();
+                    let mut session = output.session(&time);
+                    for ask in asks.flat_map(|batch| batch.drain(..)) {
+                        let stats = &mut state.stats[hop - 1];
+                        session.give(answer_lists(ask, &state.context.store, stats));
+                    }
+                });
+            }
+        },
+    )
+}
+
+fn merge_round<'scope>(
+    lists: StreamVec<'scope, u64, Lists>,
+    hop: usize,
+    fanouts: &[Fanout],
+    state: &Shared,
+) -> StreamVec<'scope, u64, AskLists> {
+    let limit = keep_at_hop(fanouts, hop);
+    at_end_of_wave(
+        lists,
+        "Merge",
+        |lists| lists.to,
+        state,
+        |group, lists| group.merge(lists),
+        move |state, wave| {
+            let placement = state.context.store.placement();
+            let group = state
+                .groups
+                .get_mut(&wave)
+                .expect("a wave in flight has its group");
+            group.propagate();
+            group.ask_lists(state.worker, limit, placement)
+        },
+    )
+}
+
+fn merge_last_round<'scope>(
+    lists: StreamVec<'scope, u64, Lists>,
+    state: &Shared,
+) -> StreamVec<'scope, u64, AskRows> {
+    at_end_of_wave(
+        lists,
+        "MergeLast",
+        |lists| lists.to,
+        state,
+        |group, lists| group.merge(lists),
+        move |state, wave| {
+            let placement = state.context.store.placement();
+            let group = state
+                .groups
+                .get_mut(&wave)
+                .expect("a wave in flight has its group");
+            group.propagate();
+            group.ask_rows(state.worker, placement)
+        },
+    )
+}
+
+fn fetch_rows<'scope>(
+    asks: StreamVec<'scope, u64, AskRows>,
+    state: &Shared,
+) -> StreamVec<'scope, u64, Rows> {
+    let state = Rc::clone(state);
+    asks.unary(
+        Exchange::new(|ask: &AskRows| ask.to as u64),
+        "FetchRows",
+        move |_, _| {
+            move |input, output| {
+                input.for_each_time(|time, asks| {
+                    let state = &mut *state.borrow_mut();
+                    let mut session = output.session(&time);
+                    for ask in asks.flat_map(|batch| batch.drain(..)) {
+                        let stats = state
+                            .stats
+                            .last_mut()
+                            .expect("one entry a round and one more");
+                        session.give(answer_rows(ask, &state.context.store, stats));
+                    }
+                });
+            }
+        },
+    )
+}
+
+fn write_parts<'scope>(
+    rows: StreamVec<'scope, u64, Rows>,
+    state: &Shared,
+) -> StreamVec<'scope, u64, ()> {
+    at_end_of_wave(
+        rows,
+        "Write",
+        |rows| rows.to,
+        state,
+        |group, rows| group.keep_rows(rows),
+        move |state, wave| {
+            let group = state
+                .groups
+                .remove(&wave)
+                .expect("a wave in flight has its group");
+            if !state.context.failed.load(Ordering::Relaxed)
+                && let Err(e) = write_group(group, &state.context)
+            {
+                state.context.failed.store(true, Ordering::Relaxed);
+                state.failure.get_or_insert(e);
+            }
+            Vec::new()
+        },
+    )
+}
+
+fn write_group(group: Group, context: &WaveContext) -> Result<(), FlattenError> {
+    let (index, graph) = (group.index, &context.store.meta().graph);
+    let shard = group.assemble(graph);
+    let part = write_part(&context.output, index, &shard, graph, &context.meta)?;
+    Ok(context.output.commit_part(index, part)?)
+}
+
+/// Takes each record into its wave's group as it comes; when a wave has no more, runs `finish`
+/// and sends what it returns.
+fn at_end_of_wave<'scope, In, Out>(
+    records: StreamVec<'scope, u64, In>,
+    name: &str,
+    to: fn(&In) -> usize,
+    state: &Shared,
+    take: fn(&mut Group, In),
+    mut finish: impl FnMut(&mut WaveState, u64) -> Vec<Out> + 'static,
+) -> StreamVec<'scope, u64, Out>
+where
+    In: timely::ExchangeData + Clone,
+    Out: timely::ExchangeData + Clone,
+{
+    let state = Rc::clone(state);
+    let pact = Exchange::new(move |record: &In| to(record) as u64);
+    records.unary_frontier(pact, name, move |_, _| {
+        let mut open = BTreeMap::<u64, Capability<u64>>::new();
+        move |(input, frontier), output| {
+            input.for_each_time(|time, records| {
+                let wave = *time.time();
+                open.entry(wave)
+                    .or_insert_with(|| time.retain(output.output_index()));
+                let state = &mut *state.borrow_mut();
+                let group = state
+                    .groups
+                    .get_mut(&wave)
+                    .expect("a wave in flight has its group");
+                records
+                    .flat_map(|batch| batch.drain(..))
+                    .for_each(|record| take(group, record));
+            });
+            while let Some(entry) = open.first_entry()
+                && !frontier.less_equal(entry.key())
+            {
+                let (wave, capability) = entry.remove_entry();
+                let out = finish(&mut state.borrow_mut(), wave);
+                output.session(&capability).give_iterator(out.into_iter());
+            }
+        }
+    })
+}
