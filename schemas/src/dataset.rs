@@ -1,16 +1,36 @@
 //! Output directories: parts committed one by one, the whole by its manifest.
+//!
+//! ```text
+//! DIR/part-00000.parquet ...   files of the parts, renamed into place when they are whole
+//! DIR/_progress/plan.json      stage and fingerprint of the run that writes here
+//! DIR/_progress/part-00000.json  one a committed part
+//! DIR/_progress/tmp/           files being written
+//! DIR/_lock                    held by the run that writes here
+//! DIR/manifest.json            at the end
+//! DIR/_SUCCESS                 last
+//! ```
 
-use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+mod lock;
+mod output;
+#[cfg(test)]
+mod tests;
+
+use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use crate::columns::GraphMeta;
-use crate::error::Result;
+pub use output::{Opened, Output, PartFile};
+
+use crate::columns::{GraphMeta, Split};
+use crate::error::{Result, SchemaError};
 use crate::fanout::FlattenMeta;
+use crate::xxh;
 
 /// Version of the layout of manifests.
 pub const MANIFEST_SCHEMA: u32 = 1;
+
+pub(crate) const MANIFEST: &str = "manifest.json";
+pub(crate) const SUCCESS: &str = "_SUCCESS";
 
 /// One file of a part.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -77,99 +97,26 @@ pub struct Manifest {
     pub report: serde_json::Value,
 }
 
-/// An output directory that one run writes.
-#[derive(Debug)]
-pub struct Output {
-    dir: PathBuf,
-}
-
-/// What [`Output::open`] found.
-#[derive(Debug)]
-pub enum Opened {
-    /// The output is there already.
-    Done(Box<Manifest>),
-    /// The output is to be written, or to be continued.
-    Open(Output),
-}
-
-/// A file being written, invisible under its name until [`PartFile::finish`].
-#[derive(Debug)]
-pub struct PartFile {
-    _path: PathBuf,
-}
-
-impl Output {
-    /// Opens an output directory for a stage, creating it where it is missing.
-    ///
-    /// # Errors
-    ///
-    /// If it holds something else, or another run is writing it.
-    pub fn open(_dir: &Path, _stage: &str, _fingerprint: &str, _fresh: bool) -> Result<Opened> {
-        todo!()
+impl SplitCounts {
+    /// Counts a target.
+    pub fn add(&mut self, split: Split) {
+        match split {
+            Split::None => self.none += 1,
+            Split::Train => self.train += 1,
+            Split::Val => self.val += 1,
+            Split::Test => self.test += 1,
+        }
     }
 
-    /// Returns the directory.
-    pub fn dir(&self) -> &Path {
-        &self.dir
-    }
-
-    /// Returns a part that is committed already, by this run or by one that was killed.
-    pub fn committed(&self, _index: usize) -> Option<PartEntry> {
-        todo!()
-    }
-
-    /// Returns all committed parts in order of their index.
-    pub fn parts(&self) -> Vec<PartEntry> {
-        todo!()
-    }
-
-    /// Starts a file; `name` is its path below the directory, with `/`.
-    ///
-    /// # Errors
-    ///
-    /// If it cannot be created.
-    pub fn create(&self, _name: &str) -> Result<PartFile> {
-        todo!()
-    }
-
-    /// Records a part whose files are finished; from now on no later run writes it again.
-    ///
-    /// # Errors
-    ///
-    /// If the record cannot be written.
-    pub fn commit_part(&self, _index: usize, _part: PartEntry) -> Result<()> {
-        todo!()
-    }
-
-    /// Writes the manifest, then `_SUCCESS`, and removes the traces of progress.
-    ///
-    /// # Errors
-    ///
-    /// If a part is missing or something cannot be written.
-    pub fn finish(self, _manifest: &Manifest) -> Result<()> {
-        todo!()
+    /// Returns the number of targets.
+    pub fn total(&self) -> u64 {
+        self.train + self.val + self.test + self.none
     }
 }
 
-impl PartFile {
-    /// Makes the file durable and gives it its name.
-    ///
-    /// # Errors
-    ///
-    /// If the file system refuses.
-    pub fn finish(self) -> Result<FileEntry> {
-        todo!()
-    }
-}
-
-impl Write for PartFile {
-    fn write(&mut self, _bytes: &[u8]) -> io::Result<usize> {
-        todo!()
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        todo!()
-    }
+/// Returns the name of a part: `part-00000` and so on.
+pub fn part_name(index: usize) -> String {
+    format!("part-{index:05}")
 }
 
 /// Reads the manifest of a finished output.
@@ -177,6 +124,65 @@ impl Write for PartFile {
 /// # Errors
 ///
 /// If the directory holds no finished output, or its manifest cannot be read.
-pub fn read_manifest(_dir: &Path) -> Result<Manifest> {
-    todo!()
+pub fn read_manifest(dir: &Path) -> Result<Manifest> {
+    let not_finished = |problem: &str| SchemaError::NotFinished {
+        dir: dir.to_owned(),
+        problem: problem.to_owned(),
+    };
+    if !dir.is_dir() {
+        return Err(not_finished("there is no such directory"));
+    }
+    if !dir.join(SUCCESS).is_file() {
+        return Err(not_finished("_SUCCESS is missing"));
+    }
+    let path = dir.join(MANIFEST);
+    let text = std::fs::read(&path).map_err(SchemaError::io("read", &path))?;
+    let manifest: Manifest = serde_json::from_slice(&text).map_err(|source| SchemaError::Json {
+        path: path.clone(),
+        source,
+    })?;
+    if manifest.schema != MANIFEST_SCHEMA {
+        let problem = format!(
+            "schema {}, this build reads {MANIFEST_SCHEMA}",
+            manifest.schema
+        );
+        return Err(SchemaError::Broken { path, problem });
+    }
+    Ok(manifest)
+}
+
+/// Checks that the files of some parts exist in the size that their entries say.
+///
+/// # Errors
+///
+/// Names the first file that differs.
+pub fn verify_sizes(dir: &Path, parts: &[PartEntry]) -> Result<()> {
+    for file in parts.iter().flat_map(|part| &part.files) {
+        let path = dir.join(&file.path);
+        let bytes = std::fs::metadata(&path)
+            .map_err(SchemaError::io("read the size of", &path))?
+            .len();
+        if bytes != file.bytes {
+            let problem = format!("{bytes} bytes, its manifest says {}", file.bytes);
+            return Err(SchemaError::Broken { path, problem });
+        }
+    }
+    Ok(())
+}
+
+/// Checks that the files of some parts have the contents that their entries say.
+///
+/// # Errors
+///
+/// Names the first file that differs.
+pub fn verify_checksums(dir: &Path, parts: &[PartEntry]) -> Result<()> {
+    for file in parts.iter().flat_map(|part| &part.files) {
+        let path = dir.join(&file.path);
+        let checksum = xxh::file_checksum(&path)?;
+        if checksum != file.checksum {
+            let problem = format!("checksum {checksum}, its manifest says {}", file.checksum);
+            return Err(SchemaError::Broken { path, problem });
+        }
+    }
+    Ok(())
 }

@@ -1,10 +1,30 @@
 //! Input tables: checked plans of them, and their rows.
 
+mod decode;
 mod edges;
+mod label;
 mod nodes;
+mod path;
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+use arrow::array::RecordBatch;
+use arrow::datatypes::{DataType, Field};
+use parquet::arrow::ProjectionMask;
+use parquet::arrow::arrow_reader::{
+    ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReaderBuilder,
+};
+use xxhash_rust::xxh3::Xxh3;
 
 pub use edges::{EdgeRows, EdgesPlan};
 pub use nodes::{NodeKeys, NodeRows, NodesPlan};
+
+use crate::error::{Result, SchemaError};
+use crate::xxh;
+
+/// Values decoded at once, of the widest column.
+const BATCH_VALUES: usize = 1 << 20;
 
 /// A row group of an input file: what one worker reads at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,4 +37,277 @@ pub struct Unit {
     pub first_row: u64,
     /// Its rows.
     pub num_rows: usize,
+}
+
+/// Files of one input table, with their footers.
+#[derive(Clone, Debug)]
+struct Table {
+    /// `nodes` or `edges`.
+    name: &'static str,
+    files: Vec<TableFile>,
+    units: Vec<Unit>,
+    num_rows: u64,
+}
+
+#[derive(Clone, Debug)]
+struct TableFile {
+    path: PathBuf,
+    /// Path below the table's own, so that a moved table keeps its fingerprint.
+    name: String,
+    first_row: u64,
+    metadata: ArrowReaderMetadata,
+}
+
+/// Where the rows of a batch stand.
+#[derive(Clone, Copy, Debug)]
+struct Place<'a> {
+    path: &'a Path,
+    /// Row of the file.
+    first_row: u64,
+}
+
+impl Place<'_> {
+    /// The error for a value of row `row` of the batch.
+    fn value(&self, column: &str, row: usize, problem: impl Into<String>) -> SchemaError {
+        SchemaError::Value {
+            path: self.path.to_owned(),
+            column: column.to_owned(),
+            row: self.first_row + row as u64,
+            problem: problem.into(),
+        }
+    }
+
+    /// Wraps an error of a conversion.
+    fn convert(&self) -> impl FnOnce(arrow::error::ArrowError) -> SchemaError {
+        let path = self.path.to_owned();
+        move |source| SchemaError::Arrow {
+            action: "convert",
+            path,
+            source,
+        }
+    }
+}
+
+impl Table {
+    /// Finds the files of `path` as written and reads their footers.
+    fn open(name: &'static str, base: &Path, path: &str) -> Result<Self> {
+        let mut table = Self {
+            name,
+            files: Vec::new(),
+            units: Vec::new(),
+            num_rows: 0,
+        };
+        for (file_path, file_name) in path::resolve(&format!("input.{name}.path"), base, path)? {
+            let file = File::open(&file_path).map_err(SchemaError::io("open", &file_path))?;
+            let metadata =
+                ArrowReaderMetadata::load(&file, ArrowReaderOptions::new()).map_err(|source| {
+                    SchemaError::Parquet {
+                        action: "read",
+                        path: file_path.clone(),
+                        source,
+                    }
+                })?;
+            let first_row = table.num_rows;
+            table.add_units(&file_path, &metadata)?;
+            table.files.push(TableFile {
+                path: file_path,
+                name: file_name,
+                first_row,
+                metadata,
+            });
+        }
+        Ok(table)
+    }
+
+    fn add_units(&mut self, path: &Path, metadata: &ArrowReaderMetadata) -> Result<()> {
+        for (row_group, group) in metadata.metadata().row_groups().iter().enumerate() {
+            let Ok(num_rows) = usize::try_from(group.num_rows()) else {
+                let problem = format!("row group {row_group} has {} rows", group.num_rows());
+                return Err(SchemaError::Broken {
+                    path: path.to_owned(),
+                    problem,
+                });
+            };
+            let (file, first_row) = (self.files.len(), self.num_rows);
+            self.units.push(Unit {
+                file,
+                row_group,
+                first_row,
+                num_rows,
+            });
+            self.num_rows += num_rows as u64;
+        }
+        Ok(())
+    }
+
+    /// The dotted name of one of the table's keys.
+    fn key(&self, key: &str) -> String {
+        format!("input.{}.{key}", self.name)
+    }
+
+    /// Checks one column in every file: `check` returns what its type means, or `None`.
+    ///
+    /// The meaning must be the same in all files.
+    fn column<T: PartialEq>(
+        &self,
+        key: &str,
+        column: &str,
+        role: &'static str,
+        allowed: &'static str,
+        check: impl Fn(&DataType) -> Option<T>,
+    ) -> Result<T> {
+        let mut meaning = None;
+        for file in &self.files {
+            let field = file.field(&self.key(key), column)?;
+            let wrong_type = |allowed_here| SchemaError::ColumnType {
+                path: file.path.clone(),
+                column: column.to_owned(),
+                role,
+                found: field.data_type().to_string(),
+                allowed: allowed_here,
+            };
+            let found = check(field.data_type()).ok_or_else(|| wrong_type(allowed))?;
+            if meaning.as_ref().is_some_and(|meaning| *meaning != found) {
+                return Err(wrong_type(
+                    "the type of the same column in the table's first file",
+                ));
+            }
+            meaning = Some(found);
+        }
+        Ok(meaning.expect("a table has at least one file"))
+    }
+
+    /// The Arrow type of a column in the first file.
+    fn data_type(&self, key: &str, column: &str) -> Result<DataType> {
+        Ok(self.files[0]
+            .field(&self.key(key), column)?
+            .data_type()
+            .clone())
+    }
+
+    /// Decodes some columns of a unit, batch by batch.
+    ///
+    /// `width` is the number of values a row of the widest column.
+    fn scan(
+        &self,
+        unit: &Unit,
+        columns: &[&str],
+        width: usize,
+        mut consume: impl FnMut(Place<'_>, &RecordBatch) -> Result<Continue>,
+    ) -> Result<()> {
+        let file = &self.files[unit.file];
+        let reader = File::open(&file.path).map_err(SchemaError::io("open", &file.path))?;
+        let fields = file.metadata.schema().fields();
+        let roots = (0..fields.len()).filter(|&i| columns.contains(&fields[i].name().as_str()));
+        let mask = ProjectionMask::roots(file.metadata.parquet_schema(), roots);
+        let batches =
+            ParquetRecordBatchReaderBuilder::new_with_metadata(reader, file.metadata.clone())
+                .with_projection(mask)
+                .with_row_groups(vec![unit.row_group])
+                .with_batch_size((BATCH_VALUES / width.max(1)).clamp(64, 8192))
+                .build()
+                .map_err(|source| SchemaError::Parquet {
+                    action: "read",
+                    path: file.path.clone(),
+                    source,
+                })?;
+        let mut first_row = unit.first_row - file.first_row;
+        let end = first_row + unit.num_rows as u64;
+        for batch in batches {
+            let batch = batch.map_err(|source| SchemaError::Arrow {
+                action: "read",
+                path: file.path.clone(),
+                source,
+            })?;
+            if let Continue::No = consume(
+                Place {
+                    path: &file.path,
+                    first_row,
+                },
+                &batch,
+            )? {
+                return Ok(());
+            }
+            first_row += batch.num_rows() as u64;
+        }
+        if first_row != end {
+            let problem = format!(
+                "row group {} ends at row {first_row}, not {end}",
+                unit.row_group
+            );
+            return Err(SchemaError::Broken {
+                path: file.path.clone(),
+                problem,
+            });
+        }
+        Ok(())
+    }
+
+    fn locate(&self, row: u64) -> (PathBuf, u64) {
+        assert!(row < self.num_rows, "row {row} of {}", self.num_rows);
+        let file = self.files.partition_point(|file| file.first_row <= row) - 1;
+        let file = &self.files[file];
+        (file.path.clone(), row - file.first_row)
+    }
+
+    fn fingerprint(&self) -> Result<String> {
+        let mut state = Xxh3::new();
+        for file in &self.files {
+            let size = std::fs::metadata(&file.path)
+                .map_err(SchemaError::io("read the size of", &file.path))?
+                .len();
+            state.update(file.name.as_bytes());
+            state.update(&[0]);
+            state.update(&size.to_le_bytes());
+            xxh::update_from_file(&mut state, &file.path)?;
+        }
+        Ok(format!("{:032x}", state.digest128()))
+    }
+}
+
+/// Whether a scan goes on.
+enum Continue {
+    Yes,
+    No,
+}
+
+impl TableFile {
+    fn field(&self, key: &str, column: &str) -> Result<&Field> {
+        let fields = self.metadata.schema().fields();
+        if let Some((_, field)) = fields.find(column) {
+            return Ok(field);
+        }
+        let names: Vec<&str> = fields.iter().map(|field| field.name().as_str()).collect();
+        Err(SchemaError::NoColumn {
+            key: key.to_owned(),
+            path: self.path.clone(),
+            column: column.to_owned(),
+            suggestion: closest(column, &names).map(str::to_owned),
+            columns: names.join(", "),
+        })
+    }
+}
+
+/// The name most like the one written, if it is likely to be meant.
+fn closest<'a>(written: &str, names: &[&'a str]) -> Option<&'a str> {
+    let allowed = (written.chars().count() / 3).max(1);
+    let distance = |name: &str| edit_distance(&written.to_lowercase(), &name.to_lowercase());
+    let best = names.iter().copied().min_by_key(|name| distance(name))?;
+    (distance(best) <= allowed).then_some(best)
+}
+
+/// Levenshtein's distance, row by row.
+fn edit_distance(left: &str, right: &str) -> usize {
+    let right: Vec<char> = right.chars().collect();
+    let mut row: Vec<usize> = (0..=right.len()).collect();
+    for (i, a) in left.chars().enumerate() {
+        let mut diagonal = row[0];
+        row[0] = i + 1;
+        for (j, &b) in right.iter().enumerate() {
+            let replaced = diagonal + usize::from(a != b);
+            diagonal = row[j + 1];
+            row[j + 1] = replaced.min(row[j] + 1).min(diagonal + 1);
+        }
+    }
+    row[right.len()]
 }

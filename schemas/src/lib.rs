@@ -26,6 +26,7 @@ pub mod graph_feature;
 pub mod ids;
 pub mod input;
 mod parquet_file;
+pub mod progress;
 pub mod xxh;
 
 pub use columns::{
@@ -43,3 +44,4 @@ pub use graph_feature::{
 };
 pub use ids::{IdType, Ids, hash_int};
 pub use input::{EdgeRows, EdgesPlan, NodeKeys, NodeRows, NodesPlan, Unit};
+pub use progress::{Event, Progress};

@@ -2,14 +2,22 @@
 
 use std::path::{Path, PathBuf};
 
-use super::Unit;
+use super::decode::{self, NumberColumns, Width, column};
+use super::nodes::{self, IDS};
+use super::{Continue, Table, Unit};
 use crate::config::{Dangling, EdgesSpec};
-use crate::error::Result;
+use crate::error::{Result, SchemaError};
 use crate::ids::{IdType, Ids};
 
 /// The table of edges, checked against the files' schemas.
 #[derive(Clone, Debug)]
-pub struct EdgesPlan {}
+pub struct EdgesPlan {
+    spec: EdgesSpec,
+    table: Table,
+    id_type: IdType,
+    features: Option<NumberColumns>,
+    non_negative: bool,
+}
 
 /// Rows of a unit.
 #[derive(Clone, Debug, PartialEq)]
@@ -25,13 +33,49 @@ pub struct EdgeRows {
 }
 
 impl EdgesSpec {
-    /// Checks the table's files, columns and types; reads footers only.
+    /// Checks the table's files, columns and types; reads footers, and the first row where a
+    /// list column's width stands nowhere else.
     ///
     /// # Errors
     ///
     /// Names the key, file or column, and what is allowed.
-    pub fn into_plan(self, _base: &Path) -> Result<EdgesPlan> {
-        todo!()
+    pub fn into_plan(self, base: &Path) -> Result<EdgesPlan> {
+        let table = Table::open("edges", base, &self.path)?;
+        let id_type = table.column("src", &self.src, "ids", IDS, IdType::of)?;
+        let dst_type = table.column("dst", &self.dst, "ids", IDS, IdType::of)?;
+        if id_type.is_integer() != dst_type.is_integer() {
+            return Err(SchemaError::Table {
+                table: "edges",
+                problem: format!(
+                    "column `{}` is {id_type} and column `{}` is {dst_type}; both must be integers \
+                     or both strings",
+                    self.src, self.dst
+                ),
+            });
+        }
+        // Of two integer types the wider holds both, but for uint64 beside negative numbers.
+        let id_type = id_type.max(dst_type);
+        if let Some(weight) = &self.weight {
+            let scalar = |t: &_| Width::of(t).filter(|&width| width == Width::Scalar);
+            table.column("weight", weight, "weights", "numbers", scalar)?;
+        }
+        let features = if self.features.is_empty() {
+            None
+        } else {
+            Some(NumberColumns::plan(
+                &table,
+                "features",
+                &self.features,
+                "edge features",
+            )?)
+        };
+        Ok(EdgesPlan {
+            spec: self,
+            table,
+            id_type,
+            features,
+            non_negative: false,
+        })
     }
 }
 
@@ -41,28 +85,39 @@ impl EdgesPlan {
     /// # Errors
     ///
     /// If one is a string type and the other an integer type.
-    pub fn with_id_type(self, _id_type: IdType) -> Result<Self> {
-        todo!()
+    pub fn with_id_type(mut self, id_type: IdType) -> Result<Self> {
+        if id_type.is_integer() != self.id_type.is_integer() {
+            return Err(SchemaError::Table {
+                table: "edges",
+                problem: format!(
+                    "columns `{}` and `{}` are {}, but the nodes' ids are {id_type}",
+                    self.spec.src, self.spec.dst, self.id_type
+                ),
+            });
+        }
+        self.id_type = id_type;
+        Ok(self)
     }
 
     /// Makes a negative weight an error, as weighted sampling needs it.
-    pub fn with_non_negative_weights(self) -> Self {
-        todo!()
+    pub fn with_non_negative_weights(mut self) -> Self {
+        self.non_negative = true;
+        self
     }
 
     /// Returns the specification as written.
     pub fn spec(&self) -> &EdgesSpec {
-        todo!()
+        &self.spec
     }
 
     /// Returns the row groups of all files, in order.
     pub fn units(&self) -> &[Unit] {
-        todo!()
+        &self.table.units
     }
 
     /// Returns the rows of all files.
     pub fn num_rows(&self) -> u64 {
-        todo!()
+        self.table.num_rows
     }
 
     /// Finds a row counted over all files: its file, and its 0-based row there.
@@ -70,8 +125,8 @@ impl EdgesPlan {
     /// # Panics
     ///
     /// If there is no such row.
-    pub fn locate(&self, _row: u64) -> (PathBuf, u64) {
-        todo!()
+    pub fn locate(&self, row: u64) -> (PathBuf, u64) {
+        self.table.locate(row)
     }
 
     /// Returns a fingerprint of the files: their names, sizes and contents.
@@ -80,32 +135,32 @@ impl EdgesPlan {
     ///
     /// If a file cannot be read.
     pub fn fingerprint(&self) -> Result<String> {
-        todo!()
+        self.table.fingerprint()
     }
 
     /// Returns the type of the ends.
     pub fn id_type(&self) -> IdType {
-        todo!()
+        self.id_type
     }
 
     /// Tells whether the reverse of every edge is to be added.
     pub fn undirected(&self) -> bool {
-        todo!()
+        self.spec.undirected
     }
 
     /// Tells what to do with an edge whose end is no node.
     pub fn dangling(&self) -> Dangling {
-        todo!()
+        self.spec.dangling
     }
 
     /// Tells whether edges have weights.
     pub fn has_weight(&self) -> bool {
-        todo!()
+        self.spec.weight.is_some()
     }
 
     /// Returns the number of features an edge, where there are any.
     pub fn feature_dim(&self) -> Option<usize> {
-        todo!()
+        self.features.as_ref().map(NumberColumns::dim)
     }
 
     /// Reads a unit.
@@ -113,7 +168,45 @@ impl EdgesPlan {
     /// # Errors
     ///
     /// Names file, column and row of the first value that is not allowed.
-    pub fn read(&self, _unit: &Unit) -> Result<EdgeRows> {
-        todo!()
+    pub fn read(&self, unit: &Unit) -> Result<EdgeRows> {
+        let spec = &self.spec;
+        let mut rows = EdgeRows {
+            src: Ids::with_capacity(self.id_type, unit.num_rows),
+            dst: Ids::with_capacity(self.id_type, unit.num_rows),
+            weight: spec
+                .weight
+                .is_some()
+                .then(|| Vec::with_capacity(unit.num_rows)),
+            feature: self.features.as_ref().map(|_| Vec::new()),
+        };
+        let mut columns = vec![spec.src.as_str(), spec.dst.as_str()];
+        columns.extend(spec.weight.as_deref());
+        columns.extend(self.features.iter().flat_map(NumberColumns::names));
+        let width = self.feature_dim().unwrap_or(1);
+        self.table.scan(unit, &columns, width, |place, batch| {
+            nodes::append_ids(place, &spec.src, batch, &mut rows.src)?;
+            nodes::append_ids(place, &spec.dst, batch, &mut rows.dst)?;
+            if let (Some(name), Some(weight)) = (&spec.weight, &mut rows.weight) {
+                let array = column(batch, name);
+                decode::no_nulls(place, name, array)?;
+                let values = decode::to_f32(place, array)?;
+                decode::all_finite(place, name, &values, |row| row)?;
+                if self.non_negative
+                    && let Some(row) = values.iter().position(|&value| value < 0.0)
+                {
+                    let problem = format!(
+                        "is {}; weighted sampling allows no negative weight",
+                        values[row]
+                    );
+                    return Err(place.value(name, row, problem));
+                }
+                weight.extend_from_slice(&values);
+            }
+            if let (Some(numbers), Some(feature)) = (&self.features, &mut rows.feature) {
+                numbers.append(place, batch, feature)?;
+            }
+            Ok(Continue::Yes)
+        })?;
+        Ok(rows)
     }
 }

@@ -1,16 +1,35 @@
 //! The table of nodes.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use super::Unit;
-use crate::columns::{FeatureMeta, Features, LabelMeta, Labels, Split, SplitMeta};
-use crate::config::{NodesSpec, Transform};
-use crate::error::Result;
+use arrow::array::{Array, AsArray, RecordBatch};
+use arrow::datatypes::{DataType, Int64Type, UInt64Type};
+
+use super::decode::{self, Lists, NumberColumns, column};
+use super::label::{self, LabelRole};
+use super::{Continue, Place, Table, Unit};
+use crate::columns::{FeatureMeta, Features, LabelKind, LabelMeta, Labels, Split, SplitMeta};
+use crate::config::{NodesSpec, SparseSpec, Transform};
+use crate::error::{Result, SchemaError};
 use crate::ids::{IdType, Ids};
 
 /// The table of nodes, checked against the files' schemas.
 #[derive(Clone, Debug)]
-pub struct NodesPlan {}
+pub struct NodesPlan {
+    spec: NodesSpec,
+    table: Table,
+    id_type: IdType,
+    features: FeatureColumns,
+    label: Option<(String, LabelRole)>,
+}
+
+#[derive(Clone, Debug)]
+enum FeatureColumns {
+    None,
+    Dense(NumberColumns),
+    Sparse(SparseSpec),
+}
 
 /// Ids of a unit, and what its labels say about the classes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,31 +55,112 @@ pub struct NodeRows {
     pub split: Vec<Split>,
 }
 
+pub(super) const IDS: &str = "integers and strings";
+
 impl NodesSpec {
-    /// Checks the table's files, columns and types; reads footers only.
+    /// Checks the table's files, columns and types; reads footers, and the first row where a
+    /// list column's width stands nowhere else.
     ///
     /// # Errors
     ///
     /// Names the key, file or column, and what is allowed.
-    pub fn into_plan(self, _base: &Path) -> Result<NodesPlan> {
-        todo!()
+    pub fn into_plan(self, base: &Path) -> Result<NodesPlan> {
+        let table = Table::open("nodes", base, &self.path)?;
+        let id_type = table.column("id", &self.id, "ids", IDS, IdType::of)?;
+        let features = self.plan_features(&table)?;
+        let label = match &self.label {
+            Some(column) => Some((column.clone(), label::plan_label(&table, column)?)),
+            None => None,
+        };
+        match &self.split {
+            Some(column) => label::plan_split(&table, column, self.split_values)?,
+            None if self.split_values.is_some() => {
+                let problem = "needs `split`, the column that holds the numbers".to_owned();
+                return Err(SchemaError::Key {
+                    key: table.key("split_values"),
+                    problem,
+                });
+            }
+            None => {}
+        }
+        let takes_num_classes = matches!(label, Some((_, LabelRole::Class)));
+        if self.num_classes.is_some() && !takes_num_classes {
+            let problem = "is for labels that are class numbers; leave it out".to_owned();
+            return Err(SchemaError::Key {
+                key: table.key("num_classes"),
+                problem,
+            });
+        }
+        Ok(NodesPlan {
+            spec: self,
+            table,
+            id_type,
+            features,
+            label,
+        })
+    }
+
+    fn plan_features(&self, table: &Table) -> Result<FeatureColumns> {
+        let Some(sparse) = &self.sparse else {
+            if self.features.is_empty() {
+                return Ok(FeatureColumns::None);
+            }
+            let columns = NumberColumns::plan(table, "features", &self.features, "features")?;
+            return Ok(FeatureColumns::Dense(columns));
+        };
+        if !self.features.is_empty() {
+            let problem = "stands in place of `features`; leave one of them out".to_owned();
+            return Err(SchemaError::Key {
+                key: table.key("sparse"),
+                problem,
+            });
+        }
+        if sparse.width == 0 {
+            let problem = "is 0; allowed are numbers from 1".to_owned();
+            return Err(SchemaError::Key {
+                key: table.key("sparse.width"),
+                problem,
+            });
+        }
+        let list_of = |data_type: &DataType, is_item: fn(&DataType) -> bool| match data_type {
+            DataType::List(item) | DataType::LargeList(item) | DataType::FixedSizeList(item, _) => {
+                is_item(item.data_type()).then_some(())
+            }
+            _ => None,
+        };
+        let (index, value) = (&sparse.index, &sparse.value);
+        table.column(
+            "sparse.index",
+            index,
+            "sparse positions",
+            "lists of integers",
+            |t| list_of(t, DataType::is_integer),
+        )?;
+        table.column(
+            "sparse.value",
+            value,
+            "sparse values",
+            "lists of numbers",
+            |t| list_of(t, decode::is_number),
+        )?;
+        Ok(FeatureColumns::Sparse(sparse.clone()))
     }
 }
 
 impl NodesPlan {
     /// Returns the specification as written.
     pub fn spec(&self) -> &NodesSpec {
-        todo!()
+        &self.spec
     }
 
     /// Returns the row groups of all files, in order.
     pub fn units(&self) -> &[Unit] {
-        todo!()
+        &self.table.units
     }
 
     /// Returns the rows of all files.
     pub fn num_rows(&self) -> u64 {
-        todo!()
+        self.table.num_rows
     }
 
     /// Finds a row counted over all files: its file, and its 0-based row there.
@@ -68,8 +168,8 @@ impl NodesPlan {
     /// # Panics
     ///
     /// If there is no such row.
-    pub fn locate(&self, _row: u64) -> (PathBuf, u64) {
-        todo!()
+    pub fn locate(&self, row: u64) -> (PathBuf, u64) {
+        self.table.locate(row)
     }
 
     /// Returns a fingerprint of the files: their names, sizes and contents.
@@ -78,27 +178,33 @@ impl NodesPlan {
     ///
     /// If a file cannot be read.
     pub fn fingerprint(&self) -> Result<String> {
-        todo!()
+        self.table.fingerprint()
     }
 
     /// Returns the type of the ids.
     pub fn id_type(&self) -> IdType {
-        todo!()
+        self.id_type
     }
 
     /// Returns the shape of the features.
     pub fn feature_meta(&self) -> FeatureMeta {
-        todo!()
+        match &self.features {
+            FeatureColumns::None => FeatureMeta::None,
+            FeatureColumns::Dense(columns) => FeatureMeta::Dense { dim: columns.dim() },
+            FeatureColumns::Sparse(sparse) => FeatureMeta::Sparse {
+                dim: sparse.width as usize,
+            },
+        }
     }
 
     /// Returns the transform that the trainer fits.
     pub fn transform(&self) -> Option<Transform> {
-        todo!()
+        self.spec.transform
     }
 
     /// Tells whether there is a label column.
     pub fn has_label(&self) -> bool {
-        todo!()
+        self.label.is_some()
     }
 
     /// Returns what the labels are, given what all units' [`NodeKeys`] say about the classes.
@@ -110,15 +216,45 @@ impl NodesPlan {
     /// If there is a label column but no node has a class.
     pub fn label_meta(
         &self,
-        _class_names: Vec<String>,
-        _max_class: Option<u32>,
+        class_names: Vec<String>,
+        max_class: Option<u32>,
     ) -> Result<Option<LabelMeta>> {
-        todo!()
+        let Some((column, role)) = &self.label else {
+            return Ok(None);
+        };
+        let no_class = || SchemaError::Table {
+            table: "nodes",
+            problem: format!("no row of column `{column}` holds a class"),
+        };
+        let kind = match *role {
+            LabelRole::Class => LabelKind::Class {
+                num_classes: match (self.spec.num_classes, max_class) {
+                    (Some(num_classes), _) => num_classes,
+                    (None, Some(max_class)) => max_class + 1,
+                    (None, None) => return Err(no_class()),
+                },
+            },
+            LabelRole::ClassName if class_names.is_empty() => return Err(no_class()),
+            LabelRole::ClassName => LabelKind::ClassName { names: class_names },
+            LabelRole::Multi { width: 0 } => return Err(no_class()),
+            LabelRole::Multi { width } => LabelKind::MultiLabel { width },
+            LabelRole::Number => LabelKind::Number,
+        };
+        let data_type = self.table.data_type("label", column)?.to_string();
+        Ok(Some(LabelMeta { data_type, kind }))
     }
 
     /// Returns what the splits are.
     pub fn split_meta(&self) -> Option<SplitMeta> {
-        todo!()
+        let column = self.spec.split.as_ref()?;
+        let data_type = self
+            .table
+            .data_type("split", column)
+            .expect("the plan checked it");
+        Some(SplitMeta {
+            data_type: data_type.to_string(),
+            values: self.spec.split_values,
+        })
     }
 
     /// Reads ids and classes of a unit; no other column is decoded.
@@ -126,8 +262,36 @@ impl NodesPlan {
     /// # Errors
     ///
     /// Null ids, and labels outside their range.
-    pub fn read_keys(&self, _unit: &Unit) -> Result<NodeKeys> {
-        todo!()
+    pub fn read_keys(&self, unit: &Unit) -> Result<NodeKeys> {
+        let mut ids = Ids::with_capacity(self.id_type, unit.num_rows);
+        let mut names = BTreeSet::new();
+        let mut max_class = None;
+        let mut columns = vec![self.spec.id.as_str()];
+        let classes = self
+            .label
+            .as_ref()
+            .filter(|(_, role)| matches!(role, LabelRole::Class | LabelRole::ClassName));
+        columns.extend(classes.map(|(name, _)| name.as_str()));
+        self.table.scan(unit, &columns, 1, |place, batch| {
+            append_ids(place, &self.spec.id, batch, &mut ids)?;
+            match classes {
+                Some((name, LabelRole::ClassName)) => {
+                    collect_names(place, column(batch, name), &mut names)?;
+                }
+                Some((name, _)) => {
+                    let limit = self.spec.num_classes;
+                    let max = label::max_class(place, name, column(batch, name), limit)?;
+                    max_class = max_class.max(max);
+                }
+                None => {}
+            }
+            Ok(Continue::Yes)
+        })?;
+        Ok(NodeKeys {
+            ids,
+            class_names: names.into_iter().collect(),
+            max_class,
+        })
     }
 
     /// Reads all columns of a unit; `label` is [`NodesPlan::label_meta`].
@@ -135,7 +299,153 @@ impl NodesPlan {
     /// # Errors
     ///
     /// Names file, column and row of the first value that is not allowed.
-    pub fn read_rows(&self, _unit: &Unit, _label: Option<&LabelMeta>) -> Result<NodeRows> {
-        todo!()
+    pub fn read_rows(&self, unit: &Unit, label: Option<&LabelMeta>) -> Result<NodeRows> {
+        let mut rows = NodeRows {
+            ids: Ids::with_capacity(self.id_type, unit.num_rows),
+            features: Features::empty(self.feature_meta()),
+            labels: Labels::empty(label),
+            split: Vec::with_capacity(unit.num_rows),
+        };
+        if let Features::Dense { dim, values } = &mut rows.features {
+            values.reserve_exact(*dim * unit.num_rows);
+        }
+        let mut columns = vec![self.spec.id.as_str()];
+        match &self.features {
+            FeatureColumns::None => {}
+            FeatureColumns::Dense(dense) => columns.extend(dense.names()),
+            FeatureColumns::Sparse(sparse) => columns.extend([&*sparse.index, &*sparse.value]),
+        }
+        columns.extend(self.label.iter().map(|(name, _)| name.as_str()));
+        columns.extend(self.spec.split.as_deref());
+        let width = match &self.features {
+            FeatureColumns::Dense(dense) => dense.dim(),
+            FeatureColumns::None | FeatureColumns::Sparse(_) => 256,
+        };
+        self.table.scan(unit, &columns, width, |place, batch| {
+            append_ids(place, &self.spec.id, batch, &mut rows.ids)?;
+            self.append_features(place, batch, &mut rows.features)?;
+            if let (Some((name, _)), Some(meta)) = (&self.label, label) {
+                label::append_labels(place, name, column(batch, name), meta, &mut rows.labels)?;
+            }
+            match &self.spec.split {
+                Some(name) => {
+                    let (array, values) = (column(batch, name), self.spec.split_values);
+                    label::append_splits(place, name, array, values, &mut rows.split)?;
+                }
+                None => rows.split.resize(rows.ids.len(), Split::None),
+            }
+            Ok(Continue::Yes)
+        })?;
+        Ok(rows)
     }
+
+    fn append_features(
+        &self,
+        place: Place<'_>,
+        batch: &RecordBatch,
+        features: &mut Features,
+    ) -> Result<()> {
+        match (&self.features, features) {
+            (FeatureColumns::Dense(dense), Features::Dense { values, .. }) => {
+                dense.append(place, batch, values)
+            }
+            (
+                FeatureColumns::Sparse(sparse),
+                Features::Sparse {
+                    offset,
+                    index,
+                    value,
+                    ..
+                },
+            ) => append_sparse(place, batch, sparse, offset, index, value),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Appends an id column's batch.
+pub(super) fn append_ids(
+    place: Place<'_>,
+    name: &str,
+    batch: &RecordBatch,
+    ids: &mut Ids,
+) -> Result<()> {
+    let array = column(batch, name);
+    decode::no_nulls(place, name, array)?;
+    let read = Ids::from_array(array)?;
+    let read = if read.id_type() == ids.id_type() {
+        read
+    } else {
+        read.cast(ids.id_type()).map_err(|row| {
+            let problem = format!("is {}, no id of type {}", read.display(row), ids.id_type());
+            place.value(name, row, problem)
+        })?
+    };
+    ids.extend_from(&read, 0..read.len());
+    Ok(())
+}
+
+fn collect_names(place: Place<'_>, array: &dyn Array, names: &mut BTreeSet<String>) -> Result<()> {
+    let array = label::strings(place, array)?;
+    for name in array.as_string::<i64>().iter().flatten() {
+        if !names.contains(name) {
+            names.insert(name.to_owned());
+        }
+    }
+    Ok(())
+}
+
+fn append_sparse(
+    place: Place<'_>,
+    batch: &RecordBatch,
+    sparse: &SparseSpec,
+    offset: &mut Vec<u64>,
+    index: &mut Vec<u32>,
+    value: &mut Vec<f32>,
+) -> Result<()> {
+    let (indices, values) = (column(batch, &sparse.index), column(batch, &sparse.value));
+    decode::no_nulls(place, &sparse.index, indices)?;
+    decode::no_nulls(place, &sparse.value, values)?;
+    let lists = "the plan checked that it is a list column";
+    let (index_lists, index_values) = Lists::of(indices).expect(lists);
+    let (value_lists, value_values) = Lists::of(values).expect(lists);
+    let positions = positions(place, index_values.as_ref())?;
+    let numbers = decode::to_f32(place, value_values.as_ref())?;
+    for row in 0..batch.num_rows() {
+        let (index_range, value_range) = (index_lists.range(row), value_lists.range(row));
+        if index_range.len() != value_range.len() {
+            let problem = format!(
+                "holds {} numbers for the {} positions in column `{}`",
+                value_range.len(),
+                index_range.len(),
+                sparse.index
+            );
+            return Err(place.value(&sparse.value, row, problem));
+        }
+        for &position in &positions[index_range] {
+            match u32::try_from(position) {
+                Ok(position) if position < sparse.width => index.push(position),
+                _ => {
+                    let problem =
+                        format!("holds {position}; allowed are 0 to {}", sparse.width - 1);
+                    return Err(place.value(&sparse.index, row, problem));
+                }
+            }
+        }
+        let row_values = &numbers[value_range];
+        decode::all_finite(place, &sparse.value, row_values, |_| row)?;
+        value.extend_from_slice(row_values);
+        offset.push(index.len() as u64);
+    }
+    Ok(())
+}
+
+/// Positions of any integer type; those beyond int64 come out beyond every width.
+fn positions(place: Place<'_>, values: &dyn Array) -> Result<Vec<i64>> {
+    if let Some(wide) = values.as_primitive_opt::<UInt64Type>() {
+        let clamp = |&value: &u64| i64::try_from(value).unwrap_or(i64::MAX);
+        return Ok(wide.values().iter().map(clamp).collect());
+    }
+    let values = arrow::compute::cast(values, &DataType::Int64).map_err(place.convert())?;
+    Ok(values.as_primitive::<Int64Type>().values().to_vec())
 }

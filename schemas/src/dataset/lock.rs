@@ -1,0 +1,71 @@
+//! The lock that keeps two runs from writing one directory.
+
+use std::fs::{File, TryLockError};
+use std::path::{Path, PathBuf};
+
+use crate::error::{Result, SchemaError};
+
+const LOCK: &str = "_lock";
+
+/// Held while a run writes a directory; released when dropped, and by the system when killed.
+#[derive(Debug)]
+pub(super) struct DirLock {
+    path: PathBuf,
+    /// Open for as long as the lock is held.
+    _file: File,
+}
+
+impl DirLock {
+    pub(super) fn take(dir: &Path) -> Result<Self> {
+        let path = dir.join(LOCK);
+        loop {
+            let file = File::options()
+                .create(true)
+                .truncate(false)
+                .write(true)
+                .open(&path)
+                .map_err(SchemaError::io("create", &path))?;
+            match file.try_lock() {
+                Ok(()) => {}
+                Err(TryLockError::WouldBlock) => {
+                    return Err(SchemaError::OutputLocked {
+                        dir: dir.to_owned(),
+                    });
+                }
+                Err(TryLockError::Error(source)) => {
+                    return Err(SchemaError::Io {
+                        action: "lock",
+                        path,
+                        source,
+                    });
+                }
+            }
+            // The run that held it may have removed the file between our open and our lock.
+            if is_same_file(&file, &path) {
+                return Ok(Self { path, _file: file });
+            }
+        }
+    }
+}
+
+impl Drop for DirLock {
+    fn drop(&mut self) {
+        // A left-over lock file does no harm: the next run locks it.
+        std::fs::remove_file(&self.path).ok();
+    }
+}
+
+#[cfg(unix)]
+fn is_same_file(file: &File, path: &Path) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    let identity = |metadata: std::fs::Metadata| (metadata.dev(), metadata.ino());
+    match (file.metadata(), std::fs::metadata(path)) {
+        (Ok(held), Ok(named)) => identity(held) == identity(named),
+        _ => false,
+    }
+}
+
+#[cfg(not(unix))]
+fn is_same_file(_file: &File, path: &Path) -> bool {
+    path.exists()
+}

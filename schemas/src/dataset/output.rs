@@ -1,0 +1,469 @@
+//! The writing side of an output directory.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use serde::{Deserialize, Serialize};
+use xxhash_rust::xxh3::Xxh3;
+
+use super::lock::DirLock;
+use super::{FileEntry, MANIFEST, Manifest, PartEntry, SUCCESS, read_manifest, verify_sizes};
+use crate::error::{Result, SchemaError};
+use crate::xxh;
+
+const PROGRESS: &str = "_progress";
+const PLAN: &str = "plan.json";
+const TMP: &str = "tmp";
+
+/// An output directory that one run writes; threads may share it.
+#[derive(Debug)]
+pub struct Output {
+    dir: PathBuf,
+    owner: Owner,
+    committed: Mutex<BTreeMap<usize, PartEntry>>,
+    _lock: DirLock,
+}
+
+/// What [`Output::open`] found.
+#[derive(Debug)]
+pub enum Opened {
+    /// The output is there already.
+    Done(Box<Manifest>),
+    /// The output is to be written, or to be continued.
+    Open(Output),
+}
+
+/// A file being written, invisible under its name until [`PartFile::finish`].
+///
+/// Dropped without that, it is removed.
+pub struct PartFile {
+    name: String,
+    path: PathBuf,
+    temporary: PathBuf,
+    /// None once finished.
+    writer: Option<BufWriter<File>>,
+    hash: Box<Xxh3>,
+    bytes: u64,
+}
+
+/// Whose parts stand in a directory; `_progress/plan.json`.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Owner {
+    stage: String,
+    fingerprint: String,
+}
+
+/// One committed part; `_progress/part-00000.json`.
+#[derive(Debug, Serialize, Deserialize)]
+struct Committed {
+    index: usize,
+    part: PartEntry,
+}
+
+impl Output {
+    /// Opens an output directory for a stage, creating it where it is missing.
+    ///
+    /// A finished output of the same fingerprint is [`Opened::Done`]; a half-finished one is
+    /// continued: its committed parts stay, everything else of it goes. With `fresh`, whatever
+    /// this program wrote into the directory is removed first.
+    ///
+    /// # Errors
+    ///
+    /// If the directory holds the output of another plan or foreign files, or another run is
+    /// writing it.
+    pub fn open(dir: &Path, stage: &str, fingerprint: &str, fresh: bool) -> Result<Opened> {
+        let wanted = Owner {
+            stage: stage.to_owned(),
+            fingerprint: fingerprint.to_owned(),
+        };
+        if !fresh && let Some(manifest) = finished(dir, &wanted)? {
+            return Ok(Opened::Done(Box::new(manifest)));
+        }
+        refuse_foreign(dir)?;
+        fs::create_dir_all(dir).map_err(SchemaError::io("create", dir))?;
+        let lock = DirLock::take(dir)?;
+        if fresh {
+            clear(dir)?;
+        } else if let Some(manifest) = finished(dir, &wanted)? {
+            // Another run finished while this one waited for the directory.
+            return Ok(Opened::Done(Box::new(manifest)));
+        }
+        let progress = dir.join(PROGRESS);
+        if let Some(found) = half_finished(dir)?
+            && found != wanted
+        {
+            return Err(other_plan(dir, &found, &wanted));
+        }
+        let tmp = progress.join(TMP);
+        remove_dir(&tmp)?;
+        fs::create_dir_all(&tmp).map_err(SchemaError::io("create", &tmp))?;
+        write_whole(&progress.join(PLAN), &json(&wanted))?;
+        let committed = Mutex::new(committed_parts(dir)?);
+        let Progress { stage, fingerprint } = wanted;
+        let dir = dir.to_owned();
+        Ok(Opened::Open(Self {
+            dir,
+            stage,
+            fingerprint,
+            committed,
+            _lock: lock,
+        }))
+    }
+
+    /// Returns the directory.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Returns the directory for a stage's own notes of progress, removed when it finishes.
+    pub fn progress_dir(&self) -> PathBuf {
+        self.dir.join(PROGRESS)
+    }
+
+    /// Returns a part that is committed already, by this run or by one that was killed.
+    pub fn committed(&self, index: usize) -> Option<PartEntry> {
+        self.committed_guard().get(&index).cloned()
+    }
+
+    /// Returns all committed parts in order of their index.
+    pub fn parts(&self) -> Vec<PartEntry> {
+        self.committed_guard().values().cloned().collect()
+    }
+
+    /// Starts a file; `name` is its path below the directory, with `/`.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be created.
+    pub fn create(&self, name: &str) -> Result<PartFile> {
+        let temporary = self
+            .dir
+            .join(PROGRESS)
+            .join(TMP)
+            .join(name.replace('/', "+"));
+        let file = File::create(&temporary).map_err(SchemaError::io("create", &temporary))?;
+        Ok(PartFile {
+            name: name.to_owned(),
+            path: self.dir.join(name),
+            temporary,
+            writer: Some(BufWriter::with_capacity(1 << 18, file)),
+            hash: Box::new(Xxh3::new()),
+            bytes: 0,
+        })
+    }
+
+    /// Records a part whose files are finished; from now on no later run writes it again.
+    ///
+    /// # Errors
+    ///
+    /// If the record cannot be written.
+    pub fn commit_part(&self, index: usize, part: PartEntry) -> Result<()> {
+        let record = Committed { index, part };
+        let path = self
+            .dir
+            .join(PROGRESS)
+            .join(format!("part-{index:05}.json"));
+        write_whole(&path, &json(&record))?;
+        self.committed_guard().insert(index, record.part);
+        Ok(())
+    }
+
+    /// Writes the manifest, then `_SUCCESS`, and removes the traces of progress.
+    ///
+    /// # Errors
+    ///
+    /// If a file of a part is missing or something cannot be written.
+    ///
+    /// # Panics
+    ///
+    /// If the manifest is of another stage or fingerprint than the directory was opened for.
+    pub fn finish(self, manifest: &Manifest) -> Result<()> {
+        assert_eq!(
+            manifest.stage, self.stage,
+            "the directory was opened for this stage"
+        );
+        assert_eq!(manifest.fingerprint, self.fingerprint, "and for this plan");
+        verify_sizes(&self.dir, &manifest.parts)?;
+        write_whole(&self.dir.join(MANIFEST), &json(manifest))?;
+        write_whole(&self.dir.join(SUCCESS), b"")?;
+        remove_dir(&self.dir.join(PROGRESS))
+    }
+
+    fn committed_guard(&self) -> MutexGuard<'_, BTreeMap<usize, PartEntry>> {
+        // Every change is one insertion, so a panic elsewhere leaves the map whole.
+        self.committed
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Owner {
+    fn of(manifest: &Manifest) -> Self {
+        Self {
+            stage: manifest.stage.clone(),
+            fingerprint: manifest.fingerprint.clone(),
+        }
+    }
+}
+
+impl std::fmt::Debug for PartFile {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("PartFile")
+            .field("path", &self.path)
+            .field("bytes", &self.bytes)
+            .finish()
+    }
+}
+
+impl PartFile {
+    /// Makes the file durable and gives it its name.
+    ///
+    /// # Errors
+    ///
+    /// If the file system refuses.
+    pub fn finish(mut self) -> Result<FileEntry> {
+        let writer = self.writer.take().expect("a file is finished once");
+        let file = writer
+            .into_inner()
+            .map_err(|error| SchemaError::io("write", &self.temporary)(error.into_error()))?;
+        file.sync_all()
+            .map_err(SchemaError::io("write", &self.temporary))?;
+        let parent = self.path.parent().expect("it lies in the output directory");
+        fs::create_dir_all(parent).map_err(SchemaError::io("create", parent))?;
+        fs::rename(&self.temporary, &self.path).map_err(SchemaError::io("rename", &self.path))?;
+        sync_dir(parent)?;
+        Ok(FileEntry {
+            path: std::mem::take(&mut self.name),
+            bytes: self.bytes,
+            checksum: xxh::render(&self.hash),
+        })
+    }
+}
+
+impl Drop for PartFile {
+    fn drop(&mut self) {
+        if self.writer.is_some() {
+            // If this fails, the next run clears the folder of temporary files.
+            fs::remove_file(&self.temporary).ok();
+        }
+    }
+}
+
+impl Write for PartFile {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let writer = self
+            .writer
+            .as_mut()
+            .expect("a finished file is not written");
+        let written = writer.write(bytes)?;
+        self.hash.update(&bytes[..written]);
+        self.bytes += written as u64;
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.writer
+            .as_mut()
+            .expect("a finished file is not written")
+            .flush()
+    }
+}
+
+/// Returns the manifest of a finished output; one of another plan is an error.
+fn finished(dir: &Path, wanted: &Owner) -> Result<Option<Manifest>> {
+    if !dir.join(SUCCESS).is_file() {
+        return Ok(None);
+    }
+    let manifest = read_manifest(dir)?;
+    let found = Owner::of(&manifest);
+    if found != *wanted {
+        return Err(other_plan(dir, &found, wanted));
+    }
+    verify_sizes(dir, &manifest.parts)?;
+    Ok(Some(manifest))
+}
+
+/// Tells whose output a directory without `_SUCCESS` holds.
+fn half_finished(dir: &Path) -> Result<Option<Owner>> {
+    if let Some(found) = read_json::<Owner>(&dir.join(PROGRESS).join(PLAN))? {
+        return Ok(Some(found));
+    }
+    Ok(read_json::<Manifest>(&dir.join(MANIFEST))?
+        .as_ref()
+        .map(Owner::of))
+}
+
+fn other_plan(dir: &Path, found: &Owner, wanted: &Owner) -> SchemaError {
+    let of = if found.stage == wanted.stage {
+        "another plan or input".to_owned()
+    } else {
+        format!("stage `{}`", found.stage)
+    };
+    SchemaError::OutputTaken {
+        dir: dir.to_owned(),
+        problem: format!(
+            "holds the output of {of}; name another `output`, or start over with --fresh"
+        ),
+    }
+}
+
+/// Refuses a directory with files in it that this program did not put there.
+fn refuse_foreign(dir: &Path) -> Result<()> {
+    let problem = if dir.is_dir() {
+        let ours = [PROGRESS, SUCCESS, MANIFEST]
+            .iter()
+            .any(|name| dir.join(name).exists());
+        let is_foreign = |name: &str| !name.starts_with(['_', '.']);
+        match entries(dir)?.into_iter().find(|name| is_foreign(name)) {
+            Some(name) if !ours => format!("holds files of something else, such as {name}"),
+            _ => return Ok(()),
+        }
+    } else if dir.exists() {
+        "is a file, not a directory".to_owned()
+    } else {
+        return Ok(());
+    };
+    Err(SchemaError::OutputTaken {
+        dir: dir.to_owned(),
+        problem: format!("{problem}; name another `output`"),
+    })
+}
+
+/// Removes what this program wrote into a directory, `_SUCCESS` first.
+fn clear(dir: &Path) -> Result<()> {
+    remove_file(&dir.join(SUCCESS))?;
+    // Broken notes must not stop a fresh start; parts are found by their names as well.
+    let manifest = read_json::<Manifest>(&dir.join(MANIFEST)).unwrap_or_default();
+    let mut parts: Vec<PartEntry> = manifest.map(|manifest| manifest.parts).unwrap_or_default();
+    parts.extend(committed_parts(dir).unwrap_or_default().into_values());
+    for file in parts.iter().flat_map(|part| &part.files) {
+        remove_file(&dir.join(&file.path))?;
+    }
+    remove_parts(dir)?;
+    for name in entries(dir)?
+        .iter()
+        .filter(|name| !name.starts_with(['_', '.']))
+    {
+        let below = dir.join(name);
+        if below.is_dir() {
+            remove_parts(&below)?;
+            // Fails, as it should, where something else lies in it.
+            fs::remove_dir(&below).ok();
+        }
+    }
+    remove_file(&dir.join(MANIFEST))?;
+    remove_dir(&dir.join(PROGRESS))
+}
+
+/// Removes files named as parts, which a killed run may have left without committing them.
+fn remove_parts(dir: &Path) -> Result<()> {
+    for name in entries(dir)? {
+        if name.starts_with("part-") && name.ends_with(".parquet") {
+            remove_file(&dir.join(name))?;
+        }
+    }
+    Ok(())
+}
+
+/// Reads the parts a killed run committed; one whose files are not there counts as not committed.
+fn committed_parts(dir: &Path) -> Result<BTreeMap<usize, PartEntry>> {
+    let progress = dir.join(PROGRESS);
+    let mut parts = BTreeMap::new();
+    if !progress.is_dir() {
+        return Ok(parts);
+    }
+    for name in entries(&progress)? {
+        if !(name.starts_with("part-") && name.ends_with(".json")) {
+            continue;
+        }
+        if let Some(Committed { index, part }) = read_json(&progress.join(name))?
+            && verify_sizes(dir, std::slice::from_ref(&part)).is_ok()
+        {
+            parts.insert(index, part);
+        }
+    }
+    Ok(parts)
+}
+
+fn entries(dir: &Path) -> Result<Vec<String>> {
+    let mut names = Vec::new();
+    for entry in fs::read_dir(dir).map_err(SchemaError::io("list", dir))? {
+        let entry = entry.map_err(SchemaError::io("list", dir))?;
+        names.push(entry.file_name().to_string_lossy().into_owned());
+    }
+    names.sort();
+    Ok(names)
+}
+
+fn read_json<T: for<'de> Deserialize<'de>>(path: &Path) -> Result<Option<T>> {
+    match fs::read(path) {
+        Ok(text) => serde_json::from_slice(&text)
+            .map(Some)
+            .map_err(|source| SchemaError::Json {
+                path: path.to_owned(),
+                source,
+            }),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(source) => Err(SchemaError::Io {
+            action: "read",
+            path: path.to_owned(),
+            source,
+        }),
+    }
+}
+
+fn json<T: Serialize>(value: &T) -> Vec<u8> {
+    let mut text = serde_json::to_vec_pretty(value).expect("it holds string keys only");
+    text.push(b'\n');
+    text
+}
+
+/// Writes a small file so that it is there whole or not at all.
+fn write_whole(path: &Path, bytes: &[u8]) -> Result<()> {
+    let name = path
+        .file_name()
+        .expect("it is a file in the output directory");
+    let temporary = path.with_file_name(format!(".{}.tmp", name.to_string_lossy()));
+    let write = |file: io::Result<File>| {
+        let mut file = file?;
+        file.write_all(bytes)?;
+        file.sync_all()
+    };
+    write(File::create(&temporary)).map_err(SchemaError::io("write", &temporary))?;
+    fs::rename(&temporary, path).map_err(SchemaError::io("rename", path))?;
+    sync_dir(path.parent().expect("it lies in the output directory"))
+}
+
+/// Makes renames into a directory durable.
+fn sync_dir(dir: &Path) -> Result<()> {
+    if cfg!(unix) {
+        let file = File::open(dir).map_err(SchemaError::io("open", dir))?;
+        file.sync_all().map_err(SchemaError::io("write", dir))?;
+    }
+    Ok(())
+}
+
+fn remove_file(path: &Path) -> Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(SchemaError::Io {
+            action: "remove",
+            path: path.to_owned(),
+            source: error,
+        }),
+        _ => Ok(()),
+    }
+}
+
+fn remove_dir(path: &Path) -> Result<()> {
+    match fs::remove_dir_all(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(SchemaError::Io {
+            action: "remove",
+            path: path.to_owned(),
+            source: error,
+        }),
+        _ => Ok(()),
+    }
+}

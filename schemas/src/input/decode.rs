@@ -1,0 +1,268 @@
+//! Number and list columns of input tables into flat float32.
+
+use arrow::array::{Array, ArrayRef, AsArray, RecordBatch};
+use arrow::compute::cast;
+use arrow::datatypes::{DataType, Float32Type};
+
+use super::{Continue, Place, Table};
+use crate::error::Result;
+
+pub(super) const NUMBERS: &str = "numbers and lists of numbers";
+
+/// Number and list columns that are read side by side.
+#[derive(Clone, Debug)]
+pub(super) struct NumberColumns {
+    /// Names and widths, in the given order.
+    columns: Vec<(String, usize)>,
+    dim: usize,
+}
+
+/// Rows of a list column within its values.
+pub(super) enum Lists {
+    Fixed { first: usize, width: usize },
+    Offsets(Vec<usize>),
+}
+
+/// What a number or list column's type says about its width.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Width {
+    Scalar,
+    Fixed(usize),
+    /// Known from the first row only.
+    Varying,
+}
+
+impl Width {
+    pub(super) fn of(data_type: &DataType) -> Option<Self> {
+        Some(match data_type {
+            DataType::FixedSizeList(item, width) if is_number(item.data_type()) => {
+                Self::Fixed(usize::try_from(*width).ok()?)
+            }
+            DataType::List(item) | DataType::LargeList(item) if is_number(item.data_type()) => {
+                Self::Varying
+            }
+            other if is_number(other) => Self::Scalar,
+            _ => return None,
+        })
+    }
+}
+
+pub(super) fn is_number(data_type: &DataType) -> bool {
+    data_type.is_integer() || data_type.is_floating() || *data_type == DataType::Boolean
+}
+
+impl Lists {
+    /// Splits a list column into its rows and its values.
+    pub(super) fn of(array: &dyn Array) -> Option<(Self, ArrayRef)> {
+        Some(match array.data_type() {
+            DataType::List(_) => {
+                let list = array.as_list::<i32>();
+                let offsets = list.value_offsets().iter();
+                let offsets = offsets.map(|&o| usize::try_from(o).expect("offsets are positive"));
+                (
+                    Self::Offsets(offsets.collect()),
+                    ArrayRef::clone(list.values()),
+                )
+            }
+            DataType::LargeList(_) => {
+                let list = array.as_list::<i64>();
+                let offsets = list.value_offsets().iter();
+                let offsets = offsets.map(|&o| usize::try_from(o).expect("offsets are positive"));
+                (
+                    Self::Offsets(offsets.collect()),
+                    ArrayRef::clone(list.values()),
+                )
+            }
+            DataType::FixedSizeList(_, _) => {
+                let list = array.as_fixed_size_list();
+                let width = usize::try_from(list.value_length()).expect("widths are positive");
+                let first = list.value_offset_at(0);
+                (Self::Fixed { first, width }, ArrayRef::clone(list.values()))
+            }
+            _ => return None,
+        })
+    }
+
+    pub(super) fn range(&self, row: usize) -> std::ops::Range<usize> {
+        match self {
+            Self::Fixed { first, width } => first + row * width..first + (row + 1) * width,
+            Self::Offsets(offsets) => offsets[row]..offsets[row + 1],
+        }
+    }
+
+    pub(super) fn len(&self, row: usize) -> usize {
+        self.range(row).len()
+    }
+}
+
+/// Finds the first null of a column or of its lists' values.
+pub(super) fn no_nulls(place: Place<'_>, name: &str, array: &dyn Array) -> Result<()> {
+    if array.null_count() > 0 {
+        let row = (0..array.len())
+            .position(|row| array.is_null(row))
+            .unwrap_or_default();
+        return Err(place.value(name, row, "is null"));
+    }
+    if let Some((lists, values)) = Lists::of(array)
+        && values.null_count() > 0
+    {
+        let with_null = |row: &usize| lists.range(*row).any(|i| values.is_null(i));
+        if let Some(row) = (0..array.len()).find(with_null) {
+            return Err(place.value(name, row, "holds a null"));
+        }
+    }
+    Ok(())
+}
+
+/// Converts numbers to float32.
+pub(super) fn to_f32(place: Place<'_>, values: &dyn Array) -> Result<Vec<f32>> {
+    let values = cast(values, &DataType::Float32).map_err(place.convert())?;
+    Ok(values.as_primitive::<Float32Type>().values().to_vec())
+}
+
+/// Finds the first value that is NaN or infinite; `row_of` tells a value's row.
+pub(super) fn all_finite(
+    place: Place<'_>,
+    name: &str,
+    values: &[f32],
+    row_of: impl Fn(usize) -> usize,
+) -> Result<()> {
+    // Without an early exit the pass over good values vectorises.
+    if !values
+        .iter()
+        .fold(false, |found, value| found | !value.is_finite())
+    {
+        return Ok(());
+    }
+    match values.iter().position(|value| !value.is_finite()) {
+        Some(i) => Err(place.value(
+            name,
+            row_of(i),
+            format!("is {}; allowed are finite float32 numbers", values[i]),
+        )),
+        None => Ok(()),
+    }
+}
+
+impl NumberColumns {
+    /// Checks the columns of a key and finds their widths.
+    pub(super) fn plan(
+        table: &Table,
+        key: &str,
+        names: &[String],
+        role: &'static str,
+    ) -> Result<Self> {
+        let mut columns = Vec::with_capacity(names.len());
+        for name in names {
+            let width = match table.column(key, name, role, NUMBERS, Width::of)? {
+                Width::Scalar => 1,
+                Width::Fixed(width) => width,
+                Width::Varying => first_list_len(table, name)?.unwrap_or(0),
+            };
+            columns.push((name.clone(), width));
+        }
+        let dim = columns.iter().map(|(_, width)| width).sum();
+        Ok(Self { columns, dim })
+    }
+
+    pub(super) fn dim(&self) -> usize {
+        self.dim
+    }
+
+    pub(super) fn names(&self) -> impl Iterator<Item = &str> {
+        self.columns.iter().map(|(name, _)| name.as_str())
+    }
+
+    /// Appends a batch's rows, `dim` values each.
+    pub(super) fn append(
+        &self,
+        place: Place<'_>,
+        batch: &RecordBatch,
+        out: &mut Vec<f32>,
+    ) -> Result<()> {
+        let start = out.len();
+        if let [(name, width)] = self.columns.as_slice() {
+            return self.append_column(place, batch, name, *width, |values| {
+                out.extend_from_slice(values);
+            });
+        }
+        out.resize(start + batch.num_rows() * self.dim, 0.0);
+        let mut first = start;
+        for (name, width) in &self.columns {
+            self.append_column(place, batch, name, *width, |values| {
+                if *width == 0 {
+                    return;
+                }
+                for (row, row_values) in values.chunks_exact(*width).enumerate() {
+                    let at = first + row * self.dim;
+                    out[at..at + width].copy_from_slice(row_values);
+                }
+            })?;
+            first += width;
+        }
+        Ok(())
+    }
+
+    /// Checks one column's batch and hands over its values, `width` a row.
+    fn append_column(
+        &self,
+        place: Place<'_>,
+        batch: &RecordBatch,
+        name: &str,
+        width: usize,
+        emit: impl FnOnce(&[f32]),
+    ) -> Result<()> {
+        let array = column(batch, name);
+        no_nulls(place, name, array)?;
+        let values = match Lists::of(array) {
+            None => to_f32(place, array)?,
+            Some((lists, values)) => {
+                if let Some(row) = (0..array.len()).find(|&row| lists.len(row) != width) {
+                    let problem = format!(
+                        "holds {} numbers, the first row holds {width}",
+                        lists.len(row)
+                    );
+                    return Err(place.value(name, row, problem));
+                }
+                let first = if array.is_empty() {
+                    0
+                } else {
+                    lists.range(0).start
+                };
+                to_f32(place, &values.slice(first, array.len() * width))?
+            }
+        };
+        all_finite(place, name, &values, |i| i / width.max(1))?;
+        emit(&values);
+        Ok(())
+    }
+}
+
+/// A column that the scan was asked for.
+pub(super) fn column<'a>(batch: &'a RecordBatch, name: &str) -> &'a dyn Array {
+    batch
+        .column_by_name(name)
+        .expect("the plan checked that every file has it")
+        .as_ref()
+}
+
+/// The length of a list column's first list that is not null; none if there is none.
+pub(super) fn first_list_len(table: &Table, name: &str) -> Result<Option<usize>> {
+    let mut found = None;
+    for unit in &table.units {
+        table.scan(unit, &[name], super::BATCH_VALUES, |_, batch| {
+            let array = column(batch, name);
+            let row = (0..array.len()).find(|&row| !array.is_null(row));
+            found = row.and_then(|row| Some(Lists::of(array)?.0.len(row)));
+            Ok(if found.is_some() {
+                Continue::No
+            } else {
+                Continue::Yes
+            })
+        })?;
+        if found.is_some() {
+            break;
+        }
+    }
+    Ok(found)
+}
