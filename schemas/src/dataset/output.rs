@@ -102,12 +102,10 @@ impl Output {
         fs::create_dir_all(&tmp).map_err(SchemaError::io("create", &tmp))?;
         write_whole(&progress.join(PLAN), &json(&wanted))?;
         let committed = Mutex::new(committed_parts(dir)?);
-        let Progress { stage, fingerprint } = wanted;
         let dir = dir.to_owned();
         Ok(Opened::Open(Self {
             dir,
-            stage,
-            fingerprint,
+            owner: wanted,
             committed,
             _lock: lock,
         }))
@@ -182,10 +180,10 @@ impl Output {
     /// If the manifest is of another stage or fingerprint than the directory was opened for.
     pub fn finish(self, manifest: &Manifest) -> Result<()> {
         assert_eq!(
-            manifest.stage, self.stage,
-            "the directory was opened for this stage"
+            Owner::of(manifest),
+            self.owner,
+            "the directory was opened for this plan"
         );
-        assert_eq!(manifest.fingerprint, self.fingerprint, "and for this plan");
         verify_sizes(&self.dir, &manifest.parts)?;
         write_whole(&self.dir.join(MANIFEST), &json(manifest))?;
         write_whole(&self.dir.join(SUCCESS), b"")?;
