@@ -130,8 +130,8 @@ impl Group {
             if let Some(feature) = &mut shard.edge_feature {
                 feature.extend_from_slice(&self.feature[start * dim..end * dim]);
             }
-            let end = u32::try_from(shard.in_src.len()).expect("a part holds below 2^32 edges");
-            shard.in_offset.push(end);
+            let edges = u32::try_from(shard.in_src.len()).expect("a part holds below 2^32 edges");
+            shard.in_offset.push(edges);
         }
         shard
     }

@@ -73,13 +73,15 @@ impl Hubs {
         };
         let mine: Vec<u64> = suspects.iter().map(count_of).collect();
         let all = peer.gather_all::<_, FlattenError>(Ok(mine))?;
-        let total = |i: usize| all.iter().map(|counts| counts[i]).sum::<u64>();
+        let total = |i: usize| all.iter().map(|worker| worker[i]).sum::<u64>();
         let nodes = suspects
             .iter()
             .enumerate()
             .map(|(i, &node)| (node, total(i)));
         Ok(Self {
-            nodes: nodes.filter(|&(_, total)| total > threshold).collect(),
+            nodes: nodes
+                .filter(|&(_, in_degree)| in_degree > threshold)
+                .collect(),
             threshold,
         })
     }
@@ -127,12 +129,12 @@ impl RankedColumns {
     /// Takes ranked edges into columns; their features stand at `slot` in `features`.
     pub(crate) fn from_ranked(ranked: &[RankedEdge], features: &[f32], dim: usize) -> Self {
         let mut columns = Self::default();
-        for ranked in ranked {
-            columns.priority.push(ranked.priority);
-            columns.ordinal.push(ranked.ordinal);
-            columns.src.push(ranked.edge.src);
-            columns.weight.push(ranked.edge.weight);
-            let start = ranked.edge.slot as usize * dim;
+        for in_edge in ranked {
+            columns.priority.push(in_edge.priority);
+            columns.ordinal.push(in_edge.ordinal);
+            columns.src.push(in_edge.edge.src);
+            columns.weight.push(in_edge.edge.weight);
+            let start = in_edge.edge.slot as usize * dim;
             columns
                 .feature
                 .extend_from_slice(&features[start..start + dim]);

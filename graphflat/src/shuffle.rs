@@ -178,7 +178,7 @@ impl Peer<'_> {
             Err(e) => vec![Err(e)],
         };
         let received = self.shuffle(outgoing.into_iter())?;
-        Ok(received.into_iter().map(|(_, message)| message).collect())
+        Ok(received.into_iter().map(|(_, one)| one).collect())
     }
 
     /// Waits for all workers; goes on only if each passes `Ok`.
@@ -296,8 +296,8 @@ mod tests {
     #[test]
     fn shuffles_follow_one_another() {
         let sums = run(4, |peer| {
-            let first: Vec<usize> = peer.gather_all(Ok(peer.index()))?;
-            let second: Vec<usize> = peer.gather_all(Ok(first.iter().sum()))?;
+            let first = peer.gather_all::<usize, Error>(Ok(peer.index()))?;
+            let second = peer.gather_all::<usize, Error>(Ok(first.iter().sum()))?;
             peer.agree(Ok(second.iter().sum::<usize>()))
         });
         assert_eq!(sums, Ok(vec![24; 4]));

@@ -125,8 +125,8 @@ fn build_dataflow(peer: &mut Peer<'_>, state: &Shared) -> (AskInput, ProbeHandle
             asks = merge_round(lists, hop, &fanouts, state);
         }
         let lists = answer_round(asks, fanouts.len(), state);
-        let asks = merge_last_round(lists, state);
-        let rows = fetch_rows(asks, state);
+        let row_asks = merge_last_round(lists, state);
+        let rows = fetch_rows(row_asks, state);
         write_parts(rows, state).probe_with(&probe);
     });
     (input, probe)
@@ -145,10 +145,10 @@ fn answer_round<'scope>(
         "Answer",
         move |_, _| {
             move |input, output| {
-                input.for_each_time(|time, asks| {
+                input.for_each_time(|time, batches| {
                     let state = &mut *state.borrow_mut();
                     let mut session = output.session(&time);
-                    for ask in asks.flat_map(|batch| batch.drain(..)) {
+                    for ask in batches.flat_map(|batch| batch.drain(..)) {
                         let stats = &mut state.stats[hop - 1];
                         session.give(answer_lists(ask, &state.context.store, stats));
                     }
@@ -215,10 +215,10 @@ fn fetch_rows<'scope>(
         "FetchRows",
         move |_, _| {
             move |input, output| {
-                input.for_each_time(|time, asks| {
+                input.for_each_time(|time, batches| {
                     let state = &mut *state.borrow_mut();
                     let mut session = output.session(&time);
-                    for ask in asks.flat_map(|batch| batch.drain(..)) {
+                    for ask in batches.flat_map(|batch| batch.drain(..)) {
                         let stats = state
                             .stats
                             .last_mut()
@@ -283,7 +283,7 @@ where
     records.unary_frontier(pact, name, move |_, _| {
         let mut open = BTreeMap::<u64, Capability<u64>>::new();
         move |(input, frontier), output| {
-            input.for_each_time(|time, records| {
+            input.for_each_time(|time, batches| {
                 let wave = *time.time();
                 open.entry(wave)
                     .or_insert_with(|| time.retain(output.output_index()));
@@ -292,7 +292,7 @@ where
                     .groups
                     .get_mut(&wave)
                     .expect("a wave in flight has its group");
-                records
+                batches
                     .flat_map(|batch| batch.drain(..))
                     .for_each(|record| take(group, record));
             });

@@ -128,8 +128,8 @@ fn build_partition(
         &graph,
         &placement,
     )?;
-    let written = write_nodes(peer.index(), plan, &nodes, &degrees, &graph);
-    files.push(peer.agree(written)?);
+    let node_file = write_nodes(peer.index(), plan, &nodes, &degrees, &graph);
+    files.push(peer.agree(node_file)?);
     let own_hubs = hubs
         .nodes()
         .iter()
@@ -141,8 +141,8 @@ fn build_partition(
             Hub { id, in_degree }
         })
         .collect();
-    let mut hubs = peer.gather_all::<_, FlattenError>(Ok(own_hubs))?.concat();
-    hubs.sort_by(|a, b| b.in_degree.cmp(&a.in_degree).then_with(|| a.id.cmp(&b.id)));
+    let mut all_hubs = peer.gather_all::<_, FlattenError>(Ok(own_hubs))?.concat();
+    all_hubs.sort_by(|a, b| b.in_degree.cmp(&a.in_degree).then_with(|| a.id.cmp(&b.id)));
     announce(peer, progress, "store written", 3);
     let meta = StoreMeta {
         version: VERSION,
@@ -157,7 +157,7 @@ fn build_partition(
         num_nodes: numbering.num_nodes,
         graph,
         edges: counts,
-        hubs,
+        hubs: all_hubs,
         files: Vec::new(),
     };
     Ok(Built { files, meta })
@@ -249,10 +249,10 @@ impl Default for Lists {
 
 impl Lists {
     fn push(&mut self, ranked: &[crate::sample::RankedEdge], features: &[f32], dim: usize) {
-        for ranked in ranked {
-            self.src.push(ranked.edge.src);
-            self.weight.push(ranked.edge.weight);
-            let start = ranked.edge.slot as usize * dim;
+        for in_edge in ranked {
+            self.src.push(in_edge.edge.src);
+            self.weight.push(in_edge.edge.weight);
+            let start = in_edge.edge.slot as usize * dim;
             self.feature
                 .extend_from_slice(&features[start..start + dim]);
         }

@@ -377,7 +377,7 @@ impl EdgeLists {
 }
 
 fn bounds(offset: &OffsetBuffer<i64>, i: usize) -> std::ops::Range<usize> {
-    let at = |i: usize| usize::try_from(offset[i]).expect("offsets are not negative");
+    let at = |place: usize| usize::try_from(offset[place]).expect("offsets are not negative");
     at(i)..at(i + 1)
 }
 

@@ -241,9 +241,9 @@ impl Partition {
         meta: &StoreMeta,
     ) -> Result<Self, FlattenError> {
         let path = nodes_path(dir, worker);
-        let damaged = |path: &Path| FlattenError::Store {
+        let damaged = |file: &Path| FlattenError::Store {
             verb: "read",
-            path: path.to_owned(),
+            path: file.to_owned(),
             source: StoreCause::Damaged("a column is missing".into()),
         };
         let mut ids = Ids::new(meta.graph.id_type);
@@ -256,12 +256,12 @@ impl Partition {
         }
         let mut in_edges = Vec::new();
         for sample in 0..meta.samples as usize {
-            let path = in_edges_path(dir, worker, sample);
-            let lists = file::map_batches(&path)?
+            let list_path = in_edges_path(dir, worker, sample);
+            let lists = file::map_batches(&list_path)?
                 .iter()
                 .map(EdgeLists::of)
                 .collect();
-            in_edges.push(Option::<Vec<_>>::ok_or_else(lists, || damaged(&path))?);
+            in_edges.push(Option::<Vec<_>>::ok_or_else(lists, || damaged(&list_path))?);
         }
         let edge_dim = meta.graph.edge_feature_dim.unwrap_or(0);
         Ok(Self {

@@ -40,10 +40,10 @@ pub(super) fn place_nodes(
     let units = work.of(plan.units()).zip(numbers);
     let outgoing =
         units.flat_map(
-            |(unit, numbers)| match plan.read_rows(unit, meta.label.as_ref()) {
+            |(unit, nodes)| match plan.read_rows(unit, meta.label.as_ref()) {
                 Ok(rows) => {
                     let whole = NodeBatch {
-                        nodes: numbers.clone(),
+                        nodes: nodes.clone(),
                         ids: rows.ids,
                         features: rows.features,
                         labels: rows.labels,
@@ -80,12 +80,12 @@ fn split_by_owner(whole: &NodeBatch, placement: &Placement) -> Vec<(usize, NodeB
     for (row, &node) in (0u32..).zip(&whole.nodes) {
         rows[placement.owner(node)].push(row);
     }
-    let gather = |rows: &Vec<u32>| NodeBatch {
-        nodes: rows.iter().map(|&r| whole.nodes[r as usize]).collect(),
-        ids: whole.ids.gather(rows),
-        features: whole.features.gather(rows),
-        labels: whole.labels.gather(rows),
-        split: rows.iter().map(|&r| whole.split[r as usize]).collect(),
+    let gather = |mine: &Vec<u32>| NodeBatch {
+        nodes: mine.iter().map(|&r| whole.nodes[r as usize]).collect(),
+        ids: whole.ids.gather(mine),
+        features: whole.features.gather(mine),
+        labels: whole.labels.gather(mine),
+        split: mine.iter().map(|&r| whole.split[r as usize]).collect(),
     };
     rows.iter().map(gather).enumerate().collect()
 }

@@ -213,10 +213,10 @@ fn split_by_range(mine: &MyRows, order: &[u32], splitters: &Ids) -> Vec<(Vec<u32
         }
         positions[range].push(i);
     }
-    let batch = |positions: Vec<u32>| {
-        let rows = positions.iter().map(|&i| mine.rows[i as usize]).collect();
-        let ids = mine.ids.gather(&positions);
-        (positions, KeyBatch { ids, rows })
+    let batch = |places: Vec<u32>| {
+        let rows = places.iter().map(|&i| mine.rows[i as usize]).collect();
+        let ids = mine.ids.gather(&places);
+        (places, KeyBatch { ids, rows })
     };
     positions.into_iter().map(batch).collect()
 }
