@@ -1,7 +1,15 @@
 //! A stack of convs with an optional linear head, and its loss and gradient.
 
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+
+use burn::tensor::{Device, Element, Tensor, TensorData};
+
+use crate::kernel::Float;
+use crate::layer::{Features, Pass, Place};
+use crate::loss::loss_and_slope;
 use crate::parameter::{self, BufferInfo};
-use crate::{Architecture, Block, Dense, GnnError, Input, Labels, ParameterInfo};
+use crate::{Architecture, Block, Dense, GnnError, Input, Labels, LayerKind, ParameterInfo};
 
 /// Whether a forward pass trains.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -120,8 +128,12 @@ impl Model {
     ///
     /// [`GnnError::Input`] or [`GnnError::Block`] if the shapes do not fit the model.
     pub fn forward(&self, blocks: &[Block], input: &Input, mode: Mode) -> Result<Dense, GnnError> {
-        let _ = (blocks, input, mode, &self.buffer_infos);
-        todo!()
+        let targets = self.check(blocks, input)?;
+        if targets == 0 {
+            return Ok(Dense::zeros(0, self.arch.out_dim));
+        }
+        let pass = self.pass(&self.flat, &Device::flex(), mode, |_| true);
+        Ok(plain(run(&pass, blocks, input)))
     }
 
     /// Runs conv `layer` (1-based) with its residual, norm and activation, in eval mode.
@@ -134,14 +146,31 @@ impl Model {
     /// # Errors
     ///
     /// [`GnnError::Input`] or [`GnnError::Block`] if the shapes do not fit the layer.
+    ///
+    /// # Panics
+    ///
+    /// If there is no such layer.
     pub fn forward_layer(
         &self,
         layer: usize,
         block: &Block,
         input: &Input,
     ) -> Result<Dense, GnnError> {
-        let _ = (layer, block, input);
-        todo!()
+        assert!(
+            (1..=self.arch.num_layers).contains(&layer),
+            "layers count from 1"
+        );
+        self.check_block(block)?;
+        check_input(input, block.num_src(), self.arch.input_dim(layer))?;
+        if block.num_dst() == 0 {
+            return Ok(Dense::zeros(0, self.arch.output_dim(layer)));
+        }
+        let pass = self.pass(&self.flat, &Device::flex(), Mode::Eval, |info| {
+            info.layer == layer
+        });
+        Ok(plain(
+            pass.layer(Place { layer, block }, pass.features(input)),
+        ))
     }
 
     /// Turns embeddings of the last conv into logits; without a head they are the logits.
@@ -150,8 +179,19 @@ impl Model {
     ///
     /// [`GnnError::Input`] if the width is not that of the last conv.
     pub fn forward_head(&self, embedding: &Dense) -> Result<Dense, GnnError> {
-        let _ = embedding;
-        todo!()
+        let input = Input::Dense(embedding.clone());
+        check_input(
+            &input,
+            embedding.rows,
+            self.arch.output_dim(self.arch.num_layers),
+        )?;
+        if embedding.rows == 0 {
+            return Ok(Dense::zeros(0, self.arch.out_dim));
+        }
+        let pass = self.pass(&self.flat, &Device::flex(), Mode::Eval, |info| {
+            info.layer == 0
+        });
+        Ok(plain(pass.head(&[], pass.dense(pass.features(&input)))))
     }
 
     /// Returns the loss of a batch and its gradient.
@@ -171,7 +211,222 @@ impl Model {
         normalizer: f32,
         mode: Mode,
     ) -> Result<LossAndGradient, GnnError> {
-        let _ = (blocks, input, labels, normalizer, mode);
-        todo!()
+        let targets = self.check(blocks, input)?;
+        labels.check(&self.arch, targets)?;
+        if targets == 0 {
+            let (gradient, logits) = (
+                vec![0.0; self.flat.len()],
+                Dense::zeros(0, self.arch.out_dim),
+            );
+            let buffers = self.buffers.clone();
+            return Ok(LossAndGradient {
+                loss_sum: 0.0,
+                gradient,
+                logits,
+                buffers,
+            });
+        }
+        let pass = self.pass(&self.flat, &Device::flex().autodiff(), mode, |_| true);
+        let logits = run(&pass, blocks, input);
+        let (loss_sum, gradient) =
+            self.backward(&pass, logits.clone(), labels, f64::from(normalizer));
+        let buffers = pass.buffers.into_inner();
+        Ok(LossAndGradient {
+            loss_sum,
+            gradient,
+            logits: plain(logits),
+            buffers,
+        })
     }
+
+    /// Returns the loss sum and its gradient over `normalizer` at the parameters `flat`, all in f64.
+    ///
+    /// Ten times slower than [`Model::loss_and_gradient`]; for checking gradients.
+    ///
+    /// # Errors
+    ///
+    /// As [`Model::loss_and_gradient`].
+    ///
+    /// # Panics
+    ///
+    /// If `flat` is not as long as the flat parameters.
+    pub fn loss_and_gradient_f64(
+        &self,
+        flat: &[f64],
+        blocks: &[Block],
+        input: &Input,
+        labels: &Labels,
+        normalizer: f64,
+        mode: Mode,
+    ) -> Result<(f64, Vec<f64>), GnnError> {
+        let targets = self.check(blocks, input)?;
+        labels.check(&self.arch, targets)?;
+        let pass = self.pass(flat, &Device::flex().autodiff(), mode, |_| true);
+        Ok(self.backward(&pass, run(&pass, blocks, input), labels, normalizer))
+    }
+
+    /// Makes tensors of the parameters that `wanted` picks, in the number type of `flat`.
+    fn pass<'a, F: Float + Element>(
+        &'a self,
+        flat: &[F],
+        device: &Device,
+        mode: Mode,
+        wanted: impl Fn(&ParameterInfo) -> bool,
+    ) -> Pass<'a> {
+        let (mut parameters, mut start, dtype) = (BTreeMap::new(), 0, F::dtype());
+        for info in &self.infos {
+            let values = &flat[start..start + info.len()];
+            start += info.len();
+            if wanted(info) {
+                let cols = *info.shape.last().expect("no parameter is a scalar");
+                let data = TensorData::new(values.to_vec(), [info.len() / cols, cols]);
+                let tensor = Tensor::<2>::from_data(data, (device, dtype));
+                let tensor = if device.is_autodiff() {
+                    tensor.require_grad()
+                } else {
+                    tensor
+                };
+                parameters.insert(info.name.as_str(), tensor);
+            }
+        }
+        Pass {
+            arch: &self.arch,
+            parameters,
+            device: device.clone(),
+            dtype,
+            train: match mode {
+                Mode::Train { seed } => Some(seed),
+                Mode::Eval => None,
+            },
+            buffer_infos: &self.buffer_infos,
+            buffers: RefCell::new(self.buffers.clone()),
+        }
+    }
+
+    /// Returns the loss sum and the gradient of loss sum over normalizer.
+    ///
+    /// The loss and its slope are computed in f64 outside the graph; the backward pass then starts
+    /// from `sum(logits * slope)`, whose gradient is that of the loss.
+    fn backward<F: Float + Element>(
+        &self,
+        pass: &Pass<'_>,
+        logits: Tensor<2>,
+        labels: &Labels,
+        normalizer: f64,
+    ) -> (f64, Vec<F>) {
+        let [rows, width] = logits.dims();
+        let values = logits.clone().into_data().convert::<f64>();
+        let values = values.as_slice::<f64>().expect("converted to f64");
+        let (loss_sum, mut slope) = loss_and_slope(self.arch.task, values, width, labels);
+        if slope.is_empty() {
+            return (0.0, vec![F::ZERO; self.flat.len()]);
+        }
+        slope.iter_mut().for_each(|slope| *slope /= normalizer);
+        slope.resize(rows * width, 0.0);
+        let slope = TensorData::new(slope, [rows, width]).convert::<F>();
+        let slope = Tensor::<2>::from_data(slope, (&pass.device, pass.dtype));
+        let grads = (logits * slope).sum().backward();
+        let mut gradient = Vec::with_capacity(self.flat.len());
+        for info in &self.infos {
+            // A parameter that this batch does not touch (edge weights without edges) has none.
+            match pass.parameters[info.name.as_str()].grad(&grads) {
+                None => gradient.resize(gradient.len() + info.len(), F::ZERO),
+                Some(grad) => gradient.extend_from_slice(
+                    grad.into_data()
+                        .as_slice::<F>()
+                        .expect("gradients have the parameters' type"),
+                ),
+            }
+        }
+        (loss_sum, gradient)
+    }
+
+    /// Checks blocks and input against the model and returns the number of targets.
+    fn check(&self, blocks: &[Block], input: &Input) -> Result<usize, GnnError> {
+        let num_layers = self.arch.num_layers;
+        let ([first, ..], [.., last]) = (blocks, blocks) else {
+            let problem = format!("no blocks for {num_layers} layers");
+            return Err(GnnError::Input { problem });
+        };
+        if blocks.len() != num_layers {
+            let problem = format!("{} blocks for {num_layers} layers", blocks.len());
+            return Err(GnnError::Input { problem });
+        }
+        for block in blocks {
+            self.check_block(block)?;
+        }
+        for pair in blocks.windows(2) {
+            let (dst, src) = (pair[0].num_dst(), pair[1].num_src());
+            if dst != src {
+                let problem = format!("{src} src nodes after a block with {dst} dst nodes");
+                return Err(GnnError::Block {
+                    field: "num_src",
+                    problem,
+                });
+            }
+        }
+        check_input(input, first.num_src(), self.arch.in_dim)?;
+        Ok(last.num_dst())
+    }
+
+    fn check_block(&self, block: &Block) -> Result<(), GnnError> {
+        let arch = &self.arch;
+        let weighted = block.edge_weight().is_some();
+        if arch.edge_weight && !weighted {
+            let problem = "is missing, but the model uses edge weights".to_owned();
+            return Err(GnnError::Block {
+                field: "edge_weight",
+                problem,
+            });
+        }
+        let loops = block.self_weight().is_some();
+        if arch.layer == LayerKind::Gcn && !arch.edge_weight && weighted && loops {
+            let problem = "holds weights where an unweighted model counts self-loops; build the \
+                           block without edge weights";
+            return Err(GnnError::Block {
+                field: "self_weight",
+                problem: problem.to_owned(),
+            });
+        }
+        let Some(wanted) = arch.edge_dim else {
+            return Ok(());
+        };
+        let got = block.edge_feature().map(|feature| feature.cols);
+        if got == Some(wanted) {
+            return Ok(());
+        }
+        let problem = format!("is {} wide, but the model needs {wanted}", got.unwrap_or(0));
+        Err(GnnError::Block {
+            field: "edge_feature",
+            problem,
+        })
+    }
+}
+
+fn run(pass: &Pass<'_>, blocks: &[Block], input: &Input) -> Tensor<2> {
+    let mut features = pass.features(input);
+    for (layer, block) in (1..).zip(blocks) {
+        features = Features::Dense(pass.layer(Place { layer, block }, features));
+    }
+    let keys = blocks.last().map_or(&[][..], Block::node_key);
+    pass.head(keys, pass.dense(features))
+}
+
+fn check_input(input: &Input, rows: usize, cols: usize) -> Result<(), GnnError> {
+    input.check()?;
+    if (input.rows(), input.cols()) == (rows, cols) {
+        return Ok(());
+    }
+    let (got_rows, got_cols) = (input.rows(), input.cols());
+    let problem = format!("is {got_rows} x {got_cols}, but {rows} x {cols} is needed");
+    Err(GnnError::Input { problem })
+}
+
+fn plain(tensor: Tensor<2>) -> Dense {
+    let [rows, cols] = tensor.dims();
+    let data = tensor.into_data();
+    let values = data
+        .try_to_vec::<f32>()
+        .expect("models run in f32 outside tests");
+    Dense { rows, cols, values }
 }

@@ -1,5 +1,6 @@
 //! Names, shapes and initial values of a model's parameters and buffers, as `PyG` has them.
 
+use crate::kernel::mix;
 use crate::{Architecture, LayerKind, Norm};
 
 /// One named slice of the flat parameter vector.
@@ -260,12 +261,4 @@ pub(crate) fn draw((info, start): &Parameter, seed: u64) -> Vec<f32> {
         ((2.0 * unit - 1.0) * bound) as f32
     });
     values.collect()
-}
-
-/// Splitmix64's finaliser after its increment.
-pub(crate) fn mix(state: u64) -> u64 {
-    let mut z = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
-    z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-    z ^ (z >> 31)
 }

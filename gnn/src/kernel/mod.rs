@@ -1,5 +1,72 @@
 //! Fused aggregation kernels on compressed rows, forward and backward, free of any tensor library.
+//!
+//! Every kernel splits rows over threads so that no two threads write one row, and adds up a row
+//! in a fixed order: results are the same bits for any thread count and [`Partitioning`].
+//! Nothing of size `[edges, dim]` is ever made; attention keeps `[edges, heads]`.
 
+mod activate;
 mod csr;
+mod dropout;
+mod float;
+mod mask;
+mod norm;
+mod segment_max;
+mod split;
+mod spmm;
 
+pub use activate::Activate;
 pub use csr::{Csr, Partitioning, Transposed};
+pub use dropout::Dropout;
+pub use float::Float;
+pub(crate) use mask::mix;
+pub use mask::{Mask, RowMask};
+pub(crate) use norm::count_of;
+pub use norm::{BatchNorm, LayerNorm, column_statistics};
+pub use segment_max::SegmentMax;
+pub use spmm::Spmm;
+
+/// A differentiable function of a few row-major matrices.
+pub trait Kernel {
+    /// Computes the output and what the backward pass needs to remember.
+    fn forward<F: Float>(&self, inputs: &[&[F]]) -> Forward<F>;
+
+    /// Returns the gradient of each input, given that of the output.
+    ///
+    /// An input whose `needed` is false may come back empty.
+    fn backward<F: Float>(
+        &self,
+        inputs: &[&[F]],
+        saved: &Saved<F>,
+        grad: &[F],
+        needed: &[bool],
+    ) -> Vec<Vec<F>>;
+}
+
+/// What a forward pass gives.
+#[derive(Debug)]
+pub struct Forward<F> {
+    /// The output, row-major.
+    pub out: Vec<F>,
+    /// Number of columns of the output.
+    pub cols: usize,
+    /// What the backward pass needs.
+    pub saved: Saved<F>,
+}
+
+/// What a forward pass keeps for the backward pass besides its inputs.
+#[derive(Debug)]
+pub struct Saved<F> {
+    /// Values, such as attention coefficients.
+    pub values: Vec<F>,
+    /// Positions, such as the edge that gave a maximum.
+    pub positions: Vec<u32>,
+}
+
+impl<F> Default for Saved<F> {
+    fn default() -> Saved<F> {
+        Saved {
+            values: Vec::new(),
+            positions: Vec::new(),
+        }
+    }
+}

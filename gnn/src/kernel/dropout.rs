@@ -1,0 +1,56 @@
+//! Dropout whose mask is drawn where it is used, forward and backward, and never stored.
+
+use std::sync::Arc;
+
+use super::split::{even_pieces, run, split_mut};
+use super::{Float, Forward, Kernel, Mask, Saved};
+
+/// `out[v] = x[v] * mask(key[v], feature)`.
+#[derive(Clone, Debug)]
+pub struct Dropout {
+    /// Draws what is kept.
+    pub mask: Mask,
+    /// `[rows or more]`: key of each row's node.
+    pub key: Arc<Vec<u64>>,
+    /// Number of columns.
+    pub cols: usize,
+}
+
+impl Dropout {
+    fn apply<F: Float>(&self, x: &[F]) -> Vec<F> {
+        let cols = self.cols;
+        let mut out = vec![F::ZERO; x.len()];
+        let ranges = even_pieces(x.len() / cols, cols);
+        let parts = split_mut(&mut out, &ranges, |row| row * cols);
+        run(ranges.into_iter().zip(parts).collect(), |(range, part)| {
+            for (v, out) in range.zip(part.chunks_exact_mut(cols)) {
+                let mask = self.mask.row(self.key[v]);
+                let features = (0_u32..).zip(&x[v * cols..(v + 1) * cols]);
+                for (out, (at, &x)) in out.iter_mut().zip(features) {
+                    *out = x * mask.factor(at);
+                }
+            }
+        });
+        out
+    }
+}
+
+impl Kernel for Dropout {
+    fn forward<F: Float>(&self, inputs: &[&[F]]) -> Forward<F> {
+        Forward {
+            out: self.apply(inputs[0]),
+            cols: self.cols,
+            saved: Saved::default(),
+        }
+    }
+
+    fn backward<F: Float>(
+        &self,
+        _inputs: &[&[F]],
+        _saved: &Saved<F>,
+        grad: &[F],
+        _needed: &[bool],
+    ) -> Vec<Vec<F>> {
+        vec![self.apply(grad)]
+    }
+}

@@ -1,0 +1,138 @@
+//! Splits rows into pieces that threads work on side by side.
+
+use std::ops::Range;
+
+use rayon::prelude::*;
+
+use super::Partitioning;
+
+/// Work below this many multiply-adds is not worth handing to another thread.
+const WORK_MIN: usize = 1 << 15;
+
+/// Pieces a thread gets, so that one that finishes early takes another's.
+const PIECES_PER_THREAD: usize = 4;
+
+/// Edges and rows in a piece of [`fixed_pieces`].
+const FIXED_PIECE: usize = 1 << 12;
+
+/// Most pieces of [`fixed_pieces`], each of which costs one partial sum.
+const FIXED_PIECES_MAX: usize = 64;
+
+/// Splits rows for independent work of `width` multiply-adds an edge.
+///
+/// The pieces depend on the thread count, so results must not depend on the pieces.
+pub(super) fn pieces(
+    offset: &[u32],
+    partitioning: Partitioning,
+    width: usize,
+) -> Vec<Range<usize>> {
+    let num_rows = offset.len() - 1;
+    let work = (offset[num_rows] as usize + num_rows) * width;
+    let threads = rayon::current_num_threads();
+    if threads == 1 || work < WORK_MIN {
+        return one(num_rows);
+    }
+    let count = (threads * PIECES_PER_THREAD).min(num_rows.max(1));
+    match partitioning {
+        Partitioning::EdgeBalanced => balanced(offset, count),
+        Partitioning::Off => even(num_rows, count),
+    }
+}
+
+/// Splits rows for sums over all edges: the pieces depend on the edges alone, so that partial
+/// sums, added in order, do not depend on the thread count.
+pub(super) fn fixed_pieces(offset: &[u32]) -> Vec<Range<usize>> {
+    let num_rows = offset.len() - 1;
+    let size = offset[num_rows] as usize + num_rows;
+    balanced(offset, (size / FIXED_PIECE).clamp(1, FIXED_PIECES_MAX))
+}
+
+/// Splits `num_rows` rows of `width` values each.
+pub(super) fn even_pieces(num_rows: usize, width: usize) -> Vec<Range<usize>> {
+    let threads = rayon::current_num_threads();
+    if threads == 1 || num_rows * width < WORK_MIN {
+        return one(num_rows);
+    }
+    even(num_rows, (threads * PIECES_PER_THREAD).min(num_rows.max(1)))
+}
+
+fn one(num_rows: usize) -> Vec<Range<usize>> {
+    std::iter::once(0..num_rows).collect()
+}
+
+fn even(num_rows: usize, count: usize) -> Vec<Range<usize>> {
+    (0..count)
+        .map(|at| at * num_rows / count..(at + 1) * num_rows / count)
+        .collect()
+}
+
+/// Cuts where edges plus rows so far reach each multiple of an equal share.
+fn balanced(offset: &[u32], count: usize) -> Vec<Range<usize>> {
+    let num_rows = offset.len() - 1;
+    let total = offset[num_rows] as usize + num_rows;
+    let cut = |at: usize| {
+        let share = at * total / count;
+        let (mut low, mut high) = (0, num_rows);
+        while low < high {
+            let middle = (low + high) / 2;
+            if offset[middle] as usize + middle < share {
+                low = middle + 1;
+            } else {
+                high = middle;
+            }
+        }
+        if at == count { num_rows } else { low }
+    };
+    (0..count).map(|at| cut(at)..cut(at + 1)).collect()
+}
+
+/// Cuts `values` where the rows of each piece end; `start` tells where a row's values start.
+pub(super) fn split_mut<'a, T>(
+    mut values: &'a mut [T],
+    pieces: &[Range<usize>],
+    start: impl Fn(usize) -> usize,
+) -> Vec<&'a mut [T]> {
+    let mut parts = Vec::with_capacity(pieces.len());
+    for piece in pieces {
+        let (part, rest) = values.split_at_mut(start(piece.end) - start(piece.start));
+        parts.push(part);
+        values = rest;
+    }
+    parts
+}
+
+/// Runs `work` on every task, on several threads if there are several tasks.
+pub(super) fn run<T: Send>(tasks: Vec<T>, work: impl Fn(T) + Send + Sync) {
+    if tasks.len() == 1 {
+        tasks.into_iter().for_each(work);
+    } else {
+        tasks.into_par_iter().with_max_len(1).for_each(work);
+    }
+}
+
+/// Runs `work` on every task and returns the results in the order of the tasks.
+pub(super) fn map<T: Send, R: Send>(tasks: Vec<T>, work: impl Fn(T) -> R + Send + Sync) -> Vec<R> {
+    if tasks.len() == 1 {
+        tasks.into_iter().map(work).collect()
+    } else {
+        tasks.into_par_iter().with_max_len(1).map(work).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(offset: &[u32], count: usize, expected: &[Range<usize>]) {
+        assert_eq!(balanced(offset, count), expected);
+    }
+
+    #[test]
+    fn pieces_have_equal_edges_and_cover_every_row_once() {
+        check(&[0, 2, 4, 6, 8], 2, &[0..2, 2..4]);
+        check(&[0, 97, 98, 99, 100], 2, &[0..1, 1..4]);
+        check(&[0, 0, 0, 0], 3, &[0..1, 1..2, 2..3]);
+        check(&[0], 1, std::slice::from_ref(&(0..0)));
+        check(&[0, 1], 3, &[0..0, 0..1, 1..1]);
+    }
+}

@@ -1,0 +1,32 @@
+//! Graph convolution: `out[v] = sum of w / sqrt(deg[u] deg[v]) * W x[u], self-loop included, + b`.
+//!
+//! Degrees are those of the whole graph. The self-loop is added as `PyG`'s
+//! `add_remaining_self_loops` does: a node that has self-loops keeps them.
+
+use std::sync::Arc;
+
+use burn::tensor::Tensor;
+
+use super::coefficient::Coefficients;
+use super::{Features, Pass, Place};
+use crate::kernel::Spmm;
+use crate::ops::Fused;
+
+impl Pass<'_> {
+    pub(super) fn gcn(&self, Place { layer, block }: Place<'_>, input: Features) -> Tensor<2> {
+        let (edge, own) = Coefficients::new(block, self.arch.edge_weight).gcn();
+        let sum = Fused::Spmm(Spmm {
+            csr: Arc::clone(block.csr()),
+            edge,
+            own: Some(own),
+        });
+        let name = format!("convs.{}.lin.weight", layer - 1);
+        let out = if self.product_first(layer, &input) {
+            sum.apply(self.product(&input, &name))
+        } else {
+            let summed = sum.apply(self.dense(input)); // [num_dst, in]
+            self.product(&Features::Dense(summed), &name)
+        };
+        out + self.own(layer, "bias")
+    }
+}

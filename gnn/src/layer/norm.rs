@@ -1,0 +1,77 @@
+//! Batch and layer norm around the kernels: parameters and running statistics.
+
+use burn::tensor::Tensor;
+
+use super::Pass;
+use crate::Norm;
+use crate::kernel::{BatchNorm, LayerNorm, column_statistics, count_of};
+use crate::ops::Fused;
+
+/// Weight of a batch's statistics in the running ones, as in `PyTorch`.
+const MOMENTUM: f64 = 0.1;
+
+impl Pass<'_> {
+    /// Normalises rows; batch statistics come from the first `active` rows.
+    pub(super) fn norm(&self, name: &str, active: usize, x: Tensor<2>) -> Tensor<2> {
+        match self.arch.norm {
+            Norm::None => x,
+            Norm::Layer => {
+                let (weight, bias) = self.scale_and_shift(name);
+                let norm = LayerNorm { cols: x.dims()[1] };
+                Fused::LayerNorm(norm).apply_3([x, weight, bias])
+            }
+            Norm::Batch => {
+                let name = format!("{name}.module");
+                let (weight, bias) = self.scale_and_shift(&name);
+                let norm = self.batch_norm(&name, active, &x);
+                Fused::BatchNorm(norm).apply_3([x, weight, bias])
+            }
+        }
+    }
+
+    fn scale_and_shift(&self, name: &str) -> (Tensor<2>, Tensor<2>) {
+        (
+            self.parameter(&format!("{name}.weight")),
+            self.parameter(&format!("{name}.bias")),
+        )
+    }
+
+    fn batch_norm(&self, name: &str, active: usize, x: &Tensor<2>) -> BatchNorm {
+        let (at, cols) = (self.buffer(&format!("{name}.running_mean")), x.dims()[1]);
+        let mut buffers = self.buffers.borrow_mut();
+        let (running_mean, running_var) = buffers[at..at + 2 * cols].split_at_mut(cols);
+        if self.train.is_none() || active == 0 {
+            let wide = |values: &[f32]| values.iter().map(|&value| f64::from(value)).collect();
+            return BatchNorm {
+                mean: wide(running_mean),
+                var: wide(running_var),
+                active: 0,
+            };
+        }
+        let rows = x.clone().into_data().convert::<f64>();
+        let rows = rows.as_slice::<f64>().expect("converted to f64");
+        let (mean, var) = column_statistics(rows, cols, active);
+        // Running variances are unbiased, as in PyTorch; a single row has none to give.
+        let unbiased = count_of(active) / count_of((active - 1).max(1));
+        for at in 0..cols {
+            running_mean[at] = blend(running_mean[at], mean[at]);
+            running_var[at] = blend(running_var[at], var[at] * unbiased);
+        }
+        BatchNorm { mean, var, active }
+    }
+
+    /// Returns where a buffer starts in the flat buffer vector; the variance follows the mean.
+    fn buffer(&self, name: &str) -> usize {
+        let place = self.buffer_infos.iter().position(|info| info.name == name);
+        let place = place.expect("every batch norm has listed its buffers");
+        self.buffer_infos[..place].iter().map(|info| info.len).sum()
+    }
+}
+
+#[expect(
+    clippy::cast_possible_truncation,
+    reason = "running statistics are f32"
+)]
+fn blend(running: f32, batch: f64) -> f32 {
+    (f64::from(running) * (1.0 - MOMENTUM) + batch * MOMENTUM) as f32
+}
