@@ -1,5 +1,7 @@
 //! Columns of node features, labels and splits in memory, and what tells them apart on disk.
 
+use std::ops::Range;
+
 use serde::{Deserialize, Serialize};
 
 use crate::config::SplitValues;
@@ -459,6 +461,24 @@ impl Labels {
                 numbers.extend(nodes.iter().map(|&i| from[i as usize]));
             }
             _ => panic!("labels of one column are of one kind"),
+        }
+    }
+
+    /// Returns the labels of a range of nodes.
+    pub fn slice(&self, range: Range<usize>) -> Labels {
+        match self {
+            Self::None => Self::None,
+            Self::Class(classes) => Self::Class(classes[range].to_vec()),
+            Self::Multi {
+                width,
+                values,
+                present,
+            } => Self::Multi {
+                width: *width,
+                values: values[range.start * width..range.end * width].to_vec(),
+                present: present[range].to_vec(),
+            },
+            Self::Number(numbers) => Self::Number(numbers[range].to_vec()),
         }
     }
 

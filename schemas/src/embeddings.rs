@@ -1,15 +1,31 @@
 //! Embeddings on disk: `id`, `embedding`, and `prediction` where a head was applied.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
+use arrow::array::{Array, AsArray, FixedSizeListArray};
+use arrow::datatypes::{DataType, Field, Float32Type, Schema};
+
+use crate::as_given;
 use crate::columns::{LabelMeta, Labels};
-use crate::dataset::{Manifest, Output, PartEntry};
-use crate::error::Result;
+use crate::dataset::{Manifest, Output, PartEntry, part_name, read_manifest, verify_sizes};
+use crate::error::{Result, SchemaError};
 use crate::ids::{IdType, Ids};
+use crate::parquet_file::{Batch, Strings, TABLE_SCHEMA, TableReader, TableWriter, number_array};
+
+/// Metadata key of the table's schema version.
+const SCHEMA_KEY: &str = "graphinfer.schema";
 
 /// Writes one part of embeddings.
 #[derive(Debug)]
-pub struct EmbeddingsWriter {}
+pub struct EmbeddingsWriter {
+    writer: TableWriter,
+    name: String,
+    item: Arc<Field>,
+    width: i32,
+    prediction: Option<LabelMeta>,
+    rows: u64,
+}
 
 impl EmbeddingsWriter {
     /// Starts part `index` of `dim`-wide embeddings.
@@ -21,13 +37,40 @@ impl EmbeddingsWriter {
     ///
     /// If the file cannot be created.
     pub fn create(
-        _output: &Output,
-        _index: usize,
-        _id_type: IdType,
-        _dim: usize,
-        _prediction: Option<&LabelMeta>,
+        output: &Output,
+        index: usize,
+        id_type: IdType,
+        dim: usize,
+        prediction: Option<&LabelMeta>,
     ) -> Result<Self> {
-        todo!()
+        let Ok(width) = i32::try_from(dim) else {
+            let problem = format!("they are {dim} wide, allowed are 2147483647");
+            return Err(SchemaError::Invalid {
+                what: "embeddings",
+                problem,
+            });
+        };
+        let item = Arc::new(Field::new("item", DataType::Float32, false));
+        let list = DataType::FixedSizeList(Arc::clone(&item), width);
+        let mut fields = vec![
+            Field::new("id", id_type.data_type(), false),
+            Field::new("embedding", list, false),
+        ];
+        if let Some(prediction) = prediction {
+            fields.push(as_given::label_field("prediction", prediction)?);
+        }
+        let (name, metadata) = (part_name(index), [(SCHEMA_KEY, TABLE_SCHEMA.to_owned())]);
+        let file = format!("{name}.parquet");
+        let schema = Schema::new(fields);
+        let writer = TableWriter::create(output, &file, schema, Strings::Distinct, &metadata)?;
+        Ok(Self {
+            writer,
+            name,
+            item,
+            width,
+            prediction: prediction.cloned(),
+            rows: 0,
+        })
     }
 
     /// Appends nodes.
@@ -41,8 +84,34 @@ impl EmbeddingsWriter {
     /// # Errors
     ///
     /// If the lengths disagree or the file cannot be written.
-    pub fn write(&mut self, _ids: &Ids, _embedding: &[f32], _prediction: &Labels) -> Result<()> {
-        todo!()
+    pub fn write(&mut self, ids: &Ids, embedding: &[f32], prediction: &Labels) -> Result<()> {
+        let dim = usize::try_from(self.width).expect("it was made from a usize");
+        let predicted = prediction.num_rows().unwrap_or(ids.len());
+        if embedding.len() != ids.len() * dim || predicted != ids.len() {
+            let problem = format!(
+                "{} ids, {} values of width {dim} and {predicted} predictions do not agree",
+                ids.len(),
+                embedding.len()
+            );
+            return Err(SchemaError::Invalid {
+                what: "embeddings",
+                problem,
+            });
+        }
+        let values = number_array::<Float32Type>(embedding.to_vec());
+        let item = Arc::clone(&self.item);
+        let list =
+            FixedSizeListArray::try_new_with_length(item, self.width, values, None, ids.len());
+        let list = list.map_err(|source| SchemaError::Invalid {
+            what: "embeddings",
+            problem: source.to_string(),
+        })?;
+        let mut columns = vec![ids.to_array(), Arc::new(list)];
+        if let Some(meta) = &self.prediction {
+            columns.push(as_given::label_array(prediction, meta)?);
+        }
+        self.rows += ids.len() as u64;
+        self.writer.write(columns)
     }
 
     /// Finishes the file; the caller commits the part.
@@ -51,7 +120,13 @@ impl EmbeddingsWriter {
     ///
     /// If the file cannot be written.
     pub fn finish(self) -> Result<PartEntry> {
-        todo!()
+        let files = vec![self.writer.finish()?];
+        Ok(PartEntry {
+            name: self.name,
+            files,
+            rows: self.rows,
+            targets: None,
+        })
     }
 }
 
@@ -69,8 +144,11 @@ pub struct EmbeddingRows {
 }
 
 /// A finished output of embeddings.
-#[derive(Debug)]
-pub struct EmbeddingsDataset {}
+#[derive(Clone, Debug)]
+pub struct EmbeddingsDataset {
+    dir: PathBuf,
+    manifest: Manifest,
+}
 
 impl EmbeddingsDataset {
     /// Opens a finished output of inference.
@@ -78,18 +156,33 @@ impl EmbeddingsDataset {
     /// # Errors
     ///
     /// If it is not finished, or a file has another size than its manifest says.
-    pub fn open(_dir: &Path) -> Result<Self> {
-        todo!()
+    pub fn open(dir: &Path) -> Result<Self> {
+        let manifest = read_manifest(dir)?;
+        if manifest.graph.is_none() || manifest.flatten.is_some() {
+            let problem = format!(
+                "it is the output of stage `{}`, not embeddings",
+                manifest.stage
+            );
+            return Err(SchemaError::NotFinished {
+                dir: dir.to_owned(),
+                problem,
+            });
+        }
+        verify_sizes(dir, &manifest.parts)?;
+        Ok(Self {
+            dir: dir.to_owned(),
+            manifest,
+        })
     }
 
     /// Returns the manifest.
     pub fn manifest(&self) -> &Manifest {
-        todo!()
+        &self.manifest
     }
 
     /// Returns the number of parts.
     pub fn num_parts(&self) -> usize {
-        todo!()
+        self.manifest.parts.len()
     }
 
     /// Reads a part.
@@ -97,7 +190,50 @@ impl EmbeddingsDataset {
     /// # Errors
     ///
     /// If its file is broken.
-    pub fn read_part(&self, _index: usize) -> Result<EmbeddingRows> {
-        todo!()
+    ///
+    /// # Panics
+    ///
+    /// If there is no such part.
+    pub fn read_part(&self, index: usize) -> Result<EmbeddingRows> {
+        let graph = self.manifest.graph.as_ref().expect("opening checked it");
+        let mut rows = None;
+        for file in &self.manifest.parts[index].files {
+            let path = self.dir.join(&file.path);
+            let reader = TableReader::open(&path, SCHEMA_KEY)?;
+            let label = graph
+                .label
+                .as_ref()
+                .filter(|_| reader.has_column("prediction"));
+            let rows = rows.get_or_insert_with(|| EmbeddingRows {
+                ids: Ids::new(graph.id_type),
+                dim: 0,
+                embedding: Vec::new(),
+                prediction: Labels::empty(label),
+            });
+            reader.for_each(|batch| append(rows, batch, label))?;
+        }
+        rows.ok_or_else(|| SchemaError::Broken {
+            path: self.dir.clone(),
+            problem: format!("part {index} has no file"),
+        })
     }
+}
+
+fn append(rows: &mut EmbeddingRows, batch: &Batch<'_>, label: Option<&LabelMeta>) -> Result<()> {
+    let ids = Ids::from_array(batch.column("id")?.as_ref())?;
+    if ids.id_type() != rows.ids.id_type() {
+        return Err(batch.broken(format!("column `id` is {}", ids.id_type())));
+    }
+    rows.ids.extend_from(&ids, 0..ids.len());
+    let column = batch.column("embedding")?;
+    let list = column.as_fixed_size_list_opt();
+    let values = list.and_then(|list| list.values().as_primitive_opt::<Float32Type>());
+    let (Some(list), Some(values)) = (list, values) else {
+        return Err(batch.broken(format!("column `embedding` is {}", column.data_type())));
+    };
+    rows.dim = usize::try_from(list.value_length()).unwrap_or_default();
+    rows.embedding.extend_from_slice(values.values());
+    label.map_or(Ok(()), |label| {
+        as_given::read_labels(batch, "prediction", label, &mut rows.prediction)
+    })
 }

@@ -2,7 +2,12 @@
 
 mod dataset;
 mod extract;
+mod layout;
 mod merge;
+mod read;
+#[cfg(test)]
+mod tests;
+mod validate;
 mod write;
 
 pub use dataset::GraphFeatureDataset;
@@ -10,8 +15,10 @@ pub use extract::ExtractScratch;
 pub use merge::ShardBuilder;
 pub use write::write_part;
 
+use std::ops::Range;
+
 use crate::columns::{Features, Labels, Split};
-use crate::error::Result;
+use crate::dataset::SplitCounts;
 use crate::ids::Ids;
 
 /// A union of some targets' neighbourhoods: each node and each edge once.
@@ -81,23 +88,60 @@ pub struct GraphFeature {
 }
 
 impl GraphShard {
-    /// Checks that lengths, offsets, positions and the order of the nodes agree.
-    ///
-    /// # Errors
-    ///
-    /// Names the first disagreement.
-    pub fn validate(&self) -> Result<()> {
-        todo!()
+    /// Returns the number of nodes.
+    pub fn num_nodes(&self) -> usize {
+        self.ids.len()
+    }
+
+    /// Returns the number of edges.
+    pub fn num_edges(&self) -> usize {
+        self.in_src.len()
+    }
+
+    /// Returns the positions of the in-edges of a node.
+    pub fn in_edges(&self, node: u32) -> Range<usize> {
+        self.in_offset[node as usize] as usize..self.in_offset[node as usize + 1] as usize
+    }
+
+    /// Returns the positions of the targets, ascending.
+    pub fn targets(&self) -> impl Iterator<Item = u32> {
+        // Targets are the nodes of hop 0, which stand first.
+        (0..)
+            .zip(&self.is_target)
+            .filter(|(_, is_target)| **is_target)
+            .map(|(node, _)| node)
+    }
+
+    /// Counts the targets by split.
+    pub fn split_counts(&self) -> SplitCounts {
+        let mut counts = SplitCounts::default();
+        self.targets()
+            .for_each(|target| counts.add(self.split[target as usize]));
+        counts
     }
 }
 
 impl GraphFeature {
-    /// Checks that lengths, offsets, positions and the order of the nodes agree.
-    ///
-    /// # Errors
-    ///
-    /// Names the first disagreement.
-    pub fn validate(&self) -> Result<()> {
-        todo!()
+    /// Returns the number of nodes.
+    pub fn num_nodes(&self) -> usize {
+        self.node_id.len()
+    }
+
+    /// Returns the number of edges.
+    pub fn num_edges(&self) -> usize {
+        self.in_src.len()
+    }
+
+    /// Returns the greatest distance from the target that nodes may have.
+    pub fn hops(&self) -> usize {
+        self.hop_offset.len() - 2
+    }
+
+    /// Returns the positions of the in-edges of a node; none at the last hop.
+    pub fn in_edges(&self, node: usize) -> Range<usize> {
+        match self.in_offset.get(node + 1) {
+            Some(&end) => self.in_offset[node] as usize..end as usize,
+            None => 0..0,
+        }
     }
 }

@@ -2,7 +2,7 @@
 
 mod decode;
 mod edges;
-mod label;
+pub(crate) mod label;
 mod nodes;
 mod path;
 
@@ -60,10 +60,10 @@ struct TableFile {
 
 /// Where the rows of a batch stand.
 #[derive(Clone, Copy, Debug)]
-struct Place<'a> {
-    path: &'a Path,
+pub(crate) struct Place<'a> {
+    pub(crate) path: &'a Path,
     /// Row of the file.
-    first_row: u64,
+    pub(crate) first_row: u64,
 }
 
 impl Place<'_> {

@@ -16,6 +16,7 @@
 //!
 //! A directory is whole or not there: readers accept it only once `_SUCCESS`, written last, exists.
 
+mod as_given;
 pub mod columns;
 pub mod config;
 pub mod dataset;

@@ -1,16 +1,23 @@
 //! Finished flatten outputs, read back in either layout.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use super::{GraphFeature, GraphShard};
+use super::{ExtractScratch, GraphFeature, GraphShard, ShardBuilder, read};
 use crate::columns::GraphMeta;
-use crate::dataset::{Manifest, PartEntry};
-use crate::error::Result;
-use crate::fanout::FlattenMeta;
+use crate::dataset::{
+    MANIFEST, Manifest, PartEntry, read_manifest, verify_checksums, verify_sizes,
+};
+use crate::error::{Result, SchemaError};
+use crate::fanout::{FlattenMeta, Layout};
 
 /// A finished flatten output.
-#[derive(Debug)]
-pub struct GraphFeatureDataset {}
+#[derive(Clone, Debug)]
+pub struct GraphFeatureDataset {
+    dir: PathBuf,
+    manifest: Manifest,
+    meta: GraphMeta,
+    flatten: FlattenMeta,
+}
 
 impl GraphFeatureDataset {
     /// Opens a finished flatten output.
@@ -18,8 +25,36 @@ impl GraphFeatureDataset {
     /// # Errors
     ///
     /// If it is not finished or of another stage, or a file has another size than the manifest says.
-    pub fn open(_dir: &Path) -> Result<Self> {
-        todo!()
+    pub fn open(dir: &Path) -> Result<Self> {
+        let manifest = read_manifest(dir)?;
+        let (Some(meta), Some(flatten)) = (manifest.graph.clone(), manifest.flatten.clone()) else {
+            let stage = &manifest.stage;
+            let problem = format!("it is the output of stage `{stage}`, not graph features");
+            return Err(SchemaError::NotFinished {
+                dir: dir.to_owned(),
+                problem,
+            });
+        };
+        verify_sizes(dir, &manifest.parts)?;
+        for part in &manifest.parts {
+            let wanted = match flatten.layout {
+                Layout::Rows => 1,
+                Layout::Shards => 2,
+            };
+            if part.files.len() != wanted {
+                let problem = format!("part {} has {} files", part.name, part.files.len());
+                return Err(SchemaError::Broken {
+                    path: dir.join(MANIFEST),
+                    problem,
+                });
+            }
+        }
+        Ok(Self {
+            dir: dir.to_owned(),
+            manifest,
+            meta,
+            flatten,
+        })
     }
 
     /// Compares every file's checksum with the manifest.
@@ -28,32 +63,36 @@ impl GraphFeatureDataset {
     ///
     /// Names the first file that differs.
     pub fn verify(&self) -> Result<()> {
-        todo!()
+        verify_checksums(&self.dir, &self.manifest.parts)
     }
 
     /// Returns the manifest.
     pub fn manifest(&self) -> &Manifest {
-        todo!()
+        &self.manifest
     }
 
     /// Returns what the tables hold.
     pub fn meta(&self) -> &GraphMeta {
-        todo!()
+        &self.meta
     }
 
     /// Returns how the graph features were made.
     pub fn flatten(&self) -> &FlattenMeta {
-        todo!()
+        &self.flatten
     }
 
     /// Returns the number of parts.
     pub fn num_parts(&self) -> usize {
-        todo!()
+        self.manifest.parts.len()
     }
 
     /// Returns the manifest's entry of a part.
-    pub fn part(&self, _index: usize) -> &PartEntry {
-        todo!()
+    ///
+    /// # Panics
+    ///
+    /// If there is no such part.
+    pub fn part(&self, index: usize) -> &PartEntry {
+        &self.manifest.parts[index]
     }
 
     /// Reads a part as one shard, whatever the layout.
@@ -61,8 +100,24 @@ impl GraphFeatureDataset {
     /// # Errors
     ///
     /// If a file is broken.
-    pub fn read_part(&self, _index: usize) -> Result<GraphShard> {
-        todo!()
+    ///
+    /// # Panics
+    ///
+    /// If there is no such part.
+    pub fn read_part(&self, index: usize) -> Result<GraphShard> {
+        let first = self.path(index, 0);
+        let shard = match self.flatten.layout {
+            Layout::Shards => read::read_shard(&first, &self.path(index, 1), &self.meta)?,
+            Layout::Rows => {
+                let mut builder = ShardBuilder::new(&self.meta);
+                read::read_rows(&first, &self.meta, |feature| builder.push(&feature))
+                    .map_err(|error| error.found_in(&first))?;
+                builder.finish()
+            }
+        };
+        let agrees = shard.agrees_with(&self.meta, self.flatten.hops);
+        agrees.map_err(|error| error.found_in(&first))?;
+        Ok(shard)
     }
 
     /// Reads a part target by target, whatever the layout; rows come in the order of the file.
@@ -70,7 +125,29 @@ impl GraphFeatureDataset {
     /// # Errors
     ///
     /// If a file is broken.
-    pub fn read_features(&self, _index: usize) -> Result<Vec<GraphFeature>> {
-        todo!()
+    ///
+    /// # Panics
+    ///
+    /// If there is no such part.
+    pub fn read_features(&self, index: usize) -> Result<Vec<GraphFeature>> {
+        let mut features = Vec::new();
+        match self.flatten.layout {
+            Layout::Rows => read::read_rows(&self.path(index, 0), &self.meta, |feature| {
+                features.push(feature);
+                Ok(())
+            })?,
+            Layout::Shards => {
+                let shard = self.read_part(index)?;
+                let mut scratch = ExtractScratch::new(&shard);
+                let fanouts = &self.flatten.fanouts;
+                let extract = |target| shard.extract(target, fanouts, &mut scratch);
+                features.extend(shard.targets().map(extract));
+            }
+        }
+        Ok(features)
+    }
+
+    fn path(&self, index: usize, file: usize) -> PathBuf {
+        self.dir.join(&self.manifest.parts[index].files[file].path)
     }
 }

@@ -1,10 +1,25 @@
 //! Parts of graph features to Parquet, in either layout.
 
-use super::GraphShard;
-use crate::columns::GraphMeta;
-use crate::dataset::{Output, PartEntry};
+use std::ops::Range;
+use std::sync::Arc;
+
+use arrow::array::{ArrayRef, ArrowPrimitiveType, BooleanArray};
+use arrow::datatypes::{Float32Type, UInt8Type, UInt32Type};
+
+use super::extract::{ExtractScratch, gather, gather_rows};
+use super::{GraphShard, layout};
+use crate::as_given;
+use crate::columns::{FeatureMeta, Features, GraphMeta, Labels, Split};
+use crate::dataset::{FileEntry, Output, PartEntry, part_name};
 use crate::error::Result;
-use crate::fanout::FlattenMeta;
+use crate::fanout::{FlattenMeta, Layout};
+use crate::ids::Ids;
+use crate::parquet_file::{Strings, TableWriter, list_array, number_array};
+
+/// Values of a batch, over all columns, after which it goes to the writer.
+const BATCH_VALUES: usize = 4 << 20;
+/// Rows of a batch of flat columns.
+const BATCH_ROWS_MAX: usize = 1 << 17;
 
 /// Writes part `index` of a flatten output; the caller commits it with [`Output::commit_part`].
 ///
@@ -15,11 +30,355 @@ use crate::fanout::FlattenMeta;
 ///
 /// If the shard is invalid or does not agree with `meta`, or a file cannot be written.
 pub fn write_part(
-    _output: &Output,
-    _index: usize,
-    _shard: &GraphShard,
-    _meta: &GraphMeta,
-    _flatten: &FlattenMeta,
+    output: &Output,
+    index: usize,
+    shard: &GraphShard,
+    meta: &GraphMeta,
+    flatten: &FlattenMeta,
 ) -> Result<PartEntry> {
-    todo!()
+    shard.validate()?;
+    shard.agrees_with(meta, flatten.hops)?;
+    let files = match flatten.layout {
+        Layout::Rows => vec![write_rows(output, index, shard, meta, flatten)?],
+        Layout::Shards => vec![
+            write_nodes(output, index, shard, meta, flatten)?,
+            write_edges(output, index, shard, meta, flatten)?,
+        ],
+    };
+    let targets = shard.split_counts();
+    let rows = targets.total();
+    Ok(PartEntry {
+        name: part_name(index),
+        files,
+        rows,
+        targets: Some(targets),
+    })
+}
+
+fn write_rows(
+    output: &Output,
+    index: usize,
+    shard: &GraphShard,
+    meta: &GraphMeta,
+    flatten: &FlattenMeta,
+) -> Result<FileEntry> {
+    let (name, schema) = (layout::rows_path(index), layout::rows_schema(meta)?);
+    let metadata = layout::metadata(meta, flatten)?;
+    let mut writer = TableWriter::create(output, &name, schema, Strings::Repeated, &metadata)?;
+    let mut scratch = ExtractScratch::new(shard);
+    let mut batch = RowBatch::new(shard, meta);
+    for target in shard.targets() {
+        scratch.walk(shard, target, &flatten.fanouts);
+        batch.push(shard, target, &scratch);
+        if batch.num_values() >= BATCH_VALUES {
+            writer.write(batch.take(meta)?)?;
+        }
+    }
+    writer.write(batch.take(meta)?)?;
+    writer.finish()
+}
+
+/// A list column being filled.
+struct Lists<T> {
+    values: Vec<T>,
+    ends: Vec<usize>,
+}
+
+impl<T: Clone> Lists<T> {
+    fn new() -> Self {
+        Self {
+            values: Vec::new(),
+            ends: Vec::new(),
+        }
+    }
+
+    fn push(&mut self, row: impl IntoIterator<Item = T>) {
+        self.values.extend(row);
+        self.ends.push(self.values.len());
+    }
+
+    fn take<P: ArrowPrimitiveType<Native = T>>(&mut self) -> Result<ArrayRef> {
+        let ends = std::mem::take(&mut self.ends);
+        list_array(&ends, number_array::<P>(std::mem::take(&mut self.values)))
+    }
+}
+
+/// Rows of layout `rows` on their way to the writer.
+struct RowBatch {
+    target: Ids,
+    labels: Labels,
+    split: Vec<Split>,
+    node_id: Ids,
+    node_id_ends: Vec<usize>,
+    hop_offset: Lists<u32>,
+    in_degree: Lists<u32>,
+    in_weight: Lists<f32>,
+    self_weight: Lists<f32>,
+    feature: Lists<f32>,
+    feature_offset: Lists<u32>,
+    feature_index: Lists<u32>,
+    in_offset: Lists<u32>,
+    in_src: Lists<u32>,
+    edge_weight: Lists<f32>,
+    edge_feature: Lists<f32>,
+}
+
+impl RowBatch {
+    fn new(shard: &GraphShard, meta: &GraphMeta) -> Self {
+        Self {
+            target: Ids::new(meta.id_type),
+            labels: shard.labels.empty_like(),
+            split: Vec::new(),
+            node_id: Ids::new(meta.id_type),
+            node_id_ends: Vec::new(),
+            hop_offset: Lists::new(),
+            in_degree: Lists::new(),
+            in_weight: Lists::new(),
+            self_weight: Lists::new(),
+            feature: Lists::new(),
+            feature_offset: Lists::new(),
+            feature_index: Lists::new(),
+            in_offset: Lists::new(),
+            in_src: Lists::new(),
+            edge_weight: Lists::new(),
+            edge_feature: Lists::new(),
+        }
+    }
+
+    fn num_values(&self) -> usize {
+        // The other columns are no longer than these.
+        self.feature.values.len() + self.node_id.len() * 2 + self.in_src.values.len() * 2
+    }
+
+    fn push(&mut self, shard: &GraphShard, target: u32, scratch: &ExtractScratch) {
+        let (nodes, edges) = (&scratch.nodes, &scratch.edges);
+        self.target.push_from(&shard.ids, target as usize);
+        self.labels.push_from(&shard.labels, target);
+        self.split.push(shard.split[target as usize]);
+        self.node_id.extend_gather(&shard.ids, nodes);
+        self.node_id_ends.push(self.node_id.len());
+        self.hop_offset.push(scratch.hop_offset.iter().copied());
+        self.in_degree.push(gather(&shard.in_degree, nodes));
+        if let Some(in_weight) = &shard.in_weight {
+            self.in_weight.push(gather(in_weight, nodes));
+        }
+        if let Some(self_weight) = &shard.self_weight {
+            self.self_weight.push(gather(self_weight, nodes));
+        }
+        self.push_features(&shard.features, nodes);
+        self.in_offset.push(scratch.in_offset.iter().copied());
+        self.in_src.push(scratch.in_src.iter().copied());
+        if let Some(weight) = &shard.edge_weight {
+            self.edge_weight.push(gather(weight, edges));
+        }
+        if let Some(values) = &shard.edge_feature {
+            gather_rows(
+                &mut self.edge_feature.values,
+                values,
+                shard.edge_dim(),
+                edges,
+            );
+            self.edge_feature.push([]);
+        }
+    }
+
+    fn push_features(&mut self, features: &Features, nodes: &[u32]) {
+        match features {
+            Features::None => {}
+            Features::Dense { dim, values } => {
+                gather_rows(&mut self.feature.values, values, *dim, nodes);
+                self.feature.push([]);
+            }
+            Features::Sparse {
+                offset,
+                index,
+                value,
+                ..
+            } => {
+                let mut end = 0;
+                self.feature_offset.values.push(0);
+                for &node in nodes {
+                    let range = entries(offset, node as usize..node as usize + 1);
+                    end += u32::try_from(range.len()).expect("a node has at most `dim` entries");
+                    self.feature_index
+                        .values
+                        .extend_from_slice(&index[range.clone()]);
+                    self.feature.values.extend_from_slice(&value[range]);
+                    self.feature_offset.values.push(end);
+                }
+                self.feature_offset.push([]);
+                self.feature_index.push([]);
+                self.feature.push([]);
+            }
+        }
+    }
+
+    /// Empties the batch into columns, in the order of [`layout::rows_schema`].
+    fn take(&mut self, meta: &GraphMeta) -> Result<Vec<ArrayRef>> {
+        let mut columns = vec![self.target.to_array()];
+        if let Some(label) = &meta.label {
+            columns.push(as_given::label_array(&self.labels, label)?);
+        }
+        if let Some(split) = &meta.split {
+            columns.push(as_given::split_array(&self.split, split)?);
+        }
+        columns.push(list_array(&self.node_id_ends, self.node_id.to_array())?);
+        columns.push(self.hop_offset.take::<UInt32Type>()?);
+        columns.push(self.in_degree.take::<UInt32Type>()?);
+        if meta.edge_weight {
+            columns.push(self.in_weight.take::<Float32Type>()?);
+        }
+        if meta.self_loops {
+            columns.push(self.self_weight.take::<Float32Type>()?);
+        }
+        match meta.features {
+            FeatureMeta::None => {}
+            FeatureMeta::Dense { .. } => columns.push(self.feature.take::<Float32Type>()?),
+            FeatureMeta::Sparse { .. } => {
+                columns.push(self.feature_offset.take::<UInt32Type>()?);
+                columns.push(self.feature_index.take::<UInt32Type>()?);
+                columns.push(self.feature.take::<Float32Type>()?);
+            }
+        }
+        columns.push(self.in_offset.take::<UInt32Type>()?);
+        columns.push(self.in_src.take::<UInt32Type>()?);
+        if meta.edge_weight {
+            columns.push(self.edge_weight.take::<Float32Type>()?);
+        }
+        if meta.edge_feature_dim.is_some() {
+            columns.push(self.edge_feature.take::<Float32Type>()?);
+        }
+        self.target.clear();
+        self.labels = self.labels.empty_like();
+        self.split.clear();
+        self.node_id.clear();
+        self.node_id_ends.clear();
+        Ok(columns)
+    }
+}
+
+/// Entries of a range of nodes.
+fn entries(offset: &[u64], nodes: Range<usize>) -> Range<usize> {
+    let entry = |end: u64| usize::try_from(end).expect("offsets point into memory");
+    entry(offset[nodes.start])..entry(offset[nodes.end])
+}
+
+fn write_nodes(
+    output: &Output,
+    index: usize,
+    shard: &GraphShard,
+    meta: &GraphMeta,
+    flatten: &FlattenMeta,
+) -> Result<FileEntry> {
+    let (name, schema) = (layout::nodes_path(index), layout::nodes_schema(meta)?);
+    let metadata = layout::metadata(meta, flatten)?;
+    let mut writer = TableWriter::create(output, &name, schema, Strings::Distinct, &metadata)?;
+    for range in batches(shard.num_nodes(), meta.features.dim()) {
+        writer.write(node_columns(shard, meta, range)?)?;
+    }
+    writer.finish()
+}
+
+/// Ranges of rows that hold a bounded number of values, `width` a row.
+fn batches(rows: usize, width: usize) -> impl Iterator<Item = Range<usize>> {
+    let step = (BATCH_VALUES / width.max(1)).clamp(1, BATCH_ROWS_MAX);
+    (0..rows)
+        .step_by(step)
+        .map(move |start| start..rows.min(start + step))
+}
+
+/// Columns of some nodes, in the order of [`layout::nodes_schema`].
+fn node_columns(
+    shard: &GraphShard,
+    meta: &GraphMeta,
+    range: Range<usize>,
+) -> Result<Vec<ArrayRef>> {
+    let mut columns = vec![
+        shard.ids.slice_to_array(range.clone()),
+        number_array::<UInt8Type>(shard.hop[range.clone()].to_vec()),
+        number_array::<UInt32Type>(shard.in_degree[range.clone()].to_vec()),
+    ];
+    for values in [&shard.in_weight, &shard.self_weight].into_iter().flatten() {
+        columns.push(number_array::<Float32Type>(values[range.clone()].to_vec()));
+    }
+    match &shard.features {
+        Features::None => {}
+        Features::Dense { dim, values } => {
+            let ends: Vec<usize> = (1..=range.len()).map(|rows| rows * dim).collect();
+            let values = values[range.start * dim..range.end * dim].to_vec();
+            columns.push(list_array(&ends, number_array::<Float32Type>(values))?);
+        }
+        Features::Sparse {
+            offset,
+            index,
+            value,
+            ..
+        } => {
+            let ends = range
+                .clone()
+                .map(|node| entries(offset, range.start..node + 1).len());
+            let ends: Vec<usize> = ends.collect();
+            let at = entries(offset, range.clone());
+            let positions = number_array::<UInt32Type>(index[at.clone()].to_vec());
+            columns.push(list_array(&ends, positions)?);
+            columns.push(list_array(
+                &ends,
+                number_array::<Float32Type>(value[at].to_vec()),
+            )?);
+        }
+    }
+    if let Some(label) = &meta.label {
+        let labels = shard.labels.slice(range.clone());
+        columns.push(as_given::label_array(&labels, label)?);
+    }
+    if let Some(split) = &meta.split {
+        columns.push(as_given::split_array(&shard.split[range.clone()], split)?);
+    }
+    columns.push(Arc::new(BooleanArray::from(
+        shard.is_target[range].to_vec(),
+    )));
+    Ok(columns)
+}
+
+fn write_edges(
+    output: &Output,
+    index: usize,
+    shard: &GraphShard,
+    meta: &GraphMeta,
+    flatten: &FlattenMeta,
+) -> Result<FileEntry> {
+    let (name, schema) = (layout::edges_path(index), layout::edges_schema(meta));
+    let metadata = layout::metadata(meta, flatten)?;
+    let mut writer = TableWriter::create(output, &name, schema, Strings::Distinct, &metadata)?;
+    let dim = meta.edge_feature_dim.unwrap_or(0);
+    let mut dst = 0;
+    for range in batches(shard.num_edges(), dim) {
+        let mut dsts = Vec::with_capacity(range.len());
+        let mut ranks = Vec::with_capacity(range.len());
+        let positions = range
+            .clone()
+            .map(|edge| u32::try_from(edge).expect("in_offset is u32"));
+        for edge in positions {
+            while shard.in_offset[dst as usize + 1] <= edge {
+                dst += 1;
+            }
+            dsts.push(dst);
+            ranks.push(edge - shard.in_offset[dst as usize]);
+        }
+        let mut columns = vec![
+            number_array::<UInt32Type>(dsts),
+            number_array::<UInt32Type>(ranks),
+            number_array::<UInt32Type>(shard.in_src[range.clone()].to_vec()),
+        ];
+        if let Some(weight) = &shard.edge_weight {
+            columns.push(number_array::<Float32Type>(weight[range.clone()].to_vec()));
+        }
+        if let Some(values) = &shard.edge_feature {
+            let ends: Vec<usize> = (1..=range.len()).map(|rows| rows * dim).collect();
+            let values = values[range.start * dim..range.end * dim].to_vec();
+            columns.push(list_array(&ends, number_array::<Float32Type>(values))?);
+        }
+        writer.write(columns)?;
+    }
+    writer.finish()
 }

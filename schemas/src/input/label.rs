@@ -146,7 +146,7 @@ pub(super) fn strings(place: Place<'_>, array: &dyn Array) -> Result<ArrayRef> {
 }
 
 /// Appends a batch's labels.
-pub(super) fn append_labels(
+pub(crate) fn append_labels(
     place: Place<'_>,
     name: &str,
     array: &dyn Array,
@@ -254,7 +254,7 @@ fn append_numbers(
 }
 
 /// Appends a batch's splits.
-pub(super) fn append_splits(
+pub(crate) fn append_splits(
     place: Place<'_>,
     name: &str,
     array: &dyn Array,

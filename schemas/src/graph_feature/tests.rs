@@ -1,0 +1,1 @@
+//! Tests of shards and graph features.
