@@ -1,10 +1,13 @@
 //! A model on disk: `model.safetensors` and `model.json`.
 
-use std::collections::BTreeMap;
-use std::path::Path;
+use std::collections::{BTreeMap, HashMap};
+use std::path::{Path, PathBuf};
 
+use safetensors::SafeTensorError;
+use safetensors::tensor::{Dtype, SafeTensors, TensorView};
 use serde::{Deserialize, Serialize};
 
+use crate::parameter;
 use crate::{Architecture, GnnError, Model, Transform};
 
 /// File name of the weights.
@@ -37,8 +40,50 @@ pub struct ModelFile {
 ///
 /// [`GnnError::File`] if a file cannot be written.
 pub fn save(dir: &Path, model: &Model, file: &ModelFile) -> Result<(), GnnError> {
-    let _ = (dir, model, file);
-    todo!()
+    let (flat, buffers, slices) = (model.flat(), model.buffers(), slices(model));
+    let mut tensors = Vec::with_capacity(slices.len());
+    for Slice {
+        name,
+        shape,
+        start,
+        is_buffer,
+    } in &slices
+    {
+        let source = if *is_buffer { buffers } else { &flat };
+        let values = &source[*start..start + shape.iter().product::<usize>()];
+        tensors.push((name.clone(), shape.clone(), Dtype::F32, bytes_of(values)));
+        if let Some(norm) = name.strip_suffix("running_var") {
+            // PyTorch counts batches; with a fixed momentum it never reads the count.
+            let count = (
+                format!("{norm}num_batches_tracked"),
+                vec![],
+                Dtype::I64,
+                vec![0; 8],
+            );
+            tensors.push(count);
+        }
+    }
+    let path = dir.join(MODEL_WEIGHTS);
+    let encode = || -> Result<Vec<u8>, SafeTensorError> {
+        let mut views = Vec::with_capacity(tensors.len());
+        for (name, shape, dtype, bytes) in &tensors {
+            views.push((name, TensorView::new(*dtype, shape.clone(), bytes)?));
+        }
+        let format = HashMap::from([("format".to_owned(), "pt".to_owned())]);
+        safetensors::serialize(views, Some(format))
+    };
+    let bytes = encode().map_err(|source| GnnError::SafeTensors {
+        path: path.clone(),
+        source,
+    })?;
+    write(path, &bytes)?;
+    let path = dir.join(MODEL_JSON);
+    let mut text = serde_json::to_vec_pretty(file).map_err(|source| GnnError::Json {
+        path: path.clone(),
+        source,
+    })?;
+    text.push(b'\n');
+    write(path, &text)
 }
 
 /// Reads a model back.
@@ -47,6 +92,149 @@ pub fn save(dir: &Path, model: &Model, file: &ModelFile) -> Result<(), GnnError>
 ///
 /// Names the file, and the tensor whose name, type or shape is not what the architecture needs.
 pub fn load(dir: &Path) -> Result<(Model, ModelFile), GnnError> {
-    let _ = dir;
-    todo!()
+    let path = dir.join(MODEL_JSON);
+    let text = read(&path)?;
+    let file: ModelFile = serde_json::from_slice(&text).map_err(|source| GnnError::Json {
+        path: path.clone(),
+        source,
+    })?;
+    let mut model = Model::init(&file.architecture, 0)?;
+    check_transform(&file)?;
+    let path = dir.join(MODEL_WEIGHTS);
+    let bytes = read(&path)?;
+    let tensors = SafeTensors::deserialize(&bytes).map_err(|source| GnnError::SafeTensors {
+        path: path.clone(),
+        source,
+    })?;
+    let (mut flat, mut buffers) = (Vec::new(), Vec::new());
+    let slices = slices(&model);
+    for slice in &slices {
+        let values = if slice.is_buffer {
+            &mut buffers
+        } else {
+            &mut flat
+        };
+        read_tensor(&path, &tensors, slice, values)?;
+    }
+    let known = |name: &str| {
+        slices.iter().any(|slice| slice.name == name) || name.ends_with("num_batches_tracked")
+    };
+    let mut names = tensors.names();
+    names.sort_unstable();
+    if let Some(stray) = names.into_iter().find(|name| !known(name)) {
+        let problem = "is no tensor of this architecture".to_owned();
+        return Err(GnnError::Tensor {
+            path,
+            tensor: stray.to_owned(),
+            problem,
+        });
+    }
+    model.set_flat(&flat);
+    model.set_buffers(&buffers);
+    Ok((model, file))
+}
+
+/// A named tensor as a slice of the flat parameters or of the flat buffers.
+struct Slice {
+    name: String,
+    shape: Vec<usize>,
+    start: usize,
+    is_buffer: bool,
+}
+
+fn slices(model: &Model) -> Vec<Slice> {
+    let mut start = 0;
+    let mut next = |len: usize| {
+        start += len;
+        start - len
+    };
+    let mut slices = Vec::new();
+    for info in model.parameters() {
+        let (name, shape, start) = (info.name.clone(), info.shape.clone(), next(info.len()));
+        slices.push(Slice {
+            name,
+            shape,
+            start,
+            is_buffer: false,
+        });
+    }
+    let end = next(0);
+    for info in parameter::buffers(model.architecture()) {
+        let (name, start) = (info.name, next(info.len) - end);
+        slices.push(Slice {
+            name,
+            shape: vec![info.len],
+            start,
+            is_buffer: true,
+        });
+    }
+    slices
+}
+
+fn read_tensor(
+    path: &Path,
+    tensors: &SafeTensors<'_>,
+    slice: &Slice,
+    values: &mut Vec<f32>,
+) -> Result<(), GnnError> {
+    let error = |problem: String| {
+        let (path, tensor) = (path.to_owned(), slice.name.clone());
+        GnnError::Tensor {
+            path,
+            tensor,
+            problem,
+        }
+    };
+    let Ok(tensor) = tensors.tensor(&slice.name) else {
+        return Err(error("is missing".to_owned()));
+    };
+    if tensor.dtype() != Dtype::F32 {
+        return Err(error(format!("is {:?} and not F32", tensor.dtype())));
+    }
+    if tensor.shape() != slice.shape {
+        let (got, wanted) = (tensor.shape(), &slice.shape);
+        return Err(error(format!(
+            "has shape {got:?} where the architecture needs {wanted:?}"
+        )));
+    }
+    let chunks = tensor.data().chunks_exact(4);
+    let start = values.len();
+    values.extend(chunks.map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])));
+    if values[start..].iter().any(|value| !value.is_finite()) {
+        return Err(error("holds a value that is no finite number".to_owned()));
+    }
+    Ok(())
+}
+
+fn check_transform(file: &ModelFile) -> Result<(), GnnError> {
+    let Transform::Standardize { mean, scale } = &file.transform else {
+        return Ok(());
+    };
+    let in_dim = file.architecture.in_dim;
+    if mean.len() == in_dim && scale.len() == in_dim {
+        return Ok(());
+    }
+    let problem = format!(
+        "fitted to {} features but the model reads {in_dim}",
+        mean.len()
+    );
+    Err(GnnError::Transform { problem })
+}
+
+fn bytes_of(values: &[f32]) -> Vec<u8> {
+    values
+        .iter()
+        .flat_map(|value| value.to_le_bytes())
+        .collect()
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, GnnError> {
+    std::fs::read(path).map_err(|source| GnnError::File {
+        path: path.to_owned(),
+        source,
+    })
+}
+
+fn write(path: PathBuf, bytes: &[u8]) -> Result<(), GnnError> {
+    std::fs::write(&path, bytes).map_err(|source| GnnError::File { path, source })
 }
