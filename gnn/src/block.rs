@@ -58,6 +58,7 @@ pub struct BlockData {
 pub struct Block {
     data: Arc<BlockData>,
     csr: Arc<Csr>,
+    node_key: Arc<Vec<u64>>,
 }
 
 impl Block {
@@ -71,9 +72,11 @@ impl Block {
         let offset = std::mem::take(&mut data.in_offset);
         let src = std::mem::take(&mut data.in_src);
         let csr = Arc::new(Csr::new(offset, src, data.num_src));
+        let node_key = Arc::new(std::mem::take(&mut data.node_key));
         Ok(Block {
             data: Arc::new(data),
             csr,
+            node_key,
         })
     }
 
@@ -158,12 +161,12 @@ impl Block {
     /// Returns the hash of each src node's raw id.
     #[must_use]
     pub fn node_key(&self) -> &[u64] {
-        &self.data.node_key
+        &self.node_key
     }
 
-    /// Returns everything but the in-edges themselves.
-    pub(crate) fn shared_data(&self) -> &Arc<BlockData> {
-        &self.data
+    /// Returns the same, for an operation to keep.
+    pub(crate) fn shared_key(&self) -> &Arc<Vec<u64>> {
+        &self.node_key
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use burn::tensor::{Device, Element, Tensor, TensorData};
 
@@ -191,7 +192,9 @@ impl Model {
         let pass = self.pass(&self.flat, &Device::flex(), Mode::Eval, |info| {
             info.layer == 0
         });
-        Ok(plain(pass.head(&[], pass.dense(pass.features(&input)))))
+        Ok(plain(
+            pass.head(&Arc::default(), pass.dense(pass.features(&input))),
+        ))
     }
 
     /// Returns the loss of a batch and its gradient.
@@ -408,8 +411,11 @@ fn run(pass: &Pass<'_>, blocks: &[Block], input: &Input) -> Tensor<2> {
     for (layer, block) in (1..).zip(blocks) {
         features = Features::Dense(pass.layer(Place { layer, block }, features));
     }
-    let keys = blocks.last().map_or(&[][..], Block::node_key);
-    pass.head(keys, pass.dense(features))
+    let key = blocks
+        .last()
+        .map(Block::shared_key)
+        .expect("there is a block for each layer");
+    pass.head(key, pass.dense(features))
 }
 
 fn check_input(input: &Input, rows: usize, cols: usize) -> Result<(), GnnError> {

@@ -13,7 +13,8 @@ use burn::backend::{Autodiff, Backend, Dispatch, Flex, backend_extension};
 use burn::tensor::{DType, Element, Tensor, TensorData};
 
 use crate::kernel::{
-    Activate, BatchNorm, Dropout, Float, Kernel, LayerNorm, Saved, SegmentMax, Spmm,
+    Activate, BatchNorm, Dropout, Float, Gat, GatV2, Gine, Kernel, LayerNorm, Saved, SegmentMax,
+    Spmm,
 };
 
 /// One of the kernels with its constants.
@@ -22,6 +23,9 @@ pub(crate) enum Fused {
     Activate(Activate),
     BatchNorm(BatchNorm),
     Dropout(Dropout),
+    Gat(Gat),
+    GatV2(GatV2),
+    Gine(Gine),
     LayerNorm(LayerNorm),
     SegmentMax(SegmentMax),
     Spmm(Spmm),
@@ -38,6 +42,13 @@ impl Fused {
         let (a, b, c) = (a.into_dispatch(), b.into_dispatch(), c.into_dispatch());
         Tensor::from_dispatch(Dispatch::fused_3(Arc::new(self), a, b, c))
     }
+
+    /// Runs an operation on four matrices.
+    pub(crate) fn apply_4(self, [a, b, c, d]: [Tensor<2>; 4]) -> Tensor<2> {
+        let (a, b) = (a.into_dispatch(), b.into_dispatch());
+        let (c, d) = (c.into_dispatch(), d.into_dispatch());
+        Tensor::from_dispatch(Dispatch::fused_4(Arc::new(self), a, b, c, d))
+    }
 }
 
 /// Expands to a match that calls one method of the kernel inside.
@@ -47,6 +58,9 @@ macro_rules! on_kernel {
             Fused::Activate($kernel) => $call,
             Fused::BatchNorm($kernel) => $call,
             Fused::Dropout($kernel) => $call,
+            Fused::Gat($kernel) => $call,
+            Fused::GatV2($kernel) => $call,
+            Fused::Gine($kernel) => $call,
             Fused::LayerNorm($kernel) => $call,
             Fused::SegmentMax($kernel) => $call,
             Fused::Spmm($kernel) => $call,
@@ -66,6 +80,15 @@ pub(crate) trait FusedOps: Backend {
         a: FloatTensor<Self>,
         b: FloatTensor<Self>,
         c: FloatTensor<Self>,
+    ) -> FloatTensor<Self>;
+
+    /// Runs `op` on four matrices and returns a matrix.
+    fn fused_4(
+        op: Arc<Fused>,
+        a: FloatTensor<Self>,
+        b: FloatTensor<Self>,
+        c: FloatTensor<Self>,
+        d: FloatTensor<Self>,
     ) -> FloatTensor<Self>;
 }
 
@@ -94,6 +117,16 @@ impl FusedOps for Flex {
 
     fn fused_3(op: Arc<Fused>, a: FlexTensor, b: FlexTensor, c: FlexTensor) -> FlexTensor {
         Flex::fused_forward(&op, &[a, b, c]).0
+    }
+
+    fn fused_4(
+        op: Arc<Fused>,
+        a: FlexTensor,
+        b: FlexTensor,
+        c: FlexTensor,
+        d: FlexTensor,
+    ) -> FlexTensor {
+        Flex::fused_forward(&op, &[a, b, c, d]).0
     }
 }
 
@@ -213,6 +246,16 @@ impl<B: FusedKernels + FusedOps, C: CheckpointStrategy> FusedOps for Autodiff<B,
         c: FloatTensor<Self>,
     ) -> FloatTensor<Self> {
         tracked::<B, C, 3>(op, [a, b, c])
+    }
+
+    fn fused_4(
+        op: Arc<Fused>,
+        a: FloatTensor<Self>,
+        b: FloatTensor<Self>,
+        c: FloatTensor<Self>,
+        d: FloatTensor<Self>,
+    ) -> FloatTensor<Self> {
+        tracked::<B, C, 4>(op, [a, b, c, d])
     }
 }
 

@@ -243,7 +243,7 @@ fn dropout_is_drawn_by_node_and_not_by_position() {
 
 #[test]
 fn an_empty_batch_has_no_loss_and_no_gradient() {
-    for kind in [LayerKind::Gcn, LayerKind::Sage] {
+    for kind in support::KINDS {
         let arch = plain(kind);
         let block = || {
             let data = gnn::BlockData {

@@ -5,9 +5,14 @@
 //! Nothing of size `[edges, dim]` is ever made; attention keeps `[edges, heads]`.
 
 mod activate;
+mod attention;
 mod csr;
 mod dropout;
+mod edge_projection;
 mod float;
+mod gat;
+mod gatv2;
+mod gine;
 mod mask;
 mod norm;
 mod segment_max;
@@ -15,15 +20,21 @@ mod split;
 mod spmm;
 
 pub use activate::Activate;
+pub use attention::Attention;
 pub use csr::{Csr, Partitioning, Transposed};
 pub use dropout::Dropout;
 pub use float::Float;
+pub use gat::Gat;
+pub use gatv2::GatV2;
+pub use gine::Gine;
 pub(crate) use mask::mix;
 pub use mask::{Mask, RowMask};
 pub(crate) use norm::count_of;
 pub use norm::{BatchNorm, LayerNorm, column_statistics};
 pub use segment_max::SegmentMax;
 pub use spmm::Spmm;
+
+use crate::Block;
 
 /// A differentiable function of a few row-major matrices.
 pub trait Kernel {

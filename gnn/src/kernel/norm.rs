@@ -4,7 +4,7 @@ use super::split::{even_pieces, run, split_mut};
 use super::{Float, Forward, Kernel, Saved};
 
 /// Added to variances, as in `PyTorch`.
-pub const EPSILON: f64 = 1e-5;
+const EPSILON: f64 = 1e-5;
 
 /// `out = (x - mean) / sqrt(var + eps) * weight + bias`, per column.
 ///

@@ -9,7 +9,7 @@ use burn::tensor::Tensor;
 
 use super::coefficient::Coefficients;
 use super::{Features, Pass, Place};
-use crate::kernel::Spmm;
+use crate::kernel::{Gine, Spmm};
 use crate::ops::Fused;
 
 impl Pass<'_> {
@@ -17,13 +17,20 @@ impl Pass<'_> {
         let Place { layer, block } = place;
         let name = |part: &str| format!("convs.{}.nn.{part}", layer - 1);
         let edge = Coefficients::new(block, self.arch.edge_weight).sum();
-        let csr = Arc::clone(block.csr());
-        let own = Some(vec![1.0; block.num_dst()]);
-        let sum = Fused::Spmm(Spmm { csr, edge, own });
-        let hidden = if self.product_first(layer, &input) {
+        let (csr, own) = (Arc::clone(block.csr()), Some(vec![1.0; block.num_dst()]));
+        let hidden = if self.arch.edge_dim.is_some() {
+            let (weight, bias) = (self.own(layer, "lin.weight"), self.own(layer, "lin.bias"));
+            let sum = Fused::Gine(Gine {
+                block: block.clone(),
+                edge,
+            });
+            let summed = sum.apply_3([self.dense(input), weight, bias]); // [num_dst, in]
+            self.product(&Features::Dense(summed), &name("lins.0.weight"))
+        } else if self.product_first(layer, &input) {
+            let sum = Fused::Spmm(Spmm { csr, edge, own });
             sum.apply(self.product(&input, &name("lins.0.weight")))
         } else {
-            let summed = sum.apply(self.dense(input)); // [num_dst, in]
+            let summed = Fused::Spmm(Spmm { csr, edge, own }).apply(self.dense(input)); // [num_dst, in]
             self.product(&Features::Dense(summed), &name("lins.0.weight"))
         };
         let hidden = hidden + self.parameter(&name("lins.0.bias"));

@@ -1,6 +1,8 @@
 //! Convs: one kind a file, and what surrounds every kind.
 
 mod coefficient;
+mod gat;
+mod gatv2;
 mod gcn;
 mod gin;
 mod norm;
@@ -46,6 +48,13 @@ pub(crate) struct Place<'a> {
     pub(crate) block: &'a Block,
 }
 
+/// What a dropout mask is drawn for.
+#[derive(Clone, Copy, PartialEq)]
+pub(crate) enum MaskKind {
+    Input,
+    Attention,
+}
+
 impl Pass<'_> {
     /// Runs one conv with dropout, residual, norm and activation: `[num_src, _]` to `[num_dst, _]`.
     pub(crate) fn layer(&self, place: Place<'_>, input: Features) -> Tensor<2> {
@@ -55,13 +64,14 @@ impl Pass<'_> {
         } else {
             self.arch.dropout
         };
-        let input = self.dropout(layer, rate, block.node_key(), input);
+        let input = self.dropout(layer, rate, block.shared_key(), input);
         let residual = self.arch.residual.then(|| self.residual(place, &input));
         let out = match self.arch.layer {
             LayerKind::Gcn => self.gcn(place, input),
             LayerKind::Sage => self.sage(place, input),
             LayerKind::Gin => self.gin(place, input),
-            LayerKind::Gat | LayerKind::GatV2 => todo!(),
+            LayerKind::Gat => self.gat(place, &input),
+            LayerKind::GatV2 => self.gatv2(place, &input),
         };
         let out = match residual {
             Some(residual) => out + residual,
@@ -75,12 +85,12 @@ impl Pass<'_> {
     }
 
     /// Turns embeddings of the last conv into logits.
-    pub(crate) fn head(&self, keys: &[u64], embedding: Tensor<2>) -> Tensor<2> {
+    pub(crate) fn head(&self, key: &Arc<Vec<u64>>, embedding: Tensor<2>) -> Tensor<2> {
         if !self.arch.has_head() {
             return embedding;
         }
         let (layer, rate) = (self.arch.num_layers + 1, self.arch.dropout);
-        let input = self.dropout(layer, rate, keys, Features::Dense(embedding));
+        let input = self.dropout(layer, rate, key, Features::Dense(embedding));
         self.linear("lin", &input)
     }
 
@@ -190,25 +200,27 @@ impl Pass<'_> {
         narrower || matches!(features, Features::Sparse(_))
     }
 
-    /// Returns the mask seed of one layer, when training and something is dropped.
-    pub(crate) fn mask(&self, layer: usize, rate: f32) -> Option<Mask> {
+    /// Returns the mask of one layer's input or attention, when training and something is dropped.
+    pub(crate) fn mask(&self, layer: usize, kind: MaskKind, rate: f32) -> Option<Mask> {
         let seed = self.train.filter(|_| rate > 0.0)?;
-        Some(Mask::new(mix(seed.wrapping_add(mix(layer as u64))), rate))
+        let stream = 2 * layer as u64 + u64::from(kind == MaskKind::Attention);
+        Some(Mask::new(mix(seed.wrapping_add(mix(stream))), rate))
     }
 
-    fn dropout(&self, layer: usize, rate: f32, keys: &[u64], input: Features) -> Features {
-        let Some(mask) = self.mask(layer, rate) else {
+    /// Drops elements of a conv's input; stored elements only, if it is sparse.
+    fn dropout(&self, layer: usize, rate: f32, key: &Arc<Vec<u64>>, input: Features) -> Features {
+        let Some(mask) = self.mask(layer, MaskKind::Input, rate) else {
             return input;
         };
         match input {
             Features::Dense(dense) => {
-                let (key, cols) = (Arc::new(keys.to_vec()), dense.dims()[1]);
+                let (key, cols) = (Arc::clone(key), dense.dims()[1]);
                 Features::Dense(Fused::Dropout(Dropout { mask, key, cols }).apply(dense))
             }
             Features::Sparse(sparse) => {
                 let mut sparse = Arc::unwrap_or_clone(sparse);
-                for (v, key) in keys.iter().enumerate().take(sparse.rows) {
-                    let row = mask.row(*key);
+                for (v, &key) in key.iter().enumerate().take(sparse.rows) {
+                    let row = mask.row(key);
                     for at in sparse.offset[v] as usize..sparse.offset[v + 1] as usize {
                         sparse.value[at] *= row.factor::<f32>(sparse.index[at]);
                     }

@@ -317,9 +317,9 @@ pub(crate) const KINDS: [LayerKind; 5] = [
 /// Every layer kind with every option that changes its forward pass.
 pub(crate) fn architectures() -> Vec<Architecture> {
     let mut list = Vec::new();
-    for kind in [LayerKind::Gcn, LayerKind::Sage, LayerKind::Gin] {
+    for kind in KINDS {
         let base = plain(kind);
-        let edge_dim = base.layer.is_attention().then_some(2);
+        let edge_dim = (base.layer.is_attention() || kind == LayerKind::Gin).then_some(2);
         list.push(base.clone());
         list.push(Architecture {
             edge_weight: true,

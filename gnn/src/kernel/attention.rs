@@ -1,0 +1,209 @@
+//! What GAT and GATv2 share: the edges of a row, their factors and the softmax over them.
+//!
+//! Self-loops of the edge list count nothing; exactly one is added to every row. Per row and head
+//! the coefficients stand side by side, the in-edges' first and the added self-loop's last:
+//! `[num_edges + num_rows, heads]` in all.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::{Csr, Float, Mask};
+
+/// Slope of the leaky non-linearity below 0, as in `PyG`.
+const SLOPE: f32 = 0.2;
+
+/// The edges attention runs over, and what multiplies its coefficients.
+#[derive(Clone, Debug)]
+pub struct Attention {
+    /// Which rows of the input each output row reads.
+    pub csr: Arc<Csr>,
+    /// Number of heads, whose features stand side by side.
+    pub heads: usize,
+    /// `[num_edges]`: factor of each coefficient, after the softmax; the added self-loop's is 1.
+    pub weight: Option<Vec<f32>>,
+    /// `[num_cols]`: draws dropout of coefficients, with the key of each node.
+    pub dropout: Option<(Mask, Arc<Vec<u64>>)>,
+}
+
+/// One edge of a row.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Term {
+    /// Row of the coefficients that belongs to it.
+    pub(super) slot: usize,
+    /// Input row it reads.
+    pub(super) col: usize,
+    /// Its position among the edges; none for the added self-loop.
+    pub(super) edge: Option<usize>,
+}
+
+impl Attention {
+    /// Returns the rows of coefficients that belong to output row `v`.
+    pub(super) fn slots(&self, v: usize) -> Range<usize> {
+        self.slot_start(v)..self.slot_start(v + 1)
+    }
+
+    /// Returns where the coefficients of output row `v` start.
+    pub(super) fn slot_start(&self, v: usize) -> usize {
+        self.csr.offset[v] as usize + v
+    }
+
+    /// Returns the number of rows of coefficients.
+    pub(super) fn num_slots(&self) -> usize {
+        self.csr.num_edges() + self.csr.num_rows()
+    }
+
+    /// Returns the self-loop added to row `v`.
+    pub(super) fn own(&self, v: usize) -> Term {
+        Term {
+            slot: self.slot_start(v + 1) - 1,
+            col: v,
+            edge: None,
+        }
+    }
+
+    /// Returns the edges of row `v` without self-loops.
+    pub(super) fn others(&self, v: usize) -> impl Iterator<Item = Term> {
+        let edges = self.csr.row(v).map(move |edge| Term {
+            slot: edge + v,
+            col: self.csr.col[edge] as usize,
+            edge: Some(edge),
+        });
+        edges.filter(move |term| term.col != v)
+    }
+
+    /// Returns the edges of row `v`, the added self-loop last.
+    pub(super) fn terms(&self, v: usize) -> impl Iterator<Item = Term> {
+        self.others(v).chain(std::iter::once(self.own(v)))
+    }
+
+    /// Returns the edges that leave column `u` as (row, edge), the added self-loop last.
+    pub(super) fn terms_out(&self, u: usize) -> impl Iterator<Item = (usize, Term)> {
+        let transposed = self.csr.transposed();
+        let others = transposed.col(u).map(move |at| {
+            let (edge, row) = (transposed.edge[at] as usize, transposed.row[at] as usize);
+            (
+                row,
+                Term {
+                    slot: edge + row,
+                    col: u,
+                    edge: Some(edge),
+                },
+            )
+        });
+        let own = (u < self.csr.num_rows()).then(|| (u, self.own(u)));
+        others.filter(move |(row, _)| *row != u).chain(own)
+    }
+
+    /// Fills `factor` with what multiplies the coefficient of each head: weight and dropout.
+    pub(super) fn factors<F: Float>(&self, v: usize, term: Term, factor: &mut [F]) {
+        let weight = match (&self.weight, term.edge) {
+            (Some(weight), Some(edge)) => F::from_f32(weight[edge]),
+            _ => F::ONE,
+        };
+        let Some((mask, key)) = &self.dropout else {
+            return factor.fill(weight);
+        };
+        // A row's edges are in rank order, so an edge's place in it belongs to the edge.
+        let ordinal = term
+            .edge
+            .map_or(u64::MAX, |edge| (edge + v - self.slot_start(v)) as u64);
+        let mask = mask.edge(key[v], key[term.col], ordinal);
+        for (factor, head) in factor.iter_mut().zip(0_u32..) {
+            *factor = weight * mask.factor(head);
+        }
+    }
+
+    /// Turns the scores of a row into coefficients that add up to 1 for each head.
+    pub(super) fn softmax<F: Float>(&self, scores: &mut [F], sums: &mut [F]) {
+        let heads = self.heads;
+        sums.fill(F::NEG_INFINITY);
+        for row in scores.chunks_exact(heads) {
+            for (max, &score) in sums.iter_mut().zip(row) {
+                *max = if score > *max { score } else { *max };
+            }
+        }
+        for row in scores.chunks_exact_mut(heads) {
+            for (max, score) in sums.iter().zip(row) {
+                *score = (*score - *max).exp();
+            }
+        }
+        sums.fill(F::ZERO);
+        for row in scores.chunks_exact(heads) {
+            for (sum, &score) in sums.iter_mut().zip(row) {
+                *sum += score;
+            }
+        }
+        for row in scores.chunks_exact_mut(heads) {
+            for (sum, score) in sums.iter().zip(row) {
+                *score = *score / *sum;
+            }
+        }
+    }
+
+    /// Turns slopes by coefficient into slopes by score: `a (d - sum of a d)` for each head.
+    pub(super) fn softmax_backward<F: Float>(&self, alpha: &[F], slopes: &mut [F], sums: &mut [F]) {
+        let heads = self.heads;
+        sums.fill(F::ZERO);
+        for (alpha, slope) in alpha.chunks_exact(heads).zip(slopes.chunks_exact(heads)) {
+            for (sum, (&alpha, &slope)) in sums.iter_mut().zip(alpha.iter().zip(slope)) {
+                *sum += alpha * slope;
+            }
+        }
+        for (alpha, slope) in alpha
+            .chunks_exact(heads)
+            .zip(slopes.chunks_exact_mut(heads))
+        {
+            for (slope, (&alpha, &sum)) in slope.iter_mut().zip(alpha.iter().zip(&*sums)) {
+                *slope = alpha * (*slope - sum);
+            }
+        }
+    }
+}
+
+/// Returns `x` above 0 and 0.2 `x` below.
+#[inline]
+pub(super) fn leaky<F: Float>(x: F) -> F {
+    if x > F::ZERO {
+        x
+    } else {
+        F::from_f32(SLOPE) * x
+    }
+}
+
+/// Returns the slope of [`leaky`].
+#[inline]
+pub(super) fn leaky_slope<F: Float>(x: F) -> F {
+    if x > F::ZERO {
+        F::ONE
+    } else {
+        F::from_f32(SLOPE)
+    }
+}
+
+/// Returns the sum of products, in an order that lends itself to vectors.
+#[inline]
+pub(super) fn dot<F: Float>(a: &[F], b: &[F]) -> F {
+    const LANES: usize = 8;
+    let mut lanes = [F::ZERO; LANES];
+    let (a_lanes, b_lanes) = (a.chunks_exact(LANES), b.chunks_exact(LANES));
+    let rest = a_lanes
+        .remainder()
+        .iter()
+        .zip(b_lanes.remainder())
+        .map(|(&a, &b)| a * b);
+    let rest: F = rest.sum();
+    for (a, b) in a_lanes.zip(b_lanes) {
+        for (lane, (&a, &b)) in lanes.iter_mut().zip(a.iter().zip(b)) {
+            *lane += a * b;
+        }
+    }
+    lanes.into_iter().sum::<F>() + rest
+}
+
+/// Adds `factor * x` to `out`.
+#[inline]
+pub(super) fn add_scaled<F: Float>(out: &mut [F], factor: F, x: &[F]) {
+    for (out, &x) in out.iter_mut().zip(x) {
+        *out += factor * x;
+    }
+}

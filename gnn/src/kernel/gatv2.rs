@@ -1,0 +1,325 @@
+//! Attention whose score is a vector's product with a non-linear function of both ends and the edge.
+
+use super::attention::{Term, add_scaled, dot, leaky, leaky_slope};
+use super::edge_projection::{EdgeProjection, transposed};
+use super::gine::sum_in_order;
+use super::split::{fixed_pieces, map, pieces, run, split_mut};
+use super::{Attention, Block, Float, Forward, Kernel, Saved};
+
+/// `out[v] = sum over edges of a[e] * l[col[e]]`, with
+/// `a = softmax over v's edges of att . leaky(l[u] + r[v] + weight * feature[e])`, for each head.
+///
+/// Inputs are `l: [num_cols, heads * dim]`, `r: [num_rows, heads * dim]`, `att: [heads, dim]` and
+/// `weight: [heads * dim, edge_dim]`, or anything without edge features. The added self-loop's
+/// feature is the mean over the row's other edges.
+#[derive(Clone, Debug)]
+pub struct GatV2 {
+    /// Edges, heads and factors.
+    pub attention: Attention,
+    /// The block whose edge features are used, if any are.
+    pub edge_feature: Option<Block>,
+}
+
+/// The inputs, and what a thread writes on while it works on a row.
+struct Work<'a, F> {
+    op: &'a GatV2,
+    l: &'a [F],
+    r: &'a [F],
+    att: &'a [F],
+    projection: Option<&'a EdgeProjection<'a, F>>,
+    /// Per head: a sum and a factor.
+    sums: Vec<F>,
+    factor: Vec<F>,
+    /// Features of the edge at hand, and of the added self-loop of the row at hand.
+    feature: Vec<F>,
+    mean: Vec<F>,
+    /// The vector inside the non-linearity, of the edge at hand.
+    inner: Vec<F>,
+}
+
+impl<F: Float> Work<'_, F> {
+    /// Returns the features of one node, all heads.
+    fn row<'b>(&self, x: &'b [F], v: usize) -> &'b [F] {
+        let width = self.att.len();
+        &x[v * width..(v + 1) * width]
+    }
+
+    /// Sets the edge features of the added self-loop.
+    fn read_mean(&mut self, v: usize) {
+        let Some(projection) = self.projection else {
+            return;
+        };
+        let mut count = F::ZERO;
+        self.mean.fill(F::ZERO);
+        for edge in self.op.attention.others(v).filter_map(|term| term.edge) {
+            projection.read(edge, &mut self.feature);
+            add_scaled(&mut self.mean, F::ONE, &self.feature);
+            count += F::ONE;
+        }
+        if count > F::ZERO {
+            self.mean.iter_mut().for_each(|x| *x = *x / count);
+        }
+    }
+
+    /// Computes the vector inside the non-linearity; the mean feature must be the row's.
+    fn read_inner(&mut self, v: usize, term: Term) {
+        let ends = self.row(self.l, term.col).iter().zip(self.row(self.r, v));
+        for (inner, (&l, &r)) in self.inner.iter_mut().zip(ends) {
+            *inner = l + r;
+        }
+        let Some(projection) = self.projection else {
+            return;
+        };
+        match term.edge {
+            Some(edge) => projection.read(edge, &mut self.feature),
+            None => self.feature.copy_from_slice(&self.mean),
+        }
+        projection.add(&self.feature, &mut self.inner);
+    }
+
+    /// Computes one output row and its coefficients.
+    fn forward(&mut self, v: usize, out: &mut [F], alpha: &mut [F]) {
+        let attention = &self.op.attention;
+        let (heads, start) = (attention.heads, attention.slot_start(v));
+        let dim = out.len() / heads;
+        self.read_mean(v);
+        alpha.fill(F::NEG_INFINITY);
+        for term in attention.terms(v) {
+            self.read_inner(v, term);
+            self.inner.iter_mut().for_each(|x| *x = leaky(*x));
+            for head in 0..heads {
+                let part = head * dim..(head + 1) * dim;
+                let score = dot(&self.inner[part.clone()], &self.att[part]);
+                alpha[(term.slot - start) * heads + head] = score;
+            }
+        }
+        attention.softmax(alpha, &mut self.sums);
+        for term in attention.terms(v) {
+            attention.factors(v, term, &mut self.factor);
+            let l = self.row(self.l, term.col);
+            let alpha = &alpha[(term.slot - start) * heads..][..heads];
+            for head in 0..heads {
+                let part = head * dim..(head + 1) * dim;
+                add_scaled(
+                    &mut out[part.clone()],
+                    alpha[head] * self.factor[head],
+                    &l[part],
+                );
+            }
+        }
+    }
+
+    /// Turns the inner vector of an edge into its slope, given the slopes of the scores.
+    fn inner_slope(&mut self, score: &[F]) {
+        let dim = self.att.len() / score.len();
+        let parts = self
+            .inner
+            .chunks_exact_mut(dim)
+            .zip(self.att.chunks_exact(dim));
+        for ((inner, att), &score) in parts.zip(score) {
+            for (inner, &att) in inner.iter_mut().zip(att) {
+                *inner = score * att * leaky_slope(*inner);
+            }
+        }
+    }
+
+    /// Computes the slopes of one row: of its scores and of `r[v]`, adding to those of the weights.
+    fn backward_row(&mut self, v: usize, grad: &[F], alpha: &[F], row: RowSlopes<'_, F>) {
+        let attention = &self.op.attention;
+        let (heads, start) = (attention.heads, attention.slot_start(v));
+        let g = self.row(grad, v);
+        let dim = g.len() / heads;
+        for term in attention.terms(v) {
+            attention.factors(v, term, &mut self.factor);
+            let l = self.row(self.l, term.col);
+            for head in 0..heads {
+                let part = head * dim..(head + 1) * dim;
+                let slope = self.factor[head] * dot(&g[part.clone()], &l[part]);
+                row.score[(term.slot - start) * heads + head] = slope;
+            }
+        }
+        attention.softmax_backward(alpha, row.score, &mut self.sums);
+        self.read_mean(v);
+        for term in attention.terms(v) {
+            self.read_inner(v, term);
+            let score = &row.score[(term.slot - start) * heads..][..heads];
+            for (head, &slope) in score.iter().enumerate() {
+                for at in head * dim..(head + 1) * dim {
+                    row.att[at] += slope * leaky(self.inner[at]);
+                }
+            }
+            self.inner_slope(score);
+            add_scaled(row.r, F::ONE, &self.inner);
+            if let Some(projection) = self.projection {
+                projection.add_slope(&self.feature, &self.inner, row.weight);
+            }
+        }
+    }
+
+    /// Collects the slope of `l[u]`, as the end of scores and as what is summed.
+    fn backward_col(&mut self, u: usize, grad: &[F], alpha: &[F], score: &[F], out: &mut [F]) {
+        let attention = &self.op.attention;
+        let heads = attention.heads;
+        let dim = out.len() / heads;
+        for (v, term) in attention.terms_out(u) {
+            if term.edge.is_none() {
+                self.read_mean(v);
+            }
+            self.read_inner(v, term);
+            let at = term.slot * heads;
+            self.inner_slope(&score[at..at + heads]);
+            add_scaled(out, F::ONE, &self.inner);
+            attention.factors(v, term, &mut self.factor);
+            let g = self.row(grad, v);
+            for head in 0..heads {
+                let part = head * dim..(head + 1) * dim;
+                let coefficient = alpha[at + head] * self.factor[head];
+                add_scaled(&mut out[part.clone()], coefficient, &g[part]);
+            }
+        }
+    }
+}
+
+/// The slopes of one row: of its scores and of `r[v]`; and those of the weights, summed.
+struct RowSlopes<'a, F> {
+    score: &'a mut [F],
+    r: &'a mut [F],
+    att: &'a mut [F],
+    weight: &'a mut [F],
+}
+
+impl GatV2 {
+    fn projection<F: Float>(&self, weight: &[F]) -> Option<EdgeProjection<'_, F>> {
+        let feature = self.edge_feature.as_ref()?.edge_feature();
+        Some(EdgeProjection::new(
+            feature.expect("the block has edge features"),
+            weight,
+        ))
+    }
+
+    fn work<'a, F: Float>(
+        &'a self,
+        inputs: &[&'a [F]],
+        projection: Option<&'a EdgeProjection<'a, F>>,
+    ) -> Work<'a, F> {
+        let (heads, width) = (self.attention.heads, inputs[2].len());
+        let edge_dim = projection.map_or(0, |projection| projection.weight.len() / width);
+        Work {
+            op: self,
+            l: inputs[0],
+            r: inputs[1],
+            att: inputs[2],
+            projection,
+            sums: vec![F::ZERO; heads],
+            factor: vec![F::ZERO; heads],
+            feature: vec![F::ZERO; edge_dim],
+            mean: vec![F::ZERO; edge_dim],
+            inner: vec![F::ZERO; width],
+        }
+    }
+
+    /// Walks the rows: slopes of the scores, of `r`, of `att` and of the transposed weight.
+    fn backward_rows<F: Float>(
+        &self,
+        inputs: &[&[F]],
+        projection: Option<&EdgeProjection<'_, F>>,
+        alpha: &[F],
+        grad: &[F],
+    ) -> [Vec<F>; 4] {
+        let (attention, csr) = (&self.attention, &*self.attention.csr);
+        let (heads, width) = (attention.heads, inputs[2].len());
+        let mut score = vec![F::ZERO; attention.num_slots() * heads];
+        let mut r = vec![F::ZERO; inputs[1].len()];
+        let weight_len = projection.map_or(0, |projection| projection.weight.len());
+        let ranges = fixed_pieces(&csr.offset);
+        let scores = split_mut(&mut score, &ranges, |v| attention.slot_start(v) * heads);
+        let rs = split_mut(&mut r, &ranges, |v| v * width);
+        let tasks = ranges.into_iter().zip(scores.into_iter().zip(rs)).collect();
+        let partial = map(tasks, |(range, (scores, rs))| {
+            let mut work = self.work(inputs, projection);
+            let (mut att, mut weight) = (vec![F::ZERO; width], vec![F::ZERO; weight_len]);
+            let first = attention.slot_start(range.start);
+            for (v, r) in range.zip(rs.chunks_exact_mut(width)) {
+                let slots = attention.slots(v);
+                let alpha = &alpha[slots.start * heads..slots.end * heads];
+                let score = &mut scores[(slots.start - first) * heads..(slots.end - first) * heads];
+                let row = RowSlopes {
+                    score,
+                    r,
+                    att: &mut att,
+                    weight: &mut weight,
+                };
+                work.backward_row(v, grad, alpha, row);
+            }
+            (att, weight)
+        });
+        let (att, weight) = sum_in_order(partial);
+        [score, r, att, weight]
+    }
+}
+
+impl Kernel for GatV2 {
+    fn forward<F: Float>(&self, inputs: &[&[F]]) -> Forward<F> {
+        let (attention, csr) = (&self.attention, &*self.attention.csr);
+        let (width, heads) = (inputs[2].len(), attention.heads);
+        let projection = self.projection(inputs[3]);
+        let mut out = vec![F::ZERO; csr.num_rows() * width];
+        let mut alpha = vec![F::ZERO; attention.num_slots() * heads];
+        let ranges = pieces(&csr.offset, csr.partitioning, width);
+        let outs = split_mut(&mut out, &ranges, |v| v * width);
+        let alphas = split_mut(&mut alpha, &ranges, |v| attention.slot_start(v) * heads);
+        run(
+            ranges
+                .into_iter()
+                .zip(outs.into_iter().zip(alphas))
+                .collect(),
+            |task| {
+                let (range, (outs, alphas)) = task;
+                let mut work = self.work(inputs, projection.as_ref());
+                let first = attention.slot_start(range.start);
+                for (v, out) in range.zip(outs.chunks_exact_mut(width)) {
+                    let slots = attention.slots(v);
+                    let alpha =
+                        &mut alphas[(slots.start - first) * heads..(slots.end - first) * heads];
+                    work.forward(v, out, alpha);
+                }
+            },
+        );
+        Forward {
+            out,
+            cols: width,
+            saved: Saved {
+                values: alpha,
+                positions: Vec::new(),
+            },
+        }
+    }
+
+    fn backward<F: Float>(
+        &self,
+        inputs: &[&[F]],
+        saved: &Saved<F>,
+        grad: &[F],
+        _needed: &[bool],
+    ) -> Vec<Vec<F>> {
+        let (csr, width) = (&*self.attention.csr, inputs[2].len());
+        let projection = self.projection(inputs[3]);
+        let [score, r, att, weight] =
+            self.backward_rows(inputs, projection.as_ref(), &saved.values, grad);
+        let weight = if weight.is_empty() {
+            vec![F::ZERO; inputs[3].len()]
+        } else {
+            transposed(&weight, weight.len() / width)
+        };
+        let mut l = vec![F::ZERO; inputs[0].len()];
+        let ranges = pieces(&csr.transposed().offset, csr.partitioning, width);
+        let parts = split_mut(&mut l, &ranges, |u| u * width);
+        run(ranges.into_iter().zip(parts).collect(), |(range, part)| {
+            let mut work = self.work(inputs, projection.as_ref());
+            for (u, out) in range.zip(part.chunks_exact_mut(width)) {
+                work.backward_col(u, grad, &saved.values, &score, out);
+            }
+        });
+        vec![l, r, att, weight]
+    }
+}

@@ -1,0 +1,203 @@
+//! GINE's sum of messages `relu(x[u] + lin(edge feature))`.
+
+use std::sync::Arc;
+
+use super::edge_projection::{EdgeProjection, transposed};
+use super::split::{fixed_pieces, map, pieces, run, split_mut};
+use super::{Block, Csr, Float, Forward, Kernel, Saved};
+
+/// `out[v] = x[v] + sum over edges of edge[e] * relu(x[col[e]] + weight * feature[e] + bias)`.
+///
+/// Inputs are `x: [num_cols, dim]`, `weight: [dim, edge_dim]` and `bias: [dim]`.
+#[derive(Clone, Debug)]
+pub struct Gine {
+    /// The block, which has edge features.
+    pub block: Block,
+    /// `[num_edges]`: coefficient of each edge.
+    pub edge: Vec<f32>,
+}
+
+/// The inputs, and what a thread writes on while it works on an edge.
+struct Work<'a, F> {
+    op: &'a Gine,
+    x: &'a [F],
+    bias: &'a [F],
+    projection: &'a EdgeProjection<'a, F>,
+    feature: Vec<F>,
+    message: Vec<F>,
+}
+
+impl<F: Float> Work<'_, F> {
+    /// Computes the message of an edge before the non-linearity.
+    fn message(&mut self, edge: usize, u: usize) {
+        let dim = self.message.len();
+        self.message
+            .copy_from_slice(&self.x[u * dim..(u + 1) * dim]);
+        for (message, &bias) in self.message.iter_mut().zip(self.bias) {
+            *message += bias;
+        }
+        self.projection.read(edge, &mut self.feature);
+        self.projection.add(&self.feature, &mut self.message);
+    }
+
+    fn forward(&mut self, csr: &Csr, v: usize, out: &mut [F]) {
+        let dim = out.len();
+        out.copy_from_slice(&self.x[v * dim..(v + 1) * dim]);
+        for edge in csr.row(v) {
+            self.message(edge, csr.col[edge] as usize);
+            let coefficient = F::from_f32(self.op.edge[edge]);
+            for (out, &message) in out.iter_mut().zip(&self.message) {
+                *out += if message > F::ZERO {
+                    coefficient * message
+                } else {
+                    F::ZERO
+                };
+            }
+        }
+    }
+
+    /// Turns the message of an edge into the slope of it, given its row's.
+    fn slope(&mut self, edge: usize, u: usize, grad: &[F]) {
+        self.message(edge, u);
+        let coefficient = F::from_f32(self.op.edge[edge]);
+        for (message, &grad) in self.message.iter_mut().zip(grad) {
+            *message = if *message > F::ZERO {
+                coefficient * grad
+            } else {
+                F::ZERO
+            };
+        }
+    }
+}
+
+impl Gine {
+    fn csr(&self) -> &Arc<Csr> {
+        self.block.csr()
+    }
+
+    fn projection<F: Float>(&self, weight: &[F]) -> EdgeProjection<'_, F> {
+        let feature = self
+            .block
+            .edge_feature()
+            .expect("the block has edge features");
+        EdgeProjection::new(feature, weight)
+    }
+
+    fn work<'a, F: Float>(
+        &'a self,
+        inputs: &[&'a [F]],
+        projection: &'a EdgeProjection<'a, F>,
+    ) -> Work<'a, F> {
+        let dim = inputs[2].len();
+        Work {
+            op: self,
+            x: inputs[0],
+            bias: inputs[2],
+            projection,
+            feature: vec![F::ZERO; projection.weight.len() / dim],
+            message: vec![F::ZERO; dim],
+        }
+    }
+
+    /// Sums the slopes of the transposed weight and of the bias over all edges.
+    fn backward_weight<F: Float>(
+        &self,
+        inputs: &[&[F]],
+        projection: &EdgeProjection<'_, F>,
+        grad: &[F],
+    ) -> (Vec<F>, Vec<F>) {
+        let (csr, dim) = (self.csr(), inputs[2].len());
+        let partial = map(fixed_pieces(&csr.offset), |range| {
+            let mut work = self.work(inputs, projection);
+            let mut weight = vec![F::ZERO; projection.weight.len()];
+            let mut bias = vec![F::ZERO; dim];
+            for v in range {
+                for edge in csr.row(v) {
+                    work.slope(edge, csr.col[edge] as usize, &grad[v * dim..(v + 1) * dim]);
+                    projection.add_slope(&work.feature, &work.message, &mut weight);
+                    bias.iter_mut()
+                        .zip(&work.message)
+                        .for_each(|(sum, &slope)| *sum += slope);
+                }
+            }
+            (weight, bias)
+        });
+        sum_in_order(partial)
+    }
+}
+
+/// Adds up pairs of vectors, first to last.
+pub(super) fn sum_in_order<F: Float>(parts: Vec<(Vec<F>, Vec<F>)>) -> (Vec<F>, Vec<F>) {
+    let add = |sum: &mut Vec<F>, part: Vec<F>| {
+        sum.iter_mut()
+            .zip(part)
+            .for_each(|(sum, value)| *sum += value);
+    };
+    let sum = parts.into_iter().reduce(|mut sum, part| {
+        add(&mut sum.0, part.0);
+        add(&mut sum.1, part.1);
+        sum
+    });
+    sum.expect("rows are always split into at least one piece")
+}
+
+impl Kernel for Gine {
+    fn forward<F: Float>(&self, inputs: &[&[F]]) -> Forward<F> {
+        let (csr, dim) = (self.csr(), inputs[2].len());
+        let projection = self.projection(inputs[1]);
+        let mut out = vec![F::ZERO; csr.num_rows() * dim];
+        let ranges = pieces(&csr.offset, csr.partitioning, dim);
+        let parts = split_mut(&mut out, &ranges, |v| v * dim);
+        run(ranges.into_iter().zip(parts).collect(), |(range, part)| {
+            let mut work = self.work(inputs, &projection);
+            for (v, out) in range.zip(part.chunks_exact_mut(dim)) {
+                work.forward(csr, v, out);
+            }
+        });
+        Forward {
+            out,
+            cols: dim,
+            saved: Saved::default(),
+        }
+    }
+
+    fn backward<F: Float>(
+        &self,
+        inputs: &[&[F]],
+        _saved: &Saved<F>,
+        grad: &[F],
+        needed: &[bool],
+    ) -> Vec<Vec<F>> {
+        let (csr, dim) = (self.csr(), inputs[2].len());
+        let projection = self.projection(inputs[1]);
+        let (weight, bias) = self.backward_weight(inputs, &projection, grad);
+        let weight = transposed(&weight, projection.weight.len() / dim);
+        if !needed[0] {
+            return vec![Vec::new(), weight, bias];
+        }
+        let transpose = csr.transposed();
+        let mut out = vec![F::ZERO; inputs[0].len()];
+        let ranges = pieces(&transpose.offset, csr.partitioning, dim);
+        let parts = split_mut(&mut out, &ranges, |u| u * dim);
+        run(ranges.into_iter().zip(parts).collect(), |(range, part)| {
+            let mut work = self.work(inputs, &projection);
+            for (u, out) in range.zip(part.chunks_exact_mut(dim)) {
+                if u < csr.num_rows() {
+                    out.copy_from_slice(&grad[u * dim..(u + 1) * dim]);
+                }
+                for at in transpose.col(u) {
+                    let v = transpose.row[at] as usize;
+                    work.slope(
+                        transpose.edge[at] as usize,
+                        u,
+                        &grad[v * dim..(v + 1) * dim],
+                    );
+                    out.iter_mut()
+                        .zip(&work.message)
+                        .for_each(|(sum, &slope)| *sum += slope);
+                }
+            }
+        });
+        vec![out, weight, bias]
+    }
+}

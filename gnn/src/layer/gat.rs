@@ -1,0 +1,78 @@
+//! Graph attention: a softmax over in-edges and one self-loop weighs the projected src nodes.
+//!
+//! Edge weights multiply the coefficients after the softmax, as in DGL. The self-loop's edge
+//! feature is the mean over the node's other kept in-edges, as in `PyG`.
+
+use std::sync::Arc;
+
+use burn::tensor::Tensor;
+
+use super::coefficient::Coefficients;
+use super::{Features, MaskKind, Pass, Place};
+use crate::kernel::{Attention, Gat};
+use crate::ops::Fused;
+use crate::parameter::head_shape;
+
+impl Pass<'_> {
+    pub(super) fn gat(&self, place: Place<'_>, input: &Features) -> Tensor<2> {
+        let Place { layer, block } = place;
+        let weight = format!("convs.{}.lin.weight", layer - 1);
+        let h = self.product(input, &weight); // [num_src, heads * dim]
+        let ends = vec![
+            self.score_map(layer, "att_src"),
+            self.score_map(layer, "att_dst"),
+        ];
+        let s = h.clone().matmul(Tensor::cat(ends, 1)); // [num_src, 2 * heads]
+        let feature = block
+            .edge_feature()
+            .filter(|_| self.arch.edge_dim.is_some());
+        let feature = feature.filter(|feature| feature.rows > 0);
+        let z = feature.map(|feature| {
+            let map = self.own(layer, "lin_edge.weight").transpose(); // [edge_dim, heads * dim]
+            let map = map.matmul(self.score_map(layer, "att_edge")); // [edge_dim, heads]
+            self.constant(feature.rows, feature.cols, &feature.values)
+                .matmul(map)
+        });
+        let op = Gat {
+            attention: self.attention(place),
+            edge_scores: z.is_some(),
+        };
+        let z = z.unwrap_or_else(|| self.constant(1, 1, &[0.0]));
+        self.merge_heads(layer, Fused::Gat(op).apply_3([h, s, z]))
+    }
+
+    /// Returns the edges and factors of an attention layer.
+    pub(super) fn attention(&self, Place { layer, block }: Place<'_>) -> Attention {
+        let dropout = self.mask(layer, MaskKind::Attention, self.arch.attention_dropout);
+        Attention {
+            csr: Arc::clone(block.csr()),
+            heads: self.arch.heads_of(layer).0,
+            weight: Coefficients::new(block, self.arch.edge_weight).weights(),
+            dropout: dropout.map(|mask| (mask, Arc::clone(block.shared_key()))),
+        }
+    }
+
+    /// Turns a scoring vector `[heads, dim]` into the map `[heads * dim, heads]` that applies it.
+    fn score_map(&self, layer: usize, name: &str) -> Tensor<2> {
+        let (heads, dim, wide) = head_shape(self.arch, layer);
+        let column = self.own(layer, name).reshape([wide, 1]);
+        let mut block_diagonal = vec![0.0; wide * heads];
+        for at in 0..wide {
+            block_diagonal[at * heads + at / dim] = 1.0;
+        }
+        column * self.constant(wide, heads, &block_diagonal)
+    }
+
+    /// Averages the heads where they do not stand side by side, and adds the bias.
+    pub(super) fn merge_heads(&self, layer: usize, out: Tensor<2>) -> Tensor<2> {
+        let (heads, averaged) = self.arch.heads_of(layer);
+        let bias = self.own(layer, "bias");
+        if !averaged || heads == 1 {
+            return out + bias;
+        }
+        let [rows, wide] = out.dims();
+        let dim = wide / heads;
+        let mean: Tensor<3> = out.reshape([rows, heads, dim]).mean_dim(1);
+        mean.reshape([rows, dim]) + bias
+    }
+}
