@@ -40,18 +40,33 @@ pub struct ModelFile {
 ///
 /// [`GnnError::File`] if a file cannot be written.
 pub fn save(dir: &Path, model: &Model, file: &ModelFile) -> Result<(), GnnError> {
-    let (flat, buffers, slices) = (model.flat(), model.buffers(), slices(model));
-    let mut tensors = Vec::with_capacity(slices.len());
+    let path = dir.join(MODEL_WEIGHTS);
+    match encode(model) {
+        Ok(bytes) => write(path, &bytes)?,
+        Err(source) => return Err(GnnError::SafeTensors { path, source }),
+    }
+    let path_json = dir.join(MODEL_JSON);
+    match serde_json::to_vec_pretty(file) {
+        Ok(text) => write(path_json, &[&text[..], b"\n"].concat()),
+        Err(source) => Err(GnnError::Json {
+            path: path_json,
+            source,
+        }),
+    }
+}
+
+fn encode(model: &Model) -> Result<Vec<u8>, SafeTensorError> {
+    let (flat, buffers) = (model.flat(), model.buffers());
+    let mut tensors = Vec::new();
     for Slice {
         name,
         shape,
         start,
         is_buffer,
-    } in &slices
+    } in slices(model)
     {
-        let source = if *is_buffer { buffers } else { &flat };
-        let values = &source[*start..start + shape.iter().product::<usize>()];
-        tensors.push((name.clone(), shape.clone(), Dtype::F32, bytes_of(values)));
+        let source = if is_buffer { buffers } else { &flat };
+        let values = &source[start..start + shape.iter().product::<usize>()];
         if let Some(norm) = name.strip_suffix("running_var") {
             // PyTorch counts batches; with a fixed momentum it never reads the count.
             let count = (
@@ -62,28 +77,14 @@ pub fn save(dir: &Path, model: &Model, file: &ModelFile) -> Result<(), GnnError>
             );
             tensors.push(count);
         }
+        tensors.push((name, shape, Dtype::F32, bytes_of(values)));
     }
-    let path = dir.join(MODEL_WEIGHTS);
-    let encode = || -> Result<Vec<u8>, SafeTensorError> {
-        let mut views = Vec::with_capacity(tensors.len());
-        for (name, shape, dtype, bytes) in &tensors {
-            views.push((name, TensorView::new(*dtype, shape.clone(), bytes)?));
-        }
-        let format = HashMap::from([("format".to_owned(), "pt".to_owned())]);
-        safetensors::serialize(views, Some(format))
-    };
-    let bytes = encode().map_err(|source| GnnError::SafeTensors {
-        path: path.clone(),
-        source,
-    })?;
-    write(path, &bytes)?;
-    let path = dir.join(MODEL_JSON);
-    let mut text = serde_json::to_vec_pretty(file).map_err(|source| GnnError::Json {
-        path: path.clone(),
-        source,
-    })?;
-    text.push(b'\n');
-    write(path, &text)
+    let mut views = Vec::with_capacity(tensors.len());
+    for (name, shape, dtype, bytes) in &tensors {
+        views.push((name, TensorView::new(*dtype, shape.clone(), bytes)?));
+    }
+    let format = HashMap::from([("format".to_owned(), "pt".to_owned())]);
+    safetensors::serialize(views, Some(format))
 }
 
 /// Reads a model back.
@@ -93,28 +94,37 @@ pub fn save(dir: &Path, model: &Model, file: &ModelFile) -> Result<(), GnnError>
 /// Names the file, and the tensor whose name, type or shape is not what the architecture needs.
 pub fn load(dir: &Path) -> Result<(Model, ModelFile), GnnError> {
     let path = dir.join(MODEL_JSON);
-    let text = read(&path)?;
-    let file: ModelFile = serde_json::from_slice(&text).map_err(|source| GnnError::Json {
-        path: path.clone(),
-        source,
-    })?;
+    let file: ModelFile = match serde_json::from_slice(&read(&path)?) {
+        Ok(file) => file,
+        Err(source) => return Err(GnnError::Json { path, source }),
+    };
     let mut model = Model::init(&file.architecture, 0)?;
     check_transform(&file)?;
-    let path = dir.join(MODEL_WEIGHTS);
-    let bytes = read(&path)?;
-    let tensors = SafeTensors::deserialize(&bytes).map_err(|source| GnnError::SafeTensors {
-        path: path.clone(),
-        source,
-    })?;
+    let path_weights = dir.join(MODEL_WEIGHTS);
+    let bytes = read(&path_weights)?;
+    match SafeTensors::deserialize(&bytes) {
+        Ok(tensors) => decode(&path_weights, &tensors, &mut model)?,
+        Err(source) => {
+            return Err(GnnError::SafeTensors {
+                path: path_weights,
+                source,
+            });
+        }
+    }
+    Ok((model, file))
+}
+
+/// Fills the model with the tensors, which must be exactly those it has.
+fn decode(path: &Path, tensors: &SafeTensors<'_>, model: &mut Model) -> Result<(), GnnError> {
     let (mut flat, mut buffers) = (Vec::new(), Vec::new());
-    let slices = slices(&model);
+    let slices = slices(model);
     for slice in &slices {
         let values = if slice.is_buffer {
             &mut buffers
         } else {
             &mut flat
         };
-        read_tensor(&path, &tensors, slice, values)?;
+        read_tensor(path, tensors, slice, values)?;
     }
     let known = |name: &str| {
         slices.iter().any(|slice| slice.name == name) || name.ends_with("num_batches_tracked")
@@ -122,16 +132,17 @@ pub fn load(dir: &Path) -> Result<(Model, ModelFile), GnnError> {
     let mut names = tensors.names();
     names.sort_unstable();
     if let Some(stray) = names.into_iter().find(|name| !known(name)) {
+        let (path, tensor) = (path.to_owned(), stray.to_owned());
         let problem = "is no tensor of this architecture".to_owned();
         return Err(GnnError::Tensor {
             path,
-            tensor: stray.to_owned(),
+            tensor,
             problem,
         });
     }
     model.set_flat(&flat);
     model.set_buffers(&buffers);
-    Ok((model, file))
+    Ok(())
 }
 
 /// A named tensor as a slice of the flat parameters or of the flat buffers.
@@ -143,30 +154,27 @@ struct Slice {
 }
 
 fn slices(model: &Model) -> Vec<Slice> {
-    let mut start = 0;
-    let mut next = |len: usize| {
-        start += len;
-        start - len
-    };
     let mut slices = Vec::new();
+    let mut start = 0;
     for info in model.parameters() {
-        let (name, shape, start) = (info.name.clone(), info.shape.clone(), next(info.len()));
+        let (name, shape) = (info.name.clone(), info.shape.clone());
         slices.push(Slice {
             name,
             shape,
             start,
             is_buffer: false,
         });
+        start += info.len();
     }
-    let end = next(0);
+    start = 0;
     for info in parameter::buffers(model.architecture()) {
-        let (name, start) = (info.name, next(info.len) - end);
         slices.push(Slice {
-            name,
+            name: info.name,
             shape: vec![info.len],
             start,
             is_buffer: true,
         });
+        start += info.len;
     }
     slices
 }
@@ -198,9 +206,9 @@ fn read_tensor(
         )));
     }
     let chunks = tensor.data().chunks_exact(4);
-    let start = values.len();
+    let first = values.len();
     values.extend(chunks.map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])));
-    if values[start..].iter().any(|value| !value.is_finite()) {
+    if values[first..].iter().any(|value| !value.is_finite()) {
         return Err(error("holds a value that is no finite number".to_owned()));
     }
     Ok(())

@@ -1,4 +1,5 @@
 //! Forward passes against the slow twin, and their independence of batching and threads.
+#![cfg(test)]
 
 mod support;
 
@@ -14,14 +15,11 @@ const TOLERANCE: f64 = 1e-5;
 
 fn assert_close(got: &Dense, expected: &[Vec<f64>], what: &str) {
     assert_eq!(got.rows, expected.len(), "{what}: rows");
-    for (v, (got, expected)) in rows_of(got).iter().zip(expected).enumerate() {
-        assert_eq!(got.len(), expected.len(), "{what}: columns");
-        for (got, expected) in got.iter().zip(expected) {
-            let bound = TOLERANCE * expected.abs().max(1.0);
-            assert!(
-                (got - expected).abs() <= bound,
-                "{what}, row {v}: {got} is not {expected}"
-            );
+    for (v, (row, wanted)) in rows_of(got).iter().zip(expected).enumerate() {
+        assert_eq!(row.len(), wanted.len(), "{what}: columns");
+        for (x, y) in row.iter().zip(wanted) {
+            let bound = TOLERANCE * y.abs().max(1.0);
+            assert!((x - y).abs() <= bound, "{what}, row {v}: {x} is not {y}");
         }
     }
 }
@@ -109,7 +107,7 @@ fn with_dropout(arch: &Architecture) -> Architecture {
 
 fn step(arch: &Architecture, case: &Case, partitioning: Partitioning) -> LossAndGradient {
     let Batch { data, input, .. } = batch(case, arch, true);
-    let block = |data: gnn::BlockData| Block::new(data).unwrap().with_partitioning(partitioning);
+    let block = |plain: gnn::BlockData| Block::new(plain).unwrap().with_partitioning(partitioning);
     let blocks: Vec<Block> = data.into_iter().map(block).collect();
     let labels = labels(arch, case.targets);
     let model = Model::init(arch, 5).unwrap();

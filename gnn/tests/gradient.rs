@@ -1,4 +1,5 @@
 //! Gradients of whole models against central finite differences, in f64.
+#![cfg(test)]
 
 mod support;
 
@@ -22,9 +23,9 @@ fn check(case: &Case, arch: &Architecture, mode: Mode, sparse: bool) {
         .map(|&x| f64::from(x) + 0.1 * f64::from(random.signed()))
         .collect();
     let labels = labels(arch, case.targets - 1);
-    let run = |flat: &[f64]| {
+    let run = |values: &[f64]| {
         model
-            .loss_and_gradient_f64(flat, &blocks, &input, &labels, 2.0, mode)
+            .loss_and_gradient_f64(values, &blocks, &input, &labels, 2.0, mode)
             .unwrap()
     };
     let (_, gradient) = run(&flat);
@@ -96,7 +97,7 @@ fn single_precision_gives_the_same_gradient() {
         .loss_and_gradient_f64(&flat, &blocks, &input, &labels, 6.0, Mode::Eval)
         .unwrap();
     assert!((single.loss_sum - double.0).abs() < 1e-5);
-    for (single, double) in single.gradient.iter().zip(double.1) {
-        assert!((f64::from(*single) - double).abs() < 1e-5);
+    for (f, d) in single.gradient.iter().zip(double.1) {
+        assert!((f64::from(*f) - d).abs() < 1e-5);
     }
 }

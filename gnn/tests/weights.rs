@@ -1,4 +1,5 @@
 //! Models on disk: what is saved is loaded again, and what does not fit is named.
+#![cfg(test)]
 
 mod support;
 
@@ -53,7 +54,7 @@ fn names(arch: &Architecture, expected: &Expect) {
 }
 
 #[test]
-fn tensors_are_named_as_in_pyg() {
+fn convolutions_are_named_as_in_pyg() {
     names(
         &plain(LayerKind::Gcn),
         &expect![[r"
@@ -93,6 +94,10 @@ fn tensors_are_named_as_in_pyg() {
         res.0.weight [6, 5]
     "#]],
     );
+}
+
+#[test]
+fn attention_is_named_as_in_pyg() {
     let gat = Architecture {
         edge_dim: Some(2),
         num_layers: 1,
@@ -131,6 +136,10 @@ fn tensors_are_named_as_in_pyg() {
         norms.0.weight [6]
     "#]],
     );
+}
+
+#[test]
+fn perceptrons_are_named_as_in_pyg() {
     let gin = Architecture {
         edge_dim: Some(2),
         num_layers: 1,

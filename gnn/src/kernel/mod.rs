@@ -4,6 +4,12 @@
 //! in a fixed order: results are the same bits for any thread count and [`Partitioning`].
 //! Nothing of size `[edges, dim]` is ever made; attention keeps `[edges, heads]`.
 
+#![expect(
+    clippy::shadow_unrelated,
+    clippy::needless_range_loop,
+    reason = "inner loops name an element like its slice, and index several slices by one head"
+)]
+
 mod activate;
 mod attention;
 mod csr;

@@ -35,6 +35,7 @@ pub(crate) struct Pass<'a> {
 
 /// What a conv reads: a row for each src node.
 #[derive(Clone)]
+#[expect(clippy::large_enum_variant, reason = "one value a layer, never many")]
 pub(crate) enum Features {
     Dense(Tensor<2>),
     Sparse(Arc<SparseRows>),
@@ -153,7 +154,7 @@ impl Pass<'_> {
     /// Returns the first rows, which are those of the dst nodes.
     pub(crate) fn first_rows(&self, features: &Features, rows: usize) -> Features {
         match features {
-            Features::Dense(dense) => Features::Dense(dense.clone().slice([0..rows])),
+            Features::Dense(dense) => Features::Dense(dense.clone().narrow(0, 0, rows)),
             Features::Sparse(sparse) => {
                 let stored = sparse.offset[rows] as usize;
                 Features::Sparse(Arc::new(SparseRows {
@@ -219,8 +220,8 @@ impl Pass<'_> {
             }
             Features::Sparse(sparse) => {
                 let mut sparse = Arc::unwrap_or_clone(sparse);
-                for (v, &key) in key.iter().enumerate().take(sparse.rows) {
-                    let row = mask.row(key);
+                for (v, &of_node) in key.iter().enumerate().take(sparse.rows) {
+                    let row = mask.row(of_node);
                     for at in sparse.offset[v] as usize..sparse.offset[v + 1] as usize {
                         sparse.value[at] *= row.factor::<f32>(sparse.index[at]);
                     }

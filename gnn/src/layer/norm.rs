@@ -37,9 +37,9 @@ impl Pass<'_> {
     }
 
     fn batch_norm(&self, name: &str, active: usize, x: &Tensor<2>) -> BatchNorm {
-        let (at, cols) = (self.buffer(&format!("{name}.running_mean")), x.dims()[1]);
+        let (start, cols) = (self.buffer(&format!("{name}.running_mean")), x.dims()[1]);
         let mut buffers = self.buffers.borrow_mut();
-        let (running_mean, running_var) = buffers[at..at + 2 * cols].split_at_mut(cols);
+        let (running_mean, running_var) = buffers[start..start + 2 * cols].split_at_mut(cols);
         if self.train.is_none() || active == 0 {
             let wide = |values: &[f32]| values.iter().map(|&value| f64::from(value)).collect();
             return BatchNorm {

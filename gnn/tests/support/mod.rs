@@ -1,5 +1,10 @@
 //! Random graphs and batches of them, shared by the tests of this folder.
-#![allow(dead_code, reason = "each test program uses its own part")]
+#![allow(
+    dead_code,
+    clippy::shadow_unrelated,
+    clippy::unwrap_used,
+    reason = "each test program uses its own part; loops name an element like its list"
+)]
 
 pub(crate) mod twin;
 
