@@ -1,1 +1,32 @@
 //! Trains GNN models on stored neighbourhoods with a parameter server.
+//!
+//! [`train`] runs a whole `[train]` stage: it reads graph features from one directory and writes a
+//! model to another. [`fit`] is the loop inside, on any [`Source`] of graph features, and
+//! [`batch`] turns targets into the blocks a model runs on.
+//!
+//! A worker is a pipeline of three threads (read, vectorise, compute) on bounded queues. Workers
+//! pull parameters from a [`server::ParameterServer`] and push gradients to it; the optimiser's
+//! state lives there. All draws (order, dropout, initial weights) are functions of the seed and of
+//! what they are drawn for, so in sync mode neither the number of threads nor a kill changes the
+//! result.
+
+pub mod batch;
+mod checkpoint;
+pub mod config;
+mod error;
+mod evaluate;
+mod fit;
+pub mod metric;
+mod order;
+mod pipeline;
+mod prepare;
+pub mod server;
+mod source;
+mod train;
+mod worker;
+
+pub use config::{TrainContext, TrainPlan, TrainSpec};
+pub use error::TrainError;
+pub use fit::{EpochReport, Trained, fit};
+pub use source::Source;
+pub use train::train;

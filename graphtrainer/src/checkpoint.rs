@@ -1,0 +1,260 @@
+//! What a training needs to go on after its last whole epoch.
+//!
+//! All draws are functions of seed, epoch and step, and a checkpoint is written between epochs: so
+//! there is neither a generator's state nor a reader's position to keep.
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::Path;
+
+use schemas::xxh::hash_bytes;
+use serde::{Deserialize, Serialize};
+
+use crate::TrainError;
+use crate::fit::EpochReport;
+use crate::server::ServerState;
+
+/// The state of a training after some epochs.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Checkpoint {
+    /// Epochs done.
+    pub(crate) epochs: u64,
+    pub(crate) server: ServerState,
+    pub(crate) best: Option<Best>,
+    /// Epochs since the best one.
+    pub(crate) epochs_since_best: u64,
+    pub(crate) history: Vec<EpochReport>,
+}
+
+/// The best epoch so far.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Best {
+    /// 1-based.
+    pub(crate) epoch: u64,
+    /// Value of the monitored metric; 0 without val targets.
+    pub(crate) metric: f64,
+    pub(crate) val_loss: f64,
+    pub(crate) parameters: Vec<f32>,
+    pub(crate) buffers: Vec<f32>,
+}
+
+/// First bytes of a checkpoint, with the version of its layout.
+const MAGIC: &[u8; 8] = b"GFTRAIN1";
+
+/// Everything but the vectors. Floats that decide something are kept as bits, because decimal
+/// digits do not always come back as the same number.
+#[derive(Debug, Serialize, Deserialize)]
+struct Header {
+    epochs: u64,
+    step: u64,
+    updates: u64,
+    num_parameters: usize,
+    num_buffers: usize,
+    num_moments: usize,
+    best: Option<BestHeader>,
+    epochs_since_best: u64,
+    history: Vec<EpochReport>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct BestHeader {
+    epoch: u64,
+    metric_bits: u64,
+    val_loss_bits: u64,
+}
+
+impl Checkpoint {
+    /// Writes the checkpoint: a reader sees the old one or the new one, never a part.
+    pub(crate) fn write(&self, path: &Path) -> Result<(), TrainError> {
+        let header = Header {
+            epochs: self.epochs,
+            step: self.server.step,
+            updates: self.server.updates,
+            num_parameters: self.server.parameters.len(),
+            num_buffers: self.server.buffers.len(),
+            num_moments: self.server.moments.len(),
+            best: self.best.as_ref().map(|best| BestHeader {
+                epoch: best.epoch,
+                metric_bits: best.metric.to_bits(),
+                val_loss_bits: best.val_loss.to_bits(),
+            }),
+            epochs_since_best: self.epochs_since_best,
+            history: self.history.clone(),
+        };
+        let json = serde_json::to_vec(&header).map_err(|source| TrainError::Json {
+            what: "checkpoint",
+            source,
+        })?;
+        let mut bytes = MAGIC.to_vec();
+        bytes.extend_from_slice(&(json.len() as u64).to_le_bytes());
+        bytes.extend_from_slice(&json);
+        let server = [&self.server.parameters, &self.server.buffers].into_iter();
+        let best = self
+            .best
+            .iter()
+            .flat_map(|best| [&best.parameters, &best.buffers]);
+        for vector in server.chain(&self.server.moments).chain(best) {
+            bytes.extend(vector.iter().flat_map(|value| value.to_le_bytes()));
+        }
+        bytes.extend_from_slice(&hash_bytes(&bytes).to_le_bytes());
+        let temporary = path.with_extension("tmp");
+        let mut file = File::create(&temporary).map_err(TrainError::io("create", &temporary))?;
+        file.write_all(&bytes)
+            .map_err(TrainError::io("write", &temporary))?;
+        file.sync_all()
+            .map_err(TrainError::io("write", &temporary))?;
+        fs::rename(&temporary, path).map_err(TrainError::io("rename", &temporary))
+    }
+
+    /// Reads a checkpoint; none where there is none.
+    pub(crate) fn read(path: &Path) -> Result<Option<Self>, TrainError> {
+        let bytes = match fs::read(path) {
+            Ok(bytes) => bytes,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(TrainError::io("read", path)(error)),
+        };
+        let broken = |problem: &str| TrainError::Checkpoint {
+            path: path.to_owned(),
+            problem: problem.to_owned(),
+        };
+        let (body, hash) = bytes
+            .split_last_chunk::<8>()
+            .ok_or_else(|| broken("it is too short"))?;
+        if hash_bytes(body) != u64::from_le_bytes(*hash) {
+            return Err(broken(
+                "its checksum does not match; remove it to start over",
+            ));
+        }
+        let rest = body
+            .strip_prefix(MAGIC)
+            .ok_or_else(|| broken("another version wrote it"))?;
+        let (len, rest) = rest
+            .split_first_chunk::<8>()
+            .ok_or_else(|| broken("it is too short"))?;
+        let split = usize::try_from(u64::from_le_bytes(*len)).unwrap_or(usize::MAX);
+        let (json, blob) = rest
+            .split_at_checked(split)
+            .ok_or_else(|| broken("its header is cut off"))?;
+        let header: Header = serde_json::from_slice(json).map_err(|source| TrainError::Json {
+            what: "checkpoint",
+            source,
+        })?;
+        header
+            .assemble(blob)
+            .map(Some)
+            .ok_or_else(|| broken("its vectors are cut off"))
+    }
+}
+
+impl Header {
+    /// Cuts the vectors out of the blob; none if it has another length than the header says.
+    fn assemble(self, blob: &[u8]) -> Option<Checkpoint> {
+        let mut values = blob
+            .as_chunks::<4>()
+            .0
+            .iter()
+            .map(|bytes| f32::from_le_bytes(*bytes));
+        let mut take = |len: usize| -> Option<Vec<f32>> {
+            let vector: Vec<f32> = values.by_ref().take(len).collect();
+            (vector.len() == len).then_some(vector)
+        };
+        let parameters = take(self.num_parameters)?;
+        let buffers = take(self.num_buffers)?;
+        let moments = (0..self.num_moments)
+            .map(|_| take(self.num_parameters))
+            .collect::<Option<_>>()?;
+        let best = match self.best {
+            None => None,
+            Some(best) => Some(Best {
+                epoch: best.epoch,
+                metric: f64::from_bits(best.metric_bits),
+                val_loss: f64::from_bits(best.val_loss_bits),
+                parameters: take(self.num_parameters)?,
+                buffers: take(self.num_buffers)?,
+            }),
+        };
+        let server = ServerState {
+            step: self.step,
+            updates: self.updates,
+            parameters,
+            buffers,
+            moments,
+        };
+        values.next().is_none().then_some(Checkpoint {
+            epochs: self.epochs,
+            server,
+            best,
+            epochs_since_best: self.epochs_since_best,
+            history: self.history,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn checkpoint() -> Checkpoint {
+        Checkpoint {
+            epochs: 3,
+            server: ServerState {
+                step: 6,
+                updates: 6,
+                parameters: vec![1.0, f32::MIN_POSITIVE],
+                buffers: vec![0.5],
+                moments: vec![vec![0.1, 0.2], vec![0.3, -0.0]],
+            },
+            best: Some(Best {
+                epoch: 2,
+                metric: 0.1 + 0.2,
+                val_loss: f64::INFINITY,
+                parameters: vec![3.0, 4.0],
+                buffers: vec![2.0],
+            }),
+            epochs_since_best: 1,
+            history: vec![EpochReport {
+                epoch: 1,
+                loss: 0.25,
+                ..EpochReport::default()
+            }],
+        }
+    }
+
+    #[test]
+    fn a_checkpoint_comes_back_bit_for_bit() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("checkpoint");
+        assert_eq!(Checkpoint::read(&path).unwrap(), None);
+        for written in [checkpoint(), Checkpoint::default()] {
+            written.write(&path).unwrap();
+            assert_eq!(Checkpoint::read(&path).unwrap(), Some(written));
+        }
+        assert_eq!(
+            fs::read_dir(dir.path()).unwrap().count(),
+            1,
+            "no temporary file stays"
+        );
+    }
+
+    #[test]
+    fn a_cut_or_changed_checkpoint_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("checkpoint");
+        checkpoint().write(&path).unwrap();
+        let bytes = fs::read(&path).unwrap();
+        for len in [0, 7, 20, bytes.len() - 1] {
+            fs::write(&path, &bytes[..len]).unwrap();
+            assert!(
+                matches!(Checkpoint::read(&path), Err(TrainError::Checkpoint { .. })),
+                "{len}"
+            );
+        }
+        let mut changed = bytes.clone();
+        changed[bytes.len() - 12] ^= 1;
+        fs::write(&path, changed).unwrap();
+        assert!(matches!(
+            Checkpoint::read(&path),
+            Err(TrainError::Checkpoint { .. })
+        ));
+    }
+}

@@ -1,0 +1,531 @@
+//! Table `[train]`: as written ([`TrainSpec`]) and as it will run ([`TrainPlan`]).
+
+use std::path::{Path, PathBuf};
+
+use bytesize::ByteSize;
+use gnn::{Activation, Aggregator, LayerKind, Norm, Task};
+use schemas::Transform;
+use serde::{Deserialize, Serialize};
+
+use crate::TrainError;
+use crate::metric::Metric;
+use crate::server::{Consistency, Optimizer, OptimizerKind};
+
+/// Workers and servers are threads and locks of one process: more than this is a typing error.
+const WORKERS_MAX: usize = 1024;
+
+/// Table `[train]` as written.
+///
+/// Every key but `model`, `epochs` and `output` may be left out; the defaults stand at the keys.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TrainSpec {
+    /// Kind of layer: `gcn`, `sage`, `gat`, `gatv2` or `gin`.
+    pub model: LayerKind,
+    /// Widths of the hidden layers. One fewer than hops: the last layer gives the prediction; as
+    /// many as hops: a linear head does. Default: none, which fits one hop.
+    #[serde(default)]
+    pub hidden: Vec<usize>,
+    /// Number of layers; must equal the hops of the graph features, which is the default.
+    pub layers: Option<usize>,
+    /// Attention heads of a hidden layer, side by side in its width. Default 1.
+    pub heads: Option<usize>,
+    /// Attention heads of the last layer, averaged. Default 1.
+    pub out_heads: Option<usize>,
+    /// `mean` (default) or `max`, for `sage`.
+    pub aggregator: Option<Aggregator>,
+    /// Non-linearity of hidden layers: `relu` (default) or `elu`.
+    #[serde(default)]
+    pub activation: Activation,
+    /// Dropout on the input of every layer but the first. Default 0.5.
+    #[serde(default = "default_dropout")]
+    pub dropout: f32,
+    /// Dropout on the features. Default 0.
+    #[serde(default)]
+    pub input_dropout: f32,
+    /// Dropout on attention coefficients. Default 0.
+    #[serde(default)]
+    pub attention_dropout: f32,
+    /// Normalisation of hidden layers: `none` (default), `batch` or `layer`. Statistics of `batch`
+    /// are those of one worker's part of the batch.
+    #[serde(default)]
+    pub norm: Norm,
+    /// Whether a layer adds its input to its output. Default false.
+    #[serde(default)]
+    pub residual: bool,
+    /// Whether edge weights are used. Default: if the edges have them.
+    pub edge_weight: Option<bool>,
+    /// Whether edge features are used. Default: if the edges have them and the layer takes them.
+    pub edge_features: Option<bool>,
+    /// Update rule: `sgd`, `adam` (default) or `adamw`.
+    #[serde(default)]
+    pub optimizer: OptimizerKind,
+    /// Step size. Default 0.01.
+    #[serde(default = "default_learning_rate")]
+    pub learning_rate: f32,
+    /// Momentum of `sgd`. Default 0.
+    pub momentum: Option<f32>,
+    /// Weight decay; `adamw` decouples it from the gradient. Default 0.
+    #[serde(default)]
+    pub weight_decay: f32,
+    /// 1-based layers whose parameters decay; the head counts as the last. Default: all.
+    pub weight_decay_layers: Option<Vec<usize>>,
+    /// Passes over the train targets, at most.
+    pub epochs: u64,
+    /// Targets a worker takes in a step. Default 512.
+    #[serde(default = "default_batch_size")]
+    pub batch_size: usize,
+    /// Ends the training after so many epochs without a better val metric. Default: never.
+    pub patience: Option<u64>,
+    /// Metric on the val split that chooses the best epoch: `accuracy`, `micro_f1`, `macro_f1`,
+    /// `auc`, `loss`, `r2`, `mae` or `rmse`, as fits the labels. Default: `accuracy` of classes,
+    /// `micro_f1` of several labels, `loss` of numbers.
+    pub monitor: Option<Metric>,
+    /// Must fit the labels, which decide it: `cross_entropy` for classes, `binary_cross_entropy`
+    /// for several labels, `mean_squared_error` for numbers.
+    pub loss: Option<Loss>,
+    /// Random seed of weights, order and dropout. Default: the job's.
+    pub seed: Option<u64>,
+    /// Workers that compute steps: 1 (default) to the job's workers. `workers` x `batch_size`
+    /// targets make an update in sync mode, so this key changes results.
+    pub workers: Option<usize>,
+    /// Shards of the parameter server. Default 1; changes no result.
+    #[serde(default = "default_servers")]
+    pub servers: usize,
+    /// `sync` (default), `async` or `bounded`.
+    #[serde(default)]
+    pub mode: UpdateMode,
+    /// Steps a worker may be ahead of the slowest, for mode `bounded`.
+    pub staleness: Option<u64>,
+    /// `auto` (default) or `cpu`; this build has no other.
+    #[serde(default)]
+    pub device: Device,
+    /// Whether layers leave out what no target of the batch needs. Default true; changes nothing
+    /// but speed.
+    #[serde(default = "default_true")]
+    pub pruning: bool,
+    /// Whether threads get rows with equal numbers of edges. Default true; changes nothing but
+    /// speed.
+    #[serde(default = "default_true")]
+    pub edge_partitioning: bool,
+    /// Epochs between checkpoints. Default 1; changes no result.
+    #[serde(default = "default_checkpoint_every")]
+    pub checkpoint_every: u64,
+    /// Memory for decoded parts and kept batches, such as "512MiB" (default). Parts that do not
+    /// fit are decoded again each epoch.
+    #[serde(default = "default_cache_bytes")]
+    pub cache_bytes: ByteSize,
+    /// Directory of graph features. Default: the output of `[flatten]`.
+    pub input: Option<PathBuf>,
+    /// Directory of the model.
+    pub output: PathBuf,
+}
+
+/// How the workers' updates are ordered, as written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum UpdateMode {
+    /// All workers take each step together.
+    #[default]
+    Sync,
+    /// No worker waits for another within an epoch.
+    Async,
+    /// A worker waits while it is more than `staleness` steps ahead.
+    Bounded,
+}
+
+/// What is minimised.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Loss {
+    /// Softmax cross-entropy of classes.
+    CrossEntropy,
+    /// Sigmoid cross-entropy of each label.
+    BinaryCrossEntropy,
+    /// Mean of the squared error.
+    MeanSquaredError,
+}
+
+/// Where the model is computed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Device {
+    /// The best there is.
+    #[default]
+    Auto,
+    /// The processor.
+    Cpu,
+    /// A graphics card: refused, because this build has no code for one.
+    Gpu,
+}
+
+/// What a job knows beyond `[train]`.
+#[derive(Clone, Debug)]
+pub struct TrainContext {
+    /// Output of `[flatten]`, if the job has one.
+    pub input: Option<PathBuf>,
+    /// The job's random seed.
+    pub job_seed: u64,
+    /// The job's number of workers.
+    pub workers: usize,
+    /// Transform of the node features, fitted on the train targets.
+    pub transform: Option<Transform>,
+    /// What relative paths are relative to.
+    pub base: PathBuf,
+    /// Whether an output that is there already is replaced.
+    pub fresh: bool,
+}
+
+/// A training that can be run: every key checked that can be without the data.
+#[derive(Clone, Debug, Serialize)]
+pub struct TrainPlan {
+    pub(crate) input: PathBuf,
+    pub(crate) output: PathBuf,
+    pub(crate) result: ResultPlan,
+    pub(crate) tuning: TuningPlan,
+    #[serde(skip)]
+    pub(crate) fresh: bool,
+}
+
+/// The keys that the trained model depends on.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct ResultPlan {
+    pub(crate) layer: LayerKind,
+    pub(crate) hidden: Vec<usize>,
+    pub(crate) layers: Option<usize>,
+    pub(crate) heads: usize,
+    pub(crate) out_heads: usize,
+    pub(crate) aggregator: Aggregator,
+    pub(crate) activation: Activation,
+    pub(crate) dropout: f32,
+    pub(crate) input_dropout: f32,
+    pub(crate) attention_dropout: f32,
+    pub(crate) norm: Norm,
+    pub(crate) residual: bool,
+    pub(crate) edge_weight: Option<bool>,
+    pub(crate) edge_features: Option<bool>,
+    pub(crate) transform: Option<Transform>,
+    pub(crate) optimizer: Optimizer,
+    pub(crate) weight_decay: f32,
+    pub(crate) weight_decay_layers: Option<Vec<usize>>,
+    pub(crate) epochs: u64,
+    pub(crate) batch_size: usize,
+    pub(crate) patience: Option<u64>,
+    pub(crate) monitor: Option<Metric>,
+    pub(crate) loss: Option<Loss>,
+    pub(crate) seed: u64,
+    pub(crate) workers: usize,
+    pub(crate) consistency: Consistency,
+}
+
+/// The keys that only speed and memory depend on.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct TuningPlan {
+    pub(crate) servers: usize,
+    pub(crate) pruning: bool,
+    pub(crate) edge_partitioning: bool,
+    pub(crate) checkpoint_every: u64,
+    pub(crate) cache_bytes: u64,
+}
+
+impl TrainPlan {
+    /// Returns the directory of graph features the training reads.
+    pub fn input(&self) -> &Path {
+        &self.input
+    }
+
+    /// Returns the directory the model is written to.
+    pub fn output(&self) -> &Path {
+        &self.output
+    }
+
+    /// Returns the greatest number of epochs.
+    pub fn epochs(&self) -> u64 {
+        self.result.epochs
+    }
+}
+
+impl Loss {
+    /// Returns the loss of a task.
+    pub(crate) fn of_task(task: Task) -> Self {
+        match task {
+            Task::Classes => Self::CrossEntropy,
+            Task::MultiLabel => Self::BinaryCrossEntropy,
+            Task::Regression => Self::MeanSquaredError,
+        }
+    }
+
+    /// Returns the loss as written.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::CrossEntropy => "cross_entropy",
+            Self::BinaryCrossEntropy => "binary_cross_entropy",
+            Self::MeanSquaredError => "mean_squared_error",
+        }
+    }
+}
+
+impl TrainSpec {
+    /// Checks the keys and resolves the paths.
+    ///
+    /// What depends on the data (hops, labels, splits) is checked by [`train`](crate::train) before
+    /// its first step.
+    ///
+    /// # Errors
+    ///
+    /// [`TrainError::Key`] or [`TrainError::Missing`] names the first key that does not fit.
+    pub fn into_plan(self, ctx: TrainContext) -> Result<TrainPlan, TrainError> {
+        self.check_numbers()?;
+        self.check_layer_keys()?;
+        let consistency = self.consistency()?;
+        let workers = self.checked_workers(ctx.workers)?;
+        let momentum = self.checked_momentum()?;
+        if self.device == Device::Gpu {
+            return Err(key(
+                "device",
+                "\"gpu\"",
+                "this build has none, allowed: \"auto\", \"cpu\"",
+            ));
+        }
+        let input = self.input.or(ctx.input).ok_or(TrainError::Missing {
+            key: "input",
+            needed: "a directory of graph features, where the job has no table [flatten]",
+        })?;
+        Ok(TrainPlan {
+            input: resolve(&ctx.base, &input, "input")?,
+            output: resolve(&ctx.base, &self.output, "output")?,
+            result: ResultPlan {
+                layer: self.model,
+                hidden: self.hidden,
+                layers: self.layers,
+                heads: self.heads.unwrap_or(1),
+                out_heads: self.out_heads.unwrap_or(1),
+                aggregator: self.aggregator.unwrap_or_default(),
+                activation: self.activation,
+                dropout: self.dropout,
+                input_dropout: self.input_dropout,
+                attention_dropout: self.attention_dropout,
+                norm: self.norm,
+                residual: self.residual,
+                edge_weight: self.edge_weight,
+                edge_features: self.edge_features,
+                transform: ctx.transform,
+                optimizer: Optimizer {
+                    kind: self.optimizer,
+                    learning_rate: self.learning_rate,
+                    momentum,
+                },
+                weight_decay: self.weight_decay,
+                weight_decay_layers: self.weight_decay_layers,
+                epochs: self.epochs,
+                batch_size: self.batch_size,
+                patience: self.patience,
+                monitor: self.monitor,
+                loss: self.loss,
+                seed: self.seed.unwrap_or(ctx.job_seed),
+                workers,
+                consistency,
+            },
+            tuning: TuningPlan {
+                servers: self.servers,
+                pruning: self.pruning,
+                edge_partitioning: self.edge_partitioning,
+                checkpoint_every: self.checkpoint_every,
+                cache_bytes: self.cache_bytes.as_u64(),
+            },
+            fresh: ctx.fresh,
+        })
+    }
+
+    fn check_numbers(&self) -> Result<(), TrainError> {
+        for (name, count) in [
+            ("layers", self.layers.unwrap_or(1)),
+            ("heads", self.heads.unwrap_or(1)),
+            ("out_heads", self.out_heads.unwrap_or(1)),
+            ("batch_size", self.batch_size),
+            ("servers", self.servers),
+        ] {
+            require(count > 0, name, count, "allowed is 1 or more")?;
+        }
+        for (name, count) in [
+            ("epochs", self.epochs),
+            ("patience", self.patience.unwrap_or(1)),
+            ("checkpoint_every", self.checkpoint_every),
+        ] {
+            require(count > 0, name, count, "allowed is 1 or more")?;
+        }
+        require(
+            self.servers <= WORKERS_MAX,
+            "servers",
+            self.servers,
+            "allowed is 1 to 1024",
+        )?;
+        for (name, rate) in [
+            ("dropout", self.dropout),
+            ("input_dropout", self.input_dropout),
+            ("attention_dropout", self.attention_dropout),
+        ] {
+            require(
+                (0.0..1.0).contains(&rate),
+                name,
+                rate,
+                "allowed is 0 to below 1",
+            )?;
+        }
+        let rate = self.learning_rate;
+        let positive = rate.is_finite() && rate > 0.0;
+        require(
+            positive,
+            "learning_rate",
+            rate,
+            "allowed is any number above 0",
+        )?;
+        let decay = self.weight_decay;
+        let not_negative = decay.is_finite() && decay >= 0.0;
+        require(
+            not_negative,
+            "weight_decay",
+            decay,
+            "allowed is 0 or any number above",
+        )?;
+        if let Some(width) = self.hidden.iter().find(|&&width| width == 0) {
+            return Err(key("hidden", width, "a layer is at least 1 wide"));
+        }
+        Ok(())
+    }
+
+    fn check_layer_keys(&self) -> Result<(), TrainError> {
+        if self.model != LayerKind::Sage && self.aggregator == Some(Aggregator::Max) {
+            return Err(key(
+                "aggregator",
+                "\"max\"",
+                "only \"sage\" can take the maximum",
+            ));
+        }
+        let heads = self.heads.unwrap_or(1);
+        let ragged = self.hidden.iter().find(|&&width| width % heads != 0);
+        if self.model.is_attention() {
+            let divides = format!("has to divide the widths in `hidden`, {:?}", self.hidden);
+            return require(ragged.is_none(), "heads", heads, &divides);
+        }
+        let only = "only \"gat\" and \"gatv2\" have attention";
+        require(heads == 1, "heads", heads, only)?;
+        let out_heads = self.out_heads.unwrap_or(1);
+        require(out_heads == 1, "out_heads", out_heads, only)?;
+        require(
+            self.attention_dropout == 0.0,
+            "attention_dropout",
+            self.attention_dropout,
+            only,
+        )
+    }
+
+    fn consistency(&self) -> Result<Consistency, TrainError> {
+        match (self.mode, self.staleness) {
+            (UpdateMode::Sync, None) => Ok(Consistency::Sync),
+            (UpdateMode::Async, None) => Ok(Consistency::Async),
+            (UpdateMode::Bounded, Some(staleness)) => Ok(Consistency::Bounded(staleness)),
+            (UpdateMode::Bounded, None) => Err(TrainError::Missing {
+                key: "staleness",
+                needed: "how many steps a worker may be ahead in mode \"bounded\"",
+            }),
+            (_, Some(steps)) => Err(key(
+                "staleness",
+                steps,
+                "only mode \"bounded\" has staleness",
+            )),
+        }
+    }
+
+    fn checked_workers(&self, job_workers: usize) -> Result<usize, TrainError> {
+        let workers = self.workers.unwrap_or(1);
+        let most = job_workers.clamp(1, WORKERS_MAX);
+        let allowed = format!("allowed is 1 to the job's workers, {most}");
+        require((1..=most).contains(&workers), "workers", workers, &allowed)?;
+        Ok(workers)
+    }
+
+    fn checked_momentum(&self) -> Result<f32, TrainError> {
+        let Some(momentum) = self.momentum else {
+            return Ok(0.0);
+        };
+        let is_sgd = self.optimizer == OptimizerKind::Sgd;
+        require(
+            is_sgd,
+            "momentum",
+            momentum,
+            "only optimizer \"sgd\" has momentum",
+        )?;
+        let in_range = (0.0..1.0).contains(&momentum);
+        require(in_range, "momentum", momentum, "allowed is 0 to below 1")?;
+        Ok(momentum)
+    }
+}
+
+/// Builds the error of a key.
+pub(crate) fn key(
+    name: &'static str,
+    value: impl std::fmt::Display,
+    allowed: impl Into<String>,
+) -> TrainError {
+    TrainError::Key {
+        key: name,
+        value: value.to_string(),
+        allowed: allowed.into(),
+    }
+}
+
+fn require(
+    holds: bool,
+    name: &'static str,
+    value: impl std::fmt::Display,
+    allowed: &str,
+) -> Result<(), TrainError> {
+    if holds {
+        Ok(())
+    } else {
+        Err(key(name, value, allowed))
+    }
+}
+
+fn resolve(base: &Path, path: &Path, name: &'static str) -> Result<PathBuf, TrainError> {
+    if path.to_string_lossy().contains("://") {
+        return Err(key(
+            name,
+            path.display(),
+            "this build reads and writes local files",
+        ));
+    }
+    Ok(base.join(path))
+}
+
+fn default_dropout() -> f32 {
+    0.5
+}
+
+fn default_learning_rate() -> f32 {
+    0.01
+}
+
+fn default_batch_size() -> usize {
+    512
+}
+
+fn default_servers() -> usize {
+    1
+}
+
+fn default_checkpoint_every() -> u64 {
+    1
+}
+
+fn default_cache_bytes() -> ByteSize {
+    ByteSize::mib(512)
+}
+
+fn default_true() -> bool {
+    true
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,146 @@
+//! Tables `[train]` that cannot be run, and what is said about them.
+
+use super::*;
+
+fn plan(text: &str) -> Result<TrainPlan, String> {
+    let spec: TrainSpec = toml::from_str(text).map_err(|error| error.message().to_owned())?;
+    let ctx = TrainContext {
+        input: Some("features".into()),
+        job_seed: 7,
+        workers: 4,
+        transform: None,
+        base: "/job".into(),
+        fresh: false,
+    };
+    spec.into_plan(ctx).map_err(|error| {
+        assert_eq!(error.kind(), schemas::ErrorKind::Usage);
+        error.to_string()
+    })
+}
+
+fn check(extra: &str, expected: &str) {
+    let text = format!("model = \"gat\"\nepochs = 3\nhidden = [16]\noutput = \"m\"\n{extra}");
+    let got = plan(&text).expect_err("the table is wrong");
+    assert!(got.contains(expected), "`{got}` lacks `{expected}`");
+}
+
+#[test]
+fn wrong_keys_are_named_with_what_is_allowed() {
+    check("hiden = [3]", "unknown field `hiden`, expected one of");
+    check(
+        "norm = \"group\"",
+        "unknown variant `group`, expected one of `none`, `batch`, `layer`",
+    );
+    check(
+        "monitor = \"mcc\"",
+        "unknown variant `mcc`, expected one of `accuracy`",
+    );
+    check(
+        "optimizer = \"lion\"",
+        "expected one of `sgd`, `adam`, `adamw`",
+    );
+    check(
+        "mode = \"bounded\"",
+        "`train.staleness` is missing: how many steps",
+    );
+    check(
+        "staleness = 2",
+        "`train.staleness` is 2: only mode \"bounded\"",
+    );
+    check(
+        "device = \"gpu\"",
+        "`train.device` is \"gpu\": this build has none",
+    );
+    check(
+        "dropout = 1.0",
+        "`train.dropout` is 1: allowed is 0 to below 1",
+    );
+    check(
+        "input_dropout = -0.1",
+        "`train.input_dropout` is -0.1: allowed",
+    );
+    check(
+        "learning_rate = 0",
+        "`train.learning_rate` is 0: allowed is any number above 0",
+    );
+    check("learning_rate = nan", "`train.learning_rate` is NaN");
+    check("weight_decay = -1", "`train.weight_decay` is -1");
+    check(
+        "momentum = 0.9",
+        "`train.momentum` is 0.9: only optimizer \"sgd\"",
+    );
+    check(
+        "optimizer = \"sgd\"\nmomentum = 1",
+        "`train.momentum` is 1: allowed is 0 to below 1",
+    );
+    check(
+        "heads = 3",
+        "`train.heads` is 3: has to divide the widths in `hidden`, [16]",
+    );
+    check("heads = 0", "`train.heads` is 0: allowed is 1 or more");
+    check(
+        "aggregator = \"max\"",
+        "`train.aggregator` is \"max\": only \"sage\"",
+    );
+    check(
+        "batch_size = 0",
+        "`train.batch_size` is 0: allowed is 1 or more",
+    );
+    check(
+        "patience = 0",
+        "`train.patience` is 0: allowed is 1 or more",
+    );
+    check(
+        "workers = 5",
+        "`train.workers` is 5: allowed is 1 to the job's workers, 4",
+    );
+    check("servers = 0", "`train.servers` is 0");
+    check("checkpoint_every = 0", "`train.checkpoint_every` is 0");
+    check(
+        "input = \"s3://bucket/x\"",
+        "`train.input` is s3://bucket/x: this build reads",
+    );
+    check("layers = 0", "`train.layers` is 0");
+}
+
+#[test]
+fn attention_keys_need_attention() {
+    for extra in ["heads = 2", "out_heads = 2", "attention_dropout = 0.5"] {
+        let text = format!("model = \"gcn\"\nepochs = 3\noutput = \"m\"\n{extra}");
+        let got = plan(&text).expect_err("gcn has no attention");
+        assert!(
+            got.contains("only \"gat\" and \"gatv2\" have attention"),
+            "{got}"
+        );
+    }
+    let got = plan("model = \"gcn\"\nepochs = 1\nhidden = [0]\noutput = \"m\"").unwrap_err();
+    assert!(got.contains("`train.hidden` is 0"), "{got}");
+}
+
+#[test]
+fn defaults_are_filled_in_and_paths_resolved() {
+    let plan = plan("model = \"sage\"\nepochs = 3\noutput = \"m\"").unwrap();
+    assert_eq!(plan.input(), Path::new("/job/features"));
+    assert_eq!(plan.output(), Path::new("/job/m"));
+    assert_eq!(
+        (plan.result.seed, plan.result.workers, plan.epochs()),
+        (7, 1, 3)
+    );
+    assert_eq!(plan.result.consistency, Consistency::Sync);
+    assert_eq!(plan.tuning.cache_bytes, 512 << 20);
+}
+
+#[test]
+fn a_job_without_flatten_needs_an_input() {
+    let spec: TrainSpec = toml::from_str("model = \"gcn\"\nepochs = 3\noutput = \"m\"").unwrap();
+    let ctx = TrainContext {
+        input: None,
+        job_seed: 0,
+        workers: 1,
+        transform: None,
+        base: PathBuf::new(),
+        fresh: false,
+    };
+    let error = spec.into_plan(ctx).unwrap_err().to_string();
+    assert!(error.starts_with("`train.input` is missing"), "{error}");
+}

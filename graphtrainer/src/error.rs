@@ -1,0 +1,196 @@
+//! The one error type of this crate.
+
+use std::path::PathBuf;
+
+use schemas::ErrorKind;
+
+/// Training could not be planned, started or finished.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TrainError {
+    /// A key of table `[train]` holds something impossible.
+    #[error("`train.{key}` is {value}: {allowed}")]
+    Key {
+        /// The key.
+        key: &'static str,
+        /// What was written.
+        value: String,
+        /// What is allowed.
+        allowed: String,
+    },
+    /// A key that has to be there is missing.
+    #[error("`train.{key}` is missing: {needed}")]
+    Missing {
+        /// The key.
+        key: &'static str,
+        /// Why it is needed and what it can be.
+        needed: &'static str,
+    },
+    /// The graph features do not fit what `[train]` asks for.
+    #[error("{} cannot be trained on with `train.{key}` = {value}: {problem}", input.display())]
+    Unfit {
+        /// Directory of the graph features.
+        input: PathBuf,
+        /// The key.
+        key: &'static str,
+        /// What was written.
+        value: String,
+        /// What the data are like, and what is allowed.
+        problem: String,
+    },
+    /// The graph features lack something every training needs.
+    #[error("{} cannot be trained on: {problem}", input.display())]
+    Untrainable {
+        /// Directory of the graph features.
+        input: PathBuf,
+        /// What is missing and where it comes from.
+        problem: &'static str,
+    },
+    /// No target is in a split that is needed.
+    #[error("the {split} split of {} is empty, but {reason}", input.display())]
+    EmptySplit {
+        /// Directory of the graph features.
+        input: PathBuf,
+        /// `train` or `val`.
+        split: &'static str,
+        /// What needs it.
+        reason: &'static str,
+    },
+    /// A target that is in a split has no label.
+    #[error("target {id} of {} is in the {split} split but has no label", input.display())]
+    Unlabelled {
+        /// Directory of the graph features.
+        input: PathBuf,
+        /// Its id.
+        id: String,
+        /// `train`, `val` or `test`.
+        split: &'static str,
+    },
+    /// The monitored metric has no value on the val split.
+    #[error("metric {metric} is undefined on the val split of {}", input.display())]
+    Undefined {
+        /// Directory of the graph features.
+        input: PathBuf,
+        /// Name of the metric.
+        metric: &'static str,
+    },
+    /// The loss left the numbers.
+    #[error("the loss of epoch {epoch} is {loss}: try a lower `train.learning_rate`")]
+    Diverged {
+        /// 1-based epoch.
+        epoch: u64,
+        /// The loss: infinite or not a number.
+        loss: f64,
+    },
+    /// A table or an output could not be used.
+    #[error(transparent)]
+    Schema(#[from] schemas::SchemaError),
+    /// A model or a block could not be used.
+    #[error(transparent)]
+    Gnn(#[from] gnn::GnnError),
+    /// Another worker failed; its own error is the one to look at.
+    #[error("worker {worker} failed")]
+    PeerFailed {
+        /// The worker that failed first.
+        worker: usize,
+    },
+    /// A worker spoke to the parameter server out of turn.
+    #[error("worker {worker} pushed step {step}, but its next step is {expected}")]
+    OutOfTurn {
+        /// The worker.
+        worker: usize,
+        /// The step it pushed.
+        step: u64,
+        /// The step it has to push.
+        expected: u64,
+    },
+    /// A thread of the training panicked.
+    #[error("{thread} panicked: {message}")]
+    Panicked {
+        /// What the thread was doing.
+        thread: String,
+        /// The panic's message.
+        message: String,
+    },
+    /// A thread of the training ended before its work.
+    #[error("{thread} ended early")]
+    Ended {
+        /// What the thread was doing.
+        thread: String,
+    },
+    /// A checkpoint is not what was written.
+    #[error("checkpoint {} is broken: {problem}", path.display())]
+    Checkpoint {
+        /// The file.
+        path: PathBuf,
+        /// What does not agree.
+        problem: String,
+    },
+    /// The metadata of a checkpoint or a plan could not be converted.
+    #[error("cannot convert the {what} to or from JSON")]
+    Json {
+        /// `plan` or `checkpoint`.
+        what: &'static str,
+        /// The cause.
+        source: serde_json::Error,
+    },
+    /// The file system refused.
+    #[error("cannot {action} {}", path.display())]
+    Io {
+        /// What was tried, such as `write`.
+        action: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// The cause.
+        source: std::io::Error,
+    },
+}
+
+impl TrainError {
+    /// Tells who can mend it.
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Key { .. } | Self::Missing { .. } | Self::Unfit { .. } => ErrorKind::Usage,
+            Self::Untrainable { .. }
+            | Self::EmptySplit { .. }
+            | Self::Unlabelled { .. }
+            | Self::Undefined { .. } => ErrorKind::Data,
+            Self::Schema(error) => error.kind(),
+            Self::Gnn(gnn::GnnError::Architecture { .. }) => ErrorKind::Usage,
+            Self::Gnn(_)
+            | Self::Diverged { .. }
+            | Self::PeerFailed { .. }
+            | Self::OutOfTurn { .. }
+            | Self::Panicked { .. }
+            | Self::Ended { .. }
+            | Self::Checkpoint { .. }
+            | Self::Json { .. }
+            | Self::Io { .. } => ErrorKind::Failed,
+        }
+    }
+
+    /// Wraps an error of the file system.
+    pub(crate) fn io<'a>(
+        action: &'static str,
+        path: &'a std::path::Path,
+    ) -> impl FnOnce(std::io::Error) -> Self + use<'a> {
+        move |source| Self::Io {
+            action,
+            path: path.to_owned(),
+            source,
+        }
+    }
+
+    /// Describes a caught panic.
+    pub(crate) fn panicked(thread: &str, payload: &(dyn std::any::Any + Send)) -> Self {
+        let message = payload
+            .downcast_ref::<&str>()
+            .map(|text| (*text).to_owned())
+            .or_else(|| payload.downcast_ref::<String>().cloned())
+            .unwrap_or_else(|| "no message".to_owned());
+        Self::Panicked {
+            thread: thread.to_owned(),
+            message,
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! Metrics of a model on a split, from batches that are kept where memory allows.
+
+use std::sync::Arc;
+
+use gnn::{Mode, Model};
+use schemas::Split;
+
+use crate::TrainError;
+use crate::metric::{Evaluation, Metrics};
+use crate::order::Order;
+use crate::pipeline::{Batch, Supply, start};
+
+/// Targets of an evaluation batch, unless training batches are larger. Results do not depend on it.
+const EVALUATION_TARGETS: usize = 1024;
+
+/// A split to evaluate again and again.
+#[derive(Debug)]
+pub(crate) struct Evaluator<'env> {
+    supply: Supply<'env>,
+    split: Split,
+    order: Order,
+    /// Memory that kept batches may take.
+    bytes_max: usize,
+    /// All batches, once an evaluation found that they fit.
+    kept: Option<Vec<Arc<Batch>>>,
+}
+
+impl<'env> Evaluator<'env> {
+    /// Prepares the evaluation of a split; with `bytes_max` 0 no batch is kept.
+    pub(crate) fn new(
+        supply: Supply<'env>,
+        split: Split,
+        batch_size: usize,
+        bytes_max: usize,
+    ) -> Self {
+        let counts = supply.source.counts_of(split);
+        let order = Order::new(counts, 0, batch_size.max(EVALUATION_TARGETS));
+        Self {
+            supply,
+            split,
+            order,
+            bytes_max,
+            kept: None,
+        }
+    }
+
+    /// Returns the number of targets of the split.
+    pub(crate) fn num_targets(&self) -> usize {
+        self.order.num_targets()
+    }
+
+    /// Computes the metrics of a model; none if the split is empty.
+    pub(crate) fn evaluate(&mut self, model: &Model) -> Result<Metrics, TrainError> {
+        let arch = model.architecture();
+        let mut evaluation = Evaluation::new(arch.task, arch.out_dim);
+        if let Some(batches) = &self.kept {
+            for batch in batches {
+                add(&mut evaluation, model, batch)?;
+            }
+            return Ok(evaluation.finish());
+        }
+        let (supply, order, split) = (self.supply, &self.order, self.split);
+        let (mut kept, mut kept_bytes) = (Some(Vec::new()), 0);
+        std::thread::scope(|scope| {
+            let selections = order.as_stored().into_iter();
+            for batch in start(scope, supply, (order, split), selections) {
+                let batch = batch?;
+                add(&mut evaluation, model, &batch)?;
+                kept_bytes += batch.bytes();
+                if kept_bytes > self.bytes_max {
+                    kept = None;
+                }
+                if let Some(kept) = &mut kept {
+                    kept.push(batch);
+                }
+            }
+            Ok::<_, TrainError>(())
+        })?;
+        self.kept = kept;
+        Ok(evaluation.finish())
+    }
+}
+
+fn add(evaluation: &mut Evaluation, model: &Model, batch: &Batch) -> Result<(), TrainError> {
+    let logits = model.forward(&batch.blocks, &batch.input, Mode::Eval)?;
+    let loss = gnn::loss(model.architecture().task, &logits, &batch.labels);
+    evaluation.add(&logits, &batch.labels, loss);
+    Ok(())
+}

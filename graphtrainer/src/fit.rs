@@ -1,0 +1,397 @@
+//! The training loop: epochs, evaluation, early stopping, checkpoints.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::Instant;
+
+use gnn::{Model, Transform};
+use schemas::Split;
+use schemas::progress::{Event, Progress};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use crate::checkpoint::{Best, Checkpoint};
+use crate::evaluate::Evaluator;
+use crate::metric::{Metric, Metrics};
+use crate::order::Order;
+use crate::pipeline::{Busy, Stage, Supply, Vectoriser, start};
+use crate::prepare::{Prepared, prepare};
+use crate::server::{MemoryServer, ParameterServer, ServerState, TensorSpec};
+use crate::source::Source;
+use crate::worker::{EpochShare, Outcome, Worker};
+use crate::{TrainError, TrainPlan};
+
+/// A trained model and how it came about.
+#[derive(Clone, Debug)]
+pub struct Trained {
+    /// The model with the parameters of the best epoch.
+    pub model: Model,
+    /// What is done to features before layer 1 reads them.
+    pub transform: Transform,
+    /// Metrics of the best epoch, named `train_`, `val_` or `test_` and the metric.
+    pub metrics: BTreeMap<String, f64>,
+    /// The metric that chose the best epoch; none without val targets, when it is the last.
+    pub monitor: Option<Metric>,
+    /// 1-based.
+    pub best_epoch: u64,
+    /// Every epoch, in order.
+    pub history: Vec<EpochReport>,
+    /// What is worth knowing, such as a split that is empty.
+    pub notes: Vec<String>,
+}
+
+/// What an epoch gave.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct EpochReport {
+    /// 1-based.
+    pub epoch: u64,
+    /// Mean training loss per target, with dropout, during the epoch.
+    pub loss: f64,
+    /// Metrics on the val split after the epoch.
+    pub val: Metrics,
+    /// Wall-clock seconds of the epoch, evaluation included.
+    pub seconds: f64,
+    /// Busy seconds of the stages `read`, `vectorise` and `compute`, summed over threads. Reading
+    /// and vectorising run ahead, so theirs may belong to the next epoch's batches.
+    pub busy: BTreeMap<String, f64>,
+}
+
+/// Trains a model on a source of graph features.
+///
+/// A checkpoint is written to `checkpoint` as often as planned, and one that is there is continued;
+/// in sync mode the end is bit for bit that of a training that was never stopped.
+///
+/// # Errors
+///
+/// [`TrainError::Unfit`] and its like before the first step, if the data do not fit the plan; later
+/// whatever stopped a worker.
+pub fn fit(
+    plan: &TrainPlan,
+    source: &Source,
+    checkpoint: Option<PathBuf>,
+    progress: &Progress,
+) -> Result<Trained, TrainError> {
+    let prepared = prepare(plan, source)?;
+    let resumed = match &checkpoint {
+        Some(path) => Checkpoint::read(path)?,
+        None => None,
+    };
+    let busy = Busy::default();
+    let vectoriser = Vectoriser {
+        options: prepared.options.clone(),
+        transform: prepared.transform.clone(),
+    };
+    let supply = Supply {
+        source,
+        vectoriser: &vectoriser,
+        busy: &busy,
+    };
+    let keep_bytes = usize::try_from(plan.tuning.cache_bytes / 2).unwrap_or(usize::MAX);
+    let batch_size = plan.result.batch_size;
+    let mut val = Evaluator::new(supply, Split::Val, batch_size, keep_bytes);
+    let mut training = Training {
+        plan,
+        checkpoint,
+        progress,
+        busy: &busy,
+        monitor: (val.num_targets() > 0).then_some(prepared.monitor),
+        model: prepared.model.clone(),
+        state: resumed.unwrap_or_else(|| fresh(&prepared.model)),
+    };
+    training.run(&prepared, supply, &mut val)?;
+    let Training {
+        state,
+        mut model,
+        monitor,
+        ..
+    } = training;
+    let best = state
+        .best
+        .expect("at least one epoch was run, and the first is the best so far");
+    model.set_flat(&best.parameters);
+    model.set_buffers(&best.buffers);
+    let mut metrics = BTreeMap::new();
+    let train = Evaluator::new(supply, Split::Train, batch_size, 0);
+    let test = Evaluator::new(supply, Split::Test, batch_size, 0);
+    let mut notes = Vec::new();
+    for (name, mut evaluator) in [("train", train), ("val", val), ("test", test)] {
+        if evaluator.num_targets() == 0 {
+            notes.push(format!("the {name} split is empty"));
+        }
+        let values = evaluator.evaluate(&model)?;
+        metrics.extend(
+            values
+                .into_iter()
+                .map(|(metric, v)| (format!("{name}_{metric}"), v)),
+        );
+    }
+    if monitor.is_none() {
+        notes.push("without val targets the last epoch is taken for the best".to_owned());
+    }
+    Ok(Trained {
+        model,
+        transform: prepared.transform,
+        metrics,
+        monitor,
+        best_epoch: best.epoch,
+        history: state.history,
+        notes,
+    })
+}
+
+/// The state of a training that has not begun.
+fn fresh(model: &Model) -> Checkpoint {
+    let server = ServerState {
+        parameters: model.flat(),
+        buffers: model.buffers().to_vec(),
+        ..ServerState::default()
+    };
+    Checkpoint {
+        server,
+        ..Checkpoint::default()
+    }
+}
+
+/// A training under way.
+struct Training<'a> {
+    plan: &'a TrainPlan,
+    checkpoint: Option<PathBuf>,
+    progress: &'a Progress,
+    busy: &'a Busy,
+    monitor: Option<Metric>,
+    /// Holds the parameters of the last epoch, for evaluation.
+    model: Model,
+    state: Checkpoint,
+}
+
+/// The ends of the channels that lead to the workers.
+struct Workers {
+    epochs: Vec<Sender<u64>>,
+    done: Receiver<(usize, Outcome)>,
+}
+
+impl Training<'_> {
+    /// Runs the epochs that are left.
+    fn run<'env>(
+        &mut self,
+        prepared: &'env Prepared,
+        supply: Supply<'env>,
+        val: &mut Evaluator<'env>,
+    ) -> Result<(), TrainError> {
+        if self.is_over() {
+            return Ok(());
+        }
+        let result = &self.plan.result;
+        let num_workers = result.workers;
+        let global_size = result.batch_size.saturating_mul(num_workers);
+        let order = Order::new(
+            supply.source.counts_of(Split::Train),
+            result.seed,
+            global_size,
+        );
+        let server = MemoryServer::new(
+            &tensors(&prepared.model, &prepared.decays),
+            result.optimizer,
+            result.consistency,
+            (num_workers, self.plan.tuning.servers),
+            &self.state.server,
+        );
+        let (first, last) = (self.state.epochs, result.epochs);
+        let (order, server) = (&order, &server);
+        std::thread::scope(|scope| {
+            let (done_sender, done) = channel();
+            let mut epochs = Vec::with_capacity(num_workers);
+            for worker in 0..num_workers {
+                let all = (first..last)
+                    .flat_map(move |epoch| order.of_worker(epoch, worker, num_workers));
+                let own = Worker {
+                    worker,
+                    server,
+                    order,
+                    consistency: result.consistency,
+                    seed: result.seed,
+                    busy: supply.busy,
+                    model: prepared.model.clone(),
+                    batches: start(scope, supply, (order, Split::Train), all),
+                };
+                let (epoch_sender, own_epochs) = channel();
+                let own_done = done_sender.clone();
+                scope.spawn(move || own.run(&own_epochs, &own_done));
+                epochs.push(epoch_sender);
+            }
+            drop(done_sender);
+            let workers = Workers { epochs, done };
+            while !self.is_over() {
+                self.epoch(&workers, server, val)?;
+            }
+            Ok(())
+        })
+    }
+
+    fn is_over(&self) -> bool {
+        let patience = self.plan.result.patience.unwrap_or(u64::MAX);
+        self.state.epochs >= self.plan.result.epochs || self.state.epochs_since_best >= patience
+    }
+
+    /// Runs one epoch and decides whether it is the best.
+    fn epoch(
+        &mut self,
+        workers: &Workers,
+        server: &dyn ParameterServer,
+        val: &mut Evaluator<'_>,
+    ) -> Result<(), TrainError> {
+        let start = Instant::now();
+        let epoch = self.state.epochs + 1;
+        let share = workers.epoch(self.state.epochs)?;
+        let loss = share.loss_sum / share.num_targets as f64;
+        if !loss.is_finite() {
+            return Err(TrainError::Diverged { epoch, loss });
+        }
+        self.state.server = server.state()?;
+        self.state.epochs = epoch;
+        self.model.set_flat(&self.state.server.parameters);
+        self.model.set_buffers(&self.state.server.buffers);
+        let metrics = val.evaluate(&self.model)?;
+        self.judge(&metrics)?;
+        let stages = [
+            ("read", Stage::Read),
+            ("vectorise", Stage::Vectorise),
+            ("compute", Stage::Compute),
+        ];
+        let seconds = stages.map(|(name, stage)| (name.to_owned(), self.busy.take_seconds(stage)));
+        let report = EpochReport {
+            epoch,
+            loss,
+            val: metrics,
+            seconds: start.elapsed().as_secs_f64(),
+            busy: BTreeMap::from(seconds),
+        };
+        self.state.history.push(report.clone());
+        let every = self.plan.tuning.checkpoint_every;
+        if let Some(path) = self
+            .checkpoint
+            .as_ref()
+            .filter(|_| epoch.is_multiple_of(every))
+        {
+            self.state.write(path)?;
+        }
+        (self.progress)(&self.event(&report));
+        Ok(())
+    }
+
+    /// Compares the epoch with the best so far: by the monitored metric, then by the val loss.
+    fn judge(&mut self, metrics: &Metrics) -> Result<(), TrainError> {
+        let (metric, val_loss) = match self.monitor {
+            None => (0.0, 0.0),
+            Some(monitor) => {
+                let undefined = || TrainError::Undefined {
+                    input: self.plan.input.clone(),
+                    metric: monitor.name(),
+                };
+                let value = *metrics.get(monitor.name()).ok_or_else(undefined)?;
+                (
+                    value,
+                    metrics.get(Metric::Loss.name()).copied().unwrap_or(0.0),
+                )
+            }
+        };
+        let is_better = match (&self.state.best, self.monitor) {
+            (None, _) | (_, None) => true,
+            (Some(best), Some(monitor)) => {
+                let gain = if monitor.is_gain() {
+                    metric - best.metric
+                } else {
+                    best.metric - metric
+                };
+                gain > 0.0 || (gain == 0.0 && val_loss < best.val_loss)
+            }
+        };
+        self.state.epochs_since_best += 1;
+        if is_better {
+            self.state.epochs_since_best = 0;
+            self.state.best = Some(Best {
+                epoch: self.state.epochs,
+                metric,
+                val_loss,
+                parameters: self.state.server.parameters.clone(),
+                buffers: self.state.server.buffers.clone(),
+            });
+        }
+        Ok(())
+    }
+
+    fn event(&self, report: &EpochReport) -> Event {
+        let mut message = format!("loss {:.4}", report.loss);
+        if let Some(monitor) = self.monitor {
+            let value = report.val.get(monitor.name()).copied().unwrap_or(f64::NAN);
+            message += &format!(", val {} {value:.4}", monitor.name());
+        }
+        let best = self.state.best.as_ref().map(|best| best.epoch);
+        if best == Some(report.epoch) {
+            message += " (best)";
+        }
+        Event {
+            stage: "train",
+            phase: "epoch".to_owned(),
+            done: report.epoch,
+            total: self.plan.result.epochs,
+            message: Some(message),
+            fields: json!({
+                "epoch": report.epoch,
+                "loss": report.loss,
+                "val": report.val,
+                "best_epoch": best,
+                "seconds": report.seconds,
+                "busy_seconds": report.busy,
+            }),
+        }
+    }
+}
+
+impl Workers {
+    /// Has every worker run an epoch; sums what they did in worker order. Of several failures the
+    /// one that caused the others is returned.
+    fn epoch(&self, epoch: u64) -> Result<EpochShare, TrainError> {
+        for sender in &self.epochs {
+            // A worker that is gone has said why in its last outcome, or the channel is closed.
+            let _ = sender.send(epoch);
+        }
+        let mut shares = vec![EpochShare::default(); self.epochs.len()];
+        let mut failure: Option<TrainError> = None;
+        for _ in 0..self.epochs.len() {
+            let Ok((worker, outcome)) = self.done.recv() else {
+                let ended = || TrainError::Ended {
+                    thread: "a worker".to_owned(),
+                };
+                return Err(failure.unwrap_or_else(ended));
+            };
+            match (outcome, &failure) {
+                (Ok(share), _) => shares[worker] = share,
+                (Err(error), None | Some(TrainError::PeerFailed { .. })) => failure = Some(error),
+                (Err(_), Some(_)) => {}
+            }
+        }
+        if let Some(error) = failure {
+            return Err(error);
+        }
+        Ok(shares
+            .iter()
+            .fold(EpochShare::default(), |sum, share| EpochShare {
+                loss_sum: sum.loss_sum + share.loss_sum,
+                num_targets: sum.num_targets + share.num_targets,
+            }))
+    }
+}
+
+/// Describes the model's tensors to the server.
+fn tensors(model: &Model, decays: &[f32]) -> Vec<TensorSpec> {
+    let infos = model.parameters().iter().zip(decays);
+    infos
+        .map(|(info, &weight_decay)| TensorSpec {
+            name: info.name.clone(),
+            len: info.len(),
+            weight_decay,
+        })
+        .collect()
+}

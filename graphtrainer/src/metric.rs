@@ -1,0 +1,282 @@
+//! Metrics of predictions against labels, summed in f64 in a fixed order.
+
+use std::collections::BTreeMap;
+
+use gnn::{Dense, Labels, Task};
+use serde::{Deserialize, Serialize};
+
+/// What training monitors to choose its best epoch, and what the report lists.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Metric {
+    /// Share of targets whose predicted class is the right one. Classes only.
+    Accuracy,
+    /// F1 of all decisions pooled. For single-label classes it equals the accuracy.
+    MicroF1,
+    /// Mean of the F1 of each class or label. As in scikit-learn, a class counts if it stands
+    /// among the labels or the predictions, and one without true positives has an F1 of 0.
+    MacroF1,
+    /// Area under the ROC curve: of two classes, or the mean over the labels of a multi-label
+    /// task that have both positives and negatives.
+    Auc,
+    /// Mean loss per target.
+    Loss,
+    /// Coefficient of determination. Regression only.
+    R2,
+    /// Mean absolute error. Regression only.
+    Mae,
+    /// Root of the mean squared error. Regression only.
+    Rmse,
+}
+
+impl Metric {
+    /// Returns the name used in job files, reports and `model.json`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Accuracy => "accuracy",
+            Self::MicroF1 => "micro_f1",
+            Self::MacroF1 => "macro_f1",
+            Self::Auc => "auc",
+            Self::Loss => "loss",
+            Self::R2 => "r2",
+            Self::Mae => "mae",
+            Self::Rmse => "rmse",
+        }
+    }
+
+    /// Tells whether a greater value is the better one.
+    pub fn is_gain(self) -> bool {
+        !matches!(self, Self::Loss | Self::Mae | Self::Rmse)
+    }
+
+    /// Returns the metrics that are defined for `task` with `out_dim` outputs; the first is what
+    /// training monitors unless told otherwise.
+    pub fn of_task(task: Task, out_dim: usize) -> &'static [Self] {
+        match task {
+            Task::Classes if out_dim == 2 => &[
+                Self::Accuracy,
+                Self::MicroF1,
+                Self::MacroF1,
+                Self::Auc,
+                Self::Loss,
+            ],
+            Task::Classes => &[Self::Accuracy, Self::MicroF1, Self::MacroF1, Self::Loss],
+            Task::MultiLabel => &[Self::MicroF1, Self::MacroF1, Self::Auc, Self::Loss],
+            Task::Regression => &[Self::Loss, Self::R2, Self::Mae, Self::Rmse],
+        }
+    }
+}
+
+/// Values of every metric that is defined, by [`Metric::name`].
+pub type Metrics = BTreeMap<String, f64>;
+
+/// Collects predictions batch by batch and computes the metrics over all of them.
+///
+/// Accuracy and F1 need counts only. AUC needs every score: 4 bytes per target for two classes,
+/// `4 * out_dim` per target for a multi-label task.
+#[derive(Debug)]
+pub struct Evaluation {
+    task: Task,
+    out_dim: usize,
+    num_targets: u64,
+    loss_sum: f64,
+    true_positive: Vec<u64>,
+    false_positive: Vec<u64>,
+    false_negative: Vec<u64>,
+    /// Scores and truths by output, for AUC.
+    scores: Vec<Vec<(f32, bool)>>,
+    /// Sums of label, label^2, |error| and error^2, and the number of values.
+    regression: [f64; 4],
+    num_values: u64,
+}
+
+impl Evaluation {
+    /// Creates an empty evaluation of a task with `out_dim` outputs.
+    pub fn new(task: Task, out_dim: usize) -> Self {
+        let num_scores = match task {
+            Task::Classes if out_dim == 2 => 1,
+            Task::MultiLabel => out_dim,
+            Task::Classes | Task::Regression => 0,
+        };
+        Self {
+            task,
+            out_dim,
+            num_targets: 0,
+            loss_sum: 0.0,
+            true_positive: vec![0; out_dim],
+            false_positive: vec![0; out_dim],
+            false_negative: vec![0; out_dim],
+            scores: vec![Vec::new(); num_scores],
+            regression: [0.0; 4],
+            num_values: 0,
+        }
+    }
+
+    /// Adds the predictions of one batch.
+    ///
+    /// # Shapes
+    ///
+    /// - `logits`: `[>= num_targets, out_dim]`; rows past the labels are not targets
+    ///
+    /// # Panics
+    ///
+    /// If `labels` are of another kind than the task.
+    pub fn add(&mut self, logits: &Dense, labels: &Labels, loss_sum: f64) {
+        self.loss_sum += loss_sum;
+        match (self.task, labels) {
+            (Task::Classes, Labels::Classes(classes)) => self.add_classes(logits, classes),
+            (Task::MultiLabel, Labels::MultiLabel(truth)) => self.add_multi(logits, truth),
+            (Task::Regression, Labels::Regression(truth)) => self.add_numbers(logits, truth),
+            _ => panic!("labels were checked against the task when the data set was opened"),
+        }
+    }
+
+    fn add_classes(&mut self, logits: &Dense, classes: &[u32]) {
+        self.num_targets += classes.len() as u64;
+        for (row, &class) in logits.values.chunks_exact(self.out_dim).zip(classes) {
+            let truth = class as usize;
+            let predicted = argmax(row);
+            if predicted == truth {
+                self.true_positive[truth] += 1;
+            } else {
+                self.false_positive[predicted] += 1;
+                self.false_negative[truth] += 1;
+            }
+            if let Some(scores) = self.scores.first_mut() {
+                scores.push((row[1] - row[0], truth == 1));
+            }
+        }
+    }
+
+    fn add_multi(&mut self, logits: &Dense, labels: &Dense) {
+        self.num_targets += labels.rows as u64;
+        let rows = logits.values.chunks_exact(self.out_dim);
+        for (row, truths) in rows.zip(labels.values.chunks_exact(self.out_dim)) {
+            for (label, (&score, &truth)) in row.iter().zip(truths).enumerate() {
+                let truth = truth > 0.5;
+                match (score > 0.0, truth) {
+                    (true, true) => self.true_positive[label] += 1,
+                    (true, false) => self.false_positive[label] += 1,
+                    (false, true) => self.false_negative[label] += 1,
+                    (false, false) => {}
+                }
+                self.scores[label].push((score, truth));
+            }
+        }
+    }
+
+    fn add_numbers(&mut self, logits: &Dense, labels: &Dense) {
+        self.num_targets += labels.rows as u64;
+        self.num_values += labels.values.len() as u64;
+        for (&predicted, &label) in logits.values.iter().zip(&labels.values) {
+            let label = f64::from(label);
+            let error = f64::from(predicted) - label;
+            let terms = [label, label * label, error.abs(), error * error];
+            for (sum, term) in self.regression.iter_mut().zip(terms) {
+                *sum += term;
+            }
+        }
+    }
+
+    /// Returns how many targets were added.
+    pub fn num_targets(&self) -> u64 {
+        self.num_targets
+    }
+
+    /// Computes every metric of the task that is defined on the targets added: none without
+    /// targets, no AUC where all labels are equal.
+    pub fn finish(mut self) -> Metrics {
+        if self.num_targets == 0 {
+            return Metrics::new();
+        }
+        Metric::of_task(self.task, self.out_dim)
+            .iter()
+            .filter_map(|&metric| Some((metric.name().to_owned(), self.value(metric)?)))
+            .collect()
+    }
+
+    fn value(&mut self, metric: Metric) -> Option<f64> {
+        let [label, label_square, error, error_square] = self.regression;
+        let num_targets = self.num_targets as f64;
+        let num_values = self.num_values as f64;
+        Some(match metric {
+            Metric::Accuracy => self.true_positive.iter().sum::<u64>() as f64 / num_targets,
+            Metric::MicroF1 => f1(
+                self.true_positive.iter().sum(),
+                self.false_positive.iter().sum(),
+                self.false_negative.iter().sum(),
+            )
+            .unwrap_or(0.0),
+            Metric::MacroF1 => self.macro_f1(),
+            Metric::Auc => return mean(self.scores.iter_mut().filter_map(|scores| auc(scores))),
+            Metric::Loss => self.loss_sum / num_targets,
+            Metric::R2 => {
+                let spread = label_square - label * label / num_values;
+                match (error_square, spread) {
+                    (0.0, _) => 1.0,
+                    (_, spread) if spread <= 0.0 => 0.0,
+                    (errors, spread) => 1.0 - errors / spread,
+                }
+            }
+            Metric::Mae => error / num_values,
+            Metric::Rmse => (error_square / num_values).sqrt(),
+        })
+    }
+
+    fn macro_f1(&self) -> f64 {
+        let by_class = (0..self.out_dim).filter_map(|class| {
+            let value = f1(
+                self.true_positive[class],
+                self.false_positive[class],
+                self.false_negative[class],
+            );
+            // A label that nobody has and nobody predicts still counts in a multi-label task.
+            match self.task {
+                Task::MultiLabel => Some(value.unwrap_or(0.0)),
+                Task::Classes | Task::Regression => value,
+            }
+        });
+        mean(by_class).unwrap_or(0.0)
+    }
+}
+
+/// Position of the greatest value, the first of equals.
+fn argmax(row: &[f32]) -> usize {
+    let mut best = 0;
+    for (idx, value) in row.iter().enumerate() {
+        if *value > row[best] {
+            best = idx;
+        }
+    }
+    best
+}
+
+fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
+    let (sum, count) = values.fold((0.0, 0_u64), |(sum, count), value| (sum + value, count + 1));
+    (count > 0).then(|| sum / count as f64)
+}
+
+fn f1(true_positive: u64, false_positive: u64, false_negative: u64) -> Option<f64> {
+    let denominator = 2 * true_positive + false_positive + false_negative;
+    (denominator > 0).then(|| 2.0 * true_positive as f64 / denominator as f64)
+}
+
+/// Area under the ROC curve: the chance that a positive scores above a negative, a tie being half
+/// a win. `None` unless there are positives and negatives.
+fn auc(scores: &mut [(f32, bool)]) -> Option<f64> {
+    scores.sort_unstable_by(|a, b| a.0.total_cmp(&b.0));
+    let (mut wins, mut negatives_below) = (0.0, 0_u64);
+    // -0.0 and 0.0 are one score, so ties are found by `==`, not by the order's equality.
+    for ties in scores.chunk_by(|a, b| a.0 == b.0) {
+        let positives = ties.iter().filter(|(_, truth)| *truth).count() as u64;
+        let negatives = ties.len() as u64 - positives;
+        wins += positives as f64 * (negatives_below as f64 + 0.5 * negatives as f64);
+        negatives_below += negatives;
+    }
+    let positives = scores.len() as u64 - negatives_below;
+    (positives > 0 && negatives_below > 0)
+        .then(|| wins / (positives as f64 * negatives_below as f64))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,224 @@
+//! The order of targets: a pure function of seed, epoch and the parts' targets.
+
+use std::ops::Range;
+
+use schemas::{Ids, hash_int};
+
+/// Some targets of one part, as a range of its targets in the order at hand.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Segment {
+    /// The part.
+    pub(crate) part: usize,
+    /// Range in the part's targets: in the epoch's order, or as they stand.
+    pub(crate) range: Range<usize>,
+}
+
+/// The targets of one worker's step.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Selection {
+    /// Targets of the global batch, by ascending part.
+    pub(crate) segments: Vec<Segment>,
+    /// Epoch whose order the ranges are in; none: as they stand in the part.
+    pub(crate) epoch: Option<u64>,
+    /// What of the global batch, its targets sorted by part and position, is the worker's.
+    pub(crate) share: Range<usize>,
+}
+
+/// Divides the targets of a split into batches.
+///
+/// The targets of an epoch form one stream: the parts in an order drawn by (seed, epoch), within a
+/// part the targets in an order drawn by (seed, epoch, id). Global batch j is the j-th run of that
+/// stream. Its targets, sorted by part and position, are cut into one even share a worker; so the
+/// global batches do not depend on how many workers take part in each.
+#[derive(Clone, Debug)]
+pub(crate) struct Order {
+    /// Targets by part.
+    counts: Vec<usize>,
+    seed: u64,
+    batch_size: usize,
+}
+
+impl Order {
+    /// Orders `counts[part]` targets a part into batches of `batch_size` over all workers.
+    pub(crate) fn new(counts: Vec<usize>, seed: u64, batch_size: usize) -> Self {
+        Self {
+            counts,
+            seed,
+            batch_size,
+        }
+    }
+
+    /// Number of targets.
+    pub(crate) fn num_targets(&self) -> usize {
+        self.counts.iter().sum()
+    }
+
+    /// Number of global batches in an epoch.
+    pub(crate) fn num_batches(&self) -> usize {
+        self.num_targets().div_ceil(self.batch_size)
+    }
+
+    /// Number of targets in a global batch.
+    pub(crate) fn batch_len(&self, batch: usize) -> usize {
+        self.batch_size
+            .min(self.num_targets() - batch * self.batch_size)
+    }
+
+    /// Returns the batches of one worker in an epoch.
+    pub(crate) fn of_worker(
+        &self,
+        epoch: u64,
+        worker: usize,
+        num_workers: usize,
+    ) -> impl Iterator<Item = Selection> + use<> {
+        let mut parts: Vec<usize> = (0..self.counts.len()).collect();
+        parts.sort_by_key(|&part| (mix(&[self.seed, epoch, part as u64]), part));
+        let batches = self.cut(&parts);
+        batches.into_iter().map(move |segments| {
+            let len: usize = segments.iter().map(|segment| segment.range.len()).sum();
+            let share = worker * len / num_workers..(worker + 1) * len / num_workers;
+            Selection {
+                segments,
+                epoch: Some(epoch),
+                share,
+            }
+        })
+    }
+
+    /// Returns batches of all targets as they stand, for evaluation.
+    pub(crate) fn as_stored(&self) -> Vec<Selection> {
+        let parts: Vec<usize> = (0..self.counts.len()).collect();
+        let whole = |segments: Vec<Segment>| {
+            let len = segments.iter().map(|segment| segment.range.len()).sum();
+            Selection {
+                segments,
+                epoch: None,
+                share: 0..len,
+            }
+        };
+        self.cut(&parts).into_iter().map(whole).collect()
+    }
+
+    /// Cuts the stream of the parts' targets into batches; segments by ascending part.
+    fn cut(&self, parts: &[usize]) -> Vec<Vec<Segment>> {
+        let mut batches = Vec::with_capacity(self.num_batches());
+        let (mut batch, mut room) = (Vec::new(), self.batch_size);
+        for &part in parts {
+            let mut start = 0;
+            while start < self.counts[part] {
+                let end = self.counts[part].min(start + room);
+                batch.push(Segment {
+                    part,
+                    range: start..end,
+                });
+                room -= end - start;
+                start = end;
+                if room == 0 {
+                    batches.push(std::mem::take(&mut batch));
+                    room = self.batch_size;
+                }
+            }
+        }
+        if !batch.is_empty() {
+            batches.push(batch);
+        }
+        for segments in &mut batches {
+            segments.sort_by_key(|segment| segment.part);
+        }
+        batches
+    }
+
+    /// Returns the targets of a part, positions in its shard, in the order of an epoch.
+    pub(crate) fn permuted(&self, epoch: u64, ids: &Ids, targets: &[u32]) -> Vec<u32> {
+        let mut drawn: Vec<(u64, u32)> = targets
+            .iter()
+            .map(|&target| (mix(&[self.seed, epoch, ids.hash(target as usize)]), target))
+            .collect();
+        drawn.sort_unstable();
+        drawn.into_iter().map(|(_, target)| target).collect()
+    }
+}
+
+/// Returns the random seed of a step's dropout.
+pub(crate) fn step_seed(seed: u64, epoch: u64, step: u64) -> u64 {
+    mix(&[seed, epoch, step, 1])
+}
+
+/// Folds words into a draw; words of one meaning always stand in one place.
+fn mix(words: &[u64]) -> u64 {
+    words
+        .iter()
+        .fold(0, |state, &word| hash_int(state ^ hash_int(word)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn targets(order: &Order, selections: &[Selection]) -> Vec<(usize, u32)> {
+        let mut found = Vec::new();
+        for selection in selections {
+            let mut batch = Vec::new();
+            for Segment { part, range } in &selection.segments {
+                let stored: Vec<u32> = (0..u32::try_from(order.counts[*part]).unwrap()).collect();
+                let ids = Ids::from_keys(
+                    schemas::IdType::Int64,
+                    stored.iter().map(|&i| u64::from(i)).collect(),
+                );
+                let ordered = match selection.epoch {
+                    Some(epoch) => order.permuted(epoch, &ids, &stored),
+                    None => stored,
+                };
+                let mut segment = ordered[range.clone()].to_vec();
+                segment.sort_unstable();
+                batch.extend(segment.into_iter().map(|target| (*part, target)));
+            }
+            found.extend_from_slice(&batch[selection.share.clone()]);
+        }
+        found
+    }
+
+    #[test]
+    fn workers_share_the_batches_of_one() {
+        let order = Order::new(vec![5, 0, 7, 1], 3, 4);
+        assert_eq!((order.num_targets(), order.num_batches()), (13, 4));
+        for epoch in 0..3 {
+            let one: Vec<_> = order.of_worker(epoch, 0, 1).collect();
+            for num_workers in 1..=5 {
+                let many: Vec<Vec<_>> = (0..num_workers)
+                    .map(|worker| order.of_worker(epoch, worker, num_workers).collect())
+                    .collect();
+                for batch in 0..order.num_batches() {
+                    let shares: Vec<_> = many
+                        .iter()
+                        .flat_map(|own| targets(&order, &own[batch..=batch]))
+                        .collect();
+                    assert_eq!(shares, targets(&order, &one[batch..=batch]));
+                    assert_eq!(shares.len(), order.batch_len(batch));
+                }
+            }
+            let mut all = targets(&order, &one);
+            all.sort_unstable();
+            assert_eq!(all, targets(&order, &order.as_stored()), "each target once");
+        }
+    }
+
+    #[test]
+    fn epochs_and_seeds_differ() {
+        let order = |seed| Order::new(vec![40, 40], seed, 8);
+        let first = |of: &Order, epoch| {
+            let batch: Vec<_> = of.of_worker(epoch, 0, 1).take(1).collect();
+            targets(of, &batch)
+        };
+        assert_eq!(first(&order(1), 0), first(&order(1), 0));
+        assert_ne!(first(&order(1), 0), first(&order(1), 1));
+        assert_ne!(first(&order(1), 0), first(&order(2), 0));
+        assert_ne!(step_seed(1, 2, 3), step_seed(1, 3, 2));
+    }
+
+    #[test]
+    fn no_targets_give_no_batch() {
+        let order = Order::new(vec![0, 0], 1, 8);
+        assert_eq!((order.num_batches(), order.as_stored().len()), (0, 0));
+    }
+}

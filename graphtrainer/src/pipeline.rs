@@ -1,0 +1,274 @@
+//! Batches made ahead of the model: read, vectorise, compute on bounded queues.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread::Scope;
+use std::time::Instant;
+
+use gnn::{Block, Dense, Input, Labels, Transform};
+use schemas::Split;
+
+use crate::TrainError;
+use crate::batch::{BlockOptions, Piece, blocks_of};
+use crate::order::{Order, Selection};
+use crate::source::{Part, Source};
+
+/// Batches that wait between two stages of a pipeline. More would only hold memory: the queue
+/// evens out batches of unequal size, and the slowest stage sets the pace anyway.
+const QUEUE_BATCHES: usize = 2;
+
+/// Targets ready to be computed.
+#[derive(Debug)]
+pub(crate) struct Batch {
+    pub(crate) blocks: Vec<Block>,
+    pub(crate) input: Input,
+    /// One row a target.
+    pub(crate) labels: Labels,
+    pub(crate) num_targets: usize,
+}
+
+/// How batches are made of targets.
+#[derive(Debug)]
+pub(crate) struct Vectoriser {
+    pub(crate) options: BlockOptions,
+    pub(crate) transform: Transform,
+}
+
+/// Time the stages were busy, summed over their threads.
+#[derive(Debug, Default)]
+pub(crate) struct Busy {
+    read_ns: AtomicU64,
+    vectorise_ns: AtomicU64,
+    compute_ns: AtomicU64,
+}
+
+/// A stage of the pipeline.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Stage {
+    Read,
+    Vectorise,
+    Compute,
+}
+
+/// Targets of a batch, their parts decoded.
+type Chosen = Vec<(usize, Arc<Part>, Vec<u32>)>;
+
+/// The same without the parts: what tells one batch from another.
+type Targets = Vec<(usize, Vec<u32>)>;
+
+/// What everything that makes batches shares.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Supply<'env> {
+    pub(crate) source: &'env Source,
+    pub(crate) vectoriser: &'env Vectoriser,
+    pub(crate) busy: &'env Busy,
+}
+
+/// Starts the reading and vectorising threads of one consumer; batches arrive in order of the
+/// selections. The first error or panic of a thread arrives in place of a batch and ends them; they
+/// also end when the receiver is dropped.
+pub(crate) fn start<'scope, 'env>(
+    scope: &'scope Scope<'scope, 'env>,
+    supply: Supply<'env>,
+    (order, split): (&'env Order, Split),
+    selections: impl Iterator<Item = Selection> + Send + 'scope,
+) -> Receiver<Result<Arc<Batch>, TrainError>> {
+    let (chosen_sender, choices) = sync_channel::<Result<Chosen, TrainError>>(QUEUE_BATCHES);
+    let (batch_sender, batches) = sync_channel(QUEUE_BATCHES);
+    scope.spawn(move || {
+        guard("a reading thread", &chosen_sender, || {
+            let mut reader = Reader {
+                supply,
+                order,
+                split,
+                permuted: None,
+            };
+            for selection in selections {
+                let read = supply.busy.time(Stage::Read, || reader.read(&selection))?;
+                if chosen_sender.send(Ok(read)).is_err() {
+                    break;
+                }
+            }
+            Ok(())
+        });
+    });
+    scope.spawn(move || {
+        guard("a vectorising thread", &batch_sender, || {
+            let mut last: Option<(Targets, Arc<Batch>)> = None;
+            for chosen in choices {
+                let chosen = chosen?;
+                let key: Targets = chosen
+                    .iter()
+                    .map(|(part, _, targets)| (*part, targets.clone()))
+                    .collect();
+                // An epoch of one batch has the same targets every time.
+                let batch = match &last {
+                    Some((last_key, batch)) if *last_key == key => Arc::clone(batch),
+                    _ => Arc::new(
+                        supply
+                            .busy
+                            .time(Stage::Vectorise, || supply.vectoriser.vectorise(&chosen))?,
+                    ),
+                };
+                last = Some((key, Arc::clone(&batch)));
+                if batch_sender.send(Ok(batch)).is_err() {
+                    break;
+                }
+            }
+            Ok(())
+        });
+    });
+    batches
+}
+
+/// Runs a thread's work; its error or panic is the last thing its receiver gets.
+fn guard<T>(
+    thread: &str,
+    sender: &SyncSender<Result<T, TrainError>>,
+    work: impl FnOnce() -> Result<(), TrainError>,
+) {
+    let outcome = catch_unwind(AssertUnwindSafe(work))
+        .unwrap_or_else(|payload| Err(TrainError::panicked(thread, &*payload)));
+    if let Err(error) = outcome {
+        // Nobody listens any more: the training ended for another reason.
+        let _ = sender.send(Err(error));
+    }
+}
+
+/// Turns selections into targets of decoded parts.
+struct Reader<'env> {
+    supply: Supply<'env>,
+    order: &'env Order,
+    split: Split,
+    /// The targets of a part in the order of an epoch: the batches of a part follow each other.
+    permuted: Option<((usize, u64), Vec<u32>)>,
+}
+
+impl Reader<'_> {
+    fn read(&mut self, selection: &Selection) -> Result<Chosen, TrainError> {
+        let (mut before, mut chosen) = (0, Chosen::new());
+        for segment in &selection.segments {
+            let len = segment.range.len();
+            let start = selection.share.start.clamp(before, before + len) - before;
+            let end = selection.share.end.clamp(before, before + len) - before;
+            before += len;
+            if start == end {
+                continue;
+            }
+            let part = self.supply.source.part(segment.part)?;
+            let stored = part.targets(self.split);
+            let mut targets = match selection.epoch {
+                None => stored[segment.range.clone()].to_vec(),
+                Some(epoch) => {
+                    let key = (segment.part, epoch);
+                    if self
+                        .permuted
+                        .as_ref()
+                        .is_none_or(|(known, _)| *known != key)
+                    {
+                        let permuted = self.order.permuted(epoch, &part.shard.ids, stored);
+                        self.permuted = Some((key, permuted));
+                    }
+                    self.permuted
+                        .as_ref()
+                        .map_or(&[][..], |(_, all)| &all[segment.range.clone()])
+                        .to_vec()
+                }
+            };
+            targets.sort_unstable();
+            chosen.push((segment.part, part, targets[start..end].to_vec()));
+        }
+        Ok(chosen)
+    }
+}
+
+impl Vectoriser {
+    fn vectorise(&self, chosen: &Chosen) -> Result<Batch, TrainError> {
+        let pieces: Vec<Piece<'_>> = chosen
+            .iter()
+            .map(|(_, part, targets)| Piece {
+                shard: &part.shard,
+                targets,
+            })
+            .collect();
+        let mut vectorised = blocks_of(&pieces, &self.options)?;
+        self.transform.apply(&mut vectorised.input)?;
+        Ok(Batch {
+            blocks: vectorised.blocks,
+            input: vectorised.input,
+            labels: labels_of(&pieces),
+            num_targets: pieces.iter().map(|piece| piece.targets.len()).sum(),
+        })
+    }
+}
+
+/// Gathers the labels of a batch's targets.
+fn labels_of(pieces: &[Piece<'_>]) -> Labels {
+    let mut gathered = pieces
+        .first()
+        .map_or(schemas::Labels::None, |p| p.shard.labels.empty_like());
+    for Piece { shard, targets } in pieces {
+        gathered.extend_gather(&shard.labels, targets);
+    }
+    match gathered {
+        schemas::Labels::None => Labels::Classes(Vec::new()),
+        schemas::Labels::Class(classes) => Labels::Classes(classes),
+        schemas::Labels::Multi {
+            width,
+            values,
+            present,
+        } => Labels::MultiLabel(Dense {
+            rows: present.len(),
+            cols: width,
+            values,
+        }),
+        schemas::Labels::Number(values) => Labels::Regression(Dense {
+            rows: values.len(),
+            cols: 1,
+            values,
+        }),
+    }
+}
+
+impl Batch {
+    /// Returns about how much memory the batch takes.
+    pub(crate) fn bytes(&self) -> usize {
+        let input = match &self.input {
+            Input::Dense(dense) => dense.values.len() * 4,
+            Input::Sparse(sparse) => sparse.index.len() * 8 + sparse.offset.len() * 4,
+        };
+        let blocks: usize = self
+            .blocks
+            .iter()
+            // The edges stand twice, by dst and by src; weights and node columns come on top.
+            .map(|block| block.num_edges() * 16 + block.num_src() * 32)
+            .sum();
+        input + blocks
+    }
+}
+
+impl Busy {
+    /// Runs `work` and adds its time to a stage.
+    pub(crate) fn time<T>(&self, stage: Stage, work: impl FnOnce() -> T) -> T {
+        let start = Instant::now();
+        let done = work();
+        let ns = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        self.of(stage).fetch_add(ns, Ordering::Relaxed);
+        done
+    }
+
+    /// Returns the seconds of a stage since the last call, and starts again from 0.
+    pub(crate) fn take_seconds(&self, stage: Stage) -> f64 {
+        self.of(stage).swap(0, Ordering::Relaxed) as f64 * 1e-9
+    }
+
+    fn of(&self, stage: Stage) -> &AtomicU64 {
+        match stage {
+            Stage::Read => &self.read_ns,
+            Stage::Vectorise => &self.vectorise_ns,
+            Stage::Compute => &self.compute_ns,
+        }
+    }
+}

@@ -1,0 +1,269 @@
+//! What is checked and built before the first step: plan and data have to fit.
+
+use std::fmt::Debug;
+
+use gnn::kernel::Partitioning;
+use gnn::{Architecture, LayerKind, Model, Task, Transform, fit_standardize};
+use schemas::{FeatureMeta, Features, LabelKind, Split};
+
+use crate::batch::BlockOptions;
+use crate::config::{Loss, key};
+use crate::metric::Metric;
+use crate::source::Source;
+use crate::{TrainError, TrainPlan};
+
+/// What the training loop starts from.
+#[derive(Debug)]
+pub(crate) struct Prepared {
+    /// The model before its first update.
+    pub(crate) model: Model,
+    pub(crate) options: BlockOptions,
+    pub(crate) transform: Transform,
+    pub(crate) monitor: Metric,
+    /// Weight decay of each parameter.
+    pub(crate) decays: Vec<f32>,
+}
+
+/// Checks the plan against what the data's manifest says.
+pub(crate) fn check(plan: &TrainPlan, source: &Source) -> Result<Architecture, TrainError> {
+    let checks = Checks { plan, source };
+    checks.splits()?;
+    let arch = checks.architecture()?;
+    arch.validate()?;
+    checks.monitor(&arch)?;
+    checks.transform_allowed()?;
+    checks.decays(&Model::init(&arch, plan.result.seed)?)?;
+    Ok(arch)
+}
+
+/// Initialises the model and fits the transform.
+pub(crate) fn prepare(plan: &TrainPlan, source: &Source) -> Result<Prepared, TrainError> {
+    let arch = check(plan, source)?;
+    let checks = Checks { plan, source };
+    let options = BlockOptions {
+        fanouts: source.flatten.fanouts.clone(),
+        sampling: source.flatten.sampling,
+        pruning: plan.tuning.pruning,
+        partitioning: if plan.tuning.edge_partitioning {
+            Partitioning::EdgeBalanced
+        } else {
+            Partitioning::Off
+        },
+        edge_weight: arch.edge_weight,
+        edge_dim: arch.edge_dim,
+    };
+    let monitor = checks.monitor(&arch)?;
+    let model = Model::init(&arch, plan.result.seed)?;
+    let decays = checks.decays(&model)?;
+    Ok(Prepared {
+        options,
+        transform: checks.transform()?,
+        monitor,
+        decays,
+        model,
+    })
+}
+
+struct Checks<'a> {
+    plan: &'a TrainPlan,
+    source: &'a Source,
+}
+
+impl Checks<'_> {
+    fn unfit(&self, key: &'static str, value: impl Debug, problem: String) -> TrainError {
+        let input = self.source.input.clone();
+        TrainError::Unfit {
+            input,
+            key,
+            value: format!("{value:?}"),
+            problem,
+        }
+    }
+
+    fn untrainable(&self, problem: &'static str) -> TrainError {
+        TrainError::Untrainable {
+            input: self.source.input.clone(),
+            problem,
+        }
+    }
+
+    fn splits(&self) -> Result<(), TrainError> {
+        if self.source.graph.split.is_none() {
+            return Err(self.untrainable("its nodes have no splits (`input.nodes.split`)"));
+        }
+        let empty = |split: Split| self.source.counts_of(split).iter().all(|&count| count == 0);
+        let error = |split, reason| TrainError::EmptySplit {
+            input: self.source.input.clone(),
+            split,
+            reason,
+        };
+        if empty(Split::Train) {
+            return Err(error("train", "there has to be something to train on"));
+        }
+        if empty(Split::Val) && self.plan.result.patience.is_some() {
+            return Err(error(
+                "val",
+                "`train.patience` waits for a better metric on it",
+            ));
+        }
+        if empty(Split::Val) && self.plan.result.monitor.is_some() {
+            return Err(error("val", "`train.monitor` is a metric on it"));
+        }
+        Ok(())
+    }
+
+    fn architecture(&self) -> Result<Architecture, TrainError> {
+        let (plan, graph) = (&self.plan.result, &self.source.graph);
+        let label = graph.label.as_ref().map(|label| &label.kind);
+        let no_label = "its nodes have no labels (`input.nodes.label`)";
+        let label = label.ok_or_else(|| self.untrainable(no_label))?;
+        if graph.features == FeatureMeta::None {
+            let problem = "its nodes have no features (`input.nodes.features` or `.sparse`)";
+            return Err(self.untrainable(problem));
+        }
+        let task = match label {
+            LabelKind::Class { .. } | LabelKind::ClassName { .. } => Task::Classes,
+            LabelKind::MultiLabel { .. } => Task::MultiLabel,
+            LabelKind::Number => Task::Regression,
+        };
+        let fitting = Loss::of_task(task);
+        if let Some(loss) = plan.loss.filter(|loss| *loss != fitting) {
+            let problem = format!("its labels are {label:?}, allowed is {}", fitting.name());
+            return Err(self.unfit("loss", loss.name(), problem));
+        }
+        Ok(Architecture {
+            layer: plan.layer,
+            aggregator: plan.aggregator,
+            in_dim: graph.features.dim(),
+            edge_dim: self.edge_dim()?,
+            edge_weight: self.edge_weight()?,
+            hidden: plan.hidden.clone(),
+            num_layers: self.num_layers()?,
+            out_dim: label.width(),
+            heads: plan.heads,
+            out_heads: plan.out_heads,
+            dropout: plan.dropout,
+            input_dropout: plan.input_dropout,
+            attention_dropout: plan.attention_dropout,
+            norm: plan.norm,
+            residual: plan.residual,
+            activation: plan.activation,
+            task,
+        })
+    }
+
+    fn num_layers(&self) -> Result<usize, TrainError> {
+        let (plan, hops) = (&self.plan.result, self.source.flatten.hops);
+        if let Some(layers) = plan.layers.filter(|&layers| layers != hops) {
+            let problem = format!("its neighbourhoods have {hops} hops, so allowed is {hops}");
+            return Err(self.unfit("layers", layers, problem));
+        }
+        let given = plan.hidden.len();
+        if given != hops && given + 1 != hops {
+            let fewer = hops.saturating_sub(1);
+            let problem = format!(
+                "its neighbourhoods have {hops} hops, so allowed are {fewer} widths, or {hops} \
+                 with a linear head"
+            );
+            return Err(self.unfit("hidden", &plan.hidden, problem));
+        }
+        Ok(hops)
+    }
+
+    fn edge_weight(&self) -> Result<bool, TrainError> {
+        let present = self.source.graph.edge_weight;
+        match self.plan.result.edge_weight {
+            Some(true) if !present => {
+                let problem = "its edges have no weights (`input.edges.weight`)".to_owned();
+                Err(self.unfit("edge_weight", true, problem))
+            }
+            wanted => Ok(wanted.unwrap_or(present)),
+        }
+    }
+
+    fn edge_dim(&self) -> Result<Option<usize>, TrainError> {
+        let (plan, present) = (&self.plan.result, self.source.graph.edge_feature_dim);
+        let takes = plan.layer.is_attention() || plan.layer == LayerKind::Gin;
+        let problem = match (plan.edge_features, present) {
+            (Some(false), _) => return Ok(None),
+            (None, _) => return Ok(present.filter(|_| takes)),
+            (Some(true), Some(dim)) if takes => return Ok(Some(dim)),
+            (Some(true), Some(_)) => "only gat, gatv2 and gin take edge features",
+            (Some(true), None) => "its edges have no features (`input.edges.features`)",
+        };
+        Err(self.unfit("edge_features", true, problem.to_owned()))
+    }
+
+    fn monitor(&self, arch: &Architecture) -> Result<Metric, TrainError> {
+        let allowed = Metric::of_task(arch.task, arch.out_dim);
+        match self.plan.result.monitor {
+            None => Ok(allowed[0]),
+            Some(monitor) if allowed.contains(&monitor) => Ok(monitor),
+            Some(monitor) => {
+                let names: Vec<_> = allowed.iter().map(|metric| metric.name()).collect();
+                let problem = format!("allowed for its labels: {}", names.join(", "));
+                Err(self.unfit("monitor", monitor.name(), problem))
+            }
+        }
+    }
+
+    /// Weight decay of each parameter. The head counts as the layer after the last.
+    fn decays(&self, model: &Model) -> Result<Vec<f32>, TrainError> {
+        let plan = &self.plan.result;
+        let arch = model.architecture();
+        let last = arch.num_layers + usize::from(arch.has_head());
+        let layers = plan.weight_decay_layers.as_deref();
+        if let Some(layer) = layers
+            .unwrap_or(&[])
+            .iter()
+            .find(|l| !(1..=last).contains(*l))
+        {
+            return Err(key(
+                "weight_decay_layers",
+                layer,
+                format!("allowed is 1 to {last}"),
+            ));
+        }
+        let decays = |layer: usize| layers.is_none_or(|layers| layers.contains(&layer));
+        let of = |info: &gnn::ParameterInfo| {
+            let layer = if info.layer == 0 { last } else { info.layer };
+            if info.decay && decays(layer) {
+                plan.weight_decay
+            } else {
+                0.0
+            }
+        };
+        Ok(model.parameters().iter().map(of).collect())
+    }
+
+    fn transform_allowed(&self) -> Result<(), TrainError> {
+        let wanted = self.plan.result.transform;
+        let is_sparse = matches!(self.source.graph.features, FeatureMeta::Sparse { .. });
+        if wanted == Some(schemas::Transform::Standardize) && is_sparse {
+            return Err(self.untrainable(
+                "its features are sparse, which `input.nodes.transform` = \"standardize\" would \
+                 fill: allowed is \"row_normalize\"",
+            ));
+        }
+        Ok(())
+    }
+
+    /// Fits the transform to the train targets, each as often as it occurs.
+    fn transform(&self) -> Result<Transform, TrainError> {
+        match self.plan.result.transform {
+            None => return Ok(Transform::None),
+            Some(schemas::Transform::RowNormalize) => return Ok(Transform::RowNormalize),
+            Some(schemas::Transform::Standardize) => {}
+        }
+        let mut rows = Vec::new();
+        for idx in 0..self.source.counts.len() {
+            let part = self.source.part(idx)?;
+            let targets = part.targets(Split::Train);
+            if let Features::Dense { values, .. } = part.shard.features.gather(targets) {
+                rows.extend(values);
+            }
+        }
+        let dim = self.source.graph.features.dim();
+        Ok(fit_standardize(rows.chunks_exact(dim), dim))
+    }
+}

@@ -1,0 +1,328 @@
+//! The parameter server of one process: shared memory behind locks.
+
+use std::ops::Range;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+
+use super::{Consistency, Optimizer, ParameterServer, Pulled, Pushed, ServerState, TensorSpec};
+use crate::TrainError;
+
+/// A [`ParameterServer`] whose tensors are spread over shards, each with a lock of its own.
+#[derive(Debug)]
+pub struct MemoryServer {
+    consistency: Consistency,
+    optimizer: Optimizer,
+    num_parameters: usize,
+    shards: Vec<Mutex<Shard>>,
+    progress: Mutex<Progress>,
+    moved: Condvar,
+}
+
+/// Some tensors with their optimiser state, and the gradients of a step that is not complete.
+#[derive(Debug)]
+struct Shard {
+    tensors: Vec<Tensor>,
+    updates: u64,
+    /// Sync mode: one slot a worker, gradients of this shard's tensors one after the other.
+    pending: Vec<Option<Vec<f32>>>,
+}
+
+#[derive(Debug)]
+struct Tensor {
+    /// Its place in the flat vector.
+    place: Range<usize>,
+    weight_decay: f32,
+    values: Vec<f32>,
+    moments: Vec<Vec<f32>>,
+}
+
+/// Who is how far, and the buffers, which are too small to be worth shards.
+#[derive(Debug)]
+struct Progress {
+    /// Steps pushed, by worker.
+    clocks: Vec<u64>,
+    failed: Option<usize>,
+    buffers: Vec<f32>,
+    /// Sync mode: targets and buffers of the step that is not complete, by worker.
+    pending: Vec<Option<(u64, Vec<f32>)>>,
+}
+
+impl MemoryServer {
+    /// Creates a server that goes on from `state`, over `num_shards` shards.
+    ///
+    /// # Shapes
+    ///
+    /// - `state.parameters`: the tensors' lengths added up; `state.moments`: none, or as many
+    ///   vectors of that length as the optimiser keeps
+    ///
+    /// # Panics
+    ///
+    /// If the shapes differ.
+    pub fn new(
+        tensors: &[TensorSpec],
+        optimizer: Optimizer,
+        consistency: Consistency,
+        (num_workers, num_shards): (usize, usize),
+        state: &ServerState,
+    ) -> Self {
+        let num_parameters = tensors.iter().map(|tensor| tensor.len).sum();
+        assert_eq!(
+            num_parameters,
+            state.parameters.len(),
+            "the state fits the tensors"
+        );
+        let shards = spread(tensors, num_shards)
+            .into_iter()
+            .map(|places| {
+                let held = places
+                    .into_iter()
+                    .map(|(place, weight_decay)| Tensor {
+                        values: state.parameters[place.clone()].to_vec(),
+                        moments: (0..optimizer.num_moments())
+                            .map(|moment| match state.moments.get(moment) {
+                                Some(values) => values[place.clone()].to_vec(),
+                                None => vec![0.0; place.len()],
+                            })
+                            .collect(),
+                        place,
+                        weight_decay,
+                    })
+                    .collect();
+                Mutex::new(Shard {
+                    tensors: held,
+                    updates: state.updates,
+                    pending: vec![None; num_workers],
+                })
+            })
+            .collect();
+        let progress = Progress {
+            clocks: vec![state.step; num_workers],
+            failed: None,
+            buffers: state.buffers.clone(),
+            pending: vec![None; num_workers],
+        };
+        Self {
+            consistency,
+            optimizer,
+            num_parameters,
+            shards,
+            progress: Mutex::new(progress),
+            moved: Condvar::new(),
+        }
+    }
+
+    /// How many steps a worker may be ahead of the slowest when it starts a step.
+    fn lead_max(&self) -> u64 {
+        match self.consistency {
+            Consistency::Sync => 0,
+            Consistency::Async => u64::MAX,
+            Consistency::Bounded(staleness) => staleness,
+        }
+    }
+
+    fn progress(&self) -> Result<MutexGuard<'_, Progress>, TrainError> {
+        let progress = lock(&self.progress);
+        match progress.failed {
+            Some(worker) => Err(TrainError::PeerFailed { worker }),
+            None => Ok(progress),
+        }
+    }
+}
+
+impl ParameterServer for MemoryServer {
+    fn pull(&self, _worker: usize, step: u64) -> Result<Pulled, TrainError> {
+        let mut progress = self.progress()?;
+        while step > progress.slowest().saturating_add(self.lead_max()) {
+            progress = self
+                .moved
+                .wait(progress)
+                .unwrap_or_else(PoisonError::into_inner);
+            if let Some(worker) = progress.failed {
+                return Err(TrainError::PeerFailed { worker });
+            }
+        }
+        let buffers = progress.buffers.clone();
+        drop(progress);
+        let mut parameters = vec![0.0; self.num_parameters];
+        for shard in &self.shards {
+            for tensor in &lock(shard).tensors {
+                parameters[tensor.place.clone()].copy_from_slice(&tensor.values);
+            }
+        }
+        Ok(Pulled {
+            parameters,
+            buffers,
+        })
+    }
+
+    fn push(&self, pushed: Pushed<'_>) -> Result<(), TrainError> {
+        assert_eq!(
+            pushed.gradient.len(),
+            self.num_parameters,
+            "a gradient of the whole model"
+        );
+        let expected = self.progress()?.clocks[pushed.worker];
+        if pushed.step != expected {
+            let Pushed { worker, step, .. } = pushed;
+            return Err(TrainError::OutOfTurn {
+                worker,
+                step,
+                expected,
+            });
+        }
+        for shard in &self.shards {
+            let mut shard = lock(shard);
+            match self.consistency {
+                Consistency::Sync => shard.collect(&self.optimizer, &pushed),
+                Consistency::Async | Consistency::Bounded(_) if pushed.num_targets > 0 => {
+                    shard.apply(&self.optimizer, |tensor| {
+                        &pushed.gradient[tensor.place.clone()]
+                    });
+                }
+                Consistency::Async | Consistency::Bounded(_) => {}
+            }
+        }
+        let mut progress = self.progress()?;
+        match self.consistency {
+            Consistency::Sync => progress.collect(&pushed),
+            Consistency::Async | Consistency::Bounded(_) if pushed.num_targets > 0 => {
+                progress.buffers.copy_from_slice(pushed.buffers);
+            }
+            Consistency::Async | Consistency::Bounded(_) => {}
+        }
+        progress.clocks[pushed.worker] += 1;
+        drop(progress);
+        self.moved.notify_all();
+        Ok(())
+    }
+
+    fn fail(&self, worker: usize) {
+        lock(&self.progress).failed.get_or_insert(worker);
+        self.moved.notify_all();
+    }
+
+    fn state(&self) -> Result<ServerState, TrainError> {
+        let progress = self.progress()?;
+        let mut state = ServerState {
+            step: progress.slowest(),
+            updates: 0,
+            parameters: vec![0.0; self.num_parameters],
+            buffers: progress.buffers.clone(),
+            moments: vec![vec![0.0; self.num_parameters]; self.optimizer.num_moments()],
+        };
+        drop(progress);
+        for shard in &self.shards {
+            let shard = lock(shard);
+            state.updates = shard.updates;
+            for tensor in &shard.tensors {
+                state.parameters[tensor.place.clone()].copy_from_slice(&tensor.values);
+                for (whole, part) in state.moments.iter_mut().zip(&tensor.moments) {
+                    whole[tensor.place.clone()].copy_from_slice(part);
+                }
+            }
+        }
+        Ok(state)
+    }
+}
+
+impl Shard {
+    /// Stores a gradient; the last worker's completes the step: the sum, taken in worker order, is
+    /// applied.
+    fn collect(&mut self, optimizer: &Optimizer, pushed: &Pushed<'_>) {
+        let tensors = self.tensors.iter();
+        let own = tensors
+            .flat_map(|tensor| &pushed.gradient[tensor.place.clone()])
+            .copied();
+        self.pending[pushed.worker] = Some(own.collect());
+        if self.pending.iter().any(Option::is_none) {
+            return;
+        }
+        let mut gradients = self.pending.iter_mut().filter_map(Option::take);
+        let Some(mut sum) = gradients.next() else {
+            return;
+        };
+        for gradient in gradients {
+            for (total, value) in sum.iter_mut().zip(gradient) {
+                *total += value;
+            }
+        }
+        let mut rest = &sum[..];
+        self.apply(optimizer, |tensor| {
+            let (first, after) = rest.split_at(tensor.values.len());
+            rest = after;
+            first
+        });
+    }
+
+    /// Updates every tensor by its gradient.
+    fn apply<'a>(&mut self, optimizer: &Optimizer, mut of: impl FnMut(&Tensor) -> &'a [f32]) {
+        self.updates += 1;
+        for tensor in &mut self.tensors {
+            let gradient = of(tensor);
+            let mut moments: Vec<_> = tensor.moments.iter_mut().map(|m| &mut m[..]).collect();
+            let decay = tensor.weight_decay;
+            optimizer.update(
+                self.updates,
+                &mut tensor.values,
+                gradient,
+                &mut moments,
+                decay,
+            );
+        }
+    }
+}
+
+impl Progress {
+    fn slowest(&self) -> u64 {
+        self.clocks.iter().copied().min().unwrap_or(0)
+    }
+
+    /// Stores a worker's buffers; the last worker's completes the step: they become the mean,
+    /// weighted by targets.
+    fn collect(&mut self, pushed: &Pushed<'_>) {
+        self.pending[pushed.worker] = Some((pushed.num_targets, pushed.buffers.to_vec()));
+        if self.buffers.is_empty() || self.pending.iter().any(Option::is_none) {
+            return;
+        }
+        let pending: Vec<_> = self.pending.iter_mut().filter_map(Option::take).collect();
+        let total: u64 = pending.iter().map(|(num_targets, _)| num_targets).sum();
+        if total == 0 {
+            return;
+        }
+        for (idx, value) in self.buffers.iter_mut().enumerate() {
+            let weighted = pending
+                .iter()
+                .map(|(count, b)| *count as f64 * f64::from(b[idx]));
+            #[expect(clippy::cast_possible_truncation, reason = "buffers are f32")]
+            let mean = (weighted.sum::<f64>() / total as f64) as f32;
+            *value = mean;
+        }
+    }
+}
+
+/// Spreads tensors over shards: the largest first, each to the shard that holds least.
+fn spread(tensors: &[TensorSpec], num_shards: usize) -> Vec<Vec<(Range<usize>, f32)>> {
+    let mut start = 0;
+    let mut places: Vec<_> = tensors
+        .iter()
+        .map(|tensor| {
+            let place = start..start + tensor.len;
+            start = place.end;
+            (tensor, place)
+        })
+        .collect();
+    places.sort_by(|(a, _), (b, _)| b.len.cmp(&a.len).then_with(|| a.name.cmp(&b.name)));
+    let mut shards = vec![(0, Vec::new()); num_shards];
+    for (tensor, place) in places {
+        if let Some((held, shard)) = shards.iter_mut().min_by_key(|(held, _)| *held) {
+            *held += tensor.len;
+            shard.push((place, tensor.weight_decay));
+        }
+    }
+    shards.into_iter().map(|(_, shard)| shard).collect()
+}
+
+/// Locks even after a panic elsewhere: the panicking worker reports itself by `fail`, and whoever
+/// comes next has to learn of that rather than panic too.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,108 @@
+//! The parameter server: workers pull parameters from it and push gradients to it.
+
+mod memory;
+mod optimizer;
+
+use serde::{Deserialize, Serialize};
+
+pub use memory::MemoryServer;
+pub use optimizer::{Optimizer, OptimizerKind};
+
+use crate::TrainError;
+
+/// When a worker may go ahead of the others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Consistency {
+    /// All workers take a step together; their gradients are summed in worker order, so the result
+    /// depends on neither timing nor order of arrival.
+    Sync,
+    /// A gradient is applied when it arrives; nobody waits.
+    Async,
+    /// As `Async`, but a worker waits while it is more than so many steps ahead of the slowest.
+    Bounded(u64),
+}
+
+/// One tensor of the flat parameter vector.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TensorSpec {
+    /// Its name; decides ties when tensors are spread over shards.
+    pub name: String,
+    /// Number of values.
+    pub len: usize,
+    /// Weight decay of this tensor.
+    pub weight_decay: f32,
+}
+
+/// What a worker computes a step with.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Pulled {
+    /// The flat parameter vector.
+    pub parameters: Vec<f32>,
+    /// The model's buffers (running statistics of batch norm).
+    pub buffers: Vec<f32>,
+}
+
+/// What a worker computed in a step.
+#[derive(Clone, Copy, Debug)]
+pub struct Pushed<'a> {
+    /// The worker, from 0.
+    pub worker: usize,
+    /// Steps this worker pushed before, since the training began.
+    pub step: u64,
+    /// Gradient of its targets' loss, already divided by the number of targets that the update
+    /// covers (in sync mode those of all workers), so that gradients add up.
+    pub gradient: &'a [f32],
+    /// Targets the gradient was computed from; 0 where a worker had none in this step.
+    pub num_targets: u64,
+    /// The model's buffers after the step.
+    pub buffers: &'a [f32],
+}
+
+/// Everything a server has to remember to go on as if never stopped.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ServerState {
+    /// Steps every worker has pushed.
+    pub step: u64,
+    /// Updates applied: `step` in sync mode, else the pushes of all workers.
+    pub updates: u64,
+    /// The flat parameter vector.
+    pub parameters: Vec<f32>,
+    /// The model's buffers.
+    pub buffers: Vec<f32>,
+    /// The optimiser's vectors, each as long as `parameters` (none for plain SGD).
+    pub moments: Vec<Vec<f32>>,
+}
+
+/// Holds the parameters and the optimiser's state, and decides who waits for whom.
+///
+/// In one process it is [`MemoryServer`]. A worker that fails has to say so with [`fail`], or those
+/// that wait for it would wait for ever.
+///
+/// [`fail`]: ParameterServer::fail
+pub trait ParameterServer: Send + Sync {
+    /// Returns the parameters for `worker`'s step `step`, once the consistency allows that step.
+    ///
+    /// # Errors
+    ///
+    /// [`TrainError::PeerFailed`] once any worker failed.
+    fn pull(&self, worker: usize, step: u64) -> Result<Pulled, TrainError>;
+
+    /// Hands in the gradient of a step.
+    ///
+    /// # Errors
+    ///
+    /// [`TrainError::OutOfTurn`] if it is not this worker's next step, [`TrainError::PeerFailed`]
+    /// once any worker failed.
+    fn push(&self, pushed: Pushed<'_>) -> Result<(), TrainError>;
+
+    /// Reports that `worker` will not come back: whoever waits, now or later, gets an error.
+    fn fail(&self, worker: usize);
+
+    /// Returns the whole state. Called between epochs, when no worker is in a step.
+    ///
+    /// # Errors
+    ///
+    /// [`TrainError::PeerFailed`] once any worker failed.
+    fn state(&self) -> Result<ServerState, TrainError>;
+}

@@ -1,0 +1,62 @@
+//! Parts are decoded as seldom as memory allows.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use schemas::Fanout;
+
+use super::*;
+
+#[path = "../../tests/random/mod.rs"]
+#[expect(dead_code, reason = "other tests use the rest")]
+mod random;
+
+use random::{Graph, Shape, flatten_meta};
+
+const FANOUTS: [Fanout; 2] = [Fanout::Count(3), Fanout::Count(3)];
+
+/// Counts how often parts are decoded when they are asked for in turn.
+fn decoded(cache_bytes: usize, asked: &[usize]) -> usize {
+    let graph = Graph::new(Shape::default(), 1);
+    let shards = graph.parts(4, &FANOUTS);
+    let counts = shards.iter().map(count).collect();
+    let decodes = Arc::new(AtomicUsize::new(0));
+    let seen = Arc::clone(&decodes);
+    let metas = (graph.meta(), flatten_meta(&FANOUTS, schemas::Sampling::Uniform));
+    let source = Source::new("memory".into(), metas, counts, cache_bytes, move |idx| {
+        seen.fetch_add(1, Ordering::Relaxed);
+        Ok(shards[idx].clone())
+    });
+    for &idx in asked {
+        let part = source.part(idx).unwrap();
+        assert_eq!(part.targets(Split::Train).len(), source.counts_of(Split::Train)[idx]);
+    }
+    decodes.load(Ordering::Relaxed)
+}
+
+#[test]
+fn parts_are_kept_while_they_fit_and_the_oldest_goes_first() {
+    let graph = Graph::new(Shape::default(), 1);
+    let shards = graph.parts(4, &FANOUTS);
+    let largest = shards.iter().map(shard_bytes).max().unwrap();
+    let all: usize = shards.iter().map(shard_bytes).sum();
+    let twice = [0, 1, 2, 3, 0, 1, 2, 3];
+    assert_eq!(decoded(all, &twice), 4);
+    assert_eq!(decoded(0, &twice), 8);
+    assert_eq!(decoded(0, &[1, 1]), 2);
+    assert_eq!(decoded(2 * largest, &[0, 1, 0, 2, 0, 1]), 4, "1 was the oldest when 2 came");
+}
+
+#[test]
+fn a_target_without_label_is_named() {
+    let mut graph = Graph::new(Shape::default(), 1);
+    if let schemas::Labels::Class(classes) = &mut graph.labels {
+        classes[5] = schemas::NO_CLASS;
+    }
+    let shards = graph.parts(1, &FANOUTS);
+    let metas = (graph.meta(), flatten_meta(&FANOUTS, schemas::Sampling::Uniform));
+    let counts = shards.iter().map(count).collect();
+    let source = Source::new("memory".into(), metas, counts, 0, move |_| Ok(shards[0].clone()));
+    let error = source.part(0).unwrap_err();
+    assert_eq!(error.to_string(), "target 38 of memory is in the train split but has no label");
+    assert_eq!(error.kind(), schemas::ErrorKind::Data);
+}

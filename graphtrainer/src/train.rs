@@ -1,0 +1,155 @@
+//! The stage `[train]`: graph features in, a model directory out.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use gnn::ModelFile;
+use schemas::dataset::MANIFEST_SCHEMA;
+use schemas::progress::Progress;
+use schemas::xxh::{file_checksum, fingerprint};
+use schemas::{
+    FileEntry, LabelKind, Manifest, Opened, Output, PartEntry, SplitCounts, read_manifest,
+};
+use serde_json::json;
+
+use crate::fit::{Trained, fit};
+use crate::source::Source;
+use crate::{TrainError, TrainPlan};
+
+/// Folder of what a later run continues from; [`Output::finish`] removes it.
+const PROGRESS_DIR: &str = "_progress";
+
+/// Trains a model as planned and writes it to the plan's output.
+///
+/// An output of the same plan and input that is finished is returned as it is; one that is not goes
+/// on after its last checkpoint. The directory then holds `model.safetensors` (tensors named and
+/// laid out as PyG's), `model.json`, the manifest and `_SUCCESS`.
+///
+/// # Errors
+///
+/// If plan and graph features do not fit, before anything is written; if reading, writing or
+/// training fails.
+pub fn train(plan: &TrainPlan, progress: &Progress) -> Result<Manifest, TrainError> {
+    let flattened = read_manifest(&plan.input)?;
+    let settings = to_json(&plan.result)?;
+    let identity = json!({ "graph_features": flattened.fingerprint, "plan": settings });
+    let fingerprint = fingerprint(identity.to_string().as_bytes());
+    let cache_bytes = usize::try_from(plan.tuning.cache_bytes / 2).unwrap_or(usize::MAX);
+    let source = Source::open(&plan.input, cache_bytes)?;
+    // Checked before the directory is touched: a plan that does not fit leaves no trace.
+    crate::prepare::check(plan, &source)?;
+    let output = match Output::open(&plan.output, "train", &fingerprint, plan.fresh)? {
+        Opened::Done(manifest) => return Ok(*manifest),
+        Opened::Open(output) => output,
+    };
+    let checkpoint = output.dir().join(PROGRESS_DIR).join("checkpoint");
+    let trained = fit(plan, &source, Some(checkpoint), progress)?;
+    let files = save(output.dir(), plan, &source, &trained)?;
+    output.commit_part(
+        0,
+        PartEntry {
+            name: "model".to_owned(),
+            files,
+            rows: 0,
+            targets: Some(totals(&source)),
+        },
+    )?;
+    let manifest = Manifest {
+        schema: MANIFEST_SCHEMA,
+        stage: "train".to_owned(),
+        program: concat!("graphflat ", env!("CARGO_PKG_VERSION")).to_owned(),
+        fingerprint,
+        plan: to_json(plan)?,
+        seed: plan.result.seed,
+        input: json!({ "graph_features": flattened.fingerprint }),
+        graph: None,
+        flatten: None,
+        parts: output.parts(),
+        report: json!({
+            "best_epoch": trained.best_epoch,
+            "monitor": trained.monitor.map(crate::metric::Metric::name),
+            "metrics": trained.metrics,
+            "num_parameters": trained.model.parameters().iter().map(gnn::ParameterInfo::len).sum::<usize>(),
+            "notes": trained.notes,
+            "epochs": trained.history,
+        }),
+    };
+    output.finish(&manifest)?;
+    Ok(manifest)
+}
+
+/// Writes the model: to a folder aside first, so that a file under its name is whole.
+fn save(
+    dir: &Path,
+    plan: &TrainPlan,
+    source: &Source,
+    trained: &Trained,
+) -> Result<Vec<FileEntry>, TrainError> {
+    let aside = dir.join(PROGRESS_DIR).join("model");
+    fs::create_dir_all(&aside).map_err(TrainError::io("create", &aside))?;
+    gnn::save(&aside, &trained.model, &model_file(plan, source, trained)?)?;
+    let mut files = Vec::new();
+    for name in [gnn::MODEL_WEIGHTS, gnn::MODEL_JSON] {
+        let (from, path) = (aside.join(name), dir.join(name));
+        let file = fs::File::open(&from).map_err(TrainError::io("open", &from))?;
+        file.sync_all().map_err(TrainError::io("write", &from))?;
+        let bytes = file
+            .metadata()
+            .map_err(TrainError::io("read", &from))?
+            .len();
+        let checksum = file_checksum(&from)?;
+        fs::rename(&from, &path).map_err(TrainError::io("rename", &from))?;
+        files.push(FileEntry {
+            path: name.to_owned(),
+            bytes,
+            checksum,
+        });
+    }
+    Ok(files)
+}
+
+/// Describes the model to whoever uses it: nothing in here depends on time or machine.
+fn model_file(
+    plan: &TrainPlan,
+    source: &Source,
+    trained: &Trained,
+) -> Result<ModelFile, TrainError> {
+    let label_names = match source.graph.label.as_ref().map(|label| &label.kind) {
+        Some(LabelKind::ClassName { names }) => Some(names.clone()),
+        _ => None,
+    };
+    Ok(ModelFile {
+        architecture: trained.model.architecture().clone(),
+        transform: trained.transform.clone(),
+        label_names,
+        metrics: trained.metrics.clone(),
+        fanouts: to_json(&source.flatten.fanouts)?,
+        extra: BTreeMap::from([
+            ("flatten".to_owned(), to_json(&source.flatten)?),
+            ("graph".to_owned(), to_json(&source.graph)?),
+            ("best_epoch".to_owned(), json!(trained.best_epoch)),
+            ("epochs".to_owned(), json!(trained.history.len())),
+            ("seed".to_owned(), json!(plan.result.seed)),
+        ]),
+    })
+}
+
+fn totals(source: &Source) -> SplitCounts {
+    source
+        .counts
+        .iter()
+        .fold(SplitCounts::default(), |sum, part| SplitCounts {
+            train: sum.train + part.train,
+            val: sum.val + part.val,
+            test: sum.test + part.test,
+            none: sum.none + part.none,
+        })
+}
+
+fn to_json(value: &impl serde::Serialize) -> Result<serde_json::Value, TrainError> {
+    serde_json::to_value(value).map_err(|source| TrainError::Json {
+        what: "plan",
+        source,
+    })
+}

@@ -1,0 +1,126 @@
+//! One worker: pulls parameters, computes a step on its share of the batch, pushes the gradient.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender};
+
+use gnn::{Mode, Model};
+
+use crate::TrainError;
+use crate::order::{Order, step_seed};
+use crate::pipeline::{Batch, Busy, Stage};
+use crate::server::{Consistency, ParameterServer, Pushed};
+
+/// What a worker needs to take part in a training.
+pub(crate) struct Worker<'env> {
+    pub(crate) worker: usize,
+    pub(crate) server: &'env dyn ParameterServer,
+    pub(crate) order: &'env Order,
+    pub(crate) consistency: Consistency,
+    pub(crate) seed: u64,
+    pub(crate) busy: &'env Busy,
+    /// Its own copy, whose parameters are overwritten by every pull.
+    pub(crate) model: Model,
+    /// The worker's batches, epoch after epoch.
+    pub(crate) batches: Receiver<Result<Arc<Batch>, TrainError>>,
+}
+
+/// What a worker did in an epoch.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct EpochShare {
+    pub(crate) loss_sum: f64,
+    pub(crate) num_targets: u64,
+}
+
+impl Worker<'_> {
+    /// Computes an epoch each time one arrives, until no more can come. A failure is reported to
+    /// the server first, so that no other worker waits for this one.
+    pub(crate) fn run(mut self, epochs: &Receiver<u64>, done: &Sender<(usize, Outcome)>) {
+        while let Ok(epoch) = epochs.recv() {
+            let outcome = catch_unwind(AssertUnwindSafe(|| self.epoch(epoch)))
+                .unwrap_or_else(|payload| Err(TrainError::panicked("a worker", &*payload)));
+            let failed = outcome.is_err();
+            if failed {
+                self.server.fail(self.worker);
+            }
+            if done.send((self.worker, outcome)).is_err() || failed {
+                return;
+            }
+        }
+    }
+
+    fn epoch(&mut self, epoch: u64) -> Outcome {
+        let num_steps = self.order.num_batches();
+        let mut share = EpochShare::default();
+        for batch_idx in 0..num_steps {
+            let step = epoch * num_steps as u64 + batch_idx as u64;
+            let batch = self.batches.recv().map_err(|_source| TrainError::Ended {
+                thread: "a vectorising thread".to_owned(),
+            })??;
+            let pulled = self.server.pull(self.worker, step)?;
+            let busy = self.busy;
+            let seed = step_seed(self.seed, epoch, batch_idx as u64);
+            let covered = match self.consistency {
+                Consistency::Sync => self.order.batch_len(batch_idx),
+                Consistency::Async | Consistency::Bounded(_) => batch.num_targets,
+            };
+            share.loss_sum += busy.time(Stage::Compute, || {
+                self.model.set_flat(&pulled.parameters);
+                self.model.set_buffers(&pulled.buffers);
+                self.step(&batch, step, covered, seed)
+            })?;
+            share.num_targets += batch.num_targets as u64;
+        }
+        Ok(share)
+    }
+
+    /// Computes and pushes one gradient; returns the sum of the losses.
+    fn step(&self, batch: &Batch, step: u64, covered: usize, seed: u64) -> Result<f64, TrainError> {
+        let (worker, num_targets) = (self.worker, batch.num_targets as u64);
+        if batch.num_targets == 0 {
+            // The last batch of an epoch can have fewer targets than there are workers.
+            let gradient = vec![
+                0.0;
+                self.model
+                    .parameters()
+                    .iter()
+                    .map(gnn::ParameterInfo::len)
+                    .sum()
+            ];
+            let buffers = self.model.buffers();
+            let pushed = Pushed {
+                worker,
+                step,
+                gradient: &gradient,
+                num_targets,
+                buffers,
+            };
+            self.server.push(pushed)?;
+            return Ok(0.0);
+        }
+        #[expect(
+            clippy::cast_precision_loss,
+            reason = "a batch has far fewer than 2^24 targets"
+        )]
+        let normalizer = covered as f32;
+        let computed = self.model.loss_and_gradient(
+            &batch.blocks,
+            &batch.input,
+            &batch.labels,
+            normalizer,
+            Mode::Train { seed },
+        )?;
+        let (gradient, buffers) = (&computed.gradient[..], &computed.buffers[..]);
+        self.server.push(Pushed {
+            worker,
+            step,
+            gradient,
+            num_targets,
+            buffers,
+        })?;
+        Ok(computed.loss_sum)
+    }
+}
+
+/// What came of a worker's epoch.
+pub(crate) type Outcome = Result<EpochShare, TrainError>;

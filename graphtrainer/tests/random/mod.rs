@@ -1,0 +1,224 @@
+//! Random graphs and their shards, by a slow and obvious flatten.
+
+use std::collections::BTreeSet;
+
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+use schemas::{
+    Fanout, FeatureMeta, Features, FlattenMeta, GraphMeta, GraphShard, IdType, Ids, LabelKind,
+    LabelMeta, Labels, Layout, Sampling, Split, SplitCounts, SplitMeta, keep_at_hop,
+};
+
+/// What a random graph is like.
+#[derive(Clone, Copy, Debug)]
+pub struct Shape {
+    pub num_nodes: u32,
+    pub num_edges: u32,
+    pub dim: usize,
+    pub num_classes: u32,
+    pub sparse: bool,
+    pub weights: bool,
+    pub edge_dim: Option<usize>,
+}
+
+/// A graph that fits in a few vectors.
+#[derive(Clone, Debug)]
+pub struct Graph {
+    pub shape: Shape,
+    /// Raw id of each node, ascending.
+    pub ids: Vec<u64>,
+    pub features: Features,
+    pub labels: Labels,
+    pub split: Vec<Split>,
+    /// In-edges of each node in rank order: source, weight, features.
+    pub in_edges: Vec<Vec<(u32, f32, Vec<f32>)>>,
+}
+
+impl Default for Shape {
+    fn default() -> Self {
+        Self {
+            num_nodes: 60,
+            num_edges: 240,
+            dim: 6,
+            num_classes: 3,
+            sparse: false,
+            weights: false,
+            edge_dim: None,
+        }
+    }
+}
+
+impl Graph {
+    /// Draws a graph with parallel edges, self-loops and isolated nodes. A node's class stands in
+    /// its features, and most edges lead to a node of the same class: something to learn.
+    pub fn new(shape: Shape, seed: u64) -> Self {
+        let mut rng = StdRng::seed_from_u64(seed);
+        let classes: Vec<u32> =
+            (0..shape.num_nodes).map(|_| rng.random_range(0..shape.num_classes)).collect();
+        let mut in_edges = vec![Vec::new(); shape.num_nodes as usize];
+        let isolated = shape.num_nodes / 10;
+        for _ in 0..shape.num_edges {
+            let dst = rng.random_range(isolated..shape.num_nodes);
+            let src = loop {
+                let src = rng.random_range(0..shape.num_nodes);
+                let alike = classes[src as usize] == classes[dst as usize];
+                if alike || rng.random_range(0..4) == 0 {
+                    break src;
+                }
+            };
+            let weight = if shape.weights { rng.random_range(0.1..2.0) } else { 1.0 };
+            let features = (0..shape.edge_dim.unwrap_or(0)).map(|_| rng.random()).collect();
+            in_edges[dst as usize].push((src, weight, features));
+            if rng.random_range(0..10) == 0 {
+                in_edges[dst as usize].push((dst, weight, vec![0.5; shape.edge_dim.unwrap_or(0)]));
+            }
+        }
+        let splits = [Split::Train, Split::Train, Split::Val, Split::Test];
+        Self {
+            shape,
+            ids: (0..u64::from(shape.num_nodes)).map(|node| node * 7 + 3).collect(),
+            features: features(shape, &classes, &mut rng),
+            labels: Labels::Class(classes),
+            split: (0..shape.num_nodes as usize).map(|node| splits[node % 4]).collect(),
+            in_edges,
+        }
+    }
+
+    /// Returns what the graph's tables would say of themselves.
+    pub fn meta(&self) -> GraphMeta {
+        let (names, num_classes) = (String::from("Int64"), self.shape.num_classes);
+        let kind = match &self.labels {
+            Labels::Multi { width, .. } => LabelKind::MultiLabel { width: *width },
+            Labels::Number(_) => LabelKind::Number,
+            _ => LabelKind::Class { num_classes },
+        };
+        let dim = self.shape.dim;
+        GraphMeta {
+            id_type: IdType::UInt64,
+            features: match self.features {
+                Features::None => FeatureMeta::None,
+                Features::Dense { .. } => FeatureMeta::Dense { dim },
+                Features::Sparse { .. } => FeatureMeta::Sparse { dim },
+            },
+            label: Some(LabelMeta { data_type: names.clone(), kind }),
+            split: Some(SplitMeta { data_type: names, values: None }),
+            edge_weight: self.shape.weights,
+            edge_feature_dim: self.shape.edge_dim,
+            self_loops: true,
+        }
+    }
+
+    /// Flattens the neighbourhoods of some targets: breadth first, a node at hop h keeping its
+    /// first `keep_at_hop(h)` in-edges.
+    pub fn shard(&self, targets: &[u32], fanouts: &[Fanout]) -> GraphShard {
+        let mut hops: Vec<Vec<u32>> = vec![sorted(targets.iter().copied())];
+        let mut known: BTreeSet<u32> = targets.iter().copied().collect();
+        for hop in 0..fanouts.len() {
+            let keep = keep_at_hop(fanouts, hop);
+            let sources = hops[hop].iter().flat_map(|&node| self.kept(node, keep));
+            let new = sorted(sources.map(|(src, ..)| *src).filter(|src| !known.contains(src)));
+            known.extend(new.iter().copied());
+            hops.push(new);
+        }
+        let nodes: Vec<u32> = hops.iter().flatten().copied().collect();
+        let hop = hops.iter().zip(0_u8..).flat_map(|(nodes, hop)| vec![hop; nodes.len()]);
+        let hop: Vec<u8> = hop.collect();
+        let position = |node: u32| nodes.iter().position(|&other| other == node).unwrap();
+        let (mut in_offset, mut in_src) = (vec![0], Vec::new());
+        let (mut edge_weight, mut edge_feature) = (Vec::new(), Vec::new());
+        for (&node, &hop) in nodes.iter().zip(&hop) {
+            for (src, weight, features) in self.kept(node, keep_at_hop(fanouts, hop.into())) {
+                in_src.push(u32::try_from(position(*src)).unwrap());
+                edge_weight.push(*weight);
+                edge_feature.extend_from_slice(features);
+            }
+            in_offset.push(u32::try_from(in_src.len()).unwrap());
+        }
+        let loops = |node: u32| self.in_edges[node as usize].iter().filter(move |e| e.0 == node);
+        let all = |node: &u32| &self.in_edges[*node as usize];
+        let weights = self.shape.weights;
+        GraphShard {
+            ids: Ids::from_keys(
+                IdType::UInt64,
+                nodes.iter().map(|&node| self.ids[node as usize]).collect(),
+            ),
+            in_degree: nodes.iter().map(|n| u32::try_from(all(n).len()).unwrap()).collect(),
+            in_weight: weights
+                .then(|| nodes.iter().map(|n| all(n).iter().map(|edge| edge.1).sum()).collect()),
+            self_weight: Some(nodes.iter().map(|&n| loops(n).map(|edge| edge.1).sum()).collect()),
+            features: self.features.gather(&nodes),
+            labels: self.labels.gather(&nodes),
+            split: nodes.iter().map(|&node| self.split[node as usize]).collect(),
+            is_target: hop.iter().map(|&hop| hop == 0).collect(),
+            hop,
+            in_offset,
+            in_src,
+            edge_weight: weights.then_some(edge_weight),
+            edge_feature: self.shape.edge_dim.map(|_| edge_feature),
+        }
+    }
+
+    fn kept(&self, node: u32, keep: usize) -> impl Iterator<Item = &(u32, f32, Vec<f32>)> {
+        self.in_edges[node as usize].iter().take(keep)
+    }
+
+    /// Cuts all nodes into `num_parts` shards of targets.
+    pub fn parts(&self, num_parts: usize, fanouts: &[Fanout]) -> Vec<GraphShard> {
+        let all: Vec<u32> = (0..self.shape.num_nodes).collect();
+        all.chunks(all.len().div_ceil(num_parts)).map(|own| self.shard(own, fanouts)).collect()
+    }
+}
+
+/// Says how `fanouts` were drawn.
+pub fn flatten_meta(fanouts: &[Fanout], sampling: Sampling) -> FlattenMeta {
+    FlattenMeta {
+        hops: fanouts.len(),
+        fanouts: fanouts.to_vec(),
+        sampling,
+        seed: 1,
+        samples_per_target: 1,
+        layout: Layout::Shards,
+    }
+}
+
+/// Counts the targets of a shard.
+pub fn count(shard: &GraphShard) -> SplitCounts {
+    let of = |split| {
+        let targets = shard.split.iter().zip(&shard.is_target);
+        targets.filter(|(own, is_target)| **is_target && **own == split).count() as u64
+    };
+    SplitCounts {
+        train: of(Split::Train),
+        val: of(Split::Val),
+        test: of(Split::Test),
+        none: of(Split::None),
+    }
+}
+
+fn sorted(nodes: impl Iterator<Item = u32>) -> Vec<u32> {
+    nodes.collect::<BTreeSet<_>>().into_iter().collect()
+}
+
+fn features(shape: Shape, classes: &[u32], rng: &mut StdRng) -> Features {
+    let mut dense = Vec::new();
+    for &class in classes {
+        for feature in 0..shape.dim {
+            let hint = if feature == class as usize { 0.6 } else { 0.0 };
+            let value: f32 = rng.random_range(0.0..1.0);
+            let is_stored = !shape.sparse || rng.random_range(0..2) == 0;
+            dense.push(if is_stored { value + hint } else { 0.0 });
+        }
+    }
+    if !shape.sparse {
+        return Features::Dense { dim: shape.dim, values: dense };
+    }
+    let (mut offset, mut index, mut value) = (vec![0], Vec::new(), Vec::new());
+    for row in dense.chunks_exact(shape.dim) {
+        for (at, &stored) in (0..).zip(row).filter(|(_, stored)| **stored != 0.0) {
+            index.push(at);
+            value.push(stored);
+        }
+        offset.push(index.len() as u64);
+    }
+    Features::Sparse { dim: shape.dim, offset, index, value }
+}
