@@ -140,7 +140,7 @@ mod tests {
     #[test]
     fn low_ids_and_even_ids_are_spread_evenly() {
         let placement = Placement::new(1 << 20, 4);
-        for pick in [|n: u32| n < 1 << 12, |n: u32| n % 256 == 0] {
+        for pick in [|n: u32| n < 1 << 12, |n: u32| n.is_multiple_of(256)] {
             let mut counts = [0u32; 4];
             for node in (0..1 << 20).filter(|&n| pick(n)) {
                 counts[placement.owner(node)] += 1;

@@ -26,9 +26,10 @@ pub fn edge_hash(src_hash: u64, dst_hash: u64) -> u64 {
 pub fn priority(sampling: Sampling, seed: u64, edge: u64, ordinal: u32, weight: f32) -> u64 {
     match sampling {
         Sampling::Uniform => draw(seed, edge, ordinal),
-        // An exponential clock of rate w rings at -ln(r)/w; one of rate 0 never does.
+        // An exponential clock of rate w rings at -ln(r)/w; one of rate 0 never does, and adding
+        // +0 makes a rate of -0 one of 0.
         Sampling::Weighted => {
-            ascending_bits(-unit(draw(seed, edge, ordinal)).ln() / f64::from(weight))
+            ascending_bits(-unit(draw(seed, edge, ordinal)).ln() / (f64::from(weight) + 0.0))
         }
         Sampling::Top => ascending_bits(-f64::from(weight)),
     }
@@ -39,9 +40,10 @@ fn draw(seed: u64, edge: u64, ordinal: u32) -> u64 {
     mix(edge ^ salt.wrapping_add(u64::from(ordinal).wrapping_mul(0x9e37_79b9_7f4a_7c15)))
 }
 
-/// Maps 64 random bits into the open interval (0, 1).
+/// Maps 64 random bits into the open interval (0, 1): 52 of them, so that the half added to keep
+/// off 0 is not rounded up to 1.
 fn unit(bits: u64) -> f64 {
-    ((bits >> 11) as f64 + 0.5) / (1u64 << 53) as f64
+    ((bits >> 12) as f64 + 0.5) / (1u64 << 52) as f64
 }
 
 /// Bits whose unsigned order is the order of the floats; -0 equals +0, NaN never occurs.
@@ -190,6 +192,21 @@ mod tests {
         let mut ranked = Vec::new();
         rank_in_edges(&all, Sampling::Weighted, 11, usize::MAX, &mut ranked);
         assert_eq!(ranked[9].edge.slot, 3);
+    }
+
+    #[test]
+    fn draws_stay_between_zero_and_one() {
+        assert!(unit(0) > 0.0 && unit(u64::MAX) < 1.0);
+        assert!((unit(u64::MAX / 2) - 0.5).abs() < 1e-15);
+    }
+
+    #[test]
+    fn a_weight_of_minus_zero_is_a_weight_of_zero() {
+        for sampling in [Sampling::Weighted, Sampling::Top] {
+            let [plus, minus] = [0.0, -0.0].map(|weight| priority(sampling, 5, 6, 0, weight));
+            assert_eq!(plus, minus);
+            assert!(plus > priority(sampling, 5, 6, 0, 1e-30));
+        }
     }
 
     #[test]
