@@ -1,0 +1,260 @@
+//! The slow twin: each target's neighbourhood by a walk on the graph in memory.
+//!
+//! Restates the contract of sampling and of the GraphFeature; shares only the hash with the engine.
+
+use crate::graph::{Graph, Id, LabelColumn, NodeFeatures};
+use crate::run::{Choice, Settings};
+use graphflat::sample::{edge_hash, priority};
+use schemas::{Features, GraphFeature, Ids, Labels, NO_CLASS, Split};
+use std::collections::BTreeMap;
+
+/// An in-edge of some node.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct InEdge {
+    pub(crate) src: Id,
+    pub(crate) weight: f32,
+    pub(crate) feature: Vec<f32>,
+}
+
+/// In-edges of every node in the order of the input: by row, a row before its reverse.
+pub(crate) fn all_in_edges(graph: &Graph) -> BTreeMap<Id, Vec<InEdge>> {
+    let mut lists: BTreeMap<Id, Vec<InEdge>> = graph
+        .ids
+        .iter()
+        .map(|id| (id.clone(), Vec::new()))
+        .collect();
+    for edge in &graph.edges {
+        let mut push = |src: &Id, dst: &Id| {
+            lists.get_mut(dst).unwrap().push(InEdge {
+                src: src.clone(),
+                weight: edge.weight,
+                feature: edge.feature.clone(),
+            });
+        };
+        push(&edge.src, &edge.dst);
+        if graph.undirected {
+            push(&edge.dst, &edge.src);
+        }
+    }
+    lists
+}
+
+/// The in-edges of `dst` in rank order.
+pub(crate) fn rank(in_edges: &[InEdge], dst: &Id, settings: &Settings, sample: u64) -> Vec<InEdge> {
+    let mut ranked: Vec<_> = in_edges
+        .iter()
+        .enumerate()
+        .map(|(i, edge)| {
+            let earlier = in_edges[..i].iter().filter(|e| e.src == edge.src).count();
+            let ordinal = u32::try_from(earlier).unwrap();
+            let hash = edge_hash(hash(&edge.src), hash(dst));
+            let seed = settings.seed + sample;
+            let least_first = priority(settings.sampling, seed, hash, ordinal, edge.weight);
+            (least_first, edge.src.clone(), ordinal, edge.clone())
+        })
+        .collect();
+    ranked.sort_by(|a, b| (a.0, &a.1, a.2).cmp(&(b.0, &b.1, b.2)));
+    ranked.into_iter().map(|(_, _, _, edge)| edge).collect()
+}
+
+fn hash(id: &Id) -> u64 {
+    match id {
+        // The low 64 bits of the two's complement, whatever the width.
+        Id::Int(id) => schemas::hash_int(u64::try_from(id & i128::from(u64::MAX)).unwrap()),
+        Id::Text(text) => schemas::xxh::hash_bytes(text.as_bytes()),
+    }
+}
+
+/// How many in-edges a node at distance `hop` keeps.
+pub(crate) fn keep(settings: &Settings, hop: usize) -> usize {
+    let later = settings.fanouts[hop..].iter().map(|fanout| fanout.limit());
+    later.max().unwrap_or(0)
+}
+
+/// The targets in ascending order.
+pub(crate) fn targets(graph: &Graph, choice: &Choice) -> Vec<Id> {
+    let with_split = |wanted: fn(Split) -> bool| {
+        let splits = graph.splits.as_ref().unwrap();
+        let nodes = graph.ids.iter().zip(splits);
+        nodes
+            .filter(|(_, split)| wanted(**split))
+            .map(|(id, _)| id.clone())
+            .collect()
+    };
+    let mut targets: Vec<Id> = match choice {
+        Choice::All => graph.ids.clone(),
+        Choice::Labelled => with_split(|split| split != Split::None),
+        Choice::Train => with_split(|split| split == Split::Train),
+        Choice::Listed(ids) => ids.clone(),
+    };
+    targets.sort();
+    targets.dedup();
+    targets
+}
+
+/// All neighbourhoods: sample by sample, in each the targets in ascending order.
+pub(crate) fn features(graph: &Graph, settings: &Settings) -> Vec<GraphFeature> {
+    let in_edges = all_in_edges(graph);
+    let row_of: BTreeMap<Id, usize> = graph.ids.iter().cloned().zip(0..).collect();
+    let targets = targets(graph, &settings.targets);
+    let mut features = Vec::new();
+    for sample in 0..u64::from(settings.samples) {
+        let ranked: BTreeMap<Id, Vec<InEdge>> = in_edges
+            .iter()
+            .map(|(dst, edges)| (dst.clone(), rank(edges, dst, settings, sample)))
+            .collect();
+        for target in &targets {
+            let hops = walk(target, settings, &ranked);
+            features.push(put_together(
+                graph, &hops, settings, &in_edges, &ranked, &row_of,
+            ));
+        }
+    }
+    features
+}
+
+/// Nodes by distance, each hop ascending.
+fn walk(target: &Id, settings: &Settings, ranked: &BTreeMap<Id, Vec<InEdge>>) -> Vec<Vec<Id>> {
+    let mut hops = vec![vec![target.clone()]];
+    for hop in 0..settings.fanouts.len() {
+        let mut next = Vec::new();
+        for node in &hops[hop] {
+            for edge in ranked[node].iter().take(keep(settings, hop)) {
+                if !hops.iter().flatten().any(|seen| *seen == edge.src) {
+                    next.push(edge.src.clone());
+                }
+            }
+        }
+        next.sort();
+        next.dedup();
+        hops.push(next);
+    }
+    hops
+}
+
+fn put_together(
+    graph: &Graph,
+    hops: &[Vec<Id>],
+    settings: &Settings,
+    in_edges: &BTreeMap<Id, Vec<InEdge>>,
+    ranked: &BTreeMap<Id, Vec<InEdge>>,
+    row_of: &BTreeMap<Id, usize>,
+) -> GraphFeature {
+    let nodes: Vec<&Id> = hops.iter().flatten().collect();
+    let rows: Vec<usize> = nodes.iter().map(|id| row_of[*id]).collect();
+    let mut kept = Vec::new();
+    let mut in_offset = vec![0];
+    for (hop, inner) in hops[..hops.len() - 1].iter().enumerate() {
+        for node in inner {
+            kept.extend(ranked[node].iter().take(keep(settings, hop)));
+            in_offset.push(u32::try_from(kept.len()).unwrap());
+        }
+    }
+    let position = |id: &Id| nodes.iter().position(|node| *node == id).unwrap();
+    let in_src = kept
+        .iter()
+        .map(|edge| u32::try_from(position(&edge.src)).unwrap());
+    let mut hop_offset = vec![0];
+    for hop in hops {
+        hop_offset.push(hop_offset.last().unwrap() + u32::try_from(hop.len()).unwrap());
+    }
+    let edges_of = |node: &&Id| in_edges[*node].iter();
+    let has_loop = |(dst, list): (&Id, &Vec<InEdge>)| list.iter().any(|edge| edge.src == *dst);
+    let any_loop = in_edges.iter().any(has_loop);
+    let self_weight = |node: &&Id| sum(edges_of(node).filter(|edge| edge.src == **node));
+    GraphFeature {
+        labels: labels(graph, rows[0]),
+        split: graph.splits.as_ref().map_or(Split::None, |s| s[rows[0]]),
+        node_id: ids(graph, &nodes),
+        hop_offset,
+        in_degree: nodes
+            .iter()
+            .map(|node| u32::try_from(edges_of(node).count()).unwrap())
+            .collect(),
+        in_weight: graph
+            .weighted
+            .then(|| nodes.iter().map(|node| sum(edges_of(node))).collect()),
+        self_weight: any_loop.then(|| nodes.iter().map(self_weight).collect()),
+        features: node_features(graph, &rows),
+        in_offset,
+        in_src: in_src.collect(),
+        edge_weight: graph
+            .weighted
+            .then(|| kept.iter().map(|edge| edge.weight).collect()),
+        edge_feature: (graph.edge_dim > 0)
+            .then(|| kept.iter().flat_map(|edge| edge.feature.clone()).collect()),
+    }
+}
+
+/// The graphs' weights are such that the sum in `f64` is exact.
+#[expect(
+    clippy::cast_possible_truncation,
+    reason = "the sum is exact, then rounded once"
+)]
+fn sum<'a>(edges: impl Iterator<Item = &'a InEdge>) -> f32 {
+    edges.map(|edge| f64::from(edge.weight)).sum::<f64>() as f32 + 0.0
+}
+
+pub(crate) fn ids(graph: &Graph, nodes: &[&Id]) -> Ids {
+    let mut ids = Ids::new(graph.id_type);
+    for node in nodes {
+        match node {
+            Id::Text(text) => ids.push_str(text),
+            Id::Int(id) => ids.push_key(if graph.id_type == schemas::IdType::UInt64 {
+                u64::try_from(*id).unwrap()
+            } else {
+                // Order-preserving keys of signed ids count from the least one.
+                u64::try_from(id - i128::from(i64::MIN)).unwrap()
+            }),
+        }
+    }
+    ids
+}
+
+fn labels(graph: &Graph, row: usize) -> Labels {
+    match &graph.labels {
+        LabelColumn::None => Labels::None,
+        LabelColumn::Class(all) => Labels::Class(vec![all[row].unwrap_or(NO_CLASS)]),
+        LabelColumn::Name(all) => {
+            let mut names: Vec<&str> = all.iter().copied().flatten().collect();
+            names.sort_unstable();
+            names.dedup();
+            let class = |name| names.iter().position(|known| *known == name).unwrap();
+            let class = all[row].map_or(NO_CLASS, |name| u32::try_from(class(name)).unwrap());
+            Labels::Class(vec![class])
+        }
+        LabelColumn::Multi(all) => {
+            let width = all.iter().flatten().next().unwrap().len();
+            let classes = all[row].clone().unwrap_or(vec![false; width]);
+            Labels::Multi {
+                width,
+                values: classes.iter().map(|&is| f32::from(u8::from(is))).collect(),
+                present: vec![all[row].is_some()],
+            }
+        }
+        LabelColumn::Number(all) => Labels::Number(vec![all[row].unwrap_or(f32::NAN)]),
+    }
+}
+
+fn node_features(graph: &Graph, rows: &[usize]) -> Features {
+    match &graph.features {
+        NodeFeatures::None => Features::None,
+        NodeFeatures::Dense(all) => Features::Dense {
+            dim: all[0].len(),
+            values: rows.iter().flat_map(|&row| all[row].clone()).collect(),
+        },
+        NodeFeatures::Sparse { width, rows: all } => {
+            let entries = || rows.iter().flat_map(|&row| &all[row]);
+            let mut offset = vec![0];
+            for &row in rows {
+                offset.push(offset.last().unwrap() + u64::try_from(all[row].len()).unwrap());
+            }
+            Features::Sparse {
+                dim: usize::try_from(*width).unwrap(),
+                offset,
+                index: entries().map(|entry| entry.0).collect(),
+                value: entries().map(|entry| entry.1).collect(),
+            }
+        }
+    }
+}
