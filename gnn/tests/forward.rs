@@ -164,6 +164,38 @@ fn thread_count_and_partitioning_change_no_bit() {
 }
 
 #[test]
+fn thread_count_changes_no_bit_of_matrix_products() {
+    let arch = Architecture {
+        in_dim: 300,
+        hidden: vec![256],
+        norm: Norm::Batch,
+        ..with_dropout(&plain(LayerKind::Sage))
+    };
+    let case = Case {
+        num_nodes: 1200,
+        num_edges: 5000,
+        targets: 1000,
+        ..case_for(&arch)
+    };
+    let Batch { blocks, input, .. } = batch(&case, &arch, false);
+    let labels = labels(&arch, case.targets);
+    let model = Model::init(&arch, 5).unwrap();
+    let run = |threads: usize| {
+        let pool = rayon::ThreadPoolBuilder::new()
+            .num_threads(threads)
+            .build()
+            .unwrap();
+        let mode = Mode::Train { seed: 9 };
+        let step = || model.loss_and_gradient(&blocks, &input, &labels, 4.0, mode);
+        pool.install(step).unwrap()
+    };
+    let one = run(1);
+    for threads in [2, 3, 4] {
+        assert_same_bits(&run(threads), &one, &format!("{threads} threads"));
+    }
+}
+
+#[test]
 fn pruning_changes_neither_loss_nor_gradient() {
     for arch in architectures() {
         let arch = with_dropout(&arch);

@@ -94,23 +94,41 @@ impl Attention {
         others.filter(move |(row, _)| *row != u).chain(own)
     }
 
-    /// Fills `factor` with what multiplies the coefficient of each head: weight and dropout.
-    pub(super) fn factors<F: Float>(&self, v: usize, term: Term, factor: &mut [F]) {
-        let weight = match (&self.weight, term.edge) {
-            (Some(weight), Some(edge)) => F::from_f32(weight[edge]),
-            _ => F::ONE,
-        };
+    /// Multiplies the value of each head by weight and dropout of an edge.
+    #[inline]
+    pub(super) fn scale<F: Float>(&self, v: usize, term: Term, values: &mut [F]) {
+        if let (Some(weight), Some(edge)) = (&self.weight, term.edge) {
+            let weight = F::from_f32(weight[edge]);
+            values.iter_mut().for_each(|value| *value *= weight);
+        }
         let Some((mask, key)) = &self.dropout else {
-            return factor.fill(weight);
+            return;
         };
         // A row's edges are in rank order, so an edge's place in it belongs to the edge.
         let ordinal = term
             .edge
             .map_or(u64::MAX, |edge| (edge + v - self.slot_start(v)) as u64);
         let mask = mask.edge(key[v], key[term.col], ordinal);
-        for (factor, head) in factor.iter_mut().zip(0_u32..) {
-            *factor = weight * mask.factor(head);
+        for (value, head) in values.iter_mut().zip(0_u32..) {
+            *value *= mask.factor(head);
         }
+    }
+
+    /// Adds row `x` to `out`, each head times its coefficient, weight and dropout.
+    #[inline]
+    pub(super) fn add_row<F: Float>(
+        &self,
+        (v, term): (usize, Term),
+        alpha: &[F],
+        factor: &mut [F],
+        (x, out): (&[F], &mut [F]),
+        dim: usize,
+    ) {
+        for (factor, &alpha) in factor.iter_mut().zip(alpha) {
+            *factor = alpha;
+        }
+        self.scale(v, term, factor);
+        add_heads(out, factor, x, dim);
     }
 
     /// Turns the scores of a row into coefficients that add up to 1 for each head.
@@ -180,30 +198,70 @@ pub(super) fn leaky_slope<F: Float>(x: F) -> F {
     }
 }
 
+/// Returns one row of a matrix.
+#[inline]
+pub(super) fn row<F>(x: &[F], v: usize, width: usize) -> &[F] {
+    &x[v * width..(v + 1) * width]
+}
+
+/// Features handled at a time: one vector of 8 f32.
+const LANES: usize = 8;
+
 /// Returns the sum of products, in an order that lends itself to vectors.
 #[inline]
 pub(super) fn dot<F: Float>(a: &[F], b: &[F]) -> F {
-    const LANES: usize = 8;
+    let (a_lanes, a_rest) = a.as_chunks::<LANES>();
+    let (b_lanes, b_rest) = b.as_chunks::<LANES>();
     let mut lanes = [F::ZERO; LANES];
-    let (a_lanes, b_lanes) = (a.chunks_exact(LANES), b.chunks_exact(LANES));
-    let rest = a_lanes
-        .remainder()
-        .iter()
-        .zip(b_lanes.remainder())
-        .map(|(&a, &b)| a * b);
-    let rest: F = rest.sum();
-    for (a, b) in a_lanes.zip(b_lanes) {
-        for (lane, (&a, &b)) in lanes.iter_mut().zip(a.iter().zip(b)) {
-            *lane += a * b;
+    for (a, b) in a_lanes.iter().zip(b_lanes) {
+        for at in 0..LANES {
+            lanes[at] += a[at] * b[at];
         }
     }
-    lanes.into_iter().sum::<F>() + rest
+    let (low, high) = lanes.split_at(LANES / 2);
+    let mut sum = (low[0] + high[0]) + (low[1] + high[1]);
+    sum += (low[2] + high[2]) + (low[3] + high[3]);
+    for (&a, &b) in a_rest.iter().zip(b_rest) {
+        sum += a * b;
+    }
+    sum
 }
 
 /// Adds `factor * x` to `out`.
 #[inline]
 pub(super) fn add_scaled<F: Float>(out: &mut [F], factor: F, x: &[F]) {
-    for (out, &x) in out.iter_mut().zip(x) {
+    let (out_lanes, out_rest) = out.as_chunks_mut::<LANES>();
+    let (x_lanes, x_rest) = x.as_chunks::<LANES>();
+    for (out, x) in out_lanes.iter_mut().zip(x_lanes) {
+        for at in 0..LANES {
+            out[at] += factor * x[at];
+        }
+    }
+    for (out, &x) in out_rest.iter_mut().zip(x_rest) {
         *out += factor * x;
+    }
+}
+
+/// Adds to each head of `out` that head of `x`, scaled by its factor; a head is `dim` wide.
+#[inline]
+pub(super) fn add_heads<F: Float>(out: &mut [F], factor: &[F], x: &[F], dim: usize) {
+    let (mut out, mut x) = (out, x);
+    for &factor in factor {
+        let (out_head, out_rest) = out.split_at_mut(dim);
+        let (x_head, x_rest) = x.split_at(dim);
+        add_scaled(out_head, factor, x_head);
+        (out, x) = (out_rest, x_rest);
+    }
+}
+
+/// Sets `out` to the sum of products of each head of `a` and `b`; a head is `dim` wide.
+#[inline]
+pub(super) fn dot_heads<F: Float>(out: &mut [F], a: &[F], b: &[F], dim: usize) {
+    let (mut a, mut b) = (a, b);
+    for out in out {
+        let (a_head, a_rest) = a.split_at(dim);
+        let (b_head, b_rest) = b.split_at(dim);
+        *out = dot(a_head, b_head);
+        (a, b) = (a_rest, b_rest);
     }
 }

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::attention::{add_scaled, dot, leaky, leaky_slope};
+use super::attention::{Term, add_scaled, dot_heads, leaky, leaky_slope, row};
 use super::split::{pieces, run, split_mut};
 use super::{Attention, Float, Forward, Kernel, Saved};
 
@@ -26,6 +26,9 @@ struct Work<'a, F> {
     h: &'a [F],
     s: &'a [F],
     z: Option<&'a [F]>,
+    /// Widths of all heads and of one.
+    width: usize,
+    dim: usize,
     /// Per head: a sum, a factor, the added self-loop's edge score.
     sums: Vec<F>,
     factor: Vec<F>,
@@ -40,16 +43,12 @@ impl<'a, F: Float> Work<'a, F> {
             h: inputs[0],
             s: inputs[1],
             z: op.edge_scores.then_some(inputs[2]),
+            width: op.width(inputs[0]),
+            dim: op.width(inputs[0]) / op.attention.heads,
             sums: zeros.clone(),
             factor: zeros.clone(),
             own_score: zeros,
         }
-    }
-
-    /// Returns the features of one node, all heads.
-    fn row<'b>(&self, x: &'b [F], v: usize) -> &'b [F] {
-        let width = self.h.len() / self.op.attention.csr.num_cols;
-        &x[v * width..(v + 1) * width]
     }
 
     /// Sets the edge score of the added self-loop and returns one over the number it is a mean of.
@@ -74,14 +73,19 @@ impl<'a, F: Float> Work<'a, F> {
         share
     }
 
-    /// Returns the score of an edge before the non-linearity.
-    fn score(&self, v: usize, col: usize, edge: Option<usize>, head: usize) -> F {
+    /// Computes the scores of an edge before the non-linearity, for each head.
+    #[inline]
+    fn scores(&self, v: usize, term: Term, out: &mut [F]) {
         let heads = self.op.attention.heads;
-        let ends = self.s[col * 2 * heads + head] + self.s[(v * 2 + 1) * heads + head];
-        match (self.z, edge) {
-            (Some(z), Some(edge)) => ends + z[edge * heads + head],
-            (Some(_), None) => ends + self.own_score[head],
-            (None, _) => ends,
+        let src = &self.s[term.col * 2 * heads..][..heads];
+        let dst = &self.s[(v * 2 + 1) * heads..][..heads];
+        for (out, (&src, &dst)) in out.iter_mut().zip(src.iter().zip(dst)) {
+            *out = src + dst;
+        }
+        match (self.z, term.edge) {
+            (Some(z), Some(edge)) => add_scaled(out, F::ONE, &z[edge * heads..][..heads]),
+            (Some(_), None) => add_scaled(out, F::ONE, &self.own_score),
+            (None, _) => {}
         }
     }
 
@@ -92,61 +96,49 @@ impl<'a, F: Float> Work<'a, F> {
         self.mean_score(v);
         alpha.fill(F::NEG_INFINITY);
         for term in attention.terms(v) {
-            for head in 0..heads {
-                let score = self.score(v, term.col, term.edge, head);
-                alpha[(term.slot - start) * heads + head] = leaky(score);
-            }
+            let score = &mut alpha[(term.slot - start) * heads..][..heads];
+            self.scores(v, term, score);
+            score.iter_mut().for_each(|score| *score = leaky(*score));
         }
         attention.softmax(alpha, &mut self.sums);
-        let dim = out.len() / heads;
         for term in attention.terms(v) {
-            attention.factors(v, term, &mut self.factor);
-            let h = self.row(self.h, term.col);
             let alpha = &alpha[(term.slot - start) * heads..][..heads];
-            for head in 0..heads {
-                let part = head * dim..(head + 1) * dim;
-                add_scaled(
-                    &mut out[part.clone()],
-                    alpha[head] * self.factor[head],
-                    &h[part],
-                );
-            }
+            let h = row(self.h, term.col, self.width);
+            attention.add_row((v, term), alpha, &mut self.factor, (h, out), self.dim);
         }
     }
 
     /// Computes the slopes of one row's scores, and from them those of its dst and edge scores.
-    fn backward_row(&mut self, v: usize, grad: &[F], alpha: &[F], row: RowSlopes<'_, F>) {
+    fn backward_row(&mut self, v: usize, grad: &[F], alpha: &[F], slopes: RowSlopes<'_, F>) {
         let attention = &self.op.attention;
         let (heads, start) = (attention.heads, attention.slot_start(v));
-        let g = self.row(grad, v);
-        let dim = g.len() / heads;
+        let g = row(grad, v, self.width);
         let share = self.mean_score(v);
         for term in attention.terms(v) {
-            attention.factors(v, term, &mut self.factor);
-            let h = self.row(self.h, term.col);
-            for head in 0..heads {
-                let part = head * dim..(head + 1) * dim;
-                let slope = self.factor[head] * dot(&g[part.clone()], &h[part]);
-                row.score[(term.slot - start) * heads + head] = slope;
-            }
+            let slope = &mut slopes.score[(term.slot - start) * heads..][..heads];
+            dot_heads(slope, g, row(self.h, term.col, self.width), self.dim);
+            attention.scale(v, term, slope);
         }
-        attention.softmax_backward(alpha, row.score, &mut self.sums);
+        attention.softmax_backward(alpha, slopes.score, &mut self.sums);
+        let mut scores = std::mem::take(&mut self.factor);
         for term in attention.terms(v) {
-            for head in 0..heads {
-                let slope = &mut row.score[(term.slot - start) * heads + head];
-                *slope *= leaky_slope(self.score(v, term.col, term.edge, head));
-                row.dst[head] += *slope;
+            self.scores(v, term, &mut scores);
+            let of_edge = &mut slopes.score[(term.slot - start) * heads..][..heads];
+            for ((slope, &score), dst) in of_edge.iter_mut().zip(&scores).zip(&mut *slopes.dst) {
+                *slope *= leaky_slope(score);
+                *dst += *slope;
             }
         }
+        self.factor = scores;
         if self.z.is_none() {
             return;
         }
-        let (edges, own) = row.score.split_at(row.score.len() - heads);
+        let (edges, own) = slopes.score.split_at(slopes.score.len() - heads);
         for term in attention.others(v) {
             let at = (term.slot - start) * heads;
-            for head in 0..heads {
-                row.edge[at + head] = edges[at + head] + share * own[head];
-            }
+            let out = &mut slopes.edge[at..at + heads];
+            out.copy_from_slice(&edges[at..at + heads]);
+            add_scaled(out, share, own);
         }
     }
 
@@ -154,16 +146,11 @@ impl<'a, F: Float> Work<'a, F> {
     fn backward_col(&mut self, u: usize, grad: &[F], back: &Slopes<F>, h: &mut [F], s: &mut [F]) {
         let attention = &self.op.attention;
         let heads = attention.heads;
-        let dim = h.len() / heads;
         for (v, term) in attention.terms_out(u) {
-            attention.factors(v, term, &mut self.factor);
-            let (g, at) = (self.row(grad, v), term.slot * heads);
-            for head in 0..heads {
-                let part = head * dim..(head + 1) * dim;
-                let coefficient = back.alpha[at + head] * self.factor[head];
-                add_scaled(&mut h[part.clone()], coefficient, &g[part]);
-                s[head] += back.score[at + head];
-            }
+            let slots = term.slot * heads..(term.slot + 1) * heads;
+            let (alpha, g) = (&back.alpha[slots.clone()], row(grad, v, self.width));
+            attention.add_row((v, term), alpha, &mut self.factor, (g, h), self.dim);
+            add_scaled(&mut s[..heads], F::ONE, &back.score[slots]);
         }
         if let Some(dst) = back.dst.get(u * heads..(u + 1) * heads) {
             s[heads..].copy_from_slice(dst);

@@ -1,6 +1,6 @@
 //! Attention whose score is a vector's product with a non-linear function of both ends and the edge.
 
-use super::attention::{Term, add_scaled, dot, leaky, leaky_slope};
+use super::attention::{Term, add_scaled, dot_heads, leaky, leaky_slope, row};
 use super::edge_projection::{EdgeProjection, transposed};
 use super::gine::sum_in_order;
 use super::split::{fixed_pieces, map, pieces, run, split_mut};
@@ -27,6 +27,9 @@ struct Work<'a, F> {
     r: &'a [F],
     att: &'a [F],
     projection: Option<&'a EdgeProjection<'a, F>>,
+    /// Widths of all heads and of one.
+    width: usize,
+    dim: usize,
     /// Per head: a sum and a factor.
     sums: Vec<F>,
     factor: Vec<F>,
@@ -38,12 +41,6 @@ struct Work<'a, F> {
 }
 
 impl<F: Float> Work<'_, F> {
-    /// Returns the features of one node, all heads.
-    fn row<'b>(&self, x: &'b [F], v: usize) -> &'b [F] {
-        let width = self.att.len();
-        &x[v * width..(v + 1) * width]
-    }
-
     /// Sets the edge features of the added self-loop.
     fn read_mean(&mut self, v: usize) {
         let Some(projection) = self.projection else {
@@ -63,7 +60,9 @@ impl<F: Float> Work<'_, F> {
 
     /// Computes the vector inside the non-linearity; the mean feature must be the row's.
     fn read_inner(&mut self, v: usize, term: Term) {
-        let ends = self.row(self.l, term.col).iter().zip(self.row(self.r, v));
+        let ends = row(self.l, term.col, self.width)
+            .iter()
+            .zip(row(self.r, v, self.width));
         for (inner, (&l, &r)) in self.inner.iter_mut().zip(ends) {
             *inner = l + r;
         }
@@ -81,37 +80,25 @@ impl<F: Float> Work<'_, F> {
     fn forward(&mut self, v: usize, out: &mut [F], alpha: &mut [F]) {
         let attention = &self.op.attention;
         let (heads, start) = (attention.heads, attention.slot_start(v));
-        let dim = out.len() / heads;
         self.read_mean(v);
         alpha.fill(F::NEG_INFINITY);
         for term in attention.terms(v) {
             self.read_inner(v, term);
             self.inner.iter_mut().for_each(|x| *x = leaky(*x));
-            for head in 0..heads {
-                let part = head * dim..(head + 1) * dim;
-                let score = dot(&self.inner[part.clone()], &self.att[part]);
-                alpha[(term.slot - start) * heads + head] = score;
-            }
+            let score = &mut alpha[(term.slot - start) * heads..][..heads];
+            dot_heads(score, &self.inner, self.att, self.dim);
         }
         attention.softmax(alpha, &mut self.sums);
         for term in attention.terms(v) {
-            attention.factors(v, term, &mut self.factor);
-            let l = self.row(self.l, term.col);
             let alpha = &alpha[(term.slot - start) * heads..][..heads];
-            for head in 0..heads {
-                let part = head * dim..(head + 1) * dim;
-                add_scaled(
-                    &mut out[part.clone()],
-                    alpha[head] * self.factor[head],
-                    &l[part],
-                );
-            }
+            let l = row(self.l, term.col, self.width);
+            attention.add_row((v, term), alpha, &mut self.factor, (l, out), self.dim);
         }
     }
 
     /// Turns the inner vector of an edge into its slope, given the slopes of the scores.
     fn inner_slope(&mut self, score: &[F]) {
-        let dim = self.att.len() / score.len();
+        let dim = self.dim;
         let parts = self
             .inner
             .chunks_exact_mut(dim)
@@ -123,35 +110,37 @@ impl<F: Float> Work<'_, F> {
         }
     }
 
-    /// Computes the slopes of one row: of its scores and of `r[v]`, adding to those of the weights.
-    fn backward_row(&mut self, v: usize, grad: &[F], alpha: &[F], row: RowSlopes<'_, F>) {
-        let attention = &self.op.attention;
-        let (heads, start) = (attention.heads, attention.slot_start(v));
-        let g = self.row(grad, v);
-        let dim = g.len() / heads;
-        for term in attention.terms(v) {
-            attention.factors(v, term, &mut self.factor);
-            let l = self.row(self.l, term.col);
-            for head in 0..heads {
-                let part = head * dim..(head + 1) * dim;
-                let slope = self.factor[head] * dot(&g[part.clone()], &l[part]);
-                row.score[(term.slot - start) * heads + head] = slope;
+    /// Adds the slope of the scoring vector, given the slopes of an edge's scores.
+    fn add_att_slope(&self, score: &[F], out: &mut [F]) {
+        let dim = self.dim;
+        let parts = out.chunks_exact_mut(dim).zip(self.inner.chunks_exact(dim));
+        for ((out, inner), &score) in parts.zip(score) {
+            for (out, &inner) in out.iter_mut().zip(inner) {
+                *out += score * leaky(inner);
             }
         }
-        attention.softmax_backward(alpha, row.score, &mut self.sums);
+    }
+
+    /// Computes the slopes of one row: of its scores and of `r[v]`, adding to those of the weights.
+    fn backward_row(&mut self, v: usize, grad: &[F], alpha: &[F], slopes: RowSlopes<'_, F>) {
+        let attention = &self.op.attention;
+        let (heads, start) = (attention.heads, attention.slot_start(v));
+        let g = row(grad, v, self.width);
+        for term in attention.terms(v) {
+            let slope = &mut slopes.score[(term.slot - start) * heads..][..heads];
+            dot_heads(slope, g, row(self.l, term.col, self.width), self.dim);
+            attention.scale(v, term, slope);
+        }
+        attention.softmax_backward(alpha, slopes.score, &mut self.sums);
         self.read_mean(v);
         for term in attention.terms(v) {
             self.read_inner(v, term);
-            let score = &row.score[(term.slot - start) * heads..][..heads];
-            for (head, &slope) in score.iter().enumerate() {
-                for at in head * dim..(head + 1) * dim {
-                    row.att[at] += slope * leaky(self.inner[at]);
-                }
-            }
+            let score = &slopes.score[(term.slot - start) * heads..][..heads];
+            self.add_att_slope(score, slopes.att);
             self.inner_slope(score);
-            add_scaled(row.r, F::ONE, &self.inner);
+            add_scaled(slopes.r, F::ONE, &self.inner);
             if let Some(projection) = self.projection {
-                projection.add_slope(&self.feature, &self.inner, row.weight);
+                projection.add_slope(&self.feature, &self.inner, slopes.weight);
             }
         }
     }
@@ -160,22 +149,22 @@ impl<F: Float> Work<'_, F> {
     fn backward_col(&mut self, u: usize, grad: &[F], alpha: &[F], score: &[F], out: &mut [F]) {
         let attention = &self.op.attention;
         let heads = attention.heads;
-        let dim = out.len() / heads;
         for (v, term) in attention.terms_out(u) {
             if term.edge.is_none() {
                 self.read_mean(v);
             }
             self.read_inner(v, term);
-            let at = term.slot * heads;
-            self.inner_slope(&score[at..at + heads]);
+            let slots = term.slot * heads..(term.slot + 1) * heads;
+            self.inner_slope(&score[slots.clone()]);
             add_scaled(out, F::ONE, &self.inner);
-            attention.factors(v, term, &mut self.factor);
-            let g = self.row(grad, v);
-            for head in 0..heads {
-                let part = head * dim..(head + 1) * dim;
-                let coefficient = alpha[at + head] * self.factor[head];
-                add_scaled(&mut out[part.clone()], coefficient, &g[part]);
-            }
+            let g = row(grad, v, self.width);
+            attention.add_row(
+                (v, term),
+                &alpha[slots],
+                &mut self.factor,
+                (g, out),
+                self.dim,
+            );
         }
     }
 }
@@ -210,6 +199,8 @@ impl GatV2 {
             r: inputs[1],
             att: inputs[2],
             projection,
+            width,
+            dim: width / heads,
             sums: vec![F::ZERO; heads],
             factor: vec![F::ZERO; heads],
             feature: vec![F::ZERO; edge_dim],

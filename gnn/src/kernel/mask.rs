@@ -88,7 +88,8 @@ fn lower(bits: u64) -> u32 {
 }
 
 /// Splitmix64's finaliser after its increment.
-pub(crate) fn mix(state: u64) -> u64 {
+#[must_use]
+pub fn mix(state: u64) -> u64 {
     let mut z = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
     z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);

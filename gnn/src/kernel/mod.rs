@@ -6,8 +6,7 @@
 
 #![expect(
     clippy::shadow_unrelated,
-    clippy::needless_range_loop,
-    reason = "inner loops name an element like its slice, and index several slices by one head"
+    reason = "inner loops name an element like the slice it comes from"
 )]
 
 mod activate;
@@ -33,7 +32,7 @@ pub use float::Float;
 pub use gat::Gat;
 pub use gatv2::GatV2;
 pub use gine::Gine;
-pub(crate) use mask::mix;
+pub use mask::mix;
 pub use mask::{Mask, RowMask};
 pub(crate) use norm::count_of;
 pub use norm::{BatchNorm, LayerNorm, column_statistics};
