@@ -167,3 +167,62 @@ pub fn use_at_layer(fanouts: &[Fanout], layer: usize) -> usize {
     );
     fanouts[fanouts.len() - layer].limit()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fanouts(text: &str) -> Vec<Fanout> {
+        serde_json::from_str(text).unwrap()
+    }
+
+    #[test]
+    fn fanouts_are_numbers_from_1_or_all() {
+        let check = |text: &str, expected: &str| match serde_json::from_str::<Fanout>(text) {
+            Ok(fanout) => {
+                assert_eq!(serde_json::to_string(&fanout).unwrap(), expected);
+                assert_eq!(format!("{fanout}"), expected.trim_matches('"'));
+            }
+            Err(error) => {
+                let says = error.to_string();
+                assert!(says.contains(expected), "{says} should say: {expected}");
+                assert!(says.contains("from 1 to 4294967295, or \"all\""), "{says}");
+            }
+        };
+        check("1", "1");
+        check("4294967295", "4294967295");
+        check("\"all\"", "\"all\"");
+        check("0", "integer `0`");
+        check("-1", "integer `-1`");
+        check("4294967296", "integer `4294967296`");
+        check("18446744073709551615", "integer `18446744073709551615`");
+        check("\"most\"", "string \"most\"");
+        check("2.5", "floating point `2.5`");
+    }
+
+    #[test]
+    fn nodes_keep_what_any_layer_reads() {
+        let check = |text: &str, keep: &[usize], used: &[usize]| {
+            let fanouts = fanouts(text);
+            let hops = 0..=fanouts.len();
+            assert_eq!(
+                hops.map(|hop| keep_at_hop(&fanouts, hop))
+                    .collect::<Vec<_>>(),
+                keep
+            );
+            let layers = 1..=fanouts.len();
+            assert_eq!(
+                layers
+                    .map(|l| use_at_layer(&fanouts, l))
+                    .collect::<Vec<_>>(),
+                used
+            );
+        };
+        let all = usize::MAX;
+        check("[10, 5]", &[10, 5, 0], &[5, 10]);
+        check("[5, 10]", &[10, 10, 0], &[10, 5]);
+        check("[3, \"all\", 2]", &[all, all, 2, 0], &[2, all, 3]);
+        check("[]", &[0], &[]);
+        assert_eq!(keep_at_hop(&[Fanout::All], 9), 0);
+    }
+}

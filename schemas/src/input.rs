@@ -5,6 +5,8 @@ mod edges;
 pub(crate) mod label;
 mod nodes;
 mod path;
+#[cfg(test)]
+mod tests;
 
 use std::fs::File;
 use std::path::{Path, PathBuf};

@@ -27,7 +27,8 @@ impl GraphFeatureDataset {
     /// If it is not finished or of another stage, or a file has another size than the manifest says.
     pub fn open(dir: &Path) -> Result<Self> {
         let manifest = read_manifest(dir)?;
-        let (Some(meta), Some(flatten)) = (manifest.graph.clone(), manifest.flatten.clone()) else {
+        let described = manifest.graph.clone().zip(manifest.flatten.clone());
+        let Some((meta, flatten)) = described.filter(|_| manifest.stage == "flatten") else {
             let stage = &manifest.stage;
             let problem = format!("it is the output of stage `{stage}`, not graph features");
             return Err(SchemaError::NotFinished {

@@ -1,1 +1,339 @@
-//! Tests of shards and graph features.
+//! Shards and graph features against their slow twins, in memory and through files.
+
+mod twin;
+
+use std::fmt::Debug;
+use std::path::Path;
+
+use twin::{Graph, random_flatten};
+
+use super::{ExtractScratch, GraphFeature, GraphFeatureDataset, GraphShard, write_part};
+use crate::columns::{Features, GraphMeta, Labels, Split};
+use crate::dataset::{MANIFEST_SCHEMA, Manifest, Opened, Output, PartEntry, SplitCounts};
+use crate::error::ErrorKind;
+use crate::fanout::{FlattenMeta, Layout};
+use crate::ids::{IdType, Ids};
+
+const NUM_GRAPHS: u64 = 300;
+/// Fewer where each graph is written and flushed to disk.
+const NUM_GRAPHS_WRITTEN: u64 = 60;
+
+/// Equality that takes NaN, a missing number label, for itself.
+fn assert_same<T: Debug>(left: &T, right: &T, what: &str) {
+    assert_eq!(format!("{left:?}"), format!("{right:?}"), "{what}");
+}
+
+fn extract_all(shard: &GraphShard, flatten: &FlattenMeta) -> Vec<GraphFeature> {
+    let mut scratch = ExtractScratch::new(shard);
+    shard
+        .targets()
+        .map(|t| shard.extract(t, &flatten.fanouts, &mut scratch))
+        .collect()
+}
+
+fn open(dir: &Path) -> Output {
+    match Output::open(dir, "flatten", "plan", false).unwrap() {
+        Opened::Open(output) => output,
+        Opened::Done(_) => panic!("nothing is finished yet"),
+    }
+}
+
+fn finish(output: Output, parts: Vec<PartEntry>, meta: &GraphMeta, flatten: &FlattenMeta) {
+    let manifest = Manifest {
+        schema: MANIFEST_SCHEMA,
+        stage: "flatten".to_owned(),
+        program: "test".to_owned(),
+        fingerprint: "plan".to_owned(),
+        plan: serde_json::Value::Null,
+        seed: flatten.seed,
+        input: serde_json::Value::Null,
+        graph: Some(meta.clone()),
+        flatten: Some(flatten.clone()),
+        parts,
+        report: serde_json::Value::Null,
+    };
+    output.finish(&manifest).unwrap();
+}
+
+/// Writes shards as parts and opens the result.
+fn written(
+    dir: &Path,
+    shards: &[&GraphShard],
+    meta: &GraphMeta,
+    flatten: &FlattenMeta,
+) -> GraphFeatureDataset {
+    let output = open(dir);
+    for (index, shard) in shards.iter().enumerate() {
+        let part = write_part(&output, index, shard, meta, flatten).unwrap();
+        output.commit_part(index, part).unwrap();
+    }
+    let parts = output.parts();
+    finish(output, parts, meta, flatten);
+    GraphFeatureDataset::open(dir).unwrap()
+}
+
+#[test]
+fn extraction_equals_a_walk_on_the_whole_graph() {
+    for seed in 0..NUM_GRAPHS {
+        let (graph, flatten) = (Graph::random(seed), random_flatten(seed, Layout::Rows));
+        let targets = graph.some_targets(seed);
+        let shard = graph.shard(&targets, &flatten.fanouts);
+        shard.validate().unwrap();
+        shard.agrees_with(&graph.meta, flatten.hops).unwrap();
+        let extracted = extract_all(&shard, &flatten);
+        for (feature, &target) in extracted.iter().zip(&targets) {
+            feature.validate().unwrap();
+            let twin = graph.feature(target, &flatten.fanouts);
+            assert_same(feature, &twin, &format!("graph {seed}, target {target}"));
+        }
+        assert_eq!(extracted.len(), targets.len());
+    }
+}
+
+#[test]
+fn the_union_of_all_extractions_is_the_shard() {
+    for seed in 0..NUM_GRAPHS {
+        let (graph, flatten) = (Graph::random(seed), random_flatten(seed, Layout::Rows));
+        let shard = graph.shard(&graph.some_targets(seed), &flatten.fanouts);
+        let mut features = extract_all(&shard, &flatten);
+        let union = GraphShard::from_features(&features, &graph.meta).unwrap();
+        assert_same(&union, &shard, &format!("graph {seed}"));
+        features.reverse();
+        let reversed = GraphShard::from_features(&features, &graph.meta).unwrap();
+        assert_same(&reversed, &shard, &format!("graph {seed} in reverse"));
+    }
+}
+
+#[test]
+fn both_layouts_return_what_was_written() {
+    for seed in 0..NUM_GRAPHS_WRITTEN {
+        let graph = Graph::random(seed);
+        let fanouts = random_flatten(seed, Layout::Rows).fanouts;
+        let targets = graph.some_targets(seed);
+        let (left, right) = targets.split_at(targets.len().div_ceil(2));
+        let parts = [left, right].map(|part| {
+            // An empty part is a part too.
+            if part.is_empty() {
+                GraphShard::from_features([], &graph.meta).unwrap()
+            } else {
+                graph.shard(part, &fanouts)
+            }
+        });
+        for layout in [Layout::Rows, Layout::Shards] {
+            let flatten = random_flatten(seed, layout);
+            let dir = tempfile::tempdir().unwrap();
+            let dataset = written(dir.path(), &[&parts[0], &parts[1]], &graph.meta, &flatten);
+            dataset.verify().unwrap();
+            assert_eq!(dataset.num_parts(), 2);
+            for (index, shard) in parts.iter().enumerate() {
+                let what = format!("graph {seed}, {layout:?}, part {index}");
+                assert_same(&dataset.read_part(index).unwrap(), shard, &what);
+                let features = dataset.read_features(index).unwrap();
+                assert_same(&features, &extract_all(shard, &flatten), &what);
+                let part = dataset.part(index);
+                assert_eq!(part.rows, features.len() as u64);
+                let mut counts = SplitCounts::default();
+                features
+                    .iter()
+                    .for_each(|feature| counts.add(feature.split));
+                assert_eq!(part.targets, Some(counts), "{what}");
+            }
+        }
+    }
+}
+
+#[test]
+fn the_same_shard_gives_the_same_bytes() {
+    let graph = Graph::random(3);
+    for layout in [Layout::Rows, Layout::Shards] {
+        let flatten = random_flatten(3, layout);
+        let shard = graph.shard(&graph.some_targets(3), &flatten.fanouts);
+        let parts = [(), ()].map(|()| {
+            let dir = tempfile::tempdir().unwrap();
+            written(dir.path(), &[&shard], &graph.meta, &flatten)
+                .part(0)
+                .clone()
+        });
+        assert_eq!(parts[0], parts[1]);
+    }
+}
+
+/// A valid shard with dense features, weights and edge features.
+fn rich_shard() -> (Graph, GraphShard, FlattenMeta) {
+    for seed in 0.. {
+        let (graph, flatten) = (Graph::random(seed), random_flatten(seed, Layout::Shards));
+        let shard = graph.shard(&graph.some_targets(seed), &flatten.fanouts);
+        let is_rich = matches!(shard.features, Features::Dense { .. })
+            && shard.edge_weight.is_some()
+            && shard.edge_feature.is_some()
+            && shard.hop.iter().filter(|&&hop| hop == 1).count() > 1
+            && flatten.hops == 2;
+        if is_rich {
+            return (graph, shard, flatten);
+        }
+    }
+    unreachable!("some random graph has it all")
+}
+
+#[test]
+fn broken_shards_are_neither_written_nor_accepted() {
+    let (graph, shard, flatten) = rich_shard();
+    let check = |break_it: &dyn Fn(&mut GraphShard), expected: &str| {
+        let mut broken = shard.clone();
+        break_it(&mut broken);
+        let dir = tempfile::tempdir().unwrap();
+        let output = open(dir.path());
+        let error = write_part(&output, 0, &broken, &graph.meta, &flatten).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Failed);
+        assert!(
+            error.to_string().contains(expected),
+            "{error} should say: {expected}"
+        );
+        assert!(!dir.path().join("nodes").exists());
+    };
+    let last = shard.num_nodes() - 1;
+    let first_of_hop_1 = shard.hop.partition_point(|&hop| hop == 0);
+    check(&|s| s.hop[0] = 1, "`hop` falls");
+    check(&|s| s.hop[last] = 3, "an edge leads from hop 3");
+    check(
+        &|s| s.is_target[0] = false,
+        "targets and the nodes of hop 0",
+    );
+    check(&|s| s.in_degree.truncate(1), "`in_degree` holds");
+    check(&|s| s.split.truncate(1), "`split` holds");
+    check(&|s| s.in_offset[1] = u32::MAX, "`in_offset` does not rise");
+    check(&|s| s.in_src[0] = 1000, "source 1000 of");
+    check(&|s| s.edge_weight = None, "`edge_weight`: the graph needs");
+    check(
+        &|s| s.edge_feature = Some(vec![0.0]),
+        "`edge_feature` holds 1 values",
+    );
+    check(
+        &|s| {
+            s.features = Features::Dense {
+                dim: 3,
+                values: vec![],
+            }
+        },
+        "`feature` holds 0",
+    );
+    check(&|s| s.features = Features::None, "features are None");
+    check(
+        &|s| s.in_src.iter_mut().for_each(|src| *src = 0),
+        "no edge leads from node",
+    );
+    check(
+        &|s| {
+            let mut order: Vec<u32> = (0..).take(last + 1).collect();
+            order.swap(first_of_hop_1, first_of_hop_1 + 1);
+            s.ids = s.ids.gather(&order);
+        },
+        "ids must ascend",
+    );
+}
+
+#[test]
+fn a_node_stands_in_one_hop_only() {
+    let shard = GraphShard {
+        ids: Ids::from_keys(IdType::UInt64, vec![7, 7]),
+        hop: vec![0, 1],
+        in_degree: vec![1, 0],
+        in_weight: None,
+        self_weight: None,
+        features: Features::None,
+        labels: Labels::None,
+        split: vec![Split::None; 2],
+        is_target: vec![true, false],
+        in_offset: vec![0, 1, 1],
+        in_src: vec![1],
+        edge_weight: None,
+        edge_feature: None,
+    };
+    let error = shard.validate().unwrap_err();
+    assert_eq!(error.to_string(), "invalid shard: node 7 stands twice");
+}
+
+#[test]
+fn neighbourhoods_of_different_samples_do_not_unite() {
+    let (graph, shard, flatten) = rich_shard();
+    let features = extract_all(&shard, &flatten);
+    let with_two = features.iter().position(|f| {
+        let edges = f.in_edges(0);
+        edges.len() > 1 && f.in_src[edges.start] != f.in_src[edges.start + 1]
+    });
+    let mut other = features[with_two.unwrap()].clone();
+    other.in_src.swap(0, 1);
+    let both = [&features[with_two.unwrap()], &other];
+    let error = GraphShard::from_features(both, &graph.meta).unwrap_err();
+    assert!(
+        error
+            .to_string()
+            .contains("keep different in-edges of node"),
+        "{error}"
+    );
+}
+
+#[test]
+fn damaged_files_are_errors_that_name_them() {
+    let (graph, shard, flatten) = rich_shard();
+    for layout in [Layout::Rows, Layout::Shards] {
+        let flatten = FlattenMeta {
+            layout,
+            ..flatten.clone()
+        };
+        let dir = tempfile::tempdir().unwrap();
+        let dataset = written(dir.path(), &[&shard], &graph.meta, &flatten);
+        for file in &dataset.part(0).files {
+            let path = dir.path().join(&file.path);
+            let bytes = std::fs::read(&path).unwrap();
+            let mut flipped = bytes.clone();
+            flipped[bytes.len() / 3] ^= 0x10;
+            std::fs::write(&path, &flipped).unwrap();
+            let differs = dataset.verify().unwrap_err();
+            assert!(differs.to_string().contains(&file.path), "{differs}");
+            std::fs::write(&path, &bytes[..bytes.len() / 2]).unwrap();
+            for error in [
+                GraphFeatureDataset::open(dir.path()).unwrap_err(),
+                dataset.read_part(0).map(|_| ()).unwrap_err(),
+                dataset.read_features(0).map(|_| ()).unwrap_err(),
+            ] {
+                assert_eq!(error.kind(), ErrorKind::Failed);
+                assert!(error.to_string().contains(&file.path), "{error}");
+            }
+            std::fs::write(&path, &bytes).unwrap();
+        }
+        dataset.verify().unwrap();
+    }
+}
+
+#[test]
+fn unfinished_or_foreign_outputs_are_refused() {
+    let check = |dir: &Path, expected: &str| {
+        let error = GraphFeatureDataset::open(dir).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Usage);
+        assert!(
+            error.to_string().contains(expected),
+            "{error} should say: {expected}"
+        );
+    };
+    let (graph, shard, flatten) = rich_shard();
+    let dir = tempfile::tempdir().unwrap();
+    check(&dir.path().join("missing"), "there is no such directory");
+    check(dir.path(), "_SUCCESS is missing");
+    let output = open(dir.path());
+    let part = write_part(&output, 0, &shard, &graph.meta, &flatten).unwrap();
+    output.commit_part(0, part).unwrap();
+    check(dir.path(), "_SUCCESS is missing");
+    let parts = output.parts();
+    finish(output, parts, &graph.meta, &flatten);
+    GraphFeatureDataset::open(dir.path()).unwrap();
+    let path = dir.path().join("manifest.json");
+    let mut manifest = crate::read_manifest(dir.path()).unwrap();
+    manifest.flatten = None;
+    manifest.stage = "train".to_owned();
+    std::fs::write(&path, serde_json::to_vec(&manifest).unwrap()).unwrap();
+    check(
+        dir.path(),
+        "the output of stage `train`, not graph features",
+    );
+}

@@ -58,10 +58,13 @@ fn expand(key: &str, pattern: &Path, files: &mut Vec<(PathBuf, String)>) -> Resu
                 source: error.into(),
             }
         })?;
+        let name = file_name(&found);
+        if name.starts_with(['_', '.']) {
+            continue;
+        }
         if found.is_dir() {
-            walk(&found, &file_name(&found), files)?;
+            walk(&found, &name, files)?;
         } else {
-            let name = file_name(&found);
             files.push((found, name));
         }
     }
