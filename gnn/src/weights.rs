@@ -8,7 +8,7 @@ use safetensors::tensor::{Dtype, SafeTensors, TensorView};
 use serde::{Deserialize, Serialize};
 
 use crate::parameter;
-use crate::{Architecture, GnnError, Model, Transform};
+use crate::{Architecture, GnnError, LayerKind, Model, Transform};
 
 /// File name of the weights.
 pub const MODEL_WEIGHTS: &str = "model.safetensors";
@@ -67,17 +67,14 @@ fn encode(model: &Model) -> Result<Vec<u8>, SafeTensorError> {
     {
         let source = if is_buffer { buffers } else { &flat };
         let values = &source[start..start + shape.iter().product::<usize>()];
-        if let Some(norm) = name.strip_suffix("running_var") {
-            // PyTorch counts batches; with a fixed momentum it never reads the count.
-            let count = (
-                format!("{norm}num_batches_tracked"),
-                vec![],
-                Dtype::I64,
-                vec![0; 8],
-            );
-            tensors.push(count);
-        }
         tensors.push((name, shape, Dtype::F32, bytes_of(values)));
+    }
+    for (name, dtype) in constants(model.architecture()) {
+        let (shape, bytes) = match dtype {
+            Dtype::I64 => (vec![], vec![0; 8]),
+            _ => (vec![1], vec![0; 4]),
+        };
+        tensors.push((name, shape, dtype, bytes));
     }
     let mut views = Vec::with_capacity(tensors.len());
     for (name, shape, dtype, bytes) in &tensors {
@@ -126,8 +123,10 @@ fn decode(path: &Path, tensors: &SafeTensors<'_>, model: &mut Model) -> Result<(
         };
         read_tensor(path, tensors, slice, values)?;
     }
+    let constants = constants(model.architecture());
     let known = |name: &str| {
-        slices.iter().any(|slice| slice.name == name) || name.ends_with("num_batches_tracked")
+        slices.iter().any(|slice| slice.name == name)
+            || constants.iter().any(|(constant, _)| constant == name)
     };
     let mut names = tensors.names();
     names.sort_unstable();
@@ -139,6 +138,20 @@ fn decode(path: &Path, tensors: &SafeTensors<'_>, model: &mut Model) -> Result<(
             tensor,
             problem,
         });
+    }
+    for (name, dtype) in constants {
+        let moved = tensors
+            .tensor(&name)
+            .is_ok_and(|view| view.data().iter().any(|&b| b != 0));
+        if dtype == Dtype::F32 && moved {
+            let (path, tensor) = (path.to_owned(), name);
+            let problem = "is not 0, the only value supported".to_owned();
+            return Err(GnnError::Tensor {
+                path,
+                tensor,
+                problem,
+            });
+        }
     }
     model.set_flat(&flat);
     model.set_buffers(&buffers);
@@ -177,6 +190,23 @@ fn slices(model: &Model) -> Vec<Slice> {
         start += info.len;
     }
     slices
+}
+
+/// Lists the tensors that `PyG` expects beside parameters and statistics, all of them 0 here.
+///
+/// GIN's eps is fixed at 0. `PyTorch` counts the batches of a batch norm but, with a fixed
+/// momentum, never reads the count.
+fn constants(arch: &Architecture) -> Vec<(String, Dtype)> {
+    let mut list = Vec::new();
+    if arch.layer == LayerKind::Gin {
+        list.extend((0..arch.num_layers).map(|at| (format!("convs.{at}.eps"), Dtype::F32)));
+    }
+    for info in parameter::buffers(arch) {
+        if let Some(norm) = info.name.strip_suffix("running_var") {
+            list.push((format!("{norm}num_batches_tracked"), Dtype::I64));
+        }
+    }
+    list
 }
 
 fn read_tensor(

@@ -150,18 +150,19 @@ fn perceptrons_are_named_as_in_pyg() {
     names(
         &gin,
         &expect![[r#"
-        convs.0.lin.bias [5]
-        convs.0.lin.weight [5, 2]
-        convs.0.nn.lins.0.bias [3]
-        convs.0.nn.lins.0.weight [3, 5]
-        convs.0.nn.lins.1.bias [3]
-        convs.0.nn.lins.1.weight [3, 3]
-        convs.0.nn.norms.0.module.bias [3]
-        convs.0.nn.norms.0.module.num_batches_tracked []
-        convs.0.nn.norms.0.module.running_mean [3]
-        convs.0.nn.norms.0.module.running_var [3]
-        convs.0.nn.norms.0.module.weight [3]
-    "#]],
+            convs.0.eps [1]
+            convs.0.lin.bias [5]
+            convs.0.lin.weight [5, 2]
+            convs.0.nn.lins.0.bias [3]
+            convs.0.nn.lins.0.weight [3, 5]
+            convs.0.nn.lins.1.bias [3]
+            convs.0.nn.lins.1.weight [3, 3]
+            convs.0.nn.norms.0.module.bias [3]
+            convs.0.nn.norms.0.module.num_batches_tracked []
+            convs.0.nn.norms.0.module.running_mean [3]
+            convs.0.nn.norms.0.module.running_var [3]
+            convs.0.nn.norms.0.module.weight [3]
+        "#]],
     );
 }
 
@@ -223,5 +224,79 @@ fn bad_files_are_named_with_the_tensor_at_fault() {
             std::fs::write(path, &bytes[..bytes.len() - 1]).unwrap();
         },
         &expect!["cannot decode DIR/model.safetensors"],
+    );
+}
+
+/// Rewrites the saved weights tensor by tensor.
+fn edit_weights(dir: &Path, edit: impl Fn(&str, Vec<f32>) -> Vec<(String, Vec<f32>)>) {
+    let path = dir.join(MODEL_WEIGHTS);
+    let bytes = std::fs::read(&path).unwrap();
+    let tensors = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+    let mut edited = Vec::new();
+    for (name, view) in tensors.iter() {
+        let values = bytemuck::pod_collect_to_vec::<u8, f32>(view.data());
+        for (new_name, new_values) in edit(name, values) {
+            let new_bytes = bytemuck::cast_slice(&new_values).to_vec();
+            edited.push((new_name, view.shape().to_vec(), new_bytes));
+        }
+    }
+    let views = edited.iter().map(|(name, shape, data)| {
+        let dtype = safetensors::Dtype::F32;
+        let view = safetensors::tensor::TensorView::new(dtype, shape.clone(), data).unwrap();
+        (name.as_str(), view)
+    });
+    std::fs::write(path, safetensors::serialize(views, None).unwrap()).unwrap();
+}
+
+#[test]
+fn stray_tensors_and_bad_values_are_named() {
+    let stray = |name: &str, values: Vec<f32>| {
+        let kept = (name.to_owned(), values.clone());
+        if name == "convs.0.bias" {
+            vec![kept, ("convs.7.bias".to_owned(), values)]
+        } else {
+            vec![kept]
+        }
+    };
+    check(
+        |dir| edit_weights(dir, stray),
+        &expect![
+            "tensor `convs.7.bias` of DIR/model.safetensors: is no tensor of this architecture"
+        ],
+    );
+    let nan = |name: &str, mut values: Vec<f32>| {
+        values[0] = if name == "convs.1.bias" {
+            f32::NAN
+        } else {
+            values[0]
+        };
+        vec![(name.to_owned(), values)]
+    };
+    check(
+        |dir| edit_weights(dir, nan),
+        &expect![
+            "tensor `convs.1.bias` of DIR/model.safetensors: holds a value that is no finite number"
+        ],
+    );
+}
+
+#[test]
+fn a_learned_eps_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let arch = plain(LayerKind::Gin);
+    gnn::save(dir.path(), &Model::init(&arch, 4).unwrap(), &file(&arch)).unwrap();
+    edit_weights(dir.path(), |name, values| {
+        let values = if name == "convs.1.eps" {
+            vec![0.5]
+        } else {
+            values
+        };
+        vec![(name.to_owned(), values)]
+    });
+    let error = gnn::load(dir.path()).unwrap_err().to_string();
+    assert!(error.starts_with("tensor `convs.1.eps`"), "{error}");
+    assert!(
+        error.ends_with("is not 0, the only value supported"),
+        "{error}"
     );
 }
