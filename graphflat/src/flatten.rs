@@ -1,9 +1,9 @@
 //! The flatten stage: from the store to a committed output.
 
 use crate::shuffle::{Cluster, run_workers};
-use crate::targets::select_targets;
+use crate::targets::{self, select_targets};
 use crate::wave::{WaveContext, WorkerStats, run_waves};
-use crate::{FlattenError, FlattenPlan, Store};
+use crate::{FlattenError, FlattenPlan, NodeIdx, Store, Targets};
 use schemas::progress::Progress;
 use schemas::{FlattenMeta, Manifest, Opened, Output};
 use std::sync::Arc;
@@ -21,12 +21,22 @@ const ENGINE_VERSION: u32 = 1;
 /// # Errors
 ///
 /// No targets, an output directory that holds something else, or a part that cannot be written.
+///
+/// # Panics
+///
+/// If the store was built with another sampling, or keeps less than the plan needs.
 pub fn flatten(
     plan: &FlattenPlan,
     store: &Store,
     progress: &Progress,
 ) -> Result<Manifest, FlattenError> {
-    let fingerprint = fingerprint(plan, store);
+    assert_fits(plan, store);
+    let fingerprint = fingerprint(plan, store)?;
+    let cluster = Cluster {
+        workers: store.placement().workers(),
+    };
+    // Before the output is opened: a job without targets leaves nothing behind.
+    let targets = all_targets(plan, store, &cluster)?;
     let output = match Output::open(&plan.output, "flatten", &fingerprint, plan.fresh)? {
         Opened::Done(manifest) => return Ok(*manifest),
         Opened::Open(output) => Arc::new(output),
@@ -47,12 +57,7 @@ pub fn flatten(
         progress: Arc::clone(progress),
         failed: Arc::new(AtomicBool::new(false)),
     };
-    let targets = plan.targets.clone();
-    let cluster = Cluster {
-        workers: store.placement().workers(),
-    };
     let stats = run_workers(&cluster, FlattenError::is_peer_failure, move |peer| {
-        let targets = select_targets(peer, &targets, &context.store)?;
         run_waves(peer, &context, &targets)
     })?;
     let manifest = Manifest {
@@ -73,6 +78,27 @@ pub fn flatten(
     Ok(manifest)
 }
 
+/// Checks that the store ranks in-edges as the plan says and keeps enough of them.
+fn assert_fits(plan: &FlattenPlan, store: &Store) {
+    let meta = store.meta();
+    assert_eq!(meta.sampling, plan.sampling, "the store ranks in-edges so");
+    assert!(meta.samples >= plan.samples, "the store has every sample");
+    let keeps_enough = meta.keep.is_none_or(|keep| keep >= plan.keep() as u64);
+    assert!(keeps_enough, "the store keeps as many in-edges as the plan");
+}
+
+fn all_targets(
+    plan: &FlattenPlan,
+    store: &Store,
+    cluster: &Cluster,
+) -> Result<Vec<NodeIdx>, FlattenError> {
+    let (targets, store) = (plan.targets.clone(), store.clone());
+    let mut all = run_workers(cluster, FlattenError::is_peer_failure, move |peer| {
+        select_targets(peer, &targets, &store)
+    })?;
+    Ok(all.swap_remove(0))
+}
+
 /// The settings that decide what is written, and nothing else.
 fn plan_json(plan: &FlattenPlan) -> serde_json::Value {
     serde_json::json!({
@@ -85,14 +111,18 @@ fn plan_json(plan: &FlattenPlan) -> serde_json::Value {
     })
 }
 
-fn fingerprint(plan: &FlattenPlan, store: &Store) -> String {
-    let settings = serde_json::json!({
+fn fingerprint(plan: &FlattenPlan, store: &Store) -> Result<String, FlattenError> {
+    let mut settings = serde_json::json!({
         "engine": ENGINE_VERSION,
         "input": store.meta().input,
         "seed": store.meta().seed,
         "plan": plan_json(plan),
     });
-    schemas::xxh::fingerprint(settings.to_string().as_bytes())
+    // A list of targets counts by what it holds, not by where it lies.
+    if let Targets::Listed(path) = &plan.targets {
+        settings["plan"]["targets"] = targets::list_plan(path, store)?.fingerprint()?.into();
+    }
+    Ok(schemas::xxh::fingerprint(settings.to_string().as_bytes()))
 }
 
 /// Hubs and what each worker sent in each round.

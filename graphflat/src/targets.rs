@@ -2,7 +2,7 @@
 
 use crate::config::Targets;
 use crate::{FlattenError, NodeIdx, Peer, Store};
-use schemas::{Ids, NodesSpec, Split};
+use schemas::{Ids, NodesPlan, NodesSpec, Split};
 use std::path::Path;
 
 /// Returns all targets, ascending, the same on every worker.
@@ -88,10 +88,19 @@ fn select_listed(
     }
 }
 
-fn read_list(path: &Path, store: &Store) -> Result<Ids, FlattenError> {
+/// Checks a list of targets: a table whose id column is named as the nodes'.
+///
+/// # Errors
+///
+/// A file or column that is not there.
+pub(crate) fn list_plan(path: &Path, store: &Store) -> Result<NodesPlan, FlattenError> {
     let text = serde_json::json!({ "path": path, "id": store.meta().id_column });
     let spec: NodesSpec = serde_json::from_value(text).expect("path and id are all it needs");
-    let plan = spec.into_plan(Path::new(""))?;
+    Ok(spec.into_plan(Path::new(""))?)
+}
+
+fn read_list(path: &Path, store: &Store) -> Result<Ids, FlattenError> {
+    let plan = list_plan(path, store)?;
     let mut listed = Ids::new(plan.id_type());
     for unit in plan.units() {
         let keys = plan.read_keys(unit)?;
