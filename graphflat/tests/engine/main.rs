@@ -2,8 +2,13 @@
 #![cfg(test)]
 
 mod draw;
+mod errors;
 mod graph;
+mod independence;
+mod lawful;
 mod naive;
+mod paper;
 mod reference;
+mod resume;
 mod run;
 mod tables;

@@ -10,14 +10,14 @@ use std::collections::BTreeMap;
 
 /// An in-edge of some node.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct InEdge {
-    pub(crate) src: Id,
-    pub(crate) weight: f32,
-    pub(crate) feature: Vec<f32>,
+struct InEdge {
+    src: Id,
+    weight: f32,
+    feature: Vec<f32>,
 }
 
 /// In-edges of every node in the order of the input: by row, a row before its reverse.
-pub(crate) fn all_in_edges(graph: &Graph) -> BTreeMap<Id, Vec<InEdge>> {
+fn all_in_edges(graph: &Graph) -> BTreeMap<Id, Vec<InEdge>> {
     let mut lists: BTreeMap<Id, Vec<InEdge>> = graph
         .ids
         .iter()
@@ -39,22 +39,33 @@ pub(crate) fn all_in_edges(graph: &Graph) -> BTreeMap<Id, Vec<InEdge>> {
     lists
 }
 
-/// The in-edges of `dst` in rank order.
-pub(crate) fn rank(in_edges: &[InEdge], dst: &Id, settings: &Settings, sample: u64) -> Vec<InEdge> {
+/// Positions of the in-edges of `dst`, given as sources and weights, in rank order.
+pub(crate) fn rank(
+    in_edges: &[(&Id, f32)],
+    dst: &Id,
+    settings: &Settings,
+    sample: u64,
+) -> Vec<usize> {
     let mut ranked: Vec<_> = in_edges
         .iter()
         .enumerate()
-        .map(|(i, edge)| {
-            let earlier = in_edges[..i].iter().filter(|e| e.src == edge.src).count();
+        .map(|(i, &(src, weight))| {
+            let earlier = in_edges[..i].iter().filter(|e| e.0 == src).count();
             let ordinal = u32::try_from(earlier).unwrap();
-            let hash = edge_hash(hash(&edge.src), hash(dst));
+            let hash = edge_hash(hash(src), hash(dst));
             let seed = settings.seed + sample;
-            let least_first = priority(settings.sampling, seed, hash, ordinal, edge.weight);
-            (least_first, edge.src.clone(), ordinal, edge.clone())
+            let least_first = priority(settings.sampling, seed, hash, ordinal, weight);
+            (least_first, src, ordinal, i)
         })
         .collect();
-    ranked.sort_by(|a, b| (a.0, &a.1, a.2).cmp(&(b.0, &b.1, b.2)));
-    ranked.into_iter().map(|(_, _, _, edge)| edge).collect()
+    ranked.sort();
+    ranked.into_iter().map(|(_, _, _, i)| i).collect()
+}
+
+fn ranked_list(list: &[InEdge], dst: &Id, settings: &Settings, sample: u64) -> Vec<InEdge> {
+    let ends: Vec<_> = list.iter().map(|edge| (&edge.src, edge.weight)).collect();
+    let order = rank(&ends, dst, settings, sample);
+    order.into_iter().map(|i| list[i].clone()).collect()
 }
 
 fn hash(id: &Id) -> u64 {
@@ -101,7 +112,7 @@ pub(crate) fn features(graph: &Graph, settings: &Settings) -> Vec<GraphFeature> 
     for sample in 0..u64::from(settings.samples) {
         let ranked: BTreeMap<Id, Vec<InEdge>> = in_edges
             .iter()
-            .map(|(dst, edges)| (dst.clone(), rank(edges, dst, settings, sample)))
+            .map(|(dst, edges)| (dst.clone(), ranked_list(edges, dst, settings, sample)))
             .collect();
         for target in &targets {
             let hops = walk(target, settings, &ranked);
@@ -195,7 +206,7 @@ fn sum<'a>(edges: impl Iterator<Item = &'a InEdge>) -> f32 {
     edges.map(|edge| f64::from(edge.weight)).sum::<f64>() as f32 + 0.0
 }
 
-pub(crate) fn ids(graph: &Graph, nodes: &[&Id]) -> Ids {
+fn ids(graph: &Graph, nodes: &[&Id]) -> Ids {
     let mut ids = Ids::new(graph.id_type);
     for node in nodes {
         match node {
@@ -236,7 +247,7 @@ fn labels(graph: &Graph, row: usize) -> Labels {
     }
 }
 
-fn node_features(graph: &Graph, rows: &[usize]) -> Features {
+pub(crate) fn node_features(graph: &Graph, rows: &[usize]) -> Features {
     match &graph.features {
         NodeFeatures::None => Features::None,
         NodeFeatures::Dense(all) => Features::Dense {

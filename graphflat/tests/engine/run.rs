@@ -1,15 +1,19 @@
 //! Runs of the engine on graphs in temporary directories.
 
 use crate::graph::{Graph, Id};
-use crate::tables::{Cut, write_list, write_tables};
-use graphflat::{FlattenError, FlattenSpec, Store, StorePlan, Targets, flatten, open_or_build};
+use crate::tables::{Cut, edges_spec, nodes_spec, write_list, write_tables};
+use graphflat::{
+    FlattenError, FlattenPlan, FlattenSpec, Store, StorePlan, Targets, flatten, open_or_build,
+};
 use schemas::progress::Progress;
 use schemas::{
-    EdgesSpec, ExtractScratch, Fanout, GraphFeature, GraphFeatureDataset, Layout, Manifest,
+    EdgesSpec, ExtractScratch, Fanout, GraphFeature, GraphFeatureDataset, IdType, Layout, Manifest,
     NodesSpec, Sampling, keep_at_hop,
 };
+use std::cell::Cell;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use tempfile::TempDir;
 
 /// Everything a job says of flattening.
@@ -37,10 +41,13 @@ pub(crate) enum Choice {
 
 /// A graph's tables with room for stores and outputs; removed when dropped.
 pub(crate) struct Tables {
-    dir: TempDir,
+    root: PathBuf,
+    /// None where another process removes the directory.
+    _dir: Option<TempDir>,
     pub(crate) nodes: NodesSpec,
     pub(crate) edges: EdgesSpec,
-    graph: Graph,
+    /// Type of the ids in a list of targets.
+    pub(crate) list_type: Cell<IdType>,
 }
 
 impl Settings {
@@ -67,13 +74,28 @@ impl Settings {
 impl Tables {
     pub(crate) fn write(graph: &Graph, cut: Cut) -> Self {
         let dir = temporary_dir();
-        let (nodes, edges) = write_tables(graph, dir.path(), cut);
+        write_tables(graph, dir.path(), cut);
+        let tables = Self::open(graph, cut, dir.path());
         Self {
-            dir,
-            nodes,
-            edges,
-            graph: graph.clone(),
+            _dir: Some(dir),
+            ..tables
         }
+    }
+
+    /// Uses the tables that another process wrote.
+    pub(crate) fn open(graph: &Graph, cut: Cut, root: &Path) -> Self {
+        Self {
+            root: root.to_owned(),
+            _dir: None,
+            nodes: nodes_spec(graph, cut),
+            edges: edges_spec(graph),
+            list_type: Cell::new(graph.id_type),
+        }
+    }
+
+    /// Writes other tables of the same columns in their place.
+    pub(crate) fn rewrite(&self, graph: &Graph, cut: Cut) {
+        write_tables(graph, &self.root, cut);
     }
 
     /// One file and row group a table.
@@ -86,12 +108,12 @@ impl Tables {
     }
 
     pub(crate) fn path(&self, name: &str) -> PathBuf {
-        self.dir.path().join(name)
+        self.root.join(name)
     }
 
     pub(crate) fn store_plan(&self, settings: &Settings) -> Result<StorePlan, FlattenError> {
-        let nodes = self.nodes.clone().into_plan(self.dir.path())?;
-        let mut edges = self.edges.clone().into_plan(self.dir.path())?;
+        let nodes = self.nodes.clone().into_plan(&self.root)?;
+        let mut edges = self.edges.clone().into_plan(&self.root)?;
         edges = edges.with_id_type(nodes.id_type())?;
         if settings.sampling == Sampling::Weighted {
             edges = edges.with_non_negative_weights();
@@ -131,23 +153,29 @@ impl Tables {
         progress: &Progress,
     ) -> Result<Manifest, FlattenError> {
         let store = open_or_build(&self.store_plan(settings)?, progress)?;
-        let plan = self
-            .spec(settings, output)
-            .into_plan(self.dir.path(), fresh)?;
-        flatten(&plan, &store, progress)
+        flatten(
+            &self.flatten_plan(settings, output, fresh),
+            &store,
+            progress,
+        )
     }
 
-    fn spec(&self, settings: &Settings, output: &str) -> FlattenSpec {
+    pub(crate) fn flatten_plan(
+        &self,
+        settings: &Settings,
+        output: &str,
+        fresh: bool,
+    ) -> FlattenPlan {
         let targets = match &settings.targets {
             Choice::Labelled => Targets::Labelled,
             Choice::All => Targets::All,
             Choice::Train => Targets::Train,
             Choice::Listed(ids) => {
-                write_list(&self.path("targets.parquet"), self.graph.id_type, ids);
+                write_list(&self.path("targets.parquet"), self.list_type.get(), ids);
                 Targets::Listed(PathBuf::from("targets.parquet"))
             }
         };
-        FlattenSpec {
+        let spec = FlattenSpec {
             output: PathBuf::from(output),
             hops: settings.fanouts.len(),
             fanouts: settings.fanouts.clone(),
@@ -157,7 +185,8 @@ impl Tables {
             hub_threshold: Some(settings.hub_threshold),
             samples_per_target: settings.samples,
             targets_per_part: Some(settings.targets_per_part),
-        }
+        };
+        spec.into_plan(&self.root, fresh).unwrap()
     }
 
     /// Flattens and returns all neighbourhoods in the order they are written.
@@ -180,6 +209,40 @@ fn temporary_dir() -> TempDir {
 /// Progress that nobody looks at.
 pub(crate) fn silent() -> Progress {
     Arc::new(|_| ())
+}
+
+/// Progress that writes down stage and phase of each event.
+pub(crate) fn recorded() -> (Progress, Arc<Mutex<Vec<String>>>) {
+    let events = Arc::new(Mutex::new(Vec::new()));
+    let record = Arc::clone(&events);
+    let progress: Progress = Arc::new(move |event| {
+        let line = format!("{} {}", event.stage, event.phase);
+        record.lock().unwrap().push(line);
+    });
+    (progress, events)
+}
+
+/// All files below a directory, by their path in it.
+pub(crate) fn snapshot(dir: &Path) -> BTreeMap<String, Vec<u8>> {
+    let mut files = BTreeMap::new();
+    for entry in std::fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap().to_str().unwrap().to_owned();
+        if path.is_dir() {
+            let below = snapshot(&path).into_iter();
+            files.extend(below.map(|(file, bytes)| (format!("{name}/{file}"), bytes)));
+        } else {
+            files.insert(name, std::fs::read(&path).unwrap());
+        }
+    }
+    files
+}
+
+/// The Parquet files of [`snapshot`]: what must not depend on how the output came about.
+pub(crate) fn snapshot_parts(dir: &Path) -> BTreeMap<String, Vec<u8>> {
+    let mut files = snapshot(dir);
+    files.retain(|name, _| name.ends_with(".parquet"));
+    files
 }
 
 /// Reads all neighbourhoods of an output, part by part, and checks them on the way.

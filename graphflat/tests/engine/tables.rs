@@ -28,17 +28,16 @@ const SPLIT_VALUES: SplitValues = SplitValues {
 };
 
 /// Writes both tables of a graph below `dir`; splits are words if `cut` has one file, else numbers.
-pub(crate) fn write_tables(graph: &Graph, dir: &Path, cut: Cut) -> (NodesSpec, EdgesSpec) {
+pub(crate) fn write_tables(graph: &Graph, dir: &Path, cut: Cut) {
     write_table(&dir.join("nodes"), graph.ids.len(), cut, |rows| {
         node_columns(graph, rows, cut.files == 1)
     });
     write_table(&dir.join("edges"), graph.edges.len(), cut, |rows| {
         edge_columns(graph, &graph.edges[rows])
     });
-    (nodes_spec(graph, cut), edges_spec(graph))
 }
 
-fn nodes_spec(graph: &Graph, cut: Cut) -> NodesSpec {
+pub(crate) fn nodes_spec(graph: &Graph, cut: Cut) -> NodesSpec {
     let dense = matches!(graph.features, NodeFeatures::Dense(_));
     let sparse = match &graph.features {
         NodeFeatures::Sparse { width, .. } => Some(SparseSpec {
@@ -62,7 +61,7 @@ fn nodes_spec(graph: &Graph, cut: Cut) -> NodesSpec {
     }
 }
 
-fn edges_spec(graph: &Graph) -> EdgesSpec {
+pub(crate) fn edges_spec(graph: &Graph) -> EdgesSpec {
     let features: &[&str] = if graph.edge_dim > 0 { &["kind"] } else { &[] };
     EdgesSpec {
         path: "edges".to_owned(),

@@ -1,0 +1,395 @@
+//! Workers, hubs, parts, files and earlier runs change no row of the output.
+
+use crate::draw::Draw;
+use crate::graph::{Features, Graph, Id, Kind, Shape, Weights};
+use crate::run::{Choice, Settings, Tables, read_features, recorded, snapshot, snapshot_parts};
+use crate::tables::Cut;
+use graphflat::FlattenError;
+use schemas::{ErrorKind, GraphFeature, IdType, Layout, Sampling};
+use std::path::Path;
+
+fn graph(seed: u64) -> Graph {
+    let shape = Shape {
+        id_type: IdType::Utf8,
+        nodes: 60,
+        edges: 400,
+        features: Features::Sparse,
+        labels: Kind::Multi,
+        weights: Weights::Many,
+        edge_dim: 2,
+        undirected: true,
+    };
+    shape.graph(&mut Draw::new(seed))
+}
+
+const CUT: Cut = Cut {
+    files: 3,
+    row_group: 7,
+};
+
+#[test]
+fn every_number_of_workers_writes_the_same_bytes() {
+    let tables = Tables::write(&graph(1), CUT);
+    for layout in [Layout::Rows, Layout::Shards] {
+        for sampling in [Sampling::Uniform, Sampling::Weighted, Sampling::Top] {
+            let mut first = None;
+            for (workers, hub_threshold) in [
+                (1, u64::MAX),
+                (1, 1),
+                (2, 1),
+                (2, 30),
+                (3, 3),
+                (4, u64::MAX),
+                (8, 1),
+                (8, 30),
+            ] {
+                let settings = Settings {
+                    sampling,
+                    layout,
+                    workers,
+                    hub_threshold,
+                    samples: 2,
+                    targets_per_part: 11,
+                    ..Settings::new("3,all")
+                };
+                let name = format!("{layout:?}-{sampling:?}-{workers}-{hub_threshold}");
+                tables.flatten(&settings, &name).unwrap();
+                let files = snapshot_parts(&tables.path(&name));
+                assert!(files.len() >= 12, "{} files", files.len());
+                assert!(*first.get_or_insert(files.clone()) == files, "{name}");
+            }
+        }
+    }
+}
+
+#[test]
+fn the_same_job_writes_the_same_directory() {
+    let settings = Settings {
+        workers: 3,
+        targets_per_part: 10,
+        ..Settings::new("2,2")
+    };
+    let [first, second] = [1, 2].map(|_| {
+        let tables = Tables::write(&graph(2), CUT);
+        tables.flatten(&settings, "out").unwrap();
+        snapshot(&tables.path("out"))
+    });
+    assert!(first.contains_key("manifest.json") && first.contains_key("_SUCCESS"));
+    assert!(first == second);
+}
+
+#[test]
+fn parts_and_waves_change_no_row() {
+    let tables = Tables::write(&graph(3), CUT);
+    let mut first: Option<Vec<GraphFeature>> = None;
+    for layout in [Layout::Rows, Layout::Shards] {
+        for targets_per_part in [1, 2, 7, 60, 1000] {
+            let settings = Settings {
+                layout,
+                targets_per_part,
+                samples: 3,
+                workers: 2,
+                ..Settings::new("2,3")
+            };
+            let features = tables.features(&settings);
+            assert_eq!(features.len(), 180);
+            let expected = first.get_or_insert(features.clone());
+            assert!(features == *expected, "{layout:?}, {targets_per_part}");
+        }
+    }
+}
+
+#[test]
+fn the_cut_of_the_input_changes_no_row() {
+    let graph = graph(4);
+    let mut first: Option<Vec<GraphFeature>> = None;
+    for files in [1, 2, 5] {
+        for row_group in [1, 13, 1000] {
+            let settings = Settings {
+                workers: files,
+                ..Settings::new("2,3")
+            };
+            let features = Tables::write(&graph, Cut { files, row_group }).features(&settings);
+            let expected = first.get_or_insert(features.clone());
+            assert!(features == *expected, "{files} files, {row_group} rows");
+        }
+    }
+}
+
+/// Drops parallel edges, whose ordinal is their place in the input.
+fn without_parallel_edges(graph: &mut Graph) {
+    let mut seen = std::collections::BTreeSet::new();
+    let undirected = graph.undirected;
+    graph.edges.retain(|edge| {
+        let mut ends = [edge.src.clone(), edge.dst.clone()];
+        if undirected {
+            ends.sort();
+        }
+        edge.src != edge.dst && seen.insert(ends)
+    });
+}
+
+#[test]
+fn the_order_of_the_rows_changes_no_row() {
+    let mut graph = graph(5);
+    without_parallel_edges(&mut graph);
+    let settings = Settings {
+        sampling: Sampling::Weighted,
+        hub_threshold: 5,
+        workers: 2,
+        ..Settings::new("2,3")
+    };
+    let expected = Tables::write(&graph, CUT).features(&settings);
+    for seed in 0..3 {
+        Draw::new(seed).shuffle(&mut graph.edges);
+        let features = Tables::write(&graph, CUT).features(&settings);
+        assert!(features == expected);
+    }
+}
+
+#[test]
+fn ids_of_any_width_draw_the_same_samples() {
+    let shape = Shape {
+        id_type: IdType::Int32,
+        nodes: 40,
+        edges: 300,
+        features: Features::None,
+        labels: Kind::None,
+        weights: Weights::None,
+        edge_dim: 0,
+        undirected: false,
+    };
+    let mut graph = shape.graph(&mut Draw::new(6));
+    let positive = |id: &mut Id| {
+        if let Id::Int(number) = id {
+            *number += 1 << 31;
+            *number /= 2;
+        }
+    };
+    graph.ids.iter_mut().for_each(positive);
+    graph.edges.iter_mut().for_each(|edge| {
+        positive(&mut edge.src);
+        positive(&mut edge.dst);
+    });
+    let mut first: Option<Vec<String>> = None;
+    for id_type in [IdType::Int32, IdType::Int64, IdType::UInt64] {
+        graph.id_type = id_type;
+        let features = Tables::whole(&graph).features(&Settings::new("2,2"));
+        let render = |f: &GraphFeature| {
+            let ids: Vec<_> = (0..f.node_id.len()).map(|i| f.node_id.display(i)).collect();
+            format!("{ids:?} {:?} {:?}", f.in_offset, f.in_src)
+        };
+        let rendered: Vec<String> = features.iter().map(render).collect();
+        assert_eq!(*first.get_or_insert(rendered.clone()), rendered);
+    }
+}
+
+/// Builds or opens the store; tells whether it was built.
+fn builds(tables: &Tables, settings: &Settings) -> bool {
+    let (progress, events) = recorded();
+    let plan = tables.store_plan(settings).unwrap();
+    graphflat::open_or_build(&plan, &progress).unwrap();
+    let events = events.lock().unwrap();
+    events.iter().any(|event| event.starts_with("store"))
+}
+
+#[test]
+fn a_store_is_built_again_only_if_it_does_not_fit() {
+    let mut tables = Tables::write(&graph(7), CUT);
+    let settings = Settings {
+        workers: 2,
+        ..Settings::new("4")
+    };
+    assert!(builds(&tables, &settings), "there is none");
+    let before = snapshot(&tables.path("store"));
+    assert!(!builds(&tables, &settings), "it is there");
+    for fits in [
+        Settings::new("2"),
+        Settings::new("4,3,1"),
+        Settings {
+            hub_threshold: 3,
+            targets_per_part: 2,
+            layout: Layout::Shards,
+            ..Settings::new("4")
+        },
+    ] {
+        let fits = Settings { workers: 2, ..fits };
+        assert!(!builds(&tables, &fits), "{fits:?}");
+    }
+    assert!(before == snapshot(&tables.path("store")));
+    for other in [
+        Settings::new("4"),
+        Settings {
+            workers: 2,
+            ..Settings::new("5")
+        },
+        Settings {
+            workers: 2,
+            seed: 8,
+            ..Settings::new("4")
+        },
+        Settings {
+            workers: 2,
+            sampling: Sampling::Top,
+            ..Settings::new("4")
+        },
+        Settings {
+            workers: 2,
+            samples: 2,
+            ..Settings::new("all")
+        },
+    ] {
+        assert!(builds(&tables, &other), "{other:?}");
+        assert!(!builds(&tables, &other), "{other:?}");
+    }
+    tables.edges.undirected = false;
+    assert!(builds(&tables, &settings), "other edges");
+    tables.rewrite(&graph(8), CUT);
+    assert!(builds(&tables, &settings), "other input");
+}
+
+#[test]
+fn a_store_that_keeps_more_gives_the_same_bytes() {
+    let tables = Tables::write(&graph(9), CUT);
+    let small = Settings {
+        sampling: Sampling::Weighted,
+        workers: 2,
+        ..Settings::new("2,1")
+    };
+    tables.flatten(&small, "small").unwrap();
+    let large = Settings {
+        fanouts: Settings::new("all").fanouts,
+        ..small.clone()
+    };
+    tables.flatten(&large, "large").unwrap();
+    assert!(!builds(&tables, &small));
+    tables.flatten(&small, "again").unwrap();
+    assert!(snapshot_parts(&tables.path("small")) == snapshot_parts(&tables.path("again")));
+}
+
+/// Does something to a file of the store, then expects the same output from a new store.
+fn check_damage(damage: impl Fn(&Path)) {
+    let tables = Tables::write(&graph(10), CUT);
+    let settings = Settings {
+        workers: 2,
+        ..Settings::new("3,2")
+    };
+    tables.flatten(&settings, "before").unwrap();
+    let expected = snapshot_parts(&tables.path("before"));
+    let names: Vec<String> = snapshot(&tables.path("store")).into_keys().collect();
+    assert_eq!(names.len(), 5, "{names:?}");
+    for name in names {
+        damage(&tables.path("store").join(&name));
+        assert!(builds(&tables, &settings), "{name}");
+        let output = format!("after-{name}");
+        tables.flatten(&settings, &output).unwrap();
+        assert!(snapshot_parts(&tables.path(&output)) == expected, "{name}");
+    }
+}
+
+#[test]
+fn a_damaged_store_is_built_again() {
+    check_damage(|path| {
+        // The old file stays mapped by whoever reads it: a damaged one takes its place.
+        let mut bytes = std::fs::read(path).unwrap();
+        let middle = bytes.len() / 2;
+        bytes[middle] ^= 0x10;
+        std::fs::remove_file(path).unwrap();
+        std::fs::write(path, bytes).unwrap();
+    });
+    check_damage(|path| {
+        let bytes = std::fs::read(path).unwrap();
+        std::fs::remove_file(path).unwrap();
+        std::fs::write(path, &bytes[..bytes.len() / 3]).unwrap();
+    });
+    check_damage(|path| std::fs::remove_file(path).unwrap());
+}
+
+#[test]
+fn a_finished_output_is_left_alone() {
+    let tables = Tables::write(&graph(11), CUT);
+    let settings = Settings::new("3,2");
+    let manifest = tables.flatten(&settings, "out").unwrap();
+    let times = || {
+        let files = std::fs::read_dir(tables.path("out")).unwrap();
+        let mut times: Vec<_> = files
+            .map(|entry| {
+                let entry = entry.unwrap();
+                let modified = entry.metadata().unwrap().modified().unwrap();
+                (entry.file_name(), modified)
+            })
+            .collect();
+        times.sort();
+        times
+    };
+    let before = times();
+    // Workers and hubs are not part of what is written.
+    let other_means = Settings {
+        workers: 3,
+        hub_threshold: 1,
+        ..settings.clone()
+    };
+    assert_eq!(tables.flatten(&other_means, "out").unwrap(), manifest);
+    assert_eq!(times(), before);
+}
+
+#[test]
+fn the_output_of_another_plan_is_refused() {
+    let tables = Tables::write(&graph(12), CUT);
+    let settings = Settings::new("3,2");
+    tables.flatten(&settings, "out").unwrap();
+    let before = snapshot(&tables.path("out"));
+    for other in [
+        Settings::new("3,1"),
+        Settings {
+            seed: 8,
+            ..settings.clone()
+        },
+        Settings {
+            layout: Layout::Shards,
+            ..settings.clone()
+        },
+        Settings {
+            targets: Choice::Train,
+            ..settings.clone()
+        },
+        Settings {
+            targets_per_part: 3,
+            ..settings.clone()
+        },
+        Settings {
+            samples: 2,
+            ..settings.clone()
+        },
+    ] {
+        let error = tables.flatten(&other, "out").unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Usage, "{error}");
+        assert!(error.to_string().contains("another plan or input"));
+        assert!(snapshot(&tables.path("out")) == before, "{other:?}");
+    }
+    let (progress, _) = recorded();
+    let train = Settings {
+        targets: Choice::Train,
+        ..settings
+    };
+    tables.flatten_with(&train, "out", true, &progress).unwrap();
+    let expected = crate::naive::features(&graph(12), &train);
+    assert_eq!(read_features(&tables.path("out")).len(), expected.len());
+}
+
+/// A list of targets is known by what it holds: the same path with other ids is another plan.
+#[test]
+fn another_list_of_targets_is_another_plan() {
+    let graph = graph(13);
+    let tables = Tables::write(&graph, CUT);
+    let listed = |ids: &[Id]| Settings {
+        targets: Choice::Listed(ids.to_vec()),
+        ..Settings::new("2")
+    };
+    let (two, three) = (&graph.ids[..2], &graph.ids[..3]);
+    let manifest = tables.flatten(&listed(two), "out").unwrap();
+    assert_eq!(tables.flatten(&listed(two), "out").unwrap(), manifest);
+    let error = tables.flatten(&listed(three), "out").unwrap_err();
+    assert!(matches!(error, FlattenError::Schema(_)), "{error}");
+    assert_eq!(tables.flatten(&listed(two), "out").unwrap(), manifest);
+}
