@@ -1,0 +1,286 @@
+//! Times the store and flatten on one graph, phase by phase.
+//!
+//! ```text
+//! cargo bench -p graphflat --bench flatten -- --data DIR [--targets PATH] ...
+//! cargo bench -p graphflat --bench flatten -- --scale 17 --edges 2000000 --dim 64 ...
+//! ```
+//!
+//! `--data` takes a directory with `nodes.parquet` (`id`, `features`, `label`, `split` as 0, 1, 2),
+//! `edges.parquet` (`src`, `dst`, `weight`) and `targets.parquet` (`id`); without it an R-MAT graph
+//! is generated. Further: `--workers 2`, `--fanouts 10,10`, `--sampling uniform`, `--layout rows`,
+//! `--targets-per-part 4096`, `--hub-threshold 10000`, `--repeat 3`.
+
+use std::collections::BTreeMap;
+use std::error::Error;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+
+use arrow::array::{
+    ArrayRef, FixedSizeListArray, Float32Array, Int8Array, Int64Array, RecordBatch,
+};
+use arrow::datatypes::{DataType, Field};
+use graphflat::{FlattenSpec, StorePlan, flatten, open_or_build};
+use parquet::arrow::ArrowWriter;
+use parquet::file::properties::WriterProperties;
+use schemas::progress::Progress;
+use schemas::{EdgesSpec, NodesSpec, Sampling};
+use serde_json::json;
+
+/// As the program does: memory is kept for the next wave.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+type Result<T> = std::result::Result<T, Box<dyn Error>>;
+
+/// Rows of a row group of the generated edges, as the generators of other tools leave them.
+const EDGE_ROW_GROUP: usize = 1 << 20;
+
+/// Rows of a row group of the generated nodes.
+const NODE_ROW_GROUP: usize = 1 << 16;
+
+/// What the command line says.
+struct Settings {
+    given: BTreeMap<String, String>,
+}
+
+impl Settings {
+    fn from_args() -> Result<Self> {
+        let mut given = BTreeMap::new();
+        // `cargo bench` adds `--bench`.
+        let mut args = std::env::args().skip(1).filter(|arg| arg != "--bench");
+        while let Some(name) = args.next() {
+            let key = name.strip_prefix("--").ok_or(format!("what is {name}?"))?;
+            let value = args.next().ok_or(format!("{name} needs a value"))?;
+            given.insert(key.to_owned(), value);
+        }
+        Ok(Self { given })
+    }
+
+    fn text<'a>(&'a self, key: &str, default: &'a str) -> &'a str {
+        self.given.get(key).map_or(default, String::as_str)
+    }
+
+    fn number(&self, key: &str, default: &str) -> Result<usize> {
+        let text = self.text(key, default);
+        text.parse()
+            .map_err(|e| format!("--{key} {text}: {e}").into())
+    }
+}
+
+fn main() -> Result<()> {
+    let settings = Settings::from_args()?;
+    let work = tempfile::tempdir()?;
+    let data = match settings.given.get("data") {
+        Some(dir) => PathBuf::from(dir),
+        None => {
+            generate(&settings, work.path())?;
+            work.path().to_owned()
+        }
+    };
+    for _ in 0..settings.number("repeat", "3")? {
+        run(&settings, &data, work.path())?;
+    }
+    Ok(())
+}
+
+/// Builds the store anew, flattens into an empty directory and prints both.
+fn run(settings: &Settings, data: &Path, work: &Path) -> Result<()> {
+    let output = work.join("out");
+    if output.exists() {
+        std::fs::remove_dir_all(&output)?;
+    }
+    let fanouts = fanouts(settings.text("fanouts", "10,10"))?;
+    let targets = settings.text("targets", "targets.parquet").to_owned();
+    let spec: FlattenSpec = serde_json::from_value(json!({
+        "output": output,
+        "hops": fanouts.len(),
+        "fanouts": fanouts,
+        "sampling": settings.text("sampling", "uniform"),
+        "layout": settings.text("layout", "rows"),
+        "targets": targets,
+        "hub_threshold": settings.number("hub-threshold", "10000")?,
+        "targets_per_part": settings.number("targets-per-part", "4096")?,
+    }))?;
+    let plan = spec.into_plan(data, true)?;
+    let store_plan = store_plan(settings, data, work, plan.sampling(), plan.keep())?;
+    let started = Instant::now();
+    let (progress, phases) = stopwatch(started);
+    let store = open_or_build(&store_plan, &progress)?;
+    let built = started.elapsed().as_secs_f64();
+    let manifest = flatten(&plan, &store, &progress)?;
+    let total = started.elapsed().as_secs_f64();
+    for (name, at) in phases.lock().expect("nobody panicked").iter() {
+        print(&format!("  {at:8.3} s  {name}"));
+    }
+    let in_edges = store.meta().edges.in_edges as f64;
+    let files = manifest.parts.iter().flat_map(|part| &part.files);
+    let bytes: u64 = files.map(|file| file.bytes).sum();
+    let rows: u64 = manifest.parts.iter().map(|part| part.rows).sum();
+    let round = |n: f64| n / 1e6;
+    print(&format!(
+        "store {built:.3} s ({:.2} M in-edges/s), flatten {:.3} s ({:.0} targets/s, {:.0} MB \
+         written), in all {total:.3} s, peak {:.0} MB",
+        round(in_edges / built),
+        total - built,
+        rows as f64 / (total - built),
+        round(bytes as f64),
+        round(peak_bytes()),
+    ));
+    Ok(())
+}
+
+fn fanouts(text: &str) -> Result<Vec<serde_json::Value>> {
+    let fanout = |word: &str| match word {
+        "all" => Ok(json!("all")),
+        count => Ok(json!(count.parse::<u32>()?)),
+    };
+    text.split(',').map(fanout).collect()
+}
+
+fn store_plan(
+    settings: &Settings,
+    data: &Path,
+    work: &Path,
+    sampling: Sampling,
+    keep: usize,
+) -> Result<StorePlan> {
+    let nodes: NodesSpec = serde_json::from_value(json!({
+        "path": "nodes.parquet", "id": "id", "features": ["features"], "label": "label",
+        "split": "split", "split_values": { "train": 0, "val": 1, "test": 2 },
+    }))?;
+    let edges: EdgesSpec = serde_json::from_value(json!({
+        "path": "edges.parquet", "src": "src", "dst": "dst", "weight": "weight",
+    }))?;
+    let nodes = nodes.into_plan(data)?;
+    let edges = edges.into_plan(data)?.with_id_type(nodes.id_type())?;
+    Ok(StorePlan {
+        nodes: Arc::new(nodes),
+        edges: Arc::new(edges),
+        seed: 7,
+        sampling,
+        keep,
+        samples: 1,
+        hub_threshold: settings.number("hub-threshold", "10000")? as u64,
+        workers: settings.number("workers", "2")?,
+        dir: work.join("store"),
+        fresh: true,
+    })
+}
+
+type Phases = Arc<Mutex<Vec<(String, f64)>>>;
+
+/// Notes when each phase began, and when the first and the last wave ended.
+fn stopwatch(started: Instant) -> (Progress, Phases) {
+    let phases = Phases::default();
+    let noted = Arc::clone(&phases);
+    let progress: Progress = Arc::new(move |event| {
+        let at = started.elapsed().as_secs_f64();
+        let is_wave = event.stage == "flatten";
+        if !is_wave || event.done == 1 || event.done == event.total {
+            let count = if is_wave {
+                format!(" {} of {} sent", event.done, event.total)
+            } else {
+                String::new()
+            };
+            let name = format!("{} {}{count}", event.stage, event.phase);
+            noted.lock().expect("nobody panicked").push((name, at));
+        }
+    });
+    (progress, phases)
+}
+
+/// The process's greatest resident set so far; 0 where the system does not tell.
+fn peak_bytes() -> f64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let kib = line.and_then(|line| line.trim().trim_end_matches(" kB").parse::<f64>().ok());
+    kib.unwrap_or(0.0) * 1024.0
+}
+
+#[expect(clippy::print_stdout, reason = "a bench reports to whoever runs it")]
+fn print(line: &str) {
+    println!("{line}");
+}
+
+/// SplitMix64: the same graph on every machine.
+struct Draw {
+    state: u64,
+}
+
+impl Draw {
+    fn bits(&mut self) -> u64 {
+        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        graphflat::sample::mix(self.state)
+    }
+
+    /// In (-1, 1].
+    fn float(&mut self) -> f32 {
+        let bits = u16::try_from(self.bits() >> 48).expect("16 bits are left");
+        (f32::from(bits) + 1.0) / 32768.0 - 1.0
+    }
+}
+
+/// Writes an R-MAT graph (0.57, 0.19, 0.19, 0.05) with shuffled ids; every tenth node is a target.
+fn generate(settings: &Settings, dir: &Path) -> Result<()> {
+    let scale = settings.number("scale", "17")?;
+    let num_edges = settings.number("edges", "2000000")?;
+    let dim = settings.number("dim", "64")?;
+    let num_nodes = 1usize << scale;
+    let mut draw = Draw { state: 42 };
+    let mut ids: Vec<i64> = (0..i64::try_from(num_nodes)?).collect();
+    for i in (1..num_nodes).rev() {
+        let other = usize::try_from(draw.bits() % (i as u64 + 1))?;
+        ids.swap(i, other);
+    }
+    let (mut src, mut dst) = (Vec::new(), Vec::new());
+    for _ in 0..num_edges {
+        let (mut u, mut v) = (0, 0);
+        for _ in 0..scale {
+            let quadrant = draw.bits() % 100;
+            u = 2 * u + usize::from(quadrant >= 76);
+            v = 2 * v + usize::from((57..76).contains(&quadrant) || quadrant >= 95);
+        }
+        src.push(ids[u]);
+        dst.push(ids[v]);
+    }
+    let weight: Vec<f32> = (0..num_edges).map(|_| draw.float().abs()).collect();
+    let values: Vec<f32> = (0..num_nodes * dim).map(|_| draw.float()).collect();
+    let item = Arc::new(Field::new("item", DataType::Float32, false));
+    let values = Arc::new(Float32Array::from(values));
+    let features = FixedSizeListArray::try_new(item, i32::try_from(dim)?, values, None)?;
+    let split = (0..num_nodes).map(|i| if i % 10 == 0 { 0 } else { 2 });
+    let label = (0..num_nodes).map(|i| i64::from(i % 16 == 0));
+    let targets: Vec<i64> = (0..i64::try_from(num_nodes)?).step_by(10).collect();
+    let nodes: Vec<(&str, ArrayRef)> = vec![
+        (
+            "id",
+            Arc::new(Int64Array::from_iter_values(0..i64::try_from(num_nodes)?)),
+        ),
+        ("features", Arc::new(features)),
+        ("label", Arc::new(Int64Array::from_iter_values(label))),
+        ("split", Arc::new(Int8Array::from_iter_values(split))),
+    ];
+    write(&dir.join("nodes.parquet"), nodes, NODE_ROW_GROUP)?;
+    let edges: Vec<(&str, ArrayRef)> = vec![
+        ("src", Arc::new(Int64Array::from(src))),
+        ("dst", Arc::new(Int64Array::from(dst))),
+        ("weight", Arc::new(Float32Array::from(weight))),
+    ];
+    write(&dir.join("edges.parquet"), edges, EDGE_ROW_GROUP)?;
+    let list: Vec<(&str, ArrayRef)> = vec![("id", Arc::new(Int64Array::from(targets)))];
+    write(&dir.join("targets.parquet"), list, NODE_ROW_GROUP)
+}
+
+fn write(path: &Path, columns: Vec<(&str, ArrayRef)>, row_group: usize) -> Result<()> {
+    let batch = RecordBatch::try_from_iter(columns)?;
+    let properties = WriterProperties::builder()
+        .set_max_row_group_row_count(Some(row_group))
+        .set_dictionary_enabled(false)
+        .build();
+    let mut writer = ArrowWriter::try_new(File::create(path)?, batch.schema(), Some(properties))?;
+    writer.write(&batch)?;
+    writer.close()?;
+    Ok(())
+}
