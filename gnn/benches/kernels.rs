@@ -1,4 +1,5 @@
-//! Times the kernels and whole training steps; `cargo bench -p gnn` prints milliseconds.
+//! Times the kernels and whole training steps; `cargo bench -p gnn -- PART_OF_NAME` prints
+//! milliseconds.
 
 use std::hint::black_box;
 use std::io::Write;
@@ -19,8 +20,19 @@ const EDGES: u32 = 1_000_000;
 const DIM: usize = 64;
 const HEADS: usize = 8;
 
-/// Runs a few times and prints the best.
+/// Tells whether the command line asks for a name.
+fn asked(name: &str) -> bool {
+    let mut parts = std::env::args()
+        .skip(1)
+        .filter(|arg| !arg.starts_with("--"));
+    parts.all(|part| name.contains(&part))
+}
+
+/// Runs a few times and prints the best, if the name is asked for.
 fn time(name: &str, mut work: impl FnMut()) {
+    if !asked(name) {
+        return;
+    }
     let mut best = f64::INFINITY;
     for _ in 0..5 {
         let start = Instant::now();
@@ -63,6 +75,9 @@ fn random_csr(nodes: u32, edges: u32) -> Csr {
 }
 
 fn kernel<K: Kernel>(name: &str, op: &K, inputs: &[&[f32]], width: usize) {
+    if !asked(name) {
+        return;
+    }
     let grad = values(NODES as usize * width);
     time(&format!("{name} forward"), || {
         black_box(op.forward(inputs));

@@ -1,0 +1,245 @@
+//! Each kernel's backward pass against central finite differences of its forward pass, in f64.
+#![cfg(test)]
+
+mod support;
+
+use std::sync::Arc;
+
+use gnn::kernel::{
+    Activate, Attention, BatchNorm, Csr, Dropout, Gat, GatV2, Gine, Kernel, LayerNorm, Mask,
+    SegmentMax, Spmm, column_statistics,
+};
+use gnn::{Activation, Block, BlockData};
+use support::{Case, Graph, Random};
+
+/// Half the step of a central difference in f64.
+const STEP: f64 = 1e-6;
+
+/// Error of the difference of values of order 10.
+const TOLERANCE: f64 = 1e-7;
+
+const DIM: usize = 6;
+const HEADS: usize = 2;
+const EDGE_DIM: usize = 3;
+
+fn values(seed: u64, len: usize) -> Vec<f64> {
+    let mut random = Random(seed);
+    (0..len).map(|_| f64::from(random.signed())).collect()
+}
+
+/// One block with weights and edge features, not square: more src than dst nodes.
+fn block() -> (Block, BlockData) {
+    let case = Case {
+        num_nodes: 20,
+        num_edges: 30,
+        weights: true,
+        edge_dim: Some(EDGE_DIM),
+        ..Case::default()
+    };
+    let data = Graph::random(&case).blocks(1).0.remove(0);
+    assert!(data.num_src > data.num_dst);
+    (Block::new(data.clone()).unwrap(), data)
+}
+
+fn views(inputs: &[Vec<f64>]) -> Vec<&[f64]> {
+    inputs.iter().map(Vec::as_slice).collect()
+}
+
+/// Checks the gradient of `sum(out * r)` for fixed `r`, input by input.
+///
+/// The kernel is made anew for each set of inputs, for those whose constants depend on them.
+fn check_made<K: Kernel>(make: impl Fn(&[Vec<f64>]) -> K, mut inputs: Vec<Vec<f64>>) {
+    let forward = |given: &[Vec<f64>]| make(given).forward(&views(given));
+    let done = forward(&inputs);
+    let r = values(99, done.out.len());
+    let value =
+        |given: &[Vec<f64>]| -> f64 { forward(given).out.iter().zip(&r).map(|(a, b)| a * b).sum() };
+    let needed = vec![true; inputs.len()];
+    let grads = make(&inputs).backward(&views(&inputs), &done.saved, &r, &needed);
+    assert_eq!(grads.len(), inputs.len());
+    for input in 0..inputs.len() {
+        assert_eq!(grads[input].len(), inputs[input].len(), "input {input}");
+        for at in 0..inputs[input].len() {
+            let old = inputs[input][at];
+            inputs[input][at] = old + STEP;
+            let above = value(&inputs);
+            inputs[input][at] = old - STEP;
+            let below = value(&inputs);
+            inputs[input][at] = old;
+            let (difference, got) = ((above - below) / (2.0 * STEP), grads[input][at]);
+            assert!(
+                (difference - got).abs() < TOLERANCE * difference.abs().max(1.0),
+                "input {input}[{at}]: {got} is not {difference}",
+            );
+        }
+    }
+}
+
+fn check<K: Kernel + Clone>(op: &K, inputs: Vec<Vec<f64>>) {
+    check_made(|_| op.clone(), inputs);
+}
+
+#[test]
+fn sums() {
+    let (block, data) = block();
+    let x = vec![values(1, data.num_src * DIM)];
+    let (csr, edge) = (Arc::clone(block.csr()), data.edge_weight.unwrap());
+    let own = Some(vec![0.3; data.num_dst]);
+    check(
+        &Spmm {
+            csr: Arc::clone(&csr),
+            edge: edge.clone(),
+            own: None,
+        },
+        x.clone(),
+    );
+    check(&Spmm { csr, edge, own }, x);
+}
+
+#[test]
+fn sums_of_every_tile_width() {
+    let csr = Arc::new(Csr::new(vec![0, 2, 2, 3], vec![1, 1, 0], 4));
+    for dim in [1, 15, 16, 17, 64, 100] {
+        let own = Some(vec![1.0, 0.5, -2.0]);
+        let op = Spmm {
+            csr: Arc::clone(&csr),
+            edge: vec![0.5, -1.0, 2.0],
+            own,
+        };
+        let x = values(1, 4 * dim);
+        let out = op.forward(&[&x[..]]).out;
+        for at in 0..dim {
+            let column = |row: usize| x[row * dim + at];
+            assert_eq!(out[at], column(0) + 0.5 * column(1) - column(1));
+            assert_eq!(out[dim + at], 0.5 * column(1));
+            assert_eq!(out[2 * dim + at], -2.0 * column(2) + 2.0 * column(0));
+        }
+        check(&op, vec![x]);
+    }
+}
+
+#[test]
+fn maxima() {
+    let (block, data) = block();
+    let x = vec![values(1, data.num_src * DIM)];
+    let csr = Arc::clone(block.csr());
+    check(
+        &SegmentMax {
+            csr: Arc::clone(&csr),
+            edge: None,
+        },
+        x.clone(),
+    );
+    check(
+        &SegmentMax {
+            csr,
+            edge: data.edge_weight,
+        },
+        x,
+    );
+}
+
+fn attention(block: &Block, data: &BlockData, extras: bool) -> Attention {
+    Attention {
+        csr: Arc::clone(block.csr()),
+        heads: HEADS,
+        weight: data.edge_weight.clone().filter(|_| extras),
+        dropout: extras.then(|| (Mask::new(5, 0.4), Arc::new(data.node_key.clone()))),
+    }
+}
+
+#[test]
+fn attention_by_sums() {
+    let (block, data) = block();
+    let h = values(1, data.num_src * DIM);
+    let s = values(2, data.num_src * 2 * HEADS);
+    for extras in [false, true] {
+        let attention = attention(&block, &data, extras);
+        let z = values(3, if extras { data.in_src.len() * HEADS } else { 0 });
+        check(
+            &Gat {
+                attention,
+                edge_scores: extras,
+            },
+            vec![h.clone(), s.clone(), z],
+        );
+    }
+}
+
+#[test]
+fn attention_by_vectors() {
+    let (block, data) = block();
+    let (l, r) = (values(1, data.num_src * DIM), values(2, data.num_dst * DIM));
+    for extras in [false, true] {
+        let attention = attention(&block, &data, extras);
+        let edge_feature = extras.then(|| block.clone());
+        let weight = values(3, if extras { DIM * EDGE_DIM } else { 0 });
+        let inputs = vec![l.clone(), r.clone(), values(4, DIM), weight];
+        check(
+            &GatV2 {
+                attention,
+                edge_feature,
+            },
+            inputs,
+        );
+    }
+}
+
+#[test]
+fn sums_of_messages_with_edge_features() {
+    let (block, data) = block();
+    let inputs = vec![
+        values(1, data.num_src * DIM),
+        values(2, DIM * EDGE_DIM),
+        values(3, DIM),
+    ];
+    check(
+        &Gine {
+            block,
+            edge: data.edge_weight.unwrap(),
+        },
+        inputs,
+    );
+}
+
+#[test]
+fn element_by_element() {
+    let x = vec![values(1, 7 * DIM)];
+    let key = Arc::new((0..7).collect());
+    check(
+        &Dropout {
+            mask: Mask::new(1, 0.5),
+            key,
+            cols: DIM,
+        },
+        x.clone(),
+    );
+    for activation in [Activation::Relu, Activation::Elu] {
+        check(
+            &Activate {
+                activation,
+                cols: DIM,
+            },
+            x.clone(),
+        );
+    }
+}
+
+#[test]
+fn norms() {
+    let inputs = vec![values(1, 7 * DIM), values(2, DIM), values(3, DIM)];
+    check(&LayerNorm { cols: DIM }, inputs.clone());
+    for active in [7, 4] {
+        let of_batch = |moved: &[Vec<f64>]| {
+            let (mean, var) = column_statistics(&moved[0], DIM, active);
+            BatchNorm { mean, var, active }
+        };
+        check_made(of_batch, inputs.clone());
+    }
+    let running = BatchNorm {
+        mean: vec![0.2; DIM],
+        var: vec![1.5; DIM],
+        active: 0,
+    };
+    check(&running, inputs);
+}
