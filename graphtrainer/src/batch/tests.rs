@@ -5,7 +5,6 @@ use schemas::Fanout;
 use super::*;
 
 #[path = "../../tests/random/mod.rs"]
-#[expect(dead_code, reason = "other tests use the rest")]
 mod random;
 
 use random::{Graph, Shape};
@@ -30,10 +29,13 @@ const UNEQUAL: [[Fanout; 2]; 3] = [
 /// The in-edges of a block's dst row as (raw id of source), in order.
 fn row(vectorised: &Vectorised, shard: &GraphShard, layer: usize, dst: usize) -> Vec<u64> {
     let csr = vectorised.blocks[layer - 1].csr();
-    let (offset, src) = (csr.offset(), csr.src());
+    let (offset, src) = (&csr.offset, &csr.col);
     let range = offset[dst] as usize..offset[dst + 1] as usize;
     let node = |src: &u32| vectorised.nodes[*src as usize].node as usize;
-    src[range].iter().map(|src| shard.ids.hash(node(src))).collect()
+    src[range]
+        .iter()
+        .map(|src| shard.ids.hash(node(src)))
+        .collect()
 }
 
 #[test]
@@ -44,21 +46,35 @@ fn every_layer_reads_the_first_in_edges_of_its_fanout() {
         let shard = graph.shard(&targets, &fanouts);
         for pruning in [true, false] {
             let own = [3, 9, 4];
-            let pieces = [Piece { shard: &shard, targets: &own }];
+            let pieces = [Piece {
+                shard: &shard,
+                targets: &own,
+            }];
             let vectorised = blocks_of(&pieces, &options(&fanouts, pruning)).unwrap();
             for layer in [1, 2] {
                 let block = &vectorised.blocks[layer - 1];
                 for dst in 0..block.num_active() {
                     let node = vectorised.nodes[dst].node as usize;
-                    let raw = graph.ids.iter().position(|id| schemas::hash_int(*id) == shard.ids.hash(node));
+                    let raw = graph
+                        .ids
+                        .iter()
+                        .position(|id| schemas::hash_int(*id) == shard.ids.hash(node));
                     let limit = use_at_layer(&fanouts, layer);
                     let kept = graph.in_edges[raw.unwrap()].iter().take(limit);
-                    let wanted: Vec<u64> =
-                        kept.map(|edge| schemas::hash_int(graph.ids[edge.0 as usize])).collect();
-                    assert_eq!(row(&vectorised, &shard, layer, dst), wanted, "layer {layer}");
+                    let wanted: Vec<u64> = kept
+                        .map(|edge| schemas::hash_int(graph.ids[edge.0 as usize]))
+                        .collect();
+                    assert_eq!(
+                        row(&vectorised, &shard, layer, dst),
+                        wanted,
+                        "layer {layer}"
+                    );
                 }
             }
-            let first: Vec<u32> = vectorised.nodes[..3].iter().map(|place| place.node).collect();
+            let first: Vec<u32> = vectorised.nodes[..3]
+                .iter()
+                .map(|place| place.node)
+                .collect();
             assert_eq!(first, own, "the targets come first, in their order");
             let last = &vectorised.blocks[1];
             assert_eq!(last.num_active(), 3);
@@ -79,14 +95,25 @@ fn pieces_stand_side_by_side() {
     let fanouts = UNEQUAL[0];
     let shards = graph.parts(3, &fanouts);
     let pieces = [
-        Piece { shard: &shards[2], targets: &[1, 0] },
-        Piece { shard: &shards[0], targets: &[] },
-        Piece { shard: &shards[1], targets: &[7] },
+        Piece {
+            shard: &shards[2],
+            targets: &[1, 0],
+        },
+        Piece {
+            shard: &shards[0],
+            targets: &[],
+        },
+        Piece {
+            shard: &shards[1],
+            targets: &[7],
+        },
     ];
     let whole = blocks_of(&pieces, &options(&fanouts, true)).unwrap();
     let alone = pieces.map(|piece| blocks_of(&[piece], &options(&fanouts, true)).unwrap());
     for layer in 0..2 {
-        let sum = |count: fn(&Block) -> usize| alone.iter().map(|v| count(&v.blocks[layer])).sum();
+        let sum = |count: fn(&Block) -> usize| -> usize {
+            alone.iter().map(|v| count(&v.blocks[layer])).sum()
+        };
         assert_eq!(whole.blocks[layer].num_src(), sum(Block::num_src));
         assert_eq!(whole.blocks[layer].num_edges(), sum(Block::num_edges));
     }
@@ -96,21 +123,44 @@ fn pieces_stand_side_by_side() {
 fn no_targets_give_empty_blocks() {
     let graph = Graph::new(Shape::default(), 3);
     let shard = graph.shard(&[1, 2], &UNEQUAL[0]);
-    for pieces in [&[][..], &[Piece { shard: &shard, targets: &[] }]] {
+    for pieces in [
+        &[][..],
+        &[Piece {
+            shard: &shard,
+            targets: &[],
+        }],
+    ] {
         let vectorised = blocks_of(pieces, &options(&UNEQUAL[0], true)).unwrap();
-        assert_eq!((vectorised.blocks[0].num_src(), vectorised.input.rows()), (0, 0));
+        assert_eq!(
+            (vectorised.blocks[0].num_src(), vectorised.input.rows()),
+            (0, 0)
+        );
     }
 }
 
 #[test]
 fn weights_that_are_not_used_leave_the_blocks() {
-    let graph = Graph::new(Shape { weights: true, edge_dim: Some(2), ..Shape::default() }, 4);
+    let graph = Graph::new(
+        Shape {
+            weights: true,
+            edge_dim: Some(2),
+            ..Shape::default()
+        },
+        4,
+    );
     let shard = graph.shard(&[8, 9, 10, 11], &UNEQUAL[2]);
-    let pieces = [Piece { shard: &shard, targets: &[0, 1, 2, 3] }];
-    let used = BlockOptions { edge_weight: true, edge_dim: Some(2), ..options(&UNEQUAL[2], true) };
+    let pieces = [Piece {
+        shard: &shard,
+        targets: &[0, 1, 2, 3],
+    }];
+    let used = BlockOptions {
+        edge_weight: true,
+        edge_dim: Some(2),
+        ..options(&UNEQUAL[2], true)
+    };
     let with = blocks_of(&pieces, &used).unwrap();
     let block = &with.blocks[1];
-    let offset = block.csr().offset();
+    let offset = &block.csr().offset;
     let kept: Vec<f32> = graph.in_edges[8].iter().map(|edge| edge.1).collect();
     assert_eq!(&block.edge_weight().unwrap()[..offset[1] as usize], kept);
     assert_eq!(block.edge_feature().unwrap().rows, block.num_edges());
@@ -120,5 +170,11 @@ fn weights_that_are_not_used_leave_the_blocks() {
     let block = &without.blocks[1];
     assert!(block.edge_weight().is_none() && block.in_weight().is_none());
     assert!(block.edge_feature().is_none());
-    assert!(block.self_weight().unwrap().iter().all(|&weight| weight == 0.0 || weight == 1.0));
+    assert!(
+        block
+            .self_weight()
+            .unwrap()
+            .iter()
+            .all(|&weight| weight == 0.0 || weight == 1.0)
+    );
 }

@@ -7,7 +7,6 @@ use schemas::Fanout;
 use super::*;
 
 #[path = "../../tests/random/mod.rs"]
-#[expect(dead_code, reason = "other tests use the rest")]
 mod random;
 
 use random::{Graph, Shape, flatten_meta};
@@ -21,14 +20,20 @@ fn decoded(cache_bytes: usize, asked: &[usize]) -> usize {
     let counts = shards.iter().map(count).collect();
     let decodes = Arc::new(AtomicUsize::new(0));
     let seen = Arc::clone(&decodes);
-    let metas = (graph.meta(), flatten_meta(&FANOUTS, schemas::Sampling::Uniform));
+    let metas = (
+        graph.meta(),
+        flatten_meta(&FANOUTS, schemas::Sampling::Uniform),
+    );
     let source = Source::new("memory".into(), metas, counts, cache_bytes, move |idx| {
         seen.fetch_add(1, Ordering::Relaxed);
         Ok(shards[idx].clone())
     });
     for &idx in asked {
         let part = source.part(idx).unwrap();
-        assert_eq!(part.targets(Split::Train).len(), source.counts_of(Split::Train)[idx]);
+        assert_eq!(
+            part.targets(Split::Train).len(),
+            source.counts_of(Split::Train)[idx]
+        );
     }
     decodes.load(Ordering::Relaxed)
 }
@@ -43,7 +48,11 @@ fn parts_are_kept_while_they_fit_and_the_oldest_goes_first() {
     assert_eq!(decoded(all, &twice), 4);
     assert_eq!(decoded(0, &twice), 8);
     assert_eq!(decoded(0, &[1, 1]), 2);
-    assert_eq!(decoded(2 * largest, &[0, 1, 0, 2, 0, 1]), 4, "1 was the oldest when 2 came");
+    assert_eq!(
+        decoded(2 * largest, &[0, 1, 0, 2, 0, 1]),
+        4,
+        "1 was the oldest when 2 came"
+    );
 }
 
 #[test]
@@ -53,10 +62,18 @@ fn a_target_without_label_is_named() {
         classes[5] = schemas::NO_CLASS;
     }
     let shards = graph.parts(1, &FANOUTS);
-    let metas = (graph.meta(), flatten_meta(&FANOUTS, schemas::Sampling::Uniform));
+    let metas = (
+        graph.meta(),
+        flatten_meta(&FANOUTS, schemas::Sampling::Uniform),
+    );
     let counts = shards.iter().map(count).collect();
-    let source = Source::new("memory".into(), metas, counts, 0, move |_| Ok(shards[0].clone()));
+    let source = Source::new("memory".into(), metas, counts, 0, move |_| {
+        Ok(shards[0].clone())
+    });
     let error = source.part(0).unwrap_err();
-    assert_eq!(error.to_string(), "target 38 of memory is in the train split but has no label");
+    assert_eq!(
+        error.to_string(),
+        "target 38 of memory is in the train split but has no label"
+    );
     assert_eq!(error.kind(), schemas::ErrorKind::Data);
 }

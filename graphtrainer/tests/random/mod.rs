@@ -1,5 +1,7 @@
 //! Random graphs and their shards, by a slow and obvious flatten.
 
+#![allow(dead_code, reason = "every test uses another part of it")]
+
 use std::collections::BTreeSet;
 
 use rand::rngs::StdRng;
@@ -11,27 +13,29 @@ use schemas::{
 
 /// What a random graph is like.
 #[derive(Clone, Copy, Debug)]
-pub struct Shape {
-    pub num_nodes: u32,
-    pub num_edges: u32,
-    pub dim: usize,
-    pub num_classes: u32,
-    pub sparse: bool,
-    pub weights: bool,
-    pub edge_dim: Option<usize>,
+pub(crate) struct Shape {
+    pub(crate) num_nodes: u32,
+    pub(crate) num_edges: u32,
+    pub(crate) dim: usize,
+    pub(crate) num_classes: u32,
+    /// What a node's class adds to one of its features, which are random in 0..1.
+    pub(crate) hint: f32,
+    pub(crate) sparse: bool,
+    pub(crate) weights: bool,
+    pub(crate) edge_dim: Option<usize>,
 }
 
 /// A graph that fits in a few vectors.
 #[derive(Clone, Debug)]
-pub struct Graph {
-    pub shape: Shape,
+pub(crate) struct Graph {
+    pub(crate) shape: Shape,
     /// Raw id of each node, ascending.
-    pub ids: Vec<u64>,
-    pub features: Features,
-    pub labels: Labels,
-    pub split: Vec<Split>,
+    pub(crate) ids: Vec<u64>,
+    pub(crate) features: Features,
+    pub(crate) labels: Labels,
+    pub(crate) split: Vec<Split>,
     /// In-edges of each node in rank order: source, weight, features.
-    pub in_edges: Vec<Vec<(u32, f32, Vec<f32>)>>,
+    pub(crate) in_edges: Vec<Vec<(u32, f32, Vec<f32>)>>,
 }
 
 impl Default for Shape {
@@ -41,6 +45,7 @@ impl Default for Shape {
             num_edges: 240,
             dim: 6,
             num_classes: 3,
+            hint: 0.6,
             sparse: false,
             weights: false,
             edge_dim: None,
@@ -51,10 +56,11 @@ impl Default for Shape {
 impl Graph {
     /// Draws a graph with parallel edges, self-loops and isolated nodes. A node's class stands in
     /// its features, and most edges lead to a node of the same class: something to learn.
-    pub fn new(shape: Shape, seed: u64) -> Self {
+    pub(crate) fn new(shape: Shape, seed: u64) -> Self {
         let mut rng = StdRng::seed_from_u64(seed);
-        let classes: Vec<u32> =
-            (0..shape.num_nodes).map(|_| rng.random_range(0..shape.num_classes)).collect();
+        let classes: Vec<u32> = (0..shape.num_nodes)
+            .map(|_| rng.random_range(0..shape.num_classes))
+            .collect();
         let mut in_edges = vec![Vec::new(); shape.num_nodes as usize];
         let isolated = shape.num_nodes / 10;
         for _ in 0..shape.num_edges {
@@ -66,8 +72,14 @@ impl Graph {
                     break src;
                 }
             };
-            let weight = if shape.weights { rng.random_range(0.1..2.0) } else { 1.0 };
-            let features = (0..shape.edge_dim.unwrap_or(0)).map(|_| rng.random()).collect();
+            let weight = if shape.weights {
+                rng.random_range(0.1..2.0)
+            } else {
+                1.0
+            };
+            let features = (0..shape.edge_dim.unwrap_or(0))
+                .map(|_| rng.random())
+                .collect();
             in_edges[dst as usize].push((src, weight, features));
             if rng.random_range(0..10) == 0 {
                 in_edges[dst as usize].push((dst, weight, vec![0.5; shape.edge_dim.unwrap_or(0)]));
@@ -76,16 +88,20 @@ impl Graph {
         let splits = [Split::Train, Split::Train, Split::Val, Split::Test];
         Self {
             shape,
-            ids: (0..u64::from(shape.num_nodes)).map(|node| node * 7 + 3).collect(),
+            ids: (0..u64::from(shape.num_nodes))
+                .map(|node| node * 7 + 3)
+                .collect(),
             features: features(shape, &classes, &mut rng),
             labels: Labels::Class(classes),
-            split: (0..shape.num_nodes as usize).map(|node| splits[node % 4]).collect(),
+            split: (0..shape.num_nodes as usize)
+                .map(|node| splits[node % 4])
+                .collect(),
             in_edges,
         }
     }
 
     /// Returns what the graph's tables would say of themselves.
-    pub fn meta(&self) -> GraphMeta {
+    pub(crate) fn meta(&self) -> GraphMeta {
         let (names, num_classes) = (String::from("Int64"), self.shape.num_classes);
         let kind = match &self.labels {
             Labels::Multi { width, .. } => LabelKind::MultiLabel { width: *width },
@@ -100,8 +116,14 @@ impl Graph {
                 Features::Dense { .. } => FeatureMeta::Dense { dim },
                 Features::Sparse { .. } => FeatureMeta::Sparse { dim },
             },
-            label: Some(LabelMeta { data_type: names.clone(), kind }),
-            split: Some(SplitMeta { data_type: names, values: None }),
+            label: Some(LabelMeta {
+                data_type: names.clone(),
+                kind,
+            }),
+            split: Some(SplitMeta {
+                data_type: names,
+                values: None,
+            }),
             edge_weight: self.shape.weights,
             edge_feature_dim: self.shape.edge_dim,
             self_loops: true,
@@ -110,18 +132,25 @@ impl Graph {
 
     /// Flattens the neighbourhoods of some targets: breadth first, a node at hop h keeping its
     /// first `keep_at_hop(h)` in-edges.
-    pub fn shard(&self, targets: &[u32], fanouts: &[Fanout]) -> GraphShard {
+    pub(crate) fn shard(&self, targets: &[u32], fanouts: &[Fanout]) -> GraphShard {
         let mut hops: Vec<Vec<u32>> = vec![sorted(targets.iter().copied())];
         let mut known: BTreeSet<u32> = targets.iter().copied().collect();
         for hop in 0..fanouts.len() {
             let keep = keep_at_hop(fanouts, hop);
             let sources = hops[hop].iter().flat_map(|&node| self.kept(node, keep));
-            let new = sorted(sources.map(|(src, ..)| *src).filter(|src| !known.contains(src)));
+            let new = sorted(
+                sources
+                    .map(|(src, ..)| *src)
+                    .filter(|src| !known.contains(src)),
+            );
             known.extend(new.iter().copied());
             hops.push(new);
         }
         let nodes: Vec<u32> = hops.iter().flatten().copied().collect();
-        let hop = hops.iter().zip(0_u8..).flat_map(|(nodes, hop)| vec![hop; nodes.len()]);
+        let hop = hops
+            .iter()
+            .zip(0_u8..)
+            .flat_map(|(nodes, hop)| vec![hop; nodes.len()]);
         let hop: Vec<u8> = hop.collect();
         let position = |node: u32| nodes.iter().position(|&other| other == node).unwrap();
         let (mut in_offset, mut in_src) = (vec![0], Vec::new());
@@ -134,7 +163,11 @@ impl Graph {
             }
             in_offset.push(u32::try_from(in_src.len()).unwrap());
         }
-        let loops = |node: u32| self.in_edges[node as usize].iter().filter(move |e| e.0 == node);
+        let loops = |node: u32| {
+            self.in_edges[node as usize]
+                .iter()
+                .filter(move |e| e.0 == node)
+        };
         let all = |node: &u32| &self.in_edges[*node as usize];
         let weights = self.shape.weights;
         GraphShard {
@@ -142,13 +175,28 @@ impl Graph {
                 IdType::UInt64,
                 nodes.iter().map(|&node| self.ids[node as usize]).collect(),
             ),
-            in_degree: nodes.iter().map(|n| u32::try_from(all(n).len()).unwrap()).collect(),
-            in_weight: weights
-                .then(|| nodes.iter().map(|n| all(n).iter().map(|edge| edge.1).sum()).collect()),
-            self_weight: Some(nodes.iter().map(|&n| loops(n).map(|edge| edge.1).sum()).collect()),
+            in_degree: nodes
+                .iter()
+                .map(|n| u32::try_from(all(n).len()).unwrap())
+                .collect(),
+            in_weight: weights.then(|| {
+                nodes
+                    .iter()
+                    .map(|n| all(n).iter().map(|edge| edge.1).sum())
+                    .collect()
+            }),
+            self_weight: Some(
+                nodes
+                    .iter()
+                    .map(|&n| loops(n).map(|edge| edge.1).sum())
+                    .collect(),
+            ),
             features: self.features.gather(&nodes),
             labels: self.labels.gather(&nodes),
-            split: nodes.iter().map(|&node| self.split[node as usize]).collect(),
+            split: nodes
+                .iter()
+                .map(|&node| self.split[node as usize])
+                .collect(),
             is_target: hop.iter().map(|&hop| hop == 0).collect(),
             hop,
             in_offset,
@@ -163,14 +211,16 @@ impl Graph {
     }
 
     /// Cuts all nodes into `num_parts` shards of targets.
-    pub fn parts(&self, num_parts: usize, fanouts: &[Fanout]) -> Vec<GraphShard> {
+    pub(crate) fn parts(&self, num_parts: usize, fanouts: &[Fanout]) -> Vec<GraphShard> {
         let all: Vec<u32> = (0..self.shape.num_nodes).collect();
-        all.chunks(all.len().div_ceil(num_parts)).map(|own| self.shard(own, fanouts)).collect()
+        all.chunks(all.len().div_ceil(num_parts))
+            .map(|own| self.shard(own, fanouts))
+            .collect()
     }
 }
 
 /// Says how `fanouts` were drawn.
-pub fn flatten_meta(fanouts: &[Fanout], sampling: Sampling) -> FlattenMeta {
+pub(crate) fn flatten_meta(fanouts: &[Fanout], sampling: Sampling) -> FlattenMeta {
     FlattenMeta {
         hops: fanouts.len(),
         fanouts: fanouts.to_vec(),
@@ -182,10 +232,12 @@ pub fn flatten_meta(fanouts: &[Fanout], sampling: Sampling) -> FlattenMeta {
 }
 
 /// Counts the targets of a shard.
-pub fn count(shard: &GraphShard) -> SplitCounts {
+pub(crate) fn count(shard: &GraphShard) -> SplitCounts {
     let of = |split| {
         let targets = shard.split.iter().zip(&shard.is_target);
-        targets.filter(|(own, is_target)| **is_target && **own == split).count() as u64
+        targets
+            .filter(|(own, is_target)| **is_target && **own == split)
+            .count() as u64
     };
     SplitCounts {
         train: of(Split::Train),
@@ -203,14 +255,21 @@ fn features(shape: Shape, classes: &[u32], rng: &mut StdRng) -> Features {
     let mut dense = Vec::new();
     for &class in classes {
         for feature in 0..shape.dim {
-            let hint = if feature == class as usize { 0.6 } else { 0.0 };
+            let hint = if feature == class as usize {
+                shape.hint
+            } else {
+                0.0
+            };
             let value: f32 = rng.random_range(0.0..1.0);
             let is_stored = !shape.sparse || rng.random_range(0..2) == 0;
             dense.push(if is_stored { value + hint } else { 0.0 });
         }
     }
     if !shape.sparse {
-        return Features::Dense { dim: shape.dim, values: dense };
+        return Features::Dense {
+            dim: shape.dim,
+            values: dense,
+        };
     }
     let (mut offset, mut index, mut value) = (vec![0], Vec::new(), Vec::new());
     for row in dense.chunks_exact(shape.dim) {
@@ -220,5 +279,10 @@ fn features(shape: Shape, classes: &[u32], rng: &mut StdRng) -> Features {
         }
         offset.push(index.len() as u64);
     }
-    Features::Sparse { dim: shape.dim, offset, index, value }
+    Features::Sparse {
+        dim: shape.dim,
+        offset,
+        index,
+        value,
+    }
 }

@@ -1,0 +1,301 @@
+//! Whole trainings on random graphs: workers, modes, resume, failures.
+
+mod random;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+
+use graphtrainer::{Source, TrainContext, TrainError, TrainPlan, TrainSpec, Trained, fit};
+use random::{Graph, Shape, count, flatten_meta};
+use schemas::progress::Progress;
+use schemas::{Fanout, GraphShard, Sampling};
+
+/// Gradients of a batch are summed worker by worker, so sums are split differently; the optimiser
+/// carries that on from step to step.
+const WORKERS_TOLERANCE: f64 = 1e-5;
+
+const FANOUTS: [Fanout; 2] = [Fanout::Count(4), Fanout::Count(3)];
+
+fn plan(table: &str) -> TrainPlan {
+    let spec: TrainSpec = toml::from_str(&format!("output = \"model\"\n{table}")).unwrap();
+    let ctx = TrainContext {
+        input: Some("memory".into()),
+        job_seed: 3,
+        workers: 8,
+        transform: None,
+        base: Path::new("").to_owned(),
+        fresh: false,
+    };
+    spec.into_plan(ctx).unwrap()
+}
+
+fn graph() -> Graph {
+    Graph::new(
+        Shape {
+            num_nodes: 200,
+            num_edges: 900,
+            ..Shape::default()
+        },
+        6,
+    )
+}
+
+fn source_of(
+    graph: &Graph,
+    cache_bytes: usize,
+    read: impl Fn(usize, GraphShard) -> Result<GraphShard, TrainError> + Send + Sync + 'static,
+) -> Source {
+    let shards = graph.parts(3, &FANOUTS);
+    let counts = shards.iter().map(count).collect();
+    let metas = (graph.meta(), flatten_meta(&FANOUTS, Sampling::Uniform));
+    let read = move |idx: usize| read(idx, shards[idx].clone());
+    Source::new("memory".into(), metas, counts, cache_bytes, read)
+}
+
+fn source() -> Source {
+    source_of(&graph(), 1 << 20, |_, shard| Ok(shard))
+}
+
+fn silent() -> Progress {
+    Arc::new(|_| {})
+}
+
+fn run(table: &str) -> Trained {
+    fit(&plan(table), &source(), None, &silent()).unwrap()
+}
+
+/// Relative distance of two parameter vectors.
+fn distance(a: &Trained, b: &Trained) -> f64 {
+    let (a, b) = (a.model.flat(), b.model.flat());
+    let square = |values: &mut dyn Iterator<Item = f64>| values.map(|v| v * v).sum::<f64>();
+    let apart = square(&mut a.iter().zip(&b).map(|(a, b)| f64::from(a - b)));
+    (apart / square(&mut a.iter().map(|&a| f64::from(a)))).sqrt()
+}
+
+#[test]
+fn sync_workers_equal_one_worker_with_the_same_global_batches() {
+    for model in [
+        "model = \"sage\"\nhidden = [8]",
+        "model = \"gcn\"\nhidden = [8, 8]\ninput_dropout = 0.2\noptimizer = \"sgd\"\nmomentum = 0.9",
+        "model = \"gat\"\nhidden = [8]\nheads = 2\nattention_dropout = 0.3\nweight_decay = 0.001",
+    ] {
+        let all = [(1, 24), (2, 12), (3, 8), (4, 6)].map(|(workers, batch_size)| {
+            run(&format!(
+                "{model}\nepochs = 6\nworkers = {workers}\nbatch_size = {batch_size}"
+            ))
+        });
+        for other in &all[1..] {
+            for (one, many) in all[0].history.iter().zip(&other.history) {
+                let error = (one.loss - many.loss).abs() / one.loss;
+                assert!(
+                    error < WORKERS_TOLERANCE,
+                    "{model}: {} {}",
+                    one.loss,
+                    many.loss
+                );
+            }
+            assert_eq!(other.best_epoch, all[0].best_epoch);
+            let apart = distance(&all[0], other);
+            assert!(
+                apart < WORKERS_TOLERANCE,
+                "{model}: weights are {apart} apart"
+            );
+        }
+    }
+}
+
+#[test]
+fn pruning_partitioning_servers_and_caches_change_nothing() {
+    let table = "model = \"gcn\"\nhidden = [8]\nepochs = 4\nbatch_size = 16\nworkers = 2\n";
+    let plain = run(table);
+    for tuning in [
+        "edge_partitioning = false",
+        "servers = 3",
+        "cache_bytes = \"0B\"",
+    ] {
+        assert_eq!(
+            run(&format!("{table}{tuning}")).model.flat(),
+            plain.model.flat(),
+            "{tuning}"
+        );
+    }
+    assert!(distance(&run(&format!("{table}pruning = false")), &plain) < WORKERS_TOLERANCE);
+}
+
+#[test]
+fn every_mode_learns() {
+    let shape = Shape {
+        hint: 2.0,
+        num_nodes: 200,
+        num_edges: 900,
+        ..Shape::default()
+    };
+    let easy = Graph::new(shape, 6);
+    for mode in [
+        "mode = \"sync\"",
+        "mode = \"async\"",
+        "mode = \"bounded\"\nstaleness = 1",
+    ] {
+        for model in ["gcn", "sage"] {
+            let table = format!(
+                "model = \"{model}\"\nhidden = [16]\nepochs = 30\nbatch_size = 10\nworkers = 3\n\
+                 dropout = 0.2\n{mode}"
+            );
+            let source = source_of(&easy, 1 << 20, |_, shard| Ok(shard));
+            let trained = fit(&plan(&table), &source, None, &silent()).unwrap();
+            let (first, last) = (&trained.history[0], &trained.history[29]);
+            assert!(
+                last.loss < 0.8 * first.loss,
+                "{mode} {model}: {} {}",
+                first.loss,
+                last.loss
+            );
+            let accuracy = trained.metrics["test_accuracy"];
+            assert!(
+                accuracy > 0.6,
+                "{mode} {model}: a third is chance, not {accuracy}"
+            );
+        }
+    }
+}
+
+#[test]
+fn one_more_worker_than_targets_is_no_problem() {
+    for mode in ["mode = \"sync\"", "mode = \"async\""] {
+        let table = format!(
+            "model = \"sage\"\nhidden = [4]\nepochs = 3\nbatch_size = 99\nworkers = 7\n{mode}"
+        );
+        assert_eq!(run(&table).history.len(), 3);
+    }
+}
+
+/// Runs until the progress of an epoch is reported, then dies there.
+fn run_until(table: &str, epoch: u64, checkpoint: &Path) -> bool {
+    let kill: Progress = Arc::new(move |event| assert_ne!(event.done, epoch, "killed"));
+    let work = || fit(&plan(table), &source(), Some(checkpoint.to_owned()), &kill);
+    catch_unwind(AssertUnwindSafe(work)).is_err()
+}
+
+#[test]
+fn a_killed_training_ends_with_the_same_bits() {
+    for model in [
+        "model = \"sage\"\nhidden = [8]\noptimizer = \"adamw\"\nweight_decay = 0.01",
+        "model = \"gcn\"\nhidden = [8]\nnorm = \"batch\"\npatience = 6\nworkers = 2",
+        "model = \"gin\"\nhidden = [8]\noptimizer = \"sgd\"\nmomentum = 0.5\nlearning_rate = 0.001\ncheckpoint_every = 2",
+    ] {
+        let table = format!("{model}\nepochs = 9\nbatch_size = 20");
+        let whole = run(&table);
+        let dir = tempfile::tempdir().unwrap();
+        let checkpoint = dir.path().join("checkpoint");
+        let mut killed = 0;
+        for epoch in [1, 4, 5] {
+            killed += usize::from(run_until(&table, epoch, &checkpoint));
+        }
+        assert_eq!(killed, 3);
+        let source = source();
+        let seen = Arc::new(Mutex::new(Vec::new()));
+        let sink = Arc::clone(&seen);
+        let progress: Progress = Arc::new(move |event| sink.lock().unwrap().push(event.done));
+        let resumed = fit(&plan(&table), &source, Some(checkpoint), &progress).unwrap();
+        assert!(
+            seen.lock().unwrap()[0] > 4,
+            "what is done is not done again"
+        );
+        assert_eq!(resumed.model.flat(), whole.model.flat(), "{table}");
+        assert_eq!(resumed.model.buffers(), whole.model.buffers());
+        assert_eq!(resumed.metrics, whole.metrics);
+        assert_eq!(resumed.best_epoch, whole.best_epoch);
+        let losses = |t: &Trained| {
+            t.history
+                .iter()
+                .map(|e| (e.epoch, e.loss))
+                .collect::<Vec<_>>()
+        };
+        let apart = losses(&resumed)
+            .iter()
+            .zip(losses(&whole))
+            .any(|(a, b)| a.0 != b.0 || (a.1 - b.1).abs() > f64::EPSILON);
+        assert!(!apart && resumed.history.len() == whole.history.len());
+    }
+}
+
+#[test]
+fn a_failure_anywhere_ends_the_training_with_its_error() {
+    let table = "model = \"sage\"\nhidden = [8]\nepochs = 50\nbatch_size = 8\nworkers = 3";
+    for mode in [
+        "mode = \"sync\"",
+        "mode = \"async\"",
+        "mode = \"bounded\"\nstaleness = 1",
+    ] {
+        for panics in [true, false] {
+            let reads = Mutex::new(0);
+            let source = source_of(&graph(), 0, move |idx, shard| {
+                *reads.lock().unwrap() += 1;
+                if *reads.lock().unwrap() < 40 {
+                    return Ok(shard);
+                }
+                assert!(!panics, "a bug in reading part {idx}");
+                Err(TrainError::Undefined {
+                    input: "disk".into(),
+                    metric: "on fire",
+                })
+            });
+            let error = fit(&plan(&format!("{table}\n{mode}")), &source, None, &silent());
+            let error = error.unwrap_err().to_string();
+            let expected = if panics {
+                "a reading thread panicked: a bug in reading part"
+            } else {
+                "metric on fire is undefined on the val split of disk"
+            };
+            assert!(error.contains(expected), "{mode}: {error}");
+        }
+    }
+}
+
+#[test]
+fn a_broken_shard_ends_the_training() {
+    let source = source_of(&graph(), 0, |idx, mut shard| {
+        if idx == 2 {
+            shard.in_degree.fill(0);
+        }
+        Ok(shard)
+    });
+    let table = "model = \"sage\"\nhidden = [8]\nepochs = 5\nbatch_size = 8\nworkers = 2";
+    let error = fit(&plan(table), &source, None, &silent()).unwrap_err();
+    assert!(
+        error.to_string().contains("block field `in_degree`"),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_loss_that_leaves_the_numbers_is_an_error() {
+    let mut graph = graph();
+    graph.labels = schemas::Labels::Number((0..200_u8).map(f32::from).collect());
+    let table = "model = \"sage\"\nhidden = [8]\nepochs = 50\noptimizer = \"sgd\"\n\
+                 learning_rate = 1e30";
+    let source = source_of(&graph, 0, |_, shard| Ok(shard));
+    let error = fit(&plan(table), &source, None, &silent()).unwrap_err();
+    assert!(matches!(error, TrainError::Diverged { .. }), "{error}");
+}
+
+#[test]
+fn patience_ends_a_training_and_the_best_epoch_is_kept() {
+    let table = "model = \"gcn\"\nhidden = [16]\nepochs = 200\npatience = 5";
+    let trained = run(table);
+    let epochs = trained.history.len() as u64;
+    assert_eq!(epochs, trained.best_epoch + 5);
+    let best = trained
+        .history
+        .iter()
+        .map(|e| e.val["accuracy"])
+        .fold(0.0, f64::max);
+    assert_eq!(trained.metrics["val_accuracy"], best);
+    let short = run(&format!("{table}\nseed = 3").replace("200", &trained.best_epoch.to_string()));
+    assert_eq!(
+        short.model.flat(),
+        trained.model.flat(),
+        "the parameters are that epoch's"
+    );
+}
