@@ -1,0 +1,214 @@
+//! Table `[infer]`: as written ([`InferSpec`]) and as it will run ([`InferPlan`]).
+
+use crate::InferError;
+use crate::slice::{StoreNeed, TrainedModel};
+use serde::{Deserialize, Serialize};
+use std::path::{Path, PathBuf};
+
+/// Nodes in one part unless the job says otherwise: 16 MiB with 64 numbers an embedding.
+const ROWS_PER_PART: usize = 65_536;
+
+/// Table `[infer]` as written.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct InferSpec {
+    /// Directory to write.
+    pub output: PathBuf,
+    /// Directory of the model. Default: the output of `[train]`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model: Option<PathBuf>,
+    /// Which in-edges a layer reads. Default: `as_trained`.
+    #[serde(default)]
+    pub sampling: InferSampling,
+    /// The layer whose output is the embedding, from 1. Default: the last one before a head.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub layer: Option<usize>,
+    /// How embeddings are computed. Default: `layers`.
+    #[serde(default)]
+    pub method: Method,
+    /// Nodes in one part file. Default: 65536.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rows_per_part: Option<usize>,
+    /// Whether predictions are written beside the embeddings. Default: true.
+    #[serde(default = "default_true")]
+    pub prediction: bool,
+}
+
+fn default_true() -> bool {
+    true
+}
+
+/// Which in-edges a layer reads.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum InferSampling {
+    /// Those that the neighbourhoods the model was trained on hold.
+    #[default]
+    AsTrained,
+    /// All of them.
+    None,
+}
+
+/// How embeddings are computed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Method {
+    /// Layer by layer, each node once.
+    #[default]
+    Layers,
+    /// Neighbourhood by neighbourhood: refused, because this build has no code for it.
+    Neighborhoods,
+}
+
+/// What a job knows beyond `[infer]`.
+#[derive(Clone, Debug)]
+pub struct InferContext {
+    /// Output of `[train]`, if the job has one.
+    pub model: Option<PathBuf>,
+    /// What relative paths are relative to.
+    pub base: PathBuf,
+    /// Whether an output that is there already is replaced.
+    pub fresh: bool,
+}
+
+/// A checked infer job; what depends on the model is checked by [`infer`](crate::infer).
+#[derive(Clone, Debug)]
+pub struct InferPlan {
+    pub(crate) output: PathBuf,
+    pub(crate) model: PathBuf,
+    pub(crate) sampling: InferSampling,
+    pub(crate) layer: Option<usize>,
+    pub(crate) rows_per_part: usize,
+    pub(crate) prediction: bool,
+    pub(crate) fresh: bool,
+}
+
+impl InferSpec {
+    /// Checks the keys and resolves the paths.
+    ///
+    /// # Errors
+    ///
+    /// [`InferError::Key`] or [`InferError::Missing`] names the first key that does not fit.
+    pub fn into_plan(self, ctx: InferContext) -> Result<InferPlan, InferError> {
+        let key = |key, value: &str, allowed: &str| {
+            Err(InferError::Key {
+                key,
+                value: value.to_owned(),
+                allowed: allowed.to_owned(),
+            })
+        };
+        if self.method == Method::Neighborhoods {
+            let allowed = "not supported yet; allowed is \"layers\"";
+            return key("infer.method", "\"neighborhoods\"", allowed);
+        }
+        if self.layer == Some(0) {
+            return key("infer.layer", "0", "layers count from 1");
+        }
+        if self.rows_per_part == Some(0) {
+            return key("infer.rows_per_part", "0", "must be at least 1");
+        }
+        let model = self.model.or(ctx.model).ok_or(InferError::Missing {
+            key: "infer.model",
+            needed: "a directory with a trained model, where the job has no table [train]",
+        })?;
+        Ok(InferPlan {
+            output: ctx.base.join(self.output),
+            model: ctx.base.join(model),
+            sampling: self.sampling,
+            layer: self.layer,
+            rows_per_part: self.rows_per_part.unwrap_or(ROWS_PER_PART),
+            prediction: self.prediction,
+            fresh: ctx.fresh,
+        })
+    }
+}
+
+impl InferPlan {
+    /// Returns the directory that will be written.
+    pub fn output(&self) -> &Path {
+        &self.output
+    }
+
+    /// Returns the directory of the model.
+    pub fn model(&self) -> &Path {
+        &self.model
+    }
+
+    /// Returns which in-edges a layer reads.
+    pub fn sampling(&self) -> InferSampling {
+        self.sampling
+    }
+
+    /// Returns the layer whose output is the embedding, if the job names one.
+    pub fn layer(&self) -> Option<usize> {
+        self.layer
+    }
+
+    /// Returns what the store must hold for this plan, as the finished model has it.
+    ///
+    /// # Errors
+    ///
+    /// The model is not there, broken, or does not say what it was trained on.
+    pub fn store_need(&self) -> Result<StoreNeed, InferError> {
+        TrainedModel::open(self)?.store_need()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plan(text: &str) -> Result<InferPlan, String> {
+        let spec: InferSpec = serde_json::from_str(text).map_err(|e| e.to_string())?;
+        let base = PathBuf::from("/base");
+        let ctx = InferContext {
+            model: None,
+            base,
+            fresh: false,
+        };
+        spec.into_plan(ctx).map_err(|e| e.to_string())
+    }
+
+    fn check(text: &str, expected: &str) {
+        assert_eq!(plan(text).unwrap_err(), expected);
+    }
+
+    #[test]
+    fn defaults_are_the_documented_ones() {
+        let plan = plan(r#"{"output": "o", "model": "m"}"#).unwrap();
+        assert_eq!(plan.output(), Path::new("/base/o"));
+        assert_eq!(plan.model(), Path::new("/base/m"));
+        assert_eq!(plan.sampling(), InferSampling::AsTrained);
+        assert_eq!(
+            (plan.rows_per_part, plan.prediction, plan.layer),
+            (65_536, true, None)
+        );
+    }
+
+    #[test]
+    fn impossible_settings_name_the_key() {
+        check(
+            r#"{"output": "o", "model": "m", "method": "neighborhoods"}"#,
+            "`infer.method` is \"neighborhoods\": not supported yet; allowed is \"layers\"",
+        );
+        check(
+            r#"{"output": "o", "model": "m", "layer": 0}"#,
+            "`infer.layer` is 0: layers count from 1",
+        );
+        check(
+            r#"{"output": "o", "model": "m", "rows_per_part": 0}"#,
+            "`infer.rows_per_part` is 0: must be at least 1",
+        );
+        check(
+            r#"{"output": "o"}"#,
+            "`infer.model` is missing: a directory with a trained model, where the job has no \
+             table [train]",
+        );
+    }
+
+    #[test]
+    fn unknown_keys_are_refused() {
+        let error = plan(r#"{"output": "o", "columns": ["x"]}"#).unwrap_err();
+        assert!(error.contains("unknown field `columns`"), "{error}");
+    }
+}

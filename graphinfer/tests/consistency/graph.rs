@@ -1,0 +1,298 @@
+//! Random graphs as Parquet tables, with what the engines must get right in each.
+
+use arrow::array::{ArrayRef, Float32Array, Int64Array, ListArray, RecordBatch, StringArray};
+use arrow::datatypes::{DataType, Field, Float32Type, UInt32Type};
+use graphflat::{Store, StorePlan, open_or_build};
+use schemas::{EdgesSpec, NodesSpec, Progress, Sampling};
+use std::fs::File;
+use std::path::Path;
+use std::sync::Arc;
+
+/// In-degree above which the tests' graphs have hubs.
+pub(crate) const HUB_THRESHOLD: u64 = 20;
+
+/// Nodes at the end that no edge touches.
+const NUM_ISOLATED: usize = 4;
+
+/// Draws of a test, a function of its seed.
+pub(crate) struct Draws(u64);
+
+impl Draws {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let x = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        x ^ (x >> 31)
+    }
+
+    pub(crate) fn below(&mut self, bound: usize) -> usize {
+        usize::try_from(self.next() % bound as u64).unwrap()
+    }
+
+    /// In [-1, 1).
+    pub(crate) fn number(&mut self) -> f32 {
+        let bits = u16::try_from(self.next() >> 48).unwrap();
+        f32::from(bits) / 32768.0 - 1.0
+    }
+}
+
+/// What a graph has.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Kind {
+    pub(crate) string_ids: bool,
+    pub(crate) weights: bool,
+    pub(crate) edge_dim: usize,
+    pub(crate) sparse: bool,
+    pub(crate) self_loops: bool,
+    pub(crate) labels: LabelColumn,
+}
+
+/// How labels are written.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum LabelColumn {
+    Name,
+    Number,
+}
+
+pub(crate) const DIM: usize = 7;
+pub(crate) const NUM_NODES: usize = 70;
+pub(crate) const CLASSES: [&str; 3] = ["apple", "pear", "plum"];
+
+/// A graph in memory; node numbers are places in the node table, not ids.
+pub(crate) struct Graph {
+    pub(crate) kind: Kind,
+    /// `[n]`: node `i` has this place among all ids in order.
+    pub(crate) order: Vec<usize>,
+    /// `[n * DIM]`.
+    pub(crate) features: Vec<f32>,
+    pub(crate) edges: Vec<Edge>,
+}
+
+pub(crate) struct Edge {
+    pub(crate) src: usize,
+    pub(crate) dst: usize,
+    pub(crate) weight: f32,
+    pub(crate) features: Vec<f32>,
+}
+
+impl Graph {
+    /// A graph with a hub, parallel edges, isolated nodes and, if wanted, self-loops (two on one
+    /// node).
+    pub(crate) fn random(kind: Kind, seed: u64) -> Self {
+        let mut draws = Draws::new(seed);
+        let mut order: Vec<usize> = (0..NUM_NODES).collect();
+        (1..NUM_NODES)
+            .rev()
+            .for_each(|i| order.swap(i, draws.below(i + 1)));
+        let features = (0..NUM_NODES * DIM)
+            .map(|_| {
+                if draws.below(2) == 0 {
+                    0.0
+                } else {
+                    draws.number()
+                }
+            })
+            .collect();
+        let connected = NUM_NODES - NUM_ISOLATED;
+        let mut ends: Vec<(usize, usize)> = (0..5 * NUM_NODES)
+            .map(|_| (draws.below(connected), draws.below(connected)))
+            .filter(|(src, dst)| src != dst)
+            .collect();
+        ends.extend((0..40).map(|_| (1 + draws.below(connected - 1), 0)));
+        let again: Vec<_> = ends.iter().copied().step_by(9).collect();
+        ends.extend(again);
+        if kind.self_loops {
+            ends.extend([
+                (0, 0),
+                (3, 3),
+                (5, 5),
+                (5, 5),
+                (connected - 1, connected - 1),
+            ]);
+        }
+        let edges = ends
+            .into_iter()
+            .map(|(src, dst)| Edge {
+                src,
+                dst,
+                weight: draws.number().abs() + 0.05,
+                features: (0..kind.edge_dim).map(|_| draws.number()).collect(),
+            })
+            .collect();
+        Self {
+            kind,
+            order,
+            features,
+            edges,
+        }
+    }
+
+    /// Counts the pairs of a worker and a node that is another's and that the worker's in-edges
+    /// read: what a round moves if all in-edges are used.
+    pub(crate) fn num_halo_rows(&self, store: &Store) -> usize {
+        let owner = |node: usize| {
+            store
+                .placement()
+                .owner(u32::try_from(self.order[node]).unwrap())
+        };
+        let pairs = self.edges.iter().map(|edge| (owner(edge.dst), edge.src));
+        let mut pairs: Vec<_> = pairs
+            .filter(|&(reader, src)| owner(src) != reader)
+            .collect();
+        pairs.sort_unstable();
+        pairs.dedup();
+        pairs.len()
+    }
+
+    fn id_column(&self, nodes: impl Iterator<Item = usize>) -> ArrayRef {
+        // Ids in a natural order that differs from the order of the rows.
+        if self.kind.string_ids {
+            let ids = nodes.map(|node| format!("node-{:04}", self.order[node]));
+            Arc::new(StringArray::from_iter_values(ids))
+        } else {
+            let ids = nodes.map(|node| 10 * i64::try_from(self.order[node]).unwrap() - 300);
+            Arc::new(Int64Array::from_iter_values(ids))
+        }
+    }
+
+    fn feature_columns(&self) -> Vec<(&'static str, ArrayRef)> {
+        let rows = || self.features.chunks(DIM);
+        if !self.kind.sparse {
+            let lists = rows().map(|row| Some(row.iter().map(|&x| Some(x))));
+            let lists = ListArray::from_iter_primitive::<Float32Type, _, _>(lists);
+            return vec![("x", Arc::new(lists))];
+        }
+        let stored = || rows().map(|row| row.iter().enumerate().filter(|(_, x)| **x != 0.0));
+        let index = stored().map(|row| {
+            Some(
+                row.map(|(at, _)| Some(u32::try_from(at).unwrap()))
+                    .collect::<Vec<_>>(),
+            )
+        });
+        let value = stored().map(|row| Some(row.map(|(_, &x)| Some(x)).collect::<Vec<_>>()));
+        vec![
+            (
+                "at",
+                Arc::new(ListArray::from_iter_primitive::<UInt32Type, _, _>(index)),
+            ),
+            (
+                "is",
+                Arc::new(ListArray::from_iter_primitive::<Float32Type, _, _>(value)),
+            ),
+        ]
+    }
+
+    /// Writes both tables and returns what names their columns.
+    fn write(&self, dir: &Path) -> (NodesSpec, EdgesSpec) {
+        let mut columns = vec![("id", self.id_column(0..NUM_NODES))];
+        columns.extend(self.feature_columns());
+        let label: ArrayRef = match self.kind.labels {
+            LabelColumn::Name => {
+                let names = (0..NUM_NODES).map(|node| CLASSES[node % CLASSES.len()]);
+                Arc::new(StringArray::from_iter_values(names))
+            }
+            LabelColumn::Number => Arc::new(Float32Array::from_iter_values(
+                self.features.iter().step_by(DIM).copied(),
+            )),
+        };
+        columns.push(("label", label));
+        let split = (0..NUM_NODES).map(|node| ["train", "val", "test"][node % 3]);
+        columns.push(("split", Arc::new(StringArray::from_iter_values(split))));
+        write_table(&dir.join("nodes.parquet"), columns);
+        let mut of_edges = vec![
+            (
+                "src",
+                self.id_column(self.edges.iter().map(|edge| edge.src)),
+            ),
+            (
+                "dst",
+                self.id_column(self.edges.iter().map(|edge| edge.dst)),
+            ),
+        ];
+        let weights = self.edges.iter().map(|edge| edge.weight);
+        of_edges.push(("w", Arc::new(Float32Array::from_iter_values(weights))));
+        let lists = self
+            .edges
+            .iter()
+            .map(|edge| Some(edge.features.iter().map(|&x| Some(x))));
+        let lists = ListArray::from_iter_primitive::<Float32Type, _, _>(lists);
+        of_edges.push(("e", Arc::new(lists)));
+        write_table(&dir.join("edges.parquet"), of_edges);
+        self.specs()
+    }
+
+    fn specs(&self) -> (NodesSpec, EdgesSpec) {
+        let mut nodes = serde_json::json!({
+            "path": "nodes.parquet", "id": "id", "label": "label", "split": "split",
+        });
+        if self.kind.sparse {
+            nodes["sparse"] = serde_json::json!({ "index": "at", "value": "is", "width": DIM });
+        } else {
+            nodes["features"] = serde_json::json!(["x"]);
+        }
+        let mut edges = serde_json::json!({ "path": "edges.parquet", "src": "src", "dst": "dst" });
+        if self.kind.weights {
+            edges["weight"] = serde_json::json!("w");
+        }
+        if self.kind.edge_dim > 0 {
+            edges["features"] = serde_json::json!(["e"]);
+        }
+        (
+            serde_json::from_value(nodes).unwrap(),
+            serde_json::from_value(edges).unwrap(),
+        )
+    }
+
+    /// Writes the tables into `dir` and maps them to a store that keeps `keep` in-edges a node.
+    pub(crate) fn store(
+        &self,
+        dir: &Path,
+        workers: usize,
+        keep: usize,
+        (sampling, seed): (Sampling, u64),
+    ) -> Store {
+        let (nodes, edges) = self.write(dir);
+        let nodes = Arc::new(nodes.into_plan(dir).unwrap());
+        let edges = edges
+            .into_plan(dir)
+            .unwrap()
+            .with_id_type(nodes.id_type())
+            .unwrap();
+        let plan = StorePlan {
+            nodes,
+            edges: Arc::new(edges),
+            seed,
+            sampling,
+            keep,
+            samples: 1,
+            hub_threshold: HUB_THRESHOLD,
+            workers,
+            dir: dir.join(format!("store-{workers}-{keep}-{sampling:?}-{seed}")),
+            fresh: false,
+        };
+        open_or_build(&plan, &quiet()).unwrap()
+    }
+}
+
+/// Progress that nobody watches.
+pub(crate) fn quiet() -> Progress {
+    Arc::new(|_| {})
+}
+
+fn write_table(path: &Path, columns: Vec<(&str, ArrayRef)>) {
+    let fields = columns.iter().map(|(name, array)| {
+        let item_is_null = matches!(array.data_type(), DataType::List(_));
+        Field::new(*name, array.data_type().clone(), item_is_null)
+    });
+    let schema = Arc::new(arrow::datatypes::Schema::new(fields.collect::<Vec<_>>()));
+    let arrays = columns.into_iter().map(|(_, array)| array).collect();
+    let batch = RecordBatch::try_new(Arc::clone(&schema), arrays).unwrap();
+    let file = File::create(path).unwrap();
+    let mut writer = parquet::arrow::ArrowWriter::try_new(file, schema, None).unwrap();
+    writer.write(&batch).unwrap();
+    writer.close().unwrap();
+}

@@ -1,0 +1,202 @@
+//! Slow twins of sliced inference: one block over the whole graph, and one neighbourhood at a time.
+
+use crate::graph::{DIM, Graph, NUM_NODES};
+use gnn::{Block, BlockData, Dense, Input, Model, Sampling, SparseRows, Transform};
+use schemas::{Fanout, Features, GraphFeature, use_at_layer};
+
+/// Embedding of each node after `layers` layers of the whole graph, in the order of ids; straight
+/// from the tables' rows, without store, sample or partition.
+pub(crate) fn whole_graph(
+    graph: &Graph,
+    model: &Model,
+    transform: &Transform,
+    layers: usize,
+) -> Dense {
+    let block = Block::new(whole_block(graph, model)).unwrap();
+    let mut input = whole_input(graph);
+    transform.apply(&mut input).unwrap();
+    for layer in 1..=layers {
+        input = Input::Dense(model.forward_layer(layer, &block, &input).unwrap());
+    }
+    let Input::Dense(by_row) = input else {
+        panic!("a conv's output is dense")
+    };
+    let mut by_id = Dense::zeros(NUM_NODES, by_row.cols);
+    for (node, &place) in graph.order.iter().enumerate() {
+        by_id.values[place * by_row.cols..][..by_row.cols].copy_from_slice(by_row.row(node));
+    }
+    by_id
+}
+
+fn whole_input(graph: &Graph) -> Input {
+    if !graph.kind.sparse {
+        let values = graph.features.clone();
+        return Input::Dense(Dense {
+            rows: NUM_NODES,
+            cols: DIM,
+            values,
+        });
+    }
+    let mut sparse = SparseRows {
+        rows: NUM_NODES,
+        cols: DIM,
+        offset: vec![0],
+        ..Default::default()
+    };
+    for row in graph.features.chunks(DIM) {
+        for (at, &value) in row.iter().enumerate().filter(|(_, value)| **value != 0.0) {
+            sparse.index.push(u32::try_from(at).unwrap());
+            sparse.value.push(value);
+        }
+        sparse
+            .offset
+            .push(u32::try_from(sparse.index.len()).unwrap());
+    }
+    Input::Sparse(sparse)
+}
+
+fn whole_block(graph: &Graph, model: &Model) -> BlockData {
+    let arch = model.architecture();
+    let use_weight = arch.edge_weight;
+    let weight_of = |weight: f32| if graph.kind.weights { weight } else { 1.0 };
+    let mut data = BlockData {
+        num_src: NUM_NODES,
+        num_dst: NUM_NODES,
+        num_active: NUM_NODES,
+        in_offset: vec![0],
+        in_degree: vec![0; NUM_NODES],
+        node_key: vec![0; NUM_NODES],
+        sampling: Sampling::Uniform,
+        ..BlockData::default()
+    };
+    let mut in_weight = vec![0.0; NUM_NODES];
+    let mut self_weight = vec![0.0; NUM_NODES];
+    let (mut weight, mut feature) = (Vec::new(), Vec::new());
+    for dst in 0..NUM_NODES {
+        for edge in graph.edges.iter().filter(|edge| edge.dst == dst) {
+            data.in_src.push(u32::try_from(edge.src).unwrap());
+            data.in_degree[dst] += 1;
+            weight.push(edge.weight);
+            feature.extend_from_slice(&edge.features);
+            in_weight[dst] += edge.weight;
+            if edge.src == dst {
+                self_weight[dst] += weight_of(edge.weight);
+            }
+        }
+        data.in_offset
+            .push(u32::try_from(data.in_src.len()).unwrap());
+    }
+    if graph.kind.weights && !use_weight {
+        self_weight
+            .iter_mut()
+            .for_each(|w| *w = if *w == 0.0 { 0.0 } else { 1.0 });
+    }
+    let rows = data.in_src.len();
+    data.edge_weight = use_weight.then_some(weight);
+    data.in_weight = use_weight.then_some(in_weight);
+    data.self_weight = graph.kind.self_loops.then_some(self_weight);
+    data.edge_feature = arch.edge_dim.map(|cols| Dense {
+        rows,
+        cols,
+        values: feature,
+    });
+    data
+}
+
+/// Embedding of one target from its stored neighbourhood alone.
+pub(crate) fn neighbourhood(
+    feature: &GraphFeature,
+    model: &Model,
+    transform: &Transform,
+    (fanouts, sampling): (&[Fanout], Sampling),
+) -> Vec<f32> {
+    let mut input = match feature.features.clone() {
+        Features::Dense { dim, values } => Input::Dense(Dense {
+            rows: values.len() / dim,
+            cols: dim,
+            values,
+        }),
+        Features::Sparse {
+            dim,
+            offset,
+            index,
+            value,
+        } => {
+            let offset = offset
+                .iter()
+                .map(|&at| u32::try_from(at).unwrap())
+                .collect::<Vec<_>>();
+            Input::Sparse(SparseRows {
+                rows: offset.len() - 1,
+                cols: dim,
+                offset,
+                index,
+                value,
+            })
+        }
+        Features::None => panic!("the tests' graphs have features"),
+    };
+    transform.apply(&mut input).unwrap();
+    let mut num_src = input.rows();
+    for layer in 1..=fanouts.len() {
+        // Layer l computes the nodes up to hop K - l from those one hop further.
+        let num_dst = feature.hop_offset[fanouts.len() - layer + 1] as usize;
+        let limit = use_at_layer(fanouts, layer);
+        let data = block_of(feature, model, (num_src, num_dst), limit, sampling);
+        let block = Block::new(data).unwrap();
+        input = Input::Dense(model.forward_layer(layer, &block, &input).unwrap());
+        num_src = num_dst;
+    }
+    let Input::Dense(output) = input else {
+        panic!("a conv's output is dense")
+    };
+    assert_eq!(output.rows, 1, "hop 0 is the target");
+    output.values
+}
+
+fn block_of(
+    feature: &GraphFeature,
+    model: &Model,
+    (num_src, num_dst): (usize, usize),
+    limit: usize,
+    sampling: Sampling,
+) -> BlockData {
+    let arch = model.architecture();
+    let mut data = BlockData {
+        num_src,
+        num_dst,
+        num_active: num_dst,
+        in_offset: vec![0],
+        in_degree: feature.in_degree[..num_src].to_vec(),
+        node_key: vec![0; num_src],
+        sampling,
+        ..BlockData::default()
+    };
+    let (mut weight, mut values) = (Vec::new(), Vec::new());
+    for dst in 0..num_dst {
+        let (start, end) = (
+            feature.in_offset[dst] as usize,
+            feature.in_offset[dst + 1] as usize,
+        );
+        for edge in (start..end).take(limit) {
+            data.in_src.push(feature.in_src[edge]);
+            weight.extend(feature.edge_weight.as_ref().map(|all| all[edge]));
+            if let (Some(dim), Some(all)) = (arch.edge_dim, &feature.edge_feature) {
+                values.extend_from_slice(&all[edge * dim..(edge + 1) * dim]);
+            }
+        }
+        data.in_offset
+            .push(u32::try_from(data.in_src.len()).unwrap());
+    }
+    let first = |column: &Option<Vec<f32>>| column.as_ref().map(|all| all[..num_src].to_vec());
+    let rows = data.in_src.len();
+    data.edge_weight = arch.edge_weight.then_some(weight);
+    data.in_weight = first(&feature.in_weight).filter(|_| arch.edge_weight);
+    data.self_weight = first(&feature.self_weight);
+    if feature.edge_weight.is_some() && !arch.edge_weight {
+        let weights = data.self_weight.iter_mut().flatten();
+        weights.for_each(|w| *w = if *w == 0.0 { 0.0 } else { 1.0 });
+    }
+    data.edge_feature = arch.edge_dim.map(|cols| Dense { rows, cols, values });
+    data
+}
