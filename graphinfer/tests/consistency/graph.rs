@@ -65,9 +65,11 @@ pub(crate) const CLASSES: [&str; 3] = ["apple", "pear", "plum"];
 /// A graph in memory; node numbers are places in the node table, not ids.
 pub(crate) struct Graph {
     pub(crate) kind: Kind,
+    /// Features a node.
+    pub(crate) dim: usize,
     /// `[n]`: node `i` has this place among all ids in order.
     pub(crate) order: Vec<usize>,
-    /// `[n * DIM]`.
+    /// `[n * dim]`.
     pub(crate) features: Vec<f32>,
     pub(crate) edges: Vec<Edge>,
 }
@@ -83,12 +85,17 @@ impl Graph {
     /// A graph with a hub, parallel edges, isolated nodes and, if wanted, self-loops (two on one
     /// node).
     pub(crate) fn random(kind: Kind, seed: u64) -> Self {
+        Self::sized(kind, seed, (NUM_NODES, DIM))
+    }
+
+    /// The same with `num_nodes` nodes of `dim` features.
+    pub(crate) fn sized(kind: Kind, seed: u64, (num_nodes, dim): (usize, usize)) -> Self {
         let mut draws = Draws::new(seed);
-        let mut order: Vec<usize> = (0..NUM_NODES).collect();
-        (1..NUM_NODES)
+        let mut order: Vec<usize> = (0..num_nodes).collect();
+        (1..num_nodes)
             .rev()
             .for_each(|i| order.swap(i, draws.below(i + 1)));
-        let features = (0..NUM_NODES * DIM)
+        let features = (0..num_nodes * dim)
             .map(|_| {
                 if draws.below(2) == 0 {
                     0.0
@@ -97,8 +104,8 @@ impl Graph {
                 }
             })
             .collect();
-        let connected = NUM_NODES - NUM_ISOLATED;
-        let mut ends: Vec<(usize, usize)> = (0..5 * NUM_NODES)
+        let connected = num_nodes - NUM_ISOLATED;
+        let mut ends: Vec<(usize, usize)> = (0..5 * num_nodes)
             .map(|_| (draws.below(connected), draws.below(connected)))
             .filter(|(src, dst)| src != dst)
             .collect();
@@ -125,10 +132,15 @@ impl Graph {
             .collect();
         Self {
             kind,
+            dim,
             order,
             features,
             edges,
         }
+    }
+
+    pub(crate) fn num_nodes(&self) -> usize {
+        self.order.len()
     }
 
     /// Counts the pairs of a worker and a node that is another's and that the worker's in-edges
@@ -160,7 +172,7 @@ impl Graph {
     }
 
     fn feature_columns(&self) -> Vec<(&'static str, ArrayRef)> {
-        let rows = || self.features.chunks(DIM);
+        let rows = || self.features.chunks(self.dim);
         if !self.kind.sparse {
             let lists = rows().map(|row| Some(row.iter().map(|&x| Some(x))));
             let lists = ListArray::from_iter_primitive::<Float32Type, _, _>(lists);
@@ -188,19 +200,19 @@ impl Graph {
 
     /// Writes both tables and returns what names their columns.
     fn write(&self, dir: &Path) -> (NodesSpec, EdgesSpec) {
-        let mut columns = vec![("id", self.id_column(0..NUM_NODES))];
+        let mut columns = vec![("id", self.id_column(0..self.num_nodes()))];
         columns.extend(self.feature_columns());
         let label: ArrayRef = match self.kind.labels {
             LabelColumn::Name => {
-                let names = (0..NUM_NODES).map(|node| CLASSES[node % CLASSES.len()]);
+                let names = (0..self.num_nodes()).map(|node| CLASSES[node % CLASSES.len()]);
                 Arc::new(StringArray::from_iter_values(names))
             }
             LabelColumn::Number => Arc::new(Float32Array::from_iter_values(
-                self.features.iter().step_by(DIM).copied(),
+                self.features.iter().step_by(self.dim).copied(),
             )),
         };
         columns.push(("label", label));
-        let split = (0..NUM_NODES).map(|node| ["train", "val", "test"][node % 3]);
+        let split = (0..self.num_nodes()).map(|node| ["train", "val", "test"][node % 3]);
         columns.push(("split", Arc::new(StringArray::from_iter_values(split))));
         write_table(&dir.join("nodes.parquet"), columns);
         let mut of_edges = vec![
@@ -230,7 +242,8 @@ impl Graph {
             "path": "nodes.parquet", "id": "id", "label": "label", "split": "split",
         });
         if self.kind.sparse {
-            nodes["sparse"] = serde_json::json!({ "index": "at", "value": "is", "width": DIM });
+            nodes["sparse"] =
+                serde_json::json!({ "index": "at", "value": "is", "width": self.dim });
         } else {
             nodes["features"] = serde_json::json!(["x"]);
         }

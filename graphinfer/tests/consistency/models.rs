@@ -91,7 +91,7 @@ impl Trained {
         };
         let graph = json!({
             "id_type": "int64",
-            "features": { "dense": { "dim": DIM } },
+            "features": { "dense": { "dim": graph.dim } },
             "label": label,
             "split": null,
             "edge_weight": graph.kind.weights,
@@ -131,8 +131,8 @@ fn transform_of(variant: &Variant, graph: &Graph) -> Transform {
     match (variant.norm, graph.kind.sparse) {
         (_, true) => Transform::RowNormalize,
         (Norm::Layer, false) => Transform::Standardize {
-            mean: vec![0.25; DIM],
-            scale: vec![1.5; DIM],
+            mean: vec![0.25; graph.dim],
+            scale: vec![1.5; graph.dim],
         },
         _ => Transform::None,
     }

@@ -1,6 +1,6 @@
 //! Slow twins of sliced inference: one block over the whole graph, and one neighbourhood at a time.
 
-use crate::graph::{DIM, Graph, NUM_NODES};
+use crate::graph::Graph;
 use gnn::{Block, BlockData, Dense, Input, Model, Sampling, SparseRows, Transform};
 use schemas::{Fanout, Features, GraphFeature, use_at_layer};
 
@@ -21,7 +21,7 @@ pub(crate) fn whole_graph(
     let Input::Dense(by_row) = input else {
         panic!("a conv's output is dense")
     };
-    let mut by_id = Dense::zeros(NUM_NODES, by_row.cols);
+    let mut by_id = Dense::zeros(graph.num_nodes(), by_row.cols);
     for (node, &place) in graph.order.iter().enumerate() {
         by_id.values[place * by_row.cols..][..by_row.cols].copy_from_slice(by_row.row(node));
     }
@@ -32,18 +32,18 @@ fn whole_input(graph: &Graph) -> Input {
     if !graph.kind.sparse {
         let values = graph.features.clone();
         return Input::Dense(Dense {
-            rows: NUM_NODES,
-            cols: DIM,
+            rows: graph.num_nodes(),
+            cols: graph.dim,
             values,
         });
     }
     let mut sparse = SparseRows {
-        rows: NUM_NODES,
-        cols: DIM,
+        rows: graph.num_nodes(),
+        cols: graph.dim,
         offset: vec![0],
         ..Default::default()
     };
-    for row in graph.features.chunks(DIM) {
+    for row in graph.features.chunks(graph.dim) {
         for (at, &value) in row.iter().enumerate().filter(|(_, value)| **value != 0.0) {
             sparse.index.push(u32::try_from(at).unwrap());
             sparse.value.push(value);
@@ -60,19 +60,19 @@ fn whole_block(graph: &Graph, model: &Model) -> BlockData {
     let use_weight = arch.edge_weight;
     let weight_of = |weight: f32| if graph.kind.weights { weight } else { 1.0 };
     let mut data = BlockData {
-        num_src: NUM_NODES,
-        num_dst: NUM_NODES,
-        num_active: NUM_NODES,
+        num_src: graph.num_nodes(),
+        num_dst: graph.num_nodes(),
+        num_active: graph.num_nodes(),
         in_offset: vec![0],
-        in_degree: vec![0; NUM_NODES],
-        node_key: vec![0; NUM_NODES],
+        in_degree: vec![0; graph.num_nodes()],
+        node_key: vec![0; graph.num_nodes()],
         sampling: Sampling::Uniform,
         ..BlockData::default()
     };
-    let mut in_weight = vec![0.0; NUM_NODES];
-    let mut self_weight = vec![0.0; NUM_NODES];
+    let mut in_weight = vec![0.0; graph.num_nodes()];
+    let mut self_weight = vec![0.0; graph.num_nodes()];
     let (mut weight, mut feature) = (Vec::new(), Vec::new());
-    for dst in 0..NUM_NODES {
+    for dst in 0..graph.num_nodes() {
         for edge in graph.edges.iter().filter(|edge| edge.dst == dst) {
             data.in_src.push(u32::try_from(edge.src).unwrap());
             data.in_degree[dst] += 1;
