@@ -66,6 +66,21 @@ pub enum TrainError {
         /// `train`, `val` or `test`.
         split: &'static str,
     },
+    /// A part holds other targets than its manifest says.
+    #[error("part {part} of {} holds {found} {split} targets, its manifest says {expected}",
+        input.display())]
+    Miscounted {
+        /// Directory of the graph features.
+        input: PathBuf,
+        /// The part, from 0.
+        part: usize,
+        /// `train`, `val` or `test`.
+        split: &'static str,
+        /// Targets in the part.
+        found: usize,
+        /// Targets by the manifest.
+        expected: usize,
+    },
     /// The monitored metric has no value on the val split.
     #[error("metric {metric} is undefined on the val split of {}", input.display())]
     Undefined {
@@ -160,6 +175,7 @@ impl TrainError {
             Self::Gnn(_)
             | Self::Diverged { .. }
             | Self::PeerFailed { .. }
+            | Self::Miscounted { .. }
             | Self::OutOfTurn { .. }
             | Self::Panicked { .. }
             | Self::Ended { .. }

@@ -25,6 +25,10 @@ mod source;
 mod train;
 mod worker;
 
+#[cfg(test)]
+#[path = "../tests/random/mod.rs"]
+mod random;
+
 pub use config::{TrainContext, TrainPlan, TrainSpec};
 pub use error::TrainError;
 pub use fit::{EpochReport, Trained, fit};

@@ -92,7 +92,7 @@ impl Source {
         for idx in 0..dataset.num_parts() {
             counts.push(match dataset.part(idx).targets {
                 Some(known) => known,
-                None => count(&dataset.read_part(idx)?),
+                None => dataset.read_part(idx)?.split_counts(),
             });
         }
         let metas = (dataset.meta().clone(), dataset.flatten().clone());
@@ -161,7 +161,21 @@ impl Source {
             }
             targets[slot].push(row);
         }
-        Ok(Part { shard, targets })
+        let part = Part { shard, targets };
+        for split in [Split::Train, Split::Val, Split::Test] {
+            let (found, expected) = (part.targets(split).len(), self.counts_of(split)[idx]);
+            if found != expected {
+                let (input, split) = (self.input.clone(), split.as_str());
+                return Err(TrainError::Miscounted {
+                    input,
+                    part: idx,
+                    split,
+                    found,
+                    expected,
+                });
+            }
+        }
+        Ok(part)
     }
 
     fn cache(&self) -> MutexGuard<'_, Cache> {
@@ -203,24 +217,6 @@ fn slot_of(split: Split) -> Option<usize> {
         Split::Val => Some(1),
         Split::Test => Some(2),
     }
-}
-
-fn count(shard: &GraphShard) -> SplitCounts {
-    let mut counts = SplitCounts::default();
-    for (split, _) in shard
-        .split
-        .iter()
-        .zip(&shard.is_target)
-        .filter(|(_, is_target)| **is_target)
-    {
-        match split {
-            Split::None => counts.none += 1,
-            Split::Train => counts.train += 1,
-            Split::Val => counts.val += 1,
-            Split::Test => counts.test += 1,
-        }
-    }
-    counts
 }
 
 fn index(count: u64) -> usize {

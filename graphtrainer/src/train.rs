@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::Path;
+use std::io::Write;
 
 use gnn::ModelFile;
 use schemas::dataset::MANIFEST_SCHEMA;
 use schemas::progress::Progress;
-use schemas::xxh::{file_checksum, fingerprint};
+use schemas::xxh::fingerprint;
 use schemas::{
     FileEntry, LabelKind, Manifest, Opened, Output, PartEntry, SplitCounts, read_manifest,
 };
@@ -16,9 +16,6 @@ use serde_json::json;
 use crate::fit::{Trained, fit};
 use crate::source::Source;
 use crate::{TrainError, TrainPlan};
-
-/// Folder of what a later run continues from; [`Output::finish`] removes it.
-const PROGRESS_DIR: &str = "_progress";
 
 /// Trains a model as planned and writes it to the plan's output.
 ///
@@ -43,9 +40,9 @@ pub fn train(plan: &TrainPlan, progress: &Progress) -> Result<Manifest, TrainErr
         Opened::Done(manifest) => return Ok(*manifest),
         Opened::Open(output) => output,
     };
-    let checkpoint = output.dir().join(PROGRESS_DIR).join("checkpoint");
+    let checkpoint = output.progress_dir().join("checkpoint");
     let trained = fit(plan, &source, Some(checkpoint), progress)?;
-    let files = save(output.dir(), plan, &source, &trained)?;
+    let files = save(&output, plan, &source, &trained)?;
     output.commit_part(
         0,
         PartEntry {
@@ -79,32 +76,25 @@ pub fn train(plan: &TrainPlan, progress: &Progress) -> Result<Manifest, TrainErr
     Ok(manifest)
 }
 
-/// Writes the model: to a folder aside first, so that a file under its name is whole.
+/// Writes the model's files; each gets its name only once it is whole and durable.
 fn save(
-    dir: &Path,
+    output: &Output,
     plan: &TrainPlan,
     source: &Source,
     trained: &Trained,
 ) -> Result<Vec<FileEntry>, TrainError> {
-    let aside = dir.join(PROGRESS_DIR).join("model");
+    let aside = output.progress_dir().join("model");
     fs::create_dir_all(&aside).map_err(TrainError::io("create", &aside))?;
     gnn::save(&aside, &trained.model, &model_file(plan, source, trained)?)?;
     let mut files = Vec::new();
     for name in [gnn::MODEL_WEIGHTS, gnn::MODEL_JSON] {
-        let (from, path) = (aside.join(name), dir.join(name));
-        let file = fs::File::open(&from).map_err(TrainError::io("open", &from))?;
-        file.sync_all().map_err(TrainError::io("write", &from))?;
-        let bytes = file
-            .metadata()
-            .map_err(TrainError::io("read", &from))?
-            .len();
-        let checksum = file_checksum(&from)?;
-        fs::rename(&from, &path).map_err(TrainError::io("rename", &from))?;
-        files.push(FileEntry {
-            path: name.to_owned(),
-            bytes,
-            checksum,
-        });
+        let path = aside.join(name);
+        let bytes = fs::read(&path).map_err(TrainError::io("read", &path))?;
+        let mut file = output.create(name)?;
+        let written = output.dir().join(name);
+        file.write_all(&bytes)
+            .map_err(TrainError::io("write", &written))?;
+        files.push(file.finish()?);
     }
     Ok(files)
 }

@@ -1,13 +1,17 @@
 //! Plans and data that do not fit are refused before the first step.
 
+#![expect(clippy::unwrap_used, reason = "a test that panics fails, as it should")]
+
 mod random;
 
 use std::path::Path;
 use std::sync::Arc;
 
 use graphtrainer::{Source, TrainContext, TrainSpec, Trained, fit};
-use random::{Graph, Shape, count, flatten_meta};
-use schemas::{ErrorKind, Fanout, Features, GraphMeta, Labels, Sampling, Split, Transform};
+use random::{Graph, Shape, flatten_meta};
+use schemas::{
+    ErrorKind, Fanout, Features, GraphMeta, GraphShard, Labels, Sampling, Split, Transform,
+};
 
 const FANOUTS: [Fanout; 2] = [Fanout::Count(4), Fanout::Count(3)];
 
@@ -37,7 +41,7 @@ fn train(
     let mut meta = graph.meta();
     change_meta(&mut meta);
     let shards = graph.parts(2, &FANOUTS);
-    let counts = shards.iter().map(count).collect();
+    let counts = shards.iter().map(GraphShard::split_counts).collect();
     let metas = (meta, flatten_meta(&FANOUTS, Sampling::Uniform));
     let source = Source::new("memory".into(), metas, counts, 0, move |idx| {
         Ok(shards[idx].clone())
@@ -142,23 +146,21 @@ fn data_that_cannot_be_trained_on_are_refused() {
         "memory cannot be trained on: its nodes have no features (`input.nodes.features` or \
          `.sparse`)",
     );
-    let changes: [(fn(&mut GraphMeta), &str); 2] = [
-        (
-            |meta| meta.label = None,
-            "its nodes have no labels (`input.nodes.label`)",
-        ),
-        (
-            |meta| meta.split = None,
-            "its nodes have no splits (`input.nodes.split`)",
-        ),
-    ];
-    for (change, expected) in changes {
+    let refused = |change: fn(&mut GraphMeta), expected: &str| {
         let (kind, error) = train("", None, |_| {}, change).unwrap_err();
         assert_eq!(
             (kind, error),
             (data, format!("memory cannot be trained on: {expected}"))
         );
-    }
+    };
+    refused(
+        |meta| meta.label = None,
+        "its nodes have no labels (`input.nodes.label`)",
+    );
+    refused(
+        |meta| meta.split = None,
+        "its nodes have no splits (`input.nodes.split`)",
+    );
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! What every parameter server has to keep, whatever lies between it and its workers.
 
+#![expect(clippy::unwrap_used, reason = "a test that panics fails, as it should")]
+
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::channel;
 use std::thread;

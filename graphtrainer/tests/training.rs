@@ -1,5 +1,7 @@
 //! Whole trainings on random graphs: workers, modes, resume, failures.
 
+#![expect(clippy::unwrap_used, reason = "a test that panics fails, as it should")]
+
 mod random;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -7,7 +9,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use graphtrainer::{Source, TrainContext, TrainError, TrainPlan, TrainSpec, Trained, fit};
-use random::{Graph, Shape, count, flatten_meta};
+use random::{Graph, Shape, flatten_meta};
 use schemas::progress::Progress;
 use schemas::{Fanout, GraphShard, Sampling};
 
@@ -47,7 +49,7 @@ fn source_of(
     read: impl Fn(usize, GraphShard) -> Result<GraphShard, TrainError> + Send + Sync + 'static,
 ) -> Source {
     let shards = graph.parts(3, &FANOUTS);
-    let counts = shards.iter().map(count).collect();
+    let counts = shards.iter().map(GraphShard::split_counts).collect();
     let metas = (graph.meta(), flatten_meta(&FANOUTS, Sampling::Uniform));
     let read = move |idx: usize| read(idx, shards[idx].clone());
     Source::new("memory".into(), metas, counts, cache_bytes, read)

@@ -4,10 +4,7 @@ use schemas::Fanout;
 
 use super::*;
 
-#[path = "../../tests/random/mod.rs"]
-mod random;
-
-use random::{Graph, Shape};
+use crate::random::{Graph, Shape};
 
 fn options(fanouts: &[Fanout], pruning: bool) -> BlockOptions {
     BlockOptions {
@@ -29,10 +26,8 @@ const UNEQUAL: [[Fanout; 2]; 3] = [
 /// The in-edges of a block's dst row as (raw id of source), in order.
 fn row(vectorised: &Vectorised, shard: &GraphShard, layer: usize, dst: usize) -> Vec<u64> {
     let csr = vectorised.blocks[layer - 1].csr();
-    let (offset, src) = (&csr.offset, &csr.col);
-    let range = offset[dst] as usize..offset[dst + 1] as usize;
     let node = |src: &u32| vectorised.nodes[*src as usize].node as usize;
-    src[range]
+    csr.col[csr.row(dst)]
         .iter()
         .map(|src| shard.ids.hash(node(src)))
         .collect()
@@ -167,11 +162,11 @@ fn weights_that_are_not_used_leave_the_blocks() {
     let sum: f32 = kept.iter().sum();
     assert_eq!(block.in_weight().unwrap()[0], sum);
     let without = blocks_of(&pieces, &options(&UNEQUAL[2], true)).unwrap();
-    let block = &without.blocks[1];
-    assert!(block.edge_weight().is_none() && block.in_weight().is_none());
-    assert!(block.edge_feature().is_none());
+    let plain = &without.blocks[1];
+    assert!(plain.edge_weight().is_none() && plain.in_weight().is_none());
+    assert!(plain.edge_feature().is_none());
     assert!(
-        block
+        plain
             .self_weight()
             .unwrap()
             .iter()

@@ -73,6 +73,10 @@ fn wrong_keys_are_named_with_what_is_allowed() {
         "optimizer = \"sgd\"\nmomentum = 1",
         "`train.momentum` is 1: allowed is 0 to below 1",
     );
+}
+
+#[test]
+fn wrong_sizes_are_named_with_what_is_allowed() {
     check(
         "heads = 3",
         "`train.heads` is 3: has to divide the widths in `hidden`, [16]",

@@ -6,10 +6,7 @@ use schemas::Fanout;
 
 use super::*;
 
-#[path = "../../tests/random/mod.rs"]
-mod random;
-
-use random::{Graph, Shape, flatten_meta};
+use crate::random::{Graph, Shape, flatten_meta};
 
 const FANOUTS: [Fanout; 2] = [Fanout::Count(3), Fanout::Count(3)];
 
@@ -17,7 +14,7 @@ const FANOUTS: [Fanout; 2] = [Fanout::Count(3), Fanout::Count(3)];
 fn decoded(cache_bytes: usize, asked: &[usize]) -> usize {
     let graph = Graph::new(Shape::default(), 1);
     let shards = graph.parts(4, &FANOUTS);
-    let counts = shards.iter().map(count).collect();
+    let counts = shards.iter().map(GraphShard::split_counts).collect();
     let decodes = Arc::new(AtomicUsize::new(0));
     let seen = Arc::clone(&decodes);
     let metas = (
@@ -56,6 +53,27 @@ fn parts_are_kept_while_they_fit_and_the_oldest_goes_first() {
 }
 
 #[test]
+fn a_part_that_its_manifest_does_not_know_is_refused() {
+    let graph = Graph::new(Shape::default(), 1);
+    let shards = graph.parts(2, &FANOUTS);
+    let metas = (
+        graph.meta(),
+        flatten_meta(&FANOUTS, schemas::Sampling::Uniform),
+    );
+    let mut counts: Vec<_> = shards.iter().map(GraphShard::split_counts).collect();
+    counts[1].val += 1;
+    let source = Source::new("memory".into(), metas, counts, 0, move |i| {
+        Ok(shards[i].clone())
+    });
+    assert!(source.part(0).is_ok());
+    let error = source.part(1).unwrap_err().to_string();
+    assert_eq!(
+        error,
+        "part 1 of memory holds 8 val targets, its manifest says 9"
+    );
+}
+
+#[test]
 fn a_target_without_label_is_named() {
     let mut graph = Graph::new(Shape::default(), 1);
     if let schemas::Labels::Class(classes) = &mut graph.labels {
@@ -66,7 +84,7 @@ fn a_target_without_label_is_named() {
         graph.meta(),
         flatten_meta(&FANOUTS, schemas::Sampling::Uniform),
     );
-    let counts = shards.iter().map(count).collect();
+    let counts = shards.iter().map(GraphShard::split_counts).collect();
     let source = Source::new("memory".into(), metas, counts, 0, move |_| {
         Ok(shards[0].clone())
     });

@@ -8,7 +8,7 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use schemas::{
     Fanout, FeatureMeta, Features, FlattenMeta, GraphMeta, GraphShard, IdType, Ids, LabelKind,
-    LabelMeta, Labels, Layout, Sampling, Split, SplitCounts, SplitMeta, keep_at_hop,
+    LabelMeta, Labels, Layout, Sampling, Split, SplitMeta, keep_at_hop,
 };
 
 /// What a random graph is like.
@@ -121,7 +121,7 @@ impl Graph {
                 kind,
             }),
             split: Some(SplitMeta {
-                data_type: names,
+                data_type: String::from("Utf8"),
                 values: None,
             }),
             edge_weight: self.shape.weights,
@@ -133,35 +133,20 @@ impl Graph {
     /// Flattens the neighbourhoods of some targets: breadth first, a node at hop h keeping its
     /// first `keep_at_hop(h)` in-edges.
     pub(crate) fn shard(&self, targets: &[u32], fanouts: &[Fanout]) -> GraphShard {
-        let mut hops: Vec<Vec<u32>> = vec![sorted(targets.iter().copied())];
-        let mut known: BTreeSet<u32> = targets.iter().copied().collect();
-        for hop in 0..fanouts.len() {
-            let keep = keep_at_hop(fanouts, hop);
-            let sources = hops[hop].iter().flat_map(|&node| self.kept(node, keep));
-            let new = sorted(
-                sources
-                    .map(|(src, ..)| *src)
-                    .filter(|src| !known.contains(src)),
-            );
-            known.extend(new.iter().copied());
-            hops.push(new);
-        }
-        let nodes: Vec<u32> = hops.iter().flatten().copied().collect();
-        let hop = hops
-            .iter()
-            .zip(0_u8..)
-            .flat_map(|(nodes, hop)| vec![hop; nodes.len()]);
-        let hop: Vec<u8> = hop.collect();
-        let position = |node: u32| nodes.iter().position(|&other| other == node).unwrap();
+        let (nodes, hop) = self.walk(targets, fanouts);
+        let position = |node: u32| {
+            let position = nodes.iter().position(|&other| other == node);
+            narrow(position.expect("the walk met every source"))
+        };
         let (mut in_offset, mut in_src) = (vec![0], Vec::new());
         let (mut edge_weight, mut edge_feature) = (Vec::new(), Vec::new());
-        for (&node, &hop) in nodes.iter().zip(&hop) {
-            for (src, weight, features) in self.kept(node, keep_at_hop(fanouts, hop.into())) {
-                in_src.push(u32::try_from(position(*src)).unwrap());
+        for (&node, &at) in nodes.iter().zip(&hop) {
+            for (src, weight, features) in self.kept(node, keep_at_hop(fanouts, at.into())) {
+                in_src.push(position(*src));
                 edge_weight.push(*weight);
                 edge_feature.extend_from_slice(features);
             }
-            in_offset.push(u32::try_from(in_src.len()).unwrap());
+            in_offset.push(narrow(in_src.len()));
         }
         let loops = |node: u32| {
             self.in_edges[node as usize]
@@ -169,16 +154,11 @@ impl Graph {
                 .filter(move |e| e.0 == node)
         };
         let all = |node: &u32| &self.in_edges[*node as usize];
+        let raw = nodes.iter().map(|&node| self.ids[node as usize]).collect();
         let weights = self.shape.weights;
         GraphShard {
-            ids: Ids::from_keys(
-                IdType::UInt64,
-                nodes.iter().map(|&node| self.ids[node as usize]).collect(),
-            ),
-            in_degree: nodes
-                .iter()
-                .map(|n| u32::try_from(all(n).len()).unwrap())
-                .collect(),
+            ids: Ids::from_keys(IdType::UInt64, raw),
+            in_degree: nodes.iter().map(|node| narrow(all(node).len())).collect(),
             in_weight: weights.then(|| {
                 nodes
                     .iter()
@@ -197,13 +177,35 @@ impl Graph {
                 .iter()
                 .map(|&node| self.split[node as usize])
                 .collect(),
-            is_target: hop.iter().map(|&hop| hop == 0).collect(),
+            is_target: hop.iter().map(|&at| at == 0).collect(),
             hop,
             in_offset,
             in_src,
             edge_weight: weights.then_some(edge_weight),
             edge_feature: self.shape.edge_dim.map(|_| edge_feature),
         }
+    }
+
+    /// Returns the nodes of some targets' neighbourhoods and their hops.
+    fn walk(&self, targets: &[u32], fanouts: &[Fanout]) -> (Vec<u32>, Vec<u8>) {
+        let mut hops: Vec<Vec<u32>> = vec![sorted(targets.iter().copied())];
+        let mut known: BTreeSet<u32> = targets.iter().copied().collect();
+        for hop in 0..fanouts.len() {
+            let keep = keep_at_hop(fanouts, hop);
+            let sources = hops[hop].iter().flat_map(|&node| self.kept(node, keep));
+            let new = sorted(
+                sources
+                    .map(|(src, ..)| *src)
+                    .filter(|src| !known.contains(src)),
+            );
+            known.extend(new.iter().copied());
+            hops.push(new);
+        }
+        let of_hop = hops
+            .iter()
+            .zip(0_u8..)
+            .flat_map(|(own, hop)| vec![hop; own.len()]);
+        (hops.iter().flatten().copied().collect(), of_hop.collect())
     }
 
     fn kept(&self, node: u32, keep: usize) -> impl Iterator<Item = &(u32, f32, Vec<f32>)> {
@@ -231,20 +233,8 @@ pub(crate) fn flatten_meta(fanouts: &[Fanout], sampling: Sampling) -> FlattenMet
     }
 }
 
-/// Counts the targets of a shard.
-pub(crate) fn count(shard: &GraphShard) -> SplitCounts {
-    let of = |split| {
-        let targets = shard.split.iter().zip(&shard.is_target);
-        targets
-            .filter(|(own, is_target)| **is_target && **own == split)
-            .count() as u64
-    };
-    SplitCounts {
-        train: of(Split::Train),
-        val: of(Split::Val),
-        test: of(Split::Test),
-        none: of(Split::None),
-    }
+fn narrow(position: usize) -> u32 {
+    u32::try_from(position).expect("a test graph is small")
 }
 
 fn sorted(nodes: impl Iterator<Item = u32>) -> Vec<u32> {

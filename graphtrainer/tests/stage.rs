@@ -1,0 +1,198 @@
+//! The stage as a whole: directories in, directories out.
+
+#![expect(clippy::unwrap_used, reason = "a test that panics fails, as it should")]
+
+mod random;
+
+use std::fs;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+use std::sync::Arc;
+
+use graphtrainer::{TrainContext, TrainError, TrainSpec, train};
+use random::{Graph, Shape, flatten_meta};
+use schemas::progress::Progress;
+use schemas::{
+    ErrorKind, Fanout, FlattenMeta, Layout, Manifest, Opened, Output, Sampling, read_manifest,
+    write_part,
+};
+
+const FANOUTS: [Fanout; 2] = [Fanout::Count(4), Fanout::Count(3)];
+
+const TABLE: &str = "model = \"gcn\"\nhidden = [8]\nepochs = 6\nbatch_size = 16\n";
+
+/// Writes a random graph's features to `dir`.
+fn flatten(dir: &Path, shape: Shape, layout: Layout) {
+    let graph = Graph::new(shape, 4);
+    let meta = FlattenMeta {
+        layout,
+        ..flatten_meta(&FANOUTS, Sampling::Uniform)
+    };
+    let Opened::Open(output) = Output::open(dir, "flatten", "of a test", false).unwrap() else {
+        panic!("a fresh directory");
+    };
+    for (idx, shard) in graph.parts(3, &FANOUTS).iter().enumerate() {
+        let part = write_part(&output, idx, shard, &graph.meta(), &meta).unwrap();
+        output.commit_part(idx, part).unwrap();
+    }
+    let manifest = Manifest {
+        schema: 1,
+        stage: "flatten".to_owned(),
+        program: "test".to_owned(),
+        fingerprint: "of a test".to_owned(),
+        plan: serde_json::Value::Null,
+        seed: 1,
+        input: serde_json::Value::Null,
+        graph: Some(graph.meta()),
+        flatten: Some(meta),
+        parts: output.parts(),
+        report: serde_json::Value::Null,
+    };
+    output.finish(&manifest).unwrap();
+}
+
+fn run(dir: &Path, table: &str, fresh: bool, progress: &Progress) -> Result<Manifest, TrainError> {
+    let spec: TrainSpec = toml::from_str(&format!("output = \"model\"\n{table}")).unwrap();
+    let ctx = TrainContext {
+        input: Some("features".into()),
+        job_seed: 3,
+        workers: 2,
+        transform: Some(schemas::Transform::RowNormalize),
+        base: dir.to_owned(),
+        fresh,
+    };
+    train(&spec.into_plan(ctx)?, progress)
+}
+
+fn silent() -> Progress {
+    Arc::new(|_| {})
+}
+
+/// Every file of a directory by name.
+fn files(dir: &Path) -> Vec<String> {
+    let mut names: Vec<String> = fs::read_dir(dir)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn a_model_directory_is_whole_and_is_not_made_twice() {
+    for (sparse, layout) in [(false, Layout::Shards), (true, Layout::Rows)] {
+        let dir = tempfile::tempdir().unwrap();
+        let shape = Shape {
+            sparse,
+            ..Shape::default()
+        };
+        flatten(&dir.path().join("features"), shape, layout);
+        let manifest = run(dir.path(), TABLE, false, &silent()).unwrap();
+        let model_dir = dir.path().join("model");
+        let names = [
+            "_SUCCESS",
+            "manifest.json",
+            "model.json",
+            "model.safetensors",
+        ];
+        assert_eq!(files(&model_dir), names);
+        let (model, file) = gnn::load(&model_dir).unwrap();
+        assert_eq!(model.architecture().in_dim, shape.dim);
+        assert_eq!(file.transform, gnn::Transform::RowNormalize);
+        assert_eq!(file.fanouts, serde_json::json!([4, 3]));
+        assert_eq!(file.extra["flatten"]["seed"], 1);
+        for name in [
+            "train_loss",
+            "val_accuracy",
+            "test_accuracy",
+            "test_macro_f1",
+        ] {
+            assert!(file.metrics.contains_key(name), "{name}");
+        }
+        // Read back, because decimal digits do not always give the same float.
+        let written = read_manifest(&model_dir).unwrap();
+        assert_eq!(written.parts, manifest.parts);
+        assert_eq!(manifest.report["epochs"].as_array().unwrap().len(), 6);
+        let never: Progress = Arc::new(|event| panic!("nothing is left to do: {event:?}"));
+        assert_eq!(run(dir.path(), TABLE, false, &never).unwrap(), written);
+        // Keys that change no result do not ask for another training either.
+        let tuned = format!("{TABLE}servers = 2\npruning = false\n");
+        assert_eq!(run(dir.path(), &tuned, false, &never).unwrap(), written);
+    }
+}
+
+#[test]
+fn both_layouts_train_the_same_model() {
+    let weights = [Layout::Shards, Layout::Rows].map(|layout| {
+        let dir = tempfile::tempdir().unwrap();
+        flatten(&dir.path().join("features"), Shape::default(), layout);
+        run(dir.path(), TABLE, false, &silent()).unwrap();
+        fs::read(dir.path().join("model/model.safetensors")).unwrap()
+    });
+    assert_eq!(weights[0], weights[1]);
+}
+
+#[test]
+fn another_plan_is_refused_unless_it_is_fresh() {
+    let dir = tempfile::tempdir().unwrap();
+    flatten(
+        &dir.path().join("features"),
+        Shape::default(),
+        Layout::Shards,
+    );
+    run(dir.path(), TABLE, false, &silent()).unwrap();
+    let before = fs::read(dir.path().join("model/model.safetensors")).unwrap();
+    let other = format!("{TABLE}learning_rate = 0.05");
+    let error = run(dir.path(), &other, false, &silent()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Usage);
+    assert!(
+        error
+            .to_string()
+            .contains("holds the output of another plan"),
+        "{error}"
+    );
+    assert_eq!(
+        fs::read(dir.path().join("model/model.safetensors")).unwrap(),
+        before
+    );
+    run(dir.path(), &other, true, &silent()).unwrap();
+    assert_ne!(
+        fs::read(dir.path().join("model/model.safetensors")).unwrap(),
+        before
+    );
+}
+
+#[test]
+fn a_killed_stage_leaves_no_model_and_then_the_same_one() {
+    let dir = tempfile::tempdir().unwrap();
+    flatten(
+        &dir.path().join("features"),
+        Shape::default(),
+        Layout::Shards,
+    );
+    let kill: Progress = Arc::new(|event| assert_ne!(event.done, 4, "killed"));
+    let killed = || run(dir.path(), TABLE, false, &kill);
+    assert!(catch_unwind(AssertUnwindSafe(killed)).is_err());
+    let model = dir.path().join("model");
+    assert!(read_manifest(&model).is_err());
+    run(dir.path(), TABLE, false, &silent()).unwrap();
+    let resumed = fs::read(model.join("model.safetensors")).unwrap();
+    run(dir.path(), TABLE, true, &silent()).unwrap();
+    assert_eq!(fs::read(model.join("model.safetensors")).unwrap(), resumed);
+}
+
+#[test]
+fn a_plan_that_does_not_fit_leaves_no_trace() {
+    let dir = tempfile::tempdir().unwrap();
+    flatten(
+        &dir.path().join("features"),
+        Shape::default(),
+        Layout::Shards,
+    );
+    let error = run(dir.path(), &format!("{TABLE}layers = 3"), false, &silent()).unwrap_err();
+    assert!(error.to_string().contains("`train.layers` = 3"), "{error}");
+    assert!(!dir.path().join("model").exists());
+    fs::remove_file(dir.path().join("features/_SUCCESS")).unwrap();
+    assert!(run(dir.path(), TABLE, false, &silent()).is_err());
+    assert!(!dir.path().join("model").exists());
+}
