@@ -489,3 +489,113 @@ impl Labels {
         gathered
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn dense() -> Features {
+        Features::Dense {
+            dim: 2,
+            values: vec![1.0, 2.0, 3.0, 4.0, 5.0, 6.0],
+        }
+    }
+
+    fn sparse() -> Features {
+        let (index, value) = (vec![4, 0, 2], vec![0.5, 1.5, 2.5]);
+        Features::Sparse {
+            dim: 5,
+            offset: vec![0, 2, 2, 3],
+            index,
+            value,
+        }
+    }
+
+    #[test]
+    fn features_are_gathered_and_appended() {
+        let check = |features: &Features| {
+            let mut grown = Features::empty(features.meta());
+            grown.push_from(features, 2);
+            grown.extend(features);
+            grown.extend_gather(features, &[1, 0]);
+            assert_eq!(grown, {
+                let twice = {
+                    let mut twice = features.clone();
+                    twice.extend(features);
+                    twice
+                };
+                twice.gather(&[5, 0, 1, 2, 4, 3])
+            });
+            let text = serde_json::to_string(features).unwrap();
+            assert_eq!(&serde_json::from_str::<Features>(&text).unwrap(), features);
+        };
+        check(&dense());
+        check(&sparse());
+        check(&Features::None);
+        assert_eq!(
+            dense().gather(&[2]),
+            Features::Dense {
+                dim: 2,
+                values: vec![5.0, 6.0]
+            }
+        );
+        let offset = vec![0, 1, 3];
+        let (index, value) = (vec![2, 4, 0], vec![2.5, 0.5, 1.5]);
+        let expected = Features::Sparse {
+            dim: 5,
+            offset,
+            index,
+            value,
+        };
+        assert_eq!(sparse().gather(&[2, 0]), expected);
+    }
+
+    #[test]
+    fn labels_are_gathered_sliced_and_missing() {
+        let check = |labels: &Labels, has: &[bool]| {
+            let rows = labels.num_rows().unwrap();
+            assert_eq!((0..rows).map(|i| labels.has(i)).collect::<Vec<_>>(), has);
+            let mut grown = labels.empty_like();
+            grown.extend(labels);
+            grown.push_none();
+            grown.push_from(labels, 0);
+            assert!(!grown.has(rows));
+            assert!(grown.has(rows + 1));
+            assert_eq!(format!("{:?}", grown.slice(0..rows)), format!("{labels:?}"));
+            let first = [0, u32::try_from(rows).unwrap() + 1].map(|i| grown.gather(&[i]));
+            assert_eq!(first[0], first[1]);
+        };
+        check(&Labels::Class(vec![0, NO_CLASS, 2]), &[true, false, true]);
+        check(&Labels::Number(vec![0.0, f32::NAN]), &[true, false]);
+        let values = vec![1.0, 0.0, 0.0, 0.0, 0.0, 0.0];
+        let several = Labels::Multi {
+            width: 2,
+            values,
+            present: vec![true, false, true],
+        };
+        check(&several, &[true, false, true]);
+        assert!(!Labels::None.has(0));
+    }
+
+    #[test]
+    fn descriptions_read_as_people_write_them() {
+        let kind = LabelKind::ClassName {
+            names: vec!["admin".to_owned()],
+        };
+        let label = LabelMeta {
+            data_type: "Utf8".to_owned(),
+            kind,
+        };
+        assert_eq!(
+            serde_json::to_string(&label).unwrap(),
+            r#"{"data_type":"Utf8","kind":{"class_name":{"names":["admin"]}}}"#
+        );
+        assert_eq!(label.kind.width(), 1);
+        let features = FeatureMeta::Sparse { dim: 9 };
+        assert_eq!(
+            serde_json::to_string(&features).unwrap(),
+            r#"{"sparse":{"dim":9}}"#
+        );
+        assert_eq!(serde_json::to_string(&Split::Train).unwrap(), "\"train\"");
+    }
+}

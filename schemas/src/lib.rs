@@ -4,17 +4,56 @@
 //!
 //! Inputs are Parquet tables whose column names the job file maps ([`NodesSpec`], [`EdgesSpec`]):
 //!
-//! - *nodes*: `id` (int32, int64, uint64 or string), features (list and number columns side by
-//!   side, or a sparse index and value list, or none), optional `label` and `split`;
-//! - *edges*: `src`, `dst`, optional `weight`, optional features. Messages flow `src -> dst`.
+//! - *nodes*: an id (integers or strings); features (number and list columns side by side, or a
+//!   sparse position and value list, or none); a label (class number, class name, list of zeros
+//!   and ones, or number); a split (`train`, `val`, `test`, or chosen numbers);
+//! - *edges*: `src`, `dst`, a weight, features. Messages flow `src -> dst`.
 //!
-//! Outputs are directories ([`Output`], [`Manifest`]) of Parquet parts:
+//! Outputs are directories ([`Output`], [`Manifest`]) of Parquet parts. A directory is whole or not
+//! there: readers accept it only once `_SUCCESS`, written last, exists. They ignore names that
+//! start with `_` or `.`. Columns in brackets are there only where the input has them.
 //!
-//! - *graph features* ([`GraphFeatureDataset`]) in layout `rows` (a row is one [`GraphFeature`]) or
-//!   `shards` (a part is one [`GraphShard`]: flat `nodes` and `edges` tables);
-//! - *embeddings* ([`EmbeddingsDataset`]): `id`, `embedding`, optional `prediction`.
+//! *Graph features*, layout `rows` (`part-00000.parquet`): a row is one target's neighbourhood, a
+//! [`GraphFeature`], n nodes and e edges.
 //!
-//! A directory is whole or not there: readers accept it only once `_SUCCESS`, written last, exists.
+//! | column | type | meaning |
+//! |---|---|---|
+//! | `target` | id | |
+//! | \[`label`\], \[`split`\] | as given, null for none | |
+//! | `node_id` | list of id, n | the target, then by hop, within a hop by id |
+//! | `hop_offset` | list of uint32, hops + 2 | nodes of hop h are `hop_offset[h]..hop_offset[h+1]` |
+//! | `in_degree` | list of uint32, n | before sampling |
+//! | \[`in_weight`\], \[`self_weight`\] | list of float32, n | sums over in-edges, over self-loops |
+//! | \[`node_feature`\] | list of float32, n * dim | row-major |
+//! | \[`feature_offset`\], \[`feature_index`\], \[`feature_value`\] | lists | sparse features |
+//! | `in_offset` | list of uint32, m + 1 | in-edges of the m nodes before the last hop |
+//! | `in_src` | list of uint32, e | position in `node_id`, in rank order |
+//! | \[`edge_weight`\], \[`edge_feature`\] | list of float32, e, e * dim | |
+//!
+//! *Graph features*, layout `shards` (`nodes/part-00000.parquet`, `edges/part-00000.parquet`): a
+//! part is the union of many targets' neighbourhoods, a [`GraphShard`].
+//!
+//! | column of `nodes` | type | meaning |
+//! |---|---|---|
+//! | `id` | id | rows stand by (hop, id); a row's number is its position |
+//! | `hop` | uint8 | least distance to a target of the part |
+//! | `in_degree`, \[`in_weight`\], \[`self_weight`\] | uint32, float32 | as above |
+//! | \[`feature`\], or \[`feature_index`\] and \[`feature_value`\] | lists | dense or sparse |
+//! | \[`label`\], \[`split`\] | as given, null for none | of targets |
+//! | `is_target` | boolean | |
+//!
+//! | column of `edges` | type | meaning |
+//! |---|---|---|
+//! | `dst`, `rank`, `src` | uint32 | positions of nodes; rows stand by (dst, rank) |
+//! | \[`weight`\], \[`feature`\] | float32, list of float32 | |
+//!
+//! Files of both carry the metadata keys `graphflat.schema` (`1`), `graphflat.graph` ([`GraphMeta`]
+//! as JSON) and `graphflat.flatten` ([`FlattenMeta`] as JSON). Which layout a directory has stands
+//! in its manifest, and [`GraphFeatureDataset`] reads either.
+//!
+//! *Embeddings* (`part-00000.parquet`, [`EmbeddingsDataset`]): `id`, `embedding` (fixed-size list of
+//! float32) and, where a head was applied, `prediction`, typed as the label was given. Metadata key
+//! `graphinfer.schema` (`1`).
 
 mod as_given;
 pub mod columns;

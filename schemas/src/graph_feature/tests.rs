@@ -7,11 +7,12 @@ use std::path::Path;
 
 use twin::{Graph, random_flatten};
 
+use super::write::write_in_batches;
 use super::{ExtractScratch, GraphFeature, GraphFeatureDataset, GraphShard, write_part};
-use crate::columns::{Features, GraphMeta, Labels, Split};
+use crate::columns::{FeatureMeta, Features, GraphMeta, Labels, Split};
 use crate::dataset::{MANIFEST_SCHEMA, Manifest, Opened, Output, PartEntry, SplitCounts};
 use crate::error::ErrorKind;
-use crate::fanout::{FlattenMeta, Layout};
+use crate::fanout::{Fanout, FlattenMeta, Layout};
 use crate::ids::{IdType, Ids};
 
 const NUM_GRAPHS: u64 = 300;
@@ -62,9 +63,19 @@ fn written(
     meta: &GraphMeta,
     flatten: &FlattenMeta,
 ) -> GraphFeatureDataset {
+    written_in_batches(dir, shards, meta, flatten, 1 << 20)
+}
+
+fn written_in_batches(
+    dir: &Path,
+    shards: &[&GraphShard],
+    meta: &GraphMeta,
+    flatten: &FlattenMeta,
+    batch_values: usize,
+) -> GraphFeatureDataset {
     let output = open(dir);
     for (index, shard) in shards.iter().enumerate() {
-        let part = write_part(&output, index, shard, meta, flatten).unwrap();
+        let part = write_in_batches(&output, index, shard, meta, flatten, batch_values).unwrap();
         output.commit_part(index, part).unwrap();
     }
     let parts = output.parts();
@@ -122,7 +133,9 @@ fn both_layouts_return_what_was_written() {
         for layout in [Layout::Rows, Layout::Shards] {
             let flatten = random_flatten(seed, layout);
             let dir = tempfile::tempdir().unwrap();
-            let dataset = written(dir.path(), &[&parts[0], &parts[1]], &graph.meta, &flatten);
+            let (shards, batch_values) = ([&parts[0], &parts[1]], [1, 30, 1 << 20][at(seed, 3)]);
+            let dataset =
+                written_in_batches(dir.path(), &shards, &graph.meta, &flatten, batch_values);
             dataset.verify().unwrap();
             assert_eq!(dataset.num_parts(), 2);
             for (index, shard) in parts.iter().enumerate() {
@@ -139,6 +152,66 @@ fn both_layouts_return_what_was_written() {
                 assert_eq!(part.targets, Some(counts), "{what}");
             }
         }
+    }
+}
+
+fn at(seed: u64, choices: u64) -> usize {
+    usize::try_from(seed % choices).unwrap()
+}
+
+/// Files are decoded some thousands of rows at a time; this one takes several turns.
+#[test]
+fn a_hub_with_ten_thousand_sources_returns() {
+    let n: u32 = 10_000;
+    let mut ids = Ids::new(IdType::Utf8);
+    ids.push_str("hub");
+    (1..n).for_each(|i| ids.push_str(&format!("node-{i:05}")));
+    let entries = (0..n).map(|i| i % 3).collect::<Vec<_>>();
+    let mut offset = vec![0];
+    entries
+        .iter()
+        .for_each(|&len| offset.push(offset[offset.len() - 1] + u64::from(len)));
+    let num_entries = offset[offset.len() - 1];
+    let shard = GraphShard {
+        ids,
+        hop: (0..n).map(|i| u8::from(i > 0)).collect(),
+        in_degree: (0..n).collect(),
+        in_weight: None,
+        self_weight: None,
+        features: Features::Sparse {
+            dim: 7,
+            offset,
+            index: (0..num_entries)
+                .map(|i| u32::try_from(i % 7).unwrap())
+                .collect(),
+            value: (0..num_entries).map(|i| i as f32).collect(),
+        },
+        labels: Labels::None,
+        split: vec![Split::None; n as usize],
+        is_target: (0..n).map(|i| i == 0).collect(),
+        in_offset: (0..=n).map(|i| if i == 0 { 0 } else { n - 1 }).collect(),
+        in_src: (1..n).rev().collect(),
+        edge_weight: None,
+        edge_feature: Some((0..(n - 1) * 2).map(|i| i as f32).collect()),
+    };
+    let meta = GraphMeta {
+        id_type: IdType::Utf8,
+        features: FeatureMeta::Sparse { dim: 7 },
+        label: None,
+        split: None,
+        edge_weight: false,
+        edge_feature_dim: Some(2),
+        self_loops: false,
+    };
+    for layout in [Layout::Rows, Layout::Shards] {
+        let flatten = FlattenMeta {
+            hops: 1,
+            fanouts: vec![Fanout::All],
+            ..random_flatten(1, layout)
+        };
+        let dir = tempfile::tempdir().unwrap();
+        let dataset = written(dir.path(), &[&shard], &meta, &flatten);
+        assert!(dataset.read_part(0).unwrap() == shard, "{layout:?}");
     }
 }
 

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use arrow::array::{ArrayRef, ArrowPrimitiveType, BooleanArray};
-use arrow::datatypes::{Float32Type, UInt8Type, UInt32Type};
+use arrow::datatypes::{Float32Type, Schema, UInt8Type, UInt32Type};
 
 use super::extract::{ExtractScratch, gather, gather_rows};
 use super::{GraphShard, layout};
@@ -36,14 +36,31 @@ pub fn write_part(
     meta: &GraphMeta,
     flatten: &FlattenMeta,
 ) -> Result<PartEntry> {
+    write_in_batches(output, index, shard, meta, flatten, BATCH_VALUES)
+}
+
+/// Writes a part in batches of about `batch_values` values, which do not show in what is read.
+pub(super) fn write_in_batches(
+    output: &Output,
+    index: usize,
+    shard: &GraphShard,
+    meta: &GraphMeta,
+    flatten: &FlattenMeta,
+    batch_values: usize,
+) -> Result<PartEntry> {
     shard.validate()?;
     shard.agrees_with(meta, flatten.hops)?;
+    let part = Part {
+        output,
+        index,
+        shard,
+        meta,
+        flatten,
+        batch_values,
+    };
     let files = match flatten.layout {
-        Layout::Rows => vec![write_rows(output, index, shard, meta, flatten)?],
-        Layout::Shards => vec![
-            write_nodes(output, index, shard, meta, flatten)?,
-            write_edges(output, index, shard, meta, flatten)?,
-        ],
+        Layout::Rows => vec![part.write_rows()?],
+        Layout::Shards => vec![part.write_nodes()?, part.write_edges()?],
     };
     let targets = shard.split_counts();
     let rows = targets.total();
@@ -55,27 +72,98 @@ pub fn write_part(
     })
 }
 
-fn write_rows(
-    output: &Output,
+/// A part on its way to its files.
+struct Part<'a> {
+    output: &'a Output,
     index: usize,
-    shard: &GraphShard,
-    meta: &GraphMeta,
-    flatten: &FlattenMeta,
-) -> Result<FileEntry> {
-    let (name, schema) = (layout::rows_path(index), layout::rows_schema(meta)?);
-    let metadata = layout::metadata(meta, flatten)?;
-    let mut writer = TableWriter::create(output, &name, schema, Strings::Repeated, &metadata)?;
-    let mut scratch = ExtractScratch::new(shard);
-    let mut batch = RowBatch::new(shard, meta);
-    for target in shard.targets() {
-        scratch.walk(shard, target, &flatten.fanouts);
-        batch.push(shard, target, &scratch);
-        if batch.num_values() >= BATCH_VALUES {
-            writer.write(batch.take(meta)?)?;
-        }
+    shard: &'a GraphShard,
+    meta: &'a GraphMeta,
+    flatten: &'a FlattenMeta,
+    batch_values: usize,
+}
+
+impl Part<'_> {
+    fn create(&self, name: &str, schema: Schema, strings: Strings) -> Result<TableWriter> {
+        let metadata = layout::metadata(self.meta, self.flatten)?;
+        TableWriter::create(self.output, name, schema, strings, &metadata)
     }
-    writer.write(batch.take(meta)?)?;
-    writer.finish()
+
+    /// Ranges of rows that hold a bounded number of values, `width` a row.
+    fn batches(&self, rows: usize, width: usize) -> impl Iterator<Item = Range<usize>> + use<> {
+        let step = (self.batch_values / width.max(1)).clamp(1, BATCH_ROWS_MAX);
+        (0..rows)
+            .step_by(step)
+            .map(move |start| start..rows.min(start + step))
+    }
+
+    fn write_rows(&self) -> Result<FileEntry> {
+        let (shard, schema) = (self.shard, layout::rows_schema(self.meta)?);
+        let mut writer = self.create(&layout::rows_path(self.index), schema, Strings::Repeated)?;
+        let mut scratch = ExtractScratch::new(shard);
+        let mut batch = RowBatch::new(shard, self.meta);
+        for target in shard.targets() {
+            scratch.walk(shard, target, &self.flatten.fanouts);
+            batch.push(shard, target, &scratch);
+            if batch.num_values() >= self.batch_values {
+                writer.write(batch.take(self.meta)?)?;
+            }
+        }
+        writer.write(batch.take(self.meta)?)?;
+        writer.finish()
+    }
+
+    fn write_nodes(&self) -> Result<FileEntry> {
+        let (shard, schema) = (self.shard, layout::nodes_schema(self.meta)?);
+        let mut writer = self.create(&layout::nodes_path(self.index), schema, Strings::Distinct)?;
+        let width = match &shard.features {
+            Features::None => 1,
+            Features::Dense { dim, .. } => *dim,
+            Features::Sparse { index, .. } => index.len() / shard.num_nodes().max(1),
+        };
+        for range in self.batches(shard.num_nodes(), width) {
+            writer.write(node_columns(shard, self.meta, range)?)?;
+        }
+        writer.finish()
+    }
+
+    fn write_edges(&self) -> Result<FileEntry> {
+        let (shard, schema) = (self.shard, layout::edges_schema(self.meta));
+        let mut writer = self.create(&layout::edges_path(self.index), schema, Strings::Distinct)?;
+        let dim = self.meta.edge_feature_dim.unwrap_or(0);
+        let mut dst = 0;
+        for range in self.batches(shard.num_edges(), dim) {
+            let mut dsts = Vec::with_capacity(range.len());
+            let mut ranks = Vec::with_capacity(range.len());
+            for edge in range.clone() {
+                let edge = u32::try_from(edge).expect("in_offset is u32");
+                while shard.in_offset[dst as usize + 1] <= edge {
+                    dst += 1;
+                }
+                dsts.push(dst);
+                ranks.push(edge - shard.in_offset[dst as usize]);
+            }
+            let mut columns = vec![
+                number_array::<UInt32Type>(dsts),
+                number_array::<UInt32Type>(ranks),
+                number_array::<UInt32Type>(shard.in_src[range.clone()].to_vec()),
+            ];
+            if let Some(weight) = &shard.edge_weight {
+                columns.push(number_array::<Float32Type>(weight[range.clone()].to_vec()));
+            }
+            if let Some(values) = &shard.edge_feature {
+                columns.push(row_lists(values, dim, range)?);
+            }
+            writer.write(columns)?;
+        }
+        writer.finish()
+    }
+}
+
+/// A list column of some rows of `dim` values each.
+fn row_lists(values: &[f32], dim: usize, rows: Range<usize>) -> Result<ArrayRef> {
+    let ends: Vec<usize> = (1..=rows.len()).map(|rows| rows * dim).collect();
+    let values = values[rows.start * dim..rows.end * dim].to_vec();
+    list_array(&ends, number_array::<Float32Type>(values))
 }
 
 /// A list column being filled.
@@ -263,30 +351,6 @@ fn entries(offset: &[u64], nodes: Range<usize>) -> Range<usize> {
     entry(offset[nodes.start])..entry(offset[nodes.end])
 }
 
-fn write_nodes(
-    output: &Output,
-    index: usize,
-    shard: &GraphShard,
-    meta: &GraphMeta,
-    flatten: &FlattenMeta,
-) -> Result<FileEntry> {
-    let (name, schema) = (layout::nodes_path(index), layout::nodes_schema(meta)?);
-    let metadata = layout::metadata(meta, flatten)?;
-    let mut writer = TableWriter::create(output, &name, schema, Strings::Distinct, &metadata)?;
-    for range in batches(shard.num_nodes(), meta.features.dim()) {
-        writer.write(node_columns(shard, meta, range)?)?;
-    }
-    writer.finish()
-}
-
-/// Ranges of rows that hold a bounded number of values, `width` a row.
-fn batches(rows: usize, width: usize) -> impl Iterator<Item = Range<usize>> {
-    let step = (BATCH_VALUES / width.max(1)).clamp(1, BATCH_ROWS_MAX);
-    (0..rows)
-        .step_by(step)
-        .map(move |start| start..rows.min(start + step))
-}
-
 /// Columns of some nodes, in the order of [`layout::nodes_schema`].
 fn node_columns(
     shard: &GraphShard,
@@ -304,9 +368,7 @@ fn node_columns(
     match &shard.features {
         Features::None => {}
         Features::Dense { dim, values } => {
-            let ends: Vec<usize> = (1..=range.len()).map(|rows| rows * dim).collect();
-            let values = values[range.start * dim..range.end * dim].to_vec();
-            columns.push(list_array(&ends, number_array::<Float32Type>(values))?);
+            columns.push(row_lists(values, *dim, range.clone())?);
         }
         Features::Sparse {
             offset,
@@ -338,47 +400,4 @@ fn node_columns(
         shard.is_target[range].to_vec(),
     )));
     Ok(columns)
-}
-
-fn write_edges(
-    output: &Output,
-    index: usize,
-    shard: &GraphShard,
-    meta: &GraphMeta,
-    flatten: &FlattenMeta,
-) -> Result<FileEntry> {
-    let (name, schema) = (layout::edges_path(index), layout::edges_schema(meta));
-    let metadata = layout::metadata(meta, flatten)?;
-    let mut writer = TableWriter::create(output, &name, schema, Strings::Distinct, &metadata)?;
-    let dim = meta.edge_feature_dim.unwrap_or(0);
-    let mut dst = 0;
-    for range in batches(shard.num_edges(), dim) {
-        let mut dsts = Vec::with_capacity(range.len());
-        let mut ranks = Vec::with_capacity(range.len());
-        let positions = range
-            .clone()
-            .map(|edge| u32::try_from(edge).expect("in_offset is u32"));
-        for edge in positions {
-            while shard.in_offset[dst as usize + 1] <= edge {
-                dst += 1;
-            }
-            dsts.push(dst);
-            ranks.push(edge - shard.in_offset[dst as usize]);
-        }
-        let mut columns = vec![
-            number_array::<UInt32Type>(dsts),
-            number_array::<UInt32Type>(ranks),
-            number_array::<UInt32Type>(shard.in_src[range.clone()].to_vec()),
-        ];
-        if let Some(weight) = &shard.edge_weight {
-            columns.push(number_array::<Float32Type>(weight[range.clone()].to_vec()));
-        }
-        if let Some(values) = &shard.edge_feature {
-            let ends: Vec<usize> = (1..=range.len()).map(|rows| rows * dim).collect();
-            let values = values[range.start * dim..range.end * dim].to_vec();
-            columns.push(list_array(&ends, number_array::<Float32Type>(values))?);
-        }
-        writer.write(columns)?;
-    }
-    writer.finish()
 }

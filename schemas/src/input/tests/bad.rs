@@ -460,6 +460,20 @@ fn files_of_one_table_have_the_same_types() {
 }
 
 #[test]
+fn rows_are_counted_from_the_start_of_their_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let table = dir.path().join("nodes.parquet");
+    write(&table.join("a.parquet"), &vec![("id", ints([1, 2, 3]))], 2);
+    write(
+        &table.join("b.parquet"),
+        &vec![("id", ints([Some(4), Some(5), Some(6), None]))],
+        2,
+    );
+    let read = read_nodes(nodes_spec(), dir.path());
+    assert_says(read, ErrorKind::Data, &["b.parquet, row 3: is null"]);
+}
+
+#[test]
 fn broken_files_fail_and_are_named() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("nodes.parquet");
