@@ -4,6 +4,7 @@ use arrow::array::{ArrayRef, Float32Array, Int64Array, ListArray, RecordBatch, S
 use arrow::datatypes::{DataType, Field, Float32Type, UInt32Type};
 use graphflat::{Store, StorePlan, open_or_build};
 use schemas::{EdgesSpec, NodesSpec, Progress, Sampling};
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
@@ -143,23 +144,6 @@ impl Graph {
         self.order.len()
     }
 
-    /// Counts the pairs of a worker and a node that is another's and that the worker's in-edges
-    /// read: what a round moves if all in-edges are used.
-    pub(crate) fn num_halo_rows(&self, store: &Store) -> usize {
-        let owner = |node: usize| {
-            store
-                .placement()
-                .owner(u32::try_from(self.order[node]).unwrap())
-        };
-        let pairs = self.edges.iter().map(|edge| (owner(edge.dst), edge.src));
-        let mut pairs: Vec<_> = pairs
-            .filter(|&(reader, src)| owner(src) != reader)
-            .collect();
-        pairs.sort_unstable();
-        pairs.dedup();
-        pairs.len()
-    }
-
     fn id_column(&self, nodes: impl Iterator<Item = usize>) -> ArrayRef {
         // Ids in a natural order that differs from the order of the rows.
         if self.kind.string_ids {
@@ -289,6 +273,20 @@ impl Graph {
         };
         open_or_build(&plan, &quiet()).unwrap()
     }
+}
+
+/// Counts the pairs of a worker and another's node that one of its first `limit` in-edges of a node
+/// reads: what a round has to move.
+pub(crate) fn num_halo_rows(store: &Store, limit: usize) -> usize {
+    let placement = store.placement();
+    let reads = |worker: usize| {
+        let partition = store.partition(worker);
+        let lists = (0..partition.num_nodes()).map(|local| partition.in_edges(0, local, limit));
+        let sources: BTreeSet<u32> = lists.flat_map(|list| list.src.to_vec()).collect();
+        let is_remote = |src: &&u32| placement.owner(**src) != worker;
+        sources.iter().filter(is_remote).count()
+    };
+    (0..placement.workers()).map(reads).sum()
 }
 
 /// Progress that nobody watches.

@@ -8,14 +8,14 @@ mod twin;
 mod variants;
 
 use gnn::{Dense, Mode};
-use graph::{CLASSES, DIM, Graph, NUM_NODES, quiet};
+use graph::{CLASSES, DIM, Graph, NUM_NODES, num_halo_rows, quiet};
 use graphflat::{FlattenSpec, Store, flatten};
 use graphinfer::{InferContext, InferPlan, InferSpec, infer};
 use graphtrainer::batch::{BlockOptions, Piece, blocks_of};
 use models::{Trained, Variant};
 use schemas::{
     EmbeddingRows, EmbeddingsDataset, ErrorKind, Fanout, GraphFeatureDataset, Layout, Manifest,
-    Sampling, keep_at_hop,
+    Sampling, keep_at_hop, use_at_layer,
 };
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -430,36 +430,61 @@ fn predictions_are_written_as_labels_were_given() {
 
 #[test]
 fn a_round_moves_each_row_once_to_each_worker_that_reads_it() {
-    let dir = tempfile::tempdir().unwrap();
-    let graph = Graph::random(PLAIN, 9);
-    let variant = Variant::default();
-    let trained = Trained::new(
-        dir.path(),
-        &variant,
-        &graph,
-        (&[ALL, ALL], Sampling::Uniform),
-    );
-    let case = Case {
-        dir: dir.path(),
-        graph: &graph,
-        trained: &trained,
-        sampling: Sampling::Uniform,
-    };
-    for workers in 1..=4 {
-        let (manifest, _) = case.infer(workers, usize::MAX, "");
-        let expected = graph.num_halo_rows(&case.store(workers, usize::MAX)) as u64;
-        let widths = [DIM, trained.model.architecture().output_dim(1)];
-        let rounds = manifest.report["rounds"].as_array().unwrap();
-        for (round, width) in rounds.iter().zip(widths) {
-            let sum = |name: &str| -> u64 {
-                let all = round["workers"].as_array().unwrap();
-                all.iter().map(|one| one[name].as_u64().unwrap()).sum()
-            };
-            assert_eq!((sum("rows"), sum("rows_needed")), (expected, expected));
-            let bytes = expected * 4 * width as u64;
-            assert_eq!((sum("bytes"), sum("bytes_needed")), (bytes, bytes));
+    // With two workers the halo of the larger graph is sent in several portions.
+    let sizes = [(NUM_NODES, DIM), (3_000, DIM)];
+    let pairs = [
+        [ALL, ALL],
+        [Fanout::Count(1), Fanout::Count(3)],
+        [Fanout::Count(3), Fanout::Count(1)],
+    ];
+    for (size, fanouts) in sizes
+        .into_iter()
+        .flat_map(|size| pairs.map(|pair| (size, pair)))
+    {
+        let dir = tempfile::tempdir().unwrap();
+        let graph = Graph::sized(PLAIN, 9, size);
+        let sampling = Sampling::Uniform;
+        let variant = Variant::default();
+        let trained = Trained::new(dir.path(), &variant, &graph, (&fanouts, sampling));
+        let case = Case {
+            dir: dir.path(),
+            graph: &graph,
+            trained: &trained,
+            sampling,
+        };
+        let extra = r#", "rows_per_part": 1000"#;
+        let (one, _) = case.infer(1, keep_at_hop(&fanouts, 0), extra);
+        for workers in 2..=4 {
+            let keep = keep_at_hop(&fanouts, 0);
+            let (manifest, _) = case.infer(workers, keep, extra);
+            assert_eq!(manifest.parts, one.parts, "{workers} workers");
+            let widths = [DIM, trained.model.architecture().output_dim(1)];
+            for (layer, width) in (1..).zip(widths) {
+                let limit = use_at_layer(&fanouts, layer);
+                let rows = num_halo_rows(&case.store(workers, keep), limit) as u64;
+                let bytes = rows * 4 * width as u64;
+                let moved = moved_in_round(&manifest, layer);
+                assert_eq!(
+                    moved,
+                    [rows, rows, bytes, bytes],
+                    "{fanouts:?}, layer {layer}"
+                );
+            }
         }
     }
+}
+
+/// Rows and bytes that all workers sent and needed in a round.
+fn moved_in_round(manifest: &Manifest, round: usize) -> [u64; 4] {
+    let workers = manifest.report["rounds"][round - 1]["workers"].as_array();
+    let sum = |name: &str| {
+        workers
+            .unwrap()
+            .iter()
+            .map(|w| w[name].as_u64().unwrap())
+            .sum()
+    };
+    ["rows", "rows_needed", "bytes", "bytes_needed"].map(sum)
 }
 
 #[test]

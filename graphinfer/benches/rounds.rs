@@ -1,0 +1,229 @@
+//! Times inference on one graph, round by round.
+//!
+//! ```text
+//! cargo bench -p graphinfer --bench rounds -- --data DIR [--workers 2] [--model sage] ...
+//! ```
+//!
+//! `--data` takes a directory with `nodes.parquet` (`id`, `features`, `label`, `split` as 0, 1, 2)
+//! and `edges.parquet` (`src`, `dst`, `weight`). The model has random weights: `--model sage`,
+//! `--hidden 128`, `--heads 1`. Further: `--fanouts 15,10` (`all`), `--repeat 3`.
+
+use std::collections::BTreeMap;
+use std::error::Error;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+
+use gnn::{Architecture, Model, ModelFile, Transform};
+use graphflat::{Store, StorePlan, open_or_build};
+use graphinfer::{InferContext, InferSpec, infer};
+use schemas::dataset::MANIFEST_SCHEMA;
+use schemas::xxh::file_checksum;
+use schemas::{
+    EdgesSpec, Fanout, FileEntry, Manifest, NodesSpec, Opened, Output, PartEntry, Progress,
+    Sampling, keep_at_hop,
+};
+use serde_json::{Value, json};
+
+/// As the program does: memory is kept for the next block.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+type Result<T> = std::result::Result<T, Box<dyn Error>>;
+
+/// What the command line says.
+struct Settings {
+    given: BTreeMap<String, String>,
+}
+
+impl Settings {
+    fn from_args() -> Result<Self> {
+        let mut given = BTreeMap::new();
+        // `cargo bench` adds `--bench`.
+        let mut args = std::env::args().skip(1).filter(|arg| arg != "--bench");
+        while let Some(name) = args.next() {
+            let key = name.strip_prefix("--").ok_or(format!("what is {name}?"))?;
+            let value = args.next().ok_or(format!("{name} needs a value"))?;
+            given.insert(key.to_owned(), value);
+        }
+        Ok(Self { given })
+    }
+
+    fn text<'a>(&'a self, key: &str, default: &'a str) -> &'a str {
+        self.given.get(key).map_or(default, String::as_str)
+    }
+
+    fn number(&self, key: &str, default: &str) -> Result<usize> {
+        let text = self.text(key, default);
+        text.parse()
+            .map_err(|e| format!("--{key} {text}: {e}").into())
+    }
+
+    fn fanouts(&self) -> Result<Vec<Fanout>> {
+        let one = |text: &str| {
+            let number = text.parse::<u32>().map(Value::from);
+            serde_json::from_value(number.unwrap_or_else(|_| text.into())).map_err(Into::into)
+        };
+        self.text("fanouts", "15,10").split(',').map(one).collect()
+    }
+}
+
+fn main() -> Result<()> {
+    let settings = Settings::from_args()?;
+    let work = tempfile::tempdir()?;
+    let data = PathBuf::from(settings.given.get("data").ok_or("--data is needed")?);
+    let workers = settings.number("workers", "2")?;
+    rayon::ThreadPoolBuilder::new()
+        .num_threads(workers)
+        .build_global()?;
+    let fanouts = settings.fanouts()?;
+    let started = Instant::now();
+    let store = store_of(&data, work.path(), workers, keep_at_hop(&fanouts, 0))?;
+    say(&format!("store {:.2} s", started.elapsed().as_secs_f64()));
+    let model = work.path().join("model");
+    save_model(&settings, &store, &fanouts, &model)?;
+    for turn in 0..settings.number("repeat", "3")? {
+        let output = work.path().join(format!("embeddings-{turn}"));
+        let spec: InferSpec = serde_json::from_value(json!({ "output": output, "model": model }))?;
+        let base = work.path().to_owned();
+        let plan = spec.into_plan(InferContext {
+            model: None,
+            base,
+            fresh: false,
+        })?;
+        let (rounds, progress) = stopwatch();
+        let run_started = Instant::now();
+        let manifest = infer(&plan, &store, &progress)?;
+        let seconds = run_started.elapsed().as_secs_f64();
+        let rounds = rounds.lock().map_err(|_| "a worker panicked")?.join(", ");
+        say(&format!("infer {seconds:.2} s: {rounds}"));
+        if turn == 0 {
+            say(&manifest.report.to_string());
+        }
+    }
+    say(&peak_memory());
+    Ok(())
+}
+
+/// Progress that notes the seconds of each round.
+fn stopwatch() -> (Arc<Mutex<Vec<String>>>, Progress) {
+    let rounds = Arc::new(Mutex::new(Vec::new()));
+    let (noted, last) = (Arc::clone(&rounds), Mutex::new(Instant::now()));
+    let progress: Progress = Arc::new(move |event| {
+        if let (Ok(mut noted), Ok(mut last)) = (noted.lock(), last.lock()) {
+            let seconds = last.elapsed().as_secs_f64();
+            noted.push(format!("round {} {seconds:.2} s", event.done));
+            *last = Instant::now();
+        }
+    });
+    (rounds, progress)
+}
+
+fn store_of(data: &Path, work: &Path, workers: usize, keep: usize) -> Result<Store> {
+    let nodes: NodesSpec = serde_json::from_value(json!({
+        "path": "nodes.parquet", "id": "id", "features": ["features"], "label": "label",
+        "split": "split", "split_values": { "train": 0, "val": 1, "test": 2 },
+    }))?;
+    let edges: EdgesSpec = serde_json::from_value(json!({
+        "path": "edges.parquet", "src": "src", "dst": "dst", "weight": "weight",
+    }))?;
+    let nodes = Arc::new(nodes.into_plan(data)?);
+    let edges = edges.into_plan(data)?.with_id_type(nodes.id_type())?;
+    let plan = StorePlan {
+        nodes,
+        edges: Arc::new(edges),
+        seed: 1,
+        sampling: Sampling::Uniform,
+        keep,
+        samples: 1,
+        hub_threshold: 10_000,
+        workers,
+        dir: work.join("store"),
+        fresh: false,
+    };
+    let quiet: Progress = Arc::new(|_| {});
+    Ok(open_or_build(&plan, &quiet)?)
+}
+
+fn save_model(settings: &Settings, store: &Store, fanouts: &[Fanout], dir: &Path) -> Result<()> {
+    let graph = &store.meta().graph;
+    let label = graph.label.as_ref().ok_or("the nodes have no label")?;
+    let heads = settings.number("heads", "1")?;
+    let arch: Architecture = serde_json::from_value(json!({
+        "layer": settings.text("model", "sage"), "aggregator": "mean",
+        "in_dim": graph.features.dim(), "edge_dim": null, "edge_weight": false,
+        "hidden": vec![settings.number("hidden", "128")?; fanouts.len() - 1],
+        "num_layers": fanouts.len(), "out_dim": label.kind.width(),
+        "heads": heads, "out_heads": 1,
+        "dropout": 0.0, "input_dropout": 0.0, "attention_dropout": 0.0,
+        "norm": "none", "residual": false, "activation": "relu", "task": "classes",
+    }))?;
+    let model = Model::init(&arch, 1)?;
+    let flatten = json!({
+        "hops": fanouts.len(), "fanouts": fanouts, "sampling": "uniform", "seed": 1,
+        "samples_per_target": 1, "layout": "shards",
+    });
+    let file = ModelFile {
+        architecture: arch,
+        transform: Transform::None,
+        label_names: None,
+        metrics: BTreeMap::new(),
+        fanouts: json!(fanouts),
+        extra: BTreeMap::from([
+            ("flatten".to_owned(), flatten),
+            ("graph".to_owned(), serde_json::to_value(graph)?),
+        ]),
+    };
+    let Opened::Open(output) = Output::open(dir, "train", "random", false)? else {
+        return Err("the directory is a new one".into());
+    };
+    gnn::save(dir, &model, &file)?;
+    let mut files = Vec::new();
+    for name in [gnn::MODEL_WEIGHTS, gnn::MODEL_JSON] {
+        let path = dir.join(name);
+        let (bytes, checksum) = (path.metadata()?.len(), file_checksum(&path)?);
+        files.push(FileEntry {
+            path: name.to_owned(),
+            bytes,
+            checksum,
+        });
+    }
+    let part = PartEntry {
+        name: "model".to_owned(),
+        files,
+        rows: 0,
+        targets: None,
+    };
+    output.commit_part(0, part)?;
+    let parts = output.parts();
+    Ok(output.finish(&manifest_of(parts))?)
+}
+
+fn manifest_of(parts: Vec<PartEntry>) -> Manifest {
+    Manifest {
+        schema: MANIFEST_SCHEMA,
+        stage: "train".to_owned(),
+        program: "bench".to_owned(),
+        fingerprint: "random".to_owned(),
+        plan: Value::Null,
+        seed: 1,
+        input: Value::Null,
+        graph: None,
+        flatten: None,
+        parts,
+        report: Value::Null,
+    }
+}
+
+/// Largest resident memory so far, as Linux tells it.
+fn peak_memory() -> String {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find(|line| line.starts_with("VmHWM"));
+    line.unwrap_or("peak memory unknown").to_owned()
+}
+
+fn say(line: &str) {
+    // A reader that has gone away is no reason to fail.
+    writeln!(std::io::stdout(), "{line}").ok();
+}
