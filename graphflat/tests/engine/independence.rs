@@ -241,6 +241,9 @@ fn a_store_is_built_again_only_if_it_does_not_fit() {
     ] {
         assert!(builds(&tables, &other), "{other:?}");
         assert!(!builds(&tables, &other), "{other:?}");
+        // A store that keeps more in-edges serves a job that needs fewer.
+        let keeps_more = other.fanouts == Settings::new("5").fanouts;
+        assert!(builds(&tables, &settings) != keeps_more, "{other:?}");
     }
     tables.edges.undirected = false;
     assert!(builds(&tables, &settings), "other edges");

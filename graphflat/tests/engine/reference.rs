@@ -5,7 +5,10 @@ use crate::graph::{Graph, Id, Kind, LabelColumn, Shape, Weights};
 use crate::naive;
 use crate::run::{Choice, Settings, Tables, extract_features, read_features};
 use crate::tables::Cut;
-use schemas::{GraphFeature, IdType, Layout, Sampling};
+use expect_test::expect;
+use schemas::{GraphFeature, GraphFeatureDataset, IdType, Ids, Layout, Sampling};
+use std::collections::BTreeMap;
+use std::path::Path;
 
 /// Compares the engine's neighbourhoods with the twin's, in both layouts and by both readers.
 fn check(graph: &Graph, cut: Cut, settings: &Settings) {
@@ -21,7 +24,70 @@ fn check(graph: &Graph, cut: Cut, settings: &Settings) {
         let output = tables.path(&name);
         assert_same(&read_features(&output), &expected, &settings);
         assert_same(&extract_features(&output), &expected, &settings);
+        assert_parts_are_unions(&output, &expected);
     }
+}
+
+/// Hop and in-edges of each node: sources with their weights, in rank order.
+type Union = BTreeMap<String, (usize, Vec<(String, f32)>)>;
+
+/// Checks that a part holds what its targets need, and nothing else.
+fn assert_parts_are_unions(output: &Path, features: &[GraphFeature]) {
+    let dataset = GraphFeatureDataset::open(output).unwrap();
+    let mut left = features;
+    for part in 0..dataset.num_parts() {
+        let shard = dataset.read_part(part).unwrap();
+        let num_targets = shard.is_target.iter().filter(|is| **is).count();
+        let (mine, others) = left.split_at(num_targets);
+        left = others;
+        let mut expected = Union::new();
+        mine.iter()
+            .for_each(|feature| unite(&mut expected, feature));
+        let mut found = Union::new();
+        for (i, range) in shard.in_offset.windows(2).enumerate() {
+            let list = in_edges(
+                range,
+                &shard.in_src,
+                shard.edge_weight.as_deref(),
+                &shard.ids,
+            );
+            let hop = usize::from(shard.hop[i]);
+            let is_new = found.insert(shard.ids.display(i), (hop, list)).is_none();
+            assert!(is_new, "a node stands twice in part {part}");
+        }
+        assert_eq!(found, expected, "part {part} of {}", output.display());
+    }
+    assert!(left.is_empty());
+}
+
+/// A node of the union has its least hop, and the longest of its lists.
+fn unite(union: &mut Union, feature: &GraphFeature) {
+    let (weight, ids) = (feature.edge_weight.as_deref(), &feature.node_id);
+    for i in 0..ids.len() {
+        let range = feature.in_offset.get(i..i + 2).unwrap_or(&[0, 0]);
+        let list = in_edges(range, &feature.in_src, weight, ids);
+        let is_at = |start: &u32| usize::try_from(*start).unwrap() <= i;
+        let hop = feature.hop_offset.partition_point(is_at) - 1;
+        let known = union.entry(ids.display(i)).or_insert((hop, Vec::new()));
+        known.0 = known.0.min(hop);
+        if list.len() > known.1.len() {
+            known.1 = list;
+        }
+    }
+}
+
+fn in_edges(
+    range: &[u32],
+    in_src: &[u32],
+    weight: Option<&[f32]>,
+    ids: &Ids,
+) -> Vec<(String, f32)> {
+    let place = |i: u32| usize::try_from(i).unwrap();
+    let edge = |e: usize| {
+        let src = ids.display(place(in_src[e]));
+        (src, weight.map_or(1.0, |all| all[e]))
+    };
+    (place(range[0])..place(range[1])).map(edge).collect()
 }
 
 /// Compares as written out, since a label that is not there is NaN.
@@ -209,6 +275,53 @@ fn neighbourhoods_read_as_written_by_hand() {
     check_text("1->0:1 0->1:1", "1,1", "0 | 1 | ; 0 <- 1; 1 <- 0");
     // Equal weights: the lesser source first.
     check_text("3->0:1 1->0:1 2->0:1", "2", "0 | 1 2; 0 <- 1 2");
+}
+
+/// Another sample than this one is a change of the format: it needs a new `ENGINE_VERSION`.
+#[test]
+fn samples_are_the_same_on_every_machine_and_in_every_version() {
+    let numbers = Graph::parse("1->0:1 2->0:2 3->0:3 4->0:4 4->0:5 5->0:0 6->2:1 7->2:1 8->2:9");
+    let mut names = numbers.clone();
+    names.id_type = IdType::Utf8;
+    let rename = |id: &mut Id| {
+        if let Id::Int(number) = id {
+            *id = Id::Text(format!("n{number}"));
+        }
+    };
+    names.ids.iter_mut().for_each(rename);
+    for edge in &mut names.edges {
+        rename(&mut edge.src);
+        rename(&mut edge.dst);
+    }
+    let mut rendered = String::new();
+    for graph in [numbers, names] {
+        for sampling in [Sampling::Uniform, Sampling::Weighted, Sampling::Top] {
+            let settings = Settings {
+                sampling,
+                targets: Choice::Listed(vec![graph.ids[0].clone()]),
+                samples: 2,
+                ..Settings::new("4,2")
+            };
+            for feature in Tables::whole(&graph).features(&settings) {
+                rendered += &format!("{sampling:?}: {}\n", render(&feature));
+            }
+        }
+    }
+    expect![[r#"
+        Uniform: 0 | 1 2 4 5 | 7 8; 0 <- 4 5 1 2; 2 <- 7 8
+        Uniform: 0 | 1 2 4 5 | 6 7; 0 <- 5 2 1 4; 2 <- 6 7
+        Weighted: 0 | 2 3 4 | 6 8; 0 <- 3 4 4 2; 2 <- 6 8
+        Weighted: 0 | 1 3 4 | ; 0 <- 3 4 4 1
+        Top: 0 | 2 3 4 | 6 8; 0 <- 4 4 3 2; 2 <- 8 6
+        Top: 0 | 2 3 4 | 6 8; 0 <- 4 4 3 2; 2 <- 8 6
+        Uniform: n0 | n1 n2 n4 n5 | n6 n8; n0 <- n2 n1 n5 n4; n2 <- n6 n8
+        Uniform: n0 | n1 n2 n4 | n6 n7; n0 <- n4 n1 n4 n2; n2 <- n7 n6
+        Weighted: n0 | n2 n3 n4 | n7 n8; n0 <- n4 n3 n4 n2; n2 <- n8 n7
+        Weighted: n0 | n2 n3 n4 | n6 n8; n0 <- n3 n4 n2 n4; n2 <- n8 n6
+        Top: n0 | n2 n3 n4 | n6 n8; n0 <- n4 n4 n3 n2; n2 <- n8 n6
+        Top: n0 | n2 n3 n4 | n6 n8; n0 <- n4 n4 n3 n2; n2 <- n8 n6
+    "#]]
+    .assert_eq(&rendered);
 }
 
 /// A zero with a sign is a zero: such an edge is drawn last, not first.
