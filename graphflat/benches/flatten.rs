@@ -105,14 +105,17 @@ fn run(settings: &Settings, data: &Path, work: &Path) -> Result<()> {
     }))?;
     let plan = spec.into_plan(data, true)?;
     let store_plan = store_plan(settings, data, work, plan.sampling(), plan.keep())?;
-    let started = Instant::now();
+    let (started, cpu_before) = (Instant::now(), cpu_seconds());
     let (progress, phases) = stopwatch(started);
     let store = open_or_build(&store_plan, &progress)?;
     let built = started.elapsed().as_secs_f64();
     let manifest = flatten(&plan, &store, &progress)?;
     let total = started.elapsed().as_secs_f64();
-    for (name, at) in phases.lock().expect("nobody panicked").iter() {
-        print(&format!("  {at:8.3} s  {name}"));
+    for (name, at, cpu) in phases.lock().expect("nobody panicked").iter() {
+        print(&format!(
+            "  {at:8.3} s  {:8.2} cpu s  {name}",
+            cpu - cpu_before
+        ));
     }
     let in_edges = store.meta().edges.in_edges as f64;
     let files = manifest.parts.iter().flat_map(|part| &part.files);
@@ -121,11 +124,12 @@ fn run(settings: &Settings, data: &Path, work: &Path) -> Result<()> {
     let round = |n: f64| n / 1e6;
     print(&format!(
         "store {built:.3} s ({:.2} M in-edges/s), flatten {:.3} s ({:.0} targets/s, {:.0} MB \
-         written), in all {total:.3} s, peak {:.0} MB",
+         written), in all {total:.3} s, {:.2} cpu s, peak {:.0} MB",
         round(in_edges / built),
         total - built,
         rows as f64 / (total - built),
         round(bytes as f64),
+        cpu_seconds() - cpu_before,
         round(peak_bytes()),
     ));
     Ok(())
@@ -169,7 +173,8 @@ fn store_plan(
     })
 }
 
-type Phases = Arc<Mutex<Vec<(String, f64)>>>;
+/// Name, seconds on the clock and seconds of all cores.
+type Phases = Arc<Mutex<Vec<(String, f64, f64)>>>;
 
 /// Notes when each phase began, and when the first and the last wave ended.
 fn stopwatch(started: Instant) -> (Progress, Phases) {
@@ -185,10 +190,22 @@ fn stopwatch(started: Instant) -> (Progress, Phases) {
                 String::new()
             };
             let name = format!("{} {}{count}", event.stage, event.phase);
-            noted.lock().expect("nobody panicked").push((name, at));
+            let line = (name, at, cpu_seconds());
+            noted.lock().expect("nobody panicked").push(line);
         }
     });
     (progress, phases)
+}
+
+/// Seconds that all threads have computed so far, which other load on the machine disturbs less
+/// than the clock; 0 where the system does not tell.
+fn cpu_seconds() -> f64 {
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    // Fields 14 and 15 of all; the name, field 2, ends with the last parenthesis.
+    let fields = stat.rsplit_once(") ").map_or("", |(_, rest)| rest);
+    let ticks = fields.split(' ').skip(11).take(2);
+    let ticks: f64 = ticks.filter_map(|field| field.parse::<f64>().ok()).sum();
+    ticks / 100.0
 }
 
 /// The process's greatest resident set so far; 0 where the system does not tell.
