@@ -15,7 +15,7 @@ use graphtrainer::batch::{BlockOptions, Piece, blocks_of};
 use models::{Trained, Variant};
 use schemas::{
     EmbeddingRows, EmbeddingsDataset, ErrorKind, Fanout, GraphFeatureDataset, Layout, Manifest,
-    Sampling, keep_at_hop, use_at_layer,
+    Opened, Output, Sampling, keep_at_hop, use_at_layer,
 };
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -513,5 +513,52 @@ fn a_finished_output_is_returned_and_another_plans_is_kept() {
     assert_eq!(
         read(case.plan("out", "").output(), NUM_NODES).ids.len(),
         NUM_NODES
+    );
+}
+
+#[test]
+fn a_killed_run_keeps_its_committed_parts_and_ends_with_the_same_rows() {
+    let dir = tempfile::tempdir().unwrap();
+    let graph = Graph::random(PLAIN, 12);
+    let variant = Variant::default();
+    let trained = Trained::new(dir.path(), &variant, &graph, (&[ALL], Sampling::Uniform));
+    let case = Case {
+        dir: dir.path(),
+        graph: &graph,
+        trained: &trained,
+        sampling: Sampling::Uniform,
+    };
+    let store = case.store(2, usize::MAX);
+    let whole = infer(&case.plan("whole", ""), &store, &quiet()).unwrap();
+    // What a run leaves that is killed after its second part: that part, its entry, no manifest.
+    let cut = dir.path().join("cut");
+    let Opened::Open(output) = Output::open(&cut, "infer", &whole.fingerprint, false).unwrap()
+    else {
+        panic!("the directory is a new one");
+    };
+    let file = &whole.parts[1].files[0].path;
+    std::fs::copy(dir.path().join("whole").join(file), cut.join(file)).unwrap();
+    output.commit_part(1, whole.parts[1].clone()).unwrap();
+    drop(output);
+    assert!(
+        EmbeddingsDataset::open(&cut).is_err(),
+        "no reader sees a part of an output"
+    );
+    let written = std::fs::metadata(cut.join(file))
+        .unwrap()
+        .modified()
+        .unwrap();
+    let resumed = infer(&case.plan("cut", ""), &store, &quiet()).unwrap();
+    assert_eq!(resumed.parts, whole.parts);
+    assert_eq!(
+        std::fs::metadata(cut.join(file))
+            .unwrap()
+            .modified()
+            .unwrap(),
+        written
+    );
+    assert_eq!(
+        read(&cut, NUM_NODES),
+        read(&dir.path().join("whole"), NUM_NODES)
     );
 }

@@ -51,6 +51,7 @@ pub(crate) struct Trained {
     pub(crate) dir: PathBuf,
     pub(crate) model: Model,
     pub(crate) transform: Transform,
+    file: ModelFile,
 }
 
 impl Trained {
@@ -115,7 +116,14 @@ impl Trained {
             dir,
             model,
             transform,
+            file,
         }
+    }
+
+    /// Replaces the saved model by this one.
+    pub(crate) fn save_again(&self) {
+        std::fs::remove_dir_all(&self.dir).unwrap();
+        save(&self.dir, &self.model, &self.file);
     }
 }
 

@@ -111,3 +111,29 @@ fn a_model_that_is_not_finished_is_refused() {
         "{error}"
     );
 }
+
+#[test]
+fn an_embedding_that_is_no_number_ends_all_workers() {
+    let dir = tempfile::tempdir().unwrap();
+    let graph = Graph::random(PLAIN, 1);
+    let variant = Variant::default();
+    let mut trained = Trained::new(
+        dir.path(),
+        &variant,
+        &graph,
+        (&[ALL, ALL], Sampling::Uniform),
+    );
+    let huge = vec![f32::MAX; trained.model.flat().len()];
+    trained.model.set_flat(&huge);
+    trained.save_again();
+    let store = graph.store(dir.path(), 3, usize::MAX, (Sampling::Uniform, SEED));
+    let plan = plan(dir.path(), &trained.dir, "out", "");
+    let error = infer(&plan, &store, &quiet()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Data);
+    let error = error.to_string();
+    assert!(
+        error.starts_with("layer 1 of the model gives no number for node "),
+        "{error}"
+    );
+    assert!(!plan.output().join("_SUCCESS").exists());
+}
