@@ -7,6 +7,10 @@ use schemas::{Features, Sampling};
 use std::ops::Range;
 
 /// Own nodes in a block at most.
+///
+/// A source is gathered once for each block that reads it, so larger blocks gather less and hold
+/// more. With 2^20 nodes, 2^24 edges and two workers, 2^13, 2^15 and 2^18 nodes a block took 13.2,
+/// 11.7 and 10.5 s of processor time for GCN, and 1.2, 1.4 and 2.5 GB at the most for SAGE.
 const NODES_MAX: usize = 1 << 15;
 
 /// In-edges in a block, and at most one node's beyond: bounds the memory of edge features.
