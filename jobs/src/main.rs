@@ -1,3 +1,48 @@
-//! The program `graphflat`.
+//! The program `graphflat`: arguments in, exit code out.
 
-fn main() {}
+mod check;
+mod cli;
+mod console;
+mod error;
+mod inspect;
+mod job;
+mod source;
+mod stage;
+
+use std::io::Write as _;
+use std::process::ExitCode;
+
+use clap::Parser as _;
+
+use crate::cli::{Cli, Command};
+
+// Tensors are allocated and freed by the hundred megabytes; this allocator keeps their pages.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+fn main() -> ExitCode {
+    abort_on_panic();
+    let result = match Cli::parse().command {
+        Command::Run(args) => stage::run(&args),
+        Command::Check(args) => check::check(&args),
+        Command::Inspect(args) => inspect::inspect(&args),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            // Nothing is left to be done where even this cannot be written.
+            let _ = writeln!(std::io::stderr(), "error: {}", error::one_line(&error));
+            ExitCode::from(error::exit_code(&error))
+        }
+    }
+}
+
+/// Ends the whole program on a panic of any thread: a worker that dies alone would leave its peers
+/// waiting for it for ever.
+fn abort_on_panic() {
+    let print = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |info| {
+        print(info);
+        std::process::abort();
+    }));
+}

@@ -1,0 +1,100 @@
+//! The command line: what may be asked of the program.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+/// Graph neural networks as batch jobs: flatten k-hop neighbourhoods, train on them, embed every
+/// node.
+#[derive(Debug, Parser)]
+#[command(name = "graphflat", version, about, long_about = None)]
+#[command(after_help = "Exit codes: 0 done, 1 failed, 2 usage or job file, 3 input data.")]
+pub(crate) struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// What the program can do.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Run the stages of a job; finished ones are skipped, a half-finished one goes on.
+    Run(RunArgs),
+    /// Validate a job and its input without a shuffle, and predict rows, bytes and memory.
+    Check(CheckArgs),
+    /// Show what a directory of this program holds.
+    Inspect(InspectArgs),
+}
+
+/// Arguments of `run`.
+#[derive(Args, Debug)]
+pub(crate) struct RunArgs {
+    /// The job file (TOML); relative paths in it are relative to the working directory.
+    pub(crate) job: PathBuf,
+    /// Run only these stages.
+    #[arg(long, value_delimiter = ',', value_name = "STAGE")]
+    pub(crate) stage: Vec<Stage>,
+    /// Start over: replace outputs and work files of earlier runs.
+    #[arg(long)]
+    pub(crate) fresh: bool,
+    /// Write one JSON object a line to standard output: progress, then a summary.
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Worker threads, in place of the job's `workers`; never changes the results.
+    #[arg(short, long, value_name = "N")]
+    pub(crate) workers: Option<usize>,
+    /// Say nothing but errors.
+    #[arg(short, long, conflicts_with = "json")]
+    pub(crate) quiet: bool,
+}
+
+/// Arguments of `check`.
+#[derive(Args, Debug)]
+pub(crate) struct CheckArgs {
+    /// The job file.
+    pub(crate) job: PathBuf,
+    /// Write one JSON object to standard output.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Arguments of `inspect`.
+#[derive(Args, Debug)]
+pub(crate) struct InspectArgs {
+    /// An output directory (graph features, model or embeddings) or a store.
+    pub(crate) path: PathBuf,
+    /// Draw one target's neighbourhood as a graph in DOT.
+    #[arg(long)]
+    pub(crate) dot: bool,
+    /// The target to show, by its id.
+    #[arg(long, value_name = "ID")]
+    pub(crate) target: Option<String>,
+    /// Rows to show.
+    #[arg(long, value_name = "N", default_value_t = 5)]
+    pub(crate) limit: usize,
+}
+
+/// A stage of a job, in the order they run.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd, ValueEnum)]
+pub(crate) enum Stage {
+    /// Flatten the neighbourhoods.
+    Flatten,
+    /// Train a model on them.
+    Train,
+    /// Embed every node.
+    Infer,
+}
+
+impl Stage {
+    /// Every stage, in the order they run.
+    pub(crate) const ALL: [Stage; 3] = [Stage::Flatten, Stage::Train, Stage::Infer];
+
+    /// The name of the stage, which is also its table in the job file.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Stage::Flatten => "flatten",
+            Stage::Train => "train",
+            Stage::Infer => "infer",
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! The error of this crate: a job that cannot be read, checked or run.
+
+use std::path::PathBuf;
+
+use graphflat::FlattenError;
+use graphinfer::InferError;
+use graphtrainer::TrainError;
+use schemas::{ErrorKind, SchemaError};
+
+/// A job could not be read, checked or run.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub(crate) enum JobError {
+    /// The job file cannot be read.
+    #[error("cannot read job file {}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// The cause.
+        source: std::io::Error,
+    },
+    /// The job file is not what a job file may be.
+    #[error("{}:{line}: {problem}", path.display())]
+    Syntax {
+        /// The file.
+        path: PathBuf,
+        /// 1-based line.
+        line: usize,
+        /// What is wrong and what is allowed.
+        problem: String,
+    },
+    /// A key holds something impossible.
+    #[error("`{key}`: {problem}")]
+    Key {
+        /// Dotted name of the key.
+        key: String,
+        /// What is wrong and what is allowed.
+        problem: String,
+    },
+    /// A directory given to `inspect` is nothing of ours, or lacks what was asked for.
+    #[error("{} {problem}", path.display())]
+    Inspect {
+        /// The directory.
+        path: PathBuf,
+        /// What is wrong.
+        problem: String,
+    },
+    /// Files could not be written or removed.
+    #[error("cannot {action} {}", path.display())]
+    Io {
+        /// What was tried.
+        action: &'static str,
+        /// The file or directory.
+        path: PathBuf,
+        /// The cause.
+        source: std::io::Error,
+    },
+    /// A JSON file could not be read.
+    #[error("cannot read {}", path.display())]
+    Json {
+        /// The file.
+        path: PathBuf,
+        /// The cause.
+        source: serde_json::Error,
+    },
+    /// The input tables or an output directory.
+    #[error(transparent)]
+    Schema(#[from] SchemaError),
+    /// The store or the flatten stage.
+    #[error(transparent)]
+    Flatten(Box<FlattenError>),
+    /// The train stage.
+    #[error(transparent)]
+    Train(Box<TrainError>),
+    /// The infer stage.
+    #[error(transparent)]
+    Infer(Box<InferError>),
+}
+
+impl From<FlattenError> for JobError {
+    fn from(error: FlattenError) -> Self {
+        JobError::Flatten(Box::new(error))
+    }
+}
+
+impl From<TrainError> for JobError {
+    fn from(error: TrainError) -> Self {
+        JobError::Train(Box::new(error))
+    }
+}
+
+impl From<InferError> for JobError {
+    fn from(error: InferError) -> Self {
+        JobError::Infer(Box::new(error))
+    }
+}
+
+impl JobError {
+    /// Tells who can mend it.
+    pub(crate) fn kind(&self) -> ErrorKind {
+        match self {
+            JobError::Read { .. }
+            | JobError::Syntax { .. }
+            | JobError::Key { .. }
+            | JobError::Inspect { .. } => ErrorKind::Usage,
+            JobError::Io { .. } | JobError::Json { .. } => ErrorKind::Failed,
+            JobError::Schema(error) => error.kind(),
+            JobError::Flatten(error) => error.kind(),
+            JobError::Train(error) => error.kind(),
+            JobError::Infer(error) => error.kind(),
+        }
+    }
+}
+
+/// The exit code of a failed run: 1 failed, 2 usage or job file, 3 input data.
+pub(crate) fn exit_code(error: &anyhow::Error) -> u8 {
+    match error.downcast_ref::<JobError>().map(JobError::kind) {
+        Some(ErrorKind::Usage) => 2,
+        Some(ErrorKind::Data) => 3,
+        Some(ErrorKind::Failed) | None => 1,
+    }
+}
+
+/// The chain of causes on one line.
+pub(crate) fn one_line(error: &anyhow::Error) -> String {
+    let links: Vec<String> = error.chain().map(ToString::to_string).collect();
+    links
+        .join(": ")
+        .split_whitespace()
+        .collect::<Vec<_>>()
+        .join(" ")
+}

@@ -1,0 +1,406 @@
+//! The job file: as written ([`JobSpec`]) and as it will run ([`Job`]).
+
+use std::path::{Component, Path, PathBuf};
+use std::sync::Arc;
+
+use bytesize::ByteSize;
+use graphflat::{FlattenPlan, FlattenSpec, Targets};
+use graphinfer::{InferContext, InferPlan, InferSpec};
+use graphtrainer::{TrainContext, TrainPlan, TrainSpec};
+use schemas::{EdgesPlan, EdgesSpec, NodesPlan, NodesSpec, Sampling};
+use serde::Deserialize;
+
+use crate::cli::Stage;
+use crate::error::JobError;
+use crate::source::JobSource;
+
+/// Worker threads at most: each is a thread and a partition of the store.
+const WORKERS_MAX: usize = 1024;
+
+/// The least memory budget that is not a typing error.
+const MEMORY_BUDGET_MIN: ByteSize = ByteSize::mib(64);
+
+/// Where relative paths start: the process's working directory, so that paths in messages are
+/// those that were written.
+const BASE: &str = "";
+
+/// A job file as written.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct JobSpec {
+    /// Name of the job; part of its default `work_dir`.
+    pub(crate) name: String,
+    /// Random seed of samples, weights, orders and dropout.
+    pub(crate) seed: u64,
+    /// Directory of the store. Default: `work/NAME`.
+    #[serde(default)]
+    pub(crate) work_dir: Option<PathBuf>,
+    /// Worker threads. Default: as many as there are cores; changes no result.
+    #[serde(default)]
+    pub(crate) workers: Option<usize>,
+    /// Memory the program may plan with, such as `"2GiB"` (default).
+    #[serde(default = "default_memory_budget")]
+    pub(crate) memory_budget: ByteSize,
+    /// The tables to read.
+    pub(crate) input: InputSpec,
+    /// The flatten stage.
+    #[serde(default)]
+    pub(crate) flatten: Option<FlattenSpec>,
+    /// The train stage.
+    #[serde(default)]
+    pub(crate) train: Option<TrainSpec>,
+    /// The infer stage.
+    #[serde(default)]
+    pub(crate) infer: Option<InferSpec>,
+}
+
+/// The table `[input]` as written.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct InputSpec {
+    /// The node table.
+    pub(crate) nodes: NodesSpec,
+    /// The edge table.
+    pub(crate) edges: EdgesSpec,
+}
+
+fn default_memory_budget() -> ByteSize {
+    ByteSize::gib(2)
+}
+
+/// What the command line adds to a job file.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Overrides {
+    /// In place of the job's `workers`.
+    pub(crate) workers: Option<usize>,
+    /// The stages to run; empty: all that the job has.
+    pub(crate) stages: Vec<Stage>,
+    /// Whether the chosen stages start over.
+    pub(crate) fresh: bool,
+}
+
+/// A job, checked: what will run.
+#[derive(Debug)]
+pub(crate) struct Job {
+    /// Name of the job.
+    pub(crate) name: String,
+    /// Random seed.
+    pub(crate) seed: u64,
+    /// Directory of the store.
+    pub(crate) work_dir: PathBuf,
+    /// Worker threads.
+    pub(crate) workers: usize,
+    /// Memory the program may plan with.
+    pub(crate) memory_budget: ByteSize,
+    /// The node table.
+    pub(crate) nodes: Arc<NodesPlan>,
+    /// The edge table.
+    pub(crate) edges: Arc<EdgesPlan>,
+    /// The flatten stage, where the job has one.
+    pub(crate) flatten: Option<FlattenPlan>,
+    /// The train stage, where the job has one.
+    pub(crate) train: Option<TrainPlan>,
+    /// The infer stage, where the job has one.
+    pub(crate) infer: Option<InferPlan>,
+    /// The stages to run, in order.
+    pub(crate) selected: Vec<Stage>,
+    /// Whether they start over.
+    pub(crate) fresh: bool,
+}
+
+impl Job {
+    /// Reads and checks a job file.
+    ///
+    /// # Errors
+    ///
+    /// Names file, line and key of the first thing that cannot be, and what is allowed; or the
+    /// file and column of an input table that is not as the job says.
+    pub(crate) fn load(path: &Path, overrides: &Overrides) -> anyhow::Result<Job> {
+        let source = JobSource::read(path)?;
+        let spec: JobSpec = toml::from_str(source.text()).map_err(|e| source.explain(&e))?;
+        spec.into_job(overrides).map_err(|error| {
+            let place = source.locate(&error.to_string());
+            anyhow::Error::from(error).context(place)
+        })
+    }
+
+    /// Whether a stage is to run.
+    pub(crate) fn runs(&self, stage: Stage) -> bool {
+        self.selected.contains(&stage)
+    }
+}
+
+impl JobSpec {
+    fn into_job(self, overrides: &Overrides) -> Result<Job, JobError> {
+        let selected = self.selected(&overrides.stages)?;
+        self.check_alone()?;
+        let workers = self.workers(overrides.workers)?;
+        let base = Path::new(BASE);
+        let work_dir = self
+            .work_dir
+            .clone()
+            .unwrap_or_else(|| Path::new("work").join(&self.name));
+        self.check_outputs(&work_dir)?;
+        self.check_stages()?;
+        let fresh = |stage| overrides.fresh && selected.contains(&stage);
+
+        let sampling = self.flatten.as_ref().map(|flatten| flatten.sampling);
+        let (nodes, edges) = self.input.into_plans(base, sampling)?;
+        let flatten = match self.flatten {
+            Some(spec) => Some(spec.into_plan(base, fresh(Stage::Flatten))?),
+            None => None,
+        };
+        let for_train = TrainContext {
+            input: flatten.as_ref().map(|plan| plan.output().to_owned()),
+            job_seed: self.seed,
+            workers,
+            transform: nodes.transform(),
+            base: base.to_owned(),
+            fresh: fresh(Stage::Train),
+        };
+        let train = match self.train {
+            Some(spec) => Some(spec.into_plan(for_train)?),
+            None => None,
+        };
+        let for_infer = InferContext {
+            model: train.as_ref().map(|plan| plan.output().to_owned()),
+            base: base.to_owned(),
+            fresh: fresh(Stage::Infer),
+        };
+        let infer = match self.infer {
+            Some(spec) => Some(spec.into_plan(for_infer)?),
+            None => None,
+        };
+        Ok(Job {
+            name: self.name,
+            seed: self.seed,
+            work_dir,
+            workers,
+            memory_budget: self.memory_budget,
+            nodes: Arc::new(nodes),
+            edges: Arc::new(edges),
+            flatten,
+            train,
+            infer,
+            selected,
+            fresh: overrides.fresh,
+        })
+    }
+
+    /// The stages to run, in order.
+    fn selected(&self, asked: &[Stage]) -> Result<Vec<Stage>, JobError> {
+        let has = |stage: Stage| match stage {
+            Stage::Flatten => self.flatten.is_some(),
+            Stage::Train => self.train.is_some(),
+            Stage::Infer => self.infer.is_some(),
+        };
+        if let Some(stage) = asked.iter().find(|stage| !has(**stage)) {
+            let present: Vec<&str> = Stage::ALL
+                .into_iter()
+                .filter(|s| has(*s))
+                .map(Stage::name)
+                .collect();
+            let problem = format!("the job has no such table; it has {}", present.join(", "));
+            return Err(key(&format!("--stage {}", stage.name()), problem));
+        }
+        let wanted = |stage: &Stage| has(*stage) && (asked.is_empty() || asked.contains(stage));
+        let selected: Vec<Stage> = Stage::ALL.into_iter().filter(wanted).collect();
+        if selected.is_empty() {
+            let problem =
+                "no stage to run; at least one of the tables flatten, train, infer is needed";
+            return Err(key("name", problem));
+        }
+        Ok(selected)
+    }
+
+    /// Checks of single keys.
+    fn check_alone(&self) -> Result<(), JobError> {
+        let allowed = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+        let plain = self.name.chars().all(allowed) && !self.name.starts_with('.');
+        if self.name.is_empty() || !plain {
+            let problem = "must be letters, digits, `_`, `-` or `.`, and not start with `.`";
+            return Err(key("name", problem));
+        }
+        if self.memory_budget < MEMORY_BUDGET_MIN {
+            let problem = format!(
+                "is {}; at least {MEMORY_BUDGET_MIN} is needed",
+                self.memory_budget
+            );
+            return Err(key("memory_budget", problem));
+        }
+        Ok(())
+    }
+
+    fn workers(&self, asked: Option<usize>) -> Result<usize, JobError> {
+        let name = if asked.is_some() {
+            "--workers"
+        } else {
+            "workers"
+        };
+        let cores = || std::thread::available_parallelism().map_or(1, usize::from);
+        let workers = asked.or(self.workers).unwrap_or_else(cores);
+        if !(1..=WORKERS_MAX).contains(&workers) {
+            return Err(key(
+                name,
+                format!("is {workers}; allowed is 1 to {WORKERS_MAX}"),
+            ));
+        }
+        Ok(workers)
+    }
+
+    /// No two stages may write one place, nor one inside another.
+    fn check_outputs(&self, work_dir: &Path) -> Result<(), JobError> {
+        let outputs = [
+            (
+                "flatten.output",
+                self.flatten.as_ref().map(|stage| stage.output.as_path()),
+            ),
+            (
+                "train.output",
+                self.train.as_ref().map(|stage| stage.output.as_path()),
+            ),
+            (
+                "infer.output",
+                self.infer.as_ref().map(|stage| stage.output.as_path()),
+            ),
+            ("work_dir", Some(work_dir)),
+        ];
+        let outputs: Vec<(&str, &Path)> = outputs
+            .into_iter()
+            .filter_map(|(name, path)| Some((name, path?)))
+            .collect();
+        for (position, &(name, path)) in outputs.iter().enumerate() {
+            for &(earlier, taken) in &outputs[..position] {
+                let (mine, theirs) = (plain(path), plain(taken));
+                if mine.starts_with(&theirs) || theirs.starts_with(&mine) {
+                    let problem = format!(
+                        "{} is in the way of `{earlier}`, {}; each needs a directory of its own",
+                        path.display(),
+                        taken.display()
+                    );
+                    return Err(key(name, problem));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// What one stage needs of another, or of the input tables.
+    fn check_stages(&self) -> Result<(), JobError> {
+        let (nodes, edges) = (&self.input.nodes, &self.input.edges);
+        if let Some(flatten) = &self.flatten {
+            let by_split = matches!(flatten.targets, Targets::Labelled | Targets::Train);
+            if by_split && nodes.split.is_none() {
+                let problem = "\"labelled\" and \"train\" need `input.nodes.split`; \
+                               \"all\" and a list of targets do not";
+                return Err(key("flatten.targets", problem));
+            }
+            let weighted = matches!(flatten.sampling, Sampling::Weighted | Sampling::Top);
+            if weighted && edges.weight.is_none() {
+                let problem = "\"weighted\" and \"top\" need `input.edges.weight`; \
+                               \"uniform\" does not";
+                return Err(key("flatten.sampling", problem));
+            }
+        }
+        if let Some(train) = &self.train {
+            if train.input.is_none() && self.flatten.is_none() {
+                let problem =
+                    "is missing, and the job has no table [flatten] whose output it could be";
+                return Err(key("train.input", problem));
+            }
+            if let (None, Some(flatten)) = (&train.input, &self.flatten) {
+                // Hops that differ from the fan-outs are an error of [flatten], found by its plan.
+                if flatten.hops == flatten.fanouts.len() {
+                    check_layers(train, flatten.hops)?;
+                }
+                if nodes.label.is_none() {
+                    let problem = "is missing; [train] needs the column of the labels";
+                    return Err(key("input.nodes.label", problem));
+                }
+            }
+        }
+        let Some(infer) = &self.infer else {
+            return Ok(());
+        };
+        if infer.model.is_none() && self.train.is_none() {
+            let problem = "is missing, and the job has no table [train] whose output it could be";
+            return Err(key("infer.model", problem));
+        }
+        let own_model = infer.model.is_none();
+        let own_hops = self
+            .flatten
+            .as_ref()
+            .map(|flatten| flatten.hops)
+            .filter(|_| own_model);
+        match (infer.layer, own_hops) {
+            (Some(layer), Some(hops)) if !(1..=hops).contains(&layer) => Err(key(
+                "infer.layer",
+                format!("is {layer}; the model has layers 1 to {hops}"),
+            )),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl InputSpec {
+    fn into_plans(
+        self,
+        base: &Path,
+        sampling: Option<Sampling>,
+    ) -> Result<(NodesPlan, EdgesPlan), JobError> {
+        let nodes = self.nodes.into_plan(base)?;
+        let edges = self.edges.into_plan(base)?.with_id_type(nodes.id_type())?;
+        let non_negative = sampling == Some(Sampling::Weighted);
+        let edges = if non_negative {
+            edges.with_non_negative_weights()
+        } else {
+            edges
+        };
+        Ok((nodes, edges))
+    }
+}
+
+/// A model that trains on this job's neighbourhoods has a layer a hop.
+fn check_layers(train: &TrainSpec, hops: usize) -> Result<(), JobError> {
+    if let Some(layers) = train.layers.filter(|&layers| layers != hops) {
+        return Err(key(
+            "train.layers",
+            format!("is {layers}; must equal `flatten.hops`, {hops}"),
+        ));
+    }
+    let widths = train.hidden.len();
+    if widths + 1 != hops && widths != hops {
+        let problem = format!(
+            "has {widths} widths; {hops} hops need {} (the last layer predicts) or {hops} (a \
+             linear head follows)",
+            hops.saturating_sub(1)
+        );
+        return Err(key("train.hidden", problem));
+    }
+    Ok(())
+}
+
+fn key(name: &str, problem: impl Into<String>) -> JobError {
+    JobError::Key {
+        key: name.to_owned(),
+        problem: problem.into(),
+    }
+}
+
+/// A path without `.` and, where it can be told without looking, without `..`.
+fn plain(path: &Path) -> PathBuf {
+    let mut plain = PathBuf::new();
+    for component in path.components() {
+        match component {
+            Component::CurDir => {}
+            Component::ParentDir if plain.file_name().is_some() => {
+                plain.pop();
+            }
+            other => plain.push(other),
+        }
+    }
+    plain
+}
+
+#[cfg(test)]
+mod tests;

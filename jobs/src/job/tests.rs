@@ -1,0 +1,170 @@
+//! Tests of the job file and of where its errors point.
+
+use super::*;
+use crate::error::one_line;
+
+/// The parts of a good job file.
+const HEAD: &str = "name = \"a\"\nseed = 1\n";
+const INPUT: &str = "[input.nodes]\npath = \"n\"\nid = \"id\"\nlabel = \"l\"\nsplit = \"s\"\n\
+                     [input.edges]\npath = \"e\"\nsrc = \"s\"\ndst = \"d\"\n";
+const STAGE: &str = "[flatten]\noutput = \"out/f\"\nhops = 1\nfanouts = [2]\n";
+
+fn load(text: &str) -> anyhow::Result<JobSpec> {
+    let source = JobSource::from_text("j.toml", text);
+    Ok(toml::from_str(source.text()).map_err(|e| source.explain(&e))?)
+}
+
+#[track_caller]
+fn check(text: &str, expected: &str) {
+    let error = match load(text) {
+        Err(error) => one_line(&error),
+        Ok(spec) => {
+            let source = JobSource::from_text("j.toml", text);
+            let error = spec.into_job(&Overrides::default()).unwrap_err();
+            let place = source.locate(&error.to_string());
+            one_line(&anyhow::Error::from(error).context(place))
+        }
+    };
+    assert_eq!(error, expected);
+}
+
+#[test]
+fn errors_name_line_key_and_what_is_allowed() {
+    check(
+        &format!("{HEAD}wokers = 2\n{INPUT}{STAGE}"),
+        "j.toml:3: unknown key `wokers`; did you mean `workers`? allowed: name, seed, work_dir, \
+         workers, memory_budget, input, flatten, train, infer",
+    );
+    check(
+        &format!("{HEAD}{INPUT}{STAGE}fanout = [2]\n"),
+        "j.toml:16: unknown key `flatten.fanout`; did you mean `fanouts`? allowed: output, hops, \
+         fanouts, sampling, layout, targets, hub_threshold, samples_per_target, targets_per_part",
+    );
+    check(
+        &format!("{HEAD}{INPUT}{STAGE}layout = \"row\"\n"),
+        "j.toml:16: `flatten.layout` cannot be `row`; did you mean `rows`? allowed: rows, shards",
+    );
+    check(
+        &format!("name = \"a\"\n{INPUT}{STAGE}"),
+        "j.toml:1: missing key `seed`",
+    );
+    check(
+        &format!("{HEAD}{INPUT}[flatten]\nhops = 1\nfanouts = [2]\n"),
+        "j.toml:12: missing key `flatten.output`",
+    );
+    check(
+        &format!("{HEAD}workers = 2000\n{INPUT}{STAGE}"),
+        "j.toml:3: `workers`: is 2000; allowed is 1 to 1024",
+    );
+    check(
+        &format!("{HEAD}work_dir = \"out/f\"\n{INPUT}{STAGE}"),
+        "j.toml:3: `work_dir`: out/f is in the way of `flatten.output`, out/f; each needs a \
+         directory of its own",
+    );
+    check(
+        &format!("{HEAD}{INPUT}{STAGE}sampling = \"top\"\n"),
+        "j.toml:16: `flatten.sampling`: \"weighted\" and \"top\" need `input.edges.weight`; \
+         \"uniform\" does not",
+    );
+    check(
+        &format!("{HEAD}{INPUT}[infer]\noutput = \"o\"\n"),
+        "job j.toml: `infer.model`: is missing, and the job has no table [train] whose output it \
+         could be",
+    );
+}
+
+#[test]
+fn outputs_inside_one_another_are_refused() {
+    let check = |path: &str, other: &str, clash: bool| {
+        let (path, other) = (plain(Path::new(path)), plain(Path::new(other)));
+        assert_eq!(path.starts_with(&other) || other.starts_with(&path), clash);
+    };
+    check("out", "out/model", true);
+    check("./out/a/../b", "out/b", true);
+    check("out/a", "out/ab", false);
+    check("../out", "out", false);
+}
+
+/// The reference's example holds every key, so a key that is gone or new shows.
+#[test]
+fn the_documented_example_parses_and_every_key_is_documented() {
+    let reference = include_str!("../../../docs/job.md");
+    let example = reference
+        .split("```toml\n")
+        .nth(1)
+        .unwrap()
+        .split("```")
+        .next()
+        .unwrap();
+    load(example).unwrap();
+    for (table, needed) in [
+        ("", ""),
+        ("[input.nodes]", ""),
+        ("[input.edges]", ""),
+        ("[flatten]", ""),
+        ("[train]", ""),
+        ("[infer]", ""),
+    ] {
+        let text = format!("{table}\nno_such_key = 1\n{needed}");
+        let error = one_line(&load(&text).unwrap_err());
+        let allowed = error
+            .split("allowed: ")
+            .nth(1)
+            .unwrap_or_else(|| panic!("{error}"));
+        let section = if table.is_empty() {
+            "## Top level"
+        } else {
+            &format!("## `{table}`")
+        };
+        let section = reference
+            .split(section)
+            .nth(1)
+            .unwrap()
+            .split("\n## ")
+            .next()
+            .unwrap();
+        for key in allowed.split(", ").filter(|key| !TABLES.contains(key)) {
+            assert!(
+                section.contains(&format!("`{key}`")),
+                "{table} {key} is not documented"
+            );
+        }
+    }
+}
+
+/// Keys of the top level that are tables with a section of their own.
+const TABLES: [&str; 4] = ["input", "flatten", "train", "infer"];
+
+#[test]
+fn every_job_of_the_repository_parses_and_the_readme_shows_one() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut jobs = 0;
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let is_toml = path
+            .extension()
+            .is_some_and(|extension| extension == "toml");
+        if is_toml && path.file_name().is_some_and(|name| name != "Cargo.toml") {
+            let spec = load(&std::fs::read_to_string(&path).unwrap()).unwrap();
+            assert_eq!(
+                Some(spec.name.as_ref()),
+                path.file_stem().and_then(|stem| stem.to_str())
+            );
+            jobs += 1;
+        }
+    }
+    assert!(jobs > 10);
+    let readme = std::fs::read_to_string(folder.join("../README.md")).unwrap();
+    let shown = readme
+        .split("```toml\n")
+        .nth(1)
+        .unwrap()
+        .split("```")
+        .next()
+        .unwrap();
+    let debian = std::fs::read_to_string(folder.join("debian.toml")).unwrap();
+    assert!(
+        debian.contains(shown.trim()),
+        "the README shows the job as it is"
+    );
+}

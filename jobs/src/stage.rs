@@ -1,0 +1,358 @@
+//! Runs the stages of a job in order, on one store.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Instant;
+
+use anyhow::Context as _;
+use bytesize::ByteSize;
+use graphflat::config::HUB_THRESHOLD;
+use graphflat::{Store, StorePlan};
+use graphinfer::InferSampling;
+use schemas::progress::Progress;
+use schemas::{Manifest, Sampling, keep_at_hop, read_manifest};
+use serde_json::{Value, json};
+
+use crate::cli::{RunArgs, Stage};
+use crate::console::{Voice, line_out};
+use crate::error::JobError;
+use crate::job::{Job, Overrides};
+
+/// Runs a job.
+///
+/// # Errors
+///
+/// The first error of the job file, of a stage or of its input.
+pub(crate) fn run(args: &RunArgs) -> anyhow::Result<()> {
+    let overrides = Overrides {
+        workers: args.workers,
+        stages: args.stage.clone(),
+        fresh: args.fresh,
+    };
+    let job = Job::load(&args.job, &overrides)?;
+    let voice = Voice::pick(args.json, args.quiet);
+    let context = || format!("job {}", args.job.display());
+    run_stages(&job, voice).with_context(context)
+}
+
+fn run_stages(job: &Job, voice: Voice) -> anyhow::Result<()> {
+    voice.listen();
+    // Layers and their gradients run on this pool; a second call in one process cannot happen.
+    rayon::ThreadPoolBuilder::new()
+        .num_threads(job.workers)
+        .build_global()?;
+    let started = Instant::now();
+    let progress = voice.progress();
+    let mut stores = Stores::new(job);
+    let mut done = Vec::new();
+    for &stage in &job.selected {
+        let record = run_stage(job, stage, &mut stores, &progress)
+            .with_context(|| format!("stage {}", stage.name()))?;
+        done.push(record);
+    }
+    report(job, &done, started.elapsed().as_secs_f64(), voice);
+    Ok(())
+}
+
+/// What a stage left.
+struct Done {
+    stage: Stage,
+    output: PathBuf,
+    manifest: Manifest,
+    /// Whether it was there already.
+    skipped: bool,
+    seconds: f64,
+}
+
+fn run_stage(
+    job: &Job,
+    stage: Stage,
+    stores: &mut Stores<'_>,
+    progress: &Progress,
+) -> Result<Done, JobError> {
+    let started = Instant::now();
+    let missing = "a selected stage has a plan";
+    let output = job.output(stage).expect(missing).to_owned();
+    let before = if job.fresh {
+        None
+    } else {
+        read_manifest(&output).ok()
+    };
+    let manifest = match stage {
+        Stage::Flatten => {
+            let plan = job.flatten.as_ref().expect(missing);
+            let store = stores.open(stage, progress)?;
+            graphflat::flatten(plan, &store, progress)?
+        }
+        Stage::Train => graphtrainer::train(job.train.as_ref().expect(missing), progress)?,
+        Stage::Infer => {
+            let plan = job.infer.as_ref().expect(missing);
+            let store = stores.open(stage, progress)?;
+            graphinfer::infer(plan, &store, progress)?
+        }
+    };
+    let skipped = before.is_some_and(|before| before == manifest);
+    Ok(Done {
+        stage,
+        output,
+        manifest,
+        skipped,
+        seconds: started.elapsed().as_secs_f64(),
+    })
+}
+
+/// What a stage asks of a store.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Need {
+    /// In-edges kept per node.
+    pub(crate) keep: usize,
+    /// Order in which they are ranked; none: any will do.
+    pub(crate) sampling: Option<Sampling>,
+    /// Random seed of the samples.
+    pub(crate) seed: u64,
+    /// Independent samples.
+    pub(crate) samples: u32,
+}
+
+impl Need {
+    /// One store for both, where the samples are the same ones.
+    fn join(&self, other: &Need) -> Option<Need> {
+        let sampling = match (self.sampling, other.sampling) {
+            (Some(mine), Some(theirs)) if mine != theirs || self.seed != other.seed => return None,
+            (Some(mine), _) => Some((mine, self.seed)),
+            (None, Some(theirs)) => Some((theirs, other.seed)),
+            (None, None) => None,
+        };
+        Some(Need {
+            keep: self.keep.max(other.keep),
+            sampling: sampling.map(|(sampling, _)| sampling),
+            seed: sampling.map_or(self.seed, |(_, seed)| seed),
+            samples: self.samples.max(other.samples),
+        })
+    }
+}
+
+impl Job {
+    /// The output directory of a stage that the job has.
+    pub(crate) fn output(&self, stage: Stage) -> Option<&Path> {
+        match stage {
+            Stage::Flatten => self.flatten.as_ref().map(|plan| plan.output()),
+            Stage::Train => self.train.as_ref().map(|plan| plan.output()),
+            Stage::Infer => self.infer.as_ref().map(|plan| plan.output()),
+        }
+    }
+
+    /// What flattening asks of the store.
+    pub(crate) fn flatten_need(&self) -> Option<Need> {
+        self.flatten.as_ref().map(|plan| Need {
+            keep: plan.keep(),
+            sampling: Some(plan.sampling()),
+            seed: self.seed,
+            samples: plan.samples(),
+        })
+    }
+
+    /// What inference asks of the store.
+    ///
+    /// As trained, a model brings the sample it was trained on: that of this job's flatten stage,
+    /// or what the directory of the model says.
+    pub(crate) fn infer_need(&self) -> Result<Option<Need>, JobError> {
+        let Some(plan) = &self.infer else {
+            return Ok(None);
+        };
+        if plan.sampling() == InferSampling::None {
+            let all = Need {
+                keep: usize::MAX,
+                sampling: None,
+                seed: self.seed,
+                samples: 1,
+            };
+            return Ok(Some(all));
+        }
+        let own = self
+            .train
+            .as_ref()
+            .filter(|train| train.output() == plan.model());
+        let flatten = self
+            .flatten
+            .as_ref()
+            .zip(own)
+            .filter(|(f, t)| f.output() == t.input());
+        let (keep, sampling, seed) = match (flatten, own) {
+            (Some((flatten, _)), _) => (flatten.keep(), Some(flatten.sampling()), self.seed),
+            (None, Some(train)) => match read_manifest(train.input())?.flatten {
+                Some(meta) => (
+                    keep_at_hop(&meta.fanouts, 0),
+                    Some(meta.sampling),
+                    meta.seed,
+                ),
+                None => (usize::MAX, None, self.seed), // training will say what is wrong with it
+            },
+            (None, None) => {
+                let need = plan.store_need()?;
+                let seed = need.sample.map_or(self.seed, |sample| sample.seed);
+                (need.keep, need.sample.map(|sample| sample.sampling), seed)
+            }
+        };
+        Ok(Some(Need {
+            keep,
+            sampling,
+            seed,
+            samples: 1,
+        }))
+    }
+}
+
+/// The stores of a job: one, unless inference brings a sample of its own.
+pub(crate) struct Stores<'a> {
+    job: &'a Job,
+    /// Each store that is open, with the directory it lies in.
+    open: Vec<(PathBuf, Arc<Store>)>,
+}
+
+impl<'a> Stores<'a> {
+    /// Opens nothing yet.
+    pub(crate) fn new(job: &'a Job) -> Stores<'a> {
+        Stores {
+            job,
+            open: Vec::new(),
+        }
+    }
+
+    /// The store a stage works on, built first where there is none.
+    ///
+    /// All stages of the job count, not only those that run now, so that one after the other they
+    /// find the same store.
+    fn open(&mut self, stage: Stage, progress: &Progress) -> Result<Arc<Store>, JobError> {
+        let plan = self.plan(stage)?;
+        if let Some((_, store)) = self.open.iter().find(|(dir, _)| *dir == plan.dir) {
+            return Ok(Arc::clone(store));
+        }
+        let store = Arc::new(graphflat::open_or_build(&plan, progress)?);
+        self.open.push((plan.dir, Arc::clone(&store)));
+        Ok(store)
+    }
+
+    /// What the store of a stage is made of.
+    pub(crate) fn plan(&self, stage: Stage) -> Result<StorePlan, JobError> {
+        let job = self.job;
+        let flatten = job.flatten_need();
+        // A job that only flattens must not fail on what inference lacks.
+        let infer = if job.runs(Stage::Infer) {
+            job.infer_need()?
+        } else {
+            job.infer_need().ok().flatten()
+        };
+        let joined = match (&flatten, &infer) {
+            (Some(flatten), Some(infer)) => flatten.join(infer),
+            (need, None) | (None, need) => need.clone(),
+        };
+        let (need, name) = match (joined, stage) {
+            (Some(need), _) => (need, "store"),
+            (None, Stage::Infer) => (infer.expect("infer has a need"), "store-infer"),
+            (None, _) => (flatten.expect("flatten has a need"), "store"),
+        };
+        let hub_threshold = job
+            .flatten
+            .as_ref()
+            .map_or(HUB_THRESHOLD, |plan| plan.hub_threshold());
+        Ok(StorePlan {
+            nodes: Arc::clone(&job.nodes),
+            edges: Arc::clone(&job.edges),
+            seed: need.seed,
+            sampling: need.sampling.unwrap_or(Sampling::Uniform),
+            keep: need.keep,
+            samples: need.samples,
+            hub_threshold,
+            workers: job.workers,
+            dir: job.work_dir.join(name),
+            fresh: job.fresh,
+        })
+    }
+}
+
+impl Done {
+    fn rows(&self) -> u64 {
+        self.manifest.parts.iter().map(|part| part.rows).sum()
+    }
+
+    fn bytes(&self) -> u64 {
+        self.manifest
+            .parts
+            .iter()
+            .flat_map(|part| &part.files)
+            .map(|file| file.bytes)
+            .sum()
+    }
+
+    /// The test metrics, where the stage has any.
+    fn metrics(&self) -> Vec<(String, f64)> {
+        let Some(metrics) = self
+            .manifest
+            .report
+            .get("metrics")
+            .and_then(Value::as_object)
+        else {
+            return Vec::new();
+        };
+        let number = |(name, value): (&String, &Value)| Some((name.clone(), value.as_f64()?));
+        metrics
+            .iter()
+            .filter_map(number)
+            .filter(|(name, _)| name.starts_with("test"))
+            .collect()
+    }
+
+    fn to_json(&self) -> Value {
+        let metrics: serde_json::Map<String, Value> = self
+            .metrics()
+            .into_iter()
+            .map(|(name, value)| (name, json!(value)))
+            .collect();
+        json!({
+            "stage": self.stage.name(),
+            "output": self.output,
+            "rows": self.rows(),
+            "bytes": self.bytes(),
+            "seconds": self.seconds,
+            "skipped": self.skipped,
+            "metrics": metrics,
+        })
+    }
+
+    fn to_line(&self) -> String {
+        let stage = self.stage.name();
+        let mut line = format!("{stage:8} {}", self.output.display());
+        if self.rows() > 0 {
+            line.push_str(&format!(", {} rows", self.rows()));
+        }
+        line.push_str(&format!(", {}", ByteSize(self.bytes()).display().si()));
+        for (name, value) in self.metrics() {
+            line.push_str(&format!(", {name} {value:.4}"));
+        }
+        match self.skipped {
+            true => line.push_str(", finished before"),
+            false => line.push_str(&format!(", {:.1} s", self.seconds)),
+        }
+        line
+    }
+}
+
+fn report(job: &Job, done: &[Done], seconds: f64, voice: Voice) {
+    if voice == Voice::Json {
+        let stages: Vec<Value> = done.iter().map(Done::to_json).collect();
+        let summary = json!({
+            "event": "summary",
+            "job": job.name,
+            "seconds": seconds,
+            "stages": stages,
+        });
+        line_out(&summary.to_string());
+        return;
+    }
+    done.iter().for_each(|stage| voice.say(&stage.to_line()));
+    voice.say(&format!(
+        "done     {} in {seconds:.1} s with {} workers",
+        job.name, job.workers
+    ));
+}
