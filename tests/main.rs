@@ -1,0 +1,10 @@
+//! End-to-end tests: the real binary on generated graphs and, where they are at hand, on real ones.
+#![cfg(test)]
+
+mod errors;
+mod flatten;
+mod harness;
+mod infer;
+mod real;
+mod resume;
+mod train;

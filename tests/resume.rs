@@ -1,0 +1,173 @@
+//! Killed, repeated and competing runs: no row is lost or doubled, nothing is done twice.
+
+use std::io::{BufRead as _, BufReader};
+
+use crate::harness::{
+    Bench, FLATTEN, FeatureKind, Graph, INFER, IdKind, Job, TRAIN, assert_same_bytes,
+};
+
+const OUTPUTS: [&str; 3] = ["out/features", "out/model", "out/embeddings"];
+
+/// Events after which a run is killed; spread over every stage of the small job.
+const KILL_AFTER: [usize; 9] = [1, 2, 3, 5, 8, 12, 16, 20, 26];
+
+fn graph() -> Graph {
+    Graph::new(150, IdKind::Utf8, FeatureKind::List).with_weights()
+}
+
+fn job(graph: &Graph) -> Job {
+    let flatten = FLATTEN.replace("targets_per_part = 16", "targets_per_part = 8");
+    Job::new(graph, &[&flatten, TRAIN, INFER]).with("epochs = 4", "epochs = 6")
+}
+
+/// Runs a job and kills it after so many events; returns whether it was still running then.
+fn run_and_kill(bench: &Bench, job: &Job, events: usize) -> bool {
+    bench.write(job);
+    let mut child = bench
+        .command(&["run", "job.toml", "--json"])
+        .spawn()
+        .unwrap();
+    let stdout = BufReader::new(child.stdout.take().unwrap());
+    let seen = stdout
+        .lines()
+        .take(events)
+        .filter(|line| line.is_ok())
+        .count();
+    child.kill().unwrap(); // SIGKILL: no handler runs
+    child.wait().unwrap();
+    seen == events
+}
+
+#[test]
+fn a_killed_run_goes_on_and_ends_with_the_same_bytes() {
+    let graph = graph();
+    let bench = Bench::new(&graph);
+    let job = job(&graph);
+    bench.run(&job, &[]).ok();
+    let expected = OUTPUTS.map(|output| bench.data_files(output));
+    let mut killed = 0;
+    for events in KILL_AFTER {
+        bench.clear();
+        killed += usize::from(run_and_kill(&bench, &job, events));
+        bench.run(&job, &[]).ok();
+        for (output, wanted) in OUTPUTS.iter().zip(&expected) {
+            let what = format!("{output} after a kill at event {events}");
+            assert_same_bytes(wanted, &bench.data_files(output), &what);
+        }
+    }
+    assert!(
+        killed >= 5,
+        "only {killed} runs lived long enough to be killed"
+    );
+}
+
+#[test]
+fn a_run_killed_again_and_again_ends_with_the_same_bytes() {
+    let graph = graph();
+    let bench = Bench::new(&graph);
+    let job = job(&graph);
+    bench.run(&job, &[]).ok();
+    let expected = OUTPUTS.map(|output| bench.data_files(output));
+    bench.clear();
+    for events in [2, 4, 6, 9, 6, 7] {
+        run_and_kill(&bench, &job, events);
+    }
+    bench.run(&job, &[]).ok();
+    for (output, wanted) in OUTPUTS.iter().zip(&expected) {
+        assert_same_bytes(wanted, &bench.data_files(output), output);
+    }
+}
+
+#[test]
+fn no_reader_accepts_a_half_written_output() {
+    let graph = graph();
+    let bench = Bench::new(&graph);
+    let job = job(&graph);
+    for events in KILL_AFTER {
+        bench.clear();
+        run_and_kill(&bench, &job, events);
+        for output in OUTPUTS {
+            let whole = bench.path(output).join("_SUCCESS").exists();
+            let inspected = bench.graphflat(&["inspect", output]);
+            assert_eq!(
+                inspected.code == 0,
+                whole,
+                "{output} at {events}: {inspected:#?}"
+            );
+            if whole {
+                assert!(bench.path(output).join("manifest.json").exists());
+            }
+        }
+    }
+}
+
+#[test]
+fn finished_stages_are_skipped() {
+    let graph = graph();
+    let bench = Bench::new(&graph);
+    let job = job(&graph);
+    let first = bench.run(&job, &["--stage", "flatten"]).ok();
+    assert_eq!(first.stdout, "");
+    let stamp = |output: &str| {
+        std::fs::metadata(bench.path(output).join("manifest.json"))
+            .unwrap()
+            .modified()
+            .unwrap()
+    };
+    let flattened = stamp("out/features");
+    bench.run(&job, &[]).ok();
+    assert_eq!(stamp("out/features"), flattened, "flatten ran again");
+    let stamps = OUTPUTS.map(stamp);
+    bench.write(&job);
+    let again = bench.graphflat(&["run", "job.toml", "--json"]).ok();
+    assert_eq!(OUTPUTS.map(stamp), stamps, "a finished stage ran again");
+    let summary = again.events().pop().unwrap();
+    assert_eq!(summary["event"], "summary");
+    let stages = summary["stages"].as_array().unwrap();
+    assert_eq!(stages.len(), 3);
+    assert!(
+        stages.iter().all(|stage| stage["skipped"] == true),
+        "{summary}"
+    );
+}
+
+#[test]
+fn a_later_stage_runs_again_when_its_settings_change() {
+    let graph = graph();
+    let bench = Bench::new(&graph);
+    let job = job(&graph);
+    bench.run(&job, &[]).ok();
+    let features = bench.data_files("out/features");
+    let changed = job.with("epochs = 6", "epochs = 7");
+    let refused = bench.run(&changed, &[]);
+    assert_eq!(refused.code, 2, "{refused:#?}");
+    bench
+        .run(&changed, &["--stage", "train,infer", "--fresh"])
+        .ok();
+    assert_same_bytes(
+        &features,
+        &bench.data_files("out/features"),
+        "flatten was not asked for",
+    );
+}
+
+#[test]
+fn json_is_one_object_a_line_and_nothing_else() {
+    let graph = graph();
+    let bench = Bench::new(&graph);
+    bench.write(&job(&graph));
+    let outcome = bench.graphflat(&["run", "job.toml", "--json"]).ok();
+    assert_eq!(outcome.stderr, "");
+    let events = outcome.events();
+    let (summary, progress) = events.split_last().unwrap();
+    assert!(progress.iter().all(|event| event["event"] == "progress"));
+    for stage in ["flatten", "train", "infer"] {
+        assert!(
+            progress.iter().any(|event| event["stage"] == stage),
+            "no event of {stage}"
+        );
+    }
+    assert_eq!(summary["event"], "summary");
+    assert!(summary["stages"][0]["rows"].as_u64().unwrap() > 0);
+    assert!(summary["stages"][0]["bytes"].as_u64().unwrap() > 0);
+}
