@@ -368,8 +368,15 @@ impl Probe<'_> {
             samples_per_target: 1,
             layout,
         };
-        let dir = TemporaryDir::new(layout)?;
-        match Output::open(&dir.0, "flatten", "check", true)? {
+        let at = std::env::temp_dir();
+        let dir = tempfile::TempDir::with_prefix_in("graphflat-check-", &at).map_err(|source| {
+            JobError::Io {
+                action: "create a directory in",
+                path: at,
+                source,
+            }
+        })?;
+        match Output::open(dir.path(), "flatten", "check", true)? {
             Opened::Open(output) => {
                 let part = write_part(&output, 0, shard, &self.nearby.survey.meta, &meta)?;
                 Ok(part
@@ -380,29 +387,5 @@ impl Probe<'_> {
             }
             Opened::Done(_) => unreachable!("a fresh output is open"),
         }
-    }
-}
-
-/// A directory that is removed in the end.
-struct TemporaryDir(PathBuf);
-
-impl TemporaryDir {
-    fn new(layout: Layout) -> Result<TemporaryDir, JobError> {
-        let name = format!("graphflat-check-{}-{layout:?}", std::process::id());
-        let dir = std::env::temp_dir().join(name);
-        let created = std::fs::create_dir(&dir);
-        created.map_err(|source| JobError::Io {
-            action: "create",
-            path: dir.clone(),
-            source,
-        })?;
-        Ok(TemporaryDir(dir))
-    }
-}
-
-impl Drop for TemporaryDir {
-    fn drop(&mut self) {
-        // What cannot be removed now is left to whoever cleans the directory of temporary files.
-        let _ = std::fs::remove_dir_all(&self.0);
     }
 }
