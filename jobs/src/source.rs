@@ -76,8 +76,10 @@ impl JobSource {
         let span = error.span().unwrap_or(0..0);
         let line = self.line(span.start);
         let places = self.places();
+        // A key missing at the top level has an empty span at the start of the file.
         let place = places
             .iter()
+            .filter(|_| !span.is_empty())
             .filter(|place| contains(&place.name, &span) || contains(&place.value, &span))
             .min_by_key(|place| place.name.len() + place.value.len());
         let key = place.map(|place| place.key.clone());
