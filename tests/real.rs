@@ -35,7 +35,7 @@ fn checkout() -> PathBuf {
 }
 
 /// The folder of data sets, or none: then the test is skipped, but never in CI.
-fn shared() -> Option<PathBuf> {
+pub(crate) fn shared() -> Option<PathBuf> {
     let shared = checkout().join("../shared");
     if shared.join("data").is_dir() {
         return Some(shared.canonicalize().unwrap());

@@ -1,0 +1,140 @@
+//! Cora: the stored neighbourhoods, in both layouts, and inference give the same numbers.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::path::Path;
+
+use arrow::array::{AsArray as _, RecordBatch};
+use arrow::compute::cast;
+use arrow::datatypes::{DataType, Float32Type, Int32Type, Int64Type};
+use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
+
+use crate::harness::{Bench, files_below};
+use crate::real::shared;
+
+/// Sums of 1,000 losses in another order: forward on neighbourhoods against inference.
+const LOSS_TOLERANCE: f64 = 1e-5;
+
+fn batches(path: &Path) -> Vec<RecordBatch> {
+    let reader = ParquetRecordBatchReaderBuilder::try_new(File::open(path).unwrap());
+    reader
+        .unwrap()
+        .build()
+        .unwrap()
+        .map(Result::unwrap)
+        .collect()
+}
+
+/// Class of each test node.
+fn test_labels(nodes: &Path) -> BTreeMap<i64, usize> {
+    let mut labels = BTreeMap::new();
+    for batch in batches(nodes) {
+        let column = |name: &str| batch.column_by_name(name).unwrap();
+        let split = cast(column("split"), &DataType::Utf8).unwrap();
+        for row in 0..batch.num_rows() {
+            if split.as_string::<i32>().value(row) == "test" {
+                let id = column("id").as_primitive::<Int64Type>().value(row);
+                let label = column("label").as_primitive::<Int32Type>().value(row);
+                labels.insert(id, usize::try_from(label).unwrap());
+            }
+        }
+    }
+    labels
+}
+
+/// Mean cross-entropy of the test nodes, from embeddings that are logits.
+fn loss_of_embeddings(bench: &Bench, output: &str, labels: &BTreeMap<i64, usize>) -> f64 {
+    let (mut sum, mut count) = (0.0, 0);
+    for path in files_below(&bench.path(output)) {
+        if path
+            .extension()
+            .is_none_or(|extension| extension != "parquet")
+        {
+            continue;
+        }
+        for batch in batches(&path) {
+            let ids = batch
+                .column_by_name("id")
+                .unwrap()
+                .as_primitive::<Int64Type>();
+            let logits = batch
+                .column_by_name("embedding")
+                .unwrap()
+                .as_fixed_size_list();
+            for row in 0..batch.num_rows() {
+                let Some(&label) = labels.get(&ids.value(row)) else {
+                    continue;
+                };
+                let values = logits.value(row);
+                let values = values.as_primitive::<Float32Type>().values();
+                let exp: f64 = values.iter().map(|&value| f64::from(value).exp()).sum();
+                sum += exp.ln() - f64::from(values[label]);
+                count += 1;
+            }
+        }
+    }
+    assert_eq!(count, labels.len());
+    sum / f64::from(u32::try_from(count).unwrap())
+}
+
+fn job(data: &Path, model: &str, layout: &str, fanouts: &str) -> String {
+    let (nodes, edges) = (data.join("nodes.parquet"), data.join("edges.parquet"));
+    format!(
+        "name = \"cora\"\nseed = 3\n[input.nodes]\npath = {nodes:?}\nid = \"id\"\n\
+         features = [\"features\"]\nlabel = \"label\"\nsplit = \"split\"\n\
+         transform = \"row_normalize\"\n[input.edges]\npath = {edges:?}\nsrc = \"src\"\n\
+         dst = \"dst\"\n[flatten]\noutput = \"features\"\nhops = 2\nfanouts = {fanouts}\n\
+         layout = {layout:?}\nhub_threshold = 20\n[train]\n{model}\nhidden = [16]\n\
+         epochs = 4\noutput = \"model\"\n[infer]\noutput = \"embeddings\"\n"
+    )
+}
+
+/// Trains on the stored neighbourhoods; the test loss there must be that of inference.
+#[track_caller]
+fn check(model: &str) {
+    let Some(shared) = shared() else { return };
+    let data = shared.join("data/cora");
+    let labels = test_labels(&data.join("nodes.parquet"));
+    assert_eq!(labels.len(), 1000);
+    for fanouts in ["[\"all\", \"all\"]", "[3, 5]"] {
+        for (layout, workers) in [("rows", "1"), ("shards", "3")] {
+            let bench = Bench::empty();
+            let text = job(&data, model, layout, fanouts);
+            std::fs::write(bench.path("job.toml"), text).unwrap();
+            bench
+                .graphflat(&["run", "job.toml", "--quiet", "--workers", workers])
+                .ok();
+            let file = std::fs::read(bench.path("model/model.json")).unwrap();
+            let file: serde_json::Value = serde_json::from_slice(&file).unwrap();
+            let expected = file["metrics"]["test_loss"].as_f64().unwrap();
+            let found = loss_of_embeddings(&bench, "embeddings", &labels);
+            let what = format!("{model}, {layout}, {fanouts}: {found} is not {expected}");
+            assert!(
+                (found - expected).abs() <= LOSS_TOLERANCE * expected.abs(),
+                "{what}"
+            );
+        }
+    }
+}
+
+#[test]
+fn gcn_agrees_on_every_path() {
+    check("model = \"gcn\"");
+}
+
+#[test]
+fn sage_agrees_on_every_path() {
+    check("model = \"sage\"");
+    check("model = \"sage\"\naggregator = \"max\"");
+}
+
+#[test]
+fn attention_agrees_on_every_path() {
+    check("model = \"gat\"\nheads = 4");
+    check("model = \"gatv2\"\nheads = 4");
+}
+
+#[test]
+fn gin_agrees_on_every_path() {
+    check("model = \"gin\"");
+}
