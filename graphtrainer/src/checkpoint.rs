@@ -65,6 +65,9 @@ struct BestHeader {
 
 impl Checkpoint {
     /// Writes the checkpoint: a reader sees the old one or the new one, never a part.
+    ///
+    /// The file is not forced to the disk, because epochs may take milliseconds and that may take
+    /// longer. A killed process loses nothing by it; after a power failure the checksum tells.
     pub(crate) fn write(&self, path: &Path) -> Result<(), TrainError> {
         let header = Header {
             epochs: self.epochs,
@@ -101,8 +104,6 @@ impl Checkpoint {
         let mut file = File::create(&temporary).map_err(TrainError::io("create", &temporary))?;
         file.write_all(&bytes)
             .map_err(TrainError::io("write", &temporary))?;
-        file.sync_all()
-            .map_err(TrainError::io("write", &temporary))?;
         fs::rename(&temporary, path).map_err(TrainError::io("rename", &temporary))
     }
 
@@ -122,7 +123,7 @@ impl Checkpoint {
             .ok_or_else(|| broken("it is too short"))?;
         if hash_bytes(body) != u64::from_le_bytes(*hash) {
             return Err(broken(
-                "its checksum does not match; remove it to start over",
+                "its checksum does not match, so start over with --fresh",
             ));
         }
         let rest = body
