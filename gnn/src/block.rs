@@ -42,8 +42,10 @@ pub struct BlockData {
     pub in_degree: Vec<u32>,
     /// `[num_src]`: sum of in-edge weights in the whole graph; present exactly if `edge_weight` is.
     pub in_weight: Option<Vec<f32>>,
-    /// `[num_src]`: sum of the weights (1 each if unweighted) of a node's self-loops in the whole
-    /// graph; none if the graph has no self-loops.
+    /// `[num_src]`: number of a node's self-loops in the whole graph; none if no node has any.
+    pub self_loops: Option<Vec<u32>>,
+    /// `[num_src]`: sum of the weights of a node's self-loops in the whole graph; present exactly
+    /// if `self_loops` and `edge_weight` are.
     pub self_weight: Option<Vec<f32>>,
     /// `[num_src]`: hash of each raw id, which dropout masks are a function of.
     pub node_key: Vec<u64>,
@@ -152,6 +154,12 @@ impl Block {
         self.data.in_weight.as_deref()
     }
 
+    /// Returns the number of self-loops of each src node in the whole graph.
+    #[must_use]
+    pub fn self_loops(&self) -> Option<&[u32]> {
+        self.data.self_loops.as_deref()
+    }
+
     /// Returns the sum of self-loop weights of each src node in the whole graph.
     #[must_use]
     pub fn self_weight(&self) -> Option<&[f32]> {
@@ -208,9 +216,7 @@ impl BlockData {
         if let Some(weight) = &self.in_weight {
             same_length("in_weight", weight.len(), num_src)?;
         }
-        if let Some(weight) = &self.self_weight {
-            same_length("self_weight", weight.len(), num_src)?;
-        }
+        self.check_loops()?;
         if let Some(feature) = &self.edge_feature {
             same_length("edge_feature", feature.rows, num_edges)?;
             same_length(
@@ -220,6 +226,24 @@ impl BlockData {
             )?;
         }
         Ok(())
+    }
+
+    fn check_loops(&self) -> Result<(), GnnError> {
+        let wanted = self.self_loops.is_some() && self.edge_weight.is_some();
+        ensure(self.self_weight.is_some() == wanted, "self_weight", || {
+            "must be present exactly if self_loops and edge_weight are".to_owned()
+        })?;
+        if let Some(weight) = &self.self_weight {
+            same_length("self_weight", weight.len(), self.num_src)?;
+        }
+        let Some(loops) = &self.self_loops else {
+            return Ok(());
+        };
+        same_length("self_loops", loops.len(), self.num_src)?;
+        let above = (0..self.num_src).find(|&u| loops[u] > self.in_degree[u]);
+        ensure(above.is_none(), "self_loops", || {
+            format!("node {above:?} has more self-loops than in-edges")
+        })
     }
 }
 
@@ -290,6 +314,14 @@ mod tests {
         check(
             |data| data.edge_weight = Some(vec![1.0]),
             "block field `in_weight`: must be present exactly if edge_weight is",
+        );
+        check(
+            |data| data.self_weight = Some(vec![1.0, 0.0]),
+            "block field `self_weight`: must be present exactly if self_loops and edge_weight are",
+        );
+        check(
+            |data| data.self_loops = Some(vec![1, 1]),
+            "block field `self_loops`: node Some(1) has more self-loops than in-edges",
         );
         check(
             |data| data.node_key = vec![],

@@ -7,8 +7,9 @@
 //!
 //! Layers compute what `PyG`'s layers of the same kind compute. Where `PyG` leaves a choice:
 //!
-//! - GCN normalises with the degrees of the whole graph, never with those of a block; a node that
-//!   has self-loops keeps their whole weight, any other gets one of weight 1.
+//! - GCN normalises with the degrees of the whole graph, never with those of a block. Every node
+//!   has one self-loop: of weight 1, or, in a model with edge weights, of the sum of the weights of
+//!   the self-loops that it has, be it 0 (of parallel ones `PyG` keeps an unspecified one).
 //! - Under sampling, sums (GCN, GIN) are scaled to estimate the sum over all in-edges, as
 //!   [`Sampling`] says; means, maxima and attention are not.
 //! - Edge weights scale messages: in a mean they do not enter the divisor, in attention they

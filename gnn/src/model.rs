@@ -10,7 +10,7 @@ use crate::kernel::Float;
 use crate::layer::{Features, Pass, Place};
 use crate::loss::loss_and_slope;
 use crate::parameter::{self, BufferInfo};
-use crate::{Architecture, Block, Dense, GnnError, Input, Labels, LayerKind, ParameterInfo};
+use crate::{Architecture, Block, Dense, GnnError, Input, Labels, ParameterInfo};
 
 /// Whether a forward pass trains.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -380,15 +380,6 @@ impl Model {
             return Err(GnnError::Block {
                 field: "edge_weight",
                 problem,
-            });
-        }
-        let loops = block.self_weight().is_some();
-        if arch.layer == LayerKind::Gcn && !arch.edge_weight && weighted && loops {
-            let problem = "holds weights where an unweighted model counts self-loops; build the \
-                           block without edge weights";
-            return Err(GnnError::Block {
-                field: "self_weight",
-                problem: problem.to_owned(),
             });
         }
         let Some(wanted) = arch.edge_dim else {

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 /// Changes when the same plan gives other bytes than before.
-const ENGINE_VERSION: u32 = 1;
+const ENGINE_VERSION: u32 = 2;
 
 /// Flattens the k-hop neighbourhoods of the targets and commits them.
 ///

@@ -143,7 +143,8 @@ fn empty_shard(meta: &GraphMeta, num_nodes: usize) -> GraphShard {
         hop: Vec::with_capacity(num_nodes),
         in_degree: Vec::with_capacity(num_nodes),
         in_weight: meta.edge_weight.then(Vec::new),
-        self_weight: meta.self_loops.then(Vec::new),
+        self_loops: meta.self_loops.then(Vec::new),
+        self_weight: meta.self_weight().then(Vec::new),
         features: Features::empty(meta.features),
         labels: Labels::empty(meta.label.as_ref()),
         split: Vec::with_capacity(num_nodes),
@@ -161,6 +162,9 @@ fn push_node(shard: &mut GraphShard, rows: &Rows, row: usize) {
     shard.in_degree.push(rows.in_degree[row]);
     if let Some(in_weight) = &mut shard.in_weight {
         in_weight.push(rows.in_weight[row]);
+    }
+    if let Some(self_loops) = &mut shard.self_loops {
+        self_loops.push(rows.self_loops[row]);
     }
     if let Some(self_weight) = &mut shard.self_weight {
         self_weight.push(rows.self_weight[row]);

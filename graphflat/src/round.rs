@@ -33,7 +33,7 @@ pub(crate) struct AskRows {
     pub(crate) nodes: Vec<NodeIdx>,
 }
 
-/// Columns of some nodes; weights are empty where the graph has none.
+/// Columns of some nodes; weights and self-loops are empty where the graph has none.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Rows {
     pub(crate) to: usize,
@@ -41,6 +41,7 @@ pub(crate) struct Rows {
     pub(crate) ids: Ids,
     pub(crate) in_degree: Vec<u32>,
     pub(crate) in_weight: Vec<f32>,
+    pub(crate) self_loops: Vec<u32>,
     pub(crate) self_weight: Vec<f32>,
     pub(crate) features: Features,
     pub(crate) labels: Labels,
@@ -96,6 +97,7 @@ pub(crate) fn answer_rows(ask: AskRows, store: &Store, stats: &mut RoundStats) -
         ids: Ids::with_capacity(meta.graph.id_type, ask.nodes.len()),
         in_degree: Vec::with_capacity(ask.nodes.len()),
         in_weight: Vec::new(),
+        self_loops: Vec::new(),
         self_weight: Vec::new(),
         features: Features::empty(meta.graph.features),
         labels: Labels::empty(meta.graph.label.as_ref()),
@@ -106,6 +108,7 @@ pub(crate) fn answer_rows(ask: AskRows, store: &Store, stats: &mut RoundStats) -
         rows.ids.push_from(partition.ids(), local);
         rows.in_degree.push(partition.in_degree(local));
         rows.in_weight.extend(partition.in_weight(local));
+        rows.self_loops.extend(partition.self_loops(local));
         rows.self_weight.extend(partition.self_weight(local));
         partition.features_into(local, &mut rows.features);
         partition.label_into(local, &mut rows.labels);

@@ -151,33 +151,18 @@ impl BlockContext<'_> {
     /// their output is cut off.
     fn gather_columns(&self, data: &mut BlockData, rows: &[u32], num_dst: usize) {
         let columns = &self.halo.columns;
-        let pick =
-            |column: &[f32]| -> Vec<f32> { rows.iter().map(|&row| column[row as usize]).collect() };
-        let graph = &self.store.meta().graph;
-        data.in_degree = rows
-            .iter()
-            .map(|&row| columns.in_degree[row as usize])
-            .collect();
-        data.in_weight = self.arch.edge_weight.then(|| pick(&columns.in_weight));
-        data.self_weight = graph.self_loops.then(|| pick(&columns.self_weight));
-        if graph.edge_weight && !self.arch.edge_weight {
-            // The store holds sums of weights. Without weights a node's self-loops count as one,
-            // as the trainer has it.
-            let weights = data.self_weight.iter_mut().flatten();
-            weights.for_each(|weight| *weight = f32::from(u8::from(*weight != 0.0)));
-        }
-        data.num_src = rows.len().max(ROWS_MIN);
+        let num_src = rows.len().max(ROWS_MIN);
+        let (has_loops, use_weight) = (self.store.meta().graph.self_loops, self.arch.edge_weight);
+        data.in_degree = pick(&columns.in_degree, rows, num_src);
+        data.in_weight = use_weight.then(|| pick(&columns.in_weight, rows, num_src));
+        data.self_loops = has_loops.then(|| pick(&columns.self_loops, rows, num_src));
+        data.self_weight =
+            (has_loops && use_weight).then(|| pick(&columns.self_weight, rows, num_src));
+        data.num_src = num_src;
         data.num_dst = num_dst.max(ROWS_MIN);
         data.num_active = num_dst;
         let last = data.in_offset.last().copied().unwrap_or(0);
         data.in_offset.resize(data.num_dst + 1, last);
-        data.in_degree.resize(data.num_src, 0);
-        for column in [&mut data.in_weight, &mut data.self_weight]
-            .into_iter()
-            .flatten()
-        {
-            column.resize(data.num_src, 0.0);
-        }
         // Only dropout reads keys, and inference has none.
         data.node_key = vec![0; data.num_src];
         data.sampling = match self.store.meta().sampling {
@@ -257,6 +242,13 @@ impl OwnRows<'_> {
             (Self::Embedding(_), _) => unreachable!("embeddings are dense"),
         }
     }
+}
+
+/// Picks the values of some rows and fills up to `num_src`.
+fn pick<T: Copy + Default>(column: &[T], rows: &[u32], num_src: usize) -> Vec<T> {
+    let mut picked: Vec<T> = rows.iter().map(|&row| column[row as usize]).collect();
+    picked.resize(num_src, T::default());
+    picked
 }
 
 /// Positions within a block fit 32 bits, as a block's own columns do.

@@ -41,11 +41,12 @@ struct Wanted {
     through_class: Vec<usize>,
 }
 
-/// Columns of nodes that a block needs; weights are empty where the graph has none.
+/// Columns of nodes that a block needs; those that the graph has not are empty.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct NodeColumns {
     pub(crate) in_degree: Vec<u32>,
     pub(crate) in_weight: Vec<f32>,
+    pub(crate) self_loops: Vec<u32>,
     pub(crate) self_weight: Vec<f32>,
 }
 
@@ -282,21 +283,24 @@ impl NodeColumns {
     fn push(&mut self, partition: &Partition, local: usize) {
         self.in_degree.push(partition.in_degree(local));
         self.in_weight.extend(partition.in_weight(local));
+        self.self_loops.extend(partition.self_loops(local));
         self.self_weight.extend(partition.self_weight(local));
     }
 
     /// Appends a portion and fills up to `rows` nodes.
     fn extend(&mut self, portion: NodeColumns, rows: usize) {
-        self.in_degree.extend(portion.in_degree);
-        self.in_degree.resize(rows, 0);
-        for (column, more) in [
-            (&mut self.in_weight, portion.in_weight),
-            (&mut self.self_weight, portion.self_weight),
-        ] {
-            let is_there = !more.is_empty() || !column.is_empty();
-            column.extend(more);
-            column.resize(if is_there { rows } else { 0 }, 0.0);
-        }
+        extend(&mut self.in_degree, portion.in_degree, rows);
+        extend(&mut self.in_weight, portion.in_weight, rows);
+        extend(&mut self.self_loops, portion.self_loops, rows);
+        extend(&mut self.self_weight, portion.self_weight, rows);
+    }
+}
+
+/// Appends values and fills up to `rows`; a column that the graph has not stays empty.
+fn extend<T: Clone + Default>(column: &mut Vec<T>, more: Vec<T>, rows: usize) {
+    if !more.is_empty() || !column.is_empty() {
+        column.extend(more);
+        column.resize(rows, T::default());
     }
 }
 

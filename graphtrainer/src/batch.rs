@@ -216,6 +216,7 @@ struct NodeColumns<'a> {
     places: &'a [Place],
     in_degree: Vec<u32>,
     in_weight: Option<Vec<f32>>,
+    self_loops: Option<Vec<u32>>,
     self_weight: Option<Vec<f32>>,
     node_key: Vec<u64>,
 }
@@ -227,25 +228,20 @@ impl<'a> NodeColumns<'a> {
                 .iter()
                 .map(|place| (pieces[place.piece as usize].shard, place.node))
         };
-        let column = |of: fn(&GraphShard) -> Option<&Vec<f32>>| -> Option<Vec<f32>> {
-            shards()
-                .map(|(shard, node)| of(shard).map(|values| values[node as usize]))
-                .collect()
+        let weights = |of: fn(&GraphShard) -> Option<&Vec<f32>>| -> Option<Vec<f32>> {
+            let all = shards().map(|(shard, node)| of(shard).map(|all| all[node as usize]));
+            all.collect::<Option<_>>().filter(|_| edge_weight)
         };
-        let in_weight = column(|shard| shard.in_weight.as_ref()).filter(|_| edge_weight);
-        let mut self_weight = column(|shard| shard.self_weight.as_ref());
-        if !edge_weight && pieces.iter().any(|piece| piece.shard.edge_weight.is_some()) {
-            // The table holds sums of weights. Without weights a node's self-loops count as one.
-            let weights = self_weight.iter_mut().flatten();
-            weights.for_each(|weight| *weight = f32::from(u8::from(*weight != 0.0)));
-        }
         Self {
             places,
             in_degree: shards()
                 .map(|(shard, node)| shard.in_degree[node as usize])
                 .collect(),
-            in_weight,
-            self_weight,
+            in_weight: weights(|shard| shard.in_weight.as_ref()),
+            self_loops: shards()
+                .map(|(shard, node)| shard.self_loops.as_ref().map(|all| all[node as usize]))
+                .collect(),
+            self_weight: weights(|shard| shard.self_weight.as_ref()),
             node_key: shards()
                 .map(|(shard, node)| shard.ids.hash(node as usize))
                 .collect(),
@@ -276,6 +272,7 @@ impl<'a> NodeColumns<'a> {
             in_src: edges.src,
             in_degree: self.in_degree[..num_src].to_vec(),
             in_weight,
+            self_loops: self.self_loops.as_ref().map(|all| all[..num_src].to_vec()),
             self_weight: prefix(&self.self_weight),
             node_key: self.node_key[..num_src].to_vec(),
             num_active,

@@ -148,8 +148,15 @@ pub struct GraphMeta {
     pub edge_weight: bool,
     /// Features an edge, where edges have them.
     pub edge_feature_dim: Option<usize>,
-    /// Whether some edge leads from a node to itself; then nodes carry `self_weight`.
+    /// Whether some edge leads from a node to itself; then nodes carry `self_loops`.
     pub self_loops: bool,
+}
+
+impl GraphMeta {
+    /// Tells whether nodes carry `self_weight`: there are self-loops, and they have weights.
+    pub fn self_weight(&self) -> bool {
+        self.self_loops && self.edge_weight
+    }
 }
 
 impl LabelKind {

@@ -36,8 +36,10 @@ pub struct GraphShard {
     pub in_degree: Vec<u32>,
     /// `[n]`, sum of the weights of all in-edges, where the input has weights.
     pub in_weight: Option<Vec<f32>>,
-    /// `[n]`, sum of the weights of the node's self-loops (their number where the input has no
-    /// weights), where the input has self-loops.
+    /// `[n]`, number of the node's self-loops in the input graph, where any node has some.
+    pub self_loops: Option<Vec<u32>>,
+    /// `[n]`, sum of the weights of the node's self-loops, where the input has weights and
+    /// self-loops.
     pub self_weight: Option<Vec<f32>>,
     /// `[n]` rows.
     pub features: Features,
@@ -73,6 +75,8 @@ pub struct GraphFeature {
     pub in_degree: Vec<u32>,
     /// `[n]`, sum of the weights of all in-edges, where the input has weights.
     pub in_weight: Option<Vec<f32>>,
+    /// `[n]`, as in [`GraphShard`].
+    pub self_loops: Option<Vec<u32>>,
     /// `[n]`, as in [`GraphShard`].
     pub self_weight: Option<Vec<f32>>,
     /// `[n]` rows.

@@ -23,7 +23,9 @@
 //! | `node_id` | list of id, n | the target, then by hop, within a hop by id |
 //! | `hop_offset` | list of uint32, hops + 2 | nodes of hop h are `hop_offset[h]..hop_offset[h+1]` |
 //! | `in_degree` | list of uint32, n | before sampling |
-//! | \[`in_weight`\], \[`self_weight`\] | list of float32, n | sums over in-edges, over self-loops |
+//! | \[`in_weight`\] | list of float32, n | sum of the weights of all in-edges |
+//! | \[`self_loops`\] | list of uint32, n | number of self-loops, before sampling |
+//! | \[`self_weight`\] | list of float32, n | sum of the weights of the self-loops |
 //! | \[`node_feature`\] | list of float32, n * dim | row-major |
 //! | \[`feature_offset`\], \[`feature_index`\], \[`feature_value`\] | lists | sparse features |
 //! | `in_offset` | list of uint32, m + 1 | in-edges of the m nodes before the last hop |
@@ -37,7 +39,8 @@
 //! |---|---|---|
 //! | `id` | id | rows stand by (hop, id); a row's number is its position |
 //! | `hop` | uint8 | least distance to a target of the part |
-//! | `in_degree`, \[`in_weight`\], \[`self_weight`\] | uint32, float32 | as above |
+//! | `in_degree`, \[`self_loops`\] | uint32 | as above |
+//! | \[`in_weight`\], \[`self_weight`\] | float32 | as above |
 //! | \[`feature`\], or \[`feature_index`\] and \[`feature_value`\] | lists | dense or sparse |
 //! | \[`label`\], \[`split`\] | as given, null for none | of targets |
 //! | `is_target` | boolean | |

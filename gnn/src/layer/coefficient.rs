@@ -54,8 +54,8 @@ impl<'a> Coefficients<'a> {
 
     /// Returns GCN's coefficients: of each edge, and of each dst node's own row.
     ///
-    /// A self-loop among the kept in-edges counts nothing there: a node's self-loops, or the one
-    /// added if it has none, always enter in full through its own row.
+    /// Every node has one self-loop, as `PyG`'s `add_remaining_self_loops` leaves it, which enters
+    /// in full through its own row; those among the kept in-edges count nothing there.
     pub(super) fn gcn(&self) -> (Vec<f32>, Vec<f32>) {
         let csr = self.block.csr();
         let inverse: Vec<f64> = (0..self.block.num_src())
@@ -69,31 +69,38 @@ impl<'a> Coefficients<'a> {
                 self.sum_term(v, edge) * inverse[u] * inverse[v]
             }
         });
-        let own = (0..csr.num_rows()).map(|v| {
-            let weight = self.loop_weight(v).unwrap_or(1.0);
-            round(weight * inverse[v] * inverse[v])
-        });
+        let own = (0..csr.num_rows()).map(|v| round(self.own_weight(v) * inverse[v] * inverse[v]));
         (edge, own.collect())
     }
 
-    /// Returns the weight of a node's self-loops, if it has any.
-    fn loop_weight(&self, u: usize) -> Option<f64> {
-        let weight = f64::from(self.block.self_weight()?[u]);
-        (weight != 0.0).then_some(weight)
+    fn num_loops(&self, u: usize) -> u32 {
+        self.block.self_loops().map_or(0, |loops| loops[u])
     }
 
-    /// Returns one over the root of a node's degree in the whole graph, 0 where that is no number.
+    /// Returns the weight of a node's one self-loop: the sum of the weights of those that it has,
+    /// where weights are used (`PyG` keeps an unspecified one of them), else 1.
+    fn own_weight(&self, u: usize) -> f64 {
+        let sums = self.weight.and(self.block.self_weight());
+        match sums.filter(|_| self.num_loops(u) > 0) {
+            Some(sums) => f64::from(sums[u]),
+            None => 1.0,
+        }
+    }
+
+    /// Returns the sum over a node's in-edges in the whole graph, its self-loops replaced by one.
+    fn degree(&self, u: usize) -> f64 {
+        let loops = self.num_loops(u);
+        match self.weight.and(self.block.in_weight()) {
+            // The sum holds the weights of the self-loops already.
+            Some(total) if loops > 0 => f64::from(total[u]),
+            Some(total) => f64::from(total[u]) + 1.0,
+            None => f64::from(self.block.in_degree()[u] - loops) + 1.0,
+        }
+    }
+
+    /// Returns one over the root of a node's degree, 0 where that is no number.
     fn inverse_root(&self, u: usize) -> f64 {
-        let total = self.weight.and(self.block.in_weight());
-        let in_edges = total.map_or(f64::from(self.block.in_degree()[u]), |total| {
-            f64::from(total[u])
-        });
-        let added = if self.loop_weight(u).is_some() {
-            0.0
-        } else {
-            1.0
-        };
-        let degree = in_edges + added;
+        let degree = self.degree(u);
         if degree > 0.0 {
             1.0 / degree.sqrt()
         } else {

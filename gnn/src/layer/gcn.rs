@@ -1,7 +1,8 @@
 //! Graph convolution: `out[v] = sum of w / sqrt(deg[u] deg[v]) * W x[u], self-loop included, + b`.
 //!
 //! Degrees are those of the whole graph. The self-loop is added as `PyG`'s
-//! `add_remaining_self_loops` does: a node that has self-loops keeps them.
+//! `add_remaining_self_loops` does: every node ends up with one. Of parallel ones that have weights
+//! it keeps the sum of them.
 
 use std::sync::Arc;
 

@@ -214,7 +214,14 @@ impl Graph {
                 .map(|&v| u32::try_from(self.in_edges[v].len()).unwrap())
                 .collect(),
             in_weight: self.case.weights.then(|| sum(&|_, _| true)),
-            self_weight: Some(sum(&|v, edge| edge.src == v)),
+            self_loops: Some(
+                nodes
+                    .iter()
+                    .map(|&v| self.in_edges[v].iter().filter(|e| e.src == v).count())
+                    .map(|count| u32::try_from(count).unwrap())
+                    .collect(),
+            ),
+            self_weight: self.case.weights.then(|| sum(&|v, edge| edge.src == v)),
             node_key: nodes.iter().map(|&v| Random(v as u64).next()).collect(),
             num_active,
             sampling: self.case.sampling,

@@ -193,35 +193,34 @@ impl Node<'_> {
         edges
     }
 
-    /// Weight of a node's self-loops, 0 if it has none.
-    fn loops(&self, u: usize) -> f64 {
-        self.block
-            .self_weight
-            .as_ref()
-            .map_or(0.0, |weight| f64::from(weight[u]))
+    /// Weight of the one self-loop that each node ends up with.
+    fn own(&self, u: usize) -> f64 {
+        let loops = self.block.self_loops.as_ref().map_or(0, |loops| loops[u]);
+        match &self.block.self_weight {
+            Some(weight) if self.uses_weights() && loops > 0 => f64::from(weight[u]),
+            _ => 1.0,
+        }
     }
 
+    /// Sum over all in-edges from other nodes, and the one self-loop.
     fn degree(&self, u: usize) -> f64 {
-        let degree = match &self.block.in_weight {
-            Some(weight) if self.uses_weights() => f64::from(weight[u]),
-            _ => f64::from(self.block.in_degree[u]),
+        let others = match (&self.block.in_weight, &self.block.self_weight) {
+            (Some(all), loops) if self.uses_weights() => {
+                f64::from(all[u]) - loops.as_ref().map_or(0.0, |loops| f64::from(loops[u]))
+            }
+            _ => {
+                let loops = self.block.self_loops.as_ref().map_or(0, |loops| loops[u]);
+                f64::from(self.block.in_degree[u] - loops)
+            }
         };
-        if self.loops(u) == 0.0 {
-            degree + 1.0
-        } else {
-            degree
-        }
+        others + self.own(u)
     }
 
     fn gcn(&self) -> Vec<f64> {
         let project = |u: usize| self.twin.linear(&self.name("lin"), &self.x[u]);
         let mut out = self.twin.get(&self.name("bias")).to_vec();
-        let own = if self.loops(self.v) == 0.0 {
-            1.0
-        } else {
-            self.loops(self.v)
-        };
-        add(&mut out, own / self.degree(self.v), &project(self.v));
+        let own = self.own(self.v) / self.degree(self.v);
+        add(&mut out, own, &project(self.v));
         for (_, u, weight) in self.sum_edges() {
             if u != self.v {
                 let root = (self.degree(u) * self.degree(self.v)).sqrt();

@@ -18,8 +18,8 @@ use std::sync::Arc;
 struct Degrees {
     in_degree: Vec<u32>,
     in_weight: Vec<f32>,
+    self_loops: Vec<u32>,
     self_weight: Vec<f32>,
-    self_loops: bool,
 }
 
 /// What one worker knows when its partition is written.
@@ -117,7 +117,8 @@ fn build_partition(
     drop(dictionary);
     let written = write_in_edges(peer.index(), plan, edges, &placement);
     let (degrees, mut files) = peer.agree(written)?;
-    let loops = peer.gather_all::<_, FlattenError>(Ok(degrees.self_loops))?;
+    let has_loops = degrees.self_loops.iter().any(|&count| count > 0);
+    let loops = peer.gather_all::<_, FlattenError>(Ok(has_loops))?;
     graph.self_loops = loops.contains(&true);
     announce(peer, progress, "reading nodes", 2);
     let nodes = place_nodes(
@@ -279,18 +280,18 @@ impl Lists {
 
 impl Degrees {
     fn push(&mut self, ranked: &RankedNode) -> Result<(), FlattenError> {
-        let count = ranked.totals.in_degree;
-        let limit = u64::from(u32::MAX);
-        let too_large = |_| FlattenError::TooLarge {
-            what: "in-edges of one node",
-            count,
-            limit,
+        let totals = &ranked.totals;
+        let narrow = |count: u64| {
+            u32::try_from(count).map_err(|_| FlattenError::TooLarge {
+                what: "in-edges of one node",
+                count,
+                limit: u64::from(u32::MAX),
+            })
         };
-        self.in_degree
-            .push(u32::try_from(count).map_err(too_large)?);
-        self.in_weight.push(ranked.totals.in_weight.value());
-        self.self_weight.push(ranked.totals.self_weight.value());
-        self.self_loops |= ranked.totals.self_loops > 0;
+        self.in_degree.push(narrow(totals.in_degree)?);
+        self.in_weight.push(totals.in_weight.value());
+        self.self_loops.push(narrow(totals.self_loops)?);
+        self.self_weight.push(totals.self_weight.value());
         Ok(())
     }
 }
@@ -311,15 +312,20 @@ fn write_nodes(
         let floats = |values: &[f32]| -> ArrayRef {
             Arc::new(Float32Array::from(values[range.clone()].to_vec()))
         };
-        let in_degree = degrees.in_degree[range.clone()].to_vec();
+        let counts = |values: &[u32]| -> ArrayRef {
+            Arc::new(UInt32Array::from(values[range.clone()].to_vec()))
+        };
         let mut columns: Vec<(&str, ArrayRef)> = vec![
             ("id", rows.ids.to_array()),
-            ("in_degree", Arc::new(UInt32Array::from(in_degree))),
+            ("in_degree", counts(&degrees.in_degree)),
         ];
         if graph.edge_weight {
             columns.push(("in_weight", floats(&degrees.in_weight)));
         }
         if graph.self_loops {
+            columns.push(("self_loops", counts(&degrees.self_loops)));
+        }
+        if graph.self_weight() {
             columns.push(("self_weight", floats(&degrees.self_weight)));
         }
         columns.push(("split", file::split_column(&rows.split)));

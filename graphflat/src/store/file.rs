@@ -224,6 +224,7 @@ pub(super) fn split_column(split: &[Split]) -> ArrayRef {
 pub(super) struct NodeColumns {
     in_degree: ScalarBuffer<u32>,
     in_weight: Option<ScalarBuffer<f32>>,
+    self_loops: Option<ScalarBuffer<u32>>,
     self_weight: Option<ScalarBuffer<f32>>,
     feature: Option<(usize, ScalarBuffer<f32>)>,
     sparse: Option<(OffsetBuffer<i64>, ScalarBuffer<u32>, ScalarBuffer<f32>)>,
@@ -235,6 +236,7 @@ impl NodeColumns {
     /// Takes the columns of a batch.
     pub(super) fn of(batch: &RecordBatch) -> Option<Self> {
         let floats = |name: &str| Some(column::<Float32Type>(batch.column_by_name(name)?)?.clone());
+        let counts = |name: &str| column::<UInt32Type>(batch.column_by_name(name)?);
         let feature = batch.column_by_name("feature").and_then(|array| {
             let array = array.as_fixed_size_list_opt()?;
             let dim = usize::try_from(array.value_length()).ok()?;
@@ -253,8 +255,9 @@ impl NodeColumns {
             ))
         });
         Some(Self {
-            in_degree: column::<UInt32Type>(batch.column_by_name("in_degree")?)?,
+            in_degree: counts("in_degree")?,
             in_weight: floats("in_weight"),
+            self_loops: counts("self_loops"),
             self_weight: floats("self_weight"),
             feature,
             sparse,
@@ -269,6 +272,10 @@ impl NodeColumns {
 
     pub(super) fn in_weight(&self, i: usize) -> Option<f32> {
         self.in_weight.as_ref().map(|weights| weights[i])
+    }
+
+    pub(super) fn self_loops(&self, i: usize) -> Option<u32> {
+        self.self_loops.as_ref().map(|counts| counts[i])
     }
 
     pub(super) fn self_weight(&self, i: usize) -> Option<f32> {

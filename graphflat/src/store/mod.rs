@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Version of the store's layout; another one is built anew.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 /// Name of the store's description, written last.
 const META_FILE: &str = "store.json";
@@ -293,7 +293,12 @@ impl Partition {
         self.nodes[local / NODES_PER_BATCH].in_weight(local % NODES_PER_BATCH)
     }
 
-    /// Returns the sum of the weights of a node's self-loops, where the graph has any.
+    /// Returns the number of a node's self-loops, where any node has some.
+    pub fn self_loops(&self, local: usize) -> Option<u32> {
+        self.nodes[local / NODES_PER_BATCH].self_loops(local % NODES_PER_BATCH)
+    }
+
+    /// Returns the sum of the weights of a node's self-loops, where they have weights.
     pub fn self_weight(&self, local: usize) -> Option<f32> {
         self.nodes[local / NODES_PER_BATCH].self_weight(local % NODES_PER_BATCH)
     }

@@ -172,7 +172,10 @@ fn put_together(
     let edges_of = |node: &&Id| in_edges[*node].iter();
     let has_loop = |(dst, list): (&Id, &Vec<InEdge>)| list.iter().any(|edge| edge.src == *dst);
     let any_loop = in_edges.iter().any(has_loop);
-    let self_weight = |node: &&Id| sum(edges_of(node).filter(|edge| edge.src == **node));
+    let loops_of = |node: &Id| -> Vec<&InEdge> {
+        let in_edges = in_edges[node].iter();
+        in_edges.filter(|edge| edge.src == *node).collect()
+    };
     GraphFeature {
         labels: labels(graph, rows[0]),
         split: graph.splits.as_ref().map_or(Split::None, |s| s[rows[0]]),
@@ -185,7 +188,16 @@ fn put_together(
         in_weight: graph
             .weighted
             .then(|| nodes.iter().map(|node| sum(edges_of(node))).collect()),
-        self_weight: any_loop.then(|| nodes.iter().map(self_weight).collect()),
+        self_loops: any_loop.then(|| {
+            let counts = nodes.iter().map(|node| loops_of(node).len());
+            counts.map(|count| u32::try_from(count).unwrap()).collect()
+        }),
+        self_weight: (any_loop && graph.weighted).then(|| {
+            nodes
+                .iter()
+                .map(|node| sum(loops_of(node).into_iter()))
+                .collect()
+        }),
         features: node_features(graph, &rows),
         in_offset,
         in_src: in_src.collect(),

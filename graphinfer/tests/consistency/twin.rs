@@ -58,7 +58,6 @@ fn whole_input(graph: &Graph) -> Input {
 fn whole_block(graph: &Graph, model: &Model) -> BlockData {
     let arch = model.architecture();
     let use_weight = arch.edge_weight;
-    let weight_of = |weight: f32| if graph.kind.weights { weight } else { 1.0 };
     let mut data = BlockData {
         num_src: graph.num_nodes(),
         num_dst: graph.num_nodes(),
@@ -70,6 +69,7 @@ fn whole_block(graph: &Graph, model: &Model) -> BlockData {
         ..BlockData::default()
     };
     let mut in_weight = vec![0.0; graph.num_nodes()];
+    let mut self_loops = vec![0; graph.num_nodes()];
     let mut self_weight = vec![0.0; graph.num_nodes()];
     let (mut weight, mut feature) = (Vec::new(), Vec::new());
     for dst in 0..graph.num_nodes() {
@@ -80,21 +80,18 @@ fn whole_block(graph: &Graph, model: &Model) -> BlockData {
             feature.extend_from_slice(&edge.features);
             in_weight[dst] += edge.weight;
             if edge.src == dst {
-                self_weight[dst] += weight_of(edge.weight);
+                self_loops[dst] += 1;
+                self_weight[dst] += edge.weight;
             }
         }
         data.in_offset
             .push(u32::try_from(data.in_src.len()).unwrap());
     }
-    if graph.kind.weights && !use_weight {
-        self_weight
-            .iter_mut()
-            .for_each(|w| *w = if *w == 0.0 { 0.0 } else { 1.0 });
-    }
     let rows = data.in_src.len();
     data.edge_weight = use_weight.then_some(weight);
     data.in_weight = use_weight.then_some(in_weight);
-    data.self_weight = graph.kind.self_loops.then_some(self_weight);
+    data.self_loops = graph.kind.self_loops.then_some(self_loops);
+    data.self_weight = (graph.kind.self_loops && use_weight).then_some(self_weight);
     data.edge_feature = arch.edge_dim.map(|cols| Dense {
         rows,
         cols,
@@ -192,11 +189,11 @@ fn block_of(
     let rows = data.in_src.len();
     data.edge_weight = arch.edge_weight.then_some(weight);
     data.in_weight = first(&feature.in_weight).filter(|_| arch.edge_weight);
-    data.self_weight = first(&feature.self_weight);
-    if feature.edge_weight.is_some() && !arch.edge_weight {
-        let weights = data.self_weight.iter_mut().flatten();
-        weights.for_each(|w| *w = if *w == 0.0 { 0.0 } else { 1.0 });
-    }
+    data.self_loops = feature
+        .self_loops
+        .as_ref()
+        .map(|all| all[..num_src].to_vec());
+    data.self_weight = first(&feature.self_weight).filter(|_| arch.edge_weight);
     data.edge_feature = arch.edge_dim.map(|cols| Dense { rows, cols, values });
     data
 }

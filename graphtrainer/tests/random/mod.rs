@@ -165,12 +165,13 @@ impl Graph {
                     .map(|n| all(n).iter().map(|edge| edge.1).sum())
                     .collect()
             }),
-            self_weight: Some(
+            self_loops: Some(nodes.iter().map(|&n| narrow(loops(n).count())).collect()),
+            self_weight: weights.then(|| {
                 nodes
                     .iter()
                     .map(|&n| loops(n).map(|edge| edge.1).sum())
-                    .collect(),
-            ),
+                    .collect()
+            }),
             features: self.features.gather(&nodes),
             labels: self.labels.gather(&nodes),
             split: nodes

@@ -278,7 +278,8 @@ impl<'a> Nearby<'a> {
                 .map(|node| survey.in_degree[*node as usize])
                 .collect(),
             in_weight: weights(num_nodes, survey.meta.edge_weight),
-            self_weight: survey.meta.self_loops.then(|| vec![0.0; num_nodes]),
+            self_loops: survey.meta.self_loops.then(|| vec![0; num_nodes]),
+            self_weight: weights(num_nodes, survey.meta.self_weight()),
             features: features(survey, num_nodes),
             labels: labels(survey, num_nodes),
             split: nodes

@@ -114,6 +114,12 @@ pub(super) fn gather<T: Copy>(values: &[T], positions: &[u32]) -> impl Iterator<
     positions.iter().map(|&i| values[i as usize])
 }
 
+/// Gathers a column that may be missing.
+pub(super) fn of_nodes<T: Copy>(values: &Option<Vec<T>>, nodes: &[u32]) -> Option<Vec<T>> {
+    let values = values.as_ref()?;
+    Some(gather(values, nodes).collect())
+}
+
 /// Appends rows of `dim` values each.
 pub(super) fn gather_rows(out: &mut Vec<f32>, values: &[f32], dim: usize, positions: &[u32]) {
     for &i in positions {
@@ -138,11 +144,6 @@ impl GraphShard {
     ) -> GraphFeature {
         scratch.walk(self, target, fanouts);
         let ExtractScratch { nodes, edges, .. } = &*scratch;
-        let of_nodes = |values: &Option<Vec<f32>>| {
-            values
-                .as_ref()
-                .map(|values| gather(values, nodes).collect())
-        };
         let edge_dim = self.edge_dim();
         GraphFeature {
             labels: self.labels.gather(&[target]),
@@ -150,8 +151,9 @@ impl GraphShard {
             node_id: self.ids.gather(nodes),
             hop_offset: scratch.hop_offset.clone(),
             in_degree: gather(&self.in_degree, nodes).collect(),
-            in_weight: of_nodes(&self.in_weight),
-            self_weight: of_nodes(&self.self_weight),
+            in_weight: of_nodes(&self.in_weight, nodes),
+            self_loops: of_nodes(&self.self_loops, nodes),
+            self_weight: of_nodes(&self.self_weight, nodes),
             features: self.features.gather(nodes),
             in_offset: scratch.in_offset.clone(),
             in_src: scratch.in_src.clone(),

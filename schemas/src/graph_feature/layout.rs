@@ -71,7 +71,8 @@ pub(super) fn rows_schema(meta: &GraphMeta) -> Result<Schema> {
     fields.push(list_field("node_id", meta.id_type.data_type()));
     fields.extend([positions("hop_offset"), positions("in_degree")]);
     push_if(&mut fields, meta.edge_weight, || floats("in_weight"));
-    push_if(&mut fields, meta.self_loops, || floats("self_weight"));
+    push_if(&mut fields, meta.self_loops, || positions("self_loops"));
+    push_if(&mut fields, meta.self_weight(), || floats("self_weight"));
     match meta.features {
         FeatureMeta::None => {}
         FeatureMeta::Dense { .. } => fields.push(floats("node_feature")),
@@ -98,7 +99,10 @@ pub(super) fn nodes_schema(meta: &GraphMeta) -> Result<Schema> {
         Field::new("in_degree", DataType::UInt32, false),
     ];
     push_if(&mut fields, meta.edge_weight, || number("in_weight"));
-    push_if(&mut fields, meta.self_loops, || number("self_weight"));
+    push_if(&mut fields, meta.self_loops, || {
+        Field::new("self_loops", DataType::UInt32, false)
+    });
+    push_if(&mut fields, meta.self_weight(), || number("self_weight"));
     match meta.features {
         FeatureMeta::None => {}
         FeatureMeta::Dense { .. } => fields.push(list_field("feature", DataType::Float32)),

@@ -2,7 +2,7 @@
 
 use hashbrown::HashTable;
 
-use super::extract::{gather, gather_rows};
+use super::extract::{gather, gather_rows, of_nodes};
 use super::{GraphFeature, GraphShard};
 use crate::columns::{Features, GraphMeta, Labels, Split};
 use crate::error::{Result, SchemaError};
@@ -19,6 +19,7 @@ pub struct ShardBuilder {
     hop: Vec<u8>,
     in_degree: Vec<u32>,
     in_weight: Option<Vec<f32>>,
+    self_loops: Option<Vec<u32>>,
     self_weight: Option<Vec<f32>>,
     features: Features,
     /// Row in `labels` and `split` of a target, else [`NO_ROW`].
@@ -45,7 +46,8 @@ impl ShardBuilder {
             hop: Vec::new(),
             in_degree: Vec::new(),
             in_weight: meta.edge_weight.then(Vec::new),
-            self_weight: meta.self_loops.then(Vec::new),
+            self_loops: meta.self_loops.then(Vec::new),
+            self_weight: meta.self_weight().then(Vec::new),
             features: Features::empty(meta.features),
             target_row: Vec::new(),
             labels: Labels::empty(meta.label.as_ref()),
@@ -110,6 +112,7 @@ impl ShardBuilder {
         self.hop.push(hop);
         self.in_degree.push(feature.in_degree[i]);
         push_value(&mut self.in_weight, feature.in_weight.as_deref(), i);
+        push_value(&mut self.self_loops, feature.self_loops.as_deref(), i);
         push_value(&mut self.self_weight, feature.self_weight.as_deref(), i);
         self.features.push_from(&feature.features, node);
         self.target_row.push(NO_ROW);
@@ -180,15 +183,13 @@ impl ShardBuilder {
                 }
             }
         }
-        let of_nodes = |values: Option<Vec<f32>>| {
-            values.map(|values| gather(&values, &order).collect::<Vec<f32>>())
-        };
         GraphShard {
             ids: self.ids.gather(&order),
             hop: gather(&self.hop, &order).collect(),
             in_degree: gather(&self.in_degree, &order).collect(),
-            in_weight: of_nodes(self.in_weight),
-            self_weight: of_nodes(self.self_weight),
+            in_weight: of_nodes(&self.in_weight, &order),
+            self_loops: of_nodes(&self.self_loops, &order),
+            self_weight: of_nodes(&self.self_weight, &order),
             features: self.features.gather(&order),
             labels,
             split,
@@ -216,7 +217,7 @@ fn position(i: usize) -> u32 {
     u32::try_from(i).expect("a part holds fewer than 2^32 nodes and edges")
 }
 
-fn push_value(all: &mut Option<Vec<f32>>, values: Option<&[f32]>, i: usize) {
+fn push_value<T: Copy>(all: &mut Option<Vec<T>>, values: Option<&[T]>, i: usize) {
     if let Some(all) = all {
         all.push(values.expect("the graph has this column")[i]);
     }

@@ -21,7 +21,8 @@ pub(super) fn read_shard(nodes: &Path, edges: &Path, meta: &GraphMeta) -> Result
         hop: Vec::with_capacity(n),
         in_degree: Vec::with_capacity(n),
         in_weight: meta.edge_weight.then(|| Vec::with_capacity(n)),
-        self_weight: meta.self_loops.then(|| Vec::with_capacity(n)),
+        self_loops: meta.self_loops.then(|| Vec::with_capacity(n)),
+        self_weight: meta.self_weight().then(|| Vec::with_capacity(n)),
         features: Features::empty(meta.features),
         labels: Labels::empty(meta.label.as_ref()),
         split: Vec::with_capacity(n),
@@ -50,6 +51,9 @@ fn append_nodes(shard: &mut GraphShard, batch: &Batch<'_>, meta: &GraphMeta) -> 
         .extend_from_slice(batch.numbers::<UInt32Type>("in_degree")?);
     if let Some(in_weight) = &mut shard.in_weight {
         in_weight.extend_from_slice(batch.numbers::<Float32Type>("in_weight")?);
+    }
+    if let Some(self_loops) = &mut shard.self_loops {
+        self_loops.extend_from_slice(batch.numbers::<UInt32Type>("self_loops")?);
     }
     if let Some(self_weight) = &mut shard.self_weight {
         self_weight.extend_from_slice(batch.numbers::<Float32Type>("self_weight")?);
@@ -191,6 +195,7 @@ struct RowColumns {
     hop_offset: Positions,
     in_degree: Positions,
     in_weight: Option<Floats>,
+    self_loops: Option<Positions>,
     self_weight: Option<Floats>,
     feature: Option<Floats>,
     feature_offset: Option<Positions>,
@@ -225,7 +230,11 @@ impl RowColumns {
             hop_offset: positions("hop_offset")?,
             in_degree: positions("in_degree")?,
             in_weight: floats(meta.edge_weight, "in_weight")?,
-            self_weight: floats(meta.self_loops, "self_weight")?,
+            self_loops: meta
+                .self_loops
+                .then(|| positions("self_loops"))
+                .transpose()?,
+            self_weight: floats(meta.self_weight(), "self_weight")?,
             feature: match meta.features {
                 FeatureMeta::None => None,
                 FeatureMeta::Dense { .. } => floats(true, "node_feature")?,
@@ -279,6 +288,7 @@ impl RowColumns {
             hop_offset: self.hop_offset.row(row).to_vec(),
             in_degree: self.in_degree.row(row).to_vec(),
             in_weight: floats(&self.in_weight),
+            self_loops: self.self_loops.as_ref().map(|all| all.row(row).to_vec()),
             self_weight: floats(&self.self_weight),
             features,
             in_offset: self.in_offset.row(row).to_vec(),

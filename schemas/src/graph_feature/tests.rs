@@ -177,6 +177,7 @@ fn a_hub_with_ten_thousand_sources_returns() {
         hop: (0..n).map(|i| u8::from(i > 0)).collect(),
         in_degree: (0..n).collect(),
         in_weight: None,
+        self_loops: None,
         self_weight: None,
         features: Features::Sparse {
             dim: 7,
@@ -312,6 +313,7 @@ fn a_node_stands_in_one_hop_only() {
         hop: vec![0, 1],
         in_degree: vec![1, 0],
         in_weight: None,
+        self_loops: None,
         self_weight: None,
         features: Features::None,
         labels: Labels::None,

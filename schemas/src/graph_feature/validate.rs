@@ -145,6 +145,7 @@ impl GraphShard {
         rules.len("hop", self.hop.len(), num_nodes)?;
         rules.len("in_degree", self.in_degree.len(), num_nodes)?;
         rules.opt_len("in_weight", self.in_weight.as_ref(), num_nodes)?;
+        rules.opt_len("self_loops", self.self_loops.as_ref(), num_nodes)?;
         rules.opt_len("self_weight", self.self_weight.as_ref(), num_nodes)?;
         rules.features(&self.features, num_nodes)?;
         rules.labels(&self.labels, num_nodes)?;
@@ -208,7 +209,12 @@ impl GraphShard {
         })?;
         column("in_weight", self.in_weight.is_some(), meta.edge_weight)?;
         column("edge_weight", self.edge_weight.is_some(), meta.edge_weight)?;
-        column("self_weight", self.self_weight.is_some(), meta.self_loops)?;
+        column("self_loops", self.self_loops.is_some(), meta.self_loops)?;
+        column(
+            "self_weight",
+            self.self_weight.is_some(),
+            meta.self_weight(),
+        )?;
         column(
             "edge_feature",
             self.edge_feature.is_some(),
@@ -248,6 +254,7 @@ impl GraphFeature {
         })?;
         rules.len("in_degree", self.in_degree.len(), num_nodes)?;
         rules.opt_len("in_weight", self.in_weight.as_ref(), num_nodes)?;
+        rules.opt_len("self_loops", self.self_loops.as_ref(), num_nodes)?;
         rules.opt_len("self_weight", self.self_weight.as_ref(), num_nodes)?;
         rules.features(&self.features, num_nodes)?;
         rules.labels(&self.labels, 1)?;

@@ -201,6 +201,7 @@ struct RowBatch {
     hop_offset: Lists<u32>,
     in_degree: Lists<u32>,
     in_weight: Lists<f32>,
+    self_loops: Lists<u32>,
     self_weight: Lists<f32>,
     feature: Lists<f32>,
     feature_offset: Lists<u32>,
@@ -222,6 +223,7 @@ impl RowBatch {
             hop_offset: Lists::new(),
             in_degree: Lists::new(),
             in_weight: Lists::new(),
+            self_loops: Lists::new(),
             self_weight: Lists::new(),
             feature: Lists::new(),
             feature_offset: Lists::new(),
@@ -249,6 +251,9 @@ impl RowBatch {
         self.in_degree.push(gather(&shard.in_degree, nodes));
         if let Some(in_weight) = &shard.in_weight {
             self.in_weight.push(gather(in_weight, nodes));
+        }
+        if let Some(self_loops) = &shard.self_loops {
+            self.self_loops.push(gather(self_loops, nodes));
         }
         if let Some(self_weight) = &shard.self_weight {
             self.self_weight.push(gather(self_weight, nodes));
@@ -317,6 +322,9 @@ impl RowBatch {
             columns.push(self.in_weight.take::<Float32Type>()?);
         }
         if meta.self_loops {
+            columns.push(self.self_loops.take::<UInt32Type>()?);
+        }
+        if meta.self_weight() {
             columns.push(self.self_weight.take::<Float32Type>()?);
         }
         match meta.features {
@@ -362,9 +370,13 @@ fn node_columns(
         number_array::<UInt8Type>(shard.hop[range.clone()].to_vec()),
         number_array::<UInt32Type>(shard.in_degree[range.clone()].to_vec()),
     ];
-    for values in [&shard.in_weight, &shard.self_weight].into_iter().flatten() {
-        columns.push(number_array::<Float32Type>(values[range.clone()].to_vec()));
+    let floats = |values: &Vec<f32>| number_array::<Float32Type>(values[range.clone()].to_vec());
+    columns.extend(shard.in_weight.as_ref().map(floats));
+    if let Some(self_loops) = &shard.self_loops {
+        let self_loops = self_loops[range.clone()].to_vec();
+        columns.push(number_array::<UInt32Type>(self_loops));
     }
+    columns.extend(shard.self_weight.as_ref().map(floats));
     match &shard.features {
         Features::None => {}
         Features::Dense { dim, values } => {

@@ -272,7 +272,9 @@ impl Graph {
         }
         let positions: Vec<u32> = nodes.iter().map(|&node| index(node)).collect();
         let sums = nodes.iter().map(|&node| self.weight[node].iter().sum());
-        let loops = nodes.iter().map(|&node| self.self_weight(node));
+        let count_loops =
+            |&node: &usize| index(self.in_src[node].iter().filter(|src| **src == node).count());
+        let loop_weights = nodes.iter().map(|&node| self.self_weight(node));
         GraphFeature {
             labels: self.labels.gather(&[index(target)]),
             split: self.split[target],
@@ -283,7 +285,11 @@ impl Graph {
                 .map(|&node| index(self.in_src[node].len()))
                 .collect(),
             in_weight: self.meta.edge_weight.then(|| sums.collect()),
-            self_weight: self.meta.self_loops.then(|| loops.collect()),
+            self_loops: self
+                .meta
+                .self_loops
+                .then(|| nodes.iter().map(count_loops).collect()),
+            self_weight: self.meta.self_weight().then(|| loop_weights.collect()),
             features: self.features.gather(&positions),
             in_offset,
             in_src,
@@ -337,6 +343,7 @@ impl Graph {
                 .collect(),
             in_degree: union.in_degree,
             in_weight: union.in_weight,
+            self_loops: union.self_loops,
             self_weight: union.self_weight,
             features: union.features,
             labels,
