@@ -1,6 +1,7 @@
 //! A model on disk: `model.safetensors` and `model.json`.
 
 use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use safetensors::SafeTensorError;
@@ -38,9 +39,11 @@ pub struct ModelFile {
 ///
 /// # Errors
 ///
-/// [`GnnError::File`] if a file cannot be written.
+/// [`GnnError::File`] if a file cannot be written, [`GnnError::Tensor`] names a tensor that holds a
+/// value that is no finite number: such a model could not be loaded.
 pub fn save(dir: &Path, model: &Model, file: &ModelFile) -> Result<(), GnnError> {
     let path = dir.join(MODEL_WEIGHTS);
+    check_finite(&path, model)?;
     match encode(model) {
         Ok(bytes) => write(path, &bytes)?,
         Err(source) => return Err(GnnError::SafeTensors { path, source }),
@@ -55,19 +58,34 @@ pub fn save(dir: &Path, model: &Model, file: &ModelFile) -> Result<(), GnnError>
     }
 }
 
+fn check_finite(path: &Path, model: &Model) -> Result<(), GnnError> {
+    let (flat, buffers) = (model.flat(), model.buffers());
+    for slice in slices(model) {
+        let source = if slice.is_buffer { buffers } else { &flat };
+        if let Some(problem) = not_finite(&source[slice.range()]) {
+            return Err(GnnError::Tensor {
+                path: path.to_owned(),
+                tensor: slice.name,
+                problem,
+            });
+        }
+    }
+    Ok(())
+}
+
+/// Says what is wrong with values that are not all finite.
+fn not_finite(values: &[f32]) -> Option<String> {
+    let all = values.iter().all(|value| value.is_finite());
+    (!all).then(|| "holds a value that is no finite number".to_owned())
+}
+
 fn encode(model: &Model) -> Result<Vec<u8>, SafeTensorError> {
     let (flat, buffers) = (model.flat(), model.buffers());
     let mut tensors = Vec::new();
-    for Slice {
-        name,
-        shape,
-        start,
-        is_buffer,
-    } in slices(model)
-    {
-        let source = if is_buffer { buffers } else { &flat };
-        let values = &source[start..start + shape.iter().product::<usize>()];
-        tensors.push((name, shape, Dtype::F32, bytes_of(values)));
+    for slice in slices(model) {
+        let source = if slice.is_buffer { buffers } else { &flat };
+        let bytes = bytes_of(&source[slice.range()]);
+        tensors.push((slice.name, slice.shape, Dtype::F32, bytes));
     }
     for (name, dtype) in constants(model.architecture()) {
         let (shape, bytes) = match dtype {
@@ -166,6 +184,12 @@ struct Slice {
     is_buffer: bool,
 }
 
+impl Slice {
+    fn range(&self) -> Range<usize> {
+        self.start..self.start + self.shape.iter().product::<usize>()
+    }
+}
+
 fn slices(model: &Model) -> Vec<Slice> {
     let mut slices = Vec::new();
     let mut start = 0;
@@ -238,10 +262,7 @@ fn read_tensor(
     let chunks = tensor.data().chunks_exact(4);
     let first = values.len();
     values.extend(chunks.map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])));
-    if values[first..].iter().any(|value| !value.is_finite()) {
-        return Err(error("holds a value that is no finite number".to_owned()));
-    }
-    Ok(())
+    not_finite(&values[first..]).map_or(Ok(()), |problem| Err(error(problem)))
 }
 
 fn check_transform(file: &ModelFile) -> Result<(), GnnError> {

@@ -300,3 +300,21 @@ fn a_learned_eps_is_refused() {
         "{error}"
     );
 }
+
+#[test]
+fn a_model_that_could_not_be_loaded_is_not_saved() {
+    let dir = tempfile::tempdir().unwrap();
+    let arch = plain(LayerKind::Gcn);
+    let mut model = Model::init(&arch, 4).unwrap();
+    let mut flat = model.flat();
+    flat[0] = f32::INFINITY;
+    model.set_flat(&flat);
+    let error = gnn::save(dir.path(), &model, &file(&arch)).unwrap_err();
+    let error = error.to_string();
+    assert!(
+        error.starts_with("tensor `convs.0.lin.weight` of ")
+            && error.ends_with("holds a value that is no finite number"),
+        "{error}"
+    );
+    assert!(!dir.path().join(MODEL_WEIGHTS).exists());
+}
