@@ -89,13 +89,20 @@ pub enum TrainError {
         /// Name of the metric.
         metric: &'static str,
     },
-    /// The loss left the numbers.
-    #[error("the loss of epoch {epoch} is {loss}: try a lower `train.learning_rate`")]
+    /// The loss, a parameter or the monitored metric left the numbers.
+    #[error(
+        "training diverged in epoch {epoch}: {what} is {value}; `train.learning_rate` is \
+        {learning_rate}, try a lower one"
+    )]
     Diverged {
         /// 1-based epoch.
         epoch: u64,
-        /// The loss: infinite or not a number.
-        loss: f64,
+        /// What left the numbers.
+        what: String,
+        /// Its value: infinite or not a number.
+        value: f64,
+        /// The step size.
+        learning_rate: f32,
     },
     /// A table or an output could not be used.
     #[error(transparent)]

@@ -29,7 +29,8 @@ pub struct Trained {
     pub model: Model,
     /// What is done to features before layer 1 reads them.
     pub transform: Transform,
-    /// Metrics of the best epoch, named `train_`, `val_` or `test_` and the metric.
+    /// Metrics of the best epoch, named `train_`, `val_` or `test_` and the metric; those that are
+    /// no finite number are left out.
     pub metrics: BTreeMap<String, f64>,
     /// The metric that chose the best epoch; none without val targets, when it is the last.
     pub monitor: Option<Metric>,
@@ -48,7 +49,7 @@ pub struct EpochReport {
     pub epoch: u64,
     /// Mean training loss per target, with dropout, during the epoch.
     pub loss: f64,
-    /// Metrics on the val split after the epoch.
+    /// Metrics on the val split after the epoch, as far as they are finite.
     pub val: Metrics,
     /// Wall-clock seconds of the epoch, evaluation included.
     pub seconds: f64,
@@ -119,12 +120,13 @@ pub fn fit(
         if evaluator.num_targets() == 0 {
             notes.push(format!("the {name} split is empty"));
         }
-        let values = evaluator.evaluate(&model)?;
-        metrics.extend(
-            values
-                .into_iter()
-                .map(|(metric, v)| (format!("{name}_{metric}"), v)),
-        );
+        for (metric, value) in evaluator.evaluate(&model)? {
+            if value.is_finite() {
+                metrics.insert(format!("{name}_{metric}"), value);
+            } else {
+                notes.push(format!("the {name} {metric} is {value} and left out"));
+            }
+        }
     }
     if monitor.is_none() {
         notes.push("without val targets the last epoch is taken for the best".to_owned());
@@ -245,15 +247,15 @@ impl Training<'_> {
         let epoch = self.state.epochs + 1;
         let share = workers.epoch(self.state.epochs)?;
         let loss = share.loss_sum / share.num_targets as f64;
-        if !loss.is_finite() {
-            return Err(TrainError::Diverged { epoch, loss });
-        }
         self.state.server = server.state()?;
         self.state.epochs = epoch;
+        self.check_finite(loss)?;
         self.model.set_flat(&self.state.server.parameters);
         self.model.set_buffers(&self.state.server.buffers);
-        let metrics = val.evaluate(&self.model)?;
+        let mut metrics = val.evaluate(&self.model)?;
         self.judge(&metrics)?;
+        // JSON knows no other numbers.
+        metrics.retain(|_, value| value.is_finite());
         let stages = [
             ("read", Stage::Read),
             ("vectorise", Stage::Vectorise),
@@ -280,6 +282,36 @@ impl Training<'_> {
         Ok(())
     }
 
+    /// Refuses an epoch after which no further one, and no model, can be of use.
+    fn check_finite(&self, loss: f64) -> Result<(), TrainError> {
+        self.require_finite("the loss", loss)?;
+        let mut parameters = self.state.server.parameters.iter();
+        for info in self.model.parameters() {
+            let mut own = parameters.by_ref().take(info.len());
+            if let Some(&value) = own.find(|value| !value.is_finite()) {
+                self.require_finite(&format!("a value of `{}`", info.name), value.into())?;
+            }
+            own.for_each(drop);
+        }
+        let mut buffers = self.state.server.buffers.iter();
+        match buffers.find(|value| !value.is_finite()) {
+            Some(&value) => self.require_finite("a running statistic", value.into()),
+            None => Ok(()),
+        }
+    }
+
+    fn require_finite(&self, what: &str, value: f64) -> Result<(), TrainError> {
+        if value.is_finite() {
+            return Ok(());
+        }
+        Err(TrainError::Diverged {
+            epoch: self.state.epochs,
+            what: what.to_owned(),
+            value,
+            learning_rate: self.plan.result.optimizer.learning_rate,
+        })
+    }
+
     /// Compares the epoch with the best so far: by the monitored metric, then by the val loss.
     fn judge(&mut self, metrics: &Metrics) -> Result<(), TrainError> {
         let (metric, val_loss) = match self.monitor {
@@ -290,6 +322,7 @@ impl Training<'_> {
                     metric: monitor.name(),
                 };
                 let value = *metrics.get(monitor.name()).ok_or_else(undefined)?;
+                self.require_finite(&format!("the val {}", monitor.name()), value)?;
                 (
                     value,
                     metrics.get(Metric::Loss.name()).copied().unwrap_or(0.0),

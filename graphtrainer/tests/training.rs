@@ -283,6 +283,67 @@ fn a_loss_that_leaves_the_numbers_is_an_error() {
 }
 
 #[test]
+fn parameters_that_leave_the_numbers_are_an_error_before_a_checkpoint_is_written() {
+    // The only loss is that of the first weights, a finite one; then p - 1e30 * (1e30 * p).
+    let table = "model = \"sage\"\nhidden = [8]\nepochs = 1\nbatch_size = 999\n\
+                 optimizer = \"sgd\"\nlearning_rate = 1e30\nweight_decay = 1e30";
+    let dir = tempfile::tempdir().unwrap();
+    let checkpoint = dir.path().join("checkpoint");
+    let error = fit(&plan(table), &source(), Some(checkpoint.clone()), &silent());
+    let error = error.unwrap_err().to_string();
+    assert!(
+        error.starts_with("training diverged in epoch 1: a value of `convs.0.lin_l.weight` is ")
+            && error.ends_with(
+                "`train.learning_rate` is 1000000000000000000000000000000, try a lower one"
+            ),
+        "{error}"
+    );
+    assert!(!checkpoint.exists());
+}
+
+/// Finite weights whose logits overflow: the accuracy is a number, the losses are none.
+const OVERFLOWING: &str = "model = \"gcn\"\nhidden = [8]\nbatch_size = 999\ndropout = 0\n\
+                           learning_rate = 1e25\n";
+
+#[test]
+fn metrics_that_are_no_numbers_are_left_out_of_reports_and_checkpoints() {
+    let dir = tempfile::tempdir().unwrap();
+    let checkpoint = dir.path().join("checkpoint");
+    let table = format!("{OVERFLOWING}epochs = 1");
+    let trained = fit(
+        &plan(&table),
+        &source(),
+        Some(checkpoint.clone()),
+        &silent(),
+    )
+    .unwrap();
+    assert!(trained.metrics.contains_key("test_accuracy"));
+    assert!(
+        !trained.metrics.contains_key("test_loss"),
+        "{:?}",
+        trained.metrics
+    );
+    assert!(
+        trained
+            .notes
+            .iter()
+            .any(|note| note.starts_with("the test loss is "))
+    );
+    assert!(!trained.history[0].val.contains_key("loss"));
+    // The checkpoint can be read again: nothing is left to do.
+    let again = fit(&plan(&table), &source(), Some(checkpoint), &silent()).unwrap();
+    assert_eq!(again.history, trained.history);
+    let table = format!("{OVERFLOWING}epochs = 1\nmonitor = \"loss\"");
+    let error = fit(&plan(&table), &source(), None, &silent()).unwrap_err();
+    assert!(
+        error
+            .to_string()
+            .starts_with("training diverged in epoch 1: the val loss is "),
+        "{error}"
+    );
+}
+
+#[test]
 fn patience_ends_a_training_and_the_best_epoch_is_kept() {
     let table = "model = \"gcn\"\nhidden = [16]\nepochs = 200\npatience = 5";
     let trained = run(table);
