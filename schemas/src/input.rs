@@ -27,6 +27,8 @@ use crate::xxh;
 
 /// Values decoded at once, of the widest column.
 const BATCH_VALUES: usize = 1 << 20;
+/// Rows decoded at once, however narrow.
+const BATCH_ROWS_MAX: usize = 1 << 16;
 
 /// A row group of an input file: what one worker reads at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -190,59 +192,61 @@ impl Table {
     /// Decodes some columns of a unit, batch by batch.
     ///
     /// `width` is the number of values a row of the widest column.
-    fn scan(
-        &self,
+    fn batches<'a>(
+        &'a self,
         unit: &Unit,
         columns: &[&str],
         width: usize,
-        mut consume: impl FnMut(Place<'_>, &RecordBatch) -> Result<Continue>,
-    ) -> Result<()> {
+    ) -> Result<impl Iterator<Item = Result<(Place<'a>, RecordBatch)>> + use<'a>> {
         let file = &self.files[unit.file];
         let reader = File::open(&file.path).map_err(SchemaError::io("open", &file.path))?;
         let fields = file.metadata.schema().fields();
         let roots = (0..fields.len()).filter(|&i| columns.contains(&fields[i].name().as_str()));
         let mask = ProjectionMask::roots(file.metadata.parquet_schema(), roots);
-        let batches =
+        let mut batches =
             ParquetRecordBatchReaderBuilder::new_with_metadata(reader, file.metadata.clone())
                 .with_projection(mask)
                 .with_row_groups(vec![unit.row_group])
-                .with_batch_size((BATCH_VALUES / width.max(1)).clamp(64, 8192))
+                .with_batch_size((BATCH_VALUES / width.max(1)).clamp(64, BATCH_ROWS_MAX))
                 .build()
                 .map_err(|source| SchemaError::Parquet {
                     action: "read",
                     path: file.path.clone(),
                     source,
                 })?;
-        let mut first_row = unit.first_row - file.first_row;
+        let (row_group, mut first_row) = (unit.row_group, unit.first_row - file.first_row);
         let end = first_row + unit.num_rows as u64;
-        for batch in batches {
-            let batch = batch.map_err(|source| SchemaError::Arrow {
-                action: "read",
-                path: file.path.clone(),
-                source,
-            })?;
-            if let Continue::No = consume(
-                Place {
-                    path: &file.path,
-                    first_row,
-                },
-                &batch,
-            )? {
-                return Ok(());
+        let mut is_done = false;
+        Ok(std::iter::from_fn(move || {
+            let place = Place {
+                path: &file.path,
+                first_row,
+            };
+            match batches.next() {
+                _ if is_done => None,
+                Some(Ok(batch)) => {
+                    first_row += batch.num_rows() as u64;
+                    Some(Ok((place, batch)))
+                }
+                Some(Err(source)) => {
+                    is_done = true;
+                    Some(Err(SchemaError::Arrow {
+                        action: "read",
+                        path: file.path.clone(),
+                        source,
+                    }))
+                }
+                None if first_row == end => None,
+                None => {
+                    is_done = true;
+                    let problem = format!("row group {row_group} ends at row {first_row}, not {end}");
+                    Some(Err(SchemaError::Broken {
+                        path: file.path.clone(),
+                        problem,
+                    }))
+                }
             }
-            first_row += batch.num_rows() as u64;
-        }
-        if first_row != end {
-            let problem = format!(
-                "row group {} ends at row {first_row}, not {end}",
-                unit.row_group
-            );
-            return Err(SchemaError::Broken {
-                path: file.path.clone(),
-                problem,
-            });
-        }
-        Ok(())
+        }))
     }
 
     fn locate(&self, row: u64) -> (PathBuf, u64) {
@@ -265,12 +269,6 @@ impl Table {
         }
         Ok(format!("{:032x}", state.digest128()))
     }
-}
-
-/// Whether a scan goes on.
-enum Continue {
-    Yes,
-    No,
 }
 
 impl TableFile {

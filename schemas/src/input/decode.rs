@@ -4,7 +4,7 @@ use arrow::array::{Array, ArrayRef, AsArray, RecordBatch};
 use arrow::compute::cast;
 use arrow::datatypes::{DataType, Float32Type};
 
-use super::{Continue, Place, Table};
+use super::{Place, Table};
 use crate::error::Result;
 
 pub(super) const NUMBERS: &str = "numbers and lists of numbers";
@@ -248,21 +248,16 @@ pub(super) fn column<'a>(batch: &'a RecordBatch, name: &str) -> &'a dyn Array {
 
 /// The length of a list column's first list that is not null; none if there is none.
 pub(super) fn first_list_len(table: &Table, name: &str) -> Result<Option<usize>> {
-    let mut found = None;
     for unit in &table.units {
-        table.scan(unit, &[name], super::BATCH_VALUES, |_, batch| {
-            let array = column(batch, name);
+        for item in table.batches(unit, &[name], super::BATCH_VALUES)? {
+            let (_, batch) = item?;
+            let array = column(&batch, name);
             let row = (0..array.len()).find(|&row| !array.is_null(row));
-            found = row.and_then(|row| Some(Lists::of(array)?.0.len(row)));
-            Ok(if found.is_some() {
-                Continue::No
-            } else {
-                Continue::Yes
-            })
-        })?;
-        if found.is_some() {
-            break;
+            let length = row.and_then(|row| Some(Lists::of(array)?.0.len(row)));
+            if length.is_some() {
+                return Ok(length);
+            }
         }
     }
-    Ok(found)
+    Ok(None)
 }

@@ -2,9 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
+use arrow::array::{Array, RecordBatch};
+
 use super::decode::{self, NumberColumns, Width, column};
 use super::nodes::{self, IDS};
-use super::{Continue, Table, Unit};
+use super::{Place, Table, Unit};
 use crate::config::{Dangling, EdgesSpec};
 use crate::error::{Result, SchemaError};
 use crate::ids::{IdType, Ids};
@@ -19,16 +21,16 @@ pub struct EdgesPlan {
     non_negative: bool,
 }
 
-/// Rows of a unit.
+/// Some rows of a unit.
 #[derive(Clone, Debug, PartialEq)]
 pub struct EdgeRows {
     /// `[n]`.
     pub src: Ids,
     /// `[n]`.
     pub dst: Ids,
-    /// `[n]`, where the table has weights.
+    /// `[n]`, where the table has weights and they were asked for.
     pub weight: Option<Vec<f32>>,
-    /// `[n * feature_dim]`, row-major, where the table has features.
+    /// `[n * feature_dim]`, row-major, where the table has features and they were asked for.
     pub feature: Option<Vec<f32>>,
 }
 
@@ -163,50 +165,97 @@ impl EdgesPlan {
         self.features.as_ref().map(NumberColumns::dim)
     }
 
-    /// Reads a unit.
+    /// Reads all columns of a unit.
     ///
     /// # Errors
     ///
     /// Names file, column and row of the first value that is not allowed.
     pub fn read(&self, unit: &Unit) -> Result<EdgeRows> {
-        let spec = &self.spec;
         let mut rows = EdgeRows {
             src: Ids::with_capacity(self.id_type, unit.num_rows),
             dst: Ids::with_capacity(self.id_type, unit.num_rows),
-            weight: spec
-                .weight
-                .is_some()
-                .then(|| Vec::with_capacity(unit.num_rows)),
+            weight: self.has_weight().then(Vec::new),
             feature: self.features.as_ref().map(|_| Vec::new()),
         };
+        for batch in self.batches(unit)? {
+            let more = batch?;
+            rows.src.extend_from(&more.src, 0..more.src.len());
+            rows.dst.extend_from(&more.dst, 0..more.dst.len());
+            if let Some(weight) = &mut rows.weight {
+                weight.extend(more.weight.unwrap_or_default());
+            }
+            if let Some(feature) = &mut rows.feature {
+                feature.extend(more.feature.unwrap_or_default());
+            }
+        }
+        Ok(rows)
+    }
+
+    /// Reads all columns of a unit, some rows at a time.
+    ///
+    /// # Errors
+    ///
+    /// A file that cannot be opened; each item names file, column and row of the first value
+    /// that is not allowed.
+    pub fn batches(&self, unit: &Unit) -> Result<impl Iterator<Item = Result<EdgeRows>> + '_> {
+        let spec = &self.spec;
         let mut columns = vec![spec.src.as_str(), spec.dst.as_str()];
         columns.extend(spec.weight.as_deref());
         columns.extend(self.features.iter().flat_map(NumberColumns::names));
         let width = self.feature_dim().unwrap_or(1);
-        self.table.scan(unit, &columns, width, |place, batch| {
-            nodes::append_ids(place, &spec.src, batch, &mut rows.src)?;
-            nodes::append_ids(place, &spec.dst, batch, &mut rows.dst)?;
-            if let (Some(name), Some(weight)) = (&spec.weight, &mut rows.weight) {
-                let array = column(batch, name);
-                decode::no_nulls(place, name, array)?;
-                let values = decode::to_f32(place, array)?;
-                decode::all_finite(place, name, &values, |row| row)?;
-                if self.non_negative
-                    && let Some(row) = values.iter().position(|&value| value < 0.0)
-                {
-                    let problem = format!(
-                        "is {}; weighted sampling allows no negative weight",
-                        values[row]
-                    );
-                    return Err(place.value(name, row, problem));
-                }
-                weight.extend_from_slice(&values);
-            }
-            if let (Some(numbers), Some(feature)) = (&self.features, &mut rows.feature) {
-                numbers.append(place, batch, feature)?;
-            }
-            Ok(Continue::Yes)
-        })?;
+        let batches = self.table.batches(unit, &columns, width)?;
+        Ok(batches.map(|item| item.and_then(|(place, batch)| self.rows(place, &batch))))
+    }
+
+    /// Reads the ends of a unit's edges, some rows at a time; no other column is decoded.
+    ///
+    /// # Errors
+    ///
+    /// As [`EdgesPlan::batches`].
+    pub fn end_batches(&self, unit: &Unit) -> Result<impl Iterator<Item = Result<EdgeRows>> + '_> {
+        let columns = [self.spec.src.as_str(), self.spec.dst.as_str()];
+        let batches = self.table.batches(unit, &columns, 1)?;
+        Ok(batches.map(|item| item.and_then(|(place, batch)| self.ends(place, &batch))))
+    }
+
+    fn ends(&self, place: Place<'_>, batch: &RecordBatch) -> Result<EdgeRows> {
+        let mut rows = EdgeRows {
+            src: Ids::with_capacity(self.id_type, batch.num_rows()),
+            dst: Ids::with_capacity(self.id_type, batch.num_rows()),
+            weight: None,
+            feature: None,
+        };
+        nodes::append_ids(place, &self.spec.src, batch, &mut rows.src)?;
+        nodes::append_ids(place, &self.spec.dst, batch, &mut rows.dst)?;
         Ok(rows)
+    }
+
+    fn rows(&self, place: Place<'_>, batch: &RecordBatch) -> Result<EdgeRows> {
+        let mut rows = self.ends(place, batch)?;
+        if let Some(name) = &self.spec.weight {
+            rows.weight = Some(self.weights(place, name, column(batch, name))?);
+        }
+        if let Some(numbers) = &self.features {
+            let mut feature = Vec::with_capacity(batch.num_rows() * numbers.dim());
+            numbers.append(place, batch, &mut feature)?;
+            rows.feature = Some(feature);
+        }
+        Ok(rows)
+    }
+
+    fn weights(&self, place: Place<'_>, name: &str, array: &dyn Array) -> Result<Vec<f32>> {
+        decode::no_nulls(place, name, array)?;
+        let values = decode::to_f32(place, array)?;
+        decode::all_finite(place, name, &values, |row| row)?;
+        if self.non_negative
+            && let Some(row) = values.iter().position(|&value| value < 0.0)
+        {
+            let problem = format!(
+                "is {}; weighted sampling allows no negative weight",
+                values[row]
+            );
+            return Err(place.value(name, row, problem));
+        }
+        Ok(values)
     }
 }

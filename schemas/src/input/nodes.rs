@@ -8,7 +8,7 @@ use arrow::datatypes::{DataType, Int64Type, UInt64Type};
 
 use super::decode::{self, Lists, NumberColumns, column};
 use super::label::{self, LabelRole};
-use super::{Continue, Place, Table, Unit};
+use super::{Place, Table, Unit};
 use crate::columns::{FeatureMeta, Features, LabelKind, LabelMeta, Labels, Split, SplitMeta};
 use crate::config::{NodesSpec, SparseSpec, Transform};
 use crate::error::{Result, SchemaError};
@@ -272,21 +272,21 @@ impl NodesPlan {
             .as_ref()
             .filter(|(_, role)| matches!(role, LabelRole::Class | LabelRole::ClassName));
         columns.extend(classes.map(|(name, _)| name.as_str()));
-        self.table.scan(unit, &columns, 1, |place, batch| {
-            append_ids(place, &self.spec.id, batch, &mut ids)?;
+        for item in self.table.batches(unit, &columns, 1)? {
+            let (place, batch) = item?;
+            append_ids(place, &self.spec.id, &batch, &mut ids)?;
             match classes {
                 Some((name, LabelRole::ClassName)) => {
-                    collect_names(place, column(batch, name), &mut names)?;
+                    collect_names(place, column(&batch, name), &mut names)?;
                 }
                 Some((name, _)) => {
                     let limit = self.spec.num_classes;
-                    let max = label::max_class(place, name, column(batch, name), limit)?;
+                    let max = label::max_class(place, name, column(&batch, name), limit)?;
                     max_class = max_class.max(max);
                 }
                 None => {}
             }
-            Ok(Continue::Yes)
-        })?;
+        }
         Ok(NodeKeys {
             ids,
             class_names: names.into_iter().collect(),
@@ -300,15 +300,28 @@ impl NodesPlan {
     ///
     /// Names file, column and row of the first value that is not allowed.
     pub fn read_rows(&self, unit: &Unit, label: Option<&LabelMeta>) -> Result<NodeRows> {
-        let mut rows = NodeRows {
-            ids: Ids::with_capacity(self.id_type, unit.num_rows),
-            features: Features::empty(self.feature_meta()),
-            labels: Labels::empty(label),
-            split: Vec::with_capacity(unit.num_rows),
-        };
-        if let Features::Dense { dim, values } = &mut rows.features {
-            values.reserve_exact(*dim * unit.num_rows);
+        let mut rows = self.no_rows(label, unit.num_rows);
+        for batch in self.batches(unit, label)? {
+            let more = batch?;
+            rows.ids.extend_from(&more.ids, 0..more.ids.len());
+            rows.features.extend(&more.features);
+            rows.labels.extend(&more.labels);
+            rows.split.extend(more.split);
         }
+        Ok(rows)
+    }
+
+    /// Reads all columns of a unit, some rows at a time; `label` is [`NodesPlan::label_meta`].
+    ///
+    /// # Errors
+    ///
+    /// A file that cannot be opened; each item names file, column and row of the first value
+    /// that is not allowed.
+    pub fn batches<'a>(
+        &'a self,
+        unit: &Unit,
+        label: Option<&'a LabelMeta>,
+    ) -> Result<impl Iterator<Item = Result<NodeRows>> + use<'a>> {
         let mut columns = vec![self.spec.id.as_str()];
         match &self.features {
             FeatureColumns::None => {}
@@ -321,22 +334,47 @@ impl NodesPlan {
             FeatureColumns::Dense(dense) => dense.dim(),
             FeatureColumns::None | FeatureColumns::Sparse(_) => 256,
         };
-        self.table.scan(unit, &columns, width, |place, batch| {
-            append_ids(place, &self.spec.id, batch, &mut rows.ids)?;
-            self.append_features(place, batch, &mut rows.features)?;
-            if let (Some((name, _)), Some(meta)) = (&self.label, label) {
-                label::append_labels(place, name, column(batch, name), meta, &mut rows.labels)?;
+        let batches = self.table.batches(unit, &columns, width)?;
+        Ok(batches.map(move |item| {
+            let (place, batch) = item?;
+            self.rows(place, &batch, label)
+        }))
+    }
+
+    fn rows(
+        &self,
+        place: Place<'_>,
+        batch: &RecordBatch,
+        label: Option<&LabelMeta>,
+    ) -> Result<NodeRows> {
+        let mut rows = self.no_rows(label, batch.num_rows());
+        append_ids(place, &self.spec.id, batch, &mut rows.ids)?;
+        self.append_features(place, batch, &mut rows.features)?;
+        if let (Some((name, _)), Some(meta)) = (&self.label, label) {
+            label::append_labels(place, name, column(batch, name), meta, &mut rows.labels)?;
+        }
+        match &self.spec.split {
+            Some(name) => {
+                let (array, values) = (column(batch, name), self.spec.split_values);
+                label::append_splits(place, name, array, values, &mut rows.split)?;
             }
-            match &self.spec.split {
-                Some(name) => {
-                    let (array, values) = (column(batch, name), self.spec.split_values);
-                    label::append_splits(place, name, array, values, &mut rows.split)?;
-                }
-                None => rows.split.resize(rows.ids.len(), Split::None),
-            }
-            Ok(Continue::Yes)
-        })?;
+            None => rows.split.resize(batch.num_rows(), Split::None),
+        }
         Ok(rows)
+    }
+
+    /// Columns without rows, with room for some.
+    fn no_rows(&self, label: Option<&LabelMeta>, capacity: usize) -> NodeRows {
+        let mut features = Features::empty(self.feature_meta());
+        if let Features::Dense { dim, values } = &mut features {
+            values.reserve_exact(*dim * capacity);
+        }
+        NodeRows {
+            ids: Ids::with_capacity(self.id_type, capacity),
+            features,
+            labels: Labels::empty(label),
+            split: Vec::with_capacity(capacity),
+        }
     }
 
     fn append_features(
