@@ -4,7 +4,6 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::cell::RefCell;
 use std::rc::Rc;
-use std::sync::Arc;
 use timely::dataflow::channels::pact::Exchange;
 use timely::dataflow::operators::generic::Operator;
 use timely::dataflow::operators::{Input, Probe};
@@ -13,6 +12,9 @@ use timely::worker::Worker;
 
 /// How many batches a worker hands in before it lets the dataflow move them on.
 const BATCHES_A_STEP: u64 = 4;
+
+/// How many such steps a worker may be ahead of the slowest receiver.
+const STEPS_AHEAD: u64 = 4;
 
 /// Another worker failed; its own error tells why.
 #[derive(Clone, Copy, Debug)]
@@ -41,6 +43,20 @@ struct Parcel<M> {
     ordinal: u64,
     /// `None`: the sender failed, and nothing it sent may be used.
     message: Option<M>,
+}
+
+/// How a shuffle has gone on one worker so far.
+struct Outcome<E> {
+    /// What this worker's own taking came to.
+    taken: Result<(), E>,
+    /// A sender failed; it has told every worker.
+    peer_failed: bool,
+}
+
+impl<E> Outcome<E> {
+    fn is_failure(&self) -> bool {
+        self.peer_failed || self.taken.is_err()
+    }
 }
 
 /// Runs `body` on each worker and returns what they return, in worker order.
@@ -112,15 +128,56 @@ impl Peer<'_> {
     /// # Errors
     ///
     /// The first error of `outgoing`; then every other worker gets [`PeerFailed`].
-    pub fn shuffle<M: Message, E: From<PeerFailed>>(
+    pub fn shuffle<M: Message, E: From<PeerFailed> + 'static>(
         &mut self,
         outgoing: impl Iterator<Item = Result<(usize, M), E>>,
     ) -> Result<Vec<(usize, M)>, E> {
-        let (from, peers) = (self.index(), self.peers());
         let received = Rc::new(RefCell::new(Vec::new()));
-        let (mut input, probe) = self.shuffle_dataflow(&received);
+        let take = Rc::clone(&received);
+        self.run_shuffle(outgoing, move |from, ordinal, message| {
+            take.borrow_mut().push((from, ordinal, message));
+            Ok(())
+        })??;
+        let mut received = received.take();
+        received.sort_unstable_by_key(|&(from, ordinal, _)| (from, ordinal));
+        Ok(received.into_iter().map(|(from, _, m)| (from, m)).collect())
+    }
+
+    /// Moves each `(worker, message)` to its worker, which takes it as it comes: `take` gets the
+    /// sender, the message's place among the sender's and the message.
+    ///
+    /// Senders run ahead of receivers by a few messages, no more.
+    ///
+    /// # Errors
+    ///
+    /// The first error of `outgoing` or of `take`; then every other worker gets [`PeerFailed`].
+    pub fn shuffle_each<M: Message, E: From<PeerFailed> + 'static>(
+        &mut self,
+        outgoing: impl Iterator<Item = Result<(usize, M), E>>,
+        take: impl FnMut(usize, u64, M) -> Result<(), E> + 'static,
+    ) -> Result<(), E> {
+        let taken = self.run_shuffle(outgoing, take)?;
+        self.agree(taken)
+    }
+
+    /// Runs a shuffle; an error that all workers know of is the outer one, that of this worker's
+    /// `take` the inner one.
+    fn run_shuffle<M: Message, E: From<PeerFailed> + 'static>(
+        &mut self,
+        outgoing: impl Iterator<Item = Result<(usize, M), E>>,
+        take: impl FnMut(usize, u64, M) -> Result<(), E> + 'static,
+    ) -> Result<Result<(), E>, E> {
+        let (from, peers) = (self.index(), self.peers());
+        let outcome = Rc::new(RefCell::new(Outcome {
+            taken: Ok(()),
+            peer_failed: false,
+        }));
+        let (mut input, probe) = self.shuffle_dataflow(take, &outcome);
         let mut failure = None;
         for (ordinal, item) in (0u64..).zip(outgoing) {
+            if outcome.borrow().is_failure() {
+                break;
+            }
             match item {
                 Ok((to, message)) => {
                     input.send(Parcel {
@@ -136,8 +193,12 @@ impl Peer<'_> {
                 }
             }
             if ordinal % BATCHES_A_STEP == BATCHES_A_STEP - 1 {
-                input.flush();
+                let step = ordinal / BATCHES_A_STEP;
+                input.advance_to(step + 1);
                 self.worker.step();
+                while probe.less_than(&step.saturating_sub(STEPS_AHEAD)) {
+                    self.worker.step_or_park(None);
+                }
             }
         }
         if failure.is_some() {
@@ -157,10 +218,14 @@ impl Peer<'_> {
         if let Some(e) = failure {
             return Err(e);
         }
-        let mut parcels = received.take();
-        parcels.sort_unstable_by_key(|p: &Parcel<M>| (p.from, p.ordinal));
-        let unpack = |p: Parcel<M>| p.message.map(|m| (p.from, m)).ok_or(PeerFailed.into());
-        parcels.into_iter().map(unpack).collect()
+        let outcome = outcome.replace(Outcome {
+            taken: Ok(()),
+            peer_failed: false,
+        });
+        if outcome.peer_failed {
+            return Err(PeerFailed.into());
+        }
+        Ok(outcome.taken)
     }
 
     /// Sends one message to every worker; returns all workers' messages, in worker order.
@@ -168,7 +233,7 @@ impl Peer<'_> {
     /// # Errors
     ///
     /// The error passed in; then every other worker gets [`PeerFailed`].
-    pub fn gather_all<M: Message, E: From<PeerFailed>>(
+    pub fn gather_all<M: Message, E: From<PeerFailed> + 'static>(
         &mut self,
         message: Result<M, E>,
     ) -> Result<Vec<M>, E> {
@@ -186,7 +251,7 @@ impl Peer<'_> {
     /// # Errors
     ///
     /// The error passed in; then every other worker gets [`PeerFailed`].
-    pub fn agree<T, E: From<PeerFailed>>(&mut self, result: Result<T, E>) -> Result<T, E> {
+    pub fn agree<T, E: From<PeerFailed> + 'static>(&mut self, result: Result<T, E>) -> Result<T, E> {
         match result {
             Ok(value) => self.gather_all(Ok(())).map(|_| value),
             Err(e) => self
@@ -196,16 +261,26 @@ impl Peer<'_> {
     }
 
     #[expect(clippy::type_complexity, reason = "timely's own handle types")]
-    fn shuffle_dataflow<M: Message>(
+    fn shuffle_dataflow<M: Message, E: From<PeerFailed> + 'static>(
         &mut self,
-        received: &Rc<RefCell<Vec<Parcel<M>>>>,
+        mut take: impl FnMut(usize, u64, M) -> Result<(), E> + 'static,
+        outcome: &Rc<RefCell<Outcome<E>>>,
     ) -> (
         InputHandle<u64, timely::container::CapacityContainerBuilder<Vec<Parcel<M>>>>,
         ProbeHandle<u64>,
     ) {
-        let received = Rc::clone(received);
+        let outcome = Rc::clone(outcome);
         let mut input = InputHandle::new();
         let probe = ProbeHandle::new();
+        let mut take_parcel = move |parcel: Parcel<M>, outcome: &mut Outcome<E>| {
+            match parcel.message {
+                Some(message) if !outcome.is_failure() => {
+                    outcome.taken = take(parcel.from, parcel.ordinal, message);
+                }
+                Some(_) => {}
+                None => outcome.peer_failed = true,
+            }
+        };
         self.worker.dataflow(|scope| {
             let pact = Exchange::new(|parcel: &Parcel<M>| parcel.to);
             let parcels = scope.input_from(&mut input);
@@ -216,9 +291,9 @@ impl Peer<'_> {
                     move |_, _| {
                         move |batches, _output| {
                             batches.for_each_time(|_, data| {
-                                received
-                                    .borrow_mut()
-                                    .extend(data.flat_map(|batch| batch.drain(..)));
+                                let mut outcome = outcome.borrow_mut();
+                                data.flat_map(|batch| batch.drain(..))
+                                    .for_each(|parcel| take_parcel(parcel, &mut outcome));
                             });
                         }
                     },
@@ -226,13 +301,6 @@ impl Peer<'_> {
             done.probe_with(&probe);
         });
         (input, probe)
-    }
-}
-
-impl Cluster {
-    /// A cluster of `workers` threads.
-    pub fn threads(workers: usize) -> Arc<Self> {
-        Arc::new(Self { workers })
     }
 }
 
@@ -291,6 +359,19 @@ mod tests {
         });
         // Worker 0 learns of the failure through its own parcels, worker 2 likewise.
         assert_eq!(result, Err(Error::Own(1)));
+    }
+
+    #[test]
+    fn a_worker_that_cannot_take_what_it_gets_ends_all() {
+        let result = run(3, |peer| {
+            let me = peer.index();
+            let outgoing = (0..90usize).map(|i| Ok((i % 3, i)));
+            peer.shuffle_each(outgoing, move |_, ordinal, _| match (me, ordinal) {
+                (2, 40..) => Err(Error::Own(2)),
+                _ => Ok(()),
+            })
+        });
+        assert_eq!(result, Err(Error::Own(2)));
     }
 
     #[test]
