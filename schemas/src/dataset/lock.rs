@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use crate::error::{Result, SchemaError};
 
-const LOCK: &str = "_lock";
+pub(super) const LOCK: &str = "_lock";
 
 /// Held while a run writes a directory; released when dropped, and by the system when killed.
 #[derive(Debug)]

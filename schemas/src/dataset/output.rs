@@ -3,20 +3,24 @@
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::Xxh3;
 
-use super::lock::DirLock;
-use super::{FileEntry, MANIFEST, Manifest, PartEntry, SUCCESS, read_manifest, verify_sizes};
+use super::lock::{DirLock, LOCK};
+use super::{
+    FileEntry, MANIFEST, Manifest, PartEntry, SUCCESS, part_name, read_manifest, verify_sizes,
+};
 use crate::error::{Result, SchemaError};
 use crate::xxh;
 
 const PROGRESS: &str = "_progress";
 const PLAN: &str = "plan.json";
 const TMP: &str = "tmp";
+/// Folders of parts, beside the directory itself.
+const TABLES: [&str; 2] = ["nodes", "edges"];
 
 /// An output directory that one run writes; threads may share it.
 #[derive(Debug)]
@@ -79,10 +83,10 @@ impl Output {
             stage: stage.to_owned(),
             fingerprint: fingerprint.to_owned(),
         };
+        refuse_foreign(dir)?;
         if !fresh && let Some(manifest) = finished(dir, &wanted)? {
             return Ok(Opened::Done(Box::new(manifest)));
         }
-        refuse_foreign(dir)?;
         fs::create_dir_all(dir).map_err(SchemaError::io("create", dir))?;
         let lock = DirLock::take(dir)?;
         if fresh {
@@ -309,57 +313,110 @@ fn other_plan(dir: &Path, found: &Owner, wanted: &Owner) -> SchemaError {
 }
 
 /// Refuses a directory with files in it that this program did not put there.
-fn refuse_foreign(dir: &Path) -> Result<()> {
-    let problem = if dir.is_dir() {
-        let ours = [PROGRESS, SUCCESS, MANIFEST]
-            .iter()
-            .any(|name| dir.join(name).exists());
-        let is_foreign = |name: &str| !name.starts_with(['_', '.']);
-        match entries(dir)?.into_iter().find(|name| is_foreign(name)) {
-            Some(name) if !ours => format!("holds files of something else, such as {name}"),
-            _ => return Ok(()),
-        }
-    } else if dir.exists() {
-        "is a file, not a directory".to_owned()
-    } else {
-        return Ok(());
-    };
-    Err(SchemaError::OutputTaken {
+///
+/// Other programs write `_SUCCESS`, `manifest.json` and `part-*.parquet` too: a directory is ours
+/// if it holds a manifest or a plan that reads as one of ours.
+///
+/// # Errors
+///
+/// Names a file of something else, or the file that stands where the directory should.
+pub fn refuse_foreign(dir: &Path) -> Result<()> {
+    let taken = |problem: String| SchemaError::OutputTaken {
         dir: dir.to_owned(),
         problem: format!("{problem}; name another `output`"),
-    })
+    };
+    if !dir.is_dir() {
+        return match dir.ancestors().find(|path| path.exists()) {
+            Some(path) if path == dir => Err(taken("is a file, not a directory".to_owned())),
+            Some(path) if !path.is_dir() => {
+                Err(taken(format!("lies below {}, a file", path.display())))
+            }
+            _ => Ok(()),
+        };
+    }
+    if is_ours(dir) {
+        return Ok(());
+    }
+    // What a run that was killed before it wrote its plan may leave.
+    let is_foreign = |name: &String| !(name.starts_with('.') || name == LOCK || name == PROGRESS);
+    let mut foreign: Vec<String> = entries(dir)?.into_iter().filter(is_foreign).collect();
+    let progress = dir.join(PROGRESS);
+    if progress.is_dir() {
+        let names = entries(&progress)?.into_iter();
+        let unknown = names.filter(|name| !(name.starts_with('.') || name == TMP));
+        foreign.extend(unknown.map(|name| format!("{PROGRESS}/{name}")));
+    }
+    // `_SUCCESS` says less about whose files they are than its neighbours.
+    match foreign.iter().min_by_key(|name| name.starts_with('_')) {
+        None => Ok(()),
+        Some(name) => Err(taken(format!(
+            "holds files of something else, such as {name}"
+        ))),
+    }
 }
 
-/// Removes what this program wrote into a directory, `_SUCCESS` first.
+fn is_ours(dir: &Path) -> bool {
+    let plan = read_json::<Owner>(&dir.join(PROGRESS).join(PLAN));
+    let manifest = read_json::<Manifest>(&dir.join(MANIFEST));
+    matches!(plan, Ok(Some(_))) || matches!(manifest, Ok(Some(_)))
+}
+
+/// Removes what this program wrote into a directory of its own, `_SUCCESS` first.
+///
+/// That is what manifest and notes of progress list, and files named as parts, which a killed run
+/// leaves without listing them. Until the end manifest or plan say whose the rest is.
 fn clear(dir: &Path) -> Result<()> {
+    if !is_ours(dir) {
+        return Ok(());
+    }
     remove_file(&dir.join(SUCCESS))?;
-    // Broken notes must not stop a fresh start; parts are found by their names as well.
+    // One broken note must not stop a fresh start.
     let manifest = read_json::<Manifest>(&dir.join(MANIFEST)).unwrap_or_default();
     let mut parts: Vec<PartEntry> = manifest.map(|manifest| manifest.parts).unwrap_or_default();
     parts.extend(committed_parts(dir).unwrap_or_default().into_values());
-    for file in parts.iter().flat_map(|part| &part.files) {
-        remove_file(&dir.join(&file.path))?;
+    let files = parts.iter().flat_map(|part| &part.files);
+    for path in files
+        .map(|file| Path::new(&file.path))
+        .filter(|path| is_below(path))
+    {
+        remove_file(&dir.join(path))?;
     }
     remove_parts(dir)?;
-    for name in entries(dir)?
-        .iter()
-        .filter(|name| !name.starts_with(['_', '.']))
-    {
-        let below = dir.join(name);
+    for below in TABLES.map(|table| dir.join(table)) {
         if below.is_dir() {
             remove_parts(&below)?;
             // Fails, as it should, where something else lies in it.
             fs::remove_dir(&below).ok();
         }
     }
+    let progress = dir.join(PROGRESS);
+    if progress.is_dir() {
+        for name in entries(&progress)?.iter().filter(|name| *name != PLAN) {
+            let path = progress.join(name);
+            if path.is_dir() {
+                remove_dir(&path)?
+            } else {
+                remove_file(&path)?
+            }
+        }
+    }
     remove_file(&dir.join(MANIFEST))?;
-    remove_dir(&dir.join(PROGRESS))
+    remove_dir(&progress)
 }
 
-/// Removes files named as parts, which a killed run may have left without committing them.
+/// Whether a listed path stays in its directory.
+fn is_below(path: &Path) -> bool {
+    path.components()
+        .all(|part| matches!(part, Component::Normal(_)))
+}
+
+/// Removes files named exactly as parts.
 fn remove_parts(dir: &Path) -> Result<()> {
     for name in entries(dir)? {
-        if name.starts_with("part-") && name.ends_with(".parquet") {
+        let index = name
+            .strip_prefix("part-")
+            .and_then(|rest| rest.strip_suffix(".parquet"));
+        if index.is_some_and(|index| index.parse().is_ok_and(|i| part_name(i)[5..] == *index)) {
             remove_file(&dir.join(name))?;
         }
     }

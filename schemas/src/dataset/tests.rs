@@ -297,6 +297,74 @@ fn foreign_directories_are_left_alone() {
     );
 }
 
+/// Spark and Hive leave `_SUCCESS` and parts, dbt and browser extensions `manifest.json`.
+#[test]
+fn outputs_of_other_programs_are_never_removed() {
+    let theirs = [
+        "_SUCCESS",
+        "_progress/notes.txt",
+        "manifest.json",
+        "nodes/part-00000.parquet",
+        "part-00000-5c1f.snappy.parquet",
+        "part-00000.parquet",
+    ];
+    for only in 0..=theirs.len() {
+        let root = tempfile::tempdir().unwrap();
+        let written: Vec<&str> = match theirs.get(only) {
+            Some(name) => vec![name],
+            None => theirs.to_vec(),
+        };
+        for name in &written {
+            let path = root.path().join(name);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, "{\"theirs\": true}").unwrap();
+        }
+        for fresh in [false, true] {
+            let expected = "holds files of something else";
+            refused(root.path(), "flatten", "a", fresh, expected);
+        }
+        assert_eq!(files(root.path()), written);
+    }
+}
+
+#[test]
+fn a_fresh_start_keeps_files_that_are_only_named_like_parts() {
+    let root = tempfile::tempdir().unwrap();
+    let output = open(root.path(), "a");
+    write_part(&output, 0);
+    finish(output, "a");
+    let kept = [
+        "mine/part-00000.parquet",
+        "nodes/part-0.parquet",
+        "part-00000-5c1f.parquet",
+        "part-notes.parquet",
+    ];
+    for name in kept {
+        let path = root.path().join(name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, "mine").unwrap();
+    }
+    drop(Output::open(root.path(), "flatten", "b", true).unwrap());
+    assert_eq!(
+        files(root.path()),
+        [&["_progress/plan.json"], &kept[..]].concat()
+    );
+}
+
+#[test]
+fn an_output_below_a_file_is_refused() {
+    let root = tempfile::tempdir().unwrap();
+    std::fs::write(root.path().join("notes"), "mine").unwrap();
+    let dir = root.path().join("notes/deep/out");
+    refused(
+        &dir,
+        "flatten",
+        "a",
+        true,
+        "notes, a file; name another `output`",
+    );
+}
+
 #[test]
 fn two_runs_exclude_each_other() {
     let root = tempfile::tempdir().unwrap();
