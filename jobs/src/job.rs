@@ -1,12 +1,13 @@
 //! The job file: as written ([`JobSpec`]) and as it will run ([`Job`]).
 
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bytesize::ByteSize;
 use graphflat::{FlattenPlan, FlattenSpec, Targets};
 use graphinfer::{InferContext, InferPlan, InferSpec};
 use graphtrainer::{TrainContext, TrainPlan, TrainSpec};
+use schemas::path::{overlap, overlaps_input};
 use schemas::{EdgesPlan, EdgesSpec, NodesPlan, NodesSpec, Sampling};
 use serde::Deserialize;
 
@@ -131,16 +132,18 @@ impl Job {
 }
 
 impl JobSpec {
-    fn into_job(self, overrides: &Overrides) -> Result<Job, JobError> {
+    fn into_job(mut self, overrides: &Overrides) -> Result<Job, JobError> {
         let selected = self.selected(&overrides.stages)?;
         self.check_alone()?;
         let workers = self.workers(overrides.workers)?;
         let base = Path::new(BASE);
+        self.resolve_paths(base)?;
         let work_dir = self
             .work_dir
             .clone()
             .unwrap_or_else(|| Path::new("work").join(&self.name));
         self.check_outputs(&work_dir)?;
+        self.check_inputs(&work_dir)?;
         self.check_stages()?;
         let fresh = |stage| overrides.fresh && selected.contains(&stage);
 
@@ -248,35 +251,100 @@ impl JobSpec {
         Ok(workers)
     }
 
+    /// Makes every path that is not of an input table a local one.
+    fn resolve_paths(&mut self, base: &Path) -> Result<(), JobError> {
+        let mut paths: Vec<(&str, &mut PathBuf)> = Vec::new();
+        paths.extend(self.work_dir.as_mut().map(|path| ("work_dir", path)));
+        if let Some(flatten) = &mut self.flatten {
+            paths.push(("flatten.output", &mut flatten.output));
+            if let Targets::Listed(path) = &mut flatten.targets {
+                paths.push(("flatten.targets", path));
+            }
+        }
+        if let Some(train) = &mut self.train {
+            paths.push(("train.output", &mut train.output));
+            paths.extend(train.input.as_mut().map(|path| ("train.input", path)));
+        }
+        if let Some(infer) = &mut self.infer {
+            paths.push(("infer.output", &mut infer.output));
+            paths.extend(infer.model.as_mut().map(|path| ("infer.model", path)));
+        }
+        for (name, path) in paths {
+            *path = schemas::path::local(name, base, path)?;
+        }
+        Ok(())
+    }
+
+    /// The directories that are written.
+    fn outputs<'a>(&'a self, work_dir: &'a Path) -> Vec<(&'static str, &'a Path)> {
+        let mut outputs = Vec::new();
+        outputs.extend(
+            self.flatten
+                .iter()
+                .map(|stage| ("flatten.output", &*stage.output)),
+        );
+        outputs.extend(
+            self.train
+                .iter()
+                .map(|stage| ("train.output", &*stage.output)),
+        );
+        outputs.extend(
+            self.infer
+                .iter()
+                .map(|stage| ("infer.output", &*stage.output)),
+        );
+        outputs.push(("work_dir", work_dir));
+        outputs
+    }
+
     /// No two stages may write one place, nor one inside another.
     fn check_outputs(&self, work_dir: &Path) -> Result<(), JobError> {
-        let outputs = [
-            (
-                "flatten.output",
-                self.flatten.as_ref().map(|stage| stage.output.as_path()),
-            ),
-            (
-                "train.output",
-                self.train.as_ref().map(|stage| stage.output.as_path()),
-            ),
-            (
-                "infer.output",
-                self.infer.as_ref().map(|stage| stage.output.as_path()),
-            ),
-            ("work_dir", Some(work_dir)),
-        ];
-        let outputs: Vec<(&str, &Path)> = outputs
-            .into_iter()
-            .filter_map(|(name, path)| Some((name, path?)))
-            .collect();
+        let outputs = self.outputs(work_dir);
         for (position, &(name, path)) in outputs.iter().enumerate() {
             for &(earlier, taken) in &outputs[..position] {
-                let (mine, theirs) = (plain(path), plain(taken));
-                if mine.starts_with(&theirs) || theirs.starts_with(&mine) {
+                if overlap(path, taken) {
                     let problem = format!(
                         "{} is in the way of `{earlier}`, {}; each needs a directory of its own",
                         path.display(),
                         taken.display()
+                    );
+                    return Err(key(name, problem));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Nothing that is read may lie where something is written: `--fresh` would remove it.
+    fn check_inputs(&self, work_dir: &Path) -> Result<(), JobError> {
+        let base = Path::new(BASE);
+        let mut inputs = Vec::new();
+        for (name, path) in [
+            ("input.nodes.path", &self.input.nodes.path),
+            ("input.edges.path", &self.input.edges.path),
+        ] {
+            inputs.push((name, schemas::path::local(name, base, Path::new(path))?));
+        }
+        if let Some(Targets::Listed(path)) = self.flatten.as_ref().map(|stage| &stage.targets) {
+            inputs.push(("flatten.targets", path.clone()));
+        }
+        let train_input = self.train.as_ref().and_then(|stage| stage.input.clone());
+        inputs.extend(train_input.map(|path| ("train.input", path)));
+        let model = self.infer.as_ref().and_then(|stage| stage.model.clone());
+        inputs.extend(model.map(|path| ("infer.model", path)));
+        for (name, output) in self.outputs(work_dir) {
+            for (read, input) in &inputs {
+                // What one stage writes for the next.
+                let handed_on = matches!(
+                    (name, *read),
+                    ("flatten.output", "train.input") | ("train.output", "infer.model")
+                );
+                if !handed_on && overlaps_input(output, input) {
+                    let problem = format!(
+                        "{} is in the way of `{read}`, {}; an output lies neither in what is read \
+                         nor around it",
+                        output.display(),
+                        input.display()
                     );
                     return Err(key(name, problem));
                 }
@@ -385,21 +453,6 @@ fn key(name: &str, problem: impl Into<String>) -> JobError {
         key: name.to_owned(),
         problem: problem.into(),
     }
-}
-
-/// A path without `.` and, where it can be told without looking, without `..`.
-fn plain(path: &Path) -> PathBuf {
-    let mut plain = PathBuf::new();
-    for component in path.components() {
-        match component {
-            Component::CurDir => {}
-            Component::ParentDir if plain.file_name().is_some() => {
-                plain.pop();
-            }
-            other => plain.push(other),
-        }
-    }
-    plain
 }
 
 #[cfg(test)]

@@ -69,6 +69,7 @@ pub mod graph_feature;
 pub mod ids;
 pub mod input;
 mod parquet_file;
+pub mod path;
 pub mod progress;
 pub mod xxh;
 

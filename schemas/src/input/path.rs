@@ -3,20 +3,14 @@
 use std::path::{Path, PathBuf};
 
 use crate::error::{Result, SchemaError};
+use crate::path::WILDCARDS;
 
 /// Finds the Parquet files of a path: a file, a directory or a glob; sorted by path.
 ///
 /// Each comes with its name below the path. Entries of directories that start with `_` or `.` are
 /// ignored.
 pub(super) fn resolve(key: &str, base: &Path, written: &str) -> Result<Vec<(PathBuf, String)>> {
-    let local = written.strip_prefix("file://").unwrap_or(written);
-    if local.contains("://") {
-        return Err(SchemaError::Storage {
-            key: key.to_owned(),
-            path: written.to_owned(),
-        });
-    }
-    let path = base.join(local);
+    let path = crate::path::local(key, base, Path::new(written))?;
     let missing = |problem| SchemaError::NoFile {
         key: key.to_owned(),
         problem,
@@ -31,7 +25,7 @@ pub(super) fn resolve(key: &str, base: &Path, written: &str) -> Result<Vec<(Path
         if files.is_empty() {
             return Err(missing("no *.parquet file below"));
         }
-    } else if local.contains(['*', '?', '[']) {
+    } else if written.contains(WILDCARDS) {
         expand(key, &path, &mut files)?;
         if files.is_empty() {
             return Err(missing("no file matches"));
