@@ -8,7 +8,7 @@
 //! `--data` takes a directory with `nodes.parquet` (`id`, `features`, `label`, `split` as 0, 1, 2),
 //! `edges.parquet` (`src`, `dst`, `weight`) and `targets.parquet` (`id`); without it an R-MAT graph
 //! is generated. Further: `--workers 2`, `--fanouts 10,10`, `--sampling uniform`, `--layout rows`,
-//! `--targets-per-part 4096`, `--hub-threshold 10000`, `--repeat 3`.
+//! `--targets-per-part 4096`, `--hub-threshold 10000`, `--memory-mib 2048`, `--repeat 3`.
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -168,6 +168,7 @@ fn store_plan(
         samples: 1,
         hub_threshold: settings.number("hub-threshold", "10000")? as u64,
         workers: settings.number("workers", "2")?,
+        memory_budget: settings.number("memory-mib", "2048")? << 20,
         dir: work.join("store"),
         fresh: true,
     })

@@ -235,6 +235,8 @@ pub struct StorePlan {
     pub hub_threshold: u64,
     /// Worker threads, and partitions of the store.
     pub workers: usize,
+    /// Bytes of memory that building the store may take; beyond, it goes to `dir`.
+    pub memory_budget: usize,
     /// Directory of the store.
     pub dir: PathBuf,
     /// Whether a store that is there already is built again.

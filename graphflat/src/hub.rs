@@ -1,6 +1,7 @@
 //! Hubs: found by exact counts, re-indexed over all workers, inverted to one list again.
 
-use crate::sample::{InEdge, RankedEdge, mix};
+use crate::sample::{NodeEdges, Ranked, mix};
+use crate::store::InDegrees;
 use crate::sum::ExactSum;
 use crate::{FlattenError, NodeIdx, Peer, Placement};
 use serde::{Deserialize, Serialize};
@@ -10,6 +11,8 @@ use serde::{Deserialize, Serialize};
 pub(crate) struct Hubs {
     nodes: Vec<(NodeIdx, u64)>,
     threshold: u64,
+    /// A bit a node; empty where there is no hub.
+    is_hub: Vec<u64>,
 }
 
 /// One worker's share of a hub's in-edges, already cut to what may be kept.
@@ -36,7 +39,7 @@ pub(crate) struct RankedColumns {
     priority: Vec<u64>,
     ordinal: Vec<u32>,
     src: Vec<NodeIdx>,
-    weight: Vec<f32>,
+    pub(crate) weight: Vec<f32>,
     pub(crate) feature: Vec<f32>,
 }
 
@@ -46,43 +49,40 @@ impl Hubs {
     /// A node with more than `threshold` in-edges has more than `threshold / workers` on some
     /// worker, so only such nodes are counted together, exactly.
     ///
-    /// # Shapes
-    ///
-    /// - `counts`: `[distinct nodes]`, ascending by node
-    ///
     /// # Errors
     ///
     /// A peer's failure.
     pub(crate) fn find(
         peer: &mut Peer<'_>,
-        counts: &[(NodeIdx, u64)],
+        counts: &InDegrees,
         threshold: u64,
+        num_nodes: usize,
     ) -> Result<Self, FlattenError> {
-        let share = threshold / peer.peers() as u64;
-        let suspects: Vec<NodeIdx> = counts
-            .iter()
-            .filter(|(_, count)| *count > share)
-            .map(|(node, _)| *node)
-            .collect();
+        let suspects = counts.above(threshold / peer.peers() as u64);
         let mut suspects = peer.gather_all::<_, FlattenError>(Ok(suspects))?.concat();
         suspects.sort_unstable();
         suspects.dedup();
-        let count_of = |node: &NodeIdx| match counts.binary_search_by_key(node, |c| c.0) {
-            Ok(i) => counts[i].1,
-            Err(_) => 0,
-        };
-        let mine: Vec<u64> = suspects.iter().map(count_of).collect();
+        let mine: Vec<u64> = suspects.iter().map(|&node| counts.of(node)).collect();
         let all = peer.gather_all::<_, FlattenError>(Ok(mine))?;
         let total = |i: usize| all.iter().map(|worker| worker[i]).sum::<u64>();
         let nodes = suspects
             .iter()
             .enumerate()
             .map(|(i, &node)| (node, total(i)));
+        let nodes: Vec<_> = nodes
+            .filter(|&(_, in_degree)| in_degree > threshold)
+            .collect();
+        let mut is_hub = Vec::new();
+        if !nodes.is_empty() {
+            is_hub.resize(num_nodes.div_ceil(64), 0);
+        }
+        for &(node, _) in &nodes {
+            is_hub[node as usize / 64] |= 1 << (node % 64);
+        }
         Ok(Self {
-            nodes: nodes
-                .filter(|&(_, in_degree)| in_degree > threshold)
-                .collect(),
+            nodes,
             threshold,
+            is_hub,
         })
     }
 
@@ -92,29 +92,40 @@ impl Hubs {
     }
 
     /// Returns the worker for a hub's in-edge: its shuffle key with a suffix drawn by the source,
-    /// so that parallel edges stay together; `None` if the node is no hub.
+    /// so that parallel edges stay together; and the hub's place among the hubs. `None` if the
+    /// node is no hub.
     pub(crate) fn reindex(
         &self,
         node: NodeIdx,
         edge_hash: u64,
         placement: &Placement,
-    ) -> Option<usize> {
+    ) -> Option<(usize, usize)> {
+        let word = self.is_hub.get(node as usize / 64)?;
+        if word >> (node % 64) & 1 == 0 {
+            return None;
+        }
         let hub = self.nodes.binary_search_by_key(&node, |hub| hub.0).ok()?;
         let suffixes = self.nodes[hub].1.div_ceil(self.threshold).max(1);
         let suffix = mix(edge_hash) % suffixes;
         let workers = placement.workers() as u64;
-        usize::try_from((placement.owner(node) as u64 + suffix) % workers).ok()
+        let worker = (placement.owner(node) as u64 + suffix) % workers;
+        Some((usize::try_from(worker).ok()?, hub))
     }
 }
 
 impl Totals {
-    pub(crate) fn add(&mut self, node: NodeIdx, edge: &InEdge) {
-        self.in_degree += 1;
-        self.in_weight.add(edge.weight);
-        if edge.src == node {
-            self.self_weight.add(edge.weight);
-            self.self_loops += 1;
+    /// Sums over some in-edges of `node`.
+    pub(crate) fn of(node: NodeIdx, edges: &NodeEdges<'_>) -> Self {
+        let mut totals = Self {
+            in_degree: edges.src.len() as u64,
+            ..Self::default()
+        };
+        totals.in_weight.add_all(edges.weight);
+        for at in (0..edges.src.len()).filter(|&at| edges.src[at] == node) {
+            totals.self_loops += 1;
+            totals.self_weight.add(edges.weight(at));
         }
+        totals
     }
 
     pub(crate) fn merge(&mut self, other: &Self) {
@@ -126,44 +137,36 @@ impl Totals {
 }
 
 impl RankedColumns {
-    /// Takes ranked edges into columns; their features stand at `slot` in `features`.
-    pub(crate) fn from_ranked(ranked: &[RankedEdge], features: &[f32], dim: usize) -> Self {
+    /// Takes ranked edges into columns, with their weights and features out of those at hand.
+    pub(crate) fn from_ranked(
+        ranked: &[Ranked],
+        edges: &NodeEdges<'_>,
+        features: &[f32],
+        dim: usize,
+    ) -> Self {
         let mut columns = Self::default();
-        for in_edge in ranked {
-            columns.priority.push(in_edge.priority);
-            columns.ordinal.push(in_edge.ordinal);
-            columns.src.push(in_edge.edge.src);
-            columns.weight.push(in_edge.edge.weight);
-            let start = in_edge.edge.slot as usize * dim;
+        for edge in ranked {
+            let at = edge.at as usize;
+            columns.priority.push(edge.priority);
+            columns.ordinal.push(edge.ordinal);
+            columns.src.push(edge.src);
+            columns.weight.push(edges.weight(at));
             columns
                 .feature
-                .extend_from_slice(&features[start..start + dim]);
+                .extend_from_slice(&features[at * dim..(at + 1) * dim]);
         }
         columns
     }
 
-    /// Appends the edges to `ranked`; their slots count on from `first_slot`.
-    pub(crate) fn append_to(&self, ranked: &mut Vec<RankedEdge>, first_slot: u32) {
+    /// Appends the edges to `ranked`; their places count on from `first`.
+    pub(crate) fn append_to(&self, ranked: &mut Vec<Ranked>, first: usize) {
         for i in 0..self.src.len() {
-            let slot = first_slot + u32::try_from(i).expect("a hub's in-edges are below 2^32");
-            let edge = InEdge {
+            ranked.push(Ranked {
+                priority: self.priority[i],
                 src: self.src[i],
-                row: 0,
-                hash: 0,
-                weight: self.weight[i],
-                slot,
-            };
-            let (priority, ordinal) = (self.priority[i], self.ordinal[i]);
-            ranked.push(RankedEdge {
-                priority,
-                ordinal,
-                edge,
+                ordinal: self.ordinal[i],
+                at: u32::try_from(first + i).expect("a hub's kept in-edges are below 2^32"),
             });
         }
-    }
-
-    /// Returns the number of edges.
-    pub(crate) fn len(&self) -> usize {
-        self.src.len()
     }
 }

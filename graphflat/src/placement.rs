@@ -1,5 +1,7 @@
 //! Placement: which worker owns a node, and where among the worker's nodes it stands.
 
+use std::sync::Arc;
+
 /// A node's place in the ascending order of all ids of the node table.
 ///
 /// Comparing two of them compares the raw ids. At most `u32::MAX - 1` nodes.
@@ -20,6 +22,8 @@ pub struct Placement {
     workers: u64,
     multiplier: u64,
     inverse: u64,
+    /// `[workers + 1]`, first position of each worker.
+    starts: Arc<[u64]>,
 }
 
 impl Placement {
@@ -35,11 +39,15 @@ impl Placement {
         );
         let multiplier = coprime_near_golden_section(num_nodes);
         let inverse = modular_inverse(multiplier, num_nodes.max(1));
+        let workers = workers as u64;
+        // The first position that `position * workers / num_nodes` maps to a worker.
+        let starts = (0..=workers).map(|owner| (owner * num_nodes).div_ceil(workers));
         Self {
             num_nodes,
-            workers: workers as u64,
+            workers,
             multiplier,
             inverse,
+            starts: starts.collect(),
         }
     }
 
@@ -55,35 +63,36 @@ impl Placement {
 
     /// Returns the worker that owns a node.
     pub fn owner(&self, node: NodeIdx) -> usize {
-        usize::try_from(self.position(node) * self.workers / self.num_nodes).expect("< workers")
+        self.owner_and_local(node).0
     }
 
     /// Returns a node's position among its owner's nodes.
     pub fn local(&self, node: NodeIdx) -> usize {
+        self.owner_and_local(node).1
+    }
+
+    /// Returns the worker that owns a node, and the node's position among the worker's.
+    pub fn owner_and_local(&self, node: NodeIdx) -> (usize, usize) {
         let position = self.position(node);
-        let owner = position * self.workers / self.num_nodes;
-        usize::try_from(position - self.start(owner)).expect("< num_nodes")
+        let owner = usize::try_from(position * self.workers / self.num_nodes).expect("< workers");
+        let local = position - self.starts[owner];
+        (owner, usize::try_from(local).expect("< num_nodes"))
     }
 
     /// Returns the node at position `local` of worker `owner`.
     pub fn node(&self, owner: usize, local: usize) -> NodeIdx {
-        let position = self.start(owner as u64) + local as u64;
+        let position = self.starts[owner] + local as u64;
         NodeIdx::try_from(position * self.inverse % self.num_nodes).expect("< num_nodes")
     }
 
     /// Returns how many nodes worker `owner` holds.
     pub fn num_local(&self, owner: usize) -> usize {
-        let (start, end) = (self.start(owner as u64), self.start(owner as u64 + 1));
-        usize::try_from(end - start).expect("< num_nodes")
+        let count = self.starts[owner + 1] - self.starts[owner];
+        usize::try_from(count).expect("< num_nodes")
     }
 
     fn position(&self, node: NodeIdx) -> u64 {
         u64::from(node) * self.multiplier % self.num_nodes
-    }
-
-    /// First position that `position * workers / num_nodes` maps to `owner`.
-    fn start(&self, owner: u64) -> u64 {
-        (owner * self.num_nodes).div_ceil(self.workers)
     }
 }
 

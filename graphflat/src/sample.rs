@@ -56,78 +56,113 @@ fn ascending_bits(x: f64) -> u64 {
     }
 }
 
-/// An in-edge on its way into a node's ranked list.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct InEdge {
-    /// The edge's source.
-    pub src: NodeIdx,
-    /// The edge's place in the input: twice the row of the edge table, plus one if reversed.
-    pub row: u64,
-    /// [`edge_hash`] of the ends.
-    pub hash: u64,
-    /// The edge's weight; 1 where the input has none.
-    pub weight: f32,
-    /// Where the edge's features stand in the columns at hand.
-    pub slot: u32,
+/// The in-edges of one node by column, in the order of the input.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct NodeEdges<'a> {
+    /// `[in_degree]`.
+    pub(crate) src: &'a [NodeIdx],
+    /// `[in_degree]`, [`edge_hash`] of the ends.
+    pub(crate) hash: &'a [u64],
+    /// `[in_degree]`, or empty where the input has no weights: then each counts 1.
+    pub(crate) weight: &'a [f32],
 }
 
-/// An in-edge with its place in the order of the sample.
+/// An in-edge's place in the order of a sample.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct RankedEdge {
+pub(crate) struct Ranked {
     /// [`priority`] of the edge.
-    pub priority: u64,
+    pub(crate) priority: u64,
+    /// Source.
+    pub(crate) src: NodeIdx,
     /// Ordinal among the parallel edges of the same source, by input row.
-    pub ordinal: u32,
-    /// The edge.
-    pub edge: InEdge,
+    pub(crate) ordinal: u32,
+    /// Where the edge stands in the columns at hand.
+    pub(crate) at: u32,
 }
 
-/// Numbers parallel edges by input row: sorts `in_edges` by source and row.
-///
-/// All parallel edges of a pair must be at hand.
-pub fn sort_parallel(in_edges: &mut [InEdge]) {
-    in_edges.sort_unstable_by_key(|e| (e.src, e.row));
+/// Ranks the in-edges of one node after the other.
+#[derive(Debug, Default)]
+pub(crate) struct Ranker {
+    /// Source and place of each edge, ascending; parallel edges stand by input row.
+    by_source: Vec<u64>,
+    ordinals: Vec<u32>,
+    /// Priority of each edge and its place in `by_source`, whose order breaks ties.
+    draws: Vec<(u64, u32)>,
 }
 
-/// Ranks the in-edges of one node and keeps the first `keep`, ties by (source, ordinal).
-///
-/// # Shapes
-///
-/// - `in_edges`: `[in_degree]`, as [`sort_parallel`] leaves them
-/// - `ranked`: `[min(in_degree, keep)]`, overwritten
-pub fn rank_in_edges(
-    in_edges: &[InEdge],
-    sampling: Sampling,
-    seed: u64,
-    keep: usize,
-    ranked: &mut Vec<RankedEdge>,
-) {
-    ranked.clear();
-    let mut ordinal = 0;
-    for (i, &edge) in in_edges.iter().enumerate() {
-        ordinal = if i > 0 && in_edges[i - 1].src == edge.src {
-            ordinal + 1
-        } else {
-            0
-        };
-        let priority = priority(sampling, seed, edge.hash, ordinal, edge.weight);
-        ranked.push(RankedEdge {
-            priority,
-            ordinal,
-            edge,
-        });
+impl NodeEdges<'_> {
+    pub(crate) fn weight(&self, i: usize) -> f32 {
+        self.weight.get(i).copied().unwrap_or(1.0)
     }
-    keep_least(ranked, keep);
+}
+
+impl Ranker {
+    /// Numbers the parallel edges of a node, all of which must be at hand.
+    pub(crate) fn load(&mut self, edges: &NodeEdges<'_>) {
+        self.by_source.clear();
+        let keys = (0u64..).zip(edges.src);
+        self.by_source
+            .extend(keys.map(|(at, &src)| u64::from(src) << 32 | at));
+        self.by_source.sort_unstable();
+        self.ordinals.clear();
+        let (mut ordinal, mut last) = (0, None);
+        for key in &self.by_source {
+            let src = key >> 32;
+            ordinal = if last == Some(src) { ordinal + 1 } else { 0 };
+            last = Some(src);
+            self.ordinals.push(ordinal);
+        }
+    }
+
+    /// Ranks the edges last loaded and keeps the first `keep`, ties by (source, ordinal).
+    ///
+    /// # Shapes
+    ///
+    /// - `ranked`: `[min(in_degree, keep)]`, overwritten
+    pub(crate) fn rank(
+        &mut self,
+        edges: &NodeEdges<'_>,
+        sampling: Sampling,
+        seed: u64,
+        keep: usize,
+        ranked: &mut Vec<Ranked>,
+    ) {
+        self.draws.clear();
+        for (place, (&key, &ordinal)) in (0..).zip(self.by_source.iter().zip(&self.ordinals)) {
+            let at = low_half(key) as usize;
+            let draw = priority(sampling, seed, edges.hash[at], ordinal, edges.weight(at));
+            self.draws.push((draw, place));
+        }
+        if keep < self.draws.len() / 2 {
+            self.draws.select_nth_unstable(keep);
+            self.draws.truncate(keep);
+        }
+        self.draws.sort_unstable();
+        ranked.clear();
+        ranked.extend(self.draws.iter().take(keep).map(|&(priority, place)| {
+            let at = low_half(self.by_source[place as usize]);
+            Ranked {
+                priority,
+                src: edges.src[at as usize],
+                ordinal: self.ordinals[place as usize],
+                at,
+            }
+        }));
+    }
+}
+
+fn low_half(key: u64) -> u32 {
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "the upper half is another number"
+    )]
+    let low = key as u32;
+    low
 }
 
 /// Sorts by rank and cuts to the first `keep`.
-pub fn keep_least(ranked: &mut Vec<RankedEdge>, keep: usize) {
-    let order = |e: &RankedEdge| (e.priority, e.edge.src, e.ordinal);
-    if keep < ranked.len() / 2 {
-        ranked.select_nth_unstable_by_key(keep, order);
-        ranked.truncate(keep);
-    }
-    ranked.sort_unstable_by_key(order);
+pub(crate) fn keep_least(ranked: &mut Vec<Ranked>, keep: usize) {
+    ranked.sort_unstable_by_key(|e| (e.priority, e.src, e.ordinal));
     ranked.truncate(keep);
 }
 
@@ -135,50 +170,84 @@ pub fn keep_least(ranked: &mut Vec<RankedEdge>, keep: usize) {
 mod tests {
     use super::*;
 
-    fn edges(num: u32) -> Vec<InEdge> {
-        let edge = |i: u32| InEdge {
-            src: i / 2,
-            row: u64::from(i),
-            hash: edge_hash(u64::from(i / 2), 99),
-            weight: 1.0 + (i % 5) as f32,
-            slot: i,
-        };
-        (0..num).map(edge).collect()
+    #[derive(Clone, Default)]
+    struct Edges {
+        src: Vec<u32>,
+        hash: Vec<u64>,
+        weight: Vec<f32>,
+    }
+
+    impl Edges {
+        fn new(num: u32) -> Self {
+            let mut edges = Self::default();
+            for i in 0..num {
+                edges.src.push(i / 2);
+                edges.hash.push(edge_hash(u64::from(i / 2), 99));
+                edges.weight.push(1.0 + (i % 5) as f32);
+            }
+            edges
+        }
+
+        fn filter(&self, wanted: impl Fn(u32) -> bool) -> Self {
+            let mut edges = Self::default();
+            for i in (0..self.src.len()).filter(|&i| wanted(self.src[i])) {
+                edges.src.push(self.src[i]);
+                edges.hash.push(self.hash[i]);
+                edges.weight.push(self.weight[i]);
+            }
+            edges
+        }
+
+        fn rank(&self, sampling: Sampling, seed: u64, keep: usize) -> Vec<Ranked> {
+            let edges = NodeEdges {
+                src: &self.src,
+                hash: &self.hash,
+                weight: &self.weight,
+            };
+            let (mut ranker, mut ranked) = (Ranker::default(), Vec::new());
+            ranker.load(&edges);
+            ranker.rank(&edges, sampling, seed, keep, &mut ranked);
+            ranked
+        }
+    }
+
+    fn without_place(ranked: &[Ranked]) -> Vec<(u64, u32, u32)> {
+        ranked
+            .iter()
+            .map(|r| (r.priority, r.src, r.ordinal))
+            .collect()
     }
 
     #[test]
     fn the_least_of_a_union_are_the_least_of_the_parts() {
         for sampling in [Sampling::Uniform, Sampling::Weighted, Sampling::Top] {
-            let all = edges(60);
-            let mut whole = Vec::new();
-            rank_in_edges(&all, sampling, 7, 12, &mut whole);
-            let mut merged = Vec::new();
+            let all = Edges::new(60);
+            let whole = all.rank(sampling, 7, 12);
             // Parallel edges stay together, as hub re-indexing keeps them.
-            for part in 0..3 {
-                let mine: Vec<_> = all.iter().copied().filter(|e| e.src % 3 == part).collect();
-                let mut ranked = Vec::new();
-                rank_in_edges(&mine, sampling, 7, 12, &mut ranked);
-                merged.extend(ranked);
-            }
+            let parts =
+                (0..3).flat_map(|part| all.filter(|src| src % 3 == part).rank(sampling, 7, 12));
+            let mut merged: Vec<Ranked> = parts.collect();
             keep_least(&mut merged, 12);
-            assert_eq!(merged, whole);
+            assert_eq!(without_place(&merged), without_place(&whole));
         }
     }
 
     #[test]
     fn a_smaller_fanout_keeps_a_prefix() {
-        let (mut long, mut short) = (Vec::new(), Vec::new());
-        rank_in_edges(&edges(40), Sampling::Uniform, 3, usize::MAX, &mut long);
-        rank_in_edges(&edges(40), Sampling::Uniform, 3, 5, &mut short);
+        let long = Edges::new(40).rank(Sampling::Uniform, 3, usize::MAX);
+        let short = Edges::new(40).rank(Sampling::Uniform, 3, 5);
         assert_eq!(long.len(), 40);
         assert_eq!(short, long[..5]);
     }
 
     #[test]
     fn top_keeps_the_heaviest_and_breaks_ties_by_source() {
-        let mut ranked = Vec::new();
-        rank_in_edges(&edges(20), Sampling::Top, 3, 6, &mut ranked);
-        let kept: Vec<_> = ranked.iter().map(|r| (r.edge.weight, r.edge.src)).collect();
+        let edges = Edges::new(20);
+        let ranked = edges.rank(Sampling::Top, 3, 6);
+        let kept: Vec<_> = ranked
+            .iter()
+            .map(|r| (edges.weight[r.at as usize], r.src))
+            .collect();
         assert_eq!(
             kept,
             [(5.0, 2), (5.0, 4), (5.0, 7), (5.0, 9), (4.0, 1), (4.0, 4)]
@@ -187,11 +256,9 @@ mod tests {
 
     #[test]
     fn an_edge_of_weight_zero_comes_last() {
-        let mut all = edges(10);
-        all[3].weight = 0.0;
-        let mut ranked = Vec::new();
-        rank_in_edges(&all, Sampling::Weighted, 11, usize::MAX, &mut ranked);
-        assert_eq!(ranked[9].edge.slot, 3);
+        let mut edges = Edges::new(10);
+        edges.weight[3] = 0.0;
+        assert_eq!(edges.rank(Sampling::Weighted, 11, usize::MAX)[9].at, 3);
     }
 
     #[test]

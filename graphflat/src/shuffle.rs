@@ -251,7 +251,10 @@ impl Peer<'_> {
     /// # Errors
     ///
     /// The error passed in; then every other worker gets [`PeerFailed`].
-    pub fn agree<T, E: From<PeerFailed> + 'static>(&mut self, result: Result<T, E>) -> Result<T, E> {
+    pub fn agree<T, E: From<PeerFailed> + 'static>(
+        &mut self,
+        result: Result<T, E>,
+    ) -> Result<T, E> {
         match result {
             Ok(value) => self.gather_all(Ok(())).map(|_| value),
             Err(e) => self
@@ -272,15 +275,14 @@ impl Peer<'_> {
         let outcome = Rc::clone(outcome);
         let mut input = InputHandle::new();
         let probe = ProbeHandle::new();
-        let mut take_parcel = move |parcel: Parcel<M>, outcome: &mut Outcome<E>| {
-            match parcel.message {
+        let mut take_parcel =
+            move |parcel: Parcel<M>, outcome: &mut Outcome<E>| match parcel.message {
                 Some(message) if !outcome.is_failure() => {
                     outcome.taken = take(parcel.from, parcel.ordinal, message);
                 }
                 Some(_) => {}
                 None => outcome.peer_failed = true,
-            }
-        };
+            };
         self.worker.dataflow(|scope| {
             let pact = Exchange::new(|parcel: &Parcel<M>| parcel.to);
             let parcels = scope.input_from(&mut input);

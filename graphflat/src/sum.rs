@@ -29,6 +29,11 @@ impl ExactSum {
         };
     }
 
+    /// Adds finite values.
+    pub(crate) fn add_all(&mut self, values: &[f32]) {
+        values.iter().for_each(|&value| self.add(value));
+    }
+
     /// Adds another sum.
     pub(crate) fn merge(&mut self, other: &Self) {
         for (limb, &more) in self.limbs.iter_mut().zip(&other.limbs) {

@@ -139,6 +139,7 @@ fn store_of(data: &Path, work: &Path, workers: usize, keep: usize) -> Result<Sto
         samples: 1,
         hub_threshold: 10_000,
         workers,
+        memory_budget: 2 << 30,
         dir: work.join("store"),
         fresh: false,
     };

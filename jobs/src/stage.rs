@@ -265,6 +265,7 @@ impl<'a> Stores<'a> {
             samples: need.samples,
             hub_threshold,
             workers: job.workers,
+            memory_budget: usize::try_from(job.memory_budget.as_u64()).unwrap_or(usize::MAX),
             dir: job.work_dir.join(name),
             fresh: job.fresh,
         })

@@ -261,6 +261,16 @@ impl Ids {
         }
     }
 
+    /// Appends the hash of each id, as [`Ids::hash`] gives it.
+    pub fn hashes_into(&self, out: &mut Vec<u64>) {
+        match &self.values {
+            Values::Keys(keys) => {
+                out.extend(keys.iter().map(|&key| hash_int(self.value_bits(key))))
+            }
+            Values::Text { .. } => out.extend((0..self.len()).map(|i| self.hash(i))),
+        }
+    }
+
     /// Compares two ids in their natural order; strings bytewise.
     ///
     /// # Panics

@@ -239,7 +239,8 @@ impl Table {
                 None if first_row == end => None,
                 None => {
                     is_done = true;
-                    let problem = format!("row group {row_group} ends at row {first_row}, not {end}");
+                    let problem =
+                        format!("row group {row_group} ends at row {first_row}, not {end}");
                     Some(Err(SchemaError::Broken {
                         path: file.path.clone(),
                         problem,

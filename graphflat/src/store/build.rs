@@ -1,15 +1,21 @@
 //! The map: reads the input once and writes one partition a worker.
 
-use super::edges::{OwnedEdges, RankedNode, place_edges};
+use super::buckets::Bucket;
+use super::edges::{OwnedEdges, invert, place_edges};
 use super::file::{self, BatchFile, NODES_PER_BATCH};
 use super::nodes::{OwnedNodes, place_nodes};
 use super::number::number_nodes;
-use super::{Hub, META_FILE, StoreMeta, VERSION, WorkUnits, file_entry, in_edges_path, nodes_path};
+use super::{
+    Hub, META_FILE, StoreMeta, VERSION, WorkUnits, degrees_path, file_entry, in_edges_path,
+    nodes_path,
+};
 use crate::error::StoreCause;
+use crate::hub::Totals;
+use crate::sample::{Ranked, Ranker};
 use crate::{FlattenError, Peer, Placement, StorePlan, run_workers};
 use arrow::array::{ArrayRef, Float32Array, RecordBatch, UInt32Array};
 use schemas::progress::{Event, Progress};
-use schemas::{FileEntry, GraphMeta};
+use schemas::{FileEntry, GraphMeta, Ids};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -98,7 +104,7 @@ fn build_partition(
         workers: peer.peers(),
     };
     announce(peer, progress, "numbering nodes", 0);
-    let (numbering, dictionary) = number_nodes(peer, &plan.nodes, &work)?;
+    let (numbering, dictionary) = number_nodes(peer, &plan.nodes, work)?;
     let label = plan
         .nodes
         .label_meta(numbering.class_names, numbering.max_class);
@@ -112,34 +118,28 @@ fn build_partition(
         self_loops: false,
     };
     let placement = Placement::new(numbering.num_nodes, peer.peers());
-    announce(peer, progress, "reading edges", 1);
-    let (edges, hubs, counts) = place_edges(peer, plan, &work, &dictionary, &placement)?;
-    drop(dictionary);
+    announce(peer, progress, "reading nodes", 1);
+    let nodes = place_nodes(peer, plan, work, &numbering.units, &graph, &placement)?;
+    let written = write_nodes(peer.index(), plan, nodes, &graph);
+    let (node_file, ids) = peer.agree(written)?;
+    announce(peer, progress, "reading edges", 2);
+    let (edges, hubs, counts) = place_edges(peer, plan, work, dictionary, &placement)?;
     let written = write_in_edges(peer.index(), plan, edges, &placement);
     let (degrees, mut files) = peer.agree(written)?;
+    files.push(node_file);
     let has_loops = degrees.self_loops.iter().any(|&count| count > 0);
     let loops = peer.gather_all::<_, FlattenError>(Ok(has_loops))?;
     graph.self_loops = loops.contains(&true);
-    announce(peer, progress, "reading nodes", 2);
-    let nodes = place_nodes(
-        peer,
-        &plan.nodes,
-        &work,
-        &numbering.units,
-        &graph,
-        &placement,
-    )?;
-    let node_file = write_nodes(peer.index(), plan, &nodes, &degrees, &graph);
-    files.push(peer.agree(node_file)?);
+    let degree_file = write_degrees(peer.index(), plan, &degrees, &graph);
+    files.push(peer.agree(degree_file)?);
     let own_hubs = hubs
         .nodes()
         .iter()
         .filter(|(node, _)| placement.owner(*node) == peer.index());
     let own_hubs: Vec<Hub> = own_hubs
-        .map(|&(node, in_degree)| {
-            let local = placement.local(node);
-            let id = nodes.columns(local..local + 1, &graph).ids.display(0);
-            Hub { id, in_degree }
+        .map(|&(node, in_degree)| Hub {
+            id: ids.display(placement.local(node)),
+            in_degree,
         })
         .collect();
     let mut all_hubs = peer.gather_all::<_, FlattenError>(Ok(own_hubs))?.concat();
@@ -180,30 +180,51 @@ fn announce(peer: &Peer<'_>, progress: &Progress, phase: &str, done: u64) {
 fn write_in_edges(
     worker: usize,
     plan: &StorePlan,
-    mut edges: OwnedEdges,
+    edges: OwnedEdges,
     placement: &Placement,
 ) -> Result<(Degrees, Vec<FileEntry>), FlattenError> {
-    let num_local = placement.num_local(worker);
     let dim = plan.edges.feature_dim().unwrap_or(0);
     let mut degrees = Degrees::default();
     let mut files: Vec<Option<BatchFile>> = Vec::new();
     files.resize_with(plan.samples as usize, || None);
-    let mut ranked = RankedNode::default();
-    // An empty partition still gets a file, with one empty batch.
-    for start in (0..num_local.max(1)).step_by(NODES_PER_BATCH) {
-        let mut lists: Vec<Lists> = Vec::new();
-        lists.resize_with(plan.samples as usize, Lists::default);
-        for local in start..(start + NODES_PER_BATCH).min(num_local) {
-            edges.rank(local, placement.node(worker, local), plan, &mut ranked);
-            degrees.push(&ranked)?;
-            let features = ranked.hub_features.as_deref().unwrap_or(edges.features());
-            for (list, sample) in lists.iter_mut().zip(&ranked.samples) {
-                list.push(sample, features, dim);
+    let mut hubs = edges.hubs.into_iter().peekable();
+    let (mut bucket, mut ranker, mut ranked) = (Bucket::default(), Ranker::default(), Vec::new());
+    let num_local = placement.num_local(worker);
+    for b in 0..edges.buckets.layout().num_buckets() {
+        edges.buckets.gather(b, &mut bucket);
+        // Buckets are sized for the largest partition; the last may end beyond this one.
+        let nodes = edges.buckets.layout().nodes(b);
+        let nodes = nodes.start.min(num_local)..nodes.end.min(num_local);
+        // An empty partition still gets a file, with one empty batch.
+        for start in nodes
+            .clone()
+            .step_by(NODES_PER_BATCH)
+            .chain((num_local == 0).then_some(0))
+        {
+            let mut lists: Vec<Lists> = Vec::new();
+            lists.resize_with(plan.samples as usize, Lists::default);
+            for local in start..(start + NODES_PER_BATCH).min(nodes.end) {
+                if let Some((_, parts)) = hubs.next_if(|hub| hub.0 == local) {
+                    let (totals, samples) = invert(&parts, plan);
+                    degrees.push(&totals)?;
+                    for (list, sample) in lists.iter_mut().zip(&samples) {
+                        list.push(&sample.ranked, &sample.weight, &sample.feature, dim);
+                    }
+                    continue;
+                }
+                let (in_edges, features) = bucket.node(local - nodes.start, dim);
+                degrees.push(&Totals::of(placement.node(worker, local), &in_edges))?;
+                ranker.load(&in_edges);
+                for (s, list) in (0u64..).zip(&mut lists) {
+                    let seed = plan.seed.wrapping_add(s);
+                    ranker.rank(&in_edges, plan.sampling, seed, plan.keep, &mut ranked);
+                    list.push(&ranked, in_edges.weight, features, dim);
+                }
             }
-        }
-        for (s, list) in lists.into_iter().enumerate() {
-            let batch = list.into_batch(plan.edges.has_weight(), dim);
-            append(&mut files[s], &in_edges_path(&plan.dir, worker, s), &batch)?;
+            for (s, list) in lists.into_iter().enumerate() {
+                let batch = list.into_batch(plan.edges.has_weight(), dim);
+                append(&mut files[s], &in_edges_path(&plan.dir, worker, s), &batch)?;
+            }
         }
     }
     let paths = (0..files.len()).map(|s| in_edges_path(&plan.dir, worker, s));
@@ -249,13 +270,13 @@ impl Default for Lists {
 }
 
 impl Lists {
-    fn push(&mut self, ranked: &[crate::sample::RankedEdge], features: &[f32], dim: usize) {
-        for in_edge in ranked {
-            self.src.push(in_edge.edge.src);
-            self.weight.push(in_edge.edge.weight);
-            let start = in_edge.edge.slot as usize * dim;
+    fn push(&mut self, ranked: &[Ranked], weight: &[f32], feature: &[f32], dim: usize) {
+        for edge in ranked {
+            let at = edge.at as usize;
+            self.src.push(edge.src);
+            self.weight.extend(weight.get(at));
             self.feature
-                .extend_from_slice(&features[start..start + dim]);
+                .extend_from_slice(&feature[at * dim..(at + 1) * dim]);
         }
         self.offset.push(self.src.len() as u64);
     }
@@ -279,8 +300,7 @@ impl Lists {
 }
 
 impl Degrees {
-    fn push(&mut self, ranked: &RankedNode) -> Result<(), FlattenError> {
-        let totals = &ranked.totals;
+    fn push(&mut self, totals: &Totals) -> Result<(), FlattenError> {
         let narrow = |count: u64| {
             u32::try_from(count).map_err(|_| FlattenError::TooLarge {
                 what: "in-edges of one node",
@@ -296,29 +316,41 @@ impl Degrees {
     }
 }
 
+/// Writes the columns of the node table; returns the file and the ids.
 fn write_nodes(
     worker: usize,
     plan: &StorePlan,
-    nodes: &OwnedNodes,
+    nodes: OwnedNodes,
+    graph: &GraphMeta,
+) -> Result<(FileEntry, Ids), FlattenError> {
+    let path = nodes_path(&plan.dir, worker);
+    let (mut file, mut ids) = (None, Ids::new(graph.id_type));
+    nodes.for_each_batch(graph, |batch| {
+        let more = Ids::from_array(&batch["id"])?;
+        ids.extend_from(&more, 0..more.len());
+        append(&mut file, &path, batch)
+    })?;
+    file.expect("a batch was written").finish()?;
+    Ok((file_entry(&path)?, ids))
+}
+
+fn write_degrees(
+    worker: usize,
+    plan: &StorePlan,
     degrees: &Degrees,
     graph: &GraphMeta,
 ) -> Result<FileEntry, FlattenError> {
-    let path = nodes_path(&plan.dir, worker);
-    let mut file = None;
-    for start in (0..nodes.len().max(1)).step_by(NODES_PER_BATCH) {
-        let range = start..(start + NODES_PER_BATCH).min(nodes.len());
-        let rows = nodes.columns(range.clone(), graph);
-        let num_nodes = range.len();
+    let path = degrees_path(&plan.dir, worker);
+    let (mut file, num_nodes) = (None, degrees.in_degree.len());
+    for start in (0..num_nodes.max(1)).step_by(NODES_PER_BATCH) {
+        let range = start..(start + NODES_PER_BATCH).min(num_nodes);
         let floats = |values: &[f32]| -> ArrayRef {
             Arc::new(Float32Array::from(values[range.clone()].to_vec()))
         };
         let counts = |values: &[u32]| -> ArrayRef {
             Arc::new(UInt32Array::from(values[range.clone()].to_vec()))
         };
-        let mut columns: Vec<(&str, ArrayRef)> = vec![
-            ("id", rows.ids.to_array()),
-            ("in_degree", counts(&degrees.in_degree)),
-        ];
+        let mut columns = vec![("in_degree", counts(&degrees.in_degree))];
         if graph.edge_weight {
             columns.push(("in_weight", floats(&degrees.in_weight)));
         }
@@ -328,9 +360,6 @@ fn write_nodes(
         if graph.self_weight() {
             columns.push(("self_weight", floats(&degrees.self_weight)));
         }
-        columns.push(("split", file::split_column(&rows.split)));
-        columns.extend(file::feature_columns(rows.features, num_nodes));
-        columns.extend(file::label_columns(rows.labels, num_nodes));
         append(&mut file, &path, &file::batch(columns))?;
     }
     file.expect("a batch was written").finish()?;

@@ -1,36 +1,24 @@
-//! Edges on their way from the reader to the in-edge list of the node they lead to.
+//! Edges on their way from the reader to the worker that owns the node they lead to.
 
 use super::WorkUnits;
-use super::number::{Dictionary, IdTable, MISSING};
+use super::buckets::{Bucket, BucketLayout, EdgeBatch, EdgeBuckets, EdgeColumns, SealedBuckets};
+use super::ends::{Ends, InDegrees};
+use super::file::NODES_PER_BATCH;
+use super::number::{Dictionary, MISSING};
 use crate::hub::{HubPart, Hubs, RankedColumns, Totals};
-use crate::sample::{InEdge, RankedEdge, edge_hash, keep_least, rank_in_edges, sort_parallel};
+use crate::sample::{Ranked, Ranker, edge_hash, keep_least};
 use crate::{FlattenError, NodeIdx, Peer, Placement, StorePlan};
-use schemas::{Dangling, EdgesPlan, Ids};
+use schemas::{Dangling, EdgeRows, EdgesPlan, Unit};
 use serde::{Deserialize, Serialize};
+use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::rc::Rc;
 
-/// Edges in one message: large enough to cost nothing a record, small enough to overlap.
-const EDGES_PER_BATCH: usize = 1 << 16;
+/// Most buckets of a worker's nodes: so many runs does a batch of edges fall into.
+const BUCKETS_MAX: usize = 512;
 
-/// In-edges of the nodes of one partition, not ranked yet.
-pub(super) struct OwnedEdges {
-    columns: EdgeColumns,
-    /// In-edges of local node `i` are `order[offset[i]..offset[i + 1]]`; hubs have none here.
-    offset: Vec<usize>,
-    order: Vec<u32>,
-    hubs: BTreeMap<NodeIdx, Vec<HubPart>>,
-    scratch: Vec<InEdge>,
-}
-
-/// The ranked in-edges of one node.
-#[derive(Default)]
-pub(super) struct RankedNode {
-    pub(super) totals: Totals,
-    /// Ranked edges for each sample.
-    pub(super) samples: Vec<Vec<RankedEdge>>,
-    /// Features by the edges' slots, `[slots, dim]`.
-    pub(super) hub_features: Option<Vec<f32>>,
-}
+/// Most buckets of hubs.
+const HUB_BUCKETS_MAX: usize = 64;
 
 /// What became of the edge table.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -43,34 +31,65 @@ pub struct EdgeCounts {
     pub received_by_worker: Vec<u64>,
 }
 
-/// The edges that one worker read, ends as places in its table of distinct ids.
-struct LocalEdges {
-    ends: IdTable,
-    src: Vec<u32>,
-    dst: Vec<u32>,
-    row: Vec<u64>,
-    weight: Vec<f32>,
-    feature: Vec<f32>,
+/// In-edges of the nodes of one partition, not ranked yet.
+pub(super) struct OwnedEdges {
+    pub(super) buckets: SealedBuckets,
+    /// Parts of the hubs of this partition, by local place.
+    pub(super) hubs: BTreeMap<usize, Vec<HubPart>>,
 }
 
-/// Some edges by column; `weight` and `feature` are empty where the input has none.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-struct EdgeColumns {
-    dst: Vec<NodeIdx>,
-    src: Vec<NodeIdx>,
-    hash: Vec<u64>,
-    row: Vec<u64>,
-    weight: Vec<f32>,
-    feature: Vec<f32>,
+/// The first in-edges of a hub for one sample, out of all its parts.
+pub(super) struct InvertedSample {
+    pub(super) ranked: Vec<Ranked>,
+    pub(super) weight: Vec<f32>,
+    pub(super) feature: Vec<f32>,
 }
 
-#[derive(Clone, Serialize, Deserialize)]
-struct EdgeBatch {
-    to_hub: bool,
-    columns: EdgeColumns,
+/// Cuts the edges that one worker reads into batches by the worker they go to.
+struct Scatter<'a> {
+    plan: &'a StorePlan,
+    ends: &'a Ends,
+    hubs: &'a Hubs,
+    placement: &'a Placement,
+    own: BucketLayout,
+    hub: BucketLayout,
+    dangling: DanglingRows,
+    scratch: Scratch,
 }
+
+/// The edges of the rows at hand, reverses next to the edge they belong to.
+#[derive(Default)]
+struct Scratch {
+    src: (Vec<NodeIdx>, Vec<u64>),
+    dst: (Vec<NodeIdx>, Vec<u64>),
+    routed: Vec<Routed>,
+}
+
+/// An edge with its way: the slot of its worker and bucket, and what it is there.
+struct Routed {
+    slot: u32,
+    node: u32,
+    src: NodeIdx,
+    /// Among the rows at hand.
+    row: u32,
+    hash: u64,
+}
+
+/// Rows with an end that no node has.
+#[derive(Clone, Default, Serialize, Deserialize)]
+struct DanglingRows {
+    rows: u64,
+    ends: u64,
+    /// The first: its row, whether `src` is the end in question, and the end.
+    first: Option<(u64, bool, String)>,
+}
+
+type Received = Rc<RefCell<Option<(EdgeBuckets, EdgeBuckets)>>>;
 
 /// Reads the edges and moves each to the owner of its `dst`, hubs' edges by way of all workers.
+///
+/// The table is read twice, ends only at first: that finds the hubs, so that no worker ever
+/// receives a hub's edges alone.
 ///
 /// # Errors
 ///
@@ -78,375 +97,321 @@ struct EdgeBatch {
 pub(super) fn place_edges(
     peer: &mut Peer<'_>,
     plan: &StorePlan,
-    work: &WorkUnits,
-    dictionary: &Dictionary,
+    work: WorkUnits,
+    dictionary: Dictionary,
     placement: &Placement,
 ) -> Result<(OwnedEdges, Hubs, EdgeCounts), FlattenError> {
-    let mut local = peer.agree(read_edges(&plan.edges, plan, work))?;
-    let nodes = dictionary.resolve(peer, local.ends.ids())?;
-    let dropped = peer.agree(drop_dangling(&mut local, &nodes, &plan.edges))?;
-    let hubs = Hubs::find(peer, &local.in_degrees(&nodes, plan), plan.hub_threshold)?;
-    let batches = local.batches(&nodes, plan, &hubs, placement);
-    let received = peer.shuffle::<EdgeBatch, FlattenError>(batches.map(Ok))?;
-    drop(local);
-    let dim = plan.edges.feature_dim().unwrap_or(0);
-    let (mut own, mut shares) = (EdgeColumns::default(), EdgeColumns::default());
-    for (_, batch) in received {
-        if batch.to_hub {
-            shares.append(batch.columns)
-        } else {
-            own.append(batch.columns)
-        }
-    }
-    let num_received = (own.dst.len() + shares.dst.len()) as u64;
-    let parts = rank_shares(&shares, plan, dim);
-    let parts = parts
-        .into_iter()
-        .map(|part| Ok((placement.owner(part.node), part)));
-    let mut inverted = BTreeMap::<NodeIdx, Vec<HubPart>>::new();
-    for (_, part) in peer.shuffle::<HubPart, FlattenError>(parts)? {
-        inverted.entry(part.node).or_default().push(part);
-    }
-    let all = peer.gather_all::<_, FlattenError>(Ok((num_received, dropped)))?;
+    let num_nodes = placement.num_nodes();
+    let (ends, counts) = Ends::survey(peer, &plan.edges, work, dictionary, num_nodes)?;
+    let hubs = Hubs::find(peer, &counts, plan.hub_threshold, num_nodes)?;
+    drop::<InDegrees>(counts);
+    let most_local = num_nodes.div_ceil(peer.peers());
+    let layouts = (
+        BucketLayout::new(most_local, NODES_PER_BATCH, BUCKETS_MAX),
+        BucketLayout::new(hubs.nodes().len(), 1, HUB_BUCKETS_MAX),
+    );
+    let mut scatter = Scatter {
+        plan,
+        ends: &ends,
+        hubs: &hubs,
+        placement,
+        own: layouts.0,
+        hub: layouts.1,
+        dangling: DanglingRows::default(),
+        scratch: Scratch::default(),
+    };
+    let (own, shares) = exchange(peer, &mut scatter, work)?;
+    let dangling = peer.gather_all::<_, FlattenError>(Ok(scatter.dangling))?;
+    let dropped_rows = check_dangling(&dangling, &plan.edges)?;
+    drop(ends);
+    let received = own.num_edges() + shares.num_edges();
+    let received = peer.gather_all::<_, FlattenError>(Ok(received))?;
     let counts = EdgeCounts {
-        in_edges: all.iter().map(|c| c.0).sum(),
-        dropped_rows: all.iter().map(|c| c.1).sum(),
-        received_by_worker: all.iter().map(|c| c.0).collect(),
+        in_edges: received.iter().sum(),
+        dropped_rows,
+        received_by_worker: received,
     };
-    Ok((
-        OwnedEdges::group(own, inverted, peer.index(), placement),
-        hubs,
-        counts,
-    ))
-}
-
-fn read_edges(
-    edges: &EdgesPlan,
-    plan: &StorePlan,
-    work: &WorkUnits,
-) -> Result<LocalEdges, FlattenError> {
-    let mut local = LocalEdges {
-        ends: IdTable::new(&Ids::new(plan.nodes.id_type())),
-        src: Vec::new(),
-        dst: Vec::new(),
-        row: Vec::new(),
-        weight: Vec::new(),
-        feature: Vec::new(),
-    };
-    for unit in work.of(edges.units()) {
-        let rows = edges.read(unit)?;
-        for i in 0..rows.src.len() {
-            local.src.push(local.ends.place(&rows.src, i));
-            local.dst.push(local.ends.place(&rows.dst, i));
-            local.row.push(unit.first_row + i as u64);
-        }
-        local.weight.extend(rows.weight.unwrap_or_default());
-        local.feature.extend(rows.feature.unwrap_or_default());
+    let weighted = plan.edges.has_weight();
+    let sealed = shares
+        .seal(weighted)
+        .and_then(|s| Ok((own.seal(weighted)?, s)));
+    let (buckets, shares) = peer.agree(sealed)?;
+    let parts = rank_shares(&shares, plan, &hubs);
+    let parts = parts.map(|part| Ok((placement.owner(part.node), part)));
+    let mut inverted = BTreeMap::<usize, Vec<HubPart>>::new();
+    for (_, part) in peer.shuffle::<HubPart, FlattenError>(parts)? {
+        let local = placement.local(part.node);
+        inverted.entry(local).or_default().push(part);
     }
-    Ok(local)
+    let owned = OwnedEdges {
+        buckets,
+        hubs: inverted,
+    };
+    Ok((owned, hubs, counts))
 }
 
-/// Checks that each end is a node; leaves out the rows where it is not, if the job says so.
-///
+/// Moves all edges; returns those of this worker's nodes and its shares of the hubs'.
+fn exchange(
+    peer: &mut Peer<'_>,
+    scatter: &mut Scatter<'_>,
+    work: WorkUnits,
+) -> Result<(EdgeBuckets, EdgeBuckets), FlattenError> {
+    let plan = scatter.plan;
+    let dim = plan.edges.feature_dim().unwrap_or(0);
+    // Half of the memory is for edges in buckets, and of that a fifth for hubs'.
+    let bytes_max = plan.memory_budget / plan.workers / 10;
+    let buckets = |layout, bytes| EdgeBuckets::new(layout, dim, bytes, &plan.dir);
+    let received: Received = Rc::new(RefCell::new(Some((
+        buckets(scatter.own, 4 * bytes_max),
+        buckets(scatter.hub, bytes_max),
+    ))));
+    let take = Rc::clone(&received);
+    let outgoing = edge_rows(&plan.edges, work).flat_map(|item| match item {
+        Ok((first_row, rows)) => scatter.batches(first_row, &rows),
+        Err(e) => vec![Err(e)],
+    });
+    peer.shuffle_each::<EdgeBatch, FlattenError>(outgoing, move |_, _, batch| {
+        let mut received = take.borrow_mut();
+        let (own, shares) = received.as_mut().expect("taken when the shuffle is over");
+        if batch.to_hubs { shares } else { own }.take(batch)
+    })?;
+    Ok(received.take().expect("put there above"))
+}
+
+/// The rows that this worker reads, some at a time with the first one's row.
+fn edge_rows<'a>(
+    plan: &'a EdgesPlan,
+    work: WorkUnits,
+) -> impl Iterator<Item = Result<(u64, EdgeRows), FlattenError>> + use<'a> {
+    type Rows<'a> = Box<dyn Iterator<Item = Result<(u64, EdgeRows), FlattenError>> + 'a>;
+    work.of(plan.units())
+        .flat_map(|unit: &'a Unit| -> Rows<'a> {
+            let batches = match plan.batches(unit) {
+                Ok(batches) => batches,
+                Err(e) => return Box::new(std::iter::once(Err(e.into()))),
+            };
+            let mut next_row = unit.first_row;
+            Box::new(batches.map(move |item| {
+                let (first_row, rows) = (next_row, item?);
+                next_row += rows.dst.len() as u64;
+                Ok((first_row, rows))
+            }))
+        })
+}
+
 /// Returns how many rows were left out.
-fn drop_dangling(
-    local: &mut LocalEdges,
-    nodes: &[NodeIdx],
-    plan: &EdgesPlan,
-) -> Result<u64, FlattenError> {
-    let missing = |place: u32| nodes[place as usize] == MISSING;
-    let num_ends = |ends: &[u32]| ends.iter().filter(|&&place| missing(place)).count() as u64;
-    let count = num_ends(&local.src) + num_ends(&local.dst);
-    if count == 0 {
+fn check_dangling(dangling: &[DanglingRows], plan: &EdgesPlan) -> Result<u64, FlattenError> {
+    let rows = dangling.iter().map(|d| d.rows).sum();
+    let first = dangling.iter().filter_map(|d| d.first.as_ref()).min();
+    let Some((first_row, is_src, id)) = first else {
         return Ok(0);
-    }
-    let dangling: Vec<usize> = (0..local.row.len())
-        .filter(|&i| missing(local.src[i]) || missing(local.dst[i]))
-        .collect();
-    if plan.dangling() == Dangling::Drop {
-        local.remove(&dangling);
-        return Ok(dangling.len() as u64);
-    }
-    let first = dangling[0];
-    let (column, place) = if missing(local.src[first]) {
-        (plan.spec().src.as_str(), local.src[first])
-    } else {
-        (plan.spec().dst.as_str(), local.dst[first])
     };
-    let (file, row) = plan.locate(local.row[first]);
-    let id = local.ends.ids().display(place as usize);
+    if plan.dangling() == Dangling::Drop {
+        return Ok(rows);
+    }
+    let (file, row) = plan.locate(*first_row);
+    let spec = plan.spec();
     Err(FlattenError::DanglingEdge {
         file,
         row,
-        column: column.to_owned(),
-        id,
-        count,
+        column: if *is_src { &spec.src } else { &spec.dst }.clone(),
+        id: id.clone(),
+        count: dangling.iter().map(|d| d.ends).sum(),
     })
 }
 
-impl LocalEdges {
-    fn remove(&mut self, rows: &[usize]) {
-        let num_rows = self.row.len();
-        let mut keep = vec![true; num_rows];
-        rows.iter().for_each(|&i| keep[i] = false);
-        let dim = self.feature.len().checked_div(num_rows).unwrap_or(0);
-        retain(&mut self.src, 1, &keep);
-        retain(&mut self.dst, 1, &keep);
-        retain(&mut self.row, 1, &keep);
-        if !self.weight.is_empty() {
-            retain(&mut self.weight, 1, &keep);
+impl Scatter<'_> {
+    /// Cuts rows into batches by the worker they go to.
+    fn batches(
+        &mut self,
+        first_row: u64,
+        rows: &EdgeRows,
+    ) -> Vec<Result<(usize, EdgeBatch), FlattenError>> {
+        let Scratch { src, dst, .. } = &mut self.scratch;
+        self.ends.resolve(&rows.src, &mut src.0, &mut src.1);
+        self.ends.resolve(&rows.dst, &mut dst.0, &mut dst.1);
+        self.scratch.routed.clear();
+        for row in 0..rows.dst.len() {
+            let (src, dst) = (self.scratch.src.0[row], self.scratch.dst.0[row]);
+            if src == MISSING || dst == MISSING {
+                self.leave_out(first_row, row, rows);
+                continue;
+            }
+            let (src_hash, dst_hash) = (self.scratch.src.1[row], self.scratch.dst.1[row]);
+            self.route(row, src, dst, edge_hash(src_hash, dst_hash));
+            if self.plan.edges.undirected() {
+                self.route(row, dst, src, edge_hash(dst_hash, src_hash));
+            }
         }
-        retain(&mut self.feature, dim, &keep);
+        self.cut(first_row, rows)
     }
 
-    /// Counts the in-edges read here, by node, ascending.
-    fn in_degrees(&self, nodes: &[NodeIdx], plan: &StorePlan) -> Vec<(NodeIdx, u64)> {
-        let mut counts = vec![0u64; nodes.len()];
-        self.dst
-            .iter()
-            .for_each(|&place| counts[place as usize] += 1);
-        if plan.edges.undirected() {
-            self.src
-                .iter()
-                .for_each(|&place| counts[place as usize] += 1);
+    fn leave_out(&mut self, first_row: u64, row: usize, rows: &EdgeRows) {
+        let is_missing = |numbers: &[NodeIdx]| numbers[row] == MISSING;
+        let (src, dst) = (
+            is_missing(&self.scratch.src.0),
+            is_missing(&self.scratch.dst.0),
+        );
+        self.dangling.rows += 1;
+        self.dangling.ends += u64::from(src) + u64::from(dst);
+        if self.dangling.first.is_none() {
+            let id = if src { &rows.src } else { &rows.dst }.display(row);
+            self.dangling.first = Some((first_row + row as u64, src, id));
         }
-        let mut counts: Vec<_> = nodes
-            .iter()
-            .copied()
-            .zip(counts)
-            .filter(|&(_, count)| count > 0)
-            .collect();
-        counts.sort_unstable();
-        counts
     }
 
-    /// Cuts the edges, and their reverses, into batches by the worker they go to.
-    fn batches<'a>(
-        &'a self,
-        nodes: &'a [NodeIdx],
-        plan: &'a StorePlan,
-        hubs: &'a Hubs,
-        placement: &'a Placement,
-    ) -> impl Iterator<Item = (usize, EdgeBatch)> + 'a {
-        let workers = placement.workers();
-        (0..self.row.len())
-            .step_by(EDGES_PER_BATCH)
-            .flat_map(move |start| {
-                let end = (start + EDGES_PER_BATCH).min(self.row.len());
-                let mut out = vec![EdgeColumns::default(); 2 * workers];
-                for i in start..end {
-                    let ends = (self.src[i], self.dst[i]);
-                    self.push(i, ends, 2 * self.row[i], nodes, hubs, placement, &mut out);
-                    if plan.edges.undirected() {
-                        let ends = (ends.1, ends.0);
-                        self.push(
-                            i,
-                            ends,
-                            2 * self.row[i] + 1,
-                            nodes,
-                            hubs,
-                            placement,
-                            &mut out,
-                        );
-                    }
-                }
-                let batch = move |(slot, columns): (usize, EdgeColumns)| {
-                    (
-                        slot % workers,
-                        EdgeBatch {
-                            to_hub: slot >= workers,
-                            columns,
-                        },
-                    )
-                };
-                out.into_iter()
-                    .enumerate()
-                    .filter(|(_, c)| !c.dst.is_empty())
-                    .map(batch)
-            })
-    }
-
-    #[expect(
-        clippy::too_many_arguments,
-        reason = "an inner loop's state, used in one place"
-    )]
-    fn push(
-        &self,
-        i: usize,
-        (src, dst): (u32, u32),
-        row: u64,
-        nodes: &[NodeIdx],
-        hubs: &Hubs,
-        placement: &Placement,
-        out: &mut [EdgeColumns],
-    ) {
-        let hashes = self.ends.hashes();
-        let hash = edge_hash(hashes[src as usize], hashes[dst as usize]);
-        let (src, dst) = (nodes[src as usize], nodes[dst as usize]);
-        let slot = match hubs.reindex(dst, hash, placement) {
-            Some(worker) => placement.workers() + worker,
-            None => placement.owner(dst),
+    fn route(&mut self, row: usize, src: NodeIdx, dst: NodeIdx, hash: u64) {
+        let workers = self.placement.workers();
+        let (slot, node) = match self.hubs.reindex(dst, hash, self.placement) {
+            Some((worker, hub)) => {
+                let before = workers * self.own.num_buckets();
+                let bucket = self.hub.bucket(hub);
+                (before + worker * self.hub.num_buckets() + bucket, hub)
+            }
+            None => {
+                let (owner, local) = self.placement.owner_and_local(dst);
+                (
+                    owner * self.own.num_buckets() + self.own.bucket(local),
+                    local,
+                )
+            }
         };
-        let columns = &mut out[slot];
-        columns.dst.push(dst);
-        columns.src.push(src);
-        columns.hash.push(hash);
-        columns.row.push(row);
-        if !self.weight.is_empty() {
-            columns.weight.push(self.weight[i]);
+        self.scratch.routed.push(Routed {
+            slot: narrow(slot),
+            node: narrow(node),
+            src,
+            row: narrow(row),
+            hash,
+        });
+    }
+
+    /// Sorts the routed edges by slot, which leaves each slot's by row, and cuts them by worker.
+    fn cut(
+        &self,
+        first_row: u64,
+        rows: &EdgeRows,
+    ) -> Vec<Result<(usize, EdgeBatch), FlattenError>> {
+        let workers = self.placement.workers();
+        let buckets = (self.own.num_buckets(), self.hub.num_buckets());
+        let routed = &self.scratch.routed;
+        let mut ends = vec![0u32; workers * (buckets.0 + buckets.1)];
+        routed.iter().for_each(|edge| ends[edge.slot as usize] += 1);
+        let mut before = 0;
+        let mut next = ends.clone();
+        for (end, next) in ends.iter_mut().zip(&mut next) {
+            *next = before;
+            before += *end;
+            *end = before;
         }
-        let dim = self.feature.len() / self.row.len();
-        columns
-            .feature
-            .extend_from_slice(&self.feature[i * dim..(i + 1) * dim]);
+        let mut order = vec![0u32; routed.len()];
+        for (i, edge) in (0..).zip(routed) {
+            let next = &mut next[edge.slot as usize];
+            order[*next as usize] = i;
+            *next += 1;
+        }
+        let (own_ends, hub_ends) = ends.split_at(workers * buckets.0);
+        let own = own_ends.chunks(buckets.0).map(|ends| (false, ends));
+        let hub = hub_ends.chunks(buckets.1).map(|ends| (true, ends));
+        let (mut batches, mut start) = (Vec::new(), 0);
+        for (slot, (to_hubs, ends)) in own.chain(hub).enumerate() {
+            let end = *ends.last().expect("there is at least one bucket");
+            let mine = &order[start as usize..end as usize];
+            if !mine.is_empty() {
+                let batch = EdgeBatch {
+                    first_row,
+                    to_hubs,
+                    ends: ends.iter().map(|end| end - start).collect(),
+                    columns: self.columns(mine, rows),
+                };
+                batches.push(Ok((slot % workers, batch)));
+            }
+            start = end;
+        }
+        batches
     }
-}
 
-/// Keeps the groups of `width` values whose row is kept.
-fn retain<T: Copy>(values: &mut Vec<T>, width: usize, keep: &[bool]) {
-    let mut i = 0;
-    values.retain(|_| {
-        i += 1;
-        keep[(i - 1) / width]
-    });
-}
-
-impl EdgeColumns {
-    fn append(&mut self, mut other: Self) {
-        self.dst.append(&mut other.dst);
-        self.src.append(&mut other.src);
-        self.hash.append(&mut other.hash);
-        self.row.append(&mut other.row);
-        self.weight.append(&mut other.weight);
-        self.feature.append(&mut other.feature);
-    }
-
-    fn in_edge(&self, i: u32) -> InEdge {
-        let at = i as usize;
-        let weight = self.weight.get(at).copied().unwrap_or(1.0);
-        InEdge {
-            src: self.src[at],
-            row: self.row[at],
-            hash: self.hash[at],
+    fn columns(&self, edges: &[u32], rows: &EdgeRows) -> EdgeColumns {
+        let routed = &self.scratch.routed;
+        let routed = || edges.iter().map(|&i| &routed[i as usize]);
+        let weight = match &rows.weight {
+            Some(weight) => routed().map(|edge| weight[edge.row as usize]).collect(),
+            None => Vec::new(),
+        };
+        let mut feature = Vec::new();
+        if let Some(values) = &rows.feature {
+            let dim = values.len() / rows.dst.len();
+            routed().for_each(|edge| {
+                let start = edge.row as usize * dim;
+                feature.extend_from_slice(&values[start..start + dim]);
+            });
+        }
+        EdgeColumns {
+            hash: routed().map(|edge| edge.hash).collect(),
+            node: routed().map(|edge| edge.node).collect(),
+            src: routed().map(|edge| edge.src).collect(),
             weight,
-            slot: i,
+            feature,
         }
     }
+}
 
-    /// Positions of all edges, as they are counted in 32 bits.
-    fn positions(&self) -> std::ops::Range<u32> {
-        0..u32::try_from(self.dst.len()).expect("a partition holds fewer than 2^32 in-edges")
-    }
+fn narrow(place: usize) -> u32 {
+    u32::try_from(place).expect("nodes, slots and rows of a batch are below 2^32")
 }
 
 /// Ranks this worker's share of each hub's in-edges, and cuts it to what may be kept.
-fn rank_shares(shares: &EdgeColumns, plan: &StorePlan, dim: usize) -> Vec<HubPart> {
-    let mut order: Vec<u32> = shares.positions().collect();
-    order.sort_unstable_by_key(|&i| (shares.dst[i as usize], i));
-    let mut parts = Vec::new();
-    let mut ranked = Vec::new();
-    for group in order.chunk_by(|&a, &b| shares.dst[a as usize] == shares.dst[b as usize]) {
-        let node = shares.dst[group[0] as usize];
-        let mut in_edges: Vec<InEdge> = group.iter().map(|&i| shares.in_edge(i)).collect();
-        let mut totals = Totals::default();
-        in_edges.iter().for_each(|edge| totals.add(node, edge));
-        sort_parallel(&mut in_edges);
-        let sample = |s: u32| {
-            let seed = plan.seed.wrapping_add(u64::from(s));
-            rank_in_edges(&in_edges, plan.sampling, seed, plan.keep, &mut ranked);
-            RankedColumns::from_ranked(&ranked, &shares.feature, dim)
-        };
-        let samples = (0..plan.samples).map(sample).collect();
-        parts.push(HubPart {
-            node,
-            totals,
-            samples,
-        });
-    }
-    parts
+fn rank_shares<'a>(
+    shares: &'a SealedBuckets,
+    plan: &'a StorePlan,
+    hubs: &'a Hubs,
+) -> impl Iterator<Item = HubPart> + use<'a> {
+    let layout = *shares.layout();
+    let dim = plan.edges.feature_dim().unwrap_or(0);
+    let (mut bucket, mut ranker, mut ranked) = (Bucket::default(), Ranker::default(), Vec::new());
+    (0..layout.num_buckets()).flat_map(move |b| {
+        shares.gather(b, &mut bucket);
+        let mut parts = Vec::new();
+        for (i, hub) in layout.nodes(b).enumerate() {
+            let (edges, features) = bucket.node(i, dim);
+            if edges.src.is_empty() {
+                continue;
+            }
+            ranker.load(&edges);
+            let samples = (0..u64::from(plan.samples)).map(|sample| {
+                let seed = plan.seed.wrapping_add(sample);
+                ranker.rank(&edges, plan.sampling, seed, plan.keep, &mut ranked);
+                RankedColumns::from_ranked(&ranked, &edges, features, dim)
+            });
+            let node = hubs.nodes()[hub].0;
+            parts.push(HubPart {
+                node,
+                samples: samples.collect(),
+                totals: Totals::of(node, &edges),
+            });
+        }
+        parts
+    })
 }
 
-impl OwnedEdges {
-    fn group(
-        columns: EdgeColumns,
-        hubs: BTreeMap<NodeIdx, Vec<HubPart>>,
-        worker: usize,
-        placement: &Placement,
-    ) -> Self {
-        let mut offset = vec![0; placement.num_local(worker) + 1];
-        let local: Vec<u32> = columns
-            .dst
-            .iter()
-            .map(|&node| u32::try_from(placement.local(node)).expect("local is below node"))
-            .collect();
-        local.iter().for_each(|&l| offset[l as usize + 1] += 1);
-        for l in 1..offset.len() {
-            offset[l] += offset[l - 1];
-        }
-        let mut next = offset.clone();
-        let mut order = vec![0; local.len()];
-        for (i, &l) in columns.positions().zip(&local) {
-            order[next[l as usize]] = i;
-            next[l as usize] += 1;
-        }
-        Self {
-            columns,
-            offset,
-            order,
-            hubs,
-            scratch: Vec::new(),
-        }
-    }
-
-    /// Ranks the in-edges of local node `local`, whose number is `node`.
-    pub(super) fn rank(
-        &mut self,
-        local: usize,
-        node: NodeIdx,
-        plan: &StorePlan,
-        out: &mut RankedNode,
-    ) {
-        out.samples.resize_with(plan.samples as usize, Vec::new);
-        out.totals = Totals::default();
-        out.hub_features = None;
-        if let Some(parts) = self.hubs.get(&node) {
-            invert(parts, plan.keep, out);
-            return;
-        }
-        self.scratch.clear();
-        let mine = &self.order[self.offset[local]..self.offset[local + 1]];
-        self.scratch
-            .extend(mine.iter().map(|&i| self.columns.in_edge(i)));
-        self.scratch
-            .iter()
-            .for_each(|edge| out.totals.add(node, edge));
-        sort_parallel(&mut self.scratch);
-        for (s, ranked) in (0u64..).zip(&mut out.samples) {
-            let seed = plan.seed.wrapping_add(s);
-            rank_in_edges(&self.scratch, plan.sampling, seed, plan.keep, ranked);
-        }
-    }
-
-    /// Features of the in-edges by slot; a node with `hub_features` has its own.
-    pub(super) fn features(&self) -> &[f32] {
-        &self.columns.feature
-    }
-}
-
-/// Merges a hub's parts to the list it would have had on one worker.
-fn invert(parts: &[HubPart], keep: usize, out: &mut RankedNode) {
-    parts.iter().for_each(|part| out.totals.merge(&part.totals));
-    let mut features = Vec::new();
-    let mut first_slot = 0;
-    for (s, ranked) in out.samples.iter_mut().enumerate() {
-        ranked.clear();
+/// Merges a hub's parts to what it would have been on one worker.
+pub(super) fn invert(parts: &[HubPart], plan: &StorePlan) -> (Totals, Vec<InvertedSample>) {
+    let mut totals = Totals::default();
+    parts.iter().for_each(|part| totals.merge(&part.totals));
+    let invert_sample = |s: usize| {
+        let (mut ranked, mut weight, mut feature) = (Vec::new(), Vec::new(), Vec::new());
         for part in parts {
             let columns = &part.samples[s];
-            columns.append_to(ranked, first_slot);
-            features.extend_from_slice(&columns.feature);
-            first_slot += u32::try_from(columns.len()).expect("a hub's in-edges are below 2^32");
+            columns.append_to(&mut ranked, weight.len());
+            weight.extend_from_slice(&columns.weight);
+            feature.extend_from_slice(&columns.feature);
         }
-        keep_least(ranked, keep);
-    }
-    out.hub_features = Some(features);
+        keep_least(&mut ranked, plan.keep);
+        InvertedSample {
+            ranked,
+            weight,
+            feature,
+        }
+    };
+    let samples = (0..plan.samples as usize).map(invert_sample).collect();
+    (totals, samples)
 }

@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Nodes in one record batch: lists are found by arithmetic, and batches stay small in memory.
-pub(super) const NODES_PER_BATCH: usize = 1 << 14;
+pub(super) const NODES_PER_BATCH: usize = 1 << 13;
 
 /// Bytes at the end of an Arrow file: length of the footer and the magic.
 const TRAILER_BYTES: usize = 10;
@@ -75,6 +75,72 @@ impl BatchFile {
             Ok(())
         };
         finish().map_err(|source| failed("write", &self.path, source))
+    }
+}
+
+/// Record batches of one schema, in memory up to a bound and in a nameless file beyond it.
+pub(super) struct SpilledBatches {
+    dir: PathBuf,
+    bytes_max: usize,
+    memory: Vec<RecordBatch>,
+    spill: Option<FileWriter<BufWriter<File>>>,
+}
+
+impl SpilledBatches {
+    /// Keeps up to `bytes_max` bytes in memory, the others in `dir`.
+    pub(super) fn new(bytes_max: usize, dir: &Path) -> Self {
+        Self {
+            dir: dir.to_owned(),
+            bytes_max,
+            memory: Vec::new(),
+            spill: None,
+        }
+    }
+
+    /// Takes a batch.
+    ///
+    /// # Errors
+    ///
+    /// The file cannot be written.
+    pub(super) fn push(&mut self, batch: RecordBatch) -> Result<(), FlattenError> {
+        let bytes = batch.get_array_memory_size();
+        if bytes <= self.bytes_max {
+            self.bytes_max -= bytes;
+            self.memory.push(batch);
+            return Ok(());
+        }
+        self.write(&batch)
+            .map_err(|source| failed("write", &self.dir, source))
+    }
+
+    fn write(&mut self, batch: &RecordBatch) -> Result<(), StoreCause> {
+        let spill = match &mut self.spill {
+            Some(spill) => spill,
+            None => {
+                let file = BufWriter::new(tempfile::tempfile_in(&self.dir)?);
+                self.spill
+                    .insert(FileWriter::try_new(file, &batch.schema())?)
+            }
+        };
+        Ok(spill.write(batch)?)
+    }
+
+    /// Returns all batches, those in memory first.
+    ///
+    /// # Errors
+    ///
+    /// The file cannot be written or mapped.
+    pub(super) fn into_batches(mut self) -> Result<Vec<RecordBatch>, FlattenError> {
+        if let Some(mut spill) = self.spill.take() {
+            let mut map = || -> Result<Vec<RecordBatch>, StoreCause> {
+                spill.finish()?;
+                spill.get_mut().flush()?;
+                decode_batches(&map_file(spill.get_ref().get_ref())?)
+            };
+            let spilled = map().map_err(|source| failed("read", &self.dir, source))?;
+            self.memory.extend(spilled);
+        }
+        Ok(self.memory)
     }
 }
 
@@ -220,12 +286,30 @@ pub(super) fn split_column(split: &[Split]) -> ArrayRef {
     Arc::new(UInt8Array::from_iter_values(split.iter().map(|&s| s as u8)))
 }
 
-/// Node columns of one record batch, lying in the map.
+/// Degrees of the nodes of one record batch, lying in the map.
+pub(super) struct DegreeColumns {
+    pub(super) in_degree: ScalarBuffer<u32>,
+    pub(super) in_weight: Option<ScalarBuffer<f32>>,
+    pub(super) self_loops: Option<ScalarBuffer<u32>>,
+    pub(super) self_weight: Option<ScalarBuffer<f32>>,
+}
+
+impl DegreeColumns {
+    /// Takes the columns of a batch.
+    pub(super) fn of(batch: &RecordBatch) -> Option<Self> {
+        let floats = |name: &str| column::<Float32Type>(batch.column_by_name(name)?);
+        let counts = |name: &str| column::<UInt32Type>(batch.column_by_name(name)?);
+        Some(Self {
+            in_degree: counts("in_degree")?,
+            in_weight: floats("in_weight"),
+            self_loops: counts("self_loops"),
+            self_weight: floats("self_weight"),
+        })
+    }
+}
+
+/// Columns of the node table for the nodes of one record batch, lying in the map.
 pub(super) struct NodeColumns {
-    in_degree: ScalarBuffer<u32>,
-    in_weight: Option<ScalarBuffer<f32>>,
-    self_loops: Option<ScalarBuffer<u32>>,
-    self_weight: Option<ScalarBuffer<f32>>,
     feature: Option<(usize, ScalarBuffer<f32>)>,
     sparse: Option<(OffsetBuffer<i64>, ScalarBuffer<u32>, ScalarBuffer<f32>)>,
     label: Option<ArrayRef>,
@@ -235,8 +319,6 @@ pub(super) struct NodeColumns {
 impl NodeColumns {
     /// Takes the columns of a batch.
     pub(super) fn of(batch: &RecordBatch) -> Option<Self> {
-        let floats = |name: &str| Some(column::<Float32Type>(batch.column_by_name(name)?)?.clone());
-        let counts = |name: &str| column::<UInt32Type>(batch.column_by_name(name)?);
         let feature = batch.column_by_name("feature").and_then(|array| {
             let array = array.as_fixed_size_list_opt()?;
             let dim = usize::try_from(array.value_length()).ok()?;
@@ -255,31 +337,11 @@ impl NodeColumns {
             ))
         });
         Some(Self {
-            in_degree: counts("in_degree")?,
-            in_weight: floats("in_weight"),
-            self_loops: counts("self_loops"),
-            self_weight: floats("self_weight"),
             feature,
             sparse,
             label: batch.column_by_name("label").cloned(),
             split: column::<UInt8Type>(batch.column_by_name("split")?)?,
         })
-    }
-
-    pub(super) fn in_degree(&self, i: usize) -> u32 {
-        self.in_degree[i]
-    }
-
-    pub(super) fn in_weight(&self, i: usize) -> Option<f32> {
-        self.in_weight.as_ref().map(|weights| weights[i])
-    }
-
-    pub(super) fn self_loops(&self, i: usize) -> Option<u32> {
-        self.self_loops.as_ref().map(|counts| counts[i])
-    }
-
-    pub(super) fn self_weight(&self, i: usize) -> Option<f32> {
-        self.self_weight.as_ref().map(|weights| weights[i])
     }
 
     pub(super) fn split(&self, i: usize) -> Split {

@@ -1,18 +1,21 @@
 //! The store: nodes and ranked in-edges, one memory-mapped partition a worker.
 
+mod buckets;
 mod build;
 mod edges;
+mod ends;
 mod file;
 mod map;
 mod nodes;
 mod number;
 
 pub use edges::EdgeCounts;
+pub(crate) use ends::InDegrees;
 pub use file::InEdges;
 
 use crate::error::StoreCause;
 use crate::{FlattenError, NodeIdx, Placement, StorePlan};
-use file::{EdgeLists, NODES_PER_BATCH, NodeColumns};
+use file::{DegreeColumns, EdgeLists, NODES_PER_BATCH, NodeColumns};
 use schemas::xxh::{file_checksum, fingerprint};
 use schemas::{Features, FileEntry, GraphMeta, Ids, Labels, Sampling, Split};
 use serde::{Deserialize, Serialize};
@@ -20,7 +23,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Version of the store's layout; another one is built anew.
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 
 /// Name of the store's description, written last.
 const META_FILE: &str = "store.json";
@@ -80,6 +83,7 @@ pub struct Partition {
     num_nodes: usize,
     ids: Ids,
     nodes: Vec<NodeColumns>,
+    degrees: Vec<DegreeColumns>,
     /// By sample, then by record batch.
     in_edges: Vec<Vec<EdgeLists>>,
     edge_dim: usize,
@@ -93,7 +97,7 @@ struct WorkUnits {
 }
 
 impl WorkUnits {
-    fn of<'a, T>(&self, units: &'a [T]) -> impl Iterator<Item = &'a T> {
+    fn of<'a, T>(self, units: &'a [T]) -> impl Iterator<Item = &'a T> + use<'a, T> {
         units.iter().skip(self.worker).step_by(self.workers)
     }
 }
@@ -163,6 +167,10 @@ fn fitting(plan: &StorePlan, wanted: &str) -> Option<StoreMeta> {
 
 fn nodes_path(dir: &Path, worker: usize) -> PathBuf {
     dir.join(format!("nodes-{worker:03}.arrow"))
+}
+
+fn degrees_path(dir: &Path, worker: usize) -> PathBuf {
+    dir.join(format!("degrees-{worker:03}.arrow"))
 }
 
 fn in_edges_path(dir: &Path, worker: usize, sample: usize) -> PathBuf {
@@ -254,6 +262,12 @@ impl Partition {
             ids.extend_from(&more, 0..more.len());
             nodes.push(NodeColumns::of(&batch).ok_or_else(|| damaged(&path))?);
         }
+        let path = degrees_path(dir, worker);
+        let degrees = file::map_batches(&path)?
+            .iter()
+            .map(DegreeColumns::of)
+            .collect();
+        let degrees = Option::<Vec<_>>::ok_or_else(degrees, || damaged(&path))?;
         let mut in_edges = Vec::new();
         for sample in 0..meta.samples as usize {
             let list_path = in_edges_path(dir, worker, sample);
@@ -268,6 +282,7 @@ impl Partition {
             num_nodes,
             ids,
             nodes,
+            degrees,
             in_edges,
             edge_dim,
         })
@@ -285,22 +300,25 @@ impl Partition {
 
     /// Returns a node's in-degree in the input graph.
     pub fn in_degree(&self, local: usize) -> u32 {
-        self.nodes[local / NODES_PER_BATCH].in_degree(local % NODES_PER_BATCH)
+        self.degrees[local / NODES_PER_BATCH].in_degree[local % NODES_PER_BATCH]
     }
 
     /// Returns the sum of the weights of a node's in-edges, where the input has weights.
     pub fn in_weight(&self, local: usize) -> Option<f32> {
-        self.nodes[local / NODES_PER_BATCH].in_weight(local % NODES_PER_BATCH)
+        let degrees = &self.degrees[local / NODES_PER_BATCH];
+        Some(degrees.in_weight.as_ref()?[local % NODES_PER_BATCH])
     }
 
     /// Returns the number of a node's self-loops, where any node has some.
     pub fn self_loops(&self, local: usize) -> Option<u32> {
-        self.nodes[local / NODES_PER_BATCH].self_loops(local % NODES_PER_BATCH)
+        let degrees = &self.degrees[local / NODES_PER_BATCH];
+        Some(degrees.self_loops.as_ref()?[local % NODES_PER_BATCH])
     }
 
     /// Returns the sum of the weights of a node's self-loops, where they have weights.
     pub fn self_weight(&self, local: usize) -> Option<f32> {
-        self.nodes[local / NODES_PER_BATCH].self_weight(local % NODES_PER_BATCH)
+        let degrees = &self.degrees[local / NODES_PER_BATCH];
+        Some(degrees.self_weight.as_ref()?[local % NODES_PER_BATCH])
     }
 
     /// Returns a node's split.

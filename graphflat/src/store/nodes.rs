@@ -1,25 +1,42 @@
 //! Node rows on their way from the reader to the worker that owns them.
 
 use super::WorkUnits;
-use crate::{FlattenError, NodeIdx, Peer, Placement};
+use super::file::{self, NODES_PER_BATCH, NodeColumns, SpilledBatches};
+use crate::error::StoreCause;
+use crate::{FlattenError, NodeIdx, Peer, Placement, StorePlan};
+use arrow::array::{Array, ArrayRef, AsArray, RecordBatch, UInt32Array};
+use arrow::buffer::ScalarBuffer;
+use arrow::datatypes::UInt32Type;
 use schemas::{Features, GraphMeta, Ids, Labels, NodesPlan, Split};
 use serde::{Deserialize, Serialize};
+use std::cell::RefCell;
+use std::ops::Range;
+use std::rc::Rc;
 
 /// Node rows of one worker's partition, as they arrived.
 pub(super) struct OwnedNodes {
-    batches: Vec<NodeBatch>,
-    /// Batch and row of each local node.
-    places: Vec<(u32, u32)>,
+    num_nodes: usize,
+    chunks: Vec<Chunk>,
+}
+
+/// Rows that came together, ascending by place.
+struct Chunk {
+    locals: ScalarBuffer<u32>,
+    ids: ArrayRef,
+    columns: NodeColumns,
+    /// Rows before this one are taken.
+    next: usize,
 }
 
 /// Columns of some nodes.
 #[derive(Clone, Serialize, Deserialize)]
-pub(super) struct NodeBatch {
-    nodes: Vec<NodeIdx>,
-    pub(super) ids: Ids,
-    pub(super) features: Features,
-    pub(super) labels: Labels,
-    pub(super) split: Vec<Split>,
+struct NodeBatch {
+    /// Place of each row among the receiver's nodes, ascending.
+    locals: Vec<u32>,
+    ids: Ids,
+    features: Features,
+    labels: Labels,
+    split: Vec<Split>,
 }
 
 /// Reads the node rows and moves each to its owner.
@@ -31,87 +48,175 @@ pub(super) struct NodeBatch {
 /// An unreadable table or a value that cannot be used.
 pub(super) fn place_nodes(
     peer: &mut Peer<'_>,
-    plan: &NodesPlan,
-    work: &WorkUnits,
+    plan: &StorePlan,
+    work: WorkUnits,
     numbers: &[Vec<NodeIdx>],
     meta: &GraphMeta,
     placement: &Placement,
 ) -> Result<OwnedNodes, FlattenError> {
-    let units = work.of(plan.units()).zip(numbers);
-    let outgoing =
-        units.flat_map(
-            |(unit, nodes)| match plan.read_rows(unit, meta.label.as_ref()) {
-                Ok(rows) => {
-                    let whole = NodeBatch {
-                        nodes: nodes.clone(),
-                        ids: rows.ids,
-                        features: rows.features,
-                        labels: rows.labels,
-                        split: rows.split,
-                    };
-                    split_by_owner(&whole, placement)
-                        .into_iter()
-                        .map(Ok)
-                        .collect()
-                }
-                Err(e) => vec![Err(FlattenError::from(e))],
-            },
-        );
-    let received = peer.shuffle::<NodeBatch, FlattenError>(outgoing)?;
-    let batches: Vec<_> = received.into_iter().map(|(_, batch)| batch).collect();
-    let mut places = vec![(u32::MAX, u32::MAX); placement.num_local(peer.index())];
-    for (b, batch) in (0..).zip(&batches) {
-        for (row, &node) in (0..).zip(&batch.nodes) {
-            places[placement.local(node)] = (b, row);
-        }
-    }
-    assert!(
-        places.iter().all(|p| p.0 != u32::MAX),
-        "each number belongs to one row"
-    );
-    Ok(OwnedNodes { batches, places })
+    let outgoing = node_rows(&plan.nodes, work, numbers, meta, placement);
+    // Nodes and edges take turns: each may have half of the memory.
+    let bytes_max = plan.memory_budget / plan.workers / 2;
+    let received = Rc::new(RefCell::new(Some(SpilledBatches::new(
+        bytes_max, &plan.dir,
+    ))));
+    let take = Rc::clone(&received);
+    peer.shuffle_each::<NodeBatch, FlattenError>(outgoing, move |_, _, batch| {
+        let mut received = take.borrow_mut();
+        let received = received.as_mut().expect("taken when the shuffle is over");
+        received.push(batch.into_record_batch())
+    })?;
+    let received = received.take().expect("put there above");
+    let batches = peer.agree(received.into_batches())?;
+    let damaged = || FlattenError::Store {
+        verb: "read",
+        path: plan.dir.clone(),
+        source: StoreCause::Damaged("a column is missing".into()),
+    };
+    let chunks = batches.iter().map(Chunk::of).collect();
+    Ok(OwnedNodes {
+        num_nodes: placement.num_local(peer.index()),
+        chunks: Option::<Vec<_>>::ok_or_else(chunks, damaged)?,
+    })
 }
 
-fn split_by_owner(whole: &NodeBatch, placement: &Placement) -> Vec<(usize, NodeBatch)> {
-    if placement.workers() == 1 {
-        return vec![(0, whole.clone())];
+/// The rows that this worker reads, by the worker they go to.
+fn node_rows<'a>(
+    plan: &'a NodesPlan,
+    work: WorkUnits,
+    numbers: &'a [Vec<NodeIdx>],
+    meta: &'a GraphMeta,
+    placement: &'a Placement,
+) -> impl Iterator<Item = Result<(usize, NodeBatch), FlattenError>> + use<'a> {
+    type Batches<'a> = Box<dyn Iterator<Item = Result<(usize, NodeBatch), FlattenError>> + 'a>;
+    let units = work.of(plan.units()).zip(numbers);
+    units.flat_map(move |(unit, nodes)| -> Batches<'a> {
+        let batches = match plan.batches(unit, meta.label.as_ref()) {
+            Ok(batches) => batches,
+            Err(e) => return Box::new(std::iter::once(Err(e.into()))),
+        };
+        let mut nodes = nodes.as_slice();
+        Box::new(batches.flat_map(move |item| {
+            let rows = match item {
+                Ok(rows) => rows,
+                Err(e) => return vec![Err(e.into())],
+            };
+            let (mine, rest) = nodes.split_at(rows.ids.len());
+            nodes = rest;
+            split_by_owner(&rows, mine, placement)
+        }))
+    })
+}
+
+fn split_by_owner(
+    rows: &schemas::NodeRows,
+    nodes: &[NodeIdx],
+    placement: &Placement,
+) -> Vec<Result<(usize, NodeBatch), FlattenError>> {
+    let mut order: Vec<(usize, u32, u32)> = Vec::with_capacity(nodes.len());
+    for (row, &node) in (0..).zip(nodes) {
+        let (owner, local) = placement.owner_and_local(node);
+        let local = u32::try_from(local).expect("node numbers are 32 bits wide");
+        order.push((owner, local, row));
     }
-    let mut rows = vec![Vec::new(); placement.workers()];
-    for (row, &node) in (0u32..).zip(&whole.nodes) {
-        rows[placement.owner(node)].push(row);
-    }
-    let gather = |mine: &Vec<u32>| NodeBatch {
-        nodes: mine.iter().map(|&r| whole.nodes[r as usize]).collect(),
-        ids: whole.ids.gather(mine),
-        features: whole.features.gather(mine),
-        labels: whole.labels.gather(mine),
-        split: mine.iter().map(|&r| whole.split[r as usize]).collect(),
+    order.sort_unstable();
+    let batch = |mine: &[(usize, u32, u32)]| {
+        let positions: Vec<u32> = mine.iter().map(|&(_, _, row)| row).collect();
+        let batch = NodeBatch {
+            locals: mine.iter().map(|&(_, local, _)| local).collect(),
+            ids: rows.ids.gather(&positions),
+            features: rows.features.gather(&positions),
+            labels: rows.labels.gather(&positions),
+            split: positions.iter().map(|&r| rows.split[r as usize]).collect(),
+        };
+        Ok((mine[0].0, batch))
     };
-    rows.iter().map(gather).enumerate().collect()
+    order.chunk_by(|a, b| a.0 == b.0).map(batch).collect()
+}
+
+impl NodeBatch {
+    fn into_record_batch(self) -> RecordBatch {
+        let num_rows = self.locals.len();
+        let locals: ArrayRef = std::sync::Arc::new(UInt32Array::from(self.locals));
+        let mut columns = vec![
+            ("local", locals),
+            ("id", self.ids.to_array()),
+            ("split", file::split_column(&self.split)),
+        ];
+        columns.extend(file::feature_columns(self.features, num_rows));
+        columns.extend(file::label_columns(self.labels, num_rows));
+        file::batch(columns)
+    }
+}
+
+impl Chunk {
+    fn of(batch: &RecordBatch) -> Option<Self> {
+        let locals = batch.column_by_name("local")?;
+        Some(Self {
+            locals: locals.as_primitive_opt::<UInt32Type>()?.values().clone(),
+            ids: batch.column_by_name("id")?.clone(),
+            columns: NodeColumns::of(batch)?,
+            next: 0,
+        })
+    }
 }
 
 impl OwnedNodes {
-    /// Returns the number of nodes.
-    pub(super) fn len(&self) -> usize {
-        self.places.len()
+    /// Calls `write` with the columns of all nodes in order, a record batch at a time; a partition
+    /// without nodes gets one empty batch.
+    ///
+    /// # Errors
+    ///
+    /// That of `write`.
+    pub(super) fn for_each_batch(
+        mut self,
+        meta: &GraphMeta,
+        mut write: impl FnMut(&RecordBatch) -> Result<(), FlattenError>,
+    ) -> Result<(), FlattenError> {
+        for start in (0..self.num_nodes.max(1)).step_by(NODES_PER_BATCH) {
+            let range = start..(start + NODES_PER_BATCH).min(self.num_nodes);
+            write(&self.columns(range, meta)?)?;
+        }
+        Ok(())
     }
 
-    /// Collects the columns of local nodes `range`.
-    pub(super) fn columns(&self, range: std::ops::Range<usize>, meta: &GraphMeta) -> NodeBatch {
-        let mut columns = NodeBatch {
-            nodes: Vec::new(),
-            ids: Ids::new(meta.id_type),
-            features: Features::empty(meta.features),
-            labels: Labels::empty(meta.label.as_ref()),
-            split: Vec::new(),
-        };
-        for &(batch, row) in &self.places[range] {
-            let batch = &self.batches[batch as usize];
-            columns.ids.push_from(&batch.ids, row as usize);
-            columns.features.push_from(&batch.features, row);
-            columns.labels.push_from(&batch.labels, row);
-            columns.split.push(batch.split[row as usize]);
+    /// Collects the columns of the next local nodes, `range`.
+    fn columns(
+        &mut self,
+        range: Range<usize>,
+        meta: &GraphMeta,
+    ) -> Result<RecordBatch, FlattenError> {
+        let mut places = vec![None; range.len()];
+        let mut ids = Ids::new(meta.id_type);
+        for (c, chunk) in self.chunks.iter_mut().enumerate() {
+            let first = chunk.next;
+            let is_mine = |local: &&u32| (**local as usize) < range.end;
+            chunk.next += chunk.locals[first..].iter().take_while(is_mine).count();
+            for row in first..chunk.next {
+                let id = u32::try_from(ids.len() + row - first).expect("a record batch is small");
+                places[chunk.locals[row] as usize - range.start] = Some((c, row, id));
+            }
+            let more = Ids::from_array(&chunk.ids.slice(first, chunk.next - first))?;
+            ids.extend_from(&more, 0..more.len());
         }
-        columns
+        let mut features = Features::empty(meta.features);
+        let mut labels = Labels::empty(meta.label.as_ref());
+        let mut split = Vec::with_capacity(range.len());
+        let mut order = Vec::with_capacity(range.len());
+        for place in places {
+            let (chunk, row, id) = place.expect("each number belongs to one row");
+            let columns = &self.chunks[chunk].columns;
+            columns.features_into(row, &mut features);
+            columns.label_into(row, &mut labels);
+            split.push(columns.split(row));
+            order.push(id);
+        }
+        let mut columns = vec![
+            ("id", ids.gather(&order).to_array()),
+            ("split", file::split_column(&split)),
+        ];
+        columns.extend(file::feature_columns(features, range.len()));
+        columns.extend(file::label_columns(labels, range.len()));
+        Ok(file::batch(columns))
     }
 }

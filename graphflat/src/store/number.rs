@@ -77,7 +77,7 @@ struct MyRows {
 pub(super) fn number_nodes(
     peer: &mut Peer<'_>,
     plan: &NodesPlan,
-    work: &WorkUnits,
+    work: WorkUnits,
 ) -> Result<(Numbering, Dictionary), FlattenError> {
     let mine = peer.agree(read_keys(plan, work))?;
     let order = mine.ids.sort_permutation();
@@ -132,7 +132,7 @@ pub(super) fn number_nodes(
     ))
 }
 
-fn read_keys(plan: &NodesPlan, work: &WorkUnits) -> Result<MyRows, FlattenError> {
+fn read_keys(plan: &NodesPlan, work: WorkUnits) -> Result<MyRows, FlattenError> {
     let mut mine = MyRows {
         ids: Ids::new(plan.id_type()),
         rows: Vec::new(),
@@ -282,6 +282,11 @@ fn scatter_to_units(
 }
 
 impl Dictionary {
+    /// The ids of this worker's range, ascending.
+    pub(super) fn ids(&self) -> &Ids {
+        &self.range.ids
+    }
+
     /// Looks up distinct ids, each at the worker whose range it falls in; [`MISSING`] where no
     /// node has the id.
     ///
@@ -305,9 +310,8 @@ impl Dictionary {
         let questions = peer.shuffle::<Ids, FlattenError>(asked)?;
         let answers = questions.iter().map(|(from, ids)| {
             let find = |i| {
-                self.range
-                    .find(ids, i)
-                    .map_or(MISSING, |place| self.first + place)
+                let (place, _) = self.range.find(ids, i);
+                place.map_or(MISSING, |place| self.first + place)
             };
             Ok((*from, (0..ids.len()).map(find).collect::<Vec<_>>()))
         });
@@ -349,18 +353,15 @@ impl IdTable {
         place
     }
 
-    fn find(&self, ids: &Ids, i: usize) -> Option<u32> {
+    /// Returns the place of an id, if it has one, and its hash.
+    pub(super) fn find(&self, ids: &Ids, i: usize) -> (Option<u32>, u64) {
+        let hash = ids.hash(i);
         let same = |&j: &u32| self.ids.cmp(j as usize, ids, i) == Ordering::Equal;
-        self.table.find(ids.hash(i), same).copied()
+        (self.table.find(hash, same).copied(), hash)
     }
 
     /// The distinct ids, in place order.
     pub(super) fn ids(&self) -> &Ids {
         &self.ids
-    }
-
-    /// The hash of each id, in place order.
-    pub(super) fn hashes(&self) -> &[u64] {
-        &self.hashes
     }
 }

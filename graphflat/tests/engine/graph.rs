@@ -241,9 +241,11 @@ fn small(draw: &mut Draw, limit: u32) -> f32 {
     f32::from(u16::try_from(high).unwrap()) * 65536.0 + f32::from(u16::try_from(low).unwrap())
 }
 
-/// Distinct ids, among them the least and the greatest of the type.
+/// Distinct ids: integers close together, or ids among which are the least and the greatest.
 fn draw_ids(draw: &mut Draw, id_type: IdType, count: usize) -> Vec<Id> {
+    let close = id_type.is_integer() && draw.below(2) == 0;
     let mut ids: Vec<Id> = match id_type {
+        _ if close => Vec::new(),
         IdType::Int32 => ints(&[i32::MIN.into(), i32::MAX.into(), 0, -1]),
         IdType::Int64 => ints(&[i64::MIN.into(), i64::MAX.into(), 0, -1]),
         IdType::UInt64 => ints(&[0, u64::MAX.into(), i128::from(i64::MAX) + 1, 1]),
@@ -253,6 +255,7 @@ fn draw_ids(draw: &mut Draw, id_type: IdType, count: usize) -> Vec<Id> {
     };
     while ids.len() < count {
         let id = match id_type {
+            _ if close => Id::Int(i128::try_from(draw.below(3 * count + 9)).unwrap() + 70),
             IdType::Int32 => Id::Int(i128::from(draw.bits() % 2000) - 1000),
             IdType::Int64 => Id::Int(i128::from(draw.bits().cast_signed())),
             IdType::UInt64 => Id::Int(i128::from(draw.bits())),

@@ -28,26 +28,27 @@ const CUT: Cut = Cut {
 };
 
 #[test]
-fn every_number_of_workers_writes_the_same_bytes() {
+fn workers_hubs_and_memory_change_no_byte() {
     let tables = Tables::write(&graph(1), CUT);
     for layout in [Layout::Rows, Layout::Shards] {
         for sampling in [Sampling::Uniform, Sampling::Weighted, Sampling::Top] {
             let mut first = None;
-            for (workers, hub_threshold) in [
-                (1, u64::MAX),
-                (1, 1),
-                (2, 1),
-                (2, 30),
-                (3, 3),
-                (4, u64::MAX),
-                (8, 1),
-                (8, 30),
+            for (workers, hub_threshold, memory_budget) in [
+                (1, u64::MAX, 1 << 30),
+                (1, 1, 0),
+                (2, 1, 1 << 30),
+                (2, 30, 20_000),
+                (3, 3, 1 << 30),
+                (4, u64::MAX, 0),
+                (8, 1, 1 << 30),
+                (8, 30, 80_000),
             ] {
                 let settings = Settings {
                     sampling,
                     layout,
                     workers,
                     hub_threshold,
+                    memory_budget,
                     samples: 2,
                     targets_per_part: 11,
                     ..Settings::new("3,all")
@@ -159,7 +160,7 @@ fn ids_of_any_width_draw_the_same_samples() {
         edge_dim: 0,
         undirected: false,
     };
-    let mut graph = shape.graph(&mut Draw::new(6));
+    let mut graph = shape.graph(&mut Draw::new(7));
     let positive = |id: &mut Id| {
         if let Id::Int(number) = id {
             *number += 1 << 31;
@@ -280,7 +281,7 @@ fn check_damage(damage: impl Fn(&Path)) {
     tables.flatten(&settings, "before").unwrap();
     let expected = snapshot_parts(&tables.path("before"));
     let names: Vec<String> = snapshot(&tables.path("store")).into_keys().collect();
-    assert_eq!(names.len(), 5, "{names:?}");
+    assert_eq!(names.len(), 7, "{names:?}");
     for name in names {
         damage(&tables.path("store").join(&name));
         assert!(builds(&tables, &settings), "{name}");

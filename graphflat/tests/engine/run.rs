@@ -27,6 +27,7 @@ pub(crate) struct Settings {
     pub(crate) samples: u32,
     pub(crate) workers: usize,
     pub(crate) hub_threshold: u64,
+    pub(crate) memory_budget: usize,
     pub(crate) targets_per_part: usize,
 }
 
@@ -66,6 +67,7 @@ impl Settings {
             samples: 1,
             workers: 1,
             hub_threshold: 1000,
+            memory_budget: 1 << 30,
             targets_per_part: 1000,
         }
     }
@@ -127,6 +129,7 @@ impl Tables {
             samples: settings.samples,
             hub_threshold: settings.hub_threshold,
             workers: settings.workers,
+            memory_budget: settings.memory_budget,
             dir: self.path("store"),
             fresh: false,
         })

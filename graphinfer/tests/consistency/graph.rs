@@ -268,6 +268,7 @@ impl Graph {
             samples: 1,
             hub_threshold: HUB_THRESHOLD,
             workers,
+            memory_budget: 1 << 30,
             dir: dir.join(format!("store-{workers}-{keep}-{sampling:?}-{seed}")),
             fresh: false,
         };

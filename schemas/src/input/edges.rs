@@ -24,7 +24,7 @@ pub struct EdgesPlan {
 /// Some rows of a unit.
 #[derive(Clone, Debug, PartialEq)]
 pub struct EdgeRows {
-    /// `[n]`.
+    /// `[n]`, or none where only `dst` was asked for.
     pub src: Ids,
     /// `[n]`.
     pub dst: Ids,
@@ -207,31 +207,41 @@ impl EdgesPlan {
         Ok(batches.map(|item| item.and_then(|(place, batch)| self.rows(place, &batch))))
     }
 
-    /// Reads the ends of a unit's edges, some rows at a time; no other column is decoded.
+    /// Reads the ends of a unit's edges, some rows at a time: `dst`, and `src` if asked for.
     ///
     /// # Errors
     ///
     /// As [`EdgesPlan::batches`].
-    pub fn end_batches(&self, unit: &Unit) -> Result<impl Iterator<Item = Result<EdgeRows>> + '_> {
-        let columns = [self.spec.src.as_str(), self.spec.dst.as_str()];
-        let batches = self.table.batches(unit, &columns, 1)?;
-        Ok(batches.map(|item| item.and_then(|(place, batch)| self.ends(place, &batch))))
+    pub fn end_batches(
+        &self,
+        unit: &Unit,
+        with_src: bool,
+    ) -> Result<impl Iterator<Item = Result<EdgeRows>> + '_> {
+        let columns = [self.spec.dst.as_str(), self.spec.src.as_str()];
+        let columns = if with_src { &columns } else { &columns[..1] };
+        let batches = self.table.batches(unit, columns, 1)?;
+        Ok(batches.map(move |item| {
+            let (place, batch) = item?;
+            self.ends(place, &batch, with_src)
+        }))
     }
 
-    fn ends(&self, place: Place<'_>, batch: &RecordBatch) -> Result<EdgeRows> {
+    fn ends(&self, place: Place<'_>, batch: &RecordBatch, with_src: bool) -> Result<EdgeRows> {
         let mut rows = EdgeRows {
             src: Ids::with_capacity(self.id_type, batch.num_rows()),
             dst: Ids::with_capacity(self.id_type, batch.num_rows()),
             weight: None,
             feature: None,
         };
-        nodes::append_ids(place, &self.spec.src, batch, &mut rows.src)?;
+        if with_src {
+            nodes::append_ids(place, &self.spec.src, batch, &mut rows.src)?;
+        }
         nodes::append_ids(place, &self.spec.dst, batch, &mut rows.dst)?;
         Ok(rows)
     }
 
     fn rows(&self, place: Place<'_>, batch: &RecordBatch) -> Result<EdgeRows> {
-        let mut rows = self.ends(place, batch)?;
+        let mut rows = self.ends(place, batch, true)?;
         if let Some(name) = &self.spec.weight {
             rows.weight = Some(self.weights(place, name, column(batch, name))?);
         }

@@ -1,0 +1,269 @@
+//! Ends of edges: from ids in the edge table to node numbers.
+
+use super::WorkUnits;
+use super::number::{Dictionary, IdTable, MISSING};
+use crate::{FlattenError, NodeIdx, Peer};
+use schemas::{EdgesPlan, Ids};
+use serde::{Deserialize, Serialize};
+
+/// Looks up ends of edges on one worker.
+pub(super) enum Ends {
+    /// Integer ids that lie close together: every worker knows them all.
+    Dense(DenseIds),
+    /// Any ids: the distinct ones that this worker met, each looked up once where it belongs.
+    Distinct {
+        /// The ids with their places.
+        table: IdTable,
+        /// The number of each place.
+        numbers: Vec<NodeIdx>,
+    },
+}
+
+/// All ids of the node table as a bitmap, each bit counted.
+pub(super) struct DenseIds {
+    first_key: u64,
+    /// 64 ids a word, and the number of the word's first id that a node has.
+    words: Vec<(u64, NodeIdx)>,
+}
+
+/// One worker's part of the bitmap.
+#[derive(Clone, Serialize, Deserialize)]
+struct KeyRange {
+    /// Least and greatest key; `None`: no node here.
+    bounds: Option<(u64, u64)>,
+    count: u64,
+}
+
+/// How many in-edges each node has among the rows that one worker reads.
+pub(crate) enum InDegrees {
+    /// By node number.
+    Dense(Vec<u32>),
+    /// Ascending by node.
+    Sorted(Vec<(NodeIdx, u32)>),
+}
+
+impl DenseIds {
+    /// Makes the bitmap of all workers' ids, if they are integers and it takes at most 16 bytes a
+    /// node.
+    ///
+    /// # Errors
+    ///
+    /// A peer's failure.
+    pub(super) fn gather(
+        peer: &mut Peer<'_>,
+        dictionary: &Dictionary,
+    ) -> Result<Option<Self>, FlattenError> {
+        let ids = dictionary.ids();
+        let Some(keys) = ids.keys() else {
+            return Ok(None);
+        };
+        let bounds = keys.first().copied().zip(keys.last().copied());
+        let count = keys.len() as u64;
+        let ranges = peer.gather_all::<_, FlattenError>(Ok(KeyRange { bounds, count }))?;
+        let num_nodes: u64 = ranges.iter().map(|r| r.count).sum();
+        let least = ranges.iter().filter_map(|r| Some(r.bounds?.0)).min();
+        let greatest = ranges.iter().filter_map(|r| Some(r.bounds?.1)).max();
+        let Some((first_key, last_key)) = least.zip(greatest) else {
+            return Ok(None);
+        };
+        let num_words = (last_key - first_key) / 64 + 1;
+        if num_words > num_nodes.max(64) {
+            return Ok(None);
+        }
+        let mut mine: Vec<(u64, u64)> = Vec::new();
+        for key in keys {
+            let (word, bit) = ((key - first_key) / 64, 1 << ((key - first_key) % 64));
+            match mine.last_mut() {
+                Some((last, bits)) if *last == word => *bits |= bit,
+                _ => mine.push((word, bit)),
+            }
+        }
+        let num_words = usize::try_from(num_words).expect("no more than nodes");
+        let mut words = vec![(0u64, 0); num_words];
+        for (word, bits) in peer.gather_all::<_, FlattenError>(Ok(mine))?.concat() {
+            words[usize::try_from(word).expect("below num_words")].0 |= bits;
+        }
+        let mut number = 0;
+        for (bits, before) in &mut words {
+            *before = number;
+            number += bits.count_ones();
+        }
+        Ok(Some(Self { first_key, words }))
+    }
+
+    fn number(&self, key: u64) -> NodeIdx {
+        let at = key.wrapping_sub(self.first_key);
+        let Some((bits, before)) = usize::try_from(at / 64)
+            .ok()
+            .and_then(|word| self.words.get(word))
+        else {
+            return MISSING;
+        };
+        let bit = 1u64 << (at % 64);
+        if bits & bit == 0 {
+            return MISSING;
+        }
+        before + (bits & (bit - 1)).count_ones()
+    }
+}
+
+impl Ends {
+    /// Counts the in-edges of the rows that this worker reads, and makes its ends ready to be
+    /// looked up.
+    ///
+    /// # Errors
+    ///
+    /// An unreadable table, or a peer's failure.
+    pub(super) fn survey(
+        peer: &mut Peer<'_>,
+        edges: &EdgesPlan,
+        work: WorkUnits,
+        dictionary: Dictionary,
+        num_nodes: usize,
+    ) -> Result<(Self, InDegrees), FlattenError> {
+        if let Some(dense) = DenseIds::gather(peer, &dictionary)? {
+            drop(dictionary);
+            let counts = peer.agree(count_dense(&dense, edges, work, num_nodes))?;
+            return Ok((Self::Dense(dense), InDegrees::Dense(counts)));
+        }
+        let (table, counts) = peer.agree(gather_distinct(edges, work, &dictionary))?;
+        let numbers = dictionary.resolve(peer, table.ids())?;
+        let pairs = numbers.iter().copied().zip(counts);
+        let mut counts: Vec<_> = pairs
+            .filter(|&(node, count)| count > 0 && node != MISSING)
+            .collect();
+        counts.sort_unstable();
+        Ok((Self::Distinct { table, numbers }, InDegrees::Sorted(counts)))
+    }
+
+    /// Looks ids up: their numbers, [`MISSING`] where no node has the id, and their hashes.
+    pub(super) fn resolve(&self, ids: &Ids, numbers: &mut Vec<NodeIdx>, hashes: &mut Vec<u64>) {
+        numbers.clear();
+        hashes.clear();
+        match self {
+            Self::Dense(dense) => {
+                let keys = ids.keys().expect("edges have ids of the nodes' type");
+                numbers.extend(keys.iter().map(|&key| dense.number(key)));
+                ids.hashes_into(hashes);
+            }
+            Self::Distinct {
+                table,
+                numbers: known,
+            } => {
+                for i in 0..ids.len() {
+                    let (place, hash) = table.find(ids, i);
+                    numbers.push(place.map_or(MISSING, |place| known[place as usize]));
+                    hashes.push(hash);
+                }
+            }
+        }
+    }
+}
+
+fn count_dense(
+    dense: &DenseIds,
+    edges: &EdgesPlan,
+    work: WorkUnits,
+    num_nodes: usize,
+) -> Result<Vec<u32>, FlattenError> {
+    let mut counts = vec![0u32; num_nodes];
+    let mut count = |ids: &Ids| {
+        for &key in ids.keys().expect("edges have ids of the nodes' type") {
+            if let Some(count) = counts.get_mut(dense.number(key) as usize) {
+                *count = count.saturating_add(1);
+            }
+        }
+    };
+    for unit in work.of(edges.units()) {
+        for rows in edges.end_batches(unit, edges.undirected())? {
+            let ends = rows?;
+            count(&ends.dst);
+            count(&ends.src);
+        }
+    }
+    Ok(counts)
+}
+
+fn gather_distinct(
+    edges: &EdgesPlan,
+    work: WorkUnits,
+    dictionary: &Dictionary,
+) -> Result<(IdTable, Vec<u32>), FlattenError> {
+    let mut table = IdTable::new(dictionary.ids());
+    let mut counts = Vec::new();
+    let mut meet = |ids: &Ids, times: u32| {
+        for i in 0..ids.len() {
+            let place = table.place(ids, i) as usize;
+            if place == counts.len() {
+                counts.push(0u32);
+            }
+            counts[place] = counts[place].saturating_add(times);
+        }
+    };
+    for unit in work.of(edges.units()) {
+        for rows in edges.end_batches(unit, true)? {
+            let ends = rows?;
+            meet(&ends.dst, 1);
+            meet(&ends.src, u32::from(edges.undirected()));
+        }
+    }
+    Ok((table, counts))
+}
+
+impl InDegrees {
+    /// Returns the nodes with more than `limit` in-edges here, ascending.
+    pub(crate) fn above(&self, limit: u64) -> Vec<NodeIdx> {
+        let is_above = |count: u32| u64::from(count) > limit;
+        match self {
+            Self::Dense(counts) => {
+                let counted = (0..).zip(counts).filter(|&(_, &count)| is_above(count));
+                counted.map(|(node, _)| node).collect()
+            }
+            Self::Sorted(counts) => {
+                let counted = counts.iter().filter(|&&(_, count)| is_above(count));
+                counted.map(|&(node, _)| node).collect()
+            }
+        }
+    }
+
+    /// Returns a node's in-edges here.
+    pub(crate) fn of(&self, node: NodeIdx) -> u64 {
+        let count = match self {
+            Self::Dense(counts) => counts[node as usize],
+            Self::Sorted(counts) => match counts.binary_search_by_key(&node, |c| c.0) {
+                Ok(i) => counts[i].1,
+                Err(_) => 0,
+            },
+        };
+        u64::from(count)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bitmap_numbers_ids_in_order_and_knows_what_is_missing() {
+        let mut words = vec![(0u64, 0); 4];
+        let present: [u64; 6] = [0, 1, 63, 64, 130, 255];
+        present
+            .iter()
+            .for_each(|p| words[usize::try_from(p / 64).unwrap()].0 |= 1 << (p % 64));
+        let mut number = 0;
+        for (bits, before) in &mut words {
+            *before = number;
+            number += bits.count_ones();
+        }
+        let dense = DenseIds {
+            first_key: 1000,
+            words,
+        };
+        for key in 900..1400 {
+            let expected = present.iter().position(|p| 1000 + p == key);
+            let expected = expected.map_or(MISSING, |p| u32::try_from(p).unwrap());
+            assert_eq!(dense.number(key), expected, "{key}");
+        }
+        assert_eq!(dense.number(u64::MAX), MISSING);
+    }
+}
