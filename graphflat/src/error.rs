@@ -72,14 +72,6 @@ pub enum FlattenError {
         /// Why, and what would help.
         reason: String,
     },
-    /// A listed target is not a node.
-    #[error("target {id} of {} is no node's id", file.display())]
-    UnknownTarget {
-        /// The id.
-        id: String,
-        /// The list.
-        file: PathBuf,
-    },
     /// A file of the store could not be written or read.
     #[error("cannot {verb} the store at {}", path.display())]
     Store {
@@ -122,8 +114,7 @@ impl FlattenError {
             Self::DuplicateNode { .. }
             | Self::DanglingEdge { .. }
             | Self::TooLarge { .. }
-            | Self::NoTargets { .. }
-            | Self::UnknownTarget { .. } => ErrorKind::Data,
+            | Self::NoTargets { .. } => ErrorKind::Data,
             Self::Store { .. } | Self::PeerFailed => ErrorKind::Failed,
         }
     }

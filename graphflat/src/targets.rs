@@ -2,7 +2,7 @@
 
 use crate::config::Targets;
 use crate::{FlattenError, NodeIdx, Peer, Store};
-use schemas::{Ids, NodesPlan, NodesSpec, Split};
+use schemas::{IdListPlan, Ids, Split};
 use std::path::Path;
 
 /// Returns all targets, ascending, the same on every worker.
@@ -22,21 +22,11 @@ pub(crate) fn select_targets(
             .filter(|&local| wanted(partition.split(local)))
             .collect()
     };
-    let (mine, reason) = match targets {
-        Targets::All => (
-            (0..partition.num_nodes()).collect(),
-            "the node table is empty",
-        ),
-        Targets::Labelled => {
-            let reason = "no node has a split (train, val or test) in the `split` column of \
-                          [input.nodes]; `targets = \"all\"` takes every node";
-            (has_split(|split| split != Split::None), reason)
-        }
-        Targets::Train => {
-            let reason = "no node has the split `train` in the `split` column of [input.nodes]";
-            (has_split(|split| split == Split::Train), reason)
-        }
-        Targets::Listed(path) => (select_listed(peer, path, store)?, "the list is empty"),
+    let mine = match targets {
+        Targets::All => (0..partition.num_nodes()).collect(),
+        Targets::Labelled => has_split(|split| split != Split::None),
+        Targets::Train => has_split(|split| split == Split::Train),
+        Targets::Listed(path) => select_listed(peer, path, store)?,
     };
     let numbers: Vec<NodeIdx> = mine
         .into_iter()
@@ -46,10 +36,25 @@ pub(crate) fn select_targets(
     all.sort_unstable();
     if all.is_empty() {
         return Err(FlattenError::NoTargets {
-            reason: reason.to_owned(),
+            reason: targets.why_none().to_owned(),
         });
     }
     Ok(all)
+}
+
+impl Targets {
+    /// Says why a graph can have no such target, and what would help.
+    pub fn why_none(&self) -> &'static str {
+        match self {
+            Self::All => "the node table is empty",
+            Self::Labelled => {
+                "no node has a split (train, val or test) in the `split` column of \
+                 [input.nodes]; `targets = \"all\"` takes every node"
+            }
+            Self::Train => "no node has the split `train` in the `split` column of [input.nodes]",
+            Self::Listed(_) => "the list in `flatten.targets` is empty",
+        }
+    }
 }
 
 /// Finds this worker's nodes among the listed ids.
@@ -58,7 +63,7 @@ fn select_listed(
     path: &Path,
     store: &Store,
 ) -> Result<Vec<usize>, FlattenError> {
-    let listed = peer.agree(read_list(path, store))?;
+    let (plan, listed) = peer.agree(read_list(path, store))?;
     let order = listed.sort_permutation();
     let ids = store.partition(peer.index()).ids();
     let mut found = vec![false; listed.len()];
@@ -81,10 +86,7 @@ fn select_listed(
     let nowhere = (0..listed.len()).find(|&i| !found.iter().any(|f| f[i]));
     match nowhere {
         None => Ok(mine),
-        Some(i) => Err(FlattenError::UnknownTarget {
-            id: listed.display(i),
-            file: path.to_owned(),
-        }),
+        Some(i) => Err(plan.unknown(&listed, i).into()),
     }
 }
 
@@ -93,24 +95,13 @@ fn select_listed(
 /// # Errors
 ///
 /// A file or column that is not there.
-pub(crate) fn list_plan(path: &Path, store: &Store) -> Result<NodesPlan, FlattenError> {
-    let text = serde_json::json!({ "path": path, "id": store.meta().id_column });
-    let spec: NodesSpec = serde_json::from_value(text).expect("path and id are all it needs");
-    Ok(spec.into_plan(Path::new(""))?)
+pub(crate) fn list_plan(path: &Path, store: &Store) -> Result<IdListPlan, FlattenError> {
+    let (column, id_type) = (&store.meta().id_column, store.meta().graph.id_type);
+    Ok(IdListPlan::open("flatten.targets", path, column, id_type)?)
 }
 
-fn read_list(path: &Path, store: &Store) -> Result<Ids, FlattenError> {
+fn read_list(path: &Path, store: &Store) -> Result<(IdListPlan, Ids), FlattenError> {
     let plan = list_plan(path, store)?;
-    let mut listed = Ids::new(plan.id_type());
-    for unit in plan.units() {
-        let keys = plan.read_keys(unit)?;
-        listed.extend_from(&keys.ids, 0..keys.ids.len());
-    }
-    let wanted = store.meta().graph.id_type;
-    listed
-        .cast(wanted)
-        .map_err(|row| FlattenError::UnknownTarget {
-            id: listed.display(row),
-            file: path.to_owned(),
-        })
+    let listed = plan.read()?;
+    Ok((plan, listed))
 }

@@ -2,6 +2,7 @@
 
 use crate::InferError;
 use crate::slice::{StoreNeed, TrainedModel};
+use schemas::GraphMeta;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
@@ -151,6 +152,17 @@ impl InferPlan {
     /// The model is not there, broken, or does not say what it was trained on.
     pub fn store_need(&self) -> Result<StoreNeed, InferError> {
         TrainedModel::open(self)?.store_need()
+    }
+
+    /// Checks that the finished model has the layer of the plan and fits a graph.
+    ///
+    /// # Errors
+    ///
+    /// The model is not there, broken, or reads what the graph does not have.
+    pub fn check_graph(&self, graph: &GraphMeta) -> Result<(), InferError> {
+        let trained = TrainedModel::open(self)?;
+        trained.embedding_layer(self)?;
+        trained.check_graph(graph)
     }
 }
 

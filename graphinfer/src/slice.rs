@@ -184,13 +184,19 @@ impl TrainedModel {
 
     /// Checks that the graph of a store has what the model reads, and the sample it was trained on.
     pub(crate) fn check(&self, store: &StoreMeta) -> Result<(), InferError> {
+        self.check_graph(&store.graph)?;
+        self.check_sample(store)
+    }
+
+    /// Checks that a graph has what the model reads.
+    pub(crate) fn check_graph(&self, graph: &GraphMeta) -> Result<(), InferError> {
         let unfit = |problem| {
             Err(InferError::Unfit {
                 dir: self.dir.clone(),
                 problem,
             })
         };
-        let (arch, graph) = (self.model.architecture(), &store.graph);
+        let arch = self.model.architecture();
         let dim = graph.features.dim();
         if dim != arch.in_dim {
             return unfit(format!(
@@ -218,7 +224,7 @@ impl TrainedModel {
                 "it gives {out_dim} numbers a node, its labels have {width}"
             ));
         }
-        self.check_sample(store)
+        Ok(())
     }
 
     fn check_sample(&self, store: &StoreMeta) -> Result<(), InferError> {

@@ -2,16 +2,22 @@
 
 mod predict;
 mod survey;
+mod taken;
 
 use anyhow::Context as _;
 use bytesize::ByteSize;
+use gnn::Task;
+use graphtrainer::config::Loss;
+use graphtrainer::metric::Metric;
+use graphtrainer::{TrainError, TrainSpec};
 use schemas::{FeatureMeta, LabelKind, Layout, Split};
 use serde_json::{Value, json};
 
-use crate::cli::CheckArgs;
+use crate::cli::{CheckArgs, Stage};
 use crate::console::line_out;
 use crate::error::JobError;
 use crate::job::{Job, Overrides};
+use crate::preflight::preflight;
 use predict::{Prediction, predict};
 use survey::Survey;
 
@@ -35,12 +41,51 @@ pub(crate) fn check(args: &CheckArgs) -> anyhow::Result<()> {
 }
 
 fn look(job: &Job) -> Result<(Survey, Option<Prediction>), JobError> {
+    preflight(job)?;
+    taken::refuse_taken(job)?;
     let survey = Survey::read(&job.nodes, &job.edges)?;
+    if let (Some(train), Some(label)) = (&job.own_training, &survey.meta.label) {
+        fits_labels(job, train, &label.kind)?;
+    }
+    if let Some(infer) = job.infer.as_ref().filter(|_| job.brings_model()) {
+        infer.check_graph(&survey.meta)?;
+    }
     let prediction = match &job.flatten {
         Some(plan) => Some(predict(job, &survey, plan)?),
         None => None,
     };
     Ok((survey, prediction))
+}
+
+/// Checks that loss and metric are of the kind of the labels.
+fn fits_labels(job: &Job, train: &TrainSpec, label: &LabelKind) -> Result<(), JobError> {
+    let (task, fitting) = match label {
+        LabelKind::Class { .. } | LabelKind::ClassName { .. } => {
+            (Task::Classes, Loss::CrossEntropy)
+        }
+        LabelKind::MultiLabel { .. } => (Task::MultiLabel, Loss::BinaryCrossEntropy),
+        LabelKind::Number => (Task::Regression, Loss::MeanSquaredError),
+    };
+    let input = job
+        .output(Stage::Flatten)
+        .expect("its own features are flattened");
+    let unfit = |key, value: Value, problem| TrainError::Unfit {
+        input: input.to_owned(),
+        key,
+        value: value.to_string(),
+        problem,
+    };
+    if let Some(loss) = train.loss.filter(|loss| *loss != fitting) {
+        let problem = format!("its labels are {label:?}, allowed is {}", json!(fitting));
+        return Err(unfit("loss", json!(loss), problem).into());
+    }
+    let allowed = Metric::of_task(task, label.width());
+    if let Some(monitor) = train.monitor.filter(|monitor| !allowed.contains(monitor)) {
+        let names: Vec<&str> = allowed.iter().map(|metric| metric.name()).collect();
+        let problem = format!("allowed for its labels: {}", names.join(", "));
+        return Err(unfit("monitor", json!(monitor.name()), problem).into());
+    }
+    Ok(())
 }
 
 /// Nodes of each split, and of none.

@@ -37,6 +37,14 @@ pub(crate) enum JobError {
         /// What is wrong and what is allowed.
         problem: String,
     },
+    /// The input tables do not have what a key asks of them.
+    #[error("`{key}`: {problem}")]
+    Input {
+        /// Dotted name of the key.
+        key: &'static str,
+        /// What is missing and what needs it.
+        problem: String,
+    },
     /// A directory given to `inspect` is nothing of ours, or lacks what was asked for.
     #[error("{} {problem}", path.display())]
     Inspect {
@@ -103,6 +111,7 @@ impl JobError {
             | JobError::Syntax { .. }
             | JobError::Key { .. }
             | JobError::Inspect { .. } => ErrorKind::Usage,
+            JobError::Input { .. } => ErrorKind::Data,
             JobError::Io { .. } | JobError::Json { .. } => ErrorKind::Failed,
             JobError::Schema(error) => error.kind(),
             JobError::Flatten(error) => error.kind(),

@@ -4,11 +4,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bytesize::ByteSize;
+use gnn::LayerKind;
 use graphflat::{FlattenPlan, FlattenSpec, Targets};
 use graphinfer::{InferContext, InferPlan, InferSpec};
 use graphtrainer::{TrainContext, TrainPlan, TrainSpec};
 use schemas::path::{overlap, overlaps_input};
-use schemas::{EdgesPlan, EdgesSpec, NodesPlan, NodesSpec, Sampling};
+use schemas::{EdgesPlan, EdgesSpec, NodesPlan, NodesSpec, Sampling, Transform};
 use serde::Deserialize;
 
 use crate::cli::Stage;
@@ -101,6 +102,8 @@ pub(crate) struct Job {
     pub(crate) flatten: Option<FlattenPlan>,
     /// The train stage, where the job has one.
     pub(crate) train: Option<TrainPlan>,
+    /// The train stage as written, where it reads what this job flattens.
+    pub(crate) own_training: Option<TrainSpec>,
     /// The infer stage, where the job has one.
     pub(crate) infer: Option<InferPlan>,
     /// The stages to run, in order.
@@ -147,6 +150,8 @@ impl JobSpec {
         self.check_stages()?;
         let fresh = |stage| overrides.fresh && selected.contains(&stage);
 
+        let own_training = self.own_training().map(|(train, _)| train.clone());
+
         let sampling = self.flatten.as_ref().map(|flatten| flatten.sampling);
         let (nodes, edges) = self.input.into_plans(base, sampling)?;
         let flatten = match self.flatten {
@@ -184,6 +189,7 @@ impl JobSpec {
             edges: Arc::new(edges),
             flatten,
             train,
+            own_training,
             infer,
             selected,
             fresh: overrides.fresh,
@@ -353,6 +359,16 @@ impl JobSpec {
         Ok(())
     }
 
+    /// The train stage and the flatten stage whose output it reads.
+    fn own_training(&self) -> Option<(&TrainSpec, &FlattenSpec)> {
+        let (train, flatten) = (self.train.as_ref()?, self.flatten.as_ref()?);
+        let reads_own = match &train.input {
+            Some(input) => *input == flatten.output,
+            None => true,
+        };
+        reads_own.then_some((train, flatten))
+    }
+
     /// What one stage needs of another, or of the input tables.
     fn check_stages(&self) -> Result<(), JobError> {
         let (nodes, edges) = (&self.input.nodes, &self.input.edges);
@@ -376,16 +392,13 @@ impl JobSpec {
                     "is missing, and the job has no table [flatten] whose output it could be";
                 return Err(key("train.input", problem));
             }
-            if let (None, Some(flatten)) = (&train.input, &self.flatten) {
-                // Hops that differ from the fan-outs are an error of [flatten], found by its plan.
-                if flatten.hops == flatten.fanouts.len() {
-                    check_layers(train, flatten.hops)?;
-                }
-                if nodes.label.is_none() {
-                    let problem = "is missing; [train] needs the column of the labels";
-                    return Err(key("input.nodes.label", problem));
-                }
+        }
+        if let Some((train, flatten)) = self.own_training() {
+            // Hops that differ from the fan-outs are an error of [flatten], found by its plan.
+            if flatten.hops == flatten.fanouts.len() {
+                check_layers(train, flatten.hops)?;
             }
+            check_trainable(train, nodes, edges)?;
         }
         let Some(infer) = &self.infer else {
             return Ok(());
@@ -445,7 +458,63 @@ fn check_layers(train: &TrainSpec, hops: usize) -> Result<(), JobError> {
         );
         return Err(key("train.hidden", problem));
     }
+    let last = hops + usize::from(widths == hops);
+    let decaying = train.weight_decay_layers.iter().flatten();
+    if let Some(layer) = decaying.copied().find(|layer| !(1..=last).contains(layer)) {
+        let problem = format!("holds {layer}; the model has layers 1 to {last}");
+        return Err(key("train.weight_decay_layers", problem));
+    }
     Ok(())
+}
+
+/// What training needs of the input tables, as far as the job file says it.
+fn check_trainable(
+    train: &TrainSpec,
+    nodes: &NodesSpec,
+    edges: &EdgesSpec,
+) -> Result<(), JobError> {
+    let takes_edge_features = train.model.is_attention() || train.model == LayerKind::Gin;
+    let rules = [
+        (
+            nodes.label.is_none(),
+            "input.nodes.label",
+            "is missing; [train] needs the column of the labels",
+        ),
+        (
+            nodes.split.is_none(),
+            "input.nodes.split",
+            "is missing; [train] needs the column of the splits",
+        ),
+        (
+            nodes.features.is_empty() && nodes.sparse.is_none(),
+            "input.nodes.features",
+            "is missing; [train] needs `features` or `sparse`",
+        ),
+        (
+            nodes.sparse.is_some() && nodes.transform == Some(Transform::Standardize),
+            "input.nodes.transform",
+            "\"standardize\" would fill sparse features; allowed is \"row_normalize\"",
+        ),
+        (
+            train.edge_weight == Some(true) && edges.weight.is_none(),
+            "train.edge_weight",
+            "is true, but the edges have no weights (`input.edges.weight`)",
+        ),
+        (
+            train.edge_features == Some(true) && edges.features.is_empty(),
+            "train.edge_features",
+            "is true, but the edges have no features (`input.edges.features`)",
+        ),
+        (
+            train.edge_features == Some(true) && !takes_edge_features,
+            "train.edge_features",
+            "is true; only gat, gatv2 and gin take edge features",
+        ),
+    ];
+    match rules.into_iter().find(|(is_broken, ..)| *is_broken) {
+        Some((_, name, problem)) => Err(key(name, problem)),
+        None => Ok(()),
+    }
 }
 
 fn key(name: &str, problem: impl Into<String>) -> JobError {

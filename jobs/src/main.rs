@@ -6,6 +6,7 @@ mod console;
 mod error;
 mod inspect;
 mod job;
+mod preflight;
 mod source;
 mod stage;
 

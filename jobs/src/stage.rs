@@ -17,6 +17,7 @@ use crate::cli::{RunArgs, Stage};
 use crate::console::{Voice, line_out};
 use crate::error::JobError;
 use crate::job::{Job, Overrides};
+use crate::preflight::preflight;
 
 /// Runs a job.
 ///
@@ -42,6 +43,7 @@ fn run_stages(job: &Job, voice: Voice) -> anyhow::Result<()> {
         .num_threads(job.workers)
         .build_global()?;
     let started = Instant::now();
+    preflight(job)?;
     let progress = voice.progress();
     let mut stores = Stores::new(job);
     let mut done = Vec::new();
@@ -140,6 +142,14 @@ impl Job {
             Stage::Train => self.train.as_ref().map(|plan| plan.output()),
             Stage::Infer => self.infer.as_ref().map(|plan| plan.output()),
         }
+    }
+
+    /// Whether inference runs a model that no stage of this job trains.
+    pub(crate) fn brings_model(&self) -> bool {
+        let own = self.train.as_ref().map(|plan| plan.output());
+        self.infer
+            .as_ref()
+            .is_some_and(|plan| own != Some(plan.model()))
     }
 
     /// What flattening asks of the store.

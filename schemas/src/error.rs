@@ -197,6 +197,30 @@ impl SchemaError {
         }
     }
 
+    /// Blames another key of the job file, where the error blames any.
+    pub(crate) fn under_key(self, key: &str) -> Self {
+        let key = key.to_owned();
+        match self {
+            Self::Key { problem, .. } => Self::Key { key, problem },
+            Self::Storage { path, .. } => Self::Storage { key, path },
+            Self::NoFile { problem, path, .. } => Self::NoFile { key, problem, path },
+            Self::NoColumn {
+                path,
+                column,
+                columns,
+                suggestion,
+                ..
+            } => Self::NoColumn {
+                key,
+                path,
+                column,
+                columns,
+                suggestion,
+            },
+            other => other,
+        }
+    }
+
     /// Moves an [`SchemaError::Invalid`] to the file it was found in.
     pub(crate) fn found_in(self, path: &std::path::Path) -> Self {
         match self {

@@ -3,6 +3,7 @@
 mod decode;
 mod edges;
 pub(crate) mod label;
+mod list;
 mod nodes;
 mod path;
 #[cfg(test)]
@@ -20,7 +21,8 @@ use parquet::arrow::arrow_reader::{
 use xxhash_rust::xxh3::Xxh3;
 
 pub use edges::{EdgeRows, EdgesPlan};
-pub use nodes::{NodeKeys, NodeRows, NodesPlan};
+pub use list::IdListPlan;
+pub use nodes::{NodeKeys, NodeRows, NodesPlan, SplitRows};
 
 use crate::error::{Result, SchemaError};
 use crate::xxh;
@@ -46,7 +48,7 @@ pub struct Unit {
 /// Files of one input table, with their footers.
 #[derive(Clone, Debug)]
 struct Table {
-    /// `nodes` or `edges`.
+    /// `nodes`, `edges` or `targets`.
     name: &'static str,
     files: Vec<TableFile>,
     units: Vec<Unit>,

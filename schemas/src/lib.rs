@@ -87,5 +87,5 @@ pub use graph_feature::{
     ExtractScratch, GraphFeature, GraphFeatureDataset, GraphShard, ShardBuilder, write_part,
 };
 pub use ids::{IdType, Ids, hash_int};
-pub use input::{EdgeRows, EdgesPlan, NodeKeys, NodeRows, NodesPlan, Unit};
+pub use input::{EdgeRows, EdgesPlan, IdListPlan, NodeKeys, NodeRows, NodesPlan, SplitRows, Unit};
 pub use progress::{Event, Progress};

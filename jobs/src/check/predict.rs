@@ -1,12 +1,11 @@
 //! Predicts what flattening will write, from one part's neighbourhoods and a probe of its files.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 
-use graphflat::{FlattenPlan, Targets};
+use graphflat::{FlattenError, FlattenPlan, Targets};
 use schemas::{
-    Fanout, Features, FlattenMeta, GraphShard, Labels, Layout, NO_CLASS, NodesSpec, Opened, Output,
-    Split, hash_int, keep_at_hop, write_part,
+    Fanout, Features, FlattenMeta, GraphShard, Labels, Layout, NO_CLASS, Opened, Output, Split,
+    hash_int, keep_at_hop, write_part,
 };
 
 use super::survey::{FEATURE_ROWS, Survey, empty, push_row};
@@ -112,7 +111,7 @@ fn targets(job: &Job, survey: &Survey, plan: &FlattenPlan) -> Result<Vec<u32>, J
             .copied()
             .unwrap_or_default()
     };
-    Ok(match plan.targets() {
+    let targets: Vec<u32> = match plan.targets() {
         Targets::All => in_order,
         Targets::Labelled => in_order
             .into_iter()
@@ -122,37 +121,27 @@ fn targets(job: &Job, survey: &Survey, plan: &FlattenPlan) -> Result<Vec<u32>, J
             .into_iter()
             .filter(|node| split(node) == Split::Train)
             .collect(),
-        Targets::Listed(path) => {
-            let id = &job.nodes.spec().id;
-            let list = list_of(path.clone(), id).into_plan(std::path::Path::new(""))?;
+        Targets::Listed(_) => {
+            let list = job.target_list()?.expect("the job names a list");
+            let ids = list.read()?;
             let mut listed = vec![false; survey.num_nodes()];
-            for unit in list.units() {
-                let ids = list.read_keys(unit)?.ids;
-                (0..ids.len())
-                    .filter_map(|at| survey.place(&ids, at))
-                    .for_each(|node| listed[node as usize] = true);
+            for at in 0..ids.len() {
+                let node = survey
+                    .place(&ids, at)
+                    .ok_or_else(|| list.unknown(&ids, at))?;
+                listed[node as usize] = true;
             }
             in_order
                 .into_iter()
                 .filter(|node| listed[*node as usize])
                 .collect()
         }
-    })
-}
-
-/// A list of targets as a node table without anything but ids.
-fn list_of(path: PathBuf, id: &str) -> NodesSpec {
-    NodesSpec {
-        path: path.to_string_lossy().into_owned(),
-        id: id.to_owned(),
-        features: Vec::new(),
-        sparse: None,
-        label: None,
-        num_classes: None,
-        split: None,
-        split_values: None,
-        transform: None,
+    };
+    if targets.is_empty() {
+        let reason = plan.targets().why_none().to_owned();
+        return Err(FlattenError::NoTargets { reason }.into());
     }
+    Ok(targets)
 }
 
 impl<'a> Nearby<'a> {

@@ -116,6 +116,51 @@ fn every_path_is_local() {
 }
 
 #[test]
+fn training_needs_more_than_the_tables() {
+    let train = "[train]\nmodel = \"gcn\"\nepochs = 1\noutput = \"out/m\"\n";
+    let job = |nodes: &str, keys: &str| {
+        let input = INPUT.replacen("[input.edges]", &format!("{nodes}[input.edges]"), 1);
+        format!("{HEAD}{input}{STAGE}{train}{keys}")
+    };
+    let features = "features = [\"f\"]\n";
+    let sparse = "sparse = { index = \"i\", value = \"v\", width = 3 }\n";
+    check(
+        &job(features, "")
+            .replace("split = \"s\"\n", "")
+            .replace("[2]\n", "[2]\ntargets = \"all\"\n"),
+        "job j.toml: `input.nodes.split`: is missing; [train] needs the column of the splits",
+    );
+    check(
+        &job("", ""),
+        "job j.toml: `input.nodes.features`: is missing; [train] needs `features` or `sparse`",
+    );
+    check(
+        &job(&format!("{sparse}transform = \"standardize\"\n"), ""),
+        "j.toml:9: `input.nodes.transform`: \"standardize\" would fill sparse features; allowed is \
+         \"row_normalize\"",
+    );
+    check(
+        &job(features, "edge_weight = true\n"),
+        "j.toml:21: `train.edge_weight`: is true, but the edges have no weights \
+         (`input.edges.weight`)",
+    );
+    check(
+        &job(features, "edge_features = true\n"),
+        "j.toml:21: `train.edge_features`: is true, but the edges have no features \
+         (`input.edges.features`)",
+    );
+    let with_edges = "features = [\"f\"]\nsrc = \"s\"";
+    check(
+        &job(features, "edge_features = true\n").replacen("src = \"s\"", with_edges, 1),
+        "j.toml:22: `train.edge_features`: is true; only gat, gatv2 and gin take edge features",
+    );
+    check(
+        &job(features, "weight_decay_layers = [1, 2]\n"),
+        "j.toml:21: `train.weight_decay_layers`: holds 2; the model has layers 1 to 1",
+    );
+}
+
+#[test]
 fn outputs_keep_off_what_is_read() {
     let job = format!("{HEAD}{INPUT}{STAGE}targets = \"lists/t\"\n");
     let rest = "an output lies neither in what is read nor around it";

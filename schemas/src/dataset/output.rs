@@ -355,6 +355,41 @@ pub fn refuse_foreign(dir: &Path) -> Result<()> {
     }
 }
 
+/// Refuses a directory that a run without `--fresh` would refuse, as far as can be told without
+/// the fingerprint of the run.
+///
+/// `same_plan` tells whether a finished output of the stage is what the run would write.
+///
+/// # Errors
+///
+/// Says what the directory holds.
+pub fn refuse_taken(
+    dir: &Path,
+    stage: &str,
+    same_plan: impl FnOnce(&Manifest) -> bool,
+) -> Result<()> {
+    refuse_foreign(dir)?;
+    let wanted = |found: &Owner| Owner {
+        stage: stage.to_owned(),
+        fingerprint: found.fingerprint.clone(),
+    };
+    let manifest = match dir.join(SUCCESS).is_file() {
+        true => Some(read_manifest(dir)?),
+        false => None,
+    };
+    let found = match &manifest {
+        Some(manifest) => Some(Owner::of(manifest)),
+        None => half_finished(dir)?,
+    };
+    let Some(found) = found else { return Ok(()) };
+    let is_same = found.stage == stage && manifest.as_ref().is_none_or(same_plan);
+    if is_same {
+        Ok(())
+    } else {
+        Err(other_plan(dir, &found, &wanted(&found)))
+    }
+}
+
 fn is_ours(dir: &Path) -> bool {
     let plan = read_json::<Owner>(&dir.join(PROGRESS).join(PLAN));
     let manifest = read_json::<Manifest>(&dir.join(MANIFEST));

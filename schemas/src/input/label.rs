@@ -140,6 +140,24 @@ pub(super) fn max_class(
     Ok(max)
 }
 
+/// Appends which rows of a batch have a label.
+pub(super) fn append_presence(
+    place: Place<'_>,
+    name: &str,
+    array: &dyn Array,
+    role: LabelRole,
+    limit: Option<u32>,
+    out: &mut Vec<bool>,
+) -> Result<()> {
+    if role == LabelRole::Class {
+        return classes(place, name, array, limit, |class| {
+            out.push(class != NO_CLASS)
+        });
+    }
+    out.extend((0..array.len()).map(|row| array.is_valid(row)));
+    Ok(())
+}
+
 /// Returns a column of strings in the plain encoding.
 pub(super) fn strings(place: Place<'_>, array: &dyn Array) -> Result<ArrayRef> {
     cast(array, &DataType::LargeUtf8).map_err(place.convert())

@@ -55,6 +55,15 @@ pub struct NodeRows {
     pub split: Vec<Split>,
 }
 
+/// Splits of a unit, and which rows have a label.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SplitRows {
+    /// `[n]`.
+    pub split: Vec<Split>,
+    /// `[n]`.
+    pub has_label: Vec<bool>,
+}
+
 pub(super) const IDS: &str = "integers and strings";
 
 impl NodesSpec {
@@ -292,6 +301,34 @@ impl NodesPlan {
             class_names: names.into_iter().collect(),
             max_class,
         })
+    }
+
+    /// Reads splits of a unit and whether its rows have labels; no other column is decoded.
+    ///
+    /// # Errors
+    ///
+    /// Splits outside their range, and class numbers outside theirs.
+    pub fn read_splits(&self, unit: &Unit) -> Result<SplitRows> {
+        let mut rows = SplitRows {
+            split: Vec::with_capacity(unit.num_rows),
+            has_label: Vec::with_capacity(unit.num_rows),
+        };
+        let mut columns: Vec<&str> = self.spec.split.as_deref().into_iter().collect();
+        columns.extend(self.label.iter().map(|(name, _)| name.as_str()));
+        for item in self.table.batches(unit, &columns, 1)? {
+            let (place, batch) = item?;
+            if let Some(name) = &self.spec.split {
+                let (array, values) = (column(&batch, name), self.spec.split_values);
+                label::append_splits(place, name, array, values, &mut rows.split)?;
+            }
+            if let Some((name, role)) = &self.label {
+                let (array, limit) = (column(&batch, name), self.spec.num_classes);
+                label::append_presence(place, name, array, *role, limit, &mut rows.has_label)?;
+            }
+        }
+        rows.split.resize(unit.num_rows, Split::None);
+        rows.has_label.resize(unit.num_rows, false);
+        Ok(rows)
     }
 
     /// Reads all columns of a unit; `label` is [`NodesPlan::label_meta`].

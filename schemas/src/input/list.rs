@@ -1,0 +1,85 @@
+//! A table of ids, such as a list of targets.
+
+use std::path::Path;
+
+use arrow::datatypes::DataType;
+
+use super::{Table, nodes};
+use crate::error::{Result, SchemaError};
+use crate::ids::{IdType, Ids};
+
+/// A table that lists nodes by their ids, checked against the files' schemas.
+#[derive(Clone, Debug)]
+pub struct IdListPlan {
+    table: Table,
+    column: String,
+    id_type: IdType,
+}
+
+impl IdListPlan {
+    /// Finds the files and the column, which has to hold ids of the nodes' kind.
+    ///
+    /// # Errors
+    ///
+    /// Names `key`, file or column, and what is allowed.
+    pub fn open(key: &str, path: &Path, column: &str, id_type: IdType) -> Result<Self> {
+        let open = || {
+            let table = Table::open("targets", Path::new(""), &path.to_string_lossy())?;
+            let allowed = match id_type.is_integer() {
+                true => "integers, as the nodes have",
+                false => "strings, as the nodes have",
+            };
+            let fits = |found: &DataType| {
+                let is_integer = IdType::of(found)?.is_integer();
+                (is_integer == id_type.is_integer()).then_some(())
+            };
+            table.column("id", column, "listed ids", allowed, fits)?;
+            Ok(Self {
+                table,
+                column: column.to_owned(),
+                id_type,
+            })
+        };
+        open().map_err(|error: SchemaError| error.under_key(key))
+    }
+
+    /// Reads all ids, as ids of the nodes' type.
+    ///
+    /// # Errors
+    ///
+    /// Names file, column and row of a null, or of an id that no node can have.
+    pub fn read(&self) -> Result<Ids> {
+        let mut ids = Ids::new(self.id_type);
+        for unit in &self.table.units {
+            for item in self.table.batches(unit, &[&self.column], 1)? {
+                let (place, batch) = item?;
+                nodes::append_ids(place, &self.column, &batch, &mut ids)?;
+            }
+        }
+        Ok(ids)
+    }
+
+    /// The error for a listed id that no node has.
+    ///
+    /// # Panics
+    ///
+    /// If there is no such row.
+    pub fn unknown(&self, ids: &Ids, row: usize) -> SchemaError {
+        let (path, row_there) = self.table.locate(row as u64);
+        SchemaError::Value {
+            path,
+            column: self.column.clone(),
+            row: row_there,
+            problem: format!("is {}, which is no node's id", ids.display(row)),
+        }
+    }
+
+    /// Returns a fingerprint of the files: their names, sizes and contents.
+    ///
+    /// # Errors
+    ///
+    /// If a file cannot be read.
+    pub fn fingerprint(&self) -> Result<String> {
+        self.table.fingerprint()
+    }
+}
