@@ -9,7 +9,7 @@ use arrow::array::{
     StringArray,
 };
 use arrow::buffer::{NullBuffer, OffsetBuffer, ScalarBuffer};
-use arrow::compute::cast;
+use arrow::compute::{CastOptions, cast_with_options};
 use arrow::datatypes::{DataType, Field};
 
 use crate::columns::{LabelKind, LabelMeta, Labels, NO_CLASS, Split, SplitMeta};
@@ -69,7 +69,12 @@ pub(crate) fn label_array(labels: &Labels, meta: &LabelMeta) -> Result<ArrayRef>
 }
 
 fn convert(array: &dyn Array, data_type: &DataType) -> Result<ArrayRef> {
-    cast(array, data_type).map_err(|source| SchemaError::Invalid {
+    // A value that the type cannot hold is an error here, not a null.
+    let strict = CastOptions {
+        safe: false,
+        ..CastOptions::default()
+    };
+    cast_with_options(array, data_type, &strict).map_err(|source| SchemaError::Invalid {
         what: "label or split column",
         problem: source.to_string(),
     })

@@ -2,6 +2,13 @@
 
 use serde::{Deserialize, Serialize};
 
+/// Classes at most: each is a column of the last layer. More are an error of the label.
+pub const CLASSES_MAX: u32 = 1 << 20;
+
+/// Width of sparse features at most: each is a row of the first layer. More are an error of the
+/// key.
+pub const SPARSE_WIDTH_MAX: u32 = 1 << 24;
+
 /// `[input.nodes]` as written.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -19,7 +26,8 @@ pub struct NodesSpec {
     /// Column of the labels.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub label: Option<String>,
-    /// Upper bound of class numbers (exclusive); without it, one more than the greatest found.
+    /// Upper bound of class numbers (exclusive), at most [`CLASSES_MAX`]; without it, one more than
+    /// the greatest found.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub num_classes: Option<u32>,
     /// Column of the splits.
@@ -41,7 +49,7 @@ pub struct SparseSpec {
     pub index: String,
     /// List column of as many values.
     pub value: String,
-    /// Number of features.
+    /// Number of features, at most [`SPARSE_WIDTH_MAX`].
     pub width: u32,
 }
 

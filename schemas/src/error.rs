@@ -76,7 +76,15 @@ pub enum SchemaError {
         /// Its Arrow type.
         found: String,
         /// The types allowed.
-        allowed: &'static str,
+        allowed: String,
+    },
+    /// An input file is no Parquet file, or a broken one.
+    #[error("cannot read {} as Parquet", path.display())]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// The cause.
+        source: arrow::error::ArrowError,
     },
     /// A value of the input is not allowed.
     #[error("column `{column}` of {}, row {row}: {problem}", path.display())]
@@ -187,7 +195,10 @@ impl SchemaError {
             | Self::OutputTaken { .. }
             | Self::OutputLocked { .. }
             | Self::NotFinished { .. } => ErrorKind::Usage,
-            Self::ColumnType { .. } | Self::Value { .. } | Self::Table { .. } => ErrorKind::Data,
+            Self::ColumnType { .. }
+            | Self::Unreadable { .. }
+            | Self::Value { .. }
+            | Self::Table { .. } => ErrorKind::Data,
             Self::Io { .. }
             | Self::Parquet { .. }
             | Self::Arrow { .. }

@@ -120,6 +120,9 @@ pub fn hash_int(id: u64) -> u64 {
     mixed ^ (mixed >> 31)
 }
 
+/// The key that stands for ids of edges which no node can have; no node may have it.
+pub(crate) const NOWHERE: u64 = 0x9d3c_61b5_e08a_47f3;
+
 impl Ids {
     /// Creates an empty column.
     pub fn new(id_type: IdType) -> Self {
@@ -483,6 +486,21 @@ impl Ids {
             .map(|&key| self.value_bits(key) ^ flip)
             .collect();
         Ok(Self::from_keys(id_type, keys))
+    }
+
+    /// Converts integer ids to another integer type; those it cannot hold become [`NOWHERE`].
+    pub(crate) fn cast_or_nowhere(&self, id_type: IdType) -> Ids {
+        let mut ids = Ids::with_capacity(id_type, self.len());
+        for at in 0..self.len() {
+            match self
+                .gather(&[u32::try_from(at).expect("a batch is small")])
+                .cast(id_type)
+            {
+                Ok(id) => ids.extend_from(&id, 0..1),
+                Err(_) => ids.push_key(NOWHERE),
+            }
+        }
+        ids
     }
 
     fn cast_none(&self) -> std::result::Result<Ids, usize> {

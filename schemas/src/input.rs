@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 
 use arrow::array::RecordBatch;
 use arrow::datatypes::{DataType, Field};
+use arrow::error::ArrowError;
 use parquet::arrow::ProjectionMask;
 use parquet::arrow::arrow_reader::{
     ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReaderBuilder,
@@ -105,14 +106,8 @@ impl Table {
         };
         for (file_path, file_name) in path::resolve(&format!("input.{name}.path"), base, path)? {
             let file = File::open(&file_path).map_err(SchemaError::io("open", &file_path))?;
-            let metadata =
-                ArrowReaderMetadata::load(&file, ArrowReaderOptions::new()).map_err(|source| {
-                    SchemaError::Parquet {
-                        action: "read",
-                        path: file_path.clone(),
-                        source,
-                    }
-                })?;
+            let metadata = ArrowReaderMetadata::load(&file, ArrowReaderOptions::new())
+                .map_err(|error| unreadable(&file_path, error.into()))?;
             let first_row = table.num_rows;
             table.add_units(&file_path, &metadata)?;
             table.files.push(TableFile {
@@ -165,22 +160,40 @@ impl Table {
         let mut meaning = None;
         for file in &self.files {
             let field = file.field(&self.key(key), column)?;
-            let wrong_type = |allowed_here| SchemaError::ColumnType {
-                path: file.path.clone(),
-                column: column.to_owned(),
-                role,
-                found: field.data_type().to_string(),
-                allowed: allowed_here,
-            };
-            let found = check(field.data_type()).ok_or_else(|| wrong_type(allowed))?;
+            let found = check(field.data_type());
+            let found = found.ok_or_else(|| file.wrong_type(field, role, allowed))?;
             if meaning.as_ref().is_some_and(|meaning| *meaning != found) {
-                return Err(wrong_type(
-                    "the type of the same column in the table's first file",
-                ));
+                return Err(self.unlike_first(file, field, role));
             }
             meaning = Some(found);
         }
         Ok(meaning.expect("a table has at least one file"))
+    }
+
+    /// Checks that a column is of one type in all files.
+    fn same_type(&self, key: &str, column: &str, role: &'static str) -> Result<()> {
+        let first = self.data_type(key, column)?;
+        for file in &self.files {
+            let field = file.field(&self.key(key), column)?;
+            if *field.data_type() != first {
+                return Err(self.unlike_first(file, field, role));
+            }
+        }
+        Ok(())
+    }
+
+    fn unlike_first(&self, file: &TableFile, field: &Field, role: &'static str) -> SchemaError {
+        let first = &self.files[0];
+        let types = first.metadata.schema().fields();
+        let type_there = types
+            .find(field.name())
+            .map(|(_, field)| field.data_type().to_string());
+        let allowed = format!(
+            "{}, as in {}",
+            type_there.unwrap_or_default(),
+            first.path.display()
+        );
+        file.wrong_type(field, role, &allowed)
     }
 
     /// The Arrow type of a column in the first file.
@@ -211,11 +224,7 @@ impl Table {
                 .with_row_groups(vec![unit.row_group])
                 .with_batch_size((BATCH_VALUES / width.max(1)).clamp(64, BATCH_ROWS_MAX))
                 .build()
-                .map_err(|source| SchemaError::Parquet {
-                    action: "read",
-                    path: file.path.clone(),
-                    source,
-                })?;
+                .map_err(|error| unreadable(&file.path, error.into()))?;
         let (row_group, mut first_row) = (unit.row_group, unit.first_row - file.first_row);
         let end = first_row + unit.num_rows as u64;
         let mut is_done = false;
@@ -230,13 +239,9 @@ impl Table {
                     first_row += batch.num_rows() as u64;
                     Some(Ok((place, batch)))
                 }
-                Some(Err(source)) => {
+                Some(Err(error)) => {
                     is_done = true;
-                    Some(Err(SchemaError::Arrow {
-                        action: "read",
-                        path: file.path.clone(),
-                        source,
-                    }))
+                    Some(Err(unreadable(&file.path, error)))
                 }
                 None if first_row == end => None,
                 None => {
@@ -275,6 +280,16 @@ impl Table {
 }
 
 impl TableFile {
+    fn wrong_type(&self, field: &Field, role: &'static str, allowed: &str) -> SchemaError {
+        SchemaError::ColumnType {
+            path: self.path.clone(),
+            column: field.name().clone(),
+            role,
+            found: field.data_type().to_string(),
+            allowed: allowed.to_owned(),
+        }
+    }
+
     fn field(&self, key: &str, column: &str) -> Result<&Field> {
         let fields = self.metadata.schema().fields();
         if let Some((_, field)) = fields.find(column) {
@@ -291,26 +306,17 @@ impl TableFile {
     }
 }
 
+fn unreadable(path: &Path, source: ArrowError) -> SchemaError {
+    SchemaError::Unreadable {
+        path: path.to_owned(),
+        source,
+    }
+}
+
 /// The name most like the one written, if it is likely to be meant.
 fn closest<'a>(written: &str, names: &[&'a str]) -> Option<&'a str> {
     let allowed = (written.chars().count() / 3).max(1);
-    let distance = |name: &str| edit_distance(&written.to_lowercase(), &name.to_lowercase());
+    let distance = |name: &str| strsim::levenshtein(&written.to_lowercase(), &name.to_lowercase());
     let best = names.iter().copied().min_by_key(|name| distance(name))?;
     (distance(best) <= allowed).then_some(best)
-}
-
-/// Levenshtein's distance, row by row.
-fn edit_distance(left: &str, right: &str) -> usize {
-    let right: Vec<char> = right.chars().collect();
-    let mut row: Vec<usize> = (0..=right.len()).collect();
-    for (i, a) in left.chars().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, &b) in right.iter().enumerate() {
-            let replaced = diagonal + usize::from(a != b);
-            diagonal = row[j + 1];
-            row[j + 1] = replaced.min(row[j] + 1).min(diagonal + 1);
-        }
-    }
-    row[right.len()]
 }

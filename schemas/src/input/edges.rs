@@ -233,10 +233,11 @@ impl EdgesPlan {
             weight: None,
             feature: None,
         };
+        let dangling = Some(self.spec.dangling);
         if with_src {
-            nodes::append_ids(place, &self.spec.src, batch, &mut rows.src)?;
+            nodes::append_ids(place, &self.spec.src, batch, &mut rows.src, dangling)?;
         }
-        nodes::append_ids(place, &self.spec.dst, batch, &mut rows.dst)?;
+        nodes::append_ids(place, &self.spec.dst, batch, &mut rows.dst, dangling)?;
         Ok(rows)
     }
 

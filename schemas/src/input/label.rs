@@ -7,7 +7,7 @@ use arrow::datatypes::{DataType, Float32Type, Int64Type};
 use super::decode::{self, Lists, Width};
 use super::{Place, Table};
 use crate::columns::{LabelKind, LabelMeta, Labels, NO_CLASS, Split};
-use crate::config::SplitValues;
+use crate::config::{CLASSES_MAX, SplitValues};
 use crate::error::{Result, SchemaError};
 use crate::ids::IdType;
 
@@ -37,12 +37,38 @@ pub(super) fn plan_label(table: &Table, column: &str) -> Result<LabelRole> {
             Width::Scalar => (LabelRole::Class, false),
         })
     })?;
+    // They are written in the type of the first file, which must not lose those of another.
+    if matches!(role.0, LabelRole::Class | LabelRole::Number) {
+        table.same_type("label", column, "labels")?;
+    }
     Ok(match role {
         (LabelRole::Multi { .. }, true) => LabelRole::Multi {
             width: decode::first_list_len(table, column)?.unwrap_or(0),
         },
         (role, _) => role,
     })
+}
+
+/// Says why a column cannot hold `num_classes` class numbers, which predictions are written as.
+pub(super) fn num_classes_problem(
+    table: &Table,
+    column: Option<&str>,
+    num_classes: u32,
+) -> Result<Option<String>> {
+    let column = column.unwrap_or_default();
+    let data_type = table.data_type("label", column)?;
+    let max: u32 = match data_type {
+        DataType::Int8 => 0x7f,
+        DataType::UInt8 => 0xff,
+        DataType::Int16 => 0x7fff,
+        DataType::UInt16 => 0xffff,
+        DataType::Boolean => 1,
+        _ => u32::MAX,
+    };
+    let fits = num_classes - 1 <= max;
+    Ok((!fits).then(|| {
+        format!("is {num_classes}; column `{column}` is {data_type}, whose greatest is {max}")
+    }))
 }
 
 /// Checks the split column against `split_values`.
@@ -54,6 +80,9 @@ pub(super) fn plan_split(table: &Table, column: &str, values: Option<SplitValues
             data_type.is_integer().then_some(false)
         }
     })?;
+    if !is_text {
+        table.same_type("split", column, "splits")?;
+    }
     let key = table.key("split_values");
     match (is_text, values) {
         (true, Some(_)) => Err(SchemaError::Key {
@@ -108,13 +137,12 @@ fn classes(
         match class {
             None | Some(-1) => push(NO_CLASS),
             Some(class) => match u32::try_from(class) {
-                Ok(class) if class < limit.unwrap_or(NO_CLASS) => push(class),
+                Ok(class) if class < limit.unwrap_or(CLASSES_MAX) => push(class),
                 _ => {
-                    let bound = limit
-                        .map(|limit| format!(" below {limit}"))
-                        .unwrap_or_default();
+                    let bound = limit.unwrap_or(CLASSES_MAX);
                     let problem = format!(
-                        "is {class}; allowed are class numbers from 0{bound}, and -1 or null for none"
+                        "is {class}; allowed are class numbers from 0 below {bound}, and -1 or \
+                         null for none"
                     );
                     return Err(place.value(name, row, problem));
                 }

@@ -53,7 +53,7 @@ impl IdListPlan {
         for unit in &self.table.units {
             for item in self.table.batches(unit, &[&self.column], 1)? {
                 let (place, batch) = item?;
-                nodes::append_ids(place, &self.column, &batch, &mut ids)?;
+                nodes::append_ids(place, &self.column, &batch, &mut ids, None)?;
             }
         }
         Ok(ids)

@@ -2,17 +2,18 @@
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use arrow::array::{Array, AsArray, RecordBatch};
-use arrow::datatypes::{DataType, Int64Type, UInt64Type};
+use arrow::datatypes::{DataType, Field, FieldRef, Int64Type, UInt64Type};
 
 use super::decode::{self, Lists, NumberColumns, column};
 use super::label::{self, LabelRole};
 use super::{Place, Table, Unit};
 use crate::columns::{FeatureMeta, Features, LabelKind, LabelMeta, Labels, Split, SplitMeta};
-use crate::config::{NodesSpec, SparseSpec, Transform};
+use crate::config::{CLASSES_MAX, Dangling, NodesSpec, SPARSE_WIDTH_MAX, SparseSpec, Transform};
 use crate::error::{Result, SchemaError};
-use crate::ids::{IdType, Ids};
+use crate::ids::{IdType, Ids, NOWHERE};
 
 /// The table of nodes, checked against the files' schemas.
 #[derive(Clone, Debug)]
@@ -93,12 +94,20 @@ impl NodesSpec {
             None => {}
         }
         let takes_num_classes = matches!(label, Some((_, LabelRole::Class)));
-        if self.num_classes.is_some() && !takes_num_classes {
-            let problem = "is for labels that are class numbers; leave it out".to_owned();
-            return Err(SchemaError::Key {
-                key: table.key("num_classes"),
-                problem,
-            });
+        if let Some(num_classes) = self.num_classes {
+            let problem = if !takes_num_classes {
+                Some("is for labels that are class numbers; leave it out".to_owned())
+            } else if !(1..=CLASSES_MAX).contains(&num_classes) {
+                Some(format!("is {num_classes}; allowed is 1 to {CLASSES_MAX}"))
+            } else {
+                label::num_classes_problem(&table, self.label.as_deref(), num_classes)?
+            };
+            if let Some(problem) = problem {
+                return Err(SchemaError::Key {
+                    key: table.key("num_classes"),
+                    problem,
+                });
+            }
         }
         Ok(NodesPlan {
             spec: self,
@@ -124,8 +133,8 @@ impl NodesSpec {
                 problem,
             });
         }
-        if sparse.width == 0 {
-            let problem = "is 0; allowed are numbers from 1".to_owned();
+        if !(1..=SPARSE_WIDTH_MAX).contains(&sparse.width) {
+            let problem = format!("is {}; allowed is 1 to {SPARSE_WIDTH_MAX}", sparse.width);
             return Err(SchemaError::Key {
                 key: table.key("sparse.width"),
                 problem,
@@ -244,12 +253,21 @@ impl NodesPlan {
                 },
             },
             LabelRole::ClassName if class_names.is_empty() => return Err(no_class()),
+            LabelRole::ClassName if class_names.len() > CLASSES_MAX as usize => {
+                return Err(SchemaError::Table {
+                    table: "nodes",
+                    problem: format!(
+                        "column `{column}` holds {} class names; at most {CLASSES_MAX} are possible",
+                        class_names.len()
+                    ),
+                });
+            }
             LabelRole::ClassName => LabelKind::ClassName { names: class_names },
             LabelRole::Multi { width: 0 } => return Err(no_class()),
             LabelRole::Multi { width } => LabelKind::MultiLabel { width },
             LabelRole::Number => LabelKind::Number,
         };
-        let data_type = self.table.data_type("label", column)?.to_string();
+        let data_type = plain(self.table.data_type("label", column)?).to_string();
         Ok(Some(LabelMeta { data_type, kind }))
     }
 
@@ -283,7 +301,13 @@ impl NodesPlan {
         columns.extend(classes.map(|(name, _)| name.as_str()));
         for item in self.table.batches(unit, &columns, 1)? {
             let (place, batch) = item?;
-            append_ids(place, &self.spec.id, &batch, &mut ids)?;
+            let first = ids.len();
+            append_ids(place, &self.spec.id, &batch, &mut ids, None)?;
+            let mut keys = ids.keys().unwrap_or_default().iter().skip(first);
+            if let Some(row) = keys.position(|&key| key == NOWHERE) {
+                let problem = format!("is {}, which is reserved", ids.display(first + row));
+                return Err(place.value(&self.spec.id, row, problem));
+            }
             match classes {
                 Some((name, LabelRole::ClassName)) => {
                     collect_names(place, column(&batch, name), &mut names)?;
@@ -385,7 +409,7 @@ impl NodesPlan {
         label: Option<&LabelMeta>,
     ) -> Result<NodeRows> {
         let mut rows = self.no_rows(label, batch.num_rows());
-        append_ids(place, &self.spec.id, batch, &mut rows.ids)?;
+        append_ids(place, &self.spec.id, batch, &mut rows.ids, None)?;
         self.append_features(place, batch, &mut rows.features)?;
         if let (Some((name, _)), Some(meta)) = (&self.label, label) {
             label::append_labels(place, name, column(batch, name), meta, &mut rows.labels)?;
@@ -438,25 +462,55 @@ impl NodesPlan {
     }
 }
 
+/// A type without the metadata that writers leave on list items, such as Iceberg's field ids.
+fn plain(data_type: DataType) -> DataType {
+    let item = |field: FieldRef| {
+        let (name, nullable) = (field.name().clone(), field.is_nullable());
+        Arc::new(Field::new(name, field.data_type().clone(), nullable))
+    };
+    match data_type {
+        DataType::List(field) => DataType::List(item(field)),
+        DataType::LargeList(field) => DataType::LargeList(item(field)),
+        DataType::FixedSizeList(field, width) => DataType::FixedSizeList(item(field), width),
+        other => other,
+    }
+}
+
 /// Appends an id column's batch.
+///
+/// An id that the type of `ids` cannot hold is no node's: an error, or [`NOWHERE`] where the ends
+/// of edges may be dropped.
 pub(super) fn append_ids(
     place: Place<'_>,
     name: &str,
     batch: &RecordBatch,
     ids: &mut Ids,
+    misfits: Option<Dangling>,
 ) -> Result<()> {
     let array = column(batch, name);
     decode::no_nulls(place, name, array)?;
     let read = Ids::from_array(array)?;
-    let read = if read.id_type() == ids.id_type() {
-        read
-    } else {
-        read.cast(ids.id_type()).map_err(|row| {
-            let problem = format!("is {}, no id of type {}", read.display(row), ids.id_type());
-            place.value(name, row, problem)
-        })?
+    if read.id_type() == ids.id_type() {
+        ids.extend_from(&read, 0..read.len());
+        return Ok(());
+    }
+    let fitting = match read.cast(ids.id_type()) {
+        Ok(fitting) => fitting,
+        Err(_) if misfits == Some(Dangling::Drop) => read.cast_or_nowhere(ids.id_type()),
+        Err(row) => {
+            let hint = match misfits {
+                Some(_) => " (`dangling = \"drop\"` under [input.edges] leaves such edges out)",
+                None => "",
+            };
+            let problem = format!(
+                "is {}, but the nodes' ids are {}{hint}",
+                read.display(row),
+                ids.id_type()
+            );
+            return Err(place.value(name, row, problem));
+        }
     };
-    ids.extend_from(&read, 0..read.len());
+    ids.extend_from(&fitting, 0..fitting.len());
     Ok(())
 }
 

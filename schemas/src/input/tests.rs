@@ -2,6 +2,7 @@
 
 mod bad;
 
+use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -329,6 +330,28 @@ fn labels_of_every_kind_are_read() {
         LabelKind::Number,
         &numbers,
     );
+}
+
+/// Iceberg and others number the fields of a file, those of list items too.
+#[test]
+fn labels_with_field_ids_are_written_again() {
+    let number = HashMap::from([("PARQUET:field_id".to_owned(), "7".to_owned())]);
+    let item = Field::new("element", DataType::Int32, true).with_metadata(number);
+    let list_type = DataType::List(Arc::new(item));
+    let labels = with_type(&int_lists(&[Some(&[1, 0]), Some(&[0, 1])]), &list_type);
+    let dir = tempfile::tempdir().unwrap();
+    let columns = vec![("id", ints([1, 2])), ("y", labels)];
+    write(&dir.path().join("nodes.parquet"), &columns, 2);
+    let spec = NodesSpec {
+        label: Some("y".to_owned()),
+        ..nodes_spec()
+    };
+    let plan = spec.into_plan(dir.path()).unwrap();
+    let meta = plan.label_meta(Vec::new(), None).unwrap().unwrap();
+    let rows = plan.read_rows(&plan.units()[0], Some(&meta)).unwrap();
+    let written = crate::as_given::label_array(&rows.labels, &meta).unwrap();
+    assert_eq!(written.len(), 2);
+    assert!(!meta.data_type.contains("field_id"), "{}", meta.data_type);
 }
 
 #[test]

@@ -116,10 +116,14 @@ fn features_are_finite_and_of_one_width() {
 
 #[test]
 fn labels_are_in_their_range() {
-    let cases: [(ArrayRef, &str); 7] = [
+    let cases: [(ArrayRef, &str); 8] = [
         (
             ints([0, 1, -2]),
-            "y row 2: is -2; allowed are class numbers from 0",
+            "y row 2: is -2; allowed are class numbers from 0 below 1048576, and -1 or null for none",
+        ),
+        (
+            ints([3_000_000_000, 1, 0]),
+            "y row 0: is 3000000000; allowed are class numbers from 0 below 1048576, and -1",
         ),
         (
             ints([0, 1, i64::from(u32::MAX)]),
@@ -271,9 +275,27 @@ fn ends_are_ids_of_the_nodes_type() {
     );
     let beyond = [
         "column `dst`",
-        "row 2: is 1099511627776, no id of type int32",
+        "row 2: is 1099511627776, but the nodes' ids are int32 (`dangling = \"drop\"` under",
     ];
     assert_says(plan.read(&plan.units()[1]), ErrorKind::Data, &beyond);
+    let lenient = EdgesSpec {
+        dangling: Dangling::Drop,
+        ..edges_spec()
+    };
+    let ends = vec![("src", ints([1, 2, 3])), ("dst", ints([4, -1, 1 << 40]))];
+    write(&dir.path().join("edges.parquet"), &ends, 3);
+    for (id_type, misfit, rest) in [
+        (IdType::Int32, 2, ["4", "-1"]),
+        (IdType::UInt64, 1, ["4", "1099511627776"]),
+    ] {
+        let plan = lenient.clone().into_plan(dir.path()).unwrap();
+        let plan = plan.with_id_type(id_type).unwrap();
+        let mut found = ids_of(&plan.read(&plan.units()[0]).unwrap().dst);
+        let nowhere = Ids::from_keys(id_type, vec![crate::ids::NOWHERE]);
+        assert_eq!(found.remove(misfit), nowhere.display(0));
+        assert_eq!(found, rest);
+    }
+    write(&dir.path().join("edges.parquet"), &columns, 2);
     let wrong = edges_spec()
         .into_plan(dir.path())
         .unwrap()
@@ -410,7 +432,11 @@ fn sparse_columns_are_lists() {
     };
     usage(
         &with("list", "list", 0),
-        &["`input.nodes.sparse.width`: is 0"],
+        &["`input.nodes.sparse.width`: is 0; allowed is 1 to 16777216"],
+    );
+    usage(
+        &with("list", "list", u32::MAX),
+        &["`input.nodes.sparse.width`: is 4294967295; allowed is 1 to 16777216"],
     );
     usage(
         &with("lost", "list", 1),
@@ -448,7 +474,10 @@ fn files_of_one_table_have_the_same_types() {
     assert_says(
         other_type,
         ErrorKind::Data,
-        &["b.parquet is Utf8", "the table's first file"],
+        &[
+            "b.parquet is Utf8, allowed for ids: Int64, as in ",
+            "a.parquet",
+        ],
     );
     write(&table.join("b.parquet"), &vec![("key", ints([1]))], 2);
     let no_column = nodes_spec().into_plan(dir.path());
@@ -481,18 +510,100 @@ fn broken_files_fail_and_are_named() {
     let bytes = std::fs::read(&path).unwrap();
     std::fs::write(&path, &bytes[..bytes.len() / 2]).unwrap();
     let truncated = nodes_spec().into_plan(dir.path());
-    assert_says(
-        truncated,
-        ErrorKind::Failed,
-        &["cannot read Parquet file", "nodes.parquet"],
-    );
+    let unreadable = ["cannot read ", "nodes.parquet as Parquet"];
+    assert_says(truncated, ErrorKind::Data, &unreadable);
 
     let mut hole = bytes.clone();
     hole[1000..bytes.len() - 2000].fill(0xff);
     std::fs::write(&path, &hole).unwrap();
     let plan = nodes_spec().into_plan(dir.path()).unwrap();
     let read = plan.read_keys(&plan.units()[0]);
-    assert_says(read, ErrorKind::Failed, &["nodes.parquet"]);
+    assert_says(read, ErrorKind::Data, &unreadable);
+    std::fs::write(&path, "id,name\n1,bash\n").unwrap();
+    let text = nodes_spec().into_plan(dir.path());
+    assert_says(text, ErrorKind::Data, &unreadable);
+}
+
+/// They are written in the type of the first file: a value of a wider one would be lost.
+#[test]
+fn numbers_that_are_written_again_are_of_one_type() {
+    let dir = tempfile::tempdir().unwrap();
+    let table = dir.path().join("nodes.parquet");
+    let narrow = |values| with_type(&values, &DataType::Int8);
+    let half = with_type(&floats([1.0]), &DataType::Float16);
+    let cases = [
+        (
+            narrow(ints([1])),
+            ints([300]),
+            "y",
+            "Int64, allowed for labels: Int8, as in ",
+        ),
+        (
+            half,
+            floats([70_000.0]),
+            "y",
+            "Float32, allowed for labels: Float16, as in ",
+        ),
+        (
+            narrow(ints([1])),
+            ints([300]),
+            "s",
+            "Int64, allowed for splits: Int8, as in ",
+        ),
+    ];
+    for (first, second, column, expected) in cases {
+        for (name, values) in [("a.parquet", first), ("b.parquet", second)] {
+            let columns = vec![("id", ints([1])), (column, values)];
+            write(&table.join(name), &columns, 2);
+        }
+        let mut spec = nodes_spec();
+        match column {
+            "y" => label_y(&mut spec),
+            _ => splits(Some(SplitValues {
+                train: 1,
+                val: 2,
+                test: 300,
+            }))(&mut spec),
+        }
+        let read = spec.into_plan(dir.path());
+        assert_says(
+            read,
+            ErrorKind::Data,
+            &["b.parquet is ", expected, "a.parquet"],
+        );
+    }
+}
+
+#[test]
+fn class_numbers_fit_limit_and_column() {
+    let with = |num_classes: u32, data_type: DataType| {
+        let columns = vec![
+            ("id", ints([1, 2])),
+            ("y", with_type(&ints([0, 1]), &data_type)),
+        ];
+        nodes(&columns, |spec| {
+            label_y(spec);
+            spec.num_classes = Some(num_classes);
+        })
+    };
+    with(128, DataType::Int8).unwrap();
+    let too_many = "`input.nodes.num_classes`: is 129; column `y` is Int8, whose greatest is 127";
+    assert_says(with(129, DataType::Int8), ErrorKind::Usage, &[too_many]);
+    for wrong in [0, 1 << 21] {
+        let expected = format!("`input.nodes.num_classes`: is {wrong}; allowed is 1 to 1048576");
+        assert_says(with(wrong, DataType::Int64), ErrorKind::Usage, &[&expected]);
+    }
+}
+
+#[test]
+fn one_id_is_reserved() {
+    let reserved = crate::ids::NOWHERE;
+    let columns = vec![(
+        "id",
+        Arc::new(UInt64Array::from(vec![1, reserved])) as ArrayRef,
+    )];
+    let expected = format!("nodes.parquet, row 1: is {reserved}, which is reserved");
+    assert_says(nodes(&columns, |_| {}), ErrorKind::Data, &[&expected]);
 }
 
 #[test]
