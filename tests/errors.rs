@@ -1,9 +1,13 @@
 //! Bad jobs and bad input: one clear line, the right exit code, nothing half-written.
 
 use std::fs;
+use std::path::PathBuf;
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, Float32Array, Int32Array, Int64Array, StringArray};
+use arrow::array::{
+    Array, ArrayRef, Float32Array, Int8Array, Int32Array, Int64Array, StringArray, UInt64Array,
+};
+use expect_test::{Expect, expect};
 
 use crate::harness::{
     Bench, FEATURE_DIM, FLATTEN, FeatureKind, Graph, INFER, IdKind, Job, TRAIN, Table, f32_lists,
@@ -18,44 +22,74 @@ struct Case {
     nodes: Table,
     edges: Table,
     job: Job,
+    /// Where it runs.
+    dir: PathBuf,
 }
 
 fn graph() -> Graph {
     Graph::new(60, IdKind::Int64, FeatureKind::List).with_weights()
 }
 
-/// Spoils a good job with `spoil` and expects one line with every one of `words`.
+/// Spoils a good job with `spoil`: both commands refuse it with this line.
 #[track_caller]
-fn check(code: i32, words: &[&str], spoil: impl FnOnce(&mut Case)) {
-    check_on(&graph(), code, words, spoil);
+fn check(code: i32, expected: Expect, spoil: impl FnOnce(&mut Case)) {
+    check_on(&graph(), code, expected, spoil);
 }
 
 #[track_caller]
-fn check_on(graph: &Graph, code: i32, words: &[&str], spoil: impl FnOnce(&mut Case)) {
-    let job = Job::new(graph, &[FLATTEN, TRAIN, INFER]);
-    let mut case = Case {
-        nodes: graph.nodes(),
-        edges: graph.edge_table(),
-        job,
-    };
-    spoil(&mut case);
-    let bench = Bench::empty();
-    case.nodes.write(&bench.path("nodes.parquet"));
-    case.edges.write(&bench.path("edges.parquet"));
-    let outcome = bench.run(&case.job, &[]);
+fn check_on(graph: &Graph, code: i32, expected: Expect, spoil: impl FnOnce(&mut Case)) {
+    let (bench, job) = spoilt(graph, spoil);
+    let outcome = bench.run(&job, &[]);
     assert_eq!(outcome.code, code, "{outcome:#?}");
-    let lines: Vec<&str> = outcome.stderr.lines().collect();
-    assert_eq!(lines.len(), 1, "one line, not {lines:#?}");
-    assert!(lines[0].starts_with("error: "), "{}", lines[0]);
-    for word in words {
-        assert!(lines[0].contains(word), "no {word:?} in: {}", lines[0]);
-    }
+    expected.assert_eq(&outcome.stderr);
+    assert_eq!(outcome.stderr.lines().count(), 1);
     assert_eq!(outcome.stdout, "");
     let left: Vec<_> = ["out/features", "out/model", "out/embeddings"]
         .into_iter()
         .filter(|output| bench.path(output).exists())
         .collect();
     assert!(left.is_empty(), "half-written: {left:?}");
+    let checked = bench.graphflat(&["check", "job.toml"]);
+    assert_eq!(checked.code, code, "{checked:#?}");
+    assert_eq!(
+        checked.stderr,
+        outcome.stderr.replace("stage flatten: ", "")
+    );
+}
+
+/// Spoils a good job so that only `check` sees it before the first stage is done.
+#[track_caller]
+fn check_ahead(graph: &Graph, code: i32, expected: Expect, spoil: impl FnOnce(&mut Case)) {
+    let (bench, job) = spoilt(graph, spoil);
+    bench.write(&job);
+    let checked = bench.graphflat(&["check", "job.toml"]);
+    assert_eq!(checked.code, code, "{checked:#?}");
+    expected.assert_eq(&checked.stderr);
+    let outcome = bench.run(&job, &[]);
+    assert_eq!(outcome.code, code, "{outcome:#?}");
+    assert_eq!(outcome.stderr.lines().count(), 1);
+    assert!(!bench.path("out/model").exists());
+}
+
+fn spoilt(graph: &Graph, spoil: impl FnOnce(&mut Case)) -> (Bench, Job) {
+    let bench = Bench::empty();
+    let mut case = Case {
+        nodes: graph.nodes(),
+        edges: graph.edge_table(),
+        job: Job::new(graph, &[FLATTEN, TRAIN, INFER]),
+        dir: bench.path(""),
+    };
+    spoil(&mut case);
+    // A test may have written its own.
+    for (name, table) in [
+        ("nodes.parquet", &case.nodes),
+        ("edges.parquet", &case.edges),
+    ] {
+        if !bench.path(name).exists() {
+            table.write(&bench.path(name));
+        }
+    }
+    (bench, case.job)
 }
 
 /// The values of an int64 column with one replaced.
@@ -84,6 +118,11 @@ fn with_feature(row: usize, value: Vec<f32>) -> ArrayRef {
     f32_lists(rows.into_iter())
 }
 
+/// Features of another width.
+fn with_feature_width(width: usize) -> ArrayRef {
+    f32_lists((0..graph().num_nodes).map(|_| vec![0.5; width]))
+}
+
 /// The generated labels with one replaced.
 fn with_label(row: usize, value: i32) -> ArrayRef {
     let mut labels: Vec<i32> = (0..graph().num_nodes)
@@ -97,153 +136,286 @@ fn with_label(row: usize, value: i32) -> ArrayRef {
 fn unknown_keys_name_line_key_and_the_nearest_key() {
     check(
         USAGE,
-        &["job.toml:1:", "`nam`", "did you mean `name`", "seed"],
+        expect![[r#"
+        error: job.toml:1: unknown key `nam`; did you mean `name`? allowed: name, seed, work_dir, workers, memory_budget, input, flatten, train, infer
+    "#]],
         |case| {
             case.job = case.job.with("name =", "nam =");
         },
     );
     check(
         USAGE,
-        &["job.toml:", "`flatten.fanout`", "did you mean `fanouts`"],
+        expect![[r#"
+        error: job.toml:21: unknown key `flatten.fanout`; did you mean `fanouts`? allowed: output, hops, fanouts, sampling, layout, targets, hub_threshold, samples_per_target, targets_per_part
+    "#]],
         |case| {
             case.job = case.job.with("fanouts =", "fanout =");
         },
     );
     check(
         USAGE,
-        &["`input.nodes.feature`", "did you mean `features`"],
+        expect![[r#"
+        error: job.toml:8: unknown key `input.nodes.feature`; did you mean `features`? allowed: path, id, features, sparse, label, num_classes, split, split_values, transform
+    "#]],
         |case| {
             case.job = case.job.with("features =", "feature =");
         },
     );
-    check(USAGE, &["`train.epoch`", "did you mean `epochs`"], |case| {
-        case.job = case.job.with("epochs =", "epoch =");
-    });
     check(
         USAGE,
-        &["`infer.outptu`", "did you mean `output`"],
+        expect![[r#"
+        error: job.toml:30: unknown key `train.epoch`; did you mean `epochs`? allowed: model, hidden, layers, heads, out_heads, aggregator, activation, dropout, input_dropout, attention_dropout, norm, residual, edge_weight, edge_features, optimizer, learning_rate, momentum, weight_decay, weight_decay_layers, epochs, batch_size, patience, monitor, loss, seed, workers, servers, mode, staleness, device, pruning, edge_partitioning, checkpoint_every, cache_bytes, input, output
+    "#]],
+        |case| {
+            case.job = case.job.with("epochs =", "epoch =");
+        },
+    );
+    check(
+        USAGE,
+        expect![[r#"
+        error: job.toml:34: unknown key `infer.outptu`; did you mean `output`? allowed: output, model, sampling, layer, method, rows_per_part, prediction
+    "#]],
         |case| {
             case.job = case
                 .job
                 .with(INFER, "[infer]\noutptu = \"out/embeddings\"\n");
         },
     );
-    check(USAGE, &["`training`", "allowed"], |case| {
-        case.job = case.job.with("[train]", "[training]");
-    });
+    check(
+        USAGE,
+        expect![[r#"
+        error: job.toml:26: unknown key `training`; did you mean `train`? allowed: name, seed, work_dir, workers, memory_budget, input, flatten, train, infer
+    "#]],
+        |case| {
+            case.job = case.job.with("[train]", "[training]");
+        },
+    );
 }
 
 #[test]
 fn missing_keys_and_wrong_values_name_key_and_line() {
-    check(USAGE, &["job.toml", "missing", "seed"], |case| {
-        case.job = case.job.with("seed = 7\n", "");
-    });
-    check(USAGE, &["job.toml", "missing", "hops"], |case| {
-        case.job = case.job.with("hops = 2\n", "");
-    });
-    check(USAGE, &["job.toml:2:", "`seed`", "whole number"], |case| {
-        case.job = case.job.with("seed = 7", "seed = \"seven\"");
-    });
-    check(USAGE, &["job.toml:3:", "workers"], |case| {
-        case.job = case.job.with("workers = 2", "workers = 0");
-    });
-    check(USAGE, &["layout", "shards", "rows"], |case| {
-        case.job = case.job.with("layout = \"shards\"", "layout = \"shard\"");
-    });
-    check(USAGE, &["fanouts", "all"], |case| {
-        case.job = case.job.with("[4, 3]", "[4, \"most\"]");
-    });
-    check(USAGE, &["fanouts"], |case| {
-        case.job = case.job.with("[4, 3]", "[4, 0]")
-    });
-    check(USAGE, &["model", "gcn", "sage", "gat"], |case| {
-        case.job = case.job.with("\"sage\"", "\"mlp\"");
-    });
-    check(USAGE, &["job.toml", "memory_budget"], |case| {
-        case.job = case.job.with("workers = 2", "memory_budget = \"lots\"");
-    });
-    check(USAGE, &["job.toml:1:"], |case| {
-        case.job = case.job.with("name = ", "name ")
-    });
+    check(
+        USAGE,
+        expect![[r#"
+        error: job.toml:1: missing key `seed`
+    "#]],
+        |case| {
+            case.job = case.job.with("seed = 7\n", "");
+        },
+    );
+    check(
+        USAGE,
+        expect![[r#"
+        error: job.toml:18: missing key `flatten.hops`
+    "#]],
+        |case| {
+            case.job = case.job.with("hops = 2\n", "");
+        },
+    );
+    check(
+        USAGE,
+        expect![[r#"
+        error: job.toml:2: `seed`: invalid type: string "seven", expected a whole number from 0
+    "#]],
+        |case| {
+            case.job = case.job.with("seed = 7", "seed = \"seven\"");
+        },
+    );
+    check(
+        USAGE,
+        expect![[r#"
+        error: job.toml:3: `workers`: is 0; allowed is 1 to 1024
+    "#]],
+        |case| {
+            case.job = case.job.with("workers = 2", "workers = 0");
+        },
+    );
+    check(
+        USAGE,
+        expect![[r#"
+        error: job.toml:23: `flatten.layout` cannot be `shard`; did you mean `shards`? allowed: rows, shards
+    "#]],
+        |case| {
+            case.job = case.job.with("layout = \"shards\"", "layout = \"shard\"");
+        },
+    );
+    check(
+        USAGE,
+        expect![[r#"
+        error: job.toml:21: `flatten.fanouts`: invalid value: string "most", expected a number of in-edges from 1 to 4294967295, or "all"
+    "#]],
+        |case| {
+            case.job = case.job.with("[4, 3]", "[4, \"most\"]");
+        },
+    );
+    check(
+        USAGE,
+        expect![[r#"
+        error: job.toml:21: `flatten.fanouts`: invalid value: integer `0`, expected a number of in-edges from 1 to 4294967295, or "all"
+    "#]],
+        |case| case.job = case.job.with("[4, 3]", "[4, 0]"),
+    );
+    check(
+        USAGE,
+        expect![[r#"
+        error: job.toml:28: `train.model` cannot be `mlp`; allowed: gcn, sage, gat, gatv2, gin
+    "#]],
+        |case| {
+            case.job = case.job.with("\"sage\"", "\"mlp\"");
+        },
+    );
+    check(
+        USAGE,
+        expect![[r#"
+        error: job.toml:3: `memory_budget`: invalid value: string "lots", expected parsable string
+    "#]],
+        |case| {
+            case.job = case.job.with("workers = 2", "memory_budget = \"lots\"");
+        },
+    );
+    check(
+        USAGE,
+        expect![[r#"
+        error: job.toml:1: key with no value, expected `=`
+    "#]],
+        |case| case.job = case.job.with("name = ", "name "),
+    );
 }
 
 #[test]
 fn impossible_combinations_are_named_before_any_work() {
     check(
         USAGE,
-        &["job.toml:", "`flatten.hops` is 3", "fan-outs, 2"],
+        expect![[r#"
+        error: job.toml:20: `flatten.hops` is 3: must equal the number of fan-outs, 2
+    "#]],
         |case| {
             case.job = case.job.with("hops = 2", "hops = 3");
         },
     );
     check(
         USAGE,
-        &["job.toml", "`train.output`", "out/features"],
+        expect![[r#"
+        error: job.toml:27: `train.output`: out/features is in the way of `flatten.output`, out/features; each needs a directory of its own
+    "#]],
         |case| {
             case.job = case.job.with("out/model", "out/features");
         },
     );
-    check(USAGE, &["train", "input", "flatten"], |case| {
-        case.job = case.job.with(FLATTEN, "")
-    });
-    check(USAGE, &["infer", "model", "train"], |case| {
-        case.job = case.job.with(TRAIN, "")
-    });
-    check(USAGE, &["flatten", "train", "infer"], |case| {
-        case.job = case.job.with(FLATTEN, "").with(TRAIN, "").with(INFER, "");
-    });
-    check(USAGE, &["sampling", "weighted", "weight"], |case| {
-        case.job = case
-            .job
-            .with("uniform", "weighted")
-            .with("weight = \"weight\"\n", "");
-    });
-    check(USAGE, &["layers", "2"], |case| {
-        case.job = case.job.with("epochs", "layers = 3\nepochs")
-    });
-    check(USAGE, &["s3://", "nodes", "path"], |case| {
-        case.job = case
-            .job
-            .with("\"nodes.parquet\"", "\"s3://bucket/nodes.parquet\"");
-    });
-    check(USAGE, &["`infer.layer`", "2"], |case| {
-        case.job = case.job.and("layer = 3")
-    });
-    check(USAGE, &["job.toml", "name"], |case| {
-        case.job = case.job.with("name = \"small\"", "name = \"../small\"");
-    });
+    check(
+        USAGE,
+        expect![[r#"
+        error: job job.toml: `train.input`: is missing, and the job has no table [flatten] whose output it could be
+    "#]],
+        |case| case.job = case.job.with(FLATTEN, ""),
+    );
+    check(
+        USAGE,
+        expect![[r#"
+        error: job job.toml: `infer.model`: is missing, and the job has no table [train] whose output it could be
+    "#]],
+        |case| case.job = case.job.with(TRAIN, ""),
+    );
+    check(
+        USAGE,
+        expect![[r#"
+        error: job.toml:1: `name`: no stage to run; at least one of the tables flatten, train, infer is needed
+    "#]],
+        |case| {
+            case.job = case.job.with(FLATTEN, "").with(TRAIN, "").with(INFER, "");
+        },
+    );
+    check(
+        USAGE,
+        expect![[r#"
+        error: job.toml:21: `flatten.sampling`: "weighted" and "top" need `input.edges.weight`; "uniform" does not
+    "#]],
+        |case| {
+            case.job = case
+                .job
+                .with("uniform", "weighted")
+                .with("weight = \"weight\"\n", "");
+        },
+    );
+    check(
+        USAGE,
+        expect![[r#"
+        error: job.toml:30: `train.layers`: is 3; must equal `flatten.hops`, 2
+    "#]],
+        |case| case.job = case.job.with("epochs", "layers = 3\nepochs"),
+    );
+    check(
+        USAGE,
+        expect![[r#"
+        error: job.toml:6: `input.nodes.path`: s3://bucket/nodes.parquet is not supported by this build, which reads and writes local files
+    "#]],
+        |case| {
+            case.job = case
+                .job
+                .with("\"nodes.parquet\"", "\"s3://bucket/nodes.parquet\"");
+        },
+    );
+    check(
+        USAGE,
+        expect![[r#"
+        error: job.toml:35: `infer.layer`: is 3; the model has layers 1 to 2
+    "#]],
+        |case| case.job = case.job.and("layer = 3"),
+    );
+    check(
+        USAGE,
+        expect![[r#"
+        error: job.toml:1: `name`: must be letters, digits, `_`, `-` or `.`, and not start with `.`
+    "#]],
+        |case| {
+            case.job = case.job.with("name = \"small\"", "name = \"../small\"");
+        },
+    );
 }
 
 #[test]
 fn missing_files_and_columns_are_named() {
-    check(USAGE, &["input.nodes.path", "node.parquet"], |case| {
-        case.job = case.job.with("nodes.parquet", "node.parquet");
-    });
-    check(USAGE, &["input.edges.path", "edge.parquet"], |case| {
-        case.job = case.job.with("edges.parquet", "edge.parquet");
-    });
     check(
         USAGE,
-        &[
-            "input.nodes.features",
-            "`features`",
-            "nodes.parquet",
-            "split",
-        ],
+        expect![[r#"
+        error: job.toml:6: `input.nodes.path`: no such file or directory: node.parquet
+    "#]],
+        |case| {
+            case.job = case.job.with("nodes.parquet", "node.parquet");
+        },
+    );
+    check(
+        USAGE,
+        expect![[r#"
+        error: job.toml:13: `input.edges.path`: no such file or directory: edge.parquet
+    "#]],
+        |case| {
+            case.job = case.job.with("edges.parquet", "edge.parquet");
+        },
+    );
+    check(
+        USAGE,
+        expect![[r#"
+        error: job.toml:8: `input.nodes.features`: no column `features` in nodes.parquet; its columns are id, label, name, split
+    "#]],
         |case| {
             case.nodes.remove("features");
         },
     );
     check(
         USAGE,
-        &["input.nodes.label", "`label`", "nodes.parquet"],
+        expect![[r#"
+        error: job.toml:9: `input.nodes.label`: no column `label` in nodes.parquet; its columns are id, features, name, split
+    "#]],
         |case| {
             case.nodes.remove("label");
         },
     );
     check(
         USAGE,
-        &["input.edges.dst", "`dst`", "edges.parquet", "src"],
+        expect![[r#"
+        error: job.toml:15: `input.edges.dst`: no column `dst` in edges.parquet; its columns are src, weight
+    "#]],
         |case| {
             case.edges.remove("dst");
         },
@@ -252,27 +424,53 @@ fn missing_files_and_columns_are_named() {
 
 #[test]
 fn wrong_types_are_named() {
-    check(DATA, &["`id`", "nodes.parquet", "Float32"], |case| {
-        case.nodes
-            .set("id", Arc::new(Float32Array::from(vec![0.5; 60])));
-    });
-    check(DATA, &["`features`", "nodes.parquet", "Utf8"], |case| {
-        case.nodes
-            .set("features", Arc::new(StringArray::from(vec!["x"; 60])));
-    });
-    check(DATA, &["`src`", "edges table", "utf8", "int64"], |case| {
-        let rows = case.edges.column("src").len();
-        case.edges
-            .set("src", Arc::new(StringArray::from(vec!["x"; rows])));
-    });
-    check(DATA, &["`weight`", "edges.parquet", "Utf8"], |case| {
-        let rows = case.edges.column("src").len();
-        case.edges
-            .set("weight", Arc::new(StringArray::from(vec!["x"; rows])));
-    });
+    check(
+        DATA,
+        expect![[r#"
+        error: job job.toml: column `id` of nodes.parquet is Float32, allowed for ids: integers and strings
+    "#]],
+        |case| {
+            case.nodes
+                .set("id", Arc::new(Float32Array::from(vec![0.5; 60])));
+        },
+    );
+    check(
+        DATA,
+        expect![[r#"
+        error: job job.toml: column `features` of nodes.parquet is Utf8, allowed for features: numbers and lists of numbers
+    "#]],
+        |case| {
+            case.nodes
+                .set("features", Arc::new(StringArray::from(vec!["x"; 60])));
+        },
+    );
+    check(
+        DATA,
+        expect![[r#"
+        error: job job.toml: edges table: column `src` is utf8 and column `dst` is int64; both must be integers or both strings
+    "#]],
+        |case| {
+            let rows = case.edges.column("src").len();
+            case.edges
+                .set("src", Arc::new(StringArray::from(vec!["x"; rows])));
+        },
+    );
+    check(
+        DATA,
+        expect![[r#"
+        error: job job.toml: column `weight` of edges.parquet is Utf8, allowed for weights: numbers
+    "#]],
+        |case| {
+            let rows = case.edges.column("src").len();
+            case.edges
+                .set("weight", Arc::new(StringArray::from(vec!["x"; rows])));
+        },
+    );
     check(
         USAGE,
-        &["`input.nodes.split_values`", "`split` holds numbers"],
+        expect![[r#"
+        error: job job.toml: `input.nodes.split_values`: column `split` holds numbers; say which, as in { train = 0, val = 1, test = 2 }
+    "#]],
         |case| {
             case.nodes
                 .set("split", Arc::new(Int32Array::from(vec![0; 60])));
@@ -282,19 +480,33 @@ fn wrong_types_are_named() {
 
 #[test]
 fn bad_ids_name_file_column_and_row() {
-    check(DATA, &["`id`", "nodes.parquet", "row 45", "null"], |case| {
-        case.nodes
-            .set("id", with_id(&case.nodes.column("id"), 45, None));
-    });
-    let twin = graph().id(3);
-    check(DATA, &["nodes.parquet", "row 3", "row 50", &twin], |case| {
-        let value = twin.parse().unwrap();
-        case.nodes
-            .set("id", with_id(&case.nodes.column("id"), 50, Some(value)));
-    });
     check(
         DATA,
-        &["`src`", "edges.parquet", "row 41", "null"],
+        expect![[r#"
+        error: job job.toml: stage flatten: column `id` of nodes.parquet, row 45: is null
+    "#]],
+        |case| {
+            case.nodes
+                .set("id", with_id(&case.nodes.column("id"), 45, None));
+        },
+    );
+    let twin = graph().id(3);
+    check(
+        DATA,
+        expect![[r#"
+        error: job job.toml: stage flatten: node id 92000366 stands twice: row 3 of nodes.parquet and row 50 of nodes.parquet
+    "#]],
+        |case| {
+            let value = twin.parse().unwrap();
+            case.nodes
+                .set("id", with_id(&case.nodes.column("id"), 50, Some(value)));
+        },
+    );
+    check(
+        DATA,
+        expect![[r#"
+        error: job job.toml: stage flatten: column `src` of edges.parquet, row 41: is null
+    "#]],
         |case| {
             case.edges
                 .set("src", with_id(&case.edges.column("src"), 41, None));
@@ -302,7 +514,9 @@ fn bad_ids_name_file_column_and_row() {
     );
     check(
         DATA,
-        &["`dst`", "edges.parquet", "row 70", "5", "drop"],
+        expect![[r#"
+        error: job job.toml: stage flatten: column `dst`, row 70 of edges.parquet: no node has the id 5 (1 such edge ends in all; `dangling = "drop"` under [input.edges] leaves such edges out)
+    "#]],
         |case| {
             case.edges
                 .set("dst", with_id(&case.edges.column("dst"), 70, Some(5)));
@@ -341,12 +555,31 @@ fn dangling_edges_are_dropped_and_counted_on_request() {
 
 #[test]
 fn bad_features_name_file_column_and_row() {
-    check(DATA, &["`features`", "nodes.parquet", "row 44"], |case| {
-        case.nodes
-            .set("features", with_feature(44, vec![1.0; FEATURE_DIM - 1]));
-    });
-    for bad in [f32::NAN, f32::INFINITY] {
-        check(DATA, &["`features`", "nodes.parquet", "row 3"], |case| {
+    check(
+        DATA,
+        expect![[r#"
+        error: job job.toml: stage flatten: column `features` of nodes.parquet, row 44: holds 5 numbers, the first row holds 6
+    "#]],
+        |case| {
+            case.nodes
+                .set("features", with_feature(44, vec![1.0; FEATURE_DIM - 1]));
+        },
+    );
+    for (bad, expected) in [
+        (
+            f32::NAN,
+            expect![[r#"
+        error: job job.toml: stage flatten: column `features` of nodes.parquet, row 3: is NaN; allowed are finite float32 numbers
+    "#]],
+        ),
+        (
+            f32::INFINITY,
+            expect![[r#"
+        error: job job.toml: stage flatten: column `features` of nodes.parquet, row 3: is inf; allowed are finite float32 numbers
+    "#]],
+        ),
+    ] {
+        check(DATA, expected, |case| {
             let mut row = vec![0.0; FEATURE_DIM];
             row[2] = bad;
             case.nodes.set("features", with_feature(3, row));
@@ -356,7 +589,9 @@ fn bad_features_name_file_column_and_row() {
     check_on(
         &columns,
         DATA,
-        &["`f1`", "nodes.parquet", "row 52"],
+        expect![[r#"
+        error: job job.toml: stage flatten: column `f1` of nodes.parquet, row 52: is NaN; allowed are finite float32 numbers
+    "#]],
         |case| {
             case.nodes.set(
                 "f1",
@@ -368,7 +603,9 @@ fn bad_features_name_file_column_and_row() {
     check_on(
         &sparse,
         DATA,
-        &["`feat_idx`", "nodes.parquet", "row 0", "6"],
+        expect![[r#"
+        error: job job.toml: stage flatten: column `feat_idx` of nodes.parquet, row 0: holds 6; allowed are 0 to 5
+    "#]],
         |case| {
             let index = (0..60).map(|_| vec![i32::try_from(FEATURE_DIM).unwrap()]);
             case.nodes.set("feat_idx", i32_lists(index));
@@ -379,7 +616,9 @@ fn bad_features_name_file_column_and_row() {
     check_on(
         &sparse,
         DATA,
-        &["feat_val", "nodes.parquet", "row 0"],
+        expect![[r#"
+        error: job job.toml: stage flatten: column `feat_val` of nodes.parquet, row 0: holds 9 numbers for the 4 positions in column `feat_idx`
+    "#]],
         |case| {
             case.nodes
                 .set("feat_val", f32_lists((0..60).map(|_| vec![1.0; 9])));
@@ -389,15 +628,36 @@ fn bad_features_name_file_column_and_row() {
 
 #[test]
 fn bad_weights_name_file_column_and_row() {
-    for bad in [Some(f32::NAN), Some(f32::NEG_INFINITY), None] {
-        check(DATA, &["`weight`", "edges.parquet", "row 90"], |case| {
+    for (bad, expected) in [
+        (
+            Some(f32::NAN),
+            expect![[r#"
+            error: job job.toml: stage flatten: column `weight` of edges.parquet, row 90: is NaN; allowed are finite float32 numbers
+        "#]],
+        ),
+        (
+            Some(f32::NEG_INFINITY),
+            expect![[r#"
+            error: job job.toml: stage flatten: column `weight` of edges.parquet, row 90: is -inf; allowed are finite float32 numbers
+        "#]],
+        ),
+        (
+            None,
+            expect![[r#"
+            error: job job.toml: stage flatten: column `weight` of edges.parquet, row 90: is null
+        "#]],
+        ),
+    ] {
+        check(DATA, expected, |case| {
             case.edges
                 .set("weight", with_float(&case.edges.column("weight"), 90, bad));
         });
     }
     check(
         DATA,
-        &["`weight`", "edges.parquet", "row 90", "weighted"],
+        expect![[r#"
+        error: job job.toml: stage flatten: column `weight` of edges.parquet, row 90: is -1; weighted sampling allows no negative weight
+    "#]],
         |case| {
             case.job = case.job.with("uniform", "weighted");
             case.edges.set(
@@ -412,39 +672,415 @@ fn bad_weights_name_file_column_and_row() {
 fn bad_labels_and_splits_are_named() {
     check(
         DATA,
-        &["`label`", "nodes.parquet", "row 47", "-2"],
+        expect![[r#"
+        error: job job.toml: column `label` of nodes.parquet, row 47: is -2; allowed are class numbers from 0 below 1048576, and -1 or null for none
+    "#]],
         |case| {
             case.nodes.set("label", with_label(47, -2));
         },
     );
-    check(DATA, &["`label`", "nodes.parquet", "row 47", "3"], |case| {
-        case.job = case.job.with("split =", "num_classes = 3\nsplit =");
-        case.nodes.set("label", with_label(47, 3));
-    });
     check(
         DATA,
-        &["`split`", "nodes.parquet", "row 0", "dev"],
+        expect![[r#"
+        error: job job.toml: column `label` of nodes.parquet, row 47: is 3; allowed are class numbers from 0 below 3, and -1 or null for none
+    "#]],
+        |case| {
+            case.job = case.job.with("split =", "num_classes = 3\nsplit =");
+            case.nodes.set("label", with_label(47, 3));
+        },
+    );
+    check(
+        DATA,
+        expect![[r#"
+        error: job job.toml: column `split` of nodes.parquet, row 0: is "dev"; allowed are "train", "val", "test", and "none", "" or null for none
+    "#]],
         |case| {
             case.nodes
                 .set("split", Arc::new(StringArray::from(vec!["dev"; 60])));
         },
     );
+    check(
+        DATA,
+        expect![[r#"
+        error: job job.toml: column `label` of nodes.parquet, row 47: is 3000000000; allowed are class numbers from 0 below 1048576, and -1 or null for none
+    "#]],
+        |case| {
+            let mut labels = vec![0; 60];
+            labels[47] = 3_000_000_000;
+            case.nodes.set("label", Arc::new(Int64Array::from(labels)));
+        },
+    );
 }
 
-/// Flatten may be whole by then; the model and what follows must not exist.
 #[test]
-fn an_empty_split_is_an_error_of_training() {
+fn training_needs_targets_in_its_splits() {
+    check(
+        DATA,
+        expect![[r#"
+        error: job job.toml: `input.nodes.split`: column `split` of nodes.parquet puts no target into `train`, but there has to be something to train on
+    "#]],
+        |case| {
+            case.nodes
+                .set("split", Arc::new(StringArray::from(vec!["test"; 60])));
+        },
+    );
+    check(
+        DATA,
+        expect![[r#"
+        error: job job.toml: `input.nodes.split`: column `split` of nodes.parquet puts no target into `val`, but `train.patience` waits for a better metric on it
+    "#]],
+        |case| {
+            case.job = case.job.with("epochs = 4", "epochs = 4\npatience = 2");
+            case.nodes
+                .set("split", Arc::new(StringArray::from(vec!["train"; 60])));
+        },
+    );
+    check(
+        DATA,
+        expect![[r#"
+        error: job job.toml: `input.nodes.split`: column `split` of nodes.parquet puts no target into `val`, but `train.monitor` is a metric on it
+    "#]],
+        |case| {
+            case.job = case
+                .job
+                .with("fanouts", "targets = \"train\"\nfanouts")
+                .with("epochs = 4", "epochs = 4\nmonitor = \"loss\"");
+        },
+    );
+}
+
+#[test]
+fn targets_in_a_split_have_labels() {
     let graph = graph();
+    let in_split = |split| {
+        (0..60)
+            .find(|&node| graph.split(node) == Some(split))
+            .unwrap()
+    };
+    for (split, expected) in [
+        (
+            "train",
+            expect![[r#"
+            error: job job.toml: column `label` of nodes.parquet, row 0: holds no label, but the node is a target in split `train`
+        "#]],
+        ),
+        (
+            "val",
+            expect![[r#"
+            error: job job.toml: column `label` of nodes.parquet, row 3: holds no label, but the node is a target in split `val`
+        "#]],
+        ),
+        (
+            "test",
+            expect![[r#"
+            error: job job.toml: column `label` of nodes.parquet, row 6: holds no label, but the node is a target in split `test`
+        "#]],
+        ),
+    ] {
+        check(DATA, expected, |case| {
+            case.nodes.set("label", with_label(in_split(split), -1));
+        });
+    }
+    check(
+        DATA,
+        expect![[r#"
+        error: job job.toml: column `name` of nodes.parquet, row 3: holds no label, but the node is a target in split `val`
+    "#]],
+        |case| {
+            case.job = case.job.with("label = \"label\"", "label = \"name\"");
+            let names = (0..60).map(|node| (node != in_split("val")).then_some("a"));
+            case.nodes
+                .set("name", Arc::new(StringArray::from_iter(names)));
+        },
+    );
+    // No target of this job is in the test split.
     let bench = Bench::new(&graph);
     let mut nodes = graph.nodes();
-    nodes.set("split", Arc::new(StringArray::from(vec!["test"; 60])));
+    nodes.set("label", with_label(in_split("test"), -1));
     nodes.write(&bench.path("nodes.parquet"));
-    let outcome = bench.run(&Job::new(&graph, &[FLATTEN, TRAIN, INFER]), &[]);
-    assert_eq!(outcome.code, DATA, "{outcome:#?}");
-    assert_eq!(outcome.stderr.lines().count(), 1, "{outcome:#?}");
-    assert!(outcome.stderr.contains("train"), "{outcome:#?}");
-    assert!(!bench.path("out/model/_SUCCESS").exists());
-    assert!(!bench.path("out/embeddings").exists());
+    let job = Job::new(&graph, &[FLATTEN, TRAIN]);
+    bench
+        .run(&job.with("fanouts", "targets = \"train\"\nfanouts"), &[])
+        .ok();
+}
+
+#[test]
+fn lists_of_targets_are_of_nodes() {
+    let list = |ids: ArrayRef, column: &'static str| {
+        move |case: &mut Case| {
+            let mut table = Table::default();
+            table.set(column, ids);
+            table.write(&case.dir.join("list.parquet"));
+            case.job = case
+                .job
+                .with("fanouts", "targets = \"list.parquet\"\nfanouts");
+        }
+    };
+    let ids = |ids: &[Option<i64>]| Arc::new(Int64Array::from(ids.to_vec())) as ArrayRef;
+    let known: Option<i64> = graph().id(0).parse().ok(); // in the train split
+    check(
+        USAGE,
+        expect![[r#"
+        error: job.toml:21: `flatten.targets` is none.parquet: must be "labelled", "all", "train" or a Parquet file
+    "#]],
+        |case| {
+            case.job = case
+                .job
+                .with("fanouts", "targets = \"none.parquet\"\nfanouts");
+        },
+    );
+    check(
+        USAGE,
+        expect![[r#"
+        error: job job.toml: `flatten.targets`: no column `id` in list.parquet; did you mean `ids`? its columns are ids
+    "#]],
+        list(ids(&[known]), "ids"),
+    );
+    check(
+        DATA,
+        expect![[r#"
+        error: job job.toml: `input.nodes.split`: column `split` of nodes.parquet puts no target into `train`, but there has to be something to train on
+    "#]],
+        list(ids(&[known, Some(5)]), "id"),
+    );
+    check(
+        DATA,
+        expect![[r#"
+        error: job job.toml: column `id` of list.parquet, row 1: is null
+    "#]],
+        list(ids(&[known, None]), "id"),
+    );
+    let text = Arc::new(StringArray::from(vec!["x"]));
+    check(
+        DATA,
+        expect![[r#"
+        error: job job.toml: column `id` of list.parquet is Utf8, allowed for listed ids: integers, as the nodes have
+    "#]],
+        list(text, "id"),
+    );
+    check(
+        DATA,
+        expect![[r#"
+        error: job job.toml: `input.nodes.split`: column `split` of nodes.parquet puts no target into `train`, but there has to be something to train on
+    "#]],
+        list(ids(&[]), "id"),
+    );
+    check(
+        DATA,
+        expect![[r#"
+        error: job job.toml: cannot read list.parquet as Parquet: Parquet argument error: EOF: Parquet file too small. Size is 5 but need 8
+    "#]],
+        |case| {
+            list(ids(&[]), "id")(case);
+            fs::write(case.dir.join("list.parquet"), "id\n3\n").unwrap();
+        },
+    );
+}
+
+#[test]
+fn input_that_is_no_parquet_is_named() {
+    check(
+        DATA,
+        expect![[r#"
+        error: job job.toml: cannot read nodes.parquet as Parquet: Parquet argument error: Parquet error: Invalid Parquet file. Corrupt footer
+    "#]],
+        |case| {
+            fs::write(case.dir.join("nodes.parquet"), "id,label\n1,2\n").unwrap();
+        },
+    );
+    check(
+        DATA,
+        expect![[r#"
+        error: job job.toml: cannot read edges.parquet as Parquet: Parquet argument error: Parquet error: Invalid Parquet file. Corrupt footer
+    "#]],
+        |case| {
+            let path = case.dir.join("edges.parquet");
+            case.edges.write(&path);
+            let bytes = fs::read(&path).unwrap();
+            fs::write(path, &bytes[..bytes.len() / 2]).unwrap();
+        },
+    );
+}
+
+#[test]
+fn remote_and_unusable_outputs_are_refused() {
+    check(
+        USAGE,
+        expect![[r#"
+        error: job.toml:19: `flatten.output`: s3://bucket/features is not supported by this build, which reads and writes local files
+    "#]],
+        |case| {
+            case.job = case.job.with("out/features", "s3://bucket/features");
+        },
+    );
+    check(
+        USAGE,
+        expect![[r#"
+        error: job.toml:27: `train.output`: s3://bucket/model is not supported by this build, which reads and writes local files
+    "#]],
+        |case| {
+            case.job = case.job.with("out/model", "s3://bucket/model");
+        },
+    );
+    check(
+        USAGE,
+        expect![[r#"
+        error: job.toml:34: `infer.output`: hdfs://host/embeddings is not supported by this build, which reads and writes local files
+    "#]],
+        |case| {
+            case.job = case.job.with("out/embeddings", "hdfs://host/embeddings");
+        },
+    );
+    check(
+        USAGE,
+        expect![[r#"
+        error: job.toml:3: `work_dir`: s3://bucket is not supported by this build, which reads and writes local files
+    "#]],
+        |case| {
+            case.job = case
+                .job
+                .with("seed = 7", "seed = 7\nwork_dir = \"s3://bucket\"");
+        },
+    );
+    check(
+        USAGE,
+        expect![[r#"
+        error: job.toml:19: `flatten.output`: is empty; a path is needed
+    "#]],
+        |case| {
+            case.job = case.job.with("out/features", "");
+        },
+    );
+    check(
+        USAGE,
+        expect![[r#"
+        error: job job.toml: output job.toml/embeddings lies below job.toml, a file; name another `output`
+    "#]],
+        |case| {
+            case.job = case.job.with("out/embeddings", "job.toml/embeddings");
+        },
+    );
+    check(
+        USAGE,
+        expect![[r#"
+        error: job.toml:34: `infer.output`: . is in the way of `flatten.output`, out/features; each needs a directory of its own
+    "#]],
+        |case| {
+            case.job = case.job.with("out/embeddings", ".");
+        },
+    );
+}
+
+#[test]
+fn a_model_has_to_be_there_and_fit() {
+    let brought = |case: &mut Case| {
+        case.job = case
+            .job
+            .with("[infer]\n", "[infer]\nmodel = \"models/old\"\n");
+    };
+    check(
+        USAGE,
+        expect![[r#"
+        error: job job.toml: models/old holds no finished output: there is no such directory
+    "#]],
+        brought,
+    );
+    let mut other = graph();
+    other.features = FeatureKind::Columns;
+    let bench = Bench::new(&other);
+    bench.run(&Job::new(&other, &[FLATTEN, TRAIN]), &[]).ok();
+    let narrow = with_feature_width(3);
+    let mut nodes = graph().nodes();
+    nodes.set("features", narrow);
+    nodes.write(&bench.path("nodes.parquet"));
+    let job = Job::new(&graph(), &[INFER]).and("model = \"out/model\"");
+    for args in [&["check", "job.toml"][..], &["run", "job.toml", "--quiet"]] {
+        bench.write(&job);
+        let outcome = bench.graphflat(args);
+        assert_eq!(outcome.code, USAGE, "{outcome:#?}");
+        let expected = "it reads 6 features a node, the nodes have 3";
+        assert!(
+            outcome.stderr.trim_end().ends_with(expected),
+            "{outcome:#?}"
+        );
+        assert!(!bench.path("out/embeddings").exists());
+    }
+}
+
+#[test]
+fn loss_and_metric_are_of_the_kind_of_the_labels() {
+    check_ahead(
+        &graph(),
+        USAGE,
+        expect![[r#"
+        error: job job.toml: out/features cannot be trained on with `train.loss` = "mean_squared_error": its labels are Class { num_classes: 3 }, allowed is "cross_entropy"
+    "#]],
+        |case| {
+            case.job = case
+                .job
+                .with("epochs = 4", "epochs = 4\nloss = \"mean_squared_error\"");
+        },
+    );
+    check_ahead(
+        &graph(),
+        USAGE,
+        expect![[r#"
+        error: job job.toml: out/features cannot be trained on with `train.monitor` = "r2": allowed for its labels: accuracy, micro_f1, macro_f1, loss
+    "#]],
+        |case| {
+            case.job = case.job.with("epochs = 4", "epochs = 4\nmonitor = \"r2\"");
+        },
+    );
+}
+
+#[test]
+fn labels_and_splits_are_of_one_type_in_all_files() {
+    check(
+        DATA,
+        expect![[r#"
+        error: job job.toml: column `label` of nodes/b.parquet is Int32, allowed for labels: Int8, as in nodes/a.parquet
+    "#]],
+        |case| {
+            case.job = case.job.with("nodes.parquet", "nodes");
+            fs::create_dir(case.dir.join("nodes")).unwrap();
+            case.nodes.write(&case.dir.join("nodes/b.parquet"));
+            let labels = Int8Array::from_iter_values((0..60).map(|node| node % 3));
+            case.nodes.set("label", Arc::new(labels));
+            case.nodes.write(&case.dir.join("nodes/a.parquet"));
+        },
+    );
+}
+
+#[test]
+fn ends_that_no_node_can_have_are_dangling() {
+    let spoil = |case: &mut Case| {
+        let ids = Arc::new(UInt64Array::from_iter_values(0..60));
+        case.nodes.set("id", ids);
+        let mut ends: Vec<i64> = (0..case.edges.column("src").len() as i64).collect();
+        ends.iter_mut().for_each(|end| *end %= 60);
+        case.edges
+            .set("src", Arc::new(Int64Array::from(ends.clone())));
+        ends[90] = -1;
+        case.edges.set("dst", Arc::new(Int64Array::from(ends)));
+    };
+    check(
+        DATA,
+        expect![[r#"
+        error: job job.toml: stage flatten: column `dst` of edges.parquet, row 90: is -1, but the nodes' ids are uint64 (`dangling = "drop"` under [input.edges] leaves such edges out)
+    "#]],
+        spoil,
+    );
+    let (bench, job) = spoilt(&graph(), spoil);
+    bench
+        .run(
+            &job.with("[flatten]", "dangling = \"drop\"\n[flatten]"),
+            &[],
+        )
+        .ok();
+    let report = bench.manifest("out/features").to_string();
+    assert!(report.contains("\"dropped_rows\":1"), "{report}");
+    let checked = bench.graphflat(&["check", "job.toml", "--json"]).ok();
+    assert_eq!(checked.events()[0]["dropped_edges"], 1);
 }
 
 #[test]
@@ -462,6 +1098,14 @@ fn an_output_of_another_plan_is_left_alone() {
         assert!(outcome.stderr.contains(word), "no {word}: {outcome:#?}");
     }
     crate::harness::assert_same_bytes(&before, &bench.data_files("out/features"), "untouched");
+    let checked = bench.graphflat(&["check", "job.toml"]);
+    assert_eq!(checked.code, USAGE, "{checked:#?}");
+    assert_eq!(
+        checked.stderr,
+        outcome.stderr.replace("stage flatten: ", "")
+    );
+    bench.write(&job);
+    bench.graphflat(&["check", "job.toml"]).ok();
 
     bench.run(&other, &["--fresh"]).ok();
     assert_ne!(

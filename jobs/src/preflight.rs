@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use graphflat::Targets;
+use graphflat::{FlattenError, Targets};
 use graphtrainer::TrainSpec;
 use rayon::iter::{IntoParallelRefIterator as _, ParallelIterator as _};
 use schemas::dataset::refuse_foreign;
@@ -120,6 +120,10 @@ impl Listed {
             Some(list) => list.read()?,
             None => Ids::new(job.nodes.id_type()),
         };
+        if let (true, Some(targets)) = (ids.is_empty(), job.targets()) {
+            let reason = targets.why_none().to_owned();
+            return Err(FlattenError::NoTargets { reason }.into());
+        }
         let places = (0..ids.len()).map(|at| (ids.hash(at), at)).collect();
         Ok(Listed { ids, places })
     }
