@@ -21,5 +21,5 @@ pub use config::{FlattenPlan, FlattenSpec, StorePlan, Targets};
 pub use error::FlattenError;
 pub use flatten::flatten;
 pub use placement::{NodeIdx, Placement};
-pub use shuffle::{Cluster, Peer, run_workers};
+pub use shuffle::{Cluster, Peer, PeerFailed, run_workers};
 pub use store::{Partition, Store, open_or_build};

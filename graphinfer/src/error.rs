@@ -1,7 +1,7 @@
 //! What can go wrong while embeddings are computed.
 
 use gnn::GnnError;
-use graphflat::FlattenError;
+use graphflat::PeerFailed;
 use schemas::{ErrorKind, SchemaError};
 use std::path::PathBuf;
 
@@ -62,9 +62,6 @@ pub enum InferError {
         /// Id of the node.
         id: String,
     },
-    /// Records could not be shuffled between workers.
-    #[error(transparent)]
-    Shuffle(#[from] FlattenError),
     /// Another worker failed; its own error is reported.
     #[error("another worker failed")]
     PeerFailed,
@@ -78,16 +75,18 @@ impl InferError {
             Self::Key { .. } | Self::Missing { .. } | Self::Model { .. } | Self::Unfit { .. } => {
                 ErrorKind::Usage
             }
-            Self::Shuffle(e) => e.kind(),
             Self::NotFinite { .. } => ErrorKind::Data,
             Self::Gnn(_) | Self::PeerFailed => ErrorKind::Failed,
         }
     }
 
     pub(crate) fn is_peer_failure(&self) -> bool {
-        matches!(
-            self,
-            Self::PeerFailed | Self::Shuffle(FlattenError::PeerFailed)
-        )
+        matches!(self, Self::PeerFailed)
+    }
+}
+
+impl From<PeerFailed> for InferError {
+    fn from(_: PeerFailed) -> Self {
+        Self::PeerFailed
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::InferError;
 use crate::slice::Slice;
-use graphflat::{FlattenError, NodeIdx, Partition, Peer, Store};
+use graphflat::{NodeIdx, Partition, Peer, Store};
 use serde::{Deserialize, Serialize};
 
 /// Rows sent at a time. A receiver keeps portions as they come and finds a row by division.
@@ -114,7 +114,7 @@ impl Halo {
             first += wanted.local.len().next_multiple_of(PORTION_ROWS);
         }
         let asks = asks_of(&needed);
-        let received = peer.shuffle(asks.into_iter().map(Ok::<_, FlattenError>))?;
+        let received = peer.shuffle(asks.into_iter().map(Ok::<_, InferError>))?;
         let mut owed = vec![Wanted::default(); peers];
         for (from, (class, local)) in received {
             owed[from].add(usize::from(class), &local);
@@ -143,7 +143,7 @@ impl Halo {
             local
                 .iter()
                 .for_each(|&local| columns.push(partition, local as usize));
-            Ok::<_, FlattenError>((to, columns))
+            Ok::<_, InferError>((to, columns))
         });
         let received = peer.shuffle(portions)?;
         let mut columns = NodeColumns::default();

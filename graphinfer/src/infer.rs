@@ -3,7 +3,7 @@
 use crate::block::{OwnRows, Scratch};
 use crate::halo::Halo;
 use crate::predict::predict;
-use crate::round::{RoundContext, RoundStats, agree};
+use crate::round::{RoundContext, RoundStats};
 use crate::slice::{Slice, TrainedModel};
 use crate::write::{Computed, WriteContext, write_parts};
 use crate::{InferError, InferPlan};
@@ -122,7 +122,7 @@ impl InferTask {
             self.report_round(peer.index(), slice.layer, moved);
         }
         let prediction = match self.write.prediction {
-            Some(_) => agree(peer, predict(&self.trained.model, &last))?,
+            Some(_) => peer.agree(predict(&self.trained.model, &last))?,
             None => Labels::None,
         };
         let embedding = kept.as_deref().unwrap_or(&last);

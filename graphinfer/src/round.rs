@@ -5,7 +5,7 @@ use crate::block::{BlockContext, LayerRows, OwnRows, Scratch, block_ranges};
 use crate::halo::{Halo, class_of};
 use crate::slice::{Slice, TrainedModel};
 use gnn::{Block, Dense};
-use graphflat::{FlattenError, Peer, Store};
+use graphflat::{Peer, Store};
 use schemas::{FeatureMeta, Features};
 use serde::{Deserialize, Serialize};
 
@@ -30,22 +30,6 @@ pub(crate) struct RoundContext<'a> {
     pub(crate) halo: &'a Halo,
 }
 
-/// Waits for all workers; goes on only if each passes `Ok`.
-///
-/// # Errors
-///
-/// The error passed in; then every other worker gets [`InferError::PeerFailed`].
-pub(crate) fn agree<T>(
-    peer: &mut Peer<'_>,
-    result: Result<T, InferError>,
-) -> Result<T, InferError> {
-    let failed: Vec<bool> = peer.gather_all(Ok::<_, FlattenError>(result.is_err()))?;
-    match result {
-        Ok(_) if failed.contains(&true) => Err(InferError::PeerFailed),
-        result => result,
-    }
-}
-
 impl RoundContext<'_> {
     /// Sends peers what they read of the layer before `slice` and computes the slice's embeddings
     /// of all own nodes, `[num_own * output width]`.
@@ -58,7 +42,7 @@ impl RoundContext<'_> {
     ) -> Result<(Vec<f32>, RoundStats), InferError> {
         let (rows, stats) = self.exchange(peer, slice, own)?;
         let computed = self.compute(peer.index(), slice, &rows, scratch);
-        Ok((agree(peer, computed)?, stats))
+        Ok((peer.agree(computed)?, stats))
     }
 
     fn exchange<'a>(
@@ -77,7 +61,7 @@ impl RoundContext<'_> {
                 .for_each(|&local| own.push_to(local as usize, &mut rows));
             stats.rows += local.len() as u64;
             stats.bytes += rows.size_bytes() as u64;
-            Ok::<_, FlattenError>((to, rows))
+            Ok::<_, InferError>((to, rows))
         });
         let received = peer.shuffle(portions)?;
         stats.rows_needed = self.halo.num_needed(class) as u64;

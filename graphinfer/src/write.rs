@@ -1,8 +1,7 @@
 //! Embeddings to part files: each part a range of nodes by id, put together by one worker.
 
 use crate::InferError;
-use crate::round::agree;
-use graphflat::{FlattenError, NodeIdx, Peer, Store};
+use graphflat::{NodeIdx, Peer, Store};
 use schemas::{EmbeddingsWriter, Ids, LabelMeta, Labels, Output};
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
@@ -64,16 +63,16 @@ pub(crate) fn write_parts(
             portions.map(move |nodes| (part % peers, nodes))
         });
         let portions = portions
-            .map(|(to, nodes)| Ok::<_, FlattenError>((to, context.rows_of(&nodes, computed))));
+            .map(|(to, nodes)| Ok::<_, InferError>((to, context.rows_of(&nodes, computed))));
         let received = peer.shuffle(portions)?;
         let mine = (first..num_parts.min(first + peers)).find(|part| part % peers == me);
         let open = mine.filter(|&part| context.output.committed(part).is_none());
         // Workers that look later must see the same parts committed, so all wait for all.
-        let written = match agree(peer, Ok(open))? {
+        let written = match peer.agree(Ok::<_, InferError>(open))? {
             Some(part) => context.write(part, received.into_iter().map(|(_, rows)| rows)),
             None => Ok(()),
         };
-        agree(peer, written)?;
+        peer.agree(written)?;
     }
     Ok(())
 }
