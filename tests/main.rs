@@ -6,6 +6,8 @@ mod errors;
 mod flatten;
 mod harness;
 mod infer;
+mod inspect;
+mod kinds;
 mod real;
 mod resume;
 mod train;

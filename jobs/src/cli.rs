@@ -69,9 +69,9 @@ pub(crate) struct InspectArgs {
     /// The target to show, by its id.
     #[arg(long, value_name = "ID")]
     pub(crate) target: Option<String>,
-    /// Rows to show.
-    #[arg(long, value_name = "N", default_value_t = 5)]
-    pub(crate) limit: usize,
+    /// Rows to show: 5 unless told otherwise.
+    #[arg(long, value_name = "N", conflicts_with_all = ["target", "dot"])]
+    pub(crate) limit: Option<usize>,
 }
 
 /// A stage of a job, in the order they run.

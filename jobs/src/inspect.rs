@@ -4,13 +4,16 @@ use std::path::Path;
 
 use graphflat::store::StoreMeta;
 use schemas::{
-    EmbeddingsDataset, Features, GraphFeature, GraphFeatureDataset, Ids, Labels, Manifest, Split,
-    read_manifest,
+    EmbeddingsDataset, Features, GraphFeature, GraphFeatureDataset, Ids, LabelKind, Labels,
+    Manifest, Split, read_manifest,
 };
 
 use crate::cli::InspectArgs;
 use crate::console::line_out;
 use crate::error::JobError;
+
+/// Rows shown unless the user asks for more.
+const ROWS_SHOWN: usize = 5;
 
 /// Values of a vector shown at most.
 const VALUES_SHOWN: usize = 6;
@@ -32,17 +35,43 @@ pub(crate) fn inspect(args: &InspectArgs) -> anyhow::Result<()> {
 fn describe(args: &InspectArgs) -> Result<String, JobError> {
     let dir = args.path.as_path();
     if dir.join("store.json").is_file() {
+        refuse_flags(args, "a store", &["--dot", "--target", "--limit"])?;
         return store(dir);
     }
     let manifest = read_manifest(dir)?;
     match manifest.stage.as_str() {
         "flatten" => graph_features(dir, args),
-        "train" => model(dir, &manifest),
-        "infer" => embeddings(dir, args),
+        "train" => {
+            refuse_flags(args, "a model", &["--dot", "--target", "--limit"])?;
+            model(dir, &manifest)
+        }
+        "infer" => {
+            refuse_flags(args, "embeddings", &["--dot"])?;
+            embeddings(dir, args)
+        }
         stage => Err(problem(
             dir,
             format!("holds the output of `{stage}`, unknown here"),
         )),
+    }
+}
+
+/// Refuses flags that say nothing about what the directory holds.
+fn refuse_flags(args: &InspectArgs, what: &str, flags: &[&str]) -> Result<(), JobError> {
+    let given = [
+        ("--dot", args.dot),
+        ("--target", args.target.is_some()),
+        ("--limit", args.limit.is_some()),
+    ];
+    match given
+        .iter()
+        .find(|(flag, given)| *given && flags.contains(flag))
+    {
+        Some((flag, _)) => Err(problem(
+            &args.path,
+            format!("holds {what}, which has no {flag}"),
+        )),
+        None => Ok(()),
     }
 }
 
@@ -121,7 +150,9 @@ fn model(dir: &Path, manifest: &Manifest) -> Result<String, JobError> {
 fn embeddings(dir: &Path, args: &InspectArgs) -> Result<String, JobError> {
     let dataset = EmbeddingsDataset::open(dir)?;
     let mut text = heading(dataset.manifest());
-    let mut left = args.limit;
+    let names = class_names(dataset.manifest());
+    let limit = rows_shown(args);
+    let mut left = limit;
     for part in 0..dataset.num_parts() {
         if left == 0 {
             break;
@@ -137,11 +168,11 @@ fn embeddings(dir: &Path, args: &InspectArgs) -> Result<String, JobError> {
             text.push_str(&format!(
                 "{id}: {}{}\n",
                 numbers(vector),
-                label(&rows.prediction, at)
+                label(&rows.prediction, at, names)
             ));
         }
     }
-    match (&args.target, left == args.limit) {
+    match (&args.target, left == limit) {
         (Some(target), true) => Err(problem(dir, format!("has no node {target}"))),
         _ => Ok(text),
     }
@@ -157,11 +188,8 @@ fn graph_features(dir: &Path, args: &InspectArgs) -> Result<String, JobError> {
         flatten.hops,
         fanouts.join(", ")
     ));
-    let limit = if args.dot || args.target.is_some() {
-        1
-    } else {
-        args.limit
-    };
+    let names = class_names(dataset.manifest());
+    let limit = rows_shown(args);
     let mut left = limit;
     for part in 0..dataset.num_parts() {
         if left == 0 {
@@ -176,12 +204,31 @@ fn graph_features(dir: &Path, args: &InspectArgs) -> Result<String, JobError> {
             if args.dot {
                 return Ok(dot(&feature));
             }
-            text.push_str(&neighbourhood(&feature));
+            text.push_str(&neighbourhood(&feature, names));
         }
     }
     match (&args.target, left == limit) {
         (Some(target), true) => Err(problem(dir, format!("has no target {target}"))),
         _ => Ok(text),
+    }
+}
+
+fn rows_shown(args: &InspectArgs) -> usize {
+    match (args.dot, &args.target) {
+        (false, None) => args.limit.unwrap_or(ROWS_SHOWN),
+        _ => 1,
+    }
+}
+
+/// What the classes are called, where labels were given by name.
+fn class_names(manifest: &Manifest) -> &[String] {
+    let label = manifest
+        .graph
+        .as_ref()
+        .and_then(|graph| graph.label.as_ref());
+    match label.map(|label| &label.kind) {
+        Some(LabelKind::ClassName { names }) => names,
+        _ => &[],
     }
 }
 
@@ -203,7 +250,7 @@ fn edges(feature: &GraphFeature) -> impl Iterator<Item = (usize, usize, usize)> 
     })
 }
 
-fn neighbourhood(feature: &GraphFeature) -> String {
+fn neighbourhood(feature: &GraphFeature, names: &[String]) -> String {
     let ids = &feature.node_id;
     let split = match feature.split {
         Split::None => String::new(),
@@ -212,7 +259,7 @@ fn neighbourhood(feature: &GraphFeature) -> String {
     let mut text = format!(
         "target {}{split}{}: {} nodes, {} edges\n",
         ids.display(0),
-        label(&feature.labels, 0).replace(" ->", ", label"),
+        label(&feature.labels, 0, names).replace(" ->", ", label"),
         ids.len(),
         feature.in_src.len()
     );
@@ -277,11 +324,14 @@ fn numbers(values: &[f32]) -> String {
     format!("[{}{more}] ({})", shown.join(", "), values.len())
 }
 
-fn label(labels: &Labels, at: usize) -> String {
+fn label(labels: &Labels, at: usize, names: &[String]) -> String {
     match labels {
         Labels::None => String::new(),
         Labels::Class(classes) if classes[at] == schemas::NO_CLASS => String::new(),
-        Labels::Class(classes) => format!(" -> class {}", classes[at]),
+        Labels::Class(classes) => match names.get(classes[at] as usize) {
+            Some(name) => format!(" -> {name}"),
+            None => format!(" -> class {}", classes[at]),
+        },
         Labels::Number(numbers) if numbers[at].is_nan() => String::new(),
         Labels::Number(numbers) => format!(" -> {}", numbers[at]),
         Labels::Multi { width, values, .. } => {
