@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 
 use graphflat::{FlattenError, FlattenPlan, Targets};
 use schemas::{
-    Fanout, Features, FlattenMeta, GraphShard, Labels, Layout, NO_CLASS, Opened, Output, Split,
-    hash_int, keep_at_hop, write_part,
+    Fanout, Features, FlattenMeta, GraphShard, Labels, Layout, Opened, Output, Split, hash_int,
+    keep_at_hop, write_part,
 };
 
-use super::survey::{FEATURE_ROWS, Survey, empty, push_row};
+use super::survey::{FEATURE_ROWS, Survey};
 use crate::error::JobError;
 use crate::job::Job;
 
@@ -289,29 +289,20 @@ impl<'a> Nearby<'a> {
 
 /// The kept rows of features, over and over.
 fn features(survey: &Survey, rows: usize) -> Features {
-    let mut features = empty(survey.meta.features);
+    let mut features = Features::empty(survey.meta.features);
     let have = survey
         .num_nodes()
         .div_ceil(survey.num_nodes().div_ceil(FEATURE_ROWS).max(1));
-    (0..rows).for_each(|row| push_row(&mut features, &survey.features, row % have.max(1)));
+    let rows = (0..rows).map(|row| u32::try_from(row % have.max(1)).expect("few rows are kept"));
+    features.extend_gather(&survey.features, &rows.collect::<Vec<u32>>());
     features
 }
 
 /// As many missing labels: labels are a small part of any output.
 fn labels(survey: &Survey, rows: usize) -> Labels {
-    use schemas::LabelKind;
-    match survey.meta.label.as_ref().map(|label| &label.kind) {
-        None => Labels::None,
-        Some(LabelKind::Class { .. } | LabelKind::ClassName { .. }) => {
-            Labels::Class(vec![NO_CLASS; rows])
-        }
-        Some(LabelKind::MultiLabel { width }) => Labels::Multi {
-            width: *width,
-            values: vec![0.0; width * rows],
-            present: vec![false; rows],
-        },
-        Some(LabelKind::Number) => Labels::Number(vec![f32::NAN; rows]),
-    }
+    let mut labels = Labels::empty(survey.meta.label.as_ref());
+    (0..rows).for_each(|_| labels.push_none());
+    labels
 }
 
 /// Writes samples of an output to see how many bytes they take.

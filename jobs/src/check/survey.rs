@@ -4,8 +4,7 @@ use std::collections::HashMap;
 
 use graphflat::FlattenError;
 use schemas::{
-    Dangling, EdgeRows, EdgesPlan, FeatureMeta, Features, GraphMeta, Ids, LabelMeta, NodesPlan,
-    Split,
+    Dangling, EdgeRows, EdgesPlan, Features, GraphMeta, Ids, LabelMeta, NodesPlan, Split,
 };
 
 use crate::error::JobError;
@@ -184,67 +183,20 @@ fn read_rows(
     label: Option<&LabelMeta>,
 ) -> Result<(Vec<Split>, Features), JobError> {
     let mut split = Vec::new();
-    let mut kept = empty(nodes.feature_meta());
+    let mut kept = Features::empty(nodes.feature_meta());
     let stride = usize::try_from(nodes.num_rows())
         .unwrap_or(usize::MAX)
         .div_ceil(FEATURE_ROWS);
     for unit in nodes.units() {
         let rows = nodes.read_rows(unit, label)?;
-        for (at, row) in (0..rows.ids.len()).zip(split.len()..) {
+        for (at, row) in (0..).zip(split.len()..split.len() + rows.ids.len()) {
             if row % stride.max(1) == 0 {
-                push_row(&mut kept, &rows.features, at);
+                kept.push_from(&rows.features, at);
             }
         }
         split.extend(rows.split);
     }
     Ok((split, kept))
-}
-
-/// Features of no rows.
-pub(crate) fn empty(meta: FeatureMeta) -> Features {
-    match meta {
-        FeatureMeta::None => Features::None,
-        FeatureMeta::Dense { dim } => Features::Dense {
-            dim,
-            values: Vec::new(),
-        },
-        FeatureMeta::Sparse { dim } => Features::Sparse {
-            dim,
-            offset: vec![0],
-            index: Vec::new(),
-            value: Vec::new(),
-        },
-    }
-}
-
-/// Appends one row of features to others of the same shape.
-pub(crate) fn push_row(to: &mut Features, from: &Features, row: usize) {
-    match (to, from) {
-        (Features::Dense { dim, values }, Features::Dense { values: given, .. }) => {
-            values.extend_from_slice(&given[row * *dim..(row + 1) * *dim]);
-        }
-        (
-            Features::Sparse {
-                offset,
-                index,
-                value,
-                ..
-            },
-            Features::Sparse {
-                offset: ends,
-                index: indexes,
-                value: values,
-                ..
-            },
-        ) => {
-            let at = |end: u64| usize::try_from(end).expect("entries fit in memory");
-            let range = at(ends[row])..at(ends[row + 1]);
-            index.extend_from_slice(&indexes[range.clone()]);
-            value.extend_from_slice(&values[range]);
-            offset.push(index.len() as u64);
-        }
-        _ => {}
-    }
 }
 
 fn dangling(edges: &EdgesPlan, rows: &EdgeRows, at: usize, row: u64, is_src: bool) -> JobError {
