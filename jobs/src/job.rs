@@ -19,6 +19,9 @@ use crate::source::JobSource;
 /// Worker threads at most: each is a thread and a partition of the store.
 const WORKERS_MAX: usize = 1024;
 
+/// Samples of a neighbourhood at most: each is a whole output of its own.
+const SAMPLES_MAX: u32 = 1024;
+
 /// The least memory budget that is not a typing error.
 const MEMORY_BUDGET_MIN: ByteSize = ByteSize::mib(64);
 
@@ -373,6 +376,13 @@ impl JobSpec {
     fn check_stages(&self) -> Result<(), JobError> {
         let (nodes, edges) = (&self.input.nodes, &self.input.edges);
         if let Some(flatten) = &self.flatten {
+            if flatten.samples_per_target > SAMPLES_MAX {
+                let problem = format!(
+                    "is {}; allowed is 1 to {SAMPLES_MAX}",
+                    flatten.samples_per_target
+                );
+                return Err(key("flatten.samples_per_target", problem));
+            }
             let by_split = matches!(flatten.targets, Targets::Labelled | Targets::Train);
             if by_split && nodes.split.is_none() {
                 let problem = "\"labelled\" and \"train\" need `input.nodes.split`; \
