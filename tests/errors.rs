@@ -839,8 +839,8 @@ fn lists_of_targets_are_of_nodes() {
     check(
         DATA,
         expect![[r#"
-        error: job job.toml: `input.nodes.split`: column `split` of nodes.parquet puts no target into `train`, but there has to be something to train on
-    "#]],
+            error: job job.toml: stage flatten: column `id` of list.parquet, row 1: is 5, which is no node's id
+        "#]],
         list(ids(&[known, Some(5)]), "id"),
     );
     check(
@@ -861,8 +861,8 @@ fn lists_of_targets_are_of_nodes() {
     check(
         DATA,
         expect![[r#"
-        error: job job.toml: `input.nodes.split`: column `split` of nodes.parquet puts no target into `train`, but there has to be something to train on
-    "#]],
+            error: job job.toml: no node is a target: the list in `flatten.targets` is empty
+        "#]],
         list(ids(&[]), "id"),
     );
     check(

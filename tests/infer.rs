@@ -14,7 +14,7 @@ use crate::harness::{
 
 const OUTPUT: &str = "out/embeddings";
 
-/// Sampled and full neighbourhoods give close, not equal, embeddings; both must be finite.
+/// The embedding of each node, by its id; each is finite and stands there once.
 fn embeddings(bench: &Bench, output: &str) -> BTreeMap<String, Vec<f32>> {
     let mut embeddings = BTreeMap::new();
     for batch in batches(bench, output) {
@@ -42,7 +42,7 @@ fn embeddings(bench: &Bench, output: &str) -> BTreeMap<String, Vec<f32>> {
     embeddings
 }
 
-fn batches(bench: &Bench, output: &str) -> Vec<RecordBatch> {
+pub(crate) fn batches(bench: &Bench, output: &str) -> Vec<RecordBatch> {
     let mut batches = Vec::new();
     for path in files_below(&bench.path(output)) {
         if path

@@ -13,13 +13,13 @@ fn graph() -> Graph {
     Graph::new(240, IdKind::Utf8, FeatureKind::List)
 }
 
-fn model_json(bench: &Bench) -> Value {
+pub(crate) fn model_json(bench: &Bench) -> Value {
     let text = std::fs::read_to_string(bench.path(OUTPUT).join("model.json")).unwrap();
     serde_json::from_str(&text).unwrap()
 }
 
 /// Finds a number by its key, at any depth.
-fn number(value: &Value, key: &str) -> Option<f64> {
+pub(crate) fn number(value: &Value, key: &str) -> Option<f64> {
     match value {
         Value::Object(map) => map
             .get(key)

@@ -1,0 +1,191 @@
+//! Every kind of label, feature, id and split goes through all stages of the real program.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use arrow::array::{AsArray as _, Float32Array, Int32Array};
+use arrow::datatypes::{Float32Type, Int32Type, Int64Type};
+
+use crate::harness::{
+    Bench, FLATTEN, FeatureKind, Graph, INFER, IdKind, Job, NUM_CLASSES, TRAIN, assert_same_bytes,
+    f32_lists, i32_lists,
+};
+use crate::infer::batches;
+use crate::train::{model_json, number};
+
+const MODEL: &str = "out/model";
+const EMBEDDINGS: &str = "out/embeddings";
+
+/// The same features in another order of summation: what forty epochs make of the last bits.
+const LOSS_TOLERANCE: f64 = 1e-3;
+
+fn graph(ids: IdKind, features: FeatureKind) -> Graph {
+    Graph::new(240, ids, features)
+}
+
+fn job(graph: &Graph) -> Job {
+    Job::new(graph, &[FLATTEN, TRAIN, INFER]).with("epochs = 4", "epochs = 40\ndropout = 0.1")
+}
+
+/// A metric of the trained model.
+#[track_caller]
+fn metric(bench: &Bench, name: &str) -> f64 {
+    let model = model_json(bench);
+    number(&model, name).unwrap_or_else(|| panic!("no {name} in {model}"))
+}
+
+/// Runs a job with 1 and with 3 workers and expects the same bytes.
+fn run(bench: &Bench, job: &Job) {
+    bench.run(job, &["--workers", "1"]).ok();
+    let outputs = [MODEL, EMBEDDINGS].map(|output| bench.data_files(output));
+    bench.clear();
+    bench.run(job, &["--workers", "3"]).ok();
+    for (output, expected) in [MODEL, EMBEDDINGS].iter().zip(&outputs) {
+        assert_same_bytes(expected, &bench.data_files(output), output);
+    }
+}
+
+#[test]
+fn several_labels_a_node_are_learned_and_predicted() {
+    let graph = graph(IdKind::Utf8, FeatureKind::List);
+    let bench = Bench::new(&graph);
+    let of = |node: usize| vec![i32::from(node % 3 == 0), i32::from(node % 3 != 1)];
+    let mut nodes = graph.nodes();
+    nodes.set("tags", i32_lists((0..graph.num_nodes).map(of)));
+    nodes.write(&bench.path("nodes.parquet"));
+    run(&bench, &job(&graph).with("\"label\"", "\"tags\""));
+    let micro_f1 = metric(&bench, "test_micro_f1");
+    assert!(micro_f1 >= 0.7, "{micro_f1}");
+    let (mut right, mut all) = (0, 0);
+    for batch in batches(&bench, EMBEDDINGS) {
+        let ids = batch.column_by_name("id").unwrap().as_string::<i32>();
+        let lists = batch.column_by_name("prediction").unwrap().as_list::<i32>();
+        for row in 0..batch.num_rows() {
+            let values = lists.value(row);
+            let found = values.as_primitive::<Int32Type>().values().to_vec();
+            let node = (0..graph.num_nodes).find(|&node| graph.id(node) == ids.value(row));
+            right += usize::from(found == of(node.unwrap()));
+            all += 1;
+        }
+    }
+    assert_eq!(all, graph.num_nodes);
+    assert!(right * 2 > all, "{right} of {all} right");
+}
+
+#[test]
+fn numbers_are_learned_and_predicted() {
+    let graph = graph(IdKind::Utf8, FeatureKind::List);
+    let bench = Bench::new(&graph);
+    let numbers = (0..graph.num_nodes).map(|node| (node % NUM_CLASSES) as f32 - 1.0);
+    let mut nodes = graph.nodes();
+    nodes.set("number", Arc::new(Float32Array::from_iter_values(numbers)));
+    nodes.write(&bench.path("nodes.parquet"));
+    run(&bench, &job(&graph).with("\"label\"", "\"number\""));
+    // The mean explains nothing of them.
+    let r2 = metric(&bench, "test_r2");
+    assert!(r2 >= 0.3, "{r2}");
+    for batch in batches(&bench, EMBEDDINGS) {
+        let prediction = batch.column_by_name("prediction").unwrap();
+        let numbers = prediction.as_primitive::<Float32Type>();
+        assert!(numbers.values().iter().all(|number| number.is_finite()));
+    }
+}
+
+#[test]
+fn sparse_features_are_those_of_a_list() {
+    let graph = graph(IdKind::Utf8, FeatureKind::Sparse);
+    let bench = Bench::new(&graph);
+    run(&bench, &job(&graph));
+    let sparse = metric(&bench, "test_loss");
+    assert!(metric(&bench, "test_accuracy") >= 0.6);
+
+    let listed = Bench::new(&graph);
+    let mut nodes = graph.nodes();
+    let rows = (0..graph.num_nodes).map(|node| graph.feature(node).to_vec());
+    nodes.set("features", f32_lists(rows));
+    nodes.write(&listed.path("nodes.parquet"));
+    let dense = Graph {
+        features: FeatureKind::List,
+        ..graph
+    };
+    listed.run(&job(&dense), &[]).ok();
+    let listed = metric(&listed, "test_loss");
+    assert!(
+        (sparse - listed).abs() <= LOSS_TOLERANCE,
+        "{sparse} is not {listed}"
+    );
+}
+
+#[test]
+fn columns_of_numbers_are_features_side_by_side() {
+    let listed = graph(IdKind::Int64, FeatureKind::List);
+    let bench = Bench::new(&listed);
+    run(&bench, &job(&listed));
+    for features in [FeatureKind::Columns, FeatureKind::FixedList] {
+        let graph = graph(IdKind::Int64, features);
+        let other = Bench::new(&graph);
+        other.run(&job(&graph), &[]).ok();
+        for output in [MODEL, EMBEDDINGS] {
+            let what = format!("{output} of {features:?}");
+            assert_same_bytes(&bench.data_files(output), &other.data_files(output), &what);
+        }
+    }
+    let expected: BTreeSet<String> = (0..listed.num_nodes).map(|node| listed.id(node)).collect();
+    let mut found = BTreeSet::new();
+    for batch in batches(&bench, EMBEDDINGS) {
+        let ids = batch.column_by_name("id").unwrap();
+        let ids = ids.as_primitive::<Int64Type>().values();
+        found.extend(ids.iter().map(ToString::to_string));
+    }
+    assert_eq!(found, expected);
+}
+
+#[test]
+fn splits_may_be_chosen_numbers() {
+    let graph = graph(IdKind::Utf8, FeatureKind::List);
+    let bench = Bench::new(&graph);
+    bench.run(&job(&graph), &[]).ok();
+    let words = bench.data_files(MODEL);
+    bench.clear();
+    let numbers = (0..graph.num_nodes).map(|node| match graph.split(node) {
+        Some("train") => Some(10),
+        Some("val") => Some(20),
+        Some(_) => Some(30),
+        None => (node % 2 == 0).then_some(-1),
+    });
+    let mut nodes = graph.nodes();
+    nodes.set("split", Arc::new(numbers.collect::<Int32Array>()));
+    nodes.write(&bench.path("nodes.parquet"));
+    let values = "split_values = { train = 10, val = 20, test = 30 }";
+    let numbered = job(&graph).with("\n\n[input.edges]", &format!("\n{values}\n\n[input.edges]"));
+    bench.run(&numbered, &[]).ok();
+    assert_same_bytes(&words, &bench.data_files(MODEL), "words and numbers");
+}
+
+#[test]
+fn undirected_edges_are_edges_both_ways() {
+    let graph = graph(IdKind::Utf8, FeatureKind::List);
+    let bench = Bench::new(&graph);
+    let undirected = job(&graph).with("[flatten]", "undirected = true\n[flatten]");
+    run(&bench, &undirected);
+    let expected = [MODEL, EMBEDDINGS].map(|output| bench.data_files(output));
+    let mut both = graph.clone();
+    both.edges
+        .extend(graph.edges.iter().map(|&(src, dst)| (dst, src)));
+    let bench = Bench::new(&both);
+    bench.run(&job(&both), &[]).ok();
+    for (output, expected) in [MODEL, EMBEDDINGS].iter().zip(&expected) {
+        assert_same_bytes(expected, &bench.data_files(output), output);
+    }
+}
+
+#[test]
+fn a_graph_without_features_flattens_to_its_structure() {
+    let graph = graph(IdKind::Utf8, FeatureKind::None);
+    let bench = Bench::new(&graph);
+    bench.run(&Job::new(&graph, &[FLATTEN]), &[]).ok();
+    let outcome = bench
+        .graphflat(&["inspect", "out/features", "--limit", "1"])
+        .ok();
+    assert!(!outcome.stdout.contains(" features "), "{}", outcome.stdout);
+}
