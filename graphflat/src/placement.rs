@@ -31,7 +31,7 @@ impl Placement {
     ///
     /// # Panics
     ///
-    /// If `workers` is zero or `num_nodes` exceeds [`NUM_NODES_MAX`].
+    /// If `workers` is zero or `num_nodes` exceeds 2^32 - 2.
     pub fn new(num_nodes: u64, workers: usize) -> Self {
         assert!(
             workers > 0 && num_nodes <= NUM_NODES_MAX,
