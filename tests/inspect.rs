@@ -59,7 +59,10 @@ fn refused(bench: &Bench, args: &[&str], expected: Expect) {
 #[test]
 fn graph_features_of_both_layouts_read_alike() {
     let shards = whole_job("shards");
-    check(&shards, &["out/features", "--limit", "1"], expect![[r#"
+    check(
+        &shards,
+        &["out/features", "--limit", "1"],
+        expect![[r#"
         flatten: 11 rows, 1 parts, N bytes, seed 7, by graphflat 0.1.0, fingerprint F
         hops 2, fanouts 4, 3
         target node/147-3, split val, label class 0: 6 nodes, 10 edges
@@ -79,7 +82,8 @@ fn graph_features_of_both_layouts_read_alike() {
           node/dc5-5 -> node/6f8-2 weight 1
           node/f2b-8 -> node/6f8-2 weight x
           node/9e8-9 -> node/6f8-2 weight x
-    "#]]);
+    "#]],
+    );
     let rows = whole_job("rows");
     let shown = |bench: &Bench, args: &[&str]| {
         let outcome = bench
@@ -130,11 +134,18 @@ fn one_neighbourhood_is_drawn() {
 #[test]
 fn stores_models_and_embeddings_are_described() {
     let bench = whole_job("shards");
-    check(&bench, &["work/small/store"], expect![[r#"
+    check(
+        &bench,
+        &["work/small/store"],
+        expect![[r#"
         store: 12 nodes in 2 partitions, up to 4 in-edges a node, uniform sampling, seed 7, 1 sample(s), N bytes
         edges: {"dropped_rows":0,"in_edges":51,"received_by_worker":[18,33]}
-    "#]]);
-    check(&bench, &["out/model"], expect![[r#"
+    "#]],
+    );
+    check(
+        &bench,
+        &["out/model"],
+        expect![[r#"
         train: 0 rows, 1 parts, N bytes, seed 7, by graphflat 0.1.0, fingerprint F
         architecture: {"layer":"sage","aggregator":"mean","in_dim":6,"edge_dim":null,"edge_weight":true,"hidden":[8],"num_layers":2,"out_dim":3,"heads":1,"out_heads":1,"dropout":0.5,"input_dropout":0.0,"attention_dropout":0.0,"norm":"none","residual":false,"activation":"relu","task":"classes"}
         fanouts: [4,3]
@@ -156,12 +167,17 @@ fn stores_models_and_embeddings_are_described() {
         convs.1.lin_l.weight [3, 8]
         convs.1.lin_l.bias [3]
         convs.1.lin_r.weight [3, 8]
-    "#]]);
-    check(&bench, &["out/embeddings", "--limit", "2"], expect![[r#"
+    "#]],
+    );
+    check(
+        &bench,
+        &["out/embeddings", "--limit", "2"],
+        expect![[r#"
         infer: 12 rows, 1 parts, N bytes, seed 7, by graphflat 0.1.0, fingerprint F
         node/147-3: [x, x, x] (3) -> class 0
         node/35a-1: [x, x, x] (3) -> class 0
-    "#]]);
+    "#]],
+    );
     let target = graph().id(7);
     check(
         &bench,
@@ -176,15 +192,27 @@ fn stores_models_and_embeddings_are_described() {
 #[test]
 fn flags_that_say_nothing_are_refused() {
     let bench = whole_job("shards");
-    refused(&bench, &["work/small/store", "--dot"], expect![[r#"
+    refused(
+        &bench,
+        &["work/small/store", "--dot"],
+        expect![[r#"
         error: work/small/store holds a store, which has no --dot
-    "#]]);
-    refused(&bench, &["out/model", "--limit", "3"], expect![[r#"
+    "#]],
+    );
+    refused(
+        &bench,
+        &["out/model", "--limit", "3"],
+        expect![[r#"
         error: out/model holds a model, which has no --limit
-    "#]]);
-    refused(&bench, &["out/embeddings", "--dot"], expect![[r#"
+    "#]],
+    );
+    refused(
+        &bench,
+        &["out/embeddings", "--dot"],
+        expect![[r#"
         error: out/embeddings holds embeddings, which has no --dot
-    "#]]);
+    "#]],
+    );
     refused(
         &bench,
         &["out/features", "--target", "x", "--limit", "0"],

@@ -188,4 +188,16 @@ fn a_graph_without_features_flattens_to_its_structure() {
         .graphflat(&["inspect", "out/features", "--limit", "1"])
         .ok();
     assert!(!outcome.stdout.contains(" features "), "{}", outcome.stdout);
+    // No model reads nothing, so none fits.
+    let with_features = self::graph(IdKind::Utf8, FeatureKind::List);
+    with_features.nodes().write(&bench.path("nodes.parquet"));
+    bench
+        .run(&Job::new(&with_features, &[FLATTEN, TRAIN]), &["--fresh"])
+        .ok();
+    graph.nodes().write(&bench.path("nodes.parquet"));
+    let infer = Job::new(&graph, &[INFER]).and("model = \"out/model\"");
+    let outcome = bench.run(&infer, &[]);
+    assert_eq!(outcome.code, 2, "{outcome:#?}");
+    let problem = "it reads 6 features a node, the nodes have 0";
+    assert!(outcome.stderr.trim_end().ends_with(problem), "{outcome:#?}");
 }

@@ -255,6 +255,28 @@ fn without_sampling_all_paths_agree() {
     }
 }
 
+/// Some workers then own no node at all.
+#[test]
+fn more_workers_than_nodes_give_the_same_bytes() {
+    let dir = tempfile::tempdir().unwrap();
+    let graph = Graph::sized(PLAIN, 5, (10, DIM));
+    let (fanouts, sampling) = ([Fanout::Count(2), ALL], Sampling::Uniform);
+    let variant = Variant::default();
+    let trained = Trained::new(dir.path(), &variant, &graph, (&fanouts, sampling));
+    let case = Case {
+        dir: dir.path(),
+        graph: &graph,
+        trained: &trained,
+        sampling,
+    };
+    let extra = r#", "rows_per_part": 3"#;
+    let (one, _) = case.infer(1, usize::MAX, extra);
+    for workers in [9, 10, 11, 32] {
+        let (other, _) = case.infer(workers, usize::MAX, extra);
+        assert_eq!(other.parts, one.parts, "{workers} workers");
+    }
+}
+
 #[test]
 fn blocks_of_any_size_give_the_same_bytes() {
     // More nodes than a block is filled up to, and features wider than what the matrix library
