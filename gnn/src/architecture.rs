@@ -3,6 +3,10 @@
 use serde::{Deserialize, Serialize};
 
 use crate::GnnError;
+use crate::parameter::{self, ParameterInfo};
+
+/// Parameters of a model at most: 4 GiB, of which a training holds some eight copies.
+pub const PARAMETERS_MAX: usize = 1 << 30;
 
 /// Kind of every conv of a model.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
@@ -143,7 +147,44 @@ impl Architecture {
             self.edge_dim.is_none() || takes_edge_features,
             "edge_dim",
             || "only gat, gatv2 and gin use edge features".to_owned(),
-        )
+        )?;
+        self.validate_size()
+    }
+
+    /// Refuses a model of more than [`PARAMETERS_MAX`] parameters before any of them is made.
+    fn validate_size(&self) -> Result<(), GnnError> {
+        let widest = self.hidden.iter().copied().max().unwrap_or(0);
+        for (key, width) in [
+            ("hidden", widest),
+            ("in_dim", self.in_dim),
+            ("out_dim", self.out_dim),
+            ("edge_dim", self.edge_dim.unwrap_or(0)),
+            ("heads", self.heads),
+            ("out_heads", self.out_heads),
+        ] {
+            require(u32::try_from(width).is_ok(), key, || {
+                format!("{width} is more than the {PARAMETERS_MAX} parameters a model may have")
+            })?;
+        }
+        // Products of two such widths fit `usize`, and of three `u128`.
+        let len = |info: &ParameterInfo| info.shape.iter().map(|&n| n as u128).product::<u128>();
+        let count: u128 = self.parameters().iter().map(len).sum();
+        let is_hidden = widest >= self.out_dim;
+        let key = if is_hidden { "hidden" } else { "out_dim" };
+        require(count <= PARAMETERS_MAX as u128, key, || {
+            format!(
+                "widths {:?}, {} features and {} outputs (`num_classes`) make {count} parameters, \
+                 allowed are {PARAMETERS_MAX}",
+                self.hidden, self.in_dim, self.out_dim
+            )
+        })
+    }
+
+    /// Lists the parameters of such a model in the order of its flat vector.
+    #[must_use]
+    pub fn parameters(&self) -> Vec<ParameterInfo> {
+        let all = parameter::parameters(self).into_iter();
+        all.map(|(info, _)| info).collect()
     }
 
     fn validate_widths(&self) -> Result<(), GnnError> {
@@ -174,6 +215,9 @@ impl Architecture {
         require(heads > 0, "heads", || "at least 1 is needed".to_owned())?;
         require(out_heads > 0, "out_heads", || {
             "at least 1 is needed".to_owned()
+        })?;
+        require(out_heads == 1 || !self.has_head(), "out_heads", || {
+            format!("{out_heads}, but the last layer is a linear head, which has no attention")
         })?;
         if self.layer.is_attention() {
             let ragged = self.hidden.iter().find(|&&width| width % heads != 0);
@@ -314,6 +358,12 @@ mod tests {
             &expect!["architecture key `heads`: only gat and gatv2 have heads"],
         );
         check(
+            |arch| (arch.hidden, arch.out_heads) = (vec![6, 8], 2),
+            &expect![
+                "architecture key `out_heads`: 2, but the last layer is a linear head, which has no attention"
+            ],
+        );
+        check(
             |arch| arch.dropout = 1.0,
             &expect!["architecture key `dropout`: 1 is not in [0, 1)"],
         );
@@ -340,6 +390,38 @@ mod tests {
         check(
             edges,
             &expect!["architecture key `edge_dim`: only gat, gatv2 and gin use edge features"],
+        );
+    }
+
+    #[test]
+    fn absurd_widths_are_refused_before_anything_is_drawn() {
+        check(
+            |arch| arch.hidden = vec![usize::MAX - 1],
+            &expect![
+                "architecture key `hidden`: 18446744073709551614 is more than the 1073741824 parameters a model may have"
+            ],
+        );
+        check(
+            |arch| arch.hidden = vec![1 << 29],
+            &expect![
+                "architecture key `hidden`: widths [536870912], 5 features and 3 outputs (`num_classes`) make 5905580041 parameters, allowed are 1073741824"
+            ],
+        );
+        check(
+            |arch| arch.out_dim = 4_000_000_000,
+            &expect![
+                "architecture key `out_dim`: widths [6], 5 features and 4000000000 outputs (`num_classes`) make 36000000048 parameters, allowed are 1073741824"
+            ],
+        );
+        check(
+            |arch| (arch.in_dim, arch.out_dim) = (40_000, 900_000_000),
+            &expect![
+                "architecture key `out_dim`: widths [6], 40000 features and 900000000 outputs (`num_classes`) make 8100240018 parameters, allowed are 1073741824"
+            ],
+        );
+        check(
+            |arch| (arch.in_dim, arch.hidden) = (1 << 20, vec![1 << 9]),
+            &expect!["ok"],
         );
     }
 

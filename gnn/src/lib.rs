@@ -75,7 +75,9 @@ mod tensor;
 pub mod transform;
 pub mod weights;
 
-pub use architecture::{Activation, Aggregator, Architecture, LayerKind, Norm, Task};
+pub use architecture::{
+    Activation, Aggregator, Architecture, LayerKind, Norm, PARAMETERS_MAX, Task,
+};
 pub use block::{Block, BlockData, Sampling};
 pub use error::GnnError;
 pub use loss::{Labels, loss};

@@ -53,7 +53,7 @@ impl Model {
     ///
     /// # Errors
     ///
-    /// [`GnnError::Architecture`] if `arch` does not validate.
+    /// [`GnnError::Architecture`] if `arch` does not validate, its size included.
     pub fn init(arch: &Architecture, seed: u64) -> Result<Model, GnnError> {
         arch.validate()?;
         let parameters = parameter::parameters(arch);

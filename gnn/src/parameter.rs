@@ -12,8 +12,6 @@ pub struct ParameterInfo {
     pub shape: Vec<usize>,
     /// 1-based conv it belongs to, 0 for the head.
     pub layer: usize,
-    /// Whether weight decay applies; true for all, as in `PyG`'s examples.
-    pub decay: bool,
 }
 
 impl ParameterInfo {
@@ -95,7 +93,6 @@ impl Conv<'_> {
             name,
             shape: shape.to_vec(),
             layer: self.layer,
-            decay: true,
         };
         self.list.push((info, start));
     }

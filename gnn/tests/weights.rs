@@ -118,6 +118,7 @@ fn attention_is_named_as_in_pyg() {
     names(
         &Architecture {
             layer: LayerKind::GatV2,
+            out_heads: 1,
             norm: Norm::Layer,
             hidden: vec![6],
             ..gat

@@ -30,7 +30,7 @@ pub struct TrainSpec {
     pub layers: Option<usize>,
     /// Attention heads of a hidden layer, side by side in its width. Default 1.
     pub heads: Option<usize>,
-    /// Attention heads of the last layer, averaged. Default 1.
+    /// Attention heads of the last layer, averaged; a linear head has none. Default 1.
     pub out_heads: Option<usize>,
     /// `mean` (default) or `max`, for `sage`.
     pub aggregator: Option<Aggregator>,

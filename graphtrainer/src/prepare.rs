@@ -24,21 +24,36 @@ pub(crate) struct Prepared {
     pub(crate) decays: Vec<f32>,
 }
 
+/// What the plan comes to on the data at hand, every default filled in.
+#[derive(Debug)]
+pub(crate) struct Resolved {
+    pub(crate) arch: Architecture,
+    pub(crate) monitor: Metric,
+    /// Weight decay of each parameter.
+    pub(crate) decays: Vec<f32>,
+}
+
 /// Checks the plan against what the data's manifest says.
-pub(crate) fn check(plan: &TrainPlan, source: &Source) -> Result<Architecture, TrainError> {
+pub(crate) fn check(plan: &TrainPlan, source: &Source) -> Result<Resolved, TrainError> {
     let checks = Checks { plan, source };
     checks.splits()?;
     let arch = checks.architecture()?;
     arch.validate()?;
-    checks.monitor(&arch)?;
     checks.transform_allowed()?;
-    checks.decays(&Model::init(&arch, plan.result.seed)?)?;
-    Ok(arch)
+    Ok(Resolved {
+        monitor: checks.monitor(&arch)?,
+        decays: checks.decays(&arch)?,
+        arch,
+    })
 }
 
 /// Initialises the model and fits the transform.
 pub(crate) fn prepare(plan: &TrainPlan, source: &Source) -> Result<Prepared, TrainError> {
-    let arch = check(plan, source)?;
+    let Resolved {
+        arch,
+        monitor,
+        decays,
+    } = check(plan, source)?;
     let checks = Checks { plan, source };
     let options = BlockOptions {
         fanouts: source.flatten.fanouts.clone(),
@@ -52,15 +67,12 @@ pub(crate) fn prepare(plan: &TrainPlan, source: &Source) -> Result<Prepared, Tra
         edge_weight: arch.edge_weight,
         edge_dim: arch.edge_dim,
     };
-    let monitor = checks.monitor(&arch)?;
-    let model = Model::init(&arch, plan.result.seed)?;
-    let decays = checks.decays(&model)?;
     Ok(Prepared {
         options,
         transform: checks.transform()?,
         monitor,
         decays,
-        model,
+        model: Model::init(&arch, plan.result.seed)?,
     })
 }
 
@@ -128,7 +140,12 @@ impl Checks<'_> {
         };
         let fitting = Loss::of_task(task);
         if let Some(loss) = plan.loss.filter(|loss| *loss != fitting) {
-            let problem = format!("its labels are {label:?}, allowed is {}", fitting.name());
+            let kind = match task {
+                Task::Classes => "classes",
+                Task::MultiLabel => "lists of zeros and ones",
+                Task::Regression => "numbers",
+            };
+            let problem = format!("its labels are {kind}, allowed is {}", fitting.name());
             return Err(self.unfit("loss", loss.name(), problem));
         }
         Ok(Architecture {
@@ -208,9 +225,8 @@ impl Checks<'_> {
     }
 
     /// Weight decay of each parameter. The head counts as the layer after the last.
-    fn decays(&self, model: &Model) -> Result<Vec<f32>, TrainError> {
+    fn decays(&self, arch: &Architecture) -> Result<Vec<f32>, TrainError> {
         let plan = &self.plan.result;
-        let arch = model.architecture();
         let last = arch.num_layers + usize::from(arch.has_head());
         let layers = plan.weight_decay_layers.as_deref();
         if let Some(layer) = layers
@@ -227,13 +243,13 @@ impl Checks<'_> {
         let decays = |layer: usize| layers.is_none_or(|layers| layers.contains(&layer));
         let of = |info: &gnn::ParameterInfo| {
             let layer = if info.layer == 0 { last } else { info.layer };
-            if info.decay && decays(layer) {
+            if decays(layer) {
                 plan.weight_decay
             } else {
                 0.0
             }
         };
-        Ok(model.parameters().iter().map(of).collect())
+        Ok(arch.parameters().iter().map(of).collect())
     }
 
     fn transform_allowed(&self) -> Result<(), TrainError> {

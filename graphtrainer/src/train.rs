@@ -14,8 +14,13 @@ use schemas::{
 use serde_json::json;
 
 use crate::fit::{Trained, fit};
+use crate::prepare::Resolved;
 use crate::source::Source;
 use crate::{TrainError, TrainPlan};
+
+/// Raised by every change of this crate or of `gnn` that gives another model for the same plan, so
+/// that no output of an older program is taken for one of this.
+const ENGINE_VERSION: u32 = 2;
 
 /// Trains a model as planned and writes it to the plan's output.
 ///
@@ -29,13 +34,12 @@ use crate::{TrainError, TrainPlan};
 /// training fails.
 pub fn train(plan: &TrainPlan, progress: &Progress) -> Result<Manifest, TrainError> {
     let flattened = read_manifest(&plan.input)?;
-    let settings = to_json(&plan.result)?;
-    let identity = json!({ "graph_features": flattened.fingerprint, "plan": settings });
-    let fingerprint = fingerprint(identity.to_string().as_bytes());
     let cache_bytes = usize::try_from(plan.tuning.cache_bytes / 2).unwrap_or(usize::MAX);
     let source = Source::open(&plan.input, cache_bytes)?;
     // Checked before the directory is touched: a plan that does not fit leaves no trace.
-    crate::prepare::check(plan, &source)?;
+    let resolved = crate::prepare::check(plan, &source)?;
+    let identity = identity(plan, &resolved, &flattened);
+    let fingerprint = fingerprint(identity.to_string().as_bytes());
     let output = match Output::open(&plan.output, "train", &fingerprint, plan.fresh)? {
         Opened::Done(manifest) => return Ok(*manifest),
         Opened::Open(output) => output,
@@ -74,6 +78,27 @@ pub fn train(plan: &TrainPlan, progress: &Progress) -> Result<Manifest, TrainErr
     };
     output.finish(&manifest)?;
     Ok(manifest)
+}
+
+/// Everything that the model depends on, as it comes to on these data: a default that is written out
+/// is the same plan.
+fn identity(plan: &TrainPlan, resolved: &Resolved, flattened: &Manifest) -> serde_json::Value {
+    let result = &plan.result;
+    json!({
+        "engine": ENGINE_VERSION,
+        "graph_features": flattened.fingerprint,
+        "architecture": resolved.arch,
+        "transform": result.transform,
+        "optimizer": result.optimizer,
+        "weight_decay": resolved.decays,
+        "epochs": result.epochs,
+        "batch_size": result.batch_size,
+        "patience": result.patience,
+        "monitor": resolved.monitor,
+        "seed": result.seed,
+        "workers": result.workers,
+        "consistency": result.consistency,
+    })
 }
 
 /// Writes the model's files; each gets its name only once it is whole and durable.

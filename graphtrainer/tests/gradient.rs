@@ -179,6 +179,7 @@ fn options_of_a_model_keep_pruning_free() {
         let plain = architecture(kind, &graph, 2);
         let head = Architecture {
             hidden: vec![8, 4],
+            out_heads: 1,
             ..plain.clone()
         };
         let fanouts = [Fanout::Count(4), Fanout::Count(2)];

@@ -110,12 +110,18 @@ fn keys_that_do_not_fit_the_data_are_named() {
         ),
         (
             "loss = \"mean_squared_error\"",
-            "loss` = \"mean_squared_error\": its labels are Class { num_classes: 3 }, allowed is \
-             cross_entropy",
+            "loss` = \"mean_squared_error\": its labels are classes, allowed is cross_entropy",
         ),
     ] {
         check(table, same, usage, &format!("{start}{expected}"));
     }
+    check(
+        "hidden = [1000000000000]",
+        same,
+        usage,
+        "architecture key `hidden`: 1000000000000 is more than the 1073741824 parameters a model \
+         may have",
+    );
     check(
         "weight_decay_layers = [3]",
         same,

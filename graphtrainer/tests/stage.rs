@@ -118,6 +118,13 @@ fn a_model_directory_is_whole_and_is_not_made_twice() {
         // Keys that change no result do not ask for another training either.
         let tuned = format!("{TABLE}servers = 2\npruning = false\n");
         assert_eq!(run(dir.path(), &tuned, false, &never).unwrap(), written);
+        // Nor do defaults that are written out.
+        let explicit = format!(
+            "{TABLE}layers = 2\nloss = \"cross_entropy\"\nmonitor = \"accuracy\"\nheads = 1\n\
+             aggregator = \"mean\"\nedge_weight = false\nedge_features = false\nworkers = 1\n\
+             weight_decay_layers = [1, 2]\nseed = 3\nmode = \"sync\"\n"
+        );
+        assert_eq!(run(dir.path(), &explicit, false, &never).unwrap(), written);
     }
 }
 

@@ -346,6 +346,7 @@ pub(crate) fn architectures() -> Vec<Architecture> {
         });
         list.push(Architecture {
             hidden: vec![4, 8],
+            out_heads: 1,
             norm: Norm::Batch,
             activation: Activation::Elu,
             task: Task::MultiLabel,

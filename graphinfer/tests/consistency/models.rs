@@ -160,7 +160,7 @@ fn architecture(variant: &Variant, layers: usize, task: Task, out_dim: usize) ->
         num_layers: layers,
         out_dim,
         heads: variant.heads,
-        out_heads: variant.heads,
+        out_heads: if variant.head { 1 } else { variant.heads },
         dropout: 0.5,
         input_dropout: 0.1,
         attention_dropout: 0.0,
