@@ -107,7 +107,8 @@ impl Checkpoint {
         fs::rename(&temporary, path).map_err(TrainError::io("rename", &temporary))
     }
 
-    /// Reads a checkpoint; none where there is none.
+    /// Reads a checkpoint; none where there is none. One that is not whole, as a power failure may
+    /// leave it, is [`TrainError::Checkpoint`].
     pub(crate) fn read(path: &Path) -> Result<Option<Self>, TrainError> {
         let bytes = match fs::read(path) {
             Ok(bytes) => bytes,
@@ -122,9 +123,7 @@ impl Checkpoint {
             .split_last_chunk::<8>()
             .ok_or_else(|| broken("it is too short"))?;
         if hash_bytes(body) != u64::from_le_bytes(*hash) {
-            return Err(broken(
-                "its checksum does not match, so start over with --fresh",
-            ));
+            return Err(broken("its checksum does not match"));
         }
         let rest = body
             .strip_prefix(MAGIC)
@@ -136,10 +135,8 @@ impl Checkpoint {
         let (json, blob) = rest
             .split_at_checked(split)
             .ok_or_else(|| broken("its header is cut off"))?;
-        let header: Header = serde_json::from_slice(json).map_err(|source| TrainError::Json {
-            what: "checkpoint",
-            source,
-        })?;
+        let header: Header = serde_json::from_slice(json)
+            .map_err(|error| broken(&format!("its header cannot be read ({error})")))?;
         header
             .assemble(blob)
             .map(Some)

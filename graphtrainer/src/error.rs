@@ -149,7 +149,7 @@ pub enum TrainError {
         problem: String,
     },
     /// The metadata of a checkpoint or a plan could not be converted.
-    #[error("cannot convert the {what} to or from JSON")]
+    #[error("cannot convert the {what} to JSON")]
     Json {
         /// `plan` or `checkpoint`.
         what: &'static str,
@@ -190,6 +190,18 @@ impl TrainError {
             | Self::Json { .. }
             | Self::Io { .. } => ErrorKind::Failed,
         }
+    }
+
+    /// Tells whether a training that goes on after its checkpoint would end the same way.
+    pub(crate) fn is_bound_to_repeat(&self) -> bool {
+        !matches!(
+            self,
+            Self::Io { .. }
+                | Self::Schema(_)
+                | Self::PeerFailed { .. }
+                | Self::Panicked { .. }
+                | Self::Ended { .. }
+        )
     }
 
     /// Wraps an error of the file system.

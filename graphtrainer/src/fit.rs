@@ -61,7 +61,8 @@ pub struct EpochReport {
 /// Trains a model on a source of graph features.
 ///
 /// A checkpoint is written to `checkpoint` as often as planned, and one that is there is continued;
-/// in sync mode the end is bit for bit that of a training that was never stopped.
+/// in sync mode the end is bit for bit that of a training that was never stopped. One that is broken
+/// is noted and taken for none.
 ///
 /// # Errors
 ///
@@ -74,9 +75,15 @@ pub fn fit(
     progress: &Progress,
 ) -> Result<Trained, TrainError> {
     let prepared = prepare(plan, source)?;
-    let resumed = match &checkpoint {
-        Some(path) => Checkpoint::read(path)?,
-        None => None,
+    let mut notes = Vec::new();
+    let resumed = match checkpoint.as_deref().map(Checkpoint::read).transpose() {
+        // All draws are functions of the seed, so starting over gives the same model.
+        Err(error @ TrainError::Checkpoint { .. }) => {
+            tracing::warn!("training starts over: {error}");
+            notes.push(format!("training started over: {error}"));
+            None
+        }
+        read => read?.flatten(),
     };
     let busy = Busy::default();
     let vectoriser = Vectoriser {
@@ -115,7 +122,6 @@ pub fn fit(
     let mut metrics = BTreeMap::new();
     let train = Evaluator::new(supply, Split::Train, batch_size, 0);
     let test = Evaluator::new(supply, Split::Test, batch_size, 0);
-    let mut notes = Vec::new();
     for (name, mut evaluator) in [("train", train), ("val", val), ("test", test)] {
         if evaluator.num_targets() == 0 {
             notes.push(format!("the {name} split is empty"));

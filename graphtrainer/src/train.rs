@@ -31,7 +31,8 @@ const ENGINE_VERSION: u32 = 2;
 /// # Errors
 ///
 /// If plan and graph features do not fit, before anything is written; if reading, writing or
-/// training fails.
+/// training fails. A training that would fail again leaves nothing behind; any other keeps its last
+/// checkpoint.
 pub fn train(plan: &TrainPlan, progress: &Progress) -> Result<Manifest, TrainError> {
     let flattened = read_manifest(&plan.input)?;
     let cache_bytes = usize::try_from(plan.tuning.cache_bytes / 2).unwrap_or(usize::MAX);
@@ -45,7 +46,15 @@ pub fn train(plan: &TrainPlan, progress: &Progress) -> Result<Manifest, TrainErr
         Opened::Open(output) => output,
     };
     let checkpoint = output.progress_dir().join("checkpoint");
-    let trained = fit(plan, &source, Some(checkpoint), progress)?;
+    let trained = match fit(plan, &source, Some(checkpoint.clone()), progress) {
+        Ok(trained) => trained,
+        Err(error) => {
+            if error.is_bound_to_repeat() || !checkpoint.exists() {
+                abandon(output);
+            }
+            return Err(error);
+        }
+    };
     let files = save(&output, plan, &source, &trained)?;
     output.commit_part(
         0,
@@ -78,6 +87,17 @@ pub fn train(plan: &TrainPlan, progress: &Progress) -> Result<Manifest, TrainErr
     };
     output.finish(&manifest)?;
     Ok(manifest)
+}
+
+/// Leaves no trace of a training that ended for good, so that the corrected plan finds its output
+/// free.
+fn abandon(output: Output) {
+    let (dir, progress) = (output.dir().to_owned(), output.progress_dir());
+    // The error to report is the training's. What stays is removed by the next run with --fresh.
+    fs::remove_dir_all(progress).ok();
+    drop(output);
+    // Fails, as it should, where something else lies in it.
+    fs::remove_dir(dir).ok();
 }
 
 /// Everything that the model depends on, as it comes to on these data: a default that is written out

@@ -23,7 +23,10 @@ const TABLE: &str = "model = \"gcn\"\nhidden = [8]\nepochs = 6\nbatch_size = 16\
 
 /// Writes a random graph's features to `dir`.
 fn flatten(dir: &Path, shape: Shape, layout: Layout) {
-    let graph = Graph::new(shape, 4);
+    flatten_graph(dir, &Graph::new(shape, 4), layout);
+}
+
+fn flatten_graph(dir: &Path, graph: &Graph, layout: Layout) {
     let meta = FlattenMeta {
         layout,
         ..flatten_meta(&FANOUTS, Sampling::Uniform)
@@ -202,4 +205,58 @@ fn a_plan_that_does_not_fit_leaves_no_trace() {
     fs::remove_file(dir.path().join("features/_SUCCESS")).unwrap();
     assert!(run(dir.path(), TABLE, false, &silent()).is_err());
     assert!(!dir.path().join("model").exists());
+}
+
+/// Runs a table that fails, then a corrected one in its place.
+fn fails_without_a_trace(dir: &Path, table: &str, expected: &str) {
+    let error = run(dir, table, false, &silent()).unwrap_err().to_string();
+    assert!(error.contains(expected), "{error}");
+    assert!(!dir.join("model").exists());
+}
+
+#[test]
+fn a_training_that_failed_for_good_makes_room_for_the_corrected_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let features = dir.path().join("features");
+    flatten(&features, Shape::default(), Layout::Shards);
+    // The first epoch ends with finite weights, and so with a checkpoint.
+    let table = "model = \"gcn\"\nhidden = [8]\nepochs = 6\nbatch_size = 999\nlearning_rate = 1e25";
+    fails_without_a_trace(dir.path(), table, "training diverged in epoch 2");
+    run(dir.path(), TABLE, false, &silent()).unwrap();
+    fs::remove_dir_all(dir.path().join("model")).unwrap();
+    fs::remove_dir_all(&features).unwrap();
+    let mut graph = Graph::new(Shape::default(), 4);
+    if let schemas::Labels::Class(classes) = &mut graph.labels {
+        classes[5] = schemas::NO_CLASS;
+    }
+    flatten_graph(&features, &graph, Layout::Shards);
+    fails_without_a_trace(dir.path(), TABLE, "has no label");
+}
+
+#[test]
+fn a_torn_checkpoint_is_noted_and_the_training_starts_over() {
+    let dir = tempfile::tempdir().unwrap();
+    flatten(
+        &dir.path().join("features"),
+        Shape::default(),
+        Layout::Shards,
+    );
+    let model = dir.path().join("model");
+    run(dir.path(), TABLE, false, &silent()).unwrap();
+    let whole = fs::read(model.join("model.safetensors")).unwrap();
+    fs::remove_dir_all(&model).unwrap();
+    let kill: Progress = Arc::new(|event| assert_ne!(event.done, 4, "killed"));
+    let killed = || run(dir.path(), TABLE, false, &kill);
+    assert!(catch_unwind(AssertUnwindSafe(killed)).is_err());
+    let checkpoint = model.join("_progress/checkpoint");
+    let bytes = fs::read(&checkpoint).unwrap();
+    fs::write(&checkpoint, &bytes[..bytes.len() / 2]).unwrap();
+    let manifest = run(dir.path(), TABLE, false, &silent()).unwrap();
+    let note = manifest.report["notes"][0].as_str().unwrap();
+    assert!(
+        note.starts_with("training started over: checkpoint ")
+            && note.ends_with("is broken: its checksum does not match"),
+        "{note}"
+    );
+    assert_eq!(fs::read(model.join("model.safetensors")).unwrap(), whole);
 }
