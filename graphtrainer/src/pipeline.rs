@@ -239,14 +239,23 @@ impl Batch {
             Input::Dense(dense) => dense.values.len() * 4,
             Input::Sparse(sparse) => sparse.index.len() * 8 + sparse.offset.len() * 4,
         };
-        let blocks: usize = self
-            .blocks
-            .iter()
-            // The edges stand twice, by dst and by src; weights and node columns come on top.
-            .map(|block| block.num_edges() * 16 + block.num_src() * 32)
-            .sum();
-        input + blocks
+        let labels = match &self.labels {
+            Labels::Classes(classes) => classes.len() * 4,
+            Labels::MultiLabel(dense) | Labels::Regression(dense) => dense.values.len() * 4,
+        };
+        input + labels + self.blocks.iter().map(block_bytes).sum::<usize>()
     }
+}
+
+/// Memory of a block: the edges stand twice, by dst and by src.
+fn block_bytes(block: &Block) -> usize {
+    let of_edges = 16 + 4 * usize::from(block.edge_weight().is_some());
+    let floats = [block.in_weight(), block.self_weight()];
+    let of_nodes = 32 + 4 * floats.iter().flatten().count();
+    let features = block
+        .edge_feature()
+        .map_or(0, |feature| feature.values.len());
+    block.num_edges() * of_edges + block.num_src() * of_nodes + 4 * features
 }
 
 impl Busy {
@@ -270,5 +279,65 @@ impl Busy {
             Stage::Vectorise => &self.vectorise_ns,
             Stage::Compute => &self.compute_ns,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use gnn::kernel::Partitioning;
+    use schemas::{Fanout, GraphShard, Sampling};
+
+    use super::*;
+    use crate::random::{Graph, Shape, flatten_meta};
+
+    /// One batch of all train targets of a graph, with or without what its edges carry.
+    fn batch(graph: &Graph, with_edges: bool) -> Batch {
+        let fanouts = [Fanout::Count(4)];
+        let shards = graph.parts(1, &fanouts);
+        let counts = shards.iter().map(GraphShard::split_counts).collect();
+        let metas = (graph.meta(), flatten_meta(&fanouts, Sampling::Uniform));
+        let source = Source::new("memory".into(), metas, counts, 0, move |idx| {
+            Ok(shards[idx].clone())
+        });
+        let part = source.part(0).unwrap();
+        let targets = part.targets(Split::Train).to_vec();
+        let vectoriser = Vectoriser {
+            options: BlockOptions {
+                fanouts: fanouts.to_vec(),
+                sampling: Sampling::Uniform,
+                pruning: true,
+                partitioning: Partitioning::EdgeBalanced,
+                edge_weight: with_edges,
+                edge_dim: graph.shape.edge_dim.filter(|_| with_edges),
+            },
+            transform: Transform::None,
+        };
+        vectoriser.vectorise(&vec![(0, part, targets)]).unwrap()
+    }
+
+    #[test]
+    fn every_column_of_a_batch_counts_against_its_memory() {
+        let edge_dim = Some(7);
+        let mut graph = Graph::new(
+            Shape {
+                weights: true,
+                edge_dim,
+                ..Shape::default()
+            },
+            5,
+        );
+        let plain = batch(&graph, false);
+        let (nodes, edges) = (plain.blocks[0].num_src(), plain.blocks[0].num_edges());
+        // A weight and seven features an edge, two sums of weights a node.
+        let more = 4 * (8 * edges + 2 * nodes);
+        assert_eq!(batch(&graph, true).bytes(), plain.bytes() + more);
+        let (rows, width) = (graph.ids.len(), 100);
+        graph.labels = schemas::Labels::Multi {
+            width,
+            values: vec![0.0; rows * width],
+            present: vec![true; rows],
+        };
+        let more = 4 * (width - 1) * plain.num_targets;
+        assert_eq!(batch(&graph, false).bytes(), plain.bytes() + more);
     }
 }

@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use schemas::{FlattenMeta, GraphFeatureDataset, GraphMeta, GraphShard, Split, SplitCounts};
+use schemas::{
+    FlattenMeta, GraphFeatureDataset, GraphMeta, GraphShard, Labels, Split, SplitCounts,
+};
 
 use crate::TrainError;
 
@@ -236,11 +238,21 @@ fn shard_bytes(shard: &GraphShard) -> usize {
         .filter_map(|column| column.as_ref())
         .map(Vec::len)
         .sum();
-    // hop, split and is_target take a byte each, in_degree, in_offset and a class four.
+    let labels = match &shard.labels {
+        Labels::None => 0,
+        Labels::Class(classes) => 4 * classes.len(),
+        Labels::Multi {
+            values, present, ..
+        } => 4 * values.len() + present.len(),
+        Labels::Number(values) => 4 * values.len(),
+    };
+    let num_loops = shard.self_loops.as_ref().map_or(0, Vec::len);
+    // hop, split and is_target take a byte each, in_degree and in_offset four.
     shard.ids.size_bytes()
         + shard.features.size_bytes()
-        + shard.hop.len() * 15
-        + 4 * (shard.in_src.len() + num_floats)
+        + labels
+        + shard.hop.len() * 11
+        + 4 * (shard.in_src.len() + num_floats + num_loops)
 }
 
 #[cfg(test)]

@@ -95,3 +95,20 @@ fn a_target_without_label_is_named() {
     );
     assert_eq!(error.kind(), schemas::ErrorKind::Data);
 }
+
+#[test]
+fn wide_labels_count_against_the_memory_of_parts() {
+    let bytes = |width: usize| {
+        let mut graph = Graph::new(Shape::default(), 1);
+        let nodes = graph.ids.len();
+        graph.labels = Labels::Multi {
+            width,
+            values: vec![0.0; nodes * width],
+            present: vec![true; nodes],
+        };
+        let shard = graph.parts(1, &FANOUTS).remove(0);
+        (shard_bytes(&shard), shard.num_nodes())
+    };
+    let ((narrow, nodes), (wide, _)) = (bytes(1), bytes(101));
+    assert_eq!(wide, narrow + 400 * nodes);
+}
