@@ -84,5 +84,5 @@ pub use loss::{Labels, loss};
 pub use model::{LossAndGradient, Mode, Model};
 pub use parameter::ParameterInfo;
 pub use tensor::{Dense, Input, SparseRows};
-pub use transform::{Transform, fit_standardize};
+pub use transform::{StandardizeFit, Transform};
 pub use weights::{MODEL_JSON, MODEL_WEIGHTS, ModelFile, load, save};

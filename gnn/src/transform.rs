@@ -11,7 +11,9 @@ pub enum Transform {
     /// Nothing.
     #[default]
     None,
-    /// Divides each row by the larger of its sum and 1, as PyG's `NormalizeFeatures`.
+    /// Divides each row by the larger of its sum and 1, so that a row whose sum is below 1 stays.
+    /// `PyG`'s `NormalizeFeatures` also moves all features so that the least of the graph is 0, as
+    /// it is in a bag of words.
     RowNormalize,
     /// `(x - mean) * scale`, per feature; for dense features only.
     Standardize {
@@ -64,46 +66,60 @@ impl Transform {
     }
 }
 
-/// Fits [`Transform::Standardize`] to `rows`, in f64 and in the order given.
-///
-/// # Panics
-///
-/// If a row is not `dim` wide.
-#[must_use]
-#[expect(
-    clippy::cast_possible_truncation,
-    reason = "statistics are stored as f32"
-)]
-pub fn fit_standardize<'a>(rows: impl Iterator<Item = &'a [f32]>, dim: usize) -> Transform {
-    // Welford's update: no second pass, and no cancellation for features far from 0.
-    let (mut count, mut mean, mut square) = (0.0_f64, vec![0.0_f64; dim], vec![0.0_f64; dim]);
-    for row in rows {
-        assert_eq!(
-            row.len(),
-            dim,
-            "every row has the width it was announced with"
-        );
-        count += 1.0;
-        for ((&x, m), sum) in row.iter().zip(&mut mean).zip(&mut square) {
-            let delta = f64::from(x) - *m;
-            *m += delta / count;
-            *sum += delta * (f64::from(x) - *m);
+/// Fits [`Transform::Standardize`] to rows as they come, in f64 and in the order given.
+#[derive(Clone, Debug)]
+pub struct StandardizeFit {
+    count: f64,
+    mean: Vec<f64>,
+    /// Sum of the squared distances from the mean.
+    square: Vec<f64>,
+}
+
+impl StandardizeFit {
+    /// Starts with no rows of `dim` features.
+    #[must_use]
+    pub fn new(dim: usize) -> StandardizeFit {
+        StandardizeFit {
+            count: 0.0,
+            mean: vec![0.0; dim],
+            square: vec![0.0; dim],
         }
     }
-    let scale = square.iter().map(|sum| {
-        let deviation = (sum / count.max(1.0)).sqrt();
-        if deviation > 0.0 {
-            (1.0 / deviation) as f32
-        } else {
-            1.0
+
+    /// Adds a row.
+    ///
+    /// # Panics
+    ///
+    /// If it has another width.
+    pub fn add(&mut self, row: &[f32]) {
+        assert_eq!(row.len(), self.mean.len(), "every row is equally wide");
+        self.count += 1.0;
+        // Welford's update: no second pass, and no cancellation for features far from 0.
+        for ((&x, mean), square) in row.iter().zip(&mut self.mean).zip(&mut self.square) {
+            let delta = f64::from(x) - *mean;
+            *mean += delta / self.count;
+            *square += delta * (f64::from(x) - *mean);
         }
-    });
-    let scale = scale
-        .map(|scale| if scale.is_finite() { scale } else { 1.0 })
-        .collect();
-    Transform::Standardize {
-        mean: mean.iter().map(|&m| m as f32).collect(),
-        scale,
+    }
+
+    /// Returns the transform that gives the rows mean 0 and deviation 1.
+    #[must_use]
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "statistics are stored as f32"
+    )]
+    pub fn finish(&self) -> Transform {
+        let scale = |square: &f64| {
+            let scale = 1.0 / (square / self.count.max(1.0)).sqrt();
+            // Of a constant feature, or one whose scale is beyond f32.
+            Some(scale as f32)
+                .filter(|scale| scale.is_finite())
+                .unwrap_or(1.0)
+        };
+        Transform::Standardize {
+            mean: self.mean.iter().map(|&mean| mean as f32).collect(),
+            scale: self.square.iter().map(scale).collect(),
+        }
     }
 }
 
@@ -160,7 +176,9 @@ mod tests {
     #[test]
     fn standardize_gives_mean_zero_and_deviation_one() {
         let rows = [[1.0_f32, 5.0], [3.0, 5.0]];
-        let fitted = fit_standardize(rows.iter().map(|row| &row[..]), 2);
+        let mut fit = StandardizeFit::new(2);
+        rows.iter().for_each(|row| fit.add(row));
+        let fitted = fit.finish();
         let mut input = dense(2, &[1.0, 5.0, 3.0, 5.0]);
         fitted.apply(&mut input).unwrap();
         assert_eq!(input, dense(2, &[-1.0, 0.0, 1.0, 0.0]));

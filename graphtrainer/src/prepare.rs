@@ -3,7 +3,7 @@
 use std::fmt::Debug;
 
 use gnn::kernel::Partitioning;
-use gnn::{Architecture, LayerKind, Model, Task, Transform, fit_standardize};
+use gnn::{Architecture, LayerKind, Model, StandardizeFit, Task, Transform};
 use schemas::{FeatureMeta, Features, LabelKind, Split};
 
 use crate::batch::BlockOptions;
@@ -271,15 +271,17 @@ impl Checks<'_> {
             Some(schemas::Transform::RowNormalize) => return Ok(Transform::RowNormalize),
             Some(schemas::Transform::Standardize) => {}
         }
-        let mut rows = Vec::new();
+        let mut fit = StandardizeFit::new(self.source.graph.features.dim());
         for idx in 0..self.source.counts.len() {
             let part = self.source.part(idx)?;
-            let targets = part.targets(Split::Train);
-            if let Features::Dense { values, .. } = part.shard.features.gather(targets) {
-                rows.extend(values);
+            let Features::Dense { dim, values } = &part.shard.features else {
+                unreachable!("sparse features are not standardised");
+            };
+            for &target in part.targets(Split::Train) {
+                let start = target as usize * dim;
+                fit.add(&values[start..start + dim]);
             }
         }
-        let dim = self.source.graph.features.dim();
-        Ok(fit_standardize(rows.chunks_exact(dim), dim))
+        Ok(fit.finish())
     }
 }

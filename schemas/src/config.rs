@@ -69,7 +69,7 @@ pub struct SplitValues {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Transform {
-    /// Divides each row by the sum of its absolute values.
+    /// Divides each row by the larger of its sum and 1, so that a row whose sum is below 1 stays.
     RowNormalize,
     /// Subtracts the mean and divides by the standard deviation of the train nodes.
     Standardize,
