@@ -14,9 +14,10 @@ pub enum Sampling {
     /// Every in-edge had the same chance: a sum is scaled by in-degree over kept.
     #[default]
     Uniform,
-    /// In-edges were drawn in proportion to their weight: each stands for the mean weight.
+    /// In-edges were drawn in proportion to their weight, without replacement and in rank order:
+    /// a model that uses the weights scales sums and means by that.
     Weighted,
-    /// The heaviest in-edges were kept: a sum is not scaled.
+    /// The heaviest in-edges were kept: nothing is scaled.
     Top,
 }
 

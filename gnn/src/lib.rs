@@ -10,8 +10,9 @@
 //! - GCN normalises with the degrees of the whole graph, never with those of a block. Every node
 //!   has one self-loop: of weight 1, or, in a model with edge weights, of the sum of the weights of
 //!   the self-loops that it has, be it 0 (of parallel ones `PyG` keeps an unspecified one).
-//! - Under sampling, sums (GCN, GIN) are scaled to estimate the sum over all in-edges, as
-//!   [`Sampling`] says; means, maxima and attention are not.
+//! - Under sampling, sums (GCN, GIN) and means (SAGE) estimate those over all in-edges without
+//!   bias, as [`Sampling`] says; maxima and attention are those of the sample, and so is everything
+//!   where the heaviest in-edges were kept or a model does not use the weights it was sampled by.
 //! - Edge weights scale messages: in a mean they do not enter the divisor, in attention they
 //!   multiply the coefficient after the softmax. GINE scales its message after the `relu`.
 //! - A residual is added before norm and activation, at every conv; [`Norm::Layer`] is per node;

@@ -26,30 +26,52 @@ impl<'a> Coefficients<'a> {
         self.weight.map(<[f32]>::to_vec)
     }
 
-    /// Returns each edge's weight over the number of kept in-edges of its dst node.
+    /// Returns each edge's coefficient in a mean that estimates the one over all in-edges.
     pub(super) fn mean(&self) -> Vec<f32> {
-        self.per_edge(|v, edge| self.weight(edge) / count_of(self.block.csr().row(v).len()))
+        self.per_edge(|v, _, sum_term| sum_term / self.mean_of(v))
     }
 
     /// Returns each edge's coefficient in a sum that estimates the one over all in-edges.
     pub(super) fn sum(&self) -> Vec<f32> {
-        self.per_edge(|v, edge| self.sum_term(v, edge))
+        self.per_edge(|_, _, sum_term| sum_term)
     }
 
-    /// Scales by in-degree over kept; a weighted sample's edges each stand for the mean weight.
-    fn sum_term(&self, v: usize, edge: usize) -> f64 {
-        let kept = self.block.csr().row(v).len();
-        let degree = self.block.in_degree()[v];
-        if kept == degree as usize || self.block.sampling() == Sampling::Top {
-            return self.weight(edge);
+    /// Returns the number of in-edges that the sum of a row's terms stands for.
+    fn mean_of(&self, v: usize) -> f64 {
+        match self.block.sampling() {
+            Sampling::Top => count_of(self.block.csr().row(v).len()),
+            Sampling::Uniform | Sampling::Weighted => f64::from(self.block.in_degree()[v]),
         }
-        let scale = f64::from(degree) / count_of(kept);
-        match (self.block.sampling(), self.weight, self.block.in_weight()) {
-            (Sampling::Weighted, Some(_), Some(total)) => {
-                f64::from(total[v]) / f64::from(degree) * scale
+    }
+
+    /// Returns the coefficients of row `v` in a sum that estimates the one over all in-edges.
+    ///
+    /// A uniform sample is scaled by in-degree over kept. A weighted one is a sequence of draws
+    /// without replacement, each in proportion to the weight: when draw i gives edge e, the sum of
+    /// those drawn before plus `x[e]` times the weight not drawn before is an unbiased estimate of
+    /// the sum of `w x` (Des Raj, 1956). The terms are the mean of these estimates over the draws.
+    fn sum_terms(&self, v: usize) -> impl Iterator<Item = f64> {
+        let row = self.block.csr().row(v);
+        let (kept, degree) = (row.len(), self.block.in_degree()[v]);
+        let is_sample = kept != degree as usize && self.block.sampling() != Sampling::Top;
+        let total = self.weight.and(self.block.in_weight());
+        let total = total.filter(|_| self.block.sampling() == Sampling::Weighted);
+        let mut left = total.map(|total| f64::from(total[v]));
+        row.enumerate().map(move |(draw, edge)| {
+            let weight = self.weight(edge);
+            match &mut left {
+                _ if !is_sample => weight,
+                // Drawn only after all others: the estimates before it are exact.
+                Some(_) if weight == 0.0 => 0.0,
+                Some(left) => {
+                    let drawn_later = count_of(kept - 1 - draw);
+                    let term = (*left + drawn_later * weight) / count_of(kept);
+                    *left -= weight;
+                    term
+                }
+                None => weight * f64::from(degree) / count_of(kept),
             }
-            _ => self.weight(edge) * scale,
-        }
+        })
     }
 
     /// Returns GCN's coefficients: of each edge, and of each dst node's own row.
@@ -61,12 +83,12 @@ impl<'a> Coefficients<'a> {
         let inverse: Vec<f64> = (0..self.block.num_src())
             .map(|u| self.inverse_root(u))
             .collect();
-        let edge = self.per_edge(|v, edge| {
+        let edge = self.per_edge(|v, edge, sum_term| {
             let u = csr.col[edge] as usize;
             if u == v {
                 0.0
             } else {
-                self.sum_term(v, edge) * inverse[u] * inverse[v]
+                sum_term * inverse[u] * inverse[v]
             }
         });
         let own = (0..csr.num_rows()).map(|v| round(self.own_weight(v) * inverse[v] * inverse[v]));
@@ -108,11 +130,13 @@ impl<'a> Coefficients<'a> {
         }
     }
 
-    fn per_edge(&self, value: impl Fn(usize, usize) -> f64) -> Vec<f32> {
+    /// Computes a value of each edge from its row, its place and its term of the row's sum.
+    fn per_edge(&self, value: impl Fn(usize, usize, f64) -> f64) -> Vec<f32> {
         let csr = self.block.csr();
         let mut values = Vec::with_capacity(csr.num_edges());
         for v in 0..csr.num_rows() {
-            values.extend(csr.row(v).map(|edge| round(value(v, edge))));
+            let terms = csr.row(v).zip(self.sum_terms(v));
+            values.extend(terms.map(|(edge, term)| round(value(v, edge, term))));
         }
         values
     }
@@ -124,4 +148,108 @@ impl<'a> Coefficients<'a> {
 )]
 fn round(value: f64) -> f32 {
     value as f32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::BlockData;
+
+    /// In-edges of one node, from nodes 1, 2, ...; one of them has no weight at all.
+    const WEIGHTS: [f32; 5] = [0.5, 3.0, 1.0, 0.0, 2.5];
+
+    /// A block of node 0 and the in-edges at some positions, in rank order.
+    fn block(kept: &[usize], sampling: Sampling) -> Block {
+        let num_src = WEIGHTS.len() + 1;
+        let mut in_degree = vec![0; num_src];
+        in_degree[0] = 5;
+        let mut in_weight = vec![0.0; num_src];
+        in_weight[0] = WEIGHTS.iter().sum();
+        Block::new(BlockData {
+            num_src,
+            num_dst: 1,
+            num_active: 1,
+            in_offset: vec![0, u32::try_from(kept.len()).unwrap()],
+            in_src: kept
+                .iter()
+                .map(|&at| u32::try_from(at).unwrap() + 1)
+                .collect(),
+            edge_weight: Some(kept.iter().map(|&at| WEIGHTS[at]).collect()),
+            in_degree,
+            in_weight: Some(in_weight),
+            node_key: vec![0; num_src],
+            sampling,
+            ..BlockData::default()
+        })
+        .unwrap()
+    }
+
+    /// Every sequence of `len` draws without replacement, with its probability.
+    fn sequences(len: usize, weights: [f64; 5]) -> Vec<(Vec<usize>, f64)> {
+        let mut all = vec![(Vec::new(), 1.0)];
+        for _ in 0..len {
+            let longer = all
+                .iter()
+                .flat_map(|(drawn, probability): &(Vec<usize>, f64)| {
+                    let is_left = |at: &usize| !drawn.contains(at);
+                    let left: f64 = (0..5).filter(is_left).map(|at| weights[at]).sum();
+                    let next = (0..5).filter(is_left).map(move |at| {
+                        let longer = [&drawn[..], &[at]].concat();
+                        (
+                            longer,
+                            probability * if left > 0.0 { weights[at] / left } else { 1.0 },
+                        )
+                    });
+                    next.collect::<Vec<_>>()
+                });
+            all = longer
+                .filter(|(_, probability)| *probability > 0.0)
+                .collect();
+        }
+        all
+    }
+
+    /// The expected coefficient of each in-edge, over every sample there is.
+    fn expected(
+        len: usize,
+        (sampling, use_weights): (Sampling, bool),
+        of: fn(&Coefficients<'_>) -> Vec<f32>,
+    ) -> [f64; 5] {
+        let weights = match sampling {
+            Sampling::Weighted => WEIGHTS.map(f64::from),
+            _ => [1.0; 5],
+        };
+        let mut mean = [0.0; 5];
+        for (drawn, probability) in sequences(len, weights) {
+            let block = block(&drawn, sampling);
+            let coefficients = of(&Coefficients::new(&block, use_weights));
+            for (at, coefficient) in drawn.into_iter().zip(coefficients) {
+                mean[at] += probability * f64::from(coefficient);
+            }
+        }
+        mean
+    }
+
+    #[test]
+    fn sums_and_means_of_a_sample_are_expected_to_be_those_of_all_in_edges() {
+        for len in 1..=5 {
+            for (sampling, use_weights) in [
+                (Sampling::Uniform, false),
+                (Sampling::Uniform, true),
+                (Sampling::Weighted, true),
+            ] {
+                let wanted = WEIGHTS.map(|w| if use_weights { f64::from(w) } else { 1.0 });
+                let sum = expected(len, (sampling, use_weights), |of| of.sum());
+                let mean = expected(len, (sampling, use_weights), |of| of.mean());
+                for at in 0..5 {
+                    let what = format!("{len} of 5, {sampling:?}, edge {at}");
+                    assert!((sum[at] - wanted[at]).abs() < 1e-5, "{what}: sum {sum:?}");
+                    assert!(
+                        (mean[at] - wanted[at] / 5.0).abs() < 1e-5,
+                        "{what}: mean {mean:?}"
+                    );
+                }
+            }
+        }
+    }
 }

@@ -184,13 +184,29 @@ impl Node<'_> {
         if kept == degree || self.block.sampling == Sampling::Top {
             return edges;
         }
+        if self.block.sampling == Sampling::Weighted && self.uses_weights() {
+            return self.raj(&edges);
+        }
         for (_, _, weight) in &mut edges {
-            if self.block.sampling == Sampling::Weighted && self.uses_weights() {
-                *weight = f64::from(self.block.in_weight.as_ref().unwrap()[self.v]) / degree;
-            }
             *weight *= degree / kept;
         }
         edges
+    }
+
+    /// The mean of Raj's estimates, one a draw: what was drawn before, and the edge drawn for all
+    /// the weight that was left.
+    fn raj(&self, edges: &[(usize, usize, f64)]) -> Vec<(usize, usize, f64)> {
+        let mut total = edges.to_vec();
+        total.iter_mut().for_each(|edge| edge.2 = 0.0);
+        let all = f64::from(self.block.in_weight.as_ref().unwrap()[self.v]);
+        for draw in 0..edges.len() {
+            let before: f64 = edges[..draw].iter().map(|edge| edge.2).sum();
+            for earlier in 0..draw {
+                total[earlier].2 += edges[earlier].2 / edges.len() as f64;
+            }
+            total[draw].2 += (all - before) / edges.len() as f64;
+        }
+        total
     }
 
     /// Weight of the one self-loop that each node ends up with.
@@ -231,15 +247,23 @@ impl Node<'_> {
     }
 
     fn sage(&self) -> Vec<f64> {
-        let edges = self.in_edges();
-        let mut joined = vec![0.0; self.x[self.v].len()];
         let max = self.twin.model.architecture().aggregator == Aggregator::Max;
+        let edges = if max {
+            self.in_edges()
+        } else {
+            self.sum_edges()
+        };
+        let degree = match self.block.sampling {
+            Sampling::Top => edges.len() as f64,
+            _ => f64::from(self.block.in_degree[self.v]),
+        };
+        let mut joined = vec![0.0; self.x[self.v].len()];
         for (at, joined) in joined.iter_mut().enumerate() {
             let messages = edges.iter().map(|&(_, u, weight)| weight * self.x[u][at]);
             *joined = match (edges.is_empty(), max) {
                 (true, _) => 0.0,
                 (false, true) => messages.fold(f64::NEG_INFINITY, f64::max),
-                (false, false) => messages.sum::<f64>() / edges.len() as f64,
+                (false, false) => messages.sum::<f64>() / degree,
             };
         }
         let mut out = self.twin.linear(&self.name("lin_l"), &joined);

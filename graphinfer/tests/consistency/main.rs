@@ -86,12 +86,11 @@ fn read(dir: &Path, num_nodes: usize) -> EmbeddingRows {
     all
 }
 
-fn assert_close(what: &str, got: &[f32], expected: &[f32]) {
-    let largest = expected.iter().fold(0.0, |most: f32, x| most.max(x.abs()));
-    assert_close_for(largest, what, got, expected);
+fn scale_of_row(values: &[f32]) -> f32 {
+    values.iter().fold(0.0, |most: f32, x| most.max(x.abs()))
 }
 
-fn assert_close_for(scale: f32, what: &str, got: &[f32], expected: &[f32]) {
+fn assert_close(scale: f32, what: &str, got: &[f32], expected: &[f32]) {
     assert_eq!(got.len(), expected.len(), "{what}");
     for (x, y) in got.iter().zip(expected) {
         let error = (x - y).abs() / scale.max(f32::MIN_POSITIVE);
@@ -104,19 +103,21 @@ fn assert_close_for(scale: f32, what: &str, got: &[f32], expected: &[f32]) {
 
 fn assert_rows_close(what: &str, got: &EmbeddingRows, expected: &Dense) {
     assert_eq!(got.dim, expected.cols, "{what}");
-    if got.dim == 1 {
-        // A single number near zero is what large ones left of each other: as exact as those of
-        // other nodes.
-        let largest = expected
-            .values
-            .iter()
-            .fold(0.0, |most: f32, x| most.max(x.abs()));
-        return assert_close_for(largest, what, &got.embedding, &expected.values);
-    }
     for (row, values) in got.embedding.chunks(got.dim).enumerate() {
         let what = format!("{what}, node {}", got.ids.display(row));
-        assert_close(&what, values, expected.row(row));
+        let expected = expected.row(row);
+        assert_close(scale_of(expected, got), &what, values, expected);
     }
+}
+
+/// What errors of a node's embedding are relative to: its largest number. A single number near zero
+/// is what large ones left of each other: as exact as those of other nodes.
+fn scale_of(expected: &[f32], all: &EmbeddingRows) -> f32 {
+    scale_of_row(if all.dim == 1 {
+        &all.embedding
+    } else {
+        expected
+    })
 }
 
 /// Compares sliced inference with forward on every target's GraphFeature, in both layouts, and in
@@ -141,13 +142,14 @@ fn check_graph_features(case: &Case<'_>, fanouts: &[Fanout], got: &EmbeddingRows
                 );
                 let id = feature.node_id.display(0);
                 assert_close(
+                    scale_of(&expected, got),
                     &format!("{layout:?}, target {id}"),
                     embedding(&id),
                     &expected,
                 );
                 num_targets += 1;
             }
-            check_batch(case, fanouts, &dataset, part, embedding);
+            check_batch(case, fanouts, &dataset, part, got, embedding);
         }
         assert_eq!(num_targets, NUM_NODES);
     }
@@ -158,6 +160,7 @@ fn check_batch<'a>(
     fanouts: &[Fanout],
     dataset: &GraphFeatureDataset,
     part: usize,
+    got: &EmbeddingRows,
     embedding: impl Fn(&str) -> &'a [f32],
 ) {
     let model = &case.trained.model;
@@ -194,7 +197,13 @@ fn check_batch<'a>(
                 values,
             })
             .unwrap();
+        // A head's logits are no embedding: of those, only the row's own scale is known.
+        let scale = match arch.has_head() {
+            true => scale_of_row(logits.row(row)),
+            false => scale_of(logits.row(row), got),
+        };
         assert_close(
+            scale,
             &format!("batch, target {id}"),
             &expected.values,
             logits.row(row),
