@@ -47,7 +47,7 @@ pub struct TrainSpec {
     #[serde(default)]
     pub attention_dropout: f32,
     /// Normalisation of hidden layers: `none` (default), `batch` or `layer`. Statistics of `batch`
-    /// are those of one worker's part of the batch.
+    /// are those of one worker's targets, so mode `sync` refuses it with more than one worker.
     #[serde(default)]
     pub norm: Norm,
     /// Whether a layer adds its input to its output. Default false.
@@ -86,8 +86,8 @@ pub struct TrainSpec {
     pub loss: Option<Loss>,
     /// Random seed of weights, order and dropout. Default: the job's.
     pub seed: Option<u64>,
-    /// Workers that compute steps: 1 (default) to the job's workers. `workers` x `batch_size`
-    /// targets make an update in sync mode, so this key changes results.
+    /// Workers that compute steps: 1 (default) to 1024, whatever the machine. `workers` x
+    /// `batch_size` targets make an update in sync mode, so this key changes results.
     pub workers: Option<usize>,
     /// Shards of the parameter server. Default 1; changes no result.
     #[serde(default = "default_servers")]
@@ -166,8 +166,6 @@ pub struct TrainContext {
     pub input: Option<PathBuf>,
     /// The job's random seed.
     pub job_seed: u64,
-    /// The job's number of workers.
-    pub workers: usize,
     /// Transform of the node features, fitted on the train targets.
     pub transform: Option<Transform>,
     /// What relative paths are relative to.
@@ -238,11 +236,6 @@ impl TrainPlan {
     pub fn output(&self) -> &Path {
         &self.output
     }
-
-    /// Returns the greatest number of epochs.
-    pub fn epochs(&self) -> u64 {
-        self.result.epochs
-    }
 }
 
 impl Loss {
@@ -278,7 +271,7 @@ impl TrainSpec {
         self.check_numbers()?;
         self.check_layer_keys()?;
         let consistency = self.consistency()?;
-        let workers = self.checked_workers(ctx.workers)?;
+        let workers = self.checked_workers(consistency)?;
         let momentum = self.checked_momentum()?;
         if self.device == Device::Gpu {
             return Err(key(
@@ -437,11 +430,14 @@ impl TrainSpec {
         }
     }
 
-    fn checked_workers(&self, job_workers: usize) -> Result<usize, TrainError> {
+    fn checked_workers(&self, consistency: Consistency) -> Result<usize, TrainError> {
         let workers = self.workers.unwrap_or(1);
-        let most = job_workers.clamp(1, WORKERS_MAX);
-        let allowed = format!("allowed is 1 to the job's workers, {most}");
-        require((1..=most).contains(&workers), "workers", workers, &allowed)?;
+        let in_range = (1..=WORKERS_MAX).contains(&workers);
+        require(in_range, "workers", workers, "allowed is 1 to 1024")?;
+        // Each worker would take the statistics of its share, and N workers were not one.
+        let is_exact = self.norm != Norm::Batch || consistency != Consistency::Sync;
+        let allowed = "with `train.norm` = \"batch\" mode \"sync\" allows 1";
+        require(workers == 1 || is_exact, "workers", workers, allowed)?;
         Ok(workers)
     }
 

@@ -31,7 +31,6 @@ fn train(
     let ctx = TrainContext {
         input: Some("memory".into()),
         job_seed: 3,
-        workers: 1,
         transform,
         base: Path::new("").to_owned(),
         fresh: false,

@@ -59,7 +59,6 @@ fn run(dir: &Path, table: &str, fresh: bool, progress: &Progress) -> Result<Mani
     let ctx = TrainContext {
         input: Some("features".into()),
         job_seed: 3,
-        workers: 2,
         transform: Some(schemas::Transform::RowNormalize),
         base: dir.to_owned(),
         fresh,

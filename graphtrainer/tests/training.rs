@@ -24,7 +24,6 @@ fn plan(table: &str) -> TrainPlan {
     let ctx = TrainContext {
         input: Some("memory".into()),
         job_seed: 3,
-        workers: 8,
         transform: None,
         base: Path::new("").to_owned(),
         fresh: false,
@@ -183,7 +182,7 @@ fn run_until(table: &str, epoch: u64, checkpoint: &Path) -> bool {
 fn a_killed_training_ends_with_the_same_bits() {
     for model in [
         "model = \"sage\"\nhidden = [8]\noptimizer = \"adamw\"\nweight_decay = 0.01",
-        "model = \"gcn\"\nhidden = [8]\nnorm = \"batch\"\npatience = 6\nworkers = 2",
+        "model = \"gcn\"\nhidden = [8]\nnorm = \"batch\"\npatience = 6",
         "model = \"gin\"\nhidden = [8]\noptimizer = \"sgd\"\nmomentum = 0.5\nlearning_rate = 0.001\ncheckpoint_every = 2",
     ] {
         let table = format!("{model}\nepochs = 9\nbatch_size = 20");

@@ -164,7 +164,6 @@ impl JobSpec {
         let for_train = TrainContext {
             input: flatten.as_ref().map(|plan| plan.output().to_owned()),
             job_seed: self.seed,
-            workers,
             transform: nodes.transform(),
             base: base.to_owned(),
             fresh: fresh(Stage::Train),

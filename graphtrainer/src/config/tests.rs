@@ -7,7 +7,6 @@ fn plan(text: &str) -> Result<TrainPlan, String> {
     let ctx = TrainContext {
         input: Some("features".into()),
         job_seed: 7,
-        workers: 4,
         transform: None,
         base: "/job".into(),
         fresh: false,
@@ -95,8 +94,12 @@ fn wrong_sizes_are_named_with_what_is_allowed() {
         "`train.patience` is 0: allowed is 1 or more",
     );
     check(
-        "workers = 5",
-        "`train.workers` is 5: allowed is 1 to the job's workers, 4",
+        "workers = 1025",
+        "`train.workers` is 1025: allowed is 1 to 1024",
+    );
+    check(
+        "workers = 2\nnorm = \"batch\"",
+        "`train.workers` is 2: with `train.norm` = \"batch\" mode \"sync\" allows 1",
     );
     check("servers = 0", "`train.servers` is 0");
     check("checkpoint_every = 0", "`train.checkpoint_every` is 0");
@@ -105,6 +108,15 @@ fn wrong_sizes_are_named_with_what_is_allowed() {
         "`train.input` is s3://bucket/x: this build reads",
     );
     check("layers = 0", "`train.layers` is 0");
+}
+
+#[test]
+fn what_one_worker_may_several_may_out_of_step() {
+    for extra in ["", "mode = \"async\"\nworkers = 4"] {
+        let text =
+            format!("model = \"gcn\"\nepochs = 3\noutput = \"m\"\nnorm = \"batch\"\n{extra}");
+        assert!(plan(&text).is_ok(), "{extra}");
+    }
 }
 
 #[test]
@@ -127,7 +139,7 @@ fn defaults_are_filled_in_and_paths_resolved() {
     assert_eq!(plan.input(), Path::new("/job/features"));
     assert_eq!(plan.output(), Path::new("/job/m"));
     assert_eq!(
-        (plan.result.seed, plan.result.workers, plan.epochs()),
+        (plan.result.seed, plan.result.workers, plan.result.epochs),
         (7, 1, 3)
     );
     assert_eq!(plan.result.consistency, Consistency::Sync);
@@ -140,7 +152,6 @@ fn a_job_without_flatten_needs_an_input() {
     let ctx = TrainContext {
         input: None,
         job_seed: 0,
-        workers: 1,
         transform: None,
         base: PathBuf::new(),
         fresh: false,
