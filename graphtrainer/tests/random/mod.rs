@@ -23,6 +23,10 @@ pub(crate) struct Shape {
     pub(crate) sparse: bool,
     pub(crate) weights: bool,
     pub(crate) edge_dim: Option<usize>,
+    /// Whether ids are strings.
+    pub(crate) strings: bool,
+    /// Further in-edges of the last node, from any other.
+    pub(crate) hub_edges: u32,
 }
 
 /// A graph that fits in a few vectors.
@@ -49,6 +53,8 @@ impl Default for Shape {
             sparse: false,
             weights: false,
             edge_dim: None,
+            strings: false,
+            hub_edges: 0,
         }
     }
 }
@@ -85,6 +91,15 @@ impl Graph {
                 in_edges[dst as usize].push((dst, weight, vec![0.5; shape.edge_dim.unwrap_or(0)]));
             }
         }
+        for _ in 0..shape.hub_edges {
+            let edge_dim = shape.edge_dim.unwrap_or(0);
+            let edge = (
+                rng.random_range(0..shape.num_nodes - 1),
+                rng.random_range(0.1..2.0),
+                (0..edge_dim).map(|_| rng.random()).collect(),
+            );
+            in_edges[shape.num_nodes as usize - 1].push(edge);
+        }
         let splits = [Split::Train, Split::Train, Split::Val, Split::Test];
         Self {
             shape,
@@ -110,7 +125,7 @@ impl Graph {
         };
         let dim = self.shape.dim;
         GraphMeta {
-            id_type: IdType::UInt64,
+            id_type: self.id_type(),
             features: match self.features {
                 Features::None => FeatureMeta::None,
                 Features::Dense { .. } => FeatureMeta::Dense { dim },
@@ -128,6 +143,28 @@ impl Graph {
             edge_feature_dim: self.shape.edge_dim,
             self_loops: true,
         }
+    }
+
+    fn id_type(&self) -> IdType {
+        if self.shape.strings {
+            IdType::Utf8
+        } else {
+            IdType::UInt64
+        }
+    }
+
+    /// Returns the ids of some nodes, as strings of one length where they are strings.
+    fn ids_of(&self, nodes: &[u32]) -> Ids {
+        let mut ids = Ids::new(self.id_type());
+        for &node in nodes {
+            let raw = self.ids[node as usize];
+            if self.shape.strings {
+                ids.push_str(&format!("node-{raw:06}"));
+            } else {
+                ids.push_key(raw);
+            }
+        }
+        ids
     }
 
     /// Flattens the neighbourhoods of some targets: breadth first, a node at hop h keeping its
@@ -154,10 +191,9 @@ impl Graph {
                 .filter(move |e| e.0 == node)
         };
         let all = |node: &u32| &self.in_edges[*node as usize];
-        let raw = nodes.iter().map(|&node| self.ids[node as usize]).collect();
         let weights = self.shape.weights;
         GraphShard {
-            ids: Ids::from_keys(IdType::UInt64, raw),
+            ids: self.ids_of(&nodes),
             in_degree: nodes.iter().map(|node| narrow(all(node).len())).collect(),
             in_weight: weights.then(|| {
                 nodes
