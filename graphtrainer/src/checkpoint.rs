@@ -21,8 +21,8 @@ pub(crate) struct Checkpoint {
     pub(crate) epochs: u64,
     pub(crate) server: ServerState,
     pub(crate) best: Option<Best>,
-    /// Epochs since the best one.
-    pub(crate) epochs_since_best: u64,
+    /// Epochs since the monitored metric was last bettered.
+    pub(crate) epochs_without_gain: u64,
     pub(crate) history: Vec<EpochReport>,
 }
 
@@ -52,7 +52,7 @@ struct Header {
     num_buffers: usize,
     num_moments: usize,
     best: Option<BestHeader>,
-    epochs_since_best: u64,
+    epochs_without_gain: u64,
     history: Vec<EpochReport>,
 }
 
@@ -81,7 +81,7 @@ impl Checkpoint {
                 metric_bits: best.metric.to_bits(),
                 val_loss_bits: best.val_loss.to_bits(),
             }),
-            epochs_since_best: self.epochs_since_best,
+            epochs_without_gain: self.epochs_without_gain,
             history: self.history.clone(),
         };
         let json = serde_json::to_vec(&header).map_err(|source| TrainError::Json {
@@ -182,7 +182,7 @@ impl Header {
             epochs: self.epochs,
             server,
             best,
-            epochs_since_best: self.epochs_since_best,
+            epochs_without_gain: self.epochs_without_gain,
             history: self.history,
         })
     }
@@ -209,7 +209,7 @@ mod tests {
                 parameters: vec![3.0, 4.0],
                 buffers: vec![2.0],
             }),
-            epochs_since_best: 1,
+            epochs_without_gain: 1,
             history: vec![EpochReport {
                 epoch: 1,
                 loss: 0.25,

@@ -239,7 +239,7 @@ impl Training<'_> {
 
     fn is_over(&self) -> bool {
         let patience = self.plan.result.patience.unwrap_or(u64::MAX);
-        self.state.epochs >= self.plan.result.epochs || self.state.epochs_since_best >= patience
+        self.state.epochs >= self.plan.result.epochs || self.state.epochs_without_gain >= patience
     }
 
     /// Runs one epoch and decides whether it is the best.
@@ -318,7 +318,8 @@ impl Training<'_> {
         })
     }
 
-    /// Compares the epoch with the best so far: by the monitored metric, then by the val loss.
+    /// Compares the epoch with the best so far: by the monitored metric, then by the val loss. Only a
+    /// better metric starts the patience anew.
     fn judge(&mut self, metrics: &Metrics) -> Result<(), TrainError> {
         let (metric, val_loss) = match self.monitor {
             None => (0.0, 0.0),
@@ -335,20 +336,23 @@ impl Training<'_> {
                 )
             }
         };
-        let is_better = match (&self.state.best, self.monitor) {
-            (None, _) | (_, None) => true,
+        let (is_better, is_gain) = match (&self.state.best, self.monitor) {
+            (None, _) | (_, None) => (true, true),
             (Some(best), Some(monitor)) => {
                 let gain = if monitor.is_gain() {
                     metric - best.metric
                 } else {
                     best.metric - metric
                 };
-                gain > 0.0 || (gain == 0.0 && val_loss < best.val_loss)
+                let ties = gain == 0.0 && val_loss < best.val_loss;
+                (gain > 0.0 || ties, gain > 0.0)
             }
         };
-        self.state.epochs_since_best += 1;
+        self.state.epochs_without_gain += 1;
+        if is_gain {
+            self.state.epochs_without_gain = 0;
+        }
         if is_better {
-            self.state.epochs_since_best = 0;
             self.state.best = Some(Best {
                 epoch: self.state.epochs,
                 metric,

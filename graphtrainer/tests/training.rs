@@ -8,7 +8,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
-use graphtrainer::{Source, TrainContext, TrainError, TrainPlan, TrainSpec, Trained, fit};
+use graphtrainer::{
+    EpochReport, Source, TrainContext, TrainError, TrainPlan, TrainSpec, Trained, fit,
+};
 use random::{Graph, Shape, flatten_meta};
 use schemas::progress::Progress;
 use schemas::{Fanout, GraphShard, Sampling};
@@ -362,14 +364,18 @@ fn metrics_that_are_no_numbers_are_left_out_of_reports_and_checkpoints() {
 fn patience_ends_a_training_and_the_best_epoch_is_kept() {
     let table = "model = \"gcn\"\nhidden = [16]\nepochs = 200\npatience = 5";
     let trained = run(table);
-    let epochs = trained.history.len() as u64;
-    assert_eq!(epochs, trained.best_epoch + 5);
-    let best = trained
+    let accuracy = |epoch: &EpochReport| epoch.val["accuracy"];
+    let best = trained.history.iter().map(accuracy).fold(0.0, f64::max);
+    assert_eq!(trained.metrics["val_accuracy"], best);
+    // Epochs as accurate but with a lower loss are better, and yet no reason to go on.
+    let first = trained.history.iter().find(|epoch| accuracy(epoch) == best);
+    assert_eq!(trained.history.len() as u64, first.unwrap().epoch + 5);
+    let of_best = trained
         .history
         .iter()
-        .map(|e| e.val["accuracy"])
-        .fold(0.0, f64::max);
-    assert_eq!(trained.metrics["val_accuracy"], best);
+        .filter(|epoch| accuracy(epoch) == best);
+    let least = of_best.min_by(|a, b| a.val["loss"].total_cmp(&b.val["loss"]));
+    assert_eq!(least.unwrap().epoch, trained.best_epoch);
     let short = run(&format!("{table}\nseed = 3").replace("200", &trained.best_epoch.to_string()));
     assert_eq!(
         short.model.flat(),
