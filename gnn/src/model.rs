@@ -264,6 +264,9 @@ impl Model {
     ) -> Result<(f64, Vec<f64>), GnnError> {
         let targets = self.check(blocks, input)?;
         labels.check(&self.arch, targets)?;
+        if targets == 0 {
+            return Ok((0.0, vec![0.0; flat.len()]));
+        }
         let pass = self.pass(flat, &Device::flex().autodiff(), mode, |_| true);
         Ok(self.backward(&pass, run(&pass, blocks, input), labels, normalizer))
     }

@@ -291,6 +291,11 @@ fn an_empty_batch_has_no_loss_and_no_gradient() {
             .unwrap();
         assert_eq!(step.loss_sum, 0.0);
         assert_eq!(step.gradient, vec![0.0; model.flat().len()]);
+        let flat = vec![0.5; model.flat().len()];
+        let exact = model
+            .loss_and_gradient_f64(&flat, &blocks, &input, &labels, 1.0, Mode::Eval)
+            .unwrap();
+        assert_eq!(exact, (0.0, vec![0.0; flat.len()]));
         assert_eq!(
             model.forward_layer(1, &blocks[0], &input).unwrap(),
             Dense::zeros(0, 6)

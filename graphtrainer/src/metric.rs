@@ -178,11 +178,6 @@ impl Evaluation {
         }
     }
 
-    /// Returns how many targets were added.
-    pub fn num_targets(&self) -> u64 {
-        self.num_targets
-    }
-
     /// Computes every metric of the task that is defined on the targets added: none without
     /// targets, no AUC where all labels are equal.
     pub fn finish(mut self) -> Metrics {
