@@ -193,7 +193,7 @@ fn trains_alike(model: &str) {
     let bench = Bench::empty();
     let text = job(&shared.join("data/cora"), model, "shards", "[3, 5]");
     let train = |tuning: &str| {
-        let text = text.replace("epochs = 4", &format!("epochs = 3\n{tuning}"));
+        let text = text.replace("epochs = 4", &format!("epochs = 2\n{tuning}"));
         std::fs::write(bench.path("job.toml"), text).unwrap();
         let args = [
             "run",
