@@ -126,19 +126,12 @@ pub enum TrainError {
         /// The step it has to push.
         expected: u64,
     },
-    /// A thread of the training panicked.
-    #[error("{thread} panicked: {message}")]
-    Panicked {
-        /// What the thread was doing.
-        thread: String,
-        /// The panic's message.
-        message: String,
-    },
-    /// A thread of the training ended before its work.
+    /// A thread of the training ended before its work, because it panicked; the panic goes on to the
+    /// caller of [`fit`](crate::fit) as soon as all threads have ended.
     #[error("{thread} ended early")]
     Ended {
         /// What the thread was doing.
-        thread: String,
+        thread: &'static str,
     },
     /// A checkpoint is not what was written.
     #[error("checkpoint {} is broken: {problem}", path.display())]
@@ -184,7 +177,6 @@ impl TrainError {
             | Self::PeerFailed { .. }
             | Self::Miscounted { .. }
             | Self::OutOfTurn { .. }
-            | Self::Panicked { .. }
             | Self::Ended { .. }
             | Self::Checkpoint { .. }
             | Self::Json { .. }
@@ -196,11 +188,7 @@ impl TrainError {
     pub(crate) fn is_bound_to_repeat(&self) -> bool {
         !matches!(
             self,
-            Self::Io { .. }
-                | Self::Schema(_)
-                | Self::PeerFailed { .. }
-                | Self::Panicked { .. }
-                | Self::Ended { .. }
+            Self::Io { .. } | Self::Schema(_) | Self::PeerFailed { .. } | Self::Ended { .. }
         )
     }
 
@@ -213,19 +201,6 @@ impl TrainError {
             action,
             path: path.to_owned(),
             source,
-        }
-    }
-
-    /// Describes a caught panic.
-    pub(crate) fn panicked(thread: &str, payload: &(dyn std::any::Any + Send)) -> Self {
-        let message = payload
-            .downcast_ref::<&str>()
-            .map(|text| (*text).to_owned())
-            .or_else(|| payload.downcast_ref::<String>().cloned())
-            .unwrap_or_else(|| "no message".to_owned());
-        Self::Panicked {
-            thread: thread.to_owned(),
-            message,
         }
     }
 }

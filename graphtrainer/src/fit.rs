@@ -404,9 +404,7 @@ impl Workers {
         let mut failure: Option<TrainError> = None;
         for _ in 0..self.epochs.len() {
             let Ok((worker, outcome)) = self.done.recv() else {
-                let ended = || TrainError::Ended {
-                    thread: "a worker".to_owned(),
-                };
+                let ended = || TrainError::Ended { thread: "a worker" };
                 return Err(failure.unwrap_or_else(ended));
             };
             match (outcome, &failure) {

@@ -1,6 +1,5 @@
 //! Batches made ahead of the model: read, vectorise, compute on bounded queues.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -67,8 +66,8 @@ pub(crate) struct Supply<'env> {
 }
 
 /// Starts the reading and vectorising threads of one consumer; batches arrive in order of the
-/// selections. The first error or panic of a thread arrives in place of a batch and ends them; they
-/// also end when the receiver is dropped.
+/// selections. The first error of a thread arrives in place of a batch and ends them; they also end
+/// when the receiver is dropped.
 pub(crate) fn start<'scope, 'env>(
     scope: &'scope Scope<'scope, 'env>,
     supply: Supply<'env>,
@@ -78,7 +77,7 @@ pub(crate) fn start<'scope, 'env>(
     let (chosen_sender, choices) = sync_channel::<Result<Chosen, TrainError>>(QUEUE_BATCHES);
     let (batch_sender, batches) = sync_channel(QUEUE_BATCHES);
     scope.spawn(move || {
-        guard("a reading thread", &chosen_sender, || {
+        forward_error(&chosen_sender, || {
             let mut reader = Reader {
                 supply,
                 order,
@@ -95,7 +94,7 @@ pub(crate) fn start<'scope, 'env>(
         });
     });
     scope.spawn(move || {
-        guard("a vectorising thread", &batch_sender, || {
+        forward_error(&batch_sender, || {
             let mut last: Option<(Targets, Arc<Batch>)> = None;
             for chosen in choices {
                 let chosen = chosen?;
@@ -123,15 +122,12 @@ pub(crate) fn start<'scope, 'env>(
     batches
 }
 
-/// Runs a thread's work; its error or panic is the last thing its receiver gets.
-fn guard<T>(
-    thread: &str,
+/// Runs a thread's work; its error is the last thing its receiver gets.
+fn forward_error<T>(
     sender: &SyncSender<Result<T, TrainError>>,
     work: impl FnOnce() -> Result<(), TrainError>,
 ) {
-    let outcome = catch_unwind(AssertUnwindSafe(work))
-        .unwrap_or_else(|payload| Err(TrainError::panicked(thread, &*payload)));
-    if let Err(error) = outcome {
+    if let Err(error) = work() {
         // Nobody listens any more: the training ended for another reason.
         let _ = sender.send(Err(error));
     }

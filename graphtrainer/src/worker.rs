@@ -1,6 +1,5 @@
 //! One worker: pulls parameters, computes a step on its share of the batch, pushes the gradient.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender};
 
@@ -37,8 +36,7 @@ impl Worker<'_> {
     /// the server first, so that no other worker waits for this one.
     pub(crate) fn run(mut self, epochs: &Receiver<u64>, done: &Sender<(usize, Outcome)>) {
         while let Ok(epoch) = epochs.recv() {
-            let outcome = catch_unwind(AssertUnwindSafe(|| self.epoch(epoch)))
-                .unwrap_or_else(|payload| Err(TrainError::panicked("a worker", &*payload)));
+            let outcome = self.epoch(epoch);
             let failed = outcome.is_err();
             if failed {
                 self.server.fail(self.worker);
@@ -55,7 +53,7 @@ impl Worker<'_> {
         for batch_idx in 0..num_steps {
             let step = epoch * num_steps as u64 + batch_idx as u64;
             let batch = self.batches.recv().map_err(|_source| TrainError::Ended {
-                thread: "a vectorising thread".to_owned(),
+                thread: "a vectorising thread",
             })??;
             let pulled = self.server.pull(self.worker, step)?;
             let busy = self.busy;
@@ -119,6 +117,15 @@ impl Worker<'_> {
             buffers,
         })?;
         Ok(computed.loss_sum)
+    }
+}
+
+impl Drop for Worker<'_> {
+    /// Lets go of those that wait for a worker that panicked, so that the panic goes on to the caller.
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.server.fail(self.worker);
+        }
     }
 }
 
