@@ -181,7 +181,7 @@ fn weights(path: &Path) -> Vec<f64> {
     let (values, _) = values.as_chunks::<4>();
     values
         .iter()
-        .map(|bytes| f64::from(f32::from_le_bytes(*bytes)))
+        .map(|value| f64::from(f32::from_le_bytes(*value)))
         .collect()
 }
 

@@ -1,7 +1,7 @@
 //! The training loop: epochs, evaluation, early stopping, checkpoints.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Instant;
 
@@ -76,14 +76,9 @@ pub fn fit(
 ) -> Result<Trained, TrainError> {
     let prepared = prepare(plan, source)?;
     let mut notes = Vec::new();
-    let resumed = match checkpoint.as_deref().map(Checkpoint::read).transpose() {
-        // All draws are functions of the seed, so starting over gives the same model.
-        Err(error @ TrainError::Checkpoint { .. }) => {
-            tracing::warn!("training starts over: {error}");
-            notes.push(format!("training started over: {error}"));
-            None
-        }
-        read => read?.flatten(),
+    let resumed = match &checkpoint {
+        Some(path) => resume(path, &mut notes)?,
+        None => None,
     };
     let busy = Busy::default();
     let vectoriser = Vectoriser {
@@ -146,6 +141,19 @@ pub fn fit(
         history: state.history,
         notes,
     })
+}
+
+/// Reads the checkpoint to go on after, if there is one that is whole.
+fn resume(path: &Path, notes: &mut Vec<String>) -> Result<Option<Checkpoint>, TrainError> {
+    match Checkpoint::read(path) {
+        // All draws are functions of the seed, so starting over gives the same model.
+        Err(error @ TrainError::Checkpoint { .. }) => {
+            tracing::warn!("training starts over: {error}");
+            notes.push(format!("training started over: {error}"));
+            Ok(None)
+        }
+        read => read,
+    }
 }
 
 /// The state of a training that has not begun.
