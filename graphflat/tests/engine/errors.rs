@@ -137,7 +137,7 @@ fn a_job_without_targets_says_what_would_help() {
     check(
         &tables,
         &choose(Choice::Listed(Vec::new())),
-        "no node is a target: the list is empty",
+        "no node is a target: the list in `flatten.targets` is empty",
     );
     // The same output takes the job once it is put right.
     tables.flatten(&choose(Choice::All), "out").unwrap();
@@ -166,7 +166,7 @@ fn a_listed_target_that_is_no_node_is_named() {
     check(
         &Tables::write(&graph, CUT),
         &listed(&[3, 2, 40, 41, 2]),
-        "target 40 of targets.parquet is no node's id",
+        "column `name` of targets.parquet, row 2: is 40, which is no node's id",
     );
     // An id that the nodes' type cannot hold is no node's either.
     graph.id_type = IdType::Int32;
@@ -175,7 +175,7 @@ fn a_listed_target_that_is_no_node_is_named() {
     check(
         &tables,
         &listed(&[3, 5_000_000_000]),
-        "target 5000000000 of targets.parquet is no node's id",
+        "column `name` of targets.parquet, row 1: is 5000000000, but the nodes' ids are int32",
     );
     tables.flatten(&listed(&[3, 3, 8]), "out").unwrap();
     assert_eq!(read_features(&tables.path("out")).len(), 2);
