@@ -338,7 +338,7 @@ fn check_prediction(text: &str, what: &str, layouts: &[&str]) {
         let job = rest.join("\n").replace("[flatten]", &asked);
         std::fs::write(bench.path("job.toml"), job).unwrap();
         let predicted = bench
-            .graphflat(&["check", "job.toml", "--json"])
+            .graphflat(&["check", "job.toml", "--json", "--fresh"])
             .ok()
             .events()
             .remove(0);

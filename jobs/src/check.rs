@@ -27,7 +27,11 @@ use survey::Survey;
 ///
 /// The first thing that would stop a run, as far as it can be seen without running.
 pub(crate) fn check(args: &CheckArgs) -> anyhow::Result<()> {
-    let job = Job::load(&args.job, &Overrides::default())?;
+    let overrides = Overrides {
+        fresh: args.fresh,
+        ..Overrides::default()
+    };
+    let job = Job::load(&args.job, &overrides)?;
     let context = || format!("job {}", args.job.display());
     let (survey, prediction) = look(&job).with_context(context)?;
     if args.json {
@@ -42,7 +46,9 @@ pub(crate) fn check(args: &CheckArgs) -> anyhow::Result<()> {
 
 fn look(job: &Job) -> Result<(Survey, Option<Prediction>), JobError> {
     preflight(job)?;
-    taken::refuse_taken(job)?;
+    if !job.fresh {
+        taken::refuse_taken(job)?;
+    }
     let survey = Survey::read(&job.nodes, &job.edges)?;
     if let (Some(train), Some(label)) = (&job.own_training, &survey.meta.label) {
         fits_labels(job, train, &label.kind)?;

@@ -53,6 +53,9 @@ pub(crate) struct RunArgs {
 pub(crate) struct CheckArgs {
     /// The job file.
     pub(crate) job: PathBuf,
+    /// Check for a run that starts over: outputs of another plan are no error.
+    #[arg(long)]
+    pub(crate) fresh: bool,
     /// Write one JSON object to standard output.
     #[arg(long)]
     pub(crate) json: bool,
