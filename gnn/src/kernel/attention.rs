@@ -7,7 +7,8 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::{Csr, Float, Mask};
+use super::split::{pieces, run, split_mut};
+use super::{Csr, Float, Forward, Mask, Saved};
 
 /// Slope of the leaky non-linearity below 0, as in `PyG`.
 const SLOPE: f32 = 0.2;
@@ -129,6 +130,78 @@ impl Attention {
         }
         self.scale(v, term, factor);
         add_heads(out, factor, x, dim);
+    }
+
+    /// Computes every output row, `heads * dim` wide, with its coefficients. Each piece of the rows has
+    /// a `work` of its own, on which `forward` computes one row and its coefficients.
+    pub(super) fn forward_rows<F: Float, W>(
+        &self,
+        dim: usize,
+        work: impl Fn() -> W + Sync,
+        forward: impl Fn(&mut W, usize, &mut [F], &mut [F]) + Sync,
+    ) -> Forward<F> {
+        let (csr, heads) = (&*self.csr, self.heads);
+        let width = heads * dim;
+        let mut out = vec![F::ZERO; csr.num_rows() * width];
+        let mut alpha = vec![F::ZERO; self.num_slots() * heads];
+        let ranges = pieces(&csr.offset, csr.partitioning, width);
+        let outs = split_mut(&mut out, &ranges, |v| v * width);
+        let alphas = split_mut(&mut alpha, &ranges, |v| self.slot_start(v) * heads);
+        let parts = outs.into_iter().zip(alphas);
+        run(
+            ranges.into_iter().zip(parts).collect(),
+            |(range, (outs, alphas))| {
+                let mut work = work();
+                let first = self.slot_start(range.start);
+                for (v, out) in range.zip(outs.chunks_exact_mut(width)) {
+                    let slots = self.slots(v);
+                    let own = (slots.start - first) * heads..(slots.end - first) * heads;
+                    forward(&mut work, v, out, &mut alphas[own]);
+                }
+            },
+        );
+        Forward {
+            out,
+            cols: width,
+            saved: Saved {
+                values: alpha,
+                positions: Vec::new(),
+            },
+        }
+    }
+
+    /// Adds to `out` the rows of `x` that row `v` reads, each times its coefficients.
+    pub(super) fn add_rows<F: Float>(
+        &self,
+        v: usize,
+        alpha: &[F],
+        factor: &mut [F],
+        (x, out): (&[F], &mut [F]),
+    ) {
+        let (width, start) = (out.len(), self.slot_start(v));
+        for term in self.terms(v) {
+            let alpha = row(alpha, term.slot - start, self.heads);
+            let x = row(x, term.col, width);
+            self.add_row((v, term), alpha, factor, (x, &mut *out), width / self.heads);
+        }
+    }
+
+    /// Sets the slopes of row `v`'s scores, given `grad`, the slope of its output.
+    pub(super) fn score_slopes<F: Float>(
+        &self,
+        v: usize,
+        alpha: &[F],
+        sums: &mut [F],
+        (x, grad): (&[F], &[F]),
+        slopes: &mut [F],
+    ) {
+        let (width, start) = (grad.len(), self.slot_start(v));
+        for term in self.terms(v) {
+            let slope = &mut slopes[(term.slot - start) * self.heads..][..self.heads];
+            dot_heads(slope, grad, row(x, term.col, width), width / self.heads);
+            self.scale(v, term, slope);
+        }
+        self.softmax_backward(alpha, slopes, sums);
     }
 
     /// Turns the scores of a row into coefficients that add up to 1 for each head.

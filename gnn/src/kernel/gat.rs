@@ -1,8 +1,6 @@
 //! Attention whose score is a sum of one number per end and one per edge.
 
-use std::ops::Range;
-
-use super::attention::{Term, add_scaled, dot_heads, leaky, leaky_slope, row};
+use super::attention::{Term, add_scaled, leaky, leaky_slope, row};
 use super::split::{pieces, run, split_mut};
 use super::{Attention, Float, Forward, Kernel, Saved};
 
@@ -101,11 +99,7 @@ impl<'a, F: Float> Work<'a, F> {
             score.iter_mut().for_each(|score| *score = leaky(*score));
         }
         attention.softmax(alpha, &mut self.sums);
-        for term in attention.terms(v) {
-            let alpha = &alpha[(term.slot - start) * heads..][..heads];
-            let h = row(self.h, term.col, self.width);
-            attention.add_row((v, term), alpha, &mut self.factor, (h, out), self.dim);
-        }
+        attention.add_rows(v, alpha, &mut self.factor, (self.h, out));
     }
 
     /// Computes the slopes of one row's scores, and from them those of its dst and edge scores.
@@ -114,12 +108,7 @@ impl<'a, F: Float> Work<'a, F> {
         let (heads, start) = (attention.heads, attention.slot_start(v));
         let g = row(grad, v, self.width);
         let share = self.mean_score(v);
-        for term in attention.terms(v) {
-            let slope = &mut slopes.score[(term.slot - start) * heads..][..heads];
-            dot_heads(slope, g, row(self.h, term.col, self.width), self.dim);
-            attention.scale(v, term, slope);
-        }
-        attention.softmax_backward(alpha, slopes.score, &mut self.sums);
+        attention.score_slopes(v, alpha, &mut self.sums, (self.h, g), slopes.score);
         let mut scores = std::mem::take(&mut self.factor);
         for term in attention.terms(v) {
             self.scores(v, term, &mut scores);
@@ -177,11 +166,6 @@ impl Gat {
         h.len() / self.attention.csr.num_cols
     }
 
-    fn row_pieces(&self, width: usize) -> Vec<Range<usize>> {
-        let csr = &self.attention.csr;
-        pieces(&csr.offset, csr.partitioning, width)
-    }
-
     /// Walks the rows: slopes of scores, dst scores and edge scores.
     fn backward_rows<'a, F: Float>(
         &self,
@@ -195,7 +179,7 @@ impl Gat {
         let mut dst = vec![F::ZERO; csr.num_rows() * heads];
         let edge_width = if self.edge_scores { heads } else { 0 };
         let mut edge = vec![F::ZERO; csr.num_edges() * edge_width];
-        let ranges = self.row_pieces(self.width(inputs[0]));
+        let ranges = pieces(&csr.offset, csr.partitioning, self.width(inputs[0]));
         let scores = split_mut(&mut score, &ranges, |v| attention.slot_start(v) * heads);
         let dsts = split_mut(&mut dst, &ranges, |v| v * heads);
         let edges = split_mut(&mut edge, &ranges, |v| csr.offset[v] as usize * edge_width);
@@ -225,38 +209,9 @@ impl Gat {
 
 impl Kernel for Gat {
     fn forward<F: Float>(&self, inputs: &[&[F]]) -> Forward<F> {
-        let (attention, csr) = (&self.attention, &*self.attention.csr);
-        let (width, heads) = (self.width(inputs[0]), attention.heads);
-        let mut out = vec![F::ZERO; csr.num_rows() * width];
-        let mut alpha = vec![F::ZERO; attention.num_slots() * heads];
-        let ranges = self.row_pieces(width);
-        let outs = split_mut(&mut out, &ranges, |v| v * width);
-        let alphas = split_mut(&mut alpha, &ranges, |v| attention.slot_start(v) * heads);
-        run(
-            ranges
-                .into_iter()
-                .zip(outs.into_iter().zip(alphas))
-                .collect(),
-            |task| {
-                let (range, (outs, alphas)) = task;
-                let mut work = Work::new(self, inputs);
-                let first = attention.slot_start(range.start);
-                for (v, out) in range.zip(outs.chunks_exact_mut(width)) {
-                    let slots = attention.slots(v);
-                    let alpha =
-                        &mut alphas[(slots.start - first) * heads..(slots.end - first) * heads];
-                    work.forward(v, out, alpha);
-                }
-            },
-        );
-        Forward {
-            out,
-            cols: width,
-            saved: Saved {
-                values: alpha,
-                positions: Vec::new(),
-            },
-        }
+        let dim = self.width(inputs[0]) / self.attention.heads;
+        self.attention
+            .forward_rows(dim, || Work::new(self, inputs), Work::forward)
     }
 
     fn backward<F: Float>(

@@ -89,11 +89,7 @@ impl<F: Float> Work<'_, F> {
             dot_heads(score, &self.inner, self.att, self.dim);
         }
         attention.softmax(alpha, &mut self.sums);
-        for term in attention.terms(v) {
-            let alpha = &alpha[(term.slot - start) * heads..][..heads];
-            let l = row(self.l, term.col, self.width);
-            attention.add_row((v, term), alpha, &mut self.factor, (l, out), self.dim);
-        }
+        attention.add_rows(v, alpha, &mut self.factor, (self.l, out));
     }
 
     /// Turns the inner vector of an edge into its slope, given the slopes of the scores.
@@ -126,12 +122,7 @@ impl<F: Float> Work<'_, F> {
         let attention = &self.op.attention;
         let (heads, start) = (attention.heads, attention.slot_start(v));
         let g = row(grad, v, self.width);
-        for term in attention.terms(v) {
-            let slope = &mut slopes.score[(term.slot - start) * heads..][..heads];
-            dot_heads(slope, g, row(self.l, term.col, self.width), self.dim);
-            attention.scale(v, term, slope);
-        }
-        attention.softmax_backward(alpha, slopes.score, &mut self.sums);
+        attention.score_slopes(v, alpha, &mut self.sums, (self.l, g), slopes.score);
         self.read_mean(v);
         for term in attention.terms(v) {
             self.read_inner(v, term);
@@ -251,39 +242,10 @@ impl GatV2 {
 
 impl Kernel for GatV2 {
     fn forward<F: Float>(&self, inputs: &[&[F]]) -> Forward<F> {
-        let (attention, csr) = (&self.attention, &*self.attention.csr);
-        let (width, heads) = (inputs[2].len(), attention.heads);
+        let dim = inputs[2].len() / self.attention.heads;
         let projection = self.projection(inputs[3]);
-        let mut out = vec![F::ZERO; csr.num_rows() * width];
-        let mut alpha = vec![F::ZERO; attention.num_slots() * heads];
-        let ranges = pieces(&csr.offset, csr.partitioning, width);
-        let outs = split_mut(&mut out, &ranges, |v| v * width);
-        let alphas = split_mut(&mut alpha, &ranges, |v| attention.slot_start(v) * heads);
-        run(
-            ranges
-                .into_iter()
-                .zip(outs.into_iter().zip(alphas))
-                .collect(),
-            |task| {
-                let (range, (outs, alphas)) = task;
-                let mut work = self.work(inputs, projection.as_ref());
-                let first = attention.slot_start(range.start);
-                for (v, out) in range.zip(outs.chunks_exact_mut(width)) {
-                    let slots = attention.slots(v);
-                    let alpha =
-                        &mut alphas[(slots.start - first) * heads..(slots.end - first) * heads];
-                    work.forward(v, out, alpha);
-                }
-            },
-        );
-        Forward {
-            out,
-            cols: width,
-            saved: Saved {
-                values: alpha,
-                positions: Vec::new(),
-            },
-        }
+        let work = || self.work(inputs, projection.as_ref());
+        self.attention.forward_rows(dim, work, Work::forward)
     }
 
     fn backward<F: Float>(
