@@ -72,7 +72,6 @@ fn main() {
         let ctx = TrainContext {
             input: Some(input.into()),
             job_seed: seed,
-            workers: 8,
             transform,
             base: "".into(),
             fresh: false,

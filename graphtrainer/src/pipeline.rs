@@ -325,15 +325,15 @@ mod tests {
         let plain = batch(&graph, false);
         let (nodes, edges) = (plain.blocks[0].num_src(), plain.blocks[0].num_edges());
         // A weight and seven features an edge, two sums of weights a node.
-        let more = 4 * (8 * edges + 2 * nodes);
-        assert_eq!(batch(&graph, true).bytes(), plain.bytes() + more);
+        let of_edges = 4 * (8 * edges + 2 * nodes);
+        assert_eq!(batch(&graph, true).bytes(), plain.bytes() + of_edges);
         let (rows, width) = (graph.ids.len(), 100);
         graph.labels = schemas::Labels::Multi {
             width,
             values: vec![0.0; rows * width],
             present: vec![true; rows],
         };
-        let more = 4 * (width - 1) * plain.num_targets;
-        assert_eq!(batch(&graph, false).bytes(), plain.bytes() + more);
+        let of_labels = 4 * (width - 1) * plain.num_targets;
+        assert_eq!(batch(&graph, false).bytes(), plain.bytes() + of_labels);
     }
 }
