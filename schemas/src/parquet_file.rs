@@ -7,7 +7,7 @@ use std::sync::Arc;
 use arrow::array::{Array, ArrayRef, ArrowPrimitiveType, AsArray, ListArray, PrimitiveArray};
 use arrow::array::{RecordBatch, RecordBatchReader};
 use arrow::buffer::{OffsetBuffer, ScalarBuffer};
-use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
+use arrow::datatypes::{DataType, Field, Float32Type, Schema, SchemaRef};
 use parquet::arrow::ArrowWriter;
 use parquet::arrow::arrow_reader::{ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder};
 use parquet::basic::{Compression, Encoding, ZstdLevel};
@@ -26,19 +26,35 @@ pub(crate) const TABLE_SCHEMA: &str = "1";
 /// Encoded bytes of a row group, which the writer holds in memory.
 const ROW_GROUP_BYTES_MAX: usize = 64 << 20;
 const ROW_GROUP_ROWS_MAX: usize = 1 << 20;
+const ZSTD_LEVEL: i32 = 1;
+/// Bytes of a float column that are compressed to see whether it is worth it.
+const SAMPLE_BYTES: usize = 1 << 18;
 /// Rows decoded at once from our own files.
 const READ_BATCH_ROWS: usize = 4096;
 
 /// A Parquet file of a part, being written.
 #[derive(Debug)]
 pub(crate) struct TableWriter {
-    writer: ArrowWriter<PartFile>,
+    state: WriterState,
     schema: SchemaRef,
     path: std::path::PathBuf,
 }
 
+/// The first batch decides how floats are compressed.
+#[derive(Debug)]
+enum WriterState {
+    Fresh {
+        file: PartFile,
+        strings: Strings,
+        metadata: Vec<KeyValue>,
+    },
+    Open(ArrowWriter<PartFile>),
+    /// Only between the two.
+    Opening,
+}
+
 /// Whether a column's strings repeat, which decides their encoding.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Strings {
     Repeated,
     Distinct,
@@ -52,16 +68,17 @@ impl TableWriter {
         strings: Strings,
         metadata: &[(&str, String)],
     ) -> Result<Self> {
-        let path = output.dir().join(name);
-        let schema = Arc::new(schema);
-        let properties = properties(&schema, strings, metadata);
-        let file = output.create(name)?;
-        let writer = ArrowWriter::try_new(file, Arc::clone(&schema), Some(properties))
-            .map_err(write_error(&path))?;
+        let pairs = metadata
+            .iter()
+            .map(|(key, value)| KeyValue::new((*key).to_owned(), value.clone()));
         Ok(Self {
-            writer,
-            schema,
-            path,
+            state: WriterState::Fresh {
+                file: output.create(name)?,
+                strings,
+                metadata: pairs.collect(),
+            },
+            schema: Arc::new(schema),
+            path: output.dir().join(name),
         })
     }
 
@@ -74,11 +91,37 @@ impl TableWriter {
                 source,
             }
         })?;
-        self.writer.write(&batch).map_err(write_error(&self.path))
+        let path = self.path.clone();
+        let writer = self.open(&batch)?;
+        writer.write(&batch).map_err(write_error(&path))
     }
 
-    pub(crate) fn finish(self) -> Result<FileEntry> {
-        self.writer
+    fn open(&mut self, first: &RecordBatch) -> Result<&mut ArrowWriter<PartFile>> {
+        self.state = match std::mem::replace(&mut self.state, WriterState::Opening) {
+            WriterState::Fresh {
+                file,
+                strings,
+                metadata,
+            } => {
+                let properties = properties(first, strings, metadata);
+                let schema = Arc::clone(&self.schema);
+                let writer = ArrowWriter::try_new(file, schema, Some(properties));
+                WriterState::Open(writer.map_err(write_error(&self.path))?)
+            }
+            state => state,
+        };
+        match &mut self.state {
+            WriterState::Open(writer) => Ok(writer),
+            _ => unreachable!("opened above"),
+        }
+    }
+
+    pub(crate) fn finish(mut self) -> Result<FileEntry> {
+        self.open(&RecordBatch::new_empty(Arc::clone(&self.schema)))?;
+        let WriterState::Open(writer) = self.state else {
+            unreachable!("opened above")
+        };
+        writer
             .into_inner()
             .map_err(write_error(&self.path))?
             .finish()
@@ -95,21 +138,24 @@ fn write_error(path: &Path) -> impl FnOnce(ParquetError) -> SchemaError {
 }
 
 /// Encodings by type: floats plain, integers as deltas, strings by whether they repeat.
-fn properties(schema: &Schema, strings: Strings, metadata: &[(&str, String)]) -> WriterProperties {
-    let level = ZstdLevel::try_new(1).expect("zstd has a level 1");
-    let pairs = metadata
-        .iter()
-        .map(|(key, value)| KeyValue::new((*key).to_owned(), value.clone()));
+///
+/// Floats are compressed only where that makes the first ones much smaller: random features do
+/// not shrink, and compressing them would take most of the time of writing.
+fn properties(first: &RecordBatch, strings: Strings, metadata: Vec<KeyValue>) -> WriterProperties {
+    let level = ZstdLevel::try_new(ZSTD_LEVEL).expect("zstd has a level 1");
     let mut builder = WriterProperties::builder()
         .set_compression(Compression::ZSTD(level))
         .set_max_row_group_row_count(Some(ROW_GROUP_ROWS_MAX))
         .set_max_row_group_bytes(Some(ROW_GROUP_BYTES_MAX))
         .set_statistics_enabled(EnabledStatistics::None)
         .set_created_by(concat!("graphflat ", env!("CARGO_PKG_VERSION")).to_owned())
-        .set_key_value_metadata(Some(pairs.collect()));
-    for field in schema.fields() {
+        .set_key_value_metadata(Some(metadata));
+    for (field, column) in first.schema_ref().fields().iter().zip(first.columns()) {
         let (path, data_type) = leaf(field);
         if data_type.is_floating() {
+            if !shrinks(column) {
+                builder = builder.set_column_compression(path.clone(), Compression::UNCOMPRESSED);
+            }
             builder = builder.set_column_dictionary_enabled(path, false);
         } else if data_type.is_integer() {
             builder = builder
@@ -122,6 +168,24 @@ fn properties(schema: &Schema, strings: Strings, metadata: &[(&str, String)]) ->
         }
     }
     builder.build()
+}
+
+/// Tells whether compression makes a column of floats, or of lists of them, smaller by a quarter.
+fn shrinks(column: &ArrayRef) -> bool {
+    let values = match column.data_type() {
+        DataType::List(_) => column.as_list::<i32>().values(),
+        DataType::FixedSizeList(_, _) => column.as_fixed_size_list().values(),
+        _ => column,
+    };
+    let bytes = match values.as_primitive_opt::<Float32Type>() {
+        Some(floats) => floats.values().inner().as_slice(),
+        None => return true,
+    };
+    let sample = &bytes[..bytes.len().min(SAMPLE_BYTES)];
+    match zstd::bulk::compress(sample, ZSTD_LEVEL) {
+        Ok(compressed) => compressed.len() * 4 <= sample.len() * 3,
+        Err(_) => true,
+    }
 }
 
 /// The Parquet column of a field, and the type of its values.
