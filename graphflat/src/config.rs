@@ -9,9 +9,19 @@ use std::sync::Arc;
 /// In-edges of a node from which it counts as a hub, unless the job says otherwise.
 pub const HUB_THRESHOLD: u64 = 10_000;
 
-/// Targets in one part of each layout, unless the job says otherwise: parts stay near 64 MiB
-/// with 64 features, and a shard's neighbourhoods overlap enough to be worth merging.
-const TARGETS_PER_PART: usize = 4096;
+/// Targets in one part of layout `rows`, unless the job says otherwise: parts stay near 64 MiB
+/// with 64 features.
+const ROWS_PER_PART: usize = 4096;
+
+/// Least and most targets in one part of layout `shards`, unless the job says otherwise: the more
+/// of them, the fewer nodes stand in several shards.
+const TARGETS_PER_SHARD: (usize, usize) = (8192, 65_536);
+
+/// Bytes of memory that waves may take, unless the job says otherwise.
+const MEMORY_BUDGET: usize = 2 << 30;
+
+/// Shards that all targets are cut into where that keeps them within these bounds.
+const SHARDS: usize = 16;
 
 /// Hops at most: `hop` is stored in 8 bits.
 const HOPS_MAX: usize = 255;
@@ -41,7 +51,8 @@ pub struct FlattenSpec {
     /// Independent samples of each target's neighbourhood. Default: 1.
     #[serde(default = "default_samples")]
     pub samples_per_target: u32,
-    /// Targets written to one part file. Default: 4096.
+    /// Targets written to one part file. Default: 4096 of layout `rows`; of `shards` a sixteenth
+    /// of all, but 8192 to 65536.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub targets_per_part: Option<usize>,
 }
@@ -104,8 +115,9 @@ pub struct FlattenPlan {
     pub(crate) layout: Layout,
     pub(crate) targets: Targets,
     pub(crate) samples: u32,
-    pub(crate) targets_per_part: usize,
+    pub(crate) targets_per_part: Option<usize>,
     pub(crate) hub_threshold: u64,
+    pub(crate) memory_budget: usize,
     pub(crate) fresh: bool,
 }
 
@@ -162,8 +174,9 @@ impl FlattenSpec {
             layout: self.layout,
             targets,
             samples: self.samples_per_target,
-            targets_per_part: self.targets_per_part.unwrap_or(TARGETS_PER_PART),
+            targets_per_part: self.targets_per_part,
             hub_threshold: self.hub_threshold.unwrap_or(HUB_THRESHOLD),
+            memory_budget: MEMORY_BUDGET,
             fresh,
         })
     }
@@ -200,9 +213,31 @@ impl FlattenPlan {
         self.samples
     }
 
-    /// Returns how many targets stand in one part.
-    pub fn targets_per_part(&self) -> usize {
-        self.targets_per_part
+    /// Returns how many of `num_targets` targets stand in one part.
+    pub fn targets_per_part(&self, num_targets: usize) -> usize {
+        let (least, most) = TARGETS_PER_SHARD;
+        self.targets_per_part.unwrap_or(match self.layout {
+            Layout::Rows => ROWS_PER_PART,
+            Layout::Shards => num_targets.div_ceil(SHARDS).clamp(least, most),
+        })
+    }
+
+    /// Returns the settings that decide what is written, and nothing else.
+    pub fn settings(&self) -> serde_json::Value {
+        serde_json::json!({
+            "fanouts": self.fanouts,
+            "sampling": self.sampling,
+            "layout": self.layout,
+            "targets": self.targets,
+            "samples_per_target": self.samples,
+            "targets_per_part": self.targets_per_part,
+        })
+    }
+
+    /// Sets the bytes of memory that waves on their way may take.
+    pub fn with_memory_budget(mut self, bytes: usize) -> Self {
+        self.memory_budget = bytes;
+        self
     }
 
     /// Returns the in-degree above which a node counts as a hub.

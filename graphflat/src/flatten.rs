@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 /// Changes when the same plan gives other bytes than before.
-const ENGINE_VERSION: u32 = 2;
+const ENGINE_VERSION: u32 = 3;
 
 /// Flattens the k-hop neighbourhoods of the targets and commits them.
 ///
@@ -53,7 +53,8 @@ pub fn flatten(
         store: store.clone(),
         output: Arc::clone(&output),
         meta: meta.clone(),
-        targets_per_part: plan.targets_per_part,
+        targets_per_part: plan.targets_per_part(targets.len()),
+        memory_budget: plan.memory_budget,
         progress: Arc::clone(progress),
         failed: Arc::new(AtomicBool::new(false)),
     };
@@ -65,7 +66,7 @@ pub fn flatten(
         stage: "flatten".to_owned(),
         program: concat!("graphflat ", env!("CARGO_PKG_VERSION")).to_owned(),
         fingerprint,
-        plan: plan_json(plan),
+        plan: plan.settings(),
         seed: store.meta().seed,
         input: store.meta().input.clone(),
         graph: Some(store.meta().graph.clone()),
@@ -99,24 +100,12 @@ fn all_targets(
     Ok(all.swap_remove(0))
 }
 
-/// The settings that decide what is written, and nothing else.
-fn plan_json(plan: &FlattenPlan) -> serde_json::Value {
-    serde_json::json!({
-        "fanouts": plan.fanouts,
-        "sampling": plan.sampling,
-        "layout": plan.layout,
-        "targets": plan.targets,
-        "samples_per_target": plan.samples,
-        "targets_per_part": plan.targets_per_part,
-    })
-}
-
 fn fingerprint(plan: &FlattenPlan, store: &Store) -> Result<String, FlattenError> {
     let mut settings = serde_json::json!({
         "engine": ENGINE_VERSION,
         "input": store.meta().input,
         "seed": store.meta().seed,
-        "plan": plan_json(plan),
+        "plan": plan.settings(),
     });
     // A list of targets counts by what it holds, not by where it lies.
     if let Targets::Listed(path) = &plan.targets {

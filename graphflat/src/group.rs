@@ -21,12 +21,14 @@ pub(crate) struct Group {
 }
 
 impl Group {
-    /// Starts with the targets, ascending.
+    /// Starts with the targets.
     pub(crate) fn new(index: usize, sample: usize, targets: &[NodeIdx]) -> Self {
+        let mut ascending = targets.to_vec();
+        ascending.sort_unstable();
         Self {
             index,
             sample,
-            hops: vec![targets.to_vec()],
+            hops: vec![ascending],
             lists: targets.iter().map(|&target| (target, (0, 0))).collect(),
             src: Vec::new(),
             weight: Vec::new(),
@@ -96,6 +98,14 @@ impl Group {
     /// Keeps one owner's columns.
     pub(crate) fn keep_rows(&mut self, rows: Rows) {
         self.rows.push(rows);
+    }
+
+    /// Bytes that it takes to put together: its columns twice, and its edges.
+    pub(crate) fn size_bytes(&self) -> usize {
+        let columns = |rows: &Rows| rows.ids.size_bytes() + rows.features.size_bytes();
+        let columns: usize = self.rows.iter().map(columns).sum();
+        let edges = 4 * (2 * self.src.len() + self.weight.len() + self.feature.len());
+        2 * (columns + edges) + 32 * self.lists.len()
     }
 
     /// Puts the neighbourhoods together, nodes by (hop, id).

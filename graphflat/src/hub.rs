@@ -31,6 +31,7 @@ pub(crate) struct Totals {
     pub(crate) in_weight: ExactSum,
     pub(crate) self_weight: ExactSum,
     pub(crate) self_loops: u64,
+    pub(crate) least_src: Option<NodeIdx>,
 }
 
 /// Ranked in-edges by column, with their features.
@@ -118,6 +119,7 @@ impl Totals {
     pub(crate) fn of(node: NodeIdx, edges: &NodeEdges<'_>) -> Self {
         let mut totals = Self {
             in_degree: edges.src.len() as u64,
+            least_src: edges.src.iter().copied().min(),
             ..Self::default()
         };
         totals.in_weight.add_all(edges.weight);
@@ -133,6 +135,7 @@ impl Totals {
         self.in_weight.merge(&other.in_weight);
         self.self_weight.merge(&other.self_weight);
         self.self_loops += other.self_loops;
+        self.least_src = self.least_src.into_iter().chain(other.least_src).min();
     }
 }
 

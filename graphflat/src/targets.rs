@@ -5,7 +5,10 @@ use crate::{FlattenError, NodeIdx, Peer, Store};
 use schemas::{IdListPlan, Ids, Split};
 use std::path::Path;
 
-/// Returns all targets, ascending, the same on every worker.
+/// Returns all targets in the order in which they are cut into parts, the same on every worker.
+///
+/// Targets that share their first source stand together, those without any last: so those of a
+/// part share neighbours, and fewer nodes stand in several parts.
 ///
 /// # Errors
 ///
@@ -28,18 +31,19 @@ pub(crate) fn select_targets(
         Targets::Train => has_split(|split| split == Split::Train),
         Targets::Listed(path) => select_listed(peer, path, store)?,
     };
-    let numbers: Vec<NodeIdx> = mine
-        .into_iter()
-        .map(|local| store.placement().node(worker, local))
-        .collect();
-    let mut all = peer.gather_all::<_, FlattenError>(Ok(numbers))?.concat();
+    let keyed = mine.into_iter().map(|local| {
+        let node = store.placement().node(worker, local);
+        (partition.least_src(local), node)
+    });
+    let keyed: Vec<(NodeIdx, NodeIdx)> = keyed.collect();
+    let mut all = peer.gather_all::<_, FlattenError>(Ok(keyed))?.concat();
     all.sort_unstable();
     if all.is_empty() {
         return Err(FlattenError::NoTargets {
             reason: targets.why_none().to_owned(),
         });
     }
-    Ok(all)
+    Ok(all.into_iter().map(|(_, node)| node).collect())
 }
 
 impl Targets {

@@ -2,9 +2,9 @@
 
 use crate::group::Group;
 use crate::round::{AskLists, AskRows, Lists, RoundStats, Rows, answer_lists, answer_rows};
-use crate::{FlattenError, NodeIdx, Peer, Store};
+use crate::{FlattenError, NodeIdx, Peer, Placement, Store};
 use schemas::progress::{Event, Progress};
-use schemas::{Fanout, FlattenMeta, Output, keep_at_hop, write_part};
+use schemas::{FlattenMeta, Output, keep_at_hop, write_part};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -15,9 +15,9 @@ use timely::dataflow::operators::generic::Operator;
 use timely::dataflow::operators::{Capability, Input, Probe};
 use timely::dataflow::{InputHandle, ProbeHandle, StreamVec};
 
-/// Waves on their way at once: one is written while the next ones travel. Each holds its
+/// Waves on their way at once, at most: one is written while the next ones travel. Each holds its
 /// neighbourhoods in memory.
-const WAVES_IN_FLIGHT: u64 = 2;
+const WAVES_IN_FLIGHT: usize = 3;
 
 /// What all waves of a run share.
 #[derive(Clone)]
@@ -26,6 +26,7 @@ pub(crate) struct WaveContext {
     pub(crate) output: Arc<Output>,
     pub(crate) meta: FlattenMeta,
     pub(crate) targets_per_part: usize,
+    pub(crate) memory_budget: usize,
     pub(crate) progress: Progress,
     /// Set by the first worker that fails; then no further wave starts.
     pub(crate) failed: Arc<AtomicBool>,
@@ -40,6 +41,8 @@ struct WaveState {
     worker: usize,
     groups: BTreeMap<u64, Group>,
     stats: WorkerStats,
+    /// Bytes of the largest group so far.
+    largest: usize,
     failure: Option<FlattenError>,
 }
 
@@ -65,6 +68,7 @@ pub(crate) fn run_waves(
         worker,
         groups: BTreeMap::new(),
         stats: vec![RoundStats::default(); hops + 1],
+        largest: 0,
         failure: None,
     }));
     let chunks: Vec<&[NodeIdx]> = targets.chunks(context.targets_per_part).collect();
@@ -84,24 +88,31 @@ pub(crate) fn run_waves(
             state.borrow_mut().groups.insert(wave, group);
         }
         input.advance_to(wave + 1);
-        let oldest = (wave + 1).saturating_sub(WAVES_IN_FLIGHT);
-        while probe.less_than(&oldest) {
+        // The next one starts when memory allows it.
+        loop {
+            let allowed = state.borrow().waves_allowed(peers);
+            if !probe.less_than(&(wave + 2).saturating_sub(allowed)) {
+                break;
+            }
             peer.worker().step_or_park(None);
         }
-        report_wave(context, worker, wave + 1, num_waves);
+        report_waves(context, worker, &probe, num_waves);
     }
     drop(input);
     while !probe.done() {
         peer.worker().step_or_park(None);
     }
+    report_waves(context, worker, &probe, num_waves);
     let failure = state.borrow_mut().failure.take();
     peer.agree(failure.map_or(Ok(()), Err))?;
     let stats = state.borrow().stats.clone();
     Ok(stats)
 }
 
-fn report_wave(context: &WaveContext, worker: usize, done: u64, total: u64) {
+/// Tells how many waves are done on all workers.
+fn report_waves(context: &WaveContext, worker: usize, probe: &ProbeHandle<u64>, total: u64) {
     if worker == 0 {
+        let done = probe.with_frontier(|frontier| frontier.first().copied().unwrap_or(total));
         (context.progress)(&Event {
             stage: "flatten",
             phase: "waves".to_owned(),
@@ -110,6 +121,16 @@ fn report_wave(context: &WaveContext, worker: usize, done: u64, total: u64) {
             message: None,
             fields: serde_json::Value::Null,
         });
+    }
+}
+
+impl WaveState {
+    /// How many waves may be on their way: as many as half of the memory holds, judged by the
+    /// largest group so far, and one until there is any.
+    fn waves_allowed(&self, workers: usize) -> u64 {
+        let share = self.context.memory_budget / workers / 2;
+        let waves = share.checked_div(self.largest).unwrap_or(1);
+        waves.clamp(1, WAVES_IN_FLIGHT) as u64
     }
 }
 
@@ -122,10 +143,13 @@ fn build_dataflow(peer: &mut Peer<'_>, state: &Shared) -> (AskInput, ProbeHandle
         let mut asks = scope.input_from(&mut input);
         for hop in 1..fanouts.len() {
             let lists = answer_round(asks, hop, state);
-            asks = merge_round(lists, hop, &fanouts, state);
+            let limit = keep_at_hop(&fanouts, hop);
+            asks = merge_round(lists, state, move |group, worker, placement| {
+                group.ask_lists(worker, limit, placement)
+            });
         }
         let lists = answer_round(asks, fanouts.len(), state);
-        let row_asks = merge_last_round(lists, state);
+        let row_asks = merge_round(lists, state, Group::ask_rows);
         let rows = fetch_rows(row_asks, state);
         write_parts(rows, state).probe_with(&probe);
     });
@@ -158,13 +182,12 @@ fn answer_round<'scope>(
     )
 }
 
-fn merge_round<'scope>(
+/// Ends a round; `ask` makes the questions of the next.
+fn merge_round<'scope, Ask: timely::ExchangeData + Clone>(
     lists: StreamVec<'scope, u64, Lists>,
-    hop: usize,
-    fanouts: &[Fanout],
     state: &Shared,
-) -> StreamVec<'scope, u64, AskLists> {
-    let limit = keep_at_hop(fanouts, hop);
+    ask: impl Fn(&Group, usize, &Placement) -> Vec<Ask> + 'static,
+) -> StreamVec<'scope, u64, Ask> {
     at_end_of_wave(
         lists,
         "Merge",
@@ -178,29 +201,7 @@ fn merge_round<'scope>(
                 .get_mut(&wave)
                 .expect("a wave in flight has its group");
             group.propagate();
-            group.ask_lists(state.worker, limit, placement)
-        },
-    )
-}
-
-fn merge_last_round<'scope>(
-    lists: StreamVec<'scope, u64, Lists>,
-    state: &Shared,
-) -> StreamVec<'scope, u64, AskRows> {
-    at_end_of_wave(
-        lists,
-        "MergeLast",
-        |lists| lists.to,
-        state,
-        |group, lists| group.merge(lists),
-        move |state, wave| {
-            let placement = state.context.store.placement();
-            let group = state
-                .groups
-                .get_mut(&wave)
-                .expect("a wave in flight has its group");
-            group.propagate();
-            group.ask_rows(state.worker, placement)
+            ask(group, state.worker, placement)
         },
     )
 }
@@ -246,6 +247,7 @@ fn write_parts<'scope>(
                 .groups
                 .remove(&wave)
                 .expect("a wave in flight has its group");
+            state.largest = state.largest.max(group.size_bytes());
             if !state.context.failed.load(Ordering::Relaxed)
                 && let Err(e) = write_group(group, &state.context)
             {

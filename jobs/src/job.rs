@@ -158,7 +158,11 @@ impl JobSpec {
         let sampling = self.flatten.as_ref().map(|flatten| flatten.sampling);
         let (nodes, edges) = self.input.into_plans(base, sampling)?;
         let flatten = match self.flatten {
-            Some(spec) => Some(spec.into_plan(base, fresh(Stage::Flatten))?),
+            Some(spec) => {
+                let plan = spec.into_plan(base, fresh(Stage::Flatten))?;
+                let bytes = usize::try_from(self.memory_budget.as_u64()).unwrap_or(usize::MAX);
+                Some(plan.with_memory_budget(bytes))
+            }
             None => None,
         };
         let for_train = TrainContext {

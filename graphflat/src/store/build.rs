@@ -4,7 +4,7 @@ use super::buckets::Bucket;
 use super::edges::{OwnedEdges, invert, place_edges};
 use super::file::{self, BatchFile, NODES_PER_BATCH};
 use super::nodes::{OwnedNodes, place_nodes};
-use super::number::number_nodes;
+use super::number::{MISSING, number_nodes};
 use super::{
     Hub, META_FILE, StoreMeta, VERSION, WorkUnits, degrees_path, file_entry, in_edges_path,
     nodes_path,
@@ -12,7 +12,7 @@ use super::{
 use crate::error::StoreCause;
 use crate::hub::Totals;
 use crate::sample::{Ranked, Ranker};
-use crate::{FlattenError, Peer, Placement, StorePlan, run_workers};
+use crate::{FlattenError, NodeIdx, Peer, Placement, StorePlan, run_workers};
 use arrow::array::{ArrayRef, Float32Array, RecordBatch, UInt32Array};
 use schemas::progress::{Event, Progress};
 use schemas::{FileEntry, GraphMeta, Ids};
@@ -26,6 +26,7 @@ struct Degrees {
     in_weight: Vec<f32>,
     self_loops: Vec<u32>,
     self_weight: Vec<f32>,
+    least_src: Vec<NodeIdx>,
 }
 
 /// What one worker knows when its partition is written.
@@ -312,6 +313,7 @@ impl Degrees {
         self.in_weight.push(totals.in_weight.value());
         self.self_loops.push(narrow(totals.self_loops)?);
         self.self_weight.push(totals.self_weight.value());
+        self.least_src.push(totals.least_src.unwrap_or(MISSING));
         Ok(())
     }
 }
@@ -350,7 +352,10 @@ fn write_degrees(
         let counts = |values: &[u32]| -> ArrayRef {
             Arc::new(UInt32Array::from(values[range.clone()].to_vec()))
         };
-        let mut columns = vec![("in_degree", counts(&degrees.in_degree))];
+        let mut columns = vec![
+            ("in_degree", counts(&degrees.in_degree)),
+            ("least_src", counts(&degrees.least_src)),
+        ];
         if graph.edge_weight {
             columns.push(("in_weight", floats(&degrees.in_weight)));
         }

@@ -289,6 +289,7 @@ pub(super) fn split_column(split: &[Split]) -> ArrayRef {
 /// Degrees of the nodes of one record batch, lying in the map.
 pub(super) struct DegreeColumns {
     pub(super) in_degree: ScalarBuffer<u32>,
+    pub(super) least_src: ScalarBuffer<NodeIdx>,
     pub(super) in_weight: Option<ScalarBuffer<f32>>,
     pub(super) self_loops: Option<ScalarBuffer<u32>>,
     pub(super) self_weight: Option<ScalarBuffer<f32>>,
@@ -301,6 +302,7 @@ impl DegreeColumns {
         let counts = |name: &str| column::<UInt32Type>(batch.column_by_name(name)?);
         Some(Self {
             in_degree: counts("in_degree")?,
+            least_src: counts("least_src")?,
             in_weight: floats("in_weight"),
             self_loops: counts("self_loops"),
             self_weight: floats("self_weight"),

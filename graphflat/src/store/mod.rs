@@ -303,6 +303,12 @@ impl Partition {
         self.degrees[local / NODES_PER_BATCH].in_degree[local % NODES_PER_BATCH]
     }
 
+    /// Returns the first of a node's sources in the order of ids; the greatest number if it has
+    /// none.
+    pub(crate) fn least_src(&self, local: usize) -> NodeIdx {
+        self.degrees[local / NODES_PER_BATCH].least_src[local % NODES_PER_BATCH]
+    }
+
     /// Returns the sum of the weights of a node's in-edges, where the input has weights.
     pub fn in_weight(&self, local: usize) -> Option<f32> {
         let degrees = &self.degrees[local / NODES_PER_BATCH];

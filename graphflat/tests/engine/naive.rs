@@ -39,6 +39,23 @@ fn all_in_edges(graph: &Graph) -> BTreeMap<Id, Vec<InEdge>> {
     lists
 }
 
+/// Each node's place in the order in which targets are cut into parts: by the first of its sources,
+/// those without any last, and then by id.
+pub(crate) fn part_order(graph: &Graph) -> BTreeMap<String, usize> {
+    let lists = all_in_edges(graph);
+    let mut order: Vec<(bool, Option<&Id>, &Id)> = lists
+        .iter()
+        .map(|(id, list)| (list.is_empty(), list.iter().map(|edge| &edge.src).min(), id))
+        .collect();
+    order.sort();
+    let places = order.into_iter().enumerate();
+    let named = places.map(|(place, (_, _, id))| match id {
+        Id::Int(number) => (number.to_string(), place),
+        Id::Text(text) => (text.clone(), place),
+    });
+    named.collect()
+}
+
 /// Positions of the in-edges of `dst`, given as sources and weights, in rank order.
 pub(crate) fn rank(
     in_edges: &[(&Id, f32)],

@@ -7,7 +7,7 @@ use crate::run::{Choice, Settings, Tables, extract_features, read_features};
 use crate::tables::Cut;
 use expect_test::expect;
 use schemas::{GraphFeature, GraphFeatureDataset, IdType, Ids, Layout, Sampling};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 /// Compares the engine's neighbourhoods with the twin's, in both layouts and by both readers.
@@ -24,7 +24,7 @@ fn check(graph: &Graph, cut: Cut, settings: &Settings) {
         let output = tables.path(&name);
         assert_same(&read_features(&output), &expected, &settings);
         assert_same(&extract_features(&output), &expected, &settings);
-        assert_parts_are_unions(&output, &expected);
+        assert_parts_are_unions(&output, &expected, graph);
     }
 }
 
@@ -32,9 +32,16 @@ fn check(graph: &Graph, cut: Cut, settings: &Settings) {
 type Union = BTreeMap<String, (usize, Vec<(String, f32)>)>;
 
 /// Checks that a part holds what its targets need, and nothing else.
-fn assert_parts_are_unions(output: &Path, features: &[GraphFeature]) {
+fn assert_parts_are_unions(output: &Path, features: &[GraphFeature], graph: &Graph) {
     let dataset = GraphFeatureDataset::open(output).unwrap();
-    let mut left = features;
+    let places = naive::part_order(graph);
+    let mut in_order: Vec<&GraphFeature> = features.iter().collect();
+    // Features come by sample; within one, each target stands once.
+    let targets: BTreeSet<String> = features.iter().map(|f| f.node_id.display(0)).collect();
+    for sample in in_order.chunks_mut(targets.len().max(1)) {
+        sample.sort_by_key(|feature| places[&feature.node_id.display(0)]);
+    }
+    let mut left = in_order.as_slice();
     for part in 0..dataset.num_parts() {
         let shard = dataset.read_part(part).unwrap();
         let num_targets = shard.is_target.iter().filter(|is| **is).count();

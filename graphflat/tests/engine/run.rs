@@ -263,7 +263,24 @@ pub(crate) fn read_features(output: &Path) -> Vec<GraphFeature> {
         read.iter().for_each(|feature| feature.validate().unwrap());
         features.extend(read);
     }
-    features
+    in_id_order(features)
+}
+
+/// Sorts neighbourhoods by sample, which their parts are sorted by already, and then by target:
+/// the order of the targets within a sample is the engine's own.
+fn in_id_order(features: Vec<GraphFeature>) -> Vec<GraphFeature> {
+    let mut samples: BTreeMap<String, usize> = BTreeMap::new();
+    let mut keyed: Vec<(usize, GraphFeature)> = Vec::new();
+    for feature in features {
+        let sample = samples.entry(feature.node_id.display(0)).or_default();
+        keyed.push((*sample, feature));
+        *sample += 1;
+    }
+    keyed.sort_by(|(a, left), (b, right)| {
+        a.cmp(b)
+            .then_with(|| left.node_id.cmp(0, &right.node_id, 0))
+    });
+    keyed.into_iter().map(|(_, feature)| feature).collect()
 }
 
 /// Reads all neighbourhoods of an output by way of shards.
@@ -278,5 +295,5 @@ pub(crate) fn extract_features(output: &Path) -> Vec<GraphFeature> {
         let targets = (0..).zip(&shard.is_target).filter(|(_, is)| **is);
         features.extend(targets.map(|(i, _)| shard.extract(i, fanouts, &mut scratch)));
     }
-    features
+    in_id_order(features)
 }

@@ -62,7 +62,10 @@ pub(crate) fn predict(
     plan: &FlattenPlan,
 ) -> Result<Prediction, JobError> {
     let targets = targets(job, survey, plan)?;
-    let per_part = plan.targets_per_part().min(targets.len()).max(1);
+    let per_part = plan
+        .targets_per_part(targets.len())
+        .min(targets.len())
+        .max(1);
     let parts = targets.len().div_ceil(per_part);
     let first = parts / 2 * per_part; // a part from the middle, whole unless there is only one
     let part = &targets[first.min(targets.len() - per_part.min(targets.len()))..];
@@ -101,9 +104,19 @@ pub(crate) fn predict(
     })
 }
 
-/// The targets in the order of their ids, which is the order of the parts.
+/// The targets in the order in which they are cut into parts: by first source, then by id.
 fn targets(job: &Job, survey: &Survey, plan: &FlattenPlan) -> Result<Vec<u32>, JobError> {
-    let in_order = survey.ids.sort_permutation();
+    let mut in_order = survey.ids.sort_permutation();
+    let mut place = vec![0; in_order.len()];
+    for (at, &node) in (0u32..).zip(&in_order) {
+        place[node as usize] = at;
+    }
+    let mut least_src = vec![u32::MAX; in_order.len()];
+    survey.each_edge(&job.edges, |edge| {
+        let least = &mut least_src[edge.dst as usize];
+        *least = place[edge.src as usize].min(*least);
+    })?;
+    in_order.sort_by_key(|&node| least_src[node as usize]);
     let split = |node: &u32| {
         survey
             .split

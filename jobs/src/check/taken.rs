@@ -49,16 +49,12 @@ fn same_plan(job: &Job, stage: Stage, manifest: &Manifest) -> bool {
 }
 
 fn flatten_settings(plan: &FlattenPlan) -> Value {
-    let mut settings = json!({
-        "fanouts": plan.fanouts(),
-        "sampling": plan.sampling(),
-        "layout": plan.layout(),
-        "samples_per_target": plan.samples(),
-        "targets_per_part": plan.targets_per_part(),
-    });
+    let mut settings = plan.settings();
     // A list counts by what it holds, not by where it lies.
-    if !matches!(plan.targets(), Targets::Listed(_)) {
-        settings["targets"] = json!(plan.targets());
+    if matches!(plan.targets(), Targets::Listed(_))
+        && let Some(settings) = settings.as_object_mut()
+    {
+        settings.remove("targets");
     }
     settings
 }
