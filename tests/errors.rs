@@ -1117,6 +1117,30 @@ fn an_output_of_another_plan_is_left_alone() {
 }
 
 #[test]
+fn a_model_of_another_plan_is_refused_and_one_of_the_same_is_not() {
+    let bench = Bench::new(&graph());
+    let job = Job::new(&graph(), &[FLATTEN, TRAIN, INFER]);
+    bench.run(&job, &[]).ok();
+    for (lines, code) in [
+        (
+            "layers = 2\nloss = \"cross_entropy\"\nlearning_rate = 0.01",
+            0,
+        ),
+        ("learning_rate = 0.02", USAGE),
+    ] {
+        let changed = job.with("epochs = 4", &format!("epochs = 4\n{lines}"));
+        let outcome = bench.run(&changed, &[]);
+        let checked = bench.graphflat(&["check", "job.toml"]);
+        assert_eq!(
+            (outcome.code, checked.code),
+            (code, code),
+            "{outcome:#?} {checked:#?}"
+        );
+        assert_eq!(checked.stderr, outcome.stderr.replace("stage train: ", ""));
+    }
+}
+
+#[test]
 fn foreign_files_in_an_output_are_never_removed() {
     let graph = graph();
     let bench = Bench::new(&graph);

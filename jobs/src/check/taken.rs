@@ -1,5 +1,7 @@
 //! Outputs that a run would not touch because they are of another plan.
 
+use graphflat::{FlattenPlan, Targets};
+use graphinfer::InferPlan;
 use schemas::Manifest;
 use schemas::dataset::refuse_taken as refuse;
 use serde_json::{Value, json};
@@ -7,7 +9,6 @@ use serde_json::{Value, json};
 use crate::cli::Stage;
 use crate::error::JobError;
 use crate::job::Job;
-use graphflat::{FlattenPlan, Targets};
 
 /// Refuses outputs that were finished with other settings.
 ///
@@ -26,17 +27,28 @@ pub(crate) fn refuse_taken(job: &Job) -> Result<(), JobError> {
     Ok(())
 }
 
+/// Keys of [train] that may be left out: written or not, they can mean the same.
+const MAY_BE_LEFT_OUT: [&str; 6] = [
+    "edge_features",
+    "edge_weight",
+    "layers",
+    "loss",
+    "monitor",
+    "weight_decay_layers",
+];
+
 fn same_plan(job: &Job, stage: Stage, manifest: &Manifest) -> bool {
-    let settings = match stage {
-        Stage::Flatten => job.flatten.as_ref().map(flatten_settings),
-        Stage::Train => job
-            .train
-            .as_ref()
-            .map(|plan| json!({ "result": json!(plan)["result"] })),
-        Stage::Infer => job
-            .infer
-            .as_ref()
-            .map(|plan| json!({ "sampling": plan.sampling(), "layer": plan.layer() })),
+    let (settings, written) = match stage {
+        Stage::Flatten => (job.flatten.as_ref().map(flatten_settings), &manifest.plan),
+        Stage::Train => {
+            let result = job.train.as_ref().map(|plan| json!(plan)["result"].take());
+            (result, &manifest.plan["result"])
+        }
+        Stage::Infer => {
+            let settings =
+                |plan: &InferPlan| json!({ "sampling": plan.sampling(), "layer": plan.layer() });
+            (job.infer.as_ref().map(settings), &manifest.plan)
+        }
     };
     if stage == Stage::Flatten && manifest.seed != job.seed {
         return false;
@@ -45,7 +57,8 @@ fn same_plan(job: &Job, stage: Stage, manifest: &Manifest) -> bool {
     let text = settings.unwrap_or_default().to_string();
     let settings: Value = serde_json::from_str(&text).unwrap_or_default();
     let mut settings = settings.as_object().into_iter().flatten();
-    settings.all(|(name, value)| manifest.plan[name] == *value)
+    settings
+        .all(|(name, value)| MAY_BE_LEFT_OUT.contains(&name.as_str()) || written[name] == *value)
 }
 
 fn flatten_settings(plan: &FlattenPlan) -> Value {
