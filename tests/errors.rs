@@ -230,6 +230,10 @@ fn missing_keys_and_wrong_values_name_key_and_line() {
             case.job = case.job.with("workers = 2", "workers = 0");
         },
     );
+}
+
+#[test]
+fn wrong_words_and_numbers_name_what_is_allowed() {
     check(
         USAGE,
         expect![[r#"
@@ -325,6 +329,10 @@ fn impossible_combinations_are_named_before_any_work() {
             case.job = case.job.with(FLATTEN, "").with(TRAIN, "").with(INFER, "");
         },
     );
+}
+
+#[test]
+fn impossible_values_are_named_before_any_work() {
     check(
         USAGE,
         expect![[r#"

@@ -49,7 +49,7 @@ fn run(bench: &Bench, job: &Job) {
 fn several_labels_a_node_are_learned_and_predicted() {
     let graph = graph(IdKind::Utf8, FeatureKind::List);
     let bench = Bench::new(&graph);
-    let of = |node: usize| vec![i32::from(node % 3 == 0), i32::from(node % 3 != 1)];
+    let of = |node: usize| vec![i32::from(node.is_multiple_of(3)), i32::from(node % 3 != 1)];
     let mut nodes = graph.nodes();
     nodes.set("tags", i32_lists((0..graph.num_nodes).map(of)));
     nodes.write(&bench.path("nodes.parquet"));
@@ -86,8 +86,8 @@ fn numbers_are_learned_and_predicted() {
     assert!(r2 >= 0.3, "{r2}");
     for batch in batches(&bench, EMBEDDINGS) {
         let prediction = batch.column_by_name("prediction").unwrap();
-        let numbers = prediction.as_primitive::<Float32Type>();
-        assert!(numbers.values().iter().all(|number| number.is_finite()));
+        let values = prediction.as_primitive::<Float32Type>().values();
+        assert!(values.iter().all(|number| number.is_finite()));
     }
 }
 
@@ -172,10 +172,10 @@ fn undirected_edges_are_edges_both_ways() {
     let mut both = graph.clone();
     both.edges
         .extend(graph.edges.iter().map(|&(src, dst)| (dst, src)));
-    let bench = Bench::new(&both);
-    bench.run(&job(&both), &[]).ok();
-    for (output, expected) in [MODEL, EMBEDDINGS].iter().zip(&expected) {
-        assert_same_bytes(expected, &bench.data_files(output), output);
+    let written_out = Bench::new(&both);
+    written_out.run(&job(&both), &[]).ok();
+    for (output, wanted) in [MODEL, EMBEDDINGS].iter().zip(&expected) {
+        assert_same_bytes(wanted, &written_out.data_files(output), output);
     }
 }
 
@@ -196,8 +196,8 @@ fn a_graph_without_features_flattens_to_its_structure() {
         .ok();
     graph.nodes().write(&bench.path("nodes.parquet"));
     let infer = Job::new(&graph, &[INFER]).and("model = \"out/model\"");
-    let outcome = bench.run(&infer, &[]);
-    assert_eq!(outcome.code, 2, "{outcome:#?}");
+    let refused = bench.run(&infer, &[]);
+    assert_eq!(refused.code, 2, "{refused:#?}");
     let problem = "it reads 6 features a node, the nodes have 0";
-    assert!(outcome.stderr.trim_end().ends_with(problem), "{outcome:#?}");
+    assert!(refused.stderr.trim_end().ends_with(problem), "{refused:#?}");
 }

@@ -399,12 +399,11 @@ impl JobSpec {
                 return Err(key("flatten.sampling", problem));
             }
         }
-        if let Some(train) = &self.train {
-            if train.input.is_none() && self.flatten.is_none() {
-                let problem =
-                    "is missing, and the job has no table [flatten] whose output it could be";
-                return Err(key("train.input", problem));
-            }
+        if let (Some(train), None) = (&self.train, &self.flatten)
+            && train.input.is_none()
+        {
+            let problem = "is missing, and the job has no table [flatten] whose output it could be";
+            return Err(key("train.input", problem));
         }
         if let Some((train, flatten)) = self.own_training() {
             // Hops that differ from the fan-outs are an error of [flatten], found by its plan.

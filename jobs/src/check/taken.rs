@@ -55,10 +55,9 @@ fn same_plan(job: &Job, stage: Stage, manifest: &Manifest) -> bool {
     }
     // Written and read as the manifest was, so that equal numbers are equal.
     let text = settings.unwrap_or_default().to_string();
-    let settings: Value = serde_json::from_str(&text).unwrap_or_default();
-    let mut settings = settings.as_object().into_iter().flatten();
-    settings
-        .all(|(name, value)| MAY_BE_LEFT_OUT.contains(&name.as_str()) || written[name] == *value)
+    let read: Value = serde_json::from_str(&text).unwrap_or_default();
+    let mut read = read.as_object().into_iter().flatten();
+    read.all(|(name, value)| MAY_BE_LEFT_OUT.contains(&name.as_str()) || written[name] == *value)
 }
 
 fn flatten_settings(plan: &FlattenPlan) -> Value {

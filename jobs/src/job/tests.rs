@@ -104,7 +104,7 @@ fn every_path_is_local() {
         let remote = written.replacen(line, &format!("{name} = \"s3://bucket/a\""), 1);
         let at = 1 + remote
             .lines()
-            .position(|line| line.contains("s3:"))
+            .position(|text| text.contains("s3:"))
             .unwrap();
         let problem = "is not supported by this build, which reads and writes local files";
         check(

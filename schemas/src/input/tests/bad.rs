@@ -288,9 +288,9 @@ fn ends_are_ids_of_the_nodes_type() {
         (IdType::Int32, 2, ["4", "-1"]),
         (IdType::UInt64, 1, ["4", "1099511627776"]),
     ] {
-        let plan = lenient.clone().into_plan(dir.path()).unwrap();
-        let plan = plan.with_id_type(id_type).unwrap();
-        let mut found = ids_of(&plan.read(&plan.units()[0]).unwrap().dst);
+        let dropping = lenient.clone().into_plan(dir.path()).unwrap();
+        let dropping = dropping.with_id_type(id_type).unwrap();
+        let mut found = ids_of(&dropping.read(&dropping.units()[0]).unwrap().dst);
         let nowhere = Ids::from_keys(id_type, vec![crate::ids::NOWHERE]);
         assert_eq!(found.remove(misfit), nowhere.display(0));
         assert_eq!(found, rest);
