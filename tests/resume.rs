@@ -3,7 +3,7 @@
 use std::io::{BufRead as _, BufReader};
 
 use crate::harness::{
-    Bench, FLATTEN, FeatureKind, Graph, INFER, IdKind, Job, TRAIN, assert_same_bytes,
+    Bench, FLATTEN, FeatureKind, Graph, INFER, IdKind, Job, Outcome, TRAIN, assert_same_bytes,
 };
 
 const OUTPUTS: [&str; 3] = ["out/features", "out/model", "out/embeddings"];
@@ -97,6 +97,40 @@ fn no_reader_accepts_a_half_written_output() {
             if whole {
                 assert!(bench.path(output).join("manifest.json").exists());
             }
+        }
+    }
+}
+
+/// Whichever comes second says whose directory it is, and disturbs nothing.
+#[test]
+fn two_runs_of_one_job_exclude_each_other() {
+    let graph = graph();
+    let bench = Bench::new(&graph);
+    let job = job(&graph);
+    bench.run(&job, &[]).ok();
+    let expected = OUTPUTS.map(|output| bench.data_files(output));
+    for fresh in [false, true, false, true] {
+        if !fresh {
+            bench.clear();
+        }
+        let args: &[&str] = match fresh {
+            true => &["run", "job.toml", "--quiet", "--fresh"],
+            false => &["run", "job.toml", "--quiet"],
+        };
+        let runs = [0, 1].map(|_| bench.command(args).spawn().unwrap());
+        let outcomes = runs.map(|run| Outcome::of(&run.wait_with_output().unwrap()));
+        assert!(
+            outcomes.iter().any(|outcome| outcome.code == 0),
+            "{outcomes:#?}"
+        );
+        for outcome in outcomes.iter().filter(|outcome| outcome.code != 0) {
+            assert_eq!(outcome.code, 2, "{outcomes:#?}");
+            let line = outcome.stderr.trim_end();
+            assert!(line.ends_with("by another run"), "{line}");
+            assert_eq!(line.lines().count(), 1, "{line}");
+        }
+        for (output, wanted) in OUTPUTS.iter().zip(&expected) {
+            assert_same_bytes(wanted, &bench.data_files(output), output);
         }
     }
 }

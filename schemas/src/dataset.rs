@@ -19,6 +19,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
+pub use lock::DirLock;
 pub use output::{Opened, Output, PartFile, refuse_foreign, refuse_taken};
 
 use crate::columns::{GraphMeta, Split};

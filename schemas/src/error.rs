@@ -114,8 +114,8 @@ pub enum SchemaError {
         /// What it holds and what can be done.
         problem: String,
     },
-    /// Another run is writing the output directory.
-    #[error("output {} is being written by another run", dir.display())]
+    /// Another run is writing the directory.
+    #[error("{} is being written by another run", dir.display())]
     OutputLocked {
         /// The directory.
         dir: PathBuf,

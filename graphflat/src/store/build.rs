@@ -47,7 +47,6 @@ pub(super) fn build(
         path: plan.dir.clone(),
         source,
     };
-    std::fs::create_dir_all(&plan.dir).map_err(|e| failed(e.into()))?;
     remove_store(&plan.dir).map_err(|e| failed(e.into()))?;
     let cluster = crate::Cluster {
         workers: plan.workers,
@@ -56,6 +55,10 @@ pub(super) fn build(
     let (fingerprint, input) = (fingerprint.to_owned(), input);
     let built = run_workers(&cluster, FlattenError::is_peer_failure, move |peer| {
         build_partition(peer, &worker_plan, &worker_progress, &fingerprint, &input)
+    });
+    let built = built.inspect_err(|_| {
+        // What is left is of no use; that it cannot be removed is not what went wrong.
+        remove_store(&plan.dir).ok();
     })?;
     let files = built.iter().flat_map(|b| b.files.clone()).collect();
     let first = built
@@ -78,8 +81,12 @@ fn remove_store(dir: &Path) -> std::io::Result<()> {
     }
     for entry in std::fs::read_dir(dir)? {
         let path = entry?.path();
-        if path.extension().is_some_and(|e| e == "arrow" || e == "tmp") {
-            std::fs::remove_file(path)?;
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let is_own = ["nodes-", "degrees-", "in-edges-"]
+            .iter()
+            .any(|own| name.starts_with(own));
+        if is_own && (name.ends_with(".arrow") || name.ends_with(".tmp")) {
+            std::fs::remove_file(&path)?;
         }
     }
     Ok(())

@@ -16,6 +16,7 @@ pub use file::InEdges;
 use crate::error::StoreCause;
 use crate::{FlattenError, NodeIdx, Placement, StorePlan};
 use file::{DegreeColumns, EdgeLists, NODES_PER_BATCH, NodeColumns};
+use schemas::dataset::DirLock;
 use schemas::xxh::{file_checksum, fingerprint};
 use schemas::{Features, FileEntry, GraphMeta, Ids, Labels, Sampling, Split};
 use serde::{Deserialize, Serialize};
@@ -105,17 +106,24 @@ impl WorkUnits {
 /// Opens the store if it is there and fits the plan; builds it otherwise.
 ///
 /// A store fits if it was made from the same input with the same seed, sampling and workers, and
-/// keeps at least as many in-edges a node.
+/// keeps at least as many in-edges a node. Another run may use the directory meanwhile only when
+/// this one has opened all files.
 ///
 /// # Errors
 ///
-/// Input that cannot be read or used, or a store that cannot be written.
+/// Input that cannot be read or used, a store that cannot be written, or that another run writes.
 pub fn open_or_build(
     plan: &StorePlan,
     progress: &schemas::progress::Progress,
 ) -> Result<Store, FlattenError> {
     let input = input_fingerprint(plan)?;
     let wanted = store_fingerprint(plan, &input);
+    std::fs::create_dir_all(&plan.dir).map_err(|source| FlattenError::Store {
+        verb: "create",
+        path: plan.dir.clone(),
+        source: source.into(),
+    })?;
+    let _lock = DirLock::take(&plan.dir)?;
     if !plan.fresh
         && let Some(meta) = fitting(plan, &wanted)
     {

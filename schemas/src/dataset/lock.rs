@@ -9,14 +9,19 @@ pub(super) const LOCK: &str = "_lock";
 
 /// Held while a run writes a directory; released when dropped, and by the system when killed.
 #[derive(Debug)]
-pub(super) struct DirLock {
+pub struct DirLock {
     path: PathBuf,
     /// Open for as long as the lock is held.
     _file: File,
 }
 
 impl DirLock {
-    pub(super) fn take(dir: &Path) -> Result<Self> {
+    /// Takes the lock of a directory that exists.
+    ///
+    /// # Errors
+    ///
+    /// Another run holds it, or its file cannot be created.
+    pub fn take(dir: &Path) -> Result<Self> {
         let path = dir.join(LOCK);
         loop {
             let file = File::options()
