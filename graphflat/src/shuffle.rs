@@ -272,17 +272,17 @@ impl Peer<'_> {
         InputHandle<u64, timely::container::CapacityContainerBuilder<Vec<Parcel<M>>>>,
         ProbeHandle<u64>,
     ) {
-        let outcome = Rc::clone(outcome);
+        let shared = Rc::clone(outcome);
         let mut input = InputHandle::new();
         let probe = ProbeHandle::new();
-        let mut take_parcel =
-            move |parcel: Parcel<M>, outcome: &mut Outcome<E>| match parcel.message {
-                Some(message) if !outcome.is_failure() => {
-                    outcome.taken = take(parcel.from, parcel.ordinal, message);
-                }
-                Some(_) => {}
-                None => outcome.peer_failed = true,
-            };
+        let mut take_parcel = move |parcel: Parcel<M>, so_far: &mut Outcome<E>| match parcel.message
+        {
+            Some(message) if !so_far.is_failure() => {
+                so_far.taken = take(parcel.from, parcel.ordinal, message);
+            }
+            Some(_) => {}
+            None => so_far.peer_failed = true,
+        };
         self.worker.dataflow(|scope| {
             let pact = Exchange::new(|parcel: &Parcel<M>| parcel.to);
             let parcels = scope.input_from(&mut input);
@@ -293,9 +293,9 @@ impl Peer<'_> {
                     move |_, _| {
                         move |batches, _output| {
                             batches.for_each_time(|_, data| {
-                                let mut outcome = outcome.borrow_mut();
+                                let mut so_far = shared.borrow_mut();
                                 data.flat_map(|batch| batch.drain(..))
-                                    .for_each(|parcel| take_parcel(parcel, &mut outcome));
+                                    .for_each(|parcel| take_parcel(parcel, &mut so_far));
                             });
                         }
                     },

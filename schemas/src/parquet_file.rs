@@ -35,22 +35,18 @@ const READ_BATCH_ROWS: usize = 4096;
 /// A Parquet file of a part, being written.
 #[derive(Debug)]
 pub(crate) struct TableWriter {
-    state: WriterState,
+    /// Until the first batch, which decides how floats are compressed.
+    fresh: Option<Fresh>,
+    writer: Option<ArrowWriter<PartFile>>,
     schema: SchemaRef,
     path: std::path::PathBuf,
 }
 
-/// The first batch decides how floats are compressed.
 #[derive(Debug)]
-enum WriterState {
-    Fresh {
-        file: PartFile,
-        strings: Strings,
-        metadata: Vec<KeyValue>,
-    },
-    Open(ArrowWriter<PartFile>),
-    /// Only between the two.
-    Opening,
+struct Fresh {
+    file: PartFile,
+    strings: Strings,
+    metadata: Vec<KeyValue>,
 }
 
 /// Whether a column's strings repeat, which decides their encoding.
@@ -71,12 +67,14 @@ impl TableWriter {
         let pairs = metadata
             .iter()
             .map(|(key, value)| KeyValue::new((*key).to_owned(), value.clone()));
+        let fresh = Fresh {
+            file: output.create(name)?,
+            strings,
+            metadata: pairs.collect(),
+        };
         Ok(Self {
-            state: WriterState::Fresh {
-                file: output.create(name)?,
-                strings,
-                metadata: pairs.collect(),
-            },
+            fresh: Some(fresh),
+            writer: None,
             schema: Arc::new(schema),
             path: output.dir().join(name),
         })
@@ -91,37 +89,25 @@ impl TableWriter {
                 source,
             }
         })?;
-        let path = self.path.clone();
-        let writer = self.open(&batch)?;
-        writer.write(&batch).map_err(write_error(&path))
+        self.open(&batch)?;
+        let writer = self.writer.as_mut().expect("opened");
+        writer.write(&batch).map_err(write_error(&self.path))
     }
 
-    fn open(&mut self, first: &RecordBatch) -> Result<&mut ArrowWriter<PartFile>> {
-        self.state = match std::mem::replace(&mut self.state, WriterState::Opening) {
-            WriterState::Fresh {
-                file,
-                strings,
-                metadata,
-            } => {
-                let properties = properties(first, strings, metadata);
-                let schema = Arc::clone(&self.schema);
-                let writer = ArrowWriter::try_new(file, schema, Some(properties));
-                WriterState::Open(writer.map_err(write_error(&self.path))?)
-            }
-            state => state,
-        };
-        match &mut self.state {
-            WriterState::Open(writer) => Ok(writer),
-            _ => unreachable!("opened above"),
+    fn open(&mut self, first: &RecordBatch) -> Result<()> {
+        if let Some(fresh) = self.fresh.take() {
+            let properties = properties(first, fresh.strings, fresh.metadata);
+            let schema = Arc::clone(&self.schema);
+            let writer = ArrowWriter::try_new(fresh.file, schema, Some(properties));
+            self.writer = Some(writer.map_err(write_error(&self.path))?);
         }
+        Ok(())
     }
 
     pub(crate) fn finish(mut self) -> Result<FileEntry> {
         self.open(&RecordBatch::new_empty(Arc::clone(&self.schema)))?;
-        let WriterState::Open(writer) = self.state else {
-            unreachable!("opened above")
-        };
-        writer
+        self.writer
+            .expect("opened")
             .into_inner()
             .map_err(write_error(&self.path))?
             .finish()

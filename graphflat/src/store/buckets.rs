@@ -108,7 +108,7 @@ impl BucketLayout {
     }
 
     pub(super) fn num_buckets(&self) -> usize {
-        (self.num_nodes.max(1) - 1 >> self.shift) + 1
+        ((self.num_nodes.max(1) - 1) >> self.shift) + 1
     }
 
     pub(super) fn bucket(&self, node: usize) -> usize {

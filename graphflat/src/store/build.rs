@@ -128,12 +128,12 @@ fn build_partition(
     let placement = Placement::new(numbering.num_nodes, peer.peers());
     announce(peer, progress, "reading nodes", 1);
     let nodes = place_nodes(peer, plan, work, &numbering.units, &graph, &placement)?;
-    let written = write_nodes(peer.index(), plan, nodes, &graph);
-    let (node_file, ids) = peer.agree(written)?;
+    let nodes_written = write_nodes(peer.index(), plan, nodes, &graph);
+    let (node_file, ids) = peer.agree(nodes_written)?;
     announce(peer, progress, "reading edges", 2);
     let (edges, hubs, counts) = place_edges(peer, plan, work, dictionary, &placement)?;
-    let written = write_in_edges(peer.index(), plan, edges, &placement);
-    let (degrees, mut files) = peer.agree(written)?;
+    let edges_written = write_in_edges(peer.index(), plan, edges, &placement);
+    let (degrees, mut files) = peer.agree(edges_written)?;
     files.push(node_file);
     let has_loops = degrees.self_loops.iter().any(|&count| count > 0);
     let loops = peer.gather_all::<_, FlattenError>(Ok(has_loops))?;

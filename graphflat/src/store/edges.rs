@@ -126,17 +126,17 @@ pub(super) fn place_edges(
     drop(ends);
     let received = own.num_edges() + shares.num_edges();
     let received = peer.gather_all::<_, FlattenError>(Ok(received))?;
-    let counts = EdgeCounts {
+    let edge_counts = EdgeCounts {
         in_edges: received.iter().sum(),
         dropped_rows,
         received_by_worker: received,
     };
     let weighted = plan.edges.has_weight();
-    let sealed = shares
+    let sealed = own
         .seal(weighted)
-        .and_then(|s| Ok((own.seal(weighted)?, s)));
-    let (buckets, shares) = peer.agree(sealed)?;
-    let parts = rank_shares(&shares, plan, &hubs);
+        .and_then(|own| Ok((own, shares.seal(weighted)?)));
+    let (buckets, hub_buckets) = peer.agree(sealed)?;
+    let parts = rank_shares(&hub_buckets, plan, &hubs);
     let parts = parts.map(|part| Ok((placement.owner(part.node), part)));
     let mut inverted = BTreeMap::<usize, Vec<HubPart>>::new();
     for (_, part) in peer.shuffle::<HubPart, FlattenError>(parts)? {
@@ -147,7 +147,7 @@ pub(super) fn place_edges(
         buckets,
         hubs: inverted,
     };
-    Ok((owned, hubs, counts))
+    Ok((owned, hubs, edge_counts))
 }
 
 /// Moves all edges; returns those of this worker's nodes and its shares of the hubs'.
@@ -171,8 +171,8 @@ fn exchange(
         Err(e) => vec![Err(e)],
     });
     peer.shuffle_each::<EdgeBatch, FlattenError>(outgoing, move |_, _, batch| {
-        let mut received = take.borrow_mut();
-        let (own, shares) = received.as_mut().expect("taken when the shuffle is over");
+        let mut taken = take.borrow_mut();
+        let (own, shares) = taken.as_mut().expect("taken when the shuffle is over");
         if batch.to_hubs { shares } else { own }.take(batch)
     })?;
     Ok(received.take().expect("put there above"))
@@ -227,10 +227,12 @@ impl Scatter<'_> {
         first_row: u64,
         rows: &EdgeRows,
     ) -> Vec<Result<(usize, EdgeBatch), FlattenError>> {
-        let Scratch { src, dst, .. } = &mut self.scratch;
-        self.ends.resolve(&rows.src, &mut src.0, &mut src.1);
-        self.ends.resolve(&rows.dst, &mut dst.0, &mut dst.1);
-        self.scratch.routed.clear();
+        let scratch = &mut self.scratch;
+        let (src_numbers, src_hashes) = &mut scratch.src;
+        self.ends.resolve(&rows.src, src_numbers, src_hashes);
+        let (dst_numbers, dst_hashes) = &mut scratch.dst;
+        self.ends.resolve(&rows.dst, dst_numbers, dst_hashes);
+        scratch.routed.clear();
         for row in 0..rows.dst.len() {
             let (src, dst) = (self.scratch.src.0[row], self.scratch.dst.0[row]);
             if src == MISSING || dst == MISSING {
@@ -294,24 +296,24 @@ impl Scatter<'_> {
         let workers = self.placement.workers();
         let buckets = (self.own.num_buckets(), self.hub.num_buckets());
         let routed = &self.scratch.routed;
-        let mut ends = vec![0u32; workers * (buckets.0 + buckets.1)];
-        routed.iter().for_each(|edge| ends[edge.slot as usize] += 1);
+        // A counting sort: where each slot's edges start, and when they are placed, where they end.
+        let mut slots = vec![0u32; workers * (buckets.0 + buckets.1)];
+        for edge in routed {
+            slots[edge.slot as usize] += 1;
+        }
         let mut before = 0;
-        let mut next = ends.clone();
-        for (end, next) in ends.iter_mut().zip(&mut next) {
-            *next = before;
-            before += *end;
-            *end = before;
+        for slot in &mut slots {
+            before += std::mem::replace(slot, before);
         }
         let mut order = vec![0u32; routed.len()];
         for (i, edge) in (0..).zip(routed) {
-            let next = &mut next[edge.slot as usize];
+            let next = &mut slots[edge.slot as usize];
             order[*next as usize] = i;
             *next += 1;
         }
-        let (own_ends, hub_ends) = ends.split_at(workers * buckets.0);
-        let own = own_ends.chunks(buckets.0).map(|ends| (false, ends));
-        let hub = hub_ends.chunks(buckets.1).map(|ends| (true, ends));
+        let (own, hub) = slots.split_at(workers * buckets.0);
+        let own = own.chunks(buckets.0).map(|ends| (false, ends));
+        let hub = hub.chunks(buckets.1).map(|ends| (true, ends));
         let (mut batches, mut start) = (Vec::new(), 0);
         for (slot, (to_hubs, ends)) in own.chain(hub).enumerate() {
             let end = *ends.last().expect("there is at least one bucket");
@@ -320,7 +322,7 @@ impl Scatter<'_> {
                 let batch = EdgeBatch {
                     first_row,
                     to_hubs,
-                    ends: ends.iter().map(|end| end - start).collect(),
+                    ends: ends.iter().map(|e| e - start).collect(),
                     columns: self.columns(mine, rows),
                 };
                 batches.push(Ok((slot % workers, batch)));

@@ -126,9 +126,9 @@ impl Ends {
             let counts = peer.agree(count_dense(&dense, edges, work, num_nodes))?;
             return Ok((Self::Dense(dense), InDegrees::Dense(counts)));
         }
-        let (table, counts) = peer.agree(gather_distinct(edges, work, &dictionary))?;
+        let (table, by_place) = peer.agree(gather_distinct(edges, work, &dictionary))?;
         let numbers = dictionary.resolve(peer, table.ids())?;
-        let pairs = numbers.iter().copied().zip(counts);
+        let pairs = numbers.iter().copied().zip(by_place);
         let mut counts: Vec<_> = pairs
             .filter(|&(node, count)| count > 0 && node != MISSING)
             .collect();

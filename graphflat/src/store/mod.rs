@@ -270,12 +270,12 @@ impl Partition {
             ids.extend_from(&more, 0..more.len());
             nodes.push(NodeColumns::of(&batch).ok_or_else(|| damaged(&path))?);
         }
-        let path = degrees_path(dir, worker);
-        let degrees = file::map_batches(&path)?
+        let degree_path = degrees_path(dir, worker);
+        let degrees = file::map_batches(&degree_path)?
             .iter()
             .map(DegreeColumns::of)
             .collect();
-        let degrees = Option::<Vec<_>>::ok_or_else(degrees, || damaged(&path))?;
+        let degrees = Option::<Vec<_>>::ok_or_else(degrees, || damaged(&degree_path))?;
         let mut in_edges = Vec::new();
         for sample in 0..meta.samples as usize {
             let list_path = in_edges_path(dir, worker, sample);

@@ -62,9 +62,9 @@ pub(super) fn place_nodes(
     ))));
     let take = Rc::clone(&received);
     peer.shuffle_each::<NodeBatch, FlattenError>(outgoing, move |_, _, batch| {
-        let mut received = take.borrow_mut();
-        let received = received.as_mut().expect("taken when the shuffle is over");
-        received.push(batch.into_record_batch())
+        let mut taken = take.borrow_mut();
+        let batches = taken.as_mut().expect("taken when the shuffle is over");
+        batches.push(batch.into_record_batch())
     })?;
     let received = received.take().expect("put there above");
     let batches = peer.agree(received.into_batches())?;
@@ -154,7 +154,7 @@ impl Chunk {
         let locals = batch.column_by_name("local")?;
         Some(Self {
             locals: locals.as_primitive_opt::<UInt32Type>()?.values().clone(),
-            ids: batch.column_by_name("id")?.clone(),
+            ids: ArrayRef::clone(batch.column_by_name("id")?),
             columns: NodeColumns::of(batch)?,
             next: 0,
         })
