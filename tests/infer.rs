@@ -2,8 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
+use std::sync::Arc;
 
-use arrow::array::{Array, AsArray as _, StringArray};
+use arrow::array::{Array, AsArray as _, Float32Array, StringArray};
 use arrow::datatypes::{Float32Type, Int32Type};
 use arrow::record_batch::RecordBatch;
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
@@ -160,4 +161,37 @@ fn a_model_of_another_job_embeds_with_its_own_sample() {
         &bench.data_files("out/again"),
         "the model brings its sample",
     );
+}
+
+/// The weights of another table are checked as those of the first were.
+#[test]
+fn a_model_of_weighted_samples_refuses_tables_that_cannot_be_drawn_by_weight() {
+    let graph = graph();
+    let bench = Bench::new(&graph);
+    let job = Job::new(&graph, &[FLATTEN, TRAIN])
+        .with("sampling = \"uniform\"", "sampling = \"weighted\"")
+        .and("edge_weight = false");
+    bench.run(&job, &[]).ok();
+    let mut edges = graph.edge_table();
+    let weights = (0..graph.edges.len()).map(|edge| if edge == 3 { -1.0 } else { 1.0 });
+    let weights: Vec<f32> = weights.collect();
+    edges.set("weight", Arc::new(Float32Array::from(weights)));
+    edges.write(&bench.path("edges.parquet"));
+    let alone = Job::new(&graph, &[INFER]).and("model = \"out/model\"");
+    let negative = bench.run(&alone, &[]);
+    assert_eq!(
+        (negative.code, negative.stderr.trim_end()),
+        (
+            3,
+            "error: job job.toml: stage infer: column `weight` of edges.parquet, row 3: is -1; \
+             weighted sampling allows no negative weight"
+        )
+    );
+    let unweighted = alone.with("weight = \"weight\"\n", "");
+    let missing = bench.run(&unweighted, &[]);
+    let what = "`infer.sampling`: the model was trained on in-edges chosen by weight, which needs \
+                `input.edges.weight`; `sampling = \"none\"` takes all in-edges";
+    assert_eq!(missing.code, 2, "{missing:#?}");
+    assert!(missing.stderr.contains(what), "{}", missing.stderr);
+    assert!(!bench.path(OUTPUT).exists());
 }

@@ -45,7 +45,7 @@ pub enum FlattenError {
         file.display()
     )]
     DanglingEdge {
-        /// File of the first such edge that the worker met.
+        /// File of the first such edge.
         file: PathBuf,
         /// Its row, from 0.
         row: u64,
@@ -53,7 +53,7 @@ pub enum FlattenError {
         column: String,
         /// The id.
         id: String,
-        /// Edge ends without a node, among the edges that the worker read.
+        /// Edge ends without a node in the whole table.
         count: u64,
     },
     /// The graph is larger than a store can hold.

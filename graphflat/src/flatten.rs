@@ -72,7 +72,7 @@ pub fn flatten(
         graph: Some(store.meta().graph.clone()),
         flatten: Some(meta),
         parts: output.parts(),
-        report: report(store, &stats),
+        report: report(plan, store, &stats),
     };
     let output = Arc::into_inner(output).expect("the workers have ended");
     output.finish(&manifest)?;
@@ -115,7 +115,7 @@ fn fingerprint(plan: &FlattenPlan, store: &Store) -> Result<String, FlattenError
 }
 
 /// Hubs and what each worker sent in each round.
-fn report(store: &Store, stats: &[WorkerStats]) -> serde_json::Value {
+fn report(plan: &FlattenPlan, store: &Store, stats: &[WorkerStats]) -> serde_json::Value {
     let rounds = stats.first().map_or(0, Vec::len);
     let name = |round: usize| match round + 1 {
         last if last == rounds => "features".to_owned(),
@@ -126,7 +126,7 @@ fn report(store: &Store, stats: &[WorkerStats]) -> serde_json::Value {
         serde_json::json!({ "name": name(round), "workers": workers })
     };
     serde_json::json!({
-        "hubs": store.meta().hubs,
+        "hubs": store.hubs(plan.hub_threshold),
         "edges": store.meta().edges,
         "rounds": (0..rounds).map(round).collect::<Vec<_>>(),
     })

@@ -266,6 +266,15 @@ impl<'a> Stores<'a> {
             .flatten
             .as_ref()
             .map_or(HUB_THRESHOLD, |plan| plan.hub_threshold());
+        let by_weight = matches!(need.sampling, Some(Sampling::Weighted | Sampling::Top));
+        if by_weight && !job.edges.has_weight() {
+            return Err(JobError::Key {
+                key: "infer.sampling".to_owned(),
+                problem: "the model was trained on in-edges chosen by weight, which needs \
+                          `input.edges.weight`; `sampling = \"none\"` takes all in-edges"
+                    .to_owned(),
+            });
+        }
         Ok(StorePlan {
             nodes: Arc::clone(&job.nodes),
             edges: Arc::clone(&job.edges),

@@ -116,6 +116,7 @@ pub fn open_or_build(
     plan: &StorePlan,
     progress: &schemas::progress::Progress,
 ) -> Result<Store, FlattenError> {
+    let plan = &with_checked_weights(plan);
     let input = input_fingerprint(plan)?;
     let wanted = store_fingerprint(plan, &input);
     std::fs::create_dir_all(&plan.dir).map_err(|source| FlattenError::Store {
@@ -136,6 +137,15 @@ pub fn open_or_build(
     Store::open(&plan.dir, meta)
 }
 
+/// Makes a negative weight an error where in-edges are drawn by weight.
+fn with_checked_weights(plan: &StorePlan) -> StorePlan {
+    let mut checked = plan.clone();
+    if plan.sampling == Sampling::Weighted {
+        checked.edges = Arc::new(plan.edges.as_ref().clone().with_non_negative_weights());
+    }
+    checked
+}
+
 /// The error with its causes, on one line.
 fn report(error: &dyn std::error::Error) -> String {
     let causes = std::iter::successors(error.source(), |e| e.source());
@@ -143,14 +153,19 @@ fn report(error: &dyn std::error::Error) -> String {
 }
 
 fn input_fingerprint(plan: &StorePlan) -> Result<serde_json::Value, FlattenError> {
-    // The transform of the features is the trainer's; it changes nothing here.
+    // Where the tables lie does not count, and the transform of the features is the trainer's.
     let nodes = schemas::NodesSpec {
+        path: String::new(),
         transform: None,
         ..plan.nodes.spec().clone()
     };
+    let edges = schemas::EdgesSpec {
+        path: String::new(),
+        ..plan.edges.spec().clone()
+    };
     Ok(serde_json::json!({
         "nodes": { "files": plan.nodes.fingerprint()?, "columns": nodes },
-        "edges": { "files": plan.edges.fingerprint()?, "columns": plan.edges.spec() },
+        "edges": { "files": plan.edges.fingerprint()?, "columns": edges },
     }))
 }
 
@@ -241,6 +256,22 @@ impl Store {
     /// Returns where each node stands.
     pub fn placement(&self) -> &Placement {
         &self.placement
+    }
+
+    /// Returns the nodes with more than `threshold` in-edges, the largest first.
+    pub(crate) fn hubs(&self, threshold: u64) -> Vec<Hub> {
+        let mut hubs = Vec::new();
+        for partition in self.partitions.iter() {
+            for local in 0..partition.num_nodes() {
+                let in_degree = u64::from(partition.in_degree(local));
+                if in_degree > threshold {
+                    let id = partition.ids().display(local);
+                    hubs.push(Hub { id, in_degree });
+                }
+            }
+        }
+        hubs.sort_by(|a, b| b.in_degree.cmp(&a.in_degree).then_with(|| a.id.cmp(&b.id)));
+        hubs
     }
 
     /// Returns a worker's nodes.
@@ -364,6 +395,3 @@ impl std::fmt::Debug for Partition {
             .finish_non_exhaustive()
     }
 }
-
-/// A position in a partition that no node has.
-pub const NO_NODE: NodeIdx = number::MISSING;
