@@ -4,7 +4,7 @@ use crate::group::Group;
 use crate::round::{AskLists, AskRows, Lists, RoundStats, Rows, answer_lists, answer_rows};
 use crate::{FlattenError, NodeIdx, Peer, Placement, Store};
 use schemas::progress::{Event, Progress};
-use schemas::{FlattenMeta, Output, keep_at_hop, write_part};
+use schemas::{Fanout, FeatureMeta, FlattenMeta, Output, keep_at_hop, write_part};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -15,9 +15,12 @@ use timely::dataflow::operators::generic::Operator;
 use timely::dataflow::operators::{Capability, Input, Probe};
 use timely::dataflow::{InputHandle, ProbeHandle, StreamVec};
 
-/// Waves on their way at once, at most: one is written while the next ones travel. Each holds its
-/// neighbourhoods in memory.
+/// Waves of a worker on their way at once, at most: one is written while the next ones travel. Each
+/// holds its neighbourhoods in memory.
 const WAVES_IN_FLIGHT: usize = 3;
+
+/// Bytes of a node on its way, but for its features.
+const NODE_BYTES: usize = 128;
 
 /// What all waves of a run share.
 #[derive(Clone)]
@@ -41,8 +44,9 @@ struct WaveState {
     worker: usize,
     groups: BTreeMap<u64, Group>,
     stats: WorkerStats,
-    /// Bytes of the largest group so far.
+    /// Bytes of the largest group so far; what is expected until one is measured.
     largest: usize,
+    is_measured: bool,
     failure: Option<FlattenError>,
 }
 
@@ -51,7 +55,7 @@ type Shared = Rc<RefCell<WaveState>>;
 /// Takes all targets through the rounds, wave by wave, and commits their parts.
 ///
 /// Part `p` holds the same targets whatever the number of workers; worker `p % workers` puts it
-/// together, so a wave is one part a worker.
+/// together. A wave is a part, and its number is the wave's timestamp.
 ///
 /// # Errors
 ///
@@ -68,16 +72,24 @@ pub(crate) fn run_waves(
         worker,
         groups: BTreeMap::new(),
         stats: vec![RoundStats::default(); hops + 1],
-        largest: 0,
+        largest: expected_bytes(context),
+        is_measured: false,
         failure: None,
     }));
     let chunks: Vec<&[NodeIdx]> = targets.chunks(context.targets_per_part).collect();
     let num_parts = chunks.len() * context.meta.samples_per_target as usize;
-    let num_waves = num_parts.div_ceil(peers) as u64;
     let (mut input, probe) = build_dataflow(peer, &state);
-    for wave in 0..num_waves {
-        let part = usize::try_from(wave).expect("below num_parts") * peers + worker;
-        let is_open = part < num_parts && context.output.committed(part).is_none();
+    for part in (worker..num_parts).step_by(peers) {
+        let wave = part as u64;
+        input.advance_to(wave);
+        loop {
+            let allowed = state.borrow().waves_allowed(peers);
+            if !probe.less_than(&(wave + 1).saturating_sub(allowed)) {
+                break;
+            }
+            peer.worker().step_or_park(None);
+        }
+        let is_open = context.output.committed(part).is_none();
         if is_open && !context.failed.load(Ordering::Relaxed) {
             let (sample, chunk) = (part / chunks.len(), chunks[part % chunks.len()]);
             let group = Group::new(part, sample, chunk);
@@ -87,22 +99,13 @@ pub(crate) fn run_waves(
             }
             state.borrow_mut().groups.insert(wave, group);
         }
-        input.advance_to(wave + 1);
-        // The next one starts when memory allows it.
-        loop {
-            let allowed = state.borrow().waves_allowed(peers);
-            if !probe.less_than(&(wave + 2).saturating_sub(allowed)) {
-                break;
-            }
-            peer.worker().step_or_park(None);
-        }
-        report_waves(context, worker, &probe, num_waves);
+        report_waves(context, worker, &probe, num_parts as u64);
     }
     drop(input);
     while !probe.done() {
         peer.worker().step_or_park(None);
     }
-    report_waves(context, worker, &probe, num_waves);
+    report_waves(context, worker, &probe, num_parts as u64);
     let failure = state.borrow_mut().failure.take();
     peer.agree(failure.map_or(Ok(()), Err))?;
     let stats = state.borrow().stats.clone();
@@ -125,13 +128,30 @@ fn report_waves(context: &WaveContext, worker: usize, probe: &ProbeHandle<u64>, 
 }
 
 impl WaveState {
-    /// How many waves may be on their way: as many as half of the memory holds, judged by the
-    /// largest group so far, and one until there is any.
+    /// How many waves of all workers may be on their way: as many as half of the memory holds.
     fn waves_allowed(&self, workers: usize) -> u64 {
-        let share = self.context.memory_budget / workers / 2;
-        let waves = share.checked_div(self.largest).unwrap_or(1);
-        waves.clamp(1, WAVES_IN_FLIGHT) as u64
+        let waves = self.context.memory_budget / 2 / self.largest.max(1);
+        waves.clamp(1, WAVES_IN_FLIGHT * workers) as u64
     }
+}
+
+/// Bytes that a group of targets may take before any is known: each in-edge leads to a node of its
+/// own, and no more than all nodes are met.
+fn expected_bytes(context: &WaveContext) -> usize {
+    let meta = context.store.meta();
+    let width = match meta.graph.features {
+        FeatureMeta::None => 0,
+        FeatureMeta::Dense { dim } | FeatureMeta::Sparse { dim } => dim,
+    };
+    let grown =
+        |nodes: usize, &fanout: &Fanout| nodes.saturating_mul(fanout.limit().saturating_add(1));
+    let nodes = context
+        .meta
+        .fanouts
+        .iter()
+        .fold(context.targets_per_part, grown);
+    let num_nodes = context.store.placement().num_nodes();
+    nodes.min(num_nodes).saturating_mul(NODE_BYTES + 8 * width)
 }
 
 /// The rounds: ask and merge k times, then fetch the columns of all nodes, then write.
@@ -247,7 +267,9 @@ fn write_parts<'scope>(
                 .groups
                 .remove(&wave)
                 .expect("a wave in flight has its group");
-            state.largest = state.largest.max(group.size_bytes());
+            let before = if state.is_measured { state.largest } else { 0 };
+            state.largest = before.max(group.size_bytes());
+            state.is_measured = true;
             if !state.context.failed.load(Ordering::Relaxed)
                 && let Err(e) = write_group(group, &state.context)
             {

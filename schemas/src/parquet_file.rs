@@ -24,7 +24,7 @@ use crate::input::Place;
 pub(crate) const TABLE_SCHEMA: &str = "1";
 
 /// Encoded bytes of a row group, which the writer holds in memory.
-const ROW_GROUP_BYTES_MAX: usize = 64 << 20;
+const ROW_GROUP_BYTES_MAX: usize = 16 << 20;
 const ROW_GROUP_ROWS_MAX: usize = 1 << 20;
 const ZSTD_LEVEL: i32 = 1;
 /// Bytes of a float column that are compressed to see whether it is worth it.

@@ -19,7 +19,7 @@ use schemas::{FileEntry, GraphMeta, Ids};
 use std::path::Path;
 use std::sync::Arc;
 
-/// Sums over all in-edges of this worker's nodes, `[num_local]` each.
+/// Sums over all in-edges of some nodes, `[num_nodes]` each.
 #[derive(Default)]
 struct Degrees {
     in_degree: Vec<u32>,
@@ -27,6 +27,16 @@ struct Degrees {
     self_loops: Vec<u32>,
     self_weight: Vec<f32>,
     least_src: Vec<NodeIdx>,
+}
+
+/// The files of one worker's in-edges, being written.
+struct InEdgeFiles<'a> {
+    plan: &'a StorePlan,
+    worker: usize,
+    degrees: Option<BatchFile>,
+    /// By sample.
+    lists: Vec<Option<BatchFile>>,
+    has_self_loops: bool,
 }
 
 /// What one worker knows when its partition is written.
@@ -133,13 +143,10 @@ fn build_partition(
     announce(peer, progress, "reading edges", 2);
     let (edges, hubs, counts) = place_edges(peer, plan, work, dictionary, &placement)?;
     let edges_written = write_in_edges(peer.index(), plan, edges, &placement);
-    let (degrees, mut files) = peer.agree(edges_written)?;
+    let (has_self_loops, mut files) = peer.agree(edges_written)?;
     files.push(node_file);
-    let has_loops = degrees.self_loops.iter().any(|&count| count > 0);
-    let loops = peer.gather_all::<_, FlattenError>(Ok(has_loops))?;
-    graph.self_loops = loops.contains(&true);
-    let degree_file = write_degrees(peer.index(), plan, &degrees, &graph);
-    files.push(peer.agree(degree_file)?);
+    let self_loops = peer.gather_all::<_, FlattenError>(Ok(has_self_loops))?;
+    graph.self_loops = self_loops.contains(&true);
     let own_hubs = hubs
         .nodes()
         .iter()
@@ -185,16 +192,15 @@ fn announce(peer: &Peer<'_>, progress: &Progress, phase: &str, done: u64) {
     }
 }
 
+/// Ranks and writes the in-edges of this worker's nodes; tells whether any is a self-loop.
 fn write_in_edges(
     worker: usize,
     plan: &StorePlan,
     edges: OwnedEdges,
     placement: &Placement,
-) -> Result<(Degrees, Vec<FileEntry>), FlattenError> {
+) -> Result<(bool, Vec<FileEntry>), FlattenError> {
     let dim = plan.edges.feature_dim().unwrap_or(0);
-    let mut degrees = Degrees::default();
-    let mut files: Vec<Option<BatchFile>> = Vec::new();
-    files.resize_with(plan.samples as usize, || None);
+    let mut files = InEdgeFiles::new(worker, plan);
     let mut hubs = edges.hubs.into_iter().peekable();
     let (mut bucket, mut ranker, mut ranked) = (Bucket::default(), Ranker::default(), Vec::new());
     let num_local = placement.num_local(worker);
@@ -203,14 +209,10 @@ fn write_in_edges(
         // Buckets are sized for the largest partition; the last may end beyond this one.
         let nodes = edges.buckets.layout().nodes(b);
         let nodes = nodes.start.min(num_local)..nodes.end.min(num_local);
-        // An empty partition still gets a file, with one empty batch.
-        for start in nodes
-            .clone()
-            .step_by(NODES_PER_BATCH)
-            .chain((num_local == 0).then_some(0))
-        {
+        for start in nodes.clone().step_by(NODES_PER_BATCH) {
             let mut lists: Vec<Lists> = Vec::new();
             lists.resize_with(plan.samples as usize, Lists::default);
+            let mut degrees = Degrees::default();
             for local in start..(start + NODES_PER_BATCH).min(nodes.end) {
                 if let Some((_, parts)) = hubs.next_if(|hub| hub.0 == local) {
                     let (totals, samples) = invert(&parts, plan);
@@ -229,19 +231,57 @@ fn write_in_edges(
                     list.push(&ranked, in_edges.weight, features, dim);
                 }
             }
-            for (s, list) in lists.into_iter().enumerate() {
-                let batch = list.into_batch(plan.edges.has_weight(), dim);
-                append(&mut files[s], &in_edges_path(&plan.dir, worker, s), &batch)?;
-            }
+            files.append(degrees, lists)?;
         }
     }
-    let paths = (0..files.len()).map(|s| in_edges_path(&plan.dir, worker, s));
-    let entries = files.into_iter().zip(paths).map(|(file, path)| {
-        file.expect("a batch was written").finish()?;
-        file_entry(&path)
-    });
-    let entries = entries.collect::<Result<_, _>>()?;
-    Ok((degrees, entries))
+    if num_local == 0 {
+        // An empty partition still gets its files, with one empty batch.
+        let lists = (0..plan.samples).map(|_| Lists::default()).collect();
+        files.append(Degrees::default(), lists)?;
+    }
+    files.finish()
+}
+
+impl<'a> InEdgeFiles<'a> {
+    fn new(worker: usize, plan: &'a StorePlan) -> Self {
+        let mut lists = Vec::new();
+        lists.resize_with(plan.samples as usize, || None);
+        Self {
+            plan,
+            worker,
+            degrees: None,
+            lists,
+            has_self_loops: false,
+        }
+    }
+
+    fn append(&mut self, degrees: Degrees, lists: Vec<Lists>) -> Result<(), FlattenError> {
+        let (dir, edges) = (&self.plan.dir, &self.plan.edges);
+        self.has_self_loops |= degrees.self_loops.iter().any(|&count| count > 0);
+        let batch = degrees.into_batch(edges.has_weight());
+        append(&mut self.degrees, &degrees_path(dir, self.worker), &batch)?;
+        for (s, list) in lists.into_iter().enumerate() {
+            let batch = list.into_batch(edges.has_weight(), edges.feature_dim().unwrap_or(0));
+            append(
+                &mut self.lists[s],
+                &in_edges_path(dir, self.worker, s),
+                &batch,
+            )?;
+        }
+        Ok(())
+    }
+
+    fn finish(self) -> Result<(bool, Vec<FileEntry>), FlattenError> {
+        let (dir, worker) = (&self.plan.dir, self.worker);
+        let lists = self.lists.into_iter().enumerate();
+        let files = lists.map(|(s, file)| (file, in_edges_path(dir, worker, s)));
+        let files = files.chain([(self.degrees, degrees_path(dir, worker))]);
+        let entries = files.map(|(file, path)| {
+            file.expect("a batch was written").finish()?;
+            file_entry(&path)
+        });
+        Ok((self.has_self_loops, entries.collect::<Result<_, _>>()?))
+    }
 }
 
 fn append(
@@ -323,6 +363,21 @@ impl Degrees {
         self.least_src.push(totals.least_src.unwrap_or(MISSING));
         Ok(())
     }
+
+    fn into_batch(self, weighted: bool) -> RecordBatch {
+        let counts = |values: Vec<u32>| -> ArrayRef { Arc::new(UInt32Array::from(values)) };
+        let floats = |values: Vec<f32>| -> ArrayRef { Arc::new(Float32Array::from(values)) };
+        let mut columns = vec![
+            ("in_degree", counts(self.in_degree)),
+            ("least_src", counts(self.least_src)),
+            ("self_loops", counts(self.self_loops)),
+        ];
+        if weighted {
+            columns.push(("in_weight", floats(self.in_weight)));
+            columns.push(("self_weight", floats(self.self_weight)));
+        }
+        file::batch(columns)
+    }
 }
 
 /// Writes the columns of the node table; returns the file and the ids.
@@ -341,39 +396,4 @@ fn write_nodes(
     })?;
     file.expect("a batch was written").finish()?;
     Ok((file_entry(&path)?, ids))
-}
-
-fn write_degrees(
-    worker: usize,
-    plan: &StorePlan,
-    degrees: &Degrees,
-    graph: &GraphMeta,
-) -> Result<FileEntry, FlattenError> {
-    let path = degrees_path(&plan.dir, worker);
-    let (mut file, num_nodes) = (None, degrees.in_degree.len());
-    for start in (0..num_nodes.max(1)).step_by(NODES_PER_BATCH) {
-        let range = start..(start + NODES_PER_BATCH).min(num_nodes);
-        let floats = |values: &[f32]| -> ArrayRef {
-            Arc::new(Float32Array::from(values[range.clone()].to_vec()))
-        };
-        let counts = |values: &[u32]| -> ArrayRef {
-            Arc::new(UInt32Array::from(values[range.clone()].to_vec()))
-        };
-        let mut columns = vec![
-            ("in_degree", counts(&degrees.in_degree)),
-            ("least_src", counts(&degrees.least_src)),
-        ];
-        if graph.edge_weight {
-            columns.push(("in_weight", floats(&degrees.in_weight)));
-        }
-        if graph.self_loops {
-            columns.push(("self_loops", counts(&degrees.self_loops)));
-        }
-        if graph.self_weight() {
-            columns.push(("self_weight", floats(&degrees.self_weight)));
-        }
-        append(&mut file, &path, &file::batch(columns))?;
-    }
-    file.expect("a batch was written").finish()?;
-    file_entry(&path)
 }

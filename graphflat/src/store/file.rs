@@ -291,7 +291,7 @@ pub(super) struct DegreeColumns {
     pub(super) in_degree: ScalarBuffer<u32>,
     pub(super) least_src: ScalarBuffer<NodeIdx>,
     pub(super) in_weight: Option<ScalarBuffer<f32>>,
-    pub(super) self_loops: Option<ScalarBuffer<u32>>,
+    pub(super) self_loops: ScalarBuffer<u32>,
     pub(super) self_weight: Option<ScalarBuffer<f32>>,
 }
 
@@ -304,7 +304,7 @@ impl DegreeColumns {
             in_degree: counts("in_degree")?,
             least_src: counts("least_src")?,
             in_weight: floats("in_weight"),
-            self_loops: counts("self_loops"),
+            self_loops: counts("self_loops")?,
             self_weight: floats("self_weight"),
         })
     }

@@ -24,7 +24,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Version of the store's layout; another one is built anew.
-const VERSION: u32 = 3;
+const VERSION: u32 = 4;
 
 /// Name of the store's description, written last.
 const META_FILE: &str = "store.json";
@@ -88,6 +88,7 @@ pub struct Partition {
     /// By sample, then by record batch.
     in_edges: Vec<Vec<EdgeLists>>,
     edge_dim: usize,
+    has_self_loops: bool,
 }
 
 /// Which units of a table a worker reads.
@@ -324,6 +325,7 @@ impl Partition {
             degrees,
             in_edges,
             edge_dim,
+            has_self_loops: meta.graph.self_loops,
         })
     }
 
@@ -357,13 +359,15 @@ impl Partition {
     /// Returns the number of a node's self-loops, where any node has some.
     pub fn self_loops(&self, local: usize) -> Option<u32> {
         let degrees = &self.degrees[local / NODES_PER_BATCH];
-        Some(degrees.self_loops.as_ref()?[local % NODES_PER_BATCH])
+        self.has_self_loops
+            .then(|| degrees.self_loops[local % NODES_PER_BATCH])
     }
 
     /// Returns the sum of the weights of a node's self-loops, where they have weights.
     pub fn self_weight(&self, local: usize) -> Option<f32> {
         let degrees = &self.degrees[local / NODES_PER_BATCH];
-        Some(degrees.self_weight.as_ref()?[local % NODES_PER_BATCH])
+        let weights = degrees.self_weight.as_ref().filter(|_| self.has_self_loops);
+        Some(weights?[local % NODES_PER_BATCH])
     }
 
     /// Returns a node's split.

@@ -20,7 +20,8 @@ const SAMPLES_PER_WORKER: usize = 1024;
 pub(super) struct Dictionary {
     /// Range `r` holds the ids from `splitters[r - 1]` to before `splitters[r]`.
     splitters: Ids,
-    range: IdTable,
+    /// Ascending.
+    range: Ids,
     /// Number of the range's first id.
     first: NodeIdx,
 }
@@ -126,7 +127,7 @@ pub(super) fn number_nodes(
         numbering,
         Dictionary {
             splitters,
-            range: IdTable::from_distinct(range),
+            range,
             first,
         },
     ))
@@ -284,7 +285,7 @@ fn scatter_to_units(
 impl Dictionary {
     /// The ids of this worker's range, ascending.
     pub(super) fn ids(&self) -> &Ids {
-        &self.range.ids
+        &self.range
     }
 
     /// Looks up distinct ids, each at the worker whose range it falls in; [`MISSING`] where no
@@ -294,7 +295,7 @@ impl Dictionary {
     ///
     /// A peer's failure.
     pub(super) fn resolve(
-        &self,
+        self,
         peer: &mut Peer<'_>,
         wanted: &Ids,
     ) -> Result<Vec<NodeIdx>, FlattenError> {
@@ -308,9 +309,10 @@ impl Dictionary {
             .enumerate()
             .map(|(to, list)| Ok((to, wanted.gather(list))));
         let questions = peer.shuffle::<Ids, FlattenError>(asked)?;
+        let range = IdTable::from_distinct(self.range);
         let answers = questions.iter().map(|(from, ids)| {
             let find = |i| {
-                let (place, _) = self.range.find(ids, i);
+                let (place, _) = range.find(ids, i);
                 place.map_or(MISSING, |place| self.first + place)
             };
             Ok((*from, (0..ids.len()).map(find).collect::<Vec<_>>()))
