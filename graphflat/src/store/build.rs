@@ -258,8 +258,12 @@ impl<'a> InEdgeFiles<'a> {
     fn append(&mut self, degrees: Degrees, lists: Vec<Lists>) -> Result<(), FlattenError> {
         let (dir, edges) = (&self.plan.dir, &self.plan.edges);
         self.has_self_loops |= degrees.self_loops.iter().any(|&count| count > 0);
-        let batch = degrees.into_batch(edges.has_weight());
-        append(&mut self.degrees, &degrees_path(dir, self.worker), &batch)?;
+        let degree_batch = degrees.into_batch(edges.has_weight());
+        append(
+            &mut self.degrees,
+            &degrees_path(dir, self.worker),
+            &degree_batch,
+        )?;
         for (s, list) in lists.into_iter().enumerate() {
             let batch = list.into_batch(edges.has_weight(), edges.feature_dim().unwrap_or(0));
             append(
