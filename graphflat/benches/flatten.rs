@@ -2,28 +2,22 @@
 //!
 //! ```text
 //! cargo bench -p graphflat --bench flatten -- --data DIR [--targets PATH] ...
-//! cargo bench -p graphflat --bench flatten -- --scale 17 --edges 2000000 --dim 64 ...
+//! cargo bench -p graphflat --bench flatten -- --nodes 131072 --edges 2000000 --features 64 ...
 //! ```
 //!
-//! `--data` takes a directory with `nodes.parquet` (`id`, `features`, `label`, `split` as 0, 1, 2),
-//! `edges.parquet` (`src`, `dst`, `weight`) and `targets.parquet` (`id`); without it an R-MAT graph
-//! is generated. Further: `--workers 2`, `--fanouts 10,10`, `--sampling uniform`, `--layout rows`,
+//! `--data` takes what `graphflat generate --weights` writes, whose train nodes are the targets; or
+//! a directory with such tables where `split` is 0, 1, 2 and `targets.parquet` (`id`) lists the
+//! targets. Without it an R-MAT graph is generated. Further: `--workers 2`, `--fanouts 10,10`, `--sampling uniform`, `--layout rows`,
 //! `--targets-per-part 4096`, `--hub-threshold 10000`, `--memory-mib 2048`, `--repeat 3`.
 
 use std::collections::BTreeMap;
 use std::error::Error;
-use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use arrow::array::{
-    ArrayRef, FixedSizeListArray, Float32Array, Int8Array, Int64Array, RecordBatch,
-};
-use arrow::datatypes::{DataType, Field};
+use graphflat::generate::{GraphSpec, generate};
 use graphflat::{FlattenSpec, StorePlan, flatten, open_or_build};
-use parquet::arrow::ArrowWriter;
-use parquet::file::properties::WriterProperties;
 use schemas::progress::Progress;
 use schemas::{EdgesSpec, NodesSpec, Sampling};
 use serde_json::json;
@@ -34,11 +28,8 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
-/// Rows of a row group of the generated edges, as the generators of other tools leave them.
-const EDGE_ROW_GROUP: usize = 1 << 20;
-
-/// Rows of a row group of the generated nodes.
-const NODE_ROW_GROUP: usize = 1 << 16;
+/// The list of targets, where the data brings one; its splits are numbers then.
+const TARGETS_FILE: &str = "targets.parquet";
 
 /// What the command line says.
 struct Settings {
@@ -75,7 +66,7 @@ fn main() -> Result<()> {
     let data = match settings.given.get("data") {
         Some(dir) => PathBuf::from(dir),
         None => {
-            generate(&settings, work.path())?;
+            write_graph(&settings, work.path())?;
             work.path().to_owned()
         }
     };
@@ -92,7 +83,8 @@ fn run(settings: &Settings, data: &Path, work: &Path) -> Result<()> {
         std::fs::remove_dir_all(&output)?;
     }
     let fanouts = fanouts(settings.text("fanouts", "10,10"))?;
-    let targets = settings.text("targets", "targets.parquet").to_owned();
+    let listed = data.join(TARGETS_FILE).exists();
+    let targets = settings.text("targets", if listed { TARGETS_FILE } else { "train" });
     let spec: FlattenSpec = serde_json::from_value(json!({
         "output": output,
         "hops": fanouts.len(),
@@ -150,9 +142,11 @@ fn store_plan(
     sampling: Sampling,
     keep: usize,
 ) -> Result<StorePlan> {
+    let numbers = data.join(TARGETS_FILE).exists();
+    let split_values = numbers.then(|| json!({ "train": 0, "val": 1, "test": 2 }));
     let nodes: NodesSpec = serde_json::from_value(json!({
         "path": "nodes.parquet", "id": "id", "features": ["features"], "label": "label",
-        "split": "split", "split_values": { "train": 0, "val": 1, "test": 2 },
+        "split": "split", "split_values": split_values,
     }))?;
     let edges: EdgesSpec = serde_json::from_value(json!({
         "path": "edges.parquet", "src": "src", "dst": "dst", "weight": "weight",
@@ -222,83 +216,17 @@ fn print(line: &str) {
     println!("{line}");
 }
 
-/// SplitMix64: the same graph on every machine.
-struct Draw {
-    state: u64,
-}
-
-impl Draw {
-    fn bits(&mut self) -> u64 {
-        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        graphflat::sample::mix(self.state)
-    }
-
-    /// In (-1, 1].
-    fn float(&mut self) -> f32 {
-        let bits = u16::try_from(self.bits() >> 48).expect("16 bits are left");
-        (f32::from(bits) + 1.0) / 32768.0 - 1.0
-    }
-}
-
-/// Writes an R-MAT graph (0.57, 0.19, 0.19, 0.05) with shuffled ids; every tenth node is a target.
-fn generate(settings: &Settings, dir: &Path) -> Result<()> {
-    let scale = settings.number("scale", "17")?;
-    let num_edges = settings.number("edges", "2000000")?;
-    let dim = settings.number("dim", "64")?;
-    let num_nodes = 1usize << scale;
-    let mut draw = Draw { state: 42 };
-    let mut ids: Vec<i64> = (0..i64::try_from(num_nodes)?).collect();
-    for i in (1..num_nodes).rev() {
-        let other = usize::try_from(draw.bits() % (i as u64 + 1))?;
-        ids.swap(i, other);
-    }
-    let (mut src, mut dst) = (Vec::new(), Vec::new());
-    for _ in 0..num_edges {
-        let (mut u, mut v) = (0, 0);
-        for _ in 0..scale {
-            let quadrant = draw.bits() % 100;
-            u = 2 * u + usize::from(quadrant >= 76);
-            v = 2 * v + usize::from((57..76).contains(&quadrant) || quadrant >= 95);
-        }
-        src.push(ids[u]);
-        dst.push(ids[v]);
-    }
-    let weight: Vec<f32> = (0..num_edges).map(|_| draw.float().abs()).collect();
-    let values: Vec<f32> = (0..num_nodes * dim).map(|_| draw.float()).collect();
-    let item = Arc::new(Field::new("item", DataType::Float32, false));
-    let values = Arc::new(Float32Array::from(values));
-    let features = FixedSizeListArray::try_new(item, i32::try_from(dim)?, values, None)?;
-    let split = (0..num_nodes).map(|i| if i % 10 == 0 { 0 } else { 2 });
-    let label = (0..num_nodes).map(|i| i64::from(i % 16 == 0));
-    let targets: Vec<i64> = (0..i64::try_from(num_nodes)?).step_by(10).collect();
-    let nodes: Vec<(&str, ArrayRef)> = vec![
-        (
-            "id",
-            Arc::new(Int64Array::from_iter_values(0..i64::try_from(num_nodes)?)),
-        ),
-        ("features", Arc::new(features)),
-        ("label", Arc::new(Int64Array::from_iter_values(label))),
-        ("split", Arc::new(Int8Array::from_iter_values(split))),
-    ];
-    write(&dir.join("nodes.parquet"), nodes, NODE_ROW_GROUP)?;
-    let edges: Vec<(&str, ArrayRef)> = vec![
-        ("src", Arc::new(Int64Array::from(src))),
-        ("dst", Arc::new(Int64Array::from(dst))),
-        ("weight", Arc::new(Float32Array::from(weight))),
-    ];
-    write(&dir.join("edges.parquet"), edges, EDGE_ROW_GROUP)?;
-    let list: Vec<(&str, ArrayRef)> = vec![("id", Arc::new(Int64Array::from(targets)))];
-    write(&dir.join("targets.parquet"), list, NODE_ROW_GROUP)
-}
-
-fn write(path: &Path, columns: Vec<(&str, ArrayRef)>, row_group: usize) -> Result<()> {
-    let batch = RecordBatch::try_from_iter(columns)?;
-    let properties = WriterProperties::builder()
-        .set_max_row_group_row_count(Some(row_group))
-        .set_dictionary_enabled(false)
-        .build();
-    let mut writer = ArrowWriter::try_new(File::create(path)?, batch.schema(), Some(properties))?;
-    writer.write(&batch)?;
-    writer.close()?;
-    Ok(())
+/// Writes an R-MAT graph.
+fn write_graph(settings: &Settings, dir: &Path) -> Result<()> {
+    let spec = GraphSpec {
+        nodes: settings.number("nodes", "131072")? as u64,
+        edges: settings.number("edges", "2000000")? as u64,
+        features: u32::try_from(settings.number("features", "64")?)?,
+        classes: 16,
+        hubs: 0,
+        hub_in_edges: 0,
+        weights: true,
+        seed: 42,
+    };
+    Ok(generate(&spec.into_plan()?, dir)?)
 }

@@ -6,6 +6,7 @@
 pub mod config;
 pub mod error;
 mod flatten;
+pub mod generate;
 mod group;
 mod hub;
 mod placement;

@@ -1,0 +1,633 @@
+//! Generated graphs: R-MAT edges and labelled nodes as input tables, for trying and benchmarking.
+//!
+//! R-MAT (Chakrabarti, Zhan, Faloutsos, "R-MAT: a recursive model for graph mining", SDM 2004)
+//! halves the adjacency matrix in both directions, level by level, and draws one of the four
+//! quadrants at each. Degrees come out skewed, as in the graphs that people have.
+//!
+//! Every row is a pure function of the graph's description and the number of the row. So batches
+//! are made one by one, by several threads, and never more than a few are in memory.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::mpsc::sync_channel;
+
+use arrow::array::{
+    ArrayRef, Float32Array, Int32Array, Int64Array, ListArray, RecordBatch, StringArray,
+};
+use arrow::buffer::OffsetBuffer;
+use arrow::datatypes::{DataType, Field, Schema};
+use parquet::arrow::ArrowWriter;
+use parquet::basic::Compression;
+use parquet::errors::ParquetError;
+use parquet::file::properties::WriterProperties;
+use parquet::schema::types::ColumnPath;
+use schemas::SchemaError;
+
+use crate::error::FlattenError;
+use crate::placement::NUM_NODES_MAX;
+use crate::sample::mix;
+
+/// File name of the node table.
+pub const NODES_FILE: &str = "nodes.parquet";
+
+/// File name of the edge table.
+pub const EDGES_FILE: &str = "edges.parquet";
+
+/// Edges of a graph at most, those of hubs included.
+pub const EDGES_MAX: u64 = 1 << 40;
+
+/// Features of a node at most.
+pub const FEATURES_MAX: u32 = 4096;
+
+/// Classes at most.
+pub const CLASSES_MAX: u32 = 1 << 20;
+
+/// Greatest seed: what a job file can hold.
+pub const SEED_MAX: u64 = i64::MAX as u64;
+
+/// Rows of a row group of the edge table.
+const EDGE_ROW_GROUP: usize = 1 << 20;
+
+/// Rows of a row group of the node table at most; fewer where features are wide.
+const NODE_ROW_GROUP: usize = 1 << 16;
+
+/// Feature values of a row group, which the writer holds in memory.
+const ROW_GROUP_VALUES_MAX: usize = 1 << 24;
+
+/// Batches of a row group.
+const BATCHES_PER_ROW_GROUP: usize = 8;
+
+/// Threads that make batches for the one that writes.
+const MAKERS: usize = 2;
+
+/// Finished batches that each of them keeps ready at most.
+const BATCHES_AHEAD: usize = 1;
+
+/// Where the quadrants of R-MAT end, in 32 bits: 0.57, then 0.19, 0.19 and 0.05 for the rest.
+const QUADRANT_ENDS: [u64; 3] = [(57 << 32) / 100, (76 << 32) / 100, (95 << 32) / 100];
+
+/// How far classes stand apart in each feature, as a part of the noise.
+const CLASS_SIGNAL: f32 = 0.5;
+
+const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
+
+/// What to generate; [`GraphSpec::into_plan`] checks it.
+#[derive(Clone, Debug)]
+pub struct GraphSpec {
+    /// Nodes, 1 to 2^32 - 2; need not be a power of two. Their ids are `0..nodes`, and say nothing
+    /// of their degrees.
+    pub nodes: u64,
+    /// Edges drawn by R-MAT, none of them a self-loop; parallel ones occur.
+    pub edges: u64,
+    /// Features of a node, at most [`FEATURES_MAX`]; 0 leaves the column out.
+    pub features: u32,
+    /// Classes of the labels, 2 to [`CLASSES_MAX`].
+    pub classes: u32,
+    /// Nodes with `hub_in_edges` further in-edges: those with the most edges to begin with. At most
+    /// all.
+    pub hubs: u64,
+    /// In-edges that each hub gets besides, from as many other nodes.
+    pub hub_in_edges: u64,
+    /// Whether edges have a weight, which is uniform in (0, 1].
+    pub weights: bool,
+    /// Random seed, at most [`SEED_MAX`].
+    pub seed: u64,
+}
+
+/// A checked [`GraphSpec`] and what follows from it.
+#[derive(Clone, Debug)]
+pub struct GraphPlan {
+    spec: GraphSpec,
+    /// Bits of a node's number.
+    scale: u32,
+    /// Edges that are drawn for hubs; their numbers come first.
+    hub_edges: u64,
+    /// Row of the edge table to number of the edge, which spreads the edges of hubs over the table.
+    edge_order: Permutation,
+    /// Place in R-MAT's matrix, which tells the degree, to id.
+    ids: Permutation,
+    /// Numbers of a hub's in-edges to distances from the hub to their sources.
+    hub_sources: Permutation,
+}
+
+/// What a draw is for; draws for different ends have nothing in common.
+#[derive(Clone, Copy)]
+enum Purpose {
+    Edge = 1,
+    Weight,
+    Class,
+    ClassCentre,
+    Feature,
+    EdgeOrder,
+    Ids,
+    HubSources,
+}
+
+impl GraphSpec {
+    /// Checks the numbers.
+    ///
+    /// # Errors
+    ///
+    /// If one is outside its limits, which the error names.
+    pub fn into_plan(self) -> Result<GraphPlan, FlattenError> {
+        within("--nodes", self.nodes, 1, NUM_NODES_MAX)?;
+        let edges_max = if self.nodes == 1 { 0 } else { EDGES_MAX };
+        within("--edges", self.edges, 0, edges_max)?;
+        within("--features", self.features.into(), 0, FEATURES_MAX.into())?;
+        within("--classes", self.classes.into(), 2, CLASSES_MAX.into())?;
+        let others = self.nodes - 1;
+        within(
+            "--hubs",
+            self.hubs,
+            0,
+            if others == 0 { 0 } else { self.nodes },
+        )?;
+        // Hubs have some in-edges, and in-edges have a hub.
+        let hubs_given = u64::from(self.hubs > 0);
+        within(
+            "--hub-in-edges",
+            self.hub_in_edges,
+            hubs_given,
+            hubs_given * others,
+        )?;
+        within("--seed", self.seed, 0, SEED_MAX)?;
+        // Both are below 2^32.
+        let hub_edges = self.hubs * self.hub_in_edges;
+        if hub_edges > EDGES_MAX - self.edges {
+            return Err(FlattenError::Key {
+                key: "--hub-in-edges",
+                value: format!("{} for {} hubs", self.hub_in_edges, self.hubs),
+                allowed: format!("at most {EDGES_MAX} edges in all are allowed"),
+            });
+        }
+        let key = |purpose| stream(self.seed, purpose);
+        Ok(GraphPlan {
+            scale: bits_below(self.nodes),
+            hub_edges,
+            edge_order: Permutation::new(self.edges + hub_edges, key(Purpose::EdgeOrder)),
+            ids: Permutation::new(self.nodes, key(Purpose::Ids)),
+            hub_sources: Permutation::new(others, key(Purpose::HubSources)),
+            spec: self,
+        })
+    }
+}
+
+/// Writes the node table and the edge table of a graph into a directory, which is made if need be.
+///
+/// Each table has a temporary name until both are whole. Files that are there are replaced.
+///
+/// # Errors
+///
+/// If a file cannot be written.
+pub fn generate(plan: &GraphPlan, dir: &Path) -> Result<(), FlattenError> {
+    std::fs::create_dir_all(dir).map_err(io("create", dir))?;
+    let nodes = Table {
+        path: dir.join(NODES_FILE),
+        rows: plan.spec.nodes,
+        row_group: plan.node_row_group(),
+        schema: Arc::new(plan.node_schema()),
+    };
+    let edges = Table {
+        path: dir.join(EDGES_FILE),
+        rows: plan.num_edges(),
+        row_group: EDGE_ROW_GROUP,
+        schema: Arc::new(plan.edge_schema()),
+    };
+    nodes.write(|first, rows| plan.node_columns(first, rows))?;
+    edges.write(|first, rows| plan.edge_columns(first, rows))?;
+    nodes.put_in_place()?;
+    edges.put_in_place()
+}
+
+impl GraphPlan {
+    /// Returns the description that was checked.
+    pub fn spec(&self) -> &GraphSpec {
+        &self.spec
+    }
+
+    /// Returns the number of edges, those of hubs included.
+    pub fn num_edges(&self) -> u64 {
+        self.spec.edges + self.hub_edges
+    }
+
+    /// Returns the ids of the hubs.
+    pub fn hub_ids(&self) -> impl Iterator<Item = u64> {
+        (0..self.spec.hubs).map(|place| self.ids.apply(place))
+    }
+
+    /// Returns source and destination of the edge in a row of the edge table.
+    fn edge(&self, row: u64) -> (u64, u64) {
+        if self.hub_edges == 0 {
+            return self.rmat_edge(row);
+        }
+        match self.edge_order.apply(row) {
+            edge if edge < self.hub_edges => self.hub_edge(edge),
+            edge => self.rmat_edge(edge - self.hub_edges),
+        }
+    }
+
+    /// Draws until both ends are nodes, and not the same one.
+    fn rmat_edge(&self, edge: u64) -> (u64, u64) {
+        let mut draws = self.draws(Purpose::Edge, edge);
+        loop {
+            let (mut src, mut dst, mut bits) = (0, 0, 0);
+            for level in 0..self.scale {
+                bits = if level % 2 == 0 {
+                    draws.next()
+                } else {
+                    bits >> 32
+                };
+                let draw = bits & u64::from(u32::MAX);
+                let [a, b, c] = QUADRANT_ENDS.map(|end| u64::from(draw >= end));
+                src = src << 1 | b;
+                // The second quadrant and the fourth.
+                dst = dst << 1 | (a - b + c);
+            }
+            if src != dst && src.max(dst) < self.spec.nodes {
+                return (self.ids.apply(src), self.ids.apply(dst));
+            }
+        }
+    }
+
+    /// Distinct edges of a hub come from distinct other nodes.
+    fn hub_edge(&self, edge: u64) -> (u64, u64) {
+        let hub = self.ids.apply(edge / self.spec.hub_in_edges);
+        let distance = 1 + self.hub_sources.apply(edge % self.spec.hub_in_edges);
+        ((hub + distance) % self.spec.nodes, hub)
+    }
+
+    fn weight(&self, row: u64) -> f32 {
+        unit(self.draws(Purpose::Weight, row).next())
+    }
+
+    fn class(&self, node: u64) -> u64 {
+        self.draws(Purpose::Class, node).next() % u64::from(self.spec.classes)
+    }
+
+    /// Appends noise around the centre of the node's class.
+    fn push_features(&self, node: u64, values: &mut Vec<f32>) {
+        let mut centre = self.draws(Purpose::ClassCentre, self.class(node));
+        let mut noise = self.draws(Purpose::Feature, node);
+        let value = |_| signed(noise.next()) + CLASS_SIGNAL * signed(centre.next());
+        values.extend((0..self.spec.features).map(value));
+    }
+
+    fn draws(&self, purpose: Purpose, row: u64) -> Draws {
+        let key = stream(self.spec.seed, purpose);
+        Draws {
+            state: mix(key ^ mix(row.wrapping_add(GOLDEN))),
+        }
+    }
+
+    fn node_row_group(&self) -> usize {
+        let values = self.spec.features.max(1) as usize;
+        (ROW_GROUP_VALUES_MAX / values).min(NODE_ROW_GROUP)
+    }
+
+    fn node_schema(&self) -> Schema {
+        let mut fields = vec![Field::new("id", DataType::Int64, false)];
+        if self.spec.features > 0 {
+            let features = DataType::List(Arc::new(feature_field()));
+            fields.push(Field::new("features", features, false));
+        }
+        fields.push(Field::new("label", DataType::Int32, false));
+        fields.push(Field::new("split", DataType::Utf8, true));
+        Schema::new(fields)
+    }
+
+    fn node_columns(&self, first: u64, rows: usize) -> Vec<ArrayRef> {
+        let nodes = first..first + rows as u64;
+        let mut columns: Vec<ArrayRef> = vec![ids(nodes.clone())];
+        if self.spec.features > 0 {
+            let dim = self.spec.features as usize;
+            let mut values = Vec::with_capacity(rows * dim);
+            nodes
+                .clone()
+                .for_each(|node| self.push_features(node, &mut values));
+            let offsets = OffsetBuffer::from_repeated_length(dim, rows);
+            let values = Arc::new(Float32Array::from(values));
+            let lists = ListArray::new(Arc::new(feature_field()), offsets, values, None);
+            columns.push(Arc::new(lists));
+        }
+        let labels = nodes
+            .clone()
+            .map(|node| i32::try_from(self.class(node)).expect("below CLASSES_MAX"));
+        columns.push(Arc::new(Int32Array::from_iter_values(labels)));
+        columns.push(Arc::new(nodes.map(split).collect::<StringArray>()));
+        columns
+    }
+
+    fn edge_schema(&self) -> Schema {
+        let mut fields = ["src", "dst"]
+            .map(|name| Field::new(name, DataType::Int64, false))
+            .to_vec();
+        if self.spec.weights {
+            fields.push(Field::new("weight", DataType::Float32, false));
+        }
+        Schema::new(fields)
+    }
+
+    fn edge_columns(&self, first: u64, rows: usize) -> Vec<ArrayRef> {
+        let all = first..first + rows as u64;
+        let (src, dst): (Vec<u64>, Vec<u64>) = all.clone().map(|row| self.edge(row)).unzip();
+        let mut columns: Vec<ArrayRef> = vec![ids(src), ids(dst)];
+        if self.spec.weights {
+            let weights = all.map(|row| self.weight(row));
+            columns.push(Arc::new(Float32Array::from_iter_values(weights)));
+        }
+        columns
+    }
+}
+
+/// Every tenth node trains, half as many each validate and test; the others have no split.
+fn split(node: u64) -> Option<&'static str> {
+    match node % 20 {
+        0 | 10 => Some("train"),
+        5 => Some("val"),
+        15 => Some("test"),
+        _ => None,
+    }
+}
+
+fn feature_field() -> Field {
+    Field::new("item", DataType::Float32, false)
+}
+
+fn ids(ids: impl IntoIterator<Item = u64>) -> ArrayRef {
+    let ids = ids
+        .into_iter()
+        .map(|id| i64::try_from(id).expect("below 2^32"));
+    Arc::new(Int64Array::from_iter_values(ids))
+}
+
+/// A table to be written.
+struct Table {
+    path: PathBuf,
+    rows: u64,
+    /// Rows of a row group.
+    row_group: usize,
+    schema: Arc<Schema>,
+}
+
+impl Table {
+    /// Writes the rows under the temporary name; `make` takes the first row of a batch and how
+    /// many there are.
+    fn write(&self, make: impl Fn(u64, usize) -> Vec<ArrayRef> + Sync) -> Result<(), FlattenError> {
+        let path = self.temporary();
+        let failed = |source: ParquetError| SchemaError::Parquet {
+            action: "write",
+            path: path.clone(),
+            source,
+        };
+        let file = File::create(&path).map_err(io("create", &path))?;
+        let schema = Arc::clone(&self.schema);
+        let mut writer =
+            ArrowWriter::try_new(file, schema, Some(self.properties())).map_err(failed)?;
+        let batch_rows = (self.row_group / BATCHES_PER_ROW_GROUP).max(1);
+        let batch = |number: u64| {
+            let first = number * batch_rows as u64;
+            let rows = usize::try_from(self.rows - first).map_or(batch_rows, |n| n.min(batch_rows));
+            RecordBatch::try_new(Arc::clone(&self.schema), make(first, rows))
+                .expect("columns are made by the schema")
+        };
+        let batches = self.rows.div_ceil(batch_rows as u64);
+        make_ahead(batches, batch, |batch| writer.write(&batch)).map_err(failed)?;
+        writer.close().map_err(failed)?;
+        Ok(())
+    }
+
+    fn properties(&self) -> WriterProperties {
+        // Random floats do not shrink.
+        let floats = [vec!["weight"], vec!["features", "list", "item"]];
+        let builder = WriterProperties::builder()
+            .set_max_row_group_row_count(Some(self.row_group))
+            .set_compression(Compression::SNAPPY)
+            .set_dictionary_enabled(false)
+            .set_column_dictionary_enabled("split".into(), true);
+        let column =
+            |path: Vec<&str>| ColumnPath::new(path.into_iter().map(str::to_owned).collect());
+        floats
+            .map(column)
+            .into_iter()
+            .fold(builder, |builder, path| {
+                builder.set_column_compression(path, Compression::UNCOMPRESSED)
+            })
+            .build()
+    }
+
+    fn temporary(&self) -> PathBuf {
+        self.path.with_extension("parquet.tmp")
+    }
+
+    fn put_in_place(&self) -> Result<(), FlattenError> {
+        std::fs::rename(self.temporary(), &self.path).map_err(io("rename", &self.path))
+    }
+}
+
+/// Makes batches `0..count` on threads of their own and takes them in this order.
+fn make_ahead<T: Send, E>(
+    count: u64,
+    make: impl Fn(u64) -> T + Sync,
+    mut take: impl FnMut(T) -> Result<(), E>,
+) -> Result<(), E> {
+    std::thread::scope(|scope| {
+        let made = [(); MAKERS].map(|()| sync_channel(BATCHES_AHEAD));
+        let mut ready = Vec::new();
+        for (first, (send, receive)) in (0..).zip(made) {
+            let make = &make;
+            let numbers = (first..count).step_by(MAKERS);
+            // Nobody receives any more once a batch could not be taken.
+            scope.spawn(move || numbers.map(make).all(|batch| send.send(batch).is_ok()));
+            ready.push(receive);
+        }
+        let mut turns = ready.iter().cycle();
+        (0..count).try_for_each(|_| {
+            let receive = turns.next().expect("there are makers");
+            take(receive.recv().expect("a maker ends with its last batch"))
+        })
+    })
+}
+
+/// A permutation of the numbers below `len`, applied without a table.
+///
+/// Rounds of steps that each permute the numbers below the next power of two, repeated until the
+/// result is below `len`.
+#[derive(Clone, Debug)]
+struct Permutation {
+    len: u64,
+    mask: u64,
+    shift: u32,
+    keys: [u64; 4],
+}
+
+impl Permutation {
+    fn new(len: u64, key: u64) -> Self {
+        let bits = bits_below(len);
+        let mut draws = Draws { state: key };
+        Self {
+            len,
+            mask: (1 << bits) - 1,
+            shift: bits / 2 + 1,
+            keys: [(); 4].map(|()| draws.next()),
+        }
+    }
+
+    fn apply(&self, mut number: u64) -> u64 {
+        debug_assert!(number < self.len, "only these are permuted");
+        loop {
+            for key in self.keys {
+                number = number.wrapping_add(key).wrapping_mul(GOLDEN) & self.mask;
+                number ^= number >> self.shift;
+            }
+            if number < self.len {
+                return number;
+            }
+        }
+    }
+}
+
+/// SplitMix64: a sequence of draws that its state alone decides.
+struct Draws {
+    state: u64,
+}
+
+impl Draws {
+    fn next(&mut self) -> u64 {
+        self.state = self.state.wrapping_add(GOLDEN);
+        mix(self.state)
+    }
+}
+
+fn stream(seed: u64, purpose: Purpose) -> u64 {
+    mix(seed ^ mix((purpose as u64).wrapping_mul(GOLDEN)))
+}
+
+/// Bits of the numbers below `len`.
+fn bits_below(len: u64) -> u32 {
+    u64::BITS - len.saturating_sub(1).leading_zeros()
+}
+
+/// In (0, 1], 24 bits.
+fn unit(bits: u64) -> f32 {
+    ((bits >> 40) + 1) as f32 / (1 << 24) as f32
+}
+
+/// In (-1, 1].
+fn signed(bits: u64) -> f32 {
+    2.0 * unit(bits) - 1.0
+}
+
+fn within(key: &'static str, value: u64, least: u64, most: u64) -> Result<(), FlattenError> {
+    if (least..=most).contains(&value) {
+        return Ok(());
+    }
+    let allowed = match most {
+        // One node has no edges but self-loops, and no hub no in-edges.
+        0 => "only 0 is allowed here".to_owned(),
+        _ => format!("{least} to {most} are allowed"),
+    };
+    Err(FlattenError::Key {
+        key,
+        value: value.to_string(),
+        allowed,
+    })
+}
+
+fn io(action: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> FlattenError {
+    let path = path.to_owned();
+    move |source| {
+        FlattenError::from(SchemaError::Io {
+            action,
+            path,
+            source,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plan(nodes: u64, edges: u64) -> GraphPlan {
+        let spec = GraphSpec {
+            nodes,
+            edges,
+            features: 3,
+            classes: 4,
+            hubs: 0,
+            hub_in_edges: 0,
+            weights: true,
+            seed: 5,
+        };
+        spec.into_plan().unwrap()
+    }
+
+    #[test]
+    fn permutations_hit_every_number_once() {
+        for len in [1, 2, 3, 7, 8, 9, 1000, 1024, 1025] {
+            let permutation = Permutation::new(len, 99);
+            let mut hit: Vec<u64> = (0..len).map(|n| permutation.apply(n)).collect();
+            hit.sort_unstable();
+            assert!(hit.into_iter().eq(0..len), "{len}");
+        }
+    }
+
+    #[test]
+    fn edges_join_two_nodes_for_any_number_of_them() {
+        for nodes in [2, 3, 5, 100, 129] {
+            let plan = plan(nodes, 500);
+            for (src, dst) in (0..500).map(|row| plan.edge(row)) {
+                assert!(
+                    src != dst && src.max(dst) < nodes,
+                    "{src} -> {dst} of {nodes}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn rows_do_not_depend_on_the_batch_they_are_made_in() {
+        let plan = plan(100, 100);
+        for make in [GraphPlan::node_columns, GraphPlan::edge_columns] {
+            let whole = make(&plan, 0, 100);
+            for (column, part) in whole.iter().zip(make(&plan, 30, 20)) {
+                assert_eq!(&column.slice(30, 20), &part);
+            }
+        }
+    }
+
+    #[test]
+    fn quadrants_are_drawn_as_often_as_the_paper_has_it() {
+        const NUM_EDGES: u64 = 100_000;
+        let plan = plan(1 << 16, NUM_EDGES);
+        let place: std::collections::BTreeMap<u64, u64> = (0..1 << 16)
+            .map(|place| (plan.ids.apply(place), place))
+            .collect();
+        let mut counts = [0.0; 4];
+        for (src, dst) in (0..NUM_EDGES).map(|row| plan.edge(row)) {
+            let half = |id| usize::from(place[id] >= 1 << 15);
+            counts[2 * half(&src) + half(&dst)] += 1.0 / NUM_EDGES as f64;
+        }
+        // Six standard deviations, and the few self-loops that are drawn again.
+        let expected = [0.57, 0.19, 0.19, 0.05];
+        for (count, share) in counts.into_iter().zip(expected) {
+            assert!((count - share).abs() < 0.01, "{counts:?}");
+        }
+    }
+
+    #[test]
+    fn a_failed_write_ends_the_makers() {
+        let mut taken = 0;
+        let result = make_ahead(
+            1000,
+            |number| number,
+            |number| {
+                assert_eq!(number, taken);
+                taken += 1;
+                if number == 5 { Err(number) } else { Ok(()) }
+            },
+        );
+        assert_eq!(result, Err(5));
+    }
+}
