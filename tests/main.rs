@@ -4,6 +4,7 @@
 mod cora;
 mod errors;
 mod flatten;
+mod generate;
 mod harness;
 mod infer;
 mod inspect;

@@ -24,6 +24,8 @@ pub(crate) enum Command {
     Check(CheckArgs),
     /// Show what a directory of this program holds.
     Inspect(InspectArgs),
+    /// Write an R-MAT graph as input tables, and a job that runs on it.
+    Generate(GenerateArgs),
 }
 
 /// Arguments of `run`.
@@ -75,6 +77,40 @@ pub(crate) struct InspectArgs {
     /// Rows to show: 5 unless told otherwise.
     #[arg(long, value_name = "N", conflicts_with_all = ["target", "dot"])]
     pub(crate) limit: Option<usize>,
+}
+
+/// Arguments of `generate`.
+#[derive(Args, Debug)]
+pub(crate) struct GenerateArgs {
+    /// Where `nodes.parquet`, `edges.parquet` and `job.toml` go.
+    pub(crate) dir: PathBuf,
+    /// Nodes, 1 to 2^32 - 2; need not be a power of two.
+    #[arg(long, value_name = "N")]
+    pub(crate) nodes: u64,
+    /// Edges, at most 2^40; none is a self-loop, parallel ones occur.
+    #[arg(long, value_name = "M")]
+    pub(crate) edges: u64,
+    /// Features of a node, at most 4096.
+    #[arg(long, value_name = "D")]
+    pub(crate) features: u32,
+    /// Random seed: the same one gives the same bytes.
+    #[arg(long, value_name = "S")]
+    pub(crate) seed: u64,
+    /// Nodes, of those with the most edges, that get further in-edges.
+    #[arg(long, value_name = "K", default_value_t = 0)]
+    pub(crate) hubs: u64,
+    /// Further in-edges of each hub, from as many other nodes.
+    #[arg(long, value_name = "E", default_value_t = 0)]
+    pub(crate) hub_in_edges: u64,
+    /// Classes of the labels, 2 to 2^20.
+    #[arg(long, value_name = "C", default_value_t = 16)]
+    pub(crate) classes: u32,
+    /// Give each edge a weight.
+    #[arg(long)]
+    pub(crate) weights: bool,
+    /// Replace files of an earlier run.
+    #[arg(long)]
+    pub(crate) force: bool,
 }
 
 /// A stage of a job, in the order they run.

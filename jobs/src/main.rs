@@ -4,6 +4,7 @@ mod check;
 mod cli;
 mod console;
 mod error;
+mod generate;
 mod inspect;
 mod job;
 mod preflight;
@@ -27,6 +28,7 @@ fn main() -> ExitCode {
         Command::Run(args) => stage::run(&args),
         Command::Check(args) => check::check(&args),
         Command::Inspect(args) => inspect::inspect(&args),
+        Command::Generate(args) => generate::generate(&args),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
