@@ -106,7 +106,6 @@ fn write_meta(dir: &Path, meta: &StoreMeta) -> Result<(), StoreCause> {
     let temporary = dir.join("store.json.tmp");
     let file = std::fs::File::create(&temporary)?;
     serde_json::to_writer_pretty(&file, meta)?;
-    file.sync_all()?;
     Ok(std::fs::rename(temporary, dir.join(META_FILE))?)
 }
 

@@ -63,6 +63,9 @@ impl BatchFile {
 
     /// Completes the file and gives it its name.
     ///
+    /// It is not forced to the disk: a store can be built again, and one that a power failure has
+    /// cut is told by its checksum.
+    ///
     /// # Errors
     ///
     /// The file cannot be written.
@@ -70,7 +73,6 @@ impl BatchFile {
         let mut finish = || -> Result<(), StoreCause> {
             self.writer.finish()?;
             self.writer.get_mut().flush()?;
-            self.writer.get_ref().get_ref().sync_all()?;
             std::fs::rename(&self.temporary, &self.path)?;
             Ok(())
         };

@@ -129,7 +129,7 @@ pub fn open_or_build(
     if !plan.fresh
         && let Some(meta) = fitting(plan, &wanted)
     {
-        match Store::open(&plan.dir, meta) {
+        match verify(&plan.dir, &meta).and_then(|()| Store::open(&plan.dir, meta)) {
             Ok(store) => return Ok(store),
             Err(e) => tracing::warn!("building the store again: {}", report(&e)),
         }
@@ -164,9 +164,18 @@ fn input_fingerprint(plan: &StorePlan) -> Result<serde_json::Value, FlattenError
         path: String::new(),
         ..plan.edges.spec().clone()
     };
+    // Each reads its whole table.
+    let (node_files, edge_files) = std::thread::scope(|scope| {
+        let node_files = scope.spawn(|| plan.nodes.fingerprint());
+        let edge_files = plan.edges.fingerprint();
+        (
+            node_files.join().expect("a panic has ended the process"),
+            edge_files,
+        )
+    });
     Ok(serde_json::json!({
-        "nodes": { "files": plan.nodes.fingerprint()?, "columns": nodes },
-        "edges": { "files": plan.edges.fingerprint()?, "columns": edges },
+        "nodes": { "files": node_files?, "columns": nodes },
+        "edges": { "files": edge_files?, "columns": edges },
     }))
 }
 
@@ -220,24 +229,28 @@ fn file_entry(path: &Path) -> Result<FileEntry, FlattenError> {
     })
 }
 
+/// Checks that the files of a store are those that were written.
+fn verify(dir: &Path, meta: &StoreMeta) -> Result<(), FlattenError> {
+    for expected in &meta.files {
+        let path = dir.join(&expected.path);
+        let found = file_entry(&path)?;
+        if found != *expected {
+            let what = format!(
+                "it has {} bytes and checksum {}, written were {} and {}",
+                found.bytes, found.checksum, expected.bytes, expected.checksum
+            );
+            return Err(FlattenError::Store {
+                verb: "read",
+                path,
+                source: StoreCause::Damaged(what),
+            });
+        }
+    }
+    Ok(())
+}
+
 impl Store {
     fn open(dir: &Path, meta: StoreMeta) -> Result<Self, FlattenError> {
-        for expected in &meta.files {
-            let path = dir.join(&expected.path);
-            let found = file_entry(&path)?;
-            if found != *expected {
-                let what = format!(
-                    "it has {} bytes and checksum {}, written were {} and {}",
-                    found.bytes, found.checksum, expected.bytes, expected.checksum
-                );
-                let source = StoreCause::Damaged(what);
-                return Err(FlattenError::Store {
-                    verb: "read",
-                    path,
-                    source,
-                });
-            }
-        }
         let placement = Placement::new(meta.num_nodes, meta.workers);
         let partitions = (0..meta.workers)
             .map(|worker| Partition::open(dir, worker, placement.num_local(worker), &meta));

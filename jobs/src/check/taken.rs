@@ -27,7 +27,7 @@ pub(crate) fn refuse_taken(job: &Job) -> Result<(), JobError> {
     Ok(())
 }
 
-/// Keys of [train] that may be left out: written or not, they can mean the same.
+/// Keys of `[train]` that may be left out: written or not, they can mean the same.
 const MAY_BE_LEFT_OUT: [&str; 6] = [
     "edge_features",
     "edge_weight",
