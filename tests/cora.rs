@@ -248,3 +248,33 @@ fn attention_trains_alike_however_batches_are_cut() {
     let sgd = "optimizer = \"sgd\"\nlearning_rate = 0.1";
     trains_alike(&format!("model = \"gatv2\"\nheads = 4\n{sgd}"));
 }
+
+#[test]
+fn workers_and_hubs_change_no_byte_of_the_features() {
+    let Some(shared) = shared() else { return };
+    let data = shared.join("data/cora");
+    for (layout, fanouts) in [("rows", "[3, 5]"), ("shards", "[\"all\", 2]")] {
+        let text = job(&data, "model = \"gcn\"", layout, fanouts);
+        let mut first = None;
+        for (workers, hub_threshold) in [("1", 20), ("2", 20), ("3", 1000), ("4", 7)] {
+            let bench = Bench::empty();
+            let threshold = format!("hub_threshold = {hub_threshold}");
+            let job = text.replace("hub_threshold = 20", &threshold);
+            std::fs::write(bench.path("job.toml"), job).unwrap();
+            let args = [
+                "run",
+                "job.toml",
+                "--quiet",
+                "--stage",
+                "flatten",
+                "--workers",
+                workers,
+            ];
+            bench.graphflat(&args).ok();
+            let files = bench.data_files("features");
+            assert!(!files.is_empty());
+            let what = format!("{layout}, {workers} workers, {threshold}");
+            assert!(*first.get_or_insert(files.clone()) == files, "{what}");
+        }
+    }
+}

@@ -7,7 +7,7 @@ mod refused;
 mod twin;
 mod variants;
 
-use gnn::{Dense, Mode};
+use gnn::{Aggregator, Dense, LayerKind, Mode};
 use graph::{CLASSES, DIM, Graph, NUM_NODES, num_halo_rows, quiet};
 use graphflat::{FlattenSpec, Store, flatten};
 use graphinfer::{InferContext, InferPlan, InferSpec, infer};
@@ -123,7 +123,8 @@ fn scale_of(expected: &[f32], all: &EmbeddingRows) -> f32 {
 /// Compares sliced inference with forward on every target's GraphFeature, in both layouts, and in
 /// batches as the trainer makes them.
 fn check_graph_features(case: &Case<'_>, fanouts: &[Fanout], got: &EmbeddingRows) {
-    let row_of: BTreeMap<String, usize> = (0..NUM_NODES)
+    let num_nodes = case.graph.num_nodes();
+    let row_of: BTreeMap<String, usize> = (0..num_nodes)
         .map(|row| (got.ids.display(row), row))
         .collect();
     let embedding = |id: &str| &got.embedding[row_of[id] * got.dim..][..got.dim];
@@ -151,7 +152,7 @@ fn check_graph_features(case: &Case<'_>, fanouts: &[Fanout], got: &EmbeddingRows
             }
             check_batch(case, fanouts, &dataset, part, got, embedding);
         }
-        assert_eq!(num_targets, NUM_NODES);
+        assert_eq!(num_targets, num_nodes);
     }
 }
 
@@ -225,7 +226,7 @@ fn flatten_all(
         "sampling": case.sampling,
         "layout": layout,
         "targets": "all",
-        "targets_per_part": 25,
+        "targets_per_part": case.graph.num_nodes().div_ceil(3),
     });
     let spec: FlattenSpec = serde_json::from_value(spec).unwrap();
     flatten(&spec.into_plan(case.dir, false).unwrap(), store, &quiet()).unwrap();
@@ -262,6 +263,62 @@ fn without_sampling_all_paths_agree() {
         assert_rows_close(&format!("{variant:?} {kind:?}"), &rows, &expected);
         check_graph_features(&case, &fanouts, &rows);
     }
+}
+
+/// Invariants 1 and 2 target by target, and 3 for inference, on a real graph.
+fn agrees_on_cora(variants: &[(LayerKind, Aggregator)]) {
+    let Some(graph) = Graph::cora(PLAIN) else {
+        return;
+    };
+    let choices = [[ALL, ALL], [Fanout::Count(3), Fanout::Count(5)]];
+    for (&(layer, aggregator), fanouts) in variants.iter().flat_map(|v| choices.map(|f| (v, f))) {
+        let variant = Variant {
+            layer,
+            aggregator,
+            in_dim: graph.dim,
+            ..Variant::default()
+        };
+        let dir = tempfile::tempdir().unwrap();
+        let trained = Trained::new(dir.path(), &variant, &graph, (&fanouts, Sampling::Uniform));
+        let case = Case {
+            dir: dir.path(),
+            graph: &graph,
+            trained: &trained,
+            sampling: Sampling::Uniform,
+        };
+        let keep = keep_at_hop(&fanouts, 0);
+        let extra = r#", "rows_per_part": 500"#;
+        let rows = same_bytes_for_any_worker_count(&case, keep, extra);
+        if fanouts == [ALL, ALL] {
+            let expected = twin::whole_graph(&graph, &trained.model, &trained.transform, 2);
+            assert_rows_close(&format!("{variant:?} on Cora"), &rows, &expected);
+        }
+        check_graph_features(&case, &fanouts, &rows);
+    }
+}
+
+#[test]
+fn convolutions_agree_on_cora() {
+    agrees_on_cora(&[
+        (LayerKind::Gcn, Aggregator::Mean),
+        (LayerKind::Gin, Aggregator::Mean),
+    ]);
+}
+
+#[test]
+fn samples_agree_on_cora() {
+    agrees_on_cora(&[
+        (LayerKind::Sage, Aggregator::Mean),
+        (LayerKind::Sage, Aggregator::Max),
+    ]);
+}
+
+#[test]
+fn attentions_agree_on_cora() {
+    agrees_on_cora(&[
+        (LayerKind::Gat, Aggregator::Mean),
+        (LayerKind::GatV2, Aggregator::Mean),
+    ]);
 }
 
 /// Some workers then own no node at all.
