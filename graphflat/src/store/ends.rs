@@ -26,7 +26,7 @@ pub(super) struct DenseIds {
     words: Vec<(u64, NodeIdx)>,
 }
 
-/// One worker's part of the bitmap.
+/// The keys of one worker's range of ids.
 #[derive(Clone, Serialize, Deserialize)]
 struct KeyRange {
     /// Least and greatest key; `None`: no node here.
