@@ -37,7 +37,10 @@ struct Part {
 
 fn main() -> Result<()> {
     // `cargo bench` adds `--bench`.
-    let args: Vec<String> = std::env::args().skip(1).filter(|a| a != "--bench").collect();
+    let args: Vec<String> = std::env::args()
+        .skip(1)
+        .filter(|a| a != "--bench")
+        .collect();
     let number = |name: &str, default: usize| -> Result<usize> {
         let at = args.iter().position(|arg| arg == name);
         let text = at.map(|at| args.get(at + 1).ok_or(format!("{name} needs a value")));
@@ -83,7 +86,10 @@ fn files(dir: &Path) -> Result<Vec<PathBuf>> {
         let path = entry?.path();
         if path.is_dir() {
             found.extend(files(&path)?);
-        } else if path.extension().is_some_and(|extension| extension == "parquet") {
+        } else if path
+            .extension()
+            .is_some_and(|extension| extension == "parquet")
+        {
             found.push(path);
         }
     }

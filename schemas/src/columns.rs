@@ -346,6 +346,18 @@ impl Labels {
         }
     }
 
+    /// Returns the bytes of memory the labels take.
+    pub fn size_bytes(&self) -> usize {
+        match self {
+            Self::None => 0,
+            Self::Class(classes) => classes.len() * 4,
+            Self::Multi {
+                values, present, ..
+            } => values.len() * 4 + present.len(),
+            Self::Number(numbers) => numbers.len() * 4,
+        }
+    }
+
     /// Creates a column of the same kind without nodes.
     pub fn empty_like(&self) -> Self {
         match self {

@@ -11,7 +11,8 @@ use crate::columns::{LabelMeta, Labels};
 use crate::dataset::{Manifest, Output, PartEntry, part_name, read_manifest, verify_sizes};
 use crate::error::{Result, SchemaError};
 use crate::ids::{IdType, Ids};
-use crate::parquet_file::{Batch, Strings, TABLE_SCHEMA, TableReader, TableWriter, number_array};
+use crate::parquet_file::{Batch, TABLE_SCHEMA, TableReader, number_array};
+use crate::table_writer::{Column, Strings, TableWriter};
 
 /// Metadata key of the table's schema version.
 const SCHEMA_KEY: &str = "graphinfer.schema";
@@ -106,9 +107,9 @@ impl EmbeddingsWriter {
             what: "embeddings",
             problem: source.to_string(),
         })?;
-        let mut columns = vec![ids.to_array(), Arc::new(list)];
+        let mut columns = vec![Column::Array(ids.to_array()), Column::Array(Arc::new(list))];
         if let Some(meta) = &self.prediction {
-            columns.push(as_given::label_array(prediction, meta)?);
+            columns.push(as_given::label_array(prediction, meta)?.into());
         }
         self.rows += ids.len() as u64;
         self.writer.write(columns)

@@ -13,11 +13,11 @@ mod write;
 pub use dataset::GraphFeatureDataset;
 pub use extract::ExtractScratch;
 pub use merge::ShardBuilder;
-pub use write::write_part;
+pub use write::{DenseRows, write_part, write_part_with};
 
 use std::ops::Range;
 
-use crate::columns::{Features, Labels, Split};
+use crate::columns::{Features, GraphMeta, Labels, Split};
 use crate::dataset::SplitCounts;
 use crate::ids::Ids;
 
@@ -92,6 +92,26 @@ pub struct GraphFeature {
 }
 
 impl GraphShard {
+    /// Creates the shard of no target: columns as the graph has them, without nodes.
+    pub fn empty(meta: &GraphMeta) -> Self {
+        Self {
+            ids: Ids::new(meta.id_type),
+            hop: Vec::new(),
+            in_degree: Vec::new(),
+            in_weight: meta.edge_weight.then(Vec::new),
+            self_loops: meta.self_loops.then(Vec::new),
+            self_weight: meta.self_weight().then(Vec::new),
+            features: Features::empty(meta.features),
+            labels: Labels::empty(meta.label.as_ref()),
+            split: Vec::new(),
+            is_target: Vec::new(),
+            in_offset: vec![0],
+            in_src: Vec::new(),
+            edge_weight: meta.edge_weight.then(Vec::new),
+            edge_feature: meta.edge_feature_dim.map(|_| Vec::new()),
+        }
+    }
+
     /// Returns the number of nodes.
     pub fn num_nodes(&self) -> usize {
         self.ids.len()
@@ -114,6 +134,16 @@ impl GraphShard {
             .zip(&self.is_target)
             .filter(|(_, is_target)| **is_target)
             .map(|(node, _)| node)
+    }
+
+    /// Returns the bytes of memory the columns take.
+    pub fn size_bytes(&self) -> usize {
+        let words = |values: &Option<Vec<f32>>| values.as_ref().map_or(0, Vec::len);
+        let counts = self.self_loops.as_ref().map_or(0, Vec::len) + self.in_degree.len();
+        let of_nodes = words(&self.in_weight) + words(&self.self_weight) + counts;
+        let of_edges = words(&self.edge_weight) + words(&self.edge_feature) + self.in_src.len();
+        let columns = self.ids.size_bytes() + self.features.size_bytes() + self.labels.size_bytes();
+        columns + 4 * (of_nodes + of_edges + self.in_offset.len()) + 3 * self.hop.len()
     }
 
     /// Counts the targets by split.

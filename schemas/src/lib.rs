@@ -65,12 +65,14 @@ pub mod dataset;
 pub mod embeddings;
 pub mod error;
 pub mod fanout;
+mod float_pages;
 pub mod graph_feature;
 pub mod ids;
 pub mod input;
 mod parquet_file;
 pub mod path;
 pub mod progress;
+mod table_writer;
 pub mod xxh;
 
 pub use columns::{
@@ -84,7 +86,8 @@ pub use embeddings::{EmbeddingRows, EmbeddingsDataset, EmbeddingsWriter};
 pub use error::{ErrorKind, Result, SchemaError};
 pub use fanout::{Fanout, FlattenMeta, Layout, Sampling, keep_at_hop, use_at_layer};
 pub use graph_feature::{
-    ExtractScratch, GraphFeature, GraphFeatureDataset, GraphShard, ShardBuilder, write_part,
+    DenseRows, ExtractScratch, GraphFeature, GraphFeatureDataset, GraphShard, ShardBuilder,
+    write_part, write_part_with,
 };
 pub use ids::{IdType, Ids, hash_int};
 pub use input::{EdgeRows, EdgesPlan, IdListPlan, NodeKeys, NodeRows, NodesPlan, SplitRows, Unit};

@@ -1,4 +1,4 @@
-//! Parquet files of our own: how they are written, opened and decoded.
+//! Parquet files of our own: their lists, how they are opened and decoded.
 
 use std::fs::File;
 use std::path::Path;
@@ -7,190 +7,24 @@ use std::sync::Arc;
 use arrow::array::{Array, ArrayRef, ArrowPrimitiveType, AsArray, ListArray, PrimitiveArray};
 use arrow::array::{RecordBatch, RecordBatchReader};
 use arrow::buffer::{OffsetBuffer, ScalarBuffer};
-use arrow::datatypes::{DataType, Field, Float32Type, Schema, SchemaRef};
-use parquet::arrow::ArrowWriter;
+use arrow::datatypes::{DataType, Field};
 use parquet::arrow::arrow_reader::{ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder};
-use parquet::basic::{Compression, Encoding, ZstdLevel};
-use parquet::errors::ParquetError;
-use parquet::file::metadata::KeyValue;
-use parquet::file::properties::{EnabledStatistics, WriterProperties};
-use parquet::schema::types::ColumnPath;
 
-use crate::dataset::{FileEntry, Output, PartFile};
 use crate::error::{Result, SchemaError};
 use crate::input::Place;
 
 /// Version of the tables' schemas, in each file's metadata.
 pub(crate) const TABLE_SCHEMA: &str = "1";
 
-/// Encoded bytes of a row group, which the writer holds in memory.
-const ROW_GROUP_BYTES_MAX: usize = 16 << 20;
-const ROW_GROUP_ROWS_MAX: usize = 1 << 20;
-const ZSTD_LEVEL: i32 = 1;
-/// Bytes of a float column that are compressed to see whether it is worth it.
-const SAMPLE_BYTES: usize = 1 << 18;
 /// Rows decoded at once from our own files.
 const READ_BATCH_ROWS: usize = 4096;
-
-/// A Parquet file of a part, being written.
-#[derive(Debug)]
-pub(crate) struct TableWriter {
-    /// Until the first batch, which decides how floats are compressed.
-    fresh: Option<Fresh>,
-    writer: Option<ArrowWriter<PartFile>>,
-    schema: SchemaRef,
-    path: std::path::PathBuf,
-}
-
-#[derive(Debug)]
-struct Fresh {
-    file: PartFile,
-    strings: Strings,
-    metadata: Vec<KeyValue>,
-}
-
-/// Whether a column's strings repeat, which decides their encoding.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Strings {
-    Repeated,
-    Distinct,
-}
-
-impl TableWriter {
-    pub(crate) fn create(
-        output: &Output,
-        name: &str,
-        schema: Schema,
-        strings: Strings,
-        metadata: &[(&str, String)],
-    ) -> Result<Self> {
-        let pairs = metadata
-            .iter()
-            .map(|(key, value)| KeyValue::new((*key).to_owned(), value.clone()));
-        let fresh = Fresh {
-            file: output.create(name)?,
-            strings,
-            metadata: pairs.collect(),
-        };
-        Ok(Self {
-            fresh: Some(fresh),
-            writer: None,
-            schema: Arc::new(schema),
-            path: output.dir().join(name),
-        })
-    }
-
-    /// Writes a batch; `columns` are in the order of the schema.
-    pub(crate) fn write(&mut self, columns: Vec<ArrayRef>) -> Result<()> {
-        let batch = RecordBatch::try_new(Arc::clone(&self.schema), columns).map_err(|source| {
-            SchemaError::Arrow {
-                action: "write",
-                path: self.path.clone(),
-                source,
-            }
-        })?;
-        self.open(&batch)?;
-        let writer = self.writer.as_mut().expect("opened");
-        writer.write(&batch).map_err(write_error(&self.path))
-    }
-
-    fn open(&mut self, first: &RecordBatch) -> Result<()> {
-        if let Some(fresh) = self.fresh.take() {
-            let properties = properties(first, fresh.strings, fresh.metadata);
-            let schema = Arc::clone(&self.schema);
-            let writer = ArrowWriter::try_new(fresh.file, schema, Some(properties));
-            self.writer = Some(writer.map_err(write_error(&self.path))?);
-        }
-        Ok(())
-    }
-
-    pub(crate) fn finish(mut self) -> Result<FileEntry> {
-        self.open(&RecordBatch::new_empty(Arc::clone(&self.schema)))?;
-        self.writer
-            .expect("opened")
-            .into_inner()
-            .map_err(write_error(&self.path))?
-            .finish()
-    }
-}
-
-fn write_error(path: &Path) -> impl FnOnce(ParquetError) -> SchemaError {
-    let path = path.to_owned();
-    move |source| SchemaError::Parquet {
-        action: "write",
-        path,
-        source,
-    }
-}
-
-/// Encodings by type: floats plain, integers as deltas, strings by whether they repeat.
-///
-/// Floats are compressed only where that makes the first ones much smaller: random features do
-/// not shrink, and compressing them would take most of the time of writing.
-fn properties(first: &RecordBatch, strings: Strings, metadata: Vec<KeyValue>) -> WriterProperties {
-    let level = ZstdLevel::try_new(ZSTD_LEVEL).expect("zstd has a level 1");
-    let mut builder = WriterProperties::builder()
-        .set_compression(Compression::ZSTD(level))
-        .set_max_row_group_row_count(Some(ROW_GROUP_ROWS_MAX))
-        .set_max_row_group_bytes(Some(ROW_GROUP_BYTES_MAX))
-        .set_statistics_enabled(EnabledStatistics::None)
-        .set_created_by(concat!("graphflat ", env!("CARGO_PKG_VERSION")).to_owned())
-        .set_key_value_metadata(Some(metadata));
-    for (field, column) in first.schema_ref().fields().iter().zip(first.columns()) {
-        let (path, data_type) = leaf(field);
-        if data_type.is_floating() {
-            if !shrinks(column) {
-                builder = builder.set_column_compression(path.clone(), Compression::UNCOMPRESSED);
-            }
-            builder = builder.set_column_dictionary_enabled(path, false);
-        } else if data_type.is_integer() {
-            builder = builder
-                .set_column_dictionary_enabled(path.clone(), false)
-                .set_column_encoding(path, Encoding::DELTA_BINARY_PACKED);
-        } else if *data_type == DataType::Utf8 && strings == Strings::Distinct {
-            builder = builder
-                .set_column_dictionary_enabled(path.clone(), false)
-                .set_column_encoding(path, Encoding::DELTA_BYTE_ARRAY);
-        }
-    }
-    builder.build()
-}
-
-/// Tells whether compression makes a column of floats, or of lists of them, smaller by a quarter.
-fn shrinks(column: &ArrayRef) -> bool {
-    let values = match column.data_type() {
-        DataType::List(_) => column.as_list::<i32>().values(),
-        DataType::FixedSizeList(_, _) => column.as_fixed_size_list().values(),
-        _ => column,
-    };
-    let bytes = match values.as_primitive_opt::<Float32Type>() {
-        Some(floats) => floats.values().inner().as_slice(),
-        None => return true,
-    };
-    let sample = &bytes[..bytes.len().min(SAMPLE_BYTES)];
-    match zstd::bulk::compress(sample, ZSTD_LEVEL) {
-        Ok(compressed) => compressed.len() * 4 <= sample.len() * 3,
-        Err(_) => true,
-    }
-}
-
-/// The Parquet column of a field, and the type of its values.
-fn leaf(field: &Field) -> (ColumnPath, &DataType) {
-    match field.data_type() {
-        DataType::List(item) | DataType::LargeList(item) | DataType::FixedSizeList(item, _) => {
-            let path = vec![field.name().clone(), "list".to_owned(), item.name().clone()];
-            (ColumnPath::new(path), item.data_type())
-        }
-        data_type => (ColumnPath::new(vec![field.name().clone()]), data_type),
-    }
-}
 
 /// The field of a list column without nulls.
 pub(crate) fn list_field(name: &str, item: DataType) -> Field {
     Field::new(name, DataType::List(item_field(item)), false)
 }
 
-fn item_field(item: DataType) -> Arc<Field> {
+pub(crate) fn item_field(item: DataType) -> Arc<Field> {
     Arc::new(Field::new("item", item, false))
 }
 

@@ -116,7 +116,7 @@ impl GraphFeatureDataset {
                 builder.finish()
             }
         };
-        let agrees = shard.agrees_with(&self.meta, self.flatten.hops);
+        let agrees = shard.agrees_with(shard.features.meta(), &self.meta, self.flatten.hops);
         agrees.map_err(|error| error.found_in(&first))?;
         Ok(shard)
     }

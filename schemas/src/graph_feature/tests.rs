@@ -90,7 +90,9 @@ fn extraction_equals_a_walk_on_the_whole_graph() {
         let targets = graph.some_targets(seed);
         let shard = graph.shard(&targets, &flatten.fanouts);
         shard.validate().unwrap();
-        shard.agrees_with(&graph.meta, flatten.hops).unwrap();
+        shard
+            .agrees_with(shard.features.meta(), &graph.meta, flatten.hops)
+            .unwrap();
         let extracted = extract_all(&shard, &flatten);
         for (feature, &target) in extracted.iter().zip(&targets) {
             feature.validate().unwrap();

@@ -1,7 +1,7 @@
 //! Checks of shards and graph features, made before writing and after reading.
 
 use super::{GraphFeature, GraphShard};
-use crate::columns::{Features, GraphMeta, Labels};
+use crate::columns::{FeatureMeta, Features, GraphMeta, Labels};
 use crate::error::{Result, SchemaError};
 use crate::ids::Ids;
 
@@ -177,8 +177,14 @@ impl GraphShard {
         rules.edges(&self.hop, &self.in_offset, &self.in_src)
     }
 
-    /// Checks that the columns are the ones that the description says.
-    pub(super) fn agrees_with(&self, meta: &GraphMeta, hops: usize) -> Result<()> {
+    /// Checks that the columns are the ones that the description says; `features` are the shard's
+    /// own or lent.
+    pub(super) fn agrees_with(
+        &self,
+        features: FeatureMeta,
+        meta: &GraphMeta,
+        hops: usize,
+    ) -> Result<()> {
         let rules = Rules { what: "shard" };
         let column = |name: &'static str, there: bool, wanted: bool| {
             rules.ensure(there == wanted, || {
@@ -193,12 +199,8 @@ impl GraphShard {
                 meta.id_type
             )
         })?;
-        rules.ensure(self.features.meta() == meta.features, || {
-            format!(
-                "features are {:?}, the graph's {:?}",
-                self.features.meta(),
-                meta.features
-            )
+        rules.ensure(features == meta.features, || {
+            format!("features are {features:?}, the graph's {:?}", meta.features)
         })?;
         let is_kind = match (&self.labels, Labels::empty(meta.label.as_ref())) {
             (Labels::Multi { width, .. }, Labels::Multi { width: wanted, .. }) => *width == wanted,

@@ -6,15 +6,17 @@ use std::sync::Arc;
 use arrow::array::{ArrayRef, ArrowPrimitiveType, BooleanArray};
 use arrow::datatypes::{Float32Type, Schema, UInt8Type, UInt32Type};
 
-use super::extract::{ExtractScratch, gather, gather_rows};
+use super::extract::{ExtractScratch, gather};
 use super::{GraphShard, layout};
 use crate::as_given;
 use crate::columns::{FeatureMeta, Features, GraphMeta, Labels, Split};
 use crate::dataset::{FileEntry, Output, PartEntry, part_name};
 use crate::error::Result;
 use crate::fanout::{FlattenMeta, Layout};
+use crate::float_pages::FloatPages;
 use crate::ids::Ids;
-use crate::parquet_file::{Strings, TableWriter, list_array, number_array};
+use crate::parquet_file::{list_array, number_array};
+use crate::table_writer::{Column, Strings, TableWriter};
 
 /// Values of a batch, over all columns, after which it goes to the writer.
 const BATCH_VALUES: usize = 4 << 20;
@@ -39,6 +41,57 @@ pub fn write_part(
     write_in_batches(output, index, shard, meta, flatten, BATCH_VALUES)
 }
 
+/// Writes a part as [`write_part`] does, with dense features that lie outside of the shard, whose
+/// own must be [`Features::None`].
+///
+/// # Errors
+///
+/// As [`write_part`].
+pub fn write_part_with(
+    output: &Output,
+    index: usize,
+    shard: &GraphShard,
+    features: &dyn DenseRows,
+    meta: &GraphMeta,
+    flatten: &FlattenMeta,
+) -> Result<PartEntry> {
+    let part = Part {
+        output,
+        index,
+        shard,
+        features: Some(features),
+        meta,
+        flatten,
+        batch_values: BATCH_VALUES,
+    };
+    part.write()
+}
+
+/// Dense features of a shard's nodes, wherever they lie.
+pub trait DenseRows {
+    /// Returns the number of features a node.
+    fn dim(&self) -> usize;
+
+    /// Returns the features of the node at a position in the shard, `[dim]`.
+    fn row(&self, node: usize) -> &[f32];
+}
+
+/// Features that the shard holds itself.
+struct OwnRows<'a> {
+    dim: usize,
+    values: &'a [f32],
+}
+
+impl DenseRows for OwnRows<'_> {
+    fn dim(&self) -> usize {
+        self.dim
+    }
+
+    fn row(&self, node: usize) -> &[f32] {
+        &self.values[node * self.dim..(node + 1) * self.dim]
+    }
+}
+
 /// Writes a part in batches of about `batch_values` values, which do not show in what is read.
 pub(super) fn write_in_batches(
     output: &Output,
@@ -48,28 +101,20 @@ pub(super) fn write_in_batches(
     flatten: &FlattenMeta,
     batch_values: usize,
 ) -> Result<PartEntry> {
-    shard.validate()?;
-    shard.agrees_with(meta, flatten.hops)?;
+    let own = match &shard.features {
+        Features::Dense { dim, values } => Some(OwnRows { dim: *dim, values }),
+        Features::None | Features::Sparse { .. } => None,
+    };
     let part = Part {
         output,
         index,
         shard,
+        features: own.as_ref().map(|own| own as &dyn DenseRows),
         meta,
         flatten,
         batch_values,
     };
-    let files = match flatten.layout {
-        Layout::Rows => vec![part.write_rows()?],
-        Layout::Shards => vec![part.write_nodes()?, part.write_edges()?],
-    };
-    let targets = shard.split_counts();
-    let rows = targets.total();
-    Ok(PartEntry {
-        name: part_name(index),
-        files,
-        rows,
-        targets: Some(targets),
-    })
+    part.write()
 }
 
 /// A part on its way to its files.
@@ -77,12 +122,36 @@ struct Part<'a> {
     output: &'a Output,
     index: usize,
     shard: &'a GraphShard,
+    /// Dense features, wherever they lie.
+    features: Option<&'a dyn DenseRows>,
     meta: &'a GraphMeta,
     flatten: &'a FlattenMeta,
     batch_values: usize,
 }
 
 impl Part<'_> {
+    fn write(&self) -> Result<PartEntry> {
+        self.shard.validate()?;
+        let features = match self.features {
+            Some(rows) => FeatureMeta::Dense { dim: rows.dim() },
+            None => self.shard.features.meta(),
+        };
+        self.shard
+            .agrees_with(features, self.meta, self.flatten.hops)?;
+        let files = match self.flatten.layout {
+            Layout::Rows => vec![self.write_rows()?],
+            Layout::Shards => vec![self.write_nodes()?, self.write_edges()?],
+        };
+        let targets = self.shard.split_counts();
+        let rows = targets.total();
+        Ok(PartEntry {
+            name: part_name(self.index),
+            files,
+            rows,
+            targets: Some(targets),
+        })
+    }
+
     fn create(&self, name: &str, schema: Schema, strings: Strings) -> Result<TableWriter> {
         let metadata = layout::metadata(self.meta, self.flatten)?;
         TableWriter::create(self.output, name, schema, strings, &metadata)
@@ -103,7 +172,7 @@ impl Part<'_> {
         let mut batch = RowBatch::new(shard, self.meta);
         for target in shard.targets() {
             scratch.walk(shard, target, &self.flatten.fanouts);
-            batch.push(shard, target, &scratch);
+            batch.push(shard, self.features, target, &scratch);
             if batch.num_values() >= self.batch_values {
                 writer.write(batch.take(self.meta)?)?;
             }
@@ -115,15 +184,63 @@ impl Part<'_> {
     fn write_nodes(&self) -> Result<FileEntry> {
         let (shard, schema) = (self.shard, layout::nodes_schema(self.meta)?);
         let mut writer = self.create(&layout::nodes_path(self.index), schema, Strings::Distinct)?;
-        let width = match &shard.features {
-            Features::None => 1,
-            Features::Dense { dim, .. } => *dim,
-            Features::Sparse { index, .. } => index.len() / shard.num_nodes().max(1),
+        let width = match (&shard.features, self.meta.features) {
+            (Features::Sparse { index, .. }, _) => index.len() / shard.num_nodes().max(1),
+            (_, features) => features.dim(),
         };
         for range in self.batches(shard.num_nodes(), width) {
-            writer.write(node_columns(shard, self.meta, range)?)?;
+            writer.write(self.node_columns(range)?)?;
         }
         writer.finish()
+    }
+
+    /// Columns of some nodes, in the order of [`layout::nodes_schema`].
+    fn node_columns(&self, range: Range<usize>) -> Result<Vec<Column>> {
+        let (shard, meta) = (self.shard, self.meta);
+        let mut arrays = vec![
+            shard.ids.slice_to_array(range.clone()),
+            number_array::<UInt8Type>(shard.hop[range.clone()].to_vec()),
+            number_array::<UInt32Type>(shard.in_degree[range.clone()].to_vec()),
+        ];
+        let floats =
+            |values: &Vec<f32>| number_array::<Float32Type>(values[range.clone()].to_vec());
+        arrays.extend(shard.in_weight.as_ref().map(floats));
+        if let Some(self_loops) = &shard.self_loops {
+            let self_loops = self_loops[range.clone()].to_vec();
+            arrays.push(number_array::<UInt32Type>(self_loops));
+        }
+        arrays.extend(shard.self_weight.as_ref().map(floats));
+        if let Features::Sparse {
+            offset,
+            index,
+            value,
+            ..
+        } = &shard.features
+        {
+            let ends = range
+                .clone()
+                .map(|node| entries(offset, range.start..node + 1).len());
+            let ends: Vec<usize> = ends.collect();
+            let at = entries(offset, range.clone());
+            let positions = number_array::<UInt32Type>(index[at.clone()].to_vec());
+            arrays.push(list_array(&ends, positions)?);
+            let values = number_array::<Float32Type>(value[at].to_vec());
+            arrays.push(list_array(&ends, values)?);
+        }
+        let mut columns: Vec<Column> = arrays.into_iter().map(Column::from).collect();
+        if let Some(features) = self.features {
+            columns.push(Column::Floats(row_pages(features, range.clone())));
+        }
+        if let Some(label) = &meta.label {
+            let labels = shard.labels.slice(range.clone());
+            columns.push(as_given::label_array(&labels, label)?.into());
+        }
+        if let Some(split) = &meta.split {
+            columns.push(as_given::split_array(&shard.split[range.clone()], split)?.into());
+        }
+        let is_target: ArrayRef = Arc::new(BooleanArray::from(shard.is_target[range].to_vec()));
+        columns.push(is_target.into());
+        Ok(columns)
     }
 
     fn write_edges(&self) -> Result<FileEntry> {
@@ -142,16 +259,15 @@ impl Part<'_> {
                 dsts.push(dst);
                 ranks.push(edge - shard.in_offset[dst as usize]);
             }
-            let mut columns = vec![
-                number_array::<UInt32Type>(dsts),
-                number_array::<UInt32Type>(ranks),
-                number_array::<UInt32Type>(shard.in_src[range.clone()].to_vec()),
-            ];
+            let numbers = |values| Column::Array(number_array::<UInt32Type>(values));
+            let src = shard.in_src[range.clone()].to_vec();
+            let mut columns = vec![numbers(dsts), numbers(ranks), numbers(src)];
             if let Some(weight) = &shard.edge_weight {
-                columns.push(number_array::<Float32Type>(weight[range.clone()].to_vec()));
+                let weight = weight[range.clone()].to_vec();
+                columns.push(number_array::<Float32Type>(weight).into());
             }
             if let Some(values) = &shard.edge_feature {
-                columns.push(row_lists(values, dim, range)?);
+                columns.push(Column::Floats(row_pages(&OwnRows { dim, values }, range)));
             }
             writer.write(columns)?;
         }
@@ -159,11 +275,13 @@ impl Part<'_> {
     }
 }
 
-/// A list column of some rows of `dim` values each.
-fn row_lists(values: &[f32], dim: usize, rows: Range<usize>) -> Result<ArrayRef> {
-    let ends: Vec<usize> = (1..=rows.len()).map(|rows| rows * dim).collect();
-    let values = values[rows.start * dim..rows.end * dim].to_vec();
-    list_array(&ends, number_array::<Float32Type>(values))
+/// A list column of some nodes' or edges' features.
+fn row_pages(features: &dyn DenseRows, rows: Range<usize>) -> FloatPages {
+    let mut pages = FloatPages::default();
+    for row in rows {
+        pages.push(std::iter::once(features.row(row)));
+    }
+    pages
 }
 
 /// A list column being filled.
@@ -185,9 +303,10 @@ impl<T: Clone> Lists<T> {
         self.ends.push(self.values.len());
     }
 
-    fn take<P: ArrowPrimitiveType<Native = T>>(&mut self) -> Result<ArrayRef> {
+    fn take<P: ArrowPrimitiveType<Native = T>>(&mut self) -> Result<Column> {
         let ends = std::mem::take(&mut self.ends);
-        list_array(&ends, number_array::<P>(std::mem::take(&mut self.values)))
+        let values = number_array::<P>(std::mem::take(&mut self.values));
+        Ok(list_array(&ends, values)?.into())
     }
 }
 
@@ -203,13 +322,14 @@ struct RowBatch {
     in_weight: Lists<f32>,
     self_loops: Lists<u32>,
     self_weight: Lists<f32>,
-    feature: Lists<f32>,
+    feature: FloatPages,
     feature_offset: Lists<u32>,
     feature_index: Lists<u32>,
+    feature_value: Lists<f32>,
     in_offset: Lists<u32>,
     in_src: Lists<u32>,
     edge_weight: Lists<f32>,
-    edge_feature: Lists<f32>,
+    edge_feature: FloatPages,
 }
 
 impl RowBatch {
@@ -225,22 +345,30 @@ impl RowBatch {
             in_weight: Lists::new(),
             self_loops: Lists::new(),
             self_weight: Lists::new(),
-            feature: Lists::new(),
+            feature: FloatPages::default(),
             feature_offset: Lists::new(),
             feature_index: Lists::new(),
+            feature_value: Lists::new(),
             in_offset: Lists::new(),
             in_src: Lists::new(),
             edge_weight: Lists::new(),
-            edge_feature: Lists::new(),
+            edge_feature: FloatPages::default(),
         }
     }
 
     fn num_values(&self) -> usize {
         // The other columns are no longer than these.
-        self.feature.values.len() + self.node_id.len() * 2 + self.in_src.values.len() * 2
+        let features = self.feature.num_values() + self.feature_value.values.len();
+        features + self.node_id.len() * 2 + self.in_src.values.len() * 2
     }
 
-    fn push(&mut self, shard: &GraphShard, target: u32, scratch: &ExtractScratch) {
+    fn push(
+        &mut self,
+        shard: &GraphShard,
+        features: Option<&dyn DenseRows>,
+        target: u32,
+        scratch: &ExtractScratch,
+    ) {
         let (nodes, edges) = (&scratch.nodes, &scratch.edges);
         self.target.push_from(&shard.ids, target as usize);
         self.labels.push_from(&shard.labels, target);
@@ -258,64 +386,60 @@ impl RowBatch {
         if let Some(self_weight) = &shard.self_weight {
             self.self_weight.push(gather(self_weight, nodes));
         }
-        self.push_features(&shard.features, nodes);
+        if let Some(features) = features {
+            let rows = nodes.iter().map(|&node| features.row(node as usize));
+            self.feature.push(rows);
+        }
+        self.push_sparse(&shard.features, nodes);
         self.in_offset.push(scratch.in_offset.iter().copied());
         self.in_src.push(scratch.in_src.iter().copied());
         if let Some(weight) = &shard.edge_weight {
             self.edge_weight.push(gather(weight, edges));
         }
         if let Some(values) = &shard.edge_feature {
-            gather_rows(
-                &mut self.edge_feature.values,
-                values,
-                shard.edge_dim(),
-                edges,
-            );
-            self.edge_feature.push([]);
+            let dim = shard.edge_dim();
+            let own = OwnRows { dim, values };
+            self.edge_feature
+                .push(edges.iter().map(|&edge| own.row(edge as usize)));
         }
     }
 
-    fn push_features(&mut self, features: &Features, nodes: &[u32]) {
-        match features {
-            Features::None => {}
-            Features::Dense { dim, values } => {
-                gather_rows(&mut self.feature.values, values, *dim, nodes);
-                self.feature.push([]);
-            }
-            Features::Sparse {
-                offset,
-                index,
-                value,
-                ..
-            } => {
-                let mut end = 0;
-                self.feature_offset.values.push(0);
-                for &node in nodes {
-                    let range = entries(offset, node as usize..node as usize + 1);
-                    end += u32::try_from(range.len()).expect("a node has at most `dim` entries");
-                    self.feature_index
-                        .values
-                        .extend_from_slice(&index[range.clone()]);
-                    self.feature.values.extend_from_slice(&value[range]);
-                    self.feature_offset.values.push(end);
-                }
-                self.feature_offset.push([]);
-                self.feature_index.push([]);
-                self.feature.push([]);
-            }
+    fn push_sparse(&mut self, features: &Features, nodes: &[u32]) {
+        let Features::Sparse {
+            offset,
+            index,
+            value,
+            ..
+        } = features
+        else {
+            return;
+        };
+        let mut end = 0;
+        self.feature_offset.values.push(0);
+        for &node in nodes {
+            let range = entries(offset, node as usize..node as usize + 1);
+            end += u32::try_from(range.len()).expect("a node has at most `dim` entries");
+            self.feature_index
+                .values
+                .extend_from_slice(&index[range.clone()]);
+            self.feature_value.values.extend_from_slice(&value[range]);
+            self.feature_offset.values.push(end);
         }
+        self.feature_offset.push([]);
+        self.feature_index.push([]);
+        self.feature_value.push([]);
     }
 
     /// Empties the batch into columns, in the order of [`layout::rows_schema`].
-    fn take(&mut self, meta: &GraphMeta) -> Result<Vec<ArrayRef>> {
-        let mut columns = vec![self.target.to_array()];
+    fn take(&mut self, meta: &GraphMeta) -> Result<Vec<Column>> {
+        let mut columns = vec![Column::Array(self.target.to_array())];
         if let Some(label) = &meta.label {
-            columns.push(as_given::label_array(&self.labels, label)?);
+            columns.push(as_given::label_array(&self.labels, label)?.into());
         }
         if let Some(split) = &meta.split {
-            columns.push(as_given::split_array(&self.split, split)?);
+            columns.push(as_given::split_array(&self.split, split)?.into());
         }
-        columns.push(list_array(&self.node_id_ends, self.node_id.to_array())?);
+        columns.push(list_array(&self.node_id_ends, self.node_id.to_array())?.into());
         columns.push(self.hop_offset.take::<UInt32Type>()?);
         columns.push(self.in_degree.take::<UInt32Type>()?);
         if meta.edge_weight {
@@ -329,11 +453,13 @@ impl RowBatch {
         }
         match meta.features {
             FeatureMeta::None => {}
-            FeatureMeta::Dense { .. } => columns.push(self.feature.take::<Float32Type>()?),
+            FeatureMeta::Dense { .. } => {
+                columns.push(Column::Floats(std::mem::take(&mut self.feature)));
+            }
             FeatureMeta::Sparse { .. } => {
                 columns.push(self.feature_offset.take::<UInt32Type>()?);
                 columns.push(self.feature_index.take::<UInt32Type>()?);
-                columns.push(self.feature.take::<Float32Type>()?);
+                columns.push(self.feature_value.take::<Float32Type>()?);
             }
         }
         columns.push(self.in_offset.take::<UInt32Type>()?);
@@ -342,7 +468,7 @@ impl RowBatch {
             columns.push(self.edge_weight.take::<Float32Type>()?);
         }
         if meta.edge_feature_dim.is_some() {
-            columns.push(self.edge_feature.take::<Float32Type>()?);
+            columns.push(Column::Floats(std::mem::take(&mut self.edge_feature)));
         }
         self.target.clear();
         self.labels = self.labels.empty_like();
@@ -357,59 +483,4 @@ impl RowBatch {
 fn entries(offset: &[u64], nodes: Range<usize>) -> Range<usize> {
     let entry = |end: u64| usize::try_from(end).expect("offsets point into memory");
     entry(offset[nodes.start])..entry(offset[nodes.end])
-}
-
-/// Columns of some nodes, in the order of [`layout::nodes_schema`].
-fn node_columns(
-    shard: &GraphShard,
-    meta: &GraphMeta,
-    range: Range<usize>,
-) -> Result<Vec<ArrayRef>> {
-    let mut columns = vec![
-        shard.ids.slice_to_array(range.clone()),
-        number_array::<UInt8Type>(shard.hop[range.clone()].to_vec()),
-        number_array::<UInt32Type>(shard.in_degree[range.clone()].to_vec()),
-    ];
-    let floats = |values: &Vec<f32>| number_array::<Float32Type>(values[range.clone()].to_vec());
-    columns.extend(shard.in_weight.as_ref().map(floats));
-    if let Some(self_loops) = &shard.self_loops {
-        let self_loops = self_loops[range.clone()].to_vec();
-        columns.push(number_array::<UInt32Type>(self_loops));
-    }
-    columns.extend(shard.self_weight.as_ref().map(floats));
-    match &shard.features {
-        Features::None => {}
-        Features::Dense { dim, values } => {
-            columns.push(row_lists(values, *dim, range.clone())?);
-        }
-        Features::Sparse {
-            offset,
-            index,
-            value,
-            ..
-        } => {
-            let ends = range
-                .clone()
-                .map(|node| entries(offset, range.start..node + 1).len());
-            let ends: Vec<usize> = ends.collect();
-            let at = entries(offset, range.clone());
-            let positions = number_array::<UInt32Type>(index[at.clone()].to_vec());
-            columns.push(list_array(&ends, positions)?);
-            columns.push(list_array(
-                &ends,
-                number_array::<Float32Type>(value[at].to_vec()),
-            )?);
-        }
-    }
-    if let Some(label) = &meta.label {
-        let labels = shard.labels.slice(range.clone());
-        columns.push(as_given::label_array(&labels, label)?);
-    }
-    if let Some(split) = &meta.split {
-        columns.push(as_given::split_array(&shard.split[range.clone()], split)?);
-    }
-    columns.push(Arc::new(BooleanArray::from(
-        shard.is_target[range].to_vec(),
-    )));
-    Ok(columns)
 }

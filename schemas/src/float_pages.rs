@@ -1,0 +1,271 @@
+//! Pages of a list column of floats, put together row by row.
+//!
+//! Parquet stores two levels beside each value of a list. The Arrow writer computes and encodes them
+//! value by value, which costs several times as much as the values of wide rows; here a row's levels
+//! are two runs, whatever its length. What is written is an ordinary plain-encoded column chunk.
+
+use bytes::Bytes;
+use parquet::basic::{Compression, Encoding};
+use parquet::column::page::{CompressedPage, Page, PageWriter};
+use parquet::column::writer::ColumnCloseResult;
+use parquet::errors::{ParquetError, Result};
+use parquet::file::metadata::ColumnChunkMetaData;
+use parquet::file::writer::{SerializedPageWriter, TrackedWrite};
+use parquet::schema::types::ColumnDescPtr;
+
+/// Values of a page: with them it stays in the cache until it is written.
+const PAGE_VALUES: usize = 1 << 17;
+
+/// Lists of floats of one row group, none of them null, nor any value.
+#[derive(Debug, Default)]
+pub(crate) struct FloatPages {
+    done: Vec<FloatPage>,
+    open: FloatPage,
+    num_rows: usize,
+    num_values: usize,
+}
+
+#[derive(Debug, Default)]
+struct FloatPage {
+    values: Vec<f32>,
+    repetition: Runs,
+    definition: Runs,
+}
+
+/// Levels of 0 and 1 as runs of equal ones.
+#[derive(Debug, Default)]
+struct Runs {
+    encoded: Vec<u8>,
+    level: u8,
+    length: u32,
+    num_levels: u32,
+}
+
+/// An encoded column chunk, and what its row group has to know of it.
+pub(crate) struct FloatChunk {
+    pub(crate) bytes: Bytes,
+    pub(crate) close: ColumnCloseResult,
+}
+
+impl Runs {
+    fn push(&mut self, level: u8, length: u32) {
+        if level != self.level {
+            self.end_run();
+            self.level = level;
+        }
+        self.length += length;
+        self.num_levels += length;
+    }
+
+    /// A run of the RLE encoding: twice its length as a varint, then the level.
+    fn end_run(&mut self) {
+        if self.length == 0 {
+            return;
+        }
+        let mut header = u64::from(self.length) << 1;
+        while header >= 0x80 {
+            self.encoded.push(low_bits(header) | 0x80);
+            header >>= 7;
+        }
+        self.encoded.extend([low_bits(header), self.level]);
+        self.length = 0;
+    }
+
+    /// Appends the runs with their length in bytes before them.
+    fn finish(&mut self, page: &mut Vec<u8>) -> Result<()> {
+        self.end_run();
+        let length = u32::try_from(self.encoded.len())
+            .map_err(|e| ParquetError::General(format!("levels of one page: {e}")))?;
+        page.extend(length.to_le_bytes());
+        page.extend_from_slice(&self.encoded);
+        Ok(())
+    }
+}
+
+fn low_bits(header: u64) -> u8 {
+    u8::try_from(header & 0x7f).expect("seven bits")
+}
+
+impl FloatPages {
+    /// Appends a row whose values come in slices.
+    ///
+    /// # Panics
+    ///
+    /// If the row holds 2^32 values or more.
+    pub(crate) fn push<'a>(&mut self, slices: impl Iterator<Item = &'a [f32]>) {
+        let page = &mut self.open;
+        let before = page.values.len();
+        if page.values.capacity() == 0 {
+            page.values.reserve(PAGE_VALUES);
+        }
+        slices.for_each(|slice| page.values.extend_from_slice(slice));
+        let length = page.values.len() - before;
+        let more = u32::try_from(length.saturating_sub(1)).expect("a row holds below 2^32 values");
+        page.repetition.push(0, 1);
+        if length == 0 {
+            page.definition.push(0, 1);
+        } else {
+            page.repetition.push(1, more);
+            page.definition.push(1, more + 1);
+        }
+        self.num_rows += 1;
+        self.num_values += length;
+        if page.values.len() >= PAGE_VALUES {
+            self.done.push(std::mem::take(page));
+        }
+    }
+
+    pub(crate) fn num_rows(&self) -> usize {
+        self.num_rows
+    }
+
+    pub(crate) fn num_values(&self) -> usize {
+        self.num_values
+    }
+
+    /// The first values, at most a page of them.
+    pub(crate) fn sample(&self) -> &[f32] {
+        &self.done.first().unwrap_or(&self.open).values
+    }
+
+    /// Encodes the pages, uncompressed or compressed by zstd.
+    pub(crate) fn encode(
+        mut self,
+        column: ColumnDescPtr,
+        compression: Compression,
+    ) -> Result<FloatChunk> {
+        if self.open.repetition.num_levels > 0 {
+            self.done.push(std::mem::take(&mut self.open));
+        }
+        let mut sink = TrackedWrite::new(Vec::with_capacity(4 * self.num_values + (1 << 12)));
+        let mut writer = SerializedPageWriter::new(&mut sink);
+        let (mut num_levels, mut uncompressed) = (0, 0);
+        for page in self.done {
+            num_levels += i64::from(page.repetition.num_levels);
+            let written = writer.write_page(page.encode(compression)?)?;
+            uncompressed += written.uncompressed_size;
+        }
+        writer.close()?;
+        let bytes = Bytes::from(sink.into_inner()?);
+        let size = |size: usize| {
+            i64::try_from(size).map_err(|e| ParquetError::General(format!("a column chunk: {e}")))
+        };
+        let metadata = ColumnChunkMetaData::builder(column)
+            .set_compression(compression)
+            .set_encodings(vec![Encoding::PLAIN, Encoding::RLE])
+            .set_num_values(num_levels)
+            .set_total_compressed_size(size(bytes.len())?)
+            .set_total_uncompressed_size(size(uncompressed)?)
+            .set_data_page_offset(0)
+            .build()?;
+        let close = ColumnCloseResult {
+            bytes_written: bytes.len() as u64,
+            rows_written: self.num_rows as u64,
+            metadata,
+            bloom_filter: None,
+            column_index: None,
+            offset_index: None,
+        };
+        Ok(FloatChunk { bytes, close })
+    }
+}
+
+impl FloatPage {
+    fn encode(mut self, compression: Compression) -> Result<CompressedPage> {
+        let num_values = self.repetition.num_levels;
+        let mut page = Vec::with_capacity(4 * self.values.len() + (1 << 12));
+        self.repetition.finish(&mut page)?;
+        self.definition.finish(&mut page)?;
+        append_le(&mut page, &self.values);
+        let uncompressed = page.len();
+        if let Compression::ZSTD(level) = compression {
+            page = zstd::bulk::compress(&page, level.compression_level())?;
+        }
+        let data = Page::DataPage {
+            buf: Bytes::from(page),
+            num_values,
+            encoding: Encoding::PLAIN,
+            def_level_encoding: Encoding::RLE,
+            rep_level_encoding: Encoding::RLE,
+            statistics: None,
+        };
+        Ok(CompressedPage::new(data, uncompressed))
+    }
+}
+
+fn append_le(page: &mut Vec<u8>, values: &[f32]) {
+    if cfg!(target_endian = "little") {
+        page.extend_from_slice(bytemuck::cast_slice(values));
+    } else {
+        page.extend(values.iter().flat_map(|value| value.to_le_bytes()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use arrow::array::{Array, AsArray, RecordBatchReader};
+    use arrow::datatypes::Float32Type;
+    use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
+    use parquet::basic::ZstdLevel;
+    use parquet::file::properties::WriterProperties;
+    use parquet::file::writer::SerializedFileWriter;
+    use parquet::schema::parser::parse_message_type;
+    use std::sync::Arc;
+
+    /// Writes rows as the only column of a file and reads them with the Arrow reader.
+    fn read_back(rows: &[Vec<f32>], compression: Compression) -> Vec<Vec<f32>> {
+        let schema = "message m { required group v (LIST) { repeated group list { \
+                      required float item; } } }";
+        let schema = Arc::new(parse_message_type(schema).unwrap());
+        let properties = Arc::new(WriterProperties::builder().build());
+        let mut file = SerializedFileWriter::new(Vec::new(), schema, properties).unwrap();
+        let mut pages = FloatPages::default();
+        for row in rows {
+            // Slices are cut anywhere.
+            pages.push(row.chunks(3));
+        }
+        assert_eq!(pages.num_rows(), rows.len());
+        let column = file.schema_descr().column(0);
+        let chunk = pages.encode(column, compression).unwrap();
+        let mut group = file.next_row_group().unwrap();
+        group.append_column(&chunk.bytes, chunk.close).unwrap();
+        group.close().unwrap();
+        let bytes = Bytes::from(file.into_inner().unwrap());
+        let reader = ParquetRecordBatchReaderBuilder::try_new(bytes).unwrap();
+        let mut found = Vec::new();
+        let reader = reader.with_batch_size(1000).build().unwrap();
+        assert_eq!(reader.schema().fields().len(), 1);
+        for batch in reader {
+            let lists = batch.unwrap().column(0).as_list::<i32>().clone();
+            found.extend((0..lists.len()).map(|row| {
+                let values = lists.value(row);
+                values.as_primitive::<Float32Type>().values().to_vec()
+            }));
+        }
+        found
+    }
+
+    #[test]
+    fn rows_of_any_length_come_back() {
+        let lengths = [0, 1, 1, 2, 0, 0, 63, 64, 65, 127, 128, 129, 8191, 8192, 0];
+        let whole_pages = [PAGE_VALUES - 1, 1, PAGE_VALUES, 3 * PAGE_VALUES + 5, 0];
+        let many_ones = std::iter::repeat_n(1, 20_000);
+        let lengths = lengths.into_iter().chain(whole_pages).chain(many_ones);
+        let mut next = 0.0;
+        let row = |length: usize| -> Vec<f32> {
+            let values = (0..length).map(|_| {
+                next += 0.5;
+                next
+            });
+            values.collect()
+        };
+        let rows: Vec<Vec<f32>> = lengths.map(row).collect();
+        let zstd = Compression::ZSTD(ZstdLevel::try_new(1).unwrap());
+        for compression in [Compression::UNCOMPRESSED, zstd] {
+            assert!(read_back(&rows, compression) == rows, "{compression:?}");
+            let empty = [Vec::new()];
+            assert_eq!(read_back(&empty, compression), empty);
+        }
+    }
+}
