@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 /// Changes when the same plan gives other bytes than before.
-const ENGINE_VERSION: u32 = 3;
+const ENGINE_VERSION: u32 = 4;
 
 /// Flattens the k-hop neighbourhoods of the targets and commits them.
 ///

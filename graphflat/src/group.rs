@@ -3,38 +3,87 @@
 use crate::round::{AskLists, AskRows, Lists, Rows};
 use crate::{NodeIdx, Placement};
 use hashbrown::HashMap;
-use schemas::{Features, GraphMeta, GraphShard, Ids, Labels};
+use schemas::{DenseRows, FeatureMeta, Features, GraphMeta, GraphShard};
+
+/// Bytes of a node of a group: its number, position and list, and where its columns lie.
+pub(crate) const GROUP_NODE_BYTES: usize = 64;
 
 /// The union of some targets' neighbourhoods, as far as the rounds have come.
 pub(crate) struct Group {
     /// Number of the part.
     pub(crate) index: usize,
     sample: usize,
-    /// Nodes by distance, each list ascending.
-    hops: Vec<Vec<NodeIdx>>,
-    /// Where each known node's in-edges stand in `src`; none are fetched at the last hop.
-    lists: HashMap<NodeIdx, (usize, usize)>,
+    /// All nodes, by distance and then ascending.
+    nodes: Vec<NodeIdx>,
+    /// Where the nodes of each distance end.
+    hop_ends: Vec<usize>,
+    /// Where each node stands in `nodes`.
+    position: HashMap<NodeIdx, u32>,
+    /// By position, where a node's in-edges stand in `src`; none are fetched at the last hop.
+    lists: Vec<(usize, usize)>,
     src: Vec<NodeIdx>,
     weight: Vec<f32>,
     feature: Vec<f32>,
     rows: Vec<Rows>,
 }
 
+/// Dense features of a group's nodes, where they lie.
+pub(crate) struct GroupFeatures {
+    dim: usize,
+    rows: Vec<Rows>,
+    /// By position, the message with a node's columns and its place there.
+    place: Vec<(u32, u32)>,
+}
+
+impl DenseRows for GroupFeatures {
+    fn dim(&self) -> usize {
+        self.dim
+    }
+
+    fn row(&self, node: usize) -> &[f32] {
+        let (message, row) = self.place[node];
+        self.rows[message as usize].dense(row as usize)
+    }
+}
+
 impl Group {
     /// Starts with the targets.
     pub(crate) fn new(index: usize, sample: usize, targets: &[NodeIdx]) -> Self {
-        let mut ascending = targets.to_vec();
-        ascending.sort_unstable();
-        Self {
+        let mut group = Self {
             index,
             sample,
-            hops: vec![ascending],
-            lists: targets.iter().map(|&target| (target, (0, 0))).collect(),
+            nodes: Vec::new(),
+            hop_ends: Vec::new(),
+            position: HashMap::new(),
+            lists: Vec::new(),
             src: Vec::new(),
             weight: Vec::new(),
             feature: Vec::new(),
             rows: Vec::new(),
-        }
+        };
+        group.push_hop(targets.to_vec());
+        group
+    }
+
+    /// Takes nodes not met before as the outermost ones.
+    fn push_hop(&mut self, mut nodes: Vec<NodeIdx>) {
+        nodes.sort_unstable();
+        let end = self.nodes.len() + nodes.len();
+        let first = u32::try_from(self.nodes.len()).expect("a part holds below 2^32 nodes");
+        self.position.extend(nodes.iter().copied().zip(first..));
+        self.nodes.append(&mut nodes);
+        self.lists.resize(end, (0, 0));
+        self.hop_ends.push(end);
+    }
+
+    /// The nodes of a distance.
+    fn hop(&self, hop: usize) -> &[NodeIdx] {
+        let start = hop.checked_sub(1).map_or(0, |before| self.hop_ends[before]);
+        &self.nodes[start..self.hop_ends[hop]]
+    }
+
+    fn outermost(&self) -> &[NodeIdx] {
+        self.hop(self.hop_ends.len() - 1)
     }
 
     /// Asks the owners of the outermost nodes for their first `limit` in-edges.
@@ -44,8 +93,6 @@ impl Group {
         limit: usize,
         placement: &Placement,
     ) -> Vec<AskLists> {
-        let outermost = self.hops.last().map(Vec::as_slice).unwrap_or_default();
-        let by_owner = split_by_owner(outermost.iter().copied(), from, placement);
         let ask = |(to, nodes)| AskLists {
             to,
             from,
@@ -53,7 +100,9 @@ impl Group {
             limit,
             nodes,
         };
-        by_owner.map(ask).collect()
+        split_by_owner(self.outermost(), from, placement)
+            .map(ask)
+            .collect()
     }
 
     /// Merges one owner's answer.
@@ -62,35 +111,32 @@ impl Group {
         self.src.extend_from_slice(&answer.src);
         self.weight.extend_from_slice(&answer.weight);
         self.feature.extend_from_slice(&answer.feature);
-        for (&node, &length) in answer.nodes.iter().zip(&answer.lengths) {
+        for (node, &length) in answer.nodes.iter().zip(&answer.lengths) {
             let end = start + length as usize;
-            self.lists.insert(node, (start, end));
+            self.lists[self.position[node] as usize] = (start, end);
             start = end;
         }
     }
 
     /// Ends a round: sources not met before become the outermost nodes.
     pub(crate) fn propagate(&mut self) {
-        let outermost = self.hops.last().map(Vec::as_slice).unwrap_or_default();
-        let sources = outermost.iter().flat_map(|node| {
-            let (start, end) = self.lists[node];
-            self.src[start..end].iter().copied()
-        });
-        let mut next: Vec<NodeIdx> = sources
-            .filter(|src| !self.lists.contains_key(src))
-            .collect();
-        next.sort_unstable();
-        next.dedup();
-        for &node in &next {
-            self.lists.insert(node, (0, 0));
+        let outermost = self.nodes.len() - self.outermost().len();
+        let mut next = Vec::new();
+        for &(start, end) in &self.lists[outermost..] {
+            for &src in &self.src[start..end] {
+                // Its place is known when all of them are.
+                self.position.entry(src).or_insert_with(|| {
+                    next.push(src);
+                    NodeIdx::MAX
+                });
+            }
         }
-        self.hops.push(next);
+        self.push_hop(next);
     }
 
     /// Asks the owners of all nodes for their columns.
     pub(crate) fn ask_rows(&self, from: usize, placement: &Placement) -> Vec<AskRows> {
-        let nodes = self.hops.iter().flatten().copied();
-        split_by_owner(nodes, from, placement)
+        split_by_owner(&self.nodes, from, placement)
             .map(|(to, nodes)| AskRows { to, from, nodes })
             .collect()
     }
@@ -100,40 +146,42 @@ impl Group {
         self.rows.push(rows);
     }
 
-    /// Bytes that it takes to put together: its columns twice, and its edges.
+    /// Bytes of memory that it takes, before it is put together.
     pub(crate) fn size_bytes(&self) -> usize {
-        let columns = |rows: &Rows| rows.ids.size_bytes() + rows.features.size_bytes();
-        let columns: usize = self.rows.iter().map(columns).sum();
-        let edges = 4 * (2 * self.src.len() + self.weight.len() + self.feature.len());
-        2 * (columns + edges) + 32 * self.lists.len()
+        let of_edges = self.src.len() + self.weight.len() + self.feature.len();
+        GROUP_NODE_BYTES * self.nodes.len() + 4 * of_edges
     }
 
     /// Puts the neighbourhoods together, nodes by (hop, id).
-    pub(crate) fn assemble(self, meta: &GraphMeta) -> GraphShard {
-        let order: Vec<NodeIdx> = self.hops.iter().flatten().copied().collect();
-        let position: HashMap<NodeIdx, u32> = order.iter().copied().zip(0..).collect();
-        let mut place = vec![(0, 0); order.len()];
-        for (batch, rows) in self.rows.iter().enumerate() {
+    ///
+    /// Dense features stay where they lie: the shard has none.
+    pub(crate) fn assemble(self, meta: &GraphMeta) -> (GraphShard, GroupFeatures) {
+        let narrow = |place: usize| u32::try_from(place).expect("a part holds below 2^32 nodes");
+        let mut place = vec![(0, 0); self.nodes.len()];
+        for (message, rows) in self.rows.iter().enumerate() {
             for (row, node) in rows.nodes.iter().enumerate() {
-                place[position[node] as usize] = (batch, row);
+                place[self.position[node] as usize] = (narrow(message), narrow(row));
             }
         }
-        let mut shard = empty_shard(meta, order.len());
-        for &(batch, row) in &place {
-            push_node(&mut shard, &self.rows[batch], row);
+        let mut shard = GraphShard::empty(meta);
+        if let FeatureMeta::Dense { .. } = meta.features {
+            shard.features = Features::None;
         }
-        for (hop, nodes) in (0u8..).zip(&self.hops) {
-            shard.hop.resize(shard.hop.len() + nodes.len(), hop);
+        for &(message, row) in &place {
+            self.rows[message as usize].append_to(row as usize, &mut shard);
         }
-        for (i, target) in shard.is_target.iter_mut().enumerate() {
-            *target = i < self.hops[0].len();
+        for hop in 0..self.hop_ends.len() {
+            let distance = u8::try_from(hop).expect("hops are at most 255");
+            shard.hop.resize(self.hop_ends[hop], distance);
         }
+        shard.is_target.resize(self.hop_ends[0], true);
+        shard.is_target.resize(self.nodes.len(), false);
         let dim = meta.edge_feature_dim.unwrap_or(0);
-        for node in &order {
-            let (start, end) = self.lists[node];
-            shard
-                .in_src
-                .extend(self.src[start..end].iter().map(|src| position[src]));
+        shard.in_src.reserve_exact(self.src.len());
+        shard.in_offset.reserve_exact(self.nodes.len());
+        for &(start, end) in &self.lists {
+            let sources = self.src[start..end].iter();
+            shard.in_src.extend(sources.map(|src| self.position[src]));
             if let Some(weight) = &mut shard.edge_weight {
                 weight.extend_from_slice(&self.weight[start..end]);
             }
@@ -143,56 +191,26 @@ impl Group {
             let edges = u32::try_from(shard.in_src.len()).expect("a part holds below 2^32 edges");
             shard.in_offset.push(edges);
         }
-        shard
+        let features = GroupFeatures {
+            dim: meta.features.dim(),
+            rows: self.rows,
+            place,
+        };
+        (shard, features)
     }
-}
-
-fn empty_shard(meta: &GraphMeta, num_nodes: usize) -> GraphShard {
-    GraphShard {
-        ids: Ids::with_capacity(meta.id_type, num_nodes),
-        hop: Vec::with_capacity(num_nodes),
-        in_degree: Vec::with_capacity(num_nodes),
-        in_weight: meta.edge_weight.then(Vec::new),
-        self_loops: meta.self_loops.then(Vec::new),
-        self_weight: meta.self_weight().then(Vec::new),
-        features: Features::empty(meta.features),
-        labels: Labels::empty(meta.label.as_ref()),
-        split: Vec::with_capacity(num_nodes),
-        is_target: vec![false; num_nodes],
-        in_offset: vec![0],
-        in_src: Vec::new(),
-        edge_weight: meta.edge_weight.then(Vec::new),
-        edge_feature: meta.edge_feature_dim.map(|_| Vec::new()),
-    }
-}
-
-fn push_node(shard: &mut GraphShard, rows: &Rows, row: usize) {
-    let at = u32::try_from(row).expect("a part holds below 2^32 nodes");
-    shard.ids.push_from(&rows.ids, row);
-    shard.in_degree.push(rows.in_degree[row]);
-    if let Some(in_weight) = &mut shard.in_weight {
-        in_weight.push(rows.in_weight[row]);
-    }
-    if let Some(self_loops) = &mut shard.self_loops {
-        self_loops.push(rows.self_loops[row]);
-    }
-    if let Some(self_weight) = &mut shard.self_weight {
-        self_weight.push(rows.self_weight[row]);
-    }
-    shard.features.push_from(&rows.features, at);
-    shard.labels.push_from(&rows.labels, at);
-    shard.split.push(rows.split[row]);
 }
 
 /// Groups nodes by the worker that owns them. `always` gets a list even if it is empty: its
 /// answer is what tells the group that a round without nodes is over.
 fn split_by_owner(
-    nodes: impl Iterator<Item = NodeIdx>,
+    nodes: &[NodeIdx],
     always: usize,
     placement: &Placement,
-) -> impl Iterator<Item = (usize, Vec<NodeIdx>)> {
+) -> impl Iterator<Item = (usize, Vec<NodeIdx>)> + use<> {
     let mut lists = vec![Vec::new(); placement.workers()];
-    nodes.for_each(|node| lists[placement.owner(node)].push(node));
+    nodes
+        .iter()
+        .for_each(|&node| lists[placement.owner(node)].push(node));
     lists
         .into_iter()
         .enumerate()

@@ -1,8 +1,9 @@
 //! One reduce round: the outermost nodes go to their owners, their in-edges come back.
 
+use crate::store::Partition;
 use crate::{NodeIdx, Store};
-use schemas::{Features, Ids, Labels, Split};
-use serde::{Deserialize, Serialize};
+use schemas::{Features, GraphShard, Ids, Labels, Split};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// Asks an owner for the first in-edges of some of its nodes.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -33,19 +34,48 @@ pub(crate) struct AskRows {
     pub(crate) nodes: Vec<NodeIdx>,
 }
 
-/// Columns of some nodes; weights and self-loops are empty where the graph has none.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+/// Columns of some nodes.
+///
+/// Within a process they stay where they lie, in the maps of the store; they are gathered when the
+/// message is serialized for another process.
+#[derive(Clone, Debug)]
 pub(crate) struct Rows {
     pub(crate) to: usize,
     pub(crate) nodes: Vec<NodeIdx>,
-    pub(crate) ids: Ids,
-    pub(crate) in_degree: Vec<u32>,
-    pub(crate) in_weight: Vec<f32>,
-    pub(crate) self_loops: Vec<u32>,
-    pub(crate) self_weight: Vec<f32>,
-    pub(crate) features: Features,
-    pub(crate) labels: Labels,
-    pub(crate) split: Vec<Split>,
+    columns: RowColumns,
+}
+
+#[derive(Clone, Debug)]
+enum RowColumns {
+    Mapped {
+        store: Store,
+        owner: usize,
+        /// Places of the nodes among the owner's.
+        locals: Vec<u32>,
+    },
+    Sent(SentColumns),
+}
+
+/// Columns of some nodes, in the order of a message; weights and self-loops are empty where the
+/// graph has none.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct SentColumns {
+    ids: Ids,
+    in_degree: Vec<u32>,
+    in_weight: Vec<f32>,
+    self_loops: Vec<u32>,
+    self_weight: Vec<f32>,
+    features: Features,
+    labels: Labels,
+    split: Vec<Split>,
+}
+
+/// [`Rows`] as they cross to another process.
+#[derive(Serialize, Deserialize)]
+struct SentRows {
+    to: usize,
+    nodes: Vec<NodeIdx>,
+    columns: SentColumns,
 }
 
 /// What one worker sent as an owner in one round.
@@ -90,33 +120,219 @@ pub(crate) fn answer_lists(ask: AskLists, store: &Store, stats: &mut RoundStats)
 
 /// Answers with the columns of each node asked for.
 pub(crate) fn answer_rows(ask: AskRows, store: &Store, stats: &mut RoundStats) -> Rows {
-    let (partition, meta) = (store.partition(ask.to), store.meta());
-    let mut rows = Rows {
-        to: ask.from,
-        nodes: Vec::new(),
-        ids: Ids::with_capacity(meta.graph.id_type, ask.nodes.len()),
-        in_degree: Vec::with_capacity(ask.nodes.len()),
-        in_weight: Vec::new(),
-        self_loops: Vec::new(),
-        self_weight: Vec::new(),
-        features: Features::empty(meta.graph.features),
-        labels: Labels::empty(meta.graph.label.as_ref()),
-        split: Vec::with_capacity(ask.nodes.len()),
-    };
-    for &node in &ask.nodes {
+    stats.nodes += ask.nodes.len() as u64;
+    let partition = store.partition(ask.to);
+    let local = |&node: &NodeIdx| {
         let local = store.placement().local(node);
-        rows.ids.push_from(partition.ids(), local);
-        rows.in_degree.push(partition.in_degree(local));
-        rows.in_weight.extend(partition.in_weight(local));
-        rows.self_loops.extend(partition.self_loops(local));
-        rows.self_weight.extend(partition.self_weight(local));
-        partition.features_into(local, &mut rows.features);
-        partition.label_into(local, &mut rows.labels);
-        rows.split.push(partition.split(local));
+        stats.bytes += partition.row_bytes(local) as u64;
+        u32::try_from(local).expect("a worker holds no more nodes than there are numbers")
+    };
+    let locals = ask.nodes.iter().map(local).collect();
+    Rows {
+        to: ask.from,
+        nodes: ask.nodes,
+        columns: RowColumns::Mapped {
+            store: store.clone(),
+            owner: ask.to,
+            locals,
+        },
     }
-    rows.nodes = ask.nodes;
-    stats.nodes += rows.nodes.len() as u64;
-    stats.bytes +=
-        (rows.ids.size_bytes() + rows.features.size_bytes()) as u64 + 8 * rows.nodes.len() as u64;
-    rows
+}
+
+impl Rows {
+    /// Appends the columns of the message's node number `row` to a shard, but for dense features.
+    pub(crate) fn append_to(&self, row: usize, shard: &mut GraphShard) {
+        match &self.columns {
+            RowColumns::Mapped {
+                store,
+                owner,
+                locals,
+            } => append_mapped(store.partition(*owner), locals[row] as usize, shard),
+            RowColumns::Sent(columns) => columns.append_to(row, shard),
+        }
+    }
+
+    /// Returns the dense features of the message's node number `row`, `[dim]`.
+    pub(crate) fn dense(&self, row: usize) -> &[f32] {
+        match &self.columns {
+            RowColumns::Mapped {
+                store,
+                owner,
+                locals,
+            } => store.partition(*owner).dense(locals[row] as usize),
+            RowColumns::Sent(columns) => match &columns.features {
+                Features::Dense { dim, values } => &values[row * dim..(row + 1) * dim],
+                Features::None | Features::Sparse { .. } => &[],
+            },
+        }
+    }
+
+    /// The columns in the order of the message.
+    fn sent(&self) -> SentColumns {
+        let (store, owner, locals) = match &self.columns {
+            RowColumns::Mapped {
+                store,
+                owner,
+                locals,
+            } => (store, *owner, locals),
+            RowColumns::Sent(columns) => return columns.clone(),
+        };
+        let (partition, graph) = (store.partition(owner), &store.meta().graph);
+        let mut shard = GraphShard::empty(graph);
+        let mut features = Features::empty(graph.features);
+        for &local in locals {
+            append_mapped(partition, local as usize, &mut shard);
+            partition.features_into(local as usize, &mut features);
+        }
+        SentColumns {
+            ids: shard.ids,
+            in_degree: shard.in_degree,
+            in_weight: shard.in_weight.unwrap_or_default(),
+            self_loops: shard.self_loops.unwrap_or_default(),
+            self_weight: shard.self_weight.unwrap_or_default(),
+            features,
+            labels: shard.labels,
+            split: shard.split,
+        }
+    }
+}
+
+/// Appends a node's columns where they lie in the store.
+fn append_mapped(partition: &Partition, local: usize, shard: &mut GraphShard) {
+    shard.ids.push_from(partition.ids(), local);
+    shard.in_degree.push(partition.in_degree(local));
+    if let Some(in_weight) = &mut shard.in_weight {
+        in_weight.extend(partition.in_weight(local));
+    }
+    if let Some(self_loops) = &mut shard.self_loops {
+        self_loops.extend(partition.self_loops(local));
+    }
+    if let Some(self_weight) = &mut shard.self_weight {
+        self_weight.extend(partition.self_weight(local));
+    }
+    if let Features::Sparse { .. } = shard.features {
+        partition.features_into(local, &mut shard.features);
+    }
+    partition.label_into(local, &mut shard.labels);
+    shard.split.push(partition.split(local));
+}
+
+impl SentColumns {
+    fn append_to(&self, row: usize, shard: &mut GraphShard) {
+        let at = u32::try_from(row).expect("a part holds below 2^32 nodes");
+        shard.ids.push_from(&self.ids, row);
+        shard.in_degree.push(self.in_degree[row]);
+        if let Some(in_weight) = &mut shard.in_weight {
+            in_weight.push(self.in_weight[row]);
+        }
+        if let Some(self_loops) = &mut shard.self_loops {
+            self_loops.push(self.self_loops[row]);
+        }
+        if let Some(self_weight) = &mut shard.self_weight {
+            self_weight.push(self.self_weight[row]);
+        }
+        if let Features::Sparse { .. } = shard.features {
+            shard.features.push_from(&self.features, at);
+        }
+        shard.labels.push_from(&self.labels, at);
+        shard.split.push(self.split[row]);
+    }
+}
+
+impl Serialize for Rows {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let sent = SentRows {
+            to: self.to,
+            nodes: self.nodes.clone(),
+            columns: self.sent(),
+        };
+        sent.serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for Rows {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let SentRows { to, nodes, columns } = SentRows::deserialize(deserializer)?;
+        Ok(Self {
+            to,
+            nodes,
+            columns: RowColumns::Sent(columns),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::generate::{GraphSpec, generate};
+    use crate::{StorePlan, open_or_build};
+    use schemas::{EdgesSpec, NodesSpec, Sampling};
+    use serde_json::json;
+    use std::path::Path;
+    use std::sync::Arc;
+
+    /// Builds the store of a random graph on two workers.
+    fn store(dir: &Path) -> Store {
+        let spec = GraphSpec {
+            nodes: 200,
+            edges: 900,
+            features: 3,
+            classes: 4,
+            hubs: 0,
+            hub_in_edges: 0,
+            weights: true,
+            seed: 5,
+        };
+        generate(&spec.into_plan().unwrap(), dir).unwrap();
+        let nodes: NodesSpec = serde_json::from_value(json!({
+            "path": "nodes.parquet", "id": "id", "features": ["features"], "label": "label",
+            "split": "split",
+        }))
+        .unwrap();
+        let edges: EdgesSpec = serde_json::from_value(json!({
+            "path": "edges.parquet", "src": "src", "dst": "dst", "weight": "weight",
+        }))
+        .unwrap();
+        let nodes = nodes.into_plan(dir).unwrap();
+        let edges = edges.into_plan(dir).unwrap();
+        let plan = StorePlan {
+            edges: Arc::new(edges.with_id_type(nodes.id_type()).unwrap()),
+            nodes: Arc::new(nodes),
+            seed: 7,
+            sampling: Sampling::Uniform,
+            keep: 5,
+            samples: 1,
+            hub_threshold: 100,
+            workers: 2,
+            memory_budget: 1 << 20,
+            dir: dir.join("store"),
+            fresh: true,
+        };
+        open_or_build(&plan, &(Arc::new(|_: &schemas::progress::Event| {}) as _)).unwrap()
+    }
+
+    #[test]
+    fn rows_are_the_same_in_another_process() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = store(dir.path());
+        let placement = store.placement().clone();
+        for to in 0..2 {
+            let locals = (0..placement.num_local(to)).rev().step_by(3);
+            let nodes: Vec<NodeIdx> = locals.map(|local| placement.node(to, local)).collect();
+            let ask = AskRows { to, from: 1, nodes };
+            let mapped = answer_rows(ask, &store, &mut RoundStats::default());
+            let sent: Rows = serde_json::from_slice(&serde_json::to_vec(&mapped).unwrap()).unwrap();
+            assert!(matches!(sent.columns, RowColumns::Sent(_)));
+            assert_eq!((sent.to, &sent.nodes), (1, &mapped.nodes));
+            let mut shards = [(); 2].map(|()| GraphShard::empty(&store.meta().graph));
+            for row in 0..mapped.nodes.len() {
+                assert_eq!(mapped.dense(row), sent.dense(row));
+                assert_eq!(mapped.dense(row).len(), 3);
+                mapped.append_to(row, &mut shards[0]);
+                sent.append_to(row, &mut shards[1]);
+            }
+            assert_eq!(shards[0].ids.len(), mapped.nodes.len());
+            assert_eq!(shards[0], shards[1]);
+        }
+    }
 }

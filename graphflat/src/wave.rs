@@ -1,10 +1,10 @@
 //! Waves: a bounded set of targets at a time goes through k reduce rounds and is committed.
 
-use crate::group::Group;
+use crate::group::{GROUP_NODE_BYTES, Group};
 use crate::round::{AskLists, AskRows, Lists, RoundStats, Rows, answer_lists, answer_rows};
 use crate::{FlattenError, NodeIdx, Peer, Placement, Store};
 use schemas::progress::{Event, Progress};
-use schemas::{Fanout, FeatureMeta, FlattenMeta, Output, keep_at_hop, write_part};
+use schemas::{FeatureMeta, FlattenMeta, Output, keep_at_hop, write_part, write_part_with};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -19,8 +19,11 @@ use timely::dataflow::{InputHandle, ProbeHandle, StreamVec};
 /// holds its neighbourhoods in memory.
 const WAVES_IN_FLIGHT: usize = 3;
 
-/// Bytes of a node on its way, but for its features.
-const NODE_BYTES: usize = 128;
+/// Bytes of a node's id, degrees, label and split, and of its offset and places in a part.
+const COLUMN_BYTES: usize = 64;
+
+/// Bytes of a row group on its way to a file: its columns, their pages and what encodes them.
+const WRITER_BYTES: usize = 48 << 20;
 
 /// What all waves of a run share.
 #[derive(Clone)]
@@ -136,22 +139,22 @@ impl WaveState {
 }
 
 /// Bytes that a group of targets may take before any is known: each in-edge leads to a node of its
-/// own, and no more than all nodes are met.
+/// own, and no more than the whole graph is met.
 fn expected_bytes(context: &WaveContext) -> usize {
-    let meta = context.store.meta();
-    let width = match meta.graph.features {
-        FeatureMeta::None => 0,
-        FeatureMeta::Dense { dim } | FeatureMeta::Sparse { dim } => dim,
-    };
-    let grown =
-        |nodes: usize, &fanout: &Fanout| nodes.saturating_mul(fanout.limit().saturating_add(1));
-    let nodes = context
-        .meta
-        .fanouts
-        .iter()
-        .fold(context.targets_per_part, grown);
-    let num_nodes = context.store.placement().num_nodes();
-    nodes.min(num_nodes).saturating_mul(NODE_BYTES + 8 * width)
+    let (store, graph) = (&context.store, &context.store.meta().graph);
+    let num_nodes = store.placement().num_nodes();
+    let num_edges = usize::try_from(store.meta().edges.in_edges).unwrap_or(usize::MAX);
+    let (mut nodes, mut edges) = (context.targets_per_part.min(num_nodes), 0usize);
+    for fanout in &context.meta.fanouts {
+        edges = nodes.saturating_mul(fanout.limit()).min(num_edges);
+        nodes = nodes.saturating_add(edges).min(num_nodes);
+    }
+    let workers = 0..store.placement().workers();
+    let sparse: usize = workers.map(|w| store.partition(w).sparse_bytes()).sum();
+    let of_a_node = GROUP_NODE_BYTES + COLUMN_BYTES + sparse / num_nodes.max(1);
+    // A source, its position and a weight, in the group and in the shard.
+    let of_an_edge = 16 + 8 * graph.edge_feature_dim.unwrap_or(0);
+    WRITER_BYTES + nodes.saturating_mul(of_a_node) + edges.saturating_mul(of_an_edge)
 }
 
 /// The rounds: ask and merge k times, then fetch the columns of all nodes, then write.
@@ -267,12 +270,14 @@ fn write_parts<'scope>(
                 .groups
                 .remove(&wave)
                 .expect("a wave in flight has its group");
+            if state.context.failed.load(Ordering::Relaxed) {
+                return Vec::new();
+            }
             let before = if state.is_measured { state.largest } else { 0 };
-            state.largest = before.max(group.size_bytes());
+            let (bytes, written) = write_group(group, &state.context);
+            state.largest = before.max(bytes);
             state.is_measured = true;
-            if !state.context.failed.load(Ordering::Relaxed)
-                && let Err(e) = write_group(group, &state.context)
-            {
+            if let Err(e) = written {
                 state.context.failed.store(true, Ordering::Relaxed);
                 state.failure.get_or_insert(e);
             }
@@ -281,11 +286,21 @@ fn write_parts<'scope>(
     )
 }
 
-fn write_group(group: Group, context: &WaveContext) -> Result<(), FlattenError> {
+/// Writes a group's part; returns the bytes of memory that it took, too.
+fn write_group(group: Group, context: &WaveContext) -> (usize, Result<(), FlattenError>) {
     let (index, graph) = (group.index, &context.store.meta().graph);
-    let shard = group.assemble(graph);
-    let part = write_part(&context.output, index, &shard, graph, &context.meta)?;
-    Ok(context.output.commit_part(index, part)?)
+    let group_bytes = group.size_bytes();
+    let (shard, features) = group.assemble(graph);
+    let bytes = WRITER_BYTES + group_bytes + shard.size_bytes();
+    let (output, meta) = (&context.output, &context.meta);
+    let part = match graph.features {
+        FeatureMeta::Dense { .. } => write_part_with(output, index, &shard, &features, graph, meta),
+        FeatureMeta::None | FeatureMeta::Sparse { .. } => {
+            write_part(output, index, &shard, graph, meta)
+        }
+    };
+    let committed = part.and_then(|part| output.commit_part(index, part));
+    (bytes, committed.map_err(FlattenError::from))
 }
 
 /// Takes each record into its wave's group as it comes; when a wave has no more, runs `finish`

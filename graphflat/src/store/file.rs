@@ -357,6 +357,29 @@ impl NodeColumns {
         }
     }
 
+    /// Returns the dense features of node `i`; nothing where features are not dense.
+    pub(super) fn dense(&self, i: usize) -> &[f32] {
+        match &self.feature {
+            Some((dim, feature)) => &feature[i * dim..(i + 1) * dim],
+            None => &[],
+        }
+    }
+
+    /// Returns the bytes of the features of node `i`.
+    pub(super) fn feature_bytes(&self, i: usize) -> usize {
+        match &self.sparse {
+            Some((offsets, _, _)) => 8 * bounds(offsets, i).len(),
+            None => 4 * self.dense(i).len(),
+        }
+    }
+
+    /// Returns the bytes of all sparse features.
+    pub(super) fn sparse_bytes(&self) -> usize {
+        self.sparse
+            .as_ref()
+            .map_or(0, |(_, index, _)| 8 * index.len())
+    }
+
     /// Appends the features of node `i`.
     pub(super) fn features_into(&self, i: usize, out: &mut Features) {
         match out {

@@ -388,6 +388,23 @@ impl Partition {
         self.nodes[local / NODES_PER_BATCH].split(local % NODES_PER_BATCH)
     }
 
+    /// Returns the bytes of a node's id, features, degree, label and split.
+    pub(crate) fn row_bytes(&self, local: usize) -> usize {
+        let id = self.ids.key_bytes(local).map_or(8, <[u8]>::len);
+        let features = self.nodes[local / NODES_PER_BATCH].feature_bytes(local % NODES_PER_BATCH);
+        id + features + 9
+    }
+
+    /// Returns the bytes of all sparse features; 0 where features are not sparse.
+    pub(crate) fn sparse_bytes(&self) -> usize {
+        self.nodes.iter().map(NodeColumns::sparse_bytes).sum()
+    }
+
+    /// Returns a node's dense features, `[dim]`; nothing where features are not dense.
+    pub fn dense(&self, local: usize) -> &[f32] {
+        self.nodes[local / NODES_PER_BATCH].dense(local % NODES_PER_BATCH)
+    }
+
     /// Appends a node's features.
     pub fn features_into(&self, local: usize, out: &mut Features) {
         self.nodes[local / NODES_PER_BATCH].features_into(local % NODES_PER_BATCH, out);
