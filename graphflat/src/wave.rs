@@ -4,12 +4,16 @@ use crate::group::{GROUP_NODE_BYTES, Group};
 use crate::round::{AskLists, AskRows, Lists, RoundStats, Rows, answer_lists, answer_rows};
 use crate::{FlattenError, NodeIdx, Peer, Placement, Store};
 use schemas::progress::{Event, Progress};
-use schemas::{FeatureMeta, FlattenMeta, Output, keep_at_hop, write_part, write_part_with};
+use schemas::{
+    FeatureMeta, FlattenMeta, Output, PartEntry, keep_at_hop, write_part, write_part_with,
+};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::Sender;
+use std::thread::JoinHandle;
 use timely::dataflow::channels::pact::Exchange;
 use timely::dataflow::operators::generic::Operator;
 use timely::dataflow::operators::{Capability, Input, Probe};
@@ -50,7 +54,45 @@ struct WaveState {
     /// Bytes of the largest group so far; what is expected until one is measured.
     largest: usize,
     is_measured: bool,
+    /// Until the last part is on its way.
+    committer: Option<Committer>,
     failure: Option<FlattenError>,
+}
+
+/// Commits parts on a thread of its own, which waits for the disk while the next ones are made.
+struct Committer {
+    parts: Sender<(usize, PartEntry)>,
+    thread: JoinHandle<Result<(), FlattenError>>,
+}
+
+impl Committer {
+    fn start(context: &WaveContext) -> Self {
+        let (parts, written) = std::sync::mpsc::channel();
+        let (output, failed) = (Arc::clone(&context.output), Arc::clone(&context.failed));
+        let commit_all = move || {
+            for (index, part) in written {
+                output
+                    .commit_part(index, part)
+                    .inspect_err(|_| failed.store(true, Ordering::Relaxed))?;
+            }
+            Ok(())
+        };
+        Self {
+            parts,
+            thread: std::thread::spawn(commit_all),
+        }
+    }
+
+    fn commit(&self, index: usize, part: PartEntry) {
+        // If the thread has ended, `finish` returns its error.
+        self.parts.send((index, part)).ok();
+    }
+
+    /// Waits until all parts are committed.
+    fn finish(self) -> Result<(), FlattenError> {
+        drop(self.parts);
+        self.thread.join().expect("a panic has ended the process")
+    }
 }
 
 type Shared = Rc<RefCell<WaveState>>;
@@ -77,6 +119,7 @@ pub(crate) fn run_waves(
         stats: vec![RoundStats::default(); hops + 1],
         largest: expected_bytes(context),
         is_measured: false,
+        committer: Some(Committer::start(context)),
         failure: None,
     }));
     let chunks: Vec<&[NodeIdx]> = targets.chunks(context.targets_per_part).collect();
@@ -109,8 +152,12 @@ pub(crate) fn run_waves(
         peer.worker().step_or_park(None);
     }
     report_waves(context, worker, &probe, num_parts as u64);
-    let failure = state.borrow_mut().failure.take();
-    peer.agree(failure.map_or(Ok(()), Err))?;
+    let (committer, failure) = {
+        let mut state = state.borrow_mut();
+        (state.committer.take(), state.failure.take())
+    };
+    let committed = committer.map_or(Ok(()), Committer::finish);
+    peer.agree(failure.map_or(committed, Err))?;
     let stats = state.borrow().stats.clone();
     Ok(stats)
 }
@@ -274,12 +321,20 @@ fn write_parts<'scope>(
                 return Vec::new();
             }
             let before = if state.is_measured { state.largest } else { 0 };
+            let index = group.index;
             let (bytes, written) = write_group(group, &state.context);
             state.largest = before.max(bytes);
             state.is_measured = true;
-            if let Err(e) = written {
-                state.context.failed.store(true, Ordering::Relaxed);
-                state.failure.get_or_insert(e);
+            match written {
+                Ok(part) => {
+                    if let Some(committer) = &state.committer {
+                        committer.commit(index, part);
+                    }
+                }
+                Err(e) => {
+                    state.context.failed.store(true, Ordering::Relaxed);
+                    state.failure.get_or_insert(e);
+                }
             }
             Vec::new()
         },
@@ -287,7 +342,7 @@ fn write_parts<'scope>(
 }
 
 /// Writes a group's part; returns the bytes of memory that it took, too.
-fn write_group(group: Group, context: &WaveContext) -> (usize, Result<(), FlattenError>) {
+fn write_group(group: Group, context: &WaveContext) -> (usize, Result<PartEntry, FlattenError>) {
     let (index, graph) = (group.index, &context.store.meta().graph);
     let group_bytes = group.size_bytes();
     let (shard, features) = group.assemble(graph);
@@ -299,8 +354,7 @@ fn write_group(group: Group, context: &WaveContext) -> (usize, Result<(), Flatte
             write_part(output, index, &shard, graph, meta)
         }
     };
-    let committed = part.and_then(|part| output.commit_part(index, part));
-    (bytes, committed.map_err(FlattenError::from))
+    (bytes, part.map_err(FlattenError::from))
 }
 
 /// Takes each record into its wave's group as it comes; when a wave has no more, runs `finish`

@@ -157,12 +157,23 @@ impl Output {
         })
     }
 
-    /// Records a part whose files are finished; from now on no later run writes it again.
+    /// Makes the finished files of a part durable and records it; from now on no later run writes
+    /// it again.
+    ///
+    /// This waits for the disk, so a thread of its own may do it while the next part is made.
     ///
     /// # Errors
     ///
-    /// If the record cannot be written.
+    /// If a file cannot be forced to the disk, or the record cannot be written.
     pub fn commit_part(&self, index: usize, part: PartEntry) -> Result<()> {
+        for file in &part.files {
+            let path = self.dir.join(&file.path);
+            let written = File::open(&path).map_err(SchemaError::io("open", &path))?;
+            written
+                .sync_all()
+                .map_err(SchemaError::io("write", &path))?;
+            sync_dir(path.parent().expect("it lies in the output directory"))?;
+        }
         let record = Committed { index, part };
         let path = self
             .dir
@@ -221,22 +232,19 @@ impl std::fmt::Debug for PartFile {
 }
 
 impl PartFile {
-    /// Makes the file durable and gives it its name.
+    /// Writes what is left and gives the file its name; [`Output::commit_part`] makes it durable.
     ///
     /// # Errors
     ///
     /// If the file system refuses.
     pub fn finish(mut self) -> Result<FileEntry> {
         let writer = self.writer.take().expect("a file is finished once");
-        let file = writer
+        writer
             .into_inner()
             .map_err(|error| SchemaError::io("write", &self.temporary)(error.into_error()))?;
-        file.sync_all()
-            .map_err(SchemaError::io("write", &self.temporary))?;
         let parent = self.path.parent().expect("it lies in the output directory");
         fs::create_dir_all(parent).map_err(SchemaError::io("create", parent))?;
         fs::rename(&self.temporary, &self.path).map_err(SchemaError::io("rename", &self.path))?;
-        sync_dir(parent)?;
         Ok(FileEntry {
             path: std::mem::take(&mut self.name),
             bytes: self.bytes,
