@@ -1,10 +1,11 @@
 //! The flatten stage: from the store to a committed output.
 
+use crate::round::RoundStats;
 use crate::shuffle::{Cluster, run_workers};
 use crate::targets::{self, select_targets};
 use crate::wave::{WaveContext, WorkerStats, run_waves};
 use crate::{FlattenError, FlattenPlan, NodeIdx, Store, Targets};
-use schemas::progress::Progress;
+use schemas::progress::{Event, Progress};
 use schemas::{FlattenMeta, Manifest, Opened, Output};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -61,6 +62,7 @@ pub fn flatten(
     let stats = run_workers(&cluster, FlattenError::is_peer_failure, move |peer| {
         run_waves(peer, &context, &targets)
     })?;
+    announce_rounds(meta.hops, &stats, progress);
     let manifest = Manifest {
         schema: schemas::dataset::MANIFEST_SCHEMA,
         stage: "flatten".to_owned(),
@@ -114,20 +116,54 @@ fn fingerprint(plan: &FlattenPlan, store: &Store) -> Result<String, FlattenError
     Ok(schemas::xxh::fingerprint(settings.to_string().as_bytes()))
 }
 
-/// Hubs and what each worker sent in each round.
+/// Names of the rounds that workers keep figures of.
+fn round_names(hops: usize) -> Vec<String> {
+    let rounds = (1..=hops).map(|hop| format!("round {hop}"));
+    rounds
+        .chain(["features", "write"].map(str::to_owned))
+        .collect()
+}
+
+/// Hubs, and what each worker did in each round.
 fn report(plan: &FlattenPlan, store: &Store, stats: &[WorkerStats]) -> serde_json::Value {
-    let rounds = stats.first().map_or(0, Vec::len);
-    let name = |round: usize| match round + 1 {
-        last if last == rounds => "features".to_owned(),
-        round => format!("round {round}"),
-    };
-    let round = |round: usize| {
+    let names = round_names(plan.fanouts.len()).into_iter().enumerate();
+    let rounds = names.map(|(round, name)| {
         let workers: Vec<_> = stats.iter().map(|worker| worker[round]).collect();
-        serde_json::json!({ "name": name(round), "workers": workers })
-    };
+        serde_json::json!({ "name": name, "workers": workers })
+    });
     serde_json::json!({
         "hubs": store.hubs(plan.hub_threshold),
         "edges": store.meta().edges,
-        "rounds": (0..rounds).map(round).collect::<Vec<_>>(),
+        "rounds": rounds.collect::<Vec<_>>(),
     })
+}
+
+/// Tells how the work of each round was spread over the workers.
+fn announce_rounds(hops: usize, stats: &[WorkerStats], progress: &Progress) {
+    let names = round_names(hops);
+    let total = names.len() as u64;
+    for (round, name) in names.into_iter().enumerate() {
+        let of_workers = || stats.iter().map(|worker| worker[round]);
+        let sum = |figure: fn(RoundStats) -> u64| of_workers().map(figure).sum::<u64>();
+        let seconds: Vec<f64> = of_workers().map(|stats| stats.seconds).collect();
+        let least = seconds.iter().copied().fold(f64::INFINITY, f64::min);
+        let most = seconds.iter().copied().fold(0.0, f64::max);
+        progress(&Event {
+            stage: "flatten",
+            phase: "work".to_owned(),
+            done: round as u64 + 1,
+            total,
+            message: Some(format!(
+                "{name}: {} nodes, {} in-edges, {} bytes, {least:.2} to {most:.2} s a worker",
+                sum(|stats| stats.nodes),
+                sum(|stats| stats.in_edges),
+                sum(|stats| stats.bytes),
+            )),
+            fields: serde_json::json!({
+                "name": name,
+                "workers": of_workers().collect::<Vec<_>>(),
+                "seconds": seconds,
+            }),
+        });
+    }
 }

@@ -78,15 +78,19 @@ struct SentRows {
     columns: SentColumns,
 }
 
-/// What one worker sent as an owner in one round.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+/// What one worker did in one round: as an owner, or in the last one as a writer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct RoundStats {
-    /// Nodes it was asked for.
+    /// Nodes it was asked for, or wrote.
     pub(crate) nodes: u64,
-    /// In-edges it sent.
+    /// In-edges it sent, or wrote.
     pub(crate) in_edges: u64,
-    /// Bytes it sent.
+    /// Bytes it sent, or wrote.
     pub(crate) bytes: u64,
+    /// Seconds it was busy: as an owner, and with what it got itself. Not in the manifest, which is
+    /// the same for the same job.
+    #[serde(skip)]
+    pub(crate) seconds: f64,
 }
 
 /// Answers with the first in-edges of each node asked for, in rank order.

@@ -1,7 +1,7 @@
 //! Waves: a bounded set of targets at a time goes through k reduce rounds and is committed.
 
 use crate::group::{GROUP_NODE_BYTES, Group};
-use crate::round::{AskLists, AskRows, Lists, RoundStats, Rows, answer_lists, answer_rows};
+use crate::round::{AskLists, Lists, RoundStats, Rows, answer_lists, answer_rows};
 use crate::{FlattenError, NodeIdx, Peer, Placement, Store};
 use schemas::progress::{Event, Progress};
 use schemas::{
@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Sender;
 use std::thread::JoinHandle;
+use std::time::Instant;
 use timely::dataflow::channels::pact::Exchange;
 use timely::dataflow::operators::generic::Operator;
 use timely::dataflow::operators::{Capability, Input, Probe};
@@ -42,7 +43,7 @@ pub(crate) struct WaveContext {
     pub(crate) failed: Arc<AtomicBool>,
 }
 
-/// What one worker did in each round; the last entry is the exchange of node columns.
+/// What one worker did in each round; then come the fetching of node columns, and the writing.
 pub(crate) type WorkerStats = Vec<RoundStats>;
 
 /// The state that the operators of one worker share.
@@ -116,7 +117,7 @@ pub(crate) fn run_waves(
         context: context.clone(),
         worker,
         groups: BTreeMap::new(),
-        stats: vec![RoundStats::default(); hops + 1],
+        stats: vec![RoundStats::default(); hops + 2],
         largest: expected_bytes(context),
         is_measured: false,
         committer: Some(Committer::start(context)),
@@ -211,56 +212,64 @@ fn build_dataflow(peer: &mut Peer<'_>, state: &Shared) -> (AskInput, ProbeHandle
     let fanouts = state.borrow().context.meta.fanouts.clone();
     peer.worker().dataflow(|scope| {
         let mut asks = scope.input_from(&mut input);
-        for hop in 1..fanouts.len() {
-            let lists = answer_round(asks, hop, state);
+        let hops = fanouts.len();
+        for hop in 1..hops {
+            let lists = answer(asks, hop - 1, |ask| ask.to, answer_lists, state);
             let limit = keep_at_hop(&fanouts, hop);
-            asks = merge_round(lists, state, move |group, worker, placement| {
+            asks = merge_round(lists, hop - 1, state, move |group, worker, placement| {
                 group.ask_lists(worker, limit, placement)
             });
         }
-        let lists = answer_round(asks, fanouts.len(), state);
-        let row_asks = merge_round(lists, state, Group::ask_rows);
-        let rows = fetch_rows(row_asks, state);
-        write_parts(rows, state).probe_with(&probe);
+        let lists = answer(asks, hops - 1, |ask| ask.to, answer_lists, state);
+        let row_asks = merge_round(lists, hops - 1, state, Group::ask_rows);
+        let rows = answer(row_asks, hops, |ask| ask.to, answer_rows, state);
+        write_parts(rows, hops + 1, state).probe_with(&probe);
     });
     (input, probe)
 }
 
 type AskInput = InputHandle<u64, timely::container::CapacityContainerBuilder<Vec<AskLists>>>;
 
-fn answer_round<'scope>(
-    asks: StreamVec<'scope, u64, AskLists>,
-    hop: usize,
+/// Answers what other workers ask in a round.
+fn answer<'scope, Ask, Answer>(
+    asks: StreamVec<'scope, u64, Ask>,
+    round: usize,
+    to: fn(&Ask) -> usize,
+    answer_one: fn(Ask, &Store, &mut RoundStats) -> Answer,
     state: &Shared,
-) -> StreamVec<'scope, u64, Lists> {
+) -> StreamVec<'scope, u64, Answer>
+where
+    Ask: timely::ExchangeData + Clone,
+    Answer: timely::ExchangeData + Clone,
+{
     let state = Rc::clone(state);
-    asks.unary(
-        Exchange::new(|ask: &AskLists| ask.to as u64),
-        "Answer",
-        move |_, _| {
-            move |input, output| {
-                input.for_each_time(|time, batches| {
-                    let state = &mut *state.borrow_mut();
-                    let mut session = output.session(&time);
-                    for ask in batches.flat_map(|batch| batch.drain(..)) {
-                        let stats = &mut state.stats[hop - 1];
-                        session.give(answer_lists(ask, &state.context.store, stats));
-                    }
-                });
-            }
-        },
-    )
+    let pact = Exchange::new(move |ask: &Ask| to(ask) as u64);
+    asks.unary(pact, "Answer", move |_, _| {
+        move |input, output| {
+            input.for_each_time(|time, batches| {
+                let started = Instant::now();
+                let state = &mut *state.borrow_mut();
+                let stats = &mut state.stats[round];
+                let mut session = output.session(&time);
+                for ask in batches.flat_map(|batch| batch.drain(..)) {
+                    session.give(answer_one(ask, &state.context.store, stats));
+                }
+                stats.seconds += started.elapsed().as_secs_f64();
+            });
+        }
+    })
 }
 
 /// Ends a round; `ask` makes the questions of the next.
 fn merge_round<'scope, Ask: timely::ExchangeData + Clone>(
     lists: StreamVec<'scope, u64, Lists>,
+    round: usize,
     state: &Shared,
     ask: impl Fn(&Group, usize, &Placement) -> Vec<Ask> + 'static,
 ) -> StreamVec<'scope, u64, Ask> {
     at_end_of_wave(
         lists,
-        "Merge",
+        round,
         |lists| lists.to,
         state,
         |group, lists| group.merge(lists),
@@ -276,39 +285,14 @@ fn merge_round<'scope, Ask: timely::ExchangeData + Clone>(
     )
 }
 
-fn fetch_rows<'scope>(
-    asks: StreamVec<'scope, u64, AskRows>,
-    state: &Shared,
-) -> StreamVec<'scope, u64, Rows> {
-    let state = Rc::clone(state);
-    asks.unary(
-        Exchange::new(|ask: &AskRows| ask.to as u64),
-        "FetchRows",
-        move |_, _| {
-            move |input, output| {
-                input.for_each_time(|time, batches| {
-                    let state = &mut *state.borrow_mut();
-                    let mut session = output.session(&time);
-                    for ask in batches.flat_map(|batch| batch.drain(..)) {
-                        let stats = state
-                            .stats
-                            .last_mut()
-                            .expect("one entry a round and one more");
-                        session.give(answer_rows(ask, &state.context.store, stats));
-                    }
-                });
-            }
-        },
-    )
-}
-
 fn write_parts<'scope>(
     rows: StreamVec<'scope, u64, Rows>,
+    round: usize,
     state: &Shared,
 ) -> StreamVec<'scope, u64, ()> {
     at_end_of_wave(
         rows,
-        "Write",
+        round,
         |rows| rows.to,
         state,
         |group, rows| group.keep_rows(rows),
@@ -322,7 +306,7 @@ fn write_parts<'scope>(
             }
             let before = if state.is_measured { state.largest } else { 0 };
             let index = group.index;
-            let (bytes, written) = write_group(group, &state.context);
+            let (bytes, written) = write_group(group, &state.context, &mut state.stats[round]);
             state.largest = before.max(bytes);
             state.is_measured = true;
             match written {
@@ -342,7 +326,11 @@ fn write_parts<'scope>(
 }
 
 /// Writes a group's part; returns the bytes of memory that it took, too.
-fn write_group(group: Group, context: &WaveContext) -> (usize, Result<PartEntry, FlattenError>) {
+fn write_group(
+    group: Group,
+    context: &WaveContext,
+    stats: &mut RoundStats,
+) -> (usize, Result<PartEntry, FlattenError>) {
     let (index, graph) = (group.index, &context.store.meta().graph);
     let group_bytes = group.size_bytes();
     let (shard, features) = group.assemble(graph);
@@ -354,6 +342,10 @@ fn write_group(group: Group, context: &WaveContext) -> (usize, Result<PartEntry,
             write_part(output, index, &shard, graph, meta)
         }
     };
+    stats.nodes += shard.num_nodes() as u64;
+    stats.in_edges += shard.num_edges() as u64;
+    let files = part.as_ref().map_or(&[][..], |part| &part.files);
+    stats.bytes += files.iter().map(|file| file.bytes).sum::<u64>();
     (bytes, part.map_err(FlattenError::from))
 }
 
@@ -361,7 +353,7 @@ fn write_group(group: Group, context: &WaveContext) -> (usize, Result<PartEntry,
 /// and sends what it returns.
 fn at_end_of_wave<'scope, In, Out>(
     records: StreamVec<'scope, u64, In>,
-    name: &str,
+    round: usize,
     to: fn(&In) -> usize,
     state: &Shared,
     take: fn(&mut Group, In),
@@ -373,9 +365,10 @@ where
 {
     let state = Rc::clone(state);
     let pact = Exchange::new(move |record: &In| to(record) as u64);
-    records.unary_frontier(pact, name, move |_, _| {
+    records.unary_frontier(pact, "EndOfWave", move |_, _| {
         let mut open = BTreeMap::<u64, Capability<u64>>::new();
         move |(input, frontier), output| {
+            let started = Instant::now();
             input.for_each_time(|time, batches| {
                 let wave = *time.time();
                 open.entry(wave)
@@ -396,6 +389,7 @@ where
                 let out = finish(&mut state.borrow_mut(), wave);
                 output.session(&capability).give_iterator(out.into_iter());
             }
+            state.borrow_mut().stats[round].seconds += started.elapsed().as_secs_f64();
         }
     })
 }

@@ -79,6 +79,53 @@ fn the_same_job_writes_the_same_directory() {
     assert!(first == second);
 }
 
+/// A figure of every worker in every round, as the manifest has them, by the round's name.
+fn rounds(output: &Path, figure: &str) -> Vec<(String, Vec<u64>)> {
+    let text = std::fs::read(output.join("manifest.json")).unwrap();
+    let manifest: serde_json::Value = serde_json::from_slice(&text).unwrap();
+    let rounds = manifest["report"]["rounds"].as_array().unwrap().iter();
+    let of_workers = |round: &serde_json::Value| {
+        let workers = round["workers"].as_array().unwrap().iter();
+        workers.map(|w| w[figure].as_u64().unwrap()).collect()
+    };
+    rounds
+        .map(|round| {
+            (
+                round["name"].as_str().unwrap().to_owned(),
+                of_workers(round),
+            )
+        })
+        .collect()
+}
+
+#[test]
+fn what_each_worker_did_is_written_down() {
+    let tables = Tables::write(&graph(9), CUT);
+    let settings = Settings {
+        workers: 3,
+        targets_per_part: 8,
+        ..Settings::new("2,2")
+    };
+    tables.flatten(&settings, "out").unwrap();
+    let out = tables.path("out");
+    let nodes = rounds(&out, "nodes");
+    let names: Vec<&str> = nodes.iter().map(|(name, _)| name.as_str()).collect();
+    assert_eq!(names, ["round 1", "round 2", "features", "write"]);
+    assert!(nodes.iter().all(|(_, workers)| workers.len() == 3));
+    let total = |round: usize| nodes[round].1.iter().sum::<u64>();
+    // Every node is a target, each part fetches each of its nodes once, and writes it.
+    assert_eq!(total(0), 60);
+    assert_eq!(total(2), total(3));
+    assert!(total(0) + total(1) <= total(2), "{nodes:?}");
+    let in_edges = rounds(&out, "in_edges");
+    let sent: u64 = in_edges[..2].iter().flat_map(|(_, w)| w).sum();
+    assert_eq!(sent, in_edges[3].1.iter().sum::<u64>());
+    let files = snapshot_parts(&out).into_values();
+    let written: usize = files.map(|bytes| bytes.len()).sum();
+    let (_, bytes) = rounds(&out, "bytes").swap_remove(3);
+    assert_eq!(bytes.iter().sum::<u64>(), written as u64);
+}
+
 #[test]
 fn parts_and_waves_change_no_row() {
     let tables = Tables::write(&graph(3), CUT);
