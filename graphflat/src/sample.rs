@@ -23,6 +23,7 @@ pub fn edge_hash(src_hash: u64, dst_hash: u64) -> u64 {
 ///
 /// It depends on nothing but the seed, the edge's raw ids and its ordinal among parallel edges
 /// (for `weighted` and `top` on its weight too).
+#[inline]
 pub fn priority(sampling: Sampling, seed: u64, edge: u64, ordinal: u32, weight: f32) -> u64 {
     match sampling {
         Sampling::Uniform => draw(seed, edge, ordinal),
@@ -83,12 +84,17 @@ pub(crate) struct Ranked {
 /// Ranks the in-edges of one node after the other.
 #[derive(Debug, Default)]
 pub(crate) struct Ranker {
-    /// Source and place of each edge, ascending; parallel edges stand by input row.
-    by_source: Vec<u64>,
+    /// `[in_degree]`, of each edge among those of its source.
     ordinals: Vec<u32>,
-    /// Priority of each edge and its place in `by_source`, whose order breaks ties.
-    draws: Vec<(u64, u32)>,
+    /// A hash table of sources: where the last edge of each stands.
+    last: Vec<u32>,
+    /// Priority, source and place of edges, so that their order is the rank: parallel edges stand by
+    /// input row, and so by ordinal.
+    draws: Vec<u128>,
 }
+
+/// An empty slot of a [`Ranker`]'s hash table.
+const NO_EDGE: u32 = u32::MAX;
 
 impl NodeEdges<'_> {
     pub(crate) fn weight(&self, i: usize) -> f32 {
@@ -99,17 +105,25 @@ impl NodeEdges<'_> {
 impl Ranker {
     /// Numbers the parallel edges of a node, all of which must be at hand.
     pub(crate) fn load(&mut self, edges: &NodeEdges<'_>) {
-        self.by_source.clear();
-        let keys = (0u64..).zip(edges.src);
-        self.by_source
-            .extend(keys.map(|(at, &src)| u64::from(src) << 32 | at));
-        self.by_source.sort_unstable();
         self.ordinals.clear();
-        let (mut ordinal, mut last) = (0, None);
-        for key in &self.by_source {
-            let src = key >> 32;
-            ordinal = if last == Some(src) { ordinal + 1 } else { 0 };
-            last = Some(src);
+        self.last.clear();
+        self.last
+            .resize((2 * edges.src.len()).next_power_of_two(), NO_EDGE);
+        let mask = self.last.len() - 1;
+        for (at, (&src, &hash)) in (0..).zip(edges.src.iter().zip(edges.hash)) {
+            // Edges of one source and one `dst` have one hash.
+            let mut slot = low_32(hash.into()) as usize & mask;
+            let ordinal = loop {
+                let other = self.last[slot];
+                if other == NO_EDGE {
+                    break 0;
+                }
+                if edges.src[other as usize] == src {
+                    break self.ordinals[other as usize] + 1;
+                }
+                slot = (slot + 1) & mask;
+            };
+            self.last[slot] = at;
             self.ordinals.push(ordinal);
         }
     }
@@ -128,35 +142,40 @@ impl Ranker {
         ranked: &mut Vec<Ranked>,
     ) {
         self.draws.clear();
-        for (place, (&key, &ordinal)) in (0..).zip(self.by_source.iter().zip(&self.ordinals)) {
-            let at = low_half(key) as usize;
-            let draw = priority(sampling, seed, edges.hash[at], ordinal, edges.weight(at));
-            self.draws.push((draw, place));
-        }
-        if keep < self.draws.len() / 2 {
-            self.draws.select_nth_unstable(keep);
-            self.draws.truncate(keep);
+        let (mut beyond, enough) = (u128::MAX, keep.saturating_mul(2).saturating_add(1));
+        for (at, &ordinal) in self.ordinals.iter().enumerate() {
+            let priority = priority(sampling, seed, edges.hash[at], ordinal, edges.weight(at));
+            let place = u64::from(edges.src[at]) << 32 | at as u64;
+            let draw = u128::from(priority) << 64 | u128::from(place);
+            if draw >= beyond {
+                continue;
+            }
+            self.draws.push(draw);
+            if self.draws.len() == enough {
+                beyond = *self.draws.select_nth_unstable(keep).1;
+                self.draws.truncate(keep);
+            }
         }
         self.draws.sort_unstable();
         ranked.clear();
-        ranked.extend(self.draws.iter().take(keep).map(|&(priority, place)| {
-            let at = low_half(self.by_source[place as usize]);
+        ranked.extend(self.draws.iter().take(keep).map(|&draw| {
+            let at = low_32(draw);
             Ranked {
-                priority,
+                priority: (draw >> 64) as u64,
                 src: edges.src[at as usize],
-                ordinal: self.ordinals[place as usize],
+                ordinal: self.ordinals[at as usize],
                 at,
             }
         }));
     }
 }
 
-fn low_half(key: u64) -> u32 {
+fn low_32(bits: u128) -> u32 {
     #[expect(
         clippy::cast_possible_truncation,
-        reason = "the upper half is another number"
+        reason = "the upper bits are something else"
     )]
-    let low = key as u32;
+    let low = bits as u32;
     low
 }
 
