@@ -1,35 +1,33 @@
-//! Hubs: found by exact counts, re-indexed over all workers, inverted to one list again.
+//! Hubs: found while their edges move, re-indexed over all workers, inverted to one list again.
 
 use crate::sample::{NodeEdges, Ranked, mix};
-use crate::store::InDegrees;
-use crate::sum::ExactSum;
-use crate::{FlattenError, NodeIdx, Peer, Placement};
+use crate::sum::{ExactSum, exact_sum};
+use crate::{FlattenError, NodeIdx, Peer};
 use serde::{Deserialize, Serialize};
 
-/// The nodes with more in-edges than the threshold, ascending by node.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Hubs {
-    nodes: Vec<(NodeIdx, u64)>,
-    threshold: u64,
-    /// A bit a node; empty where there is no hub.
-    is_hub: Vec<u64>,
+/// Tells one worker which of the in-edges that it sends to spread over all workers.
+pub(crate) struct HubCounts {
+    /// By node: in-edges that went to its owner; one more than `limit` once others do not.
+    sent: Vec<u32>,
+    limit: u32,
+    reindexed: Vec<NodeIdx>,
 }
 
 /// One worker's share of a hub's in-edges, already cut to what may be kept.
 #[derive(Clone, Serialize, Deserialize)]
 pub(crate) struct HubPart {
     pub(crate) node: NodeIdx,
-    pub(crate) totals: Totals,
+    pub(crate) totals: Totals<ExactSum>,
     /// The least of this share for each sample.
     pub(crate) samples: Vec<RankedColumns>,
 }
 
-/// What is summed over all in-edges of a node, kept or not.
+/// What is summed over in-edges of a node, kept or not; the weights so that sums merge, or rounded.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub(crate) struct Totals {
+pub(crate) struct Totals<W> {
     pub(crate) in_degree: u64,
-    pub(crate) in_weight: ExactSum,
-    pub(crate) self_weight: ExactSum,
+    pub(crate) in_weight: W,
+    pub(crate) self_weight: W,
     pub(crate) self_loops: u64,
     pub(crate) least_src: Option<NodeIdx>,
 }
@@ -44,90 +42,87 @@ pub(crate) struct RankedColumns {
     pub(crate) feature: Vec<f32>,
 }
 
-impl Hubs {
-    /// Finds all hubs from each worker's counts of the in-edges it read.
+impl HubCounts {
+    /// Lets each of `workers` workers send an equal share of `threshold` in-edges of a node to its
+    /// owner.
     ///
-    /// A node with more than `threshold` in-edges has more than `threshold / workers` on some
-    /// worker, so only such nodes are counted together, exactly.
+    /// A node with more has more than that share at some worker, unless there are more workers than
+    /// in-edges.
+    pub(crate) fn new(num_nodes: usize, threshold: u64, workers: usize) -> Self {
+        let share = (threshold / workers as u64).max(1);
+        Self {
+            sent: vec![0; num_nodes],
+            limit: u32::try_from(share).unwrap_or(u32::MAX).min(u32::MAX - 1),
+            reindexed: Vec::new(),
+        }
+    }
+
+    /// Counts an in-edge of `node`; tells whether it is to be spread.
+    pub(crate) fn is_beyond(&mut self, node: NodeIdx) -> bool {
+        let sent = &mut self.sent[node as usize];
+        if *sent < self.limit {
+            *sent += 1;
+            return false;
+        }
+        if *sent == self.limit {
+            *sent += 1;
+            self.reindexed.push(node);
+        }
+        true
+    }
+
+    /// Returns the nodes of which any worker has spread in-edges, ascending.
     ///
     /// # Errors
     ///
     /// A peer's failure.
-    pub(crate) fn find(
-        peer: &mut Peer<'_>,
-        counts: &InDegrees,
-        threshold: u64,
-        num_nodes: usize,
-    ) -> Result<Self, FlattenError> {
-        let suspects = counts.above(threshold / peer.peers() as u64);
-        let mut suspects = peer.gather_all::<_, FlattenError>(Ok(suspects))?.concat();
-        suspects.sort_unstable();
-        suspects.dedup();
-        let mine: Vec<u64> = suspects.iter().map(|&node| counts.of(node)).collect();
-        let all = peer.gather_all::<_, FlattenError>(Ok(mine))?;
-        let total = |i: usize| all.iter().map(|worker| worker[i]).sum::<u64>();
-        let nodes = suspects
-            .iter()
-            .enumerate()
-            .map(|(i, &node)| (node, total(i)));
-        let nodes: Vec<_> = nodes
-            .filter(|&(_, in_degree)| in_degree > threshold)
-            .collect();
-        let mut is_hub = Vec::new();
-        if !nodes.is_empty() {
-            is_hub.resize(num_nodes.div_ceil(64), 0);
-        }
-        for &(node, _) in &nodes {
-            is_hub[node as usize / 64] |= 1 << (node % 64);
-        }
-        Ok(Self {
-            nodes,
-            threshold,
-            is_hub,
-        })
-    }
-
-    /// Returns the hubs with their in-degrees.
-    pub(crate) fn nodes(&self) -> &[(NodeIdx, u64)] {
-        &self.nodes
-    }
-
-    /// Returns the worker for a hub's in-edge: its shuffle key with a suffix drawn by the source,
-    /// so that parallel edges stay together; and the hub's place among the hubs. `None` if the
-    /// node is no hub.
-    pub(crate) fn reindex(
-        &self,
-        node: NodeIdx,
-        edge_hash: u64,
-        placement: &Placement,
-    ) -> Option<(usize, usize)> {
-        let word = self.is_hub.get(node as usize / 64)?;
-        if word >> (node % 64) & 1 == 0 {
-            return None;
-        }
-        let hub = self.nodes.binary_search_by_key(&node, |hub| hub.0).ok()?;
-        let suffixes = self.nodes[hub].1.div_ceil(self.threshold).max(1);
-        let suffix = mix(edge_hash) % suffixes;
-        let workers = placement.workers() as u64;
-        let worker = (placement.owner(node) as u64 + suffix) % workers;
-        Some((usize::try_from(worker).ok()?, hub))
+    pub(crate) fn reindexed(self, peer: &mut Peer<'_>) -> Result<Vec<NodeIdx>, FlattenError> {
+        let mut nodes = peer
+            .gather_all::<_, FlattenError>(Ok(self.reindexed))?
+            .concat();
+        nodes.sort_unstable();
+        nodes.dedup();
+        Ok(nodes)
     }
 }
 
-impl Totals {
-    /// Sums over some in-edges of `node`.
-    pub(crate) fn of(node: NodeIdx, edges: &NodeEdges<'_>) -> Self {
-        let mut totals = Self {
-            in_degree: edges.src.len() as u64,
-            least_src: edges.src.iter().copied().min(),
-            ..Self::default()
-        };
-        totals.in_weight.add_all(edges.weight);
-        for at in (0..edges.src.len()).filter(|&at| edges.src[at] == node) {
-            totals.self_loops += 1;
-            totals.self_weight.add(edges.weight(at));
+/// Returns the worker for an in-edge that is spread: its shuffle key has a suffix drawn by the
+/// edge's ends, so that parallel edges stay together.
+pub(crate) fn reindex(edge_hash: u64, workers: usize) -> usize {
+    let drawn = mix(edge_hash) >> 32;
+    usize::try_from((drawn * workers as u64) >> 32).expect("< workers")
+}
+
+impl<W> Totals<W> {
+    fn of(node: NodeIdx, edges: &NodeEdges<'_>, sum: fn(&[f32]) -> W) -> Self {
+        let is_loop = |src: NodeIdx| src == node;
+        let loops = edges.src.iter().filter(|&&src| is_loop(src)).count();
+        let mut loop_weights = Vec::new();
+        if loops > 0 {
+            let at = (0..edges.src.len()).filter(|&at| is_loop(edges.src[at]));
+            loop_weights.extend(at.map(|at| edges.weight(at)));
         }
-        totals
+        Self {
+            in_degree: edges.src.len() as u64,
+            in_weight: sum(edges.weight),
+            self_weight: sum(&loop_weights),
+            self_loops: loops as u64,
+            least_src: edges.src.iter().copied().min(),
+        }
+    }
+}
+
+impl Totals<f32> {
+    /// Sums over all in-edges of `node`.
+    pub(crate) fn of_all(node: NodeIdx, edges: &NodeEdges<'_>) -> Self {
+        Self::of(node, edges, exact_sum)
+    }
+}
+
+impl Totals<ExactSum> {
+    /// Sums over some in-edges of `node`.
+    pub(crate) fn of_part(node: NodeIdx, edges: &NodeEdges<'_>) -> Self {
+        Self::of(node, edges, ExactSum::of)
     }
 
     pub(crate) fn merge(&mut self, other: &Self) {
@@ -136,6 +131,16 @@ impl Totals {
         self.self_weight.merge(&other.self_weight);
         self.self_loops += other.self_loops;
         self.least_src = self.least_src.into_iter().chain(other.least_src).min();
+    }
+
+    pub(crate) fn rounded(&self) -> Totals<f32> {
+        Totals {
+            in_degree: self.in_degree,
+            in_weight: self.in_weight.value(),
+            self_weight: self.self_weight.value(),
+            self_loops: self.self_loops,
+            least_src: self.least_src,
+        }
     }
 }
 

@@ -29,9 +29,11 @@ impl ExactSum {
         };
     }
 
-    /// Adds finite values.
-    pub(crate) fn add_all(&mut self, values: &[f32]) {
-        values.iter().for_each(|&value| self.add(value));
+    /// Sums finite values.
+    pub(crate) fn of(values: &[f32]) -> Self {
+        let mut sum = Self::default();
+        values.iter().for_each(|&value| sum.add(value));
+        sum
     }
 
     /// Adds another sum.
@@ -58,14 +60,41 @@ impl ExactSum {
     }
 }
 
+/// Returns [`ExactSum::value`] of finite values, all of which are at hand.
+pub(crate) fn exact_sum(values: &[f32]) -> f32 {
+    let (mut sum, mut least, mut greatest) = (0f64, u32::MAX, 0);
+    for &value in values {
+        sum += f64::from(value);
+        let magnitude = value.to_bits() & 0x7fff_ffff;
+        greatest = greatest.max(magnitude);
+        // Zeros do not count.
+        least = least.min(magnitude.wrapping_sub(1));
+    }
+    // Each term is a multiple of 2^(least exponent), and below 2^(24 + greatest exponent).
+    let exponent = |magnitude: u32| (magnitude >> 23).max(1);
+    let spread = exponent(greatest).saturating_sub(exponent(least.wrapping_add(1)));
+    let is_exact = spread < 29 && values.len() <= 1 << (29 - spread);
+    if !is_exact {
+        return ExactSum::of(values).value();
+    }
+    // All partial sums are multiples too, and at most 2^53 of them: no step has rounded.
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "rounding to f32 is the purpose"
+    )]
+    let rounded = sum as f32;
+    rounded
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sample::mix;
 
     fn sum(values: &[f32]) -> f32 {
-        let mut sum = ExactSum::default();
-        values.iter().for_each(|&v| sum.add(v));
-        sum.value()
+        let sum = ExactSum::of(values).value();
+        assert_eq!(exact_sum(values).to_bits(), sum.to_bits(), "{values:?}");
+        sum
     }
 
     #[test]
@@ -79,6 +108,26 @@ mod tests {
         );
         assert_eq!(sum(&[f32::MAX, -f32::MAX]), 0.0);
         assert_eq!(sum(&[0.1; 1000]), 100.0);
+    }
+
+    #[test]
+    fn the_short_way_gives_the_same_bits() {
+        for seed in 0..2000u64 {
+            let bits = |i: u64| mix(seed << 32 | i);
+            let spread = i32::try_from(seed % 40).unwrap();
+            let value = |i: u64| {
+                let exponent = i32::try_from(bits(i) >> 40).unwrap() % (spread + 1);
+                let mantissa = f32::from(u16::try_from(bits(i) & 0xffff).unwrap()) - 3e4;
+                let low = f32::from(u8::try_from(bits(i) >> 16 & 0xff).unwrap());
+                (mantissa + low / 256.0) * 2f32.powi(exponent - 60)
+            };
+            let values: Vec<f32> = (0..bits(99) % 200).map(value).collect();
+            sum(&values);
+        }
+        sum(&[0.0, -0.0]);
+        sum(&[f32::MIN_POSITIVE, 1e-45, -1e-45, 0.0]);
+        sum(&[16_777_216.0, 1.0, 1.0, -0.5, 1e-3, 1e-9]);
+        assert_eq!(sum(&[1e10, 1.0, 1e-3, -1e10, -1.0]), 1e-3);
     }
 
     #[test]

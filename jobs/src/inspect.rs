@@ -125,9 +125,6 @@ fn store(dir: &Path) -> Result<String, JobError> {
         meta.samples
     );
     text.push_str(&format!("edges: {}\n", serde_json::json!(meta.edges)));
-    for hub in &meta.hubs {
-        text.push_str(&format!("hub {} with {} in-edges\n", hub.id, hub.in_degree));
-    }
     Ok(text)
 }
 

@@ -1,7 +1,7 @@
 //! One worker's edges in buckets of the nodes they lead to, on disk beyond a bound.
 
 use super::map::map_file;
-use crate::sample::NodeEdges;
+use crate::sample::{NodeEdges, mix};
 use crate::{FlattenError, NodeIdx};
 use arrow::buffer::Buffer;
 use serde::{Deserialize, Serialize};
@@ -13,7 +13,11 @@ use std::path::{Path, PathBuf};
 /// Columns in a spill file start at multiples of this.
 const ALIGNMENT: usize = 8;
 
-/// How nodes are gathered in buckets: so many nodes of consecutive places each.
+/// Buckets of re-indexed nodes.
+const HUB_BUCKETS: usize = 64;
+
+/// How a worker's edges are gathered in buckets: first of its own nodes, so many of consecutive
+/// places each, then of re-indexed nodes, whoever owns them.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct BucketLayout {
     shift: u32,
@@ -25,8 +29,9 @@ pub(super) struct BucketLayout {
 pub(super) struct EdgeBatch {
     /// First input row of the rows that were read together.
     pub(super) first_row: u64,
-    /// Whether the edges lead to hubs, and `node` counts hubs.
-    pub(super) to_hubs: bool,
+    /// Whether the edges went to the owner of their node first, which was not re-indexed yet: they
+    /// come before those of the same node and the same rows that did not.
+    pub(super) forwarded: bool,
     /// `[num_buckets]`, where each bucket's edges end.
     pub(super) ends: Vec<u32>,
     pub(super) columns: EdgeColumns,
@@ -37,7 +42,7 @@ pub(super) struct EdgeBatch {
 pub(super) struct EdgeColumns {
     /// Hash of the edge's ends.
     pub(super) hash: Vec<u64>,
-    /// Place of the node it leads to.
+    /// The node it leads to: its place, or in buckets of re-indexed nodes its number.
     pub(super) node: Vec<u32>,
     pub(super) src: Vec<NodeIdx>,
     pub(super) weight: Vec<f32>,
@@ -48,7 +53,8 @@ pub(super) struct EdgeColumns {
 pub(super) struct EdgeBuckets {
     layout: BucketLayout,
     dim: usize,
-    chunks: Vec<Chunk>,
+    /// Those spilled by where in the file they start.
+    chunks: Vec<Chunk<usize>>,
     /// Bytes in memory, and how many may be.
     bytes: usize,
     bytes_max: usize,
@@ -57,26 +63,25 @@ pub(super) struct EdgeBuckets {
     spilled: usize,
 }
 
-/// An [`EdgeBatch`] that came, in memory or in the spill file.
-struct Chunk {
+/// An [`EdgeBatch`] that came, in memory or in a spill file.
+struct Chunk<S> {
     first_row: u64,
+    forwarded: bool,
     ends: Vec<u32>,
-    columns: ChunkColumns,
+    columns: ChunkColumns<S>,
 }
 
-enum ChunkColumns {
+enum ChunkColumns<S> {
     Memory(EdgeColumns),
-    /// From this byte on.
-    Spilled(usize),
+    Spilled(S),
 }
 
 /// All edges of one worker, to be taken bucket by bucket.
 pub(super) struct SealedBuckets {
     layout: BucketLayout,
     dim: usize,
-    /// By input row.
-    chunks: Vec<Chunk>,
-    spill: Buffer,
+    /// By input row; those spilled are mapped, from their start on.
+    chunks: Vec<Chunk<Buffer>>,
     weighted: bool,
 }
 
@@ -89,16 +94,18 @@ pub(super) struct Bucket {
     next: Vec<usize>,
 }
 
-struct EdgeSlices<'a> {
-    hash: &'a [u64],
-    node: &'a [u32],
-    src: &'a [NodeIdx],
-    weight: &'a [f32],
-    feature: &'a [f32],
+/// [`EdgeColumns`], borrowed.
+pub(super) struct EdgeSlices<'a> {
+    pub(super) hash: &'a [u64],
+    pub(super) node: &'a [u32],
+    pub(super) src: &'a [NodeIdx],
+    pub(super) weight: &'a [f32],
+    pub(super) feature: &'a [f32],
 }
 
 impl BucketLayout {
-    /// Makes buckets of at least `least` nodes, at most `most` buckets.
+    /// Makes buckets of at least `least` nodes, at most `most` buckets and those of re-indexed
+    /// nodes.
     pub(super) fn new(num_nodes: usize, least: usize, most: usize) -> Self {
         let wanted = num_nodes.div_ceil(most).max(least);
         Self {
@@ -108,14 +115,26 @@ impl BucketLayout {
     }
 
     pub(super) fn num_buckets(&self) -> usize {
+        self.num_own() + HUB_BUCKETS
+    }
+
+    /// The number of buckets of own nodes.
+    pub(super) fn num_own(&self) -> usize {
         ((self.num_nodes.max(1) - 1) >> self.shift) + 1
     }
 
-    pub(super) fn bucket(&self, node: usize) -> usize {
-        node >> self.shift
+    /// The bucket of an own node.
+    pub(super) fn own(&self, place: usize) -> usize {
+        place >> self.shift
     }
 
-    /// The places of a bucket's nodes.
+    /// The bucket of a re-indexed node.
+    pub(super) fn hub(&self, node: NodeIdx) -> usize {
+        let drawn = mix(u64::from(node)) % HUB_BUCKETS as u64;
+        self.num_own() + usize::try_from(drawn).expect("few buckets")
+    }
+
+    /// The places of the nodes of a bucket of own nodes.
     pub(super) fn nodes(&self, bucket: usize) -> Range<usize> {
         let end = (bucket + 1) << self.shift;
         bucket << self.shift..end.min(self.num_nodes)
@@ -123,6 +142,17 @@ impl BucketLayout {
 }
 
 impl EdgeColumns {
+    /// Makes room for edges.
+    pub(super) fn zeroed(num_edges: usize, weighted: bool, dim: usize) -> Self {
+        Self {
+            hash: vec![0; num_edges],
+            node: vec![0; num_edges],
+            src: vec![0; num_edges],
+            weight: vec![0.0; if weighted { num_edges } else { 0 }],
+            feature: vec![0.0; num_edges * dim],
+        }
+    }
+
     fn slices(&self) -> EdgeSlices<'_> {
         EdgeSlices {
             hash: &self.hash,
@@ -145,6 +175,12 @@ impl EdgeColumns {
     }
 }
 
+impl EdgeBatch {
+    pub(super) fn num_edges(&self) -> u64 {
+        u64::from(self.ends.last().copied().unwrap_or(0))
+    }
+}
+
 impl EdgeBuckets {
     /// Takes edges with `dim` features; beyond `bytes_max` bytes they go to a file in `dir`.
     pub(super) fn new(layout: BucketLayout, dim: usize, bytes_max: usize, dir: &Path) -> Self {
@@ -160,7 +196,7 @@ impl EdgeBuckets {
         }
     }
 
-    /// Takes a batch, whose edges lead to this worker's nodes.
+    /// Takes a batch.
     ///
     /// # Errors
     ///
@@ -183,6 +219,7 @@ impl EdgeBuckets {
         };
         self.chunks.push(Chunk {
             first_row: batch.first_row,
+            forwarded: batch.forwarded,
             ends: batch.ends,
             columns,
         });
@@ -214,8 +251,8 @@ impl EdgeBuckets {
 
     /// Returns the number of edges.
     pub(super) fn num_edges(&self) -> u64 {
-        let last = |chunk: &Chunk| u64::from(chunk.ends.last().copied().unwrap_or(0));
-        self.chunks.iter().map(last).sum()
+        let edges = self.chunks.iter().map(|chunk| u64::from(chunk.num_edges()));
+        edges.sum()
     }
 
     /// Ends the taking.
@@ -228,14 +265,29 @@ impl EdgeBuckets {
             None => Buffer::from(&[] as &[u8]),
             Some(file) => map_file(&file).map_err(|e| self.failed("read", e))?,
         };
-        self.chunks.sort_unstable_by_key(|chunk| chunk.first_row);
-        Ok(SealedBuckets {
+        let seal = |chunk: Chunk<usize>| Chunk {
+            first_row: chunk.first_row,
+            forwarded: chunk.forwarded,
+            ends: chunk.ends,
+            columns: match chunk.columns {
+                ChunkColumns::Memory(columns) => ChunkColumns::Memory(columns),
+                ChunkColumns::Spilled(at) => ChunkColumns::Spilled(spill.slice(at)),
+            },
+        };
+        let mut sealed = SealedBuckets {
             layout: self.layout,
             dim: self.dim,
-            chunks: self.chunks,
-            spill,
+            chunks: self.chunks.into_iter().map(seal).collect(),
             weighted,
-        })
+        };
+        sealed.sort();
+        Ok(sealed)
+    }
+}
+
+impl<S> Chunk<S> {
+    fn num_edges(&self) -> u32 {
+        *self.ends.last().expect("there is at least one bucket")
     }
 }
 
@@ -244,20 +296,69 @@ impl SealedBuckets {
         &self.layout
     }
 
-    /// Gathers the edges of a bucket.
-    pub(super) fn gather(&self, bucket: usize, out: &mut Bucket) {
+    /// Adds edges that came later.
+    pub(super) fn merge(&mut self, others: Self) {
+        self.chunks.extend(others.chunks);
+        self.sort();
+    }
+
+    fn sort(&mut self) {
+        self.chunks
+            .sort_unstable_by_key(|chunk| (chunk.first_row, !chunk.forwarded));
+    }
+
+    /// Returns the edges that lead to own nodes, those of one batch at a time, and the batch's
+    /// first row.
+    pub(super) fn own_edges(&self) -> impl Iterator<Item = (u64, EdgeSlices<'_>)> {
+        self.chunks.iter().map(|chunk| {
+            let end = chunk.ends[self.layout.num_own() - 1] as usize;
+            let all = self.slices(chunk);
+            let own = EdgeSlices {
+                hash: &all.hash[..end],
+                node: &all.node[..end],
+                src: &all.src[..end],
+                weight: &all.weight[..if self.weighted { end } else { 0 }],
+                feature: &all.feature[..end * self.dim],
+            };
+            (chunk.first_row, own)
+        })
+    }
+
+    /// Gathers the edges of a bucket of own nodes.
+    pub(super) fn gather_own(&self, bucket: usize, out: &mut Bucket) {
         let nodes = self.layout.nodes(bucket);
+        self.gather(
+            bucket,
+            nodes.len(),
+            |place| place as usize - nodes.start,
+            out,
+        );
+    }
+
+    /// Gathers the edges of a bucket of re-indexed nodes, which are `nodes`, ascending.
+    pub(super) fn gather_hubs(&self, bucket: usize, nodes: &[NodeIdx], out: &mut Bucket) {
+        let place = |node| nodes.binary_search(&node).expect("all nodes are there");
+        self.gather(bucket, nodes.len(), place, out);
+    }
+
+    fn gather(
+        &self,
+        bucket: usize,
+        num_nodes: usize,
+        place: impl Fn(u32) -> usize,
+        out: &mut Bucket,
+    ) {
         out.offset.clear();
-        out.offset.resize(nodes.len() + 1, 0);
+        out.offset.resize(num_nodes + 1, 0);
         for (slices, range) in self.runs(bucket) {
             for &node in &slices.node[range] {
-                out.offset[node as usize - nodes.start + 1] += 1;
+                out.offset[place(node) + 1] += 1;
             }
         }
         for i in 1..out.offset.len() {
             out.offset[i] += out.offset[i - 1];
         }
-        let num_edges = out.offset[nodes.len()];
+        let num_edges = out.offset[num_nodes];
         out.columns.hash.resize(num_edges, 0);
         out.columns.src.resize(num_edges, 0);
         let weights = if self.weighted { num_edges } else { 0 };
@@ -266,7 +367,7 @@ impl SealedBuckets {
         out.next.clone_from(&out.offset);
         for (slices, range) in self.runs(bucket) {
             for i in range {
-                let next = &mut out.next[slices.node[i] as usize - nodes.start];
+                let next = &mut out.next[place(slices.node[i])];
                 let to = *next;
                 *next += 1;
                 out.columns.hash[to] = slices.hash[i];
@@ -291,14 +392,15 @@ impl SealedBuckets {
         })
     }
 
-    fn slices<'a>(&'a self, chunk: &'a Chunk) -> EdgeSlices<'a> {
-        let mut at = match &chunk.columns {
+    fn slices<'a>(&'a self, chunk: &'a Chunk<Buffer>) -> EdgeSlices<'a> {
+        let spill = match &chunk.columns {
             ChunkColumns::Memory(columns) => return columns.slices(),
-            ChunkColumns::Spilled(at) => *at,
+            ChunkColumns::Spilled(spill) => spill,
         };
-        let num_edges = chunk.ends.last().copied().unwrap_or(0) as usize;
+        let num_edges = chunk.num_edges() as usize;
+        let mut at = 0;
         let mut column = |bytes: usize| {
-            let column = &self.spill[at..at + bytes];
+            let column = &spill[at..at + bytes];
             at += bytes.next_multiple_of(ALIGNMENT);
             column
         };
@@ -334,16 +436,13 @@ impl Bucket {
 mod tests {
     use super::*;
 
-    /// Edges of two chunks over five nodes in three buckets; `bytes_max` decides what is spilled.
-    fn gathered(bytes_max: usize) -> Vec<Vec<(u32, u64, f32, f32)>> {
-        let dir = tempfile::tempdir().unwrap();
-        let layout = BucketLayout::new(5, 2, 100);
-        assert_eq!(layout.num_buckets(), 3);
-        let mut buckets = EdgeBuckets::new(layout, 1, bytes_max, dir.path());
-        let batch = |first_row: u64, ends: [u32; 3], node: &[u32]| EdgeBatch {
+    fn batch(first_row: u64, own: [u32; 3], node: &[u32]) -> EdgeBatch {
+        let mut ends = own.to_vec();
+        ends.resize(3 + HUB_BUCKETS, own[2]);
+        EdgeBatch {
             first_row,
-            to_hubs: false,
-            ends: ends.to_vec(),
+            forwarded: false,
+            ends,
             columns: EdgeColumns {
                 hash: (first_row..).take(node.len()).collect(),
                 node: node.to_vec(),
@@ -351,16 +450,37 @@ mod tests {
                 weight: node.iter().map(|&n| n as f32).collect(),
                 feature: node.iter().map(|&n| -(n as f32)).collect(),
             },
+        }
+    }
+
+    /// Edges of some chunks over five nodes in three buckets, and over two re-indexed nodes;
+    /// `bytes_max` decides what is spilled.
+    fn gathered(bytes_max: usize) -> Vec<Vec<(u32, u64, f32, f32)>> {
+        let dir = tempfile::tempdir().unwrap();
+        let layout = BucketLayout::new(5, 2, 100);
+        assert_eq!(layout.num_own(), 3);
+        let new = || EdgeBuckets::new(layout, 1, bytes_max, dir.path());
+        let (mut buckets, mut late) = (new(), new());
+        let hub_batch = |first_row: u64, forwarded: bool, node: NodeIdx| {
+            let mut batch = batch(first_row, [0; 3], &[node]);
+            batch.ends[layout.hub(node)..].fill(1);
+            EdgeBatch { forwarded, ..batch }
         };
         buckets.take(batch(50, [1, 3, 3], &[1, 2, 3])).unwrap();
+        buckets.take(hub_batch(60, false, 7000)).unwrap();
         buckets.take(batch(10, [3, 3, 4], &[0, 1, 1, 4])).unwrap();
-        assert_eq!(buckets.num_edges(), 7);
-        let sealed = buckets.seal(true).unwrap();
+        buckets.take(hub_batch(20, false, 7000)).unwrap();
+        let mut forwarded = hub_batch(60, true, 7000);
+        forwarded.columns.hash[0] = 59;
+        late.take(forwarded).unwrap();
+        late.take(hub_batch(15, true, 9000)).unwrap();
+        assert_eq!((buckets.num_edges(), late.num_edges()), (9, 2));
+        let mut sealed = buckets.seal(true).unwrap();
+        sealed.merge(late.seal(true).unwrap());
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
         let (mut bucket, mut nodes) = (Bucket::default(), Vec::new());
-        for b in 0..3 {
-            sealed.gather(b, &mut bucket);
-            for i in 0..layout.nodes(b).len() {
+        let mut read = |bucket: &Bucket, num_nodes: usize| {
+            for i in 0..num_nodes {
                 let (edges, features) = bucket.node(i, 1);
                 let edge = |at: usize| {
                     (
@@ -372,12 +492,21 @@ mod tests {
                 };
                 nodes.push((0..edges.src.len()).map(edge).collect());
             }
+        };
+        for b in 0..3 {
+            sealed.gather_own(b, &mut bucket);
+            read(&bucket, layout.nodes(b).len());
+        }
+        for hub in [7000, 9000] {
+            sealed.gather_hubs(layout.hub(hub), &[hub], &mut bucket);
+            read(&bucket, 1);
         }
         nodes
     }
 
     #[test]
     fn edges_come_back_by_node_and_row_wherever_they_were_kept() {
+        let hub_edge = |node: NodeIdx, hash| (node + 100, hash, node as f32, -(node as f32));
         let expected = [
             vec![(100, 10, 0.0, -0.0)],
             vec![
@@ -388,6 +517,8 @@ mod tests {
             vec![(102, 51, 2.0, -2.0)],
             vec![(103, 52, 3.0, -3.0)],
             vec![(104, 13, 4.0, -4.0)],
+            vec![hub_edge(7000, 20), hub_edge(7000, 59), hub_edge(7000, 60)],
+            vec![hub_edge(9000, 15)],
         ];
         for bytes_max in [0, 80, 1 << 20] {
             assert_eq!(gathered(bytes_max), expected, "{bytes_max} bytes");

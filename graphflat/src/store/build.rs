@@ -6,8 +6,7 @@ use super::file::{self, BatchFile, NODES_PER_BATCH};
 use super::nodes::{OwnedNodes, place_nodes};
 use super::number::{MISSING, number_nodes};
 use super::{
-    Hub, META_FILE, StoreMeta, VERSION, WorkUnits, degrees_path, file_entry, in_edges_path,
-    nodes_path,
+    META_FILE, StoreMeta, VERSION, WorkUnits, degrees_path, file_entry, in_edges_path, nodes_path,
 };
 use crate::error::StoreCause;
 use crate::hub::Totals;
@@ -15,7 +14,7 @@ use crate::sample::{Ranked, Ranker};
 use crate::{FlattenError, NodeIdx, Peer, Placement, StorePlan, run_workers};
 use arrow::array::{ArrayRef, Float32Array, RecordBatch, UInt32Array};
 use schemas::progress::{Event, Progress};
-use schemas::{FileEntry, GraphMeta, Ids};
+use schemas::{FileEntry, GraphMeta};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -138,26 +137,14 @@ fn build_partition(
     announce(peer, progress, "reading nodes", 1);
     let nodes = place_nodes(peer, plan, work, &numbering.units, &graph, &placement)?;
     let nodes_written = write_nodes(peer.index(), plan, nodes, &graph);
-    let (node_file, ids) = peer.agree(nodes_written)?;
+    let node_file = peer.agree(nodes_written)?;
     announce(peer, progress, "reading edges", 2);
-    let (edges, hubs, counts) = place_edges(peer, plan, work, dictionary, &placement)?;
+    let (edges, counts) = place_edges(peer, plan, work, dictionary, &placement)?;
     let edges_written = write_in_edges(peer.index(), plan, edges, &placement);
     let (has_self_loops, mut files) = peer.agree(edges_written)?;
     files.push(node_file);
     let self_loops = peer.gather_all::<_, FlattenError>(Ok(has_self_loops))?;
     graph.self_loops = self_loops.contains(&true);
-    let own_hubs = hubs
-        .nodes()
-        .iter()
-        .filter(|(node, _)| placement.owner(*node) == peer.index());
-    let own_hubs: Vec<Hub> = own_hubs
-        .map(|&(node, in_degree)| Hub {
-            id: ids.display(placement.local(node)),
-            in_degree,
-        })
-        .collect();
-    let mut all_hubs = peer.gather_all::<_, FlattenError>(Ok(own_hubs))?.concat();
-    all_hubs.sort_by(|a, b| b.in_degree.cmp(&a.in_degree).then_with(|| a.id.cmp(&b.id)));
     announce(peer, progress, "store written", 3);
     let meta = StoreMeta {
         version: VERSION,
@@ -172,7 +159,6 @@ fn build_partition(
         num_nodes: numbering.num_nodes,
         graph,
         edges: counts,
-        hubs: all_hubs,
         files: Vec::new(),
     };
     Ok(Built { files, meta })
@@ -203,8 +189,8 @@ fn write_in_edges(
     let mut hubs = edges.hubs.into_iter().peekable();
     let (mut bucket, mut ranker, mut ranked) = (Bucket::default(), Ranker::default(), Vec::new());
     let num_local = placement.num_local(worker);
-    for b in 0..edges.buckets.layout().num_buckets() {
-        edges.buckets.gather(b, &mut bucket);
+    for b in 0..edges.buckets.layout().num_own() {
+        edges.buckets.gather_own(b, &mut bucket);
         // Buckets are sized for the largest partition; the last may end beyond this one.
         let nodes = edges.buckets.layout().nodes(b);
         let nodes = nodes.start.min(num_local)..nodes.end.min(num_local);
@@ -215,14 +201,14 @@ fn write_in_edges(
             for local in start..(start + NODES_PER_BATCH).min(nodes.end) {
                 if let Some((_, parts)) = hubs.next_if(|hub| hub.0 == local) {
                     let (totals, samples) = invert(&parts, plan);
-                    degrees.push(&totals)?;
+                    degrees.push(&totals.rounded())?;
                     for (list, sample) in lists.iter_mut().zip(&samples) {
                         list.push(&sample.ranked, &sample.weight, &sample.feature, dim);
                     }
                     continue;
                 }
                 let (in_edges, features) = bucket.node(local - nodes.start, dim);
-                degrees.push(&Totals::of(placement.node(worker, local), &in_edges))?;
+                degrees.push(&Totals::of_all(placement.node(worker, local), &in_edges))?;
                 ranker.load(&in_edges);
                 for (s, list) in (0u64..).zip(&mut lists) {
                     let seed = plan.seed.wrapping_add(s);
@@ -351,7 +337,7 @@ impl Lists {
 }
 
 impl Degrees {
-    fn push(&mut self, totals: &Totals) -> Result<(), FlattenError> {
+    fn push(&mut self, totals: &Totals<f32>) -> Result<(), FlattenError> {
         let narrow = |count: u64| {
             u32::try_from(count).map_err(|_| FlattenError::TooLarge {
                 what: "in-edges of one node",
@@ -360,9 +346,9 @@ impl Degrees {
             })
         };
         self.in_degree.push(narrow(totals.in_degree)?);
-        self.in_weight.push(totals.in_weight.value());
+        self.in_weight.push(totals.in_weight);
         self.self_loops.push(narrow(totals.self_loops)?);
-        self.self_weight.push(totals.self_weight.value());
+        self.self_weight.push(totals.self_weight);
         self.least_src.push(totals.least_src.unwrap_or(MISSING));
         Ok(())
     }
@@ -383,20 +369,16 @@ impl Degrees {
     }
 }
 
-/// Writes the columns of the node table; returns the file and the ids.
+/// Writes the columns of the node table.
 fn write_nodes(
     worker: usize,
     plan: &StorePlan,
     nodes: OwnedNodes,
     graph: &GraphMeta,
-) -> Result<(FileEntry, Ids), FlattenError> {
+) -> Result<FileEntry, FlattenError> {
     let path = nodes_path(&plan.dir, worker);
-    let (mut file, mut ids) = (None, Ids::new(graph.id_type));
-    nodes.for_each_batch(graph, |batch| {
-        let more = Ids::from_array(&batch["id"])?;
-        ids.extend_from(&more, 0..more.len());
-        append(&mut file, &path, batch)
-    })?;
+    let mut file = None;
+    nodes.for_each_batch(graph, |batch| append(&mut file, &path, batch))?;
     file.expect("a batch was written").finish()?;
-    Ok((file_entry(&path)?, ids))
+    file_entry(&path)
 }

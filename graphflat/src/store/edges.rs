@@ -2,11 +2,12 @@
 
 use super::WorkUnits;
 use super::buckets::{Bucket, BucketLayout, EdgeBatch, EdgeBuckets, EdgeColumns, SealedBuckets};
-use super::ends::{Ends, InDegrees};
+use super::ends::Ends;
 use super::file::NODES_PER_BATCH;
 use super::number::{Dictionary, MISSING};
-use crate::hub::{HubPart, Hubs, RankedColumns, Totals};
+use crate::hub::{HubCounts, HubPart, RankedColumns, Totals, reindex};
 use crate::sample::{Ranked, Ranker, edge_hash, keep_least};
+use crate::sum::ExactSum;
 use crate::{FlattenError, NodeIdx, Peer, Placement, StorePlan};
 use schemas::{Dangling, EdgeRows, EdgesPlan, Unit};
 use serde::{Deserialize, Serialize};
@@ -17,9 +18,6 @@ use std::rc::Rc;
 /// Most buckets of a worker's nodes: so many runs does a batch of edges fall into.
 const BUCKETS_MAX: usize = 512;
 
-/// Most buckets of hubs.
-const HUB_BUCKETS_MAX: usize = 64;
-
 /// What became of the edge table.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct EdgeCounts {
@@ -27,14 +25,15 @@ pub struct EdgeCounts {
     pub in_edges: u64,
     /// Rows left out because an end is no node.
     pub dropped_rows: u64,
-    /// In-edges that each worker received before hubs were cut: the skew of the map.
+    /// In-edges that each worker ranked, its shares of re-indexed nodes' too: the skew of the map.
     pub received_by_worker: Vec<u64>,
 }
 
 /// In-edges of the nodes of one partition, not ranked yet.
 pub(super) struct OwnedEdges {
     pub(super) buckets: SealedBuckets,
-    /// Parts of the hubs of this partition, by local place.
+    /// Parts of the re-indexed nodes of this partition, by local place; their edges in `buckets`
+    /// do not count.
     pub(super) hubs: BTreeMap<usize, Vec<HubPart>>,
 }
 
@@ -49,12 +48,19 @@ pub(super) struct InvertedSample {
 struct Scatter<'a> {
     plan: &'a StorePlan,
     ends: &'a Ends,
-    hubs: &'a Hubs,
-    placement: &'a Placement,
-    own: BucketLayout,
-    hub: BucketLayout,
+    cutter: Cutter<'a>,
+    counts: HubCounts,
     dangling: DanglingRows,
     scratch: Scratch,
+}
+
+/// Cuts routed edges into batches.
+#[derive(Clone, Copy)]
+struct Cutter<'a> {
+    placement: &'a Placement,
+    layout: BucketLayout,
+    weighted: bool,
+    dim: usize,
 }
 
 /// The edges of the rows at hand, reverses next to the edge they belong to.
@@ -84,12 +90,10 @@ struct DanglingRows {
     first: Option<(u64, bool, String)>,
 }
 
-type Received = Rc<RefCell<Option<(EdgeBuckets, EdgeBuckets)>>>;
-
 /// Reads the edges and moves each to the owner of its `dst`, hubs' edges by way of all workers.
 ///
-/// The table is read twice, ends only at first: that finds the hubs, so that no worker ever
-/// receives a hub's edges alone.
+/// Where a hub is, shows while the edges move. Those of its edges that came to its owner before are
+/// forwarded, so that in the end each worker has all parallel edges of its share, by input row.
 ///
 /// # Errors
 ///
@@ -100,82 +104,103 @@ pub(super) fn place_edges(
     work: WorkUnits,
     dictionary: Dictionary,
     placement: &Placement,
-) -> Result<(OwnedEdges, Hubs, EdgeCounts), FlattenError> {
-    let num_nodes = placement.num_nodes();
-    let (ends, counts) = Ends::survey(peer, &plan.edges, work, dictionary, num_nodes)?;
-    let hubs = Hubs::find(peer, &counts, plan.hub_threshold, num_nodes)?;
-    drop::<InDegrees>(counts);
-    let most_local = num_nodes.div_ceil(peer.peers());
-    let layouts = (
-        BucketLayout::new(most_local, NODES_PER_BATCH, BUCKETS_MAX),
-        BucketLayout::new(hubs.nodes().len(), 1, HUB_BUCKETS_MAX),
-    );
+) -> Result<(OwnedEdges, EdgeCounts), FlattenError> {
+    let (num_nodes, workers) = (placement.num_nodes(), peer.peers());
+    let ends = Ends::gather(peer, &plan.edges, work, dictionary)?;
+    let most_local = num_nodes.div_ceil(workers);
+    let cutter = Cutter {
+        placement,
+        layout: BucketLayout::new(most_local, NODES_PER_BATCH, BUCKETS_MAX),
+        weighted: plan.edges.has_weight(),
+        dim: plan.edges.feature_dim().unwrap_or(0),
+    };
     let mut scatter = Scatter {
         plan,
         ends: &ends,
-        hubs: &hubs,
-        placement,
-        own: layouts.0,
-        hub: layouts.1,
+        cutter,
+        counts: HubCounts::new(num_nodes, plan.hub_threshold, workers),
         dangling: DanglingRows::default(),
         scratch: Scratch::default(),
     };
-    let (own, shares) = exchange(peer, &mut scatter, work)?;
+    // Half of the memory is for edges in buckets, and of that a tenth for those forwarded.
+    let bytes_max = plan.memory_budget / workers / 20;
+    let outgoing = edge_rows(&plan.edges, work).flat_map(|item| match item {
+        Ok((first_row, rows)) => scatter.batches(first_row, &rows),
+        Err(e) => vec![Err(e)],
+    });
+    let received = exchange(peer, outgoing, cutter, plan, 9 * bytes_max)?;
     let dangling = peer.gather_all::<_, FlattenError>(Ok(scatter.dangling))?;
     let dropped_rows = check_dangling(&dangling, &plan.edges)?;
+    let reindexed = scatter.counts.reindexed(peer)?;
     drop(ends);
-    let received = own.num_edges() + shares.num_edges();
-    let received = peer.gather_all::<_, FlattenError>(Ok(received))?;
+    let mut num_edges = received.num_edges();
+    let mut buckets = peer.agree(received.seal(cutter.weighted))?;
+    if !reindexed.is_empty() {
+        let outgoing = forward(&buckets, cutter, &reindexed, peer.index());
+        let outgoing = outgoing.inspect(|(_, batch)| num_edges -= batch.num_edges());
+        let forwarded = exchange(peer, outgoing.map(Ok), cutter, plan, bytes_max)?;
+        num_edges += forwarded.num_edges();
+        buckets.merge(peer.agree(forwarded.seal(cutter.weighted))?);
+    }
+    let received = peer.gather_all::<_, FlattenError>(Ok(num_edges))?;
     let edge_counts = EdgeCounts {
         in_edges: received.iter().sum(),
         dropped_rows,
         received_by_worker: received,
     };
-    let weighted = plan.edges.has_weight();
-    let sealed = own
-        .seal(weighted)
-        .and_then(|own| Ok((own, shares.seal(weighted)?)));
-    let (buckets, hub_buckets) = peer.agree(sealed)?;
-    let parts = rank_shares(&hub_buckets, plan, &hubs);
+    let parts = rank_shares(&buckets, plan, &reindexed);
     let parts = parts.map(|part| Ok((placement.owner(part.node), part)));
-    let mut inverted = BTreeMap::<usize, Vec<HubPart>>::new();
+    let mut hubs = BTreeMap::<usize, Vec<HubPart>>::new();
     for (_, part) in peer.shuffle::<HubPart, FlattenError>(parts)? {
         let local = placement.local(part.node);
-        inverted.entry(local).or_default().push(part);
+        hubs.entry(local).or_default().push(part);
     }
-    let owned = OwnedEdges {
-        buckets,
-        hubs: inverted,
-    };
-    Ok((owned, hubs, edge_counts))
+    Ok((OwnedEdges { buckets, hubs }, edge_counts))
 }
 
-/// Moves all edges; returns those of this worker's nodes and its shares of the hubs'.
+/// Moves edges; returns those that come to this worker, up to `bytes_max` of them in memory.
 fn exchange(
     peer: &mut Peer<'_>,
-    scatter: &mut Scatter<'_>,
-    work: WorkUnits,
-) -> Result<(EdgeBuckets, EdgeBuckets), FlattenError> {
-    let plan = scatter.plan;
-    let dim = plan.edges.feature_dim().unwrap_or(0);
-    // Half of the memory is for edges in buckets, and of that a fifth for hubs'.
-    let bytes_max = plan.memory_budget / plan.workers / 10;
-    let buckets = |layout, bytes| EdgeBuckets::new(layout, dim, bytes, &plan.dir);
-    let received: Received = Rc::new(RefCell::new(Some((
-        buckets(scatter.own, 4 * bytes_max),
-        buckets(scatter.hub, bytes_max),
-    ))));
+    outgoing: impl Iterator<Item = Result<(usize, EdgeBatch), FlattenError>>,
+    cutter: Cutter<'_>,
+    plan: &StorePlan,
+    bytes_max: usize,
+) -> Result<EdgeBuckets, FlattenError> {
+    let buckets = EdgeBuckets::new(cutter.layout, cutter.dim, bytes_max, &plan.dir);
+    let received = Rc::new(RefCell::new(Some(buckets)));
     let take = Rc::clone(&received);
-    let outgoing = edge_rows(&plan.edges, work).flat_map(|item| match item {
-        Ok((first_row, rows)) => scatter.batches(first_row, &rows),
-        Err(e) => vec![Err(e)],
-    });
     peer.shuffle_each::<EdgeBatch, FlattenError>(outgoing, move |_, _, batch| {
         let mut taken = take.borrow_mut();
-        let (own, shares) = taken.as_mut().expect("taken when the shuffle is over");
-        if batch.to_hubs { shares } else { own }.take(batch)
+        let buckets = taken.as_mut().expect("taken when the shuffle is over");
+        buckets.take(batch)
     })?;
     Ok(received.take().expect("put there above"))
+}
+
+/// Cuts those edges of re-indexed nodes that lie at their owner, this worker, into batches.
+fn forward<'a>(
+    buckets: &'a SealedBuckets,
+    cutter: Cutter<'a>,
+    reindexed: &[NodeIdx],
+    worker: usize,
+) -> impl Iterator<Item = (usize, EdgeBatch)> + use<'a> {
+    let placement = cutter.placement;
+    let mut is_reindexed = vec![false; placement.num_local(worker)];
+    let places = reindexed
+        .iter()
+        .map(|&node| placement.owner_and_local(node));
+    for (_, local) in places.filter(|&(owner, _)| owner == worker) {
+        is_reindexed[local] = true;
+    }
+    buckets.own_edges().flat_map(move |(first_row, edges)| {
+        let rows = (0..edges.node.len()).filter(|&row| is_reindexed[edges.node[row] as usize]);
+        let routed = rows.map(|row| {
+            let node = placement.node(worker, edges.node[row] as usize);
+            cutter.spread(row, edges.src[row], node, edges.hash[row])
+        });
+        let routed: Vec<Routed> = routed.collect();
+        cutter.cut(first_row, true, &routed, edges.weight, edges.feature)
+    })
 }
 
 /// The rows that this worker reads, some at a time with the first one's row.
@@ -245,7 +270,11 @@ impl Scatter<'_> {
                 self.route(row, dst, src, edge_hash(dst_hash, src_hash));
             }
         }
-        self.cut(first_row, rows)
+        let weight = rows.weight.as_deref().unwrap_or_default();
+        let feature = rows.feature.as_deref().unwrap_or_default();
+        let routed = &self.scratch.routed;
+        let batches = self.cutter.cut(first_row, false, routed, weight, feature);
+        batches.into_iter().map(Ok).collect()
     }
 
     fn leave_out(&mut self, first_row: u64, row: usize, rows: &EdgeRows) {
@@ -263,97 +292,103 @@ impl Scatter<'_> {
     }
 
     fn route(&mut self, row: usize, src: NodeIdx, dst: NodeIdx, hash: u64) {
-        let workers = self.placement.workers();
-        let (slot, node) = match self.hubs.reindex(dst, hash, self.placement) {
-            Some((worker, hub)) => {
-                let before = workers * self.own.num_buckets();
-                let bucket = self.hub.bucket(hub);
-                (before + worker * self.hub.num_buckets() + bucket, hub)
-            }
-            None => {
-                let (owner, local) = self.placement.owner_and_local(dst);
-                (
-                    owner * self.own.num_buckets() + self.own.bucket(local),
-                    local,
-                )
-            }
+        let routed = if self.counts.is_beyond(dst) {
+            self.cutter.spread(row, src, dst, hash)
+        } else {
+            self.cutter.own(row, src, dst, hash)
         };
-        self.scratch.routed.push(Routed {
-            slot: narrow(slot),
-            node: narrow(node),
+        self.scratch.routed.push(routed);
+    }
+}
+
+impl Cutter<'_> {
+    /// Routes an edge to the owner of `dst`.
+    fn own(&self, row: usize, src: NodeIdx, dst: NodeIdx, hash: u64) -> Routed {
+        let (owner, local) = self.placement.owner_and_local(dst);
+        Routed {
+            slot: narrow(self.first_slot(owner) + self.layout.own(local)),
+            node: narrow(local),
             src,
             row: narrow(row),
             hash,
-        });
+        }
     }
 
-    /// Sorts the routed edges by slot, which leaves each slot's by row, and cuts them by worker.
+    /// Routes an edge of a re-indexed node.
+    fn spread(&self, row: usize, src: NodeIdx, dst: NodeIdx, hash: u64) -> Routed {
+        let worker = reindex(hash, self.placement.workers());
+        Routed {
+            slot: narrow(self.first_slot(worker) + self.layout.hub(dst)),
+            node: dst,
+            src,
+            row: narrow(row),
+            hash,
+        }
+    }
+
+    /// The slots of a worker's buckets start at a multiple of a power of two.
+    fn first_slot(&self, worker: usize) -> usize {
+        worker << self.slot_bits()
+    }
+
+    fn slot_bits(&self) -> u32 {
+        self.layout
+            .num_buckets()
+            .next_power_of_two()
+            .trailing_zeros()
+    }
+
+    /// Sorts routed edges by slot, which leaves each slot's by row, and cuts them by worker.
     fn cut(
         &self,
         first_row: u64,
-        rows: &EdgeRows,
-    ) -> Vec<Result<(usize, EdgeBatch), FlattenError>> {
-        let workers = self.placement.workers();
-        let buckets = (self.own.num_buckets(), self.hub.num_buckets());
-        let routed = &self.scratch.routed;
+        forwarded: bool,
+        routed: &[Routed],
+        weight: &[f32],
+        feature: &[f32],
+    ) -> Vec<(usize, EdgeBatch)> {
+        let (bits, dim) = (self.slot_bits(), self.dim);
         // A counting sort: where each slot's edges start, and when they are placed, where they end.
-        let mut slots = vec![0u32; workers * (buckets.0 + buckets.1)];
+        let mut slots = vec![0u32; self.first_slot(self.placement.workers())];
         for edge in routed {
             slots[edge.slot as usize] += 1;
         }
-        let mut before = 0;
-        for slot in &mut slots {
-            before += std::mem::replace(slot, before);
-        }
-        let mut order = vec![0u32; routed.len()];
-        for (i, edge) in (0..).zip(routed) {
-            let next = &mut slots[edge.slot as usize];
-            order[*next as usize] = i;
-            *next += 1;
-        }
-        let (own, hub) = slots.split_at(workers * buckets.0);
-        let own = own.chunks(buckets.0).map(|ends| (false, ends));
-        let hub = hub.chunks(buckets.1).map(|ends| (true, ends));
-        let (mut batches, mut start) = (Vec::new(), 0);
-        for (slot, (to_hubs, ends)) in own.chain(hub).enumerate() {
-            let end = *ends.last().expect("there is at least one bucket");
-            let mine = &order[start as usize..end as usize];
-            if !mine.is_empty() {
-                let batch = EdgeBatch {
-                    first_row,
-                    to_hubs,
-                    ends: ends.iter().map(|e| e - start).collect(),
-                    columns: self.columns(mine, rows),
-                };
-                batches.push(Ok((slot % workers, batch)));
+        let columns = slots.chunks_mut(1 << bits).map(|mine| {
+            let mut before = 0;
+            for slot in mine {
+                before += std::mem::replace(slot, before);
             }
-            start = end;
+            EdgeColumns::zeroed(before as usize, self.weighted, dim)
+        });
+        let mut columns: Vec<EdgeColumns> = columns.collect();
+        for edge in routed {
+            let next = &mut slots[edge.slot as usize];
+            let to = *next as usize;
+            *next += 1;
+            let out = &mut columns[edge.slot as usize >> bits];
+            out.hash[to] = edge.hash;
+            out.node[to] = edge.node;
+            out.src[to] = edge.src;
+            let row = edge.row as usize;
+            if self.weighted {
+                out.weight[to] = weight[row];
+            }
+            if dim > 0 {
+                out.feature[to * dim..(to + 1) * dim]
+                    .copy_from_slice(&feature[row * dim..(row + 1) * dim]);
+            }
         }
-        batches
-    }
-
-    fn columns(&self, edges: &[u32], rows: &EdgeRows) -> EdgeColumns {
-        let routed = &self.scratch.routed;
-        let routed = || edges.iter().map(|&i| &routed[i as usize]);
-        let weight = match &rows.weight {
-            Some(weight) => routed().map(|edge| weight[edge.row as usize]).collect(),
-            None => Vec::new(),
+        let batch = |(worker, (ends, columns)): (usize, (&[u32], EdgeColumns))| {
+            let batch = EdgeBatch {
+                first_row,
+                forwarded,
+                ends: ends[..self.layout.num_buckets()].to_vec(),
+                columns,
+            };
+            (batch.num_edges() > 0).then_some((worker, batch))
         };
-        let mut feature = Vec::new();
-        if let Some(values) = &rows.feature {
-            let dim = values.len() / rows.dst.len();
-            routed().for_each(|edge| {
-                let start = edge.row as usize * dim;
-                feature.extend_from_slice(&values[start..start + dim]);
-            });
-        }
-        EdgeColumns {
-            hash: routed().map(|edge| edge.hash).collect(),
-            node: routed().map(|edge| edge.node).collect(),
-            src: routed().map(|edge| edge.src).collect(),
-            weight,
-            feature,
-        }
+        let batches = slots.chunks(1 << bits).zip(columns).enumerate();
+        batches.filter_map(batch).collect()
     }
 }
 
@@ -361,19 +396,23 @@ fn narrow(place: usize) -> u32 {
     u32::try_from(place).expect("nodes, slots and rows of a batch are below 2^32")
 }
 
-/// Ranks this worker's share of each hub's in-edges, and cuts it to what may be kept.
+/// Ranks this worker's share of each re-indexed node's in-edges, and cuts it to what may be kept.
 fn rank_shares<'a>(
-    shares: &'a SealedBuckets,
+    buckets: &'a SealedBuckets,
     plan: &'a StorePlan,
-    hubs: &'a Hubs,
+    reindexed: &[NodeIdx],
 ) -> impl Iterator<Item = HubPart> + use<'a> {
-    let layout = *shares.layout();
     let dim = plan.edges.feature_dim().unwrap_or(0);
+    let mut by_bucket = BTreeMap::<usize, Vec<NodeIdx>>::new();
+    for &node in reindexed {
+        let bucket = buckets.layout().hub(node);
+        by_bucket.entry(bucket).or_default().push(node);
+    }
     let (mut bucket, mut ranker, mut ranked) = (Bucket::default(), Ranker::default(), Vec::new());
-    (0..layout.num_buckets()).flat_map(move |b| {
-        shares.gather(b, &mut bucket);
+    by_bucket.into_iter().flat_map(move |(b, nodes)| {
+        buckets.gather_hubs(b, &nodes, &mut bucket);
         let mut parts = Vec::new();
-        for (i, hub) in layout.nodes(b).enumerate() {
+        for (i, &node) in nodes.iter().enumerate() {
             let (edges, features) = bucket.node(i, dim);
             if edges.src.is_empty() {
                 continue;
@@ -384,11 +423,10 @@ fn rank_shares<'a>(
                 ranker.rank(&edges, plan.sampling, seed, plan.keep, &mut ranked);
                 RankedColumns::from_ranked(&ranked, &edges, features, dim)
             });
-            let node = hubs.nodes()[hub].0;
             parts.push(HubPart {
                 node,
                 samples: samples.collect(),
-                totals: Totals::of(node, &edges),
+                totals: Totals::of_part(node, &edges),
             });
         }
         parts
@@ -396,7 +434,10 @@ fn rank_shares<'a>(
 }
 
 /// Merges a hub's parts to what it would have been on one worker.
-pub(super) fn invert(parts: &[HubPart], plan: &StorePlan) -> (Totals, Vec<InvertedSample>) {
+pub(super) fn invert(
+    parts: &[HubPart],
+    plan: &StorePlan,
+) -> (Totals<ExactSum>, Vec<InvertedSample>) {
     let mut totals = Totals::default();
     parts.iter().for_each(|part| totals.merge(&part.totals));
     let invert_sample = |s: usize| {

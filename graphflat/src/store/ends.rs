@@ -34,14 +34,6 @@ struct KeyRange {
     count: u64,
 }
 
-/// How many in-edges each node has among the rows that one worker reads.
-pub(crate) enum InDegrees {
-    /// By node number.
-    Dense(Vec<u32>),
-    /// Ascending by node.
-    Sorted(Vec<(NodeIdx, u32)>),
-}
-
 impl DenseIds {
     /// Makes the bitmap of all workers' ids, if they are integers and it takes at most 16 bytes a
     /// node.
@@ -108,32 +100,23 @@ impl DenseIds {
 }
 
 impl Ends {
-    /// Counts the in-edges of the rows that this worker reads, and makes its ends ready to be
-    /// looked up.
+    /// Makes the ends of the rows that this worker reads ready to be looked up.
     ///
     /// # Errors
     ///
     /// An unreadable table, or a peer's failure.
-    pub(super) fn survey(
+    pub(super) fn gather(
         peer: &mut Peer<'_>,
         edges: &EdgesPlan,
         work: WorkUnits,
         dictionary: Dictionary,
-        num_nodes: usize,
-    ) -> Result<(Self, InDegrees), FlattenError> {
+    ) -> Result<Self, FlattenError> {
         if let Some(dense) = DenseIds::gather(peer, &dictionary)? {
-            drop(dictionary);
-            let counts = peer.agree(count_dense(&dense, edges, work, num_nodes))?;
-            return Ok((Self::Dense(dense), InDegrees::Dense(counts)));
+            return Ok(Self::Dense(dense));
         }
-        let (table, by_place) = peer.agree(gather_distinct(edges, work, &dictionary))?;
+        let table = peer.agree(gather_distinct(edges, work, &dictionary))?;
         let numbers = dictionary.resolve(peer, table.ids())?;
-        let pairs = numbers.iter().copied().zip(by_place);
-        let mut counts: Vec<_> = pairs
-            .filter(|&(node, count)| count > 0 && node != MISSING)
-            .collect();
-        counts.sort_unstable();
-        Ok((Self::Distinct { table, numbers }, InDegrees::Sorted(counts)))
+        Ok(Self::Distinct { table, numbers })
     }
 
     /// Looks ids up: their numbers, [`MISSING`] where no node has the id, and their hashes.
@@ -160,83 +143,23 @@ impl Ends {
     }
 }
 
-fn count_dense(
-    dense: &DenseIds,
-    edges: &EdgesPlan,
-    work: WorkUnits,
-    num_nodes: usize,
-) -> Result<Vec<u32>, FlattenError> {
-    let mut counts = vec![0u32; num_nodes];
-    let mut count = |ids: &Ids| {
-        for &key in ids.keys().expect("edges have ids of the nodes' type") {
-            if let Some(count) = counts.get_mut(dense.number(key) as usize) {
-                *count = count.saturating_add(1);
-            }
-        }
-    };
-    for unit in work.of(edges.units()) {
-        for rows in edges.end_batches(unit, edges.undirected())? {
-            let ends = rows?;
-            count(&ends.dst);
-            count(&ends.src);
-        }
-    }
-    Ok(counts)
-}
-
 fn gather_distinct(
     edges: &EdgesPlan,
     work: WorkUnits,
     dictionary: &Dictionary,
-) -> Result<(IdTable, Vec<u32>), FlattenError> {
+) -> Result<IdTable, FlattenError> {
     let mut table = IdTable::new(dictionary.ids());
-    let mut counts = Vec::new();
-    let mut meet = |ids: &Ids, times: u32| {
-        for i in 0..ids.len() {
-            let place = table.place(ids, i) as usize;
-            if place == counts.len() {
-                counts.push(0u32);
-            }
-            counts[place] = counts[place].saturating_add(times);
-        }
-    };
     for unit in work.of(edges.units()) {
         for rows in edges.end_batches(unit, true)? {
             let ends = rows?;
-            meet(&ends.dst, 1);
-            meet(&ends.src, u32::from(edges.undirected()));
-        }
-    }
-    Ok((table, counts))
-}
-
-impl InDegrees {
-    /// Returns the nodes with more than `limit` in-edges here, ascending.
-    pub(crate) fn above(&self, limit: u64) -> Vec<NodeIdx> {
-        let is_above = |count: u32| u64::from(count) > limit;
-        match self {
-            Self::Dense(counts) => {
-                let counted = (0..).zip(counts).filter(|&(_, &count)| is_above(count));
-                counted.map(|(node, _)| node).collect()
-            }
-            Self::Sorted(counts) => {
-                let counted = counts.iter().filter(|&&(_, count)| is_above(count));
-                counted.map(|&(node, _)| node).collect()
+            for ids in [&ends.dst, &ends.src] {
+                for i in 0..ids.len() {
+                    table.place(ids, i);
+                }
             }
         }
     }
-
-    /// Returns a node's in-edges here.
-    pub(crate) fn of(&self, node: NodeIdx) -> u64 {
-        let count = match self {
-            Self::Dense(counts) => counts[node as usize],
-            Self::Sorted(counts) => match counts.binary_search_by_key(&node, |c| c.0) {
-                Ok(i) => counts[i].1,
-                Err(_) => 0,
-            },
-        };
-        u64::from(count)
-    }
+    Ok(table)
 }
 
 #[cfg(test)]

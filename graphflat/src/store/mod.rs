@@ -10,7 +10,6 @@ mod nodes;
 mod number;
 
 pub use edges::EdgeCounts;
-pub(crate) use ends::InDegrees;
 pub use file::InEdges;
 
 use crate::error::StoreCause;
@@ -64,8 +63,6 @@ pub struct StoreMeta {
     pub graph: GraphMeta,
     /// What became of the edge table.
     pub edges: EdgeCounts,
-    /// Nodes whose in-edges were spread over all workers.
-    pub hubs: Vec<Hub>,
     /// Files with their checksums.
     pub files: Vec<FileEntry>,
 }

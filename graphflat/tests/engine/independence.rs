@@ -1,7 +1,7 @@
 //! Workers, hubs, parts, files and earlier runs change no row of the output.
 
 use crate::draw::Draw;
-use crate::graph::{Features, Graph, Id, Kind, Shape, Weights};
+use crate::graph::{Edge, Features, Graph, Id, Kind, Shape, Weights};
 use crate::run::{Choice, Settings, Tables, read_features, recorded, snapshot, snapshot_parts};
 use crate::tables::Cut;
 use graphflat::FlattenError;
@@ -60,6 +60,137 @@ fn workers_hubs_and_memory_change_no_byte() {
                 assert!(*first.get_or_insert(files.clone()) == files, "{name}");
             }
         }
+    }
+}
+
+/// Three nodes with many in-edges, most of them parallel to others far away in the table, and many
+/// loops; weight and feature tell each edge from its parallels.
+fn hubs(seed: u64, id_type: IdType, undirected: bool, sorted: bool) -> Graph {
+    let shape = Shape {
+        id_type: IdType::Int64,
+        nodes: 24,
+        edges: 0,
+        features: Features::Dense,
+        labels: Kind::None,
+        weights: Weights::Many,
+        edge_dim: 1,
+        undirected,
+    };
+    let mut draw = Draw::new(seed);
+    let mut graph = shape.graph(&mut draw);
+    graph.id_type = id_type;
+    graph.ids = (0..24i128).map(Id::Int).collect();
+    for row in 0..300u16 {
+        let dsts = if draw.one_in(3) { 24 } else { 3 };
+        let dst = draw.below(dsts);
+        let src = if draw.one_in(9) { dst } else { draw.below(7) };
+        graph.edges.push(Edge {
+            src: graph.ids[src].clone(),
+            dst: graph.ids[dst].clone(),
+            weight: 1.0 + f32::from(row) / 512.0,
+            feature: vec![f32::from(row)],
+        });
+    }
+    if sorted {
+        graph.edges.sort_by(|a, b| a.dst.cmp(&b.dst));
+    }
+    if id_type == IdType::Utf8 {
+        let ends = graph
+            .edges
+            .iter_mut()
+            .flat_map(|edge| [&mut edge.src, &mut edge.dst]);
+        for id in graph.ids.iter_mut().chain(ends) {
+            if let Id::Int(number) = id {
+                *id = Id::Text(format!("n{number}"));
+            }
+        }
+    }
+    graph
+}
+
+fn check_hubs(graph: &Graph, cut: Cut, sampling: Sampling) {
+    let tables = Tables::write(graph, cut);
+    let in_edges = graph.edges.len() * (1 + usize::from(graph.undirected));
+    let mut first = None;
+    for workers in [1, 2, 3, 8] {
+        for (i, hub_threshold) in [1, 2, 3, 20, u64::MAX].into_iter().enumerate() {
+            let settings = Settings {
+                sampling,
+                workers,
+                hub_threshold,
+                memory_budget: [0, 30_000, 1 << 30][(workers + i) % 3],
+                samples: 2,
+                ..Settings::new("5,all")
+            };
+            let name = format!("{workers}-{hub_threshold}");
+            tables.flatten(&settings, &name).unwrap();
+            let counts = tables.store(&settings).unwrap().meta().edges.clone();
+            assert_eq!(counts.in_edges, in_edges as u64);
+            assert_eq!(
+                counts.received_by_worker.iter().sum::<u64>(),
+                in_edges as u64
+            );
+            let files = snapshot_parts(&tables.path(&name));
+            let expected = first.get_or_insert_with(|| {
+                let features = read_features(&tables.path(&name));
+                assert!(features == crate::naive::features(graph, &settings));
+                files.clone()
+            });
+            assert!(files == *expected, "{cut:?}, {sampling:?}, {name}");
+            std::fs::remove_dir_all(tables.path("store")).unwrap();
+        }
+    }
+}
+
+/// Some of a hub's edges have gone to its owner before anyone knows that it is one.
+#[test]
+fn hubs_found_on_the_way_change_no_byte() {
+    for (seed, row_group) in [(1, 5), (2, 64)] {
+        let cut = Cut {
+            files: 3,
+            row_group,
+        };
+        for undirected in [false, true] {
+            for sorted in [false, true] {
+                let graph = hubs(seed, IdType::Int64, undirected, sorted);
+                for sampling in [Sampling::Uniform, Sampling::Weighted] {
+                    check_hubs(&graph, cut, sampling);
+                }
+            }
+        }
+        let graph = hubs(seed, IdType::Utf8, true, false);
+        check_hubs(&graph, cut, Sampling::Uniform);
+    }
+}
+
+/// Its edges come from one worker or from all.
+#[test]
+fn a_hub_is_spread_evenly() {
+    let mut graph = Graph::parse("0");
+    graph.ids = (0..4000).map(Id::Int).collect();
+    graph.splits = None;
+    for src in &graph.ids {
+        graph.edges.push(Edge {
+            src: src.clone(),
+            dst: Id::Int(7),
+            weight: 1.0,
+            feature: Vec::new(),
+        });
+    }
+    for (row_group, hub_threshold) in [(100, 1), (100, 3000), (4000, 3000)] {
+        let cut = Cut {
+            files: 1,
+            row_group,
+        };
+        let settings = Settings {
+            workers: 4,
+            hub_threshold,
+            ..Settings::new("3")
+        };
+        let store = Tables::write(&graph, cut).store(&settings).unwrap();
+        let ranked = &store.meta().edges.received_by_worker;
+        let is_even = ranked.iter().all(|count| (850..1150).contains(count));
+        assert!(is_even, "{ranked:?}");
     }
 }
 

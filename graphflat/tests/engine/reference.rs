@@ -362,10 +362,15 @@ fn only_nodes_above_the_threshold_are_hubs() {
                 files: 2,
                 row_group: 2,
             };
-            let store = Tables::write(&graph, cut).store(&settings).unwrap();
-            let hubs = store.meta().hubs.iter();
-            let hubs: Vec<_> = hubs.map(|hub| (hub.id.as_str(), hub.in_degree)).collect();
-            assert_eq!(hubs, expected, "{workers} workers, threshold {threshold}");
+            let manifest = Tables::write(&graph, cut)
+                .flatten(&settings, "out")
+                .unwrap();
+            let expected = expected
+                .iter()
+                .map(|(id, in_degree)| serde_json::json!({ "id": id, "in_degree": in_degree }));
+            let expected = serde_json::Value::Array(expected.collect());
+            let hubs = &manifest.report["hubs"];
+            assert_eq!(*hubs, expected, "{workers} workers, threshold {threshold}");
         }
     };
     check(1, &[("0", 4), ("5", 4)]);
