@@ -1,7 +1,7 @@
 //! Hubs: found while their edges move, re-indexed over all workers, inverted to one list again.
 
-use crate::sample::{NodeEdges, Ranked, mix};
-use crate::sum::{ExactSum, exact_sum};
+use crate::sample::{InEdge, Ranked, mix};
+use crate::sum::{ExactSum, WeightSum};
 use crate::{FlattenError, NodeIdx, Peer};
 use serde::{Deserialize, Serialize};
 
@@ -38,8 +38,8 @@ pub(crate) struct RankedColumns {
     priority: Vec<u64>,
     ordinal: Vec<u32>,
     src: Vec<NodeIdx>,
-    pub(crate) weight: Vec<f32>,
-    pub(crate) feature: Vec<f32>,
+    weight: Vec<f32>,
+    feature: Vec<f32>,
 }
 
 impl HubCounts {
@@ -60,15 +60,13 @@ impl HubCounts {
     /// Counts an in-edge of `node`; tells whether it is to be spread.
     pub(crate) fn is_beyond(&mut self, node: NodeIdx) -> bool {
         let sent = &mut self.sent[node as usize];
-        if *sent < self.limit {
-            *sent += 1;
-            return false;
-        }
-        if *sent == self.limit {
-            *sent += 1;
+        let before = *sent;
+        // No branch on what comes late from memory but the one that is hardly ever taken.
+        *sent += u32::from(before <= self.limit);
+        if before == self.limit {
             self.reindexed.push(node);
         }
-        true
+        before >= self.limit
     }
 
     /// Returns the nodes of which any worker has spread in-edges, ascending.
@@ -93,38 +91,26 @@ pub(crate) fn reindex(edge_hash: u64, workers: usize) -> usize {
     usize::try_from((drawn * workers as u64) >> 32).expect("< workers")
 }
 
-impl<W> Totals<W> {
-    fn of(node: NodeIdx, edges: &NodeEdges<'_>, sum: fn(&[f32]) -> W) -> Self {
-        let is_loop = |src: NodeIdx| src == node;
-        let loops = edges.src.iter().filter(|&&src| is_loop(src)).count();
-        let mut loop_weights = Vec::new();
-        if loops > 0 {
-            let at = (0..edges.src.len()).filter(|&at| is_loop(edges.src[at]));
-            loop_weights.extend(at.map(|at| edges.weight(at)));
-        }
+impl<W: WeightSum> Totals<W> {
+    /// Sums over in-edges of `node`.
+    pub(crate) fn of(node: NodeIdx, edges: &[InEdge]) -> Self {
+        let loops = edges.iter().filter(|edge| edge.src == node);
+        let self_loops = loops.clone().count();
         Self {
-            in_degree: edges.src.len() as u64,
-            in_weight: sum(edges.weight),
-            self_weight: sum(&loop_weights),
-            self_loops: loops as u64,
-            least_src: edges.src.iter().copied().min(),
+            in_degree: edges.len() as u64,
+            in_weight: W::of(edges.iter().map(|edge| edge.weight)),
+            self_weight: if self_loops > 0 {
+                W::of(loops.map(|edge| edge.weight))
+            } else {
+                W::default()
+            },
+            self_loops: self_loops as u64,
+            least_src: edges.iter().map(|edge| edge.src).min(),
         }
-    }
-}
-
-impl Totals<f32> {
-    /// Sums over all in-edges of `node`.
-    pub(crate) fn of_all(node: NodeIdx, edges: &NodeEdges<'_>) -> Self {
-        Self::of(node, edges, exact_sum)
     }
 }
 
 impl Totals<ExactSum> {
-    /// Sums over some in-edges of `node`.
-    pub(crate) fn of_part(node: NodeIdx, edges: &NodeEdges<'_>) -> Self {
-        Self::of(node, edges, ExactSum::of)
-    }
-
     pub(crate) fn merge(&mut self, other: &Self) {
         self.in_degree += other.in_degree;
         self.in_weight.merge(&other.in_weight);
@@ -145,20 +131,15 @@ impl Totals<ExactSum> {
 }
 
 impl RankedColumns {
-    /// Takes ranked edges into columns, with their weights and features out of those at hand.
-    pub(crate) fn from_ranked(
-        ranked: &[Ranked],
-        edges: &NodeEdges<'_>,
-        features: &[f32],
-        dim: usize,
-    ) -> Self {
+    /// Takes ranked edges into columns, with their features out of those at hand.
+    pub(crate) fn from_ranked(ranked: &[Ranked], features: &[f32], dim: usize) -> Self {
         let mut columns = Self::default();
         for edge in ranked {
             let at = edge.at as usize;
             columns.priority.push(edge.priority);
             columns.ordinal.push(edge.ordinal);
             columns.src.push(edge.src);
-            columns.weight.push(edges.weight(at));
+            columns.weight.push(edge.weight);
             columns
                 .feature
                 .extend_from_slice(&features[at * dim..(at + 1) * dim]);
@@ -166,13 +147,16 @@ impl RankedColumns {
         columns
     }
 
-    /// Appends the edges to `ranked`; their places count on from `first`.
-    pub(crate) fn append_to(&self, ranked: &mut Vec<Ranked>, first: usize) {
+    /// Appends the edges to `ranked`, and their features to `feature`.
+    pub(crate) fn append_to(&self, ranked: &mut Vec<Ranked>, feature: &mut Vec<f32>) {
+        let first = ranked.len();
+        feature.extend_from_slice(&self.feature);
         for i in 0..self.src.len() {
             ranked.push(Ranked {
                 priority: self.priority[i],
                 src: self.src[i],
                 ordinal: self.ordinal[i],
+                weight: self.weight[i],
                 at: u32::try_from(first + i).expect("a hub's kept in-edges are below 2^32"),
             });
         }

@@ -57,15 +57,14 @@ fn ascending_bits(x: f64) -> u64 {
     }
 }
 
-/// The in-edges of one node by column, in the order of the input.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct NodeEdges<'a> {
-    /// `[in_degree]`.
-    pub(crate) src: &'a [NodeIdx],
-    /// `[in_degree]`, [`edge_hash`] of the ends.
-    pub(crate) hash: &'a [u64],
-    /// `[in_degree]`, or empty where the input has no weights: then each counts 1.
-    pub(crate) weight: &'a [f32],
+/// An in-edge of the node at hand.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct InEdge {
+    /// [`edge_hash`] of the ends.
+    pub(crate) hash: u64,
+    pub(crate) src: NodeIdx,
+    /// 1 where the input has no weights.
+    pub(crate) weight: f32,
 }
 
 /// An in-edge's place in the order of a sample.
@@ -77,7 +76,8 @@ pub(crate) struct Ranked {
     pub(crate) src: NodeIdx,
     /// Ordinal among the parallel edges of the same source, by input row.
     pub(crate) ordinal: u32,
-    /// Where the edge stands in the columns at hand.
+    pub(crate) weight: f32,
+    /// Where the edge stands among those at hand, whose features stand so too.
     pub(crate) at: u32,
 }
 
@@ -96,29 +96,23 @@ pub(crate) struct Ranker {
 /// An empty slot of a [`Ranker`]'s hash table.
 const NO_EDGE: u32 = u32::MAX;
 
-impl NodeEdges<'_> {
-    pub(crate) fn weight(&self, i: usize) -> f32 {
-        self.weight.get(i).copied().unwrap_or(1.0)
-    }
-}
-
 impl Ranker {
-    /// Numbers the parallel edges of a node, all of which must be at hand.
-    pub(crate) fn load(&mut self, edges: &NodeEdges<'_>) {
+    /// Numbers the parallel edges of a node, all of which must be at hand, by input row.
+    pub(crate) fn load(&mut self, edges: &[InEdge]) {
         self.ordinals.clear();
         self.last.clear();
         self.last
-            .resize((2 * edges.src.len()).next_power_of_two(), NO_EDGE);
+            .resize((2 * edges.len()).next_power_of_two(), NO_EDGE);
         let mask = self.last.len() - 1;
-        for (at, (&src, &hash)) in (0..).zip(edges.src.iter().zip(edges.hash)) {
+        for (at, edge) in (0..).zip(edges) {
             // Edges of one source and one `dst` have one hash.
-            let mut slot = low_32(hash.into()) as usize & mask;
+            let mut slot = low_32(edge.hash.into()) as usize & mask;
             let ordinal = loop {
                 let other = self.last[slot];
                 if other == NO_EDGE {
                     break 0;
                 }
-                if edges.src[other as usize] == src {
+                if edges[other as usize].src == edge.src {
                     break self.ordinals[other as usize] + 1;
                 }
                 slot = (slot + 1) & mask;
@@ -135,7 +129,7 @@ impl Ranker {
     /// - `ranked`: `[min(in_degree, keep)]`, overwritten
     pub(crate) fn rank(
         &mut self,
-        edges: &NodeEdges<'_>,
+        edges: &[InEdge],
         sampling: Sampling,
         seed: u64,
         keep: usize,
@@ -143,9 +137,9 @@ impl Ranker {
     ) {
         self.draws.clear();
         let (mut beyond, enough) = (u128::MAX, keep.saturating_mul(2).saturating_add(1));
-        for (at, &ordinal) in self.ordinals.iter().enumerate() {
-            let priority = priority(sampling, seed, edges.hash[at], ordinal, edges.weight(at));
-            let place = u64::from(edges.src[at]) << 32 | at as u64;
+        for (at, (edge, &ordinal)) in (0u64..).zip(edges.iter().zip(&self.ordinals)) {
+            let priority = priority(sampling, seed, edge.hash, ordinal, edge.weight);
+            let place = u64::from(edge.src) << 32 | at;
             let draw = u128::from(priority) << 64 | u128::from(place);
             if draw >= beyond {
                 continue;
@@ -162,8 +156,9 @@ impl Ranker {
             let at = low_32(draw);
             Ranked {
                 priority: (draw >> 64) as u64,
-                src: edges.src[at as usize],
+                src: edges[at as usize].src,
                 ordinal: self.ordinals[at as usize],
+                weight: edges[at as usize].weight,
                 at,
             }
         }));
@@ -189,45 +184,21 @@ pub(crate) fn keep_least(ranked: &mut Vec<Ranked>, keep: usize) {
 mod tests {
     use super::*;
 
-    #[derive(Clone, Default)]
-    struct Edges {
-        src: Vec<u32>,
-        hash: Vec<u64>,
-        weight: Vec<f32>,
+    /// Two from each source.
+    fn edges(num: u32) -> Vec<InEdge> {
+        let edge = |i: u32| InEdge {
+            hash: edge_hash(u64::from(i / 2), 99),
+            src: i / 2,
+            weight: 1.0 + (i % 5) as f32,
+        };
+        (0..num).map(edge).collect()
     }
 
-    impl Edges {
-        fn new(num: u32) -> Self {
-            let mut edges = Self::default();
-            for i in 0..num {
-                edges.src.push(i / 2);
-                edges.hash.push(edge_hash(u64::from(i / 2), 99));
-                edges.weight.push(1.0 + (i % 5) as f32);
-            }
-            edges
-        }
-
-        fn filter(&self, wanted: impl Fn(u32) -> bool) -> Self {
-            let mut edges = Self::default();
-            for i in (0..self.src.len()).filter(|&i| wanted(self.src[i])) {
-                edges.src.push(self.src[i]);
-                edges.hash.push(self.hash[i]);
-                edges.weight.push(self.weight[i]);
-            }
-            edges
-        }
-
-        fn rank(&self, sampling: Sampling, seed: u64, keep: usize) -> Vec<Ranked> {
-            let edges = NodeEdges {
-                src: &self.src,
-                hash: &self.hash,
-                weight: &self.weight,
-            };
-            let (mut ranker, mut ranked) = (Ranker::default(), Vec::new());
-            ranker.load(&edges);
-            ranker.rank(&edges, sampling, seed, keep, &mut ranked);
-            ranked
-        }
+    fn rank(edges: &[InEdge], sampling: Sampling, seed: u64, keep: usize) -> Vec<Ranked> {
+        let (mut ranker, mut ranked) = (Ranker::default(), Vec::new());
+        ranker.load(edges);
+        ranker.rank(edges, sampling, seed, keep, &mut ranked);
+        ranked
     }
 
     fn without_place(ranked: &[Ranked]) -> Vec<(u64, u32, u32)> {
@@ -240,11 +211,14 @@ mod tests {
     #[test]
     fn the_least_of_a_union_are_the_least_of_the_parts() {
         for sampling in [Sampling::Uniform, Sampling::Weighted, Sampling::Top] {
-            let all = Edges::new(60);
-            let whole = all.rank(sampling, 7, 12);
+            let all = edges(60);
+            let whole = rank(&all, sampling, 7, 12);
             // Parallel edges stay together, as hub re-indexing keeps them.
-            let parts =
-                (0..3).flat_map(|part| all.filter(|src| src % 3 == part).rank(sampling, 7, 12));
+            let parts = (0..3).flat_map(|part| {
+                let mut mine = all.clone();
+                mine.retain(|edge| edge.src % 3 == part);
+                rank(&mine, sampling, 7, 12)
+            });
             let mut merged: Vec<Ranked> = parts.collect();
             keep_least(&mut merged, 12);
             assert_eq!(without_place(&merged), without_place(&whole));
@@ -253,20 +227,16 @@ mod tests {
 
     #[test]
     fn a_smaller_fanout_keeps_a_prefix() {
-        let long = Edges::new(40).rank(Sampling::Uniform, 3, usize::MAX);
-        let short = Edges::new(40).rank(Sampling::Uniform, 3, 5);
+        let long = rank(&edges(40), Sampling::Uniform, 3, usize::MAX);
+        let short = rank(&edges(40), Sampling::Uniform, 3, 5);
         assert_eq!(long.len(), 40);
         assert_eq!(short, long[..5]);
     }
 
     #[test]
     fn top_keeps_the_heaviest_and_breaks_ties_by_source() {
-        let edges = Edges::new(20);
-        let ranked = edges.rank(Sampling::Top, 3, 6);
-        let kept: Vec<_> = ranked
-            .iter()
-            .map(|r| (edges.weight[r.at as usize], r.src))
-            .collect();
+        let ranked = rank(&edges(20), Sampling::Top, 3, 6);
+        let kept: Vec<_> = ranked.iter().map(|r| (r.weight, r.src)).collect();
         assert_eq!(
             kept,
             [(5.0, 2), (5.0, 4), (5.0, 7), (5.0, 9), (4.0, 1), (4.0, 4)]
@@ -275,9 +245,10 @@ mod tests {
 
     #[test]
     fn an_edge_of_weight_zero_comes_last() {
-        let mut edges = Edges::new(10);
-        edges.weight[3] = 0.0;
-        assert_eq!(edges.rank(Sampling::Weighted, 11, usize::MAX)[9].at, 3);
+        let mut edges = edges(10);
+        edges[3].weight = 0.0;
+        let ranked = rank(&edges, Sampling::Weighted, 11, usize::MAX);
+        assert_eq!(ranked[9].at, 3);
     }
 
     #[test]

@@ -29,13 +29,6 @@ impl ExactSum {
         };
     }
 
-    /// Sums finite values.
-    pub(crate) fn of(values: &[f32]) -> Self {
-        let mut sum = Self::default();
-        values.iter().for_each(|&value| sum.add(value));
-        sum
-    }
-
     /// Adds another sum.
     pub(crate) fn merge(&mut self, other: &Self) {
         for (limb, &more) in self.limbs.iter_mut().zip(&other.limbs) {
@@ -60,11 +53,31 @@ impl ExactSum {
     }
 }
 
-/// Returns [`ExactSum::value`] of finite values, all of which are at hand.
-pub(crate) fn exact_sum(values: &[f32]) -> f32 {
-    let (mut sum, mut least, mut greatest) = (0f64, u32::MAX, 0);
-    for &value in values {
+/// A sum of finite `f32` values that does not depend on their order.
+pub(crate) trait WeightSum: Default {
+    fn of(values: impl Iterator<Item = f32> + Clone) -> Self;
+}
+
+impl WeightSum for ExactSum {
+    fn of(values: impl Iterator<Item = f32>) -> Self {
+        let mut sum = Self::default();
+        values.for_each(|value| sum.add(value));
+        sum
+    }
+}
+
+/// As [`ExactSum::value`], where all values are at hand: by a short way if it is exact.
+impl WeightSum for f32 {
+    fn of(values: impl Iterator<Item = f32> + Clone) -> Self {
+        short_sum(values.clone()).unwrap_or_else(|| ExactSum::of(values).value())
+    }
+}
+
+fn short_sum(values: impl Iterator<Item = f32>) -> Option<f32> {
+    let (mut sum, mut count, mut least, mut greatest) = (0f64, 0u64, u32::MAX, 0);
+    for value in values {
         sum += f64::from(value);
+        count += 1;
         let magnitude = value.to_bits() & 0x7fff_ffff;
         greatest = greatest.max(magnitude);
         // Zeros do not count.
@@ -73,17 +86,14 @@ pub(crate) fn exact_sum(values: &[f32]) -> f32 {
     // Each term is a multiple of 2^(least exponent), and below 2^(24 + greatest exponent).
     let exponent = |magnitude: u32| (magnitude >> 23).max(1);
     let spread = exponent(greatest).saturating_sub(exponent(least.wrapping_add(1)));
-    let is_exact = spread < 29 && values.len() <= 1 << (29 - spread);
-    if !is_exact {
-        return ExactSum::of(values).value();
-    }
-    // All partial sums are multiples too, and at most 2^53 of them: no step has rounded.
+    let is_exact = spread < 29 && count <= 1 << (29 - spread);
+    // Then all partial sums are multiples too, of at most 2^53 times it: no step has rounded.
     #[expect(
         clippy::cast_possible_truncation,
         reason = "rounding to f32 is the purpose"
     )]
     let rounded = sum as f32;
-    rounded
+    is_exact.then_some(rounded)
 }
 
 #[cfg(test)]
@@ -92,8 +102,9 @@ mod tests {
     use crate::sample::mix;
 
     fn sum(values: &[f32]) -> f32 {
-        let sum = ExactSum::of(values).value();
-        assert_eq!(exact_sum(values).to_bits(), sum.to_bits(), "{values:?}");
+        let sum = ExactSum::of(values.iter().copied()).value();
+        let short = f32::of(values.iter().copied());
+        assert_eq!(short.to_bits(), sum.to_bits(), "{values:?}");
         sum
     }
 

@@ -1,17 +1,15 @@
 //! One worker's edges in buckets of the nodes they lead to, on disk beyond a bound.
 
 use super::map::map_file;
-use crate::sample::{NodeEdges, mix};
+use crate::sample::{InEdge, mix};
 use crate::{FlattenError, NodeIdx};
 use arrow::buffer::Buffer;
+use bytemuck::{Pod, Zeroable};
 use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io::Write;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
-
-/// Columns in a spill file start at multiples of this.
-const ALIGNMENT: usize = 8;
 
 /// Buckets of re-indexed nodes.
 const HUB_BUCKETS: usize = 64;
@@ -34,19 +32,22 @@ pub(super) struct EdgeBatch {
     pub(super) forwarded: bool,
     /// `[num_buckets]`, where each bucket's edges end.
     pub(super) ends: Vec<u32>,
-    pub(super) columns: EdgeColumns,
+    pub(super) edges: Vec<Edge>,
+    /// `[num_edges * dim]`.
+    pub(super) feature: Vec<f32>,
 }
 
-/// Some edges by column; `weight` and `feature` are empty where the input has none.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub(super) struct EdgeColumns {
-    /// Hash of the edge's ends.
-    pub(super) hash: Vec<u64>,
+/// An edge on its way, so that it is written and read as one piece.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize, Pod, Zeroable)]
+#[repr(C)]
+pub(super) struct Edge {
+    /// Upper and lower half of the hash of the ends: whole, it would have 4 bytes of padding beside.
+    hash: [u32; 2],
     /// The node it leads to: its place, or in buckets of re-indexed nodes its number.
-    pub(super) node: Vec<u32>,
-    pub(super) src: Vec<NodeIdx>,
-    pub(super) weight: Vec<f32>,
-    pub(super) feature: Vec<f32>,
+    pub(super) node: u32,
+    pub(super) src: NodeIdx,
+    /// 1 where the input has no weights.
+    pub(super) weight: f32,
 }
 
 /// The edges that come to one worker, as they come.
@@ -68,11 +69,11 @@ struct Chunk<S> {
     first_row: u64,
     forwarded: bool,
     ends: Vec<u32>,
-    columns: ChunkColumns<S>,
+    edges: ChunkEdges<S>,
 }
 
-enum ChunkColumns<S> {
-    Memory(EdgeColumns),
+enum ChunkEdges<S> {
+    Memory(Vec<Edge>, Vec<f32>),
     Spilled(S),
 }
 
@@ -82,7 +83,6 @@ pub(super) struct SealedBuckets {
     dim: usize,
     /// By input row; those spilled are mapped, from their start on.
     chunks: Vec<Chunk<Buffer>>,
-    weighted: bool,
 }
 
 /// The edges of one bucket by the node they lead to, each node's by input row.
@@ -90,17 +90,9 @@ pub(super) struct SealedBuckets {
 pub(super) struct Bucket {
     /// `[num_nodes + 1]`.
     offset: Vec<usize>,
-    columns: EdgeColumns,
+    edges: Vec<InEdge>,
+    feature: Vec<f32>,
     next: Vec<usize>,
-}
-
-/// [`EdgeColumns`], borrowed.
-pub(super) struct EdgeSlices<'a> {
-    pub(super) hash: &'a [u64],
-    pub(super) node: &'a [u32],
-    pub(super) src: &'a [NodeIdx],
-    pub(super) weight: &'a [f32],
-    pub(super) feature: &'a [f32],
 }
 
 impl BucketLayout {
@@ -141,43 +133,32 @@ impl BucketLayout {
     }
 }
 
-impl EdgeColumns {
-    /// Makes room for edges.
-    pub(super) fn zeroed(num_edges: usize, weighted: bool, dim: usize) -> Self {
+impl Edge {
+    pub(super) fn new(hash: u64, node: u32, src: NodeIdx, weight: f32) -> Self {
         Self {
-            hash: vec![0; num_edges],
-            node: vec![0; num_edges],
-            src: vec![0; num_edges],
-            weight: vec![0.0; if weighted { num_edges } else { 0 }],
-            feature: vec![0.0; num_edges * dim],
+            hash: [hash >> 32, hash & 0xffff_ffff].map(|half| half as u32),
+            node,
+            src,
+            weight,
         }
     }
 
-    fn slices(&self) -> EdgeSlices<'_> {
-        EdgeSlices {
-            hash: &self.hash,
-            node: &self.node,
-            src: &self.src,
-            weight: &self.weight,
-            feature: &self.feature,
-        }
-    }
-
-    /// The bytes of each column, in the order of a spill file.
-    fn bytes(&self) -> [&[u8]; 5] {
-        [
-            bytemuck::cast_slice(&self.hash),
-            bytemuck::cast_slice(&self.node),
-            bytemuck::cast_slice(&self.src),
-            bytemuck::cast_slice(&self.weight),
-            bytemuck::cast_slice(&self.feature),
-        ]
+    pub(super) fn hash(&self) -> u64 {
+        u64::from(self.hash[0]) << 32 | u64::from(self.hash[1])
     }
 }
 
 impl EdgeBatch {
     pub(super) fn num_edges(&self) -> u64 {
         u64::from(self.ends.last().copied().unwrap_or(0))
+    }
+
+    /// What a spill file gets; the alignment of both is that of 32 bits.
+    fn bytes(&self) -> [&[u8]; 2] {
+        [
+            bytemuck::cast_slice(&self.edges),
+            bytemuck::cast_slice(&self.feature),
+        ]
     }
 }
 
@@ -202,41 +183,37 @@ impl EdgeBuckets {
     ///
     /// The spill file cannot be written.
     pub(super) fn take(&mut self, batch: EdgeBatch) -> Result<(), FlattenError> {
-        let bytes: usize = batch
-            .columns
+        let bytes = batch
             .bytes()
             .iter()
             .map(|column| column.len())
-            .sum();
-        let columns = if self.bytes + bytes <= self.bytes_max {
+            .sum::<usize>();
+        let edges = if self.bytes + bytes <= self.bytes_max {
             self.bytes += bytes;
-            ChunkColumns::Memory(batch.columns)
+            ChunkEdges::Memory(batch.edges, batch.feature)
         } else {
             let start = self.spilled;
-            let written = self.write(&batch.columns);
-            written.map_err(|e| self.failed("write", e))?;
-            ChunkColumns::Spilled(start)
+            self.write(&batch).map_err(|e| self.failed("write", e))?;
+            ChunkEdges::Spilled(start)
         };
         self.chunks.push(Chunk {
             first_row: batch.first_row,
             forwarded: batch.forwarded,
             ends: batch.ends,
-            columns,
+            edges,
         });
         Ok(())
     }
 
-    fn write(&mut self, columns: &EdgeColumns) -> std::io::Result<()> {
+    fn write(&mut self, batch: &EdgeBatch) -> std::io::Result<()> {
         let file = match &mut self.spill {
             Some(file) => file,
             // It has no name, so that a killed process leaves nothing.
             None => self.spill.insert(tempfile::tempfile_in(&self.dir)?),
         };
-        for column in columns.bytes() {
+        for column in batch.bytes() {
             file.write_all(column)?;
-            let padded = column.len().next_multiple_of(ALIGNMENT);
-            file.write_all(&[0; ALIGNMENT][..padded - column.len()])?;
-            self.spilled += padded;
+            self.spilled += column.len();
         }
         Ok(())
     }
@@ -260,7 +237,7 @@ impl EdgeBuckets {
     /// # Errors
     ///
     /// The spill file cannot be mapped.
-    pub(super) fn seal(mut self, weighted: bool) -> Result<SealedBuckets, FlattenError> {
+    pub(super) fn seal(mut self) -> Result<SealedBuckets, FlattenError> {
         let spill = match self.spill.take() {
             None => Buffer::from(&[] as &[u8]),
             Some(file) => map_file(&file).map_err(|e| self.failed("read", e))?,
@@ -269,16 +246,15 @@ impl EdgeBuckets {
             first_row: chunk.first_row,
             forwarded: chunk.forwarded,
             ends: chunk.ends,
-            columns: match chunk.columns {
-                ChunkColumns::Memory(columns) => ChunkColumns::Memory(columns),
-                ChunkColumns::Spilled(at) => ChunkColumns::Spilled(spill.slice(at)),
+            edges: match chunk.edges {
+                ChunkEdges::Memory(edges, feature) => ChunkEdges::Memory(edges, feature),
+                ChunkEdges::Spilled(at) => ChunkEdges::Spilled(spill.slice(at)),
             },
         };
         let mut sealed = SealedBuckets {
             layout: self.layout,
             dim: self.dim,
             chunks: self.chunks.into_iter().map(seal).collect(),
-            weighted,
         };
         sealed.sort();
         Ok(sealed)
@@ -307,20 +283,13 @@ impl SealedBuckets {
             .sort_unstable_by_key(|chunk| (chunk.first_row, !chunk.forwarded));
     }
 
-    /// Returns the edges that lead to own nodes, those of one batch at a time, and the batch's
-    /// first row.
-    pub(super) fn own_edges(&self) -> impl Iterator<Item = (u64, EdgeSlices<'_>)> {
+    /// Returns the edges that lead to own nodes, and their features: those of one batch at a time,
+    /// and the batch's first row.
+    pub(super) fn own_edges(&self) -> impl Iterator<Item = (u64, &[Edge], &[f32])> {
         self.chunks.iter().map(|chunk| {
             let end = chunk.ends[self.layout.num_own() - 1] as usize;
-            let all = self.slices(chunk);
-            let own = EdgeSlices {
-                hash: &all.hash[..end],
-                node: &all.node[..end],
-                src: &all.src[..end],
-                weight: &all.weight[..if self.weighted { end } else { 0 }],
-                feature: &all.feature[..end * self.dim],
-            };
-            (chunk.first_row, own)
+            let (edges, feature) = self.slices(chunk);
+            (chunk.first_row, &edges[..end], feature)
         })
     }
 
@@ -350,85 +319,68 @@ impl SealedBuckets {
     ) {
         out.offset.clear();
         out.offset.resize(num_nodes + 1, 0);
-        for (slices, range) in self.runs(bucket) {
-            for &node in &slices.node[range] {
-                out.offset[place(node) + 1] += 1;
+        for (edges, _) in self.runs(bucket) {
+            for edge in edges {
+                out.offset[place(edge.node) + 1] += 1;
             }
         }
         for i in 1..out.offset.len() {
             out.offset[i] += out.offset[i - 1];
         }
         let num_edges = out.offset[num_nodes];
-        out.columns.hash.resize(num_edges, 0);
-        out.columns.src.resize(num_edges, 0);
-        let weights = if self.weighted { num_edges } else { 0 };
-        out.columns.weight.resize(weights, 0.0);
-        out.columns.feature.resize(num_edges * self.dim, 0.0);
+        out.edges.resize(num_edges, InEdge::default());
+        out.feature.resize(num_edges * self.dim, 0.0);
         out.next.clone_from(&out.offset);
-        for (slices, range) in self.runs(bucket) {
-            for i in range {
-                let next = &mut out.next[place(slices.node[i])];
+        for (edges, feature) in self.runs(bucket) {
+            for (i, edge) in edges.iter().enumerate() {
+                let next = &mut out.next[place(edge.node)];
                 let to = *next;
                 *next += 1;
-                out.columns.hash[to] = slices.hash[i];
-                out.columns.src[to] = slices.src[i];
-                if self.weighted {
-                    out.columns.weight[to] = slices.weight[i];
-                }
+                out.edges[to] = InEdge {
+                    hash: edge.hash(),
+                    src: edge.src,
+                    weight: edge.weight,
+                };
                 if self.dim > 0 {
-                    out.columns.feature[to * self.dim..(to + 1) * self.dim]
-                        .copy_from_slice(&slices.feature[i * self.dim..(i + 1) * self.dim]);
+                    out.feature[to * self.dim..(to + 1) * self.dim]
+                        .copy_from_slice(&feature[i * self.dim..(i + 1) * self.dim]);
                 }
             }
         }
     }
 
-    /// A bucket's edges in each chunk, by input row.
-    fn runs(&self, bucket: usize) -> impl Iterator<Item = (EdgeSlices<'_>, Range<usize>)> {
+    /// A bucket's edges in each chunk, and their features, by input row.
+    fn runs(&self, bucket: usize) -> impl Iterator<Item = (&[Edge], &[f32])> {
         self.chunks.iter().filter_map(move |chunk| {
             let start = bucket.checked_sub(1).map_or(0, |before| chunk.ends[before]);
             let range = start as usize..chunk.ends[bucket] as usize;
-            (!range.is_empty()).then(|| (self.slices(chunk), range))
+            (!range.is_empty()).then(|| {
+                let (edges, feature) = self.slices(chunk);
+                let features = range.start * self.dim..range.end * self.dim;
+                (&edges[range], &feature[features])
+            })
         })
     }
 
-    fn slices<'a>(&'a self, chunk: &'a Chunk<Buffer>) -> EdgeSlices<'a> {
-        let spill = match &chunk.columns {
-            ChunkColumns::Memory(columns) => return columns.slices(),
-            ChunkColumns::Spilled(spill) => spill,
-        };
-        let num_edges = chunk.num_edges() as usize;
-        let mut at = 0;
-        let mut column = |bytes: usize| {
-            let column = &spill[at..at + bytes];
-            at += bytes.next_multiple_of(ALIGNMENT);
-            column
-        };
-        EdgeSlices {
-            hash: bytemuck::cast_slice(column(8 * num_edges)),
-            node: bytemuck::cast_slice(column(4 * num_edges)),
-            src: bytemuck::cast_slice(column(4 * num_edges)),
-            weight: bytemuck::cast_slice(column(if self.weighted { 4 * num_edges } else { 0 })),
-            feature: bytemuck::cast_slice(column(4 * num_edges * self.dim)),
+    fn slices<'a>(&'a self, chunk: &'a Chunk<Buffer>) -> (&'a [Edge], &'a [f32]) {
+        match &chunk.edges {
+            ChunkEdges::Memory(edges, feature) => (edges, feature),
+            ChunkEdges::Spilled(spill) => {
+                let num_edges = chunk.num_edges() as usize;
+                let (edges, rest) = spill.split_at(num_edges * size_of::<Edge>());
+                let feature = &rest[..num_edges * self.dim * size_of::<f32>()];
+                (bytemuck::cast_slice(edges), bytemuck::cast_slice(feature))
+            }
         }
     }
 }
 
 impl Bucket {
     /// The in-edges of the bucket's `i`-th node, and their features.
-    pub(super) fn node(&self, i: usize, dim: usize) -> (NodeEdges<'_>, &[f32]) {
-        let (start, end) = (self.offset[i], self.offset[i + 1]);
-        let weight = if self.columns.weight.is_empty() {
-            &[]
-        } else {
-            &self.columns.weight[start..end]
-        };
-        let edges = NodeEdges {
-            src: &self.columns.src[start..end],
-            hash: &self.columns.hash[start..end],
-            weight,
-        };
-        (edges, &self.columns.feature[start * dim..end * dim])
+    pub(super) fn node(&self, i: usize, dim: usize) -> (&[InEdge], &[f32]) {
+        let range = self.offset[i]..self.offset[i + 1];
+        let features = range.start * dim..range.end * dim;
+        (&self.edges[range], &self.feature[features])
     }
 }
 
@@ -443,13 +395,11 @@ mod tests {
             first_row,
             forwarded: false,
             ends,
-            columns: EdgeColumns {
-                hash: (first_row..).take(node.len()).collect(),
-                node: node.to_vec(),
-                src: node.iter().map(|n| n + 100).collect(),
-                weight: node.iter().map(|&n| n as f32).collect(),
-                feature: node.iter().map(|&n| -(n as f32)).collect(),
-            },
+            edges: (first_row..)
+                .zip(node)
+                .map(|(hash, &n)| Edge::new(hash, n, n + 100, n as f32))
+                .collect(),
+            feature: node.iter().map(|&n| -(n as f32)).collect(),
         }
     }
 
@@ -471,26 +421,20 @@ mod tests {
         buckets.take(batch(10, [3, 3, 4], &[0, 1, 1, 4])).unwrap();
         buckets.take(hub_batch(20, false, 7000)).unwrap();
         let mut forwarded = hub_batch(60, true, 7000);
-        forwarded.columns.hash[0] = 59;
+        forwarded.edges[0].hash = [0, 59];
         late.take(forwarded).unwrap();
         late.take(hub_batch(15, true, 9000)).unwrap();
         assert_eq!((buckets.num_edges(), late.num_edges()), (9, 2));
-        let mut sealed = buckets.seal(true).unwrap();
-        sealed.merge(late.seal(true).unwrap());
+        let mut sealed = buckets.seal().unwrap();
+        sealed.merge(late.seal().unwrap());
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
         let (mut bucket, mut nodes) = (Bucket::default(), Vec::new());
         let mut read = |bucket: &Bucket, num_nodes: usize| {
             for i in 0..num_nodes {
                 let (edges, features) = bucket.node(i, 1);
-                let edge = |at: usize| {
-                    (
-                        edges.src[at],
-                        edges.hash[at],
-                        edges.weight[at],
-                        features[at],
-                    )
-                };
-                nodes.push((0..edges.src.len()).map(edge).collect());
+                let edges = edges.iter().zip(features);
+                let edges = edges.map(|(e, &feature)| (e.src, e.hash, e.weight, feature));
+                nodes.push(edges.collect());
             }
         };
         for b in 0..3 {

@@ -188,41 +188,41 @@ fn write_in_edges(
     let mut files = InEdgeFiles::new(worker, plan);
     let mut hubs = edges.hubs.into_iter().peekable();
     let (mut bucket, mut ranker, mut ranked) = (Bucket::default(), Ranker::default(), Vec::new());
+    let layout = edges.buckets.layout();
+    let (mut degrees, mut lists) = (Degrees::default(), Lists::of_samples(plan));
     let num_local = placement.num_local(worker);
-    for b in 0..edges.buckets.layout().num_own() {
-        edges.buckets.gather_own(b, &mut bucket);
-        // Buckets are sized for the largest partition; the last may end beyond this one.
-        let nodes = edges.buckets.layout().nodes(b);
-        let nodes = nodes.start.min(num_local)..nodes.end.min(num_local);
-        for start in nodes.clone().step_by(NODES_PER_BATCH) {
-            let mut lists: Vec<Lists> = Vec::new();
-            lists.resize_with(plan.samples as usize, Lists::default);
-            let mut degrees = Degrees::default();
-            for local in start..(start + NODES_PER_BATCH).min(nodes.end) {
-                if let Some((_, parts)) = hubs.next_if(|hub| hub.0 == local) {
-                    let (totals, samples) = invert(&parts, plan);
-                    degrees.push(&totals.rounded())?;
-                    for (list, sample) in lists.iter_mut().zip(&samples) {
-                        list.push(&sample.ranked, &sample.weight, &sample.feature, dim);
-                    }
-                    continue;
-                }
-                let (in_edges, features) = bucket.node(local - nodes.start, dim);
-                degrees.push(&Totals::of_all(placement.node(worker, local), &in_edges))?;
-                ranker.load(&in_edges);
-                for (s, list) in (0u64..).zip(&mut lists) {
-                    let seed = plan.seed.wrapping_add(s);
-                    ranker.rank(&in_edges, plan.sampling, seed, plan.keep, &mut ranked);
-                    list.push(&ranked, in_edges.weight, features, dim);
-                }
+    for local in 0..num_local {
+        let (b, place) = (
+            layout.own(local),
+            local - layout.nodes(layout.own(local)).start,
+        );
+        if place == 0 {
+            edges.buckets.gather_own(b, &mut bucket);
+        }
+        if let Some((_, parts)) = hubs.next_if(|hub| hub.0 == local) {
+            let (totals, samples) = invert(&parts, plan);
+            degrees.push(&totals.rounded())?;
+            for (list, sample) in lists.iter_mut().zip(&samples) {
+                list.push(&sample.ranked, &sample.feature, dim);
             }
-            files.append(degrees, lists)?;
+        } else {
+            let (in_edges, features) = bucket.node(place, dim);
+            degrees.push(&Totals::of(placement.node(worker, local), in_edges))?;
+            ranker.load(in_edges);
+            for (s, list) in (0u64..).zip(&mut lists) {
+                let seed = plan.seed.wrapping_add(s);
+                ranker.rank(in_edges, plan.sampling, seed, plan.keep, &mut ranked);
+                list.push(&ranked, features, dim);
+            }
+        }
+        if (local + 1) % NODES_PER_BATCH == 0 {
+            let full = std::mem::replace(&mut lists, Lists::of_samples(plan));
+            files.append(std::mem::take(&mut degrees), full)?;
         }
     }
-    if num_local == 0 {
-        // An empty partition still gets its files, with one empty batch.
-        let lists = (0..plan.samples).map(|_| Lists::default()).collect();
-        files.append(Degrees::default(), lists)?;
+    // An empty partition still gets its files, with one empty batch.
+    if num_local % NODES_PER_BATCH > 0 || num_local == 0 {
+        files.append(degrees, lists)?;
     }
     files.finish()
 }
@@ -307,11 +307,18 @@ impl Default for Lists {
 }
 
 impl Lists {
-    fn push(&mut self, ranked: &[Ranked], weight: &[f32], feature: &[f32], dim: usize) {
+    /// Empty ones, one a sample.
+    fn of_samples(plan: &StorePlan) -> Vec<Self> {
+        let mut lists = Vec::new();
+        lists.resize_with(plan.samples as usize, Self::default);
+        lists
+    }
+
+    fn push(&mut self, ranked: &[Ranked], feature: &[f32], dim: usize) {
         for edge in ranked {
             let at = edge.at as usize;
             self.src.push(edge.src);
-            self.weight.extend(weight.get(at));
+            self.weight.push(edge.weight);
             self.feature
                 .extend_from_slice(&feature[at * dim..(at + 1) * dim]);
         }

@@ -1,9 +1,8 @@
 //! Edges on their way from the reader to the worker that owns the node they lead to.
 
 use super::WorkUnits;
-use super::buckets::{Bucket, BucketLayout, EdgeBatch, EdgeBuckets, EdgeColumns, SealedBuckets};
+use super::buckets::{Bucket, BucketLayout, Edge, EdgeBatch, EdgeBuckets, SealedBuckets};
 use super::ends::Ends;
-use super::file::NODES_PER_BATCH;
 use super::number::{Dictionary, MISSING};
 use crate::hub::{HubCounts, HubPart, RankedColumns, Totals, reindex};
 use crate::sample::{Ranked, Ranker, edge_hash, keep_least};
@@ -17,6 +16,9 @@ use std::rc::Rc;
 
 /// Most buckets of a worker's nodes: so many runs does a batch of edges fall into.
 const BUCKETS_MAX: usize = 512;
+
+/// Least nodes of a bucket: their in-edges lie in the cache while they are ranked.
+const BUCKET_NODES: usize = 1 << 11;
 
 /// What became of the edge table.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -40,7 +42,6 @@ pub(super) struct OwnedEdges {
 /// The first in-edges of a hub for one sample, out of all its parts.
 pub(super) struct InvertedSample {
     pub(super) ranked: Vec<Ranked>,
-    pub(super) weight: Vec<f32>,
     pub(super) feature: Vec<f32>,
 }
 
@@ -59,7 +60,8 @@ struct Scatter<'a> {
 struct Cutter<'a> {
     placement: &'a Placement,
     layout: BucketLayout,
-    weighted: bool,
+    /// The slots of a worker's buckets start at a multiple of a power of two.
+    slot_bits: u32,
     dim: usize,
 }
 
@@ -68,17 +70,17 @@ struct Cutter<'a> {
 struct Scratch {
     src: (Vec<NodeIdx>, Vec<u64>),
     dst: (Vec<NodeIdx>, Vec<u64>),
+    /// Whether each in-edge is to be spread, reverses next to the edge they belong to.
+    is_beyond: Vec<bool>,
     routed: Vec<Routed>,
 }
 
 /// An edge with its way: the slot of its worker and bucket, and what it is there.
 struct Routed {
     slot: u32,
-    node: u32,
-    src: NodeIdx,
     /// Among the rows at hand.
     row: u32,
-    hash: u64,
+    edge: Edge,
 }
 
 /// Rows with an end that no node has.
@@ -108,10 +110,11 @@ pub(super) fn place_edges(
     let (num_nodes, workers) = (placement.num_nodes(), peer.peers());
     let ends = Ends::gather(peer, &plan.edges, work, dictionary)?;
     let most_local = num_nodes.div_ceil(workers);
+    let layout = BucketLayout::new(most_local, BUCKET_NODES, BUCKETS_MAX);
     let cutter = Cutter {
         placement,
-        layout: BucketLayout::new(most_local, NODES_PER_BATCH, BUCKETS_MAX),
-        weighted: plan.edges.has_weight(),
+        layout,
+        slot_bits: layout.num_buckets().next_power_of_two().trailing_zeros(),
         dim: plan.edges.feature_dim().unwrap_or(0),
     };
     let mut scatter = Scatter {
@@ -134,13 +137,13 @@ pub(super) fn place_edges(
     let reindexed = scatter.counts.reindexed(peer)?;
     drop(ends);
     let mut num_edges = received.num_edges();
-    let mut buckets = peer.agree(received.seal(cutter.weighted))?;
+    let mut buckets = peer.agree(received.seal())?;
     if !reindexed.is_empty() {
         let outgoing = forward(&buckets, cutter, &reindexed, peer.index());
         let outgoing = outgoing.inspect(|(_, batch)| num_edges -= batch.num_edges());
         let forwarded = exchange(peer, outgoing.map(Ok), cutter, plan, bytes_max)?;
         num_edges += forwarded.num_edges();
-        buckets.merge(peer.agree(forwarded.seal(cutter.weighted))?);
+        buckets.merge(peer.agree(forwarded.seal())?);
     }
     let received = peer.gather_all::<_, FlattenError>(Ok(num_edges))?;
     let edge_counts = EdgeCounts {
@@ -192,15 +195,18 @@ fn forward<'a>(
     for (_, local) in places.filter(|&(owner, _)| owner == worker) {
         is_reindexed[local] = true;
     }
-    buckets.own_edges().flat_map(move |(first_row, edges)| {
-        let rows = (0..edges.node.len()).filter(|&row| is_reindexed[edges.node[row] as usize]);
-        let routed = rows.map(|row| {
-            let node = placement.node(worker, edges.node[row] as usize);
-            cutter.spread(row, edges.src[row], node, edges.hash[row])
-        });
-        let routed: Vec<Routed> = routed.collect();
-        cutter.cut(first_row, true, &routed, edges.weight, edges.feature)
-    })
+    buckets
+        .own_edges()
+        .flat_map(move |(first_row, edges, feature)| {
+            let early = edges.iter().enumerate();
+            let early = early.filter(|(_, edge)| is_reindexed[edge.node as usize]);
+            let routed = early.map(|(row, edge)| {
+                let dst = placement.node(worker, edge.node as usize);
+                cutter.spread(row, edge.src, dst, edge.hash(), edge.weight)
+            });
+            let routed: Vec<Routed> = routed.collect();
+            cutter.cut(first_row, true, &routed, feature)
+        })
 }
 
 /// The rows that this worker reads, some at a time with the first one's row.
@@ -252,12 +258,15 @@ impl Scatter<'_> {
         first_row: u64,
         rows: &EdgeRows,
     ) -> Vec<Result<(usize, EdgeBatch), FlattenError>> {
-        let scratch = &mut self.scratch;
-        let (src_numbers, src_hashes) = &mut scratch.src;
-        self.ends.resolve(&rows.src, src_numbers, src_hashes);
-        let (dst_numbers, dst_hashes) = &mut scratch.dst;
-        self.ends.resolve(&rows.dst, dst_numbers, dst_hashes);
-        scratch.routed.clear();
+        let Scratch {
+            src, dst, routed, ..
+        } = &mut self.scratch;
+        self.ends.resolve(&rows.src, &mut src.0, &mut src.1);
+        self.ends.resolve(&rows.dst, &mut dst.0, &mut dst.1);
+        routed.clear();
+        self.count();
+        let undirected = self.plan.edges.undirected();
+        let stride = 1 + usize::from(undirected);
         for row in 0..rows.dst.len() {
             let (src, dst) = (self.scratch.src.0[row], self.scratch.dst.0[row]);
             if src == MISSING || dst == MISSING {
@@ -265,16 +274,43 @@ impl Scatter<'_> {
                 continue;
             }
             let (src_hash, dst_hash) = (self.scratch.src.1[row], self.scratch.dst.1[row]);
-            self.route(row, src, dst, edge_hash(src_hash, dst_hash));
-            if self.plan.edges.undirected() {
-                self.route(row, dst, src, edge_hash(dst_hash, src_hash));
+            let weight = rows.weight.as_ref().map_or(1.0, |weight| weight[row]);
+            let mut route = |src, dst, hash, at: usize| {
+                let routed = if self.scratch.is_beyond[at] {
+                    self.cutter.spread(row, src, dst, hash, weight)
+                } else {
+                    self.cutter.own(row, src, dst, hash, weight)
+                };
+                self.scratch.routed.push(routed);
+            };
+            route(src, dst, edge_hash(src_hash, dst_hash), row * stride);
+            if undirected {
+                route(dst, src, edge_hash(dst_hash, src_hash), row * stride + 1);
             }
         }
-        let weight = rows.weight.as_deref().unwrap_or_default();
         let feature = rows.feature.as_deref().unwrap_or_default();
         let routed = &self.scratch.routed;
-        let batches = self.cutter.cut(first_row, false, routed, weight, feature);
+        let batches = self.cutter.cut(first_row, false, routed, feature);
         batches.into_iter().map(Ok).collect()
+    }
+
+    /// Counts the in-edges at hand, apart from the work on each: the counts of many nodes come from
+    /// memory at once.
+    fn count(&mut self) {
+        let Scratch {
+            src,
+            dst,
+            is_beyond,
+            ..
+        } = &mut self.scratch;
+        is_beyond.clear();
+        for (&src, &dst) in src.0.iter().zip(&dst.0) {
+            let is_edge = src != MISSING && dst != MISSING;
+            is_beyond.push(is_edge && self.counts.is_beyond(dst));
+            if self.plan.edges.undirected() {
+                is_beyond.push(is_edge && self.counts.is_beyond(src));
+            }
+        }
     }
 
     fn leave_out(&mut self, first_row: u64, row: usize, rows: &EdgeRows) {
@@ -290,52 +326,31 @@ impl Scatter<'_> {
             self.dangling.first = Some((first_row + row as u64, src, id));
         }
     }
-
-    fn route(&mut self, row: usize, src: NodeIdx, dst: NodeIdx, hash: u64) {
-        let routed = if self.counts.is_beyond(dst) {
-            self.cutter.spread(row, src, dst, hash)
-        } else {
-            self.cutter.own(row, src, dst, hash)
-        };
-        self.scratch.routed.push(routed);
-    }
 }
 
 impl Cutter<'_> {
     /// Routes an edge to the owner of `dst`.
-    fn own(&self, row: usize, src: NodeIdx, dst: NodeIdx, hash: u64) -> Routed {
+    fn own(&self, row: usize, src: NodeIdx, dst: NodeIdx, hash: u64, weight: f32) -> Routed {
         let (owner, local) = self.placement.owner_and_local(dst);
         Routed {
             slot: narrow(self.first_slot(owner) + self.layout.own(local)),
-            node: narrow(local),
-            src,
             row: narrow(row),
-            hash,
+            edge: Edge::new(hash, narrow(local), src, weight),
         }
     }
 
     /// Routes an edge of a re-indexed node.
-    fn spread(&self, row: usize, src: NodeIdx, dst: NodeIdx, hash: u64) -> Routed {
+    fn spread(&self, row: usize, src: NodeIdx, dst: NodeIdx, hash: u64, weight: f32) -> Routed {
         let worker = reindex(hash, self.placement.workers());
         Routed {
             slot: narrow(self.first_slot(worker) + self.layout.hub(dst)),
-            node: dst,
-            src,
             row: narrow(row),
-            hash,
+            edge: Edge::new(hash, dst, src, weight),
         }
     }
 
-    /// The slots of a worker's buckets start at a multiple of a power of two.
     fn first_slot(&self, worker: usize) -> usize {
-        worker << self.slot_bits()
-    }
-
-    fn slot_bits(&self) -> u32 {
-        self.layout
-            .num_buckets()
-            .next_power_of_two()
-            .trailing_zeros()
+        worker << self.slot_bits
     }
 
     /// Sorts routed edges by slot, which leaves each slot's by row, and cuts them by worker.
@@ -344,10 +359,9 @@ impl Cutter<'_> {
         first_row: u64,
         forwarded: bool,
         routed: &[Routed],
-        weight: &[f32],
         feature: &[f32],
     ) -> Vec<(usize, EdgeBatch)> {
-        let (bits, dim) = (self.slot_bits(), self.dim);
+        let (bits, dim) = (self.slot_bits, self.dim);
         // A counting sort: where each slot's edges start, and when they are placed, where they end.
         let mut slots = vec![0u32; self.first_slot(self.placement.workers())];
         for edge in routed {
@@ -358,37 +372,34 @@ impl Cutter<'_> {
             for slot in mine {
                 before += std::mem::replace(slot, before);
             }
-            EdgeColumns::zeroed(before as usize, self.weighted, dim)
+            let num_edges = before as usize;
+            (vec![Edge::default(); num_edges], vec![0.0; num_edges * dim])
         });
-        let mut columns: Vec<EdgeColumns> = columns.collect();
-        for edge in routed {
-            let next = &mut slots[edge.slot as usize];
+        let mut columns: Vec<(Vec<Edge>, Vec<f32>)> = columns.collect();
+        for one in routed {
+            let next = &mut slots[one.slot as usize];
             let to = *next as usize;
             *next += 1;
-            let out = &mut columns[edge.slot as usize >> bits];
-            out.hash[to] = edge.hash;
-            out.node[to] = edge.node;
-            out.src[to] = edge.src;
-            let row = edge.row as usize;
-            if self.weighted {
-                out.weight[to] = weight[row];
-            }
+            let (edges, features) = &mut columns[one.slot as usize >> bits];
+            edges[to] = one.edge;
             if dim > 0 {
-                out.feature[to * dim..(to + 1) * dim]
+                let row = one.row as usize;
+                features[to * dim..(to + 1) * dim]
                     .copy_from_slice(&feature[row * dim..(row + 1) * dim]);
             }
         }
-        let batch = |(worker, (ends, columns)): (usize, (&[u32], EdgeColumns))| {
+        let batches = slots.chunks(1 << bits).zip(columns).enumerate();
+        let batches = batches.map(|(worker, (ends, (edges, feature)))| {
             let batch = EdgeBatch {
                 first_row,
                 forwarded,
                 ends: ends[..self.layout.num_buckets()].to_vec(),
-                columns,
+                edges,
+                feature,
             };
-            (batch.num_edges() > 0).then_some((worker, batch))
-        };
-        let batches = slots.chunks(1 << bits).zip(columns).enumerate();
-        batches.filter_map(batch).collect()
+            (worker, batch)
+        });
+        batches.filter(|(_, batch)| batch.num_edges() > 0).collect()
     }
 }
 
@@ -414,19 +425,19 @@ fn rank_shares<'a>(
         let mut parts = Vec::new();
         for (i, &node) in nodes.iter().enumerate() {
             let (edges, features) = bucket.node(i, dim);
-            if edges.src.is_empty() {
+            if edges.is_empty() {
                 continue;
             }
-            ranker.load(&edges);
+            ranker.load(edges);
             let samples = (0..u64::from(plan.samples)).map(|sample| {
                 let seed = plan.seed.wrapping_add(sample);
-                ranker.rank(&edges, plan.sampling, seed, plan.keep, &mut ranked);
-                RankedColumns::from_ranked(&ranked, &edges, features, dim)
+                ranker.rank(edges, plan.sampling, seed, plan.keep, &mut ranked);
+                RankedColumns::from_ranked(&ranked, features, dim)
             });
             parts.push(HubPart {
                 node,
                 samples: samples.collect(),
-                totals: Totals::of_part(node, &edges),
+                totals: Totals::of(node, edges),
             });
         }
         parts
@@ -441,19 +452,12 @@ pub(super) fn invert(
     let mut totals = Totals::default();
     parts.iter().for_each(|part| totals.merge(&part.totals));
     let invert_sample = |s: usize| {
-        let (mut ranked, mut weight, mut feature) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut ranked, mut feature) = (Vec::new(), Vec::new());
         for part in parts {
-            let columns = &part.samples[s];
-            columns.append_to(&mut ranked, weight.len());
-            weight.extend_from_slice(&columns.weight);
-            feature.extend_from_slice(&columns.feature);
+            part.samples[s].append_to(&mut ranked, &mut feature);
         }
         keep_least(&mut ranked, plan.keep);
-        InvertedSample {
-            ranked,
-            weight,
-            feature,
-        }
+        InvertedSample { ranked, feature }
     };
     let samples = (0..plan.samples as usize).map(invert_sample).collect();
     (totals, samples)
