@@ -1,7 +1,7 @@
 //! Checksums and fingerprints (XXH3) of bytes and files.
 
 use std::fs::File;
-use std::io::Read;
+use std::io::{Read, Write};
 use std::path::Path;
 
 use xxhash_rust::xxh3::Xxh3;
@@ -10,6 +10,13 @@ use crate::error::{Result, SchemaError};
 
 /// Bytes read at once while a file is hashed.
 const BUFFER_BYTES: usize = 1 << 20;
+
+/// Bytes on their way to a writer, hashed as they pass.
+pub struct Hashed<W> {
+    writer: W,
+    state: Box<Xxh3>,
+    num_bytes: u64,
+}
 
 /// Returns the XXH3 hash of bytes.
 pub fn hash_bytes(bytes: &[u8]) -> u64 {
@@ -32,6 +39,40 @@ pub fn file_checksum(path: &Path) -> Result<String> {
     Ok(render(&state))
 }
 
+impl<W: Write> Hashed<W> {
+    /// Hashes what is written to `writer` from here on.
+    pub fn new(writer: W) -> Self {
+        Self {
+            writer,
+            state: Box::default(),
+            num_bytes: 0,
+        }
+    }
+
+    /// Returns the number of bytes written.
+    pub fn num_bytes(&self) -> u64 {
+        self.num_bytes
+    }
+
+    /// Returns the checksum of what was written, as [`file_checksum`] does.
+    pub fn checksum(&self) -> String {
+        render(&self.state)
+    }
+}
+
+impl<W: Write> Write for Hashed<W> {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        let written = self.writer.write(bytes)?;
+        self.state.update(&bytes[..written]);
+        self.num_bytes += written as u64;
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        self.writer.flush()
+    }
+}
+
 /// Renders a finished 64-bit state as [`file_checksum`] does.
 pub(crate) fn render(state: &Xxh3) -> String {
     format!("xxh3:{:016x}", state.digest())
@@ -49,5 +90,21 @@ pub(crate) fn update_from_file(state: &mut Xxh3, path: &Path) -> Result<()> {
             return Ok(());
         }
         state.update(&buffer[..read]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_passes_has_the_checksum_of_the_file_it_becomes() {
+        let path = tempfile::NamedTempFile::new().unwrap().into_temp_path();
+        let mut file = Hashed::new(File::create(&path).unwrap());
+        for piece in [&b"node"[..], b"", &[7; 3000]] {
+            file.write_all(piece).unwrap();
+        }
+        assert_eq!(file.num_bytes(), 3004);
+        assert_eq!(file.checksum(), file_checksum(&path).unwrap());
     }
 }

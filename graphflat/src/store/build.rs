@@ -5,9 +5,7 @@ use super::edges::{OwnedEdges, invert, place_edges};
 use super::file::{self, BatchFile, NODES_PER_BATCH};
 use super::nodes::{OwnedNodes, place_nodes};
 use super::number::{MISSING, number_nodes};
-use super::{
-    META_FILE, StoreMeta, VERSION, WorkUnits, degrees_path, file_entry, in_edges_path, nodes_path,
-};
+use super::{META_FILE, StoreMeta, VERSION, WorkUnits, degrees_path, in_edges_path, nodes_path};
 use crate::error::StoreCause;
 use crate::hub::Totals;
 use crate::sample::{Ranked, Ranker};
@@ -261,14 +259,8 @@ impl<'a> InEdgeFiles<'a> {
     }
 
     fn finish(self) -> Result<(bool, Vec<FileEntry>), FlattenError> {
-        let (dir, worker) = (&self.plan.dir, self.worker);
-        let lists = self.lists.into_iter().enumerate();
-        let files = lists.map(|(s, file)| (file, in_edges_path(dir, worker, s)));
-        let files = files.chain([(self.degrees, degrees_path(dir, worker))]);
-        let entries = files.map(|(file, path)| {
-            file.expect("a batch was written").finish()?;
-            file_entry(&path)
-        });
+        let files = self.lists.into_iter().chain([self.degrees]);
+        let entries = files.map(|file| file.expect("a batch was written").finish());
         Ok((self.has_self_loops, entries.collect::<Result<_, _>>()?))
     }
 }
@@ -386,6 +378,5 @@ fn write_nodes(
     let path = nodes_path(&plan.dir, worker);
     let mut file = None;
     nodes.for_each_batch(graph, |batch| append(&mut file, &path, batch))?;
-    file.expect("a batch was written").finish()?;
-    file_entry(&path)
+    file.expect("a batch was written").finish()
 }

@@ -11,7 +11,8 @@ use arrow::buffer::{Buffer, OffsetBuffer, ScalarBuffer};
 use arrow::datatypes::{DataType, Field, Float32Type, Schema, UInt8Type, UInt32Type};
 use arrow::ipc::reader::{FileDecoder, read_footer_length};
 use arrow::ipc::writer::FileWriter;
-use schemas::{Features, Labels, Split};
+use schemas::xxh::Hashed;
+use schemas::{Features, FileEntry, Labels, Split};
 use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
@@ -27,7 +28,7 @@ const TRAILER_BYTES: usize = 10;
 pub(super) struct BatchFile {
     path: PathBuf,
     temporary: PathBuf,
-    writer: FileWriter<BufWriter<File>>,
+    writer: FileWriter<BufWriter<Hashed<File>>>,
 }
 
 impl BatchFile {
@@ -39,8 +40,8 @@ impl BatchFile {
     pub(super) fn create(path: &Path, first: &RecordBatch) -> Result<Self, FlattenError> {
         let temporary = path.with_extension("tmp");
         let create = || -> Result<_, StoreCause> {
-            let file = BufWriter::new(File::create(&temporary)?);
-            Ok(FileWriter::try_new(file, &first.schema())?)
+            let file = Hashed::new(File::create(&temporary)?);
+            Ok(FileWriter::try_new(BufWriter::new(file), &first.schema())?)
         };
         let writer = create().map_err(|source| failed("write", path, source))?;
         Ok(Self {
@@ -61,7 +62,7 @@ impl BatchFile {
             .map_err(|e| failed("write", &self.path, e.into()))
     }
 
-    /// Completes the file and gives it its name.
+    /// Completes the file, gives it its name and returns its size and checksum.
     ///
     /// It is not forced to the disk: a store can be built again, and one that a power failure has
     /// cut is told by its checksum.
@@ -69,12 +70,17 @@ impl BatchFile {
     /// # Errors
     ///
     /// The file cannot be written.
-    pub(super) fn finish(mut self) -> Result<(), FlattenError> {
-        let mut finish = || -> Result<(), StoreCause> {
+    pub(super) fn finish(mut self) -> Result<FileEntry, FlattenError> {
+        let mut finish = || -> Result<FileEntry, StoreCause> {
             self.writer.finish()?;
             self.writer.get_mut().flush()?;
             std::fs::rename(&self.temporary, &self.path)?;
-            Ok(())
+            let written = self.writer.get_ref().get_ref();
+            Ok(FileEntry {
+                path: super::file_name(&self.path),
+                bytes: written.num_bytes(),
+                checksum: written.checksum(),
+            })
         };
         finish().map_err(|source| failed("write", &self.path, source))
     }

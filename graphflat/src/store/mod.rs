@@ -207,6 +207,11 @@ fn in_edges_path(dir: &Path, worker: usize, sample: usize) -> PathBuf {
     dir.join(format!("in-edges-{worker:03}-{sample:03}.arrow"))
 }
 
+fn file_name(path: &Path) -> String {
+    let name = path.file_name().unwrap_or_default();
+    name.to_string_lossy().into_owned()
+}
+
 fn file_entry(path: &Path) -> Result<FileEntry, FlattenError> {
     let failed = |source| FlattenError::Store {
         verb: "read",
@@ -214,13 +219,8 @@ fn file_entry(path: &Path) -> Result<FileEntry, FlattenError> {
         source,
     };
     let bytes = path.metadata().map_err(|e| failed(e.into()))?.len();
-    let name = path
-        .file_name()
-        .unwrap_or_default()
-        .to_string_lossy()
-        .into_owned();
     Ok(FileEntry {
-        path: name,
+        path: file_name(path),
         bytes,
         checksum: file_checksum(path)?,
     })
