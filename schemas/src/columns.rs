@@ -211,6 +211,35 @@ impl Features {
         }
     }
 
+    /// Creates the features of no node, with room for those of some (sparse: for their offsets).
+    pub fn with_capacity(meta: FeatureMeta, num_nodes: usize) -> Self {
+        let mut features = Self::empty(meta);
+        match &mut features {
+            Self::None => {}
+            Self::Dense { dim, values } => values.reserve_exact(*dim * num_nodes),
+            Self::Sparse { offset, .. } => offset.reserve_exact(num_nodes),
+        }
+        features
+    }
+
+    /// Removes all nodes and keeps the memory.
+    pub fn clear(&mut self) {
+        match self {
+            Self::None => {}
+            Self::Dense { values, .. } => values.clear(),
+            Self::Sparse {
+                offset,
+                index,
+                value,
+                ..
+            } => {
+                offset.truncate(1);
+                index.clear();
+                value.clear();
+            }
+        }
+    }
+
     /// Returns the shape of these features.
     pub fn meta(&self) -> FeatureMeta {
         match self {
@@ -369,6 +398,21 @@ impl Labels {
                 present: Vec::new(),
             },
             Self::Number(_) => Self::Number(Vec::new()),
+        }
+    }
+
+    /// Removes all nodes and keeps the memory.
+    pub fn clear(&mut self) {
+        match self {
+            Self::None => {}
+            Self::Class(classes) => classes.clear(),
+            Self::Multi {
+                values, present, ..
+            } => {
+                values.clear();
+                present.clear();
+            }
+            Self::Number(numbers) => numbers.clear(),
         }
     }
 
@@ -545,6 +589,8 @@ mod tests {
                 };
                 twice.gather(&[5, 0, 1, 2, 4, 3])
             });
+            grown.clear();
+            assert_eq!(grown, Features::with_capacity(features.meta(), 3));
             let text = serde_json::to_string(features).unwrap();
             assert_eq!(&serde_json::from_str::<Features>(&text).unwrap(), features);
         };
@@ -583,6 +629,8 @@ mod tests {
             assert_eq!(format!("{:?}", grown.slice(0..rows)), format!("{labels:?}"));
             let first = [0, u32::try_from(rows).unwrap() + 1].map(|i| grown.gather(&[i]));
             assert_eq!(first[0], first[1]);
+            grown.clear();
+            assert_eq!(grown, labels.empty_like());
         };
         check(&Labels::Class(vec![0, NO_CLASS, 2]), &[true, false, true]);
         check(&Labels::Number(vec![0.0, f32::NAN]), &[true, false]);

@@ -23,13 +23,14 @@ use xxhash_rust::xxh3::Xxh3;
 
 pub use edges::{EdgeRows, EdgesPlan};
 pub use list::IdListPlan;
-pub use nodes::{NodeKeys, NodeRows, NodesPlan, SplitRows};
+pub use nodes::{NodeKeys, NodeReader, NodeRows, NodesPlan, SplitRows};
 
 use crate::error::{Result, SchemaError};
 use crate::xxh;
 
-/// Values decoded at once, of the widest column.
-const BATCH_VALUES: usize = 1 << 20;
+/// Values decoded at once, of the widest column: few enough that they and their levels are still
+/// in the cache when they are copied from there.
+const BATCH_VALUES: usize = 1 << 16;
 /// Rows decoded at once, however narrow.
 const BATCH_ROWS_MAX: usize = 1 << 16;
 

@@ -90,5 +90,7 @@ pub use graph_feature::{
     write_part, write_part_with,
 };
 pub use ids::{IdType, Ids, hash_int};
-pub use input::{EdgeRows, EdgesPlan, IdListPlan, NodeKeys, NodeRows, NodesPlan, SplitRows, Unit};
+pub use input::{
+    EdgeRows, EdgesPlan, IdListPlan, NodeKeys, NodeReader, NodeRows, NodesPlan, SplitRows, Unit,
+};
 pub use progress::{Event, Progress};

@@ -7,11 +7,17 @@ use crate::{FlattenError, NodeIdx, Peer, Placement, StorePlan};
 use arrow::array::{Array, ArrayRef, AsArray, RecordBatch, UInt32Array};
 use arrow::buffer::ScalarBuffer;
 use arrow::datatypes::UInt32Type;
-use schemas::{Features, GraphMeta, Ids, Labels, NodesPlan, Split};
+use schemas::{Features, GraphMeta, Ids, Labels, NodeReader, NodesPlan, Split};
 use serde::{Deserialize, Serialize};
 use std::cell::RefCell;
 use std::ops::Range;
 use std::rc::Rc;
+
+/// Values of the features that are read, split by owner and sent at once.
+const PARCEL_VALUES: usize = 1 << 20;
+
+/// Rows that are read, split by owner and sent at once, however narrow.
+const PARCEL_ROWS_MAX: usize = 1 << 16;
 
 /// Node rows of one worker's partition, as they arrived.
 pub(super) struct OwnedNodes {
@@ -88,50 +94,65 @@ fn node_rows<'a>(
     meta: &'a GraphMeta,
     placement: &'a Placement,
 ) -> impl Iterator<Item = Result<(usize, NodeBatch), FlattenError>> + use<'a> {
-    type Batches<'a> = Box<dyn Iterator<Item = Result<(usize, NodeBatch), FlattenError>> + 'a>;
-    let units = work.of(plan.units()).zip(numbers);
-    units.flat_map(move |(unit, nodes)| -> Batches<'a> {
-        let batches = match plan.batches(unit, meta.label.as_ref()) {
-            Ok(batches) => batches,
-            Err(e) => return Box::new(std::iter::once(Err(e.into()))),
-        };
-        let mut nodes = nodes.as_slice();
-        Box::new(batches.flat_map(move |item| {
-            let rows = match item {
-                Ok(rows) => rows,
-                Err(e) => return vec![Err(e.into())],
-            };
+    let label = meta.label.as_ref();
+    let num_rows = rows_at_once(meta);
+    let mut units = work.of(plan.units()).zip(numbers);
+    let mut unit: Option<(NodeReader<'a>, &'a [NodeIdx])> = None;
+    let mut rows = plan.no_rows(label, num_rows);
+    // The next rows that are read, one batch for each owner.
+    let mut next = move || loop {
+        if let Some((reader, nodes)) = &mut unit
+            && !nodes.is_empty()
+        {
+            rows.clear();
+            reader.read(num_rows.min(nodes.len()), &mut rows)?;
             let (mine, rest) = nodes.split_at(rows.ids.len());
-            nodes = rest;
-            split_by_owner(&rows, mine, placement)
-        }))
+            *nodes = rest;
+            return Ok(Some(split_by_owner(&rows, mine, placement)));
+        }
+        let Some((next_unit, nodes)) = units.next() else {
+            return Ok::<_, FlattenError>(None);
+        };
+        unit = Some((plan.reader(next_unit, label)?, nodes));
+    };
+    let batches = std::iter::from_fn(move || next().transpose());
+    batches.flat_map(|owners| match owners {
+        Ok(owners) => owners.into_iter().map(Ok).collect(),
+        Err(e) => vec![Err(e)],
     })
+}
+
+/// Rows that are split and sent at once: few batches, and few bytes in each.
+fn rows_at_once(meta: &GraphMeta) -> usize {
+    (PARCEL_VALUES / meta.features.dim().max(1)).clamp(64, PARCEL_ROWS_MAX)
 }
 
 fn split_by_owner(
     rows: &schemas::NodeRows,
     nodes: &[NodeIdx],
     placement: &Placement,
-) -> Vec<Result<(usize, NodeBatch), FlattenError>> {
-    let mut order: Vec<(usize, u32, u32)> = Vec::with_capacity(nodes.len());
-    for (row, &node) in (0..).zip(nodes) {
+) -> Vec<(usize, NodeBatch)> {
+    let mut of_owner = vec![Vec::new(); placement.workers()];
+    for (row, &node) in (0u64..).zip(nodes) {
         let (owner, local) = placement.owner_and_local(node);
-        let local = u32::try_from(local).expect("node numbers are 32 bits wide");
-        order.push((owner, local, row));
+        // Both in one number, which sorts faster than a pair.
+        of_owner[owner].push((local as u64) << 32 | row);
     }
-    order.sort_unstable();
-    let batch = |mine: &[(usize, u32, u32)]| {
-        let positions: Vec<u32> = mine.iter().map(|&(_, _, row)| row).collect();
-        let batch = NodeBatch {
-            locals: mine.iter().map(|&(_, local, _)| local).collect(),
+    let low = |pair: u64| u32::try_from(pair & u64::from(u32::MAX)).expect("masked");
+    let batch = |mut mine: Vec<u64>| {
+        mine.sort_unstable();
+        let positions: Vec<u32> = mine.iter().map(|&pair| low(pair)).collect();
+        NodeBatch {
+            locals: mine.iter().map(|&pair| low(pair >> 32)).collect(),
             ids: rows.ids.gather(&positions),
             features: rows.features.gather(&positions),
             labels: rows.labels.gather(&positions),
             split: positions.iter().map(|&r| rows.split[r as usize]).collect(),
-        };
-        Ok((mine[0].0, batch))
+        }
     };
-    order.chunk_by(|a, b| a.0 == b.0).map(batch).collect()
+    let of_owner = of_owner.into_iter().enumerate();
+    let sent = of_owner.filter(|(_, mine)| !mine.is_empty());
+    sent.map(|(owner, mine)| (owner, batch(mine))).collect()
 }
 
 impl NodeBatch {
@@ -199,7 +220,7 @@ impl OwnedNodes {
             let more = Ids::from_array(&chunk.ids.slice(first, chunk.next - first))?;
             ids.extend_from(&more, 0..more.len());
         }
-        let mut features = Features::empty(meta.features);
+        let mut features = Features::with_capacity(meta.features, range.len());
         let mut labels = Labels::empty(meta.label.as_ref());
         let mut split = Vec::with_capacity(range.len());
         let mut order = Vec::with_capacity(range.len());

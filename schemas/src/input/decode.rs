@@ -1,6 +1,7 @@
 //! Number and list columns of input tables into flat float32.
 
 use arrow::array::{Array, ArrayRef, AsArray, RecordBatch};
+use arrow::buffer::ScalarBuffer;
 use arrow::compute::cast;
 use arrow::datatypes::{DataType, Float32Type};
 
@@ -114,10 +115,10 @@ pub(super) fn no_nulls(place: Place<'_>, name: &str, array: &dyn Array) -> Resul
     Ok(())
 }
 
-/// Converts numbers to float32.
-pub(super) fn to_f32(place: Place<'_>, values: &dyn Array) -> Result<Vec<f32>> {
+/// Converts numbers to float32; those that are float32 already are not copied.
+pub(super) fn to_f32(place: Place<'_>, values: &dyn Array) -> Result<ScalarBuffer<f32>> {
     let values = cast(values, &DataType::Float32).map_err(place.convert())?;
-    Ok(values.as_primitive::<Float32Type>().values().to_vec())
+    Ok(values.as_primitive::<Float32Type>().values().clone())
 }
 
 /// Finds the first value that is NaN or infinite; `row_of` tells a value's row.

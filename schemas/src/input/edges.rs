@@ -267,6 +267,6 @@ impl EdgesPlan {
             );
             return Err(place.value(name, row, problem));
         }
-        Ok(values)
+        Ok(values.to_vec())
     }
 }

@@ -56,6 +56,13 @@ pub struct NodeRows {
     pub split: Vec<Split>,
 }
 
+/// A unit whose rows are read some at a time.
+pub struct NodeReader<'a> {
+    plan: &'a NodesPlan,
+    label: Option<&'a LabelMeta>,
+    batches: Box<dyn Iterator<Item = Result<(Place<'a>, RecordBatch)>> + 'a>,
+}
+
 /// Splits of a unit, and which rows have a label.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SplitRows {
@@ -362,27 +369,22 @@ impl NodesPlan {
     /// Names file, column and row of the first value that is not allowed.
     pub fn read_rows(&self, unit: &Unit, label: Option<&LabelMeta>) -> Result<NodeRows> {
         let mut rows = self.no_rows(label, unit.num_rows);
-        for batch in self.batches(unit, label)? {
-            let more = batch?;
-            rows.ids.extend_from(&more.ids, 0..more.ids.len());
-            rows.features.extend(&more.features);
-            rows.labels.extend(&more.labels);
-            rows.split.extend(more.split);
-        }
+        self.reader(unit, label)?
+            .read(unit.num_rows.max(1), &mut rows)?;
         Ok(rows)
     }
 
-    /// Reads all columns of a unit, some rows at a time; `label` is [`NodesPlan::label_meta`].
+    /// Opens a unit to read all its columns, some rows at a time; `label` is
+    /// [`NodesPlan::label_meta`].
     ///
     /// # Errors
     ///
-    /// A file that cannot be opened; each item names file, column and row of the first value
-    /// that is not allowed.
-    pub fn batches<'a>(
+    /// A file that cannot be opened.
+    pub fn reader<'a>(
         &'a self,
         unit: &Unit,
         label: Option<&'a LabelMeta>,
-    ) -> Result<impl Iterator<Item = Result<NodeRows>> + use<'a>> {
+    ) -> Result<NodeReader<'a>> {
         let mut columns = vec![self.spec.id.as_str()];
         match &self.features {
             FeatureColumns::None => {}
@@ -393,22 +395,33 @@ impl NodesPlan {
         columns.extend(self.spec.split.as_deref());
         let width = match &self.features {
             FeatureColumns::Dense(dense) => dense.dim(),
-            FeatureColumns::None | FeatureColumns::Sparse(_) => 256,
+            FeatureColumns::None => 1,
+            FeatureColumns::Sparse(_) => 64,
         };
-        let batches = self.table.batches(unit, &columns, width)?;
-        Ok(batches.map(move |item| {
-            let (place, batch) = item?;
-            self.rows(place, &batch, label)
-        }))
+        Ok(NodeReader {
+            plan: self,
+            label,
+            batches: Box::new(self.table.batches(unit, &columns, width)?),
+        })
     }
 
-    fn rows(
+    /// Columns without rows, with room for some; `label` is [`NodesPlan::label_meta`].
+    pub fn no_rows(&self, label: Option<&LabelMeta>, capacity: usize) -> NodeRows {
+        NodeRows {
+            ids: Ids::with_capacity(self.id_type, capacity),
+            features: Features::with_capacity(self.feature_meta(), capacity),
+            labels: Labels::empty(label),
+            split: Vec::with_capacity(capacity),
+        }
+    }
+
+    fn append_rows(
         &self,
         place: Place<'_>,
         batch: &RecordBatch,
         label: Option<&LabelMeta>,
-    ) -> Result<NodeRows> {
-        let mut rows = self.no_rows(label, batch.num_rows());
+        rows: &mut NodeRows,
+    ) -> Result<()> {
         append_ids(place, &self.spec.id, batch, &mut rows.ids, None)?;
         self.append_features(place, batch, &mut rows.features)?;
         if let (Some((name, _)), Some(meta)) = (&self.label, label) {
@@ -419,23 +432,9 @@ impl NodesPlan {
                 let (array, values) = (column(batch, name), self.spec.split_values);
                 label::append_splits(place, name, array, values, &mut rows.split)?;
             }
-            None => rows.split.resize(batch.num_rows(), Split::None),
+            None => rows.split.resize(rows.ids.len(), Split::None),
         }
-        Ok(rows)
-    }
-
-    /// Columns without rows, with room for some.
-    fn no_rows(&self, label: Option<&LabelMeta>, capacity: usize) -> NodeRows {
-        let mut features = Features::empty(self.feature_meta());
-        if let Features::Dense { dim, values } = &mut features {
-            values.reserve_exact(*dim * capacity);
-        }
-        NodeRows {
-            ids: Ids::with_capacity(self.id_type, capacity),
-            features,
-            labels: Labels::empty(label),
-            split: Vec::with_capacity(capacity),
-        }
+        Ok(())
     }
 
     fn append_features(
@@ -459,6 +458,34 @@ impl NodesPlan {
             ) => append_sparse(place, batch, sparse, offset, index, value),
             _ => Ok(()),
         }
+    }
+}
+
+impl NodeReader<'_> {
+    /// Appends the next rows: `num_rows` or a few more, fewer only at the unit's end.
+    ///
+    /// # Errors
+    ///
+    /// Names file, column and row of the first value that is not allowed.
+    pub fn read(&mut self, num_rows: usize, rows: &mut NodeRows) -> Result<()> {
+        let end = rows.ids.len() + num_rows;
+        while rows.ids.len() < end
+            && let Some(item) = self.batches.next()
+        {
+            let (place, batch) = item?;
+            self.plan.append_rows(place, &batch, self.label, rows)?;
+        }
+        Ok(())
+    }
+}
+
+impl NodeRows {
+    /// Removes all rows and keeps the memory.
+    pub fn clear(&mut self) {
+        self.ids.clear();
+        self.features.clear();
+        self.labels.clear();
+        self.split.clear();
     }
 }
 

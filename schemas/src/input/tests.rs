@@ -132,6 +132,30 @@ fn read_nodes(spec: NodesSpec, base: &Path) -> Result<(Option<LabelKind>, NodeRo
     Ok((label.map(|label| label.kind), rows))
 }
 
+#[test]
+fn nodes_are_read_some_at_a_time() {
+    // As wide as this, 64 rows are decoded at once.
+    let row: Vec<f32> = (0..1024u16).map(f32::from).collect();
+    let lists: Vec<Option<&[f32]>> = vec![Some(&row); 200];
+    let dir = tempfile::tempdir().unwrap();
+    let columns = vec![("id", ints(0..200)), ("x", float_lists(&lists))];
+    write(&dir.path().join("nodes.parquet"), &columns, 200);
+    let mut spec = nodes_spec();
+    spec.features = vec!["x".to_owned()];
+    let plan = spec.into_plan(dir.path()).unwrap();
+    let mut reader = plan.reader(&plan.units()[0], None).unwrap();
+    let (mut rows, mut all) = (plan.no_rows(None, 0), plan.no_rows(None, 0));
+    for expected in [128, 72, 0] {
+        rows.clear();
+        reader.read(100, &mut rows).unwrap();
+        assert_eq!(rows.ids.len(), expected);
+        all.ids.extend_from(&rows.ids, 0..expected);
+        all.features.extend(&rows.features);
+        all.split.extend(&rows.split);
+    }
+    assert_eq!(all, plan.read_rows(&plan.units()[0], None).unwrap());
+}
+
 /// Writes columns as nodes in two row groups and reads them back.
 fn nodes(
     columns: &Columns<'_>,
