@@ -3,7 +3,7 @@
 use std::io::{BufRead as _, BufReader};
 
 use crate::harness::{
-    Bench, FLATTEN, FeatureKind, Graph, INFER, IdKind, Job, Outcome, TRAIN, assert_same_bytes,
+    Bench, FLATTEN, FeatureKind, Graph, INFER, IdKind, Job, Outcome, TRAIN, assert_same_bytes, mix,
 };
 
 const OUTPUTS: [&str; 3] = ["out/features", "out/model", "out/embeddings"];
@@ -76,6 +76,65 @@ fn a_run_killed_again_and_again_ends_with_the_same_bytes() {
     for (output, wanted) in OUTPUTS.iter().zip(&expected) {
         assert_same_bytes(wanted, &bench.data_files(output), output);
     }
+}
+
+/// Kills of [`kills_at_random_moments_change_no_row`].
+const RANDOM_KILLS: usize = 100;
+
+/// A flatten on generated tables, whose store is spilled and whose parts are many.
+fn flatten_job(layout: &str) -> String {
+    format!(
+        "name = \"kills\"\nseed = 7\nworkers = 3\nwork_dir = \"work\"\nmemory_budget = \"64MiB\"\n\
+         [input.nodes]\npath = \"graph/nodes.parquet\"\nid = \"id\"\nfeatures = [\"features\"]\n\
+         label = \"label\"\nsplit = \"split\"\n\
+         [input.edges]\npath = \"graph/edges.parquet\"\nsrc = \"src\"\ndst = \"dst\"\n\
+         weight = \"weight\"\n\
+         [flatten]\noutput = \"out/features\"\nhops = 2\nfanouts = [5, 5]\ntargets = \"all\"\n\
+         layout = \"{layout}\"\ntargets_per_part = 500\nhub_threshold = 300\n"
+    )
+}
+
+#[test]
+fn kills_at_random_moments_change_no_row() {
+    let bench = Bench::empty();
+    let generated = "generate graph --nodes 8000 --edges 120000 --features 8 --weights --seed 3";
+    bench
+        .graphflat(&generated.split(' ').collect::<Vec<_>>())
+        .ok();
+    let run = |job: &str| bench.command(&["run", job, "--quiet"]).spawn().unwrap();
+    let end = |job: &str| bench.graphflat(&["run", job, "--quiet"]).ok();
+    let (mut killed, mut resumed, mut draw) = (0, 0, 0);
+    for (i, layout) in ["rows", "shards"].into_iter().enumerate() {
+        let job = format!("{layout}.toml");
+        std::fs::write(bench.path(&job), flatten_job(layout)).unwrap();
+        bench.clear();
+        let started = std::time::Instant::now();
+        end(&job);
+        let micros = u64::try_from(started.elapsed().as_micros()).unwrap();
+        let expected = bench.data_files("out/features");
+        bench.clear();
+        while killed < RANDOM_KILLS * (i + 1) / 2 {
+            draw += 1;
+            let mut child = run(&job);
+            let delay = mix(1, draw) % micros;
+            std::thread::sleep(std::time::Duration::from_micros(delay));
+            let has_ended = child.try_wait().unwrap().is_some();
+            child.kill().unwrap(); // SIGKILL: no handler runs
+            child.wait().unwrap();
+            killed += usize::from(!has_ended);
+            // Every third run is seen to its end; the others are killed again where they went on.
+            if mix(2, draw) % 3 == 0 {
+                resumed += usize::from(bench.path("out/features/_progress").exists());
+                end(&job);
+                let what = format!("{layout} after draw {draw}");
+                assert_same_bytes(&expected, &bench.data_files("out/features"), &what);
+                bench.clear();
+            }
+        }
+        end(&job);
+        assert_same_bytes(&expected, &bench.data_files("out/features"), layout);
+    }
+    assert!(resumed > 0, "no kill came while parts were written");
 }
 
 #[test]
