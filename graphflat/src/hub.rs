@@ -3,13 +3,25 @@
 use crate::sample::{InEdge, Ranked, mix};
 use crate::sum::{ExactSum, WeightSum};
 use crate::{FlattenError, NodeIdx, Peer};
+use hashbrown::HashMap;
 use serde::{Deserialize, Serialize};
 
+/// Slots of [`HubCounts`] for each share of in-edges: at most an eighth of them fill up.
+const SLOTS_PER_SHARE: u64 = 16;
+
 /// Tells one worker which of the in-edges that it sends to spread over all workers.
+///
+/// It lets an equal share of the threshold go to a node's owner. Nodes of one slot are counted
+/// together up to half a share, and from then on each by itself: so few counts lie in the cache,
+/// and no node gets more than its share.
 pub(crate) struct HubCounts {
-    /// By node: in-edges that went to its owner; one more than `limit` once others do not.
-    sent: Vec<u32>,
-    limit: u32,
+    /// `[2^n]`, of the nodes whose hashes have the same first n bits.
+    slots: Vec<u32>,
+    slot_shift: u32,
+    slot_max: u32,
+    /// Of nodes in full slots; one more than `node_max` once in-edges are spread.
+    nodes: HashMap<NodeIdx, u32>,
+    node_max: u32,
     reindexed: Vec<NodeIdx>,
 }
 
@@ -43,30 +55,45 @@ pub(crate) struct RankedColumns {
 }
 
 impl HubCounts {
-    /// Lets each of `workers` workers send an equal share of `threshold` in-edges of a node to its
-    /// owner.
+    /// Counts `num_edges` in-edges at most.
     ///
-    /// A node with more has more than that share at some worker, unless there are more workers than
-    /// in-edges.
-    pub(crate) fn new(num_nodes: usize, threshold: u64, workers: usize) -> Self {
+    /// A node with more than `threshold` has more than a share of it at some worker, unless there are
+    /// more workers than in-edges.
+    pub(crate) fn new(num_nodes: usize, num_edges: u64, threshold: u64, workers: usize) -> Self {
         let share = (threshold / workers as u64).max(1);
+        let slots = (num_edges / share).saturating_mul(SLOTS_PER_SHARE);
+        // Two at least, so that a shift tells the slot.
+        let slots = usize::try_from(slots).unwrap_or(usize::MAX).min(num_nodes);
+        let slots = slots.max(2).next_power_of_two();
+        let bounded = |count: u64| u32::try_from(count).unwrap_or(u32::MAX).min(u32::MAX - 1);
         Self {
-            sent: vec![0; num_nodes],
-            limit: u32::try_from(share).unwrap_or(u32::MAX).min(u32::MAX - 1),
+            slots: vec![0; slots],
+            slot_shift: 32 - slots.trailing_zeros(),
+            slot_max: bounded(share / 2),
+            nodes: HashMap::new(),
+            node_max: bounded(share - share / 2),
             reindexed: Vec::new(),
         }
     }
 
     /// Counts an in-edge of `node`; tells whether it is to be spread.
     pub(crate) fn is_beyond(&mut self, node: NodeIdx) -> bool {
-        let sent = &mut self.sent[node as usize];
-        let before = *sent;
-        // No branch on what comes late from memory but the one that is hardly ever taken.
-        *sent += u32::from(before <= self.limit);
-        if before == self.limit {
+        // The golden section of 2^32 spreads numbers that lie close together, and one after the other.
+        let slot = &mut self.slots[(node.wrapping_mul(0x9e37_79b1) >> self.slot_shift) as usize];
+        if *slot < self.slot_max {
+            *slot += 1;
+            return false;
+        }
+        let count = self.nodes.entry(node).or_default();
+        if *count < self.node_max {
+            *count += 1;
+            return false;
+        }
+        if *count == self.node_max {
+            *count += 1;
             self.reindexed.push(node);
         }
-        before >= self.limit
+        true
     }
 
     /// Returns the nodes of which any worker has spread in-edges, ascending.
@@ -160,5 +187,50 @@ impl RankedColumns {
                 at: u32::try_from(first + i).expect("a hub's kept in-edges are below 2^32"),
             });
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Counts that many in-edges of each node in turn; returns those that went to the owner.
+    fn sent(counts: &mut HubCounts, in_edges: &[u64]) -> Vec<u64> {
+        let mut sent = vec![0; in_edges.len()];
+        for turn in 0..in_edges.iter().copied().max().unwrap_or(0) {
+            for (node, _) in (0..).zip(in_edges).filter(|(_, all)| turn < **all) {
+                sent[node as usize] += u64::from(!counts.is_beyond(node));
+            }
+        }
+        sent
+    }
+
+    #[test]
+    fn no_node_gets_more_than_its_share_and_few_get_less() {
+        for (threshold, workers) in [(1, 1), (1, 3), (2, 2), (3, 1), (100, 4), (50, 1)] {
+            let share = (threshold / workers as u64).max(1);
+            let mut in_edges: Vec<u64> = (0..2000u64).map(|node| mix(node) % 4).collect();
+            (0..20).for_each(|hub| in_edges[97 * hub] = 20 + 40 * hub as u64);
+            let all = in_edges.iter().sum();
+            let mut counts = HubCounts::new(in_edges.len(), all, threshold, workers);
+            let sent = sent(&mut counts, &in_edges);
+            counts.reindexed.sort_unstable();
+            for (node, (&sent, &all)) in (0..).zip(sent.iter().zip(&in_edges)) {
+                let is_reindexed = counts.reindexed.binary_search(&node).is_ok();
+                assert!(sent <= share && is_reindexed == (sent < all), "{node}");
+                // What others of its slot took of its share is at most half of it.
+                assert!(
+                    sent == all || sent >= share.div_ceil(2),
+                    "{node}: {sent} of {all}"
+                );
+            }
+            assert!(counts.reindexed.len() >= 10 || threshold > 50);
+        }
+    }
+
+    #[test]
+    fn without_a_threshold_nothing_is_spread() {
+        let mut counts = HubCounts::new(1, u64::MAX, u64::MAX, 2);
+        assert_eq!(sent(&mut counts, &[5000]), [5000]);
     }
 }

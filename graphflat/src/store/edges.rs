@@ -70,8 +70,6 @@ struct Cutter<'a> {
 struct Scratch {
     src: (Vec<NodeIdx>, Vec<u64>),
     dst: (Vec<NodeIdx>, Vec<u64>),
-    /// Whether each in-edge is to be spread, reverses next to the edge they belong to.
-    is_beyond: Vec<bool>,
     routed: Vec<Routed>,
 }
 
@@ -117,11 +115,13 @@ pub(super) fn place_edges(
         slot_bits: layout.num_buckets().next_power_of_two().trailing_zeros(),
         dim: plan.edges.feature_dim().unwrap_or(0),
     };
+    let rows = work.of(plan.edges.units()).map(|unit| unit.num_rows as u64);
+    let in_edges = rows.sum::<u64>() * (1 + u64::from(plan.edges.undirected()));
     let mut scatter = Scatter {
         plan,
         ends: &ends,
         cutter,
-        counts: HubCounts::new(num_nodes, plan.hub_threshold, workers),
+        counts: HubCounts::new(num_nodes, in_edges, plan.hub_threshold, workers),
         dangling: DanglingRows::default(),
         scratch: Scratch::default(),
     };
@@ -264,9 +264,6 @@ impl Scatter<'_> {
         self.ends.resolve(&rows.src, &mut src.0, &mut src.1);
         self.ends.resolve(&rows.dst, &mut dst.0, &mut dst.1);
         routed.clear();
-        self.count();
-        let undirected = self.plan.edges.undirected();
-        let stride = 1 + usize::from(undirected);
         for row in 0..rows.dst.len() {
             let (src, dst) = (self.scratch.src.0[row], self.scratch.dst.0[row]);
             if src == MISSING || dst == MISSING {
@@ -275,42 +272,15 @@ impl Scatter<'_> {
             }
             let (src_hash, dst_hash) = (self.scratch.src.1[row], self.scratch.dst.1[row]);
             let weight = rows.weight.as_ref().map_or(1.0, |weight| weight[row]);
-            let mut route = |src, dst, hash, at: usize| {
-                let routed = if self.scratch.is_beyond[at] {
-                    self.cutter.spread(row, src, dst, hash, weight)
-                } else {
-                    self.cutter.own(row, src, dst, hash, weight)
-                };
-                self.scratch.routed.push(routed);
-            };
-            route(src, dst, edge_hash(src_hash, dst_hash), row * stride);
-            if undirected {
-                route(dst, src, edge_hash(dst_hash, src_hash), row * stride + 1);
+            self.route(row, src, dst, edge_hash(src_hash, dst_hash), weight);
+            if self.plan.edges.undirected() {
+                self.route(row, dst, src, edge_hash(dst_hash, src_hash), weight);
             }
         }
         let feature = rows.feature.as_deref().unwrap_or_default();
         let routed = &self.scratch.routed;
         let batches = self.cutter.cut(first_row, false, routed, feature);
         batches.into_iter().map(Ok).collect()
-    }
-
-    /// Counts the in-edges at hand, apart from the work on each: the counts of many nodes come from
-    /// memory at once.
-    fn count(&mut self) {
-        let Scratch {
-            src,
-            dst,
-            is_beyond,
-            ..
-        } = &mut self.scratch;
-        is_beyond.clear();
-        for (&src, &dst) in src.0.iter().zip(&dst.0) {
-            let is_edge = src != MISSING && dst != MISSING;
-            is_beyond.push(is_edge && self.counts.is_beyond(dst));
-            if self.plan.edges.undirected() {
-                is_beyond.push(is_edge && self.counts.is_beyond(src));
-            }
-        }
     }
 
     fn leave_out(&mut self, first_row: u64, row: usize, rows: &EdgeRows) {
@@ -325,6 +295,15 @@ impl Scatter<'_> {
             let id = if src { &rows.src } else { &rows.dst }.display(row);
             self.dangling.first = Some((first_row + row as u64, src, id));
         }
+    }
+
+    fn route(&mut self, row: usize, src: NodeIdx, dst: NodeIdx, hash: u64, weight: f32) {
+        let routed = if self.counts.is_beyond(dst) {
+            self.cutter.spread(row, src, dst, hash, weight)
+        } else {
+            self.cutter.own(row, src, dst, hash, weight)
+        };
+        self.scratch.routed.push(routed);
     }
 }
 
