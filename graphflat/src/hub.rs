@@ -211,11 +211,11 @@ mod tests {
             let share = (threshold / workers as u64).max(1);
             let mut in_edges: Vec<u64> = (0..2000u64).map(|node| mix(node) % 4).collect();
             (0..20).for_each(|hub| in_edges[97 * hub] = 20 + 40 * hub as u64);
-            let all = in_edges.iter().sum();
-            let mut counts = HubCounts::new(in_edges.len(), all, threshold, workers);
-            let sent = sent(&mut counts, &in_edges);
+            let num_edges = in_edges.iter().sum();
+            let mut counts = HubCounts::new(in_edges.len(), num_edges, threshold, workers);
+            let by_node = sent(&mut counts, &in_edges);
             counts.reindexed.sort_unstable();
-            for (node, (&sent, &all)) in (0..).zip(sent.iter().zip(&in_edges)) {
+            for (node, (&sent, &all)) in (0..).zip(by_node.iter().zip(&in_edges)) {
                 let is_reindexed = counts.reindexed.binary_search(&node).is_ok();
                 assert!(sent <= share && is_reindexed == (sent < all), "{node}");
                 // What others of its slot took of its share is at most half of it.

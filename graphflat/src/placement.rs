@@ -186,7 +186,7 @@ mod tests {
         let near = |n: u64| [n.saturating_sub(1), n, n.saturating_add(1)];
         let large = near(NUM_NODES_MAX).map(|n| n * n);
         for divisor in (2..40).chain([1 << 20, 1 << 32]).flat_map(near) {
-            let multiples = (0..64).flat_map(|shift| near(u64::MAX / divisor >> shift));
+            let multiples = (0..64).flat_map(|shift| near((u64::MAX / divisor) >> shift));
             let multiples = multiples.flat_map(|m| near(m.saturating_mul(divisor)));
             for x in multiples.chain(large).chain([0, u64::MAX]) {
                 let expected = (x / divisor, x % divisor);

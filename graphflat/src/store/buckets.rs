@@ -41,7 +41,7 @@ pub(super) struct EdgeBatch {
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize, Pod, Zeroable)]
 #[repr(C)]
 pub(super) struct Edge {
-    /// Upper and lower half of the hash of the ends: whole, it would have 4 bytes of padding beside.
+    /// The hash of the ends in halves: whole, it would have 4 bytes of padding beside it.
     hash: [u32; 2],
     /// The node it leads to: its place, or in buckets of re-indexed nodes its number.
     pub(super) node: u32,
@@ -136,7 +136,7 @@ impl BucketLayout {
 impl Edge {
     pub(super) fn new(hash: u64, node: u32, src: NodeIdx, weight: f32) -> Self {
         Self {
-            hash: [hash >> 32, hash & 0xffff_ffff].map(|half| half as u32),
+            hash: bytemuck::cast(hash),
             node,
             src,
             weight,
@@ -144,7 +144,7 @@ impl Edge {
     }
 
     pub(super) fn hash(&self) -> u64 {
-        u64::from(self.hash[0]) << 32 | u64::from(self.hash[1])
+        bytemuck::cast(self.hash)
     }
 }
 
@@ -421,7 +421,7 @@ mod tests {
         buckets.take(batch(10, [3, 3, 4], &[0, 1, 1, 4])).unwrap();
         buckets.take(hub_batch(20, false, 7000)).unwrap();
         let mut forwarded = hub_batch(60, true, 7000);
-        forwarded.edges[0].hash = [0, 59];
+        forwarded.edges[0].hash = bytemuck::cast(59u64);
         late.take(forwarded).unwrap();
         late.take(hub_batch(15, true, 9000)).unwrap();
         assert_eq!((buckets.num_edges(), late.num_edges()), (9, 2));
@@ -429,9 +429,9 @@ mod tests {
         sealed.merge(late.seal().unwrap());
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
         let (mut bucket, mut nodes) = (Bucket::default(), Vec::new());
-        let mut read = |bucket: &Bucket, num_nodes: usize| {
+        let mut read = |gathered: &Bucket, num_nodes: usize| {
             for i in 0..num_nodes {
-                let (edges, features) = bucket.node(i, 1);
+                let (edges, features) = gathered.node(i, 1);
                 let edges = edges.iter().zip(features);
                 let edges = edges.map(|(e, &feature)| (e.src, e.hash, e.weight, feature));
                 nodes.push(edges.collect());

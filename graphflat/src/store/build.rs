@@ -213,13 +213,13 @@ fn write_in_edges(
                 list.push(&ranked, features, dim);
             }
         }
-        if (local + 1) % NODES_PER_BATCH == 0 {
+        if (local + 1).is_multiple_of(NODES_PER_BATCH) {
             let full = std::mem::replace(&mut lists, Lists::of_samples(plan));
             files.append(std::mem::take(&mut degrees), full)?;
         }
     }
     // An empty partition still gets its files, with one empty batch.
-    if num_local % NODES_PER_BATCH > 0 || num_local == 0 {
+    if num_local == 0 || !num_local.is_multiple_of(NODES_PER_BATCH) {
         files.append(degrees, lists)?;
     }
     files.finish()

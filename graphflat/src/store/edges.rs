@@ -115,8 +115,8 @@ pub(super) fn place_edges(
         slot_bits: layout.num_buckets().next_power_of_two().trailing_zeros(),
         dim: plan.edges.feature_dim().unwrap_or(0),
     };
-    let rows = work.of(plan.edges.units()).map(|unit| unit.num_rows as u64);
-    let in_edges = rows.sum::<u64>() * (1 + u64::from(plan.edges.undirected()));
+    let num_rows = work.of(plan.edges.units()).map(|unit| unit.num_rows as u64);
+    let in_edges = num_rows.sum::<u64>() * (1 + u64::from(plan.edges.undirected()));
     let mut scatter = Scatter {
         plan,
         ends: &ends,
@@ -139,17 +139,17 @@ pub(super) fn place_edges(
     let mut num_edges = received.num_edges();
     let mut buckets = peer.agree(received.seal())?;
     if !reindexed.is_empty() {
-        let outgoing = forward(&buckets, cutter, &reindexed, peer.index());
-        let outgoing = outgoing.inspect(|(_, batch)| num_edges -= batch.num_edges());
-        let forwarded = exchange(peer, outgoing.map(Ok), cutter, plan, bytes_max)?;
+        let early = forward(&buckets, cutter, &reindexed, peer.index());
+        let early = early.inspect(|(_, batch)| num_edges -= batch.num_edges());
+        let forwarded = exchange(peer, early.map(Ok), cutter, plan, bytes_max)?;
         num_edges += forwarded.num_edges();
         buckets.merge(peer.agree(forwarded.seal())?);
     }
-    let received = peer.gather_all::<_, FlattenError>(Ok(num_edges))?;
+    let received_by_worker = peer.gather_all::<_, FlattenError>(Ok(num_edges))?;
     let edge_counts = EdgeCounts {
-        in_edges: received.iter().sum(),
+        in_edges: received_by_worker.iter().sum(),
         dropped_rows,
-        received_by_worker: received,
+        received_by_worker,
     };
     let parts = rank_shares(&buckets, plan, &reindexed);
     let parts = parts.map(|part| Ok((placement.owner(part.node), part)));
@@ -174,8 +174,8 @@ fn exchange(
     let take = Rc::clone(&received);
     peer.shuffle_each::<EdgeBatch, FlattenError>(outgoing, move |_, _, batch| {
         let mut taken = take.borrow_mut();
-        let buckets = taken.as_mut().expect("taken when the shuffle is over");
-        buckets.take(batch)
+        let open = taken.as_mut().expect("taken when the shuffle is over");
+        open.take(batch)
     })?;
     Ok(received.take().expect("put there above"))
 }
@@ -258,12 +258,12 @@ impl Scatter<'_> {
         first_row: u64,
         rows: &EdgeRows,
     ) -> Vec<Result<(usize, EdgeBatch), FlattenError>> {
-        let Scratch {
-            src, dst, routed, ..
-        } = &mut self.scratch;
-        self.ends.resolve(&rows.src, &mut src.0, &mut src.1);
-        self.ends.resolve(&rows.dst, &mut dst.0, &mut dst.1);
-        routed.clear();
+        let scratch = &mut self.scratch;
+        let (src_numbers, src_hashes) = &mut scratch.src;
+        self.ends.resolve(&rows.src, src_numbers, src_hashes);
+        let (dst_numbers, dst_hashes) = &mut scratch.dst;
+        self.ends.resolve(&rows.dst, dst_numbers, dst_hashes);
+        scratch.routed.clear();
         for row in 0..rows.dst.len() {
             let (src, dst) = (self.scratch.src.0[row], self.scratch.dst.0[row]);
             if src == MISSING || dst == MISSING {
@@ -278,8 +278,9 @@ impl Scatter<'_> {
             }
         }
         let feature = rows.feature.as_deref().unwrap_or_default();
-        let routed = &self.scratch.routed;
-        let batches = self.cutter.cut(first_row, false, routed, feature);
+        let batches = self
+            .cutter
+            .cut(first_row, false, &self.scratch.routed, feature);
         batches.into_iter().map(Ok).collect()
     }
 
@@ -368,13 +369,13 @@ impl Cutter<'_> {
             }
         }
         let batches = slots.chunks(1 << bits).zip(columns).enumerate();
-        let batches = batches.map(|(worker, (ends, (edges, feature)))| {
+        let batches = batches.map(|(worker, (ends, parts))| {
             let batch = EdgeBatch {
                 first_row,
                 forwarded,
                 ends: ends[..self.layout.num_buckets()].to_vec(),
-                edges,
-                feature,
+                edges: parts.0,
+                feature: parts.1,
             };
             (worker, batch)
         });
