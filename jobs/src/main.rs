@@ -7,6 +7,7 @@ mod error;
 mod generate;
 mod inspect;
 mod job;
+mod memory;
 mod preflight;
 mod source;
 mod stage;
@@ -18,7 +19,7 @@ use clap::Parser as _;
 
 use crate::cli::{Cli, Command};
 
-// Tensors are allocated and freed by the hundred megabytes; this allocator keeps their pages.
+// Tensors are allocated and freed by the hundred megabytes; this allocator finds room for them fast.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 

@@ -17,6 +17,7 @@ use crate::cli::{RunArgs, Stage};
 use crate::console::{Voice, line_out};
 use crate::error::JobError;
 use crate::job::{Job, Overrides};
+use crate::memory::keep_free_memory;
 use crate::preflight::preflight;
 
 /// Runs a job.
@@ -31,6 +32,7 @@ pub(crate) fn run(args: &RunArgs) -> anyhow::Result<()> {
         fresh: args.fresh,
     };
     let job = Job::load(&args.job, &overrides)?;
+    keep_free_memory(job.memory_budget);
     let voice = Voice::pick(args.json, args.quiet);
     let context = || format!("job {}", args.job.display());
     run_stages(&job, voice).with_context(context)
