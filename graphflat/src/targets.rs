@@ -2,6 +2,8 @@
 
 use crate::config::Targets;
 use crate::{FlattenError, NodeIdx, Peer, Store};
+use hashbrown::HashTable;
+use hashbrown::hash_table::Entry;
 use schemas::{IdListPlan, Ids, Split};
 use std::path::Path;
 
@@ -68,21 +70,22 @@ fn select_listed(
     store: &Store,
 ) -> Result<Vec<usize>, FlattenError> {
     let (plan, listed) = peer.agree(read_list(path, store))?;
-    let order = listed.sort_permutation();
-    let ids = store.partition(peer.index()).ids();
+    let mut places = HashTable::with_capacity(listed.len());
     let mut found = vec![false; listed.len()];
+    for at in 0..listed.len() {
+        let same = |&other: &usize| listed.equal(other, &listed, at);
+        match places.entry(listed.hash(at), same, |&other| listed.hash(other)) {
+            Entry::Vacant(place) => drop(place.insert(at)),
+            // What is named again is found where it is named first.
+            Entry::Occupied(_) => found[at] = true,
+        }
+    }
+    let ids = store.partition(peer.index()).ids();
     let mut mine = Vec::new();
     for local in 0..ids.len() {
-        let first = order.partition_point(|&i| listed.cmp(i as usize, ids, local).is_lt());
-        let same = order[first..]
-            .iter()
-            .take_while(|&&i| listed.equal(i as usize, ids, local));
-        let mut is_listed = false;
-        for &i in same {
-            found[i as usize] = true;
-            is_listed = true;
-        }
-        if is_listed {
+        let is_same = |&at: &usize| listed.equal(at, ids, local);
+        if let Some(&at) = places.find(ids.hash(local), is_same) {
+            found[at] = true;
             mine.push(local);
         }
     }

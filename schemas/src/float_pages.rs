@@ -4,17 +4,26 @@
 //! value by value, which costs several times as much as the values of wide rows; here a row's levels
 //! are two runs, whatever its length. What is written is an ordinary plain-encoded column chunk.
 
-use bytes::Bytes;
+use std::io::{Read, Write};
+
+use bytes::{Buf, Bytes};
 use parquet::basic::{Compression, Encoding};
 use parquet::column::page::{CompressedPage, Page, PageWriter};
 use parquet::column::writer::ColumnCloseResult;
 use parquet::errors::{ParquetError, Result};
 use parquet::file::metadata::ColumnChunkMetaData;
+use parquet::file::reader::{ChunkReader, Length};
 use parquet::file::writer::{SerializedPageWriter, TrackedWrite};
 use parquet::schema::types::ColumnDescPtr;
 
-/// Values of a page: with them it stays in the cache until it is written.
-const PAGE_VALUES: usize = 1 << 17;
+/// Bytes of the values of a page: with them it stays in the cache until it is written.
+const PAGE_BYTES: usize = 1 << 19;
+
+/// Bytes kept free before the values of a page, for the levels.
+const LEVEL_BYTES: usize = 1 << 14;
+
+/// Bytes that one more row may add to the levels, and their lengths.
+const ROW_LEVEL_BYTES: usize = 64;
 
 /// Lists of floats of one row group, none of them null, nor any value.
 #[derive(Debug, Default)]
@@ -27,7 +36,8 @@ pub(crate) struct FloatPages {
 
 #[derive(Debug, Default)]
 struct FloatPage {
-    values: Vec<f32>,
+    /// From [`LEVEL_BYTES`] on, the values; empty before the first row.
+    bytes: Vec<u8>,
     repetition: Runs,
     definition: Runs,
 }
@@ -43,8 +53,91 @@ struct Runs {
 
 /// An encoded column chunk, and what its row group has to know of it.
 pub(crate) struct FloatChunk {
-    pub(crate) bytes: Bytes,
+    pub(crate) pages: ChunkPages,
     pub(crate) close: ColumnCloseResult,
+}
+
+/// The bytes of a column chunk, in pieces as they came.
+#[derive(Default)]
+pub(crate) struct ChunkPages {
+    pieces: Vec<Bytes>,
+    /// The page being written: a piece that is this very buffer is shared, not copied.
+    page: Bytes,
+}
+
+impl Write for ChunkPages {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.pieces.push(if std::ptr::eq(bytes, &*self.page) {
+            self.page.clone()
+        } else {
+            Bytes::copy_from_slice(bytes)
+        });
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+impl ChunkPages {
+    fn num_bytes(&self) -> usize {
+        self.pieces.iter().map(Bytes::len).sum()
+    }
+
+    fn from(&self, start: usize) -> Pieces {
+        let mut skipped = start;
+        let rest = self.pieces.iter().filter_map(|piece| {
+            let cut = skipped.min(piece.len());
+            skipped -= cut;
+            (cut < piece.len()).then(|| piece.slice(cut..))
+        });
+        let mut pieces: Vec<Bytes> = rest.collect();
+        pieces.reverse();
+        Pieces { pieces }
+    }
+}
+
+impl Length for ChunkPages {
+    fn len(&self) -> u64 {
+        self.num_bytes() as u64
+    }
+}
+
+impl ChunkReader for ChunkPages {
+    type T = Pieces;
+
+    fn get_read(&self, start: u64) -> Result<Pieces> {
+        let start = usize::try_from(start).map_err(|e| ParquetError::General(e.to_string()))?;
+        Ok(self.from(start))
+    }
+
+    fn get_bytes(&self, start: u64, length: usize) -> Result<Bytes> {
+        let mut bytes = Vec::with_capacity(length);
+        self.get_read(start)?
+            .take(length as u64)
+            .read_to_end(&mut bytes)?;
+        Ok(bytes.into())
+    }
+}
+
+/// Reads the pieces of a chunk, the last of the list first.
+pub(crate) struct Pieces {
+    pieces: Vec<Bytes>,
+}
+
+impl Read for Pieces {
+    fn read(&mut self, out: &mut [u8]) -> std::io::Result<usize> {
+        let Some(piece) = self.pieces.last_mut() else {
+            return Ok(0);
+        };
+        let length = out.len().min(piece.len());
+        piece.copy_to_slice(&mut out[..length]);
+        if piece.is_empty() {
+            self.pieces.pop();
+        }
+        Ok(length)
+    }
 }
 
 impl Runs {
@@ -71,14 +164,15 @@ impl Runs {
         self.length = 0;
     }
 
-    /// Appends the runs with their length in bytes before them.
-    fn finish(&mut self, page: &mut Vec<u8>) -> Result<()> {
+    /// Writes the runs, with their length in bytes before them, so that they end at `end`; returns
+    /// where they start.
+    fn write_before(&mut self, end: usize, page: &mut [u8]) -> usize {
         self.end_run();
-        let length = u32::try_from(self.encoded.len())
-            .map_err(|e| ParquetError::General(format!("levels of one page: {e}")))?;
-        page.extend(length.to_le_bytes());
-        page.extend_from_slice(&self.encoded);
-        Ok(())
+        let length = u32::try_from(self.encoded.len()).expect("below LEVEL_BYTES");
+        let start = end - self.encoded.len();
+        page[start..end].copy_from_slice(&self.encoded);
+        page[start - 4..start].copy_from_slice(&length.to_le_bytes());
+        start - 4
     }
 }
 
@@ -94,12 +188,14 @@ impl FloatPages {
     /// If the row holds 2^32 values or more.
     pub(crate) fn push<'a>(&mut self, slices: impl Iterator<Item = &'a [f32]>) {
         let page = &mut self.open;
-        let before = page.values.len();
-        if page.values.capacity() == 0 {
-            page.values.reserve(PAGE_VALUES);
+        if page.bytes.is_empty() {
+            page.bytes
+                .reserve_exact(LEVEL_BYTES + PAGE_BYTES + PAGE_BYTES / 8);
+            page.bytes.resize(LEVEL_BYTES, 0);
         }
-        slices.for_each(|slice| page.values.extend_from_slice(slice));
-        let length = page.values.len() - before;
+        let before = page.bytes.len();
+        slices.for_each(|slice| append_le(&mut page.bytes, slice));
+        let length = (page.bytes.len() - before) / 4;
         let more = u32::try_from(length.saturating_sub(1)).expect("a row holds below 2^32 values");
         page.repetition.push(0, 1);
         if length == 0 {
@@ -110,7 +206,8 @@ impl FloatPages {
         }
         self.num_rows += 1;
         self.num_values += length;
-        if page.values.len() >= PAGE_VALUES {
+        let levels = page.repetition.encoded.len() + page.definition.encoded.len();
+        if page.bytes.len() >= LEVEL_BYTES + PAGE_BYTES || levels + ROW_LEVEL_BYTES > LEVEL_BYTES {
             self.done.push(std::mem::take(page));
         }
     }
@@ -123,9 +220,10 @@ impl FloatPages {
         self.num_values
     }
 
-    /// The first values, at most a page of them.
-    pub(crate) fn sample(&self) -> &[f32] {
-        &self.done.first().unwrap_or(&self.open).values
+    /// Bytes of the first values, at most a page of them.
+    pub(crate) fn sample(&self) -> &[u8] {
+        let first = self.done.first().unwrap_or(&self.open);
+        first.bytes.get(LEVEL_BYTES..).unwrap_or_default()
     }
 
     /// Encodes the pages, uncompressed or compressed by zstd.
@@ -137,16 +235,17 @@ impl FloatPages {
         if self.open.repetition.num_levels > 0 {
             self.done.push(std::mem::take(&mut self.open));
         }
-        let mut sink = TrackedWrite::new(Vec::with_capacity(4 * self.num_values + (1 << 12)));
-        let mut writer = SerializedPageWriter::new(&mut sink);
+        let mut sink = TrackedWrite::new(ChunkPages::default());
         let (mut num_levels, mut uncompressed) = (0, 0);
         for page in self.done {
             num_levels += i64::from(page.repetition.num_levels);
-            let written = writer.write_page(page.encode(compression)?)?;
+            let page = page.encode(compression)?;
+            sink.flush()?;
+            sink.inner_mut().page = page.compressed_page().buffer().clone();
+            let written = SerializedPageWriter::new(&mut sink).write_page(page)?;
             uncompressed += written.uncompressed_size;
         }
-        writer.close()?;
-        let bytes = Bytes::from(sink.into_inner()?);
+        let pages = sink.into_inner()?;
         let size = |size: usize| {
             i64::try_from(size).map_err(|e| ParquetError::General(format!("a column chunk: {e}")))
         };
@@ -154,35 +253,34 @@ impl FloatPages {
             .set_compression(compression)
             .set_encodings(vec![Encoding::PLAIN, Encoding::RLE])
             .set_num_values(num_levels)
-            .set_total_compressed_size(size(bytes.len())?)
+            .set_total_compressed_size(size(pages.num_bytes())?)
             .set_total_uncompressed_size(size(uncompressed)?)
             .set_data_page_offset(0)
             .build()?;
         let close = ColumnCloseResult {
-            bytes_written: bytes.len() as u64,
+            bytes_written: pages.num_bytes() as u64,
             rows_written: self.num_rows as u64,
             metadata,
             bloom_filter: None,
             column_index: None,
             offset_index: None,
         };
-        Ok(FloatChunk { bytes, close })
+        Ok(FloatChunk { pages, close })
     }
 }
 
 impl FloatPage {
     fn encode(mut self, compression: Compression) -> Result<CompressedPage> {
         let num_values = self.repetition.num_levels;
-        let mut page = Vec::with_capacity(4 * self.values.len() + (1 << 12));
-        self.repetition.finish(&mut page)?;
-        self.definition.finish(&mut page)?;
-        append_le(&mut page, &self.values);
+        let definition = self.definition.write_before(LEVEL_BYTES, &mut self.bytes);
+        let start = self.repetition.write_before(definition, &mut self.bytes);
+        let mut page = Bytes::from(self.bytes).slice(start..);
         let uncompressed = page.len();
         if let Compression::ZSTD(level) = compression {
-            page = zstd::bulk::compress(&page, level.compression_level())?;
+            page = zstd::bulk::compress(&page, level.compression_level())?.into();
         }
         let data = Page::DataPage {
-            buf: Bytes::from(page),
+            buf: page,
             num_values,
             encoding: Encoding::PLAIN,
             def_level_encoding: Encoding::RLE,
@@ -229,7 +327,7 @@ mod tests {
         let column = file.schema_descr().column(0);
         let chunk = pages.encode(column, compression).unwrap();
         let mut group = file.next_row_group().unwrap();
-        group.append_column(&chunk.bytes, chunk.close).unwrap();
+        group.append_column(&chunk.pages, chunk.close).unwrap();
         group.close().unwrap();
         let bytes = Bytes::from(file.into_inner().unwrap());
         let reader = ParquetRecordBatchReaderBuilder::try_new(bytes).unwrap();
@@ -249,7 +347,13 @@ mod tests {
     #[test]
     fn rows_of_any_length_come_back() {
         let lengths = [0, 1, 1, 2, 0, 0, 63, 64, 65, 127, 128, 129, 8191, 8192, 0];
-        let whole_pages = [PAGE_VALUES - 1, 1, PAGE_VALUES, 3 * PAGE_VALUES + 5, 0];
+        let whole_pages = [
+            PAGE_BYTES / 4 - 1,
+            1,
+            PAGE_BYTES / 4,
+            3 * PAGE_BYTES / 4 + 5,
+            0,
+        ];
         let many_ones = std::iter::repeat_n(1, 20_000);
         let lengths = lengths.into_iter().chain(whole_pages).chain(many_ones);
         let mut next = 0.0;

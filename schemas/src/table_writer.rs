@@ -24,8 +24,8 @@ use crate::parquet_file::item_field;
 const ROW_GROUP_BYTES_MAX: usize = 16 << 20;
 const ROW_GROUP_ROWS_MAX: usize = 1 << 20;
 const ZSTD_LEVEL: i32 = 1;
-/// Floats of a column that are compressed to see whether it is worth it.
-const SAMPLE_VALUES: usize = 1 << 16;
+/// Bytes of a column of floats that are compressed to see whether it is worth it.
+const SAMPLE_BYTES: usize = 1 << 18;
 
 /// A Parquet file of a part, being written.
 pub(crate) struct TableWriter {
@@ -92,8 +92,8 @@ impl Column {
         }
     }
 
-    /// The first floats of a column; none where it holds no floats.
-    fn sample(&self) -> Option<&[f32]> {
+    /// Bytes of the first floats of a column; none where it holds no floats.
+    fn sample(&self) -> Option<&[u8]> {
         let array = match self {
             Self::Floats(pages) => return Some(pages.sample()),
             Self::Array(array) => array,
@@ -103,7 +103,8 @@ impl Column {
             DataType::FixedSizeList(_, _) => array.as_fixed_size_list().values(),
             _ => array,
         };
-        Some(values.as_primitive_opt::<Float32Type>()?.values())
+        let floats = values.as_primitive_opt::<Float32Type>()?.values();
+        Some(bytemuck::cast_slice(floats))
     }
 }
 
@@ -264,7 +265,7 @@ impl Open {
                 Some(pages) => {
                     let compression = properties.compression(column.path());
                     let chunk = pages.encode(column, compression)?;
-                    writer.append_column(&chunk.bytes, chunk.close)?;
+                    writer.append_column(&chunk.pages, chunk.close)?;
                 }
             }
         }
@@ -314,8 +315,8 @@ fn properties(schema: &Schema, first: &[Column], fresh: &Fresh) -> WriterPropert
 }
 
 /// Tells whether compression makes floats smaller by a quarter.
-fn shrinks(values: &[f32]) -> bool {
-    let sample: &[u8] = bytemuck::cast_slice(&values[..values.len().min(SAMPLE_VALUES)]);
+fn shrinks(floats: &[u8]) -> bool {
+    let sample = &floats[..floats.len().min(SAMPLE_BYTES)];
     match zstd::bulk::compress(sample, ZSTD_LEVEL) {
         Ok(compressed) => compressed.len() * 4 <= sample.len() * 3,
         Err(_) => true,
