@@ -1,7 +1,7 @@
 //! Flatten settings: as written in the job file (`Spec`) and as checked (`Plan`).
 
 use crate::FlattenError;
-use schemas::{EdgesPlan, Fanout, Layout, NodesPlan, Sampling};
+use schemas::{EdgesPlan, Fanout, FeatureMeta, Layout, NodesPlan, Sampling};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -15,13 +15,17 @@ const ROWS_PER_PART: usize = 4096;
 
 /// Least and most targets in one part of layout `shards`, unless the job says otherwise: the more
 /// of them, the fewer nodes stand in several shards.
-const TARGETS_PER_SHARD: (usize, usize) = (8192, 65_536);
+const TARGETS_PER_SHARD: (usize, usize) = (8192, 131_072);
+
+/// Dense features a node up to which a shard may have the most targets; with wider ones it has
+/// fewer, so that its features take no more memory where it is read.
+const SHARD_FEATURES: usize = 64;
 
 /// Bytes of memory that waves may take, unless the job says otherwise.
 const MEMORY_BUDGET: usize = 2 << 30;
 
 /// Shards that all targets are cut into where that keeps them within these bounds.
-const SHARDS: usize = 16;
+const SHARDS: usize = 8;
 
 /// Hops at most: `hop` is stored in 8 bits.
 const HOPS_MAX: usize = 255;
@@ -51,8 +55,8 @@ pub struct FlattenSpec {
     /// Independent samples of each target's neighbourhood. Default: 1.
     #[serde(default = "default_samples")]
     pub samples_per_target: u32,
-    /// Targets written to one part file. Default: 4096 of layout `rows`; of `shards` a sixteenth
-    /// of all, but 8192 to 65536.
+    /// Targets written to one part file. Default: 4096 of layout `rows`; of `shards` an eighth of
+    /// all, but 8192 to 131072, and fewer with more than 64 dense features.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub targets_per_part: Option<usize>,
 }
@@ -214,8 +218,13 @@ impl FlattenPlan {
     }
 
     /// Returns how many of `num_targets` targets stand in one part.
-    pub fn targets_per_part(&self, num_targets: usize) -> usize {
+    pub fn targets_per_part(&self, num_targets: usize, features: FeatureMeta) -> usize {
         let (least, most) = TARGETS_PER_SHARD;
+        let width = match features {
+            FeatureMeta::Dense { dim } => dim.max(SHARD_FEATURES),
+            FeatureMeta::None | FeatureMeta::Sparse { .. } => SHARD_FEATURES,
+        };
+        let most = (most * SHARD_FEATURES / width).max(least);
         self.targets_per_part.unwrap_or(match self.layout {
             Layout::Rows => ROWS_PER_PART,
             Layout::Shards => num_targets.div_ceil(SHARDS).clamp(least, most),

@@ -54,7 +54,7 @@ pub fn flatten(
         store: store.clone(),
         output: Arc::clone(&output),
         meta: meta.clone(),
-        targets_per_part: plan.targets_per_part(targets.len()),
+        targets_per_part: plan.targets_per_part(targets.len(), store.meta().graph.features),
         memory_budget: plan.memory_budget,
         progress: Arc::clone(progress),
         failed: Arc::new(AtomicBool::new(false)),

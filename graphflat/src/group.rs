@@ -1,6 +1,6 @@
 //! A group of targets on its way through the rounds, on the worker that writes its part.
 
-use crate::round::{AskLists, AskRows, Lists, Rows};
+use crate::round::{AskLists, AskRows, Lists, Rows, append_columns};
 use crate::{NodeIdx, Placement};
 use hashbrown::HashMap;
 use schemas::{DenseRows, FeatureMeta, Features, GraphMeta, GraphShard};
@@ -167,9 +167,7 @@ impl Group {
         if let FeatureMeta::Dense { .. } = meta.features {
             shard.features = Features::None;
         }
-        for &(message, row) in &place {
-            self.rows[message as usize].append_to(row as usize, &mut shard);
-        }
+        append_columns(&self.rows, &place, &mut shard);
         for hop in 0..self.hop_ends.len() {
             let distance = u8::try_from(hop).expect("hops are at most 255");
             shard.hop.resize(self.hop_ends[hop], distance);

@@ -2,7 +2,7 @@
 
 use crate::store::Partition;
 use crate::{NodeIdx, Store};
-use schemas::{Features, GraphShard, Ids, Labels, Split};
+use schemas::{FeatureMeta, Features, GraphShard, Ids, Labels, Split};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// Asks an owner for the first in-edges of some of its nodes.
@@ -143,29 +143,114 @@ pub(crate) fn answer_rows(ask: AskRows, store: &Store, stats: &mut RoundStats) -
     }
 }
 
+/// Appends columns to a shard, but for dense features: for each node of `place`, of the message and
+/// the row there.
+pub(crate) fn append_columns(messages: &[Rows], place: &[(u32, u32)], shard: &mut GraphShard) {
+    // Column by column, so that many rows are fetched side by side.
+    let at = || {
+        let places = place.iter();
+        places.map(|&(message, row)| (&messages[message as usize], row as usize))
+    };
+    shard.ids.extend_each(at().map(|(rows, row)| rows.id(row)));
+    shard
+        .in_degree
+        .extend(at().map(|(rows, row)| rows.in_degree(row)));
+    if let Some(in_weight) = &mut shard.in_weight {
+        in_weight.extend(at().filter_map(|(rows, row)| rows.in_weight(row)));
+    }
+    if let Some(self_loops) = &mut shard.self_loops {
+        self_loops.extend(at().filter_map(|(rows, row)| rows.self_loops(row)));
+    }
+    if let Some(self_weight) = &mut shard.self_weight {
+        self_weight.extend(at().filter_map(|(rows, row)| rows.self_weight(row)));
+    }
+    if let Features::Sparse { .. } = shard.features {
+        at().for_each(|(rows, row)| rows.sparse_into(row, &mut shard.features));
+    }
+    at().for_each(|(rows, row)| rows.label_into(row, &mut shard.labels));
+    shard.split.extend(at().map(|(rows, row)| rows.split(row)));
+}
+
+/// Where a message's columns lie.
+enum Column<'a> {
+    Mapped(&'a Partition, usize),
+    Sent(&'a SentColumns, usize),
+}
+
 impl Rows {
-    /// Appends the columns of the message's node number `row` to a shard, but for dense features.
-    pub(crate) fn append_to(&self, row: usize, shard: &mut GraphShard) {
+    fn at(&self, row: usize) -> Column<'_> {
         match &self.columns {
             RowColumns::Mapped {
                 store,
                 owner,
                 locals,
-            } => append_mapped(store.partition(*owner), locals[row] as usize, shard),
-            RowColumns::Sent(columns) => columns.append_to(row, shard),
+            } => Column::Mapped(store.partition(*owner), locals[row] as usize),
+            RowColumns::Sent(columns) => Column::Sent(columns, row),
+        }
+    }
+
+    fn id(&self, row: usize) -> (&Ids, usize) {
+        match self.at(row) {
+            Column::Mapped(partition, local) => (partition.ids(), local),
+            Column::Sent(columns, i) => (&columns.ids, i),
+        }
+    }
+
+    fn in_degree(&self, row: usize) -> u32 {
+        match self.at(row) {
+            Column::Mapped(partition, local) => partition.in_degree(local),
+            Column::Sent(columns, i) => columns.in_degree[i],
+        }
+    }
+
+    fn in_weight(&self, row: usize) -> Option<f32> {
+        match self.at(row) {
+            Column::Mapped(partition, local) => partition.in_weight(local),
+            Column::Sent(columns, i) => columns.in_weight.get(i).copied(),
+        }
+    }
+
+    fn self_loops(&self, row: usize) -> Option<u32> {
+        match self.at(row) {
+            Column::Mapped(partition, local) => partition.self_loops(local),
+            Column::Sent(columns, i) => columns.self_loops.get(i).copied(),
+        }
+    }
+
+    fn self_weight(&self, row: usize) -> Option<f32> {
+        match self.at(row) {
+            Column::Mapped(partition, local) => partition.self_weight(local),
+            Column::Sent(columns, i) => columns.self_weight.get(i).copied(),
+        }
+    }
+
+    fn split(&self, row: usize) -> Split {
+        match self.at(row) {
+            Column::Mapped(partition, local) => partition.split(local),
+            Column::Sent(columns, i) => columns.split[i],
+        }
+    }
+
+    fn label_into(&self, row: usize, out: &mut Labels) {
+        match self.at(row) {
+            Column::Mapped(partition, local) => partition.label_into(local, out),
+            Column::Sent(columns, i) => out.push_from(&columns.labels, narrow(i)),
+        }
+    }
+
+    fn sparse_into(&self, row: usize, out: &mut Features) {
+        match self.at(row) {
+            Column::Mapped(partition, local) => partition.features_into(local, out),
+            Column::Sent(columns, i) => out.push_from(&columns.features, narrow(i)),
         }
     }
 
     /// Returns the dense features of the message's node number `row`, `[dim]`.
     pub(crate) fn dense(&self, row: usize) -> &[f32] {
-        match &self.columns {
-            RowColumns::Mapped {
-                store,
-                owner,
-                locals,
-            } => store.partition(*owner).dense(locals[row] as usize),
-            RowColumns::Sent(columns) => match &columns.features {
-                Features::Dense { dim, values } => &values[row * dim..(row + 1) * dim],
+        match self.at(row) {
+            Column::Mapped(partition, local) => partition.dense(local),
+            Column::Sent(columns, i) => match &columns.features {
+                Features::Dense { dim, values } => &values[i * dim..(i + 1) * dim],
                 Features::None | Features::Sparse { .. } => &[],
             },
         }
@@ -181,12 +266,14 @@ impl Rows {
             } => (store, *owner, locals),
             RowColumns::Sent(columns) => return columns.clone(),
         };
-        let (partition, graph) = (store.partition(owner), &store.meta().graph);
+        let graph = &store.meta().graph;
         let mut shard = GraphShard::empty(graph);
-        let mut features = Features::empty(graph.features);
-        for &local in locals {
-            append_mapped(partition, local as usize, &mut shard);
-            partition.features_into(local as usize, &mut features);
+        let place: Vec<(u32, u32)> = (0..).zip(locals).map(|(row, _)| (0, row)).collect();
+        append_columns(std::slice::from_ref(self), &place, &mut shard);
+        if let FeatureMeta::Dense { .. } = graph.features {
+            let partition = store.partition(owner);
+            let locals = locals.iter().map(|&local| local as usize);
+            locals.for_each(|local| partition.features_into(local, &mut shard.features));
         }
         SentColumns {
             ids: shard.ids,
@@ -194,53 +281,15 @@ impl Rows {
             in_weight: shard.in_weight.unwrap_or_default(),
             self_loops: shard.self_loops.unwrap_or_default(),
             self_weight: shard.self_weight.unwrap_or_default(),
-            features,
+            features: shard.features,
             labels: shard.labels,
             split: shard.split,
         }
     }
 }
 
-/// Appends a node's columns where they lie in the store.
-fn append_mapped(partition: &Partition, local: usize, shard: &mut GraphShard) {
-    shard.ids.push_from(partition.ids(), local);
-    shard.in_degree.push(partition.in_degree(local));
-    if let Some(in_weight) = &mut shard.in_weight {
-        in_weight.extend(partition.in_weight(local));
-    }
-    if let Some(self_loops) = &mut shard.self_loops {
-        self_loops.extend(partition.self_loops(local));
-    }
-    if let Some(self_weight) = &mut shard.self_weight {
-        self_weight.extend(partition.self_weight(local));
-    }
-    if let Features::Sparse { .. } = shard.features {
-        partition.features_into(local, &mut shard.features);
-    }
-    partition.label_into(local, &mut shard.labels);
-    shard.split.push(partition.split(local));
-}
-
-impl SentColumns {
-    fn append_to(&self, row: usize, shard: &mut GraphShard) {
-        let at = u32::try_from(row).expect("a part holds below 2^32 nodes");
-        shard.ids.push_from(&self.ids, row);
-        shard.in_degree.push(self.in_degree[row]);
-        if let Some(in_weight) = &mut shard.in_weight {
-            in_weight.push(self.in_weight[row]);
-        }
-        if let Some(self_loops) = &mut shard.self_loops {
-            self_loops.push(self.self_loops[row]);
-        }
-        if let Some(self_weight) = &mut shard.self_weight {
-            self_weight.push(self.self_weight[row]);
-        }
-        if let Features::Sparse { .. } = shard.features {
-            shard.features.push_from(&self.features, at);
-        }
-        shard.labels.push_from(&self.labels, at);
-        shard.split.push(self.split[row]);
-    }
+fn narrow(row: usize) -> u32 {
+    u32::try_from(row).expect("a part holds below 2^32 nodes")
 }
 
 impl Serialize for Rows {
@@ -332,8 +381,12 @@ mod tests {
             for row in 0..mapped.nodes.len() {
                 assert_eq!(mapped.dense(row), sent.dense(row));
                 assert_eq!(mapped.dense(row).len(), 3);
-                mapped.append_to(row, &mut shards[0]);
-                sent.append_to(row, &mut shards[1]);
+            }
+            let place: Vec<(u32, u32)> = (0..narrow(mapped.nodes.len()))
+                .map(|row| (0, row))
+                .collect();
+            for (shard, rows) in shards.iter_mut().zip([&mapped, &sent]) {
+                append_columns(std::slice::from_ref(rows), &place, shard);
             }
             assert_eq!(shards[0].ids.len(), mapped.nodes.len());
             assert_eq!(shards[0], shards[1]);

@@ -37,9 +37,11 @@ pub(crate) fn select_targets(
         let node = store.placement().node(worker, local);
         (partition.least_src(local), node)
     });
-    let keyed: Vec<(NodeIdx, NodeIdx)> = keyed.collect();
+    let mut keyed: Vec<(NodeIdx, NodeIdx)> = keyed.collect();
+    keyed.sort_unstable();
     let mut all = peer.gather_all::<_, FlattenError>(Ok(keyed))?.concat();
-    all.sort_unstable();
+    // A stable sort merges what is sorted already.
+    all.sort();
     if all.is_empty() {
         return Err(FlattenError::NoTargets {
             reason: targets.why_none().to_owned(),

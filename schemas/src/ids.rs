@@ -387,6 +387,21 @@ impl Ids {
         }
     }
 
+    /// Appends ids of other columns of the same type.
+    ///
+    /// # Panics
+    ///
+    /// If the types differ.
+    pub fn extend_each<'a>(&mut self, ids: impl Iterator<Item = (&'a Ids, usize)>) {
+        match &mut self.values {
+            Values::Keys(keys) => keys.extend(ids.map(|(other, i)| match &other.values {
+                Values::Keys(from) if other.id_type == self.id_type => from[i],
+                _ => panic!("ids of one column are of one type"),
+            })),
+            Values::Text { .. } => ids.for_each(|(other, i)| self.push_from(other, i)),
+        }
+    }
+
     /// Returns the ids at some positions, in that order.
     pub fn gather(&self, positions: &[u32]) -> Ids {
         let mut gathered = Ids::with_capacity(self.id_type, positions.len());

@@ -322,7 +322,7 @@ impl DegreeColumns {
 pub(super) struct NodeColumns {
     feature: Option<(usize, ScalarBuffer<f32>)>,
     sparse: Option<(OffsetBuffer<i64>, ScalarBuffer<u32>, ScalarBuffer<f32>)>,
-    label: Option<ArrayRef>,
+    label: LabelColumn,
     split: ScalarBuffer<u8>,
 }
 
@@ -349,7 +349,7 @@ impl NodeColumns {
         Some(Self {
             feature,
             sparse,
-            label: batch.column_by_name("label").cloned(),
+            label: LabelColumn::of(batch)?,
             split: column::<UInt8Type>(batch.column_by_name("split")?)?,
         })
     }
@@ -413,19 +413,42 @@ impl NodeColumns {
 
     /// Appends the label of node `i`.
     pub(super) fn label_into(&self, i: usize, out: &mut Labels) {
-        let label = || self.label.as_ref().expect("checked when opened");
-        match out {
-            Labels::None => {}
-            Labels::Class(classes) => classes.push(label().as_primitive::<UInt32Type>().value(i)),
-            Labels::Number(numbers) => numbers.push(label().as_primitive::<Float32Type>().value(i)),
-            Labels::Multi {
-                values, present, ..
-            } => {
-                let list = label().as_fixed_size_list();
+        match (&self.label, out) {
+            (LabelColumn::Class(from), Labels::Class(classes)) => classes.push(from[i]),
+            (LabelColumn::Number(from), Labels::Number(numbers)) => numbers.push(from[i]),
+            (
+                LabelColumn::Multi(list),
+                Labels::Multi {
+                    values, present, ..
+                },
+            ) => {
                 values.extend_from_slice(list.value(i).as_primitive::<Float32Type>().values());
                 present.push(list.is_valid(i));
             }
+            (_, Labels::None) => {}
+            _ => panic!("labels of a store are of one kind"),
         }
+    }
+}
+
+/// Labels of the nodes of one record batch, lying in the map.
+enum LabelColumn {
+    None,
+    Class(ScalarBuffer<u32>),
+    Number(ScalarBuffer<f32>),
+    Multi(FixedSizeListArray),
+}
+
+impl LabelColumn {
+    fn of(batch: &RecordBatch) -> Option<Self> {
+        let Some(array) = batch.column_by_name("label") else {
+            return Some(Self::None);
+        };
+        Some(match array.data_type() {
+            DataType::UInt32 => Self::Class(column::<UInt32Type>(array)?),
+            DataType::Float32 => Self::Number(column::<Float32Type>(array)?),
+            _ => Self::Multi(array.as_fixed_size_list_opt()?.clone()),
+        })
     }
 }
 

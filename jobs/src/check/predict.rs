@@ -63,7 +63,7 @@ pub(crate) fn predict(
 ) -> Result<Prediction, JobError> {
     let targets = targets(job, survey, plan)?;
     let per_part = plan
-        .targets_per_part(targets.len())
+        .targets_per_part(targets.len(), survey.meta.features)
         .min(targets.len())
         .max(1);
     let parts = targets.len().div_ceil(per_part);
