@@ -15,7 +15,7 @@ const ROWS_PER_PART: usize = 4096;
 
 /// Least and most targets in one part of layout `shards`, unless the job says otherwise: the more
 /// of them, the fewer nodes stand in several shards.
-const TARGETS_PER_SHARD: (usize, usize) = (8192, 131_072);
+const TARGETS_PER_SHARD: (usize, usize) = (8192, 262_144);
 
 /// Dense features a node up to which a shard may have the most targets; with wider ones it has
 /// fewer, so that its features take no more memory where it is read.
@@ -25,7 +25,7 @@ const SHARD_FEATURES: usize = 64;
 const MEMORY_BUDGET: usize = 2 << 30;
 
 /// Shards that all targets are cut into where that keeps them within these bounds.
-const SHARDS: usize = 8;
+const SHARDS: usize = 4;
 
 /// Hops at most: `hop` is stored in 8 bits.
 const HOPS_MAX: usize = 255;
@@ -55,8 +55,8 @@ pub struct FlattenSpec {
     /// Independent samples of each target's neighbourhood. Default: 1.
     #[serde(default = "default_samples")]
     pub samples_per_target: u32,
-    /// Targets written to one part file. Default: 4096 of layout `rows`; of `shards` an eighth of
-    /// all, but 8192 to 131072, and fewer with more than 64 dense features.
+    /// Targets written to one part file. Default: 4096 of layout `rows`; of `shards` a quarter of
+    /// all, but 8192 to 262144, and fewer with more than 64 dense features.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub targets_per_part: Option<usize>,
 }

@@ -14,6 +14,7 @@ use serde::Deserialize;
 
 use crate::cli::Stage;
 use crate::error::JobError;
+use crate::memory::default_budget;
 use crate::source::JobSource;
 
 /// Worker threads at most: each is a thread and a partition of the store.
@@ -43,8 +44,8 @@ pub(crate) struct JobSpec {
     /// Worker threads. Default: as many as there are cores; changes no result.
     #[serde(default)]
     pub(crate) workers: Option<usize>,
-    /// Memory the program may plan with, such as `"2GiB"` (default).
-    #[serde(default = "default_memory_budget")]
+    /// Memory the program may plan with, such as `"2GiB"`. Default: half of the machine's.
+    #[serde(default = "default_budget")]
     pub(crate) memory_budget: ByteSize,
     /// The tables to read.
     pub(crate) input: InputSpec,
@@ -67,10 +68,6 @@ pub(crate) struct InputSpec {
     pub(crate) nodes: NodesSpec,
     /// The edge table.
     pub(crate) edges: EdgesSpec,
-}
-
-fn default_memory_budget() -> ByteSize {
-    ByteSize::gib(2)
 }
 
 /// What the command line adds to a job file.

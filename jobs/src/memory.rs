@@ -1,7 +1,23 @@
-//! How long the allocator keeps memory that is free.
+//! How much memory a job may plan with, and how long the allocator keeps what is free.
 
 use bytesize::ByteSize;
 use libmimalloc_sys::{mi_option_set, mi_option_t};
+use sysinfo::System;
+
+/// Memory to plan with where the system does not tell what there is.
+const UNKNOWN: ByteSize = ByteSize::gib(2);
+
+/// Half of the memory of the machine, or of the container that the program runs in.
+pub(crate) fn default_budget() -> ByteSize {
+    let mut system = System::new();
+    system.refresh_memory();
+    let machine = system.total_memory();
+    let container = system.cgroup_limits().map(|limits| limits.total_memory);
+    match container.map_or(machine, |limit| limit.min(machine)) {
+        0 => UNKNOWN,
+        total => ByteSize(total / 2),
+    }
+}
 
 /// `mi_option_purge_delay`: milliseconds until free memory goes back to the system; -1: never.
 const PURGE_DELAY: mi_option_t = 15;
@@ -30,6 +46,19 @@ pub(crate) fn keep_free_memory(budget: ByteSize) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn half_of_the_machine_is_planned_with() {
+        let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+        let total = text.lines().find_map(|line| line.strip_prefix("MemTotal:"));
+        let kib = total.and_then(|line| line.trim().strip_suffix(" kB")?.parse::<u64>().ok());
+        let budget = default_budget();
+        assert!(budget > ByteSize::mib(64), "{budget}");
+        if let Some(kib) = kib {
+            // A container may have less than its machine.
+            assert!(budget.as_u64() <= kib * 1024 / 2, "{budget} of {kib} KiB");
+        }
+    }
 
     #[test]
     #[expect(unsafe_code, reason = "the allocator's options are read")]
