@@ -388,3 +388,45 @@ fn a_graph_without_edges_still_flattens() {
             .all(|row| row.nodes.len() == 1 && row.edges.is_empty())
     );
 }
+
+/// Checks that `check` tells within 30 % what flattening to each layout then writes.
+#[track_caller]
+fn assert_predicted(graph: &Graph, fanouts: &str) {
+    let bench = Bench::new(graph);
+    for layout in ["shards", "rows"] {
+        let job = Job::new(graph, &[FLATTEN])
+            .with("[4, 3]", fanouts)
+            .with("targets_per_part = 16", "targets_per_part = 300")
+            .with("shards", layout)
+            .and("targets = \"all\"");
+        bench.clear();
+        bench.write(&job);
+        let checked = bench.graphflat(&["check", "job.toml", "--json"]).ok();
+        let predicted = &checked.events()[0]["flatten"];
+        bench.run(&job, &[]).ok();
+        let manifest = bench.manifest(OUTPUT);
+        let parts = manifest["parts"].as_array().unwrap();
+        assert_eq!(predicted["parts"], parts.len(), "{layout}, {fanouts}");
+        let files = parts
+            .iter()
+            .flat_map(|part| part["files"].as_array().unwrap());
+        let written: f64 = files.map(|file| file["bytes"].as_f64().unwrap()).sum();
+        let factor = predicted["bytes"][layout].as_f64().unwrap() / written;
+        assert!(
+            (0.7..1.3).contains(&factor),
+            "{layout}, {fanouts}: {factor} of {written} bytes"
+        );
+    }
+}
+
+#[test]
+fn check_predicts_a_graph_of_which_half_has_no_in_edges() {
+    let int = Graph::new(1000, IdKind::Int64, FeatureKind::List);
+    let text = Graph::new(6000, IdKind::Utf8, FeatureKind::FixedList).with_weights();
+    for mut graph in [int, text] {
+        // Half of the nodes stand last in the order of the targets, without a neighbourhood.
+        graph.edges.retain(|(_, dst)| dst % 2 == 0);
+        assert_predicted(&graph, "[4, 3]");
+        assert_predicted(&graph, "[\"all\", 2]");
+    }
+}

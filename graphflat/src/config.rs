@@ -219,13 +219,23 @@ impl FlattenPlan {
 
     /// Returns how many of `num_targets` targets stand in one part.
     pub fn targets_per_part(&self, num_targets: usize, features: FeatureMeta) -> usize {
+        self.targets_per_part_of(self.layout, num_targets, features)
+    }
+
+    /// Returns how many of `num_targets` targets would stand in one part of a layout.
+    pub fn targets_per_part_of(
+        &self,
+        layout: Layout,
+        num_targets: usize,
+        features: FeatureMeta,
+    ) -> usize {
         let (least, most) = TARGETS_PER_SHARD;
         let width = match features {
             FeatureMeta::Dense { dim } => dim.max(SHARD_FEATURES),
             FeatureMeta::None | FeatureMeta::Sparse { .. } => SHARD_FEATURES,
         };
         let most = (most * SHARD_FEATURES / width).max(least);
-        self.targets_per_part.unwrap_or(match self.layout {
+        self.targets_per_part.unwrap_or(match layout {
             Layout::Rows => ROWS_PER_PART,
             Layout::Shards => num_targets.div_ceil(SHARDS).clamp(least, most),
         })

@@ -1,33 +1,48 @@
 //! One look at the whole input: every value is checked, degrees are counted, nothing is shuffled.
 
-use std::collections::HashMap;
-
 use graphflat::FlattenError;
 use schemas::{
-    Dangling, EdgeRows, EdgesPlan, Features, GraphMeta, Ids, LabelMeta, NodesPlan, Split,
+    Dangling, EdgeRows, EdgesPlan, Fanout, FeatureMeta, Features, GraphMeta, Ids, LabelMeta,
+    NodesPlan, Split, keep_at_hop,
 };
 
+use super::nearby::Kept;
+use super::places::Places;
 use crate::error::JobError;
 
-/// Rows of features kept to measure how well they compress.
-pub(crate) const FEATURE_ROWS: usize = 4096;
+/// Rows of features kept to measure how well they compress, if they are wide.
+const FEATURE_ROWS: usize = 4096;
+
+/// Numbers of features kept, if they are narrow.
+const FEATURE_NUMBERS: usize = 1 << 18;
+
+/// Edge rows whose weights are kept to measure how well they compress.
+const WEIGHT_ROWS: u64 = 1 << 16;
 
 /// What a look at the input tables found.
 pub(crate) struct Survey {
     /// Ids in the order of the table.
     pub(crate) ids: Ids,
-    /// Position of each id's hash.
-    places: HashMap<u64, u32>,
+    /// Position of each id.
+    places: Places,
+    /// Positions in the order of their ids.
+    pub(crate) order: Vec<u32>,
     /// `[num_nodes]`.
     pub(crate) split: Vec<Split>,
     /// `[num_nodes]`.
     pub(crate) in_degree: Vec<u32>,
+    /// `[num_nodes]`: the place in `order` of the first source, the greatest where there is none.
+    pub(crate) least_src: Vec<u32>,
+    /// In-edges of every node, up to what the fan-outs keep, where they are not too many.
+    pub(crate) kept: Option<Kept>,
     /// Edges, reverses of undirected ones included, dropped ones not.
     pub(crate) num_edges: u64,
     /// Edge rows left out because an end is no node.
     pub(crate) dropped_edges: u64,
     /// Features of some rows spread over the table.
     pub(crate) features: Features,
+    /// Weights of some edge rows spread over the table.
+    pub(crate) weights: Vec<f32>,
     /// What the tables hold.
     pub(crate) meta: GraphMeta,
 }
@@ -41,14 +56,18 @@ pub(crate) struct Edge {
 }
 
 impl Survey {
-    /// Reads every row of both tables.
+    /// Reads every row of both tables; keeps as many in-edges as the fan-outs do.
     ///
     /// # Errors
     ///
     /// The first value that is not allowed: its file, column and row.
-    pub(crate) fn read(nodes: &NodesPlan, edges: &EdgesPlan) -> Result<Survey, JobError> {
+    pub(crate) fn read(
+        nodes: &NodesPlan,
+        edges: &EdgesPlan,
+        fanouts: &[Fanout],
+    ) -> Result<Survey, JobError> {
         let (ids, label) = read_keys(nodes)?;
-        let places = index(&ids, nodes)?;
+        let places = Places::index(&ids, nodes)?;
         let (split, features) = read_rows(nodes, label.as_ref())?;
         let meta = GraphMeta {
             id_type: nodes.id_type(),
@@ -61,24 +80,57 @@ impl Survey {
         };
         let mut survey = Survey {
             in_degree: vec![0; ids.len()],
+            least_src: vec![u32::MAX; ids.len()],
+            kept: None,
+            order: ids.sort_permutation(),
             ids,
             places,
             split,
             num_edges: 0,
             dropped_edges: 0,
             features,
+            weights: Vec::new(),
             meta,
         };
-        let (mut degrees, mut count, mut loops) = (vec![0_u32; survey.ids.len()], 0, false);
-        survey.dropped_edges = survey.each_edge(edges, |edge| {
-            degrees[edge.dst as usize] += 1;
-            count += 1;
-            loops |= edge.src == edge.dst;
-        })?;
-        survey.in_degree = degrees;
-        survey.num_edges = count;
-        survey.meta.self_loops = loops;
+        survey.read_edges(edges, keep_at_hop(fanouts, 0))?;
         Ok(survey)
+    }
+
+    /// Checks and counts every edge, and keeps some of every node.
+    fn read_edges(&mut self, edges: &EdgesPlan, limit: usize) -> Result<(), JobError> {
+        let mut rank = vec![0; self.num_nodes()];
+        for (at, &node) in (0u32..).zip(&self.order) {
+            rank[node as usize] = at;
+        }
+        let mut degrees = std::mem::take(&mut self.in_degree);
+        let mut least_src = std::mem::take(&mut self.least_src);
+        let mut kept = Kept::room(self.num_nodes(), limit);
+        let (mut count, mut loops, mut dropped) = (0, false, 0);
+        let stride = edges.num_rows().div_ceil(WEIGHT_ROWS).max(1);
+        for unit in edges.units() {
+            let mut first_row = unit.first_row;
+            for batch in edges.batches(unit)? {
+                let rows = batch?;
+                dropped += self.each_row(edges, &rows, first_row, |edge| {
+                    let dst = edge.dst as usize;
+                    least_src[dst] = least_src[dst].min(rank[edge.src as usize]);
+                    if let Some(kept) = &mut kept {
+                        kept.add(edge, degrees[dst], limit);
+                    }
+                    degrees[dst] += 1;
+                    count += 1;
+                    loops |= edge.src == edge.dst;
+                })?;
+                let weights = (first_row..).zip(rows.weight.into_iter().flatten());
+                let spread = weights.filter(|(row, _)| row % stride == 0);
+                self.weights.extend(spread.map(|(_, weight)| weight));
+                first_row += rows.src.len() as u64;
+            }
+        }
+        (self.in_degree, self.least_src, self.kept) = (degrees, least_src, kept);
+        (self.num_edges, self.dropped_edges) = (count, dropped);
+        self.meta.self_loops = loops;
+        Ok(())
     }
 
     /// Number of nodes.
@@ -98,34 +150,47 @@ impl Survey {
         }
     }
 
-    /// Visits every edge, and the reverse of every undirected one; returns the rows left out.
+    /// Visits every edge again, and the reverse of every undirected one.
     ///
     /// # Errors
     ///
-    /// If an end is no node and the job does not drop such edges, or a value is not allowed.
+    /// If the table cannot be read any more.
     pub(crate) fn each_edge(
         &self,
         edges: &EdgesPlan,
         mut visit: impl FnMut(Edge),
+    ) -> Result<(), JobError> {
+        for unit in edges.units() {
+            let mut first_row = unit.first_row;
+            for batch in edges.end_batches(unit, true)? {
+                let rows = batch?;
+                self.each_row(edges, &rows, first_row, &mut visit)?;
+                first_row += rows.src.len() as u64;
+            }
+        }
+        Ok(())
+    }
+
+    /// Visits the edges of some rows; returns how many are left out.
+    fn each_row(
+        &self,
+        edges: &EdgesPlan,
+        rows: &EdgeRows,
+        first_row: u64,
+        mut visit: impl FnMut(Edge),
     ) -> Result<u64, JobError> {
         let mut dropped = 0;
-        for unit in edges.units() {
-            let rows = edges.read(unit)?;
-            for (row, at) in (unit.first_row..).zip(0..rows.src.len()) {
-                match (self.place(&rows.src, at), self.place(&rows.dst, at)) {
-                    (Some(src), Some(dst)) => {
+        for (row, at) in (first_row..).zip(0..rows.src.len()) {
+            match (self.place(&rows.src, at), self.place(&rows.dst, at)) {
+                (Some(src), Some(dst)) => {
+                    visit(Edge { src, dst, row });
+                    if edges.undirected() {
+                        let (src, dst) = (dst, src);
                         visit(Edge { src, dst, row });
-                        if edges.undirected() {
-                            visit(Edge {
-                                src: dst,
-                                dst: src,
-                                row,
-                            });
-                        }
                     }
-                    _ if edges.dangling() == Dangling::Drop => dropped += 1,
-                    (src, _) => return Err(dangling(edges, &rows, at, row, src.is_none())),
                 }
+                _ if edges.dangling() == Dangling::Drop => dropped += 1,
+                (src, _) => return Err(dangling(edges, rows, at, row, src.is_none())),
             }
         }
         Ok(dropped)
@@ -133,8 +198,7 @@ impl Survey {
 
     /// The position of an id, where a node has it.
     pub(crate) fn place(&self, ids: &Ids, at: usize) -> Option<u32> {
-        let place = *self.places.get(&ids.hash(at))?;
-        self.ids.equal(place as usize, ids, at).then_some(place)
+        self.places.find(&self.ids, ids, at)
     }
 }
 
@@ -151,42 +215,20 @@ fn read_keys(nodes: &NodesPlan) -> Result<(Ids, Option<LabelMeta>), JobError> {
     Ok((ids, label))
 }
 
-fn index(ids: &Ids, nodes: &NodesPlan) -> Result<HashMap<u64, u32>, JobError> {
-    let mut places = HashMap::with_capacity(ids.len());
-    for at in 0..ids.len() {
-        let place = u32::try_from(at).map_err(|_| FlattenError::TooLarge {
-            what: "nodes",
-            count: ids.len() as u64,
-            limit: u64::from(u32::MAX),
-        });
-        if let Some(first) = places.insert(ids.hash(at), place?)
-            && ids.equal(first as usize, ids, at)
-        {
-            let (first_file, first_row) = nodes.locate(u64::from(first));
-            let (second_file, second_row) = nodes.locate(at as u64);
-            let id = ids.display(at);
-            let twin = FlattenError::DuplicateNode {
-                id,
-                first_file,
-                first_row,
-                second_file,
-                second_row,
-            };
-            return Err(twin.into());
-        }
-    }
-    Ok(places)
-}
-
 fn read_rows(
     nodes: &NodesPlan,
     label: Option<&LabelMeta>,
 ) -> Result<(Vec<Split>, Features), JobError> {
     let mut split = Vec::new();
     let mut kept = Features::empty(nodes.feature_meta());
+    let width = match nodes.feature_meta() {
+        FeatureMeta::Dense { dim } => dim.max(1),
+        FeatureMeta::None | FeatureMeta::Sparse { .. } => FEATURE_NUMBERS,
+    };
+    let most = (FEATURE_NUMBERS / width).max(FEATURE_ROWS);
     let stride = usize::try_from(nodes.num_rows())
         .unwrap_or(usize::MAX)
-        .div_ceil(FEATURE_ROWS);
+        .div_ceil(most);
     for unit in nodes.units() {
         let rows = nodes.read_rows(unit, label)?;
         for (at, row) in (0..).zip(split.len()..split.len() + rows.ids.len()) {

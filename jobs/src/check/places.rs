@@ -1,0 +1,129 @@
+//! Finds nodes by id: in an array where integer ids are dense, by hash elsewhere.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
+
+use graphflat::FlattenError;
+use schemas::{Ids, NodesPlan};
+
+use crate::error::JobError;
+
+/// Most entries a node of an array of places; the rest stand for ids that no node has.
+const SPREAD: u64 = 16;
+
+/// No node.
+const NOWHERE: u32 = u32::MAX;
+
+/// The position of every id.
+pub(crate) enum Places {
+    /// By the distance from the least id.
+    Dense { least: u64, at: Vec<u32> },
+    /// By the id's hash.
+    Hashed(HashMap<u64, u32, BuildHasherDefault<AsIs>>),
+}
+
+/// Hashes what is a hash already.
+#[derive(Default)]
+pub(crate) struct AsIs(u64);
+
+impl Hasher for AsIs {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, _: &[u8]) {
+        unreachable!("keys are 64-bit hashes")
+    }
+
+    fn write_u64(&mut self, hash: u64) {
+        self.0 = hash;
+    }
+}
+
+impl Places {
+    /// Indexes the ids of a node table.
+    ///
+    /// # Errors
+    ///
+    /// If two nodes have the same id, or there are too many.
+    pub(crate) fn index(ids: &Ids, nodes: &NodesPlan) -> Result<Places, JobError> {
+        if u32::try_from(ids.len()).is_err() {
+            let too_large = FlattenError::TooLarge {
+                what: "nodes",
+                count: ids.len() as u64,
+                limit: u64::from(u32::MAX),
+            };
+            return Err(too_large.into());
+        }
+        let mut places = Places::empty(ids);
+        for (place, at) in (0u32..).zip(0..ids.len()) {
+            if let Some(first) = places.insert(ids, at, place)
+                && ids.equal(first as usize, ids, at)
+            {
+                return Err(twin(ids, nodes, first, at));
+            }
+        }
+        Ok(places)
+    }
+
+    fn empty(ids: &Ids) -> Places {
+        let by_hash =
+            || Places::Hashed(HashMap::with_capacity_and_hasher(ids.len(), <_>::default()));
+        let keys = ids.keys().unwrap_or_default();
+        let ends = (0..keys.len())
+            .min_by_key(|&at| keys[at])
+            .zip(keys.iter().max());
+        let Some((first, last)) = ends else {
+            return by_hash();
+        };
+        let most = (ids.len() as u64).saturating_mul(SPREAD);
+        match (usize::try_from(last - keys[first]), ids.as_int(first)) {
+            (Ok(width), Some(least)) if (width as u64) < most => Places::Dense {
+                least,
+                at: vec![NOWHERE; width + 1],
+            },
+            _ => by_hash(),
+        }
+    }
+
+    /// Sets a place; returns the one that was there.
+    fn insert(&mut self, ids: &Ids, at: usize, place: u32) -> Option<u32> {
+        match self {
+            Places::Dense { least, at: places } => {
+                let distance = distance(ids, at, *least).expect("integers index integers");
+                let before = std::mem::replace(&mut places[distance], place);
+                (before != NOWHERE).then_some(before)
+            }
+            Places::Hashed(places) => places.insert(ids.hash(at), place),
+        }
+    }
+
+    /// The position among `own`, which are those indexed, of an id of another column.
+    pub(crate) fn find(&self, own: &Ids, ids: &Ids, at: usize) -> Option<u32> {
+        let (place, is_certain) = match self {
+            Places::Dense { least, at: places } => {
+                let place = *places.get(distance(ids, at, *least)?)?;
+                (place, own.id_type() == ids.id_type())
+            }
+            Places::Hashed(places) => (*places.get(&ids.hash(at))?, false),
+        };
+        (place != NOWHERE && (is_certain || own.equal(place as usize, ids, at))).then_some(place)
+    }
+}
+
+fn distance(ids: &Ids, at: usize, least: u64) -> Option<usize> {
+    usize::try_from(ids.as_int(at)?.wrapping_sub(least)).ok()
+}
+
+fn twin(ids: &Ids, nodes: &NodesPlan, first: u32, second: usize) -> JobError {
+    let (first_file, first_row) = nodes.locate(u64::from(first));
+    let (second_file, second_row) = nodes.locate(second as u64);
+    FlattenError::DuplicateNode {
+        id: ids.display(second),
+        first_file,
+        first_row,
+        second_file,
+        second_row,
+    }
+    .into()
+}
