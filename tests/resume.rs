@@ -81,7 +81,7 @@ fn a_run_killed_again_and_again_ends_with_the_same_bytes() {
 /// Kills of [`kills_at_random_moments_change_no_row`].
 const RANDOM_KILLS: usize = 100;
 
-/// A flatten on generated tables, whose store is spilled and whose parts are many.
+/// A flatten on generated tables with many parts.
 fn flatten_job(layout: &str) -> String {
     format!(
         "name = \"kills\"\nseed = 7\nworkers = 3\nwork_dir = \"work\"\nmemory_budget = \"64MiB\"\n\
@@ -123,7 +123,7 @@ fn kills_at_random_moments_change_no_row() {
             child.wait().unwrap();
             killed += usize::from(!has_ended);
             // Every third run is seen to its end; the others are killed again where they went on.
-            if mix(2, draw) % 3 == 0 {
+            if mix(2, draw).is_multiple_of(3) {
                 resumed += usize::from(bench.path("out/features/_progress").exists());
                 end(&job);
                 let what = format!("{layout} after draw {draw}");

@@ -145,7 +145,7 @@ fn announce_rounds(hops: usize, stats: &[WorkerStats], progress: &Progress) {
     for (round, name) in names.into_iter().enumerate() {
         let of_workers = || stats.iter().map(|worker| worker[round]);
         let sum = |figure: fn(RoundStats) -> u64| of_workers().map(figure).sum::<u64>();
-        let seconds: Vec<f64> = of_workers().map(|stats| stats.seconds).collect();
+        let seconds: Vec<f64> = of_workers().map(|did| did.seconds).collect();
         let least = seconds.iter().copied().fold(f64::INFINITY, f64::min);
         let most = seconds.iter().copied().fold(0.0, f64::max);
         progress(&Event {
@@ -155,9 +155,9 @@ fn announce_rounds(hops: usize, stats: &[WorkerStats], progress: &Progress) {
             total,
             message: Some(format!(
                 "{name}: {} nodes, {} in-edges, {} bytes, {least:.2} to {most:.2} s a worker",
-                sum(|stats| stats.nodes),
-                sum(|stats| stats.in_edges),
-                sum(|stats| stats.bytes),
+                sum(|did| did.nodes),
+                sum(|did| did.in_edges),
+                sum(|did| did.bytes),
             )),
             fields: serde_json::json!({
                 "name": name,

@@ -1,6 +1,6 @@
 //! Hubs: found while their edges move, re-indexed over all workers, inverted to one list again.
 
-use crate::sample::{InEdge, Ranked, mix};
+use crate::sample::{InEdge, Ranked, keep_least, mix};
 use crate::sum::{ExactSum, WeightSum};
 use crate::{FlattenError, NodeIdx, Peer};
 use hashbrown::HashMap;
@@ -153,6 +153,20 @@ impl Totals<ExactSum> {
             self_weight: self.self_weight.value(),
             self_loops: self.self_loops,
             least_src: self.least_src,
+        }
+    }
+}
+
+impl HubPart {
+    /// Takes in another worker's part and keeps the first `keep` of both.
+    pub(crate) fn merge(&mut self, other: &Self, keep: usize, dim: usize) {
+        self.totals.merge(&other.totals);
+        for (mine, theirs) in self.samples.iter_mut().zip(&other.samples) {
+            let (mut ranked, mut feature) = (Vec::new(), Vec::new());
+            mine.append_to(&mut ranked, &mut feature);
+            theirs.append_to(&mut ranked, &mut feature);
+            keep_least(&mut ranked, keep);
+            *mine = RankedColumns::from_ranked(&ranked, &feature, dim);
         }
     }
 }

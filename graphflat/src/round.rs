@@ -88,7 +88,7 @@ pub(crate) struct RoundStats {
     /// Bytes it sent, or wrote.
     pub(crate) bytes: u64,
     /// Seconds it was busy: as an owner, and with what it got itself. Not in the manifest, which is
-    /// the same for the same job.
+    /// the same for the same job if it was not killed on the way.
     #[serde(skip)]
     pub(crate) seconds: f64,
 }

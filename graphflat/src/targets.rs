@@ -74,12 +74,12 @@ fn select_listed(
     let (plan, listed) = peer.agree(read_list(path, store))?;
     let mut places = HashTable::with_capacity(listed.len());
     let mut found = vec![false; listed.len()];
-    for at in 0..listed.len() {
+    for (at, is_found) in found.iter_mut().enumerate() {
         let same = |&other: &usize| listed.equal(other, &listed, at);
         match places.entry(listed.hash(at), same, |&other| listed.hash(other)) {
             Entry::Vacant(place) => drop(place.insert(at)),
             // What is named again is found where it is named first.
-            Entry::Occupied(_) => found[at] = true,
+            Entry::Occupied(_) => *is_found = true,
         }
     }
     let ids = store.partition(peer.index()).ids();

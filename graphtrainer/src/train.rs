@@ -121,7 +121,7 @@ fn identity(plan: &TrainPlan, resolved: &Resolved, flattened: &Manifest) -> serd
     })
 }
 
-/// Writes the model's files; each gets its name only once it is whole and durable.
+/// Writes the model's files; each gets its name only once it is whole; they are durable once they are committed.
 fn save(
     output: &Output,
     plan: &TrainPlan,

@@ -14,7 +14,7 @@ use serde::Deserialize;
 
 use crate::cli::Stage;
 use crate::error::JobError;
-use crate::memory::default_budget;
+use crate::memory::{BUDGET_MIN, default_budget};
 use crate::source::JobSource;
 
 /// Worker threads at most: each is a thread and a partition of the store.
@@ -22,9 +22,6 @@ const WORKERS_MAX: usize = 1024;
 
 /// Samples of a neighbourhood at most: each is a whole output of its own.
 const SAMPLES_MAX: u32 = 1024;
-
-/// The least memory budget that is not a typing error.
-const MEMORY_BUDGET_MIN: ByteSize = ByteSize::mib(64);
 
 /// Where relative paths start: the process's working directory, so that paths in messages are
 /// those that were written.
@@ -233,11 +230,8 @@ impl JobSpec {
             let problem = "must be letters, digits, `_`, `-` or `.`, and not start with `.`";
             return Err(key("name", problem));
         }
-        if self.memory_budget < MEMORY_BUDGET_MIN {
-            let problem = format!(
-                "is {}; at least {MEMORY_BUDGET_MIN} is needed",
-                self.memory_budget
-            );
+        if self.memory_budget < BUDGET_MIN {
+            let problem = format!("is {}; at least {BUDGET_MIN} is needed", self.memory_budget);
             return Err(key("memory_budget", problem));
         }
         Ok(())

@@ -7,6 +7,9 @@ use sysinfo::System;
 /// Memory to plan with where the system does not tell what there is.
 const UNKNOWN: ByteSize = ByteSize::gib(2);
 
+/// The least memory that a job may plan with.
+pub(crate) const BUDGET_MIN: ByteSize = ByteSize::mib(64);
+
 /// Half of the memory of the machine, or of the container that the program runs in.
 pub(crate) fn default_budget() -> ByteSize {
     let mut system = System::new();
@@ -15,7 +18,7 @@ pub(crate) fn default_budget() -> ByteSize {
     let container = system.cgroup_limits().map(|limits| limits.total_memory);
     match container.map_or(machine, |limit| limit.min(machine)) {
         0 => UNKNOWN,
-        total => ByteSize(total / 2),
+        total => ByteSize(total / 2).max(BUDGET_MIN),
     }
 }
 

@@ -188,6 +188,8 @@ impl EdgeBuckets {
             .iter()
             .map(|column| column.len())
             .sum::<usize>();
+        // Where its buckets end stays in memory in any case.
+        self.bytes += 4 * batch.ends.len();
         let edges = if self.bytes + bytes <= self.bytes_max {
             self.bytes += bytes;
             ChunkEdges::Memory(batch.edges, batch.feature)

@@ -197,8 +197,8 @@ fn write_in_edges(
         if place == 0 {
             edges.buckets.gather_own(b, &mut bucket);
         }
-        if let Some((_, parts)) = hubs.next_if(|hub| hub.0 == local) {
-            let (totals, samples) = invert(&parts, plan);
+        if let Some((_, hub)) = hubs.next_if(|hub| hub.0 == local) {
+            let (totals, samples) = invert(&hub);
             degrees.push(&totals.rounded())?;
             for (list, sample) in lists.iter_mut().zip(&samples) {
                 list.push(&sample.ranked, &sample.feature, dim);

@@ -5,13 +5,14 @@ use super::buckets::{Bucket, BucketLayout, Edge, EdgeBatch, EdgeBuckets, SealedB
 use super::ends::Ends;
 use super::number::{Dictionary, MISSING};
 use crate::hub::{HubCounts, HubPart, RankedColumns, Totals, reindex};
-use crate::sample::{Ranked, Ranker, edge_hash, keep_least};
+use crate::sample::{Ranked, Ranker, edge_hash};
 use crate::sum::ExactSum;
 use crate::{FlattenError, NodeIdx, Peer, Placement, StorePlan};
 use schemas::{Dangling, EdgeRows, EdgesPlan, Unit};
 use serde::{Deserialize, Serialize};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::rc::Rc;
 
 /// Most buckets of a worker's nodes: so many runs does a batch of edges fall into.
@@ -36,7 +37,7 @@ pub(super) struct OwnedEdges {
     pub(super) buckets: SealedBuckets,
     /// Parts of the re-indexed nodes of this partition, by local place; their edges in `buckets`
     /// do not count.
-    pub(super) hubs: BTreeMap<usize, Vec<HubPart>>,
+    pub(super) hubs: BTreeMap<usize, HubPart>,
 }
 
 /// The first in-edges of a hub for one sample, out of all its parts.
@@ -153,12 +154,28 @@ pub(super) fn place_edges(
     };
     let parts = rank_shares(&buckets, plan, &reindexed);
     let parts = parts.map(|part| Ok((placement.owner(part.node), part)));
-    let mut hubs = BTreeMap::<usize, Vec<HubPart>>::new();
-    for (_, part) in peer.shuffle::<HubPart, FlattenError>(parts)? {
-        let local = placement.local(part.node);
-        hubs.entry(local).or_default().push(part);
-    }
+    let hubs = invert_parts(peer, parts, plan, placement)?;
     Ok((OwnedEdges { buckets, hubs }, edge_counts))
+}
+
+/// Sends the parts of re-indexed nodes to their owners; returns this worker's, merged as they came.
+fn invert_parts(
+    peer: &mut Peer<'_>,
+    parts: impl Iterator<Item = Result<(usize, HubPart), FlattenError>>,
+    plan: &StorePlan,
+    placement: &Placement,
+) -> Result<BTreeMap<usize, HubPart>, FlattenError> {
+    let hubs = Rc::new(RefCell::new(BTreeMap::<usize, HubPart>::new()));
+    let (taken, places, keep) = (Rc::clone(&hubs), placement.clone(), plan.keep);
+    let dim = plan.edges.feature_dim().unwrap_or(0);
+    peer.shuffle_each::<HubPart, FlattenError>(parts, move |_, _, part| {
+        match taken.borrow_mut().entry(places.local(part.node)) {
+            Entry::Vacant(place) => drop(place.insert(part)),
+            Entry::Occupied(mut known) => known.get_mut().merge(&part, keep, dim),
+        }
+        Ok(())
+    })?;
+    Ok(hubs.take())
 }
 
 /// Moves edges; returns those that come to this worker, up to `bytes_max` of them in memory.
@@ -424,21 +441,12 @@ fn rank_shares<'a>(
     })
 }
 
-/// Merges a hub's parts to what it would have been on one worker.
-pub(super) fn invert(
-    parts: &[HubPart],
-    plan: &StorePlan,
-) -> (Totals<ExactSum>, Vec<InvertedSample>) {
-    let mut totals = Totals::default();
-    parts.iter().for_each(|part| totals.merge(&part.totals));
-    let invert_sample = |s: usize| {
+/// Returns what a hub's merged parts would have been on one worker.
+pub(super) fn invert(hub: &HubPart) -> (&Totals<ExactSum>, Vec<InvertedSample>) {
+    let samples = hub.samples.iter().map(|columns| {
         let (mut ranked, mut feature) = (Vec::new(), Vec::new());
-        for part in parts {
-            part.samples[s].append_to(&mut ranked, &mut feature);
-        }
-        keep_least(&mut ranked, plan.keep);
+        columns.append_to(&mut ranked, &mut feature);
         InvertedSample { ranked, feature }
-    };
-    let samples = (0..plan.samples as usize).map(invert_sample).collect();
-    (totals, samples)
+    });
+    (&hub.totals, samples.collect())
 }

@@ -7,7 +7,7 @@ use crate::{FlattenError, NodeIdx, Peer, Placement, StorePlan};
 use arrow::array::{Array, ArrayRef, AsArray, RecordBatch, UInt32Array};
 use arrow::buffer::ScalarBuffer;
 use arrow::datatypes::UInt32Type;
-use schemas::{Features, GraphMeta, Ids, Labels, NodeReader, NodesPlan, Split};
+use schemas::{FeatureMeta, Features, GraphMeta, Ids, Labels, NodeReader, NodesPlan, Split};
 use serde::{Deserialize, Serialize};
 use std::cell::RefCell;
 use std::ops::Range;
@@ -106,7 +106,12 @@ fn node_rows<'a>(
         {
             rows.clear();
             reader.read(num_rows.min(nodes.len()), &mut rows)?;
-            let (mine, rest) = nodes.split_at(rows.ids.len());
+            let Some((mine, rest)) = nodes.split_at_checked(rows.ids.len()) else {
+                return Err(changed(plan));
+            };
+            if mine.is_empty() {
+                return Err(changed(plan));
+            }
             *nodes = rest;
             return Ok(Some(split_by_owner(&rows, mine, placement)));
         }
@@ -122,9 +127,22 @@ fn node_rows<'a>(
     })
 }
 
+/// The table has other rows than when its ids were numbered.
+fn changed(plan: &NodesPlan) -> FlattenError {
+    FlattenError::Store {
+        verb: "read",
+        path: plan.spec().path.clone().into(),
+        source: StoreCause::Damaged("its rows have changed since its ids were read".into()),
+    }
+}
+
 /// Rows that are split and sent at once: few batches, and few bytes in each.
 fn rows_at_once(meta: &GraphMeta) -> usize {
-    (PARCEL_VALUES / meta.features.dim().max(1)).clamp(64, PARCEL_ROWS_MAX)
+    let width = match meta.features {
+        FeatureMeta::Dense { dim } => dim.max(1),
+        FeatureMeta::None | FeatureMeta::Sparse { .. } => 1,
+    };
+    (PARCEL_VALUES / width).clamp(64, PARCEL_ROWS_MAX)
 }
 
 fn split_by_owner(

@@ -359,7 +359,10 @@ impl RowBatch {
     fn num_values(&self) -> usize {
         // The other columns are no longer than these.
         let features = self.feature.num_values() + self.feature_value.values.len();
-        features + self.node_id.len() * 2 + self.in_src.values.len() * 2
+        features
+            + self.edge_feature.num_values()
+            + self.node_id.len() * 2
+            + self.in_src.values.len() * 2
     }
 
     fn push(

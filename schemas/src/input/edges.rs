@@ -202,7 +202,8 @@ impl EdgesPlan {
         let mut columns = vec![spec.src.as_str(), spec.dst.as_str()];
         columns.extend(spec.weight.as_deref());
         columns.extend(self.features.iter().flat_map(NumberColumns::names));
-        let width = self.feature_dim().unwrap_or(1);
+        // A batch of edges is cut by bucket, so it should not be small.
+        let width = self.feature_dim().unwrap_or(1).div_ceil(16);
         let batches = self.table.batches(unit, &columns, width)?;
         Ok(batches.map(|item| item.and_then(|(place, batch)| self.rows(place, &batch))))
     }
