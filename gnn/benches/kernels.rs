@@ -98,10 +98,11 @@ fn kernels() {
     csr.transposed();
     let (nodes, edges) = (NODES as usize, EDGES as usize);
     let x = values(nodes * DIM);
-    let edge = values(edges);
+    let edge = Arc::new(values(edges));
     let spmm = Spmm {
         csr: Arc::clone(&csr),
-        edge: edge.clone(),
+        rows: nodes,
+        edge: Arc::clone(&edge),
         own: None,
     };
     kernel("spmm 100k x 1M x 64", &spmm, &[&x], DIM);
@@ -116,7 +117,7 @@ fn kernels() {
         weight: None,
         dropout: None,
     };
-    let scores = values(nodes * 2 * HEADS);
+    let att = values(DIM);
     let gat = Gat {
         attention: attention.clone(),
         edge_scores: false,
@@ -124,10 +125,9 @@ fn kernels() {
     kernel(
         "gat 100k x 1M x 8 heads x 8",
         &gat,
-        &[&x, &scores, &[0.0]],
+        &[&x, &att, &att, &[0.0]],
         DIM,
     );
-    let att = values(DIM);
     let gatv2 = GatV2 {
         attention,
         edge_feature: None,

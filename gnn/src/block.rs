@@ -5,6 +5,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::kernel::{Csr, Partitioning};
+use crate::layer::CoefficientCache;
 use crate::{Dense, GnnError};
 
 /// How the kept in-edges of a block were drawn; decides how sums are scaled.
@@ -62,6 +63,7 @@ pub struct Block {
     data: Arc<BlockData>,
     csr: Arc<Csr>,
     node_key: Arc<Vec<u64>>,
+    coefficients: Arc<CoefficientCache>,
 }
 
 impl Block {
@@ -80,6 +82,7 @@ impl Block {
             data: Arc::new(data),
             csr,
             node_key,
+            coefficients: Arc::default(),
         })
     }
 
@@ -173,7 +176,12 @@ impl Block {
         &self.node_key
     }
 
-    /// Returns the same, for an operation to keep.
+    /// Returns what was computed of the block's coefficients.
+    pub(crate) fn coefficients(&self) -> &CoefficientCache {
+        &self.coefficients
+    }
+
+    /// Returns the node keys, for an operation to keep.
     pub(crate) fn shared_key(&self) -> &Arc<Vec<u64>> {
         &self.node_key
     }

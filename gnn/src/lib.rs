@@ -84,6 +84,6 @@ pub use error::GnnError;
 pub use loss::{Labels, loss};
 pub use model::{LossAndGradient, Mode, Model};
 pub use parameter::ParameterInfo;
-pub use tensor::{Dense, Input, SparseRows};
+pub use tensor::{Dense, Input, ReadyInput, SparseRows};
 pub use transform::{StandardizeFit, Transform};
 pub use weights::{MODEL_JSON, MODEL_WEIGHTS, ModelFile, load, save};

@@ -1,6 +1,11 @@
 //! Losses of a node task, summed over rows in f64 and in row order.
 
+use rayon::prelude::*;
+
 use crate::{Architecture, Dense, GnnError, Task};
+
+/// Rows that one thread handles at a time, at least.
+const ROWS_MIN: usize = 128;
 
 /// What the first rows of the last block should come out as, one row each.
 #[derive(Clone, Debug, PartialEq)]
@@ -71,37 +76,43 @@ pub(crate) fn loss_and_slope(
     labels: &Labels,
 ) -> (f64, Vec<f64>) {
     let mut slope = vec![0.0; labels.rows() * width];
+    let mut losses = vec![0.0; labels.rows()];
     let rows = logits
-        .chunks(width.max(1))
-        .zip(slope.chunks_mut(width.max(1)));
-    let mut sum = 0.0;
+        .par_chunks(width.max(1))
+        .zip(slope.par_chunks_mut(width.max(1)));
+    let rows = losses
+        .par_iter_mut()
+        .zip(rows)
+        .enumerate()
+        .with_min_len(ROWS_MIN);
     match (task, labels) {
         (Task::Classes, Labels::Classes(classes)) => {
-            for ((x, d), &class) in rows.zip(classes) {
-                sum += cross_entropy(x, class as usize, d);
-            }
+            rows.for_each(|(row, (loss, (x, d)))| {
+                *loss = cross_entropy(x, classes[row] as usize, d);
+            });
         }
         (Task::MultiLabel, Labels::MultiLabel(wanted)) => {
-            for ((x, d), row) in rows.zip(0..wanted.rows) {
-                sum += binary_cross_entropy(x, wanted.row(row), d);
-            }
+            rows.for_each(|(row, (loss, (x, d)))| {
+                *loss = binary_cross_entropy(x, wanted.row(row), d);
+            });
         }
         (Task::Regression, Labels::Regression(wanted)) => {
-            for ((x, d), row) in rows.zip(0..wanted.rows) {
-                sum += squared_error(x, wanted.row(row), d);
-            }
+            rows.for_each(|(row, (loss, (x, d)))| {
+                *loss = squared_error(x, wanted.row(row), d);
+            });
         }
         _ => panic!("labels were checked against task {task:?}"),
     }
-    (sum, slope)
+    (losses.iter().sum(), slope)
 }
 
 fn cross_entropy(logits: &[f64], class: usize, slope: &mut [f64]) -> f64 {
     let max = logits.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-    let total: f64 = logits.iter().map(|x| (x - max).exp()).sum();
     for (d, x) in slope.iter_mut().zip(logits) {
-        *d = (x - max).exp() / total;
+        *d = (x - max).exp();
     }
+    let total: f64 = slope.iter().sum();
+    slope.iter_mut().for_each(|d| *d /= total);
     slope[class] -= 1.0;
     total.ln() + max - logits[class]
 }

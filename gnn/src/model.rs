@@ -2,15 +2,14 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use burn::tensor::{Device, Element, Tensor, TensorData};
 
 use crate::kernel::Float;
-use crate::layer::{Features, Pass, Place};
+use crate::layer::{self, Features, Pass, Place};
 use crate::loss::loss_and_slope;
 use crate::parameter::{self, BufferInfo};
-use crate::{Architecture, Block, Dense, GnnError, Input, Labels, ParameterInfo};
+use crate::{Architecture, Block, Dense, GnnError, Input, Labels, ParameterInfo, ReadyInput};
 
 /// Whether a forward pass trains.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -116,6 +115,12 @@ impl Model {
         self.buffers.copy_from_slice(values);
     }
 
+    /// Does ahead what the first training pass over a batch would do on its way: coefficients and
+    /// transposes, which the blocks then keep.
+    pub fn prepare(&self, blocks: &[Block], input: &ReadyInput) {
+        layer::prepare(&self.arch, blocks, input);
+    }
+
     /// Returns the logits of the last block's dst nodes.
     ///
     /// # Shapes
@@ -128,13 +133,21 @@ impl Model {
     /// # Errors
     ///
     /// [`GnnError::Input`] or [`GnnError::Block`] if the shapes do not fit the model.
-    pub fn forward(&self, blocks: &[Block], input: &Input, mode: Mode) -> Result<Dense, GnnError> {
-        let targets = self.check(blocks, input)?;
+    pub fn forward(
+        &self,
+        blocks: &[Block],
+        input: impl TryInto<ReadyInput, Error = GnnError>,
+        mode: Mode,
+    ) -> Result<Dense, GnnError> {
+        let input = input.try_into()?;
+        let targets = self.check(blocks, &input)?;
         if targets == 0 {
             return Ok(Dense::zeros(0, self.arch.out_dim));
         }
-        let pass = self.pass(&self.flat, &Device::flex(), mode, |_| true);
-        Ok(plain(run(&pass, blocks, input)))
+        Ok(on_pool(|| {
+            let pass = self.pass(&self.flat, &Device::flex(), mode, |_| true);
+            plain(run(&pass, blocks, input))
+        }))
     }
 
     /// Runs conv `layer` (1-based) with its residual, norm and activation, in eval mode.
@@ -155,23 +168,24 @@ impl Model {
         &self,
         layer: usize,
         block: &Block,
-        input: &Input,
+        input: impl TryInto<ReadyInput, Error = GnnError>,
     ) -> Result<Dense, GnnError> {
+        let input = input.try_into()?;
         assert!(
             (1..=self.arch.num_layers).contains(&layer),
             "layers count from 1"
         );
         self.check_block(block)?;
-        check_input(input, block.num_src(), self.arch.input_dim(layer))?;
+        check_input(&input, block.num_src(), self.arch.input_dim(layer))?;
         if block.num_dst() == 0 {
             return Ok(Dense::zeros(0, self.arch.output_dim(layer)));
         }
-        let pass = self.pass(&self.flat, &Device::flex(), Mode::Eval, |info| {
-            info.layer == layer
-        });
-        Ok(plain(
-            pass.layer(Place { layer, block }, pass.features(input)),
-        ))
+        Ok(on_pool(|| {
+            let pass = self.pass(&self.flat, &Device::flex(), Mode::Eval, |info| {
+                info.layer == layer
+            });
+            plain(pass.layer(Place { layer, block }, pass.features(input)))
+        }))
     }
 
     /// Turns embeddings of the last conv into logits; without a head they are the logits.
@@ -179,22 +193,17 @@ impl Model {
     /// # Errors
     ///
     /// [`GnnError::Input`] if the width is not that of the last conv.
-    pub fn forward_head(&self, embedding: &Dense) -> Result<Dense, GnnError> {
-        let input = Input::Dense(embedding.clone());
-        check_input(
-            &input,
-            embedding.rows,
-            self.arch.output_dim(self.arch.num_layers),
-        )?;
-        if embedding.rows == 0 {
+    pub fn forward_head(&self, embedding: Dense) -> Result<Dense, GnnError> {
+        let rows = embedding.rows;
+        let input = ReadyInput::new(Input::Dense(embedding))?;
+        check_input(&input, rows, self.arch.output_dim(self.arch.num_layers))?;
+        if rows == 0 {
             return Ok(Dense::zeros(0, self.arch.out_dim));
         }
         let pass = self.pass(&self.flat, &Device::flex(), Mode::Eval, |info| {
             info.layer == 0
         });
-        Ok(plain(
-            pass.head(&Arc::default(), pass.dense(pass.features(&input))),
-        ))
+        Ok(plain(pass.head(pass.dense(pass.features(input)))))
     }
 
     /// Returns the loss of a batch and its gradient.
@@ -209,12 +218,13 @@ impl Model {
     pub fn loss_and_gradient(
         &self,
         blocks: &[Block],
-        input: &Input,
+        input: impl TryInto<ReadyInput, Error = GnnError>,
         labels: &Labels,
         normalizer: f32,
         mode: Mode,
     ) -> Result<LossAndGradient, GnnError> {
-        let targets = self.check(blocks, input)?;
+        let input = input.try_into()?;
+        let targets = self.check(blocks, &input)?;
         labels.check(&self.arch, targets)?;
         if targets == 0 {
             let (gradient, logits) = (
@@ -229,17 +239,19 @@ impl Model {
                 buffers,
             });
         }
-        let pass = self.pass(&self.flat, &Device::flex().autodiff(), mode, |_| true);
-        let logits = run(&pass, blocks, input);
-        let (loss_sum, gradient) =
-            self.backward(&pass, logits.clone(), labels, f64::from(normalizer));
-        let buffers = pass.buffers.into_inner();
-        Ok(LossAndGradient {
-            loss_sum,
-            gradient,
-            logits: plain(logits),
-            buffers,
-        })
+        Ok(on_pool(|| {
+            let pass = self.pass(&self.flat, &Device::flex().autodiff(), mode, |_| true);
+            let logits = run(&pass, blocks, input);
+            let (loss_sum, gradient) =
+                self.backward(&pass, logits.clone(), labels, f64::from(normalizer));
+            let buffers = pass.buffers.into_inner();
+            LossAndGradient {
+                loss_sum,
+                gradient,
+                logits: plain(logits),
+                buffers,
+            }
+        }))
     }
 
     /// Returns the loss sum and its gradient over `normalizer` at the parameters `flat`, all in f64.
@@ -257,12 +269,13 @@ impl Model {
         &self,
         flat: &[f64],
         blocks: &[Block],
-        input: &Input,
+        input: impl TryInto<ReadyInput, Error = GnnError>,
         labels: &Labels,
         normalizer: f64,
         mode: Mode,
     ) -> Result<(f64, Vec<f64>), GnnError> {
-        let targets = self.check(blocks, input)?;
+        let input = input.try_into()?;
+        let targets = self.check(blocks, &input)?;
         labels.check(&self.arch, targets)?;
         if targets == 0 {
             return Ok((0.0, vec![0.0; flat.len()]));
@@ -348,7 +361,7 @@ impl Model {
     }
 
     /// Checks blocks and input against the model and returns the number of targets.
-    fn check(&self, blocks: &[Block], input: &Input) -> Result<usize, GnnError> {
+    fn check(&self, blocks: &[Block], input: &ReadyInput) -> Result<usize, GnnError> {
         let num_layers = self.arch.num_layers;
         let ([first, ..], [.., last]) = (blocks, blocks) else {
             let problem = format!("no blocks for {num_layers} layers");
@@ -400,20 +413,24 @@ impl Model {
     }
 }
 
-fn run(pass: &Pass<'_>, blocks: &[Block], input: &Input) -> Tensor<2> {
+/// Runs a pass on one of the pool's threads. Kernels that started from outside would hand every
+/// piece of work over to other threads, and wait for it asleep.
+fn on_pool<R: Send>(work: impl FnOnce() -> R + Send) -> R {
+    rayon::scope(|_| work())
+}
+
+fn run(pass: &Pass<'_>, blocks: &[Block], input: ReadyInput) -> Tensor<2> {
     let mut features = pass.features(input);
+    if let Some(block) = blocks.first() {
+        features = pass.drop_features(block.shared_key(), features);
+    }
     for (layer, block) in (1..).zip(blocks) {
         features = Features::Dense(pass.layer(Place { layer, block }, features));
     }
-    let key = blocks
-        .last()
-        .map(Block::shared_key)
-        .expect("there is a block for each layer");
-    pass.head(key, pass.dense(features))
+    pass.head(pass.dense(features))
 }
 
-fn check_input(input: &Input, rows: usize, cols: usize) -> Result<(), GnnError> {
-    input.check()?;
+fn check_input(input: &ReadyInput, rows: usize, cols: usize) -> Result<(), GnnError> {
     if (input.rows(), input.cols()) == (rows, cols) {
         return Ok(());
     }

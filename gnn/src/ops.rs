@@ -13,28 +13,35 @@ use burn::backend::{Autodiff, Backend, Dispatch, Flex, backend_extension};
 use burn::tensor::{DType, Element, Tensor, TensorData};
 
 use crate::kernel::{
-    Activate, BatchNorm, Dropout, Float, Gat, GatV2, Gine, Kernel, LayerNorm, Saved, SegmentMax,
-    Spmm,
+    BatchNorm, Dropout, Float, Gat, GatV2, Gine, Kernel, LayerNorm, Linear, Saved, SegmentMax,
+    Spmm, Update,
 };
 
 /// One of the kernels with its constants.
 #[derive(Debug)]
 pub(crate) enum Fused {
-    Activate(Activate),
     BatchNorm(BatchNorm),
     Dropout(Dropout),
     Gat(Gat),
     GatV2(GatV2),
     Gine(Gine),
     LayerNorm(LayerNorm),
+    Linear(Linear),
     SegmentMax(SegmentMax),
     Spmm(Spmm),
+    Update(Update),
 }
 
 impl Fused {
     /// Runs an operation on one matrix.
     pub(crate) fn apply(self, a: Tensor<2>) -> Tensor<2> {
         Tensor::from_dispatch(Dispatch::fused_1(Arc::new(self), a.into_dispatch()))
+    }
+
+    /// Runs an operation on two matrices.
+    pub(crate) fn apply_2(self, [a, b]: [Tensor<2>; 2]) -> Tensor<2> {
+        let (a, b) = (a.into_dispatch(), b.into_dispatch());
+        Tensor::from_dispatch(Dispatch::fused_2(Arc::new(self), a, b))
     }
 
     /// Runs an operation on three matrices.
@@ -55,15 +62,16 @@ impl Fused {
 macro_rules! on_kernel {
     ($op:expr, $kernel:ident => $call:expr) => {
         match $op {
-            Fused::Activate($kernel) => $call,
             Fused::BatchNorm($kernel) => $call,
             Fused::Dropout($kernel) => $call,
             Fused::Gat($kernel) => $call,
             Fused::GatV2($kernel) => $call,
             Fused::Gine($kernel) => $call,
             Fused::LayerNorm($kernel) => $call,
+            Fused::Linear($kernel) => $call,
             Fused::SegmentMax($kernel) => $call,
             Fused::Spmm($kernel) => $call,
+            Fused::Update($kernel) => $call,
         }
     };
 }
@@ -73,6 +81,9 @@ macro_rules! on_kernel {
 pub(crate) trait FusedOps: Backend {
     /// Runs `op` on one matrix and returns a matrix.
     fn fused_1(op: Arc<Fused>, a: FloatTensor<Self>) -> FloatTensor<Self>;
+
+    /// Runs `op` on two matrices and returns a matrix.
+    fn fused_2(op: Arc<Fused>, a: FloatTensor<Self>, b: FloatTensor<Self>) -> FloatTensor<Self>;
 
     /// Runs `op` on three matrices and returns a matrix.
     fn fused_3(
@@ -113,6 +124,10 @@ pub(crate) trait FusedKernels: Backend {
 impl FusedOps for Flex {
     fn fused_1(op: Arc<Fused>, a: FlexTensor) -> FlexTensor {
         Flex::fused_forward(&op, &[a]).0
+    }
+
+    fn fused_2(op: Arc<Fused>, a: FlexTensor, b: FlexTensor) -> FlexTensor {
+        Flex::fused_forward(&op, &[a, b]).0
     }
 
     fn fused_3(op: Arc<Fused>, a: FlexTensor, b: FlexTensor, c: FlexTensor) -> FlexTensor {
@@ -237,6 +252,10 @@ fn backward<F: FlexFloat>(
 impl<B: FusedKernels + FusedOps, C: CheckpointStrategy> FusedOps for Autodiff<B, C> {
     fn fused_1(op: Arc<Fused>, a: FloatTensor<Self>) -> FloatTensor<Self> {
         tracked::<B, C, 1>(op, [a])
+    }
+
+    fn fused_2(op: Arc<Fused>, a: FloatTensor<Self>, b: FloatTensor<Self>) -> FloatTensor<Self> {
+        tracked::<B, C, 2>(op, [a, b])
     }
 
     fn fused_3(

@@ -1,6 +1,11 @@
-//! Plain matrices that cross the boundary of this crate.
+//! Matrices that cross the boundary of this crate.
+
+use std::sync::Arc;
+
+use burn::tensor::{DType, Device, Tensor, TensorData};
 
 use crate::GnnError;
+use crate::kernel::Csr;
 
 /// A dense row-major matrix.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -144,5 +149,95 @@ impl Input {
             Input::Dense(dense) => dense.check(),
             Input::Sparse(sparse) => sparse.check(),
         }
+    }
+}
+
+/// An [`Input`] in the form that layers read: made once, cheap to clone, for as many passes as
+/// wanted.
+#[derive(Clone, Debug)]
+pub struct ReadyInput {
+    rows: usize,
+    cols: usize,
+    pub(crate) features: ReadyFeatures,
+}
+
+/// The features themselves.
+#[derive(Clone, Debug)]
+pub(crate) enum ReadyFeatures {
+    /// `[rows, cols]` in f32, apart from any graph of gradients.
+    Dense(Tensor<2>),
+    Sparse(SparseFeatures),
+}
+
+/// Sparse rows as a kernel multiplies them; `value` stands beside the edges of `csr`.
+#[derive(Clone, Debug)]
+pub(crate) struct SparseFeatures {
+    pub(crate) csr: Arc<Csr>,
+    pub(crate) value: Arc<Vec<f32>>,
+}
+
+impl ReadyInput {
+    /// Checks an input and takes it over, without a copy.
+    ///
+    /// # Errors
+    ///
+    /// [`GnnError::Input`] if lengths, offsets and columns do not agree.
+    pub fn new(input: Input) -> Result<ReadyInput, GnnError> {
+        input.check()?;
+        let (rows, cols) = (input.rows(), input.cols());
+        let features = match input {
+            Input::Dense(dense) => {
+                let data = TensorData::new(dense.values, [rows, cols]);
+                let device = Device::flex();
+                ReadyFeatures::Dense(Tensor::from_data(data, (&device, DType::F32)))
+            }
+            Input::Sparse(sparse) => ReadyFeatures::Sparse(SparseFeatures {
+                csr: Arc::new(Csr::new(sparse.offset, sparse.index, cols)),
+                value: Arc::new(sparse.value),
+            }),
+        };
+        Ok(ReadyInput {
+            rows,
+            cols,
+            features,
+        })
+    }
+
+    /// Returns the number of rows.
+    #[must_use]
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// Returns the number of columns.
+    #[must_use]
+    pub fn cols(&self) -> usize {
+        self.cols
+    }
+
+    /// Returns about how much memory it takes, in bytes; sparse features stand twice, by row and by
+    /// column.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        match &self.features {
+            ReadyFeatures::Dense(_) => 4 * self.rows * self.cols,
+            ReadyFeatures::Sparse(sparse) => 16 * sparse.value.len() + 4 * (self.rows + self.cols),
+        }
+    }
+}
+
+impl TryFrom<&Input> for ReadyInput {
+    type Error = GnnError;
+
+    fn try_from(input: &Input) -> Result<ReadyInput, GnnError> {
+        ReadyInput::new(input.clone())
+    }
+}
+
+impl TryFrom<&ReadyInput> for ReadyInput {
+    type Error = GnnError;
+
+    fn try_from(input: &ReadyInput) -> Result<ReadyInput, GnnError> {
+        Ok(input.clone())
     }
 }

@@ -86,7 +86,7 @@ fn blocks_run_like_chained_layers() {
         let Input::Dense(x) = x else {
             panic!("layers return dense rows")
         };
-        let chained = model.forward_head(&x).unwrap();
+        let chained = model.forward_head(x).unwrap();
         assert_eq!(
             chained,
             model.forward(&blocks, &input, Mode::Eval).unwrap(),

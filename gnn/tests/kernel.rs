@@ -6,8 +6,8 @@ mod support;
 use std::sync::Arc;
 
 use gnn::kernel::{
-    Activate, Attention, BatchNorm, Csr, Dropout, Gat, GatV2, Gine, Kernel, LayerNorm, Mask,
-    SegmentMax, Spmm, column_statistics,
+    Attention, BatchNorm, Csr, Dropout, Gat, GatV2, Gine, Kernel, LayerNorm, Linear, Mask,
+    SegmentMax, Spmm, Update, column_statistics,
 };
 use gnn::{Activation, Block, BlockData};
 use support::{Case, Graph, Random};
@@ -83,27 +83,44 @@ fn check<K: Kernel + Clone>(op: &K, inputs: Vec<Vec<f64>>) {
 fn sums() {
     let (block, data) = block();
     let x = vec![values(1, data.num_src * DIM)];
-    let (csr, edge) = (Arc::clone(block.csr()), data.edge_weight.unwrap());
-    let own = Some(vec![0.3; data.num_dst]);
+    let (csr, edge) = (Arc::clone(block.csr()), Arc::new(data.edge_weight.unwrap()));
+    let (rows, own) = (data.num_dst, Some(Arc::new(vec![0.3; data.num_dst])));
     check(
         &Spmm {
             csr: Arc::clone(&csr),
-            edge: edge.clone(),
+            rows,
+            edge: Arc::clone(&edge),
             own: None,
         },
         x.clone(),
     );
-    check(&Spmm { csr, edge, own }, x);
+    let some_rows = Spmm {
+        csr: Arc::clone(&csr),
+        rows: rows - 3,
+        edge: Arc::clone(&edge),
+        own: None,
+    };
+    check(&some_rows, x.clone());
+    check(
+        &Spmm {
+            csr,
+            rows,
+            edge,
+            own,
+        },
+        x,
+    );
 }
 
 #[test]
 fn sums_of_every_tile_width() {
     let csr = Arc::new(Csr::new(vec![0, 2, 2, 3], vec![1, 1, 0], 4));
     for dim in [1, 15, 16, 17, 64, 100] {
-        let own = Some(vec![1.0, 0.5, -2.0]);
+        let own = Some(Arc::new(vec![1.0, 0.5, -2.0]));
         let op = Spmm {
             csr: Arc::clone(&csr),
-            edge: vec![0.5, -1.0, 2.0],
+            rows: 3,
+            edge: Arc::new(vec![0.5, -1.0, 2.0]),
             own,
         };
         let x = values(1, 4 * dim);
@@ -133,7 +150,7 @@ fn maxima() {
     check(
         &SegmentMax {
             csr,
-            edge: data.edge_weight,
+            edge: data.edge_weight.map(Arc::new),
         },
         x,
     );
@@ -143,7 +160,7 @@ fn attention(block: &Block, data: &BlockData, extras: bool) -> Attention {
     Attention {
         csr: Arc::clone(block.csr()),
         heads: HEADS,
-        weight: data.edge_weight.clone().filter(|_| extras),
+        weight: data.edge_weight.clone().filter(|_| extras).map(Arc::new),
         dropout: extras.then(|| (Mask::new(5, 0.4), Arc::new(data.node_key.clone()))),
     }
 }
@@ -152,7 +169,7 @@ fn attention(block: &Block, data: &BlockData, extras: bool) -> Attention {
 fn attention_by_sums() {
     let (block, data) = block();
     let h = values(1, data.num_src * DIM);
-    let s = values(2, data.num_src * 2 * HEADS);
+    let (src, dst) = (values(2, DIM), values(4, DIM));
     for extras in [false, true] {
         let attention = attention(&block, &data, extras);
         let z = values(3, if extras { data.in_src.len() * HEADS } else { 0 });
@@ -161,8 +178,28 @@ fn attention_by_sums() {
                 attention,
                 edge_scores: extras,
             },
-            vec![h.clone(), s.clone(), z],
+            vec![h.clone(), src.clone(), dst.clone(), z],
         );
+    }
+}
+
+#[test]
+fn attention_of_every_tile_width() {
+    let (block, data) = block();
+    for (heads, dim) in [(9, 8), (5, 16), (3, 32), (2, 64), (1, 7)] {
+        let width = heads * dim;
+        for extras in [false, true] {
+            let attention = Attention {
+                heads,
+                ..attention(&block, &data, extras)
+            };
+            let op = Gat {
+                attention,
+                edge_scores: false,
+            };
+            let h = values(1, data.num_src * width);
+            check(&op, vec![h, values(2, width), values(4, width), vec![]]);
+        }
     }
 }
 
@@ -196,7 +233,7 @@ fn sums_of_messages_with_edge_features() {
     check(
         &Gine {
             block,
-            edge: data.edge_weight.unwrap(),
+            edge: Arc::new(data.edge_weight.unwrap()),
         },
         inputs,
     );
@@ -214,14 +251,46 @@ fn element_by_element() {
         },
         x.clone(),
     );
-    for activation in [Activation::Relu, Activation::Elu] {
-        check(
-            &Activate {
-                activation,
+    for activation in [None, Some(Activation::Relu), Some(Activation::Elu)] {
+        for (addend, bias) in [(false, false), (true, false), (false, true), (true, true)] {
+            let others = [(addend, 7 * DIM), (bias, DIM)];
+            let others = others.into_iter().filter(|(is_there, _)| *is_there);
+            let inputs = x
+                .iter()
+                .cloned()
+                .chain(others.map(|(_, len)| values(3, len)));
+            let op = Update {
                 cols: DIM,
-            },
-            x.clone(),
-        );
+                addend,
+                bias,
+                activation,
+                dropout: addend.then(|| (Mask::new(2, 0.3), Arc::new((0..7).collect()))),
+            };
+            check(&op, inputs.collect());
+        }
+    }
+}
+
+#[test]
+fn linear_maps() {
+    // More rows than a product has, not all of them read.
+    for (rows, spare) in [(5, 2), (300, 1)] {
+        let op = Linear { rows, cols: 3 };
+        let pair = |seed: u64, cols: usize| {
+            let x = values(seed, (rows + spare) * cols);
+            vec![x, values(seed + 1, 3 * cols)]
+        };
+        check(&op, pair(1, 2));
+        check(&op, [pair(1, 2), pair(3, 4)].concat());
+        let [x, weight] = &pair(1, 2)[..] else {
+            panic!("a pair")
+        };
+        let out = op.forward(&[x, weight]).out;
+        for at in 0..rows * 3 {
+            let (v, col) = (at / 3, at % 3);
+            let wanted = x[2 * v] * weight[2 * col] + x[2 * v + 1] * weight[2 * col + 1];
+            assert!((out[at] - wanted).abs() < 1e-12, "{v}, {col}");
+        }
     }
 }
 

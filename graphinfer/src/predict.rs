@@ -32,7 +32,7 @@ pub(crate) fn predict(model: &Model, embedding: &[f32]) -> Result<Labels, InferE
         // Filled up as blocks are, so that a row's logits do not depend on how many come with it.
         let filled = num_rows.max(ROWS_MIN);
         values.resize(filled * width, 0.0);
-        let logits = model.forward_head(&Dense {
+        let logits = model.forward_head(Dense {
             rows: filled,
             cols: width,
             values,

@@ -84,6 +84,11 @@ pub fn fit(
     let vectoriser = Vectoriser {
         options: prepared.options.clone(),
         transform: prepared.transform.clone(),
+        trained: None,
+    };
+    let of_training = Vectoriser {
+        trained: Some(prepared.model.clone()),
+        ..vectoriser.clone()
     };
     let supply = Supply {
         source,
@@ -102,7 +107,11 @@ pub fn fit(
         model: prepared.model.clone(),
         state: resumed.unwrap_or_else(|| fresh(&prepared.model)),
     };
-    training.run(&prepared, supply, &mut val)?;
+    let training_supply = Supply {
+        vectoriser: &of_training,
+        ..supply
+    };
+    training.run(&prepared, training_supply, &mut val)?;
     let Training {
         state,
         mut model,

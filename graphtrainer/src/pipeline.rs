@@ -6,7 +6,7 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::Scope;
 use std::time::Instant;
 
-use gnn::{Block, Dense, Input, Labels, Transform};
+use gnn::{Block, Dense, Labels, Model, ReadyInput, Transform};
 use schemas::Split;
 
 use crate::TrainError;
@@ -22,17 +22,19 @@ const QUEUE_BATCHES: usize = 2;
 #[derive(Debug)]
 pub(crate) struct Batch {
     pub(crate) blocks: Vec<Block>,
-    pub(crate) input: Input,
+    pub(crate) input: ReadyInput,
     /// One row a target.
     pub(crate) labels: Labels,
     pub(crate) num_targets: usize,
 }
 
 /// How batches are made of targets.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Vectoriser {
     pub(crate) options: BlockOptions,
     pub(crate) transform: Transform,
+    /// The model that is trained on the batches: what its backward pass reads is made with them.
+    pub(crate) trained: Option<Model>,
 }
 
 /// Time the stages were busy, summed over their threads.
@@ -191,9 +193,13 @@ impl Vectoriser {
             .collect();
         let mut vectorised = blocks_of(&pieces, &self.options)?;
         self.transform.apply(&mut vectorised.input)?;
+        let input = ReadyInput::new(vectorised.input)?;
+        if let Some(model) = &self.trained {
+            model.prepare(&vectorised.blocks, &input);
+        }
         Ok(Batch {
             blocks: vectorised.blocks,
-            input: vectorised.input,
+            input,
             labels: labels_of(&pieces),
             num_targets: pieces.iter().map(|piece| piece.targets.len()).sum(),
         })
@@ -231,15 +237,11 @@ fn labels_of(pieces: &[Piece<'_>]) -> Labels {
 impl Batch {
     /// Returns about how much memory the batch takes.
     pub(crate) fn bytes(&self) -> usize {
-        let input = match &self.input {
-            Input::Dense(dense) => dense.values.len() * 4,
-            Input::Sparse(sparse) => sparse.index.len() * 8 + sparse.offset.len() * 4,
-        };
         let labels = match &self.labels {
             Labels::Classes(classes) => classes.len() * 4,
             Labels::MultiLabel(dense) | Labels::Regression(dense) => dense.values.len() * 4,
         };
-        input + labels + self.blocks.iter().map(block_bytes).sum::<usize>()
+        self.input.bytes() + labels + self.blocks.iter().map(block_bytes).sum::<usize>()
     }
 }
 
@@ -307,6 +309,7 @@ mod tests {
                 edge_dim: graph.shape.edge_dim.filter(|_| with_edges),
             },
             transform: Transform::None,
+            trained: None,
         };
         vectoriser.vectorise(&vec![(0, part, targets)]).unwrap()
     }

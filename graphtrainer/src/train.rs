@@ -20,7 +20,7 @@ use crate::{TrainError, TrainPlan};
 
 /// Raised by every change of this crate or of `gnn` that gives another model for the same plan, so
 /// that no output of an older program is taken for one of this.
-const ENGINE_VERSION: u32 = 2;
+const ENGINE_VERSION: u32 = 3;
 
 /// Trains a model as planned and writes it to the plan's output.
 ///

@@ -4,6 +4,7 @@
 //! the coefficients stand side by side, the in-edges' first and the added self-loop's last:
 //! `[num_edges + num_rows, heads]` in all.
 
+use std::borrow::Cow;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -21,7 +22,7 @@ pub struct Attention {
     /// Number of heads, whose features stand side by side.
     pub heads: usize,
     /// `[num_edges]`: factor of each coefficient, after the softmax; the added self-loop's is 1.
-    pub weight: Option<Vec<f32>>,
+    pub weight: Option<Arc<Vec<f32>>>,
     /// `[num_cols]`: draws dropout of coefficients, with the key of each node.
     pub dropout: Option<(Mask, Arc<Vec<u64>>)>,
 }
@@ -115,21 +116,54 @@ impl Attention {
         }
     }
 
-    /// Adds row `x` to `out`, each head times its coefficient, weight and dropout.
-    #[inline]
-    pub(super) fn add_row<F: Float>(
-        &self,
-        (v, term): (usize, Term),
-        alpha: &[F],
-        factor: &mut [F],
-        (x, out): (&[F], &mut [F]),
-        dim: usize,
-    ) {
-        for (factor, &alpha) in factor.iter_mut().zip(alpha) {
-            *factor = alpha;
+    /// Returns the input row that each coefficient of row `v` belongs to, the added self-loop's last.
+    pub(super) fn cols(&self, v: usize) -> impl Iterator<Item = usize> + Clone {
+        let others = self.csr.col[self.csr.row(v)].iter();
+        others.map(|&col| col as usize).chain(std::iter::once(v))
+    }
+
+    /// Tells whether anything multiplies the coefficients.
+    pub(super) fn is_scaled(&self) -> bool {
+        self.weight.is_some() || self.dropout.is_some()
+    }
+
+    /// Returns all coefficients times weight and dropout.
+    pub(super) fn scaled<'a, F: Float>(&self, alpha: &'a [F]) -> Cow<'a, [F]> {
+        if !self.is_scaled() {
+            return Cow::Borrowed(alpha);
         }
-        self.scale(v, term, factor);
-        add_heads(out, factor, x, dim);
+        let (csr, heads, mut factors) = (&*self.csr, self.heads, alpha.to_vec());
+        let ranges = pieces(&csr.offset, csr.partitioning, heads);
+        let parts = split_mut(&mut factors, &ranges, |v| self.slot_start(v) * heads);
+        run(ranges.into_iter().zip(parts).collect(), |(range, part)| {
+            let first = self.slot_start(range.start);
+            for v in range {
+                for term in self.terms(v) {
+                    self.scale(v, term, &mut part[(term.slot - first) * heads..][..heads]);
+                }
+            }
+        });
+        Cow::Owned(factors)
+    }
+
+    /// Returns the coefficients of row `v` times weight and dropout, in `scratch` if that changes them.
+    pub(super) fn factors<'a, F: Float>(
+        &self,
+        v: usize,
+        alpha: &'a [F],
+        scratch: &'a mut Vec<F>,
+    ) -> &'a [F] {
+        if !self.is_scaled() {
+            return alpha;
+        }
+        scratch.clear();
+        scratch.extend_from_slice(alpha);
+        let start = self.slot_start(v);
+        for term in self.terms(v) {
+            let own = (term.slot - start) * self.heads..(term.slot - start + 1) * self.heads;
+            self.scale(v, term, &mut scratch[own]);
+        }
+        scratch
     }
 
     /// Computes every output row, `heads * dim` wide, with its coefficients. Each piece of the rows has
@@ -170,20 +204,17 @@ impl Attention {
         }
     }
 
-    /// Adds to `out` the rows of `x` that row `v` reads, each times its coefficients.
-    pub(super) fn add_rows<F: Float>(
+    /// Sets `out` to the sum of the rows of `x` that row `v` reads, each times its coefficients.
+    pub(super) fn sum_rows<F: Float>(
         &self,
         v: usize,
         alpha: &[F],
-        factor: &mut [F],
+        scratch: &mut Vec<F>,
         (x, out): (&[F], &mut [F]),
     ) {
-        let (width, start) = (out.len(), self.slot_start(v));
-        for term in self.terms(v) {
-            let alpha = row(alpha, term.slot - start, self.heads);
-            let x = row(x, term.col, width);
-            self.add_row((v, term), alpha, factor, (x, &mut *out), width / self.heads);
-        }
+        // An edge that is left out has a coefficient of 0.
+        let factors = self.factors(v, alpha, scratch).chunks_exact(self.heads);
+        sum_heads(out, self.heads, x, factors.zip(self.cols(v)));
     }
 
     /// Sets the slopes of row `v`'s scores, given `grad`, the slope of its output.
@@ -196,10 +227,14 @@ impl Attention {
         slopes: &mut [F],
     ) {
         let (width, start) = (grad.len(), self.slot_start(v));
-        for term in self.terms(v) {
-            let slope = &mut slopes[(term.slot - start) * self.heads..][..self.heads];
-            dot_heads(slope, grad, row(x, term.col, width), width / self.heads);
-            self.scale(v, term, slope);
+        for (slope, u) in slopes.chunks_exact_mut(self.heads).zip(self.cols(v)) {
+            dot_heads(slope, grad, row(x, u, width), width / self.heads);
+        }
+        if self.is_scaled() {
+            for term in self.terms(v) {
+                let slope = &mut slopes[(term.slot - start) * self.heads..][..self.heads];
+                self.scale(v, term, slope);
+            }
         }
         self.softmax_backward(alpha, slopes, sums);
     }
@@ -215,18 +250,21 @@ impl Attention {
         }
         for row in scores.chunks_exact_mut(heads) {
             for (max, score) in sums.iter().zip(row) {
-                *score = (*score - *max).exp();
+                *score = *score - *max;
             }
         }
+        // On its own, so that it becomes vector code whatever the number of heads.
+        scores.iter_mut().for_each(|score| *score = score.exp());
         sums.fill(F::ZERO);
         for row in scores.chunks_exact(heads) {
             for (sum, &score) in sums.iter_mut().zip(row) {
                 *sum += score;
             }
         }
+        sums.iter_mut().for_each(|sum| *sum = F::ONE / *sum);
         for row in scores.chunks_exact_mut(heads) {
-            for (sum, score) in sums.iter().zip(row) {
-                *score = *score / *sum;
+            for (share, score) in sums.iter().zip(row) {
+                *score *= *share;
             }
         }
     }
@@ -327,14 +365,87 @@ pub(super) fn add_heads<F: Float>(out: &mut [F], factor: &[F], x: &[F], dim: usi
     }
 }
 
+/// Sets `out` to the sum of rows of `x`, each head of a row times its factor, in the order of `terms`.
+#[inline]
+pub(super) fn sum_heads<'a, F: Float>(
+    out: &mut [F],
+    heads: usize,
+    x: &[F],
+    terms: impl Iterator<Item = (&'a [F], usize)> + Clone,
+) {
+    let (width, dim) = (out.len(), out.len() / heads);
+    let mut head = 0;
+    // Heads that together fill the registers, as far as there are such.
+    match dim {
+        8 => head = sum_tiles::<F, 8, 8>(out, (0, heads), x, &terms),
+        16 => head = sum_tiles::<F, 4, 16>(out, (0, heads), x, &terms),
+        32 => head = sum_tiles::<F, 2, 32>(out, (0, heads), x, &terms),
+        64 => head = sum_tiles::<F, 1, 64>(out, (0, heads), x, &terms),
+        _ => {}
+    }
+    match dim {
+        8 => head = sum_tiles::<F, 1, 8>(out, (head, heads), x, &terms),
+        16 => head = sum_tiles::<F, 1, 16>(out, (head, heads), x, &terms),
+        32 => head = sum_tiles::<F, 1, 32>(out, (head, heads), x, &terms),
+        _ => {}
+    }
+    if head < heads {
+        let out = &mut out[head * dim..];
+        out.fill(F::ZERO);
+        for (factor, u) in terms {
+            add_heads(out, &factor[head..], &row(x, u, width)[head * dim..], dim);
+        }
+    }
+}
+
+/// Sums `H` heads of `DIM` features at a time in registers; returns the first head that is left.
+#[inline]
+fn sum_tiles<'a, F: Float, const H: usize, const DIM: usize>(
+    out: &mut [F],
+    (first, heads): (usize, usize),
+    x: &[F],
+    terms: &(impl Iterator<Item = (&'a [F], usize)> + Clone),
+) -> usize {
+    let (width, mut head) = (out.len(), first);
+    while head + H <= heads {
+        let mut sum = [[F::ZERO; DIM]; H];
+        for (factor, u) in terms.clone() {
+            let start = u * width + head * DIM;
+            let x = x[start..start + H * DIM].as_chunks::<DIM>().0;
+            let factor = &factor[head..head + H];
+            for h in 0..H {
+                for at in 0..DIM {
+                    sum[h][at] += factor[h] * x[h][at];
+                }
+            }
+        }
+        out[head * DIM..(head + H) * DIM].copy_from_slice(sum.as_flattened());
+        head += H;
+    }
+    head
+}
+
 /// Sets `out` to the sum of products of each head of `a` and `b`; a head is `dim` wide.
 #[inline]
 pub(super) fn dot_heads<F: Float>(out: &mut [F], a: &[F], b: &[F], dim: usize) {
-    let (mut a, mut b) = (a, b);
-    for out in out {
-        let (a_head, a_rest) = a.split_at(dim);
-        let (b_head, b_rest) = b.split_at(dim);
-        *out = dot(a_head, b_head);
-        (a, b) = (a_rest, b_rest);
+    match dim {
+        8 => dot_each(out, a.as_chunks::<8>().0, b.as_chunks::<8>().0),
+        16 => dot_each(out, a.as_chunks::<16>().0, b.as_chunks::<16>().0),
+        32 => dot_each(out, a.as_chunks::<32>().0, b.as_chunks::<32>().0),
+        64 => dot_each(out, a.as_chunks::<64>().0, b.as_chunks::<64>().0),
+        _ => {
+            let heads = a.chunks_exact(dim).zip(b.chunks_exact(dim));
+            for (out, (a, b)) in out.iter_mut().zip(heads) {
+                *out = dot(a, b);
+            }
+        }
+    }
+}
+
+/// Sets each of `out` to the sum of products of two vectors of a width that the compiler knows.
+#[inline]
+fn dot_each<F: Float, const DIM: usize>(out: &mut [F], a: &[[F; DIM]], b: &[[F; DIM]]) {
+    for (out, (a, b)) in out.iter_mut().zip(a.iter().zip(b)) {
+        *out = dot(a, b);
     }
 }

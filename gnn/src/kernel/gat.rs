@@ -1,15 +1,18 @@
 //! Attention whose score is a sum of one number per end and one per edge.
 
-use super::attention::{Term, add_scaled, leaky, leaky_slope, row};
-use super::split::{pieces, run, split_mut};
+use std::borrow::Cow;
+
+use super::attention::{add_heads, add_scaled, dot_heads, leaky, leaky_slope, row, sum_heads};
+use super::split::{even_pieces, fixed_pieces, map, pieces, run, split_mut, sum_in_order};
 use super::{Attention, Float, Forward, Kernel, Saved};
 
 /// `out[v] = sum over edges of a[e] * h[col[e]]`, with
-/// `a = softmax over v's edges of leaky(s_src[u] + s_dst[v] + z[e])`, for each head.
+/// `a = softmax over v's edges of leaky(s_src[u] + s_dst[v] + z[e])`, for each head,
+/// where `s_src[u]` and `s_dst[u]` are the products of `h[u]` with `att_src` and `att_dst`.
 ///
-/// Inputs are `h: [num_cols, heads * dim]`, `s: [num_cols, 2 * heads]` (each node's score as src,
-/// then as dst) and `z: [num_edges, heads]`, or anything if there are no edge scores. The added
-/// self-loop's `z` is the mean over the row's other edges.
+/// Inputs are `h: [num_cols, heads * dim]`, `att_src` and `att_dst: [heads, dim]`, and
+/// `z: [num_edges, heads]`, or anything if there are no edge scores. The added self-loop's `z` is
+/// the mean over the row's other edges.
 #[derive(Clone, Debug)]
 pub struct Gat {
     /// Edges, heads and factors.
@@ -22,30 +25,32 @@ pub struct Gat {
 struct Work<'a, F> {
     op: &'a Gat,
     h: &'a [F],
+    /// `[num_cols, 2 * heads]`: each node's score as src, then as dst.
     s: &'a [F],
     z: Option<&'a [F]>,
     /// Widths of all heads and of one.
     width: usize,
     dim: usize,
-    /// Per head: a sum, a factor, the added self-loop's edge score.
+    /// Per head: a sum, the added self-loop's edge score.
     sums: Vec<F>,
-    factor: Vec<F>,
     own_score: Vec<F>,
+    /// Per edge of a row and head.
+    scratch: Vec<F>,
 }
 
 impl<'a, F: Float> Work<'a, F> {
-    fn new(op: &'a Gat, inputs: &[&'a [F]]) -> Work<'a, F> {
+    fn new(op: &'a Gat, inputs: &[&'a [F]], s: &'a [F]) -> Work<'a, F> {
         let zeros = vec![F::ZERO; op.attention.heads];
         Work {
             op,
             h: inputs[0],
-            s: inputs[1],
-            z: op.edge_scores.then_some(inputs[2]),
+            s,
+            z: op.edge_scores.then_some(inputs[3]),
             width: op.width(inputs[0]),
             dim: op.width(inputs[0]) / op.attention.heads,
             sums: zeros.clone(),
-            factor: zeros.clone(),
             own_score: zeros,
+            scratch: Vec::new(),
         }
     }
 
@@ -71,35 +76,38 @@ impl<'a, F: Float> Work<'a, F> {
         share
     }
 
-    /// Computes the scores of an edge before the non-linearity, for each head.
-    #[inline]
-    fn scores(&self, v: usize, term: Term, out: &mut [F]) {
-        let heads = self.op.attention.heads;
-        let src = &self.s[term.col * 2 * heads..][..heads];
+    /// Sets the scores of a row's edges before the non-linearity, the added self-loop's last.
+    fn read_scores(&self, v: usize, out: &mut [F]) {
+        let (attention, heads) = (&self.op.attention, self.op.attention.heads);
         let dst = &self.s[(v * 2 + 1) * heads..][..heads];
-        for (out, (&src, &dst)) in out.iter_mut().zip(src.iter().zip(dst)) {
-            *out = src + dst;
+        for (out, u) in out.chunks_exact_mut(heads).zip(attention.cols(v)) {
+            let src = &self.s[u * 2 * heads..][..heads];
+            for (out, (&src, &dst)) in out.iter_mut().zip(src.iter().zip(dst)) {
+                *out = src + dst;
+            }
         }
-        match (self.z, term.edge) {
-            (Some(z), Some(edge)) => add_scaled(out, F::ONE, &z[edge * heads..][..heads]),
-            (Some(_), None) => add_scaled(out, F::ONE, &self.own_score),
-            (None, _) => {}
-        }
+        let Some(z) = self.z else { return };
+        let edges = attention.csr.row(v);
+        let (others, own) = out.split_at_mut(edges.len() * heads);
+        add_scaled(others, F::ONE, &z[edges.start * heads..edges.end * heads]);
+        add_scaled(own, F::ONE, &self.own_score);
     }
 
     /// Computes one output row and its coefficients.
     fn forward(&mut self, v: usize, out: &mut [F], alpha: &mut [F]) {
         let attention = &self.op.attention;
-        let (heads, start) = (attention.heads, attention.slot_start(v));
+        let heads = attention.heads;
         self.mean_score(v);
-        alpha.fill(F::NEG_INFINITY);
-        for term in attention.terms(v) {
-            let score = &mut alpha[(term.slot - start) * heads..][..heads];
-            self.scores(v, term, score);
-            score.iter_mut().for_each(|score| *score = leaky(*score));
+        self.read_scores(v, alpha);
+        alpha.iter_mut().for_each(|score| *score = leaky(*score));
+        let edges = attention.csr.row(v);
+        for (at, &u) in attention.csr.col[edges].iter().enumerate() {
+            if u as usize == v {
+                alpha[at * heads..(at + 1) * heads].fill(F::NEG_INFINITY);
+            }
         }
         attention.softmax(alpha, &mut self.sums);
-        attention.add_rows(v, alpha, &mut self.factor, (self.h, out));
+        attention.sum_rows(v, alpha, &mut self.scratch, (self.h, out));
     }
 
     /// Computes the slopes of one row's scores, and from them those of its dst and edge scores.
@@ -109,16 +117,16 @@ impl<'a, F: Float> Work<'a, F> {
         let g = row(grad, v, self.width);
         let share = self.mean_score(v);
         attention.score_slopes(v, alpha, &mut self.sums, (self.h, g), slopes.score);
-        let mut scores = std::mem::take(&mut self.factor);
-        for term in attention.terms(v) {
-            self.scores(v, term, &mut scores);
-            let of_edge = &mut slopes.score[(term.slot - start) * heads..][..heads];
-            for ((slope, &score), dst) in of_edge.iter_mut().zip(&scores).zip(&mut *slopes.dst) {
-                *slope *= leaky_slope(score);
-                *dst += *slope;
-            }
+        let mut scores = std::mem::take(&mut self.scratch);
+        scores.resize(slopes.score.len(), F::ZERO);
+        self.read_scores(v, &mut scores);
+        for (slope, &score) in slopes.score.iter_mut().zip(&scores) {
+            *slope *= leaky_slope(score);
         }
-        self.factor = scores;
+        self.scratch = scores;
+        for slope in slopes.score.chunks_exact(heads) {
+            add_scaled(slopes.dst, F::ONE, slope);
+        }
         if self.z.is_none() {
             return;
         }
@@ -131,15 +139,24 @@ impl<'a, F: Float> Work<'a, F> {
         }
     }
 
-    /// Collects the slopes of one node's features and of its score as src.
-    fn backward_col(&mut self, u: usize, grad: &[F], back: &Slopes<F>, h: &mut [F], s: &mut [F]) {
+    /// Collects the slopes of one node's features and of its scores as src and as dst.
+    fn backward_col(&mut self, u: usize, back: &Slopes<'_, F>, h: &mut [F], s: &mut [F]) {
         let attention = &self.op.attention;
         let heads = attention.heads;
-        for (v, term) in attention.terms_out(u) {
-            let slots = term.slot * heads..(term.slot + 1) * heads;
-            let (alpha, g) = (&back.alpha[slots.clone()], row(grad, v, self.width));
-            attention.add_row((v, term), alpha, &mut self.factor, (g, h), self.dim);
-            add_scaled(&mut s[..heads], F::ONE, &back.score[slots]);
+        let transposed = attention.csr.transposed();
+        let others = transposed.col(u).map(|at| {
+            let row = transposed.row[at] as usize;
+            (transposed.edge[at] as usize + row, row)
+        });
+        let own = (u < attention.csr.num_rows()).then(|| (attention.own(u).slot, u));
+        let slots = others.chain(own);
+        let terms = slots
+            .clone()
+            .map(|(slot, v)| (row(&back.factor, slot, heads), v));
+        sum_heads(h, heads, back.grad, terms);
+        s.fill(F::ZERO);
+        for (slot, _) in slots {
+            add_scaled(&mut s[..heads], F::ONE, row(&back.score, slot, heads));
         }
         if let Some(dst) = back.dst.get(u * heads..(u + 1) * heads) {
             s[heads..].copy_from_slice(dst);
@@ -155,13 +172,62 @@ struct RowSlopes<'a, F> {
 }
 
 /// What the walk over rows leaves to the walk over columns.
-struct Slopes<'a, F> {
-    alpha: &'a [F],
+struct Slopes<'a, F: Float> {
+    grad: &'a [F],
+    /// `[num_slots, heads]`: coefficients times what multiplies them.
+    factor: Cow<'a, [F]>,
     score: Vec<F>,
     dst: Vec<F>,
 }
 
 impl Gat {
+    /// Computes the scores of every node: `[num_cols, 2 * heads]`.
+    fn node_scores<F: Float>(&self, inputs: &[&[F]]) -> Vec<F> {
+        let (heads, width) = (self.attention.heads, self.width(inputs[0]));
+        let mut s = vec![F::ZERO; self.attention.csr.num_cols * 2 * heads];
+        let ranges = even_pieces(self.attention.csr.num_cols, 2 * width);
+        let parts = split_mut(&mut s, &ranges, |u| u * 2 * heads);
+        run(ranges.into_iter().zip(parts).collect(), |(range, part)| {
+            for (u, s) in range.zip(part.chunks_exact_mut(2 * heads)) {
+                let (h, (src, dst)) = (row(inputs[0], u, width), s.split_at_mut(heads));
+                dot_heads(src, h, inputs[1], width / heads);
+                dot_heads(dst, h, inputs[2], width / heads);
+            }
+        });
+        s
+    }
+
+    /// Walks the columns: slopes of the features and of the two scoring vectors.
+    fn backward_cols<F: Float>(
+        &self,
+        inputs: &[&[F]],
+        s: &[F],
+        back: &Slopes<'_, F>,
+    ) -> [Vec<F>; 3] {
+        let (csr, heads) = (&*self.attention.csr, self.attention.heads);
+        let width = self.width(inputs[0]);
+        let mut h = vec![F::ZERO; inputs[0].len()];
+        let ranges = fixed_pieces(&csr.transposed().offset);
+        let parts = split_mut(&mut h, &ranges, |u| u * width);
+        let partial = map(ranges.into_iter().zip(parts).collect(), |(range, part)| {
+            let mut work = Work::new(self, inputs, s);
+            let (mut src, mut dst) = (vec![F::ZERO; width], vec![F::ZERO; width]);
+            let mut slope = vec![F::ZERO; 2 * heads];
+            let range: std::ops::Range<usize> = range;
+            for (u, out) in range.zip(part.chunks_exact_mut(width)) {
+                work.backward_col(u, back, out, &mut slope);
+                let (x, (of_src, of_dst)) = (row(inputs[0], u, width), slope.split_at(heads));
+                add_heads(out, of_src, inputs[1], work.dim);
+                add_heads(out, of_dst, inputs[2], work.dim);
+                add_heads(&mut src, of_src, x, work.dim);
+                add_heads(&mut dst, of_dst, x, work.dim);
+            }
+            (src, dst)
+        });
+        let (src, dst): (Vec<_>, Vec<_>) = partial.into_iter().unzip();
+        [h, sum_in_order(src), sum_in_order(dst)]
+    }
+
     fn width<F>(&self, h: &[F]) -> usize {
         h.len() / self.attention.csr.num_cols
     }
@@ -170,8 +236,8 @@ impl Gat {
     fn backward_rows<'a, F: Float>(
         &self,
         inputs: &[&[F]],
-        alpha: &'a [F],
-        grad: &[F],
+        (alpha, s): (&'a [F], &[F]),
+        grad: &'a [F],
     ) -> (Slopes<'a, F>, Vec<F>) {
         let (attention, csr) = (&self.attention, &*self.attention.csr);
         let heads = attention.heads;
@@ -187,7 +253,7 @@ impl Gat {
         run(
             ranges.into_iter().zip(parts).collect(),
             |(range, ((scores, dsts), edges))| {
-                let mut work = Work::new(self, inputs);
+                let mut work = Work::new(self, inputs, s);
                 let (first, first_edge) = (
                     attention.slot_start(range.start),
                     csr.offset[range.start] as usize,
@@ -203,15 +269,24 @@ impl Gat {
                 }
             },
         );
-        (Slopes { alpha, score, dst }, edge)
+        let slopes = Slopes {
+            grad,
+            factor: attention.scaled(alpha),
+            score,
+            dst,
+        };
+        (slopes, edge)
     }
 }
 
 impl Kernel for Gat {
     fn forward<F: Float>(&self, inputs: &[&[F]]) -> Forward<F> {
         let dim = self.width(inputs[0]) / self.attention.heads;
-        self.attention
-            .forward_rows(dim, || Work::new(self, inputs), Work::forward)
+        let s = self.node_scores(inputs);
+        let work = || Work::new(self, inputs, &s);
+        let mut done = self.attention.forward_rows(dim, work, Work::forward);
+        done.saved.values.extend_from_slice(&s);
+        done
     }
 
     fn backward<F: Float>(
@@ -221,30 +296,10 @@ impl Kernel for Gat {
         grad: &[F],
         _needed: &[bool],
     ) -> Vec<Vec<F>> {
-        let (csr, heads) = (&*self.attention.csr, self.attention.heads);
-        let width = self.width(inputs[0]);
-        let (back, edge) = self.backward_rows(inputs, &saved.values, grad);
-        let mut h = vec![F::ZERO; inputs[0].len()];
-        let mut s = vec![F::ZERO; inputs[1].len()];
-        let ranges = pieces(&csr.transposed().offset, csr.partitioning, width);
-        let parts_h = split_mut(&mut h, &ranges, |u| u * width);
-        let parts_s = split_mut(&mut s, &ranges, |u| u * 2 * heads);
-        run(
-            ranges
-                .into_iter()
-                .zip(parts_h.into_iter().zip(parts_s))
-                .collect(),
-            |task| {
-                let (range, (part_h, part_s)) = task;
-                let mut work = Work::new(self, inputs);
-                let rows = part_h
-                    .chunks_exact_mut(width)
-                    .zip(part_s.chunks_exact_mut(2 * heads));
-                for (u, (h, s)) in range.zip(rows) {
-                    work.backward_col(u, grad, &back, h, s);
-                }
-            },
-        );
-        vec![h, s, edge]
+        let num_alpha = self.attention.num_slots() * self.attention.heads;
+        let (alpha, s) = saved.values.split_at(num_alpha);
+        let (back, edge) = self.backward_rows(inputs, (alpha, s), grad);
+        let [h, src, dst] = self.backward_cols(inputs, s, &back);
+        vec![h, src, dst, edge]
     }
 }

@@ -1,9 +1,8 @@
 //! Attention whose score is a vector's product with a non-linear function of both ends and the edge.
 
-use super::attention::{Term, add_scaled, dot_heads, leaky, leaky_slope, row};
+use super::attention::{Term, add_heads, add_scaled, dot_heads, leaky, leaky_slope, row};
 use super::edge_projection::{EdgeProjection, transposed};
-use super::gine::sum_in_order;
-use super::split::{fixed_pieces, map, pieces, run, split_mut};
+use super::split::{fixed_pieces, map, pieces, run, split_mut, sum_in_order};
 use super::{Attention, Block, Float, Forward, Kernel, Saved};
 
 /// `out[v] = sum over edges of a[e] * l[col[e]]`, with
@@ -30,8 +29,9 @@ struct Work<'a, F> {
     /// Widths of all heads and of one.
     width: usize,
     dim: usize,
-    /// Per head: a sum and a factor.
+    /// Per head.
     sums: Vec<F>,
+    /// Per edge of a row and head.
     factor: Vec<F>,
     /// Features of the edge at hand, and of the added self-loop of the row at hand.
     feature: Vec<F>,
@@ -89,7 +89,7 @@ impl<F: Float> Work<'_, F> {
             dot_heads(score, &self.inner, self.att, self.dim);
         }
         attention.softmax(alpha, &mut self.sums);
-        attention.add_rows(v, alpha, &mut self.factor, (self.l, out));
+        attention.sum_rows(v, alpha, &mut self.factor, (self.l, out));
     }
 
     /// Turns the inner vector of an edge into its slope, given the slopes of the scores.
@@ -137,7 +137,7 @@ impl<F: Float> Work<'_, F> {
     }
 
     /// Collects the slope of `l[u]`, as the end of scores and as what is summed.
-    fn backward_col(&mut self, u: usize, grad: &[F], alpha: &[F], score: &[F], out: &mut [F]) {
+    fn backward_col(&mut self, u: usize, grad: &[F], (factor, score): (&[F], &[F]), out: &mut [F]) {
         let attention = &self.op.attention;
         let heads = attention.heads;
         for (v, term) in attention.terms_out(u) {
@@ -149,13 +149,7 @@ impl<F: Float> Work<'_, F> {
             self.inner_slope(&score[slots.clone()]);
             add_scaled(out, F::ONE, &self.inner);
             let g = row(grad, v, self.width);
-            attention.add_row(
-                (v, term),
-                &alpha[slots],
-                &mut self.factor,
-                (g, out),
-                self.dim,
-            );
+            add_heads(out, &factor[slots], g, self.dim);
         }
     }
 }
@@ -193,7 +187,7 @@ impl GatV2 {
             width,
             dim: width / heads,
             sums: vec![F::ZERO; heads],
-            factor: vec![F::ZERO; heads],
+            factor: Vec::new(),
             feature: vec![F::ZERO; edge_dim],
             mean: vec![F::ZERO; edge_dim],
             inner: vec![F::ZERO; width],
@@ -235,8 +229,8 @@ impl GatV2 {
             }
             (att, weight)
         });
-        let (att, weight) = sum_in_order(partial);
-        [score, r, att, weight]
+        let (att, weight): (Vec<_>, Vec<_>) = partial.into_iter().unzip();
+        [score, r, sum_in_order(att), sum_in_order(weight)]
     }
 }
 
@@ -264,13 +258,14 @@ impl Kernel for GatV2 {
         } else {
             transposed(&weight, weight.len() / width)
         };
+        let factor = self.attention.scaled(&saved.values);
         let mut l = vec![F::ZERO; inputs[0].len()];
         let ranges = pieces(&csr.transposed().offset, csr.partitioning, width);
         let parts = split_mut(&mut l, &ranges, |u| u * width);
         run(ranges.into_iter().zip(parts).collect(), |(range, part)| {
             let mut work = self.work(inputs, projection.as_ref());
             for (u, out) in range.zip(part.chunks_exact_mut(width)) {
-                work.backward_col(u, grad, &saved.values, &score, out);
+                work.backward_col(u, grad, (&factor, &score), out);
             }
         });
         vec![l, r, att, weight]

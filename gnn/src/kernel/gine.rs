@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::edge_projection::{EdgeProjection, transposed};
-use super::split::{fixed_pieces, map, pieces, run, split_mut};
+use super::split::{fixed_pieces, map, pieces, run, split_mut, sum_in_order};
 use super::{Block, Csr, Float, Forward, Kernel, Saved};
 
 /// `out[v] = x[v] + sum over edges of edge[e] * relu(x[col[e]] + weight * feature[e] + bias)`.
@@ -14,7 +14,7 @@ pub struct Gine {
     /// The block, which has edge features.
     pub block: Block,
     /// `[num_edges]`: coefficient of each edge.
-    pub edge: Vec<f32>,
+    pub edge: Arc<Vec<f32>>,
 }
 
 /// The inputs, and what a thread writes on while it works on an edge.
@@ -122,23 +122,9 @@ impl Gine {
             }
             (weight, bias)
         });
-        sum_in_order(partial)
+        let (weight, bias): (Vec<_>, Vec<_>) = partial.into_iter().unzip();
+        (sum_in_order(weight), sum_in_order(bias))
     }
-}
-
-/// Adds up pairs of vectors, first to last.
-pub(super) fn sum_in_order<F: Float>(parts: Vec<(Vec<F>, Vec<F>)>) -> (Vec<F>, Vec<F>) {
-    let add = |sum: &mut Vec<F>, part: Vec<F>| {
-        sum.iter_mut()
-            .zip(part)
-            .for_each(|(sum, value)| *sum += value);
-    };
-    let sum = parts.into_iter().reduce(|mut sum, part| {
-        add(&mut sum.0, part.0);
-        add(&mut sum.1, part.1);
-        sum
-    });
-    sum.expect("rows are always split into at least one piece")
 }
 
 impl Kernel for Gine {

@@ -9,7 +9,6 @@
     reason = "inner loops name an element like the slice it comes from"
 )]
 
-mod activate;
 mod attention;
 mod csr;
 mod dropout;
@@ -18,13 +17,15 @@ mod float;
 mod gat;
 mod gatv2;
 mod gine;
+mod linear;
 mod mask;
 mod norm;
+mod product;
 mod segment_max;
 mod split;
 mod spmm;
+mod update;
 
-pub use activate::Activate;
 pub use attention::Attention;
 pub use csr::{Csr, Partitioning, Transposed};
 pub use dropout::Dropout;
@@ -32,12 +33,14 @@ pub use float::Float;
 pub use gat::Gat;
 pub use gatv2::GatV2;
 pub use gine::Gine;
+pub use linear::Linear;
 pub use mask::mix;
 pub use mask::{Mask, RowMask};
 pub(crate) use norm::count_of;
 pub use norm::{BatchNorm, LayerNorm, column_statistics};
 pub use segment_max::SegmentMax;
 pub use spmm::Spmm;
+pub use update::Update;
 
 use crate::Block;
 

@@ -13,7 +13,7 @@ pub struct SegmentMax {
     /// Which rows of the input each output row reads.
     pub csr: Arc<Csr>,
     /// `[num_edges]`: factor of each edge's message.
-    pub edge: Option<Vec<f32>>,
+    pub edge: Option<Arc<Vec<f32>>>,
 }
 
 /// Marks a row without edges, which no message reached.

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use rayon::prelude::*;
 
-use super::Partitioning;
+use super::{Float, Partitioning};
 
 /// Work below this many multiply-adds is not worth handing to another thread.
 const WORK_MIN: usize = 1 << 15;
@@ -54,6 +54,14 @@ pub(super) fn even_pieces(num_rows: usize, width: usize) -> Vec<Range<usize>> {
         return one(num_rows);
     }
     even(num_rows, (threads * PIECES_PER_THREAD).min(num_rows.max(1)))
+}
+
+/// Rows in a piece of [`fixed_rows`].
+const FIXED_ROWS: usize = 1 << 9;
+
+/// Splits rows for sums over all rows: as [`fixed_pieces`], by the number of rows alone.
+pub(super) fn fixed_rows(num_rows: usize) -> Vec<Range<usize>> {
+    even(num_rows, (num_rows / FIXED_ROWS).clamp(1, FIXED_PIECES_MAX))
 }
 
 fn one(num_rows: usize) -> Vec<Range<usize>> {
@@ -117,6 +125,18 @@ pub(super) fn map<T: Send, R: Send>(tasks: Vec<T>, work: impl Fn(T) -> R + Send 
     } else {
         tasks.into_par_iter().with_max_len(1).map(work).collect()
     }
+}
+
+/// Adds up vectors in their order.
+pub(super) fn sum_in_order<F: Float>(partial: Vec<Vec<F>>) -> Vec<F> {
+    let mut partial = partial.into_iter();
+    let mut sum = partial.next().unwrap_or_default();
+    for next in partial {
+        for (sum, x) in sum.iter_mut().zip(next) {
+            *sum += x;
+        }
+    }
+    sum
 }
 
 #[cfg(test)]

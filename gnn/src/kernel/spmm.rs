@@ -13,19 +13,21 @@ use super::{Csr, Float, Forward, Kernel, Saved};
 pub struct Spmm {
     /// Which rows of the input each output row reads.
     pub csr: Arc<Csr>,
+    /// How many of the first rows are computed.
+    pub rows: usize,
     /// `[num_edges]`: coefficient of each edge.
-    pub edge: Vec<f32>,
-    /// `[num_rows]`: coefficient of the input row of the same number.
-    pub own: Option<Vec<f32>>,
+    pub edge: Arc<Vec<f32>>,
+    /// `[rows]`: coefficient of the input row of the same number.
+    pub own: Option<Arc<Vec<f32>>>,
 }
 
 impl Kernel for Spmm {
-    /// `x: [num_cols, dim]` to `[num_rows, dim]`.
+    /// `x: [num_cols, dim]` to `[rows, dim]`.
     fn forward<F: Float>(&self, inputs: &[&[F]]) -> Forward<F> {
         let (x, csr) = (inputs[0], &*self.csr);
         let dim = x.len() / csr.num_cols;
-        let mut out = vec![F::ZERO; csr.num_rows() * dim];
-        let ranges = pieces(&csr.offset, csr.partitioning, dim);
+        let mut out = vec![F::ZERO; self.rows * dim];
+        let ranges = pieces(&csr.offset[..=self.rows], csr.partitioning, dim);
         let parts = split_mut(&mut out, &ranges, |row| row * dim);
         run(ranges.into_iter().zip(parts).collect(), |(range, part)| {
             for (v, out) in range.zip(part.chunks_exact_mut(dim)) {
@@ -63,6 +65,8 @@ impl Kernel for Spmm {
                     let edge = self.edge[transposed.edge[at] as usize];
                     (F::from_f32(edge), transposed.row[at] as usize)
                 });
+                // Rows ascend, so that those which were not computed come last.
+                let edges = edges.take_while(|&(_, row)| row < self.rows);
                 weighted_sum(out, grad, own.into_iter().chain(edges));
             }
         });

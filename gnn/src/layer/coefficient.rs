@@ -1,18 +1,32 @@
 //! Constant coefficients of the aggregations: degrees, weights and the scale of samples.
 
+use std::sync::{Arc, OnceLock};
+
 use crate::Block;
 use crate::Sampling;
 use crate::kernel::count_of;
 
+/// Coefficients of a block that were computed, each without and with edge weights.
+#[derive(Debug, Default)]
+pub(crate) struct CoefficientCache {
+    mean: [OnceLock<Shared>; 2],
+    sum: [OnceLock<Shared>; 2],
+    gcn: [OnceLock<(Shared, Shared)>; 2],
+    weights: OnceLock<Shared>,
+}
+
+/// One value an edge or a node, for operations to keep.
+type Shared = Arc<Vec<f32>>;
+
 /// Coefficients in f64, rounded to f32 once.
-pub(super) struct Coefficients<'a> {
+pub(crate) struct Coefficients<'a> {
     block: &'a Block,
     /// The block's weights, if the architecture uses them.
     weight: Option<&'a [f32]>,
 }
 
 impl<'a> Coefficients<'a> {
-    pub(super) fn new(block: &'a Block, use_weights: bool) -> Coefficients<'a> {
+    pub(crate) fn new(block: &'a Block, use_weights: bool) -> Coefficients<'a> {
         let weight = block.edge_weight().filter(|_| use_weights);
         Coefficients { block, weight }
     }
@@ -21,19 +35,37 @@ impl<'a> Coefficients<'a> {
         self.weight.map_or(1.0, |weight| f64::from(weight[edge]))
     }
 
+    fn cached<'c, T>(&self, of: &'c [OnceLock<T>; 2]) -> &'c OnceLock<T> {
+        &of[usize::from(self.weight.is_some())]
+    }
+
     /// Returns each edge's weight, or none if all are 1.
-    pub(super) fn weights(&self) -> Option<Vec<f32>> {
-        self.weight.map(<[f32]>::to_vec)
+    pub(crate) fn weights(&self) -> Option<Shared> {
+        let weight = self.weight?;
+        let shared = self
+            .block
+            .coefficients()
+            .weights
+            .get_or_init(|| Arc::new(weight.to_vec()));
+        Some(Arc::clone(shared))
     }
 
     /// Returns each edge's coefficient in a mean that estimates the one over all in-edges.
-    pub(super) fn mean(&self) -> Vec<f32> {
-        self.per_edge(|v, _, sum_term| sum_term / self.mean_of(v))
+    pub(crate) fn mean(&self) -> Shared {
+        let compute = || Arc::new(self.per_edge(|v, _, sum_term| sum_term / self.mean_of(v)));
+        Arc::clone(
+            self.cached(&self.block.coefficients().mean)
+                .get_or_init(compute),
+        )
     }
 
     /// Returns each edge's coefficient in a sum that estimates the one over all in-edges.
-    pub(super) fn sum(&self) -> Vec<f32> {
-        self.per_edge(|_, _, sum_term| sum_term)
+    pub(crate) fn sum(&self) -> Shared {
+        let compute = || Arc::new(self.per_edge(|_, _, sum_term| sum_term));
+        Arc::clone(
+            self.cached(&self.block.coefficients().sum)
+                .get_or_init(compute),
+        )
     }
 
     /// Returns the number of in-edges that the sum of a row's terms stands for.
@@ -78,7 +110,15 @@ impl<'a> Coefficients<'a> {
     ///
     /// Every node has one self-loop, as `PyG`'s `add_remaining_self_loops` leaves it, which enters
     /// in full through its own row; those among the kept in-edges count nothing there.
-    pub(super) fn gcn(&self) -> (Vec<f32>, Vec<f32>) {
+    pub(crate) fn gcn(&self) -> (Shared, Shared) {
+        let compute = || self.compute_gcn();
+        let (edge, own) = self
+            .cached(&self.block.coefficients().gcn)
+            .get_or_init(compute);
+        (Arc::clone(edge), Arc::clone(own))
+    }
+
+    fn compute_gcn(&self) -> (Shared, Shared) {
         let csr = self.block.csr();
         let inverse: Vec<f64> = (0..self.block.num_src())
             .map(|u| self.inverse_root(u))
@@ -92,7 +132,7 @@ impl<'a> Coefficients<'a> {
             }
         });
         let own = (0..csr.num_rows()).map(|v| round(self.own_weight(v) * inverse[v] * inverse[v]));
-        (edge, own.collect())
+        (Arc::new(edge), Arc::new(own.collect()))
     }
 
     fn num_loops(&self, u: usize) -> u32 {
@@ -213,7 +253,7 @@ mod tests {
     fn expected(
         len: usize,
         (sampling, use_weights): (Sampling, bool),
-        of: fn(&Coefficients<'_>) -> Vec<f32>,
+        of: fn(&Coefficients<'_>) -> Shared,
     ) -> [f64; 5] {
         let weights = match sampling {
             Sampling::Weighted => WEIGHTS.map(f64::from),
@@ -223,7 +263,7 @@ mod tests {
         for (drawn, probability) in sequences(len, weights) {
             let block = block(&drawn, sampling);
             let coefficients = of(&Coefficients::new(&block, use_weights));
-            for (at, coefficient) in drawn.into_iter().zip(coefficients) {
+            for (at, &coefficient) in drawn.into_iter().zip(&*coefficients) {
                 mean[at] += probability * f64::from(coefficient);
             }
         }

@@ -7,22 +7,17 @@ use std::sync::Arc;
 
 use burn::tensor::Tensor;
 
-use super::coefficient::Coefficients;
-use super::{Features, MaskKind, Pass, Place};
+use super::{Coefficients, Features, MaskKind, Pass, Place};
 use crate::kernel::{Attention, Gat};
 use crate::ops::Fused;
 use crate::parameter::head_shape;
 
 impl Pass<'_> {
+    /// Returns the sum, without the bias.
     pub(super) fn gat(&self, place: Place<'_>, input: &Features) -> Tensor<2> {
         let Place { layer, block } = place;
         let weight = format!("convs.{}.lin.weight", layer - 1);
-        let h = self.product(input, &weight); // [num_src, heads * dim]
-        let ends = vec![
-            self.score_map(layer, "att_src"),
-            self.score_map(layer, "att_dst"),
-        ];
-        let s = h.clone().matmul(Tensor::cat(ends, 1)); // [num_src, 2 * heads]
+        let h = self.product(input, block.num_src(), &weight); // [num_src, heads * dim]
         let feature = block
             .edge_feature()
             .filter(|_| self.arch.edge_dim.is_some());
@@ -38,7 +33,8 @@ impl Pass<'_> {
             edge_scores: z.is_some(),
         };
         let z = z.unwrap_or_else(|| self.constant(1, 1, &[0.0]));
-        self.merge_heads(layer, Fused::Gat(op).apply_3([h, s, z]))
+        let (src, dst) = (self.own(layer, "att_src"), self.own(layer, "att_dst"));
+        self.merge_heads(layer, Fused::Gat(op).apply_4([h, src, dst, z]))
     }
 
     /// Returns the edges and factors of an attention layer.
@@ -63,16 +59,15 @@ impl Pass<'_> {
         column * self.constant(wide, heads, &block_diagonal)
     }
 
-    /// Averages the heads where they do not stand side by side, and adds the bias.
+    /// Averages the heads where they do not stand side by side.
     pub(super) fn merge_heads(&self, layer: usize, out: Tensor<2>) -> Tensor<2> {
         let (heads, averaged) = self.arch.heads_of(layer);
-        let bias = self.own(layer, "bias");
         if !averaged || heads == 1 {
-            return out + bias;
+            return out;
         }
         let [rows, wide] = out.dims();
         let dim = wide / heads;
         let mean: Tensor<3> = out.reshape([rows, heads, dim]).mean_dim(1);
-        mean.reshape([rows, dim]) + bias
+        mean.reshape([rows, dim])
     }
 }

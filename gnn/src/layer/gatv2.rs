@@ -7,12 +7,12 @@ use crate::kernel::GatV2;
 use crate::ops::Fused;
 
 impl Pass<'_> {
+    /// Returns the sum, without the bias.
     pub(super) fn gatv2(&self, place: Place<'_>, input: &Features) -> Tensor<2> {
         let Place { layer, block } = place;
         let name = |side: &str| format!("convs.{}.{side}", layer - 1);
-        let l = self.linear(&name("lin_l"), input); // [num_src, heads * dim]
-        let own = self.first_rows(input, block.num_dst());
-        let r = self.linear(&name("lin_r"), &own); // [num_dst, heads * dim]
+        let l = self.linear(&name("lin_l"), input, block.num_src()); // [num_src, heads * dim]
+        let r = self.linear(&name("lin_r"), input, block.num_dst()); // [num_dst, heads * dim]
         let edge_feature = self.arch.edge_dim.map(|_| block.clone());
         let weight = match edge_feature {
             Some(_) => self.own(layer, "lin_edge.weight"),

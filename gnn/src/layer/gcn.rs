@@ -8,26 +8,26 @@ use std::sync::Arc;
 
 use burn::tensor::Tensor;
 
-use super::coefficient::Coefficients;
-use super::{Features, Pass, Place};
+use super::{Coefficients, Features, Pass, Place};
 use crate::kernel::Spmm;
 use crate::ops::Fused;
 
 impl Pass<'_> {
+    /// Returns the sum, without the bias.
     pub(super) fn gcn(&self, Place { layer, block }: Place<'_>, input: Features) -> Tensor<2> {
         let (edge, own) = Coefficients::new(block, self.arch.edge_weight).gcn();
         let sum = Fused::Spmm(Spmm {
             csr: Arc::clone(block.csr()),
+            rows: block.num_dst(),
             edge,
             own: Some(own),
         });
         let name = format!("convs.{}.lin.weight", layer - 1);
-        let out = if self.product_first(layer, &input) {
-            sum.apply(self.product(&input, &name))
+        if self.product_first(layer, &input) {
+            sum.apply(self.product(&input, block.num_src(), &name))
         } else {
             let summed = sum.apply(self.dense(input)); // [num_dst, in]
-            self.product(&Features::Dense(summed), &name)
-        };
-        out + self.own(layer, "bias")
+            self.product(&Features::Dense(summed), block.num_dst(), &name)
+        }
     }
 }

@@ -7,17 +7,19 @@ use std::sync::Arc;
 
 use burn::tensor::Tensor;
 
-use super::coefficient::Coefficients;
-use super::{Features, Pass, Place};
+use super::{Coefficients, Features, Pass, Place, Summed};
+use crate::Norm;
 use crate::kernel::{Gine, Spmm};
 use crate::ops::Fused;
 
 impl Pass<'_> {
+    /// Returns the sum, without the bias of the second linear map.
     pub(super) fn gin(&self, place: Place<'_>, input: Features) -> Tensor<2> {
         let Place { layer, block } = place;
         let name = |part: &str| format!("convs.{}.nn.{part}", layer - 1);
         let edge = Coefficients::new(block, self.arch.edge_weight).sum();
-        let (csr, own) = (Arc::clone(block.csr()), Some(vec![1.0; block.num_dst()]));
+        let rows = block.num_dst();
+        let (csr, own) = (Arc::clone(block.csr()), Some(Arc::new(vec![1.0; rows])));
         let hidden = if self.arch.edge_dim.is_some() {
             let (weight, bias) = (self.own(layer, "lin.weight"), self.own(layer, "lin.bias"));
             let sum = Fused::Gine(Gine {
@@ -25,17 +27,38 @@ impl Pass<'_> {
                 edge,
             });
             let summed = sum.apply_3([self.dense(input), weight, bias]); // [num_dst, in]
-            self.product(&Features::Dense(summed), &name("lins.0.weight"))
+            self.product(&Features::Dense(summed), rows, &name("lins.0.weight"))
         } else if self.product_first(layer, &input) {
-            let sum = Fused::Spmm(Spmm { csr, edge, own });
-            sum.apply(self.product(&input, &name("lins.0.weight")))
+            let sum = Fused::Spmm(Spmm {
+                csr,
+                rows,
+                edge,
+                own,
+            });
+            sum.apply(self.product(&input, block.num_src(), &name("lins.0.weight")))
         } else {
-            let summed = Fused::Spmm(Spmm { csr, edge, own }).apply(self.dense(input)); // [num_dst, in]
-            self.product(&Features::Dense(summed), &name("lins.0.weight"))
+            let summed = Fused::Spmm(Spmm {
+                csr,
+                rows,
+                edge,
+                own,
+            })
+            .apply(self.dense(input)); // [num_dst, in]
+            self.product(&Features::Dense(summed), rows, &name("lins.0.weight"))
         };
-        let hidden = hidden + self.parameter(&name("lins.0.bias"));
-        let hidden = self.norm(&name("norms.0"), block.num_active(), hidden);
-        let hidden = self.activate(hidden); // [num_dst, out]
-        self.linear(&name("lins.1"), &Features::Dense(hidden))
+        let (bias, norm, relu) = (name("lins.0.bias"), name("norms.0"), self.arch.activation);
+        let summed = Summed {
+            x: hidden,
+            addend: None,
+            bias: Some(&bias),
+        };
+        let hidden = match self.arch.norm {
+            Norm::None => self.update(summed, Some(relu), None),
+            Norm::Batch | Norm::Layer => {
+                let hidden = self.norm(&norm, block.num_active(), self.update(summed, None, None));
+                self.update(Summed::of(hidden), Some(relu), None)
+            }
+        }; // [num_dst, out]
+        self.product(&Features::Dense(hidden), rows, &name("lins.1.weight"))
     }
 }

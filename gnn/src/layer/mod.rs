@@ -8,16 +8,19 @@ mod gin;
 mod norm;
 mod sage;
 
+pub(crate) use coefficient::{CoefficientCache, Coefficients};
+
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use burn::tensor::{DType, Device, Tensor, TensorData};
 
-use crate::kernel::{Activate, Csr, Dropout, Mask, Spmm, mix};
+use crate::kernel::{Dropout, Linear, Mask, Spmm, Update, mix};
 use crate::ops::Fused;
 use crate::parameter::BufferInfo;
-use crate::{Architecture, Block, Dense, Input, LayerKind, SparseRows};
+use crate::tensor::{ReadyFeatures, SparseFeatures};
+use crate::{Activation, Aggregator, Architecture, Block, LayerKind, Norm, ReadyInput};
 
 /// One forward pass: parameters as tensors, and how it is run.
 pub(crate) struct Pass<'a> {
@@ -38,7 +41,7 @@ pub(crate) struct Pass<'a> {
 #[expect(clippy::large_enum_variant, reason = "one value a layer, never many")]
 pub(crate) enum Features {
     Dense(Tensor<2>),
-    Sparse(Arc<SparseRows>),
+    Sparse(SparseFeatures),
 }
 
 /// Where a conv stands: its number and its block.
@@ -56,52 +59,107 @@ pub(crate) enum MaskKind {
     Attention,
 }
 
+/// What a conv comes to before bias and non-linearity: the sum of its fields.
+pub(crate) struct Summed<'a> {
+    pub(crate) x: Tensor<2>,
+    pub(crate) addend: Option<Tensor<2>>,
+    /// Name of the bias.
+    pub(crate) bias: Option<&'a str>,
+}
+
+impl Summed<'_> {
+    fn of(x: Tensor<2>) -> Self {
+        let (addend, bias) = (None, None);
+        Self { x, addend, bias }
+    }
+}
+
 impl Pass<'_> {
-    /// Runs one conv with dropout, residual, norm and activation: `[num_src, _]` to `[num_dst, _]`.
+    /// Runs one conv with residual, norm and activation, and the dropout of what reads it:
+    /// `[num_src, _]` to `[num_dst, _]`.
     pub(crate) fn layer(&self, place: Place<'_>, input: Features) -> Tensor<2> {
         let Place { layer, block } = place;
-        let rate = if layer == 1 {
-            self.arch.input_dropout
-        } else {
-            self.arch.dropout
-        };
-        let input = self.dropout(layer, rate, block.shared_key(), input);
         let residual = self.arch.residual.then(|| self.residual(place, &input));
-        let out = match self.arch.layer {
-            LayerKind::Gcn => self.gcn(place, input),
-            LayerKind::Sage => self.sage(place, input),
-            LayerKind::Gin => self.gin(place, input),
-            LayerKind::Gat => self.gat(place, &input),
-            LayerKind::GatV2 => self.gatv2(place, &input),
+        let bias = format!("convs.{}.bias", layer - 1);
+        let (sage_bias, gin_bias) = (
+            format!("convs.{}.lin_l.bias", layer - 1),
+            format!("convs.{}.nn.lins.1.bias", layer - 1),
+        );
+        let (x, addend, bias) = match self.arch.layer {
+            LayerKind::Gcn => (self.gcn(place, input), None, bias),
+            LayerKind::Sage => {
+                let (x, addend) = self.sage(place, input);
+                (x, addend, sage_bias)
+            }
+            LayerKind::Gin => (self.gin(place, input), None, gin_bias),
+            LayerKind::Gat => (self.gat(place, &input), None, bias),
+            LayerKind::GatV2 => (self.gatv2(place, &input), None, bias),
         };
-        let out = match residual {
-            Some(residual) => out + residual,
-            None => out,
+        let addend = match (addend, residual) {
+            (Some(addend), Some(residual)) => Some(addend + residual),
+            (addend, residual) => addend.or(residual),
+        };
+        let summed = Summed {
+            x,
+            addend,
+            bias: Some(&bias),
         };
         if !self.arch.is_hidden(layer) {
-            return out;
+            return self.update(summed, None, None);
         }
-        let out = self.norm(&format!("norms.{}", layer - 1), block.num_active(), out);
-        self.activate(out)
+        let summed = match self.arch.norm {
+            Norm::None => summed,
+            Norm::Batch | Norm::Layer => {
+                let out = self.update(summed, None, None);
+                let name = format!("norms.{}", layer - 1);
+                Summed::of(self.norm(&name, block.num_active(), out))
+            }
+        };
+        let mask = self.mask(layer + 1, MaskKind::Input, self.arch.dropout);
+        let dropout = mask.map(|mask| (mask, Arc::clone(block.shared_key())));
+        self.update(summed, Some(self.arch.activation), dropout)
     }
 
-    /// Turns embeddings of the last conv into logits.
-    pub(crate) fn head(&self, key: &Arc<Vec<u64>>, embedding: Tensor<2>) -> Tensor<2> {
+    /// Turns embeddings of the last conv, which dropout has passed, into logits.
+    pub(crate) fn head(&self, embedding: Tensor<2>) -> Tensor<2> {
         if !self.arch.has_head() {
             return embedding;
         }
-        let (layer, rate) = (self.arch.num_layers + 1, self.arch.dropout);
-        let input = self.dropout(layer, rate, key, Features::Dense(embedding));
-        self.linear("lin", &input)
+        let rows = embedding.dims()[0];
+        self.linear("lin", &Features::Dense(embedding), rows)
+    }
+
+    /// Adds up what a conv gave and applies non-linearity and dropout, in one pass.
+    pub(crate) fn update(
+        &self,
+        summed: Summed<'_>,
+        activation: Option<Activation>,
+        dropout: Option<(Mask, Arc<Vec<u64>>)>,
+    ) -> Tensor<2> {
+        let Summed { x, addend, bias } = summed;
+        let bias = bias.map(|name| self.parameter(name));
+        let op = Update {
+            cols: x.dims()[1],
+            addend: addend.is_some(),
+            bias: bias.is_some(),
+            activation,
+            dropout,
+        };
+        let op = Fused::Update(op);
+        match (addend, bias) {
+            (None, None) => op.apply(x),
+            (Some(other), None) | (None, Some(other)) => op.apply_2([x, other]),
+            (Some(addend), Some(bias)) => op.apply_3([x, addend, bias]),
+        }
     }
 
     fn residual(&self, Place { layer, block }: Place<'_>, input: &Features) -> Tensor<2> {
         let name = format!("res.{}.weight", layer - 1);
-        let own = self.first_rows(input, block.num_dst());
+        let rows = block.num_dst();
         if self.parameters.contains_key(name.as_str()) {
-            self.product(&own, &name)
+            self.product(input, rows, &name)
         } else {
-            self.dense(own)
+            self.dense(input.clone()).narrow(0, 0, rows)
         }
     }
 
@@ -130,13 +188,18 @@ impl Pass<'_> {
         Tensor::from_data(data, (&self.device, self.dtype))
     }
 
-    /// Wraps plain features.
-    pub(crate) fn features(&self, input: &Input) -> Features {
-        match input {
-            Input::Dense(Dense { rows, cols, values }) => {
-                Features::Dense(self.constant(*rows, *cols, values))
+    /// Returns an input as it takes part in this pass.
+    pub(crate) fn features(&self, input: ReadyInput) -> Features {
+        match input.features {
+            ReadyFeatures::Sparse(sparse) => Features::Sparse(sparse),
+            ReadyFeatures::Dense(dense) => {
+                let dense = dense.cast(self.dtype);
+                Features::Dense(if self.device.is_autodiff() {
+                    dense.autodiff()
+                } else {
+                    dense
+                })
             }
-            Input::Sparse(sparse) => Features::Sparse(Arc::new(sparse.clone())),
         }
     }
 
@@ -144,61 +207,64 @@ impl Pass<'_> {
     pub(crate) fn dense(&self, features: Features) -> Tensor<2> {
         match features {
             Features::Dense(dense) => dense,
-            Features::Sparse(sparse) => {
-                let dense = sparse.to_dense(sparse.rows);
-                self.constant(dense.rows, dense.cols, &dense.values)
+            Features::Sparse(SparseFeatures { csr, value }) => {
+                let (rows, cols) = (csr.num_rows(), csr.num_cols);
+                let mut dense = vec![0.0; rows * cols];
+                for row in 0..rows {
+                    for at in csr.row(row) {
+                        dense[row * cols + csr.col[at] as usize] += value[at];
+                    }
+                }
+                self.constant(rows, cols, &dense)
             }
         }
     }
 
-    /// Returns the first rows, which are those of the dst nodes.
-    pub(crate) fn first_rows(&self, features: &Features, rows: usize) -> Features {
+    /// Returns `features[..rows] * weight^T` for the parameter called `name`, `[out, in]`.
+    pub(crate) fn product(&self, features: &Features, rows: usize, name: &str) -> Tensor<2> {
+        let weight = self.parameter(name); // [out, in]
         match features {
-            Features::Dense(dense) => Features::Dense(dense.clone().narrow(0, 0, rows)),
+            Features::Dense(dense) => {
+                let cols = weight.dims()[0];
+                Fused::Linear(Linear { rows, cols }).apply_2([dense.clone(), weight])
+            }
             Features::Sparse(sparse) => {
-                let stored = sparse.offset[rows] as usize;
-                Features::Sparse(Arc::new(SparseRows {
+                let product = Fused::Spmm(Spmm {
+                    csr: Arc::clone(&sparse.csr),
                     rows,
-                    cols: sparse.cols,
-                    offset: sparse.offset[..=rows].to_vec(),
-                    index: sparse.index[..stored].to_vec(),
-                    value: sparse.value[..stored].to_vec(),
-                }))
-            }
-        }
-    }
-
-    /// Returns `features * weight^T` for the parameter called `name`, `[out, in]`.
-    pub(crate) fn product(&self, features: &Features, name: &str) -> Tensor<2> {
-        let weight = self.parameter(name).transpose(); // [in, out]
-        match features {
-            Features::Dense(dense) => dense.clone().matmul(weight),
-            Features::Sparse(sparse) => {
-                let csr = Csr::new(sparse.offset.clone(), sparse.index.clone(), sparse.cols);
-                let edge = sparse.value.clone();
-                Fused::Spmm(Spmm {
-                    csr: Arc::new(csr),
-                    edge,
+                    edge: Arc::clone(&sparse.value),
                     own: None,
-                })
-                .apply(weight)
+                });
+                product.apply(weight.transpose())
             }
         }
     }
 
-    /// Returns `features * NAME.weight^T + NAME.bias`.
-    pub(crate) fn linear(&self, name: &str, features: &Features) -> Tensor<2> {
-        let product = self.product(features, &format!("{name}.weight"));
-        product + self.parameter(&format!("{name}.bias"))
+    /// Returns `a * A^T + b[..rows] * B^T` for the parameters that stand beside them.
+    pub(crate) fn product_of_two(
+        &self,
+        rows: usize,
+        (a, a_name): (Tensor<2>, &str),
+        (b, b_name): (Tensor<2>, &str),
+    ) -> Tensor<2> {
+        let (a_weight, b_weight) = (self.parameter(a_name), self.parameter(b_name));
+        let cols = a_weight.dims()[0];
+        Fused::Linear(Linear { rows, cols }).apply_4([a, a_weight, b, b_weight])
     }
 
-    /// Tells whether a linear map should come before a linear aggregation, which is then narrower.
-    ///
-    /// Depends on nothing but the shapes of weights and the kind of input, so that training and
-    /// inference agree to the bit.
+    /// Returns `features[..rows] * NAME.weight^T + NAME.bias`.
+    pub(crate) fn linear(&self, name: &str, features: &Features, rows: usize) -> Tensor<2> {
+        let product = self.product(features, rows, &format!("{name}.weight"));
+        let bias = format!("{name}.bias");
+        let summed = Summed {
+            bias: Some(&bias),
+            ..Summed::of(product)
+        };
+        self.update(summed, None, None)
+    }
+
     pub(crate) fn product_first(&self, layer: usize, features: &Features) -> bool {
-        let narrower = self.arch.output_dim(layer) < self.arch.input_dim(layer);
-        narrower || matches!(features, Features::Sparse(_))
+        product_first(self.arch, layer, matches!(features, Features::Sparse(_)))
     }
 
     /// Returns the mask of one layer's input or attention, when training and something is dropped.
@@ -208,9 +274,9 @@ impl Pass<'_> {
         Some(Mask::new(mix(seed.wrapping_add(mix(stream))), rate))
     }
 
-    /// Drops elements of a conv's input; stored elements only, if it is sparse.
-    fn dropout(&self, layer: usize, rate: f32, key: &Arc<Vec<u64>>, input: Features) -> Features {
-        let Some(mask) = self.mask(layer, MaskKind::Input, rate) else {
+    /// Drops elements of the features; stored elements only, if they are sparse.
+    pub(crate) fn drop_features(&self, key: &Arc<Vec<u64>>, input: Features) -> Features {
+        let Some(mask) = self.mask(1, MaskKind::Input, self.arch.input_dropout) else {
             return input;
         };
         match input {
@@ -218,22 +284,50 @@ impl Pass<'_> {
                 let (key, cols) = (Arc::clone(key), dense.dims()[1]);
                 Features::Dense(Fused::Dropout(Dropout { mask, key, cols }).apply(dense))
             }
-            Features::Sparse(sparse) => {
-                let mut sparse = Arc::unwrap_or_clone(sparse);
-                for (v, &of_node) in key.iter().enumerate().take(sparse.rows) {
+            Features::Sparse(SparseFeatures { csr, value }) => {
+                let mut kept = value.to_vec();
+                for (v, &of_node) in key.iter().enumerate().take(csr.num_rows()) {
                     let row = mask.row(of_node);
-                    for at in sparse.offset[v] as usize..sparse.offset[v + 1] as usize {
-                        sparse.value[at] *= row.factor::<f32>(sparse.index[at]);
+                    for at in csr.row(v) {
+                        kept[at] *= row.factor::<f32>(csr.col[at]);
                     }
                 }
-                Features::Sparse(Arc::new(sparse))
+                let value = Arc::new(kept);
+                Features::Sparse(SparseFeatures { csr, value })
             }
         }
     }
+}
 
-    /// Applies the architecture's non-linearity.
-    pub(crate) fn activate(&self, x: Tensor<2>) -> Tensor<2> {
-        let (activation, cols) = (self.arch.activation, x.dims()[1]);
-        Fused::Activate(Activate { activation, cols }).apply(x)
+/// Does ahead what the first training pass over a batch would do on its way.
+pub(crate) fn prepare(arch: &Architecture, blocks: &[Block], input: &ReadyInput) {
+    let is_sparse = matches!(input.features, ReadyFeatures::Sparse(_));
+    if let ReadyFeatures::Sparse(sparse) = &input.features {
+        sparse.csr.transposed();
     }
+    for (layer, block) in (1..).zip(blocks) {
+        let coefficients = Coefficients::new(block, arch.edge_weight);
+        match arch.layer {
+            LayerKind::Gcn => drop(coefficients.gcn()),
+            LayerKind::Sage if arch.aggregator == Aggregator::Mean => drop(coefficients.mean()),
+            LayerKind::Sage | LayerKind::Gat | LayerKind::GatV2 => drop(coefficients.weights()),
+            LayerKind::Gin => drop(coefficients.sum()),
+        }
+        // Nothing flows back into features that are aggregated as they are.
+        let features_only = layer == 1
+            && !arch.layer.is_attention()
+            && arch.edge_dim.is_none()
+            && !product_first(arch, layer, is_sparse);
+        if !features_only {
+            block.csr().transposed();
+        }
+    }
+}
+
+/// Tells whether a linear map should come before a linear aggregation, which is then narrower.
+///
+/// Depends on nothing but the shapes of weights and the kind of input, so that training and
+/// inference agree to the bit.
+fn product_first(arch: &Architecture, layer: usize, is_sparse: bool) -> bool {
+    arch.output_dim(layer) < arch.input_dim(layer) || is_sparse
 }

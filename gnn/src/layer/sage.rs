@@ -6,42 +6,46 @@ use std::sync::Arc;
 
 use burn::tensor::Tensor;
 
-use super::coefficient::Coefficients;
-use super::{Features, Pass, Place};
+use super::{Coefficients, Features, Pass, Place};
 use crate::Aggregator;
 use crate::kernel::{SegmentMax, Spmm};
 use crate::ops::Fused;
 
 impl Pass<'_> {
-    pub(super) fn sage(&self, Place { layer, block }: Place<'_>, input: Features) -> Tensor<2> {
+    /// Returns two matrices to add up, or one, without the bias.
+    pub(super) fn sage(
+        &self,
+        Place { layer, block }: Place<'_>,
+        input: Features,
+    ) -> (Tensor<2>, Option<Tensor<2>>) {
         let name = |part: &str| format!("convs.{}.{part}", layer - 1);
-        let own = self.first_rows(&input, block.num_dst());
-        let own = self.product(&own, &name("lin_r.weight")); // [num_dst, out]
+        let (lin_l, lin_r) = (name("lin_l.weight"), name("lin_r.weight"));
+        let rows = block.num_dst();
         let coefficients = Coefficients::new(block, self.arch.edge_weight);
         let csr = Arc::clone(block.csr());
-        let neighbours = match self.arch.aggregator {
-            Aggregator::Max => {
-                let max = Fused::SegmentMax(SegmentMax {
-                    csr,
-                    edge: coefficients.weights(),
-                });
-                let largest = max.apply(self.dense(input)); // [num_dst, in]
-                self.product(&Features::Dense(largest), &name("lin_l.weight"))
-            }
+        let aggregate = match self.arch.aggregator {
+            Aggregator::Max => Fused::SegmentMax(SegmentMax {
+                csr,
+                edge: coefficients.weights(),
+            }),
             Aggregator::Mean => {
                 let mean = Fused::Spmm(Spmm {
                     csr,
+                    rows,
                     edge: coefficients.mean(),
                     own: None,
                 });
                 if self.product_first(layer, &input) {
-                    mean.apply(self.product(&input, &name("lin_l.weight")))
-                } else {
-                    let mean = mean.apply(self.dense(input)); // [num_dst, in]
-                    self.product(&Features::Dense(mean), &name("lin_l.weight"))
+                    let product = self.product(&input, block.num_src(), &lin_l);
+                    let own = self.product(&input, rows, &lin_r); // [num_dst, out]
+                    return (mean.apply(product), Some(own));
                 }
+                mean
             }
         };
-        neighbours + own + self.own(layer, "lin_l.bias")
+        let input = self.dense(input);
+        let neighbours = aggregate.apply(input.clone()); // [num_dst, in]
+        let sum = self.product_of_two(rows, (neighbours, &lin_l), (input, &lin_r));
+        (sum, None)
     }
 }

@@ -192,7 +192,7 @@ fn check_batch<'a>(
         let id = shard.ids.display(target as usize);
         let values = embedding(&id).to_vec();
         let expected = model
-            .forward_head(&Dense {
+            .forward_head(Dense {
                 rows: 1,
                 cols: values.len(),
                 values,
@@ -475,7 +475,7 @@ fn an_inner_layer_can_be_the_embedding_beside_the_prediction() {
     let expected = twin::whole_graph(&graph, &trained.model, &trained.transform, 1);
     assert_rows_close("layer 1", &rows, &expected);
     let last = twin::whole_graph(&graph, &trained.model, &trained.transform, 2);
-    let logits = trained.model.forward_head(&last).unwrap();
+    let logits = trained.model.forward_head(last).unwrap();
     assert_eq!(rows.prediction, models::classes_of(&logits));
     let (manifest, alone) = case.infer(2, usize::MAX, r#", "layer": 1, "prediction": false"#);
     assert_eq!(alone.embedding, rows.embedding);

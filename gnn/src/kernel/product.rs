@@ -1,0 +1,125 @@
+//! Dense products on one thread, through the matrix library.
+
+use super::Float;
+
+/// A matrix that lies row by row in a slice, or the transpose of one.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Matrix<'a, F> {
+    values: &'a [F],
+    rows: usize,
+    cols: usize,
+    is_transposed: bool,
+}
+
+impl<'a, F: Float> Matrix<'a, F> {
+    /// Views `values` as rows of `cols` values each.
+    pub(super) fn new(values: &'a [F], cols: usize) -> Matrix<'a, F> {
+        let rows = values.len() / cols;
+        assert_eq!(values.len(), rows * cols, "rows are equally wide");
+        Matrix {
+            values,
+            rows,
+            cols,
+            is_transposed: false,
+        }
+    }
+
+    /// Swaps rows and columns, without moving a value.
+    pub(super) fn transposed(self) -> Matrix<'a, F> {
+        Matrix {
+            rows: self.cols,
+            cols: self.rows,
+            is_transposed: !self.is_transposed,
+            ..self
+        }
+    }
+
+    /// Returns the distances in values between neighbours of a column and of a row.
+    fn strides(&self) -> (isize, isize) {
+        let width = if self.is_transposed {
+            self.rows
+        } else {
+            self.cols
+        };
+        let width = isize::try_from(width).expect("a slice is shorter than isize::MAX");
+        if self.is_transposed {
+            (1, width)
+        } else {
+            (width, 1)
+        }
+    }
+}
+
+/// Sets `out`, which lies row by row, to `a * b`, or adds that to it.
+///
+/// # Panics
+///
+/// If the shapes do not fit.
+pub(super) fn multiply<F: Float>(a: Matrix<'_, F>, b: Matrix<'_, F>, out: &mut [F], adds: bool) {
+    assert_eq!(a.cols, b.rows, "a row of `a` meets a column of `b`");
+    assert_eq!(out.len(), a.rows * b.cols, "`out` has the product's shape");
+    let ((a_row, a_col), (b_row, b_col)) = (a.strides(), b.strides());
+    let width = isize::try_from(b.cols).expect("a slice is shorter than isize::MAX");
+    #[expect(unsafe_code, reason = "the matrix library takes pointers and strides")]
+    // SAFETY: a matrix spans its slice exactly (`Matrix::new`), the strides are those of its shape,
+    // and the asserts above make `out` as large as the product; it is borrowed alone.
+    unsafe {
+        gemm::gemm(
+            a.rows,
+            b.cols,
+            a.cols,
+            out.as_mut_ptr(),
+            1,
+            width,
+            adds,
+            a.values.as_ptr(),
+            a_col,
+            a_row,
+            b.values.as_ptr(),
+            b_col,
+            b_row,
+            F::ONE,
+            F::ONE,
+            false,
+            false,
+            false,
+            gemm::Parallelism::None,
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn products_equal_sums_over_the_inner_axis() {
+        // Whole numbers, so that every order of summation gives the same.
+        let value = |at: usize| f32::from(u8::try_from(at * 7 % 11).unwrap()) - 5.0;
+        for (m, n, k) in [(1, 1, 1), (3, 2, 5), (70, 65, 40), (256, 16, 64)] {
+            let a: Vec<f32> = (0..m * k).map(value).collect();
+            let b: Vec<f32> = (0..k * n).map(value).collect();
+            let across = |x: &[f32], cols: usize| -> Vec<f32> {
+                let rows = x.len() / cols;
+                let turned = (0..x.len()).map(|at| x[at % rows * cols + at / rows]);
+                turned.collect()
+            };
+            let (a_turned, b_turned) = (across(&a, k), across(&b, n));
+            let wanted: Vec<f32> = (0..m * n)
+                .map(|at| (0..k).map(|i| a[at / n * k + i] * b[i * n + at % n]).sum())
+                .collect();
+            for (a, b) in [
+                (Matrix::new(&a, k), Matrix::new(&b, n)),
+                (Matrix::new(&a_turned, m).transposed(), Matrix::new(&b, n)),
+                (Matrix::new(&a, k), Matrix::new(&b_turned, k).transposed()),
+            ] {
+                let mut out = vec![f32::NAN; m * n];
+                multiply(a, b, &mut out, false);
+                assert_eq!(out, wanted, "{m} x {n} x {k}");
+                multiply(a, b, &mut out, true);
+                let twice: Vec<f32> = wanted.iter().map(|x| 2.0 * x).collect();
+                assert_eq!(out, twice, "{m} x {n} x {k}, added");
+            }
+        }
+    }
+}
