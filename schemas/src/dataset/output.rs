@@ -7,14 +7,13 @@ use std::path::{Component, Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use serde::{Deserialize, Serialize};
-use xxhash_rust::xxh3::Xxh3;
 
 use super::lock::{DirLock, LOCK};
 use super::{
     FileEntry, MANIFEST, Manifest, PartEntry, SUCCESS, part_name, read_manifest, verify_sizes,
 };
 use crate::error::{Result, SchemaError};
-use crate::xxh;
+use crate::xxh::Hashed;
 
 const PROGRESS: &str = "_progress";
 const PLAN: &str = "plan.json";
@@ -48,9 +47,7 @@ pub struct PartFile {
     path: PathBuf,
     temporary: PathBuf,
     /// None once finished.
-    writer: Option<BufWriter<File>>,
-    hash: Box<Xxh3>,
-    bytes: u64,
+    writer: Option<Hashed<BufWriter<File>>>,
 }
 
 /// Whose parts stand in a directory; `_progress/plan.json`.
@@ -151,9 +148,7 @@ impl Output {
             name: name.to_owned(),
             path: self.dir.join(name),
             temporary,
-            writer: Some(BufWriter::with_capacity(1 << 18, file)),
-            hash: Box::new(Xxh3::new()),
-            bytes: 0,
+            writer: Some(Hashed::new(BufWriter::with_capacity(1 << 18, file))),
         })
     }
 
@@ -226,8 +221,7 @@ impl std::fmt::Debug for PartFile {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("PartFile")
             .field("path", &self.path)
-            .field("bytes", &self.bytes)
-            .finish()
+            .finish_non_exhaustive()
     }
 }
 
@@ -238,18 +232,26 @@ impl PartFile {
     ///
     /// If the file system refuses.
     pub fn finish(mut self) -> Result<FileEntry> {
-        let writer = self.writer.take().expect("a file is finished once");
+        let mut writer = self.writer.take().expect("a file is finished once");
         writer
-            .into_inner()
-            .map_err(|error| SchemaError::io("write", &self.temporary)(error.into_error()))?;
+            .flush()
+            .map_err(SchemaError::io("write", &self.temporary))?;
+        let (bytes, checksum) = (writer.num_bytes(), writer.checksum());
+        drop(writer);
         let parent = self.path.parent().expect("it lies in the output directory");
         fs::create_dir_all(parent).map_err(SchemaError::io("create", parent))?;
         fs::rename(&self.temporary, &self.path).map_err(SchemaError::io("rename", &self.path))?;
         Ok(FileEntry {
             path: std::mem::take(&mut self.name),
-            bytes: self.bytes,
-            checksum: xxh::render(&self.hash),
+            bytes,
+            checksum,
         })
+    }
+
+    fn writer_mut(&mut self) -> &mut Hashed<BufWriter<File>> {
+        self.writer
+            .as_mut()
+            .expect("a finished file is not written")
     }
 }
 
@@ -264,21 +266,11 @@ impl Drop for PartFile {
 
 impl Write for PartFile {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let writer = self
-            .writer
-            .as_mut()
-            .expect("a finished file is not written");
-        let written = writer.write(bytes)?;
-        self.hash.update(&bytes[..written]);
-        self.bytes += written as u64;
-        Ok(written)
+        self.writer_mut().write(bytes)
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        self.writer
-            .as_mut()
-            .expect("a finished file is not written")
-            .flush()
+        self.writer_mut().flush()
     }
 }
 
