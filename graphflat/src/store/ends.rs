@@ -150,7 +150,7 @@ fn gather_distinct(
 ) -> Result<IdTable, FlattenError> {
     let mut table = IdTable::new(dictionary.ids());
     for unit in work.of(edges.units()) {
-        for rows in edges.end_batches(unit, true)? {
+        for rows in edges.end_batches(unit)? {
             let ends = rows?;
             for ids in [&ends.dst, &ends.src] {
                 for i in 0..ids.len() {

@@ -162,7 +162,7 @@ impl Survey {
     ) -> Result<(), JobError> {
         for unit in edges.units() {
             let mut first_row = unit.first_row;
-            for batch in edges.end_batches(unit, true)? {
+            for batch in edges.end_batches(unit)? {
                 let rows = batch?;
                 self.each_row(edges, &rows, first_row, &mut visit)?;
                 first_row += rows.src.len() as u64;

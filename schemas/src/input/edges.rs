@@ -24,7 +24,7 @@ pub struct EdgesPlan {
 /// Some rows of a unit.
 #[derive(Clone, Debug, PartialEq)]
 pub struct EdgeRows {
-    /// `[n]`, or none where only `dst` was asked for.
+    /// `[n]`.
     pub src: Ids,
     /// `[n]`.
     pub dst: Ids,
@@ -208,26 +208,18 @@ impl EdgesPlan {
         Ok(batches.map(|item| item.and_then(|(place, batch)| self.rows(place, &batch))))
     }
 
-    /// Reads the ends of a unit's edges, some rows at a time: `dst`, and `src` if asked for.
+    /// Reads the ends of a unit's edges, some rows at a time, without their other columns.
     ///
     /// # Errors
     ///
     /// As [`EdgesPlan::batches`].
-    pub fn end_batches(
-        &self,
-        unit: &Unit,
-        with_src: bool,
-    ) -> Result<impl Iterator<Item = Result<EdgeRows>> + '_> {
+    pub fn end_batches(&self, unit: &Unit) -> Result<impl Iterator<Item = Result<EdgeRows>> + '_> {
         let columns = [self.spec.dst.as_str(), self.spec.src.as_str()];
-        let columns = if with_src { &columns } else { &columns[..1] };
-        let batches = self.table.batches(unit, columns, 1)?;
-        Ok(batches.map(move |item| {
-            let (place, batch) = item?;
-            self.ends(place, &batch, with_src)
-        }))
+        let batches = self.table.batches(unit, &columns, 1)?;
+        Ok(batches.map(|item| item.and_then(|(place, batch)| self.ends(place, &batch))))
     }
 
-    fn ends(&self, place: Place<'_>, batch: &RecordBatch, with_src: bool) -> Result<EdgeRows> {
+    fn ends(&self, place: Place<'_>, batch: &RecordBatch) -> Result<EdgeRows> {
         let mut rows = EdgeRows {
             src: Ids::with_capacity(self.id_type, batch.num_rows()),
             dst: Ids::with_capacity(self.id_type, batch.num_rows()),
@@ -235,15 +227,13 @@ impl EdgesPlan {
             feature: None,
         };
         let dangling = Some(self.spec.dangling);
-        if with_src {
-            nodes::append_ids(place, &self.spec.src, batch, &mut rows.src, dangling)?;
-        }
+        nodes::append_ids(place, &self.spec.src, batch, &mut rows.src, dangling)?;
         nodes::append_ids(place, &self.spec.dst, batch, &mut rows.dst, dangling)?;
         Ok(rows)
     }
 
     fn rows(&self, place: Place<'_>, batch: &RecordBatch) -> Result<EdgeRows> {
-        let mut rows = self.ends(place, batch, true)?;
+        let mut rows = self.ends(place, batch)?;
         if let Some(name) = &self.spec.weight {
             rows.weight = Some(self.weights(place, name, column(batch, name))?);
         }
