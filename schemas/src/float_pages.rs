@@ -84,18 +84,6 @@ impl ChunkPages {
     fn num_bytes(&self) -> usize {
         self.pieces.iter().map(Bytes::len).sum()
     }
-
-    fn from(&self, start: usize) -> Pieces {
-        let mut skipped = start;
-        let rest = self.pieces.iter().filter_map(|piece| {
-            let cut = skipped.min(piece.len());
-            skipped -= cut;
-            (cut < piece.len()).then(|| piece.slice(cut..))
-        });
-        let mut pieces: Vec<Bytes> = rest.collect();
-        pieces.reverse();
-        Pieces { pieces }
-    }
 }
 
 impl Length for ChunkPages {
@@ -108,8 +96,16 @@ impl ChunkReader for ChunkPages {
     type T = Pieces;
 
     fn get_read(&self, start: u64) -> Result<Pieces> {
-        let start = usize::try_from(start).map_err(|e| ParquetError::General(e.to_string()))?;
-        Ok(self.from(start))
+        let mut skipped =
+            usize::try_from(start).map_err(|e| ParquetError::General(e.to_string()))?;
+        let rest = self.pieces.iter().filter_map(|piece| {
+            let cut = skipped.min(piece.len());
+            skipped -= cut;
+            (cut < piece.len()).then(|| piece.slice(cut..))
+        });
+        let mut pieces: Vec<Bytes> = rest.collect();
+        pieces.reverse();
+        Ok(Pieces { pieces })
     }
 
     fn get_bytes(&self, start: u64, length: usize) -> Result<Bytes> {

@@ -248,7 +248,7 @@ impl<'a> InEdgeFiles<'a> {
             &degree_batch,
         )?;
         for (s, list) in lists.into_iter().enumerate() {
-            let batch = list.into_batch(edges.has_weight(), edges.feature_dim().unwrap_or(0));
+            let batch = list.into_batch(edges.feature_dim().unwrap_or(0));
             append(
                 &mut self.lists[s],
                 &in_edges_path(dir, self.worker, s),
@@ -283,47 +283,43 @@ fn append(
 struct Lists {
     offset: Vec<u64>,
     src: Vec<u32>,
-    weight: Vec<f32>,
+    /// Where the input has weights.
+    weight: Option<Vec<f32>>,
     feature: Vec<f32>,
-}
-
-impl Default for Lists {
-    fn default() -> Self {
-        Self {
-            offset: vec![0],
-            src: Vec::new(),
-            weight: Vec::new(),
-            feature: Vec::new(),
-        }
-    }
 }
 
 impl Lists {
     /// Empty ones, one a sample.
     fn of_samples(plan: &StorePlan) -> Vec<Self> {
-        let mut lists = Vec::new();
-        lists.resize_with(plan.samples as usize, Self::default);
-        lists
+        let empty = |_| Self {
+            offset: vec![0],
+            src: Vec::new(),
+            weight: plan.edges.has_weight().then(Vec::new),
+            feature: Vec::new(),
+        };
+        (0..plan.samples).map(empty).collect()
     }
 
     fn push(&mut self, ranked: &[Ranked], feature: &[f32], dim: usize) {
         for edge in ranked {
             let at = edge.at as usize;
             self.src.push(edge.src);
-            self.weight.push(edge.weight);
             self.feature
                 .extend_from_slice(&feature[at * dim..(at + 1) * dim]);
+        }
+        if let Some(weight) = &mut self.weight {
+            weight.extend(ranked.iter().map(|edge| edge.weight));
         }
         self.offset.push(self.src.len() as u64);
     }
 
-    fn into_batch(self, weighted: bool, dim: usize) -> RecordBatch {
+    fn into_batch(self, dim: usize) -> RecordBatch {
         let mut columns = vec![(
             "src",
             file::list(&self.offset, Arc::new(UInt32Array::from(self.src))),
         )];
-        if weighted {
-            let weight: ArrayRef = Arc::new(Float32Array::from(self.weight));
+        if let Some(weight) = self.weight {
+            let weight: ArrayRef = Arc::new(Float32Array::from(weight));
             columns.push(("weight", file::list(&self.offset, weight)));
         }
         if dim > 0 {

@@ -106,12 +106,10 @@ fn node_rows<'a>(
         {
             rows.clear();
             reader.read(num_rows.min(nodes.len()), &mut rows)?;
-            let Some((mine, rest)) = nodes.split_at_checked(rows.ids.len()) else {
+            let known = nodes.split_at_checked(rows.ids.len());
+            let Some((mine, rest)) = known.filter(|(mine, _)| !mine.is_empty()) else {
                 return Err(changed(plan));
             };
-            if mine.is_empty() {
-                return Err(changed(plan));
-            }
             *nodes = rest;
             return Ok(Some(split_by_owner(&rows, mine, placement)));
         }
