@@ -162,8 +162,7 @@ impl HubPart {
     pub(crate) fn merge(&mut self, other: &Self, keep: usize, dim: usize) {
         self.totals.merge(&other.totals);
         for (mine, theirs) in self.samples.iter_mut().zip(&other.samples) {
-            let (mut ranked, mut feature) = (Vec::new(), Vec::new());
-            mine.append_to(&mut ranked, &mut feature);
+            let (mut ranked, mut feature) = mine.to_ranked();
             theirs.append_to(&mut ranked, &mut feature);
             keep_least(&mut ranked, keep);
             *mine = RankedColumns::from_ranked(&ranked, &feature, dim);
@@ -188,8 +187,14 @@ impl RankedColumns {
         columns
     }
 
-    /// Appends the edges to `ranked`, and their features to `feature`.
-    pub(crate) fn append_to(&self, ranked: &mut Vec<Ranked>, feature: &mut Vec<f32>) {
+    /// Returns the edges, and their features.
+    pub(crate) fn to_ranked(&self) -> (Vec<Ranked>, Vec<f32>) {
+        let (mut ranked, mut feature) = (Vec::new(), Vec::new());
+        self.append_to(&mut ranked, &mut feature);
+        (ranked, feature)
+    }
+
+    fn append_to(&self, ranked: &mut Vec<Ranked>, feature: &mut Vec<f32>) {
         let first = ranked.len();
         feature.extend_from_slice(&self.feature);
         for i in 0..self.src.len() {

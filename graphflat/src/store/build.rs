@@ -1,7 +1,7 @@
 //! The map: reads the input once and writes one partition a worker.
 
 use super::buckets::Bucket;
-use super::edges::{OwnedEdges, invert, place_edges};
+use super::edges::{OwnedEdges, place_edges};
 use super::file::{self, BatchFile, NODES_PER_BATCH};
 use super::nodes::{OwnedNodes, place_nodes};
 use super::number::{MISSING, number_nodes};
@@ -198,10 +198,10 @@ fn write_in_edges(
             edges.buckets.gather_own(b, &mut bucket);
         }
         if let Some((_, hub)) = hubs.next_if(|hub| hub.0 == local) {
-            let (totals, samples) = invert(&hub);
-            degrees.push(&totals.rounded())?;
-            for (list, sample) in lists.iter_mut().zip(&samples) {
-                list.push(&sample.ranked, &sample.feature, dim);
+            degrees.push(&hub.totals.rounded())?;
+            for (list, sample) in lists.iter_mut().zip(&hub.samples) {
+                let (in_edges, features) = sample.to_ranked();
+                list.push(&in_edges, &features, dim);
             }
         } else {
             let (in_edges, features) = bucket.node(place, dim);

@@ -5,8 +5,7 @@ use super::buckets::{Bucket, BucketLayout, Edge, EdgeBatch, EdgeBuckets, SealedB
 use super::ends::Ends;
 use super::number::{Dictionary, MISSING};
 use crate::hub::{HubCounts, HubPart, RankedColumns, Totals, reindex};
-use crate::sample::{Ranked, Ranker, edge_hash};
-use crate::sum::ExactSum;
+use crate::sample::{Ranker, edge_hash};
 use crate::{FlattenError, NodeIdx, Peer, Placement, StorePlan};
 use schemas::{Dangling, EdgeRows, EdgesPlan, Unit};
 use serde::{Deserialize, Serialize};
@@ -38,12 +37,6 @@ pub(super) struct OwnedEdges {
     /// Parts of the re-indexed nodes of this partition, by local place; their edges in `buckets`
     /// do not count.
     pub(super) hubs: BTreeMap<usize, HubPart>,
-}
-
-/// The first in-edges of a hub for one sample, out of all its parts.
-pub(super) struct InvertedSample {
-    pub(super) ranked: Vec<Ranked>,
-    pub(super) feature: Vec<f32>,
 }
 
 /// Cuts the edges that one worker reads into batches by the worker they go to.
@@ -439,14 +432,4 @@ fn rank_shares<'a>(
         }
         parts
     })
-}
-
-/// Returns what a hub's merged parts would have been on one worker.
-pub(super) fn invert(hub: &HubPart) -> (&Totals<ExactSum>, Vec<InvertedSample>) {
-    let samples = hub.samples.iter().map(|columns| {
-        let (mut ranked, mut feature) = (Vec::new(), Vec::new());
-        columns.append_to(&mut ranked, &mut feature);
-        InvertedSample { ranked, feature }
-    });
-    (&hub.totals, samples.collect())
 }
