@@ -154,8 +154,8 @@ impl Group {
 
     /// Puts the neighbourhoods together, nodes by (hop, id).
     ///
-    /// Dense features stay where they lie: the shard has none.
-    pub(crate) fn assemble(self, meta: &GraphMeta) -> (GraphShard, GroupFeatures) {
+    /// Dense features stay where they lie: the shard has none, they are lent.
+    pub(crate) fn assemble(self, meta: &GraphMeta) -> (GraphShard, Option<GroupFeatures>) {
         let narrow = |place: usize| u32::try_from(place).expect("a part holds below 2^32 nodes");
         let mut place = vec![(0, 0); self.nodes.len()];
         for (message, rows) in self.rows.iter().enumerate() {
@@ -164,9 +164,6 @@ impl Group {
             }
         }
         let mut shard = GraphShard::empty(meta);
-        if let FeatureMeta::Dense { .. } = meta.features {
-            shard.features = Features::None;
-        }
         append_columns(&self.rows, &place, &mut shard);
         for hop in 0..self.hop_ends.len() {
             let distance = u8::try_from(hop).expect("hops are at most 255");
@@ -174,7 +171,7 @@ impl Group {
         }
         shard.is_target.resize(self.hop_ends[0], true);
         shard.is_target.resize(self.nodes.len(), false);
-        let dim = meta.edge_feature_dim.unwrap_or(0);
+        let edge_dim = meta.edge_feature_dim.unwrap_or(0);
         shard.in_src.reserve_exact(self.src.len());
         shard.in_offset.reserve_exact(self.nodes.len());
         for &(start, end) in &self.lists {
@@ -184,17 +181,20 @@ impl Group {
                 weight.extend_from_slice(&self.weight[start..end]);
             }
             if let Some(feature) = &mut shard.edge_feature {
-                feature.extend_from_slice(&self.feature[start * dim..end * dim]);
+                feature.extend_from_slice(&self.feature[start * edge_dim..end * edge_dim]);
             }
             let edges = u32::try_from(shard.in_src.len()).expect("a part holds below 2^32 edges");
             shard.in_offset.push(edges);
         }
-        let features = GroupFeatures {
-            dim: meta.features.dim(),
-            rows: self.rows,
-            place,
+        let lent = match meta.features {
+            FeatureMeta::Dense { dim } => {
+                shard.features = Features::None;
+                let rows = self.rows;
+                Some(GroupFeatures { dim, rows, place })
+            }
+            FeatureMeta::None | FeatureMeta::Sparse { .. } => None,
         };
-        (shard, features)
+        (shard, lent)
     }
 }
 

@@ -4,9 +4,7 @@ use crate::group::{GROUP_NODE_BYTES, Group};
 use crate::round::{AskLists, Lists, RoundStats, Rows, answer_lists, answer_rows};
 use crate::{FlattenError, NodeIdx, Peer, Placement, Store};
 use schemas::progress::{Event, Progress};
-use schemas::{
-    FeatureMeta, FlattenMeta, Output, PartEntry, keep_at_hop, write_part, write_part_with,
-};
+use schemas::{DenseRows, FlattenMeta, Output, PartEntry, keep_at_hop, write_part};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -336,12 +334,8 @@ fn write_group(
     let (shard, features) = group.assemble(graph);
     let bytes = WRITER_BYTES + group_bytes + shard.size_bytes();
     let (output, meta) = (&context.output, &context.meta);
-    let part = match graph.features {
-        FeatureMeta::Dense { .. } => write_part_with(output, index, &shard, &features, graph, meta),
-        FeatureMeta::None | FeatureMeta::Sparse { .. } => {
-            write_part(output, index, &shard, graph, meta)
-        }
-    };
+    let lent = features.as_ref().map(|rows| rows as &dyn DenseRows);
+    let part = write_part(output, index, &shard, lent, graph, meta);
     stats.nodes += shard.num_nodes() as u64;
     stats.in_edges += shard.num_edges() as u64;
     let files = part.as_ref().map_or(&[][..], |part| &part.files);

@@ -13,7 +13,7 @@ mod write;
 pub use dataset::GraphFeatureDataset;
 pub use extract::ExtractScratch;
 pub use merge::ShardBuilder;
-pub use write::{DenseRows, write_part, write_part_with};
+pub use write::{DenseRows, write_part};
 
 use std::ops::Range;
 

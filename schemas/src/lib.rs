@@ -87,7 +87,7 @@ pub use error::{ErrorKind, Result, SchemaError};
 pub use fanout::{Fanout, FlattenMeta, Layout, Sampling, keep_at_hop, use_at_layer};
 pub use graph_feature::{
     DenseRows, ExtractScratch, GraphFeature, GraphFeatureDataset, GraphShard, ShardBuilder,
-    write_part, write_part_with,
+    write_part,
 };
 pub use ids::{IdType, Ids, hash_int};
 pub use input::{

@@ -375,7 +375,7 @@ impl Probe<'_> {
         })?;
         match Output::open(dir.path(), "flatten", "check", true)? {
             Opened::Open(output) => {
-                let part = write_part(&output, 0, shard, &self.survey.meta, &meta)?;
+                let part = write_part(&output, 0, shard, None, &self.survey.meta, &meta)?;
                 Ok(part
                     .files
                     .into_iter()

@@ -75,7 +75,8 @@ fn written_in_batches(
 ) -> GraphFeatureDataset {
     let output = open(dir);
     for (index, shard) in shards.iter().enumerate() {
-        let part = write_in_batches(&output, index, shard, meta, flatten, batch_values).unwrap();
+        let part =
+            write_in_batches(&output, index, shard, None, meta, flatten, batch_values).unwrap();
         output.commit_part(index, part).unwrap();
     }
     let parts = output.parts();
@@ -259,7 +260,7 @@ fn broken_shards_are_neither_written_nor_accepted() {
         break_it(&mut broken);
         let dir = tempfile::tempdir().unwrap();
         let output = open(dir.path());
-        let error = write_part(&output, 0, &broken, &graph.meta, &flatten).unwrap_err();
+        let error = write_part(&output, 0, &broken, None, &graph.meta, &flatten).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Failed);
         assert!(
             error.to_string().contains(expected),
@@ -398,7 +399,7 @@ fn unfinished_or_foreign_outputs_are_refused() {
     check(&dir.path().join("missing"), "there is no such directory");
     check(dir.path(), "_SUCCESS is missing");
     let output = open(dir.path());
-    let part = write_part(&output, 0, &shard, &graph.meta, &flatten).unwrap();
+    let part = write_part(&output, 0, &shard, None, &graph.meta, &flatten).unwrap();
     output.commit_part(0, part).unwrap();
     check(dir.path(), "_SUCCESS is missing");
     let parts = output.parts();

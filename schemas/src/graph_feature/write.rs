@@ -25,8 +25,9 @@ const BATCH_ROWS_MAX: usize = 1 << 17;
 
 /// Writes part `index` of a flatten output; the caller commits it with [`Output::commit_part`].
 ///
-/// Layout `rows` extracts each target in the order of the shard's nodes and streams the rows to
-/// the file in bounded batches.
+/// `lent` are dense features that lie outside of the shard, whose own must then be
+/// [`Features::None`]. Layout `rows` extracts each target in the order of the shard's nodes and
+/// streams the rows to the file in bounded batches.
 ///
 /// # Errors
 ///
@@ -35,36 +36,11 @@ pub fn write_part(
     output: &Output,
     index: usize,
     shard: &GraphShard,
+    lent: Option<&dyn DenseRows>,
     meta: &GraphMeta,
     flatten: &FlattenMeta,
 ) -> Result<PartEntry> {
-    write_in_batches(output, index, shard, meta, flatten, BATCH_VALUES)
-}
-
-/// Writes a part as [`write_part`] does, with dense features that lie outside of the shard, whose
-/// own must be [`Features::None`].
-///
-/// # Errors
-///
-/// As [`write_part`].
-pub fn write_part_with(
-    output: &Output,
-    index: usize,
-    shard: &GraphShard,
-    features: &dyn DenseRows,
-    meta: &GraphMeta,
-    flatten: &FlattenMeta,
-) -> Result<PartEntry> {
-    let part = Part {
-        output,
-        index,
-        shard,
-        features: Some(features),
-        meta,
-        flatten,
-        batch_values: BATCH_VALUES,
-    };
-    part.write()
+    write_in_batches(output, index, shard, lent, meta, flatten, BATCH_VALUES)
 }
 
 /// Dense features of a shard's nodes, wherever they lie.
@@ -97,6 +73,7 @@ pub(super) fn write_in_batches(
     output: &Output,
     index: usize,
     shard: &GraphShard,
+    lent: Option<&dyn DenseRows>,
     meta: &GraphMeta,
     flatten: &FlattenMeta,
     batch_values: usize,
@@ -109,7 +86,7 @@ pub(super) fn write_in_batches(
         output,
         index,
         shard,
-        features: own.as_ref().map(|own| own as &dyn DenseRows),
+        features: lent.or(own.as_ref().map(|own| own as &dyn DenseRows)),
         meta,
         flatten,
         batch_values,
@@ -122,7 +99,7 @@ struct Part<'a> {
     output: &'a Output,
     index: usize,
     shard: &'a GraphShard,
-    /// Dense features, wherever they lie.
+    /// Dense features, lent or the shard's own.
     features: Option<&'a dyn DenseRows>,
     meta: &'a GraphMeta,
     flatten: &'a FlattenMeta,
