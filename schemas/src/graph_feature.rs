@@ -94,18 +94,25 @@ pub struct GraphFeature {
 impl GraphShard {
     /// Creates the shard of no target: columns as the graph has them, without nodes.
     pub fn empty(meta: &GraphMeta) -> Self {
+        Self::with_capacity(meta, 0)
+    }
+
+    /// Creates the shard of no target with room for some nodes.
+    fn with_capacity(meta: &GraphMeta, num_nodes: usize) -> Self {
+        let mut in_offset = Vec::with_capacity(num_nodes + 1);
+        in_offset.push(0);
         Self {
-            ids: Ids::new(meta.id_type),
-            hop: Vec::new(),
-            in_degree: Vec::new(),
-            in_weight: meta.edge_weight.then(Vec::new),
-            self_loops: meta.self_loops.then(Vec::new),
-            self_weight: meta.self_weight().then(Vec::new),
-            features: Features::empty(meta.features),
+            ids: Ids::with_capacity(meta.id_type, num_nodes),
+            hop: Vec::with_capacity(num_nodes),
+            in_degree: Vec::with_capacity(num_nodes),
+            in_weight: meta.edge_weight.then(|| Vec::with_capacity(num_nodes)),
+            self_loops: meta.self_loops.then(|| Vec::with_capacity(num_nodes)),
+            self_weight: meta.self_weight().then(|| Vec::with_capacity(num_nodes)),
+            features: Features::with_capacity(meta.features, num_nodes),
             labels: Labels::empty(meta.label.as_ref()),
-            split: Vec::new(),
-            is_target: Vec::new(),
-            in_offset: vec![0],
+            split: Vec::with_capacity(num_nodes),
+            is_target: Vec::with_capacity(num_nodes),
+            in_offset,
             in_src: Vec::new(),
             edge_weight: meta.edge_weight.then(Vec::new),
             edge_feature: meta.edge_feature_dim.map(|_| Vec::new()),

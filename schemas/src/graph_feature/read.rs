@@ -15,26 +15,7 @@ use crate::parquet_file::{Batch, NumberList, TableReader};
 /// Reads the two tables of a shard.
 pub(super) fn read_shard(nodes: &Path, edges: &Path, meta: &GraphMeta) -> Result<GraphShard> {
     let reader = TableReader::open(nodes, layout::SCHEMA_KEY)?;
-    let n = reader.num_rows;
-    let mut shard = GraphShard {
-        ids: Ids::with_capacity(meta.id_type, n),
-        hop: Vec::with_capacity(n),
-        in_degree: Vec::with_capacity(n),
-        in_weight: meta.edge_weight.then(|| Vec::with_capacity(n)),
-        self_loops: meta.self_loops.then(|| Vec::with_capacity(n)),
-        self_weight: meta.self_weight().then(|| Vec::with_capacity(n)),
-        features: Features::empty(meta.features),
-        labels: Labels::empty(meta.label.as_ref()),
-        split: Vec::with_capacity(n),
-        is_target: Vec::with_capacity(n),
-        in_offset: Vec::with_capacity(n + 1),
-        in_src: Vec::new(),
-        edge_weight: meta.edge_weight.then(Vec::new),
-        edge_feature: meta.edge_feature_dim.map(|_| Vec::new()),
-    };
-    if let Features::Dense { dim, values } = &mut shard.features {
-        values.reserve_exact(n * *dim);
-    }
+    let mut shard = GraphShard::with_capacity(meta, reader.num_rows);
     reader.for_each(|batch| append_nodes(&mut shard, batch, meta))?;
     read_edges(&mut shard, edges, meta)?;
     shard.validate().map_err(|error| error.found_in(nodes))?;
@@ -154,7 +135,6 @@ fn read_edges(shard: &mut GraphShard, path: &Path, meta: &GraphMeta) -> Result<(
         Ok(())
     })?;
     let mut end: u32 = 0;
-    shard.in_offset.push(0);
     for count in num_in_edges {
         end = end.checked_add(count).ok_or_else(|| SchemaError::Broken {
             path: path.to_owned(),
