@@ -24,3 +24,4 @@ pub use flatten::flatten;
 pub use placement::{NodeIdx, Placement};
 pub use shuffle::{Cluster, Peer, PeerFailed, run_workers};
 pub use store::{Partition, Store, open_or_build};
+pub use wave::{PART_EDGE_BYTES, PART_NODE_BYTES, WAVES_IN_FLIGHT, WRITER_BYTES};

@@ -20,13 +20,19 @@ use timely::dataflow::{InputHandle, ProbeHandle, StreamVec};
 
 /// Waves of a worker on their way at once, at most: one is written while the next ones travel. Each
 /// holds its neighbourhoods in memory.
-const WAVES_IN_FLIGHT: usize = 3;
+pub const WAVES_IN_FLIGHT: usize = 3;
 
-/// Bytes of a node's id, degrees, label and split, and of its offset and places in a part.
-const COLUMN_BYTES: usize = 64;
+/// Bytes of memory of a node of a part: its place in the group, its id, degrees, label and split,
+/// and its offset and places in the part; features come on top.
+pub const PART_NODE_BYTES: usize = GROUP_NODE_BYTES + 64;
 
-/// Bytes of a row group on its way to a file: its columns, their pages and what encodes them.
-const WRITER_BYTES: usize = 48 << 20;
+/// Bytes of memory of an edge of a part: a source, its position and a weight, in the group and in
+/// the shard; features come on top.
+pub const PART_EDGE_BYTES: usize = 16;
+
+/// Bytes of memory of a row group on its way to a file: its columns, their pages and what encodes
+/// them.
+pub const WRITER_BYTES: usize = 48_000_000;
 
 /// What all waves of a run share.
 #[derive(Clone)]
@@ -197,9 +203,9 @@ fn expected_bytes(context: &WaveContext) -> usize {
     }
     let workers = 0..store.placement().workers();
     let sparse: usize = workers.map(|w| store.partition(w).sparse_bytes()).sum();
-    let of_a_node = GROUP_NODE_BYTES + COLUMN_BYTES + sparse / num_nodes.max(1);
-    // A source, its position and a weight, in the group and in the shard.
-    let of_an_edge = 16 + 8 * graph.edge_feature_dim.unwrap_or(0);
+    let of_a_node = PART_NODE_BYTES + sparse / num_nodes.max(1);
+    // Its features lie in the group and in the shard, too.
+    let of_an_edge = PART_EDGE_BYTES + 8 * graph.edge_feature_dim.unwrap_or(0);
     WRITER_BYTES + nodes.saturating_mul(of_a_node) + edges.saturating_mul(of_an_edge)
 }
 

@@ -9,6 +9,7 @@ mod taken;
 use anyhow::Context as _;
 use bytesize::ByteSize;
 use gnn::Task;
+use graphflat::{PART_EDGE_BYTES, PART_NODE_BYTES, WAVES_IN_FLIGHT, WRITER_BYTES};
 use graphtrainer::config::Loss;
 use graphtrainer::metric::Metric;
 use graphtrainer::{TrainError, TrainSpec};
@@ -143,18 +144,6 @@ const MEMORY_PER_NODE: f64 = 40.0;
 /// Memory a node takes to be found by its number.
 const MEMORY_PER_NUMBER: f64 = 40.0;
 
-/// Parts that a worker has on their way at once.
-const PARTS_IN_FLIGHT: f64 = 3.0;
-
-/// Memory a node of a part takes: its place and distance, and its columns but for features.
-const MEMORY_PER_PART_NODE: f64 = 128.0;
-
-/// Memory an edge of a part takes.
-const MEMORY_PER_PART_EDGE: f64 = 16.0;
-
-/// Memory a worker takes to encode what it writes.
-const MEMORY_PER_WRITER: f64 = 48e6;
-
 /// Copies of a node that training keeps where its cache has room: of its part, and of batches.
 const COPIES_IN_CACHE: f64 = 2.3;
 
@@ -183,9 +172,10 @@ fn memory(job: &Job, survey: &Survey, prediction: Option<&Prediction>) -> f64 {
         return build;
     };
     let (parts, part_nodes) = (prediction.parts as f64, prediction.nodes_per_shard);
-    let part = part_nodes * (ids + MEMORY_PER_PART_NODE)
-        + prediction.edges_per_shard * MEMORY_PER_PART_EDGE;
-    let written = parts.min(PARTS_IN_FLIGHT * workers) * part + workers * MEMORY_PER_WRITER;
+    let part = part_nodes * (ids + PART_NODE_BYTES as f64)
+        + prediction.edges_per_shard * PART_EDGE_BYTES as f64;
+    let in_flight = parts.min(WAVES_IN_FLIGHT as f64 * workers);
+    let written = in_flight * part + workers * WRITER_BYTES as f64;
     let write = MEMORY_BASE + numbers + written;
     let train = match &job.own_training {
         Some(spec) if job.runs(Stage::Train) => {
