@@ -546,10 +546,11 @@ fn io(action: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> Flatt
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
-    fn plan(nodes: u64, edges: u64) -> GraphPlan {
+    /// A small random graph with weights.
+    pub(crate) fn plan(nodes: u64, edges: u64) -> GraphPlan {
         let spec = GraphSpec {
             nodes,
             edges,

@@ -317,7 +317,7 @@ impl<'de> Deserialize<'de> for Rows {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::generate::{GraphSpec, generate};
+    use crate::generate::{generate, tests};
     use crate::{StorePlan, open_or_build};
     use schemas::{EdgesSpec, NodesSpec, Sampling};
     use serde_json::json;
@@ -326,17 +326,7 @@ mod tests {
 
     /// Builds the store of a random graph on two workers.
     fn store(dir: &Path) -> Store {
-        let spec = GraphSpec {
-            nodes: 200,
-            edges: 900,
-            features: 3,
-            classes: 4,
-            hubs: 0,
-            hub_in_edges: 0,
-            weights: true,
-            seed: 5,
-        };
-        generate(&spec.into_plan().unwrap(), dir).unwrap();
+        generate(&tests::plan(200, 900), dir).unwrap();
         let nodes: NodesSpec = serde_json::from_value(json!({
             "path": "nodes.parquet", "id": "id", "features": ["features"], "label": "label",
             "split": "split",
