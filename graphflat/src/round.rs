@@ -53,21 +53,8 @@ enum RowColumns {
         /// Places of the nodes among the owner's.
         locals: Vec<u32>,
     },
-    Sent(SentColumns),
-}
-
-/// Columns of some nodes, in the order of a message; weights and self-loops are empty where the
-/// graph has none.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-struct SentColumns {
-    ids: Ids,
-    in_degree: Vec<u32>,
-    in_weight: Vec<f32>,
-    self_loops: Vec<u32>,
-    self_weight: Vec<f32>,
-    features: Features,
-    labels: Labels,
-    split: Vec<Split>,
+    /// In the order of the message, without edges.
+    Sent(Box<GraphShard>),
 }
 
 /// [`Rows`] as they cross to another process.
@@ -75,7 +62,7 @@ struct SentColumns {
 struct SentRows {
     to: usize,
     nodes: Vec<NodeIdx>,
-    columns: SentColumns,
+    columns: Box<GraphShard>,
 }
 
 /// What one worker did in one round: as an owner, or in the last one as a writer.
@@ -174,7 +161,7 @@ pub(crate) fn append_columns(messages: &[Rows], place: &[(u32, u32)], shard: &mu
 /// Where a message's columns lie.
 enum Column<'a> {
     Mapped(&'a Partition, usize),
-    Sent(&'a SentColumns, usize),
+    Sent(&'a GraphShard, usize),
 }
 
 impl Rows {
@@ -206,21 +193,21 @@ impl Rows {
     fn in_weight(&self, row: usize) -> Option<f32> {
         match self.at(row) {
             Column::Mapped(partition, local) => partition.in_weight(local),
-            Column::Sent(columns, i) => columns.in_weight.get(i).copied(),
+            Column::Sent(columns, i) => columns.in_weight.as_ref().map(|all| all[i]),
         }
     }
 
     fn self_loops(&self, row: usize) -> Option<u32> {
         match self.at(row) {
             Column::Mapped(partition, local) => partition.self_loops(local),
-            Column::Sent(columns, i) => columns.self_loops.get(i).copied(),
+            Column::Sent(columns, i) => columns.self_loops.as_ref().map(|all| all[i]),
         }
     }
 
     fn self_weight(&self, row: usize) -> Option<f32> {
         match self.at(row) {
             Column::Mapped(partition, local) => partition.self_weight(local),
-            Column::Sent(columns, i) => columns.self_weight.get(i).copied(),
+            Column::Sent(columns, i) => columns.self_weight.as_ref().map(|all| all[i]),
         }
     }
 
@@ -257,7 +244,7 @@ impl Rows {
     }
 
     /// The columns in the order of the message.
-    fn sent(&self) -> SentColumns {
+    fn sent(&self) -> Box<GraphShard> {
         let (store, owner, locals) = match &self.columns {
             RowColumns::Mapped {
                 store,
@@ -275,16 +262,7 @@ impl Rows {
             let locals = locals.iter().map(|&local| local as usize);
             locals.for_each(|local| partition.features_into(local, &mut shard.features));
         }
-        SentColumns {
-            ids: shard.ids,
-            in_degree: shard.in_degree,
-            in_weight: shard.in_weight.unwrap_or_default(),
-            self_loops: shard.self_loops.unwrap_or_default(),
-            self_weight: shard.self_weight.unwrap_or_default(),
-            features: shard.features,
-            labels: shard.labels,
-            split: shard.split,
-        }
+        Box::new(shard)
     }
 }
 

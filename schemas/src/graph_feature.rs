@@ -17,6 +17,8 @@ pub use write::{DenseRows, write_part};
 
 use std::ops::Range;
 
+use serde::{Deserialize, Serialize};
+
 use crate::columns::{Features, GraphMeta, Labels, Split};
 use crate::dataset::SplitCounts;
 use crate::ids::Ids;
@@ -26,7 +28,7 @@ use crate::ids::Ids;
 /// Nodes stand sorted by (hop, id). A node of hop h keeps the in-edges of rank below the greatest of
 /// `fanouts[h..]`, so every target's own neighbourhood is contained ([`GraphShard::extract`]).
 /// Labels and splits are needed at targets only; other nodes may go without.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct GraphShard {
     /// `[n]`.
     pub ids: Ids,
