@@ -39,7 +39,7 @@ pub(crate) struct Best {
 }
 
 /// First bytes of a checkpoint, with the version of its layout.
-const MAGIC: &[u8; 8] = b"GFTRAIN1";
+const MAGIC: &[u8; 8] = b"GFTRAIN2";
 
 /// Everything but the vectors. Floats that decide something are kept as bits, because decimal
 /// digits do not always come back as the same number.
@@ -48,6 +48,7 @@ struct Header {
     epochs: u64,
     step: u64,
     updates: u64,
+    norm_sum_bits: u64,
     num_parameters: usize,
     num_buffers: usize,
     num_moments: usize,
@@ -73,6 +74,7 @@ impl Checkpoint {
             epochs: self.epochs,
             step: self.server.step,
             updates: self.server.updates,
+            norm_sum_bits: self.server.norm_sum.to_bits(),
             num_parameters: self.server.parameters.len(),
             num_buffers: self.server.buffers.len(),
             num_moments: self.server.moments.len(),
@@ -174,6 +176,7 @@ impl Header {
         let server = ServerState {
             step: self.step,
             updates: self.updates,
+            norm_sum: f64::from_bits(self.norm_sum_bits),
             parameters,
             buffers,
             moments,
@@ -198,6 +201,7 @@ mod tests {
             server: ServerState {
                 step: 6,
                 updates: 6,
+                norm_sum: 0.1 + 0.2,
                 parameters: vec![1.0, f32::MIN_POSITIVE],
                 buffers: vec![0.5],
                 moments: vec![vec![0.1, 0.2], vec![0.3, -0.0]],

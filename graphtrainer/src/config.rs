@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::TrainError;
 use crate::metric::Metric;
+use crate::schedule::ScheduleSpec;
 use crate::server::{Consistency, Optimizer, OptimizerKind};
 
 /// Workers and servers are threads and locks of one process: more than this is a typing error.
@@ -63,6 +64,11 @@ pub struct TrainSpec {
     /// Step size. Default 0.01.
     #[serde(default = "default_learning_rate")]
     pub learning_rate: f32,
+    /// How the step size changes: `{ kind = "cosine", warmup = 5 }`. Default: it does not.
+    pub schedule: Option<ScheduleSpec>,
+    /// Greatest norm of an update's gradient, over all parameters; a longer one is shortened to it.
+    /// Default: no limit.
+    pub clip_norm: Option<f32>,
     /// Momentum of `sgd`. Default 0.
     pub momentum: Option<f32>,
     /// Weight decay; `adamw` decouples it from the gradient. Default 0.
@@ -204,6 +210,9 @@ pub(crate) struct ResultPlan {
     pub(crate) edge_features: Option<bool>,
     pub(crate) transform: Option<Transform>,
     pub(crate) optimizer: Optimizer,
+    /// In epochs; the optimiser gets it in steps, which the data decide.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) schedule: Option<ScheduleSpec>,
     pub(crate) weight_decay: f32,
     pub(crate) weight_decay_layers: Option<Vec<usize>>,
     pub(crate) epochs: u64,
@@ -273,6 +282,10 @@ impl TrainSpec {
         let consistency = self.consistency()?;
         let workers = self.checked_workers(consistency)?;
         let momentum = self.checked_momentum()?;
+        let schedule = match self.schedule {
+            Some(schedule) => schedule.checked(self.epochs)?,
+            None => None,
+        };
         if self.device == Device::Gpu {
             return Err(key(
                 "device",
@@ -307,7 +320,10 @@ impl TrainSpec {
                     kind: self.optimizer,
                     learning_rate: self.learning_rate,
                     momentum,
+                    schedule: None,
+                    clip_norm: self.clip_norm,
                 },
+                schedule,
                 weight_decay: self.weight_decay,
                 weight_decay_layers: self.weight_decay_layers,
                 epochs: self.epochs,
@@ -373,6 +389,10 @@ impl TrainSpec {
             rate,
             "allowed is any number above 0",
         )?;
+        if let Some(norm) = self.clip_norm {
+            let fits = norm.is_finite() && norm > 0.0;
+            require(fits, "clip_norm", norm, "allowed is any number above 0")?;
+        }
         let decay = self.weight_decay;
         let not_negative = decay.is_finite() && decay >= 0.0;
         require(

@@ -12,12 +12,13 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use crate::checkpoint::{Best, Checkpoint};
+use crate::config::ResultPlan;
 use crate::evaluate::Evaluator;
 use crate::metric::{Metric, Metrics};
 use crate::order::Order;
 use crate::pipeline::{Busy, Stage, Supply, Vectoriser, start};
 use crate::prepare::{Prepared, prepare};
-use crate::server::{MemoryServer, ParameterServer, ServerState, TensorSpec};
+use crate::server::{MemoryServer, Optimizer, ParameterServer, ServerState, TensorSpec};
 use crate::source::Source;
 use crate::worker::{EpochShare, Outcome, Worker};
 use crate::{TrainError, TrainPlan};
@@ -217,7 +218,7 @@ impl Training<'_> {
         );
         let server = MemoryServer::new(
             &tensors(&prepared.model, &prepared.decays),
-            result.optimizer,
+            optimizer(self.plan, order.num_batches()),
             result.consistency,
             (num_workers, self.plan.tuning.servers),
             &self.state.server,
@@ -439,6 +440,20 @@ impl Workers {
                 loss_sum: sum.loss_sum + share.loss_sum,
                 num_targets: sum.num_targets + share.num_targets,
             }))
+    }
+}
+
+/// Returns the update rule with its schedule in steps.
+fn optimizer(plan: &TrainPlan, epoch_steps: usize) -> Optimizer {
+    let ResultPlan {
+        optimizer,
+        schedule,
+        epochs,
+        ..
+    } = &plan.result;
+    Optimizer {
+        schedule: schedule.map(|schedule| schedule.in_steps(epoch_steps, *epochs)),
+        ..*optimizer
     }
 }
 

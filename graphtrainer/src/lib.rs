@@ -20,6 +20,7 @@ pub mod metric;
 mod order;
 mod pipeline;
 mod prepare;
+pub mod schedule;
 pub mod server;
 mod source;
 mod train;

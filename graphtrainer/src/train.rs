@@ -104,7 +104,7 @@ fn abandon(output: Output) {
 /// is the same plan.
 fn identity(plan: &TrainPlan, resolved: &Resolved, flattened: &Manifest) -> serde_json::Value {
     let result = &plan.result;
-    json!({
+    let mut identity = json!({
         "engine": ENGINE_VERSION,
         "graph_features": flattened.fingerprint,
         "architecture": resolved.arch,
@@ -118,7 +118,13 @@ fn identity(plan: &TrainPlan, resolved: &Resolved, flattened: &Manifest) -> serd
         "seed": result.seed,
         "workers": result.workers,
         "consistency": result.consistency,
-    })
+    });
+    // Keys that came later are left out where they say nothing, so that the outputs of older plans
+    // stay theirs.
+    if let Some(schedule) = result.schedule {
+        identity["schedule"] = json!(schedule);
+    }
+    identity
 }
 
 /// Writes the model's files; each gets its name only once it is whole; they are durable once they are committed.

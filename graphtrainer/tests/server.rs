@@ -7,6 +7,7 @@ use std::sync::mpsc::channel;
 use std::thread;
 
 use graphtrainer::TrainError;
+use graphtrainer::schedule::ScheduleSpec;
 use graphtrainer::server::{
     Consistency, MemoryServer, Optimizer, OptimizerKind, ParameterServer, Pushed, ServerState,
     TensorSpec,
@@ -59,7 +60,7 @@ fn adam() -> Optimizer {
     Optimizer {
         kind: OptimizerKind::Adam,
         learning_rate: 0.1,
-        momentum: 0.0,
+        ..Optimizer::default()
     }
 }
 
@@ -153,6 +154,7 @@ fn a_server_goes_on_from_a_state_over_other_shards() {
                 kind,
                 learning_rate: 0.1,
                 momentum,
+                ..Optimizer::default()
             };
             let whole = make(Consistency::Sync, optimizer, 2, 1, &start());
             run(&*whole, 2, 0..6);
@@ -163,6 +165,96 @@ fn a_server_goes_on_from_a_state_over_other_shards() {
             assert_eq!(second.state().unwrap(), whole.state().unwrap(), "{kind:?}");
         }
     }
+}
+
+/// A rule with all that a step can be changed by.
+fn changing() -> Optimizer {
+    let schedule: ScheduleSpec =
+        toml::from_str("kind = \"cosine\"\nwarmup = 1.5\nfloor = 0.1").unwrap();
+    Optimizer {
+        schedule: Some(schedule.in_steps(2, 3)),
+        clip_norm: Some(5.0),
+        ..adam()
+    }
+}
+
+#[test]
+fn shards_and_states_change_no_schedule_and_no_clipping() {
+    for make in TRANSPORTS {
+        for workers in [1, 3] {
+            let whole = make(Consistency::Sync, changing(), workers, 1, &start());
+            run(&*whole, workers, 0..6);
+            let whole = whole.state().unwrap();
+            assert!(whole.norm_sum > 30.0, "every gradient is longer than 5");
+            for (num_shards, stop) in [(2, 1), (3, 2), (4, 5)] {
+                let first = make(Consistency::Sync, changing(), workers, num_shards, &start());
+                run(&*first, workers, 0..stop);
+                let state = first.state().unwrap();
+                let second = make(Consistency::Sync, changing(), workers, 1, &state);
+                run(&*second, workers, stop..6);
+                assert_eq!(second.state().unwrap(), whole);
+            }
+        }
+    }
+}
+
+/// Plain steps of size 1 against the gradient, none longer than 1, the second half as long.
+fn unit() -> Optimizer {
+    let schedule: ScheduleSpec =
+        toml::from_str("kind = \"step\"\nevery = 1\nfactor = 0.5").unwrap();
+    Optimizer {
+        kind: OptimizerKind::Sgd,
+        learning_rate: 1.0,
+        schedule: Some(schedule.in_steps(1, 2)),
+        clip_norm: Some(1.0),
+        ..Optimizer::default()
+    }
+}
+
+#[test]
+fn the_sum_is_clipped_and_every_push_without_one() {
+    let still = ServerState {
+        parameters: vec![0.0; NUM_PARAMETERS],
+        ..ServerState::default()
+    };
+    let tensors = [TensorSpec {
+        name: "all".to_owned(),
+        len: NUM_PARAMETERS,
+        weight_decay: 0.0,
+    }];
+    let moved = |consistency, step: u64, gradients: [f32; 2]| {
+        let state = ServerState {
+            step,
+            updates: step,
+            ..still.clone()
+        };
+        let server = MemoryServer::new(&tensors, unit(), consistency, (2, 1), &state);
+        for (worker, first) in gradients.into_iter().enumerate() {
+            let mut gradient = [0.0; NUM_PARAMETERS];
+            gradient[0] = first;
+            server
+                .push(Pushed {
+                    worker,
+                    step,
+                    gradient: &gradient,
+                    num_targets: 1,
+                    buffers: &[],
+                })
+                .unwrap();
+        }
+        let state = server.state().unwrap();
+        (-state.parameters[0], state.norm_sum)
+    };
+    let check = |got: (f32, f64), wanted: (f32, f64)| {
+        assert!((got.0 - wanted.0).abs() < 1e-5, "{got:?} {wanted:?}");
+        assert!((got.1 - wanted.1).abs() < 1e-5, "{got:?} {wanted:?}");
+    };
+    // Long ones that nearly cancel are not clipped; their sum is what counts.
+    check(moved(Consistency::Sync, 0, [8.0, -7.5]), (0.5, 0.5));
+    check(moved(Consistency::Sync, 0, [3.0, 4.0]), (1.0, 7.0));
+    check(moved(Consistency::Sync, 1, [3.0, 4.0]), (0.5, 7.0));
+    check(moved(Consistency::Async, 0, [8.0, -0.5]), (0.5, 8.5));
+    check(moved(Consistency::Async, 1, [8.0, -0.5]), (0.25, 8.5));
 }
 
 #[test]

@@ -97,6 +97,8 @@ fn sync_workers_equal_one_worker_with_the_same_global_batches() {
         "model = \"gat\"\nhidden = [8]\nheads = 2\nattention_dropout = 0.3\nweight_decay = 0.001",
         "model = \"gatv2\"\nhidden = [8]\nheads = 2\nattention_dropout = 0.3\noptimizer = \"sgd\"\nlearning_rate = 0.1",
         "model = \"gin\"\nhidden = [8]\noptimizer = \"sgd\"\nlearning_rate = 0.001\nresidual = true",
+        "model = \"sage\"\nhidden = [8]\nclip_norm = 0.1\n\
+         schedule = { kind = \"cosine\", warmup = 1.5, floor = 0.1 }",
     ] {
         let all = [(1, 24), (2, 12), (3, 8), (4, 6)].map(|(workers, batch_size)| {
             let table =

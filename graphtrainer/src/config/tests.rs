@@ -75,6 +75,54 @@ fn wrong_keys_are_named_with_what_is_allowed() {
 }
 
 #[test]
+fn wrong_schedules_are_named_with_what_is_allowed() {
+    let check_schedule = |keys: &str, expected: &str| {
+        check(&format!("schedule = {{ {keys} }}"), expected);
+    };
+    check_schedule(
+        "kind = \"exp\"",
+        "expected one of `constant`, `step`, `cosine`, `linear`",
+    );
+    check_schedule(
+        "kind = \"cosine\", warmup = 3",
+        "`train.schedule.warmup` is 3: allowed is 0 to below `train.epochs`, 3",
+    );
+    check_schedule(
+        "kind = \"cosine\", warmup = nan",
+        "`train.schedule.warmup` is NaN",
+    );
+    check_schedule(
+        "kind = \"step\"",
+        "`train.schedule.every` is missing: epochs between two falls",
+    );
+    check_schedule(
+        "kind = \"step\", every = 0",
+        "`train.schedule.every` is 0: allowed is any number above 0",
+    );
+    check_schedule(
+        "kind = \"step\", every = 2, factor = -1",
+        "`train.schedule.factor` is -1: allowed is any number above 0",
+    );
+    check_schedule(
+        "kind = \"linear\", every = 2",
+        "`train.schedule.every` is 2: only kind \"step\" has it",
+    );
+    check_schedule(
+        "kind = \"linear\", floor = 1.5",
+        "`train.schedule.floor` is 1.5: allowed is 0 to 1",
+    );
+    check_schedule(
+        "kind = \"step\", every = 2, floor = 0.1",
+        "`train.schedule.floor` is 0.1: only kinds \"cosine\" and \"linear\" have it",
+    );
+    check(
+        "clip_norm = 0",
+        "`train.clip_norm` is 0: allowed is any number above 0",
+    );
+    check("clip_norm = inf", "`train.clip_norm` is inf");
+}
+
+#[test]
 fn wrong_sizes_are_named_with_what_is_allowed() {
     check(
         "heads = 3",

@@ -3,7 +3,9 @@
 use std::ops::Range;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-use super::{Consistency, Optimizer, ParameterServer, Pulled, Pushed, ServerState, TensorSpec};
+use super::{
+    Consistency, Optimizer, ParameterServer, Pulled, Pushed, ServerState, TensorSpec, squared_norm,
+};
 use crate::TrainError;
 
 /// A [`ParameterServer`] whose tensors are spread over shards, each with a lock of its own.
@@ -12,6 +14,8 @@ pub struct MemoryServer {
     consistency: Consistency,
     optimizer: Optimizer,
     num_parameters: usize,
+    /// Where each tensor stands in the flat vector, in order.
+    places: Vec<Range<usize>>,
     shards: Vec<Mutex<Shard>>,
     progress: Mutex<Progress>,
     moved: Condvar,
@@ -41,6 +45,7 @@ struct Progress {
     /// Steps pushed, by worker.
     clocks: Vec<u64>,
     failed: Option<usize>,
+    norm_sum: f64,
     buffers: Vec<f32>,
     /// Sync mode: targets and buffers of the step that is not complete, by worker.
     pending: Vec<Option<(u64, Vec<f32>)>>,
@@ -70,7 +75,8 @@ impl MemoryServer {
             state.parameters.len(),
             "the state fits the tensors"
         );
-        let shards = spread(tensors, num_shards)
+        let places = places(tensors);
+        let shards = spread(tensors, &places, num_shards)
             .into_iter()
             .map(|places| {
                 let held = places
@@ -97,6 +103,7 @@ impl MemoryServer {
         let progress = Progress {
             clocks: vec![state.step; num_workers],
             failed: None,
+            norm_sum: state.norm_sum,
             buffers: state.buffers.clone(),
             pending: vec![None; num_workers],
         };
@@ -104,6 +111,7 @@ impl MemoryServer {
             consistency,
             optimizer,
             num_parameters,
+            places,
             shards,
             progress: Mutex::new(progress),
             moved: Condvar::new(),
@@ -125,6 +133,57 @@ impl MemoryServer {
             Some(worker) => Err(TrainError::PeerFailed { worker }),
             None => Ok(progress),
         }
+    }
+
+    /// Sync mode: keeps the gradient; the last worker's completes the step, and the sum of all is
+    /// applied before any worker can see the next step.
+    fn push_together(&self, pushed: &Pushed<'_>) -> Result<(), TrainError> {
+        for shard in &self.shards {
+            lock(shard).keep(pushed);
+        }
+        let mut progress = self.progress()?;
+        progress.collect(pushed);
+        let mut others = (0..).zip(&progress.clocks);
+        if others.all(|(worker, &clock)| worker == pushed.worker || clock > pushed.step) {
+            let mut sum = vec![0.0; self.num_parameters];
+            for shard in &self.shards {
+                lock(shard).take_sum(&mut sum);
+            }
+            progress.norm_sum += self.apply(pushed.step, &sum);
+        }
+        progress.clocks[pushed.worker] += 1;
+        Ok(())
+    }
+
+    /// Applies the gradient of one worker, unless it had no targets.
+    fn push_alone(&self, pushed: &Pushed<'_>) -> Result<(), TrainError> {
+        let norm = (pushed.num_targets > 0).then(|| self.apply(pushed.step, pushed.gradient));
+        let mut progress = self.progress()?;
+        if let Some(norm) = norm {
+            progress.norm_sum += norm;
+            progress.buffers.copy_from_slice(pushed.buffers);
+        }
+        progress.clocks[pushed.worker] += 1;
+        Ok(())
+    }
+
+    /// Clips a gradient of the whole model, updates every tensor by it and returns the norm that it
+    /// had.
+    fn apply(&self, step: u64, gradient: &[f32]) -> f64 {
+        let squares = self
+            .places
+            .iter()
+            .map(|place| squared_norm(&gradient[place.clone()]));
+        let norm = squares.sum::<f64>().sqrt();
+        let scale = self.optimizer.clip(norm);
+        let clipped: Option<Vec<f32>> =
+            scale.map(|scale| gradient.iter().map(|value| value * scale).collect());
+        let gradient = clipped.as_deref().unwrap_or(gradient);
+        let optimizer = self.optimizer.at(step);
+        for shard in &self.shards {
+            lock(shard).apply(&optimizer, gradient);
+        }
+        norm
     }
 }
 
@@ -169,28 +228,11 @@ impl ParameterServer for MemoryServer {
                 expected,
             });
         }
-        for shard in &self.shards {
-            let mut shard = lock(shard);
-            match self.consistency {
-                Consistency::Sync => shard.collect(&self.optimizer, &pushed),
-                Consistency::Async | Consistency::Bounded(_) if pushed.num_targets > 0 => {
-                    shard.apply(&self.optimizer, |tensor| {
-                        &pushed.gradient[tensor.place.clone()]
-                    });
-                }
-                Consistency::Async | Consistency::Bounded(_) => {}
-            }
+        if self.consistency == Consistency::Sync {
+            self.push_together(&pushed)?;
+        } else {
+            self.push_alone(&pushed)?;
         }
-        let mut progress = self.progress()?;
-        match self.consistency {
-            Consistency::Sync => progress.collect(&pushed),
-            Consistency::Async | Consistency::Bounded(_) if pushed.num_targets > 0 => {
-                progress.buffers.copy_from_slice(pushed.buffers);
-            }
-            Consistency::Async | Consistency::Bounded(_) => {}
-        }
-        progress.clocks[pushed.worker] += 1;
-        drop(progress);
         self.moved.notify_all();
         Ok(())
     }
@@ -205,6 +247,7 @@ impl ParameterServer for MemoryServer {
         let mut state = ServerState {
             step: progress.slowest(),
             updates: 0,
+            norm_sum: progress.norm_sum,
             parameters: vec![0.0; self.num_parameters],
             buffers: progress.buffers.clone(),
             moments: vec![vec![0.0; self.num_parameters]; self.optimizer.num_moments()],
@@ -225,47 +268,47 @@ impl ParameterServer for MemoryServer {
 }
 
 impl Shard {
-    /// Stores a gradient; the last worker's completes the step: the sum, taken in worker order, is
-    /// applied.
-    fn collect(&mut self, optimizer: &Optimizer, pushed: &Pushed<'_>) {
+    /// Stores a worker's gradient until all have come.
+    fn keep(&mut self, pushed: &Pushed<'_>) {
         let tensors = self.tensors.iter();
         let own = tensors
             .flat_map(|tensor| &pushed.gradient[tensor.place.clone()])
             .copied();
         self.pending[pushed.worker] = Some(own.collect());
-        if self.pending.iter().any(Option::is_none) {
-            return;
-        }
-        let mut gradients = self.pending.iter_mut().filter_map(Option::take);
-        let Some(mut sum) = gradients.next() else {
-            return;
-        };
-        for gradient in gradients {
-            for (total, value) in sum.iter_mut().zip(gradient) {
-                *total += value;
-            }
-        }
-        let mut rest = &sum[..];
-        self.apply(optimizer, |tensor| {
-            let (first, after) = rest.split_at(tensor.values.len());
-            rest = after;
-            first
-        });
     }
 
-    /// Updates every tensor by its gradient.
-    fn apply<'a>(&mut self, optimizer: &Optimizer, mut of: impl FnMut(&Tensor) -> &'a [f32]) {
+    /// Adds the stored gradients up, in worker order, into their places in the flat vector.
+    fn take_sum(&mut self, flat: &mut [f32]) {
+        let gradients: Vec<Vec<f32>> = self.pending.iter_mut().filter_map(Option::take).collect();
+        let mut start = 0;
+        for tensor in &self.tensors {
+            let own = start..start + tensor.values.len();
+            let sum = &mut flat[tensor.place.clone()];
+            for (idx, gradient) in gradients.iter().enumerate() {
+                let part = &gradient[own.clone()];
+                if idx == 0 {
+                    sum.copy_from_slice(part);
+                } else {
+                    sum.iter_mut()
+                        .zip(part)
+                        .for_each(|(total, value)| *total += value);
+                }
+            }
+            start = own.end;
+        }
+    }
+
+    /// Updates every tensor by its part of the gradient.
+    fn apply(&mut self, optimizer: &Optimizer, gradient: &[f32]) {
         self.updates += 1;
         for tensor in &mut self.tensors {
-            let gradient = of(tensor);
             let mut moments: Vec<_> = tensor.moments.iter_mut().map(|m| &mut m[..]).collect();
-            let decay = tensor.weight_decay;
             optimizer.update(
                 self.updates,
                 &mut tensor.values,
-                gradient,
+                &gradient[tensor.place.clone()],
                 &mut moments,
-                decay,
+                tensor.weight_decay,
             );
         }
     }
@@ -299,17 +342,24 @@ impl Progress {
     }
 }
 
-/// Spreads tensors over shards: the largest first, each to the shard that holds least.
-fn spread(tensors: &[TensorSpec], num_shards: usize) -> Vec<Vec<(Range<usize>, f32)>> {
+/// Says where each tensor stands in the flat vector.
+fn places(tensors: &[TensorSpec]) -> Vec<Range<usize>> {
     let mut start = 0;
-    let mut places: Vec<_> = tensors
-        .iter()
-        .map(|tensor| {
-            let place = start..start + tensor.len;
-            start = place.end;
-            (tensor, place)
-        })
-        .collect();
+    let place = |tensor: &TensorSpec| {
+        let place = start..start + tensor.len;
+        start = place.end;
+        place
+    };
+    tensors.iter().map(place).collect()
+}
+
+/// Spreads tensors over shards: the largest first, each to the shard that holds least.
+fn spread(
+    tensors: &[TensorSpec],
+    places: &[Range<usize>],
+    num_shards: usize,
+) -> Vec<Vec<(Range<usize>, f32)>> {
+    let mut places: Vec<_> = tensors.iter().zip(places.iter().cloned()).collect();
     places.sort_by(|(a, _), (b, _)| b.len.cmp(&a.len).then_with(|| a.name.cmp(&b.name)));
     let mut shards = vec![(0, Vec::new()); num_shards];
     for (tensor, place) in places {

@@ -6,9 +6,10 @@ mod optimizer;
 use serde::{Deserialize, Serialize};
 
 pub use memory::MemoryServer;
-pub use optimizer::{Optimizer, OptimizerKind};
+pub use optimizer::{Optimizer, OptimizerKind, squared_norm};
 
 use crate::TrainError;
+pub use crate::schedule::Schedule;
 
 /// When a worker may go ahead of the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -66,6 +67,8 @@ pub struct ServerState {
     pub step: u64,
     /// Updates applied: `step` in sync mode, else the pushes of all workers.
     pub updates: u64,
+    /// Norms of the gradients of all updates, before they were clipped, added up.
+    pub norm_sum: f64,
     /// The flat parameter vector.
     pub parameters: Vec<f32>,
     /// The model's buffers.

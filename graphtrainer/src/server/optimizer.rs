@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::schedule::Schedule;
+
 /// Which update rule is used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -25,6 +27,12 @@ pub struct Optimizer {
     pub learning_rate: f32,
     /// Share of the last step that SGD keeps.
     pub momentum: f32,
+    /// How the step size changes from step to step; none: it does not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub schedule: Option<Schedule>,
+    /// A gradient that is longer is shortened to this; none: no limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub clip_norm: Option<f32>,
 }
 
 /// Decay rates of Adam's two moments and the guard of its division: PyTorch's defaults.
@@ -32,7 +40,44 @@ const BETA1: f64 = 0.9;
 const BETA2: f64 = 0.999;
 const EPSILON: f32 = 1e-8;
 
+impl Default for Optimizer {
+    /// Adam with a step size of 0.01.
+    fn default() -> Self {
+        Self {
+            kind: OptimizerKind::default(),
+            learning_rate: 0.01,
+            momentum: 0.0,
+            schedule: None,
+            clip_norm: None,
+        }
+    }
+}
+
+/// Added to the norm before it divides, as PyTorch does.
+const CLIP_GUARD: f64 = 1e-6;
+
 impl Optimizer {
+    /// Returns the rule with the step size of step `step`, from 0.
+    #[expect(clippy::cast_possible_truncation, reason = "step sizes are f32")]
+    pub fn at(&self, step: u64) -> Self {
+        let learning_rate = match &self.schedule {
+            None => self.learning_rate,
+            Some(schedule) => (f64::from(self.learning_rate) * schedule.factor(step)) as f32,
+        };
+        Self {
+            learning_rate,
+            ..*self
+        }
+    }
+
+    /// Returns what a gradient of this norm is multiplied by, as `torch.nn.utils.clip_grad_norm_`
+    /// does; none if it stays as it is.
+    #[expect(clippy::cast_possible_truncation, reason = "gradients are f32")]
+    pub fn clip(&self, norm: f64) -> Option<f32> {
+        let scale = f64::from(self.clip_norm?) / (norm + CLIP_GUARD);
+        (scale < 1.0).then_some(scale as f32)
+    }
+
     /// Returns how many vectors of state the rule keeps.
     pub fn num_moments(&self) -> usize {
         match self.kind {
@@ -114,6 +159,21 @@ impl Optimizer {
     }
 }
 
+/// Returns the sum of the squares of one tensor's gradient, always added up in the same order.
+///
+/// The norm of a whole gradient is the root of these added up in the order of the tensors, however
+/// they are spread over shards.
+pub fn squared_norm(values: &[f32]) -> f64 {
+    const LANES: usize = 8;
+    let mut lanes = [0.0_f64; LANES];
+    for chunk in values.chunks(LANES) {
+        for (lane, &value) in lanes.iter_mut().zip(chunk) {
+            *lane += f64::from(value) * f64::from(value);
+        }
+    }
+    lanes.iter().sum()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -128,6 +188,7 @@ mod tests {
             kind,
             learning_rate: 0.1,
             momentum,
+            ..Optimizer::default()
         };
         let mut parameter = [1.0];
         let mut moments = vec![[0.0_f32]; optimizer.num_moments()];
@@ -167,4 +228,18 @@ mod tests {
     const ADAM: [f32; 3] = [0.9, 0.865_439_4, 0.827_500_2];
     const ADAM_DECAY: [f32; 3] = [0.9, 0.847_519_1, 0.790_162_2];
     const ADAMW_DECAY: [f32; 3] = [0.89, 0.846_539_4, 0.800_134_8];
+
+    #[test]
+    fn a_gradient_is_clipped_as_pytorch_does() {
+        let optimizer = Optimizer {
+            clip_norm: Some(1.0),
+            ..Optimizer::default()
+        };
+        // The norm of (3, 4) is 5, and clip_grad_norm_ leaves (0.6, 0.8) less the guard.
+        assert_eq!(squared_norm(&[3.0, 4.0]), 25.0);
+        let scale = optimizer.clip(5.0).unwrap();
+        assert!((scale - 0.2).abs() < TOLERANCE, "{scale}");
+        assert_eq!(optimizer.clip(0.9), None);
+        assert_eq!(Optimizer::default().clip(1e9), None);
+    }
 }
