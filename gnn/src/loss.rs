@@ -65,15 +65,17 @@ impl Labels {
 #[must_use]
 pub fn loss(task: Task, logits: &Dense, labels: &Labels) -> f64 {
     let values: Vec<f64> = logits.values.iter().map(|&x| f64::from(x)).collect();
-    loss_and_slope(task, &values, logits.cols, labels).0
+    loss_and_slope(task, &values, logits.cols, labels, &[]).0
 }
 
-/// Returns the loss sum and its gradient with respect to the logits of the labelled rows.
+/// Returns the loss sum and its gradient with respect to the logits of the labelled rows, each row's
+/// times the weight of its class where classes have weights.
 pub(crate) fn loss_and_slope(
     task: Task,
     logits: &[f64],
     width: usize,
     labels: &Labels,
+    class_weights: &[f32],
 ) -> (f64, Vec<f64>) {
     let mut slope = vec![0.0; labels.rows() * width];
     let mut losses = vec![0.0; labels.rows()];
@@ -88,7 +90,12 @@ pub(crate) fn loss_and_slope(
     match (task, labels) {
         (Task::Classes, Labels::Classes(classes)) => {
             rows.for_each(|(row, (loss, (x, d)))| {
-                *loss = cross_entropy(x, classes[row] as usize, d);
+                let class = classes[row] as usize;
+                *loss = cross_entropy(x, class, d);
+                if let Some(&weight) = class_weights.get(class) {
+                    *loss *= f64::from(weight);
+                    d.iter_mut().for_each(|d| *d *= f64::from(weight));
+                }
             });
         }
         (Task::MultiLabel, Labels::MultiLabel(wanted)) => {
@@ -158,9 +165,9 @@ mod tests {
         }
     }
 
-    fn check(task: Task, labels: &Labels, expected: f64) {
+    fn check(task: Task, labels: &Labels, weights: &[f32], expected: f64) {
         let logits = vec![0.5, -1.0, 2.0, 0.0, 0.0, 0.0, 9.0, 9.0, 9.0];
-        let (sum, slope) = loss_and_slope(task, &logits, 3, labels);
+        let (sum, slope) = loss_and_slope(task, &logits, 3, labels, weights);
         assert!(
             (sum - expected).abs() < TOLERANCE,
             "{task:?}: {sum} is not {expected}"
@@ -168,9 +175,9 @@ mod tests {
         for (at, d) in slope.iter().enumerate() {
             let mut moved = logits.clone();
             moved[at] += 1e-5;
-            let above = loss_and_slope(task, &moved, 3, labels).0;
+            let above = loss_and_slope(task, &moved, 3, labels, weights).0;
             moved[at] -= 2e-5;
-            let below = loss_and_slope(task, &moved, 3, labels).0;
+            let below = loss_and_slope(task, &moved, 3, labels, weights).0;
             let difference = (above - below) / 2e-5;
             assert!((difference - d).abs() < TOLERANCE, "{task:?} {at}");
         }
@@ -182,7 +189,14 @@ mod tests {
         check(
             Task::Classes,
             &Labels::Classes(vec![2, 0]),
+            &[],
             norm - 2.0 + 3.0_f64.ln(),
+        );
+        check(
+            Task::Classes,
+            &Labels::Classes(vec![2, 0]),
+            &[0.25, 9.0, 3.0],
+            3.0 * (norm - 2.0) + 0.25 * 3.0_f64.ln(),
         );
         let wanted = dense(3, &[1.0, 0.0, 0.0]);
         let soft = |x: f64| (1.0 + x.exp()).ln();
@@ -190,11 +204,13 @@ mod tests {
         check(
             Task::MultiLabel,
             &Labels::MultiLabel(wanted.clone()),
+            &[],
             expected,
         );
         check(
             Task::Regression,
             &Labels::Regression(wanted),
+            &[],
             (0.25 + 1.0 + 4.0) / 3.0,
         );
     }

@@ -26,7 +26,7 @@ pub enum Mode {
 /// What one batch gives to the optimizer.
 #[derive(Clone, Debug)]
 pub struct LossAndGradient {
-    /// Sum over the labelled rows of their loss.
+    /// Sum over the labelled rows of their loss, weighed where classes have weights.
     pub loss_sum: f64,
     /// Gradient of `loss_sum / normalizer` with respect to the flat parameters.
     pub gradient: Vec<f32>,
@@ -45,6 +45,7 @@ pub struct Model {
     flat: Vec<f32>,
     buffer_infos: Vec<BufferInfo>,
     buffers: Vec<f32>,
+    class_weights: Vec<f32>,
 }
 
 impl Model {
@@ -70,6 +71,7 @@ impl Model {
             flat,
             buffer_infos,
             buffers,
+            class_weights: Vec::new(),
         })
     }
 
@@ -119,6 +121,18 @@ impl Model {
     /// transposes, which the blocks then keep.
     pub fn prepare(&self, blocks: &[Block], input: &ReadyInput) {
         layer::prepare(&self.arch, blocks, input);
+    }
+
+    /// Multiplies the loss of a target by the weight of its class, in
+    /// [`loss_and_gradient`](Model::loss_and_gradient); without weights every class has 1.
+    ///
+    /// # Panics
+    ///
+    /// If there are weights and not one a class.
+    pub fn set_class_weights(&mut self, weights: Vec<f32>) {
+        let fits = weights.is_empty() || weights.len() == self.arch.out_dim;
+        assert!(fits, "one weight a class");
+        self.class_weights = weights;
     }
 
     /// Returns the logits of the last block's dst nodes.
@@ -336,7 +350,8 @@ impl Model {
         let [rows, width] = logits.dims();
         let values = logits.clone().into_data().convert::<f64>();
         let values = values.as_slice::<f64>().expect("converted to f64");
-        let (loss_sum, mut slope) = loss_and_slope(self.arch.task, values, width, labels);
+        let (loss_sum, mut slope) =
+            loss_and_slope(self.arch.task, values, width, labels, &self.class_weights);
         if slope.is_empty() {
             return (0.0, vec![F::ZERO; self.flat.len()]);
         }

@@ -8,6 +8,7 @@ use schemas::Transform;
 use serde::{Deserialize, Serialize};
 
 use crate::TrainError;
+use crate::class_weight::ClassWeights;
 use crate::metric::Metric;
 use crate::schedule::ScheduleSpec;
 use crate::server::{Consistency, Optimizer, OptimizerKind};
@@ -90,6 +91,8 @@ pub struct TrainSpec {
     /// Must fit the labels, which decide it: `cross_entropy` for classes, `binary_cross_entropy`
     /// for several labels, `mean_squared_error` for numbers.
     pub loss: Option<Loss>,
+    /// What the loss of a target counts by its class: a list, or `"balanced"`. Default: all alike.
+    pub class_weights: Option<ClassWeights>,
     /// Random seed of weights, order and dropout. Default: the job's.
     pub seed: Option<u64>,
     /// Workers that compute steps: 1 (default) to 1024, whatever the machine. `workers` x
@@ -220,6 +223,8 @@ pub(crate) struct ResultPlan {
     pub(crate) patience: Option<u64>,
     pub(crate) monitor: Option<Metric>,
     pub(crate) loss: Option<Loss>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) class_weights: Option<ClassWeights>,
     pub(crate) seed: u64,
     pub(crate) workers: usize,
     pub(crate) consistency: Consistency,
@@ -279,6 +284,7 @@ impl TrainSpec {
     pub fn into_plan(self, ctx: TrainContext) -> Result<TrainPlan, TrainError> {
         self.check_numbers()?;
         self.check_layer_keys()?;
+        self.check_class_weights()?;
         let consistency = self.consistency()?;
         let workers = self.checked_workers(consistency)?;
         let momentum = self.checked_momentum()?;
@@ -331,6 +337,7 @@ impl TrainSpec {
                 patience: self.patience,
                 monitor: self.monitor,
                 loss: self.loss,
+                class_weights: self.class_weights,
                 seed: self.seed.unwrap_or(ctx.job_seed),
                 workers,
                 consistency,
@@ -430,6 +437,28 @@ impl TrainSpec {
             "attention_dropout",
             self.attention_dropout,
             only,
+        )
+    }
+
+    fn check_class_weights(&self) -> Result<(), TrainError> {
+        let Some(ClassWeights::Listed(weights)) = &self.class_weights else {
+            return Ok(());
+        };
+        let bad = weights.iter().find(|w| !(w.is_finite() && **w >= 0.0));
+        if let Some(weight) = bad {
+            return Err(key(
+                "class_weights",
+                weight,
+                "allowed is 0 or any number above",
+            ));
+        }
+        let list = format!("{weights:?}");
+        let counts = weights.iter().any(|&weight| weight > 0.0);
+        require(
+            counts,
+            "class_weights",
+            list,
+            "at least one class has to count",
         )
     }
 

@@ -48,7 +48,8 @@ pub struct Trained {
 pub struct EpochReport {
     /// 1-based.
     pub epoch: u64,
-    /// Mean training loss per target, with dropout, during the epoch.
+    /// Mean training loss per target, with dropout, during the epoch; the weighted mean where
+    /// classes have weights.
     pub loss: f64,
     /// Metrics on the val split after the epoch, as far as they are finite.
     pub val: Metrics,
@@ -85,6 +86,7 @@ pub fn fit(
     let vectoriser = Vectoriser {
         options: prepared.options.clone(),
         transform: prepared.transform.clone(),
+        class_weights: prepared.class_weights.clone(),
         trained: None,
     };
     let of_training = Vectoriser {
@@ -270,7 +272,7 @@ impl Training<'_> {
         let start = Instant::now();
         let epoch = self.state.epochs + 1;
         let share = workers.epoch(self.state.epochs)?;
-        let loss = share.loss_sum / share.num_targets as f64;
+        let loss = share.mean();
         self.state.server = server.state()?;
         self.state.epochs = epoch;
         self.check_finite(loss)?;
@@ -438,7 +440,7 @@ impl Workers {
             .iter()
             .fold(EpochShare::default(), |sum, share| EpochShare {
                 loss_sum: sum.loss_sum + share.loss_sum,
-                num_targets: sum.num_targets + share.num_targets,
+                count: sum.count + share.count,
             }))
     }
 }

@@ -12,6 +12,7 @@
 
 pub mod batch;
 mod checkpoint;
+pub mod class_weight;
 pub mod config;
 mod error;
 mod evaluate;

@@ -58,12 +58,6 @@ impl Order {
         self.num_targets().div_ceil(self.batch_size)
     }
 
-    /// Number of targets in a global batch.
-    pub(crate) fn batch_len(&self, batch: usize) -> usize {
-        self.batch_size
-            .min(self.num_targets() - batch * self.batch_size)
-    }
-
     /// Returns the batches of one worker in an epoch.
     pub(crate) fn of_worker(
         &self,
@@ -194,7 +188,7 @@ mod tests {
                         .flat_map(|own| targets(&order, &own[batch..=batch]))
                         .collect();
                     assert_eq!(shares, targets(&order, &one[batch..=batch]));
-                    assert_eq!(shares.len(), order.batch_len(batch));
+                    assert_eq!(shares.len(), 4.min(13 - 4 * batch));
                 }
             }
             let mut all = targets(&order, &one);

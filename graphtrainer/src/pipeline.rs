@@ -11,6 +11,7 @@ use schemas::Split;
 
 use crate::TrainError;
 use crate::batch::{BlockOptions, Piece, blocks_of};
+use crate::class_weight;
 use crate::order::{Order, Selection};
 use crate::source::{Part, Source};
 
@@ -26,6 +27,16 @@ pub(crate) struct Batch {
     /// One row a target.
     pub(crate) labels: Labels,
     pub(crate) num_targets: usize,
+    pub(crate) counts: Counts,
+}
+
+/// What targets count in the mean of the losses: their number, or the weights of their classes.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Counts {
+    /// The worker's own.
+    pub(crate) own: f64,
+    /// Those of the global batch.
+    pub(crate) global: f64,
 }
 
 /// How batches are made of targets.
@@ -35,6 +46,8 @@ pub(crate) struct Vectoriser {
     pub(crate) transform: Transform,
     /// The model that is trained on the batches: what its backward pass reads is made with them.
     pub(crate) trained: Option<Model>,
+    /// What a target's loss counts by its class; none: all alike.
+    pub(crate) class_weights: Vec<f32>,
 }
 
 /// Time the stages were busy, summed over their threads.
@@ -54,7 +67,11 @@ pub(crate) enum Stage {
 }
 
 /// Targets of a batch, their parts decoded.
-type Chosen = Vec<(usize, Arc<Part>, Vec<u32>)>;
+#[derive(Debug, Default)]
+struct Chosen {
+    pieces: Vec<(usize, Arc<Part>, Vec<u32>)>,
+    counts: Counts,
+}
 
 /// The same without the parts: what tells one batch from another.
 type Targets = Vec<(usize, Vec<u32>)>;
@@ -101,6 +118,7 @@ pub(crate) fn start<'scope, 'env>(
             for chosen in choices {
                 let chosen = chosen?;
                 let key: Targets = chosen
+                    .pieces
                     .iter()
                     .map(|(part, _, targets)| (*part, targets.clone()))
                     .collect();
@@ -146,13 +164,16 @@ struct Reader<'env> {
 
 impl Reader<'_> {
     fn read(&mut self, selection: &Selection) -> Result<Chosen, TrainError> {
-        let (mut before, mut chosen) = (0, Chosen::new());
+        let (mut before, mut chosen) = (0, Chosen::default());
+        let weights = &self.supply.vectoriser.class_weights;
         for segment in &selection.segments {
             let len = segment.range.len();
             let start = selection.share.start.clamp(before, before + len) - before;
             let end = selection.share.end.clamp(before, before + len) - before;
             before += len;
-            if start == end {
+            // Other workers' targets are looked at only for the weights of their classes.
+            if start == end && weights.is_empty() {
+                chosen.counts.global += len as f64;
                 continue;
             }
             let part = self.supply.source.part(segment.part)?;
@@ -176,7 +197,14 @@ impl Reader<'_> {
                 }
             };
             targets.sort_unstable();
-            chosen.push((segment.part, part, targets[start..end].to_vec()));
+            let own = &targets[start..end];
+            let total = |of: &[u32]| class_weight::total(weights, &part.shard.labels, of);
+            chosen.counts.global += total(&targets);
+            chosen.counts.own += total(own);
+            if !own.is_empty() {
+                let own = own.to_vec();
+                chosen.pieces.push((segment.part, part, own));
+            }
         }
         Ok(chosen)
     }
@@ -185,6 +213,7 @@ impl Reader<'_> {
 impl Vectoriser {
     fn vectorise(&self, chosen: &Chosen) -> Result<Batch, TrainError> {
         let pieces: Vec<Piece<'_>> = chosen
+            .pieces
             .iter()
             .map(|(_, part, targets)| Piece {
                 shard: &part.shard,
@@ -202,6 +231,7 @@ impl Vectoriser {
             input,
             labels: labels_of(&pieces),
             num_targets: pieces.iter().map(|piece| piece.targets.len()).sum(),
+            counts: chosen.counts,
         })
     }
 }
@@ -310,8 +340,13 @@ mod tests {
             },
             transform: Transform::None,
             trained: None,
+            class_weights: Vec::new(),
         };
-        vectoriser.vectorise(&vec![(0, part, targets)]).unwrap()
+        let chosen = Chosen {
+            pieces: vec![(0, part, targets)],
+            ..Chosen::default()
+        };
+        vectoriser.vectorise(&chosen).unwrap()
     }
 
     #[test]

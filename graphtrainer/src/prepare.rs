@@ -7,6 +7,7 @@ use gnn::{Architecture, LayerKind, Model, StandardizeFit, Task, Transform};
 use schemas::{FeatureMeta, Features, LabelKind, Split};
 
 use crate::batch::BlockOptions;
+use crate::class_weight::{ClassWeights, balanced};
 use crate::config::{Loss, key};
 use crate::metric::Metric;
 use crate::source::Source;
@@ -19,6 +20,8 @@ pub(crate) struct Prepared {
     pub(crate) model: Model,
     pub(crate) options: BlockOptions,
     pub(crate) transform: Transform,
+    /// What a target's loss counts by its class; none: all alike.
+    pub(crate) class_weights: Vec<f32>,
     pub(crate) monitor: Metric,
     /// Weight decay of each parameter.
     pub(crate) decays: Vec<f32>,
@@ -40,6 +43,7 @@ pub(crate) fn check(plan: &TrainPlan, source: &Source) -> Result<Resolved, Train
     let arch = checks.architecture()?;
     arch.validate()?;
     checks.transform_allowed()?;
+    checks.class_weights_allowed(&arch)?;
     Ok(Resolved {
         monitor: checks.monitor(&arch)?,
         decays: checks.decays(&arch)?,
@@ -67,12 +71,20 @@ pub(crate) fn prepare(plan: &TrainPlan, source: &Source) -> Result<Prepared, Tra
         edge_weight: arch.edge_weight,
         edge_dim: arch.edge_dim,
     };
+    let class_weights = match &plan.result.class_weights {
+        None => Vec::new(),
+        Some(ClassWeights::Listed(weights)) => weights.clone(),
+        Some(ClassWeights::Balanced) => balanced(source, arch.out_dim)?,
+    };
+    let mut model = Model::init(&arch, plan.result.seed)?;
+    model.set_class_weights(class_weights.clone());
     Ok(Prepared {
         options,
         transform: checks.transform()?,
+        class_weights,
         monitor,
         decays,
-        model: Model::init(&arch, plan.result.seed)?,
+        model,
     })
 }
 
@@ -262,6 +274,16 @@ impl Checks<'_> {
             ));
         }
         Ok(())
+    }
+
+    fn class_weights_allowed(&self, arch: &Architecture) -> Result<(), TrainError> {
+        let weights = self.plan.result.class_weights.as_ref();
+        weights.map_or(Ok(()), |weights| {
+            let problem = weights.problem(arch.task, arch.out_dim);
+            problem.map_or(Ok(()), |problem| {
+                Err(self.unfit("class_weights", weights, problem))
+            })
+        })
     }
 
     /// Fits the transform to the train targets, each as often as it occurs.

@@ -124,6 +124,9 @@ fn identity(plan: &TrainPlan, resolved: &Resolved, flattened: &Manifest) -> serd
     if let Some(schedule) = result.schedule {
         identity["schedule"] = json!(schedule);
     }
+    if let Some(weights) = &result.class_weights {
+        identity["class_weights"] = json!(weights);
+    }
     identity
 }
 

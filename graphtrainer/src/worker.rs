@@ -28,7 +28,19 @@ pub(crate) struct Worker<'env> {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct EpochShare {
     pub(crate) loss_sum: f64,
-    pub(crate) num_targets: u64,
+    /// What its targets count in the mean.
+    pub(crate) count: f64,
+}
+
+impl EpochShare {
+    /// Returns the mean loss; 0 where nothing counts.
+    pub(crate) fn mean(self) -> f64 {
+        if self.count > 0.0 {
+            self.loss_sum / self.count
+        } else {
+            0.0
+        }
+    }
 }
 
 impl Worker<'_> {
@@ -59,21 +71,21 @@ impl Worker<'_> {
             let busy = self.busy;
             let seed = step_seed(self.seed, epoch, batch_idx as u64);
             let covered = match self.consistency {
-                Consistency::Sync => self.order.batch_len(batch_idx),
-                Consistency::Async | Consistency::Bounded(_) => batch.num_targets,
+                Consistency::Sync => batch.counts.global,
+                Consistency::Async | Consistency::Bounded(_) => batch.counts.own,
             };
             share.loss_sum += busy.time(Stage::Compute, || {
                 self.model.set_flat(&pulled.parameters);
                 self.model.set_buffers(&pulled.buffers);
                 self.step(&batch, step, covered, seed)
             })?;
-            share.num_targets += batch.num_targets as u64;
+            share.count += batch.counts.own;
         }
         Ok(share)
     }
 
     /// Computes and pushes one gradient; returns the sum of the losses.
-    fn step(&self, batch: &Batch, step: u64, covered: usize, seed: u64) -> Result<f64, TrainError> {
+    fn step(&self, batch: &Batch, step: u64, covered: f64, seed: u64) -> Result<f64, TrainError> {
         let (worker, num_targets) = (self.worker, batch.num_targets as u64);
         if batch.num_targets == 0 {
             // The last batch of an epoch can have fewer targets than there are workers.
@@ -97,10 +109,11 @@ impl Worker<'_> {
             return Ok(0.0);
         }
         #[expect(
-            clippy::cast_precision_loss,
+            clippy::cast_possible_truncation,
             reason = "a batch has far fewer than 2^24 targets"
         )]
-        let normalizer = covered as f32;
+        // Where no class of the batch counts, every loss is 0, and so is the gradient.
+        let normalizer = if covered > 0.0 { covered as f32 } else { 1.0 };
         let computed = self.model.loss_and_gradient(
             &batch.blocks,
             &batch.input,

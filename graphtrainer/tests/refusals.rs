@@ -111,8 +111,21 @@ fn keys_that_do_not_fit_the_data_are_named() {
             "loss = \"mean_squared_error\"",
             "loss` = \"mean_squared_error\": its labels are classes, allowed is cross_entropy",
         ),
+        (
+            "class_weights = [1, 2]",
+            "class_weights` = [1.0, 2.0]: it has 3 classes and this list 2 weights",
+        ),
     ] {
         check(table, same, usage, &format!("{start}{expected}"));
+    }
+    for labels in [multi, numbers] {
+        check(
+            "class_weights = \"balanced\"",
+            labels,
+            usage,
+            "memory cannot be trained on with `train.class_weights` = \"balanced\": its labels are \
+             no classes, which alone have weights",
+        );
     }
     check(
         "hidden = [1000000000000]",

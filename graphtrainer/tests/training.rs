@@ -99,6 +99,9 @@ fn sync_workers_equal_one_worker_with_the_same_global_batches() {
         "model = \"gin\"\nhidden = [8]\noptimizer = \"sgd\"\nlearning_rate = 0.001\nresidual = true",
         "model = \"sage\"\nhidden = [8]\nclip_norm = 0.1\n\
          schedule = { kind = \"cosine\", warmup = 1.5, floor = 0.1 }",
+        // Two thirds of the batches' targets count nothing, and one worker's may all be such.
+        "model = \"gcn\"\nhidden = [8]\nclass_weights = [0, 3, 0]",
+        "model = \"sage\"\nhidden = [8]\nclass_weights = \"balanced\"\nclip_norm = 0.5",
     ] {
         let all = [(1, 24), (2, 12), (3, 8), (4, 6)].map(|(workers, batch_size)| {
             let table =
@@ -142,6 +145,77 @@ fn pruning_partitioning_servers_and_caches_change_nothing() {
         );
     }
     assert!(distance(&run(&format!("{table}pruning = false")), &plain) < WORKERS_TOLERANCE);
+}
+
+/// The twin of class weights: as many copies of each target, where weights are whole numbers.
+#[test]
+fn a_class_of_weight_two_counts_like_one_that_stands_twice() {
+    let graph = graph();
+    let train = |graph: &Graph, parts: &[Vec<u32>], keys: &str| {
+        let shards: Vec<GraphShard> = parts.iter().map(|own| graph.shard(own, &FANOUTS)).collect();
+        let counts = shards.iter().map(GraphShard::split_counts).collect();
+        let metas = (graph.meta(), flatten_meta(&FANOUTS, Sampling::Uniform));
+        let read = move |idx: usize| Ok(shards[idx].clone());
+        let source = Source::new("memory".into(), metas, counts, 1 << 20, read);
+        // Without dropout, because copies of a node are drawn the same; all targets in one step.
+        let table = format!(
+            "model = \"gcn\"\nhidden = [8]\ndropout = 0\nepochs = 5\nbatch_size = 999\n{keys}"
+        );
+        fit(&plan(&table), &source, None, &silent()).unwrap()
+    };
+    let schemas::Labels::Class(classes) = &graph.labels else {
+        panic!("classes");
+    };
+    let all: Vec<u32> = (0..200).collect();
+    let twice: Vec<u32> = all
+        .iter()
+        .copied()
+        .filter(|&node| classes[node as usize] == 1)
+        .collect();
+    let copied = train(&graph, &[all.clone(), twice], "");
+    let weighted = train(&graph, &[all.clone()], "class_weights = [1, 2, 1]");
+    let plain = train(&graph, &[all.clone()], "");
+    assert!(distance(&weighted, &copied) < WORKERS_TOLERANCE);
+    assert!(distance(&weighted, &plain) > 0.01);
+    let loss = |trained: &Trained| trained.history[4].loss;
+    assert!((loss(&weighted) - loss(&copied)).abs() < WORKERS_TOLERANCE);
+    // Only ratios matter.
+    let halved = train(&graph, &[all], "class_weights = [0.5, 1, 0.5]");
+    assert!(distance(&weighted, &halved) < WORKERS_TOLERANCE);
+}
+
+#[test]
+fn balanced_weights_are_those_of_the_train_targets_of_all_parts() {
+    let mut graph = graph();
+    let schemas::Labels::Class(classes) = &mut graph.labels else {
+        panic!("classes");
+    };
+    // Far from even: most of class 0 become class 1.
+    for class in classes.iter_mut().step_by(2) {
+        *class = (*class).max(1);
+    }
+    let mut counts = [0.0_f32; 3];
+    for (&class, split) in classes.iter().zip(&graph.split) {
+        if *split == schemas::Split::Train {
+            counts[class as usize] += 1.0;
+        }
+    }
+    let share = counts.iter().sum::<f32>() / 3.0;
+    let list = counts.map(|count| share / count);
+    let table = "model = \"gcn\"\nhidden = [8]\nepochs = 3\nbatch_size = 20\nclass_weights = ";
+    let train = |weights: &str| {
+        let source = source_of(&graph, 1 << 20, |_, shard| Ok(shard));
+        fit(
+            &plan(&format!("{table}{weights}")),
+            &source,
+            None,
+            &silent(),
+        )
+        .unwrap()
+    };
+    let balanced = train("\"balanced\"");
+    assert!(distance(&balanced, &train(&format!("{list:?}"))) < WORKERS_TOLERANCE);
+    assert!(distance(&balanced, &train("[1, 1, 1]")) > 0.01);
 }
 
 #[test]

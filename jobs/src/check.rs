@@ -89,6 +89,11 @@ fn fits_labels(job: &Job, train: &TrainSpec, label: &LabelKind) -> Result<(), Jo
         let problem = format!("its labels are {label:?}, allowed is {}", json!(fitting));
         return Err(unfit("loss", json!(loss), problem).into());
     }
+    if let Some(weights) = &train.class_weights
+        && let Some(problem) = weights.problem(task, label.width())
+    {
+        return Err(unfit("class_weights", json!(weights), problem).into());
+    }
     let allowed = Metric::of_task(task, label.width());
     if let Some(monitor) = train.monitor.filter(|monitor| !allowed.contains(monitor)) {
         let names: Vec<&str> = allowed.iter().map(|metric| metric.name()).collect();

@@ -123,6 +123,22 @@ fn wrong_schedules_are_named_with_what_is_allowed() {
 }
 
 #[test]
+fn wrong_class_weights_are_named_with_what_is_allowed() {
+    let none = "a list of numbers, one a class, or \"balanced\"";
+    check("class_weights = \"fair\"", none);
+    check("class_weights = 3", none);
+    check(
+        "class_weights = [1, -0.5]",
+        "`train.class_weights` is -0.5: allowed is 0 or any number above",
+    );
+    check("class_weights = [1, nan]", "`train.class_weights` is NaN");
+    check(
+        "class_weights = [0, 0]",
+        "`train.class_weights` is [0.0, 0.0]: at least one class has to count",
+    );
+}
+
+#[test]
 fn wrong_sizes_are_named_with_what_is_allowed() {
     check(
         "heads = 3",
