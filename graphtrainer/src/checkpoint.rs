@@ -21,8 +21,8 @@ pub(crate) struct Checkpoint {
     pub(crate) epochs: u64,
     pub(crate) server: ServerState,
     pub(crate) best: Option<Best>,
-    /// Epochs since the monitored metric was last bettered.
-    pub(crate) epochs_without_gain: u64,
+    /// Evaluations since the monitored metric was last bettered.
+    pub(crate) evaluations_without_gain: u64,
     pub(crate) history: Vec<EpochReport>,
 }
 
@@ -53,7 +53,7 @@ struct Header {
     num_buffers: usize,
     num_moments: usize,
     best: Option<BestHeader>,
-    epochs_without_gain: u64,
+    evaluations_without_gain: u64,
     history: Vec<EpochReport>,
 }
 
@@ -83,7 +83,7 @@ impl Checkpoint {
                 metric_bits: best.metric.to_bits(),
                 val_loss_bits: best.val_loss.to_bits(),
             }),
-            epochs_without_gain: self.epochs_without_gain,
+            evaluations_without_gain: self.evaluations_without_gain,
             history: self.history.clone(),
         };
         let json = serde_json::to_vec(&header).map_err(|source| TrainError::Json {
@@ -185,7 +185,7 @@ impl Header {
             epochs: self.epochs,
             server,
             best,
-            epochs_without_gain: self.epochs_without_gain,
+            evaluations_without_gain: self.evaluations_without_gain,
             history: self.history,
         })
     }
@@ -213,7 +213,7 @@ mod tests {
                 parameters: vec![3.0, 4.0],
                 buffers: vec![2.0],
             }),
-            epochs_without_gain: 1,
+            evaluations_without_gain: 1,
             history: vec![EpochReport {
                 epoch: 1,
                 loss: 0.25,

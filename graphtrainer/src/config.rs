@@ -82,7 +82,11 @@ pub struct TrainSpec {
     /// Targets a worker takes in a step. Default 512.
     #[serde(default = "default_batch_size")]
     pub batch_size: usize,
-    /// Ends the training after so many epochs without a better val metric. Default: never.
+    /// Epochs between evaluations on the val split; the last epoch is always evaluated. The best
+    /// epoch is one that was evaluated. Default 1.
+    #[serde(default = "default_evaluate_every")]
+    pub evaluate_every: u64,
+    /// Ends the training after so many evaluations without a better val metric. Default: never.
     pub patience: Option<u64>,
     /// Metric on the val split that chooses the best epoch: `accuracy`, `micro_f1`, `macro_f1`,
     /// `auc`, `loss`, `r2`, `mae` or `rmse`, as fits the labels. Default: `accuracy` of classes,
@@ -220,6 +224,7 @@ pub(crate) struct ResultPlan {
     pub(crate) weight_decay_layers: Option<Vec<usize>>,
     pub(crate) epochs: u64,
     pub(crate) batch_size: usize,
+    pub(crate) evaluate_every: u64,
     pub(crate) patience: Option<u64>,
     pub(crate) monitor: Option<Metric>,
     pub(crate) loss: Option<Loss>,
@@ -334,6 +339,7 @@ impl TrainSpec {
                 weight_decay_layers: self.weight_decay_layers,
                 epochs: self.epochs,
                 batch_size: self.batch_size,
+                evaluate_every: self.evaluate_every,
                 patience: self.patience,
                 monitor: self.monitor,
                 loss: self.loss,
@@ -365,6 +371,7 @@ impl TrainSpec {
         }
         for (name, count) in [
             ("epochs", self.epochs),
+            ("evaluate_every", self.evaluate_every),
             ("patience", self.patience.unwrap_or(1)),
             ("checkpoint_every", self.checkpoint_every),
         ] {
@@ -554,6 +561,10 @@ fn default_learning_rate() -> f32 {
 
 fn default_batch_size() -> usize {
     512
+}
+
+fn default_evaluate_every() -> u64 {
+    1
 }
 
 fn default_servers() -> usize {

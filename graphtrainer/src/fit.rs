@@ -51,7 +51,8 @@ pub struct EpochReport {
     /// Mean training loss per target, with dropout, during the epoch; the weighted mean where
     /// classes have weights.
     pub loss: f64,
-    /// Metrics on the val split after the epoch, as far as they are finite.
+    /// Metrics on the val split after the epoch, as far as they are finite; none where it was not
+    /// evaluated.
     pub val: Metrics,
     /// Wall-clock seconds of the epoch, evaluation included.
     pub seconds: f64,
@@ -259,7 +260,8 @@ impl Training<'_> {
 
     fn is_over(&self) -> bool {
         let patience = self.plan.result.patience.unwrap_or(u64::MAX);
-        self.state.epochs >= self.plan.result.epochs || self.state.epochs_without_gain >= patience
+        self.state.epochs >= self.plan.result.epochs
+            || self.state.evaluations_without_gain >= patience
     }
 
     /// Runs one epoch and decides whether it is the best.
@@ -278,8 +280,16 @@ impl Training<'_> {
         self.check_finite(loss)?;
         self.model.set_flat(&self.state.server.parameters);
         self.model.set_buffers(&self.state.server.buffers);
-        let mut metrics = val.evaluate(&self.model)?;
-        self.judge(&metrics)?;
+        let mut metrics = Metrics::new();
+        let ResultPlan {
+            evaluate_every,
+            epochs,
+            ..
+        } = self.plan.result;
+        if epoch.is_multiple_of(evaluate_every) || epoch == epochs {
+            metrics = val.evaluate(&self.model)?;
+            self.judge(&metrics)?;
+        }
         // JSON knows no other numbers.
         metrics.retain(|_, value| value.is_finite());
         let stages = [
@@ -368,9 +378,9 @@ impl Training<'_> {
                 (gain > 0.0 || ties, gain > 0.0)
             }
         };
-        self.state.epochs_without_gain += 1;
+        self.state.evaluations_without_gain += 1;
         if is_gain {
-            self.state.epochs_without_gain = 0;
+            self.state.evaluations_without_gain = 0;
         }
         if is_better {
             self.state.best = Some(Best {
@@ -386,9 +396,9 @@ impl Training<'_> {
 
     fn event(&self, report: &EpochReport) -> Event {
         let mut message = format!("loss {:.4}", report.loss);
-        if let Some(monitor) = self.monitor {
-            let value = report.val.get(monitor.name()).copied().unwrap_or(f64::NAN);
-            message += &format!(", val {} {value:.4}", monitor.name());
+        let name = self.monitor.map_or("", Metric::name);
+        if let Some(value) = report.val.get(name) {
+            message += &format!(", val {name} {value:.4}");
         }
         let best = self.state.best.as_ref().map(|best| best.epoch);
         if best == Some(report.epoch) {

@@ -121,6 +121,9 @@ fn identity(plan: &TrainPlan, resolved: &Resolved, flattened: &Manifest) -> serd
     });
     // Keys that came later are left out where they say nothing, so that the outputs of older plans
     // stay theirs.
+    if result.evaluate_every != 1 {
+        identity["evaluate_every"] = json!(result.evaluate_every);
+    }
     if let Some(schedule) = result.schedule {
         identity["schedule"] = json!(schedule);
     }

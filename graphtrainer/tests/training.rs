@@ -440,6 +440,33 @@ fn metrics_that_are_no_numbers_are_left_out_of_reports_and_checkpoints() {
 }
 
 #[test]
+fn only_evaluated_epochs_are_judged_and_the_last_is_one() {
+    let evaluated = |trained: &Trained| -> Vec<u64> {
+        let with_val = trained.history.iter().filter(|epoch| !epoch.val.is_empty());
+        with_val.map(|epoch| epoch.epoch).collect()
+    };
+    let table = "model = \"gcn\"\nhidden = [16]\n";
+    let trained = run(&format!("{table}epochs = 10\nevaluate_every = 3"));
+    assert_eq!(trained.history.len(), 10);
+    assert_eq!(evaluated(&trained), [3, 6, 9, 10]);
+    assert!([3, 6, 9, 10].contains(&trained.best_epoch));
+    // A sparse look at the same training.
+    let whole = run(&format!("{table}epochs = 10"));
+    for (seen, all) in trained.history.iter().zip(&whole.history) {
+        assert!(seen.val.is_empty() || seen.val == all.val);
+    }
+    let late = run(&format!("{table}epochs = 5\nevaluate_every = 99"));
+    assert_eq!((evaluated(&late), late.best_epoch), (vec![5], 5));
+    let patient = run(&format!(
+        "{table}epochs = 300\nevaluate_every = 3\npatience = 4"
+    ));
+    let accuracy = |epoch: &EpochReport| epoch.val.get("accuracy").copied().unwrap_or(0.0);
+    let best = patient.history.iter().map(accuracy).fold(0.0, f64::max);
+    let first = patient.history.iter().find(|epoch| accuracy(epoch) == best);
+    assert_eq!(patient.history.len() as u64, first.unwrap().epoch + 12);
+}
+
+#[test]
 fn patience_ends_a_training_and_the_best_epoch_is_kept() {
     let table = "model = \"gcn\"\nhidden = [16]\nepochs = 200\npatience = 5";
     let trained = run(table);

@@ -166,6 +166,10 @@ fn wrong_sizes_are_named_with_what_is_allowed() {
         "`train.workers` is 2: with `train.norm` = \"batch\" mode \"sync\" allows 1",
     );
     check("servers = 0", "`train.servers` is 0");
+    check(
+        "evaluate_every = 0",
+        "`train.evaluate_every` is 0: allowed is 1 or more",
+    );
     check("checkpoint_every = 0", "`train.checkpoint_every` is 0");
     check(
         "input = \"s3://bucket/x\"",
