@@ -1,8 +1,9 @@
-//! What a training needs to go on after its last whole epoch.
+//! What a training needs to go on after its last checkpoint, between two epochs or within one.
 //!
-//! All draws are functions of seed, epoch and step, and a checkpoint is written between epochs: so
-//! there is neither a generator's state nor a reader's position to keep.
+//! All draws are functions of seed, epoch and step: so there is no generator's state to keep, and
+//! the number of the step is the reader's position.
 
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::Path;
@@ -13,17 +14,29 @@ use serde::{Deserialize, Serialize};
 use crate::TrainError;
 use crate::fit::EpochReport;
 use crate::server::ServerState;
+use crate::worker::EpochShare;
 
 /// The state of a training after some epochs.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Checkpoint {
-    /// Epochs done.
+    /// Whole epochs done.
     pub(crate) epochs: u64,
+    /// What is done of the next one, if any.
+    pub(crate) partial: Option<Partial>,
     pub(crate) server: ServerState,
     pub(crate) best: Option<Best>,
     /// Evaluations since the monitored metric was last bettered.
     pub(crate) evaluations_without_gain: u64,
     pub(crate) history: Vec<EpochReport>,
+}
+
+/// An epoch under way.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Partial {
+    /// Its steps that are done.
+    pub(crate) steps: usize,
+    /// What each worker did in them.
+    pub(crate) shares: Vec<EpochShare>,
 }
 
 /// The best epoch so far.
@@ -38,6 +51,15 @@ pub(crate) struct Best {
     pub(crate) buffers: Vec<f32>,
 }
 
+impl Partial {
+    /// Returns the mean loss of all workers, added up in their order; 0 where nothing counts.
+    pub(crate) fn mean(&self) -> f64 {
+        let sum = |of: fn(&EpochShare) -> f64| self.shares.iter().fold(0.0, |sum, s| sum + of(s));
+        let (loss_sum, count) = (sum(|share| share.loss_sum), sum(|share| share.count));
+        if count > 0.0 { loss_sum / count } else { 0.0 }
+    }
+}
+
 /// First bytes of a checkpoint, with the version of its layout.
 const MAGIC: &[u8; 8] = b"GFTRAIN2";
 
@@ -46,6 +68,7 @@ const MAGIC: &[u8; 8] = b"GFTRAIN2";
 #[derive(Debug, Serialize, Deserialize)]
 struct Header {
     epochs: u64,
+    partial: Option<PartialHeader>,
     step: u64,
     updates: u64,
     norm_sum_bits: u64,
@@ -54,7 +77,23 @@ struct Header {
     num_moments: usize,
     best: Option<BestHeader>,
     evaluations_without_gain: u64,
-    history: Vec<EpochReport>,
+    history: Vec<EpochHeader>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct PartialHeader {
+    steps: usize,
+    /// Sum of losses and count of each worker.
+    share_bits: Vec<[u64; 2]>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct EpochHeader {
+    epoch: u64,
+    loss_bits: u64,
+    val_bits: BTreeMap<String, u64>,
+    seconds: f64,
+    busy: BTreeMap<String, f64>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -72,6 +111,7 @@ impl Checkpoint {
     pub(crate) fn write(&self, path: &Path) -> Result<(), TrainError> {
         let header = Header {
             epochs: self.epochs,
+            partial: self.partial.as_ref().map(PartialHeader::of),
             step: self.server.step,
             updates: self.server.updates,
             norm_sum_bits: self.server.norm_sum.to_bits(),
@@ -84,7 +124,7 @@ impl Checkpoint {
                 val_loss_bits: best.val_loss.to_bits(),
             }),
             evaluations_without_gain: self.evaluations_without_gain,
-            history: self.history.clone(),
+            history: self.history.iter().map(EpochHeader::of).collect(),
         };
         let json = serde_json::to_vec(&header).map_err(|source| TrainError::Json {
             what: "checkpoint",
@@ -183,11 +223,57 @@ impl Header {
         };
         values.next().is_none().then_some(Checkpoint {
             epochs: self.epochs,
+            partial: self.partial.map(PartialHeader::back),
             server,
             best,
             evaluations_without_gain: self.evaluations_without_gain,
-            history: self.history,
+            history: self.history.into_iter().map(EpochHeader::back).collect(),
         })
+    }
+}
+
+impl PartialHeader {
+    fn of(partial: &Partial) -> Self {
+        let bits = |share: &EpochShare| [share.loss_sum, share.count].map(f64::to_bits);
+        Self {
+            steps: partial.steps,
+            share_bits: partial.shares.iter().map(bits).collect(),
+        }
+    }
+
+    fn back(self) -> Partial {
+        let share = |bits: [u64; 2]| {
+            let [loss_sum, count] = bits.map(f64::from_bits);
+            EpochShare { loss_sum, count }
+        };
+        Partial {
+            steps: self.steps,
+            shares: self.share_bits.into_iter().map(share).collect(),
+        }
+    }
+}
+
+impl EpochHeader {
+    fn of(report: &EpochReport) -> Self {
+        let bits = |(name, value): (&String, &f64)| (name.clone(), value.to_bits());
+        Self {
+            epoch: report.epoch,
+            loss_bits: report.loss.to_bits(),
+            val_bits: report.val.iter().map(bits).collect(),
+            seconds: report.seconds,
+            busy: report.busy.clone(),
+        }
+    }
+
+    fn back(self) -> EpochReport {
+        let value = |(name, bits)| (name, f64::from_bits(bits));
+        EpochReport {
+            epoch: self.epoch,
+            loss: f64::from_bits(self.loss_bits),
+            val: self.val_bits.into_iter().map(value).collect(),
+            seconds: self.seconds,
+            busy: self.busy,
+        }
     }
 }
 
@@ -198,6 +284,16 @@ mod tests {
     fn checkpoint() -> Checkpoint {
         Checkpoint {
             epochs: 3,
+            partial: Some(Partial {
+                steps: 2,
+                shares: vec![
+                    EpochShare {
+                        loss_sum: 0.1 + 0.2,
+                        count: 4.5,
+                    },
+                    EpochShare::default(),
+                ],
+            }),
             server: ServerState {
                 step: 6,
                 updates: 6,
@@ -216,7 +312,8 @@ mod tests {
             evaluations_without_gain: 1,
             history: vec![EpochReport {
                 epoch: 1,
-                loss: 0.25,
+                loss: 0.1 + 0.2,
+                val: BTreeMap::from([("loss".to_owned(), 0.1 + 0.7)]),
                 ..EpochReport::default()
             }],
         }

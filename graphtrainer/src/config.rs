@@ -124,6 +124,9 @@ pub struct TrainSpec {
     /// Epochs between checkpoints. Default 1; changes no result.
     #[serde(default = "default_checkpoint_every")]
     pub checkpoint_every: u64,
+    /// Steps between checkpoints, within epochs too, where workers wait for each other then in every
+    /// mode. Default: none but those of `checkpoint_every`; changes no result.
+    pub checkpoint_every_steps: Option<u64>,
     /// Memory for decoded parts and kept batches, such as "512MiB" (default). Parts that do not
     /// fit are decoded again each epoch.
     #[serde(default = "default_cache_bytes")]
@@ -242,6 +245,7 @@ pub(crate) struct TuningPlan {
     pub(crate) pruning: bool,
     pub(crate) edge_partitioning: bool,
     pub(crate) checkpoint_every: u64,
+    pub(crate) checkpoint_every_steps: Option<u64>,
     pub(crate) cache_bytes: u64,
 }
 
@@ -353,6 +357,7 @@ impl TrainSpec {
                 pruning: self.pruning,
                 edge_partitioning: self.edge_partitioning,
                 checkpoint_every: self.checkpoint_every,
+                checkpoint_every_steps: self.checkpoint_every_steps,
                 cache_bytes: self.cache_bytes.as_u64(),
             },
             fresh: ctx.fresh,
@@ -374,6 +379,10 @@ impl TrainSpec {
             ("evaluate_every", self.evaluate_every),
             ("patience", self.patience.unwrap_or(1)),
             ("checkpoint_every", self.checkpoint_every),
+            (
+                "checkpoint_every_steps",
+                self.checkpoint_every_steps.unwrap_or(1),
+            ),
         ] {
             require(count > 0, name, count, "allowed is 1 or more")?;
         }

@@ -1,6 +1,7 @@
 //! The training loop: epochs, evaluation, early stopping, checkpoints.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Instant;
@@ -11,8 +12,8 @@ use schemas::progress::{Event, Progress};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use crate::checkpoint::{Best, Checkpoint};
-use crate::config::ResultPlan;
+use crate::checkpoint::{Best, Checkpoint, Partial};
+use crate::config::{ResultPlan, TuningPlan};
 use crate::evaluate::Evaluator;
 use crate::metric::{Metric, Metrics};
 use crate::order::Order;
@@ -20,7 +21,7 @@ use crate::pipeline::{Busy, Stage, Supply, Vectoriser, start};
 use crate::prepare::{Prepared, prepare};
 use crate::server::{MemoryServer, Optimizer, ParameterServer, ServerState, TensorSpec};
 use crate::source::Source;
-use crate::worker::{EpochShare, Outcome, Worker};
+use crate::worker::{EpochShare, Outcome, Task, Worker};
 use crate::{TrainError, TrainPlan};
 
 /// A trained model and how it came about.
@@ -196,8 +197,10 @@ struct Training<'a> {
 
 /// The ends of the channels that lead to the workers.
 struct Workers {
-    epochs: Vec<Sender<u64>>,
+    tasks: Vec<Sender<Task>>,
     done: Receiver<(usize, Outcome)>,
+    /// Steps of an epoch.
+    epoch_steps: usize,
 }
 
 impl Training<'_> {
@@ -227,13 +230,19 @@ impl Training<'_> {
             &self.state.server,
         );
         let (first, last) = (self.state.epochs, result.epochs);
+        let done_steps = self
+            .state
+            .partial
+            .as_ref()
+            .map_or(0, |partial| partial.steps);
         let (order, server) = (&order, &server);
         std::thread::scope(|scope| {
             let (done_sender, done) = channel();
-            let mut epochs = Vec::with_capacity(num_workers);
+            let mut tasks = Vec::with_capacity(num_workers);
             for worker in 0..num_workers {
                 let all = (first..last)
-                    .flat_map(move |epoch| order.of_worker(epoch, worker, num_workers));
+                    .flat_map(move |epoch| order.of_worker(epoch, worker, num_workers))
+                    .skip(done_steps);
                 let own = Worker {
                     worker,
                     server,
@@ -244,13 +253,17 @@ impl Training<'_> {
                     model: prepared.model.clone(),
                     batches: start(scope, supply, (order, Split::Train), all),
                 };
-                let (epoch_sender, own_epochs) = channel();
+                let (task_sender, own_tasks) = channel();
                 let own_done = done_sender.clone();
-                scope.spawn(move || own.run(&own_epochs, &own_done));
-                epochs.push(epoch_sender);
+                scope.spawn(move || own.run(&own_tasks, &own_done));
+                tasks.push(task_sender);
             }
             drop(done_sender);
-            let workers = Workers { epochs, done };
+            let workers = Workers {
+                tasks,
+                done,
+                epoch_steps: order.num_batches(),
+            };
             while !self.is_over() {
                 self.epoch(&workers, server, val)?;
             }
@@ -273,11 +286,8 @@ impl Training<'_> {
     ) -> Result<(), TrainError> {
         let start = Instant::now();
         let epoch = self.state.epochs + 1;
-        let share = workers.epoch(self.state.epochs)?;
-        let loss = share.mean();
-        self.state.server = server.state()?;
-        self.state.epochs = epoch;
-        self.check_finite(loss)?;
+        let loss = self.steps(workers, server)?;
+        (self.state.epochs, self.state.partial) = (epoch, None);
         self.model.set_flat(&self.state.server.parameters);
         self.model.set_buffers(&self.state.server.buffers);
         let mut metrics = Metrics::new();
@@ -306,16 +316,53 @@ impl Training<'_> {
             busy: BTreeMap::from(seconds),
         };
         self.state.history.push(report.clone());
-        let every = self.plan.tuning.checkpoint_every;
-        if let Some(path) = self
-            .checkpoint
-            .as_ref()
-            .filter(|_| epoch.is_multiple_of(every))
+        let TuningPlan {
+            checkpoint_every,
+            checkpoint_every_steps,
+            ..
+        } = self.plan.tuning;
+        let steps = epoch * workers.epoch_steps as u64;
+        if epoch.is_multiple_of(checkpoint_every)
+            || checkpoint_every_steps.is_some_and(|every| steps.is_multiple_of(every))
         {
-            self.state.write(path)?;
+            self.save()?;
         }
         (self.progress)(&self.event(&report));
         Ok(())
+    }
+
+    /// Runs the steps of the epoch that are left, with a checkpoint after every so many; returns the
+    /// mean loss of the whole epoch.
+    fn steps(
+        &mut self,
+        workers: &Workers,
+        server: &dyn ParameterServer,
+    ) -> Result<f64, TrainError> {
+        let (epoch, epoch_steps) = (self.state.epochs, workers.epoch_steps);
+        loop {
+            let partial = self.state.partial.get_or_insert_with(|| Partial {
+                steps: 0,
+                shares: vec![EpochShare::default(); workers.tasks.len()],
+            });
+            let every = self.plan.tuning.checkpoint_every_steps;
+            let stop = next_stop(every, epoch, partial.steps, epoch_steps);
+            workers.run(epoch, partial.steps..stop, &mut partial.shares)?;
+            partial.steps = stop;
+            let loss = partial.mean();
+            self.state.server = server.state()?;
+            self.check_finite(loss)?;
+            if stop == epoch_steps {
+                return Ok(loss);
+            }
+            self.save()?;
+        }
+    }
+
+    fn save(&self) -> Result<(), TrainError> {
+        match &self.checkpoint {
+            Some(path) => self.state.write(path),
+            None => Ok(()),
+        }
     }
 
     /// Refuses an epoch after which no further one, and no model, can be of use.
@@ -341,7 +388,8 @@ impl Training<'_> {
             return Ok(());
         }
         Err(TrainError::Diverged {
-            epoch: self.state.epochs,
+            // The one under way, or the one that was just finished.
+            epoch: self.state.epochs + u64::from(self.state.partial.is_some()),
             what: what.to_owned(),
             value,
             learning_rate: self.plan.result.optimizer.learning_rate,
@@ -423,16 +471,25 @@ impl Training<'_> {
 }
 
 impl Workers {
-    /// Has every worker run an epoch; sums what they did in worker order. Of several failures the
-    /// one that caused the others is returned.
-    fn epoch(&self, epoch: u64) -> Result<EpochShare, TrainError> {
-        for sender in &self.epochs {
+    /// Has every worker run some steps of an epoch; `shares` is what each did in it before, and
+    /// after. Of several failures the one that caused the others is returned.
+    fn run(
+        &self,
+        epoch: u64,
+        steps: Range<usize>,
+        shares: &mut [EpochShare],
+    ) -> Result<(), TrainError> {
+        for (sender, &share) in self.tasks.iter().zip(&*shares) {
+            let steps = steps.clone();
             // A worker that is gone has said why in its last outcome, or the channel is closed.
-            let _ = sender.send(epoch);
+            let _ = sender.send(Task {
+                epoch,
+                steps,
+                share,
+            });
         }
-        let mut shares = vec![EpochShare::default(); self.epochs.len()];
         let mut failure: Option<TrainError> = None;
-        for _ in 0..self.epochs.len() {
+        for _ in 0..self.tasks.len() {
             let Ok((worker, outcome)) = self.done.recv() else {
                 let ended = || TrainError::Ended { thread: "a worker" };
                 return Err(failure.unwrap_or_else(ended));
@@ -443,16 +500,19 @@ impl Workers {
                 (Err(_), Some(_)) => {}
             }
         }
-        if let Some(error) = failure {
-            return Err(error);
-        }
-        Ok(shares
-            .iter()
-            .fold(EpochShare::default(), |sum, share| EpochShare {
-                loss_sum: sum.loss_sum + share.loss_sum,
-                count: sum.count + share.count,
-            }))
+        failure.map_or(Ok(()), Err)
     }
+}
+
+/// Returns the step of an epoch, its last at most, before which the next checkpoint is due; they
+/// are due after every `every` steps since the training began.
+fn next_stop(every: Option<u64>, epoch: u64, step: usize, epoch_steps: usize) -> usize {
+    let Some(every) = every else {
+        return epoch_steps;
+    };
+    let done = epoch * epoch_steps as u64 + step as u64;
+    let left = usize::try_from(every - done % every).unwrap_or(usize::MAX);
+    step.saturating_add(left).min(epoch_steps)
 }
 
 /// Returns the update rule with its schedule in steps.

@@ -1,5 +1,6 @@
 //! One worker: pulls parameters, computes a step on its share of the batch, pushes the gradient.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender};
 
@@ -24,31 +25,29 @@ pub(crate) struct Worker<'env> {
     pub(crate) batches: Receiver<Result<Arc<Batch>, TrainError>>,
 }
 
+/// Some steps of one epoch.
+#[derive(Clone, Debug)]
+pub(crate) struct Task {
+    pub(crate) epoch: u64,
+    pub(crate) steps: Range<usize>,
+    /// What the worker did in the epoch before them.
+    pub(crate) share: EpochShare,
+}
+
 /// What a worker did in an epoch.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct EpochShare {
     pub(crate) loss_sum: f64,
     /// What its targets count in the mean.
     pub(crate) count: f64,
 }
 
-impl EpochShare {
-    /// Returns the mean loss; 0 where nothing counts.
-    pub(crate) fn mean(self) -> f64 {
-        if self.count > 0.0 {
-            self.loss_sum / self.count
-        } else {
-            0.0
-        }
-    }
-}
-
 impl Worker<'_> {
-    /// Computes an epoch each time one arrives, until no more can come. A failure is reported to
-    /// the server first, so that no other worker waits for this one.
-    pub(crate) fn run(mut self, epochs: &Receiver<u64>, done: &Sender<(usize, Outcome)>) {
-        while let Ok(epoch) = epochs.recv() {
-            let outcome = self.epoch(epoch);
+    /// Computes the steps of each task that arrives, until no more can come. A failure is reported
+    /// to the server first, so that no other worker waits for this one.
+    pub(crate) fn run(mut self, tasks: &Receiver<Task>, done: &Sender<(usize, Outcome)>) {
+        while let Ok(task) = tasks.recv() {
+            let outcome = self.steps(task);
             let failed = outcome.is_err();
             if failed {
                 self.server.fail(self.worker);
@@ -59,10 +58,14 @@ impl Worker<'_> {
         }
     }
 
-    fn epoch(&mut self, epoch: u64) -> Outcome {
+    fn steps(&mut self, task: Task) -> Outcome {
         let num_steps = self.order.num_batches();
-        let mut share = EpochShare::default();
-        for batch_idx in 0..num_steps {
+        let Task {
+            epoch,
+            steps,
+            mut share,
+        } = task;
+        for batch_idx in steps {
             let step = epoch * num_steps as u64 + batch_idx as u64;
             let batch = self.batches.recv().map_err(|_source| TrainError::Ended {
                 thread: "a vectorising thread",
@@ -142,5 +145,5 @@ impl Drop for Worker<'_> {
     }
 }
 
-/// What came of a worker's epoch.
+/// What a worker did in its epoch up to the end of a task, or why it could not.
 pub(crate) type Outcome = Result<EpochShare, TrainError>;

@@ -315,6 +315,90 @@ fn a_killed_training_ends_with_the_same_bits() {
     }
 }
 
+/// Everything about a training that a kill must not change, floats as bits.
+fn bits(trained: &Trained) -> impl PartialEq + std::fmt::Debug + use<> {
+    let flat: Vec<u32> = trained.model.flat().iter().map(|v| v.to_bits()).collect();
+    let epoch = |e: &EpochReport| {
+        let val: Vec<_> = e
+            .val
+            .iter()
+            .map(|(name, v)| (name.clone(), v.to_bits()))
+            .collect();
+        (e.epoch, e.loss.to_bits(), val)
+    };
+    let history: Vec<_> = trained.history.iter().map(epoch).collect();
+    (
+        flat,
+        history,
+        trained.best_epoch,
+        format!("{:?}", trained.metrics),
+    )
+}
+
+/// Trainings of 5 steps an epoch with all that lives longer than a step.
+const STEPPED: [&str; 3] = [
+    "model = \"sage\"\nhidden = [8]\noptimizer = \"adamw\"\nweight_decay = 0.01\nclip_norm = 0.2\n\
+     batch_size = 10\nworkers = 2\nservers = 2\nclass_weights = \"balanced\"\n\
+     schedule = { kind = \"cosine\", warmup = 1.5 }",
+    "model = \"gcn\"\nhidden = [8]\nnorm = \"batch\"\nbatch_size = 20\nevaluate_every = 2\npatience = 2",
+    "model = \"gin\"\nhidden = [8]\noptimizer = \"sgd\"\nmomentum = 0.5\nlearning_rate = 0.001\n\
+     batch_size = 20\nschedule = { kind = \"step\", every = 1.4, factor = 0.5 }",
+];
+
+#[test]
+fn a_training_killed_within_an_epoch_ends_with_the_same_bits() {
+    for model in STEPPED {
+        let table = format!("{model}\nepochs = 6\ncheckpoint_every = 99\n");
+        let whole = bits(&run(&table));
+        // The only checkpoint before the kill, after epoch 2, is the one after that many steps.
+        for steps in 6..=9 {
+            let stepped = format!("{table}checkpoint_every_steps = {steps}");
+            let dir = tempfile::tempdir().unwrap();
+            let checkpoint = dir.path().join("checkpoint");
+            assert!(run_until(&stepped, 2, &checkpoint));
+            let seen = Arc::new(Mutex::new(Vec::new()));
+            let sink = Arc::clone(&seen);
+            let progress: Progress = Arc::new(move |event| sink.lock().unwrap().push(event.done));
+            let resumed = fit(&plan(&stepped), &source(), Some(checkpoint), &progress).unwrap();
+            assert_eq!(seen.lock().unwrap()[0], 2, "epoch 1 is not done again");
+            assert_eq!(bits(&resumed), whole, "{stepped}");
+        }
+    }
+}
+
+#[test]
+fn a_training_that_fails_again_and_again_ends_with_the_same_bits() {
+    for model in STEPPED {
+        let table = format!("{model}\nepochs = 6\n");
+        let whole = bits(&run(&table));
+        let stepped = plan(&format!("{table}checkpoint_every_steps = 1"));
+        let dir = tempfile::tempdir().unwrap();
+        let checkpoint = dir.path().join("checkpoint");
+        let mut failures = 0;
+        let ended = loop {
+            let reads = Mutex::new(0);
+            // Enough for some steps: those that are read ahead, and an evaluation.
+            let source = source_of(&graph(), 0, move |_, shard| {
+                *reads.lock().unwrap() += 1;
+                if *reads.lock().unwrap() < 32 {
+                    return Ok(shard);
+                }
+                Err(TrainError::Undefined {
+                    input: "disk".into(),
+                    metric: "on fire",
+                })
+            });
+            match fit(&stepped, &source, Some(checkpoint.clone()), &silent()) {
+                Ok(trained) => break trained,
+                Err(_) => failures += 1,
+            }
+            assert!(failures < 60, "every try gets further");
+        };
+        assert!(failures > 0, "{model}");
+        assert_eq!(bits(&ended), whole, "{model}");
+    }
+}
+
 #[test]
 fn a_failure_anywhere_ends_the_training_with_its_error() {
     let table = "model = \"sage\"\nhidden = [8]\nepochs = 50\nbatch_size = 8\nworkers = 3";

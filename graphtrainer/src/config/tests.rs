@@ -172,6 +172,10 @@ fn wrong_sizes_are_named_with_what_is_allowed() {
     );
     check("checkpoint_every = 0", "`train.checkpoint_every` is 0");
     check(
+        "checkpoint_every_steps = 0",
+        "`train.checkpoint_every_steps` is 0: allowed is 1 or more",
+    );
+    check(
         "input = \"s3://bucket/x\"",
         "`train.input` is s3://bucket/x: this build reads",
     );
