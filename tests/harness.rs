@@ -473,7 +473,7 @@ impl Bench {
     pub(crate) fn data_files(&self, output: &str) -> BTreeMap<String, Vec<u8>> {
         let keep = |path: &Path| {
             path.extension()
-                .is_some_and(|e| e == "parquet" || e == "safetensors")
+                .is_some_and(|e| e == "parquet" || e == "safetensors" || e == "jsonl")
         };
         let root = self.path(output);
         let files: BTreeMap<String, Vec<u8>> = files_below(&root)

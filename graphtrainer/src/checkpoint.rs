@@ -37,6 +37,8 @@ pub(crate) struct Partial {
     pub(crate) steps: usize,
     /// What each worker did in them.
     pub(crate) shares: Vec<EpochShare>,
+    /// Updates before the epoch, and the sum of the norms of their gradients.
+    pub(crate) before: (u64, f64),
 }
 
 /// The best epoch so far.
@@ -85,6 +87,8 @@ struct PartialHeader {
     steps: usize,
     /// Sum of losses and count of each worker.
     share_bits: Vec<[u64; 2]>,
+    updates_before: u64,
+    norm_sum_before_bits: u64,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -92,6 +96,8 @@ struct EpochHeader {
     epoch: u64,
     loss_bits: u64,
     val_bits: BTreeMap<String, u64>,
+    learning_rate_bits: u32,
+    gradient_norm_bits: u64,
     seconds: f64,
     busy: BTreeMap<String, f64>,
 }
@@ -238,6 +244,8 @@ impl PartialHeader {
         Self {
             steps: partial.steps,
             share_bits: partial.shares.iter().map(bits).collect(),
+            updates_before: partial.before.0,
+            norm_sum_before_bits: partial.before.1.to_bits(),
         }
     }
 
@@ -249,6 +257,10 @@ impl PartialHeader {
         Partial {
             steps: self.steps,
             shares: self.share_bits.into_iter().map(share).collect(),
+            before: (
+                self.updates_before,
+                f64::from_bits(self.norm_sum_before_bits),
+            ),
         }
     }
 }
@@ -260,6 +272,8 @@ impl EpochHeader {
             epoch: report.epoch,
             loss_bits: report.loss.to_bits(),
             val_bits: report.val.iter().map(bits).collect(),
+            learning_rate_bits: report.learning_rate.to_bits(),
+            gradient_norm_bits: report.gradient_norm.to_bits(),
             seconds: report.seconds,
             busy: report.busy.clone(),
         }
@@ -271,6 +285,8 @@ impl EpochHeader {
             epoch: self.epoch,
             loss: f64::from_bits(self.loss_bits),
             val: self.val_bits.into_iter().map(value).collect(),
+            learning_rate: f32::from_bits(self.learning_rate_bits),
+            gradient_norm: f64::from_bits(self.gradient_norm_bits),
             seconds: self.seconds,
             busy: self.busy,
         }
@@ -293,6 +309,7 @@ mod tests {
                     },
                     EpochShare::default(),
                 ],
+                before: (6, 0.1 + 0.7),
             }),
             server: ServerState {
                 step: 6,
@@ -314,6 +331,8 @@ mod tests {
                 epoch: 1,
                 loss: 0.1 + 0.2,
                 val: BTreeMap::from([("loss".to_owned(), 0.1 + 0.7)]),
+                learning_rate: 0.1,
+                gradient_norm: 0.1 + 0.2,
                 ..EpochReport::default()
             }],
         }

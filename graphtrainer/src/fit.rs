@@ -55,7 +55,11 @@ pub struct EpochReport {
     /// Metrics on the val split after the epoch, as far as they are finite; none where it was not
     /// evaluated.
     pub val: Metrics,
-    /// Wall-clock seconds of the epoch, evaluation included.
+    /// Step size of the epoch's last step.
+    pub learning_rate: f32,
+    /// Mean norm of the gradients of the epoch's updates, before they were clipped.
+    pub gradient_norm: f64,
+    /// Wall-clock seconds of the epoch since it began or was resumed, evaluation included.
     pub seconds: f64,
     /// Busy seconds of the stages `read`, `vectorise` and `compute`, summed over threads. Reading
     /// and vectorising run ahead, so theirs may belong to the next epoch's batches.
@@ -286,7 +290,7 @@ impl Training<'_> {
     ) -> Result<(), TrainError> {
         let start = Instant::now();
         let epoch = self.state.epochs + 1;
-        let loss = self.steps(workers, server)?;
+        let (loss, gradient_norm) = self.steps(workers, server)?;
         (self.state.epochs, self.state.partial) = (epoch, None);
         self.model.set_flat(&self.state.server.parameters);
         self.model.set_buffers(&self.state.server.buffers);
@@ -308,10 +312,15 @@ impl Training<'_> {
             ("compute", Stage::Compute),
         ];
         let seconds = stages.map(|(name, stage)| (name.to_owned(), self.busy.take_seconds(stage)));
+        let steps = epoch * workers.epoch_steps as u64;
         let report = EpochReport {
             epoch,
             loss,
             val: metrics,
+            learning_rate: optimizer(self.plan, workers.epoch_steps)
+                .at(steps - 1)
+                .learning_rate,
+            gradient_norm,
             seconds: start.elapsed().as_secs_f64(),
             busy: BTreeMap::from(seconds),
         };
@@ -321,7 +330,6 @@ impl Training<'_> {
             checkpoint_every_steps,
             ..
         } = self.plan.tuning;
-        let steps = epoch * workers.epoch_steps as u64;
         if epoch.is_multiple_of(checkpoint_every)
             || checkpoint_every_steps.is_some_and(|every| steps.is_multiple_of(every))
         {
@@ -332,27 +340,33 @@ impl Training<'_> {
     }
 
     /// Runs the steps of the epoch that are left, with a checkpoint after every so many; returns the
-    /// mean loss of the whole epoch.
+    /// mean loss of the whole epoch and the mean norm of its gradients.
     fn steps(
         &mut self,
         workers: &Workers,
         server: &dyn ParameterServer,
-    ) -> Result<f64, TrainError> {
+    ) -> Result<(f64, f64), TrainError> {
         let (epoch, epoch_steps) = (self.state.epochs, workers.epoch_steps);
         loop {
             let partial = self.state.partial.get_or_insert_with(|| Partial {
                 steps: 0,
                 shares: vec![EpochShare::default(); workers.tasks.len()],
+                before: (self.state.server.updates, self.state.server.norm_sum),
             });
             let every = self.plan.tuning.checkpoint_every_steps;
             let stop = next_stop(every, epoch, partial.steps, epoch_steps);
             workers.run(epoch, partial.steps..stop, &mut partial.shares)?;
             partial.steps = stop;
-            let loss = partial.mean();
+            let (loss, (updates, norm_sum)) = (partial.mean(), partial.before);
             self.state.server = server.state()?;
             self.check_finite(loss)?;
             if stop == epoch_steps {
-                return Ok(loss);
+                let ServerState {
+                    updates: all,
+                    norm_sum: total,
+                    ..
+                } = self.state.server;
+                return Ok((loss, (total - norm_sum) / (all - updates) as f64));
             }
             self.save()?;
         }
@@ -462,6 +476,8 @@ impl Training<'_> {
                 "epoch": report.epoch,
                 "loss": report.loss,
                 "val": report.val,
+                "learning_rate": report.learning_rate,
+                "gradient_norm": report.gradient_norm,
                 "best_epoch": best,
                 "seconds": report.seconds,
                 "busy_seconds": report.busy,

@@ -35,4 +35,4 @@ pub use config::{TrainContext, TrainPlan, TrainSpec};
 pub use error::TrainError;
 pub use fit::{EpochReport, Trained, fit};
 pub use source::Source;
-pub use train::train;
+pub use train::{EPOCHS_JSONL, train};

@@ -11,9 +11,11 @@ use schemas::xxh::fingerprint;
 use schemas::{
     FileEntry, LabelKind, Manifest, Opened, Output, PartEntry, SplitCounts, read_manifest,
 };
+use serde::Serialize;
 use serde_json::json;
 
 use crate::fit::{Trained, fit};
+use crate::metric::Metrics;
 use crate::prepare::Resolved;
 use crate::source::Source;
 use crate::{TrainError, TrainPlan};
@@ -22,11 +24,26 @@ use crate::{TrainError, TrainPlan};
 /// that no output of an older program is taken for one of this.
 const ENGINE_VERSION: u32 = 3;
 
+/// File name of what each epoch gave, a JSON object a line.
+pub const EPOCHS_JSONL: &str = "epochs.jsonl";
+
+/// A line of it: nothing in here depends on time or machine. The seconds stand in the manifest.
+#[derive(Serialize)]
+struct EpochLine<'a> {
+    epoch: u64,
+    loss: f64,
+    learning_rate: f32,
+    gradient_norm: f64,
+    /// Left out where the epoch was not evaluated.
+    #[serde(skip_serializing_if = "Metrics::is_empty")]
+    val: &'a Metrics,
+}
+
 /// Trains a model as planned and writes it to the plan's output.
 ///
 /// An output of the same plan and input that is finished is returned as it is; one that is not goes
 /// on after its last checkpoint. The directory then holds `model.safetensors` (tensors named and
-/// laid out as PyG's), `model.json`, the manifest and `_SUCCESS`.
+/// laid out as PyG's), `model.json`, `epochs.jsonl`, the manifest and `_SUCCESS`.
 ///
 /// # Errors
 ///
@@ -147,13 +164,37 @@ fn save(
     for name in [gnn::MODEL_WEIGHTS, gnn::MODEL_JSON] {
         let path = aside.join(name);
         let bytes = fs::read(&path).map_err(TrainError::io("read", &path))?;
-        let mut file = output.create(name)?;
-        let written = output.dir().join(name);
-        file.write_all(&bytes)
-            .map_err(TrainError::io("write", &written))?;
-        files.push(file.finish()?);
+        files.push(write(output, name, &bytes)?);
     }
+    files.push(write(output, EPOCHS_JSONL, &epoch_lines(trained)?)?);
     Ok(files)
+}
+
+fn write(output: &Output, name: &str, bytes: &[u8]) -> Result<FileEntry, TrainError> {
+    let mut file = output.create(name)?;
+    let written = output.dir().join(name);
+    file.write_all(bytes)
+        .map_err(TrainError::io("write", &written))?;
+    Ok(file.finish()?)
+}
+
+fn epoch_lines(trained: &Trained) -> Result<Vec<u8>, TrainError> {
+    let mut lines = Vec::new();
+    for report in &trained.history {
+        let line = EpochLine {
+            epoch: report.epoch,
+            loss: report.loss,
+            learning_rate: report.learning_rate,
+            gradient_norm: report.gradient_norm,
+            val: &report.val,
+        };
+        serde_json::to_writer(&mut lines, &line).map_err(|source| TrainError::Json {
+            what: "report",
+            source,
+        })?;
+        lines.push(b'\n');
+    }
+    Ok(lines)
 }
 
 /// Describes the model to whoever uses it: nothing in here depends on time or machine.

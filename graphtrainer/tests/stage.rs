@@ -93,6 +93,7 @@ fn a_model_directory_is_whole_and_is_not_made_twice() {
         let model_dir = dir.path().join("model");
         let names = [
             "_SUCCESS",
+            "epochs.jsonl",
             "manifest.json",
             "model.json",
             "model.safetensors",
@@ -127,6 +128,44 @@ fn a_model_directory_is_whole_and_is_not_made_twice() {
              weight_decay_layers = [1, 2]\nseed = 3\nmode = \"sync\"\n"
         );
         assert_eq!(run(dir.path(), &explicit, false, &never).unwrap(), written);
+    }
+}
+
+#[test]
+fn every_epoch_is_a_line_and_a_kill_changes_none() {
+    let dir = tempfile::tempdir().unwrap();
+    flatten(
+        &dir.path().join("features"),
+        Shape::default(),
+        Layout::Shards,
+    );
+    let table = format!("{TABLE}evaluate_every = 2\n");
+    let manifest = run(dir.path(), &table, false, &silent()).unwrap();
+    let path = dir.path().join("model/epochs.jsonl");
+    let whole = fs::read_to_string(&path).unwrap();
+    let lines: Vec<serde_json::Value> = whole
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    assert_eq!(lines.len(), 6);
+    for (line, epoch) in lines.iter().zip(1..) {
+        assert_eq!(line["epoch"], epoch);
+        assert!(line["loss"].as_f64().unwrap() > 0.0);
+        assert!(line["gradient_norm"].as_f64().unwrap() > 0.0);
+        assert_eq!(line["learning_rate"], 0.01);
+        let evaluated = line["val"]["accuracy"].is_number();
+        assert_eq!(evaluated, epoch % 2 == 0, "{line}");
+        assert_eq!(line.as_object().unwrap().len(), 4 + usize::from(evaluated));
+    }
+    let mut files = manifest.parts[0].files.iter();
+    assert!(files.any(|file| file.path == "epochs.jsonl"));
+    for epoch in [1, 3, 5] {
+        fs::remove_dir_all(dir.path().join("model")).unwrap();
+        let kill: Progress = Arc::new(move |event| assert_ne!(event.done, epoch, "killed"));
+        let killed = || run(dir.path(), &table, false, &kill);
+        assert!(catch_unwind(AssertUnwindSafe(killed)).is_err());
+        run(dir.path(), &table, false, &silent()).unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), whole, "{epoch}");
     }
 }
 

@@ -219,6 +219,31 @@ fn balanced_weights_are_those_of_the_train_targets_of_all_parts() {
 }
 
 #[test]
+fn an_epoch_reports_its_step_size_and_the_gradients_before_they_are_clipped() {
+    let table = "model = \"sage\"\nhidden = [8]\nlearning_rate = 0.1\nepochs = 4\nbatch_size = 50\n\
+                 schedule = { kind = \"linear\" }\n";
+    let rates = |trained: &Trained| -> Vec<f32> {
+        trained
+            .history
+            .iter()
+            .map(|epoch| epoch.learning_rate)
+            .collect()
+    };
+    // Two steps an epoch, eight in all, and the rate is that of the second.
+    let trained = run(table);
+    for (rate, wanted) in rates(&trained).iter().zip([0.0875, 0.0625, 0.0375, 0.0125]) {
+        assert!((rate - wanted).abs() < 1e-6, "{rate} {wanted}");
+    }
+    let clipped = run(&format!("{table}clip_norm = 1e-3"));
+    for epoch in &clipped.history {
+        assert!(epoch.gradient_norm > 0.01, "{}", epoch.gradient_norm);
+    }
+    assert!(distance(&trained, &clipped) > 1e-4);
+    let constant = run("model = \"sage\"\nhidden = [8]\nepochs = 2");
+    assert_eq!(rates(&constant), [0.01, 0.01]);
+}
+
+#[test]
 fn every_mode_learns() {
     let shape = Shape {
         hint: 2.0,
@@ -324,7 +349,8 @@ fn bits(trained: &Trained) -> impl PartialEq + std::fmt::Debug + use<> {
             .iter()
             .map(|(name, v)| (name.clone(), v.to_bits()))
             .collect();
-        (e.epoch, e.loss.to_bits(), val)
+        let step = (e.learning_rate.to_bits(), e.gradient_norm.to_bits());
+        (e.epoch, e.loss.to_bits(), val, step)
     };
     let history: Vec<_> = trained.history.iter().map(epoch).collect();
     (
