@@ -474,6 +474,7 @@ impl Bench {
         let keep = |path: &Path| {
             path.extension()
                 .is_some_and(|e| e == "parquet" || e == "safetensors" || e == "jsonl")
+                || path.ends_with("evaluation.json")
         };
         let root = self.path(output);
         let files: BTreeMap<String, Vec<u8>> = files_below(&root)

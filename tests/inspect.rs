@@ -146,28 +146,36 @@ fn stores_models_and_embeddings_are_described() {
         &bench,
         &["out/model"],
         expect![[r#"
-        train: 0 rows, 1 parts, N bytes, seed 7, by graphflat 0.1.0, fingerprint F
-        architecture: {"layer":"sage","aggregator":"mean","in_dim":6,"edge_dim":null,"edge_weight":true,"hidden":[8],"num_layers":2,"out_dim":3,"heads":1,"out_heads":1,"dropout":0.5,"input_dropout":0.0,"attention_dropout":0.0,"norm":"none","residual":false,"activation":"relu","task":"classes"}
-        fanouts: [4,3]
-        test_accuracy: x
-        test_loss: x
-        test_macro_f1: x
-        test_micro_f1: x
-        train_accuracy: x
-        train_loss: x
-        train_macro_f1: x
-        train_micro_f1: x
-        val_accuracy: x
-        val_loss: x
-        val_macro_f1: x
-        val_micro_f1: x
-        convs.0.lin_l.weight [8, 6]
-        convs.0.lin_l.bias [8]
-        convs.0.lin_r.weight [8, 6]
-        convs.1.lin_l.weight [3, 8]
-        convs.1.lin_l.bias [3]
-        convs.1.lin_r.weight [3, 8]
-    "#]],
+            train: 0 rows, 1 parts, N bytes, seed 7, by graphflat 0.1.0, fingerprint F
+            architecture: {"layer":"sage","aggregator":"mean","in_dim":6,"edge_dim":null,"edge_weight":true,"hidden":[8],"num_layers":2,"out_dim":3,"heads":1,"out_heads":1,"dropout":0.5,"input_dropout":0.0,"attention_dropout":0.0,"norm":"none","residual":false,"activation":"relu","task":"classes"}
+            fanouts: [4,3]
+            test_accuracy: x
+            test_loss: x
+            test_macro_f1: x
+            test_micro_f1: x
+            train_accuracy: x
+            train_loss: x
+            train_macro_f1: x
+            train_micro_f1: x
+            val_accuracy: x
+            val_loss: x
+            val_macro_f1: x
+            val_micro_f1: x
+            test targets by label, of 3:
+              class 0: support 1, precision x, recall x, f1 x
+              class 1: support 1, precision x, recall x, f1 x
+              class 2: support 1, precision x, recall x, f1 x
+            test targets by label (row) and prediction (column):
+              class 0: 1 0 0
+              class 1: 1 0 0
+              class 2: 1 0 0
+            convs.0.lin_l.weight [8, 6]
+            convs.0.lin_l.bias [8]
+            convs.0.lin_r.weight [8, 6]
+            convs.1.lin_l.weight [3, 8]
+            convs.1.lin_l.bias [3]
+            convs.1.lin_r.weight [3, 8]
+        "#]],
     );
     check(
         &bench,

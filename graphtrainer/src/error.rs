@@ -144,7 +144,7 @@ pub enum TrainError {
     /// The metadata of a checkpoint or a plan could not be converted.
     #[error("cannot convert the {what} to JSON")]
     Json {
-        /// `plan`, `report` or `checkpoint`.
+        /// `plan`, `report`, `evaluation` or `checkpoint`.
         what: &'static str,
         /// The cause.
         source: serde_json::Error,

@@ -52,12 +52,21 @@ impl<'env> Evaluator<'env> {
     /// Computes the metrics of a model; none if the split is empty.
     pub(crate) fn evaluate(&mut self, model: &Model) -> Result<Metrics, TrainError> {
         let arch = model.architecture();
-        let mut evaluation = Evaluation::new(arch.task, arch.out_dim);
+        let evaluation = Evaluation::new(arch.task, arch.out_dim);
+        Ok(self.fill(evaluation, model)?.finish())
+    }
+
+    /// Adds the predictions of a model on the whole split.
+    pub(crate) fn fill(
+        &mut self,
+        mut evaluation: Evaluation,
+        model: &Model,
+    ) -> Result<Evaluation, TrainError> {
         if let Some(batches) = &self.kept {
             for batch in batches {
                 add(&mut evaluation, model, batch)?;
             }
-            return Ok(evaluation.finish());
+            return Ok(evaluation);
         }
         let (supply, order, split) = (self.supply, &self.order, self.split);
         let (mut kept, mut kept_bytes) = (Some(Vec::new()), 0);
@@ -77,7 +86,7 @@ impl<'env> Evaluator<'env> {
             Ok::<_, TrainError>(())
         })?;
         self.kept = kept;
-        Ok(evaluation.finish())
+        Ok(evaluation)
     }
 }
 

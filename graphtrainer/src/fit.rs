@@ -15,10 +15,11 @@ use serde_json::json;
 use crate::checkpoint::{Best, Checkpoint, Partial};
 use crate::config::{ResultPlan, TuningPlan};
 use crate::evaluate::Evaluator;
-use crate::metric::{Metric, Metrics};
+use crate::metric::{Evaluation, Metric, Metrics};
 use crate::order::Order;
 use crate::pipeline::{Busy, Stage, Supply, Vectoriser, start};
 use crate::prepare::{Prepared, prepare};
+use crate::scores::{SplitScores, label_names};
 use crate::server::{MemoryServer, Optimizer, ParameterServer, ServerState, TensorSpec};
 use crate::source::Source;
 use crate::worker::{EpochShare, Outcome, Task, Worker};
@@ -34,6 +35,8 @@ pub struct Trained {
     /// Metrics of the best epoch, named `train_`, `val_` or `test_` and the metric; those that are
     /// no finite number are left out.
     pub metrics: BTreeMap<String, f64>,
+    /// The same of `val` and `test`, label by label.
+    pub scores: BTreeMap<String, SplitScores>,
     /// The metric that chose the best epoch; none without val targets, when it is the last.
     pub monitor: Option<Metric>,
     /// 1-based.
@@ -132,19 +135,22 @@ pub fn fit(
         .expect("at least one epoch was run, and the first is the best so far");
     model.set_flat(&best.parameters);
     model.set_buffers(&best.buffers);
-    let mut metrics = BTreeMap::new();
     let train = Evaluator::new(supply, Split::Train, batch_size, 0);
     let test = Evaluator::new(supply, Split::Test, batch_size, 0);
+    let names = label_names(&source.graph).map_or(&[][..], Vec::as_slice);
+    let (mut metrics, mut scores) = (BTreeMap::new(), BTreeMap::new());
     for (name, mut evaluator) in [("train", train), ("val", val), ("test", test)] {
         if evaluator.num_targets() == 0 {
             notes.push(format!("the {name} split is empty"));
+            continue;
         }
-        for (metric, value) in evaluator.evaluate(&model)? {
-            if value.is_finite() {
-                metrics.insert(format!("{name}_{metric}"), value);
-            } else {
-                notes.push(format!("the {name} {metric} is {value} and left out"));
-            }
+        let of_split = assess(&mut evaluator, &model, names, |metric, value| {
+            notes.push(format!("the {name} {metric} is {value} and left out"));
+        })?;
+        let named = of_split.metrics.iter();
+        metrics.extend(named.map(|(metric, &value)| (format!("{name}_{metric}"), value)));
+        if name != "train" {
+            scores.insert(name.to_owned(), of_split);
         }
     }
     if monitor.is_none() {
@@ -154,11 +160,33 @@ pub fn fit(
         model,
         transform: prepared.transform,
         metrics,
+        scores,
         monitor,
         best_epoch: best.epoch,
         history: state.history,
         notes,
     })
+}
+
+/// Evaluates a model on a split; tells of each metric that is no finite number, which is left out.
+fn assess(
+    evaluator: &mut Evaluator<'_>,
+    model: &Model,
+    names: &[String],
+    mut left_out: impl FnMut(&str, f64),
+) -> Result<SplitScores, TrainError> {
+    let arch = model.architecture();
+    let counting = Evaluation::new(arch.task, arch.out_dim).with_confusion();
+    let evaluation = evaluator.fill(counting, model)?;
+    let mut scores = SplitScores::of(&evaluation, names);
+    for (metric, value) in evaluation.finish() {
+        if value.is_finite() {
+            scores.metrics.insert(metric, value);
+        } else {
+            left_out(&metric, value);
+        }
+    }
+    Ok(scores)
 }
 
 /// Reads the checkpoint to go on after, if there is one that is whole.

@@ -22,6 +22,7 @@ mod order;
 mod pipeline;
 mod prepare;
 pub mod schedule;
+pub mod scores;
 pub mod server;
 mod source;
 mod train;

@@ -83,6 +83,8 @@ pub struct Evaluation {
     true_positive: Vec<u64>,
     false_positive: Vec<u64>,
     false_negative: Vec<u64>,
+    /// Targets by class and predicted class, if asked for.
+    confusion: Option<BTreeMap<(usize, usize), u64>>,
     /// Scores and truths by output, for AUC.
     scores: Vec<Vec<(f32, bool)>>,
     /// Sums of label, label^2, |error| and error^2, and the number of values.
@@ -106,10 +108,18 @@ impl Evaluation {
             true_positive: vec![0; out_dim],
             false_positive: vec![0; out_dim],
             false_negative: vec![0; out_dim],
+            confusion: None,
             scores: vec![Vec::new(); num_scores],
             regression: [0.0; 4],
             num_values: 0,
         }
+    }
+
+    /// Counts classes and predicted classes together, too.
+    #[must_use]
+    pub fn with_confusion(mut self) -> Self {
+        self.confusion = Some(BTreeMap::new());
+        self
     }
 
     /// Adds the predictions of one batch.
@@ -136,6 +146,9 @@ impl Evaluation {
         for (row, &class) in logits.values.chunks_exact(self.out_dim).zip(classes) {
             let truth = class as usize;
             let predicted = argmax(row);
+            if let Some(confusion) = &mut self.confusion {
+                *confusion.entry((truth, predicted)).or_default() += 1;
+            }
             if predicted == truth {
                 self.true_positive[truth] += 1;
             } else {
@@ -176,6 +189,23 @@ impl Evaluation {
                 *sum += term;
             }
         }
+    }
+
+    /// Returns the number of targets added.
+    pub(crate) fn num_targets(&self) -> u64 {
+        self.num_targets
+    }
+
+    /// Returns true positives, false positives and false negatives of each label.
+    pub(crate) fn counts(&self) -> impl Iterator<Item = [u64; 3]> {
+        let wrong = self.false_positive.iter().zip(&self.false_negative);
+        let all = self.true_positive.iter().zip(wrong);
+        all.map(|(&right, (&wrong, &missed))| [right, wrong, missed])
+    }
+
+    /// Returns how many targets have one class and were predicted to have another, if counted.
+    pub(crate) fn confusion(&self) -> Option<&BTreeMap<(usize, usize), u64>> {
+        self.confusion.as_ref()
     }
 
     /// Computes every metric of the task that is defined on the targets added: none without
@@ -251,7 +281,7 @@ fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
     (count > 0).then(|| sum / count as f64)
 }
 
-fn f1(true_positive: u64, false_positive: u64, false_negative: u64) -> Option<f64> {
+pub(crate) fn f1(true_positive: u64, false_positive: u64, false_negative: u64) -> Option<f64> {
     let denominator = 2 * true_positive + false_positive + false_negative;
     (denominator > 0).then(|| 2.0 * true_positive as f64 / denominator as f64)
 }

@@ -8,15 +8,14 @@ use gnn::ModelFile;
 use schemas::dataset::MANIFEST_SCHEMA;
 use schemas::progress::Progress;
 use schemas::xxh::fingerprint;
-use schemas::{
-    FileEntry, LabelKind, Manifest, Opened, Output, PartEntry, SplitCounts, read_manifest,
-};
+use schemas::{FileEntry, Manifest, Opened, Output, PartEntry, SplitCounts, read_manifest};
 use serde::Serialize;
 use serde_json::json;
 
 use crate::fit::{Trained, fit};
 use crate::metric::Metrics;
 use crate::prepare::Resolved;
+use crate::scores::{EVALUATION_JSON, EvaluationFile, label_names};
 use crate::source::Source;
 use crate::{TrainError, TrainPlan};
 
@@ -43,7 +42,8 @@ struct EpochLine<'a> {
 ///
 /// An output of the same plan and input that is finished is returned as it is; one that is not goes
 /// on after its last checkpoint. The directory then holds `model.safetensors` (tensors named and
-/// laid out as PyG's), `model.json`, `epochs.jsonl`, the manifest and `_SUCCESS`.
+/// laid out as PyG's), `model.json`, `epochs.jsonl`, `evaluation.json`, the manifest
+/// and `_SUCCESS`.
 ///
 /// # Errors
 ///
@@ -167,6 +167,13 @@ fn save(
         files.push(write(output, name, &bytes)?);
     }
     files.push(write(output, EPOCHS_JSONL, &epoch_lines(trained)?)?);
+    let evaluation = EvaluationFile {
+        best_epoch: trained.best_epoch,
+        splits: trained.scores.clone(),
+    };
+    let mut text = to_json(&evaluation)?.to_string();
+    text.push('\n');
+    files.push(write(output, EVALUATION_JSON, text.as_bytes())?);
     Ok(files)
 }
 
@@ -203,14 +210,10 @@ fn model_file(
     source: &Source,
     trained: &Trained,
 ) -> Result<ModelFile, TrainError> {
-    let label_names = match source.graph.label.as_ref().map(|label| &label.kind) {
-        Some(LabelKind::ClassName { names }) => Some(names.clone()),
-        _ => None,
-    };
     Ok(ModelFile {
         architecture: trained.model.architecture().clone(),
         transform: trained.transform.clone(),
-        label_names,
+        label_names: label_names(&source.graph).cloned(),
         metrics: trained.metrics.clone(),
         fanouts: to_json(&source.flatten.fanouts)?,
         extra: BTreeMap::from([

@@ -9,6 +9,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
 
+use graphtrainer::scores::EvaluationFile;
 use graphtrainer::{TrainContext, TrainError, TrainSpec, train};
 use random::{Graph, Shape, flatten_meta};
 use schemas::progress::Progress;
@@ -94,6 +95,7 @@ fn a_model_directory_is_whole_and_is_not_made_twice() {
         let names = [
             "_SUCCESS",
             "epochs.jsonl",
+            "evaluation.json",
             "manifest.json",
             "model.json",
             "model.safetensors",
@@ -116,6 +118,7 @@ fn a_model_directory_is_whole_and_is_not_made_twice() {
         let written = read_manifest(&model_dir).unwrap();
         assert_eq!(written.parts, manifest.parts);
         assert_eq!(manifest.report["epochs"].as_array().unwrap().len(), 6);
+        check_evaluation(&model_dir, &file);
         let never: Progress = Arc::new(|event| panic!("nothing is left to do: {event:?}"));
         assert_eq!(run(dir.path(), TABLE, false, &never).unwrap(), written);
         // Keys that change no result do not ask for another training either.
@@ -166,6 +169,39 @@ fn every_epoch_is_a_line_and_a_kill_changes_none() {
         assert!(catch_unwind(AssertUnwindSafe(killed)).is_err());
         run(dir.path(), &table, false, &silent()).unwrap();
         assert_eq!(fs::read_to_string(&path).unwrap(), whole, "{epoch}");
+    }
+}
+
+/// What stands twice is the same: counts, metrics of the model, and what follows from both.
+fn check_evaluation(model_dir: &Path, file: &gnn::ModelFile) {
+    let evaluation = EvaluationFile::read(model_dir).unwrap().unwrap();
+    assert_eq!(file.extra["best_epoch"], evaluation.best_epoch);
+    assert_eq!(Vec::from_iter(evaluation.splits.keys()), ["test", "val"]);
+    for (split, scores) in &evaluation.splits {
+        for (metric, value) in &scores.metrics {
+            let of_model = file.metrics[&format!("{split}_{metric}")];
+            assert!((of_model - value).abs() < 1e-12, "{split} {metric}");
+        }
+        assert_eq!(scores.metrics.len(), 4);
+        let confusion = scores.confusion.as_ref().unwrap();
+        let mut right = 0;
+        for (at, label) in scores.labels.iter().enumerate() {
+            assert_eq!(confusion[at].iter().sum::<u64>(), label.support);
+            let column = confusion.iter().map(|row| row[at]);
+            assert_eq!(column.sum::<u64>(), label.predicted);
+            right += confusion[at][at];
+        }
+        let total: u64 = confusion.iter().flatten().sum();
+        assert_eq!((total, scores.num_targets), (15, 15));
+        let macro_f1 = scores.labels.iter().map(|label| label.f1).sum::<f64>();
+        #[expect(clippy::cast_precision_loss, reason = "fifteen targets")]
+        let wanted = [macro_f1 / scores.labels.len() as f64, right as f64 / 15.0];
+        for (name, value) in ["macro_f1", "accuracy"].iter().zip(wanted) {
+            assert!(
+                (scores.metrics[*name] - value).abs() < 1e-12,
+                "{split} {name}"
+            );
+        }
     }
 }
 

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use graphflat::store::StoreMeta;
+use graphtrainer::scores::{EvaluationFile, LabelScores, SplitScores};
 use schemas::{
     EmbeddingsDataset, Features, GraphFeature, GraphFeatureDataset, Ids, LabelKind, Labels,
     Manifest, Split, read_manifest,
@@ -20,6 +21,12 @@ const VALUES_SHOWN: usize = 6;
 
 /// Nodes and edges of a neighbourhood shown at most in text; DOT draws all.
 const EDGES_SHOWN: usize = 20;
+
+/// Labels whose scores are shown at most; the file holds all.
+const LABELS_SHOWN: usize = 20;
+
+/// Labels of a confusion matrix that is shown at most.
+const CONFUSION_SHOWN: usize = 10;
 
 /// Shows a directory.
 ///
@@ -138,10 +145,53 @@ fn model(dir: &Path, manifest: &Manifest) -> Result<String, JobError> {
     for (name, value) in &file.metrics {
         text.push_str(&format!("{name}: {value:.4}\n"));
     }
+    let evaluation = EvaluationFile::read(dir)
+        .map_err(|error| problem(dir, format!("holds no scores that can be read: {error}")))?;
+    if let Some(test) = evaluation.as_ref().and_then(|file| file.splits.get("test")) {
+        scores(&mut text, test);
+    }
     for parameter in model.parameters() {
         text.push_str(&format!("{} {:?}\n", parameter.name, parameter.shape));
     }
     Ok(text)
+}
+
+/// What the model gets right, label by label.
+fn scores(text: &mut String, test: &SplitScores) {
+    if test.labels.is_empty() {
+        return;
+    }
+    text.push_str(&format!(
+        "test targets by label, of {}:\n",
+        test.num_targets
+    ));
+    for label in test.labels.iter().take(LABELS_SHOWN) {
+        text.push_str(&format!(
+            "  {}: support {}, precision {:.4}, recall {:.4}, f1 {:.4}\n",
+            label_name(label),
+            label.support,
+            label.precision,
+            label.recall,
+            label.f1
+        ));
+    }
+    more(text, test.labels.len(), LABELS_SHOWN, "labels");
+    let small = |rows: &&Vec<Vec<u64>>| rows.len() <= CONFUSION_SHOWN;
+    if let Some(rows) = test.confusion.as_ref().filter(small) {
+        text.push_str("test targets by label (row) and prediction (column):\n");
+        for (label, row) in test.labels.iter().zip(rows) {
+            let counts: Vec<String> = row.iter().map(u64::to_string).collect();
+            text.push_str(&format!("  {}: {}\n", label_name(label), counts.join(" ")));
+        }
+    }
+}
+
+/// What a label is called; its number, where it has no name.
+pub(crate) fn label_name(label: &LabelScores) -> String {
+    label
+        .name
+        .clone()
+        .unwrap_or_else(|| format!("label {}", label.label))
 }
 
 fn embeddings(dir: &Path, args: &InspectArgs) -> Result<String, JobError> {
@@ -270,7 +320,7 @@ fn neighbourhood(feature: &GraphFeature, names: &[String]) -> String {
             features(&feature.features, node)
         ));
     }
-    more(&mut text, ids.len(), "nodes");
+    more(&mut text, ids.len(), EDGES_SHOWN, "nodes");
     for (src, dst, edge) in edges(feature).take(EDGES_SHOWN) {
         let weight = feature
             .edge_weight
@@ -279,13 +329,13 @@ fn neighbourhood(feature: &GraphFeature, names: &[String]) -> String {
         let (src, dst) = (ids.display(src), ids.display(dst));
         text.push_str(&format!("  {src} -> {dst}{}\n", weight.unwrap_or_default()));
     }
-    more(&mut text, feature.in_src.len(), "edges");
+    more(&mut text, feature.in_src.len(), EDGES_SHOWN, "edges");
     text
 }
 
-fn more(text: &mut String, count: usize, what: &str) {
-    if count > EDGES_SHOWN {
-        text.push_str(&format!("  ... {} more {what}\n", count - EDGES_SHOWN));
+fn more(text: &mut String, count: usize, shown: usize, what: &str) {
+    if count > shown {
+        text.push_str(&format!("  ... {} more {what}\n", count - shown));
     }
 }
 

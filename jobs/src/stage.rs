@@ -9,6 +9,7 @@ use bytesize::ByteSize;
 use graphflat::config::HUB_THRESHOLD;
 use graphflat::{Store, StorePlan};
 use graphinfer::InferSampling;
+use graphtrainer::scores::EvaluationFile;
 use schemas::progress::Progress;
 use schemas::{Manifest, Sampling, keep_at_hop, read_manifest};
 use serde_json::{Value, json};
@@ -16,6 +17,7 @@ use serde_json::{Value, json};
 use crate::cli::{RunArgs, Stage};
 use crate::console::{Voice, line_out};
 use crate::error::JobError;
+use crate::inspect::label_name;
 use crate::job::{Job, Overrides};
 use crate::memory::keep_free_memory;
 use crate::preflight::preflight;
@@ -360,6 +362,33 @@ impl Done {
     }
 }
 
+/// Labels whose F1 is said at the end of a training, the worst first.
+const LABELS_SAID: usize = 5;
+
+impl Done {
+    /// The labels that the model does worst on, where it tells classes or labels apart.
+    fn worst_labels(&self) -> Option<String> {
+        // A stage that is done is not failed by a file that was changed since.
+        let evaluation = EvaluationFile::read(&self.output).ok().flatten()?;
+        let test = evaluation.splits.get("test")?;
+        let mut labels: Vec<_> = test
+            .labels
+            .iter()
+            .filter(|label| label.support > 0)
+            .collect();
+        if labels.len() < 2 {
+            return None;
+        }
+        labels.sort_by(|a, b| a.f1.total_cmp(&b.f1));
+        let shown = labels
+            .iter()
+            .take(LABELS_SAID)
+            .map(|label| format!("{} {:.4} of {}", label_name(label), label.f1, label.support));
+        let shown: Vec<String> = shown.collect();
+        Some(format!("         lowest test f1: {}", shown.join(", ")))
+    }
+}
+
 fn report(job: &Job, done: &[Done], seconds: f64, voice: Voice) {
     if voice == Voice::Json {
         let stages: Vec<Value> = done.iter().map(Done::to_json).collect();
@@ -372,7 +401,12 @@ fn report(job: &Job, done: &[Done], seconds: f64, voice: Voice) {
         line_out(&summary.to_string());
         return;
     }
-    done.iter().for_each(|stage| voice.say(&stage.to_line()));
+    for stage in done {
+        voice.say(&stage.to_line());
+        if let Some(line) = stage.worst_labels().filter(|_| stage.stage == Stage::Train) {
+            voice.say(&line);
+        }
+    }
     voice.say(&format!(
         "done     {} in {seconds:.1} s with {} workers",
         job.name, job.workers

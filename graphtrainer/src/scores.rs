@@ -1,0 +1,202 @@
+//! What a model gets right, label by label: the content of `evaluation.json`.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use schemas::{GraphMeta, LabelKind};
+use serde::{Deserialize, Serialize};
+
+use crate::TrainError;
+use crate::metric::{Evaluation, Metrics, f1};
+
+/// File name of the scores, beside the model.
+pub const EVALUATION_JSON: &str = "evaluation.json";
+
+/// Labels of which each pair gets a count: 8 MB of digits at most. Beyond, there is no confusion
+/// matrix.
+const CONFUSION_LABELS_MAX: usize = 1024;
+
+/// How the best epoch of a training does.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct EvaluationFile {
+    /// 1-based.
+    pub best_epoch: u64,
+    /// `val` and `test`, those that are not empty.
+    pub splits: BTreeMap<String, SplitScores>,
+}
+
+/// How a model does on a split.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SplitScores {
+    /// Targets of the split.
+    pub num_targets: u64,
+    /// Every metric that is a finite number.
+    pub metrics: Metrics,
+    /// The labels that targets have or were predicted to have, ascending; none of numbers.
+    pub labels: Vec<LabelScores>,
+    /// Of classes: how many targets have the class of the row and were predicted to have that of
+    /// the column, both in the order of `labels`. None with more than 1024 of them.
+    pub confusion: Option<Vec<Vec<u64>>>,
+}
+
+/// How a model does on a class, or on one of several labels at once.
+///
+/// As in scikit-learn, a quotient whose divisor is 0 is 0.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LabelScores {
+    /// Number of the class, or place of the label in its list.
+    pub label: usize,
+    /// Its name, where labels are names.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// Share of right ones among the targets predicted to have it.
+    pub precision: f64,
+    /// Share of those found among the targets that have it.
+    pub recall: f64,
+    /// Harmonic mean of precision and recall.
+    pub f1: f64,
+    /// Targets that have it.
+    pub support: u64,
+    /// Targets predicted to have it.
+    pub predicted: u64,
+}
+
+impl EvaluationFile {
+    /// Reads the scores of a model; none where an older program wrote it.
+    ///
+    /// # Errors
+    ///
+    /// If the file cannot be read or holds something else.
+    pub fn read(dir: &Path) -> Result<Option<Self>, TrainError> {
+        let path = dir.join(EVALUATION_JSON);
+        let bytes = match fs::read(&path) {
+            Ok(bytes) => bytes,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(TrainError::io("read", &path)(error)),
+        };
+        let file = serde_json::from_slice(&bytes);
+        file.map(Some).map_err(|source| TrainError::Json {
+            what: "evaluation",
+            source,
+        })
+    }
+}
+
+impl SplitScores {
+    /// Draws the scores from an evaluation that counted confusions; without metrics.
+    pub(crate) fn of(evaluation: &Evaluation, names: &[String]) -> Self {
+        let share = |part: u64, whole: u64| match whole {
+            0 => 0.0,
+            _ => part as f64 / whole as f64,
+        };
+        let counts = evaluation.counts().enumerate();
+        let labels: Vec<LabelScores> = counts
+            .filter(|(_, counts)| counts.iter().any(|&count| count > 0))
+            .map(|(label, [right, wrong, missed])| LabelScores {
+                label,
+                name: names.get(label).cloned(),
+                precision: share(right, right + wrong),
+                recall: share(right, right + missed),
+                f1: f1(right, wrong, missed).unwrap_or(0.0),
+                support: right + missed,
+                predicted: right + wrong,
+            })
+            .collect();
+        let pairs = evaluation
+            .confusion()
+            .filter(|pairs| !pairs.is_empty() && labels.len() <= CONFUSION_LABELS_MAX);
+        let confusion = pairs.map(|pairs| {
+            let count = |row: &LabelScores, col: &LabelScores| pairs.get(&(row.label, col.label));
+            let row = |row| {
+                labels
+                    .iter()
+                    .map(move |col| count(row, col).copied().unwrap_or(0))
+            };
+            labels.iter().map(|label| row(label).collect()).collect()
+        });
+        Self {
+            num_targets: evaluation.num_targets(),
+            metrics: Metrics::new(),
+            labels,
+            confusion,
+        }
+    }
+}
+
+/// Returns what the classes are called, where labels are names.
+pub(crate) fn label_names(graph: &GraphMeta) -> Option<&Vec<String>> {
+    match graph.label.as_ref().map(|label| &label.kind) {
+        Some(LabelKind::ClassName { names }) => Some(names),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use gnn::{Dense, Labels, Task};
+
+    use super::*;
+
+    fn scores(task: Task, cols: usize, values: &[f32], labels: &Labels) -> SplitScores {
+        let logits = Dense {
+            rows: values.len() / cols,
+            cols,
+            values: values.to_vec(),
+        };
+        let mut evaluation = Evaluation::new(task, cols).with_confusion();
+        evaluation.add(&logits, labels, 1.0);
+        SplitScores::of(&evaluation, &["a", "b", "c", "d"].map(str::to_owned))
+    }
+
+    fn check(scores: &LabelScores, name: &str, wanted: [f64; 3], support: u64, predicted: u64) {
+        assert_eq!(scores.name.as_deref(), Some(name));
+        let got = [scores.precision, scores.recall, scores.f1];
+        for (value, wanted) in got.iter().zip(wanted) {
+            assert!((value - wanted).abs() < 1e-12, "{name}: {got:?}");
+        }
+        assert_eq!(
+            (scores.support, scores.predicted),
+            (support, predicted),
+            "{name}"
+        );
+    }
+
+    #[test]
+    fn classes_are_scored_as_scikit_learn_does() {
+        // Predictions 0 0 1 2 1 of truths 0 1 1 0 1; class 3 never occurs.
+        let values = [
+            9., 1., 1., 1., 9., 1., 1., 1., 1., 9., 1., 1., 1., 1., 9., 1., 1., 9., 1., 1.,
+        ];
+        let truth = Labels::Classes(vec![0, 1, 1, 0, 1]);
+        let scores = scores(Task::Classes, 4, &values, &truth);
+        assert_eq!((scores.num_targets, scores.labels.len()), (5, 3));
+        check(&scores.labels[0], "a", [0.5, 0.5, 0.5], 2, 2);
+        check(&scores.labels[1], "b", [1.0, 2.0 / 3.0, 0.8], 3, 2);
+        check(&scores.labels[2], "c", [0.0, 0.0, 0.0], 0, 1);
+        let rows = [[1, 0, 1], [1, 2, 0], [0, 0, 0]].map(Vec::from);
+        assert_eq!(scores.confusion, Some(rows.to_vec()));
+    }
+
+    #[test]
+    fn several_labels_are_scored_one_by_one_and_numbers_not_at_all() {
+        let truth = Labels::MultiLabel(Dense {
+            rows: 2,
+            cols: 3,
+            values: vec![1., 0., 0., 1., 1., 0.],
+        });
+        let values = [2., -1., -1., -1., 3., -1.];
+        let scores = scores(Task::MultiLabel, 3, &values, &truth);
+        assert_eq!((scores.labels.len(), &scores.confusion), (2, &None));
+        check(&scores.labels[0], "a", [1.0, 0.5, 2.0 / 3.0], 2, 1);
+        check(&scores.labels[1], "b", [1.0, 1.0, 1.0], 1, 1);
+        let truth = Labels::Regression(Dense {
+            rows: 1,
+            cols: 1,
+            values: vec![1.0],
+        });
+        let numbers = self::scores(Task::Regression, 1, &[2.0], &truth);
+        assert_eq!((numbers.labels.len(), numbers.confusion), (0, None));
+        assert_eq!(numbers.num_targets, 1);
+    }
+}
