@@ -259,6 +259,43 @@ fn wrong_words_and_numbers_name_what_is_allowed() {
     "#]],
         |case| case.job = case.job.with("[4, 3]", "[4, 0]"),
     );
+    for (keys, expected) in [
+        (
+            "schedule = { kind = \"cosine\", warmup = 4 }",
+            expect![[r#"
+                error: job.toml:31: `train.schedule.warmup` is 4: allowed is 0 to below `train.epochs`, 4
+            "#]],
+        ),
+        (
+            "schedule = { kind = \"step\" }",
+            expect![[r#"
+            error: job job.toml: `train.schedule.every` is missing: epochs between two falls of kind "step"
+        "#]],
+        ),
+        (
+            "class_weights = \"fair\"",
+            expect![[r#"
+            error: job.toml:31: `train.class_weights`: invalid value: string "fair", expected a list of numbers, one a class, or "balanced"
+        "#]],
+        ),
+        (
+            "class_weights = [1, -2, 1]",
+            expect![[r#"
+            error: job.toml:31: `train.class_weights` is -2: allowed is 0 or any number above
+        "#]],
+        ),
+        (
+            "clip_norm = 0",
+            expect![[r#"
+            error: job.toml:31: `train.clip_norm` is 0: allowed is any number above 0
+        "#]],
+        ),
+    ] {
+        check(USAGE, expected, |case| {
+            let with_keys = format!("epochs = 4\n{keys}");
+            case.job = case.job.with("epochs = 4", &with_keys);
+        });
+    }
     check(
         USAGE,
         expect![[r#"
@@ -1037,6 +1074,18 @@ fn loss_and_metric_are_of_the_kind_of_the_labels() {
     "#]],
         |case| {
             case.job = case.job.with("epochs = 4", "epochs = 4\nmonitor = \"r2\"");
+        },
+    );
+    check_ahead(
+        &graph(),
+        USAGE,
+        expect![[r#"
+        error: job job.toml: out/features cannot be trained on with `train.class_weights` = [1.0,2.0]: it has 3 classes and this list 2 weights
+    "#]],
+        |case| {
+            case.job = case
+                .job
+                .with("epochs = 4", "epochs = 4\nclass_weights = [1, 2]");
         },
     );
 }

@@ -469,7 +469,7 @@ impl Bench {
         }
     }
 
-    /// The Parquet and weight files of an output: relative path -> bytes.
+    /// The data files of an output: tables, weights, epochs and scores: relative path -> bytes.
     pub(crate) fn data_files(&self, output: &str) -> BTreeMap<String, Vec<u8>> {
         let keep = |path: &Path| {
             path.extension()

@@ -137,6 +137,52 @@ fn kills_at_random_moments_change_no_row() {
     assert!(resumed > 0, "no kill came while parts were written");
 }
 
+/// Kills of [`kills_within_epochs_change_no_bit_of_a_model`].
+const TRAIN_KILLS: usize = 30;
+
+#[test]
+fn kills_within_epochs_change_no_bit_of_a_model() {
+    let graph = Graph::new(600, IdKind::Utf8, FeatureKind::List).with_weights();
+    let bench = Bench::new(&graph);
+    let job = Job::new(&graph, &[FLATTEN, TRAIN])
+        .with("batch_size = 16", "batch_size = 4\nworkers = 2")
+        .with("epochs = 4", "epochs = 12")
+        .and("schedule = { kind = \"cosine\", warmup = 1.5 }\nclip_norm = 0.5")
+        .and("class_weights = \"balanced\"\nevaluate_every = 2\npatience = 5")
+        .and("checkpoint_every_steps = 1");
+    bench.run(&job, &["--stage", "flatten"]).ok();
+    let train = ["run", "job.toml", "--stage", "train", "--quiet"];
+    let started = std::time::Instant::now();
+    bench.graphflat(&train).ok();
+    let micros = u64::try_from(started.elapsed().as_micros()).unwrap();
+    let expected = bench.data_files("out/model");
+    let remove = || std::fs::remove_dir_all(bench.path("out/model")).unwrap();
+    let (mut killed, mut within, mut draw) = (0, 0, 0);
+    remove();
+    while killed < TRAIN_KILLS {
+        draw += 1;
+        let mut child = bench.command(&train).spawn().unwrap();
+        std::thread::sleep(std::time::Duration::from_micros(mix(3, draw) % micros));
+        let has_ended = child.try_wait().unwrap().is_some();
+        child.kill().unwrap(); // SIGKILL: no handler runs
+        child.wait().unwrap();
+        killed += usize::from(!has_ended);
+        let checkpoint = std::fs::read(bench.path("out/model/_progress/checkpoint"));
+        let text = String::from_utf8_lossy(checkpoint.as_deref().unwrap_or_default()).into_owned();
+        within += usize::from(text.contains("\"partial\":{"));
+        // Every third run is seen to its end; the others are killed again where they went on.
+        if mix(4, draw).is_multiple_of(3) {
+            bench.graphflat(&train).ok();
+            let what = format!("after draw {draw}");
+            assert_same_bytes(&expected, &bench.data_files("out/model"), &what);
+            remove();
+        }
+    }
+    assert!(within > 0, "no kill came within an epoch");
+    bench.graphflat(&train).ok();
+    assert_same_bytes(&expected, &bench.data_files("out/model"), "at the end");
+}
+
 #[test]
 fn no_reader_accepts_a_half_written_output() {
     let graph = graph();

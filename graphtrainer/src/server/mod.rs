@@ -51,8 +51,8 @@ pub struct Pushed<'a> {
     pub worker: usize,
     /// Steps this worker pushed before, since the training began.
     pub step: u64,
-    /// Gradient of its targets' loss, already divided by the number of targets that the update
-    /// covers (in sync mode those of all workers), so that gradients add up.
+    /// Gradient of its targets' loss, already divided by what all targets of the update count
+    /// (in sync mode those of all workers), so that gradients add up.
     pub gradient: &'a [f32],
     /// Targets the gradient was computed from; 0 where a worker had none in this step.
     pub num_targets: u64,
@@ -102,7 +102,7 @@ pub trait ParameterServer: Send + Sync {
     /// Reports that `worker` will not come back: whoever waits, now or later, gets an error.
     fn fail(&self, worker: usize);
 
-    /// Returns the whole state. Called between epochs, when no worker is in a step.
+    /// Returns the whole state. Called between runs of steps, when no worker is in one.
     ///
     /// # Errors
     ///

@@ -165,6 +165,26 @@ fn training_needs_more_than_the_tables() {
 }
 
 #[test]
+fn errors_within_a_schedule_point_at_it() {
+    let check_schedule = |keys: &str, expected: &str| {
+        let train = "[train]\nmodel = \"gcn\"\nepochs = 2\noutput = \"out/m\"\n";
+        let input = INPUT.replacen("[input.edges]", "features = [\"f\"]\n[input.edges]", 1);
+        let job = format!("{HEAD}{input}{STAGE}{train}schedule = {{ {keys} }}\n");
+        check(&job, expected);
+    };
+    check_schedule(
+        "kind = \"cosin\"",
+        "j.toml:21: `train.schedule.kind` cannot be `cosin`; did you mean `cosine`? allowed: \
+         constant, step, cosine, linear",
+    );
+    check_schedule(
+        "kind = \"cosine\", warm_up = 1",
+        "j.toml:21: unknown key `train.schedule.warm_up`; did you mean `warmup`? allowed: kind, \
+         warmup, every, factor, floor",
+    );
+}
+
+#[test]
 fn outputs_keep_off_what_is_read() {
     let job = format!("{HEAD}{INPUT}{STAGE}targets = \"lists/t\"\n");
     let rest = "an output lies neither in what is read nor around it";
