@@ -233,32 +233,7 @@ fn missing_keys_and_wrong_values_name_key_and_line() {
 }
 
 #[test]
-fn wrong_words_and_numbers_name_what_is_allowed() {
-    check(
-        USAGE,
-        expect![[r#"
-        error: job.toml:23: `flatten.layout` cannot be `shard`; did you mean `shards`? allowed: rows, shards
-    "#]],
-        |case| {
-            case.job = case.job.with("layout = \"shards\"", "layout = \"shard\"");
-        },
-    );
-    check(
-        USAGE,
-        expect![[r#"
-        error: job.toml:21: `flatten.fanouts`: invalid value: string "most", expected a number of in-edges from 1 to 4294967295, or "all"
-    "#]],
-        |case| {
-            case.job = case.job.with("[4, 3]", "[4, \"most\"]");
-        },
-    );
-    check(
-        USAGE,
-        expect![[r#"
-        error: job.toml:21: `flatten.fanouts`: invalid value: integer `0`, expected a number of in-edges from 1 to 4294967295, or "all"
-    "#]],
-        |case| case.job = case.job.with("[4, 3]", "[4, 0]"),
-    );
+fn what_a_step_cannot_be_is_named() {
     for (keys, expected) in [
         (
             "schedule = { kind = \"cosine\", warmup = 4 }",
@@ -296,6 +271,35 @@ fn wrong_words_and_numbers_name_what_is_allowed() {
             case.job = case.job.with("epochs = 4", &with_keys);
         });
     }
+}
+
+#[test]
+fn wrong_words_and_numbers_name_what_is_allowed() {
+    check(
+        USAGE,
+        expect![[r#"
+        error: job.toml:23: `flatten.layout` cannot be `shard`; did you mean `shards`? allowed: rows, shards
+    "#]],
+        |case| {
+            case.job = case.job.with("layout = \"shards\"", "layout = \"shard\"");
+        },
+    );
+    check(
+        USAGE,
+        expect![[r#"
+        error: job.toml:21: `flatten.fanouts`: invalid value: string "most", expected a number of in-edges from 1 to 4294967295, or "all"
+    "#]],
+        |case| {
+            case.job = case.job.with("[4, 3]", "[4, \"most\"]");
+        },
+    );
+    check(
+        USAGE,
+        expect![[r#"
+        error: job.toml:21: `flatten.fanouts`: invalid value: integer `0`, expected a number of in-edges from 1 to 4294967295, or "all"
+    "#]],
+        |case| case.job = case.job.with("[4, 3]", "[4, 0]"),
+    );
     check(
         USAGE,
         expect![[r#"

@@ -297,17 +297,8 @@ impl TrainSpec {
         let consistency = self.consistency()?;
         let workers = self.checked_workers(consistency)?;
         let momentum = self.checked_momentum()?;
-        let schedule = match self.schedule {
-            Some(schedule) => schedule.checked(self.epochs)?,
-            None => None,
-        };
-        if self.device == Device::Gpu {
-            return Err(key(
-                "device",
-                "\"gpu\"",
-                "this build has none, allowed: \"auto\", \"cpu\"",
-            ));
-        }
+        let schedule = self.schedule.map(|written| written.checked(self.epochs));
+        self.check_device()?;
         let input = self.input.or(ctx.input).ok_or(TrainError::Missing {
             key: "input",
             needed: "a directory of graph features, where the job has no table [flatten]",
@@ -338,7 +329,7 @@ impl TrainSpec {
                     schedule: None,
                     clip_norm: self.clip_norm,
                 },
-                schedule,
+                schedule: schedule.transpose()?.flatten(),
                 weight_decay: self.weight_decay,
                 weight_decay_layers: self.weight_decay_layers,
                 epochs: self.epochs,
@@ -454,6 +445,11 @@ impl TrainSpec {
             self.attention_dropout,
             only,
         )
+    }
+
+    fn check_device(&self) -> Result<(), TrainError> {
+        let allowed = "this build has none, allowed: \"auto\", \"cpu\"";
+        require(self.device != Device::Gpu, "device", "\"gpu\"", allowed)
     }
 
     fn check_class_weights(&self) -> Result<(), TrainError> {

@@ -35,7 +35,7 @@ pub struct Trained {
     /// Metrics of the best epoch, named `train_`, `val_` or `test_` and the metric; those that are
     /// no finite number are left out.
     pub metrics: BTreeMap<String, f64>,
-    /// The same of `val` and `test`, label by label.
+    /// The same by split, label by label.
     pub scores: BTreeMap<String, SplitScores>,
     /// The metric that chose the best epoch; none without val targets, when it is the last.
     pub monitor: Option<Metric>,
@@ -137,22 +137,16 @@ pub fn fit(
     model.set_buffers(&best.buffers);
     let train = Evaluator::new(supply, Split::Train, batch_size, 0);
     let test = Evaluator::new(supply, Split::Test, batch_size, 0);
-    let names = label_names(&source.graph).map_or(&[][..], Vec::as_slice);
-    let (mut metrics, mut scores) = (BTreeMap::new(), BTreeMap::new());
-    for (name, mut evaluator) in [("train", train), ("val", val), ("test", test)] {
-        if evaluator.num_targets() == 0 {
-            notes.push(format!("the {name} split is empty"));
-            continue;
-        }
-        let of_split = assess(&mut evaluator, &model, names, |metric, value| {
-            notes.push(format!("the {name} {metric} is {value} and left out"));
-        })?;
-        let named = of_split.metrics.iter();
-        metrics.extend(named.map(|(metric, &value)| (format!("{name}_{metric}"), value)));
-        if name != "train" {
-            scores.insert(name.to_owned(), of_split);
-        }
-    }
+    let evaluators = [("train", train), ("val", val), ("test", test)];
+    let scores = assess(evaluators, &model, label_names(&source.graph), &mut notes)?;
+    let named = |split: &str, of: &SplitScores| {
+        let name = |(metric, value): (&String, &f64)| (format!("{split}_{metric}"), *value);
+        of.metrics.iter().map(name).collect::<Vec<_>>()
+    };
+    let metrics = scores
+        .iter()
+        .flat_map(|(split, of)| named(split, of))
+        .collect();
     if monitor.is_none() {
         notes.push("without val targets the last epoch is taken for the best".to_owned());
     }
@@ -168,23 +162,32 @@ pub fn fit(
     })
 }
 
-/// Evaluates a model on a split; tells of each metric that is no finite number, which is left out.
+/// Evaluates a model on each split that is not empty; notes those that are, and each metric that is
+/// no finite number, which is left out.
 fn assess(
-    evaluator: &mut Evaluator<'_>,
+    evaluators: [(&str, Evaluator<'_>); 3],
     model: &Model,
     names: &[String],
-    mut left_out: impl FnMut(&str, f64),
-) -> Result<SplitScores, TrainError> {
+    notes: &mut Vec<String>,
+) -> Result<BTreeMap<String, SplitScores>, TrainError> {
     let arch = model.architecture();
-    let counting = Evaluation::new(arch.task, arch.out_dim).with_confusion();
-    let evaluation = evaluator.fill(counting, model)?;
-    let mut scores = SplitScores::of(&evaluation, names);
-    for (metric, value) in evaluation.finish() {
-        if value.is_finite() {
-            scores.metrics.insert(metric, value);
-        } else {
-            left_out(&metric, value);
+    let mut scores = BTreeMap::new();
+    for (split, mut evaluator) in evaluators {
+        if evaluator.num_targets() == 0 {
+            notes.push(format!("the {split} split is empty"));
+            continue;
         }
+        let counting = Evaluation::new(arch.task, arch.out_dim).with_confusion();
+        let evaluation = evaluator.fill(counting, model)?;
+        let mut of_split = SplitScores::of(&evaluation, names);
+        for (metric, value) in evaluation.finish() {
+            if value.is_finite() {
+                of_split.metrics.insert(metric, value);
+            } else {
+                notes.push(format!("the {split} {metric} is {value} and left out"));
+            }
+        }
+        scores.insert(split.to_owned(), of_split);
     }
     Ok(scores)
 }

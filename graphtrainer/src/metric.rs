@@ -198,9 +198,15 @@ impl Evaluation {
 
     /// Returns true positives, false positives and false negatives of each label.
     pub(crate) fn counts(&self) -> impl Iterator<Item = [u64; 3]> {
-        let wrong = self.false_positive.iter().zip(&self.false_negative);
-        let all = self.true_positive.iter().zip(wrong);
-        all.map(|(&right, (&wrong, &missed))| [right, wrong, missed])
+        let of = |label| {
+            [
+                &self.true_positive,
+                &self.false_positive,
+                &self.false_negative,
+            ]
+            .map(|counts| counts[label])
+        };
+        (0..self.out_dim).map(of)
     }
 
     /// Returns how many targets have one class and were predicted to have another, if counted.

@@ -115,7 +115,7 @@ impl ScheduleSpec {
 
     /// Turns epochs into steps.
     pub fn in_steps(&self, epoch_steps: usize, epochs: u64) -> Schedule {
-        let steps = |epochs: f64| epochs * epoch_steps as f64;
+        let steps = |length: f64| length * epoch_steps as f64;
         let floor = self.floor.unwrap_or(0.0);
         Schedule {
             fall: match self.kind {

@@ -22,7 +22,7 @@ const CONFUSION_LABELS_MAX: usize = 1024;
 pub struct EvaluationFile {
     /// 1-based.
     pub best_epoch: u64,
-    /// `val` and `test`, those that are not empty.
+    /// `train`, `val` and `test`, those that are not empty.
     pub splits: BTreeMap<String, SplitScores>,
 }
 
@@ -124,11 +124,11 @@ impl SplitScores {
     }
 }
 
-/// Returns what the classes are called, where labels are names.
-pub(crate) fn label_names(graph: &GraphMeta) -> Option<&Vec<String>> {
+/// Returns what the classes are called; nothing, where labels are no names.
+pub(crate) fn label_names(graph: &GraphMeta) -> &[String] {
     match graph.label.as_ref().map(|label| &label.kind) {
-        Some(LabelKind::ClassName { names }) => Some(names),
-        _ => None,
+        Some(LabelKind::ClassName { names }) => names,
+        _ => &[],
     }
 }
 
@@ -152,8 +152,8 @@ mod tests {
     fn check(scores: &LabelScores, name: &str, wanted: [f64; 3], support: u64, predicted: u64) {
         assert_eq!(scores.name.as_deref(), Some(name));
         let got = [scores.precision, scores.recall, scores.f1];
-        for (value, wanted) in got.iter().zip(wanted) {
-            assert!((value - wanted).abs() < 1e-12, "{name}: {got:?}");
+        for (value, expected) in got.iter().zip(wanted) {
+            assert!((value - expected).abs() < 1e-12, "{name}: {got:?}");
         }
         assert_eq!(
             (scores.support, scores.predicted),
@@ -190,12 +190,12 @@ mod tests {
         assert_eq!((scores.labels.len(), &scores.confusion), (2, &None));
         check(&scores.labels[0], "a", [1.0, 0.5, 2.0 / 3.0], 2, 1);
         check(&scores.labels[1], "b", [1.0, 1.0, 1.0], 1, 1);
-        let truth = Labels::Regression(Dense {
+        let number = Labels::Regression(Dense {
             rows: 1,
             cols: 1,
             values: vec![1.0],
         });
-        let numbers = self::scores(Task::Regression, 1, &[2.0], &truth);
+        let numbers = self::scores(Task::Regression, 1, &[2.0], &number);
         assert_eq!((numbers.labels.len(), numbers.confusion), (0, None));
         assert_eq!(numbers.num_targets, 1);
     }

@@ -213,7 +213,7 @@ fn model_file(
     Ok(ModelFile {
         architecture: trained.model.architecture().clone(),
         transform: trained.transform.clone(),
-        label_names: label_names(&source.graph).cloned(),
+        label_names: Some(label_names(&source.graph).to_vec()).filter(|names| !names.is_empty()),
         metrics: trained.metrics.clone(),
         fanouts: to_json(&source.flatten.fanouts)?,
         extra: BTreeMap::from([

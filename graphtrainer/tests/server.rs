@@ -242,8 +242,8 @@ fn the_sum_is_clipped_and_every_push_without_one() {
                 })
                 .unwrap();
         }
-        let state = server.state().unwrap();
-        (-state.parameters[0], state.norm_sum)
+        let moved = server.state().unwrap();
+        (-moved.parameters[0], moved.norm_sum)
     };
     let check = |got: (f32, f64), wanted: (f32, f64)| {
         assert!((got.0 - wanted.0).abs() < 1e-5, "{got:?} {wanted:?}");

@@ -151,7 +151,7 @@ fn pruning_partitioning_servers_and_caches_change_nothing() {
 #[test]
 fn a_class_of_weight_two_counts_like_one_that_stands_twice() {
     let graph = graph();
-    let train = |graph: &Graph, parts: &[Vec<u32>], keys: &str| {
+    let train = |parts: &[&[u32]], keys: &str| {
         let shards: Vec<GraphShard> = parts.iter().map(|own| graph.shard(own, &FANOUTS)).collect();
         let counts = shards.iter().map(GraphShard::split_counts).collect();
         let metas = (graph.meta(), flatten_meta(&FANOUTS, Sampling::Uniform));
@@ -172,15 +172,15 @@ fn a_class_of_weight_two_counts_like_one_that_stands_twice() {
         .copied()
         .filter(|&node| classes[node as usize] == 1)
         .collect();
-    let copied = train(&graph, &[all.clone(), twice], "");
-    let weighted = train(&graph, &[all.clone()], "class_weights = [1, 2, 1]");
-    let plain = train(&graph, &[all.clone()], "");
+    let copied = train(&[&all, &twice], "");
+    let weighted = train(&[&all], "class_weights = [1, 2, 1]");
+    let plain = train(&[&all], "");
     assert!(distance(&weighted, &copied) < WORKERS_TOLERANCE);
     assert!(distance(&weighted, &plain) > 0.01);
     let loss = |trained: &Trained| trained.history[4].loss;
     assert!((loss(&weighted) - loss(&copied)).abs() < WORKERS_TOLERANCE);
     // Only ratios matter.
-    let halved = train(&graph, &[all], "class_weights = [0.5, 1, 0.5]");
+    let halved = train(&[&all], "class_weights = [0.5, 1, 0.5]");
     assert!(distance(&weighted, &halved) < WORKERS_TOLERANCE);
 }
 

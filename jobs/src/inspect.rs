@@ -147,7 +147,7 @@ fn model(dir: &Path, manifest: &Manifest) -> Result<String, JobError> {
     }
     let evaluation = EvaluationFile::read(dir)
         .map_err(|error| problem(dir, format!("holds no scores that can be read: {error}")))?;
-    if let Some(test) = evaluation.as_ref().and_then(|file| file.splits.get("test")) {
+    if let Some(test) = evaluation.as_ref().and_then(|of| of.splits.get("test")) {
         scores(&mut text, test);
     }
     for parameter in model.parameters() {
