@@ -255,6 +255,11 @@ impl TrainPlan {
         &self.input
     }
 
+    /// Returns the bytes of memory for decoded parts; batches may take as many.
+    pub fn part_cache_bytes(&self) -> usize {
+        usize::try_from(self.tuning.cache_bytes / 2).unwrap_or(usize::MAX)
+    }
+
     /// Returns the directory the model is written to.
     pub fn output(&self) -> &Path {
         &self.output

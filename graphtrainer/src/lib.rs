@@ -1,10 +1,11 @@
 //! Trains GNN models on stored neighbourhoods with a parameter server.
 //!
 //! [`train`] runs a whole `[train]` stage: it reads graph features from one directory and writes a
-//! model to another. [`fit`] is the loop inside, on any [`Source`] of graph features, and
-//! [`batch`] turns targets into the blocks a model runs on.
+//! model to another; [`train_on`] reads any [`Source`], also one that draws a fresh sample each
+//! epoch. [`fit`] is the loop inside, and [`batch`] turns targets into the blocks a model runs on.
 //!
-//! A worker is a pipeline of three threads (read, vectorise, compute) on bounded queues. Workers
+//! A worker is a pipeline of four threads (fetch a part, choose targets, vectorise, compute) on
+//! bounded queues; the report counts the first two as one stage, `read`. Workers
 //! pull parameters from a [`server::ParameterServer`] and push gradients to it; the optimiser's
 //! state lives there. All draws (order, dropout, initial weights) are functions of the seed and of
 //! what they are drawn for, so in sync mode neither the number of threads nor a kill changes the
@@ -16,6 +17,7 @@ pub mod class_weight;
 pub mod config;
 mod error;
 mod evaluate;
+mod fetch;
 mod fit;
 pub mod metric;
 mod order;
@@ -35,5 +37,5 @@ mod random;
 pub use config::{TrainContext, TrainPlan, TrainSpec};
 pub use error::TrainError;
 pub use fit::{EpochReport, Trained, fit};
-pub use source::Source;
-pub use train::{EPOCHS_JSONL, train};
+pub use source::{Neighborhoods, Source};
+pub use train::{EPOCHS_JSONL, train, train_on};

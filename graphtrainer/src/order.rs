@@ -24,6 +24,21 @@ pub(crate) struct Selection {
     pub(crate) share: Range<usize>,
 }
 
+impl Selection {
+    /// Returns the segments, each with the range in it of the worker's targets, the segment's targets
+    /// sorted by position.
+    pub(crate) fn shares(&self) -> impl Iterator<Item = (&Segment, Range<usize>)> {
+        let mut before = 0;
+        self.segments.iter().map(move |segment| {
+            let len = segment.range.len();
+            let start = self.share.start.clamp(before, before + len) - before;
+            let end = self.share.end.clamp(before, before + len) - before;
+            before += len;
+            (segment, start..end)
+        })
+    }
+}
+
 /// Divides the targets of a split into batches.
 ///
 /// The targets of an epoch form one stream: the parts in an order drawn by (seed, epoch), within a
@@ -64,7 +79,7 @@ impl Order {
         epoch: u64,
         worker: usize,
         num_workers: usize,
-    ) -> impl Iterator<Item = Selection> + use<> {
+    ) -> impl Iterator<Item = Selection> + Clone + use<> {
         let mut parts: Vec<usize> = (0..self.counts.len()).collect();
         parts.sort_by_key(|&part| (mix(&[self.seed, epoch, part as u64]), part));
         let batches = self.cut(&parts);

@@ -1,19 +1,21 @@
 //! Batches made ahead of the model: read, vectorise, compute on bounded queues.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::Scope;
 use std::time::Instant;
 
-use gnn::{Block, Dense, Labels, Model, ReadyInput, Transform};
+use gnn::{Block, Dense, Input, Labels, Model, ReadyInput, Transform};
 use schemas::Split;
 
 use crate::TrainError;
-use crate::batch::{BlockOptions, Piece, blocks_of};
+use crate::batch::{BlockOptions, Piece, Place, blocks_of};
 use crate::class_weight;
+use crate::fetch::{FetchedParts, fetch_ahead};
 use crate::order::{Order, Selection};
-use crate::source::{Part, Source};
+use crate::source::{Part, PartKey, Source};
 
 /// Batches that wait between two stages of a pipeline. More would only hold memory: the queue
 /// evens out batches of unequal size, and the slowest stage sets the pace anyway.
@@ -69,12 +71,12 @@ pub(crate) enum Stage {
 /// Targets of a batch, their parts decoded.
 #[derive(Debug, Default)]
 struct Chosen {
-    pieces: Vec<(usize, Arc<Part>, Vec<u32>)>,
+    pieces: Vec<(PartKey, Arc<Part>, Vec<u32>)>,
     counts: Counts,
 }
 
 /// The same without the parts: what tells one batch from another.
-type Targets = Vec<(usize, Vec<u32>)>;
+type Targets = Vec<(PartKey, Vec<u32>)>;
 
 /// What everything that makes batches shares.
 #[derive(Clone, Copy, Debug)]
@@ -84,6 +86,21 @@ pub(crate) struct Supply<'env> {
     pub(crate) busy: &'env Busy,
 }
 
+impl Supply<'_> {
+    /// Tells whether the part of a segment is read, of which a worker has these targets: those of
+    /// others are looked at only for the weights of their classes.
+    fn reads(&self, own: &Range<usize>) -> bool {
+        !own.is_empty() || !self.vectoriser.class_weights.is_empty()
+    }
+
+    /// Returns the parts that a batch of a worker takes, in its order.
+    pub(crate) fn part_keys(&self, selection: &Selection) -> Vec<PartKey> {
+        let read = selection.shares().filter(|(_, own)| self.reads(own));
+        let keys = read.map(|(segment, _)| self.source.key(segment.part, selection.epoch));
+        keys.collect()
+    }
+}
+
 /// Starts the reading and vectorising threads of one consumer; batches arrive in order of the
 /// selections. The first error of a thread arrives in place of a batch and ends them; they also end
 /// when the receiver is dropped.
@@ -91,20 +108,22 @@ pub(crate) fn start<'scope, 'env>(
     scope: &'scope Scope<'scope, 'env>,
     supply: Supply<'env>,
     (order, split): (&'env Order, Split),
-    selections: impl Iterator<Item = Selection> + Send + 'scope,
+    selections: impl Iterator<Item = Selection> + Clone + Send + 'scope,
 ) -> Receiver<Result<Arc<Batch>, TrainError>> {
     let (chosen_sender, choices) = sync_channel::<Result<Chosen, TrainError>>(QUEUE_BATCHES);
     let (batch_sender, batches) = sync_channel(QUEUE_BATCHES);
+    let parts = fetch_ahead(scope, supply, selections.clone());
     scope.spawn(move || {
         forward_error(&chosen_sender, || {
             let mut reader = Reader {
                 supply,
                 order,
                 split,
+                parts,
                 permuted: None,
             };
             for selection in selections {
-                let read = supply.busy.time(Stage::Read, || reader.read(&selection))?;
+                let read = reader.read(&selection)?;
                 if chosen_sender.send(Ok(read)).is_err() {
                     break;
                 }
@@ -143,7 +162,7 @@ pub(crate) fn start<'scope, 'env>(
 }
 
 /// Runs a thread's work; its error is the last thing its receiver gets.
-fn forward_error<T>(
+pub(crate) fn forward_error<T>(
     sender: &SyncSender<Result<T, TrainError>>,
     work: impl FnOnce() -> Result<(), TrainError>,
 ) {
@@ -158,37 +177,41 @@ struct Reader<'env> {
     supply: Supply<'env>,
     order: &'env Order,
     split: Split,
+    parts: FetchedParts,
     /// The targets of a part in the order of an epoch: the batches of a part follow each other.
     permuted: Option<((usize, u64), Vec<u32>)>,
 }
 
 impl Reader<'_> {
     fn read(&mut self, selection: &Selection) -> Result<Chosen, TrainError> {
-        let (mut before, mut chosen) = (0, Chosen::default());
+        self.parts.advance(self.supply, selection)?;
+        let busy = self.supply.busy;
+        Ok(busy.time(Stage::Read, || self.choose(selection)))
+    }
+
+    /// Takes the targets out of the parts at hand.
+    fn choose(&mut self, selection: &Selection) -> Chosen {
+        let mut chosen = Chosen::default();
         let weights = &self.supply.vectoriser.class_weights;
-        for segment in &selection.segments {
-            let len = segment.range.len();
-            let start = selection.share.start.clamp(before, before + len) - before;
-            let end = selection.share.end.clamp(before, before + len) - before;
-            before += len;
-            // Other workers' targets are looked at only for the weights of their classes.
-            if start == end && weights.is_empty() {
-                chosen.counts.global += len as f64;
+        for (segment, own) in selection.shares() {
+            if !self.supply.reads(&own) {
+                chosen.counts.global += segment.range.len() as f64;
                 continue;
             }
-            let part = self.supply.source.part(segment.part)?;
+            let key = self.supply.source.key(segment.part, selection.epoch);
+            let part = Arc::clone(self.parts.get(key));
             let stored = part.targets(self.split);
             let mut targets = match selection.epoch {
                 None => stored[segment.range.clone()].to_vec(),
                 Some(epoch) => {
-                    let key = (segment.part, epoch);
+                    let ordered = (segment.part, epoch);
                     if self
                         .permuted
                         .as_ref()
-                        .is_none_or(|(known, _)| *known != key)
+                        .is_none_or(|(known, _)| *known != ordered)
                     {
                         let permuted = self.order.permuted(epoch, &part.shard.ids, stored);
-                        self.permuted = Some((key, permuted));
+                        self.permuted = Some((ordered, permuted));
                     }
                     self.permuted
                         .as_ref()
@@ -197,16 +220,16 @@ impl Reader<'_> {
                 }
             };
             targets.sort_unstable();
-            let own = &targets[start..end];
+            let own = &targets[own];
             let total = |of: &[u32]| class_weight::total(weights, &part.shard.labels, of);
             chosen.counts.global += total(&targets);
             chosen.counts.own += total(own);
             if !own.is_empty() {
                 let own = own.to_vec();
-                chosen.pieces.push((segment.part, part, own));
+                chosen.pieces.push((key, part, own));
             }
         }
-        Ok(chosen)
+        chosen
     }
 }
 
@@ -221,6 +244,9 @@ impl Vectoriser {
             })
             .collect();
         let mut vectorised = blocks_of(&pieces, &self.options)?;
+        if let Some(rows) = dense_elsewhere(chosen, &vectorised.nodes) {
+            vectorised.input = Input::Dense(rows);
+        }
         self.transform.apply(&mut vectorised.input)?;
         let input = ReadyInput::new(vectorised.input)?;
         if let Some(model) = &self.trained {
@@ -234,6 +260,21 @@ impl Vectoriser {
             counts: chosen.counts,
         })
     }
+}
+
+/// Gathers the dense features of a batch's nodes, where they lie beside the shards.
+fn dense_elsewhere(chosen: &Chosen, nodes: &[Place]) -> Option<Dense> {
+    let cols = chosen.pieces.first()?.1.dense_dim()?;
+    let mut values = Vec::with_capacity(nodes.len() * cols);
+    for place in nodes {
+        let (_, part, _) = &chosen.pieces[place.piece as usize];
+        values.extend_from_slice(part.dense_row(place.node));
+    }
+    Some(Dense {
+        rows: nodes.len(),
+        cols,
+        values,
+    })
 }
 
 /// Gathers the labels of a batch's targets.
@@ -327,7 +368,8 @@ mod tests {
         let source = Source::new("memory".into(), metas, counts, 0, move |idx| {
             Ok(shards[idx].clone())
         });
-        let part = source.part(0).unwrap();
+        let key = source.key(0, None);
+        let part = source.part(key).unwrap();
         let targets = part.targets(Split::Train).to_vec();
         let vectoriser = Vectoriser {
             options: BlockOptions {
@@ -343,7 +385,7 @@ mod tests {
             class_weights: Vec::new(),
         };
         let chosen = Chosen {
-            pieces: vec![(0, part, targets)],
+            pieces: vec![(key, part, targets)],
             ..Chosen::default()
         };
         vectoriser.vectorise(&chosen).unwrap()

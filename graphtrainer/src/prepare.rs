@@ -4,7 +4,7 @@ use std::fmt::Debug;
 
 use gnn::kernel::Partitioning;
 use gnn::{Architecture, LayerKind, Model, StandardizeFit, Task, Transform};
-use schemas::{FeatureMeta, Features, LabelKind, Split};
+use schemas::{FeatureMeta, LabelKind, Split};
 
 use crate::batch::BlockOptions;
 use crate::class_weight::{ClassWeights, balanced};
@@ -295,13 +295,9 @@ impl Checks<'_> {
         }
         let mut fit = StandardizeFit::new(self.source.graph.features.dim());
         for idx in 0..self.source.counts.len() {
-            let part = self.source.part(idx)?;
-            let Features::Dense { dim, values } = &part.shard.features else {
-                unreachable!("sparse features are not standardised");
-            };
+            let part = self.source.part(self.source.key(idx, None))?;
             for &target in part.targets(Split::Train) {
-                let start = target as usize * dim;
-                fit.add(&values[start..start + dim]);
+                fit.add(part.dense_row(target));
             }
         }
         Ok(fit.finish())

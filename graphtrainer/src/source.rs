@@ -1,19 +1,32 @@
-//! Where graph features come from: parts, decoded once where memory allows.
+//! Where graph features come from: stored parts, decoded once where memory allows, or parts that are
+//! drawn anew each epoch.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use schemas::{
-    FlattenMeta, GraphFeatureDataset, GraphMeta, GraphShard, Labels, Split, SplitCounts,
+    DenseRows, Features, FlattenMeta, GraphFeatureDataset, GraphMeta, GraphShard, Labels, Split,
+    SplitCounts,
 };
 
 use crate::TrainError;
 
-/// Reads a part.
-type ReadPart = Box<dyn Fn(usize) -> Result<GraphShard, TrainError> + Send + Sync>;
+/// Reads a part, or draws it with a seed.
+type ReadPart = Box<dyn Fn(usize, u64) -> Result<Neighborhoods, TrainError> + Send + Sync>;
+
+/// A part as it is read.
+pub struct Neighborhoods {
+    /// Its tables.
+    pub shard: GraphShard,
+    /// Dense features that lie elsewhere; the shard has none then.
+    pub dense: Option<Box<dyn DenseRows + Send + Sync>>,
+}
 
 /// Parts of graph features to train on, in any order and as often as needed.
+///
+/// A *streamed* source draws a fresh sample for each epoch e, with the seed of its
+/// [`FlattenMeta`] + e; evaluation reads the sample of that seed itself, which the cache may keep.
 pub struct Source {
     /// Where they lie, for messages.
     pub(crate) input: PathBuf,
@@ -23,15 +36,29 @@ pub struct Source {
     pub(crate) flatten: FlattenMeta,
     /// Targets by part and split.
     pub(crate) counts: Vec<SplitCounts>,
+    /// Whether each epoch has a sample of its own.
+    pub(crate) is_streamed: bool,
     read: ReadPart,
     cache: Mutex<Cache>,
     cache_bytes_max: usize,
+    drawn: Mutex<DrawnParts>,
 }
 
+/// Which part, and of a streamed source of which epoch's sample; none: that of its own seed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct PartKey {
+    pub(crate) part: usize,
+    epoch: Option<u64>,
+}
+
+/// Parts drawn for an epoch, as long as anyone holds them. Each is locked while it is drawn, so that
+/// workers that need it wait instead of doing the same.
+type DrawnParts = BTreeMap<PartKey, Arc<Mutex<Weak<Part>>>>;
+
 /// A decoded part.
-#[derive(Debug)]
 pub(crate) struct Part {
     pub(crate) shard: GraphShard,
+    dense: Option<Box<dyn DenseRows + Send + Sync>>,
     /// Positions of the targets, by train, val and test.
     targets: [Vec<u32>; 3],
 }
@@ -50,6 +77,28 @@ struct Slot {
     part: Arc<Mutex<Option<Arc<Part>>>>,
     bytes: usize,
     used: u64,
+}
+
+impl From<GraphShard> for Neighborhoods {
+    fn from(shard: GraphShard) -> Self {
+        Self { shard, dense: None }
+    }
+}
+
+impl std::fmt::Debug for Neighborhoods {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Neighborhoods")
+            .field("shard", &self.shard)
+            .finish_non_exhaustive()
+    }
+}
+
+impl std::fmt::Debug for Part {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Part")
+            .field("num_nodes", &self.shard.num_nodes())
+            .finish_non_exhaustive()
+    }
 }
 
 impl std::fmt::Debug for Source {
@@ -71,15 +120,35 @@ impl Source {
         cache_bytes_max: usize,
         read: impl Fn(usize) -> Result<GraphShard, TrainError> + Send + Sync + 'static,
     ) -> Self {
-        let cache = Mutex::default();
+        let read = move |part, _| Ok(Neighborhoods::from(read(part)?));
+        let stored = Self::streamed(input, (graph, flatten), counts, cache_bytes_max, read);
+        Self {
+            is_streamed: false,
+            ..stored
+        }
+    }
+
+    /// Creates a source of `counts.len()` parts, which `draw` draws by position and seed.
+    ///
+    /// Parts drawn for training are held only while they are in use or next in turn; those of the
+    /// evaluation's sample are kept as long as they fit into `cache_bytes_max`.
+    pub fn streamed(
+        input: PathBuf,
+        (graph, flatten): (GraphMeta, FlattenMeta),
+        counts: Vec<SplitCounts>,
+        cache_bytes_max: usize,
+        draw: impl Fn(usize, u64) -> Result<Neighborhoods, TrainError> + Send + Sync + 'static,
+    ) -> Self {
         Self {
             input,
             graph,
             flatten,
             counts,
-            read: Box::new(read),
-            cache,
+            is_streamed: true,
+            read: Box::new(draw),
+            cache: Mutex::default(),
             cache_bytes_max,
+            drawn: Mutex::default(),
         }
     }
 
@@ -119,12 +188,47 @@ impl Source {
         self.counts.iter().map(|counts| index(of(counts))).collect()
     }
 
+    /// Returns what an epoch of training reads of a part, or, without an epoch, evaluation.
+    pub(crate) fn key(&self, part: usize, epoch: Option<u64>) -> PartKey {
+        PartKey {
+            part,
+            epoch: epoch.filter(|_| self.is_streamed),
+        }
+    }
+
     /// Returns a decoded part.
     ///
     /// # Errors
     ///
     /// If it cannot be read, or a target of a split has no label.
-    pub(crate) fn part(&self, idx: usize) -> Result<Arc<Part>, TrainError> {
+    pub(crate) fn part(&self, key: PartKey) -> Result<Arc<Part>, TrainError> {
+        match key.epoch {
+            None => self.cached(key.part),
+            Some(epoch) => self.drawn(key, self.flatten.seed.wrapping_add(epoch)),
+        }
+    }
+
+    /// Draws a part, or shares it with whoever holds it.
+    fn drawn(&self, key: PartKey, seed: u64) -> Result<Arc<Part>, TrainError> {
+        let shared = {
+            let mut all = self.drawn.lock().unwrap_or_else(PoisonError::into_inner);
+            // Those that nobody draws or holds any more.
+            all.retain(|_, slot| {
+                let waits = Arc::strong_count(slot) > 1;
+                waits || slot.try_lock().is_ok_and(|part| part.strong_count() > 0)
+            });
+            Arc::clone(all.entry(key).or_default())
+        };
+        let mut held = shared.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(part) = held.upgrade() {
+            return Ok(part);
+        }
+        let part = Arc::new(self.decode(key.part, seed)?);
+        *held = Arc::downgrade(&part);
+        Ok(part)
+    }
+
+    fn cached(&self, idx: usize) -> Result<Arc<Part>, TrainError> {
         let shared = {
             let mut cache = self.cache();
             cache.clock += 1;
@@ -137,7 +241,7 @@ impl Source {
         if let Some(part) = &*decoded {
             return Ok(Arc::clone(part));
         }
-        let part = Arc::new(self.decode(idx)?);
+        let part = Arc::new(self.decode(idx, self.flatten.seed)?);
         *decoded = Some(Arc::clone(&part));
         drop(decoded);
         self.cache()
@@ -145,8 +249,8 @@ impl Source {
         Ok(part)
     }
 
-    fn decode(&self, idx: usize) -> Result<Part, TrainError> {
-        let shard = (self.read)(idx)?;
+    fn decode(&self, idx: usize, seed: u64) -> Result<Part, TrainError> {
+        let Neighborhoods { shard, dense } = (self.read)(idx, seed)?;
         let mut targets = [const { Vec::new() }; 3];
         for (position, (&split, &is_target)) in (0..).zip(shard.split.iter().zip(&shard.is_target))
         {
@@ -163,7 +267,11 @@ impl Source {
             }
             targets[slot].push(row);
         }
-        let part = Part { shard, targets };
+        let part = Part {
+            shard,
+            dense,
+            targets,
+        };
         for split in [Split::Train, Split::Val, Split::Test] {
             let (found, expected) = (part.targets(split).len(), self.counts_of(split)[idx]);
             if found != expected {
@@ -189,6 +297,21 @@ impl Part {
     /// Returns the positions of the targets of a split, ascending.
     pub(crate) fn targets(&self, split: Split) -> &[u32] {
         slot_of(split).map_or(&[], |slot| &self.targets[slot])
+    }
+
+    /// Returns the number of dense features a node, where they lie beside the shard.
+    pub(crate) fn dense_dim(&self) -> Option<usize> {
+        self.dense.as_ref().map(|rows| rows.dim())
+    }
+
+    /// Returns the dense features of a node, `[dim]`; nothing where features are not dense.
+    pub(crate) fn dense_row(&self, node: u32) -> &[f32] {
+        let node = node as usize;
+        match (&self.dense, &self.shard.features) {
+            (Some(rows), _) => rows.row(node),
+            (None, Features::Dense { dim, values }) => &values[node * dim..(node + 1) * dim],
+            (None, Features::None | Features::Sparse { .. }) => &[],
+        }
     }
 }
 

@@ -52,18 +52,37 @@ struct EpochLine<'a> {
 /// checkpoint.
 pub fn train(plan: &TrainPlan, progress: &Progress) -> Result<Manifest, TrainError> {
     let flattened = read_manifest(&plan.input)?;
-    let cache_bytes = usize::try_from(plan.tuning.cache_bytes / 2).unwrap_or(usize::MAX);
-    let source = Source::open(&plan.input, cache_bytes)?;
+    let source = Source::open(&plan.input, plan.part_cache_bytes())?;
+    train_on(plan, &source, &flattened.fingerprint, progress)
+}
+
+/// Trains a model as [`train`] does, on a source that the caller made: equal fingerprints say that
+/// two sources hold, or draw, the same.
+///
+/// # Errors
+///
+/// As [`train`].
+pub fn train_on(
+    plan: &TrainPlan,
+    source: &Source,
+    source_fingerprint: &str,
+    progress: &Progress,
+) -> Result<Manifest, TrainError> {
+    let read = if source.is_streamed {
+        json!({ "waves": source_fingerprint })
+    } else {
+        json!({ "graph_features": source_fingerprint })
+    };
     // Checked before the directory is touched: a plan that does not fit leaves no trace.
-    let resolved = crate::prepare::check(plan, &source)?;
-    let identity = identity(plan, &resolved, &flattened);
+    let resolved = crate::prepare::check(plan, source)?;
+    let identity = identity(plan, &resolved, &read);
     let fingerprint = fingerprint(identity.to_string().as_bytes());
     let output = match Output::open(&plan.output, "train", &fingerprint, plan.fresh)? {
         Opened::Done(manifest) => return Ok(*manifest),
         Opened::Open(output) => output,
     };
     let checkpoint = output.progress_dir().join("checkpoint");
-    let trained = match fit(plan, &source, Some(checkpoint.clone()), progress) {
+    let trained = match fit(plan, source, Some(checkpoint.clone()), progress) {
         Ok(trained) => trained,
         Err(error) => {
             if error.is_bound_to_repeat() || !checkpoint.exists() {
@@ -72,14 +91,14 @@ pub fn train(plan: &TrainPlan, progress: &Progress) -> Result<Manifest, TrainErr
             return Err(error);
         }
     };
-    let files = save(&output, plan, &source, &trained)?;
+    let files = save(&output, plan, source, &trained)?;
     output.commit_part(
         0,
         PartEntry {
             name: "model".to_owned(),
             files,
             rows: 0,
-            targets: Some(totals(&source)),
+            targets: Some(totals(source)),
         },
     )?;
     let manifest = Manifest {
@@ -89,7 +108,7 @@ pub fn train(plan: &TrainPlan, progress: &Progress) -> Result<Manifest, TrainErr
         fingerprint,
         plan: to_json(plan)?,
         seed: plan.result.seed,
-        input: json!({ "graph_features": flattened.fingerprint }),
+        input: read,
         graph: None,
         flatten: None,
         parts: output.parts(),
@@ -119,11 +138,11 @@ fn abandon(output: Output) {
 
 /// Everything that the model depends on, as it comes to on these data: a default that is written out
 /// is the same plan.
-fn identity(plan: &TrainPlan, resolved: &Resolved, flattened: &Manifest) -> serde_json::Value {
+fn identity(plan: &TrainPlan, resolved: &Resolved, read: &serde_json::Value) -> serde_json::Value {
     let result = &plan.result;
     let mut identity = json!({
         "engine": ENGINE_VERSION,
-        "graph_features": flattened.fingerprint,
+        "read": read,
         "architecture": resolved.arch,
         "transform": result.transform,
         "optimizer": result.optimizer,

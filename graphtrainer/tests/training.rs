@@ -9,11 +9,12 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use graphtrainer::{
-    EpochReport, Source, TrainContext, TrainError, TrainPlan, TrainSpec, Trained, fit,
+    EpochReport, Neighborhoods, Source, TrainContext, TrainError, TrainPlan, TrainSpec, Trained,
+    fit,
 };
 use random::{Graph, Shape, flatten_meta};
 use schemas::progress::Progress;
-use schemas::{Fanout, GraphShard, Sampling};
+use schemas::{DenseRows, Fanout, Features, GraphShard, Sampling};
 
 /// Gradients of a batch are summed worker by worker, so sums are split differently; the optimiser
 /// carries that on from step to step.
@@ -603,4 +604,123 @@ fn patience_ends_a_training_and_the_best_epoch_is_kept() {
         trained.model.flat(),
         "the parameters are that epoch's"
     );
+}
+
+/// The graph with its in-edges in another rank order, as another seed would draw them.
+fn resampled(graph: &Graph, seed: u64) -> Graph {
+    let mut drawn = graph.clone();
+    for list in drawn.in_edges.iter_mut().filter(|list| !list.is_empty()) {
+        let by = usize::try_from(seed).unwrap() % list.len();
+        list.rotate_left(by);
+    }
+    drawn
+}
+
+struct Rows {
+    dim: usize,
+    values: Vec<f32>,
+}
+
+impl DenseRows for Rows {
+    fn dim(&self) -> usize {
+        self.dim
+    }
+
+    fn row(&self, node: usize) -> &[f32] {
+        &self.values[node * self.dim..(node + 1) * self.dim]
+    }
+}
+
+/// Draws the samples of a graph, with dense features in the shards or beside them.
+fn streamed(graph: &Graph, beside: bool) -> Source {
+    let counts = graph.parts(3, &FANOUTS);
+    let counts = counts.iter().map(GraphShard::split_counts).collect();
+    let metas = (graph.meta(), flatten_meta(&FANOUTS, Sampling::Uniform));
+    let graph = graph.clone();
+    let draw = move |part: usize, seed| {
+        let mut shard = resampled(&graph, seed).parts(3, &FANOUTS).swap_remove(part);
+        let mut dense = None;
+        if beside {
+            let features = std::mem::replace(&mut shard.features, Features::None);
+            let Features::Dense { dim, values } = features else {
+                panic!("the graph's features are dense");
+            };
+            dense = Some(Box::new(Rows { dim, values }) as Box<dyn DenseRows + Send + Sync>);
+        }
+        Ok(Neighborhoods { shard, dense })
+    };
+    Source::streamed("memory".into(), metas, counts, 1 << 20, draw)
+}
+
+fn losses(trained: &Trained) -> Vec<f64> {
+    trained.history.iter().map(|epoch| epoch.loss).collect()
+}
+
+#[test]
+fn each_epoch_of_a_streamed_training_has_the_sample_of_its_seed() {
+    let graph = graph();
+    // One batch an epoch too: its targets are the same ones each time, its in-edges are not.
+    for (batch_size, workers) in [(16, 1), (7, 3), (999, 1)] {
+        let table = |epochs: u64| {
+            plan(&format!(
+                "model = \"sage\"\nhidden = [8]\nepochs = {epochs}\nbatch_size = {batch_size}\n\
+                 workers = {workers}"
+            ))
+        };
+        let run = |source: &Source| fit(&table(4), source, None, &silent()).unwrap();
+        let once = run(&streamed(&graph, false));
+        // The slow twin: a training of an epoch a sample, each going on where the last one ended.
+        let dir = tempfile::tempdir().unwrap();
+        let checkpoint = dir.path().join("checkpoint");
+        let mut expected: Vec<f64> = Vec::new();
+        let seed = flatten_meta(&FANOUTS, Sampling::Uniform).seed;
+        for epoch in 0..4 {
+            let stored = source_of(&resampled(&graph, seed + epoch), 0, |_, shard| Ok(shard));
+            let path = Some(checkpoint.clone());
+            let twin = fit(&table(epoch + 1), &stored, path, &silent()).unwrap();
+            expected.extend(losses(&twin).last());
+        }
+        assert_eq!(losses(&once), expected, "{batch_size} {workers}");
+        assert_eq!(losses(&run(&streamed(&graph, true))), expected);
+        let plain = source_of(&resampled(&graph, seed), 0, |_, shard| Ok(shard));
+        let plain = losses(&run(&plain));
+        assert_eq!(plain[0], expected[0]);
+        assert_ne!(plain[1..], expected[1..]);
+    }
+}
+
+#[test]
+fn features_beside_the_shards_are_standardised_and_evaluated_as_those_in_them() {
+    let table = "model = \"gcn\"\nhidden = [8]\nepochs = 3\nbatch_size = 20";
+    let spec: TrainSpec = toml::from_str(&format!("output = \"model\"\n{table}")).unwrap();
+    let ctx = TrainContext {
+        input: Some("memory".into()),
+        job_seed: 3,
+        transform: Some(schemas::Transform::Standardize),
+        base: Path::new("").to_owned(),
+        fresh: false,
+    };
+    let plan = spec.into_plan(ctx).unwrap();
+    let run = |beside| fit(&plan, &streamed(&graph(), beside), None, &silent()).unwrap();
+    let (within, beside) = (run(false), run(true));
+    assert_eq!(beside.transform, within.transform);
+    assert_eq!(beside.metrics, within.metrics);
+    assert_eq!(beside.model.flat(), within.model.flat());
+}
+
+#[test]
+fn a_killed_streamed_training_ends_with_the_same_bits() {
+    let plan = plan("model = \"gcn\"\nhidden = [8]\nepochs = 6\nbatch_size = 20\nworkers = 2");
+    let source = || streamed(&graph(), true);
+    let whole = fit(&plan, &source(), None, &silent()).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let checkpoint = dir.path().join("checkpoint");
+    for epoch in [1, 4] {
+        let kill: Progress = Arc::new(move |event| assert_ne!(event.done, epoch, "killed"));
+        let work = || fit(&plan, &source(), Some(checkpoint.clone()), &kill);
+        assert!(catch_unwind(AssertUnwindSafe(work)).is_err());
+    }
+    let resumed = fit(&plan, &source(), Some(checkpoint), &silent()).unwrap();
+    assert_eq!(resumed.model.flat(), whole.model.flat());
+    assert_eq!(resumed.metrics, whole.metrics);
 }

@@ -26,7 +26,7 @@ fn decoded(cache_bytes: usize, asked: &[usize]) -> usize {
         Ok(shards[idx].clone())
     });
     for &idx in asked {
-        let part = source.part(idx).unwrap();
+        let part = source.part(source.key(idx, None)).unwrap();
         assert_eq!(
             part.targets(Split::Train).len(),
             source.counts_of(Split::Train)[idx]
@@ -65,8 +65,8 @@ fn a_part_that_its_manifest_does_not_know_is_refused() {
     let source = Source::new("memory".into(), metas, counts, 0, move |i| {
         Ok(shards[i].clone())
     });
-    assert!(source.part(0).is_ok());
-    let error = source.part(1).unwrap_err().to_string();
+    assert!(source.part(source.key(0, None)).is_ok());
+    let error = source.part(source.key(1, None)).unwrap_err().to_string();
     assert_eq!(
         error,
         "part 1 of memory holds 8 val targets, its manifest says 9"
@@ -88,7 +88,7 @@ fn a_target_without_label_is_named() {
     let source = Source::new("memory".into(), metas, counts, 0, move |_| {
         Ok(shards[0].clone())
     });
-    let error = source.part(0).unwrap_err();
+    let error = source.part(source.key(0, None)).unwrap_err();
     assert_eq!(
         error.to_string(),
         "target 38 of memory is in the train split but has no label"
@@ -111,4 +111,49 @@ fn wide_labels_count_against_the_memory_of_parts() {
     };
     let ((narrow, nodes), (wide, _)) = (bytes(1), bytes(101));
     assert_eq!(wide, narrow + 400 * nodes);
+}
+
+/// A streamed source that counts its draws, and remembers their seeds.
+fn streamed(cache_bytes: usize) -> (Source, Arc<Mutex<Vec<(usize, u64)>>>) {
+    let graph = Graph::new(Shape::default(), 1);
+    let shards = graph.parts(3, &FANOUTS);
+    let counts = shards.iter().map(GraphShard::split_counts).collect();
+    let draws = Arc::new(Mutex::new(Vec::new()));
+    let seen = Arc::clone(&draws);
+    let mut flatten = flatten_meta(&FANOUTS, schemas::Sampling::Uniform);
+    flatten.seed = 40;
+    let draw = move |part: usize, seed| {
+        seen.lock().unwrap().push((part, seed));
+        Ok(shards[part].clone().into())
+    };
+    let metas = (graph.meta(), flatten);
+    let source = Source::streamed("memory".into(), metas, counts, cache_bytes, draw);
+    (source, draws)
+}
+
+#[test]
+fn an_epoch_is_drawn_with_its_own_seed_and_kept_only_while_in_use() {
+    let (source, draws) = streamed(usize::MAX);
+    let key = |part, epoch| source.key(part, Some(epoch));
+    let first = source.part(key(1, 0)).unwrap();
+    let again = source.part(key(1, 0)).unwrap();
+    assert!(Arc::ptr_eq(&first, &again), "two workers share a part");
+    drop(source.part(key(1, 3)).unwrap());
+    drop(source.part(key(2, 0)).unwrap());
+    drop((first, again));
+    drop(source.part(key(1, 0)).unwrap());
+    assert_eq!(*draws.lock().unwrap(), [(1, 40), (1, 43), (2, 40), (1, 40)]);
+    assert_eq!(source.drawn.lock().unwrap().len(), 1, "the last one's slot");
+}
+
+#[test]
+fn evaluation_reads_the_sample_of_the_plain_seed_which_is_kept() {
+    let (source, draws) = streamed(usize::MAX);
+    let plain = source.part(source.key(2, None)).unwrap();
+    drop(source.part(source.key(2, Some(5))).unwrap());
+    assert!(Arc::ptr_eq(
+        &plain,
+        &source.part(source.key(2, None)).unwrap()
+    ));
+    assert_eq!(*draws.lock().unwrap(), [(2, 40), (2, 45)]);
 }

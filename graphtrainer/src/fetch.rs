@@ -1,0 +1,85 @@
+//! Parts fetched ahead: the next one is read while batches are made of the one before.
+
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, sync_channel};
+use std::thread::Scope;
+
+use crate::TrainError;
+use crate::order::Selection;
+use crate::pipeline::{Stage, Supply, forward_error};
+use crate::source::{Part, PartKey};
+
+/// Parts that wait, beside the one that is being handed over: memory holds this one and those that
+/// batches are made of.
+const QUEUE_PARTS: usize = 0;
+
+type Fetched = Result<(PartKey, Arc<Part>), TrainError>;
+
+/// The parts of a worker's selections, as they come.
+pub(crate) struct FetchedParts {
+    next: Receiver<Fetched>,
+    /// Those of the selection at hand.
+    held: Vec<(PartKey, Arc<Part>)>,
+}
+
+/// Starts the thread that fetches the parts of all selections, each once as long as selections that
+/// follow each other need it. An error is the last thing that it sends.
+pub(crate) fn fetch_ahead<'scope, 'env>(
+    scope: &'scope Scope<'scope, 'env>,
+    supply: Supply<'env>,
+    selections: impl Iterator<Item = Selection> + Send + 'scope,
+) -> FetchedParts {
+    let (sender, next) = sync_channel::<Fetched>(QUEUE_PARTS);
+    scope.spawn(move || {
+        forward_error(&sender, || {
+            let mut last = Vec::new();
+            for selection in selections {
+                let keys = supply.part_keys(&selection);
+                for &key in keys.iter().filter(|key| !last.contains(*key)) {
+                    let fetch = || supply.source.part(key);
+                    let part = supply.busy.time(Stage::Read, fetch)?;
+                    if sender.send(Ok((key, part))).is_err() {
+                        return Ok(());
+                    }
+                }
+                last = keys;
+            }
+            Ok(())
+        });
+    });
+    FetchedParts {
+        next,
+        held: Vec::new(),
+    }
+}
+
+impl FetchedParts {
+    /// Holds the parts of the next selection, and no others.
+    ///
+    /// # Errors
+    ///
+    /// A part that cannot be read.
+    pub(crate) fn advance(
+        &mut self,
+        supply: Supply<'_>,
+        selection: &Selection,
+    ) -> Result<(), TrainError> {
+        let keys = supply.part_keys(selection);
+        self.held.retain(|(key, _)| keys.contains(key));
+        while self.held.len() < keys.len() {
+            let ended = || TrainError::Ended { thread: "a reader" };
+            self.held.push(self.next.recv().map_err(|_| ended())??);
+        }
+        Ok(())
+    }
+
+    /// Returns a part of the selection at hand.
+    ///
+    /// # Panics
+    ///
+    /// If it is none of them.
+    pub(crate) fn get(&self, key: PartKey) -> &Arc<Part> {
+        let found = self.held.iter().find(|(known, _)| *known == key);
+        &found.expect("parts come in the order of selections").1
+    }
+}
