@@ -11,4 +11,5 @@ mod inspect;
 mod kinds;
 mod real;
 mod resume;
+mod stream;
 mod train;

@@ -21,7 +21,7 @@ fn job(graph: &Graph) -> Job {
 }
 
 /// Runs a job and kills it after so many events; returns whether it was still running then.
-fn run_and_kill(bench: &Bench, job: &Job, events: usize) -> bool {
+pub(crate) fn run_and_kill(bench: &Bench, job: &Job, events: usize) -> bool {
     bench.write(job);
     let mut child = bench
         .command(&["run", "job.toml", "--json"])

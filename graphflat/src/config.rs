@@ -1,6 +1,7 @@
 //! Flatten settings: as written in the job file (`Spec`) and as checked (`Plan`).
 
 use crate::FlattenError;
+use crate::sample::Order;
 use schemas::{EdgesPlan, Fanout, FeatureMeta, Layout, NodesPlan, Sampling};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
@@ -34,8 +35,9 @@ const HOPS_MAX: usize = 255;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FlattenSpec {
-    /// Directory to write.
-    pub output: PathBuf,
+    /// Directory to write; left out where training is streamed, which writes none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output: Option<PathBuf>,
     /// Greatest distance of a node from its target; must equal the number of fan-outs.
     pub hops: usize,
     /// In-edges kept per node, hop 1 first; `"all"` keeps every in-edge.
@@ -44,8 +46,8 @@ pub struct FlattenSpec {
     #[serde(default = "default_sampling")]
     pub sampling: Sampling,
     /// Layout of the output. Default: `shards`.
-    #[serde(default = "default_layout")]
-    pub layout: Layout,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub layout: Option<Layout>,
     /// Which nodes get a neighbourhood. Default: `labelled`.
     #[serde(default)]
     pub targets: Targets,
@@ -53,8 +55,8 @@ pub struct FlattenSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hub_threshold: Option<u64>,
     /// Independent samples of each target's neighbourhood. Default: 1.
-    #[serde(default = "default_samples")]
-    pub samples_per_target: u32,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub samples_per_target: Option<u32>,
     /// Targets written to one part file. Default: 4096 of layout `rows`; of `shards` a quarter of
     /// all, but 8192 to 262144, and fewer with more than 64 dense features.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -63,14 +65,6 @@ pub struct FlattenSpec {
 
 fn default_sampling() -> Sampling {
     Sampling::Uniform
-}
-
-fn default_layout() -> Layout {
-    Layout::Shards
-}
-
-fn default_samples() -> u32 {
-    1
 }
 
 /// Which nodes get a neighbourhood.
@@ -110,17 +104,23 @@ impl<'de> Deserialize<'de> for Targets {
     }
 }
 
+/// Which neighbourhoods there are, checked: whose they are, and what is kept of them.
+#[derive(Clone, Debug)]
+pub struct SamplePlan {
+    pub(crate) fanouts: Vec<Fanout>,
+    pub(crate) sampling: Sampling,
+    pub(crate) targets: Targets,
+    pub(crate) targets_per_part: Option<usize>,
+    pub(crate) hub_threshold: u64,
+}
+
 /// A checked flatten job.
 #[derive(Clone, Debug)]
 pub struct FlattenPlan {
     pub(crate) output: PathBuf,
-    pub(crate) fanouts: Vec<Fanout>,
-    pub(crate) sampling: Sampling,
+    pub(crate) sample: SamplePlan,
     pub(crate) layout: Layout,
-    pub(crate) targets: Targets,
     pub(crate) samples: u32,
-    pub(crate) targets_per_part: Option<usize>,
-    pub(crate) hub_threshold: u64,
     pub(crate) memory_budget: usize,
     pub(crate) fresh: bool,
 }
@@ -131,14 +131,48 @@ impl FlattenSpec {
     /// # Errors
     ///
     /// A value out of range, or `hops` that differ from the number of fan-outs.
-    pub fn into_plan(self, base: &Path, fresh: bool) -> Result<FlattenPlan, FlattenError> {
-        let key = |key, value: String, allowed: &str| {
-            Err(FlattenError::Key {
-                key,
-                value,
-                allowed: allowed.to_owned(),
-            })
+    pub fn into_plan(mut self, base: &Path, fresh: bool) -> Result<FlattenPlan, FlattenError> {
+        let (output, layout) = (self.output.take(), self.layout.take());
+        let samples = self.samples_per_target.take().unwrap_or(1);
+        let Some(output) = output else {
+            let needed = "the directory to write is needed, unless training is streamed";
+            return key("flatten.output", "missing".into(), needed);
         };
+        if samples == 0 {
+            return key(
+                "flatten.samples_per_target",
+                "0".into(),
+                "must be at least 1",
+            );
+        }
+        Ok(FlattenPlan {
+            output: base.join(output),
+            sample: self.into_sample_plan(base)?,
+            layout: layout.unwrap_or(Layout::Shards),
+            samples,
+            memory_budget: MEMORY_BUDGET,
+            fresh,
+        })
+    }
+
+    /// Checks the settings of streamed training, which writes no graph features.
+    ///
+    /// # Errors
+    ///
+    /// As [`FlattenSpec::into_plan`], and a key that says how to write them.
+    pub fn into_sample_plan(self, base: &Path) -> Result<SamplePlan, FlattenError> {
+        let unused = [
+            ("flatten.output", self.output.is_some()),
+            ("flatten.layout", self.layout.is_some()),
+            (
+                "flatten.samples_per_target",
+                self.samples_per_target.is_some(),
+            ),
+        ];
+        if let Some((name, _)) = unused.into_iter().find(|(_, is_given)| *is_given) {
+            let why = "streamed training writes no graph features; leave it out";
+            return key(name, "given".into(), why);
+        }
         if self.fanouts.is_empty() || self.fanouts.len() > HOPS_MAX {
             let found = format!("a list of {}", self.fanouts.len());
             return key("flatten.fanouts", found, "one fan-out a hop, 1 to 255 hops");
@@ -149,13 +183,6 @@ impl FlattenSpec {
         }
         if self.hub_threshold == Some(0) {
             return key("flatten.hub_threshold", "0".into(), "must be at least 1");
-        }
-        if self.samples_per_target == 0 {
-            return key(
-                "flatten.samples_per_target",
-                "0".into(),
-                "must be at least 1",
-            );
         }
         if self.targets_per_part == Some(0) {
             return key("flatten.targets_per_part", "0".into(), "must be at least 1");
@@ -171,27 +198,25 @@ impl FlattenSpec {
             }
             other => other,
         };
-        Ok(FlattenPlan {
-            output: base.join(self.output),
+        Ok(SamplePlan {
             fanouts: self.fanouts,
             sampling: self.sampling,
-            layout: self.layout,
             targets,
-            samples: self.samples_per_target,
             targets_per_part: self.targets_per_part,
             hub_threshold: self.hub_threshold.unwrap_or(HUB_THRESHOLD),
-            memory_budget: MEMORY_BUDGET,
-            fresh,
         })
     }
 }
 
-impl FlattenPlan {
-    /// Returns the directory that will be written.
-    pub fn output(&self) -> &Path {
-        &self.output
-    }
+fn key<T>(key: &'static str, value: String, allowed: &str) -> Result<T, FlattenError> {
+    Err(FlattenError::Key {
+        key,
+        value,
+        allowed: allowed.to_owned(),
+    })
+}
 
+impl SamplePlan {
     /// Returns the fan-outs, hop 1 first.
     pub fn fanouts(&self) -> &[Fanout] {
         &self.fanouts
@@ -202,28 +227,23 @@ impl FlattenPlan {
         self.sampling
     }
 
-    /// Returns the layout of the output.
-    pub fn layout(&self) -> Layout {
-        self.layout
-    }
-
     /// Returns which nodes get a neighbourhood.
     pub fn targets(&self) -> &Targets {
         &self.targets
     }
 
-    /// Returns how many independent samples each target gets.
-    pub fn samples(&self) -> u32 {
-        self.samples
+    /// Returns the in-degree above which a node counts as a hub.
+    pub fn hub_threshold(&self) -> u64 {
+        self.hub_threshold
     }
 
-    /// Returns how many of `num_targets` targets stand in one part.
-    pub fn targets_per_part(&self, num_targets: usize, features: FeatureMeta) -> usize {
-        self.targets_per_part_of(self.layout, num_targets, features)
+    /// Returns how many in-edges of a node the store must keep for this sample.
+    pub fn keep(&self) -> usize {
+        schemas::keep_at_hop(&self.fanouts, 0)
     }
 
-    /// Returns how many of `num_targets` targets would stand in one part of a layout.
-    pub fn targets_per_part_of(
+    /// Returns how many of `num_targets` targets stand in one part of a layout.
+    pub fn targets_per_part(
         &self,
         layout: Layout,
         num_targets: usize,
@@ -240,16 +260,38 @@ impl FlattenPlan {
             Layout::Shards => num_targets.div_ceil(SHARDS).clamp(least, most),
         })
     }
+}
+
+impl FlattenPlan {
+    /// Returns the directory that will be written.
+    pub fn output(&self) -> &Path {
+        &self.output
+    }
+
+    /// Returns which neighbourhoods are written.
+    pub fn sample(&self) -> &SamplePlan {
+        &self.sample
+    }
+
+    /// Returns the layout of the output.
+    pub fn layout(&self) -> Layout {
+        self.layout
+    }
+
+    /// Returns how many independent samples each target gets.
+    pub fn samples(&self) -> u32 {
+        self.samples
+    }
 
     /// Returns the settings that decide what is written, and nothing else.
     pub fn settings(&self) -> serde_json::Value {
         serde_json::json!({
-            "fanouts": self.fanouts,
-            "sampling": self.sampling,
+            "fanouts": self.sample.fanouts,
+            "sampling": self.sample.sampling,
             "layout": self.layout,
-            "targets": self.targets,
+            "targets": self.sample.targets,
             "samples_per_target": self.samples,
-            "targets_per_part": self.targets_per_part,
+            "targets_per_part": self.sample.targets_per_part,
         })
     }
 
@@ -257,16 +299,6 @@ impl FlattenPlan {
     pub fn with_memory_budget(mut self, bytes: usize) -> Self {
         self.memory_budget = bytes;
         self
-    }
-
-    /// Returns the in-degree above which a node counts as a hub.
-    pub fn hub_threshold(&self) -> u64 {
-        self.hub_threshold
-    }
-
-    /// Returns how many in-edges of a node the store must keep for this stage.
-    pub fn keep(&self) -> usize {
-        schemas::keep_at_hop(&self.fanouts, 0)
     }
 }
 
@@ -285,6 +317,8 @@ pub struct StorePlan {
     pub keep: usize,
     /// Independent samples, with seeds `seed`, `seed + 1`, ...
     pub samples: u32,
+    /// Whether all in-edges are kept beside the samples, so that others can be drawn later.
+    pub redraw: bool,
     /// In-degree above which a node's in-edges are spread over all workers.
     pub hub_threshold: u64,
     /// Worker threads, and partitions of the store.
@@ -295,6 +329,30 @@ pub struct StorePlan {
     pub dir: PathBuf,
     /// Whether a store that is there already is built again.
     pub fresh: bool,
+}
+
+/// A list of in-edges that the store holds for each node.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ListPlan {
+    pub(crate) order: Order,
+    /// In-edges kept, the first ones.
+    pub(crate) keep: usize,
+}
+
+impl StorePlan {
+    /// Returns the lists of each node: one a sample, and that of all in-edges if others are to be
+    /// drawn.
+    pub(crate) fn lists(&self) -> Vec<ListPlan> {
+        let samples = (0..u64::from(self.samples)).map(|sample| ListPlan {
+            order: Order::Rank(self.sampling, self.seed.wrapping_add(sample)),
+            keep: self.keep,
+        });
+        let all = ListPlan {
+            order: Order::Source,
+            keep: usize::MAX,
+        };
+        samples.chain(self.redraw.then_some(all)).collect()
+    }
 }
 
 #[cfg(test)]
@@ -321,5 +379,31 @@ mod tests {
             r#"{"output": "o", "hops": 1, "fanouts": ["all"], "hub_threshold": 0}"#,
             "`flatten.hub_threshold` is 0: must be at least 1",
         );
+        check(
+            r#"{"output": "o", "hops": 1, "fanouts": [2], "samples_per_target": 0}"#,
+            "`flatten.samples_per_target` is 0: must be at least 1",
+        );
+        check(
+            r#"{"hops": 1, "fanouts": [2]}"#,
+            "`flatten.output` is missing: the directory to write is needed, unless training is \
+             streamed",
+        );
+    }
+
+    #[test]
+    fn what_is_streamed_is_not_written() {
+        let check = |text: &str, expected: Option<&str>| {
+            let spec: FlattenSpec = serde_json::from_str(text).unwrap();
+            let error = spec.into_sample_plan(Path::new(".")).err();
+            let why = "streamed training writes no graph features; leave it out";
+            let expected = expected.map(|key| format!("`flatten.{key}` is given: {why}"));
+            assert_eq!(error.map(|e| e.to_string()), expected);
+        };
+        let rest = r#""hops": 1, "fanouts": [2]"#;
+        check(&format!("{{{rest}}}"), None);
+        check(&format!(r#"{{{rest}, "output": "o"}}"#), Some("output"));
+        check(&format!(r#"{{{rest}, "layout": "rows"}}"#), Some("layout"));
+        let samples = format!(r#"{{{rest}, "samples_per_target": 1}}"#);
+        check(&samples, Some("samples_per_target"));
     }
 }

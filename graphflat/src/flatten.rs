@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 /// Changes when the same plan gives other bytes than before.
-const ENGINE_VERSION: u32 = 4;
+pub(crate) const ENGINE_VERSION: u32 = 4;
 
 /// Flattens the k-hop neighbourhoods of the targets and commits them.
 ///
@@ -37,15 +37,15 @@ pub fn flatten(
         workers: store.placement().workers(),
     };
     // Before the output is opened: a job without targets leaves nothing behind.
-    let targets = all_targets(plan, store, &cluster)?;
+    let targets = all_targets(&plan.sample.targets, store, &cluster)?;
     let output = match Output::open(&plan.output, "flatten", &fingerprint, plan.fresh)? {
         Opened::Done(manifest) => return Ok(*manifest),
         Opened::Open(output) => Arc::new(output),
     };
     let meta = FlattenMeta {
-        hops: plan.fanouts.len(),
-        fanouts: plan.fanouts.clone(),
-        sampling: plan.sampling,
+        hops: plan.sample.fanouts.len(),
+        fanouts: plan.sample.fanouts.clone(),
+        sampling: plan.sample.sampling,
         seed: store.meta().seed,
         samples_per_target: plan.samples,
         layout: plan.layout,
@@ -54,7 +54,11 @@ pub fn flatten(
         store: store.clone(),
         output: Arc::clone(&output),
         meta: meta.clone(),
-        targets_per_part: plan.targets_per_part(targets.len(), store.meta().graph.features),
+        targets_per_part: plan.sample.targets_per_part(
+            plan.layout,
+            targets.len(),
+            store.meta().graph.features,
+        ),
         memory_budget: plan.memory_budget,
         progress: Arc::clone(progress),
         failed: Arc::new(AtomicBool::new(false)),
@@ -84,18 +88,28 @@ pub fn flatten(
 /// Checks that the store ranks in-edges as the plan says and keeps enough of them.
 fn assert_fits(plan: &FlattenPlan, store: &Store) {
     let meta = store.meta();
-    assert_eq!(meta.sampling, plan.sampling, "the store ranks in-edges so");
+    assert_eq!(
+        meta.sampling, plan.sample.sampling,
+        "the store ranks in-edges so"
+    );
     assert!(meta.samples >= plan.samples, "the store has every sample");
-    let keeps_enough = meta.keep.is_none_or(|keep| keep >= plan.keep() as u64);
+    let keeps_enough = meta
+        .keep
+        .is_none_or(|keep| keep >= plan.sample.keep() as u64);
     assert!(keeps_enough, "the store keeps as many in-edges as the plan");
 }
 
-fn all_targets(
-    plan: &FlattenPlan,
+/// Returns all targets in the order in which they are cut into parts.
+///
+/// # Errors
+///
+/// As [`select_targets`].
+pub(crate) fn all_targets(
+    targets: &Targets,
     store: &Store,
     cluster: &Cluster,
 ) -> Result<Vec<NodeIdx>, FlattenError> {
-    let (targets, store) = (plan.targets.clone(), store.clone());
+    let (targets, store) = (targets.clone(), store.clone());
     let mut all = run_workers(cluster, FlattenError::is_peer_failure, move |peer| {
         select_targets(peer, &targets, &store)
     })?;
@@ -110,7 +124,7 @@ fn fingerprint(plan: &FlattenPlan, store: &Store) -> Result<String, FlattenError
         "plan": plan.settings(),
     });
     // A list of targets counts by what it holds, not by where it lies.
-    if let Targets::Listed(path) = &plan.targets {
+    if let Targets::Listed(path) = &plan.sample.targets {
         settings["plan"]["targets"] = targets::list_plan(path, store)?.fingerprint()?.into();
     }
     Ok(schemas::xxh::fingerprint(settings.to_string().as_bytes()))
@@ -126,13 +140,15 @@ fn round_names(hops: usize) -> Vec<String> {
 
 /// Hubs, and what each worker did in each round.
 fn report(plan: &FlattenPlan, store: &Store, stats: &[WorkerStats]) -> serde_json::Value {
-    let names = round_names(plan.fanouts.len()).into_iter().enumerate();
+    let names = round_names(plan.sample.fanouts.len())
+        .into_iter()
+        .enumerate();
     let rounds = names.map(|(round, name)| {
         let workers: Vec<_> = stats.iter().map(|worker| worker[round]).collect();
         serde_json::json!({ "name": name, "workers": workers })
     });
     serde_json::json!({
-        "hubs": store.hubs(plan.hub_threshold),
+        "hubs": store.hubs(plan.sample.hub_threshold),
         "edges": store.meta().edges,
         "rounds": rounds.collect::<Vec<_>>(),
     })

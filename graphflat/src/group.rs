@@ -27,8 +27,9 @@ pub(crate) struct Group {
     rows: Vec<Rows>,
 }
 
-/// Dense features of a group's nodes, where they lie.
-pub(crate) struct GroupFeatures {
+/// Dense features of the nodes of a part, where they lie: in the map of the store.
+#[derive(Debug)]
+pub struct GroupFeatures {
     dim: usize,
     rows: Vec<Rows>,
     /// By position, the message with a node's columns and its place there.

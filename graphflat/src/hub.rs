@@ -1,5 +1,6 @@
 //! Hubs: found while their edges move, re-indexed over all workers, inverted to one list again.
 
+use crate::config::ListPlan;
 use crate::sample::{InEdge, Ranked, keep_least, mix};
 use crate::sum::{ExactSum, WeightSum};
 use crate::{FlattenError, NodeIdx, Peer};
@@ -30,8 +31,8 @@ pub(crate) struct HubCounts {
 pub(crate) struct HubPart {
     pub(crate) node: NodeIdx,
     pub(crate) totals: Totals<ExactSum>,
-    /// The least of this share for each sample.
-    pub(crate) samples: Vec<RankedColumns>,
+    /// The first of this share for each list of the store.
+    pub(crate) lists: Vec<RankedColumns>,
 }
 
 /// What is summed over in-edges of a node, kept or not; the weights so that sums merge, or rounded.
@@ -158,13 +159,14 @@ impl Totals<ExactSum> {
 }
 
 impl HubPart {
-    /// Takes in another worker's part and keeps the first `keep` of both.
-    pub(crate) fn merge(&mut self, other: &Self, keep: usize, dim: usize) {
+    /// Takes in another worker's part and keeps the first of both, as many as each list holds.
+    pub(crate) fn merge(&mut self, other: &Self, lists: &[ListPlan], dim: usize) {
         self.totals.merge(&other.totals);
-        for (mine, theirs) in self.samples.iter_mut().zip(&other.samples) {
+        let both = self.lists.iter_mut().zip(&other.lists);
+        for ((mine, theirs), list) in both.zip(lists) {
             let (mut ranked, mut feature) = mine.to_ranked();
             theirs.append_to(&mut ranked, &mut feature);
-            keep_least(&mut ranked, keep);
+            keep_least(&mut ranked, list.keep);
             *mine = RankedColumns::from_ranked(&ranked, &feature, dim);
         }
     }

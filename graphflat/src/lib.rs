@@ -1,7 +1,8 @@
 //! Flattens k-hop neighbourhoods on timely dataflow: the store, the sample and the reduce rounds.
 //!
 //! [`open_or_build`] reads the input tables once into a [`Store`]; [`flatten`] answers k reduce
-//! rounds from it, wave by wave, and writes GraphFeatures. The same store serves inference.
+//! rounds from it, wave by wave, and writes GraphFeatures; [`Waves`] draws them without files, for
+//! training that is streamed. The same store serves inference.
 
 pub mod config;
 pub mod error;
@@ -14,14 +15,17 @@ mod round;
 pub mod sample;
 mod shuffle;
 pub mod store;
+mod stream;
 mod sum;
 mod targets;
 mod wave;
 
-pub use config::{FlattenPlan, FlattenSpec, StorePlan, Targets};
+pub use config::{FlattenPlan, FlattenSpec, SamplePlan, StorePlan, Targets};
 pub use error::FlattenError;
 pub use flatten::flatten;
+pub use group::GroupFeatures;
 pub use placement::{NodeIdx, Placement};
 pub use shuffle::{Cluster, Peer, PeerFailed, run_workers};
 pub use store::{Partition, Store, open_or_build};
+pub use stream::Waves;
 pub use wave::{PART_EDGE_BYTES, PART_NODE_BYTES, WAVES_IN_FLIGHT, WRITER_BYTES};

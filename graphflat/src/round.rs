@@ -323,6 +323,7 @@ mod tests {
             sampling: Sampling::Uniform,
             keep: 5,
             samples: 1,
+            redraw: false,
             hub_threshold: 100,
             workers: 2,
             memory_budget: 1 << 20,

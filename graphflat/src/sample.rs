@@ -81,6 +81,24 @@ pub(crate) struct Ranked {
     pub(crate) at: u32,
 }
 
+/// The order in which a node's in-edges stand.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Order {
+    /// By the priority that a sampling and a seed give them.
+    Rank(Sampling, u64),
+    /// By source and ordinal: what samples of any seed are drawn from.
+    Source,
+}
+
+impl Order {
+    fn priority(self, edge: &InEdge, ordinal: u32) -> u64 {
+        match self {
+            Self::Rank(sampling, seed) => priority(sampling, seed, edge.hash, ordinal, edge.weight),
+            Self::Source => 0,
+        }
+    }
+}
+
 /// Ranks the in-edges of one node after the other.
 #[derive(Debug, Default)]
 pub(crate) struct Ranker {
@@ -90,7 +108,100 @@ pub(crate) struct Ranker {
     last: Vec<u32>,
     /// Priority, source and place of edges, so that their order is the rank: parallel edges stand by
     /// input row, and so by ordinal.
+    least: Least,
+}
+
+/// The least of the draws that it is given, in memory bounded by how many are kept.
+#[derive(Debug, Default)]
+struct Least {
     draws: Vec<u128>,
+    keep: usize,
+    /// Once so many are there, the greater ones go.
+    enough: usize,
+    /// No draw from here on is among the least.
+    beyond: u128,
+}
+
+impl Least {
+    /// Starts over, to keep the first `keep`.
+    fn start(&mut self, keep: usize) {
+        self.draws.clear();
+        self.keep = keep;
+        self.enough = keep.saturating_mul(2).saturating_add(1);
+        self.beyond = u128::MAX;
+    }
+
+    #[inline]
+    fn push(&mut self, draw: u128) {
+        if draw >= self.beyond {
+            return;
+        }
+        self.draws.push(draw);
+        if self.draws.len() == self.enough {
+            self.beyond = *self.draws.select_nth_unstable(self.keep).1;
+            self.draws.truncate(self.keep);
+        }
+    }
+
+    /// Returns the least, ascending.
+    fn finish(&mut self) -> &[u128] {
+        self.draws.sort_unstable();
+        self.draws.truncate(self.keep);
+        &self.draws
+    }
+}
+
+/// In-edges whose sources' hashes are fetched before any of them is drawn.
+const DRAWN_AT_ONCE: usize = 64;
+
+/// Draws samples of in-edges that stand in [`Order::Source`], of one node after the other.
+#[derive(Debug, Default)]
+pub(crate) struct Drawer {
+    /// Priority and place of edges; the order of places is that of (source, ordinal).
+    least: Least,
+    /// Of the sources of the edges at hand.
+    hashes: Vec<u64>,
+}
+
+impl Drawer {
+    /// Draws the first `keep` in-edges of a node as [`Ranker::rank`] does; returns their places in
+    /// rank order.
+    ///
+    /// # Shapes
+    ///
+    /// - `src`: `[in_degree]`, all sources, ascending
+    /// - `weight`: `[in_degree]`, parallel edges by ordinal; 1 each if there are none
+    /// - `hashes`: `[num_nodes]`, of the raw ids
+    pub(crate) fn draw(
+        &mut self,
+        (sampling, seed): (Sampling, u64),
+        dst: NodeIdx,
+        (src, weight): (&[NodeIdx], Option<&[f32]>),
+        hashes: &[u64],
+        keep: usize,
+    ) -> impl Iterator<Item = usize> {
+        self.least.start(keep);
+        let dst_hash = hashes[dst as usize];
+        let (mut before, mut ordinal) = (None, 0);
+        let mut at = 0u32;
+        for run in src.chunks(DRAWN_AT_ONCE) {
+            // The hashes lie anywhere: many are fetched side by side where nothing waits for one.
+            self.hashes.clear();
+            let of_run = run.iter().map(|&node| hashes[node as usize]);
+            self.hashes.extend(of_run);
+            for (&node, &src_hash) in run.iter().zip(&self.hashes) {
+                ordinal = if before == Some(node) { ordinal + 1 } else { 0 };
+                before = Some(node);
+                let edge = edge_hash(src_hash, dst_hash);
+                let of_edge = weight.map_or(1.0, |weight| weight[at as usize]);
+                let drawn = priority(sampling, seed, edge, ordinal, of_edge);
+                self.least.push(u128::from(drawn) << 64 | u128::from(at));
+                at += 1;
+            }
+        }
+        let least = self.least.finish().iter();
+        least.map(|&draw| low_32(draw) as usize)
+    }
 }
 
 /// An empty slot of a [`Ranker`]'s hash table.
@@ -130,29 +241,19 @@ impl Ranker {
     pub(crate) fn rank(
         &mut self,
         edges: &[InEdge],
-        sampling: Sampling,
-        seed: u64,
+        order: Order,
         keep: usize,
         ranked: &mut Vec<Ranked>,
     ) {
-        self.draws.clear();
-        let (mut beyond, enough) = (u128::MAX, keep.saturating_mul(2).saturating_add(1));
+        self.least.start(keep);
         for (at, (edge, &ordinal)) in (0u64..).zip(edges.iter().zip(&self.ordinals)) {
-            let priority = priority(sampling, seed, edge.hash, ordinal, edge.weight);
             let place = u64::from(edge.src) << 32 | at;
-            let draw = u128::from(priority) << 64 | u128::from(place);
-            if draw >= beyond {
-                continue;
-            }
-            self.draws.push(draw);
-            if self.draws.len() == enough {
-                beyond = *self.draws.select_nth_unstable(keep).1;
-                self.draws.truncate(keep);
-            }
+            let priority = order.priority(edge, ordinal);
+            self.least
+                .push(u128::from(priority) << 64 | u128::from(place));
         }
-        self.draws.sort_unstable();
         ranked.clear();
-        ranked.extend(self.draws.iter().take(keep).map(|&draw| {
+        ranked.extend(self.least.finish().iter().map(|&draw| {
             let at = low_32(draw);
             Ranked {
                 priority: (draw >> 64) as u64,
@@ -197,7 +298,8 @@ mod tests {
     fn rank(edges: &[InEdge], sampling: Sampling, seed: u64, keep: usize) -> Vec<Ranked> {
         let (mut ranker, mut ranked) = (Ranker::default(), Vec::new());
         ranker.load(edges);
-        ranker.rank(edges, sampling, seed, keep, &mut ranked);
+        let order = Order::Rank(sampling, seed);
+        ranker.rank(edges, order, keep, &mut ranked);
         ranked
     }
 
@@ -222,6 +324,42 @@ mod tests {
             let mut merged: Vec<Ranked> = parts.collect();
             keep_least(&mut merged, 12);
             assert_eq!(without_place(&merged), without_place(&whole));
+        }
+    }
+
+    #[test]
+    fn a_sample_drawn_later_is_the_one_that_was_ranked() {
+        // Sources in any order, some of them up to four times, hashed as their ids are.
+        let hashes: Vec<u64> = (0..100).map(|node| mix(node + 5)).collect();
+        let edge = |i: u64| {
+            let src = u32::try_from(mix(i) % 30).unwrap();
+            InEdge {
+                hash: edge_hash(hashes[src as usize], hashes[99]),
+                src,
+                weight: (mix(i + 1000) % 3) as f32,
+            }
+        };
+        let edges: Vec<InEdge> = (0..50).map(edge).collect();
+        let (mut ranker, mut all, mut drawer) = (Ranker::default(), Vec::new(), Drawer::default());
+        ranker.load(&edges);
+        ranker.rank(&edges, Order::Source, usize::MAX, &mut all);
+        let (src, weight): (Vec<u32>, Vec<f32>) =
+            all.iter().map(|edge| (edge.src, edge.weight)).unzip();
+        assert!(src.is_sorted() && src.len() == 50);
+        for sampling in [Sampling::Uniform, Sampling::Weighted, Sampling::Top] {
+            for (seed, keep) in [(3, 0), (3, 1), (4, 7), (5, 24), (6, 25), (7, usize::MAX)] {
+                let columns = (&src[..], Some(&weight[..]));
+                let drawn = drawer.draw((sampling, seed), 99, columns, &hashes, keep);
+                let drawn: Vec<_> = drawn
+                    .map(|at| (all[at].src, all[at].ordinal, all[at].at))
+                    .collect();
+                let expected = rank(&edges, sampling, seed, keep);
+                let expected: Vec<_> = expected
+                    .iter()
+                    .map(|edge| (edge.src, edge.ordinal, edge.at))
+                    .collect();
+                assert_eq!(drawn, expected, "{sampling:?} {seed} {keep}");
+            }
         }
     }
 

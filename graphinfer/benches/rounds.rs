@@ -137,6 +137,7 @@ fn store_of(data: &Path, work: &Path, workers: usize, keep: usize) -> Result<Sto
         sampling: Sampling::Uniform,
         keep,
         samples: 1,
+        redraw: false,
         hub_threshold: 10_000,
         workers,
         memory_budget: 2 << 30,

@@ -89,7 +89,7 @@ impl<'de> de::Visitor<'de> for WeightsVisitor {
 pub(crate) fn balanced(source: &Source, num_classes: usize) -> Result<Vec<f32>, TrainError> {
     let mut counts = vec![0_u64; num_classes];
     for idx in 0..source.counts.len() {
-        let part = source.part(idx)?;
+        let part = source.part(source.key(idx, None))?;
         if let Labels::Class(classes) = &part.shard.labels {
             for &target in part.targets(Split::Train) {
                 // The model refuses a class that is none of them.

@@ -131,6 +131,10 @@ pub struct TrainSpec {
     /// fit are decoded again each epoch.
     #[serde(default = "default_cache_bytes")]
     pub cache_bytes: ByteSize,
+    /// Whether neighbourhoods are drawn from the store while the model trains, a fresh sample each
+    /// epoch, in place of being read from files. Default false.
+    #[serde(default)]
+    pub streamed: bool,
     /// Directory of graph features. Default: the output of `[flatten]`.
     pub input: Option<PathBuf>,
     /// Directory of the model.
@@ -178,7 +182,7 @@ pub enum Device {
 /// What a job knows beyond `[train]`.
 #[derive(Clone, Debug)]
 pub struct TrainContext {
-    /// Output of `[flatten]`, if the job has one.
+    /// Output of `[flatten]`, if the job has one; for streamed training the store.
     pub input: Option<PathBuf>,
     /// The job's random seed.
     pub job_seed: u64,
@@ -204,6 +208,7 @@ pub struct TrainPlan {
 /// The keys that the trained model depends on.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct ResultPlan {
+    pub(crate) streamed: bool,
     pub(crate) layer: LayerKind,
     pub(crate) hidden: Vec<usize>,
     pub(crate) layers: Option<usize>,
@@ -250,9 +255,14 @@ pub(crate) struct TuningPlan {
 }
 
 impl TrainPlan {
-    /// Returns the directory of graph features the training reads.
+    /// Returns the directory of graph features the training reads; if it is streamed, the store.
     pub fn input(&self) -> &Path {
         &self.input
+    }
+
+    /// Returns whether each epoch is drawn from the store.
+    pub fn is_streamed(&self) -> bool {
+        self.result.streamed
     }
 
     /// Returns the bytes of memory for decoded parts; batches may take as many.
@@ -304,6 +314,10 @@ impl TrainSpec {
         let momentum = self.checked_momentum()?;
         let schedule = self.schedule.map(|written| written.checked(self.epochs));
         self.check_device()?;
+        if let (true, Some(input)) = (self.streamed, &self.input) {
+            let allowed = "leave it out: with `train.streamed` nothing is read from files";
+            return Err(key("input", input.display(), allowed));
+        }
         let input = self.input.or(ctx.input).ok_or(TrainError::Missing {
             key: "input",
             needed: "a directory of graph features, where the job has no table [flatten]",
@@ -312,6 +326,7 @@ impl TrainSpec {
             input: resolve(&ctx.base, &input, "input")?,
             output: resolve(&ctx.base, &self.output, "output")?,
             result: ResultPlan {
+                streamed: self.streamed,
                 layer: self.model,
                 hidden: self.hidden,
                 layers: self.layers,

@@ -52,7 +52,7 @@ fn look(job: &Job) -> Result<(Survey, Option<Prediction>), JobError> {
     if !job.fresh {
         taken::refuse_taken(job)?;
     }
-    let fanouts = job.flatten.as_ref().map_or(&[][..], |plan| plan.fanouts());
+    let fanouts = job.sample().map_or(&[][..], |sample| sample.fanouts());
     let survey = Survey::read(&job.nodes, &job.edges, fanouts)?;
     if let (Some(train), Some(label)) = (&job.own_training, &survey.meta.label) {
         fits_labels(job, train, &label.kind)?;
@@ -76,9 +76,8 @@ fn fits_labels(job: &Job, train: &TrainSpec, label: &LabelKind) -> Result<(), Jo
         LabelKind::MultiLabel { .. } => (Task::MultiLabel, Loss::BinaryCrossEntropy),
         LabelKind::Number => (Task::Regression, Loss::MeanSquaredError),
     };
-    let input = job
-        .output(Stage::Flatten)
-        .expect("its own features are flattened");
+    let plan = job.train.as_ref();
+    let input = plan.expect("it was made of the same table").input();
     let unfit = |key, value: Value, problem| TrainError::Unfit {
         input: input.to_owned(),
         key,
@@ -127,9 +126,8 @@ fn max_degree(survey: &Survey) -> u32 {
 
 fn hubs(job: &Job, survey: &Survey) -> usize {
     let threshold = job
-        .flatten
-        .as_ref()
-        .map_or(u64::MAX, |plan| plan.hub_threshold());
+        .sample()
+        .map_or(u64::MAX, |sample| sample.hub_threshold());
     survey
         .in_degree
         .iter()

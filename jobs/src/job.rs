@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytesize::ByteSize;
 use gnn::LayerKind;
-use graphflat::{FlattenPlan, FlattenSpec, Targets};
+use graphflat::{FlattenPlan, FlattenSpec, SamplePlan, Targets};
 use graphinfer::{InferContext, InferPlan, InferSpec};
 use graphtrainer::{TrainContext, TrainPlan, TrainSpec};
 use schemas::path::{overlap, overlaps_input};
@@ -22,6 +22,9 @@ const WORKERS_MAX: usize = 1024;
 
 /// Samples of a neighbourhood at most: each is a whole output of its own.
 const SAMPLES_MAX: u32 = 1024;
+
+/// Name of the store in `work_dir`.
+pub(crate) const STORE: &str = "store";
 
 /// Where relative paths start: the process's working directory, so that paths in messages are
 /// those that were written.
@@ -97,9 +100,11 @@ pub(crate) struct Job {
     pub(crate) edges: Arc<EdgesPlan>,
     /// The flatten stage, where the job has one.
     pub(crate) flatten: Option<FlattenPlan>,
+    /// The neighbourhoods that training streams, where it does.
+    pub(crate) stream: Option<SamplePlan>,
     /// The train stage, where the job has one.
     pub(crate) train: Option<TrainPlan>,
-    /// The train stage as written, where it reads what this job flattens.
+    /// The train stage as written, where it reads what this job flattens or streams.
     pub(crate) own_training: Option<TrainSpec>,
     /// The infer stage, where the job has one.
     pub(crate) infer: Option<InferPlan>,
@@ -123,6 +128,12 @@ impl Job {
             let place = source.locate(&error.to_string());
             anyhow::Error::from(error).context(place)
         })
+    }
+
+    /// The neighbourhoods that `[flatten]` describes, where the job has it.
+    pub(crate) fn sample(&self) -> Option<&SamplePlan> {
+        let written = self.flatten.as_ref().map(FlattenPlan::sample);
+        written.or(self.stream.as_ref())
     }
 
     /// Whether a stage is to run.
@@ -151,16 +162,19 @@ impl JobSpec {
 
         let sampling = self.flatten.as_ref().map(|flatten| flatten.sampling);
         let (nodes, edges) = self.input.into_plans(base, sampling)?;
-        let flatten = match self.flatten {
+        let is_streamed = self.train.as_ref().is_some_and(|train| train.streamed);
+        let (flatten, stream) = match self.flatten {
+            Some(spec) if is_streamed => (None, Some(spec.into_sample_plan(base)?)),
             Some(spec) => {
                 let plan = spec.into_plan(base, fresh(Stage::Flatten))?;
                 let bytes = usize::try_from(self.memory_budget.as_u64()).unwrap_or(usize::MAX);
-                Some(plan.with_memory_budget(bytes))
+                (Some(plan.with_memory_budget(bytes)), None)
             }
-            None => None,
+            None => (None, None),
         };
+        let written = flatten.as_ref().map(|plan| plan.output().to_owned());
         let for_train = TrainContext {
-            input: flatten.as_ref().map(|plan| plan.output().to_owned()),
+            input: written.or(stream.is_some().then(|| work_dir.join(STORE))),
             job_seed: self.seed,
             transform: nodes.transform(),
             base: base.to_owned(),
@@ -188,6 +202,7 @@ impl JobSpec {
             nodes: Arc::new(nodes),
             edges: Arc::new(edges),
             flatten,
+            stream,
             train,
             own_training,
             infer,
@@ -198,8 +213,13 @@ impl JobSpec {
 
     /// The stages to run, in order.
     fn selected(&self, asked: &[Stage]) -> Result<Vec<Stage>, JobError> {
+        let is_streamed = self.train.as_ref().is_some_and(|train| train.streamed);
+        if is_streamed && asked.contains(&Stage::Flatten) {
+            let problem = "with `train.streamed` no graph features are written";
+            return Err(key("--stage flatten", problem));
+        }
         let has = |stage: Stage| match stage {
-            Stage::Flatten => self.flatten.is_some(),
+            Stage::Flatten => self.flatten.is_some() && !is_streamed,
             Stage::Train => self.train.is_some(),
             Stage::Infer => self.infer.is_some(),
         };
@@ -259,7 +279,7 @@ impl JobSpec {
         let mut paths: Vec<(&str, &mut PathBuf)> = Vec::new();
         paths.extend(self.work_dir.as_mut().map(|path| ("work_dir", path)));
         if let Some(flatten) = &mut self.flatten {
-            paths.push(("flatten.output", &mut flatten.output));
+            paths.extend(flatten.output.as_mut().map(|path| ("flatten.output", path)));
             if let Targets::Listed(path) = &mut flatten.targets {
                 paths.push(("flatten.targets", path));
             }
@@ -284,7 +304,7 @@ impl JobSpec {
         outputs.extend(
             self.flatten
                 .iter()
-                .map(|stage| ("flatten.output", &*stage.output)),
+                .filter_map(|stage| Some(("flatten.output", &**stage.output.as_ref()?))),
         );
         outputs.extend(
             self.train
@@ -356,25 +376,38 @@ impl JobSpec {
         Ok(())
     }
 
-    /// The train stage and the flatten stage whose output it reads.
+    /// The train stage and the flatten stage whose output it reads, or whose neighbourhoods it
+    /// streams.
     fn own_training(&self) -> Option<(&TrainSpec, &FlattenSpec)> {
         let (train, flatten) = (self.train.as_ref()?, self.flatten.as_ref()?);
-        let reads_own = match &train.input {
-            Some(input) => *input == flatten.output,
-            None => true,
-        };
+        let reads_own = train.input.is_none() || train.input == flatten.output;
         reads_own.then_some((train, flatten))
+    }
+
+    /// What streamed training needs of `[flatten]`, and leaves no use for; the plan of the latter
+    /// names the keys.
+    fn check_stream(&self) -> Result<(), JobError> {
+        let is_streamed = self.train.as_ref().is_some_and(|train| train.streamed);
+        match &self.flatten {
+            None if is_streamed => {
+                let problem = "needs a table [flatten] that says which neighbourhoods to draw";
+                Err(key("train.streamed", problem))
+            }
+            Some(flatten) if !is_streamed && flatten.output.is_none() => {
+                let problem = "is missing; only streamed training (`train.streamed`) needs none";
+                Err(key("flatten.output", problem))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// What one stage needs of another, or of the input tables.
     fn check_stages(&self) -> Result<(), JobError> {
         let (nodes, edges) = (&self.input.nodes, &self.input.edges);
+        self.check_stream()?;
         if let Some(flatten) = &self.flatten {
-            if flatten.samples_per_target > SAMPLES_MAX {
-                let problem = format!(
-                    "is {}; allowed is 1 to {SAMPLES_MAX}",
-                    flatten.samples_per_target
-                );
+            if let Some(samples) = flatten.samples_per_target.filter(|s| *s > SAMPLES_MAX) {
+                let problem = format!("is {samples}; allowed is 1 to {SAMPLES_MAX}");
                 return Err(key("flatten.samples_per_target", problem));
             }
             let by_split = matches!(flatten.targets, Targets::Labelled | Targets::Train);

@@ -135,9 +135,9 @@ impl Listed {
 }
 
 impl Job {
-    /// Which nodes get a neighbourhood, where the job flattens.
+    /// Which nodes get a neighbourhood, where the job says it.
     fn targets(&self) -> Option<&Targets> {
-        self.flatten.as_ref().map(|plan| plan.targets())
+        self.sample().map(|sample| sample.targets())
     }
 
     /// The list of targets, where the job names one.

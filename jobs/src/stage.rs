@@ -7,18 +7,19 @@ use std::time::Instant;
 use anyhow::Context as _;
 use bytesize::ByteSize;
 use graphflat::config::HUB_THRESHOLD;
-use graphflat::{Store, StorePlan};
+use graphflat::{FlattenPlan, SamplePlan, Store, StorePlan, Waves};
 use graphinfer::InferSampling;
 use graphtrainer::scores::EvaluationFile;
+use graphtrainer::{Neighborhoods, Source, TrainPlan};
 use schemas::progress::Progress;
-use schemas::{Manifest, Sampling, keep_at_hop, read_manifest};
+use schemas::{DenseRows, Manifest, Sampling, keep_at_hop, read_manifest};
 use serde_json::{Value, json};
 
 use crate::cli::{RunArgs, Stage};
 use crate::console::{Voice, line_out};
 use crate::error::JobError;
 use crate::inspect::label_name;
-use crate::job::{Job, Overrides};
+use crate::job::{Job, Overrides, STORE};
 use crate::memory::keep_free_memory;
 use crate::preflight::preflight;
 
@@ -90,7 +91,16 @@ fn run_stage(
             let store = stores.open(stage, progress)?;
             graphflat::flatten(plan, &store, progress)?
         }
-        Stage::Train => graphtrainer::train(job.train.as_ref().expect(missing), progress)?,
+        Stage::Train => {
+            let plan = job.train.as_ref().expect(missing);
+            match &job.stream {
+                None => graphtrainer::train(plan, progress)?,
+                Some(sample) => {
+                    let store = stores.open(stage, progress)?;
+                    train_streamed(plan, sample, &store, progress)?
+                }
+            }
+        }
         Stage::Infer => {
             let plan = job.infer.as_ref().expect(missing);
             let store = stores.open(stage, progress)?;
@@ -107,6 +117,31 @@ fn run_stage(
     })
 }
 
+/// Trains on neighbourhoods that are drawn from the store, each epoch anew.
+fn train_streamed(
+    plan: &TrainPlan,
+    sample: &SamplePlan,
+    store: &Store,
+    progress: &Progress,
+) -> Result<Manifest, JobError> {
+    let waves = Waves::open(sample, store)?;
+    let fingerprint = waves.fingerprint().to_owned();
+    let metas = (store.meta().graph.clone(), waves.flatten_meta());
+    let (input, counts) = (plan.input().to_owned(), waves.target_counts());
+    let draw = move |part, seed| {
+        let (shard, rows) = waves.draw(part, seed);
+        let dense = rows.map(|rows| Box::new(rows) as Box<dyn DenseRows + Send + Sync>);
+        Ok(Neighborhoods { shard, dense })
+    };
+    let source = Source::streamed(input, metas, counts, plan.part_cache_bytes(), draw);
+    Ok(graphtrainer::train_on(
+        plan,
+        &source,
+        &fingerprint,
+        progress,
+    )?)
+}
+
 /// What a stage asks of a store.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Need {
@@ -118,6 +153,8 @@ pub(crate) struct Need {
     pub(crate) seed: u64,
     /// Independent samples.
     pub(crate) samples: u32,
+    /// Whether all in-edges are kept too, to draw further samples from.
+    pub(crate) redraw: bool,
 }
 
 impl Need {
@@ -134,6 +171,7 @@ impl Need {
             sampling: sampling.map(|(sampling, _)| sampling),
             seed: sampling.map_or(self.seed, |(_, seed)| seed),
             samples: self.samples.max(other.samples),
+            redraw: self.redraw || other.redraw,
         })
     }
 }
@@ -156,20 +194,22 @@ impl Job {
             .is_some_and(|plan| own != Some(plan.model()))
     }
 
-    /// What flattening asks of the store.
+    /// What flattening, or streaming in its place, asks of the store.
     pub(crate) fn flatten_need(&self) -> Option<Need> {
-        self.flatten.as_ref().map(|plan| Need {
-            keep: plan.keep(),
-            sampling: Some(plan.sampling()),
+        self.sample().map(|sample| Need {
+            keep: sample.keep(),
+            sampling: Some(sample.sampling()),
             seed: self.seed,
-            samples: plan.samples(),
+            samples: self.flatten.as_ref().map_or(1, FlattenPlan::samples),
+            redraw: self.stream.is_some(),
         })
     }
 
     /// What inference asks of the store.
     ///
     /// As trained, a model brings the sample it was trained on: that of this job's flatten stage,
-    /// or what the directory of the model says.
+    /// or what the directory of the model says. One whose training was streamed was trained on many,
+    /// and brings that of the job's seed, on which it was evaluated.
     pub(crate) fn infer_need(&self) -> Result<Option<Need>, JobError> {
         let Some(plan) = &self.infer else {
             return Ok(None);
@@ -180,6 +220,7 @@ impl Job {
                 sampling: None,
                 seed: self.seed,
                 samples: 1,
+                redraw: false,
             };
             return Ok(Some(all));
         }
@@ -187,13 +228,12 @@ impl Job {
             .train
             .as_ref()
             .filter(|train| train.output() == plan.model());
-        let flatten = self
-            .flatten
-            .as_ref()
-            .zip(own)
-            .filter(|(f, t)| f.output() == t.input());
-        let (keep, sampling, seed) = match (flatten, own) {
-            (Some((flatten, _)), _) => (flatten.keep(), Some(flatten.sampling()), self.seed),
+        let is_read = |f: &&FlattenPlan| own.is_some_and(|t| f.output() == t.input());
+        let written = self.flatten.as_ref().filter(is_read);
+        let streamed = self.stream.as_ref().filter(|_| own.is_some());
+        let sample = written.map(FlattenPlan::sample).or(streamed);
+        let (keep, sampling, seed) = match (sample, own) {
+            (Some(sample), _) => (sample.keep(), Some(sample.sampling()), self.seed),
             (None, Some(train)) => match read_manifest(train.input())?.flatten {
                 Some(meta) => (
                     keep_at_hop(&meta.fanouts, 0),
@@ -213,6 +253,7 @@ impl Job {
             sampling,
             seed,
             samples: 1,
+            redraw: false,
         }))
     }
 }
@@ -262,14 +303,13 @@ impl<'a> Stores<'a> {
             (need, None) | (None, need) => need.clone(),
         };
         let (need, name) = match (joined, stage) {
-            (Some(need), _) => (need, "store"),
+            (Some(need), _) => (need, STORE),
             (None, Stage::Infer) => (infer.expect("infer has a need"), "store-infer"),
-            (None, _) => (flatten.expect("flatten has a need"), "store"),
+            (None, _) => (flatten.expect("flatten has a need"), STORE),
         };
         let hub_threshold = job
-            .flatten
-            .as_ref()
-            .map_or(HUB_THRESHOLD, |plan| plan.hub_threshold());
+            .sample()
+            .map_or(HUB_THRESHOLD, |sample| sample.hub_threshold());
         let by_weight = matches!(need.sampling, Some(Sampling::Weighted | Sampling::Top));
         if by_weight && !job.edges.has_weight() {
             return Err(JobError::Key {
@@ -286,6 +326,7 @@ impl<'a> Stores<'a> {
             sampling: need.sampling.unwrap_or(Sampling::Uniform),
             keep: need.keep,
             samples: need.samples,
+            redraw: need.redraw,
             hub_threshold,
             workers: job.workers,
             memory_budget: usize::try_from(job.memory_budget.as_u64()).unwrap_or(usize::MAX),

@@ -31,7 +31,7 @@ struct InEdgeFiles<'a> {
     plan: &'a StorePlan,
     worker: usize,
     degrees: Option<BatchFile>,
-    /// By sample.
+    /// By list of the plan.
     lists: Vec<Option<BatchFile>>,
     has_self_loops: bool,
 }
@@ -152,6 +152,7 @@ fn build_partition(
         sampling: plan.sampling,
         seed: plan.seed,
         samples: plan.samples,
+        redraw: plan.redraw,
         workers: plan.workers,
         id_column: plan.nodes.spec().id.clone(),
         num_nodes: numbering.num_nodes,
@@ -187,7 +188,8 @@ fn write_in_edges(
     let mut hubs = edges.hubs.into_iter().peekable();
     let (mut bucket, mut ranker, mut ranked) = (Bucket::default(), Ranker::default(), Vec::new());
     let layout = edges.buckets.layout();
-    let (mut degrees, mut lists) = (Degrees::default(), Lists::of_samples(plan));
+    let list_plans = plan.lists();
+    let (mut degrees, mut lists) = (Degrees::default(), Lists::of_plan(plan));
     let num_local = placement.num_local(worker);
     for local in 0..num_local {
         let (b, place) = (
@@ -199,22 +201,21 @@ fn write_in_edges(
         }
         if let Some((_, hub)) = hubs.next_if(|hub| hub.0 == local) {
             degrees.push(&hub.totals.rounded())?;
-            for (list, sample) in lists.iter_mut().zip(&hub.samples) {
-                let (in_edges, features) = sample.to_ranked();
+            for (list, whole) in lists.iter_mut().zip(&hub.lists) {
+                let (in_edges, features) = whole.to_ranked();
                 list.push(&in_edges, &features, dim);
             }
         } else {
             let (in_edges, features) = bucket.node(place, dim);
             degrees.push(&Totals::of(placement.node(worker, local), in_edges))?;
             ranker.load(in_edges);
-            for (s, list) in (0u64..).zip(&mut lists) {
-                let seed = plan.seed.wrapping_add(s);
-                ranker.rank(in_edges, plan.sampling, seed, plan.keep, &mut ranked);
+            for (list, of) in lists.iter_mut().zip(&list_plans) {
+                ranker.rank(in_edges, of.order, of.keep, &mut ranked);
                 list.push(&ranked, features, dim);
             }
         }
         if (local + 1).is_multiple_of(NODES_PER_BATCH) {
-            let full = std::mem::replace(&mut lists, Lists::of_samples(plan));
+            let full = std::mem::replace(&mut lists, Lists::of_plan(plan));
             files.append(std::mem::take(&mut degrees), full)?;
         }
     }
@@ -228,7 +229,7 @@ fn write_in_edges(
 impl<'a> InEdgeFiles<'a> {
     fn new(worker: usize, plan: &'a StorePlan) -> Self {
         let mut lists = Vec::new();
-        lists.resize_with(plan.samples as usize, || None);
+        lists.resize_with(plan.lists().len(), || None);
         Self {
             plan,
             worker,
@@ -247,11 +248,11 @@ impl<'a> InEdgeFiles<'a> {
             &degrees_path(dir, self.worker),
             &degree_batch,
         )?;
-        for (s, list) in lists.into_iter().enumerate() {
+        for (l, list) in lists.into_iter().enumerate() {
             let batch = list.into_batch(edges.feature_dim().unwrap_or(0));
             append(
-                &mut self.lists[s],
-                &in_edges_path(dir, self.worker, s),
+                &mut self.lists[l],
+                &in_edges_path(dir, self.worker, l),
                 &batch,
             )?;
         }
@@ -289,15 +290,15 @@ struct Lists {
 }
 
 impl Lists {
-    /// Empty ones, one a sample.
-    fn of_samples(plan: &StorePlan) -> Vec<Self> {
+    /// Empty ones, one a list of the plan.
+    fn of_plan(plan: &StorePlan) -> Vec<Self> {
         let empty = |_| Self {
             offset: vec![0],
             src: Vec::new(),
             weight: plan.edges.has_weight().then(Vec::new),
             feature: Vec::new(),
         };
-        (0..plan.samples).map(empty).collect()
+        plan.lists().into_iter().map(empty).collect()
     }
 
     fn push(&mut self, ranked: &[Ranked], feature: &[f32], dim: usize) {

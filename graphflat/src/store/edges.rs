@@ -159,12 +159,12 @@ fn invert_parts(
     placement: &Placement,
 ) -> Result<BTreeMap<usize, HubPart>, FlattenError> {
     let hubs = Rc::new(RefCell::new(BTreeMap::<usize, HubPart>::new()));
-    let (taken, places, keep) = (Rc::clone(&hubs), placement.clone(), plan.keep);
+    let (taken, places, lists) = (Rc::clone(&hubs), placement.clone(), plan.lists());
     let dim = plan.edges.feature_dim().unwrap_or(0);
     peer.shuffle_each::<HubPart, FlattenError>(parts, move |_, _, part| {
         match taken.borrow_mut().entry(places.local(part.node)) {
             Entry::Vacant(place) => drop(place.insert(part)),
-            Entry::Occupied(mut known) => known.get_mut().merge(&part, keep, dim),
+            Entry::Occupied(mut known) => known.get_mut().merge(&part, &lists, dim),
         }
         Ok(())
     })?;
@@ -403,7 +403,7 @@ fn rank_shares<'a>(
     plan: &'a StorePlan,
     reindexed: &[NodeIdx],
 ) -> impl Iterator<Item = HubPart> + use<'a> {
-    let dim = plan.edges.feature_dim().unwrap_or(0);
+    let (dim, lists) = (plan.edges.feature_dim().unwrap_or(0), plan.lists());
     let mut by_bucket = BTreeMap::<usize, Vec<NodeIdx>>::new();
     for &node in reindexed {
         let bucket = buckets.layout().hub(node);
@@ -419,14 +419,13 @@ fn rank_shares<'a>(
                 continue;
             }
             ranker.load(edges);
-            let samples = (0..u64::from(plan.samples)).map(|sample| {
-                let seed = plan.seed.wrapping_add(sample);
-                ranker.rank(edges, plan.sampling, seed, plan.keep, &mut ranked);
+            let ranked_lists = lists.iter().map(|list| {
+                ranker.rank(edges, list.order, list.keep, &mut ranked);
                 RankedColumns::from_ranked(&ranked, features, dim)
             });
             parts.push(HubPart {
                 node,
-                samples: samples.collect(),
+                lists: ranked_lists.collect(),
                 totals: Totals::of(node, edges),
             });
         }

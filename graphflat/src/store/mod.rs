@@ -53,6 +53,9 @@ pub struct StoreMeta {
     pub seed: u64,
     /// Independent samples.
     pub samples: u32,
+    /// Whether all in-edges are kept beside the samples, for others to be drawn.
+    #[serde(default)]
+    pub redraw: bool,
     /// Partitions.
     pub workers: usize,
     /// Name of the id column, by which lists of targets go too.
@@ -82,7 +85,7 @@ pub struct Partition {
     ids: Ids,
     nodes: Vec<NodeColumns>,
     degrees: Vec<DegreeColumns>,
-    /// By sample, then by record batch.
+    /// By sample, then by record batch; behind the samples all in-edges, if they are kept.
     in_edges: Vec<Vec<EdgeLists>>,
     edge_dim: usize,
     has_self_loops: bool,
@@ -104,7 +107,7 @@ impl WorkUnits {
 /// Opens the store if it is there and fits the plan; builds it otherwise.
 ///
 /// A store fits if it was made from the same input with the same seed, sampling and workers, and
-/// keeps at least as many in-edges a node. Another run may use the directory meanwhile only when
+/// keeps at least as many in-edges a node, and all of them if the plan does. Another run may use the directory meanwhile only when
 /// this one has opened all files.
 ///
 /// # Errors
@@ -192,7 +195,8 @@ fn fitting(plan: &StorePlan, wanted: &str) -> Option<StoreMeta> {
     let text = std::fs::read(plan.dir.join(META_FILE)).ok()?;
     let meta: StoreMeta = serde_json::from_slice(&text).ok()?;
     let keeps_enough = meta.keep.is_none_or(|keep| keep >= plan.keep as u64);
-    (meta.fingerprint == wanted && keeps_enough).then_some(meta)
+    let draws_enough = meta.redraw || !plan.redraw;
+    (meta.fingerprint == wanted && keeps_enough && draws_enough).then_some(meta)
 }
 
 fn nodes_path(dir: &Path, worker: usize) -> PathBuf {
@@ -203,8 +207,9 @@ fn degrees_path(dir: &Path, worker: usize) -> PathBuf {
     dir.join(format!("degrees-{worker:03}.arrow"))
 }
 
-fn in_edges_path(dir: &Path, worker: usize, sample: usize) -> PathBuf {
-    dir.join(format!("in-edges-{worker:03}-{sample:03}.arrow"))
+/// Lists are those of the samples and then, where it is kept, that of all in-edges.
+fn in_edges_path(dir: &Path, worker: usize, list: usize) -> PathBuf {
+    dir.join(format!("in-edges-{worker:03}-{list:03}.arrow"))
 }
 
 fn file_name(path: &Path) -> String {
@@ -319,8 +324,8 @@ impl Partition {
             .collect();
         let degrees = Option::<Vec<_>>::ok_or_else(degrees, || damaged(&degree_path))?;
         let mut in_edges = Vec::new();
-        for sample in 0..meta.samples as usize {
-            let list_path = in_edges_path(dir, worker, sample);
+        for list in 0..meta.samples as usize + usize::from(meta.redraw) {
+            let list_path = in_edges_path(dir, worker, list);
             let lists = file::map_batches(&list_path)?
                 .iter()
                 .map(EdgeLists::of)
@@ -416,6 +421,11 @@ impl Partition {
     pub fn in_edges(&self, sample: usize, local: usize, limit: usize) -> InEdges<'_> {
         let lists = &self.in_edges[sample][local / NODES_PER_BATCH];
         lists.in_edges(local % NODES_PER_BATCH, limit, self.edge_dim)
+    }
+
+    /// Returns all of a node's in-edges by source and ordinal, in a store that keeps them so.
+    pub(crate) fn unranked(&self, local: usize) -> InEdges<'_> {
+        self.in_edges(self.in_edges.len() - 1, local, usize::MAX)
     }
 }
 

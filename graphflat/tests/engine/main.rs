@@ -11,4 +11,5 @@ mod paper;
 mod reference;
 mod resume;
 mod run;
+mod stream;
 mod tables;

@@ -25,6 +25,7 @@ pub(crate) struct Settings {
     pub(crate) targets: Choice,
     pub(crate) seed: u64,
     pub(crate) samples: u32,
+    pub(crate) redraw: bool,
     pub(crate) workers: usize,
     pub(crate) hub_threshold: u64,
     pub(crate) memory_budget: usize,
@@ -65,6 +66,7 @@ impl Settings {
             targets: Choice::All,
             seed: 7,
             samples: 1,
+            redraw: false,
             workers: 1,
             hub_threshold: 1000,
             memory_budget: 1 << 30,
@@ -127,6 +129,7 @@ impl Tables {
             sampling: settings.sampling,
             keep: keep_at_hop(&settings.fanouts, 0),
             samples: settings.samples,
+            redraw: settings.redraw,
             hub_threshold: settings.hub_threshold,
             workers: settings.workers,
             memory_budget: settings.memory_budget,
@@ -179,14 +182,14 @@ impl Tables {
             }
         };
         let spec = FlattenSpec {
-            output: PathBuf::from(output),
+            output: Some(PathBuf::from(output)),
             hops: settings.fanouts.len(),
             fanouts: settings.fanouts.clone(),
             sampling: settings.sampling,
-            layout: settings.layout,
+            layout: Some(settings.layout),
             targets,
             hub_threshold: Some(settings.hub_threshold),
-            samples_per_target: settings.samples,
+            samples_per_target: Some(settings.samples),
             targets_per_part: Some(settings.targets_per_part),
         };
         spec.into_plan(&self.root, fresh).unwrap()

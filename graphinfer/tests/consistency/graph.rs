@@ -318,6 +318,7 @@ impl Graph {
             sampling,
             keep,
             samples: 1,
+            redraw: false,
             hub_threshold: HUB_THRESHOLD,
             workers,
             memory_budget: 1 << 30,

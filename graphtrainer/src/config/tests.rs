@@ -231,3 +231,20 @@ fn a_job_without_flatten_needs_an_input() {
     let error = spec.into_plan(ctx).unwrap_err().to_string();
     assert!(error.starts_with("`train.input` is missing"), "{error}");
 }
+
+#[test]
+fn streamed_training_reads_no_files() {
+    let table = "model = \"gcn\"\nepochs = 3\noutput = \"m\"\nstreamed = true\ninput = \"f\"";
+    let spec: TrainSpec = toml::from_str(table).unwrap();
+    let ctx = TrainContext {
+        input: Some("work/store".into()),
+        job_seed: 0,
+        transform: None,
+        base: PathBuf::new(),
+        fresh: false,
+    };
+    assert_eq!(
+        spec.into_plan(ctx).unwrap_err().to_string(),
+        "`train.input` is f: leave it out: with `train.streamed` nothing is read from files"
+    );
+}

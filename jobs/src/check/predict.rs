@@ -60,7 +60,9 @@ impl<'a> Cut<'a> {
         let features = survey.meta.features;
         Cut {
             targets,
-            per_part: plan.targets_per_part_of(layout, targets.len(), features),
+            per_part: plan
+                .sample()
+                .targets_per_part(layout, targets.len(), features),
         }
     }
 
@@ -126,11 +128,11 @@ pub(crate) fn predict(
             let mut from = from.concat();
             from.sort_unstable();
             from.dedup();
-            gathered = Kept::gather(job, survey, plan.fanouts(), &from)?;
+            gathered = Kept::gather(job, survey, plan.sample().fanouts(), &from)?;
             &gathered
         }
     };
-    let mut nearby = Nearby::new(survey, plan.fanouts(), kept);
+    let mut nearby = Nearby::new(survey, plan.sample().fanouts(), kept);
     let (nodes, edges) = means(&mut nearby, &counted);
     let unions = Unions::count(&mut nearby, shards);
     let own_unions = match plan.layout() {
@@ -201,7 +203,7 @@ fn targets(job: &Job, survey: &Survey, plan: &FlattenPlan) -> Result<Vec<u32>, J
             .copied()
             .unwrap_or_default()
     };
-    let targets: Vec<u32> = match plan.targets() {
+    let targets: Vec<u32> = match plan.sample().targets() {
         Targets::All => in_order,
         Targets::Labelled => in_order
             .into_iter()
@@ -228,7 +230,7 @@ fn targets(job: &Job, survey: &Survey, plan: &FlattenPlan) -> Result<Vec<u32>, J
         }
     };
     if targets.is_empty() {
-        let reason = plan.targets().why_none().to_owned();
+        let reason = plan.sample().targets().why_none().to_owned();
         return Err(FlattenError::NoTargets { reason }.into());
     }
     Ok(targets)
@@ -358,9 +360,9 @@ impl Probe<'_> {
     /// Writes a shard to a temporary directory; returns path and bytes of each file.
     fn write(&self, shard: &GraphShard, layout: Layout) -> Result<Vec<(String, u64)>, JobError> {
         let meta = FlattenMeta {
-            hops: self.plan.fanouts().len(),
-            fanouts: self.plan.fanouts().to_vec(),
-            sampling: self.plan.sampling(),
+            hops: self.plan.sample().fanouts().len(),
+            fanouts: self.plan.sample().fanouts().to_vec(),
+            sampling: self.plan.sample().sampling(),
             seed: self.job.seed,
             samples_per_target: 1,
             layout,

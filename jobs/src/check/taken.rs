@@ -63,7 +63,7 @@ fn same_plan(job: &Job, stage: Stage, manifest: &Manifest) -> bool {
 fn flatten_settings(plan: &FlattenPlan) -> Value {
     let mut settings = plan.settings();
     // A list counts by what it holds, not by where it lies.
-    if matches!(plan.targets(), Targets::Listed(_))
+    if matches!(plan.sample().targets(), Targets::Listed(_))
         && let Some(settings) = settings.as_object_mut()
     {
         settings.remove("targets");

@@ -50,7 +50,8 @@ fn errors_name_line_key_and_what_is_allowed() {
     );
     check(
         &format!("{HEAD}{INPUT}[flatten]\nhops = 1\nfanouts = [2]\n"),
-        "j.toml:12: missing key `flatten.output`",
+        "job j.toml: `flatten.output`: is missing; only streamed training (`train.streamed`) needs \
+         none",
     );
     check(
         &format!("{HEAD}workers = 2000\n{INPUT}{STAGE}"),
@@ -74,6 +75,48 @@ fn errors_name_line_key_and_what_is_allowed() {
         &format!("{HEAD}{INPUT}[infer]\noutput = \"o\"\n"),
         "job j.toml: `infer.model`: is missing, and the job has no table [train] whose output it \
          could be",
+    );
+}
+
+#[test]
+fn streamed_training_takes_no_key_of_what_is_written() {
+    let train = "[train]\nmodel = \"gcn\"\nepochs = 1\noutput = \"out/m\"\nstreamed = true\n";
+    let flatten = STAGE.replace("output = \"out/f\"\n", "");
+    let unwritten = |key: &str| {
+        format!(
+            "`flatten.{key}` is given: streamed training writes no graph features; leave it out"
+        )
+    };
+    // The tables are read first, so the plan of [flatten] is asked for itself.
+    let refused = |key: &str, line: &str| {
+        let spec = load(&format!("{HEAD}{INPUT}{flatten}{line}\n{train}")).unwrap();
+        let error = spec.flatten.unwrap().into_sample_plan(Path::new(""));
+        assert_eq!(error.unwrap_err().to_string(), unwritten(key));
+    };
+    refused("output", "output = \"out/f\"");
+    refused("layout", "layout = \"shards\"");
+    refused("samples_per_target", "samples_per_target = 1");
+    check(
+        &format!("{HEAD}{INPUT}{train}"),
+        "j.toml:16: `train.streamed`: needs a table [flatten] that says which neighbourhoods to draw",
+    );
+    let spec = load(&format!("{HEAD}{INPUT}{flatten}{train}")).unwrap();
+    let flatten_only = Overrides {
+        stages: vec![Stage::Flatten],
+        ..Overrides::default()
+    };
+    let error = spec.clone().into_job(&flatten_only).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "`--stage flatten`: with `train.streamed` no graph features are written"
+    );
+    let selected = spec.selected(&[]).unwrap();
+    assert_eq!(
+        selected
+            .iter()
+            .map(|stage| stage.name())
+            .collect::<Vec<_>>(),
+        ["train"]
     );
 }
 

@@ -1,0 +1,180 @@
+//! Waves drawn when they are asked for: a part's neighbourhoods for any seed, without files.
+
+use crate::flatten::{ENGINE_VERSION, all_targets};
+use crate::group::{Group, GroupFeatures};
+use crate::round::{AskLists, Lists, RoundStats, answer_rows};
+use crate::sample::Drawer;
+use crate::shuffle::Cluster;
+use crate::{FlattenError, NodeIdx, SamplePlan, Store, Targets, targets};
+use schemas::{FlattenMeta, GraphShard, Layout, SplitCounts, keep_at_hop};
+
+/// The neighbourhoods of all targets, to be drawn part by part for one seed after the other.
+///
+/// Drawn with seed s, part p is the shard that [`flatten`](crate::flatten) writes as part p with
+/// seed s. All partitions are mapped into this process, so nothing is exchanged: parts may be drawn
+/// by several threads at once, and the in-edges of each partition's nodes are drawn by a thread.
+#[derive(Debug)]
+pub struct Waves {
+    store: Store,
+    plan: SamplePlan,
+    targets: Vec<NodeIdx>,
+    targets_per_part: usize,
+    /// By number of a node, the hash of its id.
+    hashes: Vec<u64>,
+    fingerprint: String,
+}
+
+impl Waves {
+    /// Selects the targets and cuts them into parts.
+    ///
+    /// # Errors
+    ///
+    /// No target at all, or a listed target that is no node.
+    ///
+    /// # Panics
+    ///
+    /// If the store does not keep all in-edges.
+    pub fn open(plan: &SamplePlan, store: &Store) -> Result<Self, FlattenError> {
+        let meta = store.meta();
+        assert!(meta.redraw, "the store keeps all in-edges");
+        let cluster = Cluster {
+            workers: store.placement().workers(),
+        };
+        let targets = all_targets(&plan.targets, store, &cluster)?;
+        Ok(Self {
+            fingerprint: fingerprint(plan, store)?,
+            targets_per_part: plan.targets_per_part(
+                Layout::Shards,
+                targets.len(),
+                meta.graph.features,
+            ),
+            hashes: hashes(store),
+            store: store.clone(),
+            plan: plan.clone(),
+            targets,
+        })
+    }
+
+    /// Returns the fingerprint of the input and of all settings that change a shard but its seed.
+    pub fn fingerprint(&self) -> &str {
+        &self.fingerprint
+    }
+
+    /// Returns what flatten would write of these neighbourhoods with the store's own seed.
+    pub fn flatten_meta(&self) -> FlattenMeta {
+        FlattenMeta {
+            hops: self.plan.fanouts.len(),
+            fanouts: self.plan.fanouts.clone(),
+            sampling: self.plan.sampling,
+            seed: self.store.meta().seed,
+            samples_per_target: 1,
+            layout: Layout::Shards,
+        }
+    }
+
+    /// Returns the number of targets of each part, by split.
+    pub fn target_counts(&self) -> Vec<SplitCounts> {
+        let counts = |part: &[NodeIdx]| {
+            let mut counts = SplitCounts::default();
+            for &target in part {
+                let (owner, local) = self.store.placement().owner_and_local(target);
+                counts.add(self.store.partition(owner).split(local));
+            }
+            counts
+        };
+        self.targets
+            .chunks(self.targets_per_part)
+            .map(counts)
+            .collect()
+    }
+
+    /// Draws the neighbourhoods of a part.
+    ///
+    /// Dense features stay where they lie, in the map of the store, and come beside the shard, which
+    /// has none; of sparse ones the shard has its own.
+    ///
+    /// # Panics
+    ///
+    /// If there is no such part.
+    pub fn draw(&self, part: usize, seed: u64) -> (GraphShard, Option<GroupFeatures>) {
+        let of_part = self.targets.chunks(self.targets_per_part).nth(part);
+        let (placement, graph) = (self.store.placement(), &self.store.meta().graph);
+        let mut group = Group::new(part, 0, of_part.expect("the part is one of the targets'"));
+        for hop in 0..self.plan.fanouts.len() {
+            let limit = keep_at_hop(&self.plan.fanouts, hop);
+            for lists in self.draw_lists(group.ask_lists(0, limit, placement), seed) {
+                group.merge(lists);
+            }
+            group.propagate();
+        }
+        for ask in group.ask_rows(0, placement) {
+            group.keep_rows(answer_rows(ask, &self.store, &mut RoundStats::default()));
+        }
+        group.assemble(graph)
+    }
+
+    /// Draws the first in-edges of some nodes of each partition, those of each on a thread.
+    fn draw_lists(&self, asks: Vec<AskLists>, seed: u64) -> Vec<Lists> {
+        std::thread::scope(|scope| {
+            let draw = |ask| scope.spawn(move || self.draw_of_partition(ask, seed));
+            let threads: Vec<_> = asks.into_iter().map(draw).collect();
+            let drawn = threads.into_iter().map(|thread| thread.join());
+            drawn
+                .map(|lists| lists.expect("a panic has ended the process"))
+                .collect()
+        })
+    }
+
+    fn draw_of_partition(&self, ask: AskLists, seed: u64) -> Lists {
+        let (placement, partition) = (self.store.placement(), self.store.partition(ask.to));
+        let dim = self.store.meta().graph.edge_feature_dim.unwrap_or(0);
+        let mut drawer = Drawer::default();
+        let mut lists = Lists::default();
+        for &node in &ask.nodes {
+            let all = partition.unranked(placement.local(node));
+            let sample = (self.plan.sampling, seed);
+            let columns = (all.src, all.weight);
+            let before = lists.src.len();
+            for at in drawer.draw(sample, node, columns, &self.hashes, ask.limit) {
+                lists.src.push(all.src[at]);
+                lists.weight.extend(all.weight.map(|weight| weight[at]));
+                let of_edge = all.feature.map(|all| &all[at * dim..(at + 1) * dim]);
+                lists.feature.extend_from_slice(of_edge.unwrap_or_default());
+            }
+            let length = u32::try_from(lists.src.len() - before);
+            lists.lengths.push(length.expect("in-degrees fit 32 bits"));
+        }
+        lists.nodes = ask.nodes;
+        lists
+    }
+}
+
+/// Hashes the id of each node.
+fn hashes(store: &Store) -> Vec<u64> {
+    let placement = store.placement();
+    let mut hashes = vec![0; placement.num_nodes()];
+    for owner in 0..placement.workers() {
+        let ids = store.partition(owner).ids();
+        for local in 0..ids.len() {
+            hashes[placement.node(owner, local) as usize] = ids.hash(local);
+        }
+    }
+    hashes
+}
+
+fn fingerprint(plan: &SamplePlan, store: &Store) -> Result<String, FlattenError> {
+    let mut settings = serde_json::json!({
+        "engine": ENGINE_VERSION,
+        "input": store.meta().input,
+        "seed": store.meta().seed,
+        "fanouts": plan.fanouts,
+        "sampling": plan.sampling,
+        "targets": plan.targets,
+        "targets_per_part": plan.targets_per_part,
+    });
+    // A list of targets counts by what it holds, not by where it lies.
+    if let Targets::Listed(path) = &plan.targets {
+        settings["targets"] = targets::list_plan(path, store)?.fingerprint()?.into();
+    }
+    Ok(schemas::xxh::fingerprint(settings.to_string().as_bytes()))
+}
