@@ -9,9 +9,13 @@ use crate::order::Selection;
 use crate::pipeline::{Stage, Supply, forward_error};
 use crate::source::{Part, PartKey};
 
-/// Parts that wait, beside the one that is being handed over: memory holds this one and those that
-/// batches are made of.
-const QUEUE_PARTS: usize = 0;
+/// Parts that wait, beside the one that is being handed over and those that batches are made of.
+const QUEUE_STORED: usize = 0;
+
+/// The same for drawn parts, which are light without their dense features: parts differ in how much
+/// there is to draw and to compute, and one that is drawn long is begun before the one in front of
+/// it is in use.
+const QUEUE_DRAWN: usize = 1;
 
 type Fetched = Result<(PartKey, Arc<Part>), TrainError>;
 
@@ -29,7 +33,11 @@ pub(crate) fn fetch_ahead<'scope, 'env>(
     supply: Supply<'env>,
     selections: impl Iterator<Item = Selection> + Send + 'scope,
 ) -> FetchedParts {
-    let (sender, next) = sync_channel::<Fetched>(QUEUE_PARTS);
+    let queue_parts = match supply.source.is_streamed {
+        true => QUEUE_DRAWN,
+        false => QUEUE_STORED,
+    };
+    let (sender, next) = sync_channel::<Fetched>(queue_parts);
     scope.spawn(move || {
         forward_error(&sender, || {
             let mut last = Vec::new();
