@@ -120,8 +120,8 @@ fn a_finished_training_is_skipped_and_one_of_another_sample_is_another() {
     let graph = graph();
     let bench = Bench::new(&graph);
     let job = streamed(&graph);
-    let skipped = |job: &Job| {
-        bench.write(job);
+    let skipped = |which: &Job| {
+        bench.write(which);
         let args = ["run", "job.toml", "--json", "--stage", "train"];
         let outcome = bench.graphflat(&args);
         let last = outcome.events().pop();

@@ -96,7 +96,8 @@ fn run(settings: &Settings, data: &Path, work: &Path) -> Result<()> {
         "targets_per_part": settings.number("targets-per-part", "4096")?,
     }))?;
     let plan = spec.into_plan(data, true)?;
-    let store_plan = store_plan(settings, data, work, plan.sampling(), plan.keep())?;
+    let sample = plan.sample();
+    let store_plan = store_plan(settings, data, work, sample.sampling(), sample.keep())?;
     let (started, cpu_before) = (Instant::now(), cpu_seconds());
     let (progress, phases) = stopwatch(started);
     let store = open_or_build(&store_plan, &progress)?;

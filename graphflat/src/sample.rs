@@ -331,7 +331,7 @@ mod tests {
     fn a_sample_drawn_later_is_the_one_that_was_ranked() {
         // Sources in any order, some of them up to four times, hashed as their ids are.
         let hashes: Vec<u64> = (0..100).map(|node| mix(node + 5)).collect();
-        let edge = |i: u64| {
+        let drawn_edge = |i: u64| {
             let src = u32::try_from(mix(i) % 30).unwrap();
             InEdge {
                 hash: edge_hash(hashes[src as usize], hashes[99]),
@@ -339,7 +339,7 @@ mod tests {
                 weight: (mix(i + 1000) % 3) as f32,
             }
         };
-        let edges: Vec<InEdge> = (0..50).map(edge).collect();
+        let edges: Vec<InEdge> = (0..50).map(drawn_edge).collect();
         let (mut ranker, mut all, mut drawer) = (Ranker::default(), Vec::new(), Drawer::default());
         ranker.load(&edges);
         ranker.rank(&edges, Order::Source, usize::MAX, &mut all);

@@ -231,9 +231,9 @@ impl Job {
         let is_read = |f: &&FlattenPlan| own.is_some_and(|t| f.output() == t.input());
         let written = self.flatten.as_ref().filter(is_read);
         let streamed = self.stream.as_ref().filter(|_| own.is_some());
-        let sample = written.map(FlattenPlan::sample).or(streamed);
-        let (keep, sampling, seed) = match (sample, own) {
-            (Some(sample), _) => (sample.keep(), Some(sample.sampling()), self.seed),
+        let own_sample = written.map(FlattenPlan::sample).or(streamed);
+        let (keep, sampling, seed) = match (own_sample, own) {
+            (Some(known), _) => (known.keep(), Some(known.sampling()), self.seed),
             (None, Some(train)) => match read_manifest(train.input())?.flatten {
                 Some(meta) => (
                     keep_at_hop(&meta.fanouts, 0),

@@ -163,7 +163,7 @@ fn a_store_that_keeps_all_in_edges_serves_flatten_too() {
     let store = tables.store(&settings(true)).unwrap();
     let built = store.meta().files.clone();
     assert!(store.meta().redraw && built.len() == 2 * 5);
-    let store = tables.store(&settings(false)).unwrap();
-    assert_eq!(store.meta().files, built);
+    let again = tables.store(&settings(false)).unwrap();
+    assert_eq!(again.meta().files, built);
     tables.flatten(&settings(false), "out").unwrap();
 }

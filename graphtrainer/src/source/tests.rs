@@ -113,8 +113,11 @@ fn wide_labels_count_against_the_memory_of_parts() {
     assert_eq!(wide, narrow + 400 * nodes);
 }
 
-/// A streamed source that counts its draws, and remembers their seeds.
-fn streamed(cache_bytes: usize) -> (Source, Arc<Mutex<Vec<(usize, u64)>>>) {
+/// Parts that were drawn, with their seeds, in order.
+type Draws = Arc<Mutex<Vec<(usize, u64)>>>;
+
+/// A streamed source that remembers what it drew.
+fn streamed(cache_bytes: usize) -> (Source, Draws) {
     let graph = Graph::new(Shape::default(), 1);
     let shards = graph.parts(3, &FANOUTS);
     let counts = shards.iter().map(GraphShard::split_counts).collect();
