@@ -9,6 +9,7 @@ mod harness;
 mod infer;
 mod inspect;
 mod kinds;
+mod processes;
 mod real;
 mod resume;
 mod stream;

@@ -163,6 +163,7 @@ pub struct ReadyInput {
 
 /// The features themselves.
 #[derive(Clone, Debug)]
+#[expect(clippy::large_enum_variant, reason = "one value a batch, never many")]
 pub(crate) enum ReadyFeatures {
     /// `[rows, cols]` in f32, apart from any graph of gradients.
     Dense(Tensor<2>),

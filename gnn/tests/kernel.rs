@@ -286,10 +286,11 @@ fn linear_maps() {
             panic!("a pair")
         };
         let out = op.forward(&[x, weight]).out;
-        for at in 0..rows * 3 {
+        assert_eq!(out.len(), rows * 3);
+        for (at, &got) in out.iter().enumerate() {
             let (v, col) = (at / 3, at % 3);
             let wanted = x[2 * v] * weight[2 * col] + x[2 * v + 1] * weight[2 * col + 1];
-            assert!((out[at] - wanted).abs() < 1e-12, "{v}, {col}");
+            assert!((got - wanted).abs() < 1e-12, "{v}, {col}");
         }
     }
 }

@@ -14,6 +14,7 @@
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::io::Write;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use graphtrainer::{EpochReport, Source, TrainContext, TrainPlan, TrainSpec, fit};
@@ -35,8 +36,8 @@ fn main() -> Result<()> {
     // `cargo bench` adds `--bench`.
     let args = std::env::args().skip(1).filter(|arg| arg != "--bench");
     let args: Vec<String> = args.collect();
-    let (dir, keys) = args.split_first().ok_or("which directory?")?;
-    let groups: Vec<&[String]> = keys.split(|arg| arg == "vs").collect();
+    let (dir, given) = args.split_first().ok_or("which directory?")?;
+    let groups: Vec<&[String]> = given.split(|arg| arg == "vs").collect();
     let variants = match groups[..] {
         [common] => vec![common.to_vec()],
         [common, ref others @ ..] => std::iter::once(common.to_vec())
@@ -44,13 +45,13 @@ fn main() -> Result<()> {
             .collect(),
         [] => Vec::new(),
     };
-    let mut epochs = vec![Vec::new(); variants.len()];
+    let mut of_variants = vec![Vec::new(); variants.len()];
     for _ in 0..REPEAT {
-        for (keys, epochs) in variants.iter().zip(&mut epochs) {
+        for (keys, epochs) in variants.iter().zip(&mut of_variants) {
             epochs.extend(run(dir, keys)?);
         }
     }
-    for (keys, epochs) in variants.iter().zip(epochs) {
+    for (keys, epochs) in variants.iter().zip(of_variants) {
         print(keys, &epochs)?;
     }
     Ok(())
@@ -77,7 +78,7 @@ fn plan(dir: &str, keys: &[String]) -> Result<TrainPlan> {
         input: Some(dir.into()),
         job_seed: 7,
         transform: None,
-        base: std::env::current_dir()?,
+        base: PathBuf::new(),
         fresh: true,
     })?)
 }

@@ -3,18 +3,37 @@
 use std::path::{Path, PathBuf};
 
 use bytesize::ByteSize;
-use gnn::{Activation, Aggregator, LayerKind, Norm, Task};
-use schemas::Transform;
+use gnn::{Activation, Aggregator, LayerKind, Norm};
 use serde::{Deserialize, Serialize};
 
 use crate::TrainError;
 use crate::class_weight::ClassWeights;
 use crate::metric::Metric;
 use crate::schedule::ScheduleSpec;
-use crate::server::{Consistency, Optimizer, OptimizerKind};
+use crate::server::{Consistency, GradientFormat, Optimizer, OptimizerKind};
+
+mod kinds;
+mod plan;
+
+pub use kinds::{Device, Launch, Loss, UpdateMode, WorkerFailure};
+pub(crate) use plan::{ResultPlan, TuningPlan};
+pub use plan::{TrainContext, TrainPlan};
 
 /// Workers and servers are threads and locks of one process: more than this is a typing error.
 const WORKERS_MAX: usize = 1024;
+
+/// Worker processes, and server processes, at most.
+const PROCESSES_MAX: usize = 64;
+
+/// Silence of a process that is put up with unless the job says otherwise: what is lost is known
+/// within ten seconds.
+const TIMEOUT_MS: u64 = 6000;
+
+/// A shorter silence may come from a busy machine.
+const TIMEOUT_MS_MIN: u64 = 500;
+
+/// An hour: more is a typing error.
+const TIMEOUT_MS_MAX: u64 = 3_600_000;
 
 /// Table `[train]` as written.
 ///
@@ -110,6 +129,19 @@ pub struct TrainSpec {
     pub mode: UpdateMode,
     /// Steps a worker may be ahead of the slowest, for mode `bounded`.
     pub staleness: Option<u64>,
+    /// `f32` (default) or `bf16`: how gradients reach the parameter server. Rounding them halves what
+    /// is sent; results then differ from `f32`, and workers are no longer equal to one to 1e-5.
+    #[serde(default)]
+    pub gradient_format: GradientFormat,
+    /// Whether workers and servers are `threads` (default) of this process or `processes` of this
+    /// machine. Changes no result.
+    #[serde(default)]
+    pub launch: Launch,
+    /// What becomes of a training one of whose worker processes is lost: `end` (default) or
+    /// `restart`. In mode `sync` it changes no result.
+    pub worker_failure: Option<WorkerFailure>,
+    /// Milliseconds without a sign of life after which a process counts as lost. Default 6000.
+    pub timeout_ms: Option<u64>,
     /// `auto` (default) or `cpu`; this build has no other.
     #[serde(default)]
     pub device: Device,
@@ -141,161 +173,6 @@ pub struct TrainSpec {
     pub output: PathBuf,
 }
 
-/// How the workers' updates are ordered, as written.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum UpdateMode {
-    /// All workers take each step together.
-    #[default]
-    Sync,
-    /// No worker waits for another within an epoch.
-    Async,
-    /// A worker waits while it is more than `staleness` steps ahead.
-    Bounded,
-}
-
-/// What is minimised.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Loss {
-    /// Softmax cross-entropy of classes.
-    CrossEntropy,
-    /// Sigmoid cross-entropy of each label.
-    BinaryCrossEntropy,
-    /// Mean of the squared error.
-    MeanSquaredError,
-}
-
-/// Where the model is computed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Device {
-    /// The best there is.
-    #[default]
-    Auto,
-    /// The processor.
-    Cpu,
-    /// A graphics card: refused, because this build has no code for one.
-    Gpu,
-}
-
-/// What a job knows beyond `[train]`.
-#[derive(Clone, Debug)]
-pub struct TrainContext {
-    /// Output of `[flatten]`, if the job has one; for streamed training the store.
-    pub input: Option<PathBuf>,
-    /// The job's random seed.
-    pub job_seed: u64,
-    /// Transform of the node features, fitted on the train targets.
-    pub transform: Option<Transform>,
-    /// What relative paths are relative to.
-    pub base: PathBuf,
-    /// Whether an output that is there already is replaced.
-    pub fresh: bool,
-}
-
-/// A training that can be run: every key checked that can be without the data.
-#[derive(Clone, Debug, Serialize)]
-pub struct TrainPlan {
-    pub(crate) input: PathBuf,
-    pub(crate) output: PathBuf,
-    pub(crate) result: ResultPlan,
-    pub(crate) tuning: TuningPlan,
-    #[serde(skip)]
-    pub(crate) fresh: bool,
-}
-
-/// The keys that the trained model depends on.
-#[derive(Clone, Debug, Serialize)]
-pub(crate) struct ResultPlan {
-    pub(crate) streamed: bool,
-    pub(crate) layer: LayerKind,
-    pub(crate) hidden: Vec<usize>,
-    pub(crate) layers: Option<usize>,
-    pub(crate) heads: usize,
-    pub(crate) out_heads: usize,
-    pub(crate) aggregator: Aggregator,
-    pub(crate) activation: Activation,
-    pub(crate) dropout: f32,
-    pub(crate) input_dropout: f32,
-    pub(crate) attention_dropout: f32,
-    pub(crate) norm: Norm,
-    pub(crate) residual: bool,
-    pub(crate) edge_weight: Option<bool>,
-    pub(crate) edge_features: Option<bool>,
-    pub(crate) transform: Option<Transform>,
-    pub(crate) optimizer: Optimizer,
-    /// In epochs; the optimiser gets it in steps, which the data decide.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) schedule: Option<ScheduleSpec>,
-    pub(crate) weight_decay: f32,
-    pub(crate) weight_decay_layers: Option<Vec<usize>>,
-    pub(crate) epochs: u64,
-    pub(crate) batch_size: usize,
-    pub(crate) evaluate_every: u64,
-    pub(crate) patience: Option<u64>,
-    pub(crate) monitor: Option<Metric>,
-    pub(crate) loss: Option<Loss>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) class_weights: Option<ClassWeights>,
-    pub(crate) seed: u64,
-    pub(crate) workers: usize,
-    pub(crate) consistency: Consistency,
-}
-
-/// The keys that only speed and memory depend on.
-#[derive(Clone, Debug, Serialize)]
-pub(crate) struct TuningPlan {
-    pub(crate) servers: usize,
-    pub(crate) pruning: bool,
-    pub(crate) edge_partitioning: bool,
-    pub(crate) checkpoint_every: u64,
-    pub(crate) checkpoint_every_steps: Option<u64>,
-    pub(crate) cache_bytes: u64,
-}
-
-impl TrainPlan {
-    /// Returns the directory of graph features the training reads; if it is streamed, the store.
-    pub fn input(&self) -> &Path {
-        &self.input
-    }
-
-    /// Returns whether each epoch is drawn from the store.
-    pub fn is_streamed(&self) -> bool {
-        self.result.streamed
-    }
-
-    /// Returns the bytes of memory for decoded parts; batches may take as many.
-    pub fn part_cache_bytes(&self) -> usize {
-        usize::try_from(self.tuning.cache_bytes / 2).unwrap_or(usize::MAX)
-    }
-
-    /// Returns the directory the model is written to.
-    pub fn output(&self) -> &Path {
-        &self.output
-    }
-}
-
-impl Loss {
-    /// Returns the loss of a task.
-    pub(crate) fn of_task(task: Task) -> Self {
-        match task {
-            Task::Classes => Self::CrossEntropy,
-            Task::MultiLabel => Self::BinaryCrossEntropy,
-            Task::Regression => Self::MeanSquaredError,
-        }
-    }
-
-    /// Returns the loss as written.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::CrossEntropy => "cross_entropy",
-            Self::BinaryCrossEntropy => "binary_cross_entropy",
-            Self::MeanSquaredError => "mean_squared_error",
-        }
-    }
-}
-
 impl TrainSpec {
     /// Checks the keys and resolves the paths.
     ///
@@ -312,12 +189,10 @@ impl TrainSpec {
         let consistency = self.consistency()?;
         let workers = self.checked_workers(consistency)?;
         let momentum = self.checked_momentum()?;
+        self.check_launch_keys()?;
         let schedule = self.schedule.map(|written| written.checked(self.epochs));
         self.check_device()?;
-        if let (true, Some(input)) = (self.streamed, &self.input) {
-            let allowed = "leave it out: with `train.streamed` nothing is read from files";
-            return Err(key("input", input.display(), allowed));
-        }
+        self.check_streamed()?;
         let input = self.input.or(ctx.input).ok_or(TrainError::Missing {
             key: "input",
             needed: "a directory of graph features, where the job has no table [flatten]",
@@ -362,6 +237,7 @@ impl TrainSpec {
                 seed: self.seed.unwrap_or(ctx.job_seed),
                 workers,
                 consistency,
+                gradient_format: self.gradient_format,
             },
             tuning: TuningPlan {
                 servers: self.servers,
@@ -370,6 +246,9 @@ impl TrainSpec {
                 checkpoint_every: self.checkpoint_every,
                 checkpoint_every_steps: self.checkpoint_every_steps,
                 cache_bytes: self.cache_bytes.as_u64(),
+                launch: self.launch,
+                worker_failure: self.worker_failure.unwrap_or_default(),
+                timeout_ms: self.timeout_ms.unwrap_or(TIMEOUT_MS),
             },
             fresh: ctx.fresh,
         })
@@ -520,6 +399,59 @@ impl TrainSpec {
         let allowed = "with `train.norm` = \"batch\" mode \"sync\" allows 1";
         require(workers == 1 || is_exact, "workers", workers, allowed)?;
         Ok(workers)
+    }
+
+    fn check_streamed(&self) -> Result<(), TrainError> {
+        if !self.streamed {
+            return Ok(());
+        }
+        if let Some(input) = &self.input {
+            let allowed = "leave it out: with `train.streamed` nothing is read from files";
+            return Err(key("input", input.display(), allowed));
+        }
+        require(
+            self.launch == Launch::Threads,
+            "launch",
+            "\"processes\"",
+            "processes read files: leave it out, or leave out `train.streamed`",
+        )
+    }
+
+    fn check_launch_keys(&self) -> Result<(), TrainError> {
+        let are_processes = self.launch == Launch::Processes;
+        let only = "only `train.launch` = \"processes\" has processes to lose";
+        if let Some(failure) = self.worker_failure {
+            let written = format!("{failure:?}").to_lowercase();
+            require(
+                are_processes,
+                "worker_failure",
+                format!("{written:?}"),
+                only,
+            )?;
+        }
+        if let Some(timeout) = self.timeout_ms {
+            require(are_processes, "timeout_ms", timeout, only)?;
+            let in_range = (TIMEOUT_MS_MIN..=TIMEOUT_MS_MAX).contains(&timeout);
+            require(in_range, "timeout_ms", timeout, "allowed is 500 to 3600000")?;
+        }
+        if let Some(norm) = self.clip_norm {
+            let allowed = "processes know the norm of the whole gradient only where `servers` is 1";
+            require(
+                !are_processes || self.servers == 1,
+                "clip_norm",
+                norm,
+                allowed,
+            )?;
+        }
+        let allowed = "as processes of one machine, allowed are 64 or fewer";
+        for (name, count) in [
+            ("workers", self.workers.unwrap_or(1)),
+            ("servers", self.servers),
+        ] {
+            let fits = !are_processes || count <= PROCESSES_MAX;
+            require(fits, name, count, allowed)?;
+        }
+        Ok(())
     }
 
     fn checked_momentum(&self) -> Result<f32, TrainError> {

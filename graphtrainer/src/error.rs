@@ -126,6 +126,51 @@ pub enum TrainError {
         /// The step it has to push.
         expected: u64,
     },
+    /// A process that worked for the training is gone or silent.
+    #[error("worker {worker} was lost: {how}")]
+    WorkerLost {
+        /// The worker, from 0.
+        worker: usize,
+        /// How its process ended, or for how long it was silent.
+        how: String,
+    },
+    /// A process that held parameters is gone or silent.
+    #[error("parameter server {server} was lost: {how}")]
+    ServerLost {
+        /// The server, from 0.
+        server: usize,
+        /// How its process ended, or what became of a call.
+        how: String,
+    },
+    /// A parameter server refused a call, or sent what it may not.
+    #[error("parameter server {server} and its caller do not agree: {problem}")]
+    ServerRefused {
+        /// The server, from 0.
+        server: usize,
+        /// Its reason.
+        problem: String,
+    },
+    /// A worker's process reported an error.
+    #[error("{text}")]
+    Reported {
+        /// The error and its causes.
+        text: String,
+        /// Who can mend it.
+        kind: ErrorKind,
+        /// Whether it would come again.
+        is_bound_to_repeat: bool,
+    },
+    /// The system refused to start, or to reach, a process of the training.
+    #[error("cannot {action}")]
+    Process {
+        /// What was tried.
+        action: &'static str,
+        /// The cause.
+        source: std::io::Error,
+    },
+    /// A process of the training was started by something else than a training.
+    #[error("`train-process` is started by `graphflat run`, not by hand")]
+    NotLaunched,
     /// A thread of the training ended before its work, because it panicked; the panic goes on to the
     /// caller of [`fit`](crate::fit) as soon as all threads have ended.
     #[error("{thread} ended early")]
@@ -171,12 +216,18 @@ impl TrainError {
             | Self::Unlabelled { .. }
             | Self::Undefined { .. } => ErrorKind::Data,
             Self::Schema(error) => error.kind(),
+            Self::Reported { kind, .. } => *kind,
+            Self::NotLaunched => ErrorKind::Usage,
             Self::Gnn(gnn::GnnError::Architecture { .. }) => ErrorKind::Usage,
             Self::Gnn(_)
             | Self::Diverged { .. }
             | Self::PeerFailed { .. }
             | Self::Miscounted { .. }
             | Self::OutOfTurn { .. }
+            | Self::WorkerLost { .. }
+            | Self::ServerLost { .. }
+            | Self::ServerRefused { .. }
+            | Self::Process { .. }
             | Self::Ended { .. }
             | Self::Checkpoint { .. }
             | Self::Json { .. }
@@ -186,10 +237,20 @@ impl TrainError {
 
     /// Tells whether a training that goes on after its checkpoint would end the same way.
     pub(crate) fn is_bound_to_repeat(&self) -> bool {
-        !matches!(
-            self,
-            Self::Io { .. } | Self::Schema(_) | Self::PeerFailed { .. } | Self::Ended { .. }
-        )
+        match self {
+            Self::Reported {
+                is_bound_to_repeat, ..
+            } => *is_bound_to_repeat,
+            Self::Io { .. }
+            | Self::Schema(_)
+            | Self::PeerFailed { .. }
+            | Self::WorkerLost { .. }
+            | Self::ServerLost { .. }
+            | Self::ServerRefused { .. }
+            | Self::Process { .. }
+            | Self::Ended { .. } => false,
+            _ => true,
+        }
     }
 
     /// Wraps an error of the file system.
@@ -203,4 +264,10 @@ impl TrainError {
             source,
         }
     }
+}
+
+/// Returns the causes of an error, each after a colon.
+pub(crate) fn causes(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(error.source(), |cause| cause.source());
+    causes.map(|cause| format!(": {cause}")).collect()
 }

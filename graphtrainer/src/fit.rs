@@ -1,9 +1,8 @@
 //! The training loop: epochs, evaluation, early stopping, checkpoints.
 
 use std::collections::BTreeMap;
-use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::channel;
 use std::time::Instant;
 
 use gnn::{Model, Transform};
@@ -13,16 +12,17 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use crate::checkpoint::{Best, Checkpoint, Partial};
-use crate::config::{ResultPlan, TuningPlan};
+use crate::config::{Launch, ResultPlan, TuningPlan};
 use crate::evaluate::Evaluator;
 use crate::metric::{Evaluation, Metric, Metrics};
-use crate::order::Order;
-use crate::pipeline::{Busy, Stage, Supply, Vectoriser, start};
+use crate::order::training_order;
+use crate::pipeline::{Busy, Stage, Supply, start};
 use crate::prepare::{Prepared, prepare};
+use crate::process::{Processes, with_processes};
 use crate::scores::{SplitScores, label_names};
-use crate::server::{MemoryServer, Optimizer, ParameterServer, ServerState, TensorSpec};
+use crate::server::{MemoryServer, Optimizer, ParameterServer, ServerState, Settings, TensorSpec};
 use crate::source::Source;
-use crate::worker::{EpochShare, Outcome, Task, Worker};
+use crate::worker::{EpochShare, Worker, Workers};
 use crate::{TrainError, TrainPlan};
 
 /// A trained model and how it came about.
@@ -92,16 +92,8 @@ pub fn fit(
         None => None,
     };
     let busy = Busy::default();
-    let vectoriser = Vectoriser {
-        options: prepared.options.clone(),
-        transform: prepared.transform.clone(),
-        class_weights: prepared.class_weights.clone(),
-        trained: None,
-    };
-    let of_training = Vectoriser {
-        trained: Some(prepared.model.clone()),
-        ..vectoriser.clone()
-    };
+    let vectoriser = prepared.vectoriser(false);
+    let of_training = prepared.vectoriser(true);
     let supply = Supply {
         source,
         vectoriser: &vectoriser,
@@ -230,13 +222,9 @@ struct Training<'a> {
     state: Checkpoint,
 }
 
-/// The ends of the channels that lead to the workers.
-struct Workers {
-    tasks: Vec<Sender<Task>>,
-    done: Receiver<(usize, Outcome)>,
-    /// Steps of an epoch.
-    epoch_steps: usize,
-}
+/// How often the processes of a training are started again because a server was lost, at most,
+/// without a step kept in between.
+const RESTARTS_MAX: u32 = 3;
 
 impl Training<'_> {
     /// Runs the epochs that are left.
@@ -249,14 +237,21 @@ impl Training<'_> {
         if self.is_over() {
             return Ok(());
         }
+        match self.plan.tuning.launch {
+            Launch::Threads => self.run_threads(prepared, supply, val),
+            Launch::Processes => self.run_processes(prepared, supply, val),
+        }
+    }
+
+    fn run_threads<'env>(
+        &mut self,
+        prepared: &'env Prepared,
+        supply: Supply<'env>,
+        val: &mut Evaluator<'env>,
+    ) -> Result<(), TrainError> {
         let result = &self.plan.result;
         let num_workers = result.workers;
-        let global_size = result.batch_size.saturating_mul(num_workers);
-        let order = Order::new(
-            supply.source.counts_of(Split::Train),
-            result.seed,
-            global_size,
-        );
+        let order = training_order(self.plan, supply.source);
         let server = MemoryServer::new(
             &tensors(&prepared.model, &prepared.decays),
             optimizer(self.plan, order.num_batches()),
@@ -287,6 +282,9 @@ impl Training<'_> {
                     busy: supply.busy,
                     model: prepared.model.clone(),
                     batches: start(scope, supply, (order, Split::Train), all),
+                    format: result.gradient_format,
+                    first_step: 0,
+                    on_step: None,
                 };
                 let (task_sender, own_tasks) = channel();
                 let own_done = done_sender.clone();
@@ -304,6 +302,45 @@ impl Training<'_> {
             }
             Ok(())
         })
+    }
+
+    /// Runs the epochs with workers and servers in processes of their own. Where a server is lost,
+    /// all start again from the state after the last whole epoch, or run of steps between checkpoints.
+    fn run_processes(
+        &mut self,
+        prepared: &Prepared,
+        supply: Supply<'_>,
+        val: &mut Evaluator<'_>,
+    ) -> Result<(), TrainError> {
+        let result = &self.plan.result;
+        let epoch_steps = training_order(self.plan, supply.source).num_batches();
+        let settings = Settings {
+            tensors: tensors(&prepared.model, &prepared.decays),
+            optimizer: optimizer(self.plan, epoch_steps),
+            consistency: result.consistency,
+            workers: result.workers,
+        };
+        let (mut steps_before, mut restarts) = (self.state.server.step, 0);
+        loop {
+            let processes = Processes::new(self.plan, &settings, epoch_steps, self.busy)?;
+            let state = self.state.server.clone();
+            let ended = with_processes(&processes, &state, |workers, server| {
+                while !self.is_over() {
+                    self.epoch(workers, server, val)?;
+                }
+                Ok(())
+            });
+            if self.state.server.step > steps_before {
+                (steps_before, restarts) = (self.state.server.step, 0);
+            }
+            match ended {
+                Err(error @ TrainError::ServerLost { .. }) if restarts < RESTARTS_MAX => {
+                    restarts += 1;
+                    tracing::warn!("{error}; training goes on after step {steps_before}");
+                }
+                ended => return ended,
+            }
+        }
     }
 
     fn is_over(&self) -> bool {
@@ -386,10 +423,12 @@ impl Training<'_> {
             });
             let every = self.plan.tuning.checkpoint_every_steps;
             let stop = next_stop(every, epoch, partial.steps, epoch_steps);
-            workers.run(epoch, partial.steps..stop, &mut partial.shares)?;
-            partial.steps = stop;
-            let (loss, (updates, norm_sum)) = (partial.mean(), partial.before);
+            // The state changes as a whole, or not at all where a server is lost.
+            let mut shares = partial.shares.clone();
+            workers.run(epoch, partial.steps..stop, &mut shares)?;
             self.state.server = server.state()?;
+            (partial.steps, partial.shares) = (stop, shares);
+            let (loss, (updates, norm_sum)) = (partial.mean(), partial.before);
             self.check_finite(loss)?;
             if stop == epoch_steps {
                 let ServerState {
@@ -517,40 +556,6 @@ impl Training<'_> {
     }
 }
 
-impl Workers {
-    /// Has every worker run some steps of an epoch; `shares` is what each did in it before, and
-    /// after. Of several failures the one that caused the others is returned.
-    fn run(
-        &self,
-        epoch: u64,
-        steps: Range<usize>,
-        shares: &mut [EpochShare],
-    ) -> Result<(), TrainError> {
-        for (sender, &share) in self.tasks.iter().zip(&*shares) {
-            let steps = steps.clone();
-            // A worker that is gone has said why in its last outcome, or the channel is closed.
-            let _ = sender.send(Task {
-                epoch,
-                steps,
-                share,
-            });
-        }
-        let mut failure: Option<TrainError> = None;
-        for _ in 0..self.tasks.len() {
-            let Ok((worker, outcome)) = self.done.recv() else {
-                let ended = || TrainError::Ended { thread: "a worker" };
-                return Err(failure.unwrap_or_else(ended));
-            };
-            match (outcome, &failure) {
-                (Ok(share), _) => shares[worker] = share,
-                (Err(error), None | Some(TrainError::PeerFailed { .. })) => failure = Some(error),
-                (Err(_), Some(_)) => {}
-            }
-        }
-        failure.map_or(Ok(()), Err)
-    }
-}
-
 /// Returns the step of an epoch, its last at most, before which the next checkpoint is due; they
 /// are due after every `every` steps since the training began.
 fn next_stop(every: Option<u64>, epoch: u64, step: usize, epoch_steps: usize) -> usize {
@@ -577,7 +582,7 @@ fn optimizer(plan: &TrainPlan, epoch_steps: usize) -> Optimizer {
 }
 
 /// Describes the model's tensors to the server.
-fn tensors(model: &Model, decays: &[f32]) -> Vec<TensorSpec> {
+pub(crate) fn tensors(model: &Model, decays: &[f32]) -> Vec<TensorSpec> {
     let infos = model.parameters().iter().zip(decays);
     infos
         .map(|(info, &weight_decay)| TensorSpec {

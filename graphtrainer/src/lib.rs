@@ -23,6 +23,7 @@ pub mod metric;
 mod order;
 mod pipeline;
 mod prepare;
+pub mod process;
 pub mod schedule;
 pub mod scores;
 pub mod server;

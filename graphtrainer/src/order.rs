@@ -2,7 +2,10 @@
 
 use std::ops::Range;
 
-use schemas::{Ids, hash_int};
+use schemas::{Ids, Split, hash_int};
+
+use crate::TrainPlan;
+use crate::source::Source;
 
 /// Some targets of one part, as a range of its targets in the order at hand.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -146,6 +149,13 @@ impl Order {
         drawn.sort_unstable();
         drawn.into_iter().map(|(_, target)| target).collect()
     }
+}
+
+/// Divides the train targets into the steps of all workers.
+pub(crate) fn training_order(plan: &TrainPlan, source: &Source) -> Order {
+    let result = &plan.result;
+    let global_size = result.batch_size.saturating_mul(result.workers);
+    Order::new(source.counts_of(Split::Train), result.seed, global_size)
 }
 
 /// Returns the random seed of a step's dropout.

@@ -68,6 +68,10 @@ pub(crate) enum Stage {
     Compute,
 }
 
+impl Stage {
+    const ALL: [Self; 3] = [Self::Read, Self::Vectorise, Self::Compute];
+}
+
 /// Targets of a batch, their parts decoded.
 #[derive(Debug, Default)]
 struct Chosen {
@@ -340,6 +344,18 @@ impl Busy {
     /// Returns the seconds of a stage since the last call, and starts again from 0.
     pub(crate) fn take_seconds(&self, stage: Stage) -> f64 {
         self.of(stage).swap(0, Ordering::Relaxed) as f64 * 1e-9
+    }
+
+    /// Returns the nanoseconds of every stage since the last call, and starts again from 0.
+    pub(crate) fn take_ns(&self) -> [u64; 3] {
+        Stage::ALL.map(|stage| self.of(stage).swap(0, Ordering::Relaxed))
+    }
+
+    /// Adds what [`take_ns`](Self::take_ns) returned in another process.
+    pub(crate) fn add_ns(&self, all: [u64; 3]) {
+        for (stage, ns) in Stage::ALL.into_iter().zip(all) {
+            self.of(stage).fetch_add(ns, Ordering::Relaxed);
+        }
     }
 
     fn of(&self, stage: Stage) -> &AtomicU64 {

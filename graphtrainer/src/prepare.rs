@@ -10,6 +10,7 @@ use crate::batch::BlockOptions;
 use crate::class_weight::{ClassWeights, balanced};
 use crate::config::{Loss, key};
 use crate::metric::Metric;
+use crate::pipeline::Vectoriser;
 use crate::source::Source;
 use crate::{TrainError, TrainPlan};
 
@@ -25,6 +26,18 @@ pub(crate) struct Prepared {
     pub(crate) monitor: Metric,
     /// Weight decay of each parameter.
     pub(crate) decays: Vec<f32>,
+}
+
+impl Prepared {
+    /// Returns what makes batches, for a training with all that its backward pass reads.
+    pub(crate) fn vectoriser(&self, trains: bool) -> Vectoriser {
+        Vectoriser {
+            options: self.options.clone(),
+            transform: self.transform.clone(),
+            class_weights: self.class_weights.clone(),
+            trained: trains.then(|| self.model.clone()),
+        }
+    }
 }
 
 /// What the plan comes to on the data at hand, every default filled in.

@@ -16,6 +16,7 @@ use crate::fit::{Trained, fit};
 use crate::metric::Metrics;
 use crate::prepare::Resolved;
 use crate::scores::{EVALUATION_JSON, EvaluationFile, label_names};
+use crate::server::GradientFormat;
 use crate::source::Source;
 use crate::{TrainError, TrainPlan};
 
@@ -165,6 +166,9 @@ fn identity(plan: &TrainPlan, resolved: &Resolved, read: &serde_json::Value) -> 
     }
     if let Some(weights) = &result.class_weights {
         identity["class_weights"] = json!(weights);
+    }
+    if result.gradient_format != GradientFormat::F32 {
+        identity["gradient_format"] = json!(result.gradient_format);
     }
     identity
 }

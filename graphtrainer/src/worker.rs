@@ -9,7 +9,7 @@ use gnn::{Mode, Model};
 use crate::TrainError;
 use crate::order::{Order, step_seed};
 use crate::pipeline::{Batch, Busy, Stage};
-use crate::server::{Consistency, ParameterServer, Pushed};
+use crate::server::{Consistency, GradientFormat, ParameterServer, Pushed};
 
 /// What a worker needs to take part in a training.
 pub(crate) struct Worker<'env> {
@@ -23,6 +23,11 @@ pub(crate) struct Worker<'env> {
     pub(crate) model: Model,
     /// The worker's batches, epoch after epoch.
     pub(crate) batches: Receiver<Result<Arc<Batch>, TrainError>>,
+    pub(crate) format: GradientFormat,
+    /// The step it begins with; those before were pushed by an earlier life of this worker.
+    pub(crate) first_step: u64,
+    /// Hears of a step before it is pushed: the step and its share.
+    pub(crate) on_step: Option<&'env (dyn Fn(u64, EpochShare) + Sync)>,
 }
 
 /// Some steps of one epoch.
@@ -67,6 +72,9 @@ impl Worker<'_> {
         } = task;
         for batch_idx in steps {
             let step = epoch * num_steps as u64 + batch_idx as u64;
+            if step < self.first_step {
+                continue;
+            }
             let batch = self.batches.recv().map_err(|_source| TrainError::Ended {
                 thread: "a vectorising thread",
             })??;
@@ -117,13 +125,19 @@ impl Worker<'_> {
         )]
         // Where no class of the batch counts, every loss is 0, and so is the gradient.
         let normalizer = if covered > 0.0 { covered as f32 } else { 1.0 };
-        let computed = self.model.loss_and_gradient(
+        let mut computed = self.model.loss_and_gradient(
             &batch.blocks,
             &batch.input,
             &batch.labels,
             normalizer,
             Mode::Train { seed },
         )?;
+        if let Some(on_step) = self.on_step {
+            let loss_sum = computed.loss_sum;
+            let count = batch.counts.own;
+            on_step(step, EpochShare { loss_sum, count });
+        }
+        self.format.round(&mut computed.gradient);
         let (gradient, buffers) = (&computed.gradient[..], &computed.buffers[..]);
         self.server.push(Pushed {
             worker,
@@ -147,3 +161,45 @@ impl Drop for Worker<'_> {
 
 /// What a worker did in its epoch up to the end of a task, or why it could not.
 pub(crate) type Outcome = Result<EpochShare, TrainError>;
+
+/// The ends of the channels that lead to the workers.
+pub(crate) struct Workers {
+    pub(crate) tasks: Vec<Sender<Task>>,
+    pub(crate) done: Receiver<(usize, Outcome)>,
+    /// Steps of an epoch.
+    pub(crate) epoch_steps: usize,
+}
+
+impl Workers {
+    /// Has every worker run some steps of an epoch; `shares` is what each did in it before, and
+    /// after. Of several failures the one that caused the others is returned.
+    pub(crate) fn run(
+        &self,
+        epoch: u64,
+        steps: Range<usize>,
+        shares: &mut [EpochShare],
+    ) -> Result<(), TrainError> {
+        for (sender, &share) in self.tasks.iter().zip(&*shares) {
+            let steps = steps.clone();
+            // A worker that is gone has said why in its last outcome, or the channel is closed.
+            let _ = sender.send(Task {
+                epoch,
+                steps,
+                share,
+            });
+        }
+        let mut failure: Option<TrainError> = None;
+        for _ in 0..self.tasks.len() {
+            let Ok((worker, outcome)) = self.done.recv() else {
+                let ended = || TrainError::Ended { thread: "a worker" };
+                return Err(failure.unwrap_or_else(ended));
+            };
+            match (outcome, &failure) {
+                (Ok(share), _) => shares[worker] = share,
+                (Err(error), None | Some(TrainError::PeerFailed { .. })) => failure = Some(error),
+                (Err(_), Some(_)) => {}
+            }
+        }
+        failure.map_or(Ok(()), Err)
+    }
+}

@@ -5,12 +5,13 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::channel;
 use std::thread;
+use std::time::Duration;
 
 use graphtrainer::TrainError;
 use graphtrainer::schedule::ScheduleSpec;
 use graphtrainer::server::{
-    Consistency, MemoryServer, Optimizer, OptimizerKind, ParameterServer, Pushed, ServerState,
-    TensorSpec,
+    Consistency, Credentials, GradientFormat, GrpcClient, GrpcServer, MemoryServer, Optimizer,
+    OptimizerKind, ParameterServer, Pulled, Pushed, ServerState, Settings, TensorSpec,
 };
 
 const LENS: [usize; 4] = [3, 5, 1, 4];
@@ -19,6 +20,16 @@ const NUM_PARAMETERS: usize = 13;
 /// Makes a server of 13 parameters for some workers.
 type Make = fn(Consistency, Optimizer, usize, usize, &ServerState) -> Box<dyn ParameterServer>;
 
+fn tensors() -> Vec<TensorSpec> {
+    let named = ["a", "b", "c", "d"].iter().zip(LENS);
+    let of = |(name, len): (&&str, usize)| TensorSpec {
+        name: (*name).to_owned(),
+        len,
+        weight_decay: 0.01,
+    };
+    named.map(of).collect()
+}
+
 fn memory(
     consistency: Consistency,
     optimizer: Optimizer,
@@ -26,18 +37,9 @@ fn memory(
     num_shards: usize,
     state: &ServerState,
 ) -> Box<dyn ParameterServer> {
-    let tensors: Vec<_> = ["a", "b", "c", "d"]
-        .iter()
-        .zip(LENS)
-        .map(|(name, len)| TensorSpec {
-            name: (*name).to_owned(),
-            len,
-            weight_decay: 0.01,
-        })
-        .collect();
     let counts = (num_workers, num_shards);
     Box::new(MemoryServer::new(
-        &tensors,
+        &tensors(),
         optimizer,
         consistency,
         counts,
@@ -45,8 +47,84 @@ fn memory(
     ))
 }
 
+/// Longer than any test takes to answer.
+const TIMEOUT: Duration = Duration::from_secs(20);
+
+/// Servers on ports of this machine, and a client of all.
+struct Remote {
+    client: GrpcClient,
+    credentials: Credentials,
+    servers: Vec<GrpcServer>,
+}
+
+impl Remote {
+    fn listen(num_servers: usize) -> Self {
+        let credentials = Credentials::draw();
+        let listen = |_| GrpcServer::listen(credentials.clone(), TIMEOUT).unwrap();
+        let servers: Vec<_> = (0..num_servers).map(listen).collect();
+        let client = client(&servers, &tensors(), &credentials);
+        Self {
+            client,
+            credentials,
+            servers,
+        }
+    }
+}
+
+fn client(servers: &[GrpcServer], specs: &[TensorSpec], credentials: &Credentials) -> GrpcClient {
+    let ports: Vec<u16> = servers.iter().map(GrpcServer::port).collect();
+    let format = GradientFormat::F32;
+    GrpcClient::new(&ports, specs, credentials.clone(), TIMEOUT, format).unwrap()
+}
+
+fn settings(consistency: Consistency, optimizer: Optimizer, workers: usize) -> Settings {
+    Settings {
+        tensors: tensors(),
+        optimizer,
+        consistency,
+        workers,
+    }
+}
+
+impl ParameterServer for Remote {
+    fn pull(&self, worker: usize, step: u64) -> Result<Pulled, TrainError> {
+        self.client.pull(worker, step)
+    }
+
+    fn push(&self, pushed: Pushed<'_>) -> Result<(), TrainError> {
+        self.client.push(pushed)
+    }
+
+    fn fail(&self, worker: usize) {
+        self.client.fail(worker);
+    }
+
+    fn state(&self) -> Result<ServerState, TrainError> {
+        self.client.state()
+    }
+}
+
+fn grpc(
+    consistency: Consistency,
+    optimizer: Optimizer,
+    num_workers: usize,
+    num_shards: usize,
+    state: &ServerState,
+) -> Box<dyn ParameterServer> {
+    // Where gradients are clipped, one server has to know the norm of the whole.
+    let num_servers = if optimizer.clip_norm.is_some() {
+        1
+    } else {
+        num_shards
+    };
+    let remote = Remote::listen(num_servers);
+    let settings = settings(consistency, optimizer, num_workers);
+    remote.client.start(&settings, state).unwrap();
+    Box::new(remote)
+}
+
 /// Every transport: the suite runs on each.
-const TRANSPORTS: [Make; 1] = [memory];
+const TRANSPORTS: [Make; 2] = [memory, grpc];
 
 fn start() -> ServerState {
     ServerState {
@@ -379,16 +457,312 @@ fn steps_come_in_turn() {
     for make in TRANSPORTS {
         let server = make(Consistency::Sync, adam(), 2, 1, &start());
         push(&*server, 0, 0).unwrap();
-        for step in [0, 2] {
-            let error = push(&*server, 0, step).unwrap_err();
-            let wanted = TrainError::OutOfTurn {
-                worker: 0,
-                step,
-                expected: 1,
-            };
-            assert_eq!(error.to_string(), wanted.to_string());
-        }
+        let error = push(&*server, 0, 2).unwrap_err();
+        let wanted = TrainError::OutOfTurn {
+            worker: 0,
+            step: 2,
+            expected: 1,
+        };
+        assert_eq!(error.to_string(), wanted.to_string());
     }
+}
+
+#[test]
+fn a_step_handed_in_again_counts_once() {
+    for consistency in [Consistency::Sync, Consistency::Async] {
+        let states = TRANSPORTS.map(|make| {
+            let server = make(consistency, adam(), 2, 2, &start());
+            push(&*server, 0, 0).unwrap();
+            push(&*server, 0, 0).unwrap();
+            push(&*server, 1, 0).unwrap();
+            let before = server.state().unwrap();
+            push(&*server, 1, 0).unwrap();
+            push(&*server, 0, 0).unwrap();
+            assert_eq!(server.state().unwrap(), before);
+            before
+        });
+        let updates = if consistency == Consistency::Sync {
+            1
+        } else {
+            2
+        };
+        assert_eq!((states[0].step, states[0].updates), (1, updates));
+        assert_eq!(states[0], states[1]);
+    }
+}
+
+/// A draw from 0 to below `bound`.
+fn draw(seed: u64, place: u64, bound: usize) -> usize {
+    let word = schemas::hash_int(seed << 32 | place);
+    usize::try_from(word % bound as u64).unwrap()
+}
+
+#[test]
+fn servers_behind_grpc_equal_one_in_memory_on_random_sequences() {
+    const WORKERS: usize = 3;
+    for seed in 0..12 {
+        let (consistency, lead) = match seed % 3 {
+            0 => (Consistency::Sync, 0),
+            1 => (Consistency::Async, u64::MAX),
+            _ => (Consistency::Bounded(2), 2),
+        };
+        let num_servers = 1 + draw(seed, 0, 5);
+        let twin = memory(consistency, adam(), WORKERS, 1, &start());
+        let server = grpc(consistency, adam(), WORKERS, num_servers, &start());
+        let mut clocks = [0_u64; WORKERS];
+        for place in 1..60 {
+            let worker = draw(seed, 2 * place, WORKERS);
+            let step = clocks[worker];
+            if step > clocks.iter().min().unwrap().saturating_add(lead) {
+                continue;
+            }
+            let pulled = server.pull(worker, step).unwrap();
+            assert_eq!(
+                pulled,
+                twin.pull(worker, step).unwrap(),
+                "{seed}: {clocks:?}"
+            );
+            for _ in 0..=draw(seed, 2 * place + 1, 2) {
+                push(&*server, worker, step).unwrap();
+                push(&*twin, worker, step).unwrap();
+            }
+            clocks[worker] += 1;
+        }
+        assert_eq!(server.state().unwrap(), twin.state().unwrap(), "{seed}");
+    }
+}
+
+/// A worker dies when one server has its gradient and the other not, and starts again.
+#[test]
+fn a_worker_goes_on_where_only_some_servers_have_its_step() {
+    let remote = Remote::listen(2);
+    let sync = settings(Consistency::Sync, adam(), 2);
+    remote.client.start(&sync, &start()).unwrap();
+    let twin = memory(Consistency::Sync, adam(), 2, 1, &start());
+    for worker in 0..2 {
+        assert_eq!(
+            remote.pull(worker, 0).unwrap(),
+            twin.pull(worker, 0).unwrap()
+        );
+    }
+    // The first server holds the tensors b and c; both workers reach it, only one the other.
+    let specs = [1, 2].map(|idx| tensors()[idx].clone());
+    let first = client(&remote.servers[..1], &specs, &remote.credentials);
+    let own = gradient(0, 0)[3..9].to_vec();
+    first
+        .push(Pushed {
+            worker: 0,
+            step: 0,
+            gradient: &own,
+            num_targets: 1,
+            buffers: &[0.0, 4.0],
+        })
+        .unwrap();
+    push(&remote, 1, 0).unwrap();
+    assert_eq!(
+        [
+            remote.client.clock(0).unwrap(),
+            remote.client.clock(1).unwrap()
+        ],
+        [0, 1]
+    );
+    assert_ne!(
+        first.pull(0, 1).unwrap().parameters,
+        start().parameters[3..9]
+    );
+    // The parameters are those of the step, on the server that has taken it too.
+    assert_eq!(remote.pull(0, 0).unwrap(), twin.pull(0, 0).unwrap());
+    push(&remote, 0, 0).unwrap();
+    push(&*twin, 0, 0).unwrap();
+    push(&*twin, 1, 0).unwrap();
+    assert_eq!(remote.state().unwrap(), twin.state().unwrap());
+    run(&remote, 2, 1..4);
+    run(&*twin, 2, 1..4);
+    assert_eq!(remote.state().unwrap(), twin.state().unwrap());
+}
+
+/// Requires that a call failed with this problem.
+#[track_caller]
+fn refused<T>(result: Result<T, TrainError>, problem: &str) {
+    let error = result.err().unwrap().to_string();
+    assert!(error.ends_with(problem), "{error}");
+}
+
+#[test]
+fn only_a_peer_of_the_training_is_served() {
+    let remote = Remote::listen(2);
+    let sync = settings(Consistency::Sync, adam(), 1);
+    refused(remote.pull(0, 0), "this server was not started yet");
+    remote.client.start(&sync, &start()).unwrap();
+    let stranger = Credentials::draw();
+    let mut empty = remote.credentials.clone();
+    empty.token.clear();
+    let mut newer = remote.credentials.clone();
+    newer.protocol += 1;
+    for (credentials, problem) in [
+        (stranger, "the caller is not of this training"),
+        (empty, "the caller is not of this training"),
+        (newer, "the caller speaks protocol 2, this server 1"),
+    ] {
+        let other = client(&remote.servers, &tensors(), &credentials);
+        for result in [
+            other.pull(0, 0).map(drop),
+            push(&other, 0, 0),
+            other.state().map(drop),
+            other.clock(0).map(drop),
+            other.start(&sync, &start()),
+        ] {
+            refused(result, problem);
+        }
+        other.fail(0);
+    }
+    assert_eq!(remote.state().unwrap(), start_with_moments());
+    refused(
+        remote.client.start(&sync, &start()),
+        "this server was started before",
+    );
+}
+
+/// The state that servers answer before any step: the optimiser's vectors are there.
+fn start_with_moments() -> ServerState {
+    ServerState {
+        moments: vec![vec![0.0; NUM_PARAMETERS]; 2],
+        ..start()
+    }
+}
+
+#[test]
+fn requests_of_another_shape_are_refused() {
+    let remote = Remote::listen(1);
+    let sync = settings(Consistency::Sync, adam(), 2);
+    let no_worker = Settings {
+        workers: 0,
+        ..sync.clone()
+    };
+    for (settings, state) in [
+        (&no_worker, &start()),
+        (
+            &sync,
+            &ServerState {
+                moments: vec![vec![0.0; NUM_PARAMETERS]],
+                ..start()
+            },
+        ),
+    ] {
+        refused(
+            remote.client.start(settings, state),
+            "a state of another shape than its settings",
+        );
+    }
+    remote.client.start(&sync, &start()).unwrap();
+    refused(remote.pull(2, 0), "the request has worker 2 of 2");
+    let specs = &tensors()[..1];
+    let other = client(&remote.servers, specs, &remote.credentials);
+    refused(other.pull(0, 0), "it sent 52 bytes for 3 values");
+    let pushed = Pushed {
+        worker: 0,
+        step: 0,
+        gradient: &[0.0; 3],
+        num_targets: 1,
+        buffers: &[0.0, 0.0],
+    };
+    refused(
+        other.push(pushed),
+        "the request has a gradient of another length",
+    );
+    let gradient = [0.0; NUM_PARAMETERS];
+    let pushed = Pushed {
+        gradient: &gradient,
+        buffers: &[],
+        ..pushed
+    };
+    refused(
+        remote.push(pushed),
+        "the request has buffers of another length",
+    );
+}
+
+#[test]
+fn a_server_that_goes_frees_those_that_wait() {
+    let mut remote = Remote::listen(2);
+    let sync = settings(Consistency::Sync, adam(), 2);
+    remote.client.start(&sync, &start()).unwrap();
+    push(&remote, 0, 0).unwrap();
+    let lost = remote.servers.pop();
+    let client = &remote.client;
+    thread::scope(|scope| {
+        let waiting = scope.spawn(|| client.pull(0, 1));
+        drop(lost);
+        let error = waiting.join().unwrap().unwrap_err();
+        assert!(
+            matches!(error, TrainError::ServerLost { server: 1, .. }),
+            "{error}"
+        );
+    });
+    for result in [client.state().map(drop), client.clock(0).map(drop)] {
+        let error = result.unwrap_err();
+        assert!(
+            matches!(error, TrainError::ServerLost { server: 1, .. }),
+            "{error}"
+        );
+    }
+}
+
+#[test]
+fn a_server_that_is_silent_is_given_up() {
+    let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    let ports = [listener.local_addr().unwrap().port()];
+    let (credentials, timeout) = (Credentials::draw(), Duration::from_millis(300));
+    let format = GradientFormat::F32;
+    let client = GrpcClient::new(&ports, &tensors(), credentials, timeout, format).unwrap();
+    for result in [
+        client.pull(0, 0).map(drop),
+        client.state().map(drop),
+        push(&client, 0, 0),
+    ] {
+        let error = result.unwrap_err();
+        assert!(
+            matches!(error, TrainError::ServerLost { server: 0, .. }),
+            "{error}"
+        );
+    }
+    client.fail(0);
+}
+
+#[test]
+fn narrow_gradients_give_what_their_rounded_values_give() {
+    let remote = Remote::listen(2);
+    let sync = settings(Consistency::Sync, adam(), 1);
+    remote.client.start(&sync, &start()).unwrap();
+    let ports: Vec<u16> = remote.servers.iter().map(GrpcServer::port).collect();
+    let format = GradientFormat::Bf16;
+    let narrow = GrpcClient::new(
+        &ports,
+        &tensors(),
+        remote.credentials.clone(),
+        TIMEOUT,
+        format,
+    )
+    .unwrap();
+    let twin = memory(Consistency::Sync, adam(), 1, 1, &start());
+    push(&narrow, 0, 0).unwrap();
+    // The nearest values of which only the upper 16 bits are set.
+    let rounded: Vec<f32> = gradient(0, 0)
+        .iter()
+        .map(|value| {
+            f32::from_bits((value.to_bits() + 0x7fff + (value.to_bits() >> 16 & 1)) & 0xffff_0000)
+        })
+        .collect();
+    assert_ne!(rounded, gradient(0, 0));
+    let pushed = Pushed {
+        worker: 0,
+        step: 0,
+        gradient: &rounded,
+        num_targets: 1,
+        buffers: &[0.0, 4.0],
+    };
+    twin.push(pushed).unwrap();
+    assert_eq!(narrow.state().unwrap(), twin.state().unwrap());
 }
 
 #[test]

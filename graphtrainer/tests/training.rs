@@ -409,10 +409,10 @@ fn a_training_that_fails_again_and_again_ends_with_the_same_bits() {
         let mut failures = 0;
         let ended = loop {
             let reads = Mutex::new(0);
-            // Enough for some steps: those that are read ahead, and an evaluation.
+            // Enough for some steps: parts that are read ahead, and an evaluation.
             let source = source_of(&graph(), 0, move |_, shard| {
                 *reads.lock().unwrap() += 1;
-                if *reads.lock().unwrap() < 32 {
+                if *reads.lock().unwrap() < 22 {
                     return Ok(shard);
                 }
                 Err(TrainError::Undefined {

@@ -37,6 +37,7 @@ impl Voice {
         if self != Voice::Quiet {
             let lines = tracing_subscriber::fmt()
                 .with_writer(io::stderr)
+                .with_ansi(io::stderr().is_terminal())
                 .with_target(false);
             lines
                 .with_max_level(LevelFilter::WARN)

@@ -2,11 +2,13 @@
 
 use std::path::PathBuf;
 
+use serde::{Deserialize, Serialize};
+
 /// Shorthand for results of this crate.
 pub type Result<T, E = SchemaError> = std::result::Result<T, E>;
 
 /// Who can mend an error; the program turns it into its exit code.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ErrorKind {
     /// The job file, a path or an output directory has to change (exit code 2).
     Usage,

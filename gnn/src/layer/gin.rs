@@ -20,7 +20,7 @@ impl Pass<'_> {
         let edge = Coefficients::new(block, self.arch.edge_weight).sum();
         let rows = block.num_dst();
         let (csr, own) = (Arc::clone(block.csr()), Some(Arc::new(vec![1.0; rows])));
-        let hidden = if self.arch.edge_dim.is_some() {
+        let first = if self.arch.edge_dim.is_some() {
             let (weight, bias) = (self.own(layer, "lin.weight"), self.own(layer, "lin.bias"));
             let sum = Fused::Gine(Gine {
                 block: block.clone(),
@@ -48,15 +48,16 @@ impl Pass<'_> {
         };
         let (bias, norm, relu) = (name("lins.0.bias"), name("norms.0"), self.arch.activation);
         let summed = Summed {
-            x: hidden,
+            x: first,
             addend: None,
             bias: Some(&bias),
         };
         let hidden = match self.arch.norm {
             Norm::None => self.update(summed, Some(relu), None),
             Norm::Batch | Norm::Layer => {
-                let hidden = self.norm(&norm, block.num_active(), self.update(summed, None, None));
-                self.update(Summed::of(hidden), Some(relu), None)
+                let out = self.update(summed, None, None);
+                let out = self.norm(&norm, block.num_active(), out);
+                self.update(Summed::of(out), Some(relu), None)
             }
         }; // [num_dst, out]
         self.product(&Features::Dense(hidden), rows, &name("lins.1.weight"))

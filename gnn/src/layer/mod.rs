@@ -292,8 +292,10 @@ impl Pass<'_> {
                         kept[at] *= row.factor::<f32>(csr.col[at]);
                     }
                 }
-                let value = Arc::new(kept);
-                Features::Sparse(SparseFeatures { csr, value })
+                Features::Sparse(SparseFeatures {
+                    csr,
+                    value: Arc::new(kept),
+                })
             }
         }
     }

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use super::{
     Consistency, Optimizer, ParameterServer, Pulled, Pushed, ServerState, TensorSpec, squared_norm,
@@ -19,7 +20,14 @@ pub struct MemoryServer {
     shards: Vec<Mutex<Shard>>,
     progress: Mutex<Progress>,
     moved: Condvar,
+    /// Squares of the norms of the tensors' gradients, update by update, where they are asked for.
+    squares: Option<Mutex<Vec<f64>>>,
+    /// By worker: held while it pushes, so that a step handed in twice at once counts once.
+    turns: Vec<Mutex<()>>,
 }
+
+/// How long a pull waits before it looks again; a change wakes it at once.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Some tensors with their optimiser state, and the gradients of a step that is not complete.
 #[derive(Debug)]
@@ -76,12 +84,12 @@ impl MemoryServer {
             "the state fits the tensors"
         );
         let places = places(tensors);
-        let shards = spread(tensors, &places, num_shards)
+        let shards = spread(tensors, num_shards)
             .into_iter()
-            .map(|places| {
-                let held = places
+            .map(|share| {
+                let held = share
                     .into_iter()
-                    .map(|(place, weight_decay)| Tensor {
+                    .map(|(place, tensor)| Tensor {
                         values: state.parameters[place.clone()].to_vec(),
                         moments: (0..optimizer.num_moments())
                             .map(|moment| match state.moments.get(moment) {
@@ -90,7 +98,7 @@ impl MemoryServer {
                             })
                             .collect(),
                         place,
-                        weight_decay,
+                        weight_decay: tensor.weight_decay,
                     })
                     .collect();
                 Mutex::new(Shard {
@@ -115,7 +123,65 @@ impl MemoryServer {
             shards,
             progress: Mutex::new(progress),
             moved: Condvar::new(),
+            squares: None,
+            turns: (0..num_workers).map(|_| Mutex::new(())).collect(),
         }
+    }
+
+    /// Keeps what [`take_squares`](Self::take_squares) returns: 8 bytes a tensor and update.
+    pub(super) fn keeping_squares(mut self) -> Self {
+        self.squares = Some(Mutex::default());
+        self
+    }
+
+    /// Returns the squares of the norms of the gradients of all updates since the last call, of each
+    /// update one a tensor; with those of other shards they give the norm of the whole.
+    pub(super) fn take_squares(&self) -> Vec<f64> {
+        let taken = self
+            .squares
+            .as_ref()
+            .map(|squares| std::mem::take(&mut *lock(squares)));
+        taken.unwrap_or_default()
+    }
+
+    /// Pulls as [`ParameterServer::pull`] does, but gives none if the step is not allowed within
+    /// `patience`.
+    pub(super) fn pull_within(
+        &self,
+        step: u64,
+        patience: Duration,
+    ) -> Result<Option<Pulled>, TrainError> {
+        let start = Instant::now();
+        let mut progress = self.progress()?;
+        while step > progress.slowest().saturating_add(self.lead_max()) {
+            let Some(left) = patience.checked_sub(start.elapsed()) else {
+                return Ok(None);
+            };
+            (progress, _) = self
+                .moved
+                .wait_timeout(progress, left)
+                .unwrap_or_else(PoisonError::into_inner);
+            if let Some(worker) = progress.failed {
+                return Err(TrainError::PeerFailed { worker });
+            }
+        }
+        let buffers = progress.buffers.clone();
+        drop(progress);
+        let mut parameters = vec![0.0; self.num_parameters];
+        for shard in &self.shards {
+            for tensor in &lock(shard).tensors {
+                parameters[tensor.place.clone()].copy_from_slice(&tensor.values);
+            }
+        }
+        Ok(Some(Pulled {
+            parameters,
+            buffers,
+        }))
+    }
+
+    /// Returns how many steps a worker has handed in.
+    pub(super) fn clock(&self, worker: usize) -> Result<u64, TrainError> {
+        Ok(self.progress()?.clocks[worker])
     }
 
     /// How many steps a worker may be ahead of the slowest when it starts a step.
@@ -170,11 +236,14 @@ impl MemoryServer {
     /// Clips a gradient of the whole model, updates every tensor by it and returns the norm that it
     /// had.
     fn apply(&self, step: u64, gradient: &[f32]) -> f64 {
-        let squares = self
-            .places
-            .iter()
-            .map(|place| squared_norm(&gradient[place.clone()]));
-        let norm = squares.sum::<f64>().sqrt();
+        let squares = self.places.iter();
+        let squares: Vec<f64> = squares
+            .map(|place| squared_norm(&gradient[place.clone()]))
+            .collect();
+        let norm = squares.iter().sum::<f64>().sqrt();
+        if let Some(kept) = &self.squares {
+            lock(kept).extend(squares);
+        }
         let scale = self.optimizer.clip(norm);
         let clipped: Option<Vec<f32>> =
             scale.map(|scale| gradient.iter().map(|value| value * scale).collect());
@@ -189,28 +258,11 @@ impl MemoryServer {
 
 impl ParameterServer for MemoryServer {
     fn pull(&self, _worker: usize, step: u64) -> Result<Pulled, TrainError> {
-        let mut progress = self.progress()?;
-        while step > progress.slowest().saturating_add(self.lead_max()) {
-            progress = self
-                .moved
-                .wait(progress)
-                .unwrap_or_else(PoisonError::into_inner);
-            if let Some(worker) = progress.failed {
-                return Err(TrainError::PeerFailed { worker });
+        loop {
+            if let Some(pulled) = self.pull_within(step, PATIENCE)? {
+                return Ok(pulled);
             }
         }
-        let buffers = progress.buffers.clone();
-        drop(progress);
-        let mut parameters = vec![0.0; self.num_parameters];
-        for shard in &self.shards {
-            for tensor in &lock(shard).tensors {
-                parameters[tensor.place.clone()].copy_from_slice(&tensor.values);
-            }
-        }
-        Ok(Pulled {
-            parameters,
-            buffers,
-        })
     }
 
     fn push(&self, pushed: Pushed<'_>) -> Result<(), TrainError> {
@@ -219,8 +271,12 @@ impl ParameterServer for MemoryServer {
             self.num_parameters,
             "a gradient of the whole model"
         );
+        let _turn = lock(&self.turns[pushed.worker]);
         let expected = self.progress()?.clocks[pushed.worker];
-        if pushed.step != expected {
+        if pushed.step < expected {
+            return Ok(());
+        }
+        if pushed.step > expected {
             let Pushed { worker, step, .. } = pushed;
             return Err(TrainError::OutOfTurn {
                 worker,
@@ -353,19 +409,19 @@ fn places(tensors: &[TensorSpec]) -> Vec<Range<usize>> {
     tensors.iter().map(place).collect()
 }
 
-/// Spreads tensors over shards: the largest first, each to the shard that holds least.
-fn spread(
+/// Spreads tensors over shards: the largest first, each to the shard that holds least. A tensor
+/// comes with its place in the flat vector.
+pub(crate) fn spread(
     tensors: &[TensorSpec],
-    places: &[Range<usize>],
     num_shards: usize,
-) -> Vec<Vec<(Range<usize>, f32)>> {
-    let mut places: Vec<_> = tensors.iter().zip(places.iter().cloned()).collect();
-    places.sort_by(|(a, _), (b, _)| b.len.cmp(&a.len).then_with(|| a.name.cmp(&b.name)));
+) -> Vec<Vec<(Range<usize>, &TensorSpec)>> {
+    let mut places: Vec<_> = places(tensors).into_iter().zip(tensors).collect();
+    places.sort_by(|(_, a), (_, b)| b.len.cmp(&a.len).then_with(|| a.name.cmp(&b.name)));
     let mut shards = vec![(0, Vec::new()); num_shards];
-    for (tensor, place) in places {
+    for (place, tensor) in places {
         if let Some((held, shard)) = shards.iter_mut().min_by_key(|(held, _)| *held) {
             *held += tensor.len;
-            shard.push((place, tensor.weight_decay));
+            shard.push((place, tensor));
         }
     }
     shards.into_iter().map(|(_, shard)| shard).collect()

@@ -1,12 +1,20 @@
 //! The parameter server: workers pull parameters from it and push gradients to it.
 
+mod client;
 mod memory;
 mod optimizer;
+mod service;
+mod wire;
 
 use serde::{Deserialize, Serialize};
 
+pub use client::GrpcClient;
 pub use memory::MemoryServer;
+pub(crate) use memory::spread;
 pub use optimizer::{Optimizer, OptimizerKind, squared_norm};
+pub use service::GrpcServer;
+pub(crate) use wire::MESSAGE_BYTES_MAX;
+pub use wire::{Credentials, GradientFormat, Settings};
 
 use crate::TrainError;
 pub use crate::schedule::Schedule;
@@ -25,7 +33,7 @@ pub enum Consistency {
 }
 
 /// One tensor of the flat parameter vector.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TensorSpec {
     /// Its name; decides ties when tensors are spread over shards.
     pub name: String,
@@ -79,8 +87,9 @@ pub struct ServerState {
 
 /// Holds the parameters and the optimiser's state, and decides who waits for whom.
 ///
-/// In one process it is [`MemoryServer`]. A worker that fails has to say so with [`fail`], or those
-/// that wait for it would wait for ever.
+/// Between threads it is [`MemoryServer`], between processes [`GrpcClient`], which speaks to one
+/// [`GrpcServer`] a shard. A worker that fails has to say so with [`fail`], or those that wait for
+/// it would wait for ever.
 ///
 /// [`fail`]: ParameterServer::fail
 pub trait ParameterServer: Send + Sync {
@@ -91,12 +100,13 @@ pub trait ParameterServer: Send + Sync {
     /// [`TrainError::PeerFailed`] once any worker failed.
     fn pull(&self, worker: usize, step: u64) -> Result<Pulled, TrainError>;
 
-    /// Hands in the gradient of a step.
+    /// Hands in the gradient of a step. A step that this worker handed in before counts once: so a
+    /// worker that does not know whether its last push arrived repeats it.
     ///
     /// # Errors
     ///
-    /// [`TrainError::OutOfTurn`] if it is not this worker's next step, [`TrainError::PeerFailed`]
-    /// once any worker failed.
+    /// [`TrainError::OutOfTurn`] if it comes after this worker's next step,
+    /// [`TrainError::PeerFailed`] once any worker failed.
     fn push(&self, pushed: Pushed<'_>) -> Result<(), TrainError>;
 
     /// Reports that `worker` will not come back: whoever waits, now or later, gets an error.

@@ -1,0 +1,84 @@
+//! Values of `[train]` that are one of a few words.
+
+use gnn::Task;
+use serde::{Deserialize, Serialize};
+
+/// How the workers' updates are ordered, as written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum UpdateMode {
+    /// All workers take each step together.
+    #[default]
+    Sync,
+    /// No worker waits for another within an epoch.
+    Async,
+    /// A worker waits while it is more than `staleness` steps ahead.
+    Bounded,
+}
+
+/// Where workers and parameter servers run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Launch {
+    /// As threads of the process that trains.
+    #[default]
+    Threads,
+    /// As processes on the same machine, which it starts and supervises.
+    Processes,
+}
+
+/// What is done about a worker process that is gone or silent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum WorkerFailure {
+    /// The training ends with an error.
+    #[default]
+    End,
+    /// The worker is started again and goes on where it was.
+    Restart,
+}
+
+/// What is minimised.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Loss {
+    /// Softmax cross-entropy of classes.
+    CrossEntropy,
+    /// Sigmoid cross-entropy of each label.
+    BinaryCrossEntropy,
+    /// Mean of the squared error.
+    MeanSquaredError,
+}
+
+/// Where the model is computed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Device {
+    /// The best there is.
+    #[default]
+    Auto,
+    /// The processor.
+    Cpu,
+    /// A graphics card: refused, because this build has no code for one.
+    Gpu,
+}
+
+impl Loss {
+    /// Returns the loss of a task.
+    pub(crate) fn of_task(task: Task) -> Self {
+        match task {
+            Task::Classes => Self::CrossEntropy,
+            Task::MultiLabel => Self::BinaryCrossEntropy,
+            Task::Regression => Self::MeanSquaredError,
+        }
+    }
+
+    /// Returns the loss as written.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::CrossEntropy => "cross_entropy",
+            Self::BinaryCrossEntropy => "binary_cross_entropy",
+            Self::MeanSquaredError => "mean_squared_error",
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! A training as it will run.
+
+use std::path::{Path, PathBuf};
+
+use gnn::{Activation, Aggregator, LayerKind, Norm};
+use schemas::Transform;
+use serde::{Deserialize, Serialize};
+
+use super::{Launch, Loss, WorkerFailure};
+use crate::class_weight::ClassWeights;
+use crate::metric::Metric;
+use crate::schedule::ScheduleSpec;
+use crate::server::{Consistency, GradientFormat, Optimizer};
+
+/// What a job knows beyond `[train]`.
+#[derive(Clone, Debug)]
+pub struct TrainContext {
+    /// Output of `[flatten]`, if the job has one; for streamed training the store.
+    pub input: Option<PathBuf>,
+    /// The job's random seed.
+    pub job_seed: u64,
+    /// Transform of the node features, fitted on the train targets.
+    pub transform: Option<Transform>,
+    /// What relative paths are relative to.
+    pub base: PathBuf,
+    /// Whether an output that is there already is replaced.
+    pub fresh: bool,
+}
+
+/// A training that can be run: every key checked that can be without the data.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct TrainPlan {
+    pub(crate) input: PathBuf,
+    pub(crate) output: PathBuf,
+    pub(crate) result: ResultPlan,
+    pub(crate) tuning: TuningPlan,
+    #[serde(skip)]
+    pub(crate) fresh: bool,
+}
+
+/// The keys that the trained model depends on.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct ResultPlan {
+    pub(crate) streamed: bool,
+    pub(crate) layer: LayerKind,
+    pub(crate) hidden: Vec<usize>,
+    pub(crate) layers: Option<usize>,
+    pub(crate) heads: usize,
+    pub(crate) out_heads: usize,
+    pub(crate) aggregator: Aggregator,
+    pub(crate) activation: Activation,
+    pub(crate) dropout: f32,
+    pub(crate) input_dropout: f32,
+    pub(crate) attention_dropout: f32,
+    pub(crate) norm: Norm,
+    pub(crate) residual: bool,
+    pub(crate) edge_weight: Option<bool>,
+    pub(crate) edge_features: Option<bool>,
+    pub(crate) transform: Option<Transform>,
+    pub(crate) optimizer: Optimizer,
+    /// In epochs; the optimiser gets it in steps, which the data decide.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) schedule: Option<ScheduleSpec>,
+    pub(crate) weight_decay: f32,
+    pub(crate) weight_decay_layers: Option<Vec<usize>>,
+    pub(crate) epochs: u64,
+    pub(crate) batch_size: usize,
+    pub(crate) evaluate_every: u64,
+    pub(crate) patience: Option<u64>,
+    pub(crate) monitor: Option<Metric>,
+    pub(crate) loss: Option<Loss>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) class_weights: Option<ClassWeights>,
+    pub(crate) seed: u64,
+    pub(crate) workers: usize,
+    pub(crate) consistency: Consistency,
+    pub(crate) gradient_format: GradientFormat,
+}
+
+/// The keys that only speed and memory depend on.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct TuningPlan {
+    pub(crate) servers: usize,
+    pub(crate) pruning: bool,
+    pub(crate) edge_partitioning: bool,
+    pub(crate) checkpoint_every: u64,
+    pub(crate) checkpoint_every_steps: Option<u64>,
+    pub(crate) cache_bytes: u64,
+    pub(crate) launch: Launch,
+    pub(crate) worker_failure: WorkerFailure,
+    pub(crate) timeout_ms: u64,
+}
+
+impl TrainPlan {
+    /// Returns the directory of graph features the training reads; if it is streamed, the store.
+    pub fn input(&self) -> &Path {
+        &self.input
+    }
+
+    /// Returns whether each epoch is drawn from the store.
+    pub fn is_streamed(&self) -> bool {
+        self.result.streamed
+    }
+
+    /// Returns the bytes of memory for decoded parts; batches may take as many.
+    pub fn part_cache_bytes(&self) -> usize {
+        usize::try_from(self.tuning.cache_bytes / 2).unwrap_or(usize::MAX)
+    }
+
+    /// Returns the directory the model is written to.
+    pub fn output(&self) -> &Path {
+        &self.output
+    }
+}

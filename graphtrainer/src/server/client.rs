@@ -1,0 +1,440 @@
+//! The worker's end of a parameter server that lies in other processes.
+
+use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
+use std::ops::Range;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use http::uri::PathAndQuery;
+use prost::Message;
+use prost::bytes::{Bytes, BytesMut};
+use tokio::runtime::Runtime;
+use tokio::task::JoinSet;
+use tonic::client::Grpc;
+use tonic::transport::{Channel, Endpoint};
+use tonic::{Request, Status};
+use tonic_prost::ProstCodec;
+
+use super::memory::spread;
+use super::wire::{
+    ClockReply, Empty, MESSAGE_BYTES_MAX, Method, PullReply, PullRequest, PushRequest,
+    StartRequest, State, WINDOW_BYTES, WorkerRequest, decode, encode, error_of,
+};
+use super::{
+    Credentials, GradientFormat, ParameterServer, Pulled, Pushed, ServerState, Settings, TensorSpec,
+};
+use crate::TrainError;
+
+/// Bytes a second that a call is given for its data beyond its timeout: a slow disk's pace, far
+/// below any network that a training makes sense on.
+const BYTES_A_SECOND: f64 = 64e6;
+
+/// How long to tell a server of a failure; it may be the one that is gone.
+const FAIL_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// A [`ParameterServer`] whose shards are [`GrpcServer`](super::GrpcServer)s.
+///
+/// Calls go to all shards at once. Every call has a deadline; a server that does not answer by then is
+/// [`TrainError::ServerLost`], as is one whose connection breaks. The first shard holds the model's
+/// buffers too.
+#[derive(Debug)]
+pub struct GrpcClient {
+    /// Keeps connections alive while the caller computes.
+    runtime: Runtime,
+    servers: Vec<Shard>,
+    credentials: Credentials,
+    timeout: Duration,
+    format: GradientFormat,
+    num_parameters: usize,
+    /// Norms of the gradients of all updates, added up as far as servers have told of them.
+    norm_sum: Mutex<f64>,
+}
+
+/// Calls under way, each with its server.
+type Calls<R> = JoinSet<(usize, Result<R, Status>)>;
+
+/// The way to one server.
+#[derive(Debug)]
+struct Shard {
+    grpc: Grpc<Channel>,
+    tensors: Vec<TensorSpec>,
+    /// Where its tensors lie in the flat vector, in the order in which they travel.
+    places: Vec<Range<usize>>,
+}
+
+impl GrpcClient {
+    /// Prepares to speak to the servers on these ports of this machine; connects with the first call.
+    ///
+    /// # Errors
+    ///
+    /// [`TrainError::Process`] if the system has no threads to give.
+    pub fn new(
+        ports: &[u16],
+        tensors: &[TensorSpec],
+        credentials: Credentials,
+        timeout: Duration,
+        format: GradientFormat,
+    ) -> Result<Self, TrainError> {
+        let failed = |source| TrainError::Process {
+            action: "start the thread of a connection",
+            source,
+        };
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()
+            .map_err(failed)?;
+        let shares = spread(tensors, ports.len());
+        let entered = runtime.enter();
+        let servers = ports.iter().zip(shares).enumerate();
+        let servers = servers
+            .map(|(server, (&port, share))| {
+                let (places, specs): (_, Vec<&TensorSpec>) = share.into_iter().unzip();
+                let endpoint = endpoint(port, timeout).map_err(|error| {
+                    let how = error.to_string();
+                    TrainError::ServerLost { server, how }
+                })?;
+                Ok(Shard {
+                    grpc: Grpc::new(endpoint.connect_lazy())
+                        .max_decoding_message_size(MESSAGE_BYTES_MAX)
+                        .max_encoding_message_size(MESSAGE_BYTES_MAX),
+                    tensors: specs.into_iter().cloned().collect(),
+                    places,
+                })
+            })
+            .collect::<Result<_, TrainError>>()?;
+        drop(entered);
+        Ok(Self {
+            runtime,
+            servers,
+            credentials,
+            timeout,
+            format,
+            num_parameters: tensors.iter().map(|tensor| tensor.len).sum(),
+            norm_sum: Mutex::new(0.0),
+        })
+    }
+
+    /// Tells the servers what they hold and the state they go on from. `settings` are those of the
+    /// whole.
+    ///
+    /// # Errors
+    ///
+    /// [`TrainError::ServerLost`] or [`TrainError::ServerRefused`].
+    pub fn start(&self, settings: &Settings, state: &ServerState) -> Result<(), TrainError> {
+        let state_norm_sum = state.norm_sum;
+        let requests = self.servers.iter().enumerate().map(|(server, shard)| {
+            let settings = Settings {
+                tensors: shard.tensors.clone(),
+                ..settings.clone()
+            };
+            let settings = serde_json::to_string(&settings).map_err(|source| {
+                let what = "plan";
+                TrainError::Json { what, source }
+            })?;
+            let state = State {
+                step: state.step,
+                updates: state.updates,
+                parameters: shard.gather(GradientFormat::F32, &state.parameters),
+                buffers: buffers_for(server, &state.buffers),
+                moments: (state.moments.iter())
+                    .map(|moment| shard.gather(GradientFormat::F32, moment))
+                    .collect(),
+                norm_sum: state.norm_sum,
+                squares: Vec::new(),
+            };
+            Ok(StartRequest { settings, state })
+        });
+        let requests = requests.collect::<Result<Vec<_>, TrainError>>()?;
+        self.all::<_, Empty>(Method::Start, requests)?;
+        *self.norm_sum.lock().unwrap_or_else(PoisonError::into_inner) = state_norm_sum;
+        Ok(())
+    }
+
+    /// Returns how many steps of a worker all servers have: where it goes on.
+    ///
+    /// # Errors
+    ///
+    /// [`TrainError::PeerFailed`] once any worker failed, or as [`start`](Self::start).
+    pub fn clock(&self, worker: usize) -> Result<u64, TrainError> {
+        let request = WorkerRequest {
+            worker: worker as u64,
+        };
+        let requests = vec![request; self.servers.len()];
+        let replies: Vec<ClockReply> = self.all(Method::Clock, requests)?;
+        Ok(replies.iter().map(|reply| reply.clock).min().unwrap_or(0))
+    }
+
+    /// Starts a call of every server with a request of its own.
+    fn call_all<Q, R>(
+        &self,
+        method: Method,
+        requests: impl IntoIterator<Item = Q>,
+        timeout: Duration,
+    ) -> Calls<R>
+    where
+        Q: Message + 'static,
+        R: Message + Default + 'static,
+    {
+        let mut calls = Calls::new();
+        let servers = self.servers.iter().zip(requests).enumerate();
+        for (server, (shard, request)) in servers {
+            let deadline = timeout + transfer_time(shard, &request);
+            let answer = call(
+                shard.grpc.clone(),
+                self.credentials.clone(),
+                method,
+                request,
+            );
+            let answer = async move { (server, within(deadline, answer).await) };
+            calls.spawn_on(answer, self.runtime.handle());
+        }
+        calls
+    }
+
+    /// Calls every server at once; returns the answers by server, or the first failure.
+    fn all<Q, R>(
+        &self,
+        method: Method,
+        requests: impl IntoIterator<Item = Q>,
+    ) -> Result<Vec<R>, TrainError>
+    where
+        Q: Message + 'static,
+        R: Message + Default + 'static,
+    {
+        self.wait(self.call_all(method, requests, self.timeout))
+    }
+
+    /// Waits for all answers. A failure ends the others: one server may wait for ever for a worker
+    /// that another has lost.
+    fn wait<R: 'static>(&self, mut calls: Calls<R>) -> Result<Vec<R>, TrainError> {
+        self.runtime.block_on(async {
+            let mut answers = BTreeMap::new();
+            while let Some(call) = calls.join_next().await {
+                let (server, answer) = call.expect("a call neither panics nor is cancelled");
+                let answer = answer.map_err(|status| error_of(server, &status))?;
+                answers.insert(server, answer);
+            }
+            Ok(answers.into_values().collect())
+        })
+    }
+
+    /// Reads a vector of a shard into its places of the flat one.
+    fn scatter(&self, server: usize, bytes: &[u8], flat: &mut [f32]) -> Result<(), TrainError> {
+        let shard = &self.servers[server];
+        let values = decode(bytes).filter(|values| values.len() == shard.len());
+        let Some(values) = values else {
+            let problem = format!("it sent {} bytes for {} values", bytes.len(), shard.len());
+            return Err(TrainError::ServerRefused { server, problem });
+        };
+        let mut rest = &values[..];
+        for place in &shard.places {
+            let (own, after) = rest.split_at(place.len());
+            flat[place.clone()].copy_from_slice(own);
+            rest = after;
+        }
+        Ok(())
+    }
+
+    /// Adds the norms of updates that the servers tell of, each over the tensors of all in the order
+    /// of the flat vector, so that how they are spread changes no bit.
+    fn add_norms(&self, states: &[State]) -> f64 {
+        let mut norm_sum = self.norm_sum.lock().unwrap_or_else(PoisonError::into_inner);
+        let shards = self.servers.iter().zip(states);
+        let shards: Vec<_> = shards
+            .filter(|(shard, _)| !shard.places.is_empty())
+            .collect();
+        let updates = shards
+            .iter()
+            .map(|(shard, state)| state.squares.len() / shard.places.len());
+        for update in 0..updates.min().unwrap_or(0) {
+            let mut squares: Vec<(usize, f64)> = Vec::new();
+            for (shard, state) in &shards {
+                let own = &state.squares[update * shard.places.len()..];
+                let starts = shard.places.iter().map(|place| place.start);
+                squares.extend(starts.zip(own.iter().copied()));
+            }
+            squares.sort_by_key(|(start, _)| *start);
+            *norm_sum += squares.iter().map(|(_, square)| square).sum::<f64>().sqrt();
+        }
+        *norm_sum
+    }
+
+    /// Reads the buffers, which the first server has.
+    fn buffers(&self, bytes: &[u8]) -> Result<Vec<f32>, TrainError> {
+        decode(bytes).ok_or_else(|| TrainError::ServerRefused {
+            server: 0,
+            problem: "it sent buffers that are cut off".to_owned(),
+        })
+    }
+}
+
+impl ParameterServer for GrpcClient {
+    fn pull(&self, worker: usize, step: u64) -> Result<Pulled, TrainError> {
+        let mut calls = Calls::new();
+        for (server, shard) in self.servers.iter().enumerate() {
+            let deadline = self.timeout + transfer_time(shard, &Empty {});
+            let (grpc, credentials) = (shard.grpc.clone(), self.credentials.clone());
+            let request = PullRequest {
+                worker: worker as u64,
+                step,
+            };
+            let allowed = async move {
+                loop {
+                    let call = call(grpc.clone(), credentials.clone(), Method::Pull, request);
+                    let reply: PullReply = within(deadline, call).await?;
+                    if reply.is_allowed {
+                        return Ok(reply);
+                    }
+                }
+            };
+            calls.spawn_on(
+                async move { (server, allowed.await) },
+                self.runtime.handle(),
+            );
+        }
+        let replies = self.wait(calls)?;
+        let mut parameters = vec![0.0; self.num_parameters];
+        for (server, reply) in replies.iter().enumerate() {
+            self.scatter(server, &reply.parameters, &mut parameters)?;
+        }
+        let buffers = self.buffers(&replies[0].buffers)?;
+        Ok(Pulled {
+            parameters,
+            buffers,
+        })
+    }
+
+    fn push(&self, pushed: Pushed<'_>) -> Result<(), TrainError> {
+        assert_eq!(
+            pushed.gradient.len(),
+            self.num_parameters,
+            "a gradient of the whole model"
+        );
+        let requests = self
+            .servers
+            .iter()
+            .enumerate()
+            .map(|(server, shard)| PushRequest {
+                worker: pushed.worker as u64,
+                step: pushed.step,
+                num_targets: pushed.num_targets,
+                is_bf16: self.format == GradientFormat::Bf16,
+                gradient: shard.gather(self.format, pushed.gradient),
+                buffers: buffers_for(server, pushed.buffers),
+            });
+        self.all::<_, Empty>(Method::Push, requests)?;
+        Ok(())
+    }
+
+    fn fail(&self, worker: usize) {
+        let request = WorkerRequest {
+            worker: worker as u64,
+        };
+        let requests = vec![request; self.servers.len()];
+        let timeout = FAIL_TIMEOUT.min(self.timeout);
+        let told: Calls<Empty> = self.call_all(Method::Fail, requests, timeout);
+        // One that is not told is gone, and whoever waits for it learns of that instead.
+        self.runtime.block_on(told.join_all());
+    }
+
+    fn state(&self) -> Result<ServerState, TrainError> {
+        let requests = vec![Empty {}; self.servers.len()];
+        let states: Vec<State> = self.all(Method::State, requests)?;
+        let (first, num_moments) = (&states[0], states[0].moments.len());
+        let mut state = ServerState {
+            step: first.step,
+            updates: first.updates,
+            norm_sum: self.add_norms(&states),
+            parameters: vec![0.0; self.num_parameters],
+            buffers: self.buffers(&first.buffers)?,
+            moments: vec![vec![0.0; self.num_parameters]; num_moments],
+        };
+        for (server, part) in states.iter().enumerate() {
+            if (part.step, part.updates) != (first.step, first.updates)
+                || part.moments.len() != num_moments
+            {
+                let problem = "its state is of another step than that of server 0".to_owned();
+                return Err(TrainError::ServerRefused { server, problem });
+            }
+            self.scatter(server, &part.parameters, &mut state.parameters)?;
+            for (bytes, moment) in part.moments.iter().zip(&mut state.moments) {
+                self.scatter(server, bytes, moment)?;
+            }
+        }
+        Ok(state)
+    }
+}
+
+impl Shard {
+    fn len(&self) -> usize {
+        self.places.iter().map(ExactSizeIterator::len).sum()
+    }
+
+    /// Cuts the shard's values out of a flat vector.
+    fn gather(&self, format: GradientFormat, flat: &[f32]) -> Bytes {
+        let mut all = BytesMut::new();
+        for place in &self.places {
+            all.extend_from_slice(&format.encode(&flat[place.clone()]));
+        }
+        all.freeze()
+    }
+}
+
+fn buffers_for(server: usize, buffers: &[f32]) -> Bytes {
+    if server == 0 {
+        encode(buffers)
+    } else {
+        Bytes::new()
+    }
+}
+
+fn endpoint(port: u16, timeout: Duration) -> Result<Endpoint, tonic::transport::Error> {
+    let endpoint = Endpoint::from_shared(format!("http://{}:{port}", Ipv4Addr::LOCALHOST))?;
+    Ok(endpoint
+        .connect_timeout(timeout)
+        .tcp_nodelay(true)
+        .http2_keep_alive_interval(timeout / 2)
+        .keep_alive_timeout(timeout / 2)
+        .keep_alive_while_idle(true)
+        .initial_stream_window_size(WINDOW_BYTES)
+        .initial_connection_window_size(2 * WINDOW_BYTES))
+}
+
+/// Time that the data of a call may take: what is sent, and an answer with the shard's state.
+fn transfer_time(shard: &Shard, request: &impl Message) -> Duration {
+    let answer_bytes = 12 * shard.len();
+    Duration::from_secs_f64((request.encoded_len() + answer_bytes) as f64 / BYTES_A_SECOND)
+}
+
+async fn within<R>(
+    deadline: Duration,
+    call: impl Future<Output = Result<R, Status>>,
+) -> Result<R, Status> {
+    match tokio::time::timeout(deadline, call).await {
+        Ok(answer) => answer,
+        Err(elapsed) => Err(Status::deadline_exceeded(elapsed.to_string())),
+    }
+}
+
+async fn call<Q, R>(
+    mut grpc: Grpc<Channel>,
+    credentials: Credentials,
+    method: Method,
+    message: Q,
+) -> Result<R, Status>
+where
+    Q: Message + 'static,
+    R: Message + Default + 'static,
+{
+    let mut request = Request::new(message);
+    credentials.sign(request.metadata_mut())?;
+    let ready = grpc.ready().await;
+    ready.map_err(|error| Status::from_error(error.into()))?;
+    let path = PathAndQuery::from_static(method.path());
+    let answer = grpc
+        .unary(request, path, ProstCodec::<Q, R>::default())
+        .await?;
+    Ok(answer.into_inner())
+}

@@ -1,0 +1,356 @@
+//! One shard of the parameter server as a gRPC service: a [`MemoryServer`] behind a port.
+
+use std::convert::Infallible;
+use std::future::Future;
+use std::net::{Ipv4Addr, TcpListener};
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use prost::Message;
+use tokio::runtime::Runtime;
+use tonic::body::Body;
+use tonic::server::{Grpc, UnaryService};
+use tonic::transport::Server;
+use tonic::transport::server::TcpIncoming;
+use tonic::{Request, Response, Status};
+use tonic_prost::ProstCodec;
+
+use super::wire::{
+    ClockReply, Empty, MESSAGE_BYTES_MAX, Method, PullReply, PullRequest, PushRequest,
+    StartRequest, State, WINDOW_BYTES, WorkerRequest, decode, encode, status_of,
+};
+use super::{
+    Consistency, Credentials, GradientFormat, MemoryServer, ParameterServer, Pushed, Settings,
+};
+use crate::TrainError;
+
+/// Workers a server can wait on at once, and the most it starts threads for.
+const WORKERS_MAX: usize = 1024;
+
+/// A gRPC server on a port of this machine that nobody else can reach; it ends when it is dropped.
+///
+/// It holds nothing until [`GrpcClient::start`](super::GrpcClient::start) says what.
+#[derive(Debug)]
+pub struct GrpcServer {
+    port: u16,
+    /// None once it is dropped.
+    runtime: Option<Runtime>,
+}
+
+/// Answers calls; every clone is the same server.
+#[derive(Clone, Debug)]
+struct Service {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    credentials: Credentials,
+    /// How long a pull may wait before the worker has to ask again.
+    patience: Duration,
+    shard: OnceLock<Shard>,
+}
+
+/// A server that was told what it holds.
+#[derive(Debug)]
+struct Shard {
+    server: MemoryServer,
+    settings: Settings,
+    num_buffers: usize,
+    /// Mode sync: what was pulled for the last two steps. All workers get the same bytes, and one
+    /// that starts again in the midst of a step finds the parameters of that step, even where this
+    /// shard has taken it already and another waits for this worker.
+    pulled: Mutex<Vec<(u64, PullReply)>>,
+}
+
+impl GrpcServer {
+    /// Listens on a port of 127.0.0.1 that the system chooses.
+    ///
+    /// A pull that has to wait is answered within a quarter of `timeout`, so that a caller can tell
+    /// a server that waits from one that is gone.
+    ///
+    /// # Errors
+    ///
+    /// [`TrainError::Process`] if there is no port or no thread to be had.
+    pub fn listen(credentials: Credentials, timeout: Duration) -> Result<Self, TrainError> {
+        let failed = |source| TrainError::Process {
+            action: "open a port for a parameter server",
+            source,
+        };
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(2)
+            .max_blocking_threads(2 * WORKERS_MAX)
+            .enable_all()
+            .build()
+            .map_err(failed)?;
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(failed)?;
+        listener.set_nonblocking(true).map_err(failed)?;
+        let port = listener.local_addr().map_err(failed)?.port();
+        let entered = runtime.enter();
+        let listener = tokio::net::TcpListener::from_std(listener).map_err(failed)?;
+        drop(entered);
+        let service = Service {
+            shared: Arc::new(Shared {
+                credentials,
+                patience: timeout / 4,
+                shard: OnceLock::new(),
+            }),
+        };
+        let serving = Server::builder()
+            .http2_keepalive_interval(Some(timeout / 2))
+            .http2_keepalive_timeout(Some(timeout / 2))
+            .initial_stream_window_size(WINDOW_BYTES)
+            .initial_connection_window_size(2 * WINDOW_BYTES)
+            .serve_with_incoming(
+                service,
+                TcpIncoming::from(listener).with_nodelay(Some(true)),
+            );
+        runtime.spawn(async move {
+            if let Err(error) = serving.await {
+                tracing::warn!("a parameter server stopped: {error}");
+            }
+        });
+        Ok(Self {
+            port,
+            runtime: Some(runtime),
+        })
+    }
+
+    /// Returns its port on 127.0.0.1.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+}
+
+impl Drop for GrpcServer {
+    /// Ends the calls under way too: a pull may still wait for a worker that never comes.
+    fn drop(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+/// An answer that is still to come.
+type Answering<T, E> = Pin<Box<dyn Future<Output = Result<T, E>> + Send>>;
+
+impl tower_service::Service<http::Request<Body>> for Service {
+    type Response = http::Response<Body>;
+    type Error = Infallible;
+    type Future = Answering<Self::Response, Infallible>;
+
+    fn poll_ready(&mut self, _ctx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: http::Request<Body>) -> Self::Future {
+        let shared = Arc::clone(&self.shared);
+        Box::pin(async move {
+            // The body has not been read yet.
+            if let Err(refused) = shared.credentials.check(request.headers()) {
+                return Ok(refused.into_http());
+            }
+            Ok(match Method::of_path(request.uri().path()) {
+                Some(Method::Start) => answer(request, move |asked| shared.start(&asked)).await,
+                Some(Method::Pull) => answer(request, move |asked| shared.pull(&asked)).await,
+                Some(Method::Push) => answer(request, move |asked| shared.push(&asked)).await,
+                Some(Method::Clock) => answer(request, move |asked| shared.clock(&asked)).await,
+                Some(Method::Fail) => answer(request, move |asked| shared.fail(&asked)).await,
+                Some(Method::State) => {
+                    answer(request, move |asked: Empty| shared.state(&asked)).await
+                }
+                None => Status::unimplemented("there is no such method").into_http(),
+            })
+        })
+    }
+}
+
+/// Decodes a request, has it answered on a thread that may wait, encodes the answer.
+async fn answer<Q, R>(
+    request: http::Request<Body>,
+    work: impl FnOnce(Q) -> Result<R, Status> + Send + 'static,
+) -> http::Response<Body>
+where
+    Q: Message + Default + 'static,
+    R: Message + 'static,
+{
+    Grpc::new(ProstCodec::<R, Q>::default())
+        .max_decoding_message_size(MESSAGE_BYTES_MAX)
+        .max_encoding_message_size(MESSAGE_BYTES_MAX)
+        .unary(Work(Some(work)), request)
+        .await
+}
+
+/// The work of one call, for tonic.
+struct Work<F>(Option<F>);
+
+impl<Q, R, F> UnaryService<Q> for Work<F>
+where
+    Q: Send + 'static,
+    R: Send + 'static,
+    F: FnOnce(Q) -> Result<R, Status> + Send + 'static,
+{
+    type Response = R;
+    type Future = Answering<Response<R>, Status>;
+
+    fn call(&mut self, request: Request<Q>) -> Self::Future {
+        let work = self.0.take();
+        Box::pin(async move {
+            let work = work.ok_or_else(|| Status::internal("a call is answered once"))?;
+            let done = tokio::task::spawn_blocking(move || work(request.into_inner())).await;
+            let stopped = |error: tokio::task::JoinError| Status::internal(error.to_string());
+            done.map_err(stopped)?.map(Response::new)
+        })
+    }
+}
+
+/// Builds the answer to a request that no worker of this program sends.
+fn malformed(what: &str) -> Status {
+    Status::invalid_argument(format!("the request has {what}"))
+}
+
+impl Shared {
+    fn start(&self, asked: &StartRequest) -> Result<Empty, Status> {
+        let settings: Settings = serde_json::from_str(&asked.settings)
+            .map_err(|error| malformed(&format!("settings that are none ({error})")))?;
+        let state = asked
+            .state
+            .decode()
+            .ok_or_else(|| malformed("a vector that is cut off"))?;
+        let len: usize = settings.tensors.iter().map(|tensor| tensor.len).sum();
+        let moments = &state.moments;
+        let fits = state.parameters.len() == len
+            && (moments.is_empty() || moments.len() == settings.optimizer.num_moments())
+            && moments.iter().all(|moment| moment.len() == len)
+            && (1..=WORKERS_MAX).contains(&settings.workers);
+        if !fits {
+            return Err(malformed("a state of another shape than its settings"));
+        }
+        let server = MemoryServer::new(
+            &settings.tensors,
+            settings.optimizer,
+            settings.consistency,
+            (settings.workers, 1),
+            &state,
+        )
+        .keeping_squares();
+        let shard = Shard {
+            server,
+            settings,
+            num_buffers: state.buffers.len(),
+            pulled: Mutex::default(),
+        };
+        let started = self.shard.set(shard);
+        started.map_err(|_shard| Status::failed_precondition("this server was started before"))?;
+        Ok(Empty {})
+    }
+
+    fn shard(&self) -> Result<&Shard, Status> {
+        let shard = self.shard.get();
+        shard.ok_or_else(|| Status::failed_precondition("this server was not started yet"))
+    }
+
+    fn pull(&self, asked: &PullRequest) -> Result<PullReply, Status> {
+        let shard = self.shard()?;
+        shard.worker(asked.worker)?;
+        if let Some(known) = shard.known(asked.step) {
+            return Ok(known);
+        }
+        let pulled = shard.server.pull_within(asked.step, self.patience);
+        let Some(pulled) = pulled.map_err(|error| status_of(&error))? else {
+            return Ok(PullReply::default());
+        };
+        Ok(shard.keep(
+            asked.step,
+            PullReply {
+                is_allowed: true,
+                parameters: encode(&pulled.parameters),
+                buffers: encode(&pulled.buffers),
+            },
+        ))
+    }
+
+    fn push(&self, asked: &PushRequest) -> Result<Empty, Status> {
+        let shard = self.shard()?;
+        let worker = shard.worker(asked.worker)?;
+        let format = match asked.is_bf16 {
+            true => GradientFormat::Bf16,
+            false => GradientFormat::F32,
+        };
+        let len: usize = shard.settings.tensors.iter().map(|tensor| tensor.len).sum();
+        let gradient = format.decode(&asked.gradient);
+        let gradient = gradient
+            .filter(|values| values.len() == len)
+            .ok_or_else(|| malformed("a gradient of another length"))?;
+        let buffers = decode(&asked.buffers);
+        let buffers = buffers
+            .filter(|values| values.len() == shard.num_buffers)
+            .ok_or_else(|| malformed("buffers of another length"))?;
+        let pushed = Pushed {
+            worker,
+            step: asked.step,
+            gradient: &gradient,
+            num_targets: asked.num_targets,
+            buffers: &buffers,
+        };
+        shard
+            .server
+            .push(pushed)
+            .map_err(|error| status_of(&error))?;
+        Ok(Empty {})
+    }
+
+    fn clock(&self, asked: &WorkerRequest) -> Result<ClockReply, Status> {
+        let shard = self.shard()?;
+        let clock = shard.server.clock(shard.worker(asked.worker)?);
+        let clock = clock.map_err(|error| status_of(&error))?;
+        Ok(ClockReply { clock })
+    }
+
+    fn fail(&self, asked: &WorkerRequest) -> Result<Empty, Status> {
+        let shard = self.shard()?;
+        shard.server.fail(shard.worker(asked.worker)?);
+        Ok(Empty {})
+    }
+
+    fn state(&self, _asked: &Empty) -> Result<State, Status> {
+        let server = &self.shard()?.server;
+        let state = server.state().map_err(|error| status_of(&error))?;
+        Ok(State {
+            squares: server.take_squares(),
+            ..State::of(&state)
+        })
+    }
+}
+
+impl Shard {
+    fn worker(&self, worker: u64) -> Result<usize, Status> {
+        let known = usize::try_from(worker).ok();
+        known
+            .filter(|idx| *idx < self.settings.workers)
+            .ok_or_else(|| malformed(&format!("worker {worker} of {}", self.settings.workers)))
+    }
+
+    /// Returns what was pulled for a step, if that is remembered.
+    fn known(&self, step: u64) -> Option<PullReply> {
+        let pulled = self.pulled.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = pulled.iter().find(|(of, _)| *of == step);
+        known.map(|(_, reply)| reply.clone())
+    }
+
+    /// Remembers what was pulled for a step, in mode sync; the first reply stays.
+    fn keep(&self, step: u64, reply: PullReply) -> PullReply {
+        if self.settings.consistency != Consistency::Sync {
+            return reply;
+        }
+        let mut pulled = self.pulled.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, known)) = pulled.iter().find(|(of, _)| *of == step) {
+            return known.clone();
+        }
+        pulled.retain(|(of, _)| of + 1 == step);
+        pulled.push((step, reply.clone()));
+        reply
+    }
+}
