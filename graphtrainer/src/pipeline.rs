@@ -33,7 +33,7 @@ pub(crate) struct Batch {
 }
 
 /// What targets count in the mean of the losses: their number, or the weights of their classes.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Counts {
     /// The worker's own.
     pub(crate) own: f64,
@@ -145,9 +145,14 @@ pub(crate) fn start<'scope, 'env>(
                     .iter()
                     .map(|(part, _, targets)| (*part, targets.clone()))
                     .collect();
-                // An epoch of one batch has the same targets every time.
+                // An epoch of one batch has the same targets every time. Of several workers, the
+                // others may have had other targets with these.
                 let batch = match &last {
-                    Some((last_key, batch)) if *last_key == key => Arc::clone(batch),
+                    Some((last_key, batch))
+                        if *last_key == key && batch.counts == chosen.counts =>
+                    {
+                        Arc::clone(batch)
+                    }
                     _ => Arc::new(
                         supply
                             .busy

@@ -14,7 +14,7 @@ use graphtrainer::{
 };
 use random::{Graph, Shape, flatten_meta};
 use schemas::progress::Progress;
-use schemas::{DenseRows, Fanout, Features, GraphShard, Sampling};
+use schemas::{DenseRows, Fanout, Features, GraphShard, Sampling, Split};
 
 /// Gradients of a batch are summed worker by worker, so sums are split differently; the optimiser
 /// carries that on from step to step.
@@ -75,6 +75,32 @@ fn distance(a: &Trained, b: &Trained) -> f64 {
     let square = |values: &mut dyn Iterator<Item = f64>| values.map(|v| v * v).sum::<f64>();
     let apart = square(&mut a.iter().zip(&b).map(|(a, b)| f64::from(a - b)));
     (apart / square(&mut a.iter().map(|&a| f64::from(a)))).sqrt()
+}
+
+#[test]
+fn workers_whose_own_targets_come_again_equal_one_worker() {
+    // Three targets in global batches of two: a worker has one of them now alone, now with another's.
+    let mut graph = graph();
+    let train = graph
+        .split
+        .iter_mut()
+        .filter(|split| **split == Split::Train);
+    train.skip(3).for_each(|split| *split = Split::None);
+    for seed in 0..8 {
+        let run = |workers: usize| {
+            let table = format!(
+                "model = \"sage\"\nhidden = [8]\nepochs = 6\nseed = {seed}\noptimizer = \"sgd\"\n\
+                 workers = {workers}\nbatch_size = {}",
+                2 / workers
+            );
+            let source = source_of(&graph, 1 << 20, |_, shard| Ok(shard));
+            fit(&plan(&table), &source, None, &silent()).unwrap()
+        };
+        assert!(
+            distance(&run(2), &run(1)) < WORKERS_TOLERANCE,
+            "seed {seed}"
+        );
+    }
 }
 
 #[test]
