@@ -220,7 +220,6 @@ fn kills_at_random_moments_change_no_bit() {
     );
     bench.run(&restarting, &[]).ok();
     let (expected, all_losses) = (bench.data_files(OUTPUT), losses(&bench));
-    let mut disturbed = 0;
     for draw in 0..RANDOM_KILLS {
         let roles = ["worker", "worker", "server", "launcher"];
         let role = roles[usize::try_from(draw % 4).unwrap()];
@@ -260,7 +259,6 @@ fn kills_at_random_moments_change_no_bit() {
             assert_eq!(outcome.code, 0, "{what}: {outcome:#?}");
             assert!(outcome.stderr.contains("was lost"), "{what}: {outcome:#?}");
         }
-        disturbed += 1;
         bench.run(&restarting, &["--stage", "train"]).ok();
         assert_same_bytes(&expected, &bench.data_files(OUTPUT), &what);
         assert_eq!(losses(&bench), all_losses, "{what}");
@@ -269,7 +267,6 @@ fn kills_at_random_moments_change_no_bit() {
             "{what}: a process stayed"
         );
     }
-    assert_eq!(disturbed, RANDOM_KILLS);
 }
 
 #[test]

@@ -19,7 +19,7 @@ pub use kinds::{Device, Launch, Loss, UpdateMode, WorkerFailure};
 pub(crate) use plan::{ResultPlan, TuningPlan};
 pub use plan::{TrainContext, TrainPlan};
 
-/// Workers and servers are threads and locks of one process: more than this is a typing error.
+/// Workers and servers of one machine: more than this is a typing error.
 const WORKERS_MAX: usize = 1024;
 
 /// Worker processes, and server processes, at most.

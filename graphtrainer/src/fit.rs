@@ -122,9 +122,7 @@ pub fn fit(
         monitor,
         ..
     } = training;
-    let best = state
-        .best
-        .expect("at least one epoch was run, and the first is the best so far");
+    let best = state.best.expect("the last epoch is judged in any case");
     model.set_flat(&best.parameters);
     model.set_buffers(&best.buffers);
     let train = Evaluator::new(supply, Split::Train, batch_size, 0);

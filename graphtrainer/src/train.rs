@@ -16,7 +16,6 @@ use crate::fit::{Trained, fit};
 use crate::metric::Metrics;
 use crate::prepare::Resolved;
 use crate::scores::{EVALUATION_JSON, EvaluationFile, label_names};
-use crate::server::GradientFormat;
 use crate::source::Source;
 use crate::{TrainError, TrainPlan};
 
@@ -141,7 +140,7 @@ fn abandon(output: Output) {
 /// is the same plan.
 fn identity(plan: &TrainPlan, resolved: &Resolved, read: &serde_json::Value) -> serde_json::Value {
     let result = &plan.result;
-    let mut identity = json!({
+    json!({
         "engine": ENGINE_VERSION,
         "read": read,
         "architecture": resolved.arch,
@@ -155,22 +154,11 @@ fn identity(plan: &TrainPlan, resolved: &Resolved, read: &serde_json::Value) -> 
         "seed": result.seed,
         "workers": result.workers,
         "consistency": result.consistency,
-    });
-    // Keys that came later are left out where they say nothing, so that the outputs of older plans
-    // stay theirs.
-    if result.evaluate_every != 1 {
-        identity["evaluate_every"] = json!(result.evaluate_every);
-    }
-    if let Some(schedule) = result.schedule {
-        identity["schedule"] = json!(schedule);
-    }
-    if let Some(weights) = &result.class_weights {
-        identity["class_weights"] = json!(weights);
-    }
-    if result.gradient_format != GradientFormat::F32 {
-        identity["gradient_format"] = json!(result.gradient_format);
-    }
-    identity
+        "evaluate_every": result.evaluate_every,
+        "schedule": result.schedule,
+        "class_weights": result.class_weights,
+        "gradient_format": result.gradient_format,
+    })
 }
 
 /// Writes the model's files; each gets its name only once it is whole; they are durable once they are committed.

@@ -336,6 +336,9 @@ impl<'a> Stores<'a> {
     }
 }
 
+/// Labels whose F1 is said at the end of a training, the worst first.
+const LABELS_SAID: usize = 5;
+
 impl Done {
     fn rows(&self) -> u64 {
         self.manifest.parts.iter().map(|part| part.rows).sum()
@@ -401,12 +404,7 @@ impl Done {
         }
         line
     }
-}
 
-/// Labels whose F1 is said at the end of a training, the worst first.
-const LABELS_SAID: usize = 5;
-
-impl Done {
     /// The labels that the model does worst on, where it tells classes or labels apart.
     fn worst_labels(&self) -> Option<String> {
         // A stage that is done is not failed by a file that was changed since.

@@ -59,7 +59,6 @@ pub(crate) struct ResultPlan {
     pub(crate) transform: Option<Transform>,
     pub(crate) optimizer: Optimizer,
     /// In epochs; the optimiser gets it in steps, which the data decide.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) schedule: Option<ScheduleSpec>,
     pub(crate) weight_decay: f32,
     pub(crate) weight_decay_layers: Option<Vec<usize>>,
@@ -69,7 +68,6 @@ pub(crate) struct ResultPlan {
     pub(crate) patience: Option<u64>,
     pub(crate) monitor: Option<Metric>,
     pub(crate) loss: Option<Loss>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) class_weights: Option<ClassWeights>,
     pub(crate) seed: u64,
     pub(crate) workers: usize,

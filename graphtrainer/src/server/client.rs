@@ -30,9 +30,6 @@ use crate::TrainError;
 /// below any network that a training makes sense on.
 const BYTES_A_SECOND: f64 = 64e6;
 
-/// How long to tell a server of a failure; it may be the one that is gone.
-const FAIL_TIMEOUT: Duration = Duration::from_secs(1);
-
 /// A [`ParameterServer`] whose shards are [`GrpcServer`](super::GrpcServer)s.
 ///
 /// Calls go to all shards at once. Every call has a deadline; a server that does not answer by then is
@@ -333,9 +330,8 @@ impl ParameterServer for GrpcClient {
             worker: worker as u64,
         };
         let requests = vec![request; self.servers.len()];
-        let timeout = FAIL_TIMEOUT.min(self.timeout);
-        let told: Calls<Empty> = self.call_all(Method::Fail, requests, timeout);
-        // One that is not told is gone, and whoever waits for it learns of that instead.
+        let told: Calls<Empty> = self.call_all(Method::Fail, requests, self.timeout);
+        // One that is not told in that time is lost, and whoever waits for it learns of that instead.
         self.runtime.block_on(told.join_all());
     }
 

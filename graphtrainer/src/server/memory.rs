@@ -424,6 +424,10 @@ pub(crate) fn spread(
             shard.push((place, tensor));
         }
     }
+    // As in the flat vector: norms are added up in this order, wherever the shard is held.
+    for (_, shard) in &mut shards {
+        shard.sort_by_key(|(place, _)| place.start);
+    }
     shards.into_iter().map(|(_, shard)| shard).collect()
 }
 
