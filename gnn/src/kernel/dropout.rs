@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::split::{even_pieces, run, split_mut};
+use super::split::{even_pieces, for_rows};
 use super::{Float, Forward, Kernel, Mask, Saved};
 
 /// `out[v] = x[v] * mask(key[v], feature)`.
@@ -21,27 +21,26 @@ impl Dropout {
         let cols = self.cols;
         let mut out = vec![F::ZERO; x.len()];
         let ranges = even_pieces(x.len() / cols, cols);
-        let parts = split_mut(&mut out, &ranges, |row| row * cols);
-        run(ranges.into_iter().zip(parts).collect(), |(range, part)| {
-            for (v, out) in range.zip(part.chunks_exact_mut(cols)) {
+        for_rows(
+            &mut out,
+            cols,
+            ranges,
+            || (),
+            |(), v, out| {
                 let mask = self.mask.row(self.key[v]);
                 let features = (0_u32..).zip(&x[v * cols..(v + 1) * cols]);
                 for (out, (at, &x)) in out.iter_mut().zip(features) {
                     *out = x * mask.factor(at);
                 }
-            }
-        });
+            },
+        );
         out
     }
 }
 
 impl Kernel for Dropout {
     fn forward<F: Float>(&self, inputs: &[&[F]]) -> Forward<F> {
-        Forward {
-            out: self.apply(inputs[0]),
-            cols: self.cols,
-            saved: Saved::default(),
-        }
+        Forward::of(self.apply(inputs[0]), self.cols)
     }
 
     fn backward<F: Float>(

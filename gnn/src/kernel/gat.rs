@@ -3,7 +3,9 @@
 use std::borrow::Cow;
 
 use super::attention::{add_heads, add_scaled, dot_heads, leaky, leaky_slope, row, sum_heads};
-use super::split::{even_pieces, fixed_pieces, map, pieces, run, split_mut, sum_in_order};
+use super::split::{
+    even_pieces, fixed_pieces, for_rows, map, pieces, run, split_mut, sum_in_order,
+};
 use super::{Attention, Float, Forward, Kernel, Saved};
 
 /// `out[v] = sum over edges of a[e] * h[col[e]]`, with
@@ -186,14 +188,17 @@ impl Gat {
         let (heads, width) = (self.attention.heads, self.width(inputs[0]));
         let mut s = vec![F::ZERO; self.attention.csr.num_cols * 2 * heads];
         let ranges = even_pieces(self.attention.csr.num_cols, 2 * width);
-        let parts = split_mut(&mut s, &ranges, |u| u * 2 * heads);
-        run(ranges.into_iter().zip(parts).collect(), |(range, part)| {
-            for (u, s) in range.zip(part.chunks_exact_mut(2 * heads)) {
+        for_rows(
+            &mut s,
+            2 * heads,
+            ranges,
+            || (),
+            |(), u, s| {
                 let (h, (src, dst)) = (row(inputs[0], u, width), s.split_at_mut(heads));
                 dot_heads(src, h, inputs[1], width / heads);
                 dot_heads(dst, h, inputs[2], width / heads);
-            }
-        });
+            },
+        );
         s
     }
 

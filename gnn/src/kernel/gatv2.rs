@@ -2,7 +2,7 @@
 
 use super::attention::{Term, add_heads, add_scaled, dot_heads, leaky, leaky_slope, row};
 use super::edge_projection::{EdgeProjection, transposed};
-use super::split::{fixed_pieces, map, pieces, run, split_mut, sum_in_order};
+use super::split::{fixed_pieces, for_rows, map, pieces, split_mut, sum_in_order};
 use super::{Attention, Block, Float, Forward, Kernel, Saved};
 
 /// `out[v] = sum over edges of a[e] * l[col[e]]`, with
@@ -261,12 +261,9 @@ impl Kernel for GatV2 {
         let factor = self.attention.scaled(&saved.values);
         let mut l = vec![F::ZERO; inputs[0].len()];
         let ranges = pieces(&csr.transposed().offset, csr.partitioning, width);
-        let parts = split_mut(&mut l, &ranges, |u| u * width);
-        run(ranges.into_iter().zip(parts).collect(), |(range, part)| {
-            let mut work = self.work(inputs, projection.as_ref());
-            for (u, out) in range.zip(part.chunks_exact_mut(width)) {
-                work.backward_col(u, grad, (&factor, &score), out);
-            }
+        let work = || self.work(inputs, projection.as_ref());
+        for_rows(&mut l, width, ranges, work, |work, u, out| {
+            work.backward_col(u, grad, (&factor, &score), out);
         });
         vec![l, r, att, weight]
     }

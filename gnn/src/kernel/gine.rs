@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::edge_projection::{EdgeProjection, transposed};
-use super::split::{fixed_pieces, map, pieces, run, split_mut, sum_in_order};
+use super::split::{fixed_pieces, for_rows, map, pieces, sum_in_order};
 use super::{Block, Csr, Float, Forward, Kernel, Saved};
 
 /// `out[v] = x[v] + sum over edges of edge[e] * relu(x[col[e]] + weight * feature[e] + bias)`.
@@ -133,18 +133,11 @@ impl Kernel for Gine {
         let projection = self.projection(inputs[1]);
         let mut out = vec![F::ZERO; csr.num_rows() * dim];
         let ranges = pieces(&csr.offset, csr.partitioning, dim);
-        let parts = split_mut(&mut out, &ranges, |v| v * dim);
-        run(ranges.into_iter().zip(parts).collect(), |(range, part)| {
-            let mut work = self.work(inputs, &projection);
-            for (v, out) in range.zip(part.chunks_exact_mut(dim)) {
-                work.forward(csr, v, out);
-            }
+        let work = || self.work(inputs, &projection);
+        for_rows(&mut out, dim, ranges, work, |work, v, out| {
+            work.forward(csr, v, out);
         });
-        Forward {
-            out,
-            cols: dim,
-            saved: Saved::default(),
-        }
+        Forward::of(out, dim)
     }
 
     fn backward<F: Float>(
@@ -164,24 +157,21 @@ impl Kernel for Gine {
         let transpose = csr.transposed();
         let mut out = vec![F::ZERO; inputs[0].len()];
         let ranges = pieces(&transpose.offset, csr.partitioning, dim);
-        let parts = split_mut(&mut out, &ranges, |u| u * dim);
-        run(ranges.into_iter().zip(parts).collect(), |(range, part)| {
-            let mut work = self.work(inputs, &projection);
-            for (u, out) in range.zip(part.chunks_exact_mut(dim)) {
-                if u < csr.num_rows() {
-                    out.copy_from_slice(&grad[u * dim..(u + 1) * dim]);
-                }
-                for at in transpose.col(u) {
-                    let v = transpose.row[at] as usize;
-                    work.slope(
-                        transpose.edge[at] as usize,
-                        u,
-                        &grad[v * dim..(v + 1) * dim],
-                    );
-                    out.iter_mut()
-                        .zip(&work.message)
-                        .for_each(|(sum, &slope)| *sum += slope);
-                }
+        let work = || self.work(inputs, &projection);
+        for_rows(&mut out, dim, ranges, work, |work, u, out| {
+            if u < csr.num_rows() {
+                out.copy_from_slice(&grad[u * dim..(u + 1) * dim]);
+            }
+            for at in transpose.col(u) {
+                let v = transpose.row[at] as usize;
+                work.slope(
+                    transpose.edge[at] as usize,
+                    u,
+                    &grad[v * dim..(v + 1) * dim],
+                );
+                out.iter_mut()
+                    .zip(&work.message)
+                    .for_each(|(sum, &slope)| *sum += slope);
             }
         });
         vec![out, weight, bias]

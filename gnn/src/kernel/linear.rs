@@ -135,11 +135,7 @@ impl Kernel for Linear {
         run(ranges.into_iter().zip(parts).collect(), |(blocks, part)| {
             self.forward_blocks(inputs, blocks, part);
         });
-        Forward {
-            out,
-            cols: self.cols,
-            saved: Saved::default(),
-        }
+        Forward::of(out, self.cols)
     }
 
     fn backward<F: Float>(

@@ -72,6 +72,14 @@ pub struct Forward<F> {
     pub saved: Saved<F>,
 }
 
+impl<F> Forward<F> {
+    /// An output whose backward pass needs nothing but the inputs.
+    fn of(out: Vec<F>, cols: usize) -> Forward<F> {
+        let saved = Saved::default();
+        Forward { out, cols, saved }
+    }
+}
+
 /// What a forward pass keeps for the backward pass besides its inputs.
 #[derive(Debug)]
 pub struct Saved<F> {

@@ -1,6 +1,6 @@
 //! Batch and layer normalisation of node rows.
 
-use super::split::{even_pieces, run, split_mut};
+use super::split::{even_pieces, for_rows};
 use super::{Float, Forward, Kernel, Saved};
 
 /// Added to variances, as in `PyTorch`.
@@ -71,11 +71,7 @@ impl Kernel for BatchNorm {
                 out[at] = (x[at] - mean[at]) * inverse[at] * weight[at] + bias[at];
             }
         }
-        Forward {
-            out,
-            cols,
-            saved: Saved::default(),
-        }
+        Forward::of(out, cols)
     }
 
     fn backward<F: Float>(
@@ -148,21 +144,20 @@ impl Kernel for LayerNorm {
         let (x, weight, bias, cols) = (inputs[0], inputs[1], inputs[2], self.cols);
         let mut out = vec![F::ZERO; x.len()];
         let ranges = even_pieces(x.len() / cols, cols);
-        let parts = split_mut(&mut out, &ranges, |row| row * cols);
-        run(ranges.into_iter().zip(parts).collect(), |(range, part)| {
-            let rows = x[range.start * cols..range.end * cols].chunks_exact(cols);
-            for (out, x) in part.chunks_exact_mut(cols).zip(rows) {
+        for_rows(
+            &mut out,
+            cols,
+            ranges,
+            || (),
+            |(), v, out| {
+                let x = &x[v * cols..(v + 1) * cols];
                 let (mean, inverse) = row_statistics(x);
                 for at in 0..cols {
                     out[at] = (x[at] - mean) * inverse * weight[at] + bias[at];
                 }
-            }
-        });
-        Forward {
-            out,
-            cols,
-            saved: Saved::default(),
-        }
+            },
+        );
+        Forward::of(out, cols)
     }
 
     fn backward<F: Float>(

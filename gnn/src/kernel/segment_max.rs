@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::split::{pieces, run, split_mut};
+use super::split::{for_rows, pieces, run, split_mut};
 use super::{Csr, Float, Forward, Kernel, Saved};
 
 /// `out[v] = max over edges e of row v of edge[e] * x[col[e]]`, 0 without edges.
@@ -92,9 +92,12 @@ impl Kernel for SegmentMax {
         let dim = inputs[0].len() / csr.num_cols;
         let mut out = vec![F::ZERO; inputs[0].len()];
         let ranges = pieces(&transposed.offset, csr.partitioning, dim);
-        let parts = split_mut(&mut out, &ranges, |row| row * dim);
-        run(ranges.into_iter().zip(parts).collect(), |(range, part)| {
-            for (u, out) in range.zip(part.chunks_exact_mut(dim)) {
+        for_rows(
+            &mut out,
+            dim,
+            ranges,
+            || (),
+            |(), u, out| {
                 for at in transposed.col(u) {
                     let (edge, row) = (transposed.edge[at], transposed.row[at] as usize * dim);
                     let factor = self.factor::<F>(edge as usize);
@@ -108,8 +111,8 @@ impl Kernel for SegmentMax {
                         };
                     }
                 }
-            }
-        });
+            },
+        );
         vec![out]
     }
 }

@@ -118,6 +118,25 @@ pub(super) fn run<T: Send>(tasks: Vec<T>, work: impl Fn(T) + Send + Sync) {
     }
 }
 
+/// Runs `row` on every row of `out`, each `width` values long; a piece's rows on one thread, which
+/// makes itself one `work` for all of them.
+pub(super) fn for_rows<T: Send, W>(
+    out: &mut [T],
+    width: usize,
+    pieces: Vec<Range<usize>>,
+    work: impl Fn() -> W + Send + Sync,
+    row: impl Fn(&mut W, usize, &mut [T]) + Send + Sync,
+) {
+    let parts = split_mut(out, &pieces, |row| row * width);
+    run(pieces.into_iter().zip(parts).collect(), |(piece, part)| {
+        let piece: Range<usize> = piece;
+        let mut work = work();
+        for (v, out) in piece.zip(part.chunks_exact_mut(width)) {
+            row(&mut work, v, out);
+        }
+    });
+}
+
 /// Runs `work` on every task and returns the results in the order of the tasks.
 pub(super) fn map<T: Send, R: Send>(tasks: Vec<T>, work: impl Fn(T) -> R + Send + Sync) -> Vec<R> {
     if tasks.len() == 1 {

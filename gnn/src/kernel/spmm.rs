@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::split::{pieces, run, split_mut};
+use super::split::{for_rows, pieces};
 use super::{Csr, Float, Forward, Kernel, Saved};
 
 /// `out[v] = own[v] * x[v] + sum over edges e of row v of edge[e] * x[col[e]]`.
@@ -28,21 +28,20 @@ impl Kernel for Spmm {
         let dim = x.len() / csr.num_cols;
         let mut out = vec![F::ZERO; self.rows * dim];
         let ranges = pieces(&csr.offset[..=self.rows], csr.partitioning, dim);
-        let parts = split_mut(&mut out, &ranges, |row| row * dim);
-        run(ranges.into_iter().zip(parts).collect(), |(range, part)| {
-            for (v, out) in range.zip(part.chunks_exact_mut(dim)) {
+        for_rows(
+            &mut out,
+            dim,
+            ranges,
+            || (),
+            |(), v, out| {
                 let own = self.own.as_ref().map(|own| (F::from_f32(own[v]), v));
                 let edges = csr
                     .row(v)
                     .map(|e| (F::from_f32(self.edge[e]), csr.col[e] as usize));
                 weighted_sum(out, x, own.into_iter().chain(edges));
-            }
-        });
-        Forward {
-            out,
-            cols: dim,
-            saved: Saved::default(),
-        }
+            },
+        );
+        Forward::of(out, dim)
     }
 
     fn backward<F: Float>(
@@ -56,9 +55,12 @@ impl Kernel for Spmm {
         let dim = inputs[0].len() / csr.num_cols;
         let mut out = vec![F::ZERO; inputs[0].len()];
         let ranges = pieces(&transposed.offset, csr.partitioning, dim);
-        let parts = split_mut(&mut out, &ranges, |row| row * dim);
-        run(ranges.into_iter().zip(parts).collect(), |(range, part)| {
-            for (u, out) in range.zip(part.chunks_exact_mut(dim)) {
+        for_rows(
+            &mut out,
+            dim,
+            ranges,
+            || (),
+            |(), u, out| {
                 let own = self.own.as_ref().and_then(|own| own.get(u));
                 let own = own.map(|&own| (F::from_f32(own), u));
                 let edges = transposed.col(u).map(|at| {
@@ -68,8 +70,8 @@ impl Kernel for Spmm {
                 // Rows ascend, so that those which were not computed come last.
                 let edges = edges.take_while(|&(_, row)| row < self.rows);
                 weighted_sum(out, grad, own.into_iter().chain(edges));
-            }
-        });
+            },
+        );
         vec![out]
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::split::{even_pieces, fixed_rows, map, run, split_mut, sum_in_order};
+use super::split::{even_pieces, fixed_rows, for_rows, map, split_mut, sum_in_order};
 use super::{Float, Forward, Kernel, Mask, RowMask, Saved};
 use crate::Activation;
 
@@ -118,17 +118,16 @@ impl Kernel for Update {
         let (inputs, cols) = (self.inputs(inputs), self.cols);
         let mut out = vec![F::ZERO; inputs.x.len()];
         let ranges = even_pieces(out.len() / cols, cols);
-        let parts = split_mut(&mut out, &ranges, |row| row * cols);
-        run(ranges.into_iter().zip(parts).collect(), |(range, part)| {
-            for (v, out) in range.zip(part.chunks_exact_mut(cols)) {
-                self.forward_row(&inputs, v, out);
-            }
-        });
-        Forward {
-            out,
+        for_rows(
+            &mut out,
             cols,
-            saved: Saved::default(),
-        }
+            ranges,
+            || (),
+            |(), v, out| {
+                self.forward_row(&inputs, v, out);
+            },
+        );
+        Forward::of(out, cols)
     }
 
     fn backward<F: Float>(
