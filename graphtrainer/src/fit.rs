@@ -99,7 +99,7 @@ pub fn fit(
         vectoriser: &vectoriser,
         busy: &busy,
     };
-    let keep_bytes = usize::try_from(plan.tuning.cache_bytes / 2).unwrap_or(usize::MAX);
+    let keep_bytes = plan.part_cache_bytes();
     let batch_size = plan.result.batch_size;
     let mut val = Evaluator::new(supply, Split::Val, batch_size, keep_bytes);
     let mut training = Training {

@@ -99,7 +99,7 @@ fn work(
             source: std::io::Error::other(error),
         })?;
     let num_workers = plan.result.workers;
-    let cache_bytes = usize::try_from(plan.tuning.cache_bytes / 2).unwrap_or(usize::MAX);
+    let cache_bytes = plan.part_cache_bytes();
     let source = Source::open(&plan.input, cache_bytes / num_workers)?;
     let prepared = prepare(&plan, &source)?;
     let specs = tensors(&prepared.model, &prepared.decays);
