@@ -17,11 +17,16 @@ pub(crate) struct Group {
     nodes: Vec<NodeIdx>,
     /// Where the nodes of each distance end.
     hop_ends: Vec<usize>,
-    /// Where each node stands in `nodes`.
-    position: HashMap<NodeIdx, u32>,
+    /// The number of each node, in the order in which they were met.
+    number: HashMap<NodeIdx, u32>,
+    /// By number, where a node stands in `nodes`.
+    position: Vec<u32>,
     /// By position, where a node's in-edges stand in `src`; none are fetched at the last hop.
     lists: Vec<(usize, usize)>,
+    /// Sources: until their round ends as they came, then their numbers.
     src: Vec<NodeIdx>,
+    /// How many of them are numbered.
+    num_numbered: usize,
     weight: Vec<f32>,
     feature: Vec<f32>,
     rows: Vec<Rows>,
@@ -55,26 +60,43 @@ impl Group {
             sample,
             nodes: Vec::new(),
             hop_ends: Vec::new(),
-            position: HashMap::new(),
+            number: HashMap::new(),
+            position: Vec::new(),
             lists: Vec::new(),
             src: Vec::new(),
+            num_numbered: 0,
             weight: Vec::new(),
             feature: Vec::new(),
             rows: Vec::new(),
         };
-        group.push_hop(targets.to_vec());
+        group.number.extend(targets.iter().copied().zip(0..));
+        group.push_hop(targets);
         group
     }
 
-    /// Takes nodes not met before as the outermost ones.
-    fn push_hop(&mut self, mut nodes: Vec<NodeIdx>) {
-        nodes.sort_unstable();
+    /// Takes nodes not met before, in order of their numbers, as the outermost ones.
+    fn push_hop(&mut self, nodes: &[NodeIdx]) {
+        let first = narrow(self.nodes.len());
         let end = self.nodes.len() + nodes.len();
-        let first = u32::try_from(self.nodes.len()).expect("a part holds below 2^32 nodes");
-        self.position.extend(nodes.iter().copied().zip(first..));
-        self.nodes.append(&mut nodes);
+        // Node and number in one, which sorts faster than a pair.
+        let numbered = nodes.iter().zip(u64::from(first)..);
+        let mut ascending: Vec<u64> = numbered
+            .map(|(&node, number)| u64::from(node) << 32 | number)
+            .collect();
+        ascending.sort_unstable();
+        self.position.resize(end, 0);
+        for (position, pair) in (first..).zip(ascending) {
+            let [node, number] = [pair >> 32, pair & u64::from(u32::MAX)].map(low);
+            self.nodes.push(node);
+            self.position[number as usize] = position;
+        }
         self.lists.resize(end, (0, 0));
         self.hop_ends.push(end);
+    }
+
+    /// Where a node stands in `nodes`.
+    fn position(&self, node: NodeIdx) -> u32 {
+        self.position[self.number[&node] as usize]
     }
 
     /// The nodes of a distance.
@@ -112,27 +134,27 @@ impl Group {
         self.src.extend_from_slice(&answer.src);
         self.weight.extend_from_slice(&answer.weight);
         self.feature.extend_from_slice(&answer.feature);
-        for (node, &length) in answer.nodes.iter().zip(&answer.lengths) {
+        for (&node, &length) in answer.nodes.iter().zip(&answer.lengths) {
             let end = start + length as usize;
-            self.lists[self.position[node] as usize] = (start, end);
+            let position = self.position(node);
+            self.lists[position as usize] = (start, end);
             start = end;
         }
     }
 
     /// Ends a round: sources not met before become the outermost nodes.
     pub(crate) fn propagate(&mut self) {
-        let outermost = self.nodes.len() - self.outermost().len();
         let mut next = Vec::new();
-        for &(start, end) in &self.lists[outermost..] {
-            for &src in &self.src[start..end] {
-                // Its place is known when all of them are.
-                self.position.entry(src).or_insert_with(|| {
-                    next.push(src);
-                    NodeIdx::MAX
-                });
-            }
+        let first = self.nodes.len();
+        for src in &mut self.src[self.num_numbered..] {
+            let number = self.number.entry(*src).or_insert_with(|| {
+                next.push(*src);
+                narrow(first + next.len() - 1)
+            });
+            *src = *number;
         }
-        self.push_hop(next);
+        self.num_numbered = self.src.len();
+        self.push_hop(&next);
     }
 
     /// Asks the owners of all nodes for their columns.
@@ -157,11 +179,10 @@ impl Group {
     ///
     /// Dense features stay where they lie: the shard has none, they are lent.
     pub(crate) fn assemble(self, meta: &GraphMeta) -> (GraphShard, Option<GroupFeatures>) {
-        let narrow = |place: usize| u32::try_from(place).expect("a part holds below 2^32 nodes");
         let mut place = vec![(0, 0); self.nodes.len()];
         for (message, rows) in self.rows.iter().enumerate() {
-            for (row, node) in rows.nodes.iter().enumerate() {
-                place[self.position[node] as usize] = (narrow(message), narrow(row));
+            for (row, &node) in rows.nodes.iter().enumerate() {
+                place[self.position(node) as usize] = (narrow(message), narrow(row));
             }
         }
         let mut shard = GraphShard::empty(meta);
@@ -177,7 +198,8 @@ impl Group {
         shard.in_offset.reserve_exact(self.nodes.len());
         for &(start, end) in &self.lists {
             let sources = self.src[start..end].iter();
-            shard.in_src.extend(sources.map(|src| self.position[src]));
+            let positions = sources.map(|&number| self.position[number as usize]);
+            shard.in_src.extend(positions);
             if let Some(weight) = &mut shard.edge_weight {
                 weight.extend_from_slice(&self.weight[start..end]);
             }
@@ -197,6 +219,14 @@ impl Group {
         };
         (shard, lent)
     }
+}
+
+fn narrow(place: usize) -> u32 {
+    u32::try_from(place).expect("a part holds below 2^32 nodes")
+}
+
+fn low(half: u64) -> u32 {
+    u32::try_from(half).expect("half of a number of 64 bits")
 }
 
 /// Groups nodes by the worker that owns them. `always` gets a list even if it is empty: its

@@ -5,6 +5,9 @@ use crate::{NodeIdx, Store};
 use schemas::{FeatureMeta, Features, GraphShard, Ids, Labels, Split};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+/// Nodes whose columns are appended side by side: where they lie stays in the cache.
+const PLACES_AT_ONCE: usize = 1 << 10;
+
 /// Asks an owner for the first in-edges of some of its nodes.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct AskLists {
@@ -133,110 +136,118 @@ pub(crate) fn answer_rows(ask: AskRows, store: &Store, stats: &mut RoundStats) -
 /// Appends columns to a shard, but for dense features: for each node of `place`, of the message and
 /// the row there.
 pub(crate) fn append_columns(messages: &[Rows], place: &[(u32, u32)], shard: &mut GraphShard) {
-    // Column by column, so that many rows are fetched side by side.
-    let at = || {
-        let places = place.iter();
-        places.map(|&(message, row)| (&messages[message as usize], row as usize))
-    };
-    shard.ids.extend_each(at().map(|(rows, row)| rows.id(row)));
-    shard
-        .in_degree
-        .extend(at().map(|(rows, row)| rows.in_degree(row)));
-    if let Some(in_weight) = &mut shard.in_weight {
-        in_weight.extend(at().filter_map(|(rows, row)| rows.in_weight(row)));
+    let mut at = Vec::with_capacity(place.len().min(PLACES_AT_ONCE));
+    for places in place.chunks(PLACES_AT_ONCE) {
+        let places = places.iter();
+        at.clear();
+        at.extend(places.map(|&(message, row)| messages[message as usize].at(row as usize)));
+        append_each(&at, shard);
     }
-    if let Some(self_loops) = &mut shard.self_loops {
-        self_loops.extend(at().filter_map(|(rows, row)| rows.self_loops(row)));
-    }
-    if let Some(self_weight) = &mut shard.self_weight {
-        self_weight.extend(at().filter_map(|(rows, row)| rows.self_weight(row)));
-    }
-    if let Features::Sparse { .. } = shard.features {
-        at().for_each(|(rows, row)| rows.sparse_into(row, &mut shard.features));
-    }
-    at().for_each(|(rows, row)| rows.label_into(row, &mut shard.labels));
-    shard.split.extend(at().map(|(rows, row)| rows.split(row)));
 }
 
-/// Where a message's columns lie.
-enum Column<'a> {
+/// Appends the columns of some nodes column by column, so that many rows are fetched side by side.
+fn append_each(at: &[Row<'_>], shard: &mut GraphShard) {
+    shard.ids.extend_each(at.iter().map(Row::id));
+    shard.in_degree.extend(at.iter().map(Row::in_degree));
+    if let Some(in_weight) = &mut shard.in_weight {
+        in_weight.extend(at.iter().filter_map(Row::in_weight));
+    }
+    if let Some(self_loops) = &mut shard.self_loops {
+        self_loops.extend(at.iter().filter_map(Row::self_loops));
+    }
+    if let Some(self_weight) = &mut shard.self_weight {
+        self_weight.extend(at.iter().filter_map(Row::self_weight));
+    }
+    if let Features::Sparse { .. } = shard.features {
+        at.iter()
+            .for_each(|row| row.sparse_into(&mut shard.features));
+    }
+    at.iter().for_each(|row| row.label_into(&mut shard.labels));
+    shard.split.extend(at.iter().map(Row::split));
+}
+
+/// Where a node's columns lie.
+#[derive(Clone, Copy)]
+enum Row<'a> {
     Mapped(&'a Partition, usize),
     Sent(&'a GraphShard, usize),
 }
 
+impl<'a> Row<'a> {
+    fn id(&self) -> (&'a Ids, usize) {
+        match *self {
+            Row::Mapped(partition, local) => (partition.ids(), local),
+            Row::Sent(columns, i) => (&columns.ids, i),
+        }
+    }
+
+    fn in_degree(&self) -> u32 {
+        match *self {
+            Row::Mapped(partition, local) => partition.in_degree(local),
+            Row::Sent(columns, i) => columns.in_degree[i],
+        }
+    }
+
+    fn in_weight(&self) -> Option<f32> {
+        match *self {
+            Row::Mapped(partition, local) => partition.in_weight(local),
+            Row::Sent(columns, i) => columns.in_weight.as_ref().map(|all| all[i]),
+        }
+    }
+
+    fn self_loops(&self) -> Option<u32> {
+        match *self {
+            Row::Mapped(partition, local) => partition.self_loops(local),
+            Row::Sent(columns, i) => columns.self_loops.as_ref().map(|all| all[i]),
+        }
+    }
+
+    fn self_weight(&self) -> Option<f32> {
+        match *self {
+            Row::Mapped(partition, local) => partition.self_weight(local),
+            Row::Sent(columns, i) => columns.self_weight.as_ref().map(|all| all[i]),
+        }
+    }
+
+    fn split(&self) -> Split {
+        match *self {
+            Row::Mapped(partition, local) => partition.split(local),
+            Row::Sent(columns, i) => columns.split[i],
+        }
+    }
+
+    fn label_into(&self, out: &mut Labels) {
+        match *self {
+            Row::Mapped(partition, local) => partition.label_into(local, out),
+            Row::Sent(columns, i) => out.push_from(&columns.labels, narrow(i)),
+        }
+    }
+
+    fn sparse_into(&self, out: &mut Features) {
+        match *self {
+            Row::Mapped(partition, local) => partition.features_into(local, out),
+            Row::Sent(columns, i) => out.push_from(&columns.features, narrow(i)),
+        }
+    }
+}
+
 impl Rows {
-    fn at(&self, row: usize) -> Column<'_> {
+    fn at(&self, row: usize) -> Row<'_> {
         match &self.columns {
             RowColumns::Mapped {
                 store,
                 owner,
                 locals,
-            } => Column::Mapped(store.partition(*owner), locals[row] as usize),
-            RowColumns::Sent(columns) => Column::Sent(columns, row),
-        }
-    }
-
-    fn id(&self, row: usize) -> (&Ids, usize) {
-        match self.at(row) {
-            Column::Mapped(partition, local) => (partition.ids(), local),
-            Column::Sent(columns, i) => (&columns.ids, i),
-        }
-    }
-
-    fn in_degree(&self, row: usize) -> u32 {
-        match self.at(row) {
-            Column::Mapped(partition, local) => partition.in_degree(local),
-            Column::Sent(columns, i) => columns.in_degree[i],
-        }
-    }
-
-    fn in_weight(&self, row: usize) -> Option<f32> {
-        match self.at(row) {
-            Column::Mapped(partition, local) => partition.in_weight(local),
-            Column::Sent(columns, i) => columns.in_weight.as_ref().map(|all| all[i]),
-        }
-    }
-
-    fn self_loops(&self, row: usize) -> Option<u32> {
-        match self.at(row) {
-            Column::Mapped(partition, local) => partition.self_loops(local),
-            Column::Sent(columns, i) => columns.self_loops.as_ref().map(|all| all[i]),
-        }
-    }
-
-    fn self_weight(&self, row: usize) -> Option<f32> {
-        match self.at(row) {
-            Column::Mapped(partition, local) => partition.self_weight(local),
-            Column::Sent(columns, i) => columns.self_weight.as_ref().map(|all| all[i]),
-        }
-    }
-
-    fn split(&self, row: usize) -> Split {
-        match self.at(row) {
-            Column::Mapped(partition, local) => partition.split(local),
-            Column::Sent(columns, i) => columns.split[i],
-        }
-    }
-
-    fn label_into(&self, row: usize, out: &mut Labels) {
-        match self.at(row) {
-            Column::Mapped(partition, local) => partition.label_into(local, out),
-            Column::Sent(columns, i) => out.push_from(&columns.labels, narrow(i)),
-        }
-    }
-
-    fn sparse_into(&self, row: usize, out: &mut Features) {
-        match self.at(row) {
-            Column::Mapped(partition, local) => partition.features_into(local, out),
-            Column::Sent(columns, i) => out.push_from(&columns.features, narrow(i)),
+            } => Row::Mapped(store.partition(*owner), locals[row] as usize),
+            RowColumns::Sent(columns) => Row::Sent(columns, row),
         }
     }
 
     /// Returns the dense features of the message's node number `row`, `[dim]`.
     pub(crate) fn dense(&self, row: usize) -> &[f32] {
         match self.at(row) {
-            Column::Mapped(partition, local) => partition.dense(local),
-            Column::Sent(columns, i) => match &columns.features {
+            Row::Mapped(partition, local) => partition.dense(local),
+            Row::Sent(columns, i) => match &columns.features {
                 Features::Dense { dim, values } => &values[i * dim..(i + 1) * dim],
                 Features::None | Features::Sparse { .. } => &[],
             },
