@@ -152,6 +152,17 @@ impl Output {
         })
     }
 
+    /// Forces a finished file to the disk, ahead of [`Output::commit_part`].
+    ///
+    /// # Errors
+    ///
+    /// If the file system refuses.
+    pub fn sync(&self, file: &FileEntry) -> Result<()> {
+        let path = self.dir.join(&file.path);
+        let written = File::open(&path).map_err(SchemaError::io("open", &path))?;
+        written.sync_all().map_err(SchemaError::io("write", &path))
+    }
+
     /// Makes the finished files of a part durable and records it; from now on no later run writes
     /// it again.
     ///
@@ -162,11 +173,8 @@ impl Output {
     /// If a file cannot be forced to the disk, or the record cannot be written.
     pub fn commit_part(&self, index: usize, part: PartEntry) -> Result<()> {
         for file in &part.files {
+            self.sync(file)?;
             let path = self.dir.join(&file.path);
-            let written = File::open(&path).map_err(SchemaError::io("open", &path))?;
-            written
-                .sync_all()
-                .map_err(SchemaError::io("write", &path))?;
             sync_dir(path.parent().expect("it lies in the output directory"))?;
         }
         let record = Committed { index, part };

@@ -117,7 +117,7 @@ impl Part<'_> {
             .agrees_with(features, self.meta, self.flatten.hops)?;
         let files = match self.flatten.layout {
             Layout::Rows => vec![self.write_rows()?],
-            Layout::Shards => vec![self.write_nodes()?, self.write_edges()?],
+            Layout::Shards => self.write_shard()?,
         };
         let targets = self.shard.split_counts();
         let rows = targets.total();
@@ -156,6 +156,18 @@ impl Part<'_> {
         }
         writer.write(batch.take(self.meta)?)?;
         writer.finish()
+    }
+
+    /// Writes both tables; the disk takes the nodes while the edges are encoded.
+    fn write_shard(&self) -> Result<Vec<FileEntry>> {
+        let nodes = self.write_nodes()?;
+        let (synced, edges) = std::thread::scope(|scope| {
+            let sync = scope.spawn(|| self.output.sync(&nodes));
+            let edges = self.write_edges();
+            (sync.join().expect("it does not panic"), edges)
+        });
+        synced?;
+        Ok(vec![nodes, edges?])
     }
 
     fn write_nodes(&self) -> Result<FileEntry> {
