@@ -71,6 +71,30 @@ pub struct SparseRows {
 }
 
 impl SparseRows {
+    /// Keeps those values of a dense matrix that are not zero; none if they are more than `most`.
+    #[must_use]
+    pub fn from_dense(dense: &Dense, most: usize) -> Option<SparseRows> {
+        let mut sparse = SparseRows {
+            rows: dense.rows,
+            cols: dense.cols,
+            offset: vec![0],
+            ..SparseRows::default()
+        };
+        for row in 0..dense.rows {
+            for (col, &value) in (0u32..).zip(dense.row(row)) {
+                if value != 0.0 {
+                    sparse.index.push(col);
+                    sparse.value.push(value);
+                }
+            }
+            if sparse.index.len() > most {
+                return None;
+            }
+            sparse.offset.push(u32::try_from(sparse.index.len()).ok()?);
+        }
+        Some(sparse)
+    }
+
     /// Returns the first `rows` rows as a dense matrix.
     ///
     /// # Panics

@@ -7,7 +7,7 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::Scope;
 use std::time::Instant;
 
-use gnn::{Block, Dense, Input, Labels, Model, ReadyInput, Transform};
+use gnn::{Block, Dense, Input, Labels, Model, ReadyInput, SparseRows, Transform};
 use schemas::Split;
 
 use crate::TrainError;
@@ -20,6 +20,13 @@ use crate::source::{Part, PartKey, Source};
 /// Batches that wait between two stages of a pipeline. More would only hold memory: the queue
 /// evens out batches of unequal size, and the slowest stage sets the pace anyway.
 const QUEUE_BATCHES: usize = 2;
+
+/// Values of a batch that are looked at to see whether most are zero.
+const SAMPLE_VALUES: usize = 1 << 14;
+
+/// Dense values that are multiplied in the time of a sparse one, about twice over: then it is worth
+/// its while.
+const DENSE_PER_SPARSE: usize = 32;
 
 /// Targets ready to be computed.
 #[derive(Debug)]
@@ -257,7 +264,7 @@ impl Vectoriser {
             vectorised.input = Input::Dense(rows);
         }
         self.transform.apply(&mut vectorised.input)?;
-        let input = ReadyInput::new(vectorised.input)?;
+        let input = ReadyInput::new(sparse_where_few(vectorised.input))?;
         if let Some(model) = &self.trained {
             model.prepare(&vectorised.blocks, &input);
         }
@@ -269,6 +276,23 @@ impl Vectoriser {
             counts: chosen.counts,
         })
     }
+}
+
+/// Takes dense features as sparse if few of them are not zero, as in a bag of words: the maps of
+/// the first layer then cost as much as these.
+///
+/// Inference does not: an embedding must not depend on which nodes share a block with it.
+fn sparse_where_few(input: Input) -> Input {
+    let Input::Dense(dense) = &input else {
+        return input;
+    };
+    let sample = &dense.values[..dense.values.len().min(SAMPLE_VALUES)];
+    let stored = sample.iter().filter(|&&value| value != 0.0).count();
+    if sample.is_empty() || stored > sample.len() / DENSE_PER_SPARSE {
+        return input;
+    }
+    let most = dense.values.len() / DENSE_PER_SPARSE;
+    SparseRows::from_dense(dense, most).map_or(input, Input::Sparse)
 }
 
 /// Gathers the dense features of a batch's nodes, where they lie beside the shards.

@@ -21,7 +21,7 @@ use crate::{TrainError, TrainPlan};
 
 /// Raised by every change of this crate or of `gnn` that gives another model for the same plan, so
 /// that no output of an older program is taken for one of this.
-const ENGINE_VERSION: u32 = 3;
+const ENGINE_VERSION: u32 = 4;
 
 /// File name of what each epoch gave, a JSON object a line.
 pub const EPOCHS_JSONL: &str = "epochs.jsonl";

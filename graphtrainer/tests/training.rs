@@ -734,6 +734,48 @@ fn features_beside_the_shards_are_standardised_and_evaluated_as_those_in_them() 
     assert_eq!(beside.model.flat(), within.model.flat());
 }
 
+/// Features of 120 columns, of which each node has three.
+fn few_words(graph: &Graph) -> (Features, Features) {
+    let (dim, num_nodes) = (120, graph.ids.len());
+    let (mut dense, mut index) = (vec![0.0; num_nodes * dim], Vec::new());
+    for node in 0..num_nodes {
+        let word = node * 29 % 40;
+        for column in [word, word + 40, word + 80] {
+            dense[node * dim + column] = 1.0;
+            index.push(u32::try_from(column).unwrap());
+        }
+    }
+    let value = vec![1.0; index.len()];
+    let offset = (0..=num_nodes as u64).map(|node| 3 * node).collect();
+    let sparse = Features::Sparse {
+        dim,
+        offset,
+        index,
+        value,
+    };
+    let values = dense;
+    (Features::Dense { dim, values }, sparse)
+}
+
+#[test]
+fn features_that_are_mostly_zero_train_as_sparse_ones_do() {
+    let mut graph = graph();
+    let (dense, sparse) = few_words(&graph);
+    graph.shape.dim = dense.meta().dim();
+    for model in ["gcn", "sage", "gat", "gin"] {
+        let plan = plan(&format!(
+            "model = \"{model}\"\nhidden = [8]\nepochs = 3\nbatch_size = 20\ninput_dropout = 0.3"
+        ));
+        let [of_dense, of_sparse] = [&dense, &sparse].map(|features| {
+            graph.features = features.clone();
+            let source = source_of(&graph, 1 << 20, |_, shard| Ok(shard));
+            fit(&plan, &source, None, &silent()).unwrap()
+        });
+        assert_eq!(of_dense.model.flat(), of_sparse.model.flat(), "{model}");
+        assert_eq!(losses(&of_dense), losses(&of_sparse), "{model}");
+    }
+}
+
 #[test]
 fn a_killed_streamed_training_ends_with_the_same_bits() {
     let plan = plan("model = \"gcn\"\nhidden = [8]\nepochs = 6\nbatch_size = 20\nworkers = 2");
