@@ -1,6 +1,7 @@
 //! Flattening: right neighbourhoods, and the same bytes whatever the workers and hubs.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
 use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, StringArray, UInt32Array};
@@ -370,6 +371,35 @@ fn how_the_tables_are_cut_into_files_does_not_show() {
         bench.run(&job.with("edges.parquet", path), &[]).ok();
         assert_same_bytes(&expected, &bench.data_files(OUTPUT), path);
     }
+}
+
+#[test]
+fn a_scheduled_job_reads_the_tables_of_a_day() {
+    let graph = Graph::new(60, IdKind::Int64, FeatureKind::List);
+    let bench = Bench::new(&graph);
+    let job = Job::new(&graph, &[FLATTEN]);
+    bench.run(&job, &[]).ok();
+    let expected = bench.data_files(OUTPUT);
+    bench.clear();
+    let day = bench.path("dt=2026-02-28");
+    fs::create_dir(&day).unwrap();
+    for table in ["nodes.parquet", "edges.parquet"] {
+        fs::rename(bench.path(table), day.join(table)).unwrap();
+    }
+    let dated = job
+        .with("nodes.parquet", "dt=${date:%F,-1d}/nodes.parquet")
+        .with("edges.parquet", "dt=${date:%F,-1d}/edges.parquet")
+        .with("hops = 2", "hops = 3");
+    let given = ["--date", "2026-03-01", "--set", "flatten.hops=2"];
+    bench.run(&dated, &given).ok();
+    assert_same_bytes(&expected, &bench.data_files(OUTPUT), "a day's tables");
+    // On another day there are none.
+    let outcome = bench.run(&dated, &["--date", "2026-03-02T12:00:00Z", "--fresh"]);
+    assert_eq!(outcome.code, 2, "{outcome:#?}");
+    assert!(
+        outcome.stderr.contains("dt=2026-03-01/nodes.parquet"),
+        "{outcome:#?}"
+    );
 }
 
 #[test]

@@ -34,8 +34,8 @@ pub(crate) fn check(args: &CheckArgs) -> anyhow::Result<()> {
         fresh: args.fresh,
         ..Overrides::default()
     };
-    let job = Job::load(&args.job, &overrides)?;
-    let context = || format!("job {}", args.job.display());
+    let job = Job::load(&args.job.path, &args.job.edits(), &overrides)?;
+    let context = || format!("job {}", args.job.path.display());
     let (survey, prediction) = look(&job).with_context(context)?;
     if args.json {
         line_out(&to_json(&job, &survey, prediction.as_ref()).to_string());

@@ -2,7 +2,10 @@
 
 use std::path::PathBuf;
 
+use chrono::{DateTime, NaiveDate, NaiveTime, Utc};
 use clap::{Args, Parser, Subcommand, ValueEnum};
+
+use crate::source::Edits;
 
 /// Graph neural networks as batch jobs: flatten k-hop neighbourhoods, train on them, embed every
 /// node.
@@ -31,11 +34,57 @@ pub(crate) enum Command {
     TrainProcess(TrainProcessArgs),
 }
 
+/// A job file, and what is changed of it.
+#[derive(Args, Debug)]
+pub(crate) struct JobArgs {
+    /// The job file (TOML); relative paths in it are relative to the working directory.
+    #[arg(value_name = "JOB")]
+    pub(crate) path: PathBuf,
+    /// Set a key, such as `train.epochs=5` or `flatten.fanouts=[5,5]`, in place of the file's; a
+    /// value that is not TOML is a string.
+    #[arg(long, value_name = "KEY=VALUE", value_parser = assignment)]
+    set: Vec<(String, String)>,
+    /// The time in UTC that `${date:...}` in the job file means: `2026-11-20`, or with a time
+    /// `2026-11-20T06:00:00Z`. Now, unless told otherwise.
+    #[arg(long, value_name = "DATE", value_parser = date)]
+    date: Option<DateTime<Utc>>,
+}
+
+impl JobArgs {
+    /// What is changed of the job file.
+    pub(crate) fn edits(&self) -> Edits {
+        Edits {
+            set: self.set.clone(),
+            date: self.date.unwrap_or_else(Utc::now),
+        }
+    }
+}
+
+fn assignment(written: &str) -> Result<(String, String), String> {
+    let is_key = |key: &&str| {
+        let allowed = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
+        key.split('.')
+            .all(|name| !name.is_empty() && name.chars().all(allowed))
+    };
+    let (key, value) = written.split_once('=').unwrap_or(("", ""));
+    let key = Some(key.trim()).filter(is_key);
+    let key = key.ok_or("allowed is KEY=VALUE with a dotted key, such as train.epochs=5")?;
+    Ok((key.to_owned(), value.trim().to_owned()))
+}
+
+fn date(written: &str) -> Result<DateTime<Utc>, String> {
+    let day = written.parse::<NaiveDate>();
+    let midnight = day.map(|day| day.and_time(NaiveTime::MIN).and_utc());
+    midnight
+        .or_else(|_| written.parse::<DateTime<Utc>>())
+        .map_err(|_| "allowed is a day or a time, as 2026-11-20 or 2026-11-20T06:00:00Z".to_owned())
+}
+
 /// Arguments of `run`.
 #[derive(Args, Debug)]
 pub(crate) struct RunArgs {
-    /// The job file (TOML); relative paths in it are relative to the working directory.
-    pub(crate) job: PathBuf,
+    #[command(flatten)]
+    pub(crate) job: JobArgs,
     /// Run only these stages.
     #[arg(long, value_delimiter = ',', value_name = "STAGE")]
     pub(crate) stage: Vec<Stage>,
@@ -56,8 +105,8 @@ pub(crate) struct RunArgs {
 /// Arguments of `check`.
 #[derive(Args, Debug)]
 pub(crate) struct CheckArgs {
-    /// The job file.
-    pub(crate) job: PathBuf,
+    #[command(flatten)]
+    pub(crate) job: JobArgs,
     /// Check for a run that starts over: outputs of another plan are no error.
     #[arg(long)]
     pub(crate) fresh: bool,

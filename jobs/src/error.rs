@@ -20,12 +20,10 @@ pub(crate) enum JobError {
         source: std::io::Error,
     },
     /// The job file is not what a job file may be.
-    #[error("{}:{line}: {problem}", path.display())]
+    #[error("{place}: {problem}")]
     Syntax {
-        /// The file.
-        path: PathBuf,
-        /// 1-based line.
-        line: usize,
+        /// File and line, or the argument.
+        place: String,
         /// What is wrong and what is allowed.
         problem: String,
     },

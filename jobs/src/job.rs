@@ -15,7 +15,7 @@ use serde::Deserialize;
 use crate::cli::Stage;
 use crate::error::JobError;
 use crate::memory::{BUDGET_MIN, default_budget};
-use crate::source::JobSource;
+use crate::source::{Edits, JobSource};
 
 /// Worker threads at most: each is a thread and a partition of the store.
 const WORKERS_MAX: usize = 1024;
@@ -121,9 +121,9 @@ impl Job {
     ///
     /// Names file, line and key of the first thing that cannot be, and what is allowed; or the
     /// file and column of an input table that is not as the job says.
-    pub(crate) fn load(path: &Path, overrides: &Overrides) -> anyhow::Result<Job> {
-        let source = JobSource::read(path)?;
-        let spec: JobSpec = toml::from_str(source.text()).map_err(|e| source.explain(&e))?;
+    pub(crate) fn load(path: &Path, edits: &Edits, overrides: &Overrides) -> anyhow::Result<Job> {
+        let source = JobSource::read(path, edits)?;
+        let spec: JobSpec = source.parse()?;
         spec.into_job(overrides).map_err(|error| {
             let place = source.locate(&error.to_string());
             anyhow::Error::from(error).context(place)

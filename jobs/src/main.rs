@@ -11,6 +11,7 @@ mod memory;
 mod preflight;
 mod source;
 mod stage;
+mod variables;
 
 use std::io::Write as _;
 use std::process::ExitCode;

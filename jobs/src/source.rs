@@ -1,16 +1,42 @@
 //! The text of a job file, and where in it a key stands.
 
+use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 
+use chrono::{DateTime, Utc};
+use serde::de::DeserializeOwned;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use crate::error::JobError;
+use crate::variables::expand;
 
-/// A job file as text; knows the line of every key.
+/// A job file as text, and what the command line changes of it; knows where every key stands.
 #[derive(Debug)]
 pub(crate) struct JobSource {
     path: PathBuf,
+    text: String,
+    sets: Vec<SetKey>,
+    date: DateTime<Utc>,
+}
+
+/// What the command line changes of a job file.
+#[derive(Clone, Debug)]
+pub(crate) struct Edits {
+    /// Dotted keys and their values, as written.
+    pub(crate) set: Vec<(String, String)>,
+    /// What `${date:...}` means.
+    pub(crate) date: DateTime<Utc>,
+}
+
+/// A key that the command line sets, as if it stood in the file behind its end.
+#[derive(Debug)]
+struct SetKey {
+    key: String,
+    written: String,
+    /// Bytes of the file and what else stands before.
+    start: usize,
+    /// So many blanks, and then the value as a key of its own: what is read from there has its place.
     text: String,
 }
 
@@ -30,29 +56,76 @@ impl JobSource {
     /// # Errors
     ///
     /// If the file cannot be read as UTF-8 text.
-    pub(crate) fn read(path: &Path) -> Result<JobSource, JobError> {
+    pub(crate) fn read(path: &Path, edits: &Edits) -> Result<JobSource, JobError> {
         let text = std::fs::read_to_string(path).map_err(|source| JobError::Read {
             path: path.to_owned(),
             source,
         })?;
-        Ok(JobSource {
-            path: path.to_owned(),
-            text,
-        })
+        Ok(JobSource::new(path, text, edits))
     }
 
-    /// Keeps text that did not come from a file, under a name for messages.
-    #[cfg(test)]
-    pub(crate) fn from_text(name: &str, text: &str) -> JobSource {
+    pub(crate) fn new(path: &Path, text: String, edits: &Edits) -> JobSource {
+        let mut start = text.len() + 1;
+        let mut sets = Vec::with_capacity(edits.set.len());
+        for (key, value) in &edits.set {
+            let set = SetKey::new(key, value, start);
+            start = set.text.len() + 1;
+            sets.push(set);
+        }
         JobSource {
-            path: name.into(),
-            text: text.to_owned(),
+            path: path.to_owned(),
+            text,
+            sets,
+            date: edits.date,
         }
     }
 
-    /// The whole text.
-    pub(crate) fn text(&self) -> &str {
-        &self.text
+    /// Reads the keys: those of the file, those of the command line in their place, and in strings
+    /// what their variables stand for.
+    ///
+    /// # Errors
+    ///
+    /// Names line and key, and what is allowed.
+    pub(crate) fn parse<T: DeserializeOwned>(&self) -> Result<T, JobError> {
+        let mut table = DeTable::parse(&self.text).map_err(|e| self.explain(&e))?;
+        for set in &self.sets {
+            let failed = |problem| JobError::Syntax {
+                place: self.place(set.start),
+                problem,
+            };
+            set.insert_into(table.get_mut()).map_err(failed)?;
+        }
+        self.expand(table.get_mut(), "")?;
+        T::deserialize(toml::Deserializer::from(table)).map_err(|e| self.explain(&e))
+    }
+
+    /// Puts in what the variables in the strings of a table stand for.
+    fn expand(&self, table: &mut DeTable<'_>, prefix: &str) -> Result<(), JobError> {
+        for (name, value) in table.iter_mut() {
+            let key = dotted(prefix, name.get_ref());
+            self.expand_value(value, &key)?;
+        }
+        Ok(())
+    }
+
+    fn expand_value(&self, value: &mut Spanned<DeValue<'_>>, key: &str) -> Result<(), JobError> {
+        let start = value.span().start;
+        match value.get_mut() {
+            DeValue::String(text) => {
+                let env = |name: &str| std::env::var(name).ok();
+                let expanded = expand(text, self.date, env);
+                *text = Cow::Owned(expanded.map_err(|problem| JobError::Syntax {
+                    place: self.place(start),
+                    problem: format!("`{key}`: {problem}"),
+                })?);
+                Ok(())
+            }
+            DeValue::Array(items) => items
+                .iter_mut()
+                .try_for_each(|item| self.expand_value(item, key)),
+            DeValue::Table(inner) => self.expand(inner, key),
+            _ => Ok(()),
+        }
     }
 
     /// Names the file, and the line of the key that a message is about.
@@ -61,20 +134,16 @@ impl JobSource {
     /// file has.
     pub(crate) fn locate(&self, message: &str) -> String {
         let places = self.places();
-        let line = quoted(message).find_map(|word| {
+        let named = quoted(message).find_map(|word| {
             let place = places.iter().find(|place| place.key == word)?;
-            Some(self.line(place.name.start))
+            Some(self.place(place.name.start))
         });
-        match line {
-            Some(line) => format!("{}:{line}", self.path.display()),
-            None => format!("job {}", self.path.display()),
-        }
+        named.unwrap_or_else(|| format!("job {}", self.path.display()))
     }
 
     /// Turns an error of the TOML reader into one line that names line, key and what is allowed.
     pub(crate) fn explain(&self, error: &toml::de::Error) -> JobError {
         let span = error.span().unwrap_or(0..0);
-        let line = self.line(span.start);
         let places = self.places();
         // A key missing at the top level has an empty span at the start of the file.
         let place = places
@@ -86,33 +155,79 @@ impl JobSource {
         let message = error.message().trim().replace('\n', ", ");
         let problem = describe(&message, key.as_deref());
         JobError::Syntax {
-            path: self.path.clone(),
-            line,
+            place: self.place(span.start),
             problem,
         }
     }
 
-    /// The 1-based line of a byte.
-    fn line(&self, byte: usize) -> usize {
-        1 + self.text.bytes().take(byte).filter(|&b| b == b'\n').count()
+    /// Names where a byte stands: in a line of the file, from 1, or on the command line.
+    fn place(&self, byte: usize) -> String {
+        let before = self.sets.iter().take_while(|set| set.start <= byte);
+        match before.last().filter(|_| byte > 0) {
+            Some(set) => format!("--set {}", set.written),
+            None => {
+                let before = self.text.bytes().take(byte);
+                let line = 1 + before.filter(|&b| b == b'\n').count();
+                format!("{}:{line}", self.path.display())
+            }
+        }
     }
 
-    /// Every key of the file; none where it is not TOML.
+    /// Every key; none where the file is not TOML.
     fn places(&self) -> Vec<Place> {
         let mut places = Vec::new();
-        if let Ok(table) = DeTable::parse(&self.text) {
+        if let Ok(mut table) = DeTable::parse(&self.text) {
+            for set in &self.sets {
+                // What is wrong with it is told where it is set.
+                set.insert_into(table.get_mut()).ok();
+            }
             collect(table.get_ref(), "", &mut places);
         }
         places
     }
 }
 
+impl SetKey {
+    fn new(key: &str, value: &str, start: usize) -> Self {
+        let blanks = " ".repeat(start);
+        let mut text = format!("{blanks}v = {value}");
+        // What is no TOML value is a string without its quotes.
+        if !DeTable::parse(&text).is_ok_and(|table| table.get_ref().len() == 1) {
+            let quoted = toml::Value::String(value.to_owned());
+            text = format!("{blanks}v = {quoted}");
+        }
+        Self {
+            key: key.to_owned(),
+            written: format!("{key}={value}"),
+            start,
+            text,
+        }
+    }
+
+    /// Sets the key in a table, in place of what stands there.
+    fn insert_into<'a>(&'a self, mut table: &mut DeTable<'a>) -> Result<(), String> {
+        let at = |name: &str| Spanned::new(self.start..self.start + 1, Cow::Owned(name.to_owned()));
+        let value = DeTable::parse(&self.text).ok();
+        let value = value.and_then(|table| table.into_inner().remove("v"));
+        let value = value.ok_or("is no value")?;
+        let (tables, name) = self.key.rsplit_once('.').unwrap_or(("", &self.key));
+        for outer in tables.split('.').filter(|outer| !outer.is_empty()) {
+            let missing = || Spanned::new(value.span(), DeValue::Table(DeTable::new()));
+            let inner = table.entry(at(outer)).or_insert_with(missing);
+            let DeValue::Table(inner) = inner.get_mut() else {
+                return Err(format!("`{outer}` is no table of the job file"));
+            };
+            table = inner;
+        }
+        table.remove(name);
+        table.insert(at(name), value);
+        Ok(())
+    }
+}
+
 fn collect(table: &DeTable<'_>, prefix: &str, places: &mut Vec<Place>) {
     for (name, value) in table {
-        let key = match prefix {
-            "" => name.get_ref().to_string(),
-            _ => format!("{prefix}.{}", name.get_ref()),
-        };
+        let key = dotted(prefix, name.get_ref());
         places.push(Place {
             key: key.clone(),
             name: name.span(),
@@ -121,6 +236,13 @@ fn collect(table: &DeTable<'_>, prefix: &str, places: &mut Vec<Place>) {
         if let DeValue::Table(inner) = value.get_ref() {
             collect(inner, &key, places);
         }
+    }
+}
+
+fn dotted(prefix: &str, name: &str) -> String {
+    match prefix {
+        "" => name.to_owned(),
+        _ => format!("{prefix}.{name}"),
     }
 }
 

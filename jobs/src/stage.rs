@@ -34,10 +34,10 @@ pub(crate) fn run(args: &RunArgs) -> anyhow::Result<()> {
         stages: args.stage.clone(),
         fresh: args.fresh,
     };
-    let job = Job::load(&args.job, &overrides)?;
+    let job = Job::load(&args.job.path, &args.job.edits(), &overrides)?;
     keep_free_memory(job.memory_budget);
     let voice = Voice::pick(args.json, args.quiet);
-    let context = || format!("job {}", args.job.display());
+    let context = || format!("job {}", args.job.path.display());
     run_stages(&job, voice).with_context(context)
 }
 

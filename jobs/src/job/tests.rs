@@ -9,17 +9,31 @@ const INPUT: &str = "[input.nodes]\npath = \"n\"\nid = \"id\"\nlabel = \"l\"\nsp
                      [input.edges]\npath = \"e\"\nsrc = \"s\"\ndst = \"d\"\n";
 const STAGE: &str = "[flatten]\noutput = \"out/f\"\nhops = 1\nfanouts = [2]\n";
 
+fn source(text: &str, set: &[(&str, &str)]) -> JobSource {
+    let set = set.iter().map(|&(key, value)| (key.into(), value.into()));
+    let edits = Edits {
+        set: set.collect(),
+        date: "2026-11-21T01:02:03Z".parse().unwrap(),
+    };
+    JobSource::new(Path::new("j.toml"), text.to_owned(), &edits)
+}
+
 fn load(text: &str) -> anyhow::Result<JobSpec> {
-    let source = JobSource::from_text("j.toml", text);
-    Ok(toml::from_str(source.text()).map_err(|e| source.explain(&e))?)
+    Ok(source(text, &[]).parse()?)
 }
 
 #[track_caller]
 fn check(text: &str, expected: &str) {
-    let error = match load(text) {
-        Err(error) => one_line(&error),
+    check_set(text, &[], expected);
+}
+
+/// Checks the error of a job of which keys are set on the command line.
+#[track_caller]
+fn check_set(text: &str, set: &[(&str, &str)], expected: &str) {
+    let source = source(text, set);
+    let error = match source.parse::<JobSpec>() {
+        Err(error) => one_line(&error.into()),
         Ok(spec) => {
-            let source = JobSource::from_text("j.toml", text);
             let error = spec.into_job(&Overrides::default()).unwrap_err();
             let place = source.locate(&error.to_string());
             one_line(&anyhow::Error::from(error).context(place))
@@ -350,5 +364,80 @@ fn every_job_of_the_repository_parses_and_the_readme_shows_one() {
     assert!(
         debian.contains(shown.trim()),
         "the README shows the job as it is"
+    );
+}
+
+#[test]
+fn keys_of_the_command_line_stand_in_place_of_the_files() {
+    let text = format!("{HEAD}{INPUT}{STAGE}");
+    let set = [
+        ("seed", "5"),
+        ("name", "b c"),
+        ("flatten.fanouts", "[7, \"all\"]"),
+        ("flatten.hops", "2"),
+        ("infer.output", "out/${date:%F,-1d}"),
+        (
+            "input.nodes.split_values",
+            "{ train = 1, val = 2, test = 3 }",
+        ),
+        ("input.nodes.split_values.val", "4"),
+    ];
+    let spec: JobSpec = source(&text, &set).parse().unwrap();
+    let written = "name = \"b c\"\nseed = 5\n[input.nodes]\npath = \"n\"\nid = \"id\"\n\
+                   label = \"l\"\nsplit = \"s\"\nsplit_values = { train = 1, val = 4, test = 3 }\n\
+                   [input.edges]\npath = \"e\"\nsrc = \"s\"\ndst = \"d\"\n[flatten]\noutput = \"out/f\"\n\
+                   hops = 2\nfanouts = [7, \"all\"]\n[infer]\n\
+                   output = \"out/2026-11-20\"\n";
+    assert_eq!(format!("{spec:?}"), format!("{:?}", load(written).unwrap()));
+}
+
+#[test]
+fn errors_of_keys_of_the_command_line_name_them() {
+    let text = format!("{HEAD}{INPUT}{STAGE}");
+    check_set(
+        &text,
+        &[("seed", "3"), ("flatten.hop", "2")],
+        "--set flatten.hop=2: unknown key `flatten.hop`; did you mean `hops`? allowed: output, hops, \
+         fanouts, sampling, layout, targets, hub_threshold, samples_per_target, targets_per_part",
+    );
+    check_set(
+        &text,
+        &[("flatten.hops", "two")],
+        "--set flatten.hops=two: `flatten.hops`: invalid type: string \"two\", expected a whole \
+         number from 0",
+    );
+    check_set(
+        &text,
+        &[("workers", "0")],
+        "--set workers=0: `workers`: is 0; allowed is 1 to 1024",
+    );
+    check_set(
+        &text,
+        &[("seed.x", "1")],
+        "--set seed.x=1: `seed` is no table of the job file",
+    );
+    // A key of the file still has its line.
+    check_set(
+        &format!("{HEAD}wokers = 2\n{INPUT}{STAGE}"),
+        &[("seed", "2")],
+        "j.toml:3: unknown key `wokers`; did you mean `workers`? allowed: name, seed, work_dir, \
+         workers, memory_budget, input, flatten, train, infer",
+    );
+}
+
+#[test]
+fn variables_in_strings_are_put_in_or_named() {
+    let text = |path: &str| format!("{HEAD}{INPUT}{STAGE}").replace("\"e\"", &format!("{path:?}"));
+    let spec = load(&text("edges/dt=${date:%Y-%m-%d,-1d}/*.parquet")).unwrap();
+    assert_eq!(
+        spec.input.edges.path.clone(),
+        "edges/dt=2026-11-20/*.parquet"
+    );
+    let error = load(&text("${day}")).unwrap_err();
+    assert_eq!(
+        one_line(&error),
+        "j.toml:9: `input.edges.path`: `${day}` is no variable; allowed: ${date:FORMAT}, \
+         ${date:FORMAT,OFFSET} such as ${date:%Y-%m-%d,-1d}, and ${env:NAME}; $${ stands for ${ \
+         itself",
     );
 }
