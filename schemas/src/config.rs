@@ -53,7 +53,7 @@ pub struct SparseSpec {
     pub width: u32,
 }
 
-/// `split_values = { train, val, test }` as written: the numbers that stand for the splits.
+/// `split_values = { train, val, test, none }` as written: the numbers that stand for the splits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SplitValues {
@@ -63,6 +63,9 @@ pub struct SplitValues {
     pub val: i64,
     /// Number of the test split.
     pub test: i64,
+    /// Number of nodes in no split, besides null and -1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub none: Option<i64>,
 }
 
 /// Transform of node features.

@@ -96,14 +96,21 @@ pub(super) fn plan_split(table: &Table, column: &str, values: Option<SplitValues
                  {{ train = 0, val = 1, test = 2 }}"
             ),
         }),
-        (false, Some(v)) if v.train == v.val || v.val == v.test || v.train == v.test => {
-            Err(SchemaError::Key {
-                key,
-                problem: "the three numbers must differ".to_owned(),
-            })
-        }
+        (false, Some(values)) if !are_distinct(values) => Err(SchemaError::Key {
+            key,
+            problem: "the numbers must differ".to_owned(),
+        }),
         _ => Ok(()),
     }
+}
+
+fn are_distinct(values: SplitValues) -> bool {
+    let mut numbers = vec![values.train, values.val, values.test];
+    numbers.extend(values.none);
+    let written = numbers.len();
+    numbers.sort_unstable();
+    numbers.dedup();
+    numbers.len() == written
 }
 
 fn is_string(data_type: &DataType) -> bool {
@@ -343,12 +350,17 @@ fn append_split_numbers(
             Some(number) if number == values.train => Split::Train,
             Some(number) if number == values.val => Split::Val,
             Some(number) if number == values.test => Split::Test,
+            Some(number) if values.none == Some(number) => Split::None,
             Some(-1) => Split::None,
             Some(other) => {
+                let none = values.none.map(|none| format!("{none}, "));
                 let problem = format!(
-                    "is {other}; `split_values` allows {} (train), {} (val), {} (test), and -1 or \
-                     null for none",
-                    values.train, values.val, values.test
+                    "is {other}; `split_values` allows {} (train), {} (val), {} (test), and {}-1 \
+                     or null for none (`none` names another number)",
+                    values.train,
+                    values.val,
+                    values.test,
+                    none.unwrap_or_default()
                 );
                 return Err(place.value(name, row, problem));
             }

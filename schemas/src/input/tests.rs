@@ -410,6 +410,7 @@ fn splits_are_words_or_chosen_numbers() {
         train: 2,
         val: 0,
         test: 1,
+        none: None,
     };
     let numbers = ints([Some(2), Some(0), Some(1), Some(-1), None]);
     check(
@@ -417,6 +418,12 @@ fn splits_are_words_or_chosen_numbers() {
         Some(values),
         &[Train, Val, Test, Out, Out],
     );
+    let named = SplitValues {
+        none: Some(3),
+        ..values
+    };
+    let numbers = ints([Some(3), Some(-1), Some(0), None]);
+    check(numbers, Some(named), &[Out, Out, Val, Out]);
 }
 
 #[test]

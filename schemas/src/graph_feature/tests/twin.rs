@@ -63,6 +63,7 @@ fn random_meta(rng: &mut StdRng) -> GraphMeta {
         train: 2,
         val: 0,
         test: 1,
+        none: None,
     };
     let splits = [
         None,

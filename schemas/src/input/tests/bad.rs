@@ -174,6 +174,7 @@ fn splits_are_known() {
         train: 0,
         val: 1,
         test: 2,
+        none: None,
     }));
     let allowed = "s row 1: is 3; `split_values` allows 0 (train), 1 (val), 2 (test)";
     check_nodes(vec![("s", ints([0, 3, 1]))], &numbers, allowed);
@@ -404,7 +405,12 @@ fn split_values_are_for_numbers() {
     let check = |split: Option<&str>, values: Option<[i64; 3]>, expected: &str| {
         let change = |spec: &mut NodesSpec| {
             spec.split = split.map(str::to_owned);
-            spec.split_values = values.map(|[train, val, test]| SplitValues { train, val, test });
+            spec.split_values = values.map(|[train, val, test]| SplitValues {
+                train,
+                val,
+                test,
+                none: None,
+            });
         };
         usage(&change, &["`input.nodes.split_values`", expected]);
     };
@@ -563,6 +569,7 @@ fn numbers_that_are_written_again_are_of_one_type() {
                 train: 1,
                 val: 2,
                 test: 300,
+                none: None,
             }))(&mut spec),
         }
         let read = spec.into_plan(dir.path());
