@@ -121,6 +121,7 @@ fn kernels() {
     let gat = Gat {
         attention: attention.clone(),
         edge_scores: false,
+        scored: false,
     };
     kernel(
         "gat 100k x 1M x 8 heads x 8",

@@ -1,6 +1,6 @@
 //! One layer of one batch: dst nodes, src nodes and the in-edges between them.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use serde::{Deserialize, Serialize};
 
@@ -57,10 +57,105 @@ pub struct BlockData {
     pub sampling: Sampling,
 }
 
+/// What blocks need to know of their src nodes. Many blocks may share it.
+#[derive(Debug)]
+pub struct NodeColumns {
+    in_degree: Vec<u32>,
+    in_weight: Option<Vec<f32>>,
+    self_loops: Option<Vec<u32>>,
+    self_weight: Option<Vec<f32>>,
+    /// GCN's factor of each node, without and with edge weights.
+    pub(crate) inverse_roots: [OnceLock<Vec<f64>>; 2],
+}
+
+impl NodeColumns {
+    /// Takes the columns of the nodes of a whole graph, each `[num_nodes]`; [`BlockData`] says what
+    /// they hold and when they are there.
+    ///
+    /// # Errors
+    ///
+    /// [`GnnError::Block`] names the first column that contradicts the others.
+    pub fn new(
+        in_degree: Vec<u32>,
+        in_weight: Option<Vec<f32>>,
+        self_loops: Option<Vec<u32>>,
+        self_weight: Option<Vec<f32>>,
+    ) -> Result<NodeColumns, GnnError> {
+        let columns = Self::of(in_degree, in_weight, self_loops, self_weight);
+        columns.check(columns.in_weight.is_some())?;
+        Ok(columns)
+    }
+
+    fn of(
+        in_degree: Vec<u32>,
+        in_weight: Option<Vec<f32>>,
+        self_loops: Option<Vec<u32>>,
+        self_weight: Option<Vec<f32>>,
+    ) -> NodeColumns {
+        NodeColumns {
+            in_degree,
+            in_weight,
+            self_loops,
+            self_weight,
+            inverse_roots: Default::default(),
+        }
+    }
+
+    /// Returns the in-degree of each node.
+    #[must_use]
+    pub fn in_degree(&self) -> &[u32] {
+        &self.in_degree
+    }
+
+    fn check(&self, has_weights: bool) -> Result<(), GnnError> {
+        let num_src = self.in_degree.len();
+        ensure(self.in_weight.is_some() == has_weights, "in_weight", || {
+            "must be present exactly if edge_weight is".to_owned()
+        })?;
+        if let Some(weight) = &self.in_weight {
+            same_length("in_weight", weight.len(), num_src)?;
+        }
+        let wanted = self.self_loops.is_some() && has_weights;
+        ensure(self.self_weight.is_some() == wanted, "self_weight", || {
+            "must be present exactly if self_loops and edge_weight are".to_owned()
+        })?;
+        if let Some(weight) = &self.self_weight {
+            same_length("self_weight", weight.len(), num_src)?;
+        }
+        let Some(loops) = &self.self_loops else {
+            return Ok(());
+        };
+        same_length("self_loops", loops.len(), num_src)?;
+        let above = (0..num_src).find(|&u| loops[u] > self.in_degree[u]);
+        ensure(above.is_none(), "self_loops", || {
+            format!("node {above:?} has more self-loops than in-edges")
+        })
+    }
+}
+
+/// The plain data of a [`Block`] whose src nodes are all nodes of a graph and whose dst nodes are
+/// some that follow each other; see [`BlockData`] for the fields of the same names.
+#[derive(Clone, Debug, Default)]
+pub struct RangeData {
+    /// The first dst node.
+    pub first: usize,
+    /// `[num_dst + 1]`.
+    pub in_offset: Vec<u32>,
+    /// `[num_edges]`: the node that each in-edge comes from.
+    pub in_src: Vec<u32>,
+    /// `[num_edges]`.
+    pub edge_weight: Option<Vec<f32>>,
+    /// `[num_edges, edge_dim]`.
+    pub edge_feature: Option<Dense>,
+    /// How the kept in-edges were drawn.
+    pub sampling: Sampling,
+}
+
 /// A checked block, cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Block {
     data: Arc<BlockData>,
+    nodes: Arc<NodeColumns>,
     csr: Arc<Csr>,
     node_key: Arc<Vec<u64>>,
     coefficients: Arc<CoefficientCache>,
@@ -74,16 +169,62 @@ impl Block {
     /// [`GnnError::Block`] names the first field that contradicts the others.
     pub fn new(mut data: BlockData) -> Result<Block, GnnError> {
         data.check()?;
+        let nodes = NodeColumns::of(
+            std::mem::take(&mut data.in_degree),
+            data.in_weight.take(),
+            data.self_loops.take(),
+            data.self_weight.take(),
+        );
+        nodes.check(data.edge_weight.is_some())?;
+        Ok(Self::wrap(data, 0, Arc::new(nodes)))
+    }
+
+    /// Checks `data` and wraps it, for forward passes without dropout: gradients flow only through
+    /// blocks whose dst nodes are their first src nodes.
+    ///
+    /// # Errors
+    ///
+    /// [`GnnError::Block`] names the first field that contradicts the others.
+    pub fn of_range(data: RangeData, nodes: &Arc<NodeColumns>) -> Result<Block, GnnError> {
+        let (num_src, first) = (nodes.in_degree.len(), data.first);
+        let num_dst = data.in_offset.len().saturating_sub(1);
+        let end = first.saturating_add(num_dst);
+        ensure(end <= num_src, "first", || {
+            format!("{num_dst} dst nodes from {first} on are not among {num_src} src nodes")
+        })?;
+        let data = BlockData {
+            num_src,
+            num_dst,
+            in_offset: data.in_offset,
+            in_src: data.in_src,
+            edge_weight: data.edge_weight,
+            edge_feature: data.edge_feature,
+            num_active: num_dst,
+            sampling: data.sampling,
+            ..BlockData::default()
+        };
+        ensure(
+            nodes.in_weight.is_some() || data.edge_weight.is_none(),
+            "in_weight",
+            || "must be present where edge_weight is".to_owned(),
+        )?;
+        data.check_edges(&nodes.in_degree[first..end])?;
+        Ok(Self::wrap(data, first, Arc::clone(nodes)))
+    }
+
+    fn wrap(mut data: BlockData, first: usize, nodes: Arc<NodeColumns>) -> Block {
         let offset = std::mem::take(&mut data.in_offset);
         let src = std::mem::take(&mut data.in_src);
-        let csr = Arc::new(Csr::new(offset, src, data.num_src));
+        let mut csr = Csr::new(offset, src, data.num_src);
+        csr.first = first;
         let node_key = Arc::new(std::mem::take(&mut data.node_key));
-        Ok(Block {
+        Block {
             data: Arc::new(data),
-            csr,
+            nodes,
+            csr: Arc::new(csr),
             node_key,
             coefficients: Arc::default(),
-        })
+        }
     }
 
     /// Returns the block with its kernels' rows split over threads as told.
@@ -149,31 +290,36 @@ impl Block {
     /// Returns the in-degree of each src node in the whole graph.
     #[must_use]
     pub fn in_degree(&self) -> &[u32] {
-        &self.data.in_degree
+        &self.nodes.in_degree
     }
 
     /// Returns the sum of in-edge weights of each src node in the whole graph.
     #[must_use]
     pub fn in_weight(&self) -> Option<&[f32]> {
-        self.data.in_weight.as_deref()
+        self.nodes.in_weight.as_deref()
     }
 
     /// Returns the number of self-loops of each src node in the whole graph.
     #[must_use]
     pub fn self_loops(&self) -> Option<&[u32]> {
-        self.data.self_loops.as_deref()
+        self.nodes.self_loops.as_deref()
     }
 
     /// Returns the sum of self-loop weights of each src node in the whole graph.
     #[must_use]
     pub fn self_weight(&self) -> Option<&[f32]> {
-        self.data.self_weight.as_deref()
+        self.nodes.self_weight.as_deref()
     }
 
     /// Returns the hash of each src node's raw id.
     #[must_use]
     pub fn node_key(&self) -> &[u64] {
         &self.node_key
+    }
+
+    /// Returns what is known of the src nodes.
+    pub(crate) fn nodes(&self) -> &NodeColumns {
+        &self.nodes
     }
 
     /// Returns what was computed of the block's coefficients.
@@ -189,43 +335,41 @@ impl Block {
 
 impl BlockData {
     fn check(&self) -> Result<(), GnnError> {
-        let (num_src, num_dst, num_edges) = (self.num_src, self.num_dst, self.in_src.len());
+        let (num_src, num_dst) = (self.num_src, self.num_dst);
         ensure(num_dst <= num_src, "num_dst", || {
             format!("{num_dst} dst nodes cannot be a prefix of {num_src} src nodes")
         })?;
         ensure(self.num_active <= num_dst, "num_active", || {
             format!("{} of {num_dst} dst rows cannot be active", self.num_active)
         })?;
+        same_length("in_degree", self.in_degree.len(), num_src)?;
+        same_length("node_key", self.node_key.len(), num_src)?;
+        self.check_edges(&self.in_degree[..num_dst])
+    }
+
+    /// Checks the in-edges against the in-degrees of the dst nodes.
+    fn check_edges(&self, in_degree: &[u32]) -> Result<(), GnnError> {
+        let (num_src, num_dst, num_edges) = (self.num_src, self.num_dst, self.in_src.len());
         same_length("in_offset", self.in_offset.len(), num_dst + 1)?;
         let ascends = self.in_offset.windows(2).all(|pair| pair[0] <= pair[1]);
         let spans = self.in_offset[0] == 0 && self.in_offset[num_dst] as usize == num_edges;
         ensure(ascends && spans, "in_offset", || {
             format!("does not ascend from 0 to the {num_edges} in-edges")
         })?;
-        let outside = self.in_src.iter().find(|&&src| src as usize >= num_src);
+        let greatest = self.in_src.iter().max();
+        let outside = greatest.filter(|&&src| src as usize >= num_src);
         ensure(outside.is_none(), "in_src", || {
             format!("position {outside:?} is not below {num_src} src nodes")
         })?;
-        same_length("in_degree", self.in_degree.len(), num_src)?;
-        same_length("node_key", self.node_key.len(), num_src)?;
-        for (v, pair) in self.in_offset.windows(2).enumerate() {
-            let (kept, degree) = (pair[1] - pair[0], self.in_degree[v]);
-            ensure(kept <= degree, "in_degree", || {
+        for (v, (pair, degree)) in self.in_offset.windows(2).zip(in_degree).enumerate() {
+            let kept = pair[1] - pair[0];
+            ensure(kept <= *degree, "in_degree", || {
                 format!("node {v} keeps {kept} in-edges but has only {degree} in the whole graph")
             })?;
         }
         if let Some(weight) = &self.edge_weight {
             same_length("edge_weight", weight.len(), num_edges)?;
         }
-        ensure(
-            self.in_weight.is_some() == self.edge_weight.is_some(),
-            "in_weight",
-            || "must be present exactly if edge_weight is".to_owned(),
-        )?;
-        if let Some(weight) = &self.in_weight {
-            same_length("in_weight", weight.len(), num_src)?;
-        }
-        self.check_loops()?;
         if let Some(feature) = &self.edge_feature {
             same_length("edge_feature", feature.rows, num_edges)?;
             same_length(
@@ -235,24 +379,6 @@ impl BlockData {
             )?;
         }
         Ok(())
-    }
-
-    fn check_loops(&self) -> Result<(), GnnError> {
-        let wanted = self.self_loops.is_some() && self.edge_weight.is_some();
-        ensure(self.self_weight.is_some() == wanted, "self_weight", || {
-            "must be present exactly if self_loops and edge_weight are".to_owned()
-        })?;
-        if let Some(weight) = &self.self_weight {
-            same_length("self_weight", weight.len(), self.num_src)?;
-        }
-        let Some(loops) = &self.self_loops else {
-            return Ok(());
-        };
-        same_length("self_loops", loops.len(), self.num_src)?;
-        let above = (0..self.num_src).find(|&u| loops[u] > self.in_degree[u]);
-        ensure(above.is_none(), "self_loops", || {
-            format!("node {above:?} has more self-loops than in-edges")
-        })
     }
 }
 

@@ -65,6 +65,7 @@
 
 mod architecture;
 mod block;
+mod conv;
 mod error;
 pub mod kernel;
 mod layer;
@@ -79,11 +80,12 @@ pub mod weights;
 pub use architecture::{
     Activation, Aggregator, Architecture, LayerKind, Norm, PARAMETERS_MAX, Task,
 };
-pub use block::{Block, BlockData, Sampling};
+pub use block::{Block, BlockData, NodeColumns, RangeData, Sampling};
+pub use conv::{Conv, Head, Projected};
 pub use error::GnnError;
 pub use loss::{Labels, loss};
 pub use model::{LossAndGradient, Mode, Model};
 pub use parameter::ParameterInfo;
-pub use tensor::{Dense, Input, ReadyInput, SparseRows};
+pub use tensor::{Dense, Input, ReadyInput, SharedRows, SparseRows};
 pub use transform::{StandardizeFit, Transform};
 pub use weights::{MODEL_JSON, MODEL_WEIGHTS, ModelFile, load, save};

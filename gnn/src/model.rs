@@ -9,7 +9,7 @@ use crate::kernel::Float;
 use crate::layer::{self, Features, Pass, Place};
 use crate::loss::loss_and_slope;
 use crate::parameter::{self, BufferInfo};
-use crate::{Architecture, Block, Dense, GnnError, Input, Labels, ParameterInfo, ReadyInput};
+use crate::{Architecture, Block, Conv, Dense, GnnError, Head, Labels, ParameterInfo, ReadyInput};
 
 /// Whether a forward pass trains.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -208,16 +208,34 @@ impl Model {
     ///
     /// [`GnnError::Input`] if the width is not that of the last conv.
     pub fn forward_head(&self, embedding: Dense) -> Result<Dense, GnnError> {
-        let rows = embedding.rows;
-        let input = ReadyInput::new(Input::Dense(embedding))?;
-        check_input(&input, rows, self.arch.output_dim(self.arch.num_layers))?;
-        if rows == 0 {
-            return Ok(Dense::zeros(0, self.arch.out_dim));
-        }
-        let pass = self.pass(&self.flat, &Device::flex(), Mode::Eval, |info| {
-            info.layer == 0
-        });
-        Ok(plain(pass.head(pass.dense(pass.features(input)))))
+        self.head().run(embedding)
+    }
+
+    /// Returns a conv (1-based) that runs on many blocks in eval mode, each a range of the nodes of a
+    /// graph; `is_sparse` tells whether the rows it reads are sparse.
+    ///
+    /// # Panics
+    ///
+    /// If there is no such layer.
+    #[must_use]
+    pub fn conv(&self, layer: usize, is_sparse: bool) -> Conv<'_> {
+        assert!(
+            (1..=self.arch.num_layers).contains(&layer),
+            "layers count from 1"
+        );
+        let wanted = |info: &ParameterInfo| info.layer == layer;
+        let pass = self.pass(&self.flat, &Device::flex(), Mode::Eval, wanted);
+        Conv::new(self, pass, layer, is_sparse)
+    }
+
+    /// Returns the head, to run on many rows.
+    #[must_use]
+    pub fn head(&self) -> Head<'_> {
+        let wanted = |info: &ParameterInfo| info.layer == 0;
+        Head::new(
+            self,
+            self.pass(&self.flat, &Device::flex(), Mode::Eval, wanted),
+        )
     }
 
     /// Returns the loss of a batch and its gradient.
@@ -299,7 +317,7 @@ impl Model {
     }
 
     /// Makes tensors of the parameters that `wanted` picks, in the number type of `flat`.
-    fn pass<'a, F: Float + Element>(
+    pub(crate) fn pass<'a, F: Float + Element>(
         &'a self,
         flat: &[F],
         device: &Device,
@@ -403,7 +421,7 @@ impl Model {
         Ok(last.num_dst())
     }
 
-    fn check_block(&self, block: &Block) -> Result<(), GnnError> {
+    pub(crate) fn check_block(&self, block: &Block) -> Result<(), GnnError> {
         let arch = &self.arch;
         let weighted = block.edge_weight().is_some();
         if arch.edge_weight && !weighted {
@@ -445,7 +463,7 @@ fn run(pass: &Pass<'_>, blocks: &[Block], input: ReadyInput) -> Tensor<2> {
     pass.head(pass.dense(features))
 }
 
-fn check_input(input: &ReadyInput, rows: usize, cols: usize) -> Result<(), GnnError> {
+pub(crate) fn check_input(input: &ReadyInput, rows: usize, cols: usize) -> Result<(), GnnError> {
     if (input.rows(), input.cols()) == (rows, cols) {
         return Ok(());
     }
@@ -454,7 +472,7 @@ fn check_input(input: &ReadyInput, rows: usize, cols: usize) -> Result<(), GnnEr
     Err(GnnError::Input { problem })
 }
 
-fn plain(tensor: Tensor<2>) -> Dense {
+pub(crate) fn plain(tensor: Tensor<2>) -> Dense {
     let [rows, cols] = tensor.dims();
     let data = tensor.into_data();
     let values = data

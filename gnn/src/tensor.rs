@@ -1,8 +1,9 @@
 //! Matrices that cross the boundary of this crate.
 
+use std::ops::Range;
 use std::sync::Arc;
 
-use burn::tensor::{DType, Device, Tensor, TensorData};
+use burn::tensor::{AllocationProperty, Bytes, DType, Device, Shape, Tensor, TensorData};
 
 use crate::GnnError;
 use crate::kernel::Csr;
@@ -135,6 +136,68 @@ impl SparseRows {
     }
 }
 
+/// A dense row-major matrix that lies in memory of others, such as a map of a file; cheap to clone.
+#[derive(Clone, Debug)]
+pub struct SharedRows {
+    bytes: bytes::Bytes,
+    rows: usize,
+    cols: usize,
+}
+
+impl SharedRows {
+    /// Views bytes as rows of numbers, as this machine lays them out.
+    ///
+    /// # Errors
+    ///
+    /// [`GnnError::Input`] if the bytes are not whole rows, or do not lie where numbers may.
+    pub fn new(bytes: bytes::Bytes, cols: usize) -> Result<SharedRows, GnnError> {
+        let values = bytemuck::try_cast_slice::<u8, f32>(&bytes).map_err(|e| GnnError::Input {
+            problem: format!("{} bytes are no numbers: {e}", bytes.len()),
+        })?;
+        let rows = values.len().checked_div(cols).unwrap_or(0);
+        if rows * cols != values.len() {
+            let problem = format!("{} values are no rows of {cols}", values.len());
+            return Err(GnnError::Input { problem });
+        }
+        Ok(SharedRows { bytes, rows, cols })
+    }
+
+    /// Returns the number of rows.
+    #[must_use]
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// Returns the number of columns.
+    #[must_use]
+    pub fn cols(&self) -> usize {
+        self.cols
+    }
+
+    /// Returns the numbers, row after row.
+    #[must_use]
+    pub fn values(&self) -> &[f32] {
+        bytemuck::cast_slice(&self.bytes)
+    }
+
+    /// Returns some of the rows.
+    ///
+    /// # Panics
+    ///
+    /// If there are no such rows.
+    #[must_use]
+    pub fn slice(&self, rows: Range<usize>) -> SharedRows {
+        let row_bytes = 4 * self.cols;
+        SharedRows {
+            bytes: self
+                .bytes
+                .slice(rows.start * row_bytes..rows.end * row_bytes),
+            rows: rows.len(),
+            cols: self.cols,
+        }
+    }
+}
+
 /// Features of a block's src nodes, one row each.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Input {
@@ -226,6 +289,19 @@ impl ReadyInput {
             cols,
             features,
         })
+    }
+
+    /// Takes over rows that others hold too, without a copy.
+    #[must_use]
+    pub fn shared(rows: &SharedRows) -> ReadyInput {
+        let bytes = Bytes::from_shared(rows.bytes.clone(), AllocationProperty::File);
+        let data = TensorData::from_bytes(bytes, Shape::new([rows.rows, rows.cols]), DType::F32);
+        let tensor = Tensor::from_data(data, (&Device::flex(), DType::F32));
+        ReadyInput {
+            rows: rows.rows,
+            cols: rows.cols,
+            features: ReadyFeatures::Dense(tensor),
+        }
     }
 
     /// Returns the number of rows.

@@ -177,6 +177,7 @@ fn attention_by_sums() {
             &Gat {
                 attention,
                 edge_scores: extras,
+                scored: false,
             },
             vec![h.clone(), src.clone(), dst.clone(), z],
         );
@@ -196,6 +197,7 @@ fn attention_of_every_tile_width() {
             let op = Gat {
                 attention,
                 edge_scores: false,
+                scored: false,
             };
             let h = values(1, data.num_src * width);
             check(&op, vec![h, values(2, width), values(4, width), vec![]]);

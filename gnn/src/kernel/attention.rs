@@ -58,7 +58,7 @@ impl Attention {
     pub(super) fn own(&self, v: usize) -> Term {
         Term {
             slot: self.slot_start(v + 1) - 1,
-            col: v,
+            col: self.csr.own(v),
             edge: None,
         }
     }
@@ -70,7 +70,7 @@ impl Attention {
             col: self.csr.col[edge] as usize,
             edge: Some(edge),
         });
-        edges.filter(move |term| term.col != v)
+        edges.filter(move |term| term.col != self.csr.own(v))
     }
 
     /// Returns the edges of row `v`, the added self-loop last.
@@ -110,7 +110,7 @@ impl Attention {
         let ordinal = term
             .edge
             .map_or(u64::MAX, |edge| (edge + v - self.slot_start(v)) as u64);
-        let mask = mask.edge(key[v], key[term.col], ordinal);
+        let mask = mask.edge(key[self.csr.own(v)], key[term.col], ordinal);
         for (value, head) in values.iter_mut().zip(0_u32..) {
             *value *= mask.factor(head);
         }
@@ -119,7 +119,9 @@ impl Attention {
     /// Returns the input row that each coefficient of row `v` belongs to, the added self-loop's last.
     pub(super) fn cols(&self, v: usize) -> impl Iterator<Item = usize> + Clone {
         let others = self.csr.col[self.csr.row(v)].iter();
-        others.map(|&col| col as usize).chain(std::iter::once(v))
+        others
+            .map(|&col| col as usize)
+            .chain(std::iter::once(self.csr.own(v)))
     }
 
     /// Tells whether anything multiplies the coefficients.

@@ -31,6 +31,8 @@ pub struct Csr {
     pub num_cols: usize,
     /// How kernels split the rows over threads.
     pub partitioning: Partitioning,
+    /// Column of the node that row 0 belongs to; those of the next rows follow it.
+    pub first: usize,
     transposed: OnceLock<Transposed>,
 }
 
@@ -61,8 +63,15 @@ impl Csr {
             col,
             num_cols,
             partitioning,
+            first: 0,
             transposed,
         }
+    }
+
+    /// Returns the column of the node that a row belongs to.
+    #[must_use]
+    pub fn own(&self, row: usize) -> usize {
+        self.first + row
     }
 
     /// Returns the number of rows.
@@ -84,7 +93,13 @@ impl Csr {
     }
 
     /// Returns the edges grouped by column, sorted at the first call.
+    ///
+    /// # Panics
+    ///
+    /// If the rows do not belong to the first columns: backward passes, which this is for, run on
+    /// such blocks alone.
     pub fn transposed(&self) -> &Transposed {
+        assert_eq!(self.first, 0, "dst nodes come first where gradients flow");
         self.transposed.get_or_init(|| self.transpose())
     }
 

@@ -21,6 +21,9 @@ pub struct Gat {
     pub attention: Attention,
     /// Whether edges have scores of their own.
     pub edge_scores: bool,
+    /// Whether the scores of nodes, as [`node_scores`] gives them, stand in place of `att_src`; no
+    /// gradient flows then.
+    pub scored: bool,
 }
 
 /// The inputs, and what a thread writes on while it works on a row.
@@ -81,7 +84,7 @@ impl<'a, F: Float> Work<'a, F> {
     /// Sets the scores of a row's edges before the non-linearity, the added self-loop's last.
     fn read_scores(&self, v: usize, out: &mut [F]) {
         let (attention, heads) = (&self.op.attention, self.op.attention.heads);
-        let dst = &self.s[(v * 2 + 1) * heads..][..heads];
+        let dst = &self.s[(attention.csr.own(v) * 2 + 1) * heads..][..heads];
         for (out, u) in out.chunks_exact_mut(heads).zip(attention.cols(v)) {
             let src = &self.s[u * 2 * heads..][..heads];
             for (out, (&src, &dst)) in out.iter_mut().zip(src.iter().zip(dst)) {
@@ -104,7 +107,7 @@ impl<'a, F: Float> Work<'a, F> {
         alpha.iter_mut().for_each(|score| *score = leaky(*score));
         let edges = attention.csr.row(v);
         for (at, &u) in attention.csr.col[edges].iter().enumerate() {
-            if u as usize == v {
+            if u as usize == attention.csr.own(v) {
                 alpha[at * heads..(at + 1) * heads].fill(F::NEG_INFINITY);
             }
         }
@@ -182,26 +185,32 @@ struct Slopes<'a, F: Float> {
     dst: Vec<F>,
 }
 
-impl Gat {
-    /// Computes the scores of every node: `[num_cols, 2 * heads]`.
-    fn node_scores<F: Float>(&self, inputs: &[&[F]]) -> Vec<F> {
-        let (heads, width) = (self.attention.heads, self.width(inputs[0]));
-        let mut s = vec![F::ZERO; self.attention.csr.num_cols * 2 * heads];
-        let ranges = even_pieces(self.attention.csr.num_cols, 2 * width);
-        for_rows(
-            &mut s,
-            2 * heads,
-            ranges,
-            || (),
-            |(), u, s| {
-                let (h, (src, dst)) = (row(inputs[0], u, width), s.split_at_mut(heads));
-                dot_heads(src, h, inputs[1], width / heads);
-                dot_heads(dst, h, inputs[2], width / heads);
-            },
-        );
-        s
-    }
+/// Computes the scores of nodes as src and as dst, side by side: `[rows of h, 2 * heads]`.
+///
+/// # Shapes
+///
+/// - `h`: `[any number, heads * dim]`
+/// - `att`: `att_src` and `att_dst`, `[heads, dim]` each
+pub fn node_scores<F: Float>(h: &[F], att: [&[F]; 2], heads: usize) -> Vec<F> {
+    let width = att[0].len();
+    let num_rows = h.len() / width;
+    let mut s = vec![F::ZERO; num_rows * 2 * heads];
+    let ranges = even_pieces(num_rows, 2 * width);
+    for_rows(
+        &mut s,
+        2 * heads,
+        ranges,
+        || (),
+        |(), u, s| {
+            let (h, (src, dst)) = (row(h, u, width), s.split_at_mut(heads));
+            dot_heads(src, h, att[0], width / heads);
+            dot_heads(dst, h, att[1], width / heads);
+        },
+    );
+    s
+}
 
+impl Gat {
     /// Walks the columns: slopes of the features and of the two scoring vectors.
     fn backward_cols<F: Float>(
         &self,
@@ -287,7 +296,11 @@ impl Gat {
 impl Kernel for Gat {
     fn forward<F: Float>(&self, inputs: &[&[F]]) -> Forward<F> {
         let dim = self.width(inputs[0]) / self.attention.heads;
-        let s = self.node_scores(inputs);
+        if self.scored {
+            let work = || Work::new(self, inputs, inputs[1]);
+            return self.attention.forward_rows(dim, work, Work::forward);
+        }
+        let s = node_scores(inputs[0], [inputs[1], inputs[2]], self.attention.heads);
         let work = || Work::new(self, inputs, &s);
         let mut done = self.attention.forward_rows(dim, work, Work::forward);
         done.saved.values.extend_from_slice(&s);

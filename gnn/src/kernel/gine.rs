@@ -42,7 +42,7 @@ impl<F: Float> Work<'_, F> {
 
     fn forward(&mut self, csr: &Csr, v: usize, out: &mut [F]) {
         let dim = out.len();
-        out.copy_from_slice(&self.x[v * dim..(v + 1) * dim]);
+        out.copy_from_slice(&self.x[csr.own(v) * dim..][..dim]);
         for edge in csr.row(v) {
             self.message(edge, csr.col[edge] as usize);
             let coefficient = F::from_f32(self.op.edge[edge]);

@@ -30,7 +30,7 @@ pub use attention::Attention;
 pub use csr::{Csr, Partitioning, Transposed};
 pub use dropout::Dropout;
 pub use float::Float;
-pub use gat::Gat;
+pub use gat::{Gat, node_scores};
 pub use gatv2::GatV2;
 pub use gine::Gine;
 pub use linear::Linear;

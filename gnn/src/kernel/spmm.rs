@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::split::{for_rows, pieces};
 use super::{Csr, Float, Forward, Kernel, Saved};
 
-/// `out[v] = own[v] * x[v] + sum over edges e of row v of edge[e] * x[col[e]]`.
+/// `out[v] = own[v] * x[its own] + sum over edges e of row v of edge[e] * x[col[e]]`.
 ///
 /// GCN, SAGE mean and GIN sums are of this form, and so is a sparse feature matrix times a dense
 /// weight.
@@ -17,7 +17,7 @@ pub struct Spmm {
     pub rows: usize,
     /// `[num_edges]`: coefficient of each edge.
     pub edge: Arc<Vec<f32>>,
-    /// `[rows]`: coefficient of the input row of the same number.
+    /// `[rows]`: coefficient of the input row of the row's own node.
     pub own: Option<Arc<Vec<f32>>>,
 }
 
@@ -34,7 +34,8 @@ impl Kernel for Spmm {
             ranges,
             || (),
             |(), v, out| {
-                let own = self.own.as_ref().map(|own| (F::from_f32(own[v]), v));
+                let own = self.own.as_ref();
+                let own = own.map(|own| (F::from_f32(own[v]), csr.own(v)));
                 let edges = csr
                     .row(v)
                     .map(|e| (F::from_f32(self.edge[e]), csr.col[e] as usize));

@@ -72,7 +72,9 @@ impl<'a> Coefficients<'a> {
     fn mean_of(&self, v: usize) -> f64 {
         match self.block.sampling() {
             Sampling::Top => count_of(self.block.csr().row(v).len()),
-            Sampling::Uniform | Sampling::Weighted => f64::from(self.block.in_degree()[v]),
+            Sampling::Uniform | Sampling::Weighted => {
+                f64::from(self.block.in_degree()[self.block.csr().own(v)])
+            }
         }
     }
 
@@ -84,11 +86,12 @@ impl<'a> Coefficients<'a> {
     /// the sum of `w x` (Des Raj, 1956). The terms are the mean of these estimates over the draws.
     fn sum_terms(&self, v: usize) -> impl Iterator<Item = f64> {
         let row = self.block.csr().row(v);
-        let (kept, degree) = (row.len(), self.block.in_degree()[v]);
+        let own = self.block.csr().own(v);
+        let (kept, degree) = (row.len(), self.block.in_degree()[own]);
         let is_sample = kept != degree as usize && self.block.sampling() != Sampling::Top;
         let total = self.weight.and(self.block.in_weight());
         let total = total.filter(|_| self.block.sampling() == Sampling::Weighted);
-        let mut left = total.map(|total| f64::from(total[v]));
+        let mut left = total.map(|total| f64::from(total[own]));
         row.enumerate().map(move |(draw, edge)| {
             let weight = self.weight(edge);
             match &mut left {
@@ -120,18 +123,19 @@ impl<'a> Coefficients<'a> {
 
     fn compute_gcn(&self) -> (Shared, Shared) {
         let csr = self.block.csr();
-        let inverse: Vec<f64> = (0..self.block.num_src())
-            .map(|u| self.inverse_root(u))
-            .collect();
+        let inverse = self.cached(&self.block.nodes().inverse_roots);
+        let roots = || (0..self.block.num_src()).map(|u| self.inverse_root(u));
+        let inverse = inverse.get_or_init(|| roots().collect());
         let edge = self.per_edge(|v, edge, sum_term| {
-            let u = csr.col[edge] as usize;
-            if u == v {
+            let (u, own) = (csr.col[edge] as usize, csr.own(v));
+            if u == own {
                 0.0
             } else {
-                sum_term * inverse[u] * inverse[v]
+                sum_term * inverse[u] * inverse[own]
             }
         });
-        let own = (0..csr.num_rows()).map(|v| round(self.own_weight(v) * inverse[v] * inverse[v]));
+        let own = (0..csr.num_rows()).map(|v| csr.own(v));
+        let own = own.map(|v| round(self.own_weight(v) * inverse[v] * inverse[v]));
         (Arc::new(edge), Arc::new(own.collect()))
     }
 

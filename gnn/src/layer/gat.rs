@@ -7,17 +7,16 @@ use std::sync::Arc;
 
 use burn::tensor::Tensor;
 
-use super::{Coefficients, Features, MaskKind, Pass, Place};
-use crate::kernel::{Attention, Gat};
+use super::{Coefficients, MaskKind, Pass, Place, Src};
+use crate::kernel::{Attention, Gat, Linear};
 use crate::ops::Fused;
 use crate::parameter::head_shape;
 
 impl Pass<'_> {
     /// Returns the sum, without the bias.
-    pub(super) fn gat(&self, place: Place<'_>, input: &Features) -> Tensor<2> {
+    pub(super) fn gat(&self, place: Place<'_>, src: Src) -> Tensor<2> {
         let Place { layer, block } = place;
-        let weight = format!("convs.{}.lin.weight", layer - 1);
-        let h = self.product(input, block.num_src(), &weight); // [num_src, heads * dim]
+        let h = self.dense(src.rows); // [num_src, heads * dim]
         let feature = block
             .edge_feature()
             .filter(|_| self.arch.edge_dim.is_some());
@@ -25,16 +24,20 @@ impl Pass<'_> {
         let z = feature.map(|feature| {
             let map = self.own(layer, "lin_edge.weight").transpose(); // [edge_dim, heads * dim]
             let map = map.matmul(self.score_map(layer, "att_edge")); // [edge_dim, heads]
-            self.constant(feature.rows, feature.cols, &feature.values)
-                .matmul(map)
+            let feature_rows = self.constant(feature.rows, feature.cols, &feature.values);
+            let cols = map.dims()[1];
+            let rows = feature.rows;
+            Fused::Linear(Linear { rows, cols }).apply_2([feature_rows, map.transpose()])
         });
         let op = Gat {
             attention: self.attention(place),
             edge_scores: z.is_some(),
+            scored: src.scores.is_some(),
         };
         let z = z.unwrap_or_else(|| self.constant(1, 1, &[0.0]));
-        let (src, dst) = (self.own(layer, "att_src"), self.own(layer, "att_dst"));
-        self.merge_heads(layer, Fused::Gat(op).apply_4([h, src, dst, z]))
+        let from_src = src.scores.unwrap_or_else(|| self.own(layer, "att_src"));
+        let from_dst = self.own(layer, "att_dst");
+        self.merge_heads(layer, Fused::Gat(op).apply_4([h, from_src, from_dst, z]))
     }
 
     /// Returns the edges and factors of an attention layer.

@@ -2,17 +2,17 @@
 
 use burn::tensor::Tensor;
 
-use super::{Features, Pass, Place};
+use super::{Features, Pass, Place, Src};
 use crate::kernel::GatV2;
 use crate::ops::Fused;
 
 impl Pass<'_> {
     /// Returns the sum, without the bias.
-    pub(super) fn gatv2(&self, place: Place<'_>, input: &Features) -> Tensor<2> {
+    pub(super) fn gatv2(&self, place: Place<'_>, src: Src, own: &Features) -> Tensor<2> {
         let Place { layer, block } = place;
         let name = |side: &str| format!("convs.{}.{side}", layer - 1);
-        let l = self.linear(&name("lin_l"), input, block.num_src()); // [num_src, heads * dim]
-        let r = self.linear(&name("lin_r"), input, block.num_dst()); // [num_dst, heads * dim]
+        let l = self.dense(src.rows); // [num_src, heads * dim]
+        let r = self.linear(&name("lin_r"), own, block.num_dst()); // [num_dst, heads * dim]
         let edge_feature = self.arch.edge_dim.map(|_| block.clone());
         let weight = match edge_feature {
             Some(_) => self.own(layer, "lin_edge.weight"),

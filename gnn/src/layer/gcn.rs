@@ -8,13 +8,13 @@ use std::sync::Arc;
 
 use burn::tensor::Tensor;
 
-use super::{Coefficients, Features, Pass, Place};
+use super::{Coefficients, Features, Pass, Place, Src};
 use crate::kernel::Spmm;
 use crate::ops::Fused;
 
 impl Pass<'_> {
     /// Returns the sum, without the bias.
-    pub(super) fn gcn(&self, Place { layer, block }: Place<'_>, input: Features) -> Tensor<2> {
+    pub(super) fn gcn(&self, Place { layer, block }: Place<'_>, src: Src) -> Tensor<2> {
         let (edge, own) = Coefficients::new(block, self.arch.edge_weight).gcn();
         let sum = Fused::Spmm(Spmm {
             csr: Arc::clone(block.csr()),
@@ -23,10 +23,10 @@ impl Pass<'_> {
             own: Some(own),
         });
         let name = format!("convs.{}.lin.weight", layer - 1);
-        if self.product_first(layer, &input) {
-            sum.apply(self.product(&input, block.num_src(), &name))
+        let summed = sum.apply(self.dense(src.rows)); // [num_dst, in], or [num_dst, out] if projected
+        if src.is_projected {
+            summed
         } else {
-            let summed = sum.apply(self.dense(input)); // [num_dst, in]
             self.product(&Features::Dense(summed), block.num_dst(), &name)
         }
     }

@@ -7,15 +7,16 @@ use std::sync::Arc;
 
 use burn::tensor::Tensor;
 
-use super::{Coefficients, Features, Pass, Place, Summed};
+use super::{Coefficients, Features, Pass, Place, Src, Summed};
 use crate::Norm;
 use crate::kernel::{Gine, Spmm};
 use crate::ops::Fused;
 
 impl Pass<'_> {
     /// Returns the sum, without the bias of the second linear map.
-    pub(super) fn gin(&self, place: Place<'_>, input: Features) -> Tensor<2> {
+    pub(super) fn gin(&self, place: Place<'_>, src: Src) -> Tensor<2> {
         let Place { layer, block } = place;
+        let rows_of_src = self.dense(src.rows);
         let name = |part: &str| format!("convs.{}.nn.{part}", layer - 1);
         let edge = Coefficients::new(block, self.arch.edge_weight).sum();
         let rows = block.num_dst();
@@ -26,25 +27,21 @@ impl Pass<'_> {
                 block: block.clone(),
                 edge,
             });
-            let summed = sum.apply_3([self.dense(input), weight, bias]); // [num_dst, in]
+            let summed = sum.apply_3([rows_of_src, weight, bias]); // [num_dst, in]
             self.product(&Features::Dense(summed), rows, &name("lins.0.weight"))
-        } else if self.product_first(layer, &input) {
+        } else {
             let sum = Fused::Spmm(Spmm {
                 csr,
                 rows,
                 edge,
                 own,
             });
-            sum.apply(self.product(&input, block.num_src(), &name("lins.0.weight")))
-        } else {
-            let summed = Fused::Spmm(Spmm {
-                csr,
-                rows,
-                edge,
-                own,
-            })
-            .apply(self.dense(input)); // [num_dst, in]
-            self.product(&Features::Dense(summed), rows, &name("lins.0.weight"))
+            let summed = sum.apply(rows_of_src); // [num_dst, in], or [num_dst, out] if projected
+            if src.is_projected {
+                summed
+            } else {
+                self.product(&Features::Dense(summed), rows, &name("lins.0.weight"))
+            }
         };
         let (bias, norm, relu) = (name("lins.0.bias"), name("norms.0"), self.arch.activation);
         let summed = Summed {

@@ -44,6 +44,15 @@ pub(crate) enum Features {
     Sparse(SparseFeatures),
 }
 
+/// What a conv aggregates: a row for each src node, as it came or projected.
+#[derive(Clone)]
+pub(crate) struct Src {
+    pub(crate) rows: Features,
+    pub(crate) is_projected: bool,
+    /// What GAT makes of each row, `[num_src, 2 * heads]`, where it is known already.
+    pub(crate) scores: Option<Tensor<2>>,
+}
+
 /// Where a conv stands: its number and its block.
 #[derive(Clone, Copy)]
 pub(crate) struct Place<'a> {
@@ -78,22 +87,49 @@ impl Pass<'_> {
     /// Runs one conv with residual, norm and activation, and the dropout of what reads it:
     /// `[num_src, _]` to `[num_dst, _]`.
     pub(crate) fn layer(&self, place: Place<'_>, input: Features) -> Tensor<2> {
-        let Place { layer, block } = place;
         let residual = self.arch.residual.then(|| self.residual(place, &input));
+        let projected = self.project(place.layer, &input, place.block.num_src());
+        let src = Src {
+            is_projected: projected.is_some(),
+            rows: projected.map_or_else(|| input.clone(), Features::Dense),
+            scores: None,
+        };
+        self.aggregate(place, src, input, residual)
+    }
+
+    /// Returns what a conv aggregates of the first `rows` rows, where that is not the rows themselves.
+    pub(crate) fn project(&self, layer: usize, input: &Features, rows: usize) -> Option<Tensor<2>> {
+        let is_sparse = matches!(input, Features::Sparse(_));
+        let map = projection(self.arch, layer, is_sparse)?;
+        Some(match self.arch.layer {
+            LayerKind::GatV2 => self.linear(&map, input, rows),
+            _ => self.product(input, rows, &format!("{map}.weight")),
+        })
+    }
+
+    /// Runs a conv from what it aggregates and what its dst nodes, the first rows of `own`, are.
+    pub(crate) fn aggregate(
+        &self,
+        place: Place<'_>,
+        src: Src,
+        own: Features,
+        residual: Option<Tensor<2>>,
+    ) -> Tensor<2> {
+        let Place { layer, block } = place;
         let bias = format!("convs.{}.bias", layer - 1);
         let (sage_bias, gin_bias) = (
             format!("convs.{}.lin_l.bias", layer - 1),
             format!("convs.{}.nn.lins.1.bias", layer - 1),
         );
         let (x, addend, bias) = match self.arch.layer {
-            LayerKind::Gcn => (self.gcn(place, input), None, bias),
+            LayerKind::Gcn => (self.gcn(place, src), None, bias),
             LayerKind::Sage => {
-                let (x, addend) = self.sage(place, input);
+                let (x, addend) = self.sage(place, src, own);
                 (x, addend, sage_bias)
             }
-            LayerKind::Gin => (self.gin(place, input), None, gin_bias),
-            LayerKind::Gat => (self.gat(place, &input), None, bias),
-            LayerKind::GatV2 => (self.gatv2(place, &input), None, bias),
+            LayerKind::Gin => (self.gin(place, src), None, gin_bias),
+            LayerKind::Gat => (self.gat(place, src), None, bias),
+            LayerKind::GatV2 => (self.gatv2(place, src, &own), None, bias),
         };
         let addend = match (addend, residual) {
             (Some(addend), Some(residual)) => Some(addend + residual),
@@ -153,7 +189,11 @@ impl Pass<'_> {
         }
     }
 
-    fn residual(&self, Place { layer, block }: Place<'_>, input: &Features) -> Tensor<2> {
+    pub(crate) fn residual(
+        &self,
+        Place { layer, block }: Place<'_>,
+        input: &Features,
+    ) -> Tensor<2> {
         let name = format!("res.{}.weight", layer - 1);
         let rows = block.num_dst();
         if self.parameters.contains_key(name.as_str()) {
@@ -263,10 +303,6 @@ impl Pass<'_> {
         self.update(summed, None, None)
     }
 
-    pub(crate) fn product_first(&self, layer: usize, features: &Features) -> bool {
-        product_first(self.arch, layer, matches!(features, Features::Sparse(_)))
-    }
-
     /// Returns the mask of one layer's input or attention, when training and something is dropped.
     pub(crate) fn mask(&self, layer: usize, kind: MaskKind, rate: f32) -> Option<Mask> {
         let seed = self.train.filter(|_| rate > 0.0)?;
@@ -324,6 +360,25 @@ pub(crate) fn prepare(arch: &Architecture, blocks: &[Block], input: &ReadyInput)
             block.csr().transposed();
         }
     }
+}
+
+/// Returns the name of the linear map that a conv applies to the rows it aggregates, if it does so
+/// before.
+pub(crate) fn projection(arch: &Architecture, layer: usize, is_sparse: bool) -> Option<String> {
+    let map = match (arch.layer, arch.aggregator) {
+        (LayerKind::Gat, _) => return Some(format!("convs.{}.lin", layer - 1)),
+        (LayerKind::GatV2, _) => return Some(format!("convs.{}.lin_l", layer - 1)),
+        (LayerKind::Gcn, _) => "lin",
+        (LayerKind::Sage, Aggregator::Mean) => "lin_l",
+        (LayerKind::Gin, _) if arch.edge_dim.is_none() => "nn.lins.0",
+        (LayerKind::Sage | LayerKind::Gin, _) => return None,
+    };
+    product_first(arch, layer, is_sparse).then(|| format!("convs.{}.{map}", layer - 1))
+}
+
+/// Tells whether a conv reads the rows of its dst nodes besides what it aggregates.
+pub(crate) fn reads_own(arch: &Architecture) -> bool {
+    arch.residual || matches!(arch.layer, LayerKind::Sage | LayerKind::GatV2)
 }
 
 /// Tells whether a linear map should come before a linear aggregation, which is then narrower.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use burn::tensor::Tensor;
 
-use super::{Coefficients, Features, Pass, Place};
+use super::{Coefficients, Features, Pass, Place, Src};
 use crate::Aggregator;
 use crate::kernel::{SegmentMax, Spmm};
 use crate::ops::Fused;
@@ -16,7 +16,8 @@ impl Pass<'_> {
     pub(super) fn sage(
         &self,
         Place { layer, block }: Place<'_>,
-        input: Features,
+        src: Src,
+        own: Features,
     ) -> (Tensor<2>, Option<Tensor<2>>) {
         let name = |part: &str| format!("convs.{}.{part}", layer - 1);
         let (lin_l, lin_r) = (name("lin_l.weight"), name("lin_r.weight"));
@@ -35,17 +36,15 @@ impl Pass<'_> {
                     edge: coefficients.mean(),
                     own: None,
                 });
-                if self.product_first(layer, &input) {
-                    let product = self.product(&input, block.num_src(), &lin_l);
-                    let own = self.product(&input, rows, &lin_r); // [num_dst, out]
-                    return (mean.apply(product), Some(own));
+                if src.is_projected {
+                    let own = self.product(&own, rows, &lin_r); // [num_dst, out]
+                    return (mean.apply(self.dense(src.rows)), Some(own));
                 }
                 mean
             }
         };
-        let input = self.dense(input);
-        let neighbours = aggregate.apply(input.clone()); // [num_dst, in]
-        let sum = self.product_of_two(rows, (neighbours, &lin_l), (input, &lin_r));
+        let neighbours = aggregate.apply(self.dense(src.rows)); // [num_dst, in]
+        let sum = self.product_of_two(rows, (neighbours, &lin_l), (self.dense(own), &lin_r));
         (sum, None)
     }
 }

@@ -1,9 +1,19 @@
 //! Read-only memory maps of the store's files.
 
 use arrow::buffer::Buffer;
+use bytes::Bytes;
 use std::fs::File;
 
 /// Maps a whole file; the page cache is then the only cache.
+///
+/// # Errors
+///
+/// The file cannot be mapped.
+pub(super) fn map_file(file: &File) -> std::io::Result<Buffer> {
+    Ok(Buffer::from(map_bytes(file)?))
+}
+
+/// Maps a whole file that nobody writes any more.
 ///
 /// # Errors
 ///
@@ -12,12 +22,13 @@ use std::fs::File;
     unsafe_code,
     reason = "a memory map is sound only while nobody changes the file"
 )]
-pub(super) fn map_file(file: &File) -> std::io::Result<Buffer> {
+pub fn map_bytes(file: &File) -> std::io::Result<Bytes> {
     if file.metadata()?.len() == 0 {
-        return Ok(Buffer::from(&[] as &[u8]));
+        return Ok(Bytes::new());
     }
     // SAFETY: store files are written under another name, renamed into place when complete, and
     // never written again; a store is rebuilt as new files. The checksum is checked on opening.
+    // The rows of inference are mapped when they are complete, in a directory that is locked.
     let map = unsafe { memmap2::Mmap::map(file)? };
-    Ok(Buffer::from(bytes::Bytes::from_owner(map)))
+    Ok(Bytes::from_owner(map))
 }

@@ -11,6 +11,7 @@ mod number;
 
 pub use edges::EdgeCounts;
 pub use file::InEdges;
+pub use map::map_bytes;
 
 use crate::error::StoreCause;
 use crate::{FlattenError, NodeIdx, Placement, StorePlan};
