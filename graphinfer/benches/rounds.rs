@@ -5,8 +5,10 @@
 //! ```
 //!
 //! `--data` takes a directory with `nodes.parquet` (`id`, `features`, `label`, `split` as 0, 1, 2)
-//! and `edges.parquet` (`src`, `dst`, `weight`). The model has random weights: `--model sage`,
-//! `--hidden 128`, `--heads 1`. Further: `--fanouts 15,10` (`all`), `--repeat 3`.
+//! and `edges.parquet` (`src`, `dst`). The model has random weights and as many convs as there are
+//! fan-outs, with a linear head behind them: `--model sage`, `--hidden 64`, `--heads 1`. Further:
+//! `--fanouts all,all` (`15,10`), `--prediction false`, `--repeat 3`, `--work DIR` (where store and rows
+//! lie), and `--save DIR`, which keeps the model, for the program to run.
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -65,13 +67,19 @@ impl Settings {
             let number = text.parse::<u32>().map(Value::from);
             serde_json::from_value(number.unwrap_or_else(|_| text.into())).map_err(Into::into)
         };
-        self.text("fanouts", "15,10").split(',').map(one).collect()
+        self.text("fanouts", "all,all")
+            .split(',')
+            .map(one)
+            .collect()
     }
 }
 
 fn main() -> Result<()> {
     let settings = Settings::from_args()?;
-    let work = tempfile::tempdir()?;
+    let work = match settings.given.get("work") {
+        Some(dir) => tempfile::tempdir_in(dir)?,
+        None => tempfile::tempdir()?,
+    };
     let data = PathBuf::from(settings.given.get("data").ok_or("--data is needed")?);
     let workers = settings.number("workers", "2")?;
     rayon::ThreadPoolBuilder::new()
@@ -81,15 +89,20 @@ fn main() -> Result<()> {
     let started = Instant::now();
     let store = store_of(&data, work.path(), workers, keep_at_hop(&fanouts, 0))?;
     say(&format!("store {:.2} s", started.elapsed().as_secs_f64()));
-    let model = work.path().join("model");
+    let model = settings.given.get("save");
+    let model = model.map_or_else(|| work.path().join("model"), PathBuf::from);
     save_model(&settings, &store, &fanouts, &model)?;
     for turn in 0..settings.number("repeat", "3")? {
         let output = work.path().join(format!("embeddings-{turn}"));
-        let spec: InferSpec = serde_json::from_value(json!({ "output": output, "model": model }))?;
+        let spec: InferSpec = serde_json::from_value(json!({
+            "output": output, "model": model,
+            "prediction": settings.text("prediction", "false") == "true",
+        }))?;
         let base = work.path().to_owned();
         let plan = spec.into_plan(InferContext {
             model: None,
             base,
+            work_dir: work.path().join("work"),
             fresh: false,
         })?;
         let (rounds, progress) = stopwatch();
@@ -126,7 +139,7 @@ fn store_of(data: &Path, work: &Path, workers: usize, keep: usize) -> Result<Sto
         "split": "split", "split_values": { "train": 0, "val": 1, "test": 2 },
     }))?;
     let edges: EdgesSpec = serde_json::from_value(json!({
-        "path": "edges.parquet", "src": "src", "dst": "dst", "weight": "weight",
+        "path": "edges.parquet", "src": "src", "dst": "dst",
     }))?;
     let nodes = Arc::new(nodes.into_plan(data)?);
     let edges = edges.into_plan(data)?.with_id_type(nodes.id_type())?;
@@ -155,7 +168,7 @@ fn save_model(settings: &Settings, store: &Store, fanouts: &[Fanout], dir: &Path
     let arch: Architecture = serde_json::from_value(json!({
         "layer": settings.text("model", "sage"), "aggregator": "mean",
         "in_dim": graph.features.dim(), "edge_dim": null, "edge_weight": false,
-        "hidden": vec![settings.number("hidden", "128")?; fanouts.len() - 1],
+        "hidden": vec![settings.number("hidden", "64")?; fanouts.len()],
         "num_layers": fanouts.len(), "out_dim": label.kind.width(),
         "heads": heads, "out_heads": 1,
         "dropout": 0.0, "input_dropout": 0.0, "attention_dropout": 0.0,

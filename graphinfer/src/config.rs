@@ -68,6 +68,8 @@ pub struct InferContext {
     pub model: Option<PathBuf>,
     /// What relative paths are relative to.
     pub base: PathBuf,
+    /// Where the rows of a layer lie until the next ones are computed.
+    pub work_dir: PathBuf,
     /// Whether an output that is there already is replaced.
     pub fresh: bool,
 }
@@ -81,6 +83,7 @@ pub struct InferPlan {
     pub(crate) layer: Option<usize>,
     pub(crate) rows_per_part: usize,
     pub(crate) prediction: bool,
+    pub(crate) work_dir: PathBuf,
     pub(crate) fresh: bool,
 }
 
@@ -119,6 +122,7 @@ impl InferSpec {
             layer: self.layer,
             rows_per_part: self.rows_per_part.unwrap_or(ROWS_PER_PART),
             prediction: self.prediction,
+            work_dir: ctx.base.join(ctx.work_dir),
             fresh: ctx.fresh,
         })
     }
@@ -176,6 +180,7 @@ mod tests {
         let ctx = InferContext {
             model: None,
             base,
+            work_dir: PathBuf::from("/work"),
             fresh: false,
         };
         spec.into_plan(ctx).map_err(|e| e.to_string())

@@ -1,9 +1,8 @@
 //! What can go wrong while embeddings are computed.
 
 use gnn::GnnError;
-use graphflat::PeerFailed;
 use schemas::{ErrorKind, SchemaError};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Embeddings could not be planned, computed or written.
 #[derive(Debug, thiserror::Error)]
@@ -62,9 +61,19 @@ pub enum InferError {
         /// Id of the node.
         id: String,
     },
-    /// Another worker failed; its own error is reported.
-    #[error("another worker failed")]
-    PeerFailed,
+    /// The rows of a layer could not be kept in the working directory.
+    #[error("cannot {action} {}", path.display())]
+    Io {
+        /// What was tried.
+        action: &'static str,
+        /// The file or directory.
+        path: PathBuf,
+        /// The cause.
+        source: std::io::Error,
+    },
+    /// The threads could not be started.
+    #[error("cannot start threads")]
+    Threads(#[source] rayon::ThreadPoolBuildError),
 }
 
 impl InferError {
@@ -76,17 +85,19 @@ impl InferError {
                 ErrorKind::Usage
             }
             Self::NotFinite { .. } => ErrorKind::Data,
-            Self::Gnn(_) | Self::PeerFailed => ErrorKind::Failed,
+            Self::Gnn(_) | Self::Io { .. } | Self::Threads(_) => ErrorKind::Failed,
         }
     }
 
-    pub(crate) fn is_peer_failure(&self) -> bool {
-        matches!(self, Self::PeerFailed)
-    }
-}
-
-impl From<PeerFailed> for InferError {
-    fn from(_: PeerFailed) -> Self {
-        Self::PeerFailed
+    /// Wraps an error of the file system, as `map_err` wants it.
+    pub(crate) fn io<'a>(
+        action: &'static str,
+        path: &'a Path,
+    ) -> impl FnOnce(std::io::Error) -> Self + use<'a> {
+        move |source| Self::Io {
+            action,
+            path: path.to_owned(),
+            source,
+        }
     }
 }

@@ -1,39 +1,28 @@
 //! The infer stage: from the store and a model to committed embeddings.
 
-use crate::block::{OwnRows, Scratch};
-use crate::halo::Halo;
-use crate::predict::predict;
-use crate::round::{RoundContext, RoundStats};
+use crate::checkpoint::{Checkpoint, RoundRows};
+use crate::graph::Graph;
+use crate::round::{RoundStats, Rounds};
 use crate::slice::{Slice, TrainedModel};
-use crate::write::{Computed, WriteContext, write_parts};
+use crate::threads::Threads;
+use crate::write::Parts;
 use crate::{InferError, InferPlan};
-use graphflat::{Cluster, Peer, Store, run_workers};
-use schemas::{Event, GraphMeta, Labels, Manifest, Opened, Output, Progress};
-use std::sync::Arc;
+use graphflat::Store;
+use schemas::{Event, GraphMeta, Manifest, Opened, Output, Progress};
+use std::time::Instant;
 
 /// Changes when the same plan gives other bytes than before.
-const ENGINE_VERSION: u32 = 3;
-
-/// What all workers share.
-#[derive(Clone)]
-struct InferTask {
-    store: Store,
-    trained: Arc<TrainedModel>,
-    slices: Vec<Slice>,
-    embedding_layer: usize,
-    write: WriteContext,
-    progress: Progress,
-}
+const ENGINE_VERSION: u32 = 4;
 
 /// Computes the embedding of every node, and its prediction, and commits them.
 ///
-/// A finished output of the same plan, model and graph is returned as it is. Of a half-finished one
-/// the committed parts stay; the rounds run again.
+/// A finished output of the same plan, model and graph is returned as it is. A half-finished one is
+/// continued: after its last finished round, and with its committed parts.
 ///
 /// # Errors
 ///
 /// A model that is not there or does not fit the store, before anything is written; an output
-/// directory that holds something else; a part that cannot be written.
+/// directory that holds something else; rows or a part that cannot be written.
 pub fn infer(plan: &InferPlan, store: &Store, progress: &Progress) -> Result<Manifest, InferError> {
     let trained = TrainedModel::open(plan)?;
     trained.check(store.meta())?;
@@ -48,39 +37,32 @@ pub fn infer(plan: &InferPlan, store: &Store, progress: &Progress) -> Result<Man
     let fingerprint = fingerprint(plan, &trained, store, &slices);
     let output = match Output::open(&plan.output, "infer", &fingerprint, plan.fresh)? {
         Opened::Done(manifest) => return Ok(*manifest),
-        Opened::Open(output) => Arc::new(output),
+        Opened::Open(output) => output,
     };
     let label = plan.prediction.then(|| trained.prediction());
-    let write = WriteContext {
-        store: store.clone(),
-        output: Arc::clone(&output),
-        rows_per_part: plan.rows_per_part,
-        dim: trained.model.architecture().output_dim(embedding_layer),
-        prediction: label.clone(),
-    };
-    let task = InferTask {
-        store: store.clone(),
-        trained: Arc::new(trained),
-        slices: slices.clone(),
+    let mut checkpoint = Checkpoint::open(&plan.work_dir, &fingerprint, plan.fresh)?;
+    let rounds = Rounds {
+        graph: &Graph::new(store, trained.model.architecture())?,
+        trained: &trained,
+        slices: &slices,
+        threads: &Threads::new(store.placement().workers())?,
         embedding_layer,
-        write,
-        progress: Arc::clone(progress),
     };
-    let cluster = Cluster {
-        workers: store.placement().workers(),
+    let parts = Parts {
+        rounds: &rounds,
+        output: &output,
+        rows_per_part: plan.rows_per_part,
+        prediction: label.clone(),
+        inner: None,
     };
-    let seed = store.meta().seed;
-    let plan_json = plan_json(plan, &task.trained, &slices);
-    let stats = run_workers(&cluster, InferError::is_peer_failure, move |peer| {
-        task.run(peer)
-    })?;
+    let stats = run(parts, &mut checkpoint, progress)?;
     let manifest = Manifest {
         schema: schemas::dataset::MANIFEST_SCHEMA,
         stage: "infer".to_owned(),
         program: concat!("graphflat ", env!("CARGO_PKG_VERSION")).to_owned(),
         fingerprint,
-        plan: plan_json,
-        seed,
+        plan: plan_json(plan, &trained, &slices),
+        seed: store.meta().seed,
         input: store.meta().input.clone(),
         graph: Some(GraphMeta {
             label,
@@ -88,65 +70,81 @@ pub fn infer(plan: &InferPlan, store: &Store, progress: &Progress) -> Result<Man
         }),
         flatten: None,
         parts: output.parts(),
-        report: report(&stats),
+        report: serde_json::json!({ "rounds": stats }),
     };
-    let output = Arc::into_inner(output).expect("the workers have ended");
     output.finish(&manifest)?;
+    checkpoint.remove()?;
     Ok(manifest)
 }
 
-impl InferTask {
-    /// What one worker does: K rounds, the prediction, the parts.
-    fn run(&self, peer: &mut Peer<'_>) -> Result<Vec<RoundStats>, InferError> {
-        let partition = self.store.partition(peer.index());
-        let halo = Halo::exchange(peer, &self.store, &self.slices)?;
-        let mut scratch = Scratch::new(&halo);
-        let rounds = RoundContext {
-            store: &self.store,
-            trained: &self.trained,
-            slices: &self.slices,
-            halo: &halo,
+/// Runs the rounds that are not finished yet, the last one with the parts.
+fn run(
+    mut parts: Parts<'_>,
+    checkpoint: &mut Checkpoint,
+    progress: &Progress,
+) -> Result<Vec<RoundStats>, InferError> {
+    let rounds = parts.rounds;
+    let last = rounds.slices.len();
+    let mut stats = Vec::new();
+    let (mut next, mut before, inner) = resume(rounds, checkpoint);
+    parts.inner = inner;
+    while next < last {
+        let started = Instant::now();
+        let (record, bytes) = match next {
+            0 => rounds.read_features(checkpoint)?,
+            layer => rounds.run(layer, &before, checkpoint)?,
         };
-        let (mut stats, mut kept, mut last) = (Vec::new(), None, Vec::new());
-        for &slice in &self.slices {
-            let own = match slice.layer {
-                1 => OwnRows::Store(partition),
-                _ => OwnRows::Embedding(&last),
-            };
-            let (embedding, moved) = rounds.run(peer, slice, own, &mut scratch)?;
-            let before = std::mem::replace(&mut last, embedding);
-            if slice.layer == self.embedding_layer + 1 {
-                kept = Some(before);
-            }
-            stats.push(moved);
-            self.report_round(peer.index(), slice.layer, moved);
+        before = checkpoint.map(&record)?;
+        if next == rounds.embedding_layer {
+            parts.inner.clone_from(&before.rows);
         }
-        let prediction = match self.write.prediction {
-            Some(_) => peer.agree(predict(&self.trained.model, &last))?,
-            None => Labels::None,
-        };
-        let embedding = kept.as_deref().unwrap_or(&last);
-        let computed = Computed {
-            embedding,
-            prediction: &prediction,
-        };
-        write_parts(peer, &self.write, &computed)?;
-        self.report_round(peer.index(), self.slices.len() + 1, RoundStats::default());
-        Ok(stats)
+        checkpoint.finish(record, |round| rounds.is_read(round, next + 1))?;
+        stats.push(rounds.stats(next, bytes, started.elapsed().as_secs_f64()));
+        report(progress, rounds, next);
+        next += 1;
     }
+    let started = Instant::now();
+    parts.run(last, &before)?;
+    stats.push(rounds.stats(last, 0, started.elapsed().as_secs_f64()));
+    report(progress, rounds, last);
+    report(progress, rounds, last + 1);
+    Ok(stats)
+}
 
-    fn report_round(&self, worker: usize, round: usize, moved: RoundStats) {
-        if worker == 0 {
-            (self.progress)(&Event {
-                stage: "infer",
-                phase: "round".to_owned(),
-                done: round as u64,
-                total: self.slices.len() as u64 + 1,
-                message: None,
-                fields: serde_json::json!({ "rows": moved.rows, "bytes": moved.bytes }),
-            });
+/// Returns the first round that is still to be run, what the one before it has left, and the rows
+/// of the embedding layer if they are computed.
+fn resume(
+    rounds: &Rounds<'_>,
+    checkpoint: &Checkpoint,
+) -> (usize, RoundRows, Option<gnn::SharedRows>) {
+    let rows_of = |round| checkpoint.verified(round, &rounds.ranges(round));
+    for round in (0..rounds.slices.len()).rev() {
+        let Some(rows) = rows_of(round) else {
+            continue;
+        };
+        let inner = match round.cmp(&rounds.embedding_layer) {
+            std::cmp::Ordering::Less => return (round + 1, rows, None),
+            std::cmp::Ordering::Equal => rows.rows.clone(),
+            std::cmp::Ordering::Greater => {
+                rows_of(rounds.embedding_layer).and_then(|kept| kept.rows)
+            }
+        };
+        if inner.is_some() {
+            return (round + 1, rows, inner);
         }
     }
+    (0, RoundRows::default(), None)
+}
+
+fn report(progress: &Progress, rounds: &Rounds<'_>, round: usize) {
+    progress(&Event {
+        stage: "infer",
+        phase: "round".to_owned(),
+        done: round as u64,
+        total: rounds.slices.len() as u64 + 1,
+        message: None,
+        fields: serde_json::json!({}),
+    });
 }
 
 /// The settings that decide what is written, and nothing else.
@@ -181,14 +179,4 @@ fn fingerprint(
         "plan": plan_json(plan, trained, slices),
     });
     schemas::xxh::fingerprint(settings.to_string().as_bytes())
-}
-
-/// What each worker sent and was sent in each round.
-fn report(stats: &[Vec<RoundStats>]) -> serde_json::Value {
-    let rounds = stats.first().map_or(0, Vec::len);
-    let round = |round: usize| {
-        let workers: Vec<_> = stats.iter().map(|worker| worker[round]).collect();
-        serde_json::json!({ "name": format!("round {}", round + 1), "workers": workers })
-    };
-    serde_json::json!({ "rounds": (0..rounds).map(round).collect::<Vec<_>>() })
 }

@@ -1,19 +1,22 @@
 //! Computes embeddings and predictions of every node, layer by layer.
 //!
 //! [`infer`] follows AGL's GraphInfer (PVLDB 13, section 3.4): a model of K convs is cut into K + 1
-//! slices, and slice l is round l on the store. A worker holds the rows of its own nodes; before a
-//! round the owners push the rows that other workers' in-edges read, each at most once a round and
-//! peer, and then every worker computes its nodes from what it holds. So each node is computed once
-//! per layer, unlike inference on stored neighbourhoods, and with the very code that trained it.
+//! slices, and slice l is round l on the store. The rows of all nodes lie in one file a layer, in the
+//! order of ids, which all threads map; a round computes blocks of the next layer's rows from it. So
+//! each node is computed once per layer, unlike inference on stored neighbourhoods, and with the very
+//! code that trained it; neither the graph nor its rows need fit in memory; and a finished round is a
+//! checkpoint.
 
-mod block;
+mod checkpoint;
 pub mod config;
 mod error;
-mod halo;
+mod graph;
 mod infer;
 mod predict;
 mod round;
+mod rows;
 mod slice;
+mod threads;
 mod write;
 
 pub use config::{InferContext, InferPlan, InferSampling, InferSpec, Method};

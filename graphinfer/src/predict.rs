@@ -1,22 +1,10 @@
 //! The prediction slice: logits of embeddings, and what they say.
 
-use crate::InferError;
-use crate::block::ROWS_MIN;
-use gnn::{Dense, Model, Task};
+use gnn::{Architecture, Dense, Task};
 use schemas::Labels;
 
-/// Embeddings that go through the head at a time.
-const ROWS_AT_A_TIME: usize = 1 << 15;
-
-/// Predicts from embeddings of the last layer, as the labels of the model's task.
-///
-/// # Shapes
-///
-/// - `embedding`: `[n * width of the last conv]`
-/// - returns: `[n]`
-pub(crate) fn predict(model: &Model, embedding: &[f32]) -> Result<Labels, InferError> {
-    let arch = model.architecture();
-    let width = arch.output_dim(arch.num_layers);
+/// Reads logits as labels of the model's task, a row for each node.
+pub(crate) fn labels(logits: &Dense, arch: &Architecture) -> Labels {
     let mut predicted = match arch.task {
         Task::Classes => Labels::Class(Vec::new()),
         Task::MultiLabel => Labels::Multi {
@@ -26,20 +14,8 @@ pub(crate) fn predict(model: &Model, embedding: &[f32]) -> Result<Labels, InferE
         },
         Task::Regression => Labels::Number(Vec::new()),
     };
-    for rows in embedding.chunks(ROWS_AT_A_TIME * width) {
-        let num_rows = rows.len() / width;
-        let mut values = rows.to_vec();
-        // Filled up as blocks are, so that a row's logits do not depend on how many come with it.
-        let filled = num_rows.max(ROWS_MIN);
-        values.resize(filled * width, 0.0);
-        let logits = model.forward_head(Dense {
-            rows: filled,
-            cols: width,
-            values,
-        })?;
-        (0..num_rows).for_each(|row| push(logits.row(row), &mut predicted));
-    }
-    Ok(predicted)
+    (0..logits.rows).for_each(|row| push(logits.row(row), &mut predicted));
+    predicted
 }
 
 /// Reads one node's logits: the first largest one, each above 0 (a chance of more than a half), or

@@ -1,130 +1,243 @@
-//! One inference round: the rows that peers read go to them, then a slice runs on every own node.
+//! One inference round: a layer on every node, block by block, from mapped rows to a file of rows.
 
 use crate::InferError;
-use crate::block::{BlockContext, LayerRows, OwnRows, Scratch, block_ranges};
-use crate::halo::{Halo, class_of};
+use crate::checkpoint::{Checkpoint, RoundRecord, RoundRows};
+use crate::graph::Graph;
+use crate::rows::RowWriter;
 use crate::slice::{Slice, TrainedModel};
-use gnn::{Block, Dense};
-use graphflat::{Peer, Store};
-use schemas::{FeatureMeta, Features};
-use serde::{Deserialize, Serialize};
+use crate::threads::Threads;
+use gnn::{Conv, Dense, Input, Projected, ReadyInput};
+use serde::Serialize;
+use std::ops::Range;
 
-/// What a round moved, from and to one worker.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct RoundStats {
-    /// Rows it sent.
-    pub(crate) rows: u64,
-    /// Bytes it sent.
-    pub(crate) bytes: u64,
-    /// Lower bound of the rows it is sent: distinct nodes of peers that its in-edges read.
-    pub(crate) rows_needed: u64,
-    /// The numbers in these rows, in bytes.
-    pub(crate) bytes_needed: u64,
-}
-
-/// What the rounds of one worker share.
-pub(crate) struct RoundContext<'a> {
-    pub(crate) store: &'a Store,
+/// What rounds share.
+pub(crate) struct Rounds<'a> {
+    pub(crate) graph: &'a Graph,
     pub(crate) trained: &'a TrainedModel,
     pub(crate) slices: &'a [Slice],
-    pub(crate) halo: &'a Halo,
+    pub(crate) threads: &'a Threads,
+    /// The layer whose rows are wanted, be they read by another layer or not.
+    pub(crate) embedding_layer: usize,
 }
 
-impl RoundContext<'_> {
-    /// Sends peers what they read of the layer before `slice` and computes the slice's embeddings
-    /// of all own nodes, `[num_own * output width]`.
+/// What a round has done.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(crate) struct RoundStats {
+    /// The layer, from 1; 0 reads features.
+    pub(crate) round: usize,
+    pub(crate) in_edges: u64,
+    /// Bytes that the round wrote for the rounds to come.
+    pub(crate) bytes_written: u64,
+    pub(crate) seconds: f64,
+}
+
+/// A conv with what it reads, on one thread.
+pub(crate) struct Layer<'a> {
+    rounds: &'a Rounds<'a>,
+    slice: Slice,
+    conv: Conv<'a>,
+    src: Projected<ReadyInput>,
+    before: &'a RoundRows,
+}
+
+/// The files a round writes.
+struct RoundWriter {
+    rows: Option<RowWriter>,
+    src: Option<RowWriter>,
+    scores: Option<RowWriter>,
+}
+
+impl Rounds<'_> {
+    /// Returns the blocks that a round is computed in.
+    pub(crate) fn ranges(&self, round: usize) -> Vec<Range<usize>> {
+        self.ranges_of(0..self.graph.num_nodes(), round)
+    }
+
+    /// Returns the blocks of some nodes that a layer is computed in.
+    pub(crate) fn ranges_of(&self, nodes: Range<usize>, layer: usize) -> Vec<Range<usize>> {
+        self.graph.ranges(nodes, self.limit(layer))
+    }
+
+    fn limit(&self, round: usize) -> usize {
+        // Round 0 reads no in-edge.
+        let slice = round.checked_sub(1).map(|at| self.slices[at]);
+        slice.map_or(0, |slice| slice.limit)
+    }
+
+    fn num_in_edges(&self, round: usize) -> u64 {
+        let nodes = 0..self.graph.num_nodes();
+        self.graph.num_in_edges(nodes, self.limit(round))
+    }
+
+    /// Tells whether a finished round's rows are read once layer `layer` is computed next.
+    pub(crate) fn is_read(&self, round: usize, layer: usize) -> bool {
+        round + 1 == layer || round == self.embedding_layer
+    }
+
+    fn conv(&self, layer: usize) -> Conv<'_> {
+        let is_sparse = layer == 1 && self.graph.is_sparse();
+        self.trained.model.conv(layer, is_sparse)
+    }
+
+    /// Opens the files that a round writes: what the next layer reads.
+    fn create(&self, round: usize, checkpoint: &Checkpoint) -> Result<RoundWriter, InferError> {
+        let next = self.conv(round + 1);
+        let num_nodes = self.graph.num_nodes();
+        let file = |what, cols: Option<usize>| match cols {
+            Some(cols) => checkpoint.create((round, what), num_nodes, cols).map(Some),
+            None => Ok(None),
+        };
+        let arch = self.trained.model.architecture();
+        // Layer 1 reads rows of its own nodes from the store where it does not aggregate them.
+        let as_they_are = !next.projects() || (next.reads_own() && round > 0);
+        let rows = as_they_are || round == self.embedding_layer;
+        Ok(RoundWriter {
+            rows: file("rows", rows.then(|| arch.input_dim(round + 1)))?,
+            src: file("src", next.projects().then(|| next.src_dim()))?,
+            scores: file("scores", next.scores_dim())?,
+        })
+    }
+
+    /// Makes of the features of all nodes what layer 1 reads.
+    pub(crate) fn read_features(
+        &self,
+        checkpoint: &Checkpoint,
+    ) -> Result<(RoundRecord, u64), InferError> {
+        let writer = self.create(0, checkpoint)?;
+        let ranges = self.ranges(0);
+        let work = |next: &mut Conv<'_>, piece: usize| {
+            let range = &ranges[piece];
+            match self.graph.input(range.clone(), &self.trained.transform)? {
+                Input::Dense(rows) => writer.write(range.start, rows, next),
+                sparse @ Input::Sparse(_) => {
+                    let projected = next.project(ReadyInput::new(sparse)?)?;
+                    writer.write_projected(range.start, &projected)
+                }
+            }
+        };
+        self.threads.run(ranges.len(), || self.conv(1), work)?;
+        Ok(writer.finish(0, self.graph.num_nodes()))
+    }
+
+    /// Computes a layer of all nodes and what the next one reads of them.
     pub(crate) fn run(
         &self,
-        peer: &mut Peer<'_>,
-        slice: Slice,
-        own: OwnRows<'_>,
-        scratch: &mut Scratch,
-    ) -> Result<(Vec<f32>, RoundStats), InferError> {
-        let (rows, stats) = self.exchange(peer, slice, own)?;
-        let computed = self.compute(peer.index(), slice, &rows, scratch);
-        Ok((peer.agree(computed)?, stats))
-    }
-
-    fn exchange<'a>(
-        &self,
-        peer: &mut Peer<'_>,
-        slice: Slice,
-        own: OwnRows<'a>,
-    ) -> Result<(LayerRows<'a>, RoundStats), InferError> {
-        let mut stats = RoundStats::default();
-        let class = class_of(self.slices, slice);
-        let shape = self.shape_before(slice);
-        let portions = self.halo.owed_portions(class).map(|(to, local)| {
-            let mut rows = Features::empty(shape);
-            local
-                .iter()
-                .for_each(|&local| own.push_to(local as usize, &mut rows));
-            stats.rows += local.len() as u64;
-            stats.bytes += rows.size_bytes() as u64;
-            Ok::<_, InferError>((to, rows))
-        });
-        let received = peer.shuffle(portions)?;
-        stats.rows_needed = self.halo.num_needed(class) as u64;
-        stats.bytes_needed = received.iter().map(|(_, rows)| payload_bytes(rows)).sum();
-        let halo = self.halo.arrange(received, class);
-        Ok((LayerRows { own, halo }, stats))
-    }
-
-    /// The shape of what a slice reads.
-    fn shape_before(&self, slice: Slice) -> FeatureMeta {
-        match slice.layer {
-            1 => self.store.meta().graph.features,
-            layer => FeatureMeta::Dense {
-                dim: self.trained.model.architecture().input_dim(layer),
-            },
-        }
-    }
-
-    fn compute(
-        &self,
-        worker: usize,
-        slice: Slice,
-        rows: &LayerRows<'_>,
-        scratch: &mut Scratch,
-    ) -> Result<Vec<f32>, InferError> {
-        let (model, partition) = (&self.trained.model, self.store.partition(worker));
-        let arch = model.architecture();
-        let context = BlockContext {
-            store: self.store,
-            partition,
-            halo: self.halo,
-            arch,
+        layer: usize,
+        before: &RoundRows,
+        checkpoint: &Checkpoint,
+    ) -> Result<(RoundRecord, u64), InferError> {
+        let writer = self.create(layer, checkpoint)?;
+        let ranges = self.ranges(layer);
+        let state = || (self.layer(layer, before), self.conv(layer + 1));
+        let work = |(conv, next): &mut (Layer<'_>, Conv<'_>), piece: usize| {
+            let range = &ranges[piece];
+            let rows = conv.run(range.clone())?;
+            writer.write(range.start, rows, next)
         };
-        let width = arch.output_dim(slice.layer);
-        let mut embedding = Vec::with_capacity(partition.num_nodes() * width);
-        for range in block_ranges(partition, slice.limit) {
-            let gathered = context.gather(&range, scratch);
-            let mut input = context.input(rows, &gathered, arch.input_dim(slice.layer));
-            if slice.layer == 1 {
-                self.trained.transform.apply(&mut input)?;
-            }
-            let block = Block::new(gathered.data)?;
-            let Dense { values, .. } = model.forward_layer(slice.layer, &block, &input)?;
-            let values = &values[..range.nodes.len() * width];
-            if let Some(bad) = values.iter().position(|value| !value.is_finite()) {
-                return Err(InferError::NotFinite {
-                    dir: self.trained.dir.clone(),
-                    layer: slice.layer,
-                    id: partition.ids().display(range.nodes.start + bad / width),
-                });
-            }
-            embedding.extend_from_slice(values);
+        self.threads.run(ranges.len(), state, work)?;
+        Ok(writer.finish(layer, self.graph.num_nodes()))
+    }
+
+    /// Makes a layer ready to run on one thread.
+    pub(crate) fn layer<'a>(&'a self, layer: usize, before: &'a RoundRows) -> Layer<'a> {
+        let ready = |rows: &Option<_>| rows.as_ref().map(ReadyInput::shared);
+        let rows = ready(&before.src).or_else(|| ready(&before.rows));
+        Layer {
+            rounds: self,
+            slice: self.slices[layer - 1],
+            conv: self.conv(layer),
+            src: Projected {
+                rows: rows.expect("a round leaves what the next one reads"),
+                scores: ready(&before.scores),
+            },
+            before,
         }
-        Ok(embedding)
+    }
+
+    /// Describes a round for the report.
+    pub(crate) fn stats(&self, round: usize, bytes_written: u64, seconds: f64) -> RoundStats {
+        RoundStats {
+            round,
+            in_edges: self.num_in_edges(round),
+            bytes_written,
+            seconds,
+        }
     }
 }
 
-/// The numbers in some rows, in bytes; a stored value of a sparse row comes with its position.
-fn payload_bytes(rows: &Features) -> u64 {
-    let words = match rows {
-        Features::None => 0,
-        Features::Dense { values, .. } => values.len(),
-        Features::Sparse { value, .. } => 2 * value.len(),
-    };
-    4 * words as u64
+impl Layer<'_> {
+    /// Computes the rows of some nodes.
+    pub(crate) fn run(&self, nodes: Range<usize>) -> Result<Dense, InferError> {
+        let (graph, trained) = (self.rounds.graph, self.rounds.trained);
+        let arch = trained.model.architecture();
+        let block = graph.block(nodes.clone(), self.slice.limit, arch)?;
+        let own = match (&self.before.rows, self.conv.reads_own()) {
+            (_, false) => None,
+            (Some(rows), true) => Some(ReadyInput::shared(&rows.slice(nodes.clone()))),
+            (None, true) => {
+                let input = graph.input(nodes.clone(), &trained.transform)?;
+                Some(ReadyInput::new(input)?)
+            }
+        };
+        let rows = self.conv.run(&block, &self.src, own)?;
+        match first_not_finite(&rows.values) {
+            None => Ok(rows),
+            Some(at) => {
+                let node = nodes.start + at / rows.cols;
+                Err(InferError::NotFinite {
+                    dir: trained.dir.clone(),
+                    layer: self.slice.layer,
+                    id: graph.ids(node..node + 1).display(0),
+                })
+            }
+        }
+    }
+}
+
+impl RoundWriter {
+    /// Writes rows as they are, where they are read so, and what the next layer makes of them.
+    fn write(&self, first: usize, rows: Dense, next: &Conv<'_>) -> Result<(), InferError> {
+        if let Some(writer) = &self.rows {
+            writer.write(first, &rows.values)?;
+        }
+        if self.src.is_none() {
+            return Ok(());
+        }
+        let input = ReadyInput::new(Input::Dense(rows))?;
+        self.write_projected(first, &next.project(input)?)
+    }
+
+    fn write_projected(&self, first: usize, src: &Projected<Dense>) -> Result<(), InferError> {
+        if let Some(writer) = &self.src {
+            writer.write(first, &src.rows.values)?;
+        }
+        match (&self.scores, &src.scores) {
+            (Some(writer), Some(scores)) => writer.write(first, &scores.values),
+            _ => Ok(()),
+        }
+    }
+
+    /// Returns what was written, and its bytes.
+    fn finish(self, round: usize, num_nodes: usize) -> (RoundRecord, u64) {
+        let record = RoundRecord {
+            round,
+            rows: self.rows.map(RowWriter::finish),
+            src: self.src.map(RowWriter::finish),
+            scores: self.scores.map(RowWriter::finish),
+        };
+        let files = [&record.rows, &record.src, &record.scores];
+        let cols: usize = files.into_iter().flatten().map(|rows| rows.cols).sum();
+        (record.clone(), 4 * num_nodes as u64 * cols as u64)
+    }
+}
+
+/// Finds the first number that is none.
+fn first_not_finite(values: &[f32]) -> Option<usize> {
+    // The exponent of those is all ones. Without branches, so that it becomes vector code.
+    const EXPONENT: u32 = 0x7f80_0000;
+    let greatest = values.iter().map(|value| value.to_bits() & EXPONENT);
+    if greatest.fold(0, u32::max) < EXPONENT {
+        return None;
+    }
+    values.iter().position(|value| !value.is_finite())
 }

@@ -1,159 +1,192 @@
-//! Embeddings to part files: each part a range of nodes by id, put together by one worker.
+//! The last round: a layer on every node, and its embeddings and predictions to part files meanwhile.
 
 use crate::InferError;
-use graphflat::{NodeIdx, Peer, Store};
-use schemas::{EmbeddingsWriter, Ids, LabelMeta, Labels, Output};
-use serde::{Deserialize, Serialize};
+use crate::checkpoint::RoundRows;
+use crate::predict::labels;
+use crate::round::{Layer, Rounds};
+use gnn::{Head, SharedRows};
+use schemas::{EmbeddingsWriter, LabelMeta, Labels, Output};
 use std::ops::Range;
-use std::sync::Arc;
-
-/// Rows sent to a part's writer at a time.
-const PORTION_ROWS: usize = 4096;
+use std::sync::{Mutex, PoisonError};
 
 /// Rows handed to the file at a time; part of what decides its bytes.
 const BATCH_ROWS: usize = 8192;
 
 /// What is written, and where.
-#[derive(Clone, Debug)]
-pub(crate) struct WriteContext {
-    pub(crate) store: Store,
-    pub(crate) output: Arc<Output>,
+pub(crate) struct Parts<'a> {
+    pub(crate) rounds: &'a Rounds<'a>,
+    pub(crate) output: &'a Output,
     pub(crate) rows_per_part: usize,
-    /// Width of an embedding.
-    pub(crate) dim: usize,
     /// How predictions are written, where they are.
     pub(crate) prediction: Option<LabelMeta>,
+    /// The rows that are written, where they are not those of the last layer.
+    pub(crate) inner: Option<SharedRows>,
 }
 
-/// What one worker computed, by own node.
-pub(crate) struct Computed<'a> {
-    /// `[num_own * dim]`.
-    pub(crate) embedding: &'a [f32],
-    /// `[num_own]`, or none.
-    pub(crate) prediction: &'a Labels,
+/// One block of the last round.
+struct Piece {
+    /// Place among the parts that are to be written.
+    part: usize,
+    /// Place among the blocks of the part.
+    block: usize,
+    nodes: Range<usize>,
 }
 
-/// Rows of a part on their way to its writer; nodes ascend.
-#[derive(Clone, Serialize, Deserialize)]
-struct Rows {
-    nodes: Vec<NodeIdx>,
-    ids: Ids,
+/// A part on its way.
+struct Part {
+    index: usize,
+    nodes: Range<usize>,
+    /// Blocks that are computed; taken when all are.
+    blocks: Mutex<Vec<Option<Computed>>>,
+}
+
+/// What one block came to.
+struct Computed {
+    /// `[num_nodes * dim]`; empty where an inner layer's rows are written.
     embedding: Vec<f32>,
-    prediction: Labels,
+    predicted: Labels,
 }
 
-/// Sends own rows to the parts they belong to and writes the parts that are this worker's.
-///
-/// Part `p` holds the nodes `p * rows_per_part..` in order of id, whatever the number of workers.
-/// As many parts as there are workers are under way at once.
-pub(crate) fn write_parts(
-    peer: &mut Peer<'_>,
-    context: &WriteContext,
-    computed: &Computed<'_>,
-) -> Result<(), InferError> {
-    let num_nodes = context.store.placement().num_nodes();
-    let num_parts = num_nodes.div_ceil(context.rows_per_part);
-    let peers = peer.peers();
-    for first in (0..num_parts).step_by(peers) {
-        let me = peer.index();
-        let parts = (first..num_parts.min(first + peers))
-            .filter(|&part| context.output.committed(part).is_none());
-        let portions = parts.flat_map(|part| {
-            let portions = context.own_portions(me, part);
-            portions.map(move |nodes| (part % peers, nodes))
-        });
-        let portions = portions
-            .map(|(to, nodes)| Ok::<_, InferError>((to, context.rows_of(&nodes, computed))));
-        let received = peer.shuffle(portions)?;
-        let mine = (first..num_parts.min(first + peers)).find(|part| part % peers == me);
-        let open = mine.filter(|&part| context.output.committed(part).is_none());
-        // Workers that look later must see the same parts committed, so all wait for all.
-        let written = match peer.agree(Ok::<_, InferError>(open))? {
-            Some(part) => context.write(part, received.into_iter().map(|(_, rows)| rows)),
-            None => Ok(()),
+impl Parts<'_> {
+    /// Computes the last layer and writes the parts that are not committed yet.
+    ///
+    /// Part `p` holds the nodes `p * rows_per_part..` in order of id, whatever the number of threads.
+    /// The thread that computes a part's last block writes the part, while the others go on.
+    pub(crate) fn run(&self, layer: usize, before: &RoundRows) -> Result<(), InferError> {
+        let (parts, pieces) = self.plan(layer);
+        let model = &self.rounds.trained.model;
+        let state = || (self.rounds.layer(layer, before), model.head());
+        self.rounds
+            .threads
+            .run(pieces.len(), state, |(conv, head), at| {
+                let piece = &pieces[at];
+                let computed = self.compute(piece, conv, head)?;
+                match parts[piece.part].add(piece.block, computed) {
+                    Some(blocks) => self.write(&parts[piece.part], &blocks),
+                    None => Ok(()),
+                }
+            })
+    }
+
+    /// Lists the parts that are to be written, and their blocks.
+    fn plan(&self, layer: usize) -> (Vec<Part>, Vec<Piece>) {
+        let graph = self.rounds.graph;
+        let num_parts = graph.num_nodes().div_ceil(self.rows_per_part);
+        let open = (0..num_parts).filter(|&index| self.output.committed(index).is_none());
+        let (mut parts, mut pieces) = (Vec::new(), Vec::new());
+        for index in open {
+            let start = index * self.rows_per_part;
+            let nodes = start..(start + self.rows_per_part).min(graph.num_nodes());
+            let ranges = self.rounds.ranges_of(nodes.clone(), layer);
+            let blocks = Mutex::new(ranges.iter().map(|_| None).collect());
+            let part = parts.len();
+            let numbered = ranges.into_iter().enumerate();
+            pieces.extend(numbered.map(|(block, nodes)| Piece { part, block, nodes }));
+            parts.push(Part {
+                index,
+                nodes,
+                blocks,
+            });
+        }
+        (parts, pieces)
+    }
+
+    fn compute(
+        &self,
+        piece: &Piece,
+        conv: &Layer<'_>,
+        head: &Head<'_>,
+    ) -> Result<Computed, InferError> {
+        let rows = conv.run(piece.nodes.clone())?;
+        let arch = self.rounds.trained.model.architecture();
+        let mut embedding = Vec::new();
+        if self.inner.is_none() {
+            embedding.clone_from(&rows.values);
+        }
+        let predicted = match &self.prediction {
+            None => Labels::None,
+            Some(_) => labels(&head.run(rows)?, arch),
         };
-        peer.agree(written)?;
-    }
-    Ok(())
-}
-
-impl WriteContext {
-    fn range(&self, part: usize) -> Range<usize> {
-        let start = part * self.rows_per_part;
-        start..(start + self.rows_per_part).min(self.store.placement().num_nodes())
-    }
-
-    /// A worker's own nodes of a part: node and own position, ascending by node, in portions.
-    fn own_portions(&self, me: usize, part: usize) -> impl Iterator<Item = Vec<(NodeIdx, usize)>> {
-        let placement = self.store.placement();
-        let nodes = self
-            .range(part)
-            .map(|node| u32::try_from(node).expect("nodes fit 32 bits"));
-        let mut own = nodes
-            .filter(move |&node| placement.owner(node) == me)
-            .map(|node| (node, placement.local(node)));
-        std::iter::from_fn(move || {
-            let portion: Vec<_> = own.by_ref().take(PORTION_ROWS).collect();
-            (!portion.is_empty()).then_some(portion)
+        Ok(Computed {
+            embedding,
+            predicted,
         })
     }
 
-    fn rows_of(&self, nodes: &[(NodeIdx, usize)], computed: &Computed<'_>) -> Rows {
-        let partition = self.store.partition(self.worker_of(nodes));
-        let rows: Vec<u32> = nodes
-            .iter()
-            .map(|&(_, local)| u32::try_from(local).expect("nodes fit 32 bits"))
-            .collect();
-        let mut embedding = Vec::with_capacity(nodes.len() * self.dim);
-        for &(_, local) in nodes {
-            embedding.extend_from_slice(&computed.embedding[local * self.dim..][..self.dim]);
-        }
-        Rows {
-            nodes: nodes.iter().map(|&(node, _)| node).collect(),
-            ids: partition.ids().gather(&rows),
-            embedding,
-            prediction: computed.prediction.gather(&rows),
-        }
-    }
-
-    fn worker_of(&self, nodes: &[(NodeIdx, usize)]) -> usize {
-        nodes
-            .first()
-            .map_or(0, |&(node, _)| self.store.placement().owner(node))
-    }
-
-    /// Puts the rows of a part in order and writes and commits it.
-    fn write(&self, part: usize, received: impl Iterator<Item = Rows>) -> Result<(), InferError> {
-        let range = self.range(part);
-        let id_type = self.store.meta().graph.id_type;
-        let mut ids = Ids::with_capacity(id_type, range.len());
-        let mut embedding = Vec::with_capacity(range.len() * self.dim);
-        let mut prediction = Labels::empty(self.prediction.as_ref());
-        let mut came = vec![u32::MAX; range.len()];
-        let mut count = 0;
-        for rows in received {
-            for &node in &rows.nodes {
-                came[node as usize - range.start] = count;
-                count += 1;
-            }
-            ids.extend_from(&rows.ids, 0..rows.ids.len());
-            embedding.extend_from_slice(&rows.embedding);
-            prediction.extend(&rows.prediction);
-        }
-        assert!(
-            !came.contains(&u32::MAX),
-            "each node of a part has one owner, who sent it"
-        );
+    /// Writes and commits a part.
+    fn write(&self, part: &Part, blocks: &[Computed]) -> Result<(), InferError> {
+        let graph = self.rounds.graph;
+        let id_type = graph.store().meta().graph.id_type;
         let label = self.prediction.as_ref();
-        let mut writer = EmbeddingsWriter::create(&self.output, part, id_type, self.dim, label)?;
-        for batch in came.chunks(BATCH_ROWS) {
-            let mut values = Vec::with_capacity(batch.len() * self.dim);
-            for &row in batch {
-                values.extend_from_slice(&embedding[row as usize * self.dim..][..self.dim]);
-            }
-            writer.write(&ids.gather(batch), &values, &prediction.gather(batch))?;
+        let arch = self.rounds.trained.model.architecture();
+        let dim = match &self.inner {
+            Some(rows) => rows.cols(),
+            None => arch.output_dim(self.rounds.slices.len()),
+        };
+        let mut writer = EmbeddingsWriter::create(self.output, part.index, id_type, dim, label)?;
+        let mut predicted = Labels::empty(label);
+        blocks
+            .iter()
+            .for_each(|block| predicted.extend(&block.predicted));
+        let mut rest = Rest::new(blocks);
+        for start in part.nodes.clone().step_by(BATCH_ROWS) {
+            let nodes = start..(start + BATCH_ROWS).min(part.nodes.end);
+            let gathered;
+            let values = match &self.inner {
+                Some(rows) => &rows.values()[nodes.start * dim..nodes.end * dim],
+                None => {
+                    gathered = rest.take(nodes.len() * dim);
+                    &gathered[..]
+                }
+            };
+            let rows = nodes.start - part.nodes.start..nodes.end - part.nodes.start;
+            writer.write(&graph.ids(nodes), values, &predicted.slice(rows))?;
         }
         let entry = writer.finish()?;
-        Ok(self.output.commit_part(part, entry)?)
+        Ok(self.output.commit_part(part.index, entry)?)
+    }
+}
+
+impl Part {
+    /// Keeps what a block came to; returns all of the part when it is the last one.
+    fn add(&self, block: usize, computed: Computed) -> Option<Vec<Computed>> {
+        let mut blocks = self.blocks.lock().unwrap_or_else(PoisonError::into_inner);
+        blocks[block] = Some(computed);
+        if blocks.iter().any(Option::is_none) {
+            return None;
+        }
+        Some(std::mem::take(&mut *blocks).into_iter().flatten().collect())
+    }
+}
+
+/// The numbers of blocks that are still to be written.
+struct Rest<'a> {
+    blocks: std::slice::Iter<'a, Computed>,
+    values: &'a [f32],
+}
+
+impl<'a> Rest<'a> {
+    fn new(blocks: &'a [Computed]) -> Self {
+        Self {
+            blocks: blocks.iter(),
+            values: &[],
+        }
+    }
+
+    /// Takes the next `len` numbers.
+    fn take(&mut self, len: usize) -> Vec<f32> {
+        let mut taken = Vec::with_capacity(len);
+        while taken.len() < len {
+            if self.values.is_empty() {
+                let block = self.blocks.next();
+                self.values = &block.expect("blocks cover the part").embedding;
+            }
+            let (now, later) = self
+                .values
+                .split_at(self.values.len().min(len - taken.len()));
+            taken.extend_from_slice(now);
+            self.values = later;
+        }
+        taken
     }
 }

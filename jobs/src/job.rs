@@ -187,6 +187,7 @@ impl JobSpec {
         let for_infer = InferContext {
             model: train.as_ref().map(|plan| plan.output().to_owned()),
             base: base.to_owned(),
+            work_dir: work_dir.clone(),
             fresh: fresh(Stage::Infer),
         };
         let infer = match self.infer {

@@ -7,7 +7,6 @@ use arrow::datatypes::{DataType, Field, Float32Type, Int64Type, UInt32Type};
 use graphflat::{Store, StorePlan, open_or_build};
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use schemas::{EdgesSpec, NodesSpec, Progress, Sampling};
-use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::Write as _;
 use std::path::Path;
@@ -327,20 +326,6 @@ impl Graph {
         };
         open_or_build(&plan, &quiet()).unwrap()
     }
-}
-
-/// Counts the pairs of a worker and another's node that one of its first `limit` in-edges of a node
-/// reads: what a round has to move.
-pub(crate) fn num_halo_rows(store: &Store, limit: usize) -> usize {
-    let placement = store.placement();
-    let reads = |worker: usize| {
-        let partition = store.partition(worker);
-        let lists = (0..partition.num_nodes()).map(|local| partition.in_edges(0, local, limit));
-        let sources: BTreeSet<u32> = lists.flat_map(|list| list.src.to_vec()).collect();
-        let is_remote = |src: &&u32| placement.owner(**src) != worker;
-        sources.iter().filter(is_remote).count()
-    };
-    (0..placement.workers()).map(reads).sum()
 }
 
 /// Progress that nobody watches.

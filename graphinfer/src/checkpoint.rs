@@ -1,0 +1,169 @@
+//! Finished rounds in the working directory: what a killed run goes on from.
+
+use crate::InferError;
+use crate::rows::{RowRecord, RowWriter};
+use gnn::SharedRows;
+use schemas::dataset::DirLock;
+use serde::{Deserialize, Serialize};
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+/// Name of the directory in the working directory.
+const DIR: &str = "infer";
+
+/// Name of the record of what is finished.
+const RECORD: &str = "rounds.json";
+
+/// What rounds have left for later ones; the directory is this run's alone.
+#[derive(Debug)]
+pub(crate) struct Checkpoint {
+    dir: PathBuf,
+    record: Record,
+    _lock: DirLock,
+}
+
+/// `rounds.json`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Record {
+    /// Of the output that the rounds are for.
+    fingerprint: String,
+    /// Those whose rows are still read.
+    rounds: Vec<RoundRecord>,
+}
+
+/// What a finished round has left.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct RoundRecord {
+    /// The layer, from 1; round 0 makes of features what layer 1 reads.
+    pub(crate) round: usize,
+    /// The rows themselves, where they are read as they are.
+    pub(crate) rows: Option<RowRecord>,
+    /// What the next layer aggregates, where that differs.
+    pub(crate) src: Option<RowRecord>,
+    /// What the next layer needs to know of each node besides.
+    pub(crate) scores: Option<RowRecord>,
+}
+
+/// What a finished round has left, mapped.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct RoundRows {
+    pub(crate) rows: Option<SharedRows>,
+    pub(crate) src: Option<SharedRows>,
+    pub(crate) scores: Option<SharedRows>,
+}
+
+impl Checkpoint {
+    /// Takes the directory and keeps of it what belongs to this output.
+    ///
+    /// # Errors
+    ///
+    /// Another run has the directory, or it cannot be written.
+    pub(crate) fn open(
+        work_dir: &Path,
+        fingerprint: &str,
+        fresh: bool,
+    ) -> Result<Self, InferError> {
+        let dir = work_dir.join(DIR);
+        std::fs::create_dir_all(&dir).map_err(InferError::io("create", &dir))?;
+        let lock = DirLock::take(&dir)?;
+        let found = std::fs::read(dir.join(RECORD)).ok();
+        let found: Option<Record> = found.and_then(|text| serde_json::from_slice(&text).ok());
+        let mine = found.filter(|record| !fresh && record.fingerprint == fingerprint);
+        let record = mine.unwrap_or_else(|| Record {
+            fingerprint: fingerprint.to_owned(),
+            rounds: Vec::new(),
+        });
+        Ok(Self {
+            dir,
+            record,
+            _lock: lock,
+        })
+    }
+
+    /// Starts a file of rows.
+    pub(crate) fn create(
+        &self,
+        (round, what): (usize, &str),
+        rows: usize,
+        cols: usize,
+    ) -> Result<RowWriter, InferError> {
+        let path = self.dir.join(format!("round-{round}-{what}.f32"));
+        RowWriter::create(path, rows, cols)
+    }
+
+    /// Maps what a round has left, if it is finished and what was written, in these ranges, is there.
+    pub(crate) fn verified(&self, round: usize, ranges: &[Range<usize>]) -> Option<RoundRows> {
+        let record = self
+            .record
+            .rounds
+            .iter()
+            .find(|other| other.round == round)?;
+        let rows = self.map(record).ok()?;
+        let pairs = [
+            (&record.rows, &rows.rows),
+            (&record.src, &rows.src),
+            (&record.scores, &rows.scores),
+        ];
+        let intact = pairs.iter().all(|pair| match pair {
+            (Some(record), Some(rows)) => record.is_intact(rows, ranges),
+            _ => true,
+        });
+        intact.then_some(rows)
+    }
+
+    /// Maps what a round has left.
+    pub(crate) fn map(&self, record: &RoundRecord) -> Result<RoundRows, InferError> {
+        let map = |rows: &Option<RowRecord>| match rows {
+            Some(rows) => rows.map(&self.dir).map(Some),
+            None => Ok(None),
+        };
+        Ok(RoundRows {
+            rows: map(&record.rows)?,
+            src: map(&record.src)?,
+            scores: map(&record.scores)?,
+        })
+    }
+
+    /// Notes a finished round, and drops those that nothing reads any more.
+    pub(crate) fn finish(
+        &mut self,
+        round: RoundRecord,
+        is_read: impl Fn(usize) -> bool,
+    ) -> Result<(), InferError> {
+        let finished = round.round;
+        self.record
+            .rounds
+            .retain(|other| other.round != finished && is_read(other.round));
+        self.record.rounds.push(round);
+        let (path, tmp) = (self.dir.join(RECORD), self.dir.join("rounds.tmp"));
+        let text = serde_json::to_vec_pretty(&self.record).expect("a record is plain data");
+        std::fs::write(&tmp, text)
+            .and_then(|()| std::fs::rename(&tmp, &path))
+            .map_err(InferError::io("write", &path))?;
+        self.remove_others()
+    }
+
+    /// Removes the files of rounds that the record does not name.
+    pub(crate) fn remove_others(&self) -> Result<(), InferError> {
+        let rounds = self.record.rounds.iter();
+        let kept: Vec<&str> = rounds
+            .flat_map(|round| [&round.rows, &round.src, &round.scores])
+            .flatten()
+            .map(|rows| &rows.name[..])
+            .collect();
+        let entries = std::fs::read_dir(&self.dir).map_err(InferError::io("read", &self.dir))?;
+        for entry in entries {
+            let path = entry.map_err(InferError::io("read", &self.dir))?.path();
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            if name.ends_with(".f32") && !kept.contains(&&*name) {
+                std::fs::remove_file(&path).map_err(InferError::io("remove", &path))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes the directory: the output is finished.
+    pub(crate) fn remove(self) -> Result<(), InferError> {
+        std::fs::remove_dir_all(&self.dir).map_err(InferError::io("remove", &self.dir))
+    }
+}

@@ -1,0 +1,94 @@
+//! The threads of inference: each takes the next piece of work and does it alone.
+
+use crate::InferError;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+/// Threads that share out work among them.
+#[derive(Debug)]
+pub(crate) struct Threads {
+    /// One pool of one thread apiece, so that the kernels of a piece are not split any further.
+    pools: Vec<rayon::ThreadPool>,
+}
+
+impl Threads {
+    /// Starts some threads.
+    pub(crate) fn new(count: usize) -> Result<Self, InferError> {
+        let pool = |_| rayon::ThreadPoolBuilder::new().num_threads(1).build();
+        let pools = (0..count).map(pool).collect::<Result<_, _>>();
+        Ok(Self {
+            pools: pools.map_err(InferError::Threads)?,
+        })
+    }
+
+    /// Runs `work` on the pieces `0..num_pieces`, begun in this order; each thread makes itself one
+    /// `state` for all of its pieces.
+    ///
+    /// # Errors
+    ///
+    /// That of the first piece that fails, whatever the number of threads.
+    pub(crate) fn run<S>(
+        &self,
+        num_pieces: usize,
+        state: impl Fn() -> S + Sync,
+        work: impl Fn(&mut S, usize) -> Result<(), InferError> + Sync,
+    ) -> Result<(), InferError> {
+        let next = AtomicUsize::new(0);
+        let failed: Mutex<Option<(usize, InferError)>> = Mutex::new(None);
+        let on_thread = || {
+            let mut state = state();
+            loop {
+                let piece = next.fetch_add(1, Ordering::Relaxed);
+                if piece >= num_pieces {
+                    return;
+                }
+                if let Err(e) = work(&mut state, piece) {
+                    // Nothing more is begun; pieces before this one have begun already.
+                    next.fetch_max(num_pieces, Ordering::Relaxed);
+                    let mut failed = failed.lock().unwrap_or_else(PoisonError::into_inner);
+                    if failed.as_ref().is_none_or(|(first, _)| piece < *first) {
+                        *failed = Some((piece, e));
+                    }
+                    return;
+                }
+            }
+        };
+        std::thread::scope(|scope| {
+            for pool in &self.pools {
+                scope.spawn(|| pool.install(on_thread));
+            }
+        });
+        let failed = failed.into_inner().unwrap_or_else(PoisonError::into_inner);
+        failed.map_or(Ok(()), |(_, e)| Err(e))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_piece_is_done_once_and_the_first_failure_counts() {
+        for threads in [1, 3] {
+            let threads = Threads::new(threads).unwrap();
+            let done = Mutex::new(Vec::new());
+            let note = |_: &mut (), piece| {
+                done.lock().unwrap().push(piece);
+                Ok(())
+            };
+            threads.run(50, || (), note).unwrap();
+            let mut pieces = done.into_inner().unwrap();
+            pieces.sort_unstable();
+            assert_eq!(pieces, (0..50).collect::<Vec<_>>());
+            let fail = |_: &mut (), piece: usize| match piece {
+                7.. => Err(InferError::Missing {
+                    key: "piece",
+                    needed: if piece == 7 { "first" } else { "later" },
+                }),
+                _ => Ok(()),
+            };
+            let error = threads.run(50, || (), fail).unwrap_err().to_string();
+            assert_eq!(error, "`piece` is missing: first");
+        }
+    }
+}
