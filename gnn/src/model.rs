@@ -476,7 +476,7 @@ pub(crate) fn plain(tensor: Tensor<2>) -> Dense {
     let [rows, cols] = tensor.dims();
     let data = tensor.into_data();
     let values = data
-        .try_to_vec::<f32>()
+        .try_into_vec::<f32>()
         .expect("models run in f32 outside tests");
     Dense { rows, cols, values }
 }

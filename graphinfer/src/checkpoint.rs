@@ -5,7 +5,6 @@ use crate::rows::{RowRecord, RowWriter};
 use gnn::SharedRows;
 use schemas::dataset::DirLock;
 use serde::{Deserialize, Serialize};
-use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 /// Name of the directory in the working directory.
@@ -91,8 +90,8 @@ impl Checkpoint {
         RowWriter::create(path, rows, cols)
     }
 
-    /// Maps what a round has left, if it is finished and what was written, in these ranges, is there.
-    pub(crate) fn verified(&self, round: usize, ranges: &[Range<usize>]) -> Option<RoundRows> {
+    /// Maps what a round has left, if it is finished and what was written, is there.
+    pub(crate) fn verified(&self, round: usize, num_nodes: usize) -> Option<RoundRows> {
         let record = self
             .record
             .rounds
@@ -105,7 +104,7 @@ impl Checkpoint {
             (&record.scores, &rows.scores),
         ];
         let intact = pairs.iter().all(|pair| match pair {
-            (Some(record), Some(rows)) => record.is_intact(rows, ranges),
+            (Some(record), Some(rows)) => record.is_intact(rows, num_nodes),
             _ => true,
         });
         intact.then_some(rows)

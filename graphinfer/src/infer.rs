@@ -117,7 +117,7 @@ fn resume(
     rounds: &Rounds<'_>,
     checkpoint: &Checkpoint,
 ) -> (usize, RoundRows, Option<gnn::SharedRows>) {
-    let rows_of = |round| checkpoint.verified(round, &rounds.ranges(round));
+    let rows_of = |round| checkpoint.verified(round, rounds.graph.num_nodes());
     for round in (0..rounds.slices.len()).rev() {
         let Some(rows) = rows_of(round) else {
             continue;

@@ -49,7 +49,7 @@ struct RoundWriter {
 
 impl Rounds<'_> {
     /// Returns the blocks that a round is computed in.
-    pub(crate) fn ranges(&self, round: usize) -> Vec<Range<usize>> {
+    fn ranges(&self, round: usize) -> Vec<Range<usize>> {
         self.ranges_of(0..self.graph.num_nodes(), round)
     }
 

@@ -1,14 +1,18 @@
-//! Rows of numbers, one for each node, in a file: written range by range, then read by map.
+//! Rows of numbers, one for each node, in a file: written in pieces, then read by map.
 
 use crate::InferError;
 use gnn::SharedRows;
 use schemas::xxh::hash_bytes;
 use serde::{Deserialize, Serialize};
 use std::fs::File;
-use std::ops::Range;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+/// Bytes written at a time, and at multiples of it: as much as the largest page. A file that comes so
+/// lies in such pages, which makes random reads of its map faster (a fifth, on one graph).
+const PIECE_BYTES: usize = 2 << 20;
 
 /// A file of rows being written; threads may share it.
 #[derive(Debug)]
@@ -16,7 +20,18 @@ pub(crate) struct RowWriter {
     path: PathBuf,
     file: File,
     cols: usize,
+    num_bytes: usize,
+    /// Pieces of the file that are partly there.
+    pieces: Vec<Mutex<Piece>>,
     checksum: AtomicU64,
+}
+
+/// A piece of a file on its way.
+#[derive(Debug, Default)]
+struct Piece {
+    /// Empty before the first bytes come.
+    bytes: Vec<u8>,
+    num_there: usize,
 }
 
 /// A whole file of rows.
@@ -25,7 +40,7 @@ pub(crate) struct RowRecord {
     /// Name in its directory.
     pub(crate) name: String,
     pub(crate) cols: usize,
-    /// Sum of a hash of each range that was written.
+    /// Sum of a hash of each piece.
     checksum: u64,
 }
 
@@ -42,22 +57,53 @@ impl RowWriter {
             Ok(file)
         };
         let file = create().map_err(InferError::io("create", &path))?;
+        let num_bytes = rows * cols * 4;
+        let pieces = (0..num_bytes.div_ceil(PIECE_BYTES)).map(|_| Mutex::default());
         Ok(Self {
             path,
             file,
             cols,
+            num_bytes,
+            pieces: pieces.collect(),
             checksum: AtomicU64::new(0),
         })
     }
 
-    /// Writes some rows from row `first` on; each row is written once.
+    /// Takes some rows from row `first` on; each row comes once.
     pub(crate) fn write(&self, first: usize, values: &[f32]) -> Result<(), InferError> {
-        let bytes = bytemuck::cast_slice(values);
-        let at = first as u64 * self.cols as u64 * 4;
-        let written = self.file.write_all_at(bytes, at);
+        let mut bytes: &[u8] = bytemuck::cast_slice(values);
+        let mut at = first * self.cols * 4;
+        while !bytes.is_empty() {
+            let (piece, start) = (at / PIECE_BYTES, at % PIECE_BYTES);
+            let (now, later) = bytes.split_at(bytes.len().min(PIECE_BYTES - start));
+            self.add(piece, start, now)?;
+            at += now.len();
+            bytes = later;
+        }
+        Ok(())
+    }
+
+    /// Adds bytes to a piece, and writes it when it is whole.
+    fn add(&self, index: usize, start: usize, bytes: &[u8]) -> Result<(), InferError> {
+        let offset = index * PIECE_BYTES;
+        let whole = PIECE_BYTES.min(self.num_bytes - offset);
+        let mut piece = self.pieces[index]
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if piece.bytes.is_empty() {
+            piece.bytes = vec![0; whole];
+        }
+        piece.bytes[start..start + bytes.len()].copy_from_slice(bytes);
+        piece.num_there += bytes.len();
+        if piece.num_there < whole {
+            return Ok(());
+        }
+        let done = std::mem::take(&mut piece.bytes);
+        drop(piece);
+        let written = self.file.write_all_at(&done, offset as u64);
         written.map_err(InferError::io("write", &self.path))?;
         self.checksum
-            .fetch_add(checksum(first, bytes), Ordering::Relaxed);
+            .fetch_add(checksum(index, &done), Ordering::Relaxed);
         Ok(())
     }
 
@@ -81,21 +127,17 @@ impl RowRecord {
         Ok(SharedRows::new(bytes, self.cols)?)
     }
 
-    /// Tells whether the mapped rows are those that were written, range by range.
-    pub(crate) fn is_intact(&self, rows: &SharedRows, ranges: &[Range<usize>]) -> bool {
-        if rows.rows() != ranges.last().map_or(0, |range| range.end) {
-            return false;
-        }
-        let hashes = ranges.iter().map(|range| {
-            let rows = rows.slice(range.clone());
-            checksum(range.start, bytemuck::cast_slice(rows.values()))
-        });
-        hashes.fold(0, u64::wrapping_add) == self.checksum
+    /// Tells whether the mapped rows are those that were written, of so many nodes.
+    pub(crate) fn is_intact(&self, rows: &SharedRows, num_nodes: usize) -> bool {
+        let bytes: &[u8] = bytemuck::cast_slice(rows.values());
+        let pieces = bytes.chunks(PIECE_BYTES).enumerate();
+        let hashes = pieces.map(|(index, piece)| checksum(index, piece));
+        rows.rows() == num_nodes && hashes.fold(0, u64::wrapping_add) == self.checksum
     }
 }
 
-/// A hash of some rows and their place.
-fn checksum(first: usize, bytes: &[u8]) -> u64 {
+/// A hash of a piece and its place.
+fn checksum(index: usize, bytes: &[u8]) -> u64 {
     // The multiplier is that of SplitMix64.
-    hash_bytes(bytes).wrapping_add((first as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15))
+    hash_bytes(bytes).wrapping_add((index as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15))
 }

@@ -9,8 +9,8 @@ use schemas::{EmbeddingsWriter, LabelMeta, Labels, Output};
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
-/// Rows handed to the file at a time; part of what decides its bytes.
-const BATCH_ROWS: usize = 8192;
+/// Bytes of embeddings in a row group; part of what decides the bytes of a file.
+const GROUP_BYTES: usize = 16 << 20;
 
 /// What is written, and where.
 pub(crate) struct Parts<'a> {
@@ -99,13 +99,11 @@ impl Parts<'_> {
     ) -> Result<Computed, InferError> {
         let rows = conv.run(piece.nodes.clone())?;
         let arch = self.rounds.trained.model.architecture();
-        let mut embedding = Vec::new();
-        if self.inner.is_none() {
-            embedding.clone_from(&rows.values);
-        }
-        let predicted = match &self.prediction {
-            None => Labels::None,
-            Some(_) => labels(&head.run(rows)?, arch),
+        let (embedding, predicted) = match (&self.prediction, &self.inner) {
+            (None, None) => (rows.values, Labels::None),
+            (None, Some(_)) => (Vec::new(), Labels::None),
+            (Some(_), None) => (rows.values.clone(), labels(&head.run(rows)?, arch)),
+            (Some(_), Some(_)) => (Vec::new(), labels(&head.run(rows)?, arch)),
         };
         Ok(Computed {
             embedding,
@@ -129,8 +127,9 @@ impl Parts<'_> {
             .iter()
             .for_each(|block| predicted.extend(&block.predicted));
         let mut rest = Rest::new(blocks);
-        for start in part.nodes.clone().step_by(BATCH_ROWS) {
-            let nodes = start..(start + BATCH_ROWS).min(part.nodes.end);
+        let group_rows = (GROUP_BYTES / (4 * dim)).max(1);
+        for start in part.nodes.clone().step_by(group_rows) {
+            let nodes = start..(start + group_rows).min(part.nodes.end);
             let gathered;
             let values = match &self.inner {
                 Some(rows) => &rows.values()[nodes.start * dim..nodes.end * dim],

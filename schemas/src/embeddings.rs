@@ -3,26 +3,30 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use arrow::array::{Array, AsArray, FixedSizeListArray};
+use arrow::array::{Array, AsArray};
 use arrow::datatypes::{DataType, Field, Float32Type, Schema};
 
 use crate::as_given;
 use crate::columns::{LabelMeta, Labels};
 use crate::dataset::{Manifest, Output, PartEntry, part_name, read_manifest, verify_sizes};
 use crate::error::{Result, SchemaError};
+use crate::float_pages::FloatPages;
 use crate::ids::{IdType, Ids};
-use crate::parquet_file::{Batch, TABLE_SCHEMA, TableReader, number_array};
+use crate::parquet_file::{Batch, TABLE_SCHEMA, TableReader};
 use crate::table_writer::{Column, Strings, TableWriter};
 
 /// Metadata key of the table's schema version.
 const SCHEMA_KEY: &str = "graphinfer.schema";
+
+/// Embeddings are compressed where that makes them half as large: at less, as with the zeros that a
+/// `relu` leaves, it would take most of the time of inference.
+const SHRINK: usize = 200;
 
 /// Writes one part of embeddings.
 #[derive(Debug)]
 pub struct EmbeddingsWriter {
     writer: TableWriter,
     name: String,
-    item: Arc<Field>,
     width: i32,
     prediction: Option<LabelMeta>,
     rows: u64,
@@ -52,7 +56,7 @@ impl EmbeddingsWriter {
             });
         };
         let item = Arc::new(Field::new("item", DataType::Float32, false));
-        let list = DataType::FixedSizeList(Arc::clone(&item), width);
+        let list = DataType::FixedSizeList(item, width);
         let mut fields = vec![
             Field::new("id", id_type.data_type(), false),
             Field::new("embedding", list, false),
@@ -64,17 +68,17 @@ impl EmbeddingsWriter {
         let file = format!("{name}.parquet");
         let schema = Schema::new(fields);
         let writer = TableWriter::create(output, &file, schema, Strings::Distinct, &metadata)?;
+        let writer = writer.with_shrink(SHRINK);
         Ok(Self {
             writer,
             name,
-            item,
             width,
             prediction: prediction.cloned(),
             rows: 0,
         })
     }
 
-    /// Appends nodes.
+    /// Appends nodes, as a row group of their own.
     ///
     /// # Shapes
     ///
@@ -99,15 +103,11 @@ impl EmbeddingsWriter {
                 problem,
             });
         }
-        let values = number_array::<Float32Type>(embedding.to_vec());
-        let item = Arc::clone(&self.item);
-        let list =
-            FixedSizeListArray::try_new_with_length(item, self.width, values, None, ids.len());
-        let list = list.map_err(|source| SchemaError::Invalid {
-            what: "embeddings",
-            problem: source.to_string(),
-        })?;
-        let mut columns = vec![Column::Array(ids.to_array()), Column::Array(Arc::new(list))];
+        let mut pages = FloatPages::default();
+        for row in embedding.chunks_exact(dim) {
+            pages.push(std::iter::once(row));
+        }
+        let mut columns = vec![Column::Array(ids.to_array()), Column::Floats(pages)];
         if let Some(meta) = &self.prediction {
             columns.push(as_given::label_array(prediction, meta)?.into());
         }

@@ -24,6 +24,8 @@ use crate::parquet_file::item_field;
 const ROW_GROUP_BYTES_MAX: usize = 16 << 20;
 const ROW_GROUP_ROWS_MAX: usize = 1 << 20;
 const ZSTD_LEVEL: i32 = 1;
+/// Floats are compressed where that makes them so many times smaller, in hundredths.
+const SHRINK: usize = 133;
 /// Bytes of a column of floats that are compressed to see whether it is worth it.
 const SAMPLE_BYTES: usize = 1 << 18;
 
@@ -39,6 +41,8 @@ pub(crate) struct TableWriter {
 struct Fresh {
     file: PartFile,
     strings: Strings,
+    /// As [`SHRINK`].
+    shrink: usize,
     metadata: Vec<KeyValue>,
 }
 
@@ -82,6 +86,16 @@ impl Column {
         match self {
             Self::Array(array) => array.len(),
             Self::Floats(pages) => pages.num_rows(),
+        }
+    }
+
+    /// Tells whether the column is of a type; lists of floats may be of one length.
+    fn is_of(&self, data_type: &DataType) -> bool {
+        match (self, data_type) {
+            (Self::Floats(_), DataType::FixedSizeList(item, _)) => {
+                !item.is_nullable() && *item.data_type() == DataType::Float32
+            }
+            _ => self.data_type() == *data_type,
         }
     }
 
@@ -130,6 +144,7 @@ impl TableWriter {
         let fresh = Fresh {
             file: output.create(name)?,
             strings,
+            shrink: SHRINK,
             metadata: pairs.collect(),
         };
         Ok(Self {
@@ -138,6 +153,14 @@ impl TableWriter {
             schema: Arc::new(schema),
             path: output.dir().join(name),
         })
+    }
+
+    /// Has floats compressed only where that makes them so many times smaller, in hundredths.
+    pub(crate) fn with_shrink(mut self, shrink: usize) -> Self {
+        if let Some(fresh) = &mut self.fresh {
+            fresh.shrink = shrink;
+        }
+        self
     }
 
     /// Writes a batch; `columns` are in the order of the schema.
@@ -153,7 +176,7 @@ impl TableWriter {
         let fields = self.schema.fields();
         let rows = columns.first().map_or(0, Column::len);
         let fits = |(field, column): (&Arc<Field>, &Column)| {
-            column.len() == rows && column.data_type() == *field.data_type()
+            column.len() == rows && column.is_of(field.data_type())
         };
         if fields.len() == columns.len() && fields.iter().zip(columns).all(fits) {
             return Ok(());
@@ -297,7 +320,10 @@ fn properties(schema: &Schema, first: &[Column], fresh: &Fresh) -> WriterPropert
     for (field, column) in schema.fields().iter().zip(first) {
         let (path, data_type) = leaf(field);
         if data_type.is_floating() {
-            if column.sample().is_some_and(|sample| !shrinks(sample)) {
+            if column
+                .sample()
+                .is_some_and(|sample| !shrinks(sample, fresh.shrink))
+            {
                 builder = builder.set_column_compression(path.clone(), Compression::UNCOMPRESSED);
             }
             builder = builder.set_column_dictionary_enabled(path, false);
@@ -314,11 +340,11 @@ fn properties(schema: &Schema, first: &[Column], fresh: &Fresh) -> WriterPropert
     builder.build()
 }
 
-/// Tells whether compression makes floats smaller by a quarter.
-fn shrinks(floats: &[u8]) -> bool {
+/// Tells whether compression makes floats so many times smaller, in hundredths.
+fn shrinks(floats: &[u8], times: usize) -> bool {
     let sample = &floats[..floats.len().min(SAMPLE_BYTES)];
     match zstd::bulk::compress(sample, ZSTD_LEVEL) {
-        Ok(compressed) => compressed.len() * 4 <= sample.len() * 3,
+        Ok(compressed) => compressed.len() * times <= sample.len() * 100,
         Err(_) => true,
     }
 }

@@ -8,6 +8,7 @@ use std::borrow::Cow;
 use std::ops::Range;
 use std::sync::Arc;
 
+use super::prefetch::{AHEAD, prefetch};
 use super::split::{pieces, run, split_mut};
 use super::{Csr, Float, Forward, Mask, Saved};
 
@@ -216,7 +217,13 @@ impl Attention {
     ) {
         // An edge that is left out has a coefficient of 0.
         let factors = self.factors(v, alpha, scratch).chunks_exact(self.heads);
-        sum_heads(out, self.heads, x, factors.zip(self.cols(v)));
+        let (csr, width) = (&*self.csr, out.len());
+        let others = csr.row(v).map(|edge| {
+            prefetch(x, csr.col.get(edge + AHEAD), width);
+            csr.col[edge] as usize
+        });
+        let cols = others.chain(std::iter::once(csr.own(v)));
+        sum_heads(out, self.heads, x, factors.zip(cols));
     }
 
     /// Sets the slopes of row `v`'s scores, given `grad`, the slope of its output.

@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 
 use super::attention::{add_heads, add_scaled, dot_heads, leaky, leaky_slope, row, sum_heads};
+use super::prefetch::{AHEAD, prefetch};
 use super::split::{
     even_pieces, fixed_pieces, for_rows, map, pieces, run, split_mut, sum_in_order,
 };
@@ -84,8 +85,14 @@ impl<'a, F: Float> Work<'a, F> {
     /// Sets the scores of a row's edges before the non-linearity, the added self-loop's last.
     fn read_scores(&self, v: usize, out: &mut [F]) {
         let (attention, heads) = (&self.op.attention, self.op.attention.heads);
+        let ahead = attention.csr.offset[v] as usize + AHEAD;
         let dst = &self.s[(attention.csr.own(v) * 2 + 1) * heads..][..heads];
-        for (out, u) in out.chunks_exact_mut(heads).zip(attention.cols(v)) {
+        for (at, (out, u)) in out
+            .chunks_exact_mut(heads)
+            .zip(attention.cols(v))
+            .enumerate()
+        {
+            prefetch(self.s, attention.csr.col.get(ahead + at), 2 * heads);
             let src = &self.s[u * 2 * heads..][..heads];
             for (out, (&src, &dst)) in out.iter_mut().zip(src.iter().zip(dst)) {
                 *out = src + dst;

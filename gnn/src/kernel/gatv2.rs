@@ -2,6 +2,7 @@
 
 use super::attention::{Term, add_heads, add_scaled, dot_heads, leaky, leaky_slope, row};
 use super::edge_projection::{EdgeProjection, transposed};
+use super::prefetch::{AHEAD, prefetch};
 use super::split::{fixed_pieces, for_rows, map, pieces, split_mut, sum_in_order};
 use super::{Attention, Block, Float, Forward, Kernel, Saved};
 
@@ -83,6 +84,10 @@ impl<F: Float> Work<'_, F> {
         self.read_mean(v);
         alpha.fill(F::NEG_INFINITY);
         for term in attention.terms(v) {
+            let ahead = term
+                .edge
+                .and_then(|edge| attention.csr.col.get(edge + AHEAD));
+            prefetch(self.l, ahead, self.width);
             self.read_inner(v, term);
             self.inner.iter_mut().for_each(|x| *x = leaky(*x));
             let score = &mut alpha[(term.slot - start) * heads..][..heads];

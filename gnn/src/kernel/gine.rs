@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::edge_projection::{EdgeProjection, transposed};
+use super::prefetch::{AHEAD, prefetch};
 use super::split::{fixed_pieces, for_rows, map, pieces, sum_in_order};
 use super::{Block, Csr, Float, Forward, Kernel, Saved};
 
@@ -44,6 +45,7 @@ impl<F: Float> Work<'_, F> {
         let dim = out.len();
         out.copy_from_slice(&self.x[csr.own(v) * dim..][..dim]);
         for edge in csr.row(v) {
+            prefetch(self.x, csr.col.get(edge + AHEAD), dim);
             self.message(edge, csr.col[edge] as usize);
             let coefficient = F::from_f32(self.op.edge[edge]);
             for (out, &message) in out.iter_mut().zip(&self.message) {

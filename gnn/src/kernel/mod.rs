@@ -20,6 +20,7 @@ mod gine;
 mod linear;
 mod mask;
 mod norm;
+mod prefetch;
 mod product;
 mod segment_max;
 mod split;

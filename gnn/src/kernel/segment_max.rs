@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::prefetch::{AHEAD, prefetch};
 use super::split::{for_rows, pieces, run, split_mut};
 use super::{Csr, Float, Forward, Kernel, Saved};
 
@@ -35,6 +36,7 @@ impl SegmentMax {
         out.fill(F::NEG_INFINITY);
         for edge in edges {
             let (at, factor) = (edge as usize, self.factor::<F>(edge as usize));
+            prefetch(x, csr.col.get(at + AHEAD), dim);
             let message = &x[csr.col[at] as usize * dim..][..dim];
             for ((out, winner), &x) in out.iter_mut().zip(winner.iter_mut()).zip(message) {
                 let value = factor * x;

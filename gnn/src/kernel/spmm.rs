@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::prefetch::{AHEAD, prefetch};
 use super::split::{for_rows, pieces};
 use super::{Csr, Float, Forward, Kernel, Saved};
 
@@ -39,7 +40,12 @@ impl Kernel for Spmm {
                 let edges = csr
                     .row(v)
                     .map(|e| (F::from_f32(self.edge[e]), csr.col[e] as usize));
-                weighted_sum(out, x, own.into_iter().chain(edges));
+                let first = edges.clone().zip(csr.row(v)).map(|(term, e)| {
+                    prefetch(x, csr.col.get(e + AHEAD), dim);
+                    term
+                });
+                let terms = own.into_iter();
+                weighted_sum(out, x, terms.clone().chain(first), terms.chain(edges));
             },
         );
         Forward::of(out, dim)
@@ -70,7 +76,8 @@ impl Kernel for Spmm {
                 });
                 // Rows ascend, so that those which were not computed come last.
                 let edges = edges.take_while(|&(_, row)| row < self.rows);
-                weighted_sum(out, grad, own.into_iter().chain(edges));
+                let terms = own.into_iter().chain(edges);
+                weighted_sum(out, grad, terms.clone(), terms);
             },
         );
         vec![out]
@@ -80,11 +87,24 @@ impl Kernel for Spmm {
 /// Features summed in registers at a time: 8 vectors of 8 f32.
 const TILE: usize = 64;
 
-/// Sets `out` to the sum of `coefficient * x[row]` in the order of `terms`.
+/// Sets `out` to the sum of `coefficient * x[row]` in the order of `terms`; `first` are the same, for
+/// the first pass over them.
 #[inline]
-fn weighted_sum<F: Float>(out: &mut [F], x: &[F], terms: impl Iterator<Item = (F, usize)> + Clone) {
+fn weighted_sum<F: Float>(
+    out: &mut [F],
+    x: &[F],
+    first: impl Iterator<Item = (F, usize)>,
+    terms: impl Iterator<Item = (F, usize)> + Clone,
+) {
     let dim = out.len();
-    let mut at = 0;
+    let mut at = TILE.min(dim / 16 * 16);
+    match dim {
+        TILE.. => sum_tile::<F, TILE>(out, x, 0, first),
+        48.. => sum_tile::<F, 48>(out, x, 0, first),
+        32.. => sum_tile::<F, 32>(out, x, 0, first),
+        16.. => sum_tile::<F, 16>(out, x, 0, first),
+        _ => return sum_rest(out, x, 0, first),
+    }
     while at + TILE <= dim {
         sum_tile::<F, TILE>(out, x, at, terms.clone());
         at += TILE;
@@ -94,11 +114,18 @@ fn weighted_sum<F: Float>(out: &mut [F], x: &[F], terms: impl Iterator<Item = (F
         at += 16;
     }
     if at < dim {
-        for (coefficient, row) in terms {
-            let x = &x[row * dim + at..(row + 1) * dim];
-            for (out, &x) in out[at..].iter_mut().zip(x) {
-                *out += coefficient * x;
-            }
+        sum_rest(out, x, at, terms);
+    }
+}
+
+/// Sums the features from `at` on, fewer than a tile.
+#[inline]
+fn sum_rest<F: Float>(out: &mut [F], x: &[F], at: usize, terms: impl Iterator<Item = (F, usize)>) {
+    let dim = out.len();
+    for (coefficient, row) in terms {
+        let x = &x[row * dim + at..(row + 1) * dim];
+        for (out, &x) in out[at..].iter_mut().zip(x) {
+            *out += coefficient * x;
         }
     }
 }

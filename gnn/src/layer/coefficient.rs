@@ -52,7 +52,7 @@ impl<'a> Coefficients<'a> {
 
     /// Returns each edge's coefficient in a mean that estimates the one over all in-edges.
     pub(crate) fn mean(&self) -> Shared {
-        let compute = || Arc::new(self.per_edge(|v, _, sum_term| sum_term / self.mean_of(v)));
+        let compute = || Arc::new(self.per_row_term(|v, sum_term| sum_term / self.mean_of(v)));
         Arc::clone(
             self.cached(&self.block.coefficients().mean)
                 .get_or_init(compute),
@@ -61,7 +61,7 @@ impl<'a> Coefficients<'a> {
 
     /// Returns each edge's coefficient in a sum that estimates the one over all in-edges.
     pub(crate) fn sum(&self) -> Shared {
-        let compute = || Arc::new(self.per_edge(|_, _, sum_term| sum_term));
+        let compute = || Arc::new(self.per_row_term(|_, sum_term| sum_term));
         Arc::clone(
             self.cached(&self.block.coefficients().sum)
                 .get_or_init(compute),
@@ -172,6 +172,22 @@ impl<'a> Coefficients<'a> {
         } else {
             0.0
         }
+    }
+
+    /// Computes a value of each edge from its row and its term of the row's sum.
+    fn per_row_term(&self, value: impl Fn(usize, f64) -> f64) -> Vec<f32> {
+        if self.weight.is_some() {
+            return self.per_edge(|v, _, term| value(v, term));
+        }
+        // All terms of a row are the same.
+        let csr = self.block.csr();
+        let mut values = Vec::with_capacity(csr.num_edges());
+        for v in 0..csr.num_rows() {
+            if let Some(term) = self.sum_terms(v).next() {
+                values.resize(csr.row(v).end, round(value(v, term)));
+            }
+        }
+        values
     }
 
     /// Computes a value of each edge from its row, its place and its term of the row's sum.
