@@ -7,6 +7,7 @@ mod flatten;
 mod generate;
 mod harness;
 mod infer;
+mod infer_outputs;
 mod inspect;
 mod kinds;
 mod processes;

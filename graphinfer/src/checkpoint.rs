@@ -7,9 +7,6 @@ use schemas::dataset::DirLock;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
-/// Name of the directory in the working directory.
-const DIR: &str = "infer";
-
 /// Name of the record of what is finished.
 const RECORD: &str = "rounds.json";
 
@@ -57,17 +54,10 @@ impl Checkpoint {
     /// # Errors
     ///
     /// Another run has the directory, or it cannot be written.
-    pub(crate) fn open(
-        work_dir: &Path,
-        fingerprint: &str,
-        fresh: bool,
-    ) -> Result<Self, InferError> {
-        let dir = work_dir.join(DIR);
+    pub(crate) fn open(dir: PathBuf, fingerprint: &str, fresh: bool) -> Result<Self, InferError> {
         std::fs::create_dir_all(&dir).map_err(InferError::io("create", &dir))?;
         let lock = DirLock::take(&dir)?;
-        let found = std::fs::read(dir.join(RECORD)).ok();
-        let found: Option<Record> = found.and_then(|text| serde_json::from_slice(&text).ok());
-        let mine = found.filter(|record| !fresh && record.fingerprint == fingerprint);
+        let mine = Record::read(&dir, fingerprint).filter(|_| !fresh);
         let record = mine.unwrap_or_else(|| Record {
             fingerprint: fingerprint.to_owned(),
             rounds: Vec::new(),
@@ -162,7 +152,27 @@ impl Checkpoint {
     }
 
     /// Removes the directory: the output is finished.
-    pub(crate) fn remove(self) -> Result<(), InferError> {
+    pub(crate) fn remove(mut self) -> Result<(), InferError> {
+        // The record last, so that a run that is killed here leaves it as long as anything.
+        self.record.rounds.clear();
+        self.remove_others()?;
         std::fs::remove_dir_all(&self.dir).map_err(InferError::io("remove", &self.dir))
+    }
+
+    /// Removes the directory where a run has left it that was killed when its output was finished.
+    pub(crate) fn remove_left(dir: PathBuf, fingerprint: &str) -> Result<(), InferError> {
+        match Record::read(&dir, fingerprint) {
+            Some(_) => Self::open(dir, fingerprint, false)?.remove(),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Record {
+    /// Reads the record of an output, if that is what lies there.
+    fn read(dir: &Path, fingerprint: &str) -> Option<Self> {
+        let text = std::fs::read(dir.join(RECORD)).ok()?;
+        let record: Self = serde_json::from_slice(&text).ok()?;
+        (record.fingerprint == fingerprint).then_some(record)
     }
 }

@@ -2,12 +2,19 @@
 
 use crate::InferError;
 use crate::slice::{StoreNeed, TrainedModel};
-use schemas::GraphMeta;
+use schemas::{GraphMeta, IdListPlan, NodesPlan, Precision};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// Nodes in one part unless the job says otherwise: 16 MiB with 64 numbers an embedding.
 const ROWS_PER_PART: usize = 65_536;
+
+/// Names of the columns that inference writes.
+const WRITTEN: [&str; 5] = ["id", "embedding", "logits", "probability", "prediction"];
+
+/// The key of a list of targets.
+pub(crate) const TARGETS: &str = "infer.targets";
 
 /// Table `[infer]` as written.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -33,6 +40,57 @@ pub struct InferSpec {
     /// Whether predictions are written beside the embeddings. Default: true.
     #[serde(default = "default_true")]
     pub prediction: bool,
+    /// Whether logits are written too. Default: false.
+    #[serde(default)]
+    pub logits: bool,
+    /// Whether the probability of each class is written too. Default: false.
+    #[serde(default)]
+    pub probabilities: bool,
+    /// How the numbers of vectors are written. Default: `f32`.
+    #[serde(default)]
+    pub precision: Precision,
+    /// Whether embeddings are divided by their length. Default: false.
+    #[serde(default)]
+    pub normalize: bool,
+    /// Which nodes are written. Default: all.
+    #[serde(default)]
+    pub targets: InferTargets,
+    /// Columns of the node table that are handed on. Default: none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub columns: Vec<String>,
+    /// Whether the report says how far predictions with the other `sampling` differ, which takes as
+    /// long again. Default: false.
+    #[serde(default)]
+    pub compare_sampling: bool,
+}
+
+/// Which nodes are written.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub enum InferTargets {
+    /// Every node.
+    #[default]
+    All,
+    /// The ids in a Parquet table, in a column named as the nodes' id.
+    Listed(PathBuf),
+}
+
+impl Serialize for InferTargets {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::All => serializer.serialize_str("all"),
+            Self::Listed(path) => path.serialize(serializer),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for InferTargets {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        Ok(match text.as_str() {
+            "all" => Self::All,
+            _ => Self::Listed(PathBuf::from(text)),
+        })
+    }
 }
 
 fn default_true() -> bool {
@@ -68,6 +126,8 @@ pub struct InferContext {
     pub model: Option<PathBuf>,
     /// What relative paths are relative to.
     pub base: PathBuf,
+    /// The table of nodes, where columns of it are handed on.
+    pub nodes: Option<Arc<NodesPlan>>,
     /// Where the rows of a layer lie until the next ones are computed.
     pub work_dir: PathBuf,
     /// Whether an output that is there already is replaced.
@@ -83,6 +143,14 @@ pub struct InferPlan {
     pub(crate) layer: Option<usize>,
     pub(crate) rows_per_part: usize,
     pub(crate) prediction: bool,
+    pub(crate) logits: bool,
+    pub(crate) probabilities: bool,
+    pub(crate) precision: Precision,
+    pub(crate) normalize: bool,
+    pub(crate) targets: InferTargets,
+    pub(crate) columns: Vec<String>,
+    pub(crate) compare_sampling: bool,
+    pub(crate) nodes: Option<Arc<NodesPlan>>,
     pub(crate) work_dir: PathBuf,
     pub(crate) fresh: bool,
 }
@@ -111,6 +179,17 @@ impl InferSpec {
         if self.rows_per_part == Some(0) {
             return key("infer.rows_per_part", "0", "must be at least 1");
         }
+        if !self.columns.is_empty() {
+            let nodes = ctx.nodes.as_ref().ok_or(InferError::Missing {
+                key: "input.nodes",
+                needed: "the table that `infer.columns` are of",
+            })?;
+            nodes.check_passed(&self.columns, &WRITTEN)?;
+        }
+        if let (InferTargets::Listed(path), Some(nodes)) = (&self.targets, &ctx.nodes) {
+            let column = &nodes.spec().id;
+            IdListPlan::open(TARGETS, &ctx.base.join(path), column, nodes.id_type())?;
+        }
         let model = self.model.or(ctx.model).ok_or(InferError::Missing {
             key: "infer.model",
             needed: "a directory with a trained model, where the job has no table [train]",
@@ -122,6 +201,17 @@ impl InferSpec {
             layer: self.layer,
             rows_per_part: self.rows_per_part.unwrap_or(ROWS_PER_PART),
             prediction: self.prediction,
+            logits: self.logits,
+            probabilities: self.probabilities,
+            precision: self.precision,
+            normalize: self.normalize,
+            targets: match self.targets {
+                InferTargets::All => InferTargets::All,
+                InferTargets::Listed(path) => InferTargets::Listed(ctx.base.join(path)),
+            },
+            columns: self.columns,
+            compare_sampling: self.compare_sampling,
+            nodes: ctx.nodes,
             work_dir: ctx.base.join(ctx.work_dir),
             fresh: ctx.fresh,
         })
@@ -137,6 +227,40 @@ impl InferPlan {
     /// Returns the directory of the model.
     pub fn model(&self) -> &Path {
         &self.model
+    }
+
+    /// Tells whether layers behind the embedding are computed too.
+    pub(crate) fn reads_logits(&self) -> bool {
+        self.prediction || self.logits || self.probabilities
+    }
+
+    /// Returns the sampling that this one is compared with.
+    pub(crate) fn other_sampling(&self) -> InferSampling {
+        match self.sampling {
+            InferSampling::AsTrained => InferSampling::None,
+            InferSampling::None => InferSampling::AsTrained,
+        }
+    }
+
+    /// Returns whether predictions of both samplings are compared.
+    pub fn compares_sampling(&self) -> bool {
+        self.compare_sampling
+    }
+
+    /// Returns the settings that decide what is written, but for the list of targets.
+    pub fn settings(&self) -> serde_json::Value {
+        serde_json::json!({
+            "sampling": self.sampling,
+            "layer": self.layer,
+            "prediction": self.prediction,
+            "logits": self.logits,
+            "probabilities": self.probabilities,
+            "precision": self.precision,
+            "normalize": self.normalize,
+            "columns": self.columns,
+            "compare_sampling": self.compare_sampling,
+            "rows_per_part": self.rows_per_part,
+        })
     }
 
     /// Returns which in-edges a layer reads.
@@ -165,7 +289,7 @@ impl InferPlan {
     /// The model is not there, broken, or reads what the graph does not have.
     pub fn check_graph(&self, graph: &GraphMeta) -> Result<(), InferError> {
         let trained = TrainedModel::open(self)?;
-        trained.embedding_layer(self)?;
+        trained.check_plan(self)?;
         trained.check_graph(graph)
     }
 }
@@ -180,6 +304,7 @@ mod tests {
         let ctx = InferContext {
             model: None,
             base,
+            nodes: None,
             work_dir: PathBuf::from("/work"),
             fresh: false,
         };
@@ -225,7 +350,7 @@ mod tests {
 
     #[test]
     fn unknown_keys_are_refused() {
-        let error = plan(r#"{"output": "o", "columns": ["x"]}"#).unwrap_err();
-        assert!(error.contains("unknown field `columns`"), "{error}");
+        let error = plan(r#"{"output": "o", "colums": ["x"]}"#).unwrap_err();
+        assert!(error.contains("unknown field `colums`"), "{error}");
     }
 }

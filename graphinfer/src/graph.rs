@@ -39,11 +39,6 @@ impl Graph {
         })
     }
 
-    /// Returns the store.
-    pub(crate) fn store(&self) -> &Store {
-        &self.store
-    }
-
     /// Returns the number of nodes.
     pub(crate) fn num_nodes(&self) -> usize {
         self.store.placement().num_nodes()
@@ -155,12 +150,39 @@ impl Graph {
     }
 
     /// Returns the ids of some nodes.
-    pub(crate) fn ids(&self, nodes: Range<usize>) -> Ids {
+    pub(crate) fn ids(&self, nodes: &[u32]) -> Ids {
         let mut ids = Ids::with_capacity(self.store.meta().graph.id_type, nodes.len());
-        for (partition, local) in self.places(nodes) {
+        for &node in nodes {
+            let (partition, local) = place(&self.store, node as usize);
             ids.push_from(partition.ids(), local);
         }
         ids
+    }
+
+    /// Finds the nodes of some ids, in ascending order and each once; the row of one that is no
+    /// node's is the error.
+    pub(crate) fn find(&self, ids: &Ids) -> Result<Vec<u32>, usize> {
+        let find = |row: usize| {
+            let compare = |node: usize| {
+                let (partition, local) = place(&self.store, node);
+                partition.ids().cmp(local, ids, row)
+            };
+            let (mut low, mut high) = (0, self.num_nodes());
+            while low < high {
+                let middle = low + (high - low) / 2;
+                match compare(middle) {
+                    std::cmp::Ordering::Less => low = middle + 1,
+                    std::cmp::Ordering::Equal => return Ok(narrow(middle)),
+                    std::cmp::Ordering::Greater => high = middle,
+                }
+            }
+            Err(row)
+        };
+        let found: Vec<Result<u32, usize>> = (0..ids.len()).into_par_iter().map(find).collect();
+        let mut nodes = found.into_iter().collect::<Result<Vec<u32>, usize>>()?;
+        nodes.sort_unstable();
+        nodes.dedup();
+        Ok(nodes)
     }
 
     fn places(&self, nodes: Range<usize>) -> impl Iterator<Item = (&Partition, usize)> {

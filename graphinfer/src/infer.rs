@@ -1,18 +1,25 @@
 //! The infer stage: from the store and a model to committed embeddings.
 
 use crate::checkpoint::{Checkpoint, RoundRows};
+use crate::compare::Other;
+use crate::config::{InferTargets, TARGETS};
 use crate::graph::Graph;
 use crate::round::{RoundStats, Rounds};
 use crate::slice::{Slice, TrainedModel};
 use crate::threads::Threads;
 use crate::write::Parts;
 use crate::{InferError, InferPlan};
+use gnn::SharedRows;
 use graphflat::Store;
-use schemas::{Event, GraphMeta, Manifest, Opened, Output, Progress};
+use schemas::{EmbeddingColumns, Event, GraphMeta, IdListPlan, Manifest, Opened, Output, Progress};
+use std::sync::Arc;
 use std::time::Instant;
 
 /// Changes when the same plan gives other bytes than before.
 const ENGINE_VERSION: u32 = 4;
+
+/// Where rounds lie in the working directory: those of the job's sampling, and of the other one.
+const ROUNDS: [&str; 2] = ["infer", "infer-compared"];
 
 /// Computes the embedding of every node, and its prediction, and commits them.
 ///
@@ -26,42 +33,63 @@ const ENGINE_VERSION: u32 = 4;
 pub fn infer(plan: &InferPlan, store: &Store, progress: &Progress) -> Result<Manifest, InferError> {
     let trained = TrainedModel::open(plan)?;
     trained.check(store.meta())?;
+    trained.check_plan(plan)?;
     let embedding_layer = trained.embedding_layer(plan)?;
-    let layers = trained.model.architecture().num_layers;
-    // A prediction needs all layers, an embedding those up to it.
-    let slices = trained.slices(if plan.prediction {
-        layers
-    } else {
-        embedding_layer
-    });
-    let fingerprint = fingerprint(plan, &trained, store, &slices);
+    let layers = match plan.reads_logits() {
+        true => trained.model.architecture().num_layers,
+        false => embedding_layer,
+    };
+    let slices = trained.slices(layers, plan.sampling);
+    let list = target_list(plan, store)?;
+    let listed = list.as_ref().map(IdListPlan::fingerprint).transpose()?;
+    let plan_json = plan_json(plan, &trained, &slices, listed.as_deref());
+    let fingerprint = fingerprint(&plan_json, store);
     let output = match Output::open(&plan.output, "infer", &fingerprint, plan.fresh)? {
-        Opened::Done(manifest) => return Ok(*manifest),
+        Opened::Done(manifest) => {
+            for name in ROUNDS {
+                Checkpoint::remove_left(plan.work_dir.join(name), &fingerprint)?;
+            }
+            return Ok(*manifest);
+        }
         Opened::Open(output) => output,
     };
-    let label = plan.prediction.then(|| trained.prediction());
-    let mut checkpoint = Checkpoint::open(&plan.work_dir, &fingerprint, plan.fresh)?;
+    let graph = Graph::new(store, trained.model.architecture())?;
+    let threads = Threads::new(store.placement().workers())?;
     let rounds = Rounds {
-        graph: &Graph::new(store, trained.model.architecture())?,
+        graph: &graph,
         trained: &trained,
         slices: &slices,
-        threads: &Threads::new(store.placement().workers())?,
+        threads: &threads,
         embedding_layer,
     };
     let parts = Parts {
         rounds: &rounds,
         output: &output,
         rows_per_part: plan.rows_per_part,
-        prediction: label.clone(),
+        columns: columns(plan, &trained, store, embedding_layer)?,
+        normalize: plan.normalize,
+        targets: list.map(|list| targets(&list, &graph)).transpose()?,
         inner: None,
+        other: None,
     };
-    let stats = run(parts, &mut checkpoint, progress)?;
+    let label = parts.columns.prediction.clone();
+    let checkpoint = |name| Checkpoint::open(plan.work_dir.join(name), &fingerprint, plan.fresh);
+    let mut checkpoints = (checkpoint(ROUNDS[0])?, None);
+    if plan.compare_sampling {
+        checkpoints.1 = Some(checkpoint(ROUNDS[1])?);
+    }
+    let other_slices = trained.slices(layers, plan.other_sampling());
+    let other = Rounds {
+        slices: &other_slices,
+        ..rounds
+    };
+    let report = run(parts, &other, &mut checkpoints, progress)?;
     let manifest = Manifest {
         schema: schemas::dataset::MANIFEST_SCHEMA,
         stage: "infer".to_owned(),
         program: concat!("graphflat ", env!("CARGO_PKG_VERSION")).to_owned(),
         fingerprint,
-        plan: plan_json(plan, &trained, &slices),
+        plan: plan_json,
         seed: store.meta().seed,
         input: store.meta().input.clone(),
         graph: Some(GraphMeta {
@@ -70,24 +98,100 @@ pub fn infer(plan: &InferPlan, store: &Store, progress: &Progress) -> Result<Man
         }),
         flatten: None,
         parts: output.parts(),
-        report: serde_json::json!({ "rounds": stats }),
+        report,
     };
     output.finish(&manifest)?;
-    checkpoint.remove()?;
+    checkpoints.0.remove()?;
+    checkpoints.1.map_or(Ok(()), Checkpoint::remove)?;
     Ok(manifest)
 }
 
-/// Runs the rounds that are not finished yet, the last one with the parts.
-fn run(
-    mut parts: Parts<'_>,
-    checkpoint: &mut Checkpoint,
+/// Opens the list of targets, where there is one.
+fn target_list(plan: &InferPlan, store: &Store) -> Result<Option<IdListPlan>, InferError> {
+    let InferTargets::Listed(path) = &plan.targets else {
+        return Ok(None);
+    };
+    let meta = store.meta();
+    let list = IdListPlan::open(TARGETS, path, &meta.id_column, meta.graph.id_type)?;
+    Ok(Some(list))
+}
+
+/// Returns the nodes of a list, ascending.
+fn targets(list: &IdListPlan, graph: &Graph) -> Result<Vec<u32>, InferError> {
+    let ids = list.read()?;
+    let nodes = graph.find(&ids);
+    nodes.map_err(|row| list.unknown(&ids, row).into())
+}
+
+/// Returns the columns to write.
+fn columns(
+    plan: &InferPlan,
+    trained: &TrainedModel,
+    store: &Store,
+    embedding_layer: usize,
+) -> Result<EmbeddingColumns, InferError> {
+    let arch = trained.model.architecture();
+    let mut vectors = vec![("embedding", arch.output_dim(embedding_layer))];
+    for (is_wanted, name) in [(plan.logits, "logits"), (plan.probabilities, "probability")] {
+        vectors.extend(is_wanted.then_some((name, arch.out_dim)));
+    }
+    let nodes = plan.nodes.as_ref().filter(|_| !plan.columns.is_empty());
+    let passed = nodes
+        .map(|nodes| nodes.read_passed(&plan.columns))
+        .transpose()?;
+    Ok(EmbeddingColumns {
+        id_type: store.meta().graph.id_type,
+        passed: passed.map(Arc::new),
+        vectors,
+        precision: plan.precision,
+        prediction: plan.prediction.then(|| trained.prediction()),
+    })
+}
+
+/// Runs the rounds that are not finished yet, the last one with the parts; returns the report.
+fn run<'a>(
+    mut parts: Parts<'a>,
+    other: &'a Rounds<'a>,
+    checkpoints: &mut (Checkpoint, Option<Checkpoint>),
     progress: &Progress,
-) -> Result<Vec<RoundStats>, InferError> {
+) -> Result<serde_json::Value, InferError> {
     let rounds = parts.rounds;
     let last = rounds.slices.len();
     let mut stats = Vec::new();
-    let (mut next, mut before, inner) = resume(rounds, checkpoint);
+    let (before, inner) = run_inner(rounds, &mut checkpoints.0, |done| {
+        report(progress, rounds, done.round);
+        stats.push(done);
+    })?;
     parts.inner = inner;
+    if let Some(checkpoint) = &mut checkpoints.1 {
+        let (before, _) = run_inner(other, checkpoint, |_| {})?;
+        parts.other = Some(Other {
+            rounds: other,
+            before,
+        });
+    }
+    let started = Instant::now();
+    let (writing, difference) = parts.run(last, &before)?;
+    let done = rounds.stats(last, 0, started.elapsed().as_secs_f64());
+    stats.push(done.with_writing(writing.as_secs_f64()));
+    report(progress, rounds, last);
+    report(progress, rounds, last + 1);
+    let mut text = serde_json::json!({ "rounds": stats });
+    if parts.other.is_some() {
+        text["sampling_compared"] = difference.report();
+    }
+    Ok(text)
+}
+
+/// Runs the rounds before the last one that are not finished yet; returns what the last one reads,
+/// and the rows of an inner embedding layer.
+fn run_inner(
+    rounds: &Rounds<'_>,
+    checkpoint: &mut Checkpoint,
+    mut done: impl FnMut(RoundStats),
+) -> Result<(RoundRows, Option<SharedRows>), InferError> {
+    let last = rounds.slices.len();
+    let (mut next, mut before, mut inner) = resume(rounds, checkpoint);
     while next < last {
         let started = Instant::now();
         let (record, bytes) = match next {
@@ -96,27 +200,18 @@ fn run(
         };
         before = checkpoint.map(&record)?;
         if next == rounds.embedding_layer {
-            parts.inner.clone_from(&before.rows);
+            inner.clone_from(&before.rows);
         }
         checkpoint.finish(record, |round| rounds.is_read(round, next + 1))?;
-        stats.push(rounds.stats(next, bytes, started.elapsed().as_secs_f64()));
-        report(progress, rounds, next);
+        done(rounds.stats(next, bytes, started.elapsed().as_secs_f64()));
         next += 1;
     }
-    let started = Instant::now();
-    parts.run(last, &before)?;
-    stats.push(rounds.stats(last, 0, started.elapsed().as_secs_f64()));
-    report(progress, rounds, last);
-    report(progress, rounds, last + 1);
-    Ok(stats)
+    Ok((before, inner))
 }
 
 /// Returns the first round that is still to be run, what the one before it has left, and the rows
 /// of the embedding layer if they are computed.
-fn resume(
-    rounds: &Rounds<'_>,
-    checkpoint: &Checkpoint,
-) -> (usize, RoundRows, Option<gnn::SharedRows>) {
+fn resume(rounds: &Rounds<'_>, checkpoint: &Checkpoint) -> (usize, RoundRows, Option<SharedRows>) {
     let rows_of = |round| checkpoint.verified(round, rounds.graph.num_nodes());
     for round in (0..rounds.slices.len()).rev() {
         let Some(rows) = rows_of(round) else {
@@ -148,27 +243,24 @@ fn report(progress: &Progress, rounds: &Rounds<'_>, round: usize) {
 }
 
 /// The settings that decide what is written, and nothing else.
-fn plan_json(plan: &InferPlan, trained: &TrainedModel, slices: &[Slice]) -> serde_json::Value {
+fn plan_json(
+    plan: &InferPlan,
+    trained: &TrainedModel,
+    slices: &[Slice],
+    targets: Option<&str>,
+) -> serde_json::Value {
     let limits = slices.iter().map(|slice| match slice.limit {
         usize::MAX => serde_json::json!("all"),
         limit => serde_json::json!(limit),
     });
-    serde_json::json!({
-        "model": trained.files,
-        "sampling": plan.sampling,
-        "in_edges": limits.collect::<Vec<_>>(),
-        "layer": plan.layer,
-        "prediction": plan.prediction,
-        "rows_per_part": plan.rows_per_part,
-    })
+    let mut settings = plan.settings();
+    settings["model"] = serde_json::json!(trained.files);
+    settings["in_edges"] = limits.collect();
+    settings["targets"] = serde_json::json!(targets.unwrap_or("all"));
+    settings
 }
 
-fn fingerprint(
-    plan: &InferPlan,
-    trained: &TrainedModel,
-    store: &Store,
-    slices: &[Slice],
-) -> String {
+fn fingerprint(plan_json: &serde_json::Value, store: &Store) -> String {
     let meta = store.meta();
     let settings = serde_json::json!({
         "engine": ENGINE_VERSION,
@@ -176,7 +268,7 @@ fn fingerprint(
         // The rank order of in-edges, in which a node's messages are summed.
         "seed": meta.seed,
         "sampling": meta.sampling,
-        "plan": plan_json(plan, trained, slices),
+        "plan": plan_json,
     });
     schemas::xxh::fingerprint(settings.to_string().as_bytes())
 }

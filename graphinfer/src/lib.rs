@@ -8,6 +8,7 @@
 //! checkpoint.
 
 mod checkpoint;
+mod compare;
 pub mod config;
 mod error;
 mod graph;
@@ -19,7 +20,7 @@ mod slice;
 mod threads;
 mod write;
 
-pub use config::{InferContext, InferPlan, InferSampling, InferSpec, Method};
+pub use config::{InferContext, InferPlan, InferSampling, InferSpec, InferTargets, Method};
 pub use error::InferError;
 pub use infer::infer;
 pub use slice::{Sample, StoreNeed};

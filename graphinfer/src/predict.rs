@@ -1,5 +1,6 @@
 //! The prediction slice: logits of embeddings, and what they say.
 
+use gnn::kernel::Float;
 use gnn::{Architecture, Dense, Task};
 use schemas::Labels;
 
@@ -16,6 +17,35 @@ pub(crate) fn labels(logits: &Dense, arch: &Architecture) -> Labels {
     };
     (0..logits.rows).for_each(|row| push(logits.row(row), &mut predicted));
     predicted
+}
+
+/// Turns logits into probabilities: of each class among all, or of each for itself.
+pub(crate) fn probabilities(logits: &Dense, arch: &Architecture) -> Vec<f32> {
+    let mut values = logits.values.clone();
+    for row in values.chunks_exact_mut(logits.cols) {
+        if arch.task == Task::Classes {
+            let most = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+            row.iter_mut().for_each(|x| *x = Float::exp(*x - most));
+            let sum: f32 = row.iter().sum();
+            row.iter_mut().for_each(|x| *x /= sum);
+        } else {
+            row.iter_mut()
+                .for_each(|x| *x = 1.0 / (1.0 + Float::exp(-*x)));
+        }
+    }
+    values
+}
+
+/// Divides each row by its length; a row of zeros stays.
+pub(crate) fn normalize(values: &mut [f32], dim: usize) {
+    for row in values.chunks_exact_mut(dim) {
+        let square: f64 = row.iter().map(|&x| f64::from(x).powi(2)).sum();
+        if square > 0.0 {
+            let length = square.sqrt();
+            row.iter_mut()
+                .for_each(|x| *x = Float::from_f64(f64::from(*x) / length));
+        }
+    }
 }
 
 /// Reads one node's logits: the first largest one, each above 0 (a chance of more than a half), or
@@ -49,6 +79,29 @@ mod tests {
     fn check(logits: &[f32], mut predicted: Labels, expected: &Labels) {
         push(logits, &mut predicted);
         assert_eq!(&predicted, expected);
+    }
+
+    #[test]
+    fn rows_are_divided_by_their_length_and_logits_turned_into_shares() {
+        let mut values = [3.0, 4.0, 0.0, 0.0];
+        normalize(&mut values, 2);
+        assert_eq!(values, [0.6, 0.8, 0.0, 0.0]);
+        let logits = Dense {
+            rows: 2,
+            cols: 2,
+            values: vec![1.0, 1.0, 900.0, -900.0],
+        };
+        let text = r#"{"layer": "sage", "aggregator": "mean", "in_dim": 1, "edge_dim": null,
+            "edge_weight": false, "hidden": [], "num_layers": 1, "out_dim": 2, "heads": 1,
+            "out_heads": 1, "dropout": 0.0, "input_dropout": 0.0, "attention_dropout": 0.0,
+            "norm": "none", "residual": false, "activation": "relu", "task": "classes"}"#;
+        let mut arch: Architecture = serde_json::from_str(text).unwrap();
+        assert_eq!(probabilities(&logits, &arch), [0.5, 0.5, 1.0, 0.0]);
+        arch.task = Task::MultiLabel;
+        let each = probabilities(&logits, &arch);
+        assert_eq!((each[0], each[2]), (each[1], 1.0));
+        assert!(each[3] < 1e-30, "{each:?}");
+        assert!((each[0] - 0.731_058_6).abs() < 1e-6, "{each:?}");
     }
 
     #[test]

@@ -29,6 +29,16 @@ pub(crate) struct RoundStats {
     /// Bytes that the round wrote for the rounds to come.
     pub(crate) bytes_written: u64,
     pub(crate) seconds: f64,
+    /// Seconds of threads that went into parts, of all threads together.
+    pub(crate) writing: f64,
+}
+
+impl RoundStats {
+    /// Adds the time that went into parts.
+    pub(crate) fn with_writing(mut self, seconds: f64) -> Self {
+        self.writing = seconds;
+        self
+    }
 }
 
 /// A conv with what it reads, on one thread.
@@ -161,6 +171,7 @@ impl Rounds<'_> {
             in_edges: self.num_in_edges(round),
             bytes_written,
             seconds,
+            writing: 0.0,
         }
     }
 }
@@ -187,7 +198,9 @@ impl Layer<'_> {
                 Err(InferError::NotFinite {
                     dir: trained.dir.clone(),
                     layer: self.slice.layer,
-                    id: graph.ids(node..node + 1).display(0),
+                    id: graph
+                        .ids(&[u32::try_from(node).expect("nodes fit 32 bits")])
+                        .display(0),
                 })
             }
         }

@@ -38,8 +38,10 @@ pub(crate) struct TrainedModel {
     pub(crate) transform: Transform,
     /// Checksum of each file, by name.
     pub(crate) files: BTreeMap<String, String>,
-    /// The neighbourhoods it was trained on, where it is to read the same in-edges.
+    /// The neighbourhoods it was trained on, where it is to read the same in-edges at all.
     sampled: Option<FlattenMeta>,
+    /// Whether it is to read all in-edges, be it for comparison.
+    reads_all: bool,
     /// The graph it was trained on.
     trained_on: Option<GraphMeta>,
     label_names: Option<Vec<String>>,
@@ -72,9 +74,9 @@ impl TrainedModel {
         }
         verify_checksums(&dir, &manifest.parts)?;
         let (model, file) = gnn::load(&dir)?;
-        let sampled = match plan.sampling {
-            InferSampling::None => None,
-            InferSampling::AsTrained => {
+        let sampled = match (plan.sampling, plan.compare_sampling) {
+            (InferSampling::None, false) => None,
+            (InferSampling::AsTrained, _) | (_, true) => {
                 let meta: Option<FlattenMeta> = entry(&file.extra, "flatten").map_err(broken)?;
                 let silent = "does not say which in-edges it was trained on; \
                               `infer.sampling` = \"none\" reads all";
@@ -95,6 +97,7 @@ impl TrainedModel {
             transform: file.transform,
             files: files.map(|entry| (entry.path, entry.checksum)).collect(),
             sampled,
+            reads_all: plan.sampling == InferSampling::None || plan.compare_sampling,
             trained_on: entry(&file.extra, "graph").map_err(broken)?,
             label_names: file.label_names,
             dir,
@@ -114,14 +117,19 @@ impl TrainedModel {
             seed: meta.seed,
         };
         Ok(StoreNeed {
-            keep: keep_at_hop(&meta.fanouts, 0),
+            keep: match self.reads_all {
+                true => usize::MAX,
+                false => keep_at_hop(&meta.fanouts, 0),
+            },
             sample: Some(sample),
         })
     }
 
     /// Cuts off the slices of the first `layers` convs.
-    pub(crate) fn slices(&self, layers: usize) -> Vec<Slice> {
-        let limit = |layer| match &self.sampled {
+    pub(crate) fn slices(&self, layers: usize, sampling: InferSampling) -> Vec<Slice> {
+        let sampled = self.sampled.as_ref();
+        let sampled = sampled.filter(|_| sampling == InferSampling::AsTrained);
+        let limit = |layer| match sampled {
             Some(meta) => use_at_layer(&meta.fanouts, layer),
             None => usize::MAX,
         };
@@ -145,6 +153,19 @@ impl TrainedModel {
                 allowed: format!("the model has layers 1 to {layers}"),
             }),
         }
+    }
+
+    /// Checks that the model gives what is to be written.
+    pub(crate) fn check_plan(&self, plan: &InferPlan) -> Result<(), InferError> {
+        self.embedding_layer(plan)?;
+        if plan.probabilities && self.model.architecture().task == Task::Regression {
+            return Err(InferError::Key {
+                key: "infer.probabilities",
+                value: "true".to_owned(),
+                allowed: "the model gives a number, which has no probability".to_owned(),
+            });
+        }
+        Ok(())
     }
 
     /// Returns how predictions are written: as the labels that the model was trained on.

@@ -1,15 +1,18 @@
-//! The last round: a layer on every node, and its embeddings and predictions to part files meanwhile.
+//! The last round: a layer on every node, and what is wanted of it to part files meanwhile.
 
 use crate::InferError;
 use crate::checkpoint::RoundRows;
-use crate::predict::labels;
+use crate::compare::{Difference, Other, Outcome};
+use crate::predict::{labels, normalize, probabilities};
 use crate::round::{Layer, Rounds};
-use gnn::{Head, SharedRows};
-use schemas::{EmbeddingsWriter, LabelMeta, Labels, Output};
+use gnn::{Dense, Head, SharedRows};
+use schemas::{EmbeddingBatch, EmbeddingColumns, EmbeddingsWriter, Labels, Output};
 use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
-/// Bytes of embeddings in a row group; part of what decides the bytes of a file.
+/// Bytes of vectors in a row group; part of what decides the bytes of a file.
 const GROUP_BYTES: usize = 16 << 20;
 
 /// What is written, and where.
@@ -17,75 +20,138 @@ pub(crate) struct Parts<'a> {
     pub(crate) rounds: &'a Rounds<'a>,
     pub(crate) output: &'a Output,
     pub(crate) rows_per_part: usize,
-    /// How predictions are written, where they are.
-    pub(crate) prediction: Option<LabelMeta>,
+    pub(crate) columns: EmbeddingColumns,
+    pub(crate) normalize: bool,
+    /// The nodes that are written, ascending; none: all.
+    pub(crate) targets: Option<Vec<u32>>,
     /// The rows that are written, where they are not those of the last layer.
     pub(crate) inner: Option<SharedRows>,
+    /// What predictions are compared with, if they are.
+    pub(crate) other: Option<Other<'a>>,
 }
 
 /// One block of the last round.
 struct Piece {
-    /// Place among the parts that are to be written.
+    /// Place among the parts.
     part: usize,
     /// Place among the blocks of the part.
     block: usize,
     nodes: Range<usize>,
+    /// Rows of the block that are written; none: all.
+    picked: Option<Vec<usize>>,
 }
 
 /// A part on its way.
 struct Part {
     index: usize,
-    nodes: Range<usize>,
+    /// The nodes that are written.
+    nodes: Vec<u32>,
     /// Blocks that are computed; taken when all are.
     blocks: Mutex<Vec<Option<Computed>>>,
 }
 
 /// What one block came to.
 struct Computed {
-    /// `[num_nodes * dim]`; empty where an inner layer's rows are written.
-    embedding: Vec<f32>,
+    /// A column of vectors each.
+    vectors: Vec<Vec<f32>>,
     predicted: Labels,
+}
+
+/// What one thread works with.
+struct Work<'a> {
+    layer: Layer<'a>,
+    other: Option<Layer<'a>>,
+    head: Head<'a>,
 }
 
 impl Parts<'_> {
     /// Computes the last layer and writes the parts that are not committed yet.
     ///
     /// Part `p` holds the nodes `p * rows_per_part..` in order of id, whatever the number of threads.
-    /// The thread that computes a part's last block writes the part, while the others go on.
-    pub(crate) fn run(&self, layer: usize, before: &RoundRows) -> Result<(), InferError> {
+    /// The thread that computes a part's last block writes the part, while the others go on. Returns
+    /// the time that all threads together spent on writing.
+    pub(crate) fn run(
+        &self,
+        layer: usize,
+        before: &RoundRows,
+    ) -> Result<(Duration, Difference), InferError> {
         let (parts, pieces) = self.plan(layer);
         let model = &self.rounds.trained.model;
-        let state = || (self.rounds.layer(layer, before), model.head());
-        self.rounds
-            .threads
-            .run(pieces.len(), state, |(conv, head), at| {
-                let piece = &pieces[at];
-                let computed = self.compute(piece, conv, head)?;
-                match parts[piece.part].add(piece.block, computed) {
-                    Some(blocks) => self.write(&parts[piece.part], &blocks),
-                    None => Ok(()),
-                }
-            })
+        let state = || Work {
+            layer: self.rounds.layer(layer, before),
+            other: self
+                .other
+                .as_ref()
+                .map(|other| other.rounds.layer(layer, &other.before)),
+            head: model.head(),
+        };
+        let writing = AtomicU64::new(0);
+        let differences = Mutex::new(vec![Difference::default(); pieces.len()]);
+        let work = |work: &mut Work<'_>, at: usize| {
+            let piece = &pieces[at];
+            let (computed, difference) = self.compute(piece, work)?;
+            differences.lock().unwrap_or_else(PoisonError::into_inner)[at] = difference;
+            let part = &parts[piece.part];
+            if let Some(blocks) = part.add(piece.block, computed)
+                && self.output.committed(part.index).is_none()
+            {
+                let started = Instant::now();
+                self.write(part, &blocks)?;
+                let micros = u64::try_from(started.elapsed().as_micros()).unwrap_or(u64::MAX);
+                writing.fetch_add(micros, Ordering::Relaxed);
+            }
+            Ok(())
+        };
+        self.rounds.threads.run(pieces.len(), state, work)?;
+        let mut difference = Difference::default();
+        let differences = differences
+            .into_inner()
+            .unwrap_or_else(PoisonError::into_inner);
+        differences.iter().for_each(|other| difference.add(other));
+        Ok((Duration::from_micros(writing.into_inner()), difference))
     }
 
-    /// Lists the parts that are to be written, and their blocks.
+    /// Lists the parts that are to be computed, and their blocks.
     fn plan(&self, layer: usize) -> (Vec<Part>, Vec<Piece>) {
-        let graph = self.rounds.graph;
-        let num_parts = graph.num_nodes().div_ceil(self.rows_per_part);
-        let open = (0..num_parts).filter(|&index| self.output.committed(index).is_none());
+        let num_rows = match &self.targets {
+            Some(targets) => targets.len(),
+            None => self.rounds.graph.num_nodes(),
+        };
+        let is_open = |index: &usize| {
+            // A comparison takes in the nodes of all parts.
+            self.other.is_some() || self.output.committed(*index).is_none()
+        };
         let (mut parts, mut pieces) = (Vec::new(), Vec::new());
-        for index in open {
+        for index in (0..num_rows.div_ceil(self.rows_per_part)).filter(is_open) {
             let start = index * self.rows_per_part;
-            let nodes = start..(start + self.rows_per_part).min(graph.num_nodes());
-            let ranges = self.rounds.ranges_of(nodes.clone(), layer);
-            let blocks = Mutex::new(ranges.iter().map(|_| None).collect());
-            let part = parts.len();
-            let numbered = ranges.into_iter().enumerate();
-            pieces.extend(numbered.map(|(block, nodes)| Piece { part, block, nodes }));
+            let rows = start..(start + self.rows_per_part).min(num_rows);
+            let nodes: Vec<u32> = match &self.targets {
+                Some(targets) => targets[rows].to_vec(),
+                None => rows
+                    .map(|node| u32::try_from(node).expect("nodes fit 32 bits"))
+                    .collect(),
+            };
+            let first = pieces.len();
+            let (from, to) = (nodes[0] as usize, nodes[nodes.len() - 1] as usize + 1);
+            for range in self.rounds.ranges_of(from..to, layer) {
+                let there = |end: usize| nodes.partition_point(|&node| (node as usize) < end);
+                let picked = &nodes[there(range.start)..there(range.end)];
+                if picked.is_empty() {
+                    continue;
+                }
+                let rows = picked.iter().map(|&node| node as usize - range.start);
+                pieces.push(Piece {
+                    part: parts.len(),
+                    block: pieces.len() - first,
+                    picked: (picked.len() < range.len()).then(|| rows.collect()),
+                    nodes: range,
+                });
+            }
+            let blocks = (first..pieces.len()).map(|_| None).collect();
             parts.push(Part {
                 index,
                 nodes,
-                blocks,
+                blocks: Mutex::new(blocks),
             });
         }
         (parts, pieces)
@@ -94,52 +160,107 @@ impl Parts<'_> {
     fn compute(
         &self,
         piece: &Piece,
-        conv: &Layer<'_>,
-        head: &Head<'_>,
-    ) -> Result<Computed, InferError> {
-        let rows = conv.run(piece.nodes.clone())?;
-        let arch = self.rounds.trained.model.architecture();
-        let (embedding, predicted) = match (&self.prediction, &self.inner) {
-            (None, None) => (rows.values, Labels::None),
-            (None, Some(_)) => (Vec::new(), Labels::None),
-            (Some(_), None) => (rows.values.clone(), labels(&head.run(rows)?, arch)),
-            (Some(_), Some(_)) => (Vec::new(), labels(&head.run(rows)?, arch)),
+        work: &Work<'_>,
+    ) -> Result<(Computed, Difference), InferError> {
+        let pick = |rows: Dense| match &piece.picked {
+            None => rows,
+            Some(picked) => Dense {
+                rows: picked.len(),
+                cols: rows.cols,
+                values: picked
+                    .iter()
+                    .flat_map(|&row| rows.row(row).to_vec())
+                    .collect(),
+            },
         };
-        Ok(Computed {
-            embedding,
-            predicted,
-        })
+        let rows = pick(work.layer.run(piece.nodes.clone())?);
+        let logits = self.logits(&rows, &work.head)?;
+        let arch = self.rounds.trained.model.architecture();
+        let predicted_of = |logits: &Option<Dense>| match logits {
+            Some(logits) => labels(logits, arch),
+            None => Labels::None,
+        };
+        let mut predicted = predicted_of(&logits);
+        let mut difference = Difference::default();
+        if let Some(other) = &work.other {
+            let other_rows = pick(other.run(piece.nodes.clone())?);
+            let other_predicted = predicted_of(&self.logits(&other_rows, &work.head)?);
+            let outcome = |rows, predicted| Outcome {
+                rows,
+                dim: arch.output_dim(self.rounds.slices.len()),
+                predicted,
+            };
+            difference = Difference::between(
+                &outcome(&rows.values, &predicted),
+                &outcome(&other_rows.values, &other_predicted),
+            );
+        }
+        if self.columns.prediction.is_none() {
+            predicted = Labels::None;
+        }
+        let mut embedding = match &self.inner {
+            None => rows,
+            Some(inner) => pick(Dense {
+                rows: piece.nodes.len(),
+                cols: inner.cols(),
+                values: inner.slice(piece.nodes.clone()).values().to_vec(),
+            }),
+        };
+        if self.normalize {
+            normalize(&mut embedding.values, embedding.cols);
+        }
+        let mut vectors = vec![embedding.values];
+        for (name, _) in &self.columns.vectors[1..] {
+            let logits = logits.as_ref().expect("computed where they are written");
+            vectors.push(match *name {
+                "probability" => probabilities(logits, arch),
+                _ => logits.values.clone(),
+            });
+        }
+        let computed = Computed { vectors, predicted };
+        Ok((computed, difference))
+    }
+
+    /// Computes logits, where anything reads them.
+    fn logits(&self, rows: &Dense, head: &Head<'_>) -> Result<Option<Dense>, InferError> {
+        let is_read = self.columns.prediction.is_some() || self.columns.vectors.len() > 1;
+        if !is_read {
+            return Ok(None);
+        }
+        Ok(Some(head.run(rows.clone())?))
     }
 
     /// Writes and commits a part.
     fn write(&self, part: &Part, blocks: &[Computed]) -> Result<(), InferError> {
         let graph = self.rounds.graph;
-        let id_type = graph.store().meta().graph.id_type;
-        let label = self.prediction.as_ref();
-        let arch = self.rounds.trained.model.architecture();
-        let dim = match &self.inner {
-            Some(rows) => rows.cols(),
-            None => arch.output_dim(self.rounds.slices.len()),
-        };
-        let mut writer = EmbeddingsWriter::create(self.output, part.index, id_type, dim, label)?;
-        let mut predicted = Labels::empty(label);
+        let mut writer = EmbeddingsWriter::create(self.output, part.index, &self.columns)?;
+        let mut predicted = Labels::empty(self.columns.prediction.as_ref());
         blocks
             .iter()
             .for_each(|block| predicted.extend(&block.predicted));
-        let mut rest = Rest::new(blocks);
-        let group_rows = (GROUP_BYTES / (4 * dim)).max(1);
-        for start in part.nodes.clone().step_by(group_rows) {
-            let nodes = start..(start + group_rows).min(part.nodes.end);
-            let gathered;
-            let values = match &self.inner {
-                Some(rows) => &rows.values()[nodes.start * dim..nodes.end * dim],
-                None => {
-                    gathered = rest.take(nodes.len() * dim);
-                    &gathered[..]
-                }
-            };
-            let rows = nodes.start - part.nodes.start..nodes.end - part.nodes.start;
-            writer.write(&graph.ids(nodes), values, &predicted.slice(rows))?;
+        let widths: Vec<usize> = self
+            .columns
+            .vectors
+            .iter()
+            .map(|(_, width)| *width)
+            .collect();
+        let columns = 0..widths.len();
+        let mut rest: Vec<Rest<'_>> = columns.map(|column| Rest::new(blocks, column)).collect();
+        let row_bytes = 4 * widths.iter().sum::<usize>();
+        let mut start = 0;
+        for nodes in part.nodes.chunks((GROUP_BYTES / row_bytes).max(1)) {
+            let end = start + nodes.len();
+            let columns = rest.iter_mut().zip(&widths);
+            let vectors: Vec<Vec<f32>> = columns
+                .map(|(rest, width)| rest.take(nodes.len() * width))
+                .collect();
+            writer.write(EmbeddingBatch {
+                ids: &graph.ids(nodes),
+                nodes,
+                vectors: &vectors,
+                prediction: &predicted.slice(start..end),
+            })?;
+            start = end;
         }
         let entry = writer.finish()?;
         Ok(self.output.commit_part(part.index, entry)?)
@@ -158,16 +279,18 @@ impl Part {
     }
 }
 
-/// The numbers of blocks that are still to be written.
+/// The numbers of a column of blocks that are still to be written.
 struct Rest<'a> {
     blocks: std::slice::Iter<'a, Computed>,
+    column: usize,
     values: &'a [f32],
 }
 
 impl<'a> Rest<'a> {
-    fn new(blocks: &'a [Computed]) -> Self {
+    fn new(blocks: &'a [Computed], column: usize) -> Self {
         Self {
             blocks: blocks.iter(),
+            column,
             values: &[],
         }
     }
@@ -178,7 +301,7 @@ impl<'a> Rest<'a> {
         while taken.len() < len {
             if self.values.is_empty() {
                 let block = self.blocks.next();
-                self.values = &block.expect("blocks cover the part").embedding;
+                self.values = &block.expect("blocks cover the part").vectors[self.column];
             }
             let (now, later) = self
                 .values

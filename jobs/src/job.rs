@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bytesize::ByteSize;
 use gnn::LayerKind;
 use graphflat::{FlattenPlan, FlattenSpec, SamplePlan, Targets};
-use graphinfer::{InferContext, InferPlan, InferSpec};
+use graphinfer::{InferContext, InferPlan, InferSpec, InferTargets};
 use graphtrainer::{TrainContext, TrainPlan, TrainSpec};
 use schemas::path::{overlap, overlaps_input};
 use schemas::{EdgesPlan, EdgesSpec, NodesPlan, NodesSpec, Sampling, Transform};
@@ -162,6 +162,7 @@ impl JobSpec {
 
         let sampling = self.flatten.as_ref().map(|flatten| flatten.sampling);
         let (nodes, edges) = self.input.into_plans(base, sampling)?;
+        let nodes = Arc::new(nodes);
         let is_streamed = self.train.as_ref().is_some_and(|train| train.streamed);
         let (flatten, stream) = match self.flatten {
             Some(spec) if is_streamed => (None, Some(spec.into_sample_plan(base)?)),
@@ -187,6 +188,7 @@ impl JobSpec {
         let for_infer = InferContext {
             model: train.as_ref().map(|plan| plan.output().to_owned()),
             base: base.to_owned(),
+            nodes: Some(Arc::clone(&nodes)),
             work_dir: work_dir.clone(),
             fresh: fresh(Stage::Infer),
         };
@@ -200,7 +202,7 @@ impl JobSpec {
             work_dir,
             workers,
             memory_budget: self.memory_budget,
-            nodes: Arc::new(nodes),
+            nodes,
             edges: Arc::new(edges),
             flatten,
             stream,
@@ -292,6 +294,9 @@ impl JobSpec {
         if let Some(infer) = &mut self.infer {
             paths.push(("infer.output", &mut infer.output));
             paths.extend(infer.model.as_mut().map(|path| ("infer.model", path)));
+            if let InferTargets::Listed(path) = &mut infer.targets {
+                paths.push(("infer.targets", path));
+            }
         }
         for (name, path) in paths {
             *path = schemas::path::local(name, base, path)?;
@@ -356,6 +361,9 @@ impl JobSpec {
         inputs.extend(train_input.map(|path| ("train.input", path)));
         let model = self.infer.as_ref().and_then(|stage| stage.model.clone());
         inputs.extend(model.map(|path| ("infer.model", path)));
+        if let Some(InferTargets::Listed(path)) = self.infer.as_ref().map(|stage| &stage.targets) {
+            inputs.push(("infer.targets", path.clone()));
+        }
         for (name, output) in self.outputs(work_dir) {
             for (read, input) in &inputs {
                 // What one stage writes for the next.

@@ -214,7 +214,8 @@ impl Job {
         let Some(plan) = &self.infer else {
             return Ok(None);
         };
-        if plan.sampling() == InferSampling::None {
+        let reads_all = plan.sampling() == InferSampling::None || plan.compares_sampling();
+        if plan.sampling() == InferSampling::None && !plan.compares_sampling() {
             let all = Need {
                 keep: usize::MAX,
                 sampling: None,
@@ -249,7 +250,7 @@ impl Job {
             }
         };
         Ok(Some(Need {
-            keep,
+            keep: if reads_all { usize::MAX } else { keep },
             sampling,
             seed,
             samples: 1,

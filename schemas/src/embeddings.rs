@@ -3,8 +3,10 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use arrow::array::{Array, AsArray};
-use arrow::datatypes::{DataType, Field, Float32Type, Schema};
+use arrow::array::{Array, ArrayRef, AsArray, FixedSizeListArray};
+use arrow::datatypes::{DataType, Field, Float16Type, Float32Type, Schema};
+use half::f16;
+use serde::{Deserialize, Serialize};
 
 use crate::as_given;
 use crate::columns::{LabelMeta, Labels};
@@ -12,7 +14,8 @@ use crate::dataset::{Manifest, Output, PartEntry, part_name, read_manifest, veri
 use crate::error::{Result, SchemaError};
 use crate::float_pages::FloatPages;
 use crate::ids::{IdType, Ids};
-use crate::parquet_file::{Batch, TABLE_SCHEMA, TableReader};
+use crate::input::PassedColumns;
+use crate::parquet_file::{Batch, TABLE_SCHEMA, TableReader, number_array};
 use crate::table_writer::{Column, Strings, TableWriter};
 
 /// Metadata key of the table's schema version.
@@ -22,96 +25,129 @@ const SCHEMA_KEY: &str = "graphinfer.schema";
 /// `relu` leaves, it would take most of the time of inference.
 const SHRINK: usize = 200;
 
+/// How the numbers of vectors are written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Precision {
+    /// Four bytes a number.
+    #[default]
+    F32,
+    /// Two bytes a number, up to 65504 and of three digits.
+    F16,
+}
+
+/// The columns of a table of embeddings.
+#[derive(Clone, Debug)]
+pub struct EmbeddingColumns {
+    /// Of the ids.
+    pub id_type: IdType,
+    /// Columns of the node table that are handed on.
+    pub passed: Option<Arc<PassedColumns>>,
+    /// Columns of vectors: name and width.
+    pub vectors: Vec<(&'static str, usize)>,
+    /// Of the vectors.
+    pub precision: Precision,
+    /// What predictions are, where there are any: they are written as the labels were given (class
+    /// number or name, list of zeros and ones, number).
+    pub prediction: Option<LabelMeta>,
+}
+
+/// Rows of a table of embeddings.
+#[derive(Clone, Copy, Debug)]
+pub struct EmbeddingBatch<'a> {
+    /// `[n]`.
+    pub ids: &'a Ids,
+    /// `[n]`: the nodes' places in the order of ids.
+    pub nodes: &'a [u32],
+    /// A column of vectors each: `[n * width]`, row-major.
+    pub vectors: &'a [Vec<f32>],
+    /// `[n]`, or [`Labels::None`] where predictions were not announced.
+    pub prediction: &'a Labels,
+}
+
 /// Writes one part of embeddings.
 #[derive(Debug)]
 pub struct EmbeddingsWriter {
     writer: TableWriter,
     name: String,
-    width: i32,
-    prediction: Option<LabelMeta>,
+    columns: EmbeddingColumns,
     rows: u64,
 }
 
 impl EmbeddingsWriter {
-    /// Starts part `index` of `dim`-wide embeddings.
-    ///
-    /// `prediction` says what predictions are, where there are any: they are written as the
-    /// labels were given (class number or name, list of zeros and ones, number).
+    /// Starts part `index`.
     ///
     /// # Errors
     ///
     /// If the file cannot be created.
-    pub fn create(
-        output: &Output,
-        index: usize,
-        id_type: IdType,
-        dim: usize,
-        prediction: Option<&LabelMeta>,
-    ) -> Result<Self> {
-        let Ok(width) = i32::try_from(dim) else {
-            let problem = format!("they are {dim} wide, allowed are 2147483647");
-            return Err(SchemaError::Invalid {
-                what: "embeddings",
-                problem,
-            });
-        };
-        let item = Arc::new(Field::new("item", DataType::Float32, false));
-        let list = DataType::FixedSizeList(item, width);
-        let mut fields = vec![
-            Field::new("id", id_type.data_type(), false),
-            Field::new("embedding", list, false),
-        ];
-        if let Some(prediction) = prediction {
+    pub fn create(output: &Output, index: usize, columns: &EmbeddingColumns) -> Result<Self> {
+        let mut fields = vec![Field::new("id", columns.id_type.data_type(), false)];
+        if let Some(passed) = &columns.passed {
+            fields.extend_from_slice(passed.fields());
+        }
+        for &(name, dim) in &columns.vectors {
+            let Ok(width) = i32::try_from(dim) else {
+                let problem = format!("they are {dim} wide, allowed are 2147483647");
+                return Err(invalid(problem));
+            };
+            let item = Arc::new(Field::new("item", columns.precision.data_type(), false));
+            fields.push(Field::new(
+                name,
+                DataType::FixedSizeList(item, width),
+                false,
+            ));
+        }
+        if let Some(prediction) = &columns.prediction {
             fields.push(as_given::label_field("prediction", prediction)?);
         }
         let (name, metadata) = (part_name(index), [(SCHEMA_KEY, TABLE_SCHEMA.to_owned())]);
         let file = format!("{name}.parquet");
         let schema = Schema::new(fields);
         let writer = TableWriter::create(output, &file, schema, Strings::Distinct, &metadata)?;
-        let writer = writer.with_shrink(SHRINK);
         Ok(Self {
-            writer,
+            writer: writer.with_shrink(SHRINK),
             name,
-            width,
-            prediction: prediction.cloned(),
+            columns: columns.clone(),
             rows: 0,
         })
     }
 
     /// Appends nodes, as a row group of their own.
     ///
-    /// # Shapes
-    ///
-    /// - `ids`: `[n]`
-    /// - `embedding`: `[n * dim]`, row-major
-    /// - `prediction`: `[n]`, or [`Labels::None`] where predictions were not announced
-    ///
     /// # Errors
     ///
-    /// If the lengths disagree or the file cannot be written.
-    pub fn write(&mut self, ids: &Ids, embedding: &[f32], prediction: &Labels) -> Result<()> {
-        let dim = usize::try_from(self.width).expect("it was made from a usize");
-        let predicted = prediction.num_rows().unwrap_or(ids.len());
-        if embedding.len() != ids.len() * dim || predicted != ids.len() {
-            let problem = format!(
-                "{} ids, {} values of width {dim} and {predicted} predictions do not agree",
-                ids.len(),
-                embedding.len()
-            );
-            return Err(SchemaError::Invalid {
-                what: "embeddings",
-                problem,
+    /// If the lengths disagree, a number does not fit, or the file cannot be written.
+    pub fn write(&mut self, batch: EmbeddingBatch<'_>) -> Result<()> {
+        let num_rows = batch.ids.len();
+        let predicted = batch.prediction.num_rows().unwrap_or(num_rows);
+        let widths = self
+            .columns
+            .vectors
+            .iter()
+            .map(|(_, width)| width * num_rows);
+        let fits = widths.eq(batch.vectors.iter().map(Vec::len));
+        if !fits || predicted != num_rows {
+            let lengths: Vec<usize> = batch.vectors.iter().map(Vec::len).collect();
+            return Err(invalid(format!(
+                "{num_rows} ids, {lengths:?} values of {:?} and {predicted} predictions do not agree",
+                self.columns.vectors
+            )));
+        }
+        let mut columns = vec![Column::Array(batch.ids.to_array())];
+        if let Some(passed) = &self.columns.passed {
+            let passed = passed.gather(batch.nodes)?;
+            columns.extend(passed.into_iter().map(Column::Array));
+        }
+        for ((_, width), values) in self.columns.vectors.iter().zip(batch.vectors) {
+            columns.push(match self.columns.precision {
+                Precision::F32 => pages(values, *width),
+                Precision::F16 => Column::Array(halves(values, *width)?),
             });
         }
-        let mut pages = FloatPages::default();
-        for row in embedding.chunks_exact(dim) {
-            pages.push(std::iter::once(row));
+        if let Some(meta) = &self.columns.prediction {
+            columns.push(as_given::label_array(batch.prediction, meta)?.into());
         }
-        let mut columns = vec![Column::Array(ids.to_array()), Column::Floats(pages)];
-        if let Some(meta) = &self.prediction {
-            columns.push(as_given::label_array(prediction, meta)?.into());
-        }
-        self.rows += ids.len() as u64;
+        self.rows += num_rows as u64;
         self.writer.write(columns)
     }
 
@@ -128,6 +164,47 @@ impl EmbeddingsWriter {
             rows: self.rows,
             targets: None,
         })
+    }
+}
+
+impl Precision {
+    fn data_type(self) -> DataType {
+        match self {
+            Self::F32 => DataType::Float32,
+            Self::F16 => DataType::Float16,
+        }
+    }
+}
+
+fn pages(values: &[f32], width: usize) -> Column {
+    let mut pages = FloatPages::default();
+    for row in values.chunks_exact(width) {
+        pages.push(std::iter::once(row));
+    }
+    Column::Floats(pages)
+}
+
+fn halves(values: &[f32], width: usize) -> Result<ArrayRef> {
+    let halves: Vec<f16> = values.iter().map(|&value| f16::from_f32(value)).collect();
+    if let Some(at) = halves.iter().position(|half| !half.is_finite()) {
+        let problem = format!(
+            "{} does not fit 16 bits; `infer.precision` = \"f32\" does",
+            values[at]
+        );
+        return Err(invalid(problem));
+    }
+    let num_rows = values.len() / width;
+    let item = Arc::new(Field::new("item", DataType::Float16, false));
+    let width = i32::try_from(width).map_err(|e| invalid(e.to_string()))?;
+    let array = number_array::<Float16Type>(halves);
+    let list = FixedSizeListArray::try_new_with_length(item, width, array, None, num_rows);
+    Ok(Arc::new(list.map_err(|e| invalid(e.to_string()))?))
+}
+
+fn invalid(problem: String) -> SchemaError {
+    SchemaError::Invalid {
+        what: "embeddings",
+        problem,
     }
 }
 
@@ -227,13 +304,16 @@ fn append(rows: &mut EmbeddingRows, batch: &Batch<'_>, label: Option<&LabelMeta>
     }
     rows.ids.extend_from(&ids, 0..ids.len());
     let column = batch.column("embedding")?;
-    let list = column.as_fixed_size_list_opt();
-    let values = list.and_then(|list| list.values().as_primitive_opt::<Float32Type>());
-    let (Some(list), Some(values)) = (list, values) else {
-        return Err(batch.broken(format!("column `embedding` is {}", column.data_type())));
-    };
+    let broken = || batch.broken(format!("column `embedding` is {}", column.data_type()));
+    let list = column.as_fixed_size_list_opt().ok_or_else(broken)?;
     rows.dim = usize::try_from(list.value_length()).unwrap_or_default();
-    rows.embedding.extend_from_slice(values.values());
+    if let Some(values) = list.values().as_primitive_opt::<Float32Type>() {
+        rows.embedding.extend_from_slice(values.values());
+    } else {
+        let halves = list.values().as_primitive_opt::<Float16Type>();
+        let halves = halves.ok_or_else(broken)?.values().iter();
+        rows.embedding.extend(halves.map(|half| half.to_f32()));
+    }
     label.map_or(Ok(()), |label| {
         as_given::read_labels(batch, "prediction", label, &mut rows.prediction)
     })
@@ -286,6 +366,31 @@ mod tests {
         ids
     }
 
+    /// Embeddings of two numbers.
+    fn columns(prediction: Option<&LabelMeta>) -> EmbeddingColumns {
+        EmbeddingColumns {
+            id_type: IdType::Utf8,
+            passed: None,
+            vectors: vec![("embedding", 2)],
+            precision: Precision::F32,
+            prediction: prediction.cloned(),
+        }
+    }
+
+    fn write(
+        writer: &mut EmbeddingsWriter,
+        ids: &Ids,
+        embedding: &[f32],
+        prediction: &Labels,
+    ) -> Result<()> {
+        writer.write(EmbeddingBatch {
+            ids,
+            nodes: &[],
+            vectors: &[embedding.to_vec()],
+            prediction,
+        })
+    }
+
     /// Writes two batches with predictions and reads them back.
     fn check(data_type: &str, kind: LabelKind, predictions: &Labels) {
         let label = LabelMeta {
@@ -296,7 +401,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let output = open(dir.path());
         let head = with_head.then_some(&label);
-        let mut writer = EmbeddingsWriter::create(&output, 0, IdType::Utf8, 2, head).unwrap();
+        let mut writer = EmbeddingsWriter::create(&output, 0, &columns(head)).unwrap();
         let first = if with_head {
             predictions.slice(0..2)
         } else {
@@ -307,10 +412,14 @@ mod tests {
         } else {
             Labels::None
         };
-        writer
-            .write(&names(&["b", "a"]), &[1.0, 2.0, 3.0, 4.0], &first)
-            .unwrap();
-        writer.write(&names(&["c"]), &[5.0, 6.0], &second).unwrap();
+        write(
+            &mut writer,
+            &names(&["b", "a"]),
+            &[1.0, 2.0, 3.0, 4.0],
+            &first,
+        )
+        .unwrap();
+        write(&mut writer, &names(&["c"]), &[5.0, 6.0], &second).unwrap();
         let part = writer.finish().unwrap();
         assert_eq!(
             (part.rows, part.files[0].path.as_str()),
@@ -361,15 +470,40 @@ mod tests {
     }
 
     #[test]
+    fn half_as_many_bytes_hold_what_they_can() {
+        let dir = tempfile::tempdir().unwrap();
+        let output = open(dir.path());
+        let columns = EmbeddingColumns {
+            precision: Precision::F16,
+            ..columns(None)
+        };
+        let mut writer = EmbeddingsWriter::create(&output, 0, &columns).unwrap();
+        write(&mut writer, &names(&["a"]), &[0.1, -2.5], &Labels::None).unwrap();
+        let error = write(&mut writer, &names(&["b"]), &[7e4, 0.0], &Labels::None).unwrap_err();
+        assert!(
+            error.to_string().contains("70000 does not fit 16 bits"),
+            "{error}"
+        );
+        output.commit_part(0, writer.finish().unwrap()).unwrap();
+        let parts = output.parts();
+        output.finish(&manifest(graph(None), parts)).unwrap();
+        let rows = EmbeddingsDataset::open(dir.path())
+            .unwrap()
+            .read_part(0)
+            .unwrap();
+        assert_eq!(rows.embedding, [f16::from_f32(0.1).to_f32(), -2.5]);
+    }
+
+    #[test]
     fn columns_of_different_lengths_are_not_written() {
         let dir = tempfile::tempdir().unwrap();
         let output = open(dir.path());
-        let mut writer = EmbeddingsWriter::create(&output, 0, IdType::Utf8, 2, None).unwrap();
-        let error = writer
-            .write(&names(&["a"]), &[1.0], &Labels::None)
-            .unwrap_err();
+        let mut writer = EmbeddingsWriter::create(&output, 0, &columns(None)).unwrap();
+        let error = write(&mut writer, &names(&["a"]), &[1.0], &Labels::None).unwrap_err();
         assert!(
-            error.to_string().contains("1 ids, 1 values of width 2"),
+            error
+                .to_string()
+                .contains("1 ids, [1] values of [(\"embedding\", 2)]"),
             "{error}"
         );
         drop(writer);

@@ -5,6 +5,7 @@ mod edges;
 pub(crate) mod label;
 mod list;
 mod nodes;
+mod passed;
 mod path;
 #[cfg(test)]
 mod tests;
@@ -24,6 +25,7 @@ use xxhash_rust::xxh3::Xxh3;
 pub use edges::{EdgeRows, EdgesPlan};
 pub use list::IdListPlan;
 pub use nodes::{NodeKeys, NodeReader, NodeRows, NodesPlan, SplitRows};
+pub use passed::PassedColumns;
 
 use crate::error::{Result, SchemaError};
 use crate::xxh;

@@ -82,7 +82,9 @@ pub use config::{Dangling, EdgesSpec, NodesSpec, SparseSpec, SplitValues, Transf
 pub use dataset::{
     FileEntry, Manifest, Opened, Output, PartEntry, PartFile, SplitCounts, read_manifest,
 };
-pub use embeddings::{EmbeddingRows, EmbeddingsDataset, EmbeddingsWriter};
+pub use embeddings::{
+    EmbeddingBatch, EmbeddingColumns, EmbeddingRows, EmbeddingsDataset, EmbeddingsWriter, Precision,
+};
 pub use error::{ErrorKind, Result, SchemaError};
 pub use fanout::{Fanout, FlattenMeta, Layout, Sampling, keep_at_hop, use_at_layer};
 pub use graph_feature::{
@@ -91,6 +93,7 @@ pub use graph_feature::{
 };
 pub use ids::{IdType, Ids, hash_int};
 pub use input::{
-    EdgeRows, EdgesPlan, IdListPlan, NodeKeys, NodeReader, NodeRows, NodesPlan, SplitRows, Unit,
+    EdgeRows, EdgesPlan, IdListPlan, NodeKeys, NodeReader, NodeRows, NodesPlan, PassedColumns,
+    SplitRows, Unit,
 };
 pub use progress::{Event, Progress};

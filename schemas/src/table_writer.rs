@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, AsArray, RecordBatch};
-use arrow::datatypes::{DataType, Field, Float32Type, Schema, SchemaRef};
+use arrow::datatypes::{DataType, Field, Float16Type, Float32Type, Schema, SchemaRef};
 use parquet::arrow::arrow_writer::{ArrowColumnWriter, ArrowRowGroupWriterFactory, compute_leaves};
 use parquet::arrow::{ArrowSchemaConverter, add_encoded_arrow_schema_to_metadata};
 use parquet::basic::{Compression, Encoding, ZstdLevel};
@@ -117,6 +117,9 @@ impl Column {
             DataType::FixedSizeList(_, _) => array.as_fixed_size_list().values(),
             _ => array,
         };
+        if let Some(halves) = values.as_primitive_opt::<Float16Type>() {
+            return Some(halves.values().inner().as_slice());
+        }
         let floats = values.as_primitive_opt::<Float32Type>()?.values();
         Some(bytemuck::cast_slice(floats))
     }

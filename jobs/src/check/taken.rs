@@ -44,11 +44,7 @@ fn same_plan(job: &Job, stage: Stage, manifest: &Manifest) -> bool {
             let result = job.train.as_ref().map(|plan| json!(plan)["result"].take());
             (result, &manifest.plan["result"])
         }
-        Stage::Infer => {
-            let settings =
-                |plan: &InferPlan| json!({ "sampling": plan.sampling(), "layer": plan.layer() });
-            (job.infer.as_ref().map(settings), &manifest.plan)
-        }
+        Stage::Infer => (job.infer.as_ref().map(InferPlan::settings), &manifest.plan),
     };
     if stage == Stage::Flatten && manifest.seed != job.seed {
         return false;

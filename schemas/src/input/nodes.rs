@@ -173,6 +173,10 @@ impl NodesSpec {
 }
 
 impl NodesPlan {
+    pub(super) fn table(&self) -> &Table {
+        &self.table
+    }
+
     /// Returns the specification as written.
     pub fn spec(&self) -> &NodesSpec {
         &self.spec

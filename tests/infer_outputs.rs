@@ -1,0 +1,277 @@
+//! What inference can write, and that a kill at any moment changes none of it.
+
+use std::collections::BTreeMap;
+
+use arrow::array::AsArray as _;
+use arrow::datatypes::{Float16Type, Float32Type, Int32Type};
+
+use crate::harness::{
+    Bench, FLATTEN, FeatureKind, Graph, INFER, IdKind, Job, NUM_CLASSES, TRAIN, Table,
+    assert_same_bytes, mix,
+};
+use crate::infer::batches;
+
+const OUTPUT: &str = "out/embeddings";
+
+fn graph() -> Graph {
+    Graph::new(90, IdKind::Utf8, FeatureKind::List)
+}
+
+fn job(graph: &Graph) -> Job {
+    Job::new(graph, &[FLATTEN, TRAIN, INFER])
+}
+
+/// A column of vectors, by id.
+fn vectors(bench: &Bench, column: &str) -> BTreeMap<String, Vec<f32>> {
+    let mut vectors = BTreeMap::new();
+    for batch in batches(bench, OUTPUT) {
+        let ids = batch.column_by_name("id").unwrap().as_string::<i32>();
+        let lists = batch.column_by_name(column).unwrap().as_fixed_size_list();
+        for row in 0..batch.num_rows() {
+            let list = lists.value(row);
+            let values = match list.as_primitive_opt::<Float32Type>() {
+                Some(values) => values.values().to_vec(),
+                None => {
+                    let halves = list.as_primitive::<Float16Type>().values();
+                    halves.iter().map(|half| half.to_f32()).collect()
+                }
+            };
+            vectors.insert(ids.value(row).to_owned(), values);
+        }
+    }
+    vectors
+}
+
+#[test]
+fn vectors_are_written_as_asked_for() {
+    let graph = graph();
+    let bench = Bench::new(&graph);
+    bench.run(&job(&graph), &[]).ok();
+    let plain = vectors(&bench, "embedding");
+    let asked = "logits = true\nprobabilities = true\nnormalize = true\nprecision = \"f16\"";
+    bench.run(&job(&graph).and(asked), &["--fresh"]).ok();
+    let (unit, logits) = (vectors(&bench, "embedding"), vectors(&bench, "logits"));
+    let probability = vectors(&bench, "probability");
+    assert_eq!(unit.len(), graph.num_nodes);
+    for (id, embedding) in &plain {
+        // Without a head the embedding of the last layer are the logits.
+        let length = embedding.iter().map(|x| x * x).sum::<f32>().sqrt();
+        let close = |x: f32, y: f32| (x - y).abs() <= 1e-3 * y.abs().max(1.0); // f16 has 11 bits
+        for at in 0..NUM_CLASSES {
+            assert!(close(logits[id][at], embedding[at]), "{id}");
+            assert!(close(unit[id][at], embedding[at] / length), "{id}");
+        }
+        let sum: f32 = embedding.iter().map(|x| x.exp()).sum();
+        for at in 0..NUM_CLASSES {
+            assert!(
+                close(probability[id][at], embedding[at].exp() / sum),
+                "{id}"
+            );
+        }
+    }
+}
+
+#[test]
+fn columns_of_the_node_table_are_handed_on() {
+    let graph = graph();
+    let bench = Bench::new(&graph);
+    let asked = job(&graph).and("columns = [\"name\", \"label\"]\nrows_per_part = 20");
+    bench.run(&asked, &[]).ok();
+    let mut rows = 0;
+    for batch in batches(&bench, OUTPUT) {
+        let ids = batch.column_by_name("id").unwrap().as_string::<i32>();
+        let names = batch.column_by_name("name").unwrap().as_string::<i32>();
+        let labels = batch
+            .column_by_name("label")
+            .unwrap()
+            .as_primitive::<Int32Type>();
+        for row in 0..batch.num_rows() {
+            let node = (0..graph.num_nodes).find(|&n| graph.id(n) == ids.value(row));
+            let class = node.unwrap() % NUM_CLASSES;
+            assert_eq!(names.value(row), format!("class {class}"));
+            assert_eq!(labels.value(row), i32::try_from(class).unwrap());
+            rows += 1;
+        }
+    }
+    assert_eq!(rows, graph.num_nodes);
+    for (columns, what) in [
+        ("[\"nme\"]", "`infer.columns`"),
+        ("[\"features\"]", "columns that are handed on"),
+        ("[\"id\"]", "is the name of a column that inference writes"),
+        ("[\"name\", \"name\"]", "`name` is named twice"),
+    ] {
+        let wrong = job(&graph).and(&format!("columns = {columns}"));
+        for args in [&["check"][..], &["run"]] {
+            bench.write(&wrong);
+            let outcome = bench.graphflat(&[args, &["job.toml"]].concat());
+            assert_ne!(outcome.code, 0, "{columns}");
+            assert!(
+                outcome.stderr.contains(what),
+                "{columns}: {}",
+                outcome.stderr
+            );
+        }
+    }
+}
+
+#[test]
+fn listed_nodes_alone_are_written() {
+    let graph = graph();
+    let bench = Bench::new(&graph);
+    bench.run(&job(&graph), &[]).ok();
+    let all = vectors(&bench, "embedding");
+    let listed: Vec<usize> = (0..graph.num_nodes).filter(|node| node % 7 == 2).collect();
+    let list = |nodes: &[usize]| {
+        let column = graph.nodes().column("id");
+        let indices = nodes.iter().map(|&node| u32::try_from(node).unwrap());
+        let indices = arrow::array::UInt32Array::from_iter_values(indices);
+        let mut table = Table::default();
+        table.set("id", arrow::compute::take(&column, &indices, None).unwrap());
+        table.write(&bench.path("list.parquet"));
+    };
+    // In no order, and one of them twice.
+    list(&[&listed[5..], &listed[..6]].concat());
+    let asked = job(&graph).and("targets = \"list.parquet\"\nrows_per_part = 4");
+    for workers in ["1", "3"] {
+        bench.run(&asked, &["--fresh", "--workers", workers]).ok();
+        let some = vectors(&bench, "embedding");
+        let expected: BTreeMap<String, Vec<f32>> = listed
+            .iter()
+            .map(|&node| (graph.id(node), all[&graph.id(node)].clone()))
+            .collect();
+        assert_eq!(some, expected);
+    }
+    let missing = job(&graph).and("targets = \"nowhere.parquet\"");
+    let outcome = bench.run(&missing, &["--fresh"]);
+    assert_eq!(outcome.code, 2, "{}", outcome.stderr);
+    assert!(
+        outcome.stderr.contains("`infer.targets`"),
+        "{}",
+        outcome.stderr
+    );
+}
+
+#[test]
+fn the_report_says_how_far_the_two_samplings_differ() {
+    let graph = graph();
+    let bench = Bench::new(&graph);
+    for (fanouts, sampling) in [("[\"all\", \"all\"]", "as_trained"), ("[2, 1]", "none")] {
+        let plain = job(&graph)
+            .with("[4, 3]", fanouts)
+            .and(&format!("sampling = \"{sampling}\""));
+        bench.run(&plain, &["--fresh"]).ok();
+        let expected = bench.data_files(OUTPUT);
+        bench
+            .run(&plain.and("compare_sampling = true"), &["--fresh"])
+            .ok();
+        assert_same_bytes(
+            &expected,
+            &bench.data_files(OUTPUT),
+            "comparing changes no row",
+        );
+        let report = &bench.manifest(OUTPUT)["report"]["sampling_compared"];
+        assert_eq!(report["nodes"], graph.num_nodes);
+        let distance = report["mean_distance"].as_f64().unwrap();
+        assert_eq!(distance > 0.01, fanouts == "[2, 1]", "{report}");
+        assert_eq!(
+            report["other_predictions"].as_f64().unwrap() > 0.0,
+            distance > 0.0
+        );
+    }
+}
+
+/// A later snapshot: more nodes, other edges, nothing known of classes and splits.
+#[test]
+fn a_new_snapshot_of_the_tables_is_embedded_by_the_old_model() {
+    let graph = graph();
+    let bench = Bench::new(&graph);
+    bench.run(&Job::new(&graph, &[FLATTEN, TRAIN]), &[]).ok();
+    let later = Graph::new(150, IdKind::Utf8, FeatureKind::List);
+    let mut nodes = later.nodes();
+    for column in ["label", "name", "split"] {
+        nodes.remove(column);
+    }
+    nodes.write(&bench.path("nodes.parquet"));
+    later.edge_table().write(&bench.path("edges.parquet"));
+    let alone = Job::new(&later, &[INFER])
+        .with("label = \"label\"\n", "")
+        .with("split = \"split\"\n", "")
+        .and("model = \"out/model\"\nprobabilities = true");
+    for sampling in ["as_trained", "none"] {
+        let job = alone.and(&format!("sampling = \"{sampling}\""));
+        bench.run(&job, &["--fresh"]).ok();
+        let embeddings = vectors(&bench, "embedding");
+        assert_eq!(embeddings.len(), later.num_nodes);
+        let mut predicted = 0;
+        for batch in batches(&bench, OUTPUT) {
+            let classes = batch.column_by_name("prediction").unwrap();
+            predicted += classes.as_primitive::<Int32Type>().values().len();
+        }
+        assert_eq!(predicted, later.num_nodes);
+        for shares in vectors(&bench, "probability").values() {
+            assert!((shares.iter().sum::<f32>() - 1.0).abs() < 1e-5);
+        }
+    }
+}
+
+/// Kills of [`kills_at_random_moments_change_no_embedding`].
+const RANDOM_KILLS: usize = 50;
+
+#[test]
+fn kills_at_random_moments_change_no_embedding() {
+    let bench = Bench::empty();
+    let generated = "generate graph --nodes 20000 --edges 200000 --features 16 --seed 3";
+    bench
+        .graphflat(&generated.split(' ').collect::<Vec<_>>())
+        .ok();
+    let text = "name = \"kills\"\nseed = 7\nworkers = 3\nwork_dir = \"work\"\n\
+         [input.nodes]\npath = \"graph/nodes.parquet\"\nid = \"id\"\nfeatures = [\"features\"]\n\
+         label = \"label\"\nsplit = \"split\"\n\
+         [input.edges]\npath = \"graph/edges.parquet\"\nsrc = \"src\"\ndst = \"dst\"\n\
+         [flatten]\noutput = \"out/features\"\nhops = 3\nfanouts = [3, 3, 3]\n\
+         [train]\noutput = \"out/model\"\nmodel = \"gat\"\nhidden = [32, 32]\nheads = 4\nepochs = 1\n\
+         [infer]\noutput = \"out/embeddings\"\nsampling = \"none\"\nrows_per_part = 1000\n";
+    std::fs::write(bench.path("job.toml"), text).unwrap();
+    bench.graphflat(&["run", "job.toml", "--quiet"]).ok();
+    let only = ["run", "job.toml", "--quiet", "--stage", "infer"];
+    let expected = bench.data_files(OUTPUT);
+    let clear = || std::fs::remove_dir_all(bench.path(OUTPUT)).unwrap();
+    clear();
+    let started = std::time::Instant::now();
+    bench.graphflat(&only).ok();
+    let micros = u64::try_from(started.elapsed().as_micros()).unwrap();
+    let (mut killed, mut between, mut within, mut draw) = (0, 0, 0, 0);
+    clear();
+    while killed < RANDOM_KILLS {
+        draw += 1;
+        let mut child = bench.command(&only).spawn().unwrap();
+        std::thread::sleep(std::time::Duration::from_micros(mix(1, draw) % micros));
+        let has_ended = child.try_wait().unwrap().is_some();
+        child.kill().unwrap(); // SIGKILL: no handler runs
+        child.wait().unwrap();
+        killed += usize::from(!has_ended);
+        // Every third run is seen to its end; the others are killed again where they went on.
+        if mix(2, draw).is_multiple_of(3) {
+            between += usize::from(bench.path("work/infer/rounds.json").exists());
+            within += usize::from(
+                bench
+                    .path("out/embeddings/_progress/part-00000.json")
+                    .exists(),
+            );
+            bench.graphflat(&only).ok();
+            let what = format!("after draw {draw}");
+            assert_same_bytes(&expected, &bench.data_files(OUTPUT), &what);
+            assert!(
+                !bench.path("work/infer").exists(),
+                "rounds are removed in the end"
+            );
+            clear();
+        }
+    }
+    bench.graphflat(&only).ok();
+    assert_same_bytes(&expected, &bench.data_files(OUTPUT), "at last");
+    assert!(
+        between > 0 && within > 0,
+        "{between} kills came between rounds, {within} later"
+    );
+}
