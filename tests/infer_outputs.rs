@@ -72,6 +72,54 @@ fn vectors_are_written_as_asked_for() {
 }
 
 #[test]
+fn stored_neighbourhoods_give_the_same_numbers() {
+    let graph = graph();
+    let bench = Bench::new(&graph);
+    for layer in ["", "layer = 1\n"] {
+        let job = job(&graph)
+            .with("targets_per_part = 16", "targets = \"all\"")
+            .and(layer);
+        bench.run(&job, &["--fresh"]).ok();
+        let (sliced, predicted) = (vectors(&bench, "embedding"), predictions(&bench));
+        bench
+            .run(&job.and("method = \"neighborhoods\""), &["--fresh"])
+            .ok();
+        let stored = vectors(&bench, "embedding");
+        assert_eq!(stored.len(), graph.num_nodes);
+        for (id, expected) in &sliced {
+            let scale = expected.iter().fold(0.0, |most: f32, x| most.max(x.abs()));
+            let close = |(x, y): (&f32, &f32)| (x - y).abs() <= 1e-5 * scale;
+            assert!(
+                stored[id].iter().zip(expected).all(close),
+                "{id}: {:?}",
+                stored[id]
+            );
+        }
+        assert_eq!(predictions(&bench), predicted);
+    }
+    let other = job(&graph).with("fanouts = [4, 3]", "fanouts = [2, 3]");
+    bench.run(&job(&graph), &["--fresh"]).ok();
+    bench.run(&other, &["--fresh", "--stage", "flatten"]).ok();
+    let unlike = other.and("method = \"neighborhoods\"");
+    let outcome = bench.run(&unlike, &["--fresh", "--stage", "infer"]);
+    let what = "the graph features were drawn otherwise than those it was trained on";
+    assert!(outcome.stderr.contains(what), "{}", outcome.stderr);
+}
+
+/// The predicted class of each node.
+fn predictions(bench: &Bench) -> BTreeMap<String, i32> {
+    let mut predictions = BTreeMap::new();
+    for batch in batches(bench, OUTPUT) {
+        let ids = batch.column_by_name("id").unwrap().as_string::<i32>();
+        let classes = batch.column_by_name("prediction").unwrap();
+        let classes = classes.as_primitive::<Int32Type>().values();
+        let rows = ids.iter().zip(classes.iter());
+        predictions.extend(rows.map(|(id, class)| (id.unwrap().to_owned(), *class)));
+    }
+    predictions
+}
+
+#[test]
 fn columns_of_the_node_table_are_handed_on() {
     let graph = graph();
     let bench = Bench::new(&graph);

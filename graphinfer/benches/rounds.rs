@@ -102,6 +102,7 @@ fn main() -> Result<()> {
         let plan = spec.into_plan(InferContext {
             model: None,
             base,
+            input: None,
             nodes: None,
             work_dir: work.path().join("work"),
             fresh: false,

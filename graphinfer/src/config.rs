@@ -25,6 +25,9 @@ pub struct InferSpec {
     /// Directory of the model. Default: the output of `[train]`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<PathBuf>,
+    /// Graph features to read with `method = "neighborhoods"`. Default: the output of `[flatten]`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub input: Option<PathBuf>,
     /// Which in-edges a layer reads. Default: `as_trained`.
     #[serde(default)]
     pub sampling: InferSampling,
@@ -115,7 +118,7 @@ pub enum Method {
     /// Layer by layer, each node once.
     #[default]
     Layers,
-    /// Neighbourhood by neighbourhood: refused, because this build has no code for it.
+    /// Neighbourhood by neighbourhood, from stored graph features: the same numbers, for comparison.
     Neighborhoods,
 }
 
@@ -124,6 +127,8 @@ pub enum Method {
 pub struct InferContext {
     /// Output of `[train]`, if the job has one.
     pub model: Option<PathBuf>,
+    /// Output of `[flatten]`, if the job has one.
+    pub input: Option<PathBuf>,
     /// What relative paths are relative to.
     pub base: PathBuf,
     /// The table of nodes, where columns of it are handed on.
@@ -139,6 +144,8 @@ pub struct InferContext {
 pub struct InferPlan {
     pub(crate) output: PathBuf,
     pub(crate) model: PathBuf,
+    pub(crate) input: Option<PathBuf>,
+    pub(crate) method: Method,
     pub(crate) sampling: InferSampling,
     pub(crate) layer: Option<usize>,
     pub(crate) rows_per_part: usize,
@@ -169,9 +176,12 @@ impl InferSpec {
                 allowed: allowed.to_owned(),
             })
         };
+        let input = self.input.clone().or(ctx.input);
         if self.method == Method::Neighborhoods {
-            let allowed = "not supported yet; allowed is \"layers\"";
-            return key("infer.method", "\"neighborhoods\"", allowed);
+            self.check_neighborhoods(input.is_some())?;
+        } else if let Some(written) = &self.input {
+            let allowed = "is read by `method = \"neighborhoods\"` alone";
+            return key("infer.input", &format!("{written:?}"), allowed);
         }
         if self.layer == Some(0) {
             return key("infer.layer", "0", "layers count from 1");
@@ -197,6 +207,8 @@ impl InferSpec {
         Ok(InferPlan {
             output: ctx.base.join(self.output),
             model: ctx.base.join(model),
+            input: input.map(|input| ctx.base.join(input)),
+            method: self.method,
             sampling: self.sampling,
             layer: self.layer,
             rows_per_part: self.rows_per_part.unwrap_or(ROWS_PER_PART),
@@ -218,7 +230,45 @@ impl InferSpec {
     }
 }
 
+impl InferSpec {
+    /// Checks that nothing is asked for that graph features cannot give.
+    fn check_neighborhoods(&self, has_input: bool) -> Result<(), InferError> {
+        let refused = [
+            (
+                self.sampling == InferSampling::None,
+                "infer.sampling",
+                "\"none\"",
+            ),
+            (self.targets != InferTargets::All, "infer.targets", "a list"),
+            (!self.columns.is_empty(), "infer.columns", "given"),
+            (self.compare_sampling, "infer.compare_sampling", "true"),
+            (self.rows_per_part.is_some(), "infer.rows_per_part", "given"),
+        ];
+        if let Some((_, key, value)) = refused.into_iter().find(|(is_given, ..)| *is_given) {
+            return Err(InferError::Key {
+                key,
+                value: value.to_owned(),
+                allowed: "`method = \"neighborhoods\"` computes the targets of stored graph \
+                          features, part by part, on the in-edges that these hold"
+                    .to_owned(),
+            });
+        }
+        if !has_input {
+            return Err(InferError::Missing {
+                key: "infer.input",
+                needed: "graph features, where the job has no table [flatten]",
+            });
+        }
+        Ok(())
+    }
+}
+
 impl InferPlan {
+    /// Returns how embeddings are computed.
+    pub fn method(&self) -> Method {
+        self.method
+    }
+
     /// Returns the directory that will be written.
     pub fn output(&self) -> &Path {
         &self.output
@@ -304,6 +354,7 @@ mod tests {
         let ctx = InferContext {
             model: None,
             base,
+            input: None,
             nodes: None,
             work_dir: PathBuf::from("/work"),
             fresh: false,
@@ -331,7 +382,18 @@ mod tests {
     fn impossible_settings_name_the_key() {
         check(
             r#"{"output": "o", "model": "m", "method": "neighborhoods"}"#,
-            "`infer.method` is \"neighborhoods\": not supported yet; allowed is \"layers\"",
+            "`infer.input` is missing: graph features, where the job has no table [flatten]",
+        );
+        check(
+            r#"{"output": "o", "model": "m", "input": "f"}"#,
+            "`infer.input` is \"f\": is read by `method = \"neighborhoods\"` alone",
+        );
+        let refused = "`method = \"neighborhoods\"` computes the targets of stored graph features, \
+                       part by part, on the in-edges that these hold";
+        check(
+            r#"{"output": "o", "model": "m", "input": "f", "method": "neighborhoods",
+                "sampling": "none"}"#,
+            &format!("`infer.sampling` is \"none\": {refused}"),
         );
         check(
             r#"{"output": "o", "model": "m", "layer": 0}"#,

@@ -11,6 +11,9 @@ pub enum InferError {
     /// A table or an output could not be read or written.
     #[error(transparent)]
     Schema(#[from] SchemaError),
+    /// Graph features could not be vectorised.
+    #[error(transparent)]
+    Train(#[from] graphtrainer::TrainError),
     /// The model could not be read or run.
     #[error(transparent)]
     Gnn(#[from] GnnError),
@@ -81,6 +84,7 @@ impl InferError {
     pub fn kind(&self) -> ErrorKind {
         match self {
             Self::Schema(e) => e.kind(),
+            Self::Train(e) => e.kind(),
             Self::Key { .. } | Self::Missing { .. } | Self::Model { .. } | Self::Unfit { .. } => {
                 ErrorKind::Usage
             }

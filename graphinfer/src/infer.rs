@@ -7,12 +7,11 @@ use crate::graph::Graph;
 use crate::round::{RoundStats, Rounds};
 use crate::slice::{Slice, TrainedModel};
 use crate::threads::Threads;
-use crate::write::Parts;
+use crate::write::{Parts, embedding_columns};
 use crate::{InferError, InferPlan};
 use gnn::SharedRows;
 use graphflat::Store;
-use schemas::{EmbeddingColumns, Event, GraphMeta, IdListPlan, Manifest, Opened, Output, Progress};
-use std::sync::Arc;
+use schemas::{Event, GraphMeta, IdListPlan, Manifest, Opened, Output, Progress};
 use std::time::Instant;
 
 /// Changes when the same plan gives other bytes than before.
@@ -66,7 +65,7 @@ pub fn infer(plan: &InferPlan, store: &Store, progress: &Progress) -> Result<Man
         rounds: &rounds,
         output: &output,
         rows_per_part: plan.rows_per_part,
-        columns: columns(plan, &trained, store, embedding_layer)?,
+        columns: embedding_columns(plan, &trained, store.meta().graph.id_type, embedding_layer)?,
         normalize: plan.normalize,
         targets: list.map(|list| targets(&list, &graph)).transpose()?,
         inner: None,
@@ -121,31 +120,6 @@ fn targets(list: &IdListPlan, graph: &Graph) -> Result<Vec<u32>, InferError> {
     let ids = list.read()?;
     let nodes = graph.find(&ids);
     nodes.map_err(|row| list.unknown(&ids, row).into())
-}
-
-/// Returns the columns to write.
-fn columns(
-    plan: &InferPlan,
-    trained: &TrainedModel,
-    store: &Store,
-    embedding_layer: usize,
-) -> Result<EmbeddingColumns, InferError> {
-    let arch = trained.model.architecture();
-    let mut vectors = vec![("embedding", arch.output_dim(embedding_layer))];
-    for (is_wanted, name) in [(plan.logits, "logits"), (plan.probabilities, "probability")] {
-        vectors.extend(is_wanted.then_some((name, arch.out_dim)));
-    }
-    let nodes = plan.nodes.as_ref().filter(|_| !plan.columns.is_empty());
-    let passed = nodes
-        .map(|nodes| nodes.read_passed(&plan.columns))
-        .transpose()?;
-    Ok(EmbeddingColumns {
-        id_type: store.meta().graph.id_type,
-        passed: passed.map(Arc::new),
-        vectors,
-        precision: plan.precision,
-        prediction: plan.prediction.then(|| trained.prediction()),
-    })
 }
 
 /// Runs the rounds that are not finished yet, the last one with the parts; returns the report.

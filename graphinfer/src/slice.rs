@@ -155,6 +155,24 @@ impl TrainedModel {
         }
     }
 
+    /// Checks that graph features were drawn as those that the model was trained on.
+    pub(crate) fn check_flatten(&self, found: &FlattenMeta) -> Result<(), InferError> {
+        let wanted = self.sampled.as_ref();
+        let is_same = wanted.is_some_and(|wanted| {
+            (&wanted.fanouts, wanted.sampling, wanted.seed)
+                == (&found.fanouts, found.sampling, found.seed)
+        });
+        if is_same {
+            return Ok(());
+        }
+        Err(InferError::Unfit {
+            dir: self.dir.clone(),
+            problem: format!(
+                "the graph features were drawn otherwise than those it was trained on: {found:?}"
+            ),
+        })
+    }
+
     /// Checks that the model gives what is to be written.
     pub(crate) fn check_plan(&self, plan: &InferPlan) -> Result<(), InferError> {
         self.embedding_layer(plan)?;

@@ -1,19 +1,21 @@
 //! The last round: a layer on every node, and what is wanted of it to part files meanwhile.
 
-use crate::InferError;
 use crate::checkpoint::RoundRows;
 use crate::compare::{Difference, Other, Outcome};
 use crate::predict::{labels, normalize, probabilities};
 use crate::round::{Layer, Rounds};
-use gnn::{Dense, Head, SharedRows};
-use schemas::{EmbeddingBatch, EmbeddingColumns, EmbeddingsWriter, Labels, Output};
+use crate::slice::TrainedModel;
+use crate::{InferError, InferPlan};
+use gnn::{Architecture, Dense, Head, SharedRows};
+use schemas::{EmbeddingBatch, EmbeddingColumns, EmbeddingsWriter, IdType, Labels, Output};
 use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Bytes of vectors in a row group; part of what decides the bytes of a file.
-const GROUP_BYTES: usize = 16 << 20;
+pub(crate) const GROUP_BYTES: usize = 16 << 20;
 
 /// What is written, and where.
 pub(crate) struct Parts<'a> {
@@ -198,7 +200,7 @@ impl Parts<'_> {
         if self.columns.prediction.is_none() {
             predicted = Labels::None;
         }
-        let mut embedding = match &self.inner {
+        let embedding = match &self.inner {
             None => rows,
             Some(inner) => pick(Dense {
                 rows: piece.nodes.len(),
@@ -206,17 +208,12 @@ impl Parts<'_> {
                 values: inner.slice(piece.nodes.clone()).values().to_vec(),
             }),
         };
-        if self.normalize {
-            normalize(&mut embedding.values, embedding.cols);
-        }
-        let mut vectors = vec![embedding.values];
-        for (name, _) in &self.columns.vectors[1..] {
-            let logits = logits.as_ref().expect("computed where they are written");
-            vectors.push(match *name {
-                "probability" => probabilities(logits, arch),
-                _ => logits.values.clone(),
-            });
-        }
+        let vectors = vectors(
+            &self.columns,
+            embedding,
+            logits.as_ref(),
+            (arch, self.normalize),
+        );
         let computed = Computed { vectors, predicted };
         Ok((computed, difference))
     }
@@ -277,6 +274,52 @@ impl Part {
         }
         Some(std::mem::take(&mut *blocks).into_iter().flatten().collect())
     }
+}
+
+/// Returns the columns of vectors of some nodes, as they are written.
+pub(crate) fn vectors(
+    columns: &EmbeddingColumns,
+    mut embedding: Dense,
+    logits: Option<&Dense>,
+    (arch, is_normalized): (&Architecture, bool),
+) -> Vec<Vec<f32>> {
+    if is_normalized {
+        normalize(&mut embedding.values, embedding.cols);
+    }
+    let mut vectors = vec![embedding.values];
+    for (name, _) in &columns.vectors[1..] {
+        let logits = logits.expect("computed where they are written");
+        vectors.push(match *name {
+            "probability" => probabilities(logits, arch),
+            _ => logits.values.clone(),
+        });
+    }
+    vectors
+}
+
+/// Returns the columns to write.
+pub(crate) fn embedding_columns(
+    plan: &InferPlan,
+    trained: &TrainedModel,
+    id_type: IdType,
+    embedding_layer: usize,
+) -> Result<EmbeddingColumns, InferError> {
+    let arch = trained.model.architecture();
+    let mut vectors = vec![("embedding", arch.output_dim(embedding_layer))];
+    for (is_wanted, name) in [(plan.logits, "logits"), (plan.probabilities, "probability")] {
+        vectors.extend(is_wanted.then_some((name, arch.out_dim)));
+    }
+    let nodes = plan.nodes.as_ref().filter(|_| !plan.columns.is_empty());
+    let passed = nodes
+        .map(|nodes| nodes.read_passed(&plan.columns))
+        .transpose()?;
+    Ok(EmbeddingColumns {
+        id_type,
+        passed: passed.map(Arc::new),
+        vectors,
+        precision: plan.precision,
+        prediction: plan.prediction.then(|| trained.prediction()),
+    })
 }
 
 /// The numbers of a column of blocks that are still to be written.

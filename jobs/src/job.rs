@@ -187,6 +187,7 @@ impl JobSpec {
         };
         let for_infer = InferContext {
             model: train.as_ref().map(|plan| plan.output().to_owned()),
+            input: flatten.as_ref().map(|plan| plan.output().to_owned()),
             base: base.to_owned(),
             nodes: Some(Arc::clone(&nodes)),
             work_dir: work_dir.clone(),
@@ -294,6 +295,7 @@ impl JobSpec {
         if let Some(infer) = &mut self.infer {
             paths.push(("infer.output", &mut infer.output));
             paths.extend(infer.model.as_mut().map(|path| ("infer.model", path)));
+            paths.extend(infer.input.as_mut().map(|path| ("infer.input", path)));
             if let InferTargets::Listed(path) = &mut infer.targets {
                 paths.push(("infer.targets", path));
             }
@@ -361,6 +363,8 @@ impl JobSpec {
         inputs.extend(train_input.map(|path| ("train.input", path)));
         let model = self.infer.as_ref().and_then(|stage| stage.model.clone());
         inputs.extend(model.map(|path| ("infer.model", path)));
+        let infer_input = self.infer.as_ref().and_then(|stage| stage.input.clone());
+        inputs.extend(infer_input.map(|path| ("infer.input", path)));
         if let Some(InferTargets::Listed(path)) = self.infer.as_ref().map(|stage| &stage.targets) {
             inputs.push(("infer.targets", path.clone()));
         }
@@ -369,7 +373,8 @@ impl JobSpec {
                 // What one stage writes for the next.
                 let handed_on = matches!(
                     (name, *read),
-                    ("flatten.output", "train.input") | ("train.output", "infer.model")
+                    ("flatten.output", "train.input" | "infer.input")
+                        | ("train.output", "infer.model")
                 );
                 if !handed_on && overlaps_input(output, input) {
                     let problem = format!(

@@ -8,7 +8,7 @@ use anyhow::Context as _;
 use bytesize::ByteSize;
 use graphflat::config::HUB_THRESHOLD;
 use graphflat::{FlattenPlan, SamplePlan, Store, StorePlan, Waves};
-use graphinfer::InferSampling;
+use graphinfer::{InferPlan, InferSampling, Method};
 use graphtrainer::scores::EvaluationFile;
 use graphtrainer::{Neighborhoods, Source, TrainPlan};
 use schemas::progress::Progress;
@@ -103,8 +103,13 @@ fn run_stage(
         }
         Stage::Infer => {
             let plan = job.infer.as_ref().expect(missing);
-            let store = stores.open(stage, progress)?;
-            graphinfer::infer(plan, &store, progress)?
+            match plan.method() {
+                Method::Neighborhoods => graphinfer::infer_neighborhoods(plan, progress)?,
+                Method::Layers => {
+                    let store = stores.open(stage, progress)?;
+                    graphinfer::infer(plan, &store, progress)?
+                }
+            }
         }
     };
     let skipped = before.is_some_and(|before| before == manifest);
@@ -211,7 +216,8 @@ impl Job {
     /// or what the directory of the model says. One whose training was streamed was trained on many,
     /// and brings that of the job's seed, on which it was evaluated.
     pub(crate) fn infer_need(&self) -> Result<Option<Need>, JobError> {
-        let Some(plan) = &self.infer else {
+        let by_layers = |plan: &&InferPlan| plan.method() == Method::Layers;
+        let Some(plan) = self.infer.as_ref().filter(by_layers) else {
             return Ok(None);
         };
         let reads_all = plan.sampling() == InferSampling::None || plan.compares_sampling();

@@ -67,6 +67,7 @@ fn plan(dir: &Path, model: &Path, output: &str, extra: &str) -> InferPlan {
     let ctx = InferContext {
         model,
         base: dir.to_owned(),
+        input: None,
         nodes: None,
         work_dir: dir.join("work"),
         fresh: false,

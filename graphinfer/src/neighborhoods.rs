@@ -1,0 +1,217 @@
+//! Inference on stored graph features, neighbourhood by neighbourhood, as AGL's paper compares with.
+//!
+//! It gives what [`infer`](crate::infer) gives, but computes a node again in each neighbourhood that
+//! it stands in, or at least in each batch of them.
+
+use crate::config::Method;
+use crate::predict::labels;
+use crate::slice::TrainedModel;
+use crate::threads::Threads;
+use crate::write::{GROUP_BYTES, embedding_columns, vectors};
+use crate::{InferError, InferPlan};
+use gnn::kernel::Partitioning;
+use gnn::{Dense, Input, ReadyInput};
+use graphtrainer::batch::{BlockOptions, Piece, blocks_of};
+use schemas::{
+    EmbeddingBatch, EmbeddingColumns, EmbeddingsWriter, Event, GraphFeatureDataset, GraphMeta,
+    GraphShard, Ids, Labels, Manifest, Opened, Output, Progress,
+};
+use std::time::Instant;
+
+/// Targets whose neighbourhoods are computed together.
+const BATCH_TARGETS: usize = 1024;
+
+/// What the threads share.
+struct Work<'a> {
+    plan: &'a InferPlan,
+    trained: &'a TrainedModel,
+    dataset: &'a GraphFeatureDataset,
+    options: BlockOptions,
+    columns: EmbeddingColumns,
+    embedding_layer: usize,
+    output: &'a Output,
+}
+
+/// Rows on their way to a file.
+struct Rows {
+    ids: Ids,
+    vectors: Vec<Vec<f32>>,
+    predicted: Labels,
+}
+
+/// Computes the embedding, and the prediction, of every target of stored graph features. Part `p`
+/// holds the targets of their part `p`.
+///
+/// # Errors
+///
+/// A model or graph features that are not there or do not fit each other, before anything is
+/// written; an output directory that holds something else; a part that cannot be read or written.
+pub fn infer_neighborhoods(plan: &InferPlan, progress: &Progress) -> Result<Manifest, InferError> {
+    let started = Instant::now();
+    let trained = TrainedModel::open(plan)?;
+    let input = plan.input.as_ref().expect("checked with the plan");
+    let dataset = GraphFeatureDataset::open(input)?;
+    let graph = dataset.meta();
+    trained.check_graph(graph)?;
+    trained.check_plan(plan)?;
+    trained.check_flatten(dataset.flatten())?;
+    let embedding_layer = trained.embedding_layer(plan)?;
+    let mut plan_json = plan.settings();
+    plan_json["method"] = serde_json::json!(Method::Neighborhoods);
+    plan_json["model"] = serde_json::json!(trained.files);
+    plan_json["input"] = serde_json::json!(dataset.manifest().fingerprint);
+    let fingerprint = schemas::xxh::fingerprint(plan_json.to_string().as_bytes());
+    let output = match Output::open(&plan.output, "infer", &fingerprint, plan.fresh)? {
+        Opened::Done(manifest) => return Ok(*manifest),
+        Opened::Open(output) => output,
+    };
+    let columns = embedding_columns(plan, &trained, graph.id_type, embedding_layer)?;
+    let label = columns.prediction.clone();
+    let arch = trained.model.architecture();
+    let flatten = dataset.flatten();
+    let work = Work {
+        plan,
+        trained: &trained,
+        dataset: &dataset,
+        options: BlockOptions {
+            fanouts: flatten.fanouts.clone(),
+            sampling: flatten.sampling,
+            pruning: true,
+            partitioning: Partitioning::default(),
+            edge_weight: arch.edge_weight,
+            edge_dim: arch.edge_dim,
+        },
+        columns,
+        embedding_layer,
+        output: &output,
+    };
+    let parts = 0..dataset.num_parts();
+    let open: Vec<usize> = parts
+        .filter(|&part| output.committed(part).is_none())
+        .collect();
+    let threads = Threads::new(rayon::current_num_threads())?;
+    threads.run(open.len(), || (), |(), at| work.part(open[at]))?;
+    progress(&Event {
+        stage: "infer",
+        phase: "round".to_owned(),
+        done: 1,
+        total: 1,
+        message: None,
+        fields: serde_json::json!({}),
+    });
+    let manifest = Manifest {
+        schema: schemas::dataset::MANIFEST_SCHEMA,
+        stage: "infer".to_owned(),
+        program: concat!("graphflat ", env!("CARGO_PKG_VERSION")).to_owned(),
+        fingerprint,
+        plan: plan_json,
+        seed: dataset.manifest().seed,
+        input: dataset.manifest().input.clone(),
+        graph: Some(GraphMeta {
+            label,
+            ..graph.clone()
+        }),
+        flatten: None,
+        parts: output.parts(),
+        report: serde_json::json!({ "seconds": started.elapsed().as_secs_f64() }),
+    };
+    output.finish(&manifest)?;
+    Ok(manifest)
+}
+
+impl Work<'_> {
+    /// Computes and writes the targets of a part.
+    fn part(&self, index: usize) -> Result<(), InferError> {
+        let shard = self.dataset.read_part(index)?;
+        let positions = (0_u32..).zip(&shard.is_target);
+        let targets: Vec<u32> = positions
+            .filter_map(|(node, is_target)| is_target.then_some(node))
+            .collect();
+        let mut writer = EmbeddingsWriter::create(self.output, index, &self.columns)?;
+        let widths = self.columns.vectors.iter().map(|(_, width)| width);
+        let group_rows = (GROUP_BYTES / (4 * widths.sum::<usize>())).max(1);
+        let mut rows = self.no_rows(&shard);
+        for batch in targets.chunks(BATCH_TARGETS) {
+            self.batch(&shard, batch, &mut rows)?;
+            if rows.ids.len() >= group_rows {
+                write(&mut writer, &rows)?;
+                rows = self.no_rows(&shard);
+            }
+        }
+        if !rows.ids.is_empty() {
+            write(&mut writer, &rows)?;
+        }
+        let entry = writer.finish()?;
+        Ok(self.output.commit_part(index, entry)?)
+    }
+
+    fn no_rows(&self, shard: &GraphShard) -> Rows {
+        Rows {
+            ids: Ids::new(shard.ids.id_type()),
+            vectors: vec![Vec::new(); self.columns.vectors.len()],
+            predicted: Labels::empty(self.columns.prediction.as_ref()),
+        }
+    }
+
+    /// Runs the model on the neighbourhoods of some targets.
+    fn batch(
+        &self,
+        shard: &GraphShard,
+        targets: &[u32],
+        rows: &mut Rows,
+    ) -> Result<(), InferError> {
+        let model = &self.trained.model;
+        let mut batch = blocks_of(&[Piece { shard, targets }], &self.options)?;
+        self.trained.transform.apply(&mut batch.input)?;
+        let mut input = ReadyInput::new(batch.input)?;
+        let mut embedding = None;
+        let mut last = Dense::default();
+        for (layer, block) in (1..).zip(&batch.blocks) {
+            last = model.forward_layer(layer, block, &input)?;
+            if layer == self.embedding_layer {
+                let cols = last.cols;
+                embedding = Some(Dense {
+                    rows: targets.len(),
+                    cols,
+                    values: last.values[..targets.len() * cols].to_vec(),
+                });
+                if !self.plan.reads_logits() {
+                    break;
+                }
+            }
+            input = ReadyInput::new(Input::Dense(last.clone()))?;
+        }
+        let embedding = embedding.expect("the model has the layer");
+        if let Some(bad) = embedding.values.iter().position(|value| !value.is_finite()) {
+            return Err(InferError::NotFinite {
+                dir: self.trained.dir.clone(),
+                layer: self.embedding_layer,
+                id: shard.ids.display(targets[bad / embedding.cols] as usize),
+            });
+        }
+        let logits = match self.plan.reads_logits() {
+            true => Some(model.forward_head(last)?),
+            false => None,
+        };
+        let arch = model.architecture();
+        if let (Some(logits), true) = (&logits, self.plan.prediction) {
+            rows.predicted.extend(&labels(logits, arch));
+        }
+        let normalize = self.plan.normalize;
+        let more = vectors(&self.columns, embedding, logits.as_ref(), (arch, normalize));
+        for (all, more) in rows.vectors.iter_mut().zip(more) {
+            all.extend(more);
+        }
+        rows.ids.extend_gather(&shard.ids, targets);
+        Ok(())
+    }
+}
+
+fn write(writer: &mut EmbeddingsWriter, rows: &Rows) -> Result<(), InferError> {
+    Ok(writer.write(EmbeddingBatch {
+        ids: &rows.ids,
+        nodes: &[],
+        vectors: &rows.vectors,
+        prediction: &rows.predicted,
+    })?)
+}
