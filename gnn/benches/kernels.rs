@@ -6,7 +6,7 @@ use std::io::Write;
 use std::sync::Arc;
 use std::time::Instant;
 
-use gnn::kernel::{Attention, Csr, Gat, GatV2, Kernel, SegmentMax, Spmm, mix};
+use gnn::kernel::{Attention, Csr, Gat, GatV2, Kernel, SegmentMax, Shared, Spmm, mix};
 use gnn::{
     Activation, Aggregator, Architecture, Block, BlockData, Dense, Input, Labels, LayerKind, Mode,
     Model, Norm, Sampling, SparseRows, Task,
@@ -98,11 +98,11 @@ fn kernels() {
     csr.transposed();
     let (nodes, edges) = (NODES as usize, EDGES as usize);
     let x = values(nodes * DIM);
-    let edge = Arc::new(values(edges));
+    let edge = Shared::from(values(edges));
     let spmm = Spmm {
         csr: Arc::clone(&csr),
         rows: nodes,
-        edge: Arc::clone(&edge),
+        edge: edge.clone(),
         own: None,
     };
     kernel("spmm 100k x 1M x 64", &spmm, &[&x], DIM);

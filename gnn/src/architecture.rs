@@ -57,7 +57,7 @@ pub enum Norm {
 }
 
 /// Non-linearity after a hidden conv.
-#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, Hash, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Activation {
     /// `max(x, 0)`.

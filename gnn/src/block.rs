@@ -4,7 +4,7 @@ use std::sync::{Arc, OnceLock};
 
 use serde::{Deserialize, Serialize};
 
-use crate::kernel::{Csr, Partitioning};
+use crate::kernel::{Csr, Partitioning, Shared};
 use crate::layer::CoefficientCache;
 use crate::{Dense, GnnError};
 
@@ -157,7 +157,7 @@ pub struct Block {
     data: Arc<BlockData>,
     nodes: Arc<NodeColumns>,
     csr: Arc<Csr>,
-    node_key: Arc<Vec<u64>>,
+    node_key: Shared<u64>,
     coefficients: Arc<CoefficientCache>,
 }
 
@@ -217,7 +217,7 @@ impl Block {
         let src = std::mem::take(&mut data.in_src);
         let mut csr = Csr::new(offset, src, data.num_src);
         csr.first = first;
-        let node_key = Arc::new(std::mem::take(&mut data.node_key));
+        let node_key = std::mem::take(&mut data.node_key).into();
         Block {
             data: Arc::new(data),
             nodes,
@@ -327,8 +327,23 @@ impl Block {
         &self.coefficients
     }
 
+    /// Returns the features of each in-edge on a device.
+    ///
+    /// # Panics
+    ///
+    /// If there are none.
+    #[cfg(feature = "gpu")]
+    pub(crate) fn edge_feature_on_gpu(
+        &self,
+        device: &burn_cubecl::CubeDevice,
+    ) -> burn_cubecl::tensor::CubeTensor {
+        let feature = self.edge_feature().expect("the block has edge features");
+        let kept = &self.coefficients.edge_feature;
+        kept.get(device, || &feature.values)
+    }
+
     /// Returns the node keys, for an operation to keep.
-    pub(crate) fn shared_key(&self) -> &Arc<Vec<u64>> {
+    pub(crate) fn shared_key(&self) -> &Shared<u64> {
         &self.node_key
     }
 }

@@ -45,6 +45,13 @@ pub enum GnnError {
         problem: String,
     },
 
+    /// A device that is not there.
+    #[error("{problem}")]
+    Device {
+        /// Why it cannot be used.
+        problem: String,
+    },
+
     /// A model file could not be read or written.
     #[error("cannot access {}", path.display())]
     File {

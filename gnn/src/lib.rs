@@ -66,7 +66,10 @@
 mod architecture;
 mod block;
 mod conv;
+mod device;
 mod error;
+#[cfg(feature = "gpu")]
+mod gpu;
 pub mod kernel;
 mod layer;
 mod loss;
@@ -82,6 +85,7 @@ pub use architecture::{
 };
 pub use block::{Block, BlockData, NodeColumns, RangeData, Sampling};
 pub use conv::{Conv, Head, Projected};
+pub use device::Device;
 pub use error::GnnError;
 pub use loss::{Labels, loss};
 pub use model::{LossAndGradient, Mode, Model};

@@ -3,13 +3,15 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
-use burn::tensor::{Device, Element, Tensor, TensorData};
+use burn::tensor::{Element, Tensor, TensorData};
 
 use crate::kernel::Float;
 use crate::layer::{self, Features, Pass, Place};
 use crate::loss::loss_and_slope;
 use crate::parameter::{self, BufferInfo};
-use crate::{Architecture, Block, Conv, Dense, GnnError, Head, Labels, ParameterInfo, ReadyInput};
+use crate::{
+    Architecture, Block, Conv, Dense, Device, GnnError, Head, Labels, ParameterInfo, ReadyInput,
+};
 
 /// Whether a forward pass trains.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -46,6 +48,7 @@ pub struct Model {
     buffer_infos: Vec<BufferInfo>,
     buffers: Vec<f32>,
     class_weights: Vec<f32>,
+    device: Device,
 }
 
 impl Model {
@@ -72,6 +75,7 @@ impl Model {
             buffer_infos,
             buffers,
             class_weights: Vec::new(),
+            device: Device::cpu(),
         })
     }
 
@@ -117,6 +121,17 @@ impl Model {
         self.buffers.copy_from_slice(values);
     }
 
+    /// Has the model compute on a device; without this it does on the processor.
+    pub fn set_device(&mut self, device: Device) {
+        self.device = device;
+    }
+
+    /// Returns the device that the model computes on.
+    #[must_use]
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
     /// Does ahead what the first training pass over a batch would do on its way: coefficients and
     /// transposes, which the blocks then keep.
     pub fn prepare(&self, blocks: &[Block], input: &ReadyInput) {
@@ -158,8 +173,8 @@ impl Model {
         if targets == 0 {
             return Ok(Dense::zeros(0, self.arch.out_dim));
         }
-        Ok(on_pool(|| {
-            let pass = self.pass(&self.flat, &Device::flex(), mode, |_| true);
+        Ok(self.compute(|| {
+            let pass = self.pass(&self.flat, self.device.backend(), mode, |_| true);
             plain(run(&pass, blocks, input))
         }))
     }
@@ -194,8 +209,8 @@ impl Model {
         if block.num_dst() == 0 {
             return Ok(Dense::zeros(0, self.arch.output_dim(layer)));
         }
-        Ok(on_pool(|| {
-            let pass = self.pass(&self.flat, &Device::flex(), Mode::Eval, |info| {
+        Ok(self.compute(|| {
+            let pass = self.pass(&self.flat, self.device.backend(), Mode::Eval, |info| {
                 info.layer == layer
             });
             plain(pass.layer(Place { layer, block }, pass.features(input)))
@@ -211,8 +226,8 @@ impl Model {
         self.head().run(embedding)
     }
 
-    /// Returns a conv (1-based) that runs on many blocks in eval mode, each a range of the nodes of a
-    /// graph; `is_sparse` tells whether the rows it reads are sparse.
+    /// Returns a conv (1-based) that runs on many blocks in eval mode on the processor, each a range of
+    /// the nodes of a graph; `is_sparse` tells whether the rows it reads are sparse.
     ///
     /// # Panics
     ///
@@ -224,17 +239,19 @@ impl Model {
             "layers count from 1"
         );
         let wanted = |info: &ParameterInfo| info.layer == layer;
-        let pass = self.pass(&self.flat, &Device::flex(), Mode::Eval, wanted);
+        let cpu = Device::cpu();
+        let pass = self.pass(&self.flat, cpu.backend(), Mode::Eval, wanted);
         Conv::new(self, pass, layer, is_sparse)
     }
 
-    /// Returns the head, to run on many rows.
+    /// Returns the head, to run on many rows on the processor.
     #[must_use]
     pub fn head(&self) -> Head<'_> {
         let wanted = |info: &ParameterInfo| info.layer == 0;
+        let cpu = Device::cpu();
         Head::new(
             self,
-            self.pass(&self.flat, &Device::flex(), Mode::Eval, wanted),
+            self.pass(&self.flat, cpu.backend(), Mode::Eval, wanted),
         )
     }
 
@@ -271,16 +288,19 @@ impl Model {
                 buffers,
             });
         }
-        Ok(on_pool(|| {
-            let pass = self.pass(&self.flat, &Device::flex().autodiff(), mode, |_| true);
+        Ok(self.compute(|| {
+            let device = self.device.backend().clone().autodiff();
+            let pass = self.pass(&self.flat, &device, mode, |_| true);
             let logits = run(&pass, blocks, input);
+            let given = plain(logits.clone());
+            let values: Vec<f64> = given.values.iter().map(|&value| f64::from(value)).collect();
             let (loss_sum, gradient) =
-                self.backward(&pass, logits.clone(), labels, f64::from(normalizer));
+                self.backward(&pass, (logits, &values), labels, f64::from(normalizer));
             let buffers = pass.buffers.into_inner();
             LossAndGradient {
                 loss_sum,
                 gradient,
-                logits: plain(logits),
+                logits: given,
                 buffers,
             }
         }))
@@ -312,15 +332,18 @@ impl Model {
         if targets == 0 {
             return Ok((0.0, vec![0.0; flat.len()]));
         }
-        let pass = self.pass(flat, &Device::flex().autodiff(), mode, |_| true);
-        Ok(self.backward(&pass, run(&pass, blocks, input), labels, normalizer))
+        let device = Device::cpu().backend().clone().autodiff();
+        let pass = self.pass(flat, &device, mode, |_| true);
+        let logits = run(&pass, blocks, input);
+        let values: Vec<f64> = read(logits.clone());
+        Ok(self.backward(&pass, (logits, &values), labels, normalizer))
     }
 
     /// Makes tensors of the parameters that `wanted` picks, in the number type of `flat`.
     pub(crate) fn pass<'a, F: Float + Element>(
         &'a self,
         flat: &[F],
-        device: &Device,
+        device: &burn::tensor::Device,
         mode: Mode,
         wanted: impl Fn(&ParameterInfo) -> bool,
     ) -> Pass<'a> {
@@ -344,6 +367,7 @@ impl Model {
             arch: &self.arch,
             parameters,
             device: device.clone(),
+            on_gpu: self.device.is_gpu(),
             dtype,
             train: match mode {
                 Mode::Train { seed } => Some(seed),
@@ -361,13 +385,11 @@ impl Model {
     fn backward<F: Float + Element>(
         &self,
         pass: &Pass<'_>,
-        logits: Tensor<2>,
+        (logits, values): (Tensor<2>, &[f64]),
         labels: &Labels,
         normalizer: f64,
     ) -> (f64, Vec<F>) {
         let [rows, width] = logits.dims();
-        let values = logits.clone().into_data().convert::<f64>();
-        let values = values.as_slice::<f64>().expect("converted to f64");
         let (loss_sum, mut slope) =
             loss_and_slope(self.arch.task, values, width, labels, &self.class_weights);
         if slope.is_empty() {
@@ -378,19 +400,29 @@ impl Model {
         let slope = TensorData::new(slope, [rows, width]).convert::<F>();
         let slope = Tensor::<2>::from_data(slope, (&pass.device, pass.dtype));
         let grads = (logits * slope).sum().backward();
-        let mut gradient = Vec::with_capacity(self.flat.len());
-        for info in &self.infos {
-            // A parameter that this batch does not touch (edge weights without edges) has none.
-            match pass.parameters[info.name.as_str()].grad(&grads) {
-                None => gradient.resize(gradient.len() + info.len(), F::ZERO),
-                Some(grad) => gradient.extend_from_slice(
-                    grad.into_data()
-                        .as_slice::<F>()
-                        .expect("gradients have the parameters' type"),
-                ),
-            }
-        }
+        // A parameter that this batch does not touch (edge weights without edges) has none.
+        let grads = self.infos.iter().map(|info| {
+            let grad = pass.parameters[info.name.as_str()].grad(&grads);
+            grad.ok_or(info.len())
+        });
+        let gradient = if pass.on_gpu {
+            read_at_once(grads.collect(), pass)
+        } else {
+            let zeros = |len| vec![F::ZERO; len];
+            grads
+                .flat_map(|grad| grad.map_or_else(zeros, read))
+                .collect()
+        };
         (loss_sum, gradient)
+    }
+
+    /// Runs work on one of the pool's threads, where kernels start that use them.
+    fn compute<R: Send>(&self, work: impl FnOnce() -> R + Send) -> R {
+        if self.device.is_gpu() {
+            work()
+        } else {
+            on_pool(work)
+        }
     }
 
     /// Checks blocks and input against the model and returns the number of targets.
@@ -479,4 +511,25 @@ pub(crate) fn plain(tensor: Tensor<2>) -> Dense {
         .try_into_vec::<f32>()
         .expect("models run in f32 outside tests");
     Dense { rows, cols, values }
+}
+
+/// Reads a tensor.
+fn read<F: Element>(tensor: Tensor<2>) -> Vec<F> {
+    let values = tensor.into_data().try_to_vec::<F>();
+    values.expect("a pass has one number type")
+}
+
+/// Reads gradients, or zeros where there is but a length, in one go: each read waits for the GPU.
+fn read_at_once<F: Float + Element>(
+    grads: Vec<Result<Tensor<2>, usize>>,
+    pass: &Pass<'_>,
+) -> Vec<F> {
+    let row = |grad: Result<Tensor<2>, usize>| match grad {
+        Ok(grad) => {
+            let len = grad.dims().iter().product();
+            grad.reshape([1, len])
+        }
+        Err(len) => pass.constant(1, len, &vec![0.0; len]).inner(),
+    };
+    read(Tensor::cat(grads.into_iter().map(row).collect(), 1))
 }

@@ -60,7 +60,8 @@ impl Fused {
 
 /// Expands to a match that calls one method of the kernel inside.
 macro_rules! on_kernel {
-    ($op:expr, $kernel:ident => $call:expr) => {
+    ($op:expr, $kernel:ident => $call:expr) => {{
+        use $crate::ops::Fused;
         match $op {
             Fused::BatchNorm($kernel) => $call,
             Fused::Dropout($kernel) => $call,
@@ -73,11 +74,13 @@ macro_rules! on_kernel {
             Fused::Spmm($kernel) => $call,
             Fused::Update($kernel) => $call,
         }
-    };
+    }};
 }
+#[cfg(feature = "gpu")]
+pub(crate) use on_kernel;
 
 /// Routes a fused operation to the backend its tensors live on.
-#[backend_extension(Autodiff, Flex)]
+#[backend_extension(Autodiff, Flex, Cube: cfg(feature = "gpu"))]
 pub(crate) trait FusedOps: Backend {
     /// Runs `op` on one matrix and returns a matrix.
     fn fused_1(op: Arc<Fused>, a: FloatTensor<Self>) -> FloatTensor<Self>;
@@ -103,7 +106,7 @@ pub(crate) trait FusedOps: Backend {
     ) -> FloatTensor<Self>;
 }
 
-/// A backend that the kernels are written for; another device needs an implementation of this.
+/// A backend that the kernels are written for: Flex on CPUs, and Cube on GPUs (`crate::gpu`).
 pub(crate) trait FusedKernels: Backend {
     /// What a forward pass remembers for the backward pass.
     type Saved: Clone + Debug + Send + 'static;
@@ -111,39 +114,57 @@ pub(crate) trait FusedKernels: Backend {
     /// Runs `op` forward.
     fn fused_forward(op: &Fused, inputs: &[FloatTensor<Self>]) -> (FloatTensor<Self>, Self::Saved);
 
-    /// Returns the gradients of the inputs that are needed.
+    /// Returns the gradients of the inputs, of those that are needed at least.
     fn fused_backward(
         op: &Fused,
         inputs: &[FloatTensor<Self>],
         saved: &Self::Saved,
         grad: FloatTensor<Self>,
         needed: &[bool],
-    ) -> Vec<FloatTensor<Self>>;
+    ) -> Vec<Option<FloatTensor<Self>>>;
 }
 
-impl FusedOps for Flex {
-    fn fused_1(op: Arc<Fused>, a: FlexTensor) -> FlexTensor {
-        Flex::fused_forward(&op, &[a]).0
-    }
+/// Implements the operations without gradients of a backend that has kernels.
+macro_rules! implement_ops {
+    ($backend:ty) => {
+        impl FusedOps for $backend {
+            fn fused_1(op: Arc<Fused>, a: FloatTensor<Self>) -> FloatTensor<Self> {
+                Self::fused_forward(&op, &[a]).0
+            }
 
-    fn fused_2(op: Arc<Fused>, a: FlexTensor, b: FlexTensor) -> FlexTensor {
-        Flex::fused_forward(&op, &[a, b]).0
-    }
+            fn fused_2(
+                op: Arc<Fused>,
+                a: FloatTensor<Self>,
+                b: FloatTensor<Self>,
+            ) -> FloatTensor<Self> {
+                Self::fused_forward(&op, &[a, b]).0
+            }
 
-    fn fused_3(op: Arc<Fused>, a: FlexTensor, b: FlexTensor, c: FlexTensor) -> FlexTensor {
-        Flex::fused_forward(&op, &[a, b, c]).0
-    }
+            fn fused_3(
+                op: Arc<Fused>,
+                a: FloatTensor<Self>,
+                b: FloatTensor<Self>,
+                c: FloatTensor<Self>,
+            ) -> FloatTensor<Self> {
+                Self::fused_forward(&op, &[a, b, c]).0
+            }
 
-    fn fused_4(
-        op: Arc<Fused>,
-        a: FlexTensor,
-        b: FlexTensor,
-        c: FlexTensor,
-        d: FlexTensor,
-    ) -> FlexTensor {
-        Flex::fused_forward(&op, &[a, b, c, d]).0
-    }
+            fn fused_4(
+                op: Arc<Fused>,
+                a: FloatTensor<Self>,
+                b: FloatTensor<Self>,
+                c: FloatTensor<Self>,
+                d: FloatTensor<Self>,
+            ) -> FloatTensor<Self> {
+                Self::fused_forward(&op, &[a, b, c, d]).0
+            }
+        }
+    };
 }
+
+implement_ops!(Flex);
+#[cfg(feature = "gpu")]
+implement_ops!(burn_cubecl::CubeBackend);
 
 /// [`Saved`] in the number type of the tensors.
 #[derive(Clone, Debug)]
@@ -201,7 +222,7 @@ impl FusedKernels for Flex {
         saved: &FlexSaved,
         grad: FlexTensor,
         needed: &[bool],
-    ) -> Vec<FlexTensor> {
+    ) -> Vec<Option<FlexTensor>> {
         match saved {
             FlexSaved::F32(_) => backward::<f32>(op, inputs, saved, &grad, needed),
             FlexSaved::F64(_) => backward::<f64>(op, inputs, saved, &grad, needed),
@@ -236,7 +257,7 @@ fn backward<F: FlexFloat>(
     saved: &FlexSaved,
     grad: &FlexTensor,
     needed: &[bool],
-) -> Vec<FlexTensor> {
+) -> Vec<Option<FlexTensor>> {
     let (inputs, grad) = (contiguous(inputs), grad.to_contiguous());
     let slices: Vec<&[F]> = inputs.iter().map(slice).collect();
     let (saved, grad) = (F::unwrap(saved), slice::<F>(&grad));
@@ -244,7 +265,7 @@ fn backward<F: FlexFloat>(
     let wrap = |(input, values): (&FlexTensor, Vec<F>)| {
         let shape = input.layout().shape().clone();
         let shape = if values.is_empty() { [0].into() } else { shape };
-        FlexTensor::from_data(TensorData::new(values, shape))
+        Some(FlexTensor::from_data(TensorData::new(values, shape)))
     };
     inputs.iter().zip(grads).map(wrap).collect()
 }
@@ -297,7 +318,7 @@ impl<B: FusedKernels, const N: usize> Backward<B, N> for FusedBackward {
         let needed = ops.parents.each_ref().map(Option::is_some);
         let of_inputs = B::fused_backward(&op, &inputs, &saved, grad, &needed);
         for (parent, of_input) in ops.parents.into_iter().zip(of_inputs) {
-            if let Some(parent) = parent {
+            if let (Some(parent), Some(of_input)) = (parent, of_input) {
                 grads.register::<B>(parent.id, of_input);
             }
         }

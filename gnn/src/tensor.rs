@@ -1,12 +1,12 @@
 //! Matrices that cross the boundary of this crate.
 
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use burn::tensor::{AllocationProperty, Bytes, DType, Device, Shape, Tensor, TensorData};
 
 use crate::GnnError;
-use crate::kernel::Csr;
+use crate::kernel::{Csr, Shared};
 
 /// A dense row-major matrix.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -151,7 +151,7 @@ impl SharedRows {
     ///
     /// [`GnnError::Input`] if the bytes are not whole rows, or do not lie where numbers may.
     pub fn new(bytes: bytes::Bytes, cols: usize) -> Result<SharedRows, GnnError> {
-        let values = bytemuck::try_cast_slice::<u8, f32>(&bytes).map_err(|e| GnnError::Input {
+        let values = numbers(&bytes).map_err(|e| GnnError::Input {
             problem: format!("{} bytes are no numbers: {e}", bytes.len()),
         })?;
         let rows = values.len().checked_div(cols).unwrap_or(0);
@@ -177,7 +177,7 @@ impl SharedRows {
     /// Returns the numbers, row after row.
     #[must_use]
     pub fn values(&self) -> &[f32] {
-        bytemuck::cast_slice(&self.bytes)
+        numbers(&self.bytes).expect("checked when it was made")
     }
 
     /// Returns some of the rows.
@@ -195,6 +195,14 @@ impl SharedRows {
             rows: rows.len(),
             cols: self.cols,
         }
+    }
+}
+
+/// No bytes are no numbers wherever they lie.
+fn numbers(bytes: &[u8]) -> Result<&[f32], bytemuck::PodCastError> {
+    match bytes {
+        [] => Ok(&[]),
+        _ => bytemuck::try_cast_slice(bytes),
     }
 }
 
@@ -246,6 +254,8 @@ pub struct ReadyInput {
     rows: usize,
     cols: usize,
     pub(crate) features: ReadyFeatures,
+    /// Dense features on a GPU, once they were uploaded.
+    pub(crate) on_gpu: Arc<OnceLock<Tensor<2>>>,
 }
 
 /// The features themselves.
@@ -261,7 +271,7 @@ pub(crate) enum ReadyFeatures {
 #[derive(Clone, Debug)]
 pub(crate) struct SparseFeatures {
     pub(crate) csr: Arc<Csr>,
-    pub(crate) value: Arc<Vec<f32>>,
+    pub(crate) value: Shared<f32>,
 }
 
 impl ReadyInput {
@@ -281,13 +291,14 @@ impl ReadyInput {
             }
             Input::Sparse(sparse) => ReadyFeatures::Sparse(SparseFeatures {
                 csr: Arc::new(Csr::new(sparse.offset, sparse.index, cols)),
-                value: Arc::new(sparse.value),
+                value: sparse.value.into(),
             }),
         };
         Ok(ReadyInput {
             rows,
             cols,
             features,
+            on_gpu: Arc::default(),
         })
     }
 
@@ -301,6 +312,7 @@ impl ReadyInput {
             rows: rows.rows,
             cols: rows.cols,
             features: ReadyFeatures::Dense(tensor),
+            on_gpu: Arc::default(),
         }
     }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use gnn::kernel::{
     Attention, BatchNorm, Csr, Dropout, Gat, GatV2, Gine, Kernel, LayerNorm, Linear, Mask,
-    SegmentMax, Spmm, Update, column_statistics,
+    SegmentMax, Shared, Spmm, Update, column_statistics,
 };
 use gnn::{Activation, Block, BlockData};
 use support::{Case, Graph, Random};
@@ -83,13 +83,16 @@ fn check<K: Kernel + Clone>(op: &K, inputs: Vec<Vec<f64>>) {
 fn sums() {
     let (block, data) = block();
     let x = vec![values(1, data.num_src * DIM)];
-    let (csr, edge) = (Arc::clone(block.csr()), Arc::new(data.edge_weight.unwrap()));
-    let (rows, own) = (data.num_dst, Some(Arc::new(vec![0.3; data.num_dst])));
+    let (csr, edge) = (
+        Arc::clone(block.csr()),
+        Shared::from(data.edge_weight.unwrap()),
+    );
+    let (rows, own) = (data.num_dst, Some(vec![0.3; data.num_dst].into()));
     check(
         &Spmm {
             csr: Arc::clone(&csr),
             rows,
-            edge: Arc::clone(&edge),
+            edge: edge.clone(),
             own: None,
         },
         x.clone(),
@@ -97,7 +100,7 @@ fn sums() {
     let some_rows = Spmm {
         csr: Arc::clone(&csr),
         rows: rows - 3,
-        edge: Arc::clone(&edge),
+        edge: edge.clone(),
         own: None,
     };
     check(&some_rows, x.clone());
@@ -116,11 +119,11 @@ fn sums() {
 fn sums_of_every_tile_width() {
     let csr = Arc::new(Csr::new(vec![0, 2, 2, 3], vec![1, 1, 0], 4));
     for dim in [1, 15, 16, 17, 64, 100] {
-        let own = Some(Arc::new(vec![1.0, 0.5, -2.0]));
+        let own = Some(vec![1.0, 0.5, -2.0].into());
         let op = Spmm {
             csr: Arc::clone(&csr),
             rows: 3,
-            edge: Arc::new(vec![0.5, -1.0, 2.0]),
+            edge: vec![0.5, -1.0, 2.0].into(),
             own,
         };
         let x = values(1, 4 * dim);
@@ -150,7 +153,7 @@ fn maxima() {
     check(
         &SegmentMax {
             csr,
-            edge: data.edge_weight.map(Arc::new),
+            edge: data.edge_weight.map(Shared::from),
         },
         x,
     );
@@ -160,8 +163,12 @@ fn attention(block: &Block, data: &BlockData, extras: bool) -> Attention {
     Attention {
         csr: Arc::clone(block.csr()),
         heads: HEADS,
-        weight: data.edge_weight.clone().filter(|_| extras).map(Arc::new),
-        dropout: extras.then(|| (Mask::new(5, 0.4), Arc::new(data.node_key.clone()))),
+        weight: data
+            .edge_weight
+            .clone()
+            .filter(|_| extras)
+            .map(Shared::from),
+        dropout: extras.then(|| (Mask::new(5, 0.4), data.node_key.clone().into())),
     }
 }
 
@@ -235,7 +242,7 @@ fn sums_of_messages_with_edge_features() {
     check(
         &Gine {
             block,
-            edge: Arc::new(data.edge_weight.unwrap()),
+            edge: data.edge_weight.unwrap().into(),
         },
         inputs,
     );
@@ -244,7 +251,7 @@ fn sums_of_messages_with_edge_features() {
 #[test]
 fn element_by_element() {
     let x = vec![values(1, 7 * DIM)];
-    let key = Arc::new((0..7).collect());
+    let key = Shared::from(Vec::from_iter(0..7));
     check(
         &Dropout {
             mask: Mask::new(1, 0.5),
@@ -266,7 +273,7 @@ fn element_by_element() {
                 addend,
                 bias,
                 activation,
-                dropout: addend.then(|| (Mask::new(2, 0.3), Arc::new((0..7).collect()))),
+                dropout: addend.then(|| (Mask::new(2, 0.3), Vec::from_iter(0..7).into())),
             };
             check(&op, inputs.collect());
         }

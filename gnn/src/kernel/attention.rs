@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use super::prefetch::{AHEAD, prefetch};
 use super::split::{pieces, run, split_mut};
-use super::{Csr, Float, Forward, Mask, Saved};
+use super::{Csr, Float, Forward, Mask, Saved, Shared};
 
 /// Slope of the leaky non-linearity below 0, as in `PyG`.
 const SLOPE: f32 = 0.2;
@@ -23,9 +23,9 @@ pub struct Attention {
     /// Number of heads, whose features stand side by side.
     pub heads: usize,
     /// `[num_edges]`: factor of each coefficient, after the softmax; the added self-loop's is 1.
-    pub weight: Option<Arc<Vec<f32>>>,
+    pub weight: Option<Shared<f32>>,
     /// `[num_cols]`: draws dropout of coefficients, with the key of each node.
-    pub dropout: Option<(Mask, Arc<Vec<u64>>)>,
+    pub dropout: Option<(Mask, Shared<u64>)>,
 }
 
 /// One edge of a row.
@@ -51,7 +51,7 @@ impl Attention {
     }
 
     /// Returns the number of rows of coefficients.
-    pub(super) fn num_slots(&self) -> usize {
+    pub(crate) fn num_slots(&self) -> usize {
         self.csr.num_edges() + self.csr.num_rows()
     }
 
@@ -126,7 +126,7 @@ impl Attention {
     }
 
     /// Tells whether anything multiplies the coefficients.
-    pub(super) fn is_scaled(&self) -> bool {
+    pub(crate) fn is_scaled(&self) -> bool {
         self.weight.is_some() || self.dropout.is_some()
     }
 

@@ -34,6 +34,8 @@ pub struct Csr {
     /// Column of the node that row 0 belongs to; those of the next rows follow it.
     pub first: usize,
     transposed: OnceLock<Transposed>,
+    #[cfg(feature = "gpu")]
+    on_gpu: crate::gpu::GraphOnGpu,
 }
 
 /// The same edges grouped by column.
@@ -65,6 +67,8 @@ impl Csr {
             partitioning,
             first: 0,
             transposed,
+            #[cfg(feature = "gpu")]
+            on_gpu: crate::gpu::GraphOnGpu::default(),
         }
     }
 
@@ -101,6 +105,12 @@ impl Csr {
     pub fn transposed(&self) -> &Transposed {
         assert_eq!(self.first, 0, "dst nodes come first where gradients flow");
         self.transposed.get_or_init(|| self.transpose())
+    }
+
+    /// Returns what was uploaded of the rows.
+    #[cfg(feature = "gpu")]
+    pub(crate) fn on_gpu(&self) -> &crate::gpu::GraphOnGpu {
+        &self.on_gpu
     }
 
     /// Sorts edges by column with a stable counting sort.

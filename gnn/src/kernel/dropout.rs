@@ -1,9 +1,7 @@
 //! Dropout whose mask is drawn where it is used, forward and backward, and never stored.
 
-use std::sync::Arc;
-
 use super::split::{even_pieces, for_rows};
-use super::{Float, Forward, Kernel, Mask, Saved};
+use super::{Float, Forward, Kernel, Mask, Saved, Shared};
 
 /// `out[v] = x[v] * mask(key[v], feature)`.
 #[derive(Clone, Debug)]
@@ -11,7 +9,7 @@ pub struct Dropout {
     /// Draws what is kept.
     pub mask: Mask,
     /// `[rows or more]`: key of each row's node.
-    pub key: Arc<Vec<u64>>,
+    pub key: Shared<u64>,
     /// Number of columns.
     pub cols: usize,
 }

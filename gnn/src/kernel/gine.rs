@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::edge_projection::{EdgeProjection, transposed};
 use super::prefetch::{AHEAD, prefetch};
 use super::split::{fixed_pieces, for_rows, map, pieces, sum_in_order};
-use super::{Block, Csr, Float, Forward, Kernel, Saved};
+use super::{Block, Csr, Float, Forward, Kernel, Saved, Shared};
 
 /// `out[v] = x[v] + sum over edges of edge[e] * relu(x[col[e]] + weight * feature[e] + bias)`.
 ///
@@ -15,7 +15,7 @@ pub struct Gine {
     /// The block, which has edge features.
     pub block: Block,
     /// `[num_edges]`: coefficient of each edge.
-    pub edge: Arc<Vec<f32>>,
+    pub edge: Shared<f32>,
 }
 
 /// The inputs, and what a thread writes on while it works on an edge.

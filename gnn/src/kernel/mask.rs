@@ -56,6 +56,12 @@ impl Mask {
         }
     }
 
+    /// Returns seed, least value that is kept and scale of what is.
+    #[cfg(feature = "gpu")]
+    pub(crate) fn parts(&self) -> (u64, u32, f32) {
+        (self.seed, self.threshold, self.scale)
+    }
+
     /// Returns the mask of an edge's heads; `ordinal` tells parallel edges apart.
     #[must_use]
     pub fn edge(&self, dst_key: u64, src_key: u64, ordinal: u64) -> RowMask {

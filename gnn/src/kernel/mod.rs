@@ -23,6 +23,7 @@ mod norm;
 mod prefetch;
 mod product;
 mod segment_max;
+mod shared;
 mod split;
 mod spmm;
 mod update;
@@ -40,6 +41,7 @@ pub use mask::{Mask, RowMask};
 pub(crate) use norm::count_of;
 pub use norm::{BatchNorm, LayerNorm, column_statistics};
 pub use segment_max::SegmentMax;
+pub use shared::Shared;
 pub use spmm::Spmm;
 pub use update::Update;
 

@@ -50,7 +50,7 @@ pub(crate) fn count_of(count: usize) -> f64 {
 
 impl BatchNorm {
     /// Returns mean and one over the deviation of each column.
-    fn columns<F: Float>(&self) -> (Vec<F>, Vec<F>) {
+    pub(crate) fn columns<F: Float>(&self) -> (Vec<F>, Vec<F>) {
         let mean = self.mean.iter().map(|&mean| F::from_f64(mean)).collect();
         let inverse = self
             .var

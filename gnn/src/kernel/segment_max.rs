@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::prefetch::{AHEAD, prefetch};
 use super::split::{for_rows, pieces, run, split_mut};
-use super::{Csr, Float, Forward, Kernel, Saved};
+use super::{Csr, Float, Forward, Kernel, Saved, Shared};
 
 /// `out[v] = max over edges e of row v of edge[e] * x[col[e]]`, 0 without edges.
 ///
@@ -14,7 +14,7 @@ pub struct SegmentMax {
     /// Which rows of the input each output row reads.
     pub csr: Arc<Csr>,
     /// `[num_edges]`: factor of each edge's message.
-    pub edge: Option<Arc<Vec<f32>>>,
+    pub edge: Option<Shared<f32>>,
 }
 
 /// Marks a row without edges, which no message reached.

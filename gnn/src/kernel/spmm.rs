@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::prefetch::{AHEAD, prefetch};
 use super::split::{for_rows, pieces};
-use super::{Csr, Float, Forward, Kernel, Saved};
+use super::{Csr, Float, Forward, Kernel, Saved, Shared};
 
 /// `out[v] = own[v] * x[its own] + sum over edges e of row v of edge[e] * x[col[e]]`.
 ///
@@ -17,9 +17,9 @@ pub struct Spmm {
     /// How many of the first rows are computed.
     pub rows: usize,
     /// `[num_edges]`: coefficient of each edge.
-    pub edge: Arc<Vec<f32>>,
+    pub edge: Shared<f32>,
     /// `[rows]`: coefficient of the input row of the row's own node.
-    pub own: Option<Arc<Vec<f32>>>,
+    pub own: Option<Shared<f32>>,
 }
 
 impl Kernel for Spmm {

@@ -1,9 +1,7 @@
 //! What ends a layer, element by element: bias, non-linearity and the dropout of what reads it.
 
-use std::sync::Arc;
-
 use super::split::{even_pieces, fixed_rows, for_rows, map, split_mut, sum_in_order};
-use super::{Float, Forward, Kernel, Mask, RowMask, Saved};
+use super::{Float, Forward, Kernel, Mask, RowMask, Saved, Shared};
 use crate::Activation;
 
 /// `out[v] = mask(key[v]) * activation(x[v] + addend[v] + bias)`.
@@ -20,7 +18,7 @@ pub struct Update {
     /// The non-linearity, if there is one.
     pub activation: Option<Activation>,
     /// Draws what is kept, with the key of each row's node.
-    pub dropout: Option<(Mask, Arc<Vec<u64>>)>,
+    pub dropout: Option<(Mask, Shared<u64>)>,
 }
 
 /// The inputs, those that are absent left empty.

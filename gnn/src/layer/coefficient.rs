@@ -1,10 +1,10 @@
 //! Constant coefficients of the aggregations: degrees, weights and the scale of samples.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::OnceLock;
 
 use crate::Block;
 use crate::Sampling;
-use crate::kernel::count_of;
+use crate::kernel::{self, count_of};
 
 /// Coefficients of a block that were computed, each without and with edge weights.
 #[derive(Debug, Default)]
@@ -13,10 +13,13 @@ pub(crate) struct CoefficientCache {
     sum: [OnceLock<Shared>; 2],
     gcn: [OnceLock<(Shared, Shared)>; 2],
     weights: OnceLock<Shared>,
+    /// The features of its edges, for kernels.
+    #[cfg(feature = "gpu")]
+    pub(crate) edge_feature: crate::gpu::Upload,
 }
 
 /// One value an edge or a node, for operations to keep.
-type Shared = Arc<Vec<f32>>;
+type Shared = kernel::Shared<f32>;
 
 /// Coefficients in f64, rounded to f32 once.
 pub(crate) struct Coefficients<'a> {
@@ -46,26 +49,22 @@ impl<'a> Coefficients<'a> {
             .block
             .coefficients()
             .weights
-            .get_or_init(|| Arc::new(weight.to_vec()));
-        Some(Arc::clone(shared))
+            .get_or_init(|| weight.to_vec().into());
+        Some(shared.clone())
     }
 
     /// Returns each edge's coefficient in a mean that estimates the one over all in-edges.
     pub(crate) fn mean(&self) -> Shared {
-        let compute = || Arc::new(self.per_row_term(|v, sum_term| sum_term / self.mean_of(v)));
-        Arc::clone(
-            self.cached(&self.block.coefficients().mean)
-                .get_or_init(compute),
-        )
+        let compute = || Shared::from(self.per_row_term(|v, sum_term| sum_term / self.mean_of(v)));
+        let cache = self.cached(&self.block.coefficients().mean);
+        cache.get_or_init(compute).clone()
     }
 
     /// Returns each edge's coefficient in a sum that estimates the one over all in-edges.
     pub(crate) fn sum(&self) -> Shared {
-        let compute = || Arc::new(self.per_row_term(|_, sum_term| sum_term));
-        Arc::clone(
-            self.cached(&self.block.coefficients().sum)
-                .get_or_init(compute),
-        )
+        let compute = || Shared::from(self.per_row_term(|_, sum_term| sum_term));
+        let cache = self.cached(&self.block.coefficients().sum);
+        cache.get_or_init(compute).clone()
     }
 
     /// Returns the number of in-edges that the sum of a row's terms stands for.
@@ -115,10 +114,8 @@ impl<'a> Coefficients<'a> {
     /// in full through its own row; those among the kept in-edges count nothing there.
     pub(crate) fn gcn(&self) -> (Shared, Shared) {
         let compute = || self.compute_gcn();
-        let (edge, own) = self
-            .cached(&self.block.coefficients().gcn)
-            .get_or_init(compute);
-        (Arc::clone(edge), Arc::clone(own))
+        let cache = self.cached(&self.block.coefficients().gcn);
+        cache.get_or_init(compute).clone()
     }
 
     fn compute_gcn(&self) -> (Shared, Shared) {
@@ -136,7 +133,7 @@ impl<'a> Coefficients<'a> {
         });
         let own = (0..csr.num_rows()).map(|v| csr.own(v));
         let own = own.map(|v| round(self.own_weight(v) * inverse[v] * inverse[v]));
-        (Arc::new(edge), Arc::new(own.collect()))
+        (edge.into(), own.collect::<Vec<f32>>().into())
     }
 
     fn num_loops(&self, u: usize) -> u32 {

@@ -47,7 +47,7 @@ impl Pass<'_> {
             csr: Arc::clone(block.csr()),
             heads: self.arch.heads_of(layer).0,
             weight: Coefficients::new(block, self.arch.edge_weight).weights(),
-            dropout: dropout.map(|mask| (mask, Arc::clone(block.shared_key()))),
+            dropout: dropout.map(|mask| (mask, block.shared_key().clone())),
         }
     }
 

@@ -20,7 +20,7 @@ impl Pass<'_> {
         let name = |part: &str| format!("convs.{}.nn.{part}", layer - 1);
         let edge = Coefficients::new(block, self.arch.edge_weight).sum();
         let rows = block.num_dst();
-        let (csr, own) = (Arc::clone(block.csr()), Some(Arc::new(vec![1.0; rows])));
+        let (csr, own) = (Arc::clone(block.csr()), Some(vec![1.0; rows].into()));
         let first = if self.arch.edge_dim.is_some() {
             let (weight, bias) = (self.own(layer, "lin.weight"), self.own(layer, "lin.bias"));
             let sum = Fused::Gine(Gine {

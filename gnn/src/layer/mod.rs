@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use burn::tensor::{DType, Device, Tensor, TensorData};
 
-use crate::kernel::{Dropout, Linear, Mask, Spmm, Update, mix};
+use crate::kernel::{Dropout, Linear, Mask, Shared, Spmm, Update, mix};
 use crate::ops::Fused;
 use crate::parameter::BufferInfo;
 use crate::tensor::{ReadyFeatures, SparseFeatures};
@@ -28,6 +28,7 @@ pub(crate) struct Pass<'a> {
     /// Every parameter as a matrix: vectors as one row, `[1, heads, dim]` as `[heads, dim]`.
     pub(crate) parameters: BTreeMap<&'a str, Tensor<2>>,
     pub(crate) device: Device,
+    pub(crate) on_gpu: bool,
     pub(crate) dtype: DType,
     /// The seed of the dropout masks, when training.
     pub(crate) train: Option<u64>,
@@ -152,7 +153,7 @@ impl Pass<'_> {
             }
         };
         let mask = self.mask(layer + 1, MaskKind::Input, self.arch.dropout);
-        let dropout = mask.map(|mask| (mask, Arc::clone(block.shared_key())));
+        let dropout = mask.map(|mask| (mask, block.shared_key().clone()));
         self.update(summed, Some(self.arch.activation), dropout)
     }
 
@@ -170,7 +171,7 @@ impl Pass<'_> {
         &self,
         summed: Summed<'_>,
         activation: Option<Activation>,
-        dropout: Option<(Mask, Arc<Vec<u64>>)>,
+        dropout: Option<(Mask, Shared<u64>)>,
     ) -> Tensor<2> {
         let Summed { x, addend, bias } = summed;
         let bias = bias.map(|name| self.parameter(name));
@@ -233,7 +234,12 @@ impl Pass<'_> {
         match input.features {
             ReadyFeatures::Sparse(sparse) => Features::Sparse(sparse),
             ReadyFeatures::Dense(dense) => {
-                let dense = dense.cast(self.dtype);
+                let dense = if self.on_gpu {
+                    let upload = || dense.to_device(&self.device.clone().inner());
+                    input.on_gpu.get_or_init(upload).clone()
+                } else {
+                    dense.cast(self.dtype)
+                };
                 Features::Dense(if self.device.is_autodiff() {
                     dense.autodiff()
                 } else {
@@ -272,7 +278,7 @@ impl Pass<'_> {
                 let product = Fused::Spmm(Spmm {
                     csr: Arc::clone(&sparse.csr),
                     rows,
-                    edge: Arc::clone(&sparse.value),
+                    edge: sparse.value.clone(),
                     own: None,
                 });
                 product.apply(weight.transpose())
@@ -311,13 +317,13 @@ impl Pass<'_> {
     }
 
     /// Drops elements of the features; stored elements only, if they are sparse.
-    pub(crate) fn drop_features(&self, key: &Arc<Vec<u64>>, input: Features) -> Features {
+    pub(crate) fn drop_features(&self, key: &Shared<u64>, input: Features) -> Features {
         let Some(mask) = self.mask(1, MaskKind::Input, self.arch.input_dropout) else {
             return input;
         };
         match input {
             Features::Dense(dense) => {
-                let (key, cols) = (Arc::clone(key), dense.dims()[1]);
+                let (key, cols) = (key.clone(), dense.dims()[1]);
                 Features::Dense(Fused::Dropout(Dropout { mask, key, cols }).apply(dense))
             }
             Features::Sparse(SparseFeatures { csr, value }) => {
@@ -330,7 +336,7 @@ impl Pass<'_> {
                 }
                 Features::Sparse(SparseFeatures {
                     csr,
-                    value: Arc::new(kept),
+                    value: kept.into(),
                 })
             }
         }

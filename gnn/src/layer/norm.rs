@@ -48,9 +48,13 @@ impl Pass<'_> {
                 active: 0,
             };
         }
-        let rows = x.clone().into_data().convert::<f64>();
-        let rows = rows.as_slice::<f64>().expect("converted to f64");
-        let (mean, var) = column_statistics(rows, cols, active);
+        let (mean, var) = if self.on_gpu {
+            statistics_on_gpu(x.clone().inner().narrow(0, 0, active))
+        } else {
+            let rows = x.clone().into_data().convert::<f64>();
+            let rows = rows.as_slice::<f64>().expect("converted to f64");
+            column_statistics(rows, cols, active)
+        };
         // Running variances are unbiased, as in PyTorch; a single row has none to give.
         let unbiased = count_of(active) / count_of((active - 1).max(1));
         for at in 0..cols {
@@ -66,6 +70,18 @@ impl Pass<'_> {
         let place = place.expect("every batch norm has listed its buffers");
         self.buffer_infos[..place].iter().map(|info| info.len).sum()
     }
+}
+
+/// Returns mean and biased variance of each column, so that only these are read from the GPU.
+fn statistics_on_gpu(rows: Tensor<2>) -> (Vec<f64>, Vec<f64>) {
+    let cols = rows.dims()[1];
+    let mean = rows.clone().mean_dim(0);
+    let delta = rows - mean.clone();
+    let var = (delta.clone() * delta).mean_dim(0);
+    let both = Tensor::cat(vec![mean, var], 1).into_data().convert::<f64>();
+    let both = both.as_slice::<f64>().expect("converted to f64");
+    let (mean, var) = both.split_at(cols);
+    (mean.to_vec(), var.to_vec())
 }
 
 #[expect(

@@ -1,0 +1,374 @@
+//! Attention whose score is a sum of one number per end and one per edge.
+
+use burn_cubecl::tensor::CubeTensor;
+use cubecl::prelude::*;
+
+use super::GpuKernel;
+use super::attention::{col_of, is_left_out, is_own, leaky};
+use super::memory::{arg, cols, count, empty, launch, len, rows, shaped_like};
+use super::sum::sum_rows;
+use crate::kernel::Gat;
+
+/// Sets the scores of each node, as src and then as dst: `[num_cols, 2 * heads]`.
+#[cube(launch)]
+fn node_scores(h: &[f32], src: &[f32], dst: &[f32], out: &mut [f32], heads: u32, dim: u32) {
+    if ABSOLUTE_POS >= out.len() {
+        terminate!();
+    }
+    let (heads, dim) = (heads as usize, dim as usize);
+    let u = ABSOLUTE_POS / (2 * heads);
+    let column = ABSOLUTE_POS % (2 * heads);
+    let first = column % heads * dim;
+    let mut sum = 0.0f32.runtime();
+    for at in first..first + dim {
+        let mut weight = src[at];
+        if column >= heads {
+            weight = dst[at];
+        }
+        sum += h[u * heads * dim + at] * weight;
+    }
+    out[ABSOLUTE_POS] = sum;
+}
+
+/// Sets one over the number of edges of each row that are no self-loops; 0 without such edges.
+#[cube(launch)]
+fn mean_shares(offset: &[u32], col: &[u32], out: &mut [f32]) {
+    if ABSOLUTE_POS >= out.len() {
+        terminate!();
+    }
+    let mut others = 0.0f32.runtime();
+    for e in offset[ABSOLUTE_POS] as usize..offset[ABSOLUTE_POS + 1] as usize {
+        if col[e] as usize != ABSOLUTE_POS {
+            others += 1.0f32;
+        }
+    }
+    out[ABSOLUTE_POS] = select(others > 0.0f32, 1.0f32 / f32::max(others, 1.0f32), 0.0f32);
+}
+
+/// Sets the scores of the edges, after the non-linearity.
+#[cube(launch)]
+fn edge_scores(
+    s: &[f32],
+    z: &[f32],
+    share: &[f32],
+    offset: &[u32],
+    col: &[u32],
+    slot_row: &[u32],
+    out: &mut [f32],
+    heads: u32,
+    #[comptime] has_z: bool,
+) {
+    if ABSOLUTE_POS >= out.len() {
+        terminate!();
+    }
+    let heads = heads as usize;
+    let slot = ABSOLUTE_POS / heads;
+    let head = ABSOLUTE_POS % heads;
+    let v = slot_row[slot] as usize;
+    let u = col_of(offset, col, v, slot);
+    let mut score = s[u * 2 * heads + head] + s[(v * 2 + 1) * heads + head];
+    if comptime!(has_z) {
+        if is_own(offset, v, slot) {
+            let mut sum = 0.0f32.runtime();
+            for e in offset[v] as usize..offset[v + 1] as usize {
+                if col[e] as usize != v {
+                    sum += z[e * heads + head];
+                }
+            }
+            score += sum * share[v];
+        } else {
+            score += z[(slot - v) * heads + head];
+        }
+    }
+    out[ABSOLUTE_POS] = leaky(score);
+}
+
+/// Sets the slopes of the edges' own scores: the added self-loop's is a mean of theirs.
+#[cube(launch)]
+fn z_slopes(
+    slope: &[f32],
+    share: &[f32],
+    offset: &[u32],
+    col: &[u32],
+    edge_row: &[u32],
+    out: &mut [f32],
+    heads: u32,
+) {
+    if ABSOLUTE_POS >= out.len() {
+        terminate!();
+    }
+    let heads = heads as usize;
+    let e = ABSOLUTE_POS / heads;
+    let head = ABSOLUTE_POS % heads;
+    let v = edge_row[e] as usize;
+    let mut own = 0.0f32.runtime();
+    if !is_left_out(offset, col, v, e + v) {
+        let own_slot = offset[v + 1] as usize + v;
+        own = slope[(e + v) * heads + head] + share[v] * slope[own_slot * heads + head];
+    }
+    out[ABSOLUTE_POS] = own;
+}
+
+/// Sets the slopes of each node's scores, as src and then as dst.
+#[cube(launch)]
+fn node_slopes(
+    slope: &[f32],
+    offset: &[u32],
+    col_offset: &[u32],
+    col_edge: &[u32],
+    col_row: &[u32],
+    out: &mut [f32],
+    heads: u32,
+    rows: u32,
+) {
+    if ABSOLUTE_POS >= out.len() {
+        terminate!();
+    }
+    let heads = heads as usize;
+    let u = ABSOLUTE_POS / (2 * heads);
+    let column = ABSOLUTE_POS % (2 * heads);
+    let head = column % heads;
+    let mut sum = 0.0f32.runtime();
+    if column < heads {
+        for at in col_offset[u] as usize..col_offset[u + 1] as usize {
+            let slot = (col_edge[at] + col_row[at]) as usize;
+            sum += slope[slot * heads + head];
+        }
+        if u < rows as usize {
+            sum += slope[(offset[u + 1] as usize + u) * heads + head];
+        }
+    } else if u < rows as usize {
+        for slot in offset[u] as usize + u..offset[u + 1] as usize + u + 1 {
+            sum += slope[slot * heads + head];
+        }
+    }
+    out[ABSOLUTE_POS] = sum;
+}
+
+/// Sets the slopes of the features: as what is summed, and as what scores are made of.
+#[cube(launch)]
+fn feature_slopes(
+    grad: &[f32],
+    share: &[f32],
+    node_slope: &[f32],
+    src: &[f32],
+    dst: &[f32],
+    offset: &[u32],
+    col_offset: &[u32],
+    col_edge: &[u32],
+    col_row: &[u32],
+    out: &mut [f32],
+    heads: u32,
+    dim: u32,
+    rows: u32,
+) {
+    if ABSOLUTE_POS >= out.len() {
+        terminate!();
+    }
+    let heads = heads as usize;
+    let width = heads * dim as usize;
+    let u = ABSOLUTE_POS / width;
+    let at = ABSOLUTE_POS % width;
+    let head = at / dim as usize;
+    let mut sum = 0.0f32.runtime();
+    for e in col_offset[u] as usize..col_offset[u + 1] as usize {
+        let v = col_row[e] as usize;
+        sum += share[(col_edge[e] as usize + v) * heads + head] * grad[v * width + at];
+    }
+    if u < rows as usize {
+        let own = offset[u + 1] as usize + u;
+        sum += share[own * heads + head] * grad[u * width + at];
+    }
+    sum += node_slope[u * 2 * heads + head] * src[at];
+    sum += node_slope[(u * 2 + 1) * heads + head] * dst[at];
+    out[ABSOLUTE_POS] = sum;
+}
+
+/// Sets the terms of the slope of one scoring vector; its node slopes start at column `first`.
+#[cube(launch)]
+fn vector_terms(h: &[f32], node_slope: &[f32], out: &mut [f32], heads: u32, dim: u32, first: u32) {
+    if ABSOLUTE_POS >= out.len() {
+        terminate!();
+    }
+    let width = (heads * dim) as usize;
+    let head = ABSOLUTE_POS % width / dim as usize;
+    let row = ABSOLUTE_POS / width * 2 * heads as usize;
+    out[ABSOLUTE_POS] = node_slope[row + first as usize + head] * h[ABSOLUTE_POS];
+}
+
+impl Gat {
+    fn dim(&self, h: &CubeTensor) -> usize {
+        cols(h) / self.attention.heads
+    }
+
+    fn node_scores_on_gpu(&self, inputs: &[CubeTensor]) -> CubeTensor {
+        let (h, heads) = (&inputs[0], self.attention.heads);
+        let out = empty(h, rows(h), 2 * heads);
+        launch!(
+            node_scores,
+            len(&out),
+            h,
+            arg(h),
+            arg(&inputs[1]),
+            arg(&inputs[2]),
+            arg(&out),
+            count(heads),
+            count(self.dim(h))
+        );
+        out
+    }
+
+    /// Returns what each edge counts in the mean of its row.
+    fn mean_shares_on_gpu(&self, near: &CubeTensor) -> CubeTensor {
+        let edges = self.attention.edges(&near.device).rows;
+        let out = empty(near, self.attention.csr.num_rows(), 1);
+        launch!(
+            mean_shares,
+            len(&out),
+            near,
+            arg(&edges.offset),
+            arg(&edges.col),
+            arg(&out)
+        );
+        out
+    }
+
+    /// Returns the slopes of the edges' own scores.
+    fn z_slopes_on_gpu(&self, slope: &CubeTensor, share: &CubeTensor) -> CubeTensor {
+        let (attention, device) = (&self.attention, &slope.device);
+        let edges = attention.edges(device).rows;
+        let edge_row = super::graph::edge_rows(&attention.csr, device);
+        let out = empty(slope, attention.csr.num_edges(), attention.heads);
+        launch!(
+            z_slopes,
+            len(&out),
+            slope,
+            arg(slope),
+            arg(share),
+            arg(&edges.offset),
+            arg(&edges.col),
+            arg(&edge_row),
+            arg(&out),
+            count(attention.heads)
+        );
+        out
+    }
+
+    /// Returns the slopes of the nodes' scores and of the features.
+    fn node_slopes_on_gpu(
+        &self,
+        inputs: &[CubeTensor],
+        grad: &CubeTensor,
+        (slope, share): (&CubeTensor, &CubeTensor),
+    ) -> [CubeTensor; 2] {
+        let (h, heads) = (&inputs[0], self.attention.heads);
+        let edges = self.attention.edges(&h.device).rows;
+        let out_edges = self.attention.edges_out(&h.device);
+        let num_rows = count(self.attention.csr.num_rows());
+        let of_nodes = empty(h, rows(h), 2 * heads);
+        launch!(
+            node_slopes,
+            len(&of_nodes),
+            h,
+            arg(slope),
+            arg(&edges.offset),
+            arg(&out_edges.offset),
+            arg(&out_edges.edge),
+            arg(&out_edges.row),
+            arg(&of_nodes),
+            count(heads),
+            num_rows
+        );
+        let of_features = empty(h, rows(h), cols(h));
+        launch!(
+            feature_slopes,
+            len(&of_features),
+            h,
+            arg(grad),
+            arg(share),
+            arg(&of_nodes),
+            arg(&inputs[1]),
+            arg(&inputs[2]),
+            arg(&edges.offset),
+            arg(&out_edges.offset),
+            arg(&out_edges.edge),
+            arg(&out_edges.row),
+            arg(&of_features),
+            count(heads),
+            count(self.dim(h)),
+            num_rows
+        );
+        [of_nodes, of_features]
+    }
+
+    /// Returns the slope of a scoring vector.
+    fn vector_slope_on_gpu(
+        &self,
+        h: &CubeTensor,
+        of_nodes: &CubeTensor,
+        (vector, first): (&CubeTensor, usize),
+    ) -> CubeTensor {
+        let terms = empty(h, rows(h), cols(h));
+        launch!(
+            vector_terms,
+            len(&terms),
+            h,
+            arg(h),
+            arg(of_nodes),
+            arg(&terms),
+            count(self.attention.heads),
+            count(self.dim(h)),
+            count(first)
+        );
+        shaped_like(sum_rows(&terms), vector)
+    }
+}
+
+impl GpuKernel for Gat {
+    fn forward(&self, inputs: &[CubeTensor]) -> (CubeTensor, Vec<CubeTensor>) {
+        let (h, attention) = (&inputs[0], &self.attention);
+        let edges = attention.edges(&h.device);
+        let s = self.node_scores_on_gpu(inputs);
+        let share = self.edge_scores.then(|| self.mean_shares_on_gpu(h));
+        let score = empty(h, attention.num_slots(), attention.heads);
+        launch!(
+            edge_scores,
+            len(&score),
+            h,
+            arg(&s),
+            arg(&inputs[3]),
+            arg(share.as_ref().unwrap_or(&s)),
+            arg(&edges.rows.offset),
+            arg(&edges.rows.col),
+            arg(&edges.slot_row),
+            arg(&score),
+            count(attention.heads),
+            self.edge_scores
+        );
+        let alpha = attention.coefficients(&score);
+        let factor = attention.slot_factors(h);
+        let out = attention.sums(h, &attention.shares(&alpha, factor.as_ref()));
+        let saved = [alpha, score].into_iter().chain(factor).collect();
+        (out, saved)
+    }
+
+    fn backward(
+        &self,
+        inputs: &[CubeTensor],
+        saved: &[CubeTensor],
+        grad: &CubeTensor,
+        _needed: &[bool],
+    ) -> Vec<Option<CubeTensor>> {
+        let (h, attention) = (&inputs[0], &self.attention);
+        let (alpha, score, factor) = (&saved[0], &saved[1], saved.get(2));
+        let slope = attention.slopes_of_scores((h, grad), (alpha, factor), Some(score));
+        let share = attention.shares(alpha, factor);
+        let [of_nodes, of_h] = self.node_slopes_on_gpu(inputs, grad, (&slope, &share));
+        let src = self.vector_slope_on_gpu(h, &of_nodes, (&inputs[1], 0));
+        let dst = self.vector_slope_on_gpu(h, &of_nodes, (&inputs[2], attention.heads));
+        let z = self
+            .edge_scores
+            .then(|| self.z_slopes_on_gpu(&slope, &self.mean_shares_on_gpu(h)));
+        vec![Some(of_h), Some(src), Some(dst), z]
+    }
+}

@@ -1,0 +1,75 @@
+//! The kernels on a GPU, in a language of which `cubecl` makes shaders.
+//!
+//! One unit computes one value, a walk over the edges of its row or column: so no two units write one
+//! value, every sum has a fixed order, and a run repeats to the bit on the same device and driver.
+//! Sums over all rows are cut into pieces of [`sum::PIECE`] rows. What does not change between passes
+//! (edges, coefficients, keys) is uploaded once and kept beside the original.
+
+#![expect(
+    clippy::too_many_arguments,
+    reason = "a kernel names every buffer that it reads"
+)]
+
+mod attention;
+mod elementwise;
+mod gat;
+mod gatv2;
+mod gine;
+mod graph;
+mod linear;
+mod mask;
+mod memory;
+mod norm;
+mod segment_max;
+mod spmm;
+mod sum;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use graph::GraphOnGpu;
+pub(crate) use memory::Upload;
+
+use burn_cubecl::CubeBackend;
+use burn_cubecl::kernel::into_contiguous;
+use burn_cubecl::tensor::CubeTensor;
+
+use crate::ops::{Fused, FusedKernels, on_kernel};
+
+/// A kernel of this crate as it runs on a GPU; the same function as its [`Kernel`](crate::kernel::Kernel).
+pub(crate) trait GpuKernel {
+    /// Computes the output and what the backward pass needs to remember.
+    fn forward(&self, inputs: &[CubeTensor]) -> (CubeTensor, Vec<CubeTensor>);
+
+    /// Returns the gradient of each input that is needed.
+    fn backward(
+        &self,
+        inputs: &[CubeTensor],
+        saved: &[CubeTensor],
+        grad: &CubeTensor,
+        needed: &[bool],
+    ) -> Vec<Option<CubeTensor>>;
+}
+
+impl FusedKernels for CubeBackend {
+    type Saved = Vec<CubeTensor>;
+
+    fn fused_forward(op: &Fused, inputs: &[CubeTensor]) -> (CubeTensor, Vec<CubeTensor>) {
+        let inputs = contiguous(inputs);
+        on_kernel!(op, kernel => GpuKernel::forward(kernel, &inputs))
+    }
+
+    fn fused_backward(
+        op: &Fused,
+        inputs: &[CubeTensor],
+        saved: &Vec<CubeTensor>,
+        grad: CubeTensor,
+        needed: &[bool],
+    ) -> Vec<Option<CubeTensor>> {
+        let (inputs, grad) = (contiguous(inputs), into_contiguous(grad));
+        on_kernel!(op, kernel => GpuKernel::backward(kernel, &inputs, saved, &grad, needed))
+    }
+}
+
+fn contiguous(inputs: &[CubeTensor]) -> Vec<CubeTensor> {
+    inputs.iter().cloned().map(into_contiguous).collect()
+}

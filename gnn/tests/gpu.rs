@@ -1,0 +1,130 @@
+//! Whole models on a GPU against the processor. Without a GPU they say `skipped` and pass, unless
+//! the variable `GRAPHFLAT_TEST_GPU` promises one.
+#![cfg(all(test, feature = "gpu"))]
+
+mod support;
+
+use std::path::Path;
+use std::process::Command;
+
+use gnn::{Architecture, Device, Mode, Model, ReadyInput};
+use support::{Batch, Case, architectures, batch, case_for, labels};
+
+/// f32 against f32, summed in another order, through up to three layers.
+const TOLERANCE: f32 = 1e-4;
+
+fn device() -> Option<Device> {
+    match Device::gpu() {
+        Ok(device) => Some(device),
+        Err(error) if std::env::var_os("GRAPHFLAT_TEST_GPU").is_some() => panic!("{error}"),
+        Err(error) => {
+            eprintln!("skipped: {error}");
+            None
+        }
+    }
+}
+
+fn assert_close(got: &[f32], wanted: &[f32], what: &str) {
+    assert_eq!(got.len(), wanted.len(), "{what}: length");
+    for (at, (x, y)) in got.iter().zip(wanted).enumerate() {
+        let bound = TOLERANCE * y.abs().max(1.0);
+        assert!((x - y).abs() <= bound, "{what}[{at}]: {x} is not {y}");
+    }
+}
+
+/// Checks loss, gradient, logits and running statistics of a batch.
+fn check(case: &Case, arch: &Architecture, mode: Mode, sparse: bool) {
+    let Some(device) = device() else { return };
+    let Batch { blocks, input, .. } = batch(case, arch, sparse);
+    let input = ReadyInput::new(input).unwrap();
+    let labels = labels(arch, case.targets - 1);
+    let mut model = Model::init(arch, 11).unwrap();
+    let run = |model: &Model| {
+        let computed = model.loss_and_gradient(&blocks, &input, &labels, 2.0, mode);
+        computed.unwrap()
+    };
+    let wanted = run(&model);
+    let forward = model.forward(&blocks, &input, Mode::Eval).unwrap();
+    model.set_device(device);
+    let what = format!("{case:?} {arch:?} {mode:?} sparse {sparse}");
+    // Twice: what was uploaded is used again, and a run repeats to the bit.
+    let (got, again) = (run(&model), run(&model));
+    assert_eq!(got.gradient, again.gradient, "{what}: twice");
+    let of_loss = |sum: f64| [sum as f32];
+    assert_close(&of_loss(got.loss_sum), &of_loss(wanted.loss_sum), &what);
+    assert_close(
+        &got.gradient,
+        &wanted.gradient,
+        &format!("gradient, {what}"),
+    );
+    assert_close(
+        &got.logits.values,
+        &wanted.logits.values,
+        &format!("logits, {what}"),
+    );
+    assert_close(&got.buffers, &wanted.buffers, &format!("buffers, {what}"));
+    let evaluated = model.forward(&blocks, &input, Mode::Eval).unwrap();
+    assert_close(
+        &evaluated.values,
+        &forward.values,
+        &format!("forward, {what}"),
+    );
+}
+
+#[test]
+fn every_architecture_gives_the_same_gradient() {
+    for arch in architectures() {
+        check(&case_for(&arch), &arch, Mode::Eval, false);
+    }
+}
+
+#[test]
+fn dropout_samples_and_sparse_features_give_the_same_gradient() {
+    for arch in architectures() {
+        let arch = Architecture {
+            dropout: 0.2,
+            input_dropout: 0.2,
+            attention_dropout: if arch.layer.is_attention() { 0.3 } else { 0.0 },
+            ..arch
+        };
+        for sparse in [false, true] {
+            let case = Case {
+                fanouts: vec![4, 3],
+                pruned: sparse,
+                ..case_for(&arch)
+            };
+            check(&case, &arch, Mode::Train { seed: 3 }, sparse);
+        }
+    }
+}
+
+/// Runs in a process of its own, since drivers are looked for once.
+#[test]
+fn without_a_driver_there_is_an_error_and_no_panic() {
+    const CHILD: &str = "GRAPHFLAT_TEST_NO_DRIVER";
+    if std::env::var_os(CHILD).is_some() {
+        let error = Device::gpu().unwrap_err().to_string();
+        assert!(error.starts_with("no GPU was found"), "{error}");
+        assert_eq!(Device::auto().kind(), "cpu");
+        return;
+    }
+    let nowhere = Path::new("/nonexistent");
+    let child = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "without_a_driver_there_is_an_error_and_no_panic"])
+        .env(CHILD, "1")
+        .env("VK_DRIVER_FILES", nowhere)
+        .env("VK_ICD_FILENAMES", nowhere)
+        .env("__EGL_VENDOR_LIBRARY_FILENAMES", nowhere)
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&child.stderr);
+    assert!(child.status.success(), "{said}");
+    assert!(!said.contains("panicked"), "{said}");
+}
+
+/// What is chosen for the user is never slower than the processor.
+#[test]
+fn a_gpu_in_software_is_not_chosen() {
+    let chosen = Device::auto();
+    assert!(!chosen.is_software(), "{}", chosen.name());
+}
