@@ -97,19 +97,20 @@ impl<'a> Conv<'a> {
         }
         let features = self.pass.features(input);
         let projected = self.pass.project(self.layer, &features, num_rows);
-        let rows = plain(projected.unwrap_or_else(|| self.pass.dense(features)));
-        let scores = self.scores_dim().map(|cols| Dense {
-            rows: num_rows,
-            cols,
-            values: self.scores(&rows, cols / 2),
-        });
+        let rows = plain(projected.unwrap_or_else(|| self.pass.dense(features)))?;
+        let scores = self.scores_dim().map(|cols| self.scores(&rows, cols));
+        let scores = scores.transpose()?;
         Ok(Projected { rows, scores })
     }
 
-    fn scores(&self, rows: &Dense, heads: usize) -> Vec<f32> {
-        let att = ["att_src", "att_dst"].map(|name| plain(self.pass.own(self.layer, name)));
-        let att = att.each_ref().map(|att| &att.values[..]);
-        node_scores(&rows.values, att, heads)
+    fn scores(&self, rows: &Dense, cols: usize) -> Result<Dense, GnnError> {
+        let att = |name| plain(self.pass.own(self.layer, name));
+        let (src, dst) = (att("att_src")?, att("att_dst")?);
+        Ok(Dense {
+            rows: rows.rows,
+            cols,
+            values: node_scores(&rows.values, [&src.values, &dst.values], cols / 2),
+        })
     }
 
     /// Runs the conv with its residual, norm and activation.
@@ -163,7 +164,7 @@ impl<'a> Conv<'a> {
             is_projected: self.projection.is_some(),
             scores,
         };
-        Ok(plain(pass.aggregate(place, src, own, residual)))
+        plain(pass.aggregate(place, src, own, residual))
     }
 }
 
@@ -192,6 +193,6 @@ impl<'a> Head<'a> {
             return Ok(Dense::zeros(0, arch.out_dim));
         }
         let features = self.pass.features(input);
-        Ok(plain(self.pass.head(self.pass.dense(features))))
+        plain(self.pass.head(self.pass.dense(features)))
     }
 }

@@ -70,7 +70,8 @@ impl Device {
         self.is_gpu
     }
 
-    /// Tells whether it is a GPU that a program on the processor stands in for: right, but slow.
+    /// Tells whether it is a GPU that a program on the processor stands in for, which is for tests:
+    /// it is slow, and Mesa's ends a shader after 65,535 iterations of its loops.
     #[must_use]
     pub fn is_software(&self) -> bool {
         self.is_software

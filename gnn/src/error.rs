@@ -45,7 +45,7 @@ pub enum GnnError {
         problem: String,
     },
 
-    /// A device that is not there.
+    /// A device that is not there, or that failed.
     #[error("{problem}")]
     Device {
         /// Why it cannot be used.

@@ -161,7 +161,8 @@ impl Model {
     ///
     /// # Errors
     ///
-    /// [`GnnError::Input`] or [`GnnError::Block`] if the shapes do not fit the model.
+    /// [`GnnError::Input`] or [`GnnError::Block`] if the shapes do not fit the model;
+    /// [`GnnError::Device`] if a GPU fails.
     pub fn forward(
         &self,
         blocks: &[Block],
@@ -173,10 +174,10 @@ impl Model {
         if targets == 0 {
             return Ok(Dense::zeros(0, self.arch.out_dim));
         }
-        Ok(self.compute(|| {
+        self.compute(|| {
             let pass = self.pass(&self.flat, self.device.backend(), mode, |_| true);
             plain(run(&pass, blocks, input))
-        }))
+        })
     }
 
     /// Runs conv `layer` (1-based) with its residual, norm and activation, in eval mode.
@@ -188,7 +189,8 @@ impl Model {
     ///
     /// # Errors
     ///
-    /// [`GnnError::Input`] or [`GnnError::Block`] if the shapes do not fit the layer.
+    /// [`GnnError::Input`] or [`GnnError::Block`] if the shapes do not fit the layer;
+    /// [`GnnError::Device`] if a GPU fails.
     ///
     /// # Panics
     ///
@@ -209,19 +211,20 @@ impl Model {
         if block.num_dst() == 0 {
             return Ok(Dense::zeros(0, self.arch.output_dim(layer)));
         }
-        Ok(self.compute(|| {
+        self.compute(|| {
             let pass = self.pass(&self.flat, self.device.backend(), Mode::Eval, |info| {
                 info.layer == layer
             });
             plain(pass.layer(Place { layer, block }, pass.features(input)))
-        }))
+        })
     }
 
     /// Turns embeddings of the last conv into logits; without a head they are the logits.
     ///
     /// # Errors
     ///
-    /// [`GnnError::Input`] if the width is not that of the last conv.
+    /// [`GnnError::Input`] if the width is not that of the last conv; [`GnnError::Device`] if a GPU
+    /// fails.
     pub fn forward_head(&self, embedding: Dense) -> Result<Dense, GnnError> {
         self.head().run(embedding)
     }
@@ -263,7 +266,7 @@ impl Model {
     /// # Errors
     ///
     /// [`GnnError::Labels`], [`GnnError::Input`] or [`GnnError::Block`] if something does not fit
-    /// the model.
+    /// the model; [`GnnError::Device`] if a GPU fails.
     pub fn loss_and_gradient(
         &self,
         blocks: &[Block],
@@ -288,22 +291,24 @@ impl Model {
                 buffers,
             });
         }
-        Ok(self.compute(|| {
+        self.compute(|| {
             let device = self.device.backend().clone().autodiff();
             let pass = self.pass(&self.flat, &device, mode, |_| true);
             let logits = run(&pass, blocks, input);
-            let given = plain(logits.clone());
+            let given = plain(logits.clone())?;
             let values: Vec<f64> = given.values.iter().map(|&value| f64::from(value)).collect();
             let (loss_sum, gradient) =
-                self.backward(&pass, (logits, &values), labels, f64::from(normalizer));
-            let buffers = pass.buffers.into_inner();
-            LossAndGradient {
+                self.backward(&pass, (logits, &values), labels, f64::from(normalizer))?;
+            if let Some(error) = pass.failure.take() {
+                return Err(error);
+            }
+            Ok(LossAndGradient {
                 loss_sum,
                 gradient,
                 logits: given,
-                buffers,
-            }
-        }))
+                buffers: pass.buffers.into_inner(),
+            })
+        })
     }
 
     /// Returns the loss sum and its gradient over `normalizer` at the parameters `flat`, all in f64.
@@ -335,8 +340,8 @@ impl Model {
         let device = Device::cpu().backend().clone().autodiff();
         let pass = self.pass(flat, &device, mode, |_| true);
         let logits = run(&pass, blocks, input);
-        let values: Vec<f64> = read(logits.clone());
-        Ok(self.backward(&pass, (logits, &values), labels, normalizer))
+        let values: Vec<f64> = read(logits.clone())?;
+        self.backward(&pass, (logits, &values), labels, normalizer)
     }
 
     /// Makes tensors of the parameters that `wanted` picks, in the number type of `flat`.
@@ -375,6 +380,7 @@ impl Model {
             },
             buffer_infos: &self.buffer_infos,
             buffers: RefCell::new(self.buffers.clone()),
+            failure: RefCell::default(),
         }
     }
 
@@ -388,12 +394,12 @@ impl Model {
         (logits, values): (Tensor<2>, &[f64]),
         labels: &Labels,
         normalizer: f64,
-    ) -> (f64, Vec<F>) {
+    ) -> Result<(f64, Vec<F>), GnnError> {
         let [rows, width] = logits.dims();
         let (loss_sum, mut slope) =
             loss_and_slope(self.arch.task, values, width, labels, &self.class_weights);
         if slope.is_empty() {
-            return (0.0, vec![F::ZERO; self.flat.len()]);
+            return Ok((0.0, vec![F::ZERO; self.flat.len()]));
         }
         slope.iter_mut().for_each(|slope| *slope /= normalizer);
         slope.resize(rows * width, 0.0);
@@ -405,15 +411,17 @@ impl Model {
             let grad = pass.parameters[info.name.as_str()].grad(&grads);
             grad.ok_or(info.len())
         });
-        let gradient = if pass.on_gpu {
-            read_at_once(grads.collect(), pass)
-        } else {
-            let zeros = |len| vec![F::ZERO; len];
-            grads
-                .flat_map(|grad| grad.map_or_else(zeros, read))
-                .collect()
-        };
-        (loss_sum, gradient)
+        if pass.on_gpu {
+            return Ok((loss_sum, read_at_once(grads.collect(), pass)?));
+        }
+        let mut gradient = Vec::with_capacity(self.flat.len());
+        for grad in grads {
+            match grad {
+                Ok(grad) => gradient.extend(read::<F>(grad)?),
+                Err(len) => gradient.resize(gradient.len() + len, F::ZERO),
+            }
+        }
+        Ok((loss_sum, gradient))
     }
 
     /// Runs work on one of the pool's threads, where kernels start that use them.
@@ -504,26 +512,27 @@ pub(crate) fn check_input(input: &ReadyInput, rows: usize, cols: usize) -> Resul
     Err(GnnError::Input { problem })
 }
 
-pub(crate) fn plain(tensor: Tensor<2>) -> Dense {
+pub(crate) fn plain(tensor: Tensor<2>) -> Result<Dense, GnnError> {
     let [rows, cols] = tensor.dims();
-    let data = tensor.into_data();
-    let values = data
-        .try_into_vec::<f32>()
-        .expect("models run in f32 outside tests");
-    Dense { rows, cols, values }
+    let values = read(tensor)?;
+    Ok(Dense { rows, cols, values })
 }
 
-/// Reads a tensor.
-fn read<F: Element>(tensor: Tensor<2>) -> Vec<F> {
-    let values = tensor.into_data().try_to_vec::<F>();
-    values.expect("a pass has one number type")
+/// Reads a tensor, which is when a GPU says what went wrong before.
+pub(crate) fn read<F: Element>(tensor: Tensor<2>) -> Result<Vec<F>, GnnError> {
+    let data = tensor.try_into_data().map_err(|error| GnnError::Device {
+        problem: format!("the device failed: {error}"),
+    })?;
+    Ok(data
+        .try_into_vec::<F>()
+        .expect("a pass has one number type"))
 }
 
 /// Reads gradients, or zeros where there is but a length, in one go: each read waits for the GPU.
 fn read_at_once<F: Float + Element>(
     grads: Vec<Result<Tensor<2>, usize>>,
     pass: &Pass<'_>,
-) -> Vec<F> {
+) -> Result<Vec<F>, GnnError> {
     let row = |grad: Result<Tensor<2>, usize>| match grad {
         Ok(grad) => {
             let len = grad.dims().iter().product();

@@ -15,7 +15,8 @@ fn node_scores(h: &[f32], src: &[f32], dst: &[f32], out: &mut [f32], heads: u32,
     if ABSOLUTE_POS >= out.len() {
         terminate!();
     }
-    let (heads, dim) = (heads as usize, dim as usize);
+    let heads = heads as usize;
+    let dim = dim as usize;
     let u = ABSOLUTE_POS / (2 * heads);
     let column = ABSOLUTE_POS % (2 * heads);
     let first = column % heads * dim;

@@ -81,7 +81,7 @@ impl GpuKernel for Linear {
     ) -> Vec<Option<CubeTensor>> {
         let pairs = inputs.chunks_exact(2).zip(needed.chunks_exact(2));
         let slopes =
-            pairs.flat_map(|(pair, needed)| self.slopes([&pair[0], &pair[1]], grad, needed));
+            pairs.flat_map(|(pair, wanted)| self.slopes([&pair[0], &pair[1]], grad, wanted));
         slopes.collect()
     }
 }

@@ -6,8 +6,16 @@
 //! (edges, coefficients, keys) is uploaded once and kept beside the original.
 
 #![expect(
-    clippy::too_many_arguments,
-    reason = "a kernel names every buffer that it reads"
+    clippy::cast_possible_truncation,
+    reason = "positions are 32 bits wide in a shader, and checked where it is started"
+)]
+#![expect(
+    clippy::collapsible_if,
+    reason = "what is decided when a shader is made stands apart from what is in it"
+)]
+#![expect(
+    clippy::needless_range_loop,
+    reason = "shaders have no iterators over slices"
 )]
 
 mod attention;

@@ -215,28 +215,25 @@ impl GpuKernel for LayerNorm {
     ) -> Vec<Option<CubeTensor>> {
         let (x, weight, statistics) = (&inputs[0], &inputs[1], &saved[0]);
         let (sums, out) = (empty(x, rows(x), 2), empty(x, rows(x), self.cols));
-        let shared = || [arg(x), arg(statistics), arg(grad), arg(weight)];
-        let [a, b, c, d] = shared();
         launch!(
             row_slopes,
             rows(x),
             x,
-            a,
-            b,
-            c,
-            d,
+            arg(x),
+            arg(statistics),
+            arg(grad),
+            arg(weight),
             arg(&sums),
             count(self.cols)
         );
-        let [a, b, c, d] = shared();
         launch!(
             layer_slopes,
             len(x),
             x,
-            a,
-            b,
-            c,
-            d,
+            arg(x),
+            arg(statistics),
+            arg(grad),
+            arg(weight),
             arg(&sums),
             arg(&out),
             count(self.cols)

@@ -20,7 +20,7 @@ use crate::kernel::{Dropout, Linear, Mask, Shared, Spmm, Update, mix};
 use crate::ops::Fused;
 use crate::parameter::BufferInfo;
 use crate::tensor::{ReadyFeatures, SparseFeatures};
-use crate::{Activation, Aggregator, Architecture, Block, LayerKind, Norm, ReadyInput};
+use crate::{Activation, Aggregator, Architecture, Block, GnnError, LayerKind, Norm, ReadyInput};
 
 /// One forward pass: parameters as tensors, and how it is run.
 pub(crate) struct Pass<'a> {
@@ -35,6 +35,8 @@ pub(crate) struct Pass<'a> {
     pub(crate) buffer_infos: &'a [BufferInfo],
     /// The running statistics, updated as batch norms run in training.
     pub(crate) buffers: RefCell<Vec<f32>>,
+    /// Why statistics of a batch could not be read, if so.
+    pub(crate) failure: RefCell<Option<GnnError>>,
 }
 
 /// What a conv reads: a row for each src node.

@@ -3,9 +3,10 @@
 use burn::tensor::Tensor;
 
 use super::Pass;
-use crate::Norm;
 use crate::kernel::{BatchNorm, LayerNorm, column_statistics, count_of};
+use crate::model::read;
 use crate::ops::Fused;
+use crate::{GnnError, Norm};
 
 /// Weight of a batch's statistics in the running ones, as in `PyTorch`.
 const MOMENTUM: f64 = 0.1;
@@ -49,7 +50,11 @@ impl Pass<'_> {
             };
         }
         let (mean, var) = if self.on_gpu {
-            statistics_on_gpu(x.clone().inner().narrow(0, 0, active))
+            let read = statistics_on_gpu(x.clone().inner().narrow(0, 0, active));
+            read.unwrap_or_else(|error| {
+                self.failure.replace(Some(error));
+                (vec![0.0; cols], vec![1.0; cols])
+            })
         } else {
             let rows = x.clone().into_data().convert::<f64>();
             let rows = rows.as_slice::<f64>().expect("converted to f64");
@@ -73,15 +78,14 @@ impl Pass<'_> {
 }
 
 /// Returns mean and biased variance of each column, so that only these are read from the GPU.
-fn statistics_on_gpu(rows: Tensor<2>) -> (Vec<f64>, Vec<f64>) {
+fn statistics_on_gpu(rows: Tensor<2>) -> Result<(Vec<f64>, Vec<f64>), GnnError> {
     let cols = rows.dims()[1];
     let mean = rows.clone().mean_dim(0);
     let delta = rows - mean.clone();
     let var = (delta.clone() * delta).mean_dim(0);
-    let both = Tensor::cat(vec![mean, var], 1).into_data().convert::<f64>();
-    let both = both.as_slice::<f64>().expect("converted to f64");
-    let (mean, var) = both.split_at(cols);
-    (mean.to_vec(), var.to_vec())
+    let both: Vec<f32> = read(Tensor::cat(vec![mean, var], 1))?;
+    let mut both = both.into_iter().map(f64::from);
+    Ok((both.by_ref().take(cols).collect(), both.collect()))
 }
 
 #[expect(
