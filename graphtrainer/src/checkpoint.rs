@@ -28,6 +28,8 @@ pub(crate) struct Checkpoint {
     /// Evaluations since the monitored metric was last bettered.
     pub(crate) evaluations_without_gain: u64,
     pub(crate) history: Vec<EpochReport>,
+    /// Name of the device that the epochs were computed on, the last of several.
+    pub(crate) device: String,
 }
 
 /// An epoch under way.
@@ -63,7 +65,7 @@ impl Partial {
 }
 
 /// First bytes of a checkpoint, with the version of its layout.
-const MAGIC: &[u8; 8] = b"GFTRAIN2";
+const MAGIC: &[u8; 8] = b"GFTRAIN3";
 
 /// Everything but the vectors. Floats that decide something are kept as bits, because decimal
 /// digits do not always come back as the same number.
@@ -80,6 +82,7 @@ struct Header {
     best: Option<BestHeader>,
     evaluations_without_gain: u64,
     history: Vec<EpochHeader>,
+    device: String,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -131,6 +134,7 @@ impl Checkpoint {
             }),
             evaluations_without_gain: self.evaluations_without_gain,
             history: self.history.iter().map(EpochHeader::of).collect(),
+            device: self.device.clone(),
         };
         let json = serde_json::to_vec(&header).map_err(|source| TrainError::Json {
             what: "checkpoint",
@@ -234,6 +238,7 @@ impl Header {
             best,
             evaluations_without_gain: self.evaluations_without_gain,
             history: self.history.into_iter().map(EpochHeader::back).collect(),
+            device: self.device,
         })
     }
 }
@@ -335,6 +340,7 @@ mod tests {
                 gradient_norm: 0.1 + 0.2,
                 ..EpochReport::default()
             }],
+            device: "cpu".to_owned(),
         }
     }
 

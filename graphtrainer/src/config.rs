@@ -142,7 +142,8 @@ pub struct TrainSpec {
     pub worker_failure: Option<WorkerFailure>,
     /// Milliseconds without a sign of life after which a process counts as lost. Default 6000.
     pub timeout_ms: Option<u64>,
-    /// `auto` (default) or `cpu`; this build has no other.
+    /// `auto` (default), `cpu` or `gpu`. Results of a GPU differ from the processor's in the last
+    /// bits.
     #[serde(default)]
     pub device: Device,
     /// Whether layers leave out what no target of the batch needs. Default true; changes nothing
@@ -249,6 +250,7 @@ impl TrainSpec {
                 launch: self.launch,
                 worker_failure: self.worker_failure.unwrap_or_default(),
                 timeout_ms: self.timeout_ms.unwrap_or(TIMEOUT_MS),
+                device: self.device,
             },
             fresh: ctx.fresh,
         })
@@ -347,8 +349,10 @@ impl TrainSpec {
     }
 
     fn check_device(&self) -> Result<(), TrainError> {
-        let allowed = "this build has none, allowed: \"auto\", \"cpu\"";
-        require(self.device != Device::Gpu, "device", "\"gpu\"", allowed)
+        let allowed = "this program was built without GPUs: build it with `cargo build --release \
+                       --features gpu`, or take one of \"auto\", \"cpu\"";
+        let fits = gnn::Device::HAS_GPU || self.device != Device::Gpu;
+        require(fits, "device", "\"gpu\"", allowed)
     }
 
     fn check_class_weights(&self) -> Result<(), TrainError> {

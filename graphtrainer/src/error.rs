@@ -26,6 +26,12 @@ pub enum TrainError {
         /// Why it is needed and what it can be.
         needed: &'static str,
     },
+    /// There is no GPU, but the plan asks for one.
+    #[error("`train.device` is \"gpu\", which cannot be had here; allowed: \"auto\", \"cpu\"")]
+    NoGpu {
+        /// Why not.
+        source: gnn::GnnError,
+    },
     /// The graph features do not fit what `[train]` asks for.
     #[error("{} cannot be trained on with `train.{key}` = {value}: {problem}", input.display())]
     Unfit {
@@ -210,7 +216,9 @@ impl TrainError {
     /// Tells who can mend it.
     pub fn kind(&self) -> ErrorKind {
         match self {
-            Self::Key { .. } | Self::Missing { .. } | Self::Unfit { .. } => ErrorKind::Usage,
+            Self::Key { .. } | Self::Missing { .. } | Self::NoGpu { .. } | Self::Unfit { .. } => {
+                ErrorKind::Usage
+            }
             Self::Untrainable { .. }
             | Self::EmptySplit { .. }
             | Self::Unlabelled { .. }
@@ -243,6 +251,8 @@ impl TrainError {
             } => *is_bound_to_repeat,
             Self::Io { .. }
             | Self::Schema(_)
+            | Self::NoGpu { .. }
+            | Self::Gnn(gnn::GnnError::Device { .. })
             | Self::PeerFailed { .. }
             | Self::WorkerLost { .. }
             | Self::ServerLost { .. }

@@ -13,6 +13,7 @@ use serde_json::json;
 
 use crate::checkpoint::{Best, Checkpoint, Partial};
 use crate::config::{Launch, ResultPlan, TuningPlan};
+use crate::device::say;
 use crate::evaluate::Evaluator;
 use crate::metric::{Evaluation, Metric, Metrics};
 use crate::order::training_order;
@@ -43,6 +44,8 @@ pub struct Trained {
     pub best_epoch: u64,
     /// Every epoch, in order.
     pub history: Vec<EpochReport>,
+    /// The device that computed it: `cpu`, or the name of a GPU.
+    pub device: String,
     /// What is worth knowing, such as a split that is empty.
     pub notes: Vec<String>,
 }
@@ -91,6 +94,7 @@ pub fn fit(
         Some(path) => resume(path, &mut notes)?,
         None => None,
     };
+    let device = say(prepared.model.device(), resumed.as_ref(), &mut notes);
     let busy = Busy::default();
     let vectoriser = prepared.vectoriser(false);
     let of_training = prepared.vectoriser(true);
@@ -109,7 +113,10 @@ pub fn fit(
         busy: &busy,
         monitor: (val.num_targets() > 0).then_some(prepared.monitor),
         model: prepared.model.clone(),
-        state: resumed.unwrap_or_else(|| fresh(&prepared.model)),
+        state: Checkpoint {
+            device,
+            ..resumed.unwrap_or_else(|| fresh(&prepared.model))
+        },
     };
     let training_supply = Supply {
         vectoriser: &of_training,
@@ -148,6 +155,7 @@ pub fn fit(
         monitor,
         best_epoch: best.epoch,
         history: state.history,
+        device: state.device,
         notes,
     })
 }

@@ -15,6 +15,7 @@ pub mod batch;
 mod checkpoint;
 pub mod class_weight;
 pub mod config;
+mod device;
 mod error;
 mod evaluate;
 mod fetch;

@@ -91,6 +91,7 @@ pub(crate) fn prepare(plan: &TrainPlan, source: &Source) -> Result<Prepared, Tra
     };
     let mut model = Model::init(&arch, plan.result.seed)?;
     model.set_class_weights(class_weights.clone());
+    model.set_device(plan.tuning.device.open()?);
     Ok(Prepared {
         options,
         transform: checks.transform()?,

@@ -117,6 +117,7 @@ pub fn train_on(
             "monitor": trained.monitor.map(crate::metric::Metric::name),
             "metrics": trained.metrics,
             "num_parameters": trained.model.parameters().iter().map(gnn::ParameterInfo::len).sum::<usize>(),
+            "device": trained.device,
             "notes": trained.notes,
             "epochs": trained.history,
         }),

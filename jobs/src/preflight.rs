@@ -6,7 +6,7 @@ use graphflat::{FlattenError, Targets};
 use graphtrainer::TrainSpec;
 use rayon::iter::{IntoParallelRefIterator as _, ParallelIterator as _};
 use schemas::dataset::refuse_foreign;
-use schemas::{IdListPlan, Ids, SchemaError, Split, Unit};
+use schemas::{IdListPlan, Ids, SchemaError, Split, Unit, read_manifest};
 
 use crate::cli::Stage;
 use crate::error::JobError;
@@ -23,6 +23,12 @@ pub(crate) fn preflight(job: &Job) -> Result<(), JobError> {
     }
     if job.runs(Stage::Infer) {
         job.infer_need()?;
+    }
+    // A model that is there already needs no GPU.
+    if let Some(plan) = job.train.as_ref().filter(|_| job.runs(Stage::Train))
+        && (job.fresh || read_manifest(plan.output()).is_err())
+    {
+        plan.check_device()?;
     }
     match &job.own_training {
         Some(train) if job.runs(Stage::Train) => splits_and_labels(job, train),

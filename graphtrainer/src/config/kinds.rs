@@ -54,12 +54,12 @@ pub enum Loss {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Device {
-    /// The best there is.
+    /// A GPU in hardware if there is one and the program was built for it, else the processor.
     #[default]
     Auto,
     /// The processor.
     Cpu,
-    /// A graphics card: refused, because this build has no code for one.
+    /// A GPU, in programs that were built with the feature `gpu`.
     Gpu,
 }
 

@@ -6,7 +6,8 @@ use gnn::{Activation, Aggregator, LayerKind, Norm};
 use schemas::Transform;
 use serde::{Deserialize, Serialize};
 
-use super::{Launch, Loss, WorkerFailure};
+use super::{Device, Launch, Loss, WorkerFailure};
+use crate::TrainError;
 use crate::class_weight::ClassWeights;
 use crate::metric::Metric;
 use crate::schedule::ScheduleSpec;
@@ -87,6 +88,8 @@ pub(crate) struct TuningPlan {
     pub(crate) launch: Launch,
     pub(crate) worker_failure: WorkerFailure,
     pub(crate) timeout_ms: u64,
+    /// Changes the last bits of results, but makes no other training of one that was begun.
+    pub(crate) device: Device,
 }
 
 impl TrainPlan {
@@ -103,6 +106,18 @@ impl TrainPlan {
     /// Returns the bytes of memory for decoded parts; batches may take as many.
     pub fn part_cache_bytes(&self) -> usize {
         usize::try_from(self.tuning.cache_bytes / 2).unwrap_or(usize::MAX)
+    }
+
+    /// Checks that the device is there that the plan asks for.
+    ///
+    /// # Errors
+    ///
+    /// [`TrainError::NoGpu`](crate::TrainError::NoGpu) if it is a GPU and there is none.
+    pub fn check_device(&self) -> Result<(), TrainError> {
+        match self.tuning.device {
+            Device::Gpu => self.tuning.device.open().map(drop),
+            Device::Auto | Device::Cpu => Ok(()),
+        }
     }
 
     /// Returns the directory the model is written to.

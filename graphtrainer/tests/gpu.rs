@@ -1,0 +1,161 @@
+//! Trainings on a GPU against those on the processor. Without a GPU they say `skipped` and pass,
+//! unless the variable `GRAPHFLAT_TEST_GPU` promises one.
+#![cfg(feature = "gpu")]
+#![expect(clippy::unwrap_used, reason = "a test that panics fails, as it should")]
+
+mod random;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+use std::sync::Arc;
+
+use graphtrainer::{TrainContext, TrainError, TrainSpec, train};
+use random::{Graph, Shape, flatten_meta};
+use schemas::progress::Progress;
+use schemas::{Fanout, Manifest, Opened, Output, Sampling, write_part};
+use serde_json::Value;
+
+const FANOUTS: [Fanout; 2] = [Fanout::Count(4), Fanout::Count(3)];
+
+/// Losses after a few updates whose gradients differ in the last bits.
+const TOLERANCE: f64 = 1e-3;
+
+/// Tells whether there is a GPU.
+fn has_gpu() -> bool {
+    match gnn::Device::gpu() {
+        Ok(_) => true,
+        Err(error) if std::env::var_os("GRAPHFLAT_TEST_GPU").is_some() => panic!("{error}"),
+        Err(error) => {
+            eprintln!("skipped: {error}");
+            false
+        }
+    }
+}
+
+/// Writes a random graph's features to `dir`.
+fn flatten(dir: &Path, shape: Shape) {
+    let (graph, meta) = (
+        Graph::new(shape, 4),
+        flatten_meta(&FANOUTS, Sampling::Uniform),
+    );
+    let Opened::Open(output) = Output::open(dir, "flatten", "of a test", false).unwrap() else {
+        panic!("a fresh directory");
+    };
+    for (idx, shard) in graph.parts(3, &FANOUTS).iter().enumerate() {
+        let part = write_part(&output, idx, shard, None, &graph.meta(), &meta).unwrap();
+        output.commit_part(idx, part).unwrap();
+    }
+    let manifest = Manifest {
+        schema: 1,
+        stage: "flatten".to_owned(),
+        program: "test".to_owned(),
+        fingerprint: "of a test".to_owned(),
+        plan: Value::Null,
+        seed: 1,
+        input: Value::Null,
+        graph: Some(graph.meta()),
+        flatten: Some(meta),
+        parts: output.parts(),
+        report: Value::Null,
+    };
+    output.finish(&manifest).unwrap();
+}
+
+fn run(dir: &Path, table: &str, progress: &Progress) -> Result<Manifest, TrainError> {
+    let spec: TrainSpec = toml::from_str(table).unwrap();
+    let ctx = TrainContext {
+        input: Some("features".into()),
+        job_seed: 3,
+        transform: None,
+        base: dir.to_owned(),
+        fresh: false,
+    };
+    train(&spec.into_plan(ctx)?, progress)
+}
+
+fn silent() -> Progress {
+    Arc::new(|_| {})
+}
+
+fn losses(manifest: &Manifest) -> Vec<f64> {
+    let epochs = manifest.report["epochs"].as_array().unwrap();
+    let loss = |epoch: &Value| epoch["loss"].as_f64().unwrap();
+    epochs.iter().map(loss).collect()
+}
+
+fn check(shape: Shape, table: &str) {
+    if !has_gpu() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    flatten(&dir.path().join("features"), shape);
+    let [cpu, gpu] = ["cpu", "gpu"].map(|device| {
+        let keys = "hidden = [8]\nepochs = 6\nbatch_size = 16\n";
+        let table = format!("output = \"{device}\"\ndevice = \"{device}\"\n{keys}{table}");
+        run(dir.path(), &table, &silent()).unwrap()
+    });
+    for (got, wanted) in losses(&gpu).into_iter().zip(losses(&cpu)) {
+        let error = (got - wanted).abs();
+        assert!(error < TOLERANCE, "{table}: loss {got} is not {wanted}");
+    }
+    for metric in ["val_accuracy", "test_accuracy", "test_loss"] {
+        let [got, wanted] = [&gpu, &cpu].map(|of| of.report["metrics"][metric].as_f64().unwrap());
+        // One target of twelve or more may fall to the other side.
+        assert!(
+            (got - wanted).abs() < 0.1,
+            "{table}: {metric} {got} is not {wanted}"
+        );
+    }
+    assert_eq!(cpu.report["device"], "cpu");
+    assert_eq!(gpu.report["device"], gnn::Device::gpu().unwrap().name());
+}
+
+#[test]
+fn a_training_ends_as_on_the_processor() {
+    for table in [
+        "model = \"gcn\"\n",
+        "model = \"sage\"\nnorm = \"batch\"\ninput_dropout = 0.2\n",
+        "model = \"gat\"\nheads = 2\nattention_dropout = 0.2\nworkers = 2\n",
+    ] {
+        check(Shape::default(), table);
+    }
+    let rich = Shape {
+        weights: true,
+        edge_dim: Some(2),
+        ..Shape::default()
+    };
+    check(rich, "model = \"gatv2\"\nresidual = true\n");
+    let sparse = Shape {
+        sparse: true,
+        ..Shape::default()
+    };
+    check(
+        sparse,
+        "model = \"gin\"\nnorm = \"layer\"\nlearning_rate = 0.001\n",
+    );
+}
+
+#[test]
+fn a_training_that_goes_on_on_another_device_says_so() {
+    if !has_gpu() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    flatten(&dir.path().join("features"), Shape::default());
+    let table = |device: &str| {
+        let keys = "model = \"gcn\"\nhidden = [8]\nepochs = 6\nbatch_size = 16\n";
+        format!("output = \"model\"\ndevice = \"{device}\"\n{keys}")
+    };
+    let stop: Progress = Arc::new(|event| assert!(event.done < 3, "stopped by the test"));
+    let stopped = catch_unwind(AssertUnwindSafe(|| run(dir.path(), &table("gpu"), &stop)));
+    assert!(stopped.is_err(), "it ran to its end");
+    let manifest = run(dir.path(), &table("cpu"), &silent()).unwrap();
+    assert_eq!(losses(&manifest).len(), 6);
+    let (notes, name) = (&manifest.report["notes"], gnn::Device::gpu().unwrap());
+    let wanted = format!(
+        "the training was begun on {} and went on on cpu",
+        name.name()
+    );
+    let note = |note: &Value| note.as_str().is_some_and(|text| text.starts_with(&wanted));
+    assert!(notes.as_array().unwrap().iter().any(note), "{notes}");
+}
