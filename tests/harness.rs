@@ -290,6 +290,14 @@ impl Table {
         )
     }
 
+    /// Some of the rows.
+    pub(crate) fn slice(&self, offset: usize, length: usize) -> Table {
+        let columns = self.0.iter();
+        let part =
+            |(name, column): &(String, ArrayRef)| (name.clone(), column.slice(offset, length));
+        Table(columns.map(part).collect())
+    }
+
     /// Removes a column.
     pub(crate) fn remove(&mut self, name: &str) {
         self.0.retain(|(have, _)| have != name);

@@ -1,8 +1,9 @@
 //! What inference can write, and that a kill at any moment changes none of it.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
-use arrow::array::AsArray as _;
+use arrow::array::{AsArray as _, Float32Array, StringArray};
 use arrow::datatypes::{Float16Type, Float32Type, Int32Type};
 
 use crate::harness::{
@@ -104,6 +105,13 @@ fn stored_neighbourhoods_give_the_same_numbers() {
     let outcome = bench.run(&unlike, &["--fresh", "--stage", "infer"]);
     let what = "the graph features were drawn otherwise than those it was trained on";
     assert!(outcome.stderr.contains(what), "{}", outcome.stderr);
+    // Of several samples each target has a row in the features, and would have one here.
+    let twice = job(&graph).with("targets_per_part = 16", "samples_per_target = 2");
+    bench.run(&twice, &["--fresh", "--stage", "flatten"]).ok();
+    let twice = twice.and("method = \"neighborhoods\"");
+    let outcome = bench.run(&twice, &["--fresh", "--stage", "infer"]);
+    let what = "hold 2 samples a target";
+    assert!(outcome.stderr.contains(what), "{}", outcome.stderr);
 }
 
 /// The predicted class of each node.
@@ -189,6 +197,19 @@ fn listed_nodes_alone_are_written() {
             .collect();
         assert_eq!(some, expected);
     }
+    // A list that is wrong leaves the output free for the right one.
+    bench.clear();
+    let stages = ["--stage", "flatten,train"];
+    bench.run(&job(&graph), &stages).ok();
+    let mut wrong = Table::default();
+    wrong.set("id", Arc::new(StringArray::from(vec!["nobody"])));
+    wrong.write(&bench.path("list.parquet"));
+    let outcome = bench.run(&asked, &[]);
+    assert_eq!(outcome.code, 3, "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("nobody"), "{}", outcome.stderr);
+    list(&listed);
+    bench.run(&asked, &[]).ok();
+    assert_eq!(vectors(&bench, "embedding").len(), listed.len());
     let missing = job(&graph).and("targets = \"nowhere.parquet\"");
     let outcome = bench.run(&missing, &["--fresh"]);
     assert_eq!(outcome.code, 2, "{}", outcome.stderr);
@@ -259,6 +280,47 @@ fn a_new_snapshot_of_the_tables_is_embedded_by_the_old_model() {
         for shares in vectors(&bench, "probability").values() {
             assert!((shares.iter().sum::<f32>() - 1.0).abs() < 1e-5);
         }
+    }
+}
+
+#[test]
+fn a_snapshot_without_nodes_has_no_embeddings() {
+    // Lists of a fixed width, which an empty table tells too.
+    let graph = Graph::new(90, IdKind::Utf8, FeatureKind::FixedList);
+    let bench = Bench::new(&graph);
+    for model in ["sage", "gat"] {
+        let train = TRAIN.replace("sage", model);
+        bench
+            .run(&Job::new(&graph, &[FLATTEN, &train]), &["--fresh"])
+            .ok();
+        let [nodes, edges] = [graph.nodes(), graph.edge_table()].map(|table| table.slice(0, 0));
+        nodes.write(&bench.path("none-nodes.parquet"));
+        edges.write(&bench.path("none-edges.parquet"));
+        let job = Job::new(&graph, &[INFER])
+            .with("nodes.parquet", "none-nodes.parquet")
+            .with("edges.parquet", "none-edges.parquet")
+            .with("label = \"label\"\n", "")
+            .with("split = \"split\"\n", "")
+            .and("model = \"out/model\"");
+        bench.run(&job, &["--fresh"]).ok();
+        assert_eq!(vectors(&bench, "embedding").len(), 0);
+    }
+}
+
+#[test]
+fn numbers_have_no_probability() {
+    let graph = graph();
+    let bench = Bench::new(&graph);
+    let mut nodes = graph.nodes();
+    let values = (0..graph.num_nodes).map(|node| node as f32);
+    nodes.set("label", Arc::new(Float32Array::from_iter_values(values)));
+    nodes.write(&bench.path("nodes.parquet"));
+    bench.write(&job(&graph).and("probabilities = true"));
+    for command in ["check", "run"] {
+        let outcome = bench.graphflat(&[command, "job.toml"]);
+        assert_eq!(outcome.code, 2, "{}", outcome.stderr);
+        let what = "`infer.probabilities`";
+        assert!(outcome.stderr.contains(what), "{}", outcome.stderr);
     }
 }
 

@@ -292,6 +292,11 @@ impl InferPlan {
         }
     }
 
+    /// Returns whether probabilities are written.
+    pub fn gives_probabilities(&self) -> bool {
+        self.probabilities
+    }
+
     /// Returns whether predictions of both samplings are compared.
     pub fn compares_sampling(&self) -> bool {
         self.compare_sampling
@@ -300,6 +305,7 @@ impl InferPlan {
     /// Returns the settings that decide what is written, but for the list of targets.
     pub fn settings(&self) -> serde_json::Value {
         serde_json::json!({
+            "method": self.method,
             "sampling": self.sampling,
             "layer": self.layer,
             "prediction": self.prediction,

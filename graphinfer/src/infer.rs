@@ -43,16 +43,17 @@ pub fn infer(plan: &InferPlan, store: &Store, progress: &Progress) -> Result<Man
     let listed = list.as_ref().map(IdListPlan::fingerprint).transpose()?;
     let plan_json = plan_json(plan, &trained, &slices, listed.as_deref());
     let fingerprint = fingerprint(&plan_json, store);
+    // What may fail of the input, before anything is written.
+    let graph = Graph::new(store, trained.model.architecture())?;
+    let columns = embedding_columns(plan, &trained, store.meta().graph.id_type, embedding_layer)?;
+    let targets = list.map(|list| targets(&list, &graph)).transpose()?;
     let output = match Output::open(&plan.output, "infer", &fingerprint, plan.fresh)? {
         Opened::Done(manifest) => {
-            for name in ROUNDS {
-                Checkpoint::remove_left(plan.work_dir.join(name), &fingerprint)?;
-            }
+            remove_left(plan, &fingerprint)?;
             return Ok(*manifest);
         }
         Opened::Open(output) => output,
     };
-    let graph = Graph::new(store, trained.model.architecture())?;
     let threads = Threads::new(store.placement().workers())?;
     let rounds = Rounds {
         graph: &graph,
@@ -65,9 +66,9 @@ pub fn infer(plan: &InferPlan, store: &Store, progress: &Progress) -> Result<Man
         rounds: &rounds,
         output: &output,
         rows_per_part: plan.rows_per_part,
-        columns: embedding_columns(plan, &trained, store.meta().graph.id_type, embedding_layer)?,
+        columns,
         normalize: plan.normalize,
-        targets: list.map(|list| targets(&list, &graph)).transpose()?,
+        targets,
         inner: None,
         other: None,
     };
@@ -103,6 +104,12 @@ pub fn infer(plan: &InferPlan, store: &Store, progress: &Progress) -> Result<Man
     checkpoints.0.remove()?;
     checkpoints.1.map_or(Ok(()), Checkpoint::remove)?;
     Ok(manifest)
+}
+
+/// Removes rounds that runs have left which were killed when this output was finished.
+fn remove_left(plan: &InferPlan, fingerprint: &str) -> Result<(), InferError> {
+    let mut dirs = ROUNDS.map(|name| plan.work_dir.join(name)).into_iter();
+    dirs.try_for_each(|dir| Checkpoint::remove_left(dir, fingerprint))
 }
 
 /// Opens the list of targets, where there is one.

@@ -3,7 +3,6 @@
 //! It gives what [`infer`](crate::infer) gives, but computes a node again in each neighbourhood that
 //! it stands in, or at least in each batch of them.
 
-use crate::config::Method;
 use crate::predict::labels;
 use crate::slice::TrainedModel;
 use crate::threads::Threads;
@@ -57,7 +56,6 @@ pub fn infer_neighborhoods(plan: &InferPlan, progress: &Progress) -> Result<Mani
     trained.check_flatten(dataset.flatten())?;
     let embedding_layer = trained.embedding_layer(plan)?;
     let mut plan_json = plan.settings();
-    plan_json["method"] = serde_json::json!(Method::Neighborhoods);
     plan_json["model"] = serde_json::json!(trained.files);
     plan_json["input"] = serde_json::json!(dataset.manifest().fingerprint);
     let fingerprint = schemas::xxh::fingerprint(plan_json.to_string().as_bytes());
@@ -182,17 +180,19 @@ impl Work<'_> {
             input = ReadyInput::new(Input::Dense(last.clone()))?;
         }
         let embedding = embedding.expect("the model has the layer");
-        if let Some(bad) = embedding.values.iter().position(|value| !value.is_finite()) {
-            return Err(InferError::NotFinite {
-                dir: self.trained.dir.clone(),
-                layer: self.embedding_layer,
-                id: shard.ids.display(targets[bad / embedding.cols] as usize),
-            });
-        }
         let logits = match self.plan.reads_logits() {
             true => Some(model.forward_head(last)?),
             false => None,
         };
+        for rows in [Some(&embedding), logits.as_ref()].into_iter().flatten() {
+            if let Some(bad) = rows.values.iter().position(|value| !value.is_finite()) {
+                return Err(InferError::NotFinite {
+                    dir: self.trained.dir.clone(),
+                    layer: self.embedding_layer,
+                    id: shard.ids.display(targets[bad / rows.cols] as usize),
+                });
+            }
+        }
         let arch = model.architecture();
         if let (Some(logits), true) = (&logits, self.plan.prediction) {
             rows.predicted.extend(&labels(logits, arch));

@@ -191,19 +191,30 @@ impl Layer<'_> {
             }
         };
         let rows = self.conv.run(&block, &self.src, own)?;
-        match first_not_finite(&rows.values) {
-            None => Ok(rows),
-            Some(at) => {
-                let node = nodes.start + at / rows.cols;
-                Err(InferError::NotFinite {
-                    dir: trained.dir.clone(),
-                    layer: self.slice.layer,
-                    id: graph
-                        .ids(&[u32::try_from(node).expect("nodes fit 32 bits")])
-                        .display(0),
-                })
-            }
-        }
+        let layer = self.slice.layer;
+        self.rounds
+            .check_finite(&rows, layer, |row| nodes.start + row)?;
+        Ok(rows)
+    }
+}
+
+impl Rounds<'_> {
+    /// Checks that what a layer gives are numbers; `node_of` tells whose row one is.
+    pub(crate) fn check_finite(
+        &self,
+        rows: &Dense,
+        layer: usize,
+        node_of: impl Fn(usize) -> usize,
+    ) -> Result<(), InferError> {
+        let Some(at) = first_not_finite(&rows.values) else {
+            return Ok(());
+        };
+        let node = u32::try_from(node_of(at / rows.cols)).expect("nodes fit 32 bits");
+        Err(InferError::NotFinite {
+            dir: self.trained.dir.clone(),
+            layer,
+            id: self.graph.ids(&[node]).display(0),
+        })
     }
 }
 

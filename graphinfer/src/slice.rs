@@ -162,6 +162,15 @@ impl TrainedModel {
             (&wanted.fanouts, wanted.sampling, wanted.seed)
                 == (&found.fanouts, found.sampling, found.seed)
         });
+        if found.samples_per_target != 1 {
+            let samples = found.samples_per_target;
+            let problem = format!(
+                "the graph features hold {samples} samples a target, of which only the first is the \
+                 one it was trained on; `flatten.samples_per_target` has to be 1"
+            );
+            let dir = self.dir.clone();
+            return Err(InferError::Unfit { dir, problem });
+        }
         if is_same {
             return Ok(());
         }

@@ -178,6 +178,11 @@ impl Parts<'_> {
         let rows = pick(work.layer.run(piece.nodes.clone())?);
         let logits = self.logits(&rows, &work.head)?;
         let arch = self.rounds.trained.model.architecture();
+        if let Some(logits) = &logits {
+            let place = |row: usize| piece.picked.as_ref().map_or(row, |picked| picked[row]);
+            let node = |row| piece.nodes.start + place(row);
+            self.rounds.check_finite(logits, arch.num_layers, node)?;
+        }
         let predicted_of = |logits: &Option<Dense>| match logits {
             Some(logits) => labels(logits, arch),
             None => Labels::None,

@@ -57,6 +57,14 @@ fn look(job: &Job) -> Result<(Survey, Option<Prediction>), JobError> {
     if let (Some(train), Some(label)) = (&job.own_training, &survey.meta.label) {
         fits_labels(job, train, &label.kind)?;
     }
+    if let (Some(infer), Some(label)) = (&job.infer, &survey.meta.label)
+        && matches!(label.kind, LabelKind::Number)
+        && infer.gives_probabilities()
+    {
+        let problem = "is true; labels are numbers, which have no probability".to_owned();
+        let key = "infer.probabilities".to_owned();
+        return Err(JobError::Key { key, problem });
+    }
     if let Some(infer) = job.infer.as_ref().filter(|_| job.brings_model()) {
         infer.check_graph(&survey.meta)?;
     }

@@ -25,6 +25,7 @@ const SPLIT_VALUES: SplitValues = SplitValues {
     train: 0,
     val: 1,
     test: 2,
+    none: None,
 };
 
 /// Writes both tables of a graph below `dir`; splits are words if `cut` has one file, else numbers.
