@@ -159,12 +159,12 @@ impl<'a> Conv<'a> {
         let own = own.map_or_else(|| rows.clone(), |own| pass.features(own));
         let residual = self.model.architecture().residual;
         let residual = residual.then(|| pass.residual(place, &own));
-        let src = Src {
+        let aggregated = Src {
             rows,
             is_projected: self.projection.is_some(),
             scores,
         };
-        plain(pass.aggregate(place, src, own, residual))
+        plain(pass.aggregate(place, aggregated, own, residual))
     }
 }
 

@@ -94,7 +94,7 @@ impl Checkpoint {
             (&record.scores, &rows.scores),
         ];
         let intact = pairs.iter().all(|pair| match pair {
-            (Some(record), Some(rows)) => record.is_intact(rows, num_nodes),
+            (Some(written), Some(found)) => written.is_intact(found, num_nodes),
             _ => true,
         });
         intact.then_some(rows)

@@ -11,7 +11,7 @@ use crate::write::{Parts, embedding_columns};
 use crate::{InferError, InferPlan};
 use gnn::SharedRows;
 use graphflat::Store;
-use schemas::{Event, GraphMeta, IdListPlan, Manifest, Opened, Output, Progress};
+use schemas::{Event, GraphMeta, IdListPlan, LabelMeta, Manifest, Opened, Output, Progress};
 use std::time::Instant;
 
 /// Changes when the same plan gives other bytes than before.
@@ -85,11 +85,26 @@ pub fn infer(plan: &InferPlan, store: &Store, progress: &Progress) -> Result<Man
     };
     let report = run(parts, &other, &mut checkpoints, progress)?;
     let manifest = Manifest {
+        fingerprint,
+        plan: plan_json,
+        parts: output.parts(),
+        report,
+        ..manifest_of(store, label)
+    };
+    output.finish(&manifest)?;
+    checkpoints.0.remove()?;
+    checkpoints.1.map_or(Ok(()), Checkpoint::remove)?;
+    Ok(manifest)
+}
+
+/// What a manifest says of the store, whatever the plan.
+fn manifest_of(store: &Store, label: Option<LabelMeta>) -> Manifest {
+    Manifest {
         schema: schemas::dataset::MANIFEST_SCHEMA,
         stage: "infer".to_owned(),
         program: concat!("graphflat ", env!("CARGO_PKG_VERSION")).to_owned(),
-        fingerprint,
-        plan: plan_json,
+        fingerprint: String::new(),
+        plan: serde_json::Value::Null,
         seed: store.meta().seed,
         input: store.meta().input.clone(),
         graph: Some(GraphMeta {
@@ -97,13 +112,9 @@ pub fn infer(plan: &InferPlan, store: &Store, progress: &Progress) -> Result<Man
             ..store.meta().graph.clone()
         }),
         flatten: None,
-        parts: output.parts(),
-        report,
-    };
-    output.finish(&manifest)?;
-    checkpoints.0.remove()?;
-    checkpoints.1.map_or(Ok(()), Checkpoint::remove)?;
-    Ok(manifest)
+        parts: Vec::new(),
+        report: serde_json::Value::Null,
+    }
 }
 
 /// Removes rounds that runs have left which were killed when this output was finished.
@@ -145,10 +156,10 @@ fn run<'a>(
     })?;
     parts.inner = inner;
     if let Some(checkpoint) = &mut checkpoints.1 {
-        let (before, _) = run_inner(other, checkpoint, |_| {})?;
+        let (other_before, _) = run_inner(other, checkpoint, |_| {})?;
         parts.other = Some(Other {
             rounds: other,
-            before,
+            before: other_before,
         });
     }
     let started = Instant::now();

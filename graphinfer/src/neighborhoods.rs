@@ -199,8 +199,8 @@ impl Work<'_> {
         }
         let normalize = self.plan.normalize;
         let more = vectors(&self.columns, embedding, logits.as_ref(), (arch, normalize));
-        for (all, more) in rows.vectors.iter_mut().zip(more) {
-            all.extend(more);
+        for (all, values) in rows.vectors.iter_mut().zip(more) {
+            all.extend(values);
         }
         rows.ids.extend_gather(&shard.ids, targets);
         Ok(())

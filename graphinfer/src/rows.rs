@@ -23,6 +23,8 @@ pub(crate) struct RowWriter {
     num_bytes: usize,
     /// Pieces of the file that are partly there.
     pieces: Vec<Mutex<Piece>>,
+    /// Memory of pieces that are written, for later ones.
+    spare: Mutex<Vec<Vec<u8>>>,
     checksum: AtomicU64,
 }
 
@@ -65,6 +67,7 @@ impl RowWriter {
             cols,
             num_bytes,
             pieces: pieces.collect(),
+            spare: Mutex::default(),
             checksum: AtomicU64::new(0),
         })
     }
@@ -91,7 +94,9 @@ impl RowWriter {
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
         if piece.bytes.is_empty() {
-            piece.bytes = vec![0; whole];
+            let mut spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner);
+            piece.bytes = spare.pop().unwrap_or_default();
+            piece.bytes.resize(whole, 0);
         }
         piece.bytes[start..start + bytes.len()].copy_from_slice(bytes);
         piece.num_there += bytes.len();
@@ -104,6 +109,8 @@ impl RowWriter {
         written.map_err(InferError::io("write", &self.path))?;
         self.checksum
             .fetch_add(checksum(index, &done), Ordering::Relaxed);
+        let mut spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner);
+        spare.push(done);
         Ok(())
     }
 

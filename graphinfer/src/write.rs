@@ -141,11 +141,11 @@ impl Parts<'_> {
                 if picked.is_empty() {
                     continue;
                 }
-                let rows = picked.iter().map(|&node| node as usize - range.start);
+                let places = picked.iter().map(|&node| node as usize - range.start);
                 pieces.push(Piece {
                     part: parts.len(),
                     block: pieces.len() - first,
-                    picked: (picked.len() < range.len()).then(|| rows.collect()),
+                    picked: (picked.len() < range.len()).then(|| places.collect()),
                     nodes: range,
                 });
             }
@@ -178,13 +178,13 @@ impl Parts<'_> {
         let rows = pick(work.layer.run(piece.nodes.clone())?);
         let logits = self.logits(&rows, &work.head)?;
         let arch = self.rounds.trained.model.architecture();
-        if let Some(logits) = &logits {
+        if let Some(known) = &logits {
             let place = |row: usize| piece.picked.as_ref().map_or(row, |picked| picked[row]);
             let node = |row| piece.nodes.start + place(row);
-            self.rounds.check_finite(logits, arch.num_layers, node)?;
+            self.rounds.check_finite(known, arch.num_layers, node)?;
         }
-        let predicted_of = |logits: &Option<Dense>| match logits {
-            Some(logits) => labels(logits, arch),
+        let predicted_of = |of_rows: &Option<Dense>| match of_rows {
+            Some(known) => labels(known, arch),
             None => Labels::None,
         };
         let mut predicted = predicted_of(&logits);
@@ -192,10 +192,10 @@ impl Parts<'_> {
         if let Some(other) = &work.other {
             let other_rows = pick(other.run(piece.nodes.clone())?);
             let other_predicted = predicted_of(&self.logits(&other_rows, &work.head)?);
-            let outcome = |rows, predicted| Outcome {
-                rows,
+            let outcome = |of_nodes, classes| Outcome {
+                rows: of_nodes,
                 dim: arch.output_dim(self.rounds.slices.len()),
-                predicted,
+                predicted: classes,
             };
             difference = Difference::between(
                 &outcome(&rows.values, &predicted),
@@ -246,14 +246,15 @@ impl Parts<'_> {
             .iter()
             .map(|(_, width)| *width)
             .collect();
-        let columns = 0..widths.len();
-        let mut rest: Vec<Rest<'_>> = columns.map(|column| Rest::new(blocks, column)).collect();
+        let mut columns: Vec<Rest<'_>> = (0..widths.len())
+            .map(|column| Rest::new(blocks, column))
+            .collect();
         let row_bytes = 4 * widths.iter().sum::<usize>();
         let mut start = 0;
         for nodes in part.nodes.chunks((GROUP_BYTES / row_bytes).max(1)) {
             let end = start + nodes.len();
-            let columns = rest.iter_mut().zip(&widths);
-            let vectors: Vec<Vec<f32>> = columns
+            let pairs = columns.iter_mut().zip(&widths);
+            let vectors: Vec<Vec<f32>> = pairs
                 .map(|(rest, width)| rest.take(nodes.len() * width))
                 .collect();
             writer.write(EmbeddingBatch {

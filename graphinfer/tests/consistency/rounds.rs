@@ -108,10 +108,10 @@ fn rows_that_changed_or_are_another_outputs_are_computed_again() {
             std::fs::write(&path, bytes).unwrap();
         }
     }
-    let (rounds, manifest) = resumed(&case, &copies[2], ("changed", ""));
-    assert_eq!(rounds, [0, 1, 2, 3, 4], "a bit is another one");
+    let (again, manifest) = resumed(&case, &copies[2], ("changed", ""));
+    assert_eq!(again, [0, 1, 2, 3, 4], "a bit is another one");
     assert_eq!(manifest.parts, whole.parts);
     let store = case.store(2, usize::MAX);
-    let again = infer(&case.plan("again", ""), &store, &quiet()).unwrap();
-    assert_eq!(again.parts, whole.parts);
+    let last = infer(&case.plan("again", ""), &store, &quiet()).unwrap();
+    assert_eq!(last.parts, whole.parts);
 }
