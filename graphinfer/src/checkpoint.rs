@@ -57,11 +57,8 @@ impl Checkpoint {
     pub(crate) fn open(dir: PathBuf, fingerprint: &str, fresh: bool) -> Result<Self, InferError> {
         std::fs::create_dir_all(&dir).map_err(InferError::io("create", &dir))?;
         let lock = DirLock::take(&dir)?;
-        let mine = Record::read(&dir, fingerprint).filter(|_| !fresh);
-        let record = mine.unwrap_or_else(|| Record {
-            fingerprint: fingerprint.to_owned(),
-            rounds: Vec::new(),
-        });
+        let mine = Record::read(&dir).filter(|record| !fresh && record.fingerprint == fingerprint);
+        let record = mine.unwrap_or_else(|| Record::of(fingerprint));
         Ok(Self {
             dir,
             record,
@@ -161,18 +158,38 @@ impl Checkpoint {
 
     /// Removes the directory where a run has left it that was killed when its output was finished.
     pub(crate) fn remove_left(dir: PathBuf, fingerprint: &str) -> Result<(), InferError> {
-        match Record::read(&dir, fingerprint) {
-            Some(_) => Self::open(dir, fingerprint, false)?.remove(),
-            None => Ok(()),
+        let anyones = Record::read(&dir);
+        if !dir.exists() || anyones.is_some_and(|record| record.fingerprint != fingerprint) {
+            return Ok(());
+        }
+        match DirLock::take(&dir) {
+            Ok(lock) => {
+                let record = Record::of(fingerprint);
+                let left = Self {
+                    dir,
+                    record,
+                    _lock: lock,
+                };
+                left.remove()
+            }
+            // Another run has just begun there.
+            Err(_) => Ok(()),
         }
     }
 }
 
 impl Record {
-    /// Reads the record of an output, if that is what lies there.
-    fn read(dir: &Path, fingerprint: &str) -> Option<Self> {
+    /// A record of nothing yet.
+    fn of(fingerprint: &str) -> Self {
+        Self {
+            fingerprint: fingerprint.to_owned(),
+            rounds: Vec::new(),
+        }
+    }
+
+    /// Reads the record of a directory, if one lies there.
+    fn read(dir: &Path) -> Option<Self> {
         let text = std::fs::read(dir.join(RECORD)).ok()?;
-        let record: Self = serde_json::from_slice(&text).ok()?;
-        (record.fingerprint == fingerprint).then_some(record)
+        serde_json::from_slice(&text).ok()
     }
 }
