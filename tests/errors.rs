@@ -393,6 +393,14 @@ fn impossible_values_are_named_before_any_work() {
     "#]],
         |case| case.job = case.job.with("epochs", "layers = 3\nepochs"),
     );
+    // The suite runs on a program without the feature `gpu`.
+    check(
+        USAGE,
+        expect![[r#"
+        error: job.toml:30: `train.device` is "gpu": this program was built without GPUs: build it with `cargo build --release --features gpu`, or take one of "auto", "cpu"
+    "#]],
+        |case| case.job = case.job.with("epochs", "device = \"gpu\"\nepochs"),
+    );
     check(
         USAGE,
         expect![[r#"
