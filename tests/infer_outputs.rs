@@ -109,9 +109,9 @@ fn stored_neighbourhoods_give_the_same_numbers() {
     let twice = job(&graph).with("targets_per_part = 16", "samples_per_target = 2");
     bench.run(&twice, &["--fresh", "--stage", "flatten"]).ok();
     let twice = twice.and("method = \"neighborhoods\"");
-    let outcome = bench.run(&twice, &["--fresh", "--stage", "infer"]);
-    let what = "hold 2 samples a target";
-    assert!(outcome.stderr.contains(what), "{}", outcome.stderr);
+    let refused = bench.run(&twice, &["--fresh", "--stage", "infer"]);
+    let said = refused.stderr.contains("hold 2 samples a target");
+    assert!(said, "{}", refused.stderr);
 }
 
 /// The predicted class of each node.
@@ -204,9 +204,9 @@ fn listed_nodes_alone_are_written() {
     let mut wrong = Table::default();
     wrong.set("id", Arc::new(StringArray::from(vec!["nobody"])));
     wrong.write(&bench.path("list.parquet"));
-    let outcome = bench.run(&asked, &[]);
-    assert_eq!(outcome.code, 3, "{}", outcome.stderr);
-    assert!(outcome.stderr.contains("nobody"), "{}", outcome.stderr);
+    let refused = bench.run(&asked, &[]);
+    assert_eq!(refused.code, 3, "{}", refused.stderr);
+    assert!(refused.stderr.contains("nobody"), "{}", refused.stderr);
     list(&listed);
     bench.run(&asked, &[]).ok();
     assert_eq!(vectors(&bench, "embedding").len(), listed.len());

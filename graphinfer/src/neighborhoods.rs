@@ -184,12 +184,12 @@ impl Work<'_> {
             true => Some(model.forward_head(last)?),
             false => None,
         };
-        for rows in [Some(&embedding), logits.as_ref()].into_iter().flatten() {
-            if let Some(bad) = rows.values.iter().position(|value| !value.is_finite()) {
+        for given in [Some(&embedding), logits.as_ref()].into_iter().flatten() {
+            if let Some(bad) = given.values.iter().position(|value| !value.is_finite()) {
                 return Err(InferError::NotFinite {
                     dir: self.trained.dir.clone(),
                     layer: self.embedding_layer,
-                    id: shard.ids.display(targets[bad / rows.cols] as usize),
+                    id: shard.ids.display(targets[bad / given.cols] as usize),
                 });
             }
         }

@@ -162,8 +162,8 @@ impl JobSource {
 
     /// Names where a byte stands: in a line of the file, from 1, or on the command line.
     fn place(&self, byte: usize) -> String {
-        let before = self.sets.iter().take_while(|set| set.start <= byte);
-        match before.last().filter(|_| byte > 0) {
+        let sets = self.sets.iter().take_while(|set| set.start <= byte);
+        match sets.last().filter(|_| byte > 0) {
             Some(set) => format!("--set {}", set.written),
             None => {
                 let before = self.text.bytes().take(byte);
@@ -208,7 +208,7 @@ impl SetKey {
     fn insert_into<'a>(&'a self, mut table: &mut DeTable<'a>) -> Result<(), String> {
         let at = |name: &str| Spanned::new(self.start..self.start + 1, Cow::Owned(name.to_owned()));
         let value = DeTable::parse(&self.text).ok();
-        let value = value.and_then(|table| table.into_inner().remove("v"));
+        let value = value.and_then(|parsed| parsed.into_inner().remove("v"));
         let value = value.ok_or("is no value")?;
         let (tables, name) = self.key.rsplit_once('.').unwrap_or(("", &self.key));
         for outer in tables.split('.').filter(|outer| !outer.is_empty()) {

@@ -34,8 +34,9 @@ pub(crate) fn expand(
         };
         let value = match name.split_once(':') {
             Some(("date", format)) => dated(format, date)?,
-            Some(("env", variable)) => env(variable)
-                .ok_or_else(|| format!("the environment variable `{variable}` is not set"))?,
+            Some(("env", set)) => {
+                env(set).ok_or_else(|| format!("the environment variable `{set}` is not set"))?
+            }
             _ => return Err(format!("`${{{name}}}` is no variable; {ALLOWED}")),
         };
         expanded.push_str(&value);
