@@ -1,5 +1,8 @@
 //! The device of a training: opened as the plan says, and named where it matters.
 
+use schemas::progress::{Event, Progress};
+use serde_json::json;
+
 use crate::TrainError;
 use crate::checkpoint::Checkpoint;
 use crate::config::Device;
@@ -15,16 +18,25 @@ impl Device {
     }
 }
 
-/// Tells which GPU a training runs on, and that it goes on on another device than it was begun on;
+/// Tells which GPU a model is trained on, and that it goes on on another device than it was begun on;
 /// returns the device's name.
 pub(crate) fn say(
-    device: &gnn::Device,
+    model: &gnn::Model,
     resumed: Option<&Checkpoint>,
     notes: &mut Vec<String>,
+    progress: &Progress,
 ) -> String {
+    let device = model.device();
     let name = device.name();
     if device.is_gpu() {
-        tracing::info!("training on {name}");
+        progress(&Event {
+            stage: "train",
+            phase: "device".to_owned(),
+            done: 1,
+            total: 1,
+            message: Some(name.to_owned()),
+            fields: json!({ "device": name }),
+        });
     }
     if device.is_software() {
         let note = format!(

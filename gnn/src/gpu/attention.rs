@@ -219,7 +219,7 @@ pub(super) fn leaky(x: f32) -> f32 {
     select(x > 0.0f32, x, 0.2f32 * x)
 }
 
-/// Returns the slope of [`leaky`].
+/// Returns the slope of `leaky`.
 #[cube]
 pub(super) fn leaky_slope(x: f32) -> f32 {
     select(x > 0.0f32, 1.0f32, 0.2f32)

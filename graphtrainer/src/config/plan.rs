@@ -112,7 +112,7 @@ impl TrainPlan {
     ///
     /// # Errors
     ///
-    /// [`TrainError::NoGpu`](crate::TrainError::NoGpu) if it is a GPU and there is none.
+    /// [`TrainError::NoGpu`] if it is a GPU and there is none.
     pub fn check_device(&self) -> Result<(), TrainError> {
         match self.tuning.device {
             Device::Gpu => self.tuning.device.open().map(drop),
