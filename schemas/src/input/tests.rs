@@ -422,8 +422,8 @@ fn splits_are_words_or_chosen_numbers() {
         none: Some(3),
         ..values
     };
-    let numbers = ints([Some(3), Some(-1), Some(0), None]);
-    check(numbers, Some(named), &[Out, Out, Val, Out]);
+    let more = ints([Some(3), Some(-1), Some(0), None]);
+    check(more, Some(named), &[Out, Out, Val, Out]);
 }
 
 #[test]
