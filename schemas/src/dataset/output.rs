@@ -82,6 +82,7 @@ impl Output {
         };
         refuse_foreign(dir)?;
         if !fresh && let Some(manifest) = finished(dir, &wanted)? {
+            remove_left(dir);
             return Ok(Opened::Done(Box::new(manifest)));
         }
         fs::create_dir_all(dir).map_err(SchemaError::io("create", dir))?;
@@ -294,6 +295,16 @@ fn finished(dir: &Path, wanted: &Owner) -> Result<Option<Manifest>> {
     }
     verify_sizes(dir, &manifest.parts)?;
     Ok(Some(manifest))
+}
+
+/// Removes what a run has left that was killed after `_SUCCESS`; it harms nobody where it cannot.
+fn remove_left(dir: &Path) {
+    let progress = dir.join(PROGRESS);
+    if progress.exists()
+        && let Ok(_lock) = DirLock::take(dir)
+    {
+        remove_dir(&progress).ok();
+    }
 }
 
 /// Tells whose output a directory without `_SUCCESS` holds.

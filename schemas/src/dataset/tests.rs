@@ -232,6 +232,8 @@ fn a_run_killed_while_finishing_finishes_again() {
         Output::open(dir, "flatten", "a", false).unwrap(),
         Opened::Done(_)
     ));
+    assert_eq!(files(dir), FINISHED, "nothing is left of progress");
+    assert!(!dir.join("_progress").exists());
 }
 
 #[test]
