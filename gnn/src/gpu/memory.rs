@@ -65,6 +65,14 @@ pub(super) fn empty_positions(near: &CubeTensor, rows: usize, cols: usize) -> Cu
 }
 
 fn empty_of(near: &CubeTensor, rows: usize, cols: usize, dtype: DType) -> CubeTensor {
+    // Beyond that positions would wrap, and results be wrong without a word.
+    let fits = rows
+        .checked_mul(cols)
+        .is_some_and(|len| u32::try_from(len).is_ok());
+    assert!(
+        fits,
+        "{rows} x {cols} values on a GPU: make `train.batch_size` smaller, or layers narrower"
+    );
     let handle = near.client.empty((4 * rows * cols).max(4));
     let (client, device) = (near.client.clone(), near.device.clone());
     CubeTensor::new_contiguous(client, device, Shape::from([rows, cols]), handle, dtype)
