@@ -175,8 +175,9 @@ impl Model {
             return Ok(Dense::zeros(0, self.arch.out_dim));
         }
         self.compute(|| {
-            let pass = self.pass(&self.flat, self.device.backend(), mode, |_| true);
-            plain(run(&pass, blocks, input))
+            let pass = self.pass(&self.flat, (&self.device, false), mode, |_| true);
+            let logits = plain(run(&pass, blocks, input))?;
+            pass.failure.take().map_or(Ok(logits), Err)
         })
     }
 
@@ -212,7 +213,7 @@ impl Model {
             return Ok(Dense::zeros(0, self.arch.output_dim(layer)));
         }
         self.compute(|| {
-            let pass = self.pass(&self.flat, self.device.backend(), Mode::Eval, |info| {
+            let pass = self.pass(&self.flat, (&self.device, false), Mode::Eval, |info| {
                 info.layer == layer
             });
             plain(pass.layer(Place { layer, block }, pass.features(input)))
@@ -243,7 +244,7 @@ impl Model {
         );
         let wanted = |info: &ParameterInfo| info.layer == layer;
         let cpu = Device::cpu();
-        let pass = self.pass(&self.flat, cpu.backend(), Mode::Eval, wanted);
+        let pass = self.pass(&self.flat, (&cpu, false), Mode::Eval, wanted);
         Conv::new(self, pass, layer, is_sparse)
     }
 
@@ -254,7 +255,7 @@ impl Model {
         let cpu = Device::cpu();
         Head::new(
             self,
-            self.pass(&self.flat, cpu.backend(), Mode::Eval, wanted),
+            self.pass(&self.flat, (&cpu, false), Mode::Eval, wanted),
         )
     }
 
@@ -292,8 +293,7 @@ impl Model {
             });
         }
         self.compute(|| {
-            let device = self.device.backend().clone().autodiff();
-            let pass = self.pass(&self.flat, &device, mode, |_| true);
+            let pass = self.pass(&self.flat, (&self.device, true), mode, |_| true);
             let logits = run(&pass, blocks, input);
             let given = plain(logits.clone())?;
             let values: Vec<f64> = given.values.iter().map(|&value| f64::from(value)).collect();
@@ -337,21 +337,23 @@ impl Model {
         if targets == 0 {
             return Ok((0.0, vec![0.0; flat.len()]));
         }
-        let device = Device::cpu().backend().clone().autodiff();
-        let pass = self.pass(flat, &device, mode, |_| true);
+        let pass = self.pass(flat, (&Device::cpu(), true), mode, |_| true);
         let logits = run(&pass, blocks, input);
         let values: Vec<f64> = read(logits.clone())?;
         self.backward(&pass, (logits, &values), labels, normalizer)
     }
 
-    /// Makes tensors of the parameters that `wanted` picks, in the number type of `flat`.
+    /// Makes tensors of the parameters that `wanted` picks, in the number type of `flat` and on a device,
+    /// with gradients if it says so.
     pub(crate) fn pass<'a, F: Float + Element>(
         &'a self,
         flat: &[F],
-        device: &burn::tensor::Device,
+        (on, tracked): (&Device, bool),
         mode: Mode,
         wanted: impl Fn(&ParameterInfo) -> bool,
     ) -> Pass<'a> {
+        let device = on.backend().clone();
+        let device = if tracked { device.autodiff() } else { device };
         let (mut parameters, mut start, dtype) = (BTreeMap::new(), 0, F::dtype());
         for info in &self.infos {
             let values = &flat[start..start + info.len()];
@@ -359,7 +361,7 @@ impl Model {
             if wanted(info) {
                 let cols = *info.shape.last().expect("no parameter is a scalar");
                 let data = TensorData::new(values.to_vec(), [info.len() / cols, cols]);
-                let tensor = Tensor::<2>::from_data(data, (device, dtype));
+                let tensor = Tensor::<2>::from_data(data, (&device, dtype));
                 let tensor = if device.is_autodiff() {
                     tensor.require_grad()
                 } else {
@@ -371,8 +373,8 @@ impl Model {
         Pass {
             arch: &self.arch,
             parameters,
-            device: device.clone(),
-            on_gpu: self.device.is_gpu(),
+            device,
+            on_gpu: on.is_gpu(),
             dtype,
             train: match mode {
                 Mode::Train { seed } => Some(seed),

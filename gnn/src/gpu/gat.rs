@@ -327,6 +327,7 @@ impl Gat {
 
 impl GpuKernel for Gat {
     fn forward(&self, inputs: &[CubeTensor]) -> (CubeTensor, Vec<CubeTensor>) {
+        assert!(!self.scored, "scores that are given are for the processor");
         let (h, attention) = (&inputs[0], &self.attention);
         let edges = attention.edges(&h.device);
         let s = self.node_scores_on_gpu(inputs);

@@ -38,6 +38,10 @@ pub(super) struct Cols {
 
 /// Returns the edges by row on a device.
 pub(super) fn by_row(csr: &Csr, device: &CubeDevice) -> Rows {
+    assert_eq!(
+        csr.first, 0,
+        "ranges of a graph's nodes are for the processor"
+    );
     let graph = csr.on_gpu();
     Rows {
         offset: graph.offset.get(device, || &csr.offset),
@@ -68,6 +72,10 @@ pub(super) fn slot_rows(csr: &Csr, device: &CubeDevice) -> CubeTensor {
 
 /// Names each row as often as it has edges and `more`.
 fn row_of_each(csr: &Csr, more: usize) -> Vec<u32> {
+    assert_eq!(
+        csr.first, 0,
+        "ranges of a graph's nodes are for the processor"
+    );
     let rows = (0_u32..).zip(csr.offset.windows(2));
     rows.flat_map(|(v, pair)| std::iter::repeat_n(v, (pair[1] - pair[0]) as usize + more))
         .collect()

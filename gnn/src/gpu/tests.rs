@@ -279,6 +279,7 @@ fn attention_by_sums() {
             let op = Gat {
                 attention: attention.clone(),
                 edge_scores,
+                scored: false,
             };
             let z = if edge_scores {
                 [block.num_edges(), HEADS]
