@@ -1,6 +1,6 @@
 //! A group of targets on its way through the rounds, on the worker that writes its part.
 
-use crate::round::{AskLists, AskRows, Lists, Rows, append_columns};
+use crate::round::{AskLists, AskRows, Lists, Rows, append_columns, narrow};
 use crate::{NodeIdx, Placement};
 use hashbrown::HashMap;
 use schemas::{DenseRows, FeatureMeta, Features, GraphMeta, GraphShard};
@@ -219,10 +219,6 @@ impl Group {
         };
         (shard, lent)
     }
-}
-
-fn narrow(place: usize) -> u32 {
-    u32::try_from(place).expect("a part holds below 2^32 nodes")
 }
 
 fn low(half: u64) -> u32 {

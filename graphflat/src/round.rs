@@ -277,7 +277,7 @@ impl Rows {
     }
 }
 
-fn narrow(row: usize) -> u32 {
+pub(crate) fn narrow(row: usize) -> u32 {
     u32::try_from(row).expect("a part holds below 2^32 nodes")
 }
 
