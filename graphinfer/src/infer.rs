@@ -43,15 +43,21 @@ pub fn infer(plan: &InferPlan, store: &Store, progress: &Progress) -> Result<Man
     let listed = list.as_ref().map(IdListPlan::fingerprint).transpose()?;
     let plan_json = plan_json(plan, &trained, &slices, listed.as_deref());
     let fingerprint = fingerprint(&plan_json, store);
+    let finished = match plan.fresh {
+        true => None,
+        false => Output::done(&plan.output, "infer", &fingerprint)?,
+    };
+    if let Some(manifest) = finished {
+        remove_left(plan, &fingerprint)?;
+        return Ok(manifest);
+    }
     // What may fail of the input, before anything is written.
     let graph = Graph::new(store, trained.model.architecture())?;
     let columns = embedding_columns(plan, &trained, store.meta().graph.id_type, embedding_layer)?;
     let targets = list.map(|list| targets(&list, &graph)).transpose()?;
     let output = match Output::open(&plan.output, "infer", &fingerprint, plan.fresh)? {
-        Opened::Done(manifest) => {
-            remove_left(plan, &fingerprint)?;
-            return Ok(*manifest);
-        }
+        // Another run has finished it meanwhile.
+        Opened::Done(manifest) => return Ok(*manifest),
         Opened::Open(output) => output,
     };
     let threads = Threads::new(store.placement().workers())?;

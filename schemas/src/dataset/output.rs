@@ -65,6 +65,24 @@ struct Committed {
 }
 
 impl Output {
+    /// Returns the manifest of a finished output of the same fingerprint, before any work for it.
+    ///
+    /// # Errors
+    ///
+    /// If the directory holds the finished output of another plan, or foreign files.
+    pub fn done(dir: &Path, stage: &str, fingerprint: &str) -> Result<Option<Manifest>> {
+        let wanted = Owner {
+            stage: stage.to_owned(),
+            fingerprint: fingerprint.to_owned(),
+        };
+        refuse_foreign(dir)?;
+        let found = finished(dir, &wanted)?;
+        if found.is_some() {
+            remove_left(dir);
+        }
+        Ok(found)
+    }
+
     /// Opens an output directory for a stage, creating it where it is missing.
     ///
     /// A finished output of the same fingerprint is [`Opened::Done`]; a half-finished one is
@@ -80,9 +98,9 @@ impl Output {
             stage: stage.to_owned(),
             fingerprint: fingerprint.to_owned(),
         };
-        refuse_foreign(dir)?;
-        if !fresh && let Some(manifest) = finished(dir, &wanted)? {
-            remove_left(dir);
+        if fresh {
+            refuse_foreign(dir)?;
+        } else if let Some(manifest) = Self::done(dir, stage, fingerprint)? {
             return Ok(Opened::Done(Box::new(manifest)));
         }
         fs::create_dir_all(dir).map_err(SchemaError::io("create", dir))?;
