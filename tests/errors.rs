@@ -1207,6 +1207,18 @@ fn a_model_of_another_plan_is_refused_and_one_of_the_same_is_not() {
         );
         assert_eq!(checked.stderr, outcome.stderr.replace("stage train: ", ""));
     }
+    // The same settings, but not the graph features that the model was trained on.
+    let train_alone = Job::new(&graph(), &[TRAIN]).and("input = \"out/features\"");
+    bench
+        .run(
+            &job.with("[4, 3]", "[2, 2]"),
+            &["--stage", "flatten", "--fresh"],
+        )
+        .ok();
+    let outcome = bench.run(&train_alone, &[]);
+    let checked = bench.graphflat(&["check", "job.toml"]);
+    assert_eq!((outcome.code, checked.code), (USAGE, USAGE), "{checked:#?}");
+    assert_eq!(checked.stderr, outcome.stderr.replace("stage train: ", ""));
 }
 
 #[test]

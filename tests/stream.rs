@@ -131,11 +131,25 @@ fn a_finished_training_is_skipped_and_one_of_another_sample_is_another() {
     };
     assert_eq!(skipped(&job), Some(false));
     assert_eq!(skipped(&job), Some(true));
-    assert_eq!(
-        skipped(&job.with("fanouts = [4, 3]", "fanouts = [4, 2]")),
-        None
-    );
-    bench.graphflat(&["check", "job.toml", "--fresh"]).ok();
+    bench.graphflat(&["check", "job.toml"]).ok();
+    for (from, to) in [
+        ("fanouts = [4, 3]", "fanouts = [4, 2]"),
+        ("\"uniform\"", "\"weighted\""),
+        ("seed = 7", "seed = 8"),
+        ("[flatten]\n", "[flatten]\ntargets = \"all\"\n"),
+        ("targets_per_part = 16", "targets_per_part = 50"),
+    ] {
+        // The seed of the training itself stays, which would tell.
+        let other = job.with(from, to).with("[train]\n", "[train]\nseed = 7\n");
+        assert_eq!(skipped(&other), None, "{to}");
+        let (checked, ran) = (
+            bench.graphflat(&["check", "job.toml"]),
+            bench.graphflat(&["run", "job.toml", "--stage", "train"]),
+        );
+        assert_eq!((checked.code, ran.code), (2, 2), "{to}: {checked:#?}");
+        assert_eq!(checked.stderr, ran.stderr.replace("stage train: ", ""));
+        bench.graphflat(&["check", "job.toml", "--fresh"]).ok();
+    }
 }
 
 /// A streamed job, spoilt: both commands refuse it with this line.

@@ -222,6 +222,17 @@ impl SamplePlan {
         &self.fanouts
     }
 
+    /// Returns the settings that shards drawn with a seed depend on, as a manifest records them.
+    pub fn settings(&self, seed: u64) -> serde_json::Value {
+        serde_json::json!({
+            "seed": seed,
+            "fanouts": self.fanouts,
+            "sampling": self.sampling,
+            "targets": self.targets,
+            "targets_per_part": self.targets_per_part,
+        })
+    }
+
     /// Returns the order in which in-edges are kept.
     pub fn sampling(&self) -> Sampling {
         self.sampling

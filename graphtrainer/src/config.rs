@@ -252,6 +252,7 @@ impl TrainSpec {
                 timeout_ms: self.timeout_ms.unwrap_or(TIMEOUT_MS),
                 device: self.device,
             },
+            sample: serde_json::Value::Null,
             fresh: ctx.fresh,
         })
     }

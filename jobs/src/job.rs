@@ -181,10 +181,11 @@ impl JobSpec {
             base: base.to_owned(),
             fresh: fresh(Stage::Train),
         };
-        let train = match self.train {
-            Some(spec) => Some(spec.into_plan(for_train)?),
-            None => None,
-        };
+        let train = self.train.map(|spec| spec.into_plan(for_train));
+        let train = train.transpose()?.map(|plan| match &stream {
+            Some(sample) => plan.with_sample(sample.settings(self.seed)),
+            None => plan,
+        });
         let for_infer = InferContext {
             model: train.as_ref().map(|plan| plan.output().to_owned()),
             input: flatten.as_ref().map(|plan| plan.output().to_owned()),

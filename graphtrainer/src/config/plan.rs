@@ -35,6 +35,9 @@ pub struct TrainPlan {
     pub(crate) output: PathBuf,
     pub(crate) result: ResultPlan,
     pub(crate) tuning: TuningPlan,
+    /// What is drawn, where training is streamed: noted in the manifest.
+    #[serde(default)]
+    pub(crate) sample: serde_json::Value,
     #[serde(skip)]
     pub(crate) fresh: bool,
 }
@@ -96,6 +99,13 @@ impl TrainPlan {
     /// Returns the directory of graph features the training reads; if it is streamed, the store.
     pub fn input(&self) -> &Path {
         &self.input
+    }
+
+    /// Notes which neighbourhoods are drawn, for whoever reads the manifest: what tells one streamed
+    /// training from another is the fingerprint of its source.
+    pub fn with_sample(mut self, settings: serde_json::Value) -> Self {
+        self.sample = settings;
+        self
     }
 
     /// Returns whether each epoch is drawn from the store.

@@ -1,9 +1,10 @@
 //! Outputs that a run would not touch because they are of another plan.
 
-use graphflat::{FlattenPlan, Targets};
+use graphflat::{FlattenPlan, SamplePlan, Targets};
 use graphinfer::InferPlan;
-use schemas::Manifest;
+use graphtrainer::TrainPlan;
 use schemas::dataset::refuse_taken as refuse;
+use schemas::{Manifest, read_manifest};
 use serde_json::{Value, json};
 
 use crate::cli::Stage;
@@ -38,17 +39,28 @@ const MAY_BE_LEFT_OUT: [&str; 6] = [
 ];
 
 fn same_plan(job: &Job, stage: Stage, manifest: &Manifest) -> bool {
-    let (settings, written) = match stage {
-        Stage::Flatten => (job.flatten.as_ref().map(flatten_settings), &manifest.plan),
-        Stage::Train => {
-            let result = job.train.as_ref().map(|plan| json!(plan)["result"].take());
-            (result, &manifest.plan["result"])
+    let written = &manifest.plan;
+    match stage {
+        Stage::Flatten => {
+            let plan = job.flatten.as_ref();
+            manifest.seed == job.seed && same_settings(plan.map(flatten_settings), written)
         }
-        Stage::Infer => (job.infer.as_ref().map(InferPlan::settings), &manifest.plan),
-    };
-    if stage == Stage::Flatten && manifest.seed != job.seed {
-        return false;
+        Stage::Train => {
+            let plan = job.train.as_ref();
+            let result = plan.map(|plan| json!(plan)["result"].take());
+            let trained_on = match &job.stream {
+                Some(sample) => {
+                    same_settings(Some(sample_settings(job, sample)), &written["sample"])
+                }
+                None => plan.is_none_or(|plan| same_input(plan, manifest)),
+            };
+            trained_on && same_settings(result, &written["result"])
+        }
+        Stage::Infer => same_settings(job.infer.as_ref().map(InferPlan::settings), written),
     }
+}
+
+fn same_settings(settings: Option<Value>, written: &Value) -> bool {
     // Written and read as the manifest was, so that equal numbers are equal.
     let text = settings.unwrap_or_default().to_string();
     let read: Value = serde_json::from_str(&text).unwrap_or_default();
@@ -56,10 +68,25 @@ fn same_plan(job: &Job, stage: Stage, manifest: &Manifest) -> bool {
     read.all(|(name, value)| MAY_BE_LEFT_OUT.contains(&name.as_str()) || written[name] == *value)
 }
 
+/// Whether a model was trained on the graph features that are there; what is not there yet may
+/// become them.
+fn same_input(plan: &TrainPlan, manifest: &Manifest) -> bool {
+    read_manifest(plan.input()).map_or(true, |input| {
+        manifest.input["graph_features"] == input.fingerprint
+    })
+}
+
 fn flatten_settings(plan: &FlattenPlan) -> Value {
-    let mut settings = plan.settings();
-    // A list counts by what it holds, not by where it lies.
-    if matches!(plan.sample().targets(), Targets::Listed(_))
+    without_list(plan.sample(), plan.settings())
+}
+
+fn sample_settings(job: &Job, sample: &SamplePlan) -> Value {
+    without_list(sample, sample.settings(job.seed))
+}
+
+/// A list of targets counts by what it holds, not by where it lies.
+fn without_list(sample: &SamplePlan, mut settings: Value) -> Value {
+    if matches!(sample.targets(), Targets::Listed(_))
         && let Some(settings) = settings.as_object_mut()
     {
         settings.remove("targets");
