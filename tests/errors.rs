@@ -1065,6 +1065,20 @@ fn a_model_has_to_be_there_and_fit() {
 }
 
 #[test]
+fn a_model_that_servers_cannot_hold_is_refused_before_anything_is_written() {
+    check(
+        USAGE,
+        expect![[r#"
+        error: job job.toml: `train.servers` is 2: parameters and optimiser's state of a server have to fit into 2 GiB, so there have to be more servers
+    "#]],
+        |case| {
+            let too_wide = "hidden = [40000000]\nlaunch = \"processes\"\nservers = 2\n";
+            case.job = case.job.with("hidden = [8]\n", too_wide);
+        },
+    );
+}
+
+#[test]
 fn loss_and_metric_are_of_the_kind_of_the_labels() {
     check_ahead(
         &graph(),

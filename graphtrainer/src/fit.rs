@@ -18,10 +18,10 @@ use crate::evaluate::Evaluator;
 use crate::metric::{Evaluation, Metric, Metrics};
 use crate::order::training_order;
 use crate::pipeline::{Busy, Stage, Supply, start};
-use crate::prepare::{Prepared, prepare};
+use crate::prepare::{Prepared, prepare, tensors};
 use crate::process::{Processes, with_processes};
 use crate::scores::{SplitScores, label_names};
-use crate::server::{MemoryServer, Optimizer, ParameterServer, ServerState, Settings, TensorSpec};
+use crate::server::{MemoryServer, Optimizer, ParameterServer, ServerState, Settings};
 use crate::source::Source;
 use crate::worker::{EpochShare, Worker, Workers};
 use crate::{TrainError, TrainPlan};
@@ -259,7 +259,7 @@ impl Training<'_> {
         let num_workers = result.workers;
         let order = training_order(self.plan, supply.source);
         let server = MemoryServer::new(
-            &tensors(&prepared.model, &prepared.decays),
+            &tensors(prepared.model.parameters(), &prepared.decays),
             optimizer(self.plan, order.num_batches()),
             result.consistency,
             (num_workers, self.plan.tuning.servers),
@@ -321,14 +321,14 @@ impl Training<'_> {
         let result = &self.plan.result;
         let epoch_steps = training_order(self.plan, supply.source).num_batches();
         let settings = Settings {
-            tensors: tensors(&prepared.model, &prepared.decays),
+            tensors: tensors(prepared.model.parameters(), &prepared.decays),
             optimizer: optimizer(self.plan, epoch_steps),
             consistency: result.consistency,
             workers: result.workers,
         };
         let (mut steps_before, mut restarts) = (self.state.server.step, 0);
         loop {
-            let processes = Processes::new(self.plan, &settings, epoch_steps, self.busy)?;
+            let processes = Processes::new(self.plan, &settings, epoch_steps, self.busy);
             let state = self.state.server.clone();
             let ended = with_processes(&processes, &state, |workers, server| {
                 while !self.is_over() {
@@ -585,16 +585,4 @@ fn optimizer(plan: &TrainPlan, epoch_steps: usize) -> Optimizer {
         schedule: schedule.map(|schedule| schedule.in_steps(epoch_steps, *epochs)),
         ..*optimizer
     }
-}
-
-/// Describes the model's tensors to the server.
-pub(crate) fn tensors(model: &Model, decays: &[f32]) -> Vec<TensorSpec> {
-    let infos = model.parameters().iter().zip(decays);
-    infos
-        .map(|(info, &weight_decay)| TensorSpec {
-            name: info.name.clone(),
-            len: info.len(),
-            weight_decay,
-        })
-        .collect()
 }

@@ -1,16 +1,18 @@
 //! What is checked and built before the first step: plan and data have to fit.
 
 use std::fmt::Debug;
+use std::path::Path;
 
 use gnn::kernel::Partitioning;
-use gnn::{Architecture, LayerKind, Model, StandardizeFit, Task, Transform};
-use schemas::{FeatureMeta, LabelKind, Split};
+use gnn::{Architecture, LayerKind, Model, ParameterInfo, StandardizeFit, Task, Transform};
+use schemas::{FeatureMeta, GraphMeta, LabelKind, Split};
 
 use crate::batch::BlockOptions;
 use crate::class_weight::{ClassWeights, balanced};
-use crate::config::{Loss, key};
+use crate::config::{Launch, Loss, key};
 use crate::metric::Metric;
 use crate::pipeline::Vectoriser;
+use crate::server::{MESSAGE_BYTES_MAX, TensorSpec, spread};
 use crate::source::Source;
 use crate::{TrainError, TrainPlan};
 
@@ -51,16 +53,19 @@ pub(crate) struct Resolved {
 
 /// Checks the plan against what the data's manifest says.
 pub(crate) fn check(plan: &TrainPlan, source: &Source) -> Result<Resolved, TrainError> {
-    let checks = Checks { plan, source };
-    checks.splits()?;
+    let checks = Checks::of(plan, source);
+    checks.splits(source)?;
     let arch = checks.architecture()?;
     arch.validate()?;
     checks.transform_allowed()?;
     checks.class_weights_allowed(&arch)?;
+    let monitor = checks.monitor(&arch)?;
+    let decays = checks.decays(&arch)?;
+    checks.servers(&arch, &decays)?;
     Ok(Resolved {
-        monitor: checks.monitor(&arch)?,
-        decays: checks.decays(&arch)?,
         arch,
+        monitor,
+        decays,
     })
 }
 
@@ -71,7 +76,7 @@ pub(crate) fn prepare(plan: &TrainPlan, source: &Source) -> Result<Prepared, Tra
         monitor,
         decays,
     } = check(plan, source)?;
-    let checks = Checks { plan, source };
+    let checks = Checks::of(plan, source);
     let options = BlockOptions {
         fanouts: source.flatten.fanouts.clone(),
         sampling: source.flatten.sampling,
@@ -94,7 +99,7 @@ pub(crate) fn prepare(plan: &TrainPlan, source: &Source) -> Result<Prepared, Tra
     model.set_device(plan.tuning.device.open()?);
     Ok(Prepared {
         options,
-        transform: checks.transform()?,
+        transform: checks.transform(source)?,
         class_weights,
         monitor,
         decays,
@@ -102,16 +107,65 @@ pub(crate) fn prepare(plan: &TrainPlan, source: &Source) -> Result<Prepared, Tra
     })
 }
 
-struct Checks<'a> {
-    plan: &'a TrainPlan,
-    source: &'a Source,
+/// What a message may hold beside parameters and optimiser's state, the model's buffers above all.
+const ROOM_BYTES: usize = 16 << 20;
+
+impl TrainPlan {
+    /// Checks that parameter servers in processes can hold a model for such a graph, whose
+    /// neighbourhoods have so many hops. With the narrowest label it could have, a graph that was not
+    /// read yet will do: what is too large for that is too large for any.
+    ///
+    /// # Errors
+    ///
+    /// [`TrainError::Key`] if there have to be more servers; what of the graph is missing or does not fit.
+    pub fn check_servers(&self, graph: &GraphMeta, hops: usize) -> Result<(), TrainError> {
+        let checks = Checks {
+            plan: self,
+            input: &self.input,
+            graph,
+            hops,
+        };
+        let arch = checks.architecture_of(Task::Regression, checks.label()?.width())?;
+        // What no model may be is told where the labels are known, with their true width.
+        match arch.validate() {
+            Ok(()) => checks.servers(&arch, &checks.decays(&arch)?),
+            Err(_) => Ok(()),
+        }
+    }
 }
 
-impl Checks<'_> {
+/// Describes a model's tensors to the server.
+pub(crate) fn tensors(parameters: &[ParameterInfo], decays: &[f32]) -> Vec<TensorSpec> {
+    let infos = parameters.iter().zip(decays);
+    infos
+        .map(|(info, &weight_decay)| TensorSpec {
+            name: info.name.clone(),
+            len: info.len(),
+            weight_decay,
+        })
+        .collect()
+}
+
+struct Checks<'a> {
+    plan: &'a TrainPlan,
+    input: &'a Path,
+    graph: &'a GraphMeta,
+    hops: usize,
+}
+
+impl<'a> Checks<'a> {
+    fn of(plan: &'a TrainPlan, source: &'a Source) -> Self {
+        Self {
+            plan,
+            input: &source.input,
+            graph: &source.graph,
+            hops: source.flatten.hops,
+        }
+    }
+
     fn unfit(&self, key: &'static str, value: impl Debug, problem: String) -> TrainError {
-        let input = self.source.input.clone();
         TrainError::Unfit {
-            input,
+            input: self.input.to_owned(),
             key,
             value: format!("{value:?}"),
             problem,
@@ -120,18 +174,18 @@ impl Checks<'_> {
 
     fn untrainable(&self, problem: &'static str) -> TrainError {
         TrainError::Untrainable {
-            input: self.source.input.clone(),
+            input: self.input.to_owned(),
             problem,
         }
     }
 
-    fn splits(&self) -> Result<(), TrainError> {
-        if self.source.graph.split.is_none() {
+    fn splits(&self, source: &Source) -> Result<(), TrainError> {
+        if self.graph.split.is_none() {
             return Err(self.untrainable("its nodes have no splits (`input.nodes.split`)"));
         }
-        let empty = |split: Split| self.source.counts_of(split).iter().all(|&count| count == 0);
+        let empty = |split: Split| source.counts_of(split).iter().all(|&count| count == 0);
         let error = |split, reason| TrainError::EmptySplit {
-            input: self.source.input.clone(),
+            input: self.input.to_owned(),
             split,
             reason,
         };
@@ -151,21 +205,15 @@ impl Checks<'_> {
     }
 
     fn architecture(&self) -> Result<Architecture, TrainError> {
-        let (plan, graph) = (&self.plan.result, &self.source.graph);
-        let label = graph.label.as_ref().map(|label| &label.kind);
-        let no_label = "its nodes have no labels (`input.nodes.label`)";
-        let label = label.ok_or_else(|| self.untrainable(no_label))?;
-        if graph.features == FeatureMeta::None {
-            let problem = "its nodes have no features (`input.nodes.features` or `.sparse`)";
-            return Err(self.untrainable(problem));
-        }
+        let label = self.label()?;
         let task = match label {
             LabelKind::Class { .. } | LabelKind::ClassName { .. } => Task::Classes,
             LabelKind::MultiLabel { .. } => Task::MultiLabel,
             LabelKind::Number => Task::Regression,
         };
         let fitting = Loss::of_task(task);
-        if let Some(loss) = plan.loss.filter(|loss| *loss != fitting) {
+        let given = self.plan.result.loss;
+        if let Some(loss) = given.filter(|loss| *loss != fitting) {
             let kind = match task {
                 Task::Classes => "classes",
                 Task::MultiLabel => "lists of zeros and ones",
@@ -173,6 +221,20 @@ impl Checks<'_> {
             };
             let problem = format!("its labels are {kind}, allowed is {}", fitting.name());
             return Err(self.unfit("loss", loss.name(), problem));
+        }
+        self.architecture_of(task, label.width())
+    }
+
+    fn label(&self) -> Result<&LabelKind, TrainError> {
+        let label = self.graph.label.as_ref().map(|label| &label.kind);
+        label.ok_or_else(|| self.untrainable("its nodes have no labels (`input.nodes.label`)"))
+    }
+
+    fn architecture_of(&self, task: Task, out_dim: usize) -> Result<Architecture, TrainError> {
+        let (plan, graph) = (&self.plan.result, self.graph);
+        if graph.features == FeatureMeta::None {
+            let problem = "its nodes have no features (`input.nodes.features` or `.sparse`)";
+            return Err(self.untrainable(problem));
         }
         Ok(Architecture {
             layer: plan.layer,
@@ -182,7 +244,7 @@ impl Checks<'_> {
             edge_weight: self.edge_weight()?,
             hidden: plan.hidden.clone(),
             num_layers: self.num_layers()?,
-            out_dim: label.width(),
+            out_dim,
             heads: plan.heads,
             out_heads: plan.out_heads,
             dropout: plan.dropout,
@@ -196,7 +258,7 @@ impl Checks<'_> {
     }
 
     fn num_layers(&self) -> Result<usize, TrainError> {
-        let (plan, hops) = (&self.plan.result, self.source.flatten.hops);
+        let (plan, hops) = (&self.plan.result, self.hops);
         if let Some(layers) = plan.layers.filter(|&layers| layers != hops) {
             let problem = format!("its neighbourhoods have {hops} hops, so allowed is {hops}");
             return Err(self.unfit("layers", layers, problem));
@@ -214,7 +276,7 @@ impl Checks<'_> {
     }
 
     fn edge_weight(&self) -> Result<bool, TrainError> {
-        let present = self.source.graph.edge_weight;
+        let present = self.graph.edge_weight;
         match self.plan.result.edge_weight {
             Some(true) if !present => {
                 let problem = "its edges have no weights (`input.edges.weight`)".to_owned();
@@ -225,7 +287,7 @@ impl Checks<'_> {
     }
 
     fn edge_dim(&self) -> Result<Option<usize>, TrainError> {
-        let (plan, present) = (&self.plan.result, self.source.graph.edge_feature_dim);
+        let (plan, present) = (&self.plan.result, self.graph.edge_feature_dim);
         let takes = plan.layer.is_attention() || plan.layer == LayerKind::Gin;
         let problem = match (plan.edge_features, present) {
             (Some(false), _) => return Ok(None),
@@ -235,6 +297,26 @@ impl Checks<'_> {
             (Some(true), None) => "its edges have no features (`input.edges.features`)",
         };
         Err(self.unfit("edge_features", true, problem.to_owned()))
+    }
+
+    /// What a server in a process holds has to fit into one message.
+    fn servers(&self, arch: &Architecture, decays: &[f32]) -> Result<(), TrainError> {
+        let (servers, optimizer) = (self.plan.tuning.servers, &self.plan.result.optimizer);
+        if self.plan.tuning.launch == Launch::Threads {
+            return Ok(());
+        }
+        let tensors = tensors(&arch.parameters(), decays);
+        let vectors = optimizer.num_moments() + 1;
+        let held = spread(&tensors, servers).into_iter().map(|shard| {
+            let num_values: usize = shard.iter().map(|(place, _)| place.len()).sum();
+            num_values.saturating_mul(4 * vectors)
+        });
+        if held.max() > Some(MESSAGE_BYTES_MAX - ROOM_BYTES) {
+            let allowed = "parameters and optimiser's state of a server have to fit into 2 GiB, \
+                           so there have to be more servers";
+            return Err(key("servers", servers, allowed));
+        }
+        Ok(())
     }
 
     fn monitor(&self, arch: &Architecture) -> Result<Metric, TrainError> {
@@ -280,7 +362,7 @@ impl Checks<'_> {
 
     fn transform_allowed(&self) -> Result<(), TrainError> {
         let wanted = self.plan.result.transform;
-        let is_sparse = matches!(self.source.graph.features, FeatureMeta::Sparse { .. });
+        let is_sparse = matches!(self.graph.features, FeatureMeta::Sparse { .. });
         if wanted == Some(schemas::Transform::Standardize) && is_sparse {
             return Err(self.untrainable(
                 "its features are sparse, which `input.nodes.transform` = \"standardize\" would \
@@ -301,15 +383,15 @@ impl Checks<'_> {
     }
 
     /// Fits the transform to the train targets, each as often as it occurs.
-    fn transform(&self) -> Result<Transform, TrainError> {
+    fn transform(&self, source: &Source) -> Result<Transform, TrainError> {
         match self.plan.result.transform {
             None => return Ok(Transform::None),
             Some(schemas::Transform::RowNormalize) => return Ok(Transform::RowNormalize),
             Some(schemas::Transform::Standardize) => {}
         }
-        let mut fit = StandardizeFit::new(self.source.graph.features.dim());
-        for idx in 0..self.source.counts.len() {
-            let part = self.source.part(self.source.key(idx, None))?;
+        let mut fit = StandardizeFit::new(self.graph.features.dim());
+        for idx in 0..source.counts.len() {
+            let part = source.part(source.key(idx, None))?;
             for &target in part.targets(Split::Train) {
                 fit.add(part.dense_row(target));
             }

@@ -81,6 +81,25 @@ fn files(dir: &Path) -> Vec<String> {
     names
 }
 
+/// A plan that is bound to fail does not cost the model that it would replace.
+#[test]
+fn servers_that_cannot_hold_the_model_leave_the_one_before() {
+    let dir = tempfile::tempdir().unwrap();
+    flatten(
+        &dir.path().join("features"),
+        Shape::default(),
+        Layout::Shards,
+    );
+    let before = run(dir.path(), TABLE, false, &silent()).unwrap();
+    let too_wide = TABLE.replace("[8]", "[60000000]");
+    let table = format!("{too_wide}launch = \"processes\"\n");
+    let error = run(dir.path(), &table, true, &silent()).unwrap_err();
+    let text = error.to_string();
+    assert!(text.starts_with("`train.servers` is 1: "), "{text}");
+    let model_dir = dir.path().join("model");
+    assert_eq!(read_manifest(&model_dir).unwrap(), before);
+}
+
 #[test]
 fn a_model_directory_is_whole_and_is_not_made_twice() {
     for (sparse, layout) in [(false, Layout::Shards), (true, Layout::Rows)] {

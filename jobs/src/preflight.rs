@@ -3,10 +3,12 @@
 use std::collections::HashMap;
 
 use graphflat::{FlattenError, Targets};
-use graphtrainer::TrainSpec;
+use graphtrainer::{TrainPlan, TrainSpec};
 use rayon::iter::{IntoParallelRefIterator as _, ParallelIterator as _};
 use schemas::dataset::refuse_foreign;
-use schemas::{IdListPlan, Ids, SchemaError, Split, Unit, read_manifest};
+use schemas::{
+    GraphMeta, IdListPlan, Ids, LabelKind, LabelMeta, SchemaError, Split, Unit, read_manifest,
+};
 
 use crate::cli::Stage;
 use crate::error::JobError;
@@ -30,10 +32,33 @@ pub(crate) fn preflight(job: &Job) -> Result<(), JobError> {
     {
         plan.check_device()?;
     }
-    match &job.own_training {
-        Some(train) if job.runs(Stage::Train) => splits_and_labels(job, train),
+    match (&job.own_training, &job.train) {
+        (Some(train), Some(plan)) if job.runs(Stage::Train) => {
+            servers(job, plan)?;
+            splits_and_labels(job, train)
+        }
         _ => Ok(()),
     }
+}
+
+/// Checks that the parameter servers can hold the model, as far as its width is known: labels, which
+/// were not read yet, add to it.
+fn servers(job: &Job, plan: &TrainPlan) -> Result<(), JobError> {
+    let narrowest = LabelMeta {
+        data_type: String::new(),
+        kind: LabelKind::Number,
+    };
+    let graph = GraphMeta {
+        id_type: job.nodes.id_type(),
+        features: job.nodes.feature_meta(),
+        label: Some(narrowest),
+        split: job.nodes.split_meta(),
+        edge_weight: job.edges.has_weight(),
+        edge_feature_dim: job.edges.feature_dim(),
+        self_loops: false,
+    };
+    let hops = job.sample().map_or(0, |sample| sample.fanouts().len());
+    Ok(plan.check_servers(&graph, hops)?)
 }
 
 /// Checks that training has what it needs of the targets: a split that is not empty, labels.

@@ -9,10 +9,9 @@ use schemas::Split;
 
 use super::{Failure, Hello, Role, Steps, Word, WorkerRole};
 use crate::TrainError;
-use crate::fit::tensors;
 use crate::order::training_order;
 use crate::pipeline::{Busy, Supply, start};
-use crate::prepare::prepare;
+use crate::prepare::{prepare, tensors};
 use crate::server::{Credentials, GrpcClient, GrpcServer};
 use crate::source::Source;
 use crate::worker::{EpochShare, Outcome, Task, Worker};
@@ -102,7 +101,7 @@ fn work(
     let cache_bytes = plan.part_cache_bytes();
     let source = Source::open(&plan.input, cache_bytes / num_workers)?;
     let prepared = prepare(&plan, &source)?;
-    let specs = tensors(&prepared.model, &prepared.decays);
+    let specs = tensors(prepared.model.parameters(), &prepared.decays);
     let format = plan.result.gradient_format;
     let server = GrpcClient::new(&role.ports, &specs, credentials, timeout, format)?;
     let order = &training_order(&plan, &source);

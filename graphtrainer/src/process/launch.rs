@@ -8,19 +8,14 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::{Hello, Role, Steps, Word, WorkerRole};
-use crate::config::{WorkerFailure, key};
+use crate::config::WorkerFailure;
 use crate::pipeline::Busy;
-use crate::server::{
-    Credentials, GrpcClient, MESSAGE_BYTES_MAX, ParameterServer, ServerState, Settings, spread,
-};
+use crate::server::{Credentials, GrpcClient, ParameterServer, ServerState, Settings};
 use crate::worker::{EpochShare, Outcome, Task, Workers};
 use crate::{TrainError, TrainPlan};
 
 /// How often a worker is started again within one epoch, or between two checkpoints within one.
 const RESTARTS_MAX: u32 = 3;
-
-/// What a message may hold beside parameters and optimiser's state, the model's buffers above all.
-const ROOM_BYTES: usize = 16 << 20;
 
 /// How long a process that has closed its output, or lost a connection, is waited for to see how it
 /// ended.
@@ -58,26 +53,15 @@ impl<'a> Processes<'a> {
         settings: &'a Settings,
         epoch_steps: usize,
         busy: &'a Busy,
-    ) -> Result<Self, TrainError> {
-        let servers = plan.tuning.servers;
-        let vectors = settings.optimizer.num_moments() + 1;
-        let held = spread(&settings.tensors, servers).into_iter().map(|shard| {
-            let num_values: usize = shard.iter().map(|(place, _)| place.len()).sum();
-            num_values.saturating_mul(4 * vectors)
-        });
-        if held.max() > Some(MESSAGE_BYTES_MAX - ROOM_BYTES) {
-            let allowed = "parameters and optimiser's state of a server have to fit into 2 GiB, \
-                           so there have to be more servers";
-            return Err(key("servers", servers, allowed));
-        }
-        Ok(Self {
+    ) -> Self {
+        Self {
             plan,
             settings,
             epoch_steps,
             busy,
             credentials: Credentials::draw(),
             timeout: Duration::from_millis(plan.tuning.timeout_ms),
-        })
+        }
     }
 
     fn start(&self, name: &str, idx: usize, role: Role) -> Result<Process, TrainError> {
