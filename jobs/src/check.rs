@@ -4,7 +4,7 @@ mod nearby;
 mod places;
 mod predict;
 mod survey;
-mod taken;
+pub(crate) mod taken;
 
 use anyhow::Context as _;
 use bytesize::ByteSize;

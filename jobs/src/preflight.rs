@@ -6,10 +6,9 @@ use graphflat::{FlattenError, Targets};
 use graphtrainer::{TrainPlan, TrainSpec};
 use rayon::iter::{IntoParallelRefIterator as _, ParallelIterator as _};
 use schemas::dataset::refuse_foreign;
-use schemas::{
-    GraphMeta, IdListPlan, Ids, LabelKind, LabelMeta, SchemaError, Split, Unit, read_manifest,
-};
+use schemas::{GraphMeta, IdListPlan, Ids, LabelKind, LabelMeta, SchemaError, Split, Unit};
 
+use crate::check::taken::is_done;
 use crate::cli::Stage;
 use crate::error::JobError;
 use crate::job::Job;
@@ -26,9 +25,9 @@ pub(crate) fn preflight(job: &Job) -> Result<(), JobError> {
     if job.runs(Stage::Infer) {
         job.infer_need()?;
     }
-    // A model that is there already needs no GPU.
+    // A model of this plan that is there already needs no GPU.
     if let Some(plan) = job.train.as_ref().filter(|_| job.runs(Stage::Train))
-        && (job.fresh || read_manifest(plan.output()).is_err())
+        && !is_done(job, Stage::Train)
     {
         plan.check_device()?;
     }

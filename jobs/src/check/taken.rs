@@ -28,6 +28,15 @@ pub(crate) fn refuse_taken(job: &Job) -> Result<(), JobError> {
     Ok(())
 }
 
+/// Tells whether a stage has nothing left to do, as far as settings say it.
+pub(crate) fn is_done(job: &Job, stage: Stage) -> bool {
+    let dir = job.output(stage).expect("a selected stage has a plan");
+    !job.fresh
+        && read_manifest(dir).is_ok_and(|manifest| {
+            manifest.stage == stage.name() && same_plan(job, stage, &manifest)
+        })
+}
+
 /// Keys of `[train]` that may be left out: written or not, they can mean the same.
 const MAY_BE_LEFT_OUT: [&str; 6] = [
     "edge_features",
@@ -92,4 +101,123 @@ fn without_list(sample: &SamplePlan, mut settings: Value) -> Value {
         settings.remove("targets");
     }
     settings
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::path::Path;
+    use std::sync::Arc;
+
+    use arrow::array::{ArrayRef, Float32Array, Int32Array, Int64Array, StringArray};
+    use arrow::record_batch::RecordBatch;
+    use parquet::arrow::ArrowWriter;
+    use schemas::dataset::MANIFEST_SCHEMA;
+    use schemas::{Opened, Output};
+
+    use super::*;
+    use crate::job::Overrides;
+    use crate::source::Edits;
+
+    fn write(path: &Path, columns: Vec<(&str, ArrayRef)>) {
+        let batch = RecordBatch::try_from_iter(columns).unwrap();
+        let file = File::create(path).unwrap();
+        let mut writer = ArrowWriter::try_new(file, batch.schema(), None).unwrap();
+        writer.write(&batch).unwrap();
+        writer.close().unwrap();
+    }
+
+    fn job(dir: &Path, epochs: usize, fresh: bool) -> Job {
+        let text = format!(
+            "name = \"a\"\nseed = 1\n[input.nodes]\npath = \"{0}/nodes\"\nid = \"id\"\n\
+             features = [\"x\"]\nlabel = \"y\"\nsplit = \"split\"\n[input.edges]\n\
+             path = \"{0}/edges\"\nsrc = \"src\"\ndst = \"dst\"\n[flatten]\n\
+             output = \"{0}/features\"\nhops = 1\nfanouts = [2]\n[train]\nmodel = \"gcn\"\n\
+             output = \"{0}/model\"\nhidden = []\nepochs = {epochs}\n",
+            dir.display()
+        );
+        let path = dir.join("job.toml");
+        std::fs::write(&path, text).unwrap();
+        let edits = Edits {
+            set: Vec::new(),
+            date: "2026-11-21T01:02:03Z".parse().unwrap(),
+        };
+        let overrides = Overrides {
+            fresh,
+            ..Overrides::default()
+        };
+        Job::load(&path, &edits, &overrides).unwrap()
+    }
+
+    /// Leaves an output as if a stage had finished it.
+    fn finish(dir: &Path, stage: &str, input: Value, plan: Value) {
+        let opened = Output::open(dir, stage, "of a test", true).unwrap();
+        let Opened::Open(output) = opened else {
+            panic!("it starts over");
+        };
+        let manifest = Manifest {
+            schema: MANIFEST_SCHEMA,
+            stage: stage.to_owned(),
+            program: "test".to_owned(),
+            fingerprint: "of a test".to_owned(),
+            plan,
+            seed: 1,
+            input,
+            graph: None,
+            flatten: None,
+            parts: Vec::new(),
+            report: Value::Null,
+        };
+        output.finish(&manifest).unwrap();
+    }
+
+    #[test]
+    fn a_training_is_done_where_a_model_of_its_plan_and_input_lies() {
+        let temporary = tempfile::tempdir().unwrap();
+        let dir = temporary.path();
+        let ids: ArrayRef = Arc::new(Int64Array::from(vec![1, 2]));
+        let (x, y) = (
+            Float32Array::from(vec![0.5, 1.5]),
+            Int32Array::from(vec![0, 1]),
+        );
+        let split = StringArray::from(vec!["train", "val"]);
+        let nodes: Vec<(&str, ArrayRef)> = vec![
+            ("id", Arc::clone(&ids)),
+            ("x", Arc::new(x)),
+            ("y", Arc::new(y)),
+            ("split", Arc::new(split)),
+        ];
+        write(&dir.join("nodes"), nodes);
+        write(
+            &dir.join("edges"),
+            vec![("src", Arc::clone(&ids)), ("dst", ids)],
+        );
+        let is_done = |epochs, fresh| is_done(&job(dir, epochs, fresh), Stage::Train);
+        assert!(!is_done(3, false), "nothing is there");
+        let read = |fingerprint: &str| json!({ "graph_features": fingerprint });
+        let (model, features) = (dir.join("model"), dir.join("features"));
+        finish(
+            &model,
+            "train",
+            read("of a test"),
+            json!(job(dir, 3, false).train),
+        );
+        assert!(
+            is_done(3, false),
+            "its graph features are yet to be written"
+        );
+        finish(&features, "flatten", Value::Null, Value::Null);
+        assert!(is_done(3, false));
+        assert!(!is_done(3, true), "--fresh starts over");
+        assert!(!is_done(4, false), "another plan");
+        finish(
+            &model,
+            "train",
+            read("others"),
+            json!(job(dir, 3, false).train),
+        );
+        assert!(!is_done(3, false), "other graph features");
+        finish(&model, "flatten", Value::Null, Value::Null);
+        assert!(!is_done(3, false), "another stage");
+    }
 }
