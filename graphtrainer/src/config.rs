@@ -184,9 +184,7 @@ impl TrainSpec {
     ///
     /// [`TrainError::Key`] or [`TrainError::Missing`] names the first key that does not fit.
     pub fn into_plan(self, ctx: TrainContext) -> Result<TrainPlan, TrainError> {
-        self.check_numbers()?;
-        self.check_layer_keys()?;
-        self.check_class_weights()?;
+        self.check_alone()?;
         let consistency = self.consistency()?;
         let workers = self.checked_workers(consistency)?;
         let momentum = self.checked_momentum()?;
@@ -255,6 +253,13 @@ impl TrainSpec {
             sample: serde_json::Value::Null,
             fresh: ctx.fresh,
         })
+    }
+
+    /// Checks of keys that depend on neither mode nor launch.
+    fn check_alone(&self) -> Result<(), TrainError> {
+        self.check_numbers()?;
+        self.check_layer_keys()?;
+        self.check_class_weights()
     }
 
     fn check_numbers(&self) -> Result<(), TrainError> {
