@@ -36,7 +36,8 @@ impl Device {
         }
     }
 
-    /// Returns the best GPU of the machine, an adapter in software if there is no other.
+    /// Returns the best GPU that Vulkan, Metal or DirectX 12 reaches, one in software if there is no
+    /// other; never one that only OpenGL reaches.
     ///
     /// # Errors
     ///
@@ -46,10 +47,19 @@ impl Device {
         gpu::open().map_err(|problem| GnnError::Device { problem })
     }
 
+    /// Returns the best GPU in hardware.
+    ///
+    /// # Errors
+    ///
+    /// As [`Device::gpu`].
+    pub fn hardware() -> Result<Device, GnnError> {
+        gpu::open_hardware().map_err(|problem| GnnError::Device { problem })
+    }
+
     /// Returns a GPU in hardware if there is one that can be opened, else the processor.
     #[must_use]
     pub fn auto() -> Device {
-        gpu::open_hardware().unwrap_or_default()
+        Device::hardware().unwrap_or_default()
     }
 
     /// Returns the kind, `cpu` or `gpu`.
@@ -58,7 +68,7 @@ impl Device {
         if self.is_gpu { "gpu" } else { "cpu" }
     }
 
-    /// Returns the name: that of the adapter for a GPU, else `cpu`.
+    /// Returns the name: that of the adapter with its graphics API for a GPU, else `cpu`.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
@@ -91,8 +101,8 @@ mod gpu {
         Err("this program was built without the feature `gpu`".to_owned())
     }
 
-    pub(super) fn open_hardware() -> Option<Device> {
-        None
+    pub(super) fn open_hardware() -> Result<Device, String> {
+        open()
     }
 }
 
@@ -100,12 +110,24 @@ mod gpu {
 mod gpu {
     use std::sync::OnceLock;
 
-    use burn::backend::DispatchDevice;
-    use burn::tensor::{Device as Backend, DeviceType};
+    use burn::tensor::Device as Backend;
+    use burn::tensor::wgpu::WgpuBackend;
+    use burn::tensor::wgpu::wgpu::DeviceType;
     use burn_cubecl::CubeDevice;
-    use cubecl::wgpu::WgpuDeviceKind;
+    use cubecl::wgpu::{WgpuDevice, WgpuDeviceKind};
 
     use super::Device;
+
+    /// The graphics APIs that the kernels are run through. OpenGL is none: no test runs them there.
+    const APIS: [WgpuBackend; 3] = [WgpuBackend::Metal, WgpuBackend::Vulkan, WgpuBackend::Dx12];
+
+    /// The kinds of adapters in hardware.
+    const HARDWARE: [WgpuDeviceKind; 4] = [
+        WgpuDeviceKind::DiscreteGpu(0),
+        WgpuDeviceKind::IntegratedGpu(0),
+        WgpuDeviceKind::VirtualGpu(0),
+        WgpuDeviceKind::Other(0),
+    ];
 
     /// Opened once: the runtime below belongs to the process, and cannot be opened again.
     static OPENED: OnceLock<Result<Device, String>> = OnceLock::new();
@@ -114,36 +136,48 @@ mod gpu {
         OPENED.get_or_init(open_first).clone()
     }
 
-    pub(super) fn open_hardware() -> Option<Device> {
-        let found = Backend::enumerate(DeviceType::Wgpu).into_vec();
+    pub(super) fn open_hardware() -> Result<Device, String> {
         // An adapter in software is not opened, since that alone takes time and memory.
-        if found.iter().all(is_software) {
-            return None;
+        if !APIS.into_iter().any(reaches_hardware) {
+            return Err(none_through("no GPU in hardware"));
         }
-        open().ok().filter(|device| !device.is_software)
+        match open()? {
+            device if device.is_software => Err(format!("{} is software", device.name)),
+            device => Ok(device),
+        }
     }
 
-    fn is_software(device: &Backend) -> bool {
-        match device.as_dispatch() {
-            DispatchDevice::Cube(CubeDevice::Wgpu(device)) => device.kind == WgpuDeviceKind::Cpu,
-            _ => false,
+    fn reaches(api: WgpuBackend, kind: WgpuDeviceKind) -> bool {
+        let any_of_kind = CubeDevice::Wgpu(WgpuDevice::new(kind).on(api));
+        !CubeDevice::enumerate(any_of_kind.to_id()).is_empty()
+    }
+
+    fn reaches_hardware(api: WgpuBackend) -> bool {
+        HARDWARE.into_iter().any(|kind| reaches(api, kind))
+    }
+
+    fn none_through(what: &str) -> String {
+        let mut text = format!("{what} was found through Vulkan, Metal or DirectX 12");
+        if reaches(WgpuBackend::Gl, WgpuDeviceKind::DefaultDevice) {
+            text.push_str("; OpenGL alone, which there is, does not do");
         }
+        text
     }
 
     fn open_first() -> Result<Device, String> {
         // The runtime panics on one of its own threads if it is asked for an adapter in vain.
-        if Backend::enumerate(DeviceType::Wgpu).into_vec().is_empty() {
-            return Err("no GPU was found through Vulkan, Metal, DirectX or OpenGL".to_owned());
-        }
-        let backend = Backend::wgpu_options()
-            .init()
+        let reached = |api: &WgpuBackend| reaches(*api, WgpuDeviceKind::DefaultDevice);
+        let hardware = APIS.into_iter().find(|api| reaches_hardware(*api));
+        let api = hardware.or_else(|| APIS.into_iter().find(reached));
+        let api = api.ok_or_else(|| none_through("no GPU"))?;
+        let (backend, setup) = Backend::wgpu_options()
+            .graphics_api(api)
+            .init_with_setup()
             .map_err(|error| format!("the GPU cannot be opened: {error}"))?;
-        let identity = backend.identity();
+        let adapter = setup.adapter.get_info();
         Ok(Device {
-            name: identity
-                .as_ref()
-                .map_or_else(|| "unnamed".to_owned(), |identity| identity.name.clone()),
-            is_software: identity.is_none_or(|identity| identity.physical.is_none()),
+            name: format!("{} ({})", adapter.name, adapter.backend),
+            is_software: adapter.device_type == DeviceType::Cpu,
             backend,
             is_gpu: true,
         })

@@ -3,9 +3,10 @@
 use schemas::progress::{Event, Progress};
 use serde_json::json;
 
-use crate::TrainError;
 use crate::checkpoint::Checkpoint;
 use crate::config::Device;
+use crate::prepare::Prepared;
+use crate::{TrainError, TrainPlan};
 
 impl Device {
     /// Opens the device.
@@ -18,23 +19,28 @@ impl Device {
     }
 }
 
-/// Tells which GPU a model is trained on, and that it goes on on another device than it was begun on;
-/// returns the device's name.
+/// Tells which GPU a model is trained on, or why on none where there is a choice, and that it goes on
+/// on another device than it was begun on; returns the device's name.
 pub(crate) fn say(
-    model: &gnn::Model,
+    plan: &TrainPlan,
+    prepared: &Prepared,
     resumed: Option<&Checkpoint>,
     notes: &mut Vec<String>,
     progress: &Progress,
 ) -> String {
-    let device = model.device();
+    let device = prepared.model.device();
     let name = device.name();
-    if device.is_gpu() {
+    let has_choice = gnn::Device::HAS_GPU && plan.tuning.device == Device::Auto;
+    let why_none = has_choice.then(gnn::Device::hardware).and_then(Result::err);
+    if device.is_gpu() || why_none.is_some() {
         progress(&Event {
             stage: "train",
             phase: "device".to_owned(),
             done: 1,
             total: 1,
-            message: Some(name.to_owned()),
+            message: Some(
+                why_none.map_or_else(|| name.to_owned(), |problem| format!("{name}: {problem}")),
+            ),
             fields: json!({ "device": name }),
         });
     }

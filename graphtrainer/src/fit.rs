@@ -94,7 +94,7 @@ pub fn fit(
         Some(path) => resume(path, &mut notes)?,
         None => None,
     };
-    let device = say(&prepared.model, resumed.as_ref(), &mut notes, progress);
+    let device = say(plan, &prepared, resumed.as_ref(), &mut notes, progress);
     let busy = Busy::default();
     let vectoriser = prepared.vectoriser(false);
     let of_training = prepared.vectoriser(true);

@@ -7,7 +7,7 @@ mod random;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use graphtrainer::{TrainContext, TrainError, TrainSpec, train};
 use random::{Graph, Shape, flatten_meta};
@@ -158,4 +158,31 @@ fn a_training_that_goes_on_on_another_device_says_so() {
     );
     let note = |note: &Value| note.as_str().is_some_and(|text| text.starts_with(&wanted));
     assert!(notes.as_array().unwrap().iter().any(note), "{notes}");
+}
+
+#[test]
+fn what_was_chosen_is_said() {
+    let dir = tempfile::tempdir().unwrap();
+    flatten(&dir.path().join("features"), Shape::default());
+    let chosen = gnn::Device::auto();
+    for (device, wanted) in [("auto", Some(chosen.name())), ("cpu", None)] {
+        let said = Arc::new(Mutex::new(Vec::new()));
+        let heard = Arc::clone(&said);
+        let listen: Progress = Arc::new(move |event| {
+            if event.phase == "device" {
+                heard.lock().unwrap().extend(event.message.clone());
+            }
+        });
+        let keys = "model = \"gcn\"\nhidden = [8]\nepochs = 1\n";
+        let table = format!("output = \"{device}\"\ndevice = \"{device}\"\n{keys}");
+        let manifest = run(dir.path(), &table, &listen).unwrap();
+        let said = said.lock().unwrap();
+        assert_eq!(said.len(), usize::from(wanted.is_some()), "{said:?}");
+        if let Some(name) = wanted {
+            assert_eq!(manifest.report["device"], name);
+            let reason = ": no GPU in hardware was found through Vulkan, Metal or DirectX 12";
+            let reason = if chosen.is_gpu() { "" } else { reason };
+            assert!(said[0].starts_with(&format!("{name}{reason}")), "{said:?}");
+        }
+    }
 }
