@@ -1,0 +1,401 @@
+//! The lock of an output in a store: an object that its holder renews while it lives.
+//!
+//! A store does not tell when a process dies. So whoever finds the lock watches it: if it is not
+//! renewed for [`LEASE`], its holder is taken for dead and the lock is taken over. The watcher goes
+//! by its own clock alone. Where the holder was a process of the same machine and is no longer, it
+//! is not waited for. S3 lets only one of several runs take over, by the version it saw; on HDFS,
+//! which renames in one step, it is the one that renames the old lock away.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+
+use super::lock::LOCK;
+use crate::error::{Result, SchemaError};
+use crate::storage::{Object, Put, Version, object};
+
+/// Milliseconds of a second, which is shorter in tests.
+const SECOND: u64 = if cfg!(test) { 20 } else { 1000 };
+/// Time after which a lock that is not renewed is taken over.
+const LEASE: Duration = Duration::from_millis(30 * SECOND);
+/// Time between renewals.
+const RENEWAL: Duration = Duration::from_millis(8 * SECOND);
+/// Time between looks at the lock of another run.
+const LOOK: Duration = Duration::from_millis(SECOND);
+
+/// Held while a run writes an output of a store; dropped, it is released.
+#[derive(Debug)]
+pub(super) struct Lease {
+    shared: Arc<Shared>,
+    /// Ends the thread when it is dropped.
+    stop: Option<Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    lock: Object,
+    dir: std::path::PathBuf,
+    note: Mutex<Note>,
+    is_lost: AtomicBool,
+}
+
+/// What the lock says of its holder.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Note {
+    /// Random, of one holder alone.
+    token: u64,
+    /// Number of renewals.
+    renewals: u64,
+    host: String,
+    process: u32,
+    /// What tells the process from an earlier one of the same number, where that can be known.
+    started: Option<String>,
+}
+
+impl Lease {
+    pub(super) fn take(dir: &Path) -> Result<Self> {
+        let path = dir.join(LOCK);
+        let lock = object(&path)?.expect("the directory is of a store");
+        let note = Note::new();
+        let mut watched: Option<(Version, Instant)> = None;
+        while !lock.put_if(Put::Absent, note.to_json())? {
+            let Some((text, version)) = lock.read()? else {
+                continue;
+            };
+            let holder = Note::of(&text);
+            if holder
+                .as_ref()
+                .is_some_and(|holder| holder.token == note.token)
+            {
+                // The answer to an earlier attempt was lost.
+                break;
+            }
+            let since = match &watched {
+                Some((seen, since)) if *seen == version => *since,
+                Some(_) => return Err(locked(dir, holder.as_ref())),
+                None => {
+                    watched = Some((version.clone(), Instant::now()));
+                    Instant::now()
+                }
+            };
+            let is_dead = holder.as_ref().is_some_and(Note::is_dead);
+            let seen = (text, version);
+            if (is_dead || since.elapsed() >= LEASE) && take_over(&lock, &note, seen)? {
+                break;
+            }
+            if !is_dead {
+                std::thread::sleep(LOOK);
+            }
+        }
+        Self::keep(lock, dir, note)
+    }
+
+    /// Starts to renew a lock that was just taken.
+    fn keep(lock: Object, dir: &Path, note: Note) -> Result<Self> {
+        let shared = Arc::new(Shared {
+            lock,
+            dir: dir.to_owned(),
+            note: Mutex::new(note),
+            is_lost: AtomicBool::new(false),
+        });
+        // Two runs that took over at the same time may both have got here, but only one stays.
+        if !shared.is_held()? {
+            return Err(locked(dir, None));
+        }
+        let (stop, stopped) = channel();
+        let renewed = Arc::clone(&shared);
+        let thread = std::thread::Builder::new()
+            .name("lease".to_owned())
+            .spawn(move || renewed.renew_until(&stopped))
+            .map_err(SchemaError::io("keep the lock of", dir))?;
+        Ok(Self {
+            shared,
+            stop: Some(stop),
+            thread: Some(thread),
+        })
+    }
+
+    /// Fails if another run holds the lock now.
+    pub(super) fn check(&self) -> Result<()> {
+        if !self.shared.is_lost.load(Ordering::Relaxed) && self.shared.is_held()? {
+            return Ok(());
+        }
+        Err(locked(&self.shared.dir, None))
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        self.stop = None;
+        if let Some(thread) = self.thread.take() {
+            thread.join().ok();
+        }
+        if self.shared.is_held().is_ok_and(|is_held| is_held) {
+            // A lock that stays is taken over.
+            self.shared.lock.remove().ok();
+        }
+    }
+}
+
+impl Shared {
+    /// Tells whether the lock is this run's.
+    fn is_held(&self) -> Result<bool> {
+        let token = self
+            .note
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .token;
+        let found = self
+            .lock
+            .read()?
+            .and_then(|(text, _version)| Note::of(&text));
+        Ok(found.is_some_and(|note| note.token == token))
+    }
+
+    fn renew_until(&self, stopped: &Receiver<()>) {
+        while let Err(RecvTimeoutError::Timeout) = stopped.recv_timeout(RENEWAL) {
+            // A fault of the store is one that the next renewal may not meet.
+            if let Ok(false) = self.renew() {
+                self.is_lost.store(true, Ordering::Relaxed);
+                return;
+            }
+        }
+    }
+
+    /// Renews the lock; false if it is another run's.
+    fn renew(&self) -> Result<bool> {
+        let mut note = self.note.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some((text, version)) = self.lock.read()? else {
+            return Ok(false);
+        };
+        if Note::of(&text).is_none_or(|found| found.token != note.token) {
+            return Ok(false);
+        }
+        note.renewals += 1;
+        if self.lock.put_if(Put::Unchanged(version), note.to_json())? {
+            return Ok(true);
+        }
+        // The answer to an earlier attempt may have been lost.
+        let found = self
+            .lock
+            .read()?
+            .and_then(|(text, _version)| Note::of(&text));
+        Ok(found.is_some_and(|found| found.token == note.token))
+    }
+}
+
+/// Takes the lock of a run that is dead, as it was seen; false if another run was faster.
+fn take_over(lock: &Object, note: &Note, seen: (Vec<u8>, Version)) -> Result<bool> {
+    let (text, version) = seen;
+    if lock.swaps() {
+        if lock.put_if(Put::Unchanged(version), note.to_json())? {
+            return Ok(true);
+        }
+        let found = lock.read()?.and_then(|(text, _version)| Note::of(&text));
+        return Ok(found.is_some_and(|found| found.token == note.token));
+    }
+    let aside = lock.beside(&format!("{LOCK}-{:016x}", note.token));
+    if !lock.rename(&aside)? {
+        return Ok(false);
+    }
+    // What was renamed may be the fresh lock of a run that was faster: then it is put back.
+    let is_stale = aside.read()?.is_some_and(|(found, _version)| found == text);
+    if is_stale {
+        aside.remove()?;
+        lock.put_if(Put::Absent, note.to_json())
+    } else {
+        aside.rename(lock).map(|_| false)
+    }
+}
+
+/// Tells whether a file is a lock that was renamed to take it over.
+pub(super) fn is_lock_aside(name: &str) -> bool {
+    let token = name
+        .strip_prefix(LOCK)
+        .and_then(|rest| rest.strip_prefix('-'));
+    token.is_some_and(|token| token.len() == 16 && token.bytes().all(|b| b.is_ascii_hexdigit()))
+}
+
+impl Note {
+    fn new() -> Self {
+        let process = std::process::id();
+        Self {
+            token: rand::random(),
+            renewals: 0,
+            host: host(),
+            process,
+            started: started(process),
+        }
+    }
+
+    fn of(text: &[u8]) -> Option<Self> {
+        serde_json::from_slice(text).ok()
+    }
+
+    fn to_json(&self) -> Vec<u8> {
+        serde_json::to_vec(self).expect("it holds string keys only")
+    }
+
+    /// Tells whether the holder is known to be gone: a process of this machine that is not there.
+    fn is_dead(&self) -> bool {
+        self.started.is_some() && self.host == host() && started(self.process) != self.started
+    }
+}
+
+/// Tells this machine, as far as it shares its numbers of processes, from others.
+fn host() -> String {
+    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+    let name = read("/proc/sys/kernel/hostname");
+    let boot = read("/proc/sys/kernel/random/boot_id");
+    let space = std::fs::read_link("/proc/self/ns/pid").unwrap_or_default();
+    format!("{} {} {}", name.trim(), boot.trim(), space.display())
+}
+
+/// Returns when a process started, in ticks since the machine did; none where that is not known.
+fn started(process: u32) -> Option<String> {
+    let text = std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+    // The name of the program, in brackets, may hold anything.
+    let (_, rest) = text.rsplit_once(')')?;
+    let mut fields = rest.split_whitespace();
+    let state = fields.next()?;
+    let is_gone = matches!(state, "Z" | "X");
+    fields.nth(18).filter(|_| !is_gone).map(str::to_owned)
+}
+
+fn locked(dir: &Path, holder: Option<&Note>) -> SchemaError {
+    let name = |note: &Note| {
+        let host = note.host.split(' ').next().unwrap_or_default();
+        format!(" (process {} of {host})", note.process)
+    };
+    SchemaError::OutputLocked {
+        dir: dir.to_owned(),
+        holder: holder.map(name).unwrap_or_default(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use super::*;
+    use crate::storage;
+
+    /// A directory in each kind of store.
+    fn dirs(test: &str) -> [PathBuf; 2] {
+        ["swapping", "renaming"].map(|kind| PathBuf::from(format!("{kind}://lease/{test}")))
+    }
+
+    /// Leaves a lock as a killed process does.
+    fn leave(dir: &Path, note: &Note) {
+        storage::write_whole(&dir.join(LOCK), &note.to_json()).unwrap();
+    }
+
+    #[test]
+    fn a_lock_that_is_renewed_stays_with_its_holder() {
+        for dir in dirs("renewed") {
+            let lease = Lease::take(&dir).unwrap();
+            std::thread::sleep(2 * LEASE);
+            lease.check().unwrap();
+            let error = Lease::take(&dir).unwrap_err().to_string();
+            let holder = format!("written by another run (process {} of", std::process::id());
+            assert!(error.contains(&holder), "{error}");
+            lease.check().unwrap();
+            drop(lease);
+            assert_eq!(
+                storage::entries(&dir).unwrap(),
+                [""; 0],
+                "{}",
+                dir.display()
+            );
+            Lease::take(&dir).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_lock_that_nobody_renews_is_taken_over_after_a_while() {
+        for dir in dirs("left") {
+            let elsewhere = Note {
+                host: "another machine".to_owned(),
+                ..Note::new()
+            };
+            leave(&dir, &elsewhere);
+            let started = Instant::now();
+            let lease = Lease::take(&dir).unwrap();
+            assert!(started.elapsed() >= LEASE);
+            lease.check().unwrap();
+            drop(lease);
+            assert_eq!(
+                storage::entries(&dir).unwrap(),
+                [""; 0],
+                "{}",
+                dir.display()
+            );
+        }
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn the_lock_of_a_dead_process_of_this_machine_is_taken_over_at_once() {
+        for dir in dirs("dead") {
+            let mut child = std::process::Command::new("true").spawn().unwrap();
+            let dead = Note {
+                process: child.id(),
+                ..Note::new()
+            };
+            child.wait().unwrap();
+            leave(&dir, &dead);
+            let started = Instant::now();
+            Lease::take(&dir).unwrap();
+            assert!(started.elapsed() < LEASE, "{:?}", started.elapsed());
+        }
+    }
+
+    #[test]
+    fn a_holder_notices_that_its_lock_was_taken() {
+        for dir in dirs("taken") {
+            let lease = Lease::take(&dir).unwrap();
+            let thief = Note::new();
+            leave(&dir, &thief);
+            let error = lease.check().unwrap_err();
+            assert!(matches!(error, SchemaError::OutputLocked { .. }), "{error}");
+            drop(lease);
+            let (left, _) = object(&dir.join(LOCK))
+                .unwrap()
+                .unwrap()
+                .read()
+                .unwrap()
+                .unwrap();
+            assert_eq!(
+                Note::of(&left),
+                Some(thief),
+                "it is not the old holder's to remove"
+            );
+        }
+    }
+
+    #[test]
+    fn of_many_that_take_over_one_gets_the_lock() {
+        for dir in dirs("many") {
+            let elsewhere = Note {
+                host: "another machine".to_owned(),
+                ..Note::new()
+            };
+            leave(&dir, &elsewhere);
+            let taken: Vec<Result<Lease>> = std::thread::scope(|scope| {
+                let takers: Vec<_> = (0..4).map(|_| scope.spawn(|| Lease::take(&dir))).collect();
+                takers
+                    .into_iter()
+                    .map(|taker| taker.join().unwrap())
+                    .collect()
+            });
+            let held = taken.iter().flatten().filter(|lease| lease.check().is_ok());
+            assert_eq!(held.count(), 1, "{}", dir.display());
+        }
+    }
+}

@@ -1,0 +1,327 @@
+//! Places that are read and written: local files, objects of S3, files of HDFS.
+//!
+//! A place is a path. One of a store is its URL, `s3://bucket/key` or `hdfs://host:port/path`, as
+//! [`path::resolve`](crate::path::resolve) returns it; every other path is local. The functions
+//! here are those of `std::fs` that outputs need, for either.
+//!
+//! Stores are opened when they are first used, once a process, with the options of [`configure`]
+//! and what environment and configuration files say.
+
+#[cfg(feature = "hdfs")]
+mod hdfs;
+mod object;
+mod options;
+mod parquet_input;
+#[cfg(feature = "s3")]
+mod s3;
+#[cfg(test)]
+mod tests;
+mod upload;
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::path::Path;
+
+pub(crate) use object::{Object, Pending, Put, Version, object, wait};
+pub use object::{Traffic, configure, options, traffic};
+pub use options::{S3Options, StorageOptions};
+pub(crate) use parquet_input::ParquetInput;
+pub(crate) use upload::NewFile;
+
+use crate::error::{Result, SchemaError};
+
+/// Bytes of a local file read at once.
+const BLOCK_BYTES: usize = 1 << 20;
+
+/// Stores by the scheme of their URLs; `s3a` is what Hadoop calls S3.
+pub(crate) const SCHEMES: &[(&str, &str)] = &[
+    ("s3", "s3"),
+    ("s3a", "s3"),
+    ("hdfs", "hdfs"),
+    // In memory, with what S3 can do, and with what HDFS can.
+    #[cfg(test)]
+    ("swapping", "swapping"),
+    #[cfg(test)]
+    ("renaming", "renaming"),
+];
+
+/// Tells whether a path is the URL of a store.
+pub fn is_remote(path: &Path) -> bool {
+    let text = path.to_string_lossy();
+    let scheme = text.split_once("://").map(|(scheme, _)| scheme);
+    scheme.is_some_and(|scheme| SCHEMES.iter().any(|(_, known)| *known == scheme))
+}
+
+/// Reads a file whole; none if there is none.
+///
+/// # Errors
+///
+/// If it cannot be read.
+pub fn read(path: &Path) -> Result<Option<Vec<u8>>> {
+    if let Some(object) = object(path)? {
+        return Ok(object.read()?.map(|(bytes, _version)| bytes));
+    }
+    absent(fs::read(path)).map_err(SchemaError::io("read", path))
+}
+
+/// Reads a file whole that has to be there, for those who know errors of files only.
+///
+/// # Errors
+///
+/// If it is not there or cannot be read.
+pub fn read_existing_io(path: &Path) -> io::Result<Vec<u8>> {
+    match read(path) {
+        Ok(Some(bytes)) => Ok(bytes),
+        Ok(None) => Err(io::ErrorKind::NotFound.into()),
+        Err(SchemaError::Io { source, .. }) => Err(source),
+        Err(other) => Err(io::Error::other(other)),
+    }
+}
+
+/// Hands on the bytes of a file, some at a time.
+pub(crate) fn for_each_block(path: &Path, mut consume: impl FnMut(&[u8])) -> Result<()> {
+    if let Some(object) = object(path)? {
+        return object.for_each_block(consume);
+    }
+    let mut file = File::open(path).map_err(SchemaError::io("open", path))?;
+    let mut buffer = vec![0; BLOCK_BYTES];
+    loop {
+        match file.read(&mut buffer) {
+            Ok(0) => return Ok(()),
+            Ok(num) => consume(&buffer[..num]),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(SchemaError::io("read", path)(error)),
+        }
+    }
+}
+
+/// Writes a small file so that it is there whole or not at all, even after a power failure.
+///
+/// # Errors
+///
+/// If it cannot be written.
+pub fn write_whole(path: &Path, bytes: &[u8]) -> Result<()> {
+    write(path, bytes, true)?;
+    path.parent().map_or(Ok(()), sync_dir)
+}
+
+/// Writes a small file so that a reader sees the old one or the new one, never a part; it is not
+/// forced to the disk, which may take longer than what it notes.
+///
+/// # Errors
+///
+/// If it cannot be written.
+pub fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
+    write(path, bytes, false)
+}
+
+fn write(path: &Path, bytes: &[u8], is_synced: bool) -> Result<()> {
+    if let Some(object) = object(path)? {
+        return object.put(bytes.to_vec());
+    }
+    let temporary = path.with_file_name(format!(".{}.tmp", file_name(path)));
+    let write = |file: io::Result<File>| {
+        let mut file = file?;
+        file.write_all(bytes)?;
+        if is_synced { file.sync_all() } else { Ok(()) }
+    };
+    write(File::create(&temporary)).map_err(SchemaError::io("write", &temporary))?;
+    fs::rename(&temporary, path).map_err(SchemaError::io("rename", path))
+}
+
+/// Returns the size of a file; none if there is none.
+///
+/// # Errors
+///
+/// If it cannot be told.
+pub fn size(path: &Path) -> Result<Option<u64>> {
+    if let Some(object) = object(path)? {
+        return Ok(object.version()?.map(|version| version.size));
+    }
+    let metadata = absent(fs::metadata(path)).map_err(SchemaError::io("read the size of", path))?;
+    Ok(metadata
+        .filter(fs::Metadata::is_file)
+        .map(|file| file.len()))
+}
+
+/// Tells whether there is a file of this path.
+///
+/// # Errors
+///
+/// If a store does not tell.
+pub fn is_file(path: &Path) -> Result<bool> {
+    match object(path)? {
+        Some(object) => Ok(object.version()?.is_some()),
+        None => Ok(path.is_file()),
+    }
+}
+
+/// Tells whether there is a directory of this path; S3 has one if it has an object below it.
+///
+/// # Errors
+///
+/// If a store does not tell.
+pub fn is_dir(path: &Path) -> Result<bool> {
+    match object(path)? {
+        Some(object) => object.is_dir(),
+        None => Ok(path.is_dir()),
+    }
+}
+
+/// Tells whether there is a file or directory of this path.
+///
+/// # Errors
+///
+/// If a store does not tell.
+pub fn exists(path: &Path) -> Result<bool> {
+    Ok(is_file(path)? || is_dir(path)?)
+}
+
+/// Returns the names of what lies in a directory, sorted; none where there is no directory.
+///
+/// # Errors
+///
+/// If it cannot be listed.
+pub fn entries(dir: &Path) -> Result<Vec<String>> {
+    let mut names = Vec::new();
+    if let Some(object) = object(dir)? {
+        names = object.entries()?;
+    } else if let Some(found) = absent(fs::read_dir(dir)).map_err(SchemaError::io("list", dir))? {
+        for entry in found {
+            let entry = entry.map_err(SchemaError::io("list", dir))?;
+            names.push(entry.file_name().to_string_lossy().into_owned());
+        }
+    }
+    names.sort();
+    Ok(names)
+}
+
+/// Returns the names of all files below a directory, with `/`, sorted.
+pub(crate) fn list(dir: &Path) -> Result<Vec<String>> {
+    let mut names = Vec::new();
+    match object(dir)? {
+        Some(object) => names.extend(object.list()?.into_iter().map(|(name, _)| name)),
+        None => list_local(dir, "", &mut names)?,
+    }
+    names.sort();
+    Ok(names)
+}
+
+fn list_local(dir: &Path, prefix: &str, names: &mut Vec<String>) -> Result<()> {
+    for name in entries(dir)? {
+        let path = dir.join(&name);
+        let below = format!("{prefix}{name}");
+        if path.is_dir() {
+            list_local(&path, &format!("{below}/"), names)?;
+        } else {
+            names.push(below);
+        }
+    }
+    Ok(())
+}
+
+/// Returns the sizes of some files of a directory; none for one that is not there.
+pub(crate) fn sizes(dir: &Path, names: &[&str]) -> Result<Vec<Option<u64>>> {
+    // One request lists a thousand objects.
+    let Some(object) = object(dir)?.filter(|_| names.len() > 1) else {
+        return names.iter().map(|name| size(&dir.join(name))).collect();
+    };
+    let found: BTreeMap<String, u64> = object
+        .list()?
+        .into_iter()
+        .map(|(name, version)| (name, version.size))
+        .collect();
+    Ok(names.iter().map(|name| found.get(*name).copied()).collect())
+}
+
+/// Creates a directory and those above it; S3 needs none.
+///
+/// # Errors
+///
+/// If it cannot be created.
+pub fn create_dir_all(dir: &Path) -> Result<()> {
+    if is_remote(dir) {
+        return Ok(());
+    }
+    fs::create_dir_all(dir).map_err(SchemaError::io("create", dir))
+}
+
+/// Removes a file, if there is one.
+///
+/// # Errors
+///
+/// If it cannot be removed.
+pub fn remove_file(path: &Path) -> Result<()> {
+    if let Some(object) = object(path)? {
+        return object.remove();
+    }
+    absent(fs::remove_file(path))
+        .map(|_| ())
+        .map_err(SchemaError::io("remove", path))
+}
+
+/// Removes a directory and all in it, if there is one.
+///
+/// # Errors
+///
+/// If it cannot be removed.
+pub fn remove_dir_all(dir: &Path) -> Result<()> {
+    if let Some(object) = object(dir)? {
+        return object.remove_all();
+    }
+    absent(fs::remove_dir_all(dir))
+        .map(|_| ())
+        .map_err(SchemaError::io("remove", dir))
+}
+
+/// Removes a directory if it is empty; S3 has no empty ones.
+pub fn remove_empty_dir(dir: &Path) {
+    match object(dir) {
+        Ok(Some(object)) => object.remove_empty_dir(),
+        // Fails, as it should, where something else lies in it.
+        _ => drop(fs::remove_dir(dir)),
+    }
+}
+
+/// Gives up what killed runs began to upload below a directory.
+pub(crate) fn abort_unfinished(dir: &Path) -> Result<()> {
+    match object(dir)? {
+        Some(object) => object.abort_unfinished(true),
+        None => Ok(()),
+    }
+}
+
+/// Makes renames into a directory durable.
+pub(crate) fn sync_dir(dir: &Path) -> Result<()> {
+    if cfg!(unix) && !is_remote(dir) {
+        let file = File::open(dir).map_err(SchemaError::io("open", dir))?;
+        file.sync_all().map_err(SchemaError::io("write", dir))?;
+    }
+    Ok(())
+}
+
+/// Forces a file that is closed to the disk; a store has it when it says so.
+pub(crate) fn sync_file(path: &Path) -> Result<()> {
+    if is_remote(path) {
+        return Ok(());
+    }
+    let file = File::open(path).map_err(SchemaError::io("open", path))?;
+    file.sync_all().map_err(SchemaError::io("write", path))
+}
+
+/// Takes what is not there for none.
+fn absent<T>(result: io::Result<T>) -> io::Result<Option<T>> {
+    match result {
+        Ok(value) => Ok(Some(value)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+fn file_name(path: &Path) -> String {
+    path.file_name()
+        .unwrap_or_default()
+        .to_string_lossy()
+        .into_owned()
+}

@@ -1,0 +1,43 @@
+//! How stores are reached, where a job file says so.
+
+use serde::{Deserialize, Serialize};
+
+/// Table `[storage]` of a job file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct StorageOptions {
+    /// How often a request is sent again after a fault that may pass.
+    pub retries: usize,
+    /// Faults of all requests after which the job ends.
+    pub faults_max: u64,
+    /// Seconds that a server may be silent before a request is sent again.
+    pub timeout: u64,
+    /// Of S3.
+    pub s3: S3Options,
+}
+
+/// Table `[storage.s3]` of a job file; what is not given comes from environment and profile.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct S3Options {
+    /// URL of a server other than Amazon's.
+    pub endpoint: Option<String>,
+    /// Region of the buckets.
+    pub region: Option<String>,
+    /// Whether the bucket stands in the path of a URL and not in its host name; with an endpoint,
+    /// it does.
+    pub path_style: Option<bool>,
+    /// Name of a profile in `~/.aws/credentials` and `~/.aws/config`.
+    pub profile: Option<String>,
+}
+
+impl Default for StorageOptions {
+    fn default() -> Self {
+        Self {
+            retries: 10,
+            faults_max: 10_000,
+            timeout: 60,
+            s3: S3Options::default(),
+        }
+    }
+}

@@ -1,0 +1,224 @@
+//! A new file, visible under its name only once it is whole.
+
+use std::collections::VecDeque;
+use std::fs::{self, File};
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+use object_store::{MultipartUpload, ObjectStoreExt, PutPayload};
+
+use super::object::{Object, Pending, object, start, start_blocking, wait};
+use crate::error::{Result, SchemaError};
+
+/// Bytes of a part of an upload; S3 allows 10,000 parts, and not fewer than 5 MiB in each.
+const PART_BYTES: usize = 8 << 20;
+/// Parts on their way at a time.
+const PARTS_MAX: usize = 2;
+/// Bytes gathered for the file system.
+const BUFFER_BYTES: usize = 1 << 18;
+
+/// A file being written. Dropped before it is finished, it is removed.
+pub(crate) enum NewFile {
+    Local(LocalFile),
+    Object(Upload),
+}
+
+pub(crate) struct LocalFile {
+    /// None once finished.
+    writer: Option<BufWriter<File>>,
+    temporary: PathBuf,
+    path: PathBuf,
+}
+
+/// An object being written; what is in memory is bounded by the size of some parts.
+pub(crate) struct Upload {
+    /// Where the bytes go: the object itself where an upload is invisible until it is complete.
+    written: Object,
+    object: Object,
+    buffer: Vec<u8>,
+    num_bytes: u64,
+    parts: Option<Parts>,
+    is_finished: bool,
+}
+
+/// Of an object too large for one request.
+struct Parts {
+    upload: Box<dyn MultipartUpload>,
+    pending: VecDeque<Pending<(), object_store::Error>>,
+}
+
+impl NewFile {
+    /// Starts a file; until it is finished, a file system and HDFS have it as `temporary`.
+    pub(crate) fn create(path: &Path, temporary: &Path) -> Result<Self> {
+        let Some(target) = object(path)? else {
+            let file = File::create(temporary).map_err(SchemaError::io("create", temporary))?;
+            return Ok(Self::Local(LocalFile {
+                writer: Some(BufWriter::with_capacity(BUFFER_BYTES, file)),
+                temporary: temporary.to_owned(),
+                path: path.to_owned(),
+            }));
+        };
+        let written = match target.store.is_atomic {
+            true => Some(target.clone()),
+            false => object(temporary)?,
+        };
+        Ok(Self::Object(Upload {
+            written: written.unwrap_or_else(|| target.clone()),
+            object: target,
+            buffer: Vec::new(),
+            num_bytes: 0,
+            parts: None,
+            is_finished: false,
+        }))
+    }
+
+    /// Writes what is left and gives the file its name: for a store, by the time that what is returned
+    /// has come to its end, since its answers take long.
+    pub(crate) fn finish(self) -> Result<Option<Pending<()>>> {
+        match self {
+            Self::Local(file) => file.finish().map(|()| None),
+            Self::Object(upload) => Ok(Some(start_blocking(move || upload.finish()))),
+        }
+    }
+}
+
+impl Write for NewFile {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::Local(file) => file.writer_mut().write(bytes),
+            Self::Object(upload) => upload.write(bytes),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        match self {
+            Self::Local(file) => file.writer_mut().flush(),
+            // A part has its size; what is less waits.
+            Self::Object(_) => Ok(()),
+        }
+    }
+}
+
+impl LocalFile {
+    fn writer_mut(&mut self) -> &mut BufWriter<File> {
+        self.writer
+            .as_mut()
+            .expect("a finished file is not written")
+    }
+
+    fn finish(mut self) -> Result<()> {
+        self.writer_mut()
+            .flush()
+            .map_err(SchemaError::io("write", &self.temporary))?;
+        self.writer = None;
+        let parent = self.path.parent().expect("it lies in the output directory");
+        fs::create_dir_all(parent).map_err(SchemaError::io("create", parent))?;
+        fs::rename(&self.temporary, &self.path).map_err(SchemaError::io("rename", &self.path))
+    }
+}
+
+impl Drop for LocalFile {
+    fn drop(&mut self) {
+        if self.writer.is_some() {
+            // If this fails, the next run clears the folder of temporary files.
+            fs::remove_file(&self.temporary).ok();
+        }
+    }
+}
+
+impl Upload {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.buffer.capacity() == 0 {
+            self.buffer
+                .reserve_exact(PART_BYTES.min(bytes.len().max(BUFFER_BYTES)));
+        }
+        let num = bytes.len().min(PART_BYTES - self.buffer.len());
+        self.buffer.extend_from_slice(&bytes[..num]);
+        self.num_bytes += num as u64;
+        if self.buffer.len() == PART_BYTES {
+            let part = std::mem::replace(&mut self.buffer, Vec::with_capacity(PART_BYTES));
+            self.send(part)?;
+        }
+        Ok(num)
+    }
+
+    /// Sends a part; waits while as many are on their way as may be.
+    fn send(&mut self, part: Vec<u8>) -> Result<(), object_store::Error> {
+        let parts = match &mut self.parts {
+            Some(parts) => parts,
+            None => {
+                let upload = self.written.begin()?;
+                self.parts.insert(Parts {
+                    upload,
+                    pending: VecDeque::new(),
+                })
+            }
+        };
+        while parts.pending.len() >= PARTS_MAX {
+            parts.pending.pop_front().map_or(Ok(()), wait)?;
+        }
+        let payload = PutPayload::from(part);
+        // The client of HDFS takes parts in the order of these calls.
+        let sent = super::object::enter(|| parts.upload.put_part(payload));
+        parts.pending.push_back(start(sent));
+        Ok(())
+    }
+
+    fn finish(mut self) -> Result<()> {
+        let rest = std::mem::take(&mut self.buffer);
+        if self.parts.is_none() {
+            self.written.put(rest)?;
+        } else {
+            self.complete(rest)
+                .map_err(|error| self.written.error("write", error))?;
+            // Of a run that was killed here, or of a request whose answer was lost.
+            self.written.abort_unfinished(false)?;
+        }
+        self.is_finished = true;
+        if self.written.path == self.object.path {
+            return Ok(());
+        }
+        if self.written.rename(&self.object)? {
+            return Ok(());
+        }
+        let missing = io::Error::from(io::ErrorKind::NotFound);
+        Err(SchemaError::io("rename", &self.written.path)(missing))
+    }
+
+    fn complete(&mut self, rest: Vec<u8>) -> Result<(), object_store::Error> {
+        if !rest.is_empty() {
+            self.send(rest)?;
+        }
+        let Some(mut parts) = self.parts.take() else {
+            return Ok(());
+        };
+        for pending in std::mem::take(&mut parts.pending) {
+            wait(pending)?;
+        }
+        let (written, num_bytes) = (self.written.clone(), self.num_bytes);
+        wait(start(async move {
+            let Err(error) = parts.upload.complete().await else {
+                return Ok(());
+            };
+            // The request may have been heard and its answer lost.
+            match written.store.client.head(&written.key).await {
+                Ok(found) if found.size == num_bytes => Ok(()),
+                _ => {
+                    parts.upload.abort().await.ok();
+                    Err(error)
+                }
+            }
+        }))
+    }
+}
+
+impl Drop for Upload {
+    fn drop(&mut self) {
+        if !self.is_finished
+            && let Some(mut parts) = self.parts.take()
+        {
+            // If this fails, the next run gives up what nobody finished.
+            wait(start(async move { parts.upload.abort().await })).ok();
+        }
+    }
+}

@@ -1,0 +1,564 @@
+//! Whole jobs on stores: S3 served by this process, a real S3 server, a real HDFS.
+//!
+//! The last two are started by the scripts in `tests/services/`, unless [`S3_SERVER`] and
+//! [`HDFS_SERVER`] say that they run. Where Go or Java is missing their tests say so and pass, but not
+//! where `CI` is set.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use futures::TryStreamExt as _;
+use hdfs_native_object_store::HdfsObjectStoreBuilder;
+use object_store::aws::AmazonS3Builder;
+use object_store::path::Path as Key;
+use object_store::{ObjectStore, ObjectStoreExt as _};
+use tokio::runtime::Runtime;
+
+use crate::fault_proxy::{FaultProxy, Plan};
+use crate::harness::{
+    Bench, FLATTEN, FeatureKind, Graph, INFER, IdKind, Job, Outcome, TRAIN, assert_same_bytes, mix,
+};
+use crate::s3_server::S3Server;
+
+/// Set where Amazon's variables name a real S3 server and its keys.
+const S3_SERVER: &str = "GRAPHFLAT_TEST_S3";
+/// Names the URL of a real HDFS.
+const HDFS_SERVER: &str = "GRAPHFLAT_TEST_HDFS";
+/// Runs through faults; more where it is set.
+const FAULT_RUNS: &str = "GRAPHFLAT_TEST_FAULT_RUNS";
+/// Exit code of a script that lacks a program.
+const NOT_HERE: i32 = 3;
+/// Bucket of the tests.
+pub(crate) const BUCKET: &str = "graphflat";
+
+const OUTPUTS: [&str; 3] = ["out/features", "out/model", "out/embeddings"];
+
+/// A directory of a store, for one test.
+struct Store {
+    /// URL of the directory.
+    url: String,
+    /// Environment of the program.
+    env: Vec<(&'static str, String)>,
+    client: Arc<dyn ObjectStore>,
+    dir: Key,
+    runtime: Runtime,
+    /// Serves the store, if this process does.
+    _server: Option<S3Server>,
+}
+
+impl Store {
+    fn s3_in_process(test: &str) -> Self {
+        let server = S3Server::start();
+        let (endpoint, keys) = (
+            server.endpoint(),
+            ["test".to_owned(), "secret-1234".to_owned()],
+        );
+        Self::s3(test, endpoint, keys, Some(server))
+    }
+
+    fn s3_server(test: &str) -> Option<Self> {
+        static SERVER: OnceLock<Option<Lines>> = OnceLock::new();
+        let lines = SERVER
+            .get_or_init(|| service("minio", S3_SERVER))
+            .as_ref()?;
+        let keys = ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"].map(|name| lines[name].clone());
+        Some(Self::s3(
+            test,
+            lines["AWS_ENDPOINT_URL"].clone(),
+            keys,
+            None,
+        ))
+    }
+
+    fn s3(test: &str, endpoint: String, keys: [String; 2], server: Option<S3Server>) -> Self {
+        let client = AmazonS3Builder::new()
+            .with_endpoint(&endpoint)
+            .with_allow_http(true)
+            .with_region("us-east-1")
+            .with_bucket_name(BUCKET)
+            .with_access_key_id(&keys[0])
+            .with_secret_access_key(&keys[1])
+            .build()
+            .unwrap();
+        let [id, secret] = keys;
+        let env = vec![
+            ("AWS_ENDPOINT_URL", endpoint),
+            ("AWS_REGION", "us-east-1".to_owned()),
+            ("AWS_ACCESS_KEY_ID", id),
+            ("AWS_SECRET_ACCESS_KEY", secret),
+        ];
+        Self::new(
+            test,
+            &format!("s3://{BUCKET}"),
+            env,
+            Arc::new(client),
+            server,
+        )
+    }
+
+    fn hdfs(test: &str) -> Option<Self> {
+        static SERVER: OnceLock<Option<Lines>> = OnceLock::new();
+        let lines = SERVER
+            .get_or_init(|| service("hdfs", HDFS_SERVER))
+            .as_ref()?;
+        let url = &lines[HDFS_SERVER];
+        let client = HdfsObjectStoreBuilder::new().with_url(url).build().unwrap();
+        Some(Self::new(test, url, Vec::new(), Arc::new(client), None))
+    }
+
+    fn new(
+        test: &str,
+        root: &str,
+        env: Vec<(&'static str, String)>,
+        client: Arc<dyn ObjectStore>,
+        server: Option<S3Server>,
+    ) -> Self {
+        // A name of its own for each run of the tests on one server.
+        let dir = format!("{test}-{}", std::process::id());
+        Self {
+            url: format!("{}/{dir}", root.trim_end_matches('/')),
+            env,
+            client,
+            dir: Key::from(dir),
+            runtime: Runtime::new().unwrap(),
+            _server: server,
+        }
+    }
+
+    fn put(&self, name: &str, bytes: Vec<u8>) {
+        let key = name
+            .split('/')
+            .fold(self.dir.clone(), |key, part| key.join(part));
+        self.runtime
+            .block_on(self.client.put(&key, bytes.into()))
+            .unwrap();
+    }
+
+    /// Puts the tables of a bench where the job looks for them: a file, and a directory as Hive has it.
+    fn put_tables(&self, bench: &Bench) {
+        let read = |name: &str| std::fs::read(bench.path(name)).unwrap();
+        self.put("graph/nodes.parquet", read("nodes.parquet"));
+        self.put(
+            "graph/edges/dt=2026-11-20/part-0.parquet",
+            read("edges.parquet"),
+        );
+        self.put("graph/edges/_SUCCESS", Vec::new());
+    }
+
+    /// A job with its tables and outputs in the store.
+    fn job(&self, job: &Job) -> Job {
+        let url = &self.url;
+        OUTPUTS
+            .iter()
+            .fold(job.clone(), |job, output| {
+                job.with(output, &format!("{url}/{output}"))
+            })
+            .with(
+                "\"nodes.parquet\"",
+                &format!("\"{url}/graph/nodes.parquet\""),
+            )
+            .with("\"edges.parquet\"", &format!("\"{url}/graph/edges\""))
+    }
+
+    /// What lies below a directory, name by name.
+    fn files(&self, below: &str) -> BTreeMap<String, Vec<u8>> {
+        let dir = below
+            .split('/')
+            .fold(self.dir.clone(), |key, part| key.join(part));
+        let read = async {
+            let found: Vec<_> = self.client.list(Some(&dir)).try_collect().await?;
+            let mut files = BTreeMap::new();
+            for meta in found {
+                let name: Key = meta.location.prefix_match(&dir).unwrap().collect();
+                match self.client.get(&meta.location).await {
+                    Ok(found) => {
+                        drop(files.insert(name.to_string(), found.bytes().await?.to_vec()))
+                    }
+                    // It was renamed or removed meanwhile.
+                    Err(object_store::Error::NotFound { .. }) => {}
+                    Err(error) => return Err(error),
+                }
+            }
+            Ok(files)
+        };
+        self.runtime.block_on(read).unwrap()
+    }
+
+    /// The data files of an output, as [`Bench::data_files`] has them.
+    fn data_files(&self, output: &str) -> BTreeMap<String, Vec<u8>> {
+        let mut files = self.files(output);
+        files.retain(|name, _| is_data(name));
+        files
+    }
+
+    fn run(&self, bench: &Bench, job: &Job, args: &[&str]) -> Outcome {
+        bench.write(job);
+        Outcome::of(&self.command(bench, args).output().unwrap())
+    }
+
+    fn command(&self, bench: &Bench, args: &[&str]) -> Command {
+        let mut command = bench.command(&[&["run", "job.toml", "--quiet"], args].concat());
+        command.envs(self.env.iter().cloned());
+        command
+    }
+
+    fn remove(&self, below: &str) {
+        for name in self.files(below).into_keys() {
+            let parts = below.split('/').chain(name.split('/'));
+            let key = parts.fold(self.dir.clone(), |key, part| key.join(part));
+            self.runtime.block_on(self.client.delete(&key)).ok();
+        }
+    }
+}
+
+/// What a script of `tests/services/` prints.
+type Lines = BTreeMap<String, String>;
+
+/// Starts a server that ends with this process, unless one runs; none if this machine cannot.
+fn service(name: &str, variable: &str) -> Option<Lines> {
+    if std::env::var_os(variable).is_some() {
+        return Some(std::env::vars().collect());
+    }
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let script = root.join(format!("tests/services/{name}.sh"));
+    let dir = root.join(format!("target/services/test/{name}"));
+    let started = Command::new(script)
+        .arg("start")
+        .arg(dir)
+        .env("GRAPHFLAT_SERVICE_OWNER", std::process::id().to_string())
+        .stderr(Stdio::inherit())
+        .output()
+        .unwrap();
+    if started.status.code() == Some(NOT_HERE) && std::env::var_os("CI").is_none() {
+        eprintln!("skipped: tests against {name}, which this machine cannot start");
+        return None;
+    }
+    assert!(
+        started.status.success(),
+        "{name} does not start: {started:?}"
+    );
+    let text = String::from_utf8(started.stdout).unwrap();
+    let lines = text.lines().filter_map(|line| line.split_once('='));
+    Some(
+        lines
+            .map(|(name, value)| (name.to_owned(), value.to_owned()))
+            .collect(),
+    )
+}
+
+fn is_data(name: &str) -> bool {
+    let is_hidden = |part: &str| part.starts_with(['_', '.']);
+    let kinds = [".parquet", ".safetensors", ".jsonl", "evaluation.json"];
+    !name.split('/').any(is_hidden) && kinds.iter().any(|kind| name.ends_with(kind))
+}
+
+fn graph() -> Graph {
+    Graph::new(150, IdKind::Utf8, FeatureKind::List).with_weights()
+}
+
+fn small_job(graph: &Graph) -> Job {
+    Job::new(graph, &[FLATTEN, TRAIN, INFER])
+}
+
+/// The data files of a job on local files.
+fn local_files(bench: &Bench, job: &Job) -> [BTreeMap<String, Vec<u8>>; 3] {
+    bench.run(job, &[]).ok();
+    let files = OUTPUTS.map(|output| bench.data_files(output));
+    bench.clear();
+    files
+}
+
+#[track_caller]
+fn assert_outputs(store: &Store, expected: &[BTreeMap<String, Vec<u8>>; 3], what: &str) {
+    for (output, wanted) in OUTPUTS.iter().zip(expected) {
+        assert_same_bytes(
+            wanted,
+            &store.data_files(output),
+            &format!("{output}, {what}"),
+        );
+    }
+}
+
+/// A finished output holds what its manifest lists and nothing else.
+#[track_caller]
+fn assert_tidy(store: &Store, output: &str) {
+    let files = store.files(output);
+    let manifest: serde_json::Value = serde_json::from_slice(&files["manifest.json"]).unwrap();
+    let mut listed: BTreeSet<String> = ["_SUCCESS", "manifest.json"].map(str::to_owned).into();
+    for part in manifest["parts"].as_array().unwrap() {
+        for file in part["files"].as_array().unwrap() {
+            listed.insert(file["path"].as_str().unwrap().to_owned());
+        }
+    }
+    let found: BTreeSet<String> = files.into_keys().collect();
+    assert_eq!(found, listed, "{output}");
+}
+
+/// The whole job gives the bytes that it gives on local files, is not done twice, and is shown.
+fn check_job(store: &Store) {
+    let graph = graph();
+    let bench = Bench::new(&graph);
+    let expected = local_files(&bench, &small_job(&graph));
+    store.put_tables(&bench);
+    let job = store.job(&small_job(&graph));
+    store.run(&bench, &job, &[]).ok();
+    assert_outputs(store, &expected, "first run");
+    OUTPUTS.iter().for_each(|output| assert_tidy(store, output));
+
+    // Nothing is done twice, even without what the first run keeps in work_dir.
+    bench.clear();
+    let before = store.files("out");
+    store.run(&bench, &job, &[]).ok();
+    assert_eq!(before, store.files("out"));
+    // A glob finds the same files; another plan is refused, and --fresh writes it.
+    let globbed = job.with("graph/edges\"", "graph/*/dt=*/*.parquet\"");
+    let other = globbed.with("seed = 7", "seed = 8");
+    let refused = store.run(&bench, &other, &[]);
+    assert_eq!(refused.code, 2, "{refused:?}");
+    assert!(
+        refused.stderr.contains("holds the output of another plan"),
+        "{}",
+        refused.stderr
+    );
+    store.run(&bench, &other, &["--fresh"]).ok();
+    assert_ne!(before, store.files("out"));
+    store.run(&bench, &globbed, &["--fresh"]).ok();
+    assert_outputs(store, &expected, "after --fresh");
+    OUTPUTS.iter().for_each(|output| assert_tidy(store, output));
+
+    for output in OUTPUTS {
+        let mut command = bench.command(&["inspect", &format!("{}/{output}", store.url)]);
+        let shown = Outcome::of(&command.envs(store.env.iter().cloned()).output().unwrap()).ok();
+        assert!(shown.stdout.contains("fingerprint"), "{}", shown.stdout);
+    }
+    let wrong = job.with("graph/nodes.parquet", "graph/noodles.parquet");
+    let outcome = store.run(&bench, &wrong, &[]);
+    assert_eq!(outcome.code, 2, "{outcome:?}");
+    let path = format!("{}/graph/noodles.parquet", store.url);
+    assert!(outcome.stderr.contains(&path), "{}", outcome.stderr);
+}
+
+/// Runs that are killed at random moments show no part of a file, and end with the same bytes.
+fn check_kills(store: &Store, kills: usize, targets_per_part: usize) {
+    let graph = Graph::new(600, IdKind::Int64, FeatureKind::List);
+    let bench = Bench::new(&graph);
+    let parts = format!("targets_per_part = {targets_per_part}");
+    let flatten = FLATTEN.replace("targets_per_part = 16", &parts);
+    let plain = Job::new(&graph, &[&flatten, TRAIN, INFER]);
+    let expected = local_files(&bench, &plain);
+    store.put_tables(&bench);
+    let job = store.job(&plain);
+    bench.write(&job);
+    let started = Instant::now();
+    store.command(&bench, &[]).status().unwrap();
+    let whole = started.elapsed();
+    let start = |args: &[&str]| -> Child { store.command(&bench, args).spawn().unwrap() };
+    let (mut killed, mut resumed) = (0, 0);
+    for draw in 0.. {
+        if killed >= kills {
+            break;
+        }
+        bench.clear();
+        store.remove("out");
+        // Killed again where it went on, twice or thrice.
+        for again in 0..2 + draw % 2 {
+            let mut child = start(&[]);
+            let share = mix(draw, again) % 1000;
+            std::thread::sleep(whole.mul_f64(share as f64 / 1000.0));
+            killed += usize::from(child.try_wait().unwrap().is_none());
+            child.kill().unwrap(); // SIGKILL: no handler runs
+            child.wait().unwrap();
+            for (output, wanted) in OUTPUTS.iter().zip(&expected) {
+                for (name, bytes) in store.data_files(output) {
+                    assert_eq!(
+                        Some(&bytes),
+                        wanted.get(&name),
+                        "{output}/{name}, draw {draw}"
+                    );
+                }
+            }
+        }
+        resumed += usize::from(
+            store
+                .files("out")
+                .keys()
+                .any(|name| name.contains("_progress")),
+        );
+        let end = Outcome::of(&start(&[]).wait_with_output().unwrap());
+        assert_eq!(end.code, 0, "{end:?}");
+        assert_outputs(store, &expected, &format!("draw {draw}"));
+        OUTPUTS.iter().for_each(|output| assert_tidy(store, output));
+    }
+    assert!(resumed > 0, "no kill came while something was written");
+}
+
+/// Of two runs into one output, one ends with a clear error.
+fn check_exclusion(store: &Store) {
+    let graph = graph();
+    let bench = Bench::new(&graph);
+    store.put_tables(&bench);
+    let slow = TRAIN.replace("epochs = 4", "epochs = 100000");
+    let job = store.job(&Job::new(&graph, &[FLATTEN, &slow, INFER]));
+    bench.write(&job);
+    let mut first = store.command(&bench, &[]).spawn().unwrap();
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !store.files("out/model").contains_key("_lock") {
+        assert!(Instant::now() < deadline, "the first run takes no lock");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let second = Outcome::of(
+        &store
+            .command(&bench, &["--stage", "train"])
+            .output()
+            .unwrap(),
+    );
+    assert_eq!(second.code, 2, "{second:?}");
+    let said = format!("is being written by another run (process {} of", first.id());
+    assert!(second.stderr.contains(&said), "{}", second.stderr);
+    // Killed, it leaves a lock that the next run on this machine need not wait for.
+    first.kill().unwrap();
+    first.wait().unwrap();
+    let stolen = Instant::now();
+    let short = job.with("epochs = 100000", "epochs = 1");
+    store
+        .run(&bench, &short, &["--stage", "train", "--fresh"])
+        .ok();
+    assert!(
+        stolen.elapsed() < Duration::from_secs(25),
+        "the lock of a dead process was waited for"
+    );
+    assert_tidy(store, "out/model");
+}
+
+/// Where the credentials are wrong, the error says so, and shows none of them.
+fn check_secrets(store: &Store) {
+    let graph = graph();
+    let bench = Bench::new(&graph);
+    store.put_tables(&bench);
+    bench.write(&store.job(&small_job(&graph)));
+    let mut command = store.command(&bench, &[]);
+    command.env("AWS_SECRET_ACCESS_KEY", "not-the-secret-of-anyone");
+    command.env("RUST_LOG", "trace");
+    let outcome = Outcome::of(&command.output().unwrap());
+    assert_ne!(outcome.code, 0, "{outcome:?}");
+    assert!(outcome.stderr.contains(&store.url), "{}", outcome.stderr);
+    for secret in ["not-the-secret", "Signature=", "AWS4-HMAC"] {
+        assert!(!outcome.stderr.contains(secret), "{}", outcome.stderr);
+        assert!(!outcome.stdout.contains(secret), "{}", outcome.stdout);
+    }
+}
+
+/// Faults between the job and the store change nothing.
+fn check_faults(store: &Store, runs: u64) {
+    let graph = graph();
+    let bench = Bench::new(&graph);
+    let expected = local_files(&bench, &small_job(&graph));
+    store.put_tables(&bench);
+    let endpoint = &store
+        .env
+        .iter()
+        .find(|(name, _)| *name == "AWS_ENDPOINT_URL")
+        .unwrap()
+        .1;
+    let job = store.job(&small_job(&graph)).and("[storage]\ntimeout = 5");
+    let mut faults = 0;
+    for seed in 0..runs {
+        // A stall is longer than the job waits.
+        let plan = Plan {
+            stall: Duration::from_secs(7),
+            ..Plan::new(seed)
+        };
+        let proxy = FaultProxy::start(endpoint, plan);
+        bench.clear();
+        store.remove("out");
+        bench.write(&job);
+        let mut command = store.command(&bench, &[]);
+        command.env("AWS_ENDPOINT_URL", proxy.url());
+        let outcome = Outcome::of(&command.output().unwrap());
+        assert_eq!(outcome.code, 0, "seed {seed}: {outcome:?}");
+        assert_outputs(store, &expected, &format!("seed {seed}"));
+        OUTPUTS.iter().for_each(|output| assert_tidy(store, output));
+        faults += proxy.num_faults();
+    }
+    assert!(faults >= runs, "{faults} faults in {runs} runs");
+}
+
+fn fault_runs(usual: u64) -> u64 {
+    std::env::var(FAULT_RUNS).map_or(usual, |runs| runs.parse().unwrap())
+}
+
+#[test]
+fn a_job_on_s3_in_process_is_the_local_one() {
+    check_job(&Store::s3_in_process("job"));
+}
+
+#[test]
+fn kills_on_s3_in_process_show_no_part_and_change_nothing() {
+    check_kills(&Store::s3_in_process("kills"), 6, 8);
+}
+
+#[test]
+fn two_runs_on_s3_in_process_exclude_each_other() {
+    check_exclusion(&Store::s3_in_process("exclusion"));
+}
+
+#[test]
+fn wrong_keys_of_s3_in_process_are_told_and_not_shown() {
+    check_secrets(&Store::s3_in_process("secrets"));
+}
+
+#[test]
+fn faults_before_s3_in_process_change_nothing() {
+    check_faults(&Store::s3_in_process("faults"), 2);
+}
+
+#[test]
+fn a_job_on_an_s3_server_is_the_local_one() {
+    Store::s3_server("job").iter().for_each(check_job);
+}
+
+#[test]
+fn kills_on_an_s3_server_show_no_part_and_change_nothing() {
+    let store = Store::s3_server("kills");
+    store.iter().for_each(|store| check_kills(store, 12, 8));
+}
+
+#[test]
+fn two_runs_on_an_s3_server_exclude_each_other() {
+    Store::s3_server("exclusion")
+        .iter()
+        .for_each(check_exclusion);
+}
+
+#[test]
+fn wrong_keys_of_an_s3_server_are_told_and_not_shown() {
+    Store::s3_server("secrets").iter().for_each(check_secrets);
+}
+
+#[test]
+fn faults_before_an_s3_server_change_nothing() {
+    let store = Store::s3_server("faults");
+    store
+        .iter()
+        .for_each(|store| check_faults(store, fault_runs(6)));
+}
+
+#[test]
+fn a_job_on_hdfs_is_the_local_one() {
+    Store::hdfs("job").iter().for_each(check_job);
+}
+
+#[test]
+fn kills_on_hdfs_show_no_part_and_change_nothing() {
+    // Every file takes half a second there.
+    let store = Store::hdfs("kills");
+    store.iter().for_each(|store| check_kills(store, 8, 100));
+}
+
+#[test]
+fn two_runs_on_hdfs_exclude_each_other() {
+    Store::hdfs("exclusion").iter().for_each(check_exclusion);
+}
