@@ -137,7 +137,7 @@ fn unknown_keys_name_line_key_and_the_nearest_key() {
     check(
         USAGE,
         expect![[r#"
-        error: job.toml:1: unknown key `nam`; did you mean `name`? allowed: name, seed, work_dir, workers, memory_budget, input, flatten, train, infer
+        error: job.toml:1: unknown key `nam`; did you mean `name`? allowed: name, seed, work_dir, workers, memory_budget, storage, input, flatten, train, infer
     "#]],
         |case| {
             case.job = case.job.with("name =", "nam =");
@@ -184,7 +184,7 @@ fn unknown_keys_name_line_key_and_the_nearest_key() {
     check(
         USAGE,
         expect![[r#"
-        error: job.toml:26: unknown key `training`; did you mean `train`? allowed: name, seed, work_dir, workers, memory_budget, input, flatten, train, infer
+        error: job.toml:26: unknown key `training`; did you mean `train`? allowed: name, seed, work_dir, workers, memory_budget, storage, input, flatten, train, infer
     "#]],
         |case| {
             case.job = case.job.with("[train]", "[training]");
@@ -404,12 +404,12 @@ fn impossible_values_are_named_before_any_work() {
     check(
         USAGE,
         expect![[r#"
-        error: job.toml:6: `input.nodes.path`: s3://bucket/nodes.parquet is not supported by this build, which reads and writes local files
+        error: job.toml:6: `input.nodes.path`: gs://bucket/nodes.parquet is of a store that is not supported; allowed are s3://, hdfs://, file:// and plain paths
     "#]],
         |case| {
             case.job = case
                 .job
-                .with("\"nodes.parquet\"", "\"s3://bucket/nodes.parquet\"");
+                .with("\"nodes.parquet\"", "\"gs://bucket/nodes.parquet\"");
         },
     );
     check(
@@ -964,39 +964,39 @@ fn remote_and_unusable_outputs_are_refused() {
     check(
         USAGE,
         expect![[r#"
-        error: job.toml:19: `flatten.output`: s3://bucket/features is not supported by this build, which reads and writes local files
+        error: job.toml:19: `flatten.output`: gs://bucket/features is of a store that is not supported; allowed are s3://, hdfs://, file:// and plain paths
     "#]],
         |case| {
-            case.job = case.job.with("out/features", "s3://bucket/features");
+            case.job = case.job.with("out/features", "gs://bucket/features");
         },
     );
     check(
         USAGE,
         expect![[r#"
-        error: job.toml:27: `train.output`: s3://bucket/model is not supported by this build, which reads and writes local files
+        error: job.toml:27: `train.output`: gs://bucket/model is of a store that is not supported; allowed are s3://, hdfs://, file:// and plain paths
     "#]],
         |case| {
-            case.job = case.job.with("out/model", "s3://bucket/model");
+            case.job = case.job.with("out/model", "gs://bucket/model");
         },
     );
     check(
         USAGE,
         expect![[r#"
-        error: job.toml:34: `infer.output`: hdfs://host/embeddings is not supported by this build, which reads and writes local files
+        error: job.toml:34: `infer.output`: abfs://host/embeddings is of a store that is not supported; allowed are s3://, hdfs://, file:// and plain paths
     "#]],
         |case| {
-            case.job = case.job.with("out/embeddings", "hdfs://host/embeddings");
+            case.job = case.job.with("out/embeddings", "abfs://host/embeddings");
         },
     );
     check(
         USAGE,
         expect![[r#"
-        error: job.toml:3: `work_dir`: s3://bucket is not supported by this build, which reads and writes local files
+        error: job.toml:3: `work_dir`: gs://bucket is of a store that is not supported; allowed are s3://, hdfs://, file:// and plain paths
     "#]],
         |case| {
             case.job = case
                 .job
-                .with("seed = 7", "seed = 7\nwork_dir = \"s3://bucket\"");
+                .with("seed = 7", "seed = 7\nwork_dir = \"gs://bucket\"");
         },
     );
     check(

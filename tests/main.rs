@@ -3,6 +3,7 @@
 
 mod cora;
 mod errors;
+mod fault_proxy;
 mod flatten;
 mod generate;
 mod harness;
@@ -13,5 +14,7 @@ mod kinds;
 mod processes;
 mod real;
 mod resume;
+mod s3_server;
+mod stores;
 mod stream;
 mod train;

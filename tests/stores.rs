@@ -497,7 +497,7 @@ fn a_job_on_s3_in_process_is_the_local_one() {
 
 #[test]
 fn kills_on_s3_in_process_show_no_part_and_change_nothing() {
-    check_kills(&Store::s3_in_process("kills"), 6, 8);
+    check_kills(&Store::s3_in_process("kills"), 4, 24);
 }
 
 #[test]
@@ -512,7 +512,7 @@ fn wrong_keys_of_s3_in_process_are_told_and_not_shown() {
 
 #[test]
 fn faults_before_s3_in_process_change_nothing() {
-    check_faults(&Store::s3_in_process("faults"), 2);
+    check_faults(&Store::s3_in_process("faults"), 1);
 }
 
 #[test]

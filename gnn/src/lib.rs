@@ -92,4 +92,4 @@ pub use model::{LossAndGradient, Mode, Model};
 pub use parameter::ParameterInfo;
 pub use tensor::{Dense, Input, ReadyInput, SharedRows, SparseRows};
 pub use transform::{StandardizeFit, Transform};
-pub use weights::{MODEL_JSON, MODEL_WEIGHTS, ModelFile, load, save};
+pub use weights::{MODEL_JSON, MODEL_WEIGHTS, ModelFile, load, load_with, save, to_files};

@@ -39,23 +39,34 @@ pub struct ModelFile {
 ///
 /// # Errors
 ///
-/// [`GnnError::File`] if a file cannot be written, [`GnnError::Tensor`] names a tensor that holds a
-/// value that is no finite number: such a model could not be loaded.
+/// [`GnnError::File`] if a file cannot be written, and as [`to_files`].
 pub fn save(dir: &Path, model: &Model, file: &ModelFile) -> Result<(), GnnError> {
-    let path = dir.join(MODEL_WEIGHTS);
-    check_finite(&path, model)?;
-    match encode(model) {
-        Ok(bytes) => write(path, &bytes)?,
-        Err(source) => return Err(GnnError::SafeTensors { path, source }),
+    for (name, bytes) in to_files(model, file)? {
+        let path = dir.join(name);
+        std::fs::write(&path, bytes).map_err(|source| GnnError::File { path, source })?;
     }
-    let path_json = dir.join(MODEL_JSON);
-    match serde_json::to_vec_pretty(file) {
-        Ok(text) => write(path_json, &[&text[..], b"\n"].concat()),
-        Err(source) => Err(GnnError::Json {
-            path: path_json,
-            source,
-        }),
-    }
+    Ok(())
+}
+
+/// Returns the names and contents of a model's files.
+///
+/// # Errors
+///
+/// [`GnnError::Tensor`] names a tensor that holds a value that is no finite number: such a model
+/// could not be loaded.
+pub fn to_files(model: &Model, file: &ModelFile) -> Result<[(&'static str, Vec<u8>); 2], GnnError> {
+    let path = Path::new(MODEL_WEIGHTS);
+    check_finite(path, model)?;
+    let weights = encode(model).map_err(|source| GnnError::SafeTensors {
+        path: path.to_owned(),
+        source,
+    })?;
+    let mut json = serde_json::to_vec_pretty(file).map_err(|source| GnnError::Json {
+        path: PathBuf::from(MODEL_JSON),
+        source,
+    })?;
+    json.push(b'\n');
+    Ok([(MODEL_WEIGHTS, weights), (MODEL_JSON, json)])
 }
 
 fn check_finite(path: &Path, model: &Model) -> Result<(), GnnError> {
@@ -108,6 +119,24 @@ fn encode(model: &Model) -> Result<Vec<u8>, SafeTensorError> {
 ///
 /// Names the file, and the tensor whose name, type or shape is not what the architecture needs.
 pub fn load(dir: &Path) -> Result<(Model, ModelFile), GnnError> {
+    load_with(dir, |path| std::fs::read(path))
+}
+
+/// Reads a model back by way of a function that reads a file whole.
+///
+/// # Errors
+///
+/// As [`load`].
+pub fn load_with(
+    dir: &Path,
+    read_file: impl Fn(&Path) -> std::io::Result<Vec<u8>>,
+) -> Result<(Model, ModelFile), GnnError> {
+    let read = |path: &Path| {
+        read_file(path).map_err(|source| GnnError::File {
+            path: path.to_owned(),
+            source,
+        })
+    };
     let path = dir.join(MODEL_JSON);
     let file: ModelFile = match serde_json::from_slice(&read(&path)?) {
         Ok(file) => file,
@@ -285,15 +314,4 @@ fn bytes_of(values: &[f32]) -> Vec<u8> {
         .iter()
         .flat_map(|value| value.to_le_bytes())
         .collect()
-}
-
-fn read(path: &Path) -> Result<Vec<u8>, GnnError> {
-    std::fs::read(path).map_err(|source| GnnError::File {
-        path: path.to_owned(),
-        source,
-    })
-}
-
-fn write(path: PathBuf, bytes: &[u8]) -> Result<(), GnnError> {
-    std::fs::write(&path, bytes).map_err(|source| GnnError::File { path, source })
 }

@@ -2,6 +2,7 @@
 
 use crate::FlattenError;
 use crate::sample::Order;
+use schemas::storage;
 use schemas::{EdgesPlan, Fanout, FeatureMeta, Layout, NodesPlan, Sampling};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
@@ -146,7 +147,7 @@ impl FlattenSpec {
             );
         }
         Ok(FlattenPlan {
-            output: base.join(output),
+            output: schemas::path::join(base, &output),
             sample: self.into_sample_plan(base)?,
             layout: layout.unwrap_or(Layout::Shards),
             samples,
@@ -189,8 +190,8 @@ impl FlattenSpec {
         }
         let targets = match self.targets {
             Targets::Listed(path) => {
-                let path = base.join(path);
-                if !path.exists() {
+                let path = schemas::path::join(base, &path);
+                if !storage::exists(&path)? {
                     let allowed = "must be \"labelled\", \"all\", \"train\" or a Parquet file";
                     return key("flatten.targets", path.display().to_string(), allowed);
                 }

@@ -2,6 +2,7 @@
 
 use crate::InferError;
 use crate::slice::{StoreNeed, TrainedModel};
+use schemas::path::join;
 use schemas::{GraphMeta, IdListPlan, NodesPlan, Precision};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
@@ -198,16 +199,16 @@ impl InferSpec {
         }
         if let (InferTargets::Listed(path), Some(nodes)) = (&self.targets, &ctx.nodes) {
             let column = &nodes.spec().id;
-            IdListPlan::open(TARGETS, &ctx.base.join(path), column, nodes.id_type())?;
+            IdListPlan::open(TARGETS, &join(&ctx.base, path), column, nodes.id_type())?;
         }
         let model = self.model.or(ctx.model).ok_or(InferError::Missing {
             key: "infer.model",
             needed: "a directory with a trained model, where the job has no table [train]",
         })?;
         Ok(InferPlan {
-            output: ctx.base.join(self.output),
-            model: ctx.base.join(model),
-            input: input.map(|input| ctx.base.join(input)),
+            output: join(&ctx.base, &self.output),
+            model: join(&ctx.base, &model),
+            input: input.map(|input| join(&ctx.base, &input)),
             method: self.method,
             sampling: self.sampling,
             layer: self.layer,
@@ -219,7 +220,7 @@ impl InferSpec {
             normalize: self.normalize,
             targets: match self.targets {
                 InferTargets::All => InferTargets::All,
-                InferTargets::Listed(path) => InferTargets::Listed(ctx.base.join(path)),
+                InferTargets::Listed(path) => InferTargets::Listed(join(&ctx.base, &path)),
             },
             columns: self.columns,
             compare_sampling: self.compare_sampling,

@@ -73,7 +73,7 @@ impl TrainedModel {
             return Err(broken(problem));
         }
         verify_checksums(&dir, &manifest.parts)?;
-        let (model, file) = gnn::load(&dir)?;
+        let (model, file) = gnn::load_with(&dir, schemas::storage::read_existing_io)?;
         let sampled = match (plan.sampling, plan.compare_sampling) {
             (InferSampling::None, false) => None,
             (InferSampling::AsTrained, _) | (_, true) => {

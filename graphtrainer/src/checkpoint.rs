@@ -4,10 +4,9 @@
 //! the number of the step is the reader's position.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File};
-use std::io::Write;
 use std::path::Path;
 
+use schemas::storage;
 use schemas::xxh::hash_bytes;
 use serde::{Deserialize, Serialize};
 
@@ -152,20 +151,14 @@ impl Checkpoint {
             bytes.extend(vector.iter().flat_map(|value| value.to_le_bytes()));
         }
         bytes.extend_from_slice(&hash_bytes(&bytes).to_le_bytes());
-        let temporary = path.with_extension("tmp");
-        let mut file = File::create(&temporary).map_err(TrainError::io("create", &temporary))?;
-        file.write_all(&bytes)
-            .map_err(TrainError::io("write", &temporary))?;
-        fs::rename(&temporary, path).map_err(TrainError::io("rename", &temporary))
+        Ok(storage::replace(path, &bytes)?)
     }
 
     /// Reads a checkpoint; none where there is none. One that is not whole, as a power failure may
     /// leave it, is [`TrainError::Checkpoint`].
     pub(crate) fn read(path: &Path) -> Result<Option<Self>, TrainError> {
-        let bytes = match fs::read(path) {
-            Ok(bytes) => bytes,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(TrainError::io("read", path)(error)),
+        let Some(bytes) = storage::read(path)? else {
+            return Ok(None);
         };
         let broken = |problem: &str| TrainError::Checkpoint {
             path: path.to_owned(),
@@ -300,6 +293,8 @@ impl EpochHeader {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     fn checkpoint() -> Checkpoint {

@@ -508,14 +508,11 @@ fn require(
 }
 
 fn resolve(base: &Path, path: &Path, name: &'static str) -> Result<PathBuf, TrainError> {
-    if path.to_string_lossy().contains("://") {
-        return Err(key(
-            name,
-            path.display(),
-            "this build reads and writes local files",
-        ));
-    }
-    Ok(base.join(path))
+    Ok(schemas::path::resolve(
+        &format!("train.{name}"),
+        base,
+        path,
+    )?)
 }
 
 fn default_dropout() -> f32 {

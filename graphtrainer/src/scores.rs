@@ -1,7 +1,6 @@
 //! What a model gets right, label by label: the content of `evaluation.json`.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::path::Path;
 
 use schemas::{GraphMeta, LabelKind};
@@ -70,10 +69,8 @@ impl EvaluationFile {
     /// If the file cannot be read or holds something else.
     pub fn read(dir: &Path) -> Result<Option<Self>, TrainError> {
         let path = dir.join(EVALUATION_JSON);
-        let bytes = match fs::read(&path) {
-            Ok(bytes) => bytes,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(TrainError::io("read", &path)(error)),
+        let Some(bytes) = schemas::storage::read(&path)? else {
+            return Ok(None);
         };
         let file = serde_json::from_slice(&bytes);
         file.map(Some).map_err(|source| TrainError::Json {

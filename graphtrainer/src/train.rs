@@ -1,12 +1,12 @@
 //! The stage `[train]`: graph features in, a model directory out.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::io::Write;
 
 use gnn::ModelFile;
 use schemas::dataset::MANIFEST_SCHEMA;
 use schemas::progress::Progress;
+use schemas::storage;
 use schemas::xxh::fingerprint;
 use schemas::{FileEntry, Manifest, Opened, Output, PartEntry, SplitCounts, read_manifest};
 use serde::Serialize;
@@ -85,7 +85,7 @@ pub fn train_on(
     let trained = match fit(plan, source, Some(checkpoint.clone()), progress) {
         Ok(trained) => trained,
         Err(error) => {
-            if error.is_bound_to_repeat() || !checkpoint.exists() {
+            if error.is_bound_to_repeat() || !storage::is_file(&checkpoint).unwrap_or(true) {
                 abandon(output);
             }
             return Err(error);
@@ -131,10 +131,9 @@ pub fn train_on(
 fn abandon(output: Output) {
     let (dir, progress) = (output.dir().to_owned(), output.progress_dir());
     // The error to report is the training's. What stays is removed by the next run with --fresh.
-    fs::remove_dir_all(progress).ok();
+    storage::remove_dir_all(&progress).ok();
     drop(output);
-    // Fails, as it should, where something else lies in it.
-    fs::remove_dir(dir).ok();
+    storage::remove_empty_dir(&dir);
 }
 
 /// Everything that the model depends on, as it comes to on these data: a default that is written out
@@ -169,13 +168,8 @@ fn save(
     source: &Source,
     trained: &Trained,
 ) -> Result<Vec<FileEntry>, TrainError> {
-    let aside = output.progress_dir().join("model");
-    fs::create_dir_all(&aside).map_err(TrainError::io("create", &aside))?;
-    gnn::save(&aside, &trained.model, &model_file(plan, source, trained)?)?;
     let mut files = Vec::new();
-    for name in [gnn::MODEL_WEIGHTS, gnn::MODEL_JSON] {
-        let path = aside.join(name);
-        let bytes = fs::read(&path).map_err(TrainError::io("read", &path))?;
+    for (name, bytes) in gnn::to_files(&trained.model, &model_file(plan, source, trained)?)? {
         files.push(write(output, name, &bytes)?);
     }
     files.push(write(output, EPOCHS_JSONL, &epoch_lines(trained)?)?);

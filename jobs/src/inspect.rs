@@ -40,7 +40,7 @@ pub(crate) fn inspect(args: &InspectArgs) -> anyhow::Result<()> {
 }
 
 fn describe(args: &InspectArgs) -> Result<String, JobError> {
-    let dir = args.path.as_path();
+    let dir = &schemas::path::resolve("PATH", Path::new(""), &args.path)?;
     if dir.join("store.json").is_file() {
         refuse_flags(args, "a store", &["--dot", "--target", "--limit"])?;
         return store(dir);
@@ -136,7 +136,7 @@ fn store(dir: &Path) -> Result<String, JobError> {
 }
 
 fn model(dir: &Path, manifest: &Manifest) -> Result<String, JobError> {
-    let (model, file) = gnn::load(dir)
+    let (model, file) = gnn::load_with(dir, schemas::storage::read_existing_io)
         .map_err(|error| problem(dir, format!("holds no model that can be read: {error}")))?;
     let architecture = serde_json::to_string(&file.architecture).unwrap_or_default();
     let mut text = heading(manifest);

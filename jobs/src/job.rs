@@ -9,6 +9,7 @@ use graphflat::{FlattenPlan, FlattenSpec, SamplePlan, Targets};
 use graphinfer::{InferContext, InferPlan, InferSpec, InferTargets};
 use graphtrainer::{TrainContext, TrainPlan, TrainSpec};
 use schemas::path::{overlap, overlaps_input};
+use schemas::storage::StorageOptions;
 use schemas::{EdgesPlan, EdgesSpec, NodesPlan, NodesSpec, Sampling, Transform};
 use serde::Deserialize;
 
@@ -47,6 +48,9 @@ pub(crate) struct JobSpec {
     /// Memory the program may plan with, such as `"2GiB"`. Default: half of the machine's.
     #[serde(default = "default_budget")]
     pub(crate) memory_budget: ByteSize,
+    /// How stores are reached: S3 and HDFS.
+    #[serde(default)]
+    pub(crate) storage: StorageOptions,
     /// The tables to read.
     pub(crate) input: InputSpec,
     /// The flatten stage.
@@ -148,6 +152,7 @@ impl JobSpec {
         self.check_alone()?;
         let workers = self.workers(overrides.workers)?;
         let base = Path::new(BASE);
+        schemas::storage::configure(self.storage.clone());
         self.resolve_paths(base)?;
         let work_dir = self
             .work_dir
@@ -282,7 +287,10 @@ impl JobSpec {
     /// Makes every path that is not of an input table a local one.
     fn resolve_paths(&mut self, base: &Path) -> Result<(), JobError> {
         let mut paths: Vec<(&str, &mut PathBuf)> = Vec::new();
-        paths.extend(self.work_dir.as_mut().map(|path| ("work_dir", path)));
+        if let Some(work_dir) = &mut self.work_dir {
+            // Of what lies there, most is mapped.
+            *work_dir = schemas::path::local("work_dir", base, work_dir)?;
+        }
         if let Some(flatten) = &mut self.flatten {
             paths.extend(flatten.output.as_mut().map(|path| ("flatten.output", path)));
             if let Targets::Listed(path) = &mut flatten.targets {
@@ -302,7 +310,7 @@ impl JobSpec {
             }
         }
         for (name, path) in paths {
-            *path = schemas::path::local(name, base, path)?;
+            *path = schemas::path::resolve(name, base, path)?;
         }
         Ok(())
     }
@@ -355,7 +363,7 @@ impl JobSpec {
             ("input.nodes.path", &self.input.nodes.path),
             ("input.edges.path", &self.input.edges.path),
         ] {
-            inputs.push((name, schemas::path::local(name, base, Path::new(path))?));
+            inputs.push((name, schemas::path::resolve(name, base, Path::new(path))?));
         }
         if let Some(Targets::Listed(path)) = self.flatten.as_ref().map(|stage| &stage.targets) {
             inputs.push(("flatten.targets", path.clone()));

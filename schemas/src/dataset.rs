@@ -1,15 +1,18 @@
 //! Output directories: parts committed one by one, the whole by its manifest.
 //!
 //! ```text
-//! DIR/part-00000.parquet ...   files of the parts, renamed into place when they are whole
+//! DIR/part-00000.parquet ...   files of the parts, in place only when they are whole
 //! DIR/_progress/plan.json      stage and fingerprint of the run that writes here
 //! DIR/_progress/part-00000.json  one a committed part
-//! DIR/_progress/tmp/           files being written
+//! DIR/_progress/tmp/           files being written, but on S3
 //! DIR/_lock                    held by the run that writes here
 //! DIR/manifest.json            at the end
 //! DIR/_SUCCESS                 last
 //! ```
+//!
+//! The file system and HDFS rename a part into place; S3 shows an upload only when it is complete.
 
+mod lease;
 mod lock;
 mod output;
 #[cfg(test)]
@@ -25,6 +28,7 @@ pub use output::{Opened, Output, PartFile, refuse_foreign, refuse_taken};
 use crate::columns::{GraphMeta, Split};
 use crate::error::{Result, SchemaError};
 use crate::fanout::FlattenMeta;
+use crate::storage;
 use crate::xxh;
 
 /// Version of the layout of manifests.
@@ -130,14 +134,16 @@ pub fn read_manifest(dir: &Path) -> Result<Manifest> {
         dir: dir.to_owned(),
         problem: problem.to_owned(),
     };
-    if !dir.is_dir() {
-        return Err(not_finished("there is no such directory"));
-    }
-    if !dir.join(SUCCESS).is_file() {
-        return Err(not_finished("_SUCCESS is missing"));
+    if !storage::is_file(&dir.join(SUCCESS))? {
+        return Err(not_finished(match storage::is_dir(dir)? {
+            true => "_SUCCESS is missing",
+            false => "there is no such directory",
+        }));
     }
     let path = dir.join(MANIFEST);
-    let text = std::fs::read(&path).map_err(SchemaError::io("read", &path))?;
+    let Some(text) = storage::read(&path)? else {
+        return Err(not_finished("manifest.json is missing"));
+    };
     let manifest: Manifest = serde_json::from_slice(&text).map_err(|source| SchemaError::Json {
         path: path.clone(),
         source,
@@ -158,11 +164,14 @@ pub fn read_manifest(dir: &Path) -> Result<Manifest> {
 ///
 /// Names the first file that differs.
 pub fn verify_sizes(dir: &Path, parts: &[PartEntry]) -> Result<()> {
-    for file in parts.iter().flat_map(|part| &part.files) {
+    let files: Vec<&FileEntry> = parts.iter().flat_map(|part| &part.files).collect();
+    let names: Vec<&str> = files.iter().map(|file| file.path.as_str()).collect();
+    for (file, found) in files.iter().zip(storage::sizes(dir, &names)?) {
         let path = dir.join(&file.path);
-        let bytes = std::fs::metadata(&path)
-            .map_err(SchemaError::io("read the size of", &path))?
-            .len();
+        let Some(bytes) = found else {
+            let missing = std::io::Error::from(std::io::ErrorKind::NotFound);
+            return Err(SchemaError::io("read the size of", &path)(missing));
+        };
         if bytes != file.bytes {
             let problem = format!("{bytes} bytes, its manifest says {}", file.bytes);
             return Err(SchemaError::Broken { path, problem });

@@ -31,12 +31,14 @@ pub enum SchemaError {
         problem: String,
     },
     /// A path names a storage this build cannot reach.
-    #[error("`{key}`: {path} is not supported by this build, which reads and writes local files")]
+    #[error("`{key}`: {path} {problem}")]
     Storage {
         /// Dotted name of the key.
         key: String,
         /// The path as written.
         path: String,
+        /// What is wrong and what is allowed.
+        problem: String,
     },
     /// A path names no Parquet file.
     #[error("`{key}`: {problem}: {}", path.display())]
@@ -117,10 +119,12 @@ pub enum SchemaError {
         problem: String,
     },
     /// Another run is writing the directory.
-    #[error("{} is being written by another run", dir.display())]
+    #[error("{} is being written by another run{holder}", dir.display())]
     OutputLocked {
         /// The directory.
         dir: PathBuf,
+        /// Who writes it, in brackets, where the lock says.
+        holder: String,
     },
     /// A directory holds no finished output.
     #[error("{} holds no finished output: {problem}", dir.display())]
@@ -176,6 +180,12 @@ pub enum SchemaError {
         /// What does not agree.
         problem: String,
     },
+    /// A file of a store was replaced or removed while the job read it.
+    #[error("{} was changed while the job read it; run the job again", path.display())]
+    Changed {
+        /// The file.
+        path: PathBuf,
+    },
     /// A table in memory breaks its own rules.
     #[error("invalid {what}: {problem}")]
     Invalid {
@@ -206,6 +216,7 @@ impl SchemaError {
             | Self::Arrow { .. }
             | Self::Json { .. }
             | Self::Broken { .. }
+            | Self::Changed { .. }
             | Self::Invalid { .. } => ErrorKind::Failed,
         }
     }
@@ -215,7 +226,7 @@ impl SchemaError {
         let key = key.to_owned();
         match self {
             Self::Key { problem, .. } => Self::Key { key, problem },
-            Self::Storage { path, .. } => Self::Storage { key, path },
+            Self::Storage { path, problem, .. } => Self::Storage { key, path, problem },
             Self::NoFile { problem, path, .. } => Self::NoFile { key, problem, path },
             Self::NoColumn {
                 path,

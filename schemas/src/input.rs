@@ -10,16 +10,12 @@ mod path;
 #[cfg(test)]
 mod tests;
 
-use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use arrow::array::RecordBatch;
 use arrow::datatypes::{DataType, Field};
-use arrow::error::ArrowError;
 use parquet::arrow::ProjectionMask;
-use parquet::arrow::arrow_reader::{
-    ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReaderBuilder,
-};
+use parquet::arrow::arrow_reader::ArrowReaderMetadata;
 use xxhash_rust::xxh3::Xxh3;
 
 pub use edges::{EdgeRows, EdgesPlan};
@@ -28,6 +24,7 @@ pub use nodes::{NodeKeys, NodeReader, NodeRows, NodesPlan, SplitRows};
 pub use passed::PassedColumns;
 
 use crate::error::{Result, SchemaError};
+use crate::storage::ParquetInput;
 use crate::xxh;
 
 /// Values decoded at once, of the widest column: few enough that they and their levels are still
@@ -65,7 +62,7 @@ struct TableFile {
     /// Path below the table's own, so that a moved table keeps its fingerprint.
     name: String,
     first_row: u64,
-    metadata: ArrowReaderMetadata,
+    input: ParquetInput,
 }
 
 /// Where the rows of a batch stand.
@@ -108,16 +105,14 @@ impl Table {
             num_rows: 0,
         };
         for (file_path, file_name) in path::resolve(&format!("input.{name}.path"), base, path)? {
-            let file = File::open(&file_path).map_err(SchemaError::io("open", &file_path))?;
-            let metadata = ArrowReaderMetadata::load(&file, ArrowReaderOptions::new())
-                .map_err(|error| unreadable(&file_path, error.into()))?;
+            let input = ParquetInput::open(&file_path)?;
             let first_row = table.num_rows;
-            table.add_units(&file_path, &metadata)?;
+            table.add_units(&file_path, &input.metadata)?;
             table.files.push(TableFile {
                 path: file_path,
                 name: file_name,
                 first_row,
-                metadata,
+                input,
             });
         }
         Ok(table)
@@ -187,7 +182,7 @@ impl Table {
 
     fn unlike_first(&self, file: &TableFile, field: &Field, role: &'static str) -> SchemaError {
         let first = &self.files[0];
-        let types = first.metadata.schema().fields();
+        let types = first.input.metadata.schema().fields();
         let type_there = types
             .find(field.name())
             .map(|(_, field)| field.data_type().to_string());
@@ -217,17 +212,12 @@ impl Table {
         width: usize,
     ) -> Result<impl Iterator<Item = Result<(Place<'a>, RecordBatch)>> + use<'a>> {
         let file = &self.files[unit.file];
-        let reader = File::open(&file.path).map_err(SchemaError::io("open", &file.path))?;
-        let fields = file.metadata.schema().fields();
+        let metadata = &file.input.metadata;
+        let fields = metadata.schema().fields();
         let roots = (0..fields.len()).filter(|&i| columns.contains(&fields[i].name().as_str()));
-        let mask = ProjectionMask::roots(file.metadata.parquet_schema(), roots);
-        let mut batches =
-            ParquetRecordBatchReaderBuilder::new_with_metadata(reader, file.metadata.clone())
-                .with_projection(mask)
-                .with_row_groups(vec![unit.row_group])
-                .with_batch_size((BATCH_VALUES / width.max(1)).clamp(64, BATCH_ROWS_MAX))
-                .build()
-                .map_err(|error| unreadable(&file.path, error.into()))?;
+        let mask = ProjectionMask::roots(metadata.parquet_schema(), roots);
+        let batch_rows = (BATCH_VALUES / width.max(1)).clamp(64, BATCH_ROWS_MAX);
+        let mut batches = file.input.batches(vec![unit.row_group], mask, batch_rows)?;
         let (row_group, mut first_row) = (unit.row_group, unit.first_row - file.first_row);
         let end = first_row + unit.num_rows as u64;
         let mut is_done = false;
@@ -244,7 +234,7 @@ impl Table {
                 }
                 Some(Err(error)) => {
                     is_done = true;
-                    Some(Err(unreadable(&file.path, error)))
+                    Some(Err(error))
                 }
                 None if first_row == end => None,
                 None => {
@@ -270,11 +260,16 @@ impl Table {
     fn fingerprint(&self) -> Result<String> {
         let mut state = Xxh3::new();
         for file in &self.files {
+            state.update(file.name.as_bytes());
+            state.update(&[0]);
+            // A store tells one content of an object from another, so that it need not be read.
+            if let Some(version) = file.input.version() {
+                state.update(version.fingerprint().as_bytes());
+                continue;
+            }
             let size = std::fs::metadata(&file.path)
                 .map_err(SchemaError::io("read the size of", &file.path))?
                 .len();
-            state.update(file.name.as_bytes());
-            state.update(&[0]);
             state.update(&size.to_le_bytes());
             xxh::update_from_file(&mut state, &file.path)?;
         }
@@ -294,7 +289,7 @@ impl TableFile {
     }
 
     fn field(&self, key: &str, column: &str) -> Result<&Field> {
-        let fields = self.metadata.schema().fields();
+        let fields = self.input.metadata.schema().fields();
         if let Some((_, field)) = fields.find(column) {
             return Ok(field);
         }
@@ -306,13 +301,6 @@ impl TableFile {
             suggestion: closest(column, &names).map(str::to_owned),
             columns: names.join(", "),
         })
-    }
-}
-
-fn unreadable(path: &Path, source: ArrowError) -> SchemaError {
-    SchemaError::Unreadable {
-        path: path.to_owned(),
-        source,
     }
 }
 

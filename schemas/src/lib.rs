@@ -72,6 +72,7 @@ pub mod input;
 mod parquet_file;
 pub mod path;
 pub mod progress;
+pub mod storage;
 mod table_writer;
 pub mod xxh;
 

@@ -1,17 +1,17 @@
 //! Parquet files of our own: their lists, how they are opened and decoded.
 
-use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
 
+use arrow::array::RecordBatch;
 use arrow::array::{Array, ArrayRef, ArrowPrimitiveType, AsArray, ListArray, PrimitiveArray};
-use arrow::array::{RecordBatch, RecordBatchReader};
 use arrow::buffer::{OffsetBuffer, ScalarBuffer};
 use arrow::datatypes::{DataType, Field};
-use parquet::arrow::arrow_reader::{ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder};
+use parquet::arrow::ProjectionMask;
 
 use crate::error::{Result, SchemaError};
 use crate::input::Place;
+use crate::storage::ParquetInput;
 
 /// Version of the tables' schemas, in each file's metadata.
 pub(crate) const TABLE_SCHEMA: &str = "1";
@@ -53,7 +53,7 @@ pub(crate) fn number_array<T: ArrowPrimitiveType>(values: Vec<T::Native>) -> Arr
 /// A Parquet file of ours, being read.
 pub(crate) struct TableReader<'a> {
     path: &'a Path,
-    batches: ParquetRecordBatchReader,
+    input: ParquetInput,
     pub(crate) num_rows: usize,
 }
 
@@ -67,14 +67,8 @@ pub(crate) struct Batch<'a> {
 impl<'a> TableReader<'a> {
     /// Opens a file and checks its schema version under metadata key `key`.
     pub(crate) fn open(path: &'a Path, key: &str) -> Result<Self> {
-        let read_error = |source| SchemaError::Parquet {
-            action: "read",
-            path: path.to_owned(),
-            source,
-        };
-        let file = File::open(path).map_err(SchemaError::io("open", path))?;
-        let builder = ParquetRecordBatchReaderBuilder::try_new(file).map_err(read_error)?;
-        let metadata = builder.metadata().file_metadata();
+        let input = ParquetInput::open(path).map_err(of_ours)?;
+        let metadata = input.metadata.metadata().file_metadata();
         let pairs = metadata
             .key_value_metadata()
             .map(Vec::as_slice)
@@ -94,29 +88,27 @@ impl<'a> TableReader<'a> {
             });
         }
         let num_rows = usize::try_from(metadata.num_rows()).unwrap_or_default();
-        let batches = builder
-            .with_batch_size(READ_BATCH_ROWS)
-            .build()
-            .map_err(read_error)?;
         Ok(Self {
             path,
-            batches,
+            input,
             num_rows,
         })
     }
 
     pub(crate) fn has_column(&self, name: &str) -> bool {
-        self.batches.schema().column_with_name(name).is_some()
+        self.input
+            .metadata
+            .schema()
+            .column_with_name(name)
+            .is_some()
     }
 
     pub(crate) fn for_each(self, mut consume: impl FnMut(&Batch<'_>) -> Result<()>) -> Result<()> {
         let mut first_row = 0;
-        for batch in self.batches {
-            let rows = batch.map_err(|source| SchemaError::Arrow {
-                action: "read",
-                path: self.path.to_owned(),
-                source,
-            })?;
+        let row_groups = (0..self.input.metadata.metadata().num_row_groups()).collect();
+        let columns = ProjectionMask::all();
+        for batch in self.input.batches(row_groups, columns, READ_BATCH_ROWS)? {
+            let rows = batch.map_err(of_ours)?;
             let num_rows = rows.num_rows() as u64;
             consume(&Batch {
                 path: self.path,
@@ -126,6 +118,18 @@ impl<'a> TableReader<'a> {
             first_row += num_rows;
         }
         Ok(())
+    }
+}
+
+/// A file that this program wrote is not data that its user can mend.
+fn of_ours(error: SchemaError) -> SchemaError {
+    match error {
+        SchemaError::Unreadable { path, source } => SchemaError::Arrow {
+            action: "read",
+            path,
+            source,
+        },
+        other => other,
     }
 }
 

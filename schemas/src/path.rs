@@ -5,28 +5,30 @@ use std::path::{Component, Path, PathBuf};
 use glob::{MatchOptions, Pattern};
 
 use crate::error::{Result, SchemaError};
+use crate::storage::{self, SCHEMES};
 
 /// What makes a component of a path a pattern.
 pub(crate) const WILDCARDS: [char; 3] = ['*', '?', '['];
 
-/// Resolves the path of a key: a local one, relative to `base`, with or without `file://`.
+/// Resolves the path of a key: one of a store as it is, a local one, with or without `file://`,
+/// relative to `base`.
 ///
-/// Every path of a job goes through here, so that none of a storage that this build cannot reach
-/// turns into a local directory called `s3:`.
+/// Every path of a job goes through here, so that none of a store that this build cannot reach
+/// turns into a local directory called `gs:`.
 ///
 /// # Errors
 ///
-/// If the path is empty or of another storage.
-pub fn local(key: &str, base: &Path, written: &Path) -> Result<PathBuf> {
+/// If the path is empty or of another store.
+pub fn resolve(key: &str, base: &Path, written: &Path) -> Result<PathBuf> {
     let text = written.to_string_lossy();
-    let path = match text.strip_prefix("file://") {
-        Some(path) => Path::new(path),
-        None if text.contains("://") => {
-            return Err(SchemaError::Storage {
-                key: key.to_owned(),
-                path: text.into_owned(),
-            });
-        }
+    let refused = |problem: String| SchemaError::Storage {
+        key: key.to_owned(),
+        path: text.clone().into_owned(),
+        problem,
+    };
+    let path = match text.split_once("://") {
+        Some(("file", path)) => Path::new(path),
+        Some((scheme, rest)) => return resolve_remote(scheme, rest).map_err(refused),
         None => written,
     };
     if path.as_os_str().is_empty() {
@@ -36,6 +38,67 @@ pub fn local(key: &str, base: &Path, written: &Path) -> Result<PathBuf> {
         });
     }
     Ok(base.join(path))
+}
+
+/// Joins a path that was resolved to a base; one of a store stays as it is.
+pub fn join(base: &Path, path: &Path) -> PathBuf {
+    if storage::is_remote(path) {
+        return path.to_owned();
+    }
+    base.join(path)
+}
+
+/// As [`resolve`], where only a path of the file system will do, such as of what is mapped.
+///
+/// # Errors
+///
+/// If the path is empty or of a store.
+pub fn local(key: &str, base: &Path, written: &Path) -> Result<PathBuf> {
+    let path = resolve(key, base, written)?;
+    if storage::is_remote(&path) {
+        return Err(SchemaError::Storage {
+            key: key.to_owned(),
+            path: written.to_string_lossy().into_owned(),
+            problem: "is of a store; this has to be a local path".to_owned(),
+        });
+    }
+    Ok(path)
+}
+
+/// Returns the URL of a path of a store in the one way that it is written here, or the problem.
+fn resolve_remote(scheme: &str, rest: &str) -> std::result::Result<PathBuf, String> {
+    let lower = scheme.to_lowercase();
+    let Some((kind, _)) = SCHEMES.iter().find(|(_, known)| *known == lower) else {
+        return Err(
+            "is of a store that is not supported; allowed are s3://, hdfs://, file:// and \
+                    plain paths"
+                .to_owned(),
+        );
+    };
+    let is_built = match *kind {
+        "s3" => cfg!(feature = "s3"),
+        "hdfs" => cfg!(feature = "hdfs"),
+        _ => true,
+    };
+    if !is_built {
+        return Err(format!(
+            "is not supported by this build, which lacks the feature `{kind}`"
+        ));
+    }
+    let (authority, key) = rest.split_once('/').unwrap_or((rest, ""));
+    if authority.is_empty() && *kind == "s3" {
+        return Err("lacks the name of a bucket; allowed is s3://BUCKET/KEY".to_owned());
+    }
+    if authority.contains('@') {
+        return Err("holds a user name or password, which belong into the environment".to_owned());
+    }
+    let key = key.trim_end_matches('/');
+    if key.split('/').any(|part| matches!(part, "" | "." | "..")) {
+        return Err(
+            "needs a path without empty parts, `.` and `..` below the bucket or host".to_owned(),
+        );
+    }
+    Ok(PathBuf::from(format!("{kind}://{authority}/{key}")))
 }
 
 /// Tells whether two places are one, or one lies inside the other.
@@ -51,6 +114,9 @@ pub fn overlaps_input(output: &Path, input: &Path) -> bool {
         let text = part.as_os_str().to_string_lossy();
         text.contains(WILDCARDS)
     };
+    if storage::is_remote(output) != storage::is_remote(input) {
+        return false;
+    }
     if input.exists() || !input.components().any(|part| is_pattern(&part)) {
         return overlap(output, input);
     }
@@ -83,6 +149,9 @@ pub fn overlaps_input(output: &Path, input: &Path) -> bool {
 
 /// A path from the root, without `.` and `..`, and without links as far as it exists.
 fn settled(path: &Path) -> PathBuf {
+    if storage::is_remote(path) {
+        return path.to_owned();
+    }
     let path = if path.as_os_str().is_empty() {
         Path::new(".")
     } else {
@@ -112,7 +181,7 @@ mod tests {
 
     fn check(written: &str, expected: &str) {
         let base = Path::new("/base");
-        let found = match local("flatten.output", base, Path::new(written)) {
+        let found = match resolve("flatten.output", base, Path::new(written)) {
             Ok(path) => path.to_string_lossy().into_owned(),
             Err(error) => error.to_string(),
         };
@@ -127,8 +196,9 @@ mod tests {
         check("file://out/a", "/base/out/a");
         check("", "`flatten.output`: is empty; a path is needed");
         check("file://", "`flatten.output`: is empty; a path is needed");
-        for remote in ["s3://bucket/a", "hdfs://host/a", "S3://bucket/a"] {
-            let problem = "is not supported by this build, which reads and writes local files";
+        let problem = "is of a store that is not supported; allowed are s3://, hdfs://, file:// \
+                       and plain paths";
+        for remote in ["gs://bucket/a", "https://host/a"] {
             check(remote, &format!("`flatten.output`: {remote} {problem}"));
         }
     }

@@ -1,15 +1,12 @@
 //! Checksums and fingerprints (XXH3) of bytes and files.
 
-use std::fs::File;
-use std::io::{Read, Write};
+use std::io::Write;
 use std::path::Path;
 
 use xxhash_rust::xxh3::Xxh3;
 
-use crate::error::{Result, SchemaError};
-
-/// Bytes read at once while a file is hashed.
-const BUFFER_BYTES: usize = 1 << 20;
+use crate::error::Result;
+use crate::storage;
 
 /// Bytes on their way to a writer, hashed as they pass.
 pub struct Hashed<W> {
@@ -49,6 +46,11 @@ impl<W: Write> Hashed<W> {
         }
     }
 
+    /// Returns the writer.
+    pub fn into_inner(self) -> W {
+        self.writer
+    }
+
     /// Returns the number of bytes written.
     pub fn num_bytes(&self) -> u64 {
         self.num_bytes
@@ -80,21 +82,13 @@ pub(crate) fn render(state: &Xxh3) -> String {
 
 /// Feeds a file to a hash, buffer by buffer.
 pub(crate) fn update_from_file(state: &mut Xxh3, path: &Path) -> Result<()> {
-    let mut file = File::open(path).map_err(SchemaError::io("open", path))?;
-    let mut buffer = vec![0; BUFFER_BYTES];
-    loop {
-        let read = file
-            .read(&mut buffer)
-            .map_err(SchemaError::io("read", path))?;
-        if read == 0 {
-            return Ok(());
-        }
-        state.update(&buffer[..read]);
-    }
+    storage::for_each_block(path, |bytes| state.update(bytes))
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs::File;
+
     use super::*;
 
     #[test]

@@ -179,8 +179,8 @@ fn wrong_sizes_are_named_with_what_is_allowed() {
         "`train.checkpoint_every_steps` is 0: allowed is 1 or more",
     );
     check(
-        "input = \"s3://bucket/x\"",
-        "`train.input` is s3://bucket/x: this build reads",
+        "input = \"gs://bucket/x\"",
+        "`train.input`: gs://bucket/x is of a store that is not supported",
     );
     check("layers = 0", "`train.layers` is 0");
     check(

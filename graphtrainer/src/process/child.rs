@@ -29,6 +29,7 @@ pub fn run_child() -> Result<(), TrainError> {
         .ok()
         .and_then(|_| serde_json::from_str::<Hello>(&line).ok());
     let hello = hello.ok_or(TrainError::NotLaunched)?;
+    schemas::storage::configure(hello.storage);
     let timeout = Duration::from_millis(hello.timeout_ms);
     thread::spawn(move || {
         loop {

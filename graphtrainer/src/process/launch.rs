@@ -67,6 +67,7 @@ impl<'a> Processes<'a> {
     fn start(&self, name: &str, idx: usize, role: Role) -> Result<Process, TrainError> {
         let hello = Hello {
             credentials: self.credentials.clone(),
+            storage: schemas::storage::options(),
             role,
             timeout_ms: self.plan.tuning.timeout_ms,
         };

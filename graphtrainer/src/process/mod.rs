@@ -19,6 +19,7 @@ mod launch;
 
 use std::ops::Range;
 
+use schemas::storage::StorageOptions;
 use serde::{Deserialize, Serialize};
 
 use crate::error::causes;
@@ -32,6 +33,8 @@ pub(crate) use launch::{Processes, with_processes};
 #[derive(Debug, Serialize, Deserialize)]
 struct Hello {
     credentials: Credentials,
+    /// How stores are reached.
+    storage: StorageOptions,
     role: Role,
     /// Silence that the launcher puts up with.
     timeout_ms: u64,

@@ -47,7 +47,7 @@ fn errors_name_line_key_and_what_is_allowed() {
     check(
         &format!("{HEAD}wokers = 2\n{INPUT}{STAGE}"),
         "j.toml:3: unknown key `wokers`; did you mean `workers`? allowed: name, seed, work_dir, \
-         workers, memory_budget, input, flatten, train, infer",
+         workers, memory_budget, storage, input, flatten, train, infer",
     );
     check(
         &format!("{HEAD}{INPUT}{STAGE}fanout = [2]\n"),
@@ -158,15 +158,15 @@ fn every_path_is_local() {
             _ => job.clone(),
         };
         let name = line.split(' ').next().unwrap();
-        let remote = written.replacen(line, &format!("{name} = \"s3://bucket/a\""), 1);
+        let remote = written.replacen(line, &format!("{name} = \"gs://bucket/a\""), 1);
         let at = 1 + remote
             .lines()
-            .position(|text| text.contains("s3:"))
+            .position(|text| text.contains("gs:"))
             .unwrap();
-        let problem = "is not supported by this build, which reads and writes local files";
+        let problem = "is of a store that is not supported; allowed are s3://, hdfs://, file:// and plain paths";
         check(
             &remote,
-            &format!("j.toml:{at}: `{key}`: s3://bucket/a {problem}"),
+            &format!("j.toml:{at}: `{key}`: gs://bucket/a {problem}"),
         );
         let empty = written.replacen(line, &format!("{name} = \"\""), 1);
         check(
@@ -281,11 +281,13 @@ fn the_documented_example_parses_and_every_key_is_documented() {
     // Everything fits but the tables, which are not there.
     check(
         example,
-        "j.toml:8: `input.nodes.path`: no such file or directory: papers/nodes",
+        "j.toml:19: `input.nodes.path`: no such file or directory: papers/nodes",
     );
     let written: toml::Table = toml::from_str(example).unwrap();
     for table in [
         "",
+        "[storage]",
+        "[storage.s3]",
         "[input.nodes]",
         "[input.edges]",
         "[flatten]",
@@ -331,7 +333,7 @@ fn the_documented_example_parses_and_every_key_is_documented() {
 const ALTERNATIVES: [&str; 2] = ["sparse", "input"];
 
 /// Keys of the top level that are tables with a section of their own.
-const TABLES: [&str; 4] = ["input", "flatten", "train", "infer"];
+const TABLES: [&str; 6] = ["storage", "s3", "input", "flatten", "train", "infer"];
 
 #[test]
 fn every_job_of_the_repository_parses_and_the_readme_shows_one() {
@@ -421,7 +423,7 @@ fn errors_of_keys_of_the_command_line_name_them() {
         &format!("{HEAD}wokers = 2\n{INPUT}{STAGE}"),
         &[("seed", "2")],
         "j.toml:3: unknown key `wokers`; did you mean `workers`? allowed: name, seed, work_dir, \
-         workers, memory_budget, input, flatten, train, infer",
+         workers, memory_budget, storage, input, flatten, train, infer",
     );
 }
 

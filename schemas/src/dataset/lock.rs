@@ -3,11 +3,40 @@
 use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
 
+use super::lease::Lease;
 use crate::error::{Result, SchemaError};
+use crate::storage;
 
 pub(super) const LOCK: &str = "_lock";
 
-/// Held while a run writes a directory; released when dropped, and by the system when killed.
+/// Keeps other runs from an output directory, wherever it lies.
+#[derive(Debug)]
+pub(super) enum OutputLock {
+    /// Released by the system if this process is killed.
+    Local(#[expect(dead_code, reason = "held")] DirLock),
+    Remote(Lease),
+}
+
+impl OutputLock {
+    /// Takes the lock of a directory.
+    pub(super) fn take(dir: &Path) -> Result<Self> {
+        if storage::is_remote(dir) {
+            Lease::take(dir).map(Self::Remote)
+        } else {
+            DirLock::take(dir).map(Self::Local)
+        }
+    }
+
+    /// Fails if another run has taken the lock from this one, which stood still for too long.
+    pub(super) fn check(&self) -> Result<()> {
+        match self {
+            Self::Local(_) => Ok(()),
+            Self::Remote(lease) => lease.check(),
+        }
+    }
+}
+
+/// Held while a run writes a local directory; released when dropped, and by the system when killed.
 #[derive(Debug)]
 pub struct DirLock {
     path: PathBuf,
@@ -35,6 +64,7 @@ impl DirLock {
                 Err(TryLockError::WouldBlock) => {
                     return Err(SchemaError::OutputLocked {
                         dir: dir.to_owned(),
+                        holder: String::new(),
                     });
                 }
                 Err(TryLockError::Error(source)) => {

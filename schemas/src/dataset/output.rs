@@ -1,18 +1,19 @@
 //! The writing side of an output directory.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File};
-use std::io::{self, BufWriter, Write};
+use std::io::{self, Write};
 use std::path::{Component, Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde::{Deserialize, Serialize};
 
-use super::lock::{DirLock, LOCK};
+use super::lease::is_lock_aside;
+use super::lock::{LOCK, OutputLock};
 use super::{
     FileEntry, MANIFEST, Manifest, PartEntry, SUCCESS, part_name, read_manifest, verify_sizes,
 };
 use crate::error::{Result, SchemaError};
+use crate::storage::{self, NewFile, Pending, entries, remove_dir_all, remove_file, write_whole};
 use crate::xxh::Hashed;
 
 const PROGRESS: &str = "_progress";
@@ -27,8 +28,12 @@ pub struct Output {
     dir: PathBuf,
     owner: Owner,
     committed: Mutex<BTreeMap<usize, PartEntry>>,
-    _lock: DirLock,
+    unfinished: Arc<Unfinished>,
+    lock: OutputLock,
 }
+
+/// Files that a store is still finishing, by name.
+type Unfinished = Mutex<BTreeMap<String, Pending<()>>>;
 
 /// What [`Output::open`] found.
 #[derive(Debug)]
@@ -45,9 +50,8 @@ pub enum Opened {
 pub struct PartFile {
     name: String,
     path: PathBuf,
-    temporary: PathBuf,
-    /// None once finished.
-    writer: Option<Hashed<BufWriter<File>>>,
+    writer: Hashed<NewFile>,
+    unfinished: Arc<Unfinished>,
 }
 
 /// Whose parts stand in a directory; `_progress/plan.json`.
@@ -103,8 +107,9 @@ impl Output {
         } else if let Some(manifest) = Self::done(dir, stage, fingerprint)? {
             return Ok(Opened::Done(Box::new(manifest)));
         }
-        fs::create_dir_all(dir).map_err(SchemaError::io("create", dir))?;
-        let lock = DirLock::take(dir)?;
+        storage::create_dir_all(dir)?;
+        let lock = OutputLock::take(dir)?;
+        remove_temporary(dir)?;
         if fresh {
             clear(dir)?;
         } else if let Some(manifest) = finished(dir, &wanted)? {
@@ -118,8 +123,8 @@ impl Output {
             return Err(other_plan(dir, &found, &wanted));
         }
         let tmp = progress.join(TMP);
-        remove_dir(&tmp)?;
-        fs::create_dir_all(&tmp).map_err(SchemaError::io("create", &tmp))?;
+        remove_dir_all(&tmp)?;
+        storage::create_dir_all(&tmp)?;
         write_whole(&progress.join(PLAN), &json(&wanted))?;
         let committed = Mutex::new(committed_parts(dir)?);
         let dir = dir.to_owned();
@@ -127,7 +132,8 @@ impl Output {
             dir,
             owner: wanted,
             committed,
-            _lock: lock,
+            unfinished: Arc::default(),
+            lock,
         }))
     }
 
@@ -162,12 +168,12 @@ impl Output {
             .join(PROGRESS)
             .join(TMP)
             .join(name.replace('/', "+"));
-        let file = File::create(&temporary).map_err(SchemaError::io("create", &temporary))?;
+        let path = self.dir.join(name);
         Ok(PartFile {
             name: name.to_owned(),
-            path: self.dir.join(name),
-            temporary,
-            writer: Some(Hashed::new(BufWriter::with_capacity(1 << 18, file))),
+            writer: Hashed::new(NewFile::create(&path, &temporary)?),
+            path,
+            unfinished: Arc::clone(&self.unfinished),
         })
     }
 
@@ -175,11 +181,16 @@ impl Output {
     ///
     /// # Errors
     ///
-    /// If the file system refuses.
+    /// If the file system or store refuses.
     pub fn sync(&self, file: &FileEntry) -> Result<()> {
-        let path = self.dir.join(&file.path);
-        let written = File::open(&path).map_err(SchemaError::io("open", &path))?;
-        written.sync_all().map_err(SchemaError::io("write", &path))
+        let mut unfinished = self
+            .unfinished
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let pending = unfinished.remove(&file.path);
+        drop(unfinished);
+        pending.map_or(Ok(()), storage::wait)?;
+        storage::sync_file(&self.dir.join(&file.path))
     }
 
     /// Makes the finished files of a part durable and records it; from now on no later run writes
@@ -194,8 +205,9 @@ impl Output {
         for file in &part.files {
             self.sync(file)?;
             let path = self.dir.join(&file.path);
-            sync_dir(path.parent().expect("it lies in the output directory"))?;
+            storage::sync_dir(path.parent().expect("it lies in the output directory"))?;
         }
+        self.lock.check()?;
         let record = Committed { index, part };
         let path = self
             .dir
@@ -222,9 +234,12 @@ impl Output {
             "the directory was opened for this plan"
         );
         verify_sizes(&self.dir, &manifest.parts)?;
+        self.lock.check()?;
         write_whole(&self.dir.join(MANIFEST), &json(manifest))?;
         write_whole(&self.dir.join(SUCCESS), b"")?;
-        remove_dir(&self.dir.join(PROGRESS))
+        remove_dir_all(&self.dir.join(PROGRESS))?;
+        // Of requests whose answers were lost.
+        remove_temporary(&self.dir)
     }
 
     fn committed_guard(&self) -> MutexGuard<'_, BTreeMap<usize, PartEntry>> {
@@ -253,57 +268,42 @@ impl std::fmt::Debug for PartFile {
 }
 
 impl PartFile {
-    /// Writes what is left and gives the file its name; [`Output::commit_part`] makes it durable.
+    /// Writes what is left and gives the file its name; [`Output::commit_part`] makes it durable, and
+    /// waits for a store to have it.
     ///
     /// # Errors
     ///
     /// If the file system refuses.
-    pub fn finish(mut self) -> Result<FileEntry> {
-        let mut writer = self.writer.take().expect("a file is finished once");
-        writer
-            .flush()
-            .map_err(SchemaError::io("write", &self.temporary))?;
-        let (bytes, checksum) = (writer.num_bytes(), writer.checksum());
-        drop(writer);
-        let parent = self.path.parent().expect("it lies in the output directory");
-        fs::create_dir_all(parent).map_err(SchemaError::io("create", parent))?;
-        fs::rename(&self.temporary, &self.path).map_err(SchemaError::io("rename", &self.path))?;
+    pub fn finish(self) -> Result<FileEntry> {
+        let (bytes, checksum) = (self.writer.num_bytes(), self.writer.checksum());
+        if let Some(pending) = self.writer.into_inner().finish()? {
+            let mut unfinished = self
+                .unfinished
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner);
+            unfinished.insert(self.name.clone(), pending);
+        }
         Ok(FileEntry {
-            path: std::mem::take(&mut self.name),
+            path: self.name,
             bytes,
             checksum,
         })
-    }
-
-    fn writer_mut(&mut self) -> &mut Hashed<BufWriter<File>> {
-        self.writer
-            .as_mut()
-            .expect("a finished file is not written")
-    }
-}
-
-impl Drop for PartFile {
-    fn drop(&mut self) {
-        if self.writer.is_some() {
-            // If this fails, the next run clears the folder of temporary files.
-            fs::remove_file(&self.temporary).ok();
-        }
     }
 }
 
 impl Write for PartFile {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.writer_mut().write(bytes)
+        self.writer.write(bytes)
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        self.writer_mut().flush()
+        self.writer.flush()
     }
 }
 
 /// Returns the manifest of a finished output; one of another plan is an error.
 fn finished(dir: &Path, wanted: &Owner) -> Result<Option<Manifest>> {
-    if !dir.join(SUCCESS).is_file() {
+    if !storage::is_file(&dir.join(SUCCESS))? {
         return Ok(None);
     }
     let manifest = read_manifest(dir)?;
@@ -315,13 +315,36 @@ fn finished(dir: &Path, wanted: &Owner) -> Result<Option<Manifest>> {
     Ok(Some(manifest))
 }
 
+/// Removes what requests to a store leave of which nothing came: files of HDFS under names for a
+/// while, unfinished uploads of S3, the locks of dead runs.
+fn remove_temporary(dir: &Path) -> Result<()> {
+    if !storage::is_remote(dir) {
+        return Ok(());
+    }
+    for name in entries(dir)?.iter().filter(|name| is_temporary(name)) {
+        remove_file(&dir.join(name))?;
+    }
+    storage::abort_unfinished(dir)
+}
+
+/// Tells whether a file is one that [`remove_temporary`] removes.
+fn is_temporary(name: &str) -> bool {
+    let is_of = |file: &&str| {
+        let rest = name
+            .strip_prefix('.')
+            .and_then(|name| name.strip_prefix(*file));
+        rest.is_some_and(|rest| rest.starts_with(".tmp"))
+    };
+    [LOCK, MANIFEST, SUCCESS].iter().any(is_of) || is_lock_aside(name)
+}
+
 /// Removes what a run has left that was killed after `_SUCCESS`; it harms nobody where it cannot.
 fn remove_left(dir: &Path) {
     let progress = dir.join(PROGRESS);
-    if progress.exists()
-        && let Ok(_lock) = DirLock::take(dir)
+    if storage::is_dir(&progress).is_ok_and(|is_dir| is_dir)
+        && let Ok(_lock) = OutputLock::take(dir)
     {
-        remove_dir(&progress).ok();
+        remove_dir_all(&progress).ok();
     }
 }
 
@@ -362,7 +385,10 @@ pub fn refuse_foreign(dir: &Path) -> Result<()> {
         dir: dir.to_owned(),
         problem: format!("{problem}; name another `output`"),
     };
-    if !dir.is_dir() {
+    if !storage::is_dir(dir)? {
+        if storage::is_remote(dir) {
+            return Ok(());
+        }
         return match dir.ancestors().find(|path| path.exists()) {
             Some(path) if path == dir => Err(taken("is a file, not a directory".to_owned())),
             Some(path) if !path.is_dir() => {
@@ -375,14 +401,13 @@ pub fn refuse_foreign(dir: &Path) -> Result<()> {
         return Ok(());
     }
     // What a run that was killed before it wrote its plan may leave.
-    let is_foreign = |name: &String| !(name.starts_with('.') || name == LOCK || name == PROGRESS);
+    let is_foreign = |name: &String| {
+        !(name.starts_with('.') || name == LOCK || name == PROGRESS || is_lock_aside(name))
+    };
     let mut foreign: Vec<String> = entries(dir)?.into_iter().filter(is_foreign).collect();
-    let progress = dir.join(PROGRESS);
-    if progress.is_dir() {
-        let names = entries(&progress)?.into_iter();
-        let unknown = names.filter(|name| !(name.starts_with('.') || name == TMP));
-        foreign.extend(unknown.map(|name| format!("{PROGRESS}/{name}")));
-    }
+    let names = entries(&dir.join(PROGRESS))?.into_iter();
+    let unknown = names.filter(|name| !(name.starts_with('.') || name == TMP));
+    foreign.extend(unknown.map(|name| format!("{PROGRESS}/{name}")));
     // `_SUCCESS` says less about whose files they are than its neighbours.
     match foreign.iter().min_by_key(|name| name.starts_with('_')) {
         None => Ok(()),
@@ -410,7 +435,7 @@ pub fn refuse_taken(
         stage: stage.to_owned(),
         fingerprint: found.fingerprint.clone(),
     };
-    let manifest = match dir.join(SUCCESS).is_file() {
+    let manifest = match storage::is_file(&dir.join(SUCCESS))? {
         true => Some(read_manifest(dir)?),
         false => None,
     };
@@ -455,25 +480,20 @@ fn clear(dir: &Path) -> Result<()> {
     }
     remove_parts(dir)?;
     for below in TABLES.map(|table| dir.join(table)) {
-        if below.is_dir() {
-            remove_parts(&below)?;
-            // Fails, as it should, where something else lies in it.
-            fs::remove_dir(&below).ok();
-        }
+        remove_parts(&below)?;
+        storage::remove_empty_dir(&below);
     }
     let progress = dir.join(PROGRESS);
-    if progress.is_dir() {
-        for name in entries(&progress)?.iter().filter(|name| *name != PLAN) {
-            let path = progress.join(name);
-            if path.is_dir() {
-                remove_dir(&path)?
-            } else {
-                remove_file(&path)?
-            }
+    for name in entries(&progress)?.iter().filter(|name| *name != PLAN) {
+        let path = progress.join(name);
+        if storage::is_dir(&path)? {
+            remove_dir_all(&path)?
+        } else {
+            remove_file(&path)?
         }
     }
     remove_file(&dir.join(MANIFEST))?;
-    remove_dir(&progress)
+    remove_dir_all(&progress)
 }
 
 /// Whether a listed path stays in its directory.
@@ -499,9 +519,6 @@ fn remove_parts(dir: &Path) -> Result<()> {
 fn committed_parts(dir: &Path) -> Result<BTreeMap<usize, PartEntry>> {
     let progress = dir.join(PROGRESS);
     let mut parts = BTreeMap::new();
-    if !progress.is_dir() {
-        return Ok(parts);
-    }
     for name in entries(&progress)? {
         if !(name.starts_with("part-") && name.ends_with(".json")) {
             continue;
@@ -515,82 +532,19 @@ fn committed_parts(dir: &Path) -> Result<BTreeMap<usize, PartEntry>> {
     Ok(parts)
 }
 
-fn entries(dir: &Path) -> Result<Vec<String>> {
-    let mut names = Vec::new();
-    for entry in fs::read_dir(dir).map_err(SchemaError::io("list", dir))? {
-        let entry = entry.map_err(SchemaError::io("list", dir))?;
-        names.push(entry.file_name().to_string_lossy().into_owned());
-    }
-    names.sort();
-    Ok(names)
-}
-
 fn read_json<T: for<'de> Deserialize<'de>>(path: &Path) -> Result<Option<T>> {
-    match fs::read(path) {
-        Ok(text) => serde_json::from_slice(&text)
-            .map(Some)
-            .map_err(|source| SchemaError::Json {
-                path: path.to_owned(),
-                source,
-            }),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(source) => Err(SchemaError::Io {
-            action: "read",
-            path: path.to_owned(),
-            source,
-        }),
-    }
+    let Some(text) = storage::read(path)? else {
+        return Ok(None);
+    };
+    let value = serde_json::from_slice(&text);
+    value.map(Some).map_err(|source| SchemaError::Json {
+        path: path.to_owned(),
+        source,
+    })
 }
 
 fn json<T: Serialize>(value: &T) -> Vec<u8> {
     let mut text = serde_json::to_vec_pretty(value).expect("it holds string keys only");
     text.push(b'\n');
     text
-}
-
-/// Writes a small file so that it is there whole or not at all.
-fn write_whole(path: &Path, bytes: &[u8]) -> Result<()> {
-    let name = path
-        .file_name()
-        .expect("it is a file in the output directory");
-    let temporary = path.with_file_name(format!(".{}.tmp", name.to_string_lossy()));
-    let write = |file: io::Result<File>| {
-        let mut file = file?;
-        file.write_all(bytes)?;
-        file.sync_all()
-    };
-    write(File::create(&temporary)).map_err(SchemaError::io("write", &temporary))?;
-    fs::rename(&temporary, path).map_err(SchemaError::io("rename", path))?;
-    sync_dir(path.parent().expect("it lies in the output directory"))
-}
-
-/// Makes renames into a directory durable.
-fn sync_dir(dir: &Path) -> Result<()> {
-    if cfg!(unix) {
-        let file = File::open(dir).map_err(SchemaError::io("open", dir))?;
-        file.sync_all().map_err(SchemaError::io("write", dir))?;
-    }
-    Ok(())
-}
-
-fn remove_file(path: &Path) -> Result<()> {
-    match fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(SchemaError::Io {
-            action: "remove",
-            path: path.to_owned(),
-            source: error,
-        }),
-        _ => Ok(()),
-    }
-}
-
-fn remove_dir(path: &Path) -> Result<()> {
-    match fs::remove_dir_all(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(SchemaError::Io {
-            action: "remove",
-            path: path.to_owned(),
-            source: error,
-        }),
-        _ => Ok(()),
-    }
 }

@@ -349,12 +349,12 @@ fn paths_lead_to_local_parquet_files() {
     let check = |path: &str, expected: &[&str]| {
         usage(&|spec| spec.path = path.to_owned(), expected);
     };
-    let not_here = "is not supported by this build";
+    let not_here = "is of a store that is not supported";
     check(
-        "s3://bucket/nodes",
-        &["`input.nodes.path`: s3://bucket/nodes", not_here],
+        "gs://bucket/nodes",
+        &["`input.nodes.path`: gs://bucket/nodes", not_here],
     );
-    check("hdfs://host/nodes", &["hdfs://host/nodes", not_here]);
+    check("abfs://host/nodes", &["abfs://host/nodes", not_here]);
     check(
         "missing.parquet",
         &["`input.nodes.path`: no such file", "missing.parquet"],
