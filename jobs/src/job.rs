@@ -152,6 +152,10 @@ impl JobSpec {
         self.check_alone()?;
         let workers = self.workers(overrides.workers)?;
         let base = Path::new(BASE);
+        if !(1..=3600).contains(&self.storage.timeout) {
+            let problem = format!("is {}; allowed are 1 to 3600 seconds", self.storage.timeout);
+            return Err(key("storage.timeout", problem));
+        }
         schemas::storage::configure(self.storage.clone());
         self.resolve_paths(base)?;
         let work_dir = self

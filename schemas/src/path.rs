@@ -114,8 +114,10 @@ pub fn overlaps_input(output: &Path, input: &Path) -> bool {
         let text = part.as_os_str().to_string_lossy();
         text.contains(WILDCARDS)
     };
-    if storage::is_remote(output) != storage::is_remote(input) {
-        return false;
+    match (storage::is_remote(output), storage::is_remote(input)) {
+        (false, false) => {}
+        (true, true) => return overlaps_remote(output, input),
+        _ => return false,
     }
     if input.exists() || !input.components().any(|part| is_pattern(&part)) {
         return overlap(output, input);
@@ -144,6 +146,30 @@ pub fn overlaps_input(output: &Path, input: &Path) -> bool {
         output
             .ancestors()
             .any(|above| pattern.matches_path_with(above, options))
+    })
+}
+
+/// As [`overlaps_input`], for URLs, which are in the one way of writing them.
+fn overlaps_remote(output: &Path, input: &Path) -> bool {
+    let text = input.to_string_lossy();
+    let Some(wild) = text.find(WILDCARDS) else {
+        return overlap(output, input);
+    };
+    let (plain, rest) = text.split_at(wild);
+    let folder = Path::new(&plain[..plain.rfind('/').unwrap_or_default()]);
+    if folder.starts_with(output) {
+        return true;
+    }
+    if rest.contains("**") {
+        return output.starts_with(folder);
+    }
+    let options = MatchOptions {
+        require_literal_separator: true,
+        ..MatchOptions::default()
+    };
+    Pattern::new(&text).is_ok_and(|pattern| {
+        let mut above = output.ancestors();
+        above.any(|above| pattern.matches_path_with(above, options))
     })
 }
 
@@ -247,5 +273,18 @@ mod tests {
         check("data", "data/*.parquet", true);
         check("data/out", "data/**/*.parquet", true);
         check("out", "data/**/*.parquet", false);
+        for (output, input, expected) in [
+            ("out", "swapping://lake/*.parquet", false),
+            ("swapping://lake/out", "swapping://lake/edges", false),
+            ("swapping://lake/edges/out", "swapping://lake/edges", true),
+            ("swapping://lake", "swapping://lake/edges/*.parquet", true),
+            ("swapping://lake/out", "swapping://lake/**/*.parquet", true),
+            ("swapping://lake/out", "swapping://lake/*", true),
+            ("swapping://lake/out/a", "swapping://lake/*", true),
+            ("swapping://lake/out", "swapping://lake/*.parquet", false),
+            ("swapping://pond/out", "swapping://lake/**/*.parquet", false),
+        ] {
+            check(output, input, expected);
+        }
     }
 }

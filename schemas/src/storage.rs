@@ -117,10 +117,16 @@ pub fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
 }
 
 fn write(path: &Path, bytes: &[u8], is_synced: bool) -> Result<()> {
-    if let Some(object) = object(path)? {
-        return object.put(bytes.to_vec());
-    }
     let temporary = path.with_file_name(format!(".{}.tmp", file_name(path)));
+    if let Some(object) = object(path)? {
+        if bytes.len() <= upload::PART_BYTES {
+            return object.put(bytes.to_vec());
+        }
+        let mut file = NewFile::create(path, &temporary)?;
+        file.write_all(bytes)
+            .map_err(SchemaError::io("write", path))?;
+        return file.finish()?.map_or(Ok(()), wait);
+    }
     let write = |file: io::Result<File>| {
         let mut file = file?;
         file.write_all(bytes)?;
@@ -286,10 +292,10 @@ pub fn remove_empty_dir(dir: &Path) {
 
 /// Gives up what killed runs began to upload below a directory.
 pub(crate) fn abort_unfinished(dir: &Path) -> Result<()> {
-    match object(dir)? {
-        Some(object) => object.abort_unfinished(true),
-        None => Ok(()),
+    if let Some(object) = object(dir)? {
+        object.abort_unfinished(true);
     }
+    Ok(())
 }
 
 /// Makes renames into a directory durable.

@@ -19,6 +19,8 @@ use crate::xxh::Hashed;
 const PROGRESS: &str = "_progress";
 const PLAN: &str = "plan.json";
 const TMP: &str = "tmp";
+/// Files that a store may be finishing at a time.
+const UNFINISHED_MAX: usize = 8;
 /// Folders of parts, beside the directory itself.
 const TABLES: [&str; 2] = ["nodes", "edges"];
 
@@ -282,6 +284,13 @@ impl PartFile {
                 .lock()
                 .unwrap_or_else(PoisonError::into_inner);
             unfinished.insert(self.name.clone(), pending);
+            // Each holds what is left of its file.
+            if unfinished.len() > UNFINISHED_MAX
+                && let Some((_, first)) = unfinished.pop_first()
+            {
+                drop(unfinished);
+                storage::wait(first)?;
+            }
         }
         Ok(FileEntry {
             path: self.name,

@@ -25,6 +25,8 @@ use crate::error::{Result, SchemaError};
 const RANGE_BYTES_MAX: u64 = 8 << 20;
 /// Requests of one read at a time.
 const REQUESTS_MAX: usize = 8;
+/// Times that a request may take as long as its server may be silent.
+pub(super) const SLOWEST: u32 = 10;
 /// Times that a request is repeated as a whole whose faults the store's client does not repeat.
 const REPEATS: usize = 4;
 
@@ -67,7 +69,7 @@ pub(super) struct Store {
     pub(super) is_atomic: bool,
     faults: Arc<Faults>,
     /// Limit of a request.
-    timeout: Duration,
+    pub(super) timeout: Duration,
 }
 
 /// Counts requests and their faults, of which a job is allowed so many.
@@ -359,11 +361,13 @@ impl Object {
         self.call("rename", move |client, key| {
             let target = target.clone();
             async move {
-                match client.rename(&key, &target).await {
-                    Ok(()) => Ok(true),
-                    // The answer to an earlier attempt may have been lost.
+                let Err(error) = client.rename(&key, &target).await else {
+                    return Ok(true);
+                };
+                // The answer to an earlier attempt may have been lost.
+                match client.head(&key).await {
                     Err(Error::NotFound { .. }) => Ok(client.head(&target).await.is_ok()),
-                    Err(error) => Err(error),
+                    _ => Err(error),
                 }
             }
         })
@@ -376,7 +380,9 @@ impl Object {
             let below = |meta: ObjectMeta| {
                 let name = meta.location.prefix_match(&key)?;
                 let name: Key = name.collect();
-                Some((name.to_string(), Version::of(&meta)))
+                // Consoles leave an object that has the name of a directory.
+                let is_marker = name.as_ref().is_empty();
+                (!is_marker).then(|| (name.to_string(), Version::of(&meta)))
             };
             Ok(metas.into_iter().filter_map(below).collect::<Vec<_>>())
         })?;
@@ -389,6 +395,7 @@ impl Object {
         self.call("list", |client, key| async move {
             let found = client.list_with_delimiter(Some(&key)).await?;
             let objects = found.objects.into_iter().map(|meta| meta.location);
+            let objects = objects.filter(|found| *found != key);
             let names = found.common_prefixes.into_iter().chain(objects);
             let names = names.filter_map(|key| key.filename().map(str::to_owned));
             Ok(names.collect())
@@ -421,11 +428,20 @@ impl Object {
         if self.store.is_atomic || self.key.as_ref().is_empty() {
             return;
         }
-        for name in self.entries().unwrap_or_default() {
-            self.join(&name).remove_empty_dir();
+        let dirs = self.call("list", |client, key| async move {
+            let found = client.list_with_delimiter(Some(&key)).await?;
+            Ok((found.common_prefixes, found.objects.is_empty()))
+        });
+        let Ok((dirs, has_no_file)) = dirs else {
+            return;
+        };
+        for name in dirs.iter().filter_map(Key::filename) {
+            self.join(name).remove_empty_dir();
         }
-        // Fails, as it should, where something lies in it.
-        self.remove().ok();
+        if has_no_file {
+            // Fails, as it should, where something lies in a directory of it.
+            self.remove().ok();
+        }
     }
 
     /// Tells whether the store writes an object only if it is a given version.
@@ -444,14 +460,25 @@ impl Object {
         }
     }
 
-    /// Begins an upload in parts.
-    pub(super) fn begin(&self) -> object_store::Result<Box<dyn MultipartUpload>> {
-        self.try_call(|client, key| async move { client.put_multipart(&key).await })
+    /// Begins an upload in parts; returns it with the ETag of the object there is.
+    pub(super) fn begin(&self) -> object_store::Result<(Box<dyn MultipartUpload>, Option<String>)> {
+        self.try_call(|client, key| async move {
+            let before = match client.head(&key).await {
+                Ok(meta) => meta.e_tag,
+                Err(Error::NotFound { .. }) => None,
+                Err(error) => return Err(error),
+            };
+            Ok((client.put_multipart(&key).await?, before))
+        })
     }
 
     /// Gives up uploads that nobody finished, of an object or below a directory that this run has for
-    /// itself.
-    pub(crate) fn abort_unfinished(&self, is_dir: bool) -> Result<()> {
+    /// itself. They harm nobody, so where it is not allowed, a warning is all.
+    #[cfg_attr(
+        not(feature = "s3"),
+        expect(unused_variables, reason = "no other store has them")
+    )]
+    pub(crate) fn abort_unfinished(&self, is_dir: bool) {
         #[cfg(feature = "s3")]
         if self.store.s3.is_some() {
             let object = self.clone();
@@ -462,9 +489,11 @@ impl Object {
                     .repeat(|| bucket.abort_unfinished(&object.key, is_dir))
                     .await
             }));
-            return aborted.map_err(|error| self.error("clear unfinished uploads of", error));
+            if let Err(error) = aborted {
+                let path = self.path.display();
+                tracing::warn!("unfinished uploads of {path} stay: {}", plain(error));
+            }
         }
-        Ok(())
     }
 
     pub(crate) fn join(&self, name: &str) -> Self {
@@ -638,6 +667,16 @@ pub(crate) fn wait<T, E>(pending: Pending<T, E>) -> Result<T, E> {
     pending.recv().expect("requests do not panic")
 }
 
+/// Ends a request that takes far longer than its server may be silent.
+pub(super) async fn limited<T>(
+    timeout: Duration,
+    request: impl Future<Output = object_store::Result<T>>,
+) -> object_store::Result<T> {
+    let limit = timeout * SLOWEST;
+    let answer = tokio::time::timeout(limit, request).await;
+    answer.unwrap_or_else(|_elapsed| Err(generic(format!("no answer within {limit:?}"))))
+}
+
 /// Tells whether a fault may be gone at the next attempt.
 pub(super) fn may_pass(error: &Error) -> bool {
     matches!(error, Error::Generic { .. } | Error::JoinError { .. })
@@ -662,7 +701,8 @@ fn plain(error: Error) -> std::io::Error {
     };
     let causes = std::iter::successors(std::error::Error::source(&error), |cause| cause.source());
     let first = causes.last().map(ToString::to_string).unwrap_or_default();
-    let text = error.to_string();
+    let line = |text: String| text.lines().next().unwrap_or_default().to_owned();
+    let (first, text) = (line(first), line(error.to_string()));
     if text.contains(&first) {
         return std::io::Error::new(kind, text);
     }

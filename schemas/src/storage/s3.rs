@@ -19,12 +19,10 @@ use object_store::{ClientOptions, ObjectStore, Result, RetryConfig};
 use serde::Deserialize;
 
 use super::StorageOptions;
-use super::object::{Faults, generic};
+use super::object::{Faults, SLOWEST, generic};
 
 /// Seconds in which a server has to accept a connection.
 const CONNECT_SECONDS: u64 = 10;
-/// Times that a request may take as long as its server may be silent.
-const SLOWEST: u64 = 10;
 /// Seconds for which a signed URL holds.
 const SIGNED_SECONDS: u64 = 300;
 
@@ -70,7 +68,7 @@ impl Bucket {
         let client = ClientOptions::new()
             .with_connect_timeout(Duration::from_secs(CONNECT_SECONDS))
             .with_read_timeout(Duration::from_secs(options.timeout))
-            .with_timeout(Duration::from_secs(options.timeout * SLOWEST))
+            .with_timeout(Duration::from_secs(options.timeout) * SLOWEST)
             .with_allow_http(is_plain);
         let connector = Counting {
             faults: Arc::clone(faults),
@@ -110,7 +108,7 @@ impl Bucket {
             query.append(&mut markers);
             let page = self.unfinished_page(query).await?;
             found.extend(page.uploads);
-            if !page.is_truncated {
+            if !page.is_truncated || page.next_key_marker.is_empty() {
                 return Ok(found);
             }
             markers = vec![
@@ -234,11 +232,11 @@ fn with_profile(builder: AmazonS3Builder, options: &StorageOptions) -> Result<Am
         .profile
         .clone()
         .or_else(|| env::var("AWS_PROFILE").ok());
-    // Keys of the environment come before the default profile, as with Amazon's own tools.
-    if named.is_none()
-        && (has(AmazonS3ConfigKey::AccessKeyId)
-            || env::var_os("AWS_WEB_IDENTITY_TOKEN_FILE").is_some())
-    {
+    // Keys of the environment come before a profile that the job does not name, as with Amazon's
+    // own tools.
+    let has_keys = has(AmazonS3ConfigKey::AccessKeyId);
+    let has_token = env::var_os("AWS_WEB_IDENTITY_TOKEN_FILE").is_some() && named.is_none();
+    if options.s3.profile.is_none() && (has_keys || has_token) {
         return Ok(builder);
     }
     let profile = named.clone().unwrap_or_else(|| "default".to_owned());

@@ -9,7 +9,10 @@ use arrow::compute::concat_batches;
 use parquet::arrow::{ArrowWriter, ProjectionMask};
 use parquet::file::properties::WriterProperties;
 
-use super::{ParquetInput, entries, is_dir, is_file, read, remove_dir_all, size, write_whole};
+use super::{
+    ParquetInput, entries, is_dir, is_file, read, remove_dir_all, remove_empty_dir, replace, size,
+    write_whole,
+};
 use crate::dataset::{MANIFEST_SCHEMA, Manifest, Opened, Output, PartEntry, verify_checksums};
 use crate::error::{ErrorKind, SchemaError};
 
@@ -70,6 +73,25 @@ fn files_and_directories_are_those_that_were_written() {
         assert_eq!(entries(&dir).unwrap(), ["below"]);
         remove_dir_all(&dir).unwrap();
         assert!(!is_dir(&dir).unwrap() && !is_file(&file).unwrap());
+    }
+}
+
+#[test]
+fn only_empty_directories_are_removed_as_such() {
+    for dir in dirs("kept") {
+        let file = dir.join("nodes/README");
+        write_whole(&file, b"mine").unwrap();
+        remove_empty_dir(&dir);
+        assert_eq!(read(&file).unwrap().as_deref(), Some(&b"mine"[..]));
+    }
+}
+
+#[test]
+fn large_files_are_written_whole_too() {
+    for dir in dirs("large") {
+        replace(&dir.join("checkpoint"), &large()).unwrap();
+        assert_eq!(read(&dir.join("checkpoint")).unwrap(), Some(large()));
+        assert_eq!(entries(&dir).unwrap(), ["checkpoint"]);
     }
 }
 

@@ -7,11 +7,11 @@ use std::path::{Path, PathBuf};
 
 use object_store::{MultipartUpload, ObjectStoreExt, PutPayload};
 
-use super::object::{Object, Pending, object, start, start_blocking, wait};
+use super::object::{Object, Pending, limited, object, start, start_blocking, wait};
 use crate::error::{Result, SchemaError};
 
 /// Bytes of a part of an upload; S3 allows 10,000 parts, and not fewer than 5 MiB in each.
-const PART_BYTES: usize = 8 << 20;
+pub(super) const PART_BYTES: usize = 8 << 20;
 /// Parts on their way at a time.
 const PARTS_MAX: usize = 2;
 /// Bytes gathered for the file system.
@@ -45,6 +45,8 @@ pub(crate) struct Upload {
 struct Parts {
     upload: Box<dyn MultipartUpload>,
     pending: VecDeque<Pending<(), object_store::Error>>,
+    /// The ETag of the object there was before.
+    before: Option<String>,
 }
 
 impl NewFile {
@@ -147,10 +149,11 @@ impl Upload {
         let parts = match &mut self.parts {
             Some(parts) => parts,
             None => {
-                let upload = self.written.begin()?;
+                let (upload, before) = self.written.begin()?;
                 self.parts.insert(Parts {
                     upload,
                     pending: VecDeque::new(),
+                    before,
                 })
             }
         };
@@ -160,7 +163,8 @@ impl Upload {
         let payload = PutPayload::from(part);
         // The client of HDFS takes parts in the order of these calls.
         let sent = super::object::enter(|| parts.upload.put_part(payload));
-        parts.pending.push_back(start(sent));
+        let limit = self.written.store.timeout;
+        parts.pending.push_back(start(limited(limit, sent)));
         Ok(())
     }
 
@@ -172,7 +176,7 @@ impl Upload {
             self.complete(rest)
                 .map_err(|error| self.written.error("write", error))?;
             // Of a run that was killed here, or of a request whose answer was lost.
-            self.written.abort_unfinished(false)?;
+            self.written.abort_unfinished(false);
         }
         self.is_finished = true;
         if self.written.path == self.object.path {
@@ -189,22 +193,25 @@ impl Upload {
         if !rest.is_empty() {
             self.send(rest)?;
         }
+        let sent = self.parts.as_mut().map(|parts| &mut parts.pending);
+        // If one fails, the upload stays, to be given up.
+        for pending in sent.map(std::mem::take).unwrap_or_default() {
+            wait(pending)?;
+        }
         let Some(mut parts) = self.parts.take() else {
             return Ok(());
         };
-        for pending in std::mem::take(&mut parts.pending) {
-            wait(pending)?;
-        }
         let (written, num_bytes) = (self.written.clone(), self.num_bytes);
         wait(start(async move {
-            let Err(error) = parts.upload.complete().await else {
+            let limit = written.store.timeout;
+            let Err(error) = limited(limit, parts.upload.complete()).await else {
                 return Ok(());
             };
             // The request may have been heard and its answer lost.
-            match written.store.client.head(&written.key).await {
-                Ok(found) if found.size == num_bytes => Ok(()),
+            match limited(limit, written.store.client.head(&written.key)).await {
+                Ok(found) if found.size == num_bytes && found.e_tag != parts.before => Ok(()),
                 _ => {
-                    parts.upload.abort().await.ok();
+                    limited(limit, parts.upload.abort()).await.ok();
                     Err(error)
                 }
             }
@@ -218,7 +225,11 @@ impl Drop for Upload {
             && let Some(mut parts) = self.parts.take()
         {
             // If this fails, the next run gives up what nobody finished.
-            wait(start(async move { parts.upload.abort().await })).ok();
+            let limit = self.written.store.timeout;
+            wait(start(
+                async move { limited(limit, parts.upload.abort()).await },
+            ))
+            .ok();
         }
     }
 }
