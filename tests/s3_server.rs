@@ -34,9 +34,9 @@ impl S3Server {
             while let Ok((stream, _)) = listener.accept().await {
                 let service = service.clone();
                 tokio::spawn(async move {
-                    let builder = Builder::new(TokioExecutor::new());
+                    let connection = Builder::new(TokioExecutor::new());
                     // A client that is killed breaks its connection.
-                    builder
+                    connection
                         .serve_connection(TokioIo::new(stream), service)
                         .await
                         .ok();

@@ -174,8 +174,8 @@ impl Store {
             for meta in found {
                 let name: Key = meta.location.prefix_match(&dir).unwrap().collect();
                 match self.client.get(&meta.location).await {
-                    Ok(found) => {
-                        drop(files.insert(name.to_string(), found.bytes().await?.to_vec()))
+                    Ok(object) => {
+                        drop(files.insert(name.to_string(), object.bytes().await?.to_vec()))
                     }
                     // It was renamed or removed meanwhile.
                     Err(object_store::Error::NotFound { .. }) => {}
@@ -244,7 +244,7 @@ fn service(name: &str, variable: &str) -> Option<Lines> {
     let lines = text.lines().filter_map(|line| line.split_once('='));
     Some(
         lines
-            .map(|(name, value)| (name.to_owned(), value.to_owned()))
+            .map(|(key, value)| (key.to_owned(), value.to_owned()))
             .collect(),
     )
 }

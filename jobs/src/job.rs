@@ -152,11 +152,6 @@ impl JobSpec {
         self.check_alone()?;
         let workers = self.workers(overrides.workers)?;
         let base = Path::new(BASE);
-        if !(1..=3600).contains(&self.storage.timeout) {
-            let problem = format!("is {}; allowed are 1 to 3600 seconds", self.storage.timeout);
-            return Err(key("storage.timeout", problem));
-        }
-        schemas::storage::configure(self.storage.clone());
         self.resolve_paths(base)?;
         let work_dir = self
             .work_dir
@@ -288,8 +283,13 @@ impl JobSpec {
         Ok(workers)
     }
 
-    /// Makes every path that is not of an input table a local one.
+    /// Resolves every path that is not of an input table, and says how stores are reached.
     fn resolve_paths(&mut self, base: &Path) -> Result<(), JobError> {
+        if !(1..=3600).contains(&self.storage.timeout) {
+            let problem = format!("is {}; allowed are 1 to 3600 seconds", self.storage.timeout);
+            return Err(key("storage.timeout", problem));
+        }
+        schemas::storage::configure(self.storage.clone());
         let mut paths: Vec<(&str, &mut PathBuf)> = Vec::new();
         if let Some(work_dir) = &mut self.work_dir {
             // Of what lies there, most is mapped.

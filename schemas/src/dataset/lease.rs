@@ -186,7 +186,7 @@ impl Shared {
         let found = self
             .lock
             .read()?
-            .and_then(|(text, _version)| Note::of(&text));
+            .and_then(|(json, _version)| Note::of(&json));
         Ok(found.is_some_and(|found| found.token == note.token))
     }
 }
@@ -198,7 +198,7 @@ fn take_over(lock: &Object, note: &Note, seen: (Vec<u8>, Version)) -> Result<boo
         if lock.put_if(Put::Unchanged(version), note.to_json())? {
             return Ok(true);
         }
-        let found = lock.read()?.and_then(|(text, _version)| Note::of(&text));
+        let found = lock.read()?.and_then(|(json, _version)| Note::of(&json));
         return Ok(found.is_some_and(|found| found.token == note.token));
     }
     let aside = lock.beside(&format!("{LOCK}-{:016x}", note.token));

@@ -78,12 +78,12 @@ fn expand_remote(
         require_literal_leading_dot: true,
         ..MatchOptions::default()
     };
-    let pattern = Pattern::new(&text).map_err(|error| no_glob(&error))?;
+    let wanted = Pattern::new(&text).map_err(|error| no_glob(&error))?;
     for name in storage::list(dir)? {
         // What matches may be a directory above the file.
         let found = dir.join(&name);
         let above = found.ancestors().take_while(|above| *above != dir);
-        let matching = above.filter(|above| pattern.matches_path_with(above, options));
+        let matching = above.filter(|above| wanted.matches_path_with(above, options));
         let Some(matching) = matching.last() else {
             continue;
         };
@@ -93,8 +93,8 @@ fn expand_remote(
                 files.push((found.clone(), file_name(&found)));
             }
         } else if !is_hidden(matching) && is_table_file(below) {
-            let name = Path::new(&file_name(matching)).join(below);
-            files.push((found.clone(), name.to_string_lossy().into_owned()));
+            let shown = Path::new(&file_name(matching)).join(below);
+            files.push((found.clone(), shown.to_string_lossy().into_owned()));
         }
     }
     Ok(())

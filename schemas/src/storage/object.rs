@@ -395,9 +395,9 @@ impl Object {
         self.call("list", |client, key| async move {
             let found = client.list_with_delimiter(Some(&key)).await?;
             let objects = found.objects.into_iter().map(|meta| meta.location);
-            let objects = objects.filter(|found| *found != key);
+            let objects = objects.filter(|location| *location != key);
             let names = found.common_prefixes.into_iter().chain(objects);
-            let names = names.filter_map(|key| key.filename().map(str::to_owned));
+            let names = names.filter_map(|name| name.filename().map(str::to_owned));
             Ok(names.collect())
         })
     }

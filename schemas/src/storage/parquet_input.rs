@@ -43,8 +43,15 @@ pub(crate) struct Batches<'a> {
     batch_rows: usize,
     row_groups: VecDeque<usize>,
     /// The next row group of an object, on its way.
-    next: Option<(usize, Vec<Range<u64>>, Pending<Vec<Bytes>>)>,
+    next: Option<Fetching>,
     current: Option<ParquetRecordBatchReader>,
+}
+
+/// The chosen columns of a row group, on their way.
+struct Fetching {
+    row_group: usize,
+    ranges: Vec<Range<u64>>,
+    pending: Pending<Vec<Bytes>>,
 }
 
 /// Bytes of a file, for the reader of Parquet.
@@ -115,8 +122,8 @@ impl ParquetInput {
             Some(_) => batches.fetch_next(),
             None => {
                 let file = File::open(&self.path).map_err(SchemaError::io("open", &self.path))?;
-                let row_groups = std::mem::take(&mut batches.row_groups).into();
-                let reader = batches.reader(Source::File(file), row_groups);
+                let all = std::mem::take(&mut batches.row_groups).into();
+                let reader = batches.reader(Source::File(file), all);
                 batches.current = Some(reader.map_err(|error| unreadable(&self.path, error))?);
             }
         }
@@ -141,12 +148,20 @@ impl Batches<'_> {
             .map(|(start, len)| start..start + len)
             .collect();
         let pending = object.fetch(version, ranges.clone());
-        self.next = Some((row_group, ranges, pending));
+        self.next = Some(Fetching {
+            row_group,
+            ranges,
+            pending,
+        });
     }
 
     /// Opens the row group that was fetched, and starts to fetch the one after it.
     fn open_next(&mut self) -> Option<Result<ParquetRecordBatchReader, ArrowError>> {
-        let (row_group, ranges, pending) = self.next.take()?;
+        let Fetching {
+            row_group,
+            ranges,
+            pending,
+        } = self.next.take()?;
         let (object, version) = self.input.object.as_ref()?;
         let fetched = match wait(pending) {
             Ok(fetched) => fetched,

@@ -98,12 +98,12 @@ fn large_files_are_written_whole_too() {
 #[test]
 fn an_output_is_continued_and_finished() {
     for dir in dirs("output") {
-        let output = open(&dir, "f", false);
-        write_part(&output, 0, &large());
-        let mut lost = output.create("part-00001.parquet").unwrap();
+        let killed = open(&dir, "f", false);
+        write_part(&killed, 0, &large());
+        let mut lost = killed.create("part-00001.parquet").unwrap();
         lost.write_all(&large()).unwrap();
         assert!(!is_file(&dir.join("part-00001.parquet")).unwrap());
-        drop((lost, output));
+        drop((lost, killed));
 
         let output = open(&dir, "f", false);
         assert!(output.committed(0).is_some() && output.committed(1).is_none());
