@@ -75,12 +75,8 @@ fn resolve_remote(scheme: &str, rest: &str) -> std::result::Result<PathBuf, Stri
                 .to_owned(),
         );
     };
-    let is_built = match *kind {
-        "s3" => cfg!(feature = "s3"),
-        "hdfs" => cfg!(feature = "hdfs"),
-        _ => true,
-    };
-    if !is_built {
+    let lacks = |feature: &str, is_built: bool| *kind == feature && !is_built;
+    if lacks("s3", cfg!(feature = "s3")) || lacks("hdfs", cfg!(feature = "hdfs")) {
         return Err(format!(
             "is not supported by this build, which lacks the feature `{kind}`"
         ));

@@ -161,6 +161,10 @@ pub(crate) fn object(path: &Path) -> Result<Option<Object>> {
 }
 
 impl Store {
+    #[cfg_attr(
+        not(any(feature = "s3", feature = "hdfs")),
+        expect(unused_variables, reason = "such a build has no stores")
+    )]
     fn open(kind: &str, authority: &str, options: &StorageOptions) -> object_store::Result<Self> {
         let faults = Arc::new(Faults {
             requests: AtomicU64::new(0),
