@@ -125,7 +125,7 @@ fn write(path: &Path, bytes: &[u8], is_synced: bool) -> Result<()> {
         let mut file = NewFile::create(path, &temporary)?;
         file.write_all(bytes)
             .map_err(SchemaError::io("write", path))?;
-        return file.finish()?.map_or(Ok(()), wait);
+        return file.finish(|| Ok(()))?.map_or(Ok(()), wait);
     }
     let write = |file: io::Result<File>| {
         let mut file = file?;

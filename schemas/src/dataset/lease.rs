@@ -5,11 +5,14 @@
 //! by its own clock alone. Where the holder was a process of the same machine and is no longer, it
 //! is not waited for. S3 lets only one of several runs take over, by the version it saw; on HDFS,
 //! which renames in one step, it is the one that renames the old lock away.
+//!
+//! A holder that stood still and lost its lock may go on without knowing: a [`Fence`] keeps what it
+//! writes from becoming visible.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -25,6 +28,8 @@ const SECOND: u64 = if cfg!(test) { 20 } else { 1000 };
 const LEASE: Duration = Duration::from_millis(30 * SECOND);
 /// Time between renewals.
 const RENEWAL: Duration = Duration::from_millis(8 * SECOND);
+/// Time after a renewal in which the lock is taken for held without asking.
+const TRUST: Duration = Duration::from_millis(15 * SECOND);
 /// Time between looks at the lock of another run.
 const LOOK: Duration = Duration::from_millis(SECOND);
 
@@ -40,10 +45,17 @@ pub(super) struct Lease {
 #[derive(Debug)]
 struct Shared {
     lock: Object,
-    dir: std::path::PathBuf,
-    note: Mutex<Note>,
+    dir: PathBuf,
+    /// What the lock said first; renewals are counted in the store.
+    note: Note,
     is_lost: AtomicBool,
+    /// When the last renewal began.
+    renewed: Mutex<Instant>,
 }
+
+/// Tells whoever writes for a holder whether it still is one.
+#[derive(Clone, Debug)]
+pub(super) struct Fence(Arc<Shared>);
 
 /// What the lock says of its holder.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -102,8 +114,9 @@ impl Lease {
         let shared = Arc::new(Shared {
             lock,
             dir: dir.to_owned(),
-            note: Mutex::new(note),
+            note,
             is_lost: AtomicBool::new(false),
+            renewed: Mutex::new(Instant::now()),
         });
         // Two runs that took over at the same time may both have got here, but only one stays.
         if !shared.is_held()? {
@@ -124,10 +137,23 @@ impl Lease {
 
     /// Fails if another run holds the lock now.
     pub(super) fn check(&self) -> Result<()> {
-        if !self.shared.is_lost.load(Ordering::Relaxed) && self.shared.is_held()? {
+        self.shared.check()
+    }
+
+    pub(super) fn fence(&self) -> Fence {
+        Fence(Arc::clone(&self.shared))
+    }
+}
+
+impl Fence {
+    /// Fails if another run may hold the lock now; asks the store only if the lock was not renewed for
+    /// long.
+    pub(super) fn check(&self) -> Result<()> {
+        let renewed = *self.0.renewed_guard();
+        if !self.0.is_lost.load(Ordering::Relaxed) && renewed.elapsed() < TRUST {
             return Ok(());
         }
-        Err(locked(&self.shared.dir, None))
+        self.0.check()
     }
 }
 
@@ -145,18 +171,19 @@ impl Drop for Lease {
 }
 
 impl Shared {
-    /// Tells whether the lock is this run's.
+    fn check(&self) -> Result<()> {
+        if !self.is_lost.load(Ordering::Relaxed) && self.is_held()? {
+            return Ok(());
+        }
+        Err(locked(&self.dir, None))
+    }
+
     fn is_held(&self) -> Result<bool> {
-        let token = self
-            .note
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .token;
-        let found = self
-            .lock
-            .read()?
-            .and_then(|(text, _version)| Note::of(&text));
-        Ok(found.is_some_and(|note| note.token == token))
+        is_held(&self.lock, &self.note)
+    }
+
+    fn renewed_guard(&self) -> MutexGuard<'_, Instant> {
+        self.renewed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn renew_until(&self, stopped: &Receiver<()>) {
@@ -171,35 +198,38 @@ impl Shared {
 
     /// Renews the lock; false if it is another run's.
     fn renew(&self) -> Result<bool> {
-        let mut note = self.note.lock().unwrap_or_else(PoisonError::into_inner);
+        let began = Instant::now();
         let Some((text, version)) = self.lock.read()? else {
             return Ok(false);
         };
-        if Note::of(&text).is_none_or(|found| found.token != note.token) {
+        let Some(found) = Note::of(&text).filter(|found| found.token == self.note.token) else {
             return Ok(false);
-        }
-        note.renewals += 1;
-        if self.lock.put_if(Put::Unchanged(version), note.to_json())? {
-            return Ok(true);
-        }
+        };
+        let next = Note {
+            renewals: found.renewals + 1,
+            ..found
+        };
         // The answer to an earlier attempt may have been lost.
-        let found = self
-            .lock
-            .read()?
-            .and_then(|(json, _version)| Note::of(&json));
-        Ok(found.is_some_and(|found| found.token == note.token))
+        let is_renewed =
+            self.lock.put_if(Put::Unchanged(version), next.to_json())? || self.is_held()?;
+        if is_renewed {
+            *self.renewed_guard() = began;
+        }
+        Ok(is_renewed)
     }
+}
+
+/// Tells whether a lock is that of a run.
+fn is_held(lock: &Object, by: &Note) -> Result<bool> {
+    let found = lock.read()?.and_then(|(text, _version)| Note::of(&text));
+    Ok(found.is_some_and(|found| found.token == by.token))
 }
 
 /// Takes the lock of a run that is dead, as it was seen; false if another run was faster.
 fn take_over(lock: &Object, note: &Note, seen: (Vec<u8>, Version)) -> Result<bool> {
     let (text, version) = seen;
     if lock.swaps() {
-        if lock.put_if(Put::Unchanged(version), note.to_json())? {
-            return Ok(true);
-        }
-        let found = lock.read()?.and_then(|(json, _version)| Note::of(&json));
-        return Ok(found.is_some_and(|found| found.token == note.token));
+        return Ok(lock.put_if(Put::Unchanged(version), note.to_json())? || is_held(lock, note)?);
     }
     let aside = lock.beside(&format!("{LOCK}-{:016x}", note.token));
     if !lock.rename(&aside)? {
@@ -285,14 +315,22 @@ fn locked(dir: &Path, holder: Option<&Note>) -> SchemaError {
 
 #[cfg(test)]
 mod tests {
-    use std::path::PathBuf;
+    use std::io::Write as _;
 
     use super::*;
+    use crate::dataset::{Opened, Output};
     use crate::storage;
 
     /// A directory in each kind of store.
     fn dirs(test: &str) -> [PathBuf; 2] {
         ["swapping", "renaming"].map(|kind| PathBuf::from(format!("{kind}://lease/{test}")))
+    }
+
+    fn of_another_machine() -> Note {
+        Note {
+            host: "another machine".to_owned(),
+            ..Note::new()
+        }
     }
 
     /// Leaves a lock as a killed process does.
@@ -324,11 +362,7 @@ mod tests {
     #[test]
     fn a_lock_that_nobody_renews_is_taken_over_after_a_while() {
         for dir in dirs("left") {
-            let elsewhere = Note {
-                host: "another machine".to_owned(),
-                ..Note::new()
-            };
-            leave(&dir, &elsewhere);
+            leave(&dir, &of_another_machine());
             let started = Instant::now();
             let lease = Lease::take(&dir).unwrap();
             assert!(started.elapsed() >= LEASE);
@@ -384,13 +418,38 @@ mod tests {
     }
 
     #[test]
+    fn what_a_holder_writes_that_lost_its_lock_stays_invisible() {
+        // One request writes the smaller ones, several the larger ones.
+        let sizes = [9, 20_000_000];
+        for dir in dirs("fence") {
+            let Opened::Open(output) = Output::open(&dir, "flatten", "f", false).unwrap() else {
+                panic!("nothing was finished");
+            };
+            let start = |size: usize, after: &str| {
+                let mut file = output.create(&format!("{size}-{after}")).unwrap();
+                file.write_all(&vec![1; size]).unwrap();
+                file
+            };
+            let kept = sizes.map(|size| start(size, "kept").finish().unwrap());
+            kept.iter().for_each(|file| output.sync(file).unwrap());
+            let lost = sizes.map(|size| start(size, "lost"));
+            leave(&dir, &of_another_machine());
+            std::thread::sleep(2 * TRUST);
+            for file in lost.map(|file| file.finish().unwrap()) {
+                let error = output.sync(&file).unwrap_err();
+                assert!(matches!(error, SchemaError::OutputLocked { .. }), "{error}");
+            }
+            let names = storage::entries(&dir).unwrap();
+            let kept = kept.map(|file| file.path);
+            let found: Vec<&String> = names.iter().filter(|name| name.contains('-')).collect();
+            assert_eq!(found, kept.iter().rev().collect::<Vec<_>>());
+        }
+    }
+
+    #[test]
     fn of_many_that_take_over_one_gets_the_lock() {
         for dir in dirs("many") {
-            let elsewhere = Note {
-                host: "another machine".to_owned(),
-                ..Note::new()
-            };
-            leave(&dir, &elsewhere);
+            leave(&dir, &of_another_machine());
             let taken: Vec<Result<Lease>> = std::thread::scope(|scope| {
                 let takers: Vec<_> = (0..4).map(|_| scope.spawn(|| Lease::take(&dir))).collect();
                 takers

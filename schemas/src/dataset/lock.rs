@@ -3,7 +3,7 @@
 use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
 
-use super::lease::Lease;
+use super::lease::{Fence, Lease};
 use crate::error::{Result, SchemaError};
 use crate::storage;
 
@@ -32,6 +32,14 @@ impl OutputLock {
         match self {
             Self::Local(_) => Ok(()),
             Self::Remote(lease) => lease.check(),
+        }
+    }
+
+    /// Returns what tells a thread the same; a local lock is never lost.
+    pub(super) fn fence(&self) -> Option<Fence> {
+        match self {
+            Self::Local(_) => None,
+            Self::Remote(lease) => Some(lease.fence()),
         }
     }
 }

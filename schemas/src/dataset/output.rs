@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde::{Deserialize, Serialize};
 
-use super::lease::is_lock_aside;
+use super::lease::{Fence, is_lock_aside};
 use super::lock::{LOCK, OutputLock};
 use super::{
     FileEntry, MANIFEST, Manifest, PartEntry, SUCCESS, part_name, read_manifest, verify_sizes,
@@ -54,6 +54,7 @@ pub struct PartFile {
     path: PathBuf,
     writer: Hashed<NewFile>,
     unfinished: Arc<Unfinished>,
+    fence: Option<Fence>,
 }
 
 /// Whose parts stand in a directory; `_progress/plan.json`.
@@ -176,6 +177,7 @@ impl Output {
             writer: Hashed::new(NewFile::create(&path, &temporary)?),
             path,
             unfinished: Arc::clone(&self.unfinished),
+            fence: self.lock.fence(),
         })
     }
 
@@ -278,7 +280,9 @@ impl PartFile {
     /// If the file system refuses.
     pub fn finish(self) -> Result<FileEntry> {
         let (bytes, checksum) = (self.writer.num_bytes(), self.writer.checksum());
-        if let Some(pending) = self.writer.into_inner().finish()? {
+        let fence = self.fence;
+        let is_ours = move || fence.as_ref().map_or(Ok(()), Fence::check);
+        if let Some(pending) = self.writer.into_inner().finish(is_ours)? {
             let mut unfinished = self
                 .unfinished
                 .lock()

@@ -75,11 +75,14 @@ impl NewFile {
     }
 
     /// Writes what is left and gives the file its name: for a store, by the time that what is returned
-    /// has come to its end, since its answers take long.
-    pub(crate) fn finish(self) -> Result<Option<Pending<()>>> {
+    /// has come to its end, since its answers take long, and only if `check` allows it then.
+    pub(crate) fn finish(
+        self,
+        check: impl Fn() -> Result<()> + Send + 'static,
+    ) -> Result<Option<Pending<()>>> {
         match self {
             Self::Local(file) => file.finish().map(|()| None),
-            Self::Object(upload) => Ok(Some(start_blocking(move || upload.finish()))),
+            Self::Object(upload) => Ok(Some(start_blocking(move || upload.finish(check)))),
         }
     }
 }
@@ -168,12 +171,16 @@ impl Upload {
         Ok(())
     }
 
-    fn finish(mut self) -> Result<()> {
+    fn finish(mut self, check: impl Fn() -> Result<()>) -> Result<()> {
         let rest = std::mem::take(&mut self.buffer);
         if self.parts.is_none() {
+            check()?;
             self.written.put(rest)?;
         } else {
-            self.complete(rest)
+            self.send_last(rest)
+                .map_err(|error| self.written.error("write", error))?;
+            check()?;
+            self.complete()
                 .map_err(|error| self.written.error("write", error))?;
             // Of a run that was killed here, or of a request whose answer was lost.
             self.written.abort_unfinished(false);
@@ -182,6 +189,7 @@ impl Upload {
         if self.written.path == self.object.path {
             return Ok(());
         }
+        check()?;
         if self.written.rename(&self.object)? {
             return Ok(());
         }
@@ -189,15 +197,20 @@ impl Upload {
         Err(SchemaError::io("rename", &self.written.path)(missing))
     }
 
-    fn complete(&mut self, rest: Vec<u8>) -> Result<(), object_store::Error> {
+    /// Sends the last part and waits until all have arrived.
+    fn send_last(&mut self, rest: Vec<u8>) -> Result<(), object_store::Error> {
         if !rest.is_empty() {
             self.send(rest)?;
         }
         let sent = self.parts.as_mut().map(|parts| &mut parts.pending);
         // If one fails, the upload stays, to be given up.
-        for pending in sent.map(std::mem::take).unwrap_or_default() {
-            wait(pending)?;
-        }
+        sent.map(std::mem::take)
+            .unwrap_or_default()
+            .into_iter()
+            .try_for_each(wait)
+    }
+
+    fn complete(&mut self) -> Result<(), object_store::Error> {
         let Some(mut parts) = self.parts.take() else {
             return Ok(());
         };
