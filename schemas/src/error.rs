@@ -180,7 +180,7 @@ pub enum SchemaError {
         /// What does not agree.
         problem: String,
     },
-    /// A file of a store was replaced or removed while the job read it.
+    /// A file was replaced, or removed from its store, while the job read it.
     #[error("{} was changed while the job read it; run the job again", path.display())]
     Changed {
         /// The file.

@@ -104,8 +104,10 @@ impl Table {
             units: Vec::new(),
             num_rows: 0,
         };
-        for (file_path, file_name) in path::resolve(&format!("input.{name}.path"), base, path)? {
-            let input = ParquetInput::open(&file_path)?;
+        let found = path::resolve(&format!("input.{name}.path"), base, path)?;
+        let (paths, names): (Vec<PathBuf>, Vec<String>) = found.into_iter().unzip();
+        let inputs = ParquetInput::open_all(&paths)?;
+        for ((file_path, file_name), input) in paths.into_iter().zip(names).zip(inputs) {
             let first_row = table.num_rows;
             table.add_units(&file_path, &input.metadata)?;
             table.files.push(TableFile {
@@ -272,6 +274,7 @@ impl Table {
                 .len();
             state.update(&size.to_le_bytes());
             xxh::update_from_file(&mut state, &file.path)?;
+            file.input.check_unchanged()?;
         }
         Ok(format!("{:032x}", state.digest128()))
     }

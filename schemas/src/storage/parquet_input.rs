@@ -5,10 +5,11 @@
 //! one while the first are decoded.
 
 use std::collections::VecDeque;
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{self, BufReader, Read};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use arrow::array::RecordBatch;
 use arrow::error::ArrowError;
@@ -21,9 +22,12 @@ use parquet::arrow::arrow_reader::{
 use parquet::errors::ParquetError;
 use parquet::file::reader::{ChunkReader, Length};
 
-use super::object::{Object, Pending, Version, object, wait};
+use super::is_remote;
+use super::object::{Object, Pending, Version, object, start_blocking, wait};
 use crate::error::{Result, SchemaError};
 
+/// Files of stores that are opened at a time.
+const OPENED_MAX: usize = 32;
 /// Bytes at the end of an object that are read with its version: most footers are shorter.
 const TAIL_BYTES: u64 = 64 << 10;
 
@@ -31,9 +35,22 @@ const TAIL_BYTES: u64 = 64 << 10;
 #[derive(Clone, Debug)]
 pub(crate) struct ParquetInput {
     path: PathBuf,
-    /// Where it lies, if not in the file system.
-    object: Option<(Object, Version)>,
+    place: Place,
     pub(crate) metadata: ArrowReaderMetadata,
+}
+
+/// Where a file lies, and which it was when it was opened.
+#[derive(Clone, Debug)]
+enum Place {
+    Local(Local),
+    Object(Object, Version),
+}
+
+/// What tells one content of a local file from another, as far as its file system does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Local {
+    size: u64,
+    modified: Option<SystemTime>,
 }
 
 /// Batches of some row groups, in their order.
@@ -80,7 +97,7 @@ impl ParquetInput {
             let file = File::open(path).map_err(SchemaError::io("open", path))?;
             return Ok(Self {
                 path: path.to_owned(),
-                object: None,
+                place: Place::Local(Local::of(path)?),
                 metadata: ArrowReaderMetadata::load(&file, options).map_err(unreadable)?,
             });
         };
@@ -93,14 +110,49 @@ impl ParquetInput {
         let metadata = ArrowReaderMetadata::load(&source, options).map_err(unreadable)?;
         Ok(Self {
             path: path.to_owned(),
-            object: Some((object, version)),
+            place: Place::Object(object, version),
             metadata,
         })
     }
 
+    /// Opens some files, those of stores many at a time.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::open`], of the first file that cannot be opened.
+    pub(crate) fn open_all(paths: &[PathBuf]) -> Result<Vec<Self>> {
+        let mut inputs = Vec::new();
+        for some in paths.chunks(OPENED_MAX) {
+            let opened = some.iter().map(|path| {
+                let path = path.clone();
+                is_remote(&path).then(|| start_blocking(move || Self::open(&path)))
+            });
+            let opened: Vec<Option<Pending<Self>>> = opened.collect();
+            for (path, pending) in some.iter().zip(opened) {
+                inputs.push(pending.map_or_else(|| Self::open(path), wait)?);
+            }
+        }
+        Ok(inputs)
+    }
+
     /// Returns what a fingerprint takes for the contents of an object.
     pub(crate) fn version(&self) -> Option<&Version> {
-        self.object.as_ref().map(|(_, version)| version)
+        match &self.place {
+            Place::Local(_) => None,
+            Place::Object(_, version) => Some(version),
+        }
+    }
+
+    /// Refuses a local file that is not the one that was opened; a store refuses each request.
+    pub(crate) fn check_unchanged(&self) -> Result<()> {
+        match &self.place {
+            Place::Local(opened) if *opened != Local::of(&self.path)? => {
+                Err(SchemaError::Changed {
+                    path: self.path.clone(),
+                })
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Decodes some columns of some row groups.
@@ -118,9 +170,10 @@ impl ParquetInput {
             next: None,
             current: None,
         };
-        match &self.object {
-            Some(_) => batches.fetch_next(),
-            None => {
+        match &self.place {
+            Place::Object(..) => batches.fetch_next(),
+            Place::Local(_) => {
+                self.check_unchanged()?;
                 let file = File::open(&self.path).map_err(SchemaError::io("open", &self.path))?;
                 let all = std::mem::take(&mut batches.row_groups).into();
                 let reader = batches.reader(Source::File(file), all);
@@ -131,10 +184,20 @@ impl ParquetInput {
     }
 }
 
+impl Local {
+    fn of(path: &Path) -> Result<Self> {
+        let metadata = fs::metadata(path).map_err(SchemaError::io("look up", path))?;
+        Ok(Self {
+            size: metadata.len(),
+            modified: metadata.modified().ok(),
+        })
+    }
+}
+
 impl Batches<'_> {
     /// Starts to fetch the next row group, if there is one.
     fn fetch_next(&mut self) {
-        let Some((object, version)) = &self.input.object else {
+        let Place::Object(object, version) = &self.input.place else {
             return;
         };
         let Some(row_group) = self.row_groups.pop_front() else {
@@ -162,7 +225,9 @@ impl Batches<'_> {
             ranges,
             pending,
         } = self.next.take()?;
-        let (object, version) = self.input.object.as_ref()?;
+        let Place::Object(object, version) = &self.input.place else {
+            return None;
+        };
         let fetched = match wait(pending) {
             Ok(fetched) => fetched,
             Err(error) => return Some(Err(ArrowError::ExternalError(Box::new(error)))),
@@ -201,7 +266,14 @@ impl Iterator for Batches<'_> {
             if let Some(batch) = self.current.as_mut().and_then(Iterator::next) {
                 return Some(batch.map_err(|error| unreadable(path, error)));
             }
-            match self.open_next()? {
+            let Some(opened) = self.open_next() else {
+                // The last batch may have come of another file.
+                return self
+                    .current
+                    .take()
+                    .and_then(|_| self.input.check_unchanged().err().map(Err));
+            };
+            match opened {
                 Ok(reader) => self.current = Some(reader),
                 Err(error) => return Some(Err(unreadable(path, error))),
             }

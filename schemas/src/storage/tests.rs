@@ -142,8 +142,12 @@ fn files_of_something_else_are_refused() {
 
 /// A table of two columns and three row groups.
 fn parquet_file(first: i64) -> Vec<u8> {
+    parquet_file_of(300_000, first)
+}
+
+fn parquet_file_of(num_rows: i64, first: i64) -> Vec<u8> {
     let column =
-        |from: i64| -> ArrayRef { Arc::new(Int64Array::from_iter_values(from..from + 300_000)) };
+        |from: i64| -> ArrayRef { Arc::new(Int64Array::from_iter_values(from..from + num_rows)) };
     let batch = RecordBatch::try_from_iter([("a", column(first)), ("b", column(-7))]).unwrap();
     let groups = WriterProperties::builder().set_max_row_group_row_count(Some(100_000));
     let mut writer =
@@ -196,6 +200,46 @@ fn a_table_that_changes_under_a_reader_is_refused() {
             read_column(&input, vec![0]),
             Err(SchemaError::Changed { .. })
         ));
+    }
+}
+
+#[test]
+fn a_local_table_that_changes_under_a_reader_is_refused() {
+    let local = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(local.path(), parquet_file(5)).unwrap();
+    let input = ParquetInput::open(local.path()).unwrap();
+    let columns = ProjectionMask::all();
+    let mut batches = input.batches(vec![0], columns, 4096).unwrap();
+    batches.next().unwrap().unwrap();
+    let file = std::fs::File::options()
+        .append(true)
+        .open(local.path())
+        .unwrap();
+    file.set_modified(std::time::SystemTime::UNIX_EPOCH)
+        .unwrap();
+    let error = batches.find_map(Result::err).unwrap();
+    assert!(matches!(error, SchemaError::Changed { .. }), "{error}");
+    assert!(matches!(
+        read_column(&input, vec![0]),
+        Err(SchemaError::Changed { .. })
+    ));
+}
+
+#[test]
+fn many_tables_of_a_store_are_opened_in_their_order() {
+    for dir in dirs("many") {
+        let paths: Vec<PathBuf> = (0..70).map(|i| dir.join(format!("{i}.parquet"))).collect();
+        for (rows, path) in (0..).zip(&paths) {
+            write_whole(path, &parquet_file_of(rows, 0)).unwrap();
+        }
+        let inputs = ParquetInput::open_all(&paths).unwrap();
+        let rows = inputs
+            .iter()
+            .map(|input| input.metadata.metadata().file_metadata().num_rows());
+        assert!(rows.eq(0..70));
+        let error =
+            ParquetInput::open_all(&[&paths[..], &[dir.join("none"), dir.join("nor")]].concat());
+        assert!(error.unwrap_err().to_string().contains("/none"));
     }
 }
 
