@@ -70,6 +70,11 @@ impl Bucket {
             .with_read_timeout(Duration::from_secs(options.timeout))
             .with_timeout(Duration::from_secs(options.timeout) * SLOWEST)
             .with_allow_http(is_plain);
+        // What TLS protects need not be hashed for the signature too.
+        let is_hashed = builder.get_config_value(&AmazonS3ConfigKey::UnsignedPayload);
+        if !is_plain && is_hashed.is_none() {
+            builder = builder.with_unsigned_payload(true);
+        }
         let connector = Counting {
             faults: Arc::clone(faults),
         };
