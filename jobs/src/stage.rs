@@ -12,6 +12,7 @@ use graphinfer::{InferPlan, InferSampling, Method};
 use graphtrainer::scores::EvaluationFile;
 use graphtrainer::{Neighborhoods, Source, TrainPlan};
 use schemas::progress::Progress;
+use schemas::storage::{Traffic, traffic};
 use schemas::{DenseRows, Manifest, Sampling, keep_at_hop, read_manifest};
 use serde_json::{Value, json};
 
@@ -436,6 +437,7 @@ impl Done {
 }
 
 fn report(job: &Job, done: &[Done], seconds: f64, voice: Voice) {
+    let Traffic { requests, faults } = traffic();
     if voice == Voice::Json {
         let stages: Vec<Value> = done.iter().map(Done::to_json).collect();
         let summary = json!({
@@ -443,6 +445,8 @@ fn report(job: &Job, done: &[Done], seconds: f64, voice: Voice) {
             "job": job.name,
             "seconds": seconds,
             "stages": stages,
+            "store_requests": requests,
+            "store_faults": faults,
         });
         line_out(&summary.to_string());
         return;
@@ -452,6 +456,9 @@ fn report(job: &Job, done: &[Done], seconds: f64, voice: Voice) {
         if let Some(line) = stage.worst_labels().filter(|_| stage.stage == Stage::Train) {
             voice.say(&line);
         }
+    }
+    if requests > 0 {
+        voice.say(&format!("stores   {requests} requests, {faults} faults"));
     }
     voice.say(&format!(
         "done     {} in {seconds:.1} s with {} workers",
