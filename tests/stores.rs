@@ -12,14 +12,18 @@ use std::time::{Duration, Instant};
 
 use futures::TryStreamExt as _;
 use hdfs_native_object_store::HdfsObjectStoreBuilder;
-use object_store::aws::AmazonS3Builder;
+use hyper::{Method, Request};
+use object_store::aws::{AmazonS3, AmazonS3Builder};
+use object_store::client::{HttpConnector as _, HttpRequestBody, ReqwestConnector};
 use object_store::path::Path as Key;
-use object_store::{ObjectStore, ObjectStoreExt as _};
+use object_store::signer::{SignedUrlOptions, Signer as _};
+use object_store::{ClientOptions, ObjectStore, ObjectStoreExt as _};
 use tokio::runtime::Runtime;
 
 use crate::fault_proxy::{FaultProxy, Plan};
 use crate::harness::{
-    Bench, FLATTEN, FeatureKind, Graph, INFER, IdKind, Job, Outcome, TRAIN, assert_same_bytes, mix,
+    Bench, FLATTEN, FeatureKind, Graph, INFER, IdKind, Job, Outcome, TRAIN, assert_same_bytes,
+    f32_lists, mix,
 };
 use crate::s3_server::S3Server;
 
@@ -34,6 +38,8 @@ const NOT_HERE: i32 = 3;
 /// Bucket of the tests.
 pub(crate) const BUCKET: &str = "graphflat";
 
+/// Bytes of a part of an upload.
+const UPLOAD_PART: usize = 8 << 20;
 const OUTPUTS: [&str; 3] = ["out/features", "out/model", "out/embeddings"];
 
 /// A directory of a store, for one test.
@@ -43,6 +49,8 @@ struct Store {
     /// Environment of the program.
     env: Vec<(&'static str, String)>,
     client: Arc<dyn ObjectStore>,
+    /// The client, where it is one of a server that lists uploads nobody finished.
+    signer: Option<AmazonS3>,
     dir: Key,
     runtime: Runtime,
     /// Serves the store, if this process does.
@@ -83,6 +91,7 @@ impl Store {
             .with_secret_access_key(&keys[1])
             .build()
             .unwrap();
+        let signer = server.is_none().then(|| client.clone());
         let [id, secret] = keys;
         let env = vec![
             ("AWS_ENDPOINT_URL", endpoint),
@@ -90,13 +99,12 @@ impl Store {
             ("AWS_ACCESS_KEY_ID", id),
             ("AWS_SECRET_ACCESS_KEY", secret),
         ];
-        Self::new(
-            test,
-            &format!("s3://{BUCKET}"),
-            env,
-            Arc::new(client),
-            server,
-        )
+        let root = format!("s3://{BUCKET}");
+        Self {
+            signer,
+            _server: server,
+            ..Self::new(test, &root, env, Arc::new(client))
+        }
     }
 
     fn hdfs(test: &str) -> Option<Self> {
@@ -106,7 +114,7 @@ impl Store {
             .as_ref()?;
         let url = &lines[HDFS_SERVER];
         let client = HdfsObjectStoreBuilder::new().with_url(url).build().unwrap();
-        Some(Self::new(test, url, Vec::new(), Arc::new(client), None))
+        Some(Self::new(test, url, Vec::new(), Arc::new(client)))
     }
 
     fn new(
@@ -114,7 +122,6 @@ impl Store {
         root: &str,
         env: Vec<(&'static str, String)>,
         client: Arc<dyn ObjectStore>,
-        server: Option<S3Server>,
     ) -> Self {
         // A name of its own for each run of the tests on one server.
         let dir = format!("{test}-{}", std::process::id());
@@ -122,9 +129,10 @@ impl Store {
             url: format!("{}/{dir}", root.trim_end_matches('/')),
             env,
             client,
+            signer: None,
             dir: Key::from(dir),
             runtime: Runtime::new().unwrap(),
-            _server: server,
+            _server: None,
         }
     }
 
@@ -149,9 +157,9 @@ impl Store {
     }
 
     /// A job with its tables and outputs in the store.
-    fn job(&self, job: &Job) -> Job {
+    fn job(&self, job: &Job, outputs: &[&str]) -> Job {
         let url = &self.url;
-        OUTPUTS
+        outputs
             .iter()
             .fold(job.clone(), |job, output| {
                 job.with(output, &format!("{url}/{output}"))
@@ -203,6 +211,35 @@ impl Store {
         let mut command = bench.command(&[&["run", "job.toml", "--quiet"], args].concat());
         command.envs(self.env.iter().cloned());
         command
+    }
+
+    /// Counts uploads of some files that were begun and not finished, where that can be known.
+    fn num_unfinished(&self, output: &str, files: &BTreeMap<String, Vec<u8>>) -> usize {
+        let Some(signer) = &self.signer else { return 0 };
+        let plain = ClientOptions::new().with_allow_http(true);
+        let client = ReqwestConnector::default().connect(&plain).unwrap();
+        let count = |name: &String| {
+            // MinIO lists those of one whole key.
+            let query = vec![
+                ("uploads".to_owned(), String::new()),
+                ("prefix".to_owned(), format!("{}/{output}/{name}", self.dir)),
+            ];
+            let options = SignedUrlOptions::new().with_query(query);
+            let valid = Duration::from_secs(60);
+            let (method, bucket) = (Method::GET, Key::default());
+            let listed = self.runtime.block_on(async {
+                let url = signer.signed_url_opts(method, &bucket, valid, &options);
+                let request = Request::get(url.await.unwrap().as_str());
+                let request = request.body(HttpRequestBody::empty()).unwrap();
+                let response = client.execute(request).await.unwrap();
+                assert!(response.status().is_success(), "{response:?}");
+                response.into_body().bytes().await.unwrap()
+            });
+            String::from_utf8_lossy(&listed)
+                .matches("<UploadId>")
+                .count()
+        };
+        files.keys().map(count).sum()
     }
 
     fn remove(&self, below: &str) {
@@ -263,16 +300,17 @@ fn small_job(graph: &Graph) -> Job {
     Job::new(graph, &[FLATTEN, TRAIN, INFER])
 }
 
-/// The data files of a job on local files.
-fn local_files(bench: &Bench, job: &Job) -> [BTreeMap<String, Vec<u8>>; 3] {
+/// The data files of a job on local files, by output.
+fn local_files(bench: &Bench, job: &Job, outputs: &[&str]) -> Vec<BTreeMap<String, Vec<u8>>> {
     bench.run(job, &[]).ok();
-    let files = OUTPUTS.map(|output| bench.data_files(output));
+    let files = outputs.iter().map(|output| bench.data_files(output));
+    let files = files.collect();
     bench.clear();
     files
 }
 
 #[track_caller]
-fn assert_outputs(store: &Store, expected: &[BTreeMap<String, Vec<u8>>; 3], what: &str) {
+fn assert_outputs(store: &Store, expected: &[BTreeMap<String, Vec<u8>>], what: &str) {
     for (output, wanted) in OUTPUTS.iter().zip(expected) {
         assert_same_bytes(
             wanted,
@@ -301,9 +339,9 @@ fn assert_tidy(store: &Store, output: &str) {
 fn check_job(store: &Store) {
     let graph = graph();
     let bench = Bench::new(&graph);
-    let expected = local_files(&bench, &small_job(&graph));
+    let expected = local_files(&bench, &small_job(&graph), &OUTPUTS);
     store.put_tables(&bench);
-    let job = store.job(&small_job(&graph));
+    let job = store.job(&small_job(&graph), &OUTPUTS);
     store.run(&bench, &job, &[]).ok();
     assert_outputs(store, &expected, "first run");
     OUTPUTS.iter().for_each(|output| assert_tidy(store, output));
@@ -341,24 +379,68 @@ fn check_job(store: &Store) {
     assert!(outcome.stderr.contains(&path), "{}", outcome.stderr);
 }
 
-/// Runs that are killed at random moments show no part of a file, and end with the same bytes.
-fn check_kills(store: &Store, kills: usize, targets_per_part: usize) {
-    let graph = Graph::new(600, IdKind::Int64, FeatureKind::List);
-    let bench = Bench::new(&graph);
-    let parts = format!("targets_per_part = {targets_per_part}");
-    let flatten = FLATTEN.replace("targets_per_part = 16", &parts);
-    let plain = Job::new(&graph, &[&flatten, TRAIN, INFER]);
-    let expected = local_files(&bench, &plain);
-    store.put_tables(&bench);
-    let job = store.job(&plain);
+/// A job, and how it is killed.
+struct Killing {
+    bench: Bench,
+    /// On local files.
+    job: Job,
+    outputs: &'static [&'static str],
+    kills: usize,
+}
+
+impl Killing {
+    /// The whole job, with small files.
+    fn of_all(kills: usize, targets_per_part: usize) -> Self {
+        let graph = Graph::new(600, IdKind::Int64, FeatureKind::List);
+        let parts = format!("targets_per_part = {targets_per_part}");
+        let flatten = FLATTEN.replace("targets_per_part = 16", &parts);
+        Self {
+            bench: Bench::new(&graph),
+            job: Job::new(&graph, &[&flatten, TRAIN, INFER]),
+            outputs: &OUTPUTS,
+            kills,
+        }
+    }
+
+    /// A flattening whose files are uploaded in several parts each.
+    fn of_large_files(kills: usize) -> Self {
+        let graph = Graph::new(600, IdKind::Int64, FeatureKind::List);
+        let bench = Bench::new(&graph);
+        let mut nodes = graph.nodes();
+        let value = |row: u64, column| mix(row, column) as f32;
+        let rows = (0..600).map(|row| (0..1024).map(|column| value(row, column)).collect());
+        nodes.set("features", f32_lists(rows));
+        nodes.write(&bench.path("nodes.parquet"));
+        let flatten = FLATTEN
+            .replace("shards", "rows")
+            .replace("targets_per_part = 16", "targets_per_part = 300");
+        Self {
+            bench,
+            job: Job::new(&graph, &[&flatten]),
+            outputs: &OUTPUTS[..1],
+            kills,
+        }
+    }
+}
+
+/// Runs that are killed at random moments show no part of a file, leave nothing behind, and end with
+/// the same bytes.
+fn check_kills(store: &Store, killing: &Killing) {
+    let Killing { bench, outputs, .. } = killing;
+    let expected = local_files(bench, &killing.job, outputs);
+    let sizes = expected[0].values().map(Vec::len);
+    let is_large = outputs.len() == 1;
+    assert_eq!(sizes.min() > Some(UPLOAD_PART), is_large);
+    store.put_tables(bench);
+    let job = store.job(&killing.job, outputs);
     bench.write(&job);
     let started = Instant::now();
-    store.command(&bench, &[]).status().unwrap();
+    store.command(bench, &[]).status().unwrap();
     let whole = started.elapsed();
-    let start = |args: &[&str]| -> Child { store.command(&bench, args).spawn().unwrap() };
-    let (mut killed, mut resumed) = (0, 0);
+    let start = |args: &[&str]| -> Child { store.command(bench, args).spawn().unwrap() };
+    let (mut killed, mut resumed, mut unfinished) = (0, 0, 0);
     for draw in 0.. {
-        if killed >= kills {
+        if killed >= killing.kills {
             break;
         }
         bench.clear();
@@ -371,7 +453,7 @@ fn check_kills(store: &Store, kills: usize, targets_per_part: usize) {
             killed += usize::from(child.try_wait().unwrap().is_none());
             child.kill().unwrap(); // SIGKILL: no handler runs
             child.wait().unwrap();
-            for (output, wanted) in OUTPUTS.iter().zip(&expected) {
+            for (output, wanted) in outputs.iter().zip(&expected) {
                 for (name, bytes) in store.data_files(output) {
                     assert_eq!(
                         Some(&bytes),
@@ -380,19 +462,21 @@ fn check_kills(store: &Store, kills: usize, targets_per_part: usize) {
                     );
                 }
             }
+            unfinished += store.num_unfinished(outputs[0], &expected[0]);
         }
-        resumed += usize::from(
-            store
-                .files("out")
-                .keys()
-                .any(|name| name.contains("_progress")),
-        );
+        let files = store.files("out");
+        resumed += usize::from(files.keys().any(|name| name.contains("_progress")));
         let end = Outcome::of(&start(&[]).wait_with_output().unwrap());
         assert_eq!(end.code, 0, "{end:?}");
         assert_outputs(store, &expected, &format!("draw {draw}"));
-        OUTPUTS.iter().for_each(|output| assert_tidy(store, output));
+        outputs.iter().for_each(|output| assert_tidy(store, output));
+        let left = store.num_unfinished(outputs[0], &expected[0]);
+        assert_eq!(left, 0, "uploads that nobody finishes, draw {draw}");
     }
     assert!(resumed > 0, "no kill came while something was written");
+    if is_large && store.signer.is_some() {
+        assert!(unfinished > 0, "no kill came during an upload");
+    }
 }
 
 /// Of two runs into one output, one ends with a clear error.
@@ -401,7 +485,7 @@ fn check_exclusion(store: &Store) {
     let bench = Bench::new(&graph);
     store.put_tables(&bench);
     let slow = TRAIN.replace("epochs = 4", "epochs = 100000");
-    let job = store.job(&Job::new(&graph, &[FLATTEN, &slow, INFER]));
+    let job = store.job(&Job::new(&graph, &[FLATTEN, &slow, INFER]), &OUTPUTS);
     bench.write(&job);
     let mut first = store.command(&bench, &[]).spawn().unwrap();
     let deadline = Instant::now() + Duration::from_secs(60);
@@ -438,10 +522,10 @@ fn check_secrets(store: &Store) {
     let graph = graph();
     let bench = Bench::new(&graph);
     store.put_tables(&bench);
-    bench.write(&store.job(&small_job(&graph)));
-    let mut command = store.command(&bench, &[]);
+    bench.write(&store.job(&small_job(&graph), &OUTPUTS));
+    let mut command = bench.command(&["run", "job.toml"]);
+    command.envs(store.env.iter().cloned());
     command.env("AWS_SECRET_ACCESS_KEY", "not-the-secret-of-anyone");
-    command.env("RUST_LOG", "trace");
     let outcome = Outcome::of(&command.output().unwrap());
     assert_ne!(outcome.code, 0, "{outcome:?}");
     assert!(outcome.stderr.contains(&store.url), "{}", outcome.stderr);
@@ -455,7 +539,7 @@ fn check_secrets(store: &Store) {
 fn check_faults(store: &Store, runs: u64) {
     let graph = graph();
     let bench = Bench::new(&graph);
-    let expected = local_files(&bench, &small_job(&graph));
+    let expected = local_files(&bench, &small_job(&graph), &OUTPUTS);
     store.put_tables(&bench);
     let endpoint = &store
         .env
@@ -463,7 +547,9 @@ fn check_faults(store: &Store, runs: u64) {
         .find(|(name, _)| *name == "AWS_ENDPOINT_URL")
         .unwrap()
         .1;
-    let job = store.job(&small_job(&graph)).and("[storage]\ntimeout = 5");
+    let job = store
+        .job(&small_job(&graph), &OUTPUTS)
+        .and("[storage]\ntimeout = 5");
     let mut faults = 0;
     for seed in 0..runs {
         // A stall is longer than the job waits.
@@ -497,7 +583,13 @@ fn a_job_on_s3_in_process_is_the_local_one() {
 
 #[test]
 fn kills_on_s3_in_process_show_no_part_and_change_nothing() {
-    check_kills(&Store::s3_in_process("kills"), 4, 24);
+    check_kills(&Store::s3_in_process("kills"), &Killing::of_all(4, 24));
+}
+
+#[test]
+fn kills_during_uploads_to_s3_in_process_leave_nothing() {
+    let store = Store::s3_in_process("uploads");
+    check_kills(&store, &Killing::of_large_files(8));
 }
 
 #[test]
@@ -523,7 +615,15 @@ fn a_job_on_an_s3_server_is_the_local_one() {
 #[test]
 fn kills_on_an_s3_server_show_no_part_and_change_nothing() {
     let store = Store::s3_server("kills");
-    store.iter().for_each(|store| check_kills(store, 12, 8));
+    let killing = Killing::of_all(12, 8);
+    store.iter().for_each(|store| check_kills(store, &killing));
+}
+
+#[test]
+fn kills_during_uploads_to_an_s3_server_leave_nothing() {
+    let store = Store::s3_server("uploads");
+    let killing = Killing::of_large_files(12);
+    store.iter().for_each(|store| check_kills(store, &killing));
 }
 
 #[test]
@@ -555,7 +655,15 @@ fn a_job_on_hdfs_is_the_local_one() {
 fn kills_on_hdfs_show_no_part_and_change_nothing() {
     // Every file takes half a second there.
     let store = Store::hdfs("kills");
-    store.iter().for_each(|store| check_kills(store, 8, 100));
+    let killing = Killing::of_all(8, 100);
+    store.iter().for_each(|store| check_kills(store, &killing));
+}
+
+#[test]
+fn kills_during_uploads_to_hdfs_leave_nothing() {
+    let store = Store::hdfs("uploads");
+    let killing = Killing::of_large_files(6);
+    store.iter().for_each(|store| check_kills(store, &killing));
 }
 
 #[test]
