@@ -439,10 +439,13 @@ fn check_kills(store: &Store, killing: &Killing) {
     let whole = started.elapsed();
     let start = |args: &[&str]| -> Child { store.command(bench, args).spawn().unwrap() };
     let (mut killed, mut resumed, mut unfinished) = (0, 0, 0);
+    // Some kills come too early or too late, the more the busier the machine.
+    let unfinished_min = usize::from(is_large && store.signer.is_some());
     for draw in 0.. {
-        if killed >= killing.kills {
-            break;
+        if killed >= killing.kills && resumed > 0 && unfinished >= unfinished_min {
+            return;
         }
+        assert!(draw < 100, "no kill came while something was written");
         bench.clear();
         store.remove("out");
         // Killed again where it went on, twice or thrice.
@@ -462,20 +465,16 @@ fn check_kills(store: &Store, killing: &Killing) {
                     );
                 }
             }
+            let files = store.files("out");
+            resumed += usize::from(files.keys().any(|name| name.contains("_progress")));
             unfinished += store.num_unfinished(outputs[0], &expected[0]);
         }
-        let files = store.files("out");
-        resumed += usize::from(files.keys().any(|name| name.contains("_progress")));
         let end = Outcome::of(&start(&[]).wait_with_output().unwrap());
         assert_eq!(end.code, 0, "{end:?}");
         assert_outputs(store, &expected, &format!("draw {draw}"));
         outputs.iter().for_each(|output| assert_tidy(store, output));
         let left = store.num_unfinished(outputs[0], &expected[0]);
         assert_eq!(left, 0, "uploads that nobody finishes, draw {draw}");
-    }
-    assert!(resumed > 0, "no kill came while something was written");
-    if is_large && store.signer.is_some() {
-        assert!(unfinished > 0, "no kill came during an upload");
     }
 }
 
@@ -589,7 +588,7 @@ fn kills_on_s3_in_process_show_no_part_and_change_nothing() {
 #[test]
 fn kills_during_uploads_to_s3_in_process_leave_nothing() {
     let store = Store::s3_in_process("uploads");
-    check_kills(&store, &Killing::of_large_files(8));
+    check_kills(&store, &Killing::of_large_files(4));
 }
 
 #[test]

@@ -15,7 +15,7 @@ mod parquet_input;
 #[cfg(feature = "s3")]
 mod s3;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod upload;
 
 use std::collections::BTreeMap;

@@ -389,7 +389,16 @@ mod tests {
             child.wait().unwrap();
             leave(&dir, &dead);
             let started = Instant::now();
-            Lease::take(&dir).unwrap();
+            let Opened::Open(output) = Output::open(&dir, "flatten", "f", false).unwrap() else {
+                panic!("nothing was finished");
+            };
+            let manifest = storage::tests::manifest(&output, "f");
+            output.finish(&manifest).unwrap();
+            // Killed between its end and the release of the lock, it leaves the lock alone.
+            leave(&dir, &dead);
+            Output::done(&dir, "flatten", "f").unwrap().unwrap();
+            let names = storage::entries(&dir).unwrap();
+            assert_eq!(names, ["_SUCCESS", "manifest.json"], "{}", dir.display());
             assert!(started.elapsed() < LEASE, "{:?}", started.elapsed());
         }
     }

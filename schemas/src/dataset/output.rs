@@ -354,7 +354,8 @@ fn is_temporary(name: &str) -> bool {
 /// Removes what a run has left that was killed after `_SUCCESS`; it harms nobody where it cannot.
 fn remove_left(dir: &Path) {
     let progress = dir.join(PROGRESS);
-    if storage::is_dir(&progress).is_ok_and(|is_dir| is_dir)
+    let is_there = |found: Result<bool>| found.is_ok_and(|is_there| is_there);
+    if (is_there(storage::is_dir(&progress)) || is_there(storage::is_file(&dir.join(LOCK))))
         && let Ok(_lock) = OutputLock::take(dir)
     {
         remove_dir_all(&progress).ok();

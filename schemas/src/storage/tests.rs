@@ -44,7 +44,7 @@ fn write_part(output: &Output, index: usize, bytes: &[u8]) {
     output.commit_part(index, part).unwrap();
 }
 
-fn manifest(output: &Output, fingerprint: &str) -> Manifest {
+pub(crate) fn manifest(output: &Output, fingerprint: &str) -> Manifest {
     Manifest {
         schema: MANIFEST_SCHEMA,
         stage: "flatten".to_owned(),
