@@ -478,6 +478,20 @@ fn check_kills(store: &Store, killing: &Killing) {
     }
 }
 
+/// Several processes write one output of a store, with the bytes of one.
+fn check_processes(store: &Store) {
+    let graph = graph();
+    let bench = Bench::new(&graph);
+    let plain = Job::new(&graph, &[FLATTEN]);
+    let outputs = &OUTPUTS[..1];
+    let expected = local_files(&bench, &plain, outputs);
+    store.put_tables(&bench);
+    let job = store.job(&plain, outputs);
+    store.run(&bench, &job, &["--processes", "3"]).ok();
+    assert_outputs(store, &expected, "three processes");
+    assert_tidy(store, outputs[0]);
+}
+
 /// Of two runs into one output, one ends with a clear error.
 fn check_exclusion(store: &Store) {
     let graph = graph();
@@ -597,6 +611,11 @@ fn two_runs_on_s3_in_process_exclude_each_other() {
 }
 
 #[test]
+fn processes_share_an_output_of_s3_in_process() {
+    check_processes(&Store::s3_in_process("processes"));
+}
+
+#[test]
 fn wrong_keys_of_s3_in_process_are_told_and_not_shown() {
     check_secrets(&Store::s3_in_process("secrets"));
 }
@@ -663,6 +682,18 @@ fn kills_during_uploads_to_hdfs_leave_nothing() {
     let store = Store::hdfs("uploads");
     let killing = Killing::of_large_files(6);
     store.iter().for_each(|store| check_kills(store, &killing));
+}
+
+#[test]
+fn processes_share_an_output_of_an_s3_server() {
+    Store::s3_server("processes")
+        .iter()
+        .for_each(check_processes);
+}
+
+#[test]
+fn processes_share_an_output_of_hdfs() {
+    Store::hdfs("processes").iter().for_each(check_processes);
 }
 
 #[test]

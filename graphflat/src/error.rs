@@ -1,5 +1,6 @@
 //! What can go wrong while a graph is stored or flattened.
 
+use crate::ClusterError;
 use crate::shuffle::PeerFailed;
 use schemas::{ErrorKind, SchemaError};
 use std::path::PathBuf;
@@ -82,6 +83,9 @@ pub enum FlattenError {
         /// Why it failed.
         source: StoreCause,
     },
+    /// The processes of the job did not find each other.
+    #[error(transparent)]
+    Cluster(#[from] ClusterError),
     /// Another worker failed; its own error is reported.
     #[error("another worker failed")]
     PeerFailed,
@@ -115,11 +119,12 @@ impl FlattenError {
             | Self::DanglingEdge { .. }
             | Self::TooLarge { .. }
             | Self::NoTargets { .. } => ErrorKind::Data,
-            Self::Store { .. } | Self::PeerFailed => ErrorKind::Failed,
+            Self::Store { .. } | Self::Cluster(_) | Self::PeerFailed => ErrorKind::Failed,
         }
     }
 
-    pub(crate) fn is_peer_failure(&self) -> bool {
+    /// Tells whether this is but the failure of another worker, which has an error of its own.
+    pub fn is_peer_failure(&self) -> bool {
         matches!(self, Self::PeerFailed)
     }
 }

@@ -1,12 +1,15 @@
 //! The flatten stage: from the store to a committed output.
 
 use crate::round::RoundStats;
-use crate::shuffle::{Cluster, run_workers};
+use crate::shuffle::{gather_processes, run_workers};
+use crate::store::Hub;
 use crate::targets::{self, select_targets};
 use crate::wave::{WaveContext, WorkerStats, run_waves};
 use crate::{FlattenError, FlattenPlan, NodeIdx, Store, Targets};
 use schemas::progress::{Event, Progress};
-use schemas::{FlattenMeta, Manifest, Opened, Output};
+use schemas::{FlattenMeta, Manifest, Opened, Output, PartEntry};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
@@ -32,13 +35,11 @@ pub fn flatten(
     progress: &Progress,
 ) -> Result<Manifest, FlattenError> {
     assert_fits(plan, store);
+    store.cluster().set_phase("flatten, its start");
     let fingerprint = fingerprint(plan, store)?;
-    let cluster = Cluster {
-        workers: store.placement().workers(),
-    };
     // Before the output is opened: a job without targets leaves nothing behind.
-    let targets = all_targets(&plan.sample.targets, store, &cluster)?;
-    let output = match Output::open(&plan.output, "flatten", &fingerprint, plan.fresh)? {
+    let targets = all_targets(&plan.sample.targets, store)?;
+    let output = match open_output(plan, store, &fingerprint)? {
         Opened::Done(manifest) => return Ok(*manifest),
         Opened::Open(output) => Arc::new(output),
     };
@@ -63,10 +64,21 @@ pub fn flatten(
         progress: Arc::clone(progress),
         failed: Arc::new(AtomicBool::new(false)),
     };
-    let stats = run_workers(&cluster, FlattenError::is_peer_failure, move |peer| {
+    let cluster = store.cluster();
+    let stats = run_workers(cluster, FlattenError::is_peer_failure, move |peer| {
         run_waves(peer, &context, &targets)
     })?;
-    announce_rounds(meta.hops, &stats, progress);
+    let share = Share {
+        seconds: seconds(&stats),
+        stats,
+        parts: output.committed_parts(),
+        hubs: store.own_hubs(plan.sample.hub_threshold),
+    };
+    let shares = gather_processes(cluster, FlattenError::is_peer_failure, share)?;
+    let (all_stats, hubs) = join(shares, &output);
+    if cluster.process() == 0 {
+        announce_rounds(meta.hops, &all_stats, progress);
+    }
     let manifest = Manifest {
         schema: schemas::dataset::MANIFEST_SCHEMA,
         stage: "flatten".to_owned(),
@@ -78,11 +90,71 @@ pub fn flatten(
         graph: Some(store.meta().graph.clone()),
         flatten: Some(meta),
         parts: output.parts(),
-        report: report(plan, store, &stats),
+        report: report(plan, store, &hubs, &all_stats),
     };
-    let output = Arc::into_inner(output).expect("the workers have ended");
-    output.finish(&manifest)?;
+    if cluster.process() == 0 {
+        let output = Arc::into_inner(output).expect("the workers have ended");
+        output.finish(&manifest)?;
+    }
     Ok(manifest)
+}
+
+/// What one process did.
+#[derive(Serialize, Deserialize)]
+struct Share {
+    /// By worker and round.
+    stats: Vec<WorkerStats>,
+    /// Seconds of the same, which figures of a manifest leave out.
+    seconds: Vec<Vec<f64>>,
+    parts: BTreeMap<usize, PartEntry>,
+    hubs: Vec<Hub>,
+}
+
+fn seconds(stats: &[WorkerStats]) -> Vec<Vec<f64>> {
+    let of_worker = |rounds: &WorkerStats| rounds.iter().map(|round| round.seconds).collect();
+    stats.iter().map(of_worker).collect()
+}
+
+/// Puts together what the processes did: figures by worker, and hubs, the largest first.
+fn join(shares: Vec<Share>, output: &Output) -> (Vec<WorkerStats>, Vec<Hub>) {
+    let (mut stats, mut hubs) = (Vec::new(), Vec::new());
+    for mut share in shares {
+        let workers = share.stats.iter_mut().zip(&share.seconds);
+        let rounds = workers.flat_map(|(rounds, seconds)| rounds.iter_mut().zip(seconds));
+        rounds.for_each(|(round, seconds)| round.seconds = *seconds);
+        stats.extend(share.stats);
+        hubs.extend(share.hubs);
+        output.adopt_parts(share.parts);
+    }
+    hubs.sort_by(|a, b| b.in_degree.cmp(&a.in_degree).then_with(|| a.id.cmp(&b.id)));
+    (stats, hubs)
+}
+
+/// Opens the output in the first process, which keeps it locked, and then in the others.
+fn open_output(
+    plan: &FlattenPlan,
+    store: &Store,
+    fingerprint: &str,
+) -> Result<Opened, FlattenError> {
+    let cluster = store.cluster();
+    let is_first = cluster.process() == 0;
+    let opened = is_first
+        .then(|| Output::open(&plan.output, "flatten", fingerprint, plan.fresh))
+        .transpose()?;
+    let done = match &opened {
+        Some(Opened::Done(manifest)) => Some(manifest.clone()),
+        _ => None,
+    };
+    let found = gather_processes(cluster, FlattenError::is_peer_failure, done)?;
+    match (opened, found.into_iter().next().flatten()) {
+        (Some(opened), _) => Ok(opened),
+        (None, Some(manifest)) => Ok(Opened::Done(manifest)),
+        (None, None) => Ok(Opened::Open(Output::join(
+            &plan.output,
+            "flatten",
+            fingerprint,
+        )?)),
+    }
 }
 
 /// Checks that the store ranks in-edges as the plan says and keeps enough of them.
@@ -104,13 +176,10 @@ fn assert_fits(plan: &FlattenPlan, store: &Store) {
 /// # Errors
 ///
 /// As [`select_targets`].
-pub(crate) fn all_targets(
-    targets: &Targets,
-    store: &Store,
-    cluster: &Cluster,
-) -> Result<Vec<NodeIdx>, FlattenError> {
+pub(crate) fn all_targets(targets: &Targets, store: &Store) -> Result<Vec<NodeIdx>, FlattenError> {
     let (targets, store) = (targets.clone(), store.clone());
-    let mut all = run_workers(cluster, FlattenError::is_peer_failure, move |peer| {
+    let cluster = store.cluster().clone();
+    let mut all = run_workers(&cluster, FlattenError::is_peer_failure, move |peer| {
         select_targets(peer, &targets, &store)
     })?;
     Ok(all.swap_remove(0))
@@ -139,7 +208,12 @@ fn round_names(hops: usize) -> Vec<String> {
 }
 
 /// Hubs, and what each worker did in each round.
-fn report(plan: &FlattenPlan, store: &Store, stats: &[WorkerStats]) -> serde_json::Value {
+fn report(
+    plan: &FlattenPlan,
+    store: &Store,
+    hubs: &[Hub],
+    stats: &[WorkerStats],
+) -> serde_json::Value {
     let names = round_names(plan.sample.fanouts.len())
         .into_iter()
         .enumerate();
@@ -148,7 +222,7 @@ fn report(plan: &FlattenPlan, store: &Store, stats: &[WorkerStats]) -> serde_jso
         serde_json::json!({ "name": name, "workers": workers })
     });
     serde_json::json!({
-        "hubs": store.hubs(plan.sample.hub_threshold),
+        "hubs": hubs,
         "edges": store.meta().edges,
         "rounds": rounds.collect::<Vec<_>>(),
     })

@@ -4,6 +4,7 @@
 //! rounds from it, wave by wave, and writes GraphFeatures; [`Waves`] draws them without files, for
 //! training that is streamed. The same store serves inference.
 
+pub mod cluster;
 pub mod config;
 pub mod error;
 mod flatten;
@@ -20,12 +21,13 @@ mod sum;
 mod targets;
 mod wave;
 
+pub use cluster::{Cluster, ClusterError};
 pub use config::{FlattenPlan, FlattenSpec, SamplePlan, StorePlan, Targets};
 pub use error::FlattenError;
 pub use flatten::flatten;
 pub use group::GroupFeatures;
 pub use placement::{NodeIdx, Placement};
-pub use shuffle::{Cluster, Peer, PeerFailed, run_workers};
-pub use store::{Partition, Store, open_or_build};
+pub use shuffle::{Peer, PeerFailed, run_workers};
+pub use store::{Partition, Store, open_or_build, open_or_build_on};
 pub use stream::Waves;
 pub use wave::{PART_EDGE_BYTES, PART_NODE_BYTES, WAVES_IN_FLIGHT, WRITER_BYTES};

@@ -1,5 +1,6 @@
 //! Shuffles between workers: each one a timely dataflow that moves whole batches to their owners.
 
+use crate::cluster::{Cluster, ClusterError};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::cell::RefCell;
@@ -20,16 +21,11 @@ const STEPS_AHEAD: u64 = 4;
 #[derive(Clone, Copy, Debug)]
 pub struct PeerFailed;
 
-/// The workers that run a stage together.
-#[derive(Clone, Debug)]
-pub struct Cluster {
-    /// Worker threads of this process.
-    pub workers: usize,
-}
-
 /// One worker's view of the workers it shuffles with.
 pub struct Peer<'a> {
     worker: &'a mut Worker,
+    /// Workers of a process.
+    threads: usize,
 }
 
 /// What a shuffle may carry: a batch that can cross to another process.
@@ -59,11 +55,12 @@ impl<E> Outcome<E> {
     }
 }
 
-/// Runs `body` on each worker and returns what they return, in worker order.
+/// Runs `body` on each worker and returns what those of this process return, in worker order.
 ///
 /// # Errors
 ///
-/// The failure of the first worker that failed by itself, not by a peer's failure.
+/// The failure of the first worker that failed by itself, not by a peer's failure. Of other processes
+/// only a peer's failure is known. Processes that cannot be connected.
 pub fn run_workers<T, E>(
     cluster: &Cluster,
     is_peer_failure: fn(&E) -> bool,
@@ -71,14 +68,13 @@ pub fn run_workers<T, E>(
 ) -> Result<Vec<T>, E>
 where
     T: Send + 'static,
-    E: Send + 'static,
+    E: From<ClusterError> + Send + 'static,
 {
-    let config = timely::Config::process(cluster.workers);
-    let guards = timely::execute(config, move |worker| {
+    let threads = cluster.num_threads();
+    let guards = cluster.execute(move |worker| {
         let _guard = AbortOnPanic;
-        body(&mut Peer { worker })
-    });
-    let guards = guards.expect("threads of one process need no set-up that can fail");
+        body(&mut Peer { worker, threads })
+    })?;
     let results = guards
         .join()
         .into_iter()
@@ -93,6 +89,34 @@ where
         .position(|e| !is_peer_failure(e))
         .unwrap_or(0);
     Err(failures.swap_remove(first))
+}
+
+/// Exchanges a value between processes; returns that of each, in their order.
+///
+/// # Errors
+///
+/// A failure of another process.
+pub(crate) fn gather_processes<T, E>(
+    cluster: &Cluster,
+    is_peer_failure: fn(&E) -> bool,
+    value: T,
+) -> Result<Vec<T>, E>
+where
+    T: Serialize + DeserializeOwned,
+    E: From<PeerFailed> + From<ClusterError> + Send + 'static,
+{
+    if cluster.num_processes() == 1 {
+        return Ok(vec![value]);
+    }
+    // As text, since messages keep no names, which values with optional fields need.
+    let text = serde_json::to_string(&value).expect("values have string keys only");
+    let mut texts = run_workers(cluster, is_peer_failure, move |peer| {
+        let is_first = peer.is_first_here();
+        peer.gather_all(Ok(is_first.then(|| text.clone())))
+    })?;
+    let of_processes = texts.swap_remove(0).into_iter().flatten();
+    let read = |sent: String| serde_json::from_str(&sent).expect("it was written so");
+    Ok(of_processes.map(read).collect())
 }
 
 /// Ends the process when a worker panics: its peers would wait for it for ever.
@@ -110,6 +134,11 @@ impl Peer<'_> {
     /// Returns this worker's number.
     pub fn index(&self) -> usize {
         self.worker.index()
+    }
+
+    /// Tells whether this is the first worker of its process.
+    pub(crate) fn is_first_here(&self) -> bool {
+        self.index().is_multiple_of(self.threads)
     }
 
     /// Returns the number of workers.
@@ -320,12 +349,17 @@ mod tests {
             Self::Peer
         }
     }
+    impl From<ClusterError> for Error {
+        fn from(error: ClusterError) -> Self {
+            panic!("{error}")
+        }
+    }
 
     fn run<T: Send + 'static>(
         workers: usize,
         body: impl Fn(&mut Peer<'_>) -> Result<T, Error> + Send + Sync + 'static,
     ) -> Result<Vec<T>, Error> {
-        run_workers(&Cluster { workers }, |e| *e == Error::Peer, body)
+        run_workers(&Cluster::of_threads(workers), |e| *e == Error::Peer, body)
     }
 
     #[test]

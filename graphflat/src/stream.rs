@@ -4,7 +4,6 @@ use crate::flatten::{ENGINE_VERSION, all_targets};
 use crate::group::{Group, GroupFeatures};
 use crate::round::{AskLists, Lists, RoundStats, answer_rows};
 use crate::sample::Drawer;
-use crate::shuffle::Cluster;
 use crate::{FlattenError, NodeIdx, SamplePlan, Store, Targets, targets};
 use schemas::{FlattenMeta, GraphShard, Layout, SplitCounts, keep_at_hop};
 
@@ -37,10 +36,12 @@ impl Waves {
     pub fn open(plan: &SamplePlan, store: &Store) -> Result<Self, FlattenError> {
         let meta = store.meta();
         assert!(meta.redraw, "the store keeps all in-edges");
-        let cluster = Cluster {
-            workers: store.placement().workers(),
-        };
-        let targets = all_targets(&plan.targets, store, &cluster)?;
+        assert_eq!(
+            store.cluster().num_processes(),
+            1,
+            "it walks all partitions"
+        );
+        let targets = all_targets(&plan.targets, store)?;
         Ok(Self {
             fingerprint: fingerprint(plan, store)?,
             targets_per_part: plan.targets_per_part(

@@ -2,7 +2,7 @@
 
 use crate::group::{GROUP_NODE_BYTES, Group};
 use crate::round::{AskLists, Lists, RoundStats, Rows, answer_lists, answer_rows};
-use crate::{FlattenError, NodeIdx, Peer, Placement, Store};
+use crate::{FlattenError, NodeIdx, Partition, Peer, Placement, Store};
 use schemas::progress::{Event, Progress};
 use schemas::{DenseRows, FlattenMeta, Output, PartEntry, keep_at_hop, write_part};
 use std::cell::RefCell;
@@ -150,13 +150,13 @@ pub(crate) fn run_waves(
             }
             state.borrow_mut().groups.insert(wave, group);
         }
-        report_waves(context, worker, &probe, num_parts as u64);
+        report_waves(context, peer, &probe, num_parts as u64);
     }
     drop(input);
     while !probe.done() {
         peer.worker().step_or_park(None);
     }
-    report_waves(context, worker, &probe, num_parts as u64);
+    report_waves(context, peer, &probe, num_parts as u64);
     let (committer, failure) = {
         let mut state = state.borrow_mut();
         (state.committer.take(), state.failure.take())
@@ -168,8 +168,8 @@ pub(crate) fn run_waves(
 }
 
 /// Tells how many waves are done on all workers.
-fn report_waves(context: &WaveContext, worker: usize, probe: &ProbeHandle<u64>, total: u64) {
-    if worker == 0 {
+fn report_waves(context: &WaveContext, peer: &Peer<'_>, probe: &ProbeHandle<u64>, total: u64) {
+    if peer.is_first_here() {
         let done = probe.with_frontier(|frontier| frontier.first().copied().unwrap_or(total));
         (context.progress)(&Event {
             stage: "flatten",
@@ -183,9 +183,11 @@ fn report_waves(context: &WaveContext, worker: usize, probe: &ProbeHandle<u64>, 
 }
 
 impl WaveState {
-    /// How many waves of all workers may be on their way: as many as half of the memory holds.
+    /// How many waves of all workers may be on their way: as many as half of the memory holds, that of
+    /// each process.
     fn waves_allowed(&self, workers: usize) -> u64 {
-        let waves = self.context.memory_budget / 2 / self.largest.max(1);
+        let processes = self.context.store.cluster().num_processes();
+        let waves = processes * (self.context.memory_budget / 2 / self.largest.max(1));
         waves.clamp(1, WAVES_IN_FLIGHT * workers) as u64
     }
 }
@@ -201,9 +203,10 @@ fn expected_bytes(context: &WaveContext) -> usize {
         edges = nodes.saturating_mul(fanout.limit()).min(num_edges);
         nodes = nodes.saturating_add(edges).min(num_nodes);
     }
-    let workers = 0..store.placement().workers();
-    let sparse: usize = workers.map(|w| store.partition(w).sparse_bytes()).sum();
-    let of_a_node = PART_NODE_BYTES + sparse / num_nodes.max(1);
+    let own = store.partitions();
+    let sparse: usize = own.iter().map(Partition::sparse_bytes).sum();
+    let num_own: usize = own.iter().map(Partition::num_nodes).sum();
+    let of_a_node = PART_NODE_BYTES + sparse / num_own.max(1);
     // Its features lie in the group and in the shard, too.
     let of_an_edge = PART_EDGE_BYTES + 8 * graph.edge_feature_dim.unwrap_or(0);
     WRITER_BYTES + nodes.saturating_mul(of_a_node) + edges.saturating_mul(of_an_edge)

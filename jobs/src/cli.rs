@@ -100,6 +100,44 @@ pub(crate) struct RunArgs {
     /// Say nothing but errors.
     #[arg(short, long, conflicts_with = "json")]
     pub(crate) quiet: bool,
+    #[command(flatten)]
+    pub(crate) processes: ProcessArgs,
+}
+
+/// Arguments of a job that runs in several processes.
+#[derive(Args, Debug)]
+pub(crate) struct ProcessArgs {
+    /// Run in as many processes as this file has lines, `host:port` each; start one for each line.
+    #[arg(
+        long,
+        value_name = "FILE",
+        requires = "process",
+        conflicts_with = "processes"
+    )]
+    pub(crate) hosts: Option<PathBuf>,
+    /// Which line of --hosts this process is, from 0.
+    #[arg(long, value_name = "N", requires = "hosts")]
+    pub(crate) process: Option<usize>,
+    /// Run in so many processes of this machine, with --workers workers each.
+    #[arg(long, value_name = "N")]
+    pub(crate) processes: Option<usize>,
+    /// Address to listen on, in place of that in --hosts.
+    #[arg(long, value_name = "ADDRESS", requires = "hosts")]
+    pub(crate) bind: Option<String>,
+    /// File with the secret by which the processes of --hosts know each other, in place of
+    /// GRAPHFLAT_SECRET.
+    #[arg(long, value_name = "FILE", requires = "hosts")]
+    pub(crate) secret_file: Option<PathBuf>,
+    /// Seconds in which all processes have to be there.
+    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
+    pub(crate) start_timeout: u64,
+}
+
+impl ProcessArgs {
+    /// Whether there are several.
+    pub(crate) fn are_several(&self) -> bool {
+        self.hosts.is_some() || self.processes.is_some_and(|num| num > 1)
+    }
 }
 
 /// Arguments of `check`.

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use graphflat::FlattenError;
+use graphflat::{ClusterError, FlattenError};
 use graphinfer::InferError;
 use graphtrainer::TrainError;
 use schemas::{ErrorKind, SchemaError};
@@ -61,6 +61,15 @@ pub(crate) enum JobError {
         /// The cause.
         source: std::io::Error,
     },
+    /// A process of the job could not be started.
+    #[error("cannot start the processes of the job")]
+    Process {
+        /// The cause.
+        source: std::io::Error,
+    },
+    /// The processes of the job did not find each other.
+    #[error(transparent)]
+    Cluster(#[from] ClusterError),
     /// A JSON file could not be read.
     #[error("cannot read {}", path.display())]
     Json {
@@ -110,7 +119,13 @@ impl JobError {
             | JobError::Key { .. }
             | JobError::Inspect { .. } => ErrorKind::Usage,
             JobError::Input { .. } => ErrorKind::Data,
-            JobError::Io { .. } | JobError::Json { .. } => ErrorKind::Failed,
+            JobError::Cluster(ClusterError::Read { .. } | ClusterError::Hosts { .. }) => {
+                ErrorKind::Usage
+            }
+            JobError::Io { .. }
+            | JobError::Json { .. }
+            | JobError::Process { .. }
+            | JobError::Cluster(_) => ErrorKind::Failed,
             JobError::Schema(error) => error.kind(),
             JobError::Flatten(error) => error.kind(),
             JobError::Train(error) => error.kind(),
@@ -125,6 +140,14 @@ pub(crate) fn exit_code(error: &anyhow::Error) -> u8 {
         Some(ErrorKind::Usage) => 2,
         Some(ErrorKind::Data) => 3,
         Some(ErrorKind::Failed) | None => 1,
+    }
+}
+
+/// Tells whether an error is but that of another process, which has one of its own.
+pub(crate) fn is_peer_failure(error: &anyhow::Error) -> bool {
+    match error.downcast_ref::<JobError>() {
+        Some(JobError::Flatten(error)) => error.is_peer_failure(),
+        _ => false,
     }
 }
 

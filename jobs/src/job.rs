@@ -83,6 +83,10 @@ pub(crate) struct Overrides {
     pub(crate) stages: Vec<Stage>,
     /// Whether the chosen stages start over.
     pub(crate) fresh: bool,
+    /// Which of several processes runs the job.
+    pub(crate) process: Option<usize>,
+    /// How many processes share the memory that the job may plan with, if not this one alone.
+    pub(crate) processes: Option<usize>,
 }
 
 /// A job, checked: what will run.
@@ -90,6 +94,8 @@ pub(crate) struct Overrides {
 pub(crate) struct Job {
     /// Name of the job.
     pub(crate) name: String,
+    /// Of all that has to be the same in all processes of a run.
+    pub(crate) fingerprint: String,
     /// Random seed.
     pub(crate) seed: u64,
     /// Directory of the store.
@@ -127,11 +133,18 @@ impl Job {
     /// file and column of an input table that is not as the job says.
     pub(crate) fn load(path: &Path, edits: &Edits, overrides: &Overrides) -> anyhow::Result<Job> {
         let source = JobSource::read(path, edits)?;
-        let spec: JobSpec = source.parse()?;
-        spec.into_job(overrides).map_err(|error| {
+        let mut spec: JobSpec = source.parse()?;
+        spec.memory_budget.0 /= overrides.processes.unwrap_or(1).max(1) as u64;
+        let mut job = spec.into_job(overrides).map_err(|error| {
             let place = source.locate(&error.to_string());
             anyhow::Error::from(error).context(place)
-        })
+        })?;
+        job.fingerprint = fingerprint(source.parse()?, &job);
+        if let Some(process) = overrides.process {
+            // Each has a part of the store, which may lie on a disk that they share.
+            job.work_dir.push(format!("process-{process:03}"));
+        }
+        Ok(job)
     }
 
     /// The neighbourhoods that `[flatten]` describes, where the job has it.
@@ -144,6 +157,22 @@ impl Job {
     pub(crate) fn runs(&self, stage: Stage) -> bool {
         self.selected.contains(&stage)
     }
+}
+
+/// What of a job has to be the same in all processes of a run: all but where, and with how much, each
+/// of them works.
+fn fingerprint(mut keys: toml::Table, job: &Job) -> String {
+    for own in ["memory_budget", "storage", "work_dir", "workers"] {
+        keys.remove(own);
+    }
+    let stages: Vec<&str> = job.selected.iter().map(|stage| stage.name()).collect();
+    let same = serde_json::json!({
+        "program": env!("CARGO_PKG_VERSION"),
+        "keys": keys,
+        "stages": stages,
+        "fresh": job.fresh,
+    });
+    schemas::xxh::fingerprint(same.to_string().as_bytes())
 }
 
 impl JobSpec {
@@ -204,6 +233,7 @@ impl JobSpec {
         };
         Ok(Job {
             name: self.name,
+            fingerprint: String::new(),
             seed: self.seed,
             work_dir,
             workers,

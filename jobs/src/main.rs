@@ -9,6 +9,7 @@ mod inspect;
 mod job;
 mod memory;
 mod preflight;
+mod processes;
 mod source;
 mod stage;
 mod variables;
@@ -50,6 +51,11 @@ fn main() -> ExitCode {
 fn abort_on_panic() {
     let print = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |info| {
+        // The connection to another process is gone: who is missed knows who watches them, and ends
+        // this process with a clear word.
+        if graphflat::cluster::is_connection(&std::thread::current()) {
+            std::thread::sleep(graphflat::cluster::SILENCE_MAX);
+        }
         print(info);
         std::process::abort();
     }));

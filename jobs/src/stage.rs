@@ -7,7 +7,7 @@ use std::time::Instant;
 use anyhow::Context as _;
 use bytesize::ByteSize;
 use graphflat::config::HUB_THRESHOLD;
-use graphflat::{FlattenPlan, SamplePlan, Store, StorePlan, Waves};
+use graphflat::{Cluster, FlattenPlan, SamplePlan, Store, StorePlan, Waves};
 use graphinfer::{InferPlan, InferSampling, Method};
 use graphtrainer::scores::EvaluationFile;
 use graphtrainer::{Neighborhoods, Source, TrainPlan};
@@ -23,6 +23,7 @@ use crate::inspect::label_name;
 use crate::job::{Job, Overrides, STORE};
 use crate::memory::keep_free_memory;
 use crate::preflight::preflight;
+use crate::processes::Processes;
 
 /// Runs a job.
 ///
@@ -30,28 +31,34 @@ use crate::preflight::preflight;
 ///
 /// The first error of the job file, of a stage or of its input.
 pub(crate) fn run(args: &RunArgs) -> anyhow::Result<()> {
+    let of = &args.processes;
     let overrides = Overrides {
         workers: args.workers,
         stages: args.stage.clone(),
         fresh: args.fresh,
+        process: of.are_several().then(|| of.process.unwrap_or_default()),
+        processes: of.processes,
     };
-    let job = Job::load(&args.job.path, &args.job.edits(), &overrides)?;
+    let edits = args.job.edits();
+    let job = Job::load(&args.job.path, &edits, &overrides)?;
     keep_free_memory(job.memory_budget);
     let voice = Voice::pick(args.json, args.quiet);
+    voice.listen();
     let context = || format!("job {}", args.job.path.display());
-    run_stages(&job, voice).with_context(context)
+    let processes = Processes::start(args, &edits, &job).with_context(context)?;
+    let result = run_stages(&job, &processes, voice).with_context(context);
+    processes.end(result)
 }
 
-fn run_stages(job: &Job, voice: Voice) -> anyhow::Result<()> {
-    voice.listen();
+fn run_stages(job: &Job, processes: &Processes, voice: Voice) -> anyhow::Result<()> {
     // Layers and their gradients run on this pool; a second call in one process cannot happen.
     rayon::ThreadPoolBuilder::new()
         .num_threads(job.workers)
         .build_global()?;
     let started = Instant::now();
     preflight(job)?;
-    let progress = voice.progress();
-    let mut stores = Stores::new(job);
+    let progress = processes.watched(voice.progress());
+    let mut stores = Stores::new(job, &processes.cluster);
     let mut done = Vec::new();
     for &stage in &job.selected {
         let record = run_stage(job, stage, &mut stores, &progress)
@@ -269,15 +276,17 @@ impl Job {
 /// The stores of a job: one, unless inference brings a sample of its own.
 pub(crate) struct Stores<'a> {
     job: &'a Job,
+    cluster: &'a Cluster,
     /// Each store that is open, with the directory it lies in.
     open: Vec<(PathBuf, Arc<Store>)>,
 }
 
 impl<'a> Stores<'a> {
     /// Opens nothing yet.
-    pub(crate) fn new(job: &'a Job) -> Stores<'a> {
+    pub(crate) fn new(job: &'a Job, cluster: &'a Cluster) -> Stores<'a> {
         Stores {
             job,
+            cluster,
             open: Vec::new(),
         }
     }
@@ -291,7 +300,7 @@ impl<'a> Stores<'a> {
         if let Some((_, store)) = self.open.iter().find(|(dir, _)| *dir == plan.dir) {
             return Ok(Arc::clone(store));
         }
-        let store = Arc::new(graphflat::open_or_build(&plan, progress)?);
+        let store = Arc::new(graphflat::open_or_build_on(self.cluster, &plan, progress)?);
         self.open.push((plan.dir, Arc::clone(&store)));
         Ok(store)
     }

@@ -9,7 +9,7 @@ use super::{META_FILE, StoreMeta, VERSION, WorkUnits, degrees_path, in_edges_pat
 use crate::error::StoreCause;
 use crate::hub::Totals;
 use crate::sample::{Ranked, Ranker};
-use crate::{FlattenError, NodeIdx, Peer, Placement, StorePlan, run_workers};
+use crate::{Cluster, FlattenError, NodeIdx, Peer, Placement, StorePlan, run_workers};
 use arrow::array::{ArrayRef, Float32Array, RecordBatch, UInt32Array};
 use schemas::progress::{Event, Progress};
 use schemas::{FileEntry, GraphMeta};
@@ -44,6 +44,7 @@ struct Built {
 
 /// Builds the store and returns its description, which is written last.
 pub(super) fn build(
+    cluster: &Cluster,
     plan: &StorePlan,
     fingerprint: &str,
     input: serde_json::Value,
@@ -55,12 +56,9 @@ pub(super) fn build(
         source,
     };
     remove_store(&plan.dir).map_err(|e| failed(e.into()))?;
-    let cluster = crate::Cluster {
-        workers: plan.workers,
-    };
     let (worker_plan, worker_progress) = (plan.clone(), Arc::clone(progress));
     let (fingerprint, input) = (fingerprint.to_owned(), input);
-    let built = run_workers(&cluster, FlattenError::is_peer_failure, move |peer| {
+    let built = run_workers(cluster, FlattenError::is_peer_failure, move |peer| {
         build_partition(peer, &worker_plan, &worker_progress, &fingerprint, &input)
     });
     let built = built.inspect_err(|_| {
@@ -153,7 +151,7 @@ fn build_partition(
         seed: plan.seed,
         samples: plan.samples,
         redraw: plan.redraw,
-        workers: plan.workers,
+        workers: peer.peers(),
         id_column: plan.nodes.spec().id.clone(),
         num_nodes: numbering.num_nodes,
         graph,
@@ -164,7 +162,7 @@ fn build_partition(
 }
 
 fn announce(peer: &Peer<'_>, progress: &Progress, phase: &str, done: u64) {
-    if peer.index() == 0 {
+    if peer.is_first_here() {
         progress(&Event {
             stage: "store",
             phase: phase.to_owned(),

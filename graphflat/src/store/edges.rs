@@ -120,7 +120,7 @@ pub(super) fn place_edges(
         scratch: Scratch::default(),
     };
     // Half of the memory is for edges in buckets, and of that a tenth for those forwarded.
-    let bytes_max = plan.memory_budget / workers / 20;
+    let bytes_max = plan.memory_budget / plan.workers / 20;
     let outgoing = edge_rows(&plan.edges, work).flat_map(|item| match item {
         Ok((first_row, rows)) => scatter.batches(first_row, &rows),
         Err(e) => vec![Err(e)],

@@ -14,7 +14,8 @@ pub use file::InEdges;
 pub use map::map_bytes;
 
 use crate::error::StoreCause;
-use crate::{FlattenError, NodeIdx, Placement, StorePlan};
+use crate::shuffle::gather_processes;
+use crate::{Cluster, FlattenError, NodeIdx, Placement, StorePlan};
 use file::{DegreeColumns, EdgeLists, NODES_PER_BATCH, NodeColumns};
 use schemas::dataset::DirLock;
 use schemas::xxh::{file_checksum, fingerprint};
@@ -34,6 +35,9 @@ const META_FILE: &str = "store.json";
 pub struct Store {
     meta: Arc<StoreMeta>,
     placement: Placement,
+    /// Who works on it, each process on the partitions of its own workers.
+    cluster: Cluster,
+    /// Those of this process.
     partitions: Arc<Vec<Partition>>,
 }
 
@@ -105,7 +109,20 @@ impl WorkUnits {
     }
 }
 
-/// Opens the store if it is there and fits the plan; builds it otherwise.
+/// Opens the store if it is there and fits the plan; builds it otherwise. This process works on it
+/// alone.
+///
+/// # Errors
+///
+/// As [`open_or_build_on`].
+pub fn open_or_build(
+    plan: &StorePlan,
+    progress: &schemas::progress::Progress,
+) -> Result<Store, FlattenError> {
+    open_or_build_on(&Cluster::of_threads(plan.workers), plan, progress)
+}
+
+/// Opens the store if it is there and fits the plan, in every process; builds it otherwise.
 ///
 /// A store fits if it was made from the same input with the same seed, sampling and workers, and
 /// keeps at least as many in-edges a node, and all of them if the plan does. Another run may use the directory meanwhile only when
@@ -113,30 +130,52 @@ impl WorkUnits {
 ///
 /// # Errors
 ///
-/// Input that cannot be read or used, a store that cannot be written, or that another run writes.
-pub fn open_or_build(
+/// Input that cannot be read or used, a store that cannot be written, or that another run writes; the
+/// failure of another process.
+///
+/// # Panics
+///
+/// If the cluster has other workers in this process than the plan.
+pub fn open_or_build_on(
+    cluster: &Cluster,
     plan: &StorePlan,
     progress: &schemas::progress::Progress,
 ) -> Result<Store, FlattenError> {
+    assert_eq!(
+        cluster.num_threads(),
+        plan.workers,
+        "the workers of this process"
+    );
     let plan = &with_checked_weights(plan);
     let input = input_fingerprint(plan)?;
-    let wanted = store_fingerprint(plan, &input);
+    let wanted = store_fingerprint(cluster, plan, &input);
     std::fs::create_dir_all(&plan.dir).map_err(|source| FlattenError::Store {
         verb: "create",
         path: plan.dir.clone(),
         source: source.into(),
     })?;
     let _lock = DirLock::take(&plan.dir)?;
-    if !plan.fresh
-        && let Some(meta) = fitting(plan, &wanted)
-    {
-        match verify(&plan.dir, &meta).and_then(|()| Store::open(&plan.dir, meta)) {
-            Ok(store) => return Ok(store),
-            Err(e) => tracing::warn!("building the store again: {}", report(&e)),
-        }
+    let found = if plan.fresh {
+        None
+    } else {
+        find(cluster, plan, &wanted)
+    };
+    // Where one process builds, all do.
+    let is_there = gather_processes(cluster, FlattenError::is_peer_failure, found.is_some())?;
+    if let Some(store) = found.filter(|_| !is_there.contains(&false)) {
+        return Ok(store);
     }
-    let meta = build::build(plan, &wanted, input, progress)?;
-    Store::open(&plan.dir, meta)
+    let meta = build::build(cluster, plan, &wanted, input, progress)?;
+    Store::open(cluster, &plan.dir, meta)
+}
+
+/// Opens the partitions that this process has, if they fit the plan.
+fn find(cluster: &Cluster, plan: &StorePlan, wanted: &str) -> Option<Store> {
+    let meta = fitting(plan, wanted)?;
+    let opened = verify(&plan.dir, &meta).and_then(|()| Store::open(cluster, &plan.dir, meta));
+    opened
+        .inspect_err(|e| tracing::warn!("building the store again: {}", report(e)))
+        .ok()
 }
 
 /// Makes a negative weight an error where in-edges are drawn by weight.
@@ -180,15 +219,19 @@ fn input_fingerprint(plan: &StorePlan) -> Result<serde_json::Value, FlattenError
     }))
 }
 
-fn store_fingerprint(plan: &StorePlan, input: &serde_json::Value) -> String {
-    let settings = serde_json::json!({
+fn store_fingerprint(cluster: &Cluster, plan: &StorePlan, input: &serde_json::Value) -> String {
+    let mut settings = serde_json::json!({
         "version": VERSION,
         "input": input,
         "seed": plan.seed,
         "sampling": plan.sampling,
         "samples": plan.samples,
-        "workers": plan.workers,
+        "workers": cluster.num_workers(),
     });
+    if cluster.num_processes() > 1 {
+        settings["first_worker"] = cluster.first_worker().into();
+        settings["threads"] = cluster.num_threads().into();
+    }
     fingerprint(settings.to_string().as_bytes())
 }
 
@@ -253,16 +296,27 @@ fn verify(dir: &Path, meta: &StoreMeta) -> Result<(), FlattenError> {
 }
 
 impl Store {
-    fn open(dir: &Path, meta: StoreMeta) -> Result<Self, FlattenError> {
+    fn open(cluster: &Cluster, dir: &Path, meta: StoreMeta) -> Result<Self, FlattenError> {
         let placement = Placement::new(meta.num_nodes, meta.workers);
-        let partitions = (0..meta.workers)
+        let partitions = own_workers(cluster)
             .map(|worker| Partition::open(dir, worker, placement.num_local(worker), &meta));
         let partitions = Arc::new(partitions.collect::<Result<_, _>>()?);
         Ok(Self {
             meta: Arc::new(meta),
             placement,
+            cluster: cluster.clone(),
             partitions,
         })
+    }
+
+    /// Returns who works on the store.
+    pub fn cluster(&self) -> &Cluster {
+        &self.cluster
+    }
+
+    /// Returns the partitions of this process.
+    pub(crate) fn partitions(&self) -> &[Partition] {
+        &self.partitions
     }
 
     /// Returns what the store holds.
@@ -275,8 +329,8 @@ impl Store {
         &self.placement
     }
 
-    /// Returns the nodes with more than `threshold` in-edges, the largest first.
-    pub(crate) fn hubs(&self, threshold: u64) -> Vec<Hub> {
+    /// Returns the nodes of this process with more than `threshold` in-edges.
+    pub(crate) fn own_hubs(&self, threshold: u64) -> Vec<Hub> {
         let mut hubs = Vec::new();
         for partition in self.partitions.iter() {
             for local in 0..partition.num_nodes() {
@@ -287,14 +341,22 @@ impl Store {
                 }
             }
         }
-        hubs.sort_by(|a, b| b.in_degree.cmp(&a.in_degree).then_with(|| a.id.cmp(&b.id)));
         hubs
     }
 
     /// Returns a worker's nodes.
+    ///
+    /// # Panics
+    ///
+    /// If the worker is one of another process.
     pub fn partition(&self, worker: usize) -> &Partition {
-        &self.partitions[worker]
+        &self.partitions[worker - self.cluster.first_worker()]
     }
+}
+
+fn own_workers(cluster: &Cluster) -> std::ops::Range<usize> {
+    let first = cluster.first_worker();
+    first..first + cluster.num_threads()
 }
 
 impl Partition {

@@ -15,6 +15,8 @@ pub(super) enum OutputLock {
     /// Released by the system if this process is killed.
     Local(#[expect(dead_code, reason = "held")] DirLock),
     Remote(Lease),
+    /// Held by another process of the run, whose end is the end of this one.
+    Elsewhere,
 }
 
 impl OutputLock {
@@ -30,7 +32,7 @@ impl OutputLock {
     /// Fails if another run has taken the lock from this one, which stood still for too long.
     pub(super) fn check(&self) -> Result<()> {
         match self {
-            Self::Local(_) => Ok(()),
+            Self::Local(_) | Self::Elsewhere => Ok(()),
             Self::Remote(lease) => lease.check(),
         }
     }
@@ -38,7 +40,7 @@ impl OutputLock {
     /// Returns what tells a thread the same; a local lock is never lost.
     pub(super) fn fence(&self) -> Option<Fence> {
         match self {
-            Self::Local(_) => None,
+            Self::Local(_) | Self::Elsewhere => None,
             Self::Remote(lease) => Some(lease.fence()),
         }
     }

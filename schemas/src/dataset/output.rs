@@ -140,6 +140,35 @@ impl Output {
         }))
     }
 
+    /// Opens an output that another process of the same run has opened and keeps locked, to write parts
+    /// of it; only that process finishes it.
+    ///
+    /// # Errors
+    ///
+    /// If the directory is not the one that the other process opened.
+    pub fn join(dir: &Path, stage: &str, fingerprint: &str) -> Result<Self> {
+        let owner = Owner {
+            stage: stage.to_owned(),
+            fingerprint: fingerprint.to_owned(),
+        };
+        if half_finished(dir)?.as_ref() != Some(&owner) {
+            return Err(SchemaError::OutputTaken {
+                dir: dir.to_owned(),
+                problem:
+                    "is not the directory that the first process of the job opened; all of them \
+                          have to reach the same one, on S3, HDFS or a file system they share"
+                        .to_owned(),
+            });
+        }
+        Ok(Self {
+            dir: dir.to_owned(),
+            owner,
+            committed: Mutex::new(committed_parts(dir)?),
+            unfinished: Arc::default(),
+            lock: OutputLock::Elsewhere,
+        })
+    }
+
     /// Returns the directory.
     pub fn dir(&self) -> &Path {
         &self.dir
@@ -158,6 +187,16 @@ impl Output {
     /// Returns all committed parts in order of their index.
     pub fn parts(&self) -> Vec<PartEntry> {
         self.committed_guard().values().cloned().collect()
+    }
+
+    /// Returns all committed parts by their index.
+    pub fn committed_parts(&self) -> BTreeMap<usize, PartEntry> {
+        self.committed_guard().clone()
+    }
+
+    /// Takes over parts that other processes of the run have committed.
+    pub fn adopt_parts(&self, parts: BTreeMap<usize, PartEntry>) {
+        self.committed_guard().extend(parts);
     }
 
     /// Starts a file; `name` is its path below the directory, with `/`.

@@ -1,0 +1,289 @@
+//! How processes of a job notice that one of them is gone, stands still or has failed.
+//!
+//! On a connection of their own two processes tell each other every second that they live. Whoever
+//! hears nothing for [`SILENCE_MAX`], or finds the connection closed, ends the job: it tells the others
+//! whom it misses, so that all say the same, and ends its own process. A process whose network is cut
+//! finds all others silent, and ends just so.
+
+use std::collections::BTreeSet;
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use super::{ClusterError, OnEnd};
+
+/// Time after which a process that says nothing is taken for lost.
+pub const SILENCE_MAX: Duration = Duration::from_secs(10);
+const BEAT: Duration = Duration::from_secs(1);
+/// Time in which the last words of a process have to be on their way.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+const TEXT_BYTES_MAX: usize = 1 << 16;
+
+/// The watch of a process over the others.
+#[derive(Debug)]
+pub(super) struct Watch(Arc<Shared>);
+
+struct Shared {
+    hosts: Vec<String>,
+    process: usize,
+    /// By process; none for this one.
+    streams: Vec<Option<TcpStream>>,
+    /// Held while a word is written, so that each crosses whole.
+    writing: Mutex<()>,
+    phase: Mutex<String>,
+    /// Those that have come to the end of the job.
+    done: Mutex<BTreeSet<usize>>,
+    is_done: Condvar,
+    /// Whether it is settled how the job ends, so that nothing further is said of it.
+    is_over: AtomicBool,
+    on_end: OnEnd,
+}
+
+/// What one process tells another.
+#[derive(Debug, PartialEq, Eq)]
+enum Word {
+    Alive,
+    /// It has come to the end of the job.
+    Done,
+    /// The job has failed.
+    End {
+        exit_code: u8,
+        text: String,
+    },
+}
+
+impl std::fmt::Debug for Shared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Shared")
+            .field("hosts", &self.hosts)
+            .field("process", &self.process)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Watch {
+    /// Begins to watch over the other ends of some connections.
+    pub(super) fn start(
+        hosts: Vec<String>,
+        process: usize,
+        streams: Vec<Option<TcpStream>>,
+        on_end: OnEnd,
+    ) -> Result<Self, ClusterError> {
+        let mut listened = Vec::new();
+        for (peer, stream) in streams.iter().enumerate() {
+            if let Some(stream) = stream {
+                let set_up = || {
+                    stream.set_read_timeout(Some(SILENCE_MAX))?;
+                    stream.set_write_timeout(Some(LAST_WORDS))?;
+                    stream.try_clone()
+                };
+                listened.push((peer, set_up().map_err(ClusterError::Connect)?));
+            }
+        }
+        let shared = Arc::new(Shared {
+            hosts,
+            process,
+            streams,
+            writing: Mutex::new(()),
+            phase: Mutex::new("the start of the job".to_owned()),
+            done: Mutex::default(),
+            is_done: Condvar::new(),
+            is_over: AtomicBool::new(false),
+            on_end,
+        });
+        for (peer, stream) in listened {
+            let shared = Arc::clone(&shared);
+            thread::spawn(move || shared.listen(peer, stream));
+        }
+        let beating = Arc::clone(&shared);
+        thread::spawn(move || {
+            while !beating.is_over() {
+                beating.tell_all(&Word::Alive);
+                thread::sleep(BEAT);
+            }
+        });
+        Ok(Self(shared))
+    }
+
+    pub(super) fn set_phase(&self, phase: &str) {
+        let mut current = guard(&self.0.phase);
+        phase.clone_into(&mut current);
+    }
+
+    /// Tells the others why this process ends.
+    pub(super) fn fail(&self, problem: &str, exit_code: u8) {
+        let shared = &self.0;
+        if shared.is_over.swap(true, Ordering::SeqCst) {
+            return;
+        }
+        let (me, phase) = (shared.name(shared.process), guard(&shared.phase).clone());
+        let text = format!("{me} failed at {phase}: {problem}");
+        shared.tell_all(&Word::End { exit_code, text });
+        shared.close();
+    }
+
+    /// Waits until every process has come to the end of the job.
+    pub(super) fn leave(&self) {
+        let shared = &self.0;
+        shared.tell_all(&Word::Done);
+        let num_others = shared.hosts.len() - 1;
+        let done = guard(&shared.done);
+        let all = shared
+            .is_done
+            .wait_while(done, |done| done.len() < num_others)
+            .unwrap_or_else(PoisonError::into_inner);
+        drop(all);
+        shared.is_over.store(true, Ordering::SeqCst);
+    }
+}
+
+impl Shared {
+    fn is_over(&self) -> bool {
+        self.is_over.load(Ordering::SeqCst)
+    }
+
+    fn name(&self, process: usize) -> String {
+        format!("process {process} ({})", self.hosts[process])
+    }
+
+    fn listen(&self, peer: usize, mut stream: TcpStream) {
+        let lost = |how: String| {
+            let (me, phase) = (self.process, guard(&self.phase).clone());
+            format!(
+                "lost {}: {how}; process {me} was at {phase}",
+                self.name(peer)
+            )
+        };
+        loop {
+            let (text, exit_code) = match Word::read(&mut stream) {
+                Ok(Word::Alive) => continue,
+                Ok(Word::Done) => {
+                    guard(&self.done).insert(peer);
+                    self.is_done.notify_all();
+                    return;
+                }
+                Ok(Word::End { exit_code, text }) => (text, exit_code),
+                Err(error) => match error.kind() {
+                    io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
+                        let seconds = SILENCE_MAX.as_secs();
+                        (lost(format!("it says nothing for {seconds} s")), 1)
+                    }
+                    io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset => {
+                        (lost("it is gone".to_owned()), 1)
+                    }
+                    _ => (lost(error.to_string()), 1),
+                },
+            };
+            if !self.is_over.swap(true, Ordering::SeqCst) {
+                self.tell_all(&Word::End {
+                    exit_code,
+                    text: text.clone(),
+                });
+                (self.on_end)(&text, exit_code);
+            }
+            return;
+        }
+    }
+
+    /// Tells all others something; those that cannot be told are missed by whoever listens to them.
+    fn tell_all(&self, word: &Word) {
+        let bytes = word.to_bytes();
+        let _whole = guard(&self.writing);
+        for mut stream in self.streams.iter().flatten() {
+            stream.write_all(&bytes).ok();
+        }
+    }
+
+    fn close(&self) {
+        for stream in self.streams.iter().flatten() {
+            stream.shutdown(Shutdown::Write).ok();
+        }
+    }
+}
+
+impl Word {
+    fn to_bytes(&self) -> Vec<u8> {
+        match self {
+            Word::Alive => vec![0],
+            Word::Done => vec![1],
+            Word::End { exit_code, text } => {
+                let mut end = text.len().min(TEXT_BYTES_MAX);
+                while !text.is_char_boundary(end) {
+                    end -= 1;
+                }
+                let length = u32::try_from(end).expect("the limit is smaller");
+                [
+                    &[2, *exit_code],
+                    &length.to_le_bytes()[..],
+                    &text.as_bytes()[..end],
+                ]
+                .concat()
+            }
+        }
+    }
+
+    fn read(stream: &mut impl Read) -> io::Result<Self> {
+        let unknown = |what: String| io::Error::new(io::ErrorKind::InvalidData, what);
+        let mut kind = [0];
+        stream.read_exact(&mut kind)?;
+        match kind {
+            [0] => Ok(Word::Alive),
+            [1] => Ok(Word::Done),
+            [2] => {
+                let mut head = [0; 5];
+                stream.read_exact(&mut head)?;
+                let [exit_code, length @ ..] = head;
+                let length = u32::from_le_bytes(length);
+                let num_bytes = usize::try_from(length).unwrap_or(usize::MAX);
+                if num_bytes > TEXT_BYTES_MAX {
+                    return Err(unknown(format!("it sends a text of {length} bytes")));
+                }
+                let mut text = vec![0; num_bytes];
+                stream.read_exact(&mut text)?;
+                let text = String::from_utf8_lossy(&text).into_owned();
+                Ok(Word::End { exit_code, text })
+            }
+            [kind] => Err(unknown(format!("it sends a word of unknown kind {kind}"))),
+        }
+    }
+}
+
+fn guard<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_are_what_was_said() {
+        let long = "ä".repeat(TEXT_BYTES_MAX);
+        let end = |text: &str| Word::End {
+            exit_code: 3,
+            text: text.to_owned(),
+        };
+        for word in [Word::Alive, Word::Done, end(""), end("no such file: ä")] {
+            assert_eq!(Word::read(&mut &word.to_bytes()[..]).unwrap(), word);
+        }
+        let cut = Word::read(&mut &end(&long).to_bytes()[..]).unwrap();
+        assert_eq!(cut, end(&long[..TEXT_BYTES_MAX]));
+    }
+
+    #[test]
+    fn whatever_is_sent_is_read_or_refused() {
+        for _ in 0..20_000 {
+            let bytes: [u8; 12] = rand::random();
+            let mut rest = &bytes[..];
+            while let Ok(word) = Word::read(&mut rest) {
+                drop(word);
+            }
+        }
+        let mut large = &[2, 1, 0xff, 0xff, 0xff, 0xff][..];
+        let error = Word::read(&mut large).unwrap_err();
+        assert!(error.to_string().contains("4294967295 bytes"), "{error}");
+    }
+}

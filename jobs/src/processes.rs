@@ -1,0 +1,239 @@
+//! A job in several processes: which one this is, those that it starts, how they end together.
+
+use std::io::Write as _;
+use std::net::TcpListener;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use graphflat::Cluster;
+use graphflat::cluster::{ClusterPlan, Secret, read_hosts};
+use schemas::progress::Progress;
+
+use crate::cli::{RunArgs, Stage};
+use crate::error::{JobError, exit_code, is_peer_failure, one_line};
+use crate::job::Job;
+use crate::source::Edits;
+
+/// Holds the secret by which the processes of a job know each other.
+const SECRET: &str = "GRAPHFLAT_SECRET";
+/// Time in which processes that were started here end, once the job has.
+const END_MAX: Duration = Duration::from_secs(5);
+
+/// This process among those of its job.
+pub(crate) struct Processes {
+    pub(crate) cluster: Cluster,
+    children: Arc<Children>,
+}
+
+/// Processes that this one started; they are killed where this one ends before them.
+#[derive(Default)]
+struct Children(Mutex<Vec<Child>>);
+
+impl Processes {
+    /// Starts the other processes, where the job asks for it, and waits until all have met.
+    ///
+    /// # Errors
+    ///
+    /// Arguments that cannot be, a stage that runs in one process only, processes that do not come.
+    pub(crate) fn start(args: &RunArgs, edits: &Edits, job: &Job) -> Result<Processes, JobError> {
+        let children = Arc::new(Children::default());
+        let alone = Processes {
+            cluster: Cluster::of_threads(job.workers),
+            children: Arc::clone(&children),
+        };
+        let of = &args.processes;
+        let (hosts, process) = match (&of.hosts, of.processes) {
+            (Some(path), _) => (read_hosts(path)?, of.process.unwrap_or_default()),
+            (None, Some(num @ 2..)) => (free_addresses(num)?, 0),
+            (None, _) => return Ok(alone),
+        };
+        if process >= hosts.len() {
+            let problem = format!("is {process}; there are 0 to {}", hosts.len() - 1);
+            return Err(key("--process", problem));
+        }
+        refuse_single(job)?;
+        let secret = if of.hosts.is_some() {
+            read_secret(of.secret_file.as_deref())?
+        } else {
+            let (secret, text) = Secret::draw();
+            children.start(args, edits, job, &hosts, &text)?;
+            secret
+        };
+        let ended = Arc::clone(&children);
+        let plan = ClusterPlan {
+            hosts,
+            process,
+            bind: of.bind.clone(),
+            threads: job.workers,
+            secret,
+            job: job.fingerprint.clone(),
+            start_timeout: Duration::from_secs(of.start_timeout),
+            on_end: Arc::new(move |problem, exit_code| {
+                // Nothing is left to be done where even this cannot be written.
+                let _ = writeln!(std::io::stderr(), "error: {problem}");
+                ended.kill();
+                std::process::exit(i32::from(exit_code));
+            }),
+        };
+        let joined = Cluster::join(plan);
+        Ok(Processes {
+            cluster: joined.inspect_err(|_| children.kill())?,
+            children,
+        })
+    }
+
+    /// Keeps in mind what this process is at, for those whom it misses.
+    pub(crate) fn watched(&self, progress: Progress) -> Progress {
+        let cluster = self.cluster.clone();
+        Arc::new(move |event| {
+            let (stage, phase) = (event.stage, &event.phase);
+            cluster.set_phase(&format!("{stage}, {phase} {}/{}", event.done, event.total));
+            progress(event);
+        })
+    }
+
+    /// Ends with the other processes: in good order, or because one has failed.
+    pub(crate) fn end<T>(self, result: anyhow::Result<T>) -> anyhow::Result<T> {
+        match &result {
+            Ok(_) => self.cluster.leave(),
+            // Its own error is on the way, and ends this process.
+            Err(error) if is_peer_failure(error) => self.cluster.wait_for_end(),
+            Err(error) => self.cluster.fail(&one_line(error), exit_code(error)),
+        }
+        self.children.wait();
+        result
+    }
+}
+
+impl Children {
+    /// Starts all processes of a list but the first.
+    fn start(
+        &self,
+        args: &RunArgs,
+        edits: &Edits,
+        job: &Job,
+        hosts: &[String],
+        secret: &str,
+    ) -> Result<(), JobError> {
+        let failed = |source| JobError::Process { source };
+        let program = std::env::current_exe().map_err(failed)?;
+        let mut same = vec!["--date".to_owned(), edits.date.to_rfc3339()];
+        for (name, value) in &edits.set {
+            same.extend(["--set".to_owned(), format!("{name}={value}")]);
+        }
+        let budget = format!("memory_budget={}B", job.memory_budget.as_u64());
+        same.extend(["--set".to_owned(), budget]);
+        for stage in &job.selected {
+            same.extend(["--stage".to_owned(), stage.name().to_owned()]);
+        }
+        same.extend(args.fresh.then(|| "--fresh".to_owned()));
+        same.extend(["--workers".to_owned(), job.workers.to_string()]);
+        for process in 1..hosts.len() {
+            let mut child = Command::new(&program)
+                .arg("run")
+                .arg(&args.job.path)
+                .args(&same)
+                .args(["--quiet", "--hosts", "/dev/stdin"])
+                .args(["--process", &process.to_string()])
+                .env(SECRET, secret)
+                .stdin(Stdio::piped())
+                .stdout(Stdio::null())
+                .spawn()
+                .map_err(failed)?;
+            let list = child
+                .stdin
+                .take()
+                .map(|mut input| writeln!(input, "{}", hosts.join("\n")));
+            self.guard().push(child);
+            list.unwrap_or(Ok(())).map_err(failed)?;
+        }
+        Ok(())
+    }
+
+    /// Waits for all to end, and kills those that do not.
+    fn wait(&self) {
+        let deadline = Instant::now() + END_MAX;
+        let mut children = self.guard();
+        let is_running = |child: &mut Child| matches!(child.try_wait(), Ok(None));
+        while children.iter_mut().any(is_running) && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        drop(children);
+        self.kill();
+    }
+
+    fn kill(&self) {
+        for child in self.guard().iter_mut() {
+            // Fails for one that has ended.
+            child.kill().ok();
+            child.wait().ok();
+        }
+    }
+
+    fn guard(&self) -> MutexGuard<'_, Vec<Child>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Children {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// Refuses stages that one process runs.
+fn refuse_single(job: &Job) -> Result<(), JobError> {
+    let single = [Stage::Train, Stage::Infer];
+    let Some(stage) = single.into_iter().find(|stage| job.runs(*stage)) else {
+        return Ok(());
+    };
+    let problem = format!(
+        "only flatten runs in several processes, not {}; `--stage flatten` leaves it to another run",
+        stage.name()
+    );
+    Err(key("--stage", problem))
+}
+
+/// Addresses of this machine that nobody listens on; what takes one before we do is told then.
+fn free_addresses(num: usize) -> Result<Vec<String>, JobError> {
+    let failed = |source| JobError::Process { source };
+    let listeners = (0..num).map(|_| TcpListener::bind(("127.0.0.1", 0)));
+    let listeners: Vec<TcpListener> = listeners.collect::<Result<_, _>>().map_err(failed)?;
+    let address = |listener: &TcpListener| Ok(listener.local_addr().map_err(failed)?.to_string());
+    listeners.iter().map(address).collect()
+}
+
+/// Reads the secret of the job: from a file, or the environment.
+fn read_secret(path: Option<&Path>) -> Result<Secret, JobError> {
+    let (name, bytes) = match path {
+        Some(path) => {
+            let bytes = std::fs::read(path).map_err(|source| JobError::Io {
+                action: "read",
+                path: path.to_owned(),
+                source,
+            })?;
+            ("--secret-file", Some(bytes))
+        }
+        None => (SECRET, std::env::var(SECRET).ok().map(String::into_bytes)),
+    };
+    let Some(bytes) = bytes else {
+        let problem = format!(
+            "the processes of a job know each other by a secret: name its file, or set {SECRET}"
+        );
+        return Err(key("--secret-file", problem));
+    };
+    let problem = format!(
+        "is too short; at least {} bytes are needed",
+        Secret::BYTES_MIN
+    );
+    Secret::new(&bytes).ok_or_else(|| key(name, problem))
+}
+
+fn key(name: &str, problem: String) -> JobError {
+    JobError::Key {
+        key: name.to_owned(),
+        problem,
+    }
+}

@@ -1,0 +1,520 @@
+//! One job in several processes: the same bytes as in one, whoever is killed, stopped or unwelcome.
+
+use std::collections::BTreeMap;
+use std::io::Write as _;
+use std::net::{TcpListener, TcpStream};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::harness::{
+    Bench, FLATTEN, FeatureKind, Graph, IdKind, Job, Outcome, TRAIN, assert_same_bytes, mix,
+};
+
+const OUTPUT: &str = "out/features";
+const SECRET: &str = "the secret of the tests";
+/// Processes killed; more where it is set.
+const KILLS: &str = "GRAPHFLAT_TEST_KILLS";
+
+/// A graph with more nodes than one process has, and a hub that is cut up.
+fn graph(ids: IdKind, features: FeatureKind) -> Graph {
+    Graph::new(150, ids, features).with_weights()
+}
+
+fn job(graph: &Graph, layout: &str) -> Job {
+    let flatten = FLATTEN.replace("shards", layout);
+    Job::new(graph, &[&flatten])
+        .and("hub_threshold = 20")
+        .with("workers = 2", "workers = 1")
+}
+
+/// The data files of the job in one process.
+fn alone(bench: &Bench, job: &Job) -> BTreeMap<String, Vec<u8>> {
+    bench.run(job, &["--fresh"]).ok();
+    bench.data_files(OUTPUT)
+}
+
+/// Processes of a hosts file, on ports that were free a moment ago.
+struct Hosts {
+    addresses: Vec<String>,
+    path: PathBuf,
+}
+
+impl Hosts {
+    fn new(bench: &Bench, num: usize) -> Hosts {
+        let listeners: Vec<_> = (0..num)
+            .map(|_| TcpListener::bind("127.0.0.1:0").unwrap())
+            .collect();
+        let address = |listener: &TcpListener| listener.local_addr().unwrap().to_string();
+        let addresses: Vec<String> = listeners.iter().map(address).collect();
+        let path = bench.path("hosts.txt");
+        std::fs::write(&path, addresses.join("\n")).unwrap();
+        Hosts { addresses, path }
+    }
+
+    fn command(&self, bench: &Bench, process: usize, args: &[&str]) -> Command {
+        let mut command = bench.command(&[&["run", "job.toml"], args].concat());
+        command.arg("--hosts").arg(&self.path);
+        command.args(["--process", &process.to_string()]);
+        command.env("GRAPHFLAT_SECRET", SECRET);
+        command
+    }
+
+    fn start(&self, bench: &Bench, process: usize, args: &[&str]) -> Child {
+        self.command(bench, process, args).spawn().unwrap()
+    }
+}
+
+fn end(child: Child) -> Outcome {
+    Outcome::of(&child.wait_with_output().unwrap())
+}
+
+#[test]
+fn processes_write_the_bytes_of_one() {
+    for (ids, features) in [
+        (IdKind::Utf8, FeatureKind::List),
+        (IdKind::Int64, FeatureKind::Sparse),
+        (IdKind::Utf8, FeatureKind::None),
+    ] {
+        let graph = graph(ids, features);
+        let bench = Bench::new(&graph);
+        for layout in ["shards", "rows"] {
+            let job = job(&graph, layout);
+            let expected = alone(&bench, &job);
+            let report = bench.manifest(OUTPUT)["report"]["hubs"].clone();
+            assert!(!report.as_array().unwrap().is_empty());
+            for (processes, workers) in [("2", "1"), ("3", "2"), ("4", "1")] {
+                let args = ["--fresh", "--processes", processes, "--workers", workers];
+                bench.run(&job, &args).ok();
+                let what = format!("{ids:?}, {features:?}, {layout}, {processes} processes");
+                assert_same_bytes(&expected, &bench.data_files(OUTPUT), &what);
+                assert_eq!(report, bench.manifest(OUTPUT)["report"]["hubs"], "{what}");
+            }
+        }
+    }
+}
+
+/// A finished output is finished for all, and a store is found again where all of it is there.
+#[test]
+fn nothing_is_done_twice() {
+    let graph = graph(IdKind::Int64, FeatureKind::List);
+    let bench = Bench::new(&graph);
+    let job = job(&graph, "shards");
+    let processes = ["--processes", "3"];
+    bench.run(&job, &processes).ok();
+    let expected = bench.data_files(OUTPUT);
+    let manifest = bench.manifest(OUTPUT);
+    let again = bench
+        .graphflat(&["run", "job.toml", "--processes", "3"])
+        .ok();
+    assert!(again.stderr.contains("finished before"), "{}", again.stderr);
+    assert!(!again.stderr.contains("numbering"), "{}", again.stderr);
+    assert_eq!(manifest, bench.manifest(OUTPUT));
+    // One of the parts of the store is damaged: all build it again.
+    let part = bench.path("work/small/process-001/store/nodes-001.arrow");
+    std::fs::write(&part, b"nothing").unwrap();
+    std::fs::remove_dir_all(bench.path("out")).unwrap();
+    bench.run(&job, &processes).ok();
+    assert_same_bytes(&expected, &bench.data_files(OUTPUT), "after damage");
+}
+
+/// Whichever process dies, all end and say who is missing; run again, the job ends with the same rows.
+#[test]
+fn a_process_that_is_killed_ends_the_job_and_the_next_run_goes_on() {
+    let graph = Graph::new(600, IdKind::Utf8, FeatureKind::List).with_weights();
+    let bench = Bench::new(&graph);
+    let job = job(&graph, "shards").with("targets_per_part = 16", "targets_per_part = 4");
+    let started = Instant::now();
+    let expected = alone(&bench, &job);
+    let whole = started.elapsed();
+    let (mut killed, mut draw) = (0, 0);
+    let kills = std::env::var(KILLS).map_or(12, |kills| kills.parse().unwrap());
+    while killed < kills {
+        draw += 1;
+        bench.clear();
+        let hosts = Hosts::new(&bench, 3);
+        let mut children: Vec<Child> = (0..3)
+            .map(|p| hosts.start(&bench, p, &["--start-timeout", "3"]))
+            .collect();
+        let share = mix(41, draw) % 2000;
+        std::thread::sleep(whole.mul_f64(share as f64 / 1000.0));
+        let victim = usize::try_from(mix(43, draw) % 3).unwrap();
+        children[victim].kill().unwrap();
+        let outcomes: Vec<Outcome> = children.into_iter().map(end).collect();
+        let left = outcomes.iter().enumerate().filter(|(p, _)| *p != victim);
+        for (process, outcome) in left {
+            if outcome.code == 0 {
+                continue;
+            }
+            assert_eq!(outcome.code, 1, "process {process}: {outcome:?}");
+            let missed = format!("lost process {victim} ({})", hosts.addresses[victim]);
+            let is_lost = outcome.stderr.contains(&missed);
+            // Killed before all had met, it is one of those that did not come.
+            let is_missing = outcome.stderr.contains("not there within 3 s");
+            assert!(is_lost || is_missing, "{outcome:?}");
+            killed += usize::from(is_lost);
+        }
+        bench.run(&job, &["--processes", "3"]).ok();
+        assert_same_bytes(
+            &expected,
+            &bench.data_files(OUTPUT),
+            &format!("draw {draw}"),
+        );
+    }
+}
+
+/// A process that stands still is missed as one that is gone is.
+#[cfg(unix)]
+#[test]
+fn a_process_that_is_stopped_ends_the_job() {
+    let graph = Graph::new(600, IdKind::Utf8, FeatureKind::List).with_weights();
+    let bench = Bench::new(&graph);
+    let job = job(&graph, "rows").with("targets_per_part = 16", "targets_per_part = 1");
+    let expected = alone(&bench, &job);
+    bench.clear();
+    let hosts = Hosts::new(&bench, 3);
+    let children: Vec<Child> = (0..3)
+        .map(|p| hosts.start(&bench, p, &["--fresh"]))
+        .collect();
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while !bench.path("out/features/_progress").exists() {
+        assert!(Instant::now() < deadline, "no process opens the output");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let signal = |signal: &str| {
+        let mut kill = Command::new("kill");
+        kill.args([signal, &children[1].id().to_string()]);
+        assert!(kill.status().unwrap().success());
+    };
+    signal("-STOP");
+    let mut children: Vec<Option<Child>> = children.into_iter().map(Some).collect();
+    for process in [0, 2] {
+        let outcome = end(children[process].take().unwrap());
+        assert_eq!(outcome.code, 1, "{outcome:?}");
+        let missed = format!("lost process 1 ({}): it says nothing", hosts.addresses[1]);
+        assert!(outcome.stderr.contains(&missed), "{outcome:?}");
+        assert!(outcome.stderr.contains(" was at "), "{outcome:?}");
+    }
+    let mut stopped = children[1].take().unwrap();
+    stopped.kill().unwrap();
+    stopped.wait().unwrap();
+    bench.run(&job, &["--processes", "3"]).ok();
+    assert_same_bytes(&expected, &bench.data_files(OUTPUT), "after a stop");
+}
+
+/// The error of one process is that of all.
+#[test]
+fn a_process_that_fails_says_why_to_all() {
+    let graph = graph(IdKind::Int64, FeatureKind::List);
+    let bench = Bench::new(&graph);
+    let mut edges = graph.edge_table();
+    let unknown = graph.edges.len() - 1;
+    let ids = |at: usize| if at == unknown { 77 } else { -30_000_000 };
+    let dst = arrow::array::Int64Array::from_iter_values((0..graph.edges.len()).map(ids));
+    edges.set("dst", std::sync::Arc::new(dst));
+    edges.write(&bench.path("edges.parquet"));
+    bench.write(&job(&graph, "rows"));
+    let hosts = Hosts::new(&bench, 3);
+    let children: Vec<Child> = (0..3).map(|p| hosts.start(&bench, p, &[])).collect();
+    for outcome in children.into_iter().map(end) {
+        assert_eq!(outcome.code, 3, "{outcome:?}");
+        assert!(outcome.stderr.contains("no node has the id"), "{outcome:?}");
+    }
+}
+
+#[test]
+fn processes_that_do_not_belong_together_say_why() {
+    let graph = graph(IdKind::Int64, FeatureKind::List);
+    let bench = Bench::new(&graph);
+    bench.write(&job(&graph, "rows"));
+    let pair = |args: [&[&str]; 2], secret: &str| {
+        let hosts = Hosts::new(&bench, 2);
+        let first = [args[0], &["--start-timeout", "3"]].concat();
+        let first = hosts.start(&bench, 0, &first);
+        let mut second = hosts.command(&bench, 1, args[1]);
+        let second = second.env("GRAPHFLAT_SECRET", secret).spawn().unwrap();
+        let outcomes = [end(first), end(second)];
+        outcomes
+            .iter()
+            .for_each(|outcome| assert_eq!(outcome.code, 1, "{outcome:?}"));
+        outcomes.map(|outcome| outcome.stderr)
+    };
+    let [told, stranger] = pair([&[], &[]], "another secret, long enough");
+    assert!(told.contains("not there within 3 s: process 1"), "{told}");
+    assert!(told.contains("does not know the secret"), "{told}");
+    assert!(stranger.contains("another secret"), "{stranger}");
+    for (args, problem) in [
+        ([&["--set", "seed=8"][..], &[][..]], "runs another job"),
+        ([&[], &["--workers", "2"]], "workers"),
+        ([&["--fresh"], &[]], "runs another job"),
+    ] {
+        let [first, second] = pair(args, SECRET);
+        assert!(first.contains(problem), "{first}");
+        assert!(second.contains("process 0 (127.0.0.1"), "{second}");
+        assert!(second.contains(problem), "{second}");
+    }
+    assert!(!bench.path("out").exists(), "nothing was begun");
+}
+
+#[test]
+fn arguments_that_cannot_be_are_refused() {
+    let graph = graph(IdKind::Int64, FeatureKind::List);
+    let bench = Bench::new(&graph);
+    bench.write(&Job::new(&graph, &[FLATTEN, TRAIN]));
+    std::fs::write(bench.path("one.txt"), "localhost\n").unwrap();
+    std::fs::write(bench.path("two.txt"), "localhost:7000\nlocalhost:7001\n").unwrap();
+    std::fs::write(bench.path("short"), "short\n").unwrap();
+    let flatten = ["--stage", "flatten"];
+    for (args, problem) in [
+        (
+            &["--processes", "2"][..],
+            "only flatten runs in several processes, not train",
+        ),
+        (
+            &["--hosts", "one.txt", "--process", "0"],
+            "line 1 is `localhost`; allowed is host:port",
+        ),
+        (
+            &["--hosts", "two.txt", "--process", "2"],
+            "is 2; there are 0 to 1",
+        ),
+        (
+            &["--hosts", "none.txt", "--process", "0"],
+            "cannot read none.txt",
+        ),
+        (
+            &["--hosts", "two.txt", "--process", "0", "--stage", "flatten"],
+            "set GRAPHFLAT_SECRET",
+        ),
+        (
+            &[
+                "--hosts",
+                "two.txt",
+                "--process",
+                "1",
+                "--secret-file",
+                "short",
+                "--stage",
+                "flatten",
+            ],
+            "is too short; at least 16 bytes are needed",
+        ),
+        (&["--process", "1"], "--hosts <FILE>"),
+    ] {
+        let outcome = bench.graphflat(&[&["run", "job.toml"], args].concat());
+        assert_eq!(outcome.code, 2, "{args:?}: {outcome:?}");
+        assert!(outcome.stderr.contains(problem), "{args:?}: {outcome:?}");
+    }
+    bench
+        .graphflat(
+            &[
+                &["run", "job.toml", "--quiet", "--processes", "2"],
+                &flatten[..],
+            ]
+            .concat(),
+        )
+        .ok();
+}
+
+/// Whoever connects and is none of the job's gets nothing, is logged, and disturbs nothing.
+#[test]
+fn strangers_disturb_nothing() {
+    let graph = graph(IdKind::Int64, FeatureKind::List);
+    let bench = Bench::new(&graph);
+    let job = job(&graph, "shards");
+    let expected = alone(&bench, &job);
+    bench.clear();
+    let hosts = Hosts::new(&bench, 2);
+    let first = hosts.start(&bench, 0, &[]);
+    let deadline = Instant::now() + Duration::from_secs(30);
+    let connect = || loop {
+        match TcpStream::connect(&hosts.addresses[0]) {
+            Ok(stream) => return stream,
+            Err(error) => assert!(Instant::now() < deadline, "{error}"),
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    };
+    // More than are let in at once, that say nothing; and some that say too much.
+    let silent: Vec<TcpStream> = (0..200).map(|_| connect()).collect();
+    for draw in 0..50_u64 {
+        let garbage: Vec<u8> = (0..2000).map(|i| mix(draw, i).to_le_bytes()[0]).collect();
+        connect().write_all(&garbage).ok();
+        connect().write_all(b"GET / HTTP/1.1\r\n\r\n").ok();
+    }
+    let second = hosts.start(&bench, 1, &[]);
+    let [first, second] = [end(first).ok(), end(second).ok()];
+    drop(silent);
+    assert!(first.stderr.contains("refused connection"), "{first:?}");
+    assert!(!second.stderr.contains("refused"), "{second:?}");
+    assert_same_bytes(&expected, &bench.data_files(OUTPUT), "beside strangers");
+}
+
+/// Hosts of their own: network namespaces on one bridge.
+#[cfg(target_os = "linux")]
+struct Net {
+    id: u32,
+    hosts: Hosts,
+    /// A small disk.
+    disk: PathBuf,
+}
+
+#[cfg(target_os = "linux")]
+impl Net {
+    /// None where this user may not make any.
+    fn new(bench: &Bench, num: usize) -> Option<Net> {
+        let addresses: Vec<String> = (1..=num).map(|i| format!("10.213.7.{i}:7000")).collect();
+        let path = bench.path("hosts.txt");
+        std::fs::write(&path, addresses.join("\n")).unwrap();
+        let disk = bench.path("disk");
+        std::fs::create_dir(&disk).unwrap();
+        let net = Net {
+            id: std::process::id(),
+            hosts: Hosts { addresses, path },
+            disk,
+        };
+        let bridge = format!("gfb{}", net.id);
+        let is_allowed = as_root(&["ip", "link", "add", &bridge, "type", "bridge"]);
+        if !is_allowed && std::env::var_os("CI").is_none() {
+            eprintln!("skipped: tests on hosts, which this user may not make (ip, as root)");
+            return None;
+        }
+        assert!(is_allowed, "no bridge can be made");
+        assert!(as_root(&["ip", "link", "set", &bridge, "up"]));
+        for host in 0..num {
+            let (name, port) = (net.name(host), format!("gfv{}-{host}", net.id));
+            let address = format!("10.213.7.{}/24", host + 1);
+            for command in [
+                &["ip", "netns", "add", &name][..],
+                &[
+                    "ip", "link", "add", &port, "type", "veth", "peer", "name", "eth0", "netns",
+                    &name,
+                ],
+                &["ip", "link", "set", &port, "master", &bridge, "up"],
+                &["ip", "-n", &name, "addr", "add", &address, "dev", "eth0"],
+                &["ip", "-n", &name, "link", "set", "eth0", "up"],
+                &["ip", "-n", &name, "link", "set", "lo", "up"],
+            ] {
+                assert!(as_root(command), "{command:?}");
+            }
+        }
+        let small = net.disk.to_str().unwrap();
+        assert!(as_root(&[
+            "mount", "-t", "tmpfs", "-o", "size=16k", "tmpfs", small
+        ]));
+        Some(net)
+    }
+
+    fn name(&self, host: usize) -> String {
+        format!("gf{}-{host}", self.id)
+    }
+
+    fn start(&self, bench: &Bench, host: usize, args: &[&str]) -> Child {
+        let inner = self.hosts.command(bench, host, args);
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &self.name(host)]);
+        command.arg(inner.get_program()).args(inner.get_args());
+        command.current_dir(bench.path("."));
+        command.env("GRAPHFLAT_SECRET", SECRET);
+        command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        command.spawn().unwrap()
+    }
+
+    fn set_link(&self, host: usize, state: &str) {
+        assert!(as_root(&[
+            "ip",
+            "-n",
+            &self.name(host),
+            "link",
+            "set",
+            "eth0",
+            state
+        ]));
+    }
+}
+
+#[cfg(target_os = "linux")]
+impl Drop for Net {
+    fn drop(&mut self) {
+        as_root(&["umount", self.disk.to_str().unwrap()]);
+        for host in 0..self.hosts.addresses.len() {
+            as_root(&["ip", "netns", "del", &self.name(host)]);
+        }
+        as_root(&["ip", "link", "del", &format!("gfb{}", self.id)]);
+    }
+}
+
+/// Runs a command that only root may; false where it fails.
+#[cfg(target_os = "linux")]
+fn as_root(command: &[&str]) -> bool {
+    let mut run = Command::new(command[0]);
+    run.args(&command[1..]).stderr(Stdio::null());
+    run.status().is_ok_and(|status| status.success())
+}
+
+/// Hosts with addresses of their own write what one process writes, and end together where the link
+/// of one goes down or its disk is full.
+#[cfg(target_os = "linux")]
+#[test]
+fn hosts_work_together_and_end_together() {
+    let graph = Graph::new(600, IdKind::Utf8, FeatureKind::List).with_weights();
+    let bench = Bench::new(&graph);
+    let job = job(&graph, "rows").with("targets_per_part = 16", "targets_per_part = 1");
+    let Some(net) = Net::new(&bench, 4) else {
+        return;
+    };
+    let expected = alone(&bench, &job);
+    let start = |args: &[&str]| -> Vec<Child> {
+        (0..4).map(|host| net.start(&bench, host, args)).collect()
+    };
+    start(&["--fresh"])
+        .into_iter()
+        .for_each(|child| drop(end(child).ok()));
+    assert_same_bytes(&expected, &bench.data_files(OUTPUT), "four hosts");
+
+    bench.clear();
+    let children = start(&["--fresh"]);
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while !bench
+        .path("out/features/_progress/part-00003.json")
+        .exists()
+    {
+        assert!(Instant::now() < deadline, "no part is written");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    net.set_link(2, "down");
+    for (host, outcome) in children.into_iter().map(end).enumerate() {
+        assert_eq!(outcome.code, 1, "{outcome:?}");
+        let is_told = host == 2 || outcome.stderr.contains("lost process 2 (10.213.7.3:7000)");
+        assert!(is_told, "{outcome:?}");
+    }
+    net.set_link(2, "up");
+    start(&[])
+        .into_iter()
+        .for_each(|child| drop(end(child).ok()));
+    assert_same_bytes(
+        &expected,
+        &bench.data_files(OUTPUT),
+        "after a link was down",
+    );
+
+    let full = format!("work_dir={}", net.disk.display());
+    let mut one_full: Vec<Child> = (0..3)
+        .map(|host| net.start(&bench, host, &["--fresh"]))
+        .collect();
+    one_full.push(net.start(&bench, 3, &["--fresh", "--set", &full]));
+    for outcome in one_full.into_iter().map(end) {
+        assert_eq!(outcome.code, 1, "{outcome:?}");
+        assert!(outcome.stderr.contains("No space left"), "{outcome:?}");
+    }
+    start(&[])
+        .into_iter()
+        .for_each(|child| drop(end(child).ok()));
+    assert_same_bytes(
+        &expected,
+        &bench.data_files(OUTPUT),
+        "after a disk was full",
+    );
+}
