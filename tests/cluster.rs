@@ -233,7 +233,8 @@ fn processes_that_do_not_belong_together_say_why() {
         let hosts = Hosts::new(&bench, 2);
         let first = [args[0], &["--start-timeout", "3"]].concat();
         let first = hosts.start(&bench, 0, &first);
-        let mut second = hosts.command(&bench, 1, args[1]);
+        let later = [args[1], &["--start-timeout", "3"]].concat();
+        let mut second = hosts.command(&bench, 1, &later);
         let second = second.env("GRAPHFLAT_SECRET", secret).spawn().unwrap();
         let outcomes = [end(first), end(second)];
         outcomes

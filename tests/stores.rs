@@ -600,7 +600,7 @@ fn kills_on_s3_in_process_show_no_part_and_change_nothing() {
 }
 
 #[test]
-fn kills_during_uploads_to_s3_in_process_leave_nothing() {
+fn kills_during_uploads_to_s3_in_process_show_no_part() {
     let store = Store::s3_in_process("uploads");
     check_kills(&store, &Killing::of_large_files(4));
 }

@@ -141,19 +141,20 @@ fn open_output(
     let opened = is_first
         .then(|| Output::open(&plan.output, "flatten", fingerprint, plan.fresh))
         .transpose()?;
-    let done = match &opened {
-        Some(Opened::Done(manifest)) => Some(manifest.clone()),
-        _ => None,
+    let told = match &opened {
+        Some(Opened::Done(manifest)) => (Some(manifest.clone()), None),
+        Some(Opened::Open(output)) => (None, output.lock_token()),
+        None => (None, None),
     };
-    let found = gather_processes(cluster, FlattenError::is_peer_failure, done)?;
-    match (opened, found.into_iter().next().flatten()) {
+    let told = gather_processes(cluster, FlattenError::is_peer_failure, told)?;
+    let (done, lock) = told.into_iter().next().expect("there is a first process");
+    match (opened, done) {
         (Some(opened), _) => Ok(opened),
         (None, Some(manifest)) => Ok(Opened::Done(manifest)),
-        (None, None) => Ok(Opened::Open(Output::join(
-            &plan.output,
-            "flatten",
-            fingerprint,
-        )?)),
+        (None, None) => {
+            let output = Output::join(&plan.output, "flatten", fingerprint, lock)?;
+            Ok(Opened::Open(output))
+        }
     }
 }
 

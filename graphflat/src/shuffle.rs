@@ -230,6 +230,12 @@ impl Peer<'_> {
                 }
             }
         }
+        if failure.is_none() {
+            let mut so_far = outcome.borrow_mut();
+            failure = std::mem::replace(&mut so_far.taken, Ok(())).err();
+            // What still comes is not taken.
+            so_far.peer_failed |= failure.is_some();
+        }
         if failure.is_some() {
             for to in 0..peers as u64 {
                 input.send(Parcel {

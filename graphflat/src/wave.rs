@@ -47,6 +47,15 @@ pub(crate) struct WaveContext {
     pub(crate) failed: Arc<AtomicBool>,
 }
 
+impl WaveContext {
+    /// Keeps further waves from starting, and does not let other processes wait for those that run.
+    fn fail(&self, error: &FlattenError) {
+        self.failed.store(true, Ordering::Relaxed);
+        let cluster = self.store.cluster();
+        cluster.fail_now(error, error.kind().exit_code());
+    }
+}
+
 /// What one worker did in each round; then come the fetching of node columns, and the writing.
 pub(crate) type WorkerStats = Vec<RoundStats>;
 
@@ -73,12 +82,13 @@ struct Committer {
 impl Committer {
     fn start(context: &WaveContext) -> Self {
         let (parts, written) = std::sync::mpsc::channel();
-        let (output, failed) = (Arc::clone(&context.output), Arc::clone(&context.failed));
+        let context = context.clone();
         let commit_all = move || {
             for (index, part) in written {
-                output
-                    .commit_part(index, part)
-                    .inspect_err(|_| failed.store(true, Ordering::Relaxed))?;
+                let committed = context.output.commit_part(index, part);
+                committed
+                    .map_err(FlattenError::from)
+                    .inspect_err(|e| context.fail(e))?;
             }
             Ok(())
         };
@@ -186,8 +196,12 @@ impl WaveState {
     /// How many waves of all workers may be on their way: as many as half of the memory holds, that of
     /// each process.
     fn waves_allowed(&self, workers: usize) -> u64 {
-        let processes = self.context.store.cluster().num_processes();
-        let waves = processes * (self.context.memory_budget / 2 / self.largest.max(1));
+        let threads = self.context.store.cluster().num_threads();
+        let here = self.context.memory_budget / 2 / self.largest.max(1);
+        // So many that follow one another have no more than `here` in one process.
+        let waves = (here / threads)
+            .saturating_mul(workers)
+            .saturating_add(here % threads);
         waves.clamp(1, WAVES_IN_FLIGHT * workers) as u64
     }
 }
@@ -323,7 +337,7 @@ fn write_parts<'scope>(
                     }
                 }
                 Err(e) => {
-                    state.context.failed.store(true, Ordering::Relaxed);
+                    state.context.fail(&e);
                     state.failure.get_or_insert(e);
                 }
             }

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use chrono::{DateTime, NaiveDate, NaiveTime, Utc};
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, Parser, Subcommand, ValueEnum, value_parser};
 
 use crate::source::Edits;
 
@@ -119,8 +119,8 @@ pub(crate) struct ProcessArgs {
     #[arg(long, value_name = "N", requires = "hosts")]
     pub(crate) process: Option<usize>,
     /// Run in so many processes of this machine, with --workers workers each.
-    #[arg(long, value_name = "N")]
-    pub(crate) processes: Option<usize>,
+    #[arg(long, value_name = "N", value_parser = value_parser!(u16).range(1..=1024))]
+    pub(crate) processes: Option<u16>,
     /// Address to listen on, in place of that in --hosts.
     #[arg(long, value_name = "ADDRESS", requires = "hosts")]
     pub(crate) bind: Option<String>,
@@ -129,7 +129,12 @@ pub(crate) struct ProcessArgs {
     #[arg(long, value_name = "FILE", requires = "hosts")]
     pub(crate) secret_file: Option<PathBuf>,
     /// Seconds in which all processes have to be there.
-    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        default_value_t = 60,
+        value_parser = value_parser!(u64).range(1..=86_400)
+    )]
     pub(crate) start_timeout: u64,
 }
 

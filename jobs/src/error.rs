@@ -136,11 +136,8 @@ impl JobError {
 
 /// The exit code of a failed run: 1 failed, 2 usage or job file, 3 input data.
 pub(crate) fn exit_code(error: &anyhow::Error) -> u8 {
-    match error.downcast_ref::<JobError>().map(JobError::kind) {
-        Some(ErrorKind::Usage) => 2,
-        Some(ErrorKind::Data) => 3,
-        Some(ErrorKind::Failed) | None => 1,
-    }
+    let kind = error.downcast_ref::<JobError>().map(JobError::kind);
+    kind.unwrap_or(ErrorKind::Failed).exit_code()
 }
 
 /// Tells whether an error is but that of another process, which has one of its own.

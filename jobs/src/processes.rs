@@ -4,6 +4,7 @@ use std::io::Write as _;
 use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -46,7 +47,7 @@ impl Processes {
         let of = &args.processes;
         let (hosts, process) = match (&of.hosts, of.processes) {
             (Some(path), _) => (read_hosts(path)?, of.process.unwrap_or_default()),
-            (None, Some(num @ 2..)) => (free_addresses(num)?, 0),
+            (None, Some(num @ 2..)) => (free_addresses(num.into())?, 0),
             (None, _) => return Ok(alone),
         };
         if process >= hosts.len() {
@@ -77,9 +78,21 @@ impl Processes {
                 std::process::exit(i32::from(exit_code));
             }),
         };
-        let joined = Cluster::join(plan);
+        let on_end = Arc::clone(&plan.on_end);
+        let is_joined = Arc::new(AtomicBool::new(false));
+        let (joined, started) = (Arc::clone(&is_joined), Arc::clone(&children));
+        std::thread::spawn(move || {
+            while !joined.load(Ordering::SeqCst) {
+                if let Some(gone) = started.ended() {
+                    on_end(&format!("process {gone} ended before all had met"), 1);
+                }
+                std::thread::sleep(Duration::from_millis(100));
+            }
+        });
+        let cluster = Cluster::join(plan);
+        is_joined.store(true, Ordering::SeqCst);
         Ok(Processes {
-            cluster: joined.inspect_err(|_| children.kill())?,
+            cluster: cluster.inspect_err(|_| children.kill())?,
             children,
         })
     }
@@ -130,6 +143,8 @@ impl Children {
         }
         same.extend(args.fresh.then(|| "--fresh".to_owned()));
         same.extend(["--workers".to_owned(), job.workers.to_string()]);
+        let start_timeout = args.processes.start_timeout.to_string();
+        same.extend(["--start-timeout".to_owned(), start_timeout]);
         for process in 1..hosts.len() {
             let mut child = Command::new(&program)
                 .arg("run")
@@ -150,6 +165,14 @@ impl Children {
             list.unwrap_or(Ok(())).map_err(failed)?;
         }
         Ok(())
+    }
+
+    /// Returns the number of one that has ended.
+    fn ended(&self) -> Option<usize> {
+        let mut children = self.guard();
+        let mut ends = children.iter_mut().map(Child::try_wait);
+        ends.position(|end| matches!(end, Ok(Some(_))))
+            .map(|child| child + 1)
     }
 
     /// Waits for all to end, and kills those that do not.

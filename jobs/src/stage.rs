@@ -37,7 +37,7 @@ pub(crate) fn run(args: &RunArgs) -> anyhow::Result<()> {
         stages: args.stage.clone(),
         fresh: args.fresh,
         process: of.are_several().then(|| of.process.unwrap_or_default()),
-        processes: of.processes,
+        processes: of.processes.map(usize::from),
     };
     let edits = args.job.edits();
     let job = Job::load(&args.job.path, &edits, &overrides)?;

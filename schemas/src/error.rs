@@ -18,6 +18,17 @@ pub enum ErrorKind {
     Failed,
 }
 
+impl ErrorKind {
+    /// Returns the exit code of the program.
+    pub fn exit_code(self) -> u8 {
+        match self {
+            Self::Failed => 1,
+            Self::Usage => 2,
+            Self::Data => 3,
+        }
+    }
+}
+
 /// A table or an output directory could not be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]

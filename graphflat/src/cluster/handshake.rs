@@ -9,7 +9,8 @@
 //! listener -> dialler    likewise
 //! ```
 //!
-//! The listener tells a stranger nothing of the job, and reads no more than a few kilobytes of it. Each
+//! The listener tells a stranger nothing of the job, and reads no more than a few kilobytes of it; the
+//! dialler, who has to begin, tells whoever listens which process of which fingerprint it is. Each
 //! side draws its nonce, so what was recorded proves nothing, and each direction has a label of its own,
 //! so what was said cannot be sent back. What crosses afterwards is neither signed nor encrypted.
 
@@ -58,6 +59,8 @@ pub(super) enum HandshakeError {
     Length(u32),
     #[error("sends an introduction that cannot be read")]
     Garbled,
+    #[error("is of another run of this job")]
+    Late,
 }
 
 #[derive(Clone, Copy)]
@@ -131,18 +134,20 @@ pub(super) fn dial(
     receive_introduction(stream, secret, Side::Listener, &challenge)
 }
 
-/// Lets another process introduce itself, and answers with what `me` says to it.
+/// Lets another process introduce itself, and answers with what `me` says to it; hangs up if that is
+/// nothing.
 pub(super) fn accept(
     stream: &mut (impl Read + Write),
     secret: &Secret,
-    me: impl FnOnce(&Introduction) -> Introduction,
+    me: impl FnOnce(&Introduction) -> Option<Introduction>,
 ) -> Result<Introduction, HandshakeError> {
     let dialler = receive_hello(stream)?;
     let listener: Nonce = rand::random();
     send_hello(stream, &listener)?;
     let challenge = Challenge { dialler, listener };
     let found = receive_introduction(stream, secret, Side::Dialler, &challenge)?;
-    introduce(stream, secret, Side::Listener, &challenge, &me(&found))?;
+    let me = me(&found).ok_or(HandshakeError::Late)?;
+    introduce(stream, secret, Side::Listener, &challenge, &me)?;
     Ok(found)
 }
 
@@ -261,7 +266,8 @@ mod tests {
     fn meet(dialler: &Secret, listener: &Secret) -> (Met, Met, Vec<u8>, Vec<u8>) {
         let (here, mut there) = UnixStream::pair().unwrap();
         thread::scope(|scope| {
-            let listened = scope.spawn(move || accept(&mut there, listener, |_| introduction(0)));
+            let listened =
+                scope.spawn(move || accept(&mut there, listener, |_| Some(introduction(0))));
             let (mut read, mut written) = (Vec::new(), Vec::new());
             let mut stream = Recorded {
                 stream: here,
@@ -278,7 +284,7 @@ mod tests {
     fn say(bytes: &[u8], to: &Secret) -> (Met, Vec<u8>) {
         let (mut here, mut there) = UnixStream::pair().unwrap();
         thread::scope(|scope| {
-            let listened = scope.spawn(move || accept(&mut there, to, |_| introduction(0)));
+            let listened = scope.spawn(move || accept(&mut there, to, |_| Some(introduction(0))));
             here.write_all(bytes).ok();
             here.shutdown(std::net::Shutdown::Write).unwrap();
             let mut said = Vec::new();
@@ -385,6 +391,22 @@ mod tests {
             met.unwrap_err();
             assert!(told.is_empty() || told.len() == HELLO_BYTES, "{told:?}");
         }
+    }
+
+    #[test]
+    fn whoever_comes_too_late_gets_no_answer() {
+        let one = secret("the secret of the job");
+        let (mut here, mut there) = UnixStream::pair().unwrap();
+        let (dialled, listened) = thread::scope(|scope| {
+            let listener = &one;
+            let listened = scope.spawn(move || accept(&mut there, listener, |_| None));
+            (
+                dial(&mut here, &one, &introduction(2)),
+                listened.join().unwrap(),
+            )
+        });
+        assert!(matches!(listened, Err(HandshakeError::Late)));
+        assert!(matches!(dialled, Err(HandshakeError::Io(_))));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -12,6 +12,8 @@ use super::handshake::{HandshakeError, Introduction, accept, dial};
 use super::watch::Watch;
 use super::{ClusterError, ClusterPlan};
 
+/// The session in which processes meet first.
+const JOINING: u64 = 0;
 /// Time of a whole handshake.
 const HANDSHAKE_MAX: Duration = Duration::from_secs(5);
 /// Time of an attempt to connect.
@@ -22,8 +24,6 @@ const PAUSE: Duration = Duration::from_millis(100);
 const RECONNECT_MAX: Duration = Duration::from_secs(30);
 /// Handshakes under way at once; the oldest gives way, since those of our own end within milliseconds.
 const STRANGERS_MAX: usize = 64;
-/// How often a process may hang up on a proof before it is taken for a refusal.
-const HANG_UPS_MAX: usize = 3;
 /// Refused connections that are logged one by one; later ones by the thousand.
 const LOGGED_MAX: u64 = 20;
 
@@ -43,6 +43,8 @@ struct Arrivals {
     streams: Mutex<BTreeMap<(u64, usize), TcpStream>>,
     changed: Condvar,
     refused: AtomicU64,
+    /// Whether all have met, so that whoever joins now is of another run.
+    is_complete: AtomicBool,
 }
 
 /// A stream that has to be done with at some time.
@@ -72,13 +74,14 @@ impl Mesh {
         let (listening, arriving) = (Arc::clone(&plan), Arc::clone(&arrivals));
         thread::spawn(move || listen(&listener, &listening, &arriving));
         let deadline = Instant::now() + plan.start_timeout;
-        let streams = connect(&plan, &arrivals, 0, Some(deadline))?;
+        let streams = connect(&plan, &arrivals, JOINING, Some(deadline))?;
+        arrivals.is_complete.store(true, Ordering::SeqCst);
         let (hosts, on_end) = (plan.hosts.clone(), Arc::clone(&plan.on_end));
         Ok(Arc::new(Self {
-            watch: Watch::start(hosts, plan.process, streams, on_end)?,
+            watch: Watch::start(hosts, plan.process, streams, plan.start_timeout, on_end)?,
             plan,
             arrivals,
-            sessions: AtomicU64::new(1),
+            sessions: AtomicU64::new(JOINING + 1),
         }))
     }
 
@@ -110,26 +113,28 @@ fn connect(
     session: u64,
     deadline: Option<Instant>,
 ) -> Result<Vec<Option<TcpStream>>, ClusterError> {
-    let mut streams = Vec::with_capacity(plan.hosts.len());
-    let mut missing = Vec::new();
-    for process in 0..plan.hosts.len() {
-        let met = match process.cmp(&plan.process) {
-            std::cmp::Ordering::Equal => Ok(None),
-            std::cmp::Ordering::Less => {
-                let dial_by = deadline.unwrap_or_else(|| Instant::now() + RECONNECT_MAX);
-                dial_until(plan, process, session, dial_by)?.map(Some)
-            }
-            std::cmp::Ordering::Greater => arrivals
-                .take(session, process, deadline)
-                .map(Some)
-                .ok_or_else(String::new),
-        };
-        match met {
-            Ok(stream) => streams.push(stream),
-            Err(cause) => missing.push(format!(
-                "process {process} ({}){cause}",
-                plan.hosts[process]
-            )),
+    let dial_by = deadline.unwrap_or_else(|| Instant::now() + RECONNECT_MAX);
+    // All at once, so that one that is missing does not keep the others waiting.
+    let dialled: Vec<_> = thread::scope(|scope| {
+        let dial = |process| scope.spawn(move || dial_until(plan, process, session, dial_by));
+        let dials: Vec<_> = (0..plan.process).map(dial).collect();
+        let ends = dials.into_iter().map(|dialling| dialling.join());
+        ends.map(|end| end.expect("a panic ends the process"))
+            .collect()
+    });
+    let (mut streams, mut missing) = (Vec::with_capacity(plan.hosts.len()), Vec::new());
+    let name = |process: usize| format!("process {process} ({})", plan.hosts[process]);
+    for (process, met) in dialled.into_iter().enumerate() {
+        match met? {
+            Ok(stream) => streams.push(Some(stream)),
+            Err(cause) => missing.push(format!("{}: {cause}", name(process))),
+        }
+    }
+    streams.push(None);
+    for process in plan.process + 1..plan.hosts.len() {
+        match arrivals.take(session, process, deadline) {
+            Some(stream) => streams.push(Some(stream)),
+            None => missing.push(name(process)),
         }
     }
     if !missing.is_empty() {
@@ -163,7 +168,8 @@ fn dial_until(
         address: plan.hosts[process].clone(),
         problem,
     };
-    let mut hang_ups = 0;
+    // Says more than that nobody listens, which may come after it.
+    let mut hung_up = None;
     loop {
         let cause = match dial_once(plan, process, session) {
             Ok((stream, found)) => {
@@ -173,18 +179,17 @@ fn dial_until(
                 return Err(stranger(problem));
             }
             Err(Dialled::Connect(error)) => error.to_string(),
-            Err(Dialled::Handshake(HandshakeError::Io(error))) => {
-                hang_ups += 1;
-                if hang_ups >= HANG_UPS_MAX {
-                    let problem = "hangs up: its job has another secret, or it is no graphflat";
-                    return Err(stranger(problem.to_owned()));
+            Err(Dialled::Handshake(HandshakeError::Io(error))) => match error.kind() {
+                io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset => {
+                    let cause = "hangs up: its job has another secret, or is an earlier run that still ends";
+                    hung_up.insert(cause.to_owned()).clone()
                 }
-                error.to_string()
-            }
+                _ => error.to_string(),
+            },
             Err(Dialled::Handshake(error)) => return Err(stranger(error.to_string())),
         };
         if Instant::now() + PAUSE >= deadline {
-            return Ok(Err(format!(": {cause}")));
+            return Ok(Err(hung_up.unwrap_or(cause)));
         }
         thread::sleep(PAUSE);
     }
@@ -270,24 +275,45 @@ fn listen(listener: &TcpListener, plan: &Arc<ClusterPlan>, arrivals: &Arc<Arriva
             }
         }
         let (plan, arrivals) = (Arc::clone(plan), Arc::clone(arrivals));
-        let strangers = Arc::clone(&strangers);
-        let met = thread::Builder::new().spawn(move || {
-            meet(stream, address, &plan, &arrivals);
-            guard(&strangers).retain(|(other, _)| *other != number);
-        });
-        // Without a thread the connection is dropped, and dialled once more.
-        drop(met);
+        let under_way = Arc::clone(&strangers);
+        // False if it had to give way.
+        let leave = move || {
+            let mut under_way = guard(&under_way);
+            let num_before = under_way.len();
+            under_way.retain(|(other, _)| *other != number);
+            under_way.len() < num_before
+        };
+        let leave_unmet = leave.clone();
+        let met =
+            thread::Builder::new().spawn(move || meet(stream, address, &plan, &arrivals, leave));
+        if met.is_err() {
+            // The connection is dropped, and dialled once more.
+            leave_unmet();
+        }
     }
 }
 
-fn meet(stream: TcpStream, address: SocketAddr, plan: &ClusterPlan, arrivals: &Arrivals) {
+/// Lets a process in that proves to be one of the job's; `leave` tells whether it still may.
+fn meet(
+    stream: TcpStream,
+    address: SocketAddr,
+    plan: &ClusterPlan,
+    arrivals: &Arrivals,
+    leave: impl Fn() -> bool,
+) {
     let mut timed = Timed::new(&stream);
-    let introduce = |found: &Introduction| introduction(plan, found.session);
-    let problem = match accept(&mut timed, &plan.secret, introduce) {
+    let introduce = |found: &Introduction| {
+        let is_late = found.session == JOINING && arrivals.is_complete.load(Ordering::SeqCst);
+        (!is_late).then(|| introduction(plan, found.session))
+    };
+    let met = accept(&mut timed, &plan.secret, introduce);
+    let is_left = leave();
+    let problem = match met {
         Ok(found) => {
             let is_behind = (plan.process + 1..plan.hosts.len()).contains(&found.process);
             match mismatch(plan, &found, found.process) {
                 Some(problem) => problem,
+                None if !is_left => "gave way to others".to_owned(),
                 None if is_behind => {
                     guard(&arrivals.streams).insert((found.session, found.process), stream);
                     arrivals.changed.notify_all();

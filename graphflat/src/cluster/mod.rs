@@ -24,6 +24,9 @@ pub use handshake::Secret;
 use mesh::Mesh;
 pub use watch::SILENCE_MAX;
 
+/// Time in which a process that has failed says why; it may have to end what it asks of a store first.
+const REASON_MAX: Duration = Duration::from_secs(60);
+
 /// The workers that run a stage together: threads of this process, and of others.
 #[derive(Clone, Debug)]
 pub struct Cluster {
@@ -102,6 +105,14 @@ pub enum ClusterError {
         address: String,
         /// What is wrong.
         problem: String,
+    },
+    /// A process sees other tables than the first one.
+    #[error(
+        "process {process} does not see the tables that process 0 sees; all need the same files"
+    )]
+    Tables {
+        /// Number in the list.
+        process: usize,
     },
     /// A connection to another process cannot be made.
     #[error("cannot connect the processes of the job")]
@@ -226,10 +237,19 @@ impl Cluster {
         }
     }
 
+    /// Fails as [`Self::fail`], at once: ends this process, too. Does nothing in a process that is alone.
+    pub(crate) fn fail_now(&self, error: &dyn std::error::Error, exit_code: u8) {
+        if let Some(mesh) = &self.mesh {
+            let causes = std::iter::successors(error.source(), |cause| cause.source());
+            let text = causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"));
+            mesh.watch().fail_now(&text, exit_code);
+        }
+    }
+
     /// Waits for the reason why another process failed, which ends this one; returns if none comes.
     pub fn wait_for_end(&self) {
         if self.mesh.is_some() {
-            std::thread::sleep(watch::SILENCE_MAX);
+            std::thread::sleep(REASON_MAX);
         }
     }
 

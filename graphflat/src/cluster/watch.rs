@@ -70,13 +70,15 @@ impl Watch {
         hosts: Vec<String>,
         process: usize,
         streams: Vec<Option<TcpStream>>,
+        start_timeout: Duration,
         on_end: OnEnd,
     ) -> Result<Self, ClusterError> {
         let mut listened = Vec::new();
         for (peer, stream) in streams.iter().enumerate() {
             if let Some(stream) = stream {
                 let set_up = || {
-                    stream.set_read_timeout(Some(SILENCE_MAX))?;
+                    // It speaks once it has met all others.
+                    stream.set_read_timeout(Some(start_timeout + SILENCE_MAX))?;
                     stream.set_write_timeout(Some(LAST_WORDS))?;
                     stream.try_clone()
                 };
@@ -125,6 +127,12 @@ impl Watch {
         shared.close();
     }
 
+    /// Fails, and ends this process with it: without the others nothing that runs can come to its end.
+    pub(super) fn fail_now(&self, problem: &str, exit_code: u8) {
+        self.fail(problem, exit_code);
+        (self.0.on_end)(problem, exit_code);
+    }
+
     /// Waits until every process has come to the end of the job.
     pub(super) fn leave(&self) {
         let shared = &self.0;
@@ -157,15 +165,25 @@ impl Shared {
                 self.name(peer)
             )
         };
+        let (mut has_spoken, mut is_done) = (false, false);
         loop {
-            let (text, exit_code) = match Word::read(&mut stream) {
+            let word = Word::read(&mut stream);
+            if !has_spoken && word.is_ok() {
+                has_spoken = true;
+                stream.set_read_timeout(Some(SILENCE_MAX)).ok();
+            }
+            let (text, exit_code) = match word {
                 Ok(Word::Alive) => continue,
                 Ok(Word::Done) => {
+                    is_done = true;
                     guard(&self.done).insert(peer);
                     self.is_done.notify_all();
-                    return;
+                    // Read on: a connection that is closed before all was read is reset, and what was
+                    // said last may be lost with it.
+                    continue;
                 }
                 Ok(Word::End { exit_code, text }) => (text, exit_code),
+                Err(_) if is_done => return,
                 Err(error) => match error.kind() {
                     io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
                         let seconds = SILENCE_MAX.as_secs();

@@ -15,7 +15,7 @@ pub use map::map_bytes;
 
 use crate::error::StoreCause;
 use crate::shuffle::gather_processes;
-use crate::{Cluster, FlattenError, NodeIdx, Placement, StorePlan};
+use crate::{Cluster, ClusterError, FlattenError, NodeIdx, Placement, StorePlan};
 use file::{DegreeColumns, EdgeLists, NODES_PER_BATCH, NodeColumns};
 use schemas::dataset::DirLock;
 use schemas::xxh::{file_checksum, fingerprint};
@@ -160,9 +160,18 @@ pub fn open_or_build_on(
     } else {
         find(cluster, plan, &wanted)
     };
+    let seen = (found.is_some(), input.clone());
+    let seen = gather_processes(cluster, FlattenError::is_peer_failure, seen)?;
+    if let Some(process) = seen.iter().position(|(_, tables)| *tables != input) {
+        let process = if cluster.process() == 0 {
+            process
+        } else {
+            cluster.process()
+        };
+        return Err(ClusterError::Tables { process }.into());
+    }
     // Where one process builds, all do.
-    let is_there = gather_processes(cluster, FlattenError::is_peer_failure, found.is_some())?;
-    if let Some(store) = found.filter(|_| !is_there.contains(&false)) {
+    if let Some(store) = found.filter(|_| seen.iter().all(|(is_there, _)| *is_there)) {
         return Ok(store);
     }
     let meta = build::build(cluster, plan, &wanted, input, progress)?;

@@ -43,7 +43,7 @@ pub(super) struct Lease {
 }
 
 #[derive(Debug)]
-struct Shared {
+pub(super) struct Shared {
     lock: Object,
     dir: PathBuf,
     /// What the lock said first; renewals are counted in the store.
@@ -55,7 +55,20 @@ struct Shared {
 
 /// Tells whoever writes for a holder whether it still is one.
 #[derive(Clone, Debug)]
-pub(super) struct Fence(Arc<Shared>);
+pub(super) enum Fence {
+    /// Of this process.
+    Own(Arc<Shared>),
+    /// Of another process of the run.
+    Other(Arc<OtherLock>),
+}
+
+/// The lock of another process of this run.
+#[derive(Debug)]
+pub(super) struct OtherLock {
+    lock: Object,
+    dir: PathBuf,
+    token: u64,
+}
 
 /// What the lock says of its holder.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -141,7 +154,12 @@ impl Lease {
     }
 
     pub(super) fn fence(&self) -> Fence {
-        Fence(Arc::clone(&self.shared))
+        Fence::Own(Arc::clone(&self.shared))
+    }
+
+    /// Returns what tells this holder from others.
+    pub(super) fn token(&self) -> u64 {
+        self.shared.note.token
     }
 }
 
@@ -149,11 +167,33 @@ impl Fence {
     /// Fails if another run may hold the lock now; asks the store only if the lock was not renewed for
     /// long.
     pub(super) fn check(&self) -> Result<()> {
-        let renewed = *self.0.renewed_guard();
-        if !self.0.is_lost.load(Ordering::Relaxed) && renewed.elapsed() < TRUST {
+        let shared = match self {
+            Self::Own(shared) => shared,
+            Self::Other(other) => return other.check(),
+        };
+        let renewed = *shared.renewed_guard();
+        if !shared.is_lost.load(Ordering::Relaxed) && renewed.elapsed() < TRUST {
             return Ok(());
         }
-        self.0.check()
+        shared.check()
+    }
+}
+
+impl OtherLock {
+    pub(super) fn new(dir: &Path, token: u64) -> Result<Self> {
+        Ok(Self {
+            lock: object(&dir.join(LOCK))?.expect("the directory is of a store"),
+            dir: dir.to_owned(),
+            token,
+        })
+    }
+
+    /// Fails if another run holds the lock now.
+    pub(super) fn check(&self) -> Result<()> {
+        if is_held(&self.lock, self.token)? {
+            return Ok(());
+        }
+        Err(locked(&self.dir, None))
     }
 }
 
@@ -179,7 +219,7 @@ impl Shared {
     }
 
     fn is_held(&self) -> Result<bool> {
-        is_held(&self.lock, &self.note)
+        is_held(&self.lock, self.note.token)
     }
 
     fn renewed_guard(&self) -> MutexGuard<'_, Instant> {
@@ -220,16 +260,18 @@ impl Shared {
 }
 
 /// Tells whether a lock is that of a run.
-fn is_held(lock: &Object, by: &Note) -> Result<bool> {
+fn is_held(lock: &Object, token: u64) -> Result<bool> {
     let found = lock.read()?.and_then(|(text, _version)| Note::of(&text));
-    Ok(found.is_some_and(|found| found.token == by.token))
+    Ok(found.is_some_and(|found| found.token == token))
 }
 
 /// Takes the lock of a run that is dead, as it was seen; false if another run was faster.
 fn take_over(lock: &Object, note: &Note, seen: (Vec<u8>, Version)) -> Result<bool> {
     let (text, version) = seen;
     if lock.swaps() {
-        return Ok(lock.put_if(Put::Unchanged(version), note.to_json())? || is_held(lock, note)?);
+        return Ok(
+            lock.put_if(Put::Unchanged(version), note.to_json())? || is_held(lock, note.token)?
+        );
     }
     let aside = lock.beside(&format!("{LOCK}-{:016x}", note.token));
     if !lock.rename(&aside)? {

@@ -2,8 +2,9 @@
 
 use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use super::lease::{Fence, Lease};
+use super::lease::{Fence, Lease, OtherLock};
 use crate::error::{Result, SchemaError};
 use crate::storage;
 
@@ -15,8 +16,9 @@ pub(super) enum OutputLock {
     /// Released by the system if this process is killed.
     Local(#[expect(dead_code, reason = "held")] DirLock),
     Remote(Lease),
-    /// Held by another process of the run, whose end is the end of this one.
-    Elsewhere,
+    /// Held by another process of the run; none where it is a local one, which that process holds until
+    /// its end.
+    Elsewhere(Option<Arc<OtherLock>>),
 }
 
 impl OutputLock {
@@ -32,16 +34,26 @@ impl OutputLock {
     /// Fails if another run has taken the lock from this one, which stood still for too long.
     pub(super) fn check(&self) -> Result<()> {
         match self {
-            Self::Local(_) | Self::Elsewhere => Ok(()),
+            Self::Local(_) | Self::Elsewhere(None) => Ok(()),
             Self::Remote(lease) => lease.check(),
+            Self::Elsewhere(Some(other)) => other.check(),
         }
     }
 
     /// Returns what tells a thread the same; a local lock is never lost.
     pub(super) fn fence(&self) -> Option<Fence> {
         match self {
-            Self::Local(_) | Self::Elsewhere => None,
+            Self::Local(_) => None,
             Self::Remote(lease) => Some(lease.fence()),
+            Self::Elsewhere(other) => other.clone().map(Fence::Other),
+        }
+    }
+
+    /// Returns what tells this run from others that lock the directory, where a store needs it.
+    pub(super) fn token(&self) -> Option<u64> {
+        match self {
+            Self::Remote(lease) => Some(lease.token()),
+            Self::Local(_) | Self::Elsewhere(_) => None,
         }
     }
 }

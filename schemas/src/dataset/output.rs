@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde::{Deserialize, Serialize};
 
-use super::lease::{Fence, is_lock_aside};
+use super::lease::{Fence, OtherLock, is_lock_aside};
 use super::lock::{LOCK, OutputLock};
 use super::{
     FileEntry, MANIFEST, Manifest, PartEntry, SUCCESS, part_name, read_manifest, verify_sizes,
@@ -141,12 +141,12 @@ impl Output {
     }
 
     /// Opens an output that another process of the same run has opened and keeps locked, to write parts
-    /// of it; only that process finishes it.
+    /// of it; only that process finishes it. `lock` is what [`Self::lock_token`] says there.
     ///
     /// # Errors
     ///
     /// If the directory is not the one that the other process opened.
-    pub fn join(dir: &Path, stage: &str, fingerprint: &str) -> Result<Self> {
+    pub fn join(dir: &Path, stage: &str, fingerprint: &str, lock: Option<u64>) -> Result<Self> {
         let owner = Owner {
             stage: stage.to_owned(),
             fingerprint: fingerprint.to_owned(),
@@ -160,13 +160,19 @@ impl Output {
                         .to_owned(),
             });
         }
+        let other = lock.map(|token| OtherLock::new(dir, token)).transpose()?;
         Ok(Self {
             dir: dir.to_owned(),
             owner,
             committed: Mutex::new(committed_parts(dir)?),
             unfinished: Arc::default(),
-            lock: OutputLock::Elsewhere,
+            lock: OutputLock::Elsewhere(other.map(Arc::new)),
         })
+    }
+
+    /// Returns what tells this run's lock from others, where the directory is of a store.
+    pub fn lock_token(&self) -> Option<u64> {
+        self.lock.token()
     }
 
     /// Returns the directory.

@@ -97,7 +97,7 @@ impl ParquetInput {
             let file = File::open(path).map_err(SchemaError::io("open", path))?;
             return Ok(Self {
                 path: path.to_owned(),
-                place: Place::Local(Local::of(path)?),
+                place: Place::Local(Local::of(path, file.metadata())?),
                 metadata: ArrowReaderMetadata::load(&file, options).map_err(unreadable)?,
             });
         };
@@ -146,7 +146,7 @@ impl ParquetInput {
     /// Refuses a local file that is not the one that was opened; a store refuses each request.
     pub(crate) fn check_unchanged(&self) -> Result<()> {
         match &self.place {
-            Place::Local(opened) if *opened != Local::of(&self.path)? => {
+            Place::Local(opened) if *opened != Local::of(&self.path, fs::metadata(&self.path))? => {
                 Err(SchemaError::Changed {
                     path: self.path.clone(),
                 })
@@ -185,8 +185,8 @@ impl ParquetInput {
 }
 
 impl Local {
-    fn of(path: &Path) -> Result<Self> {
-        let metadata = fs::metadata(path).map_err(SchemaError::io("look up", path))?;
+    fn of(path: &Path, metadata: io::Result<fs::Metadata>) -> Result<Self> {
+        let metadata = metadata.map_err(SchemaError::io("look up", path))?;
         Ok(Self {
             size: metadata.len(),
             modified: metadata.modified().ok(),
