@@ -2,8 +2,8 @@
 //! is gone.
 //!
 //! Every process listens on its own address and dials those before it in the list. A pair first makes
-//! one connection on which they watch each other ([`watch`]), and then one for each timely dataflow.
-//! Each of them begins with a [`handshake`].
+//! one connection on which they watch each other (`watch`), and then one for each timely dataflow.
+//! Each of them begins with a `handshake`.
 
 mod handshake;
 mod mesh;
