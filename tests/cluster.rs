@@ -2,17 +2,18 @@
 
 use std::collections::BTreeMap;
 use std::io::Write as _;
-use std::net::{TcpListener, TcpStream};
-use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::net::TcpStream;
+use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
 use crate::harness::{
     Bench, FLATTEN, FeatureKind, Graph, IdKind, Job, Outcome, TRAIN, assert_same_bytes, mix,
 };
+#[cfg(target_os = "linux")]
+use crate::hosts::Net;
+use crate::hosts::{Hosts, SECRET, end};
 
 const OUTPUT: &str = "out/features";
-const SECRET: &str = "the secret of the tests";
 /// Processes killed; more where it is set.
 const KILLS: &str = "GRAPHFLAT_TEST_KILLS";
 
@@ -32,41 +33,6 @@ fn job(graph: &Graph, layout: &str) -> Job {
 fn alone(bench: &Bench, job: &Job) -> BTreeMap<String, Vec<u8>> {
     bench.run(job, &["--fresh"]).ok();
     bench.data_files(OUTPUT)
-}
-
-/// Processes of a hosts file, on ports that were free a moment ago.
-struct Hosts {
-    addresses: Vec<String>,
-    path: PathBuf,
-}
-
-impl Hosts {
-    fn new(bench: &Bench, num: usize) -> Hosts {
-        let listeners: Vec<_> = (0..num)
-            .map(|_| TcpListener::bind("127.0.0.1:0").unwrap())
-            .collect();
-        let address = |listener: &TcpListener| listener.local_addr().unwrap().to_string();
-        let addresses: Vec<String> = listeners.iter().map(address).collect();
-        let path = bench.path("hosts.txt");
-        std::fs::write(&path, addresses.join("\n")).unwrap();
-        Hosts { addresses, path }
-    }
-
-    fn command(&self, bench: &Bench, process: usize, args: &[&str]) -> Command {
-        let mut command = bench.command(&[&["run", "job.toml"], args].concat());
-        command.arg("--hosts").arg(&self.path);
-        command.args(["--process", &process.to_string()]);
-        command.env("GRAPHFLAT_SECRET", SECRET);
-        command
-    }
-
-    fn start(&self, bench: &Bench, process: usize, args: &[&str]) -> Child {
-        self.command(bench, process, args).spawn().unwrap()
-    }
-}
-
-fn end(child: Child) -> Outcome {
-    Outcome::of(&child.wait_with_output().unwrap())
 }
 
 #[test]
@@ -124,18 +90,24 @@ fn a_process_that_is_killed_ends_the_job_and_the_next_run_goes_on() {
     let graph = Graph::new(600, IdKind::Utf8, FeatureKind::List).with_weights();
     let bench = Bench::new(&graph);
     let job = job(&graph, "shards").with("targets_per_part = 16", "targets_per_part = 4");
+    survive_kills(&bench, &job, "flatten", OUTPUT);
+}
+
+/// Kills processes of a stage, one in each run, and runs the job again: it ends as it does in one
+/// process.
+pub(crate) fn survive_kills(bench: &Bench, job: &Job, stage: &str, output: &str) {
+    let stage = ["--stage", stage];
     let started = Instant::now();
-    let expected = alone(&bench, &job);
+    bench.run(job, &[&stage[..], &["--fresh"]].concat()).ok();
     let whole = started.elapsed();
+    let expected = bench.data_files(output);
     let (mut killed, mut draw) = (0, 0);
     let kills = std::env::var(KILLS).map_or(12, |kills| kills.parse().unwrap());
     while killed < kills {
         draw += 1;
-        bench.clear();
-        let hosts = Hosts::new(&bench, 3);
-        let mut children: Vec<Child> = (0..3)
-            .map(|p| hosts.start(&bench, p, &["--start-timeout", "3"]))
-            .collect();
+        let hosts = Hosts::new(bench, 3);
+        let args = [&stage[..], &["--fresh", "--start-timeout", "3"]].concat();
+        let mut children: Vec<Child> = (0..3).map(|p| hosts.start(bench, p, &args)).collect();
         let share = mix(41, draw) % 2000;
         std::thread::sleep(whole.mul_f64(share as f64 / 1000.0));
         let victim = usize::try_from(mix(43, draw) % 3).unwrap();
@@ -156,10 +128,12 @@ fn a_process_that_is_killed_ends_the_job_and_the_next_run_goes_on() {
             is_missed |= is_lost;
         }
         killed += usize::from(is_missed);
-        bench.run(&job, &["--processes", "3"]).ok();
+        bench
+            .run(job, &[&stage[..], &["--processes", "3"]].concat())
+            .ok();
         assert_same_bytes(
             &expected,
-            &bench.data_files(OUTPUT),
+            &bench.data_files(output),
             &format!("draw {draw}"),
         );
     }
@@ -271,7 +245,7 @@ fn arguments_that_cannot_be_are_refused() {
     for (args, problem) in [
         (
             &["--processes", "2"][..],
-            "only flatten runs in several processes, not train",
+            "train does not run in several processes",
         ),
         (
             &["--hosts", "one.txt", "--process", "0"],
@@ -350,111 +324,6 @@ fn strangers_disturb_nothing() {
     assert!(first.stderr.contains("refused connection"), "{first:?}");
     assert!(!second.stderr.contains("refused"), "{second:?}");
     assert_same_bytes(&expected, &bench.data_files(OUTPUT), "beside strangers");
-}
-
-/// Hosts of their own: network namespaces on one bridge.
-#[cfg(target_os = "linux")]
-struct Net {
-    id: u32,
-    hosts: Hosts,
-    /// A small disk.
-    disk: PathBuf,
-}
-
-#[cfg(target_os = "linux")]
-impl Net {
-    /// None where this user may not make any.
-    fn new(bench: &Bench, num: usize) -> Option<Net> {
-        let addresses: Vec<String> = (1..=num).map(|i| format!("10.213.7.{i}:7000")).collect();
-        let path = bench.path("hosts.txt");
-        std::fs::write(&path, addresses.join("\n")).unwrap();
-        let disk = bench.path("disk");
-        std::fs::create_dir(&disk).unwrap();
-        let net = Net {
-            id: std::process::id(),
-            hosts: Hosts { addresses, path },
-            disk,
-        };
-        let bridge = format!("gfb{}", net.id);
-        let is_allowed = as_root(&["ip", "link", "add", &bridge, "type", "bridge"]);
-        if !is_allowed && std::env::var_os("CI").is_none() {
-            eprintln!("skipped: tests on hosts, which this user may not make (ip, as root)");
-            return None;
-        }
-        assert!(is_allowed, "no bridge can be made");
-        assert!(as_root(&["ip", "link", "set", &bridge, "up"]));
-        for host in 0..num {
-            let (name, port) = (net.name(host), format!("gfv{}-{host}", net.id));
-            let address = format!("10.213.7.{}/24", host + 1);
-            for command in [
-                &["ip", "netns", "add", &name][..],
-                &[
-                    "ip", "link", "add", &port, "type", "veth", "peer", "name", "eth0", "netns",
-                    &name,
-                ],
-                &["ip", "link", "set", &port, "master", &bridge, "up"],
-                &["ip", "-n", &name, "addr", "add", &address, "dev", "eth0"],
-                &["ip", "-n", &name, "link", "set", "eth0", "up"],
-                &["ip", "-n", &name, "link", "set", "lo", "up"],
-            ] {
-                assert!(as_root(command), "{command:?}");
-            }
-        }
-        let small = net.disk.to_str().unwrap();
-        assert!(as_root(&[
-            "mount", "-t", "tmpfs", "-o", "size=16k", "tmpfs", small
-        ]));
-        Some(net)
-    }
-
-    fn name(&self, host: usize) -> String {
-        format!("gf{}-{host}", self.id)
-    }
-
-    fn start(&self, bench: &Bench, host: usize, args: &[&str]) -> Child {
-        let inner = self.hosts.command(bench, host, args);
-        let mut command = Command::new("ip");
-        command.args(["netns", "exec", &self.name(host)]);
-        command.arg(inner.get_program()).args(inner.get_args());
-        command.current_dir(bench.path("."));
-        command.env("GRAPHFLAT_SECRET", SECRET);
-        command
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped());
-        command.spawn().unwrap()
-    }
-
-    fn set_link(&self, host: usize, state: &str) {
-        assert!(as_root(&[
-            "ip",
-            "-n",
-            &self.name(host),
-            "link",
-            "set",
-            "eth0",
-            state
-        ]));
-    }
-}
-
-#[cfg(target_os = "linux")]
-impl Drop for Net {
-    fn drop(&mut self) {
-        as_root(&["umount", self.disk.to_str().unwrap()]);
-        for host in 0..self.hosts.addresses.len() {
-            as_root(&["ip", "netns", "del", &self.name(host)]);
-        }
-        as_root(&["ip", "link", "del", &format!("gfb{}", self.id)]);
-    }
-}
-
-/// Runs a command that only root may; false where it fails.
-#[cfg(target_os = "linux")]
-fn as_root(command: &[&str]) -> bool {
-    let mut run = Command::new(command[0]);
-    run.args(&command[1..]).stderr(Stdio::null());
-    run.status().is_ok_and(|status| status.success())
 }
 
 /// Hosts with addresses of their own write what one process writes, and end together where the link

@@ -2,12 +2,14 @@
 #![cfg(test)]
 
 mod cluster;
+mod cluster_infer;
 mod cora;
 mod errors;
 mod fault_proxy;
 mod flatten;
 mod generate;
 mod harness;
+mod hosts;
 mod infer;
 mod infer_outputs;
 mod inspect;

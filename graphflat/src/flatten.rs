@@ -1,5 +1,6 @@
 //! The flatten stage: from the store to a committed output.
 
+use crate::output::open_output;
 use crate::round::RoundStats;
 use crate::shuffle::{gather_processes, run_workers};
 use crate::store::Hub;
@@ -39,7 +40,12 @@ pub fn flatten(
     let fingerprint = fingerprint(plan, store)?;
     // Before the output is opened: a job without targets leaves nothing behind.
     let targets = all_targets(&plan.sample.targets, store)?;
-    let output = match open_output(plan, store, &fingerprint)? {
+    let output = match open_output(
+        store.cluster(),
+        FlattenError::is_peer_failure,
+        (&plan.output, "flatten", &fingerprint),
+        plan.fresh,
+    )? {
         Opened::Done(manifest) => return Ok(*manifest),
         Opened::Open(output) => Arc::new(output),
     };
@@ -128,34 +134,6 @@ fn join(shares: Vec<Share>, output: &Output) -> (Vec<WorkerStats>, Vec<Hub>) {
     }
     hubs.sort_by(|a, b| b.in_degree.cmp(&a.in_degree).then_with(|| a.id.cmp(&b.id)));
     (stats, hubs)
-}
-
-/// Opens the output in the first process, which keeps it locked, and then in the others.
-fn open_output(
-    plan: &FlattenPlan,
-    store: &Store,
-    fingerprint: &str,
-) -> Result<Opened, FlattenError> {
-    let cluster = store.cluster();
-    let is_first = cluster.process() == 0;
-    let opened = is_first
-        .then(|| Output::open(&plan.output, "flatten", fingerprint, plan.fresh))
-        .transpose()?;
-    let told = match &opened {
-        Some(Opened::Done(manifest)) => (Some(manifest.clone()), None),
-        Some(Opened::Open(output)) => (None, output.lock_token()),
-        None => (None, None),
-    };
-    let told = gather_processes(cluster, FlattenError::is_peer_failure, told)?;
-    let (done, lock) = told.into_iter().next().expect("there is a first process");
-    match (opened, done) {
-        (Some(opened), _) => Ok(opened),
-        (None, Some(manifest)) => Ok(Opened::Done(manifest)),
-        (None, None) => {
-            let output = Output::join(&plan.output, "flatten", fingerprint, lock)?;
-            Ok(Opened::Open(output))
-        }
-    }
 }
 
 /// Checks that the store ranks in-edges as the plan says and keeps enough of them.

@@ -96,7 +96,11 @@ where
 /// # Errors
 ///
 /// A failure of another process.
-pub(crate) fn gather_processes<T, E>(
+///
+/// # Panics
+///
+/// If the value has maps whose keys are no strings.
+pub fn gather_processes<T, E>(
     cluster: &Cluster,
     is_peer_failure: fn(&E) -> bool,
     value: T,
@@ -137,7 +141,7 @@ impl Peer<'_> {
     }
 
     /// Tells whether this is the first worker of its process.
-    pub(crate) fn is_first_here(&self) -> bool {
+    pub fn is_first_here(&self) -> bool {
         self.index().is_multiple_of(self.threads)
     }
 

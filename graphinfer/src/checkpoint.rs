@@ -78,7 +78,7 @@ impl Checkpoint {
     }
 
     /// Maps what a round has left, if it is finished and what was written, is there.
-    pub(crate) fn verified(&self, round: usize, num_nodes: usize) -> Option<RoundRows> {
+    pub(crate) fn verified(&self, round: usize) -> Option<RoundRows> {
         let record = self
             .record
             .rounds
@@ -91,7 +91,7 @@ impl Checkpoint {
             (&record.scores, &rows.scores),
         ];
         let intact = pairs.iter().all(|pair| match pair {
-            (Some(written), Some(found)) => written.is_intact(found, num_nodes),
+            (Some(written), Some(found)) => written.is_intact(found),
             _ => true,
         });
         intact.then_some(rows)
@@ -110,23 +110,28 @@ impl Checkpoint {
         })
     }
 
-    /// Notes a finished round, and drops those that nothing reads any more.
-    pub(crate) fn finish(
-        &mut self,
-        round: RoundRecord,
-        is_read: impl Fn(usize) -> bool,
-    ) -> Result<(), InferError> {
-        let finished = round.round;
+    /// Notes a finished round.
+    pub(crate) fn add(&mut self, round: RoundRecord) -> Result<(), InferError> {
         self.record
             .rounds
-            .retain(|other| other.round != finished && is_read(other.round));
+            .retain(|other| other.round != round.round);
         self.record.rounds.push(round);
+        self.write()
+    }
+
+    /// Drops the rounds that nothing reads any more.
+    pub(crate) fn retain(&mut self, is_read: impl Fn(usize) -> bool) -> Result<(), InferError> {
+        self.record.rounds.retain(|round| is_read(round.round));
+        self.write()?;
+        self.remove_others()
+    }
+
+    fn write(&self) -> Result<(), InferError> {
         let (path, tmp) = (self.dir.join(RECORD), self.dir.join("rounds.tmp"));
         let text = serde_json::to_vec_pretty(&self.record).expect("a record is plain data");
         std::fs::write(&tmp, text)
             .and_then(|()| std::fs::rename(&tmp, &path))
-            .map_err(InferError::io("write", &path))?;
-        self.remove_others()
+            .map_err(InferError::io("write", &path))
     }
 
     /// Removes the files of rounds that the record does not name.

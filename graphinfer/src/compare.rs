@@ -3,6 +3,7 @@
 use crate::checkpoint::RoundRows;
 use crate::round::Rounds;
 use schemas::Labels;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 /// The rounds of the other sampling, up to the last one.
@@ -21,7 +22,7 @@ pub(crate) struct Outcome<'a> {
 }
 
 /// The difference between two outcomes, summed over nodes.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Difference {
     nodes: u64,
     /// Nodes whose predicted class, or set of classes, is another one.

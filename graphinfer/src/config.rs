@@ -275,6 +275,13 @@ impl InferPlan {
         &self.output
     }
 
+    /// Moves what rounds leave into a directory of its own below the working directory.
+    #[must_use]
+    pub fn with_own_dir(mut self, name: &str) -> Self {
+        self.work_dir.push(name);
+        self
+    }
+
     /// Returns the directory of the model.
     pub fn model(&self) -> &Path {
         &self.model

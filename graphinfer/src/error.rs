@@ -1,6 +1,7 @@
 //! What can go wrong while embeddings are computed.
 
 use gnn::GnnError;
+use graphflat::{ClusterError, PeerFailed};
 use schemas::{ErrorKind, SchemaError};
 use std::path::{Path, PathBuf};
 
@@ -77,6 +78,18 @@ pub enum InferError {
     /// The threads could not be started.
     #[error("cannot start threads")]
     Threads(#[source] rayon::ThreadPoolBuildError),
+    /// The processes of the job could not be connected.
+    #[error(transparent)]
+    Cluster(#[from] ClusterError),
+    /// Another worker failed; its own error is reported.
+    #[error("another worker failed")]
+    PeerFailed,
+}
+
+impl From<PeerFailed> for InferError {
+    fn from(_: PeerFailed) -> Self {
+        Self::PeerFailed
+    }
 }
 
 impl InferError {
@@ -89,8 +102,17 @@ impl InferError {
                 ErrorKind::Usage
             }
             Self::NotFinite { .. } => ErrorKind::Data,
-            Self::Gnn(_) | Self::Io { .. } | Self::Threads(_) => ErrorKind::Failed,
+            Self::Gnn(_)
+            | Self::Io { .. }
+            | Self::Threads(_)
+            | Self::Cluster(_)
+            | Self::PeerFailed => ErrorKind::Failed,
         }
+    }
+
+    /// Tells whether this is but the failure of another worker, which has an error of its own.
+    pub fn is_peer_failure(&self) -> bool {
+        matches!(self, Self::PeerFailed)
     }
 
     /// Wraps an error of the file system, as `map_err` wants it.

@@ -1,13 +1,16 @@
 //! The graph as inference reads it: nodes in the order of ids, in blocks that share all rows.
 
 use crate::InferError;
+use crate::exchange::{Exchange, gather};
+use crate::local::{Local, halo, own_nodes};
 use gnn::{Architecture, Block, Dense, Input, NodeColumns, RangeData, SparseRows, Transform};
 use graphflat::store::InEdges;
-use graphflat::{Partition, Store};
+use graphflat::{Cluster, Partition, Store};
 use rayon::prelude::*;
 use schemas::{FeatureMeta, Features, Ids, Sampling};
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Nodes in a block at most: their rows lie in the cache from one step of a layer to the next.
 pub(crate) const NODES_MAX: usize = 1 << 10;
@@ -16,50 +19,131 @@ pub(crate) const NODES_MAX: usize = 1 << 10;
 const EDGES_MAX: usize = 1 << 16;
 
 /// A store with what all blocks share.
+///
+/// Every node has a row where one process computes all; among several, each has rows of its own nodes
+/// and of those that they read.
 pub(crate) struct Graph {
     store: Store,
     columns: Arc<NodeColumns>,
+    /// None where this process is alone.
+    shared: Option<Shared>,
+}
+
+/// The rows of one process among several.
+struct Shared {
+    local: Local,
+    exchange: Arc<Exchange>,
 }
 
 impl Graph {
-    /// Collects the columns of all nodes that a model reads.
-    pub(crate) fn new(store: &Store, arch: &Architecture) -> Result<Self, InferError> {
+    /// Collects the columns of all nodes that a model reads; at most the first `limit` in-edges of a
+    /// node will be read.
+    pub(crate) fn new(
+        store: &Store,
+        arch: &Architecture,
+        limit: usize,
+    ) -> Result<Self, InferError> {
+        let cluster = store.cluster();
+        let is_alone = cluster.num_processes() == 1;
+        let shared = (!is_alone).then(|| Shared::new(store, limit)).transpose()?;
+        let columns = |value: Column| column(store, shared.as_ref(), value);
+        let weights = |value: fn(&Partition, usize) -> Option<f32>| {
+            let bits = columns(Box::new(move |partition, local| {
+                value(partition, local).unwrap_or_default().to_bits()
+            }))?;
+            Ok::<_, InferError>(bits.into_iter().map(f32::from_bits).collect::<Vec<f32>>())
+        };
         let has_loops = store.meta().graph.self_loops;
+        let loops = Box::new(|p: &Partition, local| p.self_loops(local).unwrap_or_default());
         let columns = NodeColumns::new(
-            column(store, Partition::in_degree),
+            columns(Box::new(Partition::in_degree))?,
             arch.edge_weight
-                .then(|| column(store, |p, local| p.in_weight(local).unwrap_or_default())),
-            has_loops.then(|| column(store, |p, local| p.self_loops(local).unwrap_or_default())),
+                .then(|| weights(Partition::in_weight))
+                .transpose()?,
+            has_loops.then(|| columns(loops)).transpose()?,
             (has_loops && arch.edge_weight)
-                .then(|| column(store, |p, local| p.self_weight(local).unwrap_or_default())),
+                .then(|| weights(Partition::self_weight))
+                .transpose()?,
         )?;
         Ok(Self {
             store: store.clone(),
             columns: Arc::new(columns),
+            shared,
         })
     }
 
-    /// Returns the number of nodes.
+    /// Returns the number of nodes of the whole graph.
     pub(crate) fn num_nodes(&self) -> usize {
         self.store.placement().num_nodes()
     }
 
-    /// Returns the number of in-edges that a layer reads of some nodes, the first `limit` of each.
-    pub(crate) fn num_in_edges(&self, nodes: Range<usize>, limit: usize) -> u64 {
-        let degrees = self.columns.in_degree()[nodes].iter();
+    /// Returns the number of nodes whose rows this process computes: its first rows.
+    pub(crate) fn num_own(&self) -> usize {
+        let shared = self.shared.as_ref();
+        shared.map_or(self.num_nodes(), |shared| shared.local.own().len())
+    }
+
+    /// Returns the number of nodes that have a row.
+    pub(crate) fn num_rows(&self) -> usize {
+        let halo = self.shared.as_ref().map(|shared| shared.local.halo().len());
+        self.num_own() + halo.unwrap_or_default()
+    }
+
+    /// Returns how rows cross between processes; none where this one is alone.
+    pub(crate) fn exchange(&self) -> Option<&Arc<Exchange>> {
+        self.shared.as_ref().map(|shared| &shared.exchange)
+    }
+
+    /// Returns the processes that compute.
+    pub(crate) fn cluster(&self) -> &Cluster {
+        self.store.cluster()
+    }
+
+    /// Returns the own rows of nodes `nodes` of the whole graph.
+    pub(crate) fn own_rows(&self, nodes: Range<usize>) -> Range<usize> {
+        let Some(shared) = &self.shared else {
+            return nodes;
+        };
+        let there = |end: usize| {
+            let own = shared.local.own();
+            own.partition_point(|&node| (node as usize) < end)
+        };
+        there(nodes.start)..there(nodes.end)
+    }
+
+    /// Returns the own row of a node of the whole graph, if it has one.
+    pub(crate) fn own_row(&self, node: u32) -> Option<u32> {
+        let Some(shared) = &self.shared else {
+            return Some(node);
+        };
+        let found = shared.local.own().binary_search(&node);
+        found.ok().map(narrow)
+    }
+
+    /// Returns the node of an own row.
+    pub(crate) fn node(&self, row: usize) -> u32 {
+        match &self.shared {
+            None => narrow(row),
+            Some(shared) => shared.local.own()[row],
+        }
+    }
+
+    /// Returns the number of in-edges that a layer reads of some rows, the first `limit` of each.
+    pub(crate) fn num_in_edges(&self, rows: Range<usize>, limit: usize) -> u64 {
+        let degrees = self.columns.in_degree()[rows].iter();
         degrees
             .map(|&degree| u64::from(degree).min(limit as u64))
             .sum()
     }
 
-    /// Cuts some nodes into blocks of bounded size, a function of the graph alone.
-    pub(crate) fn ranges(&self, nodes: Range<usize>, limit: usize) -> Vec<Range<usize>> {
+    /// Cuts some rows into blocks of bounded size, a function of the graph alone.
+    pub(crate) fn ranges(&self, rows: Range<usize>, limit: usize) -> Vec<Range<usize>> {
         let mut ranges = Vec::new();
-        let (mut start, mut edges) = (nodes.start, 0);
-        for node in nodes.clone() {
-            edges += (self.columns.in_degree()[node] as usize).min(limit);
-            let end = node + 1;
-            if end - start == NODES_MAX || edges >= EDGES_MAX || end == nodes.end {
+        let (mut start, mut edges) = (rows.start, 0);
+        for row in rows.clone() {
+            edges += (self.columns.in_degree()[row] as usize).min(limit);
+            let end = row + 1;
+            if end - start == NODES_MAX || edges >= EDGES_MAX || end == rows.end {
                 ranges.push(start..end);
                 (start, edges) = (end, 0);
             }
@@ -67,16 +151,16 @@ impl Graph {
         ranges
     }
 
-    /// Builds the block of some nodes; the first `limit` in-edges of each stand in rank order.
+    /// Builds the block of some own rows; the first `limit` in-edges of each stand in rank order.
     pub(crate) fn block(
         &self,
-        nodes: Range<usize>,
+        rows: Range<usize>,
         limit: usize,
         arch: &Architecture,
     ) -> Result<Block, InferError> {
         // Lists first, so that they are on their way from memory side by side.
         let lists: Vec<InEdges<'_>> = self
-            .places(nodes.clone())
+            .places(rows.clone())
             .map(|(partition, local)| partition.in_edges(0, local, limit))
             .collect();
         let num_edges = lists.iter().map(|list| list.src.len()).sum();
@@ -84,14 +168,17 @@ impl Graph {
         let mut in_src = Vec::with_capacity(num_edges);
         in_offset.push(0);
         for list in &lists {
-            in_src.extend_from_slice(list.src);
+            match &self.shared {
+                None => in_src.extend_from_slice(list.src),
+                Some(shared) => in_src.extend(list.src.iter().map(|&src| shared.local.row(src))),
+            }
             in_offset.push(narrow(in_src.len()));
         }
         let checked = "checked against the store";
         let weights = || lists.iter().flat_map(|list| list.weight.expect(checked));
         let features = || lists.iter().flat_map(|list| list.feature.expect(checked));
         let data = RangeData {
-            first: nodes.start,
+            first: rows.start,
             in_offset,
             in_src,
             edge_weight: arch.edge_weight.then(|| weights().copied().collect()),
@@ -114,15 +201,15 @@ impl Graph {
         matches!(self.store.meta().graph.features, FeatureMeta::Sparse { .. })
     }
 
-    /// Gathers the raw features of some nodes, as a model reads them.
+    /// Gathers the raw features of some own rows, as a model reads them.
     pub(crate) fn input(
         &self,
-        nodes: Range<usize>,
+        rows: Range<usize>,
         transform: &Transform,
     ) -> Result<Input, InferError> {
-        let num_rows = nodes.len();
+        let num_rows = rows.len();
         let mut features = Features::with_capacity(self.store.meta().graph.features, num_rows);
-        for (partition, local) in self.places(nodes) {
+        for (partition, local) in self.places(rows) {
             partition.features_into(local, &mut features);
         }
         let mut input = match features {
@@ -149,61 +236,106 @@ impl Graph {
         Ok(input)
     }
 
-    /// Returns the ids of some nodes.
-    pub(crate) fn ids(&self, nodes: &[u32]) -> Ids {
-        let mut ids = Ids::with_capacity(self.store.meta().graph.id_type, nodes.len());
-        for &node in nodes {
-            let (partition, local) = place(&self.store, node as usize);
+    /// Returns the ids of some own rows.
+    pub(crate) fn ids(&self, rows: &[u32]) -> Ids {
+        let mut ids = Ids::with_capacity(self.store.meta().graph.id_type, rows.len());
+        for &row in rows {
+            let (partition, local) = self.place(row as usize);
             ids.push_from(partition.ids(), local);
         }
         ids
     }
 
     /// Finds the nodes of some ids, in ascending order and each once; the row of one that is no
-    /// node's is the error.
-    pub(crate) fn find(&self, ids: &Ids) -> Result<Vec<u32>, usize> {
+    /// node's is the inner error.
+    pub(crate) fn find(&self, ids: &Ids) -> Result<Result<Vec<u32>, usize>, InferError> {
         let find = |row: usize| {
-            let compare = |node: usize| {
-                let (partition, local) = place(&self.store, node);
+            let compare = |own: usize| {
+                let (partition, local) = self.place(own);
                 partition.ids().cmp(local, ids, row)
             };
-            let (mut low, mut high) = (0, self.num_nodes());
+            let (mut low, mut high) = (0, self.num_own());
             while low < high {
                 let middle = low + (high - low) / 2;
                 match compare(middle) {
                     std::cmp::Ordering::Less => low = middle + 1,
-                    std::cmp::Ordering::Equal => return Ok(narrow(middle)),
+                    std::cmp::Ordering::Equal => return Some(self.node(middle)),
                     std::cmp::Ordering::Greater => high = middle,
                 }
             }
-            Err(row)
+            None
         };
-        let found: Vec<Result<u32, usize>> = (0..ids.len()).into_par_iter().map(find).collect();
-        let mut nodes = found.into_iter().collect::<Result<Vec<u32>, usize>>()?;
+        let own: Vec<Option<u32>> = (0..ids.len()).into_par_iter().map(find).collect();
+        // Each node is one process's.
+        let found = gather(self.cluster(), own)?.into_iter().reduce(|all, of| {
+            let pairs = all.into_iter().zip(of);
+            pairs.map(|(all, of)| all.or(of)).collect()
+        });
+        let found = found.unwrap_or_default();
+        if let Some(row) = found.iter().position(Option::is_none) {
+            return Ok(Err(row));
+        }
+        let mut nodes: Vec<u32> = found.into_iter().flatten().collect();
         nodes.sort_unstable();
         nodes.dedup();
-        Ok(nodes)
+        Ok(Ok(nodes))
     }
 
-    fn places(&self, nodes: Range<usize>) -> impl Iterator<Item = (&Partition, usize)> {
-        nodes.map(|node| place(&self.store, node))
+    fn places(&self, rows: Range<usize>) -> impl Iterator<Item = (&Partition, usize)> {
+        rows.map(|row| self.place(row))
+    }
+
+    /// The partition of an own row and its position there.
+    fn place(&self, row: usize) -> (&Partition, usize) {
+        place(&self.store, self.node(row))
     }
 }
 
-/// The partition of a node and its position there.
-fn place(store: &Store, node: usize) -> (&Partition, usize) {
-    let (owner, local) = store.placement().owner_and_local(narrow(node));
+impl Shared {
+    fn new(store: &Store, limit: usize) -> Result<Self, InferError> {
+        let own = own_nodes(store);
+        let found = halo(store, &own, limit);
+        let local = Local::new(own, found.nodes, store.placement().num_nodes());
+        let ends = (store.cluster(), store.placement());
+        let exchange = Arc::new(Exchange::agree(ends, &local, &found.partial)?);
+        Ok(Self { local, exchange })
+    }
+}
+
+/// The partition of a node of this process and its position there.
+fn place(store: &Store, node: u32) -> (&Partition, usize) {
+    let (owner, local) = store.placement().owner_and_local(node);
     (store.partition(owner), local)
 }
 
-/// Collects a number of every node, in the order of ids.
-fn column<T: Send>(store: &Store, value: impl Fn(&Partition, usize) -> T + Sync) -> Vec<T> {
-    let nodes = (0..store.placement().num_nodes()).into_par_iter();
-    let values = nodes.with_min_len(NODES_MAX).map(|node| {
+/// A number of a node, from its partition and its position there.
+type Column = Box<dyn Fn(&Partition, usize) -> u32 + Send + Sync>;
+
+/// Collects a number of every node that has a row, in the order of rows.
+fn column(store: &Store, shared: Option<&Shared>, value: Column) -> Result<Vec<u32>, InferError> {
+    let of_node = |node: u32| {
         let (partition, local) = place(store, node);
         value(partition, local)
-    });
-    values.collect()
+    };
+    let Some(Shared { local, exchange }) = shared else {
+        let nodes = (0..store.placement().num_nodes()).into_par_iter();
+        let nodes = nodes.with_min_len(NODES_MAX).map(narrow);
+        return Ok(nodes.map(of_node).collect());
+    };
+    let own: Arc<Vec<u32>> = Arc::new(local.own().par_iter().map(|&node| of_node(node)).collect());
+    let halo: Vec<AtomicU32> = local.halo().iter().map(|_| AtomicU32::new(0)).collect();
+    let (read, taken) = (Arc::clone(&own), Arc::new(halo));
+    let (take, num_own) = (Arc::clone(&taken), own.len());
+    exchange.run(
+        1,
+        move |rows| Ok(read[rows].to_vec()),
+        move |row, words| {
+            take[row as usize - num_own].store(words[0], Ordering::Relaxed);
+            Ok(())
+        },
+    )?;
+    let halo = taken.iter().map(|word| word.load(Ordering::Relaxed));
+    Ok(own.iter().copied().chain(halo).collect())
 }
 
 /// Nodes fit 32 bits, and so does what a block holds.

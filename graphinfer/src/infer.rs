@@ -1,8 +1,9 @@
 //! The infer stage: from the store and a model to committed embeddings.
 
 use crate::checkpoint::{Checkpoint, RoundRows};
-use crate::compare::Other;
+use crate::compare::{Difference, Other};
 use crate::config::{InferTargets, TARGETS};
+use crate::exchange::gather;
 use crate::graph::Graph;
 use crate::round::{RoundStats, Rounds};
 use crate::slice::{Slice, TrainedModel};
@@ -10,8 +11,12 @@ use crate::threads::Threads;
 use crate::write::{Parts, embedding_columns};
 use crate::{InferError, InferPlan};
 use gnn::SharedRows;
-use graphflat::Store;
-use schemas::{Event, GraphMeta, IdListPlan, LabelMeta, Manifest, Opened, Output, Progress};
+use graphflat::{Store, open_output};
+use schemas::{
+    Event, GraphMeta, IdListPlan, LabelMeta, Manifest, Opened, Output, PartEntry, Progress,
+};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::time::Instant;
 
 /// Changes when the same plan gives other bytes than before.
@@ -22,13 +27,19 @@ const ROUNDS: [&str; 2] = ["infer", "infer-compared"];
 
 /// Computes the embedding of every node, and its prediction, and commits them.
 ///
-/// A finished output of the same plan, model and graph is returned as it is. A half-finished one is
+/// The processes of the store's cluster compute the rows of their own nodes each; the first of them
+/// finishes the output. A finished output of the same plan, model and graph is returned as it is. A half-finished one is
 /// continued: after its last finished round, and with its committed parts.
 ///
 /// # Errors
 ///
 /// A model that is not there or does not fit the store, before anything is written; an output
-/// directory that holds something else; rows or a part that cannot be written.
+/// directory that holds something else; rows or a part that cannot be written; the failure of another
+/// process.
+///
+/// # Panics
+///
+/// If a thread of its own has panicked.
 pub fn infer(plan: &InferPlan, store: &Store, progress: &Progress) -> Result<Manifest, InferError> {
     let trained = TrainedModel::open(plan)?;
     trained.check(store.meta())?;
@@ -43,24 +54,31 @@ pub fn infer(plan: &InferPlan, store: &Store, progress: &Progress) -> Result<Man
     let listed = list.as_ref().map(IdListPlan::fingerprint).transpose()?;
     let plan_json = plan_json(plan, &trained, &slices, listed.as_deref());
     let fingerprint = fingerprint(&plan_json, store);
-    let finished = match plan.fresh {
-        true => None,
-        false => Output::done(&plan.output, "infer", &fingerprint)?,
-    };
-    if let Some(manifest) = finished {
-        remove_left(plan, &fingerprint)?;
+    let of_rounds = rounds_fingerprint(&fingerprint, store);
+    if let Some(manifest) = finished(plan, &fingerprint, store)? {
+        remove_left(plan, &of_rounds)?;
         return Ok(manifest);
     }
+    let other_slices = trained.slices(layers, plan.other_sampling());
     // What may fail of the input, before anything is written.
-    let graph = Graph::new(store, trained.model.architecture())?;
+    let graph = Graph::new(
+        store,
+        trained.model.architecture(),
+        limit(plan, &slices, &other_slices),
+    )?;
     let columns = embedding_columns(plan, &trained, store.meta().graph.id_type, embedding_layer)?;
     let targets = list.map(|list| targets(&list, &graph)).transpose()?;
-    let output = match Output::open(&plan.output, "infer", &fingerprint, plan.fresh)? {
+    let output = match open_output(
+        store.cluster(),
+        InferError::is_peer_failure,
+        (&plan.output, "infer", &fingerprint),
+        plan.fresh,
+    )? {
         // Another run has finished it meanwhile.
         Opened::Done(manifest) => return Ok(*manifest),
         Opened::Open(output) => output,
     };
-    let threads = Threads::new(store.placement().workers())?;
+    let threads = Threads::new(store.cluster().num_threads())?;
     let rounds = Rounds {
         graph: &graph,
         trained: &trained,
@@ -79,17 +97,17 @@ pub fn infer(plan: &InferPlan, store: &Store, progress: &Progress) -> Result<Man
         other: None,
     };
     let label = parts.columns.prediction.clone();
-    let checkpoint = |name| Checkpoint::open(plan.work_dir.join(name), &fingerprint, plan.fresh);
+    let checkpoint = |name| Checkpoint::open(plan.work_dir.join(name), &of_rounds, plan.fresh);
     let mut checkpoints = (checkpoint(ROUNDS[0])?, None);
     if plan.compare_sampling {
         checkpoints.1 = Some(checkpoint(ROUNDS[1])?);
     }
-    let other_slices = trained.slices(layers, plan.other_sampling());
     let other = Rounds {
         slices: &other_slices,
         ..rounds
     };
-    let report = run(parts, &other, &mut checkpoints, progress)?;
+    let share = run(parts, &other, &mut checkpoints, progress)?;
+    let report = join(gather(store.cluster(), share)?, plan, &output);
     let manifest = Manifest {
         fingerprint,
         plan: plan_json,
@@ -97,10 +115,63 @@ pub fn infer(plan: &InferPlan, store: &Store, progress: &Progress) -> Result<Man
         report,
         ..manifest_of(store, label)
     };
-    output.finish(&manifest)?;
+    if store.cluster().process() == 0 {
+        output.finish(&manifest)?;
+    }
+    // What one needs to go on is there until all need no more.
+    gather(store.cluster(), ())?;
     checkpoints.0.remove()?;
     checkpoints.1.map_or(Ok(()), Checkpoint::remove)?;
     Ok(manifest)
+}
+
+/// What one process did.
+#[derive(Serialize, Deserialize)]
+struct Share {
+    rounds: Vec<RoundStats>,
+    difference: Difference,
+    parts: BTreeMap<usize, PartEntry>,
+}
+
+/// Puts together what the processes did; returns the report.
+fn join(shares: Vec<Share>, plan: &InferPlan, output: &Output) -> serde_json::Value {
+    let mut difference = Difference::default();
+    let mut of_processes = Vec::with_capacity(shares.len());
+    for share in shares {
+        difference.add(&share.difference);
+        output.adopt_parts(share.parts);
+        of_processes.push(share.rounds);
+    }
+    let mut report = match &of_processes[..] {
+        [rounds] => serde_json::json!({ "rounds": rounds }),
+        _ => serde_json::json!({ "processes": of_processes }),
+    };
+    if plan.compare_sampling {
+        report["sampling_compared"] = difference.report();
+    }
+    report
+}
+
+/// Looks for a finished output in the first process, and tells the others.
+fn finished(
+    plan: &InferPlan,
+    fingerprint: &str,
+    store: &Store,
+) -> Result<Option<Manifest>, InferError> {
+    let cluster = store.cluster();
+    let found = match (plan.fresh, cluster.process()) {
+        (false, 0) => Output::done(&plan.output, "infer", fingerprint)?,
+        _ => None,
+    };
+    let told = gather(cluster, found)?;
+    Ok(told.into_iter().next().flatten())
+}
+
+/// Returns how many in-edges of a node any round reads.
+fn limit(plan: &InferPlan, slices: &[Slice], other: &[Slice]) -> usize {
+    let other = other.iter().filter(|_| plan.compare_sampling);
+    let limits = slices.iter().chain(other).map(|slice| slice.limit);
+    limits.max().unwrap_or_default()
 }
 
 /// What a manifest says of the store, whatever the plan.
@@ -142,17 +213,17 @@ fn target_list(plan: &InferPlan, store: &Store) -> Result<Option<IdListPlan>, In
 /// Returns the nodes of a list, ascending.
 fn targets(list: &IdListPlan, graph: &Graph) -> Result<Vec<u32>, InferError> {
     let ids = list.read()?;
-    let nodes = graph.find(&ids);
+    let nodes = graph.find(&ids)?;
     nodes.map_err(|row| list.unknown(&ids, row).into())
 }
 
-/// Runs the rounds that are not finished yet, the last one with the parts; returns the report.
+/// Runs the rounds that are not finished yet, the last one with the parts; returns what was done.
 fn run<'a>(
     mut parts: Parts<'a>,
     other: &'a Rounds<'a>,
     checkpoints: &mut (Checkpoint, Option<Checkpoint>),
     progress: &Progress,
-) -> Result<serde_json::Value, InferError> {
+) -> Result<Share, InferError> {
     let rounds = parts.rounds;
     let last = rounds.slices.len();
     let mut stats = Vec::new();
@@ -169,16 +240,18 @@ fn run<'a>(
         });
     }
     let started = Instant::now();
-    let (writing, difference) = parts.run(last, &before)?;
-    let done = rounds.stats(last, 0, started.elapsed().as_secs_f64());
-    stats.push(done.with_writing(writing.as_secs_f64()));
+    let written = parts.run(last, &before)?;
+    let mut done = rounds.stats(last, 0, started.elapsed().as_secs_f64());
+    done.writing = written.writing.as_secs_f64();
+    done.crossing = written.crossing;
+    stats.push(done);
     report(progress, rounds, last);
     report(progress, rounds, last + 1);
-    let mut text = serde_json::json!({ "rounds": stats });
-    if parts.other.is_some() {
-        text["sampling_compared"] = difference.report();
-    }
-    Ok(text)
+    Ok(Share {
+        rounds: stats,
+        difference: written.difference,
+        parts: parts.output.committed_parts(),
+    })
 }
 
 /// Runs the rounds before the last one that are not finished yet; returns what the last one reads,
@@ -189,10 +262,9 @@ fn run_inner(
     mut done: impl FnMut(RoundStats),
 ) -> Result<(RoundRows, Option<SharedRows>), InferError> {
     let last = rounds.slices.len();
-    let (mut next, mut before, mut inner) = resume(rounds, checkpoint);
+    let (mut next, mut before, mut inner) = resume(rounds, checkpoint)?;
     while next < last {
-        let started = Instant::now();
-        let (record, bytes) = match next {
+        let (record, stats) = match next {
             0 => rounds.read_features(checkpoint)?,
             layer => rounds.run(layer, &before, checkpoint)?,
         };
@@ -200,33 +272,47 @@ fn run_inner(
         if next == rounds.embedding_layer {
             inner.clone_from(&before.rows);
         }
-        checkpoint.finish(record, |round| rounds.is_read(round, next + 1))?;
-        done(rounds.stats(next, bytes, started.elapsed().as_secs_f64()));
+        checkpoint.add(record)?;
+        // All go on from the same round, whenever they are killed.
+        gather(rounds.graph.cluster(), ())?;
+        checkpoint.retain(|round| rounds.is_read(round, next + 1))?;
+        done(stats);
         next += 1;
     }
     Ok((before, inner))
 }
 
+/// A round to go on from, and the rows of the embedding layer if they are computed.
+type Resumed = (usize, RoundRows, Option<SharedRows>);
+
 /// Returns the first round that is still to be run, what the one before it has left, and the rows
 /// of the embedding layer if they are computed.
-fn resume(rounds: &Rounds<'_>, checkpoint: &Checkpoint) -> (usize, RoundRows, Option<SharedRows>) {
-    let rows_of = |round| checkpoint.verified(round, rounds.graph.num_nodes());
-    for round in (0..rounds.slices.len()).rev() {
-        let Some(rows) = rows_of(round) else {
-            continue;
-        };
-        let inner = match round.cmp(&rounds.embedding_layer) {
-            std::cmp::Ordering::Less => return (round + 1, rows, None),
-            std::cmp::Ordering::Equal => rows.rows.clone(),
-            std::cmp::Ordering::Greater => {
-                rows_of(rounds.embedding_layer).and_then(|kept| kept.rows)
-            }
-        };
-        if inner.is_some() {
-            return (round + 1, rows, inner);
-        }
-    }
-    (0, RoundRows::default(), None)
+fn resume(rounds: &Rounds<'_>, checkpoint: &Checkpoint) -> Result<Resumed, InferError> {
+    let mut found = (0..rounds.slices.len())
+        .rev()
+        .filter_map(|round| left_by(round, rounds, checkpoint));
+    let cluster = rounds.graph.cluster();
+    let latest = if cluster.num_processes() == 1 {
+        found.next()
+    } else {
+        let found: Vec<Resumed> = found.collect();
+        let own: Vec<usize> = found.iter().map(|(next, _, _)| *next).collect();
+        let all = gather(cluster, own)?;
+        let is_everywhere = |next: usize| all.iter().all(|of| of.contains(&next));
+        found.into_iter().find(|(next, _, _)| is_everywhere(*next))
+    };
+    Ok(latest.unwrap_or_default())
+}
+
+/// Returns what a finished round has left for the next one, if nothing is missing.
+fn left_by(round: usize, rounds: &Rounds<'_>, checkpoint: &Checkpoint) -> Option<Resumed> {
+    let rows = checkpoint.verified(round)?;
+    let inner = match round.cmp(&rounds.embedding_layer) {
+        std::cmp::Ordering::Less => None,
+        std::cmp::Ordering::Equal => Some(rows.rows.clone()?),
+        std::cmp::Ordering::Greater => Some(checkpoint.verified(rounds.embedding_layer)?.rows?),
+    };
+    Some((round + 1, rows, inner))
 }
 
 fn report(progress: &Progress, rounds: &Rounds<'_>, round: usize) {
@@ -269,4 +355,19 @@ fn fingerprint(plan_json: &serde_json::Value, store: &Store) -> String {
         "plan": plan_json,
     });
     schemas::xxh::fingerprint(settings.to_string().as_bytes())
+}
+
+/// The fingerprint of rounds that this process keeps: where there are several, each has rows of its own.
+fn rounds_fingerprint(fingerprint: &str, store: &Store) -> String {
+    let cluster = store.cluster();
+    if cluster.num_processes() == 1 {
+        return fingerprint.to_owned();
+    }
+    let of = serde_json::json!({
+        "output": fingerprint,
+        "process": cluster.process(),
+        "processes": cluster.num_processes(),
+        "workers": cluster.num_workers(),
+    });
+    schemas::xxh::fingerprint(of.to_string().as_bytes())
 }

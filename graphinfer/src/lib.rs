@@ -6,13 +6,20 @@
 //! each node is computed once per layer, unlike inference on stored neighbourhoods, and with the very
 //! code that trained it; neither the graph nor its rows need fit in memory; and a finished round is a
 //! checkpoint.
+//!
+//! Among several processes each computes the rows of the nodes that it owns, and has a copy of the rows
+//! of other processes' nodes that those aggregate (its halo): a row crosses at most once a round and
+//! process. The rows that are written cross once more, to the process that writes their part.
 
 mod checkpoint;
 mod compare;
 pub mod config;
+mod deliver;
 mod error;
+mod exchange;
 mod graph;
 mod infer;
+mod local;
 mod neighborhoods;
 mod predict;
 mod round;

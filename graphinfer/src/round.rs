@@ -2,13 +2,16 @@
 
 use crate::InferError;
 use crate::checkpoint::{Checkpoint, RoundRecord, RoundRows};
+use crate::exchange::Crossing;
 use crate::graph::Graph;
-use crate::rows::RowWriter;
+use crate::rows::{RowRecord, RowWriter};
 use crate::slice::{Slice, TrainedModel};
 use crate::threads::Threads;
 use gnn::{Conv, Dense, Input, Projected, ReadyInput};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::ops::Range;
+use std::sync::Arc;
+use std::time::Instant;
 
 /// What rounds share.
 pub(crate) struct Rounds<'a> {
@@ -20,8 +23,8 @@ pub(crate) struct Rounds<'a> {
     pub(crate) embedding_layer: usize,
 }
 
-/// What a round has done.
-#[derive(Clone, Copy, Debug, Serialize)]
+/// What a round has done in a process.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct RoundStats {
     /// The layer, from 1; 0 reads features.
     pub(crate) round: usize,
@@ -31,14 +34,8 @@ pub(crate) struct RoundStats {
     pub(crate) seconds: f64,
     /// Seconds of threads that went into parts, of all threads together.
     pub(crate) writing: f64,
-}
-
-impl RoundStats {
-    /// Adds the time that went into parts.
-    pub(crate) fn with_writing(mut self, seconds: f64) -> Self {
-        self.writing = seconds;
-        self
-    }
+    /// Rows that crossed between processes, where there are several.
+    pub(crate) crossing: Option<Crossing>,
 }
 
 /// A conv with what it reads, on one thread.
@@ -50,22 +47,22 @@ pub(crate) struct Layer<'a> {
     before: &'a RoundRows,
 }
 
-/// The files a round writes.
+/// The files a round writes. The next layer aggregates `src`, or `rows` where there is none.
 struct RoundWriter {
-    rows: Option<RowWriter>,
-    src: Option<RowWriter>,
-    scores: Option<RowWriter>,
+    rows: Option<Arc<RowWriter>>,
+    src: Option<Arc<RowWriter>>,
+    scores: Option<Arc<RowWriter>>,
 }
 
 impl Rounds<'_> {
     /// Returns the blocks that a round is computed in.
     fn ranges(&self, round: usize) -> Vec<Range<usize>> {
-        self.ranges_of(0..self.graph.num_nodes(), round)
+        self.ranges_of(0..self.graph.num_own(), round)
     }
 
-    /// Returns the blocks of some nodes that a layer is computed in.
-    pub(crate) fn ranges_of(&self, nodes: Range<usize>, layer: usize) -> Vec<Range<usize>> {
-        self.graph.ranges(nodes, self.limit(layer))
+    /// Returns the blocks of some own rows that a layer is computed in.
+    pub(crate) fn ranges_of(&self, rows: Range<usize>, layer: usize) -> Vec<Range<usize>> {
+        self.graph.ranges(rows, self.limit(layer))
     }
 
     fn limit(&self, round: usize) -> usize {
@@ -75,8 +72,8 @@ impl Rounds<'_> {
     }
 
     fn num_in_edges(&self, round: usize) -> u64 {
-        let nodes = 0..self.graph.num_nodes();
-        self.graph.num_in_edges(nodes, self.limit(round))
+        let own = 0..self.graph.num_own();
+        self.graph.num_in_edges(own, self.limit(round))
     }
 
     /// Tells whether a finished round's rows are read once layer `layer` is computed next.
@@ -92,19 +89,26 @@ impl Rounds<'_> {
     /// Opens the files that a round writes: what the next layer reads.
     fn create(&self, round: usize, checkpoint: &Checkpoint) -> Result<RoundWriter, InferError> {
         let next = self.conv(round + 1);
-        let num_nodes = self.graph.num_nodes();
-        let file = |what, cols: Option<usize>| match cols {
-            Some(cols) => checkpoint.create((round, what), num_nodes, cols).map(Some),
-            None => Ok(None),
+        let file = |what, num_rows, cols: Option<usize>| match cols {
+            Some(cols) => {
+                let writer = checkpoint.create((round, what), num_rows, cols)?;
+                Ok(Some(Arc::new(writer)))
+            }
+            None => Ok::<_, InferError>(None),
         };
+        let (own, all) = (self.graph.num_own(), self.graph.num_rows());
         let arch = self.trained.model.architecture();
         // Layer 1 reads rows of its own nodes from the store where it does not aggregate them.
         let as_they_are = !next.projects() || (next.reads_own() && round > 0);
         let rows = as_they_are || round == self.embedding_layer;
         Ok(RoundWriter {
-            rows: file("rows", rows.then(|| arch.input_dim(round + 1)))?,
-            src: file("src", next.projects().then(|| next.src_dim()))?,
-            scores: file("scores", next.scores_dim())?,
+            rows: file(
+                "rows",
+                if next.projects() { own } else { all },
+                rows.then(|| arch.input_dim(round + 1)),
+            )?,
+            src: file("src", all, next.projects().then(|| next.src_dim()))?,
+            scores: file("scores", all, next.scores_dim())?,
         })
     }
 
@@ -112,7 +116,8 @@ impl Rounds<'_> {
     pub(crate) fn read_features(
         &self,
         checkpoint: &Checkpoint,
-    ) -> Result<(RoundRecord, u64), InferError> {
+    ) -> Result<(RoundRecord, RoundStats), InferError> {
+        let started = Instant::now();
         let writer = self.create(0, checkpoint)?;
         let ranges = self.ranges(0);
         let work = |next: &mut Conv<'_>, piece: usize| {
@@ -126,7 +131,7 @@ impl Rounds<'_> {
             }
         };
         self.threads.run(ranges.len(), || self.conv(1), work)?;
-        Ok(writer.finish(0, self.graph.num_nodes()))
+        self.finish(0, writer, started)
     }
 
     /// Computes a layer of all nodes and what the next one reads of them.
@@ -135,7 +140,8 @@ impl Rounds<'_> {
         layer: usize,
         before: &RoundRows,
         checkpoint: &Checkpoint,
-    ) -> Result<(RoundRecord, u64), InferError> {
+    ) -> Result<(RoundRecord, RoundStats), InferError> {
+        let started = Instant::now();
         let writer = self.create(layer, checkpoint)?;
         let ranges = self.ranges(layer);
         let state = || (self.layer(layer, before), self.conv(layer + 1));
@@ -145,7 +151,51 @@ impl Rounds<'_> {
             writer.write(range.start, rows, next)
         };
         self.threads.run(ranges.len(), state, work)?;
-        Ok(writer.finish(layer, self.graph.num_nodes()))
+        self.finish(layer, writer, started)
+    }
+
+    /// Gets the rows of other processes' nodes and ends the files of a round.
+    fn finish(
+        &self,
+        round: usize,
+        writer: RoundWriter,
+        started: Instant,
+    ) -> Result<(RoundRecord, RoundStats), InferError> {
+        let crossing = self.exchange(&writer)?;
+        let end = |file: Option<Arc<RowWriter>>| {
+            let file = file.map(|file| Arc::into_inner(file).expect("the exchange has ended"));
+            file.map(RowWriter::finish)
+        };
+        let record = RoundRecord {
+            round,
+            rows: end(writer.rows),
+            src: end(writer.src),
+            scores: end(writer.scores),
+        };
+        let files = [&record.rows, &record.src, &record.scores];
+        let bytes = files.into_iter().flatten().map(RowRecord::num_bytes).sum();
+        let mut stats = self.stats(round, bytes, started.elapsed().as_secs_f64());
+        stats.crossing = crossing;
+        Ok((record, stats))
+    }
+
+    /// Exchanges what the next layer aggregates of other processes' nodes.
+    fn exchange(&self, writer: &RoundWriter) -> Result<Option<Crossing>, InferError> {
+        let Some(exchange) = self.graph.exchange() else {
+            return Ok(None);
+        };
+        let mut crossing = Crossing::default();
+        let aggregated = writer.src.as_ref().or(writer.rows.as_ref());
+        for file in aggregated.into_iter().chain(&writer.scores) {
+            let (read, written) = (Arc::clone(file), Arc::clone(file));
+            exchange.run(
+                file.cols(),
+                move |rows| Ok(read.read(rows)?.into_iter().map(f32::to_bits).collect()),
+                move |row, words| written.write(row as usize, bytemuck::cast_slice(words)),
+            )?;
+            crossing.add(exchange.crossing(file.cols()));
+        }
+        Ok(Some(crossing))
     }
 
     /// Makes a layer ready to run on one thread.
@@ -172,48 +222,49 @@ impl Rounds<'_> {
             bytes_written,
             seconds,
             writing: 0.0,
+            crossing: None,
         }
     }
 }
 
 impl Layer<'_> {
-    /// Computes the rows of some nodes.
-    pub(crate) fn run(&self, nodes: Range<usize>) -> Result<Dense, InferError> {
+    /// Computes some own rows.
+    pub(crate) fn run(&self, own_rows: Range<usize>) -> Result<Dense, InferError> {
         let (graph, trained) = (self.rounds.graph, self.rounds.trained);
         let arch = trained.model.architecture();
-        let block = graph.block(nodes.clone(), self.slice.limit, arch)?;
+        let block = graph.block(own_rows.clone(), self.slice.limit, arch)?;
         let own = match (&self.before.rows, self.conv.reads_own()) {
             (_, false) => None,
-            (Some(rows), true) => Some(ReadyInput::shared(&rows.slice(nodes.clone()))),
+            (Some(rows), true) => Some(ReadyInput::shared(&rows.slice(own_rows.clone()))),
             (None, true) => {
-                let input = graph.input(nodes.clone(), &trained.transform)?;
+                let input = graph.input(own_rows.clone(), &trained.transform)?;
                 Some(ReadyInput::new(input)?)
             }
         };
         let rows = self.conv.run(&block, &self.src, own)?;
         let layer = self.slice.layer;
         self.rounds
-            .check_finite(&rows, layer, |row| nodes.start + row)?;
+            .check_finite(&rows, layer, |row| own_rows.start + row)?;
         Ok(rows)
     }
 }
 
 impl Rounds<'_> {
-    /// Checks that what a layer gives are numbers; `node_of` tells whose row one is.
+    /// Checks that what a layer gives are numbers; `row_of` tells which of the own rows one is.
     pub(crate) fn check_finite(
         &self,
         rows: &Dense,
         layer: usize,
-        node_of: impl Fn(usize) -> usize,
+        row_of: impl Fn(usize) -> usize,
     ) -> Result<(), InferError> {
         let Some(at) = first_not_finite(&rows.values) else {
             return Ok(());
         };
-        let node = u32::try_from(node_of(at / rows.cols)).expect("nodes fit 32 bits");
+        let row = u32::try_from(row_of(at / rows.cols)).expect("nodes fit 32 bits");
         Err(InferError::NotFinite {
             dir: self.trained.dir.clone(),
             layer,
-            id: self.graph.ids(&[node]).display(0),
+            id: self.graph.ids(&[row]).display(0),
         })
     }
 }
@@ -239,19 +290,6 @@ impl RoundWriter {
             (Some(writer), Some(scores)) => writer.write(first, &scores.values),
             _ => Ok(()),
         }
-    }
-
-    /// Returns what was written, and its bytes.
-    fn finish(self, round: usize, num_nodes: usize) -> (RoundRecord, u64) {
-        let record = RoundRecord {
-            round,
-            rows: self.rows.map(RowWriter::finish),
-            src: self.src.map(RowWriter::finish),
-            scores: self.scores.map(RowWriter::finish),
-        };
-        let files = [&record.rows, &record.src, &record.scores];
-        let cols: usize = files.into_iter().flatten().map(|rows| rows.cols).sum();
-        (record.clone(), 4 * num_nodes as u64 * cols as u64)
     }
 }
 

@@ -5,6 +5,7 @@ use gnn::SharedRows;
 use schemas::xxh::hash_bytes;
 use serde::{Deserialize, Serialize};
 use std::fs::File;
+use std::ops::Range;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -41,6 +42,7 @@ struct Piece {
 pub(crate) struct RowRecord {
     /// Name in its directory.
     pub(crate) name: String,
+    rows: usize,
     pub(crate) cols: usize,
     /// Sum of a hash of each piece.
     checksum: u64,
@@ -114,11 +116,40 @@ impl RowWriter {
         Ok(())
     }
 
+    /// Returns the numbers of a row.
+    pub(crate) fn cols(&self) -> usize {
+        self.cols
+    }
+
+    /// Reads rows back that were written; the others are zeros.
+    pub(crate) fn read(&self, rows: Range<usize>) -> Result<Vec<f32>, InferError> {
+        let mut values = vec![0.0; rows.len() * self.cols];
+        let mut bytes: &mut [u8] = bytemuck::cast_slice_mut(&mut values);
+        let mut at = rows.start * self.cols * 4;
+        while !bytes.is_empty() {
+            let (index, start) = (at / PIECE_BYTES, at % PIECE_BYTES);
+            let (now, later) = bytes.split_at_mut(bytes.len().min(PIECE_BYTES - start));
+            let piece = self.pieces[index]
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner);
+            if piece.bytes.is_empty() {
+                let read = self.file.read_exact_at(now, at as u64);
+                read.map_err(InferError::io("read", &self.path))?;
+            } else {
+                now.copy_from_slice(&piece.bytes[start..start + now.len()]);
+            }
+            at += now.len();
+            bytes = later;
+        }
+        Ok(values)
+    }
+
     /// Ends the writing and returns what was written.
     pub(crate) fn finish(self) -> RowRecord {
         let name = self.path.file_name().unwrap_or_default();
         RowRecord {
             name: name.to_string_lossy().into_owned(),
+            rows: self.num_bytes / (4 * self.cols).max(1),
             cols: self.cols,
             checksum: self.checksum.into_inner(),
         }
@@ -134,12 +165,17 @@ impl RowRecord {
         Ok(SharedRows::new(bytes, self.cols)?)
     }
 
-    /// Tells whether the mapped rows are those that were written, of so many nodes.
-    pub(crate) fn is_intact(&self, rows: &SharedRows, num_nodes: usize) -> bool {
+    /// Returns the bytes of all rows.
+    pub(crate) fn num_bytes(&self) -> u64 {
+        4 * self.rows as u64 * self.cols as u64
+    }
+
+    /// Tells whether the mapped rows are those that were written.
+    pub(crate) fn is_intact(&self, rows: &SharedRows) -> bool {
         let bytes: &[u8] = bytemuck::cast_slice(rows.values());
         let pieces = bytes.chunks(PIECE_BYTES).enumerate();
         let hashes = pieces.map(|(index, piece)| checksum(index, piece));
-        rows.rows() == num_nodes && hashes.fold(0, u64::wrapping_add) == self.checksum
+        rows.rows() == self.rows && hashes.fold(0, u64::wrapping_add) == self.checksum
     }
 }
 

@@ -2,12 +2,14 @@
 
 use crate::checkpoint::RoundRows;
 use crate::compare::{Difference, Other, Outcome};
+use crate::exchange::Crossing;
 use crate::predict::{labels, normalize, probabilities};
 use crate::round::{Layer, Rounds};
 use crate::slice::TrainedModel;
 use crate::{InferError, InferPlan};
 use gnn::{Architecture, Dense, Head, SharedRows};
-use schemas::{EmbeddingBatch, EmbeddingColumns, EmbeddingsWriter, IdType, Labels, Output};
+use schemas::{EmbeddingBatch, EmbeddingColumns, EmbeddingsWriter, IdType, Ids, Labels, Output};
+use serde::{Deserialize, Serialize};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -38,25 +40,37 @@ struct Piece {
     part: usize,
     /// Place among the blocks of the part.
     block: usize,
-    nodes: Range<usize>,
-    /// Rows of the block that are written; none: all.
+    /// The own rows that are computed.
+    rows: Range<usize>,
+    /// Those of them that are written; none: all.
     picked: Option<Vec<usize>>,
 }
 
 /// A part on its way.
-struct Part {
-    index: usize,
-    /// The nodes that are written.
-    nodes: Vec<u32>,
+pub(crate) struct Part {
+    pub(crate) index: usize,
+    /// The own rows that are written.
+    pub(crate) rows: Vec<u32>,
     /// Blocks that are computed; taken when all are.
     blocks: Mutex<Vec<Option<Computed>>>,
 }
 
 /// What one block came to.
-struct Computed {
+#[derive(Clone, Serialize, Deserialize)]
+pub(crate) struct Computed {
     /// A column of vectors each.
-    vectors: Vec<Vec<f32>>,
-    predicted: Labels,
+    pub(crate) vectors: Vec<Vec<f32>>,
+    pub(crate) predicted: Labels,
+}
+
+/// What the last round has done in a process.
+#[derive(Default)]
+pub(crate) struct Written {
+    /// Time that all threads together spent on writing.
+    pub(crate) writing: Duration,
+    pub(crate) difference: Difference,
+    /// Rows that crossed between processes, where there are several.
+    pub(crate) crossing: Option<Crossing>,
 }
 
 /// What one thread works with.
@@ -69,15 +83,53 @@ struct Work<'a> {
 impl Parts<'_> {
     /// Computes the last layer and writes the parts that are not committed yet.
     ///
-    /// Part `p` holds the nodes `p * rows_per_part..` in order of id, whatever the number of threads.
-    /// The thread that computes a part's last block writes the part, while the others go on. Returns
-    /// the time that all threads together spent on writing.
-    pub(crate) fn run(
+    /// Part `p` holds the nodes `p * rows_per_part..` in order of id, whatever the number of threads
+    /// and processes.
+    pub(crate) fn run(&self, layer: usize, before: &RoundRows) -> Result<Written, InferError> {
+        match self.rounds.graph.exchange() {
+            None => self.run_alone(layer, before),
+            Some(_) => self.run_among(layer, before),
+        }
+    }
+
+    /// Does so alone: the thread that computes a part's last block writes the part, while the others
+    /// go on.
+    fn run_alone(&self, layer: usize, before: &RoundRows) -> Result<Written, InferError> {
+        let writing = AtomicU64::new(0);
+        let write = |part: &Part, blocks: Vec<Computed>| {
+            if self.output.committed(part.index).is_some() {
+                return Ok(());
+            }
+            let started = Instant::now();
+            let graph = self.rounds.graph;
+            // Alone, a process has a row for each node.
+            self.write(
+                part.index,
+                &part.rows,
+                |rows| graph.ids(&part.rows[rows]),
+                &blocks,
+            )?;
+            let micros = u64::try_from(started.elapsed().as_micros()).unwrap_or(u64::MAX);
+            writing.fetch_add(micros, Ordering::Relaxed);
+            Ok(())
+        };
+        let parts = self.parts(self.open_parts());
+        let difference = self.compute_all(&parts, (layer, before), write)?;
+        Ok(Written {
+            writing: Duration::from_micros(writing.into_inner()),
+            difference,
+            crossing: None,
+        })
+    }
+
+    /// Computes some parts; `done` gets each with all of its blocks when they are.
+    pub(crate) fn compute_all(
         &self,
-        layer: usize,
-        before: &RoundRows,
-    ) -> Result<(Duration, Difference), InferError> {
-        let (parts, pieces) = self.plan(layer);
+        parts: &[Part],
+        (layer, before): (usize, &RoundRows),
+        done: impl Fn(&Part, Vec<Computed>) -> Result<(), InferError> + Sync,
+    ) -> Result<Difference, InferError> {
+        let pieces = self.pieces(parts, layer);
         let model = &self.rounds.trained.model;
         let state = || Work {
             layer: self.rounds.layer(layer, before),
@@ -87,22 +139,16 @@ impl Parts<'_> {
                 .map(|other| other.rounds.layer(layer, &other.before)),
             head: model.head(),
         };
-        let writing = AtomicU64::new(0);
         let differences = Mutex::new(vec![Difference::default(); pieces.len()]);
         let work = |work: &mut Work<'_>, at: usize| {
             let piece = &pieces[at];
             let (computed, difference) = self.compute(piece, work)?;
             differences.lock().unwrap_or_else(PoisonError::into_inner)[at] = difference;
             let part = &parts[piece.part];
-            if let Some(blocks) = part.add(piece.block, computed)
-                && self.output.committed(part.index).is_none()
-            {
-                let started = Instant::now();
-                self.write(part, &blocks)?;
-                let micros = u64::try_from(started.elapsed().as_micros()).unwrap_or(u64::MAX);
-                writing.fetch_add(micros, Ordering::Relaxed);
+            match part.add(piece.block, computed) {
+                Some(blocks) => done(part, blocks),
+                None => Ok(()),
             }
-            Ok(())
         };
         self.rounds.threads.run(pieces.len(), state, work)?;
         let mut difference = Difference::default();
@@ -110,53 +156,79 @@ impl Parts<'_> {
             .into_inner()
             .unwrap_or_else(PoisonError::into_inner);
         differences.iter().for_each(|other| difference.add(other));
-        Ok((Duration::from_micros(writing.into_inner()), difference))
+        Ok(difference)
     }
 
-    /// Lists the parts that are to be computed, and their blocks.
-    fn plan(&self, layer: usize) -> (Vec<Part>, Vec<Piece>) {
-        let num_rows = match &self.targets {
+    /// Returns the number of nodes that are written.
+    fn num_written(&self) -> usize {
+        match &self.targets {
             Some(targets) => targets.len(),
             None => self.rounds.graph.num_nodes(),
-        };
+        }
+    }
+
+    /// Lists the parts that are to be computed.
+    pub(crate) fn open_parts(&self) -> Vec<usize> {
         let is_open = |index: &usize| {
             // A comparison takes in the nodes of all parts.
             self.other.is_some() || self.output.committed(*index).is_none()
         };
-        let (mut parts, mut pieces) = (Vec::new(), Vec::new());
-        for index in (0..num_rows.div_ceil(self.rows_per_part)).filter(is_open) {
+        let num_parts = self.num_written().div_ceil(self.rows_per_part);
+        (0..num_parts).filter(is_open).collect()
+    }
+
+    /// Prepares parts, with the own rows of each.
+    pub(crate) fn parts(&self, indices: Vec<usize>) -> Vec<Part> {
+        let graph = self.rounds.graph;
+        let part = |index: usize| {
             let start = index * self.rows_per_part;
-            let rows = start..(start + self.rows_per_part).min(num_rows);
-            let nodes: Vec<u32> = match &self.targets {
-                Some(targets) => targets[rows].to_vec(),
-                None => rows
-                    .map(|node| u32::try_from(node).expect("nodes fit 32 bits"))
+            let places = start..(start + self.rows_per_part).min(self.num_written());
+            let rows = match &self.targets {
+                Some(targets) => {
+                    let own = targets[places].iter().map(|&node| graph.own_row(node));
+                    own.flatten().collect()
+                }
+                None => graph
+                    .own_rows(places)
+                    .map(|row| u32::try_from(row).expect("nodes fit 32 bits"))
                     .collect(),
             };
+            let blocks = Mutex::default();
+            Part {
+                index,
+                rows,
+                blocks,
+            }
+        };
+        indices.into_iter().map(part).collect()
+    }
+
+    /// Cuts parts into blocks.
+    fn pieces(&self, parts: &[Part], layer: usize) -> Vec<Piece> {
+        let mut pieces: Vec<Piece> = Vec::new();
+        for (at, part) in parts.iter().enumerate() {
+            let (Some(&from), Some(&to)) = (part.rows.first(), part.rows.last()) else {
+                continue;
+            };
             let first = pieces.len();
-            let (from, to) = (nodes[0] as usize, nodes[nodes.len() - 1] as usize + 1);
-            for range in self.rounds.ranges_of(from..to, layer) {
-                let there = |end: usize| nodes.partition_point(|&node| (node as usize) < end);
-                let picked = &nodes[there(range.start)..there(range.end)];
+            for range in self.rounds.ranges_of(from as usize..to as usize + 1, layer) {
+                let there = |end: usize| part.rows.partition_point(|&row| (row as usize) < end);
+                let picked = &part.rows[there(range.start)..there(range.end)];
                 if picked.is_empty() {
                     continue;
                 }
-                let places = picked.iter().map(|&node| node as usize - range.start);
+                let places = picked.iter().map(|&row| row as usize - range.start);
                 pieces.push(Piece {
-                    part: parts.len(),
+                    part: at,
                     block: pieces.len() - first,
                     picked: (picked.len() < range.len()).then(|| places.collect()),
-                    nodes: range,
+                    rows: range,
                 });
             }
             let blocks = (first..pieces.len()).map(|_| None).collect();
-            parts.push(Part {
-                index,
-                nodes,
-                blocks: Mutex::new(blocks),
-            });
+            *part.blocks.lock().unwrap_or_else(PoisonError::into_inner) = blocks;
         }
-        (parts, pieces)
+        pieces
     }
 
     fn compute(
@@ -175,13 +247,13 @@ impl Parts<'_> {
                     .collect(),
             },
         };
-        let rows = pick(work.layer.run(piece.nodes.clone())?);
+        let rows = pick(work.layer.run(piece.rows.clone())?);
         let logits = self.logits(&rows, &work.head)?;
         let arch = self.rounds.trained.model.architecture();
         if let Some(known) = &logits {
             let place = |row: usize| piece.picked.as_ref().map_or(row, |picked| picked[row]);
-            let node = |row| piece.nodes.start + place(row);
-            self.rounds.check_finite(known, arch.num_layers, node)?;
+            let own_row = |row| piece.rows.start + place(row);
+            self.rounds.check_finite(known, arch.num_layers, own_row)?;
         }
         let predicted_of = |of_rows: &Option<Dense>| match of_rows {
             Some(known) => labels(known, arch),
@@ -190,7 +262,7 @@ impl Parts<'_> {
         let mut predicted = predicted_of(&logits);
         let mut difference = Difference::default();
         if let Some(other) = &work.other {
-            let other_rows = pick(other.run(piece.nodes.clone())?);
+            let other_rows = pick(other.run(piece.rows.clone())?);
             let other_predicted = predicted_of(&self.logits(&other_rows, &work.head)?);
             let outcome = |of_nodes, classes| Outcome {
                 rows: of_nodes,
@@ -208,9 +280,9 @@ impl Parts<'_> {
         let embedding = match &self.inner {
             None => rows,
             Some(inner) => pick(Dense {
-                rows: piece.nodes.len(),
+                rows: piece.rows.len(),
                 cols: inner.cols(),
-                values: inner.slice(piece.nodes.clone()).values().to_vec(),
+                values: inner.slice(piece.rows.clone()).values().to_vec(),
             }),
         };
         let vectors = vectors(
@@ -232,41 +304,47 @@ impl Parts<'_> {
         Ok(Some(head.run(rows.clone())?))
     }
 
-    /// Writes and commits a part.
-    fn write(&self, part: &Part, blocks: &[Computed]) -> Result<(), InferError> {
-        let graph = self.rounds.graph;
-        let mut writer = EmbeddingsWriter::create(self.output, part.index, &self.columns)?;
+    /// Writes and commits a part of these nodes; `ids` returns the ids of some of them.
+    pub(crate) fn write(
+        &self,
+        index: usize,
+        nodes: &[u32],
+        ids: impl Fn(Range<usize>) -> Ids,
+        blocks: &[Computed],
+    ) -> Result<(), InferError> {
+        let mut writer = EmbeddingsWriter::create(self.output, index, &self.columns)?;
         let mut predicted = Labels::empty(self.columns.prediction.as_ref());
         blocks
             .iter()
             .for_each(|block| predicted.extend(&block.predicted));
-        let widths: Vec<usize> = self
-            .columns
-            .vectors
-            .iter()
-            .map(|(_, width)| *width)
-            .collect();
+        let widths = self.widths();
         let mut columns: Vec<Rest<'_>> = (0..widths.len())
             .map(|column| Rest::new(blocks, column))
             .collect();
         let row_bytes = 4 * widths.iter().sum::<usize>();
         let mut start = 0;
-        for nodes in part.nodes.chunks((GROUP_BYTES / row_bytes).max(1)) {
-            let end = start + nodes.len();
+        for chunk in nodes.chunks((GROUP_BYTES / row_bytes).max(1)) {
+            let end = start + chunk.len();
             let pairs = columns.iter_mut().zip(&widths);
             let vectors: Vec<Vec<f32>> = pairs
-                .map(|(rest, width)| rest.take(nodes.len() * width))
+                .map(|(rest, width)| rest.take(chunk.len() * width))
                 .collect();
             writer.write(EmbeddingBatch {
-                ids: &graph.ids(nodes),
-                nodes,
+                ids: &ids(start..end),
+                nodes: chunk,
                 vectors: &vectors,
                 prediction: &predicted.slice(start..end),
             })?;
             start = end;
         }
         let entry = writer.finish()?;
-        Ok(self.output.commit_part(part.index, entry)?)
+        Ok(self.output.commit_part(index, entry)?)
+    }
+
+    /// Returns the widths of the columns of vectors.
+    pub(crate) fn widths(&self) -> Vec<usize> {
+        let widths = self.columns.vectors.iter().map(|(_, width)| *width);
+        widths.collect()
     }
 }
 

@@ -141,8 +141,10 @@ impl Job {
         })?;
         job.fingerprint = fingerprint(source.parse()?, &job);
         if let Some(process) = overrides.process {
-            // Each has a part of the store, which may lie on a disk that they share.
-            job.work_dir.push(format!("process-{process:03}"));
+            // Each has a part of the store and of rounds, which may lie on a disk that they share.
+            let own = format!("process-{process:03}");
+            job.work_dir.push(&own);
+            job.infer = job.infer.map(|plan| plan.with_own_dir(&own));
         }
         Ok(job)
     }

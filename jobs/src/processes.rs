@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use graphflat::Cluster;
 use graphflat::cluster::{ClusterPlan, Secret, read_hosts};
+use graphinfer::{InferPlan, Method};
 use schemas::progress::Progress;
 
 use crate::cli::{RunArgs, Stage};
@@ -206,17 +207,18 @@ impl Drop for Children {
     }
 }
 
-/// Refuses stages that one process runs.
+/// Refuses what one process runs.
 fn refuse_single(job: &Job) -> Result<(), JobError> {
-    let single = [Stage::Train, Stage::Infer];
-    let Some(stage) = single.into_iter().find(|stage| job.runs(*stage)) else {
-        return Ok(());
-    };
-    let problem = format!(
-        "only flatten runs in several processes, not {}; `--stage flatten` leaves it to another run",
-        stage.name()
-    );
-    Err(key("--stage", problem))
+    if job.runs(Stage::Train) {
+        let problem = "train does not run in several processes; `--stage flatten` or `infer` does";
+        return Err(key("--stage", problem.to_owned()));
+    }
+    let by_neighborhoods = |plan: &InferPlan| plan.method() == Method::Neighborhoods;
+    if job.runs(Stage::Infer) && job.infer.as_ref().is_some_and(by_neighborhoods) {
+        let problem = "\"neighborhoods\" runs in one process only; \"layers\" runs in several";
+        return Err(key("infer.method", problem.to_owned()));
+    }
+    Ok(())
 }
 
 /// Addresses of this machine that nobody listens on; what takes one before we do is told then.

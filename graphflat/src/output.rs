@@ -1,0 +1,45 @@
+//! The output of a stage that several processes write.
+
+use crate::shuffle::{PeerFailed, gather_processes};
+use crate::{Cluster, ClusterError};
+use schemas::{Opened, Output, SchemaError};
+use std::path::Path;
+
+/// Opens an output, of directory, stage and fingerprint, in the first process, which keeps it locked
+/// and finishes it, and then in the others, which write parts of it.
+///
+/// # Errors
+///
+/// As [`Output::open`] in the first process and [`Output::join`] in the others; a failure of another
+/// process.
+pub fn open_output<E>(
+    cluster: &Cluster,
+    is_peer_failure: fn(&E) -> bool,
+    (dir, stage, fingerprint): (&Path, &str, &str),
+    fresh: bool,
+) -> Result<Opened, E>
+where
+    E: From<SchemaError> + From<PeerFailed> + From<ClusterError> + Send + 'static,
+{
+    let is_first = cluster.process() == 0;
+    let opened = is_first
+        .then(|| Output::open(dir, stage, fingerprint, fresh))
+        .transpose()?;
+    let told = match &opened {
+        Some(Opened::Done(manifest)) => (Some(manifest.clone()), None, None),
+        Some(Opened::Open(output)) => (None, output.lock_token(), Some(output.committed_parts())),
+        None => (None, None, None),
+    };
+    let told = gather_processes(cluster, is_peer_failure, told)?;
+    let (done, lock, committed) = told.into_iter().next().expect("there is a first process");
+    match (opened, done) {
+        (Some(opened), _) => Ok(opened),
+        (None, Some(manifest)) => Ok(Opened::Done(manifest)),
+        (None, None) => {
+            let output = Output::join(dir, stage, fingerprint, lock)?;
+            // Which parts are left to be written has to be the same everywhere.
+            output.adopt_parts(committed.unwrap_or_default());
+            Ok(Opened::Open(output))
+        }
+    }
+}

@@ -1,0 +1,182 @@
+//! The last round among several processes: each computes the rows of its own nodes and sends them to
+//! the one that writes their part.
+
+use crate::InferError;
+use crate::checkpoint::RoundRows;
+use crate::exchange::Crossing;
+use crate::write::{Computed, Part, Parts, Written};
+use graphflat::{Cluster, run_workers};
+use schemas::{Ids, Labels};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+/// Rows of one process for a part.
+#[derive(Clone, Serialize, Deserialize)]
+struct Delivery {
+    part: usize,
+    /// The process that computed them.
+    from: usize,
+    /// Places of the nodes in the order of ids, ascending.
+    nodes: Vec<u32>,
+    ids: Ids,
+    rows: Computed,
+}
+
+/// Rows that are to be sent, by the thread that sends them, each with the worker that gets it.
+type Outgoing = Vec<Vec<(usize, Delivery)>>;
+
+impl Parts<'_> {
+    /// Computes the last layer of the own nodes and writes a share of the parts.
+    ///
+    /// Goes in waves of one part a worker of all processes, so that no process holds more rows than
+    /// those of two parts a worker.
+    pub(crate) fn run_among(
+        &self,
+        layer: usize,
+        before: &RoundRows,
+    ) -> Result<Written, InferError> {
+        let cluster = self.rounds.graph.cluster();
+        let mut done = Written::default();
+        let mut crossing = Crossing::default();
+        for wave in self.open_parts().chunks(cluster.num_workers()) {
+            let computed = Mutex::new(Vec::new());
+            let parts = self.parts(wave.to_vec());
+            let difference = self.compute_all(&parts, (layer, before), |part, blocks| {
+                let delivery = self.delivery(part, blocks);
+                let mut all = computed.lock().unwrap_or_else(PoisonError::into_inner);
+                all.push(delivery);
+                Ok(())
+            })?;
+            done.difference.add(&difference);
+            let computed = computed
+                .into_inner()
+                .unwrap_or_else(PoisonError::into_inner);
+            let outgoing = self.address(wave, computed, &mut crossing);
+            let received = deliver(cluster, outgoing)?;
+            let strange = received
+                .iter()
+                .flatten()
+                .filter(|of| of.from != cluster.process());
+            crossing.bytes_received += strange.map(|of| self.num_bytes(of)).sum::<u64>();
+            let started = Instant::now();
+            self.rounds.threads.run(
+                received.len(),
+                || (),
+                |(), at| self.write_received(&received[at]),
+            )?;
+            done.writing += started.elapsed();
+        }
+        crossing.bytes_least = crossing.bytes_received;
+        done.crossing = Some(crossing);
+        Ok(done)
+    }
+
+    /// Puts together the blocks of a part.
+    fn delivery(&self, part: &Part, blocks: Vec<Computed>) -> Delivery {
+        let graph = self.rounds.graph;
+        let nodes = part.rows.iter().map(|&row| graph.node(row as usize));
+        let mut rows = self.no_rows();
+        for block in blocks {
+            let columns = rows.vectors.iter_mut().zip(block.vectors);
+            columns.for_each(|(column, more)| column.extend(more));
+            rows.predicted.extend(&block.predicted);
+        }
+        Delivery {
+            part: part.index,
+            from: graph.cluster().process(),
+            nodes: nodes.collect(),
+            ids: graph.ids(&part.rows),
+            rows,
+        }
+    }
+
+    /// Returns the bytes of the vectors of some rows.
+    fn num_bytes(&self, delivery: &Delivery) -> u64 {
+        4 * (delivery.nodes.len() * self.widths().iter().sum::<usize>()) as u64
+    }
+
+    fn no_rows(&self) -> Computed {
+        Computed {
+            vectors: vec![Vec::new(); self.columns.vectors.len()],
+            predicted: Labels::empty(self.columns.prediction.as_ref()),
+        }
+    }
+
+    /// Tells which worker writes which part of a wave: the next process the next part.
+    fn address(
+        &self,
+        wave: &[usize],
+        computed: Vec<Delivery>,
+        crossing: &mut Crossing,
+    ) -> Outgoing {
+        let cluster = self.rounds.graph.cluster();
+        let (processes, threads) = (cluster.num_processes(), cluster.num_threads());
+        let mut outgoing = vec![Vec::new(); threads];
+        for delivery in computed {
+            let place = wave.binary_search(&delivery.part).expect("of this wave");
+            let (process, thread) = (place % processes, place / processes);
+            if process != cluster.process() {
+                crossing.bytes_sent += self.num_bytes(&delivery);
+            }
+            outgoing[thread].push((process * threads + thread, delivery));
+        }
+        outgoing
+    }
+
+    /// Writes a part of the rows that came for it.
+    fn write_received(&self, deliveries: &[Delivery]) -> Result<(), InferError> {
+        let part = deliveries[0].part;
+        if self.output.committed(part).is_some() {
+            return Ok(());
+        }
+        // Each one's rows ascend, and none has a row of another.
+        let ends = deliveries.iter().enumerate().flat_map(|(from, delivery)| {
+            let nodes = delivery.nodes.iter().enumerate();
+            nodes.map(move |(at, &node)| (node, from, at))
+        });
+        let mut order: Vec<(u32, usize, usize)> = ends.collect();
+        order.sort_unstable();
+        let widths = self.widths();
+        let mut rows = self.no_rows();
+        let mut ids = Ids::with_capacity(self.columns.id_type, order.len());
+        for &(_, from, at) in &order {
+            let delivery = &deliveries[from];
+            ids.push_from(&delivery.ids, at);
+            let columns = rows.vectors.iter_mut().zip(&delivery.rows.vectors);
+            for ((column, of), &width) in columns.zip(&widths) {
+                column.extend_from_slice(&of[at * width..(at + 1) * width]);
+            }
+            if self.columns.prediction.is_some() {
+                let at = u32::try_from(at).expect("nodes fit 32 bits");
+                rows.predicted.push_from(&delivery.rows.predicted, at);
+            }
+        }
+        let nodes: Vec<u32> = order.into_iter().map(|(node, _, _)| node).collect();
+        let ids_of = |range: std::ops::Range<usize>| {
+            let mut some = Ids::new(self.columns.id_type);
+            some.extend_from(&ids, range);
+            some
+        };
+        self.write(part, &nodes, ids_of, &[rows])
+    }
+}
+
+/// Sends rows to those that write them; returns what came here, by part.
+fn deliver(cluster: &Cluster, outgoing: Outgoing) -> Result<Vec<Vec<Delivery>>, InferError> {
+    let threads = cluster.num_threads();
+    let outgoing = Arc::new(Mutex::new(outgoing));
+    let received = run_workers(cluster, InferError::is_peer_failure, move |peer| {
+        let mine = {
+            let mut all = outgoing.lock().unwrap_or_else(PoisonError::into_inner);
+            std::mem::take(&mut all[peer.index() % threads])
+        };
+        peer.shuffle::<Delivery, InferError>(mine.into_iter().map(Ok))
+    })?;
+    let mut parts: BTreeMap<usize, Vec<Delivery>> = BTreeMap::new();
+    for (_, delivery) in received.into_iter().flatten() {
+        parts.entry(delivery.part).or_default().push(delivery);
+    }
+    Ok(parts.into_values().collect())
+}

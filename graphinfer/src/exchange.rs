@@ -1,0 +1,184 @@
+//! What processes tell each other: rows of nodes that others read, each once a round and process.
+
+use crate::InferError;
+use crate::local::Local;
+use graphflat::{Cluster, NodeIdx, Placement, gather_processes, run_workers};
+use serde::{Deserialize, Serialize};
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Words of a block of rows that is read, and sent, at a time.
+const BLOCK_WORDS: usize = 1 << 18;
+
+/// Nodes in a message that asks for rows.
+const NODES_A_MESSAGE: usize = 1 << 16;
+
+/// Which rows cross from which process to which.
+#[derive(Debug)]
+pub(crate) struct Exchange {
+    cluster: Cluster,
+    num_own: usize,
+    /// By process, the own rows that it reads, ascending.
+    given: Vec<Vec<u32>>,
+    /// By process, the rows of this one's halo that it owns, ascending.
+    taken: Vec<Vec<u32>>,
+    /// By process, the rows that would come if it aggregated its part of each node's in-edges.
+    partial: Vec<u64>,
+}
+
+/// Rows of one process on their way to another.
+#[derive(Clone, Serialize, Deserialize)]
+struct Rows {
+    /// The place of the first among those that cross between the two.
+    first: u64,
+    words: Vec<u32>,
+}
+
+/// Bytes of rows that a process sends and gets in a round, without what the messages add.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Crossing {
+    pub(crate) bytes_sent: u64,
+    pub(crate) bytes_received: u64,
+    /// What would be received if a partial aggregate came in place of rows from each process of which
+    /// fewer of those are needed.
+    pub(crate) bytes_least: u64,
+}
+
+impl Exchange {
+    /// Tells the other processes which of their nodes this one reads.
+    pub(crate) fn agree(
+        (cluster, placement): (&Cluster, &Placement),
+        local: &Local,
+        partial: &[u64],
+    ) -> Result<Self, InferError> {
+        let threads = cluster.num_threads();
+        let mut asked: Vec<Vec<NodeIdx>> = vec![Vec::new(); cluster.num_processes()];
+        let mut taken: Vec<Vec<u32>> = vec![Vec::new(); cluster.num_processes()];
+        for &node in local.halo() {
+            let owner = placement.owner(node) / threads;
+            asked[owner].push(node);
+            taken[owner].push(local.row(node));
+        }
+        let asked = Arc::new(asked);
+        let mut told = run_workers(cluster, InferError::is_peer_failure, move |peer| {
+            let is_first = peer.is_first_here();
+            let lists = asked.iter().enumerate().filter(|_| is_first);
+            let messages = lists.flat_map(|(process, nodes)| {
+                let chunks = nodes.chunks(NODES_A_MESSAGE);
+                chunks.map(move |chunk| Ok((process * threads, chunk.to_vec())))
+            });
+            peer.shuffle::<Vec<NodeIdx>, InferError>(messages)
+        })?;
+        let mut given: Vec<Vec<u32>> = vec![Vec::new(); cluster.num_processes()];
+        for (from, nodes) in told.swap_remove(0) {
+            let rows = nodes.into_iter().map(|node| local.row(node));
+            given[from / threads].extend(rows);
+        }
+        Ok(Self {
+            cluster: cluster.clone(),
+            num_own: local.own().len(),
+            given,
+            taken,
+            partial: partial.to_vec(),
+        })
+    }
+
+    /// Has every process send the own rows that others read, of `cols` words each, and take those of
+    /// its halo: `read` returns some own rows, `take` gets a row and its words.
+    pub(crate) fn run(
+        self: &Arc<Self>,
+        cols: usize,
+        read: impl Fn(Range<usize>) -> Result<Vec<u32>, InferError> + Send + Sync + 'static,
+        take: impl Fn(u32, &[u32]) -> Result<(), InferError> + Send + Sync + 'static,
+    ) -> Result<(), InferError> {
+        let (this, take) = (Arc::clone(self), Arc::new(take));
+        let threads = self.cluster.num_threads();
+        let ended = run_workers(&self.cluster, InferError::is_peer_failure, move |peer| {
+            let thread = peer.index() % threads;
+            let block = (BLOCK_WORDS / cols.max(1)).max(1);
+            let mine = (0..this.num_own)
+                .step_by(block)
+                .skip(thread)
+                .step_by(threads);
+            let outgoing = mine.flat_map(|first| {
+                let rows = first..(first + block).min(this.num_own);
+                this.messages(rows, cols, &read, thread)
+            });
+            let (taken, take) = (Arc::clone(&this), Arc::clone(&take));
+            peer.shuffle_each(outgoing, move |from, _, rows: Rows| {
+                let first = usize::try_from(rows.first).expect("a place in a list");
+                let places = &taken.taken[from / threads][first..];
+                let pairs = places.iter().zip(rows.words.chunks_exact(cols));
+                pairs
+                    .into_iter()
+                    .try_for_each(|(row, words)| take(*row, words))
+            })
+        });
+        ended.map(drop)
+    }
+
+    /// Cuts what every process reads out of a block of own rows.
+    fn messages(
+        &self,
+        rows: Range<usize>,
+        cols: usize,
+        read: &impl Fn(Range<usize>) -> Result<Vec<u32>, InferError>,
+        thread: usize,
+    ) -> Vec<Result<(usize, Rows), InferError>> {
+        let threads = self.cluster.num_threads();
+        let words = match read(rows.clone()) {
+            Ok(words) => words,
+            Err(error) => return vec![Err(error)],
+        };
+        let mut messages = Vec::new();
+        for (process, given) in self.given.iter().enumerate() {
+            let there = |end: usize| given.partition_point(|&row| (row as usize) < end);
+            let (first, end) = (there(rows.start), there(rows.end));
+            if first == end {
+                continue;
+            }
+            let places = given[first..end]
+                .iter()
+                .map(|&row| row as usize - rows.start);
+            let of_rows = places.flat_map(|place| &words[place * cols..(place + 1) * cols]);
+            let message = Rows {
+                first: first as u64,
+                words: of_rows.copied().collect(),
+            };
+            messages.push(Ok((process * threads + thread, message)));
+        }
+        messages
+    }
+
+    /// Returns what crosses in a round whose rows have so many numbers.
+    pub(crate) fn crossing(&self, cols: usize) -> Crossing {
+        let row_bytes = 4 * cols as u64;
+        let sum = |lists: &[Vec<u32>]| lists.iter().map(|rows| rows.len() as u64).sum::<u64>();
+        let pairs = self.taken.iter().zip(&self.partial);
+        let least: u64 = pairs
+            .map(|(rows, &partial)| partial.min(rows.len() as u64))
+            .sum();
+        Crossing {
+            bytes_sent: row_bytes * sum(&self.given),
+            bytes_received: row_bytes * sum(&self.taken),
+            bytes_least: row_bytes * least,
+        }
+    }
+}
+
+impl Crossing {
+    /// Adds what crosses besides.
+    pub(crate) fn add(&mut self, other: Self) {
+        self.bytes_sent += other.bytes_sent;
+        self.bytes_received += other.bytes_received;
+        self.bytes_least += other.bytes_least;
+    }
+}
+
+/// Exchanges a value between processes; returns that of each.
+pub(crate) fn gather<T>(cluster: &Cluster, value: T) -> Result<Vec<T>, InferError>
+where
+    T: Serialize + serde::de::DeserializeOwned,
+{
+    gather_processes(cluster, InferError::is_peer_failure, value)
+}

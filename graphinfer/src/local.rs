@@ -1,0 +1,162 @@
+//! Which nodes have a row in this process, and which row it is.
+
+use graphflat::{NodeIdx, Store};
+use rayon::prelude::*;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Nodes of a word of bits.
+const WORD: usize = u64::BITS as usize;
+
+/// The rows of a process among several: its own nodes' first, then those of its halo (the sources of
+/// its nodes' in-edges that other processes own), each in the order of ids.
+///
+/// Three bits a node of the graph, and four bytes for each node that has a row.
+#[derive(Debug)]
+pub(crate) struct Local {
+    own: Vec<NodeIdx>,
+    halo: Vec<NodeIdx>,
+    words: Vec<Word>,
+}
+
+/// 64 nodes in the order of ids.
+#[derive(Clone, Copy, Debug, Default)]
+struct Word {
+    own: u64,
+    halo: u64,
+    /// Own nodes, and those of the halo, before these.
+    own_before: u32,
+    halo_before: u32,
+}
+
+/// The halo of a process, and what other ways there are to get what it is for.
+pub(crate) struct Halo {
+    pub(crate) nodes: Vec<NodeIdx>,
+    /// By process, this one's nodes that read any node of it: as many rows would come if each process
+    /// aggregated its part of a node's in-edges.
+    pub(crate) partial: Vec<u64>,
+}
+
+impl Local {
+    /// Numbers the rows; both lists ascend.
+    pub(crate) fn new(own: Vec<NodeIdx>, halo: Vec<NodeIdx>, num_nodes: usize) -> Self {
+        let mut words = vec![Word::default(); num_nodes.div_ceil(WORD)];
+        for &node in &own {
+            words[node as usize / WORD].own |= bit(node);
+        }
+        for &node in &halo {
+            words[node as usize / WORD].halo |= bit(node);
+        }
+        let (mut own_before, mut halo_before) = (0, 0);
+        for word in &mut words {
+            (word.own_before, word.halo_before) = (own_before, halo_before);
+            own_before += word.own.count_ones();
+            halo_before += word.halo.count_ones();
+        }
+        Self { own, halo, words }
+    }
+
+    /// Returns the nodes of the first rows.
+    pub(crate) fn own(&self) -> &[NodeIdx] {
+        &self.own
+    }
+
+    /// Returns the nodes of the rows behind them.
+    pub(crate) fn halo(&self) -> &[NodeIdx] {
+        &self.halo
+    }
+
+    /// Returns the row of a node that has one.
+    pub(crate) fn row(&self, node: NodeIdx) -> u32 {
+        let (word, bit) = (&self.words[node as usize / WORD], bit(node));
+        let rank = |bits: u64| (bits & (bit - 1)).count_ones();
+        if word.own & bit != 0 {
+            word.own_before + rank(word.own)
+        } else {
+            let own = u32::try_from(self.own.len()).expect("nodes fit 32 bits");
+            own + word.halo_before + rank(word.halo)
+        }
+    }
+}
+
+fn bit(node: NodeIdx) -> u64 {
+    1 << (node as usize % WORD)
+}
+
+/// Lists the nodes of this process, ascending.
+pub(crate) fn own_nodes(store: &Store) -> Vec<NodeIdx> {
+    let (placement, cluster) = (store.placement(), store.cluster());
+    let first = cluster.first_worker();
+    let of_worker = |worker: usize| {
+        (0..placement.num_local(worker)).map(move |local| placement.node(worker, local))
+    };
+    let mut own: Vec<NodeIdx> = (first..first + cluster.num_threads())
+        .flat_map(of_worker)
+        .collect();
+    own.par_sort_unstable();
+    own
+}
+
+/// Finds the sources of the first `limit` in-edges of this process's nodes that others own.
+pub(crate) fn halo(store: &Store, own: &[NodeIdx], limit: usize) -> Halo {
+    let (placement, cluster) = (store.placement(), store.cluster());
+    let (process, threads) = (cluster.process(), cluster.num_threads());
+    let num_words = placement.num_nodes().div_ceil(WORD);
+    let read: Vec<AtomicU64> = (0..num_words).map(|_| AtomicU64::new(0)).collect();
+    let scan = |nodes: &[NodeIdx]| {
+        let mut partial = vec![0_u64; cluster.num_processes()];
+        // By process, one more than the place of the node that has read from it last.
+        let mut reader = vec![0; cluster.num_processes()];
+        for (place, &node) in (1_usize..).zip(nodes) {
+            let (worker, local) = placement.owner_and_local(node);
+            for &src in store.partition(worker).in_edges(0, local, limit).src {
+                let owner = placement.owner(src) / threads;
+                if owner == process {
+                    continue;
+                }
+                read[src as usize / WORD].fetch_or(bit(src), Ordering::Relaxed);
+                if reader[owner] != place {
+                    reader[owner] = place;
+                    partial[owner] += 1;
+                }
+            }
+        }
+        partial
+    };
+    let add = |mut sum: Vec<u64>, other: Vec<u64>| {
+        sum.iter_mut().zip(other).for_each(|(sum, of)| *sum += of);
+        sum
+    };
+    let none = || vec![0; cluster.num_processes()];
+    let partial = own.par_chunks(1 << 12).map(scan).reduce(none, add);
+    let mut nodes = Vec::new();
+    for (word, bits) in read.into_iter().enumerate() {
+        let mut bits = bits.into_inner();
+        while bits != 0 {
+            let node = word * WORD + bits.trailing_zeros() as usize;
+            nodes.push(NodeIdx::try_from(node).expect("nodes fit 32 bits"));
+            bits &= bits - 1;
+        }
+    }
+    Halo { nodes, partial }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn own_nodes_have_the_first_rows_and_the_halo_those_behind() {
+        let own: Vec<u32> = (0..1000).filter(|node| node % 3 == 1).collect();
+        let halo: Vec<u32> = (0..1000)
+            .filter(|node| node % 7 == 0 && node % 3 != 1)
+            .collect();
+        let local = Local::new(own.clone(), halo.clone(), 1000);
+        let rows: Vec<u32> = own
+            .iter()
+            .chain(&halo)
+            .map(|&node| local.row(node))
+            .collect();
+        let expected: Vec<u32> = (0..u32::try_from(rows.len()).unwrap()).collect();
+        assert_eq!(rows, expected);
+    }
+}

@@ -1,0 +1,160 @@
+//! Inference in several processes: the same bytes as in one.
+
+use crate::cluster::survive_kills;
+use crate::harness::{
+    Bench, FLATTEN, FeatureKind, Graph, INFER, IdKind, Job, TRAIN, assert_same_bytes,
+};
+
+const OUTPUT: &str = "out/embeddings";
+
+fn graph(ids: IdKind, features: FeatureKind) -> Graph {
+    Graph::new(150, ids, features).with_weights()
+}
+
+/// A job whose parts are fewer, as many and more than the workers of a run.
+fn job(graph: &Graph, model: &str) -> Job {
+    let train = TRAIN.replace("\"sage\"", model);
+    Job::new(graph, &[FLATTEN, &train, INFER]).and("rows_per_part = 20")
+}
+
+/// Infers in one process and then in several, and compares what they write.
+fn check(bench: &Bench, job: &Job, what: &str) {
+    let infer = ["--stage", "infer", "--fresh"];
+    bench.run(job, &infer).ok();
+    let expected = bench.data_files(OUTPUT);
+    assert!(!expected.is_empty(), "{what}");
+    for (processes, workers) in [("2", "1"), ("3", "2"), ("4", "1")] {
+        let several = ["--processes", processes, "--workers", workers];
+        bench.run(job, &[&infer[..], &several].concat()).ok();
+        let what = format!("{what}, {processes} processes");
+        assert_same_bytes(&expected, &bench.data_files(OUTPUT), &what);
+    }
+}
+
+#[test]
+fn every_layer_gives_the_bytes_of_one_process() {
+    for (model, features) in [
+        ("\"sage\"", FeatureKind::List),
+        ("\"sage\"\naggregator = \"max\"", FeatureKind::Sparse),
+        ("\"gcn\"\nedge_weight = true", FeatureKind::List),
+        ("\"gat\"\nheads = 2", FeatureKind::Sparse),
+        ("\"gatv2\"\nheads = 2", FeatureKind::List),
+        ("\"gin\"", FeatureKind::List),
+    ] {
+        let graph = graph(IdKind::Utf8, features);
+        let bench = Bench::new(&graph);
+        let job = job(&graph, model);
+        let both = ["--stage", "flatten", "--stage", "train"];
+        bench.run(&job, &both).ok();
+        check(&bench, &job, model);
+        check(
+            &bench,
+            &job.and("sampling = \"none\""),
+            &format!("{model}, all"),
+        );
+    }
+}
+
+#[test]
+fn every_choice_of_output_gives_the_bytes_of_one_process() {
+    let graph = graph(IdKind::Int64, FeatureKind::List);
+    let bench = Bench::new(&graph);
+    let job = job(&graph, "\"gat\"\nheads = 2");
+    bench
+        .run(&job, &["--stage", "flatten", "--stage", "train"])
+        .ok();
+    let mut list = graph.nodes();
+    list = list.slice(40, 37);
+    list.write(&bench.path("list.parquet"));
+    for choice in [
+        "logits = true\nprobabilities = true\nnormalize = true\nprecision = \"f16\"",
+        "layer = 1",
+        "layer = 1\nprediction = false\ncolumns = [\"name\", \"label\"]",
+        "compare_sampling = true",
+        "targets = \"list.parquet\"",
+    ] {
+        check(&bench, &job.and(choice), choice);
+    }
+    let compared = job.and("compare_sampling = true");
+    let told = |args: &[&str]| {
+        let args = [&["--stage", "infer", "--fresh"][..], args].concat();
+        bench.run(&compared, &args).ok();
+        bench.manifest(OUTPUT)["report"].clone()
+    };
+    let (one, three) = (told(&[]), told(&["--processes", "3"]));
+    assert_eq!(one["sampling_compared"]["nodes"], graph.num_nodes);
+    for key in ["nodes", "other_predictions", "largest_distance"] {
+        let compared = "sampling_compared";
+        assert_eq!(one[compared][key], three[compared][key], "{key}");
+    }
+    let unknown = "targets = \"list.parquet\"";
+    let column = arrow::array::Int64Array::from_iter_values(0..37);
+    list.set("id", std::sync::Arc::new(column));
+    list.write(&bench.path("list.parquet"));
+    let args = ["--stage", "infer", "--fresh", "--processes", "3"];
+    let refused = bench.run(&job.and(unknown), &args);
+    assert_eq!(refused.code, 3, "{refused:?}");
+    assert!(refused.stderr.contains("list.parquet"), "{refused:?}");
+}
+
+/// Rows of a node cross once to each process that reads them, as the report tells.
+#[test]
+fn rows_cross_once_a_round_and_process() {
+    let graph = graph(IdKind::Int64, FeatureKind::List);
+    let bench = Bench::new(&graph);
+    let job = job(&graph, "\"sage\"").and("sampling = \"none\"");
+    bench
+        .run(&job, &["--stage", "flatten", "--stage", "train"])
+        .ok();
+    let args = [
+        "--stage",
+        "infer",
+        "--fresh",
+        "--processes",
+        "2",
+        "--workers",
+        "1",
+    ];
+    bench.run(&job, &args).ok();
+    let report = bench.manifest(OUTPUT)["report"].clone();
+    let processes = report["processes"].as_array().unwrap();
+    assert_eq!(processes.len(), 2);
+    let sum = |round: usize, key: &str| -> u64 {
+        let figures = processes
+            .iter()
+            .map(|of| of[round]["crossing"][key].as_u64().unwrap());
+        figures.sum()
+    };
+    for round in 0..3 {
+        assert_eq!(sum(round, "bytes_sent"), sum(round, "bytes_received"));
+        assert!(sum(round, "bytes_least") <= sum(round, "bytes_received"));
+    }
+    // A hidden layer of 8: each node crosses to the one other process at most.
+    assert!(sum(1, "bytes_sent") > 0);
+    assert!(sum(1, "bytes_sent") <= 4 * 8 * graph.num_nodes as u64);
+}
+
+#[test]
+fn a_process_that_is_killed_loses_no_finished_round() {
+    let graph = Graph::new(600, IdKind::Utf8, FeatureKind::List).with_weights();
+    let bench = Bench::new(&graph);
+    let job = job(&graph, "\"gat\"\nheads = 2")
+        .with("targets_per_part = 16", "targets_per_part = 64")
+        .with("rows_per_part = 20", "rows_per_part = 8");
+    bench
+        .run(&job, &["--stage", "flatten", "--stage", "train"])
+        .ok();
+    survive_kills(&bench, &job, "infer", OUTPUT);
+    let left = bench.path("work/small/process-001/infer");
+    assert!(!left.exists(), "rounds are removed in the end");
+}
+
+#[test]
+fn stored_neighbourhoods_are_inferred_in_one_process() {
+    let graph = graph(IdKind::Int64, FeatureKind::List);
+    let bench = Bench::new(&graph);
+    let job = job(&graph, "\"sage\"").with("rows_per_part = 20", "method = \"neighborhoods\"");
+    let refused = bench.run(&job, &["--stage", "infer", "--processes", "2"]);
+    assert_eq!(refused.code, 2, "{refused:?}");
+    assert!(refused.stderr.contains("`infer.method`"), "{refused:?}");
+}

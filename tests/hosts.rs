@@ -1,0 +1,191 @@
+//! Hosts of the tests: processes of this machine, or network namespaces with addresses of their own.
+
+use std::io::{BufRead as _, BufReader};
+use std::net::TcpListener;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use crate::harness::{Bench, Outcome};
+
+pub(crate) const SECRET: &str = "the secret of the tests";
+
+/// Nets that were made, each with names of its own.
+#[cfg(target_os = "linux")]
+static NUM_NETS: AtomicU32 = AtomicU32::new(0);
+
+/// Processes of a hosts file, on ports that were free a moment ago.
+pub(crate) struct Hosts {
+    pub(crate) addresses: Vec<String>,
+    path: PathBuf,
+}
+
+impl Hosts {
+    pub(crate) fn new(bench: &Bench, num: usize) -> Hosts {
+        let listeners: Vec<_> = (0..num)
+            .map(|_| TcpListener::bind("127.0.0.1:0").unwrap())
+            .collect();
+        let address = |listener: &TcpListener| listener.local_addr().unwrap().to_string();
+        let addresses: Vec<String> = listeners.iter().map(address).collect();
+        let path = bench.path("hosts.txt");
+        std::fs::write(&path, addresses.join("\n")).unwrap();
+        Hosts { addresses, path }
+    }
+
+    pub(crate) fn command(&self, bench: &Bench, process: usize, args: &[&str]) -> Command {
+        let mut command = bench.command(&[&["run", "job.toml"], args].concat());
+        command.arg("--hosts").arg(&self.path);
+        command.args(["--process", &process.to_string()]);
+        command.env("GRAPHFLAT_SECRET", SECRET);
+        command
+    }
+
+    pub(crate) fn start(&self, bench: &Bench, process: usize, args: &[&str]) -> Child {
+        self.command(bench, process, args).spawn().unwrap()
+    }
+}
+
+/// Waits for a process to end.
+pub(crate) fn end(child: Child) -> Outcome {
+    Outcome::of(&child.wait_with_output().unwrap())
+}
+
+/// Hosts of their own: network namespaces on one bridge.
+#[cfg(target_os = "linux")]
+pub(crate) struct Net {
+    id: String,
+    pub(crate) hosts: Hosts,
+    /// A small disk.
+    pub(crate) disk: PathBuf,
+    /// Forwards the packets of a host whose link is slow and loses some.
+    slow: Option<Child>,
+}
+
+#[cfg(target_os = "linux")]
+impl Net {
+    /// None where this user may not make any.
+    pub(crate) fn new(bench: &Bench, num: usize) -> Option<Net> {
+        let addresses: Vec<String> = (1..=num).map(|i| format!("10.213.7.{i}:7000")).collect();
+        let path = bench.path("hosts.txt");
+        std::fs::write(&path, addresses.join("\n")).unwrap();
+        let disk = bench.path("disk");
+        std::fs::create_dir(&disk).unwrap();
+        let net = Net {
+            id: format!(
+                "{}-{}",
+                std::process::id(),
+                NUM_NETS.fetch_add(1, Ordering::Relaxed)
+            ),
+            hosts: Hosts { addresses, path },
+            disk,
+            slow: None,
+        };
+        let bridge = format!("gfb{}", net.id);
+        let is_allowed = as_root(&["ip", "link", "add", &bridge, "type", "bridge"]);
+        if !is_allowed && std::env::var_os("CI").is_none() {
+            eprintln!("skipped: tests on hosts, which this user may not make (ip, as root)");
+            return None;
+        }
+        assert!(is_allowed, "no bridge can be made");
+        assert!(as_root(&["ip", "link", "set", &bridge, "up"]));
+        for host in 0..num {
+            let (name, port) = (net.name(host), format!("gfv{}-{host}", net.id));
+            let address = format!("10.213.7.{}/24", host + 1);
+            for command in [
+                &["ip", "netns", "add", &name][..],
+                &[
+                    "ip", "link", "add", &port, "type", "veth", "peer", "name", "eth0", "netns",
+                    &name,
+                ],
+                &["ip", "link", "set", &port, "master", &bridge, "up"],
+                &["ip", "-n", &name, "addr", "add", &address, "dev", "eth0"],
+                &["ip", "-n", &name, "link", "set", "eth0", "up"],
+                &["ip", "-n", &name, "link", "set", "lo", "up"],
+            ] {
+                assert!(as_root(command), "{command:?}");
+            }
+        }
+        let small = net.disk.to_str().unwrap();
+        assert!(as_root(&[
+            "mount", "-t", "tmpfs", "-o", "size=16k", "tmpfs", small
+        ]));
+        Some(net)
+    }
+
+    /// Has a host's packets take so long, and so many in a hundred of them be lost.
+    pub(crate) fn slow_down(&mut self, host: usize, delay_ms: u32, loss: u32) {
+        assert!(as_root(&[
+            "ip",
+            "link",
+            "del",
+            &format!("gfv{}-{host}", self.id)
+        ]));
+        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/slow_link.py");
+        let mut command = Command::new("python3");
+        command
+            .arg(script)
+            .arg(self.name(host))
+            .arg(format!("gfb{}", self.id));
+        command.arg(format!("10.213.7.{}/24", host + 1));
+        command.args([delay_ms, loss, 1].map(|number| number.to_string()));
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        let mut said = BufReader::new(child.stdout.take().unwrap());
+        said.read_line(&mut line).unwrap();
+        assert_eq!(line, "up\n");
+        self.slow = Some(child);
+    }
+
+    fn name(&self, host: usize) -> String {
+        format!("gf{}-{host}", self.id)
+    }
+
+    pub(crate) fn start(&self, bench: &Bench, host: usize, args: &[&str]) -> Child {
+        let inner = self.hosts.command(bench, host, args);
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &self.name(host)]);
+        command.arg(inner.get_program()).args(inner.get_args());
+        command.current_dir(bench.path("."));
+        command.env("GRAPHFLAT_SECRET", SECRET);
+        command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        command.spawn().unwrap()
+    }
+
+    pub(crate) fn set_link(&self, host: usize, state: &str) {
+        assert!(as_root(&[
+            "ip",
+            "-n",
+            &self.name(host),
+            "link",
+            "set",
+            "eth0",
+            state
+        ]));
+    }
+}
+
+#[cfg(target_os = "linux")]
+impl Drop for Net {
+    fn drop(&mut self) {
+        if let Some(slow) = &mut self.slow {
+            slow.kill().ok();
+            slow.wait().ok();
+        }
+        as_root(&["umount", self.disk.to_str().unwrap()]);
+        for host in 0..self.hosts.addresses.len() {
+            as_root(&["ip", "netns", "del", &self.name(host)]);
+        }
+        as_root(&["ip", "link", "del", &format!("gfb{}", self.id)]);
+    }
+}
+
+/// Runs a command that only root may; false where it fails.
+#[cfg(target_os = "linux")]
+fn as_root(command: &[&str]) -> bool {
+    let mut run = Command::new(command[0]);
+    run.args(&command[1..]).stderr(Stdio::null());
+    run.status().is_ok_and(|status| status.success())
+}
