@@ -55,7 +55,7 @@ fn skip<T>(reason: &str) -> Option<T> {
 }
 
 /// A Python with numpy and pyarrow, or none: then the test is skipped, but never in CI.
-fn python() -> Option<PathBuf> {
+pub(crate) fn python() -> Option<PathBuf> {
     let named = std::env::var_os("GRAPHFLAT_TEST_PYTHON").map(PathBuf::from);
     let candidates = [
         named,

@@ -1,0 +1,327 @@
+"""Bytes and seconds a round of a graphflat job, from degree statistics: the model of capacity.md."""
+
+import argparse
+import json
+from dataclasses import dataclass
+
+import numpy as np
+
+EDGE_WIRE = 20  # an edge on its way to its owner: hash, node, source, weight
+ROW_WIRE = 16  # a node's row without features and label: id, in-degree, split
+ROW_REPORT = 17  # what the report counts of it: id, in-degree, label, a byte of the split
+BATCH_ROWS = 1 << 16  # edge rows that are cut into batches at once
+HUB_BUCKETS, BUCKET_NODES, BUCKETS_MAX = 64, 1 << 11, 512
+PARTS_COUNTED = 64  # parts worked out from degrees, spread evenly over all
+EDGES_WALKED = 4e8  # and, twelve parts at least, from edges
+ROW_GROUP = 1 << 20  # edge rows that one worker reads
+MESSAGE_WIRE = 550  # bytes of a part for each worker and other process: progress, and heads of messages; measured
+CPU_NS = {  # measured, see capacity.md
+    "node": 67.0, "row_byte": 2.1, "edge": 79.0, "in_edge": 50.0, "crossing_byte": 4.5,
+    "written_byte": {"shards": 3.1, "rows": 1.6},
+}
+
+
+@dataclass
+class Graph:
+    """Nodes in groups of the same degrees, or one by one with the edges between them.
+
+    `kept[f]` is how many of a node's out-edges are among the first f in-edges of where they lead: with
+    hubs, few. Without `src` and `dst` ids say nothing of degrees, and edges of each other.
+    """
+
+    count: np.ndarray
+    inn: np.ndarray
+    out: np.ndarray
+    kept: dict[float, np.ndarray]
+    src: np.ndarray | None = None
+    dst: np.ndarray | None = None
+
+    @property
+    def nodes(self) -> float:
+        return float(self.count.sum())
+
+    def slots(self, limit: float) -> float:
+        """In-edges of all nodes, the first `limit` of each."""
+        return float((self.count * np.minimum(limit, self.inn)).sum())
+
+    @staticmethod
+    def of_table(o: argparse.Namespace) -> "Graph":
+        """Reads an edge table; nodes without edges count too."""
+        import pyarrow.parquet as pq
+
+        table = pq.read_table(o.edges, columns=[o.src, o.dst])
+        ends = [table.column(name).to_numpy() for name in (o.src, o.dst)]
+        ids, number = np.unique(np.concatenate(ends), return_inverse=True)
+        src, dst = np.split(number, 2)
+        if o.undirected:
+            src, dst = np.concatenate([src, dst]), np.concatenate([dst, src])
+        num = max(int(o.nodes), len(ids))
+        inn, out = (np.bincount(n, minlength=num).astype(float) for n in (dst, src))
+        kept = {f: np.bincount(src, np.minimum(f / inn[dst], 1), num) for f in limits(o.fanouts)}
+        if o.by == "edges":
+            return Graph(np.ones(num), inn, out, kept, src, dst)
+        columns = np.stack([inn, out, *kept.values()])
+        # Groups of nodes that are alike to 5 %.
+        like = np.unique(np.round(np.log1p(columns) * 20).astype(np.int64), axis=1, return_inverse=True)[1].ravel()
+        count = np.bincount(like).astype(float)
+        means = [np.bincount(like, column) / count for column in columns]
+        return Graph(count, means[0], means[1], dict(zip(kept, means[2:])))
+
+    @staticmethod
+    def power_law(o: argparse.Namespace) -> "Graph":
+        """P(degree > x) ~ x^(1 - exponent), the mean as given; in- and out-degree of a node are one."""
+        tails = np.geomspace(1.0, 1.0 / o.nodes, 80 if o.independent else 400)
+        share = -np.diff(np.append(tails, 0.0))
+        degree = np.append(np.sqrt(tails[:-1] * tails[1:]), tails[-1]) ** (-1.0 / (o.exponent - 1.0))
+        degree *= o.num_edges / o.nodes / (share * degree).sum()
+        if not o.independent:
+            return Graph.of_degrees(o.nodes * share, degree, degree, o.fanouts)
+        inn, out = (x.ravel() for x in np.meshgrid(degree, degree))
+        return Graph.of_degrees(o.nodes * np.outer(share, share).ravel(), inn, out, o.fanouts)
+
+    @staticmethod
+    def of_degrees(count: np.ndarray, inn: np.ndarray, out: np.ndarray, fanouts: list) -> "Graph":
+        """Of each node's out-edges the same share is kept."""
+        kept = {f: out * (count * np.minimum(f, inn)).sum() / (count * inn).sum() for f in limits(fanouts)}
+        return Graph(count, inn, out, kept)
+
+
+def limits(fanouts: list) -> list:
+    """In-edges that a node at each distance keeps."""
+    return [max(fanouts[hop:]) for hop in range(len(fanouts))]
+
+
+def first_sources(graph: Graph, left: float) -> float:
+    """The place t of 0..1 so that a share `left` of the nodes has no source before it."""
+    low, high = 0.0, 1.0
+    for _ in range(60):
+        middle = (low + high) / 2
+        more = (graph.count * (1 - middle) ** graph.inn).sum() > left * graph.nodes
+        low, high = (middle, high) if more else (low, middle)
+    return high
+
+
+def part(graph: Graph, share: float, span: tuple, size: float, fanouts: list) -> list:
+    """Nodes asked for and in-edges answered in each round of a part, and last all its nodes.
+
+    The part's targets are a `share` of the nodes whose first source lies in `span`, an interval [a, b)
+    of all out-edges in the order of ids; each in-edge has a source drawn by `kept`.
+    """
+    count, inn, (a, b) = graph.count, graph.inn, span
+    chosen = np.where(inn > 0, ((1 - a) ** inn - (1 - b) ** inn) * share, 0)
+    alone = (count * (inn == 0)).sum()
+    chosen[inn == 0] = max(size - (count * chosen).sum(), 0) / max(alone, 1)
+    others, widest = np.maximum(inn - 1, 0), max(fanouts)
+    first = count * np.minimum(widest, inn) * share / graph.slots(widest)
+    inside = (first * (1 - a) ** others).sum()
+    behind = inside - (first * (1 - b) ** others).sum()
+    width = np.array([[a], [b - a], [1 - b]])  # of sources before, in and behind the span
+    sent_first = np.array([[0.0], [inside], [behind]])
+    frontier, unseen, reached, rounds = count * chosen, 1 - chosen, np.ones((3, 1)), []
+    total = size
+    for hop, limit in enumerate(limits(fanouts)):
+        edges = (frontier * np.minimum(limit, inn)).sum()
+        rounds.append((frontier.sum(), edges))
+        sent = sent_first if hop == 0 else edges / graph.slots(limit)
+        kept = graph.kept[limit] / np.maximum(graph.out, 1e-12)
+        still = reached * (1 - np.minimum(sent * kept, 1)) ** graph.out
+        frontier = count * unseen * (width * (reached - still)).sum(axis=0)
+        reached = still
+        total += frontier.sum()
+    return [*rounds, (total, 0.0)]
+
+
+def walk(graph: Graph, targets: np.ndarray, fanouts: list) -> list:
+    """As `part`, from the edges: how likely each node is met, as if nodes were met independently."""
+    met = np.zeros(len(graph.inn))
+    met[targets] = 1
+    unseen, rounds, total = 1 - met, [], float(len(targets))
+    for limit in limits(fanouts):
+        keep = np.minimum(limit, graph.inn)
+        rounds.append((met.sum(), (met * keep).sum()))
+        chance = (met * keep / np.maximum(graph.inn, 1))[graph.dst]
+        missed = np.exp(np.bincount(graph.src, np.log1p(-np.minimum(chance, 1 - 1e-15)), len(met)))
+        met, unseen = unseen * (1 - missed), unseen * missed
+        total += met.sum()
+    return [*rounds, (total, 0.0)]
+
+
+def parts(graph: Graph, targets: float, per_part: float, fanouts: list) -> tuple:
+    """The number of parts, some of them, and what `part` or `walk` says of these."""
+    num = int(np.ceil(targets / per_part))
+    most = PARTS_COUNTED if graph.src is None else max(12, int(EDGES_WALKED / len(graph.src)))
+    # In the middle of as many equal stretches.
+    places = np.unique(((np.arange(min(num, most)) + 0.5) * num / min(num, most)).astype(int))
+    if graph.src is None:
+        cut = lambda p: first_sources(graph, max(1 - p * per_part / targets, 0.0)) if p else 0.0
+        share, size = targets / graph.nodes, lambda p: min(per_part, targets - p * per_part)
+        found = [part(graph, share, (cut(p), cut(p + 1)), size(p), fanouts) for p in places]
+    else:
+        first = np.full(len(graph.inn), len(graph.inn))
+        np.minimum.at(first, graph.dst, graph.src)
+        drawn = np.random.default_rng(0).permutation(len(first))[: int(targets)]
+        order = drawn[np.lexsort((drawn, first[drawn]))]
+        found = [walk(graph, order[int(p * per_part) : int((p + 1) * per_part)], fanouts) for p in places]
+    return num, places, np.array(found)
+
+
+def spread(values: np.ndarray, places: np.ndarray, num: int, workers: int) -> float:
+    """The most that a worker writes over the mean: part p is worker p % workers'."""
+    each = np.interp(np.arange(num), places, values) if num <= 1 << 22 else np.ones(1)
+    sums = np.bincount(np.arange(len(each)) % workers, each, workers)
+    return float(sums.max() / sums.mean()) if num <= 1 << 22 else 1.0
+
+
+def model(graph: Graph, o: argparse.Namespace) -> dict:
+    """Works out all rounds: `total` bytes as in the report, `crossing` bytes between processes."""
+    n, e, workers = graph.nodes, graph.slots(np.inf), o.processes * o.workers
+    remote, row, weight, label = 1 - 1 / o.processes, 4 * o.features, 4 * o.weights, 4 * (not o.no_labels)
+    targets = o.targets or n
+    num, places, of_parts = parts(graph, targets, o.targets_per_part, o.fanouts)
+    mean = of_parts.mean(axis=0) if num > len(places) else of_parts.sum(axis=0) / num
+    ns, rounds = CPU_NS, []
+
+    def add(name: str, nodes: float, edges: float, total: float, crossing: float, cpu: float, disk: float, most=1.0):
+        wire, hosts = crossing * remote, o.processes
+        seconds = {
+            "cpu": (cpu + wire * ns["crossing_byte"]) * 1e-9 / workers * most,
+            "network": wire / hosts / (o.network * 1e9),
+            "disk": disk * most / hosts / (o.disk * 1e9),
+        }
+        rounds.append({"name": name, "nodes": nodes, "in_edges": edges, "bytes": total, "crossing": wire,
+                       "disk": disk, "worker_max": total / workers * most, "max_over_mean": most, **seconds})
+
+    # Rows are read for their ids and again whole; words of 64 ids go to every worker.
+    numbers = (8 + 8 + 4) * n + 16 * n / 64 * workers
+    add("numbering", n, 0, numbers, numbers, ns["node"] * n, 8 * n)
+    rows = (ROW_WIRE + label + row) * n
+    kept_rows = (9 + label + row) * n
+    add("node rows", n, 0, rows, rows, ns["row_byte"] * rows, rows + kept_rows)
+    local = n / workers
+    bucket = 2 ** np.ceil(np.log2(max(local / BUCKETS_MAX, BUCKET_NODES)))
+    ends = 4 * (np.ceil(local / bucket) + HUB_BUCKETS) * workers * np.ceil(e / BATCH_ROWS)
+    # What hubs got before they were known to be hubs moves twice.
+    known = o.hub_threshold * min(np.ceil(e / ROW_GROUP) / workers, 1)
+    forwarded = known * graph.count[graph.inn > known].sum()
+    moved = (EDGE_WIRE + 4 * o.edge_features) * (e + forwarded) + ends
+    kept = graph.slots(max(o.fanouts))
+    stored = (12 + 8 + 8 * (weight > 0) + 8 * o.weights) * n + (4 + weight + 4 * o.edge_features) * kept
+    # A worker that its share of the memory does not hold writes its edges to disk and reads them again.
+    spilled = moved if moved / o.processes > 0.45 * o.memory * 1e9 else 0.0
+    add("edges", n, e, moved, moved, ns["edge"] * e, 16 * e + 2 * spilled + stored)
+    messages = MESSAGE_WIRE * num * workers * o.processes  # of which all but one part in P crosses
+    order = 8 * targets * workers
+    add("target order", targets, 0, order, order, 0.0, 0.0)
+    for hop in range(len(o.fanouts)):
+        nodes, edges = mean[hop] * num
+        answered = 8 * nodes + (4 + weight + 4 * o.edge_features) * edges
+        add(f"round {hop + 1}", nodes, edges, answered, answered + 4 * nodes, ns["in_edge"] * edges, answered)
+    nodes, edges = mean[-1][0] * num, sum(r[1] for r in mean) * num
+    loops = 4 * o.self_loops * (1 + o.weights)
+    wire = (4 + 4 + ROW_WIRE + label + row + weight + loops) * nodes  # asked for by number, which comes back
+    add("features", nodes, 0, (ROW_REPORT + row) * nodes, wire + messages, 0.0, row * nodes)
+    sizes = of_parts[:, -1, 0] * (o.disk_features + o.disk_node)
+    sizes += of_parts[:, :, 1].sum(axis=1) * (o.disk_edge + weight)
+    if o.layout == "shards":
+        written = (o.disk_features + o.disk_node) * nodes + (o.disk_edge + weight) * edges
+    else:
+        alone = part(graph, 1 / n, (0.0, 1.0), 1.0, o.fanouts)
+        sizes = of_parts[:, 0, 0] + of_parts[:, 0, 1] * (alone[-1][0] - 1) / alone[0][1]
+        written = targets * ((o.disk_features + 9) * alone[-1][0] + (1 + weight) * sum(r[1] for r in alone))
+    add("write", nodes, edges, written, 0.0, ns["written_byte"][o.layout] * written, written,
+        spread(sizes, places, num, workers))
+    slots = 2 ** np.ceil(np.log2(max(min(n, 16 * e * workers / o.hub_threshold), 2)))
+    memory = {
+        "hub counts": 4 * slots * o.workers,
+        "ids of edges": 16 * n / 64 * 2 * o.workers,
+        "target order": 16 * targets * o.workers + 4 * targets,
+        "budget": o.memory * 1e9,
+    }
+    return {"nodes": n, "edges": e, "parts": num, "rounds": rounds, "infer": infer(graph, o, remote),
+            "store_bytes_host": (kept_rows + stored) / o.processes, "memory_host": memory}
+
+
+def infer(graph: Graph, o: argparse.Namespace, remote: float) -> list:
+    """Bytes of inference in several processes: each remote row crosses once a round and process."""
+    p, keep, rounds = o.processes, max(o.fanouts), []
+    chance = np.minimum(graph.kept[keep] / np.maximum(graph.out, 1e-12), 1) / p
+    needed = p * remote * (graph.count * (1 - (1 - chance) ** graph.out)).sum()
+    for layer, width in enumerate([o.features, *o.hidden[:-1]], 1):
+        rounds.append({"round": layer, "rows": needed, "crossing": 4 * width * needed})
+    rounds.insert(0, {"round": 0, "rows": needed, "crossing": (4 + 4) * needed})
+    written = graph.nodes * remote
+    rounds.append({"round": len(rounds), "rows": written, "crossing": 4 * o.hidden[-1] * written})
+    return rounds
+
+
+def fanouts(text: str) -> list:
+    return [np.inf if one == "all" else float(one) for one in text.split(",")]
+
+
+def arguments() -> argparse.Namespace:
+    a = argparse.ArgumentParser(description=__doc__)
+    a.add_argument("--edges", help="edge table (Parquet, integer ids), whose degrees are counted")
+    a.add_argument("--by", choices=["degrees", "edges"], default="degrees", help="what is taken from the edge table")
+    a.add_argument("--src", default="src")
+    a.add_argument("--dst", default="dst")
+    a.add_argument("--undirected", action="store_true")
+    a.add_argument("--nodes", type=float, required=True, help="nodes, those without edges too")
+    a.add_argument("--histogram", help="lines of number of nodes, in-degree, out-degree, with commas")
+    a.add_argument("--num-edges", type=float, help="edges of a power law")
+    a.add_argument("--exponent", type=float, default=2.5, help="of a power law")
+    a.add_argument("--independent", action="store_true", help="out-degrees have nothing to do with in-degrees")
+    a.add_argument("--fanouts", type=fanouts, required=True, help="hop 1 first, such as 15,10")
+    a.add_argument("--targets", type=float, help="all nodes, unless given")
+    a.add_argument("--targets-per-part", type=float, help="as the program's, unless given")
+    a.add_argument("--layout", choices=["shards", "rows"], default="shards")
+    a.add_argument("--features", type=int, default=0, help="numbers of a node")
+    a.add_argument("--edge-features", type=int, default=0)
+    a.add_argument("--weights", action="store_true", help="edges have weights")
+    a.add_argument("--self-loops", action="store_true", help="some node has an edge to itself")
+    a.add_argument("--no-labels", action="store_true")
+    a.add_argument("--hidden", type=lambda s: [int(w) for w in s.split(",")], default=[64, 64], help="widths of layers")
+    a.add_argument("--processes", type=int, default=1)
+    a.add_argument("--workers", type=int, default=1, help="of a process")
+    a.add_argument("--memory", type=float, default=2.147, help="GB of a process: memory_budget")
+    a.add_argument("--hub-threshold", type=float, default=10_000)
+    a.add_argument("--network", type=float, default=1.25, help="GB/s of a host, each way")
+    a.add_argument("--disk", type=float, default=1.0, help="GB/s of a host")
+    a.add_argument("--disk-features", type=float, help="bytes of a node's features as compressed; 4 each, unless given")
+    a.add_argument("--disk-node", type=float, default=8.0, help="bytes of the rest of a node, as compressed")
+    a.add_argument("--disk-edge", type=float, default=3.0, help="bytes of an edge, as compressed")
+    a.add_argument("--json", action="store_true")
+    o = a.parse_args()
+    o.disk_features = 4 * o.features if o.disk_features is None else o.disk_features
+    targets, most = o.targets or o.nodes, max(262_144 * 64 // max(o.features, 64), 8192)
+    default = 4096 if o.layout == "rows" else min(max(np.ceil(targets / 4), 8192), most)
+    o.targets_per_part = o.targets_per_part or default
+    return o
+
+
+def main() -> None:
+    o = arguments()
+    if o.edges:
+        graph = Graph.of_table(o)
+    elif o.histogram:
+        graph = Graph.of_degrees(*np.loadtxt(o.histogram, delimiter=",", ndmin=2).T, o.fanouts)
+    else:
+        graph = Graph.power_law(o)
+    result = model(graph, o)
+    if o.json:
+        print(json.dumps(result))
+        return
+    print(f"{result['nodes']:.4g} nodes, {result['edges']:.4g} edges, {result['parts']} parts; bytes of all")
+    names = [f"{name:>10}" for name in ("nodes", "in-edges", "bytes", "a worker", "crossing")]
+    print(f"{'round':14}{''.join(names)}{'cpu s':>9}{'net s':>9}{'disk s':>9}")
+    for r in result["rounds"]:
+        figures = "".join(f"{r[k]:10.3g}" for k in ("nodes", "in_edges", "bytes", "worker_max", "crossing"))
+        print(f"{r['name']:14}{figures}" + "".join(f"{r[k]:9.3g}" for k in ("cpu", "network", "disk")))
+    total = sum(r["cpu"] + r["network"] + r["disk"] for r in result["rounds"])
+    print(f"one after the other: {total:.3g} s; store of a host: {result['store_bytes_host']:.3g} bytes")
+    print("memory of a host: " + ", ".join(f"{k} {v:.3g}" for k, v in result["memory_host"].items()))
+    for r in result["infer"]:
+        print(f"infer round {r['round']}: {r['rows']:.3g} rows, {r['crossing']:.3g} bytes cross")
+
+
+if __name__ == "__main__":
+    main()
