@@ -3,6 +3,7 @@
 
 mod capacity;
 mod cluster;
+mod cluster_faults;
 mod cluster_infer;
 mod cora;
 mod errors;
