@@ -269,7 +269,7 @@ impl Graph {
         // Each node is one process's.
         let found = gather(self.cluster(), own)?.into_iter().reduce(|all, of| {
             let pairs = all.into_iter().zip(of);
-            pairs.map(|(all, of)| all.or(of)).collect()
+            pairs.map(|(known, node)| known.or(node)).collect()
         });
         let found = found.unwrap_or_default();
         if let Some(row) = found.iter().position(Option::is_none) {
@@ -334,8 +334,8 @@ fn column(store: &Store, shared: Option<&Shared>, value: Column) -> Result<Vec<u
             Ok(())
         },
     )?;
-    let halo = taken.iter().map(|word| word.load(Ordering::Relaxed));
-    Ok(own.iter().copied().chain(halo).collect())
+    let behind = taken.iter().map(|word| word.load(Ordering::Relaxed));
+    Ok(own.iter().copied().chain(behind).collect())
 }
 
 /// Nodes fit 32 bits, and so does what a block holds.

@@ -97,11 +97,7 @@ pub fn infer(plan: &InferPlan, store: &Store, progress: &Progress) -> Result<Man
         other: None,
     };
     let label = parts.columns.prediction.clone();
-    let checkpoint = |name| Checkpoint::open(plan.work_dir.join(name), &of_rounds, plan.fresh);
-    let mut checkpoints = (checkpoint(ROUNDS[0])?, None);
-    if plan.compare_sampling {
-        checkpoints.1 = Some(checkpoint(ROUNDS[1])?);
-    }
+    let mut checkpoints = open_checkpoints(plan, &of_rounds)?;
     let other = Rounds {
         slices: &other_slices,
         ..rounds
@@ -115,14 +111,33 @@ pub fn infer(plan: &InferPlan, store: &Store, progress: &Progress) -> Result<Man
         report,
         ..manifest_of(store, label)
     };
+    finish(output, &manifest, checkpoints, store)?;
+    Ok(manifest)
+}
+
+/// The rounds of the job's sampling, and those of the other one where it is compared.
+type Checkpoints = (Checkpoint, Option<Checkpoint>);
+
+fn open_checkpoints(plan: &InferPlan, fingerprint: &str) -> Result<Checkpoints, InferError> {
+    let open = |name| Checkpoint::open(plan.work_dir.join(name), fingerprint, plan.fresh);
+    let other = plan.compare_sampling.then(|| open(ROUNDS[1])).transpose()?;
+    Ok((open(ROUNDS[0])?, other))
+}
+
+/// Finishes the output and removes the rounds.
+fn finish(
+    output: Output,
+    manifest: &Manifest,
+    (own, other): Checkpoints,
+    store: &Store,
+) -> Result<(), InferError> {
     if store.cluster().process() == 0 {
-        output.finish(&manifest)?;
+        output.finish(manifest)?;
     }
     // What one needs to go on is there until all need no more.
     gather(store.cluster(), ())?;
-    checkpoints.0.remove()?;
-    checkpoints.1.map_or(Ok(()), Checkpoint::remove)?;
-    Ok(manifest)
+    own.remove()?;
+    other.map_or(Ok(()), Checkpoint::remove)
 }
 
 /// What one process did.
@@ -221,7 +236,7 @@ fn targets(list: &IdListPlan, graph: &Graph) -> Result<Vec<u32>, InferError> {
 fn run<'a>(
     mut parts: Parts<'a>,
     other: &'a Rounds<'a>,
-    checkpoints: &mut (Checkpoint, Option<Checkpoint>),
+    checkpoints: &mut Checkpoints,
     progress: &Progress,
 ) -> Result<Share, InferError> {
     let rounds = parts.rounds;
