@@ -8,13 +8,13 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::harness::{
-    Bench, FLATTEN, FeatureKind, Graph, IdKind, Job, Outcome, TRAIN, assert_same_bytes, mix,
+    Bench, FLATTEN, FeatureKind, Graph, INFER, IdKind, Job, Outcome, TRAIN, assert_same_bytes, mix,
 };
 
 const OUTPUT: &str = "out/features";
 const SECRET: &str = "the secret of the tests";
 /// Processes killed; more where it is set.
-const KILLS: &str = "GRAPHFLAT_TEST_KILLS";
+pub(crate) const KILLS: &str = "GRAPHFLAT_TEST_KILLS";
 
 /// A graph with more nodes than one process has, and a hub that is cut up.
 fn graph(ids: IdKind, features: FeatureKind) -> Graph {
@@ -35,13 +35,13 @@ fn alone(bench: &Bench, job: &Job) -> BTreeMap<String, Vec<u8>> {
 }
 
 /// Processes of a hosts file, on ports that were free a moment ago.
-struct Hosts {
-    addresses: Vec<String>,
+pub(crate) struct Hosts {
+    pub(crate) addresses: Vec<String>,
     path: PathBuf,
 }
 
 impl Hosts {
-    fn new(bench: &Bench, num: usize) -> Hosts {
+    pub(crate) fn new(bench: &Bench, num: usize) -> Hosts {
         let listeners: Vec<_> = (0..num)
             .map(|_| TcpListener::bind("127.0.0.1:0").unwrap())
             .collect();
@@ -52,7 +52,7 @@ impl Hosts {
         Hosts { addresses, path }
     }
 
-    fn command(&self, bench: &Bench, process: usize, args: &[&str]) -> Command {
+    pub(crate) fn command(&self, bench: &Bench, process: usize, args: &[&str]) -> Command {
         let mut command = bench.command(&[&["run", "job.toml"], args].concat());
         command.arg("--hosts").arg(&self.path);
         command.args(["--process", &process.to_string()]);
@@ -60,12 +60,12 @@ impl Hosts {
         command
     }
 
-    fn start(&self, bench: &Bench, process: usize, args: &[&str]) -> Child {
+    pub(crate) fn start(&self, bench: &Bench, process: usize, args: &[&str]) -> Child {
         self.command(bench, process, args).spawn().unwrap()
     }
 }
 
-fn end(child: Child) -> Outcome {
+pub(crate) fn end(child: Child) -> Outcome {
     Outcome::of(&child.wait_with_output().unwrap())
 }
 
@@ -263,7 +263,7 @@ fn processes_that_do_not_belong_together_say_why() {
 fn arguments_that_cannot_be_are_refused() {
     let graph = graph(IdKind::Int64, FeatureKind::List);
     let bench = Bench::new(&graph);
-    bench.write(&Job::new(&graph, &[FLATTEN, TRAIN]));
+    bench.write(&Job::new(&graph, &[FLATTEN, TRAIN, INFER]));
     std::fs::write(bench.path("one.txt"), "localhost\n").unwrap();
     std::fs::write(bench.path("two.txt"), "localhost:7000\nlocalhost:7001\n").unwrap();
     std::fs::write(bench.path("short"), "short\n").unwrap();
@@ -271,7 +271,7 @@ fn arguments_that_cannot_be_are_refused() {
     for (args, problem) in [
         (
             &["--processes", "2"][..],
-            "only flatten runs in several processes, not train",
+            "flatten and train run in several processes, not infer",
         ),
         (
             &["--hosts", "one.txt", "--process", "0"],

@@ -2,6 +2,7 @@
 #![cfg(test)]
 
 mod cluster;
+mod cluster_train;
 mod cora;
 mod errors;
 mod fault_proxy;

@@ -144,6 +144,7 @@ pub(crate) fn exit_code(error: &anyhow::Error) -> u8 {
 pub(crate) fn is_peer_failure(error: &anyhow::Error) -> bool {
     match error.downcast_ref::<JobError>() {
         Some(JobError::Flatten(error)) => error.is_peer_failure(),
+        Some(JobError::Train(error)) => error.is_peer_failure(),
         _ => false,
     }
 }

@@ -10,6 +10,8 @@ use std::time::{Duration, Instant};
 
 use graphflat::Cluster;
 use graphflat::cluster::{ClusterPlan, Secret, read_hosts};
+use graphtrainer::{Peers, TrainError, TrainPlan};
+use schemas::Manifest;
 use schemas::progress::Progress;
 
 use crate::cli::{RunArgs, Stage};
@@ -112,7 +114,11 @@ impl Processes {
         match &result {
             Ok(_) => self.cluster.leave(),
             // Its own error is on the way, and ends this process.
-            Err(error) if is_peer_failure(error) => self.cluster.wait_for_end(),
+            Err(error) if is_peer_failure(error) => {
+                self.cluster.wait_for_end();
+                // If none has come, the others have to learn that this process ends.
+                self.cluster.fail(&one_line(error), exit_code(error));
+            }
             Err(error) => self.cluster.fail(&one_line(error), exit_code(error)),
         }
         self.children.wait();
@@ -206,14 +212,32 @@ impl Drop for Children {
     }
 }
 
-/// Refuses stages that one process runs.
+/// Trains with the other processes of the job, if there are any.
+pub(crate) fn train(
+    plan: &TrainPlan,
+    cluster: &Cluster,
+    progress: &Progress,
+) -> Result<Manifest, TrainError> {
+    let peers = Peers {
+        process: cluster.process(),
+        num_processes: cluster.num_processes(),
+        connect: &|| cluster.connect().map_err(std::io::Error::other),
+        set_phase: &|phase| cluster.set_phase(phase),
+    };
+    graphtrainer::train_among(plan, &peers, progress)
+}
+
+/// Refuses stages that one process runs, and plans that several cannot.
 fn refuse_single(job: &Job) -> Result<(), JobError> {
-    let single = [Stage::Train, Stage::Infer];
+    if let Some(plan) = job.train.as_ref().filter(|_| job.runs(Stage::Train)) {
+        plan.check_processes()?;
+    }
+    let single = [Stage::Infer];
     let Some(stage) = single.into_iter().find(|stage| job.runs(*stage)) else {
         return Ok(());
     };
     let problem = format!(
-        "only flatten runs in several processes, not {}; `--stage flatten` leaves it to another run",
+        "flatten and train run in several processes, not {}; `--stage flatten,train` leaves it to another run",
         stage.name()
     );
     Err(key("--stage", problem))

@@ -52,6 +52,8 @@ impl Link {
             End::Memory(stream) => Box::new(stream),
             End::Socket(socket) => {
                 socket.set_nonblocking(true)?;
+                // Else the other side's acknowledgement is waited for, some 40 ms a call.
+                socket.set_nodelay(true)?;
                 Box::new(tokio::net::TcpStream::from_std(socket)?)
             }
         })
