@@ -503,6 +503,16 @@ fn hosts_work_together_and_end_together() {
         "after a link was down",
     );
 
+    // Loopback is each host's own: what crosses takes the addresses of the list.
+    let training = Job::new(&graph, &[FLATTEN, TRAIN]).and("workers = 4\nservers = 2");
+    bench.run(&training, &["--stage", "train"]).ok();
+    let model = bench.data_files("out/model");
+    start(&["--stage", "train", "--fresh", "--workers", "1"])
+        .into_iter()
+        .for_each(|child| drop(end(child).ok()));
+    assert_same_bytes(&model, &bench.data_files("out/model"), "four hosts train");
+    bench.write(&job);
+
     let full = format!("work_dir={}", net.disk.display());
     let mut one_full: Vec<Child> = (0..3)
         .map(|host| net.start(&bench, host, &["--fresh"]))
