@@ -7,7 +7,7 @@ use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
 use crate::harness::{
-    Bench, FLATTEN, FeatureKind, Graph, IdKind, Job, Outcome, TRAIN, assert_same_bytes, mix,
+    Bench, FLATTEN, FeatureKind, Graph, INFER, IdKind, Job, Outcome, TRAIN, assert_same_bytes, mix,
 };
 #[cfg(target_os = "linux")]
 use crate::hosts::Net;
@@ -15,7 +15,7 @@ use crate::hosts::{Hosts, SECRET, end};
 
 const OUTPUT: &str = "out/features";
 /// Processes killed; more where it is set.
-const KILLS: &str = "GRAPHFLAT_TEST_KILLS";
+pub(crate) const KILLS: &str = "GRAPHFLAT_TEST_KILLS";
 
 /// A graph with more nodes than one process has, and a hub that is cut up.
 fn graph(ids: IdKind, features: FeatureKind) -> Graph {
@@ -237,7 +237,7 @@ fn processes_that_do_not_belong_together_say_why() {
 fn arguments_that_cannot_be_are_refused() {
     let graph = graph(IdKind::Int64, FeatureKind::List);
     let bench = Bench::new(&graph);
-    bench.write(&Job::new(&graph, &[FLATTEN, TRAIN]));
+    bench.write(&Job::new(&graph, &[FLATTEN, TRAIN, INFER]).and("method = \"neighborhoods\""));
     std::fs::write(bench.path("one.txt"), "localhost\n").unwrap();
     std::fs::write(bench.path("two.txt"), "localhost:7000\nlocalhost:7001\n").unwrap();
     std::fs::write(bench.path("short"), "short\n").unwrap();
@@ -245,7 +245,7 @@ fn arguments_that_cannot_be_are_refused() {
     for (args, problem) in [
         (
             &["--processes", "2"][..],
-            "train does not run in several processes",
+            "`infer.method`: \"neighborhoods\" runs in one process only",
         ),
         (
             &["--hosts", "one.txt", "--process", "0"],
@@ -371,6 +371,16 @@ fn hosts_work_together_and_end_together() {
         &bench.data_files(OUTPUT),
         "after a link was down",
     );
+
+    // Loopback is each host's own: what crosses takes the addresses of the list.
+    let training = Job::new(&graph, &[FLATTEN, TRAIN]).and("workers = 4\nservers = 2");
+    bench.run(&training, &["--stage", "train"]).ok();
+    let model = bench.data_files("out/model");
+    start(&["--stage", "train", "--fresh", "--workers", "1"])
+        .into_iter()
+        .for_each(|child| drop(end(child).ok()));
+    assert_same_bytes(&model, &bench.data_files("out/model"), "four hosts train");
+    bench.write(&job);
 
     let full = format!("work_dir={}", net.disk.display());
     let mut one_full: Vec<Child> = (0..3)

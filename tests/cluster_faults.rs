@@ -13,8 +13,12 @@ use crate::hosts::{Net, end};
 /// Faults; more where it is set.
 const FAULTS: &str = "GRAPHFLAT_TEST_HOST_FAULTS";
 const HOSTS: usize = 4;
-/// The stages that run on several hosts, with what they write.
-const STAGES: [(&str, &str); 2] = [("flatten", "out/features"), ("infer", "out/embeddings")];
+/// The stages with what they write.
+const STAGES: [(&str, &str); 3] = [
+    ("flatten", "out/features"),
+    ("train", "out/model"),
+    ("infer", "out/embeddings"),
+];
 
 #[derive(Clone, Copy, Debug)]
 enum Fault {
@@ -28,7 +32,11 @@ const FAULT_KINDS: [Fault; 4] = [Fault::Kill, Fault::Stop, Fault::LinkDown, Faul
 
 fn job(graph: &Graph) -> Job {
     let flatten = FLATTEN.replace("targets_per_part = 16", "targets_per_part = 2");
-    Job::new(graph, &[&flatten, TRAIN, INFER])
+    let train = format!(
+        "{}workers = 4\nservers = 2\n\n",
+        TRAIN.trim_end().to_owned() + "\n"
+    );
+    Job::new(graph, &[&flatten, &train, INFER])
         .with("workers = 2", "workers = 1")
         .and("rows_per_part = 8")
 }

@@ -5,6 +5,7 @@ mod capacity;
 mod cluster;
 mod cluster_faults;
 mod cluster_infer;
+mod cluster_train;
 mod cora;
 mod errors;
 mod fault_proxy;

@@ -156,6 +156,26 @@ pub enum TrainError {
         /// Its reason.
         problem: String,
     },
+    /// Another process of the job cannot go on; its own error is the one to look at.
+    #[error("process {process} cannot go on training: {how}")]
+    PeerEnded {
+        /// Its number.
+        process: usize,
+        /// What it said, or that it is gone.
+        how: String,
+        /// Whether it would come again.
+        is_bound_to_repeat: bool,
+    },
+    /// Two processes of the job would train different models.
+    #[error("process {process} has another `train.{key}` than process 0: {problem}")]
+    Differs {
+        /// The other one.
+        process: usize,
+        /// What differs.
+        key: &'static str,
+        /// How, and what is needed.
+        problem: String,
+    },
     /// A worker's process reported an error.
     #[error("{text}")]
     Reported {
@@ -235,6 +255,8 @@ impl TrainError {
             | Self::WorkerLost { .. }
             | Self::ServerLost { .. }
             | Self::ServerRefused { .. }
+            | Self::PeerEnded { .. }
+            | Self::Differs { .. }
             | Self::Process { .. }
             | Self::Ended { .. }
             | Self::Checkpoint { .. }
@@ -243,10 +265,25 @@ impl TrainError {
         }
     }
 
+    /// Tells whether it is but what another process of the job caused, which has an error of its own
+    /// or is lost.
+    pub fn is_peer_failure(&self) -> bool {
+        matches!(
+            self,
+            Self::PeerFailed { .. }
+                | Self::WorkerLost { .. }
+                | Self::ServerLost { .. }
+                | Self::PeerEnded { .. }
+        )
+    }
+
     /// Tells whether a training that goes on after its checkpoint would end the same way.
     pub(crate) fn is_bound_to_repeat(&self) -> bool {
         match self {
             Self::Reported {
+                is_bound_to_repeat, ..
+            }
+            | Self::PeerEnded {
                 is_bound_to_repeat, ..
             } => *is_bound_to_repeat,
             Self::Io { .. }
@@ -257,6 +294,7 @@ impl TrainError {
             | Self::WorkerLost { .. }
             | Self::ServerLost { .. }
             | Self::ServerRefused { .. }
+            | Self::Differs { .. }
             | Self::Process { .. }
             | Self::Ended { .. } => false,
             _ => true,

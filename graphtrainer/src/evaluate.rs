@@ -1,5 +1,6 @@
 //! Metrics of a model on a split, from batches that are kept where memory allows.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use gnn::{Mode, Model};
@@ -9,6 +10,7 @@ use crate::TrainError;
 use crate::metric::{Evaluation, Metrics};
 use crate::order::Order;
 use crate::pipeline::{Batch, Supply, start};
+use crate::scores::SplitScores;
 
 /// Targets of an evaluation batch, unless training batches are larger. Results do not depend on it.
 const EVALUATION_TARGETS: usize = 1024;
@@ -88,6 +90,36 @@ impl<'env> Evaluator<'env> {
         self.kept = kept;
         Ok(evaluation)
     }
+}
+
+/// Evaluates a model on each split that is not empty; notes those that are, and each metric that is
+/// no finite number, which is left out.
+pub(crate) fn assess(
+    evaluators: [(&str, Evaluator<'_>); 3],
+    model: &Model,
+    names: &[String],
+    notes: &mut Vec<String>,
+) -> Result<BTreeMap<String, SplitScores>, TrainError> {
+    let arch = model.architecture();
+    let mut scores = BTreeMap::new();
+    for (split, mut evaluator) in evaluators {
+        if evaluator.num_targets() == 0 {
+            notes.push(format!("the {split} split is empty"));
+            continue;
+        }
+        let counting = Evaluation::new(arch.task, arch.out_dim).with_confusion();
+        let evaluation = evaluator.fill(counting, model)?;
+        let mut of_split = SplitScores::of(&evaluation, names);
+        for (metric, value) in evaluation.finish() {
+            if value.is_finite() {
+                of_split.metrics.insert(metric, value);
+            } else {
+                notes.push(format!("the {split} {metric} is {value} and left out"));
+            }
+        }
+        scores.insert(split.to_owned(), of_split);
+    }
+    Ok(scores)
 }
 
 fn add(evaluation: &mut Evaluation, model: &Model, batch: &Batch) -> Result<(), TrainError> {

@@ -13,17 +13,19 @@ use serde_json::json;
 
 use crate::checkpoint::{Best, Checkpoint, Partial};
 use crate::config::{Launch, ResultPlan, TuningPlan};
+use crate::crew::Crew;
 use crate::device::say;
-use crate::evaluate::Evaluator;
-use crate::metric::{Evaluation, Metric, Metrics};
+use crate::evaluate::{Evaluator, assess};
+use crate::metric::{Metric, Metrics};
 use crate::order::training_order;
-use crate::pipeline::{Busy, Stage, Supply, start};
+use crate::peers::{Team, TeamPlan};
+use crate::pipeline::{Busy, Stage, Supply};
 use crate::prepare::{Prepared, prepare, tensors};
 use crate::process::{Processes, with_processes};
 use crate::scores::{SplitScores, label_names};
 use crate::server::{MemoryServer, Optimizer, ParameterServer, ServerState, Settings};
 use crate::source::Source;
-use crate::worker::{EpochShare, Worker, Workers};
+use crate::worker::{EpochShare, Workers};
 use crate::{TrainError, TrainPlan};
 
 /// A trained model and how it came about.
@@ -88,8 +90,19 @@ pub fn fit(
     checkpoint: Option<PathBuf>,
     progress: &Progress,
 ) -> Result<Trained, TrainError> {
+    fit_with(plan, source, checkpoint, progress, None)
+}
+
+/// Trains as [`fit`] does, with workers and servers in the processes of a team where there is one.
+pub(crate) fn fit_with(
+    plan: &TrainPlan,
+    source: &Source,
+    checkpoint: Option<PathBuf>,
+    progress: &Progress,
+    team: Option<&mut Team<'_>>,
+) -> Result<Trained, TrainError> {
     let prepared = prepare(plan, source)?;
-    let mut notes = Vec::new();
+    let mut notes = Vec::from_iter(team.as_ref().and_then(|team| team.note(plan)));
     let resumed = match &checkpoint {
         Some(path) => resume(path, &mut notes)?,
         None => None,
@@ -122,7 +135,7 @@ pub fn fit(
         vectoriser: &of_training,
         ..supply
     };
-    training.run(&prepared, training_supply, &mut val)?;
+    training.run(&prepared, training_supply, &mut val, team)?;
     let Training {
         state,
         mut model,
@@ -158,36 +171,6 @@ pub fn fit(
         device: state.device,
         notes,
     })
-}
-
-/// Evaluates a model on each split that is not empty; notes those that are, and each metric that is
-/// no finite number, which is left out.
-fn assess(
-    evaluators: [(&str, Evaluator<'_>); 3],
-    model: &Model,
-    names: &[String],
-    notes: &mut Vec<String>,
-) -> Result<BTreeMap<String, SplitScores>, TrainError> {
-    let arch = model.architecture();
-    let mut scores = BTreeMap::new();
-    for (split, mut evaluator) in evaluators {
-        if evaluator.num_targets() == 0 {
-            notes.push(format!("the {split} split is empty"));
-            continue;
-        }
-        let counting = Evaluation::new(arch.task, arch.out_dim).with_confusion();
-        let evaluation = evaluator.fill(counting, model)?;
-        let mut of_split = SplitScores::of(&evaluation, names);
-        for (metric, value) in evaluation.finish() {
-            if value.is_finite() {
-                of_split.metrics.insert(metric, value);
-            } else {
-                notes.push(format!("the {split} {metric} is {value} and left out"));
-            }
-        }
-        scores.insert(split.to_owned(), of_split);
-    }
-    Ok(scores)
 }
 
 /// Reads the checkpoint to go on after, if there is one that is whole.
@@ -239,14 +222,22 @@ impl Training<'_> {
         prepared: &'env Prepared,
         supply: Supply<'env>,
         val: &mut Evaluator<'env>,
+        team: Option<&mut Team<'_>>,
     ) -> Result<(), TrainError> {
         if self.is_over() {
             return Ok(());
         }
-        match self.plan.tuning.launch {
-            Launch::Threads => self.run_threads(prepared, supply, val),
-            Launch::Processes => self.run_processes(prepared, supply, val),
+        match (team, self.plan.tuning.launch) {
+            (Some(team), _) => self.run_team(prepared, supply, val, team),
+            (None, Launch::Threads) => self.run_threads(prepared, supply, val),
+            (None, Launch::Processes) => self.run_processes(prepared, supply, val),
         }
+    }
+
+    /// The epoch that is next, and its steps that are done.
+    fn begin(&self) -> (u64, usize) {
+        let partial = self.state.partial.as_ref();
+        (self.state.epochs, partial.map_or(0, |done| done.steps))
     }
 
     fn run_threads<'env>(
@@ -265,49 +256,62 @@ impl Training<'_> {
             (num_workers, self.plan.tuning.servers),
             &self.state.server,
         );
-        let (first, last) = (self.state.epochs, result.epochs);
-        let done_steps = self
-            .state
-            .partial
-            .as_ref()
-            .map_or(0, |partial| partial.steps);
-        let (order, server) = (&order, &server);
+        let crew = Crew {
+            plan: self.plan,
+            prepared,
+            order: &order,
+            server: &server,
+            supply,
+            begin: self.begin(),
+        };
         std::thread::scope(|scope| {
             let (done_sender, done) = channel();
-            let mut tasks = Vec::with_capacity(num_workers);
-            for worker in 0..num_workers {
-                let all = (first..last)
-                    .flat_map(move |epoch| order.of_worker(epoch, worker, num_workers))
-                    .skip(done_steps);
-                let own = Worker {
-                    worker,
-                    server,
-                    order,
-                    consistency: result.consistency,
-                    seed: result.seed,
-                    busy: supply.busy,
-                    model: prepared.model.clone(),
-                    batches: start(scope, supply, (order, Split::Train), all),
-                    format: result.gradient_format,
-                    first_step: 0,
-                    on_step: None,
-                };
-                let (task_sender, own_tasks) = channel();
-                let own_done = done_sender.clone();
-                scope.spawn(move || own.run(&own_tasks, &own_done));
-                tasks.push(task_sender);
-            }
+            let start = |worker| crew.start(scope, worker, &done_sender);
+            let tasks = (0..num_workers).map(start).collect();
             drop(done_sender);
             let workers = Workers {
                 tasks,
                 done,
                 epoch_steps: order.num_batches(),
             };
-            while !self.is_over() {
-                self.epoch(&workers, server, val)?;
-            }
-            Ok(())
+            self.epochs(&workers, &server, val)
         })
+    }
+
+    /// Runs the epochs with workers and servers in all processes of a team.
+    fn run_team(
+        &mut self,
+        prepared: &Prepared,
+        supply: Supply<'_>,
+        val: &mut Evaluator<'_>,
+        team: &mut Team<'_>,
+    ) -> Result<(), TrainError> {
+        let order = training_order(self.plan, supply.source);
+        let of_team = TeamPlan {
+            plan: self.plan,
+            prepared,
+            order: &order,
+            supply,
+            settings: settings(self.plan, prepared, order.num_batches()),
+            begin: self.begin(),
+        };
+        let state = self.state.server.clone();
+        team.train(&of_team, &state, |workers, server| {
+            self.epochs(workers, server, val)
+        })
+    }
+
+    /// Runs epochs until the last one.
+    fn epochs(
+        &mut self,
+        workers: &Workers,
+        server: &dyn ParameterServer,
+        val: &mut Evaluator<'_>,
+    ) -> Result<(), TrainError> {
+        while !self.is_over() {
+            self.epoch(workers, server, val)?;
+        }
+        Ok(())
     }
 
     /// Runs the epochs with workers and servers in processes of their own. Where a server is lost,
@@ -318,23 +322,14 @@ impl Training<'_> {
         supply: Supply<'_>,
         val: &mut Evaluator<'_>,
     ) -> Result<(), TrainError> {
-        let result = &self.plan.result;
         let epoch_steps = training_order(self.plan, supply.source).num_batches();
-        let settings = Settings {
-            tensors: tensors(prepared.model.parameters(), &prepared.decays),
-            optimizer: optimizer(self.plan, epoch_steps),
-            consistency: result.consistency,
-            workers: result.workers,
-        };
+        let settings = settings(self.plan, prepared, epoch_steps);
         let (mut steps_before, mut restarts) = (self.state.server.step, 0);
         loop {
             let processes = Processes::new(self.plan, &settings, epoch_steps, self.busy);
             let state = self.state.server.clone();
             let ended = with_processes(&processes, &state, |workers, server| {
-                while !self.is_over() {
-                    self.epoch(workers, server, val)?;
-                }
-                Ok(())
+                self.epochs(workers, server, val)
             });
             if self.state.server.step > steps_before {
                 (steps_before, restarts) = (self.state.server.step, 0);
@@ -571,6 +566,16 @@ fn next_stop(every: Option<u64>, epoch: u64, step: usize, epoch_steps: usize) ->
     let done = epoch * epoch_steps as u64 + step as u64;
     let left = usize::try_from(every - done % every).unwrap_or(usize::MAX);
     step.saturating_add(left).min(epoch_steps)
+}
+
+/// What the parameter server as a whole holds.
+fn settings(plan: &TrainPlan, prepared: &Prepared, epoch_steps: usize) -> Settings {
+    Settings {
+        tensors: tensors(prepared.model.parameters(), &prepared.decays),
+        optimizer: optimizer(plan, epoch_steps),
+        consistency: plan.result.consistency,
+        workers: plan.result.workers,
+    }
 }
 
 /// Returns the update rule with its schedule in steps.

@@ -2,7 +2,7 @@
 //!
 //! [`train`] runs a whole `[train]` stage: it reads graph features from one directory and writes a
 //! model to another; [`train_on`] reads any [`Source`], also one that draws a fresh sample each
-//! epoch. [`fit`] is the loop inside, and [`batch`] turns targets into the blocks a model runs on.
+//! epoch; [`train_among`] does it with other processes. [`fit`] is the loop inside, and [`batch`] turns targets into the blocks a model runs on.
 //!
 //! A worker is a pipeline of four threads (fetch a part, choose targets, vectorise, compute) on
 //! bounded queues; the report counts the first two as one stage, `read`. Workers
@@ -15,6 +15,7 @@ pub mod batch;
 mod checkpoint;
 pub mod class_weight;
 pub mod config;
+mod crew;
 mod device;
 mod error;
 mod evaluate;
@@ -22,6 +23,7 @@ mod fetch;
 mod fit;
 pub mod metric;
 mod order;
+mod peers;
 mod pipeline;
 mod prepare;
 pub mod process;
@@ -39,5 +41,6 @@ mod random;
 pub use config::{TrainContext, TrainPlan, TrainSpec};
 pub use error::TrainError;
 pub use fit::{EpochReport, Trained, fit};
+pub use peers::Peers;
 pub use source::{Neighborhoods, Source};
-pub use train::{EPOCHS_JSONL, train, train_on};
+pub use train::{EPOCHS_JSONL, train, train_among, train_on};

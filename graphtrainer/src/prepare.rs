@@ -69,6 +69,15 @@ pub(crate) fn check(plan: &TrainPlan, source: &Source) -> Result<Resolved, Train
     })
 }
 
+/// Checks that servers in several processes can hold the model.
+pub(crate) fn check_messages(
+    plan: &TrainPlan,
+    source: &Source,
+    resolved: &Resolved,
+) -> Result<(), TrainError> {
+    Checks::of(plan, source).messages(&resolved.arch, &resolved.decays)
+}
+
 /// Initialises the model and fits the transform.
 pub(crate) fn prepare(plan: &TrainPlan, source: &Source) -> Result<Prepared, TrainError> {
     let Resolved {
@@ -301,10 +310,15 @@ impl<'a> Checks<'a> {
 
     /// What a server in a process holds has to fit into one message.
     fn servers(&self, arch: &Architecture, decays: &[f32]) -> Result<(), TrainError> {
-        let (servers, optimizer) = (self.plan.tuning.servers, &self.plan.result.optimizer);
-        if self.plan.tuning.launch == Launch::Threads {
-            return Ok(());
+        match self.plan.tuning.launch {
+            Launch::Threads => Ok(()),
+            Launch::Processes => self.messages(arch, decays),
         }
+    }
+
+    /// Checks that what a server holds fits into a message.
+    fn messages(&self, arch: &Architecture, decays: &[f32]) -> Result<(), TrainError> {
+        let (servers, optimizer) = (self.plan.tuning.servers, &self.plan.result.optimizer);
         let tensors = tensors(&arch.parameters(), decays);
         let vectors = optimizer.num_moments() + 1;
         let held = spread(&tensors, servers).into_iter().map(|shard| {

@@ -12,9 +12,10 @@ use schemas::{FileEntry, Manifest, Opened, Output, PartEntry, SplitCounts, read_
 use serde::Serialize;
 use serde_json::json;
 
-use crate::fit::{Trained, fit};
+use crate::fit::{Trained, fit_with};
 use crate::metric::Metrics;
-use crate::prepare::Resolved;
+use crate::peers::{Peers, Team, follow};
+use crate::prepare::{Resolved, check_messages};
 use crate::scores::{EVALUATION_JSON, EvaluationFile, label_names};
 use crate::source::Source;
 use crate::{TrainError, TrainPlan};
@@ -68,21 +69,102 @@ pub fn train_on(
     source_fingerprint: &str,
     progress: &Progress,
 ) -> Result<Manifest, TrainError> {
-    let read = if source.is_streamed {
-        json!({ "waves": source_fingerprint })
-    } else {
-        json!({ "graph_features": source_fingerprint })
-    };
-    // Checked before the directory is touched: a plan that does not fit leaves no trace.
-    let resolved = crate::prepare::check(plan, source)?;
-    let identity = identity(plan, &resolved, &read);
-    let fingerprint = fingerprint(identity.to_string().as_bytes());
+    let identity = Identity::of(plan, source, source_fingerprint)?;
+    write_model(plan, source, identity, progress, None)
+}
+
+/// Trains a model as [`train`] does, together with other processes: each runs some of the workers and
+/// holds some of the parameter server's shards. The first one leads, and alone writes the output.
+///
+/// # Errors
+///
+/// As [`train`]; [`TrainError::Differs`] if a process reads other graph features than the first;
+/// errors of which [`TrainError::is_peer_failure`] is true where another process has one of its own.
+pub fn train_among(
+    plan: &TrainPlan,
+    peers: &Peers<'_>,
+    progress: &Progress,
+) -> Result<Manifest, TrainError> {
+    if peers.num_processes == 1 {
+        return train(plan, progress);
+    }
+    plan.check_processes()?;
+    if peers.process > 0 {
+        return follow(plan, peers);
+    }
+    let mut team = Team::meet(plan, peers)?;
+    let flattened = read_manifest(&plan.input)?;
+    let source = Source::open(&plan.input, plan.part_cache_bytes())?;
+    let identity = Identity::among(plan, &source, &flattened.fingerprint)?;
+    team.agree(&identity)?;
+    let ended = write_model(plan, &source, identity, progress, Some(&mut team));
+    team.tell_end(&ended);
+    ended
+}
+
+/// What makes a training another one.
+pub(crate) struct Identity {
+    /// Of what is read.
+    pub(crate) read: serde_json::Value,
+    pub(crate) fingerprint: String,
+}
+
+impl Identity {
+    fn of(plan: &TrainPlan, source: &Source, source_fingerprint: &str) -> Result<Self, TrainError> {
+        let resolved = crate::prepare::check(plan, source)?;
+        Ok(Self::resolved(plan, source, source_fingerprint, &resolved))
+    }
+
+    /// The same of a training in several processes.
+    pub(crate) fn among(
+        plan: &TrainPlan,
+        source: &Source,
+        source_fingerprint: &str,
+    ) -> Result<Self, TrainError> {
+        let resolved = crate::prepare::check(plan, source)?;
+        check_messages(plan, source, &resolved)?;
+        Ok(Self::resolved(plan, source, source_fingerprint, &resolved))
+    }
+
+    fn resolved(
+        plan: &TrainPlan,
+        source: &Source,
+        source_fingerprint: &str,
+        resolved: &Resolved,
+    ) -> Self {
+        let read = if source.is_streamed {
+            json!({ "waves": source_fingerprint })
+        } else {
+            json!({ "graph_features": source_fingerprint })
+        };
+        let identity = identity(plan, resolved, &read);
+        Self {
+            fingerprint: fingerprint(identity.to_string().as_bytes()),
+            read,
+        }
+    }
+}
+
+/// Trains and writes the model, unless the output is finished. That the plan fits was checked before:
+/// one that does not leaves no trace.
+fn write_model(
+    plan: &TrainPlan,
+    source: &Source,
+    identity: Identity,
+    progress: &Progress,
+    team: Option<&mut Team<'_>>,
+) -> Result<Manifest, TrainError> {
+    let Identity { read, fingerprint } = identity;
     let output = match Output::open(&plan.output, "train", &fingerprint, plan.fresh)? {
         Opened::Done(manifest) => return Ok(*manifest),
         Opened::Open(output) => output,
     };
+    if let Some(others) = &team {
+        others.tell_open();
+    }
     let checkpoint = output.progress_dir().join("checkpoint");
-    let trained = match fit(plan, source, Some(checkpoint.clone()), progress) {
+    let fitted = fit_with(plan, source, Some(checkpoint.clone()), progress, team);
+    let trained = match fitted {
         Ok(trained) => trained,
         Err(error) => {
             if error.is_bound_to_repeat() || !storage::is_file(&checkpoint).unwrap_or(true) {

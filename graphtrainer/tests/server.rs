@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that panics fails, as it should")]
 
+use std::net::{TcpListener, TcpStream};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::channel;
 use std::thread;
@@ -10,8 +11,8 @@ use std::time::Duration;
 use graphtrainer::TrainError;
 use graphtrainer::schedule::ScheduleSpec;
 use graphtrainer::server::{
-    Consistency, Credentials, GradientFormat, GrpcClient, GrpcServer, MemoryServer, Optimizer,
-    OptimizerKind, ParameterServer, Pulled, Pushed, ServerState, Settings, TensorSpec,
+    Consistency, Credentials, GradientFormat, GrpcClient, GrpcServer, Link, MemoryServer,
+    Optimizer, OptimizerKind, ParameterServer, Pulled, Pushed, ServerState, Settings, TensorSpec,
 };
 
 const LENS: [usize; 4] = [3, 5, 1, 4];
@@ -69,6 +70,33 @@ impl Remote {
             servers,
         }
     }
+
+    fn linked(num_servers: usize) -> Self {
+        let credentials = Credentials::draw();
+        let (mut links, mut servers) = (Vec::new(), Vec::new());
+        for server in 0..num_servers {
+            let (here, there) = if server % 2 == 0 {
+                socket_pair()
+            } else {
+                Link::pair()
+            };
+            links.push(here);
+            servers.push(GrpcServer::serve(vec![there], credentials.clone()).unwrap());
+        }
+        let format = GradientFormat::F32;
+        let client = GrpcClient::over(links, &tensors(), credentials.clone(), format).unwrap();
+        Self {
+            client,
+            credentials,
+            servers,
+        }
+    }
+}
+
+fn socket_pair() -> (Link, Link) {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    let here = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    (here.into(), listener.accept().unwrap().0.into())
 }
 
 fn client(servers: &[GrpcServer], specs: &[TensorSpec], credentials: &Credentials) -> GrpcClient {
@@ -123,8 +151,27 @@ fn grpc(
     Box::new(remote)
 }
 
+/// Servers on connections that are there: sockets and memory by turns.
+fn linked(
+    consistency: Consistency,
+    optimizer: Optimizer,
+    num_workers: usize,
+    num_shards: usize,
+    state: &ServerState,
+) -> Box<dyn ParameterServer> {
+    let num_servers = if optimizer.clip_norm.is_some() {
+        1
+    } else {
+        num_shards
+    };
+    let remote = Remote::linked(num_servers);
+    let settings = settings(consistency, optimizer, num_workers);
+    remote.client.start(&settings, state).unwrap();
+    Box::new(remote)
+}
+
 /// Every transport: the suite runs on each.
-const TRANSPORTS: [Make; 2] = [memory, grpc];
+const TRANSPORTS: [Make; 3] = [memory, grpc, linked];
 
 fn start() -> ServerState {
     ServerState {
@@ -785,4 +832,55 @@ fn async_ignores_a_step_without_targets() {
             (start().parameters, start().buffers)
         );
     }
+}
+
+#[test]
+fn a_link_that_is_lost_is_not_made_again() {
+    let mut remote = Remote::linked(2);
+    let sync = settings(Consistency::Sync, adam(), 1);
+    remote.client.start(&sync, &start()).unwrap();
+    push(&remote, 0, 0).unwrap();
+    drop(remote.servers.pop());
+    for result in [
+        remote.pull(0, 1).map(drop),
+        remote.state().map(drop),
+        push(&remote, 0, 1),
+    ] {
+        let error = result.unwrap_err();
+        assert!(
+            matches!(error, TrainError::ServerLost { server: 1, .. }),
+            "{error}"
+        );
+    }
+    remote.fail(0);
+}
+
+/// More calls at once than a connection is given by default: none of them waits for another.
+#[test]
+fn many_workers_share_a_link() {
+    let (here, there) = socket_pair();
+    let credentials = Credentials::draw();
+    let _server = GrpcServer::serve(vec![there], credentials.clone()).unwrap();
+    let format = GradientFormat::F32;
+    let client = &GrpcClient::over(vec![here], &tensors(), credentials, format).unwrap();
+    let num_workers = 300;
+    let sync = settings(Consistency::Sync, adam(), num_workers);
+    client.start(&sync, &start()).unwrap();
+    let begun = std::time::Instant::now();
+    let num_waiting = &AtomicU64::new(0);
+    thread::scope(|scope| {
+        for worker in 1..num_workers {
+            scope.spawn(move || {
+                push(client, worker, 0).unwrap();
+                num_waiting.fetch_add(1, Ordering::SeqCst);
+                client.pull(worker, 1).unwrap();
+            });
+        }
+        while num_waiting.load(Ordering::SeqCst) < num_workers as u64 - 1 {
+            thread::yield_now();
+        }
+        push(client, 0, 0).unwrap();
+    });
+    assert_eq!(client.state().unwrap().step, 1);
+    assert!(begun.elapsed() < Duration::from_secs(10), "calls wait");
 }

@@ -145,6 +145,7 @@ pub(crate) fn is_peer_failure(error: &anyhow::Error) -> bool {
     match error.downcast_ref::<JobError>() {
         Some(JobError::Flatten(error)) => error.is_peer_failure(),
         Some(JobError::Infer(error)) => error.is_peer_failure(),
+        Some(JobError::Train(error)) => error.is_peer_failure(),
         _ => false,
     }
 }

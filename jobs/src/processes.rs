@@ -11,6 +11,8 @@ use std::time::{Duration, Instant};
 use graphflat::Cluster;
 use graphflat::cluster::{ClusterPlan, Secret, read_hosts};
 use graphinfer::{InferPlan, Method};
+use graphtrainer::{Peers, TrainError, TrainPlan};
+use schemas::Manifest;
 use schemas::progress::Progress;
 
 use crate::cli::{RunArgs, Stage};
@@ -113,7 +115,11 @@ impl Processes {
         match &result {
             Ok(_) => self.cluster.leave(),
             // Its own error is on the way, and ends this process.
-            Err(error) if is_peer_failure(error) => self.cluster.wait_for_end(),
+            Err(error) if is_peer_failure(error) => {
+                self.cluster.wait_for_end();
+                // If none has come, the others have to learn that this process ends.
+                self.cluster.fail(&one_line(error), exit_code(error));
+            }
             Err(error) => self.cluster.fail(&one_line(error), exit_code(error)),
         }
         self.children.wait();
@@ -207,11 +213,25 @@ impl Drop for Children {
     }
 }
 
-/// Refuses what one process runs.
+/// Trains with the other processes of the job, if there are any.
+pub(crate) fn train(
+    plan: &TrainPlan,
+    cluster: &Cluster,
+    progress: &Progress,
+) -> Result<Manifest, TrainError> {
+    let peers = Peers {
+        process: cluster.process(),
+        num_processes: cluster.num_processes(),
+        connect: &|| cluster.connect().map_err(std::io::Error::other),
+        set_phase: &|phase| cluster.set_phase(phase),
+    };
+    graphtrainer::train_among(plan, &peers, progress)
+}
+
+/// Refuses plans of stages that several processes cannot run.
 fn refuse_single(job: &Job) -> Result<(), JobError> {
-    if job.runs(Stage::Train) {
-        let problem = "train does not run in several processes; `--stage flatten` or `infer` does";
-        return Err(key("--stage", problem.to_owned()));
+    if let Some(plan) = job.train.as_ref().filter(|_| job.runs(Stage::Train)) {
+        plan.check_processes()?;
     }
     let by_neighborhoods = |plan: &InferPlan| plan.method() == Method::Neighborhoods;
     if job.runs(Stage::Infer) && job.infer.as_ref().is_some_and(by_neighborhoods) {

@@ -23,7 +23,7 @@ use crate::inspect::label_name;
 use crate::job::{Job, Overrides, STORE};
 use crate::memory::keep_free_memory;
 use crate::preflight::preflight;
-use crate::processes::Processes;
+use crate::processes::{Processes, train};
 
 /// Runs a job.
 ///
@@ -102,7 +102,7 @@ fn run_stage(
         Stage::Train => {
             let plan = job.train.as_ref().expect(missing);
             match &job.stream {
-                None => graphtrainer::train(plan, progress)?,
+                None => train(plan, stores.cluster, progress)?,
                 Some(sample) => {
                     let store = stores.open(stage, progress)?;
                     train_streamed(plan, sample, &store, progress)?

@@ -23,7 +23,7 @@ use sha2::Sha256;
 /// First bytes of either side.
 const MAGIC: &[u8; 8] = b"graphflt";
 /// Changes with anything that crosses between processes.
-pub(super) const VERSION: u32 = 1;
+pub(super) const VERSION: u32 = 2;
 const NONCE_BYTES: usize = 32;
 const PROOF_BYTES: usize = 32;
 const INTRODUCTION_BYTES_MAX: usize = 4096;

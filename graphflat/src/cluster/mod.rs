@@ -2,7 +2,8 @@
 //! is gone.
 //!
 //! Every process listens on its own address and dials those before it in the list. A pair first makes
-//! one connection on which they watch each other (`watch`), and then one for each timely dataflow.
+//! one connection on which they watch each other (`watch`), and then one for each timely dataflow, and
+//! those that a caller asks for.
 //! Each of them begins with a `handshake`.
 
 mod handshake;
@@ -10,6 +11,7 @@ mod mesh;
 mod watch;
 
 use std::io;
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -214,6 +216,20 @@ impl Cluster {
     /// Returns the number of this process's workers.
     pub fn num_threads(&self) -> usize {
         self.threads
+    }
+
+    /// Makes one more connection to each other process, in their order; none stands for this one. All
+    /// have to come to it, as often and in the same order: it waits for those that are still at
+    /// something else.
+    ///
+    /// # Errors
+    ///
+    /// If another process cannot be reached, or is none of the job any more.
+    pub fn connect(&self) -> Result<Vec<Option<TcpStream>>, ClusterError> {
+        match &self.mesh {
+            Some(mesh) => mesh.connect(),
+            None => Ok(vec![None]),
+        }
     }
 
     /// Says what this process is at, for those who miss it or whom it misses.

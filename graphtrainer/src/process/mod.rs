@@ -84,9 +84,9 @@ enum Word {
     Failed(Failure),
 }
 
-/// An error that crosses from a worker to its launcher.
+/// An error that crosses from a worker to the process that leads the training.
 #[derive(Debug, Serialize, Deserialize)]
-enum Failure {
+pub(crate) enum Failure {
     /// Another worker failed.
     Peer(usize),
     /// A server is gone.
@@ -100,7 +100,7 @@ enum Failure {
 }
 
 impl Failure {
-    fn of(error: &TrainError) -> Self {
+    pub(crate) fn of(error: &TrainError) -> Self {
         match error {
             TrainError::PeerFailed { worker } => Self::Peer(*worker),
             TrainError::ServerLost { server, how } => Self::Server {
@@ -115,7 +115,7 @@ impl Failure {
         }
     }
 
-    fn into_error(self) -> TrainError {
+    pub(crate) fn into_error(self) -> TrainError {
         match self {
             Self::Peer(worker) => TrainError::PeerFailed { worker },
             Self::Server { server, how } => TrainError::ServerLost { server, how },

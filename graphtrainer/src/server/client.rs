@@ -18,11 +18,13 @@ use tonic_prost::ProstCodec;
 
 use super::memory::spread;
 use super::wire::{
-    ClockReply, Empty, MESSAGE_BYTES_MAX, Method, PullReply, PullRequest, PushRequest,
-    StartRequest, State, WINDOW_BYTES, WorkerRequest, decode, encode, error_of,
+    ClockReply, Empty, LINK_BEAT, LINK_SILENCE_MAX, MESSAGE_BYTES_MAX, Method, PullReply,
+    PullRequest, PushRequest, StartRequest, State, WINDOW_BYTES, WorkerRequest, decode, encode,
+    error_of,
 };
 use super::{
-    Credentials, GradientFormat, ParameterServer, Pulled, Pushed, ServerState, Settings, TensorSpec,
+    Credentials, GradientFormat, Link, ParameterServer, Pulled, Pushed, ServerState, Settings,
+    TensorSpec,
 };
 use crate::TrainError;
 
@@ -32,8 +34,8 @@ const BYTES_A_SECOND: f64 = 64e6;
 
 /// A [`ParameterServer`] whose shards are [`GrpcServer`](super::GrpcServer)s.
 ///
-/// Calls go to all shards at once. Every call has a deadline; a server that does not answer by then is
-/// [`TrainError::ServerLost`], as is one whose connection breaks. The first shard holds the model's
+/// Calls go to all shards at once. To a port every call has a deadline; a server that does not answer by
+/// then is [`TrainError::ServerLost`], as is one whose connection breaks. The first shard holds the model's
 /// buffers too.
 #[derive(Debug)]
 pub struct GrpcClient {
@@ -41,7 +43,8 @@ pub struct GrpcClient {
     runtime: Runtime,
     servers: Vec<Shard>,
     credentials: Credentials,
-    timeout: Duration,
+    /// Time of a call without its data; none over links, whose other end is watched in other ways.
+    timeout: Option<Duration>,
     format: GradientFormat,
     num_parameters: usize,
     /// Norms of the gradients of all updates, added up as far as servers have told of them.
@@ -73,6 +76,57 @@ impl GrpcClient {
         timeout: Duration,
         format: GradientFormat,
     ) -> Result<Self, TrainError> {
+        let connect = |server: usize| {
+            let endpoint = endpoint(ports[server], timeout).map_err(|error| {
+                let how = error.to_string();
+                TrainError::ServerLost { server, how }
+            })?;
+            Ok(endpoint.connect_lazy())
+        };
+        let num_servers = ports.len();
+        Self::connected(
+            num_servers,
+            tensors,
+            connect,
+            (credentials, Some(timeout), format),
+        )
+    }
+
+    /// Prepares to speak to the servers at the other ends of these connections, a shard each. One that
+    /// is lost is not made again.
+    ///
+    /// # Errors
+    ///
+    /// [`TrainError::Process`] if a connection is broken, or the system has no threads to give.
+    pub fn over(
+        links: Vec<Link>,
+        tensors: &[TensorSpec],
+        credentials: Credentials,
+        format: GradientFormat,
+    ) -> Result<Self, TrainError> {
+        let num_servers = links.len();
+        let mut links = links.into_iter();
+        let connect = |_| {
+            let link = links.next().expect("there is one for each server");
+            let failed = |source| TrainError::Process {
+                action: "reach a parameter server",
+                source,
+            };
+            let endpoint = Endpoint::from_static("http://graphflat")
+                .http2_keep_alive_interval(LINK_BEAT)
+                .keep_alive_timeout(LINK_SILENCE_MAX);
+            let connector = link.connector().map_err(failed)?;
+            Ok(with_windows(endpoint).connect_with_connector_lazy(connector))
+        };
+        Self::connected(num_servers, tensors, connect, (credentials, None, format))
+    }
+
+    fn connected(
+        num_servers: usize,
+        tensors: &[TensorSpec],
+        mut connect: impl FnMut(usize) -> Result<Channel, TrainError>,
+        (credentials, timeout, format): (Credentials, Option<Duration>, GradientFormat),
+    ) -> Result<Self, TrainError> {
         let failed = |source| TrainError::Process {
             action: "start the thread of a connection",
             source,
@@ -82,18 +136,13 @@ impl GrpcClient {
             .enable_all()
             .build()
             .map_err(failed)?;
-        let shares = spread(tensors, ports.len());
         let entered = runtime.enter();
-        let servers = ports.iter().zip(shares).enumerate();
-        let servers = servers
-            .map(|(server, (&port, share))| {
+        let shares = spread(tensors, num_servers).into_iter().enumerate();
+        let servers = shares
+            .map(|(server, share)| {
                 let (places, specs): (_, Vec<&TensorSpec>) = share.into_iter().unzip();
-                let endpoint = endpoint(port, timeout).map_err(|error| {
-                    let how = error.to_string();
-                    TrainError::ServerLost { server, how }
-                })?;
                 Ok(Shard {
-                    grpc: Grpc::new(endpoint.connect_lazy())
+                    grpc: Grpc::new(connect(server)?)
                         .max_decoding_message_size(MESSAGE_BYTES_MAX)
                         .max_encoding_message_size(MESSAGE_BYTES_MAX),
                     tensors: specs.into_iter().cloned().collect(),
@@ -164,12 +213,7 @@ impl GrpcClient {
     }
 
     /// Starts a call of every server with a request of its own.
-    fn call_all<Q, R>(
-        &self,
-        method: Method,
-        requests: impl IntoIterator<Item = Q>,
-        timeout: Duration,
-    ) -> Calls<R>
+    fn call_all<Q, R>(&self, method: Method, requests: impl IntoIterator<Item = Q>) -> Calls<R>
     where
         Q: Message + 'static,
         R: Message + Default + 'static,
@@ -177,7 +221,7 @@ impl GrpcClient {
         let mut calls = Calls::new();
         let servers = self.servers.iter().zip(requests).enumerate();
         for (server, (shard, request)) in servers {
-            let deadline = timeout + transfer_time(shard, &request);
+            let deadline = self.deadline(shard, &request);
             let answer = call(
                 shard.grpc.clone(),
                 self.credentials.clone(),
@@ -190,6 +234,11 @@ impl GrpcClient {
         calls
     }
 
+    fn deadline(&self, shard: &Shard, request: &impl Message) -> Option<Duration> {
+        let timeout = self.timeout?;
+        Some(timeout + transfer_time(shard, request))
+    }
+
     /// Calls every server at once; returns the answers by server, or the first failure.
     fn all<Q, R>(
         &self,
@@ -200,7 +249,7 @@ impl GrpcClient {
         Q: Message + 'static,
         R: Message + Default + 'static,
     {
-        self.wait(self.call_all(method, requests, self.timeout))
+        self.wait(self.call_all(method, requests))
     }
 
     /// Waits for all answers. A failure ends the others: one server may wait for ever for a worker
@@ -271,7 +320,7 @@ impl ParameterServer for GrpcClient {
     fn pull(&self, worker: usize, step: u64) -> Result<Pulled, TrainError> {
         let mut calls = Calls::new();
         for (server, shard) in self.servers.iter().enumerate() {
-            let deadline = self.timeout + transfer_time(shard, &Empty {});
+            let deadline = self.deadline(shard, &Empty {});
             let (grpc, credentials) = (shard.grpc.clone(), self.credentials.clone());
             let request = PullRequest {
                 worker: worker as u64,
@@ -330,7 +379,7 @@ impl ParameterServer for GrpcClient {
             worker: worker as u64,
         };
         let requests = vec![request; self.servers.len()];
-        let told: Calls<Empty> = self.call_all(Method::Fail, requests, self.timeout);
+        let told: Calls<Empty> = self.call_all(Method::Fail, requests);
         // One that is not told in that time is lost, and whoever waits for it learns of that instead.
         self.runtime.block_on(told.join_all());
     }
@@ -388,14 +437,19 @@ fn buffers_for(server: usize, buffers: &[f32]) -> Bytes {
 
 fn endpoint(port: u16, timeout: Duration) -> Result<Endpoint, tonic::transport::Error> {
     let endpoint = Endpoint::from_shared(format!("http://{}:{port}", Ipv4Addr::LOCALHOST))?;
-    Ok(endpoint
+    let endpoint = endpoint
         .connect_timeout(timeout)
         .tcp_nodelay(true)
         .http2_keep_alive_interval(timeout / 2)
-        .keep_alive_timeout(timeout / 2)
+        .keep_alive_timeout(timeout / 2);
+    Ok(with_windows(endpoint))
+}
+
+fn with_windows(endpoint: Endpoint) -> Endpoint {
+    endpoint
         .keep_alive_while_idle(true)
         .initial_stream_window_size(WINDOW_BYTES)
-        .initial_connection_window_size(2 * WINDOW_BYTES))
+        .initial_connection_window_size(2 * WINDOW_BYTES)
 }
 
 /// Time that the data of a call may take: what is sent, and an answer with the shard's state.
@@ -405,9 +459,12 @@ fn transfer_time(shard: &Shard, request: &impl Message) -> Duration {
 }
 
 async fn within<R>(
-    deadline: Duration,
+    deadline: Option<Duration>,
     call: impl Future<Output = Result<R, Status>>,
 ) -> Result<R, Status> {
+    let Some(deadline) = deadline else {
+        return call.await;
+    };
     match tokio::time::timeout(deadline, call).await {
         Ok(answer) => answer,
         Err(elapsed) => Err(Status::deadline_exceeded(elapsed.to_string())),

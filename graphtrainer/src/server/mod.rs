@@ -1,6 +1,7 @@
 //! The parameter server: workers pull parameters from it and push gradients to it.
 
 mod client;
+mod link;
 mod memory;
 mod optimizer;
 mod service;
@@ -9,6 +10,7 @@ mod wire;
 use serde::{Deserialize, Serialize};
 
 pub use client::GrpcClient;
+pub use link::Link;
 pub use memory::MemoryServer;
 pub(crate) use memory::spread;
 pub use optimizer::{Optimizer, OptimizerKind, squared_norm};

@@ -1,4 +1,5 @@
-//! One shard of the parameter server as a gRPC service: a [`MemoryServer`] behind a port.
+//! One shard of the parameter server as a gRPC service: a [`MemoryServer`] behind a port, or on
+//! connections that are there already.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -18,18 +19,26 @@ use tonic::{Request, Response, Status};
 use tonic_prost::ProstCodec;
 
 use super::wire::{
-    ClockReply, Empty, MESSAGE_BYTES_MAX, Method, PullReply, PullRequest, PushRequest,
-    StartRequest, State, WINDOW_BYTES, WorkerRequest, decode, encode, status_of,
+    ClockReply, Empty, LINK_BEAT, LINK_SILENCE_MAX, MESSAGE_BYTES_MAX, Method, PullReply,
+    PullRequest, PushRequest, StartRequest, State, WINDOW_BYTES, WorkerRequest, decode, encode,
+    status_of,
 };
 use super::{
-    Consistency, Credentials, GradientFormat, MemoryServer, ParameterServer, Pushed, Settings,
+    Consistency, Credentials, GradientFormat, Link, MemoryServer, ParameterServer, Pushed, Settings,
 };
 use crate::TrainError;
+
+/// How long a pull over a [`Link`] may wait before the worker has to ask again.
+const LINK_PATIENCE: Duration = Duration::from_secs(15);
+
+/// Calls of one connection at once: a worker has one, and the process that it is in few more.
+const CALLS_MAX: u32 = 4096;
 
 /// Workers a server can wait on at once, and the most it starts threads for.
 const WORKERS_MAX: usize = 1024;
 
-/// A gRPC server on a port of this machine that nobody else can reach; it ends when it is dropped.
+/// A gRPC server on a port of this machine that no other machine can reach, or on [`Link`]s; it ends
+/// when it is dropped.
 ///
 /// It holds nothing until [`GrpcClient::start`](super::GrpcClient::start) says what.
 #[derive(Debug)]
@@ -79,46 +88,59 @@ impl GrpcServer {
             action: "open a port for a parameter server",
             source,
         };
-        let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(2)
-            .max_blocking_threads(2 * WORKERS_MAX)
-            .enable_all()
-            .build()
-            .map_err(failed)?;
+        let runtime = runtime().map_err(failed)?;
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(failed)?;
         listener.set_nonblocking(true).map_err(failed)?;
         let port = listener.local_addr().map_err(failed)?.port();
         let entered = runtime.enter();
         let listener = tokio::net::TcpListener::from_std(listener).map_err(failed)?;
         drop(entered);
-        let service = Service {
-            shared: Arc::new(Shared {
-                credentials,
-                patience: timeout / 4,
-                shard: OnceLock::new(),
-            }),
+        let serving = http2(timeout / 2, timeout / 2).serve_with_incoming(
+            Service::new(credentials, timeout / 4),
+            TcpIncoming::from(listener).with_nodelay(Some(true)),
+        );
+        Ok(Self::spawn(port, runtime, serving))
+    }
+
+    /// Serves those at the other ends of some connections, and nobody else.
+    ///
+    /// # Errors
+    ///
+    /// [`TrainError::Process`] if a connection is broken, or there is no thread to be had.
+    pub fn serve(links: Vec<Link>, credentials: Credentials) -> Result<Self, TrainError> {
+        let failed = |source| TrainError::Process {
+            action: "start a parameter server",
+            source,
         };
-        let serving = Server::builder()
-            .http2_keepalive_interval(Some(timeout / 2))
-            .http2_keepalive_timeout(Some(timeout / 2))
-            .initial_stream_window_size(WINDOW_BYTES)
-            .initial_connection_window_size(2 * WINDOW_BYTES)
-            .serve_with_incoming(
-                service,
-                TcpIncoming::from(listener).with_nodelay(Some(true)),
-            );
+        let runtime = runtime().map_err(failed)?;
+        let entered = runtime.enter();
+        let opened = links.into_iter().map(Link::open);
+        let opened: Vec<_> = opened.collect::<Result<_, _>>().map_err(failed)?;
+        drop(entered);
+        let serving = http2(LINK_BEAT, LINK_SILENCE_MAX).serve_with_incoming(
+            Service::new(credentials, LINK_PATIENCE),
+            tokio_stream::iter(opened.into_iter().map(Ok::<_, Infallible>)),
+        );
+        Ok(Self::spawn(0, runtime, serving))
+    }
+
+    fn spawn(
+        port: u16,
+        runtime: Runtime,
+        serving: impl Future<Output = Result<(), tonic::transport::Error>> + Send + 'static,
+    ) -> Self {
         runtime.spawn(async move {
             if let Err(error) = serving.await {
                 tracing::warn!("a parameter server stopped: {error}");
             }
         });
-        Ok(Self {
+        Self {
             port,
             runtime: Some(runtime),
-        })
+        }
     }
 
-    /// Returns its port on 127.0.0.1.
+    /// Returns its port on 127.0.0.1; 0 where it has none.
     pub fn port(&self) -> u16 {
         self.port
     }
@@ -129,6 +151,36 @@ impl Drop for GrpcServer {
     fn drop(&mut self) {
         if let Some(runtime) = self.runtime.take() {
             runtime.shutdown_background();
+        }
+    }
+}
+
+fn runtime() -> std::io::Result<Runtime> {
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .max_blocking_threads(2 * WORKERS_MAX)
+        .enable_all()
+        .build()
+}
+
+/// A server that asks whether the other side is there, and how long it waits for an answer.
+fn http2(beat: Duration, silence_max: Duration) -> Server {
+    Server::builder()
+        .http2_keepalive_interval(Some(beat))
+        .http2_keepalive_timeout(Some(silence_max))
+        .max_concurrent_streams(CALLS_MAX)
+        .initial_stream_window_size(WINDOW_BYTES)
+        .initial_connection_window_size(2 * WINDOW_BYTES)
+}
+
+impl Service {
+    fn new(credentials: Credentials, patience: Duration) -> Self {
+        Self {
+            shared: Arc::new(Shared {
+                credentials,
+                patience,
+                shard: OnceLock::new(),
+            }),
         }
     }
 }

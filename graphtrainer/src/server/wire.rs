@@ -6,6 +6,8 @@
 //! they lie in memory, little endian, in the order of the shard. An error that is part of the protocol
 //! is a status `ABORTED` whose details are a [`Refusal`] as JSON.
 
+use std::time::Duration;
+
 use half::bf16;
 use half::slice::HalfFloatSliceExt as _;
 use prost::Message;
@@ -26,6 +28,14 @@ pub(crate) const MESSAGE_BYTES_MAX: usize = i32::MAX as usize;
 
 /// Bytes that may be under way before they are read.
 pub(super) const WINDOW_BYTES: u32 = 8 << 20;
+
+/// How often either side of a [`Link`](super::Link) asks whether the other is there, which also keeps
+/// it open in between.
+pub(super) const LINK_BEAT: Duration = Duration::from_secs(20);
+
+/// Time in which it has to answer. Who has died is noticed elsewhere, and sooner: this is for
+/// connections that a network has forgotten.
+pub(super) const LINK_SILENCE_MAX: Duration = Duration::from_secs(60);
 
 const TOKEN_HEADER: &str = "authorization";
 const PROTOCOL_HEADER: &str = "graphflat-protocol";

@@ -1,0 +1,60 @@
+//! Workers of a training as threads of this process.
+
+use std::sync::mpsc::{Sender, channel};
+use std::thread::Scope;
+
+use schemas::Split;
+
+use crate::TrainPlan;
+use crate::order::Order;
+use crate::pipeline::{Supply, start};
+use crate::prepare::Prepared;
+use crate::server::ParameterServer;
+use crate::worker::{Outcome, Task, Worker};
+
+/// What workers of one process share.
+#[derive(Clone, Copy)]
+pub(crate) struct Crew<'env> {
+    pub(crate) plan: &'env TrainPlan,
+    pub(crate) prepared: &'env Prepared,
+    pub(crate) order: &'env Order,
+    pub(crate) server: &'env dyn ParameterServer,
+    pub(crate) supply: Supply<'env>,
+    /// The epoch they begin in, and its steps that are done.
+    pub(crate) begin: (u64, usize),
+}
+
+impl<'env> Crew<'env> {
+    /// Starts a worker, which waits for tasks and says in `done` how they ended; it ends when no more
+    /// can come.
+    pub(crate) fn start<'scope>(
+        self,
+        scope: &'scope Scope<'scope, 'env>,
+        worker: usize,
+        done: &Sender<(usize, Outcome)>,
+    ) -> Sender<Task> {
+        let (result, order) = (&self.plan.result, self.order);
+        let (epoch, done_steps) = self.begin;
+        let num_workers = result.workers;
+        let all = (epoch..result.epochs)
+            .flat_map(move |epoch| order.of_worker(epoch, worker, num_workers))
+            .skip(done_steps);
+        let own = Worker {
+            worker,
+            server: self.server,
+            order,
+            consistency: result.consistency,
+            seed: result.seed,
+            busy: self.supply.busy,
+            model: self.prepared.model.clone(),
+            batches: start(scope, self.supply, (order, Split::Train), all),
+            format: result.gradient_format,
+            first_step: 0,
+            on_step: None,
+        };
+        let (task_sender, tasks) = channel();
+        let own_done = done.clone();
+        scope.spawn(move || own.run(&tasks, &own_done));
+        task_sender
+    }
+}

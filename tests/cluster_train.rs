@@ -1,0 +1,392 @@
+//! Training in several processes: the model of one, whoever of them is killed, stopped or fails.
+
+use std::path::Path;
+use std::process::{Child, Command};
+use std::time::{Duration, Instant};
+
+use crate::cluster::KILLS;
+use crate::harness::{
+    Bench, FLATTEN, FeatureKind, Graph, IdKind, Job, Outcome, TRAIN, assert_same_bytes,
+    files_below, mix,
+};
+use crate::hosts::{Hosts, end};
+use crate::hosts::{Hosts, end};
+
+const OUTPUT: &str = "out/model";
+const TRAINED: [&str; 2] = ["--stage", "train"];
+
+fn graph() -> Graph {
+    Graph::new(150, IdKind::Utf8, FeatureKind::List).with_weights()
+}
+
+/// A training with so many workers.
+fn job(graph: &Graph, workers: usize, more: &str) -> Job {
+    Job::new(graph, &[FLATTEN, TRAIN])
+        .with("workers = 2", "workers = 1")
+        .with("batch_size = 16", "batch_size = 4")
+        .and(&format!("workers = {workers}\n{more}"))
+}
+
+/// A bench where graph features lie.
+fn flattened(graph: &Graph) -> Bench {
+    let bench = Bench::new(graph);
+    bench.run(&job(graph, 1, ""), &["--stage", "flatten"]).ok();
+    bench
+}
+
+fn train(bench: &Bench, job: &Job, args: &[&str]) -> Outcome {
+    bench.run(job, &[&TRAINED, args].concat())
+}
+
+fn losses(bench: &Bench) -> Vec<f64> {
+    let manifest = bench.manifest(OUTPUT);
+    let epochs = manifest["report"]["epochs"].as_array().unwrap();
+    let loss = |epoch: &serde_json::Value| epoch["loss"].as_f64().unwrap();
+    epochs.iter().map(loss).collect()
+}
+
+fn start(hosts: &Hosts, bench: &Bench, num: usize, args: &[&str]) -> Vec<Child> {
+    let args = [&TRAINED, args].concat();
+    (0..num)
+        .map(|process| hosts.start(bench, process, &args))
+        .collect()
+}
+
+fn remove(path: &Path) {
+    if path.exists() {
+        std::fs::remove_dir_all(path).unwrap();
+    }
+}
+
+fn wait_for(path: &Path) {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !path.exists() {
+        assert!(
+            Instant::now() < deadline,
+            "{} does not come",
+            path.display()
+        );
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn processes_train_the_model_of_one() {
+    let graph = graph();
+    let bench = flattened(&graph);
+    for workers in [1, 3, 4] {
+        for more in [
+            "dropout = 0.3",
+            "dropout = 0.3\ngradient_format = \"bf16\"\nclass_weights = \"balanced\"\n\
+             checkpoint_every_steps = 2",
+        ] {
+            train(&bench, &job(&graph, workers, more), &["--fresh"]).ok();
+            let (expected, of_one) = (bench.data_files(OUTPUT), losses(&bench));
+            assert_eq!(expected.len(), 3, "{:?}", expected.keys());
+            for (processes, servers) in [("2", 1), ("2", 3), ("4", 1), ("4", 3)] {
+                let job = job(&graph, workers, &format!("{more}\nservers = {servers}"));
+                train(&bench, &job, &["--fresh", "--processes", processes]).ok();
+                let what = format!("{processes} processes, {workers} workers, {servers} servers");
+                assert_same_bytes(&expected, &bench.data_files(OUTPUT), &what);
+                assert_eq!(of_one, losses(&bench), "{what}");
+            }
+        }
+    }
+}
+
+/// One command flattens and trains; a second one finds both finished, in every process.
+#[test]
+fn stages_follow_each_other_and_are_not_done_twice() {
+    let graph = graph();
+    let bench = flattened(&graph);
+    let job = job(&graph, 2, "");
+    train(&bench, &job, &[]).ok();
+    let expected = bench.data_files(OUTPUT);
+    bench.clear();
+    let hosts = Hosts::new(&bench, 3);
+    let run = |args: &[&str]| {
+        let start = |process| hosts.start(&bench, process, args);
+        let children: Vec<Child> = (0..3).map(start).collect();
+        children.into_iter().map(end).map(Outcome::ok).collect()
+    };
+    let first: Vec<Outcome> = run(&[]);
+    assert_same_bytes(&expected, &bench.data_files(OUTPUT), "both stages");
+    let said: Vec<&Outcome> = first
+        .iter()
+        .filter(|outcome| outcome.stderr.contains("2 of 3 processes train"))
+        .collect();
+    assert_eq!(
+        said.len(),
+        1,
+        "the first process says who trains: {first:?}"
+    );
+    let manifest = bench.manifest(OUTPUT);
+    let notes = manifest["report"]["notes"].to_string();
+    assert!(notes.contains("`train.workers` is 2"), "{notes}");
+    let again: Vec<Outcome> = run(&[]);
+    for outcome in &again {
+        let skipped = outcome.stderr.matches("finished before").count();
+        assert_eq!(skipped, 2, "{outcome:?}");
+    }
+    assert_eq!(manifest, bench.manifest(OUTPUT));
+}
+
+#[test]
+fn workers_that_do_not_wait_train_a_model_too() {
+    let graph = graph();
+    let bench = flattened(&graph);
+    for mode in ["mode = \"async\"", "mode = \"bounded\"\nstaleness = 2"] {
+        let job = job(&graph, 4, &format!("{mode}\nservers = 2"));
+        train(&bench, &job, &["--fresh", "--processes", "3"]).ok();
+        let losses = losses(&bench);
+        assert_eq!(losses.len(), 4);
+        assert!(losses.iter().all(|loss| loss.is_finite()), "{losses:?}");
+    }
+}
+
+/// Whichever process dies, all end and say who is missing; run again, the training goes on and ends
+/// with the same bytes.
+#[test]
+fn a_process_that_is_killed_ends_the_training_and_the_next_run_goes_on() {
+    let graph = graph();
+    let bench = flattened(&graph);
+    let more = "servers = 2\ncheckpoint_every_steps = 5";
+    let job = job(&graph, 3, more).with("epochs = 4", "epochs = 40");
+    train(&bench, &job, &[]).ok();
+    let expected = bench.data_files(OUTPUT);
+    let begun = Instant::now();
+    train(&bench, &job, &["--fresh", "--processes", "3"]).ok();
+    let whole = begun.elapsed();
+    let (mut killed, mut draw) = (0, 0);
+    let kills = std::env::var(KILLS).map_or(8, |kills| kills.parse().unwrap());
+    while killed < kills {
+        draw += 1;
+        assert!(
+            draw < 20 * kills,
+            "too few processes are there when they are killed"
+        );
+        remove(&bench.path(OUTPUT));
+        let hosts = Hosts::new(&bench, 3);
+        let mut children = start(&hosts, &bench, 3, &["--start-timeout", "3"]);
+        let share = mix(47, draw) % 1000;
+        std::thread::sleep(whole.mul_f64(share as f64 / 1000.0));
+        let victim = usize::try_from(mix(53, draw) % 3).unwrap();
+        children[victim].kill().unwrap();
+        let ended = Instant::now();
+        let outcomes: Vec<Outcome> = children.into_iter().map(end).collect();
+        assert!(
+            ended.elapsed() < Duration::from_secs(12),
+            "draw {draw} ends late"
+        );
+        let left = outcomes.iter().enumerate().filter(|(p, _)| *p != victim);
+        let mut is_missed = false;
+        for (process, outcome) in left {
+            if outcome.code == 0 {
+                continue;
+            }
+            assert_eq!(outcome.code, 1, "process {process}: {outcome:?}");
+            let missed = format!("lost process {victim} ({})", hosts.addresses[victim]);
+            let is_lost = outcome.stderr.contains(&missed);
+            // Killed before all had met, it is one of those that did not come.
+            let is_missing = outcome.stderr.contains("not there within 3 s");
+            assert!(is_lost || is_missing, "{outcome:?}");
+            is_missed |= outcome.stderr.contains(" was at train, epoch ");
+        }
+        killed += u64::from(is_missed);
+        train(&bench, &job, &["--processes", "3"]).ok();
+        let what = format!("draw {draw}");
+        assert_same_bytes(&expected, &bench.data_files(OUTPUT), &what);
+    }
+}
+
+/// A training of several processes goes on in one, and the other way round.
+#[test]
+fn checkpoints_are_those_of_one_process() {
+    let graph = graph();
+    let bench = flattened(&graph);
+    let more = "servers = 3\ncheckpoint_every_steps = 3";
+    let job = job(&graph, 2, more).with("epochs = 4", "epochs = 400");
+    let done = [&TRAINED[..], &["--processes", "2"]].concat();
+    train(&bench, &job, &[]).ok();
+    let expected = bench.data_files(OUTPUT);
+    for (first, then) in [(&TRAINED[..], &done[..]), (&done, &TRAINED)] {
+        remove(&bench.path(OUTPUT));
+        let mut child = bench
+            .command(&[&["run", "job.toml", "--quiet"], first].concat())
+            .spawn()
+            .unwrap();
+        wait_for(&bench.path(OUTPUT).join("_progress/checkpoint"));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(!bench.path(OUTPUT).join("_SUCCESS").exists());
+        let deadline = Instant::now() + Duration::from_secs(20);
+        // The others of a first process that was killed end a moment later.
+        let outcome = loop {
+            let outcome = bench.run(&job, then);
+            if outcome.code == 0 || Instant::now() > deadline {
+                break outcome;
+            }
+        };
+        outcome.ok();
+        assert_same_bytes(&expected, &bench.data_files(OUTPUT), &format!("{then:?}"));
+    }
+}
+
+/// A process that stands still is missed as one that is gone is.
+#[cfg(unix)]
+#[test]
+fn a_process_that_is_stopped_ends_the_training() {
+    let graph = graph();
+    let bench = flattened(&graph);
+    let job = job(&graph, 3, "").with("epochs = 4", "epochs = 100000");
+    bench.write(&job);
+    let hosts = Hosts::new(&bench, 3);
+    let children = start(&hosts, &bench, 3, &[]);
+    wait_for(&bench.path(OUTPUT).join("_progress/checkpoint"));
+    let mut kill = Command::new("kill");
+    kill.args(["-STOP", &children[2].id().to_string()]);
+    assert!(kill.status().unwrap().success());
+    let mut children: Vec<Option<Child>> = children.into_iter().map(Some).collect();
+    for process in [0, 1] {
+        let outcome = end(children[process].take().unwrap());
+        assert_eq!(outcome.code, 1, "{outcome:?}");
+        let missed = format!("lost process 2 ({}): it says nothing", hosts.addresses[2]);
+        assert!(outcome.stderr.contains(&missed), "{outcome:?}");
+        assert!(
+            outcome.stderr.contains(" was at train, epoch "),
+            "{outcome:?}"
+        );
+    }
+    let mut stopped = children[2].take().unwrap();
+    stopped.kill().unwrap();
+    stopped.wait().unwrap();
+}
+
+/// Copies graph features to a bench of its own, which sees another disk than the others.
+fn copy(from: &Bench, to: &Bench) {
+    for file in files_below(&from.path("out/features")) {
+        let name = file.strip_prefix(from.path("out/features")).unwrap();
+        let copied = to.path("out/features").join(name);
+        std::fs::create_dir_all(copied.parent().unwrap()).unwrap();
+        std::fs::copy(&file, copied).unwrap();
+    }
+}
+
+/// Runs a training whose last process works in a directory of its own.
+fn train_apart(bench: &Bench, apart: &Bench, job: &Job) -> Vec<Outcome> {
+    bench.write(job);
+    apart.write(job);
+    let hosts = Hosts::new(bench, 3);
+    let mut children = start(&hosts, bench, 2, &[]);
+    children.push(hosts.start(apart, 2, &TRAINED));
+    children.into_iter().map(end).collect()
+}
+
+/// A worker that fails far from the first process ends all with its error, and leaves nothing.
+#[test]
+fn the_error_of_a_worker_is_that_of_all() {
+    let graph = graph();
+    let bench = flattened(&graph);
+    let apart = Bench::new(&graph);
+    copy(&bench, &apart);
+    let parts = files_below(&apart.path("out/features"));
+    let parts = parts
+        .iter()
+        .filter(|path| path.extension().is_some_and(|e| e == "parquet"));
+    for part in parts {
+        let mut bytes = std::fs::read(part).unwrap();
+        let middle = bytes.len() / 3;
+        bytes[middle..middle + 64]
+            .iter_mut()
+            .for_each(|byte| *byte ^= 0x5a);
+        std::fs::write(part, bytes).unwrap();
+    }
+    let job = job(&graph, 3, "servers = 3").with("epochs = 4", "epochs = 100000");
+    let alone = train(&apart, &job, &[]);
+    assert_ne!(alone.code, 0);
+    let text = alone
+        .stderr
+        .rsplit_once(": stage train: ")
+        .unwrap()
+        .1
+        .trim();
+    let text = text.split_once(".parquet").unwrap().1;
+    let begun = Instant::now();
+    for outcome in train_apart(&bench, &apart, &job) {
+        assert_eq!(outcome.code, alone.code, "{outcome:?} but {alone:?}");
+        assert!(outcome.stderr.contains(text), "{outcome:?} lacks {text}");
+    }
+    assert!(begun.elapsed() < Duration::from_secs(10), "they end late");
+    let is_left = |on: &Bench| on.path(OUTPUT).exists();
+    assert_eq!(is_left(&bench), is_left(&apart), "as in one process");
+}
+
+#[test]
+fn a_training_that_diverges_says_so_in_all_processes() {
+    let graph = graph();
+    let bench = flattened(&graph);
+    let job = job(
+        &graph,
+        3,
+        "servers = 2\noptimizer = \"sgd\"\nlearning_rate = 1e30",
+    );
+    bench.write(&job);
+    let hosts = Hosts::new(&bench, 3);
+    for child in start(&hosts, &bench, 3, &[]) {
+        let outcome = end(child);
+        assert_eq!(outcome.code, 1, "{outcome:?}");
+        assert!(
+            outcome.stderr.contains("training diverged in epoch 1"),
+            "{outcome:?}"
+        );
+    }
+    assert!(
+        !bench.path(OUTPUT).exists(),
+        "the corrected plan finds its output free"
+    );
+}
+
+#[test]
+fn processes_that_read_other_graph_features_say_so() {
+    let graph = graph();
+    let bench = flattened(&graph);
+    let apart = flattened(&Graph::new(140, IdKind::Utf8, FeatureKind::List).with_weights());
+    for outcome in train_apart(&bench, &apart, &job(&graph, 3, "")) {
+        assert_eq!(outcome.code, 1, "{outcome:?}");
+        let named = "process 2 has another `train.input` than process 0";
+        assert!(outcome.stderr.contains(named), "{outcome:?}");
+    }
+    assert!(!bench.path(OUTPUT).exists(), "nothing was begun");
+}
+
+#[test]
+fn keys_that_several_processes_cannot_have_are_refused() {
+    let graph = graph();
+    let bench = flattened(&graph);
+    for (more, problem) in [
+        ("launch = \"processes\"", "`train.launch` is \"processes\""),
+        (
+            "servers = 65",
+            "`train.servers` is 65: in several processes allowed is 1 to 64",
+        ),
+        ("servers = 2\nclip_norm = 1.0", "`train.clip_norm` is 1"),
+    ] {
+        let outcome = train(&bench, &job(&graph, 2, more), &["--processes", "2"]);
+        assert_eq!(outcome.code, 2, "{outcome:?}");
+        assert!(outcome.stderr.contains(problem), "{outcome:?}");
+    }
+    let streamed = "[flatten]\nhops = 2\nfanouts = [4, 3]\n\n";
+    let streamed = Job::new(&graph, &[streamed, TRAIN]).and("streamed = true");
+    let outcome = bench.run(&streamed, &["--processes", "2"]);
+    assert_eq!(outcome.code, 2, "{outcome:?}");
+    assert!(
+        outcome.stderr.contains("`train.streamed` is true"),
+        "{outcome:?}"
+    );
+    // One server clips.
+    let clipped = job(&graph, 2, "clip_norm = 0.5");
+    train(&bench, &clipped, &[]).ok();
+    let expected = bench.data_files(OUTPUT);
+    train(&bench, &clipped, &["--fresh", "--processes", "2"]).ok();
+    assert_same_bytes(&expected, &bench.data_files(OUTPUT), "clipped");
+}
