@@ -99,7 +99,7 @@ pub(crate) fn survive_kills(bench: &Bench, job: &Job, stage: &str, output: &str)
     let stage = ["--stage", stage];
     let started = Instant::now();
     bench.run(job, &[&stage[..], &["--fresh"]].concat()).ok();
-    let whole = started.elapsed();
+    let mut whole = started.elapsed();
     let expected = bench.data_files(output);
     let (mut killed, mut draw) = (0, 0);
     let kills = std::env::var(KILLS).map_or(12, |kills| kills.parse().unwrap());
@@ -113,6 +113,7 @@ pub(crate) fn survive_kills(bench: &Bench, job: &Job, stage: &str, output: &str)
         let victim = usize::try_from(mix(43, draw) % 3).unwrap();
         children[victim].kill().unwrap();
         let outcomes: Vec<Outcome> = children.into_iter().map(end).collect();
+        let is_late = outcomes.iter().all(|outcome| outcome.code == 0);
         let left = outcomes.iter().enumerate().filter(|(p, _)| *p != victim);
         let mut is_missed = false;
         for (process, outcome) in left {
@@ -128,6 +129,10 @@ pub(crate) fn survive_kills(bench: &Bench, job: &Job, stage: &str, output: &str)
             is_missed |= is_lost;
         }
         killed += usize::from(is_missed);
+        if is_late {
+            // The machine was busier when the job was timed.
+            whole = whole.mul_f64(0.9);
+        }
         bench
             .run(job, &[&stage[..], &["--processes", "3"]].concat())
             .ok();

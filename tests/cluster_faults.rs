@@ -32,10 +32,7 @@ const FAULT_KINDS: [Fault; 4] = [Fault::Kill, Fault::Stop, Fault::LinkDown, Faul
 
 fn job(graph: &Graph) -> Job {
     let flatten = FLATTEN.replace("targets_per_part = 16", "targets_per_part = 2");
-    let train = format!(
-        "{}workers = 4\nservers = 2\n\n",
-        TRAIN.trim_end().to_owned() + "\n"
-    );
+    let train = TRAIN.replace("epochs = 4", "epochs = 4\nworkers = 4\nservers = 2");
     Job::new(graph, &[&flatten, &train, INFER])
         .with("workers = 2", "workers = 1")
         .and("rows_per_part = 8")

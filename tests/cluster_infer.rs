@@ -11,6 +11,10 @@ fn graph(ids: IdKind, features: FeatureKind) -> Graph {
     Graph::new(150, ids, features).with_weights()
 }
 
+fn graph_of(num_nodes: usize) -> Graph {
+    Graph::new(num_nodes, IdKind::Utf8, FeatureKind::List).with_weights()
+}
+
 /// A job whose parts are fewer, as many and more than the workers of a run.
 fn job(graph: &Graph, model: &str) -> Job {
     let train = TRAIN.replace("\"sage\"", model);
@@ -97,6 +101,23 @@ fn every_choice_of_output_gives_the_bytes_of_one_process() {
     assert!(refused.stderr.contains("list.parquet"), "{refused:?}");
 }
 
+/// So many rows that each worker reads, sends and takes several blocks of them.
+#[test]
+fn blocks_of_rows_cross_from_all_workers_at_once() {
+    let graph = graph_of(12_000);
+    let bench = Bench::new(&graph);
+    let job = job(&graph, "\"gat\"\nheads = 4")
+        .with("hidden = [8]", "hidden = [64]")
+        .with("epochs = 4", "epochs = 1")
+        .with("batch_size = 16", "batch_size = 1024")
+        .with("targets_per_part = 16", "targets_per_part = 4096")
+        .with("rows_per_part = 20", "rows_per_part = 3000");
+    bench
+        .run(&job, &["--stage", "flatten", "--stage", "train"])
+        .ok();
+    check(&bench, &job.and("sampling = \"none\""), "blocks");
+}
+
 /// Rows of a node cross once to each process that reads them, as the report tells.
 #[test]
 fn rows_cross_once_a_round_and_process() {
@@ -136,7 +157,7 @@ fn rows_cross_once_a_round_and_process() {
 
 #[test]
 fn a_process_that_is_killed_loses_no_finished_round() {
-    let graph = Graph::new(600, IdKind::Utf8, FeatureKind::List).with_weights();
+    let graph = graph_of(600);
     let bench = Bench::new(&graph);
     let job = job(&graph, "\"gat\"\nheads = 2")
         .with("targets_per_part = 16", "targets_per_part = 64")

@@ -36,9 +36,8 @@ where
         (Some(opened), _) => Ok(opened),
         (None, Some(manifest)) => Ok(Opened::Done(manifest)),
         (None, None) => {
-            let output = Output::join(dir, stage, fingerprint, lock)?;
-            // Which parts are left to be written has to be the same everywhere.
-            output.adopt_parts(committed.unwrap_or_default());
+            let committed = committed.unwrap_or_default();
+            let output = Output::join(dir, stage, fingerprint, lock, committed)?;
             Ok(Opened::Open(output))
         }
     }

@@ -114,12 +114,13 @@ where
     }
     // As text, since messages keep no names, which values with optional fields need.
     let text = serde_json::to_string(&value).expect("values have string keys only");
+    let (processes, threads) = (cluster.num_processes(), cluster.num_threads());
     let mut texts = run_workers(cluster, is_peer_failure, move |peer| {
-        let is_first = peer.is_first_here();
-        peer.gather_all(Ok(is_first.then(|| text.clone())))
+        let senders = if peer.is_first_here() { processes } else { 0 };
+        peer.shuffle((0..senders).map(|process| Ok((process * threads, text.clone()))))
     })?;
-    let of_processes = texts.swap_remove(0).into_iter().flatten();
-    let read = |sent: String| serde_json::from_str(&sent).expect("it was written so");
+    let of_processes = texts.swap_remove(0).into_iter();
+    let read = |(_, sent): (usize, String)| serde_json::from_str(&sent).expect("it was written so");
     Ok(of_processes.map(read).collect())
 }
 

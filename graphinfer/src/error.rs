@@ -81,6 +81,15 @@ pub enum InferError {
     /// The processes of the job could not be connected.
     #[error(transparent)]
     Cluster(#[from] ClusterError),
+    /// A process reads another model or list of targets, or has another graph, than the first one.
+    #[error(
+        "process {process} does not read the model, or the list of targets, that process 0 reads; \
+         all need the same files"
+    )]
+    Unlike {
+        /// Number in the list.
+        process: usize,
+    },
     /// Another worker failed; its own error is reported.
     #[error("another worker failed")]
     PeerFailed,
@@ -106,6 +115,7 @@ impl InferError {
             | Self::Io { .. }
             | Self::Threads(_)
             | Self::Cluster(_)
+            | Self::Unlike { .. }
             | Self::PeerFailed => ErrorKind::Failed,
         }
     }

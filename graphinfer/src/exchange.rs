@@ -1,8 +1,8 @@
 //! What processes tell each other: rows of nodes that others read, each once a round and process.
 
 use crate::InferError;
-use crate::local::Local;
-use graphflat::{Cluster, NodeIdx, Placement, gather_processes, run_workers};
+use crate::local::{Local, Sources};
+use graphflat::{Cluster, NodeIdx, gather_processes, run_workers};
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ const BLOCK_WORDS: usize = 1 << 18;
 /// Nodes in a message that asks for rows.
 const NODES_A_MESSAGE: usize = 1 << 16;
 
-/// Which rows cross from which process to which.
+/// Which rows cross from which process to which, where so many in-edges of a node are read.
 #[derive(Debug)]
 pub(crate) struct Exchange {
     cluster: Cluster,
@@ -47,19 +47,14 @@ pub(crate) struct Crossing {
 impl Exchange {
     /// Tells the other processes which of their nodes this one reads.
     pub(crate) fn agree(
-        (cluster, placement): (&Cluster, &Placement),
+        cluster: &Cluster,
         local: &Local,
-        partial: &[u64],
+        sources: Sources,
     ) -> Result<Self, InferError> {
         let threads = cluster.num_threads();
-        let mut asked: Vec<Vec<NodeIdx>> = vec![Vec::new(); cluster.num_processes()];
-        let mut taken: Vec<Vec<u32>> = vec![Vec::new(); cluster.num_processes()];
-        for &node in local.halo() {
-            let owner = placement.owner(node) / threads;
-            asked[owner].push(node);
-            taken[owner].push(local.row(node));
-        }
-        let asked = Arc::new(asked);
+        let rows = |nodes: &Vec<NodeIdx>| nodes.iter().map(|&node| local.row(node)).collect();
+        let taken = sources.nodes.iter().map(rows).collect();
+        let asked = sources.nodes;
         let mut told = run_workers(cluster, InferError::is_peer_failure, move |peer| {
             let is_first = peer.is_first_here();
             let lists = asked.iter().enumerate().filter(|_| is_first);
@@ -71,20 +66,20 @@ impl Exchange {
         })?;
         let mut given: Vec<Vec<u32>> = vec![Vec::new(); cluster.num_processes()];
         for (from, nodes) in told.swap_remove(0) {
-            let rows = nodes.into_iter().map(|node| local.row(node));
-            given[from / threads].extend(rows);
+            let own = nodes.into_iter().map(|node| local.row(node));
+            given[from / threads].extend(own);
         }
         Ok(Self {
             cluster: cluster.clone(),
             num_own: local.own().len(),
             given,
             taken,
-            partial: partial.to_vec(),
+            partial: sources.partial,
         })
     }
 
-    /// Has every process send the own rows that others read, of `cols` words each, and take those of
-    /// its halo: `read` returns some own rows, `take` gets a row and its words.
+    /// Has every process send the own rows that others read, of `cols` words each, and take those that
+    /// it reads: `read` returns some own rows, `take` gets a row and its words.
     pub(crate) fn run(
         self: &Arc<Self>,
         cols: usize,
@@ -181,4 +176,41 @@ where
     T: Serialize + serde::de::DeserializeOwned,
 {
     gather_processes(cluster, InferError::is_peer_failure, value)
+}
+
+/// Puts together the places of a list that the processes know of: what each has found, by place. A place
+/// that no process has found is the inner error.
+pub(crate) fn gather_found(
+    cluster: &Cluster,
+    own: Vec<Option<NodeIdx>>,
+) -> Result<Result<Vec<NodeIdx>, usize>, InferError> {
+    let mut all = own;
+    if cluster.num_processes() > 1 {
+        let threads = cluster.num_threads();
+        let places = (0_u64..).zip(&all);
+        let found: Vec<(u64, NodeIdx)> = places
+            .filter_map(|(at, node)| Some((at, (*node)?)))
+            .collect();
+        let others: Vec<usize> = (0..cluster.num_processes())
+            .filter(|&process| process != cluster.process())
+            .map(|process| process * threads)
+            .collect();
+        let mut told = run_workers(cluster, InferError::is_peer_failure, move |peer| {
+            let is_first = peer.is_first_here();
+            let receivers = others.iter().filter(|_| is_first);
+            let messages = receivers.flat_map(|&to| {
+                let chunks = found.chunks(NODES_A_MESSAGE);
+                chunks.map(move |chunk| Ok((to, chunk.to_vec())))
+            });
+            peer.shuffle::<Vec<(u64, NodeIdx)>, InferError>(messages)
+        })?;
+        for (at, node) in told.swap_remove(0).into_iter().flat_map(|(_, pairs)| pairs) {
+            let at = usize::try_from(at).expect("a place in a list");
+            all[at] = Some(node);
+        }
+    }
+    match all.iter().position(Option::is_none) {
+        Some(place) => Ok(Err(place)),
+        None => Ok(Ok(all.into_iter().flatten().collect())),
+    }
 }

@@ -1,13 +1,14 @@
 //! The graph as inference reads it: nodes in the order of ids, in blocks that share all rows.
 
 use crate::InferError;
-use crate::exchange::{Exchange, gather};
-use crate::local::{Local, halo, own_nodes};
+use crate::exchange::{Exchange, gather_found};
+use crate::local::{Local, own_nodes, sources};
 use gnn::{Architecture, Block, Dense, Input, NodeColumns, RangeData, SparseRows, Transform};
 use graphflat::store::InEdges;
 use graphflat::{Cluster, Partition, Store};
 use rayon::prelude::*;
 use schemas::{FeatureMeta, Features, Ids, Sampling};
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -32,20 +33,22 @@ pub(crate) struct Graph {
 /// The rows of one process among several.
 struct Shared {
     local: Local,
-    exchange: Arc<Exchange>,
+    /// By the number of in-edges of a node that a round reads; the largest reads all that any does.
+    exchanges: BTreeMap<usize, Arc<Exchange>>,
 }
 
 impl Graph {
-    /// Collects the columns of all nodes that a model reads; at most the first `limit` in-edges of a
-    /// node will be read.
+    /// Collects the columns of all nodes that a model reads; rounds will read the first so many
+    /// in-edges of a node that `limits` has.
     pub(crate) fn new(
         store: &Store,
         arch: &Architecture,
-        limit: usize,
+        limits: &BTreeSet<usize>,
     ) -> Result<Self, InferError> {
-        let cluster = store.cluster();
-        let is_alone = cluster.num_processes() == 1;
-        let shared = (!is_alone).then(|| Shared::new(store, limit)).transpose()?;
+        let is_alone = store.cluster().num_processes() == 1;
+        let shared = (!is_alone)
+            .then(|| Shared::new(store, limits))
+            .transpose()?;
         let columns = |value: Column| column(store, shared.as_ref(), value);
         let weights = |value: fn(&Partition, usize) -> Option<f32>| {
             let bits = columns(Box::new(move |partition, local| {
@@ -89,9 +92,11 @@ impl Graph {
         self.num_own() + halo.unwrap_or_default()
     }
 
-    /// Returns how rows cross between processes; none where this one is alone.
-    pub(crate) fn exchange(&self) -> Option<&Arc<Exchange>> {
-        self.shared.as_ref().map(|shared| &shared.exchange)
+    /// Returns how rows cross between processes for a round that reads the first `limit` in-edges of
+    /// a node; none where this one is alone.
+    pub(crate) fn exchange(&self, limit: usize) -> Option<&Arc<Exchange>> {
+        let shared = self.shared.as_ref();
+        shared.map(|shared| &shared.exchanges[&limit])
     }
 
     /// Returns the processes that compute.
@@ -266,19 +271,12 @@ impl Graph {
             None
         };
         let own: Vec<Option<u32>> = (0..ids.len()).into_par_iter().map(find).collect();
-        // Each node is one process's.
-        let found = gather(self.cluster(), own)?.into_iter().reduce(|all, of| {
-            let pairs = all.into_iter().zip(of);
-            pairs.map(|(known, node)| known.or(node)).collect()
-        });
-        let found = found.unwrap_or_default();
-        if let Some(row) = found.iter().position(Option::is_none) {
-            return Ok(Err(row));
-        }
-        let mut nodes: Vec<u32> = found.into_iter().flatten().collect();
-        nodes.sort_unstable();
-        nodes.dedup();
-        Ok(Ok(nodes))
+        let nodes = gather_found(self.cluster(), own)?;
+        Ok(nodes.map(|mut found| {
+            found.sort_unstable();
+            found.dedup();
+            found
+        }))
     }
 
     fn places(&self, rows: Range<usize>) -> impl Iterator<Item = (&Partition, usize)> {
@@ -292,13 +290,21 @@ impl Graph {
 }
 
 impl Shared {
-    fn new(store: &Store, limit: usize) -> Result<Self, InferError> {
+    fn new(store: &Store, limits: &BTreeSet<usize>) -> Result<Self, InferError> {
         let own = own_nodes(store);
-        let found = halo(store, &own, limit);
-        let local = Local::new(own, found.nodes, store.placement().num_nodes());
-        let ends = (store.cluster(), store.placement());
-        let exchange = Arc::new(Exchange::agree(ends, &local, &found.partial)?);
-        Ok(Self { local, exchange })
+        let mut found: BTreeMap<_, _> = limits
+            .iter()
+            .map(|&limit| (limit, sources(store, &own, limit)))
+            .collect();
+        let largest = found.last_entry().expect("a model has a layer");
+        let local = Local::new(own, &largest.get().nodes, store.placement().num_nodes());
+        let agree = |(limit, of)| {
+            let exchange = Exchange::agree(store.cluster(), &local, of)?;
+            Ok((limit, Arc::new(exchange)))
+        };
+        let exchanges = found.into_iter().map(agree);
+        let exchanges = exchanges.collect::<Result<_, InferError>>()?;
+        Ok(Self { local, exchanges })
     }
 }
 
@@ -317,7 +323,7 @@ fn column(store: &Store, shared: Option<&Shared>, value: Column) -> Result<Vec<u
         let (partition, local) = place(store, node);
         value(partition, local)
     };
-    let Some(Shared { local, exchange }) = shared else {
+    let Some(Shared { local, exchanges }) = shared else {
         let nodes = (0..store.placement().num_nodes()).into_par_iter();
         let nodes = nodes.with_min_len(NODES_MAX).map(narrow);
         return Ok(nodes.map(of_node).collect());
@@ -326,6 +332,7 @@ fn column(store: &Store, shared: Option<&Shared>, value: Column) -> Result<Vec<u
     let halo: Vec<AtomicU32> = local.halo().iter().map(|_| AtomicU32::new(0)).collect();
     let (read, taken) = (Arc::clone(&own), Arc::new(halo));
     let (take, num_own) = (Arc::clone(&taken), own.len());
+    let (_, exchange) = exchanges.last_key_value().expect("a model has a layer");
     exchange.run(
         1,
         move |rows| Ok(read[rows].to_vec()),

@@ -16,7 +16,7 @@ use schemas::{
     Event, GraphMeta, IdListPlan, LabelMeta, Manifest, Opened, Output, PartEntry, Progress,
 };
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
 /// Changes when the same plan gives other bytes than before.
@@ -41,13 +41,16 @@ const ROUNDS: [&str; 2] = ["infer", "infer-compared"];
 ///
 /// If a thread of its own has panicked.
 pub fn infer(plan: &InferPlan, store: &Store, progress: &Progress) -> Result<Manifest, InferError> {
+    store.cluster().set_phase("infer, its start");
     let trained = TrainedModel::open(plan)?;
     trained.check(store.meta())?;
     trained.check_plan(plan)?;
     let embedding_layer = trained.embedding_layer(plan)?;
-    let layers = match plan.reads_logits() {
-        true => trained.model.architecture().num_layers,
-        false => embedding_layer,
+    let arch = trained.model.architecture();
+    let layers = if plan.reads_logits() {
+        arch.num_layers
+    } else {
+        embedding_layer
     };
     let slices = trained.slices(layers, plan.sampling);
     let list = target_list(plan, store)?;
@@ -61,11 +64,7 @@ pub fn infer(plan: &InferPlan, store: &Store, progress: &Progress) -> Result<Man
     }
     let other_slices = trained.slices(layers, plan.other_sampling());
     // What may fail of the input, before anything is written.
-    let graph = Graph::new(
-        store,
-        trained.model.architecture(),
-        limit(plan, &slices, &other_slices),
-    )?;
+    let graph = Graph::new(store, arch, &limits(plan, &slices, &other_slices))?;
     let columns = embedding_columns(plan, &trained, store.meta().graph.id_type, embedding_layer)?;
     let targets = list.map(|list| targets(&list, &graph)).transpose()?;
     let output = match open_output(
@@ -167,7 +166,7 @@ fn join(shares: Vec<Share>, plan: &InferPlan, output: &Output) -> serde_json::Va
     report
 }
 
-/// Looks for a finished output in the first process, and tells the others.
+/// Looks for a finished output in the first process, and tells the others, which have to be at the same.
 fn finished(
     plan: &InferPlan,
     fingerprint: &str,
@@ -178,15 +177,21 @@ fn finished(
         (false, 0) => Output::done(&plan.output, "infer", fingerprint)?,
         _ => None,
     };
-    let told = gather(cluster, found)?;
-    Ok(told.into_iter().next().flatten())
+    let mut told = gather(cluster, (fingerprint.to_owned(), found))?;
+    if let Some(process) = told.iter().position(|(theirs, _)| *theirs != told[0].0) {
+        return Err(InferError::Unlike { process });
+    }
+    Ok(told.swap_remove(0).1)
 }
 
-/// Returns how many in-edges of a node any round reads.
-fn limit(plan: &InferPlan, slices: &[Slice], other: &[Slice]) -> usize {
+/// Returns how many in-edges of a node rounds read.
+fn limits(plan: &InferPlan, slices: &[Slice], other: &[Slice]) -> BTreeSet<usize> {
     let other = other.iter().filter(|_| plan.compare_sampling);
-    let limits = slices.iter().chain(other).map(|slice| slice.limit);
-    limits.max().unwrap_or_default()
+    slices
+        .iter()
+        .chain(other)
+        .map(|slice| slice.limit)
+        .collect()
 }
 
 /// What a manifest says of the store, whatever the plan.
@@ -255,6 +260,8 @@ fn run<'a>(
         });
     }
     let started = Instant::now();
+    let cluster = rounds.graph.cluster();
+    cluster.set_phase(&format!("infer, round {last}/{}", last + 1));
     let written = parts.run(last, &before)?;
     let mut done = rounds.stats(last, 0, started.elapsed().as_secs_f64());
     done.writing = written.writing.as_secs_f64();
@@ -279,6 +286,8 @@ fn run_inner(
     let last = rounds.slices.len();
     let (mut next, mut before, mut inner) = resume(rounds, checkpoint)?;
     while next < last {
+        let cluster = rounds.graph.cluster();
+        cluster.set_phase(&format!("infer, round {next}/{}", last + 1));
         let (record, stats) = match next {
             0 => rounds.read_features(checkpoint)?,
             layer => rounds.run(layer, &before, checkpoint)?,
@@ -289,7 +298,7 @@ fn run_inner(
         }
         checkpoint.add(record)?;
         // All go on from the same round, whenever they are killed.
-        gather(rounds.graph.cluster(), ())?;
+        gather(cluster, ())?;
         checkpoint.retain(|round| rounds.is_read(round, next + 1))?;
         done(stats);
         next += 1;

@@ -7,15 +7,18 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Nodes of a word of bits.
 const WORD: usize = u64::BITS as usize;
 
-/// The rows of a process among several: its own nodes' first, then those of its halo (the sources of
-/// its nodes' in-edges that other processes own), each in the order of ids.
+/// The rows of a process among several: its own nodes' first, in the order of ids, then those of its
+/// halo (the sources of its nodes' in-edges that other processes own), process by process.
 ///
-/// Three bits a node of the graph, and four bytes for each node that has a row.
+/// So a process sends rows that lie side by side here. Takes three bits a node of the graph, four bytes
+/// an own node and eight for one of the halo.
 #[derive(Debug)]
 pub(crate) struct Local {
     own: Vec<NodeIdx>,
     halo: Vec<NodeIdx>,
     words: Vec<Word>,
+    /// Rows of the halo's nodes in the order of ids.
+    halo_rows: Vec<u32>,
 }
 
 /// 64 nodes in the order of ids.
@@ -28,17 +31,19 @@ struct Word {
     halo_before: u32,
 }
 
-/// The halo of a process, and what other ways there are to get what it is for.
-pub(crate) struct Halo {
-    pub(crate) nodes: Vec<NodeIdx>,
+/// What a process reads of others' nodes in a round.
+pub(crate) struct Sources {
+    /// By process, the nodes that it owns, ascending.
+    pub(crate) nodes: Vec<Vec<NodeIdx>>,
     /// By process, this one's nodes that read any node of it: as many rows would come if each process
     /// aggregated its part of a node's in-edges.
     pub(crate) partial: Vec<u64>,
 }
 
 impl Local {
-    /// Numbers the rows; both lists ascend.
-    pub(crate) fn new(own: Vec<NodeIdx>, halo: Vec<NodeIdx>, num_nodes: usize) -> Self {
+    /// Numbers the rows; the own nodes ascend, and so do those of each process of the halo.
+    pub(crate) fn new(own: Vec<NodeIdx>, halo: &[Vec<NodeIdx>], num_nodes: usize) -> Self {
+        let halo: Vec<NodeIdx> = halo.iter().flatten().copied().collect();
         let mut words = vec![Word::default(); num_nodes.div_ceil(WORD)];
         for &node in &own {
             words[node as usize / WORD].own |= bit(node);
@@ -52,7 +57,16 @@ impl Local {
             own_before += word.own.count_ones();
             halo_before += word.halo.count_ones();
         }
-        Self { own, halo, words }
+        let mut halo_rows = vec![0; halo.len()];
+        for (row, &node) in (own_before..).zip(&halo) {
+            halo_rows[words[node as usize / WORD].halo_rank(node)] = row;
+        }
+        Self {
+            own,
+            halo,
+            words,
+            halo_rows,
+        }
     }
 
     /// Returns the nodes of the first rows.
@@ -67,15 +81,25 @@ impl Local {
 
     /// Returns the row of a node that has one.
     pub(crate) fn row(&self, node: NodeIdx) -> u32 {
-        let (word, bit) = (&self.words[node as usize / WORD], bit(node));
-        let rank = |bits: u64| (bits & (bit - 1)).count_ones();
-        if word.own & bit != 0 {
-            word.own_before + rank(word.own)
+        let word = &self.words[node as usize / WORD];
+        if word.own & bit(node) != 0 {
+            word.own_before + rank(word.own, node)
         } else {
-            let own = u32::try_from(self.own.len()).expect("nodes fit 32 bits");
-            own + word.halo_before + rank(word.halo)
+            self.halo_rows[word.halo_rank(node)]
         }
     }
+}
+
+impl Word {
+    /// Returns the place of a node among those of the halo in the order of ids.
+    fn halo_rank(&self, node: NodeIdx) -> usize {
+        (self.halo_before + rank(self.halo, node)) as usize
+    }
+}
+
+/// Returns the number of bits before a node's.
+fn rank(bits: u64, node: NodeIdx) -> u32 {
+    (bits & (bit(node) - 1)).count_ones()
 }
 
 fn bit(node: NodeIdx) -> u64 {
@@ -97,7 +121,7 @@ pub(crate) fn own_nodes(store: &Store) -> Vec<NodeIdx> {
 }
 
 /// Finds the sources of the first `limit` in-edges of this process's nodes that others own.
-pub(crate) fn halo(store: &Store, own: &[NodeIdx], limit: usize) -> Halo {
+pub(crate) fn sources(store: &Store, own: &[NodeIdx], limit: usize) -> Sources {
     let (placement, cluster) = (store.placement(), store.cluster());
     let (process, threads) = (cluster.process(), cluster.num_threads());
     let num_words = placement.num_nodes().div_ceil(WORD);
@@ -128,16 +152,17 @@ pub(crate) fn halo(store: &Store, own: &[NodeIdx], limit: usize) -> Halo {
     };
     let none = || vec![0; cluster.num_processes()];
     let partial = own.par_chunks(1 << 12).map(scan).reduce(none, add);
-    let mut nodes = Vec::new();
+    let mut nodes = vec![Vec::new(); cluster.num_processes()];
     for (word, bits) in read.into_iter().enumerate() {
         let mut bits = bits.into_inner();
         while bits != 0 {
             let node = word * WORD + bits.trailing_zeros() as usize;
-            nodes.push(NodeIdx::try_from(node).expect("nodes fit 32 bits"));
+            let node = NodeIdx::try_from(node).expect("nodes fit 32 bits");
+            nodes[placement.owner(node) / threads].push(node);
             bits &= bits - 1;
         }
     }
-    Halo { nodes, partial }
+    Sources { nodes, partial }
 }
 
 #[cfg(test)]
@@ -147,15 +172,11 @@ mod tests {
     #[test]
     fn own_nodes_have_the_first_rows_and_the_halo_those_behind() {
         let own: Vec<u32> = (0..1000).filter(|node| node % 3 == 1).collect();
-        let halo: Vec<u32> = (0..1000)
-            .filter(|node| node % 7 == 0 && node % 3 != 1)
-            .collect();
-        let local = Local::new(own.clone(), halo.clone(), 1000);
-        let rows: Vec<u32> = own
-            .iter()
-            .chain(&halo)
-            .map(|&node| local.row(node))
-            .collect();
+        let of = |rest: u32| (0..1000).filter(move |node| node % 3 != 1 && node % 7 == rest);
+        let halo = [of(2).collect(), Vec::new(), of(0).collect()];
+        let local = Local::new(own.clone(), &halo, 1000);
+        let rows = own.iter().chain(halo.iter().flatten());
+        let rows: Vec<u32> = rows.map(|&node| local.row(node)).collect();
         let expected: Vec<u32> = (0..u32::try_from(rows.len()).unwrap()).collect();
         assert_eq!(rows, expected);
     }

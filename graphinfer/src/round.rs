@@ -161,16 +161,16 @@ impl Rounds<'_> {
         writer: RoundWriter,
         started: Instant,
     ) -> Result<(RoundRecord, RoundStats), InferError> {
-        let crossing = self.exchange(&writer)?;
+        let crossing = self.exchange(round, &writer)?;
         let end = |file: Option<Arc<RowWriter>>| {
             let file = file.map(|file| Arc::into_inner(file).expect("the exchange has ended"));
-            file.map(RowWriter::finish)
+            file.map(RowWriter::finish).transpose()
         };
         let record = RoundRecord {
             round,
-            rows: end(writer.rows),
-            src: end(writer.src),
-            scores: end(writer.scores),
+            rows: end(writer.rows)?,
+            src: end(writer.src)?,
+            scores: end(writer.scores)?,
         };
         let files = [&record.rows, &record.src, &record.scores];
         let bytes = files.into_iter().flatten().map(RowRecord::num_bytes).sum();
@@ -180,8 +180,8 @@ impl Rounds<'_> {
     }
 
     /// Exchanges what the next layer aggregates of other processes' nodes.
-    fn exchange(&self, writer: &RoundWriter) -> Result<Option<Crossing>, InferError> {
-        let Some(exchange) = self.graph.exchange() else {
+    fn exchange(&self, round: usize, writer: &RoundWriter) -> Result<Option<Crossing>, InferError> {
+        let Some(exchange) = self.graph.exchange(self.limit(round + 1)) else {
             return Ok(None);
         };
         let mut crossing = Crossing::default();

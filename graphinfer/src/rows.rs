@@ -98,6 +98,7 @@ impl RowWriter {
         if piece.bytes.is_empty() {
             let mut spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner);
             piece.bytes = spare.pop().unwrap_or_default();
+            piece.bytes.clear();
             piece.bytes.resize(whole, 0);
         }
         piece.bytes[start..start + bytes.len()].copy_from_slice(bytes);
@@ -106,11 +107,9 @@ impl RowWriter {
             return Ok(());
         }
         let done = std::mem::take(&mut piece.bytes);
+        self.write_piece(index, &done)?;
+        // Who reads the piece finds it here or in the file.
         drop(piece);
-        let written = self.file.write_all_at(&done, offset as u64);
-        written.map_err(InferError::io("write", &self.path))?;
-        self.checksum
-            .fetch_add(checksum(index, &done), Ordering::Relaxed);
         let mut spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner);
         spare.push(done);
         Ok(())
@@ -144,15 +143,35 @@ impl RowWriter {
         Ok(values)
     }
 
-    /// Ends the writing and returns what was written.
-    pub(crate) fn finish(self) -> RowRecord {
+    fn write_piece(&self, index: usize, bytes: &[u8]) -> Result<(), InferError> {
+        let offset = (index * PIECE_BYTES) as u64;
+        let written = self.file.write_all_at(bytes, offset);
+        written.map_err(InferError::io("write", &self.path))?;
+        self.checksum
+            .fetch_add(checksum(index, bytes), Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Ends the writing and returns what was written; rows that have not come are zeros.
+    pub(crate) fn finish(self) -> Result<RowRecord, InferError> {
+        for index in 0..self.pieces.len() {
+            let whole = PIECE_BYTES.min(self.num_bytes - index * PIECE_BYTES);
+            let mut piece = self.pieces[index]
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner);
+            if piece.num_there < whole {
+                piece.bytes.resize(whole, 0);
+                self.write_piece(index, &piece.bytes)?;
+                piece.bytes = Vec::new();
+            }
+        }
         let name = self.path.file_name().unwrap_or_default();
-        RowRecord {
+        Ok(RowRecord {
             name: name.to_string_lossy().into_owned(),
             rows: self.num_bytes / (4 * self.cols).max(1),
             cols: self.cols,
             checksum: self.checksum.into_inner(),
-        }
+        })
     }
 }
 

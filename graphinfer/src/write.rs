@@ -86,9 +86,9 @@ impl Parts<'_> {
     /// Part `p` holds the nodes `p * rows_per_part..` in order of id, whatever the number of threads
     /// and processes.
     pub(crate) fn run(&self, layer: usize, before: &RoundRows) -> Result<Written, InferError> {
-        match self.rounds.graph.exchange() {
-            None => self.run_alone(layer, before),
-            Some(_) => self.run_among(layer, before),
+        match self.rounds.graph.cluster().num_processes() {
+            1 => self.run_alone(layer, before),
+            _ => self.run_among(layer, before),
         }
     }
 

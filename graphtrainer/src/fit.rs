@@ -296,7 +296,7 @@ impl Training<'_> {
             begin: self.begin(),
         };
         let state = self.state.server.clone();
-        team.train(&of_team, &state, |workers, server| {
+        team.train(&of_team, state, |workers, server| {
             self.epochs(workers, server, val)
         })
     }

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use graphflat::Cluster;
-use graphflat::cluster::{ClusterPlan, Secret, read_hosts};
+use graphflat::cluster::{ClusterPlan, REASON_MAX, SILENCE_MAX, Secret, read_hosts};
 use graphinfer::{InferPlan, Method};
 use graphtrainer::{Peers, TrainError, TrainPlan};
 use schemas::Manifest;
@@ -57,7 +57,9 @@ impl Processes {
             let problem = format!("is {process}; there are 0 to {}", hosts.len() - 1);
             return Err(key("--process", problem));
         }
-        refuse_single(job)?;
+        if hosts.len() > 1 {
+            refuse_single(job)?;
+        }
         let secret = if of.hosts.is_some() {
             read_secret(of.secret_file.as_deref())?
         } else {
@@ -116,7 +118,7 @@ impl Processes {
             Ok(_) => self.cluster.leave(),
             // Its own error is on the way, and ends this process.
             Err(error) if is_peer_failure(error) => {
-                self.cluster.wait_for_end();
+                self.cluster.wait_for_end(self.patience(error));
                 // If none has come, the others have to learn that this process ends.
                 self.cluster.fail(&one_line(error), exit_code(error));
             }
@@ -124,6 +126,19 @@ impl Processes {
         }
         self.children.wait();
         result
+    }
+}
+
+impl Processes {
+    /// How long to wait for the error behind a peer's failure. The first process of a training knows as
+    /// soon as a connection is lost, and no process may have an error of its own then: once the watch would
+    /// have missed one, it says what it knows, before the others do.
+    fn patience(&self, error: &anyhow::Error) -> Duration {
+        let is_training = matches!(error.downcast_ref(), Some(JobError::Train(_)));
+        match is_training && self.cluster.process() == 0 {
+            true => SILENCE_MAX + Duration::from_secs(2),
+            false => REASON_MAX,
+        }
     }
 }
 

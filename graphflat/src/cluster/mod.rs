@@ -27,7 +27,7 @@ use mesh::Mesh;
 pub use watch::SILENCE_MAX;
 
 /// Time in which a process that has failed says why; it may have to end what it asks of a store first.
-const REASON_MAX: Duration = Duration::from_secs(60);
+pub const REASON_MAX: Duration = Duration::from_secs(60);
 
 /// The workers that run a stage together: threads of this process, and of others.
 #[derive(Clone, Debug)]
@@ -262,10 +262,11 @@ impl Cluster {
         }
     }
 
-    /// Waits for the reason why another process failed, which ends this one; returns if none comes.
-    pub fn wait_for_end(&self) {
+    /// Waits so long for the reason why another process failed, which ends this one; returns if none
+    /// comes.
+    pub fn wait_for_end(&self, longest: Duration) {
         if self.mesh.is_some() {
-            std::thread::sleep(REASON_MAX);
+            std::thread::sleep(longest);
         }
     }
 

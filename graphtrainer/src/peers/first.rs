@@ -2,7 +2,7 @@
 
 use std::io::BufReader;
 use std::net::TcpStream;
-use std::sync::mpsc::{Sender, channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 
 use schemas::Manifest;
@@ -13,7 +13,7 @@ use crate::order::Order;
 use crate::pipeline::{Busy, Supply};
 use crate::prepare::Prepared;
 use crate::process::Failure;
-use crate::server::{Credentials, ParameterServer, ServerState, Settings};
+use crate::server::{Credentials, GrpcClient, GrpcServer, ParameterServer, ServerState, Settings};
 use crate::train::Identity;
 use crate::worker::{Outcome, Task, Workers};
 use crate::{TrainError, TrainPlan};
@@ -96,24 +96,11 @@ impl<'a> Team<'a> {
     pub(crate) fn train<T>(
         &mut self,
         of: &TeamPlan<'_>,
-        state: &ServerState,
+        state: ServerState,
         run: impl FnOnce(&Workers, &dyn ParameterServer) -> Result<T, TrainError>,
     ) -> Result<T, TrainError> {
         let result = &of.plan.result;
-        let (epoch, done_steps) = of.begin;
-        let phase = format!("train, epoch {}/{}", epoch + 1, result.epochs);
-        (self.peers.set_phase)(&phase);
-        let credentials = Credentials::draw();
-        let _own_shards = self.connections.serve(&credentials)?;
-        self.tell_all(&Told::Begin {
-            credentials: credentials.clone(),
-            epoch,
-            done_steps,
-        });
-        let tensors = &of.settings.tensors;
-        let format = result.gradient_format;
-        let server = self.connections.client(tensors, credentials, format)?;
-        server.start(&of.settings, state)?;
+        let (_own_shards, server) = self.begin(of, state)?;
         let crew = Crew {
             plan: of.plan,
             prepared: of.prepared,
@@ -133,6 +120,18 @@ impl<'a> Team<'a> {
             let mut tasks = Vec::with_capacity(num_workers);
             for worker in 0..num_workers {
                 tasks.push(match process_of(worker, num_workers, num_processes) {
+                    // Every task is also one of its.
+                    0 if worker == 0 => {
+                        let own = crew.start(scope, worker, &done_sender);
+                        let announcer = Announcer {
+                            mouths: mouths.clone(),
+                            set_phase: self.peers.set_phase,
+                            epochs: result.epochs,
+                        };
+                        let (task_sender, own_tasks) = channel();
+                        scope.spawn(move || announcer.hand_on(&own_tasks, &own));
+                        task_sender
+                    }
                     0 => crew.start(scope, worker, &done_sender),
                     process => {
                         let speech = mouths[process - 1];
@@ -143,13 +142,15 @@ impl<'a> Team<'a> {
                 });
             }
             for (process, lines) in ears {
-                let own =
+                let is_its =
                     |worker: &usize| process_of(*worker, num_workers, num_processes) == process;
+                let workers = (0..num_workers).filter(is_its).collect();
+                let (busy, server) = (of.supply.busy, &server);
                 let remote = Remote {
                     process,
-                    workers: (0..num_workers).filter(own).collect(),
-                    busy: of.supply.busy,
-                    server: &server,
+                    workers,
+                    busy,
+                    server,
                 };
                 let own_done = done_sender.clone();
                 scope.spawn(move || remote.listen(lines, &own_done));
@@ -165,6 +166,66 @@ impl<'a> Team<'a> {
         });
         (self.peers.set_phase)("train, its end");
         ended
+    }
+
+    /// Starts the shards of all processes, from `state`, when all have prepared what their workers need.
+    fn begin(
+        &mut self,
+        of: &TeamPlan<'_>,
+        state: ServerState,
+    ) -> Result<(Vec<GrpcServer>, GrpcClient), TrainError> {
+        self.wait_until_ready()?;
+        let (epoch, done_steps) = of.begin;
+        let credentials = Credentials::draw();
+        let own_shards = self.connections.serve(&credentials)?;
+        self.tell_all(&Told::Begin {
+            credentials: credentials.clone(),
+            epoch,
+            done_steps,
+        });
+        let (tensors, format) = (&of.settings.tensors, of.plan.result.gradient_format);
+        let server = self.connections.client(tensors, credentials, format)?;
+        server.start(&of.settings, &state)?;
+        Ok((own_shards, server))
+    }
+
+    /// Waits until all others have prepared what their workers need.
+    fn wait_until_ready(&mut self) -> Result<(), TrainError> {
+        (self.peers.set_phase)("train, its start");
+        for control in &mut self.connections.control {
+            match control.hear()? {
+                Said::Ready => {}
+                Said::Unready(failure) => return Err(error_of(control.process, failure)),
+                said => {
+                    return Err(TrainError::PeerEnded {
+                        process: control.process,
+                        how: format!("says {said:?}, which has no place here"),
+                        is_bound_to_repeat: false,
+                    });
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Tells all which epoch tasks are of.
+struct Announcer<'a> {
+    mouths: Vec<&'a Speech>,
+    set_phase: &'a (dyn Fn(&str) + Sync),
+    epochs: u64,
+}
+
+impl Announcer<'_> {
+    /// Hands on the tasks of a worker, until no more come.
+    fn hand_on(&self, tasks: &Receiver<Task>, own: &Sender<Task>) {
+        for task in tasks {
+            (self.set_phase)(&format!("train, epoch {}/{}", task.epoch + 1, self.epochs));
+            let said = Told::Epoch(task.epoch);
+            self.mouths.iter().for_each(|speech| speech.tell(&said));
+            // One that has ended has said why.
+            own.send(task).ok();
+        }
     }
 }
 
@@ -197,7 +258,7 @@ impl Remote<'_> {
     fn listen(&self, lines: &mut BufReader<TcpStream>, done: &Sender<(usize, Outcome)>) {
         loop {
             let (worker, outcome) = match hear(self.process, lines) {
-                Ok(Said::Same) => continue,
+                Ok(Said::Same | Said::Ready | Said::Unready(_)) => continue,
                 Ok(Said::Ran {
                     worker,
                     share,
@@ -206,28 +267,17 @@ impl Remote<'_> {
                     self.busy.add_ns(busy_ns);
                     (worker, Ok(share.into()))
                 }
-                Ok(Said::Failed { worker, failure }) => (worker, Err(self.error(failure))),
+                Ok(Said::Failed { worker, failure }) => {
+                    // Its own connection to the shards may be what it lost.
+                    self.server.fail(worker);
+                    (worker, Err(error_of(self.process, failure)))
+                }
                 Err(error) => return self.lose(&error, done),
             };
             if self.workers.contains(&worker) {
                 // Whoever asked may have ended.
                 done.send((worker, outcome)).ok();
             }
-        }
-    }
-
-    fn error(&self, failure: Failure) -> TrainError {
-        match failure {
-            Failure::Other {
-                text,
-                is_bound_to_repeat,
-                ..
-            } => TrainError::PeerEnded {
-                process: self.process,
-                how: text,
-                is_bound_to_repeat,
-            },
-            known => known.into_error(),
         }
     }
 
@@ -243,5 +293,21 @@ impl Remote<'_> {
             }
             self.server.fail(worker);
         }
+    }
+}
+
+/// The error of another process, as the first one has it.
+fn error_of(process: usize, failure: Failure) -> TrainError {
+    match failure {
+        Failure::Other {
+            text,
+            is_bound_to_repeat,
+            ..
+        } => TrainError::PeerEnded {
+            process,
+            how: text,
+            is_bound_to_repeat,
+        },
+        known => known.into_error(),
     }
 }

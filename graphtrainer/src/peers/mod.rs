@@ -7,8 +7,8 @@
 //! cross between workers and shards over gRPC, on connections of their own. Whoever made these
 //! connections has proved both ends, so no port is opened here.
 //!
-//! A worker that fails frees those that wait for it, through the servers, and its process says so. The
-//! first one then leaves no trace of a training that would fail again, tells all to stop, and every
+//! A worker that fails frees those that wait for it, through the servers, and its process says so, as one
+//! does that cannot prepare for its workers. The first one then leaves no trace of a training that would fail again, tells all to stop, and every
 //! process returns: the one where it failed its own error, the others one of which
 //! [`TrainError::is_peer_failure`] is true. That a process is lost is noticed by whoever made the
 //! connections.
@@ -76,6 +76,8 @@ enum Told {
         epoch: u64,
         done_steps: usize,
     },
+    /// The epoch, counted from 0, that all are at from now on.
+    Epoch(u64),
     /// A worker has to run some steps.
     Steps {
         worker: usize,
@@ -94,6 +96,10 @@ enum Told {
 enum Said {
     /// It reads the same, and would train the same.
     Same,
+    /// It has prepared what its workers need.
+    Ready,
+    /// It could not.
+    Unready(Failure),
     /// A worker has run its steps; what the stages of the process were busy since.
     Ran {
         worker: usize,

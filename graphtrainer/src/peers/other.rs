@@ -53,7 +53,14 @@ pub(crate) fn follow(plan: &TrainPlan, peers: &Peers<'_>) -> Result<Manifest, Tr
         Told::Done(manifest) => return Ok(*manifest),
         _ => return Err(unexpected()),
     }
-    let prepared = prepare(plan, &source)?;
+    let prepared = match prepare(plan, &source) {
+        Ok(prepared) => prepared,
+        Err(error) => {
+            first.speech.tell(&Said::Unready(Failure::of(&error)));
+            return wait_for_end(first).ok_or(error);
+        }
+    };
+    first.speech.tell(&Said::Ready);
     match listen(first)? {
         Told::Begin {
             credentials,
@@ -79,6 +86,17 @@ fn listen(first: &mut Control) -> Result<Told, TrainError> {
     match first.hear()? {
         Told::Stop => Err(ended("it has stopped")),
         told => Ok(told),
+    }
+}
+
+/// Waits until the first process has tidied up, or finds that there was nothing left to train.
+fn wait_for_end(first: &mut Control) -> Option<Manifest> {
+    loop {
+        match listen(first) {
+            Ok(Told::Done(manifest)) => return Some(*manifest),
+            Ok(_) => {}
+            Err(_) => return None,
+        }
     }
 }
 
@@ -185,8 +203,6 @@ impl Work<'_> {
                     steps,
                     share,
                 })) => {
-                    let epochs = self.plan.result.epochs;
-                    (self.peers.set_phase)(&format!("train, epoch {}/{epochs}", epoch + 1));
                     let task = Task {
                         epoch,
                         steps,
@@ -194,6 +210,10 @@ impl Work<'_> {
                     };
                     // One that has ended has said why.
                     tasks.get(&worker).map(|own| own.send(task).ok());
+                }
+                Event::Told(Ok(Told::Epoch(epoch))) => {
+                    let epochs = self.plan.result.epochs;
+                    (self.peers.set_phase)(&format!("train, epoch {}/{epochs}", epoch + 1));
                 }
                 Event::Told(Ok(Told::Done(manifest))) => return Ok(*manifest),
                 Event::Told(told) => {

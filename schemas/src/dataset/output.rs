@@ -141,12 +141,19 @@ impl Output {
     }
 
     /// Opens an output that another process of the same run has opened and keeps locked, to write parts
-    /// of it; only that process finishes it. `lock` is what [`Self::lock_token`] says there.
+    /// of it; only that process finishes it. `lock` and `committed` are what [`Self::lock_token`] and
+    /// [`Self::committed_parts`] say there: which parts are left has to be the same everywhere.
     ///
     /// # Errors
     ///
     /// If the directory is not the one that the other process opened.
-    pub fn join(dir: &Path, stage: &str, fingerprint: &str, lock: Option<u64>) -> Result<Self> {
+    pub fn join(
+        dir: &Path,
+        stage: &str,
+        fingerprint: &str,
+        lock: Option<u64>,
+        committed: BTreeMap<usize, PartEntry>,
+    ) -> Result<Self> {
         let owner = Owner {
             stage: stage.to_owned(),
             fingerprint: fingerprint.to_owned(),
@@ -164,7 +171,7 @@ impl Output {
         Ok(Self {
             dir: dir.to_owned(),
             owner,
-            committed: Mutex::new(committed_parts(dir)?),
+            committed: Mutex::new(committed),
             unfinished: Arc::default(),
             lock: OutputLock::Elsewhere(other.map(Arc::new)),
         })
