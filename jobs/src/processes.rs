@@ -1,9 +1,9 @@
 //! A job in several processes: which one this is, those that it starts, how they end together.
 
-use std::io::Write as _;
+use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::TcpListener;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStderr, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -33,7 +33,11 @@ pub(crate) struct Processes {
 
 /// Processes that this one started; they are killed where this one ends before them.
 #[derive(Default)]
-struct Children(Mutex<Vec<Child>>);
+struct Children {
+    running: Mutex<Vec<Child>>,
+    /// Whether all processes of the job have met.
+    have_met: Arc<AtomicBool>,
+}
 
 impl Processes {
     /// Starts the other processes, where the job asks for it, and waits until all have met.
@@ -84,10 +88,9 @@ impl Processes {
             }),
         };
         let on_end = Arc::clone(&plan.on_end);
-        let is_joined = Arc::new(AtomicBool::new(false));
-        let (joined, started) = (Arc::clone(&is_joined), Arc::clone(&children));
+        let started = Arc::clone(&children);
         std::thread::spawn(move || {
-            while !joined.load(Ordering::SeqCst) {
+            while !started.have_met.load(Ordering::SeqCst) {
                 if let Some(gone) = started.ended() {
                     on_end(&format!("process {gone} ended before all had met"), 1);
                 }
@@ -95,7 +98,7 @@ impl Processes {
             }
         });
         let cluster = Cluster::join(plan);
-        is_joined.store(true, Ordering::SeqCst);
+        children.have_met.store(true, Ordering::SeqCst);
         Ok(Processes {
             cluster: cluster.inspect_err(|_| children.kill())?,
             children,
@@ -177,8 +180,13 @@ impl Children {
                 .env(SECRET, secret)
                 .stdin(Stdio::piped())
                 .stdout(Stdio::null())
+                .stderr(Stdio::piped())
                 .spawn()
                 .map_err(failed)?;
+            if let Some(said) = child.stderr.take() {
+                let have_met = Arc::clone(&self.have_met);
+                std::thread::spawn(move || hand_on(said, &have_met));
+            }
             let list = child
                 .stdin
                 .take()
@@ -218,7 +226,17 @@ impl Children {
     }
 
     fn guard(&self) -> MutexGuard<'_, Vec<Child>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Hands on what a process says that was started here. Once all have met, its error comes by the watch, to
+/// this process too, which says it.
+fn hand_on(said: ChildStderr, have_met: &AtomicBool) {
+    for line in BufReader::new(said).lines().map_while(Result::ok) {
+        if !(have_met.load(Ordering::SeqCst) && line.starts_with("error: ")) {
+            writeln!(std::io::stderr(), "{line}").ok();
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use bytesize::ByteSize;
@@ -65,7 +65,8 @@ fn run_stages(job: &Job, processes: &Processes, voice: Voice) -> anyhow::Result<
             .with_context(|| format!("stage {}", stage.name()))?;
         done.push(record);
     }
-    report(job, &done, started.elapsed().as_secs_f64(), voice);
+    let num_processes = processes.cluster.num_processes();
+    report(job, &done, (started.elapsed(), num_processes), voice);
     Ok(())
 }
 
@@ -445,7 +446,8 @@ impl Done {
     }
 }
 
-fn report(job: &Job, done: &[Done], seconds: f64, voice: Voice) {
+fn report(job: &Job, done: &[Done], (time, num_processes): (Duration, usize), voice: Voice) {
+    let seconds = time.as_secs_f64();
     let Traffic { requests, faults } = traffic();
     if voice == Voice::Json {
         let stages: Vec<Value> = done.iter().map(Done::to_json).collect();
@@ -469,8 +471,12 @@ fn report(job: &Job, done: &[Done], seconds: f64, voice: Voice) {
     if requests > 0 {
         voice.say(&format!("stores   {requests} requests, {faults} faults"));
     }
+    let workers = match num_processes {
+        1 => format!("{} workers", job.workers),
+        _ => format!("{num_processes} processes of {} workers", job.workers),
+    };
     voice.say(&format!(
-        "done     {} in {seconds:.1} s with {} workers",
-        job.name, job.workers
+        "done     {} in {seconds:.1} s with {workers}",
+        job.name
     ));
 }

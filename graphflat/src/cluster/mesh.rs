@@ -8,6 +8,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use socket2::{SockRef, TcpKeepalive};
+
 use super::handshake::{HandshakeError, Introduction, accept, dial};
 use super::watch::Watch;
 use super::{ClusterError, ClusterPlan};
@@ -22,6 +24,9 @@ const CONNECT_MAX: Duration = Duration::from_secs(2);
 const PAUSE: Duration = Duration::from_millis(100);
 /// Time in which a process that is watched over has to be reached once more.
 const RECONNECT_MAX: Duration = Duration::from_secs(30);
+/// Silence after which the system asks whether the other end is there: a network may forget a connection
+/// that nothing crosses for minutes, as in a long epoch.
+const KEEPALIVE: Duration = Duration::from_secs(30);
 /// Handshakes under way at once; the oldest gives way, since those of our own end within milliseconds.
 const STRANGERS_MAX: usize = 64;
 /// Refused connections that are logged one by one; later ones by the thousand.
@@ -145,10 +150,12 @@ fn connect(
                 .as_secs(),
         });
     }
+    let keepalive = TcpKeepalive::new().with_time(KEEPALIVE);
     for stream in streams.iter().flatten() {
         let set_up = || {
             stream.set_read_timeout(None)?;
             stream.set_write_timeout(None)?;
+            SockRef::from(stream).set_tcp_keepalive(&keepalive)?;
             stream.set_nodelay(true)
         };
         set_up().map_err(ClusterError::Connect)?;
