@@ -4,10 +4,9 @@ use std::path::Path;
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
-use crate::cluster::KILLS;
+use crate::cluster::survive_kills;
 use crate::harness::{
-    Bench, FLATTEN, FeatureKind, Graph, IdKind, Job, Outcome, TRAIN, assert_same_bytes,
-    files_below, mix,
+    Bench, FLATTEN, FeatureKind, Graph, IdKind, Job, Outcome, TRAIN, assert_same_bytes, files_below,
 };
 use crate::hosts::{Hosts, end};
 
@@ -151,46 +150,7 @@ fn a_process_that_is_killed_ends_the_training_and_the_next_run_goes_on() {
     let bench = flattened(&graph);
     let more = "servers = 2\ncheckpoint_every_steps = 5";
     let job = job(&graph, 3, more).with("epochs = 4", "epochs = 40");
-    train(&bench, &job, &[]).ok();
-    let expected = bench.data_files(OUTPUT);
-    let begun = Instant::now();
-    train(&bench, &job, &["--fresh", "--processes", "3"]).ok();
-    let whole = begun.elapsed();
-    let (mut killed, mut draw) = (0, 0);
-    let kills = std::env::var(KILLS).map_or(8, |kills| kills.parse().unwrap());
-    while killed < kills {
-        draw += 1;
-        assert!(
-            draw < 20 * kills,
-            "too few processes are there when they are killed"
-        );
-        remove(&bench.path(OUTPUT));
-        let hosts = Hosts::new(&bench, 3);
-        let mut children = start(&hosts, &bench, 3, &["--start-timeout", "3"]);
-        let share = mix(47, draw) % 1000;
-        std::thread::sleep(whole.mul_f64(share as f64 / 1000.0));
-        let victim = usize::try_from(mix(53, draw) % 3).unwrap();
-        children[victim].kill().unwrap();
-        let outcomes: Vec<Outcome> = children.into_iter().map(end).collect();
-        let left = outcomes.iter().enumerate().filter(|(p, _)| *p != victim);
-        let mut is_missed = false;
-        for (process, outcome) in left {
-            if outcome.code == 0 {
-                continue;
-            }
-            assert_eq!(outcome.code, 1, "process {process}: {outcome:?}");
-            let missed = format!("lost process {victim} ({})", hosts.addresses[victim]);
-            let is_lost = outcome.stderr.contains(&missed);
-            // Killed before all had met, it is one of those that did not come.
-            let is_missing = outcome.stderr.contains("not there within 3 s");
-            assert!(is_lost || is_missing, "{outcome:?}");
-            is_missed |= outcome.stderr.contains(" was at train, epoch ");
-        }
-        killed += u64::from(is_missed);
-        train(&bench, &job, &["--processes", "3"]).ok();
-        let what = format!("draw {draw}");
-        assert_same_bytes(&expected, &bench.data_files(OUTPUT), &what);
-    }
+    survive_kills(&bench, &job, ("train", "train, epoch "), OUTPUT);
 }
 
 /// A training of several processes goes on in one, and the other way round.
