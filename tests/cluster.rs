@@ -113,10 +113,10 @@ pub(crate) fn survive_kills(bench: &Bench, job: &Job, (name, phase): (&str, &str
         let victim = usize::try_from(mix(43, draw) % 3).unwrap();
         children[victim].kill().unwrap();
         let outcomes: Vec<Outcome> = children.into_iter().map(end).collect();
-        let is_late = outcomes.iter().all(|outcome| outcome.code == 0);
-        let left = outcomes.iter().enumerate().filter(|(p, _)| *p != victim);
+        let left = || outcomes.iter().enumerate().filter(|(p, _)| *p != victim);
+        let is_late = left().all(|(_, outcome)| outcome.code == 0);
         let mut is_missed = false;
-        for (process, outcome) in left {
+        for (process, outcome) in left() {
             if outcome.code == 0 {
                 continue;
             }
@@ -129,10 +129,13 @@ pub(crate) fn survive_kills(bench: &Bench, job: &Job, (name, phase): (&str, &str
             is_missed |= is_lost && outcome.stderr.contains(&format!(" was at {phase}"));
         }
         killed += usize::from(is_missed);
-        if is_late {
-            // The machine was busier when the job was timed.
-            whole = whole.mul_f64(0.9);
-        }
+        // How busy the machine was when the job was timed says little: kills that come too late or too
+        // early draw the next ones nearer.
+        whole = whole.mul_f64(match (is_late, is_missed) {
+            (true, _) => 0.9,
+            (false, false) => 1.1,
+            (false, true) => 1.0,
+        });
         bench
             .run(job, &[&stage[..], &["--processes", "3"]].concat())
             .ok();

@@ -455,10 +455,6 @@ fn check_kills(store: &Store, killing: &Killing) {
             std::thread::sleep(whole.mul_f64(share as f64 / 1000.0));
             let is_running = child.try_wait().unwrap().is_none();
             killed += usize::from(is_running);
-            if !is_running {
-                // The machine was busier when the first run was timed.
-                whole = whole.mul_f64(0.9);
-            }
             child.kill().unwrap(); // SIGKILL: no handler runs
             child.wait().unwrap();
             for (output, wanted) in outputs.iter().zip(&expected) {
@@ -471,7 +467,15 @@ fn check_kills(store: &Store, killing: &Killing) {
                 }
             }
             let files = store.files("out");
-            resumed += usize::from(files.keys().any(|name| name.contains("_progress")));
+            let is_begun = files.keys().any(|name| name.contains("_progress"));
+            resumed += usize::from(is_begun);
+            // How busy the machine was when the first run was timed says little: kills that come too
+            // late or too early draw the next ones nearer.
+            whole = whole.mul_f64(match (is_running, is_begun) {
+                (false, _) => 0.9,
+                (true, false) => 1.1,
+                (true, true) => 1.0,
+            });
             unfinished += store.num_unfinished(outputs[0], &expected[0]);
         }
         let end = Outcome::of(&start(&[]).wait_with_output().unwrap());
