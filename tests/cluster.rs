@@ -346,16 +346,13 @@ fn hosts_work_together_and_end_together() {
         return;
     };
     let expected = alone(&bench, &job);
-    let start = |args: &[&str]| -> Vec<Child> {
-        (0..4).map(|host| net.start(&bench, host, args)).collect()
-    };
-    start(&["--fresh"])
-        .into_iter()
-        .for_each(|child| drop(end(child).ok()));
+    net.run(&bench, &["--fresh"]);
     assert_same_bytes(&expected, &bench.data_files(OUTPUT), "four hosts");
 
     bench.clear();
-    let children = start(&["--fresh"]);
+    let children: Vec<Child> = (0..4)
+        .map(|host| net.start(&bench, host, &["--fresh"]))
+        .collect();
     let deadline = Instant::now() + Duration::from_secs(30);
     while !bench
         .path("out/features/_progress/part-00003.json")
@@ -371,9 +368,7 @@ fn hosts_work_together_and_end_together() {
         assert!(is_told, "{outcome:?}");
     }
     net.set_link(2, "up");
-    start(&[])
-        .into_iter()
-        .for_each(|child| drop(end(child).ok()));
+    net.run(&bench, &[]);
     assert_same_bytes(
         &expected,
         &bench.data_files(OUTPUT),
@@ -384,9 +379,7 @@ fn hosts_work_together_and_end_together() {
     let training = Job::new(&graph, &[FLATTEN, TRAIN]).and("workers = 4\nservers = 2");
     bench.run(&training, &["--stage", "train"]).ok();
     let model = bench.data_files("out/model");
-    start(&["--stage", "train", "--fresh", "--workers", "1"])
-        .into_iter()
-        .for_each(|child| drop(end(child).ok()));
+    net.run(&bench, &["--stage", "train", "--fresh", "--workers", "1"]);
     assert_same_bytes(&model, &bench.data_files("out/model"), "four hosts train");
     bench.write(&job);
 
@@ -399,9 +392,7 @@ fn hosts_work_together_and_end_together() {
         assert_eq!(outcome.code, 1, "{outcome:?}");
         assert!(outcome.stderr.contains("No space left"), "{outcome:?}");
     }
-    start(&[])
-        .into_iter()
-        .for_each(|child| drop(end(child).ok()));
+    net.run(&bench, &[]);
     assert_same_bytes(
         &expected,
         &bench.data_files(OUTPUT),

@@ -110,10 +110,7 @@ fn hosts_end_together_whatever_happens_and_go_on() {
     for (at, (stage, _)) in STAGES.into_iter().enumerate() {
         let started = Instant::now();
         let args = ["--stage", stage, "--fresh"];
-        let children: Vec<Child> = (0..HOSTS)
-            .map(|host| net.start(&bench, host, &args))
-            .collect();
-        children.into_iter().for_each(|child| drop(end(child).ok()));
+        net.run(&bench, &args);
         whole[at] = started.elapsed();
         assert_same_bytes(&expected[at], &bench.data_files(STAGES[at].1), stage);
     }
@@ -122,10 +119,7 @@ fn hosts_end_together_whatever_happens_and_go_on() {
         let (stage, output) = STAGES[at];
         meet(&net, &bench, stage, whole[at], draw);
         let args = ["--stage", stage];
-        let again: Vec<Child> = (0..HOSTS)
-            .map(|host| net.start(&bench, host, &args))
-            .collect();
-        again.into_iter().for_each(|child| drop(end(child).ok()));
+        net.run(&bench, &args);
         assert_same_bytes(
             &expected[at],
             &bench.data_files(output),
@@ -155,10 +149,7 @@ fn a_slow_link_that_loses_packets_is_survived() {
     for ((stage, output), files) in STAGES.into_iter().zip(expected) {
         let args = ["--stage", stage, "--fresh"];
         let started = Instant::now();
-        let children: Vec<Child> = (0..HOSTS)
-            .map(|host| net.start(&bench, host, &args))
-            .collect();
-        children.into_iter().for_each(|child| drop(end(child).ok()));
+        net.run(&bench, &args);
         eprintln!(
             "{stage} by a slow link: {:.1} s",
             started.elapsed().as_secs_f64()

@@ -154,6 +154,13 @@ impl Net {
         command.spawn().unwrap()
     }
 
+    /// Runs the job on all hosts, which end well.
+    pub(crate) fn run(&self, bench: &Bench, args: &[&str]) {
+        let hosts = 0..self.hosts.addresses.len();
+        let children: Vec<Child> = hosts.map(|host| self.start(bench, host, args)).collect();
+        children.into_iter().for_each(|child| drop(end(child).ok()));
+    }
+
     pub(crate) fn set_link(&self, host: usize, state: &str) {
         assert!(as_root(&[
             "ip",

@@ -10,8 +10,8 @@ use std::sync::Arc;
 /// Words of a block of rows that is read, and sent, at a time.
 const BLOCK_WORDS: usize = 1 << 18;
 
-/// Nodes in a message that asks for rows.
-const NODES_A_MESSAGE: usize = 1 << 16;
+/// Items of a list in a message.
+const ITEMS_A_MESSAGE: usize = 1 << 16;
 
 /// Which rows cross from which process to which, where so many in-edges of a node are read.
 #[derive(Debug)]
@@ -51,24 +51,12 @@ impl Exchange {
         local: &Local,
         sources: Sources,
     ) -> Result<Self, InferError> {
-        let threads = cluster.num_threads();
         let rows = |nodes: &Vec<NodeIdx>| nodes.iter().map(|&node| local.row(node)).collect();
         let taken = sources.nodes.iter().map(rows).collect();
-        let asked = sources.nodes;
-        let mut told = run_workers(cluster, InferError::is_peer_failure, move |peer| {
-            let is_first = peer.is_first_here();
-            let lists = asked.iter().enumerate().filter(|_| is_first);
-            let messages = lists.flat_map(|(process, nodes)| {
-                let chunks = nodes.chunks(NODES_A_MESSAGE);
-                chunks.map(move |chunk| Ok((process * threads, chunk.to_vec())))
-            });
-            peer.shuffle::<Vec<NodeIdx>, InferError>(messages)
-        })?;
-        let mut given: Vec<Vec<u32>> = vec![Vec::new(); cluster.num_processes()];
-        for (from, nodes) in told.swap_remove(0) {
-            let own = nodes.into_iter().map(|node| local.row(node));
-            given[from / threads].extend(own);
-        }
+        let asked = sources.nodes.into_iter().map(Arc::new).collect();
+        let told = send_lists(cluster, asked)?.into_iter();
+        let own = |nodes: Vec<NodeIdx>| nodes.into_iter().map(|node| local.row(node)).collect();
+        let given = told.map(own).collect();
         Ok(Self {
             cluster: cluster.clone(),
             num_own: local.own().len(),
@@ -178,6 +166,28 @@ where
     gather_processes(cluster, InferError::is_peer_failure, value)
 }
 
+/// Sends each process a list; returns what came here, by process.
+fn send_lists<T>(cluster: &Cluster, lists: Vec<Arc<Vec<T>>>) -> Result<Vec<Vec<T>>, InferError>
+where
+    T: Clone + Serialize + serde::de::DeserializeOwned + Send + Sync + 'static,
+{
+    let threads = cluster.num_threads();
+    let mut told = run_workers(cluster, InferError::is_peer_failure, move |peer| {
+        let is_first = peer.is_first_here();
+        let messages = lists.iter().enumerate().filter(|_| is_first);
+        let messages = messages.flat_map(|(process, list)| {
+            let chunks = list.chunks(ITEMS_A_MESSAGE);
+            chunks.map(move |chunk| Ok((process * threads, chunk.to_vec())))
+        });
+        peer.shuffle::<Vec<T>, InferError>(messages)
+    })?;
+    let mut by_process: Vec<Vec<T>> = vec![Vec::new(); cluster.num_processes()];
+    for (from, chunk) in told.swap_remove(0) {
+        by_process[from / threads].extend(chunk);
+    }
+    Ok(by_process)
+}
+
 /// Puts together the places of a list that the processes know of: what each has found, by place. A place
 /// that no process has found is the inner error.
 pub(crate) fn gather_found(
@@ -186,25 +196,11 @@ pub(crate) fn gather_found(
 ) -> Result<Result<Vec<NodeIdx>, usize>, InferError> {
     let mut all = own;
     if cluster.num_processes() > 1 {
-        let threads = cluster.num_threads();
         let places = (0_u64..).zip(&all);
-        let found: Vec<(u64, NodeIdx)> = places
-            .filter_map(|(at, node)| Some((at, (*node)?)))
-            .collect();
-        let others: Vec<usize> = (0..cluster.num_processes())
-            .filter(|&process| process != cluster.process())
-            .map(|process| process * threads)
-            .collect();
-        let mut told = run_workers(cluster, InferError::is_peer_failure, move |peer| {
-            let is_first = peer.is_first_here();
-            let receivers = others.iter().filter(|_| is_first);
-            let messages = receivers.flat_map(|&to| {
-                let chunks = found.chunks(NODES_A_MESSAGE);
-                chunks.map(move |chunk| Ok((to, chunk.to_vec())))
-            });
-            peer.shuffle::<Vec<(u64, NodeIdx)>, InferError>(messages)
-        })?;
-        for (at, node) in told.swap_remove(0).into_iter().flat_map(|(_, pairs)| pairs) {
+        let found = places.filter_map(|(at, node)| Some((at, (*node)?)));
+        let found: Arc<Vec<(u64, NodeIdx)>> = Arc::new(found.collect());
+        let told = send_lists(cluster, vec![found; cluster.num_processes()])?;
+        for (at, node) in told.into_iter().flatten() {
             let at = usize::try_from(at).expect("a place in a list");
             all[at] = Some(node);
         }

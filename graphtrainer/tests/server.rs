@@ -762,14 +762,19 @@ fn a_server_that_is_silent_is_given_up() {
     let (credentials, timeout) = (Credentials::draw(), Duration::from_millis(300));
     let format = GradientFormat::F32;
     let client = GrpcClient::new(&ports, &tensors(), credentials, timeout, format).unwrap();
+    assert_lost(&client, 0, 0);
+}
+
+/// Checks that a step's calls say which server is lost.
+fn assert_lost(client: &GrpcClient, lost: usize, step: u64) {
     for result in [
-        client.pull(0, 0).map(drop),
+        client.pull(0, step).map(drop),
         client.state().map(drop),
-        push(&client, 0, 0),
+        push(client, 0, step),
     ] {
         let error = result.unwrap_err();
         assert!(
-            matches!(error, TrainError::ServerLost { server: 0, .. }),
+            matches!(error, TrainError::ServerLost { server, .. } if server == lost),
             "{error}"
         );
     }
@@ -841,18 +846,7 @@ fn a_link_that_is_lost_is_not_made_again() {
     remote.client.start(&sync, &start()).unwrap();
     push(&remote, 0, 0).unwrap();
     drop(remote.servers.pop());
-    for result in [
-        remote.pull(0, 1).map(drop),
-        remote.state().map(drop),
-        push(&remote, 0, 1),
-    ] {
-        let error = result.unwrap_err();
-        assert!(
-            matches!(error, TrainError::ServerLost { server: 1, .. }),
-            "{error}"
-        );
-    }
-    remote.fail(0);
+    assert_lost(&remote.client, 1, 1);
 }
 
 /// More calls at once than a connection is given by default: none of them waits for another.

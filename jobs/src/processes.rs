@@ -130,9 +130,7 @@ impl Processes {
         self.children.wait();
         result
     }
-}
 
-impl Processes {
     /// How long to wait for the error behind a peer's failure. The first process of a training knows as
     /// soon as a connection is lost, and no process may have an error of its own then: once the watch would
     /// have missed one, it says what it knows, before the others do.
