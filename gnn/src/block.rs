@@ -65,7 +65,7 @@ pub struct NodeColumns {
     self_loops: Option<Vec<u32>>,
     self_weight: Option<Vec<f32>>,
     /// GCN's factor of each node, without and with edge weights.
-    pub(crate) inverse_roots: [OnceLock<Vec<f64>>; 2],
+    inverse_roots: [OnceLock<Vec<f64>>; 2],
 }
 
 impl NodeColumns {
@@ -105,6 +105,45 @@ impl NodeColumns {
     #[must_use]
     pub fn in_degree(&self) -> &[u32] {
         &self.in_degree
+    }
+
+    /// Returns one over the root of each node's degree as GCN counts it, 0 where that is no number.
+    pub(crate) fn inverse_roots(&self, weighted: bool) -> &[f64] {
+        let root = |u: usize| {
+            let degree = self.degree(u, weighted);
+            if degree > 0.0 {
+                1.0 / degree.sqrt()
+            } else {
+                0.0
+            }
+        };
+        let all = || (0..self.in_degree.len()).map(root).collect();
+        self.inverse_roots[usize::from(weighted)].get_or_init(all)
+    }
+
+    /// Returns the weight of a node's one self-loop: the sum of the weights of those that it has,
+    /// where weights are used (`PyG` keeps an unspecified one of them), else 1.
+    pub(crate) fn own_weight(&self, u: usize, weighted: bool) -> f64 {
+        let sums = self.self_weight.as_ref().filter(|_| weighted);
+        match sums.filter(|_| self.num_loops(u) > 0) {
+            Some(sums) => f64::from(sums[u]),
+            None => 1.0,
+        }
+    }
+
+    /// Returns the sum over a node's in-edges in the whole graph, its self-loops replaced by one.
+    fn degree(&self, u: usize, weighted: bool) -> f64 {
+        let loops = self.num_loops(u);
+        match self.in_weight.as_ref().filter(|_| weighted) {
+            // The sum holds the weights of the self-loops already.
+            Some(total) if loops > 0 => f64::from(total[u]),
+            Some(total) => f64::from(total[u]) + 1.0,
+            None => f64::from(self.in_degree[u] - loops) + 1.0,
+        }
+    }
+
+    fn num_loops(&self, u: usize) -> u32 {
+        self.self_loops.as_ref().map_or(0, |loops| loops[u])
     }
 
     fn check(&self, has_weights: bool) -> Result<(), GnnError> {

@@ -8,10 +8,11 @@
 //! Kernels split their work over the threads of the pool they are called on; a caller that runs many
 //! blocks side by side gives each of its threads a pool of one.
 
+use crate::aggregation::{Aggregation, Kind};
 use crate::kernel::node_scores;
 use crate::layer::{Pass, Place, Src, projection, reads_own};
 use crate::model::{check_input, plain};
-use crate::{Block, Dense, GnnError, Input, LayerKind, Model, ReadyInput};
+use crate::{Aggregator, Block, Dense, GnnError, Input, LayerKind, Model, ReadyInput};
 
 /// One conv in eval mode.
 pub struct Conv<'a> {
@@ -136,6 +137,38 @@ impl<'a> Conv<'a> {
         if let (Some(scores), Some(cols)) = (&src.scores, self.scores_dim()) {
             check_input(scores, block.num_src(), cols)?;
         }
+        self.finish(block, src, own, None)
+    }
+
+    /// Does the rest of [`run`](Conv::run) for one dst node whose in-edges are aggregated already; its
+    /// block needs none.
+    ///
+    /// # Errors
+    ///
+    /// As [`run`](Conv::run).
+    pub fn run_aggregated(
+        &self,
+        block: &Block,
+        src: &Projected<ReadyInput>,
+        own: Option<ReadyInput>,
+        aggregated: Vec<f32>,
+    ) -> Result<Dense, GnnError> {
+        let aggregated = ReadyInput::new(Input::Dense(Dense {
+            rows: 1,
+            cols: self.src_dim(),
+            values: aggregated,
+        }))?;
+        check_input(&aggregated, block.num_dst(), self.src_dim())?;
+        self.finish(block, src, own, Some(aggregated))
+    }
+
+    fn finish(
+        &self,
+        block: &Block,
+        src: &Projected<ReadyInput>,
+        own: Option<ReadyInput>,
+        aggregated: Option<ReadyInput>,
+    ) -> Result<Dense, GnnError> {
         let own = own.filter(|_| self.reads_own());
         match &own {
             Some(own) => {
@@ -153,18 +186,80 @@ impl<'a> Conv<'a> {
         }
         let (pass, layer) = (&self.pass, self.layer);
         let place = Place { layer, block };
+        let dense = |input| pass.dense(pass.features(input));
         let rows = pass.features(src.rows.clone());
-        let scores = src.scores.clone().map(|s| pass.dense(pass.features(s)));
         // A conv that does not read them is handed what it aggregates, which costs nothing.
-        let own = own.map_or_else(|| rows.clone(), |own| pass.features(own));
+        let own = own.map_or_else(|| rows.clone(), |input| pass.features(input));
         let residual = self.model.architecture().residual;
         let residual = residual.then(|| pass.residual(place, &own));
-        let aggregated = Src {
+        let src = Src {
             rows,
             is_projected: self.projection.is_some(),
-            scores,
+            scores: src.scores.clone().map(dense),
+            aggregated: aggregated.map(dense),
         };
-        plain(pass.aggregate(place, aggregated, own, residual))
+        plain(pass.aggregate(place, src, own, residual))
+    }
+
+    /// Returns how the conv aggregates some in-edges of a node at a time.
+    ///
+    /// # Errors
+    ///
+    /// [`GnnError::Device`] if parameters cannot be read.
+    pub fn aggregation(&self) -> Result<Aggregation, GnnError> {
+        let (arch, layer) = (self.model.architecture(), self.layer);
+        let values = |name: &str| Ok(plain(self.pass.own(layer, name))?.values);
+        let has_features = arch.edge_dim.is_some();
+        let heads = arch.heads_of(layer).0;
+        let kind = match (arch.layer, arch.aggregator) {
+            (LayerKind::Gcn, _) => Kind::Gcn,
+            (LayerKind::Sage, Aggregator::Mean) => Kind::Mean,
+            (LayerKind::Sage, Aggregator::Max) => Kind::Max,
+            (LayerKind::Gin, _) if has_features => Kind::Gine {
+                weight: values("lin.weight")?,
+                bias: values("lin.bias")?,
+            },
+            (LayerKind::Gin, _) => Kind::Sum,
+            (LayerKind::Gat, _) => {
+                let edge = has_features.then(|| plain(self.pass.edge_map(layer)));
+                let edge = edge.transpose()?;
+                Kind::Gat { heads, edge }
+            }
+            (LayerKind::GatV2, _) => {
+                let edge = has_features.then(|| values("lin_edge.weight"));
+                Kind::GatV2 {
+                    heads,
+                    att: values("att")?,
+                    edge: edge.transpose()?,
+                }
+            }
+        };
+        Ok(Aggregation {
+            kind,
+            dim: self.src_dim(),
+            edge_weight: arch.edge_weight,
+        })
+    }
+
+    /// Returns what attention has to know of a dst node besides its in-edges, [`Aggregation::query_dim`]
+    /// wide: of `scores` those of its row, and the row that the conv reads of it.
+    ///
+    /// # Errors
+    ///
+    /// [`GnnError::Device`] if the row cannot be read.
+    pub fn query(
+        &self,
+        scores: Option<&[f32]>,
+        own: Option<ReadyInput>,
+    ) -> Result<Vec<f32>, GnnError> {
+        let features = own.map(|row| self.pass.features(row));
+        match (self.model.architecture().layer, scores, features) {
+            (LayerKind::Gat, Some(scores), _) => Ok(scores[scores.len() / 2..].to_vec()),
+            (LayerKind::GatV2, _, Some(row)) => {
+                Ok(plain(self.pass.project_dst(self.layer, &row, 1))?.values)
+            }
+            _ => Ok(Vec::new()),
+        }
     }
 }
 

@@ -63,6 +63,7 @@
 //! # }
 //! ```
 
+mod aggregation;
 mod architecture;
 mod block;
 mod conv;
@@ -80,6 +81,7 @@ mod tensor;
 pub mod transform;
 pub mod weights;
 
+pub use aggregation::{Aggregation, SomeInEdges, SrcRows};
 pub use architecture::{
     Activation, Aggregator, Architecture, LayerKind, Norm, PARAMETERS_MAX, Task,
 };

@@ -20,6 +20,7 @@ mod gine;
 mod linear;
 mod mask;
 mod norm;
+pub(crate) mod partial;
 mod prefetch;
 mod product;
 mod segment_max;

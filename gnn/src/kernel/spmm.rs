@@ -90,7 +90,7 @@ const TILE: usize = 64;
 /// Sets `out` to the sum of `coefficient * x[row]` in the order of `terms`; `first` are the same, for
 /// the first pass over them.
 #[inline]
-fn weighted_sum<F: Float>(
+pub(super) fn weighted_sum<F: Float>(
     out: &mut [F],
     x: &[F],
     first: impl Iterator<Item = (F, usize)>,

@@ -119,10 +119,9 @@ impl<'a> Coefficients<'a> {
     }
 
     fn compute_gcn(&self) -> (Shared, Shared) {
-        let csr = self.block.csr();
-        let inverse = self.cached(&self.block.nodes().inverse_roots);
-        let roots = || (0..self.block.num_src()).map(|u| self.inverse_root(u));
-        let inverse = inverse.get_or_init(|| roots().collect());
+        let (csr, nodes) = (self.block.csr(), self.block.nodes());
+        let is_weighted = self.weight.is_some();
+        let inverse = nodes.inverse_roots(is_weighted);
         let edge = self.per_edge(|v, edge, sum_term| {
             let (u, own) = (csr.col[edge] as usize, csr.own(v));
             if u == own {
@@ -132,43 +131,9 @@ impl<'a> Coefficients<'a> {
             }
         });
         let own = (0..csr.num_rows()).map(|v| csr.own(v));
-        let own = own.map(|v| round(self.own_weight(v) * inverse[v] * inverse[v]));
+        let own_weight = |v| nodes.own_weight(v, is_weighted);
+        let own = own.map(|v| round(own_weight(v) * inverse[v] * inverse[v]));
         (edge.into(), own.collect::<Vec<f32>>().into())
-    }
-
-    fn num_loops(&self, u: usize) -> u32 {
-        self.block.self_loops().map_or(0, |loops| loops[u])
-    }
-
-    /// Returns the weight of a node's one self-loop: the sum of the weights of those that it has,
-    /// where weights are used (`PyG` keeps an unspecified one of them), else 1.
-    fn own_weight(&self, u: usize) -> f64 {
-        let sums = self.weight.and(self.block.self_weight());
-        match sums.filter(|_| self.num_loops(u) > 0) {
-            Some(sums) => f64::from(sums[u]),
-            None => 1.0,
-        }
-    }
-
-    /// Returns the sum over a node's in-edges in the whole graph, its self-loops replaced by one.
-    fn degree(&self, u: usize) -> f64 {
-        let loops = self.num_loops(u);
-        match self.weight.and(self.block.in_weight()) {
-            // The sum holds the weights of the self-loops already.
-            Some(total) if loops > 0 => f64::from(total[u]),
-            Some(total) => f64::from(total[u]) + 1.0,
-            None => f64::from(self.block.in_degree()[u] - loops) + 1.0,
-        }
-    }
-
-    /// Returns one over the root of a node's degree, 0 where that is no number.
-    fn inverse_root(&self, u: usize) -> f64 {
-        let degree = self.degree(u);
-        if degree > 0.0 {
-            1.0 / degree.sqrt()
-        } else {
-            0.0
-        }
     }
 
     /// Computes a value of each edge from its row and its term of the row's sum.
@@ -203,7 +168,7 @@ impl<'a> Coefficients<'a> {
     clippy::cast_possible_truncation,
     reason = "coefficients are kept as f32"
 )]
-fn round(value: f64) -> f32 {
+pub(crate) fn round(value: f64) -> f32 {
     value as f32
 }
 

@@ -16,14 +16,16 @@ impl Pass<'_> {
     /// Returns the sum, without the bias.
     pub(super) fn gat(&self, place: Place<'_>, src: Src) -> Tensor<2> {
         let Place { layer, block } = place;
+        if let Some(aggregated) = src.aggregated {
+            return self.merge_heads(layer, aggregated);
+        }
         let h = self.dense(src.rows); // [num_src, heads * dim]
         let feature = block
             .edge_feature()
             .filter(|_| self.arch.edge_dim.is_some());
         let feature = feature.filter(|feature| feature.rows > 0);
         let z = feature.map(|feature| {
-            let map = self.own(layer, "lin_edge.weight").transpose(); // [edge_dim, heads * dim]
-            let map = map.matmul(self.score_map(layer, "att_edge")); // [edge_dim, heads]
+            let map = self.edge_map(layer);
             let feature_rows = self.constant(feature.rows, feature.cols, &feature.values);
             let cols = map.dims()[1];
             let rows = feature.rows;
@@ -49,6 +51,12 @@ impl Pass<'_> {
             weight: Coefficients::new(block, self.arch.edge_weight).weights(),
             dropout: dropout.map(|mask| (mask, block.shared_key().clone())),
         }
+    }
+
+    /// Returns the map of edge features to scores, `[edge_dim, heads]`.
+    pub(crate) fn edge_map(&self, layer: usize) -> Tensor<2> {
+        let map = self.own(layer, "lin_edge.weight").transpose(); // [edge_dim, heads * dim]
+        map.matmul(self.score_map(layer, "att_edge"))
     }
 
     /// Turns a scoring vector `[heads, dim]` into the map `[heads * dim, heads]` that applies it.

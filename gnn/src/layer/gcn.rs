@@ -15,15 +15,18 @@ use crate::ops::Fused;
 impl Pass<'_> {
     /// Returns the sum, without the bias.
     pub(super) fn gcn(&self, Place { layer, block }: Place<'_>, src: Src) -> Tensor<2> {
-        let (edge, own) = Coefficients::new(block, self.arch.edge_weight).gcn();
-        let sum = Fused::Spmm(Spmm {
-            csr: Arc::clone(block.csr()),
-            rows: block.num_dst(),
-            edge,
-            own: Some(own),
-        });
+        let sum = |rows| {
+            let (edge, own) = Coefficients::new(block, self.arch.edge_weight).gcn();
+            let sum = Fused::Spmm(Spmm {
+                csr: Arc::clone(block.csr()),
+                rows: block.num_dst(),
+                edge,
+                own: Some(own),
+            });
+            sum.apply(self.dense(rows))
+        };
         let name = format!("convs.{}.lin.weight", layer - 1);
-        let summed = sum.apply(self.dense(src.rows)); // [num_dst, in], or [num_dst, out] if projected
+        let summed = src.aggregated.unwrap_or_else(|| sum(src.rows)); // [num_dst, in], or [num_dst, out] if projected
         if src.is_projected {
             summed
         } else {

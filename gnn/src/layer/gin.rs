@@ -16,32 +16,15 @@ impl Pass<'_> {
     /// Returns the sum, without the bias of the second linear map.
     pub(super) fn gin(&self, place: Place<'_>, src: Src) -> Tensor<2> {
         let Place { layer, block } = place;
-        let rows_of_src = self.dense(src.rows);
         let name = |part: &str| format!("convs.{}.nn.{part}", layer - 1);
-        let edge = Coefficients::new(block, self.arch.edge_weight).sum();
         let rows = block.num_dst();
-        let (csr, own) = (Arc::clone(block.csr()), Some(vec![1.0; rows].into()));
-        let first = if self.arch.edge_dim.is_some() {
-            let (weight, bias) = (self.own(layer, "lin.weight"), self.own(layer, "lin.bias"));
-            let sum = Fused::Gine(Gine {
-                block: block.clone(),
-                edge,
-            });
-            let summed = sum.apply_3([rows_of_src, weight, bias]); // [num_dst, in]
-            self.product(&Features::Dense(summed), rows, &name("lins.0.weight"))
+        let sum = src
+            .aggregated
+            .unwrap_or_else(|| self.gin_sum(place, self.dense(src.rows))); // [num_dst, in], or [num_dst, out] if projected
+        let first = if src.is_projected {
+            sum
         } else {
-            let sum = Fused::Spmm(Spmm {
-                csr,
-                rows,
-                edge,
-                own,
-            });
-            let summed = sum.apply(rows_of_src); // [num_dst, in], or [num_dst, out] if projected
-            if src.is_projected {
-                summed
-            } else {
-                self.product(&Features::Dense(summed), rows, &name("lins.0.weight"))
-            }
+            self.product(&Features::Dense(sum), rows, &name("lins.0.weight"))
         };
         let (bias, norm, relu) = (name("lins.0.bias"), name("norms.0"), self.arch.activation);
         let summed = Summed {
@@ -58,5 +41,25 @@ impl Pass<'_> {
             }
         }; // [num_dst, out]
         self.product(&Features::Dense(hidden), rows, &name("lins.1.weight"))
+    }
+
+    fn gin_sum(&self, Place { layer, block }: Place<'_>, src: Tensor<2>) -> Tensor<2> {
+        let edge = Coefficients::new(block, self.arch.edge_weight).sum();
+        if self.arch.edge_dim.is_some() {
+            let (weight, bias) = (self.own(layer, "lin.weight"), self.own(layer, "lin.bias"));
+            let sum = Fused::Gine(Gine {
+                block: block.clone(),
+                edge,
+            });
+            return sum.apply_3([src, weight, bias]);
+        }
+        let rows = block.num_dst();
+        let sum = Fused::Spmm(Spmm {
+            csr: Arc::clone(block.csr()),
+            rows,
+            edge,
+            own: Some(vec![1.0; rows].into()),
+        });
+        sum.apply(src)
     }
 }

@@ -8,7 +8,7 @@ mod gin;
 mod norm;
 mod sage;
 
-pub(crate) use coefficient::{CoefficientCache, Coefficients};
+pub(crate) use coefficient::{CoefficientCache, Coefficients, round};
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -54,6 +54,8 @@ pub(crate) struct Src {
     pub(crate) is_projected: bool,
     /// What GAT makes of each row, `[num_src, 2 * heads]`, where it is known already.
     pub(crate) scores: Option<Tensor<2>>,
+    /// What comes of it for each dst node, where it is aggregated already.
+    pub(crate) aggregated: Option<Tensor<2>>,
 }
 
 /// Where a conv stands: its number and its block.
@@ -96,6 +98,7 @@ impl Pass<'_> {
             is_projected: projected.is_some(),
             rows: projected.map_or_else(|| input.clone(), Features::Dense),
             scores: None,
+            aggregated: None,
         };
         self.aggregate(place, src, input, residual)
     }

@@ -35,6 +35,28 @@ impl<'a> Twin<'a> {
             let values = values.iter().map(|&x| f64::from(x)).collect();
             tensors.insert(info.name.clone(), values);
         }
+        let arch = model.architecture();
+        let mut statistics = model.buffers();
+        let layers = if statistics.is_empty() {
+            0
+        } else {
+            arch.num_layers
+        };
+        for layer in 0..layers {
+            let inner = format!("convs.{layer}.nn.norms.0");
+            let norms = [
+                (arch.layer == LayerKind::Gin).then_some(inner),
+                (layer < arch.hidden.len()).then(|| format!("norms.{layer}")),
+            ];
+            for norm in norms.into_iter().flatten() {
+                for name in ["mean", "var"] {
+                    let (values, rest) = statistics.split_at(arch.output_dim(layer + 1));
+                    let values = values.iter().map(|&x| f64::from(x)).collect();
+                    tensors.insert(format!("{norm}.{name}"), values);
+                    statistics = rest;
+                }
+            }
+        }
         Twin { model, tensors }
     }
 
@@ -111,24 +133,28 @@ impl<'a> Twin<'a> {
         }
     }
 
-    /// Batch norm with fresh running statistics (mean 0, variance 1) or layer norm.
+    /// Batch norm with the model's running statistics, or layer norm.
     fn norm(&self, name: &str, x: &mut [f64]) {
         let count = x.len() as f64;
-        let (name, mean, var) = match self.model.architecture().norm {
+        let layer_norm = |x: &[f64]| {
+            let mean = x.iter().sum::<f64>() / count;
+            let var = x.iter().map(|x| (x - mean) * (x - mean)).sum::<f64>() / count;
+            (vec![mean; x.len()], vec![var; x.len()])
+        };
+        let (parameters, (mean, var)) = match self.model.architecture().norm {
             Norm::None => return,
-            Norm::Batch => (format!("{name}.module"), 0.0, 1.0),
-            Norm::Layer => {
-                let mean = x.iter().sum::<f64>() / count;
-                let var = x.iter().map(|x| (x - mean) * (x - mean)).sum::<f64>() / count;
-                (name.to_owned(), mean, var)
+            Norm::Batch => {
+                let of = |what: &str| self.get(&format!("{name}.{what}")).to_vec();
+                (format!("{name}.module"), (of("mean"), of("var")))
             }
+            Norm::Layer => (name.to_owned(), layer_norm(x)),
         };
         let (weight, bias) = (
-            self.get(&format!("{name}.weight")),
-            self.get(&format!("{name}.bias")),
+            self.get(&format!("{parameters}.weight")),
+            self.get(&format!("{parameters}.bias")),
         );
         for (at, x) in x.iter_mut().enumerate() {
-            *x = (*x - mean) / (var + 1e-5).sqrt() * weight[at] + bias[at];
+            *x = (*x - mean[at]) / (var[at] + 1e-5).sqrt() * weight[at] + bias[at];
         }
     }
 }
