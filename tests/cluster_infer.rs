@@ -118,6 +118,60 @@ fn blocks_of_rows_cross_from_all_workers_at_once() {
     check(&bench, &job.and("sampling = \"none\""), "blocks");
 }
 
+/// A node with so many in-edges that they are aggregated by segments, each where its rows are.
+#[test]
+fn a_hub_gives_the_bytes_of_one_process() {
+    for model in [
+        "\"sage\"",
+        "\"sage\"\naggregator = \"max\"",
+        "\"gcn\"\nedge_weight = true",
+        "\"gat\"\nheads = 2\nedge_features = true",
+        "\"gatv2\"\nheads = 2\nedge_weight = true\nedge_features = true",
+        "\"gin\"\nedge_features = true",
+    ] {
+        let graph = graph(IdKind::Int64, FeatureKind::List).with_in_edges(9000);
+        let bench = Bench::new(&graph);
+        let weight = "weight = \"weight\"\n";
+        let job = job(&graph, model)
+            .with(weight, &format!("{weight}features = [\"weight\"]\n"))
+            .and("sampling = \"none\"\ncompare_sampling = true");
+        bench
+            .run(&job, &["--stage", "flatten", "--stage", "train"])
+            .ok();
+        check(&bench, &job, model);
+    }
+}
+
+/// A process with a hub that most nodes lead to gets no more than its share of rows.
+#[test]
+fn no_process_gets_more_rows_because_of_a_hub() {
+    let graph = graph_of(15_000).with_in_edges(14_000);
+    let bench = Bench::new(&graph);
+    let job = job(&graph, "\"sage\"")
+        .with("epochs = 4", "epochs = 1")
+        .with("batch_size = 16", "batch_size = 1024")
+        .with("targets_per_part = 16", "targets_per_part = 4096")
+        .with("rows_per_part = 20", "rows_per_part = 1000")
+        .and("sampling = \"none\"");
+    bench
+        .run(&job, &["--stage", "flatten", "--stage", "train"])
+        .ok();
+    let args = ["--stage", "infer", "--processes", "4", "--workers", "1"];
+    bench.run(&job, &args).ok();
+    let report = bench.manifest(OUTPUT)["report"].clone();
+    let processes = report["processes"].as_array().unwrap();
+    for round in 0..3 {
+        let received = |of: &serde_json::Value| {
+            let bytes = of[round]["crossing"]["bytes_received"].as_u64();
+            u32::try_from(bytes.unwrap()).unwrap()
+        };
+        let received: Vec<u32> = processes.iter().map(received).collect();
+        let mean = f64::from(received.iter().sum::<u32>()) / 4.0;
+        let most = f64::from(*received.iter().max().unwrap());
+        assert!(most <= 1.3 * mean, "round {round}: {received:?}");
+    }
+}
+
 /// Rows of a node cross once to each process that reads them, as the report tells.
 #[test]
 fn rows_cross_once_a_round_and_process() {

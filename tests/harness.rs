@@ -101,6 +101,13 @@ impl Graph {
         self
     }
 
+    /// The graph with so many in-edges more of node 4, from all others that have edges in turn.
+    pub(crate) fn with_in_edges(mut self, count: usize) -> Graph {
+        let others = (1..self.num_nodes - 1).filter(|&src| src != 4).cycle();
+        self.edges.extend(others.take(count).map(|src| (src, 4)));
+        self
+    }
+
     /// The id of a node, as text.
     pub(crate) fn id(&self, node: usize) -> String {
         match self.ids {

@@ -102,6 +102,26 @@ impl Placement {
         usize::try_from(count).expect("< num_nodes")
     }
 
+    /// Returns which of `segments` equal stretches of all positions a node stands in, whatever the
+    /// number of workers.
+    pub fn segment(&self, node: NodeIdx, segments: usize) -> usize {
+        let (segment, _) = self
+            .by_num_nodes
+            .div_rem(self.position(node) * segments as u64);
+        usize::try_from(segment).expect("< segments")
+    }
+
+    /// Returns the first and the last worker that own a node of a segment; none if it has no node.
+    pub fn segment_owners(&self, segment: usize, segments: usize) -> Option<(usize, usize)> {
+        let start = |at: usize| (at as u64 * self.num_nodes).div_ceil(segments as u64);
+        let (first, end) = (start(segment), start(segment + 1));
+        let owner = |position: u64| {
+            let (owner, _) = self.by_num_nodes.div_rem(position * self.workers);
+            usize::try_from(owner).expect("< workers")
+        };
+        (first < end).then(|| (owner(first), owner(end - 1)))
+    }
+
     fn position(&self, node: NodeIdx) -> u64 {
         let (_, position) = self.by_num_nodes.div_rem(u64::from(node) * self.multiplier);
         position
@@ -177,6 +197,27 @@ mod tests {
                 }
                 let counts: Vec<_> = (0..workers).map(|w| placement.num_local(w)).collect();
                 assert_eq!(seen, counts);
+            }
+        }
+    }
+
+    #[test]
+    fn segments_are_those_of_any_number_of_workers() {
+        for num_nodes in [1_u32, 7, 240, 1000] {
+            let one = Placement::new(u64::from(num_nodes), 1);
+            for workers in [2, 3, 8] {
+                let several = Placement::new(u64::from(num_nodes), workers);
+                let mut owners = vec![Vec::new(); 24];
+                for node in 0..num_nodes {
+                    let segment = one.segment(node, 24);
+                    assert_eq!(several.segment(node, 24), segment);
+                    owners[segment].push(several.owner(node));
+                }
+                for (segment, of) in owners.iter().enumerate() {
+                    let ends = of.iter().min().zip(of.iter().max());
+                    let expected = ends.map(|(&first, &last)| (first, last));
+                    assert_eq!(several.segment_owners(segment, 24), expected);
+                }
             }
         }
     }

@@ -1,7 +1,6 @@
 //! How far predictions on a sample of the in-edges are from those on all of them.
 
-use crate::checkpoint::RoundRows;
-use crate::round::Rounds;
+use crate::round::{LayerInput, Rounds};
 use schemas::Labels;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -9,7 +8,7 @@ use serde_json::{Value, json};
 /// The rounds of the other sampling, up to the last one.
 pub(crate) struct Other<'a> {
     pub(crate) rounds: &'a Rounds<'a>,
-    pub(crate) before: RoundRows,
+    pub(crate) input: LayerInput,
 }
 
 /// What the last layer gives for some nodes.

@@ -2,8 +2,8 @@
 //! the one that writes their part.
 
 use crate::InferError;
-use crate::checkpoint::RoundRows;
 use crate::exchange::Crossing;
+use crate::round::LayerInput;
 use crate::write::{Computed, Part, Parts, Written};
 use graphflat::{Cluster, run_workers};
 use schemas::{Ids, Labels};
@@ -32,18 +32,14 @@ impl Parts<'_> {
     ///
     /// Goes in waves of one part a worker of all processes, so that no process holds more rows than
     /// those of two parts a worker.
-    pub(crate) fn run_among(
-        &self,
-        layer: usize,
-        before: &RoundRows,
-    ) -> Result<Written, InferError> {
+    pub(crate) fn run_among(&self, input: &LayerInput) -> Result<Written, InferError> {
         let cluster = self.rounds.graph.cluster();
         let mut done = Written::default();
         let mut crossing = Crossing::default();
         for wave in self.open_parts().chunks(cluster.num_workers()) {
             let computed = Mutex::new(Vec::new());
             let parts = self.parts(wave.to_vec());
-            let difference = self.compute_all(&parts, (layer, before), |part, blocks| {
+            let difference = self.compute_all(&parts, input, |part, blocks| {
                 let delivery = self.delivery(part, blocks);
                 let mut all = computed.lock().unwrap_or_else(PoisonError::into_inner);
                 all.push(delivery);

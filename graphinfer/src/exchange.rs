@@ -167,7 +167,10 @@ where
 }
 
 /// Sends each process a list; returns what came here, by process.
-fn send_lists<T>(cluster: &Cluster, lists: Vec<Arc<Vec<T>>>) -> Result<Vec<Vec<T>>, InferError>
+pub(crate) fn send_lists<T>(
+    cluster: &Cluster,
+    lists: Vec<Arc<Vec<T>>>,
+) -> Result<Vec<Vec<T>>, InferError>
 where
     T: Clone + Serialize + serde::de::DeserializeOwned + Send + Sync + 'static,
 {

@@ -2,6 +2,7 @@
 
 use crate::InferError;
 use crate::exchange::{Exchange, gather_found};
+use crate::hubs::{Hubs, Segmented, is_hub, segment_processes};
 use crate::local::{Local, own_nodes, sources};
 use gnn::{Architecture, Block, Dense, Input, NodeColumns, RangeData, SparseRows, Transform};
 use graphflat::store::InEdges;
@@ -26,6 +27,9 @@ const EDGES_MAX: usize = 1 << 16;
 pub(crate) struct Graph {
     store: Store,
     columns: Arc<NodeColumns>,
+    hubs: Hubs,
+    /// By segment of a hub's in-edges, the process that has all of its nodes.
+    segment_processes: Vec<Option<usize>>,
     /// None where this process is alone.
     shared: Option<Shared>,
 }
@@ -46,8 +50,15 @@ impl Graph {
         limits: &BTreeSet<usize>,
     ) -> Result<Self, InferError> {
         let is_alone = store.cluster().num_processes() == 1;
+        let own = if is_alone {
+            (0..store.placement().num_nodes()).map(narrow).collect()
+        } else {
+            own_nodes(store)
+        };
+        let most = limits.last().copied().unwrap_or(0);
+        let mut hubs = Hubs::share(store, &own, (most, arch))?;
         let shared = (!is_alone)
-            .then(|| Shared::new(store, limits))
+            .then(|| Shared::new(store, own, limits, &mut hubs))
             .transpose()?;
         let columns = |value: Column| column(store, shared.as_ref(), value);
         let weights = |value: fn(&Partition, usize) -> Option<f32>| {
@@ -71,8 +82,43 @@ impl Graph {
         Ok(Self {
             store: store.clone(),
             columns: Arc::new(columns),
+            hubs,
+            segment_processes: segment_processes(store),
             shared,
         })
+    }
+
+    /// Returns the nodes that are aggregated by segments.
+    pub(crate) fn hubs(&self) -> &Hubs {
+        &self.hubs
+    }
+
+    /// Returns what is known of the nodes that have a row.
+    pub(crate) fn columns(&self) -> &NodeColumns {
+        &self.columns
+    }
+
+    /// Tells whether an own node is a hub for a layer that reads the first `limit` in-edges.
+    pub(crate) fn is_hub(&self, node: u32, limit: usize) -> bool {
+        let (partition, local) = place(&self.store, node);
+        is_hub(partition.in_degree(local), limit)
+    }
+
+    /// Tells whether this process aggregates a segment of its own hubs.
+    pub(crate) fn aggregates(&self, segment: usize) -> bool {
+        let own = self.cluster().process();
+        self.segment_processes[segment].is_none_or(|process| process == own)
+    }
+
+    /// Returns the in-edges of an own node by segment.
+    pub(crate) fn segmented(&self, node: u32, arch: &Architecture) -> Segmented<'_> {
+        Segmented::new(&self.store, node, arch)
+    }
+
+    /// Returns the row of a node that has one.
+    pub(crate) fn row(&self, node: u32) -> u32 {
+        let shared = self.shared.as_ref();
+        shared.map_or(node, |shared| shared.local.row(node))
     }
 
     /// Returns the number of nodes of the whole graph.
@@ -156,7 +202,8 @@ impl Graph {
         ranges
     }
 
-    /// Builds the block of some own rows; the first `limit` in-edges of each stand in rank order.
+    /// Builds the block of some own rows; the first `limit` in-edges of each stand in rank order, none
+    /// of a hub's.
     pub(crate) fn block(
         &self,
         rows: Range<usize>,
@@ -166,7 +213,10 @@ impl Graph {
         // Lists first, so that they are on their way from memory side by side.
         let lists: Vec<InEdges<'_>> = self
             .places(rows.clone())
-            .map(|(partition, local)| partition.in_edges(0, local, limit))
+            .map(|(partition, local)| {
+                let is_hub = is_hub(partition.in_degree(local), limit);
+                partition.in_edges(0, local, if is_hub { 0 } else { limit })
+            })
             .collect();
         let num_edges = lists.iter().map(|list| list.src.len()).sum();
         let mut in_offset = Vec::with_capacity(lists.len() + 1);
@@ -290,14 +340,19 @@ impl Graph {
 }
 
 impl Shared {
-    fn new(store: &Store, limits: &BTreeSet<usize>) -> Result<Self, InferError> {
-        let own = own_nodes(store);
+    fn new(
+        store: &Store,
+        own: Vec<u32>,
+        limits: &BTreeSet<usize>,
+        hubs: &mut Hubs,
+    ) -> Result<Self, InferError> {
         let mut found: BTreeMap<_, _> = limits
             .iter()
             .map(|&limit| (limit, sources(store, &own, limit)))
             .collect();
         let largest = found.last_entry().expect("a model has a layer");
         let local = Local::new(own, &largest.get().nodes, store.placement().num_nodes());
+        hubs.number(|node| local.row(node));
         let agree = |(limit, of)| {
             let exchange = Exchange::agree(store.cluster(), &local, of)?;
             Ok((limit, Arc::new(exchange)))

@@ -20,7 +20,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
 /// Changes when the same plan gives other bytes than before.
-const ENGINE_VERSION: u32 = 4;
+const ENGINE_VERSION: u32 = 5;
 
 /// Where rounds lie in the working directory: those of the job's sampling, and of the other one.
 const ROUNDS: [&str; 2] = ["infer", "infer-compared"];
@@ -256,16 +256,18 @@ fn run<'a>(
         let (other_before, _) = run_inner(other, checkpoint, |_| {})?;
         parts.other = Some(Other {
             rounds: other,
-            before: other_before,
+            input: other.open(last, &other_before)?.0,
         });
     }
     let started = Instant::now();
     let cluster = rounds.graph.cluster();
     cluster.set_phase(&format!("infer, round {last}/{}", last + 1));
-    let written = parts.run(last, &before)?;
+    let (input, of_hubs) = rounds.open(last, &before)?;
+    let written = parts.run(&input)?;
     let mut done = rounds.stats(last, 0, started.elapsed().as_secs_f64());
     done.writing = written.writing.as_secs_f64();
     done.crossing = written.crossing;
+    done.crossing.iter_mut().for_each(|rows| rows.add(of_hubs));
     stats.push(done);
     report(progress, rounds, last);
     report(progress, rounds, last + 1);

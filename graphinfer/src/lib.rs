@@ -18,6 +18,8 @@ mod deliver;
 mod error;
 mod exchange;
 mod graph;
+mod hub_round;
+mod hubs;
 mod infer;
 mod local;
 mod neighborhoods;

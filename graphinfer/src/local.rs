@@ -1,5 +1,6 @@
 //! Which nodes have a row in this process, and which row it is.
 
+use crate::hubs::{SEGMENTS, is_hub, segment_processes};
 use graphflat::{NodeIdx, Store};
 use rayon::prelude::*;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -120,21 +121,27 @@ pub(crate) fn own_nodes(store: &Store) -> Vec<NodeIdx> {
     own
 }
 
-/// Finds the sources of the first `limit` in-edges of this process's nodes that others own.
+/// Finds the sources of the first `limit` in-edges of this process's nodes that others own, but those of
+/// hubs which others aggregate.
 pub(crate) fn sources(store: &Store, own: &[NodeIdx], limit: usize) -> Sources {
     let (placement, cluster) = (store.placement(), store.cluster());
     let (process, threads) = (cluster.process(), cluster.num_threads());
     let num_words = placement.num_nodes().div_ceil(WORD);
     let read: Vec<AtomicU64> = (0..num_words).map(|_| AtomicU64::new(0)).collect();
+    let segment_processes = segment_processes(store);
     let scan = |nodes: &[NodeIdx]| {
         let mut partial = vec![0_u64; cluster.num_processes()];
         // By process, one more than the place of the node that has read from it last.
         let mut reader = vec![0; cluster.num_processes()];
         for (place, &node) in (1_usize..).zip(nodes) {
             let (worker, local) = placement.owner_and_local(node);
-            for &src in store.partition(worker).in_edges(0, local, limit).src {
+            let partition = store.partition(worker);
+            let is_hub = is_hub(partition.in_degree(local), limit);
+            for &src in partition.in_edges(0, local, limit).src {
                 let owner = placement.owner(src) / threads;
-                if owner == process {
+                let is_elsewhere =
+                    || is_hub && segment_processes[placement.segment(src, SEGMENTS)].is_some();
+                if owner == process || is_elsewhere() {
                     continue;
                 }
                 read[src as usize / WORD].fetch_or(bit(src), Ordering::Relaxed);

@@ -4,10 +4,11 @@ use crate::InferError;
 use crate::checkpoint::{Checkpoint, RoundRecord, RoundRows};
 use crate::exchange::Crossing;
 use crate::graph::Graph;
+use crate::hub_round::HubRows;
 use crate::rows::{RowRecord, RowWriter};
 use crate::slice::{Slice, TrainedModel};
 use crate::threads::Threads;
-use gnn::{Conv, Dense, Input, Projected, ReadyInput};
+use gnn::{Block, Conv, Dense, Input, NodeColumns, Projected, ReadyInput, SharedRows, SrcRows};
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
 use std::sync::Arc;
@@ -38,13 +39,22 @@ pub(crate) struct RoundStats {
     pub(crate) crossing: Option<Crossing>,
 }
 
+/// What a layer reads.
+pub(crate) struct LayerInput {
+    /// From 1.
+    pub(crate) layer: usize,
+    pub(crate) before: RoundRows,
+    /// The layer's own rows of hubs, which are computed ahead.
+    pub(crate) hubs: HubRows,
+}
+
 /// A conv with what it reads, on one thread.
 pub(crate) struct Layer<'a> {
     rounds: &'a Rounds<'a>,
     slice: Slice,
     conv: Conv<'a>,
     src: Projected<ReadyInput>,
-    before: &'a RoundRows,
+    input: &'a LayerInput,
 }
 
 /// The files a round writes. The next layer aggregates `src`, or `rows` where there is none.
@@ -81,7 +91,7 @@ impl Rounds<'_> {
         round + 1 == layer || round == self.embedding_layer
     }
 
-    fn conv(&self, layer: usize) -> Conv<'_> {
+    pub(crate) fn conv(&self, layer: usize) -> Conv<'_> {
         let is_sparse = layer == 1 && self.graph.is_sparse();
         self.trained.model.conv(layer, is_sparse)
     }
@@ -131,7 +141,7 @@ impl Rounds<'_> {
             }
         };
         self.threads.run(ranges.len(), || self.conv(1), work)?;
-        self.finish(0, writer, started)
+        self.finish(0, writer, (started, Crossing::default()))
     }
 
     /// Computes a layer of all nodes and what the next one reads of them.
@@ -142,16 +152,17 @@ impl Rounds<'_> {
         checkpoint: &Checkpoint,
     ) -> Result<(RoundRecord, RoundStats), InferError> {
         let started = Instant::now();
+        let (input, crossing) = self.open(layer, before)?;
         let writer = self.create(layer, checkpoint)?;
         let ranges = self.ranges(layer);
-        let state = || (self.layer(layer, before), self.conv(layer + 1));
+        let state = || (self.layer(&input), self.conv(layer + 1));
         let work = |(conv, next): &mut (Layer<'_>, Conv<'_>), piece: usize| {
             let range = &ranges[piece];
             let rows = conv.run(range.clone())?;
             writer.write(range.start, rows, next)
         };
         self.threads.run(ranges.len(), state, work)?;
-        self.finish(layer, writer, started)
+        self.finish(layer, writer, (started, crossing))
     }
 
     /// Gets the rows of other processes' nodes and ends the files of a round.
@@ -159,9 +170,10 @@ impl Rounds<'_> {
         &self,
         round: usize,
         writer: RoundWriter,
-        started: Instant,
+        (started, of_hubs): (Instant, Crossing),
     ) -> Result<(RoundRecord, RoundStats), InferError> {
-        let crossing = self.exchange(round, &writer)?;
+        let mut crossing = self.exchange(round, &writer)?;
+        crossing.iter_mut().for_each(|rows| rows.add(of_hubs));
         let end = |file: Option<Arc<RowWriter>>| {
             let file = file.map(|file| Arc::into_inner(file).expect("the exchange has ended"));
             file.map(RowWriter::finish).transpose()
@@ -199,18 +211,17 @@ impl Rounds<'_> {
     }
 
     /// Makes a layer ready to run on one thread.
-    pub(crate) fn layer<'a>(&'a self, layer: usize, before: &'a RoundRows) -> Layer<'a> {
-        let ready = |rows: &Option<_>| rows.as_ref().map(ReadyInput::shared);
-        let rows = ready(&before.src).or_else(|| ready(&before.rows));
+    pub(crate) fn layer<'a>(&'a self, input: &'a LayerInput) -> Layer<'a> {
+        let scores = input.before.scores.as_ref();
         Layer {
             rounds: self,
-            slice: self.slices[layer - 1],
-            conv: self.conv(layer),
+            slice: self.slices[input.layer - 1],
+            conv: self.conv(input.layer),
             src: Projected {
-                rows: rows.expect("a round leaves what the next one reads"),
-                scores: ready(&before.scores),
+                rows: ReadyInput::shared(input.aggregated()),
+                scores: scores.map(ReadyInput::shared),
             },
-            before,
+            input,
         }
     }
 
@@ -227,25 +238,74 @@ impl Rounds<'_> {
     }
 }
 
+impl LayerInput {
+    /// Returns what is aggregated of all nodes that have a row.
+    fn aggregated(&self) -> &SharedRows {
+        let rows = self.before.src.as_ref().or(self.before.rows.as_ref());
+        rows.expect("a round leaves what the next one reads")
+    }
+
+    /// Returns the same as plain numbers.
+    pub(crate) fn src<'a>(&'a self, nodes: &'a NodeColumns) -> SrcRows<'a> {
+        SrcRows {
+            rows: self.aggregated().values(),
+            scores: self.before.scores.as_ref().map(SharedRows::values),
+            nodes,
+        }
+    }
+}
+
 impl Layer<'_> {
     /// Computes some own rows.
     pub(crate) fn run(&self, own_rows: Range<usize>) -> Result<Dense, InferError> {
-        let (graph, trained) = (self.rounds.graph, self.rounds.trained);
-        let arch = trained.model.architecture();
-        let block = graph.block(own_rows.clone(), self.slice.limit, arch)?;
-        let own = match (&self.before.rows, self.conv.reads_own()) {
-            (_, false) => None,
-            (Some(rows), true) => Some(ReadyInput::shared(&rows.slice(own_rows.clone()))),
-            (None, true) => {
-                let input = graph.input(own_rows.clone(), &trained.transform)?;
-                Some(ReadyInput::new(input)?)
-            }
-        };
-        let rows = self.conv.run(&block, &self.src, own)?;
+        let block = self.block(own_rows.clone())?;
+        let own = self.own(own_rows.clone())?;
+        let mut rows = self.conv.run(&block, &self.src, own)?;
+        for (row, values) in self.input.hubs.of(own_rows.clone()) {
+            let at = (row - own_rows.start) * rows.cols;
+            rows.values[at..at + rows.cols].copy_from_slice(values);
+        }
         let layer = self.slice.layer;
         self.rounds
             .check_finite(&rows, layer, |row| own_rows.start + row)?;
         Ok(rows)
+    }
+
+    /// Computes the row of an own hub from what comes of its in-edges.
+    pub(crate) fn run_hub(&self, row: u32, aggregated: Vec<f32>) -> Result<Vec<f32>, InferError> {
+        let rows = row as usize..row as usize + 1;
+        let (block, own) = (self.block(rows.clone())?, self.own(rows)?);
+        let done = self
+            .conv
+            .run_aggregated(&block, &self.src, own, aggregated)?;
+        Ok(done.values)
+    }
+
+    /// Returns what attention has to know of an own node to aggregate its in-edges.
+    pub(crate) fn query(&self, row: u32) -> Result<Vec<f32>, InferError> {
+        let row = row as usize;
+        let scores = self.input.before.scores.as_ref();
+        let scores = scores.map(|scores| scores.slice(row..row + 1));
+        let scores = scores.as_ref().map(SharedRows::values);
+        Ok(self.conv.query(scores, self.own(row..row + 1)?)?)
+    }
+
+    fn block(&self, own_rows: Range<usize>) -> Result<Block, InferError> {
+        let arch = self.rounds.trained.model.architecture();
+        self.rounds.graph.block(own_rows, self.slice.limit, arch)
+    }
+
+    /// Returns the rows of dst nodes, where the conv reads them.
+    fn own(&self, own_rows: Range<usize>) -> Result<Option<ReadyInput>, InferError> {
+        if !self.conv.reads_own() {
+            return Ok(None);
+        }
+        if let Some(rows) = &self.input.before.rows {
+            return Ok(Some(ReadyInput::shared(&rows.slice(own_rows))));
+        }
+        let transform = &self.rounds.trained.transform;
+        let input = self.rounds.graph.input(own_rows, transform)?;
+        Ok(Some(ReadyInput::new(input)?))
     }
 }
 

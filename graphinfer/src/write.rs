@@ -1,10 +1,9 @@
 //! The last round: a layer on every node, and what is wanted of it to part files meanwhile.
 
-use crate::checkpoint::RoundRows;
 use crate::compare::{Difference, Other, Outcome};
 use crate::exchange::Crossing;
 use crate::predict::{labels, normalize, probabilities};
-use crate::round::{Layer, Rounds};
+use crate::round::{Layer, LayerInput, Rounds};
 use crate::slice::TrainedModel;
 use crate::{InferError, InferPlan};
 use gnn::{Architecture, Dense, Head, SharedRows};
@@ -85,16 +84,16 @@ impl Parts<'_> {
     ///
     /// Part `p` holds the nodes `p * rows_per_part..` in order of id, whatever the number of threads
     /// and processes.
-    pub(crate) fn run(&self, layer: usize, before: &RoundRows) -> Result<Written, InferError> {
+    pub(crate) fn run(&self, input: &LayerInput) -> Result<Written, InferError> {
         match self.rounds.graph.cluster().num_processes() {
-            1 => self.run_alone(layer, before),
-            _ => self.run_among(layer, before),
+            1 => self.run_alone(input),
+            _ => self.run_among(input),
         }
     }
 
     /// Does so alone: the thread that computes a part's last block writes the part, while the others
     /// go on.
-    fn run_alone(&self, layer: usize, before: &RoundRows) -> Result<Written, InferError> {
+    fn run_alone(&self, input: &LayerInput) -> Result<Written, InferError> {
         let writing = AtomicU64::new(0);
         let write = |part: &Part, blocks: Vec<Computed>| {
             if self.output.committed(part.index).is_some() {
@@ -114,7 +113,7 @@ impl Parts<'_> {
             Ok(())
         };
         let parts = self.parts(self.open_parts());
-        let difference = self.compute_all(&parts, (layer, before), write)?;
+        let difference = self.compute_all(&parts, input, write)?;
         Ok(Written {
             writing: Duration::from_micros(writing.into_inner()),
             difference,
@@ -126,17 +125,17 @@ impl Parts<'_> {
     pub(crate) fn compute_all(
         &self,
         parts: &[Part],
-        (layer, before): (usize, &RoundRows),
+        input: &LayerInput,
         done: impl Fn(&Part, Vec<Computed>) -> Result<(), InferError> + Sync,
     ) -> Result<Difference, InferError> {
-        let pieces = self.pieces(parts, layer);
+        let pieces = self.pieces(parts, input.layer);
         let model = &self.rounds.trained.model;
         let state = || Work {
-            layer: self.rounds.layer(layer, before),
+            layer: self.rounds.layer(input),
             other: self
                 .other
                 .as_ref()
-                .map(|other| other.rounds.layer(layer, &other.before)),
+                .map(|other| other.rounds.layer(&other.input)),
             head: model.head(),
         };
         let differences = Mutex::new(vec![Difference::default(); pieces.len()]);

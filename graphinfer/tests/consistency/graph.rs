@@ -143,6 +143,27 @@ impl Graph {
         }
     }
 
+    /// Adds in-edges of some nodes, from any that have edges; self-loops where the graph has such.
+    pub(crate) fn add_in_edges(&mut self, seed: u64, nodes: &[(usize, usize)]) {
+        let mut draws = Draws::new(seed ^ 0x5eed);
+        let connected = self.num_nodes() - NUM_ISOLATED;
+        for &(dst, count) in nodes {
+            for _ in 0..count {
+                let src = draws.below(connected);
+                if src == dst && !self.kind.self_loops {
+                    continue;
+                }
+                let edge = Edge {
+                    src,
+                    dst,
+                    weight: draws.number().abs() + 0.05,
+                    features: (0..self.kind.edge_dim).map(|_| draws.number()).collect(),
+                };
+                self.edges.push(edge);
+            }
+        }
+    }
+
     /// Cora's nodes, features and edges, or none where ../shared is missing, but never in CI.
     pub(crate) fn cora(kind: Kind) -> Option<Self> {
         let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/data/cora");

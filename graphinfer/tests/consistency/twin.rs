@@ -1,5 +1,6 @@
 //! Slow twins of sliced inference: one block over the whole graph, and one neighbourhood at a time.
 
+use crate::formula;
 use crate::graph::Graph;
 use gnn::{Block, BlockData, Dense, Input, Model, Sampling, SparseRows, Transform};
 use schemas::{Fanout, Features, GraphFeature, use_at_layer};
@@ -21,6 +22,29 @@ pub(crate) fn whole_graph(
     let Input::Dense(by_row) = input else {
         panic!("a conv's output is dense")
     };
+    by_id(graph, &by_row)
+}
+
+/// The same after all layers, from the layers' formulas in f64.
+pub(crate) fn whole_graph_f64(graph: &Graph, model: &Model, transform: &Transform) -> Dense {
+    let block = whole_block(graph, model);
+    let mut input = whole_input(graph);
+    transform.apply(&mut input).unwrap();
+    let blocks = vec![block; model.architecture().num_layers];
+    let rows = formula::Twin::new(model).forward(&blocks, &input);
+    let cols = rows[0].len();
+    let rounded = rows.into_iter().flatten().map(gnn::kernel::Float::from_f64);
+    by_id(
+        graph,
+        &Dense {
+            rows: graph.num_nodes(),
+            cols,
+            values: rounded.collect(),
+        },
+    )
+}
+
+fn by_id(graph: &Graph, by_row: &Dense) -> Dense {
     let mut by_id = Dense::zeros(graph.num_nodes(), by_row.cols);
     for (node, &place) in graph.order.iter().enumerate() {
         by_id.values[place * by_row.cols..][..by_row.cols].copy_from_slice(by_row.row(node));

@@ -1,0 +1,267 @@
+//! The hubs of a layer: aggregated by segments before its blocks, by all processes together.
+
+use crate::InferError;
+use crate::checkpoint::RoundRows;
+use crate::exchange::{Crossing, send_lists};
+use crate::hubs::{Held, Hubs, SEGMENTS, Segmented, is_hub};
+use crate::round::{Layer, LayerInput, Rounds};
+use gnn::{Aggregation, SomeInEdges, SrcRows};
+use graphflat::NodeIdx;
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// The rows that a layer gives own hubs.
+#[derive(Debug, Default)]
+pub(crate) struct HubRows {
+    by_row: BTreeMap<u32, Vec<f32>>,
+}
+
+/// A hub of this process.
+struct Hub<'a> {
+    node: NodeIdx,
+    row: u32,
+    place: u32,
+    in_edges: Segmented<'a>,
+}
+
+/// What one segment of a hub came to, or what attention has to know of the hub: then of no segment.
+#[derive(Clone, Serialize, Deserialize)]
+struct Told {
+    /// The hub's place among those of its process.
+    place: u32,
+    segment: Option<u32>,
+    values: Vec<f32>,
+}
+
+/// One layer at its hubs.
+struct HubRound<'a> {
+    rounds: &'a Rounds<'a>,
+    input: &'a LayerInput,
+    aggregation: Aggregation,
+    src: SrcRows<'a>,
+    crossing: Crossing,
+}
+
+/// What has come of own hubs, by place and segment.
+type States = BTreeMap<(u32, u32), Vec<f32>>;
+
+impl HubRows {
+    /// Returns those of some own rows, each with its row.
+    pub(crate) fn of(&self, rows: Range<usize>) -> impl Iterator<Item = (usize, &[f32])> {
+        let found = self.by_row.range(narrow(rows.start)..narrow(rows.end));
+        found.map(|(&row, values)| (row as usize, &values[..]))
+    }
+}
+
+impl Rounds<'_> {
+    /// Makes ready what a layer reads: what the round before it has left, and the rows of its own hubs,
+    /// which are computed here; with what crossed for them.
+    ///
+    /// All processes do this for the same layer.
+    pub(crate) fn open(
+        &self,
+        layer: usize,
+        before: &RoundRows,
+    ) -> Result<(LayerInput, Crossing), InferError> {
+        let mut input = LayerInput {
+            layer,
+            before: before.clone(),
+            hubs: HubRows::default(),
+        };
+        let hubs = self.graph.hubs();
+        let mut by_row = BTreeMap::new();
+        let mut crossing = Crossing::default();
+        if hubs.num_batches() > 0 {
+            let mut round = HubRound {
+                rounds: self,
+                input: &input,
+                aggregation: self.conv(layer).aggregation()?,
+                src: input.src(self.graph.columns()),
+                crossing,
+            };
+            for batch in 0..hubs.num_batches() {
+                by_row.extend(round.run(hubs, batch)?);
+            }
+            crossing = round.crossing;
+        }
+        input.hubs = HubRows { by_row };
+        Ok((input, crossing))
+    }
+}
+
+impl<'a> HubRound<'a> {
+    /// Computes the rows of a batch of own hubs, and states of those of others.
+    fn run(&mut self, hubs: &Hubs, batch: usize) -> Result<Vec<(u32, Vec<f32>)>, InferError> {
+        let graph = self.rounds.graph;
+        let places = hubs.batch(batch, graph.cluster().process());
+        let own = places.filter(|&place| graph.is_hub(hubs.own[place], self.limit()));
+        let own: Vec<Hub<'_>> = own.map(|place| self.hub(hubs.own[place], place)).collect();
+        let queries = self.compute(own.len(), |layer, at| layer.query(own[at].row))?;
+        let mut states = self.trade(hubs, batch, (&own, &queries))?;
+        let segments = 0..SEGMENTS;
+        let here = segments.filter(|&segment| graph.aggregates(segment));
+        let here: Vec<usize> = here.collect();
+        let of_segments = self.compute(own.len() * here.len(), |_, at| {
+            let (hub, segment) = (at / here.len(), here[at % here.len()]);
+            let edges = self.pick(&own[hub], segment);
+            Ok(self.state(&edges, &queries[hub]))
+        })?;
+        for (at, values) in of_segments.into_iter().enumerate() {
+            if !values.is_empty() {
+                let (hub, segment) = (at / here.len(), here[at % here.len()]);
+                states.insert((own[hub].place, narrow(segment)), values);
+            }
+        }
+        let rows = self.compute(own.len(), |layer, at| {
+            let (hub, query) = (&own[at], &queries[at]);
+            let mean = hub.in_edges.mean_feature(hub.node);
+            let loop_state = self.aggregation.own_state(hub.row, mean, self.src, query);
+            let of_hub = states.range((hub.place, 0)..(hub.place + 1, 0));
+            let of_hub = loop_state.iter().chain(of_hub.map(|(_, state)| state));
+            let in_order: Vec<&[f32]> = of_hub.map(|state| &state[..]).collect();
+            let merged = self.aggregation.merge(hub.row, &in_order, self.src.nodes);
+            layer.run_hub(hub.row, merged)
+        })?;
+        Ok(own.iter().map(|hub| hub.row).zip(rows).collect())
+    }
+
+    fn limit(&self) -> usize {
+        self.rounds.slices[self.input.layer - 1].limit
+    }
+
+    fn hub(&self, node: NodeIdx, place: usize) -> Hub<'a> {
+        let graph = self.rounds.graph;
+        Hub {
+            node,
+            row: graph.own_row(node).expect("a node of this process"),
+            place: narrow(place),
+            in_edges: graph.segmented(node, self.rounds.trained.model.architecture()),
+        }
+    }
+
+    /// Returns the in-edges of a segment that the conv aggregates.
+    fn pick(&self, hub: &Hub<'_>, segment: usize) -> SomeInEdges {
+        let without = self.aggregation.adds_loop().then_some(hub.node);
+        let row = |node| self.rounds.graph.row(node);
+        hub.in_edges.pick(segment, without, row)
+    }
+
+    /// Aggregates a segment; nothing comes of no in-edge.
+    fn state(&self, edges: &SomeInEdges, query: &[f32]) -> Vec<f32> {
+        if edges.src.is_empty() {
+            return Vec::new();
+        }
+        self.aggregation.state(edges, self.src, query)
+    }
+
+    /// Computes numbers on all threads.
+    fn compute(
+        &self,
+        count: usize,
+        one: impl Fn(&Layer<'_>, usize) -> Result<Vec<f32>, InferError> + Sync,
+    ) -> Result<Vec<Vec<f32>>, InferError> {
+        let all = Mutex::new(vec![Vec::new(); count]);
+        let state = || self.rounds.layer(self.input);
+        let work = |layer: &mut Layer<'_>, at: usize| {
+            let values = one(layer, at)?;
+            all.lock().unwrap_or_else(PoisonError::into_inner)[at] = values;
+            Ok(())
+        };
+        self.rounds.threads.run(count, state, work)?;
+        Ok(all.into_inner().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Tells other processes what attention has to know of own hubs; returns what is known of theirs, by
+    /// process and place.
+    fn ask(
+        &mut self,
+        own: &[Hub<'_>],
+        queries: &[Vec<f32>],
+    ) -> Result<Vec<BTreeMap<u32, Vec<f32>>>, InferError> {
+        let processes = self.rounds.graph.cluster().num_processes();
+        if self.aggregation.query_dim() == 0 {
+            return Ok(vec![BTreeMap::new(); processes]);
+        }
+        let of_hub = |(hub, query): (&Hub<'_>, &Vec<f32>)| Told {
+            place: hub.place,
+            segment: None,
+            values: query.clone(),
+        };
+        let queried: Vec<Told> = own.iter().zip(queries).map(of_hub).collect();
+        let told = self.send(vec![queried; processes])?.into_iter();
+        let by_place = |of: Vec<Told>| of.into_iter().map(|one| (one.place, one.values));
+        Ok(told.map(|of| by_place(of).collect()).collect())
+    }
+
+    /// Aggregates what this process holds of other processes' hubs; returns what others did for own ones.
+    fn trade(
+        &mut self,
+        hubs: &Hubs,
+        batch: usize,
+        (own, queries): (&[Hub<'_>], &[Vec<f32>]),
+    ) -> Result<States, InferError> {
+        let processes = self.rounds.graph.cluster().num_processes();
+        if processes == 1 {
+            return Ok(States::new());
+        }
+        let asked = self.ask(own, queries)?;
+        let held: Vec<(usize, &Held)> = (0..processes)
+            .flat_map(|process| {
+                hubs.held(batch, process)
+                    .iter()
+                    .map(move |of| (process, of))
+            })
+            .filter(|(_, of)| is_hub(of.in_degree, self.limit()))
+            .collect();
+        let states = self.compute(held.len(), |_, at| {
+            let (process, of) = held[at];
+            let query = asked[process].get(&of.place).map_or(&[][..], |query| query);
+            Ok(self.state(&of.edges, query))
+        })?;
+        let mut lists = vec![Vec::new(); processes];
+        for ((process, of), values) in held.into_iter().zip(states) {
+            lists[process].push(Told {
+                place: of.place,
+                segment: Some(of.segment),
+                values,
+            });
+        }
+        let told = self.send(lists)?;
+        let mut pairs = BTreeSet::new();
+        let mut all = States::new();
+        for (process, state) in told.into_iter().enumerate().flat_map(with_process) {
+            pairs.insert((process, state.place));
+            let segment = state.segment.expect("a state is a segment's");
+            all.insert((state.place, segment), state.values);
+        }
+        self.crossing.bytes_least += 4 * (pairs.len() * self.aggregation.state_dim()) as u64;
+        Ok(all)
+    }
+
+    /// Sends each process what it is told; returns what came here, by process.
+    fn send(&mut self, lists: Vec<Vec<Told>>) -> Result<Vec<Vec<Told>>, InferError> {
+        let cluster = self.rounds.graph.cluster();
+        let bytes = |by_process: &[Vec<Told>]| -> u64 {
+            let others = by_process.iter().enumerate();
+            let others = others.filter(|(process, _)| *process != cluster.process());
+            let values = others
+                .flat_map(|(_, told)| told)
+                .map(|told| told.values.len());
+            4 * values.sum::<usize>() as u64
+        };
+        self.crossing.bytes_sent += bytes(&lists);
+        let told = send_lists(cluster, lists.into_iter().map(Arc::new).collect())?;
+        self.crossing.bytes_received += bytes(&told);
+        Ok(told)
+    }
+}
+
+fn with_process((process, told): (usize, Vec<Told>)) -> impl Iterator<Item = (usize, Told)> {
+    told.into_iter().map(move |one| (process, one))
+}
+
+fn narrow(place: usize) -> u32 {
+    u32::try_from(place).expect("nodes fit 32 bits")
+}

@@ -1,0 +1,299 @@
+//! Hubs: nodes with so many in-edges that these are aggregated in parts, each where its rows are.
+//!
+//! The in-edges of a hub are cut into segments by where their sources stand in the placement, which
+//! depends on neither workers nor processes. Each segment comes to a state, and states merge in the order
+//! of segments: so the bits are the same for any number of processes. A segment whose nodes are all of
+//! one process is aggregated there, and its state crosses in place of the rows; of the others, a few that
+//! lie astride, the hub's process gets the rows.
+
+use crate::InferError;
+use crate::exchange::{gather, send_lists};
+use gnn::{Architecture, Dense, SomeInEdges};
+use graphflat::store::InEdges;
+use graphflat::{NodeIdx, Store};
+use rayon::prelude::*;
+use serde::{Deserialize, Serialize};
+use std::ops::Range;
+use std::sync::Arc;
+
+/// A node with more in-edges, of which all are read, is a hub. Decides the bits of its row.
+pub(crate) const HUB_EDGES: usize = 1 << 13;
+
+/// Segments of a hub's in-edges: a multiple of most numbers of processes that a cluster has. Decides
+/// the bits of its row.
+pub(crate) const SEGMENTS: usize = 240;
+
+/// Hubs of a process that are aggregated at a time at most, and words of their in-edges.
+const BATCH_HUBS: usize = 64;
+const BATCH_WORDS: usize = 1 << 22;
+
+/// The hubs of a process, and its part of those of others.
+#[derive(Debug)]
+pub(crate) struct Hubs {
+    /// The nodes of this process that are hubs, ascending.
+    pub(crate) own: Vec<NodeIdx>,
+    /// By process, where its batches end among its hubs.
+    batch_ends: Vec<Vec<u32>>,
+    /// By process and place among its hubs, what is aggregated here.
+    held: Vec<Vec<Held>>,
+}
+
+/// A segment of a hub of another process.
+#[derive(Clone, Debug)]
+pub(crate) struct Held {
+    /// Place among the hubs of its process.
+    pub(crate) place: u32,
+    pub(crate) in_degree: u32,
+    pub(crate) segment: u32,
+    pub(crate) edges: SomeInEdges,
+}
+
+/// A segment on its way.
+#[derive(Clone, Serialize, Deserialize)]
+struct Sent {
+    place: u32,
+    in_degree: u32,
+    segment: u32,
+    src: Vec<NodeIdx>,
+    weight: Option<Vec<f32>>,
+    /// Features of the edges side by side.
+    feature: Option<Vec<f32>>,
+}
+
+/// The in-edges of a hub by segment.
+pub(crate) struct Segmented<'a> {
+    edges: InEdges<'a>,
+    /// Places of the edges, in rank order within a segment.
+    order: Vec<u32>,
+    /// `[SEGMENTS + 1]`.
+    offset: Vec<u32>,
+    edge_dim: Option<usize>,
+    edge_weight: bool,
+}
+
+/// Tells of each segment which process has all of its nodes, if one has.
+pub(crate) fn segment_processes(store: &Store) -> Vec<Option<usize>> {
+    let (placement, threads) = (store.placement(), store.cluster().num_threads());
+    let process = |segment| {
+        let (first, last) = placement.segment_owners(segment, SEGMENTS)?;
+        (first / threads == last / threads).then_some(first / threads)
+    };
+    (0..SEGMENTS).map(process).collect()
+}
+
+/// Tells whether a node of so many in-edges is a hub where so many of them are read.
+pub(crate) fn is_hub(in_degree: u32, limit: usize) -> bool {
+    (HUB_EDGES + 1..=limit).contains(&(in_degree as usize))
+}
+
+impl Hubs {
+    /// Finds the hubs among the own nodes, and gives other processes their segments of them.
+    pub(crate) fn share(
+        store: &Store,
+        own: &[NodeIdx],
+        (limit, arch): (usize, &Architecture),
+    ) -> Result<Self, InferError> {
+        let cluster = store.cluster();
+        let is_own_hub = |&&node: &&NodeIdx| is_hub(in_degree(store, node), limit);
+        let own: Vec<NodeIdx> = own.par_iter().filter(is_own_hub).copied().collect();
+        let batch_ends = gather(cluster, batch_ends(store, &own, arch))?;
+        let mut hubs = Self {
+            own,
+            batch_ends,
+            held: vec![Vec::new(); cluster.num_processes()],
+        };
+        if cluster.num_processes() > 1 {
+            hubs.give(store, arch)?;
+        }
+        Ok(hubs)
+    }
+
+    fn give(&mut self, store: &Store, arch: &Architecture) -> Result<(), InferError> {
+        let cluster = store.cluster();
+        let processes = segment_processes(store);
+        for batch in 0..self.num_batches() {
+            let mut lists = vec![Vec::new(); cluster.num_processes()];
+            for place in self.batch(batch, cluster.process()) {
+                let node = self.own[place];
+                let segmented = Segmented::new(store, node, arch);
+                for (segment, owner) in processes.iter().enumerate() {
+                    let elsewhere = owner.filter(|&process| process != cluster.process());
+                    let Some(process) = elsewhere else { continue };
+                    let edges = segmented.pick(segment, None, |src| src);
+                    if !edges.src.is_empty() {
+                        lists[process].push(Sent {
+                            place: u32::try_from(place).expect("nodes fit 32 bits"),
+                            in_degree: in_degree(store, node),
+                            segment: u32::try_from(segment).expect("few segments"),
+                            src: edges.src,
+                            weight: edges.weight,
+                            feature: edges.feature.map(|feature| feature.values),
+                        });
+                    }
+                }
+            }
+            let told = send_lists(cluster, lists.into_iter().map(Arc::new).collect())?;
+            for (held, sent) in self.held.iter_mut().zip(told) {
+                held.extend(sent.into_iter().map(|sent| sent.take(arch)));
+            }
+        }
+        Ok(())
+    }
+
+    /// Has the sources of what is aggregated here be rows in place of nodes.
+    pub(crate) fn number(&mut self, row: impl Fn(NodeIdx) -> u32) {
+        for held in self.held.iter_mut().flatten() {
+            held.edges.src.iter_mut().for_each(|src| *src = row(*src));
+        }
+    }
+
+    /// Returns how often processes exchange states in a layer; 0 where no process has a hub.
+    pub(crate) fn num_batches(&self) -> usize {
+        self.batch_ends.iter().map(Vec::len).max().unwrap_or(0)
+    }
+
+    /// Returns the places of a batch among the hubs of a process.
+    pub(crate) fn batch(&self, batch: usize, process: usize) -> Range<usize> {
+        let ends = &self.batch_ends[process];
+        let end = |at: usize| ends.get(at).or(ends.last()).map_or(0, |&end| end as usize);
+        let start = batch.checked_sub(1).map_or(0, end);
+        start..end(batch)
+    }
+
+    /// Returns what is aggregated here of a batch of another process's hubs.
+    pub(crate) fn held(&self, batch: usize, process: usize) -> &[Held] {
+        let places = self.batch(batch, process);
+        let held = &self.held[process];
+        let there = |end: usize| held.partition_point(|held| (held.place as usize) < end);
+        &held[there(places.start)..there(places.end)]
+    }
+}
+
+impl Sent {
+    fn take(self, arch: &Architecture) -> Held {
+        let features = arch.edge_dim.zip(self.feature);
+        let feature = features.map(|(cols, values)| Dense {
+            rows: self.src.len(),
+            cols,
+            values,
+        });
+        Held {
+            place: self.place,
+            in_degree: self.in_degree,
+            segment: self.segment,
+            edges: SomeInEdges {
+                src: self.src,
+                weight: self.weight,
+                feature,
+            },
+        }
+    }
+}
+
+impl<'a> Segmented<'a> {
+    /// Sorts all in-edges of a node of this process by segment.
+    pub(crate) fn new(store: &'a Store, node: NodeIdx, arch: &Architecture) -> Self {
+        let placement = store.placement();
+        let (worker, local) = placement.owner_and_local(node);
+        let edges = store.partition(worker).in_edges(0, local, usize::MAX);
+        let segments: Vec<u32> = edges
+            .src
+            .iter()
+            .map(|&src| u32::try_from(placement.segment(src, SEGMENTS)).expect("few segments"))
+            .collect();
+        let mut offset = vec![0_u32; SEGMENTS + 1];
+        for &segment in &segments {
+            offset[segment as usize + 1] += 1;
+        }
+        for segment in 0..SEGMENTS {
+            offset[segment + 1] += offset[segment];
+        }
+        let (mut next, mut order) = (offset.clone(), vec![0; segments.len()]);
+        for (edge, &segment) in (0..).zip(&segments) {
+            let place = &mut next[segment as usize];
+            order[*place as usize] = edge;
+            *place += 1;
+        }
+        Self {
+            edges,
+            order,
+            offset,
+            edge_dim: arch.edge_dim,
+            edge_weight: arch.edge_weight,
+        }
+    }
+
+    /// Returns the in-edges of a segment but those from `without`, in rank order, their sources as `row`
+    /// numbers them.
+    pub(crate) fn pick(
+        &self,
+        segment: usize,
+        without: Option<NodeIdx>,
+        row: impl Fn(NodeIdx) -> u32,
+    ) -> SomeInEdges {
+        let range = self.offset[segment] as usize..self.offset[segment + 1] as usize;
+        let of_segment = self.order[range].iter().map(|&edge| edge as usize);
+        let picked = of_segment.filter(|&edge| Some(self.edges.src[edge]) != without);
+        let picked: Vec<usize> = picked.collect();
+        let checked = "checked against the store";
+        let weights = self.edge_weight.then(|| self.edges.weight.expect(checked));
+        let feature = self.edge_dim.map(|cols| {
+            let values = self.edges.feature.expect(checked);
+            let of_edge = |&edge: &usize| &values[edge * cols..(edge + 1) * cols];
+            Dense {
+                rows: picked.len(),
+                cols,
+                values: picked.iter().flat_map(of_edge).copied().collect(),
+            }
+        });
+        let src = picked.iter().map(|&edge| row(self.edges.src[edge]));
+        SomeInEdges {
+            src: src.collect(),
+            weight: weights.map(|weights| picked.iter().map(|&edge| weights[edge]).collect()),
+            feature,
+        }
+    }
+
+    /// Returns the mean feature of the in-edges but those from `without`, where the model reads features.
+    pub(crate) fn mean_feature(&self, without: NodeIdx) -> Option<Dense> {
+        let cols = self.edge_dim?;
+        let rows = self.edges.feature?.chunks_exact(cols);
+        let (mut sum, mut count) = (vec![0.0; cols], 0.0);
+        for (row, _) in rows.zip(self.edges.src).filter(|(_, src)| **src != without) {
+            sum.iter_mut()
+                .zip(row)
+                .for_each(|(sum, &x)| *sum += f64::from(x));
+            count += 1.0;
+        }
+        let count = f64::max(count, 1.0);
+        let mean = sum
+            .into_iter()
+            .map(|x| gnn::kernel::Float::from_f64(x / count));
+        Some(Dense {
+            rows: 1,
+            cols,
+            values: mean.collect(),
+        })
+    }
+}
+
+/// Returns the in-degree of a node of this process.
+fn in_degree(store: &Store, node: NodeIdx) -> u32 {
+    let (worker, local) = store.placement().owner_and_local(node);
+    store.partition(worker).in_degree(local)
+}
+
+/// Cuts hubs into batches of bounded size.
+fn batch_ends(store: &Store, hubs: &[NodeIdx], arch: &Architecture) -> Vec<u32> {
+    let edge_words = 1 + usize::from(arch.edge_weight) + arch.edge_dim.unwrap_or(0);
+    let (mut ends, mut start, mut words) = (Vec::new(), 0, 0);
+    for (place, &node) in hubs.iter().enumerate() {
+        words += in_degree(store, node) as usize * edge_words;
+        let end = place + 1;
+        if end - start == BATCH_HUBS || words >= BATCH_WORDS || end == hubs.len() {
+            ends.push(u32::try_from(end).expect("nodes fit 32 bits"));
+            (start, words) = (end, 0);
+        }
+    }
+    ends
+}
