@@ -38,11 +38,52 @@ layout = "shards"
 targets_per_part = 1000
 "#;
 
-/// What all workers did in a round, as the report has it.
-fn sum(round: &Value, figure: &str) -> f64 {
+/// R-MAT, and a node that three quarters of all others lead to.
+const GRAPH: &str = "generate data --nodes 20000 --edges 300000 --features 4 --seed 9 --weights \
+                     --hubs 1 --hub-in-edges 15000";
+
+/// What each worker did in a round, as the report has it.
+fn figures(round: &Value, figure: &str) -> Vec<f64> {
     let workers = round["workers"].as_array().unwrap();
     let figures = workers.iter().map(|did| did[figure].as_f64().unwrap());
-    figures.sum()
+    figures.collect()
+}
+
+/// What all workers did.
+fn sum(round: &Value, figure: &str) -> f64 {
+    figures(round, figure).iter().sum()
+}
+
+fn generate(bench: &Bench) {
+    let words: Vec<&str> = GRAPH.split_whitespace().collect();
+    bench.graphflat(&words).ok();
+}
+
+/// Half of the nodes have no in-edge, and others very many: parts must not be cut by that.
+#[test]
+fn few_parts_of_rows_are_even() {
+    let bench = Bench::empty();
+    generate(&bench);
+    let job = JOB.replace("workers = 2", "workers = 4");
+    let job = job.replace("shards", "rows");
+    for (targets, per_part) in [("all", 5000), ("labelled", 1000), ("train", 500)] {
+        let job = job.replace("\"all\"", &format!("\"{targets}\""));
+        let job = job.replace("= 1000", &format!("= {per_part}"));
+        std::fs::write(bench.path("job.toml"), job).unwrap();
+        bench
+            .graphflat(&["run", "job.toml", "--quiet", "--fresh"])
+            .ok();
+        let manifest = bench.manifest("out");
+        assert_eq!(manifest["parts"].as_array().unwrap().len(), 4, "{targets}");
+        let rounds = manifest["report"]["rounds"].as_array().unwrap();
+        let written = rounds.last().unwrap();
+        for figure in ["nodes", "in_edges", "bytes"] {
+            let figures = figures(written, figure);
+            let mean = figures.iter().sum::<f64>() / 4.0;
+            let is_even = figures.iter().all(|&did| did < 1.3 * mean);
+            assert!(is_even, "{figure} of {targets}: {figures:?}");
+        }
+    }
 }
 
 #[test]
@@ -51,10 +92,7 @@ fn the_model_tells_the_bytes_of_each_round() {
         return;
     };
     let bench = Bench::empty();
-    let graph = "generate data --nodes 20000 --edges 300000 --features 4 --seed 9 --weights \
-                 --hubs 1 --hub-in-edges 15000";
-    let words: Vec<&str> = graph.split_whitespace().collect();
-    bench.graphflat(&words).ok();
+    generate(&bench);
     std::fs::write(bench.path("job.toml"), JOB).unwrap();
     let run = ["run", "job.toml", "--quiet", "--processes", "2"];
     bench.graphflat(&run).ok();

@@ -1,7 +1,7 @@
 //! Flatten settings: as written in the job file (`Spec`) and as checked (`Plan`).
 
-use crate::FlattenError;
 use crate::sample::Order;
+use crate::{FlattenError, Parts};
 use schemas::storage;
 use schemas::{EdgesPlan, Fanout, FeatureMeta, Layout, NodesPlan, Sampling};
 use serde::{Deserialize, Serialize};
@@ -58,7 +58,7 @@ pub struct FlattenSpec {
     /// Independent samples of each target's neighbourhood. Default: 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub samples_per_target: Option<u32>,
-    /// Targets written to one part file. Default: 4096 of layout `rows`; of `shards` a quarter of
+    /// Targets written to one part file, at most. Default: 4096 of layout `rows`; of `shards` a quarter of
     /// all, but 8192 to 262144, and fewer with more than 64 dense features.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub targets_per_part: Option<usize>,
@@ -254,13 +254,19 @@ impl SamplePlan {
         schemas::keep_at_hop(&self.fanouts, 0)
     }
 
-    /// Returns how many of `num_targets` targets stand in one part of a layout.
-    pub fn targets_per_part(
+    /// Cuts targets that stand in their order into the parts of a layout.
+    pub fn cut<T: Copy>(
         &self,
+        in_order: Vec<T>,
         layout: Layout,
-        num_targets: usize,
         features: FeatureMeta,
-    ) -> usize {
+    ) -> Parts<T> {
+        let most = self.targets_per_part(layout, in_order.len(), features);
+        Parts::cut(in_order, most, layout)
+    }
+
+    /// Returns how many of `num_targets` targets stand in one part of a layout, at most.
+    fn targets_per_part(&self, layout: Layout, num_targets: usize, features: FeatureMeta) -> usize {
         let (least, most) = TARGETS_PER_SHARD;
         let width = match features {
             FeatureMeta::Dense { dim } => dim.max(SHARD_FEATURES),

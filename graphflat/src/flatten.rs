@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 /// Changes when the same plan gives other bytes than before.
-pub(crate) const ENGINE_VERSION: u32 = 4;
+pub(crate) const ENGINE_VERSION: u32 = 5;
 
 /// Flattens the k-hop neighbourhoods of the targets and commits them.
 ///
@@ -61,10 +61,9 @@ pub fn flatten(
         store: store.clone(),
         output: Arc::clone(&output),
         meta: meta.clone(),
-        targets_per_part: plan.sample.targets_per_part(
-            plan.layout,
-            targets.len(),
-            store.meta().graph.features,
+        parts: Arc::new(
+            plan.sample
+                .cut(targets, plan.layout, store.meta().graph.features),
         ),
         memory_budget: plan.memory_budget,
         progress: Arc::clone(progress),
@@ -72,7 +71,7 @@ pub fn flatten(
     };
     let cluster = store.cluster();
     let stats = run_workers(cluster, FlattenError::is_peer_failure, move |peer| {
-        run_waves(peer, &context, &targets)
+        run_waves(peer, &context)
     })?;
     let share = Share {
         seconds: seconds(&stats),

@@ -4,7 +4,7 @@ use crate::flatten::{ENGINE_VERSION, all_targets};
 use crate::group::{Group, GroupFeatures};
 use crate::round::{AskLists, Lists, RoundStats, answer_rows};
 use crate::sample::Drawer;
-use crate::{FlattenError, NodeIdx, SamplePlan, Store, Targets, targets};
+use crate::{FlattenError, NodeIdx, Parts, SamplePlan, Store, Targets, targets};
 use schemas::{FlattenMeta, GraphShard, Layout, SplitCounts, keep_at_hop};
 
 /// The neighbourhoods of all targets, to be drawn part by part for one seed after the other.
@@ -16,8 +16,7 @@ use schemas::{FlattenMeta, GraphShard, Layout, SplitCounts, keep_at_hop};
 pub struct Waves {
     store: Store,
     plan: SamplePlan,
-    targets: Vec<NodeIdx>,
-    targets_per_part: usize,
+    parts: Parts<NodeIdx>,
     /// By number of a node, the hash of its id.
     hashes: Vec<u64>,
     fingerprint: String,
@@ -44,15 +43,10 @@ impl Waves {
         let targets = all_targets(&plan.targets, store)?;
         Ok(Self {
             fingerprint: fingerprint(plan, store)?,
-            targets_per_part: plan.targets_per_part(
-                Layout::Shards,
-                targets.len(),
-                meta.graph.features,
-            ),
+            parts: plan.cut(targets, Layout::Shards, meta.graph.features),
             hashes: hashes(store),
             store: store.clone(),
             plan: plan.clone(),
-            targets,
         })
     }
 
@@ -83,10 +77,7 @@ impl Waves {
             }
             counts
         };
-        self.targets
-            .chunks(self.targets_per_part)
-            .map(counts)
-            .collect()
+        self.parts.iter().map(counts).collect()
     }
 
     /// Draws the neighbourhoods of a part.
@@ -98,9 +89,8 @@ impl Waves {
     ///
     /// If there is no such part.
     pub fn draw(&self, part: usize, seed: u64) -> (GraphShard, Option<GroupFeatures>) {
-        let of_part = self.targets.chunks(self.targets_per_part).nth(part);
         let (placement, graph) = (self.store.placement(), &self.store.meta().graph);
-        let mut group = Group::new(part, 0, of_part.expect("the part is one of the targets'"));
+        let mut group = Group::new(part, 0, self.parts.get(part));
         for hop in 0..self.plan.fanouts.len() {
             let limit = keep_at_hop(&self.plan.fanouts, hop);
             for lists in self.draw_lists(group.ask_lists(0, limit, placement), seed) {

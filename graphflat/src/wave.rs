@@ -2,7 +2,7 @@
 
 use crate::group::{GROUP_NODE_BYTES, Group};
 use crate::round::{AskLists, Lists, RoundStats, Rows, answer_lists, answer_rows};
-use crate::{FlattenError, NodeIdx, Partition, Peer, Placement, Store};
+use crate::{FlattenError, NodeIdx, Partition, Parts, Peer, Placement, Store};
 use schemas::progress::{Event, Progress};
 use schemas::{DenseRows, FlattenMeta, Output, PartEntry, keep_at_hop, write_part};
 use std::cell::RefCell;
@@ -40,7 +40,7 @@ pub(crate) struct WaveContext {
     pub(crate) store: Store,
     pub(crate) output: Arc<Output>,
     pub(crate) meta: FlattenMeta,
-    pub(crate) targets_per_part: usize,
+    pub(crate) parts: Arc<Parts<NodeIdx>>,
     pub(crate) memory_budget: usize,
     pub(crate) progress: Progress,
     /// Set by the first worker that fails; then no further wave starts.
@@ -123,7 +123,6 @@ type Shared = Rc<RefCell<WaveState>>;
 pub(crate) fn run_waves(
     peer: &mut Peer<'_>,
     context: &WaveContext,
-    targets: &[NodeIdx],
 ) -> Result<WorkerStats, FlattenError> {
     let (worker, peers) = (peer.index(), peer.peers());
     let hops = context.meta.hops;
@@ -137,8 +136,8 @@ pub(crate) fn run_waves(
         committer: Some(Committer::start(context)),
         failure: None,
     }));
-    let chunks: Vec<&[NodeIdx]> = targets.chunks(context.targets_per_part).collect();
-    let num_parts = chunks.len() * context.meta.samples_per_target as usize;
+    let parts = &context.parts;
+    let num_parts = parts.len() * context.meta.samples_per_target as usize;
     let (mut input, probe) = build_dataflow(peer, &state);
     for part in (worker..num_parts).step_by(peers) {
         let wave = part as u64;
@@ -152,8 +151,8 @@ pub(crate) fn run_waves(
         }
         let is_open = context.output.committed(part).is_none();
         if is_open && !context.failed.load(Ordering::Relaxed) {
-            let (sample, chunk) = (part / chunks.len(), chunks[part % chunks.len()]);
-            let group = Group::new(part, sample, chunk);
+            let (sample, targets) = (part / parts.len(), parts.get(part % parts.len()));
+            let group = Group::new(part, sample, targets);
             let limit = keep_at_hop(&context.meta.fanouts, 0);
             for ask in group.ask_lists(worker, limit, context.store.placement()) {
                 input.send(ask);
@@ -212,7 +211,7 @@ fn expected_bytes(context: &WaveContext) -> usize {
     let (store, graph) = (&context.store, &context.store.meta().graph);
     let num_nodes = store.placement().num_nodes();
     let num_edges = usize::try_from(store.meta().edges.in_edges).unwrap_or(usize::MAX);
-    let (mut nodes, mut edges) = (context.targets_per_part.min(num_nodes), 0usize);
+    let (mut nodes, mut edges) = (context.parts.get(0).len(), 0usize);
     for fanout in &context.meta.fanouts {
         edges = nodes.saturating_mul(fanout.limit()).min(num_edges);
         nodes = nodes.saturating_add(edges).min(num_nodes);

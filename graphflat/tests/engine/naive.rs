@@ -5,7 +5,7 @@
 use crate::graph::{Graph, Id, LabelColumn, NodeFeatures};
 use crate::run::{Choice, Settings};
 use graphflat::sample::{edge_hash, priority};
-use schemas::{Features, GraphFeature, Ids, Labels, NO_CLASS, Split};
+use schemas::{Features, GraphFeature, Ids, Labels, Layout, NO_CLASS, Split};
 use std::collections::BTreeMap;
 
 /// An in-edge of some node.
@@ -54,6 +54,34 @@ pub(crate) fn part_order(graph: &Graph) -> BTreeMap<String, usize> {
         Id::Text(text) => (text.clone(), place),
     });
     named.collect()
+}
+
+/// Which of some targets, by their place in the order, stand in each part: in `shards` those that
+/// follow one another, in `rows` as many, dealt out to and fro in some 256 portions.
+pub(crate) fn parts(num_targets: usize, settings: &Settings) -> Vec<Vec<usize>> {
+    let places: Vec<usize> = (0..num_targets).collect();
+    let most = settings.targets_per_part;
+    if settings.layout == Layout::Shards {
+        return places.chunks(most).map(<[usize]>::to_vec).collect();
+    }
+    let size = num_targets.div_ceil(num_targets.div_ceil(most));
+    let sizes: Vec<usize> = places.chunks(size).map(<[usize]>::len).collect();
+    let rounds = (256 / sizes.len()).max(1);
+    let mut parts = vec![Vec::new(); sizes.len()];
+    let mut next = 0;
+    for round in 1..=rounds {
+        let mut turns: Vec<usize> = (0..sizes.len()).collect();
+        if round % 2 == 0 {
+            turns.reverse();
+        }
+        for part in turns {
+            while parts[part].len() < sizes[part] * round / rounds {
+                parts[part].push(next);
+                next += 1;
+            }
+        }
+    }
+    parts
 }
 
 /// Positions of the in-edges of `dst`, given as sources and weights, in rank order.

@@ -24,7 +24,7 @@ fn check(graph: &Graph, cut: Cut, settings: &Settings) {
         let output = tables.path(&name);
         assert_same(&read_features(&output), &expected, &settings);
         assert_same(&extract_features(&output), &expected, &settings);
-        assert_parts_are_unions(&output, &expected, graph);
+        assert_parts_are_unions(&output, &expected, graph, &settings);
     }
 }
 
@@ -32,7 +32,12 @@ fn check(graph: &Graph, cut: Cut, settings: &Settings) {
 type Union = BTreeMap<String, (usize, Vec<(String, f32)>)>;
 
 /// Checks that a part holds what its targets need, and nothing else.
-fn assert_parts_are_unions(output: &Path, features: &[GraphFeature], graph: &Graph) {
+fn assert_parts_are_unions(
+    output: &Path,
+    features: &[GraphFeature],
+    graph: &Graph,
+    settings: &Settings,
+) {
     let dataset = GraphFeatureDataset::open(output).unwrap();
     let places = naive::part_order(graph);
     let mut in_order: Vec<&GraphFeature> = features.iter().collect();
@@ -41,15 +46,20 @@ fn assert_parts_are_unions(output: &Path, features: &[GraphFeature], graph: &Gra
     for sample in in_order.chunks_mut(targets.len().max(1)) {
         sample.sort_by_key(|feature| places[&feature.node_id.display(0)]);
     }
-    let mut left = in_order.as_slice();
+    let of_sample = naive::parts(targets.len(), settings);
+    assert_eq!(
+        dataset.num_parts(),
+        of_sample.len() * in_order.len() / targets.len()
+    );
     for part in 0..dataset.num_parts() {
         let shard = dataset.read_part(part).unwrap();
+        let first = part / of_sample.len() * targets.len();
+        let mine = &of_sample[part % of_sample.len()];
         let num_targets = shard.is_target.iter().filter(|is| **is).count();
-        let (mine, others) = left.split_at(num_targets);
-        left = others;
+        assert_eq!(num_targets, mine.len(), "targets of part {part}");
         let mut expected = Union::new();
         mine.iter()
-            .for_each(|feature| unite(&mut expected, feature));
+            .for_each(|at| unite(&mut expected, in_order[first + at]));
         let mut found = Union::new();
         for (i, range) in shard.in_offset.windows(2).enumerate() {
             let list = in_edges(
@@ -64,7 +74,6 @@ fn assert_parts_are_unions(output: &Path, features: &[GraphFeature], graph: &Gra
         }
         assert_eq!(found, expected, "part {part} of {}", output.display());
     }
-    assert!(left.is_empty());
 }
 
 /// A node of the union has its least hop, and the longest of its lists.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use graphflat::{FlattenError, FlattenPlan, Targets};
+use graphflat::{FlattenError, FlattenPlan, Parts, Targets};
 use schemas::{
     Features, FlattenMeta, GraphShard, Labels, Layout, Opened, Output, Split, write_part,
 };
@@ -48,36 +48,12 @@ pub(crate) struct Prediction {
     pub(crate) bytes_shards: f64,
 }
 
-/// Targets cut into parts.
-#[derive(Clone, Copy)]
-struct Cut<'a> {
-    targets: &'a [u32],
-    per_part: usize,
-}
-
-impl<'a> Cut<'a> {
-    fn new(plan: &FlattenPlan, layout: Layout, survey: &Survey, targets: &'a [u32]) -> Cut<'a> {
-        let features = survey.meta.features;
-        Cut {
-            targets,
-            per_part: plan
-                .sample()
-                .targets_per_part(layout, targets.len(), features),
-        }
-    }
-
-    fn num_parts(self) -> usize {
-        self.targets.len().div_ceil(self.per_part)
-    }
-
-    /// All parts, or some spread evenly over them.
-    fn spread(self, most: usize) -> Vec<&'a [u32]> {
-        let parts: Vec<&[u32]> = self.targets.chunks(self.per_part).collect();
-        let count = parts.len().min(most);
-        (0..count)
-            .map(|at| parts[(2 * at + 1) * parts.len() / (2 * count)])
-            .collect()
-    }
+/// All parts, or some spread evenly over them.
+fn spread(parts: &Parts<u32>, most: usize) -> Vec<&[u32]> {
+    let count = parts.len().min(most);
+    (0..count)
+        .map(|at| parts.get((2 * at + 1) * parts.len() / (2 * count)))
+        .collect()
 }
 
 /// The unions of a layout's parts.
@@ -88,8 +64,8 @@ struct Unions {
 }
 
 impl Unions {
-    fn count(nearby: &mut Nearby<'_>, cut: Cut<'_>) -> Unions {
-        let parts = cut.spread(PARTS_COUNTED);
+    fn count(nearby: &mut Nearby<'_>, parts: &Parts<u32>) -> Unions {
+        let parts = spread(parts, PARTS_COUNTED);
         let mut unions = Unions::default();
         for part in &parts {
             let size = nearby.size(part);
@@ -115,15 +91,20 @@ pub(crate) fn predict(
     plan: &FlattenPlan,
 ) -> Result<Prediction, JobError> {
     let targets = targets(job, survey, plan)?;
-    let cut = |layout| Cut::new(plan, layout, survey, &targets);
-    let (rows, shards, chosen) = (cut(Layout::Rows), cut(Layout::Shards), cut(plan.layout()));
+    let features = survey.meta.features;
+    let cut = |layout| plan.sample().cut(targets.clone(), layout, features);
+    let (rows, shards) = (&cut(Layout::Rows), &cut(Layout::Shards));
+    let chosen = match plan.layout() {
+        Layout::Rows => rows,
+        Layout::Shards => shards,
+    };
     let counted = spread_targets(&targets);
     let gathered;
     let kept = match &survey.kept {
         Some(kept) => kept,
         None => {
-            let mut from = [shards.spread(PARTS_COUNTED), chosen.spread(PARTS_COUNTED)].concat();
-            from.extend(rows.spread(PARTS_PROBED));
+            let mut from = [spread(shards, PARTS_COUNTED), spread(chosen, PARTS_COUNTED)].concat();
+            from.extend(spread(rows, PARTS_PROBED));
             from.push(&counted);
             let mut from = from.concat();
             from.sort_unstable();
@@ -151,13 +132,13 @@ pub(crate) fn predict(
     let shard_bytes = node_bytes * unions.mean_nodes + edge_bytes * unions.mean_edges;
     Ok(Prediction {
         rows: targets.len() as u64 * u64::from(plan.samples()),
-        parts: chosen.num_parts() as u64 * u64::from(plan.samples()),
+        parts: chosen.len() as u64 * u64::from(plan.samples()),
         nodes_per_target: nodes,
         edges_per_target: edges,
         nodes_per_shard: own_unions.mean_nodes,
         edges_per_shard: own_unions.mean_edges,
         bytes_rows: row_node_bytes * nodes * targets.len() as f64 * samples,
-        bytes_shards: shard_bytes * shards.num_parts() as f64 * samples,
+        bytes_shards: shard_bytes * shards.len() as f64 * samples,
     })
 }
 
@@ -271,9 +252,9 @@ struct Probe<'a> {
 
 impl Probe<'_> {
     /// Bytes a node and bytes an edge in layout `shards`.
-    fn shards(&mut self, cut: Cut<'_>) -> Result<(f64, f64), JobError> {
+    fn shards(&mut self, parts: &Parts<u32>) -> Result<(f64, f64), JobError> {
         let (mut nodes, mut edges) = ((0, 0), (0, 0));
-        for part in cut.spread(PARTS_PROBED) {
+        for part in spread(parts, PARTS_PROBED) {
             let (begin, _) = self.prefix(part);
             let shard = self.shard(begin);
             let files = self.write(&shard, Layout::Shards)?;
@@ -289,9 +270,9 @@ impl Probe<'_> {
     }
 
     /// Bytes a node in layout `rows`, everything else included.
-    fn rows(&mut self, cut: Cut<'_>) -> Result<f64, JobError> {
+    fn rows(&mut self, parts: &Parts<u32>) -> Result<f64, JobError> {
         let (mut bytes, mut nodes) = (0.0, 0.0);
-        for part in cut.spread(PARTS_PROBED) {
+        for part in spread(parts, PARTS_PROBED) {
             let (begin, num_nodes) = self.prefix(part);
             let shard = self.shard(begin);
             let files = self.write(&shard, Layout::Rows)?;
