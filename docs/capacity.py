@@ -13,6 +13,7 @@ BATCH_ROWS = 1 << 16  # edge rows that are cut into batches at once
 HUB_BUCKETS, BUCKET_NODES, BUCKETS_MAX = 64, 1 << 11, 512
 PARTS_COUNTED = 64  # parts worked out from degrees, spread evenly over all
 EDGES_WALKED = 4e8  # and, twelve parts at least, from edges
+STRETCHES = 256  # of the order of targets, which few parts of `rows` are made of
 ROW_GROUP = 1 << 20  # edge rows that one worker reads
 MESSAGE_WIRE = 550  # bytes of a part for each worker and other process: progress, and heads of messages; measured
 CPU_NS = {  # measured, see capacity.md
@@ -146,13 +147,33 @@ def walk(graph: Graph, targets: np.ndarray, fanouts: list) -> list:
     return [*rounds, (total, 0.0)]
 
 
-def parts(graph: Graph, targets: float, per_part: float, fanouts: list) -> tuple:
+def deal(order: np.ndarray, per_part: int, rounds: int) -> list:
+    """The targets of each part, which takes as many stretches of the order: to the last part and back."""
+    ends = np.minimum(np.arange(0, len(order) + per_part, per_part), len(order))
+    sizes, dealt, at = np.diff(ends), [[] for _ in ends[1:]], 0
+    for r in range(rounds):
+        turns = range(len(sizes)) if r % 2 == 0 else reversed(range(len(sizes)))
+        for p in turns:
+            size = sizes[p] * (r + 1) // rounds - sizes[p] * r // rounds
+            dealt[p].append(order[at : at + size])
+            at += size
+    return [np.concatenate(stretches) for stretches in dealt]
+
+
+def parts(graph: Graph, targets: float, per_part: float, fanouts: list, layout: str) -> tuple:
     """The number of parts, some of them, and what `part` or `walk` says of these."""
     num = int(np.ceil(targets / per_part))
+    rounds = STRETCHES // num if layout == "rows" else 1
+    if layout == "rows":
+        per_part = np.ceil(targets / num)
     most = PARTS_COUNTED if graph.src is None else max(12, int(EDGES_WALKED / len(graph.src)))
     # In the middle of as many equal stretches.
     places = np.unique(((np.arange(min(num, most)) + 0.5) * num / min(num, most)).astype(int))
-    if graph.src is None:
+    if graph.src is None and rounds > 1:
+        # Each is drawn from all targets alike.
+        places, size = np.zeros(1, int), targets / num
+        found = [part(graph, size / graph.nodes, (0.0, 1.0), size, fanouts)]
+    elif graph.src is None:
         cut = lambda p: first_sources(graph, max(1 - p * per_part / targets, 0.0)) if p else 0.0
         share, size = targets / graph.nodes, lambda p: min(per_part, targets - p * per_part)
         found = [part(graph, share, (cut(p), cut(p + 1)), size(p), fanouts) for p in places]
@@ -161,7 +182,8 @@ def parts(graph: Graph, targets: float, per_part: float, fanouts: list) -> tuple
         np.minimum.at(first, graph.dst, graph.src)
         drawn = np.random.default_rng(0).permutation(len(first))[: int(targets)]
         order = drawn[np.lexsort((drawn, first[drawn]))]
-        found = [walk(graph, order[int(p * per_part) : int((p + 1) * per_part)], fanouts) for p in places]
+        dealt = deal(order, int(per_part), max(rounds, 1))
+        found = [walk(graph, dealt[p], fanouts) for p in places]
     return num, places, np.array(found)
 
 
@@ -177,7 +199,7 @@ def model(graph: Graph, o: argparse.Namespace) -> dict:
     n, e, workers = graph.nodes, graph.slots(np.inf), o.processes * o.workers
     remote, row, weight, label = 1 - 1 / o.processes, 4 * o.features, 4 * o.weights, 4 * (not o.no_labels)
     targets = o.targets or n
-    num, places, of_parts = parts(graph, targets, o.targets_per_part, o.fanouts)
+    num, places, of_parts = parts(graph, targets, o.targets_per_part, o.fanouts, o.layout)
     mean = of_parts.mean(axis=0) if num > len(places) else of_parts.sum(axis=0) / num
     ns, rounds = CPU_NS, []
 
