@@ -250,31 +250,10 @@ impl Attention {
 
     /// Turns the scores of a row into coefficients that add up to 1 for each head.
     pub(super) fn softmax<F: Float>(&self, scores: &mut [F], sums: &mut [F]) {
-        let heads = self.heads;
-        sums.fill(F::NEG_INFINITY);
-        for row in scores.chunks_exact(heads) {
-            for (max, &score) in sums.iter_mut().zip(row) {
-                *max = if score > *max { score } else { *max };
-            }
-        }
-        for row in scores.chunks_exact_mut(heads) {
-            for (max, score) in sums.iter().zip(row) {
-                *score = *score - *max;
-            }
-        }
-        // On its own, so that it becomes vector code whatever the number of heads.
-        scores.iter_mut().for_each(|score| *score = score.exp());
-        sums.fill(F::ZERO);
-        for row in scores.chunks_exact(heads) {
-            for (sum, &score) in sums.iter_mut().zip(row) {
-                *sum += score;
-            }
-        }
-        sums.iter_mut().for_each(|sum| *sum = F::ONE / *sum);
-        for row in scores.chunks_exact_mut(heads) {
-            for (share, score) in sums.iter().zip(row) {
-                *score *= *share;
-            }
+        match self.heads {
+            4 => softmax_each::<F, 4>(scores),
+            8 => softmax_each::<F, 8>(scores),
+            heads => softmax_any(scores, &mut sums[..heads]),
         }
     }
 
@@ -294,6 +273,66 @@ impl Attention {
             for (slope, (&alpha, &sum)) in slope.iter_mut().zip(alpha.iter().zip(&*sums)) {
                 *slope = alpha * (*slope - sum);
             }
+        }
+    }
+}
+
+/// Does what [`Attention::softmax`] does, for a number of heads that the compiler knows.
+fn softmax_each<F: Float, const HEADS: usize>(scores: &mut [F]) {
+    let rows = scores.as_chunks_mut::<HEADS>().0;
+    let mut greatest = [F::NEG_INFINITY; HEADS];
+    for row in &*rows {
+        for (max, &score) in greatest.iter_mut().zip(row) {
+            *max = if score > *max { score } else { *max };
+        }
+    }
+    for row in &mut *rows {
+        for (score, &max) in row.iter_mut().zip(&greatest) {
+            *score = *score - max;
+        }
+    }
+    scores.iter_mut().for_each(|score| *score = score.exp());
+    let rows = scores.as_chunks_mut::<HEADS>().0;
+    let mut sums = [F::ZERO; HEADS];
+    for row in &*rows {
+        for (sum, &score) in sums.iter_mut().zip(row) {
+            *sum += score;
+        }
+    }
+    let shares = sums.map(|sum| F::ONE / sum);
+    for row in rows {
+        for (score, &share) in row.iter_mut().zip(&shares) {
+            *score *= share;
+        }
+    }
+}
+
+/// Does so for any number of heads, that of `sums`.
+fn softmax_any<F: Float>(scores: &mut [F], sums: &mut [F]) {
+    let heads = sums.len();
+    sums.fill(F::NEG_INFINITY);
+    for row in scores.chunks_exact(heads) {
+        for (max, &score) in sums.iter_mut().zip(row) {
+            *max = if score > *max { score } else { *max };
+        }
+    }
+    for row in scores.chunks_exact_mut(heads) {
+        for (max, score) in sums.iter().zip(row) {
+            *score = *score - *max;
+        }
+    }
+    // On its own, so that it becomes vector code whatever the number of heads.
+    scores.iter_mut().for_each(|score| *score = score.exp());
+    sums.fill(F::ZERO);
+    for row in scores.chunks_exact(heads) {
+        for (sum, &score) in sums.iter_mut().zip(row) {
+            *sum += score;
+        }
+    }
+    sums.iter_mut().for_each(|sum| *sum = F::ONE / *sum);
+    for row in scores.chunks_exact_mut(heads) {
+        for (share, score) in sums.iter().zip(row) {
+            *score *= *share;
         }
     }
 }

@@ -85,8 +85,25 @@ impl<'a, F: Float> Work<'a, F> {
     /// Sets the scores of a row's edges before the non-linearity, the added self-loop's last.
     fn read_scores(&self, v: usize, out: &mut [F]) {
         let (attention, heads) = (&self.op.attention, self.op.attention.heads);
+        match heads {
+            4 => self.read_ends::<4>(v, out),
+            8 => self.read_ends::<8>(v, out),
+            _ => self.read_ends::<1>(v, out),
+        }
+        let Some(z) = self.z else { return };
+        let edges = attention.csr.row(v);
+        let (others, own) = out.split_at_mut(edges.len() * heads);
+        add_scaled(others, F::ONE, &z[edges.start * heads..edges.end * heads]);
+        add_scaled(own, F::ONE, &self.own_score);
+    }
+
+    /// Adds up the scores of both ends of a row's edges, so many heads at a time as `HEADS`, of which
+    /// there is a multiple.
+    fn read_ends<const HEADS: usize>(&self, v: usize, out: &mut [F]) {
+        let (attention, heads) = (&self.op.attention, self.op.attention.heads);
         let ahead = attention.csr.offset[v] as usize + AHEAD;
         let dst = &self.s[(attention.csr.own(v) * 2 + 1) * heads..][..heads];
+        let dst = dst.as_chunks::<HEADS>().0;
         for (at, (out, u)) in out
             .chunks_exact_mut(heads)
             .zip(attention.cols(v))
@@ -94,15 +111,13 @@ impl<'a, F: Float> Work<'a, F> {
         {
             prefetch(self.s, attention.csr.col.get(ahead + at), 2 * heads);
             let src = &self.s[u * 2 * heads..][..heads];
-            for (out, (&src, &dst)) in out.iter_mut().zip(src.iter().zip(dst)) {
-                *out = src + dst;
+            let ends = src.as_chunks::<HEADS>().0.iter().zip(dst);
+            for (out, (src, dst)) in out.as_chunks_mut::<HEADS>().0.iter_mut().zip(ends) {
+                for head in 0..HEADS {
+                    out[head] = src[head] + dst[head];
+                }
             }
         }
-        let Some(z) = self.z else { return };
-        let edges = attention.csr.row(v);
-        let (others, own) = out.split_at_mut(edges.len() * heads);
-        add_scaled(others, F::ONE, &z[edges.start * heads..edges.end * heads]);
-        add_scaled(own, F::ONE, &self.own_score);
     }
 
     /// Computes one output row and its coefficients.
