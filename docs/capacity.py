@@ -22,18 +22,22 @@ CPU_NS = {  # measured, see capacity.md
 }
 
 
+HUB_EDGES, SEGMENTS = 8192, 240  # of inference: in-edges of a node, and the parts that they are aggregated in
+ROWS = "rows"
+
+
 @dataclass
 class Graph:
     """Nodes in groups of the same degrees, or one by one with the edges between them.
 
     `kept[f]` is how many of a node's out-edges are among the first f in-edges of where they lead: with
-    hubs, few. Without `src` and `dst` ids say nothing of degrees, and edges of each other.
+    hubs, few; `kept[ROWS]` leaves out those that lead to hubs of inference. Without `src` and `dst` ids say nothing of degrees, and edges of each other.
     """
 
     count: np.ndarray
     inn: np.ndarray
     out: np.ndarray
-    kept: dict[float, np.ndarray]
+    kept: dict
     src: np.ndarray | None = None
     dst: np.ndarray | None = None
 
@@ -59,6 +63,8 @@ class Graph:
         num = max(int(o.nodes), len(ids))
         inn, out = (np.bincount(n, minlength=num).astype(float) for n in (dst, src))
         kept = {f: np.bincount(src, np.minimum(f / inn[dst], 1), num) for f in limits(o.fanouts)}
+        widest = max(o.fanouts)
+        kept[ROWS] = np.bincount(src, np.where(is_hub(inn, widest)[dst], 0, np.minimum(widest / inn[dst], 1)), num)
         if o.by == "edges":
             return Graph(np.ones(num), inn, out, kept, src, dst)
         columns = np.stack([inn, out, *kept.values()])
@@ -83,8 +89,15 @@ class Graph:
     @staticmethod
     def of_degrees(count: np.ndarray, inn: np.ndarray, out: np.ndarray, fanouts: list) -> "Graph":
         """Of each node's out-edges the same share is kept."""
-        kept = {f: out * (count * np.minimum(f, inn)).sum() / (count * inn).sum() for f in limits(fanouts)}
+        share = lambda slots: (count * slots).sum() / (count * inn).sum()
+        kept = {f: out * share(np.minimum(f, inn)) for f in limits(fanouts)}
+        kept[ROWS] = out * share(np.where(is_hub(inn, max(fanouts)), 0, np.minimum(max(fanouts), inn)))
         return Graph(count, inn, out, kept)
+
+
+def is_hub(inn: np.ndarray, keep: float) -> np.ndarray:
+    """Nodes whose in-edges inference aggregates in segments, of which states cross in place of rows."""
+    return (inn > HUB_EDGES) & (inn <= keep)
 
 
 def limits(fanouts: list) -> list:
@@ -264,12 +277,15 @@ def model(graph: Graph, o: argparse.Namespace) -> dict:
 
 
 def infer(graph: Graph, o: argparse.Namespace, remote: float) -> list:
-    """Bytes of inference in several processes: each remote row crosses once a round and process."""
-    p, keep, rounds = o.processes, max(o.fanouts), []
-    chance = np.minimum(graph.kept[keep] / np.maximum(graph.out, 1e-12), 1) / p
+    """Bytes of inference in several processes: each remote row crosses once a round and process, and a
+    state for each segment of a hub."""
+    p, rounds = o.processes, []
+    chance = np.minimum(graph.kept[ROWS] / np.maximum(graph.out, 1e-12), 1) / p
     needed = p * remote * (graph.count * (1 - (1 - chance) ** graph.out)).sum()
+    states = graph.count[is_hub(graph.inn, max(o.fanouts))].sum() * SEGMENTS * remote
     for layer, width in enumerate([o.features, *o.hidden[:-1]], 1):
-        rounds.append({"round": layer, "rows": needed, "crossing": 4 * width * needed})
+        crossing = 4 * width * (needed + states)
+        rounds.append({"round": layer, "rows": needed, "states": states, "crossing": crossing})
     rounds.insert(0, {"round": 0, "rows": needed, "crossing": (4 + 4) * needed})
     written = graph.nodes * remote
     rounds.append({"round": len(rounds), "rows": written, "crossing": 4 * o.hidden[-1] * written})
