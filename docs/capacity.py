@@ -22,7 +22,7 @@ CPU_NS = {  # measured, see capacity.md
 }
 
 
-HUB_EDGES, SEGMENTS = 8192, 240  # of inference: in-edges of a node, and the parts that they are aggregated in
+HUB_EDGES = 8192  # a node with more is a hub of inference
 ROWS = "rows"
 
 
@@ -98,6 +98,11 @@ class Graph:
 def is_hub(inn: np.ndarray, keep: float) -> np.ndarray:
     """Nodes whose in-edges inference aggregates in segments, of which states cross in place of rows."""
     return (inn > HUB_EDGES) & (inn <= keep)
+
+
+def segments(inn: np.ndarray) -> np.ndarray:
+    """Parts that the in-edges of a hub are aggregated in."""
+    return 240 * 2 ** np.clip(np.floor(np.log2(np.maximum(inn / 7680, 1))), 0, 4)
 
 
 def limits(fanouts: list) -> list:
@@ -282,7 +287,8 @@ def infer(graph: Graph, o: argparse.Namespace, remote: float) -> list:
     p, rounds = o.processes, []
     chance = np.minimum(graph.kept[ROWS] / np.maximum(graph.out, 1e-12), 1) / p
     needed = p * remote * (graph.count * (1 - (1 - chance) ** graph.out)).sum()
-    states = graph.count[is_hub(graph.inn, max(o.fanouts))].sum() * SEGMENTS * remote
+    hubs = is_hub(graph.inn, max(o.fanouts))
+    states = (graph.count[hubs] * segments(graph.inn[hubs])).sum() * remote
     for layer, width in enumerate([o.features, *o.hidden[:-1]], 1):
         crossing = 4 * width * (needed + states)
         rounds.append({"round": layer, "rows": needed, "states": states, "crossing": crossing})

@@ -23,11 +23,15 @@ fn job(graph: &Graph, model: &str) -> Job {
 
 /// Infers in one process and then in several, and compares what they write.
 fn check(bench: &Bench, job: &Job, what: &str) {
+    check_among(bench, job, what, &[("2", "1"), ("3", "2"), ("4", "1")]);
+}
+
+fn check_among(bench: &Bench, job: &Job, what: &str, among: &[(&str, &str)]) {
     let infer = ["--stage", "infer", "--fresh"];
     bench.run(job, &infer).ok();
     let expected = bench.data_files(OUTPUT);
     assert!(!expected.is_empty(), "{what}");
-    for (processes, workers) in [("2", "1"), ("3", "2"), ("4", "1")] {
+    for (processes, workers) in among {
         let several = ["--processes", processes, "--workers", workers];
         bench.run(job, &[&infer[..], &several].concat()).ok();
         let what = format!("{what}, {processes} processes");
@@ -138,6 +142,40 @@ fn a_hub_gives_the_bytes_of_one_process() {
         bench
             .run(&job, &["--stage", "flatten", "--stage", "train"])
             .ok();
+        // Of 240 segments seven processes have all nodes but of six.
+        check_among(&bench, &job, model, &[("2", "1"), ("3", "2"), ("7", "1")]);
+    }
+}
+
+/// What is a hub for one layer, or sampling, is none for another that reads fewer of its in-edges.
+#[test]
+fn a_hub_of_some_layers_gives_the_bytes_of_one_process() {
+    let graph = graph_of(12_000).with_in_edges(20_000);
+    let bench = Bench::new(&graph);
+    for (model, fanouts, infer) in [
+        ("\"sage\"", "[4, 3]", "compare_sampling = true"),
+        ("\"gcn\"\nedge_weight = true", "[\"all\", 3]", "layer = 2"),
+        (
+            "\"gat\"\nheads = 2",
+            "[3, \"all\"]",
+            "compare_sampling = true",
+        ),
+    ] {
+        let job = job(&graph, model)
+            .with("epochs = 4", "epochs = 1")
+            .with("batch_size = 16", "batch_size = 1024")
+            .with("targets_per_part = 16", "targets_per_part = 4096")
+            .with("fanouts = [4, 3]", &format!("fanouts = {fanouts}"))
+            .with("rows_per_part = 20", "rows_per_part = 1000")
+            .and(infer);
+        let both = ["--stage", "flatten", "--stage", "train", "--fresh"];
+        bench.run(&job, &both).ok();
+        let told = |args: &[&str]| {
+            let args = [&["--stage", "infer", "--fresh"][..], args].concat();
+            bench.run(&job, &args).ok();
+            bench.manifest(OUTPUT)["report"]["sampling_compared"]["largest_distance"].clone()
+        };
+        assert_eq!(told(&[]), told(&["--processes", "4"]), "{model}");
         check(&bench, &job, model);
     }
 }
@@ -211,11 +249,12 @@ fn rows_cross_once_a_round_and_process() {
 
 #[test]
 fn a_process_that_is_killed_loses_no_finished_round() {
-    let graph = graph_of(600);
+    let graph = graph_of(600).with_in_edges(9000);
     let bench = Bench::new(&graph);
     let job = job(&graph, "\"gat\"\nheads = 2")
         .with("targets_per_part = 16", "targets_per_part = 64")
-        .with("rows_per_part = 20", "rows_per_part = 8");
+        .with("rows_per_part = 20", "rows_per_part = 8")
+        .and("sampling = \"none\"");
     bench
         .run(&job, &["--stage", "flatten", "--stage", "train"])
         .ok();

@@ -3,7 +3,8 @@
 //! The rows of all nodes lie in one array that blocks share and read by position. What a conv makes of
 //! each row before it aggregates is computed once a node, by [`Conv::project`]; [`Conv::run`] is the
 //! rest. Both run the code that [`Model::forward`] runs, and a row's bits do not depend on the rows
-//! that it is computed with.
+//! that it is computed with. A node with very many in-edges can be aggregated some of them at a time
+//! ([`Conv::aggregation`], then [`Conv::run_aggregated`]), with the same result up to rounding.
 //!
 //! Kernels split their work over the threads of the pool they are called on; a caller that runs many
 //! blocks side by side gives each of its threads a pool of one.

@@ -194,7 +194,7 @@ fn attention_by_sums() {
 #[test]
 fn attention_of_every_tile_width() {
     let (block, data) = block();
-    for (heads, dim) in [(9, 8), (5, 16), (3, 32), (2, 64), (1, 7)] {
+    for (heads, dim) in [(9, 8), (8, 8), (5, 16), (4, 16), (3, 32), (2, 64), (1, 7)] {
         let width = heads * dim;
         for extras in [false, true] {
             let attention = Attention {

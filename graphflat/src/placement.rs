@@ -205,7 +205,7 @@ mod tests {
     fn segments_are_those_of_any_number_of_workers() {
         for num_nodes in [1_u32, 7, 240, 1000] {
             let one = Placement::new(u64::from(num_nodes), 1);
-            for workers in [2, 3, 8] {
+            for workers in [2, 3, 5, 7, 8] {
                 let several = Placement::new(u64::from(num_nodes), workers);
                 let mut owners = vec![Vec::new(); 24];
                 for node in 0..num_nodes {

@@ -34,7 +34,8 @@ struct Rows {
     words: Vec<u32>,
 }
 
-/// Bytes of rows that a process sends and gets in a round, without what the messages add.
+/// Bytes of rows, and of what crosses for hubs, that a process sends and gets in a round, without what
+/// the messages add.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Crossing {
     pub(crate) bytes_sent: u64,
@@ -54,7 +55,7 @@ impl Exchange {
         let rows = |nodes: &Vec<NodeIdx>| nodes.iter().map(|&node| local.row(node)).collect();
         let taken = sources.nodes.iter().map(rows).collect();
         let asked = sources.nodes.into_iter().map(Arc::new).collect();
-        let told = send_lists(cluster, asked)?.into_iter();
+        let told = send_lists(cluster, asked, ITEMS_A_MESSAGE)?.into_iter();
         let own = |nodes: Vec<NodeIdx>| nodes.into_iter().map(|node| local.row(node)).collect();
         let given = told.map(own).collect();
         Ok(Self {
@@ -166,10 +167,11 @@ where
     gather_processes(cluster, InferError::is_peer_failure, value)
 }
 
-/// Sends each process a list; returns what came here, by process.
+/// Sends each process a list, so many items in a message; returns what came here, by process.
 pub(crate) fn send_lists<T>(
     cluster: &Cluster,
     lists: Vec<Arc<Vec<T>>>,
+    items: usize,
 ) -> Result<Vec<Vec<T>>, InferError>
 where
     T: Clone + Serialize + serde::de::DeserializeOwned + Send + Sync + 'static,
@@ -179,7 +181,7 @@ where
         let is_first = peer.is_first_here();
         let messages = lists.iter().enumerate().filter(|_| is_first);
         let messages = messages.flat_map(|(process, list)| {
-            let chunks = list.chunks(ITEMS_A_MESSAGE);
+            let chunks = list.chunks(items);
             chunks.map(move |chunk| Ok((process * threads, chunk.to_vec())))
         });
         peer.shuffle::<Vec<T>, InferError>(messages)
@@ -202,7 +204,11 @@ pub(crate) fn gather_found(
         let places = (0_u64..).zip(&all);
         let found = places.filter_map(|(at, node)| Some((at, (*node)?)));
         let found: Arc<Vec<(u64, NodeIdx)>> = Arc::new(found.collect());
-        let told = send_lists(cluster, vec![found; cluster.num_processes()])?;
+        let told = send_lists(
+            cluster,
+            vec![found; cluster.num_processes()],
+            ITEMS_A_MESSAGE,
+        )?;
         for (at, node) in told.into_iter().flatten() {
             let at = usize::try_from(at).expect("a place in a list");
             all[at] = Some(node);

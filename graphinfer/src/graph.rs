@@ -2,7 +2,7 @@
 
 use crate::InferError;
 use crate::exchange::{Exchange, gather_found};
-use crate::hubs::{Hubs, Segmented, is_hub, segment_processes};
+use crate::hubs::{Hubs, SegmentProcesses, Segmented, is_hub};
 use crate::local::{Local, own_nodes, sources};
 use gnn::{Architecture, Block, Dense, Input, NodeColumns, RangeData, SparseRows, Transform};
 use graphflat::store::InEdges;
@@ -28,8 +28,7 @@ pub(crate) struct Graph {
     store: Store,
     columns: Arc<NodeColumns>,
     hubs: Hubs,
-    /// By segment of a hub's in-edges, the process that has all of its nodes.
-    segment_processes: Vec<Option<usize>>,
+    segment_processes: SegmentProcesses,
     /// None where this process is alone.
     shared: Option<Shared>,
 }
@@ -56,9 +55,10 @@ impl Graph {
             own_nodes(store)
         };
         let most = limits.last().copied().unwrap_or(0);
-        let mut hubs = Hubs::share(store, &own, (most, arch))?;
+        let segment_processes = SegmentProcesses::new(store);
+        let mut hubs = Hubs::share(store, &own, (most, arch), &segment_processes)?;
         let shared = (!is_alone)
-            .then(|| Shared::new(store, own, limits, &mut hubs))
+            .then(|| Shared::new(store, own, limits, (&mut hubs, &segment_processes)))
             .transpose()?;
         let columns = |value: Column| column(store, shared.as_ref(), value);
         let weights = |value: fn(&Partition, usize) -> Option<f32>| {
@@ -83,7 +83,7 @@ impl Graph {
             store: store.clone(),
             columns: Arc::new(columns),
             hubs,
-            segment_processes: segment_processes(store),
+            segment_processes,
             shared,
         })
     }
@@ -104,10 +104,14 @@ impl Graph {
         is_hub(partition.in_degree(local), limit)
     }
 
-    /// Tells whether this process aggregates a segment of its own hubs.
-    pub(crate) fn aggregates(&self, segment: usize) -> bool {
+    /// Returns the segments of an own hub that this process aggregates.
+    pub(crate) fn own_segments(&self, node: u32) -> impl Iterator<Item = usize> {
         let own = self.cluster().process();
-        self.segment_processes[segment].is_none_or(|process| process == own)
+        let (partition, local) = place(&self.store, node);
+        let processes = self.segment_processes.of_hub(partition.in_degree(local));
+        let segments = processes.iter().enumerate();
+        let is_own = move |process: &Option<usize>| process.is_none_or(|process| process == own);
+        segments.filter_map(move |(segment, process)| is_own(process).then_some(segment))
     }
 
     /// Returns the in-edges of an own node by segment.
@@ -344,11 +348,11 @@ impl Shared {
         store: &Store,
         own: Vec<u32>,
         limits: &BTreeSet<usize>,
-        hubs: &mut Hubs,
+        (hubs, processes): (&mut Hubs, &SegmentProcesses),
     ) -> Result<Self, InferError> {
         let mut found: BTreeMap<_, _> = limits
             .iter()
-            .map(|&limit| (limit, sources(store, &own, limit)))
+            .map(|&limit| (limit, sources(store, &own, (limit, limits), processes)))
             .collect();
         let largest = found.last_entry().expect("a model has a layer");
         let local = Local::new(own, &largest.get().nodes, store.placement().num_nodes());

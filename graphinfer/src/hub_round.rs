@@ -3,11 +3,13 @@
 use crate::InferError;
 use crate::checkpoint::RoundRows;
 use crate::exchange::{Crossing, send_lists};
-use crate::hubs::{Held, Hubs, SEGMENTS, Segmented, is_hub};
+use crate::hubs::{Held, Hubs, Segmented, is_hub};
 use crate::round::{Layer, LayerInput, Rounds};
 use gnn::{Aggregation, SomeInEdges, SrcRows};
 use graphflat::NodeIdx;
-use serde::{Deserialize, Serialize};
+use rayon::prelude::*;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -26,14 +28,11 @@ struct Hub<'a> {
     in_edges: Segmented<'a>,
 }
 
-/// What one segment of a hub came to, or what attention has to know of the hub: then of no segment.
-#[derive(Clone, Serialize, Deserialize)]
-struct Told {
-    /// The hub's place among those of its process.
-    place: u32,
-    segment: Option<u32>,
-    values: Vec<f32>,
-}
+/// Numbers of something, on their way.
+type Told<K> = (K, Vec<f32>);
+
+/// Numbers in a message, about.
+const MESSAGE_WORDS: usize = 1 << 18;
 
 /// One layer at its hubs.
 struct HubRound<'a> {
@@ -44,7 +43,7 @@ struct HubRound<'a> {
     crossing: Crossing,
 }
 
-/// What has come of own hubs, by place and segment.
+/// What has come of own hubs, by place among them and segment.
 type States = BTreeMap<(u32, u32), Vec<f32>>;
 
 impl HubRows {
@@ -65,11 +64,7 @@ impl Rounds<'_> {
         layer: usize,
         before: &RoundRows,
     ) -> Result<(LayerInput, Crossing), InferError> {
-        let mut input = LayerInput {
-            layer,
-            before: before.clone(),
-            hubs: HubRows::default(),
-        };
+        let mut input = LayerInput::of(layer, before);
         let hubs = self.graph.hubs();
         let mut by_row = BTreeMap::new();
         let mut crossing = Crossing::default();
@@ -97,26 +92,28 @@ impl<'a> HubRound<'a> {
         let graph = self.rounds.graph;
         let places = hubs.batch(batch, graph.cluster().process());
         let own = places.filter(|&place| graph.is_hub(hubs.own[place], self.limit()));
+        let own: Vec<usize> = own.collect();
+        let own = own.into_par_iter();
         let own: Vec<Hub<'_>> = own.map(|place| self.hub(hubs.own[place], place)).collect();
         let queries = self.compute(own.len(), |layer, at| layer.query(own[at].row))?;
         let mut states = self.trade(hubs, batch, (&own, &queries))?;
-        let segments = 0..SEGMENTS;
-        let here = segments.filter(|&segment| graph.aggregates(segment));
-        let here: Vec<usize> = here.collect();
-        let of_segments = self.compute(own.len() * here.len(), |_, at| {
-            let (hub, segment) = (at / here.len(), here[at % here.len()]);
+        let here = own.iter().enumerate();
+        let here = here.flat_map(|(at, hub)| graph.own_segments(hub.node).map(move |of| (at, of)));
+        let here: Vec<(usize, usize)> = here.collect();
+        let of_segments = self.compute(here.len(), |_, at| {
+            let (hub, segment) = here[at];
             let edges = self.pick(&own[hub], segment);
             Ok(self.state(&edges, &queries[hub]))
         })?;
-        for (at, values) in of_segments.into_iter().enumerate() {
+        for ((hub, segment), values) in here.into_iter().zip(of_segments) {
             if !values.is_empty() {
-                let (hub, segment) = (at / here.len(), here[at % here.len()]);
                 states.insert((own[hub].place, narrow(segment)), values);
             }
         }
         let rows = self.compute(own.len(), |layer, at| {
             let (hub, query) = (&own[at], &queries[at]);
-            let mean = hub.in_edges.mean_feature(hub.node);
+            let mean = self.aggregation.adds_loop();
+            let mean = mean.then(|| hub.in_edges.mean_feature(hub.node)).flatten();
             let loop_state = self.aggregation.own_state(hub.row, mean, self.src, query);
             let of_hub = states.range((hub.place, 0)..(hub.place + 1, 0));
             let of_hub = loop_state.iter().chain(of_hub.map(|(_, state)| state));
@@ -184,15 +181,10 @@ impl<'a> HubRound<'a> {
         if self.aggregation.query_dim() == 0 {
             return Ok(vec![BTreeMap::new(); processes]);
         }
-        let of_hub = |(hub, query): (&Hub<'_>, &Vec<f32>)| Told {
-            place: hub.place,
-            segment: None,
-            values: query.clone(),
-        };
-        let queried: Vec<Told> = own.iter().zip(queries).map(of_hub).collect();
+        let places = own.iter().map(|hub| hub.place);
+        let queried: Vec<Told<u32>> = places.zip(queries.iter().cloned()).collect();
         let told = self.send(vec![queried; processes])?.into_iter();
-        let by_place = |of: Vec<Told>| of.into_iter().map(|one| (one.place, one.values));
-        Ok(told.map(|of| by_place(of).collect()).collect())
+        Ok(told.map(|of| of.into_iter().collect()).collect())
     }
 
     /// Aggregates what this process holds of other processes' hubs; returns what others did for own ones.
@@ -222,44 +214,39 @@ impl<'a> HubRound<'a> {
         })?;
         let mut lists = vec![Vec::new(); processes];
         for ((process, of), values) in held.into_iter().zip(states) {
-            lists[process].push(Told {
-                place: of.place,
-                segment: Some(of.segment),
-                values,
-            });
+            lists[process].push(((of.place, of.segment), values));
         }
-        let told = self.send(lists)?;
+        let told: Vec<Vec<Told<(u32, u32)>>> = self.send(lists)?;
         let mut pairs = BTreeSet::new();
         let mut all = States::new();
-        for (process, state) in told.into_iter().enumerate().flat_map(with_process) {
-            pairs.insert((process, state.place));
-            let segment = state.segment.expect("a state is a segment's");
-            all.insert((state.place, segment), state.values);
+        for (process, of_process) in told.into_iter().enumerate() {
+            pairs.extend(of_process.iter().map(|((place, _), _)| (process, *place)));
+            all.extend(of_process);
         }
         self.crossing.bytes_least += 4 * (pairs.len() * self.aggregation.state_dim()) as u64;
         Ok(all)
     }
 
     /// Sends each process what it is told; returns what came here, by process.
-    fn send(&mut self, lists: Vec<Vec<Told>>) -> Result<Vec<Vec<Told>>, InferError> {
+    fn send<K>(&mut self, lists: Vec<Vec<Told<K>>>) -> Result<Vec<Vec<Told<K>>>, InferError>
+    where
+        K: Clone + Serialize + DeserializeOwned + Send + Sync + 'static,
+    {
         let cluster = self.rounds.graph.cluster();
-        let bytes = |by_process: &[Vec<Told>]| -> u64 {
+        let bytes = |by_process: &[Vec<Told<K>>]| -> u64 {
             let others = by_process.iter().enumerate();
             let others = others.filter(|(process, _)| *process != cluster.process());
             let values = others
                 .flat_map(|(_, told)| told)
-                .map(|told| told.values.len());
+                .map(|(_, values)| values.len());
             4 * values.sum::<usize>() as u64
         };
         self.crossing.bytes_sent += bytes(&lists);
-        let told = send_lists(cluster, lists.into_iter().map(Arc::new).collect())?;
+        let items = (MESSAGE_WORDS / self.aggregation.state_dim().max(1)).max(1);
+        let told = send_lists(cluster, lists.into_iter().map(Arc::new).collect(), items)?;
         self.crossing.bytes_received += bytes(&told);
         Ok(told)
     }
-}
-
-fn with_process((process, told): (usize, Vec<Told>)) -> impl Iterator<Item = (usize, Told)> {
-    told.into_iter().map(move |one| (process, one))
 }
 
 fn narrow(place: usize) -> u32 {

@@ -1,4 +1,5 @@
-//! Hubs: nodes with so many in-edges that these are aggregated in parts, each where its rows are.
+//! Hubs: nodes with so many in-edges that these are aggregated in parts, each where its rows are. Not
+//! those of `hub_threshold`, which is about the store's shuffle and changes no output.
 //!
 //! The in-edges of a hub are cut into segments by where their sources stand in the placement, which
 //! depends on neither workers nor processes. Each segment comes to a state, and states merge in the order
@@ -19,13 +20,19 @@ use std::sync::Arc;
 /// A node with more in-edges, of which all are read, is a hub. Decides the bits of its row.
 pub(crate) const HUB_EDGES: usize = 1 << 13;
 
-/// Segments of a hub's in-edges: a multiple of most numbers of processes that a cluster has. Decides
-/// the bits of its row.
-pub(crate) const SEGMENTS: usize = 240;
+/// Segments of a hub's in-edges, of which larger hubs have 2, 4, 8 or 16 times as many so that about
+/// [`SEGMENT_EDGES`] are in one. A multiple of most small numbers of processes; of others as many
+/// segments as processes may lie astride. Decides the bits of a hub's row.
+const SEGMENTS: usize = 240;
+const DOUBLINGS: u32 = 4;
+const SEGMENT_EDGES: usize = 32;
 
 /// Hubs of a process that are aggregated at a time at most, and words of their in-edges.
 const BATCH_HUBS: usize = 64;
 const BATCH_WORDS: usize = 1 << 22;
+
+/// Segments with their in-edges in a message.
+const SEGMENTS_A_MESSAGE: usize = 64;
 
 /// The hubs of a process, and its part of those of others.
 #[derive(Debug)]
@@ -65,20 +72,50 @@ pub(crate) struct Segmented<'a> {
     edges: InEdges<'a>,
     /// Places of the edges, in rank order within a segment.
     order: Vec<u32>,
-    /// `[SEGMENTS + 1]`.
+    /// `[segments + 1]`.
     offset: Vec<u32>,
     edge_dim: Option<usize>,
     edge_weight: bool,
 }
 
-/// Tells of each segment which process has all of its nodes, if one has.
-pub(crate) fn segment_processes(store: &Store) -> Vec<Option<usize>> {
-    let (placement, threads) = (store.placement(), store.cluster().num_threads());
-    let process = |segment| {
-        let (first, last) = placement.segment_owners(segment, SEGMENTS)?;
-        (first / threads == last / threads).then_some(first / threads)
-    };
-    (0..SEGMENTS).map(process).collect()
+/// Which process has all nodes of a segment.
+#[derive(Debug)]
+pub(crate) struct SegmentProcesses {
+    /// By the number of doublings, and by segment; none where several have some.
+    processes: Vec<Vec<Option<usize>>>,
+}
+
+impl SegmentProcesses {
+    pub(crate) fn new(store: &Store) -> Self {
+        let (placement, threads) = (store.placement(), store.cluster().num_threads());
+        let of_count = |doublings| {
+            let count = SEGMENTS << doublings;
+            let process = |segment| {
+                let (first, last) = placement.segment_owners(segment, count)?;
+                (first / threads == last / threads).then_some(first / threads)
+            };
+            (0..count).map(process).collect()
+        };
+        Self {
+            processes: (0..=DOUBLINGS).map(of_count).collect(),
+        }
+    }
+
+    /// Returns those of the segments of a hub.
+    pub(crate) fn of_hub(&self, in_degree: u32) -> &[Option<usize>] {
+        &self.processes[doublings(in_degree) as usize]
+    }
+}
+
+/// Returns how often the number of segments is doubled for a hub.
+fn doublings(in_degree: u32) -> u32 {
+    let times = in_degree as usize / (SEGMENTS * SEGMENT_EDGES);
+    times.checked_ilog2().unwrap_or(0).min(DOUBLINGS)
+}
+
+/// Returns the number of segments of a hub, a function of nothing but its in-degree.
+pub(crate) fn num_segments(in_degree: u32) -> usize {
+    SEGMENTS << doublings(in_degree)
 }
 
 /// Tells whether a node of so many in-edges is a hub where so many of them are read.
@@ -92,6 +129,7 @@ impl Hubs {
         store: &Store,
         own: &[NodeIdx],
         (limit, arch): (usize, &Architecture),
+        processes: &SegmentProcesses,
     ) -> Result<Self, InferError> {
         let cluster = store.cluster();
         let is_own_hub = |&&node: &&NodeIdx| is_hub(in_degree(store, node), limit);
@@ -103,27 +141,32 @@ impl Hubs {
             held: vec![Vec::new(); cluster.num_processes()],
         };
         if cluster.num_processes() > 1 {
-            hubs.give(store, arch)?;
+            hubs.give(store, arch, processes)?;
         }
         Ok(hubs)
     }
 
-    fn give(&mut self, store: &Store, arch: &Architecture) -> Result<(), InferError> {
+    fn give(
+        &mut self,
+        store: &Store,
+        arch: &Architecture,
+        processes: &SegmentProcesses,
+    ) -> Result<(), InferError> {
         let cluster = store.cluster();
-        let processes = segment_processes(store);
         for batch in 0..self.num_batches() {
             let mut lists = vec![Vec::new(); cluster.num_processes()];
             for place in self.batch(batch, cluster.process()) {
                 let node = self.own[place];
+                let in_degree = in_degree(store, node);
                 let segmented = Segmented::new(store, node, arch);
-                for (segment, owner) in processes.iter().enumerate() {
+                for (segment, owner) in processes.of_hub(in_degree).iter().enumerate() {
                     let elsewhere = owner.filter(|&process| process != cluster.process());
                     let Some(process) = elsewhere else { continue };
                     let edges = segmented.pick(segment, None, |src| src);
                     if !edges.src.is_empty() {
                         lists[process].push(Sent {
                             place: u32::try_from(place).expect("nodes fit 32 bits"),
-                            in_degree: in_degree(store, node),
+                            in_degree,
                             segment: u32::try_from(segment).expect("few segments"),
                             src: edges.src,
                             weight: edges.weight,
@@ -132,7 +175,8 @@ impl Hubs {
                     }
                 }
             }
-            let told = send_lists(cluster, lists.into_iter().map(Arc::new).collect())?;
+            let lists = lists.into_iter().map(Arc::new).collect();
+            let told = send_lists(cluster, lists, SEGMENTS_A_MESSAGE)?;
             for (held, sent) in self.held.iter_mut().zip(told) {
                 held.extend(sent.into_iter().map(|sent| sent.take(arch)));
             }
@@ -195,17 +239,19 @@ impl<'a> Segmented<'a> {
     pub(crate) fn new(store: &'a Store, node: NodeIdx, arch: &Architecture) -> Self {
         let placement = store.placement();
         let (worker, local) = placement.owner_and_local(node);
-        let edges = store.partition(worker).in_edges(0, local, usize::MAX);
+        let partition = store.partition(worker);
+        let edges = partition.in_edges(0, local, usize::MAX);
+        let count = num_segments(partition.in_degree(local));
         let segments: Vec<u32> = edges
             .src
             .iter()
-            .map(|&src| u32::try_from(placement.segment(src, SEGMENTS)).expect("few segments"))
+            .map(|&src| u32::try_from(placement.segment(src, count)).expect("few segments"))
             .collect();
-        let mut offset = vec![0_u32; SEGMENTS + 1];
+        let mut offset = vec![0_u32; count + 1];
         for &segment in &segments {
             offset[segment as usize + 1] += 1;
         }
-        for segment in 0..SEGMENTS {
+        for segment in 0..count {
             offset[segment + 1] += offset[segment];
         }
         let (mut next, mut order) = (offset.clone(), vec![0; segments.len()]);
@@ -296,4 +342,55 @@ fn batch_ends(store: &Store, hubs: &[NodeIdx], arch: &Architecture) -> Vec<u32> 
         }
     }
     ends
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hub_has_more_in_edges_than_so_many_and_all_of_them_are_read() {
+        for (in_degree, limit, expected) in [
+            (8192, usize::MAX, false),
+            (8193, usize::MAX, true),
+            (8193, 8192, false),
+            (9000, 8999, false),
+            (9000, 9000, true),
+        ] {
+            assert_eq!(is_hub(in_degree, limit), expected, "{in_degree}, {limit}");
+        }
+    }
+
+    #[test]
+    fn larger_hubs_have_more_segments_up_to_a_limit() {
+        let counts = [8193, 15_359, 15_360, 30_720, 1_000_000, u32::MAX].map(num_segments);
+        assert_eq!(counts, [240, 240, 480, 960, 3840, 3840]);
+    }
+
+    #[test]
+    fn a_process_with_fewer_batches_has_empty_ones_behind() {
+        let held = |place| Held {
+            place,
+            in_degree: 9000,
+            segment: 0,
+            edges: SomeInEdges::default(),
+        };
+        let hubs = Hubs {
+            own: vec![3, 5],
+            batch_ends: vec![vec![2], vec![1, 3, 4], Vec::new()],
+            held: vec![Vec::new(), [0, 1, 1, 2, 3].map(held).to_vec(), Vec::new()],
+        };
+        assert_eq!(hubs.num_batches(), 3);
+        let own: Vec<_> = (0..3).map(|batch| hubs.batch(batch, 0)).collect();
+        assert_eq!(own, [0..2, 2..2, 2..2]);
+        let places = |batch| -> Vec<u32> {
+            let of_batch = hubs.held(batch, 1).iter();
+            of_batch.map(|held| held.place).collect()
+        };
+        assert_eq!(
+            [places(0), places(1), places(2)],
+            [vec![0], vec![1, 1, 2], vec![3]]
+        );
+        assert!(hubs.held(1, 2).is_empty());
+    }
 }

@@ -3,9 +3,9 @@
 use crate::checkpoint::{Checkpoint, RoundRows};
 use crate::compare::{Difference, Other};
 use crate::config::{InferTargets, TARGETS};
-use crate::exchange::gather;
+use crate::exchange::{Crossing, gather};
 use crate::graph::Graph;
-use crate::round::{RoundStats, Rounds};
+use crate::round::{LayerInput, RoundStats, Rounds};
 use crate::slice::{Slice, TrainedModel};
 use crate::threads::Threads;
 use crate::write::{Parts, embedding_columns};
@@ -262,7 +262,11 @@ fn run<'a>(
     let started = Instant::now();
     let cluster = rounds.graph.cluster();
     cluster.set_phase(&format!("infer, round {last}/{}", last + 1));
-    let (input, of_hubs) = rounds.open(last, &before)?;
+    // Where nothing is left to write, no row of a hub is either.
+    let (input, of_hubs) = match parts.open_parts().is_empty() {
+        false => rounds.open(last, &before)?,
+        true => (LayerInput::of(last, &before), Crossing::default()),
+    };
     let written = parts.run(&input)?;
     let mut done = rounds.stats(last, 0, started.elapsed().as_secs_f64());
     done.writing = written.writing.as_secs_f64();

@@ -9,7 +9,8 @@
 //!
 //! Among several processes each computes the rows of the nodes that it owns, and has a copy of the rows
 //! of other processes' nodes that those aggregate (its halo): a row crosses at most once a round and
-//! process. The rows that are written cross once more, to the process that writes their part.
+//! process. The in-edges of hubs are aggregated in parts, where the rows of their sources are. The rows
+//! that are written cross once more, to the process that writes their part.
 
 mod checkpoint;
 mod compare;

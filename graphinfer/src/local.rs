@@ -1,15 +1,17 @@
 //! Which nodes have a row in this process, and which row it is.
 
-use crate::hubs::{SEGMENTS, is_hub, segment_processes};
+use crate::hubs::{SegmentProcesses, is_hub, num_segments};
 use graphflat::{NodeIdx, Store};
 use rayon::prelude::*;
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Nodes of a word of bits.
 const WORD: usize = u64::BITS as usize;
 
 /// The rows of a process among several: its own nodes' first, in the order of ids, then those of its
-/// halo (the sources of its nodes' in-edges that other processes own), process by process.
+/// halo (the sources of its nodes' in-edges that other processes own, but for hubs those that they
+/// aggregate), process by process.
 ///
 /// So a process sends rows that lie side by side here. Takes three bits a node of the graph, four bytes
 /// an own node and eight for one of the halo.
@@ -86,6 +88,7 @@ impl Local {
         if word.own & bit(node) != 0 {
             word.own_before + rank(word.own, node)
         } else {
+            assert_ne!(word.halo & bit(node), 0, "node {node} has no row here");
             self.halo_rows[word.halo_rank(node)]
         }
     }
@@ -122,13 +125,18 @@ pub(crate) fn own_nodes(store: &Store) -> Vec<NodeIdx> {
 }
 
 /// Finds the sources of the first `limit` in-edges of this process's nodes that others own, but those of
-/// hubs which others aggregate.
-pub(crate) fn sources(store: &Store, own: &[NodeIdx], limit: usize) -> Sources {
+/// hubs which others aggregate and no smaller one of `limits` reads as rows: so the largest limit reads
+/// all that any does.
+pub(crate) fn sources(
+    store: &Store,
+    own: &[NodeIdx],
+    (limit, limits): (usize, &BTreeSet<usize>),
+    processes: &SegmentProcesses,
+) -> Sources {
     let (placement, cluster) = (store.placement(), store.cluster());
     let (process, threads) = (cluster.process(), cluster.num_threads());
     let num_words = placement.num_nodes().div_ceil(WORD);
     let read: Vec<AtomicU64> = (0..num_words).map(|_| AtomicU64::new(0)).collect();
-    let segment_processes = segment_processes(store);
     let scan = |nodes: &[NodeIdx]| {
         let mut partial = vec![0_u64; cluster.num_processes()];
         // By process, one more than the place of the node that has read from it last.
@@ -136,12 +144,19 @@ pub(crate) fn sources(store: &Store, own: &[NodeIdx], limit: usize) -> Sources {
         for (place, &node) in (1_usize..).zip(nodes) {
             let (worker, local) = placement.owner_and_local(node);
             let partition = store.partition(worker);
-            let is_hub = is_hub(partition.in_degree(local), limit);
-            for &src in partition.in_edges(0, local, limit).src {
+            let in_degree = partition.in_degree(local);
+            // Where fewer than all are read, the node is no hub.
+            let as_rows = limits.range(..in_degree as usize).next_back();
+            let as_rows = match is_hub(in_degree, limit) {
+                true => as_rows.copied().unwrap_or(0),
+                false => usize::MAX,
+            };
+            let (whole, count) = (processes.of_hub(in_degree), num_segments(in_degree));
+            let is_elsewhere = |src| whole[placement.segment(src, count)].is_some();
+            let in_edges = partition.in_edges(0, local, limit).src;
+            for (rank, &src) in in_edges.iter().enumerate() {
                 let owner = placement.owner(src) / threads;
-                let is_elsewhere =
-                    || is_hub && segment_processes[placement.segment(src, SEGMENTS)].is_some();
-                if owner == process || is_elsewhere() {
+                if owner == process || (rank >= as_rows && is_elsewhere(src)) {
                     continue;
                 }
                 read[src as usize / WORD].fetch_or(bit(src), Ordering::Relaxed);

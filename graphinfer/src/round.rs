@@ -239,6 +239,15 @@ impl Rounds<'_> {
 }
 
 impl LayerInput {
+    /// What a layer reads where there is no hub.
+    pub(crate) fn of(layer: usize, before: &RoundRows) -> Self {
+        Self {
+            layer,
+            before: before.clone(),
+            hubs: HubRows::default(),
+        }
+    }
+
     /// Returns what is aggregated of all nodes that have a row.
     fn aggregated(&self) -> &SharedRows {
         let rows = self.before.src.as_ref().or(self.before.rows.as_ref());

@@ -497,3 +497,33 @@ fn dot_each<F: Float, const DIM: usize>(out: &mut [F], a: &[[F; DIM]], b: &[[F; 
         *out = dot(a, b);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check<const HEADS: usize>() {
+        for edges in [1, 2, 7, 100] {
+            let count = u16::try_from(edges * HEADS).unwrap();
+            let scores = (0..count).map(|at| f32::from(at * 37 % 101) / 9.0 - 5.0);
+            let mut scores: Vec<f32> = scores.collect();
+            scores[0] = f32::NEG_INFINITY;
+            let mut expected = scores.clone();
+            softmax_any(&mut expected, &mut [0.0; HEADS]);
+            softmax_each::<f32, HEADS>(&mut scores);
+            let bits =
+                |values: &[f32]| -> Vec<u32> { values.iter().map(|x| x.to_bits()).collect() };
+            assert_eq!(
+                bits(&scores),
+                bits(&expected),
+                "{HEADS} heads, {edges} edges"
+            );
+        }
+    }
+
+    #[test]
+    fn a_softmax_has_the_same_bits_whatever_the_compiler_knows() {
+        check::<4>();
+        check::<8>();
+    }
+}

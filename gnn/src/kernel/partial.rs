@@ -61,7 +61,7 @@ pub(crate) fn gine_rows(
     }
 }
 
-/// Sets the scores of in-edges by GAT: `leaky(s[src[e]] + dst + z[e])` for each head, where a row of
+/// Returns the scores of in-edges by GAT: `leaky(s[src[e]] + dst + z[e])` for each head, where a row of
 /// `s` starts with a node's scores as src and is twice as long.
 pub(crate) fn gat_scores(s: &[f32], src: &[u32], dst: &[f32], z: Option<&[f32]>) -> Vec<f32> {
     let heads = dst.len();
@@ -75,7 +75,7 @@ pub(crate) fn gat_scores(s: &[f32], src: &[u32], dst: &[f32], z: Option<&[f32]>)
     scores
 }
 
-/// Sets the scores of in-edges by GATv2: `att . leaky(l[src[e]] + r + weight * feature[e])` for each
+/// Returns the scores of in-edges by GATv2: `att . leaky(l[src[e]] + r + weight * feature[e])` for each
 /// head, with `weight: [heads * dim, edge_dim]`.
 pub(crate) fn gatv2_scores(
     (l, src): (&[f32], &[u32]),

@@ -1,0 +1,31 @@
+//! Nodes with so many in-edges that these are aggregated by segments.
+
+use crate::graph::Graph;
+use crate::models::Trained;
+use crate::variants::variants;
+use crate::{ALL, Case, assert_rows_close, same_bytes_for_any_worker_count, twin};
+use schemas::Sampling;
+
+/// In-edges of so many are aggregated by segments; these are self-loops and parallel edges, too.
+#[test]
+fn hubs_agree_with_the_whole_graph() {
+    for (seed, (mut variant, kind)) in (40..).zip(variants()) {
+        // The formulas end with the logits, inference with what the head reads.
+        variant.head = false;
+        let dir = tempfile::tempdir().unwrap();
+        let mut graph = Graph::random(kind, seed);
+        graph.add_in_edges(seed, &[(0, 20_000), (7, 8500)]);
+        let fanouts = [ALL, ALL];
+        let trained = Trained::new(dir.path(), &variant, &graph, (&fanouts, Sampling::Uniform));
+        let case = Case {
+            dir: dir.path(),
+            graph: &graph,
+            trained: &trained,
+            sampling: Sampling::Uniform,
+        };
+        let rows = same_bytes_for_any_worker_count(&case, usize::MAX, "");
+        // In f64: thousands of f32 that are added up one by one are not exact enough.
+        let expected = twin::whole_graph_f64(&graph, &trained.model, &trained.transform);
+        assert_rows_close(&format!("{variant:?} {kind:?}"), &rows, &expected);
+    }
+}
