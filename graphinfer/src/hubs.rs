@@ -385,7 +385,7 @@ mod tests {
         assert_eq!(own, [0..2, 2..2, 2..2]);
         let places = |batch| -> Vec<u32> {
             let of_batch = hubs.held(batch, 1).iter();
-            of_batch.map(|held| held.place).collect()
+            of_batch.map(|of| of.place).collect()
         };
         assert_eq!(
             [places(0), places(1), places(2)],
