@@ -437,6 +437,56 @@ mod tests {
         }
     }
 
+    /// Decodes bytes, which may be no message; what is one can be said again.
+    fn decode_as<M: Message + Default>(bytes: &[u8]) -> Option<M> {
+        let message = M::decode(bytes).ok()?;
+        let again = M::decode(&message.encode_to_vec()[..]);
+        assert!(again.is_ok(), "{bytes:?}");
+        Some(message)
+    }
+
+    /// Whatever comes, cut short, with bits turned or of any bytes: a message or none, never an end.
+    #[test]
+    fn any_bytes_are_a_message_or_none() {
+        let whole = StartRequest {
+            settings: "{}".to_owned(),
+            state: State {
+                step: 3,
+                parameters: encode(&[0.5, -1.5]),
+                moments: vec![encode(&[0.25; 2]); 2],
+                squares: vec![1.0, 2.0],
+                ..State::default()
+            },
+        };
+        let whole = whole.encode_to_vec();
+        let mut decoded = 0;
+        for draw in 0..20_000_u64 {
+            let random = schemas::hash_int(draw);
+            let at = usize::try_from(random >> 32).unwrap() % whole.len();
+            let mut bytes = whole.clone();
+            match draw % 3 {
+                0 => bytes.truncate(at),
+                1 => bytes[at] ^= 1 << (random % 8),
+                _ => {
+                    bytes = (0..at as u64)
+                        .map(|i| schemas::hash_int(random ^ i).to_le_bytes()[0])
+                        .collect()
+                }
+            }
+            let start = decode_as::<StartRequest>(&bytes);
+            decoded += usize::from(start.and_then(|said| said.state.decode()).is_some());
+            decode_as::<State>(&bytes).and_then(|state| state.decode());
+            let push = decode_as::<PushRequest>(&bytes);
+            push.and_then(|push| GradientFormat::Bf16.decode(&push.gradient));
+            decode_as::<PullReply>(&bytes).and_then(|reply| decode(&reply.parameters));
+            decode_as::<PullRequest>(&bytes);
+            decode_as::<WorkerRequest>(&bytes);
+            decode_as::<ClockReply>(&bytes);
+            error_of(0, &Status::with_details(Code::Aborted, "", bytes.into()));
+        }
+        assert!(decoded > 100, "some are messages: {decoded}");
+    }
+
     #[test]
     fn values_come_back_bit_for_bit() {
         let values = [0.1, -0.0, f32::MIN_POSITIVE / 2.0, f32::MAX, f32::INFINITY];
