@@ -63,19 +63,28 @@ fn workers_layouts_and_reruns_give_the_same_weights() {
     let graph = graph();
     let bench = Bench::new(&graph);
     let job = Job::new(&graph, &[FLATTEN, TRAIN]).and("dropout = 0.5");
-    bench.run(&job, &["--workers", "1"]).ok();
-    let expected = bench.data_files(OUTPUT);
-    for (layout, workers) in [("shards", "1"), ("shards", "3"), ("rows", "2")] {
+    let weights = |job: &Job, workers: &str| {
         bench.clear();
-        bench
-            .run(&job.with("shards", layout), &["--workers", workers])
-            .ok();
-        let what = format!("{layout}, {workers} workers");
-        assert_same_bytes(&expected, &bench.data_files(OUTPUT), &what);
+        bench.run(job, &["--workers", workers]).ok();
+        bench.data_files(OUTPUT)
+    };
+    // A part of one layout has the targets of the other's where all targets are in it.
+    let in_one = job.with("targets_per_part = 16", "targets_per_part = 1000");
+    let rows = |job: &Job| job.with("shards", "rows");
+    for (one, other) in [
+        (&in_one, &rows(&in_one)),
+        (&job, &job),
+        (&rows(&job), &rows(&job)),
+    ] {
+        let expected = weights(one, "1");
+        for workers in ["1", "2", "3"] {
+            let what = format!("{other:?}, {workers} workers");
+            assert_same_bytes(&expected, &weights(other, workers), &what);
+        }
     }
-    bench.clear();
-    bench.run(&job.with("seed = 7", "seed = 8"), &[]).ok();
-    assert_ne!(expected, bench.data_files(OUTPUT), "another seed");
+    let expected = weights(&job, "1");
+    let other = weights(&job.with("seed = 7", "seed = 8"), "2");
+    assert_ne!(expected, other, "another seed");
 }
 
 #[test]
