@@ -63,14 +63,14 @@ fn workers_layouts_and_reruns_give_the_same_weights() {
     let graph = graph();
     let bench = Bench::new(&graph);
     let job = Job::new(&graph, &[FLATTEN, TRAIN]).and("dropout = 0.5");
-    let weights = |job: &Job, workers: &str| {
+    let weights = |of: &Job, workers: &str| {
         bench.clear();
-        bench.run(job, &["--workers", workers]).ok();
+        bench.run(of, &["--workers", workers]).ok();
         bench.data_files(OUTPUT)
     };
     // A part of one layout has the targets of the other's where all targets are in it.
     let in_one = job.with("targets_per_part = 16", "targets_per_part = 1000");
-    let rows = |job: &Job| job.with("shards", "rows");
+    let rows = |of: &Job| of.with("shards", "rows");
     for (one, other) in [
         (&in_one, &rows(&in_one)),
         (&job, &job),
