@@ -32,6 +32,8 @@ const RENEWAL: Duration = Duration::from_millis(8 * SECOND);
 const TRUST: Duration = Duration::from_millis(15 * SECOND);
 /// Time between looks at the lock of another run.
 const LOOK: Duration = Duration::from_millis(SECOND);
+/// How often a lock that was just taken is looked for where it is not.
+const LOOKS_ASIDE: usize = 5;
 
 /// Held while a run writes an output of a store; dropped, it is released.
 #[derive(Debug)]
@@ -131,9 +133,15 @@ impl Lease {
             is_lost: AtomicBool::new(false),
             renewed: Mutex::new(Instant::now()),
         });
-        // Two runs that took over at the same time may both have got here, but only one stays.
-        if !shared.is_held()? {
-            return Err(locked(dir, None));
+        // Two runs that took over at the same time may both have got here, but only one stays. The lock
+        // of the faster one may be aside for a moment, until the other sees that it is none to take over.
+        let mut looks = 0;
+        while !shared.is_there()? {
+            looks += 1;
+            if looks > LOOKS_ASIDE {
+                return Err(locked(dir, None));
+            }
+            std::thread::sleep(LOOK);
         }
         let (stop, stopped) = channel();
         let renewed = Arc::clone(&shared);
@@ -220,6 +228,17 @@ impl Shared {
 
     fn is_held(&self) -> Result<bool> {
         is_held(&self.lock, self.note.token)
+    }
+
+    /// Tells whether there is a lock, which then has to be this one.
+    fn is_there(&self) -> Result<bool> {
+        let Some((text, _version)) = self.lock.read()? else {
+            return Ok(false);
+        };
+        match Note::of(&text) {
+            Some(found) if found.token == self.note.token => Ok(true),
+            holder => Err(locked(&self.dir, holder.as_ref())),
+        }
     }
 
     fn renewed_guard(&self) -> MutexGuard<'_, Instant> {
