@@ -251,9 +251,10 @@ impl Attention {
     /// Turns the scores of a row into coefficients that add up to 1 for each head.
     pub(super) fn softmax<F: Float>(&self, scores: &mut [F], sums: &mut [F]) {
         match self.heads {
-            4 => softmax_each::<F, 4>(scores),
-            8 => softmax_each::<F, 8>(scores),
-            heads => softmax_any(scores, &mut sums[..heads]),
+            // Loops over a number of heads that the compiler knows become vector code.
+            4 => softmax_of(scores, &mut [F::ZERO; 4]),
+            8 => softmax_of(scores, &mut [F::ZERO; 8]),
+            heads => softmax_of(scores, &mut sums[..heads]),
         }
     }
 
@@ -277,38 +278,9 @@ impl Attention {
     }
 }
 
-/// Does what [`Attention::softmax`] does, for a number of heads that the compiler knows.
-fn softmax_each<F: Float, const HEADS: usize>(scores: &mut [F]) {
-    let rows = scores.as_chunks_mut::<HEADS>().0;
-    let mut greatest = [F::NEG_INFINITY; HEADS];
-    for row in &*rows {
-        for (max, &score) in greatest.iter_mut().zip(row) {
-            *max = if score > *max { score } else { *max };
-        }
-    }
-    for row in &mut *rows {
-        for (score, &max) in row.iter_mut().zip(&greatest) {
-            *score = *score - max;
-        }
-    }
-    scores.iter_mut().for_each(|score| *score = score.exp());
-    let rows = scores.as_chunks_mut::<HEADS>().0;
-    let mut sums = [F::ZERO; HEADS];
-    for row in &*rows {
-        for (sum, &score) in sums.iter_mut().zip(row) {
-            *sum += score;
-        }
-    }
-    let shares = sums.map(|sum| F::ONE / sum);
-    for row in rows {
-        for (score, &share) in row.iter_mut().zip(&shares) {
-            *score *= share;
-        }
-    }
-}
-
-/// Does so for any number of heads, that of `sums`.
-fn softmax_any<F: Float>(scores: &mut [F], sums: &mut [F]) {
+/// Does what [`Attention::softmax`] does for as many heads as there are `sums`.
+#[inline(always)]
+fn softmax_of<F: Float>(scores: &mut [F], sums: &mut [F]) {
     let heads = sums.len();
     sums.fill(F::NEG_INFINITY);
     for row in scores.chunks_exact(heads) {
@@ -509,8 +481,8 @@ mod tests {
             let mut scores: Vec<f32> = scores.collect();
             scores[0] = f32::NEG_INFINITY;
             let mut expected = scores.clone();
-            softmax_any(&mut expected, &mut [0.0; HEADS]);
-            softmax_each::<f32, HEADS>(&mut scores);
+            softmax_of(&mut expected, &mut vec![0.0; HEADS]);
+            softmax_of(&mut scores, &mut [0.0; HEADS]);
             let bits =
                 |values: &[f32]| -> Vec<u32> { values.iter().map(|x| x.to_bits()).collect() };
             assert_eq!(
