@@ -21,6 +21,15 @@ fn job(graph: &Graph, model: &str) -> Job {
     Job::new(graph, &[FLATTEN, &train, INFER]).and("rows_per_part = 20")
 }
 
+/// A job on thousands of nodes, in few batches and parts.
+fn large_job(graph: &Graph, model: &str) -> Job {
+    job(graph, model)
+        .with("epochs = 4", "epochs = 1")
+        .with("batch_size = 16", "batch_size = 1024")
+        .with("targets_per_part = 16", "targets_per_part = 4096")
+        .with("rows_per_part = 20", "rows_per_part = 1000")
+}
+
 /// Infers in one process and then in several, and compares what they write.
 fn check(bench: &Bench, job: &Job, what: &str) {
     check_among(bench, job, what, &[("2", "1"), ("3", "2"), ("4", "1")]);
@@ -110,12 +119,9 @@ fn every_choice_of_output_gives_the_bytes_of_one_process() {
 fn blocks_of_rows_cross_from_all_workers_at_once() {
     let graph = graph_of(12_000);
     let bench = Bench::new(&graph);
-    let job = job(&graph, "\"gat\"\nheads = 4")
+    let job = large_job(&graph, "\"gat\"\nheads = 4")
         .with("hidden = [8]", "hidden = [64]")
-        .with("epochs = 4", "epochs = 1")
-        .with("batch_size = 16", "batch_size = 1024")
-        .with("targets_per_part = 16", "targets_per_part = 4096")
-        .with("rows_per_part = 20", "rows_per_part = 3000");
+        .with("rows_per_part = 1000", "rows_per_part = 3000");
     bench
         .run(&job, &["--stage", "flatten", "--stage", "train"])
         .ok();
@@ -161,12 +167,8 @@ fn a_hub_of_some_layers_gives_the_bytes_of_one_process() {
             "compare_sampling = true",
         ),
     ] {
-        let job = job(&graph, model)
-            .with("epochs = 4", "epochs = 1")
-            .with("batch_size = 16", "batch_size = 1024")
-            .with("targets_per_part = 16", "targets_per_part = 4096")
+        let job = large_job(&graph, model)
             .with("fanouts = [4, 3]", &format!("fanouts = {fanouts}"))
-            .with("rows_per_part = 20", "rows_per_part = 1000")
             .and(infer);
         let both = ["--stage", "flatten", "--stage", "train", "--fresh"];
         bench.run(&job, &both).ok();
@@ -185,12 +187,7 @@ fn a_hub_of_some_layers_gives_the_bytes_of_one_process() {
 fn no_process_gets_more_rows_because_of_a_hub() {
     let graph = graph_of(15_000).with_in_edges(14_000);
     let bench = Bench::new(&graph);
-    let job = job(&graph, "\"sage\"")
-        .with("epochs = 4", "epochs = 1")
-        .with("batch_size = 16", "batch_size = 1024")
-        .with("targets_per_part = 16", "targets_per_part = 4096")
-        .with("rows_per_part = 20", "rows_per_part = 1000")
-        .and("sampling = \"none\"");
+    let job = large_job(&graph, "\"sage\"").and("sampling = \"none\"");
     bench
         .run(&job, &["--stage", "flatten", "--stage", "train"])
         .ok();
