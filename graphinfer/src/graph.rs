@@ -49,16 +49,23 @@ impl Graph {
         limits: &BTreeSet<usize>,
     ) -> Result<Self, InferError> {
         let is_alone = store.cluster().num_processes() == 1;
-        let own = if is_alone {
-            (0..store.placement().num_nodes()).map(narrow).collect()
-        } else {
-            own_nodes(store)
-        };
         let most = limits.last().copied().unwrap_or(0);
         let segment_processes = SegmentProcesses::new(store);
-        let mut hubs = Hubs::share(store, &own, (most, arch), &segment_processes)?;
-        let shared = (!is_alone)
-            .then(|| Shared::new(store, own, limits, (&mut hubs, &segment_processes)))
+        let own = (!is_alone).then(|| own_nodes(store));
+        let share = |nodes| Hubs::share(store, nodes, arch, &segment_processes);
+        let is_hub = |&node: &u32| {
+            let (partition, local) = place(store, node);
+            is_hub(partition.in_degree(local), most)
+        };
+        let mut hubs = share(match &own {
+            Some(own) => own.par_iter().copied().filter(is_hub).collect(),
+            None => {
+                let all = (0..store.placement().num_nodes()).into_par_iter();
+                all.map(narrow).filter(is_hub).collect()
+            }
+        })?;
+        let shared = own
+            .map(|own| Shared::new(store, own, limits, (&mut hubs, &segment_processes)))
             .transpose()?;
         let columns = |value: Column| column(store, shared.as_ref(), value);
         let weights = |value: fn(&Partition, usize) -> Option<f32>| {
@@ -215,10 +222,12 @@ impl Graph {
         arch: &Architecture,
     ) -> Result<Block, InferError> {
         // Lists first, so that they are on their way from memory side by side.
+        let in_degrees = &self.columns.in_degree()[rows.clone()];
         let lists: Vec<InEdges<'_>> = self
             .places(rows.clone())
-            .map(|(partition, local)| {
-                let is_hub = is_hub(partition.in_degree(local), limit);
+            .zip(in_degrees)
+            .map(|((partition, local), &in_degree)| {
+                let is_hub = is_hub(in_degree, limit);
                 partition.in_edges(0, local, if is_hub { 0 } else { limit })
             })
             .collect();
@@ -405,8 +414,8 @@ fn column(store: &Store, shared: Option<&Shared>, value: Column) -> Result<Vec<u
 }
 
 /// Nodes fit 32 bits, and so does what a block holds.
-fn narrow(position: usize) -> u32 {
-    u32::try_from(position).expect("a block has fewer than 2^32 rows and edges")
+pub(crate) fn narrow(position: usize) -> u32 {
+    u32::try_from(position).expect("there are fewer than 2^32 nodes, and edges of a block")
 }
 
 fn narrow_u64(position: u64) -> u32 {

@@ -3,6 +3,7 @@
 use crate::InferError;
 use crate::checkpoint::RoundRows;
 use crate::exchange::{Crossing, send_lists};
+use crate::graph::narrow;
 use crate::hubs::{Held, Hubs, Segmented, is_hub};
 use crate::round::{Layer, LayerInput, Rounds};
 use gnn::{Aggregation, SomeInEdges, SrcRows};
@@ -18,6 +19,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 #[derive(Debug, Default)]
 pub(crate) struct HubRows {
     by_row: BTreeMap<u32, Vec<f32>>,
+    /// What crossed for them.
+    pub(crate) crossing: Crossing,
 }
 
 /// A hub of this process.
@@ -56,33 +59,29 @@ impl HubRows {
 
 impl Rounds<'_> {
     /// Makes ready what a layer reads: what the round before it has left, and the rows of its own hubs,
-    /// which are computed here; with what crossed for them.
+    /// which are computed here.
     ///
     /// All processes do this for the same layer.
-    pub(crate) fn open(
-        &self,
-        layer: usize,
-        before: &RoundRows,
-    ) -> Result<(LayerInput, Crossing), InferError> {
+    pub(crate) fn open(&self, layer: usize, before: &RoundRows) -> Result<LayerInput, InferError> {
         let mut input = LayerInput::of(layer, before);
         let hubs = self.graph.hubs();
-        let mut by_row = BTreeMap::new();
-        let mut crossing = Crossing::default();
-        if hubs.num_batches() > 0 {
-            let mut round = HubRound {
-                rounds: self,
-                input: &input,
-                aggregation: self.conv(layer).aggregation()?,
-                src: input.src(self.graph.columns()),
-                crossing,
-            };
-            for batch in 0..hubs.num_batches() {
-                by_row.extend(round.run(hubs, batch)?);
-            }
-            crossing = round.crossing;
+        if hubs.num_batches() == 0 {
+            return Ok(input);
         }
-        input.hubs = HubRows { by_row };
-        Ok((input, crossing))
+        let mut round = HubRound {
+            rounds: self,
+            input: &input,
+            aggregation: self.conv(layer).aggregation()?,
+            src: input.src(self.graph.columns()),
+            crossing: Crossing::default(),
+        };
+        let mut by_row = BTreeMap::new();
+        for batch in 0..hubs.num_batches() {
+            by_row.extend(round.run(hubs, batch)?);
+        }
+        let crossing = round.crossing;
+        input.hubs = HubRows { by_row, crossing };
+        Ok(input)
     }
 }
 
@@ -247,8 +246,4 @@ impl<'a> HubRound<'a> {
         self.crossing.bytes_received += bytes(&told);
         Ok(told)
     }
-}
-
-fn narrow(place: usize) -> u32 {
-    u32::try_from(place).expect("nodes fit 32 bits")
 }

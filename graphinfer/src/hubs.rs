@@ -9,16 +9,17 @@
 
 use crate::InferError;
 use crate::exchange::{gather, send_lists};
+use crate::graph::narrow;
+use gnn::kernel::{Csr, Float};
 use gnn::{Architecture, Dense, SomeInEdges};
 use graphflat::store::InEdges;
 use graphflat::{NodeIdx, Store};
-use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
 use std::sync::Arc;
 
 /// A node with more in-edges, of which all are read, is a hub. Decides the bits of its row.
-pub(crate) const HUB_EDGES: usize = 1 << 13;
+const HUB_EDGES: usize = 1 << 13;
 
 /// Segments of a hub's in-edges, of which larger hubs have 2, 4, 8 or 16 times as many so that about
 /// [`SEGMENT_EDGES`] are in one. A multiple of most small numbers of processes; of others as many
@@ -70,10 +71,8 @@ struct Sent {
 /// The in-edges of a hub by segment.
 pub(crate) struct Segmented<'a> {
     edges: InEdges<'a>,
-    /// Places of the edges, in rank order within a segment.
-    order: Vec<u32>,
-    /// `[segments + 1]`.
-    offset: Vec<u32>,
+    /// One row, whose columns are the segments.
+    segments: Csr,
     edge_dim: Option<usize>,
     edge_weight: bool,
 }
@@ -124,16 +123,14 @@ pub(crate) fn is_hub(in_degree: u32, limit: usize) -> bool {
 }
 
 impl Hubs {
-    /// Finds the hubs among the own nodes, and gives other processes their segments of them.
+    /// Takes the own nodes that are hubs, ascending, and gives other processes their segments of them.
     pub(crate) fn share(
         store: &Store,
-        own: &[NodeIdx],
-        (limit, arch): (usize, &Architecture),
+        own: Vec<NodeIdx>,
+        arch: &Architecture,
         processes: &SegmentProcesses,
     ) -> Result<Self, InferError> {
         let cluster = store.cluster();
-        let is_own_hub = |&&node: &&NodeIdx| is_hub(in_degree(store, node), limit);
-        let own: Vec<NodeIdx> = own.par_iter().filter(is_own_hub).copied().collect();
         let batch_ends = gather(cluster, batch_ends(store, &own, arch))?;
         let mut hubs = Self {
             own,
@@ -165,9 +162,9 @@ impl Hubs {
                     let edges = segmented.pick(segment, None, |src| src);
                     if !edges.src.is_empty() {
                         lists[process].push(Sent {
-                            place: u32::try_from(place).expect("nodes fit 32 bits"),
+                            place: narrow(place),
                             in_degree,
-                            segment: u32::try_from(segment).expect("few segments"),
+                            segment: narrow(segment),
                             src: edges.src,
                             weight: edges.weight,
                             feature: edges.feature.map(|feature| feature.values),
@@ -245,25 +242,13 @@ impl<'a> Segmented<'a> {
         let segments: Vec<u32> = edges
             .src
             .iter()
-            .map(|&src| u32::try_from(placement.segment(src, count)).expect("few segments"))
+            .map(|&src| narrow(placement.segment(src, count)))
             .collect();
-        let mut offset = vec![0_u32; count + 1];
-        for &segment in &segments {
-            offset[segment as usize + 1] += 1;
-        }
-        for segment in 0..count {
-            offset[segment + 1] += offset[segment];
-        }
-        let (mut next, mut order) = (offset.clone(), vec![0; segments.len()]);
-        for (edge, &segment) in (0..).zip(&segments) {
-            let place = &mut next[segment as usize];
-            order[*place as usize] = edge;
-            *place += 1;
-        }
+        let segments = Csr::new(vec![0, narrow(segments.len())], segments, count);
+        segments.transposed(); // here, where many are made side by side
         Self {
             edges,
-            order,
-            offset,
+            segments,
             edge_dim: arch.edge_dim,
             edge_weight: arch.edge_weight,
         }
@@ -277,8 +262,9 @@ impl<'a> Segmented<'a> {
         without: Option<NodeIdx>,
         row: impl Fn(NodeIdx) -> u32,
     ) -> SomeInEdges {
-        let range = self.offset[segment] as usize..self.offset[segment + 1] as usize;
-        let of_segment = self.order[range].iter().map(|&edge| edge as usize);
+        let by_segment = self.segments.transposed();
+        let of_segment = by_segment.edge[by_segment.col(segment)].iter();
+        let of_segment = of_segment.map(|&edge| edge as usize);
         let picked = of_segment.filter(|&edge| Some(self.edges.src[edge]) != without);
         let picked: Vec<usize> = picked.collect();
         let checked = "checked against the store";
@@ -312,9 +298,7 @@ impl<'a> Segmented<'a> {
             count += 1.0;
         }
         let count = f64::max(count, 1.0);
-        let mean = sum
-            .into_iter()
-            .map(|x| gnn::kernel::Float::from_f64(x / count));
+        let mean = sum.into_iter().map(|x| Float::from_f64(x / count));
         Some(Dense {
             rows: 1,
             cols,
@@ -337,7 +321,7 @@ fn batch_ends(store: &Store, hubs: &[NodeIdx], arch: &Architecture) -> Vec<u32> 
         words += in_degree(store, node) as usize * edge_words;
         let end = place + 1;
         if end - start == BATCH_HUBS || words >= BATCH_WORDS || end == hubs.len() {
-            ends.push(u32::try_from(end).expect("nodes fit 32 bits"));
+            ends.push(narrow(end));
             (start, words) = (end, 0);
         }
     }

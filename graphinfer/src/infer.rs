@@ -3,7 +3,7 @@
 use crate::checkpoint::{Checkpoint, RoundRows};
 use crate::compare::{Difference, Other};
 use crate::config::{InferTargets, TARGETS};
-use crate::exchange::{Crossing, gather};
+use crate::exchange::gather;
 use crate::graph::Graph;
 use crate::round::{LayerInput, RoundStats, Rounds};
 use crate::slice::{Slice, TrainedModel};
@@ -256,21 +256,22 @@ fn run<'a>(
         let (other_before, _) = run_inner(other, checkpoint, |_| {})?;
         parts.other = Some(Other {
             rounds: other,
-            input: other.open(last, &other_before)?.0,
+            input: other.open(last, &other_before)?,
         });
     }
     let started = Instant::now();
     let cluster = rounds.graph.cluster();
     cluster.set_phase(&format!("infer, round {last}/{}", last + 1));
     // Where nothing is left to write, no row of a hub is either.
-    let (input, of_hubs) = match parts.open_parts().is_empty() {
-        false => rounds.open(last, &before)?,
-        true => (LayerInput::of(last, &before), Crossing::default()),
+    let input = match parts.open_parts()[..] {
+        [] => LayerInput::of(last, &before),
+        _ => rounds.open(last, &before)?,
     };
     let written = parts.run(&input)?;
     let mut done = rounds.stats(last, 0, started.elapsed().as_secs_f64());
     done.writing = written.writing.as_secs_f64();
     done.crossing = written.crossing;
+    let of_hubs = input.hubs.crossing;
     done.crossing.iter_mut().for_each(|rows| rows.add(of_hubs));
     stats.push(done);
     report(progress, rounds, last);

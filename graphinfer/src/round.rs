@@ -152,7 +152,7 @@ impl Rounds<'_> {
         checkpoint: &Checkpoint,
     ) -> Result<(RoundRecord, RoundStats), InferError> {
         let started = Instant::now();
-        let (input, crossing) = self.open(layer, before)?;
+        let input = self.open(layer, before)?;
         let writer = self.create(layer, checkpoint)?;
         let ranges = self.ranges(layer);
         let state = || (self.layer(&input), self.conv(layer + 1));
@@ -162,7 +162,7 @@ impl Rounds<'_> {
             writer.write(range.start, rows, next)
         };
         self.threads.run(ranges.len(), state, work)?;
-        self.finish(layer, writer, (started, crossing))
+        self.finish(layer, writer, (started, input.hubs.crossing))
     }
 
     /// Gets the rows of other processes' nodes and ends the files of a round.
