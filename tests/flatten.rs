@@ -82,8 +82,10 @@ fn both_layouts_hold_the_same_graph_features() {
             let other = job.with("shards", "rows").with("out/features", "out/rows");
             bench.run(&other, &[]).ok();
             // Parts of one have other targets than parts of the other.
-            let [of_shards, of_rows] = [OUTPUT, "out/rows"].map(|output| {
-                let dataset = GraphFeatureDataset::open(&bench.path(output)).unwrap();
+            let datasets = [OUTPUT, "out/rows"]
+                .map(|output| GraphFeatureDataset::open(&bench.path(output)).unwrap());
+            assert_eq!(datasets[0].num_parts(), datasets[1].num_parts());
+            let [of_shards, of_rows] = datasets.map(|dataset| {
                 let parts = 0..dataset.num_parts();
                 let mut features: Vec<GraphFeature> = parts
                     .flat_map(|part| dataset.read_features(part).unwrap())
