@@ -78,6 +78,7 @@ impl Processes {
             bind: of.bind.clone(),
             threads: job.workers,
             secret,
+            build: checksum_of_program()?,
             job: job.fingerprint.clone(),
             start_timeout: Duration::from_secs(of.start_timeout),
             on_end: Arc::new(move |problem, exit_code| {
@@ -270,6 +271,17 @@ fn refuse_single(job: &Job) -> Result<(), JobError> {
         return Err(key("infer.method", problem.to_owned()));
     }
     Ok(())
+}
+
+/// Returns the checksum of this program's file.
+fn checksum_of_program() -> Result<String, JobError> {
+    let running = Path::new("/proc/self/exe"); // the one that was started, be it replaced since
+    let failed = |source| JobError::Process { source };
+    let path = match running.exists() {
+        true => running.to_owned(),
+        false => std::env::current_exe().map_err(failed)?,
+    };
+    Ok(schemas::xxh::file_checksum(&path)?)
 }
 
 /// Addresses of this machine that nobody listens on; what takes one before we do is told then.

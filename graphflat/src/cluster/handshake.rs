@@ -7,8 +7,10 @@
 //! listener -> dialler    magic, version, nonce
 //! dialler  -> listener   its introduction, and a proof of it and of both nonces
 //! listener -> dialler    likewise
+//! dialler  -> listener   that it has met it
 //! ```
 //!
+//! Without the last word the listener forgets the connection, since the dialler makes another one.
 //! The listener tells a stranger nothing of the job, and reads no more than a few kilobytes of it; the
 //! dialler, who has to begin, tells whoever listens which process of which fingerprint it is. Each
 //! side draws its nonce, so what was recorded proves nothing, and each direction has a label of its own,
@@ -22,11 +24,13 @@ use sha2::Sha256;
 
 /// First bytes of either side.
 const MAGIC: &[u8; 8] = b"graphflt";
-/// Changes with anything that crosses between processes.
-pub(super) const VERSION: u32 = 2;
+/// Changes with the handshake; what crosses after it is another build's if it differs.
+pub(super) const VERSION: u32 = 3;
 const NONCE_BYTES: usize = 32;
 const PROOF_BYTES: usize = 32;
 const INTRODUCTION_BYTES_MAX: usize = 4096;
+/// The last word.
+const MET: u8 = 1;
 
 /// What both sides of a job know and nobody else does.
 #[derive(Clone)]
@@ -36,8 +40,12 @@ pub struct Secret(Vec<u8>);
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Introduction {
     pub(super) process: usize,
+    /// Drawn as it starts: what is left of an earlier run of the job has another one.
+    pub(super) run: u64,
     pub(super) processes: usize,
     pub(super) threads: usize,
+    /// Checksum of the program.
+    pub(super) build: String,
     /// Fingerprint of the job.
     pub(super) job: String,
     /// Which of the connections between two processes this is to be.
@@ -60,7 +68,9 @@ pub(super) enum HandshakeError {
     #[error("sends an introduction that cannot be read")]
     Garbled,
     #[error("is of another run of this job")]
-    Late,
+    OtherRun,
+    #[error("gave way to others")]
+    GaveWay,
 }
 
 #[derive(Clone, Copy)]
@@ -135,20 +145,36 @@ pub(super) fn dial(
 }
 
 /// Lets another process introduce itself, and answers with what `me` says to it; hangs up if that is
-/// nothing.
+/// an error. [`await_met`] is the rest.
 pub(super) fn accept(
     stream: &mut (impl Read + Write),
     secret: &Secret,
-    me: impl FnOnce(&Introduction) -> Option<Introduction>,
+    me: impl FnOnce(&Introduction) -> Result<Introduction, HandshakeError>,
 ) -> Result<Introduction, HandshakeError> {
     let dialler = receive_hello(stream)?;
     let listener: Nonce = rand::random();
     send_hello(stream, &listener)?;
     let challenge = Challenge { dialler, listener };
     let found = receive_introduction(stream, secret, Side::Dialler, &challenge)?;
-    let me = me(&found).ok_or(HandshakeError::Late)?;
+    let me = me(&found)?;
     introduce(stream, secret, Side::Listener, &challenge, &me)?;
     Ok(found)
+}
+
+/// Tells a listener that it was met.
+pub(super) fn say_met(stream: &mut impl Write) -> io::Result<()> {
+    stream.write_all(&[MET])?;
+    stream.flush()
+}
+
+/// Waits until a dialler says so.
+pub(super) fn await_met(stream: &mut impl Read) -> Result<(), HandshakeError> {
+    let mut word = [0];
+    stream.read_exact(&mut word)?;
+    match word {
+        [MET] => Ok(()),
+        _ => Err(HandshakeError::Garbled),
+    }
 }
 
 fn send_hello(stream: &mut impl Write, nonce: &Nonce) -> io::Result<()> {
@@ -228,8 +254,10 @@ mod tests {
     fn introduction(process: usize) -> Introduction {
         Introduction {
             process,
+            run: 5,
             processes: 3,
             threads: 2,
+            build: "b".to_owned(),
             job: "f".to_owned(),
             session: 7,
         }
@@ -267,7 +295,7 @@ mod tests {
         let (here, mut there) = UnixStream::pair().unwrap();
         thread::scope(|scope| {
             let listened =
-                scope.spawn(move || accept(&mut there, listener, |_| Some(introduction(0))));
+                scope.spawn(move || accept(&mut there, listener, |_| Ok(introduction(0))));
             let (mut read, mut written) = (Vec::new(), Vec::new());
             let mut stream = Recorded {
                 stream: here,
@@ -284,7 +312,7 @@ mod tests {
     fn say(bytes: &[u8], to: &Secret) -> (Met, Vec<u8>) {
         let (mut here, mut there) = UnixStream::pair().unwrap();
         thread::scope(|scope| {
-            let listened = scope.spawn(move || accept(&mut there, to, |_| Some(introduction(0))));
+            let listened = scope.spawn(move || accept(&mut there, to, |_| Ok(introduction(0))));
             here.write_all(bytes).ok();
             here.shutdown(std::net::Shutdown::Write).unwrap();
             let mut said = Vec::new();
@@ -394,18 +422,19 @@ mod tests {
     }
 
     #[test]
-    fn whoever_comes_too_late_gets_no_answer() {
+    fn whoever_is_refused_gets_no_answer() {
         let one = secret("the secret of the job");
         let (mut here, mut there) = UnixStream::pair().unwrap();
         let (dialled, listened) = thread::scope(|scope| {
             let listener = &one;
-            let listened = scope.spawn(move || accept(&mut there, listener, |_| None));
+            let listened = scope
+                .spawn(move || accept(&mut there, listener, |_| Err(HandshakeError::OtherRun)));
             (
                 dial(&mut here, &one, &introduction(2)),
                 listened.join().unwrap(),
             )
         });
-        assert!(matches!(listened, Err(HandshakeError::Late)));
+        assert!(matches!(listened, Err(HandshakeError::OtherRun)));
         assert!(matches!(dialled, Err(HandshakeError::Io(_))));
     }
 

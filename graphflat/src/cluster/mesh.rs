@@ -2,7 +2,8 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -10,8 +11,8 @@ use std::time::{Duration, Instant};
 
 use socket2::{SockRef, TcpKeepalive};
 
-use super::handshake::{HandshakeError, Introduction, accept, dial};
-use super::watch::Watch;
+use super::handshake::{HandshakeError, Introduction, accept, await_met, dial, say_met};
+use super::watch::{SILENCE_MAX, Watch};
 use super::{ClusterError, ClusterPlan};
 
 /// The session in which processes meet first.
@@ -23,12 +24,19 @@ const CONNECT_MAX: Duration = Duration::from_secs(2);
 /// Time between attempts.
 const PAUSE: Duration = Duration::from_millis(100);
 /// Time in which a process that is watched over has to be reached once more.
-const RECONNECT_MAX: Duration = Duration::from_secs(30);
+const RECONNECT_MAX: Duration = Duration::from_secs(12);
 /// Silence after which the system asks whether the other end is there: a network may forget a connection
 /// that nothing crosses for minutes, as in a long epoch.
-const KEEPALIVE: Duration = Duration::from_secs(30);
-/// Handshakes under way at once; the oldest gives way, since those of our own end within milliseconds.
-const STRANGERS_MAX: usize = 64;
+const KEEPALIVE: Duration = Duration::from_secs(5);
+/// Time between such questions.
+const KEEPALIVE_PAUSE: Duration = Duration::from_secs(2);
+/// Handshakes under way at once; then one of the address that has the most gives way, its oldest, since
+/// those of our own end within two round trips.
+const STRANGERS_MAX: usize = 1024;
+/// Stack of a thread that does a handshake, of which there may be as many.
+const STACK_BYTES: usize = 256 << 10;
+/// The exit code of others where this process does not meet all.
+const JOIN_FAILED: u8 = 1;
 /// Refused connections that are logged one by one; later ones by the thousand.
 const LOGGED_MAX: u64 = 20;
 
@@ -48,8 +56,31 @@ struct Arrivals {
     streams: Mutex<BTreeMap<(u64, usize), TcpStream>>,
     changed: Condvar,
     refused: AtomicU64,
-    /// Whether all have met, so that whoever joins now is of another run.
-    is_complete: AtomicBool,
+    /// The run of each process that was met: whoever comes with another one is none of this job.
+    runs: Mutex<BTreeMap<usize, u64>>,
+}
+
+/// Connections of which nothing is known yet, in the order in which they came.
+#[derive(Default)]
+struct Strangers(Mutex<VecDeque<Stranger>>);
+
+struct Stranger {
+    number: u64,
+    address: IpAddr,
+    stream: TcpStream,
+}
+
+/// The connections of one session, in the making.
+struct Session<'a> {
+    plan: &'a ClusterPlan,
+    arrivals: &'a Arrivals,
+    number: u64,
+    /// None where it is left to the watch to notice who does not come.
+    deadline: Option<Instant>,
+    /// Whether one cannot be made, so that the others need not come.
+    has_failed: AtomicBool,
+    /// Does something with a connection as soon as it is there.
+    met: &'a (dyn Fn(usize, &TcpStream) -> io::Result<()> + Sync),
 }
 
 /// A stream that has to be done with at some time.
@@ -76,14 +107,23 @@ impl Mesh {
             source,
         })?;
         let arrivals = Arc::new(Arrivals::default());
+        // Its own run is one that nobody else may come with.
+        guard(&arrivals.runs).insert(plan.process, rand::random());
         let (listening, arriving) = (Arc::clone(&plan), Arc::clone(&arrivals));
         thread::spawn(move || listen(&listener, &listening, &arriving));
-        let deadline = Instant::now() + plan.start_timeout;
-        let streams = connect(&plan, &arrivals, JOINING, Some(deadline))?;
-        arrivals.is_complete.store(true, Ordering::SeqCst);
-        let (hosts, on_end) = (plan.hosts.clone(), Arc::clone(&plan.on_end));
+        let watch = Watch::start(plan.hosts.clone(), plan.process, Arc::clone(&plan.on_end));
+        let session = Session {
+            plan: &plan,
+            arrivals: &arrivals,
+            number: JOINING,
+            deadline: Some(Instant::now() + plan.start_timeout),
+            has_failed: AtomicBool::new(false),
+            met: &|process, stream| watch.add(process, stream),
+        };
+        let met = session.connect();
+        met.inspect_err(|error| watch.fail(&error.to_string(), JOIN_FAILED))?;
         Ok(Arc::new(Self {
-            watch: Watch::start(hosts, plan.process, streams, plan.start_timeout, on_end)?,
+            watch,
             plan,
             arrivals,
             sessions: AtomicU64::new(JOINING + 1),
@@ -104,144 +144,195 @@ impl Mesh {
 
     /// Makes one more connection to each process; waits for those that are still at something else.
     pub(super) fn connect(&self) -> Result<Vec<Option<TcpStream>>, ClusterError> {
-        let session = self.sessions.fetch_add(1, Ordering::Relaxed);
-        connect(&self.plan, &self.arrivals, session, None)
+        let session = Session {
+            plan: &self.plan,
+            arrivals: &self.arrivals,
+            number: self.sessions.fetch_add(1, Ordering::Relaxed),
+            deadline: None,
+            has_failed: AtomicBool::new(false),
+            met: &|_, _| Ok(()),
+        };
+        session.connect()
     }
 }
 
-/// Connects to every process: dials those before this one, and waits for those behind it.
-///
-/// Without a deadline it is left to the watch to notice who does not come.
-fn connect(
-    plan: &ClusterPlan,
-    arrivals: &Arrivals,
-    session: u64,
-    deadline: Option<Instant>,
-) -> Result<Vec<Option<TcpStream>>, ClusterError> {
-    let dial_by = deadline.unwrap_or_else(|| Instant::now() + RECONNECT_MAX);
-    // All at once, so that one that is missing does not keep the others waiting.
-    let dialled: Vec<_> = thread::scope(|scope| {
-        let dial = |process| scope.spawn(move || dial_until(plan, process, session, dial_by));
-        let dials: Vec<_> = (0..plan.process).map(dial).collect();
-        let ends = dials.into_iter().map(|dialling| dialling.join());
-        ends.map(|end| end.expect("a panic ends the process"))
-            .collect()
-    });
-    let (mut streams, mut missing) = (Vec::with_capacity(plan.hosts.len()), Vec::new());
-    let name = |process: usize| format!("process {process} ({})", plan.hosts[process]);
-    for (process, met) in dialled.into_iter().enumerate() {
-        match met? {
-            Ok(stream) => streams.push(Some(stream)),
-            Err(cause) => missing.push(format!("{}: {cause}", name(process))),
-        }
-    }
-    streams.push(None);
-    for process in plan.process + 1..plan.hosts.len() {
-        match arrivals.take(session, process, deadline) {
-            Some(stream) => streams.push(Some(stream)),
-            None => missing.push(name(process)),
-        }
-    }
-    if !missing.is_empty() {
-        return Err(ClusterError::Missing {
-            missing: missing.join(", "),
-            seconds: deadline
-                .map_or(RECONNECT_MAX, |_| plan.start_timeout)
-                .as_secs(),
+impl Session<'_> {
+    /// Connects to every process: dials those before this one, and waits for those behind it.
+    fn connect(&self) -> Result<Vec<Option<TcpStream>>, ClusterError> {
+        let plan = self.plan;
+        // All at once, so that one that is missing does not keep the others waiting.
+        let (dialled, arrived) = thread::scope(|scope| {
+            let dial = |process| scope.spawn(move || self.dial(process));
+            let dials: Vec<_> = (0..plan.process).map(dial).collect();
+            let arrived = self.take(plan.process + 1..plan.hosts.len());
+            let ends = dials.into_iter().map(|dialling| dialling.join());
+            let dialled: Vec<_> = ends
+                .map(|end| end.expect("a panic ends the process"))
+                .collect();
+            (dialled, arrived)
         });
+        let (mut streams, mut missing) = (Vec::with_capacity(plan.hosts.len()), Vec::new());
+        let name = |process: usize| format!("process {process} ({})", plan.hosts[process]);
+        for (process, met) in dialled.into_iter().enumerate() {
+            match met? {
+                Ok(stream) => streams.push(Some(stream)),
+                Err(cause) => missing.push(format!("{}: {cause}", name(process))),
+            }
+        }
+        streams.push(None);
+        for (process, stream) in (plan.process + 1..).zip(arrived?) {
+            if stream.is_none() {
+                missing.push(name(process));
+            }
+            streams.push(stream);
+        }
+        if missing.is_empty() {
+            return Ok(streams);
+        }
+        let longest = self.deadline.map_or(RECONNECT_MAX, |_| plan.start_timeout);
+        Err(ClusterError::Missing {
+            missing: missing.join(", "),
+            seconds: longest.as_secs(),
+        })
     }
-    let keepalive = TcpKeepalive::new().with_time(KEEPALIVE);
-    for stream in streams.iter().flatten() {
+
+    /// Dials a process until it answers; then what was met last, if it does not.
+    fn dial(&self, process: usize) -> Result<Result<TcpStream, String>, ClusterError> {
+        let end = self.dial_until(process);
+        let end = end.and_then(|met| {
+            if let Ok(stream) = &met {
+                self.use_stream(process, stream)?;
+            }
+            Ok(met)
+        });
+        if !matches!(end, Ok(Ok(_))) {
+            self.has_failed.store(true, Ordering::SeqCst);
+            // Whoever looked before it was stored waits by now.
+            drop(guard(&self.arrivals.streams));
+            self.arrivals.changed.notify_all();
+        }
+        end
+    }
+
+    /// Waits for the connections of some processes; none stands for one that does not come in time.
+    fn take(&self, processes: Range<usize>) -> Result<Vec<Option<TcpStream>>, ClusterError> {
+        let mut taken: Vec<Option<TcpStream>> = processes.clone().map(|_| None).collect();
+        let mut streams = guard(&self.arrivals.streams);
+        loop {
+            for (slot, process) in taken.iter_mut().zip(processes.clone()) {
+                if let Some(stream) = streams.remove(&(self.number, process)) {
+                    self.use_stream(process, &stream)?;
+                    *slot = Some(stream);
+                }
+            }
+            if taken.iter().all(Option::is_some) || self.has_failed.load(Ordering::SeqCst) {
+                return Ok(taken);
+            }
+            let left = match self.deadline {
+                Some(deadline) => deadline.saturating_duration_since(Instant::now()),
+                None => Duration::MAX,
+            };
+            if left.is_zero() {
+                return Ok(taken);
+            }
+            let waited = self.arrivals.changed.wait_timeout(streams, left);
+            streams = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// Readies a connection for what it is to carry.
+    fn use_stream(&self, process: usize, stream: &TcpStream) -> Result<(), ClusterError> {
         let set_up = || {
             stream.set_read_timeout(None)?;
             stream.set_write_timeout(None)?;
-            SockRef::from(stream).set_tcp_keepalive(&keepalive)?;
-            stream.set_nodelay(true)
+            stream.set_nodelay(true)?;
+            let socket = SockRef::from(stream);
+            let keepalive = TcpKeepalive::new().with_time(KEEPALIVE);
+            socket.set_tcp_keepalive(&keepalive.with_interval(KEEPALIVE_PAUSE))?;
+            // One that goes dark by itself is missed as soon as a process is.
+            #[cfg(target_os = "linux")]
+            socket.set_tcp_user_timeout(Some(SILENCE_MAX))?;
+            (self.met)(process, stream)
         };
-        set_up().map_err(ClusterError::Connect)?;
+        set_up().map_err(ClusterError::Connect)
     }
-    Ok(streams)
 }
 
-/// Dials a process until it answers; then what was met last, if it does not.
-fn dial_until(
-    plan: &ClusterPlan,
-    process: usize,
-    session: u64,
-    deadline: Instant,
-) -> Result<Result<TcpStream, String>, ClusterError> {
-    let stranger = |problem: String| ClusterError::Stranger {
-        process,
-        address: plan.hosts[process].clone(),
-        problem,
-    };
-    // Says more than that nobody listens, which may come after it.
-    let mut hung_up = None;
-    loop {
-        let cause = match dial_once(plan, process, session) {
-            Ok((stream, found)) => {
-                let Some(problem) = mismatch(plan, &found, process) else {
-                    return Ok(Ok(stream));
-                };
-                return Err(stranger(problem));
+impl Session<'_> {
+    fn dial_until(&self, process: usize) -> Result<Result<TcpStream, String>, ClusterError> {
+        let deadline = self
+            .deadline
+            .unwrap_or_else(|| Instant::now() + RECONNECT_MAX);
+        let stranger = |problem: String| ClusterError::Stranger {
+            process,
+            address: self.plan.hosts[process].clone(),
+            problem,
+        };
+        // Says more than that nobody listens, which may come after it.
+        let mut hung_up = None;
+        loop {
+            let cause = match self.dial_once(process) {
+                Ok(stream) => return Ok(Ok(stream)),
+                Err(Dialled::Connect(error)) => error.to_string(),
+                Err(Dialled::Handshake(HandshakeError::Io(error))) => match error.kind() {
+                    io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset => {
+                        let cause = "hangs up: its job has another secret, or is an earlier run that still ends";
+                        hung_up.insert(cause.to_owned()).clone()
+                    }
+                    _ => error.to_string(),
+                },
+                Err(Dialled::Handshake(error)) => return Err(stranger(error.to_string())),
+                Err(Dialled::Mismatch(problem)) => return Err(stranger(problem)),
+            };
+            let is_late = Instant::now() + PAUSE >= deadline;
+            if is_late || self.has_failed.load(Ordering::SeqCst) {
+                return Ok(Err(hung_up.unwrap_or(cause)));
             }
-            Err(Dialled::Connect(error)) => error.to_string(),
-            Err(Dialled::Handshake(HandshakeError::Io(error))) => match error.kind() {
-                io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset => {
-                    let cause = "hangs up: its job has another secret, or is an earlier run that still ends";
-                    hung_up.insert(cause.to_owned()).clone()
-                }
-                _ => error.to_string(),
-            },
-            Err(Dialled::Handshake(error)) => return Err(stranger(error.to_string())),
-        };
-        if Instant::now() + PAUSE >= deadline {
-            return Ok(Err(hung_up.unwrap_or(cause)));
+            thread::sleep(PAUSE);
         }
-        thread::sleep(PAUSE);
+    }
+
+    fn dial_once(&self, process: usize) -> Result<TcpStream, Dialled> {
+        let addresses = self.plan.hosts[process].to_socket_addrs();
+        let mut failed = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+        for address in addresses.map_err(Dialled::Connect)? {
+            match TcpStream::connect_timeout(&address, CONNECT_MAX) {
+                Ok(stream) => return self.introduce(process, stream),
+                Err(error) => failed = error,
+            }
+        }
+        Err(Dialled::Connect(failed))
+    }
+
+    fn introduce(&self, process: usize, stream: TcpStream) -> Result<TcpStream, Dialled> {
+        let mut timed = Timed::new(&stream);
+        let me = self.arrivals.introduction(self.plan, self.number);
+        let found = dial(&mut timed, &self.plan.secret, &me).map_err(Dialled::Handshake)?;
+        if let Some(problem) = mismatch(self.plan, &found, process) {
+            return Err(Dialled::Mismatch(problem));
+        }
+        let other_run = |error: HandshakeError| Dialled::Mismatch(error.to_string());
+        self.arrivals.check_run(&found).map_err(other_run)?;
+        say_met(&mut timed).map_err(|error| Dialled::Handshake(error.into()))?;
+        self.arrivals.note_run(&found);
+        Ok(stream)
     }
 }
 
+/// Why a process was not met.
 enum Dialled {
     Connect(io::Error),
     Handshake(HandshakeError),
-}
-
-fn dial_once(
-    plan: &ClusterPlan,
-    process: usize,
-    session: u64,
-) -> Result<(TcpStream, Introduction), Dialled> {
-    let addresses = plan.hosts[process].to_socket_addrs();
-    let mut failed = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
-    for address in addresses.map_err(Dialled::Connect)? {
-        let stream = match TcpStream::connect_timeout(&address, CONNECT_MAX) {
-            Ok(stream) => stream,
-            Err(error) => {
-                failed = error;
-                continue;
-            }
-        };
-        let mut timed = Timed::new(&stream);
-        let found = dial(&mut timed, &plan.secret, &introduction(plan, session));
-        return Ok((stream, found.map_err(Dialled::Handshake)?));
-    }
-    Err(Dialled::Connect(failed))
-}
-
-fn introduction(plan: &ClusterPlan, session: u64) -> Introduction {
-    Introduction {
-        process: plan.process,
-        processes: plan.hosts.len(),
-        threads: plan.threads,
-        job: plan.job.clone(),
-        session,
-    }
+    /// What it says of itself is not what is known of it.
+    Mismatch(String),
 }
 
 /// Says why a process that knows the secret is none of this run.
 fn mismatch(plan: &ClusterPlan, found: &Introduction, process: usize) -> Option<String> {
     let (processes, threads) = (plan.hosts.len(), plan.threads);
+    if found.build != plan.build {
+        return Some("is another build of the program; all need the same file of it".to_owned());
+    }
     if found.job != plan.job {
         return Some("runs another job: its file, --set, date or environment differs".to_owned());
     }
@@ -262,7 +353,7 @@ fn mismatch(plan: &ClusterPlan, found: &Introduction, process: usize) -> Option<
 
 /// Lets other processes in, for as long as this one lives.
 fn listen(listener: &TcpListener, plan: &Arc<ClusterPlan>, arrivals: &Arc<Arrivals>) {
-    let strangers: Arc<Mutex<VecDeque<(u64, TcpStream)>>> = Arc::default();
+    let strangers: Arc<Strangers> = Arc::default();
     for number in 0.. {
         let Ok((stream, address)) = listener.accept() else {
             // Such as too many open files, which may pass.
@@ -272,60 +363,50 @@ fn listen(listener: &TcpListener, plan: &Arc<ClusterPlan>, arrivals: &Arc<Arriva
         let Ok(watched) = stream.try_clone() else {
             continue;
         };
-        {
-            let mut under_way = guard(&strangers);
-            under_way.push_back((number, watched));
-            if under_way.len() > STRANGERS_MAX
-                && let Some((_, oldest)) = under_way.pop_front()
-            {
-                oldest.shutdown(Shutdown::Both).ok();
-            }
-        }
+        strangers.add(Stranger {
+            number,
+            address: address.ip(),
+            stream: watched,
+        });
         let (plan, arrivals) = (Arc::clone(plan), Arc::clone(arrivals));
-        let under_way = Arc::clone(&strangers);
-        // False if it had to give way.
-        let leave = move || {
-            let mut under_way = guard(&under_way);
-            let num_before = under_way.len();
-            under_way.retain(|(other, _)| *other != number);
-            under_way.len() < num_before
-        };
-        let leave_unmet = leave.clone();
-        let met =
-            thread::Builder::new().spawn(move || meet(stream, address, &plan, &arrivals, leave));
-        if met.is_err() {
+        let among = Arc::clone(&strangers);
+        let work = move || meet(stream, address, (&plan, &arrivals), || among.remove(number));
+        let meeting = thread::Builder::new().stack_size(STACK_BYTES).spawn(work);
+        if meeting.is_err() {
             // The connection is dropped, and dialled once more.
-            leave_unmet();
+            strangers.remove(number);
         }
     }
 }
 
-/// Lets a process in that proves to be one of the job's; `leave` tells whether it still may.
+/// Lets a process in that proves to be one of the job's; `leave` takes it from those of whom nothing is
+/// known, and tells whether it still was there.
 fn meet(
     stream: TcpStream,
     address: SocketAddr,
-    plan: &ClusterPlan,
-    arrivals: &Arrivals,
+    (plan, arrivals): (&ClusterPlan, &Arrivals),
     leave: impl Fn() -> bool,
 ) {
     let mut timed = Timed::new(&stream);
     let introduce = |found: &Introduction| {
-        let is_late = found.session == JOINING && arrivals.is_complete.load(Ordering::SeqCst);
-        (!is_late).then(|| introduction(plan, found.session))
+        // It knows the secret: from here on it gives way to nobody.
+        if !leave() {
+            return Err(HandshakeError::GaveWay);
+        }
+        arrivals.check_run(found)?;
+        Ok(arrivals.introduction(plan, found.session))
     };
     let met = accept(&mut timed, &plan.secret, introduce);
-    let is_left = leave();
+    leave();
     let problem = match met {
         Ok(found) => {
             let is_behind = (plan.process + 1..plan.hosts.len()).contains(&found.process);
             match mismatch(plan, &found, found.process) {
                 Some(problem) => problem,
-                None if !is_left => "gave way to others".to_owned(),
-                None if is_behind => {
-                    guard(&arrivals.streams).insert((found.session, found.process), stream);
-                    arrivals.changed.notify_all();
-                    return;
-                }
+                None if is_behind => match await_met(&mut timed) {
+                    Ok(()) => return arrivals.add(&found, stream),
+                    Err(error) => error.to_string(),
+                },
                 None => format!(
                     "calls itself process {}, which does not dial",
                     found.process
@@ -340,21 +421,67 @@ fn meet(
     }
 }
 
-impl Arrivals {
-    /// Waits for the connection of a process; none if it does not come in time.
-    fn take(&self, session: u64, process: usize, deadline: Option<Instant>) -> Option<TcpStream> {
-        let mut streams = guard(&self.streams);
-        loop {
-            if let Some(stream) = streams.remove(&(session, process)) {
-                return Some(stream);
-            }
-            let left = match deadline {
-                Some(deadline) => deadline.checked_duration_since(Instant::now())?,
-                None => Duration::MAX,
-            };
-            let waited = self.changed.wait_timeout(streams, left);
-            streams = waited.unwrap_or_else(PoisonError::into_inner).0;
+impl Strangers {
+    fn add(&self, stranger: Stranger) {
+        let mut all = guard(&self.0);
+        all.push_back(stranger);
+        if all.len() <= STRANGERS_MAX {
+            return;
         }
+        let mut nums: BTreeMap<IpAddr, usize> = BTreeMap::new();
+        for other in all.iter() {
+            *nums.entry(other.address).or_default() += 1;
+        }
+        let most = nums.values().max().copied();
+        let gives_way = all
+            .iter()
+            .position(|other| nums.get(&other.address).copied() == most);
+        if let Some(oldest) = gives_way.and_then(|at| all.remove(at)) {
+            oldest.stream.shutdown(Shutdown::Both).ok();
+        }
+    }
+
+    /// Returns false if it was not there: it had to give way.
+    fn remove(&self, number: u64) -> bool {
+        let mut all = guard(&self.0);
+        let at = all.binary_search_by_key(&number, |stranger| stranger.number);
+        at.ok().and_then(|at| all.remove(at)).is_some()
+    }
+}
+
+impl Arrivals {
+    /// What this process says of itself.
+    fn introduction(&self, plan: &ClusterPlan, session: u64) -> Introduction {
+        Introduction {
+            process: plan.process,
+            run: guard(&self.runs)[&plan.process],
+            processes: plan.hosts.len(),
+            threads: plan.threads,
+            build: plan.build.clone(),
+            job: plan.job.clone(),
+            session,
+        }
+    }
+
+    /// Refuses a process that is not the one that was met under its number, or joins once more.
+    fn check_run(&self, found: &Introduction) -> Result<(), HandshakeError> {
+        let known = guard(&self.runs).get(&found.process).copied();
+        match known {
+            None if found.session == JOINING => Ok(()),
+            Some(run) if run == found.run && found.session != JOINING => Ok(()),
+            _ => Err(HandshakeError::OtherRun),
+        }
+    }
+
+    fn note_run(&self, found: &Introduction) {
+        guard(&self.runs).insert(found.process, found.run);
+    }
+
+    /// Takes the connection of a process that was met.
+    fn add(&self, found: &Introduction, stream: TcpStream) {
+        self.note_run(found);
+        guard(&self.streams).insert((found.session, found.process), stream);
+        self.changed.notify_all();
     }
 }
 

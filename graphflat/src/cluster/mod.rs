@@ -54,6 +54,9 @@ pub struct ClusterPlan {
     pub threads: usize,
     /// Known to the processes of the job alone.
     pub secret: Secret,
+    /// Checksum of the program, which has to be the same everywhere: what crosses has no format of its
+    /// own.
+    pub build: String,
     /// Fingerprint of the job, which has to be the same everywhere.
     pub job: String,
     /// Time in which all processes have to be there.
@@ -176,7 +179,7 @@ impl Cluster {
         }
     }
 
-    /// Meets the other processes of a job, and watches them from then on.
+    /// Meets the other processes of a job, and watches each from when it was met.
     ///
     /// # Errors
     ///

@@ -1,7 +1,7 @@
 //! How processes of a job notice that one of them is gone, stands still or has failed.
 //!
-//! On a connection of their own two processes tell each other every second that they live. Whoever
-//! hears nothing for [`SILENCE_MAX`], or finds the connection closed, ends the job: it tells the others
+//! On a connection of their own two processes tell each other every second that they live, from when they
+//! meet, be others still missing. Whoever hears nothing for [`SILENCE_MAX`], or finds the connection closed, ends the job: it tells the others
 //! whom it misses, so that all say the same, and ends its own process. A process whose network is cut
 //! finds all others silent, and ends just so.
 
@@ -13,7 +13,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use super::{ClusterError, OnEnd};
+use super::OnEnd;
 
 /// Time after which a process that says nothing is taken for lost.
 pub const SILENCE_MAX: Duration = Duration::from_secs(10);
@@ -29,10 +29,8 @@ pub(super) struct Watch(Arc<Shared>);
 struct Shared {
     hosts: Vec<String>,
     process: usize,
-    /// By process; none for this one.
-    streams: Vec<Option<TcpStream>>,
-    /// Held while a word is written, so that each crosses whole.
-    writing: Mutex<()>,
+    /// By process, those that were met; locked while a word is written, so that each crosses whole.
+    streams: Mutex<Vec<Option<TcpStream>>>,
     phase: Mutex<String>,
     /// Those that have come to the end of the job.
     done: Mutex<BTreeSet<usize>>,
@@ -65,41 +63,19 @@ impl std::fmt::Debug for Shared {
 }
 
 impl Watch {
-    /// Begins to watch over the other ends of some connections.
-    pub(super) fn start(
-        hosts: Vec<String>,
-        process: usize,
-        streams: Vec<Option<TcpStream>>,
-        start_timeout: Duration,
-        on_end: OnEnd,
-    ) -> Result<Self, ClusterError> {
-        let mut listened = Vec::new();
-        for (peer, stream) in streams.iter().enumerate() {
-            if let Some(stream) = stream {
-                let set_up = || {
-                    // It speaks once it has met all others.
-                    stream.set_read_timeout(Some(start_timeout + SILENCE_MAX))?;
-                    stream.set_write_timeout(Some(LAST_WORDS))?;
-                    stream.try_clone()
-                };
-                listened.push((peer, set_up().map_err(ClusterError::Connect)?));
-            }
-        }
+    /// Begins to watch over nobody yet.
+    pub(super) fn start(hosts: Vec<String>, process: usize, on_end: OnEnd) -> Self {
+        let num_hosts = hosts.len();
         let shared = Arc::new(Shared {
             hosts,
             process,
-            streams,
-            writing: Mutex::new(()),
+            streams: Mutex::new((0..num_hosts).map(|_| None).collect()),
             phase: Mutex::new("the start of the job".to_owned()),
             done: Mutex::default(),
             is_done: Condvar::new(),
             is_over: AtomicBool::new(false),
             on_end,
         });
-        for (peer, stream) in listened {
-            let shared = Arc::clone(&shared);
-            thread::spawn(move || shared.listen(peer, stream));
-        }
         let beating = Arc::clone(&shared);
         thread::spawn(move || {
             while !beating.is_over() {
@@ -107,7 +83,18 @@ impl Watch {
                 thread::sleep(BEAT);
             }
         });
-        Ok(Self(shared))
+        Self(shared)
+    }
+
+    /// Watches over the other end of a connection from now on.
+    pub(super) fn add(&self, peer: usize, stream: &TcpStream) -> io::Result<()> {
+        let (spoken_to, listened) = (stream.try_clone()?, stream.try_clone()?);
+        stream.set_read_timeout(Some(SILENCE_MAX))?;
+        stream.set_write_timeout(Some(LAST_WORDS))?;
+        guard(&self.0.streams)[peer] = Some(spoken_to);
+        let shared = Arc::clone(&self.0);
+        thread::spawn(move || shared.listen(peer, listened));
+        Ok(())
     }
 
     pub(super) fn set_phase(&self, phase: &str) {
@@ -165,14 +152,9 @@ impl Shared {
                 self.name(peer)
             )
         };
-        let (mut has_spoken, mut is_done) = (false, false);
+        let mut is_done = false;
         loop {
-            let word = Word::read(&mut stream);
-            if !has_spoken && word.is_ok() {
-                has_spoken = true;
-                stream.set_read_timeout(Some(SILENCE_MAX)).ok();
-            }
-            let (text, exit_code) = match word {
+            let (text, exit_code) = match Word::read(&mut stream) {
                 Ok(Word::Alive) => continue,
                 Ok(Word::Done) => {
                     is_done = true;
@@ -209,14 +191,14 @@ impl Shared {
     /// Tells all others something; those that cannot be told are missed by whoever listens to them.
     fn tell_all(&self, word: &Word) {
         let bytes = word.to_bytes();
-        let _whole = guard(&self.writing);
-        for mut stream in self.streams.iter().flatten() {
+        let streams = guard(&self.streams);
+        for mut stream in streams.iter().flatten() {
             stream.write_all(&bytes).ok();
         }
     }
 
     fn close(&self) {
-        for stream in self.streams.iter().flatten() {
+        for stream in guard(&self.streams).iter().flatten() {
             stream.shutdown(Shutdown::Write).ok();
         }
     }
