@@ -81,6 +81,7 @@ pub fn flatten(
     };
     let shares = gather_processes(cluster, FlattenError::is_peer_failure, share)?;
     let (all_stats, hubs) = join(shares, &output);
+    cluster.set_phase("flatten, its end");
     if cluster.process() == 0 {
         announce_rounds(meta.hops, &all_stats, progress);
     }

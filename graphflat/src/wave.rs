@@ -137,7 +137,7 @@ pub(crate) fn run_waves(
         failure: None,
     }));
     let parts = &context.parts;
-    let num_parts = parts.len() * context.meta.samples_per_target as usize;
+    let num_parts = context.num_parts();
     let (mut input, probe) = build_dataflow(peer, &state);
     for part in (worker..num_parts).step_by(peers) {
         let wave = part as u64;
@@ -160,6 +160,7 @@ pub(crate) fn run_waves(
             state.borrow_mut().groups.insert(wave, group);
         }
         report_waves(context, peer, &probe, num_parts as u64);
+        context.set_phase(wave, 0);
     }
     drop(input);
     while !probe.done() {
@@ -174,6 +175,26 @@ pub(crate) fn run_waves(
     peer.agree(failure.map_or(committed, Err))?;
     let stats = state.borrow().stats.clone();
     Ok(stats)
+}
+
+impl WaveContext {
+    /// Says which round of a wave comes next here, for those who miss this process or whom it misses.
+    fn set_phase(&self, wave: u64, round: usize) {
+        let hops = self.meta.hops;
+        let at = match round {
+            round if round < hops => format!("round {}/{hops}", round + 1),
+            round if round == hops => "features and writing".to_owned(),
+            _ => "its end".to_owned(),
+        };
+        let (wave, num) = (wave + 1, self.num_parts());
+        let cluster = self.store.cluster();
+        cluster.set_phase(&format!("flatten, wave {wave}/{num}, {at}"));
+    }
+
+    /// The number of parts of all samples, each of which is a wave.
+    fn num_parts(&self) -> usize {
+        self.parts.len() * self.meta.samples_per_target as usize
+    }
 }
 
 /// Tells how many waves are done on all workers.
@@ -402,7 +423,9 @@ where
                 && !frontier.less_equal(entry.key())
             {
                 let (wave, capability) = entry.remove_entry();
-                let out = finish(&mut state.borrow_mut(), wave);
+                let state = &mut *state.borrow_mut();
+                let out = finish(state, wave);
+                state.context.set_phase(wave, round + 1);
                 output.session(&capability).give_iterator(out.into_iter());
             }
             state.borrow_mut().stats[round].seconds += started.elapsed().as_secs_f64();
