@@ -1,17 +1,19 @@
 //! One job in several processes: the same bytes as in one, whoever is killed, stopped or unwelcome.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::io::Write as _;
 use std::net::TcpStream;
-use std::process::{Child, Command};
-use std::time::{Duration, Instant};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant, SystemTime};
 
 use crate::harness::{
     Bench, FLATTEN, FeatureKind, Graph, INFER, IdKind, Job, Outcome, TRAIN, assert_same_bytes, mix,
 };
 #[cfg(target_os = "linux")]
 use crate::hosts::Net;
-use crate::hosts::{Hosts, SECRET, end};
+use crate::hosts::{Hosts, LOSS_MAX, SECRET, end, end_within, send_signal};
 
 const OUTPUT: &str = "out/features";
 /// Processes killed; more where it is set.
@@ -90,18 +92,37 @@ fn a_process_that_is_killed_ends_the_job_and_the_next_run_goes_on() {
     let graph = Graph::new(600, IdKind::Utf8, FeatureKind::List).with_weights();
     let bench = Bench::new(&graph);
     let job = job(&graph, "shards").with("targets_per_part = 16", "targets_per_part = 4");
-    survive_kills(&bench, &job, ("flatten", ""), OUTPUT);
+    let said = survive_kills(&bench, &job, ("flatten", "flatten, wave "), OUTPUT);
+    let names_round = |text: &String| text.contains(", round ");
+    assert!(said.iter().any(names_round), "{said:?}");
 }
 
 /// Kills processes of a stage, one in each run, and runs the job again: it ends as it does in one
-/// process. Kills count that came when others were at `phase`.
-pub(crate) fn survive_kills(bench: &Bench, job: &Job, (name, phase): (&str, &str), output: &str) {
+/// process, and does nothing twice that was done. Kills count that came when others were at `phase`.
+/// Returns what the others said.
+pub(crate) fn survive_kills(
+    bench: &Bench,
+    job: &Job,
+    (name, phase): (&str, &str),
+    output: &str,
+) -> Vec<String> {
     let stage = ["--stage", name];
+    bench.write(job);
+    let first_step = |args: &[&str]| {
+        let run = [&["run", "job.toml", "--json"], &stage[..], args].concat();
+        let events = bench.graphflat(&run).ok().events();
+        let is_step = |event: &&serde_json::Value| {
+            event["stage"] == name && (event["phase"] == "round" || event["phase"] == "epoch")
+        };
+        let step = events.iter().find(is_step);
+        step.map(|event| event["done"].as_u64().unwrap())
+    };
     let started = Instant::now();
-    bench.run(job, &[&stage[..], &["--fresh"]].concat()).ok();
+    let first = first_step(&["--fresh"]);
     let mut whole = started.elapsed();
     let expected = bench.data_files(output);
-    let (mut killed, mut draw) = (0, 0);
+    let (mut killed, mut draw, mut gone_on) = (0, 0, 0);
+    let mut said = Vec::new();
     let kills = std::env::var(KILLS).map_or(12, |kills| kills.parse().unwrap());
     while killed < kills {
         draw += 1;
@@ -127,6 +148,7 @@ pub(crate) fn survive_kills(bench: &Bench, job: &Job, (name, phase): (&str, &str
             let is_missing = outcome.stderr.contains("not there within 3 s");
             assert!(is_lost || is_missing, "{outcome:?}");
             is_missed |= is_lost && outcome.stderr.contains(&format!(" was at {phase}"));
+            said.push(outcome.stderr.clone());
         }
         killed += usize::from(is_missed);
         // How busy the machine was when the job was timed says little: kills that come too late or too
@@ -136,15 +158,133 @@ pub(crate) fn survive_kills(bench: &Bench, job: &Job, (name, phase): (&str, &str
             (false, false) => 1.1,
             (false, true) => 1.0,
         });
-        bench
-            .run(job, &[&stage[..], &["--processes", "3"]].concat())
-            .ok();
+        let committed = committed_files(bench, output);
+        let step = first_step(&["--processes", "3"]);
         assert_same_bytes(
             &expected,
             &bench.data_files(output),
             &format!("draw {draw}"),
         );
+        for (path, written) in &committed {
+            assert_eq!(
+                *written,
+                modified(path),
+                "{} is written twice",
+                path.display()
+            );
+        }
+        gone_on += usize::from(!is_late && (!committed.is_empty() || step > first));
     }
+    assert!(gone_on > 0, "every run began anew");
+    said
+}
+
+/// The files of an unfinished output's committed parts, and when they were written.
+fn committed_files(bench: &Bench, output: &str) -> BTreeMap<PathBuf, SystemTime> {
+    let dir = bench.path(output);
+    let mut files = BTreeMap::new();
+    for note in std::fs::read_dir(dir.join("_progress"))
+        .into_iter()
+        .flatten()
+    {
+        let note = note.unwrap().path();
+        if !note
+            .file_name()
+            .unwrap()
+            .to_str()
+            .unwrap()
+            .starts_with("part-")
+        {
+            continue;
+        }
+        let note: serde_json::Value =
+            serde_json::from_slice(&std::fs::read(note).unwrap()).unwrap();
+        for file in note["part"]["files"].as_array().unwrap() {
+            let path = dir.join(file["path"].as_str().unwrap());
+            let written = modified(&path);
+            files.insert(path, written);
+        }
+    }
+    files
+}
+
+fn modified(path: &Path) -> SystemTime {
+    path.metadata().unwrap().modified().unwrap()
+}
+
+/// A process that was met is missed while others are still waited for.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_process_is_missed_before_all_have_met() {
+    let graph = graph(IdKind::Int64, FeatureKind::List);
+    let bench = Bench::new(&graph);
+    bench.write(&job(&graph, "rows"));
+    for (signal, said) in [("-KILL", "it is gone"), ("-STOP", "it says nothing")] {
+        let hosts = Hosts::new(&bench, 3);
+        let children = [0, 1].map(|process| hosts.start(&bench, process, &[]));
+        let (_, port) = hosts.addresses[0].rsplit_once(':').unwrap();
+        // State 1 of a socket: connected.
+        let connected = format!(":{:04X} 01 ", port.parse::<u16>().unwrap());
+        let deadline = Instant::now() + Duration::from_secs(30);
+        while !std::fs::read_to_string("/proc/net/tcp")
+            .unwrap()
+            .contains(&connected)
+        {
+            assert!(Instant::now() < deadline, "the processes do not meet");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        std::thread::sleep(Duration::from_secs(1)); // and introduce themselves
+        let [first, mut second] = children;
+        send_signal(&second, signal);
+        // Processes are waited for a minute.
+        let outcome = end_within(first, LOSS_MAX);
+        second.kill().ok();
+        second.wait().unwrap();
+        assert_eq!(outcome.code, 1, "{outcome:?}");
+        let lost = format!("lost process 1 ({}): {said}", hosts.addresses[1]);
+        assert!(outcome.stderr.contains(&lost), "{outcome:?}");
+        assert!(
+            outcome.stderr.contains("was at the start of the job"),
+            "{outcome:?}"
+        );
+    }
+}
+
+/// What crosses is understood by the same build alone.
+#[test]
+fn another_build_is_refused() {
+    let graph = graph(IdKind::Int64, FeatureKind::List);
+    let bench = Bench::new(&graph);
+    bench.write(&job(&graph, "rows"));
+    let other = bench.path("other");
+    let mut program = std::fs::read(env!("CARGO_BIN_EXE_graphflat")).unwrap();
+    program.push(0); // behind what is loaded
+    std::fs::write(&other, program).unwrap();
+    let permissions = std::fs::metadata(env!("CARGO_BIN_EXE_graphflat"))
+        .unwrap()
+        .permissions();
+    std::fs::set_permissions(&other, permissions).unwrap();
+    let hosts = Hosts::new(&bench, 2);
+    let first = hosts.start(&bench, 0, &["--start-timeout", "3"]);
+    let same = hosts.command(&bench, 1, &["--start-timeout", "3"]);
+    let mut second = Command::new(&other);
+    second.args(same.get_args()).current_dir(bench.path("."));
+    second
+        .env("GRAPHFLAT_SECRET", SECRET)
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped());
+    let second = end(second.spawn().unwrap());
+    assert_eq!(second.code, 1, "{second:?}");
+    assert!(
+        second.stderr.contains("is another build of the program"),
+        "{second:?}"
+    );
+    let first = end(first);
+    assert_eq!(first.code, 1, "{first:?}");
+    assert!(
+        first.stderr.contains("is another build of the program"),
+        "{first:?}"
+    );
 }
 
 /// A process that stands still is missed as one that is gone is.
@@ -165,23 +305,20 @@ fn a_process_that_is_stopped_ends_the_job() {
         assert!(Instant::now() < deadline, "no process opens the output");
         std::thread::sleep(Duration::from_millis(1));
     }
-    let signal = |signal: &str| {
-        let mut kill = Command::new("kill");
-        kill.args([signal, &children[1].id().to_string()]);
-        assert!(kill.status().unwrap().success());
-    };
-    signal("-STOP");
+    send_signal(&children[1], "-STOP");
     let mut children: Vec<Option<Child>> = children.into_iter().map(Some).collect();
     for process in [0, 2] {
-        let outcome = end(children[process].take().unwrap());
+        let outcome = end_within(children[process].take().unwrap(), LOSS_MAX);
         assert_eq!(outcome.code, 1, "{outcome:?}");
         let missed = format!("lost process 1 ({}): it says nothing", hosts.addresses[1]);
         assert!(outcome.stderr.contains(&missed), "{outcome:?}");
         assert!(outcome.stderr.contains(" was at "), "{outcome:?}");
     }
-    let mut stopped = children[1].take().unwrap();
-    stopped.kill().unwrap();
-    stopped.wait().unwrap();
+    // Woken up, it finds itself left alone.
+    let stopped = children[1].take().unwrap();
+    send_signal(&stopped, "-CONT");
+    let woken = end_within(stopped, LOSS_MAX);
+    assert_eq!(woken.code, 1, "{woken:?}");
     bench.run(&job, &["--processes", "3"]).ok();
     assert_same_bytes(&expected, &bench.data_files(OUTPUT), "after a stop");
 }
@@ -319,19 +456,59 @@ fn strangers_disturb_nothing() {
         }
         std::thread::sleep(Duration::from_millis(10));
     };
-    // More than are let in at once, that say nothing; and some that say too much.
-    let silent: Vec<TcpStream> = (0..200).map(|_| connect()).collect();
-    for draw in 0..50_u64 {
-        let garbage: Vec<u8> = (0..2000).map(|i| mix(draw, i).to_le_bytes()[0]).collect();
-        connect().write_all(&garbage).ok();
-        connect().write_all(b"GET / HTTP/1.1\r\n\r\n").ok();
-    }
-    let second = hosts.start(&bench, 1, &[]);
-    let [first, second] = [end(first).ok(), end(second).ok()];
-    drop(silent);
+    connect();
+    let mut impostor = hosts.command(&bench, 1, &["--start-timeout", "2"]);
+    let impostor = impostor.env("GRAPHFLAT_SECRET", "not the secret of the tests");
+    let impostor = end(impostor.spawn().unwrap());
+    assert_eq!(impostor.code, 1, "{impostor:?}");
+    // From before all have met to the end of the job.
+    let is_over = AtomicBool::new(false);
+    let [first, second] = std::thread::scope(|scope| {
+        for address in &hosts.addresses {
+            scope.spawn(|| flood(address, &is_over));
+        }
+        std::thread::sleep(Duration::from_millis(300));
+        let second = hosts.start(&bench, 1, &[]);
+        let ends = [end(first), end(second)];
+        is_over.store(true, Ordering::Relaxed);
+        ends
+    });
+    let [first, second] = [first.ok(), second.ok()];
     assert!(first.stderr.contains("refused connection"), "{first:?}");
-    assert!(!second.stderr.contains("refused"), "{second:?}");
+    assert!(
+        first.stderr.contains("does not know the secret"),
+        "{first:?}"
+    );
+    assert!(second.stderr.contains("refused connection"), "{second:?}");
     assert_same_bytes(&expected, &bench.data_files(OUTPUT), "beside strangers");
+}
+
+/// Connects again and again, as fast as it goes: most say nothing and stay, some say too much.
+fn flood(address: &str, is_over: &AtomicBool) {
+    let mut silent = VecDeque::new();
+    for draw in 0.. {
+        if is_over.load(Ordering::Relaxed) {
+            return;
+        }
+        let Ok(mut stream) = TcpStream::connect(address) else {
+            std::thread::sleep(Duration::from_millis(10));
+            continue;
+        };
+        match draw % 8 {
+            0 => {
+                let garbage: Vec<u8> = (0..2000).map(|i| mix(draw, i).to_le_bytes()[0]).collect();
+                stream.write_all(&garbage).ok();
+            }
+            1 => drop(stream.write_all(b"GET / HTTP/1.1\r\n\r\n")),
+            // The beginning of a handshake.
+            2 => drop(stream.write_all(b"graphflt")),
+            _ => silent.push_back(stream),
+        }
+        // More than are let in at once, and fewer than this process may open.
+        if silent.len() > 400 {
+            silent.pop_front();
+        }
+    }
 }
 
 /// Hosts with addresses of their own write what one process writes, and end together where the link
@@ -383,7 +560,7 @@ fn hosts_work_together_and_end_together() {
     assert_same_bytes(&model, &bench.data_files("out/model"), "four hosts train");
     bench.write(&job);
 
-    let full = format!("work_dir={}", net.disk.display());
+    let full = format!("work_dir={}", net.disk.dir.display());
     let mut one_full: Vec<Child> = (0..3)
         .map(|host| net.start(&bench, host, &["--fresh"]))
         .collect();

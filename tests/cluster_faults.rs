@@ -2,15 +2,16 @@
 //! has the bytes of one process.
 #![cfg(target_os = "linux")]
 
-use std::process::{Child, Command};
+use std::io::Write as _;
+use std::process::Child;
 use std::time::{Duration, Instant};
 
 use crate::harness::{
     Bench, FLATTEN, FeatureKind, Graph, INFER, IdKind, Job, Outcome, TRAIN, assert_same_bytes, mix,
 };
-use crate::hosts::{Net, end};
+use crate::hosts::{LOSS_MAX, Net, end_within, send_signal};
 
-/// Faults; more where it is set.
+/// Faults that end the job: 50 in CI, fewer elsewhere, or as many as it says.
 const FAULTS: &str = "GRAPHFLAT_TEST_HOST_FAULTS";
 const HOSTS: usize = 4;
 /// The stages with what they write.
@@ -38,61 +39,81 @@ fn job(graph: &Graph) -> Job {
         .and("rows_per_part = 8")
 }
 
-fn signal(child: &Child, signal: &str) {
-    let mut kill = Command::new("kill");
-    kill.args([signal, &child.id().to_string()]);
-    assert!(kill.status().unwrap().success());
+/// Returns one of `num` things, by chance.
+fn choose(seed: u64, draw: u64, num: usize) -> usize {
+    usize::try_from(mix(seed, draw) % num as u64).unwrap()
 }
 
-/// One fault in the midst of a stage: every other host ends by itself and says what it misses.
-fn meet(net: &Net, bench: &Bench, stage: &str, whole: Duration, draw: u64) {
-    let fault = FAULT_KINDS[usize::try_from(draw).unwrap() % FAULT_KINDS.len()];
-    let victim = usize::try_from(mix(53, draw)).unwrap() % HOSTS;
+/// One fault in the midst of a stage: every other host ends by itself in time and says which one it
+/// misses. Returns whether any did.
+fn meet(
+    net: &Net,
+    bench: &Bench,
+    (stage, fault): (&str, Fault),
+    whole: Duration,
+    draw: u64,
+) -> bool {
+    let victim = choose(53, draw, HOSTS);
+    let room = 4 + 4 * (mix(67, draw) % 20);
+    net.disk.empty();
+    net.disk.resize(room);
     let args = ["--stage", stage, "--fresh", "--start-timeout", "10"];
-    let full = format!("work_dir={}", net.disk.display());
+    let full = format!("work_dir={}", net.disk.dir.display());
     let with_full = [&args[..], &["--set", &full]].concat();
     let start = |host: usize| match fault {
         Fault::FullDisk if host == victim => net.start(bench, host, &with_full),
         _ => net.start(bench, host, &args),
     };
-    let mut children: Vec<Child> = (0..HOSTS).map(start).collect();
+    let mut children: Vec<Option<Child>> = (0..HOSTS).map(|host| Some(start(host))).collect();
     let share = (mix(59, draw) % 1000) as f64 / 1000.0;
     std::thread::sleep(whole.mul_f64(share));
     let begun = Instant::now();
+    let target = children[victim].as_mut().unwrap();
     match fault {
-        Fault::Kill => children[victim].kill().unwrap(),
-        Fault::Stop => signal(&children[victim], "-STOP"),
+        Fault::Kill => target.kill().unwrap(),
+        Fault::Stop => send_signal(target, "-STOP"),
         Fault::LinkDown => net.set_link(victim, "down"),
         Fault::FullDisk => {}
     }
-    let stopped = matches!(fault, Fault::Stop).then(|| children.remove(victim));
-    let outcomes: Vec<Outcome> = children.into_iter().map(end).collect();
+    let left = children[victim].take().unwrap();
+    let others = children.into_iter().flatten();
+    let in_time = |child| end_within(child, LOSS_MAX.saturating_sub(begun.elapsed()));
+    let outcomes: Vec<Outcome> = others.map(in_time).collect();
     let seconds = begun.elapsed().as_secs_f64();
-    if let Some(mut stopped) = stopped {
-        stopped.kill().unwrap();
-        stopped.wait().unwrap();
-    }
     if matches!(fault, Fault::LinkDown) {
         net.set_link(victim, "up");
     }
-    eprintln!("fault {draw}: {fault:?} of host {victim} at {share:.2} of {stage}: {seconds:.1} s");
-    // It may have come after the end.
-    let unscathed = outcomes.iter().filter(|outcome| outcome.code == 0).count();
-    for outcome in &outcomes {
-        let is_told = match fault {
-            Fault::FullDisk => outcome.stderr.contains("No space left"),
-            Fault::Kill | Fault::Stop | Fault::LinkDown => {
-                let is_victim = outcome.code == -1;
-                is_victim
-                    || outcome.stderr.contains("lost process")
-                    || outcome.stderr.contains("not there within")
-            }
-        };
-        assert!(
-            outcome.code == 0 || is_told,
-            "{fault:?}, {unscathed} unscathed: {outcome:?}"
-        );
+    if matches!(fault, Fault::Stop) {
+        // Woken up, it finds itself left alone.
+        send_signal(&left, "-CONT");
     }
+    let hit = end_within(left, LOSS_MAX);
+    eprintln!(
+        "fault {draw}: {fault:?} of host {victim} at {share:.2} of {stage}: {seconds:.1} s, code {}",
+        outcomes[0].code
+    );
+    // It may have come after the end, or the disk have been large enough.
+    let what = format!("{fault:?}: {hit:?}, {outcomes:?}");
+    assert!(
+        outcomes
+            .iter()
+            .all(|outcome| outcome.code == outcomes[0].code),
+        "{what}"
+    );
+    if outcomes[0].code == 0 {
+        return false;
+    }
+    assert_eq!(outcomes[0].code, 1, "{what}");
+    let expected = match fault {
+        Fault::FullDisk => "No space left".to_owned(),
+        Fault::Kill | Fault::Stop | Fault::LinkDown => format!("lost process {victim} ("),
+    };
+    for outcome in &outcomes {
+        // So early that it was never met.
+        let is_missing = share < 0.5 && outcome.stderr.contains("not there within");
+        assert!(is_missing || outcome.stderr.contains(&expected), "{what}");
+    }
+    true
 }
 
 #[test]
@@ -105,7 +126,12 @@ fn hosts_end_together_whatever_happens_and_go_on() {
     let job = job(&graph);
     bench.run(&job, &[]).ok();
     let expected = STAGES.map(|(_, output)| bench.data_files(output));
-    let faults = std::env::var(FAULTS).map_or(4, |faults| faults.parse().unwrap());
+    let faults = std::env::var(FAULTS).map(|faults| faults.parse().unwrap());
+    let faults = faults.unwrap_or(if std::env::var_os("CI").is_some() {
+        50
+    } else {
+        8
+    });
     let mut whole = [Duration::ZERO; STAGES.len()];
     for (at, (stage, _)) in STAGES.into_iter().enumerate() {
         let started = Instant::now();
@@ -114,10 +140,22 @@ fn hosts_end_together_whatever_happens_and_go_on() {
         whole[at] = started.elapsed();
         assert_same_bytes(&expected[at], &bench.data_files(STAGES[at].1), stage);
     }
-    for draw in 0..faults {
-        let at = usize::try_from(mix(61, draw)).unwrap() % STAGES.len();
+    let (mut num_ended, mut draw) = ([0; FAULT_KINDS.len()], 0);
+    while num_ended.iter().sum::<usize>() < faults {
+        draw += 1;
+        let kind = usize::try_from(draw).unwrap() % FAULT_KINDS.len();
+        // Training writes nothing on a host's own disk.
+        let at = match FAULT_KINDS[kind] {
+            Fault::FullDisk => 2 * choose(61, draw, 2),
+            _ => choose(61, draw, STAGES.len()),
+        };
         let (stage, output) = STAGES[at];
-        meet(&net, &bench, stage, whole[at], draw);
+        let is_ended = meet(&net, &bench, (stage, FAULT_KINDS[kind]), whole[at], draw);
+        num_ended[kind] += usize::from(is_ended);
+        if !is_ended {
+            // How busy the machine was when the job was timed says little: the next come sooner.
+            whole[at] = whole[at].mul_f64(0.9);
+        }
         let args = ["--stage", stage];
         net.run(&bench, &args);
         assert_same_bytes(
@@ -126,6 +164,8 @@ fn hosts_end_together_whatever_happens_and_go_on() {
             &format!("fault {draw}"),
         );
     }
+    eprintln!("jobs ended, by {FAULT_KINDS:?}: {num_ended:?} in {draw} runs");
+    assert!(num_ended.iter().all(|&num| num > 0), "{num_ended:?}");
 }
 
 /// A link that loses one packet in a hundred and takes 100 ms for each makes a job slower, no more.
@@ -134,7 +174,9 @@ fn a_slow_link_that_loses_packets_is_survived() {
     let graph = Graph::new(200, IdKind::Int64, FeatureKind::List).with_weights();
     let bench = Bench::new(&graph);
     if !std::path::Path::new("/dev/net/tun").exists() {
-        eprintln!("skipped: a slow link, for which this kernel has no device");
+        // Past the capture of the test harness: a skipped test looks like a passed one otherwise.
+        let skipped = "skipped: a slow link, for which this kernel has no device (/dev/net/tun)";
+        writeln!(std::io::stderr(), "{skipped}").unwrap();
         return;
     }
     let Some(mut net) = Net::new(&bench, HOSTS) else {

@@ -255,7 +255,7 @@ fn a_process_that_is_killed_loses_no_finished_round() {
     bench
         .run(&job, &["--stage", "flatten", "--stage", "train"])
         .ok();
-    survive_kills(&bench, &job, ("infer", ""), OUTPUT);
+    survive_kills(&bench, &job, ("infer", "infer, "), OUTPUT);
     let left = bench.path("work/small/process-001/infer");
     assert!(!left.exists(), "rounds are removed in the end");
 }

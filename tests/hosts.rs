@@ -5,10 +5,13 @@ use std::net::TcpListener;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
 
-use crate::harness::{Bench, Outcome};
+use crate::harness::{Bench, Outcome, files_below};
 
 pub(crate) const SECRET: &str = "the secret of the tests";
+/// Time in which all processes end once one is lost, as README promises: a limit, and no speed.
+pub(crate) const LOSS_MAX: Duration = Duration::from_secs(15);
 
 /// Nets that were made, each with names of its own.
 #[cfg(target_os = "linux")]
@@ -50,13 +53,33 @@ pub(crate) fn end(child: Child) -> Outcome {
     Outcome::of(&child.wait_with_output().unwrap())
 }
 
+/// Waits for a process that has to end by itself so soon.
+pub(crate) fn end_within(mut child: Child, longest: Duration) -> Outcome {
+    let deadline = Instant::now() + longest;
+    while child.try_wait().unwrap().is_none() {
+        if Instant::now() > deadline {
+            child.kill().unwrap();
+            panic!("still there after {longest:?}: {:?}", end(child));
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    end(child)
+}
+
+/// Sends a signal to a process, such as `-STOP`.
+#[cfg(unix)]
+pub(crate) fn send_signal(child: &Child, signal: &str) {
+    let mut kill = Command::new("kill");
+    kill.args([signal, &child.id().to_string()]);
+    assert!(kill.status().unwrap().success());
+}
+
 /// Hosts of their own: network namespaces on one bridge.
 #[cfg(target_os = "linux")]
 pub(crate) struct Net {
     id: String,
     pub(crate) hosts: Hosts,
-    /// A small disk.
-    pub(crate) disk: PathBuf,
+    pub(crate) disk: SmallDisk,
     /// Forwards the packets of a host whose link is slow and loses some.
     slow: Option<Child>,
 }
@@ -68,8 +91,10 @@ impl Net {
         let addresses: Vec<String> = (1..=num).map(|i| format!("10.213.7.{i}:7000")).collect();
         let path = bench.path("hosts.txt");
         std::fs::write(&path, addresses.join("\n")).unwrap();
-        let disk = bench.path("disk");
-        std::fs::create_dir(&disk).unwrap();
+        let Some(disk) = SmallDisk::new(bench.path("disk"), 16) else {
+            eprintln!("skipped: tests on hosts, which this user may not make (mount, as root)");
+            return None;
+        };
         let net = Net {
             id: format!(
                 "{}-{}",
@@ -105,10 +130,6 @@ impl Net {
                 assert!(as_root(command), "{command:?}");
             }
         }
-        let small = net.disk.to_str().unwrap();
-        assert!(as_root(&[
-            "mount", "-t", "tmpfs", "-o", "size=16k", "tmpfs", small
-        ]));
         Some(net)
     }
 
@@ -181,11 +202,69 @@ impl Drop for Net {
             slow.kill().ok();
             slow.wait().ok();
         }
-        as_root(&["umount", self.disk.to_str().unwrap()]);
         for host in 0..self.hosts.addresses.len() {
             as_root(&["ip", "netns", "del", &self.name(host)]);
         }
         as_root(&["ip", "link", "del", &format!("gfb{}", self.id)]);
+    }
+}
+
+/// A directory on a disk of its own, which is small.
+#[cfg(target_os = "linux")]
+pub(crate) struct SmallDisk {
+    pub(crate) dir: PathBuf,
+}
+
+#[cfg(target_os = "linux")]
+impl SmallDisk {
+    /// None where this user may not mount any.
+    pub(crate) fn new(dir: PathBuf, kib: u64) -> Option<SmallDisk> {
+        std::fs::create_dir(&dir).unwrap();
+        let size = format!("size={kib}k");
+        let at = dir.to_str().unwrap();
+        let is_allowed = as_root(&["mount", "-t", "tmpfs", "-o", &size, "tmpfs", at]);
+        assert!(
+            is_allowed || std::env::var_os("CI").is_none(),
+            "no disk can be mounted"
+        );
+        is_allowed.then_some(SmallDisk { dir })
+    }
+
+    /// Removes what lies there.
+    pub(crate) fn empty(&self) {
+        for entry in std::fs::read_dir(&self.dir).unwrap() {
+            let path = entry.unwrap().path();
+            match path.is_dir() {
+                true => std::fs::remove_dir_all(path).unwrap(),
+                false => std::fs::remove_file(path).unwrap(),
+            }
+        }
+    }
+
+    /// Returns how many KiB lie there.
+    pub(crate) fn used(&self) -> u64 {
+        let sizes = files_below(&self.dir)
+            .into_iter()
+            .map(|path| path.metadata().unwrap().len());
+        sizes.map(|size| size.div_ceil(4096) * 4).sum()
+    }
+
+    /// Gives it so many KiB; what lies there stays.
+    pub(crate) fn resize(&self, kib: u64) {
+        let options = format!("remount,size={kib}k");
+        assert!(as_root(&[
+            "mount",
+            "-o",
+            &options,
+            self.dir.to_str().unwrap()
+        ]));
+    }
+}
+
+#[cfg(target_os = "linux")]
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        as_root(&["umount", self.dir.to_str().unwrap()]);
     }
 }
 

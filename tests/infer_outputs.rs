@@ -23,7 +23,7 @@ fn job(graph: &Graph) -> Job {
 }
 
 /// A column of vectors, by id.
-fn vectors(bench: &Bench, column: &str) -> BTreeMap<String, Vec<f32>> {
+pub(crate) fn vectors(bench: &Bench, column: &str) -> BTreeMap<String, Vec<f32>> {
     let mut vectors = BTreeMap::new();
     for batch in batches(bench, OUTPUT) {
         let ids = batch.column_by_name("id").unwrap().as_string::<i32>();

@@ -11,6 +11,7 @@ use crate::harness::{
     f32_lists, i32_lists,
 };
 use crate::infer::batches;
+use crate::infer_outputs::vectors;
 use crate::train::{model_json, number};
 
 const MODEL: &str = "out/model";
@@ -53,7 +54,9 @@ fn several_labels_a_node_are_learned_and_predicted() {
     let mut nodes = graph.nodes();
     nodes.set("tags", i32_lists((0..graph.num_nodes).map(of)));
     nodes.write(&bench.path("nodes.parquet"));
-    run(&bench, &job(&graph).with("\"label\"", "\"tags\""));
+    let job = job(&graph).with("\"label\"", "\"tags\"");
+    run(&bench, &job.and("logits = true\nprobabilities = true"));
+    let (logits, probability) = (vectors(&bench, "logits"), vectors(&bench, "probability"));
     let micro_f1 = metric(&bench, "test_micro_f1");
     assert!(micro_f1 >= 0.7, "{micro_f1}");
     let (mut right, mut all) = (0, 0);
@@ -65,6 +68,12 @@ fn several_labels_a_node_are_learned_and_predicted() {
             let found = values.as_primitive::<Int32Type>().values().to_vec();
             let node = (0..graph.num_nodes).find(|&node| graph.id(node) == ids.value(row));
             right += usize::from(found == of(node.unwrap()));
+            // Each label for itself: it is there where that is likelier than not.
+            for (label, logit) in logits[ids.value(row)].iter().enumerate() {
+                let likely = probability[ids.value(row)][label];
+                assert!((likely - 1.0 / (1.0 + (-logit).exp())).abs() < 1e-6);
+                assert_eq!(found[label] == 1, likely > 0.5, "{likely}");
+            }
             all += 1;
         }
     }

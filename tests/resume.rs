@@ -5,6 +5,8 @@ use std::io::{BufRead as _, BufReader};
 use crate::harness::{
     Bench, FLATTEN, FeatureKind, Graph, INFER, IdKind, Job, Outcome, TRAIN, assert_same_bytes, mix,
 };
+#[cfg(target_os = "linux")]
+use crate::hosts::SmallDisk;
 
 const OUTPUTS: [&str; 3] = ["out/features", "out/model", "out/embeddings"];
 
@@ -73,6 +75,41 @@ fn a_run_killed_again_and_again_ends_with_the_same_bytes() {
         run_and_kill(&bench, &job, events);
     }
     bench.run(&job, &[]).ok();
+    for (output, wanted) in OUTPUTS.iter().zip(&expected) {
+        assert_same_bytes(wanted, &bench.data_files(output), output);
+    }
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_full_disk_ends_a_run_and_with_more_room_it_goes_on() {
+    let graph = graph();
+    let bench = Bench::new(&graph);
+    let job = job(&graph);
+    bench.run(&job, &[]).ok();
+    let expected = OUTPUTS.map(|output| bench.data_files(output));
+    bench.clear();
+    let Some(disk) = SmallDisk::new(bench.path("out"), 4) else {
+        eprintln!("skipped: a small disk, which this user may not mount");
+        return;
+    };
+    for stage in ["flatten", "train", "infer"] {
+        let mut num_full = 0;
+        // A page more each time: what is on the disk is gone on with.
+        loop {
+            disk.resize(disk.used() + 4 + 4 * num_full);
+            let args = ["--stage", stage, "--set", "work_dir=out/work"];
+            let outcome = bench.run(&job, &args);
+            if outcome.code == 0 {
+                break;
+            }
+            assert_eq!(outcome.code, 1, "{stage}: {outcome:?}");
+            assert!(outcome.stderr.contains("No space left"), "{outcome:?}");
+            assert!(outcome.stderr.contains("out/"), "{outcome:?}");
+            num_full += 1;
+        }
+        assert!(num_full > 0, "{stage} needs no disk");
+    }
     for (output, wanted) in OUTPUTS.iter().zip(&expected) {
         assert_same_bytes(wanted, &bench.data_files(output), output);
     }
