@@ -1,10 +1,13 @@
 //! The model of `docs/capacity.md`: what it says of a generated graph is what the program reports.
 
+use std::path::Path;
 use std::process::Command;
 
 use serde_json::Value;
 
-use crate::harness::{Bench, Outcome};
+use crate::harness::{Bench, Outcome, files_below};
+#[cfg(target_os = "linux")]
+use crate::hosts::Net;
 use crate::real::{checkout, python};
 
 /// How far the model may be off, by its statistics: edges of each other know nothing of each other in
@@ -78,12 +81,113 @@ fn few_parts_of_rows_are_even() {
         let rounds = manifest["report"]["rounds"].as_array().unwrap();
         let written = rounds.last().unwrap();
         for figure in ["nodes", "in_edges", "bytes"] {
-            let figures = figures(written, figure);
-            let mean = figures.iter().sum::<f64>() / 4.0;
-            let is_even = figures.iter().all(|&did| did < 1.3 * mean);
-            assert!(is_even, "{figure} of {targets}: {figures:?}");
+            assert_even(&format!("{figure} of {targets}"), &figures(written, figure));
         }
     }
+}
+
+/// Four processes have an equal share of a graph with a hub: of what they store, of what they answer in
+/// each round, and of what they write where there are eight parts for each.
+#[test]
+fn no_process_has_more_than_its_share() {
+    let bench = Bench::empty();
+    generate(&bench);
+    for layout in ["shards", "rows"] {
+        let job = JOB.replace("shards", layout).replace("= 1000", "= 625");
+        std::fs::write(bench.path("job.toml"), job).unwrap();
+        let run = [
+            "run",
+            "job.toml",
+            "--quiet",
+            "--fresh",
+            "--processes",
+            "4",
+            "--workers",
+            "1",
+        ];
+        bench.graphflat(&run).ok();
+        let stored = (0..4).map(|process| {
+            let store = bench.path(&format!("work/capacity/process-{process:03}/store"));
+            let files = files_below(&store).into_iter();
+            files
+                .map(|file| file.metadata().unwrap().len() as f64)
+                .sum()
+        });
+        assert_even(&format!("{layout}: store"), &stored.collect::<Vec<f64>>());
+        let rounds = bench.manifest("out")["report"]["rounds"].clone();
+        for round in rounds.as_array().unwrap() {
+            for figure in ["nodes", "in_edges", "bytes"] {
+                let what = format!("{layout}: {figure} of {}", round["name"]);
+                assert_even(&what, &figures(round, figure));
+            }
+        }
+    }
+}
+
+#[track_caller]
+fn assert_even(what: &str, figures: &[f64]) {
+    let mean = figures.iter().sum::<f64>() / figures.len() as f64;
+    assert!(
+        figures.iter().all(|&has| has <= 1.3 * mean),
+        "{what}: {figures:?}"
+    );
+}
+
+/// Bytes on the links of four hosts, from the building of the store to the last part, heads of packets
+/// included.
+#[cfg(target_os = "linux")]
+#[test]
+fn the_model_tells_what_crosses_between_hosts() {
+    let bench = Bench::empty();
+    let (Some(python), Some(net)) = (python(), Net::new(&bench, 4)) else {
+        return;
+    };
+    generate(&bench);
+    std::fs::write(bench.path("job.toml"), JOB).unwrap();
+    let run = || {
+        let sent = || -> Vec<f64> { (0..4).map(|host| net.bytes_sent(host) as f64).collect() };
+        let before = sent();
+        net.run(&bench, &["--quiet", "--workers", "1"]);
+        let both = sent().into_iter().zip(before);
+        both.map(|(now, then)| now - then).collect::<Vec<f64>>()
+    };
+    let with_store = run();
+    // The table is one row group, which one host reads; from the store on all have as much to send.
+    std::fs::remove_dir_all(bench.path("out")).unwrap();
+    let flatten = run();
+    assert_even("bytes sent", &flatten);
+    let said = model(&python, &bench, "--processes 4 --workers 1 --by edges");
+    let crossing = |is_meant: fn(&str) -> bool| -> f64 {
+        let rounds = said["rounds"].as_array().unwrap().iter();
+        let meant = rounds.filter(|round| is_meant(round["name"].as_str().unwrap()));
+        meant.map(|round| round["crossing"].as_f64().unwrap()).sum()
+    };
+    for (what, sent, expected) in [
+        ("all", &with_store, crossing(|_| true)),
+        (
+            "from the store on",
+            &flatten,
+            crossing(|name| !["numbering", "node rows", "edges"].contains(&name)),
+        ),
+    ] {
+        let measured: f64 = sent.iter().sum();
+        let off = expected / measured - 1.0;
+        assert!(off.abs() < 0.1, "{what}: {expected} bytes are {measured}");
+    }
+}
+
+/// What the model says of the job.
+fn model(python: &Path, bench: &Bench, options: &str) -> Value {
+    let mut model = Command::new(python);
+    model.arg(checkout().join("docs/capacity.py"));
+    model.arg("--edges").arg(bench.path("data/edges.parquet"));
+    let of_job =
+        "--nodes 20000 --features 4 --weights --fanouts 10,5,5 --targets-per-part 1000 --json";
+    model
+        .args(of_job.split_whitespace())
+        .args(options.split_whitespace());
+    let outcome = Outcome::of(&model.output().unwrap()).ok();
+    serde_json::from_str(&outcome.stdout).unwrap()
 }
 
 #[test]
@@ -98,14 +202,8 @@ fn the_model_tells_the_bytes_of_each_round() {
     bench.graphflat(&run).ok();
     let report = bench.manifest("out")["report"].clone();
     for (statistics, tolerance) in TOLERANCES {
-        let mut model = Command::new(&python);
-        model.arg(checkout().join("docs/capacity.py"));
-        model.arg("--edges").arg(bench.path("data/edges.parquet"));
-        let options = "--nodes 20000 --features 4 --weights --fanouts 10,5,5 --processes 2 \
-                       --targets-per-part 1000 --workers 2 --json --by";
-        model.args(options.split_whitespace()).arg(statistics);
-        let outcome = Outcome::of(&model.output().unwrap()).ok();
-        let said: Value = serde_json::from_str(&outcome.stdout).unwrap();
+        let options = format!("--processes 2 --workers 2 --by {statistics}");
+        let said = model(&python, &bench, &options);
         let expected = said["rounds"].as_array().unwrap();
         let measured = report["rounds"].as_array().unwrap();
         assert_eq!(measured.len(), 5);

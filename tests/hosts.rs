@@ -182,6 +182,15 @@ impl Net {
         children.into_iter().for_each(|child| drop(end(child).ok()));
     }
 
+    /// Returns how many bytes a host has sent.
+    pub(crate) fn bytes_sent(&self, host: usize) -> u64 {
+        let statistics = "/sys/class/net/eth0/statistics/tx_bytes";
+        let mut read = Command::new("ip");
+        read.args(["netns", "exec", &self.name(host), "cat", statistics]);
+        let said = String::from_utf8(read.output().unwrap().stdout).unwrap();
+        said.trim().parse().unwrap()
+    }
+
     pub(crate) fn set_link(&self, host: usize, state: &str) {
         assert!(as_root(&[
             "ip",
