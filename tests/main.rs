@@ -10,6 +10,7 @@ mod cora;
 mod errors;
 mod fault_proxy;
 mod flatten;
+mod forward;
 mod generate;
 mod harness;
 mod hosts;
