@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use arrow::array::{AsArray as _, Float32Array, StringArray};
-use arrow::datatypes::{Float16Type, Float32Type, Int32Type};
+use arrow::datatypes::{DataType, Float16Type, Float32Type, Int32Type};
 
 use crate::harness::{
     Bench, FLATTEN, FeatureKind, Graph, INFER, IdKind, Job, NUM_CLASSES, TRAIN, Table,
@@ -53,6 +53,12 @@ fn vectors_are_written_as_asked_for() {
     bench.run(&job(&graph).and(asked), &["--fresh"]).ok();
     let (unit, logits) = (vectors(&bench, "embedding"), vectors(&bench, "logits"));
     let probability = vectors(&bench, "probability");
+    for batch in batches(&bench, OUTPUT) {
+        for column in ["embedding", "logits", "probability"] {
+            let vectors = batch.column_by_name(column).unwrap().as_fixed_size_list();
+            assert_eq!(vectors.value_type(), DataType::Float16, "{column}");
+        }
+    }
     assert_eq!(unit.len(), graph.num_nodes);
     for (id, embedding) in &plain {
         // Without a head the embedding of the last layer are the logits.
