@@ -333,8 +333,11 @@ fn numbers_have_no_probability() {
 /// Kills of [`kills_at_random_moments_change_no_embedding`].
 const RANDOM_KILLS: usize = 50;
 
-#[test]
-fn kills_at_random_moments_change_no_embedding() {
+/// Kills of the other ways to infer, each; more where none of them left anything to go on with.
+const RANDOM_KILLS_OTHERWISE: usize = 12;
+
+/// A bench with a trained model and the job in `job.toml`, whose `[infer]` may get more lines.
+fn bench_to_kill_on() -> (Bench, String) {
     let bench = Bench::empty();
     let generated = "generate graph --nodes 20000 --edges 200000 --features 16 --seed 3";
     bench
@@ -346,19 +349,43 @@ fn kills_at_random_moments_change_no_embedding() {
          [input.edges]\npath = \"graph/edges.parquet\"\nsrc = \"src\"\ndst = \"dst\"\n\
          [flatten]\noutput = \"out/features\"\nhops = 3\nfanouts = [3, 3, 3]\n\
          [train]\noutput = \"out/model\"\nmodel = \"gat\"\nhidden = [32, 32]\nheads = 4\nepochs = 1\n\
-         [infer]\noutput = \"out/embeddings\"\nsampling = \"none\"\nrows_per_part = 1000\n";
-    std::fs::write(bench.path("job.toml"), text).unwrap();
-    bench.graphflat(&["run", "job.toml", "--quiet"]).ok();
+         [infer]\noutput = \"out/embeddings\"\nrows_per_part = 1000\n";
+    (bench, text.to_owned())
+}
+
+/// How many kills found rounds, and committed parts, before a run that went on.
+#[derive(Debug, Default)]
+struct Found {
+    rounds: usize,
+    parts: usize,
+}
+
+/// Infers, kills inference at so many random moments, and expects that runs which go on end with the
+/// same bytes and the same comparison of samplings. One of `kills_a_run` runs, by chance, is seen to its
+/// end; the others are killed again where they went on.
+fn kill_at_random_moments(bench: &Bench, kills: usize, kills_a_run: u64) -> Found {
     let only = ["run", "job.toml", "--quiet", "--stage", "infer"];
-    let expected = bench.data_files(OUTPUT);
     let clear = || std::fs::remove_dir_all(bench.path(OUTPUT)).unwrap();
+    let ends = || {
+        bench.graphflat(&only).ok();
+        let compared = bench.manifest(OUTPUT)["report"]["sampling_compared"].clone();
+        (bench.data_files(OUTPUT), compared)
+    };
+    let expected = ends();
+    let check = |what: &str| {
+        let (files, compared) = ends();
+        assert_same_bytes(&expected.0, &files, what);
+        assert_eq!(compared, expected.1, "{what}");
+        let left = bench.path("work/infer").exists();
+        assert!(!left, "rounds are removed in the end");
+    };
     clear();
     let started = std::time::Instant::now();
     bench.graphflat(&only).ok();
     let micros = u64::try_from(started.elapsed().as_micros()).unwrap();
-    let (mut killed, mut between, mut within, mut draw) = (0, 0, 0, 0);
     clear();
-    while killed < RANDOM_KILLS {
+    let (mut killed, mut draw, mut found) = (0, 0, Found::default());
+    while killed < kills || found.rounds + found.parts == 0 {
         draw += 1;
         let mut child = bench.command(&only).spawn().unwrap();
         std::thread::sleep(std::time::Duration::from_micros(mix(1, draw) % micros));
@@ -366,28 +393,47 @@ fn kills_at_random_moments_change_no_embedding() {
         child.kill().unwrap(); // SIGKILL: no handler runs
         child.wait().unwrap();
         killed += usize::from(!has_ended);
-        // Every third run is seen to its end; the others are killed again where they went on.
-        if mix(2, draw).is_multiple_of(3) {
-            between += usize::from(bench.path("work/infer/rounds.json").exists());
-            within += usize::from(
-                bench
-                    .path("out/embeddings/_progress/part-00000.json")
-                    .exists(),
-            );
-            bench.graphflat(&only).ok();
-            let what = format!("after draw {draw}");
-            assert_same_bytes(&expected, &bench.data_files(OUTPUT), &what);
-            assert!(
-                !bench.path("work/infer").exists(),
-                "rounds are removed in the end"
-            );
+        if mix(2, draw).is_multiple_of(kills_a_run) {
+            let has = |path: &str| usize::from(bench.path(path).exists());
+            found.rounds += has("work/infer/rounds.json");
+            found.parts += has("out/embeddings/_progress/part-00000.json");
+            check(&format!("after draw {draw}"));
             clear();
         }
     }
-    bench.graphflat(&only).ok();
-    assert_same_bytes(&expected, &bench.data_files(OUTPUT), "at last");
-    assert!(
-        between > 0 && within > 0,
-        "{between} kills came between rounds, {within} later"
-    );
+    check("at last");
+    found
+}
+
+#[test]
+fn kills_at_random_moments_change_no_embedding() {
+    let (bench, job) = bench_to_kill_on();
+    std::fs::write(bench.path("job.toml"), job + "sampling = \"none\"\n").unwrap();
+    bench
+        .graphflat(&["run", "job.toml", "--quiet", "--stage", "flatten,train"])
+        .ok();
+    let found = kill_at_random_moments(&bench, RANDOM_KILLS, 3);
+    assert!(found.rounds > 0 && found.parts > 0, "{found:?}");
+}
+
+#[test]
+fn kills_change_neither_comparisons_nor_what_neighbourhoods_give() {
+    let (bench, job) = bench_to_kill_on();
+    // Stored neighbourhoods are gone through part by part.
+    let job = job.replace("hops = 3", "hops = 3\ntargets_per_part = 1000");
+    std::fs::write(bench.path("job.toml"), &job).unwrap();
+    bench
+        .graphflat(&["run", "job.toml", "--quiet", "--stage", "flatten,train"])
+        .ok();
+    for (keys, is_compared) in [
+        ("rows_per_part = 1000\ncompare_sampling = true", true),
+        ("method = \"neighborhoods\"", false),
+    ] {
+        let job = job.replace("rows_per_part = 1000", keys);
+        std::fs::write(bench.path("job.toml"), job).unwrap();
+        kill_at_random_moments(&bench, RANDOM_KILLS_OTHERWISE, 1);
+        let compared = &bench.manifest(OUTPUT)["report"]["sampling_compared"];
+        assert_eq!(compared.is_object(), is_compared, "{keys}: {compared}");
+        std::fs::remove_dir_all(bench.path(OUTPUT)).unwrap();
+    }
 }
