@@ -18,6 +18,7 @@ mod infer;
 mod infer_outputs;
 mod inspect;
 mod kinds;
+mod memory;
 mod processes;
 mod real;
 mod resume;
