@@ -244,6 +244,53 @@ fn rows_cross_once_a_round_and_process() {
     assert!(sum(1, "bytes_sent") <= 4 * 8 * graph.num_nodes as u64);
 }
 
+/// What the report says is the least is counted on graphs where it is known, whoever owns which node.
+#[test]
+fn the_fewer_of_rows_and_partial_aggregates_are_counted() {
+    let learned = graph(IdKind::Utf8, FeatureKind::List);
+    let bench = Bench::new(&learned);
+    let train = job(&learned, "\"sage\"").with("hidden = [8]", "hidden = [3]");
+    bench
+        .run(&train, &["--stage", "flatten", "--stage", "train"])
+        .ok();
+    // Layer 2 reads rows of 3 numbers; SAGE's state of some in-edges is as wide.
+    let row = 4 * 3;
+    for (edges, num_nodes, least, is_less) in [
+        // One node leads to all others: its row crosses, not an aggregate for each of them.
+        (
+            (1..60).map(|dst| (0, dst)).collect::<Vec<_>>(),
+            60,
+            row,
+            false,
+        ),
+        // All others lead to one: an aggregate of theirs would do for their rows.
+        ((1..60).map(|src| (src, 0)).collect(), 60, row, true),
+        // So many that it is a hub, of which states cross: one would do for those of all segments.
+        ((1..9600).map(|src| (src, 0)).collect(), 9600, row, true),
+    ] {
+        let star = Graph {
+            num_nodes,
+            edges,
+            ..learned.clone()
+        };
+        let other = Bench::new(&star);
+        let model = format!("model = {:?}\nsampling = \"none\"", bench.path("out/model"));
+        let infer = Job::new(&star, &[INFER]).and(&model);
+        other
+            .run(&infer, &["--processes", "2", "--workers", "1"])
+            .ok();
+        let report = other.manifest(OUTPUT)["report"].clone();
+        let sum = |key: &str| -> u64 {
+            let of = report["processes"].as_array().unwrap().iter();
+            of.map(|rounds| rounds[1]["crossing"][key].as_u64().unwrap())
+                .sum()
+        };
+        let (received, told) = (sum("bytes_received"), sum("bytes_least"));
+        assert_eq!(told, least, "of {received} with {num_nodes} nodes");
+        assert_eq!(received > told, is_less, "{received}, {num_nodes} nodes");
+    }
+}
+
 #[test]
 fn a_process_that_is_killed_loses_no_finished_round() {
     let graph = graph_of(600).with_in_edges(9000);

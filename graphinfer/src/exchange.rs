@@ -40,8 +40,9 @@ struct Rows {
 pub(crate) struct Crossing {
     pub(crate) bytes_sent: u64,
     pub(crate) bytes_received: u64,
-    /// What would be received if a partial aggregate came in place of rows from each process of which
-    /// fewer of those are needed.
+    /// What would be received if each other process sent either its rows or an aggregate for each node
+    /// that reads any of them, whichever are fewer; an aggregate counts as a row, and of a hub's states
+    /// one. No lower bound: rows for some nodes and aggregates for others could be less.
     pub(crate) bytes_least: u64,
 }
 
@@ -217,5 +218,28 @@ pub(crate) fn gather_found(
     match all.iter().position(Option::is_none) {
         Some(place) => Ok(Err(place)),
         None => Ok(Ok(all.into_iter().flatten().collect())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_least_is_the_fewer_of_rows_and_aggregates_by_process() {
+        let exchange = Exchange {
+            cluster: Cluster::of_threads(1),
+            num_own: 4,
+            given: vec![vec![], vec![0, 2], vec![1, 2, 3]],
+            taken: vec![vec![], vec![4, 5, 6, 7], vec![8, 9]],
+            partial: vec![0, 3, 5],
+        };
+        let crossing = exchange.crossing(2);
+        let expected = Crossing {
+            bytes_sent: 8 * (2 + 3),
+            bytes_received: 8 * (4 + 2),
+            bytes_least: 8 * (3 + 2),
+        };
+        assert_eq!(crossing, expected);
     }
 }
