@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 use crate::harness::{Bench, Outcome, files_below};
 
 pub(crate) const SECRET: &str = "the secret of the tests";
-/// Time in which all processes end once one is lost, as README promises: a limit, and no speed.
+/// Time in which all processes end once one is lost, whatever the machine is busy with: a limit, and no
+/// speed.
 pub(crate) const LOSS_MAX: Duration = Duration::from_secs(15);
 
 /// Nets that were made, each with names of its own.

@@ -84,15 +84,17 @@ pub(super) fn number_nodes(
     let order = mine.ids.sort_permutation();
     let samples = peer.gather_all::<_, FlattenError>(Ok(sample(&mine, &order)))?;
     let splitters = choose_splitters(&samples, peer.peers());
-    let batches = split_by_range(&mine, &order, &splitters);
-    let positions: Vec<_> = batches
-        .iter()
-        .map(|(positions, _)| positions.clone())
-        .collect();
-    let outgoing = batches
-        .into_iter()
-        .enumerate()
-        .map(|(to, (_, batch))| Ok((to, batch)));
+    let positions = split_by_range(&mine, &order, &splitters);
+    drop(order);
+    // Memory here is by node, whatever the budget, so nothing is held for longer than it is needed.
+    let (ids, rows, unit_lengths) = (mine.ids, mine.rows, mine.unit_lengths);
+    let batches = positions.iter().map(|places| KeyBatch {
+        ids: ids.gather(places),
+        rows: places.iter().map(|&i| rows[i as usize]).collect(),
+    });
+    let batches: Vec<KeyBatch> = batches.collect();
+    drop((ids, rows));
+    let outgoing = batches.into_iter().enumerate().map(Ok);
     let received = peer.shuffle::<KeyBatch, FlattenError>(outgoing)?;
     let (range, places) = peer.agree(sort_range(received, plan))?;
     let sizes = peer.gather_all::<_, FlattenError>(Ok(range.len() as u64))?;
@@ -118,7 +120,7 @@ pub(super) fn number_nodes(
     });
     let replies = peer.shuffle::<Vec<NodeIdx>, FlattenError>(replies)?;
     let numbering = Numbering {
-        units: scatter_to_units(&mine.unit_lengths, &positions, &replies),
+        units: scatter_to_units(&unit_lengths, &positions, &replies),
         num_nodes,
         class_names: union_of_names(&samples),
         max_class: samples.iter().filter_map(|s| s.max_class).max(),
@@ -134,9 +136,10 @@ pub(super) fn number_nodes(
 }
 
 fn read_keys(plan: &NodesPlan, work: WorkUnits) -> Result<MyRows, FlattenError> {
+    let num_rows = work.of(plan.units()).map(|unit| unit.num_rows).sum();
     let mut mine = MyRows {
-        ids: Ids::new(plan.id_type()),
-        rows: Vec::new(),
+        ids: Ids::with_capacity(plan.id_type(), num_rows),
+        rows: Vec::with_capacity(num_rows),
         unit_lengths: Vec::new(),
         class_names: BTreeSet::new(),
         max_class: None,
@@ -202,8 +205,8 @@ fn range_of(splitters: &Ids, ids: &Ids, i: usize) -> usize {
     low
 }
 
-/// For each range: where its ids stand among this worker's rows, and the batch to send.
-fn split_by_range(mine: &MyRows, order: &[u32], splitters: &Ids) -> Vec<(Vec<u32>, KeyBatch)> {
+/// For each range: where its ids stand among this worker's rows.
+fn split_by_range(mine: &MyRows, order: &[u32], splitters: &Ids) -> Vec<Vec<u32>> {
     let mut positions = vec![Vec::new(); splitters.len() + 1];
     let mut range = 0;
     for &i in order {
@@ -214,12 +217,7 @@ fn split_by_range(mine: &MyRows, order: &[u32], splitters: &Ids) -> Vec<(Vec<u32
         }
         positions[range].push(i);
     }
-    let batch = |places: Vec<u32>| {
-        let rows = places.iter().map(|&i| mine.rows[i as usize]).collect();
-        let ids = mine.ids.gather(&places);
-        (places, KeyBatch { ids, rows })
-    };
-    positions.into_iter().map(batch).collect()
+    positions
 }
 
 /// The ids of a range in order, and for each sender the places of the ids it sent.
@@ -229,11 +227,14 @@ fn sort_range(
     received: Vec<(usize, KeyBatch)>,
     plan: &NodesPlan,
 ) -> Result<SortedRange, FlattenError> {
-    let mut all = Ids::new(plan.id_type());
-    let mut rows = Vec::new();
-    for (_, batch) in &received {
+    let num_ids = received.iter().map(|(_, batch)| batch.ids.len()).sum();
+    let mut all = Ids::with_capacity(plan.id_type(), num_ids);
+    let mut rows = Vec::with_capacity(num_ids);
+    let mut lengths = Vec::with_capacity(received.len());
+    for (from, batch) in received {
         all.extend_from(&batch.ids, 0..batch.ids.len());
         rows.extend_from_slice(&batch.rows);
+        lengths.push((from, batch.ids.len()));
     }
     let order = all.sort_permutation();
     for pair in order.windows(2) {
@@ -252,16 +253,20 @@ fn sort_range(
             });
         }
     }
-    let mut place_of = vec![0; all.len()];
+    drop(rows);
+    let range = all.gather(&order);
+    drop(all);
+    let mut place_of = vec![0; order.len()];
     for (place, &i) in (0..).zip(&order) {
         place_of[i as usize] = place;
     }
+    drop(order);
     let mut place_of = place_of.into_iter();
-    let places = received
-        .iter()
-        .map(|(from, batch)| (*from, place_of.by_ref().take(batch.ids.len()).collect()))
+    let places = lengths
+        .into_iter()
+        .map(|(from, length)| (from, place_of.by_ref().take(length).collect()))
         .collect();
-    Ok((all.gather(&order), places))
+    Ok((range, places))
 }
 
 fn scatter_to_units(
