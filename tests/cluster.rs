@@ -233,7 +233,7 @@ fn a_process_is_missed_before_all_have_met() {
             assert!(Instant::now() < deadline, "the processes do not meet");
             std::thread::sleep(Duration::from_millis(10));
         }
-        std::thread::sleep(Duration::from_secs(1)); // and introduce themselves
+        std::thread::sleep(Duration::from_secs(3)); // and introduce themselves
         let [first, mut second] = children;
         send_signal(&second, signal);
         // Processes are waited for a minute.
@@ -265,8 +265,8 @@ fn another_build_is_refused() {
         .permissions();
     std::fs::set_permissions(&other, permissions).unwrap();
     let hosts = Hosts::new(&bench, 2);
-    let first = hosts.start(&bench, 0, &["--start-timeout", "3"]);
-    let same = hosts.command(&bench, 1, &["--start-timeout", "3"]);
+    let first = hosts.start(&bench, 0, &["--start-timeout", "10"]);
+    let same = hosts.command(&bench, 1, &["--start-timeout", "10"]);
     let mut second = Command::new(&other);
     second.args(same.get_args()).current_dir(bench.path("."));
     second
@@ -505,7 +505,7 @@ fn flood(address: &str, is_over: &AtomicBool) {
             _ => silent.push_back(stream),
         }
         // More than are let in at once, and fewer than this process may open.
-        if silent.len() > 400 {
+        if silent.len() > 300 {
             silent.pop_front();
         }
     }

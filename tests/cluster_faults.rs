@@ -44,15 +44,25 @@ fn choose(seed: u64, draw: u64, num: usize) -> usize {
     usize::try_from(mix(seed, draw) % num as u64).unwrap()
 }
 
+/// When a fault came, as far as it shows.
+#[derive(PartialEq)]
+enum Moment {
+    /// Before the host was met.
+    Start,
+    Midst,
+    /// Too late, or on a disk that was large enough.
+    End,
+}
+
 /// One fault in the midst of a stage: every other host ends by itself in time and says which one it
-/// misses. Returns whether any did.
+/// misses.
 fn meet(
     net: &Net,
     bench: &Bench,
     (stage, fault): (&str, Fault),
     whole: Duration,
     draw: u64,
-) -> bool {
+) -> Moment {
     let victim = choose(53, draw, HOSTS);
     let room = 4 + 4 * (mix(67, draw) % 20);
     net.disk.empty();
@@ -101,19 +111,23 @@ fn meet(
         "{what}"
     );
     if outcomes[0].code == 0 {
-        return false;
+        return Moment::End;
     }
     assert_eq!(outcomes[0].code, 1, "{what}");
     let expected = match fault {
         Fault::FullDisk => "No space left".to_owned(),
         Fault::Kill | Fault::Stop | Fault::LinkDown => format!("lost process {victim} ("),
     };
-    for outcome in &outcomes {
-        // So early that it was never met.
-        let is_missing = share < 0.5 && outcome.stderr.contains("not there within");
-        assert!(is_missing || outcome.stderr.contains(&expected), "{what}");
+    let (is_named, is_missing) = (
+        |outcome: &Outcome| outcome.stderr.contains(&expected),
+        |outcome: &Outcome| outcome.stderr.contains("not there within"),
+    );
+    if outcomes.iter().all(is_named) {
+        return Moment::Midst;
     }
-    true
+    let is_told = |outcome: &Outcome| is_named(outcome) || is_missing(outcome);
+    assert!(outcomes.iter().all(is_told), "{what}");
+    Moment::Start
 }
 
 #[test]
@@ -150,12 +164,14 @@ fn hosts_end_together_whatever_happens_and_go_on() {
             _ => choose(61, draw, STAGES.len()),
         };
         let (stage, output) = STAGES[at];
-        let is_ended = meet(&net, &bench, (stage, FAULT_KINDS[kind]), whole[at], draw);
-        num_ended[kind] += usize::from(is_ended);
-        if !is_ended {
-            // How busy the machine was when the job was timed says little: the next come sooner.
-            whole[at] = whole[at].mul_f64(0.9);
-        }
+        let moment = meet(&net, &bench, (stage, FAULT_KINDS[kind]), whole[at], draw);
+        num_ended[kind] += usize::from(moment == Moment::Midst);
+        // How busy the machine was when the job was timed says little.
+        whole[at] = whole[at].mul_f64(match moment {
+            Moment::Start => 1.1,
+            Moment::Midst => 1.0,
+            Moment::End => 0.9,
+        });
         let args = ["--stage", stage];
         net.run(&bench, &args);
         assert_same_bytes(

@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::harness::{Bench, Outcome, files_below};
+use crate::harness::{Bench, Outcome};
 
 pub(crate) const SECRET: &str = "the secret of the tests";
 /// Time in which all processes end once one is lost, whatever the machine is busy with: a limit, and no
@@ -253,7 +253,7 @@ impl SmallDisk {
 
     /// Returns how many KiB lie there.
     pub(crate) fn used(&self) -> u64 {
-        let sizes = files_below(&self.dir)
+        let sizes = crate::harness::files_below(&self.dir)
             .into_iter()
             .map(|path| path.metadata().unwrap().len());
         sizes.map(|size| size.div_ceil(4096) * 4).sum()

@@ -8,9 +8,12 @@
 //! dialler  -> listener   its introduction, and a proof of it and of both nonces
 //! listener -> dialler    likewise
 //! dialler  -> listener   that it has met it
+//! listener -> dialler    that it has taken the connection
 //! ```
 //!
-//! Without the last word the listener forgets the connection, since the dialler makes another one.
+//! Without the last but one the listener forgets the connection, and without the last, which may take as
+//! long as the listener is at something else, the dialler makes another one. So when both have it both
+//! read it.
 //! The listener tells a stranger nothing of the job, and reads no more than a few kilobytes of it; the
 //! dialler, who has to begin, tells whoever listens which process of which fingerprint it is. Each
 //! side draws its nonce, so what was recorded proves nothing, and each direction has a label of its own,
@@ -29,8 +32,9 @@ pub(super) const VERSION: u32 = 3;
 const NONCE_BYTES: usize = 32;
 const PROOF_BYTES: usize = 32;
 const INTRODUCTION_BYTES_MAX: usize = 4096;
-/// The last word.
+/// The last words.
 const MET: u8 = 1;
+const TAKEN: u8 = 2;
 
 /// What both sides of a job know and nobody else does.
 #[derive(Clone)]
@@ -169,10 +173,25 @@ pub(super) fn say_met(stream: &mut impl Write) -> io::Result<()> {
 
 /// Waits until a dialler says so.
 pub(super) fn await_met(stream: &mut impl Read) -> Result<(), HandshakeError> {
+    await_word(stream, MET)
+}
+
+/// Tells a dialler that its connection is taken.
+pub(super) fn say_taken(stream: &mut impl Write) -> io::Result<()> {
+    stream.write_all(&[TAKEN])?;
+    stream.flush()
+}
+
+/// Waits until a listener says so.
+pub(super) fn await_taken(stream: &mut impl Read) -> Result<(), HandshakeError> {
+    await_word(stream, TAKEN)
+}
+
+fn await_word(stream: &mut impl Read, wanted: u8) -> Result<(), HandshakeError> {
     let mut word = [0];
     stream.read_exact(&mut word)?;
     match word {
-        [MET] => Ok(()),
+        [word] if word == wanted => Ok(()),
         _ => Err(HandshakeError::Garbled),
     }
 }

@@ -11,8 +11,10 @@ use std::time::{Duration, Instant};
 
 use socket2::{SockRef, TcpKeepalive};
 
-use super::handshake::{HandshakeError, Introduction, accept, await_met, dial, say_met};
-use super::watch::{SILENCE_MAX, Watch};
+use super::handshake::{
+    HandshakeError, Introduction, accept, await_met, await_taken, dial, say_met, say_taken,
+};
+use super::watch::Watch;
 use super::{ClusterError, ClusterPlan};
 
 /// The session in which processes meet first.
@@ -23,8 +25,8 @@ const HANDSHAKE_MAX: Duration = Duration::from_secs(5);
 const CONNECT_MAX: Duration = Duration::from_secs(2);
 /// Time between attempts.
 const PAUSE: Duration = Duration::from_millis(100);
-/// Time in which a process that is watched over has to be reached once more.
-const RECONNECT_MAX: Duration = Duration::from_secs(12);
+/// Time in which attempts to reach a process that is watched over may begin.
+const RECONNECT_MAX: Duration = Duration::from_secs(8);
 /// Silence after which the system asks whether the other end is there: a network may forget a connection
 /// that nothing crosses for minutes, as in a long epoch.
 const KEEPALIVE: Duration = Duration::from_secs(5);
@@ -32,7 +34,7 @@ const KEEPALIVE: Duration = Duration::from_secs(5);
 const KEEPALIVE_PAUSE: Duration = Duration::from_secs(2);
 /// Handshakes under way at once; then one of the address that has the most gives way, its oldest, since
 /// those of our own end within two round trips.
-const STRANGERS_MAX: usize = 1024;
+const STRANGERS_MAX: usize = 256; // each a thread and a file, of which there may be few
 /// Stack of a thread that does a handshake, of which there may be as many.
 const STACK_BYTES: usize = 256 << 10;
 /// The exit code of others where this process does not meet all.
@@ -67,7 +69,7 @@ struct Strangers(Mutex<VecDeque<Stranger>>);
 struct Stranger {
     number: u64,
     address: IpAddr,
-    stream: TcpStream,
+    stream: Arc<TcpStream>,
 }
 
 /// The connections of one session, in the making.
@@ -181,7 +183,8 @@ impl Session<'_> {
         }
         streams.push(None);
         for (process, stream) in (plan.process + 1..).zip(arrived?) {
-            if stream.is_none() {
+            // Without a deadline they were waited for no longer than one could be dialled.
+            if stream.is_none() && self.deadline.is_some() {
                 missing.push(name(process));
             }
             streams.push(stream);
@@ -216,11 +219,20 @@ impl Session<'_> {
 
     /// Waits for the connections of some processes; none stands for one that does not come in time.
     fn take(&self, processes: Range<usize>) -> Result<Vec<Option<TcpStream>>, ClusterError> {
+        let taken = self.take_all(processes);
+        if taken.is_err() {
+            self.has_failed.store(true, Ordering::SeqCst);
+        }
+        taken
+    }
+
+    fn take_all(&self, processes: Range<usize>) -> Result<Vec<Option<TcpStream>>, ClusterError> {
         let mut taken: Vec<Option<TcpStream>> = processes.clone().map(|_| None).collect();
         let mut streams = guard(&self.arrivals.streams);
         loop {
             for (slot, process) in taken.iter_mut().zip(processes.clone()) {
-                if let Some(stream) = streams.remove(&(self.number, process)) {
+                if let Some(mut stream) = streams.remove(&(self.number, process)) {
+                    say_taken(&mut stream).map_err(ClusterError::Connect)?;
                     self.use_stream(process, &stream)?;
                     *slot = Some(stream);
                 }
@@ -249,9 +261,6 @@ impl Session<'_> {
             let socket = SockRef::from(stream);
             let keepalive = TcpKeepalive::new().with_time(KEEPALIVE);
             socket.set_tcp_keepalive(&keepalive.with_interval(KEEPALIVE_PAUSE))?;
-            // One that goes dark by itself is missed as soon as a process is.
-            #[cfg(target_os = "linux")]
-            socket.set_tcp_user_timeout(Some(SILENCE_MAX))?;
             (self.met)(process, stream)
         };
         set_up().map_err(ClusterError::Connect)
@@ -314,8 +323,34 @@ impl Session<'_> {
         let other_run = |error: HandshakeError| Dialled::Mismatch(error.to_string());
         self.arrivals.check_run(&found).map_err(other_run)?;
         say_met(&mut timed).map_err(|error| Dialled::Handshake(error.into()))?;
+        self.await_taken(&stream).map_err(Dialled::Handshake)?;
         self.arrivals.note_run(&found);
         Ok(stream)
+    }
+
+    /// Waits until the other end comes to this session; the watch notices where it does not.
+    fn await_taken(&self, mut stream: &TcpStream) -> Result<(), HandshakeError> {
+        stream.set_read_timeout(Some(PAUSE))?;
+        loop {
+            let error = match await_taken(&mut stream) {
+                Err(HandshakeError::Io(error)) => error,
+                end => return end,
+            };
+            let is_waiting = matches!(
+                error.kind(),
+                io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut
+            );
+            let is_late = self
+                .deadline
+                .is_some_and(|deadline| Instant::now() >= deadline);
+            if !is_waiting {
+                return Err(error.into());
+            }
+            if is_late || self.has_failed.load(Ordering::SeqCst) {
+                let late = io::Error::new(io::ErrorKind::TimedOut, "does not take the connection");
+                return Err(late.into());
+            }
+        }
     }
 }
 
@@ -360,13 +395,11 @@ fn listen(listener: &TcpListener, plan: &Arc<ClusterPlan>, arrivals: &Arc<Arriva
             thread::sleep(PAUSE);
             continue;
         };
-        let Ok(watched) = stream.try_clone() else {
-            continue;
-        };
+        let stream = Arc::new(stream);
         strangers.add(Stranger {
             number,
             address: address.ip(),
-            stream: watched,
+            stream: Arc::clone(&stream),
         });
         let (plan, arrivals) = (Arc::clone(plan), Arc::clone(arrivals));
         let among = Arc::clone(&strangers);
@@ -382,7 +415,7 @@ fn listen(listener: &TcpListener, plan: &Arc<ClusterPlan>, arrivals: &Arc<Arriva
 /// Lets a process in that proves to be one of the job's; `leave` takes it from those of whom nothing is
 /// known, and tells whether it still was there.
 fn meet(
-    stream: TcpStream,
+    stream: Arc<TcpStream>,
     address: SocketAddr,
     (plan, arrivals): (&ClusterPlan, &Arrivals),
     leave: impl Fn() -> bool,
@@ -403,10 +436,13 @@ fn meet(
             let is_behind = (plan.process + 1..plan.hosts.len()).contains(&found.process);
             match mismatch(plan, &found, found.process) {
                 Some(problem) => problem,
-                None if is_behind => match await_met(&mut timed) {
-                    Ok(()) => return arrivals.add(&found, stream),
-                    Err(error) => error.to_string(),
-                },
+                None if is_behind => {
+                    let last_word = await_met(&mut timed);
+                    match last_word.and_then(|()| arrivals.add(&found, stream)) {
+                        Ok(()) => return,
+                        Err(error) => error.to_string(),
+                    }
+                }
                 None => format!(
                     "calls itself process {}, which does not dial",
                     found.process
@@ -465,10 +501,13 @@ impl Arrivals {
 
     /// Refuses a process that is not the one that was met under its number, or joins once more.
     fn check_run(&self, found: &Introduction) -> Result<(), HandshakeError> {
-        let known = guard(&self.runs).get(&found.process).copied();
-        match known {
+        Self::check(&guard(&self.runs), found)
+    }
+
+    fn check(runs: &BTreeMap<usize, u64>, found: &Introduction) -> Result<(), HandshakeError> {
+        match runs.get(&found.process) {
             None if found.session == JOINING => Ok(()),
-            Some(run) if run == found.run && found.session != JOINING => Ok(()),
+            Some(&run) if run == found.run && found.session != JOINING => Ok(()),
             _ => Err(HandshakeError::OtherRun),
         }
     }
@@ -477,11 +516,18 @@ impl Arrivals {
         guard(&self.runs).insert(found.process, found.run);
     }
 
-    /// Takes the connection of a process that was met.
-    fn add(&self, found: &Introduction, stream: TcpStream) {
-        self.note_run(found);
+    /// Keeps the connection of a process that was met, until it is taken.
+    fn add(&self, found: &Introduction, stream: Arc<TcpStream>) -> Result<(), HandshakeError> {
+        // Its other owner was the list that it left.
+        let stream = Arc::into_inner(stream).ok_or(HandshakeError::GaveWay)?;
+        let mut runs = guard(&self.runs);
+        // Once more: two runs of a process may have come this far side by side.
+        Self::check(&runs, found)?;
+        runs.insert(found.process, found.run);
+        drop(runs);
         guard(&self.streams).insert((found.session, found.process), stream);
         self.changed.notify_all();
+        Ok(())
     }
 }
 
@@ -521,4 +567,105 @@ impl Write for Timed<'_> {
 
 fn guard<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cluster::Secret;
+
+    /// Two processes of a job that have met.
+    fn pair() -> [Arc<Mesh>; 2] {
+        let listeners = [0, 1].map(|_| TcpListener::bind("127.0.0.1:0").unwrap());
+        let hosts = listeners.map(|listener| listener.local_addr().unwrap().to_string());
+        let join = |process| {
+            let hosts = hosts.to_vec();
+            move || {
+                let plan = ClusterPlan {
+                    hosts,
+                    process,
+                    bind: None,
+                    threads: 1,
+                    secret: Secret::new(b"the secret of the job").unwrap(),
+                    build: "b".to_owned(),
+                    job: "f".to_owned(),
+                    start_timeout: Duration::from_secs(20),
+                    on_end: Arc::new(|problem, _| panic!("{problem}")),
+                };
+                Mesh::join(plan).unwrap()
+            }
+        };
+        let other = thread::spawn(join(1));
+        [join(0)(), other.join().unwrap()]
+    }
+
+    /// The dialler has met the listener at once, but nothing of it can be read before that comes.
+    #[test]
+    fn whoever_comes_late_to_a_session_is_waited_for() {
+        for late in [0, 1] {
+            let meshes = pair();
+            let ends = [0, 1].map(|process| {
+                let mesh = Arc::clone(&meshes[process]);
+                thread::spawn(move || {
+                    if process == late {
+                        thread::sleep(HANDSHAKE_MAX + Duration::from_secs(1));
+                    }
+                    let mut streams = mesh.connect().unwrap();
+                    assert!(streams[process].is_none());
+                    streams.swap_remove(1 - process).unwrap()
+                })
+            });
+            let [mut here, mut there] = ends.map(|end| end.join().unwrap());
+            here.write_all(b"to").unwrap();
+            there.write_all(b"fro").unwrap();
+            let (mut to, mut fro) = ([0; 2], [0; 3]);
+            there.read_exact(&mut to).unwrap();
+            here.read_exact(&mut fro).unwrap();
+            assert_eq!((&to, &fro), (b"to", b"fro"), "nothing else is left to read");
+        }
+    }
+
+    /// A process that was met cannot be taken for another one of its number.
+    #[test]
+    fn another_run_of_a_process_is_refused() {
+        let arrivals = Arrivals::default();
+        let found = |run, session| Introduction {
+            process: 1,
+            run,
+            processes: 2,
+            threads: 1,
+            build: String::new(),
+            job: String::new(),
+            session,
+        };
+        arrivals.check_run(&found(5, JOINING)).unwrap();
+        arrivals.check_run(&found(5, 1)).unwrap_err();
+        arrivals.note_run(&found(5, JOINING));
+        for refused in [found(5, JOINING), found(6, JOINING), found(6, 1)] {
+            arrivals.check_run(&refused).unwrap_err();
+        }
+        arrivals.check_run(&found(5, 1)).unwrap();
+    }
+
+    #[test]
+    fn the_oldest_of_the_address_that_has_most_gives_way() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let strangers = Strangers::default();
+        let add = |number, address: [u8; 4]| {
+            let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            listener.accept().unwrap();
+            let stream = Arc::new(stream);
+            let address = address.into();
+            strangers.add(Stranger {
+                number,
+                address,
+                stream,
+            });
+        };
+        add(0, [10, 0, 0, 1]);
+        (1..=STRANGERS_MAX as u64).for_each(|number| add(number, [10, 0, 0, 2]));
+        assert!(strangers.remove(0), "it is of another address");
+        assert!(!strangers.remove(1), "it gave way");
+        assert!(strangers.remove(2));
+    }
 }

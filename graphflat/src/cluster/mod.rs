@@ -285,6 +285,9 @@ impl Cluster {
             return Ok(guards.expect(no_set_up));
         };
         let sockets = mesh.connect()?;
+        for socket in sockets.iter().flatten() {
+            watch::fail_when_dark(socket).map_err(ClusterError::Connect)?;
+        }
         let hooks = Hooks::default();
         let local =
             ProcessBuilder::new_typed_vector(threads, hooks.refill.clone(), hooks.spill.clone());

@@ -1,9 +1,9 @@
 //! How processes of a job notice that one of them is gone, stands still or has failed.
 //!
 //! On a connection of their own two processes tell each other every second that they live, from when they
-//! meet, be others still missing. Whoever hears nothing for [`SILENCE_MAX`], or finds the connection closed, ends the job: it tells the others
-//! whom it misses, so that all say the same, and ends its own process. A process whose network is cut
-//! finds all others silent, and ends just so.
+//! meet, be others still missing. Whoever hears nothing for [`SILENCE_MAX`], or finds the connection
+//! closed, ends the job: it tells the others whom it misses, so that all say the same, and ends its own
+//! process. A process whose network is cut finds all others silent, and ends just so.
 
 use std::collections::BTreeSet;
 use std::io::{self, Read, Write};
@@ -91,6 +91,7 @@ impl Watch {
         let (spoken_to, listened) = (stream.try_clone()?, stream.try_clone()?);
         stream.set_read_timeout(Some(SILENCE_MAX))?;
         stream.set_write_timeout(Some(LAST_WORDS))?;
+        fail_when_dark(stream)?;
         guard(&self.0.streams)[peer] = Some(spoken_to);
         let shared = Arc::clone(&self.0);
         thread::spawn(move || shared.listen(peer, listened));
@@ -133,6 +134,16 @@ impl Watch {
         drop(all);
         shared.is_over.store(true, Ordering::SeqCst);
     }
+}
+
+/// Ends a connection whose packets are not acknowledged for as long as a process may be silent. Linux
+/// ends one whose other end does not read just so: for those alone that are read all the time.
+pub(super) fn fail_when_dark(stream: &TcpStream) -> io::Result<()> {
+    #[cfg(target_os = "linux")]
+    socket2::SockRef::from(stream).set_tcp_user_timeout(Some(SILENCE_MAX))?;
+    #[cfg(not(target_os = "linux"))]
+    let _ = stream;
+    Ok(())
 }
 
 impl Shared {

@@ -16,6 +16,9 @@ pub(super) const MISSING: NodeIdx = NodeIdx::MAX;
 /// about one part in this number.
 const SAMPLES_PER_WORKER: usize = 1024;
 
+/// Rows that memory is reserved for by what footers say of them, which nobody has checked.
+const ROWS_EXPECTED_MAX: usize = 1 << 26;
+
 /// One worker's range of the ids in order, to look ids up in.
 pub(super) struct Dictionary {
     /// Range `r` holds the ids from `splitters[r - 1]` to before `splitters[r]`.
@@ -136,7 +139,8 @@ pub(super) fn number_nodes(
 }
 
 fn read_keys(plan: &NodesPlan, work: WorkUnits) -> Result<MyRows, FlattenError> {
-    let num_rows = work.of(plan.units()).map(|unit| unit.num_rows).sum();
+    let num_rows: usize = work.of(plan.units()).map(|unit| unit.num_rows).sum();
+    let num_rows = num_rows.min(ROWS_EXPECTED_MAX);
     let mut mine = MyRows {
         ids: Ids::with_capacity(plan.id_type(), num_rows),
         rows: Vec::with_capacity(num_rows),
