@@ -13,7 +13,7 @@ use crate::harness::{
 };
 #[cfg(target_os = "linux")]
 use crate::hosts::Net;
-use crate::hosts::{Hosts, LOSS_MAX, SECRET, end, end_within, send_signal};
+use crate::hosts::{Hosts, LOSS_MAX, SECRET, end, end_within, send_signal, wait_for, wait_until};
 
 const OUTPUT: &str = "out/features";
 /// Processes killed; more where it is set.
@@ -225,14 +225,10 @@ fn a_process_is_missed_before_all_have_met() {
         let (_, port) = hosts.addresses[0].rsplit_once(':').unwrap();
         // State 1 of a socket: connected.
         let connected = format!(":{:04X} 01 ", port.parse::<u16>().unwrap());
-        let deadline = Instant::now() + Duration::from_secs(30);
-        while !std::fs::read_to_string("/proc/net/tcp")
-            .unwrap()
-            .contains(&connected)
-        {
-            assert!(Instant::now() < deadline, "the processes do not meet");
-            std::thread::sleep(Duration::from_millis(10));
-        }
+        wait_until("a connection", Duration::from_secs(30), || {
+            let sockets = std::fs::read_to_string("/proc/net/tcp").unwrap();
+            sockets.contains(&connected)
+        });
         std::thread::sleep(Duration::from_secs(3)); // and introduce themselves
         let [first, mut second] = children;
         send_signal(&second, signal);
@@ -300,27 +296,35 @@ fn a_process_that_is_stopped_ends_the_job() {
     let children: Vec<Child> = (0..3)
         .map(|p| hosts.start(&bench, p, &["--fresh"]))
         .collect();
-    let deadline = Instant::now() + Duration::from_secs(30);
-    while !bench.path("out/features/_progress").exists() {
-        assert!(Instant::now() < deadline, "no process opens the output");
-        std::thread::sleep(Duration::from_millis(1));
-    }
-    send_signal(&children[1], "-STOP");
-    let mut children: Vec<Option<Child>> = children.into_iter().map(Some).collect();
-    for process in [0, 2] {
-        let outcome = end_within(children[process].take().unwrap(), LOSS_MAX);
+    wait_for(
+        &bench.path("out/features/_progress"),
+        Duration::from_secs(30),
+    );
+    stop_one(&hosts, children, 1, "");
+    bench.run(&job, &["--processes", "3"]).ok();
+    assert_same_bytes(&expected, &bench.data_files(OUTPUT), "after a stop");
+}
+
+/// Stops a process: the others end in time and name it and what they were at, and it ends when it is
+/// woken up and finds itself left alone.
+#[cfg(unix)]
+pub(crate) fn stop_one(hosts: &Hosts, mut children: Vec<Child>, victim: usize, phase: &str) {
+    let stopped = children.remove(victim);
+    send_signal(&stopped, "-STOP");
+    let missed = format!(
+        "lost process {victim} ({}): it says nothing",
+        hosts.addresses[victim]
+    );
+    for child in children {
+        let outcome = end_within(child, LOSS_MAX);
         assert_eq!(outcome.code, 1, "{outcome:?}");
-        let missed = format!("lost process 1 ({}): it says nothing", hosts.addresses[1]);
         assert!(outcome.stderr.contains(&missed), "{outcome:?}");
-        assert!(outcome.stderr.contains(" was at "), "{outcome:?}");
+        let was_at = format!(" was at {phase}");
+        assert!(outcome.stderr.contains(&was_at), "{outcome:?}");
     }
-    // Woken up, it finds itself left alone.
-    let stopped = children[1].take().unwrap();
     send_signal(&stopped, "-CONT");
     let woken = end_within(stopped, LOSS_MAX);
     assert_eq!(woken.code, 1, "{woken:?}");
-    bench.run(&job, &["--processes", "3"]).ok();
-    assert_same_bytes(&expected, &bench.data_files(OUTPUT), "after a stop");
 }
 
 /// The error of one process is that of all.
@@ -530,14 +534,10 @@ fn hosts_work_together_and_end_together() {
     let children: Vec<Child> = (0..4)
         .map(|host| net.start(&bench, host, &["--fresh"]))
         .collect();
-    let deadline = Instant::now() + Duration::from_secs(30);
-    while !bench
-        .path("out/features/_progress/part-00003.json")
-        .exists()
-    {
-        assert!(Instant::now() < deadline, "no part is written");
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    wait_for(
+        &bench.path("out/features/_progress/part-00003.json"),
+        Duration::from_secs(30),
+    );
     net.set_link(2, "down");
     for (host, outcome) in children.into_iter().map(end).enumerate() {
         assert_eq!(outcome.code, 1, "{outcome:?}");

@@ -1,16 +1,18 @@
 //! Training in several processes: the model of one, whoever of them is killed, stopped or fails.
 
 use std::path::Path;
-use std::process::{Child, Command};
+use std::process::Child;
 use std::time::{Duration, Instant};
 
-use crate::cluster::survive_kills;
+use crate::cluster::{stop_one, survive_kills};
 use crate::harness::{
     Bench, FLATTEN, FeatureKind, Graph, IdKind, Job, Outcome, TRAIN, assert_same_bytes, files_below,
 };
-use crate::hosts::{Hosts, end};
+use crate::hosts::{Hosts, end, wait_for};
 
 const OUTPUT: &str = "out/model";
+/// Time in which a training writes its first checkpoint.
+const CHECKPOINT_MAX: Duration = Duration::from_secs(60);
 const TRAINED: [&str; 2] = ["--stage", "train"];
 
 fn graph() -> Graph {
@@ -53,18 +55,6 @@ fn start(hosts: &Hosts, bench: &Bench, num: usize, args: &[&str]) -> Vec<Child> 
 fn remove(path: &Path) {
     if path.exists() {
         std::fs::remove_dir_all(path).unwrap();
-    }
-}
-
-fn wait_for(path: &Path) {
-    let deadline = Instant::now() + Duration::from_secs(60);
-    while !path.exists() {
-        assert!(
-            Instant::now() < deadline,
-            "{} does not come",
-            path.display()
-        );
-        std::thread::sleep(Duration::from_millis(1));
     }
 }
 
@@ -169,7 +159,10 @@ fn checkpoints_are_those_of_one_process() {
             .command(&[&["run", "job.toml", "--quiet"], first].concat())
             .spawn()
             .unwrap();
-        wait_for(&bench.path(OUTPUT).join("_progress/checkpoint"));
+        wait_for(
+            &bench.path(OUTPUT).join("_progress/checkpoint"),
+            CHECKPOINT_MAX,
+        );
         child.kill().unwrap();
         child.wait().unwrap();
         assert!(!bench.path(OUTPUT).join("_SUCCESS").exists());
@@ -196,24 +189,11 @@ fn a_process_that_is_stopped_ends_the_training() {
     bench.write(&job);
     let hosts = Hosts::new(&bench, 3);
     let children = start(&hosts, &bench, 3, &[]);
-    wait_for(&bench.path(OUTPUT).join("_progress/checkpoint"));
-    let mut kill = Command::new("kill");
-    kill.args(["-STOP", &children[2].id().to_string()]);
-    assert!(kill.status().unwrap().success());
-    let mut children: Vec<Option<Child>> = children.into_iter().map(Some).collect();
-    for process in [0, 1] {
-        let outcome = end(children[process].take().unwrap());
-        assert_eq!(outcome.code, 1, "{outcome:?}");
-        let missed = format!("lost process 2 ({}): it says nothing", hosts.addresses[2]);
-        assert!(outcome.stderr.contains(&missed), "{outcome:?}");
-        assert!(
-            outcome.stderr.contains(" was at train, epoch "),
-            "{outcome:?}"
-        );
-    }
-    let mut stopped = children[2].take().unwrap();
-    stopped.kill().unwrap();
-    stopped.wait().unwrap();
+    wait_for(
+        &bench.path(OUTPUT).join("_progress/checkpoint"),
+        CHECKPOINT_MAX,
+    );
+    stop_one(&hosts, children, 2, "train, epoch ");
 }
 
 /// Copies graph features to a bench of its own, which sees another disk than the others.

@@ -2,7 +2,7 @@
 
 use std::io::{BufRead as _, BufReader};
 use std::net::TcpListener;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -65,6 +65,20 @@ pub(crate) fn end_within(mut child: Child, longest: Duration) -> Outcome {
         std::thread::sleep(Duration::from_millis(10));
     }
     end(child)
+}
+
+/// Waits until a file is there.
+pub(crate) fn wait_for(path: &Path, longest: Duration) {
+    wait_until(&path.display().to_string(), longest, || path.exists());
+}
+
+/// Waits until something has come.
+pub(crate) fn wait_until(what: &str, longest: Duration, has_come: impl Fn() -> bool) {
+    let deadline = Instant::now() + longest;
+    while !has_come() {
+        assert!(Instant::now() < deadline, "{what} does not come");
+        std::thread::sleep(Duration::from_millis(1));
+    }
 }
 
 /// Sends a signal to a process, such as `-STOP`.

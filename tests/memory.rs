@@ -11,7 +11,7 @@ const MIB: u64 = 1 << 20;
 const BUDGET: u64 = 64 * MIB;
 
 /// What else a run takes: 40 MiB to start with, two threads' batches of rows of 128 features and part
-/// files on their way, and lists by node, up to 85 bytes each. 65 to 110 MiB were seen, once 126.
+/// files on their way, and lists by node, up to 45 bytes each. 65 to 110 MiB were seen, once 126.
 const BESIDES: u64 = 160 * MIB;
 
 /// Nodes and edges of the smaller graph and of the larger one, whose tables are some 500 MiB when read:

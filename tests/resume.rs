@@ -1,5 +1,6 @@
 //! Killed, repeated and competing runs: no row is lost or doubled, nothing is done twice.
 
+use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader};
 
 use crate::harness::{
@@ -22,6 +23,38 @@ fn job(graph: &Graph) -> Job {
     Job::new(graph, &[&flatten, TRAIN, INFER]).with("epochs = 4", "epochs = 6")
 }
 
+/// The outputs of a job's run, which are gone when it is returned with its bench.
+struct Finished {
+    bench: Bench,
+    job: Job,
+    expected: [BTreeMap<String, Vec<u8>>; OUTPUTS.len()],
+}
+
+impl Finished {
+    fn new() -> Finished {
+        let graph = graph();
+        let bench = Bench::new(&graph);
+        let job = job(&graph);
+        bench.run(&job, &[]).ok();
+        let expected = OUTPUTS.map(|output| bench.data_files(output));
+        bench.clear();
+        Finished {
+            bench,
+            job,
+            expected,
+        }
+    }
+
+    /// Expects that the outputs are there again.
+    #[track_caller]
+    fn check(&self, what: &str) {
+        for (output, wanted) in OUTPUTS.iter().zip(&self.expected) {
+            let found = self.bench.data_files(output);
+            assert_same_bytes(wanted, &found, &format!("{output}{what}"));
+        }
+    }
+}
+
 /// Runs a job and kills it after so many events; returns whether it was still running then.
 pub(crate) fn run_and_kill(bench: &Bench, job: &Job, events: usize) -> bool {
     bench.write(job);
@@ -42,20 +75,14 @@ pub(crate) fn run_and_kill(bench: &Bench, job: &Job, events: usize) -> bool {
 
 #[test]
 fn a_killed_run_goes_on_and_ends_with_the_same_bytes() {
-    let graph = graph();
-    let bench = Bench::new(&graph);
-    let job = job(&graph);
-    bench.run(&job, &[]).ok();
-    let expected = OUTPUTS.map(|output| bench.data_files(output));
+    let finished = Finished::new();
+    let (bench, job) = (&finished.bench, &finished.job);
     let mut killed = 0;
     for events in KILL_AFTER {
         bench.clear();
-        killed += usize::from(run_and_kill(&bench, &job, events));
-        bench.run(&job, &[]).ok();
-        for (output, wanted) in OUTPUTS.iter().zip(&expected) {
-            let what = format!("{output} after a kill at event {events}");
-            assert_same_bytes(wanted, &bench.data_files(output), &what);
-        }
+        killed += usize::from(run_and_kill(bench, job, events));
+        bench.run(job, &[]).ok();
+        finished.check(&format!(" after a kill at event {events}"));
     }
     assert!(
         killed >= 5,
@@ -65,30 +92,20 @@ fn a_killed_run_goes_on_and_ends_with_the_same_bytes() {
 
 #[test]
 fn a_run_killed_again_and_again_ends_with_the_same_bytes() {
-    let graph = graph();
-    let bench = Bench::new(&graph);
-    let job = job(&graph);
-    bench.run(&job, &[]).ok();
-    let expected = OUTPUTS.map(|output| bench.data_files(output));
-    bench.clear();
+    let finished = Finished::new();
+    let (bench, job) = (&finished.bench, &finished.job);
     for events in [2, 4, 6, 9, 6, 7] {
-        run_and_kill(&bench, &job, events);
+        run_and_kill(bench, job, events);
     }
-    bench.run(&job, &[]).ok();
-    for (output, wanted) in OUTPUTS.iter().zip(&expected) {
-        assert_same_bytes(wanted, &bench.data_files(output), output);
-    }
+    bench.run(job, &[]).ok();
+    finished.check("");
 }
 
 #[cfg(target_os = "linux")]
 #[test]
 fn a_full_disk_ends_a_run_and_with_more_room_it_goes_on() {
-    let graph = graph();
-    let bench = Bench::new(&graph);
-    let job = job(&graph);
-    bench.run(&job, &[]).ok();
-    let expected = OUTPUTS.map(|output| bench.data_files(output));
-    bench.clear();
+    let finished = Finished::new();
+    let (bench, job) = (&finished.bench, &finished.job);
     let Some(disk) = SmallDisk::new(bench.path("out"), 4) else {
         eprintln!("skipped: a small disk, which this user may not mount");
         return;
@@ -99,7 +116,7 @@ fn a_full_disk_ends_a_run_and_with_more_room_it_goes_on() {
         loop {
             disk.resize(disk.used() + 4 + 4 * num_full);
             let args = ["--stage", stage, "--set", "work_dir=out/work"];
-            let outcome = bench.run(&job, &args);
+            let outcome = bench.run(job, &args);
             if outcome.code == 0 {
                 break;
             }
@@ -110,9 +127,7 @@ fn a_full_disk_ends_a_run_and_with_more_room_it_goes_on() {
         }
         assert!(num_full > 0, "{stage} needs no disk");
     }
-    for (output, wanted) in OUTPUTS.iter().zip(&expected) {
-        assert_same_bytes(wanted, &bench.data_files(output), output);
-    }
+    finished.check("");
 }
 
 /// Kills of [`kills_at_random_moments_change_no_row`].

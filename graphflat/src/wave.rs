@@ -6,6 +6,7 @@ use crate::{FlattenError, NodeIdx, Partition, Parts, Peer, Placement, Store};
 use schemas::progress::{Event, Progress};
 use schemas::{DenseRows, FlattenMeta, Output, PartEntry, keep_at_hop, write_part};
 use std::cell::RefCell;
+use std::cmp;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -181,10 +182,10 @@ impl WaveContext {
     /// Says which round of a wave comes next here, for those who miss this process or whom it misses.
     fn set_phase(&self, wave: u64, round: usize) {
         let hops = self.meta.hops;
-        let at = match round {
-            round if round < hops => format!("round {}/{hops}", round + 1),
-            round if round == hops => "features and writing".to_owned(),
-            _ => "its end".to_owned(),
+        let at = match round.cmp(&hops) {
+            cmp::Ordering::Less => format!("round {}/{hops}", round + 1),
+            cmp::Ordering::Equal => "features and writing".to_owned(),
+            cmp::Ordering::Greater => "its end".to_owned(),
         };
         let (wave, num) = (wave + 1, self.num_parts());
         let cluster = self.store.cluster();

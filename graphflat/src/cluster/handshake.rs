@@ -14,6 +14,7 @@
 //! Without the last but one the listener forgets the connection, and without the last, which may take as
 //! long as the listener is at something else, the dialler makes another one. So when both have it both
 //! read it.
+//!
 //! The listener tells a stranger nothing of the job, and reads no more than a few kilobytes of it; the
 //! dialler, who has to begin, tells whoever listens which process of which fingerprint it is. Each
 //! side draws its nonce, so what was recorded proves nothing, and each direction has a label of its own,
@@ -32,9 +33,10 @@ pub(super) const VERSION: u32 = 3;
 const NONCE_BYTES: usize = 32;
 const PROOF_BYTES: usize = 32;
 const INTRODUCTION_BYTES_MAX: usize = 4096;
-/// The last words.
-const MET: u8 = 1;
-const TAKEN: u8 = 2;
+/// The last word of a dialler: it has met the listener.
+pub(super) const MET: u8 = 1;
+/// The last word of a listener: it has taken the connection.
+pub(super) const TAKEN: u8 = 2;
 
 /// What both sides of a job know and nobody else does.
 #[derive(Clone)]
@@ -149,7 +151,7 @@ pub(super) fn dial(
 }
 
 /// Lets another process introduce itself, and answers with what `me` says to it; hangs up if that is
-/// an error. [`await_met`] is the rest.
+/// an error. The last words are the rest.
 pub(super) fn accept(
     stream: &mut (impl Read + Write),
     secret: &Secret,
@@ -165,29 +167,14 @@ pub(super) fn accept(
     Ok(found)
 }
 
-/// Tells a listener that it was met.
-pub(super) fn say_met(stream: &mut impl Write) -> io::Result<()> {
-    stream.write_all(&[MET])?;
+/// Says one of the last words.
+pub(super) fn say(stream: &mut impl Write, word: u8) -> io::Result<()> {
+    stream.write_all(&[word])?;
     stream.flush()
 }
 
-/// Waits until a dialler says so.
-pub(super) fn await_met(stream: &mut impl Read) -> Result<(), HandshakeError> {
-    await_word(stream, MET)
-}
-
-/// Tells a dialler that its connection is taken.
-pub(super) fn say_taken(stream: &mut impl Write) -> io::Result<()> {
-    stream.write_all(&[TAKEN])?;
-    stream.flush()
-}
-
-/// Waits until a listener says so.
-pub(super) fn await_taken(stream: &mut impl Read) -> Result<(), HandshakeError> {
-    await_word(stream, TAKEN)
-}
-
-fn await_word(stream: &mut impl Read, wanted: u8) -> Result<(), HandshakeError> {
+/// Waits for one of the last words.
+pub(super) fn await_word(stream: &mut impl Read, wanted: u8) -> Result<(), HandshakeError> {
     let mut word = [0];
     stream.read_exact(&mut word)?;
     match word {

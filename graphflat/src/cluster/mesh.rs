@@ -11,9 +11,7 @@ use std::time::{Duration, Instant};
 
 use socket2::{SockRef, TcpKeepalive};
 
-use super::handshake::{
-    HandshakeError, Introduction, accept, await_met, await_taken, dial, say_met, say_taken,
-};
+use super::handshake::{HandshakeError, Introduction, MET, TAKEN, accept, await_word, dial, say};
 use super::watch::Watch;
 use super::{ClusterError, ClusterPlan};
 
@@ -232,7 +230,7 @@ impl Session<'_> {
         loop {
             for (slot, process) in taken.iter_mut().zip(processes.clone()) {
                 if let Some(mut stream) = streams.remove(&(self.number, process)) {
-                    say_taken(&mut stream).map_err(ClusterError::Connect)?;
+                    say(&mut stream, TAKEN).map_err(ClusterError::Connect)?;
                     self.use_stream(process, &stream)?;
                     *slot = Some(stream);
                 }
@@ -252,22 +250,16 @@ impl Session<'_> {
         }
     }
 
-    /// Readies a connection for what it is to carry.
+    /// Readies a connection for what it is to carry, which may take as long as it likes.
     fn use_stream(&self, process: usize, stream: &TcpStream) -> Result<(), ClusterError> {
         let set_up = || {
             stream.set_read_timeout(None)?;
             stream.set_write_timeout(None)?;
-            stream.set_nodelay(true)?;
-            let socket = SockRef::from(stream);
-            let keepalive = TcpKeepalive::new().with_time(KEEPALIVE);
-            socket.set_tcp_keepalive(&keepalive.with_interval(KEEPALIVE_PAUSE))?;
             (self.met)(process, stream)
         };
         set_up().map_err(ClusterError::Connect)
     }
-}
 
-impl Session<'_> {
     fn dial_until(&self, process: usize) -> Result<Result<TcpStream, String>, ClusterError> {
         let deadline = self
             .deadline
@@ -322,9 +314,13 @@ impl Session<'_> {
         }
         let other_run = |error: HandshakeError| Dialled::Mismatch(error.to_string());
         self.arrivals.check_run(&found).map_err(other_run)?;
-        say_met(&mut timed).map_err(|error| Dialled::Handshake(error.into()))?;
-        self.await_taken(&stream).map_err(Dialled::Handshake)?;
-        self.arrivals.note_run(&found);
+        let mut last_words = || {
+            say(&mut timed, MET)?;
+            keep_alive(&stream)?;
+            self.await_taken(&stream)
+        };
+        last_words().map_err(Dialled::Handshake)?;
+        self.arrivals.note_run(&found).map_err(other_run)?;
         Ok(stream)
     }
 
@@ -332,26 +328,27 @@ impl Session<'_> {
     fn await_taken(&self, mut stream: &TcpStream) -> Result<(), HandshakeError> {
         stream.set_read_timeout(Some(PAUSE))?;
         loop {
-            let error = match await_taken(&mut stream) {
-                Err(HandshakeError::Io(error)) => error,
+            match await_word(&mut stream, TAKEN) {
+                // The read's own end; of a connection that is dead the system says `TimedOut`.
+                Err(HandshakeError::Io(error)) if error.kind() == io::ErrorKind::WouldBlock => {}
                 end => return end,
-            };
-            let is_waiting = matches!(
-                error.kind(),
-                io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut
-            );
+            }
             let is_late = self
                 .deadline
                 .is_some_and(|deadline| Instant::now() >= deadline);
-            if !is_waiting {
-                return Err(error.into());
-            }
             if is_late || self.has_failed.load(Ordering::SeqCst) {
                 let late = io::Error::new(io::ErrorKind::TimedOut, "does not take the connection");
                 return Err(late.into());
             }
         }
     }
+}
+
+/// Has the system find out where the other end of a connection is gone, and nobody on the way forget it.
+fn keep_alive(stream: &TcpStream) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    let keepalive = TcpKeepalive::new().with_time(KEEPALIVE);
+    SockRef::from(stream).set_tcp_keepalive(&keepalive.with_interval(KEEPALIVE_PAUSE))
 }
 
 /// Why a process was not met.
@@ -437,7 +434,7 @@ fn meet(
             match mismatch(plan, &found, found.process) {
                 Some(problem) => problem,
                 None if is_behind => {
-                    let last_word = await_met(&mut timed);
+                    let last_word = await_word(&mut timed, MET);
                     match last_word.and_then(|()| arrivals.add(&found, stream)) {
                         Ok(()) => return,
                         Err(error) => error.to_string(),
@@ -501,33 +498,34 @@ impl Arrivals {
 
     /// Refuses a process that is not the one that was met under its number, or joins once more.
     fn check_run(&self, found: &Introduction) -> Result<(), HandshakeError> {
-        Self::check(&guard(&self.runs), found)
+        check_run(&guard(&self.runs), found)
     }
 
-    fn check(runs: &BTreeMap<usize, u64>, found: &Introduction) -> Result<(), HandshakeError> {
-        match runs.get(&found.process) {
-            None if found.session == JOINING => Ok(()),
-            Some(&run) if run == found.run && found.session != JOINING => Ok(()),
-            _ => Err(HandshakeError::OtherRun),
-        }
-    }
-
-    fn note_run(&self, found: &Introduction) {
-        guard(&self.runs).insert(found.process, found.run);
+    /// Notes the run of a process that was met; of two that came this far side by side one is refused.
+    fn note_run(&self, found: &Introduction) -> Result<(), HandshakeError> {
+        let mut runs = guard(&self.runs);
+        check_run(&runs, found)?;
+        runs.insert(found.process, found.run);
+        Ok(())
     }
 
     /// Keeps the connection of a process that was met, until it is taken.
     fn add(&self, found: &Introduction, stream: Arc<TcpStream>) -> Result<(), HandshakeError> {
         // Its other owner was the list that it left.
         let stream = Arc::into_inner(stream).ok_or(HandshakeError::GaveWay)?;
-        let mut runs = guard(&self.runs);
-        // Once more: two runs of a process may have come this far side by side.
-        Self::check(&runs, found)?;
-        runs.insert(found.process, found.run);
-        drop(runs);
+        keep_alive(&stream)?;
+        self.note_run(found)?;
         guard(&self.streams).insert((found.session, found.process), stream);
         self.changed.notify_all();
         Ok(())
+    }
+}
+
+fn check_run(runs: &BTreeMap<usize, u64>, found: &Introduction) -> Result<(), HandshakeError> {
+    match runs.get(&found.process) {
+        None if found.session == JOINING => Ok(()),
+        Some(&run) if run == found.run && found.session != JOINING => Ok(()),
+        _ => Err(HandshakeError::OtherRun),
     }
 }
 
@@ -604,13 +602,17 @@ mod tests {
     fn whoever_comes_late_to_a_session_is_waited_for() {
         for late in [0, 1] {
             let meshes = pair();
+            let has_come = Arc::new(AtomicBool::new(false));
             let ends = [0, 1].map(|process| {
                 let mesh = Arc::clone(&meshes[process]);
+                let has_come = Arc::clone(&has_come);
                 thread::spawn(move || {
                     if process == late {
                         thread::sleep(HANDSHAKE_MAX + Duration::from_secs(1));
+                        has_come.store(true, Ordering::SeqCst);
                     }
                     let mut streams = mesh.connect().unwrap();
+                    assert!(has_come.load(Ordering::SeqCst), "{process} did not wait");
                     assert!(streams[process].is_none());
                     streams.swap_remove(1 - process).unwrap()
                 })
@@ -640,7 +642,7 @@ mod tests {
         };
         arrivals.check_run(&found(5, JOINING)).unwrap();
         arrivals.check_run(&found(5, 1)).unwrap_err();
-        arrivals.note_run(&found(5, JOINING));
+        arrivals.note_run(&found(5, JOINING)).unwrap();
         for refused in [found(5, JOINING), found(6, JOINING), found(6, 1)] {
             arrivals.check_run(&refused).unwrap_err();
         }
