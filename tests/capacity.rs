@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::harness::{Bench, Outcome, files_below};
 #[cfg(target_os = "linux")]
 use crate::hosts::Net;
-use crate::real::{checkout, python};
+use crate::needs::{checkout, python};
 
 /// How far the model may be off, by its statistics: edges of each other know nothing of each other in
 /// one, and everything in the other but that nodes are met together.

@@ -2,7 +2,6 @@
 //! has the bytes of one process.
 #![cfg(target_os = "linux")]
 
-use std::io::Write as _;
 use std::process::Child;
 use std::time::{Duration, Instant};
 
@@ -10,8 +9,9 @@ use crate::harness::{
     Bench, FLATTEN, FeatureKind, Graph, INFER, IdKind, Job, Outcome, TRAIN, assert_same_bytes, mix,
 };
 use crate::hosts::{LOSS_MAX, Net, end_within, send_signal};
+use crate::needs::skip;
 
-/// Faults that end the job: 50 in CI, fewer elsewhere, or as many as it says.
+/// Variable with the number of faults that end the job, 50 without it.
 const FAULTS: &str = "GRAPHFLAT_TEST_HOST_FAULTS";
 const HOSTS: usize = 4;
 /// The stages with what they write.
@@ -141,11 +141,7 @@ fn hosts_end_together_whatever_happens_and_go_on() {
     bench.run(&job, &[]).ok();
     let expected = STAGES.map(|(_, output)| bench.data_files(output));
     let faults = std::env::var(FAULTS).map(|faults| faults.parse().unwrap());
-    let faults = faults.unwrap_or(if std::env::var_os("CI").is_some() {
-        50
-    } else {
-        8
-    });
+    let faults = faults.unwrap_or(50);
     let mut whole = [Duration::ZERO; STAGES.len()];
     for (at, (stage, _)) in STAGES.into_iter().enumerate() {
         let started = Instant::now();
@@ -190,9 +186,7 @@ fn a_slow_link_that_loses_packets_is_survived() {
     let graph = Graph::new(200, IdKind::Int64, FeatureKind::List).with_weights();
     let bench = Bench::new(&graph);
     if !std::path::Path::new("/dev/net/tun").exists() {
-        // Past the capture of the test harness: a skipped test looks like a passed one otherwise.
-        let skipped = "skipped: a slow link, for which this kernel has no device (/dev/net/tun)";
-        writeln!(std::io::stderr(), "{skipped}").unwrap();
+        skip::<()>("this kernel has no device for a slow link (/dev/net/tun)");
         return;
     }
     let Some(mut net) = Net::new(&bench, HOSTS) else {

@@ -10,7 +10,8 @@ use arrow::datatypes::{DataType, Float32Type, Int32Type, Int64Type};
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 
 use crate::harness::{Bench, files_below};
-use crate::real::{checkout, shared};
+use crate::needs::{checkout, data};
+use crate::real::DATA_VARIABLE;
 
 /// Sums of 1,000 losses in another order: forward on neighbourhoods against inference.
 const LOSS_TOLERANCE: f64 = 1e-5;
@@ -92,8 +93,8 @@ fn job(data: &Path, model: &str, layout: &str, fanouts: &str) -> String {
 /// Trains on the stored neighbourhoods; the test loss there must be that of inference.
 #[track_caller]
 fn check(model: &str) {
-    let Some(shared) = shared() else { return };
-    let data = shared.join("data/cora");
+    let Some(data) = data() else { return };
+    let data = data.join("cora");
     let labels = test_labels(&data.join("nodes.parquet"));
     assert_eq!(labels.len(), 1000);
     for fanouts in ["[\"all\", \"all\"]", "[3, 5]"] {
@@ -123,10 +124,10 @@ const ACCURACY_MIN: f64 = 0.80;
 /// The job of the repository, on the public split.
 #[test]
 fn gcn_is_as_accurate_as_published_through_both_layouts() {
-    let Some(shared) = shared() else { return };
+    let Some(data) = data() else { return };
     let job = checkout().join("jobs/cora.toml");
     let job = std::fs::read_to_string(job).unwrap();
-    let job = job.replace("../shared", &shared.to_string_lossy());
+    let job = job.replace(DATA_VARIABLE, &data.to_string_lossy());
     for layout in ["rows", "shards"] {
         let mut accuracies = Vec::new();
         for seed in 0..3 {
@@ -189,9 +190,9 @@ fn weights(path: &Path) -> Vec<f64> {
 /// must be the same.
 #[track_caller]
 fn trains_alike(model: &str) {
-    let Some(shared) = shared() else { return };
+    let Some(data) = data() else { return };
     let bench = Bench::empty();
-    let text = job(&shared.join("data/cora"), model, "shards", "[3, 5]");
+    let text = job(&data.join("cora"), model, "shards", "[3, 5]");
     let train = |tuning: &str| {
         let text = text.replace("epochs = 4", &format!("epochs = 2\n{tuning}"));
         std::fs::write(bench.path("job.toml"), text).unwrap();
@@ -251,8 +252,8 @@ fn attention_trains_alike_however_batches_are_cut() {
 
 #[test]
 fn workers_and_hubs_change_no_byte_of_the_features() {
-    let Some(shared) = shared() else { return };
-    let data = shared.join("data/cora");
+    let Some(data) = data() else { return };
+    let data = data.join("cora");
     for (layout, fanouts) in [("rows", "[3, 5]"), ("shards", "[\"all\", 2]")] {
         let text = job(&data, "model = \"gcn\"", layout, fanouts);
         let mut first = None;

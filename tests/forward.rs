@@ -6,7 +6,7 @@ use std::sync::Arc;
 use arrow::array::Float32Array;
 
 use crate::harness::{Bench, FLATTEN, FeatureKind, Graph, IdKind, Job, Outcome, f32_lists, mix};
-use crate::real::{checkout, python};
+use crate::needs::{checkout, python};
 
 /// Width of the edge features.
 const EDGE_DIM: usize = 2;

@@ -19,6 +19,7 @@ mod infer_outputs;
 mod inspect;
 mod kinds;
 mod memory;
+mod needs;
 mod processes;
 mod real;
 mod resume;

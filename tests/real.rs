@@ -1,9 +1,7 @@
 //! Real graphs: the jobs of the repository, and brute-force checks by an independent program.
 //!
-//! What needs `../shared` or Python says so and is skipped where they are missing; with `CI` set,
-//! it fails instead.
+//! A test that needs the data sets or Python is skipped where they are missing (`needs.rs`).
 
-use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
@@ -12,6 +10,10 @@ use arrow::array::{ArrayRef, AsArray as _, StringArray};
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 
 use crate::harness::{Bench, Outcome, Table};
+use crate::needs::{checkout, data, python, skip};
+
+/// What the jobs of the repository have in place of the folder of data sets.
+pub(crate) const DATA_VARIABLE: &str = "${env:GRAPHFLAT_DATA}";
 
 /// Predictions of `check` are within this factor of what is written.
 const PREDICTION_FACTOR_MAX: f64 = 2.0;
@@ -28,54 +30,16 @@ const FANOUTS: [(&str, &str); 3] = [
     ("[5, 10]", "5,10"),
 ];
 
-pub(crate) fn checkout() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .parent()
-        .unwrap()
-        .to_owned()
-}
-
-/// The folder of data sets, or none: then the test is skipped, but never in CI.
-pub(crate) fn shared() -> Option<PathBuf> {
-    let shared = checkout().join("../shared");
-    if shared.join("data").is_dir() {
-        return Some(shared.canonicalize().unwrap());
+/// The brute-force checker of layout `rows`, a program beside the data sets.
+fn checker(data: &Path) -> Option<PathBuf> {
+    let checker = data.join("../check/check_rows.py");
+    match checker.is_file() {
+        true => Some(checker),
+        false => skip(&format!("{} is missing", checker.display())),
     }
-    skip(&format!("{} is missing", shared.display()))
 }
 
-fn skip<T>(reason: &str) -> Option<T> {
-    assert!(
-        std::env::var_os("CI").is_none(),
-        "{reason}, and CI skips nothing"
-    );
-    // Past the capture of the test harness: a skipped test looks like a passed one otherwise.
-    writeln!(std::io::stderr(), "skipped: {reason}").expect("standard error is open");
-    None
-}
-
-/// A Python with numpy and pyarrow, or none: then the test is skipped, but never in CI.
-pub(crate) fn python() -> Option<PathBuf> {
-    let named = std::env::var_os("GRAPHFLAT_TEST_PYTHON").map(PathBuf::from);
-    let candidates = [
-        named,
-        Some(checkout().join("target/venv/bin/python")),
-        Some("python3".into()),
-    ];
-    let works = |python: &PathBuf| {
-        let run = Command::new(python)
-            .args(["-c", "import numpy, pyarrow"])
-            .output();
-        run.is_ok_and(|output| output.status.success())
-    };
-    candidates
-        .into_iter()
-        .flatten()
-        .find(works)
-        .or_else(|| skip("no Python with numpy and pyarrow (GRAPHFLAT_TEST_PYTHON names one)"))
-}
-
-/// A graph of `../shared/data` and how to read it.
+/// A data set and how to read it.
 struct Case {
     nodes: &'static str,
     edges: &'static str,
@@ -91,10 +55,12 @@ struct Case {
 
 #[track_caller]
 fn check(case: &Case, fanouts_checked: &[(&str, &str)]) {
-    let (Some(shared), Some(python)) = (shared(), python()) else {
+    let (Some(data), Some(python)) = (data(), python()) else {
         return;
     };
-    let data = shared.join("data");
+    let Some(program) = checker(&data) else {
+        return;
+    };
     for (fanouts, fanout_arg) in fanouts_checked {
         for sampling in case.samplings {
             let bench = Bench::empty();
@@ -112,7 +78,7 @@ fn check(case: &Case, fanouts_checked: &[(&str, &str)]) {
             }
             bench.graphflat(&["run", "job.toml", "--quiet"]).ok();
             let mut checker = Command::new(&python);
-            checker.arg(shared.join("check/check_rows.py"));
+            checker.arg(&program);
             checker
                 .arg("--nodes")
                 .arg(&nodes)
@@ -304,10 +270,10 @@ fn every_job_of_the_repository_is_valid() {
             "{name} is named as its file"
         );
         let bench = bench_for_jobs();
-        let text = match text.contains("../shared") {
+        let text = match text.contains(DATA_VARIABLE) {
             true => {
-                let Some(shared) = shared() else { continue };
-                text.replace("../shared", &shared.display().to_string())
+                let Some(data) = data() else { continue };
+                text.replace(DATA_VARIABLE, &data.display().to_string())
             }
             false => text,
         };
@@ -379,11 +345,11 @@ fn check_predicts_what_debian_takes() {
 
 #[test]
 fn check_predicts_what_other_graphs_take() {
-    let Some(shared) = shared() else { return };
+    let Some(data) = data() else { return };
     for name in ["cora", "citeseer", "amazon-photo", "bitcoin-otc"] {
         let job = std::fs::read_to_string(checkout().join(format!("jobs/{name}.toml"))).unwrap();
         check_prediction(
-            &job.replace("../shared", &shared.display().to_string()),
+            &job.replace(DATA_VARIABLE, &data.display().to_string()),
             name,
             &["shards", "rows"],
         );

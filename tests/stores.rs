@@ -25,6 +25,7 @@ use crate::harness::{
     Bench, FLATTEN, FeatureKind, Graph, INFER, IdKind, Job, Outcome, TRAIN, assert_same_bytes,
     f32_lists, mix,
 };
+use crate::needs::skip;
 use crate::s3_server::S3Server;
 
 /// Set where Amazon's variables name a real S3 server and its keys.
@@ -269,9 +270,8 @@ fn service(name: &str, variable: &str) -> Option<Lines> {
         .stderr(Stdio::inherit())
         .output()
         .unwrap();
-    if started.status.code() == Some(NOT_HERE) && std::env::var_os("CI").is_none() {
-        eprintln!("skipped: tests against {name}, which this machine cannot start");
-        return None;
+    if started.status.code() == Some(NOT_HERE) {
+        return skip(&format!("this machine cannot start {name}"));
     }
     assert!(
         started.status.success(),

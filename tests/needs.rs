@@ -1,0 +1,72 @@
+//! What a test needs beyond the checkout: data sets, programs, rights of the user, time.
+//!
+//! A test whose need is not met says `skipped` and passes. `GRAPHFLAT_TEST_ALL=1` makes it fail
+//! instead, so that a machine which should have everything skips nothing without notice.
+
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// The root of the checkout.
+pub(crate) fn checkout() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .parent()
+        .unwrap()
+        .to_owned()
+}
+
+/// Says that a test is skipped, or fails where nothing may be skipped.
+pub(crate) fn skip<T>(reason: &str) -> Option<T> {
+    assert!(
+        std::env::var_os("GRAPHFLAT_TEST_ALL").is_none(),
+        "{reason}, and GRAPHFLAT_TEST_ALL forbids to skip a test"
+    );
+    // Not captured by the test harness: otherwise a skipped test looks like a passed one.
+    writeln!(std::io::stderr(), "skipped: {reason}").expect("standard error is open");
+    None
+}
+
+/// The folder with the data sets of `jobs/data/README.md`: `GRAPHFLAT_DATA`, or `../shared/data`.
+pub(crate) fn data() -> Option<PathBuf> {
+    let folder = match std::env::var_os("GRAPHFLAT_DATA") {
+        Some(folder) => PathBuf::from(folder),
+        None => checkout().join("../shared/data"),
+    };
+    if folder.join("cora").is_dir() {
+        return Some(folder.canonicalize().unwrap());
+    }
+    skip(&format!(
+        "no data sets in {} (GRAPHFLAT_DATA names their folder)",
+        folder.display()
+    ))
+}
+
+/// A Python with numpy and pyarrow.
+pub(crate) fn python() -> Option<PathBuf> {
+    let named = std::env::var_os("GRAPHFLAT_TEST_PYTHON").map(PathBuf::from);
+    let candidates = [
+        named,
+        Some(checkout().join("target/venv/bin/python")),
+        Some("python3".into()),
+    ];
+    let works = |python: &PathBuf| {
+        let run = Command::new(python)
+            .args(["-c", "import numpy, pyarrow"])
+            .output();
+        run.is_ok_and(|output| output.status.success())
+    };
+    candidates
+        .into_iter()
+        .flatten()
+        .find(works)
+        .or_else(|| skip("no Python with numpy and pyarrow (GRAPHFLAT_TEST_PYTHON names one)"))
+}
+
+/// Whether the slow tests run: kills, hosts, services, faults. `.ci/run` sets the variable.
+pub(crate) fn slow() -> bool {
+    let is_asked = std::env::var_os("GRAPHFLAT_TEST_SLOW").is_some();
+    if !is_asked {
+        skip::<()>("a slow test (GRAPHFLAT_TEST_SLOW=1 runs it)");
+    }
+    is_asked
+}
