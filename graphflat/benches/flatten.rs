@@ -17,10 +17,11 @@ use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use graphflat::generate::{GraphSpec, generate};
-use graphflat::{FlattenSpec, StorePlan, flatten, open_or_build};
+use graphflat::{FlattenSpec, flatten};
 use schemas::progress::Progress;
 use schemas::{EdgesSpec, NodesSpec, Sampling};
 use serde_json::json;
+use store::{StorePlan, open_or_build};
 
 /// As the program does: memory is kept for the next wave.
 #[global_allocator]

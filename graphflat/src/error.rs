@@ -1,11 +1,10 @@
-//! What can go wrong while a graph is stored or flattened.
+//! What can go wrong while a graph is flattened.
 
-use crate::ClusterError;
-use crate::shuffle::PeerFailed;
+use cluster::{ClusterError, WorkerError};
 use schemas::{ErrorKind, SchemaError};
-use std::path::PathBuf;
+use store::StoreError;
 
-/// A graph could not be stored or flattened.
+/// A graph could not be flattened.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FlattenError {
@@ -22,91 +21,18 @@ pub enum FlattenError {
         /// What is allowed.
         allowed: String,
     },
-    /// Two rows of the node table have one id.
-    #[error(
-        "node id {id} stands twice: row {first_row} of {} and row {second_row} of {}",
-        first_file.display(), second_file.display()
-    )]
-    DuplicateNode {
-        /// The id.
-        id: String,
-        /// File of the first row.
-        first_file: PathBuf,
-        /// The first row, from 0.
-        first_row: u64,
-        /// File of the second row.
-        second_file: PathBuf,
-        /// The second row, from 0.
-        second_row: u64,
-    },
-    /// An edge leads to or from an id that no node has.
-    #[error(
-        "column `{column}`, row {row} of {}: no node has the id {id} ({count} such edge ends \
-         in all; `dangling = \"drop\"` under [input.edges] leaves such edges out)",
-        file.display()
-    )]
-    DanglingEdge {
-        /// File of the first such edge.
-        file: PathBuf,
-        /// Its row, from 0.
-        row: u64,
-        /// The column.
-        column: String,
-        /// The id.
-        id: String,
-        /// Edge ends without a node in the whole table.
-        count: u64,
-    },
-    /// The graph is larger than a store can hold.
-    #[error("{what}: {count}, at most {limit} are possible")]
-    TooLarge {
-        /// What there is too much of.
-        what: &'static str,
-        /// How many there are.
-        count: u64,
-        /// How many are possible.
-        limit: u64,
-    },
     /// The job selects no node.
     #[error("no node is a target: {reason}")]
     NoTargets {
         /// Why, and what would help.
         reason: String,
     },
-    /// A file of the store could not be written or read.
-    #[error("cannot {verb} the store at {}", path.display())]
-    Store {
-        /// What was tried.
-        verb: &'static str,
-        /// The file.
-        path: PathBuf,
-        /// Why it failed.
-        source: StoreCause,
-    },
-    /// The processes of the job did not find each other.
+    /// The store could not be built or read.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// Workers could not be connected, or another one failed.
     #[error(transparent)]
     Cluster(#[from] ClusterError),
-    /// Another worker failed; its own error is reported.
-    #[error("another worker failed")]
-    PeerFailed,
-}
-
-/// Why a file of the store could not be written or read.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum StoreCause {
-    /// The file system refused.
-    #[error(transparent)]
-    Io(#[from] std::io::Error),
-    /// The file is not what was written.
-    #[error(transparent)]
-    Arrow(#[from] arrow::error::ArrowError),
-    /// The store's description cannot be read.
-    #[error(transparent)]
-    Json(#[from] serde_json::Error),
-    /// The file is not what was written.
-    #[error("{0}")]
-    Damaged(String),
 }
 
 impl FlattenError {
@@ -115,22 +41,19 @@ impl FlattenError {
         match self {
             Self::Schema(e) => e.kind(),
             Self::Key { .. } => ErrorKind::Usage,
-            Self::DuplicateNode { .. }
-            | Self::DanglingEdge { .. }
-            | Self::TooLarge { .. }
-            | Self::NoTargets { .. } => ErrorKind::Data,
-            Self::Store { .. } | Self::Cluster(_) | Self::PeerFailed => ErrorKind::Failed,
+            Self::NoTargets { .. } => ErrorKind::Data,
+            Self::Store(e) => e.kind(),
+            Self::Cluster(e) => e.kind(),
         }
-    }
-
-    /// Tells whether this is but the failure of another worker, which has an error of its own.
-    pub fn is_peer_failure(&self) -> bool {
-        matches!(self, Self::PeerFailed)
     }
 }
 
-impl From<PeerFailed> for FlattenError {
-    fn from(_: PeerFailed) -> Self {
-        Self::PeerFailed
+impl WorkerError for FlattenError {
+    fn is_peer_failure(&self) -> bool {
+        match self {
+            Self::Store(e) => e.is_peer_failure(),
+            Self::Cluster(e) => e.is_peer_failure(),
+            Self::Schema(_) | Self::Key { .. } | Self::NoTargets { .. } => false,
+        }
     }
 }

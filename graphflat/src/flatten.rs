@@ -1,18 +1,17 @@
 //! The flatten stage: from the store to a committed output.
 
-use crate::output::open_output;
 use crate::round::RoundStats;
-use crate::shuffle::{gather_processes, run_workers};
-use crate::store::Hub;
 use crate::targets::{self, select_targets};
 use crate::wave::{WaveContext, WorkerStats, run_waves};
-use crate::{FlattenError, FlattenPlan, NodeIdx, Store, Targets};
+use crate::{FlattenError, FlattenPlan, Targets};
+use cluster::{gather_processes, open_output, run_workers};
 use schemas::progress::{Event, Progress};
 use schemas::{FlattenMeta, Manifest, Opened, Output, PartEntry};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use store::{Hub, NodeIdx, Store};
 
 /// Changes when the same plan gives other bytes than before.
 pub(crate) const ENGINE_VERSION: u32 = 5;
@@ -40,9 +39,8 @@ pub fn flatten(
     let fingerprint = fingerprint(plan, store)?;
     // Before the output is opened: a job without targets leaves nothing behind.
     let targets = all_targets(&plan.sample.targets, store)?;
-    let output = match open_output(
+    let output = match open_output::<FlattenError>(
         store.cluster(),
-        FlattenError::is_peer_failure,
         (&plan.output, "flatten", &fingerprint),
         plan.fresh,
     )? {
@@ -70,16 +68,14 @@ pub fn flatten(
         failed: Arc::new(AtomicBool::new(false)),
     };
     let cluster = store.cluster();
-    let stats = run_workers(cluster, FlattenError::is_peer_failure, move |peer| {
-        run_waves(peer, &context)
-    })?;
+    let stats = run_workers(cluster, move |peer| run_waves(peer, &context))?;
     let share = Share {
         seconds: seconds(&stats),
         stats,
         parts: output.committed_parts(),
         hubs: store.own_hubs(plan.sample.hub_threshold),
     };
-    let shares = gather_processes(cluster, FlattenError::is_peer_failure, share)?;
+    let shares = gather_processes(cluster, share)?;
     let (all_stats, hubs) = join(shares, &output);
     cluster.set_phase("flatten, its end");
     if cluster.process() == 0 {
@@ -158,9 +154,7 @@ fn assert_fits(plan: &FlattenPlan, store: &Store) {
 pub(crate) fn all_targets(targets: &Targets, store: &Store) -> Result<Vec<NodeIdx>, FlattenError> {
     let (targets, store) = (targets.clone(), store.clone());
     let cluster = store.cluster().clone();
-    let mut all = run_workers(&cluster, FlattenError::is_peer_failure, move |peer| {
-        select_targets(peer, &targets, &store)
-    })?;
+    let mut all = run_workers(&cluster, move |peer| select_targets(peer, &targets, &store))?;
     Ok(all.swap_remove(0))
 }
 

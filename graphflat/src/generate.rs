@@ -25,8 +25,8 @@ use parquet::schema::types::ColumnPath;
 use schemas::SchemaError;
 
 use crate::error::FlattenError;
-use crate::placement::NUM_NODES_MAX;
-use crate::sample::mix;
+use store::NUM_NODES_MAX;
+use store::sample::mix;
 
 /// File name of the node table.
 pub const NODES_FILE: &str = "nodes.parquet";

@@ -1,9 +1,9 @@
 //! A group of targets on its way through the rounds, on the worker that writes its part.
 
 use crate::round::{AskLists, AskRows, Lists, Rows, append_columns, narrow};
-use crate::{NodeIdx, Placement};
 use hashbrown::HashMap;
 use schemas::{DenseRows, FeatureMeta, Features, GraphMeta, GraphShard};
+use store::{NodeIdx, Placement};
 
 /// Bytes of a node of a group: its number, position and list, and where its columns lie.
 pub(crate) const GROUP_NODE_BYTES: usize = 64;

@@ -1,9 +1,8 @@
 //! One reduce round: the outermost nodes go to their owners, their in-edges come back.
 
-use crate::store::Partition;
-use crate::{NodeIdx, Store};
 use schemas::{FeatureMeta, Features, GraphShard, Ids, Labels, Split};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use store::{NodeIdx, Partition, Store};
 
 /// Nodes whose columns are appended side by side: where they lie stays in the cache.
 const PLACES_AT_ONCE: usize = 1 << 10;
@@ -307,11 +306,11 @@ impl<'de> Deserialize<'de> for Rows {
 mod tests {
     use super::*;
     use crate::generate::{generate, tests};
-    use crate::{StorePlan, open_or_build};
     use schemas::{EdgesSpec, NodesSpec, Sampling};
     use serde_json::json;
     use std::path::Path;
     use std::sync::Arc;
+    use store::{StorePlan, open_or_build};
 
     /// Builds the store of a random graph on two workers.
     fn store(dir: &Path) -> Store {

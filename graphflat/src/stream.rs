@@ -3,9 +3,10 @@
 use crate::flatten::{ENGINE_VERSION, all_targets};
 use crate::group::{Group, GroupFeatures};
 use crate::round::{AskLists, Lists, RoundStats, answer_rows};
-use crate::sample::Drawer;
-use crate::{FlattenError, NodeIdx, Parts, SamplePlan, Store, Targets, targets};
+use crate::{FlattenError, Parts, SamplePlan, Targets, targets};
 use schemas::{FlattenMeta, GraphShard, Layout, SplitCounts, keep_at_hop};
+use store::sample::Drawer;
+use store::{NodeIdx, Store};
 
 /// The neighbourhoods of all targets, to be drawn part by part for one seed after the other.
 ///

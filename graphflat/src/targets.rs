@@ -1,11 +1,13 @@
 //! Which nodes get a neighbourhood.
 
+use crate::FlattenError;
 use crate::config::Targets;
-use crate::{FlattenError, NodeIdx, Peer, Store};
+use cluster::Peer;
 use hashbrown::HashTable;
 use hashbrown::hash_table::Entry;
 use schemas::{IdListPlan, Ids, Split};
 use std::path::Path;
+use store::{NodeIdx, Store};
 
 /// Returns all targets in the order in which they are cut into parts, the same on every worker.
 ///

@@ -2,7 +2,8 @@
 
 use crate::group::{GROUP_NODE_BYTES, Group};
 use crate::round::{AskLists, Lists, RoundStats, Rows, answer_lists, answer_rows};
-use crate::{FlattenError, NodeIdx, Partition, Parts, Peer, Placement, Store};
+use crate::{FlattenError, Parts};
+use cluster::Peer;
 use schemas::progress::{Event, Progress};
 use schemas::{DenseRows, FlattenMeta, Output, PartEntry, keep_at_hop, write_part};
 use std::cell::RefCell;
@@ -14,6 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Sender;
 use std::thread::JoinHandle;
 use std::time::Instant;
+use store::{NodeIdx, Partition, Placement, Store};
 use timely::dataflow::channels::pact::Exchange;
 use timely::dataflow::operators::generic::Operator;
 use timely::dataflow::operators::{Capability, Input, Probe};

@@ -20,7 +20,6 @@ use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use gnn::{Architecture, Model, ModelFile, Transform};
-use graphflat::{Store, StorePlan, open_or_build};
 use graphinfer::{InferContext, InferSpec, infer};
 use schemas::dataset::MANIFEST_SCHEMA;
 use schemas::xxh::file_checksum;
@@ -29,6 +28,7 @@ use schemas::{
     Sampling, keep_at_hop,
 };
 use serde_json::{Value, json};
+use store::{Store, StorePlan, open_or_build};
 
 /// As the program does: memory is kept for the next block.
 #[global_allocator]

@@ -5,7 +5,7 @@ use crate::InferError;
 use crate::exchange::Crossing;
 use crate::round::LayerInput;
 use crate::write::{Computed, Part, Parts, Written};
-use graphflat::{Cluster, run_workers};
+use cluster::{Cluster, run_workers};
 use schemas::{Ids, Labels};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -163,7 +163,7 @@ impl Parts<'_> {
 fn deliver(cluster: &Cluster, outgoing: Outgoing) -> Result<Vec<Vec<Delivery>>, InferError> {
     let threads = cluster.num_threads();
     let outgoing = Arc::new(Mutex::new(outgoing));
-    let received = run_workers(cluster, InferError::is_peer_failure, move |peer| {
+    let received = run_workers(cluster, move |peer| {
         let mine = {
             let mut all = outgoing.lock().unwrap_or_else(PoisonError::into_inner);
             std::mem::take(&mut all[peer.index() % threads])

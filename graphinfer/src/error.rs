@@ -1,7 +1,7 @@
 //! What can go wrong while embeddings are computed.
 
+use cluster::{ClusterError, WorkerError};
 use gnn::GnnError;
-use graphflat::{ClusterError, PeerFailed};
 use schemas::{ErrorKind, SchemaError};
 use std::path::{Path, PathBuf};
 
@@ -78,7 +78,7 @@ pub enum InferError {
     /// The threads could not be started.
     #[error("cannot start threads")]
     Threads(#[source] rayon::ThreadPoolBuildError),
-    /// The processes of the job could not be connected.
+    /// Workers could not be connected, or another one failed.
     #[error(transparent)]
     Cluster(#[from] ClusterError),
     /// A process reads another model or list of targets, or has another graph, than the first one.
@@ -90,14 +90,11 @@ pub enum InferError {
         /// Number in the list.
         process: usize,
     },
-    /// Another worker failed; its own error is reported.
-    #[error("another worker failed")]
-    PeerFailed,
 }
 
-impl From<PeerFailed> for InferError {
-    fn from(_: PeerFailed) -> Self {
-        Self::PeerFailed
+impl WorkerError for InferError {
+    fn is_peer_failure(&self) -> bool {
+        matches!(self, Self::Cluster(e) if e.is_peer_failure())
     }
 }
 
@@ -111,18 +108,11 @@ impl InferError {
                 ErrorKind::Usage
             }
             Self::NotFinite { .. } => ErrorKind::Data,
-            Self::Gnn(_)
-            | Self::Io { .. }
-            | Self::Threads(_)
-            | Self::Cluster(_)
-            | Self::Unlike { .. }
-            | Self::PeerFailed => ErrorKind::Failed,
+            Self::Cluster(e) => e.kind(),
+            Self::Gnn(_) | Self::Io { .. } | Self::Threads(_) | Self::Unlike { .. } => {
+                ErrorKind::Failed
+            }
         }
-    }
-
-    /// Tells whether this is but the failure of another worker, which has an error of its own.
-    pub fn is_peer_failure(&self) -> bool {
-        matches!(self, Self::PeerFailed)
     }
 
     /// Wraps an error of the file system, as `map_err` wants it.

@@ -2,10 +2,11 @@
 
 use crate::InferError;
 use crate::local::{Local, Sources};
-use graphflat::{Cluster, NodeIdx, gather_processes, run_workers};
+use cluster::{Cluster, run_workers};
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
 use std::sync::Arc;
+use store::NodeIdx;
 
 /// Words of a block of rows that is read, and sent, at a time.
 const BLOCK_WORDS: usize = 1 << 18;
@@ -78,7 +79,7 @@ impl Exchange {
     ) -> Result<(), InferError> {
         let (this, take) = (Arc::clone(self), Arc::new(take));
         let threads = self.cluster.num_threads();
-        let ended = run_workers(&self.cluster, InferError::is_peer_failure, move |peer| {
+        let ended = run_workers(&self.cluster, move |peer| {
             let thread = peer.index() % threads;
             let block = (BLOCK_WORDS / cols.max(1)).max(1);
             let mine = (0..this.num_own)
@@ -160,14 +161,6 @@ impl Crossing {
     }
 }
 
-/// Exchanges a value between processes; returns that of each.
-pub(crate) fn gather<T>(cluster: &Cluster, value: T) -> Result<Vec<T>, InferError>
-where
-    T: Serialize + serde::de::DeserializeOwned,
-{
-    gather_processes(cluster, InferError::is_peer_failure, value)
-}
-
 /// Sends each process a list, so many items in a message; returns what came here, by process.
 pub(crate) fn send_lists<T>(
     cluster: &Cluster,
@@ -178,7 +171,7 @@ where
     T: Clone + Serialize + serde::de::DeserializeOwned + Send + Sync + 'static,
 {
     let threads = cluster.num_threads();
-    let mut told = run_workers(cluster, InferError::is_peer_failure, move |peer| {
+    let mut told = run_workers(cluster, move |peer| {
         let is_first = peer.is_first_here();
         let messages = lists.iter().enumerate().filter(|_| is_first);
         let messages = messages.flat_map(|(process, list)| {

@@ -4,15 +4,15 @@ use crate::InferError;
 use crate::exchange::{Exchange, gather_found};
 use crate::hubs::{Hubs, SegmentProcesses, Segmented, is_hub};
 use crate::local::{Local, own_nodes, sources};
+use cluster::Cluster;
 use gnn::{Architecture, Block, Dense, Input, NodeColumns, RangeData, SparseRows, Transform};
-use graphflat::store::InEdges;
-use graphflat::{Cluster, Partition, Store};
 use rayon::prelude::*;
 use schemas::{FeatureMeta, Features, Ids, Sampling};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use store::{InEdges, Partition, Store};
 
 /// Nodes in a block at most: their rows lie in the cache from one step of a layer to the next.
 pub(crate) const NODES_MAX: usize = 1 << 10;

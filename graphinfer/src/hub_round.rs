@@ -7,13 +7,13 @@ use crate::graph::narrow;
 use crate::hubs::{Held, Hubs, Segmented, is_hub};
 use crate::round::{Layer, LayerInput, Rounds};
 use gnn::{Aggregation, SomeInEdges, SrcRows};
-use graphflat::NodeIdx;
 use rayon::prelude::*;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
+use store::NodeIdx;
 
 /// The rows that a layer gives own hubs.
 #[derive(Debug, Default)]

@@ -8,15 +8,15 @@
 //! lie astride, the hub's process gets the rows.
 
 use crate::InferError;
-use crate::exchange::{gather, send_lists};
+use crate::exchange::send_lists;
 use crate::graph::narrow;
+use cluster::gather_processes;
 use gnn::kernel::{Csr, Float};
 use gnn::{Architecture, Dense, SomeInEdges};
-use graphflat::store::InEdges;
-use graphflat::{NodeIdx, Store};
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
 use std::sync::Arc;
+use store::{InEdges, NodeIdx, Store};
 
 /// A node with more in-edges, of which all are read, is a hub. Decides the bits of its row.
 const HUB_EDGES: usize = 1 << 13;
@@ -131,7 +131,7 @@ impl Hubs {
         processes: &SegmentProcesses,
     ) -> Result<Self, InferError> {
         let cluster = store.cluster();
-        let batch_ends = gather(cluster, batch_ends(store, &own, arch))?;
+        let batch_ends = gather_processes(cluster, batch_ends(store, &own, arch))?;
         let mut hubs = Self {
             own,
             batch_ends,

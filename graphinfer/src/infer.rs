@@ -3,21 +3,21 @@
 use crate::checkpoint::{Checkpoint, RoundRows};
 use crate::compare::{Difference, Other};
 use crate::config::{InferTargets, TARGETS};
-use crate::exchange::gather;
 use crate::graph::Graph;
 use crate::round::{LayerInput, RoundStats, Rounds};
 use crate::slice::{Slice, TrainedModel};
 use crate::threads::Threads;
 use crate::write::{Parts, embedding_columns};
 use crate::{InferError, InferPlan};
+use cluster::{gather_processes, open_output};
 use gnn::SharedRows;
-use graphflat::{Store, open_output};
 use schemas::{
     Event, GraphMeta, IdListPlan, LabelMeta, Manifest, Opened, Output, PartEntry, Progress,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
+use store::Store;
 
 /// Changes when the same plan gives other bytes than before.
 const ENGINE_VERSION: u32 = 5;
@@ -67,9 +67,8 @@ pub fn infer(plan: &InferPlan, store: &Store, progress: &Progress) -> Result<Man
     let graph = Graph::new(store, arch, &limits(plan, &slices, &other_slices))?;
     let columns = embedding_columns(plan, &trained, store.meta().graph.id_type, embedding_layer)?;
     let targets = list.map(|list| targets(&list, &graph)).transpose()?;
-    let output = match open_output(
+    let output = match open_output::<InferError>(
         store.cluster(),
-        InferError::is_peer_failure,
         (&plan.output, "infer", &fingerprint),
         plan.fresh,
     )? {
@@ -102,7 +101,7 @@ pub fn infer(plan: &InferPlan, store: &Store, progress: &Progress) -> Result<Man
         ..rounds
     };
     let share = run(parts, &other, &mut checkpoints, progress)?;
-    let report = join(gather(store.cluster(), share)?, plan, &output);
+    let report = join(gather_processes(store.cluster(), share)?, plan, &output);
     let manifest = Manifest {
         fingerprint,
         plan: plan_json,
@@ -134,7 +133,7 @@ fn finish(
         output.finish(manifest)?;
     }
     // What one needs to go on is there until all need no more.
-    gather(store.cluster(), ())?;
+    gather_processes(store.cluster(), ())?;
     own.remove()?;
     other.map_or(Ok(()), Checkpoint::remove)
 }
@@ -177,7 +176,7 @@ fn finished(
         (false, 0) => Output::done(&plan.output, "infer", fingerprint)?,
         _ => None,
     };
-    let mut told = gather(cluster, (fingerprint.to_owned(), found))?;
+    let mut told = gather_processes(cluster, (fingerprint.to_owned(), found))?;
     if let Some(process) = told.iter().position(|(theirs, _)| *theirs != told[0].0) {
         return Err(InferError::Unlike { process });
     }
@@ -305,7 +304,7 @@ fn run_inner(
         }
         checkpoint.add(record)?;
         // All go on from the same round, whenever they are killed.
-        gather(cluster, ())?;
+        gather_processes(cluster, ())?;
         checkpoint.retain(|round| rounds.is_read(round, next + 1))?;
         done(stats);
         next += 1;
@@ -328,7 +327,7 @@ fn resume(rounds: &Rounds<'_>, checkpoint: &Checkpoint) -> Result<Resumed, Infer
     } else {
         let found: Vec<Resumed> = found.collect();
         let own: Vec<usize> = found.iter().map(|(next, _, _)| *next).collect();
-        let all = gather(cluster, own)?;
+        let all = gather_processes(cluster, own)?;
         let is_everywhere = |next: usize| all.iter().all(|of| of.contains(&next));
         found.into_iter().find(|(next, _, _)| is_everywhere(*next))
     };

@@ -1,10 +1,10 @@
 //! Which nodes have a row in this process, and which row it is.
 
 use crate::hubs::{SegmentProcesses, is_hub, num_segments};
-use graphflat::{NodeIdx, Store};
 use rayon::prelude::*;
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
+use store::{NodeIdx, Store};
 
 /// Nodes of a word of bits.
 const WORD: usize = u64::BITS as usize;

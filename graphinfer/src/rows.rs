@@ -179,7 +179,7 @@ impl RowRecord {
     /// Maps the rows.
     pub(crate) fn map(&self, dir: &Path) -> Result<SharedRows, InferError> {
         let path = dir.join(&self.name);
-        let map = || graphflat::store::map_bytes(&File::open(&path)?);
+        let map = || store::map_bytes(&File::open(&path)?);
         let bytes = map().map_err(InferError::io("read", &path))?;
         Ok(SharedRows::new(bytes, self.cols)?)
     }

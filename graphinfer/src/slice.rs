@@ -2,7 +2,6 @@
 
 use crate::{InferError, InferPlan, InferSampling};
 use gnn::{Model, Task, Transform};
-use graphflat::store::StoreMeta;
 use schemas::dataset::verify_checksums;
 use schemas::{
     FeatureMeta, FlattenMeta, GraphMeta, LabelKind, LabelMeta, Sampling, keep_at_hop,
@@ -11,6 +10,7 @@ use schemas::{
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use store::StoreMeta;
 
 /// What a store must hold for a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,10 +2,12 @@
 
 use std::path::PathBuf;
 
-use graphflat::{ClusterError, FlattenError};
+use cluster::{ClusterError, WorkerError};
+use graphflat::FlattenError;
 use graphinfer::InferError;
 use graphtrainer::TrainError;
 use schemas::{ErrorKind, SchemaError};
+use store::StoreError;
 
 /// A job could not be read, checked or run.
 #[derive(Debug, thiserror::Error)]
@@ -81,7 +83,10 @@ pub(crate) enum JobError {
     /// The input tables or an output directory.
     #[error(transparent)]
     Schema(#[from] SchemaError),
-    /// The store or the flatten stage.
+    /// The store.
+    #[error(transparent)]
+    Store(Box<StoreError>),
+    /// The flatten stage.
     #[error(transparent)]
     Flatten(Box<FlattenError>),
     /// The train stage.
@@ -90,6 +95,12 @@ pub(crate) enum JobError {
     /// The infer stage.
     #[error(transparent)]
     Infer(Box<InferError>),
+}
+
+impl From<StoreError> for JobError {
+    fn from(error: StoreError) -> Self {
+        JobError::Store(Box::new(error))
+    }
 }
 
 impl From<FlattenError> for JobError {
@@ -119,14 +130,12 @@ impl JobError {
             | JobError::Key { .. }
             | JobError::Inspect { .. } => ErrorKind::Usage,
             JobError::Input { .. } => ErrorKind::Data,
-            JobError::Cluster(ClusterError::Read { .. } | ClusterError::Hosts { .. }) => {
-                ErrorKind::Usage
+            JobError::Io { .. } | JobError::Json { .. } | JobError::Process { .. } => {
+                ErrorKind::Failed
             }
-            JobError::Io { .. }
-            | JobError::Json { .. }
-            | JobError::Process { .. }
-            | JobError::Cluster(_) => ErrorKind::Failed,
+            JobError::Cluster(error) => error.kind(),
             JobError::Schema(error) => error.kind(),
+            JobError::Store(error) => error.kind(),
             JobError::Flatten(error) => error.kind(),
             JobError::Train(error) => error.kind(),
             JobError::Infer(error) => error.kind(),
@@ -143,6 +152,8 @@ pub(crate) fn exit_code(error: &anyhow::Error) -> u8 {
 /// Tells whether an error is but that of another process, which has one of its own.
 pub(crate) fn is_peer_failure(error: &anyhow::Error) -> bool {
     match error.downcast_ref::<JobError>() {
+        Some(JobError::Cluster(error)) => error.is_peer_failure(),
+        Some(JobError::Store(error)) => error.is_peer_failure(),
         Some(JobError::Flatten(error)) => error.is_peer_failure(),
         Some(JobError::Infer(error)) => error.is_peer_failure(),
         Some(JobError::Train(error)) => error.is_peer_failure(),

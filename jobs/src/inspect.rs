@@ -2,12 +2,12 @@
 
 use std::path::Path;
 
-use graphflat::store::StoreMeta;
 use graphtrainer::scores::{EvaluationFile, LabelScores, SplitScores};
 use schemas::{
     EmbeddingsDataset, Features, GraphFeature, GraphFeatureDataset, Ids, LabelKind, Labels,
     Manifest, Split, read_manifest,
 };
+use store::StoreMeta;
 
 use crate::cli::InspectArgs;
 use crate::console::line_out;

@@ -53,8 +53,8 @@ fn abort_on_panic() {
     std::panic::set_hook(Box::new(move |info| {
         // The connection to another process is gone: who is missed knows who watches them, and ends
         // this process with a clear word.
-        if graphflat::cluster::is_connection(&std::thread::current()) {
-            std::thread::sleep(graphflat::cluster::SILENCE_MAX);
+        if cluster::is_connection(&std::thread::current()) {
+            std::thread::sleep(cluster::SILENCE_MAX);
         }
         print(info);
         std::process::abort();

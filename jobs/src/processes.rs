@@ -8,8 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use graphflat::Cluster;
-use graphflat::cluster::{ClusterPlan, REASON_MAX, SILENCE_MAX, Secret, read_hosts};
+use cluster::{Cluster, ClusterPlan, REASON_MAX, SILENCE_MAX, Secret, read_hosts};
 use graphinfer::{InferPlan, Method};
 use graphtrainer::{Peers, TrainError, TrainPlan};
 use schemas::Manifest;

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use bytesize::ByteSize;
-use graphflat::config::HUB_THRESHOLD;
-use graphflat::{Cluster, FlattenPlan, SamplePlan, Store, StorePlan, Waves};
+use cluster::Cluster;
+use graphflat::{FlattenPlan, SamplePlan, Waves};
 use graphinfer::{InferPlan, InferSampling, Method};
 use graphtrainer::scores::EvaluationFile;
 use graphtrainer::{Neighborhoods, Source, TrainPlan};
@@ -15,6 +15,7 @@ use schemas::progress::Progress;
 use schemas::storage::{Traffic, traffic};
 use schemas::{DenseRows, Manifest, Sampling, keep_at_hop, read_manifest};
 use serde_json::{Value, json};
+use store::{HUB_THRESHOLD, Store, StorePlan};
 
 use crate::cli::{RunArgs, Stage};
 use crate::console::{Voice, line_out};
@@ -301,7 +302,7 @@ impl<'a> Stores<'a> {
         if let Some((_, store)) = self.open.iter().find(|(dir, _)| *dir == plan.dir) {
             return Ok(Arc::clone(store));
         }
-        let store = Arc::new(graphflat::open_or_build_on(self.cluster, &plan, progress)?);
+        let store = Arc::new(store::open_or_build_on(self.cluster, &plan, progress)?);
         self.open.push((plan.dir, Arc::clone(&store)));
         Ok(store)
     }

@@ -367,7 +367,7 @@ fn ids_of_any_width_draw_the_same_samples() {
 fn builds(tables: &Tables, settings: &Settings) -> bool {
     let (progress, events) = recorded();
     let plan = tables.store_plan(settings).unwrap();
-    graphflat::open_or_build(&plan, &progress).unwrap();
+    store::open_or_build(&plan, &progress).unwrap();
     let events = events.lock().unwrap();
     events.iter().any(|event| event.starts_with("store"))
 }

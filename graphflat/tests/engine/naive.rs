@@ -4,9 +4,9 @@
 
 use crate::graph::{Graph, Id, LabelColumn, NodeFeatures};
 use crate::run::{Choice, Settings};
-use graphflat::sample::{edge_hash, priority};
 use schemas::{Features, GraphFeature, Ids, Labels, Layout, NO_CLASS, Split};
 use std::collections::BTreeMap;
+use store::sample::{edge_hash, priority};
 
 /// An in-edge of some node.
 #[derive(Clone, Debug, PartialEq)]

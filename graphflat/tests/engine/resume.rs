@@ -4,13 +4,14 @@ use crate::draw::Draw;
 use crate::graph::{Features, Graph, Kind, Shape, Weights};
 use crate::run::{Settings, Tables, silent, snapshot, snapshot_parts};
 use crate::tables::Cut;
-use graphflat::{flatten, open_or_build};
+use graphflat::flatten;
 use schemas::progress::Progress;
 use schemas::{IdType, Layout, read_manifest};
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use store::open_or_build;
 
 fn graph() -> Graph {
     let shape = Shape {

@@ -2,9 +2,7 @@
 
 use crate::graph::{Graph, Id};
 use crate::tables::{Cut, edges_spec, nodes_spec, write_list, write_tables};
-use graphflat::{
-    FlattenError, FlattenPlan, FlattenSpec, Store, StorePlan, Targets, flatten, open_or_build,
-};
+use graphflat::{FlattenError, FlattenPlan, FlattenSpec, Targets, flatten};
 use schemas::progress::Progress;
 use schemas::{
     EdgesSpec, ExtractScratch, Fanout, GraphFeature, GraphFeatureDataset, IdType, Layout, Manifest,
@@ -14,6 +12,7 @@ use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
+use store::{Store, StorePlan, open_or_build};
 use tempfile::TempDir;
 
 /// Everything a job says of flattening.
@@ -139,7 +138,7 @@ impl Tables {
     }
 
     pub(crate) fn store(&self, settings: &Settings) -> Result<Store, FlattenError> {
-        open_or_build(&self.store_plan(settings)?, &silent())
+        Ok(open_or_build(&self.store_plan(settings)?, &silent())?)
     }
 
     /// Builds the store, flattens it into `output` and returns the manifest.

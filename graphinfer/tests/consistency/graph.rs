@@ -4,13 +4,13 @@ use arrow::array::{
     ArrayRef, AsArray as _, Float32Array, Int64Array, ListArray, RecordBatch, StringArray,
 };
 use arrow::datatypes::{DataType, Field, Float32Type, Int64Type, UInt32Type};
-use graphflat::{Store, StorePlan, open_or_build};
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use schemas::{EdgesSpec, NodesSpec, Progress, Sampling};
 use std::fs::File;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use store::{Store, StorePlan, open_or_build};
 
 /// In-degree above which the tests' graphs have hubs.
 pub(crate) const HUB_THRESHOLD: u64 = 20;

@@ -17,7 +17,7 @@ mod variants;
 
 use gnn::{Aggregator, Dense, LayerKind, Mode};
 use graph::{CLASSES, DIM, Graph, NUM_NODES, quiet};
-use graphflat::{FlattenSpec, Store, flatten};
+use graphflat::{FlattenSpec, flatten};
 use graphinfer::{InferContext, InferPlan, InferSpec, infer};
 use graphtrainer::batch::{BlockOptions, Piece, blocks_of};
 use models::{Trained, Variant};
@@ -27,6 +27,7 @@ use schemas::{
 };
 use std::collections::BTreeMap;
 use std::path::Path;
+use store::Store;
 use variants::{PLAIN, variants};
 
 /// Relative to the largest number of a node's embedding: sums of f32 in another order.

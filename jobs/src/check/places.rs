@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
-use graphflat::FlattenError;
 use schemas::{Ids, NodesPlan};
+use store::StoreError;
 
 use crate::error::JobError;
 
@@ -48,7 +48,7 @@ impl Places {
     /// If two nodes have the same id, or there are too many.
     pub(crate) fn index(ids: &Ids, nodes: &NodesPlan) -> Result<Places, JobError> {
         if u32::try_from(ids.len()).is_err() {
-            let too_large = FlattenError::TooLarge {
+            let too_large = StoreError::TooLarge {
                 what: "nodes",
                 count: ids.len() as u64,
                 limit: u64::from(u32::MAX),
@@ -118,7 +118,7 @@ fn distance(ids: &Ids, at: usize, least: u64) -> Option<usize> {
 fn twin(ids: &Ids, nodes: &NodesPlan, first: u32, second: usize) -> JobError {
     let (first_file, first_row) = nodes.locate(u64::from(first));
     let (second_file, second_row) = nodes.locate(second as u64);
-    FlattenError::DuplicateNode {
+    StoreError::DuplicateNode {
         id: ids.display(second),
         first_file,
         first_row,

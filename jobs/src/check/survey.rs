@@ -1,10 +1,10 @@
 //! One look at the whole input: every value is checked, degrees are counted, nothing is shuffled.
 
-use graphflat::FlattenError;
 use schemas::{
     Dangling, EdgeRows, EdgesPlan, Fanout, FeatureMeta, Features, GraphMeta, Ids, LabelMeta,
     NodesPlan, Split, keep_at_hop,
 };
+use store::StoreError;
 
 use super::nearby::Kept;
 use super::places::Places;
@@ -250,7 +250,7 @@ fn dangling(edges: &EdgesPlan, rows: &EdgeRows, at: usize, row: u64, is_src: boo
         (&spec.dst, &rows.dst)
     };
     let id = ids.display(at);
-    FlattenError::DanglingEdge {
+    StoreError::DanglingEdge {
         file,
         row,
         column: column.clone(),

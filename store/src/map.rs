@@ -9,7 +9,7 @@ use std::fs::File;
 /// # Errors
 ///
 /// The file cannot be mapped.
-pub(super) fn map_file(file: &File) -> std::io::Result<Buffer> {
+pub(crate) fn map_file(file: &File) -> std::io::Result<Buffer> {
     Ok(Buffer::from(map_bytes(file)?))
 }
 

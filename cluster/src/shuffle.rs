@@ -1,6 +1,6 @@
 //! Shuffles between workers: each one a timely dataflow that moves whole batches to their owners.
 
-use crate::cluster::{Cluster, ClusterError};
+use crate::{Cluster, ClusterError, WorkerError};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::cell::RefCell;
@@ -16,10 +16,6 @@ const BATCHES_A_STEP: u64 = 4;
 
 /// How many such steps a worker may be ahead of the slowest receiver.
 const STEPS_AHEAD: u64 = 4;
-
-/// Another worker failed; its own error tells why.
-#[derive(Clone, Copy, Debug)]
-pub struct PeerFailed;
 
 /// One worker's view of the workers it shuffles with.
 pub struct Peer<'a> {
@@ -63,12 +59,11 @@ impl<E> Outcome<E> {
 /// only a peer's failure is known. Processes that cannot be connected.
 pub fn run_workers<T, E>(
     cluster: &Cluster,
-    is_peer_failure: fn(&E) -> bool,
     body: impl Fn(&mut Peer<'_>) -> Result<T, E> + Send + Sync + 'static,
 ) -> Result<Vec<T>, E>
 where
     T: Send + 'static,
-    E: From<ClusterError> + Send + 'static,
+    E: WorkerError,
 {
     let threads = cluster.num_threads();
     let guards = cluster.execute(move |worker| {
@@ -86,42 +81,9 @@ where
     }
     let first = failures
         .iter()
-        .position(|e| !is_peer_failure(e))
+        .position(|e| !e.is_peer_failure())
         .unwrap_or(0);
     Err(failures.swap_remove(first))
-}
-
-/// Exchanges a value between processes; returns that of each, in their order.
-///
-/// # Errors
-///
-/// A failure of another process.
-///
-/// # Panics
-///
-/// If the value has maps whose keys are no strings.
-pub fn gather_processes<T, E>(
-    cluster: &Cluster,
-    is_peer_failure: fn(&E) -> bool,
-    value: T,
-) -> Result<Vec<T>, E>
-where
-    T: Serialize + DeserializeOwned,
-    E: From<PeerFailed> + From<ClusterError> + Send + 'static,
-{
-    if cluster.num_processes() == 1 {
-        return Ok(vec![value]);
-    }
-    // As text, since messages keep no names, which values with optional fields need.
-    let text = serde_json::to_string(&value).expect("values have string keys only");
-    let (processes, threads) = (cluster.num_processes(), cluster.num_threads());
-    let mut texts = run_workers(cluster, is_peer_failure, move |peer| {
-        let senders = if peer.is_first_here() { processes } else { 0 };
-        peer.shuffle((0..senders).map(|process| Ok((process * threads, text.clone()))))
-    })?;
-    let of_processes = texts.swap_remove(0).into_iter();
-    let read = |(_, sent): (usize, String)| serde_json::from_str(&sent).expect("it was written so");
-    Ok(of_processes.map(read).collect())
 }
 
 /// Ends the process when a worker panics: its peers would wait for it for ever.
@@ -161,8 +123,8 @@ impl Peer<'_> {
     ///
     /// # Errors
     ///
-    /// The first error of `outgoing`; then every other worker gets [`PeerFailed`].
-    pub fn shuffle<M: Message, E: From<PeerFailed> + 'static>(
+    /// The first error of `outgoing`; then every other worker gets [`ClusterError::PeerFailed`].
+    pub fn shuffle<M: Message, E: WorkerError>(
         &mut self,
         outgoing: impl Iterator<Item = Result<(usize, M), E>>,
     ) -> Result<Vec<(usize, M)>, E> {
@@ -184,8 +146,8 @@ impl Peer<'_> {
     ///
     /// # Errors
     ///
-    /// The first error of `outgoing` or of `take`; then every other worker gets [`PeerFailed`].
-    pub fn shuffle_each<M: Message, E: From<PeerFailed> + 'static>(
+    /// The first error of `outgoing` or of `take`; then every other worker gets [`ClusterError::PeerFailed`].
+    pub fn shuffle_each<M: Message, E: WorkerError>(
         &mut self,
         outgoing: impl Iterator<Item = Result<(usize, M), E>>,
         take: impl FnMut(usize, u64, M) -> Result<(), E> + 'static,
@@ -196,7 +158,7 @@ impl Peer<'_> {
 
     /// Runs a shuffle; an error that all workers know of is the outer one, that of this worker's
     /// `take` the inner one.
-    fn run_shuffle<M: Message, E: From<PeerFailed> + 'static>(
+    fn run_shuffle<M: Message, E: WorkerError>(
         &mut self,
         outgoing: impl Iterator<Item = Result<(usize, M), E>>,
         take: impl FnMut(usize, u64, M) -> Result<(), E> + 'static,
@@ -263,7 +225,7 @@ impl Peer<'_> {
             peer_failed: false,
         });
         if outcome.peer_failed {
-            return Err(PeerFailed.into());
+            return Err(ClusterError::PeerFailed.into());
         }
         Ok(outcome.taken)
     }
@@ -272,8 +234,8 @@ impl Peer<'_> {
     ///
     /// # Errors
     ///
-    /// The error passed in; then every other worker gets [`PeerFailed`].
-    pub fn gather_all<M: Message, E: From<PeerFailed> + 'static>(
+    /// The error passed in; then every other worker gets [`ClusterError::PeerFailed`].
+    pub fn gather_all<M: Message, E: WorkerError>(
         &mut self,
         message: Result<M, E>,
     ) -> Result<Vec<M>, E> {
@@ -290,11 +252,8 @@ impl Peer<'_> {
     ///
     /// # Errors
     ///
-    /// The error passed in; then every other worker gets [`PeerFailed`].
-    pub fn agree<T, E: From<PeerFailed> + 'static>(
-        &mut self,
-        result: Result<T, E>,
-    ) -> Result<T, E> {
+    /// The error passed in; then every other worker gets [`ClusterError::PeerFailed`].
+    pub fn agree<T, E: WorkerError>(&mut self, result: Result<T, E>) -> Result<T, E> {
         match result {
             Ok(value) => self.gather_all(Ok(())).map(|_| value),
             Err(e) => self
@@ -304,7 +263,7 @@ impl Peer<'_> {
     }
 
     #[expect(clippy::type_complexity, reason = "timely's own handle types")]
-    fn shuffle_dataflow<M: Message, E: From<PeerFailed> + 'static>(
+    fn shuffle_dataflow<M: Message, E: WorkerError>(
         &mut self,
         mut take: impl FnMut(usize, u64, M) -> Result<(), E> + 'static,
         outcome: &Rc<RefCell<Outcome<E>>>,
@@ -355,14 +314,15 @@ mod tests {
         Own(usize),
         Peer,
     }
-    impl From<PeerFailed> for Error {
-        fn from(_: PeerFailed) -> Self {
+    impl From<ClusterError> for Error {
+        fn from(error: ClusterError) -> Self {
+            assert!(matches!(error, ClusterError::PeerFailed), "{error}");
             Self::Peer
         }
     }
-    impl From<ClusterError> for Error {
-        fn from(error: ClusterError) -> Self {
-            panic!("{error}")
+    impl WorkerError for Error {
+        fn is_peer_failure(&self) -> bool {
+            *self == Self::Peer
         }
     }
 
@@ -370,7 +330,7 @@ mod tests {
         workers: usize,
         body: impl Fn(&mut Peer<'_>) -> Result<T, Error> + Send + Sync + 'static,
     ) -> Result<Vec<T>, Error> {
-        run_workers(&Cluster::of_threads(workers), |e| *e == Error::Peer, body)
+        run_workers(&Cluster::of_threads(workers), body)
     }
 
     #[test]

@@ -1,12 +1,13 @@
 //! Node rows on their way from the reader to the worker that owns them.
 
-use super::WorkUnits;
-use super::file::{self, NODES_PER_BATCH, NodeColumns, SpilledBatches};
 use crate::error::StoreCause;
-use crate::{FlattenError, NodeIdx, Peer, Placement, StorePlan};
+use crate::file::{self, NODES_PER_BATCH, NodeColumns, SpilledBatches};
+use crate::store::WorkUnits;
+use crate::{NodeIdx, Placement, StoreError, StorePlan};
 use arrow::array::{Array, ArrayRef, AsArray, RecordBatch, UInt32Array};
 use arrow::buffer::ScalarBuffer;
 use arrow::datatypes::UInt32Type;
+use cluster::Peer;
 use schemas::{FeatureMeta, Features, GraphMeta, Ids, Labels, NodeReader, NodesPlan, Split};
 use serde::{Deserialize, Serialize};
 use std::cell::RefCell;
@@ -20,7 +21,7 @@ const PARCEL_VALUES: usize = 1 << 20;
 const PARCEL_ROWS_MAX: usize = 1 << 16;
 
 /// Node rows of one worker's partition, as they arrived.
-pub(super) struct OwnedNodes {
+pub(crate) struct OwnedNodes {
     num_nodes: usize,
     chunks: Vec<Chunk>,
 }
@@ -52,14 +53,14 @@ struct NodeBatch {
 /// # Errors
 ///
 /// An unreadable table or a value that cannot be used.
-pub(super) fn place_nodes(
+pub(crate) fn place_nodes(
     peer: &mut Peer<'_>,
     plan: &StorePlan,
     work: WorkUnits,
     numbers: &[Vec<NodeIdx>],
     meta: &GraphMeta,
     placement: &Placement,
-) -> Result<OwnedNodes, FlattenError> {
+) -> Result<OwnedNodes, StoreError> {
     let outgoing = node_rows(&plan.nodes, work, numbers, meta, placement);
     // Nodes and edges take turns: each may have half of the memory.
     let bytes_max = plan.memory_budget / plan.workers / 2;
@@ -67,14 +68,14 @@ pub(super) fn place_nodes(
         bytes_max, &plan.dir,
     ))));
     let take = Rc::clone(&received);
-    peer.shuffle_each::<NodeBatch, FlattenError>(outgoing, move |_, _, batch| {
+    peer.shuffle_each::<NodeBatch, StoreError>(outgoing, move |_, _, batch| {
         let mut taken = take.borrow_mut();
         let batches = taken.as_mut().expect("taken when the shuffle is over");
         batches.push(batch.into_record_batch())
     })?;
     let received = received.take().expect("put there above");
     let batches = peer.agree(received.into_batches())?;
-    let damaged = || FlattenError::Store {
+    let damaged = || StoreError::File {
         verb: "read",
         path: plan.dir.clone(),
         source: StoreCause::Damaged("a column is missing".into()),
@@ -93,7 +94,7 @@ fn node_rows<'a>(
     numbers: &'a [Vec<NodeIdx>],
     meta: &'a GraphMeta,
     placement: &'a Placement,
-) -> impl Iterator<Item = Result<(usize, NodeBatch), FlattenError>> + use<'a> {
+) -> impl Iterator<Item = Result<(usize, NodeBatch), StoreError>> + use<'a> {
     let label = meta.label.as_ref();
     let num_rows = rows_at_once(meta);
     let mut units = work.of(plan.units()).zip(numbers);
@@ -114,7 +115,7 @@ fn node_rows<'a>(
             return Ok(Some(split_by_owner(&rows, mine, placement)));
         }
         let Some((next_unit, nodes)) = units.next() else {
-            return Ok::<_, FlattenError>(None);
+            return Ok::<_, StoreError>(None);
         };
         unit = Some((plan.reader(next_unit, label)?, nodes));
     };
@@ -126,8 +127,8 @@ fn node_rows<'a>(
 }
 
 /// The table has other rows than when its ids were numbered.
-fn changed(plan: &NodesPlan) -> FlattenError {
-    FlattenError::Store {
+fn changed(plan: &NodesPlan) -> StoreError {
+    StoreError::File {
         verb: "read",
         path: plan.spec().path.clone().into(),
         source: StoreCause::Damaged("its rows have changed since its ids were read".into()),
@@ -205,11 +206,11 @@ impl OwnedNodes {
     /// # Errors
     ///
     /// That of `write`.
-    pub(super) fn for_each_batch(
+    pub(crate) fn for_each_batch(
         mut self,
         meta: &GraphMeta,
-        mut write: impl FnMut(&RecordBatch) -> Result<(), FlattenError>,
-    ) -> Result<(), FlattenError> {
+        mut write: impl FnMut(&RecordBatch) -> Result<(), StoreError>,
+    ) -> Result<(), StoreError> {
         for start in (0..self.num_nodes.max(1)).step_by(NODES_PER_BATCH) {
             let range = start..(start + NODES_PER_BATCH).min(self.num_nodes);
             write(&self.columns(range, meta)?)?;
@@ -222,7 +223,7 @@ impl OwnedNodes {
         &mut self,
         range: Range<usize>,
         meta: &GraphMeta,
-    ) -> Result<RecordBatch, FlattenError> {
+    ) -> Result<RecordBatch, StoreError> {
         let mut places = vec![None; range.len()];
         let mut ids = Ids::new(meta.id_type);
         for (c, chunk) in self.chunks.iter_mut().enumerate() {

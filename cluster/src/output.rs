@@ -1,7 +1,6 @@
 //! The output of a stage that several processes write.
 
-use crate::shuffle::{PeerFailed, gather_processes};
-use crate::{Cluster, ClusterError};
+use crate::{Cluster, WorkerError, gather_processes};
 use schemas::{Opened, Output, SchemaError};
 use std::path::Path;
 
@@ -14,12 +13,11 @@ use std::path::Path;
 /// process.
 pub fn open_output<E>(
     cluster: &Cluster,
-    is_peer_failure: fn(&E) -> bool,
     (dir, stage, fingerprint): (&Path, &str, &str),
     fresh: bool,
 ) -> Result<Opened, E>
 where
-    E: From<SchemaError> + From<PeerFailed> + From<ClusterError> + Send + 'static,
+    E: From<SchemaError> + WorkerError,
 {
     let is_first = cluster.process() == 0;
     let opened = is_first
@@ -30,7 +28,7 @@ where
         Some(Opened::Open(output)) => (None, output.lock_token(), Some(output.committed_parts())),
         None => (None, None, None),
     };
-    let told = gather_processes(cluster, is_peer_failure, told)?;
+    let told = gather_processes(cluster, told)?;
     let (done, lock, committed) = told.into_iter().next().expect("there is a first process");
     match (opened, done) {
         (Some(opened), _) => Ok(opened),

@@ -1,13 +1,14 @@
 //! Ends of edges: from ids in the edge table to node numbers.
 
-use super::WorkUnits;
-use super::number::{Dictionary, IdTable, MISSING};
-use crate::{FlattenError, NodeIdx, Peer};
+use crate::number::{Dictionary, IdTable, MISSING};
+use crate::store::WorkUnits;
+use crate::{NodeIdx, StoreError};
+use cluster::Peer;
 use schemas::{EdgesPlan, Ids};
 use serde::{Deserialize, Serialize};
 
 /// Looks up ends of edges on one worker.
-pub(super) enum Ends {
+pub(crate) enum Ends {
     /// Integer ids that lie close together: every worker knows them all.
     Dense(DenseIds),
     /// Any ids: the distinct ones that this worker met, each looked up once where it belongs.
@@ -20,7 +21,7 @@ pub(super) enum Ends {
 }
 
 /// All ids of the node table as a bitmap, each bit counted.
-pub(super) struct DenseIds {
+pub(crate) struct DenseIds {
     first_key: u64,
     /// 64 ids a word, and the number of the word's first id that a node has.
     words: Vec<(u64, NodeIdx)>,
@@ -41,17 +42,17 @@ impl DenseIds {
     /// # Errors
     ///
     /// A peer's failure.
-    pub(super) fn gather(
+    pub(crate) fn gather(
         peer: &mut Peer<'_>,
         dictionary: &Dictionary,
-    ) -> Result<Option<Self>, FlattenError> {
+    ) -> Result<Option<Self>, StoreError> {
         let ids = dictionary.ids();
         let Some(keys) = ids.keys() else {
             return Ok(None);
         };
         let bounds = keys.first().copied().zip(keys.last().copied());
         let count = keys.len() as u64;
-        let ranges = peer.gather_all::<_, FlattenError>(Ok(KeyRange { bounds, count }))?;
+        let ranges = peer.gather_all::<_, StoreError>(Ok(KeyRange { bounds, count }))?;
         let num_nodes: u64 = ranges.iter().map(|r| r.count).sum();
         let least = ranges.iter().filter_map(|r| Some(r.bounds?.0)).min();
         let greatest = ranges.iter().filter_map(|r| Some(r.bounds?.1)).max();
@@ -72,7 +73,7 @@ impl DenseIds {
         }
         let num_words = usize::try_from(num_words).expect("no more than nodes");
         let mut words = vec![(0u64, 0); num_words];
-        for (word, bits) in peer.gather_all::<_, FlattenError>(Ok(mine))?.concat() {
+        for (word, bits) in peer.gather_all::<_, StoreError>(Ok(mine))?.concat() {
             words[usize::try_from(word).expect("below num_words")].0 |= bits;
         }
         let mut number = 0;
@@ -105,12 +106,12 @@ impl Ends {
     /// # Errors
     ///
     /// An unreadable table, or a peer's failure.
-    pub(super) fn gather(
+    pub(crate) fn gather(
         peer: &mut Peer<'_>,
         edges: &EdgesPlan,
         work: WorkUnits,
         dictionary: Dictionary,
-    ) -> Result<Self, FlattenError> {
+    ) -> Result<Self, StoreError> {
         if let Some(dense) = DenseIds::gather(peer, &dictionary)? {
             return Ok(Self::Dense(dense));
         }
@@ -120,7 +121,7 @@ impl Ends {
     }
 
     /// Looks ids up: their numbers, [`MISSING`] where no node has the id, and their hashes.
-    pub(super) fn resolve(&self, ids: &Ids, numbers: &mut Vec<NodeIdx>, hashes: &mut Vec<u64>) {
+    pub(crate) fn resolve(&self, ids: &Ids, numbers: &mut Vec<NodeIdx>, hashes: &mut Vec<u64>) {
         numbers.clear();
         hashes.clear();
         match self {
@@ -147,7 +148,7 @@ fn gather_distinct(
     edges: &EdgesPlan,
     work: WorkUnits,
     dictionary: &Dictionary,
-) -> Result<IdTable, FlattenError> {
+) -> Result<IdTable, StoreError> {
     let mut table = IdTable::new(dictionary.ids());
     for unit in work.of(edges.units()) {
         for rows in edges.end_batches(unit)? {

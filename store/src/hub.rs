@@ -1,9 +1,10 @@
 //! Hubs: found while their edges move, re-indexed over all workers, inverted to one list again.
 
-use crate::config::ListPlan;
+use crate::plan::ListPlan;
 use crate::sample::{InEdge, Ranked, keep_least, mix};
 use crate::sum::{ExactSum, WeightSum};
-use crate::{FlattenError, NodeIdx, Peer};
+use crate::{NodeIdx, StoreError};
+use cluster::Peer;
 use hashbrown::HashMap;
 use serde::{Deserialize, Serialize};
 
@@ -102,9 +103,9 @@ impl HubCounts {
     /// # Errors
     ///
     /// A peer's failure.
-    pub(crate) fn reindexed(self, peer: &mut Peer<'_>) -> Result<Vec<NodeIdx>, FlattenError> {
+    pub(crate) fn reindexed(self, peer: &mut Peer<'_>) -> Result<Vec<NodeIdx>, StoreError> {
         let mut nodes = peer
-            .gather_all::<_, FlattenError>(Ok(self.reindexed))?
+            .gather_all::<_, StoreError>(Ok(self.reindexed))?
             .concat();
         nodes.sort_unstable();
         nodes.dedup();

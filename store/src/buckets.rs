@@ -1,8 +1,8 @@
 //! One worker's edges in buckets of the nodes they lead to, on disk beyond a bound.
 
-use super::map::map_file;
+use crate::map::map_file;
 use crate::sample::{InEdge, mix};
-use crate::{FlattenError, NodeIdx};
+use crate::{NodeIdx, StoreError};
 use arrow::buffer::Buffer;
 use bytemuck::{Pod, Zeroable};
 use serde::{Deserialize, Serialize};
@@ -17,41 +17,41 @@ const HUB_BUCKETS: usize = 64;
 /// How a worker's edges are gathered in buckets: first of its own nodes, so many of consecutive
 /// places each, then of re-indexed nodes, whoever owns them.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct BucketLayout {
+pub(crate) struct BucketLayout {
     shift: u32,
     num_nodes: usize,
 }
 
 /// Edges that were read together and go to one worker, by bucket and then by input row.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub(super) struct EdgeBatch {
+pub(crate) struct EdgeBatch {
     /// First input row of the rows that were read together.
-    pub(super) first_row: u64,
+    pub(crate) first_row: u64,
     /// Whether the edges went to the owner of their node first, which was not re-indexed yet: they
     /// come before those of the same node and the same rows that did not.
-    pub(super) forwarded: bool,
+    pub(crate) forwarded: bool,
     /// `[num_buckets]`, where each bucket's edges end.
-    pub(super) ends: Vec<u32>,
-    pub(super) edges: Vec<Edge>,
+    pub(crate) ends: Vec<u32>,
+    pub(crate) edges: Vec<Edge>,
     /// `[num_edges * dim]`.
-    pub(super) feature: Vec<f32>,
+    pub(crate) feature: Vec<f32>,
 }
 
 /// An edge on its way, so that it is written and read as one piece.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize, Pod, Zeroable)]
 #[repr(C)]
-pub(super) struct Edge {
+pub(crate) struct Edge {
     /// The hash of the ends in halves: whole, it would have 4 bytes of padding beside it.
     hash: [u32; 2],
     /// The node it leads to: its place, or in buckets of re-indexed nodes its number.
-    pub(super) node: u32,
-    pub(super) src: NodeIdx,
+    pub(crate) node: u32,
+    pub(crate) src: NodeIdx,
     /// 1 where the input has no weights.
-    pub(super) weight: f32,
+    pub(crate) weight: f32,
 }
 
 /// The edges that come to one worker, as they come.
-pub(super) struct EdgeBuckets {
+pub(crate) struct EdgeBuckets {
     layout: BucketLayout,
     dim: usize,
     /// Those spilled by where in the file they start.
@@ -78,7 +78,7 @@ enum ChunkEdges<S> {
 }
 
 /// All edges of one worker, to be taken bucket by bucket.
-pub(super) struct SealedBuckets {
+pub(crate) struct SealedBuckets {
     layout: BucketLayout,
     dim: usize,
     /// By input row; those spilled are mapped, from their start on.
@@ -87,7 +87,7 @@ pub(super) struct SealedBuckets {
 
 /// The edges of one bucket by the node they lead to, each node's by input row.
 #[derive(Default)]
-pub(super) struct Bucket {
+pub(crate) struct Bucket {
     /// `[num_nodes + 1]`.
     offset: Vec<usize>,
     edges: Vec<InEdge>,
@@ -98,7 +98,7 @@ pub(super) struct Bucket {
 impl BucketLayout {
     /// Makes buckets of at least `least` nodes, at most `most` buckets and those of re-indexed
     /// nodes.
-    pub(super) fn new(num_nodes: usize, least: usize, most: usize) -> Self {
+    pub(crate) fn new(num_nodes: usize, least: usize, most: usize) -> Self {
         let wanted = num_nodes.div_ceil(most).max(least);
         Self {
             shift: wanted.next_power_of_two().trailing_zeros(),
@@ -106,35 +106,35 @@ impl BucketLayout {
         }
     }
 
-    pub(super) fn num_buckets(&self) -> usize {
+    pub(crate) fn num_buckets(&self) -> usize {
         self.num_own() + HUB_BUCKETS
     }
 
     /// The number of buckets of own nodes.
-    pub(super) fn num_own(&self) -> usize {
+    pub(crate) fn num_own(&self) -> usize {
         ((self.num_nodes.max(1) - 1) >> self.shift) + 1
     }
 
     /// The bucket of an own node.
-    pub(super) fn own(&self, place: usize) -> usize {
+    pub(crate) fn own(&self, place: usize) -> usize {
         place >> self.shift
     }
 
     /// The bucket of a re-indexed node.
-    pub(super) fn hub(&self, node: NodeIdx) -> usize {
+    pub(crate) fn hub(&self, node: NodeIdx) -> usize {
         let drawn = mix(u64::from(node)) % HUB_BUCKETS as u64;
         self.num_own() + usize::try_from(drawn).expect("few buckets")
     }
 
     /// The places of the nodes of a bucket of own nodes.
-    pub(super) fn nodes(&self, bucket: usize) -> Range<usize> {
+    pub(crate) fn nodes(&self, bucket: usize) -> Range<usize> {
         let end = (bucket + 1) << self.shift;
         bucket << self.shift..end.min(self.num_nodes)
     }
 }
 
 impl Edge {
-    pub(super) fn new(hash: u64, node: u32, src: NodeIdx, weight: f32) -> Self {
+    pub(crate) fn new(hash: u64, node: u32, src: NodeIdx, weight: f32) -> Self {
         Self {
             hash: bytemuck::cast(hash),
             node,
@@ -143,13 +143,13 @@ impl Edge {
         }
     }
 
-    pub(super) fn hash(&self) -> u64 {
+    pub(crate) fn hash(&self) -> u64 {
         bytemuck::cast(self.hash)
     }
 }
 
 impl EdgeBatch {
-    pub(super) fn num_edges(&self) -> u64 {
+    pub(crate) fn num_edges(&self) -> u64 {
         u64::from(self.ends.last().copied().unwrap_or(0))
     }
 
@@ -164,7 +164,7 @@ impl EdgeBatch {
 
 impl EdgeBuckets {
     /// Takes edges with `dim` features; beyond `bytes_max` bytes they go to a file in `dir`.
-    pub(super) fn new(layout: BucketLayout, dim: usize, bytes_max: usize, dir: &Path) -> Self {
+    pub(crate) fn new(layout: BucketLayout, dim: usize, bytes_max: usize, dir: &Path) -> Self {
         Self {
             layout,
             dim,
@@ -182,7 +182,7 @@ impl EdgeBuckets {
     /// # Errors
     ///
     /// The spill file cannot be written.
-    pub(super) fn take(&mut self, batch: EdgeBatch) -> Result<(), FlattenError> {
+    pub(crate) fn take(&mut self, batch: EdgeBatch) -> Result<(), StoreError> {
         let bytes = batch
             .bytes()
             .iter()
@@ -220,8 +220,8 @@ impl EdgeBuckets {
         Ok(())
     }
 
-    fn failed(&self, verb: &'static str, source: std::io::Error) -> FlattenError {
-        FlattenError::Store {
+    fn failed(&self, verb: &'static str, source: std::io::Error) -> StoreError {
+        StoreError::File {
             verb,
             path: self.dir.clone(),
             source: source.into(),
@@ -229,7 +229,7 @@ impl EdgeBuckets {
     }
 
     /// Returns the number of edges.
-    pub(super) fn num_edges(&self) -> u64 {
+    pub(crate) fn num_edges(&self) -> u64 {
         let edges = self.chunks.iter().map(|chunk| u64::from(chunk.num_edges()));
         edges.sum()
     }
@@ -239,7 +239,7 @@ impl EdgeBuckets {
     /// # Errors
     ///
     /// The spill file cannot be mapped.
-    pub(super) fn seal(mut self) -> Result<SealedBuckets, FlattenError> {
+    pub(crate) fn seal(mut self) -> Result<SealedBuckets, StoreError> {
         let spill = match self.spill.take() {
             None => Buffer::from(&[] as &[u8]),
             Some(file) => map_file(&file).map_err(|e| self.failed("read", e))?,
@@ -270,12 +270,12 @@ impl<S> Chunk<S> {
 }
 
 impl SealedBuckets {
-    pub(super) fn layout(&self) -> &BucketLayout {
+    pub(crate) fn layout(&self) -> &BucketLayout {
         &self.layout
     }
 
     /// Adds edges that came later.
-    pub(super) fn merge(&mut self, others: Self) {
+    pub(crate) fn merge(&mut self, others: Self) {
         self.chunks.extend(others.chunks);
         self.sort();
     }
@@ -287,7 +287,7 @@ impl SealedBuckets {
 
     /// Returns the edges that lead to own nodes, and their features: those of one batch at a time,
     /// and the batch's first row.
-    pub(super) fn own_edges(&self) -> impl Iterator<Item = (u64, &[Edge], &[f32])> {
+    pub(crate) fn own_edges(&self) -> impl Iterator<Item = (u64, &[Edge], &[f32])> {
         self.chunks.iter().map(|chunk| {
             let end = chunk.ends[self.layout.num_own() - 1] as usize;
             let (edges, feature) = self.slices(chunk);
@@ -296,7 +296,7 @@ impl SealedBuckets {
     }
 
     /// Gathers the edges of a bucket of own nodes.
-    pub(super) fn gather_own(&self, bucket: usize, out: &mut Bucket) {
+    pub(crate) fn gather_own(&self, bucket: usize, out: &mut Bucket) {
         let nodes = self.layout.nodes(bucket);
         self.gather(
             bucket,
@@ -307,7 +307,7 @@ impl SealedBuckets {
     }
 
     /// Gathers the edges of a bucket of re-indexed nodes, which are `nodes`, ascending.
-    pub(super) fn gather_hubs(&self, bucket: usize, nodes: &[NodeIdx], out: &mut Bucket) {
+    pub(crate) fn gather_hubs(&self, bucket: usize, nodes: &[NodeIdx], out: &mut Bucket) {
         let place = |node| nodes.binary_search(&node).expect("all nodes are there");
         self.gather(bucket, nodes.len(), place, out);
     }
@@ -379,7 +379,7 @@ impl SealedBuckets {
 
 impl Bucket {
     /// The in-edges of the bucket's `i`-th node, and their features.
-    pub(super) fn node(&self, i: usize, dim: usize) -> (&[InEdge], &[f32]) {
+    pub(crate) fn node(&self, i: usize, dim: usize) -> (&[InEdge], &[f32]) {
         let range = self.offset[i]..self.offset[i + 1];
         let features = range.start * dim..range.end * dim;
         (&self.edges[range], &self.feature[features])

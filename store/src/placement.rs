@@ -8,7 +8,7 @@ use std::sync::Arc;
 pub type NodeIdx = u32;
 
 /// The largest number of nodes a store holds.
-pub(crate) const NUM_NODES_MAX: u64 = (u32::MAX - 1) as u64;
+pub const NUM_NODES_MAX: u64 = (u32::MAX - 1) as u64;
 
 /// Maps a [`NodeIdx`] to the worker that owns it and to its position there, and back.
 ///

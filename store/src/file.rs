@@ -1,8 +1,8 @@
 //! Files of a store partition: Arrow IPC, a record batch for every so many nodes.
 
-use super::map::map_file;
 use crate::NodeIdx;
-use crate::error::{FlattenError, StoreCause};
+use crate::error::{StoreCause, StoreError};
+use crate::map::map_file;
 use arrow::array::{
     Array, ArrayRef, AsArray, FixedSizeListArray, Float32Array, LargeListArray, RecordBatch,
     UInt8Array, UInt32Array,
@@ -19,13 +19,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Nodes in one record batch: lists are found by arithmetic, and batches stay small in memory.
-pub(super) const NODES_PER_BATCH: usize = 1 << 13;
+pub(crate) const NODES_PER_BATCH: usize = 1 << 13;
 
 /// Bytes at the end of an Arrow file: length of the footer and the magic.
 const TRAILER_BYTES: usize = 10;
 
 /// Writes record batches of one schema to a file, under another name until it is complete.
-pub(super) struct BatchFile {
+pub(crate) struct BatchFile {
     path: PathBuf,
     temporary: PathBuf,
     writer: FileWriter<BufWriter<Hashed<File>>>,
@@ -37,7 +37,7 @@ impl BatchFile {
     /// # Errors
     ///
     /// The file cannot be created.
-    pub(super) fn create(path: &Path, first: &RecordBatch) -> Result<Self, FlattenError> {
+    pub(crate) fn create(path: &Path, first: &RecordBatch) -> Result<Self, StoreError> {
         let temporary = path.with_extension("tmp");
         let create = || -> Result<_, StoreCause> {
             let file = Hashed::new(File::create(&temporary)?);
@@ -56,7 +56,7 @@ impl BatchFile {
     /// # Errors
     ///
     /// The file cannot be written.
-    pub(super) fn write(&mut self, batch: &RecordBatch) -> Result<(), FlattenError> {
+    pub(crate) fn write(&mut self, batch: &RecordBatch) -> Result<(), StoreError> {
         self.writer
             .write(batch)
             .map_err(|e| failed("write", &self.path, e.into()))
@@ -70,14 +70,14 @@ impl BatchFile {
     /// # Errors
     ///
     /// The file cannot be written.
-    pub(super) fn finish(mut self) -> Result<FileEntry, FlattenError> {
+    pub(crate) fn finish(mut self) -> Result<FileEntry, StoreError> {
         let mut finish = || -> Result<FileEntry, StoreCause> {
             self.writer.finish()?;
             self.writer.get_mut().flush()?;
             std::fs::rename(&self.temporary, &self.path)?;
             let written = self.writer.get_ref().get_ref();
             Ok(FileEntry {
-                path: super::file_name(&self.path),
+                path: crate::store::file_name(&self.path),
                 bytes: written.num_bytes(),
                 checksum: written.checksum(),
             })
@@ -87,7 +87,7 @@ impl BatchFile {
 }
 
 /// Record batches of one schema, in memory up to a bound and in a nameless file beyond it.
-pub(super) struct SpilledBatches {
+pub(crate) struct SpilledBatches {
     dir: PathBuf,
     bytes_max: usize,
     memory: Vec<RecordBatch>,
@@ -96,7 +96,7 @@ pub(super) struct SpilledBatches {
 
 impl SpilledBatches {
     /// Keeps up to `bytes_max` bytes in memory, the others in `dir`.
-    pub(super) fn new(bytes_max: usize, dir: &Path) -> Self {
+    pub(crate) fn new(bytes_max: usize, dir: &Path) -> Self {
         Self {
             dir: dir.to_owned(),
             bytes_max,
@@ -110,7 +110,7 @@ impl SpilledBatches {
     /// # Errors
     ///
     /// The file cannot be written.
-    pub(super) fn push(&mut self, batch: RecordBatch) -> Result<(), FlattenError> {
+    pub(crate) fn push(&mut self, batch: RecordBatch) -> Result<(), StoreError> {
         let bytes = batch.get_array_memory_size();
         if bytes <= self.bytes_max {
             self.bytes_max -= bytes;
@@ -138,7 +138,7 @@ impl SpilledBatches {
     /// # Errors
     ///
     /// The file cannot be written or mapped.
-    pub(super) fn into_batches(mut self) -> Result<Vec<RecordBatch>, FlattenError> {
+    pub(crate) fn into_batches(mut self) -> Result<Vec<RecordBatch>, StoreError> {
         if let Some(mut spill) = self.spill.take() {
             let mut map = || -> Result<Vec<RecordBatch>, StoreCause> {
                 spill.finish()?;
@@ -157,7 +157,7 @@ impl SpilledBatches {
 /// # Errors
 ///
 /// The file cannot be mapped, or is not what [`BatchFile`] writes.
-pub(super) fn map_batches(path: &Path) -> Result<Vec<RecordBatch>, FlattenError> {
+pub(crate) fn map_batches(path: &Path) -> Result<Vec<RecordBatch>, StoreError> {
     let read = || -> Result<Vec<RecordBatch>, StoreCause> {
         let buffer = map_file(&File::open(path)?)?;
         decode_batches(&buffer)
@@ -201,8 +201,8 @@ fn block_length(block: &arrow::ipc::Block) -> Option<usize> {
     usize::try_from(length).ok()
 }
 
-fn failed(verb: &'static str, path: &Path, source: StoreCause) -> FlattenError {
-    FlattenError::Store {
+fn failed(verb: &'static str, path: &Path, source: StoreCause) -> StoreError {
+    StoreError::File {
         verb,
         path: path.to_owned(),
         source,
@@ -210,7 +210,7 @@ fn failed(verb: &'static str, path: &Path, source: StoreCause) -> FlattenError {
 }
 
 /// Names columns and makes a record batch of them.
-pub(super) fn batch(columns: Vec<(&str, ArrayRef)>) -> RecordBatch {
+pub(crate) fn batch(columns: Vec<(&str, ArrayRef)>) -> RecordBatch {
     let fields = columns.iter().map(|(name, array)| {
         let nullable = array.null_count() > 0 || !array.data_type().is_primitive();
         Field::new(*name, array.data_type().clone(), nullable)
@@ -221,7 +221,7 @@ pub(super) fn batch(columns: Vec<(&str, ArrayRef)>) -> RecordBatch {
 }
 
 /// Makes a list column from offsets and flat values.
-pub(super) fn list(offset: &[u64], values: ArrayRef) -> ArrayRef {
+pub(crate) fn list(offset: &[u64], values: ArrayRef) -> ArrayRef {
     let offset = offset
         .iter()
         .map(|&o| i64::try_from(o).expect("lengths fit in memory"));
@@ -231,7 +231,7 @@ pub(super) fn list(offset: &[u64], values: ArrayRef) -> ArrayRef {
 }
 
 /// Makes the columns of features: none, one (`feature`) or two (`feature_index`, `_value`).
-pub(super) fn feature_columns(
+pub(crate) fn feature_columns(
     features: Features,
     num_nodes: usize,
 ) -> Vec<(&'static str, ArrayRef)> {
@@ -267,7 +267,7 @@ pub(super) fn feature_columns(
 }
 
 /// Makes the column of labels.
-pub(super) fn label_columns(labels: Labels, num_nodes: usize) -> Vec<(&'static str, ArrayRef)> {
+pub(crate) fn label_columns(labels: Labels, num_nodes: usize) -> Vec<(&'static str, ArrayRef)> {
     let column: ArrayRef = match labels {
         Labels::None => return Vec::new(),
         Labels::Class(classes) => Arc::new(UInt32Array::from(classes)),
@@ -290,22 +290,22 @@ pub(super) fn label_columns(labels: Labels, num_nodes: usize) -> Vec<(&'static s
 }
 
 /// Makes the column of splits.
-pub(super) fn split_column(split: &[Split]) -> ArrayRef {
+pub(crate) fn split_column(split: &[Split]) -> ArrayRef {
     Arc::new(UInt8Array::from_iter_values(split.iter().map(|&s| s as u8)))
 }
 
 /// Degrees of the nodes of one record batch, lying in the map.
-pub(super) struct DegreeColumns {
-    pub(super) in_degree: ScalarBuffer<u32>,
-    pub(super) least_src: ScalarBuffer<NodeIdx>,
-    pub(super) in_weight: Option<ScalarBuffer<f32>>,
-    pub(super) self_loops: ScalarBuffer<u32>,
-    pub(super) self_weight: Option<ScalarBuffer<f32>>,
+pub(crate) struct DegreeColumns {
+    pub(crate) in_degree: ScalarBuffer<u32>,
+    pub(crate) least_src: ScalarBuffer<NodeIdx>,
+    pub(crate) in_weight: Option<ScalarBuffer<f32>>,
+    pub(crate) self_loops: ScalarBuffer<u32>,
+    pub(crate) self_weight: Option<ScalarBuffer<f32>>,
 }
 
 impl DegreeColumns {
     /// Takes the columns of a batch.
-    pub(super) fn of(batch: &RecordBatch) -> Option<Self> {
+    pub(crate) fn of(batch: &RecordBatch) -> Option<Self> {
         let floats = |name: &str| column::<Float32Type>(batch.column_by_name(name)?);
         let counts = |name: &str| column::<UInt32Type>(batch.column_by_name(name)?);
         Some(Self {
@@ -319,7 +319,7 @@ impl DegreeColumns {
 }
 
 /// Columns of the node table for the nodes of one record batch, lying in the map.
-pub(super) struct NodeColumns {
+pub(crate) struct NodeColumns {
     feature: Option<(usize, ScalarBuffer<f32>)>,
     sparse: Option<(OffsetBuffer<i64>, ScalarBuffer<u32>, ScalarBuffer<f32>)>,
     label: LabelColumn,
@@ -328,7 +328,7 @@ pub(super) struct NodeColumns {
 
 impl NodeColumns {
     /// Takes the columns of a batch.
-    pub(super) fn of(batch: &RecordBatch) -> Option<Self> {
+    pub(crate) fn of(batch: &RecordBatch) -> Option<Self> {
         let feature = batch.column_by_name("feature").and_then(|array| {
             let array = array.as_fixed_size_list_opt()?;
             let dim = usize::try_from(array.value_length()).ok()?;
@@ -354,7 +354,7 @@ impl NodeColumns {
         })
     }
 
-    pub(super) fn split(&self, i: usize) -> Split {
+    pub(crate) fn split(&self, i: usize) -> Split {
         match self.split[i] {
             1 => Split::Train,
             2 => Split::Val,
@@ -364,7 +364,7 @@ impl NodeColumns {
     }
 
     /// Returns the dense features of node `i`; nothing where features are not dense.
-    pub(super) fn dense(&self, i: usize) -> &[f32] {
+    pub(crate) fn dense(&self, i: usize) -> &[f32] {
         match &self.feature {
             Some((dim, feature)) => &feature[i * dim..(i + 1) * dim],
             None => &[],
@@ -372,7 +372,7 @@ impl NodeColumns {
     }
 
     /// Returns the bytes of the features of node `i`.
-    pub(super) fn feature_bytes(&self, i: usize) -> usize {
+    pub(crate) fn feature_bytes(&self, i: usize) -> usize {
         match &self.sparse {
             Some((offsets, _, _)) => 8 * bounds(offsets, i).len(),
             None => 4 * self.dense(i).len(),
@@ -380,14 +380,14 @@ impl NodeColumns {
     }
 
     /// Returns the bytes of all sparse features.
-    pub(super) fn sparse_bytes(&self) -> usize {
+    pub(crate) fn sparse_bytes(&self) -> usize {
         self.sparse
             .as_ref()
             .map_or(0, |(_, index, _)| 8 * index.len())
     }
 
     /// Appends the features of node `i`.
-    pub(super) fn features_into(&self, i: usize, out: &mut Features) {
+    pub(crate) fn features_into(&self, i: usize, out: &mut Features) {
         match out {
             Features::None => {}
             Features::Dense { dim, values } => {
@@ -412,7 +412,7 @@ impl NodeColumns {
     }
 
     /// Appends the label of node `i`.
-    pub(super) fn label_into(&self, i: usize, out: &mut Labels) {
+    pub(crate) fn label_into(&self, i: usize, out: &mut Labels) {
         match (&self.label, out) {
             (LabelColumn::Class(from), Labels::Class(classes)) => classes.push(from[i]),
             (LabelColumn::Number(from), Labels::Number(numbers)) => numbers.push(from[i]),
@@ -453,7 +453,7 @@ impl LabelColumn {
 }
 
 /// In-edges of the nodes of one record batch, lying in the map.
-pub(super) struct EdgeLists {
+pub(crate) struct EdgeLists {
     offset: OffsetBuffer<i64>,
     src: ScalarBuffer<NodeIdx>,
     weight: Option<ScalarBuffer<f32>>,
@@ -473,7 +473,7 @@ pub struct InEdges<'a> {
 
 impl EdgeLists {
     /// Takes the columns of a batch.
-    pub(super) fn of(batch: &RecordBatch) -> Option<Self> {
+    pub(crate) fn of(batch: &RecordBatch) -> Option<Self> {
         let src = batch.column_by_name("src")?.as_list_opt::<i64>()?;
         let floats = |name: &str| {
             column::<Float32Type>(batch.column_by_name(name)?.as_list_opt::<i64>()?.values())
@@ -487,7 +487,7 @@ impl EdgeLists {
     }
 
     /// Returns the in-edges of node `i`, at most `limit` of them.
-    pub(super) fn in_edges(&self, i: usize, limit: usize, dim: usize) -> InEdges<'_> {
+    pub(crate) fn in_edges(&self, i: usize, limit: usize, dim: usize) -> InEdges<'_> {
         let mut range = bounds(&self.offset, i);
         range.end = range.end.min(range.start.saturating_add(limit));
         InEdges {

@@ -13,7 +13,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use super::OnEnd;
+use crate::OnEnd;
 
 /// Time after which a process that says nothing is taken for lost.
 pub const SILENCE_MAX: Duration = Duration::from_secs(10);
@@ -24,7 +24,7 @@ const TEXT_BYTES_MAX: usize = 1 << 16;
 
 /// The watch of a process over the others.
 #[derive(Debug)]
-pub(super) struct Watch(Arc<Shared>);
+pub(crate) struct Watch(Arc<Shared>);
 
 struct Shared {
     hosts: Vec<String>,
@@ -64,7 +64,7 @@ impl std::fmt::Debug for Shared {
 
 impl Watch {
     /// Begins to watch over nobody yet.
-    pub(super) fn start(hosts: Vec<String>, process: usize, on_end: OnEnd) -> Self {
+    pub(crate) fn start(hosts: Vec<String>, process: usize, on_end: OnEnd) -> Self {
         let num_hosts = hosts.len();
         let shared = Arc::new(Shared {
             hosts,
@@ -87,7 +87,7 @@ impl Watch {
     }
 
     /// Watches over the other end of a connection from now on.
-    pub(super) fn add(&self, peer: usize, stream: &TcpStream) -> io::Result<()> {
+    pub(crate) fn add(&self, peer: usize, stream: &TcpStream) -> io::Result<()> {
         let (spoken_to, listened) = (stream.try_clone()?, stream.try_clone()?);
         stream.set_read_timeout(Some(SILENCE_MAX))?;
         stream.set_write_timeout(Some(LAST_WORDS))?;
@@ -98,13 +98,13 @@ impl Watch {
         Ok(())
     }
 
-    pub(super) fn set_phase(&self, phase: &str) {
+    pub(crate) fn set_phase(&self, phase: &str) {
         let mut current = guard(&self.0.phase);
         phase.clone_into(&mut current);
     }
 
     /// Tells the others why this process ends.
-    pub(super) fn fail(&self, problem: &str, exit_code: u8) {
+    pub(crate) fn fail(&self, problem: &str, exit_code: u8) {
         let shared = &self.0;
         if shared.is_over.swap(true, Ordering::SeqCst) {
             return;
@@ -116,13 +116,13 @@ impl Watch {
     }
 
     /// Fails, and ends this process with it: without the others nothing that runs can come to its end.
-    pub(super) fn fail_now(&self, problem: &str, exit_code: u8) {
+    pub(crate) fn fail_now(&self, problem: &str, exit_code: u8) {
         self.fail(problem, exit_code);
         (self.0.on_end)(problem, exit_code);
     }
 
     /// Waits until every process has come to the end of the job.
-    pub(super) fn leave(&self) {
+    pub(crate) fn leave(&self) {
         let shared = &self.0;
         shared.tell_all(&Word::Done);
         let num_others = shared.hosts.len() - 1;
@@ -138,7 +138,7 @@ impl Watch {
 
 /// Ends a connection whose packets are not acknowledged for as long as a process may be silent. Linux
 /// ends one whose other end does not read just so: for those alone that are read all the time.
-pub(super) fn fail_when_dark(stream: &TcpStream) -> io::Result<()> {
+pub(crate) fn fail_when_dark(stream: &TcpStream) -> io::Result<()> {
     #[cfg(target_os = "linux")]
     socket2::SockRef::from(stream).set_tcp_user_timeout(Some(SILENCE_MAX))?;
     #[cfg(not(target_os = "linux"))]

@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 
 use socket2::{SockRef, TcpKeepalive};
 
-use super::handshake::{HandshakeError, Introduction, MET, TAKEN, accept, await_word, dial, say};
-use super::watch::Watch;
-use super::{ClusterError, ClusterPlan};
+use crate::handshake::{HandshakeError, Introduction, MET, TAKEN, accept, await_word, dial, say};
+use crate::watch::Watch;
+use crate::{ClusterError, ClusterPlan};
 
 /// The session in which processes meet first.
 const JOINING: u64 = 0;
@@ -41,7 +41,7 @@ const JOIN_FAILED: u8 = 1;
 const LOGGED_MAX: u64 = 20;
 
 /// This process among those of its job.
-pub(super) struct Mesh {
+pub(crate) struct Mesh {
     plan: Arc<ClusterPlan>,
     arrivals: Arc<Arrivals>,
     /// Sessions that were begun; all processes begin the same ones in the same order.
@@ -99,7 +99,7 @@ impl std::fmt::Debug for Mesh {
 }
 
 impl Mesh {
-    pub(super) fn join(plan: ClusterPlan) -> Result<Arc<Self>, ClusterError> {
+    pub(crate) fn join(plan: ClusterPlan) -> Result<Arc<Self>, ClusterError> {
         let plan = Arc::new(plan);
         let address = plan.bind.as_ref().unwrap_or(&plan.hosts[plan.process]);
         let listener = TcpListener::bind(address).map_err(|source| ClusterError::Listen {
@@ -130,20 +130,20 @@ impl Mesh {
         }))
     }
 
-    pub(super) fn process(&self) -> usize {
+    pub(crate) fn process(&self) -> usize {
         self.plan.process
     }
 
-    pub(super) fn num_processes(&self) -> usize {
+    pub(crate) fn num_processes(&self) -> usize {
         self.plan.hosts.len()
     }
 
-    pub(super) fn watch(&self) -> &Watch {
+    pub(crate) fn watch(&self) -> &Watch {
         &self.watch
     }
 
     /// Makes one more connection to each process; waits for those that are still at something else.
-    pub(super) fn connect(&self) -> Result<Vec<Option<TcpStream>>, ClusterError> {
+    pub(crate) fn connect(&self) -> Result<Vec<Option<TcpStream>>, ClusterError> {
         let session = Session {
             plan: &self.plan,
             arrivals: &self.arrivals,
@@ -570,7 +570,7 @@ fn guard<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cluster::Secret;
+    use crate::Secret;
 
     /// Two processes of a job that have met.
     fn pair() -> [Arc<Mesh>; 2] {

@@ -1,22 +1,9 @@
 //! The store: nodes and ranked in-edges, one memory-mapped partition a worker.
 
-mod buckets;
-mod build;
-mod edges;
-mod ends;
-mod file;
-mod map;
-mod nodes;
-mod number;
-
-pub use edges::EdgeCounts;
-pub use file::InEdges;
-pub use map::map_bytes;
-
 use crate::error::StoreCause;
-use crate::shuffle::gather_processes;
-use crate::{Cluster, ClusterError, FlattenError, NodeIdx, Placement, StorePlan};
-use file::{DegreeColumns, EdgeLists, NODES_PER_BATCH, NodeColumns};
+use crate::file::{self, DegreeColumns, EdgeLists, NODES_PER_BATCH, NodeColumns};
+use crate::{EdgeCounts, InEdges, NodeIdx, Placement, StoreError, StorePlan, build};
+use cluster::{Cluster, gather_processes};
 use schemas::dataset::DirLock;
 use schemas::xxh::{file_checksum, fingerprint};
 use schemas::{Features, FileEntry, GraphMeta, Ids, Labels, Sampling, Split};
@@ -25,10 +12,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Version of the store's layout; another one is built anew.
-const VERSION: u32 = 4;
+pub(crate) const VERSION: u32 = 4;
 
 /// Name of the store's description, written last.
-const META_FILE: &str = "store.json";
+pub(crate) const META_FILE: &str = "store.json";
 
 /// A graph as the map left it: what flatten, streamed training and inference read.
 #[derive(Clone, Debug)]
@@ -98,13 +85,13 @@ pub struct Partition {
 
 /// Which units of a table a worker reads.
 #[derive(Clone, Copy)]
-struct WorkUnits {
-    worker: usize,
-    workers: usize,
+pub(crate) struct WorkUnits {
+    pub(crate) worker: usize,
+    pub(crate) workers: usize,
 }
 
 impl WorkUnits {
-    fn of<'a, T>(self, units: &'a [T]) -> impl Iterator<Item = &'a T> + use<'a, T> {
+    pub(crate) fn of<'a, T>(self, units: &'a [T]) -> impl Iterator<Item = &'a T> + use<'a, T> {
         units.iter().skip(self.worker).step_by(self.workers)
     }
 }
@@ -118,7 +105,7 @@ impl WorkUnits {
 pub fn open_or_build(
     plan: &StorePlan,
     progress: &schemas::progress::Progress,
-) -> Result<Store, FlattenError> {
+) -> Result<Store, StoreError> {
     open_or_build_on(&Cluster::of_threads(plan.workers), plan, progress)
 }
 
@@ -140,7 +127,7 @@ pub fn open_or_build_on(
     cluster: &Cluster,
     plan: &StorePlan,
     progress: &schemas::progress::Progress,
-) -> Result<Store, FlattenError> {
+) -> Result<Store, StoreError> {
     assert_eq!(
         cluster.num_threads(),
         plan.workers,
@@ -149,7 +136,7 @@ pub fn open_or_build_on(
     let plan = &with_checked_weights(plan);
     let input = input_fingerprint(plan)?;
     let wanted = store_fingerprint(cluster, plan, &input);
-    std::fs::create_dir_all(&plan.dir).map_err(|source| FlattenError::Store {
+    std::fs::create_dir_all(&plan.dir).map_err(|source| StoreError::File {
         verb: "create",
         path: plan.dir.clone(),
         source: source.into(),
@@ -161,14 +148,14 @@ pub fn open_or_build_on(
         find(cluster, plan, &wanted)
     };
     let seen = (found.is_some(), input.clone());
-    let seen = gather_processes(cluster, FlattenError::is_peer_failure, seen)?;
+    let seen = gather_processes(cluster, seen)?;
     if let Some(process) = seen.iter().position(|(_, tables)| *tables != input) {
         let process = if cluster.process() == 0 {
             process
         } else {
             cluster.process()
         };
-        return Err(ClusterError::Tables { process }.into());
+        return Err(StoreError::Tables { process });
     }
     // Where one process builds, all do.
     if let Some(store) = found.filter(|_| seen.iter().all(|(is_there, _)| *is_there)) {
@@ -202,7 +189,7 @@ fn report(error: &dyn std::error::Error) -> String {
     causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
 }
 
-fn input_fingerprint(plan: &StorePlan) -> Result<serde_json::Value, FlattenError> {
+fn input_fingerprint(plan: &StorePlan) -> Result<serde_json::Value, StoreError> {
     // Where the tables lie does not count, and the transform of the features is the trainer's.
     let nodes = schemas::NodesSpec {
         path: String::new(),
@@ -252,26 +239,26 @@ fn fitting(plan: &StorePlan, wanted: &str) -> Option<StoreMeta> {
     (meta.fingerprint == wanted && keeps_enough && draws_enough).then_some(meta)
 }
 
-fn nodes_path(dir: &Path, worker: usize) -> PathBuf {
+pub(crate) fn nodes_path(dir: &Path, worker: usize) -> PathBuf {
     dir.join(format!("nodes-{worker:03}.arrow"))
 }
 
-fn degrees_path(dir: &Path, worker: usize) -> PathBuf {
+pub(crate) fn degrees_path(dir: &Path, worker: usize) -> PathBuf {
     dir.join(format!("degrees-{worker:03}.arrow"))
 }
 
 /// Lists are those of the samples and then, where it is kept, that of all in-edges.
-fn in_edges_path(dir: &Path, worker: usize, list: usize) -> PathBuf {
+pub(crate) fn in_edges_path(dir: &Path, worker: usize, list: usize) -> PathBuf {
     dir.join(format!("in-edges-{worker:03}-{list:03}.arrow"))
 }
 
-fn file_name(path: &Path) -> String {
+pub(crate) fn file_name(path: &Path) -> String {
     let name = path.file_name().unwrap_or_default();
     name.to_string_lossy().into_owned()
 }
 
-fn file_entry(path: &Path) -> Result<FileEntry, FlattenError> {
-    let failed = |source| FlattenError::Store {
+fn file_entry(path: &Path) -> Result<FileEntry, StoreError> {
+    let failed = |source| StoreError::File {
         verb: "read",
         path: path.to_owned(),
         source,
@@ -285,7 +272,7 @@ fn file_entry(path: &Path) -> Result<FileEntry, FlattenError> {
 }
 
 /// Checks that the files of a store are those that were written.
-fn verify(dir: &Path, meta: &StoreMeta) -> Result<(), FlattenError> {
+fn verify(dir: &Path, meta: &StoreMeta) -> Result<(), StoreError> {
     for expected in &meta.files {
         let path = dir.join(&expected.path);
         let found = file_entry(&path)?;
@@ -294,7 +281,7 @@ fn verify(dir: &Path, meta: &StoreMeta) -> Result<(), FlattenError> {
                 "it has {} bytes and checksum {}, written were {} and {}",
                 found.bytes, found.checksum, expected.bytes, expected.checksum
             );
-            return Err(FlattenError::Store {
+            return Err(StoreError::File {
                 verb: "read",
                 path,
                 source: StoreCause::Damaged(what),
@@ -305,7 +292,7 @@ fn verify(dir: &Path, meta: &StoreMeta) -> Result<(), FlattenError> {
 }
 
 impl Store {
-    fn open(cluster: &Cluster, dir: &Path, meta: StoreMeta) -> Result<Self, FlattenError> {
+    fn open(cluster: &Cluster, dir: &Path, meta: StoreMeta) -> Result<Self, StoreError> {
         let placement = Placement::new(meta.num_nodes, meta.workers);
         let partitions = own_workers(cluster)
             .map(|worker| Partition::open(dir, worker, placement.num_local(worker), &meta));
@@ -324,7 +311,7 @@ impl Store {
     }
 
     /// Returns the partitions of this process.
-    pub(crate) fn partitions(&self) -> &[Partition] {
+    pub fn partitions(&self) -> &[Partition] {
         &self.partitions
     }
 
@@ -339,7 +326,7 @@ impl Store {
     }
 
     /// Returns the nodes of this process with more than `threshold` in-edges.
-    pub(crate) fn own_hubs(&self, threshold: u64) -> Vec<Hub> {
+    pub fn own_hubs(&self, threshold: u64) -> Vec<Hub> {
         let mut hubs = Vec::new();
         for partition in self.partitions.iter() {
             for local in 0..partition.num_nodes() {
@@ -374,9 +361,9 @@ impl Partition {
         worker: usize,
         num_nodes: usize,
         meta: &StoreMeta,
-    ) -> Result<Self, FlattenError> {
+    ) -> Result<Self, StoreError> {
         let path = nodes_path(dir, worker);
-        let damaged = |file: &Path| FlattenError::Store {
+        let damaged = |file: &Path| StoreError::File {
             verb: "read",
             path: file.to_owned(),
             source: StoreCause::Damaged("a column is missing".into()),
@@ -433,7 +420,7 @@ impl Partition {
 
     /// Returns the first of a node's sources in the order of ids; the greatest number if it has
     /// none.
-    pub(crate) fn least_src(&self, local: usize) -> NodeIdx {
+    pub fn least_src(&self, local: usize) -> NodeIdx {
         self.degrees[local / NODES_PER_BATCH].least_src[local % NODES_PER_BATCH]
     }
 
@@ -463,14 +450,14 @@ impl Partition {
     }
 
     /// Returns the bytes of a node's id, features, degree, label and split.
-    pub(crate) fn row_bytes(&self, local: usize) -> usize {
+    pub fn row_bytes(&self, local: usize) -> usize {
         let id = self.ids.key_bytes(local).map_or(8, <[u8]>::len);
         let features = self.nodes[local / NODES_PER_BATCH].feature_bytes(local % NODES_PER_BATCH);
         id + features + 9
     }
 
     /// Returns the bytes of all sparse features; 0 where features are not sparse.
-    pub(crate) fn sparse_bytes(&self) -> usize {
+    pub fn sparse_bytes(&self) -> usize {
         self.nodes.iter().map(NodeColumns::sparse_bytes).sum()
     }
 
@@ -496,7 +483,7 @@ impl Partition {
     }
 
     /// Returns all of a node's in-edges by source and ordinal, in a store that keeps them so.
-    pub(crate) fn unranked(&self, local: usize) -> InEdges<'_> {
+    pub fn unranked(&self, local: usize) -> InEdges<'_> {
         self.in_edges(self.in_edges.len() - 1, local, usize::MAX)
     }
 }

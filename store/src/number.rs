@@ -1,8 +1,9 @@
 //! Numbering: every node's place in the order of all ids, found by a parallel sample sort.
 
-use super::WorkUnits;
 use crate::placement::NUM_NODES_MAX;
-use crate::{FlattenError, NodeIdx, Peer};
+use crate::store::WorkUnits;
+use crate::{NodeIdx, StoreError};
+use cluster::Peer;
 use hashbrown::HashTable;
 use schemas::{Ids, NodesPlan};
 use serde::{Deserialize, Serialize};
@@ -10,7 +11,7 @@ use std::cmp::Ordering;
 use std::collections::BTreeSet;
 
 /// Stands for an id that no node has.
-pub(super) const MISSING: NodeIdx = NodeIdx::MAX;
+pub(crate) const MISSING: NodeIdx = NodeIdx::MAX;
 
 /// Ids that each worker hands in to choose the ranges by; the ranges are then equal to within
 /// about one part in this number.
@@ -20,7 +21,7 @@ const SAMPLES_PER_WORKER: usize = 1024;
 const ROWS_EXPECTED_MAX: usize = 1 << 26;
 
 /// One worker's range of the ids in order, to look ids up in.
-pub(super) struct Dictionary {
+pub(crate) struct Dictionary {
     /// Range `r` holds the ids from `splitters[r - 1]` to before `splitters[r]`.
     splitters: Ids,
     /// Ascending.
@@ -30,19 +31,19 @@ pub(super) struct Dictionary {
 }
 
 /// What a worker learns of the nodes it reads.
-pub(super) struct Numbering {
+pub(crate) struct Numbering {
     /// The number of each row, for each of this worker's units.
-    pub(super) units: Vec<Vec<NodeIdx>>,
+    pub(crate) units: Vec<Vec<NodeIdx>>,
     /// Nodes in the whole table.
-    pub(super) num_nodes: u64,
+    pub(crate) num_nodes: u64,
     /// Distinct names of string labels in the whole table, ascending.
-    pub(super) class_names: Vec<String>,
+    pub(crate) class_names: Vec<String>,
     /// Greatest class number in the whole table.
-    pub(super) max_class: Option<u32>,
+    pub(crate) max_class: Option<u32>,
 }
 
 /// Distinct ids in the order they came, each found again by its hash.
-pub(super) struct IdTable {
+pub(crate) struct IdTable {
     ids: Ids,
     hashes: Vec<u64>,
     table: HashTable<u32>,
@@ -78,14 +79,14 @@ struct MyRows {
 /// # Errors
 ///
 /// An unreadable table, a null id, an id that stands twice, too many nodes.
-pub(super) fn number_nodes(
+pub(crate) fn number_nodes(
     peer: &mut Peer<'_>,
     plan: &NodesPlan,
     work: WorkUnits,
-) -> Result<(Numbering, Dictionary), FlattenError> {
+) -> Result<(Numbering, Dictionary), StoreError> {
     let mine = peer.agree(read_keys(plan, work))?;
     let order = mine.ids.sort_permutation();
-    let samples = peer.gather_all::<_, FlattenError>(Ok(sample(&mine, &order)))?;
+    let samples = peer.gather_all::<_, StoreError>(Ok(sample(&mine, &order)))?;
     let splitters = choose_splitters(&samples, peer.peers());
     let positions = split_by_range(&mine, &order, &splitters);
     drop(order);
@@ -98,13 +99,13 @@ pub(super) fn number_nodes(
     let batches: Vec<KeyBatch> = batches.collect();
     drop((ids, rows));
     let outgoing = batches.into_iter().enumerate().map(Ok);
-    let received = peer.shuffle::<KeyBatch, FlattenError>(outgoing)?;
+    let received = peer.shuffle::<KeyBatch, StoreError>(outgoing)?;
     let (range, places) = peer.agree(sort_range(received, plan))?;
-    let sizes = peer.gather_all::<_, FlattenError>(Ok(range.len() as u64))?;
+    let sizes = peer.gather_all::<_, StoreError>(Ok(range.len() as u64))?;
     let num_nodes: u64 = sizes.iter().sum();
     if num_nodes > NUM_NODES_MAX {
         let what = "nodes in the node table";
-        return Err(FlattenError::TooLarge {
+        return Err(StoreError::TooLarge {
             what,
             count: num_nodes,
             limit: NUM_NODES_MAX,
@@ -121,7 +122,7 @@ pub(super) fn number_nodes(
                 .collect::<Vec<_>>(),
         ))
     });
-    let replies = peer.shuffle::<Vec<NodeIdx>, FlattenError>(replies)?;
+    let replies = peer.shuffle::<Vec<NodeIdx>, StoreError>(replies)?;
     let numbering = Numbering {
         units: scatter_to_units(&unit_lengths, &positions, &replies),
         num_nodes,
@@ -138,7 +139,7 @@ pub(super) fn number_nodes(
     ))
 }
 
-fn read_keys(plan: &NodesPlan, work: WorkUnits) -> Result<MyRows, FlattenError> {
+fn read_keys(plan: &NodesPlan, work: WorkUnits) -> Result<MyRows, StoreError> {
     let num_rows: usize = work.of(plan.units()).map(|unit| unit.num_rows).sum();
     let num_rows = num_rows.min(ROWS_EXPECTED_MAX);
     let mut mine = MyRows {
@@ -230,7 +231,7 @@ type SortedRange = (Ids, Vec<(usize, Vec<NodeIdx>)>);
 fn sort_range(
     received: Vec<(usize, KeyBatch)>,
     plan: &NodesPlan,
-) -> Result<SortedRange, FlattenError> {
+) -> Result<SortedRange, StoreError> {
     let num_ids = received.iter().map(|(_, batch)| batch.ids.len()).sum();
     let mut all = Ids::with_capacity(plan.id_type(), num_ids);
     let mut rows = Vec::with_capacity(num_ids);
@@ -248,7 +249,7 @@ fn sort_range(
             let (first_file, first_row) = plan.locate(first);
             let (second_file, second_row) = plan.locate(second);
             let id = all.display(a);
-            return Err(FlattenError::DuplicateNode {
+            return Err(StoreError::DuplicateNode {
                 id,
                 first_file,
                 first_row,
@@ -293,7 +294,7 @@ fn scatter_to_units(
 
 impl Dictionary {
     /// The ids of this worker's range, ascending.
-    pub(super) fn ids(&self) -> &Ids {
+    pub(crate) fn ids(&self) -> &Ids {
         &self.range
     }
 
@@ -303,11 +304,11 @@ impl Dictionary {
     /// # Errors
     ///
     /// A peer's failure.
-    pub(super) fn resolve(
+    pub(crate) fn resolve(
         self,
         peer: &mut Peer<'_>,
         wanted: &Ids,
-    ) -> Result<Vec<NodeIdx>, FlattenError> {
+    ) -> Result<Vec<NodeIdx>, StoreError> {
         let mut positions = vec![Vec::new(); peer.peers()];
         for i in 0..wanted.len() {
             let position = u32::try_from(i).expect("fewer distinct ids than nodes fit");
@@ -317,7 +318,7 @@ impl Dictionary {
             .iter()
             .enumerate()
             .map(|(to, list)| Ok((to, wanted.gather(list))));
-        let questions = peer.shuffle::<Ids, FlattenError>(asked)?;
+        let questions = peer.shuffle::<Ids, StoreError>(asked)?;
         let range = IdTable::from_distinct(self.range);
         let answers = questions.iter().map(|(from, ids)| {
             let find = |i| {
@@ -326,13 +327,13 @@ impl Dictionary {
             };
             Ok((*from, (0..ids.len()).map(find).collect::<Vec<_>>()))
         });
-        let answers = peer.shuffle::<Vec<NodeIdx>, FlattenError>(answers)?;
+        let answers = peer.shuffle::<Vec<NodeIdx>, StoreError>(answers)?;
         Ok(scatter_to_units(&[wanted.len()], &positions, &answers).swap_remove(0))
     }
 }
 
 impl IdTable {
-    pub(super) fn new(like: &Ids) -> Self {
+    pub(crate) fn new(like: &Ids) -> Self {
         Self {
             ids: Ids::new(like.id_type()),
             hashes: Vec::new(),
@@ -350,7 +351,7 @@ impl IdTable {
     }
 
     /// Returns the place of an id, which it gets now if it is new.
-    pub(super) fn place(&mut self, ids: &Ids, i: usize) -> u32 {
+    pub(crate) fn place(&mut self, ids: &Ids, i: usize) -> u32 {
         let hash = ids.hash(i);
         let same = |&j: &u32| self.ids.cmp(j as usize, ids, i) == Ordering::Equal;
         if let Some(&place) = self.table.find(hash, same) {
@@ -365,14 +366,14 @@ impl IdTable {
     }
 
     /// Returns the place of an id, if it has one, and its hash.
-    pub(super) fn find(&self, ids: &Ids, i: usize) -> (Option<u32>, u64) {
+    pub(crate) fn find(&self, ids: &Ids, i: usize) -> (Option<u32>, u64) {
         let hash = ids.hash(i);
         let same = |&j: &u32| self.ids.cmp(j as usize, ids, i) == Ordering::Equal;
         (self.table.find(hash, same).copied(), hash)
     }
 
     /// The distinct ids, in place order.
-    pub(super) fn ids(&self) -> &Ids {
+    pub(crate) fn ids(&self) -> &Ids {
         &self.ids
     }
 }

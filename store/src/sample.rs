@@ -156,7 +156,7 @@ const DRAWN_AT_ONCE: usize = 64;
 
 /// Draws samples of in-edges that stand in [`Order::Source`], of one node after the other.
 #[derive(Debug, Default)]
-pub(crate) struct Drawer {
+pub struct Drawer {
     /// Priority and place of edges; the order of places is that of (source, ordinal).
     least: Least,
     /// Of the sources of the edges at hand.
@@ -172,7 +172,7 @@ impl Drawer {
     /// - `src`: `[in_degree]`, all sources, ascending
     /// - `weight`: `[in_degree]`, parallel edges by ordinal; 1 each if there are none
     /// - `hashes`: `[num_nodes]`, of the raw ids
-    pub(crate) fn draw(
+    pub fn draw(
         &mut self,
         (sampling, seed): (Sampling, u64),
         dst: NodeIdx,

@@ -1,12 +1,13 @@
 //! Edges on their way from the reader to the worker that owns the node they lead to.
 
-use super::WorkUnits;
-use super::buckets::{Bucket, BucketLayout, Edge, EdgeBatch, EdgeBuckets, SealedBuckets};
-use super::ends::Ends;
-use super::number::{Dictionary, MISSING};
+use crate::buckets::{Bucket, BucketLayout, Edge, EdgeBatch, EdgeBuckets, SealedBuckets};
+use crate::ends::Ends;
 use crate::hub::{HubCounts, HubPart, RankedColumns, Totals, reindex};
+use crate::number::{Dictionary, MISSING};
 use crate::sample::{Ranker, edge_hash};
-use crate::{FlattenError, NodeIdx, Peer, Placement, StorePlan};
+use crate::store::WorkUnits;
+use crate::{NodeIdx, Placement, StoreError, StorePlan};
+use cluster::Peer;
 use schemas::{Dangling, EdgeRows, EdgesPlan, Unit};
 use serde::{Deserialize, Serialize};
 use std::cell::RefCell;
@@ -32,11 +33,11 @@ pub struct EdgeCounts {
 }
 
 /// In-edges of the nodes of one partition, not ranked yet.
-pub(super) struct OwnedEdges {
-    pub(super) buckets: SealedBuckets,
+pub(crate) struct OwnedEdges {
+    pub(crate) buckets: SealedBuckets,
     /// Parts of the re-indexed nodes of this partition, by local place; their edges in `buckets`
     /// do not count.
-    pub(super) hubs: BTreeMap<usize, HubPart>,
+    pub(crate) hubs: BTreeMap<usize, HubPart>,
 }
 
 /// Cuts the edges that one worker reads into batches by the worker they go to.
@@ -92,13 +93,13 @@ struct DanglingRows {
 /// # Errors
 ///
 /// An unreadable table, a value that cannot be used, an end that is no node (unless dropped).
-pub(super) fn place_edges(
+pub(crate) fn place_edges(
     peer: &mut Peer<'_>,
     plan: &StorePlan,
     work: WorkUnits,
     dictionary: Dictionary,
     placement: &Placement,
-) -> Result<(OwnedEdges, EdgeCounts), FlattenError> {
+) -> Result<(OwnedEdges, EdgeCounts), StoreError> {
     let (num_nodes, workers) = (placement.num_nodes(), peer.peers());
     let ends = Ends::gather(peer, &plan.edges, work, dictionary)?;
     let most_local = num_nodes.div_ceil(workers);
@@ -126,7 +127,7 @@ pub(super) fn place_edges(
         Err(e) => vec![Err(e)],
     });
     let received = exchange(peer, outgoing, cutter, plan, 9 * bytes_max)?;
-    let dangling = peer.gather_all::<_, FlattenError>(Ok(scatter.dangling))?;
+    let dangling = peer.gather_all::<_, StoreError>(Ok(scatter.dangling))?;
     let dropped_rows = check_dangling(&dangling, &plan.edges)?;
     let reindexed = scatter.counts.reindexed(peer)?;
     drop(ends);
@@ -139,7 +140,7 @@ pub(super) fn place_edges(
         num_edges += forwarded.num_edges();
         buckets.merge(peer.agree(forwarded.seal())?);
     }
-    let received_by_worker = peer.gather_all::<_, FlattenError>(Ok(num_edges))?;
+    let received_by_worker = peer.gather_all::<_, StoreError>(Ok(num_edges))?;
     let edge_counts = EdgeCounts {
         in_edges: received_by_worker.iter().sum(),
         dropped_rows,
@@ -154,14 +155,14 @@ pub(super) fn place_edges(
 /// Sends the parts of re-indexed nodes to their owners; returns this worker's, merged as they came.
 fn invert_parts(
     peer: &mut Peer<'_>,
-    parts: impl Iterator<Item = Result<(usize, HubPart), FlattenError>>,
+    parts: impl Iterator<Item = Result<(usize, HubPart), StoreError>>,
     plan: &StorePlan,
     placement: &Placement,
-) -> Result<BTreeMap<usize, HubPart>, FlattenError> {
+) -> Result<BTreeMap<usize, HubPart>, StoreError> {
     let hubs = Rc::new(RefCell::new(BTreeMap::<usize, HubPart>::new()));
     let (taken, places, lists) = (Rc::clone(&hubs), placement.clone(), plan.lists());
     let dim = plan.edges.feature_dim().unwrap_or(0);
-    peer.shuffle_each::<HubPart, FlattenError>(parts, move |_, _, part| {
+    peer.shuffle_each::<HubPart, StoreError>(parts, move |_, _, part| {
         match taken.borrow_mut().entry(places.local(part.node)) {
             Entry::Vacant(place) => drop(place.insert(part)),
             Entry::Occupied(mut known) => known.get_mut().merge(&part, &lists, dim),
@@ -174,15 +175,15 @@ fn invert_parts(
 /// Moves edges; returns those that come to this worker, up to `bytes_max` of them in memory.
 fn exchange(
     peer: &mut Peer<'_>,
-    outgoing: impl Iterator<Item = Result<(usize, EdgeBatch), FlattenError>>,
+    outgoing: impl Iterator<Item = Result<(usize, EdgeBatch), StoreError>>,
     cutter: Cutter<'_>,
     plan: &StorePlan,
     bytes_max: usize,
-) -> Result<EdgeBuckets, FlattenError> {
+) -> Result<EdgeBuckets, StoreError> {
     let buckets = EdgeBuckets::new(cutter.layout, cutter.dim, bytes_max, &plan.dir);
     let received = Rc::new(RefCell::new(Some(buckets)));
     let take = Rc::clone(&received);
-    peer.shuffle_each::<EdgeBatch, FlattenError>(outgoing, move |_, _, batch| {
+    peer.shuffle_each::<EdgeBatch, StoreError>(outgoing, move |_, _, batch| {
         let mut taken = take.borrow_mut();
         let open = taken.as_mut().expect("taken when the shuffle is over");
         open.take(batch)
@@ -223,8 +224,8 @@ fn forward<'a>(
 fn edge_rows<'a>(
     plan: &'a EdgesPlan,
     work: WorkUnits,
-) -> impl Iterator<Item = Result<(u64, EdgeRows), FlattenError>> + use<'a> {
-    type Rows<'a> = Box<dyn Iterator<Item = Result<(u64, EdgeRows), FlattenError>> + 'a>;
+) -> impl Iterator<Item = Result<(u64, EdgeRows), StoreError>> + use<'a> {
+    type Rows<'a> = Box<dyn Iterator<Item = Result<(u64, EdgeRows), StoreError>> + 'a>;
     work.of(plan.units())
         .flat_map(|unit: &'a Unit| -> Rows<'a> {
             let batches = match plan.batches(unit) {
@@ -241,7 +242,7 @@ fn edge_rows<'a>(
 }
 
 /// Returns how many rows were left out.
-fn check_dangling(dangling: &[DanglingRows], plan: &EdgesPlan) -> Result<u64, FlattenError> {
+fn check_dangling(dangling: &[DanglingRows], plan: &EdgesPlan) -> Result<u64, StoreError> {
     let rows = dangling.iter().map(|d| d.rows).sum();
     let first = dangling.iter().filter_map(|d| d.first.as_ref()).min();
     let Some((first_row, is_src, id)) = first else {
@@ -252,7 +253,7 @@ fn check_dangling(dangling: &[DanglingRows], plan: &EdgesPlan) -> Result<u64, Fl
     }
     let (file, row) = plan.locate(*first_row);
     let spec = plan.spec();
-    Err(FlattenError::DanglingEdge {
+    Err(StoreError::DanglingEdge {
         file,
         row,
         column: if *is_src { &spec.src } else { &spec.dst }.clone(),
@@ -267,7 +268,7 @@ impl Scatter<'_> {
         &mut self,
         first_row: u64,
         rows: &EdgeRows,
-    ) -> Vec<Result<(usize, EdgeBatch), FlattenError>> {
+    ) -> Vec<Result<(usize, EdgeBatch), StoreError>> {
         let scratch = &mut self.scratch;
         let (src_numbers, src_hashes) = &mut scratch.src;
         self.ends.resolve(&rows.src, src_numbers, src_hashes);

@@ -29,14 +29,14 @@ use sha2::Sha256;
 /// First bytes of either side.
 const MAGIC: &[u8; 8] = b"graphflt";
 /// Changes with the handshake; what crosses after it is another build's if it differs.
-pub(super) const VERSION: u32 = 3;
+pub(crate) const VERSION: u32 = 3;
 const NONCE_BYTES: usize = 32;
 const PROOF_BYTES: usize = 32;
 const INTRODUCTION_BYTES_MAX: usize = 4096;
 /// The last word of a dialler: it has met the listener.
-pub(super) const MET: u8 = 1;
+pub(crate) const MET: u8 = 1;
 /// The last word of a listener: it has taken the connection.
-pub(super) const TAKEN: u8 = 2;
+pub(crate) const TAKEN: u8 = 2;
 
 /// What both sides of a job know and nobody else does.
 #[derive(Clone)]
@@ -44,23 +44,23 @@ pub struct Secret(Vec<u8>);
 
 /// What a process says of itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Introduction {
-    pub(super) process: usize,
+pub(crate) struct Introduction {
+    pub(crate) process: usize,
     /// Drawn as it starts: what is left of an earlier run of the job has another one.
-    pub(super) run: u64,
-    pub(super) processes: usize,
-    pub(super) threads: usize,
+    pub(crate) run: u64,
+    pub(crate) processes: usize,
+    pub(crate) threads: usize,
     /// Checksum of the program.
-    pub(super) build: String,
+    pub(crate) build: String,
     /// Fingerprint of the job.
-    pub(super) job: String,
+    pub(crate) job: String,
     /// Which of the connections between two processes this is to be.
-    pub(super) session: u64,
+    pub(crate) session: u64,
 }
 
 /// Why another process is none of ours.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum HandshakeError {
+pub(crate) enum HandshakeError {
     #[error(transparent)]
     Io(#[from] io::Error),
     #[error("does not speak the protocol of graphflat")]
@@ -137,7 +137,7 @@ impl std::fmt::Debug for Secret {
 }
 
 /// Introduces this process to one that listens; returns who it says it is.
-pub(super) fn dial(
+pub(crate) fn dial(
     stream: &mut (impl Read + Write),
     secret: &Secret,
     me: &Introduction,
@@ -152,7 +152,7 @@ pub(super) fn dial(
 
 /// Lets another process introduce itself, and answers with what `me` says to it; hangs up if that is
 /// an error. The last words are the rest.
-pub(super) fn accept(
+pub(crate) fn accept(
     stream: &mut (impl Read + Write),
     secret: &Secret,
     me: impl FnOnce(&Introduction) -> Result<Introduction, HandshakeError>,
@@ -168,13 +168,13 @@ pub(super) fn accept(
 }
 
 /// Says one of the last words.
-pub(super) fn say(stream: &mut impl Write, word: u8) -> io::Result<()> {
+pub(crate) fn say(stream: &mut impl Write, word: u8) -> io::Result<()> {
     stream.write_all(&[word])?;
     stream.flush()
 }
 
 /// Waits for one of the last words.
-pub(super) fn await_word(stream: &mut impl Read, wanted: u8) -> Result<(), HandshakeError> {
+pub(crate) fn await_word(stream: &mut impl Read, wanted: u8) -> Result<(), HandshakeError> {
     let mut word = [0];
     stream.read_exact(&mut word)?;
     match word {

@@ -1,16 +1,19 @@
 //! The map: reads the input once and writes one partition a worker.
 
-use super::buckets::Bucket;
-use super::edges::{OwnedEdges, place_edges};
-use super::file::{self, BatchFile, NODES_PER_BATCH};
-use super::nodes::{OwnedNodes, place_nodes};
-use super::number::{MISSING, number_nodes};
-use super::{META_FILE, StoreMeta, VERSION, WorkUnits, degrees_path, in_edges_path, nodes_path};
+use crate::buckets::Bucket;
+use crate::edges::{OwnedEdges, place_edges};
 use crate::error::StoreCause;
+use crate::file::{self, BatchFile, NODES_PER_BATCH};
 use crate::hub::Totals;
+use crate::nodes::{OwnedNodes, place_nodes};
+use crate::number::{MISSING, number_nodes};
 use crate::sample::{Ranked, Ranker};
-use crate::{Cluster, FlattenError, NodeIdx, Peer, Placement, StorePlan, run_workers};
+use crate::store::{
+    META_FILE, StoreMeta, VERSION, WorkUnits, degrees_path, in_edges_path, nodes_path,
+};
+use crate::{NodeIdx, Placement, StoreError, StorePlan};
 use arrow::array::{ArrayRef, Float32Array, RecordBatch, UInt32Array};
+use cluster::{Cluster, Peer, run_workers};
 use schemas::progress::{Event, Progress};
 use schemas::{FileEntry, GraphMeta};
 use std::path::Path;
@@ -43,14 +46,14 @@ struct Built {
 }
 
 /// Builds the store and returns its description, which is written last.
-pub(super) fn build(
+pub(crate) fn build(
     cluster: &Cluster,
     plan: &StorePlan,
     fingerprint: &str,
     input: serde_json::Value,
     progress: &Progress,
-) -> Result<StoreMeta, FlattenError> {
-    let failed = |source: StoreCause| FlattenError::Store {
+) -> Result<StoreMeta, StoreError> {
+    let failed = |source: StoreCause| StoreError::File {
         verb: "write",
         path: plan.dir.clone(),
         source,
@@ -58,7 +61,7 @@ pub(super) fn build(
     remove_store(&plan.dir).map_err(|e| failed(e.into()))?;
     let (worker_plan, worker_progress) = (plan.clone(), Arc::clone(progress));
     let (fingerprint, input) = (fingerprint.to_owned(), input);
-    let built = run_workers(cluster, FlattenError::is_peer_failure, move |peer| {
+    let built = run_workers(cluster, move |peer| {
         build_partition(peer, &worker_plan, &worker_progress, &fingerprint, &input)
     });
     let built = built.inspect_err(|_| {
@@ -110,7 +113,7 @@ fn build_partition(
     progress: &Progress,
     fingerprint: &str,
     input: &serde_json::Value,
-) -> Result<Built, FlattenError> {
+) -> Result<Built, StoreError> {
     let work = WorkUnits {
         worker: peer.index(),
         workers: peer.peers(),
@@ -123,7 +126,7 @@ fn build_partition(
     let mut graph = GraphMeta {
         id_type: plan.nodes.id_type(),
         features: plan.nodes.feature_meta(),
-        label: peer.agree(label.map_err(FlattenError::from))?,
+        label: peer.agree(label.map_err(StoreError::from))?,
         split: plan.nodes.split_meta(),
         edge_weight: plan.edges.has_weight(),
         edge_feature_dim: plan.edges.feature_dim(),
@@ -139,7 +142,7 @@ fn build_partition(
     let edges_written = write_in_edges(peer.index(), plan, edges, &placement);
     let (has_self_loops, mut files) = peer.agree(edges_written)?;
     files.push(node_file);
-    let self_loops = peer.gather_all::<_, FlattenError>(Ok(has_self_loops))?;
+    let self_loops = peer.gather_all::<_, StoreError>(Ok(has_self_loops))?;
     graph.self_loops = self_loops.contains(&true);
     announce(peer, progress, "store written", 3);
     let meta = StoreMeta {
@@ -180,7 +183,7 @@ fn write_in_edges(
     plan: &StorePlan,
     edges: OwnedEdges,
     placement: &Placement,
-) -> Result<(bool, Vec<FileEntry>), FlattenError> {
+) -> Result<(bool, Vec<FileEntry>), StoreError> {
     let dim = plan.edges.feature_dim().unwrap_or(0);
     let mut files = InEdgeFiles::new(worker, plan);
     let mut hubs = edges.hubs.into_iter().peekable();
@@ -237,7 +240,7 @@ impl<'a> InEdgeFiles<'a> {
         }
     }
 
-    fn append(&mut self, degrees: Degrees, lists: Vec<Lists>) -> Result<(), FlattenError> {
+    fn append(&mut self, degrees: Degrees, lists: Vec<Lists>) -> Result<(), StoreError> {
         let (dir, edges) = (&self.plan.dir, &self.plan.edges);
         self.has_self_loops |= degrees.self_loops.iter().any(|&count| count > 0);
         let degree_batch = degrees.into_batch(edges.has_weight());
@@ -257,7 +260,7 @@ impl<'a> InEdgeFiles<'a> {
         Ok(())
     }
 
-    fn finish(self) -> Result<(bool, Vec<FileEntry>), FlattenError> {
+    fn finish(self) -> Result<(bool, Vec<FileEntry>), StoreError> {
         let files = self.lists.into_iter().chain([self.degrees]);
         let entries = files.map(|file| file.expect("a batch was written").finish());
         Ok((self.has_self_loops, entries.collect::<Result<_, _>>()?))
@@ -268,7 +271,7 @@ fn append(
     file: &mut Option<BatchFile>,
     path: &Path,
     batch: &RecordBatch,
-) -> Result<(), FlattenError> {
+) -> Result<(), StoreError> {
     let mut open = match file.take() {
         Some(open) => open,
         None => BatchFile::create(path, batch)?,
@@ -331,9 +334,9 @@ impl Lists {
 }
 
 impl Degrees {
-    fn push(&mut self, totals: &Totals<f32>) -> Result<(), FlattenError> {
+    fn push(&mut self, totals: &Totals<f32>) -> Result<(), StoreError> {
         let narrow = |count: u64| {
-            u32::try_from(count).map_err(|_| FlattenError::TooLarge {
+            u32::try_from(count).map_err(|_| StoreError::TooLarge {
                 what: "in-edges of one node",
                 count,
                 limit: u64::from(u32::MAX),
@@ -369,7 +372,7 @@ fn write_nodes(
     plan: &StorePlan,
     nodes: OwnedNodes,
     graph: &GraphMeta,
-) -> Result<FileEntry, FlattenError> {
+) -> Result<FileEntry, StoreError> {
     let path = nodes_path(&plan.dir, worker);
     let mut file = None;
     nodes.for_each_batch(graph, |batch| append(&mut file, &path, batch))?;

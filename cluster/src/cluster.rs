@@ -1,0 +1,162 @@
+//! The workers of a job: threads of this process, and of others.
+
+use crate::mesh::Mesh;
+use crate::watch;
+use crate::{ClusterError, ClusterPlan};
+use std::net::TcpStream;
+use std::sync::Arc;
+use std::time::Duration;
+use timely::WorkerConfig;
+use timely::communication::allocator::zero_copy::initialize::initialize_networking_from_sockets;
+use timely::communication::allocator::{AllocatorBuilder, ProcessBuilder};
+use timely::communication::{Hooks, WorkerGuards};
+use timely::worker::Worker;
+
+/// Time in which a process that has failed says why; it may have to end what it asks of a store first.
+pub const REASON_MAX: Duration = Duration::from_secs(60);
+
+/// The workers that run a stage together: threads of this process, and of others.
+#[derive(Clone, Debug)]
+pub struct Cluster {
+    threads: usize,
+    /// None where this process is alone.
+    mesh: Option<Arc<Mesh>>,
+}
+
+/// Tells whether a thread is one that keeps the connection to another process, which panics where it
+/// is lost.
+pub fn is_connection(thread: &std::thread::Thread) -> bool {
+    let name = thread.name().unwrap_or_default();
+    name.starts_with("timely:send-") || name.starts_with("timely:recv-")
+}
+
+impl Cluster {
+    /// Workers of this process alone.
+    pub fn of_threads(threads: usize) -> Self {
+        Self {
+            threads,
+            mesh: None,
+        }
+    }
+
+    /// Meets the other processes of a job, and watches each from when it was met.
+    ///
+    /// # Errors
+    ///
+    /// If the address of this process cannot be listened on, or another one does not come in time, is
+    /// of another job or version, or does not know the secret.
+    pub fn join(plan: ClusterPlan) -> Result<Self, ClusterError> {
+        let threads = plan.threads;
+        if plan.hosts.len() == 1 {
+            return Ok(Self::of_threads(threads));
+        }
+        Ok(Self {
+            threads,
+            mesh: Some(Mesh::join(plan)?),
+        })
+    }
+
+    /// Returns the number of this process.
+    pub fn process(&self) -> usize {
+        self.mesh.as_ref().map_or(0, |mesh| mesh.process())
+    }
+
+    /// Returns the number of processes.
+    pub fn num_processes(&self) -> usize {
+        self.mesh.as_ref().map_or(1, |mesh| mesh.num_processes())
+    }
+
+    /// Returns the number of workers of all processes.
+    pub fn num_workers(&self) -> usize {
+        self.threads * self.num_processes()
+    }
+
+    /// Returns the number of this process's first worker.
+    pub fn first_worker(&self) -> usize {
+        self.threads * self.process()
+    }
+
+    /// Returns the number of this process's workers.
+    pub fn num_threads(&self) -> usize {
+        self.threads
+    }
+
+    /// Makes one more connection to each other process, in their order; none stands for this one. All
+    /// have to come to it, as often and in the same order: it waits for those that are still at
+    /// something else.
+    ///
+    /// # Errors
+    ///
+    /// If another process cannot be reached, or is none of the job any more.
+    pub fn connect(&self) -> Result<Vec<Option<TcpStream>>, ClusterError> {
+        match &self.mesh {
+            Some(mesh) => mesh.connect(),
+            None => Ok(vec![None]),
+        }
+    }
+
+    /// Says what this process is at, for those who miss it or whom it misses.
+    pub fn set_phase(&self, phase: &str) {
+        if let Some(mesh) = &self.mesh {
+            mesh.watch().set_phase(phase);
+        }
+    }
+
+    /// Ends in good order: waits until all processes have come so far.
+    pub fn leave(&self) {
+        if let Some(mesh) = &self.mesh {
+            mesh.watch().leave();
+        }
+    }
+
+    /// Tells the other processes that this one failed, which ends them.
+    pub fn fail(&self, problem: &str, exit_code: u8) {
+        if let Some(mesh) = &self.mesh {
+            mesh.watch().fail(problem, exit_code);
+        }
+    }
+
+    /// Fails as [`Self::fail`], at once: ends this process, too. Does nothing in a process that is alone.
+    pub fn fail_now(&self, error: &dyn std::error::Error, exit_code: u8) {
+        if let Some(mesh) = &self.mesh {
+            let causes = std::iter::successors(error.source(), |cause| cause.source());
+            let text = causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"));
+            mesh.watch().fail_now(&text, exit_code);
+        }
+    }
+
+    /// Waits so long for the reason why another process failed, which ends this one; returns if none
+    /// comes.
+    pub fn wait_for_end(&self, longest: Duration) {
+        if self.mesh.is_some() {
+            std::thread::sleep(longest);
+        }
+    }
+
+    /// Starts the workers of this process on a dataflow with those of the others.
+    pub(crate) fn execute<T: Send + 'static>(
+        &self,
+        body: impl Fn(&mut Worker) -> T + Send + Sync + 'static,
+    ) -> Result<WorkerGuards<T>, ClusterError> {
+        let threads = self.threads;
+        let no_set_up = "threads of one process need no set-up that can fail";
+        let Some(mesh) = &self.mesh else {
+            let guards = timely::execute(timely::Config::process(threads), body);
+            return Ok(guards.expect(no_set_up));
+        };
+        let sockets = mesh.connect()?;
+        for socket in sockets.iter().flatten() {
+            watch::fail_when_dark(socket).map_err(ClusterError::Connect)?;
+        }
+        let hooks = Hooks::default();
+        let local =
+            ProcessBuilder::new_typed_vector(threads, hooks.refill.clone(), hooks.spill.clone());
+        let (builders, guard) =
+            initialize_networking_from_sockets(local, sockets, mesh.process(), threads, hooks)
+                .map_err(ClusterError::Connect)?;
+        let builders = builders.into_iter().map(AllocatorBuilder::Tcp).collect();
+        let config = WorkerConfig::default();
+        let guards = timely::execute::execute_from(builders, Box::new(guard), config, body);
+        Ok(guards.expect("threads can be started"))
+    }
+}

@@ -1,0 +1,33 @@
+//! One value a process, known to all.
+
+use crate::{Cluster, ClusterError, run_workers};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+/// Exchanges a value between processes; returns that of each, in their order.
+///
+/// # Errors
+///
+/// A failure of another process.
+///
+/// # Panics
+///
+/// If the value has maps whose keys are no strings.
+pub fn gather_processes<T>(cluster: &Cluster, value: T) -> Result<Vec<T>, ClusterError>
+where
+    T: Serialize + DeserializeOwned,
+{
+    if cluster.num_processes() == 1 {
+        return Ok(vec![value]);
+    }
+    // As text, since messages keep no names, which values with optional fields need.
+    let text = serde_json::to_string(&value).expect("values have string keys only");
+    let (processes, threads) = (cluster.num_processes(), cluster.num_threads());
+    let mut texts = run_workers(cluster, move |peer| {
+        let senders = if peer.is_first_here() { processes } else { 0 };
+        peer.shuffle((0..senders).map(|process| Ok((process * threads, text.clone()))))
+    })?;
+    let of_processes = texts.swap_remove(0).into_iter();
+    let read = |(_, sent): (usize, String)| serde_json::from_str(&sent).expect("it was written so");
+    Ok(of_processes.map(read).collect())
+}

@@ -1,0 +1,30 @@
+//! Workers in the threads of one or several processes: how they meet, how one notices that another is
+//! gone, and how they exchange values.
+//!
+//! [`run_workers`] runs a function on each worker of a [`Cluster`]; a [`Peer`] is one worker's view of
+//! the others, with which it shuffles messages. [`gather_processes`] exchanges one value a process.
+//!
+//! Every process listens on its own address and dials those before it in the list. A pair first makes
+//! one connection on which they watch each other (`watch`), and then one for each timely dataflow, and
+//! those that a caller asks for. Each of them begins with a `handshake`.
+
+mod cluster;
+mod error;
+mod gather;
+mod handshake;
+mod hosts;
+mod mesh;
+mod output;
+mod plan;
+mod shuffle;
+mod watch;
+
+pub use cluster::{Cluster, REASON_MAX, is_connection};
+pub use error::{ClusterError, WorkerError};
+pub use gather::gather_processes;
+pub use handshake::Secret;
+pub use hosts::read_hosts;
+pub use output::open_output;
+pub use plan::{ClusterPlan, OnEnd};
+pub use shuffle::{Message, Peer, run_workers};
+pub use watch::SILENCE_MAX;
