@@ -510,7 +510,7 @@ impl Bench {
 
     /// The manifest of an output.
     pub(crate) fn manifest(&self, output: &str) -> serde_json::Value {
-        let text = fs::read_to_string(self.path(output).join("manifest.json")).unwrap();
+        let text = fs::read_to_string(self.path(output).join("_manifest.json")).unwrap();
         serde_json::from_str(&text).unwrap()
     }
 }

@@ -252,7 +252,7 @@ fn no_reader_accepts_a_half_written_output() {
                 "{output} at {events}: {inspected:#?}"
             );
             if whole {
-                assert!(bench.path(output).join("manifest.json").exists());
+                assert!(bench.path(output).join("_manifest.json").exists());
             }
         }
     }
@@ -300,7 +300,7 @@ fn finished_stages_are_skipped() {
     let first = bench.run(&job, &["--stage", "flatten"]).ok();
     assert_eq!(first.stdout, "");
     let stamp = |output: &str| {
-        std::fs::metadata(bench.path(output).join("manifest.json"))
+        std::fs::metadata(bench.path(output).join("_manifest.json"))
             .unwrap()
             .modified()
             .unwrap()

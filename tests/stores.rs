@@ -324,8 +324,8 @@ fn assert_outputs(store: &Store, expected: &[BTreeMap<String, Vec<u8>>], what: &
 #[track_caller]
 fn assert_tidy(store: &Store, output: &str) {
     let files = store.files(output);
-    let manifest: serde_json::Value = serde_json::from_slice(&files["manifest.json"]).unwrap();
-    let mut listed: BTreeSet<String> = ["_SUCCESS", "manifest.json"].map(str::to_owned).into();
+    let manifest: serde_json::Value = serde_json::from_slice(&files["_manifest.json"]).unwrap();
+    let mut listed: BTreeSet<String> = ["_SUCCESS", "_manifest.json"].map(str::to_owned).into();
     for part in manifest["parts"].as_array().unwrap() {
         for file in part["files"].as_array().unwrap() {
             listed.insert(file["path"].as_str().unwrap().to_owned());

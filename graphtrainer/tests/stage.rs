@@ -113,9 +113,9 @@ fn a_model_directory_is_whole_and_is_not_made_twice() {
         let model_dir = dir.path().join("model");
         let names = [
             "_SUCCESS",
+            "_manifest.json",
             "epochs.jsonl",
             "evaluation.json",
-            "manifest.json",
             "model.json",
             "model.safetensors",
         ];

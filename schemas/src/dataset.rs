@@ -6,7 +6,7 @@
 //! DIR/_progress/part-00000.json  one a committed part
 //! DIR/_progress/tmp/           files being written, but on S3
 //! DIR/_lock                    held by the run that writes here
-//! DIR/manifest.json            at the end
+//! DIR/_manifest.json           at the end
 //! DIR/_SUCCESS                 last
 //! ```
 //!
@@ -18,7 +18,7 @@ mod output;
 #[cfg(test)]
 mod tests;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
@@ -34,7 +34,9 @@ use crate::xxh;
 /// Version of the layout of manifests.
 pub const MANIFEST_SCHEMA: u32 = 1;
 
-pub(crate) const MANIFEST: &str = "manifest.json";
+pub(crate) const MANIFEST: &str = "_manifest.json";
+/// What manifests were called before other programs had to ignore them; still read, never written.
+const OLD_MANIFEST: &str = "manifest.json";
 pub(crate) const SUCCESS: &str = "_SUCCESS";
 
 /// One file of a part.
@@ -75,7 +77,7 @@ pub struct PartEntry {
     pub targets: Option<SplitCounts>,
 }
 
-/// What an output directory holds; `manifest.json`.
+/// What an output directory holds; `_manifest.json`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Manifest {
     /// [`MANIFEST_SCHEMA`].
@@ -140,14 +142,9 @@ pub fn read_manifest(dir: &Path) -> Result<Manifest> {
             false => "there is no such directory",
         }));
     }
-    let path = dir.join(MANIFEST);
-    let Some(text) = storage::read(&path)? else {
-        return Err(not_finished("manifest.json is missing"));
+    let Some((path, manifest)) = load_manifest(dir)? else {
+        return Err(not_finished("_manifest.json is missing"));
     };
-    let manifest: Manifest = serde_json::from_slice(&text).map_err(|source| SchemaError::Json {
-        path: path.clone(),
-        source,
-    })?;
     if manifest.schema != MANIFEST_SCHEMA {
         let problem = format!(
             "schema {}, this build reads {MANIFEST_SCHEMA}",
@@ -156,6 +153,29 @@ pub fn read_manifest(dir: &Path) -> Result<Manifest> {
         return Err(SchemaError::Broken { path, problem });
     }
     Ok(manifest)
+}
+
+/// Reads the manifest that lies in a directory, finished or not, and returns its path with it.
+fn load_manifest(dir: &Path) -> Result<Option<(PathBuf, Manifest)>> {
+    for name in [MANIFEST, OLD_MANIFEST] {
+        let path = dir.join(name);
+        if let Some(manifest) = read_json(&path)? {
+            return Ok(Some((path, manifest)));
+        }
+    }
+    Ok(None)
+}
+
+/// Reads a JSON file; none if there is none.
+fn read_json<T: for<'de> Deserialize<'de>>(path: &Path) -> Result<Option<T>> {
+    let Some(text) = storage::read(path)? else {
+        return Ok(None);
+    };
+    let value = serde_json::from_slice(&text);
+    value.map(Some).map_err(|source| SchemaError::Json {
+        path: path.to_owned(),
+        source,
+    })
 }
 
 /// Checks that the files of some parts exist in the size that their entries say.

@@ -206,13 +206,13 @@ fn the_same_job_writes_the_same_directory() {
         tables.flatten(&settings, "out").unwrap();
         snapshot(&tables.path("out"))
     });
-    assert!(first.contains_key("manifest.json") && first.contains_key("_SUCCESS"));
+    assert!(first.contains_key("_manifest.json") && first.contains_key("_SUCCESS"));
     assert!(first == second);
 }
 
 /// A figure of every worker in every round, as the manifest has them, by the round's name.
 fn rounds(output: &Path, figure: &str) -> Vec<(String, Vec<u64>)> {
-    let text = std::fs::read(output.join("manifest.json")).unwrap();
+    let text = std::fs::read(output.join("_manifest.json")).unwrap();
     let manifest: serde_json::Value = serde_json::from_slice(&text).unwrap();
     let rounds = manifest["report"]["rounds"].as_array().unwrap().iter();
     let of_workers = |round: &serde_json::Value| {

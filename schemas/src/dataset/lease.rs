@@ -459,7 +459,7 @@ mod tests {
             leave(&dir, &dead);
             Output::done(&dir, "flatten", "f").unwrap().unwrap();
             let names = storage::entries(&dir).unwrap();
-            assert_eq!(names, ["_SUCCESS", "manifest.json"], "{}", dir.display());
+            assert_eq!(names, ["_SUCCESS", "_manifest.json"], "{}", dir.display());
             assert!(started.elapsed() < LEASE, "{:?}", started.elapsed());
         }
     }

@@ -10,7 +10,8 @@ use serde::{Deserialize, Serialize};
 use super::lease::{Fence, OtherLock, is_lock_aside};
 use super::lock::{LOCK, OutputLock};
 use super::{
-    FileEntry, MANIFEST, Manifest, PartEntry, SUCCESS, part_name, read_manifest, verify_sizes,
+    FileEntry, MANIFEST, Manifest, OLD_MANIFEST, PartEntry, SUCCESS, load_manifest, part_name,
+    read_json, read_manifest, verify_sizes,
 };
 use crate::error::{Result, SchemaError};
 use crate::storage::{self, NewFile, Pending, entries, remove_dir_all, remove_file, write_whole};
@@ -293,6 +294,10 @@ impl Output {
         self.lock.check()?;
         write_whole(&self.dir.join(MANIFEST), &json(manifest))?;
         write_whole(&self.dir.join(SUCCESS), b"")?;
+        // Of a run of an older version that was killed between its manifest and `_SUCCESS`.
+        if matches!(read_json::<Manifest>(&self.dir.join(OLD_MANIFEST)), Ok(Some(_))) {
+            remove_file(&self.dir.join(OLD_MANIFEST))?;
+        }
         remove_dir_all(&self.dir.join(PROGRESS))?;
         // Of requests whose answers were lost.
         remove_temporary(&self.dir)
@@ -400,7 +405,7 @@ fn is_temporary(name: &str) -> bool {
             .and_then(|name| name.strip_prefix(*file));
         rest.is_some_and(|rest| rest.starts_with(".tmp"))
     };
-    [LOCK, MANIFEST, SUCCESS].iter().any(is_of) || is_lock_aside(name)
+    [LOCK, MANIFEST, OLD_MANIFEST, SUCCESS].iter().any(is_of) || is_lock_aside(name)
 }
 
 /// Removes what a run has left that was killed after `_SUCCESS`; it harms nobody where it cannot.
@@ -419,9 +424,8 @@ fn half_finished(dir: &Path) -> Result<Option<Owner>> {
     if let Some(found) = read_json::<Owner>(&dir.join(PROGRESS).join(PLAN))? {
         return Ok(Some(found));
     }
-    Ok(read_json::<Manifest>(&dir.join(MANIFEST))?
-        .as_ref()
-        .map(Owner::of))
+    let manifest = load_manifest(dir)?;
+    Ok(manifest.map(|(_path, manifest)| Owner::of(&manifest)))
 }
 
 fn other_plan(dir: &Path, found: &Owner, wanted: &Owner) -> SchemaError {
@@ -520,8 +524,7 @@ pub fn refuse_taken(
 
 fn is_ours(dir: &Path) -> bool {
     let plan = read_json::<Owner>(&dir.join(PROGRESS).join(PLAN));
-    let manifest = read_json::<Manifest>(&dir.join(MANIFEST));
-    matches!(plan, Ok(Some(_))) || matches!(manifest, Ok(Some(_)))
+    matches!(plan, Ok(Some(_))) || matches!(load_manifest(dir), Ok(Some(_)))
 }
 
 /// Removes what this program wrote into a directory of its own, `_SUCCESS` first.
@@ -534,8 +537,9 @@ fn clear(dir: &Path) -> Result<()> {
     }
     remove_file(&dir.join(SUCCESS))?;
     // One broken note must not stop a fresh start.
-    let manifest = read_json::<Manifest>(&dir.join(MANIFEST)).unwrap_or_default();
-    let mut parts: Vec<PartEntry> = manifest.map(|manifest| manifest.parts).unwrap_or_default();
+    let manifest = load_manifest(dir).unwrap_or_default();
+    let manifest = manifest.map(|(_path, manifest)| manifest.parts);
+    let mut parts: Vec<PartEntry> = manifest.unwrap_or_default();
     parts.extend(committed_parts(dir).unwrap_or_default().into_values());
     let files = parts.iter().flat_map(|part| &part.files);
     for path in files
@@ -558,7 +562,11 @@ fn clear(dir: &Path) -> Result<()> {
             remove_file(&path)?
         }
     }
-    remove_file(&dir.join(MANIFEST))?;
+    for name in [MANIFEST, OLD_MANIFEST] {
+        if matches!(read_json::<Manifest>(&dir.join(name)), Ok(Some(_))) {
+            remove_file(&dir.join(name))?;
+        }
+    }
     remove_dir_all(&progress)
 }
 
@@ -596,17 +604,6 @@ fn committed_parts(dir: &Path) -> Result<BTreeMap<usize, PartEntry>> {
         }
     }
     Ok(parts)
-}
-
-fn read_json<T: for<'de> Deserialize<'de>>(path: &Path) -> Result<Option<T>> {
-    let Some(text) = storage::read(path)? else {
-        return Ok(None);
-    };
-    let value = serde_json::from_slice(&text);
-    value.map(Some).map_err(|source| SchemaError::Json {
-        path: path.to_owned(),
-        source,
-    })
 }
 
 fn json<T: Serialize>(value: &T) -> Vec<u8> {

@@ -76,9 +76,9 @@ fn files(dir: &Path) -> Vec<String> {
 
 const FINISHED: [&str; 6] = [
     "_SUCCESS",
+    "_manifest.json",
     "edges/part-00000.parquet",
     "edges/part-00001.parquet",
-    "manifest.json",
     "nodes/part-00000.parquet",
     "nodes/part-00001.parquet",
 ];
@@ -219,7 +219,7 @@ fn a_run_killed_while_finishing_finishes_again() {
     drop(output);
     // Killed between the manifest and `_SUCCESS`, progress still there.
     let text = serde_json::to_vec(&manifest("flatten", "a", parts)).unwrap();
-    std::fs::write(dir.join("manifest.json"), text).unwrap();
+    std::fs::write(dir.join("_manifest.json"), text).unwrap();
     let error = read_manifest(dir).unwrap_err();
     assert!(error.to_string().contains("_SUCCESS is missing"), "{error}");
     let again = open(dir, "a");
@@ -234,6 +234,33 @@ fn a_run_killed_while_finishing_finishes_again() {
     ));
     assert_eq!(files(dir), FINISHED, "nothing is left of progress");
     assert!(!dir.join("_progress").exists());
+}
+
+/// Before, `_manifest.json` was `manifest.json`, which other programs took for data.
+#[test]
+fn outputs_with_the_old_name_of_the_manifest_are_read_skipped_and_removed() {
+    let root = tempfile::tempdir().unwrap();
+    let dir = root.path();
+    let output = open(dir, "a");
+    write_part(&output, 0);
+    finish(output, "a");
+    let rename = |from: &str, to: &str| std::fs::rename(dir.join(from), dir.join(to)).unwrap();
+    rename("_manifest.json", "manifest.json");
+    assert_eq!(read_manifest(dir).unwrap().parts.len(), 1);
+    assert!(matches!(
+        Output::open(dir, "flatten", "a", false).unwrap(),
+        Opened::Done(_)
+    ));
+    refused(dir, "flatten", "b", false, "another plan");
+    // Killed between the manifest and `_SUCCESS`, it is finished under the new name alone.
+    std::fs::remove_file(dir.join("_SUCCESS")).unwrap();
+    refused(dir, "flatten", "b", false, "another plan");
+    let again = open(dir, "a");
+    finish(again, "a");
+    assert!(dir.join("_manifest.json").exists() && !dir.join("manifest.json").exists());
+    rename("_manifest.json", "manifest.json");
+    drop(Output::open(dir, "flatten", "b", true).unwrap());
+    assert!(!dir.join("manifest.json").exists());
 }
 
 #[test]
@@ -435,7 +462,7 @@ fn manifests_of_another_schema_are_refused() {
     let root = tempfile::tempdir().unwrap();
     let output = open(root.path(), "a");
     finish(output, "a");
-    let path = root.path().join("manifest.json");
+    let path = root.path().join("_manifest.json");
     let text = std::fs::read_to_string(&path).unwrap();
     std::fs::write(&path, text.replace("\"schema\": 1", "\"schema\": 2")).unwrap();
     let error = read_manifest(root.path()).unwrap_err();
@@ -445,5 +472,5 @@ fn manifests_of_another_schema_are_refused() {
     );
     std::fs::write(&path, "{").unwrap();
     let torn = read_manifest(root.path()).unwrap_err();
-    assert!(torn.to_string().contains("manifest.json"), "{torn}");
+    assert!(torn.to_string().contains("_manifest.json"), "{torn}");
 }

@@ -405,7 +405,7 @@ fn unfinished_or_foreign_outputs_are_refused() {
     let parts = output.parts();
     finish(output, parts, &graph.meta, &flatten);
     GraphFeatureDataset::open(dir.path()).unwrap();
-    let path = dir.path().join("manifest.json");
+    let path = dir.path().join("_manifest.json");
     let mut manifest = crate::read_manifest(dir.path()).unwrap();
     manifest.flatten = None;
     manifest.stage = "train".to_owned();

@@ -113,7 +113,7 @@ fn an_output_is_continued_and_finished() {
         output.finish(&manifest).unwrap();
         let names = [
             "_SUCCESS",
-            "manifest.json",
+            "_manifest.json",
             "part-00000.parquet",
             "part-00001.parquet",
         ];
