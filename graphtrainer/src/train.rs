@@ -168,7 +168,8 @@ fn write_model(
         Ok(trained) => trained,
         Err(error) => {
             if error.is_bound_to_repeat() || !storage::is_file(&checkpoint).unwrap_or(true) {
-                abandon(output);
+                // It leaves no trace, so that the corrected plan finds its output free.
+                output.abandon();
             }
             return Err(error);
         }
@@ -206,16 +207,6 @@ fn write_model(
     };
     output.finish(&manifest)?;
     Ok(manifest)
-}
-
-/// Leaves no trace of a training that ended for good, so that the corrected plan finds its output
-/// free.
-fn abandon(output: Output) {
-    let (dir, progress) = (output.dir().to_owned(), output.progress_dir());
-    // The error to report is the training's. What stays is removed by the next run with --fresh.
-    storage::remove_dir_all(&progress).ok();
-    drop(output);
-    storage::remove_empty_dir(&dir);
 }
 
 /// Everything that the model depends on, as it comes to on these data: a default that is written out

@@ -8,6 +8,7 @@
 //! DIR/_lock                    held by the run that writes here
 //! DIR/_manifest.json           at the end
 //! DIR/_SUCCESS                 last
+//! DIR/_new/                    all of that again, while a finished output is replaced
 //! ```
 //!
 //! The file system and HDFS rename a part into place; S3 shows an upload only when it is complete.
@@ -15,6 +16,10 @@
 mod lease;
 mod lock;
 mod output;
+mod owner;
+mod part_file;
+mod remove;
+mod replace;
 #[cfg(test)]
 mod tests;
 
@@ -23,7 +28,9 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 pub use lock::DirLock;
-pub use output::{Opened, Output, PartFile, refuse_foreign, refuse_taken};
+pub use output::{Opened, Output};
+pub use owner::{refuse_foreign, refuse_taken};
+pub use part_file::PartFile;
 
 use crate::columns::{GraphMeta, Split};
 use crate::error::{Result, SchemaError};
@@ -38,6 +45,10 @@ pub(crate) const MANIFEST: &str = "_manifest.json";
 /// What manifests were called before other programs had to ignore them; still read, never written.
 const OLD_MANIFEST: &str = "manifest.json";
 pub(crate) const SUCCESS: &str = "_SUCCESS";
+const PROGRESS: &str = "_progress";
+const TMP: &str = "tmp";
+/// Folders of parts, beside the directory itself.
+const TABLES: [&str; 2] = ["nodes", "edges"];
 
 /// One file of a part.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -138,6 +149,9 @@ pub fn read_manifest(dir: &Path) -> Result<Manifest> {
     };
     if !storage::is_file(&dir.join(SUCCESS))? {
         return Err(not_finished(match storage::is_dir(dir)? {
+            true if replace::is_due(dir)? => {
+                "a new output was about to take the place of the old one; run its job again"
+            }
             true => "_SUCCESS is missing",
             false => "there is no such directory",
         }));

@@ -23,6 +23,8 @@ use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::path::Path;
 
+use bytes::Bytes;
+
 pub(crate) use object::{Object, Pending, Put, Version, object, wait};
 pub use object::{Traffic, configure, options, traffic};
 pub use options::{S3Options, StorageOptions};
@@ -62,7 +64,73 @@ pub fn read(path: &Path) -> Result<Option<Vec<u8>>> {
     if let Some(object) = object(path)? {
         return Ok(object.read()?.map(|(bytes, _version)| bytes));
     }
+    refuse_special(path)?;
     absent(fs::read(path)).map_err(SchemaError::io("read", path))
+}
+
+/// Refuses what is no file, such as a named pipe, which would let its reader wait for ever.
+pub(crate) fn refuse_special(path: &Path) -> Result<()> {
+    let Some(metadata) = absent(fs::metadata(path)).map_err(SchemaError::io("look up", path))?
+    else {
+        return Ok(());
+    };
+    let what = kind_of(&metadata.file_type());
+    if what == "file" {
+        return Ok(());
+    }
+    let problem = format!("it is a {what}, not a file");
+    let source = io::Error::new(io::ErrorKind::InvalidInput, problem);
+    Err(SchemaError::io("open", path)(source))
+}
+
+fn kind_of(kind: &fs::FileType) -> &'static str {
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::FileTypeExt;
+        if kind.is_fifo() {
+            return "named pipe";
+        } else if kind.is_socket() {
+            return "socket";
+        } else if kind.is_char_device() || kind.is_block_device() {
+            return "device";
+        }
+    }
+    match kind.is_dir() {
+        true => "directory",
+        false => "file",
+    }
+}
+
+/// Reads a file whole that has to have a known size.
+pub(crate) fn read_sized(path: &Path, size: u64) -> Result<Bytes> {
+    let broken = |found: u64| SchemaError::Broken {
+        path: path.to_owned(),
+        problem: format!("{found} bytes, its manifest says {size}"),
+    };
+    if let Some(object) = object(path)? {
+        let Some(version) = object.version()? else {
+            return Err(broken(0));
+        };
+        if version.size != size {
+            return Err(broken(version.size));
+        }
+        let range = std::iter::once(0..size).collect();
+        let read = wait(object.fetch(&version, range))?;
+        return Ok(read.into_iter().next().unwrap_or_default());
+    }
+    refuse_special(path)?;
+    let mut file = File::open(path).map_err(SchemaError::io("open", path))?;
+    let found = file
+        .metadata()
+        .map_err(SchemaError::io("look up", path))?
+        .len();
+    if found != size {
+        return Err(broken(found));
+    }
+    let mut bytes = Vec::with_capacity(usize::try_from(size).unwrap_or_default());
+    let read = file.read_to_end(&mut bytes);
+    read.map_err(SchemaError::io("read", path))?;
+    Ok(bytes.into())
 }
 
 /// Reads a file whole that has to be there, for those who know errors of files only.
@@ -251,6 +319,16 @@ pub fn create_dir_all(dir: &Path) -> Result<()> {
         return Ok(());
     }
     fs::create_dir_all(dir).map_err(SchemaError::io("create", dir))
+}
+
+/// Gives a file another name, in place of what had that name; S3 copies it.
+pub(crate) fn rename(from: &Path, to: &Path) -> Result<()> {
+    if let (Some(source), Some(target)) = (object(from)?, object(to)?) {
+        return source.replace(&target);
+    }
+    let parent = to.parent().expect("a file lies in a directory");
+    fs::create_dir_all(parent).map_err(SchemaError::io("create", parent))?;
+    fs::rename(from, to).map_err(SchemaError::io("rename", from))
 }
 
 /// Removes a file, if there is one.

@@ -1,6 +1,7 @@
 //! The lock that keeps two runs from writing one directory.
 
 use std::fs::{File, TryLockError};
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -75,6 +76,7 @@ impl DirLock {
     pub fn take(dir: &Path) -> Result<Self> {
         let path = dir.join(LOCK);
         loop {
+            storage::refuse_special(&path)?;
             let file = File::options()
                 .create(true)
                 .truncate(false)
@@ -98,7 +100,7 @@ impl DirLock {
                 }
             }
             // The run that held it may have removed the file between our open and our lock.
-            if is_same_file(&file, &path) {
+            if is_same_file(&file, &path).map_err(SchemaError::io("look up", &path))? {
                 return Ok(Self { path, _file: file });
             }
         }
@@ -107,22 +109,59 @@ impl DirLock {
 
 impl Drop for DirLock {
     fn drop(&mut self) {
-        // A left-over lock file does no harm: the next run locks it.
-        std::fs::remove_file(&self.path).ok();
+        // The next run takes a lock file that stays, so it does no harm.
+        if let Err(error) = std::fs::remove_file(&self.path)
+            && error.kind() != ErrorKind::NotFound
+        {
+            let path = self.path.display();
+            tracing::warn!("cannot remove {path}: {error}; it is not needed any more");
+        }
     }
 }
 
+/// Tells whether a path still names an open file.
 #[cfg(unix)]
-fn is_same_file(file: &File, path: &Path) -> bool {
+fn is_same_file(file: &File, path: &Path) -> io::Result<bool> {
     use std::os::unix::fs::MetadataExt;
     let identity = |metadata: std::fs::Metadata| (metadata.dev(), metadata.ino());
-    match (file.metadata(), std::fs::metadata(path)) {
-        (Ok(held), Ok(named)) => identity(held) == identity(named),
-        _ => false,
+    match std::fs::metadata(path) {
+        Ok(named) => Ok(identity(file.metadata()?) == identity(named)),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
     }
 }
 
 #[cfg(not(unix))]
-fn is_same_file(_file: &File, path: &Path) -> bool {
-    path.exists()
+fn is_same_file(_file: &File, path: &Path) -> io::Result<bool> {
+    path.try_exists()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lock_that_cannot_be_looked_up_is_an_error_and_no_endless_loop() {
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path().join(LOCK);
+        let file = File::create(&path).unwrap();
+        assert!(is_same_file(&file, &path).unwrap());
+        assert!(!is_same_file(&file, &root.path().join("gone")).unwrap());
+        // Below a file there is nothing to look up, which is no "not found".
+        is_same_file(&file, &path.join("below")).unwrap_err();
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_lock_that_is_no_file_is_refused_at_once() {
+        let root = tempfile::tempdir().unwrap();
+        let made = std::process::Command::new("mkfifo")
+            .arg(root.path().join(LOCK))
+            .status();
+        assert!(made.unwrap().success());
+        let error = DirLock::take(root.path()).unwrap_err();
+        let cause = std::error::Error::source(&error).unwrap().to_string();
+        assert!(error.to_string().contains("_lock"), "{error}");
+        assert_eq!(cause, "it is a named pipe, not a file");
+    }
 }

@@ -1,42 +1,34 @@
 //! The writing side of an output directory.
 
 use std::collections::BTreeMap;
-use std::io::{self, Write};
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde::{Deserialize, Serialize};
 
-use super::lease::{Fence, OtherLock, is_lock_aside};
-use super::lock::{LOCK, OutputLock};
+use super::lease::OtherLock;
+use super::lock::OutputLock;
+use super::owner::{Owner, PLAN, finished, half_finished, other_plan, refuse_foreign};
+use super::part_file::{PartFile, Unfinished};
+use super::remove::{clear, remove_left, remove_old_manifest, remove_temporary, warn_if_left};
+use super::replace::{self, ASIDE};
 use super::{
-    FileEntry, MANIFEST, Manifest, OLD_MANIFEST, PartEntry, SUCCESS, load_manifest, part_name,
-    read_json, read_manifest, verify_sizes,
+    FileEntry, MANIFEST, Manifest, PROGRESS, PartEntry, SUCCESS, TMP, read_json, verify_sizes,
 };
 use crate::error::{Result, SchemaError};
-use crate::storage::{self, NewFile, Pending, entries, remove_dir_all, remove_file, write_whole};
-use crate::xxh::Hashed;
-
-const PROGRESS: &str = "_progress";
-const PLAN: &str = "plan.json";
-const TMP: &str = "tmp";
-/// Files that a store may be finishing at a time.
-const UNFINISHED_MAX: usize = 8;
-/// Folders of parts, beside the directory itself.
-const TABLES: [&str; 2] = ["nodes", "edges"];
+use crate::storage::{self, entries, remove_dir_all, write_whole};
 
 /// An output directory that one run writes; threads may share it.
 #[derive(Debug)]
 pub struct Output {
     dir: PathBuf,
+    /// Where files are written: the directory, or a folder of it while a finished output stays there.
+    base: PathBuf,
     owner: Owner,
     committed: Mutex<BTreeMap<usize, PartEntry>>,
     unfinished: Arc<Unfinished>,
     lock: OutputLock,
 }
-
-/// Files that a store is still finishing, by name.
-type Unfinished = Mutex<BTreeMap<String, Pending<()>>>;
 
 /// What [`Output::open`] found.
 #[derive(Debug)]
@@ -45,24 +37,6 @@ pub enum Opened {
     Done(Box<Manifest>),
     /// The output is to be written, or to be continued.
     Open(Output),
-}
-
-/// A file being written, invisible under its name until [`PartFile::finish`].
-///
-/// Dropped without that, it is removed.
-pub struct PartFile {
-    name: String,
-    path: PathBuf,
-    writer: Hashed<NewFile>,
-    unfinished: Arc<Unfinished>,
-    fence: Option<Fence>,
-}
-
-/// Whose parts stand in a directory; `_progress/plan.json`.
-#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Owner {
-    stage: String,
-    fingerprint: String,
 }
 
 /// One committed part; `_progress/part-00000.json`.
@@ -77,14 +51,16 @@ impl Output {
     ///
     /// # Errors
     ///
-    /// If the directory holds the finished output of another plan, or foreign files.
+    /// If the directory holds the finished output of another plan that this one has not begun to
+    /// replace, or foreign files.
     pub fn done(dir: &Path, stage: &str, fingerprint: &str) -> Result<Option<Manifest>> {
-        let wanted = Owner {
-            stage: stage.to_owned(),
-            fingerprint: fingerprint.to_owned(),
-        };
+        let wanted = Owner::new(stage, fingerprint);
         refuse_foreign(dir)?;
-        let found = finished(dir, &wanted)?;
+        if replace::is_due(dir)? {
+            let _lock = OutputLock::take(dir)?;
+            replace::take_place(dir)?;
+        }
+        let found = finished_or_begun(dir, &wanted)?;
         if found.is_some() {
             remove_left(dir);
         }
@@ -94,18 +70,15 @@ impl Output {
     /// Opens an output directory for a stage, creating it where it is missing.
     ///
     /// A finished output of the same fingerprint is [`Opened::Done`]; a half-finished one is
-    /// continued: its committed parts stay, everything else of it goes. With `fresh`, whatever
-    /// this program wrote into the directory is removed first.
+    /// continued: its committed parts stay, everything else of it goes. With `fresh`, a finished
+    /// output is replaced when the new one is whole, and a half-finished one is removed first.
     ///
     /// # Errors
     ///
     /// If the directory holds the output of another plan or foreign files, or another run is
     /// writing it.
     pub fn open(dir: &Path, stage: &str, fingerprint: &str, fresh: bool) -> Result<Opened> {
-        let wanted = Owner {
-            stage: stage.to_owned(),
-            fingerprint: fingerprint.to_owned(),
-        };
+        let wanted = Owner::new(stage, fingerprint);
         if fresh {
             refuse_foreign(dir)?;
         } else if let Some(manifest) = Self::done(dir, stage, fingerprint)? {
@@ -113,15 +86,20 @@ impl Output {
         }
         storage::create_dir_all(dir)?;
         let lock = OutputLock::take(dir)?;
+        if replace::is_due(dir)? {
+            replace::take_place(dir)?;
+        }
         remove_temporary(dir)?;
-        if fresh {
-            clear(dir)?;
-        } else if let Some(manifest) = finished(dir, &wanted)? {
+        if !fresh && let Some(manifest) = finished_or_begun(dir, &wanted)? {
             // Another run finished while this one waited for the directory.
             return Ok(Opened::Done(Box::new(manifest)));
         }
-        let progress = dir.join(PROGRESS);
-        if let Some(found) = half_finished(dir)?
+        let base = replace::begin(dir)?;
+        if fresh {
+            clear(&base)?;
+        }
+        let progress = base.join(PROGRESS);
+        if let Some(found) = half_finished(&base)?
             && found != wanted
         {
             return Err(other_plan(dir, &found, &wanted));
@@ -130,10 +108,10 @@ impl Output {
         remove_dir_all(&tmp)?;
         storage::create_dir_all(&tmp)?;
         write_whole(&progress.join(PLAN), &json(&wanted))?;
-        let committed = Mutex::new(committed_parts(dir)?);
-        let dir = dir.to_owned();
+        let committed = Mutex::new(committed_parts(&base)?);
         Ok(Opened::Open(Self {
-            dir,
+            dir: dir.to_owned(),
+            base,
             owner: wanted,
             committed,
             unfinished: Arc::default(),
@@ -155,11 +133,13 @@ impl Output {
         lock: Option<u64>,
         committed: BTreeMap<usize, PartEntry>,
     ) -> Result<Self> {
-        let owner = Owner {
-            stage: stage.to_owned(),
-            fingerprint: fingerprint.to_owned(),
-        };
-        if half_finished(dir)?.as_ref() != Some(&owner) {
+        let owner = Owner::new(stage, fingerprint);
+        let aside = dir.join(ASIDE);
+        let base = if half_finished(&aside)?.as_ref() == Some(&owner) {
+            aside
+        } else if half_finished(dir)?.as_ref() == Some(&owner) {
+            dir.to_owned()
+        } else {
             return Err(SchemaError::OutputTaken {
                 dir: dir.to_owned(),
                 problem:
@@ -167,10 +147,11 @@ impl Output {
                           have to reach the same one, on S3, HDFS or a file system they share"
                         .to_owned(),
             });
-        }
+        };
         let other = lock.map(|token| OtherLock::new(dir, token)).transpose()?;
         Ok(Self {
             dir: dir.to_owned(),
+            base,
             owner,
             committed: Mutex::new(committed),
             unfinished: Arc::default(),
@@ -183,14 +164,15 @@ impl Output {
         self.lock.token()
     }
 
-    /// Returns the directory.
+    /// Returns the directory that files are written to: the output's, or a folder of it while a
+    /// finished output stays there.
     pub fn dir(&self) -> &Path {
-        &self.dir
+        &self.base
     }
 
     /// Returns the directory for a stage's own notes of progress, removed when it finishes.
     pub fn progress_dir(&self) -> PathBuf {
-        self.dir.join(PROGRESS)
+        self.base.join(PROGRESS)
     }
 
     /// Returns a part that is committed already, by this run or by one that was killed.
@@ -219,19 +201,9 @@ impl Output {
     ///
     /// If it cannot be created.
     pub fn create(&self, name: &str) -> Result<PartFile> {
-        let temporary = self
-            .dir
-            .join(PROGRESS)
-            .join(TMP)
-            .join(name.replace('/', "+"));
-        let path = self.dir.join(name);
-        Ok(PartFile {
-            name: name.to_owned(),
-            writer: Hashed::new(NewFile::create(&path, &temporary)?),
-            path,
-            unfinished: Arc::clone(&self.unfinished),
-            fence: self.lock.fence(),
-        })
+        let temporary = self.progress_dir().join(TMP).join(name.replace('/', "+"));
+        let unfinished = Arc::clone(&self.unfinished);
+        PartFile::create(&self.base, name, &temporary, unfinished, self.lock.fence())
     }
 
     /// Forces a finished file to the disk, ahead of [`Output::commit_part`].
@@ -247,7 +219,7 @@ impl Output {
         let pending = unfinished.remove(&file.path);
         drop(unfinished);
         pending.map_or(Ok(()), storage::wait)?;
-        storage::sync_file(&self.dir.join(&file.path))
+        storage::sync_file(&self.base.join(&file.path))
     }
 
     /// Makes the finished files of a part durable and records it; from now on no later run writes
@@ -261,21 +233,19 @@ impl Output {
     pub fn commit_part(&self, index: usize, part: PartEntry) -> Result<()> {
         for file in &part.files {
             self.sync(file)?;
-            let path = self.dir.join(&file.path);
+            let path = self.base.join(&file.path);
             storage::sync_dir(path.parent().expect("it lies in the output directory"))?;
         }
         self.lock.check()?;
         let record = Committed { index, part };
-        let path = self
-            .dir
-            .join(PROGRESS)
-            .join(format!("part-{index:05}.json"));
+        let path = self.progress_dir().join(format!("part-{index:05}.json"));
         write_whole(&path, &json(&record))?;
         self.committed_guard().insert(index, record.part);
         Ok(())
     }
 
-    /// Writes the manifest, then `_SUCCESS`, and removes the traces of progress.
+    /// Writes the manifest, then `_SUCCESS`, puts the output in the place of the one that it
+    /// replaces, and removes the traces of progress.
     ///
     /// # Errors
     ///
@@ -290,17 +260,29 @@ impl Output {
             self.owner,
             "the directory was opened for this plan"
         );
-        verify_sizes(&self.dir, &manifest.parts)?;
+        verify_sizes(&self.base, &manifest.parts)?;
         self.lock.check()?;
-        write_whole(&self.dir.join(MANIFEST), &json(manifest))?;
-        write_whole(&self.dir.join(SUCCESS), b"")?;
-        // Of a run of an older version that was killed between its manifest and `_SUCCESS`.
-        if matches!(read_json::<Manifest>(&self.dir.join(OLD_MANIFEST)), Ok(Some(_))) {
-            remove_file(&self.dir.join(OLD_MANIFEST))?;
+        write_whole(&self.base.join(MANIFEST), &json(manifest))?;
+        write_whole(&self.base.join(SUCCESS), b"")?;
+        // From here on the output is whole; a run that is killed now leaves the rest to the next one.
+        if self.base != self.dir {
+            replace::take_place(&self.dir)?;
         }
-        remove_dir_all(&self.dir.join(PROGRESS))?;
+        warn_if_left(remove_old_manifest(&self.dir));
+        warn_if_left(remove_dir_all(&self.dir.join(PROGRESS)));
         // Of requests whose answers were lost.
-        remove_temporary(&self.dir)
+        warn_if_left(remove_temporary(&self.dir));
+        Ok(())
+    }
+
+    /// Gives up what was begun, so that nothing of it is left; a finished output stays.
+    pub fn abandon(self) {
+        // The error to report is the one that ended the stage. A run with --fresh removes the rest.
+        remove_dir_all(&self.base.join(PROGRESS)).ok();
+        storage::remove_empty_dir(&self.base);
+        let dir = self.dir.clone();
+        drop(self);
+        storage::remove_empty_dir(&dir);
     }
 
     fn committed_guard(&self) -> MutexGuard<'_, BTreeMap<usize, PartEntry>> {
@@ -311,286 +293,21 @@ impl Output {
     }
 }
 
-impl Owner {
-    fn of(manifest: &Manifest) -> Self {
-        Self {
-            stage: manifest.stage.clone(),
-            fingerprint: manifest.fingerprint.clone(),
+/// Returns the manifest of a finished output; one of another plan is an error, unless this plan has
+/// begun to replace it.
+fn finished_or_begun(dir: &Path, wanted: &Owner) -> Result<Option<Manifest>> {
+    match finished(dir, wanted) {
+        Err(SchemaError::OutputTaken { .. })
+            if half_finished(&dir.join(ASIDE))?.as_ref() == Some(wanted) =>
+        {
+            Ok(None)
         }
+        found => found,
     }
-}
-
-impl std::fmt::Debug for PartFile {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("PartFile")
-            .field("path", &self.path)
-            .finish_non_exhaustive()
-    }
-}
-
-impl PartFile {
-    /// Writes what is left and gives the file its name; [`Output::commit_part`] makes it durable, and
-    /// waits for a store to have it.
-    ///
-    /// # Errors
-    ///
-    /// If the file system refuses.
-    pub fn finish(self) -> Result<FileEntry> {
-        let (bytes, checksum) = (self.writer.num_bytes(), self.writer.checksum());
-        let fence = self.fence;
-        let is_ours = move || fence.as_ref().map_or(Ok(()), Fence::check);
-        if let Some(pending) = self.writer.into_inner().finish(is_ours)? {
-            let mut unfinished = self
-                .unfinished
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner);
-            unfinished.insert(self.name.clone(), pending);
-            // Each holds what is left of its file.
-            if unfinished.len() > UNFINISHED_MAX
-                && let Some((_, first)) = unfinished.pop_first()
-            {
-                drop(unfinished);
-                storage::wait(first)?;
-            }
-        }
-        Ok(FileEntry {
-            path: self.name,
-            bytes,
-            checksum,
-        })
-    }
-}
-
-impl Write for PartFile {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.writer.write(bytes)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        self.writer.flush()
-    }
-}
-
-/// Returns the manifest of a finished output; one of another plan is an error.
-fn finished(dir: &Path, wanted: &Owner) -> Result<Option<Manifest>> {
-    if !storage::is_file(&dir.join(SUCCESS))? {
-        return Ok(None);
-    }
-    let manifest = read_manifest(dir)?;
-    let found = Owner::of(&manifest);
-    if found != *wanted {
-        return Err(other_plan(dir, &found, wanted));
-    }
-    verify_sizes(dir, &manifest.parts)?;
-    Ok(Some(manifest))
-}
-
-/// Removes what requests to a store leave of which nothing came: files of HDFS under names for a
-/// while, unfinished uploads of S3, the locks of dead runs.
-fn remove_temporary(dir: &Path) -> Result<()> {
-    if !storage::is_remote(dir) {
-        return Ok(());
-    }
-    for name in entries(dir)?.iter().filter(|name| is_temporary(name)) {
-        remove_file(&dir.join(name))?;
-    }
-    storage::abort_unfinished(dir)
-}
-
-/// Tells whether a file is one that [`remove_temporary`] removes.
-fn is_temporary(name: &str) -> bool {
-    let is_of = |file: &&str| {
-        let rest = name
-            .strip_prefix('.')
-            .and_then(|name| name.strip_prefix(*file));
-        rest.is_some_and(|rest| rest.starts_with(".tmp"))
-    };
-    [LOCK, MANIFEST, OLD_MANIFEST, SUCCESS].iter().any(is_of) || is_lock_aside(name)
-}
-
-/// Removes what a run has left that was killed after `_SUCCESS`; it harms nobody where it cannot.
-fn remove_left(dir: &Path) {
-    let progress = dir.join(PROGRESS);
-    let is_there = |found: Result<bool>| found.is_ok_and(|is_there| is_there);
-    if (is_there(storage::is_dir(&progress)) || is_there(storage::is_file(&dir.join(LOCK))))
-        && let Ok(_lock) = OutputLock::take(dir)
-    {
-        remove_dir_all(&progress).ok();
-    }
-}
-
-/// Tells whose output a directory without `_SUCCESS` holds.
-fn half_finished(dir: &Path) -> Result<Option<Owner>> {
-    if let Some(found) = read_json::<Owner>(&dir.join(PROGRESS).join(PLAN))? {
-        return Ok(Some(found));
-    }
-    let manifest = load_manifest(dir)?;
-    Ok(manifest.map(|(_path, manifest)| Owner::of(&manifest)))
-}
-
-fn other_plan(dir: &Path, found: &Owner, wanted: &Owner) -> SchemaError {
-    let of = if found.stage == wanted.stage {
-        "another plan or input".to_owned()
-    } else {
-        format!("stage `{}`", found.stage)
-    };
-    SchemaError::OutputTaken {
-        dir: dir.to_owned(),
-        problem: format!(
-            "holds the output of {of}; name another `output`, or start over with --fresh"
-        ),
-    }
-}
-
-/// Refuses a directory with files in it that this program did not put there.
-///
-/// Other programs write `_SUCCESS`, `manifest.json` and `part-*.parquet` too: a directory is ours
-/// if it holds a manifest or a plan that reads as one of ours.
-///
-/// # Errors
-///
-/// Names a file of something else, or the file that stands where the directory should.
-pub fn refuse_foreign(dir: &Path) -> Result<()> {
-    let taken = |problem: String| SchemaError::OutputTaken {
-        dir: dir.to_owned(),
-        problem: format!("{problem}; name another `output`"),
-    };
-    if !storage::is_dir(dir)? {
-        if storage::is_remote(dir) {
-            return Ok(());
-        }
-        return match dir.ancestors().find(|path| path.exists()) {
-            Some(path) if path == dir => Err(taken("is a file, not a directory".to_owned())),
-            Some(path) if !path.is_dir() => {
-                Err(taken(format!("lies below {}, a file", path.display())))
-            }
-            _ => Ok(()),
-        };
-    }
-    if is_ours(dir) {
-        return Ok(());
-    }
-    // What a run that was killed before it wrote its plan may leave.
-    let is_foreign = |name: &String| {
-        !(name.starts_with('.') || name == LOCK || name == PROGRESS || is_lock_aside(name))
-    };
-    let mut foreign: Vec<String> = entries(dir)?.into_iter().filter(is_foreign).collect();
-    let names = entries(&dir.join(PROGRESS))?.into_iter();
-    let unknown = names.filter(|name| !(name.starts_with('.') || name == TMP));
-    foreign.extend(unknown.map(|name| format!("{PROGRESS}/{name}")));
-    // `_SUCCESS` says less about whose files they are than its neighbours.
-    match foreign.iter().min_by_key(|name| name.starts_with('_')) {
-        None => Ok(()),
-        Some(name) => Err(taken(format!(
-            "holds files of something else, such as {name}"
-        ))),
-    }
-}
-
-/// Refuses a directory that a run without `--fresh` would refuse, as far as can be told without
-/// the fingerprint of the run.
-///
-/// `same_plan` tells whether a finished output of the stage is what the run would write.
-///
-/// # Errors
-///
-/// Says what the directory holds.
-pub fn refuse_taken(
-    dir: &Path,
-    stage: &str,
-    same_plan: impl FnOnce(&Manifest) -> bool,
-) -> Result<()> {
-    refuse_foreign(dir)?;
-    let wanted = |found: &Owner| Owner {
-        stage: stage.to_owned(),
-        fingerprint: found.fingerprint.clone(),
-    };
-    let manifest = match storage::is_file(&dir.join(SUCCESS))? {
-        true => Some(read_manifest(dir)?),
-        false => None,
-    };
-    let found = match &manifest {
-        Some(manifest) => Some(Owner::of(manifest)),
-        None => half_finished(dir)?,
-    };
-    let Some(found) = found else { return Ok(()) };
-    let is_same = found.stage == stage && manifest.as_ref().is_none_or(same_plan);
-    if is_same {
-        Ok(())
-    } else {
-        Err(other_plan(dir, &found, &wanted(&found)))
-    }
-}
-
-fn is_ours(dir: &Path) -> bool {
-    let plan = read_json::<Owner>(&dir.join(PROGRESS).join(PLAN));
-    matches!(plan, Ok(Some(_))) || matches!(load_manifest(dir), Ok(Some(_)))
-}
-
-/// Removes what this program wrote into a directory of its own, `_SUCCESS` first.
-///
-/// That is what manifest and notes of progress list, and files named as parts, which a killed run
-/// leaves without listing them. Until the end manifest or plan say whose the rest is.
-fn clear(dir: &Path) -> Result<()> {
-    if !is_ours(dir) {
-        return Ok(());
-    }
-    remove_file(&dir.join(SUCCESS))?;
-    // One broken note must not stop a fresh start.
-    let manifest = load_manifest(dir).unwrap_or_default();
-    let manifest = manifest.map(|(_path, manifest)| manifest.parts);
-    let mut parts: Vec<PartEntry> = manifest.unwrap_or_default();
-    parts.extend(committed_parts(dir).unwrap_or_default().into_values());
-    let files = parts.iter().flat_map(|part| &part.files);
-    for path in files
-        .map(|file| Path::new(&file.path))
-        .filter(|path| is_below(path))
-    {
-        remove_file(&dir.join(path))?;
-    }
-    remove_parts(dir)?;
-    for below in TABLES.map(|table| dir.join(table)) {
-        remove_parts(&below)?;
-        storage::remove_empty_dir(&below);
-    }
-    let progress = dir.join(PROGRESS);
-    for name in entries(&progress)?.iter().filter(|name| *name != PLAN) {
-        let path = progress.join(name);
-        if storage::is_dir(&path)? {
-            remove_dir_all(&path)?
-        } else {
-            remove_file(&path)?
-        }
-    }
-    for name in [MANIFEST, OLD_MANIFEST] {
-        if matches!(read_json::<Manifest>(&dir.join(name)), Ok(Some(_))) {
-            remove_file(&dir.join(name))?;
-        }
-    }
-    remove_dir_all(&progress)
-}
-
-/// Whether a listed path stays in its directory.
-fn is_below(path: &Path) -> bool {
-    path.components()
-        .all(|part| matches!(part, Component::Normal(_)))
-}
-
-/// Removes files named exactly as parts.
-fn remove_parts(dir: &Path) -> Result<()> {
-    for name in entries(dir)? {
-        let index = name
-            .strip_prefix("part-")
-            .and_then(|rest| rest.strip_suffix(".parquet"));
-        if index.is_some_and(|index| index.parse().is_ok_and(|i| part_name(i)[5..] == *index)) {
-            remove_file(&dir.join(name))?;
-        }
-    }
-    Ok(())
 }
 
 /// Reads the parts a killed run committed; one whose files are not there counts as not committed.
-fn committed_parts(dir: &Path) -> Result<BTreeMap<usize, PartEntry>> {
+pub(super) fn committed_parts(dir: &Path) -> Result<BTreeMap<usize, PartEntry>> {
     let progress = dir.join(PROGRESS);
     let mut parts = BTreeMap::new();
     for name in entries(&progress)? {
@@ -606,7 +323,7 @@ fn committed_parts(dir: &Path) -> Result<BTreeMap<usize, PartEntry>> {
     Ok(parts)
 }
 
-fn json<T: Serialize>(value: &T) -> Vec<u8> {
+pub(super) fn json<T: Serialize>(value: &T) -> Vec<u8> {
     let mut text = serde_json::to_vec_pretty(value).expect("it holds string keys only");
     text.push(b'\n');
     text

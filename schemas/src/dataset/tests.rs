@@ -259,8 +259,42 @@ fn outputs_with_the_old_name_of_the_manifest_are_read_skipped_and_removed() {
     finish(again, "a");
     assert!(dir.join("_manifest.json").exists() && !dir.join("manifest.json").exists());
     rename("_manifest.json", "manifest.json");
-    drop(Output::open(dir, "flatten", "b", true).unwrap());
-    assert!(!dir.join("manifest.json").exists());
+    let Opened::Open(fresh) = Output::open(dir, "flatten", "b", true).unwrap() else {
+        panic!("a fresh start is never done");
+    };
+    finish(fresh, "b");
+    assert_eq!(files(dir), ["_SUCCESS", "_manifest.json"]);
+}
+
+#[test]
+fn a_manifest_that_cannot_be_read_is_no_file_of_something_else() {
+    let root = tempfile::tempdir().unwrap();
+    let output = open(root.path(), "a");
+    write_part(&output, 0);
+    finish(output, "a");
+    std::fs::write(root.path().join("_manifest.json"), "{ \"schema\": 1,").unwrap();
+    for fresh in [false, true] {
+        let expected = "holds a _manifest.json that cannot be read (EOF";
+        refused(root.path(), "flatten", "a", fresh, expected);
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn a_manifest_that_is_a_named_pipe_is_refused_at_once() {
+    let root = tempfile::tempdir().unwrap();
+    let pipe = root.path().join("_manifest.json");
+    let made = std::process::Command::new("mkfifo").arg(&pipe).status();
+    assert!(made.unwrap().success());
+    std::fs::write(root.path().join("_SUCCESS"), "").unwrap();
+    for error in [
+        Output::open(root.path(), "flatten", "a", true).unwrap_err(),
+        read_manifest(root.path()).unwrap_err(),
+    ] {
+        let cause = std::error::Error::source(&error).unwrap().to_string();
+        assert!(error.to_string().contains("_manifest.json"), "{error}");
+        assert_eq!(cause, "it is a named pipe, not a file");
+    }
 }
 
 #[test]
@@ -292,12 +326,17 @@ fn fresh_removes_what_the_program_wrote_and_nothing_else() {
             panic!("a fresh start is never done");
         };
         assert_eq!(fresh.parts(), []);
-        let left = [
-            "_lock",
-            "_progress/plan.json",
-            "nodes/notes.txt",
-            "notes.txt",
-        ];
+        if !is_finished {
+            let left = [
+                "_lock",
+                "_progress/plan.json",
+                "nodes/notes.txt",
+                "notes.txt",
+            ];
+            assert_eq!(files(dir), left);
+        }
+        finish(fresh, "b");
+        let left = ["_SUCCESS", "_manifest.json", "nodes/notes.txt", "notes.txt"];
         assert_eq!(files(dir), left);
     }
 }
@@ -373,10 +412,13 @@ fn a_fresh_start_keeps_files_that_are_only_named_like_parts() {
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
         std::fs::write(path, "mine").unwrap();
     }
-    drop(Output::open(root.path(), "flatten", "b", true).unwrap());
+    let Opened::Open(fresh) = Output::open(root.path(), "flatten", "b", true).unwrap() else {
+        panic!("a fresh start is never done");
+    };
+    finish(fresh, "b");
     assert_eq!(
         files(root.path()),
-        [&["_progress/plan.json"], &kept[..]].concat()
+        [&["_SUCCESS", "_manifest.json"], &kept[..]].concat()
     );
 }
 

@@ -377,6 +377,27 @@ impl Object {
         })
     }
 
+    /// Gives the object another name, in place of what had that name; S3 copies it and removes the
+    /// original.
+    pub(crate) fn replace(&self, to: &Self) -> Result<()> {
+        if !self.store.is_atomic {
+            to.remove()?;
+            return match self.rename(to)? {
+                true => Ok(()),
+                false => {
+                    let missing = std::io::Error::from(std::io::ErrorKind::NotFound);
+                    Err(SchemaError::io("rename", &self.path)(missing))
+                }
+            };
+        }
+        let target = to.key.clone();
+        self.call("copy", move |client, key| {
+            let target = target.clone();
+            async move { client.copy(&key, &target).await }
+        })?;
+        self.remove()
+    }
+
     /// Lists all objects below a directory: their names below it, and versions.
     pub(crate) fn list(&self) -> Result<Vec<(String, Version)>> {
         let mut found = self.call("list", |client, key| async move {

@@ -1,0 +1,176 @@
+//! Whose files lie in an output directory.
+
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use super::lease::is_lock_aside;
+use super::lock::LOCK;
+use super::replace::ASIDE;
+use super::{
+    MANIFEST, Manifest, PROGRESS, SUCCESS, TMP, load_manifest, read_json, read_manifest,
+    verify_sizes,
+};
+use crate::error::{Result, SchemaError};
+use crate::storage::{self, entries};
+
+/// Notes which run writes a directory; in [`PROGRESS`].
+pub(super) const PLAN: &str = "plan.json";
+
+/// Whose parts stand in a directory; `_progress/plan.json`.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Owner {
+    stage: String,
+    fingerprint: String,
+}
+
+impl Owner {
+    pub(super) fn new(stage: &str, fingerprint: &str) -> Self {
+        Self {
+            stage: stage.to_owned(),
+            fingerprint: fingerprint.to_owned(),
+        }
+    }
+
+    pub(super) fn of(manifest: &Manifest) -> Self {
+        Self::new(&manifest.stage, &manifest.fingerprint)
+    }
+}
+
+/// Returns the manifest of a finished output; one of another plan is an error.
+pub(super) fn finished(dir: &Path, wanted: &Owner) -> Result<Option<Manifest>> {
+    if !storage::is_file(&dir.join(SUCCESS))? {
+        return Ok(None);
+    }
+    let manifest = read_manifest(dir)?;
+    let found = Owner::of(&manifest);
+    if found != *wanted {
+        return Err(other_plan(dir, &found, wanted));
+    }
+    verify_sizes(dir, &manifest.parts)?;
+    Ok(Some(manifest))
+}
+
+/// Tells whose output a directory without `_SUCCESS` holds.
+pub(super) fn half_finished(dir: &Path) -> Result<Option<Owner>> {
+    if let Some(found) = read_json::<Owner>(&dir.join(PROGRESS).join(PLAN))? {
+        return Ok(Some(found));
+    }
+    let manifest = load_manifest(dir)?;
+    Ok(manifest.map(|(_path, manifest)| Owner::of(&manifest)))
+}
+
+pub(super) fn other_plan(dir: &Path, found: &Owner, wanted: &Owner) -> SchemaError {
+    let of = if found.stage == wanted.stage {
+        "another plan or input".to_owned()
+    } else {
+        format!("stage `{}`", found.stage)
+    };
+    SchemaError::OutputTaken {
+        dir: dir.to_owned(),
+        problem: format!(
+            "holds the output of {of}; name another `output`, or start over with --fresh"
+        ),
+    }
+}
+
+/// Tells whether this program wrote a directory: it holds a plan or a manifest of ours.
+pub(super) fn is_ours(dir: &Path) -> bool {
+    let plan = read_json::<Owner>(&dir.join(PROGRESS).join(PLAN));
+    matches!(plan, Ok(Some(_))) || matches!(load_manifest(dir), Ok(Some(_)))
+}
+
+/// Refuses a directory with files in it that this program did not put there.
+///
+/// Other programs write `_SUCCESS`, `manifest.json` and `part-*.parquet` too: a directory is ours
+/// if it holds a manifest or a plan that reads as one of ours.
+///
+/// # Errors
+///
+/// Names a file of something else, the file that stands where the directory should, or the
+/// manifest that cannot be read.
+pub fn refuse_foreign(dir: &Path) -> Result<()> {
+    let taken = |problem: String| SchemaError::OutputTaken {
+        dir: dir.to_owned(),
+        problem: format!("{problem}; name another `output`"),
+    };
+    if !storage::is_dir(dir)? {
+        if storage::is_remote(dir) {
+            return Ok(());
+        }
+        return match dir.ancestors().find(|path| path.exists()) {
+            Some(path) if path == dir => Err(taken("is a file, not a directory".to_owned())),
+            Some(path) if !path.is_dir() => {
+                Err(taken(format!("lies below {}, a file", path.display())))
+            }
+            _ => Ok(()),
+        };
+    }
+    if is_ours(dir) || is_ours(&dir.join(ASIDE)) {
+        return Ok(());
+    }
+    // A name that no other program uses.
+    match read_json::<Manifest>(&dir.join(MANIFEST)) {
+        Err(SchemaError::Json { source, .. }) => {
+            return Err(taken(format!(
+                "holds a {MANIFEST} that cannot be read ({source}): remove the directory, or {}",
+                "restore that file"
+            )));
+        }
+        other => drop(other?),
+    }
+    // What a run that was killed before it wrote its plan may leave.
+    let is_foreign = |name: &String| {
+        let is_own = [LOCK, PROGRESS, ASIDE].contains(&name.as_str());
+        !(name.starts_with('.') || is_own || is_lock_aside(name))
+    };
+    let mut foreign: Vec<String> = entries(dir)?.into_iter().filter(is_foreign).collect();
+    for begun in [PROGRESS.to_owned(), format!("{ASIDE}/{PROGRESS}")] {
+        let names = entries(&dir.join(&begun))?.into_iter();
+        let unknown = names.filter(|name| !(name.starts_with('.') || name == TMP));
+        foreign.extend(unknown.map(|name| format!("{begun}/{name}")));
+    }
+    // `_SUCCESS` says less about whose files they are than its neighbours.
+    match foreign.iter().min_by_key(|name| name.starts_with('_')) {
+        None => Ok(()),
+        Some(name) => Err(taken(format!(
+            "holds files of something else, such as {name}"
+        ))),
+    }
+}
+
+/// Refuses a directory that a run without `--fresh` would refuse, as far as can be told without
+/// the fingerprint of the run.
+///
+/// `same_plan` tells whether a finished output of the stage is what the run would write.
+///
+/// # Errors
+///
+/// Says what the directory holds.
+pub fn refuse_taken(
+    dir: &Path,
+    stage: &str,
+    same_plan: impl FnOnce(&Manifest) -> bool,
+) -> Result<()> {
+    refuse_foreign(dir)?;
+    // The run that began to replace it may be this one.
+    if half_finished(&dir.join(ASIDE))?.is_some_and(|begun| begun.stage == stage) {
+        return Ok(());
+    }
+    let manifest = match storage::is_file(&dir.join(SUCCESS))? {
+        true => Some(read_manifest(dir)?),
+        false => None,
+    };
+    let found = match &manifest {
+        Some(manifest) => Some(Owner::of(manifest)),
+        None => half_finished(dir)?,
+    };
+    let Some(found) = found else { return Ok(()) };
+    let is_same = found.stage == stage && manifest.as_ref().is_none_or(same_plan);
+    if is_same {
+        Ok(())
+    } else {
+        let wanted = Owner::new(stage, &found.fingerprint);
+        Err(other_plan(dir, &found, &wanted))
+    }
+}

@@ -1,0 +1,133 @@
+//! What is removed from an output directory: outputs that are replaced, and what killed runs leave.
+
+use std::path::{Component, Path};
+
+use super::lease::is_lock_aside;
+use super::lock::{LOCK, OutputLock};
+use super::output::committed_parts;
+use super::owner::{PLAN, is_ours};
+use super::replace::{ASIDE, remove_aside};
+use super::{
+    MANIFEST, Manifest, OLD_MANIFEST, PROGRESS, PartEntry, SUCCESS, TABLES, load_manifest,
+    part_name, read_json,
+};
+use crate::error::Result;
+use crate::storage::{self, entries, remove_dir_all, remove_file};
+
+/// Removes what this program wrote into a directory, if it is one of its own.
+pub(super) fn clear(dir: &Path) -> Result<()> {
+    match is_ours(dir) {
+        true => remove_output(dir),
+        false => Ok(()),
+    }
+}
+
+/// Removes what this program wrote into a directory of its own, `_SUCCESS` first.
+///
+/// That is what manifest and notes of progress list, and files named as parts, which a killed run
+/// leaves without listing them. Until the end manifest or plan say whose the rest is.
+pub(super) fn remove_output(dir: &Path) -> Result<()> {
+    remove_file(&dir.join(SUCCESS))?;
+    // One broken note must not stop a fresh start.
+    let manifest = load_manifest(dir).unwrap_or_default();
+    let manifest = manifest.map(|(_path, manifest)| manifest.parts);
+    let mut parts: Vec<PartEntry> = manifest.unwrap_or_default();
+    parts.extend(committed_parts(dir).unwrap_or_default().into_values());
+    let files = parts.iter().flat_map(|part| &part.files);
+    for path in files
+        .map(|file| Path::new(&file.path))
+        .filter(|path| is_below(path))
+    {
+        remove_file(&dir.join(path))?;
+    }
+    remove_parts(dir)?;
+    for below in TABLES.map(|table| dir.join(table)) {
+        remove_parts(&below)?;
+        storage::remove_empty_dir(&below);
+    }
+    let progress = dir.join(PROGRESS);
+    for name in entries(&progress)?.iter().filter(|name| *name != PLAN) {
+        let path = progress.join(name);
+        if storage::is_dir(&path)? {
+            remove_dir_all(&path)?
+        } else {
+            remove_file(&path)?
+        }
+    }
+    remove_file(&dir.join(MANIFEST))?;
+    remove_old_manifest(dir)?;
+    remove_dir_all(&progress)
+}
+
+/// Removes a manifest under its old name, which other programs use too.
+pub(super) fn remove_old_manifest(dir: &Path) -> Result<()> {
+    let path = dir.join(OLD_MANIFEST);
+    match read_json::<Manifest>(&path) {
+        Ok(Some(_)) => remove_file(&path),
+        _ => Ok(()),
+    }
+}
+
+/// Whether a listed path stays in its directory.
+pub(super) fn is_below(path: &Path) -> bool {
+    path.components()
+        .all(|part| matches!(part, Component::Normal(_)))
+}
+
+/// Removes files named exactly as parts.
+fn remove_parts(dir: &Path) -> Result<()> {
+    for name in entries(dir)? {
+        let index = name
+            .strip_prefix("part-")
+            .and_then(|rest| rest.strip_suffix(".parquet"));
+        if index.is_some_and(|index| index.parse().is_ok_and(|i| part_name(i)[5..] == *index)) {
+            remove_file(&dir.join(name))?;
+        }
+    }
+    Ok(())
+}
+
+/// Removes what requests to a store leave of which nothing came: files of HDFS under names for a
+/// while, unfinished uploads of S3, the locks of dead runs.
+pub(super) fn remove_temporary(dir: &Path) -> Result<()> {
+    if !storage::is_remote(dir) {
+        return Ok(());
+    }
+    for name in entries(dir)?.iter().filter(|name| is_temporary(name)) {
+        remove_file(&dir.join(name))?;
+    }
+    storage::abort_unfinished(dir)
+}
+
+/// Tells whether a file is one that [`remove_temporary`] removes.
+fn is_temporary(name: &str) -> bool {
+    let is_of = |file: &&str| {
+        let rest = name
+            .strip_prefix('.')
+            .and_then(|name| name.strip_prefix(*file));
+        rest.is_some_and(|rest| rest.starts_with(".tmp"))
+    };
+    [LOCK, MANIFEST, OLD_MANIFEST, SUCCESS].iter().any(is_of) || is_lock_aside(name)
+}
+
+/// Removes what killed runs have left in a finished output; where it cannot, it warns, since the
+/// output is good.
+pub(super) fn remove_left(dir: &Path) {
+    let is_there = |found: Result<bool>| found.is_ok_and(|is_there| is_there);
+    let is_left = [PROGRESS, ASIDE].map(|name| is_there(storage::is_dir(&dir.join(name))));
+    if (is_left.contains(&true) || is_there(storage::is_file(&dir.join(LOCK))))
+        && let Ok(_lock) = OutputLock::take(dir)
+    {
+        warn_if_left(remove_dir_all(&dir.join(PROGRESS)));
+        warn_if_left(clear(&dir.join(ASIDE)).and_then(|()| remove_aside(dir)));
+    }
+}
+
+/// Warns of a file that could not be removed from an output that is good otherwise.
+pub(super) fn warn_if_left(removed: Result<()>) {
+    if let Err(error) = removed {
+        let cause = std::error::Error::source(&error).map(ToString::to_string);
+        let cause = cause.unwrap_or_default();
+        tracing::warn!("{error}: {cause}; the output is whole, remove that by hand");
+    }
+}
