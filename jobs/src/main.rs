@@ -51,6 +51,10 @@ fn main() -> ExitCode {
 fn abort_on_panic() {
     let print = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |info| {
+        // A decoder of a broken file: its panic becomes an error that names the file.
+        if schemas::guard::is_guarded() {
+            return;
+        }
         // The connection to another process is gone: who is missed knows who watches them, and ends
         // this process with a clear word.
         if cluster::is_connection(&std::thread::current()) {

@@ -5,6 +5,7 @@ mod extract;
 mod layout;
 mod merge;
 mod read;
+mod row_batch;
 #[cfg(test)]
 mod tests;
 mod validate;

@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 
 use arrow::array::RecordBatch;
 use arrow::datatypes::{DataType, Field};
+use arrow::error::ArrowError;
 use parquet::arrow::ProjectionMask;
 use parquet::arrow::arrow_reader::ArrowReaderMetadata;
 use xxhash_rust::xxh3::Xxh3;
@@ -32,6 +33,8 @@ use crate::xxh;
 const BATCH_VALUES: usize = 1 << 16;
 /// Rows decoded at once, however narrow.
 const BATCH_ROWS_MAX: usize = 1 << 16;
+/// Rows of a row group that memory is reserved for before they are read.
+const RESERVED_ROWS_MAX: usize = 1 << 22;
 
 /// A row group of an input file: what one worker reads at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,6 +98,22 @@ impl Place<'_> {
     }
 }
 
+impl Unit {
+    /// Rows to reserve memory for: the footer may lie, so beyond some millions memory grows with the
+    /// rows that are read.
+    fn num_rows_reserved(&self) -> usize {
+        self.num_rows.min(RESERVED_ROWS_MAX)
+    }
+}
+
+/// The error of a file whose footer and pages do not agree.
+fn unreadable(path: &Path, problem: String) -> SchemaError {
+    SchemaError::Unreadable {
+        path: path.to_owned(),
+        source: ArrowError::ParquetError(problem),
+    }
+}
+
 impl Table {
     /// Finds the files of `path` as written and reads their footers.
     fn open(name: &'static str, base: &Path, path: &str) -> Result<Self> {
@@ -124,10 +143,7 @@ impl Table {
         for (row_group, group) in metadata.metadata().row_groups().iter().enumerate() {
             let Ok(num_rows) = usize::try_from(group.num_rows()) else {
                 let problem = format!("row group {row_group} has {} rows", group.num_rows());
-                return Err(SchemaError::Broken {
-                    path: path.to_owned(),
-                    problem,
-                });
+                return Err(unreadable(path, problem));
             };
             let (file, first_row) = (self.files.len(), self.num_rows);
             self.units.push(Unit {
@@ -136,7 +152,7 @@ impl Table {
                 first_row,
                 num_rows,
             });
-            self.num_rows += num_rows as u64;
+            self.num_rows = self.num_rows.saturating_add(num_rows as u64);
         }
         Ok(())
     }
@@ -243,10 +259,7 @@ impl Table {
                     is_done = true;
                     let problem =
                         format!("row group {row_group} ends at row {first_row}, not {end}");
-                    Some(Err(SchemaError::Broken {
-                        path: file.path.clone(),
-                        problem,
-                    }))
+                    Some(Err(unreadable(&file.path, problem)))
                 }
             }
         }))

@@ -67,6 +67,7 @@ pub mod error;
 pub mod fanout;
 mod float_pages;
 pub mod graph_feature;
+pub mod guard;
 pub mod ids;
 pub mod input;
 mod parquet_file;

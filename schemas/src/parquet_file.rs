@@ -8,10 +8,14 @@ use arrow::array::{Array, ArrayRef, ArrowPrimitiveType, AsArray, ListArray, Prim
 use arrow::buffer::{OffsetBuffer, ScalarBuffer};
 use arrow::datatypes::{DataType, Field};
 use parquet::arrow::ProjectionMask;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 
+use crate::dataset::FileEntry;
 use crate::error::{Result, SchemaError};
 use crate::input::Place;
-use crate::storage::ParquetInput;
+use crate::storage::{self, ParquetInput};
+use crate::xxh;
 
 /// Version of the tables' schemas, in each file's metadata.
 pub(crate) const TABLE_SCHEMA: &str = "1";
@@ -65,34 +69,68 @@ pub(crate) struct Batch<'a> {
 }
 
 impl<'a> TableReader<'a> {
-    /// Opens a file and checks its schema version under metadata key `key`.
-    pub(crate) fn open(path: &'a Path, key: &str) -> Result<Self> {
-        let input = ParquetInput::open(path).map_err(of_ours)?;
-        let metadata = input.metadata.metadata().file_metadata();
-        let pairs = metadata
-            .key_value_metadata()
-            .map(Vec::as_slice)
-            .unwrap_or_default();
-        let found = pairs
-            .iter()
-            .find(|pair| pair.key == key)
-            .and_then(|pair| pair.value.as_deref());
-        if found != Some(TABLE_SCHEMA) {
-            let problem = format!(
-                "its metadata says `{key}` = {}, this build reads {TABLE_SCHEMA}",
-                found.unwrap_or("nothing")
-            );
-            return Err(SchemaError::Broken {
-                path: path.to_owned(),
-                problem,
-            });
+    /// Opens a file of a finished output: checks that it has the bytes that `entry` lists, and its
+    /// schema version under metadata key `key`.
+    pub(crate) fn open(path: &'a Path, entry: &FileEntry, key: &str) -> Result<Self> {
+        let bytes = storage::read_sized(path, entry.bytes)?;
+        let checksum = xxh::checksum(&bytes);
+        if checksum != entry.checksum {
+            let problem = format!("checksum {checksum}, its manifest says {}", entry.checksum);
+            return Err(broken(path, problem));
         }
-        let num_rows = usize::try_from(metadata.num_rows()).unwrap_or_default();
-        Ok(Self {
+        let input = ParquetInput::of_bytes(path, bytes).map_err(of_ours)?;
+        let num_rows = input.metadata.metadata().file_metadata().num_rows();
+        let reader = Self {
             path,
+            num_rows: usize::try_from(num_rows).unwrap_or_default(),
             input,
-            num_rows,
-        })
+        };
+        let found = reader.value(key);
+        if found != Some(TABLE_SCHEMA) {
+            let found = found.unwrap_or("nothing");
+            let problem =
+                format!("its metadata says `{key}` = {found}, this build reads {TABLE_SCHEMA}");
+            return Err(broken(path, problem));
+        }
+        Ok(reader)
+    }
+
+    /// Returns a value of the file's metadata.
+    fn value(&self, key: &str) -> Option<&str> {
+        let metadata = self.input.metadata.metadata().file_metadata();
+        let pairs = metadata.key_value_metadata().map(Vec::as_slice);
+        let mut pairs = pairs.unwrap_or_default().iter();
+        let pair = pairs.find(|pair| pair.key == key)?;
+        pair.value.as_deref()
+    }
+
+    /// Checks that the file says of itself under metadata key `key` what its manifest says of it.
+    pub(crate) fn agrees<T>(&self, key: &str, manifest: &T) -> Result<()>
+    where
+        T: PartialEq + Serialize + DeserializeOwned,
+    {
+        let text = self.value(key).unwrap_or("null");
+        let own: Option<T> = serde_json::from_str(text).ok();
+        if own.as_ref() == Some(manifest) {
+            return Ok(());
+        }
+        let own = serde_json::to_value(own).unwrap_or_default();
+        let manifest = serde_json::to_value(manifest).unwrap_or_default();
+        let names = manifest
+            .as_object()
+            .into_iter()
+            .flat_map(|keys| keys.keys());
+        let differs = names
+            .into_iter()
+            .find(|name| own.get(name) != manifest.get(name));
+        let problem = match differs {
+            Some(name) if !own.is_null() => format!(
+                "its metadata says `{name}` = {}, its manifest {}",
+                own[name], manifest[name]
+            ),
+            _ => format!("its metadata has no `{key}` that can be read"),
+        };
+        Err(broken(self.path, problem))
     }
 
     pub(crate) fn has_column(&self, name: &str) -> bool {
@@ -118,6 +156,13 @@ impl<'a> TableReader<'a> {
             first_row += num_rows;
         }
         Ok(())
+    }
+}
+
+fn broken(path: &Path, problem: String) -> SchemaError {
+    SchemaError::Broken {
+        path: path.to_owned(),
+        problem,
     }
 }
 
@@ -181,10 +226,7 @@ impl Batch<'_> {
     }
 
     pub(crate) fn broken(&self, problem: String) -> SchemaError {
-        SchemaError::Broken {
-            path: self.path.to_owned(),
-            problem,
-        }
+        broken(self.path, problem)
     }
 
     fn wrong_type(

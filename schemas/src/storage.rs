@@ -11,6 +11,7 @@
 mod hdfs;
 mod object;
 mod options;
+mod page_header;
 mod parquet_input;
 #[cfg(feature = "s3")]
 mod s3;

@@ -25,6 +25,11 @@ pub fn fingerprint(bytes: &[u8]) -> String {
     format!("{:032x}", xxhash_rust::xxh3::xxh3_128(bytes))
 }
 
+/// Returns the checksum of a file with these bytes, as [`file_checksum`] does.
+pub(crate) fn checksum(bytes: &[u8]) -> String {
+    format!("xxh3:{:016x}", hash_bytes(bytes))
+}
+
 /// Returns a file's checksum as it stands in manifests: `xxh3:` and 16 hexadecimal digits.
 ///
 /// # Errors
@@ -100,5 +105,6 @@ mod tests {
         }
         assert_eq!(file.num_bytes(), 3004);
         assert_eq!(file.checksum(), file_checksum(&path).unwrap());
+        assert_eq!(file.checksum(), checksum(&std::fs::read(&path).unwrap()));
     }
 }

@@ -2,7 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use super::{ExtractScratch, GraphFeature, GraphShard, ShardBuilder, read};
+use super::read::{self, PartSource};
+use super::{ExtractScratch, GraphFeature, GraphShard, ShardBuilder};
 use crate::columns::GraphMeta;
 use crate::dataset::{
     MANIFEST, Manifest, PartEntry, read_manifest, verify_checksums, verify_sizes,
@@ -106,18 +107,25 @@ impl GraphFeatureDataset {
     ///
     /// If there is no such part.
     pub fn read_part(&self, index: usize) -> Result<GraphShard> {
-        let first = self.path(index, 0);
+        let first = self.source(index, 0);
         let shard = match self.flatten.layout {
-            Layout::Shards => read::read_shard(&first, &self.path(index, 1), &self.meta)?,
+            Layout::Shards => read::read_shard(&first, &self.source(index, 1))?,
             Layout::Rows => {
                 let mut builder = ShardBuilder::new(&self.meta);
-                read::read_rows(&first, &self.meta, |feature| builder.push(&feature))
-                    .map_err(|error| error.found_in(&first))?;
+                read::read_rows(&first, |feature| builder.push(&feature))
+                    .map_err(|error| error.found_in(&first.path))?;
                 builder.finish()
             }
         };
         let agrees = shard.agrees_with(shard.features.meta(), &self.meta, self.flatten.hops);
-        agrees.map_err(|error| error.found_in(&first))?;
+        agrees.map_err(|error| error.found_in(&first.path))?;
+        let (stated, found) = (self.part(index).targets, shard.split_counts());
+        if stated.is_some_and(|stated| stated != found) {
+            let stated = stated.unwrap_or_default();
+            let problem = format!("it holds {found:?}, its manifest says {stated:?}");
+            let path = first.path;
+            return Err(SchemaError::Broken { path, problem });
+        }
         Ok(shard)
     }
 
@@ -133,7 +141,7 @@ impl GraphFeatureDataset {
     pub fn read_features(&self, index: usize) -> Result<Vec<GraphFeature>> {
         let mut features = Vec::new();
         match self.flatten.layout {
-            Layout::Rows => read::read_rows(&self.path(index, 0), &self.meta, |feature| {
+            Layout::Rows => read::read_rows(&self.source(index, 0), |feature| {
                 features.push(feature);
                 Ok(())
             })?,
@@ -148,7 +156,13 @@ impl GraphFeatureDataset {
         Ok(features)
     }
 
-    fn path(&self, index: usize, file: usize) -> PathBuf {
-        self.dir.join(&self.manifest.parts[index].files[file].path)
+    fn source(&self, index: usize, file: usize) -> PartSource<'_> {
+        let entry = &self.manifest.parts[index].files[file];
+        PartSource {
+            path: self.dir.join(&entry.path),
+            entry,
+            meta: &self.meta,
+            flatten: &self.flatten,
+        }
     }
 }

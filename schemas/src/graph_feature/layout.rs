@@ -12,6 +12,11 @@ use crate::parquet_file::{TABLE_SCHEMA, list_field};
 /// Metadata key of the tables' schema version.
 pub(super) const SCHEMA_KEY: &str = "graphflat.schema";
 
+/// Metadata key of what the tables hold.
+pub(super) const GRAPH_KEY: &str = "graphflat.graph";
+/// Metadata key of how graph features were made.
+pub(super) const FLATTEN_KEY: &str = "graphflat.flatten";
+
 /// The metadata of each file.
 pub(super) fn metadata(
     meta: &GraphMeta,
@@ -23,12 +28,9 @@ pub(super) fn metadata(
     };
     Ok([
         (SCHEMA_KEY, TABLE_SCHEMA.to_owned()),
+        (GRAPH_KEY, serde_json::to_string(meta).map_err(invalid)?),
         (
-            "graphflat.graph",
-            serde_json::to_string(meta).map_err(invalid)?,
-        ),
-        (
-            "graphflat.flatten",
+            FLATTEN_KEY,
             serde_json::to_string(flatten).map_err(invalid)?,
         ),
     ])

@@ -1,6 +1,6 @@
 //! Parts of graph features from Parquet, in either layout.
 
-use std::path::Path;
+use std::path::PathBuf;
 
 use arrow::array::AsArray;
 use arrow::datatypes::{Float32Type, UInt8Type, UInt32Type};
@@ -8,17 +8,38 @@ use arrow::datatypes::{Float32Type, UInt8Type, UInt32Type};
 use super::{GraphFeature, GraphShard, layout};
 use crate::as_given;
 use crate::columns::{FeatureMeta, Features, GraphMeta, Labels, Split};
+use crate::dataset::FileEntry;
 use crate::error::{Result, SchemaError};
+use crate::fanout::FlattenMeta;
 use crate::ids::Ids;
 use crate::parquet_file::{Batch, NumberList, TableReader};
 
+/// A file of a part, and what its manifest says of it.
+pub(super) struct PartSource<'a> {
+    pub(super) path: PathBuf,
+    pub(super) entry: &'a FileEntry,
+    pub(super) meta: &'a GraphMeta,
+    pub(super) flatten: &'a FlattenMeta,
+}
+
+impl PartSource<'_> {
+    /// Opens the file, which must be what was written and agree with the manifest.
+    fn open(&self) -> Result<TableReader<'_>> {
+        let reader = TableReader::open(&self.path, self.entry, layout::SCHEMA_KEY)?;
+        reader.agrees(layout::GRAPH_KEY, self.meta)?;
+        reader.agrees(layout::FLATTEN_KEY, self.flatten)?;
+        Ok(reader)
+    }
+}
+
 /// Reads the two tables of a shard.
-pub(super) fn read_shard(nodes: &Path, edges: &Path, meta: &GraphMeta) -> Result<GraphShard> {
-    let reader = TableReader::open(nodes, layout::SCHEMA_KEY)?;
+pub(super) fn read_shard(nodes: &PartSource<'_>, edges: &PartSource<'_>) -> Result<GraphShard> {
+    let (reader, meta) = (nodes.open()?, nodes.meta);
     let mut shard = GraphShard::with_capacity(meta, reader.num_rows);
     reader.for_each(|batch| append_nodes(&mut shard, batch, meta))?;
-    read_edges(&mut shard, edges, meta)?;
-    shard.validate().map_err(|error| error.found_in(nodes))?;
+    read_edges(&mut shard, edges)?;
+    let found = shard.validate();
+    found.map_err(|error| error.found_in(&nodes.path))?;
     Ok(shard)
 }
 
@@ -102,8 +123,8 @@ fn append_label_and_split(
     Ok(())
 }
 
-fn read_edges(shard: &mut GraphShard, path: &Path, meta: &GraphMeta) -> Result<()> {
-    let reader = TableReader::open(path, layout::SCHEMA_KEY)?;
+fn read_edges(shard: &mut GraphShard, edges: &PartSource<'_>) -> Result<()> {
+    let (reader, meta) = (edges.open()?, edges.meta);
     shard.in_src.reserve_exact(reader.num_rows);
     let mut num_in_edges = vec![0; shard.num_nodes()];
     let mut last_dst = 0;
@@ -137,7 +158,7 @@ fn read_edges(shard: &mut GraphShard, path: &Path, meta: &GraphMeta) -> Result<(
     let mut end: u32 = 0;
     for count in num_in_edges {
         end = end.checked_add(count).ok_or_else(|| SchemaError::Broken {
-            path: path.to_owned(),
+            path: edges.path.clone(),
             problem: "2^32 edges or more".to_owned(),
         })?;
         shard.in_offset.push(end);
@@ -147,11 +168,11 @@ fn read_edges(shard: &mut GraphShard, path: &Path, meta: &GraphMeta) -> Result<(
 
 /// Reads a table of layout `rows`, row by row.
 pub(super) fn read_rows(
-    path: &Path,
-    meta: &GraphMeta,
+    source: &PartSource<'_>,
     mut consume: impl FnMut(GraphFeature) -> Result<()>,
 ) -> Result<()> {
-    TableReader::open(path, layout::SCHEMA_KEY)?.for_each(|batch| {
+    let (path, meta) = (&source.path, source.meta);
+    source.open()?.for_each(|batch| {
         let columns = RowColumns::of(batch, meta)?;
         for row in 0..batch.rows.num_rows() {
             let feature = columns.feature(row, batch, meta)?;

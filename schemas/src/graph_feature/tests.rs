@@ -415,3 +415,70 @@ fn unfinished_or_foreign_outputs_are_refused() {
         "the output of stage `train`, not graph features",
     );
 }
+
+/// Of 60 flipped bits 16 once trained another model.
+#[test]
+fn a_flipped_bit_of_a_part_is_refused_and_named() {
+    let (graph, shard, flatten) = rich_shard();
+    for layout in [Layout::Rows, Layout::Shards] {
+        let flatten = FlattenMeta {
+            layout,
+            ..flatten.clone()
+        };
+        let dir = tempfile::tempdir().unwrap();
+        let dataset = written(dir.path(), &[&shard], &graph.meta, &flatten);
+        dataset.read_part(0).unwrap();
+        for file in &dataset.part(0).files {
+            let path = dir.path().join(&file.path);
+            let whole = std::fs::read(&path).unwrap();
+            for at in (0..whole.len()).step_by(whole.len() / 30) {
+                let mut broken = whole.clone();
+                broken[at] ^= 1 << (at % 8);
+                std::fs::write(&path, broken).unwrap();
+                let error = dataset.read_part(0).unwrap_err().to_string();
+                let says = error.contains(&file.path) && error.contains("checksum xxh3:");
+                assert!(says, "byte {at}: {error}");
+                dataset.read_features(0).unwrap_err();
+            }
+            std::fs::write(&path, whole).unwrap();
+        }
+        dataset.read_part(0).unwrap();
+    }
+}
+
+#[test]
+fn a_manifest_that_says_other_things_than_its_parts_is_refused() {
+    let (graph, shard, flatten) = rich_shard();
+    let check = |change: &dyn Fn(&mut Manifest), expected: &str| {
+        let dir = tempfile::tempdir().unwrap();
+        written(dir.path(), &[&shard], &graph.meta, &flatten);
+        let mut manifest = crate::read_manifest(dir.path()).unwrap();
+        change(&mut manifest);
+        let text = serde_json::to_vec(&manifest).unwrap();
+        std::fs::write(dir.path().join("_manifest.json"), text).unwrap();
+        let dataset = GraphFeatureDataset::open(dir.path()).unwrap();
+        let error = dataset.read_part(0).unwrap_err().to_string();
+        assert!(error.contains("part-00000.parquet is broken: "), "{error}");
+        assert!(error.contains(expected), "{error} should say: {expected}");
+    };
+    let flattened = |change: &dyn Fn(&mut FlattenMeta), expected: &str| {
+        let change = |manifest: &mut Manifest| change(manifest.flatten.as_mut().unwrap());
+        check(&change, expected);
+    };
+    flattened(
+        &|flatten| flatten.fanouts = vec![Fanout::Count(77); flatten.hops],
+        "its metadata says `fanouts` = ",
+    );
+    flattened(
+        &|flatten| flatten.samples_per_target = 9,
+        "its metadata says `samples_per_target` = 1, its manifest 9",
+    );
+    check(
+        &|manifest| manifest.graph.as_mut().unwrap().edge_feature_dim = Some(1000),
+        "its metadata says `edge_feature_dim` = ",
+    );
+    check(
+        &|manifest| manifest.parts[0].targets.as_mut().unwrap().train += 1,
+        "its manifest says SplitCounts",
+    );
+}

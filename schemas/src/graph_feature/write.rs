@@ -3,18 +3,18 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, ArrowPrimitiveType, BooleanArray};
+use arrow::array::{ArrayRef, BooleanArray};
 use arrow::datatypes::{Float32Type, Schema, UInt8Type, UInt32Type};
 
-use super::extract::{ExtractScratch, gather};
+use super::extract::ExtractScratch;
+use super::row_batch::{RowBatch, entries};
 use super::{GraphShard, layout};
 use crate::as_given;
-use crate::columns::{FeatureMeta, Features, GraphMeta, Labels, Split};
+use crate::columns::{FeatureMeta, Features, GraphMeta};
 use crate::dataset::{FileEntry, Output, PartEntry, part_name};
 use crate::error::Result;
 use crate::fanout::{FlattenMeta, Layout};
 use crate::float_pages::FloatPages;
-use crate::ids::Ids;
 use crate::parquet_file::{list_array, number_array};
 use crate::table_writer::{Column, Strings, TableWriter};
 
@@ -53,9 +53,9 @@ pub trait DenseRows {
 }
 
 /// Features that the shard holds itself.
-struct OwnRows<'a> {
-    dim: usize,
-    values: &'a [f32],
+pub(super) struct OwnRows<'a> {
+    pub(super) dim: usize,
+    pub(super) values: &'a [f32],
 }
 
 impl DenseRows for OwnRows<'_> {
@@ -271,208 +271,4 @@ fn row_pages(features: &dyn DenseRows, rows: Range<usize>) -> FloatPages {
         pages.push(std::iter::once(features.row(row)));
     }
     pages
-}
-
-/// A list column being filled.
-struct Lists<T> {
-    values: Vec<T>,
-    ends: Vec<usize>,
-}
-
-impl<T: Clone> Lists<T> {
-    fn new() -> Self {
-        Self {
-            values: Vec::new(),
-            ends: Vec::new(),
-        }
-    }
-
-    fn push(&mut self, row: impl IntoIterator<Item = T>) {
-        self.values.extend(row);
-        self.ends.push(self.values.len());
-    }
-
-    fn take<P: ArrowPrimitiveType<Native = T>>(&mut self) -> Result<Column> {
-        let ends = std::mem::take(&mut self.ends);
-        let values = number_array::<P>(std::mem::take(&mut self.values));
-        Ok(list_array(&ends, values)?.into())
-    }
-}
-
-/// Rows of layout `rows` on their way to the writer.
-struct RowBatch {
-    target: Ids,
-    labels: Labels,
-    split: Vec<Split>,
-    node_id: Ids,
-    node_id_ends: Vec<usize>,
-    hop_offset: Lists<u32>,
-    in_degree: Lists<u32>,
-    in_weight: Lists<f32>,
-    self_loops: Lists<u32>,
-    self_weight: Lists<f32>,
-    feature: FloatPages,
-    feature_offset: Lists<u32>,
-    feature_index: Lists<u32>,
-    feature_value: Lists<f32>,
-    in_offset: Lists<u32>,
-    in_src: Lists<u32>,
-    edge_weight: Lists<f32>,
-    edge_feature: FloatPages,
-}
-
-impl RowBatch {
-    fn new(shard: &GraphShard, meta: &GraphMeta) -> Self {
-        Self {
-            target: Ids::new(meta.id_type),
-            labels: shard.labels.empty_like(),
-            split: Vec::new(),
-            node_id: Ids::new(meta.id_type),
-            node_id_ends: Vec::new(),
-            hop_offset: Lists::new(),
-            in_degree: Lists::new(),
-            in_weight: Lists::new(),
-            self_loops: Lists::new(),
-            self_weight: Lists::new(),
-            feature: FloatPages::default(),
-            feature_offset: Lists::new(),
-            feature_index: Lists::new(),
-            feature_value: Lists::new(),
-            in_offset: Lists::new(),
-            in_src: Lists::new(),
-            edge_weight: Lists::new(),
-            edge_feature: FloatPages::default(),
-        }
-    }
-
-    fn num_values(&self) -> usize {
-        // The other columns are no longer than these.
-        let features = self.feature.num_values() + self.feature_value.values.len();
-        features
-            + self.edge_feature.num_values()
-            + self.node_id.len() * 2
-            + self.in_src.values.len() * 2
-    }
-
-    fn push(
-        &mut self,
-        shard: &GraphShard,
-        features: Option<&dyn DenseRows>,
-        target: u32,
-        scratch: &ExtractScratch,
-    ) {
-        let (nodes, edges) = (&scratch.nodes, &scratch.edges);
-        self.target.push_from(&shard.ids, target as usize);
-        self.labels.push_from(&shard.labels, target);
-        self.split.push(shard.split[target as usize]);
-        self.node_id.extend_gather(&shard.ids, nodes);
-        self.node_id_ends.push(self.node_id.len());
-        self.hop_offset.push(scratch.hop_offset.iter().copied());
-        self.in_degree.push(gather(&shard.in_degree, nodes));
-        if let Some(in_weight) = &shard.in_weight {
-            self.in_weight.push(gather(in_weight, nodes));
-        }
-        if let Some(self_loops) = &shard.self_loops {
-            self.self_loops.push(gather(self_loops, nodes));
-        }
-        if let Some(self_weight) = &shard.self_weight {
-            self.self_weight.push(gather(self_weight, nodes));
-        }
-        if let Some(features) = features {
-            let rows = nodes.iter().map(|&node| features.row(node as usize));
-            self.feature.push(rows);
-        }
-        self.push_sparse(&shard.features, nodes);
-        self.in_offset.push(scratch.in_offset.iter().copied());
-        self.in_src.push(scratch.in_src.iter().copied());
-        if let Some(weight) = &shard.edge_weight {
-            self.edge_weight.push(gather(weight, edges));
-        }
-        if let Some(values) = &shard.edge_feature {
-            let dim = shard.edge_dim();
-            let own = OwnRows { dim, values };
-            self.edge_feature
-                .push(edges.iter().map(|&edge| own.row(edge as usize)));
-        }
-    }
-
-    fn push_sparse(&mut self, features: &Features, nodes: &[u32]) {
-        let Features::Sparse {
-            offset,
-            index,
-            value,
-            ..
-        } = features
-        else {
-            return;
-        };
-        let mut end = 0;
-        self.feature_offset.values.push(0);
-        for &node in nodes {
-            let range = entries(offset, node as usize..node as usize + 1);
-            end += u32::try_from(range.len()).expect("a node has at most `dim` entries");
-            self.feature_index
-                .values
-                .extend_from_slice(&index[range.clone()]);
-            self.feature_value.values.extend_from_slice(&value[range]);
-            self.feature_offset.values.push(end);
-        }
-        self.feature_offset.push([]);
-        self.feature_index.push([]);
-        self.feature_value.push([]);
-    }
-
-    /// Empties the batch into columns, in the order of [`layout::rows_schema`].
-    fn take(&mut self, meta: &GraphMeta) -> Result<Vec<Column>> {
-        let mut columns = vec![Column::Array(self.target.to_array())];
-        if let Some(label) = &meta.label {
-            columns.push(as_given::label_array(&self.labels, label)?.into());
-        }
-        if let Some(split) = &meta.split {
-            columns.push(as_given::split_array(&self.split, split)?.into());
-        }
-        columns.push(list_array(&self.node_id_ends, self.node_id.to_array())?.into());
-        columns.push(self.hop_offset.take::<UInt32Type>()?);
-        columns.push(self.in_degree.take::<UInt32Type>()?);
-        if meta.edge_weight {
-            columns.push(self.in_weight.take::<Float32Type>()?);
-        }
-        if meta.self_loops {
-            columns.push(self.self_loops.take::<UInt32Type>()?);
-        }
-        if meta.self_weight() {
-            columns.push(self.self_weight.take::<Float32Type>()?);
-        }
-        match meta.features {
-            FeatureMeta::None => {}
-            FeatureMeta::Dense { .. } => {
-                columns.push(Column::Floats(std::mem::take(&mut self.feature)));
-            }
-            FeatureMeta::Sparse { .. } => {
-                columns.push(self.feature_offset.take::<UInt32Type>()?);
-                columns.push(self.feature_index.take::<UInt32Type>()?);
-                columns.push(self.feature_value.take::<Float32Type>()?);
-            }
-        }
-        columns.push(self.in_offset.take::<UInt32Type>()?);
-        columns.push(self.in_src.take::<UInt32Type>()?);
-        if meta.edge_weight {
-            columns.push(self.edge_weight.take::<Float32Type>()?);
-        }
-        if meta.edge_feature_dim.is_some() {
-            columns.push(Column::Floats(std::mem::take(&mut self.edge_feature)));
-        }
-        self.target.clear();
-        self.labels = self.labels.empty_like();
-        self.split.clear();
-        self.node_id.clear();
-        self.node_id_ends.clear();
-        Ok(columns)
-    }
-}
-
-/// Entries of a range of nodes.
-fn entries(offset: &[u64], nodes: Range<usize>) -> Range<usize> {
-    let entry = |end: u64| usize::try_from(end).expect("offsets point into memory");
-    entry(offset[nodes.start])..entry(offset[nodes.end])
 }

@@ -172,8 +172,8 @@ impl EdgesPlan {
     /// Names file, column and row of the first value that is not allowed.
     pub fn read(&self, unit: &Unit) -> Result<EdgeRows> {
         let mut rows = EdgeRows {
-            src: Ids::with_capacity(self.id_type, unit.num_rows),
-            dst: Ids::with_capacity(self.id_type, unit.num_rows),
+            src: Ids::with_capacity(self.id_type, unit.num_rows_reserved()),
+            dst: Ids::with_capacity(self.id_type, unit.num_rows_reserved()),
             weight: self.has_weight().then(Vec::new),
             feature: self.features.as_ref().map(|_| Vec::new()),
         };

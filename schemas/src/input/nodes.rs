@@ -15,6 +15,9 @@ use crate::config::{CLASSES_MAX, Dangling, NodesSpec, SPARSE_WIDTH_MAX, SparseSp
 use crate::error::{Result, SchemaError};
 use crate::ids::{IdType, Ids, NOWHERE};
 
+/// Feature values of a row group that memory is reserved for before they are read.
+const RESERVED_VALUES_MAX: usize = 1 << 26;
+
 /// The table of nodes, checked against the files' schemas.
 #[derive(Clone, Debug)]
 pub struct NodesPlan {
@@ -301,7 +304,7 @@ impl NodesPlan {
     ///
     /// Null ids, and labels outside their range.
     pub fn read_keys(&self, unit: &Unit) -> Result<NodeKeys> {
-        let mut ids = Ids::with_capacity(self.id_type, unit.num_rows);
+        let mut ids = Ids::with_capacity(self.id_type, unit.num_rows_reserved());
         let mut names = BTreeSet::new();
         let mut max_class = None;
         let mut columns = vec![self.spec.id.as_str()];
@@ -345,8 +348,8 @@ impl NodesPlan {
     /// Splits outside their range, and class numbers outside theirs.
     pub fn read_splits(&self, unit: &Unit) -> Result<SplitRows> {
         let mut rows = SplitRows {
-            split: Vec::with_capacity(unit.num_rows),
-            has_label: Vec::with_capacity(unit.num_rows),
+            split: Vec::with_capacity(unit.num_rows_reserved()),
+            has_label: Vec::with_capacity(unit.num_rows_reserved()),
         };
         let mut columns: Vec<&str> = self.spec.split.as_deref().into_iter().collect();
         columns.extend(self.label.iter().map(|(name, _)| name.as_str()));
@@ -372,7 +375,8 @@ impl NodesPlan {
     ///
     /// Names file, column and row of the first value that is not allowed.
     pub fn read_rows(&self, unit: &Unit, label: Option<&LabelMeta>) -> Result<NodeRows> {
-        let mut rows = self.no_rows(label, unit.num_rows);
+        let reserved = RESERVED_VALUES_MAX / self.feature_meta().dim().max(1);
+        let mut rows = self.no_rows(label, unit.num_rows_reserved().min(reserved));
         self.reader(unit, label)?
             .read(unit.num_rows.max(1), &mut rows)?;
         Ok(rows)

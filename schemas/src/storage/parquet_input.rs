@@ -6,9 +6,10 @@
 
 use std::collections::VecDeque;
 use std::fs::{self, File};
-use std::io::{self, BufReader, Read};
+use std::io::{self, BufRead as _, BufReader, Read};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use arrow::array::RecordBatch;
@@ -22,9 +23,11 @@ use parquet::arrow::arrow_reader::{
 use parquet::errors::ParquetError;
 use parquet::file::reader::{ChunkReader, Length};
 
-use super::is_remote;
 use super::object::{Object, Pending, Version, object, start_blocking, wait};
+use super::page_header::{ColumnSizes, PREFIX_BYTES};
+use super::{is_remote, refuse_special};
 use crate::error::{Result, SchemaError};
+use crate::guard::guarded;
 
 /// Files of stores that are opened at a time.
 const OPENED_MAX: usize = 32;
@@ -37,12 +40,15 @@ pub(crate) struct ParquetInput {
     path: PathBuf,
     place: Place,
     pub(crate) metadata: ArrowReaderMetadata,
+    columns: Arc<ColumnSizes>,
 }
 
 /// Where a file lies, and which it was when it was opened.
 #[derive(Clone, Debug)]
 enum Place {
     Local(Local),
+    /// All its bytes.
+    Memory(Bytes),
     Object(Object, Version),
 }
 
@@ -71,9 +77,15 @@ struct Fetching {
     pending: Pending<Vec<Bytes>>,
 }
 
-/// Bytes of a file, for the reader of Parquet.
-enum Source {
+/// A file, for the reader of Parquet.
+struct Source {
+    bytes: SourceBytes,
+    columns: Arc<ColumnSizes>,
+}
+
+enum SourceBytes {
     File(File),
+    Memory(Bytes),
     Object(Fetched),
 }
 
@@ -91,27 +103,55 @@ impl ParquetInput {
     ///
     /// If it cannot be read, or is no Parquet file.
     pub(crate) fn open(path: &Path) -> Result<Self> {
-        let options = ArrowReaderOptions::new();
-        let unreadable = |error: ParquetError| unreadable(path, error.into());
         let Some(object) = object(path)? else {
+            refuse_special(path)?;
             let file = File::open(path).map_err(SchemaError::io("open", path))?;
-            return Ok(Self {
-                path: path.to_owned(),
-                place: Place::Local(Local::of(path, file.metadata())?),
-                metadata: ArrowReaderMetadata::load(&file, options).map_err(unreadable)?,
-            });
+            let place = Place::Local(Local::of(path, file.metadata())?);
+            return Self::of(path, place, SourceBytes::File(file));
         };
         let (tail, version) = object.tail(TAIL_BYTES)?;
-        let source = Source::Object(Fetched {
+        let fetched = Fetched {
             object: object.clone(),
             version: version.clone(),
             ranges: vec![(version.size - tail.len() as u64, tail)],
-        });
-        let metadata = ArrowReaderMetadata::load(&source, options).map_err(unreadable)?;
+        };
+        Self::of(
+            path,
+            Place::Object(object, version),
+            SourceBytes::Object(fetched),
+        )
+    }
+
+    /// Opens a file whose bytes were read before.
+    ///
+    /// # Errors
+    ///
+    /// If it is no Parquet file.
+    pub(crate) fn of_bytes(path: &Path, bytes: Bytes) -> Result<Self> {
+        Self::of(
+            path,
+            Place::Memory(bytes.clone()),
+            SourceBytes::Memory(bytes),
+        )
+    }
+
+    fn of(path: &Path, place: Place, bytes: SourceBytes) -> Result<Self> {
+        let source = Source {
+            bytes,
+            columns: Arc::default(),
+        };
+        let load = || -> Result<_, ParquetError> {
+            let metadata = ArrowReaderMetadata::load(&source, ArrowReaderOptions::new())?;
+            let columns = ColumnSizes::of(metadata.metadata(), source.len())?;
+            Ok((metadata, columns))
+        };
+        let loaded = guarded(load).map_err(|problem| panicked(path, problem))?;
+        let (metadata, columns) = loaded.map_err(|error| unreadable(path, error.into()))?;
         Ok(Self {
             path: path.to_owned(),
-            place: Place::Object(object, version),
+            place,
             metadata,
+            columns: Arc::new(columns),
         })
     }
 
@@ -138,7 +178,7 @@ impl ParquetInput {
     /// Returns what a fingerprint takes for the contents of an object.
     pub(crate) fn version(&self) -> Option<&Version> {
         match &self.place {
-            Place::Local(_) => None,
+            Place::Local(_) | Place::Memory(_) => None,
             Place::Object(_, version) => Some(version),
         }
     }
@@ -170,16 +210,20 @@ impl ParquetInput {
             next: None,
             current: None,
         };
-        match &self.place {
-            Place::Object(..) => batches.fetch_next(),
+        let bytes = match &self.place {
+            Place::Object(..) => {
+                batches.fetch_next();
+                return Ok(batches);
+            }
             Place::Local(_) => {
                 self.check_unchanged()?;
                 let file = File::open(&self.path).map_err(SchemaError::io("open", &self.path))?;
-                let all = std::mem::take(&mut batches.row_groups).into();
-                let reader = batches.reader(Source::File(file), all);
-                batches.current = Some(reader.map_err(|error| unreadable(&self.path, error))?);
+                SourceBytes::File(file)
             }
-        }
+            Place::Memory(bytes) => SourceBytes::Memory(bytes.clone()),
+        };
+        let all = std::mem::take(&mut batches.row_groups).into();
+        batches.current = Some(batches.reader(bytes, all)?);
         Ok(batches)
     }
 }
@@ -219,7 +263,7 @@ impl Batches<'_> {
     }
 
     /// Opens the row group that was fetched, and starts to fetch the one after it.
-    fn open_next(&mut self) -> Option<Result<ParquetRecordBatchReader, ArrowError>> {
+    fn open_next(&mut self) -> Option<Result<ParquetRecordBatchReader>> {
         let Fetching {
             row_group,
             ranges,
@@ -230,30 +274,38 @@ impl Batches<'_> {
         };
         let fetched = match wait(pending) {
             Ok(fetched) => fetched,
-            Err(error) => return Some(Err(ArrowError::ExternalError(Box::new(error)))),
+            Err(error) => return Some(Err(error)),
         };
         self.fetch_next();
         let starts = ranges.iter().map(|range| range.start);
-        let source = Source::Object(Fetched {
+        let bytes = SourceBytes::Object(Fetched {
             object: object.clone(),
             version: version.clone(),
             ranges: starts.zip(fetched).collect(),
         });
-        Some(self.reader(source, vec![row_group]))
+        Some(self.reader(bytes, vec![row_group]))
     }
 
     fn reader(
         &self,
-        source: Source,
+        bytes: SourceBytes,
         row_groups: Vec<usize>,
-    ) -> Result<ParquetRecordBatchReader, ArrowError> {
+    ) -> Result<ParquetRecordBatchReader> {
+        let path = &self.input.path;
         let metadata = self.input.metadata.clone();
-        let reader = ParquetRecordBatchReaderBuilder::new_with_metadata(source, metadata)
-            .with_projection(self.columns.clone())
-            .with_row_groups(row_groups)
-            .with_batch_size(self.batch_rows)
-            .build()?;
-        Ok(reader)
+        let source = Source {
+            bytes,
+            columns: Arc::clone(&self.input.columns),
+        };
+        let build = || {
+            ParquetRecordBatchReaderBuilder::new_with_metadata(source, metadata)
+                .with_projection(self.columns.clone())
+                .with_row_groups(row_groups)
+                .with_batch_size(self.batch_rows)
+                .build()
+        };
+        let built = guarded(build).map_err(|problem| panicked(path, problem))?;
+        built.map_err(|error| unreadable(path, error.into()))
     }
 }
 
@@ -263,8 +315,15 @@ impl Iterator for Batches<'_> {
     fn next(&mut self) -> Option<Self::Item> {
         let path = &self.input.path;
         loop {
-            if let Some(batch) = self.current.as_mut().and_then(Iterator::next) {
-                return Some(batch.map_err(|error| unreadable(path, error)));
+            let current = self.current.as_mut();
+            match guarded(|| current.and_then(Iterator::next)) {
+                Ok(None) => {}
+                Ok(Some(batch)) => return Some(batch.map_err(|error| unreadable(path, error))),
+                Err(problem) => {
+                    // What the decoder left behind is of no use.
+                    self.current = None;
+                    return Some(Err(panicked(path, problem)));
+                }
             }
             let Some(opened) = self.open_next() else {
                 // The last batch may have come of another file.
@@ -275,7 +334,7 @@ impl Iterator for Batches<'_> {
             };
             match opened {
                 Ok(reader) => self.current = Some(reader),
-                Err(error) => return Some(Err(unreadable(path, error))),
+                Err(error) => return Some(Err(error)),
             }
         }
     }
@@ -283,9 +342,10 @@ impl Iterator for Batches<'_> {
 
 impl Length for Source {
     fn len(&self) -> u64 {
-        match self {
-            Self::File(file) => Length::len(file),
-            Self::Object(fetched) => fetched.version.size,
+        match &self.bytes {
+            SourceBytes::File(file) => Length::len(file),
+            SourceBytes::Memory(bytes) => bytes.len() as u64,
+            SourceBytes::Object(fetched) => fetched.version.size,
         }
     }
 }
@@ -293,14 +353,14 @@ impl Length for Source {
 /// Bytes of a source from some position on.
 enum SourceRead {
     File(BufReader<File>),
-    Object(bytes::buf::Reader<Bytes>),
+    Bytes(bytes::buf::Reader<Bytes>),
 }
 
 impl Read for SourceRead {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         match self {
             Self::File(file) => file.read(buffer),
-            Self::Object(bytes) => bytes.read(buffer),
+            Self::Bytes(bytes) => bytes.read(buffer),
         }
     }
 }
@@ -308,20 +368,33 @@ impl Read for SourceRead {
 impl ChunkReader for Source {
     type T = SourceRead;
 
+    /// Here the header of a page is read.
     fn get_read(&self, start: u64) -> Result<Self::T, ParquetError> {
-        match self {
-            Self::File(file) => file.get_read(start).map(SourceRead::File),
-            Self::Object(fetched) => {
-                let bytes = fetched.from(start).unwrap_or_default();
-                Ok(SourceRead::Object(bytes.reader()))
+        let bytes = match &self.bytes {
+            SourceBytes::File(file) => {
+                let mut read = file.get_read(start)?;
+                let found = read.fill_buf()?;
+                let prefix = &found[..found.len().min(PREFIX_BYTES)];
+                self.columns.check(start, prefix)?;
+                return Ok(SourceRead::File(read));
             }
-        }
+            SourceBytes::Memory(bytes) => {
+                bytes.slice(within(start, 0, bytes.len() as u64)?.start..)
+            }
+            SourceBytes::Object(fetched) => fetched.from(start).unwrap_or_default(),
+        };
+        self.columns
+            .check(start, &bytes[..bytes.len().min(PREFIX_BYTES)])?;
+        Ok(SourceRead::Bytes(bytes.reader()))
     }
 
     fn get_bytes(&self, start: u64, length: usize) -> Result<Bytes, ParquetError> {
-        match self {
-            Self::File(file) => file.get_bytes(start, length),
-            Self::Object(fetched) => match fetched.from(start) {
+        match &self.bytes {
+            SourceBytes::File(file) => file.get_bytes(start, length),
+            SourceBytes::Memory(bytes) => {
+                within(start, length, bytes.len() as u64).map(|range| bytes.slice(range))
+            }
+            SourceBytes::Object(fetched) => match fetched.from(start) {
                 Some(bytes) if bytes.len() >= length => Ok(bytes.slice(..length)),
                 _ => fetched.fetch(start, length),
             },
@@ -340,18 +413,24 @@ impl Fetched {
 
     /// Fetches what was not, such as the start of a long footer.
     fn fetch(&self, start: u64, length: usize) -> Result<Bytes, ParquetError> {
-        let end = start + length as u64;
-        if end > self.version.size {
-            return Err(ParquetError::EOF(format!(
-                "byte {end} of {}",
-                self.version.size
-            )));
-        }
-        let range = std::iter::once(start..end).collect();
+        within(start, length, self.version.size)?;
+        let range = std::iter::once(start..start + length as u64).collect();
         let fetched = wait(self.object.fetch(&self.version, range));
         let fetched = fetched.map_err(|error| ParquetError::External(Box::new(error)))?;
         Ok(fetched.into_iter().next().unwrap_or_default())
     }
+}
+
+/// Refuses bytes that lie beyond the end of a file.
+fn within(start: u64, length: usize, size: u64) -> Result<Range<usize>, ParquetError> {
+    let end = start.checked_add(length as u64).filter(|&end| end <= size);
+    let range = end.and_then(|end| Some(usize::try_from(start).ok()?..usize::try_from(end).ok()?));
+    range.ok_or_else(|| ParquetError::EOF(format!("{length} bytes at byte {start} of {size}")))
+}
+
+/// The error of a file whose decoder panicked.
+fn panicked(path: &Path, problem: String) -> SchemaError {
+    unreadable(path, ArrowError::ParquetError(problem))
 }
 
 /// The error of a file that cannot be decoded; one of its store comes out as it was.

@@ -1,0 +1,201 @@
+//! Embeddings that are written and read back.
+
+use super::*;
+use crate::columns::{FeatureMeta, GraphMeta, LabelKind};
+use crate::dataset::{MANIFEST_SCHEMA, Opened};
+
+fn graph(label: Option<LabelMeta>) -> GraphMeta {
+    GraphMeta {
+        id_type: IdType::Utf8,
+        features: FeatureMeta::None,
+        label,
+        split: None,
+        edge_weight: false,
+        edge_feature_dim: None,
+        self_loops: false,
+    }
+}
+
+fn manifest(graph: GraphMeta, parts: Vec<PartEntry>) -> Manifest {
+    Manifest {
+        schema: MANIFEST_SCHEMA,
+        stage: "infer".to_owned(),
+        program: "test".to_owned(),
+        fingerprint: "plan".to_owned(),
+        plan: serde_json::Value::Null,
+        seed: 0,
+        input: serde_json::Value::Null,
+        graph: Some(graph),
+        flatten: None,
+        parts,
+        report: serde_json::Value::Null,
+    }
+}
+
+fn open(dir: &Path) -> Output {
+    match Output::open(dir, "infer", "plan", false).unwrap() {
+        Opened::Open(output) => output,
+        Opened::Done(_) => panic!("nothing is finished yet"),
+    }
+}
+
+fn names(texts: &[&str]) -> Ids {
+    let mut ids = Ids::new(IdType::Utf8);
+    texts.iter().for_each(|text| ids.push_str(text));
+    ids
+}
+
+/// Embeddings of two numbers.
+fn columns(prediction: Option<&LabelMeta>) -> EmbeddingColumns {
+    EmbeddingColumns {
+        id_type: IdType::Utf8,
+        passed: None,
+        vectors: vec![("embedding", 2)],
+        precision: Precision::F32,
+        prediction: prediction.cloned(),
+    }
+}
+
+fn write(
+    writer: &mut EmbeddingsWriter,
+    ids: &Ids,
+    embedding: &[f32],
+    prediction: &Labels,
+) -> Result<()> {
+    writer.write(EmbeddingBatch {
+        ids,
+        nodes: &[],
+        vectors: &[embedding.to_vec()],
+        prediction,
+    })
+}
+
+/// Writes two batches with predictions and reads them back.
+fn check(data_type: &str, kind: LabelKind, predictions: &Labels) {
+    let label = LabelMeta {
+        data_type: data_type.to_owned(),
+        kind,
+    };
+    let with_head = predictions.num_rows().is_some();
+    let dir = tempfile::tempdir().unwrap();
+    let output = open(dir.path());
+    let head = with_head.then_some(&label);
+    let mut writer = EmbeddingsWriter::create(&output, 0, &columns(head)).unwrap();
+    let first = if with_head {
+        predictions.slice(0..2)
+    } else {
+        Labels::None
+    };
+    let second = if with_head {
+        predictions.slice(2..3)
+    } else {
+        Labels::None
+    };
+    write(
+        &mut writer,
+        &names(&["b", "a"]),
+        &[1.0, 2.0, 3.0, 4.0],
+        &first,
+    )
+    .unwrap();
+    write(&mut writer, &names(&["c"]), &[5.0, 6.0], &second).unwrap();
+    let part = writer.finish().unwrap();
+    assert_eq!(
+        (part.rows, part.files[0].path.as_str()),
+        (3, "part-00000.parquet")
+    );
+    output.commit_part(0, part).unwrap();
+    let parts = output.parts();
+    output.finish(&manifest(graph(Some(label)), parts)).unwrap();
+    let dataset = EmbeddingsDataset::open(dir.path()).unwrap();
+    assert_eq!(dataset.num_parts(), 1);
+    let rows = dataset.read_part(0).unwrap();
+    let expected = EmbeddingRows {
+        ids: names(&["b", "a", "c"]),
+        dim: 2,
+        embedding: vec![1.0, 2.0, 3.0, 4.0, 5.0, 6.0],
+        prediction: predictions.clone(),
+    };
+    assert_eq!(rows, expected, "{data_type}");
+}
+
+#[test]
+fn predictions_are_written_as_labels_were_given() {
+    let sections = vec!["admin".to_owned(), "vcs".to_owned()];
+    let classes = Labels::Class(vec![1, 0, 1]);
+    check("Int16", LabelKind::Class { num_classes: 2 }, &classes);
+    check(
+        "Dictionary(Int8, Utf8)",
+        LabelKind::ClassName { names: sections },
+        &classes,
+    );
+    let values = vec![1.0, 0.0, 0.0, 0.0, 1.0, 1.0];
+    let several = Labels::Multi {
+        width: 2,
+        values,
+        present: vec![true; 3],
+    };
+    check(
+        "FixedSizeList(2 x UInt8)",
+        LabelKind::MultiLabel { width: 2 },
+        &several,
+    );
+    check(
+        "Float64",
+        LabelKind::Number,
+        &Labels::Number(vec![0.5, -1.0, 2.0]),
+    );
+    check("Float64", LabelKind::Number, &Labels::None);
+}
+
+#[test]
+fn half_as_many_bytes_hold_what_they_can() {
+    let dir = tempfile::tempdir().unwrap();
+    let output = open(dir.path());
+    let columns = EmbeddingColumns {
+        precision: Precision::F16,
+        ..columns(None)
+    };
+    let mut writer = EmbeddingsWriter::create(&output, 0, &columns).unwrap();
+    write(&mut writer, &names(&["a"]), &[0.1, -2.5], &Labels::None).unwrap();
+    let error = write(&mut writer, &names(&["b"]), &[7e4, 0.0], &Labels::None).unwrap_err();
+    assert!(
+        error.to_string().contains("70000 does not fit 16 bits"),
+        "{error}"
+    );
+    output.commit_part(0, writer.finish().unwrap()).unwrap();
+    let parts = output.parts();
+    output.finish(&manifest(graph(None), parts)).unwrap();
+    let rows = EmbeddingsDataset::open(dir.path())
+        .unwrap()
+        .read_part(0)
+        .unwrap();
+    assert_eq!(rows.embedding, [f16::from_f32(0.1).to_f32(), -2.5]);
+}
+
+#[test]
+fn columns_of_different_lengths_are_not_written() {
+    let dir = tempfile::tempdir().unwrap();
+    let output = open(dir.path());
+    let mut writer = EmbeddingsWriter::create(&output, 0, &columns(None)).unwrap();
+    let error = write(&mut writer, &names(&["a"]), &[1.0], &Labels::None).unwrap_err();
+    assert!(
+        error
+            .to_string()
+            .contains("1 ids, [1] values of [(\"embedding\", 2)]"),
+        "{error}"
+    );
+    drop(writer);
+    assert!(!dir.path().join("part-00000.parquet").exists());
+}
+
+#[test]
+fn only_outputs_of_inference_are_read() {
+    let dir = tempfile::tempdir().unwrap();
+    let output = open(dir.path());
+    let mut other = manifest(graph(None), Vec::new());
+    other.graph = None;
+    output.finish(&other).unwrap();
+    let error = EmbeddingsDataset::open(dir.path()).unwrap_err();
+    assert!(error.to_string().contains("not embeddings"), "{error}");
+}

@@ -1,0 +1,192 @@
+//! Graph features in both layouts, and embeddings.
+
+use std::path::Path;
+
+use schemas::columns::{GraphMeta, LabelKind, LabelMeta, SplitMeta};
+use schemas::dataset::MANIFEST_SCHEMA;
+use schemas::{
+    EmbeddingBatch, EmbeddingColumns, EmbeddingsDataset, EmbeddingsWriter, Fanout, FeatureMeta,
+    Features, FlattenMeta, GraphFeatureDataset, GraphShard, IdType, Ids, Labels, Layout, Manifest,
+    Opened, Output, Precision, Sampling, Split, write_part,
+};
+
+use crate::Subject;
+
+const TARGETS: usize = 40;
+const DIM: usize = 3;
+
+fn meta(is_sparse: bool) -> GraphMeta {
+    GraphMeta {
+        id_type: IdType::Utf8,
+        features: match is_sparse {
+            true => FeatureMeta::Sparse { dim: 50 },
+            false => FeatureMeta::Dense { dim: DIM },
+        },
+        label: Some(LabelMeta {
+            data_type: "Utf8".to_owned(),
+            kind: LabelKind::ClassName {
+                names: ["admin", "libs"].map(str::to_owned).to_vec(),
+            },
+        }),
+        split: Some(SplitMeta {
+            data_type: "Utf8".to_owned(),
+            values: None,
+        }),
+        edge_weight: true,
+        edge_feature_dim: Some(2),
+        self_loops: false,
+    }
+}
+
+/// Targets with two in-edges each, from nodes of hop 1.
+fn shard(part: usize, is_sparse: bool) -> GraphShard {
+    let num_nodes = TARGETS * 2;
+    let mut ids = Ids::new(IdType::Utf8);
+    for node in 0..num_nodes {
+        ids.push_str(&format!("node-{part}-{node:03}"));
+    }
+    let hop = |node: usize| u8::from(node >= TARGETS);
+    let wide = |number: usize| u32::try_from(number).unwrap();
+    let mut shard = GraphShard::empty(&meta(is_sparse));
+    shard.ids = ids;
+    shard.hop = (0..num_nodes).map(hop).collect();
+    shard.in_degree = (0..num_nodes).map(|node| wide(node % 9 + 2)).collect();
+    shard.in_weight = Some((0..num_nodes).map(|node| node as f32 / 3.0).collect());
+    shard.features = match is_sparse {
+        false => Features::Dense {
+            dim: DIM,
+            values: (0..num_nodes * DIM).map(|at| at as f32 / 7.0).collect(),
+        },
+        true => Features::Sparse {
+            dim: 50,
+            offset: (0..=num_nodes as u64).collect(),
+            index: (0..num_nodes).map(|node| wide(node % 50)).collect(),
+            value: (0..num_nodes).map(|node| node as f32).collect(),
+        },
+    };
+    shard.labels = Labels::Class((0..num_nodes).map(|node| wide(node % 2)).collect());
+    let splits = [Split::Train, Split::Val, Split::Test, Split::None];
+    shard.split = (0..num_nodes).map(|node| splits[node % 4]).collect();
+    shard.is_target = (0..num_nodes).map(|node| node < TARGETS).collect();
+    shard.in_offset = (0..=num_nodes)
+        .map(|node| wide(node.min(TARGETS) * 2))
+        .collect();
+    let src = |edge: usize| TARGETS + (edge / 2 + edge % 2) % TARGETS;
+    shard.in_src = (0..TARGETS * 2).map(|edge| wide(src(edge))).collect();
+    shard.edge_weight = Some((0..TARGETS * 2).map(|edge| edge as f32).collect());
+    shard.edge_feature = Some((0..TARGETS * 4).map(|at| at as f32).collect());
+    shard
+}
+
+fn open(dir: &Path, stage: &str) -> Output {
+    match Output::open(dir, stage, "plan", false).unwrap() {
+        Opened::Open(output) => output,
+        Opened::Done(_) => panic!("it is new"),
+    }
+}
+
+fn finish(output: Output, stage: &str, graph: GraphMeta, flatten: Option<FlattenMeta>) {
+    let manifest = Manifest {
+        schema: MANIFEST_SCHEMA,
+        stage: stage.to_owned(),
+        program: "test".to_owned(),
+        fingerprint: "plan".to_owned(),
+        plan: serde_json::json!({ "hops": 1 }),
+        seed: 7,
+        input: serde_json::Value::Null,
+        graph: Some(graph),
+        flatten,
+        parts: output.parts(),
+        report: serde_json::Value::Null,
+    };
+    output.finish(&manifest).unwrap();
+}
+
+fn write_features(dir: &Path, layout: Layout, is_sparse: bool) {
+    let flatten = FlattenMeta {
+        hops: 1,
+        fanouts: vec![Fanout::Count(2)],
+        sampling: Sampling::Uniform,
+        seed: 7,
+        samples_per_target: 1,
+        layout,
+    };
+    let output = open(dir, "flatten");
+    let graph = meta(is_sparse);
+    for index in 0..2 {
+        let shard = shard(index, is_sparse);
+        let part = write_part(&output, index, &shard, None, &graph, &flatten).unwrap();
+        output.commit_part(index, part).unwrap();
+    }
+    finish(output, "flatten", graph, Some(flatten));
+}
+
+fn read_features(dir: &Path) -> schemas::Result<u64> {
+    let dataset = GraphFeatureDataset::open(dir)?;
+    let mut text = format!("{:?} {:?}", dataset.meta(), dataset.flatten());
+    for part in 0..dataset.num_parts() {
+        text.push_str(&format!("{:?}", dataset.read_part(part)?));
+        text.push_str(&format!("{:?}", dataset.read_features(part)?));
+    }
+    Ok(schemas::xxh::hash_bytes(text.as_bytes()))
+}
+
+fn write_embeddings(dir: &Path, precision: Precision) {
+    let output = open(dir, "infer");
+    let graph = meta(false);
+    let columns = EmbeddingColumns {
+        id_type: IdType::Utf8,
+        passed: None,
+        vectors: vec![("embedding", DIM)],
+        precision,
+        prediction: graph.label.clone(),
+    };
+    let of = shard(0, false);
+    let mut writer = EmbeddingsWriter::create(&output, 0, &columns).unwrap();
+    let nodes: Vec<u32> = (0..u32::try_from(of.num_nodes()).unwrap()).collect();
+    let values = (0..of.num_nodes() * DIM)
+        .map(|at| at as f32 / 7.0)
+        .collect();
+    let batch = EmbeddingBatch {
+        ids: &of.ids,
+        nodes: &nodes,
+        vectors: &[values],
+        prediction: &of.labels,
+    };
+    writer.write(batch).unwrap();
+    output.commit_part(0, writer.finish().unwrap()).unwrap();
+    finish(output, "infer", graph, None);
+}
+
+fn read_embeddings(dir: &Path) -> schemas::Result<u64> {
+    let dataset = EmbeddingsDataset::open(dir)?;
+    let mut text = String::new();
+    for part in 0..dataset.num_parts() {
+        text.push_str(&format!("{:?}", dataset.read_part(part)?));
+    }
+    Ok(schemas::xxh::hash_bytes(text.as_bytes()))
+}
+
+pub(crate) fn subjects(root: &Path) -> Vec<Subject> {
+    let mut subjects = Vec::new();
+    for layout in [Layout::Shards, Layout::Rows] {
+        for is_sparse in [false, true] {
+            let dir = root.join(format!("{layout:?}-{is_sparse}"));
+            write_features(&dir, layout, is_sparse);
+            let name = format!("graph features, {layout:?}, sparse: {is_sparse}");
+            let read = dir.clone();
+            subjects.push(Subject::new(&name, &dir, true, move || {
+                read_features(&read)
+            }));
+        }
+    }
+    for precision in [Precision::F32, Precision::F16] {
+        let dir = root.join(format!("embeddings-{precision:?}"));
+        write_embeddings(&dir, precision);
+        let (name, read) = (format!("embeddings, {precision:?}"), dir.clone());
+        subjects.push(Subject::new(&name, &dir, true, move || {
+            read_embeddings(&read)
+        }));
+    }
+    subjects
+}
