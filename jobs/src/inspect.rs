@@ -104,18 +104,7 @@ fn heading(manifest: &Manifest) -> String {
 }
 
 fn store(dir: &Path) -> Result<String, JobError> {
-    let path = dir.join("store.json");
-    let read = |source| JobError::Io {
-        action: "read",
-        path: path.clone(),
-        source,
-    };
-    let json = std::fs::read_to_string(&path).map_err(read)?;
-    let broken = |source| JobError::Json {
-        path: path.clone(),
-        source,
-    };
-    let meta: StoreMeta = serde_json::from_str(&json).map_err(broken)?;
+    let meta = StoreMeta::read(dir)?.ok_or_else(|| problem(dir, "holds no store".to_owned()))?;
     let keep = meta
         .keep
         .map_or("all".to_owned(), |keep| format!("up to {keep}"));

@@ -77,7 +77,7 @@ pub(crate) fn build(
         files,
         ..first.meta
     };
-    write_meta(&plan.dir, &meta).map_err(failed)?;
+    meta.write(&plan.dir).map_err(failed)?;
     Ok(meta)
 }
 
@@ -98,13 +98,6 @@ fn remove_store(dir: &Path) -> std::io::Result<()> {
         }
     }
     Ok(())
-}
-
-fn write_meta(dir: &Path, meta: &StoreMeta) -> Result<(), StoreCause> {
-    let temporary = dir.join("store.json.tmp");
-    let file = std::fs::File::create(&temporary)?;
-    serde_json::to_writer_pretty(&file, meta)?;
-    Ok(std::fs::rename(temporary, dir.join(META_FILE))?)
 }
 
 fn build_partition(

@@ -6,6 +6,7 @@
 
 mod buckets;
 mod build;
+mod description;
 mod edges;
 mod ends;
 mod error;
@@ -17,6 +18,8 @@ mod number;
 mod placement;
 mod plan;
 pub mod sample;
+#[cfg(unix)]
+mod sigbus;
 mod store;
 mod sum;
 

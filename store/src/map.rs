@@ -30,5 +30,7 @@ pub fn map_bytes(file: &File) -> std::io::Result<Bytes> {
     // never written again; a store is rebuilt as new files. The checksum is checked on opening.
     // The rows of inference are mapped when they are complete, in a directory that is locked.
     let map = unsafe { memmap2::Mmap::map(file)? };
+    #[cfg(unix)]
+    let map = crate::sigbus::NamedMap::new(map, file);
     Ok(Bytes::from_owner(map))
 }

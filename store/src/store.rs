@@ -232,8 +232,13 @@ fn store_fingerprint(cluster: &Cluster, plan: &StorePlan, input: &serde_json::Va
 }
 
 fn fitting(plan: &StorePlan, wanted: &str) -> Option<StoreMeta> {
-    let text = std::fs::read(plan.dir.join(META_FILE)).ok()?;
-    let meta: StoreMeta = serde_json::from_slice(&text).ok()?;
+    let meta = match StoreMeta::read(&plan.dir) {
+        Ok(meta) => meta?,
+        Err(error) => {
+            tracing::warn!("building the store again: {}", report(&error));
+            return None;
+        }
+    };
     let keeps_enough = meta.keep.is_none_or(|keep| keep >= plan.keep as u64);
     let draws_enough = meta.redraw || !plan.redraw;
     (meta.fingerprint == wanted && keeps_enough && draws_enough).then_some(meta)

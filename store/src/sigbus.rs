@@ -1,0 +1,170 @@
+//! Files that are mapped, and what the process says when one of them is cut meanwhile.
+//!
+//! Pages of a map that lie beyond the end of its file, or that a disk cannot deliver, give no error:
+//! the system sends SIGBUS to whoever reads them. The handler here looks the address up among all
+//! maps, names the file and ends the process with exit code 1. It does only what a handler may: it
+//! walks a list that never shrinks, writes one line and exits.
+#![expect(
+    unsafe_code,
+    reason = "signal handlers are installed and run through the C interface of the system"
+)]
+
+use std::ffi::{c_int, c_void};
+use std::fs::File;
+use std::os::fd::AsRawFd as _;
+use std::os::unix::ffi::OsStringExt as _;
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+use memmap2::Mmap;
+
+/// One map; the entry stays when the map is gone, with an empty range.
+struct Entry {
+    start: AtomicUsize,
+    end: AtomicUsize,
+    path: Vec<u8>,
+    next: Option<&'static Entry>,
+}
+
+/// The latest entry, for those who add one.
+static LATEST: Mutex<Option<&'static Entry>> = Mutex::new(None);
+/// The same, for the handler, which must not wait for a lock.
+static ENTRIES: AtomicPtr<Entry> = AtomicPtr::new(null_mut());
+/// What handled SIGBUS before: the handler of Rust, which tells of stacks that overflow.
+static BEFORE: OnceLock<libc::sigaction> = OnceLock::new();
+
+/// A map whose file is named if it is cut.
+pub(crate) struct NamedMap {
+    map: Mmap,
+    entry: &'static Entry,
+}
+
+impl NamedMap {
+    pub(crate) fn new(map: Mmap, file: &File) -> Self {
+        BEFORE.get_or_init(install);
+        let start = map.as_ptr().addr();
+        let mut latest = LATEST.lock().unwrap_or_else(PoisonError::into_inner);
+        let entry: &'static Entry = Box::leak(Box::new(Entry {
+            start: AtomicUsize::new(start),
+            end: AtomicUsize::new(start + map.len()),
+            path: path_of(file),
+            next: *latest,
+        }));
+        *latest = Some(entry);
+        ENTRIES.store(std::ptr::from_ref(entry).cast_mut(), Ordering::Release);
+        Self { map, entry }
+    }
+}
+
+impl AsRef<[u8]> for NamedMap {
+    fn as_ref(&self) -> &[u8] {
+        &self.map
+    }
+}
+
+impl Drop for NamedMap {
+    fn drop(&mut self) {
+        // Another map may get these addresses.
+        self.entry.end.store(0, Ordering::SeqCst);
+    }
+}
+
+/// Returns the name that the system has for an open file.
+fn path_of(file: &File) -> Vec<u8> {
+    let link = format!("/proc/self/fd/{}", file.as_raw_fd());
+    match std::fs::read_link(link) {
+        Ok(path) => path.into_os_string().into_vec(),
+        Err(_) => b"a file of the store".to_vec(),
+    }
+}
+
+/// Installs the handler and returns the one before.
+fn install() -> libc::sigaction {
+    // SAFETY: all zeros is a valid `sigaction`; both pointers are valid for the call, and the handler
+    // has the signature that SA_SIGINFO asks for.
+    unsafe {
+        let mut before: libc::sigaction = std::mem::zeroed();
+        let mut action: libc::sigaction = std::mem::zeroed();
+        let handler: extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void) = on_sigbus;
+        action.sa_sigaction = handler as libc::sighandler_t;
+        action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
+        libc::sigemptyset(&raw mut action.sa_mask);
+        libc::sigaction(libc::SIGBUS, &raw const action, &raw mut before);
+        before
+    }
+}
+
+extern "C" fn on_sigbus(_signal: c_int, info: *mut libc::siginfo_t, _context: *mut c_void) {
+    // SAFETY: the system passes a valid `info` to a handler with SA_SIGINFO.
+    let address = unsafe { (*info).si_addr() }.addr();
+    // SAFETY: entries are never freed, and are whole before they are published.
+    let mut entry = unsafe { ENTRIES.load(Ordering::Acquire).as_ref() };
+    while let Some(found) = entry {
+        let start = found.start.load(Ordering::SeqCst);
+        if (start..found.end.load(Ordering::SeqCst)).contains(&address) {
+            end(&found.path);
+        }
+        entry = found.next;
+    }
+    // No map of ours: the handler before takes it when the read is repeated.
+    if let Some(before) = BEFORE.get() {
+        // SAFETY: `before` is what `sigaction` gave.
+        unsafe { libc::sigaction(libc::SIGBUS, before, null_mut()) };
+    }
+}
+
+/// Writes one line and ends the process, without any lock or allocation.
+fn end(path: &[u8]) -> ! {
+    let texts: [&[u8]; 3] = [
+        b"error: cannot read ",
+        path,
+        b": the file was cut, or its disk failed, while it was mapped; run again\n",
+    ];
+    let pieces = texts.map(|text| libc::iovec {
+        iov_base: text.as_ptr().cast_mut().cast(),
+        iov_len: text.len(),
+    });
+    // SAFETY: the pieces are valid for reads; `writev` and `_exit` may be called in a handler.
+    unsafe {
+        libc::writev(2, pieces.as_ptr(), 3);
+        libc::_exit(1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::map_bytes;
+
+    /// The environment variable that makes the test below the process that is ended.
+    const CUT: &str = "GRAPHFLAT_TEST_CUT_MAP";
+
+    #[test]
+    fn a_mapped_file_that_is_cut_is_named() {
+        if let Some(path) = std::env::var_os(CUT) {
+            let bytes = map_bytes(&File::open(&path).unwrap()).unwrap();
+            drop(map_bytes(&File::open(&path).unwrap()).unwrap());
+            let file = File::options().write(true).open(&path).unwrap();
+            file.set_len(4096).unwrap();
+            let sum: usize = bytes.iter().map(|&byte| usize::from(byte)).sum();
+            panic!("read {sum} where the file was cut");
+        }
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path().canonicalize().unwrap().join("nodes-000.arrow");
+        std::fs::write(&path, vec![1; 1 << 16]).unwrap();
+        let child = std::process::Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "--nocapture"])
+            .arg("sigbus::tests::a_mapped_file_that_is_cut_is_named")
+            .env(CUT, &path)
+            .output()
+            .unwrap();
+        let told = String::from_utf8_lossy(&child.stderr).into_owned();
+        let line = format!(
+            "error: cannot read {}: the file was cut, or its disk failed, while it was mapped; \
+             run again\n",
+            path.display()
+        );
+        assert_eq!((child.status.code(), told), (Some(1), line));
+    }
+}
