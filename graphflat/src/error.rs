@@ -29,10 +29,16 @@ pub enum FlattenError {
     },
     /// The store could not be built or read.
     #[error(transparent)]
-    Store(#[from] StoreError),
+    Store(Box<StoreError>),
     /// Workers could not be connected, or another one failed.
     #[error(transparent)]
     Cluster(#[from] ClusterError),
+}
+
+impl From<StoreError> for FlattenError {
+    fn from(error: StoreError) -> Self {
+        Self::Store(Box::new(error))
+    }
 }
 
 impl FlattenError {
