@@ -258,7 +258,7 @@ fn save(
 
 fn write(output: &Output, name: &str, bytes: &[u8]) -> Result<FileEntry, TrainError> {
     let mut file = output.create(name)?;
-    let written = output.dir().join(name);
+    let written = output.parts_dir().join(name);
     file.write_all(bytes)
         .map_err(TrainError::io("write", &written))?;
     Ok(file.finish()?)

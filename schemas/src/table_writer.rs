@@ -154,7 +154,7 @@ impl TableWriter {
             fresh: Some(fresh),
             open: None,
             schema: Arc::new(schema),
-            path: output.dir().join(name),
+            path: output.parts_dir().join(name),
         })
     }
 

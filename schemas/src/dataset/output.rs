@@ -166,7 +166,7 @@ impl Output {
 
     /// Returns the directory that files are written to: the output's, or a folder of it while a
     /// finished output stays there.
-    pub fn dir(&self) -> &Path {
+    pub fn parts_dir(&self) -> &Path {
         &self.base
     }
 

@@ -466,11 +466,11 @@ fn a_manifest_that_says_other_things_than_its_parts_is_refused() {
         check(&change, expected);
     };
     flattened(
-        &|flatten| flatten.fanouts = vec![Fanout::Count(77); flatten.hops],
+        &|meta| meta.fanouts = vec![Fanout::Count(77); meta.hops],
         "its metadata says `fanouts` = ",
     );
     flattened(
-        &|flatten| flatten.samples_per_target = 9,
+        &|meta| meta.samples_per_target = 9,
         "its metadata says `samples_per_target` = 1, its manifest 9",
     );
     check(

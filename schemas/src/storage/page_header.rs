@@ -45,7 +45,7 @@ impl ColumnSizes {
                     .map_or(data, |first| first.min(data));
                 let len = column.compressed_size();
                 let range = u64::try_from(start).ok().zip(u64::try_from(len).ok());
-                let range = range.and_then(|(start, len)| Some(start..start.checked_add(len)?));
+                let range = range.and_then(|(first, bytes)| Some(first..first.checked_add(bytes)?));
                 match range.filter(|range| range.end <= size) {
                     Some(range) => chunks.push((range, column.uncompressed_size())),
                     None => {

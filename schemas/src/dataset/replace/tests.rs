@@ -90,19 +90,19 @@ fn a_finished_output_stays_until_the_new_one_is_whole() {
         check_whole(&dir, "old", 3);
         let busy = Output::join(&dir, "flatten", "new", None, output.committed_parts());
         assert_eq!(
-            busy.unwrap().dir(),
-            output.dir(),
+            busy.unwrap().parts_dir(),
+            output.parts_dir(),
             "the processes of a run agree"
         );
         drop(output);
         check_whole(&dir, "old", 3);
         // Another plan is still refused, and the one that was begun goes on.
         Output::open(&dir, "flatten", "other", false).unwrap_err();
-        let output = open(&dir, "new", false);
-        assert!(output.committed(1).is_some() && output.committed(0).is_none());
-        write_part(&output, 0, "new");
+        let resumed = open(&dir, "new", false);
+        assert!(resumed.committed(1).is_some() && resumed.committed(0).is_none());
+        write_part(&resumed, 0, "new");
         check_whole(&dir, "old", 3);
-        finish(output, "new");
+        finish(resumed, "new");
         check_whole(&dir, "new", 2);
         check_tidy(&dir, 2);
     }
@@ -139,7 +139,7 @@ fn killed_after(dir: &Path, step: usize) {
     let output = open(dir, "new", true);
     (0..2).for_each(|part| write_part(&output, part, "new"));
     let manifest = manifest(&output, "new");
-    let aside = output.dir().to_owned();
+    let aside = output.parts_dir().to_owned();
     drop(output);
     let text = json(&manifest);
     write_whole(&aside.join(MANIFEST), &text).unwrap();
