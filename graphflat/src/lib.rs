@@ -11,6 +11,7 @@ mod group;
 mod parts;
 mod round;
 mod stream;
+pub mod survey;
 mod targets;
 mod wave;
 

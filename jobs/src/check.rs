@@ -1,14 +1,11 @@
 //! `graphflat check`: validates a job and its input, and says what a run would write.
 
-mod nearby;
-mod places;
-mod predict;
-mod survey;
 pub(crate) mod taken;
 
 use anyhow::Context as _;
 use bytesize::ByteSize;
 use gnn::Task;
+use graphflat::survey::{Prediction, Survey, predict};
 use graphflat::{PART_EDGE_BYTES, PART_NODE_BYTES, WAVES_IN_FLIGHT, WRITER_BYTES};
 use graphtrainer::config::Loss;
 use graphtrainer::metric::Metric;
@@ -21,8 +18,6 @@ use crate::console::line_out;
 use crate::error::JobError;
 use crate::job::{Job, Overrides};
 use crate::preflight::preflight;
-use predict::{Prediction, predict};
-use survey::Survey;
 
 /// Checks a job.
 ///
@@ -72,7 +67,7 @@ fn look(job: &Job) -> Result<(Survey, Option<Prediction>), JobError> {
         infer.check_graph(&survey.meta)?;
     }
     let prediction = match &job.flatten {
-        Some(plan) => Some(predict(job, &survey, plan)?),
+        Some(plan) => Some(predict(&survey, &job.edges, plan)?),
         None => None,
     };
     Ok((survey, prediction))

@@ -6,9 +6,10 @@ use schemas::{
 };
 use store::StoreError;
 
-use super::nearby::Kept;
-use super::places::Places;
-use crate::error::JobError;
+use super::edge::Edge;
+use super::id_index::IdIndex;
+use super::kept::Kept;
+use crate::FlattenError;
 
 /// Rows of features kept to measure how well they compress, if they are wide.
 const FEATURE_ROWS: usize = 4096;
@@ -20,39 +21,33 @@ const FEATURE_NUMBERS: usize = 1 << 18;
 const WEIGHT_ROWS: u64 = 1 << 16;
 
 /// What a look at the input tables found.
-pub(crate) struct Survey {
+pub struct Survey {
+    /// Name of the id column.
+    pub(super) id_column: String,
     /// Ids in the order of the table.
-    pub(crate) ids: Ids,
+    pub ids: Ids,
     /// Position of each id.
-    places: Places,
+    index: IdIndex,
     /// Positions in the order of their ids.
-    pub(crate) order: Vec<u32>,
+    pub(super) order: Vec<u32>,
     /// `[num_nodes]`.
-    pub(crate) split: Vec<Split>,
+    pub split: Vec<Split>,
     /// `[num_nodes]`.
-    pub(crate) in_degree: Vec<u32>,
+    pub in_degree: Vec<u32>,
     /// `[num_nodes]`: the place in `order` of the first source, the greatest where there is none.
-    pub(crate) least_src: Vec<u32>,
+    pub(super) least_src: Vec<u32>,
     /// In-edges of every node, up to what the fan-outs keep, where they are not too many.
-    pub(crate) kept: Option<Kept>,
+    pub(super) kept: Option<Kept>,
     /// Edges, reverses of undirected ones included, dropped ones not.
-    pub(crate) num_edges: u64,
+    pub num_edges: u64,
     /// Edge rows left out because an end is no node.
-    pub(crate) dropped_edges: u64,
+    pub dropped_edges: u64,
     /// Features of some rows spread over the table.
-    pub(crate) features: Features,
+    pub(super) features: Features,
     /// Weights of some edge rows spread over the table.
-    pub(crate) weights: Vec<f32>,
+    pub(super) weights: Vec<f32>,
     /// What the tables hold.
-    pub(crate) meta: GraphMeta,
-}
-
-/// An edge by the positions of its ends, with its row over all files.
-#[derive(Clone, Copy)]
-pub(crate) struct Edge {
-    pub(crate) src: u32,
-    pub(crate) dst: u32,
-    pub(crate) row: u64,
+    pub meta: GraphMeta,
 }
 
 impl Survey {
@@ -61,13 +56,13 @@ impl Survey {
     /// # Errors
     ///
     /// The first value that is not allowed: its file, column and row.
-    pub(crate) fn read(
+    pub fn read(
         nodes: &NodesPlan,
         edges: &EdgesPlan,
         fanouts: &[Fanout],
-    ) -> Result<Survey, JobError> {
+    ) -> Result<Survey, FlattenError> {
         let (ids, label) = read_keys(nodes)?;
-        let places = Places::index(&ids, nodes)?;
+        let index = IdIndex::new(&ids, nodes)?;
         let (split, features) = read_rows(nodes, label.as_ref())?;
         let meta = GraphMeta {
             id_type: nodes.id_type(),
@@ -82,9 +77,10 @@ impl Survey {
             in_degree: vec![0; ids.len()],
             least_src: vec![u32::MAX; ids.len()],
             kept: None,
+            id_column: nodes.spec().id.clone(),
             order: ids.sort_permutation(),
             ids,
-            places,
+            index,
             split,
             num_edges: 0,
             dropped_edges: 0,
@@ -97,7 +93,7 @@ impl Survey {
     }
 
     /// Checks and counts every edge, and keeps some of every node.
-    fn read_edges(&mut self, edges: &EdgesPlan, limit: usize) -> Result<(), JobError> {
+    fn read_edges(&mut self, edges: &EdgesPlan, limit: usize) -> Result<(), FlattenError> {
         let mut rank = vec![0; self.num_nodes()];
         for (at, &node) in (0u32..).zip(&self.order) {
             rank[node as usize] = at;
@@ -134,12 +130,12 @@ impl Survey {
     }
 
     /// Number of nodes.
-    pub(crate) fn num_nodes(&self) -> usize {
+    pub fn num_nodes(&self) -> usize {
         self.ids.len()
     }
 
     /// Mean bytes of a node's features in memory.
-    pub(crate) fn feature_bytes(&self) -> f64 {
+    pub fn feature_bytes(&self) -> f64 {
         match &self.features {
             Features::None => 0.0,
             Features::Dense { dim, .. } => *dim as f64 * 4.0,
@@ -155,11 +151,11 @@ impl Survey {
     /// # Errors
     ///
     /// If the table cannot be read any more.
-    pub(crate) fn each_edge(
+    pub(super) fn each_edge(
         &self,
         edges: &EdgesPlan,
         mut visit: impl FnMut(Edge),
-    ) -> Result<(), JobError> {
+    ) -> Result<(), FlattenError> {
         for unit in edges.units() {
             let mut first_row = unit.first_row;
             for batch in edges.end_batches(unit)? {
@@ -178,7 +174,7 @@ impl Survey {
         rows: &EdgeRows,
         first_row: u64,
         mut visit: impl FnMut(Edge),
-    ) -> Result<u64, JobError> {
+    ) -> Result<u64, FlattenError> {
         let mut dropped = 0;
         for (row, at) in (first_row..).zip(0..rows.src.len()) {
             match (self.place(&rows.src, at), self.place(&rows.dst, at)) {
@@ -197,12 +193,12 @@ impl Survey {
     }
 
     /// The position of an id, where a node has it.
-    pub(crate) fn place(&self, ids: &Ids, at: usize) -> Option<u32> {
-        self.places.find(&self.ids, ids, at)
+    pub(super) fn place(&self, ids: &Ids, at: usize) -> Option<u32> {
+        self.index.find(&self.ids, ids, at)
     }
 }
 
-fn read_keys(nodes: &NodesPlan) -> Result<(Ids, Option<LabelMeta>), JobError> {
+fn read_keys(nodes: &NodesPlan) -> Result<(Ids, Option<LabelMeta>), FlattenError> {
     let mut ids = Ids::new(nodes.id_type());
     let (mut names, mut max_class) = (std::collections::BTreeSet::new(), None);
     for unit in nodes.units() {
@@ -218,7 +214,7 @@ fn read_keys(nodes: &NodesPlan) -> Result<(Ids, Option<LabelMeta>), JobError> {
 fn read_rows(
     nodes: &NodesPlan,
     label: Option<&LabelMeta>,
-) -> Result<(Vec<Split>, Features), JobError> {
+) -> Result<(Vec<Split>, Features), FlattenError> {
     let mut split = Vec::new();
     let mut kept = Features::empty(nodes.feature_meta());
     let width = match nodes.feature_meta() {
@@ -241,7 +237,7 @@ fn read_rows(
     Ok((split, kept))
 }
 
-fn dangling(edges: &EdgesPlan, rows: &EdgeRows, at: usize, row: u64, is_src: bool) -> JobError {
+fn dangling(edges: &EdgesPlan, rows: &EdgeRows, at: usize, row: u64, is_src: bool) -> FlattenError {
     let (file, row) = edges.locate(row);
     let spec = edges.spec();
     let (column, ids) = if is_src {

@@ -6,16 +6,14 @@ use std::hash::{BuildHasherDefault, Hasher};
 use schemas::{Ids, NodesPlan};
 use store::StoreError;
 
-use crate::error::JobError;
-
-/// Most entries a node of an array of places; the rest stand for ids that no node has.
+/// Most entries of the array for each node; the rest stand for ids that no node has.
 const SPREAD: u64 = 16;
 
-/// No node.
-const NOWHERE: u32 = u32::MAX;
+/// An entry for an id that no node has.
+const NO_NODE: u32 = u32::MAX;
 
 /// The position of every id.
-pub(crate) enum Places {
+pub(super) enum IdIndex {
     /// By the distance from the least id.
     Dense { least: u64, at: Vec<u32> },
     /// By the id's hash.
@@ -24,7 +22,7 @@ pub(crate) enum Places {
 
 /// Hashes what is a hash already.
 #[derive(Default)]
-pub(crate) struct AsIs(u64);
+pub(super) struct AsIs(u64);
 
 impl Hasher for AsIs {
     fn finish(&self) -> u64 {
@@ -40,22 +38,22 @@ impl Hasher for AsIs {
     }
 }
 
-impl Places {
+impl IdIndex {
     /// Indexes the ids of a node table.
     ///
     /// # Errors
     ///
     /// If two nodes have the same id, or there are too many.
-    pub(crate) fn index(ids: &Ids, nodes: &NodesPlan) -> Result<Places, JobError> {
+    pub(super) fn new(ids: &Ids, nodes: &NodesPlan) -> Result<IdIndex, StoreError> {
         if u32::try_from(ids.len()).is_err() {
             let too_large = StoreError::TooLarge {
                 what: "nodes",
                 count: ids.len() as u64,
                 limit: u64::from(u32::MAX),
             };
-            return Err(too_large.into());
+            return Err(too_large);
         }
-        let mut places = Places::empty(ids);
+        let mut places = IdIndex::empty(ids);
         for (place, at) in (0u32..).zip(0..ids.len()) {
             if let Some(first) = places.insert(ids, at, place)
                 && ids.equal(first as usize, ids, at)
@@ -66,9 +64,9 @@ impl Places {
         Ok(places)
     }
 
-    fn empty(ids: &Ids) -> Places {
+    fn empty(ids: &Ids) -> IdIndex {
         let by_hash =
-            || Places::Hashed(HashMap::with_capacity_and_hasher(ids.len(), <_>::default()));
+            || IdIndex::Hashed(HashMap::with_capacity_and_hasher(ids.len(), <_>::default()));
         let keys = ids.keys().unwrap_or_default();
         let ends = (0..keys.len())
             .min_by_key(|&at| keys[at])
@@ -78,9 +76,9 @@ impl Places {
         };
         let most = (ids.len() as u64).saturating_mul(SPREAD);
         match (usize::try_from(last - keys[first]), ids.as_int(first)) {
-            (Ok(width), Some(least)) if (width as u64) < most => Places::Dense {
+            (Ok(width), Some(least)) if (width as u64) < most => IdIndex::Dense {
                 least,
-                at: vec![NOWHERE; width + 1],
+                at: vec![NO_NODE; width + 1],
             },
             _ => by_hash(),
         }
@@ -89,25 +87,25 @@ impl Places {
     /// Sets a place; returns the one that was there.
     fn insert(&mut self, ids: &Ids, at: usize, place: u32) -> Option<u32> {
         match self {
-            Places::Dense { least, at: places } => {
+            IdIndex::Dense { least, at: places } => {
                 let distance = distance(ids, at, *least).expect("integers index integers");
                 let before = std::mem::replace(&mut places[distance], place);
-                (before != NOWHERE).then_some(before)
+                (before != NO_NODE).then_some(before)
             }
-            Places::Hashed(places) => places.insert(ids.hash(at), place),
+            IdIndex::Hashed(places) => places.insert(ids.hash(at), place),
         }
     }
 
     /// The position among `own`, which are those indexed, of an id of another column.
-    pub(crate) fn find(&self, own: &Ids, ids: &Ids, at: usize) -> Option<u32> {
+    pub(super) fn find(&self, own: &Ids, ids: &Ids, at: usize) -> Option<u32> {
         let (place, is_certain) = match self {
-            Places::Dense { least, at: places } => {
+            IdIndex::Dense { least, at: places } => {
                 let place = *places.get(distance(ids, at, *least)?)?;
                 (place, own.id_type() == ids.id_type())
             }
-            Places::Hashed(places) => (*places.get(&ids.hash(at))?, false),
+            IdIndex::Hashed(places) => (*places.get(&ids.hash(at))?, false),
         };
-        (place != NOWHERE && (is_certain || own.equal(place as usize, ids, at))).then_some(place)
+        (place != NO_NODE && (is_certain || own.equal(place as usize, ids, at))).then_some(place)
     }
 }
 
@@ -115,7 +113,7 @@ fn distance(ids: &Ids, at: usize, least: u64) -> Option<usize> {
     usize::try_from(ids.as_int(at)?.wrapping_sub(least)).ok()
 }
 
-fn twin(ids: &Ids, nodes: &NodesPlan, first: u32, second: usize) -> JobError {
+fn twin(ids: &Ids, nodes: &NodesPlan, first: u32, second: usize) -> StoreError {
     let (first_file, first_row) = nodes.locate(u64::from(first));
     let (second_file, second_row) = nodes.locate(second as u64);
     StoreError::DuplicateNode {
@@ -125,5 +123,4 @@ fn twin(ids: &Ids, nodes: &NodesPlan, first: u32, second: usize) -> JobError {
         second_file,
         second_row,
     }
-    .into()
 }

@@ -1,0 +1,196 @@
+//! Predicts what flattening will write, from walks all over the graph and a probe of its files.
+
+use super::kept::Kept;
+use super::nearby::{Nearby, gather};
+use super::probe::{PARTS_PROBED, Probe};
+use super::read::Survey;
+use super::spread::spread;
+use crate::{FlattenError, FlattenPlan, Parts, Targets};
+use schemas::{EdgesPlan, IdListPlan, Layout, Split};
+
+/// Targets whose neighbourhoods are counted one by one.
+const TARGETS_COUNTED: usize = 1 << 14;
+
+/// Edges walked at most for all of them; fewer are counted where they are large.
+const EDGES_WALKED: usize = 20_000_000;
+
+/// Parts whose unions are counted.
+const PARTS_COUNTED: usize = 16;
+
+/// What flattening is expected to write.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Prediction {
+    /// Targets, times samples.
+    pub rows: u64,
+    /// Part files of a table.
+    pub parts: u64,
+    /// Mean nodes of a target's neighbourhood.
+    pub nodes_per_target: f64,
+    /// Mean edges of a target's neighbourhood.
+    pub edges_per_target: f64,
+    /// Mean nodes of a part's union.
+    pub nodes_per_shard: f64,
+    /// Mean edges of a part's union.
+    pub edges_per_shard: f64,
+    /// Bytes of layout `rows`.
+    pub bytes_rows: f64,
+    /// Bytes of layout `shards`.
+    pub bytes_shards: f64,
+}
+
+/// The unions of a layout's parts.
+#[derive(Clone, Copy, Default)]
+struct Unions {
+    mean_nodes: f64,
+    mean_edges: f64,
+}
+
+impl Unions {
+    fn count(nearby: &mut Nearby<'_>, parts: &Parts<u32>) -> Unions {
+        let parts = spread(parts, PARTS_COUNTED);
+        let mut unions = Unions::default();
+        for part in &parts {
+            let size = nearby.size(part);
+            unions.mean_nodes += size.nodes as f64 / parts.len() as f64;
+            unions.mean_edges += size.edges as f64 / parts.len() as f64;
+        }
+        unions
+    }
+}
+
+/// Predicts the output of flattening.
+///
+/// Neighbourhoods are walked from targets and from parts spread evenly over all of them, since
+/// those with the fewest in-edges stand last; a few of them are written to a temporary directory,
+/// to see how well they compress.
+///
+/// # Errors
+///
+/// If a table cannot be read, or the probe cannot be written.
+pub fn predict(
+    survey: &Survey,
+    edges: &EdgesPlan,
+    plan: &FlattenPlan,
+) -> Result<Prediction, FlattenError> {
+    let targets = targets(survey, plan)?;
+    let features = survey.meta.features;
+    let cut = |layout| plan.sample().cut(targets.clone(), layout, features);
+    let (rows, shards) = (&cut(Layout::Rows), &cut(Layout::Shards));
+    let chosen = match plan.layout() {
+        Layout::Rows => rows,
+        Layout::Shards => shards,
+    };
+    let counted = spread_targets(&targets);
+    let gathered;
+    let kept = match &survey.kept {
+        Some(kept) => kept,
+        None => {
+            let mut from = [spread(shards, PARTS_COUNTED), spread(chosen, PARTS_COUNTED)].concat();
+            from.extend(spread(rows, PARTS_PROBED));
+            from.push(&counted);
+            let mut from = from.concat();
+            from.sort_unstable();
+            from.dedup();
+            gathered = gather(survey, edges, plan.sample().fanouts(), &from)?;
+            &gathered
+        }
+    };
+    let mut nearby = Nearby::new(survey, plan.sample().fanouts(), kept);
+    let (nodes_per_target, edges_per_target) = means(&mut nearby, &counted);
+    let unions = Unions::count(&mut nearby, shards);
+    let own_unions = match plan.layout() {
+        Layout::Shards => unions,
+        Layout::Rows => Unions::count(&mut nearby, chosen),
+    };
+    let mut probe = Probe::new(nearby, survey, plan);
+    let (node_bytes, edge_bytes) = probe.shards(shards)?;
+    let row_node_bytes = probe.rows(rows)?;
+    let samples = f64::from(plan.samples());
+    let shard_bytes = node_bytes * unions.mean_nodes + edge_bytes * unions.mean_edges;
+    Ok(Prediction {
+        rows: targets.len() as u64 * u64::from(plan.samples()),
+        parts: chosen.len() as u64 * u64::from(plan.samples()),
+        nodes_per_target,
+        edges_per_target,
+        nodes_per_shard: own_unions.mean_nodes,
+        edges_per_shard: own_unions.mean_edges,
+        bytes_rows: row_node_bytes * nodes_per_target * targets.len() as f64 * samples,
+        bytes_shards: shard_bytes * shards.len() as f64 * samples,
+    })
+}
+
+/// All targets, or some of them in an order of which every beginning is spread evenly.
+fn spread_targets(targets: &[u32]) -> Vec<u32> {
+    const GOLDEN: u64 = 0x9e37_79b9; // 2^32 / the golden ratio
+    if targets.len() <= TARGETS_COUNTED {
+        return targets.to_vec();
+    }
+    let place = |at: u64| {
+        let share = (at * GOLDEN) & u64::from(u32::MAX);
+        usize::try_from((share * targets.len() as u64) >> 32).expect("below the number of targets")
+    };
+    (0..TARGETS_COUNTED as u64)
+        .map(|at| targets[place(at)])
+        .collect()
+}
+
+/// Mean nodes and edges of some targets' neighbourhoods.
+fn means(nearby: &mut Nearby<'_>, targets: &[u32]) -> (f64, f64) {
+    let (mut counted, mut nodes, mut edges) = (0, 0, 0);
+    for target in targets {
+        if edges > EDGES_WALKED {
+            break;
+        }
+        let size = nearby.size(std::slice::from_ref(target));
+        counted += 1;
+        nodes += size.nodes;
+        edges += size.edges;
+    }
+    let mean = |sum: usize| sum as f64 / f64::from(counted.max(1));
+    (mean(nodes), mean(edges))
+}
+
+/// The targets in the order in which they are cut into parts: by first source, then by id.
+fn targets(survey: &Survey, plan: &FlattenPlan) -> Result<Vec<u32>, FlattenError> {
+    let mut in_order = survey.order.clone();
+    in_order.sort_by_key(|&node| survey.least_src[node as usize]);
+    let split = |node: &u32| {
+        survey
+            .split
+            .get(*node as usize)
+            .copied()
+            .unwrap_or_default()
+    };
+    let targets: Vec<u32> = match plan.sample().targets() {
+        Targets::All => in_order,
+        Targets::Labelled => in_order
+            .into_iter()
+            .filter(|node| split(node) != Split::None)
+            .collect(),
+        Targets::Train => in_order
+            .into_iter()
+            .filter(|node| split(node) == Split::Train)
+            .collect(),
+        Targets::Listed(path) => {
+            let (column, id_type) = (&survey.id_column, survey.meta.id_type);
+            let list = IdListPlan::open("flatten.targets", path, column, id_type)?;
+            let ids = list.read()?;
+            let mut listed = vec![false; survey.num_nodes()];
+            for at in 0..ids.len() {
+                let node = survey
+                    .place(&ids, at)
+                    .ok_or_else(|| list.unknown(&ids, at))?;
+                listed[node as usize] = true;
+            }
+            in_order
+                .into_iter()
+                .filter(|node| listed[*node as usize])
+                .collect()
+        }
+    };
+    if targets.is_empty() {
+        let reason = plan.sample().targets().why_none().to_owned();
+        return Err(FlattenError::NoTargets { reason });
+    }
+    Ok(targets)
+}
