@@ -6,12 +6,12 @@ use crate::wave::{WaveContext, WorkerStats, run_waves};
 use crate::{FlattenError, FlattenPlan, Targets};
 use cluster::{gather_processes, open_output, run_workers};
 use schemas::progress::{Event, Progress};
-use schemas::{FlattenMeta, Manifest, Opened, Output, PartEntry};
+use schemas::{FlattenMeta, Manifest, NodeIdx, Opened, Output, PartEntry};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use store::{Hub, NodeIdx, Store};
+use store::{Hub, Store};
 
 /// Changes when the same plan gives other bytes than before.
 pub(crate) const ENGINE_VERSION: u32 = 5;

@@ -2,8 +2,8 @@
 
 use crate::round::{AskLists, AskRows, Lists, Rows, append_columns, narrow};
 use hashbrown::HashMap;
-use schemas::{DenseRows, FeatureMeta, Features, GraphMeta, GraphShard};
-use store::{NodeIdx, Placement};
+use schemas::{DenseRows, FeatureMeta, Features, GraphMeta, GraphShard, NodeIdx, Row};
+use store::Placement;
 
 /// Bytes of a node of a group: its number, position and list, and where its columns lie.
 pub(crate) const GROUP_NODE_BYTES: usize = 64;
@@ -19,12 +19,12 @@ pub(crate) struct Group {
     hop_ends: Vec<usize>,
     /// The number of each node, in the order in which they were met.
     number: HashMap<NodeIdx, u32>,
-    /// By number, where a node stands in `nodes`.
-    position: Vec<u32>,
-    /// By position, where a node's in-edges stand in `src`; none are fetched at the last hop.
+    /// By number, the node's row in the part: its position in `nodes`.
+    rows_by_number: Vec<Row>,
+    /// By row, where a node's in-edges stand in `src`; none are fetched at the last hop.
     lists: Vec<(usize, usize)>,
-    /// Sources: until their round ends as they came, then their numbers.
-    src: Vec<NodeIdx>,
+    /// Sources: until their round ends a [`NodeIdx`] each, then their numbers.
+    src: Vec<u32>,
     /// How many of them are numbered.
     num_numbered: usize,
     weight: Vec<f32>,
@@ -61,7 +61,7 @@ impl Group {
             nodes: Vec::new(),
             hop_ends: Vec::new(),
             number: HashMap::new(),
-            position: Vec::new(),
+            rows_by_number: Vec::new(),
             lists: Vec::new(),
             src: Vec::new(),
             num_numbered: 0,
@@ -81,22 +81,22 @@ impl Group {
         // Node and number in one, which sorts faster than a pair.
         let numbered = nodes.iter().zip(u64::from(first)..);
         let mut ascending: Vec<u64> = numbered
-            .map(|(&node, number)| u64::from(node) << 32 | number)
+            .map(|(&node, number)| u64::from(node.raw()) << 32 | number)
             .collect();
         ascending.sort_unstable();
-        self.position.resize(end, 0);
-        for (position, pair) in (first..).zip(ascending) {
+        self.rows_by_number.resize(end, Row::MAX);
+        for (row, pair) in (first..).zip(ascending) {
             let [node, number] = [pair >> 32, pair & u64::from(u32::MAX)].map(low);
-            self.nodes.push(node);
-            self.position[number as usize] = position;
+            self.nodes.push(NodeIdx::from_raw(node));
+            self.rows_by_number[number as usize] = Row::from_raw(row);
         }
         self.lists.resize(end, (0, 0));
         self.hop_ends.push(end);
     }
 
-    /// Where a node stands in `nodes`.
-    fn position(&self, node: NodeIdx) -> u32 {
-        self.position[self.number[&node] as usize]
+    /// The row of a node in the part.
+    fn row(&self, node: NodeIdx) -> Row {
+        self.rows_by_number[self.number[&node] as usize]
     }
 
     /// The nodes of a distance.
@@ -131,13 +131,13 @@ impl Group {
     /// Merges one owner's answer.
     pub(crate) fn merge(&mut self, answer: Lists) {
         let mut start = self.src.len();
-        self.src.extend_from_slice(&answer.src);
+        self.src.extend_from_slice(NodeIdx::raw_slice(&answer.src));
         self.weight.extend_from_slice(&answer.weight);
         self.feature.extend_from_slice(&answer.feature);
         for (&node, &length) in answer.nodes.iter().zip(&answer.lengths) {
             let end = start + length as usize;
-            let position = self.position(node);
-            self.lists[position as usize] = (start, end);
+            let row = self.row(node);
+            self.lists[row.index()] = (start, end);
             start = end;
         }
     }
@@ -147,8 +147,9 @@ impl Group {
         let mut next = Vec::new();
         let first = self.nodes.len();
         for src in &mut self.src[self.num_numbered..] {
-            let number = self.number.entry(*src).or_insert_with(|| {
-                next.push(*src);
+            let node = NodeIdx::from_raw(*src);
+            let number = self.number.entry(node).or_insert_with(|| {
+                next.push(node);
                 narrow(first + next.len() - 1)
             });
             *src = *number;
@@ -182,7 +183,7 @@ impl Group {
         let mut place = vec![(0, 0); self.nodes.len()];
         for (message, rows) in self.rows.iter().enumerate() {
             for (row, &node) in rows.nodes.iter().enumerate() {
-                place[self.position(node) as usize] = (narrow(message), narrow(row));
+                place[self.row(node).index()] = (narrow(message), narrow(row));
             }
         }
         let mut shard = GraphShard::empty(meta);
@@ -198,8 +199,8 @@ impl Group {
         shard.in_offset.reserve_exact(self.nodes.len());
         for &(start, end) in &self.lists {
             let sources = self.src[start..end].iter();
-            let positions = sources.map(|&number| self.position[number as usize]);
-            shard.in_src.extend(positions);
+            let rows = sources.map(|&number| self.rows_by_number[number as usize].raw());
+            shard.in_src.extend(rows);
             if let Some(weight) = &mut shard.edge_weight {
                 weight.extend_from_slice(&self.weight[start..end]);
             }

@@ -1,8 +1,8 @@
 //! One reduce round: the outermost nodes go to their owners, their in-edges come back.
 
-use schemas::{FeatureMeta, Features, GraphShard, Ids, Labels, Split};
+use schemas::{FeatureMeta, Features, GraphShard, Ids, Labels, LocalIdx, NodeIdx, Split};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
-use store::{NodeIdx, Partition, Store};
+use store::{Partition, Store};
 
 /// Nodes whose columns are appended side by side: where they lie stays in the cache.
 const PLACES_AT_ONCE: usize = 1 << 10;
@@ -53,7 +53,7 @@ enum RowColumns {
         store: Store,
         owner: usize,
         /// Places of the nodes among the owner's.
-        locals: Vec<u32>,
+        locals: Vec<LocalIdx>,
     },
     /// In the order of the message, without edges.
     Sent(Box<GraphShard>),
@@ -118,7 +118,7 @@ pub(crate) fn answer_rows(ask: AskRows, store: &Store, stats: &mut RoundStats) -
     let local = |&node: &NodeIdx| {
         let local = store.placement().local(node);
         stats.bytes += partition.row_bytes(local) as u64;
-        u32::try_from(local).expect("a worker holds no more nodes than there are numbers")
+        local
     };
     let locals = ask.nodes.iter().map(local).collect();
     Rows {
@@ -145,108 +145,108 @@ pub(crate) fn append_columns(messages: &[Rows], place: &[(u32, u32)], shard: &mu
 }
 
 /// Appends the columns of some nodes column by column, so that many rows are fetched side by side.
-fn append_each(at: &[Row<'_>], shard: &mut GraphShard) {
-    shard.ids.extend_each(at.iter().map(Row::id));
-    shard.in_degree.extend(at.iter().map(Row::in_degree));
+fn append_each(at: &[ColumnsAt<'_>], shard: &mut GraphShard) {
+    shard.ids.extend_each(at.iter().map(ColumnsAt::id));
+    shard.in_degree.extend(at.iter().map(ColumnsAt::in_degree));
     if let Some(in_weight) = &mut shard.in_weight {
-        in_weight.extend(at.iter().filter_map(Row::in_weight));
+        in_weight.extend(at.iter().filter_map(ColumnsAt::in_weight));
     }
     if let Some(self_loops) = &mut shard.self_loops {
-        self_loops.extend(at.iter().filter_map(Row::self_loops));
+        self_loops.extend(at.iter().filter_map(ColumnsAt::self_loops));
     }
     if let Some(self_weight) = &mut shard.self_weight {
-        self_weight.extend(at.iter().filter_map(Row::self_weight));
+        self_weight.extend(at.iter().filter_map(ColumnsAt::self_weight));
     }
     if let Features::Sparse { .. } = shard.features {
         at.iter()
             .for_each(|row| row.sparse_into(&mut shard.features));
     }
     at.iter().for_each(|row| row.label_into(&mut shard.labels));
-    shard.split.extend(at.iter().map(Row::split));
+    shard.split.extend(at.iter().map(ColumnsAt::split));
 }
 
-/// Where a node's columns lie.
+/// Where the columns of a node are.
 #[derive(Clone, Copy)]
-enum Row<'a> {
-    Mapped(&'a Partition, usize),
+enum ColumnsAt<'a> {
+    Mapped(&'a Partition, LocalIdx),
     Sent(&'a GraphShard, usize),
 }
 
-impl<'a> Row<'a> {
+impl<'a> ColumnsAt<'a> {
     fn id(&self) -> (&'a Ids, usize) {
         match *self {
-            Row::Mapped(partition, local) => (partition.ids(), local),
-            Row::Sent(columns, i) => (&columns.ids, i),
+            ColumnsAt::Mapped(partition, local) => (partition.ids(), local.index()),
+            ColumnsAt::Sent(columns, i) => (&columns.ids, i),
         }
     }
 
     fn in_degree(&self) -> u32 {
         match *self {
-            Row::Mapped(partition, local) => partition.in_degree(local),
-            Row::Sent(columns, i) => columns.in_degree[i],
+            ColumnsAt::Mapped(partition, local) => partition.in_degree(local),
+            ColumnsAt::Sent(columns, i) => columns.in_degree[i],
         }
     }
 
     fn in_weight(&self) -> Option<f32> {
         match *self {
-            Row::Mapped(partition, local) => partition.in_weight(local),
-            Row::Sent(columns, i) => columns.in_weight.as_ref().map(|all| all[i]),
+            ColumnsAt::Mapped(partition, local) => partition.in_weight(local),
+            ColumnsAt::Sent(columns, i) => columns.in_weight.as_ref().map(|all| all[i]),
         }
     }
 
     fn self_loops(&self) -> Option<u32> {
         match *self {
-            Row::Mapped(partition, local) => partition.self_loops(local),
-            Row::Sent(columns, i) => columns.self_loops.as_ref().map(|all| all[i]),
+            ColumnsAt::Mapped(partition, local) => partition.self_loops(local),
+            ColumnsAt::Sent(columns, i) => columns.self_loops.as_ref().map(|all| all[i]),
         }
     }
 
     fn self_weight(&self) -> Option<f32> {
         match *self {
-            Row::Mapped(partition, local) => partition.self_weight(local),
-            Row::Sent(columns, i) => columns.self_weight.as_ref().map(|all| all[i]),
+            ColumnsAt::Mapped(partition, local) => partition.self_weight(local),
+            ColumnsAt::Sent(columns, i) => columns.self_weight.as_ref().map(|all| all[i]),
         }
     }
 
     fn split(&self) -> Split {
         match *self {
-            Row::Mapped(partition, local) => partition.split(local),
-            Row::Sent(columns, i) => columns.split[i],
+            ColumnsAt::Mapped(partition, local) => partition.split(local),
+            ColumnsAt::Sent(columns, i) => columns.split[i],
         }
     }
 
     fn label_into(&self, out: &mut Labels) {
         match *self {
-            Row::Mapped(partition, local) => partition.label_into(local, out),
-            Row::Sent(columns, i) => out.push_from(&columns.labels, narrow(i)),
+            ColumnsAt::Mapped(partition, local) => partition.label_into(local, out),
+            ColumnsAt::Sent(columns, i) => out.push_from(&columns.labels, narrow(i)),
         }
     }
 
     fn sparse_into(&self, out: &mut Features) {
         match *self {
-            Row::Mapped(partition, local) => partition.features_into(local, out),
-            Row::Sent(columns, i) => out.push_from(&columns.features, narrow(i)),
+            ColumnsAt::Mapped(partition, local) => partition.features_into(local, out),
+            ColumnsAt::Sent(columns, i) => out.push_from(&columns.features, narrow(i)),
         }
     }
 }
 
 impl Rows {
-    fn at(&self, row: usize) -> Row<'_> {
+    fn at(&self, row: usize) -> ColumnsAt<'_> {
         match &self.columns {
             RowColumns::Mapped {
                 store,
                 owner,
                 locals,
-            } => Row::Mapped(store.partition(*owner), locals[row] as usize),
-            RowColumns::Sent(columns) => Row::Sent(columns, row),
+            } => ColumnsAt::Mapped(store.partition(*owner), locals[row]),
+            RowColumns::Sent(columns) => ColumnsAt::Sent(columns, row),
         }
     }
 
     /// Returns the dense features of the message's node number `row`, `[dim]`.
     pub(crate) fn dense(&self, row: usize) -> &[f32] {
         match self.at(row) {
-            Row::Mapped(partition, local) => partition.dense(local),
-            Row::Sent(columns, i) => match &columns.features {
+            ColumnsAt::Mapped(partition, local) => partition.dense(local),
+            ColumnsAt::Sent(columns, i) => match &columns.features {
                 Features::Dense { dim, values } => &values[i * dim..(i + 1) * dim],
                 Features::None | Features::Sparse { .. } => &[],
             },
@@ -269,8 +269,8 @@ impl Rows {
         append_columns(std::slice::from_ref(self), &place, &mut shard);
         if let FeatureMeta::Dense { .. } = graph.features {
             let partition = store.partition(owner);
-            let locals = locals.iter().map(|&local| local as usize);
-            locals.for_each(|local| partition.features_into(local, &mut shard.features));
+            let locals = locals.iter();
+            locals.for_each(|&local| partition.features_into(local, &mut shard.features));
         }
         Box::new(shard)
     }
@@ -349,7 +349,8 @@ mod tests {
         let store = store(dir.path());
         let placement = store.placement().clone();
         for to in 0..2 {
-            let locals = (0..placement.num_local(to)).rev().step_by(3);
+            let locals = placement.locals(to).step_by(3).collect::<Vec<_>>();
+            let locals = locals.into_iter().rev();
             let nodes: Vec<NodeIdx> = locals.map(|local| placement.node(to, local)).collect();
             let ask = AskRows { to, from: 1, nodes };
             let mapped = answer_rows(ask, &store, &mut RoundStats::default());

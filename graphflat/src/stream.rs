@@ -4,9 +4,9 @@ use crate::flatten::{ENGINE_VERSION, all_targets};
 use crate::group::{Group, GroupFeatures};
 use crate::round::{AskLists, Lists, RoundStats, answer_rows};
 use crate::{FlattenError, Parts, SamplePlan, Targets, targets};
-use schemas::{FlattenMeta, GraphShard, Layout, SplitCounts, keep_at_hop};
+use schemas::{FlattenMeta, GraphShard, Layout, NodeIdx, SplitCounts, keep_at_hop};
+use store::Store;
 use store::sample::Drawer;
-use store::{NodeIdx, Store};
 
 /// The neighbourhoods of all targets, to be drawn part by part for one seed after the other.
 ///
@@ -146,9 +146,10 @@ fn hashes(store: &Store) -> Vec<u64> {
     let placement = store.placement();
     let mut hashes = vec![0; placement.num_nodes()];
     for owner in 0..placement.workers() {
-        let ids = store.partition(owner).ids();
-        for local in 0..ids.len() {
-            hashes[placement.node(owner, local) as usize] = ids.hash(local);
+        let partition = store.partition(owner);
+        for local in partition.locals() {
+            let hash = partition.ids().hash(local.index());
+            hashes[placement.node(owner, local).index()] = hash;
         }
     }
     hashes

@@ -5,9 +5,9 @@ use crate::config::Targets;
 use cluster::Peer;
 use hashbrown::HashTable;
 use hashbrown::hash_table::Entry;
-use schemas::{IdListPlan, Ids, Split};
+use schemas::{IdListPlan, Ids, LocalIdx, NodeIdx, Split};
 use std::path::Path;
-use store::{NodeIdx, Store};
+use store::Store;
 
 /// Returns all targets in the order in which they are cut into parts, the same on every worker.
 ///
@@ -24,13 +24,14 @@ pub(crate) fn select_targets(
 ) -> Result<Vec<NodeIdx>, FlattenError> {
     let worker = peer.index();
     let partition = store.partition(worker);
-    let has_split = |wanted: fn(Split) -> bool| -> Vec<usize> {
-        (0..partition.num_nodes())
+    let has_split = |wanted: fn(Split) -> bool| -> Vec<LocalIdx> {
+        partition
+            .locals()
             .filter(|&local| wanted(partition.split(local)))
             .collect()
     };
     let mine = match targets {
-        Targets::All => (0..partition.num_nodes()).collect(),
+        Targets::All => partition.locals().collect(),
         Targets::Labelled => has_split(|split| split != Split::None),
         Targets::Train => has_split(|split| split == Split::Train),
         Targets::Listed(path) => select_listed(peer, path, store)?,
@@ -72,7 +73,7 @@ fn select_listed(
     peer: &mut Peer<'_>,
     path: &Path,
     store: &Store,
-) -> Result<Vec<usize>, FlattenError> {
+) -> Result<Vec<LocalIdx>, FlattenError> {
     let (plan, listed) = peer.agree(read_list(path, store))?;
     let mut places = HashTable::with_capacity(listed.len());
     let mut found = vec![false; listed.len()];
@@ -84,11 +85,11 @@ fn select_listed(
             Entry::Occupied(_) => *is_found = true,
         }
     }
-    let ids = store.partition(peer.index()).ids();
-    let mut mine = Vec::new();
-    for local in 0..ids.len() {
-        let is_same = |&at: &usize| listed.equal(at, ids, local);
-        if let Some(&at) = places.find(ids.hash(local), is_same) {
+    let partition = store.partition(peer.index());
+    let (ids, mut mine) = (partition.ids(), Vec::new());
+    for local in partition.locals() {
+        let is_same = |&at: &usize| listed.equal(at, ids, local.index());
+        if let Some(&at) = places.find(ids.hash(local.index()), is_same) {
             found[at] = true;
             mine.push(local);
         }

@@ -5,7 +5,7 @@ use crate::round::{AskLists, Lists, RoundStats, Rows, answer_lists, answer_rows}
 use crate::{FlattenError, Parts};
 use cluster::Peer;
 use schemas::progress::{Event, Progress};
-use schemas::{DenseRows, FlattenMeta, Output, PartEntry, keep_at_hop, write_part};
+use schemas::{DenseRows, FlattenMeta, NodeIdx, Output, PartEntry, keep_at_hop, write_part};
 use std::cell::RefCell;
 use std::cmp;
 use std::collections::BTreeMap;
@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Sender;
 use std::thread::JoinHandle;
 use std::time::Instant;
-use store::{NodeIdx, Partition, Placement, Store};
+use store::{Partition, Placement, Store};
 use timely::dataflow::channels::pact::Exchange;
 use timely::dataflow::operators::generic::Operator;
 use timely::dataflow::operators::{Capability, Input, Probe};

@@ -6,7 +6,7 @@ use crate::exchange::Crossing;
 use crate::round::LayerInput;
 use crate::write::{Computed, Part, Parts, Written};
 use cluster::{Cluster, run_workers};
-use schemas::{Ids, Labels};
+use schemas::{Ids, Labels, NodeIdx};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -19,7 +19,7 @@ struct Delivery {
     /// The process that computed them.
     from: usize,
     /// Places of the nodes in the order of ids, ascending.
-    nodes: Vec<u32>,
+    nodes: Vec<NodeIdx>,
     ids: Ids,
     rows: Computed,
 }
@@ -72,7 +72,7 @@ impl Parts<'_> {
     /// Puts together the blocks of a part.
     fn delivery(&self, part: &Part, blocks: Vec<Computed>) -> Delivery {
         let graph = self.rounds.graph;
-        let nodes = part.rows.iter().map(|&row| graph.node(row as usize));
+        let nodes = part.rows.iter().map(|&row| graph.node(row));
         let mut rows = self.no_rows();
         for block in blocks {
             let columns = rows.vectors.iter_mut().zip(block.vectors);
@@ -132,7 +132,7 @@ impl Parts<'_> {
             let nodes = delivery.nodes.iter().enumerate();
             nodes.map(move |(at, &node)| (node, from, at))
         });
-        let mut order: Vec<(u32, usize, usize)> = ends.collect();
+        let mut order: Vec<(NodeIdx, usize, usize)> = ends.collect();
         order.sort_unstable();
         let widths = self.widths();
         let mut rows = self.no_rows();
@@ -149,7 +149,7 @@ impl Parts<'_> {
                 rows.predicted.push_from(&delivery.rows.predicted, at);
             }
         }
-        let nodes: Vec<u32> = order.into_iter().map(|(node, _, _)| node).collect();
+        let nodes: Vec<NodeIdx> = order.into_iter().map(|(node, _, _)| node).collect();
         let ids_of = |range: std::ops::Range<usize>| {
             let mut some = Ids::new(self.columns.id_type);
             some.extend_from(&ids, range);

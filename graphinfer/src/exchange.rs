@@ -3,10 +3,10 @@
 use crate::InferError;
 use crate::local::{Local, Sources};
 use cluster::{Cluster, run_workers};
+use schemas::{NodeIdx, Row};
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
 use std::sync::Arc;
-use store::NodeIdx;
 
 /// Words of a block of rows that is read, and sent, at a time.
 const BLOCK_WORDS: usize = 1 << 18;
@@ -20,9 +20,9 @@ pub(crate) struct Exchange {
     cluster: Cluster,
     num_own: usize,
     /// By process, the own rows that it reads, ascending.
-    given: Vec<Vec<u32>>,
+    given: Vec<Vec<Row>>,
     /// By process, the rows of this one's halo that it owns, ascending.
-    taken: Vec<Vec<u32>>,
+    taken: Vec<Vec<Row>>,
     /// By process, the rows that would come if it aggregated its part of each node's in-edges.
     partial: Vec<u64>,
 }
@@ -75,7 +75,7 @@ impl Exchange {
         self: &Arc<Self>,
         cols: usize,
         read: impl Fn(Range<usize>) -> Result<Vec<u32>, InferError> + Send + Sync + 'static,
-        take: impl Fn(u32, &[u32]) -> Result<(), InferError> + Send + Sync + 'static,
+        take: impl Fn(Row, &[u32]) -> Result<(), InferError> + Send + Sync + 'static,
     ) -> Result<(), InferError> {
         let (this, take) = (Arc::clone(self), Arc::new(take));
         let threads = self.cluster.num_threads();
@@ -118,14 +118,14 @@ impl Exchange {
         };
         let mut messages = Vec::new();
         for (process, given) in self.given.iter().enumerate() {
-            let there = |end: usize| given.partition_point(|&row| (row as usize) < end);
+            let there = |end: usize| given.partition_point(|&row| row.index() < end);
             let (first, end) = (there(rows.start), there(rows.end));
             if first == end {
                 continue;
             }
             let places = given[first..end]
                 .iter()
-                .map(|&row| row as usize - rows.start);
+                .map(|&row| row.index() - rows.start);
             let of_rows = places.flat_map(|place| &words[place * cols..(place + 1) * cols]);
             let message = Rows {
                 first: first as u64,
@@ -139,7 +139,7 @@ impl Exchange {
     /// Returns what crosses in a round whose rows have so many numbers.
     pub(crate) fn crossing(&self, cols: usize) -> Crossing {
         let row_bytes = 4 * cols as u64;
-        let sum = |lists: &[Vec<u32>]| lists.iter().map(|rows| rows.len() as u64).sum::<u64>();
+        let sum = |lists: &[Vec<Row>]| lists.iter().map(|rows| rows.len() as u64).sum::<u64>();
         let pairs = self.taken.iter().zip(&self.partial);
         let least: u64 = pairs
             .map(|(rows, &partial)| partial.min(rows.len() as u64))
@@ -220,11 +220,12 @@ mod tests {
 
     #[test]
     fn the_least_is_the_fewer_of_rows_and_aggregates_by_process() {
+        let rows = |of: &[&[u32]]| of.iter().map(|of| Row::slice(of).to_vec()).collect();
         let exchange = Exchange {
             cluster: Cluster::of_threads(1),
             num_own: 4,
-            given: vec![vec![], vec![0, 2], vec![1, 2, 3]],
-            taken: vec![vec![], vec![4, 5, 6, 7], vec![8, 9]],
+            given: rows(&[&[], &[0, 2], &[1, 2, 3]]),
+            taken: rows(&[&[], &[4, 5, 6, 7], &[8, 9]]),
             partial: vec![0, 3, 5],
         };
         let crossing = exchange.crossing(2);

@@ -7,7 +7,7 @@ use crate::local::{Local, own_nodes, sources};
 use cluster::Cluster;
 use gnn::{Architecture, Block, Dense, Input, NodeColumns, RangeData, SparseRows, Transform};
 use rayon::prelude::*;
-use schemas::{FeatureMeta, Features, Ids, Sampling};
+use schemas::{FeatureMeta, Features, Ids, LocalIdx, NodeIdx, Row, Sampling};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
@@ -53,7 +53,7 @@ impl Graph {
         let segment_processes = SegmentProcesses::new(store);
         let own = (!is_alone).then(|| own_nodes(store));
         let share = |nodes| Hubs::share(store, nodes, arch, &segment_processes);
-        let is_hub = |&node: &u32| {
+        let is_hub = |&node: &NodeIdx| {
             let (partition, local) = place(store, node);
             is_hub(partition.in_degree(local), most)
         };
@@ -61,14 +61,14 @@ impl Graph {
             Some(own) => own.par_iter().copied().filter(is_hub).collect(),
             None => {
                 let all = (0..store.placement().num_nodes()).into_par_iter();
-                all.map(narrow).filter(is_hub).collect()
+                all.map(NodeIdx::from_index).filter(is_hub).collect()
             }
         })?;
         let shared = own
             .map(|own| Shared::new(store, own, limits, (&mut hubs, &segment_processes)))
             .transpose()?;
         let columns = |value: Column| column(store, shared.as_ref(), value);
-        let weights = |value: fn(&Partition, usize) -> Option<f32>| {
+        let weights = |value: fn(&Partition, LocalIdx) -> Option<f32>| {
             let bits = columns(Box::new(move |partition, local| {
                 value(partition, local).unwrap_or_default().to_bits()
             }))?;
@@ -106,13 +106,13 @@ impl Graph {
     }
 
     /// Tells whether an own node is a hub for a layer that reads the first `limit` in-edges.
-    pub(crate) fn is_hub(&self, node: u32, limit: usize) -> bool {
+    pub(crate) fn is_hub(&self, node: NodeIdx, limit: usize) -> bool {
         let (partition, local) = place(&self.store, node);
         is_hub(partition.in_degree(local), limit)
     }
 
     /// Returns the segments of an own hub that this process aggregates.
-    pub(crate) fn own_segments(&self, node: u32) -> impl Iterator<Item = usize> {
+    pub(crate) fn own_segments(&self, node: NodeIdx) -> impl Iterator<Item = usize> {
         let own = self.cluster().process();
         let (partition, local) = place(&self.store, node);
         let processes = self.segment_processes.of_hub(partition.in_degree(local));
@@ -122,14 +122,14 @@ impl Graph {
     }
 
     /// Returns the in-edges of an own node by segment.
-    pub(crate) fn segmented(&self, node: u32, arch: &Architecture) -> Segmented<'_> {
+    pub(crate) fn segmented(&self, node: NodeIdx, arch: &Architecture) -> Segmented<'_> {
         Segmented::new(&self.store, node, arch)
     }
 
     /// Returns the row of a node that has one.
-    pub(crate) fn row(&self, node: u32) -> u32 {
+    pub(crate) fn row(&self, node: NodeIdx) -> Row {
         let shared = self.shared.as_ref();
-        shared.map_or(node, |shared| shared.local.row(node))
+        shared.map_or(row_alone(node), |shared| shared.local.row(node))
     }
 
     /// Returns the number of nodes of the whole graph.
@@ -168,25 +168,25 @@ impl Graph {
         };
         let there = |end: usize| {
             let own = shared.local.own();
-            own.partition_point(|&node| (node as usize) < end)
+            own.partition_point(|&node| node.index() < end)
         };
         there(nodes.start)..there(nodes.end)
     }
 
     /// Returns the own row of a node of the whole graph, if it has one.
-    pub(crate) fn own_row(&self, node: u32) -> Option<u32> {
+    pub(crate) fn own_row(&self, node: NodeIdx) -> Option<Row> {
         let Some(shared) = &self.shared else {
-            return Some(node);
+            return Some(row_alone(node));
         };
         let found = shared.local.own().binary_search(&node);
-        found.ok().map(narrow)
+        found.ok().map(Row::from_index)
     }
 
     /// Returns the node of an own row.
-    pub(crate) fn node(&self, row: usize) -> u32 {
+    pub(crate) fn node(&self, row: Row) -> NodeIdx {
         match &self.shared {
-            None => narrow(row),
-            Some(shared) => shared.local.own()[row],
+            None => NodeIdx::from_raw(row.raw()),
+            Some(shared) => shared.local.own()[row.index()],
         }
     }
 
@@ -237,8 +237,11 @@ impl Graph {
         in_offset.push(0);
         for list in &lists {
             match &self.shared {
-                None => in_src.extend_from_slice(list.src),
-                Some(shared) => in_src.extend(list.src.iter().map(|&src| shared.local.row(src))),
+                None => in_src.extend_from_slice(NodeIdx::raw_slice(list.src)),
+                Some(shared) => {
+                    let rows = list.src.iter().map(|&src| shared.local.row(src).raw());
+                    in_src.extend(rows);
+                }
             }
             in_offset.push(narrow(in_src.len()));
         }
@@ -305,35 +308,37 @@ impl Graph {
     }
 
     /// Returns the ids of some own rows.
-    pub(crate) fn ids(&self, rows: &[u32]) -> Ids {
+    pub(crate) fn ids(&self, rows: &[Row]) -> Ids {
         let mut ids = Ids::with_capacity(self.store.meta().graph.id_type, rows.len());
         for &row in rows {
-            let (partition, local) = self.place(row as usize);
-            ids.push_from(partition.ids(), local);
+            let (partition, local) = self.place(row);
+            ids.push_from(partition.ids(), local.index());
         }
         ids
     }
 
     /// Finds the nodes of some ids, in ascending order and each once; the row of one that is no
     /// node's is the inner error.
-    pub(crate) fn find(&self, ids: &Ids) -> Result<Result<Vec<u32>, usize>, InferError> {
+    pub(crate) fn find(&self, ids: &Ids) -> Result<Result<Vec<NodeIdx>, usize>, InferError> {
         let find = |row: usize| {
-            let compare = |own: usize| {
+            let compare = |own: Row| {
                 let (partition, local) = self.place(own);
-                partition.ids().cmp(local, ids, row)
+                partition.ids().cmp(local.index(), ids, row)
             };
             let (mut low, mut high) = (0, self.num_own());
             while low < high {
                 let middle = low + (high - low) / 2;
-                match compare(middle) {
+                match compare(Row::from_index(middle)) {
                     std::cmp::Ordering::Less => low = middle + 1,
-                    std::cmp::Ordering::Equal => return Some(self.node(middle)),
+                    std::cmp::Ordering::Equal => {
+                        return Some(self.node(Row::from_index(middle)));
+                    }
                     std::cmp::Ordering::Greater => high = middle,
                 }
             }
             None
         };
-        let own: Vec<Option<u32>> = (0..ids.len()).into_par_iter().map(find).collect();
+        let own: Vec<Option<NodeIdx>> = (0..ids.len()).into_par_iter().map(find).collect();
         let nodes = gather_found(self.cluster(), own)?;
         Ok(nodes.map(|mut found| {
             found.sort_unstable();
@@ -342,12 +347,12 @@ impl Graph {
         }))
     }
 
-    fn places(&self, rows: Range<usize>) -> impl Iterator<Item = (&Partition, usize)> {
-        rows.map(|row| self.place(row))
+    fn places(&self, rows: Range<usize>) -> impl Iterator<Item = (&Partition, LocalIdx)> {
+        rows.map(|row| self.place(Row::from_index(row)))
     }
 
     /// The partition of an own row and its position there.
-    fn place(&self, row: usize) -> (&Partition, usize) {
+    fn place(&self, row: Row) -> (&Partition, LocalIdx) {
         place(&self.store, self.node(row))
     }
 }
@@ -355,7 +360,7 @@ impl Graph {
 impl Shared {
     fn new(
         store: &Store,
-        own: Vec<u32>,
+        own: Vec<NodeIdx>,
         limits: &BTreeSet<usize>,
         (hubs, processes): (&mut Hubs, &SegmentProcesses),
     ) -> Result<Self, InferError> {
@@ -376,24 +381,29 @@ impl Shared {
     }
 }
 
+/// The row of a node where this process is alone, which has a row for each in the order of ids.
+fn row_alone(node: NodeIdx) -> Row {
+    Row::from_raw(node.raw())
+}
+
 /// The partition of a node of this process and its position there.
-fn place(store: &Store, node: u32) -> (&Partition, usize) {
+fn place(store: &Store, node: NodeIdx) -> (&Partition, LocalIdx) {
     let (owner, local) = store.placement().owner_and_local(node);
     (store.partition(owner), local)
 }
 
 /// A number of a node, from its partition and its position there.
-type Column = Box<dyn Fn(&Partition, usize) -> u32 + Send + Sync>;
+type Column = Box<dyn Fn(&Partition, LocalIdx) -> u32 + Send + Sync>;
 
 /// Collects a number of every node that has a row, in the order of rows.
 fn column(store: &Store, shared: Option<&Shared>, value: Column) -> Result<Vec<u32>, InferError> {
-    let of_node = |node: u32| {
+    let of_node = |node: NodeIdx| {
         let (partition, local) = place(store, node);
         value(partition, local)
     };
     let Some(Shared { local, exchanges }) = shared else {
         let nodes = (0..store.placement().num_nodes()).into_par_iter();
-        let nodes = nodes.with_min_len(NODES_MAX).map(narrow);
+        let nodes = nodes.with_min_len(NODES_MAX).map(NodeIdx::from_index);
         return Ok(nodes.map(of_node).collect());
     };
     let own: Arc<Vec<u32>> = Arc::new(local.own().par_iter().map(|&node| of_node(node)).collect());
@@ -405,7 +415,7 @@ fn column(store: &Store, shared: Option<&Shared>, value: Column) -> Result<Vec<u
         1,
         move |rows| Ok(read[rows].to_vec()),
         move |row, words| {
-            take[row as usize - num_own].store(words[0], Ordering::Relaxed);
+            take[row.index() - num_own].store(words[0], Ordering::Relaxed);
             Ok(())
         },
     )?;

@@ -8,17 +8,17 @@ use crate::hubs::{Held, Hubs, Segmented, is_hub};
 use crate::round::{Layer, LayerInput, Rounds};
 use gnn::{Aggregation, SomeInEdges, SrcRows};
 use rayon::prelude::*;
+use schemas::{NodeIdx, Row};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
-use store::NodeIdx;
 
 /// The rows that a layer gives own hubs.
 #[derive(Debug, Default)]
 pub(crate) struct HubRows {
-    by_row: BTreeMap<u32, Vec<f32>>,
+    by_row: BTreeMap<Row, Vec<f32>>,
     /// What crossed for them.
     pub(crate) crossing: Crossing,
 }
@@ -26,7 +26,7 @@ pub(crate) struct HubRows {
 /// A hub of this process.
 struct Hub<'a> {
     node: NodeIdx,
-    row: u32,
+    row: Row,
     place: u32,
     in_edges: Segmented<'a>,
 }
@@ -52,8 +52,10 @@ type States = BTreeMap<(u32, u32), Vec<f32>>;
 impl HubRows {
     /// Returns those of some own rows, each with its row.
     pub(crate) fn of(&self, rows: Range<usize>) -> impl Iterator<Item = (usize, &[f32])> {
-        let found = self.by_row.range(narrow(rows.start)..narrow(rows.end));
-        found.map(|(&row, values)| (row as usize, &values[..]))
+        let found = self
+            .by_row
+            .range(Row::from_index(rows.start)..Row::from_index(rows.end));
+        found.map(|(&row, values)| (row.index(), &values[..]))
     }
 }
 
@@ -87,7 +89,7 @@ impl Rounds<'_> {
 
 impl<'a> HubRound<'a> {
     /// Computes the rows of a batch of own hubs, and states of those of others.
-    fn run(&mut self, hubs: &Hubs, batch: usize) -> Result<Vec<(u32, Vec<f32>)>, InferError> {
+    fn run(&mut self, hubs: &Hubs, batch: usize) -> Result<Vec<(Row, Vec<f32>)>, InferError> {
         let graph = self.rounds.graph;
         let places = hubs.batch(batch, graph.cluster().process());
         let own = places.filter(|&place| graph.is_hub(hubs.own[place], self.limit()));
@@ -113,11 +115,15 @@ impl<'a> HubRound<'a> {
             let (hub, query) = (&own[at], &queries[at]);
             let mean = self.aggregation.adds_loop();
             let mean = mean.then(|| hub.in_edges.mean_feature(hub.node)).flatten();
-            let loop_state = self.aggregation.own_state(hub.row, mean, self.src, query);
+            let loop_state = self
+                .aggregation
+                .own_state(hub.row.raw(), mean, self.src, query);
             let of_hub = states.range((hub.place, 0)..(hub.place + 1, 0));
             let of_hub = loop_state.iter().chain(of_hub.map(|(_, state)| state));
             let in_order: Vec<&[f32]> = of_hub.map(|state| &state[..]).collect();
-            let merged = self.aggregation.merge(hub.row, &in_order, self.src.nodes);
+            let merged = self
+                .aggregation
+                .merge(hub.row.raw(), &in_order, self.src.nodes);
             layer.run_hub(hub.row, merged)
         })?;
         Ok(own.iter().map(|hub| hub.row).zip(rows).collect())
@@ -140,7 +146,7 @@ impl<'a> HubRound<'a> {
     /// Returns the in-edges of a segment that the conv aggregates.
     fn pick(&self, hub: &Hub<'_>, segment: usize) -> SomeInEdges {
         let without = self.aggregation.adds_loop().then_some(hub.node);
-        let row = |node| self.rounds.graph.row(node);
+        let row = |node| self.rounds.graph.row(node).raw();
         hub.in_edges.pick(segment, without, row)
     }
 

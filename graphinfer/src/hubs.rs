@@ -13,10 +13,11 @@ use crate::graph::narrow;
 use cluster::gather_processes;
 use gnn::kernel::{Csr, Float};
 use gnn::{Architecture, Dense, SomeInEdges};
+use schemas::{NodeIdx, Row};
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
 use std::sync::Arc;
-use store::{InEdges, NodeIdx, Store};
+use store::{InEdges, Store};
 
 /// A node with more in-edges, of which all are read, is a hub. Decides the bits of its row.
 const HUB_EDGES: usize = 1 << 13;
@@ -62,7 +63,8 @@ struct Sent {
     place: u32,
     in_degree: u32,
     segment: u32,
-    src: Vec<NodeIdx>,
+    /// Numbers of nodes.
+    src: Vec<u32>,
     weight: Option<Vec<f32>>,
     /// Features of the edges side by side.
     feature: Option<Vec<f32>>,
@@ -159,7 +161,7 @@ impl Hubs {
                 for (segment, owner) in processes.of_hub(in_degree).iter().enumerate() {
                     let elsewhere = owner.filter(|&process| process != cluster.process());
                     let Some(process) = elsewhere else { continue };
-                    let edges = segmented.pick(segment, None, |src| src);
+                    let edges = segmented.pick(segment, None, NodeIdx::raw);
                     if !edges.src.is_empty() {
                         lists[process].push(Sent {
                             place: narrow(place),
@@ -181,10 +183,11 @@ impl Hubs {
         Ok(())
     }
 
-    /// Has the sources of what is aggregated here be rows in place of nodes.
-    pub(crate) fn number(&mut self, row: impl Fn(NodeIdx) -> u32) {
+    /// Replaces the number of each source of what is aggregated here by its row.
+    pub(crate) fn number(&mut self, row: impl Fn(NodeIdx) -> Row) {
         for held in self.held.iter_mut().flatten() {
-            held.edges.src.iter_mut().for_each(|src| *src = row(*src));
+            let srcs = held.edges.src.iter_mut();
+            srcs.for_each(|src| *src = row(NodeIdx::from_raw(*src)).raw());
         }
     }
 
@@ -254,13 +257,13 @@ impl<'a> Segmented<'a> {
         }
     }
 
-    /// Returns the in-edges of a segment but those from `without`, in rank order, their sources as `row`
-    /// numbers them.
+    /// Returns the in-edges of a segment but those from `without`, in rank order, their sources as
+    /// `number` tells.
     pub(crate) fn pick(
         &self,
         segment: usize,
         without: Option<NodeIdx>,
-        row: impl Fn(NodeIdx) -> u32,
+        number: impl Fn(NodeIdx) -> u32,
     ) -> SomeInEdges {
         let by_segment = self.segments.transposed();
         let of_segment = by_segment.edge[by_segment.col(segment)].iter();
@@ -278,7 +281,7 @@ impl<'a> Segmented<'a> {
                 values: picked.iter().flat_map(of_edge).copied().collect(),
             }
         });
-        let src = picked.iter().map(|&edge| row(self.edges.src[edge]));
+        let src = picked.iter().map(|&edge| number(self.edges.src[edge]));
         SomeInEdges {
             src: src.collect(),
             weight: weights.map(|weights| picked.iter().map(|&edge| weights[edge]).collect()),
@@ -360,7 +363,7 @@ mod tests {
             edges: SomeInEdges::default(),
         };
         let hubs = Hubs {
-            own: vec![3, 5],
+            own: [3, 5].map(NodeIdx::from_raw).to_vec(),
             batch_ends: vec![vec![2], vec![1, 3, 4], Vec::new()],
             held: vec![Vec::new(), [0, 1, 1, 2, 3].map(held).to_vec(), Vec::new()],
         };

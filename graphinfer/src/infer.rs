@@ -12,7 +12,7 @@ use crate::{InferError, InferPlan};
 use cluster::{gather_processes, open_output};
 use gnn::SharedRows;
 use schemas::{
-    Event, GraphMeta, IdListPlan, LabelMeta, Manifest, Opened, Output, PartEntry, Progress,
+    Event, GraphMeta, IdListPlan, LabelMeta, Manifest, NodeIdx, Opened, Output, PartEntry, Progress,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -230,7 +230,7 @@ fn target_list(plan: &InferPlan, store: &Store) -> Result<Option<IdListPlan>, In
 }
 
 /// Returns the nodes of a list, ascending.
-fn targets(list: &IdListPlan, graph: &Graph) -> Result<Vec<u32>, InferError> {
+fn targets(list: &IdListPlan, graph: &Graph) -> Result<Vec<NodeIdx>, InferError> {
     let ids = list.read()?;
     let nodes = graph.find(&ids)?;
     nodes.map_err(|row| list.unknown(&ids, row).into())

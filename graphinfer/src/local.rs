@@ -2,9 +2,10 @@
 
 use crate::hubs::{SegmentProcesses, is_hub, num_segments};
 use rayon::prelude::*;
+use schemas::{NodeIdx, Row};
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
-use store::{NodeIdx, Store};
+use store::Store;
 
 /// Nodes of a word of bits.
 const WORD: usize = u64::BITS as usize;
@@ -21,7 +22,7 @@ pub(crate) struct Local {
     halo: Vec<NodeIdx>,
     words: Vec<Word>,
     /// Rows of the halo's nodes in the order of ids.
-    halo_rows: Vec<u32>,
+    halo_rows: Vec<Row>,
 }
 
 /// 64 nodes in the order of ids.
@@ -49,10 +50,10 @@ impl Local {
         let halo: Vec<NodeIdx> = halo.iter().flatten().copied().collect();
         let mut words = vec![Word::default(); num_nodes.div_ceil(WORD)];
         for &node in &own {
-            words[node as usize / WORD].own |= bit(node);
+            words[node.index() / WORD].own |= bit(node);
         }
         for &node in &halo {
-            words[node as usize / WORD].halo |= bit(node);
+            words[node.index() / WORD].halo |= bit(node);
         }
         let (mut own_before, mut halo_before) = (0, 0);
         for word in &mut words {
@@ -60,9 +61,9 @@ impl Local {
             own_before += word.own.count_ones();
             halo_before += word.halo.count_ones();
         }
-        let mut halo_rows = vec![0; halo.len()];
+        let mut halo_rows = vec![Row::MAX; halo.len()];
         for (row, &node) in (own_before..).zip(&halo) {
-            halo_rows[words[node as usize / WORD].halo_rank(node)] = row;
+            halo_rows[words[node.index() / WORD].halo_rank(node)] = Row::from_raw(row);
         }
         Self {
             own,
@@ -83,10 +84,10 @@ impl Local {
     }
 
     /// Returns the row of a node that has one.
-    pub(crate) fn row(&self, node: NodeIdx) -> u32 {
-        let word = &self.words[node as usize / WORD];
+    pub(crate) fn row(&self, node: NodeIdx) -> Row {
+        let word = &self.words[node.index() / WORD];
         if word.own & bit(node) != 0 {
-            word.own_before + rank(word.own, node)
+            Row::from_raw(word.own_before + rank(word.own, node))
         } else {
             assert_ne!(word.halo & bit(node), 0, "node {node} has no row here");
             self.halo_rows[word.halo_rank(node)]
@@ -107,7 +108,7 @@ fn rank(bits: u64, node: NodeIdx) -> u32 {
 }
 
 fn bit(node: NodeIdx) -> u64 {
-    1 << (node as usize % WORD)
+    1 << (node.index() % WORD)
 }
 
 /// Lists the nodes of this process, ascending.
@@ -115,7 +116,9 @@ pub(crate) fn own_nodes(store: &Store) -> Vec<NodeIdx> {
     let (placement, cluster) = (store.placement(), store.cluster());
     let first = cluster.first_worker();
     let of_worker = |worker: usize| {
-        (0..placement.num_local(worker)).map(move |local| placement.node(worker, local))
+        placement
+            .locals(worker)
+            .map(move |local| placement.node(worker, local))
     };
     let mut own: Vec<NodeIdx> = (first..first + cluster.num_threads())
         .flat_map(of_worker)
@@ -159,7 +162,7 @@ pub(crate) fn sources(
                 if owner == process || (rank >= as_rows && is_elsewhere(src)) {
                     continue;
                 }
-                read[src as usize / WORD].fetch_or(bit(src), Ordering::Relaxed);
+                read[src.index() / WORD].fetch_or(bit(src), Ordering::Relaxed);
                 if reader[owner] != place {
                     reader[owner] = place;
                     partial[owner] += 1;
@@ -179,7 +182,7 @@ pub(crate) fn sources(
         let mut bits = bits.into_inner();
         while bits != 0 {
             let node = word * WORD + bits.trailing_zeros() as usize;
-            let node = NodeIdx::try_from(node).expect("nodes fit 32 bits");
+            let node = NodeIdx::from_index(node);
             nodes[placement.owner(node) / threads].push(node);
             bits &= bits - 1;
         }
@@ -193,12 +196,14 @@ mod tests {
 
     #[test]
     fn own_nodes_have_the_first_rows_and_the_halo_those_behind() {
-        let own: Vec<u32> = (0..1000).filter(|node| node % 3 == 1).collect();
-        let of = |rest: u32| (0..1000).filter(move |node| node % 3 != 1 && node % 7 == rest);
+        let nodes = || (0..1000).map(NodeIdx::from_raw);
+        let own: Vec<NodeIdx> = nodes().filter(|node| node.raw() % 3 == 1).collect();
+        let of =
+            |rest: u32| nodes().filter(move |node| node.raw() % 3 != 1 && node.raw() % 7 == rest);
         let halo = [of(2).collect(), Vec::new(), of(0).collect()];
         let local = Local::new(own.clone(), &halo, 1000);
         let rows = own.iter().chain(halo.iter().flatten());
-        let rows: Vec<u32> = rows.map(|&node| local.row(node)).collect();
+        let rows: Vec<u32> = rows.map(|&node| local.row(node).raw()).collect();
         let expected: Vec<u32> = (0..u32::try_from(rows.len()).unwrap()).collect();
         assert_eq!(rows, expected);
     }

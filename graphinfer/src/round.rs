@@ -9,6 +9,7 @@ use crate::rows::{RowRecord, RowWriter};
 use crate::slice::{Slice, TrainedModel};
 use crate::threads::Threads;
 use gnn::{Block, Conv, Dense, Input, NodeColumns, Projected, ReadyInput, SharedRows, SrcRows};
+use schemas::Row;
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
 use std::sync::Arc;
@@ -203,7 +204,7 @@ impl Rounds<'_> {
             exchange.run(
                 file.cols(),
                 move |rows| Ok(read.read(rows)?.into_iter().map(f32::to_bits).collect()),
-                move |row, words| written.write(row as usize, bytemuck::cast_slice(words)),
+                move |row, words| written.write(row.index(), bytemuck::cast_slice(words)),
             )?;
             crossing.add(exchange.crossing(file.cols()));
         }
@@ -281,8 +282,8 @@ impl Layer<'_> {
     }
 
     /// Computes the row of an own hub from what comes of its in-edges.
-    pub(crate) fn run_hub(&self, row: u32, aggregated: Vec<f32>) -> Result<Vec<f32>, InferError> {
-        let rows = row as usize..row as usize + 1;
+    pub(crate) fn run_hub(&self, row: Row, aggregated: Vec<f32>) -> Result<Vec<f32>, InferError> {
+        let rows = row.index()..row.index() + 1;
         let (block, own) = (self.block(rows.clone())?, self.own(rows)?);
         let done = self
             .conv
@@ -291,8 +292,8 @@ impl Layer<'_> {
     }
 
     /// Returns what attention has to know of an own node to aggregate its in-edges.
-    pub(crate) fn query(&self, row: u32) -> Result<Vec<f32>, InferError> {
-        let row = row as usize;
+    pub(crate) fn query(&self, row: Row) -> Result<Vec<f32>, InferError> {
+        let row = row.index();
         let scores = self.input.before.scores.as_ref();
         let scores = scores.map(|scores| scores.slice(row..row + 1));
         let scores = scores.as_ref().map(SharedRows::values);
@@ -329,7 +330,7 @@ impl Rounds<'_> {
         let Some(at) = first_not_finite(&rows.values) else {
             return Ok(());
         };
-        let row = u32::try_from(row_of(at / rows.cols)).expect("nodes fit 32 bits");
+        let row = Row::from_index(row_of(at / rows.cols));
         Err(InferError::NotFinite {
             dir: self.trained.dir.clone(),
             layer,

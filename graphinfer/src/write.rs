@@ -7,7 +7,9 @@ use crate::round::{Layer, LayerInput, Rounds};
 use crate::slice::TrainedModel;
 use crate::{InferError, InferPlan};
 use gnn::{Architecture, Dense, Head, SharedRows};
-use schemas::{EmbeddingBatch, EmbeddingColumns, EmbeddingsWriter, IdType, Ids, Labels, Output};
+use schemas::{
+    EmbeddingBatch, EmbeddingColumns, EmbeddingsWriter, IdType, Ids, Labels, NodeIdx, Output, Row,
+};
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
 use std::sync::Arc;
@@ -26,7 +28,7 @@ pub(crate) struct Parts<'a> {
     pub(crate) columns: EmbeddingColumns,
     pub(crate) normalize: bool,
     /// The nodes that are written, ascending; none: all.
-    pub(crate) targets: Option<Vec<u32>>,
+    pub(crate) targets: Option<Vec<NodeIdx>>,
     /// The rows that are written, where they are not those of the last layer.
     pub(crate) inner: Option<SharedRows>,
     /// What predictions are compared with, if they are.
@@ -49,7 +51,7 @@ struct Piece {
 pub(crate) struct Part {
     pub(crate) index: usize,
     /// The own rows that are written.
-    pub(crate) rows: Vec<u32>,
+    pub(crate) rows: Vec<Row>,
     /// Blocks that are computed; taken when all are.
     blocks: Mutex<Vec<Option<Computed>>>,
 }
@@ -101,10 +103,10 @@ impl Parts<'_> {
             }
             let started = Instant::now();
             let graph = self.rounds.graph;
-            // Alone, a process has a row for each node.
+            let nodes: Vec<NodeIdx> = part.rows.iter().map(|&row| graph.node(row)).collect();
             self.write(
                 part.index,
-                &part.rows,
+                &nodes,
                 |rows| graph.ids(&part.rows[rows]),
                 &blocks,
             )?;
@@ -187,10 +189,7 @@ impl Parts<'_> {
                     let own = targets[places].iter().map(|&node| graph.own_row(node));
                     own.flatten().collect()
                 }
-                None => graph
-                    .own_rows(places)
-                    .map(|row| u32::try_from(row).expect("nodes fit 32 bits"))
-                    .collect(),
+                None => graph.own_rows(places).map(Row::from_index).collect(),
             };
             let blocks = Mutex::default();
             Part {
@@ -210,13 +209,13 @@ impl Parts<'_> {
                 continue;
             };
             let first = pieces.len();
-            for range in self.rounds.ranges_of(from as usize..to as usize + 1, layer) {
-                let there = |end: usize| part.rows.partition_point(|&row| (row as usize) < end);
+            for range in self.rounds.ranges_of(from.index()..to.index() + 1, layer) {
+                let there = |end: usize| part.rows.partition_point(|&row| row.index() < end);
                 let picked = &part.rows[there(range.start)..there(range.end)];
                 if picked.is_empty() {
                     continue;
                 }
-                let places = picked.iter().map(|&row| row as usize - range.start);
+                let places = picked.iter().map(|&row| row.index() - range.start);
                 pieces.push(Piece {
                     part: at,
                     block: pieces.len() - first,
@@ -307,7 +306,7 @@ impl Parts<'_> {
     pub(crate) fn write(
         &self,
         index: usize,
-        nodes: &[u32],
+        nodes: &[NodeIdx],
         ids: impl Fn(Range<usize>) -> Ids,
         blocks: &[Computed],
     ) -> Result<(), InferError> {

@@ -14,6 +14,7 @@ use crate::dataset::{Manifest, Output, PartEntry, part_name, read_manifest, veri
 use crate::error::{Result, SchemaError};
 use crate::float_pages::FloatPages;
 use crate::ids::{IdType, Ids};
+use crate::idx::NodeIdx;
 use crate::input::PassedColumns;
 use crate::parquet_file::{Batch, TABLE_SCHEMA, TableReader, number_array};
 use crate::table_writer::{Column, Strings, TableWriter};
@@ -58,7 +59,7 @@ pub struct EmbeddingBatch<'a> {
     /// `[n]`.
     pub ids: &'a Ids,
     /// `[n]`: the nodes' places in the order of ids.
-    pub nodes: &'a [u32],
+    pub nodes: &'a [NodeIdx],
     /// A column of vectors each: `[n * width]`, row-major.
     pub vectors: &'a [Vec<f32>],
     /// `[n]`, or [`Labels::None`] where predictions were not announced.
@@ -135,7 +136,7 @@ impl EmbeddingsWriter {
         }
         let mut columns = vec![Column::Array(batch.ids.to_array())];
         if let Some(passed) = &self.columns.passed {
-            let passed = passed.gather(batch.nodes)?;
+            let passed = passed.gather(NodeIdx::raw_slice(batch.nodes))?;
             columns.extend(passed.into_iter().map(Column::Array));
         }
         for ((_, width), values) in self.columns.vectors.iter().zip(batch.vectors) {

@@ -69,6 +69,7 @@ mod float_pages;
 pub mod graph_feature;
 pub mod guard;
 pub mod ids;
+mod idx;
 pub mod input;
 mod parquet_file;
 pub mod path;
@@ -94,6 +95,7 @@ pub use graph_feature::{
     write_part,
 };
 pub use ids::{IdType, Ids, hash_int};
+pub use idx::{LocalIdx, NodeIdx, Row};
 pub use input::{
     EdgeRows, EdgesPlan, IdListPlan, NodeKeys, NodeReader, NodeRows, NodesPlan, PassedColumns,
     SplitRows, Unit,

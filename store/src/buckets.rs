@@ -1,10 +1,11 @@
 //! One worker's edges in buckets of the nodes they lead to, on disk beyond a bound.
 
+use crate::StoreError;
 use crate::map::map_file;
 use crate::sample::{InEdge, mix};
-use crate::{NodeIdx, StoreError};
 use arrow::buffer::Buffer;
 use bytemuck::{Pod, Zeroable};
+use schemas::{LocalIdx, NodeIdx};
 use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io::Write;
@@ -43,8 +44,8 @@ pub(crate) struct EdgeBatch {
 pub(crate) struct Edge {
     /// The hash of the ends in halves: whole, it would have 4 bytes of padding beside it.
     hash: [u32; 2],
-    /// The node it leads to: its place, or in buckets of re-indexed nodes its number.
-    pub(crate) node: u32,
+    /// The node it leads to: its [`LocalIdx`], or in buckets of re-indexed nodes its [`NodeIdx`].
+    dst: u32,
     pub(crate) src: NodeIdx,
     /// 1 where the input has no weights.
     pub(crate) weight: f32,
@@ -116,13 +117,13 @@ impl BucketLayout {
     }
 
     /// The bucket of an own node.
-    pub(crate) fn own(&self, place: usize) -> usize {
-        place >> self.shift
+    pub(crate) fn own(&self, node: LocalIdx) -> usize {
+        node.index() >> self.shift
     }
 
     /// The bucket of a re-indexed node.
     pub(crate) fn hub(&self, node: NodeIdx) -> usize {
-        let drawn = mix(u64::from(node)) % HUB_BUCKETS as u64;
+        let drawn = mix(u64::from(node.raw())) % HUB_BUCKETS as u64;
         self.num_own() + usize::try_from(drawn).expect("few buckets")
     }
 
@@ -134,13 +135,34 @@ impl BucketLayout {
 }
 
 impl Edge {
-    pub(crate) fn new(hash: u64, node: u32, src: NodeIdx, weight: f32) -> Self {
+    /// An edge to a node of the worker it goes to.
+    pub(crate) fn to_own(hash: u64, dst: LocalIdx, src: NodeIdx, weight: f32) -> Self {
         Self {
             hash: bytemuck::cast(hash),
-            node,
+            dst: dst.raw(),
             src,
             weight,
         }
+    }
+
+    /// An edge to a re-indexed node, whoever owns it.
+    pub(crate) fn to_hub(hash: u64, dst: NodeIdx, src: NodeIdx, weight: f32) -> Self {
+        Self {
+            hash: bytemuck::cast(hash),
+            dst: dst.raw(),
+            src,
+            weight,
+        }
+    }
+
+    /// The node that an edge of a bucket of own nodes leads to.
+    pub(crate) fn own_dst(&self) -> LocalIdx {
+        LocalIdx::from_raw(self.dst)
+    }
+
+    /// The node that an edge of a bucket of re-indexed nodes leads to.
+    fn hub_dst(&self) -> NodeIdx {
+        NodeIdx::from_raw(self.dst)
     }
 
     pub(crate) fn hash(&self) -> u64 {
@@ -301,14 +323,15 @@ impl SealedBuckets {
         self.gather(
             bucket,
             nodes.len(),
-            |place| place as usize - nodes.start,
+            |edge| edge.own_dst().index() - nodes.start,
             out,
         );
     }
 
     /// Gathers the edges of a bucket of re-indexed nodes, which are `nodes`, ascending.
     pub(crate) fn gather_hubs(&self, bucket: usize, nodes: &[NodeIdx], out: &mut Bucket) {
-        let place = |node| nodes.binary_search(&node).expect("all nodes are there");
+        let found = |edge: &Edge| nodes.binary_search(&edge.hub_dst());
+        let place = |edge: &Edge| found(edge).expect("all nodes are there");
         self.gather(bucket, nodes.len(), place, out);
     }
 
@@ -316,14 +339,14 @@ impl SealedBuckets {
         &self,
         bucket: usize,
         num_nodes: usize,
-        place: impl Fn(u32) -> usize,
+        place: impl Fn(&Edge) -> usize,
         out: &mut Bucket,
     ) {
         out.offset.clear();
         out.offset.resize(num_nodes + 1, 0);
         for (edges, _) in self.runs(bucket) {
             for edge in edges {
-                out.offset[place(edge.node) + 1] += 1;
+                out.offset[place(edge) + 1] += 1;
             }
         }
         for i in 1..out.offset.len() {
@@ -335,7 +358,7 @@ impl SealedBuckets {
         out.next.clone_from(&out.offset);
         for (edges, feature) in self.runs(bucket) {
             for (i, edge) in edges.iter().enumerate() {
-                let next = &mut out.next[place(edge.node)];
+                let next = &mut out.next[place(edge)];
                 let to = *next;
                 *next += 1;
                 out.edges[to] = InEdge {
@@ -390,6 +413,11 @@ impl Bucket {
 mod tests {
     use super::*;
 
+    fn edge(hash: u64, dst: u32) -> Edge {
+        let src = NodeIdx::from_raw(dst + 100);
+        Edge::to_own(hash, LocalIdx::from_raw(dst), src, dst as f32)
+    }
+
     fn batch(first_row: u64, own: [u32; 3], node: &[u32]) -> EdgeBatch {
         let mut ends = own.to_vec();
         ends.resize(3 + HUB_BUCKETS, own[2]);
@@ -399,7 +427,7 @@ mod tests {
             ends,
             edges: (first_row..)
                 .zip(node)
-                .map(|(hash, &n)| Edge::new(hash, n, n + 100, n as f32))
+                .map(|(hash, &n)| edge(hash, n))
                 .collect(),
             feature: node.iter().map(|&n| -(n as f32)).collect(),
         }
@@ -413,9 +441,9 @@ mod tests {
         assert_eq!(layout.num_own(), 3);
         let new = || EdgeBuckets::new(layout, 1, bytes_max, dir.path());
         let (mut buckets, mut late) = (new(), new());
-        let hub_batch = |first_row: u64, forwarded: bool, node: NodeIdx| {
+        let hub_batch = |first_row: u64, forwarded: bool, node: u32| {
             let mut batch = batch(first_row, [0; 3], &[node]);
-            batch.ends[layout.hub(node)..].fill(1);
+            batch.ends[layout.hub(NodeIdx::from_raw(node))..].fill(1);
             EdgeBatch { forwarded, ..batch }
         };
         buckets.take(batch(50, [1, 3, 3], &[1, 2, 3])).unwrap();
@@ -435,7 +463,7 @@ mod tests {
             for i in 0..num_nodes {
                 let (edges, features) = gathered.node(i, 1);
                 let edges = edges.iter().zip(features);
-                let edges = edges.map(|(e, &feature)| (e.src, e.hash, e.weight, feature));
+                let edges = edges.map(|(e, &feature)| (e.src.raw(), e.hash, e.weight, feature));
                 nodes.push(edges.collect());
             }
         };

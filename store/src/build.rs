@@ -11,11 +11,11 @@ use crate::sample::{Ranked, Ranker};
 use crate::store::{
     META_FILE, StoreMeta, VERSION, WorkUnits, degrees_path, in_edges_path, nodes_path,
 };
-use crate::{NodeIdx, Placement, StoreError, StorePlan};
+use crate::{Placement, StoreError, StorePlan};
 use arrow::array::{ArrayRef, Float32Array, RecordBatch, UInt32Array};
 use cluster::{Cluster, Peer, run_workers};
 use schemas::progress::{Event, Progress};
-use schemas::{FileEntry, GraphMeta};
+use schemas::{FileEntry, GraphMeta, LocalIdx};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -26,7 +26,7 @@ struct Degrees {
     in_weight: Vec<f32>,
     self_loops: Vec<u32>,
     self_weight: Vec<f32>,
-    least_src: Vec<NodeIdx>,
+    least_src: Vec<u32>,
 }
 
 /// The files of one worker's in-edges, being written.
@@ -185,11 +185,9 @@ fn write_in_edges(
     let list_plans = plan.lists();
     let (mut degrees, mut lists) = (Degrees::default(), Lists::of_plan(plan));
     let num_local = placement.num_local(worker);
-    for local in 0..num_local {
-        let (b, place) = (
-            layout.own(local),
-            local - layout.nodes(layout.own(local)).start,
-        );
+    for local in placement.locals(worker) {
+        let b = layout.own(local);
+        let place = local.index() - layout.nodes(b).start;
         if place == 0 {
             edges.buckets.gather_own(b, &mut bucket);
         }
@@ -208,7 +206,7 @@ fn write_in_edges(
                 list.push(&ranked, features, dim);
             }
         }
-        if (local + 1).is_multiple_of(NODES_PER_BATCH) {
+        if (local.index() + 1).is_multiple_of(NODES_PER_BATCH) {
             let full = std::mem::replace(&mut lists, Lists::of_plan(plan));
             files.append(std::mem::take(&mut degrees), full)?;
         }
@@ -298,7 +296,7 @@ impl Lists {
     fn push(&mut self, ranked: &[Ranked], feature: &[f32], dim: usize) {
         for edge in ranked {
             let at = edge.at as usize;
-            self.src.push(edge.src);
+            self.src.push(edge.src.raw());
             self.feature
                 .extend_from_slice(&feature[at * dim..(at + 1) * dim]);
         }
@@ -339,7 +337,8 @@ impl Degrees {
         self.in_weight.push(totals.in_weight);
         self.self_loops.push(narrow(totals.self_loops)?);
         self.self_weight.push(totals.self_weight);
-        self.least_src.push(totals.least_src.unwrap_or(MISSING));
+        self.least_src
+            .push(totals.least_src.unwrap_or(MISSING).raw());
         Ok(())
     }
 

@@ -6,9 +6,9 @@ use crate::hub::{HubCounts, HubPart, RankedColumns, Totals, reindex};
 use crate::number::{Dictionary, MISSING};
 use crate::sample::{Ranker, edge_hash};
 use crate::store::WorkUnits;
-use crate::{NodeIdx, Placement, StoreError, StorePlan};
+use crate::{Placement, StoreError, StorePlan};
 use cluster::Peer;
-use schemas::{Dangling, EdgeRows, EdgesPlan, Unit};
+use schemas::{Dangling, EdgeRows, EdgesPlan, LocalIdx, NodeIdx, Unit};
 use serde::{Deserialize, Serialize};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -37,7 +37,7 @@ pub(crate) struct OwnedEdges {
     pub(crate) buckets: SealedBuckets,
     /// Parts of the re-indexed nodes of this partition, by local place; their edges in `buckets`
     /// do not count.
-    pub(crate) hubs: BTreeMap<usize, HubPart>,
+    pub(crate) hubs: BTreeMap<LocalIdx, HubPart>,
 }
 
 /// Cuts the edges that one worker reads into batches by the worker they go to.
@@ -158,8 +158,8 @@ fn invert_parts(
     parts: impl Iterator<Item = Result<(usize, HubPart), StoreError>>,
     plan: &StorePlan,
     placement: &Placement,
-) -> Result<BTreeMap<usize, HubPart>, StoreError> {
-    let hubs = Rc::new(RefCell::new(BTreeMap::<usize, HubPart>::new()));
+) -> Result<BTreeMap<LocalIdx, HubPart>, StoreError> {
+    let hubs = Rc::new(RefCell::new(BTreeMap::<LocalIdx, HubPart>::new()));
     let (taken, places, lists) = (Rc::clone(&hubs), placement.clone(), plan.lists());
     let dim = plan.edges.feature_dim().unwrap_or(0);
     peer.shuffle_each::<HubPart, StoreError>(parts, move |_, _, part| {
@@ -204,15 +204,15 @@ fn forward<'a>(
         .iter()
         .map(|&node| placement.owner_and_local(node));
     for (_, local) in places.filter(|&(owner, _)| owner == worker) {
-        is_reindexed[local] = true;
+        is_reindexed[local.index()] = true;
     }
     buckets
         .own_edges()
         .flat_map(move |(first_row, edges, feature)| {
             let early = edges.iter().enumerate();
-            let early = early.filter(|(_, edge)| is_reindexed[edge.node as usize]);
+            let early = early.filter(|(_, edge)| is_reindexed[edge.own_dst().index()]);
             let routed = early.map(|(row, edge)| {
-                let dst = placement.node(worker, edge.node as usize);
+                let dst = placement.node(worker, edge.own_dst());
                 cutter.spread(row, edge.src, dst, edge.hash(), edge.weight)
             });
             let routed: Vec<Routed> = routed.collect();
@@ -326,7 +326,7 @@ impl Cutter<'_> {
         Routed {
             slot: narrow(self.first_slot(owner) + self.layout.own(local)),
             row: narrow(row),
-            edge: Edge::new(hash, narrow(local), src, weight),
+            edge: Edge::to_own(hash, local, src, weight),
         }
     }
 
@@ -336,7 +336,7 @@ impl Cutter<'_> {
         Routed {
             slot: narrow(self.first_slot(worker) + self.layout.hub(dst)),
             row: narrow(row),
-            edge: Edge::new(hash, dst, src, weight),
+            edge: Edge::to_hub(hash, dst, src, weight),
         }
     }
 

@@ -1,10 +1,10 @@
 //! Ends of edges: from ids in the edge table to node numbers.
 
+use crate::StoreError;
 use crate::number::{Dictionary, IdTable, MISSING};
 use crate::store::WorkUnits;
-use crate::{NodeIdx, StoreError};
 use cluster::Peer;
-use schemas::{EdgesPlan, Ids};
+use schemas::{EdgesPlan, Ids, NodeIdx};
 use serde::{Deserialize, Serialize};
 
 /// Looks up ends of edges on one worker.
@@ -24,7 +24,7 @@ pub(crate) enum Ends {
 pub(crate) struct DenseIds {
     first_key: u64,
     /// 64 ids a word, and the number of the word's first id that a node has.
-    words: Vec<(u64, NodeIdx)>,
+    words: Vec<(u64, u32)>,
 }
 
 /// The keys of one worker's range of ids.
@@ -96,7 +96,7 @@ impl DenseIds {
         if bits & bit == 0 {
             return MISSING;
         }
-        before + (bits & (bit - 1)).count_ones()
+        NodeIdx::from_raw(before + (bits & (bit - 1)).count_ones())
     }
 }
 
@@ -185,7 +185,7 @@ mod tests {
         };
         for key in 900..1400 {
             let expected = present.iter().position(|p| 1000 + p == key);
-            let expected = expected.map_or(MISSING, |p| u32::try_from(p).unwrap());
+            let expected = expected.map_or(MISSING, NodeIdx::from_index);
             assert_eq!(dense.number(key), expected, "{key}");
         }
         assert_eq!(dense.number(u64::MAX), MISSING);

@@ -1,6 +1,5 @@
 //! Files of a store partition: Arrow IPC, a record batch for every so many nodes.
 
-use crate::NodeIdx;
 use crate::error::{StoreCause, StoreError};
 use crate::map::map_file;
 use arrow::array::{
@@ -12,7 +11,7 @@ use arrow::datatypes::{DataType, Field, Float32Type, Schema, UInt8Type, UInt32Ty
 use arrow::ipc::reader::{FileDecoder, read_footer_length};
 use arrow::ipc::writer::FileWriter;
 use schemas::xxh::Hashed;
-use schemas::{Features, FileEntry, Labels, Split};
+use schemas::{Features, FileEntry, Labels, NodeIdx, Split};
 use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
@@ -297,13 +296,18 @@ pub(crate) fn split_column(split: &[Split]) -> ArrayRef {
 /// Degrees of the nodes of one record batch, lying in the map.
 pub(crate) struct DegreeColumns {
     pub(crate) in_degree: ScalarBuffer<u32>,
-    pub(crate) least_src: ScalarBuffer<NodeIdx>,
+    least_src: ScalarBuffer<u32>,
     pub(crate) in_weight: Option<ScalarBuffer<f32>>,
     pub(crate) self_loops: ScalarBuffer<u32>,
     pub(crate) self_weight: Option<ScalarBuffer<f32>>,
 }
 
 impl DegreeColumns {
+    /// Returns the least sources.
+    pub(crate) fn least_src(&self) -> &[NodeIdx] {
+        NodeIdx::slice(&self.least_src)
+    }
+
     /// Takes the columns of a batch.
     pub(crate) fn of(batch: &RecordBatch) -> Option<Self> {
         let floats = |name: &str| column::<Float32Type>(batch.column_by_name(name)?);
@@ -455,7 +459,7 @@ impl LabelColumn {
 /// In-edges of the nodes of one record batch, lying in the map.
 pub(crate) struct EdgeLists {
     offset: OffsetBuffer<i64>,
-    src: ScalarBuffer<NodeIdx>,
+    src: ScalarBuffer<u32>,
     weight: Option<ScalarBuffer<f32>>,
     feature: Option<ScalarBuffer<f32>>,
 }
@@ -491,7 +495,7 @@ impl EdgeLists {
         let mut range = bounds(&self.offset, i);
         range.end = range.end.min(range.start.saturating_add(limit));
         InEdges {
-            src: &self.src[range.clone()],
+            src: NodeIdx::slice(&self.src[range.clone()]),
             weight: self.weight.as_ref().map(|weight| &weight[range.clone()]),
             feature: self
                 .feature

@@ -1,11 +1,12 @@
 //! Hubs: found while their edges move, re-indexed over all workers, inverted to one list again.
 
+use crate::StoreError;
 use crate::plan::ListPlan;
 use crate::sample::{InEdge, Ranked, keep_least, mix};
 use crate::sum::{ExactSum, WeightSum};
-use crate::{NodeIdx, StoreError};
 use cluster::Peer;
 use hashbrown::HashMap;
+use schemas::NodeIdx;
 use serde::{Deserialize, Serialize};
 
 /// Slots of [`HubCounts`] for each share of in-edges: at most an eighth of them fill up.
@@ -81,7 +82,8 @@ impl HubCounts {
     /// Counts an in-edge of `node`; tells whether it is to be spread.
     pub(crate) fn is_beyond(&mut self, node: NodeIdx) -> bool {
         // The golden section of 2^32 spreads numbers that lie close together, and one after the other.
-        let slot = &mut self.slots[(node.wrapping_mul(0x9e37_79b1) >> self.slot_shift) as usize];
+        let slot =
+            &mut self.slots[(node.raw().wrapping_mul(0x9e37_79b1) >> self.slot_shift) as usize];
         if *slot < self.slot_max {
             *slot += 1;
             return false;
@@ -221,7 +223,7 @@ mod tests {
         let mut sent = vec![0; in_edges.len()];
         for turn in 0..in_edges.iter().copied().max().unwrap_or(0) {
             for (node, _) in (0..).zip(in_edges).filter(|(_, all)| turn < **all) {
-                sent[node as usize] += u64::from(!counts.is_beyond(node));
+                sent[node as usize] += u64::from(!counts.is_beyond(NodeIdx::from_raw(node)));
             }
         }
         sent
@@ -238,7 +240,10 @@ mod tests {
             let by_node = sent(&mut counts, &in_edges);
             counts.reindexed.sort_unstable();
             for (node, (&sent, &all)) in (0..).zip(by_node.iter().zip(&in_edges)) {
-                let is_reindexed = counts.reindexed.binary_search(&node).is_ok();
+                let is_reindexed = counts
+                    .reindexed
+                    .binary_search(&NodeIdx::from_raw(node))
+                    .is_ok();
                 assert!(sent <= share && is_reindexed == (sent < all), "{node}");
                 // What others of its slot took of its share is at most half of it.
                 assert!(

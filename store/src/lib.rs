@@ -2,7 +2,8 @@
 //! one memory-mapped partition a worker.
 //!
 //! [`open_or_build`] reads the input tables once into a [`Store`], or opens the one that is there. A
-//! node is a [`NodeIdx`], its place in the order of ids; [`Placement`] tells which worker owns it.
+//! node is a [`schemas::NodeIdx`], its position in the order of ids; [`Placement`] tells which worker
+//! owns it.
 
 mod buckets;
 mod build;
@@ -27,6 +28,6 @@ pub use edges::EdgeCounts;
 pub use error::{StoreCause, StoreError};
 pub use file::InEdges;
 pub use map::map_bytes;
-pub use placement::{NUM_NODES_MAX, NodeIdx, Placement};
+pub use placement::{NUM_NODES_MAX, Placement};
 pub use plan::{HUB_THRESHOLD, StorePlan};
 pub use store::{Hub, Partition, Store, StoreMeta, open_or_build, open_or_build_on};

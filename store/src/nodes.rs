@@ -3,12 +3,14 @@
 use crate::error::StoreCause;
 use crate::file::{self, NODES_PER_BATCH, NodeColumns, SpilledBatches};
 use crate::store::WorkUnits;
-use crate::{NodeIdx, Placement, StoreError, StorePlan};
+use crate::{Placement, StoreError, StorePlan};
 use arrow::array::{Array, ArrayRef, AsArray, RecordBatch, UInt32Array};
 use arrow::buffer::ScalarBuffer;
 use arrow::datatypes::UInt32Type;
 use cluster::Peer;
-use schemas::{FeatureMeta, Features, GraphMeta, Ids, Labels, NodeReader, NodesPlan, Split};
+use schemas::{
+    FeatureMeta, Features, GraphMeta, Ids, Labels, NodeIdx, NodeReader, NodesPlan, Split,
+};
 use serde::{Deserialize, Serialize};
 use std::cell::RefCell;
 use std::ops::Range;
@@ -153,7 +155,7 @@ fn split_by_owner(
     for (row, &node) in (0u64..).zip(nodes) {
         let (owner, local) = placement.owner_and_local(node);
         // Both in one number, which sorts faster than a pair.
-        of_owner[owner].push((local as u64) << 32 | row);
+        of_owner[owner].push(u64::from(local.raw()) << 32 | row);
     }
     let low = |pair: u64| u32::try_from(pair & u64::from(u32::MAX)).expect("masked");
     let batch = |mut mine: Vec<u64>| {

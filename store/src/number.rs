@@ -1,11 +1,11 @@
 //! Numbering: every node's place in the order of all ids, found by a parallel sample sort.
 
+use crate::StoreError;
 use crate::placement::NUM_NODES_MAX;
 use crate::store::WorkUnits;
-use crate::{NodeIdx, StoreError};
 use cluster::Peer;
 use hashbrown::HashTable;
-use schemas::{Ids, NodesPlan};
+use schemas::{Ids, NodeIdx, NodesPlan};
 use serde::{Deserialize, Serialize};
 use std::cmp::Ordering;
 use std::collections::BTreeSet;
@@ -112,15 +112,11 @@ pub(crate) fn number_nodes(
         });
     }
     let before: u64 = sizes[..peer.index()].iter().sum();
-    let first = NodeIdx::try_from(before).expect("checked against the limit");
+    let first = u32::try_from(before).map(NodeIdx::from_raw);
+    let first = first.expect("checked against the limit");
     let replies = places.into_iter().map(|(to, places)| {
-        Ok((
-            to,
-            places
-                .into_iter()
-                .map(|place| first + place)
-                .collect::<Vec<_>>(),
-        ))
+        let numbers = places.into_iter().map(|place| first.after(place));
+        Ok((to, numbers.collect::<Vec<_>>()))
     });
     let replies = peer.shuffle::<Vec<NodeIdx>, StoreError>(replies)?;
     let numbering = Numbering {
@@ -226,7 +222,7 @@ fn split_by_range(mine: &MyRows, order: &[u32], splitters: &Ids) -> Vec<Vec<u32>
 }
 
 /// The ids of a range in order, and for each sender the places of the ids it sent.
-type SortedRange = (Ids, Vec<(usize, Vec<NodeIdx>)>);
+type SortedRange = (Ids, Vec<(usize, Vec<u32>)>);
 
 fn sort_range(
     received: Vec<(usize, KeyBatch)>,
@@ -323,7 +319,7 @@ impl Dictionary {
         let answers = questions.iter().map(|(from, ids)| {
             let find = |i| {
                 let (place, _) = range.find(ids, i);
-                place.map_or(MISSING, |place| self.first + place)
+                place.map_or(MISSING, |place| self.first.after(place))
             };
             Ok((*from, (0..ids.len()).map(find).collect::<Vec<_>>()))
         });

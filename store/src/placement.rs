@@ -1,11 +1,7 @@
 //! Placement: which worker owns a node, and where among the worker's nodes it stands.
 
+use schemas::{LocalIdx, NodeIdx};
 use std::sync::Arc;
-
-/// A node's place in the ascending order of all ids of the node table.
-///
-/// Comparing two of them compares the raw ids. At most `u32::MAX - 1` nodes.
-pub type NodeIdx = u32;
 
 /// The largest number of nodes a store holds.
 pub const NUM_NODES_MAX: u64 = (u32::MAX - 1) as u64;
@@ -76,24 +72,29 @@ impl Placement {
     }
 
     /// Returns a node's position among its owner's nodes.
-    pub fn local(&self, node: NodeIdx) -> usize {
+    pub fn local(&self, node: NodeIdx) -> LocalIdx {
         self.owner_and_local(node).1
     }
 
     /// Returns the worker that owns a node, and the node's position among the worker's.
-    pub fn owner_and_local(&self, node: NodeIdx) -> (usize, usize) {
+    pub fn owner_and_local(&self, node: NodeIdx) -> (usize, LocalIdx) {
         let position = self.position(node);
         let (owner, _) = self.by_num_nodes.div_rem(position * self.workers);
         let owner = usize::try_from(owner).expect("< workers");
-        let local = position - self.starts[owner];
-        (owner, usize::try_from(local).expect("< num_nodes"))
+        let local = u32::try_from(position - self.starts[owner]).expect("< num_nodes");
+        (owner, LocalIdx::from_raw(local))
     }
 
     /// Returns the node at position `local` of worker `owner`.
-    pub fn node(&self, owner: usize, local: usize) -> NodeIdx {
-        let position = self.starts[owner] + local as u64;
+    pub fn node(&self, owner: usize, local: LocalIdx) -> NodeIdx {
+        let position = self.starts[owner] + u64::from(local.raw());
         let (_, node) = self.by_num_nodes.div_rem(position * self.inverse);
-        NodeIdx::try_from(node).expect("< num_nodes")
+        NodeIdx::from_raw(u32::try_from(node).expect("< num_nodes"))
+    }
+
+    /// Returns the nodes of worker `owner`, by position.
+    pub fn locals(&self, owner: usize) -> impl ExactSizeIterator<Item = LocalIdx> + use<> {
+        (0..self.num_local(owner)).map(LocalIdx::from_index)
     }
 
     /// Returns how many nodes worker `owner` holds.
@@ -123,7 +124,9 @@ impl Placement {
     }
 
     fn position(&self, node: NodeIdx) -> u64 {
-        let (_, position) = self.by_num_nodes.div_rem(u64::from(node) * self.multiplier);
+        let (_, position) = self
+            .by_num_nodes
+            .div_rem(u64::from(node.raw()) * self.multiplier);
         position
     }
 }
@@ -183,15 +186,19 @@ fn modular_inverse(a: u64, n: u64) -> u64 {
 mod tests {
     use super::*;
 
+    fn nodes(num_nodes: u64) -> impl Iterator<Item = NodeIdx> {
+        (0..u32::try_from(num_nodes).unwrap()).map(NodeIdx::from_raw)
+    }
+
     #[test]
     fn every_node_has_one_place_and_the_place_leads_back() {
         for num_nodes in [1, 2, 3, 7, 64, 1000, 1 << 12] {
             for workers in [1, 2, 3, 8] {
                 let placement = Placement::new(num_nodes, workers);
                 let mut seen = vec![0; workers];
-                for node in 0..u32::try_from(num_nodes).unwrap() {
+                for node in nodes(num_nodes) {
                     let (owner, local) = (placement.owner(node), placement.local(node));
-                    assert!(local < placement.num_local(owner));
+                    assert!(local.index() < placement.num_local(owner));
                     assert_eq!(placement.node(owner, local), node);
                     seen[owner] += 1;
                 }
@@ -203,12 +210,12 @@ mod tests {
 
     #[test]
     fn segments_are_those_of_any_number_of_workers() {
-        for num_nodes in [1_u32, 7, 240, 1000] {
-            let one = Placement::new(u64::from(num_nodes), 1);
+        for num_nodes in [1, 7, 240, 1000] {
+            let one = Placement::new(num_nodes, 1);
             for workers in [2, 3, 5, 7, 8] {
-                let several = Placement::new(u64::from(num_nodes), workers);
+                let several = Placement::new(num_nodes, workers);
                 let mut owners = vec![Vec::new(); 24];
-                for node in 0..num_nodes {
+                for node in nodes(num_nodes) {
                     let segment = one.segment(node, 24);
                     assert_eq!(several.segment(node, 24), segment);
                     owners[segment].push(several.owner(node));
@@ -245,7 +252,7 @@ mod tests {
         let placement = Placement::new(1 << 20, 4);
         for pick in [|n: u32| n < 1 << 12, |n: u32| n.is_multiple_of(256)] {
             let mut counts = [0u32; 4];
-            for node in (0..1 << 20).filter(|&n| pick(n)) {
+            for node in nodes(1 << 20).filter(|node| pick(node.raw())) {
                 counts[placement.owner(node)] += 1;
             }
             assert!(
@@ -258,7 +265,7 @@ mod tests {
     #[test]
     fn the_largest_graph_does_not_overflow() {
         let placement = Placement::new(NUM_NODES_MAX, 7);
-        for node in [0, 1, u32::MAX / 2, u32::MAX - 2] {
+        for node in [0, 1, u32::MAX / 2, u32::MAX - 2].map(NodeIdx::from_raw) {
             assert_eq!(
                 placement.node(placement.owner(node), placement.local(node)),
                 node

@@ -4,8 +4,7 @@
 //! early and hubs may be split without any trace in the result (bottom-k sampling; for the
 //! weighted case Efraimidis & Spirakis, "Weighted random sampling with a reservoir", 2006).
 
-use crate::NodeIdx;
-use schemas::Sampling;
+use schemas::{NodeIdx, Sampling};
 
 /// Mixes 64 bits so that each input bit moves each output bit (the finaliser of SplitMix64).
 pub fn mix(mut x: u64) -> u64 {
@@ -181,13 +180,13 @@ impl Drawer {
         keep: usize,
     ) -> impl Iterator<Item = usize> {
         self.least.start(keep);
-        let dst_hash = hashes[dst as usize];
+        let dst_hash = hashes[dst.index()];
         let (mut before, mut ordinal) = (None, 0);
         let mut at = 0u32;
         for run in src.chunks(DRAWN_AT_ONCE) {
             // The hashes lie anywhere: many are fetched side by side where nothing waits for one.
             self.hashes.clear();
-            let of_run = run.iter().map(|&node| hashes[node as usize]);
+            let of_run = run.iter().map(|&node| hashes[node.index()]);
             self.hashes.extend(of_run);
             for (&node, &src_hash) in run.iter().zip(&self.hashes) {
                 ordinal = if before == Some(node) { ordinal + 1 } else { 0 };
@@ -247,7 +246,7 @@ impl Ranker {
     ) {
         self.least.start(keep);
         for (at, (edge, &ordinal)) in (0u64..).zip(edges.iter().zip(&self.ordinals)) {
-            let place = u64::from(edge.src) << 32 | at;
+            let place = u64::from(edge.src.raw()) << 32 | at;
             let priority = order.priority(edge, ordinal);
             self.least
                 .push(u128::from(priority) << 64 | u128::from(place));
@@ -289,7 +288,7 @@ mod tests {
     fn edges(num: u32) -> Vec<InEdge> {
         let edge = |i: u32| InEdge {
             hash: edge_hash(u64::from(i / 2), 99),
-            src: i / 2,
+            src: NodeIdx::from_raw(i / 2),
             weight: 1.0 + (i % 5) as f32,
         };
         (0..num).map(edge).collect()
@@ -306,7 +305,7 @@ mod tests {
     fn without_place(ranked: &[Ranked]) -> Vec<(u64, u32, u32)> {
         ranked
             .iter()
-            .map(|r| (r.priority, r.src, r.ordinal))
+            .map(|r| (r.priority, r.src.raw(), r.ordinal))
             .collect()
     }
 
@@ -318,7 +317,7 @@ mod tests {
             // Parallel edges stay together, as hub re-indexing keeps them.
             let parts = (0..3).flat_map(|part| {
                 let mut mine = all.clone();
-                mine.retain(|edge| edge.src % 3 == part);
+                mine.retain(|edge| edge.src.raw() % 3 == part);
                 rank(&mine, sampling, 7, 12)
             });
             let mut merged: Vec<Ranked> = parts.collect();
@@ -332,9 +331,9 @@ mod tests {
         // Sources in any order, some of them up to four times, hashed as their ids are.
         let hashes: Vec<u64> = (0..100).map(|node| mix(node + 5)).collect();
         let drawn_edge = |i: u64| {
-            let src = u32::try_from(mix(i) % 30).unwrap();
+            let src = NodeIdx::from_raw(u32::try_from(mix(i) % 30).unwrap());
             InEdge {
-                hash: edge_hash(hashes[src as usize], hashes[99]),
+                hash: edge_hash(hashes[src.index()], hashes[99]),
                 src,
                 weight: (mix(i + 1000) % 3) as f32,
             }
@@ -343,13 +342,19 @@ mod tests {
         let (mut ranker, mut all, mut drawer) = (Ranker::default(), Vec::new(), Drawer::default());
         ranker.load(&edges);
         ranker.rank(&edges, Order::Source, usize::MAX, &mut all);
-        let (src, weight): (Vec<u32>, Vec<f32>) =
+        let (src, weight): (Vec<NodeIdx>, Vec<f32>) =
             all.iter().map(|edge| (edge.src, edge.weight)).unzip();
         assert!(src.is_sorted() && src.len() == 50);
         for sampling in [Sampling::Uniform, Sampling::Weighted, Sampling::Top] {
             for (seed, keep) in [(3, 0), (3, 1), (4, 7), (5, 24), (6, 25), (7, usize::MAX)] {
                 let columns = (&src[..], Some(&weight[..]));
-                let drawn = drawer.draw((sampling, seed), 99, columns, &hashes, keep);
+                let drawn = drawer.draw(
+                    (sampling, seed),
+                    NodeIdx::from_raw(99),
+                    columns,
+                    &hashes,
+                    keep,
+                );
                 let drawn: Vec<_> = drawn
                     .map(|at| (all[at].src, all[at].ordinal, all[at].at))
                     .collect();
@@ -374,7 +379,7 @@ mod tests {
     #[test]
     fn top_keeps_the_heaviest_and_breaks_ties_by_source() {
         let ranked = rank(&edges(20), Sampling::Top, 3, 6);
-        let kept: Vec<_> = ranked.iter().map(|r| (r.weight, r.src)).collect();
+        let kept: Vec<_> = ranked.iter().map(|r| (r.weight, r.src.raw())).collect();
         assert_eq!(
             kept,
             [(5.0, 2), (5.0, 4), (5.0, 7), (5.0, 9), (4.0, 1), (4.0, 4)]

@@ -2,11 +2,11 @@
 
 use crate::error::StoreCause;
 use crate::file::{self, DegreeColumns, EdgeLists, NODES_PER_BATCH, NodeColumns};
-use crate::{EdgeCounts, InEdges, NodeIdx, Placement, StoreError, StorePlan, build};
+use crate::{EdgeCounts, InEdges, Placement, StoreError, StorePlan, build};
 use cluster::{Cluster, gather_processes};
 use schemas::dataset::DirLock;
 use schemas::xxh::{file_checksum, fingerprint};
-use schemas::{Features, FileEntry, GraphMeta, Ids, Labels, Sampling, Split};
+use schemas::{Features, FileEntry, GraphMeta, Ids, Labels, LocalIdx, NodeIdx, Sampling, Split};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -334,10 +334,10 @@ impl Store {
     pub fn own_hubs(&self, threshold: u64) -> Vec<Hub> {
         let mut hubs = Vec::new();
         for partition in self.partitions.iter() {
-            for local in 0..partition.num_nodes() {
+            for local in partition.locals() {
                 let in_degree = u64::from(partition.in_degree(local));
                 if in_degree > threshold {
-                    let id = partition.ids().display(local);
+                    let id = partition.ids().display(local.index());
                     hubs.push(Hub { id, in_degree });
                 }
             }
@@ -413,51 +413,57 @@ impl Partition {
         self.num_nodes
     }
 
-    /// Returns the ids of the nodes, in local order.
+    /// Returns the positions of the nodes.
+    pub fn locals(&self) -> impl ExactSizeIterator<Item = LocalIdx> + Clone + use<> {
+        (0..self.num_nodes).map(LocalIdx::from_index)
+    }
+
+    /// Returns the ids of the nodes, by position.
     pub fn ids(&self) -> &Ids {
         &self.ids
     }
 
     /// Returns a node's in-degree in the input graph.
-    pub fn in_degree(&self, local: usize) -> u32 {
-        self.degrees[local / NODES_PER_BATCH].in_degree[local % NODES_PER_BATCH]
+    pub fn in_degree(&self, local: LocalIdx) -> u32 {
+        self.degrees[local.index() / NODES_PER_BATCH].in_degree[local.index() % NODES_PER_BATCH]
     }
 
     /// Returns the first of a node's sources in the order of ids; the greatest number if it has
     /// none.
-    pub fn least_src(&self, local: usize) -> NodeIdx {
-        self.degrees[local / NODES_PER_BATCH].least_src[local % NODES_PER_BATCH]
+    pub fn least_src(&self, local: LocalIdx) -> NodeIdx {
+        self.degrees[local.index() / NODES_PER_BATCH].least_src()[local.index() % NODES_PER_BATCH]
     }
 
     /// Returns the sum of the weights of a node's in-edges, where the input has weights.
-    pub fn in_weight(&self, local: usize) -> Option<f32> {
-        let degrees = &self.degrees[local / NODES_PER_BATCH];
-        Some(degrees.in_weight.as_ref()?[local % NODES_PER_BATCH])
+    pub fn in_weight(&self, local: LocalIdx) -> Option<f32> {
+        let degrees = &self.degrees[local.index() / NODES_PER_BATCH];
+        Some(degrees.in_weight.as_ref()?[local.index() % NODES_PER_BATCH])
     }
 
     /// Returns the number of a node's self-loops, where any node has some.
-    pub fn self_loops(&self, local: usize) -> Option<u32> {
-        let degrees = &self.degrees[local / NODES_PER_BATCH];
+    pub fn self_loops(&self, local: LocalIdx) -> Option<u32> {
+        let degrees = &self.degrees[local.index() / NODES_PER_BATCH];
         self.has_self_loops
-            .then(|| degrees.self_loops[local % NODES_PER_BATCH])
+            .then(|| degrees.self_loops[local.index() % NODES_PER_BATCH])
     }
 
     /// Returns the sum of the weights of a node's self-loops, where they have weights.
-    pub fn self_weight(&self, local: usize) -> Option<f32> {
-        let degrees = &self.degrees[local / NODES_PER_BATCH];
+    pub fn self_weight(&self, local: LocalIdx) -> Option<f32> {
+        let degrees = &self.degrees[local.index() / NODES_PER_BATCH];
         let weights = degrees.self_weight.as_ref().filter(|_| self.has_self_loops);
-        Some(weights?[local % NODES_PER_BATCH])
+        Some(weights?[local.index() % NODES_PER_BATCH])
     }
 
     /// Returns a node's split.
-    pub fn split(&self, local: usize) -> Split {
-        self.nodes[local / NODES_PER_BATCH].split(local % NODES_PER_BATCH)
+    pub fn split(&self, local: LocalIdx) -> Split {
+        self.nodes[local.index() / NODES_PER_BATCH].split(local.index() % NODES_PER_BATCH)
     }
 
     /// Returns the bytes of a node's id, features, degree, label and split.
-    pub fn row_bytes(&self, local: usize) -> usize {
-        let id = self.ids.key_bytes(local).map_or(8, <[u8]>::len);
-        let features = self.nodes[local / NODES_PER_BATCH].feature_bytes(local % NODES_PER_BATCH);
+    pub fn row_bytes(&self, local: LocalIdx) -> usize {
+        let id = self.ids.key_bytes(local.index()).map_or(8, <[u8]>::len);
+        let features = self.nodes[local.index() / NODES_PER_BATCH]
+            .feature_bytes(local.index() % NODES_PER_BATCH);
         id + features + 9
     }
 
@@ -467,28 +473,30 @@ impl Partition {
     }
 
     /// Returns a node's dense features, `[dim]`; nothing where features are not dense.
-    pub fn dense(&self, local: usize) -> &[f32] {
-        self.nodes[local / NODES_PER_BATCH].dense(local % NODES_PER_BATCH)
+    pub fn dense(&self, local: LocalIdx) -> &[f32] {
+        self.nodes[local.index() / NODES_PER_BATCH].dense(local.index() % NODES_PER_BATCH)
     }
 
     /// Appends a node's features.
-    pub fn features_into(&self, local: usize, out: &mut Features) {
-        self.nodes[local / NODES_PER_BATCH].features_into(local % NODES_PER_BATCH, out);
+    pub fn features_into(&self, local: LocalIdx, out: &mut Features) {
+        self.nodes[local.index() / NODES_PER_BATCH]
+            .features_into(local.index() % NODES_PER_BATCH, out);
     }
 
     /// Appends a node's label.
-    pub fn label_into(&self, local: usize, out: &mut Labels) {
-        self.nodes[local / NODES_PER_BATCH].label_into(local % NODES_PER_BATCH, out);
+    pub fn label_into(&self, local: LocalIdx, out: &mut Labels) {
+        self.nodes[local.index() / NODES_PER_BATCH]
+            .label_into(local.index() % NODES_PER_BATCH, out);
     }
 
     /// Returns a node's first in-edges in rank order, at most `limit` of them.
-    pub fn in_edges(&self, sample: usize, local: usize, limit: usize) -> InEdges<'_> {
-        let lists = &self.in_edges[sample][local / NODES_PER_BATCH];
-        lists.in_edges(local % NODES_PER_BATCH, limit, self.edge_dim)
+    pub fn in_edges(&self, sample: usize, local: LocalIdx, limit: usize) -> InEdges<'_> {
+        let lists = &self.in_edges[sample][local.index() / NODES_PER_BATCH];
+        lists.in_edges(local.index() % NODES_PER_BATCH, limit, self.edge_dim)
     }
 
     /// Returns all of a node's in-edges by source and ordinal, in a store that keeps them so.
-    pub fn unranked(&self, local: usize) -> InEdges<'_> {
+    pub fn unranked(&self, local: LocalIdx) -> InEdges<'_> {
         self.in_edges(self.in_edges.len() - 1, local, usize::MAX)
     }
 }

@@ -58,8 +58,8 @@ fn draws(weights: &[f32], fanout: u32, parallel: bool, settings: &Settings) -> V
     let positions = (0u8..100).map(f32::from).collect::<Vec<_>>();
     let outcome = |dst: usize, sample: usize| {
         // Ids ascend from 0, so an id is a node's number.
-        let node = u32::try_from(dst).unwrap();
-        let (owner, local) = (store.placement().owner(node), store.placement().local(node));
+        let node = schemas::NodeIdx::from_index(dst);
+        let (owner, local) = store.placement().owner_and_local(node);
         let in_edges = store.partition(owner).in_edges(sample, local, usize::MAX);
         let tags = in_edges.feature.unwrap().iter();
         tags.map(|tag| positions.iter().position(|p| p == tag).unwrap())
