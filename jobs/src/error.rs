@@ -72,14 +72,6 @@ pub(crate) enum JobError {
     /// The processes of the job did not find each other.
     #[error(transparent)]
     Cluster(#[from] ClusterError),
-    /// A JSON file could not be read.
-    #[error("cannot read {}", path.display())]
-    Json {
-        /// The file.
-        path: PathBuf,
-        /// The cause.
-        source: serde_json::Error,
-    },
     /// The input tables or an output directory.
     #[error(transparent)]
     Schema(#[from] SchemaError),
@@ -130,9 +122,7 @@ impl JobError {
             | JobError::Key { .. }
             | JobError::Inspect { .. } => ErrorKind::Usage,
             JobError::Input { .. } => ErrorKind::Data,
-            JobError::Io { .. } | JobError::Json { .. } | JobError::Process { .. } => {
-                ErrorKind::Failed
-            }
+            JobError::Io { .. } | JobError::Process { .. } => ErrorKind::Failed,
             JobError::Cluster(error) => error.kind(),
             JobError::Schema(error) => error.kind(),
             JobError::Store(error) => error.kind(),

@@ -5,7 +5,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{StoreCause, StoreError};
-use crate::store::{META_FILE, StoreMeta};
+use crate::meta::{META_FILE, StoreMeta};
 
 /// The description and the checksum of its JSON.
 #[derive(Serialize, Deserialize)]

@@ -1,15 +1,16 @@
 //! Edges on their way from the reader to the worker that owns the node they lead to.
 
-use crate::buckets::{Bucket, BucketLayout, Edge, EdgeBatch, EdgeBuckets, SealedBuckets};
+use crate::buckets::{Bucket, BucketLayout, EdgeBatch, EdgeBuckets, SealedBuckets};
 use crate::ends::Ends;
-use crate::hub::{HubCounts, HubPart, RankedColumns, Totals, reindex};
-use crate::number::{Dictionary, MISSING};
-use crate::sample::{Ranker, edge_hash};
-use crate::store::WorkUnits;
+use crate::hub::{HubCounts, HubPart, RankedColumns, Totals};
+use crate::meta::EdgeCounts;
+use crate::number::Dictionary;
+use crate::sample::Ranker;
+use crate::scatter::{Cutter, Routed, Scatter, check_dangling};
+use crate::units::OwnUnits;
 use crate::{Placement, StoreError, StorePlan};
 use cluster::Peer;
-use schemas::{Dangling, EdgeRows, EdgesPlan, LocalIdx, NodeIdx, Unit};
-use serde::{Deserialize, Serialize};
+use schemas::{EdgeRows, EdgesPlan, LocalIdx, NodeIdx, Unit};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -21,68 +22,12 @@ const BUCKETS_MAX: usize = 512;
 /// Least nodes of a bucket: their in-edges lie in the cache while they are ranked.
 const BUCKET_NODES: usize = 1 << 11;
 
-/// What became of the edge table.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub struct EdgeCounts {
-    /// In-edges, reversed ones counted too.
-    pub in_edges: u64,
-    /// Rows left out because an end is no node.
-    pub dropped_rows: u64,
-    /// In-edges that each worker ranked, its shares of re-indexed nodes' too: the skew of the map.
-    pub received_by_worker: Vec<u64>,
-}
-
 /// In-edges of the nodes of one partition, not ranked yet.
 pub(crate) struct OwnedEdges {
     pub(crate) buckets: SealedBuckets,
     /// Parts of the re-indexed nodes of this partition, by local place; their edges in `buckets`
     /// do not count.
     pub(crate) hubs: BTreeMap<LocalIdx, HubPart>,
-}
-
-/// Cuts the edges that one worker reads into batches by the worker they go to.
-struct Scatter<'a> {
-    plan: &'a StorePlan,
-    ends: &'a Ends,
-    cutter: Cutter<'a>,
-    counts: HubCounts,
-    dangling: DanglingRows,
-    scratch: Scratch,
-}
-
-/// Cuts routed edges into batches.
-#[derive(Clone, Copy)]
-struct Cutter<'a> {
-    placement: &'a Placement,
-    layout: BucketLayout,
-    /// The slots of a worker's buckets start at a multiple of a power of two.
-    slot_bits: u32,
-    dim: usize,
-}
-
-/// The edges of the rows at hand, reverses next to the edge they belong to.
-#[derive(Default)]
-struct Scratch {
-    src: (Vec<NodeIdx>, Vec<u64>),
-    dst: (Vec<NodeIdx>, Vec<u64>),
-    routed: Vec<Routed>,
-}
-
-/// An edge with its way: the slot of its worker and bucket, and what it is there.
-struct Routed {
-    slot: u32,
-    /// Among the rows at hand.
-    row: u32,
-    edge: Edge,
-}
-
-/// Rows with an end that no node has.
-#[derive(Clone, Default, Serialize, Deserialize)]
-struct DanglingRows {
-    rows: u64,
-    ends: u64,
-    /// The first: its row, whether `src` is the end in question, and the end.
-    first: Option<(u64, bool, String)>,
 }
 
 /// Reads the edges and moves each to the owner of its `dst`, hubs' edges by way of all workers.
@@ -96,7 +41,7 @@ struct DanglingRows {
 pub(crate) fn place_edges(
     peer: &mut Peer<'_>,
     plan: &StorePlan,
-    work: WorkUnits,
+    work: OwnUnits,
     dictionary: Dictionary,
     placement: &Placement,
 ) -> Result<(OwnedEdges, EdgeCounts), StoreError> {
@@ -104,22 +49,11 @@ pub(crate) fn place_edges(
     let ends = Ends::gather(peer, &plan.edges, work, dictionary)?;
     let most_local = num_nodes.div_ceil(workers);
     let layout = BucketLayout::new(most_local, BUCKET_NODES, BUCKETS_MAX);
-    let cutter = Cutter {
-        placement,
-        layout,
-        slot_bits: layout.num_buckets().next_power_of_two().trailing_zeros(),
-        dim: plan.edges.feature_dim().unwrap_or(0),
-    };
+    let cutter = Cutter::new(placement, layout, plan.edges.feature_dim().unwrap_or(0));
     let num_rows = work.of(plan.edges.units()).map(|unit| unit.num_rows as u64);
     let in_edges = num_rows.sum::<u64>() * (1 + u64::from(plan.edges.undirected()));
-    let mut scatter = Scatter {
-        plan,
-        ends: &ends,
-        cutter,
-        counts: HubCounts::new(num_nodes, in_edges, plan.hub_threshold, workers),
-        dangling: DanglingRows::default(),
-        scratch: Scratch::default(),
-    };
+    let counts = HubCounts::new(num_nodes, in_edges, plan.hub_threshold, workers);
+    let mut scatter = Scatter::new(plan, &ends, cutter, counts);
     // Half of the memory is for edges in buckets, and of that a tenth for those forwarded.
     let bytes_max = plan.memory_budget / plan.workers / 20;
     let outgoing = edge_rows(&plan.edges, work).flat_map(|item| match item {
@@ -223,7 +157,7 @@ fn forward<'a>(
 /// The rows that this worker reads, some at a time with the first one's row.
 fn edge_rows<'a>(
     plan: &'a EdgesPlan,
-    work: WorkUnits,
+    work: OwnUnits,
 ) -> impl Iterator<Item = Result<(u64, EdgeRows), StoreError>> + use<'a> {
     type Rows<'a> = Box<dyn Iterator<Item = Result<(u64, EdgeRows), StoreError>> + 'a>;
     work.of(plan.units())
@@ -239,163 +173,6 @@ fn edge_rows<'a>(
                 Ok((first_row, rows))
             }))
         })
-}
-
-/// Returns how many rows were left out.
-fn check_dangling(dangling: &[DanglingRows], plan: &EdgesPlan) -> Result<u64, StoreError> {
-    let rows = dangling.iter().map(|d| d.rows).sum();
-    let first = dangling.iter().filter_map(|d| d.first.as_ref()).min();
-    let Some((first_row, is_src, id)) = first else {
-        return Ok(0);
-    };
-    if plan.dangling() == Dangling::Drop {
-        return Ok(rows);
-    }
-    let (file, row) = plan.locate(*first_row);
-    let spec = plan.spec();
-    Err(StoreError::DanglingEdge {
-        file,
-        row,
-        column: if *is_src { &spec.src } else { &spec.dst }.clone(),
-        id: id.clone(),
-        count: dangling.iter().map(|d| d.ends).sum(),
-    })
-}
-
-impl Scatter<'_> {
-    /// Cuts rows into batches by the worker they go to.
-    fn batches(
-        &mut self,
-        first_row: u64,
-        rows: &EdgeRows,
-    ) -> Vec<Result<(usize, EdgeBatch), StoreError>> {
-        let scratch = &mut self.scratch;
-        let (src_numbers, src_hashes) = &mut scratch.src;
-        self.ends.resolve(&rows.src, src_numbers, src_hashes);
-        let (dst_numbers, dst_hashes) = &mut scratch.dst;
-        self.ends.resolve(&rows.dst, dst_numbers, dst_hashes);
-        scratch.routed.clear();
-        for row in 0..rows.dst.len() {
-            let (src, dst) = (self.scratch.src.0[row], self.scratch.dst.0[row]);
-            if src == MISSING || dst == MISSING {
-                self.leave_out(first_row, row, rows);
-                continue;
-            }
-            let (src_hash, dst_hash) = (self.scratch.src.1[row], self.scratch.dst.1[row]);
-            let weight = rows.weight.as_ref().map_or(1.0, |weight| weight[row]);
-            self.route(row, src, dst, edge_hash(src_hash, dst_hash), weight);
-            if self.plan.edges.undirected() {
-                self.route(row, dst, src, edge_hash(dst_hash, src_hash), weight);
-            }
-        }
-        let feature = rows.feature.as_deref().unwrap_or_default();
-        let batches = self
-            .cutter
-            .cut(first_row, false, &self.scratch.routed, feature);
-        batches.into_iter().map(Ok).collect()
-    }
-
-    fn leave_out(&mut self, first_row: u64, row: usize, rows: &EdgeRows) {
-        let is_missing = |numbers: &[NodeIdx]| numbers[row] == MISSING;
-        let (src, dst) = (
-            is_missing(&self.scratch.src.0),
-            is_missing(&self.scratch.dst.0),
-        );
-        self.dangling.rows += 1;
-        self.dangling.ends += u64::from(src) + u64::from(dst);
-        if self.dangling.first.is_none() {
-            let id = if src { &rows.src } else { &rows.dst }.display(row);
-            self.dangling.first = Some((first_row + row as u64, src, id));
-        }
-    }
-
-    fn route(&mut self, row: usize, src: NodeIdx, dst: NodeIdx, hash: u64, weight: f32) {
-        let routed = if self.counts.is_beyond(dst) {
-            self.cutter.spread(row, src, dst, hash, weight)
-        } else {
-            self.cutter.own(row, src, dst, hash, weight)
-        };
-        self.scratch.routed.push(routed);
-    }
-}
-
-impl Cutter<'_> {
-    /// Routes an edge to the owner of `dst`.
-    fn own(&self, row: usize, src: NodeIdx, dst: NodeIdx, hash: u64, weight: f32) -> Routed {
-        let (owner, local) = self.placement.owner_and_local(dst);
-        Routed {
-            slot: narrow(self.first_slot(owner) + self.layout.own(local)),
-            row: narrow(row),
-            edge: Edge::to_own(hash, local, src, weight),
-        }
-    }
-
-    /// Routes an edge of a re-indexed node.
-    fn spread(&self, row: usize, src: NodeIdx, dst: NodeIdx, hash: u64, weight: f32) -> Routed {
-        let worker = reindex(hash, self.placement.workers());
-        Routed {
-            slot: narrow(self.first_slot(worker) + self.layout.hub(dst)),
-            row: narrow(row),
-            edge: Edge::to_hub(hash, dst, src, weight),
-        }
-    }
-
-    fn first_slot(&self, worker: usize) -> usize {
-        worker << self.slot_bits
-    }
-
-    /// Sorts routed edges by slot, which leaves each slot's by row, and cuts them by worker.
-    fn cut(
-        &self,
-        first_row: u64,
-        forwarded: bool,
-        routed: &[Routed],
-        feature: &[f32],
-    ) -> Vec<(usize, EdgeBatch)> {
-        let (bits, dim) = (self.slot_bits, self.dim);
-        // A counting sort: where each slot's edges start, and when they are placed, where they end.
-        let mut slots = vec![0u32; self.first_slot(self.placement.workers())];
-        for edge in routed {
-            slots[edge.slot as usize] += 1;
-        }
-        let columns = slots.chunks_mut(1 << bits).map(|mine| {
-            let mut before = 0;
-            for slot in mine {
-                before += std::mem::replace(slot, before);
-            }
-            let num_edges = before as usize;
-            (vec![Edge::default(); num_edges], vec![0.0; num_edges * dim])
-        });
-        let mut columns: Vec<(Vec<Edge>, Vec<f32>)> = columns.collect();
-        for one in routed {
-            let next = &mut slots[one.slot as usize];
-            let to = *next as usize;
-            *next += 1;
-            let (edges, features) = &mut columns[one.slot as usize >> bits];
-            edges[to] = one.edge;
-            if dim > 0 {
-                let row = one.row as usize;
-                features[to * dim..(to + 1) * dim]
-                    .copy_from_slice(&feature[row * dim..(row + 1) * dim]);
-            }
-        }
-        let batches = slots.chunks(1 << bits).zip(columns).enumerate();
-        let batches = batches.map(|(worker, (ends, parts))| {
-            let batch = EdgeBatch {
-                first_row,
-                forwarded,
-                ends: ends[..self.layout.num_buckets()].to_vec(),
-                edges: parts.0,
-                feature: parts.1,
-            };
-            (worker, batch)
-        });
-        batches.filter(|(_, batch)| batch.num_edges() > 0).collect()
-    }
-}
-
-fn narrow(place: usize) -> u32 {
-    u32::try_from(place).expect("nodes, slots and rows of a batch are below 2^32")
 }
 
 /// Ranks this worker's share of each re-indexed node's in-edges, and cuts it to what may be kept.

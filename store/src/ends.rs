@@ -2,7 +2,7 @@
 
 use crate::StoreError;
 use crate::number::{Dictionary, IdTable, MISSING};
-use crate::store::WorkUnits;
+use crate::units::OwnUnits;
 use cluster::Peer;
 use schemas::{EdgesPlan, Ids, NodeIdx};
 use serde::{Deserialize, Serialize};
@@ -109,7 +109,7 @@ impl Ends {
     pub(crate) fn gather(
         peer: &mut Peer<'_>,
         edges: &EdgesPlan,
-        work: WorkUnits,
+        work: OwnUnits,
         dictionary: Dictionary,
     ) -> Result<Self, StoreError> {
         if let Some(dense) = DenseIds::gather(peer, &dictionary)? {
@@ -146,7 +146,7 @@ impl Ends {
 
 fn gather_distinct(
     edges: &EdgesPlan,
-    work: WorkUnits,
+    work: OwnUnits,
     dictionary: &Dictionary,
 ) -> Result<IdTable, StoreError> {
     let mut table = IdTable::new(dictionary.ids());

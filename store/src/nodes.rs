@@ -1,8 +1,9 @@
 //! Node rows on their way from the reader to the worker that owns them.
 
+use crate::arrow_file::{self, NODES_PER_BATCH, SpilledBatches};
 use crate::error::StoreCause;
-use crate::file::{self, NODES_PER_BATCH, NodeColumns, SpilledBatches};
-use crate::store::WorkUnits;
+use crate::node_columns::{NodeColumns, feature_columns, label_columns, split_column};
+use crate::units::OwnUnits;
 use crate::{Placement, StoreError, StorePlan};
 use arrow::array::{Array, ArrayRef, AsArray, RecordBatch, UInt32Array};
 use arrow::buffer::ScalarBuffer;
@@ -58,7 +59,7 @@ struct NodeBatch {
 pub(crate) fn place_nodes(
     peer: &mut Peer<'_>,
     plan: &StorePlan,
-    work: WorkUnits,
+    work: OwnUnits,
     numbers: &[Vec<NodeIdx>],
     meta: &GraphMeta,
     placement: &Placement,
@@ -92,7 +93,7 @@ pub(crate) fn place_nodes(
 /// The rows that this worker reads, by the worker they go to.
 fn node_rows<'a>(
     plan: &'a NodesPlan,
-    work: WorkUnits,
+    work: OwnUnits,
     numbers: &'a [Vec<NodeIdx>],
     meta: &'a GraphMeta,
     placement: &'a Placement,
@@ -181,11 +182,11 @@ impl NodeBatch {
         let mut columns = vec![
             ("local", locals),
             ("id", self.ids.to_array()),
-            ("split", file::split_column(&self.split)),
+            ("split", split_column(&self.split)),
         ];
-        columns.extend(file::feature_columns(self.features, num_rows));
-        columns.extend(file::label_columns(self.labels, num_rows));
-        file::batch(columns)
+        columns.extend(feature_columns(self.features, num_rows));
+        columns.extend(label_columns(self.labels, num_rows));
+        arrow_file::batch(columns)
     }
 }
 
@@ -253,10 +254,10 @@ impl OwnedNodes {
         }
         let mut columns = vec![
             ("id", ids.gather(&order).to_array()),
-            ("split", file::split_column(&split)),
+            ("split", split_column(&split)),
         ];
-        columns.extend(file::feature_columns(features, range.len()));
-        columns.extend(file::label_columns(labels, range.len()));
-        Ok(file::batch(columns))
+        columns.extend(feature_columns(features, range.len()));
+        columns.extend(label_columns(labels, range.len()));
+        Ok(arrow_file::batch(columns))
     }
 }

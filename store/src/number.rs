@@ -2,7 +2,7 @@
 
 use crate::StoreError;
 use crate::placement::NUM_NODES_MAX;
-use crate::store::WorkUnits;
+use crate::units::OwnUnits;
 use cluster::Peer;
 use hashbrown::HashTable;
 use schemas::{Ids, NodeIdx, NodesPlan};
@@ -82,7 +82,7 @@ struct MyRows {
 pub(crate) fn number_nodes(
     peer: &mut Peer<'_>,
     plan: &NodesPlan,
-    work: WorkUnits,
+    work: OwnUnits,
 ) -> Result<(Numbering, Dictionary), StoreError> {
     let mine = peer.agree(read_keys(plan, work))?;
     let order = mine.ids.sort_permutation();
@@ -135,7 +135,7 @@ pub(crate) fn number_nodes(
     ))
 }
 
-fn read_keys(plan: &NodesPlan, work: WorkUnits) -> Result<MyRows, StoreError> {
+fn read_keys(plan: &NodesPlan, work: OwnUnits) -> Result<MyRows, StoreError> {
     let num_rows: usize = work.of(plan.units()).map(|unit| unit.num_rows).sum();
     let num_rows = num_rows.min(ROWS_EXPECTED_MAX);
     let mut mine = MyRows {

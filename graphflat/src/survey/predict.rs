@@ -1,6 +1,5 @@
 //! Predicts what flattening will write, from walks all over the graph and a probe of its files.
 
-use super::kept::Kept;
 use super::nearby::{Nearby, gather};
 use super::probe::{PARTS_PROBED, Probe};
 use super::read::Survey;

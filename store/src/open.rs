@@ -1,0 +1,157 @@
+//! Opens a store, or builds it where none is there that fits the plan.
+
+use crate::meta::{VERSION, verify};
+use crate::{Store, StoreError, StoreMeta, StorePlan, build};
+use cluster::{Cluster, gather_processes};
+use schemas::Sampling;
+use schemas::dataset::DirLock;
+use schemas::xxh::fingerprint;
+use std::sync::Arc;
+
+/// Opens the store if it is there and fits the plan; builds it otherwise. This process works on it
+/// alone.
+///
+/// # Errors
+///
+/// As [`open_or_build_on`].
+pub fn open_or_build(
+    plan: &StorePlan,
+    progress: &schemas::progress::Progress,
+) -> Result<Store, StoreError> {
+    open_or_build_on(&Cluster::of_threads(plan.workers), plan, progress)
+}
+
+/// Opens the store if it is there and fits the plan, in every process; builds it otherwise.
+///
+/// A store fits if it was made from the same input with the same seed, sampling and workers, and
+/// keeps at least as many in-edges a node, and all of them if the plan does. Another run may use the directory meanwhile only when
+/// this one has opened all files.
+///
+/// # Errors
+///
+/// Input that cannot be read or used, a store that cannot be written, or that another run writes; the
+/// failure of another process.
+///
+/// # Panics
+///
+/// If the cluster has other workers in this process than the plan.
+pub fn open_or_build_on(
+    cluster: &Cluster,
+    plan: &StorePlan,
+    progress: &schemas::progress::Progress,
+) -> Result<Store, StoreError> {
+    assert_eq!(
+        cluster.num_threads(),
+        plan.workers,
+        "the workers of this process"
+    );
+    let plan = &with_checked_weights(plan);
+    let input = input_fingerprint(plan)?;
+    let wanted = store_fingerprint(cluster, plan, &input);
+    std::fs::create_dir_all(&plan.dir).map_err(|source| StoreError::File {
+        verb: "create",
+        path: plan.dir.clone(),
+        source: source.into(),
+    })?;
+    let _lock = DirLock::take(&plan.dir)?;
+    let found = if plan.fresh {
+        None
+    } else {
+        find(cluster, plan, &wanted)
+    };
+    let seen = (found.is_some(), input.clone());
+    let seen = gather_processes(cluster, seen)?;
+    if let Some(process) = seen.iter().position(|(_, tables)| *tables != input) {
+        let process = if cluster.process() == 0 {
+            process
+        } else {
+            cluster.process()
+        };
+        return Err(StoreError::Tables { process });
+    }
+    // Where one process builds, all do.
+    if let Some(store) = found.filter(|_| seen.iter().all(|(is_there, _)| *is_there)) {
+        return Ok(store);
+    }
+    let meta = build::build(cluster, plan, &wanted, input, progress)?;
+    Store::open(cluster, &plan.dir, meta)
+}
+
+/// Opens the partitions that this process has, if they fit the plan.
+fn find(cluster: &Cluster, plan: &StorePlan, wanted: &str) -> Option<Store> {
+    let meta = fitting(plan, wanted)?;
+    let opened = verify(&plan.dir, &meta).and_then(|()| Store::open(cluster, &plan.dir, meta));
+    opened
+        .inspect_err(|e| tracing::warn!("building the store again: {}", report(e)))
+        .ok()
+}
+
+/// Makes a negative weight an error where in-edges are drawn by weight.
+fn with_checked_weights(plan: &StorePlan) -> StorePlan {
+    let mut checked = plan.clone();
+    if plan.sampling == Sampling::Weighted {
+        checked.edges = Arc::new(plan.edges.as_ref().clone().with_non_negative_weights());
+    }
+    checked
+}
+
+/// The error with its causes, on one line.
+fn report(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(error.source(), |e| e.source());
+    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
+}
+
+fn input_fingerprint(plan: &StorePlan) -> Result<serde_json::Value, StoreError> {
+    // Where the tables lie does not count, and the transform of the features is the trainer's.
+    let nodes = schemas::NodesSpec {
+        path: String::new(),
+        transform: None,
+        ..plan.nodes.spec().clone()
+    };
+    let edges = schemas::EdgesSpec {
+        path: String::new(),
+        ..plan.edges.spec().clone()
+    };
+    // Each reads its whole table.
+    let (node_files, edge_files) = std::thread::scope(|scope| {
+        let node_files = scope.spawn(|| plan.nodes.fingerprint());
+        let edge_files = plan.edges.fingerprint();
+        (
+            node_files.join().expect("a panic has ended the process"),
+            edge_files,
+        )
+    });
+    Ok(serde_json::json!({
+        "nodes": { "files": node_files?, "columns": nodes },
+        "edges": { "files": edge_files?, "columns": edges },
+    }))
+}
+
+fn store_fingerprint(cluster: &Cluster, plan: &StorePlan, input: &serde_json::Value) -> String {
+    let mut settings = serde_json::json!({
+        "version": VERSION,
+        "input": input,
+        "seed": plan.seed,
+        "sampling": plan.sampling,
+        "samples": plan.samples,
+        "workers": cluster.num_workers(),
+    });
+    if cluster.num_processes() > 1 {
+        settings["first_worker"] = cluster.first_worker().into();
+        settings["threads"] = cluster.num_threads().into();
+    }
+    fingerprint(settings.to_string().as_bytes())
+}
+
+fn fitting(plan: &StorePlan, wanted: &str) -> Option<StoreMeta> {
+    let meta = match StoreMeta::read(&plan.dir) {
+        Ok(meta) => meta?,
+        Err(error) => {
+            tracing::warn!("building the store again: {}", report(&error));
+            return None;
+        }
+    };
+    let keeps_enough = meta.keep.is_none_or(|keep| keep >= plan.keep as u64);
+    let draws_enough = meta.redraw || !plan.redraw;
+    (meta.fingerprint == wanted && keeps_enough && draws_enough).then_some(meta)
+}
