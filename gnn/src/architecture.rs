@@ -1,83 +1,15 @@
 //! What a model is made of, as written in `model.json`.
 
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
 
-use crate::GnnError;
-use crate::parameter::{self, ParameterInfo};
+use crate::layer::{Conv, ConvConfig};
+use crate::parameter::{ParameterInfo, ParameterList};
+use crate::{Activation, Aggregator, GnnError, LayerKind, Norm, Task};
 
 /// Parameters of a model at most: 4 GiB, of which a training holds some eight copies.
 pub const PARAMETERS_MAX: usize = 1 << 30;
-
-/// Kind of every conv of a model.
-#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum LayerKind {
-    /// Graph convolution with symmetric normalisation.
-    Gcn,
-    /// GraphSAGE.
-    Sage,
-    /// Graph attention.
-    Gat,
-    /// Graph attention with the non-linearity before the scoring vector.
-    GatV2,
-    /// Graph isomorphism network with a two-layer perceptron; GINE with edge features.
-    Gin,
-}
-
-impl LayerKind {
-    /// Tells whether this kind scores its in-edges by attention.
-    #[must_use]
-    pub fn is_attention(self) -> bool {
-        matches!(self, LayerKind::Gat | LayerKind::GatV2)
-    }
-}
-
-/// How GraphSAGE joins the messages of a node's in-edges.
-#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Aggregator {
-    /// The mean over kept in-edges of weight times feature.
-    #[default]
-    Mean,
-    /// The largest weight times feature, per feature.
-    Max,
-}
-
-/// Normalisation of a hidden conv's output.
-#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Norm {
-    /// None.
-    #[default]
-    None,
-    /// Over the rows of a batch, per feature.
-    Batch,
-    /// Over the features of a node.
-    Layer,
-}
-
-/// Non-linearity after a hidden conv.
-#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, Hash, PartialEq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Activation {
-    /// `max(x, 0)`.
-    #[default]
-    Relu,
-    /// `x` above 0, `exp(x) - 1` below.
-    Elu,
-}
-
-/// What the logits mean, and so the loss.
-#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Task {
-    /// One of `out_dim` classes: softmax cross-entropy.
-    Classes,
-    /// Any of `out_dim` classes: the mean over classes of binary cross-entropy with logits.
-    MultiLabel,
-    /// `out_dim` numbers: the mean over them of the squared error.
-    Regression,
-}
 
 /// Everything that decides a model's parameters and its forward pass.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
@@ -138,15 +70,20 @@ impl Architecture {
             })?;
         }
         require(
-            self.aggregator == Aggregator::Mean || self.layer == LayerKind::Sage,
+            self.aggregator == Aggregator::Mean || self.layer.takes_maximum(),
             "aggregator",
-            || "only sage can aggregate by max".to_owned(),
+            || {
+                let names = LayerKind::names_of(LayerKind::takes_maximum);
+                format!("only {names} can aggregate by max")
+            },
         )?;
-        let takes_edge_features = self.layer.is_attention() || self.layer == LayerKind::Gin;
         require(
-            self.edge_dim.is_none() || takes_edge_features,
+            self.edge_dim.is_none() || self.layer.takes_edge_features(),
             "edge_dim",
-            || "only gat, gatv2 and gin use edge features".to_owned(),
+            || {
+                let names = LayerKind::names_of(LayerKind::takes_edge_features);
+                format!("only {names} use edge features")
+            },
         )?;
         self.validate_size()
     }
@@ -183,8 +120,59 @@ impl Architecture {
     /// Lists the parameters of such a model in the order of its flat vector.
     #[must_use]
     pub fn parameters(&self) -> Vec<ParameterInfo> {
-        let all = parameter::parameters(self).into_iter();
+        let all = self.tensors(&self.convs()).parameters.into_iter();
         all.map(|(info, _)| info).collect()
+    }
+
+    /// Makes the convs, first to last.
+    pub(crate) fn convs(&self) -> Vec<Arc<dyn Conv>> {
+        let layers = 1..=self.num_layers;
+        layers
+            .map(|layer| self.layer.conv(self.conv_config(layer)))
+            .collect()
+    }
+
+    fn conv_config(&self, layer: usize) -> ConvConfig {
+        let is_hidden = self.is_hidden(layer);
+        ConvConfig {
+            in_dim: self.input_dim(layer),
+            out_dim: self.output_dim(layer),
+            edge_dim: self.edge_dim,
+            edge_weight: self.edge_weight,
+            aggregator: self.aggregator,
+            heads: if is_hidden {
+                self.heads
+            } else {
+                self.out_heads
+            },
+            averages_heads: !is_hidden,
+            attention_dropout: self.attention_dropout,
+            norm: self.norm,
+            activation: self.activation,
+        }
+    }
+
+    /// Lists the tensors: of each conv its own, those of its residual and its norm; then the head's.
+    pub(crate) fn tensors(&self, convs: &[Arc<dyn Conv>]) -> ParameterList {
+        let mut list = ParameterList::default();
+        for (at, conv) in convs.iter().enumerate() {
+            let layer = at + 1;
+            list.enter(layer, format!("convs.{at}."));
+            conv.parameters(&mut list);
+            list.enter(layer, String::new());
+            let (rows, cols) = (self.output_dim(layer), self.input_dim(layer));
+            if self.residual && rows != cols {
+                list.linear(&format!("res.{at}"), rows, cols, false);
+            }
+            if self.is_hidden(layer) {
+                list.norm(&format!("norms.{at}"), self.norm, rows);
+            }
+        }
+        if self.has_head() {
+            list.enter(0, String::new());
+            list.linear("lin", self.out_dim, self.output_dim(self.num_layers), true);
+        }
+        list
     }
 
     fn validate_widths(&self) -> Result<(), GnnError> {
@@ -228,14 +216,16 @@ impl Architecture {
                 )
             });
         }
-        require(heads == 1, "heads", || {
-            "only gat and gatv2 have heads".to_owned()
-        })?;
-        require(out_heads == 1, "out_heads", || {
-            "only gat and gatv2 have heads".to_owned()
-        })?;
+        let only = |what| {
+            format!(
+                "only {} have {what}",
+                LayerKind::names_of(LayerKind::is_attention)
+            )
+        };
+        require(heads == 1, "heads", || only("heads"))?;
+        require(out_heads == 1, "out_heads", || only("heads"))?;
         require(self.attention_dropout == 0.0, "attention_dropout", || {
-            "only gat and gatv2 have attention".to_owned()
+            only("attention")
         })
     }
 
@@ -266,15 +256,6 @@ impl Architecture {
     pub fn is_hidden(&self, layer: usize) -> bool {
         layer <= self.hidden.len()
     }
-
-    /// Returns the attention heads of conv `layer` and whether they are averaged.
-    pub(crate) fn heads_of(&self, layer: usize) -> (usize, bool) {
-        if self.is_hidden(layer) {
-            (self.heads, false)
-        } else {
-            (self.out_heads, true)
-        }
-    }
 }
 
 fn require(
@@ -293,162 +274,4 @@ fn require(
 }
 
 #[cfg(test)]
-mod tests {
-    use expect_test::{Expect, expect};
-
-    use super::*;
-
-    fn gat() -> Architecture {
-        Architecture {
-            layer: LayerKind::Gat,
-            aggregator: Aggregator::Mean,
-            in_dim: 5,
-            edge_dim: None,
-            edge_weight: false,
-            hidden: vec![6],
-            num_layers: 2,
-            out_dim: 3,
-            heads: 2,
-            out_heads: 1,
-            dropout: 0.5,
-            input_dropout: 0.5,
-            attention_dropout: 0.5,
-            norm: Norm::None,
-            residual: false,
-            activation: Activation::Elu,
-            task: Task::Classes,
-        }
-    }
-
-    fn check(change: impl FnOnce(&mut Architecture), expected: &Expect) {
-        let mut arch = gat();
-        change(&mut arch);
-        let got = arch.validate();
-        expected.assert_eq(&got.map_or_else(|error| error.to_string(), |()| "ok".to_owned()));
-    }
-
-    #[test]
-    fn impossible_combinations_are_named() {
-        check(|_| {}, &expect!["ok"]);
-        check(|arch| arch.hidden = vec![6, 8], &expect!["ok"]);
-        check(
-            |arch| arch.hidden = vec![],
-            &expect![
-                "architecture key `hidden`: 0 widths for 2 layers: 1, or 2 with a linear head"
-            ],
-        );
-        check(
-            |arch| arch.hidden = vec![0],
-            &expect!["architecture key `hidden`: a width is 0"],
-        );
-        check(
-            |arch| arch.num_layers = 0,
-            &expect!["architecture key `num_layers`: at least 1 is needed"],
-        );
-        check(
-            |arch| arch.heads = 4,
-            &expect!["architecture key `heads`: 4 heads do not divide the hidden widths [6]"],
-        );
-        check(
-            |arch| arch.heads = 0,
-            &expect!["architecture key `heads`: at least 1 is needed"],
-        );
-        check(
-            |arch| arch.layer = LayerKind::Gcn,
-            &expect!["architecture key `heads`: only gat and gatv2 have heads"],
-        );
-        check(
-            |arch| (arch.hidden, arch.out_heads) = (vec![6, 8], 2),
-            &expect![
-                "architecture key `out_heads`: 2, but the last layer is a linear head, which has no attention"
-            ],
-        );
-        check(
-            |arch| arch.dropout = 1.0,
-            &expect!["architecture key `dropout`: 1 is not in [0, 1)"],
-        );
-        check(
-            |arch| arch.input_dropout = f32::NAN,
-            &expect!["architecture key `input_dropout`: NaN is not in [0, 1)"],
-        );
-        check(
-            |arch| arch.aggregator = Aggregator::Max,
-            &expect!["architecture key `aggregator`: only sage can aggregate by max"],
-        );
-        check(
-            |arch| arch.edge_dim = Some(0),
-            &expect!["architecture key `edge_dim`: 0 means none: leave it out"],
-        );
-        let plain = |arch: &mut Architecture| {
-            (arch.layer, arch.heads, arch.attention_dropout) = (LayerKind::Sage, 1, 0.0);
-        };
-        check(plain, &expect!["ok"]);
-        let edges = |arch: &mut Architecture| {
-            plain(arch);
-            arch.edge_dim = Some(3);
-        };
-        check(
-            edges,
-            &expect!["architecture key `edge_dim`: only gat, gatv2 and gin use edge features"],
-        );
-    }
-
-    #[test]
-    fn absurd_widths_are_refused_before_anything_is_drawn() {
-        check(
-            |arch| arch.hidden = vec![usize::MAX - 1],
-            &expect![
-                "architecture key `hidden`: 18446744073709551614 is more than the 1073741824 parameters a model may have"
-            ],
-        );
-        check(
-            |arch| arch.hidden = vec![1 << 29],
-            &expect![
-                "architecture key `hidden`: widths [536870912], 5 features and 3 outputs (`num_classes`) make 5905580041 parameters, allowed are 1073741824"
-            ],
-        );
-        check(
-            |arch| arch.out_dim = 4_000_000_000,
-            &expect![
-                "architecture key `out_dim`: widths [6], 5 features and 4000000000 outputs (`num_classes`) make 36000000048 parameters, allowed are 1073741824"
-            ],
-        );
-        check(
-            |arch| (arch.in_dim, arch.out_dim) = (40_000, 900_000_000),
-            &expect![
-                "architecture key `out_dim`: widths [6], 40000 features and 900000000 outputs (`num_classes`) make 8100240018 parameters, allowed are 1073741824"
-            ],
-        );
-        check(
-            |arch| (arch.in_dim, arch.hidden) = (1 << 20, vec![1 << 9]),
-            &expect!["ok"],
-        );
-    }
-
-    #[test]
-    fn json_names_kinds_in_lower_case_and_refuses_unknown_keys() {
-        let arch = Architecture {
-            layer: LayerKind::GatV2,
-            ..gat()
-        };
-        let text = serde_json::to_string(&arch).unwrap();
-        assert!(text.contains(r#""layer":"gatv2""#), "{text}");
-        assert_eq!(serde_json::from_str::<Architecture>(&text).unwrap(), arch);
-        let stray = text.replace("\"heads\"", "\"haeds\"");
-        assert!(serde_json::from_str::<Architecture>(&stray).is_err());
-    }
-
-    #[test]
-    fn widths_follow_the_hidden_list() {
-        let mut arch = gat();
-        assert_eq!(
-            (arch.output_dim(1), arch.output_dim(2), arch.has_head()),
-            (6, 3, false)
-        );
-        arch.hidden = vec![6, 8];
-        assert_eq!(
-            (arch.input_dim(2), arch.output_dim(2), arch.has_head()),
-            (6, 8, true)
-        );
-    }
-}
+mod tests;

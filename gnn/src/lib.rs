@@ -2,7 +2,7 @@
 //!
 //! A [`Model`] runs on [`Block`]s: one layer of one batch each, with plain vectors at the boundary.
 //! The trainer calls [`Model::loss_and_gradient`]; layer-sliced inference calls
-//! [`Model::forward_layer`], which is the same code. [`save`] and [`load`] keep a model as
+//! [`Model::layer_slice`], which is the same code. [`save`] and [`load`] keep a model as
 //! `model.safetensors`, named and laid out as `PyG` does, with `model.json` beside it.
 //!
 //! Layers compute what `PyG`'s layers of the same kind compute. Where `PyG` leaves a choice:
@@ -19,11 +19,18 @@
 //!   with a norm, GIN's perceptron has one inside, as in `PyG`'s `GIN`.
 //! - GIN's eps is fixed at 0.
 //!
+//! A [`LayerKind`] is one file of this crate; a layer outside it is a type that implements [`Conv`],
+//! as `examples/custom_layer.rs` shows.
+//!
 //! # Examples
 //!
+//! A GraphSAGE that learns which of two groups a node's in-edges come from:
+//!
 //! ```
-//! use gnn::{Activation, Aggregator, Architecture, Block, BlockData, Dense, Input, LayerKind};
-//! use gnn::{Mode, Model, Norm, Task};
+//! use gnn::{
+//!     Activation, Aggregator, Architecture, Block, BlockData, Dense, Input, Labels, LayerKind, Mode,
+//!     Model, Norm, ReadyInput, Task,
+//! };
 //!
 //! # fn main() -> Result<(), gnn::GnnError> {
 //! let arch = Architecture {
@@ -34,7 +41,7 @@
 //!     edge_weight: false,
 //!     hidden: vec![],
 //!     num_layers: 1,
-//!     out_dim: 3,
+//!     out_dim: 2,
 //!     heads: 1,
 //!     out_heads: 1,
 //!     dropout: 0.0,
@@ -45,28 +52,38 @@
 //!     activation: Activation::Relu,
 //!     task: Task::Classes,
 //! };
-//! // One target that hears from two other nodes.
+//! // Nodes 0 and 1 are targets: node 0 hears from nodes 2 and 3, node 1 from nodes 4 and 5.
 //! let block = Block::new(BlockData {
-//!     num_src: 3,
-//!     num_dst: 1,
-//!     in_offset: vec![0, 2],
-//!     in_src: vec![1, 2],
-//!     in_degree: vec![2, 0, 0],
-//!     node_key: vec![10, 11, 12],
-//!     num_active: 1,
+//!     num_src: 6,
+//!     num_dst: 2,
+//!     in_offset: vec![0, 2, 4],
+//!     in_src: vec![2, 3, 4, 5],
+//!     in_degree: vec![2, 2, 0, 0, 0, 0],
+//!     node_key: vec![10, 11, 12, 13, 14, 15],
+//!     num_active: 2,
 //!     ..BlockData::default()
 //! })?;
-//! let input = Input::Dense(Dense { rows: 3, cols: 2, values: vec![1.0, 0.0, 0.5, 0.5, 0.0, 1.0] });
-//! let logits = Model::init(&arch, 7)?.forward(&[block], &input, Mode::Eval)?;
-//! assert_eq!((logits.rows, logits.cols), (1, 3));
+//! let values = vec![0.0, 0.0, 0.0, 0.0, 1.0, 0.1, 0.9, 0.0, 0.1, 1.0, 0.0, 0.8];
+//! let input = ReadyInput::new(Input::Dense(Dense { rows: 6, cols: 2, values }))?;
+//! let (blocks, labels) = ([block], Labels::Classes(vec![0, 1]));
+//!
+//! let mut model = Model::init(&arch, 7)?;
+//! for seed in 0..50 {
+//!     let step = model.loss_and_gradient(&blocks, &input, &labels, 2.0, Mode::Train { seed })?;
+//!     let flat = model.flat().into_iter().zip(step.gradient);
+//!     model.set_flat(&flat.map(|(x, slope)| x - 0.5 * slope).collect::<Vec<f32>>());
+//! }
+//! let logits = model.forward(&blocks, &input, Mode::Eval)?;
+//! assert!(logits.row(0)[0] > logits.row(0)[1] && logits.row(1)[1] > logits.row(1)[0]);
 //! # Ok(())
 //! # }
 //! ```
 
-mod aggregation;
 mod architecture;
 mod block;
-mod conv;
+mod check;
+mod coefficient;
+mod dense;
 mod device;
 mod error;
 #[cfg(feature = "gpu")]
@@ -76,22 +93,32 @@ mod layer;
 mod loss;
 mod model;
 mod ops;
+mod options;
 mod parameter;
+mod slice;
+mod stack;
 mod tensor;
-pub mod transform;
-pub mod weights;
+mod transform;
+mod weights;
 
-pub use aggregation::{Aggregation, SomeInEdges, SrcRows};
-pub use architecture::{
-    Activation, Aggregator, Architecture, LayerKind, Norm, PARAMETERS_MAX, Task,
-};
+pub use architecture::{Architecture, PARAMETERS_MAX};
 pub use block::{Block, BlockData, NodeColumns, RangeData, Sampling};
-pub use conv::{Conv, Head, Projected};
+/// The tensor library that [`Conv`]s are written with.
+pub use burn;
+pub use coefficient::Coefficients;
+pub use dense::Dense;
 pub use device::Device;
 pub use error::GnnError;
+pub use layer::{
+    Aggregated, Conv, ConvConfig, Features, LayerKind, LayerType, PartialAggregation, Scope,
+    SomeInEdges, Src, SrcRows, Summed, plain,
+};
 pub use loss::{Labels, loss};
 pub use model::{LossAndGradient, Mode, Model};
-pub use parameter::ParameterInfo;
-pub use tensor::{Dense, Input, ReadyInput, SharedRows, SparseRows};
+pub use ops::Fused;
+pub use options::{Activation, Aggregator, Norm, Task};
+pub use parameter::{ParameterInfo, ParameterList, Start};
+pub use slice::{Head, LayerSlice, Projected};
+pub use tensor::{Input, ReadyInput, SharedRows, SparseFeatures, SparseRows};
 pub use transform::{StandardizeFit, Transform};
 pub use weights::{MODEL_JSON, MODEL_WEIGHTS, ModelFile, load, load_with, save, to_files};

@@ -1,16 +1,22 @@
-//! A stack of convs with an optional linear head, and its loss and gradient.
+//! A stack of convs with an optional linear head: its parameters and its forward pass.
+
+mod gradient;
+
+pub use gradient::LossAndGradient;
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use burn::tensor::{Element, Tensor, TensorData};
 
+use crate::check::{check, check_block, check_input};
 use crate::kernel::Float;
-use crate::layer::{self, Features, Pass, Place};
-use crate::loss::loss_and_slope;
-use crate::parameter::{self, BufferInfo};
+use crate::layer::{Conv, Pass, Place, plain};
+use crate::parameter::{self, BufferInfo, ParameterList};
+use crate::stack::{self, Stack};
 use crate::{
-    Architecture, Block, Conv, Dense, Device, GnnError, Head, Labels, ParameterInfo, ReadyInput,
+    Architecture, Block, Dense, Device, GnnError, Head, LayerSlice, ParameterInfo, ReadyInput,
 };
 
 /// Whether a forward pass trains.
@@ -25,24 +31,11 @@ pub enum Mode {
     Eval,
 }
 
-/// What one batch gives to the optimizer.
-#[derive(Clone, Debug)]
-pub struct LossAndGradient {
-    /// Sum over the labelled rows of their loss, weighed where classes have weights.
-    pub loss_sum: f64,
-    /// Gradient of `loss_sum / normalizer` with respect to the flat parameters.
-    pub gradient: Vec<f32>,
-    /// `[num_dst, out_dim]` of the last block.
-    pub logits: Dense,
-    /// The running statistics after this batch (momentum 0.1), for [`Model::set_buffers`];
-    /// empty without batch norm. Workers may average them: the update is linear.
-    pub buffers: Vec<f32>,
-}
-
 /// A model: an architecture and its parameters.
 #[derive(Clone, Debug)]
 pub struct Model {
     arch: Architecture,
+    convs: Vec<Arc<dyn Conv>>,
     infos: Vec<ParameterInfo>,
     flat: Vec<f32>,
     buffer_infos: Vec<BufferInfo>,
@@ -59,17 +52,22 @@ impl Model {
     /// [`GnnError::Architecture`] if `arch` does not validate, its size included.
     pub fn init(arch: &Architecture, seed: u64) -> Result<Model, GnnError> {
         arch.validate()?;
-        let parameters = parameter::parameters(arch);
+        let convs = arch.convs();
+        let ParameterList {
+            parameters,
+            buffers: buffer_infos,
+            ..
+        } = arch.tensors(&convs);
         let flat = parameters
             .iter()
             .flat_map(|item| parameter::draw(item, seed))
             .collect();
         let infos = parameters.into_iter().map(|(info, _)| info).collect();
-        let buffer_infos = parameter::buffers(arch);
         let fill = |info: &BufferInfo| vec![info.start; info.len];
         let buffers = buffer_infos.iter().flat_map(fill).collect();
         Ok(Model {
             arch: arch.clone(),
+            convs,
             infos,
             flat,
             buffer_infos,
@@ -132,10 +130,10 @@ impl Model {
         &self.device
     }
 
-    /// Does ahead what the first training pass over a batch would do on its way: coefficients and
-    /// transposes, which the blocks then keep.
+    /// Computes coefficients and transposes that the first training pass over a batch would compute;
+    /// the blocks then keep them.
     pub fn prepare(&self, blocks: &[Block], input: &ReadyInput) {
-        layer::prepare(&self.arch, blocks, input);
+        stack::prepare(&self.convs, blocks, input);
     }
 
     /// Multiplies the loss of a target by the weight of its class, in
@@ -170,14 +168,14 @@ impl Model {
         mode: Mode,
     ) -> Result<Dense, GnnError> {
         let input = input.try_into()?;
-        let targets = self.check(blocks, &input)?;
+        let targets = check(&self.arch, blocks, &input)?;
         if targets == 0 {
             return Ok(Dense::zeros(0, self.arch.out_dim));
         }
         self.compute(|| {
-            let pass = self.pass(&self.flat, (&self.device, false), mode, |_| true);
-            let logits = plain(run(&pass, blocks, input))?;
-            pass.failure.take().map_or(Ok(logits), Err)
+            let stack = self.stack(&self.flat, (&self.device, false), mode, |_| true);
+            let logits = plain(stack.run(blocks, input))?;
+            stack.pass.failure.take().map_or(Ok(logits), Err)
         })
     }
 
@@ -207,16 +205,15 @@ impl Model {
             (1..=self.arch.num_layers).contains(&layer),
             "layers count from 1"
         );
-        self.check_block(block)?;
+        check_block(&self.arch, block)?;
         check_input(&input, block.num_src(), self.arch.input_dim(layer))?;
         if block.num_dst() == 0 {
             return Ok(Dense::zeros(0, self.arch.output_dim(layer)));
         }
         self.compute(|| {
-            let pass = self.pass(&self.flat, (&self.device, false), Mode::Eval, |info| {
-                info.layer == layer
-            });
-            plain(pass.layer(Place { layer, block }, pass.features(input)))
+            let wanted = |info: &ParameterInfo| info.layer == layer;
+            let stack = self.stack(&self.flat, (&self.device, false), Mode::Eval, wanted);
+            plain(stack.layer(Place { layer, block }, stack.pass.features(input)))
         })
     }
 
@@ -230,22 +227,22 @@ impl Model {
         self.head().run(embedding)
     }
 
-    /// Returns a conv (1-based) that runs on many blocks in eval mode on the processor, each a range of
+    /// Returns a layer (1-based) that runs on many blocks in eval mode on the processor, each a range of
     /// the nodes of a graph; `is_sparse` tells whether the rows it reads are sparse.
     ///
     /// # Panics
     ///
     /// If there is no such layer.
     #[must_use]
-    pub fn conv(&self, layer: usize, is_sparse: bool) -> Conv<'_> {
+    pub fn layer_slice(&self, layer: usize, is_sparse: bool) -> LayerSlice<'_> {
         assert!(
             (1..=self.arch.num_layers).contains(&layer),
             "layers count from 1"
         );
         let wanted = |info: &ParameterInfo| info.layer == layer;
         let cpu = Device::cpu();
-        let pass = self.pass(&self.flat, (&cpu, false), Mode::Eval, wanted);
-        Conv::new(self, pass, layer, is_sparse)
+        let stack = self.stack(&self.flat, (&cpu, false), Mode::Eval, wanted);
+        LayerSlice::new(stack, layer, is_sparse)
     }
 
     /// Returns the head, to run on many rows on the processor.
@@ -253,105 +250,18 @@ impl Model {
     pub fn head(&self) -> Head<'_> {
         let wanted = |info: &ParameterInfo| info.layer == 0;
         let cpu = Device::cpu();
-        Head::new(
-            self,
-            self.pass(&self.flat, (&cpu, false), Mode::Eval, wanted),
-        )
-    }
-
-    /// Returns the loss of a batch and its gradient.
-    ///
-    /// The last block's first dst nodes are the targets, in label order; dst nodes beyond them
-    /// (and logits of theirs) do not enter the loss.
-    ///
-    /// # Errors
-    ///
-    /// [`GnnError::Labels`], [`GnnError::Input`] or [`GnnError::Block`] if something does not fit
-    /// the model; [`GnnError::Device`] if a GPU fails.
-    pub fn loss_and_gradient(
-        &self,
-        blocks: &[Block],
-        input: impl TryInto<ReadyInput, Error = GnnError>,
-        labels: &Labels,
-        normalizer: f32,
-        mode: Mode,
-    ) -> Result<LossAndGradient, GnnError> {
-        let input = input.try_into()?;
-        let targets = self.check(blocks, &input)?;
-        labels.check(&self.arch, targets)?;
-        if targets == 0 {
-            let (gradient, logits) = (
-                vec![0.0; self.flat.len()],
-                Dense::zeros(0, self.arch.out_dim),
-            );
-            let buffers = self.buffers.clone();
-            return Ok(LossAndGradient {
-                loss_sum: 0.0,
-                gradient,
-                logits,
-                buffers,
-            });
-        }
-        self.compute(|| {
-            let pass = self.pass(&self.flat, (&self.device, true), mode, |_| true);
-            let logits = run(&pass, blocks, input);
-            let given = plain(logits.clone())?;
-            let values: Vec<f64> = given.values.iter().map(|&value| f64::from(value)).collect();
-            let (loss_sum, gradient) =
-                self.backward(&pass, (logits, &values), labels, f64::from(normalizer))?;
-            if let Some(error) = pass.failure.take() {
-                return Err(error);
-            }
-            Ok(LossAndGradient {
-                loss_sum,
-                gradient,
-                logits: given,
-                buffers: pass.buffers.into_inner(),
-            })
-        })
-    }
-
-    /// Returns the loss sum and its gradient over `normalizer` at the parameters `flat`, all in f64.
-    ///
-    /// Ten times slower than [`Model::loss_and_gradient`]; for checking gradients.
-    ///
-    /// # Errors
-    ///
-    /// As [`Model::loss_and_gradient`].
-    ///
-    /// # Panics
-    ///
-    /// If `flat` is not as long as the flat parameters.
-    pub fn loss_and_gradient_f64(
-        &self,
-        flat: &[f64],
-        blocks: &[Block],
-        input: impl TryInto<ReadyInput, Error = GnnError>,
-        labels: &Labels,
-        normalizer: f64,
-        mode: Mode,
-    ) -> Result<(f64, Vec<f64>), GnnError> {
-        let input = input.try_into()?;
-        let targets = self.check(blocks, &input)?;
-        labels.check(&self.arch, targets)?;
-        if targets == 0 {
-            return Ok((0.0, vec![0.0; flat.len()]));
-        }
-        let pass = self.pass(flat, (&Device::cpu(), true), mode, |_| true);
-        let logits = run(&pass, blocks, input);
-        let values: Vec<f64> = read(logits.clone())?;
-        self.backward(&pass, (logits, &values), labels, normalizer)
+        Head::new(self.stack(&self.flat, (&cpu, false), Mode::Eval, wanted))
     }
 
     /// Makes tensors of the parameters that `wanted` picks, in the number type of `flat` and on a device,
-    /// with gradients if it says so.
-    pub(crate) fn pass<'a, F: Float + Element>(
+    /// with gradients if `tracked`.
+    fn stack<'a, F: Float + Element>(
         &'a self,
         flat: &[F],
         (on, tracked): (&Device, bool),
         mode: Mode,
         wanted: impl Fn(&ParameterInfo) -> bool,
-    ) -> Pass<'a> {
+    ) -> Stack<'a> {
         let device = on.backend().clone();
         let device = if tracked { device.autodiff() } else { device };
         let (mut parameters, mut start, dtype) = (BTreeMap::new(), 0, F::dtype());
@@ -370,8 +280,7 @@ impl Model {
                 parameters.insert(info.name.as_str(), tensor);
             }
         }
-        Pass {
-            arch: &self.arch,
+        let pass = Pass {
             parameters,
             device,
             on_gpu: on.is_gpu(),
@@ -383,47 +292,12 @@ impl Model {
             buffer_infos: &self.buffer_infos,
             buffers: RefCell::new(self.buffers.clone()),
             failure: RefCell::default(),
+        };
+        Stack {
+            arch: &self.arch,
+            convs: &self.convs,
+            pass,
         }
-    }
-
-    /// Returns the loss sum and the gradient of loss sum over normalizer.
-    ///
-    /// The loss and its slope are computed in f64 outside the graph; the backward pass then starts
-    /// from `sum(logits * slope)`, whose gradient is that of the loss.
-    fn backward<F: Float + Element>(
-        &self,
-        pass: &Pass<'_>,
-        (logits, values): (Tensor<2>, &[f64]),
-        labels: &Labels,
-        normalizer: f64,
-    ) -> Result<(f64, Vec<F>), GnnError> {
-        let [rows, width] = logits.dims();
-        let (loss_sum, mut slope) =
-            loss_and_slope(self.arch.task, values, width, labels, &self.class_weights);
-        if slope.is_empty() {
-            return Ok((0.0, vec![F::ZERO; self.flat.len()]));
-        }
-        slope.iter_mut().for_each(|slope| *slope /= normalizer);
-        slope.resize(rows * width, 0.0);
-        let slope = TensorData::new(slope, [rows, width]).convert::<F>();
-        let slope = Tensor::<2>::from_data(slope, (&pass.device, pass.dtype));
-        let grads = (logits * slope).sum().backward();
-        // A parameter that this batch does not touch (edge weights without edges) has none.
-        let grads = self.infos.iter().map(|info| {
-            let grad = pass.parameters[info.name.as_str()].grad(&grads);
-            grad.ok_or(info.len())
-        });
-        if pass.on_gpu {
-            return Ok((loss_sum, read_at_once(grads.collect(), pass)?));
-        }
-        let mut gradient = Vec::with_capacity(self.flat.len());
-        for grad in grads {
-            match grad {
-                Ok(grad) => gradient.extend(read::<F>(grad)?),
-                Err(len) => gradient.resize(gradient.len() + len, F::ZERO),
-            }
-        }
-        Ok((loss_sum, gradient))
     }
 
     /// Runs work on one of the pool's threads, where kernels start that use them.
@@ -434,113 +308,10 @@ impl Model {
             on_pool(work)
         }
     }
-
-    /// Checks blocks and input against the model and returns the number of targets.
-    fn check(&self, blocks: &[Block], input: &ReadyInput) -> Result<usize, GnnError> {
-        let num_layers = self.arch.num_layers;
-        let ([first, ..], [.., last]) = (blocks, blocks) else {
-            let problem = format!("no blocks for {num_layers} layers");
-            return Err(GnnError::Input { problem });
-        };
-        if blocks.len() != num_layers {
-            let problem = format!("{} blocks for {num_layers} layers", blocks.len());
-            return Err(GnnError::Input { problem });
-        }
-        for block in blocks {
-            self.check_block(block)?;
-        }
-        for pair in blocks.windows(2) {
-            let (dst, src) = (pair[0].num_dst(), pair[1].num_src());
-            if dst != src {
-                let problem = format!("{src} src nodes after a block with {dst} dst nodes");
-                return Err(GnnError::Block {
-                    field: "num_src",
-                    problem,
-                });
-            }
-        }
-        check_input(input, first.num_src(), self.arch.in_dim)?;
-        Ok(last.num_dst())
-    }
-
-    pub(crate) fn check_block(&self, block: &Block) -> Result<(), GnnError> {
-        let arch = &self.arch;
-        let weighted = block.edge_weight().is_some();
-        if arch.edge_weight && !weighted {
-            let problem = "is missing, but the model uses edge weights".to_owned();
-            return Err(GnnError::Block {
-                field: "edge_weight",
-                problem,
-            });
-        }
-        let Some(wanted) = arch.edge_dim else {
-            return Ok(());
-        };
-        let got = block.edge_feature().map(|feature| feature.cols);
-        if got == Some(wanted) {
-            return Ok(());
-        }
-        let problem = format!("is {} wide, but the model needs {wanted}", got.unwrap_or(0));
-        Err(GnnError::Block {
-            field: "edge_feature",
-            problem,
-        })
-    }
 }
 
 /// Runs a pass on one of the pool's threads. Kernels that started from outside would hand every
 /// piece of work over to other threads, and wait for it asleep.
 fn on_pool<R: Send>(work: impl FnOnce() -> R + Send) -> R {
     rayon::scope(|_| work())
-}
-
-fn run(pass: &Pass<'_>, blocks: &[Block], input: ReadyInput) -> Tensor<2> {
-    let mut features = pass.features(input);
-    if let Some(block) = blocks.first() {
-        features = pass.drop_features(block.shared_key(), features);
-    }
-    for (layer, block) in (1..).zip(blocks) {
-        features = Features::Dense(pass.layer(Place { layer, block }, features));
-    }
-    pass.head(pass.dense(features))
-}
-
-pub(crate) fn check_input(input: &ReadyInput, rows: usize, cols: usize) -> Result<(), GnnError> {
-    if (input.rows(), input.cols()) == (rows, cols) {
-        return Ok(());
-    }
-    let (got_rows, got_cols) = (input.rows(), input.cols());
-    let problem = format!("is {got_rows} x {got_cols}, but {rows} x {cols} is needed");
-    Err(GnnError::Input { problem })
-}
-
-pub(crate) fn plain(tensor: Tensor<2>) -> Result<Dense, GnnError> {
-    let [rows, cols] = tensor.dims();
-    let values = read(tensor)?;
-    Ok(Dense { rows, cols, values })
-}
-
-/// Reads a tensor, which is when a GPU says what went wrong before.
-pub(crate) fn read<F: Element>(tensor: Tensor<2>) -> Result<Vec<F>, GnnError> {
-    let data = tensor.try_into_data().map_err(|error| GnnError::Device {
-        problem: format!("the device failed: {error}"),
-    })?;
-    Ok(data
-        .try_into_vec::<F>()
-        .expect("a pass has one number type"))
-}
-
-/// Reads gradients, or zeros where there is but a length, in one go: each read waits for the GPU.
-fn read_at_once<F: Float + Element>(
-    grads: Vec<Result<Tensor<2>, usize>>,
-    pass: &Pass<'_>,
-) -> Result<Vec<F>, GnnError> {
-    let row = |grad: Result<Tensor<2>, usize>| match grad {
-        Ok(grad) => {
-            let len = grad.dims().iter().product();
-            grad.reshape([1, len])
-        }
-        Err(len) => pass.constant(1, len, &vec![0.0; len]).inner(),
-    };
-    read(Tensor::cat(grads.into_iter().map(row).collect(), 1))
 }

@@ -17,41 +17,55 @@ use crate::kernel::{
     Spmm, Update,
 };
 
-/// One of the kernels with its constants.
+/// One of the kernels with its constants, as a differentiable operation on the device of its inputs.
 #[derive(Debug)]
-pub(crate) enum Fused {
+pub enum Fused {
+    /// Batch norm.
     BatchNorm(BatchNorm),
+    /// Dropout of elements.
     Dropout(Dropout),
+    /// GAT's attention.
     Gat(Gat),
+    /// GATv2's attention.
     GatV2(GatV2),
+    /// GINE's sum of messages.
     Gine(Gine),
+    /// Layer norm.
     LayerNorm(LayerNorm),
+    /// A linear map of rows, or the sum of two.
     Linear(Linear),
+    /// The maximum over in-edges.
     SegmentMax(SegmentMax),
+    /// The weighted sum over in-edges.
     Spmm(Spmm),
+    /// A sum of terms with non-linearity and dropout.
     Update(Update),
 }
 
 impl Fused {
     /// Runs an operation on one matrix.
-    pub(crate) fn apply(self, a: Tensor<2>) -> Tensor<2> {
+    #[must_use]
+    pub fn apply(self, a: Tensor<2>) -> Tensor<2> {
         Tensor::from_dispatch(Dispatch::fused_1(Arc::new(self), a.into_dispatch()))
     }
 
     /// Runs an operation on two matrices.
-    pub(crate) fn apply_2(self, [a, b]: [Tensor<2>; 2]) -> Tensor<2> {
+    #[must_use]
+    pub fn apply_2(self, [a, b]: [Tensor<2>; 2]) -> Tensor<2> {
         let (a, b) = (a.into_dispatch(), b.into_dispatch());
         Tensor::from_dispatch(Dispatch::fused_2(Arc::new(self), a, b))
     }
 
     /// Runs an operation on three matrices.
-    pub(crate) fn apply_3(self, [a, b, c]: [Tensor<2>; 3]) -> Tensor<2> {
+    #[must_use]
+    pub fn apply_3(self, [a, b, c]: [Tensor<2>; 3]) -> Tensor<2> {
         let (a, b, c) = (a.into_dispatch(), b.into_dispatch(), c.into_dispatch());
         Tensor::from_dispatch(Dispatch::fused_3(Arc::new(self), a, b, c))
     }
 
     /// Runs an operation on four matrices.
-    pub(crate) fn apply_4(self, [a, b, c, d]: [Tensor<2>; 4]) -> Tensor<2> {
+    #[must_use]
+    pub fn apply_4(self, [a, b, c, d]: [Tensor<2>; 4]) -> Tensor<2> {
         let (a, b) = (a.into_dispatch(), b.into_dispatch());
         let (c, d) = (c.into_dispatch(), d.into_dispatch());
         Tensor::from_dispatch(Dispatch::fused_4(Arc::new(self), a, b, c, d))

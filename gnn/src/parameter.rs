@@ -1,7 +1,7 @@
-//! Names, shapes and initial values of a model's parameters and buffers, as `PyG` has them.
+//! Names, shapes and initial values of parameters and buffers, as `PyG` has them.
 
+use crate::Norm;
 use crate::kernel::mix;
-use crate::{Architecture, LayerKind, Norm};
 
 /// One named slice of the flat parameter vector.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -30,12 +30,14 @@ impl ParameterInfo {
 
 /// How a parameter starts.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Start {
+pub enum Start {
     /// Uniform in `±sqrt(6 / (rows + cols))` of the last two axes.
     Glorot,
-    /// Uniform in `±1 / sqrt(fan_in)`, which is `torch.nn.Linear`'s.
+    /// Uniform in `±1 / sqrt(fan_in)`, as in `torch.nn.Linear`; the number is the fan-in.
     Linear(usize),
+    /// All 0.
     Zeros,
+    /// All 1.
     Ones,
 }
 
@@ -50,187 +52,91 @@ pub(crate) struct BufferInfo {
     pub(crate) start: f32,
 }
 
-/// Collects the parameters of one conv.
-struct Conv<'a> {
-    arch: &'a Architecture,
-    /// 1-based.
+/// A tensor that `PyG` saves and that is always 0 here.
+#[derive(Clone, Debug)]
+pub(crate) struct ZeroInfo {
+    pub(crate) name: String,
+    /// Whether it is one 64-bit integer without an axis, or a vector of one `f32`.
+    pub(crate) is_integer: bool,
+}
+
+/// The tensors of a model, in the order in which its parts list them.
+#[derive(Clone, Debug, Default)]
+pub struct ParameterList {
+    /// Begins the names of what is listed next.
+    prefix: String,
+    /// Conv that is being listed, 0 for the head.
     layer: usize,
-    list: &'a mut Vec<Parameter>,
+    pub(crate) parameters: Vec<Parameter>,
+    pub(crate) buffers: Vec<BufferInfo>,
+    pub(crate) zeros: Vec<ZeroInfo>,
 }
 
-/// Lists the parameters in the order of the flat vector.
-pub(crate) fn parameters(arch: &Architecture) -> Vec<Parameter> {
-    let mut list = Vec::new();
-    for layer in 1..=arch.num_layers {
-        let mut conv = Conv {
-            arch,
-            layer,
-            list: &mut list,
-        };
-        match arch.layer {
-            LayerKind::Gcn => conv.gcn(),
-            LayerKind::Sage => conv.sage(),
-            LayerKind::Gat => conv.gat(),
-            LayerKind::GatV2 => conv.gatv2(),
-            LayerKind::Gin => conv.gin(),
-        }
-        conv.around();
+impl ParameterList {
+    /// Puts `prefix` before the names of what is listed from now on, as part of conv `layer`.
+    pub(crate) fn enter(&mut self, layer: usize, prefix: String) {
+        (self.layer, self.prefix) = (layer, prefix);
     }
-    if arch.has_head() {
-        let mut head = Conv {
-            arch,
-            layer: 0,
-            list: &mut list,
-        };
-        head.linear("lin", arch.out_dim, arch.output_dim(arch.num_layers), true);
-    }
-    list
-}
 
-impl Conv<'_> {
-    fn push(&mut self, name: String, shape: &[usize], start: Start) {
+    /// Lists a parameter; its name follows that of the conv.
+    pub fn push(&mut self, name: &str, shape: &[usize], start: Start) {
         let info = ParameterInfo {
-            name,
+            name: format!("{}{name}", self.prefix),
             shape: shape.to_vec(),
             layer: self.layer,
         };
-        self.list.push((info, start));
+        self.parameters.push((info, start));
     }
 
-    fn own(&mut self, name: &str, shape: &[usize], start: Start) {
-        self.push(format!("convs.{}.{name}", self.layer - 1), shape, start);
-    }
-
-    fn linear(&mut self, name: &str, rows: usize, cols: usize, bias: bool) {
-        self.push(format!("{name}.weight"), &[rows, cols], Start::Linear(cols));
-        if bias {
-            self.push(format!("{name}.bias"), &[rows], Start::Linear(cols));
-        }
-    }
-
-    fn own_linear(&mut self, name: &str, rows: usize, cols: usize, bias: bool) {
-        self.linear(
-            &format!("convs.{}.{name}", self.layer - 1),
-            rows,
-            cols,
-            bias,
+    /// Lists `NAME.weight`, `[rows, cols]`, and `NAME.bias` where there is one, as
+    /// `torch.nn.Linear` starts them.
+    pub fn linear(&mut self, name: &str, rows: usize, cols: usize, bias: bool) {
+        self.push(
+            &format!("{name}.weight"),
+            &[rows, cols],
+            Start::Linear(cols),
         );
-    }
-
-    fn dims(&self) -> (usize, usize) {
-        (
-            self.arch.input_dim(self.layer),
-            self.arch.output_dim(self.layer),
-        )
-    }
-
-    fn gcn(&mut self) {
-        let (cols, rows) = self.dims();
-        self.own("lin.weight", &[rows, cols], Start::Glorot);
-        self.own("bias", &[rows], Start::Zeros);
-    }
-
-    fn sage(&mut self) {
-        let (cols, rows) = self.dims();
-        self.own_linear("lin_l", rows, cols, true);
-        self.own_linear("lin_r", rows, cols, false);
-    }
-
-    fn gat(&mut self) {
-        let (cols, rows) = self.dims();
-        let (heads, head_dim, wide) = head_shape(self.arch, self.layer);
-        self.own("lin.weight", &[wide, cols], Start::Glorot);
-        self.own("att_src", &[1, heads, head_dim], Start::Glorot);
-        self.own("att_dst", &[1, heads, head_dim], Start::Glorot);
-        if let Some(edge_dim) = self.arch.edge_dim {
-            self.own("lin_edge.weight", &[wide, edge_dim], Start::Glorot);
-            self.own("att_edge", &[1, heads, head_dim], Start::Glorot);
+        if bias {
+            self.push(&format!("{name}.bias"), &[rows], Start::Linear(cols));
         }
-        self.own("bias", &[rows], Start::Zeros);
     }
 
-    fn gatv2(&mut self) {
-        let (cols, rows) = self.dims();
-        let (heads, head_dim, wide) = head_shape(self.arch, self.layer);
-        for side in ["lin_l", "lin_r"] {
-            self.own(&format!("{side}.weight"), &[wide, cols], Start::Glorot);
-            self.own(&format!("{side}.bias"), &[wide], Start::Linear(cols));
-        }
-        if let Some(edge_dim) = self.arch.edge_dim {
-            self.own("lin_edge.weight", &[wide, edge_dim], Start::Glorot);
-        }
-        self.own("att", &[1, heads, head_dim], Start::Glorot);
-        self.own("bias", &[rows], Start::Zeros);
-    }
-
-    fn gin(&mut self) {
-        let (cols, rows) = self.dims();
-        if let Some(edge_dim) = self.arch.edge_dim {
-            self.own_linear("lin", cols, edge_dim, true);
-        }
-        self.own_linear("nn.lins.0", rows, cols, true);
-        self.norm(&format!("convs.{}.nn.norms.0", self.layer - 1), rows);
-        self.own_linear("nn.lins.1", rows, rows, true);
-    }
-
-    fn norm(&mut self, name: &str, dim: usize) {
-        let name = match self.arch.norm {
+    /// Lists scale, shift and running statistics of a norm over rows that are `dim` wide.
+    pub fn norm(&mut self, name: &str, norm: Norm, dim: usize) {
+        let name = match norm {
             Norm::None => return,
             Norm::Batch => format!("{name}.module"),
             Norm::Layer => name.to_owned(),
         };
-        self.push(format!("{name}.weight"), &[dim], Start::Ones);
-        self.push(format!("{name}.bias"), &[dim], Start::Zeros);
-    }
-
-    /// Residual and norm, which every kind of conv may have.
-    fn around(&mut self) {
-        let ((cols, rows), at) = (self.dims(), self.layer - 1);
-        if self.arch.residual && rows != cols {
-            self.linear(&format!("res.{at}"), rows, cols, false);
-        }
-        if self.arch.is_hidden(self.layer) {
-            self.norm(&format!("norms.{at}"), rows);
+        self.push(&format!("{name}.weight"), &[dim], Start::Ones);
+        self.push(&format!("{name}.bias"), &[dim], Start::Zeros);
+        if norm == Norm::Batch {
+            self.statistics(&name, dim);
         }
     }
-}
 
-/// Returns heads, width of one head and width of all heads side by side.
-pub(crate) fn head_shape(arch: &Architecture, layer: usize) -> (usize, usize, usize) {
-    let (heads, averaged) = arch.heads_of(layer);
-    let width = arch.output_dim(layer);
-    let head_dim = if averaged { width } else { width / heads };
-    (heads, head_dim, heads * head_dim)
-}
-
-/// Lists the running statistics in the order of the flat buffer vector.
-pub(crate) fn buffers(arch: &Architecture) -> Vec<BufferInfo> {
-    let mut list = Vec::new();
-    if arch.norm != Norm::Batch {
-        return list;
-    }
-    let mut push = |norm: String, len: usize| {
-        list.push(BufferInfo {
-            name: format!("{norm}.module.running_mean"),
-            len,
-            start: 0.0,
+    /// `PyTorch` also saves how many batches it saw but, with a fixed momentum, never reads it.
+    fn statistics(&mut self, name: &str, dim: usize) {
+        for (part, start) in [("running_mean", 0.0), ("running_var", 1.0)] {
+            self.buffers.push(BufferInfo {
+                name: format!("{}{name}.{part}", self.prefix),
+                len: dim,
+                start,
+            });
+        }
+        self.zeros.push(ZeroInfo {
+            name: format!("{}{name}.num_batches_tracked", self.prefix),
+            is_integer: true,
         });
-        list.push(BufferInfo {
-            name: format!("{norm}.module.running_var"),
-            len,
-            start: 1.0,
-        });
-    };
-    for layer in 1..=arch.num_layers {
-        let (at, width) = (layer - 1, arch.output_dim(layer));
-        if arch.layer == LayerKind::Gin {
-            push(format!("convs.{at}.nn.norms.0"), width);
-        }
-        if arch.is_hidden(layer) {
-            push(format!("norms.{at}"), width);
-        }
     }
-    list
+
+    /// Lists a vector of one number that `PyG` saves and that is fixed at 0 here.
+    pub fn zero(&mut self, name: &str) {
+        self.zeros.push(ZeroInfo {
+            name: format!("{}{name}", self.prefix),
+            is_integer: false,
+        });
+    }
 }
 
 /// Draws the initial values of one parameter: a pure function of seed and name.

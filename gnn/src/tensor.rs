@@ -5,51 +5,8 @@ use std::sync::{Arc, OnceLock};
 
 use burn::tensor::{AllocationProperty, Bytes, DType, Device, Shape, Tensor, TensorData};
 
-use crate::GnnError;
 use crate::kernel::{Csr, Shared};
-
-/// A dense row-major matrix.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Dense {
-    /// Number of rows.
-    pub rows: usize,
-    /// Number of columns.
-    pub cols: usize,
-    /// `rows * cols` values, row after row.
-    pub values: Vec<f32>,
-}
-
-impl Dense {
-    /// Makes a matrix of zeros.
-    #[must_use]
-    pub fn zeros(rows: usize, cols: usize) -> Dense {
-        Dense {
-            rows,
-            cols,
-            values: vec![0.0; rows * cols],
-        }
-    }
-
-    /// Returns one row.
-    ///
-    /// # Panics
-    ///
-    /// If `row` is not less than `rows`.
-    #[must_use]
-    pub fn row(&self, row: usize) -> &[f32] {
-        &self.values[row * self.cols..(row + 1) * self.cols]
-    }
-
-    fn check(&self) -> Result<(), GnnError> {
-        if self.values.len() == self.rows * self.cols {
-            return Ok(());
-        }
-        let (rows, cols, len) = (self.rows, self.cols, self.values.len());
-        Err(GnnError::Input {
-            problem: format!("a {rows} x {cols} matrix cannot hold {len} values"),
-        })
-    }
-}
+use crate::{Dense, GnnError};
 
 /// A sparse matrix as compressed rows, such as a bag of words.
 ///
@@ -269,7 +226,7 @@ pub(crate) enum ReadyFeatures {
 
 /// Sparse rows as a kernel multiplies them; `value` stands beside the edges of `csr`.
 #[derive(Clone, Debug)]
-pub(crate) struct SparseFeatures {
+pub struct SparseFeatures {
     pub(crate) csr: Arc<Csr>,
     pub(crate) value: Shared<f32>,
 }
@@ -335,6 +292,19 @@ impl ReadyInput {
         match &self.features {
             ReadyFeatures::Dense(_) => 4 * self.rows * self.cols,
             ReadyFeatures::Sparse(sparse) => 16 * sparse.value.len() + 4 * (self.rows + self.cols),
+        }
+    }
+}
+
+impl ReadyInput {
+    /// Groups sparse features by column, where the input is sparse; tells whether it is.
+    pub(crate) fn transpose_sparse(&self) -> bool {
+        match &self.features {
+            ReadyFeatures::Sparse(sparse) => {
+                sparse.csr.transposed();
+                true
+            }
+            ReadyFeatures::Dense(_) => false,
         }
     }
 }

@@ -8,8 +8,7 @@ use safetensors::SafeTensorError;
 use safetensors::tensor::{Dtype, SafeTensors, TensorView};
 use serde::{Deserialize, Serialize};
 
-use crate::parameter;
-use crate::{Architecture, GnnError, LayerKind, Model, Transform};
+use crate::{Architecture, GnnError, Model, Transform};
 
 /// File name of the weights.
 pub const MODEL_WEIGHTS: &str = "model.safetensors";
@@ -233,7 +232,8 @@ fn slices(model: &Model) -> Vec<Slice> {
         start += info.len();
     }
     start = 0;
-    for info in parameter::buffers(model.architecture()) {
+    let arch = model.architecture();
+    for info in arch.tensors(&arch.convs()).buffers {
         slices.push(Slice {
             name: info.name,
             shape: vec![info.len],
@@ -246,20 +246,12 @@ fn slices(model: &Model) -> Vec<Slice> {
 }
 
 /// Lists the tensors that `PyG` expects beside parameters and statistics, all of them 0 here.
-///
-/// GIN's eps is fixed at 0. `PyTorch` counts the batches of a batch norm but, with a fixed
-/// momentum, never reads the count.
 fn constants(arch: &Architecture) -> Vec<(String, Dtype)> {
-    let mut list = Vec::new();
-    if arch.layer == LayerKind::Gin {
-        list.extend((0..arch.num_layers).map(|at| (format!("convs.{at}.eps"), Dtype::F32)));
-    }
-    for info in parameter::buffers(arch) {
-        if let Some(norm) = info.name.strip_suffix("running_var") {
-            list.push((format!("{norm}num_batches_tracked"), Dtype::I64));
-        }
-    }
-    list
+    let zeros = arch.tensors(&arch.convs()).zeros.into_iter();
+    let dtype = |is_integer| if is_integer { Dtype::I64 } else { Dtype::F32 };
+    zeros
+        .map(|zero| (zero.name, dtype(zero.is_integer)))
+        .collect()
 }
 
 fn read_tensor(

@@ -218,7 +218,7 @@ fn attention_by_vectors() {
     let (l, r) = (values(1, data.num_src * DIM), values(2, data.num_dst * DIM));
     for extras in [false, true] {
         let attention = attention(&block, &data, extras);
-        let edge_feature = extras.then(|| block.clone());
+        let edge_feature = extras.then(|| Arc::clone(block.edge_feature().unwrap()));
         let weight = values(3, if extras { DIM * EDGE_DIM } else { 0 });
         let inputs = vec![l.clone(), r.clone(), values(4, DIM), weight];
         check(
@@ -241,7 +241,8 @@ fn sums_of_messages_with_edge_features() {
     ];
     check(
         &Gine {
-            block,
+            csr: Arc::clone(block.csr()),
+            feature: Arc::clone(block.edge_feature().unwrap()),
             edge: data.edge_weight.unwrap().into(),
         },
         inputs,

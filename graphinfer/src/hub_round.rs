@@ -6,7 +6,7 @@ use crate::exchange::{Crossing, send_lists};
 use crate::graph::narrow;
 use crate::hubs::{Held, Hubs, Segmented, is_hub};
 use crate::round::{Layer, LayerInput, Rounds};
-use gnn::{Aggregation, SomeInEdges, SrcRows};
+use gnn::{PartialAggregation, SomeInEdges, SrcRows};
 use rayon::prelude::*;
 use schemas::{NodeIdx, Row};
 use serde::Serialize;
@@ -41,7 +41,7 @@ const MESSAGE_WORDS: usize = 1 << 18;
 struct HubRound<'a> {
     rounds: &'a Rounds<'a>,
     input: &'a LayerInput,
-    aggregation: Aggregation,
+    aggregation: Box<dyn PartialAggregation>,
     src: SrcRows<'a>,
     crossing: Crossing,
 }

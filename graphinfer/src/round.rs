@@ -8,7 +8,9 @@ use crate::hub_round::HubRows;
 use crate::rows::{RowRecord, RowWriter};
 use crate::slice::{Slice, TrainedModel};
 use crate::threads::Threads;
-use gnn::{Block, Conv, Dense, Input, NodeColumns, Projected, ReadyInput, SharedRows, SrcRows};
+use gnn::{
+    Block, Dense, Input, LayerSlice, NodeColumns, Projected, ReadyInput, SharedRows, SrcRows,
+};
 use schemas::Row;
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
@@ -53,7 +55,7 @@ pub(crate) struct LayerInput {
 pub(crate) struct Layer<'a> {
     rounds: &'a Rounds<'a>,
     slice: Slice,
-    conv: Conv<'a>,
+    conv: LayerSlice<'a>,
     src: Projected<ReadyInput>,
     input: &'a LayerInput,
 }
@@ -92,9 +94,9 @@ impl Rounds<'_> {
         round + 1 == layer || round == self.embedding_layer
     }
 
-    pub(crate) fn conv(&self, layer: usize) -> Conv<'_> {
+    pub(crate) fn conv(&self, layer: usize) -> LayerSlice<'_> {
         let is_sparse = layer == 1 && self.graph.is_sparse();
-        self.trained.model.conv(layer, is_sparse)
+        self.trained.model.layer_slice(layer, is_sparse)
     }
 
     /// Opens the files that a round writes: what the next layer reads.
@@ -131,7 +133,7 @@ impl Rounds<'_> {
         let started = Instant::now();
         let writer = self.create(0, checkpoint)?;
         let ranges = self.ranges(0);
-        let work = |next: &mut Conv<'_>, piece: usize| {
+        let work = |next: &mut LayerSlice<'_>, piece: usize| {
             let range = &ranges[piece];
             match self.graph.input(range.clone(), &self.trained.transform)? {
                 Input::Dense(rows) => writer.write(range.start, rows, next),
@@ -157,7 +159,7 @@ impl Rounds<'_> {
         let writer = self.create(layer, checkpoint)?;
         let ranges = self.ranges(layer);
         let state = || (self.layer(&input), self.conv(layer + 1));
-        let work = |(conv, next): &mut (Layer<'_>, Conv<'_>), piece: usize| {
+        let work = |(conv, next): &mut (Layer<'_>, LayerSlice<'_>), piece: usize| {
             let range = &ranges[piece];
             let rows = conv.run(range.clone())?;
             writer.write(range.start, rows, next)
@@ -341,7 +343,7 @@ impl Rounds<'_> {
 
 impl RoundWriter {
     /// Writes rows as they are, where they are read so, and what the next layer makes of them.
-    fn write(&self, first: usize, rows: Dense, next: &Conv<'_>) -> Result<(), InferError> {
+    fn write(&self, first: usize, rows: Dense, next: &LayerSlice<'_>) -> Result<(), InferError> {
         if let Some(writer) = &self.rows {
             writer.write(first, &rows.values)?;
         }

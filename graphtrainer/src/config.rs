@@ -329,12 +329,10 @@ impl TrainSpec {
     }
 
     fn check_layer_keys(&self) -> Result<(), TrainError> {
-        if self.model != LayerKind::Sage && self.aggregator == Some(Aggregator::Max) {
-            return Err(key(
-                "aggregator",
-                "\"max\"",
-                "only \"sage\" can take the maximum",
-            ));
+        if !self.model.takes_maximum() && self.aggregator == Some(Aggregator::Max) {
+            let names = LayerKind::names_of(LayerKind::takes_maximum);
+            let allowed = format!("only {names} can take the maximum");
+            return Err(key("aggregator", "\"max\"", allowed));
         }
         let heads = self.heads.unwrap_or(1);
         let ragged = self.hidden.iter().find(|&&width| width % heads != 0);
@@ -342,16 +340,13 @@ impl TrainSpec {
             let divides = format!("has to divide the widths in `hidden`, {:?}", self.hidden);
             return require(ragged.is_none(), "heads", heads, &divides);
         }
-        let only = "only \"gat\" and \"gatv2\" have attention";
-        require(heads == 1, "heads", heads, only)?;
+        let names = LayerKind::names_of(LayerKind::is_attention);
+        let only = format!("only {names} have attention");
+        require(heads == 1, "heads", heads, &only)?;
         let out_heads = self.out_heads.unwrap_or(1);
-        require(out_heads == 1, "out_heads", out_heads, only)?;
-        require(
-            self.attention_dropout == 0.0,
-            "attention_dropout",
-            self.attention_dropout,
-            only,
-        )
+        require(out_heads == 1, "out_heads", out_heads, &only)?;
+        let dropout = self.attention_dropout;
+        require(dropout == 0.0, "attention_dropout", dropout, &only)
     }
 
     fn check_device(&self) -> Result<(), TrainError> {

@@ -297,15 +297,18 @@ impl<'a> Checks<'a> {
 
     fn edge_dim(&self) -> Result<Option<usize>, TrainError> {
         let (plan, present) = (&self.plan.result, self.graph.edge_feature_dim);
-        let takes = plan.layer.is_attention() || plan.layer == LayerKind::Gin;
+        let takes = plan.layer.takes_edge_features();
         let problem = match (plan.edge_features, present) {
             (Some(false), _) => return Ok(None),
             (None, _) => return Ok(present.filter(|_| takes)),
             (Some(true), Some(dim)) if takes => return Ok(Some(dim)),
-            (Some(true), Some(_)) => "only gat, gatv2 and gin take edge features",
-            (Some(true), None) => "its edges have no features (`input.edges.features`)",
+            (Some(true), Some(_)) => {
+                let names = LayerKind::names_of(LayerKind::takes_edge_features);
+                format!("only {names} take edge features")
+            }
+            (Some(true), None) => "its edges have no features (`input.edges.features`)".to_owned(),
         };
-        Err(self.unfit("edge_features", true, problem.to_owned()))
+        Err(self.unfit("edge_features", true, problem))
     }
 
     /// What a server in a process holds has to fit into one message.

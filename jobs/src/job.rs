@@ -568,7 +568,9 @@ fn check_trainable(
     nodes: &NodesSpec,
     edges: &EdgesSpec,
 ) -> Result<(), JobError> {
-    let takes_edge_features = train.model.is_attention() || train.model == LayerKind::Gin;
+    let takes_edge_features = train.model.takes_edge_features();
+    let takers = LayerKind::names_of(LayerKind::takes_edge_features);
+    let only = format!("is true; only {takers} take edge features");
     let rules = [
         (
             nodes.label.is_none(),
@@ -603,7 +605,7 @@ fn check_trainable(
         (
             train.edge_features == Some(true) && !takes_edge_features,
             "train.edge_features",
-            "is true; only gat, gatv2 and gin take edge features",
+            &only,
         ),
     ];
     match rules.into_iter().find(|(is_broken, ..)| *is_broken) {

@@ -13,7 +13,7 @@ use crate::kernel::{Dropout, Mask, Shared, Update};
 
 /// Which parts an [`Update`] has.
 #[derive(Clone, Debug, Eq, Hash, PartialEq)]
-struct Parts {
+struct UpdateArgs {
     addend: bool,
     bias: bool,
     dropout: bool,
@@ -32,7 +32,7 @@ fn drop_out(x: &[f32], key: &[u32], out: &mut [f32], draw: Draw, cols: u32) {
 
 /// Returns what enters the non-linearity.
 #[cube]
-fn read(x: &[f32], addend: &[f32], bias: &[f32], cols: u32, #[comptime] parts: &Parts) -> f32 {
+fn read(x: &[f32], addend: &[f32], bias: &[f32], cols: u32, #[comptime] parts: &UpdateArgs) -> f32 {
     let mut sum = x[ABSOLUTE_POS];
     if comptime!(parts.addend) {
         sum += addend[ABSOLUTE_POS];
@@ -52,7 +52,7 @@ fn update_forward(
     out: &mut [f32],
     draw: Draw,
     cols: u32,
-    #[comptime] parts: Parts,
+    #[comptime] parts: UpdateArgs,
 ) {
     if ABSOLUTE_POS >= out.len() {
         terminate!();
@@ -81,7 +81,7 @@ fn update_backward(
     out: &mut [f32],
     draw: Draw,
     cols: u32,
-    #[comptime] parts: Parts,
+    #[comptime] parts: UpdateArgs,
 ) {
     if ABSOLUTE_POS >= out.len() {
         terminate!();
@@ -143,7 +143,7 @@ struct Inputs<'a> {
     bias: &'a CubeTensor,
     key: CubeTensor,
     draw: DrawLaunch,
-    parts: Parts,
+    parts: UpdateArgs,
 }
 
 /// Returns the keys of a mask, or something to take their place.
@@ -167,7 +167,7 @@ impl Update {
             bias: next(self.bias),
             key: key(dropout, &x.device, x),
             draw: draw(dropout.map(|(mask, _)| mask)),
-            parts: Parts {
+            parts: UpdateArgs {
                 addend: self.addend,
                 bias: self.bias,
                 dropout: dropout.is_some(),

@@ -247,10 +247,7 @@ struct EndsOnGpu {
 impl EndsOnGpu {
     fn new(op: &GatV2, inputs: &[CubeTensor], edges: &Edges) -> EndsOnGpu {
         let (l, weight) = (&inputs[0], &inputs[3]);
-        let feature = op
-            .edge_feature
-            .as_ref()
-            .map(|of| of.edge_feature_on_gpu(&l.device));
+        let feature = op.edge_feature.as_ref().map(|of| of.on_gpu(&l.device));
         let edge_dim = feature.as_ref().map_or(0, |_| cols(weight));
         let mean = feature.as_ref().map(|feature| {
             let mean = empty(l, op.attention.csr.num_rows(), edge_dim);

@@ -129,7 +129,7 @@ impl Gine {
             arg(x),
             arg(weight),
             arg(&inputs[2]),
-            arg(&self.block.edge_feature_on_gpu(&x.device)),
+            arg(&self.feature.on_gpu(&x.device)),
             arg(&self.edge.on_gpu(&x.device)),
             count(cols(x)),
             count(cols(weight)),
@@ -144,7 +144,7 @@ impl Gine {
         like: &CubeTensor,
         of_bias: bool,
     ) -> CubeTensor {
-        let (csr, device) = (self.block.csr(), &grad.device);
+        let (csr, device) = (&self.csr, &grad.device);
         let num_edges = csr.num_edges();
         // One piece in any case, so that there is a sum.
         let out = empty(like, num_edges.div_ceil(PIECE).max(1), len(like));
@@ -167,7 +167,7 @@ impl Gine {
 
 impl GpuKernel for Gine {
     fn forward(&self, inputs: &[CubeTensor]) -> (CubeTensor, Vec<CubeTensor>) {
-        let (x, csr) = (&inputs[0], self.block.csr());
+        let (x, csr) = (&inputs[0], &self.csr);
         let graph = by_row(csr, &x.device);
         let out = empty(x, csr.num_rows(), cols(x));
         launch!(
@@ -189,7 +189,7 @@ impl GpuKernel for Gine {
         grad: &CubeTensor,
         needed: &[bool],
     ) -> Vec<Option<CubeTensor>> {
-        let (x, csr) = (&inputs[0], self.block.csr());
+        let (x, csr) = (&inputs[0], &self.csr);
         let of_x = needed[0].then(|| {
             let graph = by_col(csr, &x.device);
             let out = empty(x, rows(x), cols(x));

@@ -299,7 +299,7 @@ fn attention_by_products() {
         for features in [false, true] {
             let op = GatV2 {
                 attention: attention.clone(),
-                edge_feature: features.then(|| block.clone()),
+                edge_feature: block.edge_feature().filter(|_| features).cloned(),
             };
             let weight = if features { [DIM, EDGE_DIM] } else { [1, 1] };
             let vector = [HEADS, DIM / HEADS];
@@ -316,8 +316,9 @@ fn attention_by_products() {
 fn sums_of_edge_messages() {
     let block = block();
     let op = Gine {
+        csr: Arc::clone(block.csr()),
+        feature: Arc::clone(block.edge_feature().expect("the block has edge features")),
         edge: values(60, block.num_edges()).into(),
-        block,
     };
     check("gine", &op, &[[NUM_SRC, DIM], [DIM, EDGE_DIM], [1, DIM]]);
 }

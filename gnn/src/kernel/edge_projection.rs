@@ -1,7 +1,7 @@
 //! A linear map of edge features that is computed edge by edge, where it is used.
 
 use super::Float;
-use super::attention::add_scaled;
+use super::heads::add_scaled;
 use crate::Dense;
 
 /// `weight * feature[e]` for edges of constant features.

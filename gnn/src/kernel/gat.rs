@@ -2,7 +2,8 @@
 
 use std::borrow::Cow;
 
-use super::attention::{add_heads, add_scaled, dot_heads, leaky, leaky_slope, row, sum_heads};
+use super::attention::{leaky, leaky_slope};
+use super::heads::{add_heads, add_scaled, dot_heads, row, sum_heads};
 use super::prefetch::{AHEAD, prefetch};
 use super::split::{
     even_pieces, fixed_pieces, for_rows, map, pieces, run, split_mut, sum_in_order,
@@ -28,7 +29,7 @@ pub struct Gat {
 }
 
 /// The inputs, and what a thread writes on while it works on a row.
-struct Work<'a, F> {
+struct GatScratch<'a, F> {
     op: &'a Gat,
     h: &'a [F],
     /// `[num_cols, 2 * heads]`: each node's score as src, then as dst.
@@ -44,10 +45,10 @@ struct Work<'a, F> {
     scratch: Vec<F>,
 }
 
-impl<'a, F: Float> Work<'a, F> {
-    fn new(op: &'a Gat, inputs: &[&'a [F]], s: &'a [F]) -> Work<'a, F> {
+impl<'a, F: Float> GatScratch<'a, F> {
+    fn new(op: &'a Gat, inputs: &[&'a [F]], s: &'a [F]) -> GatScratch<'a, F> {
         let zeros = vec![F::ZERO; op.attention.heads];
-        Work {
+        GatScratch {
             op,
             h: inputs[0],
             s,
@@ -246,7 +247,7 @@ impl Gat {
         let ranges = fixed_pieces(&csr.transposed().offset);
         let parts = split_mut(&mut h, &ranges, |u| u * width);
         let partial = map(ranges.into_iter().zip(parts).collect(), |(range, part)| {
-            let mut work = Work::new(self, inputs, s);
+            let mut work = GatScratch::new(self, inputs, s);
             let (mut src, mut dst) = (vec![F::ZERO; width], vec![F::ZERO; width]);
             let mut slope = vec![F::ZERO; 2 * heads];
             let range: std::ops::Range<usize> = range;
@@ -289,7 +290,7 @@ impl Gat {
         run(
             ranges.into_iter().zip(parts).collect(),
             |(range, ((scores, dsts), edges))| {
-                let mut work = Work::new(self, inputs, s);
+                let mut work = GatScratch::new(self, inputs, s);
                 let (first, first_edge) = (
                     attention.slot_start(range.start),
                     csr.offset[range.start] as usize,
@@ -319,12 +320,12 @@ impl Kernel for Gat {
     fn forward<F: Float>(&self, inputs: &[&[F]]) -> Forward<F> {
         let dim = self.width(inputs[0]) / self.attention.heads;
         if self.scored {
-            let work = || Work::new(self, inputs, inputs[1]);
-            return self.attention.forward_rows(dim, work, Work::forward);
+            let work = || GatScratch::new(self, inputs, inputs[1]);
+            return self.attention.forward_rows(dim, work, GatScratch::forward);
         }
         let s = node_scores(inputs[0], [inputs[1], inputs[2]], self.attention.heads);
-        let work = || Work::new(self, inputs, &s);
-        let mut done = self.attention.forward_rows(dim, work, Work::forward);
+        let work = || GatScratch::new(self, inputs, &s);
+        let mut done = self.attention.forward_rows(dim, work, GatScratch::forward);
         done.saved.values.extend_from_slice(&s);
         done
     }

@@ -1,10 +1,13 @@
 //! Attention whose score is a vector's product with a non-linear function of both ends and the edge.
 
-use super::attention::{Term, add_heads, add_scaled, dot_heads, leaky, leaky_slope, row};
+use std::sync::Arc;
+
+use super::attention::{Term, leaky, leaky_slope};
 use super::edge_projection::{EdgeProjection, transposed};
+use super::heads::{add_heads, add_scaled, dot_heads, row};
 use super::prefetch::{AHEAD, prefetch};
 use super::split::{fixed_pieces, for_rows, map, pieces, split_mut, sum_in_order};
-use super::{Attention, Block, Float, Forward, Kernel, Saved};
+use super::{Attention, EdgeFeatures, Float, Forward, Kernel, Saved};
 
 /// `out[v] = sum over edges of a[e] * l[col[e]]`, with
 /// `a = softmax over v's edges of att . leaky(l[u] + r[v] + weight * feature[e])`, for each head.
@@ -16,12 +19,12 @@ use super::{Attention, Block, Float, Forward, Kernel, Saved};
 pub struct GatV2 {
     /// Edges, heads and factors.
     pub attention: Attention,
-    /// The block whose edge features are used, if any are.
-    pub edge_feature: Option<Block>,
+    /// `[num_edges, edge_dim]`, if edge features are read.
+    pub edge_feature: Option<Arc<EdgeFeatures>>,
 }
 
 /// The inputs, and what a thread writes on while it works on a row.
-struct Work<'a, F> {
+struct GatV2Scratch<'a, F> {
     op: &'a GatV2,
     l: &'a [F],
     r: &'a [F],
@@ -41,7 +44,7 @@ struct Work<'a, F> {
     inner: Vec<F>,
 }
 
-impl<F: Float> Work<'_, F> {
+impl<F: Float> GatV2Scratch<'_, F> {
     /// Sets the edge features of the added self-loop.
     fn read_mean(&mut self, v: usize) {
         let Some(projection) = self.projection else {
@@ -169,21 +172,17 @@ struct RowSlopes<'a, F> {
 
 impl GatV2 {
     fn projection<F: Float>(&self, weight: &[F]) -> Option<EdgeProjection<'_, F>> {
-        let feature = self.edge_feature.as_ref()?.edge_feature();
-        Some(EdgeProjection::new(
-            feature.expect("the block has edge features"),
-            weight,
-        ))
+        Some(EdgeProjection::new(self.edge_feature.as_ref()?, weight))
     }
 
     fn work<'a, F: Float>(
         &'a self,
         inputs: &[&'a [F]],
         projection: Option<&'a EdgeProjection<'a, F>>,
-    ) -> Work<'a, F> {
+    ) -> GatV2Scratch<'a, F> {
         let (heads, width) = (self.attention.heads, inputs[2].len());
         let edge_dim = projection.map_or(0, |projection| projection.weight.len() / width);
-        Work {
+        GatV2Scratch {
             op: self,
             l: inputs[0],
             r: inputs[1],
@@ -244,7 +243,8 @@ impl Kernel for GatV2 {
         let dim = inputs[2].len() / self.attention.heads;
         let projection = self.projection(inputs[3]);
         let work = || self.work(inputs, projection.as_ref());
-        self.attention.forward_rows(dim, work, Work::forward)
+        self.attention
+            .forward_rows(dim, work, GatV2Scratch::forward)
     }
 
     fn backward<F: Float>(

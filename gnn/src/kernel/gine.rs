@@ -5,21 +5,23 @@ use std::sync::Arc;
 use super::edge_projection::{EdgeProjection, transposed};
 use super::prefetch::{AHEAD, prefetch};
 use super::split::{fixed_pieces, for_rows, map, pieces, sum_in_order};
-use super::{Block, Csr, Float, Forward, Kernel, Saved, Shared};
+use super::{Csr, EdgeFeatures, Float, Forward, Kernel, Saved, Shared};
 
 /// `out[v] = x[v] + sum over edges of edge[e] * relu(x[col[e]] + weight * feature[e] + bias)`.
 ///
 /// Inputs are `x: [num_cols, dim]`, `weight: [dim, edge_dim]` and `bias: [dim]`.
 #[derive(Clone, Debug)]
 pub struct Gine {
-    /// The block, which has edge features.
-    pub block: Block,
+    /// Which rows of the input each output row reads.
+    pub csr: Arc<Csr>,
+    /// `[num_edges, edge_dim]`.
+    pub feature: Arc<EdgeFeatures>,
     /// `[num_edges]`: coefficient of each edge.
     pub edge: Shared<f32>,
 }
 
 /// The inputs, and what a thread writes on while it works on an edge.
-struct Work<'a, F> {
+struct GineScratch<'a, F> {
     op: &'a Gine,
     x: &'a [F],
     bias: &'a [F],
@@ -28,7 +30,7 @@ struct Work<'a, F> {
     message: Vec<F>,
 }
 
-impl<F: Float> Work<'_, F> {
+impl<F: Float> GineScratch<'_, F> {
     /// Computes the message of an edge before the non-linearity.
     fn message(&mut self, edge: usize, u: usize) {
         let dim = self.message.len();
@@ -73,25 +75,17 @@ impl<F: Float> Work<'_, F> {
 }
 
 impl Gine {
-    fn csr(&self) -> &Arc<Csr> {
-        self.block.csr()
-    }
-
     fn projection<F: Float>(&self, weight: &[F]) -> EdgeProjection<'_, F> {
-        let feature = self
-            .block
-            .edge_feature()
-            .expect("the block has edge features");
-        EdgeProjection::new(feature, weight)
+        EdgeProjection::new(&self.feature, weight)
     }
 
     fn work<'a, F: Float>(
         &'a self,
         inputs: &[&'a [F]],
         projection: &'a EdgeProjection<'a, F>,
-    ) -> Work<'a, F> {
+    ) -> GineScratch<'a, F> {
         let dim = inputs[2].len();
-        Work {
+        GineScratch {
             op: self,
             x: inputs[0],
             bias: inputs[2],
@@ -108,7 +102,7 @@ impl Gine {
         projection: &EdgeProjection<'_, F>,
         grad: &[F],
     ) -> (Vec<F>, Vec<F>) {
-        let (csr, dim) = (self.csr(), inputs[2].len());
+        let (csr, dim) = (&self.csr, inputs[2].len());
         let partial = map(fixed_pieces(&csr.offset), |range| {
             let mut work = self.work(inputs, projection);
             let mut weight = vec![F::ZERO; projection.weight.len()];
@@ -131,7 +125,7 @@ impl Gine {
 
 impl Kernel for Gine {
     fn forward<F: Float>(&self, inputs: &[&[F]]) -> Forward<F> {
-        let (csr, dim) = (self.csr(), inputs[2].len());
+        let (csr, dim) = (&self.csr, inputs[2].len());
         let projection = self.projection(inputs[1]);
         let mut out = vec![F::ZERO; csr.num_rows() * dim];
         let ranges = pieces(&csr.offset, csr.partitioning, dim);
@@ -149,7 +143,7 @@ impl Kernel for Gine {
         grad: &[F],
         needed: &[bool],
     ) -> Vec<Vec<F>> {
-        let (csr, dim) = (self.csr(), inputs[2].len());
+        let (csr, dim) = (&self.csr, inputs[2].len());
         let projection = self.projection(inputs[1]);
         let (weight, bias) = self.backward_weight(inputs, &projection, grad);
         let weight = transposed(&weight, projection.weight.len() / dim);

@@ -12,11 +12,13 @@
 mod attention;
 mod csr;
 mod dropout;
+mod edge_feature;
 mod edge_projection;
 mod float;
 mod gat;
 mod gatv2;
 mod gine;
+mod heads;
 mod linear;
 mod mask;
 mod norm;
@@ -32,6 +34,7 @@ mod update;
 pub use attention::Attention;
 pub use csr::{Csr, Partitioning, Transposed};
 pub use dropout::Dropout;
+pub use edge_feature::EdgeFeatures;
 pub use float::Float;
 pub use gat::{Gat, node_scores};
 pub use gatv2::GatV2;
@@ -45,8 +48,6 @@ pub use segment_max::SegmentMax;
 pub use shared::Shared;
 pub use spmm::Spmm;
 pub use update::Update;
-
-use crate::Block;
 
 /// A differentiable function of a few row-major matrices.
 pub trait Kernel {

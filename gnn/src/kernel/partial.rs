@@ -4,8 +4,9 @@
 //! for a backward pass.
 
 use super::Float;
-use super::attention::{dot_heads, leaky, sum_heads};
+use super::attention::leaky;
 use super::edge_projection::EdgeProjection;
+use super::heads::{dot_heads, sum_heads};
 use super::prefetch::{AHEAD, prefetch};
 use super::spmm::weighted_sum;
 use crate::Dense;
@@ -158,5 +159,5 @@ pub(crate) fn merge_softmax(states: &[&[f32]], heads: usize) -> Vec<f32> {
 }
 
 fn row(x: &[f32], u: u32, width: usize) -> &[f32] {
-    super::attention::row(x, u as usize, width)
+    super::heads::row(x, u as usize, width)
 }

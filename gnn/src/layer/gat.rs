@@ -7,78 +7,218 @@ use std::sync::Arc;
 
 use burn::tensor::Tensor;
 
-use super::{Coefficients, MaskKind, Pass, Place, Src};
-use crate::kernel::{Attention, Gat, Linear};
+use super::conv::{Aggregated, Conv, ConvConfig, LayerType, Src};
+use super::partial::{PartialAggregation, SomeInEdges, SrcRows};
+use super::pass::{Features, Summed, plain};
+use super::scope::Scope;
+use crate::kernel::partial::{gat_scores, merge_softmax, softmax_rows};
+use crate::kernel::{Gat as GatKernel, Linear, node_scores};
 use crate::ops::Fused;
-use crate::parameter::head_shape;
+use crate::parameter::{ParameterList, Start};
+use crate::{Block, Coefficients, Dense, GnnError, NodeColumns};
 
-impl Pass<'_> {
-    /// Returns the sum, without the bias.
-    pub(super) fn gat(&self, place: Place<'_>, src: Src) -> Tensor<2> {
-        let Place { layer, block } = place;
-        if let Some(aggregated) = src.aggregated {
-            return self.merge_heads(layer, aggregated);
-        }
-        let h = self.dense(src.rows); // [num_src, heads * dim]
-        let feature = block
-            .edge_feature()
-            .filter(|_| self.arch.edge_dim.is_some());
-        let feature = feature.filter(|feature| feature.rows > 0);
-        let z = feature.map(|feature| {
-            let map = self.edge_map(layer);
-            let feature_rows = self.constant(feature.rows, feature.cols, &feature.values);
-            let cols = map.dims()[1];
-            let rows = feature.rows;
-            Fused::Linear(Linear { rows, cols }).apply_2([feature_rows, map.transpose()])
-        });
-        let op = Gat {
-            attention: self.attention(place),
-            edge_scores: z.is_some(),
-            scored: src.scores.is_some(),
-        };
-        let z = z.unwrap_or_else(|| self.constant(1, 1, &[0.0]));
-        let from_src = src.scores.unwrap_or_else(|| self.own(layer, "att_src"));
-        let from_dst = self.own(layer, "att_dst");
-        self.merge_heads(layer, Fused::Gat(op).apply_4([h, from_src, from_dst, z]))
-    }
+pub(super) static TYPE: LayerType = LayerType {
+    name: "gat",
+    is_attention: true,
+    takes_edge_features: true,
+    takes_maximum: false,
+    conv: |config| Arc::new(Gat { config }),
+};
 
-    /// Returns the edges and factors of an attention layer.
-    pub(super) fn attention(&self, Place { layer, block }: Place<'_>) -> Attention {
-        let dropout = self.mask(layer, MaskKind::Attention, self.arch.attention_dropout);
-        Attention {
-            csr: Arc::clone(block.csr()),
-            heads: self.arch.heads_of(layer).0,
-            weight: Coefficients::new(block, self.arch.edge_weight).weights(),
-            dropout: dropout.map(|mask| (mask, block.shared_key().clone())),
-        }
-    }
+/// `PyG`'s `GATConv`.
+#[derive(Debug)]
+struct Gat {
+    config: ConvConfig,
+}
 
+impl Gat {
     /// Returns the map of edge features to scores, `[edge_dim, heads]`.
-    pub(crate) fn edge_map(&self, layer: usize) -> Tensor<2> {
-        let map = self.own(layer, "lin_edge.weight").transpose(); // [edge_dim, heads * dim]
-        map.matmul(self.score_map(layer, "att_edge"))
+    fn edge_map(&self, scope: &Scope<'_>) -> Tensor<2> {
+        let map = scope.parameter("lin_edge.weight").transpose(); // [edge_dim, heads * dim]
+        map.matmul(self.score_map(scope, "att_edge"))
     }
 
     /// Turns a scoring vector `[heads, dim]` into the map `[heads * dim, heads]` that applies it.
-    fn score_map(&self, layer: usize, name: &str) -> Tensor<2> {
-        let (heads, dim, wide) = head_shape(self.arch, layer);
-        let column = self.own(layer, name).reshape([wide, 1]);
+    fn score_map(&self, scope: &Scope<'_>, name: &str) -> Tensor<2> {
+        let (heads, dim, wide) = self.config.head_shape();
+        let column = scope.parameter(name).reshape([wide, 1]);
         let mut block_diagonal = vec![0.0; wide * heads];
         for at in 0..wide {
             block_diagonal[at * heads + at / dim] = 1.0;
         }
-        column * self.constant(wide, heads, &block_diagonal)
+        column * scope.constant(wide, heads, &block_diagonal)
+    }
+}
+
+impl Conv for Gat {
+    fn parameters(&self, list: &mut ParameterList) {
+        let (heads, head_dim, wide) = self.config.head_shape();
+        list.push("lin.weight", &[wide, self.config.in_dim], Start::Glorot);
+        list.push("att_src", &[1, heads, head_dim], Start::Glorot);
+        list.push("att_dst", &[1, heads, head_dim], Start::Glorot);
+        if let Some(edge_dim) = self.config.edge_dim {
+            list.push("lin_edge.weight", &[wide, edge_dim], Start::Glorot);
+            list.push("att_edge", &[1, heads, head_dim], Start::Glorot);
+        }
+        list.push("bias", &[self.config.out_dim], Start::Zeros);
     }
 
-    /// Averages the heads where they do not stand side by side.
-    pub(super) fn merge_heads(&self, layer: usize, out: Tensor<2>) -> Tensor<2> {
-        let (heads, averaged) = self.arch.heads_of(layer);
-        if !averaged || heads == 1 {
-            return out;
-        }
-        let [rows, wide] = out.dims();
-        let dim = wide / heads;
-        let mean: Tensor<3> = out.reshape([rows, heads, dim]).mean_dim(1);
-        mean.reshape([rows, dim])
+    fn prepare(&self, block: &Block) {
+        drop(Coefficients::new(block, self.config.edge_weight).weights());
     }
+
+    fn projected_dim(&self, _is_sparse: bool) -> Option<usize> {
+        let (_, _, wide) = self.config.head_shape();
+        Some(wide)
+    }
+
+    fn project(&self, scope: &Scope<'_>, input: &Features, rows: usize) -> Tensor<2> {
+        scope.product(input, rows, "lin.weight")
+    }
+
+    fn scores_dim(&self) -> Option<usize> {
+        Some(2 * self.config.heads)
+    }
+
+    fn scores(&self, scope: &Scope<'_>, rows: &Dense) -> Result<Dense, GnnError> {
+        let heads = self.config.heads;
+        let (src, dst) = (
+            plain(scope.parameter("att_src"))?,
+            plain(scope.parameter("att_dst"))?,
+        );
+        Ok(Dense {
+            rows: rows.rows,
+            cols: 2 * heads,
+            values: node_scores(&rows.values, [&src.values, &dst.values], heads),
+        })
+    }
+
+    fn aggregate(&self, scope: &Scope<'_>, block: &Block, src: Src, _own: &Features) -> Tensor<2> {
+        let h = scope.dense(src.rows); // [num_src, heads * dim]
+        let feature = block
+            .edge_feature()
+            .filter(|_| self.config.edge_dim.is_some());
+        let feature = feature.filter(|feature| feature.rows > 0);
+        let z = feature.map(|feature| {
+            let map = self.edge_map(scope);
+            let feature_rows = scope.constant(feature.rows, feature.cols, &feature.values);
+            let cols = map.dims()[1];
+            let rows = feature.rows;
+            Fused::Linear(Linear { rows, cols }).apply_2([feature_rows, map.transpose()])
+        });
+        let op = GatKernel {
+            attention: self.config.attention(scope, block),
+            edge_scores: z.is_some(),
+            scored: src.scores.is_some(),
+        };
+        let z = z.unwrap_or_else(|| scope.constant(1, 1, &[0.0]));
+        let from_src = src.scores.unwrap_or_else(|| scope.parameter("att_src"));
+        let from_dst = scope.parameter("att_dst");
+        Fused::Gat(op).apply_4([h, from_src, from_dst, z]) // [num_dst, heads * dim]
+    }
+
+    fn update(
+        &self,
+        scope: &Scope<'_>,
+        _block: &Block,
+        aggregated: Aggregated,
+        _own: &Features,
+    ) -> Summed {
+        Summed {
+            bias: Some(scope.parameter("bias")),
+            ..Summed::of(self.config.merge_heads(aggregated.rows))
+        }
+    }
+
+    fn partial(
+        &self,
+        scope: &Scope<'_>,
+        src_dim: usize,
+    ) -> Result<Option<Box<dyn PartialAggregation>>, GnnError> {
+        let edge = self.config.edge_dim.map(|_| plain(self.edge_map(scope)));
+        Ok(Some(Box::new(GatPartial {
+            dim: src_dim,
+            heads: self.config.heads,
+            edge_weight: self.config.edge_weight,
+            edge: edge.transpose()?,
+        })))
+    }
+
+    fn query(
+        &self,
+        _scope: &Scope<'_>,
+        scores: Option<&[f32]>,
+        _own: Option<&Features>,
+    ) -> Result<Vec<f32>, GnnError> {
+        let as_dst = scores.map(|scores| scores[scores.len() / 2..].to_vec());
+        Ok(as_dst.unwrap_or_default())
+    }
+}
+
+/// States are those of a softmax; the query is the dst node's score.
+#[derive(Debug)]
+struct GatPartial {
+    dim: usize,
+    heads: usize,
+    edge_weight: bool,
+    /// `[edge_dim, heads]`, where edges have scores.
+    edge: Option<Dense>,
+}
+
+impl PartialAggregation for GatPartial {
+    fn state_dim(&self) -> usize {
+        self.dim + 2 * self.heads
+    }
+
+    fn query_dim(&self) -> usize {
+        self.heads
+    }
+
+    fn adds_loop(&self) -> bool {
+        true
+    }
+
+    fn state(&self, edges: &SomeInEdges, src: SrcRows<'_>, query: &[f32]) -> Vec<f32> {
+        let mut out = vec![0.0; self.state_dim()];
+        let of_edges = self.edge.as_ref();
+        let z = of_edges.map(|map| edge_scores(edges.features(), map));
+        let of_nodes = src.scores.expect("a conv that scores nodes is given them");
+        let scores = gat_scores(of_nodes, &edges.src, query, z.as_deref());
+        let weights = edges.weights(self.edge_weight);
+        softmax_rows(
+            (src.rows, &edges.src),
+            scores,
+            weights,
+            &mut out,
+            self.heads,
+        );
+        out
+    }
+
+    fn own_state(
+        &self,
+        row: u32,
+        mean: Option<Dense>,
+        src: SrcRows<'_>,
+        query: &[f32],
+    ) -> Option<Vec<f32>> {
+        Some(self.state(&SomeInEdges::own_loop(row, mean), src, query))
+    }
+
+    fn merge(&self, _row: u32, states: &[&[f32]], _nodes: &NodeColumns) -> Vec<f32> {
+        merge_softmax(states, self.heads)
+    }
+}
+
+/// Returns the scores of edges, `[num_edges, heads]`, by `map: [edge_dim, heads]`.
+fn edge_scores(feature: &Dense, map: &Dense) -> Vec<f32> {
+    let mut scores = vec![0.0; feature.rows * map.cols];
+    for (e, of_edge) in scores.chunks_exact_mut(map.cols).enumerate() {
+        for (&x, weights) in feature.row(e).iter().zip(map.values.chunks_exact(map.cols)) {
+            for (score, &weight) in of_edge.iter_mut().zip(weights) {
+                *score += x * weight;
+            }
+        }
+    }
+    scores
 }

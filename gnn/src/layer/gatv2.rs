@@ -1,35 +1,174 @@
 //! Graph attention whose scoring vector comes after the non-linearity.
 
+use std::sync::Arc;
+
 use burn::tensor::Tensor;
 
-use super::{Features, Pass, Place, Src};
-use crate::kernel::GatV2;
+use super::conv::{Aggregated, Conv, ConvConfig, LayerType, Src};
+use super::partial::{PartialAggregation, SomeInEdges, SrcRows};
+use super::pass::{Features, Summed, plain};
+use super::scope::Scope;
+use crate::kernel::GatV2 as GatV2Kernel;
+use crate::kernel::partial::{gatv2_scores, merge_softmax, softmax_rows};
 use crate::ops::Fused;
+use crate::parameter::{ParameterList, Start};
+use crate::{Block, Coefficients, Dense, GnnError, NodeColumns};
 
-impl Pass<'_> {
-    /// Returns the sum, without the bias.
-    pub(super) fn gatv2(&self, place: Place<'_>, src: Src, own: &Features) -> Tensor<2> {
-        let Place { layer, block } = place;
-        if let Some(aggregated) = src.aggregated {
-            return self.merge_heads(layer, aggregated);
+pub(super) static TYPE: LayerType = LayerType {
+    name: "gatv2",
+    is_attention: true,
+    takes_edge_features: true,
+    takes_maximum: false,
+    conv: |config| Arc::new(GatV2 { config }),
+};
+
+/// `PyG`'s `GATv2Conv`.
+#[derive(Debug)]
+struct GatV2 {
+    config: ConvConfig,
+}
+
+impl Conv for GatV2 {
+    fn parameters(&self, list: &mut ParameterList) {
+        let cols = self.config.in_dim;
+        let (heads, head_dim, wide) = self.config.head_shape();
+        for side in ["lin_l", "lin_r"] {
+            list.push(&format!("{side}.weight"), &[wide, cols], Start::Glorot);
+            list.push(&format!("{side}.bias"), &[wide], Start::Linear(cols));
         }
-        let l = self.dense(src.rows); // [num_src, heads * dim]
-        let r = self.project_dst(layer, own, block.num_dst());
-        let edge_feature = self.arch.edge_dim.map(|_| block.clone());
-        let weight = match edge_feature {
-            Some(_) => self.own(layer, "lin_edge.weight"),
-            None => self.constant(1, 1, &[0.0]),
-        };
-        let op = GatV2 {
-            attention: self.attention(place),
-            edge_feature,
-        };
-        let out = Fused::GatV2(op).apply_4([l, r, self.own(layer, "att"), weight]);
-        self.merge_heads(layer, out)
+        if let Some(edge_dim) = self.config.edge_dim {
+            list.push("lin_edge.weight", &[wide, edge_dim], Start::Glorot);
+        }
+        list.push("att", &[1, heads, head_dim], Start::Glorot);
+        list.push("bias", &[self.config.out_dim], Start::Zeros);
     }
 
-    /// Returns what the first `rows` rows are as dst nodes, `[rows, heads * dim]`.
-    pub(crate) fn project_dst(&self, layer: usize, own: &Features, rows: usize) -> Tensor<2> {
-        self.linear(&format!("convs.{}.lin_r", layer - 1), own, rows)
+    fn prepare(&self, block: &Block) {
+        drop(Coefficients::new(block, self.config.edge_weight).weights());
+    }
+
+    fn projected_dim(&self, _is_sparse: bool) -> Option<usize> {
+        let (_, _, wide) = self.config.head_shape();
+        Some(wide)
+    }
+
+    fn project(&self, scope: &Scope<'_>, input: &Features, rows: usize) -> Tensor<2> {
+        scope.linear("lin_l", input, rows)
+    }
+
+    fn reads_own(&self) -> bool {
+        true
+    }
+
+    fn aggregate(&self, scope: &Scope<'_>, block: &Block, src: Src, own: &Features) -> Tensor<2> {
+        let l = scope.dense(src.rows); // [num_src, heads * dim]
+        let r = scope.linear("lin_r", own, block.num_dst()); // [num_dst, heads * dim]
+        let edge_feature = block
+            .edge_feature()
+            .filter(|_| self.config.edge_dim.is_some());
+        let weight = match edge_feature {
+            Some(_) => scope.parameter("lin_edge.weight"),
+            None => scope.constant(1, 1, &[0.0]),
+        };
+        let op = GatV2Kernel {
+            attention: self.config.attention(scope, block),
+            edge_feature: edge_feature.map(Arc::clone),
+        };
+        Fused::GatV2(op).apply_4([l, r, scope.parameter("att"), weight]) // [num_dst, heads * dim]
+    }
+
+    fn update(
+        &self,
+        scope: &Scope<'_>,
+        _block: &Block,
+        aggregated: Aggregated,
+        _own: &Features,
+    ) -> Summed {
+        Summed {
+            bias: Some(scope.parameter("bias")),
+            ..Summed::of(self.config.merge_heads(aggregated.rows))
+        }
+    }
+
+    fn partial(
+        &self,
+        scope: &Scope<'_>,
+        src_dim: usize,
+    ) -> Result<Option<Box<dyn PartialAggregation>>, GnnError> {
+        let values = |name| Ok(plain(scope.parameter(name))?.values);
+        let edge = self.config.edge_dim.map(|_| values("lin_edge.weight"));
+        Ok(Some(Box::new(GatV2Partial {
+            dim: src_dim,
+            heads: self.config.heads,
+            edge_weight: self.config.edge_weight,
+            att: values("att")?,
+            edge: edge.transpose()?,
+        })))
+    }
+
+    fn query(
+        &self,
+        scope: &Scope<'_>,
+        _scores: Option<&[f32]>,
+        own: Option<&Features>,
+    ) -> Result<Vec<f32>, GnnError> {
+        match own {
+            Some(row) => Ok(plain(scope.linear("lin_r", row, 1))?.values),
+            None => Ok(Vec::new()),
+        }
+    }
+}
+
+/// States are those of a softmax; the query is the dst node's row, projected.
+#[derive(Debug)]
+struct GatV2Partial {
+    dim: usize,
+    heads: usize,
+    edge_weight: bool,
+    att: Vec<f32>,
+    /// `[dim, edge_dim]`, where edge features are read.
+    edge: Option<Vec<f32>>,
+}
+
+impl PartialAggregation for GatV2Partial {
+    fn state_dim(&self) -> usize {
+        self.dim + 2 * self.heads
+    }
+
+    fn query_dim(&self) -> usize {
+        self.dim
+    }
+
+    fn adds_loop(&self) -> bool {
+        true
+    }
+
+    fn state(&self, edges: &SomeInEdges, src: SrcRows<'_>, query: &[f32]) -> Vec<f32> {
+        let mut out = vec![0.0; self.state_dim()];
+        let (x, of) = (src.rows, &edges.src[..]);
+        let edge = self.edge.as_deref().map(|map| (edges.features(), map));
+        let scores = gatv2_scores((x, of), (query, &self.att, self.heads), edge);
+        softmax_rows(
+            (x, of),
+            scores,
+            edges.weights(self.edge_weight),
+            &mut out,
+            self.heads,
+        );
+        out
+    }
+
+    fn own_state(
+        &self,
+        row: u32,
+        mean: Option<Dense>,
+        src: SrcRows<'_>,
+        query: &[f32],
+    ) -> Option<Vec<f32>> {
+        Some(self.state(&SomeInEdges::own_loop(row, mean), src, query))
+    }
+
+    fn merge(&self, _row: u32, states: &[&[f32]], _nodes: &NodeColumns) -> Vec<f32> {
+        merge_softmax(states, self.heads)
     }
 }

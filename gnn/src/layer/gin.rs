@@ -7,59 +7,174 @@ use std::sync::Arc;
 
 use burn::tensor::Tensor;
 
-use super::{Coefficients, Features, Pass, Place, Src, Summed};
-use crate::Norm;
+use super::conv::{Aggregated, Conv, ConvConfig, LayerType, Src};
+use super::partial::{PartialAggregation, SomeInEdges, SrcRows, fold, own_row};
+use super::pass::{Features, Summed, plain};
+use super::scope::Scope;
+use crate::kernel::partial::{gine_rows, sum_rows};
 use crate::kernel::{Gine, Spmm};
 use crate::ops::Fused;
+use crate::parameter::ParameterList;
+use crate::{Block, Coefficients, Dense, GnnError, NodeColumns, Norm};
 
-impl Pass<'_> {
-    /// Returns the sum, without the bias of the second linear map.
-    pub(super) fn gin(&self, place: Place<'_>, src: Src) -> Tensor<2> {
-        let Place { layer, block } = place;
-        let name = |part: &str| format!("convs.{}.nn.{part}", layer - 1);
-        let rows = block.num_dst();
-        let sum = src
-            .aggregated
-            .unwrap_or_else(|| self.gin_sum(place, self.dense(src.rows))); // [num_dst, in], or [num_dst, out] if projected
-        let first = if src.is_projected {
-            sum
-        } else {
-            self.product(&Features::Dense(sum), rows, &name("lins.0.weight"))
-        };
-        let (bias, norm, relu) = (name("lins.0.bias"), name("norms.0"), self.arch.activation);
-        let summed = Summed {
-            x: first,
-            addend: None,
-            bias: Some(&bias),
-        };
-        let hidden = match self.arch.norm {
-            Norm::None => self.update(summed, Some(relu), None),
-            Norm::Batch | Norm::Layer => {
-                let out = self.update(summed, None, None);
-                let out = self.norm(&norm, block.num_active(), out);
-                self.update(Summed::of(out), Some(relu), None)
-            }
-        }; // [num_dst, out]
-        self.product(&Features::Dense(hidden), rows, &name("lins.1.weight"))
+pub(super) static TYPE: LayerType = LayerType {
+    name: "gin",
+    is_attention: false,
+    takes_edge_features: true,
+    takes_maximum: false,
+    conv: |config| Arc::new(Gin { config }),
+};
+
+/// `PyG`'s `GINConv`, or `GINEConv` with edge features.
+#[derive(Debug)]
+struct Gin {
+    config: ConvConfig,
+}
+
+impl Conv for Gin {
+    fn parameters(&self, list: &mut ParameterList) {
+        let ConvConfig {
+            in_dim,
+            out_dim,
+            norm,
+            ..
+        } = self.config;
+        if let Some(edge_dim) = self.config.edge_dim {
+            list.linear("lin", in_dim, edge_dim, true);
+        }
+        list.linear("nn.lins.0", out_dim, in_dim, true);
+        list.norm("nn.norms.0", norm, out_dim);
+        list.linear("nn.lins.1", out_dim, out_dim, true);
+        list.zero("eps");
     }
 
-    fn gin_sum(&self, Place { layer, block }: Place<'_>, src: Tensor<2>) -> Tensor<2> {
-        let edge = Coefficients::new(block, self.arch.edge_weight).sum();
-        if self.arch.edge_dim.is_some() {
-            let (weight, bias) = (self.own(layer, "lin.weight"), self.own(layer, "lin.bias"));
-            let sum = Fused::Gine(Gine {
-                block: block.clone(),
-                edge,
-            });
-            return sum.apply_3([src, weight, bias]);
+    fn prepare(&self, block: &Block) {
+        drop(Coefficients::new(block, self.config.edge_weight).sum());
+    }
+
+    fn projected_dim(&self, is_sparse: bool) -> Option<usize> {
+        let is_first = self.config.edge_dim.is_none() && self.config.product_first(is_sparse);
+        is_first.then_some(self.config.out_dim)
+    }
+
+    fn project(&self, scope: &Scope<'_>, input: &Features, rows: usize) -> Tensor<2> {
+        scope.product(input, rows, "nn.lins.0.weight")
+    }
+
+    fn has_parameters_before(&self, is_sparse: bool) -> bool {
+        self.config.edge_dim.is_some() || self.projected_dim(is_sparse).is_some()
+    }
+
+    fn aggregate(&self, scope: &Scope<'_>, block: &Block, src: Src, _own: &Features) -> Tensor<2> {
+        let src = scope.dense(src.rows);
+        let edge = Coefficients::new(block, self.config.edge_weight).sum();
+        let csr = Arc::clone(block.csr());
+        if self.config.edge_dim.is_some() {
+            let (weight, bias) = (scope.parameter("lin.weight"), scope.parameter("lin.bias"));
+            let feature = block.edge_feature().expect("a model checks its blocks");
+            let feature = Arc::clone(feature);
+            return Fused::Gine(Gine { csr, feature, edge }).apply_3([src, weight, bias]);
         }
         let rows = block.num_dst();
         let sum = Fused::Spmm(Spmm {
-            csr: Arc::clone(block.csr()),
+            csr,
             rows,
             edge,
             own: Some(vec![1.0; rows].into()),
         });
-        sum.apply(src)
+        sum.apply(src) // [num_dst, in], or [num_dst, out] if projected
+    }
+
+    fn update(
+        &self,
+        scope: &Scope<'_>,
+        block: &Block,
+        aggregated: Aggregated,
+        _own: &Features,
+    ) -> Summed {
+        let rows = block.num_dst();
+        let first = if aggregated.is_projected {
+            aggregated.rows
+        } else {
+            let sum = Features::Dense(aggregated.rows);
+            scope.product(&sum, rows, "nn.lins.0.weight")
+        };
+        let summed = Summed {
+            bias: Some(scope.parameter("nn.lins.0.bias")),
+            ..Summed::of(first)
+        };
+        let activation = Some(self.config.activation);
+        let hidden = match self.config.norm {
+            Norm::None => scope.sum(summed, activation),
+            norm @ (Norm::Batch | Norm::Layer) => {
+                let out = scope.sum(summed, None);
+                let out = scope.norm(norm, "nn.norms.0", block.num_active(), out);
+                scope.sum(Summed::of(out), activation)
+            }
+        }; // [num_dst, out]
+        let x = scope.product(&Features::Dense(hidden), rows, "nn.lins.1.weight");
+        Summed {
+            bias: Some(scope.parameter("nn.lins.1.bias")),
+            ..Summed::of(x)
+        }
+    }
+
+    fn partial(
+        &self,
+        scope: &Scope<'_>,
+        src_dim: usize,
+    ) -> Result<Option<Box<dyn PartialAggregation>>, GnnError> {
+        let values = |name| Ok(plain(scope.parameter(name))?.values);
+        let edge = match self.config.edge_dim {
+            Some(_) => Some((values("lin.weight")?, values("lin.bias")?)),
+            None => None,
+        };
+        Ok(Some(Box::new(GinPartial {
+            dim: src_dim,
+            edge_weight: self.config.edge_weight,
+            edge,
+        })))
+    }
+}
+
+/// States are sums of messages.
+#[derive(Debug)]
+struct GinPartial {
+    dim: usize,
+    edge_weight: bool,
+    /// Weight, `[dim, edge_dim]`, and bias of the map of edge features, where they are read.
+    edge: Option<(Vec<f32>, Vec<f32>)>,
+}
+
+impl PartialAggregation for GinPartial {
+    fn state_dim(&self) -> usize {
+        self.dim
+    }
+
+    fn state(&self, edges: &SomeInEdges, src: SrcRows<'_>, _query: &[f32]) -> Vec<f32> {
+        let mut out = vec![0.0; self.dim];
+        let weights = edges.weights_or_ones(self.edge_weight);
+        let (x, of) = (src.rows, &edges.src[..]);
+        match &self.edge {
+            Some((map, bias)) => {
+                gine_rows((x, of), &weights, (edges.features(), map, bias), &mut out);
+            }
+            None => sum_rows(x, of, &weights, &mut out),
+        }
+        out
+    }
+
+    fn own_state(
+        &self,
+        row: u32,
+        _mean: Option<Dense>,
+        src: SrcRows<'_>,
+        _query: &[f32],
+    ) -> Option<Vec<f32>> {
+        Some(own_row(row, self.dim, src))
+    }
+
+    fn merge(&self, _row: u32, states: &[&[f32]], _nodes: &NodeColumns) -> Vec<f32> {
+        fold(states, |a, b| a + b)
     }
 }

@@ -2,9 +2,8 @@
 
 use burn::tensor::Tensor;
 
-use super::Pass;
+use super::pass::{Pass, read};
 use crate::kernel::{BatchNorm, LayerNorm, column_statistics, count_of};
-use crate::model::read;
 use crate::ops::Fused;
 use crate::{GnnError, Norm};
 
@@ -12,9 +11,9 @@ use crate::{GnnError, Norm};
 const MOMENTUM: f64 = 0.1;
 
 impl Pass<'_> {
-    /// Normalises rows; batch statistics come from the first `active` rows.
-    pub(super) fn norm(&self, name: &str, active: usize, x: Tensor<2>) -> Tensor<2> {
-        match self.arch.norm {
+    /// Normalises rows; batch statistics are those of the first `active` rows.
+    pub(crate) fn norm(&self, kind: Norm, name: &str, active: usize, x: Tensor<2>) -> Tensor<2> {
+        match kind {
             Norm::None => x,
             Norm::Layer => {
                 let (weight, bias) = self.scale_and_shift(name);

@@ -6,38 +6,74 @@ use std::sync::Arc;
 
 use burn::tensor::Tensor;
 
-use super::{Coefficients, Features, Pass, Place, Src};
+use super::conv::{Aggregated, Conv, ConvConfig, LayerType, Src};
+use super::partial::{PartialAggregation, SomeInEdges, SrcRows, fold, scaled_sum};
+use super::pass::{Features, Summed};
+use super::scope::Scope;
+use crate::coefficient::round;
+use crate::kernel::partial::{max_rows, sum_rows};
 use crate::kernel::{SegmentMax, Spmm};
 use crate::ops::Fused;
-use crate::{Aggregator, Block};
+use crate::parameter::ParameterList;
+use crate::{Aggregator, Block, Coefficients, GnnError, NodeColumns};
 
-impl Pass<'_> {
-    /// Returns two matrices to add up, or one, without the bias.
-    pub(super) fn sage(
-        &self,
-        Place { layer, block }: Place<'_>,
-        src: Src,
-        own: Features,
-    ) -> (Tensor<2>, Option<Tensor<2>>) {
-        let name = |part: &str| format!("convs.{}.{part}", layer - 1);
-        let (lin_l, lin_r) = (name("lin_l.weight"), name("lin_r.weight"));
-        let rows = block.num_dst();
-        let neighbours = src.aggregated.unwrap_or_else(|| {
-            let aggregate = self.sage_aggregate(block);
-            aggregate.apply(self.dense(src.rows))
-        }); // [num_dst, in], or [num_dst, out] if projected
-        if src.is_projected {
-            let own = self.product(&own, rows, &lin_r); // [num_dst, out]
-            return (neighbours, Some(own));
-        }
-        let sum = self.product_of_two(rows, (neighbours, &lin_l), (self.dense(own), &lin_r));
-        (sum, None)
+pub(super) static TYPE: LayerType = LayerType {
+    name: "sage",
+    is_attention: false,
+    takes_edge_features: false,
+    takes_maximum: true,
+    conv: |config| Arc::new(Sage { config }),
+};
+
+/// `PyG`'s `SAGEConv`.
+#[derive(Debug)]
+struct Sage {
+    config: ConvConfig,
+}
+
+impl Sage {
+    fn is_mean(&self) -> bool {
+        self.config.aggregator == Aggregator::Mean
+    }
+}
+
+impl Conv for Sage {
+    fn parameters(&self, list: &mut ParameterList) {
+        let (rows, cols) = (self.config.out_dim, self.config.in_dim);
+        list.linear("lin_l", rows, cols, true);
+        list.linear("lin_r", rows, cols, false);
     }
 
-    fn sage_aggregate(&self, block: &Block) -> Fused {
-        let coefficients = Coefficients::new(block, self.arch.edge_weight);
+    fn prepare(&self, block: &Block) {
+        let coefficients = Coefficients::new(block, self.config.edge_weight);
+        if self.is_mean() {
+            drop(coefficients.mean());
+        } else {
+            drop(coefficients.weights());
+        }
+    }
+
+    fn projected_dim(&self, is_sparse: bool) -> Option<usize> {
+        let is_first = self.is_mean() && self.config.product_first(is_sparse);
+        is_first.then_some(self.config.out_dim)
+    }
+
+    fn project(&self, scope: &Scope<'_>, input: &Features, rows: usize) -> Tensor<2> {
+        scope.product(input, rows, "lin_l.weight")
+    }
+
+    fn has_parameters_before(&self, is_sparse: bool) -> bool {
+        self.projected_dim(is_sparse).is_some()
+    }
+
+    fn reads_own(&self) -> bool {
+        true
+    }
+
+    fn aggregate(&self, scope: &Scope<'_>, block: &Block, src: Src, _own: &Features) -> Tensor<2> {
+        let coefficients = Coefficients::new(block, self.config.edge_weight);
         let csr = Arc::clone(block.csr());
-        match self.arch.aggregator {
+        let aggregate = match self.config.aggregator {
             Aggregator::Max => Fused::SegmentMax(SegmentMax {
                 csr,
                 edge: coefficients.weights(),
@@ -48,6 +84,74 @@ impl Pass<'_> {
                 edge: coefficients.mean(),
                 own: None,
             }),
+        };
+        aggregate.apply(scope.dense(src.rows)) // [num_dst, in], or [num_dst, out] if projected
+    }
+
+    fn update(
+        &self,
+        scope: &Scope<'_>,
+        block: &Block,
+        aggregated: Aggregated,
+        own: &Features,
+    ) -> Summed {
+        let rows = block.num_dst();
+        let (x, addend) = if aggregated.is_projected {
+            let of_own = scope.product(own, rows, "lin_r.weight"); // [num_dst, out]
+            (aggregated.rows, Some(of_own))
+        } else {
+            let pairs = (aggregated.rows, "lin_l.weight");
+            let own = scope.dense(own.clone());
+            let x = scope.product_of_two(rows, pairs, (own, "lin_r.weight"));
+            (x, None)
+        };
+        let bias = Some(scope.parameter("lin_l.bias"));
+        Summed { x, addend, bias }
+    }
+
+    fn partial(
+        &self,
+        _scope: &Scope<'_>,
+        src_dim: usize,
+    ) -> Result<Option<Box<dyn PartialAggregation>>, GnnError> {
+        Ok(Some(Box::new(SagePartial {
+            dim: src_dim,
+            edge_weight: self.config.edge_weight,
+            is_mean: self.is_mean(),
+        })))
+    }
+}
+
+/// States are sums, or maxima, of src rows.
+#[derive(Debug)]
+struct SagePartial {
+    dim: usize,
+    edge_weight: bool,
+    is_mean: bool,
+}
+
+impl PartialAggregation for SagePartial {
+    fn state_dim(&self) -> usize {
+        self.dim
+    }
+
+    fn state(&self, edges: &SomeInEdges, src: SrcRows<'_>, _query: &[f32]) -> Vec<f32> {
+        let mut out = vec![0.0; self.dim];
+        if self.is_mean {
+            let weights = edges.weights_or_ones(self.edge_weight);
+            sum_rows(src.rows, &edges.src, &weights, &mut out);
+        } else {
+            let weights = edges.weights(self.edge_weight);
+            max_rows(src.rows, &edges.src, weights, &mut out);
         }
+        out
+    }
+
+    fn merge(&self, row: u32, states: &[&[f32]], nodes: &NodeColumns) -> Vec<f32> {
+        if self.is_mean {
+            let degree = nodes.in_degree()[row as usize];
+            return scaled_sum(states, round(1.0 / f64::from(degree)));
+        }
+        fold(states, |most, x| if x > most { x } else { most })
     }
 }

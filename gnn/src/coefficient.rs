@@ -2,34 +2,21 @@
 
 use std::sync::OnceLock;
 
-use crate::Block;
-use crate::Sampling;
-use crate::kernel::{self, count_of};
+use crate::kernel::{Shared, count_of};
+use crate::{Block, Sampling};
 
-/// Coefficients of a block that were computed, each without and with edge weights.
-#[derive(Debug, Default)]
-pub(crate) struct CoefficientCache {
-    mean: [OnceLock<Shared>; 2],
-    sum: [OnceLock<Shared>; 2],
-    gcn: [OnceLock<(Shared, Shared)>; 2],
-    weights: OnceLock<Shared>,
-    /// The features of its edges, for kernels.
-    #[cfg(feature = "gpu")]
-    pub(crate) edge_feature: crate::gpu::Upload,
-}
-
-/// One value an edge or a node, for operations to keep.
-type Shared = kernel::Shared<f32>;
-
-/// Coefficients in f64, rounded to f32 once.
-pub(crate) struct Coefficients<'a> {
+/// Coefficients of the in-edges of a block: computed in f64, rounded to f32 once, kept in the block.
+#[derive(Clone, Copy, Debug)]
+pub struct Coefficients<'a> {
     block: &'a Block,
     /// The block's weights, if the architecture uses them.
     weight: Option<&'a [f32]>,
 }
 
 impl<'a> Coefficients<'a> {
-    pub(crate) fn new(block: &'a Block, use_weights: bool) -> Coefficients<'a> {
+    /// Takes a block, and its edge weights if `use_weights` says so.
+    #[must_use]
+    pub fn new(block: &'a Block, use_weights: bool) -> Coefficients<'a> {
         let weight = block.edge_weight().filter(|_| use_weights);
         Coefficients { block, weight }
     }
@@ -43,27 +30,27 @@ impl<'a> Coefficients<'a> {
     }
 
     /// Returns each edge's weight, or none if all are 1.
-    pub(crate) fn weights(&self) -> Option<Shared> {
+    #[must_use]
+    pub fn weights(&self) -> Option<Shared<f32>> {
         let weight = self.weight?;
-        let shared = self
-            .block
-            .coefficients()
-            .weights
-            .get_or_init(|| weight.to_vec().into());
+        let cache = self.block.cached_coefficients();
+        let shared = cache.weights.get_or_init(|| weight.to_vec().into());
         Some(shared.clone())
     }
 
     /// Returns each edge's coefficient in a mean that estimates the one over all in-edges.
-    pub(crate) fn mean(&self) -> Shared {
+    #[must_use]
+    pub fn mean(&self) -> Shared<f32> {
         let compute = || Shared::from(self.per_row_term(|v, sum_term| sum_term / self.mean_of(v)));
-        let cache = self.cached(&self.block.coefficients().mean);
+        let cache = self.cached(&self.block.cached_coefficients().mean);
         cache.get_or_init(compute).clone()
     }
 
     /// Returns each edge's coefficient in a sum that estimates the one over all in-edges.
-    pub(crate) fn sum(&self) -> Shared {
+    #[must_use]
+    pub fn sum(&self) -> Shared<f32> {
         let compute = || Shared::from(self.per_row_term(|_, sum_term| sum_term));
-        let cache = self.cached(&self.block.coefficients().sum);
+        let cache = self.cached(&self.block.cached_coefficients().sum);
         cache.get_or_init(compute).clone()
     }
 
@@ -112,13 +99,14 @@ impl<'a> Coefficients<'a> {
     ///
     /// Every node has one self-loop, as `PyG`'s `add_remaining_self_loops` leaves it, which enters
     /// in full through its own row; those among the kept in-edges count nothing there.
-    pub(crate) fn gcn(&self) -> (Shared, Shared) {
+    #[must_use]
+    pub fn gcn(&self) -> (Shared<f32>, Shared<f32>) {
         let compute = || self.compute_gcn();
-        let cache = self.cached(&self.block.coefficients().gcn);
+        let cache = self.cached(&self.block.cached_coefficients().gcn);
         cache.get_or_init(compute).clone()
     }
 
-    fn compute_gcn(&self) -> (Shared, Shared) {
+    fn compute_gcn(&self) -> (Shared<f32>, Shared<f32>) {
         let (csr, nodes) = (self.block.csr(), self.block.nodes());
         let is_weighted = self.weight.is_some();
         let inverse = nodes.inverse_roots(is_weighted);
@@ -235,7 +223,7 @@ mod tests {
     fn expected(
         len: usize,
         (sampling, use_weights): (Sampling, bool),
-        of: fn(&Coefficients<'_>) -> Shared,
+        of: fn(&Coefficients<'_>) -> Shared<f32>,
     ) -> [f64; 5] {
         let weights = match sampling {
             Sampling::Weighted => WEIGHTS.map(f64::from),

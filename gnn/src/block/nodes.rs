@@ -1,0 +1,139 @@
+//! Columns of nodes that blocks share: degrees, sums of weights, self-loops.
+
+use std::sync::OnceLock;
+
+use super::check::{ensure, same_length};
+use crate::GnnError;
+
+/// Degrees, sums of weights and self-loops of src nodes. Many blocks may share them.
+#[derive(Debug)]
+pub struct NodeColumns {
+    in_degree: Vec<u32>,
+    in_weight: Option<Vec<f32>>,
+    self_loops: Option<Vec<u32>>,
+    self_weight: Option<Vec<f32>>,
+    /// GCN's factor of each node, without and with edge weights.
+    inverse_roots: [OnceLock<Vec<f64>>; 2],
+}
+
+impl NodeColumns {
+    /// Takes the columns of the nodes of a whole graph, each `[num_nodes]`; [`BlockData`] says what
+    /// they hold and when they are there.
+    ///
+    /// # Errors
+    ///
+    /// [`GnnError::Block`] names the first column that contradicts the others.
+    pub fn new(
+        in_degree: Vec<u32>,
+        in_weight: Option<Vec<f32>>,
+        self_loops: Option<Vec<u32>>,
+        self_weight: Option<Vec<f32>>,
+    ) -> Result<NodeColumns, GnnError> {
+        let columns = Self::of(in_degree, in_weight, self_loops, self_weight);
+        columns.check(columns.in_weight.is_some())?;
+        Ok(columns)
+    }
+
+    pub(super) fn of(
+        in_degree: Vec<u32>,
+        in_weight: Option<Vec<f32>>,
+        self_loops: Option<Vec<u32>>,
+        self_weight: Option<Vec<f32>>,
+    ) -> NodeColumns {
+        NodeColumns {
+            in_degree,
+            in_weight,
+            self_loops,
+            self_weight,
+            inverse_roots: Default::default(),
+        }
+    }
+
+    /// Returns the in-degree of each node.
+    #[must_use]
+    pub fn in_degree(&self) -> &[u32] {
+        &self.in_degree
+    }
+
+    /// Returns the sum of in-edge weights of each node.
+    #[must_use]
+    pub fn in_weight(&self) -> Option<&[f32]> {
+        self.in_weight.as_deref()
+    }
+
+    /// Returns the number of self-loops of each node; none if no node has any.
+    #[must_use]
+    pub fn self_loops(&self) -> Option<&[u32]> {
+        self.self_loops.as_deref()
+    }
+
+    /// Returns the sum of self-loop weights of each node.
+    #[must_use]
+    pub fn self_weight(&self) -> Option<&[f32]> {
+        self.self_weight.as_deref()
+    }
+
+    /// Returns one over the root of each node's degree as GCN counts it, 0 where that is no number.
+    pub(crate) fn inverse_roots(&self, weighted: bool) -> &[f64] {
+        let root = |u: usize| {
+            let degree = self.degree(u, weighted);
+            if degree > 0.0 {
+                1.0 / degree.sqrt()
+            } else {
+                0.0
+            }
+        };
+        let all = || (0..self.in_degree.len()).map(root).collect();
+        self.inverse_roots[usize::from(weighted)].get_or_init(all)
+    }
+
+    /// Returns the weight of a node's one self-loop: the sum of the weights of those that it has,
+    /// where weights are used (`PyG` keeps an unspecified one of them), else 1.
+    pub(crate) fn own_weight(&self, u: usize, weighted: bool) -> f64 {
+        let sums = self.self_weight.as_ref().filter(|_| weighted);
+        match sums.filter(|_| self.num_loops(u) > 0) {
+            Some(sums) => f64::from(sums[u]),
+            None => 1.0,
+        }
+    }
+
+    /// Returns the sum over a node's in-edges in the whole graph, its self-loops replaced by one.
+    fn degree(&self, u: usize, weighted: bool) -> f64 {
+        let loops = self.num_loops(u);
+        match self.in_weight.as_ref().filter(|_| weighted) {
+            // The sum holds the weights of the self-loops already.
+            Some(total) if loops > 0 => f64::from(total[u]),
+            Some(total) => f64::from(total[u]) + 1.0,
+            None => f64::from(self.in_degree[u] - loops) + 1.0,
+        }
+    }
+
+    fn num_loops(&self, u: usize) -> u32 {
+        self.self_loops.as_ref().map_or(0, |loops| loops[u])
+    }
+
+    pub(super) fn check(&self, has_weights: bool) -> Result<(), GnnError> {
+        let num_src = self.in_degree.len();
+        ensure(self.in_weight.is_some() == has_weights, "in_weight", || {
+            "must be present exactly if edge_weight is".to_owned()
+        })?;
+        if let Some(weight) = &self.in_weight {
+            same_length("in_weight", weight.len(), num_src)?;
+        }
+        let wanted = self.self_loops.is_some() && has_weights;
+        ensure(self.self_weight.is_some() == wanted, "self_weight", || {
+            "must be present exactly if self_loops and edge_weight are".to_owned()
+        })?;
+        if let Some(weight) = &self.self_weight {
+            same_length("self_weight", weight.len(), num_src)?;
+        }
+        let Some(loops) = &self.self_loops else {
+            return Ok(());
+        };
+        same_length("self_loops", loops.len(), num_src)?;
+        let above = (0..num_src).find(|&u| loops[u] > self.in_degree[u]);
+        ensure(above.is_none(), "self_loops", || {
+            format!("node {above:?} has more self-loops than in-edges")
+        })
+    }
+}

@@ -1,0 +1,144 @@
+//! Sums and products of rows, head by head, in an order that becomes vector code.
+
+use super::Float;
+
+/// Returns one row of a matrix.
+#[inline]
+pub(super) fn row<F>(x: &[F], v: usize, width: usize) -> &[F] {
+    &x[v * width..(v + 1) * width]
+}
+
+/// Features handled at a time: one vector of 8 f32.
+const LANES: usize = 8;
+
+/// Returns the sum of products, in an order that lends itself to vectors.
+#[inline]
+pub(super) fn dot<F: Float>(a: &[F], b: &[F]) -> F {
+    let (a_lanes, a_rest) = a.as_chunks::<LANES>();
+    let (b_lanes, b_rest) = b.as_chunks::<LANES>();
+    let mut lanes = [F::ZERO; LANES];
+    for (a, b) in a_lanes.iter().zip(b_lanes) {
+        for at in 0..LANES {
+            lanes[at] += a[at] * b[at];
+        }
+    }
+    let (low, high) = lanes.split_at(LANES / 2);
+    let mut sum = (low[0] + high[0]) + (low[1] + high[1]);
+    sum += (low[2] + high[2]) + (low[3] + high[3]);
+    for (&a, &b) in a_rest.iter().zip(b_rest) {
+        sum += a * b;
+    }
+    sum
+}
+
+/// Adds `factor * x` to `out`.
+#[inline]
+pub(super) fn add_scaled<F: Float>(out: &mut [F], factor: F, x: &[F]) {
+    let (out_lanes, out_rest) = out.as_chunks_mut::<LANES>();
+    let (x_lanes, x_rest) = x.as_chunks::<LANES>();
+    for (out, x) in out_lanes.iter_mut().zip(x_lanes) {
+        for at in 0..LANES {
+            out[at] += factor * x[at];
+        }
+    }
+    for (out, &x) in out_rest.iter_mut().zip(x_rest) {
+        *out += factor * x;
+    }
+}
+
+/// Adds to each head of `out` that head of `x`, scaled by its factor; a head is `dim` wide.
+#[inline]
+pub(super) fn add_heads<F: Float>(out: &mut [F], factor: &[F], x: &[F], dim: usize) {
+    let (mut out, mut x) = (out, x);
+    for &factor in factor {
+        let (out_head, out_rest) = out.split_at_mut(dim);
+        let (x_head, x_rest) = x.split_at(dim);
+        add_scaled(out_head, factor, x_head);
+        (out, x) = (out_rest, x_rest);
+    }
+}
+
+/// Sets `out` to the sum of rows of `x`, each head of a row times its factor, in the order of `terms`.
+#[inline]
+pub(super) fn sum_heads<'a, F: Float>(
+    out: &mut [F],
+    heads: usize,
+    x: &[F],
+    terms: impl Iterator<Item = (&'a [F], usize)> + Clone,
+) {
+    let (width, dim) = (out.len(), out.len() / heads);
+    let mut head = 0;
+    // Heads that together fill the registers, as far as there are such.
+    match dim {
+        8 => head = sum_tiles::<F, 8, 8>(out, (0, heads), x, &terms),
+        16 => head = sum_tiles::<F, 4, 16>(out, (0, heads), x, &terms),
+        32 => head = sum_tiles::<F, 2, 32>(out, (0, heads), x, &terms),
+        64 => head = sum_tiles::<F, 1, 64>(out, (0, heads), x, &terms),
+        _ => {}
+    }
+    match dim {
+        8 => head = sum_tiles::<F, 1, 8>(out, (head, heads), x, &terms),
+        16 => head = sum_tiles::<F, 1, 16>(out, (head, heads), x, &terms),
+        32 => head = sum_tiles::<F, 1, 32>(out, (head, heads), x, &terms),
+        _ => {}
+    }
+    if head < heads {
+        let out = &mut out[head * dim..];
+        out.fill(F::ZERO);
+        for (factor, u) in terms {
+            add_heads(out, &factor[head..], &row(x, u, width)[head * dim..], dim);
+        }
+    }
+}
+
+/// Sums `H` heads of `DIM` features at a time in registers; returns the first head that is left.
+#[inline]
+fn sum_tiles<'a, F: Float, const H: usize, const DIM: usize>(
+    out: &mut [F],
+    (first, heads): (usize, usize),
+    x: &[F],
+    terms: &(impl Iterator<Item = (&'a [F], usize)> + Clone),
+) -> usize {
+    let (width, mut head) = (out.len(), first);
+    while head + H <= heads {
+        let mut sum = [[F::ZERO; DIM]; H];
+        for (factor, u) in terms.clone() {
+            let start = u * width + head * DIM;
+            let x = x[start..start + H * DIM].as_chunks::<DIM>().0;
+            let factor = &factor[head..head + H];
+            for h in 0..H {
+                for at in 0..DIM {
+                    sum[h][at] += factor[h] * x[h][at];
+                }
+            }
+        }
+        out[head * DIM..(head + H) * DIM].copy_from_slice(sum.as_flattened());
+        head += H;
+    }
+    head
+}
+
+/// Sets `out` to the sum of products of each head of `a` and `b`; a head is `dim` wide.
+#[inline]
+pub(super) fn dot_heads<F: Float>(out: &mut [F], a: &[F], b: &[F], dim: usize) {
+    match dim {
+        8 => dot_each(out, a.as_chunks::<8>().0, b.as_chunks::<8>().0),
+        16 => dot_each(out, a.as_chunks::<16>().0, b.as_chunks::<16>().0),
+        32 => dot_each(out, a.as_chunks::<32>().0, b.as_chunks::<32>().0),
+        64 => dot_each(out, a.as_chunks::<64>().0, b.as_chunks::<64>().0),
+        _ => {
+            let heads = a.chunks_exact(dim).zip(b.chunks_exact(dim));
+            for (out, (a, b)) in out.iter_mut().zip(heads) {
+                *out = dot(a, b);
+            }
+        }
+    }
+}
+
+/// Sets each of `out` to the sum of products of two vectors of a width that the compiler knows.
+#[inline]
+fn dot_each<F: Float, const DIM: usize>(out: &mut [F], a: &[[F; DIM]], b: &[[F; DIM]]) {
+    for (out, (a, b)) in out.iter_mut().zip(a.iter().zip(b)) {
+        *out = dot(a, b);
+    }
+}

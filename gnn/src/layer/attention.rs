@@ -1,0 +1,45 @@
+//! What GAT and GATv2 share: heads, edges, and partial aggregates of a softmax.
+
+use std::sync::Arc;
+
+use burn::tensor::Tensor;
+
+use super::conv::ConvConfig;
+use super::scope::Scope;
+use crate::kernel::Attention;
+use crate::{Block, Coefficients};
+
+impl ConvConfig {
+    /// Returns heads, width of one head and width of all heads side by side.
+    pub(super) fn head_shape(&self) -> (usize, usize, usize) {
+        let width = self.out_dim;
+        let head_dim = if self.averages_heads {
+            width
+        } else {
+            width / self.heads
+        };
+        (self.heads, head_dim, self.heads * head_dim)
+    }
+
+    /// Returns the edges and factors of an attention layer.
+    pub(super) fn attention(&self, scope: &Scope<'_>, block: &Block) -> Attention {
+        let dropout = scope.attention_mask(self.attention_dropout);
+        Attention {
+            csr: Arc::clone(block.csr()),
+            heads: self.heads,
+            weight: Coefficients::new(block, self.edge_weight).weights(),
+            dropout: dropout.map(|mask| (mask, block.shared_key().clone())),
+        }
+    }
+
+    /// Averages the heads where they do not stand side by side.
+    pub(super) fn merge_heads(&self, out: Tensor<2>) -> Tensor<2> {
+        if !self.averages_heads || self.heads == 1 {
+            return out;
+        }
+        let [rows, wide] = out.dims();
+        let dim = wide / self.heads;
+        let mean: Tensor<3> = out.reshape([rows, self.heads, dim]).mean_dim(1);
+        mean.reshape([rows, dim])
+    }
+}

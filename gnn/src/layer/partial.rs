@@ -1,0 +1,125 @@
+//! Partial aggregation: a node's in-edges, some of them at a time.
+//!
+//! Each part of a node's in-edges becomes a *state*, wherever the rows of their sources lie, and the
+//! states merge into the row that the conv's kernel would have given, up to rounding. AGL re-indexes
+//! hubs so (PVLDB 13, section 3.2.2). Sums and maxima are states themselves; the states of a softmax
+//! are those of its online form (Milakov & Gimelshein, 2018).
+
+use std::fmt::Debug;
+
+use crate::{Dense, NodeColumns};
+
+/// Some in-edges of a node of which all are read, none left out by sampling.
+#[derive(Clone, Debug, Default)]
+pub struct SomeInEdges {
+    /// The row of the src node of each in-edge, in rank order.
+    pub src: Vec<u32>,
+    /// Weight of each in-edge, where the model uses them.
+    pub weight: Option<Vec<f32>>,
+    /// `[num_edges, edge_dim]`, where the model reads them.
+    pub feature: Option<Dense>,
+}
+
+/// What is aggregated of all nodes that have a row.
+#[derive(Clone, Copy, Debug)]
+pub struct SrcRows<'a> {
+    /// `[num_rows, src_dim]`.
+    pub rows: &'a [f32],
+    /// `[num_rows, scores_dim]`, where the conv has scores.
+    pub scores: Option<&'a [f32]>,
+    /// The columns of the same nodes.
+    pub nodes: &'a NodeColumns,
+}
+
+/// How a conv aggregates some in-edges of a node at a time, with the parameters that it takes.
+pub trait PartialAggregation: Debug + Send + Sync {
+    /// Returns the width of a state.
+    fn state_dim(&self) -> usize;
+
+    /// Returns the width of what [`Conv::query`](super::Conv::query) gives of the dst node.
+    fn query_dim(&self) -> usize {
+        0
+    }
+
+    /// Tells whether the conv adds a self-loop to every node in place of those that it has.
+    fn adds_loop(&self) -> bool {
+        false
+    }
+
+    /// Aggregates some in-edges of a node; at least one, and no self-loop where the conv
+    /// [adds one](PartialAggregation::adds_loop).
+    ///
+    /// # Shapes
+    ///
+    /// - `query`: `[query_dim]`, the dst node's
+    /// - returns: `[state_dim]`
+    fn state(&self, edges: &SomeInEdges, src: SrcRows<'_>, query: &[f32]) -> Vec<f32>;
+
+    /// Returns the state of a node's own row, where that takes part; `mean` is the mean feature of its
+    /// in-edges but self-loops, where features are read.
+    fn own_state(
+        &self,
+        _row: u32,
+        _mean: Option<Dense>,
+        _src: SrcRows<'_>,
+        _query: &[f32],
+    ) -> Option<Vec<f32>> {
+        None
+    }
+
+    /// Merges the states of all in-edges of a node, at least one, in the order given, into the row
+    /// that the conv aggregates; its own state comes first, if it has one.
+    fn merge(&self, row: u32, states: &[&[f32]], nodes: &NodeColumns) -> Vec<f32>;
+}
+
+/// Merges states by a function of two values, such as their sum.
+pub(super) fn fold(states: &[&[f32]], both: impl Fn(f32, f32) -> f32) -> Vec<f32> {
+    let (first, rest) = states.split_first().expect("a node that has in-edges");
+    let mut merged = first.to_vec();
+    for state in rest {
+        for (out, &x) in merged.iter_mut().zip(*state) {
+            *out = both(*out, x);
+        }
+    }
+    merged
+}
+
+/// Adds up states and multiplies the sum.
+pub(super) fn scaled_sum(states: &[&[f32]], scale: f32) -> Vec<f32> {
+    let mut sum = fold(states, |a, b| a + b);
+    sum.iter_mut().for_each(|x| *x *= scale);
+    sum
+}
+
+/// Returns the row of a node, `dim` wide.
+pub(super) fn own_row(row: u32, dim: usize, src: SrcRows<'_>) -> Vec<f32> {
+    src.rows[row as usize * dim..][..dim].to_vec()
+}
+
+impl SomeInEdges {
+    /// Returns the in-edge of a self-loop that a conv adds.
+    pub(super) fn own_loop(row: u32, mean: Option<Dense>) -> SomeInEdges {
+        SomeInEdges {
+            src: vec![row],
+            weight: None,
+            feature: mean,
+        }
+    }
+
+    /// Returns the weights, if the model uses them.
+    pub(super) fn weights(&self, use_weights: bool) -> Option<&[f32]> {
+        self.weight.as_deref().filter(|_| use_weights)
+    }
+
+    /// Returns the weights, 1 each if the model does not use them.
+    pub(super) fn weights_or_ones(&self, use_weights: bool) -> Vec<f32> {
+        let weights = self.weights(use_weights);
+        weights.map_or_else(|| vec![1.0; self.src.len()], <[f32]>::to_vec)
+    }
+
+    /// Returns the features, which a conv that reads them is given.
+    pub(super) fn features(&self) -> &Dense {
+        let features = self.feature.as_ref();
+        features.expect("a conv that reads edge features is given them")
+    }
+}

@@ -1,0 +1,252 @@
+//! One forward pass: parameters as tensors, and what is computed with them.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use burn::tensor::{DType, Device, Element, Tensor, TensorData};
+
+use crate::kernel::{Dropout, Linear, Mask, Shared, Spmm, Update, mix};
+use crate::ops::Fused;
+use crate::parameter::BufferInfo;
+use crate::tensor::{ReadyFeatures, SparseFeatures};
+use crate::{Activation, Block, Dense, GnnError, ReadyInput};
+
+/// One forward pass: parameters as tensors, and how it is run.
+pub(crate) struct Pass<'a> {
+    /// Every parameter as a matrix: vectors as one row, `[1, heads, dim]` as `[heads, dim]`.
+    pub(crate) parameters: BTreeMap<&'a str, Tensor<2>>,
+    pub(crate) device: Device,
+    pub(crate) on_gpu: bool,
+    pub(crate) dtype: DType,
+    /// The seed of the dropout masks, when training.
+    pub(crate) train: Option<u64>,
+    pub(crate) buffer_infos: &'a [BufferInfo],
+    /// The running statistics, updated as batch norms run in training.
+    pub(crate) buffers: RefCell<Vec<f32>>,
+    /// Why statistics of a batch could not be read, if so.
+    pub(crate) failure: RefCell<Option<GnnError>>,
+}
+
+/// What a conv reads: a row for each src node.
+#[derive(Clone, Debug)]
+#[expect(clippy::large_enum_variant, reason = "one value a layer, never many")]
+pub enum Features {
+    /// `[num_src, dim]`.
+    Dense(Tensor<2>),
+    /// Raw features of layer 1.
+    Sparse(SparseFeatures),
+}
+
+/// The output of a conv before residual, norm and activation, as a sum that one kernel adds up.
+#[derive(Clone, Debug)]
+pub struct Summed {
+    /// `[num_dst, out_dim]`.
+    pub x: Tensor<2>,
+    /// `[num_dst, out_dim]`.
+    pub addend: Option<Tensor<2>>,
+    /// `[1, out_dim]`.
+    pub bias: Option<Tensor<2>>,
+}
+
+impl Summed {
+    /// Takes a sum of one term.
+    #[must_use]
+    pub fn of(x: Tensor<2>) -> Summed {
+        let (addend, bias) = (None, None);
+        Summed { x, addend, bias }
+    }
+}
+
+/// Where a conv stands: its number and its block.
+#[derive(Clone, Copy)]
+pub(crate) struct Place<'a> {
+    /// 1-based.
+    pub(crate) layer: usize,
+    pub(crate) block: &'a Block,
+}
+
+/// What a dropout mask is drawn for.
+#[derive(Clone, Copy, PartialEq)]
+pub(crate) enum MaskKind {
+    Input,
+    Attention,
+}
+
+impl Pass<'_> {
+    /// Returns a parameter.
+    pub(crate) fn parameter(&self, name: &str) -> Tensor<2> {
+        let parameter = self.parameters.get(name);
+        parameter
+            .unwrap_or_else(|| panic!("parameter {name} is listed for this architecture"))
+            .clone()
+    }
+
+    /// Makes a constant matrix.
+    pub(crate) fn constant(&self, rows: usize, cols: usize, values: &[f32]) -> Tensor<2> {
+        let data = match self.dtype {
+            DType::F64 => {
+                let values: Vec<f64> = values.iter().map(|&value| f64::from(value)).collect();
+                TensorData::new(values, [rows, cols])
+            }
+            _ => TensorData::new(values.to_vec(), [rows, cols]),
+        };
+        Tensor::from_data(data, (&self.device, self.dtype))
+    }
+
+    /// Returns an input as it takes part in this pass.
+    pub(crate) fn features(&self, input: ReadyInput) -> Features {
+        match input.features {
+            ReadyFeatures::Sparse(sparse) => Features::Sparse(sparse),
+            ReadyFeatures::Dense(dense) => {
+                let dense = if self.on_gpu {
+                    let upload = || dense.to_device(&self.device.clone().inner());
+                    input.on_gpu.get_or_init(upload).clone()
+                } else {
+                    dense.cast(self.dtype)
+                };
+                Features::Dense(if self.device.is_autodiff() {
+                    dense.autodiff()
+                } else {
+                    dense
+                })
+            }
+        }
+    }
+
+    /// Returns features as a dense matrix, for layers that cannot do without.
+    pub(crate) fn dense(&self, features: Features) -> Tensor<2> {
+        match features {
+            Features::Dense(dense) => dense,
+            Features::Sparse(SparseFeatures { csr, value }) => {
+                let (rows, cols) = (csr.num_rows(), csr.num_cols);
+                let mut dense = vec![0.0; rows * cols];
+                for row in 0..rows {
+                    for at in csr.row(row) {
+                        dense[row * cols + csr.col[at] as usize] += value[at];
+                    }
+                }
+                self.constant(rows, cols, &dense)
+            }
+        }
+    }
+
+    /// Returns `features[..rows] * weight^T` for the parameter called `name`, `[out, in]`.
+    pub(crate) fn product(&self, features: &Features, rows: usize, name: &str) -> Tensor<2> {
+        let weight = self.parameter(name); // [out, in]
+        match features {
+            Features::Dense(dense) => {
+                let cols = weight.dims()[0];
+                Fused::Linear(Linear { rows, cols }).apply_2([dense.clone(), weight])
+            }
+            Features::Sparse(sparse) => {
+                let product = Fused::Spmm(Spmm {
+                    csr: Arc::clone(&sparse.csr),
+                    rows,
+                    edge: sparse.value.clone(),
+                    own: None,
+                });
+                product.apply(weight.transpose())
+            }
+        }
+    }
+
+    /// Returns `a * A^T + b[..rows] * B^T` for the parameters that stand beside them.
+    pub(crate) fn product_of_two(
+        &self,
+        rows: usize,
+        (a, a_name): (Tensor<2>, &str),
+        (b, b_name): (Tensor<2>, &str),
+    ) -> Tensor<2> {
+        let (a_weight, b_weight) = (self.parameter(a_name), self.parameter(b_name));
+        let cols = a_weight.dims()[0];
+        Fused::Linear(Linear { rows, cols }).apply_4([a, a_weight, b, b_weight])
+    }
+
+    /// Returns `features[..rows] * NAME.weight^T + NAME.bias`.
+    pub(crate) fn linear(&self, name: &str, features: &Features, rows: usize) -> Tensor<2> {
+        let product = self.product(features, rows, &format!("{name}.weight"));
+        let bias = format!("{name}.bias");
+        let summed = Summed {
+            bias: Some(self.parameter(&bias)),
+            ..Summed::of(product)
+        };
+        self.sum(summed, None, None)
+    }
+
+    /// Adds up the terms of a sum and applies non-linearity and dropout, in one pass.
+    pub(crate) fn sum(
+        &self,
+        Summed { x, addend, bias }: Summed,
+        activation: Option<Activation>,
+        dropout: Option<(Mask, Shared<u64>)>,
+    ) -> Tensor<2> {
+        let op = Update {
+            cols: x.dims()[1],
+            addend: addend.is_some(),
+            bias: bias.is_some(),
+            activation,
+            dropout,
+        };
+        let op = Fused::Update(op);
+        match (addend, bias) {
+            (None, None) => op.apply(x),
+            (Some(other), None) | (None, Some(other)) => op.apply_2([x, other]),
+            (Some(addend), Some(bias)) => op.apply_3([x, addend, bias]),
+        }
+    }
+
+    /// Returns the mask of one layer's input or attention, when training and something is dropped.
+    pub(crate) fn mask(&self, layer: usize, kind: MaskKind, rate: f32) -> Option<Mask> {
+        let seed = self.train.filter(|_| rate > 0.0)?;
+        let stream = 2 * layer as u64 + u64::from(kind == MaskKind::Attention);
+        Some(Mask::new(mix(seed.wrapping_add(mix(stream))), rate))
+    }
+
+    /// Drops elements of the features; stored elements only, if they are sparse.
+    pub(crate) fn drop_features(&self, rate: f32, key: &Shared<u64>, input: Features) -> Features {
+        let Some(mask) = self.mask(1, MaskKind::Input, rate) else {
+            return input;
+        };
+        match input {
+            Features::Dense(dense) => {
+                let (key, cols) = (key.clone(), dense.dims()[1]);
+                Features::Dense(Fused::Dropout(Dropout { mask, key, cols }).apply(dense))
+            }
+            Features::Sparse(SparseFeatures { csr, value }) => {
+                let mut kept = value.to_vec();
+                for (v, &of_node) in key.iter().enumerate().take(csr.num_rows()) {
+                    let row = mask.row(of_node);
+                    for at in csr.row(v) {
+                        kept[at] *= row.factor::<f32>(csr.col[at]);
+                    }
+                }
+                Features::Sparse(SparseFeatures {
+                    csr,
+                    value: kept.into(),
+                })
+            }
+        }
+    }
+}
+
+/// Reads a tensor of `f32`.
+///
+/// # Errors
+///
+/// [`GnnError::Device`] if a GPU fails.
+pub fn plain(tensor: Tensor<2>) -> Result<Dense, GnnError> {
+    let [rows, cols] = tensor.dims();
+    let values = read(tensor)?;
+    Ok(Dense { rows, cols, values })
+}
+
+/// Reads a tensor, which is when a GPU says what went wrong before.
+pub(crate) fn read<F: Element>(tensor: Tensor<2>) -> Result<Vec<F>, GnnError> {
+    let data = tensor.try_into_data().map_err(|error| GnnError::Device {
+        problem: format!("the device failed: {error}"),
+    })?;
+    Ok(data
+        .try_into_vec::<F>()
+        .expect("a pass has one number type"))
+}

@@ -1,0 +1,50 @@
+//! Choices of a model that are one word each in `model.json`.
+
+use serde::{Deserialize, Serialize};
+
+/// How GraphSAGE joins the messages of a node's in-edges.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Aggregator {
+    /// The mean over kept in-edges of weight times feature.
+    #[default]
+    Mean,
+    /// The largest weight times feature, per feature.
+    Max,
+}
+
+/// Normalisation of a hidden conv's output.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Norm {
+    /// None.
+    #[default]
+    None,
+    /// Over the rows of a batch, per feature.
+    Batch,
+    /// Over the features of a node.
+    Layer,
+}
+
+/// Non-linearity after a hidden conv.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, Hash, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Activation {
+    /// `max(x, 0)`.
+    #[default]
+    Relu,
+    /// `x` above 0, `exp(x) - 1` below.
+    Elu,
+}
+
+/// What the logits mean, and so the loss.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Task {
+    /// One of `out_dim` classes: softmax cross-entropy.
+    Classes,
+    /// Any of `out_dim` classes: the mean over classes of binary cross-entropy with logits.
+    MultiLabel,
+    /// `out_dim` numbers: the mean over them of the squared error.
+    Regression,
+}

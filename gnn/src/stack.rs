@@ -1,0 +1,148 @@
+//! The layers of a model in one forward pass: convs with what surrounds every kind.
+
+use std::sync::Arc;
+
+use burn::tensor::Tensor;
+
+use crate::layer::{Aggregated, Conv, Features, MaskKind, Pass, Place, Scope, Src, Summed};
+use crate::{Architecture, Block, Norm, ReadyInput};
+
+/// The convs of a model and a pass over them.
+pub(crate) struct Stack<'a> {
+    pub(crate) arch: &'a Architecture,
+    pub(crate) convs: &'a [Arc<dyn Conv>],
+    pub(crate) pass: Pass<'a>,
+}
+
+/// What a conv aggregates, and what stands in place of its steps.
+pub(crate) struct Prepared {
+    pub(crate) src: Src,
+    pub(crate) is_projected: bool,
+    /// What is aggregated for each dst node, where that was done before.
+    pub(crate) aggregated: Option<Tensor<2>>,
+    pub(crate) residual: Option<Tensor<2>>,
+}
+
+impl<'a> Stack<'a> {
+    /// Runs all layers: `[num_src of the first block, in_dim]` to `[num_dst of the last, out_dim]`.
+    pub(crate) fn run(&self, blocks: &[Block], input: ReadyInput) -> Tensor<2> {
+        let mut features = self.pass.features(input);
+        if let Some(block) = blocks.first() {
+            let (rate, key) = (self.arch.input_dropout, block.shared_key());
+            features = self.pass.drop_features(rate, key, features);
+        }
+        for (layer, block) in (1..).zip(blocks) {
+            features = Features::Dense(self.layer(Place { layer, block }, features));
+        }
+        self.head(self.pass.dense(features))
+    }
+
+    /// Runs one conv with residual, norm and activation, and the dropout of what reads it:
+    /// `[num_src, _]` to `[num_dst, _]`.
+    pub(crate) fn layer(&self, place: Place<'_>, input: Features) -> Tensor<2> {
+        let residual = self.arch.residual.then(|| self.residual(place, &input));
+        let projected = self.project(place.layer, &input, place.block.num_src());
+        let prepared = Prepared {
+            is_projected: projected.is_some(),
+            src: Src {
+                rows: projected.map_or_else(|| input.clone(), Features::Dense),
+                scores: None,
+            },
+            aggregated: None,
+            residual,
+        };
+        self.finish(place, prepared, &input)
+    }
+
+    /// Returns a conv.
+    pub(crate) fn conv(&self, layer: usize) -> &'a dyn Conv {
+        &*self.convs[layer - 1]
+    }
+
+    /// Returns the pass as a conv sees it.
+    pub(crate) fn scope(&self, layer: usize) -> Scope<'_> {
+        Scope::new(&self.pass, layer)
+    }
+
+    /// Returns what a conv aggregates of the first `rows` rows, where that is not the rows themselves.
+    pub(crate) fn project(&self, layer: usize, input: &Features, rows: usize) -> Option<Tensor<2>> {
+        let conv = self.conv(layer);
+        let is_sparse = matches!(input, Features::Sparse(_));
+        conv.projected_dim(is_sparse)
+            .map(|_| conv.project(&self.scope(layer), input, rows))
+    }
+
+    /// Runs a conv from what it aggregates and its dst nodes, the first rows of `own`.
+    pub(crate) fn finish(
+        &self,
+        Place { layer, block }: Place<'_>,
+        prepared: Prepared,
+        own: &Features,
+    ) -> Tensor<2> {
+        let (conv, scope) = (self.conv(layer), self.scope(layer));
+        let Prepared {
+            src,
+            is_projected,
+            aggregated,
+            residual,
+        } = prepared;
+        let rows = aggregated.unwrap_or_else(|| conv.aggregate(&scope, block, src, own));
+        let rows = Aggregated { rows, is_projected };
+        let mut summed = conv.update(&scope, block, rows, own);
+        summed.addend = match (summed.addend, residual) {
+            (Some(addend), Some(residual)) => Some(addend + residual),
+            (addend, residual) => addend.or(residual),
+        };
+        if !self.arch.is_hidden(layer) {
+            return self.pass.sum(summed, None, None);
+        }
+        let summed = match self.arch.norm {
+            Norm::None => summed,
+            norm @ (Norm::Batch | Norm::Layer) => {
+                let out = self.pass.sum(summed, None, None);
+                let name = format!("norms.{}", layer - 1);
+                Summed::of(self.pass.norm(norm, &name, block.num_active(), out))
+            }
+        };
+        let rate = self.arch.dropout;
+        let mask = self.pass.mask(layer + 1, MaskKind::Input, rate);
+        let dropout = mask.map(|mask| (mask, block.shared_key().clone()));
+        self.pass.sum(summed, Some(self.arch.activation), dropout)
+    }
+
+    /// Returns what a conv's residual adds to its output.
+    pub(crate) fn residual(
+        &self,
+        Place { layer, block }: Place<'_>,
+        input: &Features,
+    ) -> Tensor<2> {
+        let name = format!("res.{}.weight", layer - 1);
+        let rows = block.num_dst();
+        if self.pass.parameters.contains_key(name.as_str()) {
+            self.pass.product(input, rows, &name)
+        } else {
+            self.pass.dense(input.clone()).narrow(0, 0, rows)
+        }
+    }
+
+    /// Turns embeddings of the last conv, which dropout has passed, into logits.
+    pub(crate) fn head(&self, embedding: Tensor<2>) -> Tensor<2> {
+        if !self.arch.has_head() {
+            return embedding;
+        }
+        let rows = embedding.dims()[0];
+        self.pass.linear("lin", &Features::Dense(embedding), rows)
+    }
+}
+
+/// Computes coefficients and transposes that the first training pass over a batch would compute.
+pub(crate) fn prepare(convs: &[Arc<dyn Conv>], blocks: &[Block], input: &ReadyInput) {
+    let is_sparse = input.transpose_sparse();
+    for (layer, (conv, block)) in (1..).zip(convs.iter().zip(blocks)) {
+        conv.prepare(block);
+        // Nothing flows back into features that are aggregated as they are.
+        if layer > 1 || conv.has_parameters_before(is_sparse) {
+            block.csr().transposed();
+        }
+    }
+}
