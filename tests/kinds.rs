@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use arrow::array::{AsArray as _, Float32Array, Int32Array};
-use arrow::datatypes::{Float32Type, Int32Type, Int64Type};
+use arrow::array::{AsArray as _, Float32Array, Float64Array, Int32Array};
+use arrow::datatypes::{Float32Type, Float64Type, Int32Type, Int64Type};
 
 use crate::harness::{
     Bench, FLATTEN, FeatureKind, Graph, INFER, IdKind, Job, NUM_CLASSES, TRAIN, assert_same_bytes,
@@ -97,6 +97,54 @@ fn numbers_are_learned_and_predicted() {
         let prediction = batch.column_by_name("prediction").unwrap();
         let values = prediction.as_primitive::<Float32Type>().values();
         assert!(values.iter().all(|number| number.is_finite()));
+    }
+}
+
+/// Predictions, logits, losses and metrics have the unit of the labels, whatever it is and whatever
+/// computes them.
+#[test]
+fn numbers_far_from_one_are_learned_in_their_unit() {
+    const DEVIATION: f64 = 3e5;
+    let graph = graph(IdKind::Utf8, FeatureKind::List);
+    let bench = Bench::new(&graph);
+    let label = |node: usize| 1e7 + DEVIATION * (node % NUM_CLASSES) as f64 + 0.25;
+    let labels = Float64Array::from_iter_values((0..graph.num_nodes).map(label));
+    let mut nodes = graph.nodes();
+    nodes.set("number", Arc::new(labels));
+    nodes.write(&bench.path("nodes.parquet"));
+    let job = job(&graph)
+        .with("\"label\"", "\"number\"")
+        .with("targets_per_part = 16", "targets = \"all\"")
+        .and("logits = true");
+    run(&bench, &job);
+    let r2 = metric(&bench, "test_r2");
+    assert!(r2 >= 0.3, "{r2}");
+    let (loss, rmse) = (metric(&bench, "test_loss"), metric(&bench, "test_rmse"));
+    assert!((0.01 * DEVIATION..DEVIATION).contains(&rmse), "{rmse}");
+    assert!((loss.sqrt() / rmse - 1.0).abs() < 1e-6, "{loss}");
+    let scale = &model_json(&bench)["label_scale"];
+    let mean = scale["mean"][0].as_f64().unwrap();
+    assert!((mean - 1e7 - DEVIATION).abs() < 0.5 * DEVIATION, "{scale}");
+    let by_layers = vectors(&bench, "logits");
+    for batch in batches(&bench, EMBEDDINGS) {
+        let ids = batch.column_by_name("id").unwrap().as_string::<i32>();
+        let prediction = batch.column_by_name("prediction").unwrap();
+        let values = prediction.as_primitive::<Float64Type>().values();
+        for (row, value) in values.iter().enumerate() {
+            assert_eq!(by_layers[ids.value(row)], [*value as f32]);
+            assert!((9e6..1.2e7).contains(value), "{value}");
+        }
+    }
+    let outputs = [MODEL, EMBEDDINGS].map(|output| bench.data_files(output));
+    bench.run(&job, &["--fresh", "--processes", "2"]).ok();
+    for (output, expected) in [MODEL, EMBEDDINGS].iter().zip(&outputs) {
+        assert_same_bytes(expected, &bench.data_files(output), output);
+    }
+    let stored = job.and("method = \"neighborhoods\"");
+    bench.run(&stored, &["--fresh"]).ok();
+    for (id, logits) in vectors(&bench, "logits") {
+        // f32 holds whole numbers there.
+        assert!((logits[0] - by_layers[&id][0]).abs() <= 8.0, "{logits:?}");
     }
 }
 

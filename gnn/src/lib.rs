@@ -89,6 +89,7 @@ mod error;
 #[cfg(feature = "gpu")]
 mod gpu;
 pub mod kernel;
+mod label_scale;
 mod layer;
 mod loss;
 mod model;
@@ -109,6 +110,7 @@ pub use coefficient::Coefficients;
 pub use dense::Dense;
 pub use device::Device;
 pub use error::GnnError;
+pub use label_scale::LabelScale;
 pub use layer::{
     Aggregated, Conv, ConvConfig, Features, LayerKind, LayerType, PartialAggregation, Scope,
     SomeInEdges, Src, SrcRows, Summed, plain,

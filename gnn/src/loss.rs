@@ -2,7 +2,7 @@
 
 use rayon::prelude::*;
 
-use crate::{Architecture, Dense, GnnError, Task};
+use crate::{Architecture, Dense, GnnError, LabelScale, Task};
 
 /// Rows that one thread handles at a time, at least.
 const ROWS_MIN: usize = 128;
@@ -53,6 +53,15 @@ impl Labels {
     }
 }
 
+/// What changes the loss of a row.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Weighing<'a> {
+    /// Factor of a row's loss by its class; none: 1.
+    pub(crate) class_weights: &'a [f32],
+    /// What outputs of a regression are scaled by, if they are.
+    pub(crate) label_scale: Option<&'a LabelScale>,
+}
+
 /// Returns the sum over labelled rows of their loss.
 ///
 /// Cross-entropy for classes; for several columns the mean over columns of binary cross-entropy
@@ -65,17 +74,20 @@ impl Labels {
 #[must_use]
 pub fn loss(task: Task, logits: &Dense, labels: &Labels) -> f64 {
     let values: Vec<f64> = logits.values.iter().map(|&x| f64::from(x)).collect();
-    loss_and_slope(task, &values, logits.cols, labels, &[]).0
+    loss_and_slope(task, &values, logits.cols, labels, Weighing::default()).0
 }
 
 /// Returns the loss sum and its gradient with respect to the logits of the labelled rows, each row's
 /// times the weight of its class where classes have weights.
+///
+/// Where labels are scaled, `logits` are scaled outputs. The loss is in the unit of the labels, the
+/// gradient is that of the loss in scaled units.
 pub(crate) fn loss_and_slope(
     task: Task,
     logits: &[f64],
     width: usize,
     labels: &Labels,
-    class_weights: &[f32],
+    weighing: Weighing<'_>,
 ) -> (f64, Vec<f64>) {
     let mut slope = vec![0.0; labels.rows() * width];
     let mut losses = vec![0.0; labels.rows()];
@@ -92,7 +104,7 @@ pub(crate) fn loss_and_slope(
             rows.for_each(|(row, (loss, (x, d)))| {
                 let class = classes[row] as usize;
                 *loss = cross_entropy(x, class, d);
-                if let Some(&weight) = class_weights.get(class) {
+                if let Some(&weight) = weighing.class_weights.get(class) {
                     *loss *= f64::from(weight);
                     d.iter_mut().for_each(|d| *d *= f64::from(weight));
                 }
@@ -105,7 +117,7 @@ pub(crate) fn loss_and_slope(
         }
         (Task::Regression, Labels::Regression(wanted)) => {
             rows.for_each(|(row, (loss, (x, d)))| {
-                *loss = squared_error(x, wanted.row(row), d);
+                *loss = squared_error(x, wanted.row(row), d, weighing.label_scale);
             });
         }
         _ => panic!("labels were checked against task {task:?}"),
@@ -135,11 +147,19 @@ fn binary_cross_entropy(logits: &[f64], wanted: &[f32], slope: &mut [f64]) -> f6
     sum / width
 }
 
-fn squared_error(logits: &[f64], wanted: &[f32], slope: &mut [f64]) -> f64 {
+fn squared_error(
+    logits: &[f64],
+    wanted: &[f32],
+    slope: &mut [f64],
+    scale: Option<&LabelScale>,
+) -> f64 {
     let (mut sum, width) = (0.0, f64_of(logits.len()));
-    for ((&x, &y), d) in logits.iter().zip(wanted).zip(slope) {
-        let error = x - f64::from(y);
-        sum += error * error;
+    for (at, ((&x, &y), d)) in logits.iter().zip(wanted).zip(slope).enumerate() {
+        let (mean, deviation) = scale.map_or((0.0, 1.0), |scale| {
+            (f64::from(scale.mean[at]), f64::from(scale.deviation[at]))
+        });
+        let error = x - (f64::from(y) - mean) / deviation;
+        sum += (error * deviation) * (error * deviation);
         *d = 2.0 * error / width;
     }
     sum / width
@@ -167,7 +187,11 @@ mod tests {
 
     fn check(task: Task, labels: &Labels, weights: &[f32], expected: f64) {
         let logits = vec![0.5, -1.0, 2.0, 0.0, 0.0, 0.0, 9.0, 9.0, 9.0];
-        let (sum, slope) = loss_and_slope(task, &logits, 3, labels, weights);
+        let weighing = Weighing {
+            class_weights: weights,
+            label_scale: None,
+        };
+        let (sum, slope) = loss_and_slope(task, &logits, 3, labels, weighing);
         assert!(
             (sum - expected).abs() < TOLERANCE,
             "{task:?}: {sum} is not {expected}"
@@ -175,9 +199,9 @@ mod tests {
         for (at, d) in slope.iter().enumerate() {
             let mut moved = logits.clone();
             moved[at] += 1e-5;
-            let above = loss_and_slope(task, &moved, 3, labels, weights).0;
+            let above = loss_and_slope(task, &moved, 3, labels, weighing).0;
             moved[at] -= 2e-5;
-            let below = loss_and_slope(task, &moved, 3, labels, weights).0;
+            let below = loss_and_slope(task, &moved, 3, labels, weighing).0;
             let difference = (above - below) / 2e-5;
             assert!((difference - d).abs() < TOLERANCE, "{task:?} {at}");
         }
@@ -213,6 +237,23 @@ mod tests {
             &[],
             (0.25 + 1.0 + 4.0) / 3.0,
         );
+    }
+
+    #[test]
+    fn a_scaled_regression_has_the_loss_of_its_labels_and_the_slope_of_scaled_ones() {
+        let labels = Labels::Regression(dense(1, &[1e7, 1.2e7]));
+        let scale = LabelScale {
+            mean: vec![1.1e7],
+            deviation: vec![1e6],
+        };
+        let weighing = Weighing {
+            class_weights: &[],
+            label_scale: Some(&scale),
+        };
+        // Outputs of 1.1e7 and 1.25e7.
+        let (sum, slope) = loss_and_slope(Task::Regression, &[0.0, 1.5], 1, &labels, weighing);
+        assert!((sum / (1e12 + 0.25e12) - 1.0).abs() < TOLERANCE, "{sum}");
+        assert!((slope[0] - 2.0).abs() < TOLERANCE && (slope[1] - 1.0).abs() < TOLERANCE);
     }
 
     #[test]

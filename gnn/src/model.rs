@@ -16,7 +16,8 @@ use crate::layer::{Conv, Pass, Place, plain};
 use crate::parameter::{self, BufferInfo, ParameterList};
 use crate::stack::{self, Stack};
 use crate::{
-    Architecture, Block, Dense, Device, GnnError, Head, LayerSlice, ParameterInfo, ReadyInput,
+    Architecture, Block, Dense, Device, GnnError, Head, LabelScale, LayerSlice, ParameterInfo,
+    ReadyInput,
 };
 
 /// Whether a forward pass trains.
@@ -41,6 +42,7 @@ pub struct Model {
     buffer_infos: Vec<BufferInfo>,
     buffers: Vec<f32>,
     class_weights: Vec<f32>,
+    label_scale: Option<LabelScale>,
     device: Device,
 }
 
@@ -73,6 +75,7 @@ impl Model {
             buffer_infos,
             buffers,
             class_weights: Vec::new(),
+            label_scale: None,
             device: Device::cpu(),
         })
     }
@@ -148,7 +151,26 @@ impl Model {
         self.class_weights = weights;
     }
 
-    /// Returns the logits of the last block's dst nodes.
+    /// Sets the unit of a regression's labels: the loss is then taken of scaled labels, and outputs are
+    /// in the unit of the labels.
+    ///
+    /// # Errors
+    ///
+    /// [`GnnError::Transform`] if the model is no regression, or the scale has another width.
+    pub fn set_label_scale(&mut self, scale: LabelScale) -> Result<(), GnnError> {
+        scale.check(&self.arch)?;
+        self.label_scale = Some(scale);
+        Ok(())
+    }
+
+    /// Returns the unit of a regression's labels, where one was set.
+    #[must_use]
+    pub fn label_scale(&self) -> Option<&LabelScale> {
+        self.label_scale.as_ref()
+    }
+
+    /// Returns the logits of the last block's dst nodes; of a regression with a
+    /// [`label_scale`](Model::label_scale), numbers in the unit of the labels.
     ///
     /// # Shapes
     ///
@@ -174,7 +196,7 @@ impl Model {
         }
         self.compute(|| {
             let stack = self.stack(&self.flat, (&self.device, false), mode, |_| true);
-            let logits = plain(stack.run(blocks, input))?;
+            let logits = self.in_label_unit(plain(stack.run(blocks, input))?);
             stack.pass.failure.take().map_or(Ok(logits), Err)
         })
     }
@@ -250,7 +272,8 @@ impl Model {
     pub fn head(&self) -> Head<'_> {
         let wanted = |info: &ParameterInfo| info.layer == 0;
         let cpu = Device::cpu();
-        Head::new(self.stack(&self.flat, (&cpu, false), Mode::Eval, wanted))
+        let stack = self.stack(&self.flat, (&cpu, false), Mode::Eval, wanted);
+        Head::new(stack, self.label_scale.as_ref())
     }
 
     /// Makes tensors of the parameters that `wanted` picks, in the number type of `flat` and on a device,
@@ -298,6 +321,14 @@ impl Model {
             convs: &self.convs,
             pass,
         }
+    }
+
+    /// Undoes the scaling of labels.
+    fn in_label_unit(&self, mut outputs: Dense) -> Dense {
+        if let Some(scale) = &self.label_scale {
+            scale.undo(&mut outputs);
+        }
+        outputs
     }
 
     /// Runs work on one of the pool's threads, where kernels start that use them.

@@ -13,7 +13,7 @@
 use crate::check::{check_block, check_input};
 use crate::layer::{Conv, PartialAggregation, Place, Src, plain};
 use crate::stack::{Prepared, Stack};
-use crate::{Block, Dense, GnnError, Input, ReadyInput};
+use crate::{Block, Dense, GnnError, Input, LabelScale, ReadyInput};
 
 /// One layer in eval mode.
 pub struct LayerSlice<'a> {
@@ -231,14 +231,16 @@ impl<'a> LayerSlice<'a> {
 /// The linear map from embeddings of the last conv to logits, where the model has one.
 pub struct Head<'a> {
     stack: Stack<'a>,
+    label_scale: Option<&'a LabelScale>,
 }
 
 impl<'a> Head<'a> {
-    pub(crate) fn new(stack: Stack<'a>) -> Self {
-        Head { stack }
+    pub(crate) fn new(stack: Stack<'a>, label_scale: Option<&'a LabelScale>) -> Self {
+        Head { stack, label_scale }
     }
 
-    /// Turns embeddings of the last conv into logits; without a head they are the logits.
+    /// Turns embeddings of the last conv into logits; without a head they are the logits. Those of a
+    /// regression are in the unit of its labels.
     ///
     /// # Errors
     ///
@@ -252,6 +254,10 @@ impl<'a> Head<'a> {
             return Ok(Dense::zeros(0, arch.out_dim));
         }
         let features = pass.features(input);
-        plain(self.stack.head(pass.dense(features)))
+        let mut logits = plain(self.stack.head(pass.dense(features)))?;
+        if let Some(scale) = self.label_scale {
+            scale.undo(&mut logits);
+        }
+        Ok(logits)
     }
 }

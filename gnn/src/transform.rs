@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{GnnError, Input};
+use crate::{GnnError, Input, LabelScale};
 
 /// What is done to raw features before layer 1 reads them.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
@@ -66,7 +66,7 @@ impl Transform {
     }
 }
 
-/// Fits [`Transform::Standardize`] to rows as they come, in f64 and in the order given.
+/// Fits [`Transform::Standardize`], or a [`LabelScale`], to rows as they come, in f64 and in the order given.
 #[derive(Clone, Debug)]
 pub struct StandardizeFit {
     count: f64,
@@ -109,18 +109,38 @@ impl StandardizeFit {
         reason = "statistics are stored as f32"
     )]
     pub fn finish(&self) -> Transform {
-        let scale = |square: &f64| {
-            let scale = 1.0 / (square / self.count.max(1.0)).sqrt();
-            // Of a constant feature, or one whose scale is beyond f32.
-            Some(scale as f32)
-                .filter(|scale| scale.is_finite())
-                .unwrap_or(1.0)
-        };
+        // The scale of a constant feature, or one whose scale is beyond f32, is 1.
+        let scale = |square: &f64| finite_or_one((1.0 / self.deviation(*square)) as f32);
         Transform::Standardize {
             mean: self.mean.iter().map(|&mean| mean as f32).collect(),
             scale: self.square.iter().map(scale).collect(),
         }
     }
+
+    /// Returns mean and deviation of the rows, which are labels.
+    #[must_use]
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "statistics are stored as f32"
+    )]
+    pub fn label_scale(&self) -> LabelScale {
+        let deviation = |square: &f64| match finite_or_one(self.deviation(*square) as f32) {
+            0.0 => 1.0,
+            deviation => deviation,
+        };
+        LabelScale {
+            mean: self.mean.iter().map(|&mean| mean as f32).collect(),
+            deviation: self.square.iter().map(deviation).collect(),
+        }
+    }
+
+    fn deviation(&self, square: f64) -> f64 {
+        (square / self.count.max(1.0)).sqrt()
+    }
+}
+
+fn finite_or_one(x: f32) -> f32 {
+    if x.is_finite() { x } else { 1.0 }
 }
 
 /// Divides by the larger of the sum and 1.

@@ -8,7 +8,7 @@ use safetensors::SafeTensorError;
 use safetensors::tensor::{Dtype, SafeTensors, TensorView};
 use serde::{Deserialize, Serialize};
 
-use crate::{Architecture, GnnError, Model, Transform};
+use crate::{Architecture, GnnError, LabelScale, Model, Transform};
 
 /// File name of the weights.
 pub const MODEL_WEIGHTS: &str = "model.safetensors";
@@ -23,6 +23,9 @@ pub struct ModelFile {
     pub architecture: Architecture,
     /// What is done to raw features before layer 1 reads them.
     pub transform: Transform,
+    /// Unit of the labels of a regression; none: outputs are in the unit of the labels as they come.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub label_scale: Option<LabelScale>,
     /// Name of each class, where labels were names.
     pub label_names: Option<Vec<String>>,
     /// Metrics of the saved parameters, such as `test_accuracy`.
@@ -142,6 +145,9 @@ pub fn load_with(
         Err(source) => return Err(GnnError::Json { path, source }),
     };
     let mut model = Model::init(&file.architecture, 0)?;
+    if let Some(scale) = &file.label_scale {
+        model.set_label_scale(scale.clone())?;
+    }
     check_transform(&file)?;
     let path_weights = dir.join(MODEL_WEIGHTS);
     let bytes = read(&path_weights)?;

@@ -7,7 +7,10 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use expect_test::{Expect, expect};
-use gnn::{Architecture, LayerKind, MODEL_JSON, MODEL_WEIGHTS, Model, ModelFile, Norm, Transform};
+use gnn::{
+    Architecture, LabelScale, LayerKind, MODEL_JSON, MODEL_WEIGHTS, Model, ModelFile, Norm, Task,
+    Transform,
+};
 use support::{architectures, plain};
 
 fn file(arch: &Architecture) -> ModelFile {
@@ -17,6 +20,10 @@ fn file(arch: &Architecture) -> ModelFile {
             mean: vec![0.1; arch.in_dim],
             scale: vec![3.3; arch.in_dim],
         },
+        label_scale: (arch.task == Task::Regression).then(|| LabelScale {
+            mean: vec![1e7; arch.out_dim],
+            deviation: vec![0.5; arch.out_dim],
+        }),
         label_names: Some(vec!["admin".to_owned(), "games".to_owned()]),
         metrics: BTreeMap::from([("test_accuracy".to_owned(), 0.748)]),
         fanouts: serde_json::json!([15, "all"]),
@@ -37,6 +44,7 @@ fn every_architecture_comes_back_as_it_was() {
         assert_eq!(loaded.buffers(), buffers, "{arch:?}");
         assert_eq!(loaded.parameters(), model.parameters(), "{arch:?}");
         assert_eq!(loaded_file, file(&arch));
+        assert_eq!(loaded.label_scale(), loaded_file.label_scale.as_ref());
     }
 }
 

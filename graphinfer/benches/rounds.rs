@@ -206,6 +206,7 @@ fn save_model(settings: &Settings, store: &Store, fanouts: &[Fanout], dir: &Path
     let file = ModelFile {
         architecture: arch,
         transform: Transform::None,
+        label_scale: None,
         label_names: None,
         metrics: BTreeMap::new(),
         fanouts: json!(fanouts),

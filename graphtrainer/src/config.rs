@@ -68,7 +68,8 @@ pub struct TrainSpec {
     #[serde(default)]
     pub attention_dropout: f32,
     /// Normalisation of hidden layers: `none` (default), `batch` or `layer`. Statistics of `batch`
-    /// are those of one worker's targets, so mode `sync` refuses it with more than one worker.
+    /// are those of all rows that one worker's batch needs of a layer, so mode `sync` refuses it with
+    /// more than one worker.
     #[serde(default)]
     pub norm: Norm,
     /// Whether a layer adds its input to its output. Default false.

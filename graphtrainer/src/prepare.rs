@@ -4,7 +4,9 @@ use std::fmt::Debug;
 use std::path::Path;
 
 use gnn::kernel::Partitioning;
-use gnn::{Architecture, LayerKind, Model, ParameterInfo, StandardizeFit, Task, Transform};
+use gnn::{
+    Architecture, LabelScale, LayerKind, Model, ParameterInfo, StandardizeFit, Task, Transform,
+};
 use schemas::{FeatureMeta, GraphMeta, LabelKind, Split};
 
 use crate::batch::BlockOptions;
@@ -105,6 +107,9 @@ pub(crate) fn prepare(plan: &TrainPlan, source: &Source) -> Result<Prepared, Tra
     };
     let mut model = Model::init(&arch, plan.result.seed)?;
     model.set_class_weights(class_weights.clone());
+    if arch.task == Task::Regression {
+        model.set_label_scale(label_scale(source)?)?;
+    }
     model.set_device(plan.tuning.device.open()?);
     Ok(Prepared {
         options,
@@ -114,6 +119,19 @@ pub(crate) fn prepare(plan: &TrainPlan, source: &Source) -> Result<Prepared, Tra
         decays,
         model,
     })
+}
+
+/// Returns mean and deviation of the labels of train targets, each as often as it occurs.
+fn label_scale(source: &Source) -> Result<LabelScale, TrainError> {
+    let mut fit = StandardizeFit::new(1);
+    for idx in 0..source.counts.len() {
+        let part = source.part(source.key(idx, None))?;
+        if let schemas::Labels::Number(values) = &part.shard.labels {
+            let targets = part.targets(Split::Train).iter();
+            targets.for_each(|&target| fit.add(&[values[target as usize]]));
+        }
+    }
+    Ok(fit.label_scale())
 }
 
 /// What a message may hold beside parameters and optimiser's state, the model's buffers above all.

@@ -213,7 +213,7 @@ fn write_model(
 /// is the same plan.
 fn identity(plan: &TrainPlan, resolved: &Resolved, read: &serde_json::Value) -> serde_json::Value {
     let result = &plan.result;
-    json!({
+    let mut identity = json!({
         "engine": ENGINE_VERSION,
         "read": read,
         "architecture": resolved.arch,
@@ -231,7 +231,11 @@ fn identity(plan: &TrainPlan, resolved: &Resolved, read: &serde_json::Value) -> 
         "schedule": result.schedule,
         "class_weights": result.class_weights,
         "gradient_format": result.gradient_format,
-    })
+    });
+    if resolved.arch.task == gnn::Task::Regression {
+        identity["scaled_labels"] = json!(true);
+    }
+    identity
 }
 
 /// Writes the model's files; each gets its name only once it is whole; they are durable once they are committed.
@@ -292,6 +296,7 @@ fn model_file(
     Ok(ModelFile {
         architecture: trained.model.architecture().clone(),
         transform: trained.transform.clone(),
+        label_scale: trained.model.label_scale().cloned(),
         label_names: Some(label_names(&source.graph).to_vec()).filter(|names| !names.is_empty()),
         metrics: trained.metrics.clone(),
         fanouts: to_json(&source.flatten.fanouts)?,

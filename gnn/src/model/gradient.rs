@@ -6,7 +6,7 @@ use super::{Mode, Model};
 use crate::check::check;
 use crate::kernel::Float;
 use crate::layer::{Pass, plain, read};
-use crate::loss::loss_and_slope;
+use crate::loss::{Weighing, loss_and_slope};
 use crate::{Block, Dense, Device, GnnError, Labels, ReadyInput};
 
 /// What one batch gives to the optimizer.
@@ -14,7 +14,8 @@ use crate::{Block, Dense, Device, GnnError, Labels, ReadyInput};
 pub struct LossAndGradient {
     /// Sum over the labelled rows of their loss, weighed where classes have weights.
     pub loss_sum: f64,
-    /// Gradient of `loss_sum / normalizer` with respect to the flat parameters.
+    /// Gradient of `loss_sum / normalizer` with respect to the flat parameters; the loss of scaled
+    /// labels where there is a [`label_scale`](Model::label_scale).
     pub gradient: Vec<f32>,
     /// `[num_dst, out_dim]` of the last block.
     pub logits: Dense,
@@ -74,7 +75,7 @@ impl Model {
             Ok(LossAndGradient {
                 loss_sum,
                 gradient,
-                logits: given,
+                logits: self.in_label_unit(given),
                 buffers: stack.pass.buffers.into_inner(),
             })
         })
@@ -124,8 +125,11 @@ impl Model {
         normalizer: f64,
     ) -> Result<(f64, Vec<F>), GnnError> {
         let [rows, width] = logits.dims();
-        let (loss_sum, mut slope) =
-            loss_and_slope(self.arch.task, values, width, labels, &self.class_weights);
+        let weighing = Weighing {
+            class_weights: &self.class_weights,
+            label_scale: self.label_scale.as_ref(),
+        };
+        let (loss_sum, mut slope) = loss_and_slope(self.arch.task, values, width, labels, weighing);
         if slope.is_empty() {
             return Ok((0.0, vec![F::ZERO; self.flat.len()]));
         }

@@ -102,6 +102,7 @@ impl Trained {
         let file = ModelFile {
             architecture: arch,
             transform: transform.clone(),
+            label_scale: None,
             label_names: None,
             metrics: BTreeMap::new(),
             fanouts: json!(fanouts),
