@@ -39,7 +39,7 @@ const AROUND: [&str; 9] = [
 ];
 
 /// Writes tables of a graph whose edges have weights and features.
-fn write(bench: &Bench, graph: &Graph, prefix: &str) {
+pub(crate) fn write(bench: &Bench, graph: &Graph, prefix: &str) {
     let nodes = bench.path(&format!("{prefix}nodes.parquet"));
     graph.nodes().write(&nodes);
     let value = |at: usize| (mix(29, at as u64) % 1000) as f32 / 500.0 - 1.0;
@@ -54,13 +54,13 @@ fn write(bench: &Bench, graph: &Graph, prefix: &str) {
 }
 
 /// A job on such tables.
-fn job(graph: &Graph, stages: &[&str], edge_keys: &str) -> Job {
+pub(crate) fn job(graph: &Graph, stages: &[&str], edge_keys: &str) -> Job {
     let keys = format!("dst = \"dst\"\nfeatures = [\"distance\"]\n{edge_keys}");
     Job::new(graph, stages).with("dst = \"dst\"\n", &keys)
 }
 
 /// `[train]` of a model; what its keys leave out is off.
-fn train(at: usize, keys: &str) -> String {
+pub(crate) fn train(at: usize, keys: &str) -> String {
     let given = |key: &str| keys.contains(&format!("{key} = "));
     let mut text = format!(
         "[train]\noutput = \"out/{at}/model\"\nepochs = 2\nbatch_size = 16\n\
@@ -79,7 +79,7 @@ fn train(at: usize, keys: &str) -> String {
 }
 
 /// `[infer]` of that model, with all in-edges.
-fn infer(at: usize, output: &str) -> String {
+pub(crate) fn infer(at: usize, output: &str) -> String {
     format!(
         "[infer]\noutput = \"out/{at}/{output}\"\nmodel = \"out/{at}/model\"\n\
          sampling = \"none\"\nlogits = true\nrows_per_part = 64\n"

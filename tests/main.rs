@@ -21,6 +21,7 @@ mod kinds;
 mod memory;
 mod needs;
 mod processes;
+mod pyg;
 mod real;
 mod resume;
 mod s3_server;

@@ -1,0 +1,113 @@
+//! Models load into PyG as docs/pyg.md says, and give the outputs there that inference wrote here.
+//!
+//! They need a Python with torch and torch_geometric, 5 GB as PyPI has them, so nothing installs it:
+//! the tests are skipped where neither `GRAPHFLAT_TEST_PYG` nor `GRAPHFLAT_TEST_PYTHON` names one.
+
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::Arc;
+
+use arrow::array::{ArrayRef, Float64Array};
+
+use crate::forward::{infer, job, train, write};
+use crate::harness::{Bench, FLATTEN, FeatureKind, Graph, IdKind, Outcome, mix};
+use crate::needs::{checkout, skip};
+
+/// Models that load into PyG's whole models.
+const WHOLE: [&str; 13] = [
+    "model = \"gcn\"",
+    "model = \"gcn\"\nnorm = \"layer\"\nhidden = [8, 8]",
+    "model = \"gcn\"\nnorm = \"batch\"\nactivation = \"elu\"\nedge_weight = true",
+    "model = \"sage\"",
+    "model = \"sage\"\naggregator = \"max\"\nnorm = \"batch\"",
+    "model = \"sage\"\nnorm = \"layer\"\nhidden = [8, 8]",
+    "model = \"gin\"",
+    "model = \"gin\"\nnorm = \"batch\"\nhidden = [8, 8]",
+    "model = \"gin\"\nnorm = \"layer\"",
+    "model = \"gat\"\nheads = 2\nout_heads = 2\nactivation = \"elu\"",
+    "model = \"gat\"\nheads = 2\nout_heads = 2\nedge_features = true",
+    "model = \"gat\"\nheads = 2\nhidden = [8, 8]\nnorm = \"layer\"",
+    "model = \"gatv2\"\nheads = 4\nout_heads = 4\nedge_features = true\nnorm = \"batch\"",
+];
+
+/// Models that load as stacks of PyG's convs only.
+const STACK: [&str; 7] = [
+    "model = \"gcn\"\nresidual = true\nnorm = \"batch\"",
+    "model = \"gcn\"\nhidden = [8, 6]",
+    "model = \"sage\"\nresidual = true\nhidden = [6, 8]",
+    "model = \"gin\"\nedge_features = true\nnorm = \"layer\"",
+    "model = \"gat\"\nheads = 2",
+    "model = \"gat\"\nheads = 2\nout_heads = 3\nresidual = true\nedge_features = true",
+    "model = \"gatv2\"\nheads = 2\nhidden = [8, 4]\nedge_features = true",
+];
+
+/// A Python with PyG.
+fn python() -> Option<PathBuf> {
+    let named = ["GRAPHFLAT_TEST_PYG", "GRAPHFLAT_TEST_PYTHON"].map(std::env::var_os);
+    let works = |python: &PathBuf| {
+        let mut run = Command::new(python);
+        run.args(["-c", "import torch_geometric, safetensors, pyarrow"]);
+        run.output().is_ok_and(|output| output.status.success())
+    };
+    let mut candidates = named.into_iter().flatten().map(PathBuf::from);
+    candidates
+        .find(works)
+        .or_else(|| skip("no Python with torch_geometric (GRAPHFLAT_TEST_PYG names one)"))
+}
+
+/// Trains each model, infers, and has PyG compute the outputs.
+fn check(kind: &str, all: &[&str], label: Option<ArrayRef>) {
+    let Some(python) = python() else {
+        return;
+    };
+    let mut graph = Graph::new(120, IdKind::Utf8, FeatureKind::List).with_weights();
+    // Of parallel self-loops with weights PyG's GCN keeps one; ours takes their sum.
+    let mut loops = Vec::new();
+    graph.edges.retain(|&(src, dst)| {
+        let is_other = src == dst && loops.contains(&src);
+        loops.extend((src == dst).then_some(src));
+        !is_other
+    });
+    let bench = Bench::empty();
+    write(&bench, &graph, "");
+    if let Some(label) = label {
+        let mut nodes = graph.nodes();
+        nodes.set("label", label);
+        nodes.write(&bench.path("nodes.parquet"));
+    }
+    let mut checker = Command::new(&python);
+    checker.arg(checkout().join("tests/pyg.py"));
+    for table in ["nodes", "edges"] {
+        let path = bench.path(&format!("{table}.parquet"));
+        checker.arg(format!("--{table}")).arg(path);
+    }
+    for (at, keys) in all.iter().enumerate() {
+        let stages = [FLATTEN, &train(at, keys), &infer(at, "now")];
+        bench.run(&job(&graph, &stages, ""), &[]).ok();
+        let of = |name: &str| bench.path(&format!("out/{at}/{name}"));
+        checker
+            .args(["--case", kind])
+            .args([of("model"), of("now")]);
+    }
+    let outcome = Outcome::of(&checker.output().unwrap());
+    assert_eq!(outcome.code, 0, "{outcome:#?} of {all:#?}");
+    let right = outcome.stdout.lines().filter(|l| l.starts_with("ok:"));
+    assert_eq!(right.count(), all.len());
+}
+
+#[test]
+fn models_load_into_whole_models_of_pyg() {
+    check("whole", &WHOLE, None);
+}
+
+#[test]
+fn other_models_load_as_stacks_of_convs_of_pyg() {
+    check("stack", &STACK, None);
+}
+
+#[test]
+fn a_regression_has_the_unit_of_its_labels_in_pyg() {
+    let label = |node: u64| 1e7 + (mix(31, node) % 1000) as f64 * 1e3 + 0.25;
+    let labels = Float64Array::from_iter_values((0..120).map(label));
+    check("whole", &["model = \"sage\""], Some(Arc::new(labels)));
+}
