@@ -239,8 +239,8 @@ impl Graph {
             match &self.shared {
                 None => in_src.extend_from_slice(NodeIdx::raw_slice(list.src)),
                 Some(shared) => {
-                    let rows = list.src.iter().map(|&src| shared.local.row(src).raw());
-                    in_src.extend(rows);
+                    let src = list.src.iter();
+                    in_src.extend(src.map(|&node| shared.local.row(node).raw()));
                 }
             }
             in_offset.push(narrow(in_src.len()));

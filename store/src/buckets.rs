@@ -471,7 +471,7 @@ mod tests {
             sealed.gather_own(b, &mut bucket);
             read(&bucket, layout.nodes(b).len());
         }
-        for hub in [7000, 9000] {
+        for hub in [7000, 9000].map(NodeIdx::from_raw) {
             sealed.gather_hubs(layout.hub(hub), &[hub], &mut bucket);
             read(&bucket, 1);
         }
@@ -480,7 +480,7 @@ mod tests {
 
     #[test]
     fn edges_come_back_by_node_and_row_wherever_they_were_kept() {
-        let hub_edge = |node: NodeIdx, hash| (node + 100, hash, node as f32, -(node as f32));
+        let hub_edge = |node: u32, hash| (node + 100, hash, node as f32, -(node as f32));
         let expected = [
             vec![(100, 10, 0.0, -0.0)],
             vec![
