@@ -66,7 +66,8 @@ fn processes_train_the_model_of_one() {
         for more in [
             "dropout = 0.3",
             "dropout = 0.3\ngradient_format = \"bf16\"\nclass_weights = \"balanced\"\n\
-             checkpoint_every_steps = 2",
+             checkpoint_every_steps = 2\nevaluate_every = 2\n\
+             schedule = { kind = \"cosine\", warmup = 1.5 }",
         ] {
             train(&bench, &job(&graph, workers, more), &["--fresh"]).ok();
             let (expected, of_one) = (bench.data_files(OUTPUT), losses(&bench));
@@ -79,6 +80,38 @@ fn processes_train_the_model_of_one() {
                 assert_eq!(of_one, losses(&bench), "{what}");
             }
         }
+    }
+}
+
+/// Gradients of 16 bits train another model, but almost the same one.
+#[test]
+fn rounded_gradients_train_almost_alike() {
+    let graph = graph();
+    let bench = flattened(&graph);
+    let processes = ["--fresh", "--processes", "2"];
+    train(&bench, &job(&graph, 2, ""), &processes).ok();
+    let exact = losses(&bench);
+    let rounding = job(&graph, 2, "gradient_format = \"bf16\"");
+    train(&bench, &rounding, &processes).ok();
+    let rounded = losses(&bench);
+    assert_ne!(exact, rounded);
+    for (one, other) in exact.iter().zip(rounded) {
+        assert!((one - other).abs() < 0.01 * one, "{one} {other}");
+    }
+}
+
+/// The report of an epoch has the busy seconds of the stages of all processes.
+#[test]
+fn busy_seconds_of_followers_are_reported() {
+    let graph = graph();
+    let bench = flattened(&graph);
+    train(&bench, &job(&graph, 2, ""), &["--processes", "2"]).ok();
+    let manifest = bench.manifest(OUTPUT);
+    let epochs = manifest["report"]["epochs"].as_array().unwrap();
+    assert_eq!(epochs.len(), 4);
+    for epoch in epochs {
+        let seconds = |stage| epoch["busy"][stage].as_f64().unwrap_or_default();
+        assert!(seconds("compute") > 0.0, "{epoch}");
     }
 }
 
@@ -292,7 +325,6 @@ fn keys_that_several_processes_cannot_have_are_refused() {
     let graph = graph();
     let bench = flattened(&graph);
     for (more, problem) in [
-        ("launch = \"processes\"", "`train.launch` is \"processes\""),
         (
             "servers = 65",
             "`train.servers` is 65: in several processes allowed is 1 to 64",
@@ -303,6 +335,12 @@ fn keys_that_several_processes_cannot_have_are_refused() {
         assert_eq!(outcome.code, 2, "{outcome:?}");
         assert!(outcome.stderr.contains(problem), "{outcome:?}");
     }
+    let wide = job(&graph, 2, "servers = 2").with("hidden = [8]", "hidden = [40000000]");
+    let outcome = train(&bench, &wide, &["--processes", "2"]);
+    assert_eq!(outcome.code, 2, "{outcome:?}");
+    let problem = "`train.servers` is 2: parameters and optimiser's state of a server have to fit";
+    assert!(outcome.stderr.contains(problem), "{outcome:?}");
+    assert!(!bench.path(OUTPUT).exists(), "nothing was begun");
     let streamed = "[flatten]\nhops = 2\nfanouts = [4, 3]\n\n";
     let streamed = Job::new(&graph, &[streamed, TRAIN]).and("streamed = true");
     let outcome = bench.run(&streamed, &["--processes", "2"]);

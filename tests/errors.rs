@@ -164,7 +164,7 @@ fn unknown_keys_name_line_key_and_the_nearest_key() {
     check(
         USAGE,
         expect![[r#"
-        error: job.toml:30: unknown key `train.epoch`; did you mean `epochs`? allowed: model, hidden, layers, heads, out_heads, aggregator, activation, dropout, input_dropout, attention_dropout, norm, residual, edge_weight, edge_features, optimizer, learning_rate, schedule, clip_norm, momentum, weight_decay, weight_decay_layers, epochs, batch_size, evaluate_every, patience, monitor, loss, class_weights, seed, workers, servers, mode, staleness, gradient_format, launch, worker_failure, timeout_ms, device, pruning, edge_partitioning, checkpoint_every, checkpoint_every_steps, cache_bytes, streamed, input, output
+        error: job.toml:30: unknown key `train.epoch`; did you mean `epochs`? allowed: model, hidden, layers, heads, out_heads, aggregator, activation, dropout, input_dropout, attention_dropout, norm, residual, edge_weight, edge_features, optimizer, learning_rate, schedule, clip_norm, momentum, weight_decay, weight_decay_layers, epochs, batch_size, evaluate_every, patience, monitor, loss, class_weights, seed, workers, servers, mode, staleness, gradient_format, device, pruning, edge_partitioning, checkpoint_every, checkpoint_every_steps, cache_bytes, streamed, input, output
     "#]],
         |case| {
             case.job = case.job.with("epochs =", "epoch =");
@@ -1064,18 +1064,40 @@ fn a_model_has_to_be_there_and_fit() {
     }
 }
 
+/// Keys of earlier versions say what takes their place.
 #[test]
-fn a_model_that_servers_cannot_hold_is_refused_before_anything_is_written() {
-    check(
-        USAGE,
-        expect![[r#"
-        error: job job.toml: `train.servers` is 2: parameters and optimiser's state of a server have to fit into 2 GiB, so there have to be more servers
-    "#]],
-        |case| {
-            let too_wide = "hidden = [40000000]\nlaunch = \"processes\"\nservers = 2\n";
-            case.job = case.job.with("hidden = [8]\n", too_wide);
-        },
-    );
+fn removed_keys_say_what_to_use_instead() {
+    for (key, value, instead) in [
+        (
+            "launch",
+            "\"processes\"",
+            "`run --processes N` runs a job in several processes; without it a training is threads",
+        ),
+        (
+            "launch",
+            "\"threads\"",
+            "`run --processes N` runs a job in several processes; without it a training is threads",
+        ),
+        (
+            "worker_failure",
+            "\"restart\"",
+            "`run --processes N --restarts R` starts a job again that lost a process",
+        ),
+        (
+            "timeout_ms",
+            "6000",
+            "processes that say nothing for 10 s count as lost",
+        ),
+    ] {
+        let (bench, job) = spoilt(&graph(), |case| {
+            let more = format!("hidden = [8]\n{key} = {value}\n");
+            case.job = case.job.with("hidden = [8]\n", &more);
+        });
+        let outcome = bench.run(&job, &[]);
+        assert_eq!(outcome.code, USAGE, "{outcome:#?}");
+        let text = format!("`train.{key}` is no key any more: {instead}\n");
+        assert!(outcome.stderr.ends_with(&text), "{outcome:#?}");
+    }
 }
 
 #[test]

@@ -20,7 +20,6 @@ mod inspect;
 mod kinds;
 mod memory;
 mod needs;
-mod processes;
 mod pyg;
 mod real;
 mod resume;

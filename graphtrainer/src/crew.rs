@@ -49,8 +49,6 @@ impl<'env> Crew<'env> {
             model: self.prepared.model.clone(),
             batches: start(scope, self.supply, (order, Split::Train), all),
             format: result.gradient_format,
-            first_step: 0,
-            on_step: None,
         };
         let (task_sender, tasks) = channel();
         let own_done = done.clone();

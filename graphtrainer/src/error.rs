@@ -132,20 +132,20 @@ pub enum TrainError {
         /// The step it has to push.
         expected: u64,
     },
-    /// A process that worked for the training is gone or silent.
+    /// A worker in another process is gone.
     #[error("worker {worker} was lost: {how}")]
     WorkerLost {
         /// The worker, from 0.
         worker: usize,
-        /// How its process ended, or for how long it was silent.
+        /// What became of its connection.
         how: String,
     },
-    /// A process that held parameters is gone or silent.
+    /// A shard of the parameter server is gone.
     #[error("parameter server {server} was lost: {how}")]
     ServerLost {
         /// The server, from 0.
         server: usize,
-        /// How its process ended, or what became of a call.
+        /// What became of a call.
         how: String,
     },
     /// A parameter server refused a call, or sent what it may not.
@@ -176,16 +176,6 @@ pub enum TrainError {
         /// How, and what is needed.
         problem: String,
     },
-    /// A worker's process reported an error.
-    #[error("{text}")]
-    Reported {
-        /// The error and its causes.
-        text: String,
-        /// Who can mend it.
-        kind: ErrorKind,
-        /// Whether it would come again.
-        is_bound_to_repeat: bool,
-    },
     /// The system refused to start, or to reach, a process of the training.
     #[error("cannot {action}")]
     Process {
@@ -194,9 +184,6 @@ pub enum TrainError {
         /// The cause.
         source: std::io::Error,
     },
-    /// A process of the training was started by something else than a training.
-    #[error("`train-process` is started by `graphflat run`, not by hand")]
-    NotLaunched,
     /// A thread of the training ended before its work, because it panicked; the panic goes on to the
     /// caller of [`fit`](crate::fit) as soon as all threads have ended.
     #[error("{thread} ended early")]
@@ -244,8 +231,6 @@ impl TrainError {
             | Self::Unlabelled { .. }
             | Self::Undefined { .. } => ErrorKind::Data,
             Self::Schema(error) => error.kind(),
-            Self::Reported { kind, .. } => *kind,
-            Self::NotLaunched => ErrorKind::Usage,
             Self::Gnn(gnn::GnnError::Architecture { .. }) => ErrorKind::Usage,
             Self::Gnn(_)
             | Self::Diverged { .. }
@@ -280,10 +265,7 @@ impl TrainError {
     /// Tells whether a training that goes on after its checkpoint would end the same way.
     pub(crate) fn is_bound_to_repeat(&self) -> bool {
         match self {
-            Self::Reported {
-                is_bound_to_repeat, ..
-            }
-            | Self::PeerEnded {
+            Self::PeerEnded {
                 is_bound_to_repeat, ..
             } => *is_bound_to_repeat,
             Self::Io { .. }

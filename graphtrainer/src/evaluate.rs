@@ -9,8 +9,9 @@ use schemas::Split;
 use crate::TrainError;
 use crate::metric::{Evaluation, Metrics};
 use crate::order::Order;
-use crate::pipeline::{Batch, Supply, start};
+use crate::pipeline::{Supply, start};
 use crate::scores::SplitScores;
+use crate::vectorise::Batch;
 
 /// Targets of an evaluation batch, unless training batches are larger. Results do not depend on it.
 const EVALUATION_TARGETS: usize = 1024;

@@ -1,31 +1,24 @@
-//! The training loop: epochs, evaluation, early stopping, checkpoints.
+//! Trains one model: resumes from a checkpoint, runs the epochs, evaluates the best of them.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::channel;
-use std::time::Instant;
 
 use gnn::{Model, Transform};
 use schemas::Split;
-use schemas::progress::{Event, Progress};
+use schemas::progress::Progress;
 use serde::{Deserialize, Serialize};
-use serde_json::json;
 
-use crate::checkpoint::{Best, Checkpoint, Partial};
-use crate::config::{Launch, ResultPlan, TuningPlan};
-use crate::crew::Crew;
+use crate::checkpoint::Checkpoint;
 use crate::device::say;
+use crate::epochs::Training;
 use crate::evaluate::{Evaluator, assess};
 use crate::metric::{Metric, Metrics};
-use crate::order::training_order;
-use crate::peers::{Team, TeamPlan};
-use crate::pipeline::{Busy, Stage, Supply};
-use crate::prepare::{Prepared, prepare, tensors};
-use crate::process::{Processes, with_processes};
+use crate::peers::Leader;
+use crate::pipeline::{Busy, Supply};
+use crate::prepare::prepare;
 use crate::scores::{SplitScores, label_names};
-use crate::server::{MemoryServer, Optimizer, ParameterServer, ServerState, Settings};
+use crate::server::ServerState;
 use crate::source::Source;
-use crate::worker::{EpochShare, Workers};
 use crate::{TrainError, TrainPlan};
 
 /// A trained model and how it came about.
@@ -93,16 +86,16 @@ pub fn fit(
     fit_with(plan, source, checkpoint, progress, None)
 }
 
-/// Trains as [`fit`] does, with workers and servers in the processes of a team where there is one.
+/// Trains as [`fit`] does, with the workers and servers of all processes where this one leads some.
 pub(crate) fn fit_with(
     plan: &TrainPlan,
     source: &Source,
     checkpoint: Option<PathBuf>,
     progress: &Progress,
-    team: Option<&mut Team<'_>>,
+    leader: Option<&mut Leader<'_>>,
 ) -> Result<Trained, TrainError> {
     let prepared = prepare(plan, source)?;
-    let mut notes = Vec::from_iter(team.as_ref().and_then(|team| team.note(plan)));
+    let mut notes = Vec::from_iter(leader.as_ref().and_then(|leader| leader.note(plan)));
     let resumed = match &checkpoint {
         Some(path) => resume(path, &mut notes)?,
         None => None,
@@ -135,7 +128,7 @@ pub(crate) fn fit_with(
         vectoriser: &of_training,
         ..supply
     };
-    training.run(&prepared, training_supply, &mut val, team)?;
+    training.run(&prepared, training_supply, &mut val, leader)?;
     let Training {
         state,
         mut model,
@@ -196,398 +189,5 @@ fn fresh(model: &Model) -> Checkpoint {
     Checkpoint {
         server,
         ..Checkpoint::default()
-    }
-}
-
-/// A training under way.
-struct Training<'a> {
-    plan: &'a TrainPlan,
-    checkpoint: Option<PathBuf>,
-    progress: &'a Progress,
-    busy: &'a Busy,
-    monitor: Option<Metric>,
-    /// Holds the parameters of the last epoch, for evaluation.
-    model: Model,
-    state: Checkpoint,
-}
-
-/// How often the processes of a training are started again because a server was lost, at most,
-/// without a step kept in between.
-const RESTARTS_MAX: u32 = 3;
-
-impl Training<'_> {
-    /// Runs the epochs that are left.
-    fn run<'env>(
-        &mut self,
-        prepared: &'env Prepared,
-        supply: Supply<'env>,
-        val: &mut Evaluator<'env>,
-        team: Option<&mut Team<'_>>,
-    ) -> Result<(), TrainError> {
-        if self.is_over() {
-            return Ok(());
-        }
-        match (team, self.plan.tuning.launch) {
-            (Some(team), _) => self.run_team(prepared, supply, val, team),
-            (None, Launch::Threads) => self.run_threads(prepared, supply, val),
-            (None, Launch::Processes) => self.run_processes(prepared, supply, val),
-        }
-    }
-
-    /// The epoch that is next, and its steps that are done.
-    fn begin(&self) -> (u64, usize) {
-        let partial = self.state.partial.as_ref();
-        (self.state.epochs, partial.map_or(0, |done| done.steps))
-    }
-
-    fn run_threads<'env>(
-        &mut self,
-        prepared: &'env Prepared,
-        supply: Supply<'env>,
-        val: &mut Evaluator<'env>,
-    ) -> Result<(), TrainError> {
-        let result = &self.plan.result;
-        let num_workers = result.workers;
-        let order = training_order(self.plan, supply.source);
-        let server = MemoryServer::new(
-            &tensors(prepared.model.parameters(), &prepared.decays),
-            optimizer(self.plan, order.num_batches()),
-            result.consistency,
-            (num_workers, self.plan.tuning.servers),
-            &self.state.server,
-        );
-        let crew = Crew {
-            plan: self.plan,
-            prepared,
-            order: &order,
-            server: &server,
-            supply,
-            begin: self.begin(),
-        };
-        std::thread::scope(|scope| {
-            let (done_sender, done) = channel();
-            let start = |worker| crew.start(scope, worker, &done_sender);
-            let tasks = (0..num_workers).map(start).collect();
-            drop(done_sender);
-            let workers = Workers {
-                tasks,
-                done,
-                epoch_steps: order.num_batches(),
-            };
-            self.epochs(&workers, &server, val)
-        })
-    }
-
-    /// Runs the epochs with workers and servers in all processes of a team.
-    fn run_team(
-        &mut self,
-        prepared: &Prepared,
-        supply: Supply<'_>,
-        val: &mut Evaluator<'_>,
-        team: &mut Team<'_>,
-    ) -> Result<(), TrainError> {
-        let order = training_order(self.plan, supply.source);
-        let of_team = TeamPlan {
-            plan: self.plan,
-            prepared,
-            order: &order,
-            supply,
-            settings: settings(self.plan, prepared, order.num_batches()),
-            begin: self.begin(),
-        };
-        let state = self.state.server.clone();
-        team.train(&of_team, state, |workers, server| {
-            self.epochs(workers, server, val)
-        })
-    }
-
-    /// Runs epochs until the last one.
-    fn epochs(
-        &mut self,
-        workers: &Workers,
-        server: &dyn ParameterServer,
-        val: &mut Evaluator<'_>,
-    ) -> Result<(), TrainError> {
-        while !self.is_over() {
-            self.epoch(workers, server, val)?;
-        }
-        Ok(())
-    }
-
-    /// Runs the epochs with workers and servers in processes of their own. Where a server is lost,
-    /// all start again from the state after the last whole epoch, or run of steps between checkpoints.
-    fn run_processes(
-        &mut self,
-        prepared: &Prepared,
-        supply: Supply<'_>,
-        val: &mut Evaluator<'_>,
-    ) -> Result<(), TrainError> {
-        let epoch_steps = training_order(self.plan, supply.source).num_batches();
-        let settings = settings(self.plan, prepared, epoch_steps);
-        let (mut steps_before, mut restarts) = (self.state.server.step, 0);
-        loop {
-            let processes = Processes::new(self.plan, &settings, epoch_steps, self.busy);
-            let state = self.state.server.clone();
-            let ended = with_processes(&processes, &state, |workers, server| {
-                self.epochs(workers, server, val)
-            });
-            if self.state.server.step > steps_before {
-                (steps_before, restarts) = (self.state.server.step, 0);
-            }
-            match ended {
-                Err(error @ TrainError::ServerLost { .. }) if restarts < RESTARTS_MAX => {
-                    restarts += 1;
-                    tracing::warn!("{error}; training goes on after step {steps_before}");
-                }
-                ended => return ended,
-            }
-        }
-    }
-
-    fn is_over(&self) -> bool {
-        let patience = self.plan.result.patience.unwrap_or(u64::MAX);
-        self.state.epochs >= self.plan.result.epochs
-            || self.state.evaluations_without_gain >= patience
-    }
-
-    /// Runs one epoch and decides whether it is the best.
-    fn epoch(
-        &mut self,
-        workers: &Workers,
-        server: &dyn ParameterServer,
-        val: &mut Evaluator<'_>,
-    ) -> Result<(), TrainError> {
-        let start = Instant::now();
-        let epoch = self.state.epochs + 1;
-        let (loss, gradient_norm) = self.steps(workers, server)?;
-        (self.state.epochs, self.state.partial) = (epoch, None);
-        self.model.set_flat(&self.state.server.parameters);
-        self.model.set_buffers(&self.state.server.buffers);
-        let mut metrics = Metrics::new();
-        let ResultPlan {
-            evaluate_every,
-            epochs,
-            ..
-        } = self.plan.result;
-        if epoch.is_multiple_of(evaluate_every) || epoch == epochs {
-            metrics = val.evaluate(&self.model)?;
-            self.judge(&metrics)?;
-        }
-        // JSON knows no other numbers.
-        metrics.retain(|_, value| value.is_finite());
-        let stages = [
-            ("read", Stage::Read),
-            ("vectorise", Stage::Vectorise),
-            ("compute", Stage::Compute),
-        ];
-        let seconds = stages.map(|(name, stage)| (name.to_owned(), self.busy.take_seconds(stage)));
-        let steps = epoch * workers.epoch_steps as u64;
-        let report = EpochReport {
-            epoch,
-            loss,
-            val: metrics,
-            learning_rate: optimizer(self.plan, workers.epoch_steps)
-                .at(steps - 1)
-                .learning_rate,
-            gradient_norm,
-            seconds: start.elapsed().as_secs_f64(),
-            busy: BTreeMap::from(seconds),
-        };
-        self.state.history.push(report.clone());
-        let TuningPlan {
-            checkpoint_every,
-            checkpoint_every_steps,
-            ..
-        } = self.plan.tuning;
-        if epoch.is_multiple_of(checkpoint_every)
-            || checkpoint_every_steps.is_some_and(|every| steps.is_multiple_of(every))
-        {
-            self.save()?;
-        }
-        (self.progress)(&self.event(&report));
-        Ok(())
-    }
-
-    /// Runs the steps of the epoch that are left, with a checkpoint after every so many; returns the
-    /// mean loss of the whole epoch and the mean norm of its gradients.
-    fn steps(
-        &mut self,
-        workers: &Workers,
-        server: &dyn ParameterServer,
-    ) -> Result<(f64, f64), TrainError> {
-        let (epoch, epoch_steps) = (self.state.epochs, workers.epoch_steps);
-        loop {
-            let partial = self.state.partial.get_or_insert_with(|| Partial {
-                steps: 0,
-                shares: vec![EpochShare::default(); workers.tasks.len()],
-                before: (self.state.server.updates, self.state.server.norm_sum),
-            });
-            let every = self.plan.tuning.checkpoint_every_steps;
-            let stop = next_stop(every, epoch, partial.steps, epoch_steps);
-            // The state changes as a whole, or not at all where a server is lost.
-            let mut shares = partial.shares.clone();
-            workers.run(epoch, partial.steps..stop, &mut shares)?;
-            self.state.server = server.state()?;
-            (partial.steps, partial.shares) = (stop, shares);
-            let (loss, (updates, norm_sum)) = (partial.mean(), partial.before);
-            self.check_finite(loss)?;
-            if stop == epoch_steps {
-                let ServerState {
-                    updates: all,
-                    norm_sum: total,
-                    ..
-                } = self.state.server;
-                return Ok((loss, (total - norm_sum) / (all - updates) as f64));
-            }
-            self.save()?;
-        }
-    }
-
-    fn save(&self) -> Result<(), TrainError> {
-        match &self.checkpoint {
-            Some(path) => self.state.write(path),
-            None => Ok(()),
-        }
-    }
-
-    /// Refuses an epoch after which no further one, and no model, can be of use.
-    fn check_finite(&self, loss: f64) -> Result<(), TrainError> {
-        self.require_finite("the loss", loss)?;
-        let mut parameters = self.state.server.parameters.iter();
-        for info in self.model.parameters() {
-            let mut own = parameters.by_ref().take(info.len());
-            if let Some(&value) = own.find(|value| !value.is_finite()) {
-                self.require_finite(&format!("a value of `{}`", info.name), value.into())?;
-            }
-            own.for_each(drop);
-        }
-        let mut buffers = self.state.server.buffers.iter();
-        match buffers.find(|value| !value.is_finite()) {
-            Some(&value) => self.require_finite("a running statistic", value.into()),
-            None => Ok(()),
-        }
-    }
-
-    fn require_finite(&self, what: &str, value: f64) -> Result<(), TrainError> {
-        if value.is_finite() {
-            return Ok(());
-        }
-        Err(TrainError::Diverged {
-            // The one under way, or the one that was just finished.
-            epoch: self.state.epochs + u64::from(self.state.partial.is_some()),
-            what: what.to_owned(),
-            value,
-            learning_rate: self.plan.result.optimizer.learning_rate,
-        })
-    }
-
-    /// Compares the epoch with the best so far: by the monitored metric, then by the val loss. Only a
-    /// better metric starts the patience anew.
-    fn judge(&mut self, metrics: &Metrics) -> Result<(), TrainError> {
-        let (metric, val_loss) = match self.monitor {
-            None => (0.0, 0.0),
-            Some(monitor) => {
-                let undefined = || TrainError::Undefined {
-                    input: self.plan.input.clone(),
-                    metric: monitor.name(),
-                };
-                let value = *metrics.get(monitor.name()).ok_or_else(undefined)?;
-                self.require_finite(&format!("the val {}", monitor.name()), value)?;
-                (
-                    value,
-                    metrics.get(Metric::Loss.name()).copied().unwrap_or(0.0),
-                )
-            }
-        };
-        let (is_better, is_gain) = match (&self.state.best, self.monitor) {
-            (None, _) | (_, None) => (true, true),
-            (Some(best), Some(monitor)) => {
-                let gain = if monitor.is_gain() {
-                    metric - best.metric
-                } else {
-                    best.metric - metric
-                };
-                let ties = gain == 0.0 && val_loss < best.val_loss;
-                (gain > 0.0 || ties, gain > 0.0)
-            }
-        };
-        self.state.evaluations_without_gain += 1;
-        if is_gain {
-            self.state.evaluations_without_gain = 0;
-        }
-        if is_better {
-            self.state.best = Some(Best {
-                epoch: self.state.epochs,
-                metric,
-                val_loss,
-                parameters: self.state.server.parameters.clone(),
-                buffers: self.state.server.buffers.clone(),
-            });
-        }
-        Ok(())
-    }
-
-    fn event(&self, report: &EpochReport) -> Event {
-        let mut message = format!("loss {:.4}", report.loss);
-        let name = self.monitor.map_or("", Metric::name);
-        if let Some(value) = report.val.get(name) {
-            message += &format!(", val {name} {value:.4}");
-        }
-        let best = self.state.best.as_ref().map(|best| best.epoch);
-        if best == Some(report.epoch) {
-            message += " (best)";
-        }
-        Event {
-            stage: "train",
-            phase: "epoch".to_owned(),
-            done: report.epoch,
-            total: self.plan.result.epochs,
-            message: Some(message),
-            fields: json!({
-                "epoch": report.epoch,
-                "loss": report.loss,
-                "val": report.val,
-                "learning_rate": report.learning_rate,
-                "gradient_norm": report.gradient_norm,
-                "best_epoch": best,
-                "seconds": report.seconds,
-                "busy_seconds": report.busy,
-            }),
-        }
-    }
-}
-
-/// Returns the step of an epoch, its last at most, before which the next checkpoint is due; they
-/// are due after every `every` steps since the training began.
-fn next_stop(every: Option<u64>, epoch: u64, step: usize, epoch_steps: usize) -> usize {
-    let Some(every) = every else {
-        return epoch_steps;
-    };
-    let done = epoch * epoch_steps as u64 + step as u64;
-    let left = usize::try_from(every - done % every).unwrap_or(usize::MAX);
-    step.saturating_add(left).min(epoch_steps)
-}
-
-/// What the parameter server as a whole holds.
-fn settings(plan: &TrainPlan, prepared: &Prepared, epoch_steps: usize) -> Settings {
-    Settings {
-        tensors: tensors(prepared.model.parameters(), &prepared.decays),
-        optimizer: optimizer(plan, epoch_steps),
-        consistency: plan.result.consistency,
-        workers: plan.result.workers,
-    }
-}
-
-/// Returns the update rule with its schedule in steps.
-fn optimizer(plan: &TrainPlan, epoch_steps: usize) -> Optimizer {
-    let ResultPlan {
-        optimizer,
-        schedule,
-        epochs,
-        ..
-    } = &plan.result;
-    Optimizer {
-        schedule: schedule.map(|schedule| schedule.in_steps(epoch_steps, *epochs)),
-        ..*optimizer
     }
 }

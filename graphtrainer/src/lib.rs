@@ -2,7 +2,8 @@
 //!
 //! [`train`] runs a whole `[train]` stage: it reads graph features from one directory and writes a
 //! model to another; [`train_on`] reads any [`Source`], also one that draws a fresh sample each
-//! epoch; [`train_among`] does it with other processes. [`fit`] is the loop inside, and [`batch`] turns targets into the blocks a model runs on.
+//! epoch; [`train_among`] does it with other processes. [`fit`] is the loop inside, and [`batch`]
+//! turns targets into the blocks a model runs on.
 //!
 //! A worker is a pipeline of four threads (fetch a part, choose targets, vectorise, compute) on
 //! bounded queues; the report counts the first two as one stage, `read`. Workers
@@ -101,6 +102,7 @@ pub mod class_weight;
 pub mod config;
 mod crew;
 mod device;
+mod epochs;
 mod error;
 mod evaluate;
 mod fetch;
@@ -110,12 +112,12 @@ mod order;
 mod peers;
 mod pipeline;
 mod prepare;
-pub mod process;
 pub mod schedule;
 pub mod scores;
 pub mod server;
 mod source;
 mod train;
+mod vectorise;
 mod worker;
 
 #[cfg(test)]

@@ -11,11 +11,11 @@ use schemas::{FeatureMeta, GraphMeta, LabelKind, Split};
 
 use crate::batch::BlockOptions;
 use crate::class_weight::{ClassWeights, balanced};
-use crate::config::{Launch, Loss, key};
+use crate::config::{Loss, key};
 use crate::metric::Metric;
-use crate::pipeline::Vectoriser;
 use crate::server::{MESSAGE_BYTES_MAX, TensorSpec, spread};
 use crate::source::Source;
+use crate::vectorise::Vectoriser;
 use crate::{TrainError, TrainPlan};
 
 /// What the training loop starts from.
@@ -63,7 +63,6 @@ pub(crate) fn check(plan: &TrainPlan, source: &Source) -> Result<Resolved, Train
     checks.class_weights_allowed(&arch)?;
     let monitor = checks.monitor(&arch)?;
     let decays = checks.decays(&arch)?;
-    checks.servers(&arch, &decays)?;
     Ok(Resolved {
         arch,
         monitor,
@@ -138,9 +137,9 @@ fn label_scale(source: &Source) -> Result<LabelScale, TrainError> {
 const ROOM_BYTES: usize = 16 << 20;
 
 impl TrainPlan {
-    /// Checks that parameter servers in processes can hold a model for such a graph, whose
-    /// neighbourhoods have so many hops. With the narrowest label it could have, a graph that was not
-    /// read yet will do: what is too large for that is too large for any.
+    /// Checks that parameter servers of several processes can hold a model for such a graph, whose
+    /// neighbourhoods have so many hops. A graph whose labels were not read yet is given with the
+    /// narrowest label it could have.
     ///
     /// # Errors
     ///
@@ -155,7 +154,7 @@ impl TrainPlan {
         let arch = checks.architecture_of(Task::Regression, checks.label()?.width())?;
         // What no model may be is told where the labels are known, with their true width.
         match arch.validate() {
-            Ok(()) => checks.servers(&arch, &checks.decays(&arch)?),
+            Ok(()) => checks.messages(&arch, &checks.decays(&arch)?),
             Err(_) => Ok(()),
         }
     }
@@ -327,14 +326,6 @@ impl<'a> Checks<'a> {
             (Some(true), None) => "its edges have no features (`input.edges.features`)".to_owned(),
         };
         Err(self.unfit("edge_features", true, problem))
-    }
-
-    /// What a server in a process holds has to fit into one message.
-    fn servers(&self, arch: &Architecture, decays: &[f32]) -> Result<(), TrainError> {
-        match self.plan.tuning.launch {
-            Launch::Threads => Ok(()),
-            Launch::Processes => self.messages(arch, decays),
-        }
     }
 
     /// Checks that what a server holds fits into a message.

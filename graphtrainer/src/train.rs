@@ -14,7 +14,7 @@ use serde_json::json;
 
 use crate::fit::{Trained, fit_with};
 use crate::metric::Metrics;
-use crate::peers::{Peers, Team, follow};
+use crate::peers::{Leader, Peers, follow};
 use crate::prepare::{Resolved, check_messages};
 use crate::scores::{EVALUATION_JSON, EvaluationFile, label_names};
 use crate::source::Source;
@@ -74,11 +74,11 @@ pub fn train_on(
 }
 
 /// Trains a model as [`train`] does, together with other processes: each runs some of the workers and
-/// holds some of the parameter server's shards. The first one leads, and alone writes the output.
+/// holds some of the parameter server's shards. Process 0 leads, and alone writes the output.
 ///
 /// # Errors
 ///
-/// As [`train`]; [`TrainError::Differs`] if a process reads other graph features than the first;
+/// As [`train`]; [`TrainError::Differs`] if a process reads other graph features than the leader;
 /// errors of which [`TrainError::is_peer_failure`] is true where another process has one of its own.
 pub fn train_among(
     plan: &TrainPlan,
@@ -92,17 +92,17 @@ pub fn train_among(
     if peers.process > 0 {
         return follow(plan, peers);
     }
-    let mut team = Team::meet(plan, peers)?;
+    let mut leader = Leader::meet(plan, peers)?;
     let flattened = read_manifest(&plan.input)?;
     let source = Source::open(&plan.input, plan.part_cache_bytes())?;
     let identity = Identity::among(plan, &source, &flattened.fingerprint)?;
-    team.agree(&identity)?;
-    let ended = write_model(plan, &source, identity, progress, Some(&mut team));
-    team.tell_end(&ended);
+    leader.agree(&identity)?;
+    let ended = write_model(plan, &source, identity, progress, Some(&mut leader));
+    leader.end(&ended);
     ended
 }
 
-/// What makes a training another one.
+/// Identity of a training: its input and its fingerprint.
 pub(crate) struct Identity {
     /// Of what is read.
     pub(crate) read: serde_json::Value,
@@ -152,18 +152,18 @@ fn write_model(
     source: &Source,
     identity: Identity,
     progress: &Progress,
-    team: Option<&mut Team<'_>>,
+    leader: Option<&mut Leader<'_>>,
 ) -> Result<Manifest, TrainError> {
     let Identity { read, fingerprint } = identity;
     let output = match Output::open(&plan.output, "train", &fingerprint, plan.fresh)? {
         Opened::Done(manifest) => return Ok(*manifest),
         Opened::Open(output) => output,
     };
-    if let Some(others) = &team {
-        others.tell_open();
+    if let Some(leader) = &leader {
+        leader.prepare();
     }
     let checkpoint = output.progress_dir().join("checkpoint");
-    let fitted = fit_with(plan, source, Some(checkpoint.clone()), progress, team);
+    let fitted = fit_with(plan, source, Some(checkpoint.clone()), progress, leader);
     let trained = match fitted {
         Ok(trained) => trained,
         Err(error) => {

@@ -8,8 +8,9 @@ use gnn::{Mode, Model};
 
 use crate::TrainError;
 use crate::order::{Order, step_seed};
-use crate::pipeline::{Batch, Busy, Stage};
+use crate::pipeline::{Busy, Stage};
 use crate::server::{Consistency, GradientFormat, ParameterServer, Pushed};
+use crate::vectorise::Batch;
 
 /// What a worker needs to take part in a training.
 pub(crate) struct Worker<'env> {
@@ -24,10 +25,6 @@ pub(crate) struct Worker<'env> {
     /// The worker's batches, epoch after epoch.
     pub(crate) batches: Receiver<Result<Arc<Batch>, TrainError>>,
     pub(crate) format: GradientFormat,
-    /// The step it begins with; those before were pushed by an earlier life of this worker.
-    pub(crate) first_step: u64,
-    /// Hears of a step before it is pushed: the step and its share.
-    pub(crate) on_step: Option<&'env (dyn Fn(u64, EpochShare) + Sync)>,
 }
 
 /// Some steps of one epoch.
@@ -72,9 +69,6 @@ impl Worker<'_> {
         } = task;
         for batch_idx in steps {
             let step = epoch * num_steps as u64 + batch_idx as u64;
-            if step < self.first_step {
-                continue;
-            }
             let batch = self.batches.recv().map_err(|_source| TrainError::Ended {
                 thread: "a vectorising thread",
             })??;
@@ -132,11 +126,6 @@ impl Worker<'_> {
             normalizer,
             Mode::Train { seed },
         )?;
-        if let Some(on_step) = self.on_step {
-            let loss_sum = computed.loss_sum;
-            let count = batch.counts.own;
-            on_step(step, EpochShare { loss_sum, count });
-        }
         self.format.round(&mut computed.gradient);
         let (gradient, buffers) = (&computed.gradient[..], &computed.buffers[..]);
         self.server.push(Pushed {

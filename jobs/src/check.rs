@@ -51,9 +51,6 @@ fn look(job: &Job) -> Result<(Survey, Option<Prediction>), JobError> {
     let survey = Survey::read(&job.nodes, &job.edges, fanouts)?;
     if let (Some(train), Some(label)) = (&job.own_training, &survey.meta.label) {
         fits_labels(job, train, &label.kind)?;
-        if let Some(plan) = &job.train {
-            plan.check_servers(&survey.meta, fanouts.len())?;
-        }
     }
     if let (Some(infer), Some(label)) = (&job.infer, &survey.meta.label)
         && matches!(label.kind, LabelKind::Number)

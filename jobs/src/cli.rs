@@ -29,9 +29,6 @@ pub(crate) enum Command {
     Inspect(InspectArgs),
     /// Write an R-MAT graph as input tables, and a job that runs on it.
     Generate(GenerateArgs),
-    /// A worker or a parameter server of a training, which starts it.
-    #[command(hide = true)]
-    TrainProcess(TrainProcessArgs),
 }
 
 /// A job file, and what is changed of it.
@@ -206,18 +203,6 @@ pub(crate) struct GenerateArgs {
     /// Replace files of an earlier run.
     #[arg(long)]
     pub(crate) force: bool,
-}
-
-/// Arguments of `train-process`: they tell people what it is; what it does, it is told on standard
-/// input.
-#[derive(Args, Debug)]
-pub(crate) struct TrainProcessArgs {
-    /// `worker` or `server`.
-    #[arg(value_name = "ROLE")]
-    _role: String,
-    /// Which one, from 0.
-    #[arg(value_name = "IDX")]
-    _idx: usize,
 }
 
 /// A stage of a job, in the order they run.

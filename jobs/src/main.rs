@@ -32,9 +32,6 @@ fn main() -> ExitCode {
         Command::Check(args) => check::check(&args),
         Command::Inspect(args) => inspect::inspect(&args),
         Command::Generate(args) => generate::generate(&args),
-        Command::TrainProcess(_) => {
-            graphtrainer::process::run_child().map_err(|error| error::JobError::from(error).into())
-        }
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -31,18 +31,20 @@ pub(crate) fn preflight(job: &Job) -> Result<(), JobError> {
     {
         plan.check_device()?;
     }
-    match (&job.own_training, &job.train) {
-        (Some(train), Some(plan)) if job.runs(Stage::Train) => {
-            servers(job, plan)?;
-            splits_and_labels(job, train)
-        }
+    match &job.own_training {
+        Some(train) if job.runs(Stage::Train) => splits_and_labels(job, train),
         _ => Ok(()),
     }
 }
 
-/// Checks that the parameter servers can hold the model, as far as its width is known: labels, which
-/// were not read yet, add to it.
-fn servers(job: &Job, plan: &TrainPlan) -> Result<(), JobError> {
+/// Checks that the parameter servers of several processes can hold the model of a training.
+///
+/// Labels add to its width; they were not read yet, so the narrowest are assumed.
+///
+/// # Errors
+///
+/// Names the key if there have to be more servers.
+pub(crate) fn servers(job: &Job, plan: &TrainPlan) -> Result<(), JobError> {
     let narrowest = LabelMeta {
         data_type: String::new(),
         kind: LabelKind::Number,

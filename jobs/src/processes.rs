@@ -17,6 +17,7 @@ use schemas::progress::Progress;
 use crate::cli::{RunArgs, Stage};
 use crate::error::{JobError, exit_code, is_peer_failure, one_line};
 use crate::job::Job;
+use crate::preflight::servers;
 use crate::source::Edits;
 
 /// Holds the secret by which the processes of a job know each other.
@@ -263,6 +264,9 @@ pub(crate) fn train(
 fn refuse_single(job: &Job) -> Result<(), JobError> {
     if let Some(plan) = job.train.as_ref().filter(|_| job.runs(Stage::Train)) {
         plan.check_processes()?;
+        if job.own_training.is_some() {
+            servers(job, plan)?;
+        }
     }
     let by_neighborhoods = |plan: &InferPlan| plan.method() == Method::Neighborhoods;
     if job.runs(Stage::Infer) && job.infer.as_ref().is_some_and(by_neighborhoods) {

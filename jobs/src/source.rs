@@ -255,6 +255,22 @@ fn quoted(message: &str) -> impl Iterator<Item = &str> {
     message.split('`').skip(1).step_by(2)
 }
 
+/// Keys that were allowed once, with what takes their place.
+const REMOVED: [(&str, &str); 3] = [
+    (
+        "train.launch",
+        "`run --processes N` runs a job in several processes; without it a training is threads",
+    ),
+    (
+        "train.worker_failure",
+        "`run --processes N --restarts R` starts a job again that lost a process",
+    ),
+    (
+        "train.timeout_ms",
+        "processes that say nothing for 10 s count as lost",
+    ),
+];
+
 /// Rewords serde's messages so that they name the key in full and offer the nearest allowed name.
 fn describe(message: &str, key: Option<&str>) -> String {
     let mut words = quoted(message);
@@ -262,6 +278,10 @@ fn describe(message: &str, key: Option<&str>) -> String {
     if let (Some(unknown), Some((what, _))) = (first, message.split_once(" `"))
         && let "unknown field" | "unknown variant" = what
     {
+        let removed = REMOVED.iter().find(|(name, _)| Some(*name) == key);
+        if let Some((name, instead)) = removed {
+            return format!("`{name}` is no key any more: {instead}");
+        }
         let allowed: Vec<&str> = words.collect();
         let nearest = allowed
             .iter()

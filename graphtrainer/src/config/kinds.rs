@@ -16,28 +16,6 @@ pub enum UpdateMode {
     Bounded,
 }
 
-/// Where workers and parameter servers run.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Launch {
-    /// As threads of the process that trains.
-    #[default]
-    Threads,
-    /// As processes on the same machine, which it starts and supervises.
-    Processes,
-}
-
-/// What is done about a worker process that is gone or silent.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum WorkerFailure {
-    /// The training ends with an error.
-    #[default]
-    End,
-    /// The worker is started again and goes on where it was.
-    Restart,
-}
-
 /// What is minimised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 
 use gnn::{Activation, Aggregator, LayerKind, Norm};
 use schemas::Transform;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
-use super::{Device, Launch, Loss, WorkerFailure};
+use super::{Device, Loss};
 use crate::TrainError;
 use crate::class_weight::ClassWeights;
 use crate::metric::Metric;
@@ -29,21 +29,20 @@ pub struct TrainContext {
 }
 
 /// A training that can be run: every key checked that can be without the data.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize)]
 pub struct TrainPlan {
     pub(crate) input: PathBuf,
     pub(crate) output: PathBuf,
     pub(crate) result: ResultPlan,
     pub(crate) tuning: TuningPlan,
     /// What is drawn, where training is streamed: noted in the manifest.
-    #[serde(default)]
     pub(crate) sample: serde_json::Value,
     #[serde(skip)]
     pub(crate) fresh: bool,
 }
 
 /// The keys that the trained model depends on.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize)]
 pub(crate) struct ResultPlan {
     pub(crate) streamed: bool,
     pub(crate) layer: LayerKind,
@@ -80,7 +79,7 @@ pub(crate) struct ResultPlan {
 }
 
 /// The keys that only speed and memory depend on.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize)]
 pub(crate) struct TuningPlan {
     pub(crate) servers: usize,
     pub(crate) pruning: bool,
@@ -88,9 +87,6 @@ pub(crate) struct TuningPlan {
     pub(crate) checkpoint_every: u64,
     pub(crate) checkpoint_every_steps: Option<u64>,
     pub(crate) cache_bytes: u64,
-    pub(crate) launch: Launch,
-    pub(crate) worker_failure: WorkerFailure,
-    pub(crate) timeout_ms: u64,
     /// Changes the last bits of results, but makes no other training of one that was begun.
     pub(crate) device: Device,
 }

@@ -1,6 +1,7 @@
 //! Tables `[train]` that cannot be run, and what is said about them.
 
 use super::*;
+use crate::server::Consistency;
 
 fn plan(text: &str) -> Result<TrainPlan, String> {
     let spec: TrainSpec = toml::from_str(text).map_err(|error| error.message().to_owned())?;
@@ -183,52 +184,7 @@ fn wrong_sizes_are_named_with_what_is_allowed() {
         "`train.input`: gs://bucket/x is of a store that is not supported",
     );
     check("layers = 0", "`train.layers` is 0");
-    check(
-        "launch = \"processes\"\nworkers = 65",
-        "`train.workers` is 65: as processes of one machine, allowed are 64 or fewer",
-    );
-    check(
-        "launch = \"processes\"\nservers = 65",
-        "`train.servers` is 65: as processes",
-    );
-    check(
-        "launch = \"processes\"\ntimeout_ms = 499",
-        "`train.timeout_ms` is 499: allowed is 500 to 3600000",
-    );
-}
-
-#[test]
-fn keys_of_processes_need_processes() {
-    check(
-        "worker_failure = \"restart\"",
-        "`train.worker_failure` is \"restart\": only `train.launch` = \"processes\" has",
-    );
-    check("timeout_ms = 1000", "`train.timeout_ms` is 1000: only");
-    check(
-        "launch = \"hosts\"",
-        "unknown variant `hosts`, expected `threads` or `processes`",
-    );
     check("gradient_format = \"f16\"", "unknown variant `f16`");
-    check(
-        "launch = \"processes\"\nservers = 2\nclip_norm = 1.0",
-        "`train.clip_norm` is 1: processes know the norm of the whole gradient only where `servers`",
-    );
-    let text = "model = \"gcn\"\nepochs = 3\noutput = \"m\"\nlaunch = \"processes\"";
-    let more = "worker_failure = \"restart\"\ntimeout_ms = 500\nworkers = 64\nservers = 64";
-    assert!(plan(&format!("{text}\n{more}")).is_ok());
-    assert_eq!(plan(text).unwrap().tuning.timeout_ms, 6000);
-}
-
-/// The processes of a training get the plan as JSON.
-#[test]
-fn a_plan_comes_back_from_json() {
-    let text = "model = \"gat\"\nepochs = 3\noutput = \"m\"\ndropout = 0.1\n\
-                launch = \"processes\"\nlearning_rate = 0.003\nweight_decay = 5e-4\n\
-                mode = \"bounded\"\nstaleness = 3\nseed = 9223372036854775807";
-    let plan = plan(text).unwrap();
-    let json = serde_json::to_string(&plan).unwrap();
-    let back: TrainPlan = serde_json::from_str(&json).unwrap();
-    assert_eq!(format!("{back:?}"), format!("{plan:?}"));
 }
 
 #[test]

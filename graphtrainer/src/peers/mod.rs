@@ -1,20 +1,21 @@
 //! A training in several processes of a job, on one machine or on many.
 //!
 //! Roles follow from the numbers alone. Of `workers` workers, each process has a run of neighbours, and
-//! shard s of the parameter server lies in process s mod P. Process 0 leads: it alone reads the
-//! checkpoint, evaluates, decides when to stop and writes the output ([`Team`]). The others do as it
-//! says ([`follow`]), in lines of JSON on one connection each (`Told`, `Said`); parameters and gradients
-//! cross between workers and shards over gRPC, on connections of their own. Whoever made these
-//! connections has proved both ends, so no port is opened here.
+//! shard s of the parameter server lies in process s mod P. Process 0 is the *leader* ([`Leader`]): it
+//! alone reads the checkpoint, evaluates, decides when to stop and writes the output. The others are
+//! *followers* ([`follow`]). The leader sends each of them commands and gets reports, lines of JSON on
+//! one connection each ([`Command`], [`Report`]). Parameters and gradients cross between workers and
+//! shards over gRPC, on connections of their own. The caller makes all connections and has proved both
+//! ends, so no port is opened here.
 //!
-//! A worker that fails frees those that wait for it, through the servers, and its process says so, as one
-//! does that cannot prepare for its workers. The first one then leaves no trace of a training that would fail again, tells all to stop, and every
-//! process returns: the one where it failed its own error, the others one of which
-//! [`TrainError::is_peer_failure`] is true. That a process is lost is noticed by whoever made the
-//! connections.
+//! A worker that fails releases those that wait for it, through the servers, and its process reports the
+//! failure; so does a process that cannot prepare for its workers. The leader then removes the output of
+//! a training that would fail again and sends [`Command::Stop`]. Every process returns: the one that
+//! failed its own error, the others one of which [`TrainError::is_peer_failure`] is true. The caller's
+//! watch notices a process that is lost.
 
-mod first;
-mod other;
+mod follower;
+mod leader;
 
 use std::io::{self, BufRead as _, BufReader, Write as _};
 use std::net::{Shutdown, TcpStream};
@@ -25,14 +26,14 @@ use schemas::Manifest;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::config::{Launch, key};
-use crate::process::Failure;
-use crate::server::{Credentials, GradientFormat, GrpcClient, GrpcServer, Link, TensorSpec};
+use crate::config::key;
+use crate::error::causes;
+use crate::server::{GradientFormat, GrpcClient, GrpcServer, Link, TensorSpec};
 use crate::worker::EpochShare;
 use crate::{TrainError, TrainPlan};
 
-pub(crate) use first::{Team, TeamPlan};
-pub(crate) use other::follow;
+pub(crate) use follower::follow;
+pub(crate) use leader::{Leader, LedTraining};
 
 /// Shards at most: each has connections of its own.
 const SERVERS_MAX: usize = 64;
@@ -40,14 +41,14 @@ const SERVERS_MAX: usize = 64;
 /// This process among those that train a model together.
 #[derive(Clone, Copy)]
 pub struct Peers<'a> {
-    /// Its number; the first one leads.
+    /// Its number; process 0 leads.
     pub process: usize,
     /// How many there are.
     pub num_processes: usize,
     /// Makes one more connection to each other process, in their order; none stands for this one. All
     /// processes call it as often, and each time for the same.
     pub connect: &'a dyn Fn() -> io::Result<Vec<Option<TcpStream>>>,
-    /// Hears what this process is at, for those who miss it.
+    /// Sets the phase that messages about a lost process name.
     pub set_phase: &'a (dyn Fn(&str) + Sync),
 }
 
@@ -60,25 +61,21 @@ impl std::fmt::Debug for Peers<'_> {
     }
 }
 
-/// What the first process tells the others.
+/// What the leader sends to a follower.
 #[derive(Debug, Serialize, Deserialize)]
-enum Told {
-    /// Which graph features it reads, and what it trains.
-    Input {
+enum Command {
+    /// Compare these graph features and this training with its own.
+    Compare {
         read: serde_json::Value,
         fingerprint: String,
     },
-    /// The output is open: there is something to prepare for.
-    Open,
-    /// Training begins.
-    Begin {
-        credentials: Credentials,
-        epoch: u64,
-        done_steps: usize,
-    },
-    /// The epoch, counted from 0, that all are at from now on.
+    /// The output is open: prepare what its workers need.
+    Prepare,
+    /// Start shards and workers; the training begins here.
+    Begin { epoch: u64, done_steps: usize },
+    /// All are at this epoch from now on, counted from 0.
     Epoch(u64),
-    /// A worker has to run some steps.
+    /// Have a worker run some steps.
     Steps {
         worker: usize,
         epoch: u64,
@@ -91,16 +88,16 @@ enum Told {
     Stop,
 }
 
-/// What another process says to the first.
+/// What a follower sends to the leader.
 #[derive(Debug, Serialize, Deserialize)]
-enum Said {
-    /// It reads the same, and would train the same.
+enum Report {
+    /// It reads the same graph features, and would train the same model.
     Same,
     /// It has prepared what its workers need.
     Ready,
-    /// It could not.
+    /// It could not prepare.
     Unready(Failure),
-    /// A worker has run its steps; what the stages of the process were busy since.
+    /// A worker has run its steps; `busy_ns` is how long the stages of the process were busy since.
     Ran {
         worker: usize,
         share: Bits,
@@ -108,6 +105,52 @@ enum Said {
     },
     /// A worker failed.
     Failed { worker: usize, failure: Failure },
+}
+
+/// An error that crosses from a follower to the leader.
+#[derive(Debug, Serialize, Deserialize)]
+enum Failure {
+    /// Another worker failed.
+    Peer(usize),
+    /// A shard of the parameter server is gone.
+    Server { server: usize, how: String },
+    /// Any other.
+    Other {
+        text: String,
+        is_bound_to_repeat: bool,
+    },
+}
+
+impl Failure {
+    fn of(error: &TrainError) -> Self {
+        match error {
+            TrainError::PeerFailed { worker } => Self::Peer(*worker),
+            TrainError::ServerLost { server, how } => Self::Server {
+                server: *server,
+                how: how.clone(),
+            },
+            other => Self::Other {
+                text: format!("{other}{}", causes(other)),
+                is_bound_to_repeat: other.is_bound_to_repeat(),
+            },
+        }
+    }
+
+    /// Returns the error that the leader has because of a failure in another process.
+    fn into_error(self, process: usize) -> TrainError {
+        match self {
+            Self::Peer(worker) => TrainError::PeerFailed { worker },
+            Self::Server { server, how } => TrainError::ServerLost { server, how },
+            Self::Other {
+                text: how,
+                is_bound_to_repeat,
+            } => TrainError::PeerEnded {
+                process,
+                how,
+                is_bound_to_repeat,
+            },
+        }
+    }
 }
 
 /// An [`EpochShare`], its floats as bits.
@@ -153,11 +196,6 @@ impl TrainPlan {
                            what [flatten] has written: leave it out, or run in one process";
             return Err(key("streamed", true, allowed));
         }
-        if tuning.launch == Launch::Processes {
-            let allowed = "in several processes of a job the workers of each are threads of it: \
-                           leave it out, or run in one process";
-            return Err(key("launch", "\"processes\"", allowed));
-        }
         if tuning.servers > SERVERS_MAX {
             let allowed = format!("in several processes allowed is 1 to {SERVERS_MAX}");
             return Err(key("servers", tuning.servers, allowed));
@@ -173,7 +211,7 @@ impl TrainPlan {
 
 /// All connections of a process to the others of its training.
 struct Connections {
-    /// To all others, or from another one to the first.
+    /// Of the leader to all followers, of a follower to the leader.
     control: Vec<Control>,
     /// To each shard of the parameter server.
     to_shards: Vec<Link>,
@@ -199,8 +237,8 @@ impl Connections {
         let num_shards = plan.tuning.servers;
         let (mut to_shards, mut own_shards) = (Vec::new(), Vec::new());
         for first_shard in (0..num_shards).step_by(num_processes) {
-            // Of each pair of processes, the first one is the client on one of them and the server
-            // on the other.
+            // Of each pair of processes, the lower one is the client on `ahead` and the server on
+            // `back`.
             let ahead = (peers.connect)().map_err(failed)?;
             let back = (peers.connect)().map_err(failed)?;
             let mut clients = Vec::new();
@@ -228,37 +266,36 @@ impl Connections {
     }
 
     /// Starts the shards that are held here.
-    fn serve(&mut self, credentials: &Credentials) -> Result<Vec<GrpcServer>, TrainError> {
+    fn serve(&mut self) -> Result<Vec<GrpcServer>, TrainError> {
         let own = std::mem::take(&mut self.own_shards).into_iter();
-        own.map(|links| GrpcServer::serve(links, credentials.clone()))
-            .collect()
+        own.map(GrpcServer::serve).collect()
     }
 
     /// Prepares to speak to all shards.
     fn client(
         &mut self,
         tensors: &[TensorSpec],
-        credentials: Credentials,
         format: GradientFormat,
     ) -> Result<GrpcClient, TrainError> {
         let links = std::mem::take(&mut self.to_shards);
-        GrpcClient::over(links, tensors, credentials, format)
+        GrpcClient::over(links, tensors, format)
     }
 }
 
-/// A connection on which processes tell each other what to do, a JSON object a line.
+/// A connection between the leader and a follower, a JSON object a line.
 struct Control {
-    /// The other one.
+    /// The process at the other end.
     process: usize,
     lines: BufReader<TcpStream>,
-    speech: Speech,
+    sender: LineSender,
 }
 
-/// Its end for speaking.
-struct Speech {
-    /// Held while a line is written, so that each crosses whole.
+/// The sending half of a [`Control`].
+struct LineSender {
+    /// Locked while a line is written, so that each crosses whole.
     socket: Mutex<TcpStream>,
-    hang_up: TcpStream,
+    /// The same socket, to end the reading of the other half.
+    reading: TcpStream,
 }
 
 impl Control {
@@ -266,21 +303,21 @@ impl Control {
         Ok(Self {
             process,
             lines: BufReader::new(socket.try_clone()?),
-            speech: Speech {
-                hang_up: socket.try_clone()?,
+            sender: LineSender {
+                reading: socket.try_clone()?,
                 socket: Mutex::new(socket),
             },
         })
     }
 
-    /// Waits for what the other one says.
-    fn hear<T: DeserializeOwned>(&mut self) -> Result<T, TrainError> {
-        hear(self.process, &mut self.lines)
+    /// Waits for the next line of the other end.
+    fn receive<T: DeserializeOwned>(&mut self) -> Result<T, TrainError> {
+        receive(self.process, &mut self.lines)
     }
 }
 
-/// Reads the next line of a process.
-fn hear<T: DeserializeOwned>(
+/// Waits for the next line of a process.
+fn receive<T: DeserializeOwned>(
     process: usize,
     lines: &mut BufReader<TcpStream>,
 ) -> Result<T, TrainError> {
@@ -293,32 +330,32 @@ fn hear<T: DeserializeOwned>(
     match lines.read_line(&mut line) {
         Ok(0) => Err(ended("its connection is closed".to_owned())),
         Ok(_) => serde_json::from_str(&line)
-            .map_err(|error| ended(format!("what it says cannot be read ({error})"))),
+            .map_err(|error| ended(format!("its line cannot be read ({error})"))),
         Err(error) => Err(ended(error.to_string())),
     }
 }
 
-impl Speech {
-    /// Writes a line. One that cannot hear is lost, which is noticed when it is listened to.
-    fn tell(&self, word: &impl Serialize) {
-        let mut line = serde_json::to_string(word).expect("a word has string keys only");
-        line.push('\n');
+impl LineSender {
+    /// Writes a line. A process that cannot be reached is noticed by whoever reads from it.
+    fn send(&self, line: &impl Serialize) {
+        let mut text = serde_json::to_string(line).expect("a line has string keys only");
+        text.push('\n');
         let mut socket = self.socket.lock().unwrap_or_else(PoisonError::into_inner);
-        socket.write_all(line.as_bytes()).ok();
+        socket.write_all(text.as_bytes()).ok();
     }
 
-    /// Ends the listening to the other one; it can still be told something.
-    fn close_ear(&self) {
-        self.hang_up.shutdown(Shutdown::Read).ok();
+    /// Ends the reading of the other half; lines can still be sent.
+    fn stop_reading(&self) {
+        self.reading.shutdown(Shutdown::Read).ok();
     }
 }
 
-/// Ends listening when it is dropped, so that the threads that listen end.
-struct Listening<'a>(Vec<&'a Speech>);
+/// Ends the reading of some connections when it is dropped, so that the threads that read end.
+struct StopReading<'a>(Vec<&'a LineSender>);
 
-impl Drop for Listening<'_> {
+impl Drop for StopReading<'_> {
     fn drop(&mut self) {
-        self.0.iter().for_each(|speech| speech.close_ear());
+        self.0.iter().for_each(|sender| sender.stop_reading());
     }
 }
 

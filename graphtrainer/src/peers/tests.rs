@@ -7,7 +7,7 @@ fn workers_are_spread_in_runs_of_even_length() {
             let of: Vec<usize> = (0..num_workers)
                 .map(|worker| process_of(worker, num_workers, num_processes))
                 .collect();
-            assert_eq!(of[0], 0, "the first process has the first worker");
+            assert_eq!(of[0], 0, "the leader has the first worker");
             assert!(of.is_sorted());
             let count = |process| of.iter().filter(|own| **own == process).count();
             let counts: Vec<usize> = (0..num_processes).map(count).collect();
@@ -21,14 +21,14 @@ fn workers_are_spread_in_runs_of_even_length() {
 #[test]
 fn shares_cross_bit_by_bit() {
     for (loss_sum, count) in [(0.1 + 0.2, 3.0), (f64::NAN, -0.0), (f64::INFINITY, 1e-310)] {
-        let said = Said::Ran {
+        let report = Report::Ran {
             worker: 1,
             share: EpochShare { loss_sum, count }.into(),
             busy_ns: [1, 2, u64::MAX],
         };
-        let text = serde_json::to_string(&said).unwrap();
-        let Said::Ran { share, .. } = serde_json::from_str(&text).unwrap() else {
-            panic!("another word");
+        let text = serde_json::to_string(&report).unwrap();
+        let Report::Ran { share, .. } = serde_json::from_str(&text).unwrap() else {
+            panic!("another report");
         };
         let share = EpochShare::from(share);
         assert_eq!(share.loss_sum.to_bits(), loss_sum.to_bits());

@@ -1,14 +1,12 @@
 //! The worker's end of a parameter server that lies in other processes.
 
 use std::collections::BTreeMap;
-use std::net::Ipv4Addr;
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
 
 use http::uri::PathAndQuery;
 use prost::Message;
-use prost::bytes::{Bytes, BytesMut};
+use prost::bytes::Bytes;
 use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
 use tonic::client::Grpc;
@@ -16,35 +14,25 @@ use tonic::transport::{Channel, Endpoint};
 use tonic::{Request, Status};
 use tonic_prost::ProstCodec;
 
-use super::memory::spread;
+use super::shard::spread;
 use super::wire::{
-    ClockReply, Empty, LINK_BEAT, LINK_SILENCE_MAX, MESSAGE_BYTES_MAX, Method, PullReply,
-    PullRequest, PushRequest, StartRequest, State, WINDOW_BYTES, WorkerRequest, decode, encode,
-    error_of,
+    Empty, FailRequest, LINK_BEAT, LINK_SILENCE_MAX, MESSAGE_BYTES_MAX, Method, PullReply,
+    PullRequest, PushRequest, StartRequest, State, WINDOW_BYTES, decode, encode, error_of,
 };
 use super::{
-    Credentials, GradientFormat, Link, ParameterServer, Pulled, Pushed, ServerState, Settings,
-    TensorSpec,
+    GradientFormat, Link, ParameterServer, Pulled, Pushed, ServerState, Settings, TensorSpec,
 };
 use crate::TrainError;
 
-/// Bytes a second that a call is given for its data beyond its timeout: a slow disk's pace, far
-/// below any network that a training makes sense on.
-const BYTES_A_SECOND: f64 = 64e6;
-
 /// A [`ParameterServer`] whose shards are [`GrpcServer`](super::GrpcServer)s.
 ///
-/// Calls go to all shards at once. To a port every call has a deadline; a server that does not answer by
-/// then is [`TrainError::ServerLost`], as is one whose connection breaks. The first shard holds the model's
-/// buffers too.
+/// Calls go to all shards at once. A call has no deadline: a server whose connection breaks is
+/// [`TrainError::ServerLost`]. The first shard holds the model's buffers too.
 #[derive(Debug)]
 pub struct GrpcClient {
     /// Keeps connections alive while the caller computes.
     runtime: Runtime,
     servers: Vec<Shard>,
-    credentials: Credentials,
-    /// Time of a call without its data; none over links, whose other end is watched in other ways.
-    timeout: Option<Duration>,
     format: GradientFormat,
     num_parameters: usize,
     /// Norms of the gradients of all updates, added up as far as servers have told of them.
@@ -64,36 +52,8 @@ struct Shard {
 }
 
 impl GrpcClient {
-    /// Prepares to speak to the servers on these ports of this machine; connects with the first call.
-    ///
-    /// # Errors
-    ///
-    /// [`TrainError::Process`] if the system has no threads to give.
-    pub fn new(
-        ports: &[u16],
-        tensors: &[TensorSpec],
-        credentials: Credentials,
-        timeout: Duration,
-        format: GradientFormat,
-    ) -> Result<Self, TrainError> {
-        let connect = |server: usize| {
-            let endpoint = endpoint(ports[server], timeout).map_err(|error| {
-                let how = error.to_string();
-                TrainError::ServerLost { server, how }
-            })?;
-            Ok(endpoint.connect_lazy())
-        };
-        let num_servers = ports.len();
-        Self::connected(
-            num_servers,
-            tensors,
-            connect,
-            (credentials, Some(timeout), format),
-        )
-    }
-
-    /// Prepares to speak to the servers at the other ends of these connections, a shard each. One that
-    /// is lost is not made again.
+    /// Prepares to speak to the servers at the other ends of these connections, a shard each. A
+    /// connection that is lost is not made again.
     ///
     /// # Errors
     ///
@@ -101,48 +61,23 @@ impl GrpcClient {
     pub fn over(
         links: Vec<Link>,
         tensors: &[TensorSpec],
-        credentials: Credentials,
         format: GradientFormat,
     ) -> Result<Self, TrainError> {
-        let num_servers = links.len();
-        let mut links = links.into_iter();
-        let connect = |_| {
-            let link = links.next().expect("there is one for each server");
-            let failed = |source| TrainError::Process {
-                action: "reach a parameter server",
-                source,
-            };
-            let endpoint = Endpoint::from_static("http://graphflat")
-                .http2_keep_alive_interval(LINK_BEAT)
-                .keep_alive_timeout(LINK_SILENCE_MAX);
-            let connector = link.connector().map_err(failed)?;
-            Ok(with_windows(endpoint).connect_with_connector_lazy(connector))
-        };
-        Self::connected(num_servers, tensors, connect, (credentials, None, format))
-    }
-
-    fn connected(
-        num_servers: usize,
-        tensors: &[TensorSpec],
-        mut connect: impl FnMut(usize) -> Result<Channel, TrainError>,
-        (credentials, timeout, format): (Credentials, Option<Duration>, GradientFormat),
-    ) -> Result<Self, TrainError> {
         let failed = |source| TrainError::Process {
-            action: "start the thread of a connection",
+            action: "reach a parameter server",
             source,
         };
-        let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(1)
-            .enable_all()
-            .build()
-            .map_err(failed)?;
+        let runtime = super::runtime(1)?;
         let entered = runtime.enter();
-        let shares = spread(tensors, num_servers).into_iter().enumerate();
-        let servers = shares
-            .map(|(server, share)| {
+        let shares = spread(tensors, links.len());
+        let servers = links
+            .into_iter()
+            .zip(shares)
+            .map(|(link, share)| {
                 let (places, specs): (_, Vec<&TensorSpec>) = share.into_iter().unzip();
+                let connector = link.connector().map_err(failed)?;
                 Ok(Shard {
-                    grpc: Grpc::new(connect(server)?)
+                    grpc: Grpc::new(endpoint().connect_with_connector_lazy(connector))
                         .max_decoding_message_size(MESSAGE_BYTES_MAX)
                         .max_encoding_message_size(MESSAGE_BYTES_MAX),
                     tensors: specs.into_iter().cloned().collect(),
@@ -154,8 +89,6 @@ impl GrpcClient {
         Ok(Self {
             runtime,
             servers,
-            credentials,
-            timeout,
             format,
             num_parameters: tensors.iter().map(|tensor| tensor.len).sum(),
             norm_sum: Mutex::new(0.0),
@@ -198,20 +131,6 @@ impl GrpcClient {
         Ok(())
     }
 
-    /// Returns how many steps of a worker all servers have: where it goes on.
-    ///
-    /// # Errors
-    ///
-    /// [`TrainError::PeerFailed`] once any worker failed, or as [`start`](Self::start).
-    pub fn clock(&self, worker: usize) -> Result<u64, TrainError> {
-        let request = WorkerRequest {
-            worker: worker as u64,
-        };
-        let requests = vec![request; self.servers.len()];
-        let replies: Vec<ClockReply> = self.all(Method::Clock, requests)?;
-        Ok(replies.iter().map(|reply| reply.clock).min().unwrap_or(0))
-    }
-
     /// Starts a call of every server with a request of its own.
     fn call_all<Q, R>(&self, method: Method, requests: impl IntoIterator<Item = Q>) -> Calls<R>
     where
@@ -221,22 +140,11 @@ impl GrpcClient {
         let mut calls = Calls::new();
         let servers = self.servers.iter().zip(requests).enumerate();
         for (server, (shard, request)) in servers {
-            let deadline = self.deadline(shard, &request);
-            let answer = call(
-                shard.grpc.clone(),
-                self.credentials.clone(),
-                method,
-                request,
-            );
-            let answer = async move { (server, within(deadline, answer).await) };
+            let answer = call(shard.grpc.clone(), method, request);
+            let answer = async move { (server, answer.await) };
             calls.spawn_on(answer, self.runtime.handle());
         }
         calls
-    }
-
-    fn deadline(&self, shard: &Shard, request: &impl Message) -> Option<Duration> {
-        let timeout = self.timeout?;
-        Some(timeout + transfer_time(shard, request))
     }
 
     /// Calls every server at once; returns the answers by server, or the first failure.
@@ -320,16 +228,14 @@ impl ParameterServer for GrpcClient {
     fn pull(&self, worker: usize, step: u64) -> Result<Pulled, TrainError> {
         let mut calls = Calls::new();
         for (server, shard) in self.servers.iter().enumerate() {
-            let deadline = self.deadline(shard, &Empty {});
-            let (grpc, credentials) = (shard.grpc.clone(), self.credentials.clone());
+            let grpc = shard.grpc.clone();
             let request = PullRequest {
                 worker: worker as u64,
                 step,
             };
             let allowed = async move {
                 loop {
-                    let call = call(grpc.clone(), credentials.clone(), Method::Pull, request);
-                    let reply: PullReply = within(deadline, call).await?;
+                    let reply: PullReply = call(grpc.clone(), Method::Pull, request).await?;
                     if reply.is_allowed {
                         return Ok(reply);
                     }
@@ -375,12 +281,12 @@ impl ParameterServer for GrpcClient {
     }
 
     fn fail(&self, worker: usize) {
-        let request = WorkerRequest {
+        let request = FailRequest {
             worker: worker as u64,
         };
         let requests = vec![request; self.servers.len()];
         let told: Calls<Empty> = self.call_all(Method::Fail, requests);
-        // One that is not told in that time is lost, and whoever waits for it learns of that instead.
+        // A server that cannot be told is lost, and whoever waits for it learns of that instead.
         self.runtime.block_on(told.join_all());
     }
 
@@ -419,11 +325,11 @@ impl Shard {
 
     /// Cuts the shard's values out of a flat vector.
     fn gather(&self, format: GradientFormat, flat: &[f32]) -> Bytes {
-        let mut all = BytesMut::new();
+        let mut all = Vec::new();
         for place in &self.places {
-            all.extend_from_slice(&format.encode(&flat[place.clone()]));
+            format.encode(&flat[place.clone()], &mut all);
         }
-        all.freeze()
+        all.into()
     }
 }
 
@@ -435,59 +341,26 @@ fn buffers_for(server: usize, buffers: &[f32]) -> Bytes {
     }
 }
 
-fn endpoint(port: u16, timeout: Duration) -> Result<Endpoint, tonic::transport::Error> {
-    let endpoint = Endpoint::from_shared(format!("http://{}:{port}", Ipv4Addr::LOCALHOST))?;
-    let endpoint = endpoint
-        .connect_timeout(timeout)
-        .tcp_nodelay(true)
-        .http2_keep_alive_interval(timeout / 2)
-        .keep_alive_timeout(timeout / 2);
-    Ok(with_windows(endpoint))
-}
-
-fn with_windows(endpoint: Endpoint) -> Endpoint {
-    endpoint
+/// The HTTP/2 settings of a connection; no address is ever dialled.
+fn endpoint() -> Endpoint {
+    Endpoint::from_static("http://graphflat")
+        .http2_keep_alive_interval(LINK_BEAT)
+        .keep_alive_timeout(LINK_SILENCE_MAX)
         .keep_alive_while_idle(true)
         .initial_stream_window_size(WINDOW_BYTES)
         .initial_connection_window_size(2 * WINDOW_BYTES)
 }
 
-/// Time that the data of a call may take: what is sent, and an answer with the shard's state.
-fn transfer_time(shard: &Shard, request: &impl Message) -> Duration {
-    let answer_bytes = 12 * shard.len();
-    Duration::from_secs_f64((request.encoded_len() + answer_bytes) as f64 / BYTES_A_SECOND)
-}
-
-async fn within<R>(
-    deadline: Option<Duration>,
-    call: impl Future<Output = Result<R, Status>>,
-) -> Result<R, Status> {
-    let Some(deadline) = deadline else {
-        return call.await;
-    };
-    match tokio::time::timeout(deadline, call).await {
-        Ok(answer) => answer,
-        Err(elapsed) => Err(Status::deadline_exceeded(elapsed.to_string())),
-    }
-}
-
-async fn call<Q, R>(
-    mut grpc: Grpc<Channel>,
-    credentials: Credentials,
-    method: Method,
-    message: Q,
-) -> Result<R, Status>
+async fn call<Q, R>(mut grpc: Grpc<Channel>, method: Method, message: Q) -> Result<R, Status>
 where
     Q: Message + 'static,
     R: Message + Default + 'static,
 {
-    let mut request = Request::new(message);
-    credentials.sign(request.metadata_mut())?;
     let ready = grpc.ready().await;
     ready.map_err(|error| Status::from_error(error.into()))?;
     let path = PathAndQuery::from_static(method.path());
     let answer = grpc
-        .unary(request, path, ProstCodec::<Q, R>::default())
+        .unary(Request::new(message), path, ProstCodec::<Q, R>::default())
         .await?;
     Ok(answer.into_inner())
 }

@@ -4,6 +4,7 @@ use std::ops::Range;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use super::shard::{Shard, places, spread};
 use super::{
     Consistency, Optimizer, ParameterServer, Pulled, Pushed, ServerState, TensorSpec, squared_norm,
 };
@@ -22,30 +23,10 @@ pub struct MemoryServer {
     moved: Condvar,
     /// Squares of the norms of the tensors' gradients, update by update, where they are asked for.
     squares: Option<Mutex<Vec<f64>>>,
-    /// By worker: held while it pushes, so that a step handed in twice at once counts once.
-    turns: Vec<Mutex<()>>,
 }
 
 /// How long a pull waits before it looks again; a change wakes it at once.
 const PATIENCE: Duration = Duration::from_secs(60);
-
-/// Some tensors with their optimiser state, and the gradients of a step that is not complete.
-#[derive(Debug)]
-struct Shard {
-    tensors: Vec<Tensor>,
-    updates: u64,
-    /// Sync mode: one slot a worker, gradients of this shard's tensors one after the other.
-    pending: Vec<Option<Vec<f32>>>,
-}
-
-#[derive(Debug)]
-struct Tensor {
-    /// Its place in the flat vector.
-    place: Range<usize>,
-    weight_decay: f32,
-    values: Vec<f32>,
-    moments: Vec<Vec<f32>>,
-}
 
 /// Who is how far, and the buffers, which are too small to be worth shards.
 #[derive(Debug)]
@@ -87,25 +68,8 @@ impl MemoryServer {
         let shards = spread(tensors, num_shards)
             .into_iter()
             .map(|share| {
-                let held = share
-                    .into_iter()
-                    .map(|(place, tensor)| Tensor {
-                        values: state.parameters[place.clone()].to_vec(),
-                        moments: (0..optimizer.num_moments())
-                            .map(|moment| match state.moments.get(moment) {
-                                Some(values) => values[place.clone()].to_vec(),
-                                None => vec![0.0; place.len()],
-                            })
-                            .collect(),
-                        place,
-                        weight_decay: tensor.weight_decay,
-                    })
-                    .collect();
-                Mutex::new(Shard {
-                    tensors: held,
-                    updates: state.updates,
-                    pending: vec![None; num_workers],
-                })
+                let moments = optimizer.num_moments();
+                Mutex::new(Shard::new(share, moments, num_workers, state))
             })
             .collect();
         let progress = Progress {
@@ -124,7 +88,6 @@ impl MemoryServer {
             progress: Mutex::new(progress),
             moved: Condvar::new(),
             squares: None,
-            turns: (0..num_workers).map(|_| Mutex::new(())).collect(),
         }
     }
 
@@ -177,11 +140,6 @@ impl MemoryServer {
             parameters,
             buffers,
         }))
-    }
-
-    /// Returns how many steps a worker has handed in.
-    pub(super) fn clock(&self, worker: usize) -> Result<u64, TrainError> {
-        Ok(self.progress()?.clocks[worker])
     }
 
     /// How many steps a worker may be ahead of the slowest when it starts a step.
@@ -271,12 +229,8 @@ impl ParameterServer for MemoryServer {
             self.num_parameters,
             "a gradient of the whole model"
         );
-        let _turn = lock(&self.turns[pushed.worker]);
         let expected = self.progress()?.clocks[pushed.worker];
-        if pushed.step < expected {
-            return Ok(());
-        }
-        if pushed.step > expected {
+        if pushed.step != expected {
             let Pushed { worker, step, .. } = pushed;
             return Err(TrainError::OutOfTurn {
                 worker,
@@ -323,53 +277,6 @@ impl ParameterServer for MemoryServer {
     }
 }
 
-impl Shard {
-    /// Stores a worker's gradient until all have come.
-    fn keep(&mut self, pushed: &Pushed<'_>) {
-        let tensors = self.tensors.iter();
-        let own = tensors
-            .flat_map(|tensor| &pushed.gradient[tensor.place.clone()])
-            .copied();
-        self.pending[pushed.worker] = Some(own.collect());
-    }
-
-    /// Adds the stored gradients up, in worker order, into their places in the flat vector.
-    fn take_sum(&mut self, flat: &mut [f32]) {
-        let gradients: Vec<Vec<f32>> = self.pending.iter_mut().filter_map(Option::take).collect();
-        let mut start = 0;
-        for tensor in &self.tensors {
-            let own = start..start + tensor.values.len();
-            let sum = &mut flat[tensor.place.clone()];
-            for (idx, gradient) in gradients.iter().enumerate() {
-                let part = &gradient[own.clone()];
-                if idx == 0 {
-                    sum.copy_from_slice(part);
-                } else {
-                    sum.iter_mut()
-                        .zip(part)
-                        .for_each(|(total, value)| *total += value);
-                }
-            }
-            start = own.end;
-        }
-    }
-
-    /// Updates every tensor by its part of the gradient.
-    fn apply(&mut self, optimizer: &Optimizer, gradient: &[f32]) {
-        self.updates += 1;
-        for tensor in &mut self.tensors {
-            let mut moments: Vec<_> = tensor.moments.iter_mut().map(|m| &mut m[..]).collect();
-            optimizer.update(
-                self.updates,
-                &mut tensor.values,
-                &gradient[tensor.place.clone()],
-                &mut moments,
-                tensor.weight_decay,
-            );
-        }
-    }
-}
-
 impl Progress {
     fn slowest(&self) -> u64 {
         self.clocks.iter().copied().min().unwrap_or(0)
@@ -396,39 +303,6 @@ impl Progress {
             *value = mean;
         }
     }
-}
-
-/// Says where each tensor stands in the flat vector.
-fn places(tensors: &[TensorSpec]) -> Vec<Range<usize>> {
-    let mut start = 0;
-    let place = |tensor: &TensorSpec| {
-        let place = start..start + tensor.len;
-        start = place.end;
-        place
-    };
-    tensors.iter().map(place).collect()
-}
-
-/// Spreads tensors over shards: the largest first, each to the shard that holds least. A tensor
-/// comes with its place in the flat vector.
-pub(crate) fn spread(
-    tensors: &[TensorSpec],
-    num_shards: usize,
-) -> Vec<Vec<(Range<usize>, &TensorSpec)>> {
-    let mut places: Vec<_> = places(tensors).into_iter().zip(tensors).collect();
-    places.sort_by(|(_, a), (_, b)| b.len.cmp(&a.len).then_with(|| a.name.cmp(&b.name)));
-    let mut shards = vec![(0, Vec::new()); num_shards];
-    for (place, tensor) in places {
-        if let Some((held, shard)) = shards.iter_mut().min_by_key(|(held, _)| *held) {
-            *held += tensor.len;
-            shard.push((place, tensor));
-        }
-    }
-    // As in the flat vector: norms are added up in this order, wherever the shard is held.
-    for (_, shard) in &mut shards {
-        shard.sort_by_key(|(place, _)| place.start);
-    }
-    shards.into_iter().map(|(_, shard)| shard).collect()
 }
 
 /// Locks even after a panic elsewhere: the panicking worker reports itself by `fail`, and whoever

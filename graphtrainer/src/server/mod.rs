@@ -1,22 +1,26 @@
 //! The parameter server: workers pull parameters from it and push gradients to it.
 
 mod client;
+mod gradient_format;
 mod link;
 mod memory;
 mod optimizer;
 mod service;
+mod shard;
 mod wire;
 
 use serde::{Deserialize, Serialize};
+use tokio::runtime::Runtime;
 
 pub use client::GrpcClient;
+pub use gradient_format::GradientFormat;
 pub use link::Link;
 pub use memory::MemoryServer;
-pub(crate) use memory::spread;
 pub use optimizer::{Optimizer, OptimizerKind, squared_norm};
 pub use service::GrpcServer;
+pub(crate) use shard::spread;
 pub(crate) use wire::MESSAGE_BYTES_MAX;
-pub use wire::{Credentials, GradientFormat, Settings};
+pub use wire::Settings;
 
 use crate::TrainError;
 pub use crate::schedule::Schedule;
@@ -102,13 +106,12 @@ pub trait ParameterServer: Send + Sync {
     /// [`TrainError::PeerFailed`] once any worker failed.
     fn pull(&self, worker: usize, step: u64) -> Result<Pulled, TrainError>;
 
-    /// Hands in the gradient of a step. A step that this worker handed in before counts once: so a
-    /// worker that does not know whether its last push arrived repeats it.
+    /// Hands in the gradient of this worker's next step.
     ///
     /// # Errors
     ///
-    /// [`TrainError::OutOfTurn`] if it comes after this worker's next step,
-    /// [`TrainError::PeerFailed`] once any worker failed.
+    /// [`TrainError::OutOfTurn`] if it is of another step, [`TrainError::PeerFailed`] once any worker
+    /// failed.
     fn push(&self, pushed: Pushed<'_>) -> Result<(), TrainError>;
 
     /// Reports that `worker` will not come back: whoever waits, now or later, gets an error.
@@ -120,4 +123,20 @@ pub trait ParameterServer: Send + Sync {
     ///
     /// [`TrainError::PeerFailed`] once any worker failed.
     fn state(&self) -> Result<ServerState, TrainError>;
+}
+
+/// Workers a server can wait on at once, and the most it starts threads for.
+const WORKERS_MAX: usize = 1024;
+
+/// Starts the threads that drive connections.
+fn runtime(num_threads: usize) -> Result<Runtime, TrainError> {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(num_threads)
+        .max_blocking_threads(2 * WORKERS_MAX)
+        .enable_all()
+        .build();
+    runtime.map_err(|source| TrainError::Process {
+        action: "start the threads of a connection",
+        source,
+    })
 }

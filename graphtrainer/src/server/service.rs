@@ -1,9 +1,7 @@
-//! One shard of the parameter server as a gRPC service: a [`MemoryServer`] behind a port, or on
-//! connections that are there already.
+//! One shard of the parameter server as a gRPC service: a [`MemoryServer`] behind connections.
 
 use std::convert::Infallible;
 use std::future::Future;
-use std::net::{Ipv4Addr, TcpListener};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::task::{Context, Poll};
@@ -14,51 +12,41 @@ use tokio::runtime::Runtime;
 use tonic::body::Body;
 use tonic::server::{Grpc, UnaryService};
 use tonic::transport::Server;
-use tonic::transport::server::TcpIncoming;
 use tonic::{Request, Response, Status};
 use tonic_prost::ProstCodec;
 
 use super::wire::{
-    ClockReply, Empty, LINK_BEAT, LINK_SILENCE_MAX, MESSAGE_BYTES_MAX, Method, PullReply,
-    PullRequest, PushRequest, StartRequest, State, WINDOW_BYTES, WorkerRequest, decode, encode,
-    status_of,
+    Empty, FailRequest, LINK_BEAT, LINK_SILENCE_MAX, MESSAGE_BYTES_MAX, Method, PullReply,
+    PullRequest, PushRequest, StartRequest, State, WINDOW_BYTES, decode, encode, status_of,
 };
 use super::{
-    Consistency, Credentials, GradientFormat, Link, MemoryServer, ParameterServer, Pushed, Settings,
+    Consistency, GradientFormat, Link, MemoryServer, ParameterServer, Pushed, Settings, WORKERS_MAX,
 };
 use crate::TrainError;
 
-/// How long a pull over a [`Link`] may wait before the worker has to ask again.
-const LINK_PATIENCE: Duration = Duration::from_secs(15);
+/// Time after which a pull that waits is answered, so that the worker asks again.
+const PULL_MAX: Duration = Duration::from_secs(15);
 
 /// Calls of one connection at once: a worker has one, and the process that it is in few more.
 const CALLS_MAX: u32 = 4096;
 
-/// Workers a server can wait on at once, and the most it starts threads for.
-const WORKERS_MAX: usize = 1024;
-
-/// A gRPC server on a port of this machine that no other machine can reach, or on [`Link`]s; it ends
-/// when it is dropped.
+/// A gRPC server on [`Link`]s; it ends when it is dropped.
 ///
 /// It holds nothing until [`GrpcClient::start`](super::GrpcClient::start) says what.
 #[derive(Debug)]
 pub struct GrpcServer {
-    port: u16,
     /// None once it is dropped.
     runtime: Option<Runtime>,
 }
 
 /// Answers calls; every clone is the same server.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 struct Service {
     shared: Arc<Shared>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Shared {
-    credentials: Credentials,
-    /// How long a pull may wait before the worker has to ask again.
-    patience: Duration,
     shard: OnceLock<Shard>,
 }
 
@@ -68,81 +56,38 @@ struct Shard {
     server: MemoryServer,
     settings: Settings,
     num_buffers: usize,
-    /// Mode sync: what was pulled for the last two steps. All workers get the same bytes, and one
-    /// that starts again in the midst of a step finds the parameters of that step, even where this
-    /// shard has taken it already and another waits for this worker.
-    pulled: Mutex<Vec<(u64, PullReply)>>,
+    /// Mode sync: the answer to pulls of the latest step, encoded once for all workers.
+    pulled: Mutex<Option<(u64, PullReply)>>,
 }
 
 impl GrpcServer {
-    /// Listens on a port of 127.0.0.1 that the system chooses.
-    ///
-    /// A pull that has to wait is answered within a quarter of `timeout`, so that a caller can tell
-    /// a server that waits from one that is gone.
+    /// Serves whoever is at the other ends of some connections.
     ///
     /// # Errors
     ///
-    /// [`TrainError::Process`] if there is no port or no thread to be had.
-    pub fn listen(credentials: Credentials, timeout: Duration) -> Result<Self, TrainError> {
-        let failed = |source| TrainError::Process {
-            action: "open a port for a parameter server",
-            source,
-        };
-        let runtime = runtime().map_err(failed)?;
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(failed)?;
-        listener.set_nonblocking(true).map_err(failed)?;
-        let port = listener.local_addr().map_err(failed)?.port();
-        let entered = runtime.enter();
-        let listener = tokio::net::TcpListener::from_std(listener).map_err(failed)?;
-        drop(entered);
-        let serving = http2(timeout / 2, timeout / 2).serve_with_incoming(
-            Service::new(credentials, timeout / 4),
-            TcpIncoming::from(listener).with_nodelay(Some(true)),
-        );
-        Ok(Self::spawn(port, runtime, serving))
-    }
-
-    /// Serves those at the other ends of some connections, and nobody else.
-    ///
-    /// # Errors
-    ///
-    /// [`TrainError::Process`] if a connection is broken, or there is no thread to be had.
-    pub fn serve(links: Vec<Link>, credentials: Credentials) -> Result<Self, TrainError> {
+    /// [`TrainError::Process`] if a connection is broken, or the system has no threads to give.
+    pub fn serve(links: Vec<Link>) -> Result<Self, TrainError> {
         let failed = |source| TrainError::Process {
             action: "start a parameter server",
             source,
         };
-        let runtime = runtime().map_err(failed)?;
+        let runtime = super::runtime(2)?;
         let entered = runtime.enter();
         let opened = links.into_iter().map(Link::open);
         let opened: Vec<_> = opened.collect::<Result<_, _>>().map_err(failed)?;
         drop(entered);
-        let serving = http2(LINK_BEAT, LINK_SILENCE_MAX).serve_with_incoming(
-            Service::new(credentials, LINK_PATIENCE),
+        let serving = http2().serve_with_incoming(
+            Service::default(),
             tokio_stream::iter(opened.into_iter().map(Ok::<_, Infallible>)),
         );
-        Ok(Self::spawn(0, runtime, serving))
-    }
-
-    fn spawn(
-        port: u16,
-        runtime: Runtime,
-        serving: impl Future<Output = Result<(), tonic::transport::Error>> + Send + 'static,
-    ) -> Self {
         runtime.spawn(async move {
             if let Err(error) = serving.await {
                 tracing::warn!("a parameter server stopped: {error}");
             }
         });
-        Self {
-            port,
+        Ok(Self {
             runtime: Some(runtime),
-        }
-    }
-
-    /// Returns its port on 127.0.0.1; 0 where it has none.
-    pub fn port(&self) -> u16 {
-        self.port
+        })
     }
 }
 
@@ -155,34 +100,13 @@ impl Drop for GrpcServer {
     }
 }
 
-fn runtime() -> std::io::Result<Runtime> {
-    tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .max_blocking_threads(2 * WORKERS_MAX)
-        .enable_all()
-        .build()
-}
-
-/// A server that asks whether the other side is there, and how long it waits for an answer.
-fn http2(beat: Duration, silence_max: Duration) -> Server {
+fn http2() -> Server {
     Server::builder()
-        .http2_keepalive_interval(Some(beat))
-        .http2_keepalive_timeout(Some(silence_max))
+        .http2_keepalive_interval(Some(LINK_BEAT))
+        .http2_keepalive_timeout(Some(LINK_SILENCE_MAX))
         .max_concurrent_streams(CALLS_MAX)
         .initial_stream_window_size(WINDOW_BYTES)
         .initial_connection_window_size(2 * WINDOW_BYTES)
-}
-
-impl Service {
-    fn new(credentials: Credentials, patience: Duration) -> Self {
-        Self {
-            shared: Arc::new(Shared {
-                credentials,
-                patience,
-                shard: OnceLock::new(),
-            }),
-        }
-    }
 }
 
 /// An answer that is still to come.
@@ -200,15 +124,10 @@ impl tower_service::Service<http::Request<Body>> for Service {
     fn call(&mut self, request: http::Request<Body>) -> Self::Future {
         let shared = Arc::clone(&self.shared);
         Box::pin(async move {
-            // The body has not been read yet.
-            if let Err(refused) = shared.credentials.check(request.headers()) {
-                return Ok(refused.into_http());
-            }
             Ok(match Method::of_path(request.uri().path()) {
                 Some(Method::Start) => answer(request, move |asked| shared.start(&asked)).await,
                 Some(Method::Pull) => answer(request, move |asked| shared.pull(&asked)).await,
                 Some(Method::Push) => answer(request, move |asked| shared.push(&asked)).await,
-                Some(Method::Clock) => answer(request, move |asked| shared.clock(&asked)).await,
                 Some(Method::Fail) => answer(request, move |asked| shared.fail(&asked)).await,
                 Some(Method::State) => {
                     answer(request, move |asked: Empty| shared.state(&asked)).await
@@ -310,7 +229,7 @@ impl Shared {
         if let Some(known) = shard.known(asked.step) {
             return Ok(known);
         }
-        let pulled = shard.server.pull_within(asked.step, self.patience);
+        let pulled = shard.server.pull_within(asked.step, PULL_MAX);
         let Some(pulled) = pulled.map_err(|error| status_of(&error))? else {
             return Ok(PullReply::default());
         };
@@ -354,14 +273,7 @@ impl Shared {
         Ok(Empty {})
     }
 
-    fn clock(&self, asked: &WorkerRequest) -> Result<ClockReply, Status> {
-        let shard = self.shard()?;
-        let clock = shard.server.clock(shard.worker(asked.worker)?);
-        let clock = clock.map_err(|error| status_of(&error))?;
-        Ok(ClockReply { clock })
-    }
-
-    fn fail(&self, asked: &WorkerRequest) -> Result<Empty, Status> {
+    fn fail(&self, asked: &FailRequest) -> Result<Empty, Status> {
         let shard = self.shard()?;
         shard.server.fail(shard.worker(asked.worker)?);
         Ok(Empty {})
@@ -385,24 +297,19 @@ impl Shard {
             .ok_or_else(|| malformed(&format!("worker {worker} of {}", self.settings.workers)))
     }
 
-    /// Returns what was pulled for a step, if that is remembered.
+    /// Returns the answer to pulls of a step, if it is kept.
     fn known(&self, step: u64) -> Option<PullReply> {
         let pulled = self.pulled.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = pulled.iter().find(|(of, _)| *of == step);
+        let known = pulled.as_ref().filter(|(of, _)| *of == step);
         known.map(|(_, reply)| reply.clone())
     }
 
-    /// Remembers what was pulled for a step, in mode sync; the first reply stays.
+    /// Keeps the answer to pulls of a step in mode sync, where all workers get the same parameters.
     fn keep(&self, step: u64, reply: PullReply) -> PullReply {
-        if self.settings.consistency != Consistency::Sync {
-            return reply;
+        if self.settings.consistency == Consistency::Sync {
+            let mut pulled = self.pulled.lock().unwrap_or_else(PoisonError::into_inner);
+            *pulled = Some((step, reply.clone()));
         }
-        let mut pulled = self.pulled.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((_, known)) = pulled.iter().find(|(of, _)| *of == step) {
-            return known.clone();
-        }
-        pulled.retain(|(of, _)| of + 1 == step);
-        pulled.push((step, reply.clone()));
         reply
     }
 }

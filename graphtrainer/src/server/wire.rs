@@ -1,27 +1,24 @@
 //! What parameter server and workers say to each other over gRPC.
 //!
-//! The messages are Protocol Buffers of the package `graphflat`, service `ParameterServer`, unary
-//! methods `Start`, `Pull`, `Push`, `Clock`, `Fail` and `State`; the fields stand here rather than in a
-//! `.proto` file, so that no compiler for it is needed. Vectors are fields of type `bytes`: values as
-//! they lie in memory, little endian, in the order of the shard. An error that is part of the protocol
-//! is a status `ABORTED` whose details are a [`Refusal`] as JSON.
+//! The messages are Protocol Buffers of the package `graphflat`, derived with `prost`; the service is
+//! `ParameterServer` with the unary methods `Start`, `Pull`, `Push`, `Fail` and `State`. Vectors are
+//! fields of type `bytes`, which decode without a copy: values as they lie in memory, little endian,
+//! in the order of the shard. An error that is part of the protocol is a status `ABORTED` whose
+//! details are a [`Refusal`] as JSON.
+//!
+//! Only the five paths below are written by hand. Generating them from a `.proto` file would need
+//! `protoc` or a build script, and its server takes no blocking calls.
 
 use std::time::Duration;
 
-use half::bf16;
-use half::slice::HalfFloatSliceExt as _;
 use prost::Message;
 use prost::bytes::Bytes;
 use serde::{Deserialize, Serialize};
-use tonic::metadata::MetadataMap;
 use tonic::{Code, Status};
 
-use super::{Consistency, Optimizer, ServerState, TensorSpec};
+use super::{Consistency, GradientFormat, Optimizer, ServerState, TensorSpec};
 use crate::TrainError;
 use crate::error::causes;
-
-/// Raised by every change of the messages or of what they mean.
-const PROTOCOL: u32 = 1;
 
 /// A message at most: what one shard and its optimiser's state may take. HTTP/2 cuts it into frames.
 pub(crate) const MESSAGE_BYTES_MAX: usize = i32::MAX as usize;
@@ -29,25 +26,13 @@ pub(crate) const MESSAGE_BYTES_MAX: usize = i32::MAX as usize;
 /// Bytes that may be under way before they are read.
 pub(super) const WINDOW_BYTES: u32 = 8 << 20;
 
-/// How often either side of a [`Link`](super::Link) asks whether the other is there, which also keeps
-/// it open in between.
+/// Time between the pings that either end of a [`Link`](super::Link) sends; they also keep a network
+/// from forgetting an idle connection.
 pub(super) const LINK_BEAT: Duration = Duration::from_secs(20);
 
-/// Time in which it has to answer. Who has died is noticed elsewhere, and sooner: this is for
-/// connections that a network has forgotten.
+/// Time in which a ping has to be answered. The watch between processes notices a dead process
+/// sooner; this limit is for connections that a network has forgotten.
 pub(super) const LINK_SILENCE_MAX: Duration = Duration::from_secs(60);
-
-const TOKEN_HEADER: &str = "authorization";
-const PROTOCOL_HEADER: &str = "graphflat-protocol";
-
-/// What a peer has to show with every call, before any of its data are read.
-#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Credentials {
-    /// A secret of this training.
-    pub token: String,
-    /// Version of the protocol.
-    pub protocol: u32,
-}
 
 /// What a shard of the parameter server is to hold, and for whom.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -60,17 +45,6 @@ pub struct Settings {
     pub consistency: Consistency,
     /// Workers that pull and push.
     pub workers: usize,
-}
-
-/// How the values of a gradient travel.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum GradientFormat {
-    /// 32 bits, as computed.
-    #[default]
-    F32,
-    /// The upper 16 bits, rounded to nearest, ties to even.
-    Bf16,
 }
 
 /// Asks a server to begin.
@@ -140,17 +114,11 @@ pub(super) struct PushRequest {
     pub(super) buffers: Bytes,
 }
 
-/// Names a worker: `Clock` and `Fail` need no more.
+/// Names the worker that failed.
 #[derive(Clone, Copy, PartialEq, Message)]
-pub(super) struct WorkerRequest {
+pub(super) struct FailRequest {
     #[prost(uint64, tag = "1")]
     pub(super) worker: u64,
-}
-
-#[derive(Clone, Copy, PartialEq, Message)]
-pub(super) struct ClockReply {
-    #[prost(uint64, tag = "1")]
-    pub(super) clock: u64,
 }
 
 /// Says nothing.
@@ -163,7 +131,6 @@ pub(super) enum Method {
     Start,
     Pull,
     Push,
-    Clock,
     Fail,
     State,
 }
@@ -182,14 +149,7 @@ enum Refusal {
 }
 
 impl Method {
-    const ALL: [Self; 6] = [
-        Self::Start,
-        Self::Pull,
-        Self::Push,
-        Self::Clock,
-        Self::Fail,
-        Self::State,
-    ];
+    const ALL: [Self; 5] = [Self::Start, Self::Pull, Self::Push, Self::Fail, Self::State];
 
     /// The path of its requests.
     pub(super) const fn path(self) -> &'static str {
@@ -197,7 +157,6 @@ impl Method {
             Self::Start => "/graphflat.ParameterServer/Start",
             Self::Pull => "/graphflat.ParameterServer/Pull",
             Self::Push => "/graphflat.ParameterServer/Push",
-            Self::Clock => "/graphflat.ParameterServer/Clock",
             Self::Fail => "/graphflat.ParameterServer/Fail",
             Self::State => "/graphflat.ParameterServer/State",
         }
@@ -206,63 +165,6 @@ impl Method {
     pub(super) fn of_path(path: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|method| method.path() == path)
     }
-}
-
-impl std::fmt::Debug for Credentials {
-    /// Keeps the secret out of messages.
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Credentials")
-            .field("protocol", &self.protocol)
-            .finish_non_exhaustive()
-    }
-}
-
-impl Credentials {
-    /// Draws the secret of a training, 128 bits from the operating system's generator.
-    pub fn draw() -> Self {
-        Self {
-            token: format!("{:032x}", rand::random::<u128>()),
-            protocol: PROTOCOL,
-        }
-    }
-
-    /// Writes them into a request.
-    pub(super) fn sign(&self, metadata: &mut MetadataMap) -> Result<(), Status> {
-        let broken = |_source| Status::invalid_argument("the token is not printable");
-        let token = format!("Bearer {}", self.token).parse().map_err(broken)?;
-        metadata.insert(TOKEN_HEADER, token);
-        metadata.insert(PROTOCOL_HEADER, self.protocol.into());
-        Ok(())
-    }
-
-    /// Checks what came with a request.
-    pub(super) fn check(&self, headers: &http::HeaderMap) -> Result<(), Status> {
-        let header = |name| headers.get(name).map_or(&b""[..], |value| value.as_bytes());
-        let expected = format!("Bearer {}", self.token);
-        if !equal(header(TOKEN_HEADER), expected.as_bytes()) {
-            return Err(Status::unauthenticated(
-                "the caller is not of this training",
-            ));
-        }
-        let theirs = header(PROTOCOL_HEADER);
-        if theirs != self.protocol.to_string().as_bytes() {
-            return Err(Status::failed_precondition(format!(
-                "the caller speaks protocol {}, this server {}",
-                String::from_utf8_lossy(theirs),
-                self.protocol
-            )));
-        }
-        Ok(())
-    }
-}
-
-/// Compares without telling by its time how much is equal.
-fn equal(given: &[u8], expected: &[u8]) -> bool {
-    let differing = given
-        .iter()
-        .zip(expected)
-        .fold(0, |all, (a, b)| all | (a ^ b));
-    given.len() == expected.len() && differing == 0
 }
 
 impl State {
@@ -335,16 +237,11 @@ pub(super) fn error_of(server: usize, status: &Status) -> TrainError {
     }
     let problem = format!("{}{}", status.message(), causes(status));
     match status.code() {
-        Code::Unauthenticated
-        | Code::FailedPrecondition
+        Code::FailedPrecondition
         | Code::InvalidArgument
         | Code::OutOfRange
         | Code::ResourceExhausted
         | Code::Unimplemented => TrainError::ServerRefused { server, problem },
-        Code::DeadlineExceeded => {
-            let how = "it did not answer in time".to_owned();
-            TrainError::ServerLost { server, how }
-        }
         _ => TrainError::ServerLost {
             server,
             how: problem,
@@ -354,10 +251,8 @@ pub(super) fn error_of(server: usize, status: &Status) -> TrainError {
 
 /// Writes values as they travel.
 pub(super) fn encode(values: &[f32]) -> Bytes {
-    let mut bytes = vec![0; 4 * values.len()];
-    for (place, value) in bytes.as_chunks_mut().0.iter_mut().zip(values) {
-        *place = value.to_le_bytes();
-    }
+    let mut bytes = Vec::new();
+    GradientFormat::F32.encode(values, &mut bytes);
     bytes.into()
 }
 
@@ -368,57 +263,20 @@ pub(super) fn decode(bytes: &[u8]) -> Option<Vec<f32>> {
     rest.is_empty().then(|| values.collect())
 }
 
-impl GradientFormat {
-    /// Gives the values what they lose on the way. A worker rounds its own gradient, whatever it is
-    /// pushed through, so that threads and processes train alike.
-    pub(crate) fn round(self, values: &mut [f32]) {
-        if self == Self::Bf16 {
-            let mut narrow = vec![bf16::ZERO; values.len()];
-            narrow.convert_from_f32_slice(values);
-            narrow.convert_to_f32_slice(values);
-        }
-    }
-
-    pub(super) fn encode(self, values: &[f32]) -> Bytes {
-        match self {
-            Self::F32 => encode(values),
-            Self::Bf16 => {
-                let mut bytes = vec![0; 2 * values.len()];
-                for (place, &value) in bytes.as_chunks_mut().0.iter_mut().zip(values) {
-                    *place = bf16::from_f32(value).to_le_bytes();
-                }
-                bytes.into()
-            }
-        }
-    }
-
-    pub(super) fn decode(self, bytes: &[u8]) -> Option<Vec<f32>> {
-        match self {
-            Self::F32 => decode(bytes),
-            Self::Bf16 => {
-                let (values, rest) = bytes.as_chunks::<2>();
-                let values = values
-                    .iter()
-                    .map(|value| bf16::from_le_bytes(*value).to_f32());
-                rest.is_empty().then(|| values.collect())
-            }
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn a_push_has_the_bytes_of_its_definition() {
-        let gradient = GradientFormat::Bf16.encode(&[1.0, -2.0]);
+        let mut gradient = Vec::new();
+        GradientFormat::Bf16.encode(&[1.0, -2.0], &mut gradient);
         let request = PushRequest {
             worker: 1,
             step: 300,
             num_targets: 7,
             is_bf16: true,
-            gradient,
+            gradient: gradient.into(),
             buffers: encode(&[0.5]),
         };
         #[rustfmt::skip]
@@ -480,8 +338,7 @@ mod tests {
             push.and_then(|push| GradientFormat::Bf16.decode(&push.gradient));
             decode_as::<PullReply>(&bytes).and_then(|reply| decode(&reply.parameters));
             decode_as::<PullRequest>(&bytes);
-            decode_as::<WorkerRequest>(&bytes);
-            decode_as::<ClockReply>(&bytes);
+            decode_as::<FailRequest>(&bytes);
             error_of(0, &Status::with_details(Code::Aborted, "", bytes.into()));
         }
         assert!(decoded > 100, "some are messages: {decoded}");
@@ -494,39 +351,9 @@ mod tests {
         let bits = |of: &[f32]| of.iter().map(|value| value.to_bits()).collect::<Vec<_>>();
         assert_eq!(bits(&decoded), bits(&values));
         assert_eq!(decode(&[0; 6]), None);
-        assert_eq!(GradientFormat::Bf16.decode(&[0; 3]), None);
     }
 
-    #[test]
-    fn bf16_rounds_to_nearest_and_ties_to_even() {
-        for (bits, expected) in [
-            (0x3f80_0000, 0x3f80_0000),
-            (0x3f80_7fff, 0x3f80_0000),
-            (0x3f80_8000, 0x3f80_0000),
-            (0x3f81_8000, 0x3f82_0000),
-            (0x3f80_8001, 0x3f81_0000),
-            (0xbf81_8000, 0xbf82_0000),
-            (0x7f7f_ffff, 0x7f80_0000),
-            (0x8000_0000, 0x8000_0000),
-        ] {
-            let mut values = [f32::from_bits(bits)];
-            GradientFormat::Bf16.round(&mut values);
-            assert_eq!(values[0].to_bits(), expected, "{bits:x}");
-            let wire = GradientFormat::Bf16.encode(&[f32::from_bits(bits)]);
-            assert_eq!(
-                GradientFormat::Bf16.decode(&wire).unwrap()[0].to_bits(),
-                expected
-            );
-        }
-        let mut nan = [f32::NAN];
-        GradientFormat::Bf16.round(&mut nan);
-        assert!(nan[0].is_nan());
-        let mut same = [0.1];
-        GradientFormat::F32.round(&mut same);
-        assert_eq!(same[0].to_bits(), 0.1_f32.to_bits());
-    }
-
-    /// What a server computes with is what the launcher has, to the bit.
+    /// A server computes with the settings that the leader sent, to the bit.
     #[test]
     fn settings_come_back_bit_for_bit() {
         for draw in 0..2000_u64 {
@@ -545,14 +372,5 @@ mod tests {
             let json = serde_json::to_string(&settings).unwrap();
             assert_eq!(serde_json::from_str::<Settings>(&json).unwrap(), settings);
         }
-    }
-
-    #[test]
-    fn a_token_is_compared_whole() {
-        assert!(equal(b"abc", b"abc"));
-        for other in [&b"abd"[..], b"ab", b"abcd", b""] {
-            assert!(!equal(other, b"abc"));
-        }
-        assert!(!format!("{:?}", Credentials::draw()).contains("token"));
     }
 }

@@ -1,4 +1,4 @@
-//! A process that does as the first one says.
+//! A follower: a process that runs what the leader commands.
 
 use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -6,25 +6,26 @@ use std::thread;
 
 use schemas::{Manifest, read_manifest};
 
-use super::{Connections, Control, Listening, Peers, Said, Speech, Told, hear, process_of};
+use super::{
+    Command, Connections, Control, Failure, LineSender, Peers, Report, StopReading, process_of,
+    receive,
+};
 use crate::crew::Crew;
 use crate::order::training_order;
 use crate::pipeline::{Busy, Supply};
 use crate::prepare::{Prepared, prepare, tensors};
-use crate::process::Failure;
-use crate::server::Credentials;
 use crate::source::Source;
 use crate::train::Identity;
 use crate::worker::{Outcome, Task};
 use crate::{TrainError, TrainPlan};
 
-/// Works for the first process until the output is finished; returns its manifest.
+/// Runs what the leader commands until the output is finished; returns its manifest.
 pub(crate) fn follow(plan: &TrainPlan, peers: &Peers<'_>) -> Result<Manifest, TrainError> {
     (peers.set_phase)("train, its start");
     let mut connections = Connections::make(plan, peers)?;
-    let first = &mut connections.control[0];
-    // Before that the first process may still be at what it writes for this stage to read.
-    let Told::Input { read, fingerprint } = listen(first)? else {
+    let leader = &mut connections.control[0];
+    // Until then the leader may still write what this stage reads.
+    let Command::Compare { read, fingerprint } = next_command(leader)? else {
         return Err(unexpected());
     };
     let flattened = read_manifest(&plan.input)?;
@@ -47,53 +48,49 @@ pub(crate) fn follow(plan: &TrainPlan, peers: &Peers<'_>) -> Result<Manifest, Tr
             problem: "its plan comes to another model on the same graph features".to_owned(),
         });
     }
-    first.speech.tell(&Said::Same);
-    match listen(first)? {
-        Told::Open => {}
-        Told::Done(manifest) => return Ok(*manifest),
+    leader.sender.send(&Report::Same);
+    match next_command(leader)? {
+        Command::Prepare => {}
+        Command::Done(manifest) => return Ok(*manifest),
         _ => return Err(unexpected()),
     }
     let prepared = match prepare(plan, &source) {
         Ok(prepared) => prepared,
         Err(error) => {
-            first.speech.tell(&Said::Unready(Failure::of(&error)));
-            return wait_for_end(first).ok_or(error);
+            leader.sender.send(&Report::Unready(Failure::of(&error)));
+            return wait_for_end(leader).ok_or(error);
         }
     };
-    first.speech.tell(&Said::Ready);
-    match listen(first)? {
-        Told::Begin {
-            credentials,
-            epoch,
-            done_steps,
-        } => {
-            let work = Work {
+    leader.sender.send(&Report::Ready);
+    match next_command(leader)? {
+        Command::Begin { epoch, done_steps } => {
+            let work = FollowerWork {
                 plan,
                 peers,
                 source: &source,
                 prepared: &prepared,
                 begin: (epoch, done_steps),
             };
-            work.run(&mut connections, credentials)
+            work.run(&mut connections)
         }
-        Told::Done(manifest) => Ok(*manifest),
+        Command::Done(manifest) => Ok(*manifest),
         _ => Err(unexpected()),
     }
 }
 
-/// Waits for what the first process says; an error if that is to stop.
-fn listen(first: &mut Control) -> Result<Told, TrainError> {
-    match first.hear()? {
-        Told::Stop => Err(ended("it has stopped")),
-        told => Ok(told),
+/// Waits for the leader's next command; an error if that is to stop.
+fn next_command(leader: &mut Control) -> Result<Command, TrainError> {
+    match leader.receive()? {
+        Command::Stop => Err(ended("it has stopped")),
+        command => Ok(command),
     }
 }
 
-/// Waits until the first process has tidied up, or finds that there was nothing left to train.
-fn wait_for_end(first: &mut Control) -> Option<Manifest> {
+/// Waits until the leader has tidied up the output, or finds that there was nothing left to train.
+fn wait_for_end(leader: &mut Control) -> Option<Manifest> {
     loop {
-        match listen(first) {
-            Ok(Told::Done(manifest)) => return Some(*manifest),
+        match next_command(leader) {
+            Ok(Command::Done(manifest)) => return Some(*manifest),
             Ok(_) => {}
             Err(_) => return None,
         }
@@ -109,18 +106,18 @@ fn ended(how: &str) -> TrainError {
 }
 
 fn unexpected() -> TrainError {
-    ended("it says what has no place here")
+    ended("its command is out of place")
 }
 
-/// What happens while a process works.
+/// What happens while a follower works.
 enum Event {
-    Told(Result<Told, TrainError>),
+    Commanded(Result<Command, TrainError>),
     /// A worker has come to the end of a task.
     Ended(usize, Outcome),
 }
 
-/// The work of this process.
-struct Work<'a> {
+/// What a follower works with.
+struct FollowerWork<'a> {
     plan: &'a TrainPlan,
     peers: &'a Peers<'a>,
     source: &'a Source,
@@ -129,18 +126,14 @@ struct Work<'a> {
     begin: (u64, usize),
 }
 
-impl Work<'_> {
-    /// Holds the shards and runs the workers that belong here.
-    fn run(
-        &self,
-        connections: &mut Connections,
-        credentials: Credentials,
-    ) -> Result<Manifest, TrainError> {
+impl FollowerWork<'_> {
+    /// Holds the shards and runs the workers of this process.
+    fn run(&self, connections: &mut Connections) -> Result<Manifest, TrainError> {
         let result = &self.plan.result;
-        let _own_shards = connections.serve(&credentials)?;
+        let _own_shards = connections.serve()?;
         let specs = tensors(self.prepared.model.parameters(), &self.prepared.decays);
         let format = result.gradient_format;
-        let server = connections.client(&specs, credentials, format)?;
+        let server = connections.client(&specs, format)?;
         let (busy, order) = (Busy::default(), training_order(self.plan, self.source));
         let vectoriser = self.prepared.vectoriser(true);
         let crew = Crew {
@@ -155,7 +148,7 @@ impl Work<'_> {
             },
             begin: self.begin,
         };
-        let Control { lines, speech, .. } = &mut connections.control[0];
+        let Control { lines, sender, .. } = &mut connections.control[0];
         let (num_workers, num_processes) = (result.workers, self.peers.num_processes);
         let is_own =
             |worker: &usize| process_of(*worker, num_workers, num_processes) == self.peers.process;
@@ -165,12 +158,13 @@ impl Work<'_> {
             let tasks = (0..num_workers).filter(is_own).map(start).collect();
             drop(done_sender);
             let (events_sender, events) = channel();
-            let told_sender = events_sender.clone();
+            let command_sender = events_sender.clone();
             scope.spawn(move || {
                 loop {
-                    let told = hear(0, lines);
-                    let is_last = told.is_err();
-                    if told_sender.send(Event::Told(told)).is_err() || is_last {
+                    let command = receive(0, lines);
+                    let is_last = command.is_err();
+                    let event = Event::Commanded(command);
+                    if command_sender.send(event).is_err() || is_last {
                         return;
                     }
                 }
@@ -181,23 +175,23 @@ impl Work<'_> {
                     events_sender.send(Event::Ended(worker, outcome)).ok();
                 }
             });
-            let _listening = Listening(vec![speech]);
-            self.obey(&events, &tasks, speech, &busy)
+            let _reading = StopReading(vec![sender]);
+            self.obey(&events, &tasks, sender, &busy)
         })
     }
 
-    /// Hands on tasks and what came of them, until the first process says that it is over.
+    /// Hands on tasks, and reports their outcomes, until the leader ends the training.
     fn obey(
         &self,
         events: &Receiver<Event>,
         tasks: &BTreeMap<usize, Sender<Task>>,
-        speech: &Speech,
+        leader: &LineSender,
         busy: &Busy,
     ) -> Result<Manifest, TrainError> {
         let mut own_failure = None;
         for event in events {
             match event {
-                Event::Told(Ok(Told::Steps {
+                Event::Commanded(Ok(Command::Steps {
                     worker,
                     epoch,
                     steps,
@@ -208,36 +202,36 @@ impl Work<'_> {
                         steps,
                         share: share.into(),
                     };
-                    // One that has ended has said why.
+                    // A worker that has ended has reported why.
                     tasks.get(&worker).map(|own| own.send(task).ok());
                 }
-                Event::Told(Ok(Told::Epoch(epoch))) => {
+                Event::Commanded(Ok(Command::Epoch(epoch))) => {
                     let epochs = self.plan.result.epochs;
                     (self.peers.set_phase)(&format!("train, epoch {}/{epochs}", epoch + 1));
                 }
-                Event::Told(Ok(Told::Done(manifest))) => return Ok(*manifest),
-                Event::Told(told) => {
-                    let error = match told {
-                        Ok(Told::Stop) => ended("it has stopped"),
+                Event::Commanded(Ok(Command::Done(manifest))) => return Ok(*manifest),
+                Event::Commanded(command) => {
+                    let error = match command {
+                        Ok(Command::Stop) => ended("it has stopped"),
                         Ok(_) => unexpected(),
                         Err(error) => error,
                     };
                     return Err(own_failure.unwrap_or(error));
                 }
-                Event::Ended(worker, Ok(share)) => speech.tell(&Said::Ran {
+                Event::Ended(worker, Ok(share)) => leader.send(&Report::Ran {
                     worker,
                     share: share.into(),
                     busy_ns: busy.take_ns(),
                 }),
                 Event::Ended(worker, Err(error)) => {
                     let failure = Failure::of(&error);
-                    speech.tell(&Said::Failed { worker, failure });
+                    leader.send(&Report::Failed { worker, failure });
                     if !error.is_peer_failure() {
                         own_failure.get_or_insert(error);
                     }
                 }
             }
         }
-        Err(own_failure.unwrap_or_else(|| ended("nothing is heard of it")))
+        Err(own_failure.unwrap_or_else(|| ended("its connection is closed")))
     }
 }

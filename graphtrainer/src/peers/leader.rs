@@ -1,4 +1,4 @@
-//! The process that leads a training.
+//! The leader: process 0 of a training in several processes.
 
 use std::io::BufReader;
 use std::net::TcpStream;
@@ -7,25 +7,24 @@ use std::thread;
 
 use schemas::Manifest;
 
-use super::{Connections, Listening, Peers, Said, Speech, Told, hear, process_of};
+use super::{Command, Connections, LineSender, Peers, Report, StopReading, process_of, receive};
 use crate::crew::Crew;
 use crate::order::Order;
 use crate::pipeline::{Busy, Supply};
 use crate::prepare::Prepared;
-use crate::process::Failure;
-use crate::server::{Credentials, GrpcClient, GrpcServer, ParameterServer, ServerState, Settings};
+use crate::server::{GrpcClient, GrpcServer, ParameterServer, ServerState, Settings};
 use crate::train::Identity;
 use crate::worker::{Outcome, Task, Workers};
 use crate::{TrainError, TrainPlan};
 
-/// The first process's way to the others.
-pub(crate) struct Team<'a> {
+/// The leader of a training, with its connections to the followers.
+pub(crate) struct Leader<'a> {
     peers: Peers<'a>,
     connections: Connections,
 }
 
-/// What a training in several processes is made of.
-pub(crate) struct TeamPlan<'env> {
+/// What the leader trains.
+pub(crate) struct LedTraining<'env> {
     pub(crate) plan: &'env TrainPlan,
     pub(crate) prepared: &'env Prepared,
     pub(crate) order: &'env Order,
@@ -36,8 +35,8 @@ pub(crate) struct TeamPlan<'env> {
     pub(crate) begin: (u64, usize),
 }
 
-impl<'a> Team<'a> {
-    /// Connects to the others.
+impl<'a> Leader<'a> {
+    /// Connects to the followers.
     pub(crate) fn meet(plan: &TrainPlan, peers: &Peers<'a>) -> Result<Self, TrainError> {
         (peers.set_phase)("train, its start");
         Ok(Self {
@@ -46,39 +45,41 @@ impl<'a> Team<'a> {
         })
     }
 
-    /// Waits until all others have seen that they read the same.
+    /// Waits until all followers have compared what they read with what the leader reads.
     pub(crate) fn agree(&mut self, identity: &Identity) -> Result<(), TrainError> {
-        self.tell_all(&Told::Input {
+        self.send_all(&Command::Compare {
             read: identity.read.clone(),
             fingerprint: identity.fingerprint.clone(),
         });
         for control in &mut self.connections.control {
-            let said: Said = control.hear()?;
-            assert!(matches!(said, Said::Same), "nothing else was asked");
+            match control.receive()? {
+                Report::Same => {}
+                report => return Err(misplaced(control.process, &report)),
+            }
         }
         Ok(())
     }
 
-    /// Tells all others that there is something to train.
-    pub(crate) fn tell_open(&self) {
-        self.tell_all(&Told::Open);
+    /// Has all followers prepare what their workers need.
+    pub(crate) fn prepare(&self) {
+        self.send_all(&Command::Prepare);
     }
 
-    /// Tells all others how it ended.
-    pub(crate) fn tell_end(&self, ended: &Result<Manifest, TrainError>) {
-        self.tell_all(&match ended {
-            Ok(manifest) => Told::Done(Box::new(manifest.clone())),
-            Err(_) => Told::Stop,
+    /// Tells all followers how the training ended.
+    pub(crate) fn end(&self, ended: &Result<Manifest, TrainError>) {
+        self.send_all(&match ended {
+            Ok(manifest) => Command::Done(Box::new(manifest.clone())),
+            Err(_) => Command::Stop,
         });
     }
 
-    fn tell_all(&self, told: &Told) {
+    fn send_all(&self, command: &Command) {
         for control in &self.connections.control {
-            control.speech.tell(told);
+            control.sender.send(command);
         }
     }
 
-    /// Says that some processes have nothing to do, if so.
+    /// Returns a note if some processes have no worker.
     pub(crate) fn note(&self, plan: &TrainPlan) -> Option<String> {
         let (num_workers, num_processes) = (plan.result.workers, self.peers.num_processes);
         let note = format!(
@@ -95,7 +96,7 @@ impl<'a> Team<'a> {
     /// which goes on from `state`.
     pub(crate) fn train<T>(
         &mut self,
-        of: &TeamPlan<'_>,
+        of: &LedTraining<'_>,
         state: ServerState,
         run: impl FnOnce(&Workers, &dyn ParameterServer) -> Result<T, TrainError>,
     ) -> Result<T, TrainError> {
@@ -110,21 +111,21 @@ impl<'a> Team<'a> {
             begin: of.begin,
         };
         let (num_workers, num_processes) = (result.workers, self.peers.num_processes);
-        let (mut ears, mut mouths) = (Vec::new(), Vec::new());
+        let (mut readers, mut senders) = (Vec::new(), Vec::new());
         for control in &mut self.connections.control {
-            ears.push((control.process, &mut control.lines));
-            mouths.push(&control.speech);
+            readers.push((control.process, &mut control.lines));
+            senders.push(&control.sender);
         }
         let ended = thread::scope(|scope| {
             let (done_sender, done) = channel();
             let mut tasks = Vec::with_capacity(num_workers);
             for worker in 0..num_workers {
                 tasks.push(match process_of(worker, num_workers, num_processes) {
-                    // Every task is also one of its.
+                    // Worker 0 has a part in every task.
                     0 if worker == 0 => {
                         let own = crew.start(scope, worker, &done_sender);
                         let announcer = Announcer {
-                            mouths: mouths.clone(),
+                            senders: senders.clone(),
                             set_phase: self.peers.set_phase,
                             epochs: result.epochs,
                         };
@@ -134,29 +135,31 @@ impl<'a> Team<'a> {
                     }
                     0 => crew.start(scope, worker, &done_sender),
                     process => {
-                        let speech = mouths[process - 1];
+                        let sender = senders[process - 1];
                         let (task_sender, own_tasks) = channel();
-                        scope.spawn(move || own_tasks.iter().for_each(|t| ask(speech, worker, t)));
+                        scope.spawn(move || {
+                            own_tasks.iter().for_each(|t| send_steps(sender, worker, t))
+                        });
                         task_sender
                     }
                 });
             }
-            for (process, lines) in ears {
+            for (process, lines) in readers {
                 let is_its =
                     |worker: &usize| process_of(*worker, num_workers, num_processes) == process;
                 let workers = (0..num_workers).filter(is_its).collect();
                 let (busy, server) = (of.supply.busy, &server);
-                let remote = Remote {
+                let follower = Follower {
                     process,
                     workers,
                     busy,
                     server,
                 };
                 let own_done = done_sender.clone();
-                scope.spawn(move || remote.listen(lines, &own_done));
+                scope.spawn(move || follower.listen(lines, &own_done));
             }
             drop(done_sender);
-            let _listening = Listening(mouths);
+            let _reading = StopReading(senders);
             let workers = Workers {
                 tasks,
                 done,
@@ -171,47 +174,45 @@ impl<'a> Team<'a> {
     /// Starts the shards of all processes, from `state`, when all have prepared what their workers need.
     fn begin(
         &mut self,
-        of: &TeamPlan<'_>,
+        of: &LedTraining<'_>,
         state: ServerState,
     ) -> Result<(Vec<GrpcServer>, GrpcClient), TrainError> {
         self.wait_until_ready()?;
         let (epoch, done_steps) = of.begin;
-        let credentials = Credentials::draw();
-        let own_shards = self.connections.serve(&credentials)?;
-        self.tell_all(&Told::Begin {
-            credentials: credentials.clone(),
-            epoch,
-            done_steps,
-        });
+        let own_shards = self.connections.serve()?;
+        self.send_all(&Command::Begin { epoch, done_steps });
         let (tensors, format) = (&of.settings.tensors, of.plan.result.gradient_format);
-        let server = self.connections.client(tensors, credentials, format)?;
+        let server = self.connections.client(tensors, format)?;
         server.start(&of.settings, &state)?;
         Ok((own_shards, server))
     }
 
-    /// Waits until all others have prepared what their workers need.
+    /// Waits until all followers have prepared what their workers need.
     fn wait_until_ready(&mut self) -> Result<(), TrainError> {
         (self.peers.set_phase)("train, its start");
         for control in &mut self.connections.control {
-            match control.hear()? {
-                Said::Ready => {}
-                Said::Unready(failure) => return Err(error_of(control.process, failure)),
-                said => {
-                    return Err(TrainError::PeerEnded {
-                        process: control.process,
-                        how: format!("says {said:?}, which has no place here"),
-                        is_bound_to_repeat: false,
-                    });
-                }
+            match control.receive()? {
+                Report::Ready => {}
+                Report::Unready(failure) => return Err(failure.into_error(control.process)),
+                report => return Err(misplaced(control.process, &report)),
             }
         }
         Ok(())
     }
 }
 
-/// Tells all which epoch tasks are of.
+/// The error of a follower whose report is none of those that can come now.
+fn misplaced(process: usize, report: &Report) -> TrainError {
+    TrainError::PeerEnded {
+        process,
+        how: format!("its report is out of place: {report:?}"),
+        is_bound_to_repeat: false,
+    }
+}
+
+/// Tells all processes which epoch is under way.
 struct Announcer<'a> {
-    mouths: Vec<&'a Speech>,
+    senders: Vec<&'a LineSender>,
     set_phase: &'a (dyn Fn(&str) + Sync),
     epochs: u64,
 }
@@ -221,22 +222,22 @@ impl Announcer<'_> {
     fn hand_on(&self, tasks: &Receiver<Task>, own: &Sender<Task>) {
         for task in tasks {
             (self.set_phase)(&format!("train, epoch {}/{}", task.epoch + 1, self.epochs));
-            let said = Told::Epoch(task.epoch);
-            self.mouths.iter().for_each(|speech| speech.tell(&said));
-            // One that has ended has said why.
+            let command = Command::Epoch(task.epoch);
+            self.senders.iter().for_each(|sender| sender.send(&command));
+            // A worker that has ended has given its reason as an outcome.
             own.send(task).ok();
         }
     }
 }
 
-/// Asks another process to have a worker run some steps.
-fn ask(speech: &Speech, worker: usize, task: Task) {
+/// Has a follower run some steps of a worker.
+fn send_steps(sender: &LineSender, worker: usize, task: Task) {
     let Task {
         epoch,
         steps,
         share,
     } = task;
-    speech.tell(&Told::Steps {
+    sender.send(&Command::Steps {
         worker,
         epoch,
         steps,
@@ -244,22 +245,22 @@ fn ask(speech: &Speech, worker: usize, task: Task) {
     });
 }
 
-/// Another process, as the first one hears of it.
-struct Remote<'a> {
+/// A follower, as the leader sees it.
+struct Follower<'a> {
     process: usize,
-    /// Those that it runs.
+    /// The workers that it runs.
     workers: Vec<usize>,
     busy: &'a Busy,
     server: &'a dyn ParameterServer,
 }
 
-impl Remote<'_> {
-    /// Hands on what its workers did, until nothing more can come.
+impl Follower<'_> {
+    /// Hands on what its workers did, until its connection ends.
     fn listen(&self, lines: &mut BufReader<TcpStream>, done: &Sender<(usize, Outcome)>) {
         loop {
-            let (worker, outcome) = match hear(self.process, lines) {
-                Ok(Said::Same | Said::Ready | Said::Unready(_)) => continue,
-                Ok(Said::Ran {
+            let (worker, outcome) = match receive(self.process, lines) {
+                Ok(Report::Same | Report::Ready | Report::Unready(_)) => continue,
+                Ok(Report::Ran {
                     worker,
                     share,
                     busy_ns,
@@ -267,21 +268,21 @@ impl Remote<'_> {
                     self.busy.add_ns(busy_ns);
                     (worker, Ok(share.into()))
                 }
-                Ok(Said::Failed { worker, failure }) => {
+                Ok(Report::Failed { worker, failure }) => {
                     // Its own connection to the shards may be what it lost.
                     self.server.fail(worker);
-                    (worker, Err(error_of(self.process, failure)))
+                    (worker, Err(failure.into_error(self.process)))
                 }
                 Err(error) => return self.lose(&error, done),
             };
             if self.workers.contains(&worker) {
-                // Whoever asked may have ended.
+                // The training loop may have ended.
                 done.send((worker, outcome)).ok();
             }
         }
     }
 
-    /// Frees those that wait for its workers, unless the training is over and nobody does.
+    /// Releases those that wait for its workers, unless the training is over.
     fn lose(&self, error: &TrainError, done: &Sender<(usize, Outcome)>) {
         for &worker in &self.workers {
             let lost = TrainError::WorkerLost {
@@ -293,21 +294,5 @@ impl Remote<'_> {
             }
             self.server.fail(worker);
         }
-    }
-}
-
-/// The error of another process, as the first one has it.
-fn error_of(process: usize, failure: Failure) -> TrainError {
-    match failure {
-        Failure::Other {
-            text,
-            is_bound_to_repeat,
-            ..
-        } => TrainError::PeerEnded {
-            process,
-            how: text,
-            is_bound_to_repeat,
-        },
-        known => known.into_error(),
     }
 }
