@@ -1,7 +1,7 @@
 """Runs jobs/kubernetes/job.yaml once a day, waits for it, and reports what it wrote.
 
-The Job itself tries again what may pass (exit code 1), and ends at once where the job file (2) or
-the input data (3) has to be mended first; tasks here try again only to reach Kubernetes.
+The Job itself tries again what may pass (exit codes 1, 130, 143), and ends at once where the job
+file (2) or the input data (3) has to be mended first; tasks here try again only to reach Kubernetes.
 """
 
 import json
