@@ -232,6 +232,28 @@ fn missing_keys_and_wrong_values_name_key_and_line() {
     );
 }
 
+/// More workers than a machine can use are refused before they take memory.
+#[test]
+fn workers_are_bounded_by_cores_and_budget() {
+    let (bench, job) = spoilt(&graph(), |case| {
+        let many = "workers = 1000\nmemory_budget = \"64MiB\"";
+        case.job = case.job.with("workers = 2", many);
+    });
+    let outcome = bench.run(&job, &[]);
+    assert_eq!(outcome.code, USAGE, "{outcome:#?}");
+    let line = outcome.stderr.trim_end();
+    assert!(
+        line.starts_with("error: job.toml:3: `workers`: is 1000; "),
+        "{line}"
+    );
+    assert!(
+        line.contains("memory budget of 64.0 MiB allow 1 to 16"),
+        "{line}"
+    );
+    let default = job.with("workers = 1000\n", "");
+    bench.run(&default, &["--stage", "flatten"]).ok();
+}
+
 #[test]
 fn what_a_step_cannot_be_is_named() {
     for (keys, expected) in [

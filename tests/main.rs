@@ -7,6 +7,7 @@ mod cluster_faults;
 mod cluster_infer;
 mod cluster_train;
 mod cora;
+mod ending;
 mod errors;
 mod fault_proxy;
 mod flatten;

@@ -134,15 +134,22 @@ impl Cluster {
     }
 
     /// Starts the workers of this process on a dataflow with those of the others.
+    ///
+    /// # Errors
+    ///
+    /// If a process cannot be connected, or the system has too few threads to give.
     pub(crate) fn execute<T: Send + 'static>(
         &self,
         body: impl Fn(&mut Worker) -> T + Send + Sync + 'static,
     ) -> Result<WorkerGuards<T>, ClusterError> {
         let threads = self.threads;
-        let no_set_up = "threads of one process need no set-up that can fail";
+        // Timely waits for ever where some of its threads start and others do not: two a connection.
+        let num_threads = threads + 2 * (self.num_processes() - 1);
+        schemas::threads::check(num_threads).map_err(ClusterError::Thread)?;
+        let refused = |error: String| ClusterError::Thread(schemas::threads::refused(error));
         let Some(mesh) = &self.mesh else {
             let guards = timely::execute(timely::Config::process(threads), body);
-            return Ok(guards.expect(no_set_up));
+            return guards.map_err(refused);
         };
         let sockets = mesh.connect()?;
         for socket in sockets.iter().flatten() {
@@ -157,6 +164,6 @@ impl Cluster {
         let builders = builders.into_iter().map(AllocatorBuilder::Tcp).collect();
         let config = WorkerConfig::default();
         let guards = timely::execute::execute_from(builders, Box::new(guard), config, body);
-        Ok(guards.expect("threads can be started"))
+        guards.map_err(refused)
     }
 }

@@ -53,6 +53,9 @@ pub enum ClusterError {
     /// A connection to another process cannot be made.
     #[error("cannot connect the processes of the job")]
     Connect(#[source] io::Error),
+    /// The system refused a thread.
+    #[error(transparent)]
+    Thread(schemas::SchemaError),
     /// Another worker failed; its own error is reported.
     #[error("another worker failed")]
     PeerFailed,
@@ -67,6 +70,7 @@ impl ClusterError {
             | Self::Missing { .. }
             | Self::Stranger { .. }
             | Self::Connect(_)
+            | Self::Thread(_)
             | Self::PeerFailed => ErrorKind::Failed,
         }
     }

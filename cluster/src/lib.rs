@@ -25,6 +25,6 @@ pub use gather::gather_processes;
 pub use handshake::Secret;
 pub use hosts::read_hosts;
 pub use output::open_output;
-pub use plan::{ClusterPlan, OnEnd};
+pub use plan::{ClusterPlan, End, OnEnd};
 pub use shuffle::{Message, Peer, run_workers};
 pub use watch::SILENCE_MAX;

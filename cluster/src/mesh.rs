@@ -110,7 +110,8 @@ impl Mesh {
         // Its own run is one that nobody else may come with.
         guard(&arrivals.runs).insert(plan.process, rand::random());
         let (listening, arriving) = (Arc::clone(&plan), Arc::clone(&arrivals));
-        thread::spawn(move || listen(&listener, &listening, &arriving));
+        let accept = move || listen(&listener, &listening, &arriving);
+        schemas::threads::spawn("listen", accept).map_err(ClusterError::Thread)?;
         let watch = Watch::start(plan.hosts.clone(), plan.process, Arc::clone(&plan.on_end));
         let session = Session {
             plan: &plan,
@@ -570,6 +571,7 @@ fn guard<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::End;
     use crate::Secret;
 
     /// Two processes of a job that have met.
@@ -588,7 +590,7 @@ mod tests {
                     build: "b".to_owned(),
                     job: "f".to_owned(),
                     start_timeout: Duration::from_secs(20),
-                    on_end: Arc::new(|problem, _| panic!("{problem}")),
+                    on_end: Arc::new(|end: End<'_>| panic!("{end:?}")),
                 };
                 Mesh::join(plan).unwrap()
             }

@@ -4,9 +4,25 @@ use crate::Secret;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What to do when another process ended the job, or is lost; it gets a sentence and the exit code, and
-/// must end this process.
-pub type OnEnd = Arc<dyn Fn(&str, u8) + Send + Sync>;
+/// What to do when another process has ended the job; it must end this process.
+pub type OnEnd = Arc<dyn Fn(End<'_>) + Send + Sync>;
+
+/// How another process has ended the job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End<'a> {
+    /// It is gone, silent or cannot be reached.
+    Lost {
+        /// Which one, and what this process was doing, in a sentence.
+        text: &'a str,
+    },
+    /// It has failed.
+    Failed {
+        /// Its error.
+        text: &'a str,
+        /// Its exit code.
+        exit_code: u8,
+    },
+}
 
 /// How a process finds the others of its job.
 #[derive(Clone)]

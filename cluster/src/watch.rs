@@ -13,7 +13,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use crate::OnEnd;
+use crate::{End, OnEnd};
 
 /// Time after which a process that says nothing is taken for lost.
 pub const SILENCE_MAX: Duration = Duration::from_secs(10);
@@ -46,9 +46,13 @@ enum Word {
     Alive,
     /// It has come to the end of the job.
     Done,
-    /// The job has failed.
-    End {
+    /// A process has failed, and the job with it.
+    Failed {
         exit_code: u8,
+        text: String,
+    },
+    /// A process is lost, and the job with it.
+    Lost {
         text: String,
     },
 }
@@ -94,8 +98,10 @@ impl Watch {
         fail_when_dark(stream)?;
         guard(&self.0.streams)[peer] = Some(spoken_to);
         let shared = Arc::clone(&self.0);
-        thread::spawn(move || shared.listen(peer, listened));
-        Ok(())
+        let thread = thread::Builder::new().name("watch".to_owned());
+        thread
+            .spawn(move || shared.listen(peer, listened))
+            .map(drop)
     }
 
     pub(crate) fn set_phase(&self, phase: &str) {
@@ -111,14 +117,17 @@ impl Watch {
         }
         let (me, phase) = (shared.name(shared.process), guard(&shared.phase).clone());
         let text = format!("{me} failed at {phase}: {problem}");
-        shared.tell_all(&Word::End { exit_code, text });
+        shared.tell_all(&Word::Failed { exit_code, text });
         shared.close();
     }
 
     /// Fails, and ends this process with it: without the others nothing that runs can come to its end.
     pub(crate) fn fail_now(&self, problem: &str, exit_code: u8) {
         self.fail(problem, exit_code);
-        (self.0.on_end)(problem, exit_code);
+        (self.0.on_end)(End::Failed {
+            text: problem,
+            exit_code,
+        });
     }
 
     /// Waits until every process has come to the end of the job.
@@ -165,7 +174,7 @@ impl Shared {
         };
         let mut is_done = false;
         loop {
-            let (text, exit_code) = match Word::read(&mut stream) {
+            let end = match Word::read(&mut stream) {
                 Ok(Word::Alive) => continue,
                 Ok(Word::Done) => {
                     is_done = true;
@@ -175,25 +184,25 @@ impl Shared {
                     // said last may be lost with it.
                     continue;
                 }
-                Ok(Word::End { exit_code, text }) => (text, exit_code),
+                Ok(end) => end,
                 Err(_) if is_done => return,
-                Err(error) => match error.kind() {
-                    io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
-                        let seconds = SILENCE_MAX.as_secs();
-                        (lost(format!("it says nothing for {seconds} s")), 1)
-                    }
-                    io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset => {
-                        (lost("it is gone".to_owned()), 1)
-                    }
-                    _ => (lost(error.to_string()), 1),
+                Err(error) => Word::Lost {
+                    text: lost(match error.kind() {
+                        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
+                            format!("it says nothing for {} s", SILENCE_MAX.as_secs())
+                        }
+                        io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset => {
+                            "it is gone".to_owned()
+                        }
+                        _ => error.to_string(),
+                    }),
                 },
             };
             if !self.is_over.swap(true, Ordering::SeqCst) {
-                self.tell_all(&Word::End {
-                    exit_code,
-                    text: text.clone(),
-                });
-                (self.on_end)(&text, exit_code);
+                self.tell_all(&end);
+                if let Some(end) = end.as_end() {
+                    (self.on_end)(end);
+                }
             }
             return;
         }
@@ -220,19 +229,20 @@ impl Word {
         match self {
             Word::Alive => vec![0],
             Word::Done => vec![1],
-            Word::End { exit_code, text } => {
-                let mut end = text.len().min(TEXT_BYTES_MAX);
-                while !text.is_char_boundary(end) {
-                    end -= 1;
-                }
-                let length = u32::try_from(end).expect("the limit is smaller");
-                [
-                    &[2, *exit_code],
-                    &length.to_le_bytes()[..],
-                    &text.as_bytes()[..end],
-                ]
-                .concat()
-            }
+            Word::Failed { exit_code, text } => with_text(2, *exit_code, text),
+            Word::Lost { text } => with_text(3, 1, text),
+        }
+    }
+
+    /// How it ends the job; none where it does not.
+    fn as_end(&self) -> Option<End<'_>> {
+        match self {
+            Word::Alive | Word::Done => None,
+            Word::Lost { text } => Some(End::Lost { text }),
+            Word::Failed { exit_code, text } => Some(End::Failed {
+                text,
+                exit_code: *exit_code,
+            }),
         }
     }
 
@@ -243,7 +253,7 @@ impl Word {
         match kind {
             [0] => Ok(Word::Alive),
             [1] => Ok(Word::Done),
-            [2] => {
+            [kind @ (2 | 3)] => {
                 let mut head = [0; 5];
                 stream.read_exact(&mut head)?;
                 let [exit_code, length @ ..] = head;
@@ -255,11 +265,29 @@ impl Word {
                 let mut text = vec![0; num_bytes];
                 stream.read_exact(&mut text)?;
                 let text = String::from_utf8_lossy(&text).into_owned();
-                Ok(Word::End { exit_code, text })
+                Ok(match kind {
+                    2 => Word::Failed { exit_code, text },
+                    _ => Word::Lost { text },
+                })
             }
             [kind] => Err(unknown(format!("it sends a word of unknown kind {kind}"))),
         }
     }
+}
+
+/// The bytes of a word with a text, which is cut off where it is too long.
+fn with_text(kind: u8, exit_code: u8, text: &str) -> Vec<u8> {
+    let mut end = text.len().min(TEXT_BYTES_MAX);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    let length = u32::try_from(end).expect("the limit is smaller");
+    [
+        &[kind, exit_code],
+        &length.to_le_bytes()[..],
+        &text.as_bytes()[..end],
+    ]
+    .concat()
 }
 
 fn guard<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -273,11 +301,20 @@ mod tests {
     #[test]
     fn words_are_what_was_said() {
         let long = "ä".repeat(TEXT_BYTES_MAX);
-        let end = |text: &str| Word::End {
+        let end = |text: &str| Word::Failed {
             exit_code: 3,
             text: text.to_owned(),
         };
-        for word in [Word::Alive, Word::Done, end(""), end("no such file: ä")] {
+        let lost = Word::Lost {
+            text: "lost process 1".to_owned(),
+        };
+        for word in [
+            Word::Alive,
+            Word::Done,
+            lost,
+            end(""),
+            end("no such file: ä"),
+        ] {
             assert_eq!(Word::read(&mut &word.to_bytes()[..]).unwrap(), word);
         }
         let cut = Word::read(&mut &end(&long).to_bytes()[..]).unwrap();

@@ -4,7 +4,10 @@ use crate::flatten::{ENGINE_VERSION, all_targets};
 use crate::group::{Group, GroupFeatures};
 use crate::round::{AskLists, Lists, RoundStats, answer_rows};
 use crate::{FlattenError, Parts, SamplePlan, Targets, targets};
-use schemas::{FlattenMeta, GraphShard, Layout, NodeIdx, SplitCounts, keep_at_hop};
+use schemas::{
+    DenseRows, DrawParts, FlattenMeta, GraphShard, Layout, Neighborhoods, NodeIdx, SchemaError,
+    SplitCounts, keep_at_hop,
+};
 use store::Store;
 use store::sample::Drawer;
 
@@ -21,6 +24,14 @@ pub struct Waves {
     /// By number of a node, the hash of its id.
     hashes: Vec<u64>,
     fingerprint: String,
+}
+
+impl DrawParts for Waves {
+    fn draw_part(&self, idx: usize, seed: u64) -> Result<Neighborhoods, SchemaError> {
+        let (shard, rows) = self.draw(idx, seed);
+        let dense = rows.map(|rows| Box::new(rows) as Box<dyn DenseRows + Send + Sync>);
+        Ok(Neighborhoods { shard, dense })
+    }
 }
 
 impl Waves {

@@ -4,13 +4,14 @@ use std::sync::mpsc::{Sender, channel};
 use std::thread::Scope;
 
 use schemas::Split;
+use schemas::threads::spawn_scoped;
 
-use crate::TrainPlan;
 use crate::order::Order;
 use crate::pipeline::{Supply, start};
 use crate::prepare::Prepared;
 use crate::server::ParameterServer;
 use crate::worker::{Outcome, Task, Worker};
+use crate::{TrainError, TrainPlan};
 
 /// What workers of one process share.
 #[derive(Clone, Copy)]
@@ -27,12 +28,16 @@ pub(crate) struct Crew<'env> {
 impl<'env> Crew<'env> {
     /// Starts a worker, which waits for tasks and says in `done` how they ended; it ends when no more
     /// can come.
+    ///
+    /// # Errors
+    ///
+    /// If the system has no threads to give.
     pub(crate) fn start<'scope>(
         self,
         scope: &'scope Scope<'scope, 'env>,
         worker: usize,
         done: &Sender<(usize, Outcome)>,
-    ) -> Sender<Task> {
+    ) -> Result<Sender<Task>, TrainError> {
         let (result, order) = (&self.plan.result, self.order);
         let (epoch, done_steps) = self.begin;
         let num_workers = result.workers;
@@ -47,12 +52,12 @@ impl<'env> Crew<'env> {
             seed: result.seed,
             busy: self.supply.busy,
             model: self.prepared.model.clone(),
-            batches: start(scope, self.supply, (order, Split::Train), all),
+            batches: start(scope, self.supply, (order, Split::Train), all)?,
             format: result.gradient_format,
         };
         let (task_sender, tasks) = channel();
         let own_done = done.clone();
-        scope.spawn(move || own.run(&tasks, &own_done));
-        task_sender
+        spawn_scoped(scope, "worker", move || own.run(&tasks, &own_done))?;
+        Ok(task_sender)
     }
 }

@@ -86,7 +86,7 @@ impl Training<'_> {
         std::thread::scope(|scope| {
             let (done_sender, done) = channel();
             let start = |worker| crew.start(scope, worker, &done_sender);
-            let tasks = (0..num_workers).map(start).collect();
+            let tasks = (0..num_workers).map(start).collect::<Result<_, _>>()?;
             drop(done_sender);
             let workers = Workers {
                 tasks,

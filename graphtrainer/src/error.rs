@@ -176,6 +176,9 @@ pub enum TrainError {
         /// How, and what is needed.
         problem: String,
     },
+    /// The processes of the job cannot be connected.
+    #[error(transparent)]
+    Cluster(#[from] cluster::ClusterError),
     /// The system refused to start, or to reach, a process of the training.
     #[error("cannot {action}")]
     Process {
@@ -231,6 +234,7 @@ impl TrainError {
             | Self::Unlabelled { .. }
             | Self::Undefined { .. } => ErrorKind::Data,
             Self::Schema(error) => error.kind(),
+            Self::Cluster(error) => error.kind(),
             Self::Gnn(gnn::GnnError::Architecture { .. }) => ErrorKind::Usage,
             Self::Gnn(_)
             | Self::Diverged { .. }
@@ -269,6 +273,7 @@ impl TrainError {
                 is_bound_to_repeat, ..
             } => *is_bound_to_repeat,
             Self::Io { .. }
+            | Self::Cluster(_)
             | Self::Schema(_)
             | Self::NoGpu { .. }
             | Self::Gnn(gnn::GnnError::Device { .. })

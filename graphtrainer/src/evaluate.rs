@@ -75,7 +75,7 @@ impl<'env> Evaluator<'env> {
         let (mut kept, mut kept_bytes) = (Some(Vec::new()), 0);
         std::thread::scope(|scope| {
             let selections = order.as_stored().into_iter();
-            for batch in start(scope, supply, (order, split), selections) {
+            for batch in start(scope, supply, (order, split), selections)? {
                 let batch = batch?;
                 add(&mut evaluation, model, &batch)?;
                 kept_bytes += batch.bytes();

@@ -4,6 +4,8 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::thread::Scope;
 
+use schemas::threads::spawn_scoped;
+
 use crate::TrainError;
 use crate::order::Selection;
 use crate::pipeline::{Stage, Supply, forward_error};
@@ -28,17 +30,21 @@ pub(crate) struct FetchedParts {
 
 /// Starts the thread that fetches the parts of all selections, each once as long as selections that
 /// follow each other need it. An error is the last thing that it sends.
+///
+/// # Errors
+///
+/// If the system has no thread to give.
 pub(crate) fn fetch_ahead<'scope, 'env>(
     scope: &'scope Scope<'scope, 'env>,
     supply: Supply<'env>,
     selections: impl Iterator<Item = Selection> + Send + 'scope,
-) -> FetchedParts {
+) -> Result<FetchedParts, TrainError> {
     let queue_parts = match supply.source.is_streamed {
         true => QUEUE_DRAWN,
         false => QUEUE_STORED,
     };
     let (sender, next) = sync_channel::<Fetched>(queue_parts);
-    scope.spawn(move || {
+    let fetch = move || {
         forward_error(&sender, || {
             let mut last = Vec::new();
             for selection in selections {
@@ -54,11 +60,12 @@ pub(crate) fn fetch_ahead<'scope, 'env>(
             }
             Ok(())
         });
-    });
-    FetchedParts {
+    };
+    spawn_scoped(scope, "fetch", fetch)?;
+    Ok(FetchedParts {
         next,
         held: Vec::new(),
-    }
+    })
 }
 
 impl FetchedParts {

@@ -127,6 +127,5 @@ mod random;
 pub use config::{TrainContext, TrainPlan, TrainSpec};
 pub use error::TrainError;
 pub use fit::{EpochReport, Trained, fit};
-pub use peers::Peers;
-pub use source::{Neighborhoods, Source};
+pub use source::Source;
 pub use train::{EPOCHS_JSONL, train, train_among, train_on};

@@ -8,6 +8,7 @@ use std::thread::Scope;
 use std::time::Instant;
 
 use schemas::Split;
+use schemas::threads::spawn_scoped;
 
 use crate::TrainError;
 use crate::class_weight;
@@ -66,69 +67,69 @@ impl Supply<'_> {
     }
 }
 
-/// Starts the reading and vectorising threads of one consumer; batches arrive in order of the
-/// selections. The first error of a thread arrives in place of a batch and ends them; they also end
-/// when the receiver is dropped.
+/// Starts the threads that fetch, choose and vectorise for one consumer; batches arrive in order of
+/// the selections. The first error of a thread arrives in place of a batch and ends them; they also
+/// end when the receiver is dropped.
+///
+/// # Errors
+///
+/// If the system has no threads to give.
 pub(crate) fn start<'scope, 'env>(
     scope: &'scope Scope<'scope, 'env>,
     supply: Supply<'env>,
     (order, split): (&'env Order, Split),
     selections: impl Iterator<Item = Selection> + Clone + Send + 'scope,
-) -> Receiver<Result<Arc<Batch>, TrainError>> {
+) -> Result<Receiver<Result<Arc<Batch>, TrainError>>, TrainError> {
     let (chosen_sender, choices) = sync_channel::<Result<Chosen, TrainError>>(QUEUE_BATCHES);
     let (batch_sender, batches) = sync_channel(QUEUE_BATCHES);
-    let parts = fetch_ahead(scope, supply, selections.clone());
-    scope.spawn(move || {
-        forward_error(&chosen_sender, || {
-            let mut reader = Reader {
-                supply,
-                order,
-                split,
-                parts,
-                permuted: None,
-            };
-            for selection in selections {
-                let read = reader.read(&selection)?;
-                if chosen_sender.send(Ok(read)).is_err() {
-                    break;
-                }
+    let parts = fetch_ahead(scope, supply, selections.clone())?;
+    let reader = Reader {
+        supply,
+        order,
+        split,
+        parts,
+        permuted: None,
+    };
+    let choose = move || forward_error(&chosen_sender, || reader.run(selections, &chosen_sender));
+    spawn_scoped(scope, "choose", choose)?;
+    let vectorise = move || {
+        forward_error(&batch_sender, || vectorise(supply, &choices, &batch_sender));
+    };
+    spawn_scoped(scope, "vectorise", vectorise)?;
+    Ok(batches)
+}
+
+/// Makes batches until no more targets come, or nobody takes them.
+fn vectorise(
+    supply: Supply<'_>,
+    choices: &Receiver<Result<Chosen, TrainError>>,
+    batches: &SyncSender<Result<Arc<Batch>, TrainError>>,
+) -> Result<(), TrainError> {
+    let mut last: Option<(Targets, Arc<Batch>)> = None;
+    for chosen in choices {
+        let chosen = chosen?;
+        let key: Targets = chosen
+            .pieces
+            .iter()
+            .map(|(part, _, targets)| (*part, targets.clone()))
+            .collect();
+        // An epoch of one batch has the same targets every time. Of several workers, the others may
+        // have had other targets with these.
+        let batch = match &last {
+            Some((last_key, batch)) if *last_key == key && batch.counts == chosen.counts => {
+                Arc::clone(batch)
             }
-            Ok(())
-        });
-    });
-    scope.spawn(move || {
-        forward_error(&batch_sender, || {
-            let mut last: Option<(Targets, Arc<Batch>)> = None;
-            for chosen in choices {
-                let chosen = chosen?;
-                let key: Targets = chosen
-                    .pieces
-                    .iter()
-                    .map(|(part, _, targets)| (*part, targets.clone()))
-                    .collect();
-                // An epoch of one batch has the same targets every time. Of several workers, the
-                // others may have had other targets with these.
-                let batch = match &last {
-                    Some((last_key, batch))
-                        if *last_key == key && batch.counts == chosen.counts =>
-                    {
-                        Arc::clone(batch)
-                    }
-                    _ => Arc::new(
-                        supply
-                            .busy
-                            .time(Stage::Vectorise, || supply.vectoriser.vectorise(&chosen))?,
-                    ),
-                };
-                last = Some((key, Arc::clone(&batch)));
-                if batch_sender.send(Ok(batch)).is_err() {
-                    break;
-                }
+            _ => {
+                let make = || supply.vectoriser.vectorise(&chosen);
+                Arc::new(supply.busy.time(Stage::Vectorise, make)?)
             }
-            Ok(())
-        });
-    });
-    batches
+        };
+        last = Some((key, Arc::clone(&batch)));
+        if batches.send(Ok(batch)).is_err() {
+            break;
+        }
+    }
+    Ok(())
 }
 
 /// Runs a thread's work; its error is the last thing its receiver gets.
@@ -153,6 +154,21 @@ struct Reader<'env> {
 }
 
 impl Reader<'_> {
+    /// Chooses targets until no more selections come, or nobody takes what is chosen.
+    fn run(
+        mut self,
+        selections: impl Iterator<Item = Selection>,
+        chosen: &SyncSender<Result<Chosen, TrainError>>,
+    ) -> Result<(), TrainError> {
+        for selection in selections {
+            let read = self.read(&selection)?;
+            if chosen.send(Ok(read)).is_err() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
     fn read(&mut self, selection: &Selection) -> Result<Chosen, TrainError> {
         self.parts.advance(self.supply, selection)?;
         let busy = self.supply.busy;

@@ -6,22 +6,14 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use schemas::{
-    DenseRows, Features, FlattenMeta, GraphFeatureDataset, GraphMeta, GraphShard, Labels, Split,
-    SplitCounts,
+    DenseRows, DrawParts, Features, FlattenMeta, GraphFeatureDataset, GraphMeta, GraphShard,
+    Labels, Neighborhoods, Split, SplitCounts,
 };
 
 use crate::TrainError;
 
 /// Reads a part, or draws it with a seed.
 type ReadPart = Box<dyn Fn(usize, u64) -> Result<Neighborhoods, TrainError> + Send + Sync>;
-
-/// A part as it is read.
-pub struct Neighborhoods {
-    /// Its tables.
-    pub shard: GraphShard,
-    /// Dense features that lie elsewhere; the shard has none then.
-    pub dense: Option<Box<dyn DenseRows + Send + Sync>>,
-}
 
 /// Parts of graph features to train on, in any order and as often as needed.
 ///
@@ -79,20 +71,6 @@ struct Slot {
     used: u64,
 }
 
-impl From<GraphShard> for Neighborhoods {
-    fn from(shard: GraphShard) -> Self {
-        Self { shard, dense: None }
-    }
-}
-
-impl std::fmt::Debug for Neighborhoods {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Neighborhoods")
-            .field("shard", &self.shard)
-            .finish_non_exhaustive()
-    }
-}
-
 impl std::fmt::Debug for Part {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Part")
@@ -115,37 +93,45 @@ impl Source {
     /// Decoded parts are kept as long as they fit into `cache_bytes_max`.
     pub fn new(
         input: PathBuf,
-        (graph, flatten): (GraphMeta, FlattenMeta),
+        metas: (GraphMeta, FlattenMeta),
         counts: Vec<SplitCounts>,
         cache_bytes_max: usize,
         read: impl Fn(usize) -> Result<GraphShard, TrainError> + Send + Sync + 'static,
     ) -> Self {
-        let read = move |part, _| Ok(Neighborhoods::from(read(part)?));
-        let stored = Self::streamed(input, (graph, flatten), counts, cache_bytes_max, read);
-        Self {
-            is_streamed: false,
-            ..stored
-        }
+        let read: ReadPart = Box::new(move |part, _| Ok(read(part)?.into()));
+        Self::with(input, metas, counts, cache_bytes_max, (read, false))
     }
 
-    /// Creates a source of `counts.len()` parts, which `draw` draws by position and seed.
+    /// Creates a source of `counts.len()` parts, which are drawn by position and seed.
     ///
     /// Parts drawn for training are held only while they are in use or next in turn; those of the
     /// evaluation's sample are kept as long as they fit into `cache_bytes_max`.
     pub fn streamed(
         input: PathBuf,
+        metas: (GraphMeta, FlattenMeta),
+        counts: Vec<SplitCounts>,
+        cache_bytes_max: usize,
+        parts: impl DrawParts + 'static,
+    ) -> Self {
+        let read: ReadPart = Box::new(move |part, seed| Ok(parts.draw_part(part, seed)?));
+        let read = (read, true);
+        Self::with(input, metas, counts, cache_bytes_max, read)
+    }
+
+    fn with(
+        input: PathBuf,
         (graph, flatten): (GraphMeta, FlattenMeta),
         counts: Vec<SplitCounts>,
         cache_bytes_max: usize,
-        draw: impl Fn(usize, u64) -> Result<Neighborhoods, TrainError> + Send + Sync + 'static,
+        (read, is_streamed): (ReadPart, bool),
     ) -> Self {
         Self {
             input,
             graph,
             flatten,
             counts,
-            is_streamed: true,
-            read: Box::new(draw),
+            is_streamed,
+            read,
             cache: Mutex::default(),
             cache_bytes_max,
             drawn: Mutex::default(),

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::io::Write;
 
+use cluster::Cluster;
 use gnn::ModelFile;
 use schemas::dataset::MANIFEST_SCHEMA;
 use schemas::progress::Progress;
@@ -14,7 +15,7 @@ use serde_json::json;
 
 use crate::fit::{Trained, fit_with};
 use crate::metric::Metrics;
-use crate::peers::{Leader, Peers, follow};
+use crate::peers::{Leader, follow};
 use crate::prepare::{Resolved, check_messages};
 use crate::scores::{EVALUATION_JSON, EvaluationFile, label_names};
 use crate::source::Source;
@@ -82,17 +83,17 @@ pub fn train_on(
 /// errors of which [`TrainError::is_peer_failure`] is true where another process has one of its own.
 pub fn train_among(
     plan: &TrainPlan,
-    peers: &Peers<'_>,
+    cluster: &Cluster,
     progress: &Progress,
 ) -> Result<Manifest, TrainError> {
-    if peers.num_processes == 1 {
+    if cluster.num_processes() == 1 {
         return train(plan, progress);
     }
     plan.check_processes()?;
-    if peers.process > 0 {
-        return follow(plan, peers);
+    if cluster.process() > 0 {
+        return follow(plan, cluster);
     }
-    let mut leader = Leader::meet(plan, peers)?;
+    let mut leader = Leader::meet(plan, cluster)?;
     let flattened = read_manifest(&plan.input)?;
     let source = Source::open(&plan.input, plan.part_cache_bytes())?;
     let identity = Identity::among(plan, &source, &flattened.fingerprint)?;

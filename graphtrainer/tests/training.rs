@@ -9,12 +9,11 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use graphtrainer::{
-    EpochReport, Neighborhoods, Source, TrainContext, TrainError, TrainPlan, TrainSpec, Trained,
-    fit,
+    EpochReport, Source, TrainContext, TrainError, TrainPlan, TrainSpec, Trained, fit,
 };
 use random::{Graph, Shape, flatten_meta};
 use schemas::progress::Progress;
-use schemas::{DenseRows, Fanout, Features, GraphShard, Sampling, Split};
+use schemas::{DenseRows, Fanout, Features, GraphShard, Neighborhoods, Sampling, Split};
 
 /// Gradients of a batch are summed worker by worker, so sums are split differently; the optimiser
 /// carries that on from step to step.

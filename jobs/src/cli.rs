@@ -11,7 +11,10 @@ use crate::source::Edits;
 /// node.
 #[derive(Debug, Parser)]
 #[command(name = "graphflat", version, about, long_about = None)]
-#[command(after_help = "Exit codes: 0 done, 1 failed, 2 usage or job file, 3 input data.")]
+#[command(
+    after_help = "Exit codes: 0 done, 1 failed, 2 usage or job file, 3 input data, 130 and 143 interrupted.\n\
+                  After 1, 130 and 143 the same command goes on where it stopped."
+)]
 pub(crate) struct Cli {
     /// What to do.
     #[command(subcommand)]
@@ -118,6 +121,14 @@ pub(crate) struct ProcessArgs {
     /// Run in so many processes of this machine, with --workers workers each.
     #[arg(long, value_name = "N", value_parser = value_parser!(u16).range(1..=1024))]
     pub(crate) processes: Option<u16>,
+    /// Start the job of --processes again after it has lost a process, at most so often; it goes on
+    /// where it stopped.
+    #[arg(long, value_name = "R", requires = "processes")]
+    pub(crate) restarts: Option<u16>,
+    /// Which process of a job that another process runs this is; that one tells the rest on standard
+    /// input.
+    #[arg(long, value_name = "N", hide = true, conflicts_with_all = ["hosts", "processes"])]
+    pub(crate) launched: Option<usize>,
     /// Address to listen on, in place of that in --hosts.
     #[arg(long, value_name = "ADDRESS", requires = "hosts")]
     pub(crate) bind: Option<String>,
@@ -138,7 +149,12 @@ pub(crate) struct ProcessArgs {
 impl ProcessArgs {
     /// Whether there are several.
     pub(crate) fn are_several(&self) -> bool {
-        self.hosts.is_some() || self.processes.is_some_and(|num| num > 1)
+        self.hosts.is_some() || self.launched.is_some() || self.processes.is_some_and(|num| num > 1)
+    }
+
+    /// Its number among them.
+    pub(crate) fn number(&self) -> usize {
+        self.process.or(self.launched).unwrap_or_default()
     }
 }
 

@@ -15,7 +15,8 @@ use serde::Deserialize;
 
 use crate::cli::Stage;
 use crate::error::JobError;
-use crate::memory::{BUDGET_MIN, default_budget};
+use crate::leftovers::own_dir;
+use crate::memory::{BUDGET_MIN, default_budget, workers_max};
 use crate::source::{Edits, JobSource};
 
 /// Worker threads at most: each is a thread and a partition of the store.
@@ -42,7 +43,8 @@ pub(crate) struct JobSpec {
     /// Directory of the store. Default: `work/NAME`.
     #[serde(default)]
     pub(crate) work_dir: Option<PathBuf>,
-    /// Worker threads. Default: as many as there are cores; changes no result.
+    /// Worker threads. Default: as many as there are cores, fewer for a small `memory_budget`;
+    /// changes no result.
     #[serde(default)]
     pub(crate) workers: Option<usize>,
     /// Memory the program may plan with, such as `"2GiB"`. Default: half of the machine's.
@@ -142,7 +144,7 @@ impl Job {
         job.fingerprint = fingerprint(source.parse()?, &job);
         if let Some(process) = overrides.process {
             // Each has a part of the store and of rounds, which may lie on a disk that they share.
-            let own = format!("process-{process:03}");
+            let own = own_dir(process);
             job.work_dir.push(&own);
             job.infer = job.infer.map(|plan| plan.with_own_dir(&own));
         }
@@ -304,13 +306,22 @@ impl JobSpec {
         } else {
             "workers"
         };
-        let cores = || std::thread::available_parallelism().map_or(1, usize::from);
-        let workers = asked.or(self.workers).unwrap_or_else(cores);
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let most = workers_max(cores, self.memory_budget);
+        let workers = asked.or(self.workers).unwrap_or(cores.min(most));
         if !(1..=WORKERS_MAX).contains(&workers) {
             return Err(key(
                 name,
                 format!("is {workers}; allowed is 1 to {WORKERS_MAX}"),
             ));
+        }
+        if workers > most {
+            let problem = format!(
+                "is {workers}; {cores} cores and a memory budget of {} allow 1 to {most}: more workers \
+                 take memory, and no less time",
+                self.memory_budget
+            );
+            return Err(key(name, problem));
         }
         Ok(workers)
     }

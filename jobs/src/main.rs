@@ -1,25 +1,30 @@
 //! The program `graphflat`: arguments in, exit code out.
 
+mod arguments;
 mod check;
+mod children;
 mod cli;
 mod console;
+mod ending;
 mod error;
 mod generate;
 mod inspect;
 mod job;
+mod leftovers;
 mod memory;
 mod preflight;
 mod processes;
+mod restart;
 mod source;
 mod stage;
 mod variables;
 
-use std::io::Write as _;
 use std::process::ExitCode;
 
 use clap::Parser as _;
 
 use crate::cli::{Cli, Command};
+use crate::error::JobError;
 
 // Tensors are allocated and freed by the hundred megabytes; this allocator finds room for them fast.
 #[global_allocator]
@@ -27,7 +32,12 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
     abort_on_panic();
-    let result = match Cli::parse().command {
+    let command = Cli::parse().command;
+    if let Err(error) = ending::listen_to_signals() {
+        let error = JobError::from(schemas::threads::refused(error)).into();
+        return fail(&error);
+    }
+    let result = match command {
         Command::Run(args) => stage::run(&args),
         Command::Check(args) => check::check(&args),
         Command::Inspect(args) => inspect::inspect(&args),
@@ -35,12 +45,15 @@ fn main() -> ExitCode {
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            // Nothing is left to be done where even this cannot be written.
-            let _ = writeln!(std::io::stderr(), "error: {}", error::one_line(&error));
-            ExitCode::from(error::exit_code(&error))
-        }
+        Err(error) => fail(&error),
     }
+}
+
+/// Says why the program ends, unless something else ends it already.
+fn fail(error: &anyhow::Error) -> ExitCode {
+    ending::claim();
+    ending::say(&format!("error: {}", error::one_line(error)));
+    ExitCode::from(error::exit_code(error))
 }
 
 /// Ends the whole program on a panic of any thread: a worker that dies alone would leave its peers
@@ -52,12 +65,27 @@ fn abort_on_panic() {
         if schemas::guard::is_guarded() {
             return;
         }
-        // The connection to another process is gone: who is missed knows who watches them, and ends
-        // this process with a clear word.
+        // The connection to another process is gone: the watch over that process ends this one with a
+        // clear word.
         if cluster::is_connection(&std::thread::current()) {
             std::thread::sleep(cluster::SILENCE_MAX);
         }
+        if info.payload_as_str().is_some_and(is_refused_thread) {
+            let error = schemas::threads::refused("the system refuses it");
+            ending::fail(&error.to_string());
+        }
+        ending::claim();
         print(info);
         std::process::abort();
     }));
+}
+
+/// Tells whether a library panicked because the system refused it a thread.
+fn is_refused_thread(panic: &str) -> bool {
+    let refusals = [
+        "failed to spawn thread",       // std
+        "OS can't spawn worker thread", // tokio
+        "ThreadPoolBuildError",         // rayon
+    ];
+    refusals.iter().any(|refusal| panic.contains(refusal))
 }

@@ -1,29 +1,25 @@
-//! A job in several processes: which one this is, those that it starts, how they end together.
+//! A job in several processes: which one this is, how they meet and end together.
 
-use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::TcpListener;
 use std::path::Path;
-use std::process::{Child, ChildStderr, Command, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::Duration;
 
-use cluster::{Cluster, ClusterPlan, REASON_MAX, SILENCE_MAX, Secret, read_hosts};
+use cluster::{Cluster, ClusterPlan, End, REASON_MAX, SILENCE_MAX, Secret, read_hosts};
 use graphinfer::{InferPlan, Method};
-use graphtrainer::{Peers, TrainError, TrainPlan};
-use schemas::Manifest;
 use schemas::progress::Progress;
 
+use crate::children::{Children, EarlyEnd, Hello, read_hello};
 use crate::cli::{RunArgs, Stage};
+use crate::ending::{self, Signal};
 use crate::error::{JobError, exit_code, is_peer_failure, one_line};
 use crate::job::Job;
 use crate::preflight::servers;
+use crate::restart::Restart;
 use crate::source::Edits;
 
 /// Holds the secret by which the processes of a job know each other.
 const SECRET: &str = "GRAPHFLAT_SECRET";
-/// Time in which processes that were started here end, once the job has.
-const END_MAX: Duration = Duration::from_secs(5);
 
 /// This process among those of its job.
 pub(crate) struct Processes {
@@ -31,12 +27,11 @@ pub(crate) struct Processes {
     children: Arc<Children>,
 }
 
-/// Processes that this one started; they are killed where this one ends before them.
-#[derive(Default)]
-struct Children {
-    running: Mutex<Vec<Child>>,
-    /// Whether all processes of the job have met.
-    have_met: Arc<AtomicBool>,
+/// Where the processes of a job are, and which one this is.
+struct Place {
+    hosts: Vec<String>,
+    process: usize,
+    secret: Secret,
 }
 
 impl Processes {
@@ -47,66 +42,52 @@ impl Processes {
     /// Arguments that cannot be, a stage that runs in one process only, processes that do not come.
     pub(crate) fn start(args: &RunArgs, edits: &Edits, job: &Job) -> Result<Processes, JobError> {
         let children = Arc::new(Children::default());
-        let alone = Processes {
-            cluster: Cluster::of_threads(job.workers),
-            children: Arc::clone(&children),
+        let Some(place) = find_place(args, edits, job, &children)? else {
+            return Ok(Processes {
+                cluster: Cluster::of_threads(job.workers),
+                children,
+            });
         };
         let of = &args.processes;
-        let (hosts, process) = match (&of.hosts, of.processes) {
-            (Some(path), _) => (read_hosts(path)?, of.process.unwrap_or_default()),
-            (None, Some(num @ 2..)) => (free_addresses(num.into())?, 0),
-            (None, _) => return Ok(alone),
-        };
-        if process >= hosts.len() {
-            let problem = format!("is {process}; there are 0 to {}", hosts.len() - 1);
-            return Err(key("--process", problem));
-        }
-        if hosts.len() > 1 {
-            refuse_single(job)?;
-        }
-        let secret = if of.hosts.is_some() {
-            read_secret(of.secret_file.as_deref())?
-        } else {
-            let (secret, text) = Secret::draw();
-            children.start(args, edits, job, &hosts, &text)?;
-            secret
-        };
+        let restart = Restart::new(args, edits, job);
         let ended = Arc::clone(&children);
         let plan = ClusterPlan {
-            hosts,
-            process,
+            hosts: place.hosts,
+            process: place.process,
             bind: of.bind.clone(),
             threads: job.workers,
-            secret,
+            secret: place.secret,
             build: checksum_of_program()?,
             job: job.fingerprint.clone(),
             start_timeout: Duration::from_secs(of.start_timeout),
-            on_end: Arc::new(move |problem, exit_code| {
-                // Nothing is left to be done where even this cannot be written.
-                let _ = writeln!(std::io::stderr(), "error: {problem}");
-                ended.kill();
-                std::process::exit(i32::from(exit_code));
-            }),
+            on_end: Arc::new(move |end: End<'_>| end_job(end, &ended, restart.as_ref())),
         };
         let on_end = Arc::clone(&plan.on_end);
         let started = Arc::clone(&children);
-        std::thread::spawn(move || {
-            while !started.have_met.load(Ordering::SeqCst) {
-                if let Some(gone) = started.ended() {
-                    on_end(&format!("process {gone} ended before all had met"), 1);
-                }
-                std::thread::sleep(Duration::from_millis(100));
+        let watch_children = move || {
+            if let Some(EarlyEnd { text, exit_code }) = started.wait_for_early_end() {
+                let text = &text;
+                on_end(match exit_code {
+                    None => End::Lost { text },
+                    Some(exit_code) => End::Failed { text, exit_code },
+                });
             }
-        });
+        };
+        let thread = std::thread::Builder::new();
+        let failed = |source| JobError::Process { source };
+        thread.spawn(watch_children).map_err(failed)?;
         let cluster = Cluster::join(plan);
-        children.have_met.store(true, Ordering::SeqCst);
-        Ok(Processes {
-            cluster: cluster.inspect_err(|_| children.kill())?,
-            children,
-        })
+        children.meet();
+        let cluster = cluster.inspect_err(|_| children.end(1))?;
+        let (told, others) = (cluster.clone(), Arc::clone(&children));
+        ending::tell_others_with(move |problem, exit_code| {
+            told.fail(problem, exit_code);
+            others.end(exit_code);
+        });
+        Ok(Processes { cluster, children })
     }
 
-    /// Keeps in mind what this process is at, for those whom it misses.
+    /// Sets the phase that messages about a lost process name from the progress that is reported.
     pub(crate) fn watched(&self, progress: Progress) -> Progress {
         let cluster = self.cluster.clone();
         Arc::new(move |event| {
@@ -132,9 +113,9 @@ impl Processes {
         result
     }
 
-    /// How long to wait for the error behind a peer's failure. The first process of a training knows as
-    /// soon as a connection is lost, and no process may have an error of its own then: once the watch would
-    /// have missed one, it says what it knows, before the others do.
+    /// How long to wait for the error behind a peer's failure. The leader of a training knows as soon as
+    /// a connection is lost, and no process may have an error of its own then: once the watch would have
+    /// noticed a lost process, the leader says what it knows, before the others do.
     fn patience(&self, error: &anyhow::Error) -> Duration {
         let is_training = matches!(error.downcast_ref(), Some(JobError::Train(_)));
         match is_training && self.cluster.process() == 0 {
@@ -144,120 +125,73 @@ impl Processes {
     }
 }
 
-impl Children {
-    /// Starts all processes of a list but the first.
-    fn start(
-        &self,
-        args: &RunArgs,
-        edits: &Edits,
-        job: &Job,
-        hosts: &[String],
-        secret: &str,
-    ) -> Result<(), JobError> {
-        let failed = |source| JobError::Process { source };
-        let program = std::env::current_exe().map_err(failed)?;
-        let mut same = vec!["--date".to_owned(), edits.date.to_rfc3339()];
-        for (name, value) in &edits.set {
-            same.extend(["--set".to_owned(), format!("{name}={value}")]);
-        }
-        let budget = format!("memory_budget={}B", job.memory_budget.as_u64());
-        same.extend(["--set".to_owned(), budget]);
-        for stage in &job.selected {
-            same.extend(["--stage".to_owned(), stage.name().to_owned()]);
-        }
-        same.extend(args.fresh.then(|| "--fresh".to_owned()));
-        same.extend(["--workers".to_owned(), job.workers.to_string()]);
-        let start_timeout = args.processes.start_timeout.to_string();
-        same.extend(["--start-timeout".to_owned(), start_timeout]);
-        for process in 1..hosts.len() {
-            let mut child = Command::new(&program)
-                .arg("run")
-                .arg(&args.job.path)
-                .args(&same)
-                .args(["--quiet", "--hosts", "/dev/stdin"])
-                .args(["--process", &process.to_string()])
-                .env(SECRET, secret)
-                .stdin(Stdio::piped())
-                .stdout(Stdio::null())
-                .stderr(Stdio::piped())
-                .spawn()
-                .map_err(failed)?;
-            if let Some(said) = child.stderr.take() {
-                let have_met = Arc::clone(&self.have_met);
-                std::thread::spawn(move || hand_on(said, &have_met));
+/// Ends this process because another one of the job has ended; starts the job again where a process
+/// was lost and `--restarts` allows it.
+fn end_job(end: End<'_>, children: &Children, restart: Option<&Restart>) {
+    ending::claim();
+    let (text, exit_code) = match end {
+        End::Lost { text } => {
+            if let Some(restart) = restart {
+                children.end(1);
+                restart.run(text);
             }
-            let list = child
-                .stdin
-                .take()
-                .map(|mut input| writeln!(input, "{}", hosts.join("\n")));
-            self.guard().push(child);
-            list.unwrap_or(Ok(())).map_err(failed)?;
+            (text, 1)
         }
-        Ok(())
-    }
-
-    /// Returns the number of one that has ended.
-    fn ended(&self) -> Option<usize> {
-        let mut children = self.guard();
-        let mut ends = children.iter_mut().map(Child::try_wait);
-        ends.position(|end| matches!(end, Ok(Some(_))))
-            .map(|child| child + 1)
-    }
-
-    /// Waits for all to end, and kills those that do not.
-    fn wait(&self) {
-        let deadline = Instant::now() + END_MAX;
-        let mut children = self.guard();
-        let is_running = |child: &mut Child| matches!(child.try_wait(), Ok(None));
-        while children.iter_mut().any(is_running) && Instant::now() < deadline {
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        drop(children);
-        self.kill();
-    }
-
-    fn kill(&self) {
-        for child in self.guard().iter_mut() {
-            // Fails for one that has ended.
-            child.kill().ok();
-            child.wait().ok();
-        }
-    }
-
-    fn guard(&self) -> MutexGuard<'_, Vec<Child>> {
-        self.running.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// Hands on what a process says that was started here. Once all have met, its error comes by the watch, to
-/// this process too, which says it.
-fn hand_on(said: ChildStderr, have_met: &AtomicBool) {
-    for line in BufReader::new(said).lines().map_while(Result::ok) {
-        if !(have_met.load(Ordering::SeqCst) && line.starts_with("error: ")) {
-            writeln!(std::io::stderr(), "{line}").ok();
-        }
-    }
-}
-
-impl Drop for Children {
-    fn drop(&mut self) {
-        self.kill();
-    }
-}
-
-/// Trains with the other processes of the job, if there are any.
-pub(crate) fn train(
-    plan: &TrainPlan,
-    cluster: &Cluster,
-    progress: &Progress,
-) -> Result<Manifest, TrainError> {
-    let peers = Peers {
-        process: cluster.process(),
-        num_processes: cluster.num_processes(),
-        connect: &|| cluster.connect().map_err(std::io::Error::other),
-        set_phase: &|phase| cluster.set_phase(phase),
+        End::Failed { text, exit_code } => (text, exit_code),
     };
-    graphtrainer::train_among(plan, &peers, progress)
+    match Signal::of_exit_code(exit_code) {
+        Some(_) => ending::say_interrupted(text),
+        None => ending::say(&format!("error: {text}")),
+    }
+    children.end(exit_code);
+    ending::exit(exit_code);
+}
+
+/// Finds out where the processes of the job are, and starts those that this one has to; none where it
+/// is alone.
+fn find_place(
+    args: &RunArgs,
+    edits: &Edits,
+    job: &Job,
+    children: &Children,
+) -> Result<Option<Place>, JobError> {
+    let of = &args.processes;
+    let mut hello = None;
+    let (hosts, process) = match (&of.hosts, of.launched, of.processes) {
+        (Some(path), ..) => (read_hosts(path)?, of.process.unwrap_or_default()),
+        (None, Some(process), _) => {
+            ending::be_silent();
+            let told = hello.insert(read_hello()?);
+            (told.hosts.clone(), process)
+        }
+        (None, None, Some(num @ 2..)) => (free_addresses(num.into())?, 0),
+        (None, None, _) => return Ok(None),
+    };
+    if process >= hosts.len() {
+        let problem = format!("is {process}; there are 0 to {}", hosts.len() - 1);
+        return Err(key("--process", problem));
+    }
+    if hosts.len() > 1 {
+        refuse_single(job)?;
+    }
+    let secret = match hello {
+        Some(Hello { secret, .. }) => secret_of("--launched", secret.as_bytes())?,
+        None if of.hosts.is_some() => read_secret(of.secret_file.as_deref())?,
+        None => {
+            let (secret, text) = Secret::draw();
+            let hello = Hello {
+                hosts: hosts.clone(),
+                secret: text,
+            };
+            children.start(&args.of_child(edits, job), &hello)?;
+            secret
+        }
+    };
+    Ok(Some(Place {
+        hosts,
+        process,
+        secret,
+    }))
 }
 
 /// Refuses plans of stages that several processes cannot run.
@@ -315,11 +249,15 @@ fn read_secret(path: Option<&Path>) -> Result<Secret, JobError> {
         );
         return Err(key("--secret-file", problem));
     };
+    secret_of(name, &bytes)
+}
+
+fn secret_of(name: &str, bytes: &[u8]) -> Result<Secret, JobError> {
     let problem = format!(
         "is too short; at least {} bytes are needed",
         Secret::BYTES_MIN
     );
-    Secret::new(&bytes).ok_or_else(|| key(name, problem))
+    Secret::new(bytes).ok_or_else(|| key(name, problem))
 }
 
 fn key(name: &str, problem: String) -> JobError {

@@ -10,21 +10,23 @@ use cluster::Cluster;
 use graphflat::{FlattenPlan, SamplePlan, Waves};
 use graphinfer::{InferPlan, InferSampling, Method};
 use graphtrainer::scores::EvaluationFile;
-use graphtrainer::{Neighborhoods, Source, TrainPlan};
+use graphtrainer::{Source, TrainPlan};
 use schemas::progress::Progress;
 use schemas::storage::{Traffic, traffic};
-use schemas::{DenseRows, Manifest, Sampling, keep_at_hop, read_manifest};
+use schemas::{Manifest, Sampling, keep_at_hop, read_manifest};
 use serde_json::{Value, json};
 use store::{HUB_THRESHOLD, Store, StorePlan};
 
 use crate::cli::{RunArgs, Stage};
 use crate::console::{Voice, line_out};
+use crate::ending;
 use crate::error::JobError;
 use crate::inspect::label_name;
 use crate::job::{Job, Overrides, STORE};
+use crate::leftovers::remove_unused;
 use crate::memory::keep_free_memory;
 use crate::preflight::preflight;
-use crate::processes::{Processes, train};
+use crate::processes::Processes;
 
 /// Runs a job.
 ///
@@ -37,9 +39,10 @@ pub(crate) fn run(args: &RunArgs) -> anyhow::Result<()> {
         workers: args.workers,
         stages: args.stage.clone(),
         fresh: args.fresh,
-        process: of.are_several().then(|| of.process.unwrap_or_default()),
+        process: of.are_several().then(|| of.number()),
         processes: of.processes.map(usize::from),
     };
+    ending::be_resumable();
     let edits = args.job.edits();
     let job = Job::load(&args.job.path, &edits, &overrides)?;
     keep_free_memory(job.memory_budget);
@@ -55,7 +58,8 @@ fn run_stages(job: &Job, processes: &Processes, voice: Voice) -> anyhow::Result<
     // Layers and their gradients run on this pool; a second call in one process cannot happen.
     rayon::ThreadPoolBuilder::new()
         .num_threads(job.workers)
-        .build_global()?;
+        .build_global()
+        .map_err(|error| JobError::from(schemas::threads::refused(error)))?;
     let started = Instant::now();
     preflight(job)?;
     let progress = processes.watched(voice.progress());
@@ -67,6 +71,10 @@ fn run_stages(job: &Job, processes: &Processes, voice: Voice) -> anyhow::Result<
         done.push(record);
     }
     let num_processes = processes.cluster.num_processes();
+    if processes.cluster.process() == 0 {
+        let shared = job.work_dir.parent().filter(|_| num_processes > 1);
+        remove_unused(shared.unwrap_or(&job.work_dir), num_processes);
+    }
     report(job, &done, (started.elapsed(), num_processes), voice);
     Ok(())
 }
@@ -104,7 +112,7 @@ fn run_stage(
         Stage::Train => {
             let plan = job.train.as_ref().expect(missing);
             match &job.stream {
-                None => train(plan, stores.cluster, progress)?,
+                None => graphtrainer::train_among(plan, stores.cluster, progress)?,
                 Some(sample) => {
                     let store = stores.open(stage, progress)?;
                     train_streamed(plan, sample, &store, progress)?
@@ -143,12 +151,7 @@ fn train_streamed(
     let fingerprint = waves.fingerprint().to_owned();
     let metas = (store.meta().graph.clone(), waves.flatten_meta());
     let (input, counts) = (plan.input().to_owned(), waves.target_counts());
-    let draw = move |part, seed| {
-        let (shard, rows) = waves.draw(part, seed);
-        let dense = rows.map(|rows| Box::new(rows) as Box<dyn DenseRows + Send + Sync>);
-        Ok(Neighborhoods { shard, dense })
-    };
-    let source = Source::streamed(input, metas, counts, plan.part_cache_bytes(), draw);
+    let source = Source::streamed(input, metas, counts, plan.part_cache_bytes(), waves);
     Ok(graphtrainer::train_on(
         plan,
         &source,

@@ -41,6 +41,15 @@ pub enum SchemaError {
         /// What is wrong and what is allowed.
         problem: String,
     },
+    /// The system refused a thread.
+    #[error(
+        "cannot start another thread: raise the limit on processes (`pids.max` of the container, \
+         `ulimit -u`), or set fewer `workers`"
+    )]
+    Thread {
+        /// The cause.
+        source: std::io::Error,
+    },
     /// A path names a storage this build cannot reach.
     #[error("`{key}`: {path} {problem}")]
     Storage {
@@ -216,13 +225,14 @@ impl SchemaError {
             | Self::NoFile { .. }
             | Self::NoColumn { .. }
             | Self::OutputTaken { .. }
-            | Self::OutputLocked { .. }
             | Self::NotFinished { .. } => ErrorKind::Usage,
             Self::ColumnType { .. }
             | Self::Unreadable { .. }
             | Self::Value { .. }
             | Self::Table { .. } => ErrorKind::Data,
             Self::Io { .. }
+            | Self::OutputLocked { .. }
+            | Self::Thread { .. }
             | Self::Parquet { .. }
             | Self::Arrow { .. }
             | Self::Json { .. }

@@ -4,6 +4,7 @@ mod dataset;
 mod extract;
 mod layout;
 mod merge;
+mod parts;
 mod read;
 mod row_batch;
 #[cfg(test)]
@@ -14,6 +15,7 @@ mod write;
 pub use dataset::GraphFeatureDataset;
 pub use extract::ExtractScratch;
 pub use merge::ShardBuilder;
+pub use parts::{DrawParts, Neighborhoods};
 pub use write::{DenseRows, write_part};
 
 use std::ops::Range;

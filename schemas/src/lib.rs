@@ -59,6 +59,7 @@
 //! `graphinfer.schema` (`1`).
 
 mod as_given;
+pub mod cleanup;
 pub mod columns;
 pub mod config;
 pub mod dataset;
@@ -76,6 +77,7 @@ pub mod path;
 pub mod progress;
 pub mod storage;
 mod table_writer;
+pub mod threads;
 pub mod xxh;
 
 pub use columns::{
@@ -91,8 +93,8 @@ pub use embeddings::{
 pub use error::{ErrorKind, Result, SchemaError};
 pub use fanout::{Fanout, FlattenMeta, Layout, Sampling, keep_at_hop, use_at_layer};
 pub use graph_feature::{
-    DenseRows, ExtractScratch, GraphFeature, GraphFeatureDataset, GraphShard, ShardBuilder,
-    write_part,
+    DenseRows, DrawParts, ExtractScratch, GraphFeature, GraphFeatureDataset, GraphShard,
+    Neighborhoods, ShardBuilder, write_part,
 };
 pub use ids::{IdType, Ids, hash_int};
 pub use idx::{LocalIdx, NodeIdx, Row};

@@ -196,6 +196,7 @@ fn write(path: &Path, bytes: &[u8], is_synced: bool) -> Result<()> {
             .map_err(SchemaError::io("write", path))?;
         return file.finish(|| Ok(()))?.map_or(Ok(()), wait);
     }
+    let _cleanup = crate::cleanup::remove_at_early_end(&temporary);
     let write = |file: io::Result<File>| {
         let mut file = file?;
         file.write_all(bytes)?;

@@ -4,11 +4,12 @@ use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 
+use cluster::Cluster;
+use schemas::threads::spawn_scoped;
 use schemas::{Manifest, read_manifest};
 
 use super::{
-    Command, Connections, Control, Failure, LineSender, Peers, Report, StopReading, process_of,
-    receive,
+    Command, Connections, Control, Failure, LineSender, Report, StopReading, process_of, receive,
 };
 use crate::crew::Crew;
 use crate::order::training_order;
@@ -20,9 +21,9 @@ use crate::worker::{Outcome, Task};
 use crate::{TrainError, TrainPlan};
 
 /// Runs what the leader commands until the output is finished; returns its manifest.
-pub(crate) fn follow(plan: &TrainPlan, peers: &Peers<'_>) -> Result<Manifest, TrainError> {
-    (peers.set_phase)("train, its start");
-    let mut connections = Connections::make(plan, peers)?;
+pub(crate) fn follow(plan: &TrainPlan, cluster: &Cluster) -> Result<Manifest, TrainError> {
+    cluster.set_phase("train, its start");
+    let mut connections = Connections::make(plan, cluster)?;
     let leader = &mut connections.control[0];
     // Until then the leader may still write what this stage reads.
     let Command::Compare { read, fingerprint } = next_command(leader)? else {
@@ -34,7 +35,7 @@ pub(crate) fn follow(plan: &TrainPlan, peers: &Peers<'_>) -> Result<Manifest, Tr
     if identity.read != read {
         let input = plan.input.display();
         return Err(TrainError::Differs {
-            process: peers.process,
+            process: cluster.process(),
             key: "input",
             problem: format!(
                 "{input} there was flattened otherwise; all need the same graph features"
@@ -43,7 +44,7 @@ pub(crate) fn follow(plan: &TrainPlan, peers: &Peers<'_>) -> Result<Manifest, Tr
     }
     if identity.fingerprint != fingerprint {
         return Err(TrainError::Differs {
-            process: peers.process,
+            process: cluster.process(),
             key: "model",
             problem: "its plan comes to another model on the same graph features".to_owned(),
         });
@@ -66,7 +67,7 @@ pub(crate) fn follow(plan: &TrainPlan, peers: &Peers<'_>) -> Result<Manifest, Tr
         Command::Begin { epoch, done_steps } => {
             let work = FollowerWork {
                 plan,
-                peers,
+                cluster,
                 source: &source,
                 prepared: &prepared,
                 begin: (epoch, done_steps),
@@ -119,7 +120,7 @@ enum Event {
 /// What a follower works with.
 struct FollowerWork<'a> {
     plan: &'a TrainPlan,
-    peers: &'a Peers<'a>,
+    cluster: &'a Cluster,
     source: &'a Source,
     prepared: &'a Prepared,
     /// The epoch it begins in, and its steps that are done.
@@ -149,17 +150,21 @@ impl FollowerWork<'_> {
             begin: self.begin,
         };
         let Control { lines, sender, .. } = &mut connections.control[0];
-        let (num_workers, num_processes) = (result.workers, self.peers.num_processes);
-        let is_own =
-            |worker: &usize| process_of(*worker, num_workers, num_processes) == self.peers.process;
+        let (num_workers, num_processes) = (result.workers, self.cluster.num_processes());
+        let is_own = |worker: &usize| {
+            process_of(*worker, num_workers, num_processes) == self.cluster.process()
+        };
         thread::scope(|scope| {
+            // Dropped whatever comes of it: then the thread that reads ends.
+            let _reading = StopReading(vec![sender]);
             let (done_sender, done) = channel();
-            let start = |worker| (worker, crew.start(scope, worker, &done_sender));
-            let tasks = (0..num_workers).filter(is_own).map(start).collect();
+            let start = |worker| Ok((worker, crew.start(scope, worker, &done_sender)?));
+            let own = (0..num_workers).filter(is_own);
+            let tasks = own.map(start).collect::<Result<_, TrainError>>()?;
             drop(done_sender);
             let (events_sender, events) = channel();
             let command_sender = events_sender.clone();
-            scope.spawn(move || {
+            let read = move || {
                 loop {
                     let command = receive(0, lines);
                     let is_last = command.is_err();
@@ -168,14 +173,15 @@ impl FollowerWork<'_> {
                         return;
                     }
                 }
-            });
-            scope.spawn(move || {
+            };
+            spawn_scoped(scope, "leader", read)?;
+            let collect = move || {
                 for (worker, outcome) in done {
                     // Nobody listens once the work is over.
                     events_sender.send(Event::Ended(worker, outcome)).ok();
                 }
-            });
-            let _reading = StopReading(vec![sender]);
+            };
+            spawn_scoped(scope, "outcomes", collect)?;
             self.obey(&events, &tasks, sender, &busy)
         })
     }
@@ -207,7 +213,8 @@ impl FollowerWork<'_> {
                 }
                 Event::Commanded(Ok(Command::Epoch(epoch))) => {
                     let epochs = self.plan.result.epochs;
-                    (self.peers.set_phase)(&format!("train, epoch {}/{epochs}", epoch + 1));
+                    self.cluster
+                        .set_phase(&format!("train, epoch {}/{epochs}", epoch + 1));
                 }
                 Event::Commanded(Ok(Command::Done(manifest))) => return Ok(*manifest),
                 Event::Commanded(command) => {

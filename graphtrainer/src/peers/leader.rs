@@ -5,9 +5,11 @@ use std::net::TcpStream;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 
+use cluster::Cluster;
 use schemas::Manifest;
+use schemas::threads::spawn_scoped;
 
-use super::{Command, Connections, LineSender, Peers, Report, StopReading, process_of, receive};
+use super::{Command, Connections, LineSender, Report, StopReading, process_of, receive};
 use crate::crew::Crew;
 use crate::order::Order;
 use crate::pipeline::{Busy, Supply};
@@ -19,7 +21,7 @@ use crate::{TrainError, TrainPlan};
 
 /// The leader of a training, with its connections to the followers.
 pub(crate) struct Leader<'a> {
-    peers: Peers<'a>,
+    cluster: &'a Cluster,
     connections: Connections,
 }
 
@@ -37,11 +39,11 @@ pub(crate) struct LedTraining<'env> {
 
 impl<'a> Leader<'a> {
     /// Connects to the followers.
-    pub(crate) fn meet(plan: &TrainPlan, peers: &Peers<'a>) -> Result<Self, TrainError> {
-        (peers.set_phase)("train, its start");
+    pub(crate) fn meet(plan: &TrainPlan, cluster: &'a Cluster) -> Result<Self, TrainError> {
+        cluster.set_phase("train, its start");
         Ok(Self {
-            peers: *peers,
-            connections: Connections::make(plan, peers)?,
+            cluster,
+            connections: Connections::make(plan, cluster)?,
         })
     }
 
@@ -81,7 +83,7 @@ impl<'a> Leader<'a> {
 
     /// Returns a note if some processes have no worker.
     pub(crate) fn note(&self, plan: &TrainPlan) -> Option<String> {
-        let (num_workers, num_processes) = (plan.result.workers, self.peers.num_processes);
+        let (num_workers, num_processes) = (plan.result.workers, self.cluster.num_processes());
         let note = format!(
             "{num_workers} of {num_processes} processes train, with a worker each: `train.workers` is \
              {num_workers}"
@@ -110,36 +112,39 @@ impl<'a> Leader<'a> {
             supply: of.supply,
             begin: of.begin,
         };
-        let (num_workers, num_processes) = (result.workers, self.peers.num_processes);
+        let (num_workers, num_processes) = (result.workers, self.cluster.num_processes());
         let (mut readers, mut senders) = (Vec::new(), Vec::new());
         for control in &mut self.connections.control {
             readers.push((control.process, &mut control.lines));
             senders.push(&control.sender);
         }
         let ended = thread::scope(|scope| {
+            // Dropped whatever comes of it: then the threads that read end.
+            let _reading = StopReading(senders.clone());
             let (done_sender, done) = channel();
             let mut tasks = Vec::with_capacity(num_workers);
             for worker in 0..num_workers {
                 tasks.push(match process_of(worker, num_workers, num_processes) {
                     // Worker 0 has a part in every task.
                     0 if worker == 0 => {
-                        let own = crew.start(scope, worker, &done_sender);
+                        let own = crew.start(scope, worker, &done_sender)?;
                         let announcer = Announcer {
                             senders: senders.clone(),
-                            set_phase: self.peers.set_phase,
+                            cluster: self.cluster,
                             epochs: result.epochs,
                         };
                         let (task_sender, own_tasks) = channel();
-                        scope.spawn(move || announcer.hand_on(&own_tasks, &own));
+                        let announce = move || announcer.hand_on(&own_tasks, &own);
+                        spawn_scoped(scope, "announcer", announce)?;
                         task_sender
                     }
-                    0 => crew.start(scope, worker, &done_sender),
+                    0 => crew.start(scope, worker, &done_sender)?,
                     process => {
                         let sender = senders[process - 1];
                         let (task_sender, own_tasks) = channel();
-                        scope.spawn(move || {
-                            own_tasks.iter().for_each(|t| send_steps(sender, worker, t))
-                        });
+                        let send = move |task| send_steps(sender, worker, task);
+                        let send_all = move || own_tasks.iter().for_each(send);
+                        spawn_scoped(scope, "tasks", send_all)?;
                         task_sender
                     }
                 });
@@ -156,10 +161,9 @@ impl<'a> Leader<'a> {
                     server,
                 };
                 let own_done = done_sender.clone();
-                scope.spawn(move || follower.listen(lines, &own_done));
+                spawn_scoped(scope, "follower", move || follower.listen(lines, &own_done))?;
             }
             drop(done_sender);
-            let _reading = StopReading(senders);
             let workers = Workers {
                 tasks,
                 done,
@@ -167,7 +171,7 @@ impl<'a> Leader<'a> {
             };
             run(&workers, &server)
         });
-        (self.peers.set_phase)("train, its end");
+        self.cluster.set_phase("train, its end");
         ended
     }
 
@@ -189,7 +193,7 @@ impl<'a> Leader<'a> {
 
     /// Waits until all followers have prepared what their workers need.
     fn wait_until_ready(&mut self) -> Result<(), TrainError> {
-        (self.peers.set_phase)("train, its start");
+        self.cluster.set_phase("train, its start");
         for control in &mut self.connections.control {
             match control.receive()? {
                 Report::Ready => {}
@@ -213,7 +217,7 @@ fn misplaced(process: usize, report: &Report) -> TrainError {
 /// Tells all processes which epoch is under way.
 struct Announcer<'a> {
     senders: Vec<&'a LineSender>,
-    set_phase: &'a (dyn Fn(&str) + Sync),
+    cluster: &'a Cluster,
     epochs: u64,
 }
 
@@ -221,7 +225,8 @@ impl Announcer<'_> {
     /// Hands on the tasks of a worker, until no more come.
     fn hand_on(&self, tasks: &Receiver<Task>, own: &Sender<Task>) {
         for task in tasks {
-            (self.set_phase)(&format!("train, epoch {}/{}", task.epoch + 1, self.epochs));
+            self.cluster
+                .set_phase(&format!("train, epoch {}/{}", task.epoch + 1, self.epochs));
             let command = Command::Epoch(task.epoch);
             self.senders.iter().for_each(|sender| sender.send(&command));
             // A worker that has ended has given its reason as an outcome.

@@ -5,14 +5,14 @@
 //! alone reads the checkpoint, evaluates, decides when to stop and writes the output. The others are
 //! *followers* ([`follow`]). The leader sends each of them commands and gets reports, lines of JSON on
 //! one connection each ([`Command`], [`Report`]). Parameters and gradients cross between workers and
-//! shards over gRPC, on connections of their own. The caller makes all connections and has proved both
+//! shards over gRPC, on connections of their own. The cluster makes all connections and has proved both
 //! ends, so no port is opened here.
 //!
 //! A worker that fails releases those that wait for it, through the servers, and its process reports the
 //! failure; so does a process that cannot prepare for its workers. The leader then removes the output of
 //! a training that would fail again and sends [`Command::Stop`]. Every process returns: the one that
-//! failed its own error, the others one of which [`TrainError::is_peer_failure`] is true. The caller's
-//! watch notices a process that is lost.
+//! failed its own error, the others one of which [`TrainError::is_peer_failure`] is true. The
+//! watch of the cluster notices a process that is lost.
 
 mod follower;
 mod leader;
@@ -22,6 +22,7 @@ use std::net::{Shutdown, TcpStream};
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
+use cluster::Cluster;
 use schemas::Manifest;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -37,29 +38,6 @@ pub(crate) use leader::{Leader, LedTraining};
 
 /// Shards at most: each has connections of its own.
 const SERVERS_MAX: usize = 64;
-
-/// This process among those that train a model together.
-#[derive(Clone, Copy)]
-pub struct Peers<'a> {
-    /// Its number; process 0 leads.
-    pub process: usize,
-    /// How many there are.
-    pub num_processes: usize,
-    /// Makes one more connection to each other process, in their order; none stands for this one. All
-    /// processes call it as often, and each time for the same.
-    pub connect: &'a dyn Fn() -> io::Result<Vec<Option<TcpStream>>>,
-    /// Sets the phase that messages about a lost process name.
-    pub set_phase: &'a (dyn Fn(&str) + Sync),
-}
-
-impl std::fmt::Debug for Peers<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Peers")
-            .field("process", &self.process)
-            .field("num_processes", &self.num_processes)
-            .finish_non_exhaustive()
-    }
-}
 
 /// What the leader sends to a follower.
 #[derive(Debug, Serialize, Deserialize)]
@@ -222,14 +200,14 @@ struct Connections {
 impl Connections {
     /// Connects to all others. Each has to come to it, whether or not there will be anything to train,
     /// so that all of them count their connections alike.
-    fn make(plan: &TrainPlan, peers: &Peers<'_>) -> Result<Self, TrainError> {
+    fn make(plan: &TrainPlan, cluster: &Cluster) -> Result<Self, TrainError> {
         let failed = |source| TrainError::Process {
             action: "connect the processes of the training",
             source,
         };
-        let (me, num_processes) = (peers.process, peers.num_processes);
+        let (me, num_processes) = (cluster.process(), cluster.num_processes());
         let mut control = Vec::new();
-        for (process, socket) in (peers.connect)().map_err(failed)?.into_iter().enumerate() {
+        for (process, socket) in cluster.connect()?.into_iter().enumerate() {
             if let Some(socket) = socket.filter(|_| me == 0 || process == 0) {
                 control.push(Control::new(process, socket).map_err(failed)?);
             }
@@ -239,8 +217,8 @@ impl Connections {
         for first_shard in (0..num_shards).step_by(num_processes) {
             // Of each pair of processes, the lower one is the client on `ahead` and the server on
             // `back`.
-            let ahead = (peers.connect)().map_err(failed)?;
-            let back = (peers.connect)().map_err(failed)?;
+            let ahead = cluster.connect()?;
+            let back = cluster.connect()?;
             let mut clients = Vec::new();
             for (process, sockets) in ahead.into_iter().zip(back).enumerate() {
                 let (to_server, to_client) = match sockets {

@@ -130,6 +130,8 @@ const WORKERS_MAX: usize = 1024;
 
 /// Starts the threads that drive connections.
 fn runtime(num_threads: usize) -> Result<Runtime, TrainError> {
+    // Building it panics where they cannot be started; calls need one thread more.
+    schemas::threads::check(num_threads + 1)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(num_threads)
         .max_blocking_threads(2 * WORKERS_MAX)

@@ -19,6 +19,7 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
 use super::lock::LOCK;
+use crate::cleanup::{Cleanup, at_early_end};
 use crate::error::{Result, SchemaError};
 use crate::storage::{Object, Put, Version, object};
 
@@ -42,6 +43,7 @@ pub(super) struct Lease {
     /// Ends the thread when it is dropped.
     stop: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
+    _cleanup: Cleanup,
 }
 
 #[derive(Debug)]
@@ -149,10 +151,12 @@ impl Lease {
             .name("lease".to_owned())
             .spawn(move || renewed.renew_until(&stopped))
             .map_err(SchemaError::io("keep the lock of", dir))?;
+        let released = Arc::clone(&shared);
         Ok(Self {
             shared,
             stop: Some(stop),
             thread: Some(thread),
+            _cleanup: at_early_end(move || released.release()),
         })
     }
 
@@ -211,14 +215,20 @@ impl Drop for Lease {
         if let Some(thread) = self.thread.take() {
             thread.join().ok();
         }
-        if self.shared.is_held().is_ok_and(|is_held| is_held) {
-            // A lock that stays is taken over.
-            self.shared.lock.remove().ok();
-        }
+        self.shared.release();
     }
 }
 
 impl Shared {
+    /// Removes the lock, if it is still this one; from now on nothing is written under it.
+    fn release(&self) {
+        self.is_lost.store(true, Ordering::Relaxed);
+        if self.is_held().is_ok_and(|is_held| is_held) {
+            // A lock that stays is taken over.
+            self.lock.remove().ok();
+        }
+    }
+
     fn check(&self) -> Result<()> {
         if !self.is_lost.load(Ordering::Relaxed) && self.is_held()? {
             return Ok(());

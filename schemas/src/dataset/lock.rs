@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::lease::{Fence, Lease, OtherLock};
+use crate::cleanup::{Cleanup, remove_at_early_end};
 use crate::error::{Result, SchemaError};
 use crate::storage;
 
@@ -65,6 +66,7 @@ pub struct DirLock {
     path: PathBuf,
     /// Open for as long as the lock is held.
     _file: File,
+    _cleanup: Cleanup,
 }
 
 impl DirLock {
@@ -101,7 +103,12 @@ impl DirLock {
             }
             // The run that held it may have removed the file between our open and our lock.
             if is_same_file(&file, &path).map_err(SchemaError::io("look up", &path))? {
-                return Ok(Self { path, _file: file });
+                let _cleanup = remove_at_early_end(&path);
+                return Ok(Self {
+                    path,
+                    _file: file,
+                    _cleanup,
+                });
             }
         }
     }

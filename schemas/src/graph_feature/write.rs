@@ -12,11 +12,12 @@ use super::{GraphShard, layout};
 use crate::as_given;
 use crate::columns::{FeatureMeta, Features, GraphMeta};
 use crate::dataset::{FileEntry, Output, PartEntry, part_name};
-use crate::error::Result;
+use crate::error::{Result, SchemaError};
 use crate::fanout::{FlattenMeta, Layout};
 use crate::float_pages::FloatPages;
 use crate::parquet_file::{list_array, number_array};
 use crate::table_writer::{Column, Strings, TableWriter};
+use crate::threads::spawn_scoped;
 
 /// Values of a batch, over all columns, after which it goes to the writer.
 const BATCH_VALUES: usize = 4 << 20;
@@ -162,10 +163,10 @@ impl Part<'_> {
     fn write_shard(&self) -> Result<Vec<FileEntry>> {
         let nodes = self.write_nodes()?;
         let (synced, edges) = std::thread::scope(|scope| {
-            let sync = scope.spawn(|| self.output.sync(&nodes));
+            let sync = spawn_scoped(scope, "sync", || self.output.sync(&nodes))?;
             let edges = self.write_edges();
-            (sync.join().expect("it does not panic"), edges)
-        });
+            Ok::<_, SchemaError>((sync.join().expect("it does not panic"), edges))
+        })?;
         synced?;
         Ok(vec![nodes, edges?])
     }

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use object_store::{MultipartUpload, ObjectStoreExt, PutPayload};
 
 use super::object::{Object, Pending, limited, object, start, start_blocking, wait};
+use crate::cleanup::{Cleanup, remove_at_early_end};
 use crate::error::{Result, SchemaError};
 
 /// Bytes of a part of an upload; S3 allows 10,000 parts, and not fewer than 5 MiB in each.
@@ -28,6 +29,7 @@ pub(crate) struct LocalFile {
     writer: Option<BufWriter<File>>,
     temporary: PathBuf,
     path: PathBuf,
+    _cleanup: Cleanup,
 }
 
 /// An object being written; what is in memory is bounded by the size of some parts.
@@ -53,11 +55,13 @@ impl NewFile {
     /// Starts a file; until it is finished, a file system and HDFS have it as `temporary`.
     pub(crate) fn create(path: &Path, temporary: &Path) -> Result<Self> {
         let Some(target) = object(path)? else {
+            let _cleanup = remove_at_early_end(temporary);
             let file = File::create(temporary).map_err(SchemaError::io("create", temporary))?;
             return Ok(Self::Local(LocalFile {
                 writer: Some(BufWriter::with_capacity(BUFFER_BYTES, file)),
                 temporary: temporary.to_owned(),
                 path: path.to_owned(),
+                _cleanup,
             }));
         };
         let written = match target.store.is_atomic {

@@ -1,0 +1,101 @@
+//! Work files that runs with another number of processes have left in `work_dir`.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use schemas::dataset::DirLock;
+
+/// Name of the directory in `work_dir` where one of several processes works.
+pub(crate) fn own_dir(process: usize) -> String {
+    format!("process-{process:03}")
+}
+
+/// Removes the directories of processes that a job in `num_processes` does not have: nothing reads
+/// them again.
+///
+/// One that another run is using stays, as does one that holds anything else than directories of
+/// stores and rounds. `num_processes` is 1 for a job in one process, which works in `work_dir` itself.
+pub(crate) fn remove_unused(work_dir: &Path, num_processes: usize) {
+    let first = if num_processes > 1 { num_processes } else { 0 };
+    for entry in fs::read_dir(work_dir).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let number = name.to_str().and_then(|name| name.strip_prefix("process-"));
+        let number = number.filter(|digits| digits.len() >= 3);
+        let number = number.and_then(|digits| digits.parse::<usize>().ok());
+        if number.is_some_and(|number| number >= first && own_dir(number) == name.to_string_lossy())
+        {
+            remove(&entry.path());
+        }
+    }
+}
+
+/// Removes the directory of a process, unless another run is using it.
+fn remove(dir: &Path) {
+    let Some(locks) = lock_all(dir) else {
+        tracing::warn!(
+            "{} is of a run with another number of processes; it stays, because another run uses it \
+             or it holds other files",
+            dir.display()
+        );
+        return;
+    };
+    // What cannot be removed is tried again by the next run.
+    match fs::remove_dir_all(dir) {
+        Ok(()) => drop(locks),
+        Err(error) => tracing::warn!("cannot remove {}: {error}", dir.display()),
+    }
+}
+
+/// Takes the locks of all directories in a directory; none where one is taken, or is no directory.
+fn lock_all(dir: &Path) -> Option<Vec<DirLock>> {
+    let entries = fs::read_dir(dir).ok()?;
+    let paths = entries.map(|entry| Some(entry.ok()?.path()));
+    let paths: Vec<PathBuf> = paths.collect::<Option<_>>()?;
+    let locks = paths.iter().map(|path| {
+        let is_dir = path.is_dir() && !path.is_symlink();
+        is_dir.then(|| DirLock::take(path).ok())?
+    });
+    locks.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn directories_of_other_numbers_of_processes_go() {
+        let root = tempfile::tempdir().unwrap();
+        let names = ["process-000", "process-001", "process-002", "process-1000"];
+        let others = ["store", "process-02", "process-0002", "process-x"];
+        let fill = || {
+            for name in names.iter().chain(&others) {
+                fs::create_dir_all(root.path().join(name).join("store")).unwrap();
+            }
+        };
+        let left = || {
+            let entries = fs::read_dir(root.path()).unwrap();
+            let mut left: Vec<String> = entries
+                .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+                .filter(|name| names.contains(&&**name))
+                .collect();
+            left.sort();
+            left
+        };
+        fill();
+        remove_unused(root.path(), 2);
+        assert_eq!(left(), ["process-000", "process-001"]);
+        fill();
+        remove_unused(root.path(), 1);
+        assert_eq!(left(), [""; 0]);
+        for name in others {
+            assert!(root.path().join(name).exists(), "{name} is none of ours");
+        }
+        fill();
+        let lock = DirLock::take(&root.path().join("process-002/store")).unwrap();
+        fs::write(root.path().join("process-1000/notes.txt"), "kept").unwrap();
+        remove_unused(root.path(), 2);
+        drop(lock);
+        let kept = ["process-000", "process-001", "process-002", "process-1000"];
+        assert_eq!(left(), kept);
+    }
+}

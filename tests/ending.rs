@@ -1,0 +1,423 @@
+//! How a run ends before its work is done: killed, interrupted, without threads, after a lost process.
+#![cfg(target_os = "linux")]
+
+use std::fs;
+use std::io::Read as _;
+use std::os::unix::process::CommandExt as _;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::harness::{
+    Bench, FLATTEN, FeatureKind, Graph, INFER, IdKind, Job, Outcome, TRAIN, assert_same_bytes,
+    files_below, mix,
+};
+use crate::hosts::{Hosts, end, send_signal, wait_until};
+
+/// Time in which a thing happens that has to happen at all: a limit, and no speed.
+const LONG: Duration = Duration::from_secs(60);
+
+const OUTPUTS: [&str; 3] = ["out/features", "out/model", "out/embeddings"];
+
+fn graph() -> Graph {
+    Graph::new(600, IdKind::Utf8, FeatureKind::List).with_weights()
+}
+
+/// A job each of whose stages lasts long enough to be disturbed, in so many epochs.
+fn job(graph: &Graph, epochs: u32) -> Job {
+    let flatten = FLATTEN.replace("targets_per_part = 16", "targets_per_part = 1");
+    let train = TRAIN.replace("epochs = 4", &format!("epochs = {epochs}"));
+    Job::new(graph, &[&flatten, &train, INFER])
+        .with("workers = 2", "workers = 1")
+        .with("batch_size = 16", "batch_size = 4\nworkers = 3")
+        .and("rows_per_part = 8")
+}
+
+/// The processes that a launcher has started.
+fn children(launcher: &Child) -> Vec<u32> {
+    let path = format!("/proc/{0}/task/{0}/children", launcher.id());
+    let listed = fs::read_to_string(path).unwrap_or_default();
+    listed.split_whitespace().flat_map(str::parse).collect()
+}
+
+/// Whether a process is there and no zombie.
+fn is_alive(pid: u32) -> bool {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    !status.is_empty() && !status.contains("State:\tZ")
+}
+
+fn signal(name: &str, pid: u32) {
+    // It may have ended on its own.
+    let mut kill = Command::new("kill");
+    kill.args([name, &pid.to_string()]).stderr(Stdio::null());
+    kill.status().unwrap();
+}
+
+fn start(bench: &Bench, args: &[&str]) -> Child {
+    let args = [&["run", "job.toml", "--quiet"], args].concat();
+    bench.command(&args).spawn().unwrap()
+}
+
+/// Waits until the first file of a stage's output is there.
+fn wait_for_output(bench: &Bench, output: &str) {
+    let dir = bench.path(output).join("_progress");
+    wait_until(output, LONG, || dir.exists());
+}
+
+/// Temporary files and locks that a run has left.
+fn left(dir: &Path) -> Vec<String> {
+    let is_left = |path: &String| {
+        let name = path.rsplit('/').next().unwrap_or_default();
+        path.contains("/tmp/") || name.ends_with(".tmp") || name == "_lock"
+    };
+    let files = files_below(dir).into_iter();
+    let names = files.map(|path| path.strip_prefix(dir).unwrap().display().to_string());
+    names.filter(is_left).collect()
+}
+
+/// However early the first process is killed, those that it has started end with it.
+#[test]
+fn a_launcher_that_is_killed_takes_its_children_along() {
+    let bench = Bench::new(&graph());
+    bench.write(&job(&graph(), 4));
+    for draw in 0..12 {
+        let mut launcher = start(&bench, &["--processes", "4", "--start-timeout", "3600"]);
+        wait_until("a child", LONG, || !children(&launcher).is_empty());
+        std::thread::sleep(Duration::from_micros(mix(51, draw) % 60_000));
+        // A child that stands still keeps all from meeting.
+        let started = children(&launcher);
+        launcher.kill().unwrap();
+        launcher.wait().unwrap();
+        for child in started {
+            wait_until("the end of a child", LONG, || !is_alive(child));
+        }
+        bench.clear();
+    }
+}
+
+/// One line, no temporary file, and the next run goes on: at every stage, in one process and in several.
+#[test]
+fn interrupted_runs_say_so_and_go_on() {
+    let bench = Bench::new(&graph());
+    let job = job(&graph(), 60);
+    bench.run(&job, &[]).ok();
+    let expected = OUTPUTS.map(|output| bench.data_files(output));
+    for (draw, output) in OUTPUTS.into_iter().cycle().take(12).enumerate() {
+        bench.clear();
+        let processes: &[&str] = if draw < 6 { &[] } else { &["--processes", "3"] };
+        let launcher = start(&bench, processes);
+        wait_for_output(&bench, output);
+        let started = children(&launcher);
+        let (name, signal, code) = match draw % 2 {
+            0 => ("SIGTERM", "-TERM", 143),
+            _ => ("SIGINT", "-INT", 130),
+        };
+        send_signal(&launcher, signal);
+        let outcome = end(launcher);
+        let what = format!("{output}, {processes:?}, {name}: {outcome:?}");
+        if outcome.code == 0 {
+            continue; // it was done before
+        }
+        assert_eq!(outcome.code, code, "{what}");
+        let line = format!("interrupted by {name}; run again to go on\n");
+        assert_eq!(outcome.stderr, line, "{what}");
+        assert_eq!(left(&bench.path("out")), Vec::<String>::new(), "{what}");
+        for child in started {
+            assert!(!is_alive(child), "{what}");
+        }
+        bench.run(&job, processes).ok();
+        for (files, output) in expected.iter().zip(OUTPUTS) {
+            assert_same_bytes(files, &bench.data_files(output), &what);
+        }
+    }
+}
+
+/// A signal to one process of a hosts file ends all, with its exit code.
+#[test]
+fn an_interrupted_process_ends_all() {
+    let bench = Bench::new(&graph());
+    bench.write(&job(&graph(), 100_000));
+    let hosts = Hosts::new(&bench, 3);
+    let start = |process| hosts.start(&bench, process, &["--quiet"]);
+    let running: Vec<Child> = (0..3).map(start).collect();
+    wait_for_output(&bench, "out/model");
+    send_signal(&running[1], "-TERM");
+    for (process, outcome) in running.into_iter().map(end).enumerate() {
+        assert_eq!(outcome.code, 143, "{outcome:?}");
+        assert_eq!(outcome.stderr.lines().count(), 1, "{outcome:?}");
+        let told = "interrupted by SIGTERM; run again to go on\n";
+        assert!(outcome.stderr.ends_with(told), "{outcome:?}");
+        let names_it = outcome.stderr.starts_with("process 1 (127.0.0.1:");
+        assert_eq!(names_it, process != 1, "{outcome:?}");
+    }
+}
+
+/// Ctrl-C reaches every process of a terminal; the program still speaks once.
+#[test]
+fn ctrl_c_in_a_terminal_is_one_line() {
+    let bench = Bench::new(&graph());
+    bench.write(&job(&graph(), 100_000));
+    for _ in 0..4 {
+        let args = ["run", "job.toml", "--quiet", "--processes", "3"];
+        let launcher = bench.command(&args).process_group(0).spawn().unwrap();
+        wait_for_output(&bench, "out/model");
+        let started = children(&launcher);
+        assert_eq!(started.len(), 2);
+        let group = format!("-{}", launcher.id());
+        let mut kill = Command::new("kill");
+        assert!(
+            kill.args(["-INT", "--", &group])
+                .status()
+                .unwrap()
+                .success()
+        );
+        let outcome = end(launcher);
+        assert_eq!(outcome.code, 130, "{outcome:?}");
+        assert_eq!(outcome.stderr.lines().count(), 1, "{outcome:?}");
+        let told = "interrupted by SIGINT; run again to go on\n";
+        assert!(outcome.stderr.ends_with(told), "{outcome:?}");
+        started
+            .into_iter()
+            .for_each(|child| assert!(!is_alive(child)));
+        bench.clear();
+    }
+}
+
+/// The first signal waits for what the processes have to remove; a second one does not.
+#[test]
+fn a_second_signal_ends_at_once() {
+    let bench = Bench::new(&graph());
+    bench.write(&job(&graph(), 100_000));
+    let launcher = start(&bench, &["--processes", "3"]);
+    wait_for_output(&bench, "out/model");
+    let stopped = children(&launcher)[0];
+    signal("-STOP", stopped);
+    send_signal(&launcher, "-TERM");
+    wait_until("the first line", LONG, || {
+        let status = fs::read_to_string(format!("/proc/{}/status", launcher.id()));
+        // The handler has run, and is no longer pending.
+        status.is_ok_and(|text| text.contains("SigPnd:\t0000000000000000"))
+    });
+    send_signal(&launcher, "-TERM");
+    assert_eq!(end(launcher).code, 143);
+    signal("-CONT", stopped);
+    wait_until("the end of a child", LONG, || !is_alive(stopped));
+}
+
+/// The first process of a container gets no signal that it does not handle.
+#[test]
+fn process_1_of_a_container_heeds_signals() {
+    let bench = Bench::new(&graph());
+    bench.write(&job(&graph(), 100_000));
+    for processes in [&[][..], &["--processes", "2"]] {
+        let mut command = Command::new("unshare");
+        command.args(["--pid", "--fork", env!("CARGO_BIN_EXE_graphflat")]);
+        command.args(["run", "job.toml", "--quiet"]).args(processes);
+        command.current_dir(bench.path("")).stderr(Stdio::piped());
+        let Ok(mut outer) = command.spawn() else {
+            eprintln!("skipped: a process 1, which needs unshare");
+            return;
+        };
+        let begun = Instant::now();
+        while !bench.path("out/model/_progress").exists() {
+            if outer.try_wait().unwrap().is_some() {
+                eprintln!("skipped: a process 1, which this user may not make (unshare, as root)");
+                return;
+            }
+            assert!(begun.elapsed() < LONG, "the training does not begin");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let first = children(&outer)[0];
+        signal("-TERM", first);
+        let outcome = end(outer);
+        assert_eq!(outcome.code, 143, "{outcome:?}");
+        assert_eq!(
+            outcome.stderr,
+            "interrupted by SIGTERM; run again to go on\n"
+        );
+        bench.clear();
+    }
+}
+
+/// A job that has lost a process is started again, and ends with the same bytes.
+#[test]
+fn a_job_goes_on_after_a_lost_process() {
+    let bench = Bench::new(&graph());
+    let job = job(&graph(), 40);
+    bench.run(&job, &[]).ok();
+    let expected = OUTPUTS.map(|output| bench.data_files(output));
+    let (mut restarted, kills) = (0, 9);
+    for (draw, output) in OUTPUTS.into_iter().cycle().take(kills).enumerate() {
+        bench.clear();
+        let args = ["--processes", "3", "--restarts", "2", "--fresh"];
+        let launcher = start(&bench, &args);
+        wait_for_output(&bench, output);
+        std::thread::sleep(Duration::from_micros(mix(61, draw as u64) % 20_000));
+        let started = children(&launcher);
+        let victim = started.get(draw % 2).copied();
+        victim.into_iter().for_each(|pid| signal("-KILL", pid));
+        let outcome = end(launcher);
+        let what = format!("draw {draw}, {output}: {outcome:?}");
+        assert_eq!(outcome.code, 0, "{what}");
+        let lost = format!("warning: lost process {} (127.0.0.1:", draw % 2 + 1);
+        let is_told = outcome.stderr.contains(&lost);
+        assert_eq!(
+            is_told,
+            outcome.stderr.contains("is started again"),
+            "{what}"
+        );
+        restarted += usize::from(is_told);
+        for (files, output) in expected.iter().zip(OUTPUTS) {
+            assert_same_bytes(files, &bench.data_files(output), &what);
+        }
+    }
+    assert!(
+        restarted > kills / 2,
+        "most kills came in time: {restarted}"
+    );
+}
+
+/// Restarts are counted, and a failure that is no loss is not tried again.
+#[test]
+fn restarts_come_to_an_end() {
+    let bench = Bench::new(&graph());
+    let long = job(&graph(), 100_000);
+    bench.write(&long);
+    let launcher = start(&bench, &["--processes", "3", "--restarts", "2"]);
+    wait_for_output(&bench, "out/model");
+    let mut seen = Vec::new();
+    for _ in 0..3 {
+        let next = || {
+            children(&launcher)
+                .into_iter()
+                .find(|pid| !seen.contains(pid))
+        };
+        wait_until("a child", LONG, || next().is_some());
+        let victim = next().unwrap();
+        seen.extend(children(&launcher));
+        signal("-KILL", victim);
+        wait_until("the end of the children", LONG, || {
+            seen.iter().all(|pid| !is_alive(*pid))
+        });
+    }
+    let outcome = end(launcher);
+    assert_eq!(outcome.code, 1, "{outcome:?}");
+    assert_eq!(
+        outcome.stderr.matches("is started again").count(),
+        2,
+        "{outcome:?}"
+    );
+    let last = outcome.stderr.lines().last().unwrap();
+    assert!(last.starts_with("error: "), "{outcome:?}");
+    let wrong = long.with(
+        "epochs = 100000",
+        "epochs = 3\nlearning_rate = 1e30\noptimizer = \"sgd\"",
+    );
+    let outcome = bench.run(&wrong, &["--processes", "2", "--restarts", "2", "--fresh"]);
+    assert_eq!(outcome.code, 1, "{outcome:?}");
+    assert!(outcome.stderr.contains("training diverged"), "{outcome:?}");
+    assert_eq!(outcome.stderr.lines().count(), 1, "{outcome:?}");
+    let outcome = bench.graphflat(&["run", "job.toml", "--restarts", "2"]);
+    assert_eq!(outcome.code, 2, "{outcome:?}");
+}
+
+/// An output that another run writes may be free a moment later: a scheduler runs the job again.
+#[test]
+fn an_output_of_another_run_is_a_failure_that_passes() {
+    let bench = Bench::new(&graph());
+    bench.write(&job(&graph(), 100_000));
+    let mut first = start(&bench, &[]);
+    wait_for_output(&bench, "out/model");
+    let second = bench.graphflat(&["run", "job.toml", "--quiet", "--stage", "train"]);
+    first.kill().unwrap();
+    first.wait().unwrap();
+    assert_eq!(second.code, 1, "{second:?}");
+    let problem = "out/model is being written by another run";
+    assert!(second.stderr.contains(problem), "{second:?}");
+}
+
+/// Stores of a run with more processes are of no use to the next one.
+#[test]
+fn work_files_of_another_number_of_processes_go() {
+    let bench = Bench::new(&graph());
+    let job = job(&graph(), 2);
+    let own = |num: usize| (0..num).map(|process| format!("process-{process:03}"));
+    let found = || {
+        let entries = fs::read_dir(bench.path("work/small")).unwrap();
+        let mut names: Vec<String> = entries
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .filter(|name| name.starts_with("process-"))
+            .collect();
+        names.sort();
+        names
+    };
+    for (args, num) in [
+        (&["--processes", "4"][..], 4),
+        (&["--processes", "2", "--fresh"], 2),
+        (&["--fresh"], 0),
+    ] {
+        bench.run(&job, args).ok();
+        assert!(own(num).eq(found()), "{args:?}: {:?}", found());
+    }
+}
+
+/// A user of this machine that nobody else is, so that its limits count this test alone.
+const USER: u32 = 61_472;
+
+/// Runs the job as a user who may have so many processes and threads; none where this user may not.
+fn run_with_threads(bench: &Bench, num: usize, args: &[&str]) -> Option<Outcome> {
+    let mut command = Command::new("bash");
+    let script = format!("ulimit -u {num} && exec \"$0\" \"$@\"");
+    command.args(["-c", &script, env!("CARGO_BIN_EXE_graphflat")]);
+    command.args(["run", "job.toml", "--quiet"]).args(args);
+    command.uid(USER).current_dir(bench.path(""));
+    command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    let mut running = command.spawn().ok()?;
+    let mut stderr = String::new();
+    running.stderr.take()?.read_to_string(&mut stderr).ok()?;
+    let mut outcome = end(running);
+    outcome.stderr = stderr;
+    (outcome.code != 126).then_some(outcome)
+}
+
+/// Where the system gives too few threads, a run says so in one line.
+#[test]
+fn too_few_threads_are_one_line() {
+    let graph = Graph::new(60, IdKind::Int64, FeatureKind::List);
+    let bench = Bench::new(&graph);
+    let job = Job::new(&graph, &[FLATTEN, TRAIN, INFER]);
+    bench.write(&job);
+    let open = Command::new("chmod")
+        .arg("-R")
+        .arg("a+rwX")
+        .arg(bench.path(""))
+        .status();
+    assert!(open.unwrap().success());
+    let cases = [(&[][..], 2..40), (&["--processes", "3"], 4..80)];
+    for (args, limits) in cases {
+        let mut refused = 0;
+        for num in limits.step_by(if args.is_empty() { 1 } else { 4 }) {
+            let Some(outcome) = run_with_threads(&bench, num, args) else {
+                eprintln!("skipped: few threads, which need another user (as root)");
+                return;
+            };
+            let what = format!("{num} threads, {args:?}: {outcome:?}");
+            assert!(!outcome.stderr.contains("panicked"), "{what}");
+            assert!(matches!(outcome.code, 0 | 1), "{what}");
+            if outcome.code == 1 {
+                refused += 1;
+                assert_eq!(outcome.stderr.lines().count(), 1, "{what}");
+                assert!(outcome.stderr.starts_with("error: "), "{what}");
+                let named = outcome.stderr.contains("thread") || outcome.stderr.contains("process");
+                assert!(named, "{what}");
+            }
+        }
+        assert!(refused > 3, "some limits are too low: {refused}");
+        let enough = run_with_threads(&bench, 500, args);
+        assert_eq!(enough.map(|outcome| outcome.code), Some(0));
+        bench.clear();
+    }
+}
