@@ -222,3 +222,21 @@ fn edge_scores(feature: &Dense, map: &Dense) -> Vec<f32> {
     }
     scores
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::layer::tests::{assert_close, of_two_in_edges};
+    use crate::{Aggregator, LayerKind};
+
+    #[test]
+    fn a_softmax_of_scores_weighs_neighbours_and_node() {
+        let (weight, att_src, att_dst, bias) = (0.5, 1.0, -4.0, 0.25);
+        let flat = [weight, att_src, att_dst, bias];
+        let got = of_two_in_edges(LayerKind::Gat, Aggregator::Mean, &flat);
+        // Projected rows are 0.5, 1 and 2; scores, 2 less by the dst node, are below 0 or 0.
+        let terms = [0.5, 1.0, 2.0].map(|h: f64| ((0.2 * (h - 2.0)).exp(), h));
+        let sum: f64 = terms.iter().map(|(share, h)| share * h).sum();
+        let shares: f64 = terms.iter().map(|(share, _)| share).sum();
+        assert_close(got, sum / shares + 0.25);
+    }
+}

@@ -172,3 +172,23 @@ impl PartialAggregation for GatV2Partial {
         merge_softmax(states, self.heads)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::layer::tests::{assert_close, of_two_in_edges};
+    use crate::{Aggregator, LayerKind};
+
+    #[test]
+    fn the_score_is_taken_after_the_non_linearity() {
+        let (left, right) = ([0.5, 0.0], [-1.0, -0.5]);
+        let (att, bias) = (2.0, 0.25);
+        let flat = [&left[..], &right, &[att, bias]].concat();
+        let got = of_two_in_edges(LayerKind::GatV2, Aggregator::Mean, &flat);
+        // Of the dst node -1.5; of sources 0.5, 1 and 2.
+        let leaky = |x: f64| if x > 0.0 { x } else { 0.2 * x };
+        let terms = [0.5, 1.0, 2.0].map(|l: f64| ((2.0 * leaky(l - 1.5)).exp(), l));
+        let sum: f64 = terms.iter().map(|(share, l)| share * l).sum();
+        let shares: f64 = terms.iter().map(|(share, _)| share).sum();
+        assert_close(got, sum / shares + 0.25);
+    }
+}

@@ -146,3 +146,18 @@ impl PartialAggregation for GcnPartial {
         scaled_sum(states, round(inverse))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::layer::tests::{assert_close, of_two_in_edges};
+    use crate::{Aggregator, LayerKind};
+
+    #[test]
+    fn neighbours_are_weighed_by_the_roots_of_degrees_in_the_graph() {
+        let (weight, bias) = (2.0, 0.5);
+        let got = of_two_in_edges(LayerKind::Gcn, Aggregator::Mean, &[weight, bias]);
+        // Degrees with a self-loop are 3, 1 and 2.
+        let sum = 1.0 / 3.0 + 2.0 / 3_f64.sqrt() + 4.0 / 6_f64.sqrt();
+        assert_close(got, 2.0 * sum + 0.5);
+    }
+}

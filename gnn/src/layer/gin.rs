@@ -178,3 +178,20 @@ impl PartialAggregation for GinPartial {
         fold(states, |a, b| a + b)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::layer::tests::{assert_close, of_two_in_edges};
+    use crate::{Aggregator, LayerKind};
+
+    #[test]
+    fn a_perceptron_reads_the_sum_of_neighbours_and_node() {
+        let (first, second) = ([1.5, -0.5], [2.0, 1.0]);
+        let flat = [first, second].concat();
+        let got = of_two_in_edges(LayerKind::Gin, Aggregator::Mean, &flat);
+        assert_close(got, 2.0 * (1.5 * 7.0 - 0.5) + 1.0);
+        // The activation between them ends what is below 0.
+        let cut = of_two_in_edges(LayerKind::Gin, Aggregator::Mean, &[-1.0, 0.5, 2.0, 1.0]);
+        assert_close(cut, 1.0);
+    }
+}

@@ -119,6 +119,59 @@ impl Serialize for LayerKind {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{
+        Activation, Aggregator, Architecture, Block, BlockData, Dense, Input, Mode, Model, Norm,
+        Task,
+    };
+
+    /// Runs a layer with one number in and out on node 0, which hears from nodes 1 and 2. Their
+    /// numbers are 1, 2 and 4; node 2 has an in-edge of its own, of which the block shows the degree.
+    pub(super) fn of_two_in_edges(layer: LayerKind, aggregator: Aggregator, flat: &[f32]) -> f32 {
+        let arch = Architecture {
+            layer,
+            aggregator,
+            in_dim: 1,
+            edge_dim: None,
+            edge_weight: false,
+            hidden: vec![],
+            num_layers: 1,
+            out_dim: 1,
+            heads: 1,
+            out_heads: 1,
+            dropout: 0.0,
+            input_dropout: 0.0,
+            attention_dropout: 0.0,
+            norm: Norm::None,
+            residual: false,
+            activation: Activation::Relu,
+            task: Task::Regression,
+        };
+        let block = Block::new(BlockData {
+            num_src: 3,
+            num_dst: 1,
+            in_offset: vec![0, 2],
+            in_src: vec![1, 2],
+            in_degree: vec![2, 0, 1],
+            node_key: vec![7, 8, 9],
+            num_active: 1,
+            ..BlockData::default()
+        });
+        let rows = Dense {
+            rows: 3,
+            cols: 1,
+            values: vec![1.0, 2.0, 4.0],
+        };
+        let mut model = Model::init(&arch, 1).unwrap();
+        model.set_flat(flat);
+        let out = model.forward(&[block.unwrap()], &Input::Dense(rows), Mode::Eval);
+        out.unwrap().values[0]
+    }
+
+    /// Compares numbers computed by hand in f64 with those of a layer.
+    pub(super) fn assert_close(got: f32, expected: f64) {
+        let off = (f64::from(got) - expected).abs();
+        assert!(off <= 1e-6 * expected.abs(), "{got} is not {expected}");
+    }
 
     #[test]
     fn kinds_are_read_by_the_names_of_their_files() {

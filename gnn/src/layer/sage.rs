@@ -155,3 +155,18 @@ impl PartialAggregation for SagePartial {
         fold(states, |most, x| if x > most { x } else { most })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::layer::tests::{assert_close, of_two_in_edges};
+    use crate::{Aggregator, LayerKind};
+
+    #[test]
+    fn the_mean_or_the_maximum_is_added_to_the_own_row() {
+        let (near, bias, own) = (2.0, 0.5, 3.0);
+        for (aggregator, of_neighbours) in [(Aggregator::Mean, 3.0), (Aggregator::Max, 4.0)] {
+            let got = of_two_in_edges(LayerKind::Sage, aggregator, &[near, bias, own]);
+            assert_close(got, 2.0 * of_neighbours + 0.5 + 3.0);
+        }
+    }
+}
