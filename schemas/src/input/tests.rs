@@ -14,6 +14,7 @@ use arrow::buffer::OffsetBuffer;
 use arrow::compute::cast;
 use arrow::datatypes::{DataType, Field, Float32Type, Int32Type, UInt8Type};
 use parquet::arrow::ArrowWriter;
+use parquet::basic::{BrotliLevel, Compression, GzipLevel, ZstdLevel};
 use parquet::file::properties::WriterProperties;
 
 use super::{EdgeRows, NodeKeys, NodeRows};
@@ -25,14 +26,18 @@ use crate::ids::{IdType, Ids};
 type Columns<'a> = Vec<(&'a str, ArrayRef)>;
 
 fn write(path: &Path, columns: &Columns<'_>, rows_a_group: usize) {
+    let groups = WriterProperties::builder().set_max_row_group_row_count(Some(rows_a_group));
+    write_with(path, columns, groups.build());
+}
+
+fn write_with(path: &Path, columns: &Columns<'_>, properties: WriterProperties) {
     std::fs::create_dir_all(path.parent().unwrap()).unwrap();
     let columns = columns
         .iter()
         .map(|(name, array)| (*name, Arc::clone(array), true));
     let batch = RecordBatch::try_from_iter_with_nullable(columns).unwrap();
     let file = std::fs::File::create(path).unwrap();
-    let groups = WriterProperties::builder().set_max_row_group_row_count(Some(rows_a_group));
-    let mut writer = ArrowWriter::try_new(file, batch.schema(), Some(groups.build())).unwrap();
+    let mut writer = ArrowWriter::try_new(file, batch.schema(), Some(properties)).unwrap();
     writer.write(&batch).unwrap();
     writer.close().unwrap();
 }
@@ -518,6 +523,27 @@ fn tables_of_many_files_are_one_table() {
             .fingerprint()
             .unwrap()
     );
+}
+
+#[test]
+fn files_of_every_compression_are_read() {
+    for compression in [
+        Compression::UNCOMPRESSED,
+        Compression::SNAPPY,
+        Compression::GZIP(GzipLevel::default()),
+        Compression::BROTLI(BrotliLevel::default()),
+        Compression::LZ4,
+        Compression::LZ4_RAW,
+        Compression::ZSTD(ZstdLevel::default()),
+    ] {
+        let dir = tempfile::tempdir().unwrap();
+        let properties = WriterProperties::builder().set_compression(compression);
+        let columns = vec![("id", ints(0..1000))];
+        let path = dir.path().join("nodes.parquet");
+        write_with(&path, &columns, properties.build());
+        let (_, rows) = read_nodes(nodes_spec(), dir.path()).unwrap();
+        assert_eq!(rows.ids.len(), 1000, "{compression}");
+    }
 }
 
 #[test]
