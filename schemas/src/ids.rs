@@ -1,81 +1,22 @@
 //! Columns of node ids of one type, ordered and hashed the same everywhere.
 
 mod array;
+mod cast;
+mod gather;
+mod id_type;
 #[cfg(test)]
 mod tests;
 
 use std::cmp::Ordering;
-use std::ops::Range;
 
-use arrow::datatypes::DataType;
 use serde::{Deserialize, Serialize};
+
+pub use id_type::IdType;
 
 use crate::error::{Result, SchemaError};
 
 /// Flipped in signed keys, so that keys order as their values do.
 const SIGN_BIT: u64 = 1 << 63;
-
-/// Type of an id column.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum IdType {
-    /// 32-bit signed integers.
-    Int32,
-    /// 64-bit signed integers.
-    Int64,
-    /// 64-bit unsigned integers.
-    UInt64,
-    /// Strings.
-    Utf8,
-}
-
-impl IdType {
-    /// Returns the id type that holds every value of an Arrow type, if ids may be of that type.
-    pub fn of(data_type: &DataType) -> Option<Self> {
-        Some(match data_type {
-            DataType::Int8
-            | DataType::Int16
-            | DataType::Int32
-            | DataType::UInt8
-            | DataType::UInt16 => Self::Int32,
-            DataType::Int64 | DataType::UInt32 => Self::Int64,
-            DataType::UInt64 => Self::UInt64,
-            DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View => Self::Utf8,
-            DataType::Dictionary(_, values) => Self::of(values)?,
-            _ => return None,
-        })
-    }
-
-    /// Returns the Arrow type in which ids of this type are written.
-    pub fn data_type(self) -> DataType {
-        match self {
-            Self::Int32 => DataType::Int32,
-            Self::Int64 => DataType::Int64,
-            Self::UInt64 => DataType::UInt64,
-            Self::Utf8 => DataType::Utf8,
-        }
-    }
-
-    /// Tells whether ids of this type are integers.
-    pub fn is_integer(self) -> bool {
-        self != Self::Utf8
-    }
-
-    fn is_signed(self) -> bool {
-        matches!(self, Self::Int32 | Self::Int64)
-    }
-}
-
-impl std::fmt::Display for IdType {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Self::Int32 => "int32",
-            Self::Int64 => "int64",
-            Self::UInt64 => "uint64",
-            Self::Utf8 => "utf8",
-        })
-    }
-}
 
 /// A column of node ids of one type.
 ///
@@ -314,138 +255,6 @@ impl Ids {
         self.cmp(i, other, j) == Ordering::Equal
     }
 
-    /// Appends an order-preserving key.
-    ///
-    /// # Panics
-    ///
-    /// If the ids are strings.
-    pub fn push_key(&mut self, key: u64) {
-        match &mut self.values {
-            Values::Keys(keys) => keys.push(key),
-            Values::Text { .. } => panic!("a key is of an integer id"),
-        }
-    }
-
-    /// Appends a string.
-    ///
-    /// # Panics
-    ///
-    /// If the ids are integers.
-    pub fn push_str(&mut self, text: &str) {
-        match &mut self.values {
-            Values::Keys(_) => panic!("{text:?} is no integer id"),
-            Values::Text { offsets, bytes } => push_text(offsets, bytes, text.as_bytes()),
-        }
-    }
-
-    /// Appends one id of another column of the same type.
-    ///
-    /// # Panics
-    ///
-    /// If the types differ.
-    pub fn push_from(&mut self, other: &Ids, i: usize) {
-        self.assert_same_type(other);
-        match (&mut self.values, &other.values) {
-            (Values::Keys(keys), Values::Keys(from)) => keys.push(from[i]),
-            (
-                Values::Text { offsets, bytes },
-                Values::Text {
-                    offsets: from,
-                    bytes: from_bytes,
-                },
-            ) => push_text(offsets, bytes, slice(from, from_bytes, i)),
-            _ => unreachable!("the types are the same"),
-        }
-    }
-
-    /// Appends a range of ids of another column of the same type.
-    ///
-    /// # Panics
-    ///
-    /// If the types differ.
-    pub fn extend_from(&mut self, other: &Ids, range: Range<usize>) {
-        self.assert_same_type(other);
-        if range.is_empty() {
-            return;
-        }
-        match (&mut self.values, &other.values) {
-            (Values::Keys(keys), Values::Keys(from)) => keys.extend_from_slice(&from[range]),
-            (
-                Values::Text { offsets, bytes },
-                Values::Text {
-                    offsets: from,
-                    bytes: from_bytes,
-                },
-            ) => {
-                let (start, end) = (from[range.start], from[range.end]);
-                let base = bytes.len() as u64;
-                bytes.extend_from_slice(&from_bytes[index(start)..index(end)]);
-                let ends = &from[range.start + 1..=range.end];
-                offsets.extend(ends.iter().map(|offset| base + (offset - start)));
-            }
-            _ => unreachable!("the types are the same"),
-        }
-    }
-
-    /// Appends ids of other columns of the same type.
-    ///
-    /// # Panics
-    ///
-    /// If the types differ.
-    pub fn extend_each<'a>(&mut self, ids: impl Iterator<Item = (&'a Ids, usize)>) {
-        match &mut self.values {
-            Values::Keys(keys) => keys.extend(ids.map(|(other, i)| match &other.values {
-                Values::Keys(from) if other.id_type == self.id_type => from[i],
-                _ => panic!("ids of one column are of one type"),
-            })),
-            Values::Text { .. } => ids.for_each(|(other, i)| self.push_from(other, i)),
-        }
-    }
-
-    /// Returns the ids at some positions, in that order.
-    pub fn gather(&self, positions: &[u32]) -> Ids {
-        let mut gathered = Ids::with_capacity(self.id_type, positions.len());
-        gathered.extend_gather(self, positions);
-        gathered
-    }
-
-    /// Appends the ids of another column at some positions.
-    ///
-    /// # Panics
-    ///
-    /// If the types differ.
-    pub fn extend_gather(&mut self, other: &Ids, positions: &[u32]) {
-        self.assert_same_type(other);
-        match (&mut self.values, &other.values) {
-            (Values::Keys(keys), Values::Keys(from)) => {
-                keys.extend(positions.iter().map(|&i| from[i as usize]));
-            }
-            (
-                Values::Text { offsets, bytes },
-                Values::Text {
-                    offsets: from,
-                    bytes: from_bytes,
-                },
-            ) => {
-                for &i in positions {
-                    push_text(offsets, bytes, slice(from, from_bytes, i as usize));
-                }
-            }
-            _ => unreachable!("the types are the same"),
-        }
-    }
-
-    /// Removes all ids and keeps the memory.
-    pub fn clear(&mut self) {
-        match &mut self.values {
-            Values::Keys(keys) => keys.clear(),
-            Values::Text { offsets, bytes } => {
-                offsets.truncate(1);
-                bytes.clear();
-            }
-        }
-    }
-
     /// Returns the positions in the order of their ids; equal ids in order of position.
     ///
     /// # Panics
@@ -469,68 +278,6 @@ impl Ids {
             Values::Keys(keys) => self.wide(keys[i]).to_string(),
             Values::Text { .. } => self.as_str(i).unwrap_or_default().to_owned(),
         }
-    }
-
-    /// Converts the ids to another type.
-    ///
-    /// # Errors
-    ///
-    /// The position of the first id that the type cannot hold.
-    pub fn cast(&self, id_type: IdType) -> std::result::Result<Ids, usize> {
-        if id_type == self.id_type {
-            return Ok(self.clone());
-        }
-        let Values::Keys(keys) = &self.values else {
-            return self.cast_none();
-        };
-        let range = match id_type {
-            IdType::Int32 => i128::from(i32::MIN)..=i128::from(i32::MAX),
-            IdType::Int64 => i128::from(i64::MIN)..=i128::from(i64::MAX),
-            IdType::UInt64 => 0..=i128::from(u64::MAX),
-            IdType::Utf8 => return self.cast_none(),
-        };
-        if let Some(bad) = keys
-            .iter()
-            .position(|&key| !range.contains(&self.wide(key)))
-        {
-            return Err(bad);
-        }
-        let flip = if id_type.is_signed() { SIGN_BIT } else { 0 };
-        let keys = keys
-            .iter()
-            .map(|&key| self.value_bits(key) ^ flip)
-            .collect();
-        Ok(Self::from_keys(id_type, keys))
-    }
-
-    /// Converts integer ids to another integer type; those it cannot hold become [`NOWHERE`].
-    pub(crate) fn cast_or_nowhere(&self, id_type: IdType) -> Ids {
-        let mut ids = Ids::with_capacity(id_type, self.len());
-        for at in 0..self.len() {
-            match self
-                .gather(&[u32::try_from(at).expect("a batch is small")])
-                .cast(id_type)
-            {
-                Ok(id) => ids.extend_from(&id, 0..1),
-                Err(_) => ids.push_key(NOWHERE),
-            }
-        }
-        ids
-    }
-
-    fn cast_none(&self) -> std::result::Result<Ids, usize> {
-        if self.is_empty() {
-            Ok(Ids::new(IdType::Utf8))
-        } else {
-            Err(0)
-        }
-    }
-
-    fn assert_same_type(&self, other: &Ids) {
-        assert_eq!(
-            self.id_type, other.id_type,
-            "ids of one column are of one type"
-        );
     }
 
     /// The 64 bits of the value: sign-extended for signed types.
@@ -558,9 +305,4 @@ fn index(offset: u64) -> usize {
 
 fn slice<'a>(offsets: &[u64], bytes: &'a [u8], i: usize) -> &'a [u8] {
     &bytes[index(offsets[i])..index(offsets[i + 1])]
-}
-
-fn push_text(offsets: &mut Vec<u64>, bytes: &mut Vec<u8>, text: &[u8]) {
-    bytes.extend_from_slice(text);
-    offsets.push(bytes.len() as u64);
 }

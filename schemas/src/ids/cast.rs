@@ -1,0 +1,60 @@
+//! Ids of one type as ids of another.
+
+use super::{IdType, Ids, NOWHERE, SIGN_BIT, Values};
+
+impl Ids {
+    /// Converts the ids to another type.
+    ///
+    /// # Errors
+    ///
+    /// The position of the first id that the type cannot hold.
+    pub fn cast(&self, id_type: IdType) -> std::result::Result<Ids, usize> {
+        if id_type == self.id_type {
+            return Ok(self.clone());
+        }
+        let Values::Keys(keys) = &self.values else {
+            return self.cast_none();
+        };
+        let range = match id_type {
+            IdType::Int32 => i128::from(i32::MIN)..=i128::from(i32::MAX),
+            IdType::Int64 => i128::from(i64::MIN)..=i128::from(i64::MAX),
+            IdType::UInt64 => 0..=i128::from(u64::MAX),
+            IdType::Utf8 => return self.cast_none(),
+        };
+        if let Some(bad) = keys
+            .iter()
+            .position(|&key| !range.contains(&self.wide(key)))
+        {
+            return Err(bad);
+        }
+        let flip = if id_type.is_signed() { SIGN_BIT } else { 0 };
+        let keys = keys
+            .iter()
+            .map(|&key| self.value_bits(key) ^ flip)
+            .collect();
+        Ok(Self::from_keys(id_type, keys))
+    }
+
+    /// Converts integer ids to another integer type; those it cannot hold become [`NOWHERE`].
+    pub(crate) fn cast_or_nowhere(&self, id_type: IdType) -> Ids {
+        let mut ids = Ids::with_capacity(id_type, self.len());
+        for at in 0..self.len() {
+            match self
+                .gather(&[u32::try_from(at).expect("a batch is small")])
+                .cast(id_type)
+            {
+                Ok(id) => ids.extend_from(&id, 0..1),
+                Err(_) => ids.push_key(NOWHERE),
+            }
+        }
+        ids
+    }
+
+    fn cast_none(&self) -> std::result::Result<Ids, usize> {
+        if self.is_empty() {
+            Ok(Ids::new(IdType::Utf8))
+        } else {
+            Err(0)
+        }
+    }
+}
