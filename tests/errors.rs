@@ -506,7 +506,7 @@ fn wrong_types_are_named() {
     check(
         DATA,
         expect![[r#"
-        error: job job.toml: column `id` of nodes.parquet is Float32, allowed for ids: integers and strings
+        error: job job.toml: column `id` of nodes.parquet is Float32, allowed for ids: integers and strings; write numbers without a fraction as integers
     "#]],
         |case| {
             case.nodes
@@ -516,7 +516,7 @@ fn wrong_types_are_named() {
     check(
         DATA,
         expect![[r#"
-        error: job job.toml: column `features` of nodes.parquet is Utf8, allowed for features: numbers and lists of numbers
+        error: job job.toml: column `features` of nodes.parquet is Utf8, allowed for features: numbers and lists of numbers; write categories as numbers, such as a column of 0 and 1 for each (one-hot)
     "#]],
         |case| {
             case.nodes

@@ -8,7 +8,7 @@ use arrow::datatypes::{DataType, Float16Type, Float32Type, Int32Type};
 
 use crate::harness::{
     Bench, FLATTEN, FeatureKind, Graph, INFER, IdKind, Job, NUM_CLASSES, TRAIN, Table,
-    assert_same_bytes, mix,
+    assert_same_bytes, f32_lists, mix,
 };
 use crate::infer::batches;
 
@@ -137,7 +137,12 @@ fn predictions(bench: &Bench) -> BTreeMap<String, i32> {
 fn columns_of_the_node_table_are_handed_on() {
     let graph = graph();
     let bench = Bench::new(&graph);
-    let asked = job(&graph).and("columns = [\"name\", \"label\"]\nrows_per_part = 20");
+    let asked = job(&graph).and("columns = [\"name\", \"label\", \"tags\"]\nrows_per_part = 20");
+    // Several labels a node, as `label` may be.
+    let mut nodes = graph.nodes();
+    let tags = |node: usize| vec![(node % 2) as f32, (node % 3) as f32];
+    nodes.set("tags", f32_lists((0..graph.num_nodes).map(tags)));
+    nodes.write(&bench.path("nodes.parquet"));
     bench.run(&asked, &[]).ok();
     let mut rows = 0;
     for batch in batches(&bench, OUTPUT) {
@@ -147,18 +152,21 @@ fn columns_of_the_node_table_are_handed_on() {
             .column_by_name("label")
             .unwrap()
             .as_primitive::<Int32Type>();
+        let lists = batch.column_by_name("tags").unwrap().as_list::<i32>();
         for row in 0..batch.num_rows() {
             let node = (0..graph.num_nodes).find(|&n| graph.id(n) == ids.value(row));
             let class = node.unwrap() % NUM_CLASSES;
             assert_eq!(names.value(row), format!("class {class}"));
             assert_eq!(labels.value(row), i32::try_from(class).unwrap());
+            let found = lists.value(row);
+            let found = found.as_primitive::<Float32Type>().values();
+            assert_eq!(found[..], tags(node.unwrap()));
             rows += 1;
         }
     }
     assert_eq!(rows, graph.num_nodes);
     for (columns, what) in [
         ("[\"nme\"]", "`infer.columns`"),
-        ("[\"features\"]", "columns that are handed on"),
         ("[\"id\"]", "is the name of a column that inference writes"),
         ("[\"name\", \"name\"]", "`name` is named twice"),
     ] {
@@ -321,7 +329,8 @@ fn numbers_have_no_probability() {
     let values = (0..graph.num_nodes).map(|node| node as f32);
     nodes.set("label", Arc::new(Float32Array::from_iter_values(values)));
     nodes.write(&bench.path("nodes.parquet"));
-    bench.write(&job(&graph).and("probabilities = true"));
+    let numbers = job(&graph).with("\"label\"", "\"label\"\nlabel_kind = \"number\"");
+    bench.write(&numbers.and("probabilities = true"));
     for command in ["check", "run"] {
         let outcome = bench.graphflat(&[command, "job.toml"]);
         assert_eq!(outcome.code, 2, "{}", outcome.stderr);

@@ -6,6 +6,8 @@ use std::sync::Arc;
 use arrow::array::{AsArray as _, Float32Array, Float64Array, Int32Array};
 use arrow::datatypes::{Float32Type, Float64Type, Int32Type, Int64Type};
 
+use schemas::{Ids, SplitShares};
+
 use crate::harness::{
     Bench, FLATTEN, FeatureKind, Graph, INFER, IdKind, Job, NUM_CLASSES, TRAIN, assert_same_bytes,
     f32_lists, i32_lists,
@@ -89,7 +91,17 @@ fn numbers_are_learned_and_predicted() {
     let mut nodes = graph.nodes();
     nodes.set("number", Arc::new(Float32Array::from_iter_values(numbers)));
     nodes.write(&bench.path("nodes.parquet"));
-    run(&bench, &job(&graph).with("\"label\"", "\"number\""));
+    // They are all whole, so the job has to say that they are no classes.
+    let missing = job(&graph).with("\"label\"", "\"number\"");
+    bench.write(&missing);
+    let outcome = bench.graphflat(&["check", "job.toml"]);
+    assert_eq!(outcome.code, 2, "{}", outcome.stderr);
+    let said = "`input.nodes.label_kind`: is missing";
+    assert!(outcome.stderr.contains(said), "{}", outcome.stderr);
+    run(
+        &bench,
+        &missing.with("\"number\"", "\"number\"\nlabel_kind = \"number\""),
+    );
     // The mean explains nothing of them.
     let r2 = metric(&bench, "test_r2");
     assert!(r2 >= 0.3, "{r2}");
@@ -257,4 +269,67 @@ fn a_graph_without_features_flattens_to_its_structure() {
     assert_eq!(refused.code, 2, "{refused:#?}");
     let problem = "it reads 6 features a node, the nodes have 0";
     assert!(refused.stderr.trim_end().ends_with(problem), "{refused:#?}");
+}
+
+/// Nodes without a label get no split, so they are no targets.
+#[test]
+fn splits_are_drawn_alike_by_any_number_of_workers_and_processes() {
+    const FEATURES: &str = "out/features";
+    let graph = graph(IdKind::Utf8, FeatureKind::List);
+    let bench = Bench::new(&graph);
+    let class = |node: usize| (node % 5 > 0).then(|| (node % NUM_CLASSES) as i32);
+    let mut nodes = graph.nodes();
+    nodes.set(
+        "label",
+        Arc::new(Int32Array::from_iter((0..graph.num_nodes).map(class))),
+    );
+    nodes.remove("split");
+    nodes.write(&bench.path("nodes.parquet"));
+    let shares = SplitShares {
+        train: 0.6,
+        val: 0.2,
+        test: 0.1,
+        seed: Some(7),
+    };
+    let mut expected = [0u64; 4];
+    let ids = Ids::from_array(&nodes.column("id")).unwrap();
+    for node in (0..graph.num_nodes).filter(|node| class(*node).is_some()) {
+        expected[shares.draw(ids.hash(node)) as usize] += 1;
+    }
+    let job = Job::new(&graph, &[FLATTEN, TRAIN]).with(
+        "split = \"split\"",
+        "split = { train = 0.6, val = 0.2, test = 0.1 }",
+    );
+    let mut first = None;
+    for args in [["--workers", "1"], ["--workers", "3"], ["--processes", "2"]] {
+        bench.run(&job, &[&["--fresh"][..], &args].concat()).ok();
+        let files = [FEATURES, MODEL].map(|output| bench.data_files(output));
+        let first = first.get_or_insert_with(|| files.clone());
+        for (output, (expected, found)) in [FEATURES, MODEL].iter().zip(first.iter().zip(&files)) {
+            assert_same_bytes(expected, found, output);
+        }
+        let manifest = bench.manifest(FEATURES);
+        let parts = manifest["parts"].as_array().unwrap();
+        for (split, expected) in [
+            ("train", expected[1]),
+            ("val", expected[2]),
+            ("test", expected[3]),
+            ("none", 0),
+        ] {
+            let found = parts
+                .iter()
+                .map(|part| part["targets"][split].as_u64().unwrap());
+            assert_eq!(found.sum::<u64>(), expected, "{split}");
+        }
+    }
+    // A seed of its own keeps the splits where the job's changes.
+    bench.clear();
+    let other = job
+        .with("seed = 7\n", "seed = 8\n")
+        .with("test = 0.1 }", "test = 0.1, seed = 7 }");
+    bench.run(&other, &["--stage", "flatten"]).ok();
+    let manifest = bench.manifest(FEATURES);
+    let counts = manifest["parts"].as_array().unwrap().iter();
+    let trained = counts.map(|part| part["targets"]["train"].as_u64().unwrap());
+    assert_eq!(trained.sum::<u64>(), expected[1]);
 }

@@ -186,6 +186,7 @@ impl JobSpec {
         let workers = self.workers(overrides.workers)?;
         let base = Path::new(BASE);
         self.resolve_paths(base)?;
+        self.input.nodes.set_split_seed(self.seed);
         let work_dir = self
             .work_dir
             .clone()
@@ -410,7 +411,10 @@ impl JobSpec {
             ("input.nodes.path", &self.input.nodes.path),
             ("input.edges.path", &self.input.edges.path),
         ] {
-            inputs.push((name, schemas::path::resolve(name, base, Path::new(path))?));
+            let paths = path.alternatives().map_err(|problem| key(name, problem))?;
+            for path in paths.iter().chain(path.written()) {
+                inputs.push((name, schemas::path::resolve(name, base, Path::new(path))?));
+            }
         }
         if let Some(Targets::Listed(path)) = self.flatten.as_ref().map(|stage| &stage.targets) {
             inputs.push(("flatten.targets", path.clone()));
@@ -591,7 +595,8 @@ fn check_trainable(
         (
             nodes.split.is_none(),
             "input.nodes.split",
-            "is missing; [train] needs the column of the splits",
+            "is missing; [train] needs the column of the splits, or shares such as \
+             { train = 0.8, val = 0.1, test = 0.1 }",
         ),
         (
             nodes.features.is_empty() && nodes.sparse.is_none(),

@@ -93,13 +93,13 @@ fn splits_and_labels(job: &Job, train: &TrainSpec) -> Result<(), JobError> {
         return Ok(());
     };
     let spec = job.nodes.spec();
-    let column = spec.split.as_deref().unwrap_or_default();
+    let source = match spec.split_column() {
+        Some(column) => format!("column `{column}` of {} puts", spec.path),
+        None => "the shares put".to_owned(),
+    };
     Err(JobError::Input {
         key: "input.nodes.split",
-        problem: format!(
-            "column `{column}` of {} puts no target into `{split}`, but {reason}",
-            spec.path
-        ),
+        problem: format!("{source} no target into `{split}`, but {reason}"),
     })
 }
 

@@ -14,7 +14,7 @@ use arrow::datatypes::{DataType, Field};
 
 use crate::columns::{LabelKind, LabelMeta, Labels, NO_CLASS, Split, SplitMeta};
 use crate::error::{Result, SchemaError};
-use crate::input::label;
+use crate::input::{label, split};
 use crate::parquet_file::Batch;
 
 /// The field of a label or prediction column.
@@ -151,7 +151,7 @@ pub(crate) fn read_splits(
     splits: &mut Vec<Split>,
 ) -> Result<()> {
     let array = batch.column("split")?;
-    label::append_splits(batch.place(), "split", array, meta.values, splits)
+    split::append_splits(batch.place(), "split", array, meta.values, splits)
         .map_err(ours(batch.path))
 }
 

@@ -1,6 +1,13 @@
 //! The input tables of a job as written.
 
+mod split;
+mod table_path;
+
 use serde::{Deserialize, Serialize};
+
+pub use split::{SplitShares, SplitSpec};
+pub use table_path::TablePath;
+pub(crate) use table_path::expand_braces;
 
 /// Classes at most: each is a column of the last layer. More are an error of the label.
 pub const CLASSES_MAX: u32 = 1 << 20;
@@ -13,8 +20,8 @@ pub const SPARSE_WIDTH_MAX: u32 = 1 << 24;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NodesSpec {
-    /// Parquet file, directory (every `*.parquet` below it) or glob.
-    pub path: String,
+    /// Parquet file, directory (every `*.parquet` below it) or glob, or several of these.
+    pub path: TablePath,
     /// Column of the ids.
     pub id: String,
     /// List and number columns, concatenated in this order; none: nodes have no features.
@@ -26,19 +33,50 @@ pub struct NodesSpec {
     /// Column of the labels.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub label: Option<String>,
+    /// What the numbers of the label column are. Default: integers are classes, floats are numbers,
+    /// and floats without a fraction are an error.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub label_kind: Option<NumericLabel>,
     /// Upper bound of class numbers (exclusive), at most [`CLASSES_MAX`]; without it, one more than
     /// the greatest found.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub num_classes: Option<u32>,
-    /// Column of the splits.
+    /// Column of the splits, or shares to draw them by.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub split: Option<String>,
+    pub split: Option<SplitSpec>,
     /// What the splits are called where they are numbers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub split_values: Option<SplitValues>,
     /// Transform of the features, fitted and applied by the trainer; tables hold raw features.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub transform: Option<Transform>,
+}
+
+impl NodesSpec {
+    /// Returns the column of the splits, where there is one.
+    pub fn split_column(&self) -> Option<&str> {
+        match &self.split {
+            Some(SplitSpec::Column(column)) => Some(column),
+            Some(SplitSpec::Shares(_)) | None => None,
+        }
+    }
+
+    /// Draws splits with this seed, where they are drawn and the table names no other.
+    pub fn set_split_seed(&mut self, seed: u64) {
+        if let Some(SplitSpec::Shares(shares)) = &mut self.split {
+            shares.seed.get_or_insert(seed);
+        }
+    }
+}
+
+/// What a label column of numbers holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum NumericLabel {
+    /// Class numbers.
+    Class,
+    /// Numbers to predict.
+    Number,
 }
 
 /// `sparse = { index, value, width }` as written.
@@ -82,8 +120,8 @@ pub enum Transform {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct EdgesSpec {
-    /// Parquet file, directory (every `*.parquet` below it) or glob.
-    pub path: String,
+    /// Parquet file, directory (every `*.parquet` below it) or glob, or several of these.
+    pub path: TablePath,
     /// Column of the source ids; messages flow from `src` to `dst`.
     pub src: String,
     /// Column of the destination ids.

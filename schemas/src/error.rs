@@ -65,8 +65,8 @@ pub enum SchemaError {
     NoFile {
         /// Dotted name of the key.
         key: String,
-        /// What was looked for.
-        problem: &'static str,
+        /// What was looked for, or stands there.
+        problem: String,
         /// The path, made absolute.
         path: PathBuf,
     },
@@ -109,6 +109,18 @@ pub enum SchemaError {
         path: PathBuf,
         /// The cause.
         source: arrow::error::ArrowError,
+    },
+    /// An input file is of another format.
+    #[error(
+        "cannot read {} as Parquet: it is {found}; only Parquet is read, which pandas \
+         (`to_parquet`), pyarrow and DuckDB (`COPY ... TO 'FILE.parquet'`) write",
+        path.display()
+    )]
+    OtherFormat {
+        /// The file.
+        path: PathBuf,
+        /// What it seems to be.
+        found: &'static str,
     },
     /// A value of the input is not allowed.
     #[error("column `{column}` of {}, row {row}: {problem}", path.display())]
@@ -228,6 +240,7 @@ impl SchemaError {
             | Self::NotFinished { .. } => ErrorKind::Usage,
             Self::ColumnType { .. }
             | Self::Unreadable { .. }
+            | Self::OtherFormat { .. }
             | Self::Value { .. }
             | Self::Table { .. } => ErrorKind::Data,
             Self::Io { .. }

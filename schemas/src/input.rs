@@ -2,13 +2,18 @@
 
 mod decode;
 mod edges;
+mod features;
+mod hints;
+mod id_column;
 pub(crate) mod label;
 mod list;
 mod nodes;
 mod passed;
 mod path;
+pub(crate) mod split;
 #[cfg(test)]
 mod tests;
+mod versioned;
 
 use std::path::{Path, PathBuf};
 
@@ -24,6 +29,7 @@ pub use list::IdListPlan;
 pub use nodes::{NodeKeys, NodeReader, NodeRows, NodesPlan, SplitRows};
 pub use passed::PassedColumns;
 
+use crate::config::TablePath;
 use crate::error::{Result, SchemaError};
 use crate::storage::ParquetInput;
 use crate::xxh;
@@ -116,7 +122,7 @@ fn unreadable(path: &Path, problem: String) -> SchemaError {
 
 impl Table {
     /// Finds the files of `path` as written and reads their footers.
-    fn open(name: &'static str, base: &Path, path: &str) -> Result<Self> {
+    fn open(name: &'static str, base: &Path, path: &TablePath) -> Result<Self> {
         let mut table = Self {
             name,
             files: Vec::new(),
@@ -125,7 +131,7 @@ impl Table {
         };
         let found = path::resolve(&format!("input.{name}.path"), base, path)?;
         let (paths, names): (Vec<PathBuf>, Vec<String>) = found.into_iter().unzip();
-        let inputs = ParquetInput::open_all(&paths)?;
+        let inputs = ParquetInput::open_all(&paths).map_err(hints::explain_format)?;
         for ((file_path, file_name), input) in paths.into_iter().zip(names).zip(inputs) {
             let first_row = table.num_rows;
             table.add_units(&file_path, &input.metadata)?;
@@ -177,7 +183,10 @@ impl Table {
         for file in &self.files {
             let field = file.field(&self.key(key), column)?;
             let found = check(field.data_type());
-            let found = found.ok_or_else(|| file.wrong_type(field, role, allowed))?;
+            let found = found.ok_or_else(|| {
+                let hint = hints::of_type(field.data_type(), role);
+                file.wrong_type(field, role, &format!("{allowed}{hint}"))
+            })?;
             if meaning.as_ref().is_some_and(|meaning| *meaning != found) {
                 return Err(self.unlike_first(file, field, role));
             }
@@ -306,7 +315,14 @@ impl TableFile {
 
     fn field(&self, key: &str, column: &str) -> Result<&Field> {
         let fields = self.input.metadata.schema().fields();
-        if let Some((_, field)) = fields.find(column) {
+        let mut found = fields.iter().filter(|field| field.name() == column);
+        if let Some(field) = found.next() {
+            if found.next().is_some() {
+                return Err(SchemaError::Key {
+                    key: key.to_owned(),
+                    problem: format!("{} has two columns `{column}`", self.path.display()),
+                });
+            }
             return Ok(field);
         }
         let names: Vec<&str> = fields.iter().map(|field| field.name().as_str()).collect();

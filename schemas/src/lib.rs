@@ -6,7 +6,7 @@
 //!
 //! - *nodes*: an id (integers or strings); features (number and list columns side by side, or a
 //!   sparse position and value list, or none); a label (class number, class name, list of zeros
-//!   and ones, or number); a split (`train`, `val`, `test`, or chosen numbers);
+//!   and ones, or number); a split (`train`, `val`, `test`, or chosen numbers, or drawn by shares);
 //! - *edges*: `src`, `dst`, a weight, features. Messages flow `src -> dst`.
 //!
 //! Outputs are directories ([`Output`], [`Manifest`]) of Parquet parts. A directory is whole or not
@@ -83,7 +83,10 @@ pub mod xxh;
 pub use columns::{
     FeatureMeta, Features, GraphMeta, LabelKind, LabelMeta, Labels, NO_CLASS, Split, SplitMeta,
 };
-pub use config::{Dangling, EdgesSpec, NodesSpec, SparseSpec, SplitValues, Transform};
+pub use config::{
+    CLASSES_MAX, Dangling, EdgesSpec, NodesSpec, NumericLabel, SPARSE_WIDTH_MAX, SparseSpec,
+    SplitShares, SplitSpec, SplitValues, TablePath, Transform,
+};
 pub use dataset::{
     FileEntry, Manifest, Opened, Output, PartEntry, PartFile, SplitCounts, read_manifest,
 };

@@ -19,10 +19,10 @@ mod s3;
 pub(crate) mod tests;
 mod upload;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
 
@@ -274,27 +274,50 @@ pub fn entries(dir: &Path) -> Result<Vec<String>> {
 }
 
 /// Returns the names of all files below a directory, with `/`, sorted.
+///
+/// Links to directories are followed, but a directory is listed once, so circles end.
 pub(crate) fn list(dir: &Path) -> Result<Vec<String>> {
     let mut names = Vec::new();
     match object(dir)? {
         Some(object) => names.extend(object.list()?.into_iter().map(|(name, _)| name)),
-        None => list_local(dir, "", &mut names)?,
+        None => {
+            // A link to a directory above would lead to tables beside this one.
+            let real = real_dir(dir)?;
+            let mut listed = real.ancestors().skip(1).map(Path::to_owned).collect();
+            list_local(dir, "", &mut listed, &mut names)?;
+        }
     }
     names.sort();
     Ok(names)
 }
 
-fn list_local(dir: &Path, prefix: &str, names: &mut Vec<String>) -> Result<()> {
+fn list_local(
+    dir: &Path,
+    prefix: &str,
+    listed: &mut BTreeSet<PathBuf>,
+    names: &mut Vec<String>,
+) -> Result<()> {
+    let real = real_dir(dir)?;
+    if listed.contains(&real) {
+        let (dir, real) = (dir.display(), real.display());
+        tracing::warn!("{dir} is left out: it leads to {real}, which is listed once or lies above");
+        return Ok(());
+    }
+    listed.insert(real);
     for name in entries(dir)? {
         let path = dir.join(&name);
         let below = format!("{prefix}{name}");
         if path.is_dir() {
-            list_local(&path, &format!("{below}/"), names)?;
+            list_local(&path, &format!("{below}/"), listed, names)?;
         } else {
             names.push(below);
         }
     }
     Ok(())
+}
+
+fn real_dir(dir: &Path) -> Result<PathBuf> {
+    dir.canonicalize().map_err(SchemaError::io("look up", dir))
 }
 
 /// Returns the sizes of some files of a directory; none for one that is not there.

@@ -133,7 +133,7 @@ fn node_rows<'a>(
 fn changed(plan: &NodesPlan) -> StoreError {
     StoreError::File {
         verb: "read",
-        path: plan.spec().path.clone().into(),
+        path: plan.spec().path.to_string().into(),
         source: StoreCause::Damaged("its rows have changed since its ids were read".into()),
     }
 }

@@ -104,12 +104,12 @@ fn report(error: &dyn std::error::Error) -> String {
 fn input_fingerprint(plan: &StorePlan) -> Result<serde_json::Value, StoreError> {
     // Where the tables lie does not count, and the transform of the features is the trainer's.
     let nodes = schemas::NodesSpec {
-        path: String::new(),
+        path: schemas::TablePath::default(),
         transform: None,
         ..plan.nodes.spec().clone()
     };
     let edges = schemas::EdgesSpec {
-        path: String::new(),
+        path: schemas::TablePath::default(),
         ..plan.edges.spec().clone()
     };
     // Each reads its whole table.

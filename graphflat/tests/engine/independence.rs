@@ -475,8 +475,8 @@ fn where_the_tables_lie_does_not_count() {
     let settings = Settings::new("2,2");
     let first = tables.flatten(&settings, "out").unwrap();
     let store = snapshot(&tables.path("store"));
-    tables.nodes.path = format!("./{}", tables.nodes.path);
-    tables.edges.path = format!("./{}", tables.edges.path);
+    tables.nodes.path = format!("./{}", tables.nodes.path).into();
+    tables.edges.path = format!("./{}", tables.edges.path).into();
     let again = tables.flatten(&settings, "out").unwrap();
     assert_eq!(again.fingerprint, first.fingerprint);
     assert!(snapshot(&tables.path("store")) == store);

@@ -8,7 +8,9 @@ use arrow::array::{
 use arrow::datatypes::{Float32Type, Int8Type, UInt16Type};
 use parquet::arrow::ArrowWriter;
 use parquet::file::properties::WriterProperties;
-use schemas::{Dangling, EdgesSpec, IdType, NodesSpec, SparseSpec, Split, SplitValues};
+use schemas::{
+    Dangling, EdgesSpec, IdType, NodesSpec, NumericLabel, SparseSpec, Split, SplitSpec, SplitValues,
+};
 use std::fs::File;
 use std::ops::Range;
 use std::path::Path;
@@ -50,13 +52,18 @@ pub(crate) fn nodes_spec(graph: &Graph, cut: Cut) -> NodesSpec {
     };
     let features: &[&str] = if dense { &["first", "others"] } else { &[] };
     NodesSpec {
-        path: "nodes".to_owned(),
+        path: "nodes".into(),
         id: "name".to_owned(),
         features: features.iter().map(|&name| name.to_owned()).collect(),
         sparse,
         label: (!matches!(graph.labels, LabelColumn::None)).then(|| "label".to_owned()),
+        // Chance may make all of them whole.
+        label_kind: matches!(graph.labels, LabelColumn::Number(_)).then_some(NumericLabel::Number),
         num_classes: None,
-        split: graph.splits.as_ref().map(|_| "split".to_owned()),
+        split: graph
+            .splits
+            .as_ref()
+            .map(|_| SplitSpec::Column("split".to_owned())),
         split_values: (graph.splits.is_some() && cut.files > 1).then_some(SPLIT_VALUES),
         transform: None,
     }
@@ -65,7 +72,7 @@ pub(crate) fn nodes_spec(graph: &Graph, cut: Cut) -> NodesSpec {
 pub(crate) fn edges_spec(graph: &Graph) -> EdgesSpec {
     let features: &[&str] = if graph.edge_dim > 0 { &["kind"] } else { &[] };
     EdgesSpec {
-        path: "edges".to_owned(),
+        path: "edges".into(),
         src: "from".to_owned(),
         dst: "to".to_owned(),
         undirected: graph.undirected,

@@ -299,6 +299,10 @@ impl Graph {
         let mut nodes = serde_json::json!({
             "path": "nodes.parquet", "id": "id", "label": "label", "split": "split",
         });
+        if matches!(self.kind.labels, LabelColumn::Number) {
+            // Chance may make all of them whole.
+            nodes["label_kind"] = serde_json::json!("number");
+        }
         if self.kind.sparse {
             nodes["sparse"] =
                 serde_json::json!({ "index": "at", "value": "is", "width": self.dim });

@@ -189,7 +189,8 @@ fn training_needs_more_than_the_tables() {
         &job(features, "")
             .replace("split = \"s\"\n", "")
             .replace("[2]\n", "[2]\ntargets = \"all\"\n"),
-        "job j.toml: `input.nodes.split`: is missing; [train] needs the column of the splits",
+        "job j.toml: `input.nodes.split`: is missing; [train] needs the column of the splits, \
+         or shares such as { train = 0.8, val = 0.1, test = 0.1 }",
     );
     check(
         &job("", ""),
@@ -433,7 +434,7 @@ fn variables_in_strings_are_put_in_or_named() {
     let text = |path: &str| format!("{HEAD}{INPUT}{STAGE}").replace("\"e\"", &format!("{path:?}"));
     let spec = load(&text("edges/dt=${date:%Y-%m-%d,-1d}/*.parquet")).unwrap();
     assert_eq!(
-        spec.input.edges.path.clone(),
+        spec.input.edges.path.to_string(),
         "edges/dt=2026-11-20/*.parquet"
     );
     let error = load(&text("${day}")).unwrap_err();

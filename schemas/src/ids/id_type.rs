@@ -19,6 +19,8 @@ pub enum IdType {
 
 impl IdType {
     /// Returns the id type that holds every value of an Arrow type, if ids may be of that type.
+    ///
+    /// Bytes may be text: readers of tables check it.
     pub fn of(data_type: &DataType) -> Option<Self> {
         Some(match data_type {
             DataType::Int8
@@ -29,6 +31,7 @@ impl IdType {
             DataType::Int64 | DataType::UInt32 => Self::Int64,
             DataType::UInt64 => Self::UInt64,
             DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View => Self::Utf8,
+            DataType::Binary | DataType::LargeBinary | DataType::BinaryView => Self::Utf8,
             DataType::Dictionary(_, values) => Self::of(values)?,
             _ => return None,
         })

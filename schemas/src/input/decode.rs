@@ -6,7 +6,7 @@ use arrow::compute::cast;
 use arrow::datatypes::{DataType, Float32Type};
 
 use super::{Place, Table};
-use crate::error::Result;
+use crate::error::{Result, SchemaError};
 
 pub(super) const NUMBERS: &str = "numbers and lists of numbers";
 
@@ -49,7 +49,10 @@ impl Width {
 }
 
 pub(super) fn is_number(data_type: &DataType) -> bool {
-    data_type.is_integer() || data_type.is_floating() || *data_type == DataType::Boolean
+    data_type.is_integer()
+        || data_type.is_floating()
+        || data_type.is_decimal()
+        || *data_type == DataType::Boolean
 }
 
 impl Lists {
@@ -147,20 +150,36 @@ pub(super) fn all_finite(
 
 impl NumberColumns {
     /// Checks the columns of a key and finds their widths.
+    ///
+    /// # Errors
+    ///
+    /// A column that is named twice, that is of another type, or whose lists are empty.
     pub(super) fn plan(
         table: &Table,
         key: &str,
         names: &[String],
         role: &'static str,
     ) -> Result<Self> {
-        let mut columns = Vec::with_capacity(names.len());
+        let mut columns: Vec<(String, usize)> = Vec::with_capacity(names.len());
         for name in names {
+            if columns.iter().any(|(other, _)| other == name) {
+                return Err(SchemaError::Key {
+                    key: table.key(key),
+                    problem: format!("names column `{name}` twice"),
+                });
+            }
             let width = match table.column(key, name, role, NUMBERS, Width::of)? {
-                Width::Scalar => 1,
-                Width::Fixed(width) => width,
-                Width::Varying => first_list_len(table, name)?.unwrap_or(0),
+                Width::Scalar => Some(1),
+                Width::Fixed(width) => Some(width),
+                Width::Varying => first_list_len(table, name)?,
             };
-            columns.push((name.clone(), width));
+            if width == Some(0) {
+                return Err(SchemaError::Table {
+                    table: table.name,
+                    problem: format!("the lists of column `{name}` are empty, which are no {role}"),
+                });
+            }
+            columns.push((name.clone(), width.unwrap_or(0)));
         }
         let dim = columns.iter().map(|(_, width)| width).sum();
         Ok(Self { columns, dim })
@@ -214,7 +233,7 @@ impl NumberColumns {
         emit: impl FnOnce(&[f32]),
     ) -> Result<()> {
         let array = column(batch, name);
-        no_nulls(place, name, array)?;
+        no_nulls(place, name, array).map_err(explain_null)?;
         let values = match Lists::of(array) {
             None => to_f32(place, array)?,
             Some((lists, values)) => {
@@ -236,6 +255,27 @@ impl NumberColumns {
         all_finite(place, name, &values, |i| i / width.max(1))?;
         emit(&values);
         Ok(())
+    }
+}
+
+/// Says what can be done about a null among features.
+fn explain_null(error: SchemaError) -> SchemaError {
+    match error {
+        SchemaError::Value {
+            path,
+            column,
+            row,
+            problem,
+        } => SchemaError::Value {
+            path,
+            column,
+            row,
+            problem: format!(
+                "{problem}; features have no gaps: fill them, such as with the mean, and mark them \
+                 with 0 and 1 in a column of its own"
+            ),
+        },
+        other => other,
     }
 }
 

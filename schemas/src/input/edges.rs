@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use arrow::array::{Array, RecordBatch};
 
 use super::decode::{self, NumberColumns, Width, column};
-use super::nodes::{self, IDS};
+use super::id_column::{IDS, append_ids};
 use super::{Place, Table, Unit};
 use crate::config::{Dangling, EdgesSpec};
 use crate::error::{Result, SchemaError};
@@ -60,6 +60,15 @@ impl EdgesSpec {
         if let Some(weight) = &self.weight {
             let scalar = |t: &_| Width::of(t).filter(|&width| width == Width::Scalar);
             table.column("weight", weight, "weights", "numbers", scalar)?;
+        }
+        let is_end = |name: &&String| **name == self.src || **name == self.dst;
+        if let Some(name) = self.features.iter().find(is_end) {
+            return Err(SchemaError::Key {
+                key: table.key("features"),
+                problem: format!(
+                    "column `{name}` is an end of the edges, so it cannot be a feature"
+                ),
+            });
         }
         let features = if self.features.is_empty() {
             None
@@ -227,8 +236,8 @@ impl EdgesPlan {
             feature: None,
         };
         let dangling = Some(self.spec.dangling);
-        nodes::append_ids(place, &self.spec.src, batch, &mut rows.src, dangling)?;
-        nodes::append_ids(place, &self.spec.dst, batch, &mut rows.dst, dangling)?;
+        append_ids(place, &self.spec.src, batch, &mut rows.src, dangling)?;
+        append_ids(place, &self.spec.dst, batch, &mut rows.dst, dangling)?;
         Ok(rows)
     }
 

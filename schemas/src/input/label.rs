@@ -1,19 +1,21 @@
-//! Label and split columns of input tables.
+//! Label columns of input tables.
+
+use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, AsArray};
 use arrow::compute::cast;
-use arrow::datatypes::{DataType, Float32Type, Int64Type};
+use arrow::datatypes::{DataType, Field, FieldRef, Float32Type, Float64Type, Int64Type};
 
 use super::decode::{self, Lists, Width};
+use super::id_column::text_of_bytes;
 use super::{Place, Table};
-use crate::columns::{LabelKind, LabelMeta, Labels, NO_CLASS, Split};
-use crate::config::{CLASSES_MAX, SplitValues};
+use crate::columns::{LabelKind, LabelMeta, Labels, NO_CLASS};
+use crate::config::{CLASSES_MAX, NodesSpec, NumericLabel};
 use crate::error::{Result, SchemaError};
 use crate::ids::IdType;
 
 const LABELS: &str =
     "integers (class numbers), strings (class names), lists of zeros and ones, floats (numbers)";
-const SPLITS: &str = "strings (train, val, test), or integers with `split_values`";
 
 /// What a label column's type says about its labels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,33 +26,131 @@ pub(super) enum LabelRole {
     Number,
 }
 
-/// Checks the label column.
-pub(super) fn plan_label(table: &Table, column: &str) -> Result<LabelRole> {
+/// Checks the label column; `kind` says what its numbers are, where they are numbers.
+pub(super) fn plan_label(
+    table: &Table,
+    column: &str,
+    kind: Option<NumericLabel>,
+) -> Result<LabelRole> {
     let role = table.column("label", column, "labels", LABELS, |data_type| {
         if is_string(data_type) {
             return Some((LabelRole::ClassName, false));
         }
-        Some(match Width::of(data_type)? {
-            Width::Fixed(width) => (LabelRole::Multi { width }, false),
-            Width::Varying => (LabelRole::Multi { width: 0 }, true),
-            Width::Scalar if data_type.is_floating() => (LabelRole::Number, false),
-            Width::Scalar => (LabelRole::Class, false),
-        })
+        Some(
+            match Width::of(data_type).filter(|_| !is_decimal(data_type))? {
+                Width::Fixed(width) => (LabelRole::Multi { width }, false),
+                Width::Varying => (LabelRole::Multi { width: 0 }, true),
+                Width::Scalar => match kind {
+                    Some(NumericLabel::Class) => (LabelRole::Class, false),
+                    Some(NumericLabel::Number) => (LabelRole::Number, false),
+                    None if data_type.is_floating() => (LabelRole::Number, true),
+                    None => (LabelRole::Class, false),
+                },
+            },
+        )
     })?;
     // They are written in the type of the first file, which must not lose those of another.
     if matches!(role.0, LabelRole::Class | LabelRole::Number) {
         table.same_type("label", column, "labels")?;
+    } else if kind.is_some() {
+        return Err(SchemaError::Key {
+            key: table.key("label_kind"),
+            problem: "is for labels that are numbers; leave it out".to_owned(),
+        });
     }
     Ok(match role {
         (LabelRole::Multi { .. }, true) => LabelRole::Multi {
             width: decode::first_list_len(table, column)?.unwrap_or(0),
         },
+        (LabelRole::Number, true) => {
+            refuse_whole_numbers(table, column)?;
+            LabelRole::Number
+        }
         (role, _) => role,
     })
 }
 
+/// Refuses a column of floats of which none has a fraction: class numbers with gaps look like that
+/// when pandas writes them, and so may numbers to predict.
+fn refuse_whole_numbers(table: &Table, column: &str) -> Result<()> {
+    let mut has_whole = false;
+    for unit in &table.units {
+        for item in table.batches(unit, &[column], 1)? {
+            let (place, batch) = item?;
+            let array = decode::column(&batch, column);
+            let numbers = cast(array, &DataType::Float64).map_err(place.convert())?;
+            for number in numbers.as_primitive::<Float64Type>().iter().flatten() {
+                if number.is_finite() && number.fract() != 0.0 {
+                    return Ok(());
+                }
+                has_whole |= number.is_finite();
+            }
+        }
+    }
+    if !has_whole {
+        return Ok(());
+    }
+    Err(SchemaError::Key {
+        key: table.key("label_kind"),
+        problem: format!(
+            "is missing: column `{column}` holds floats, all of them whole, which may be class \
+             numbers (pandas writes those with gaps so) or numbers to predict; allowed are \
+             \"class\" and \"number\""
+        ),
+    })
+}
+
+/// Checks `label_kind` and `num_classes` against the labels.
+pub(super) fn check_settings(
+    spec: &NodesSpec,
+    table: &Table,
+    role: Option<LabelRole>,
+) -> Result<()> {
+    let wrong = |key: &str, problem: String| {
+        Err(SchemaError::Key {
+            key: table.key(key),
+            problem,
+        })
+    };
+    if role.is_none() && spec.label_kind.is_some() {
+        return wrong(
+            "label_kind",
+            "needs `label`, the column it is about".to_owned(),
+        );
+    }
+    let Some(num_classes) = spec.num_classes else {
+        return Ok(());
+    };
+    let problem = if role != Some(LabelRole::Class) {
+        Some("is for labels that are class numbers; leave it out".to_owned())
+    } else if !(1..=CLASSES_MAX).contains(&num_classes) {
+        Some(format!("is {num_classes}; allowed is 1 to {CLASSES_MAX}"))
+    } else {
+        num_classes_problem(table, spec.label.as_deref(), num_classes)?
+    };
+    problem.map_or(Ok(()), |problem| wrong("num_classes", problem))
+}
+
+/// Returns the type in which labels and predictions are written, for labels of a type.
+///
+/// It is the labels' own, without the metadata that writers leave on list items, such as Iceberg's
+/// field ids; but predicted numbers have a fraction where the labels are integers.
+pub(super) fn written_type(role: LabelRole, data_type: DataType) -> DataType {
+    let item = |field: FieldRef| {
+        let (name, nullable) = (field.name().clone(), field.is_nullable());
+        Arc::new(Field::new(name, field.data_type().clone(), nullable))
+    };
+    match data_type {
+        DataType::List(field) => DataType::List(item(field)),
+        DataType::LargeList(field) => DataType::LargeList(item(field)),
+        DataType::FixedSizeList(field, width) => DataType::FixedSizeList(item(field), width),
+        other if role == LabelRole::Number && !other.is_floating() => DataType::Float32,
+        other => other,
+    }
+}
+
 /// Says why a column cannot hold `num_classes` class numbers, which predictions are written as.
-pub(super) fn num_classes_problem(
+fn num_classes_problem(
     table: &Table,
     column: Option<&str>,
     num_classes: u32,
@@ -63,6 +163,8 @@ pub(super) fn num_classes_problem(
         DataType::Int16 => 0x7fff,
         DataType::UInt16 => 0xffff,
         DataType::Boolean => 1,
+        // Beyond it, halves leave numbers out.
+        DataType::Float16 => 0x800,
         _ => u32::MAX,
     };
     let fits = num_classes - 1 <= max;
@@ -71,54 +173,21 @@ pub(super) fn num_classes_problem(
     }))
 }
 
-/// Checks the split column against `split_values`.
-pub(super) fn plan_split(table: &Table, column: &str, values: Option<SplitValues>) -> Result<()> {
-    let is_text = table.column("split", column, "splits", SPLITS, |data_type| {
-        if is_string(data_type) {
-            Some(true)
-        } else {
-            data_type.is_integer().then_some(false)
-        }
-    })?;
-    if !is_text {
-        table.same_type("split", column, "splits")?;
-    }
-    let key = table.key("split_values");
-    match (is_text, values) {
-        (true, Some(_)) => Err(SchemaError::Key {
-            key,
-            problem: format!("column `{column}` holds words; leave out the numbers"),
-        }),
-        (false, None) => Err(SchemaError::Key {
-            key,
-            problem: format!(
-                "column `{column}` holds numbers; say which, as in \
-                 {{ train = 0, val = 1, test = 2 }}"
-            ),
-        }),
-        (false, Some(values)) if !are_distinct(values) => Err(SchemaError::Key {
-            key,
-            problem: "the numbers must differ".to_owned(),
-        }),
-        _ => Ok(()),
-    }
-}
-
-fn are_distinct(values: SplitValues) -> bool {
-    let mut numbers = vec![values.train, values.val, values.test];
-    numbers.extend(values.none);
-    let written = numbers.len();
-    numbers.sort_unstable();
-    numbers.dedup();
-    numbers.len() == written
-}
-
-fn is_string(data_type: &DataType) -> bool {
+pub(super) fn is_string(data_type: &DataType) -> bool {
     IdType::of(data_type) == Some(IdType::Utf8)
 }
 
+fn is_decimal(data_type: &DataType) -> bool {
+    match data_type {
+        DataType::List(item) | DataType::LargeList(item) | DataType::FixedSizeList(item, _) => {
+            item.data_type().is_decimal()
+        }
+        other => other.is_decimal(),
+    }
+}
+
 /// Converts a column, telling values that do not fit from nulls.
-fn to_i64(place: Place<'_>, name: &str, array: &dyn Array) -> Result<ArrayRef> {
+pub(super) fn to_i64(place: Place<'_>, name: &str, array: &dyn Array) -> Result<ArrayRef> {
     let converted = cast(array, &DataType::Int64).map_err(place.convert())?;
     if converted.null_count() > array.null_count() {
         let lost = |row: &usize| converted.is_null(*row) && !array.is_null(*row);
@@ -126,6 +195,22 @@ fn to_i64(place: Place<'_>, name: &str, array: &dyn Array) -> Result<ArrayRef> {
         return Err(place.value(name, row, "is beyond int64"));
     }
     Ok(converted)
+}
+
+/// Converts a column of class numbers; of floats, which must be whole, NaN becomes null.
+fn class_numbers(place: Place<'_>, name: &str, array: &dyn Array) -> Result<ArrayRef> {
+    if !array.data_type().is_floating() {
+        return to_i64(place, name, array);
+    }
+    let floats = cast(array, &DataType::Float64).map_err(place.convert())?;
+    let floats = floats.as_primitive::<Float64Type>();
+    let is_wrong = |number: f64| !number.is_nan() && number.fract() != 0.0;
+    let wrong = |row: &usize| floats.is_valid(*row) && is_wrong(floats.value(*row));
+    if let Some(row) = (0..floats.len()).find(wrong) {
+        let problem = format!("is {}; class numbers are whole", floats.value(row));
+        return Err(place.value(name, row, problem));
+    }
+    cast(floats, &DataType::Int64).map_err(place.convert())
 }
 
 /// Reads class numbers; null and -1 are none.
@@ -138,7 +223,7 @@ fn classes(
     limit: Option<u32>,
     mut push: impl FnMut(u32),
 ) -> Result<()> {
-    let array = to_i64(place, name, array)?;
+    let array = class_numbers(place, name, array)?;
     let numbers = array.as_primitive::<Int64Type>();
     for (row, class) in numbers.iter().enumerate() {
         match class {
@@ -194,7 +279,10 @@ pub(super) fn append_presence(
 }
 
 /// Returns a column of strings in the plain encoding.
-pub(super) fn strings(place: Place<'_>, array: &dyn Array) -> Result<ArrayRef> {
+pub(super) fn strings(place: Place<'_>, name: &str, array: &dyn Array) -> Result<ArrayRef> {
+    if let Some(text) = text_of_bytes(place, name, array)? {
+        return Ok(text);
+    }
     cast(array, &DataType::LargeUtf8).map_err(place.convert())
 }
 
@@ -235,7 +323,7 @@ fn append_names(
     names: &[String],
     out: &mut Vec<u32>,
 ) -> Result<()> {
-    let array = strings(place, array)?;
+    let array = strings(place, name, array)?;
     for (row, text) in array.as_string::<i64>().iter().enumerate() {
         let class = match text {
             None => NO_CLASS,
@@ -302,69 +390,6 @@ fn append_numbers(
                 return Err(place.value(name, row, problem));
             }
         }
-    }
-    Ok(())
-}
-
-/// Appends a batch's splits.
-pub(crate) fn append_splits(
-    place: Place<'_>,
-    name: &str,
-    array: &dyn Array,
-    values: Option<SplitValues>,
-    out: &mut Vec<Split>,
-) -> Result<()> {
-    if let Some(values) = values {
-        return append_split_numbers(place, name, array, values, out);
-    }
-    let array = strings(place, array)?;
-    for (row, text) in array.as_string::<i64>().iter().enumerate() {
-        out.push(match text {
-            None | Some("" | "none") => Split::None,
-            Some("train") => Split::Train,
-            Some("val") => Split::Val,
-            Some("test") => Split::Test,
-            Some(other) => {
-                let problem = format!(
-                    "is {other:?}; allowed are \"train\", \"val\", \"test\", and \"none\", \"\" or \
-                     null for none"
-                );
-                return Err(place.value(name, row, problem));
-            }
-        });
-    }
-    Ok(())
-}
-
-fn append_split_numbers(
-    place: Place<'_>,
-    name: &str,
-    array: &dyn Array,
-    values: SplitValues,
-    out: &mut Vec<Split>,
-) -> Result<()> {
-    let array = to_i64(place, name, array)?;
-    for (row, number) in array.as_primitive::<Int64Type>().iter().enumerate() {
-        out.push(match number {
-            None => Split::None,
-            Some(number) if number == values.train => Split::Train,
-            Some(number) if number == values.val => Split::Val,
-            Some(number) if number == values.test => Split::Test,
-            Some(number) if values.none == Some(number) => Split::None,
-            Some(-1) => Split::None,
-            Some(other) => {
-                let none = values.none.map(|none| format!("{none}, "));
-                let problem = format!(
-                    "is {other}; `split_values` allows {} (train), {} (val), {} (test), and {}-1 \
-                     or null for none (`none` names another number)",
-                    values.train,
-                    values.val,
-                    values.test,
-                    none.unwrap_or_default()
-                );
-                return Err(place.value(name, row, problem));
-            }
-        });
     }
     Ok(())
 }

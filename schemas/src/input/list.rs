@@ -4,7 +4,9 @@ use std::path::Path;
 
 use arrow::datatypes::DataType;
 
-use super::{Table, nodes};
+use super::Table;
+use super::id_column::append_ids;
+use crate::config::TablePath;
 use crate::error::{Result, SchemaError};
 use crate::ids::{IdType, Ids};
 
@@ -24,7 +26,8 @@ impl IdListPlan {
     /// Names `key`, file or column, and what is allowed.
     pub fn open(key: &str, path: &Path, column: &str, id_type: IdType) -> Result<Self> {
         let open = || {
-            let table = Table::open("targets", Path::new(""), &path.to_string_lossy())?;
+            let path = TablePath::from(path.to_string_lossy().into_owned());
+            let table = Table::open("targets", Path::new(""), &path)?;
             let allowed = match id_type.is_integer() {
                 true => "integers, as the nodes have",
                 false => "strings, as the nodes have",
@@ -53,7 +56,7 @@ impl IdListPlan {
         for unit in &self.table.units {
             for item in self.table.batches(unit, &[&self.column], 1)? {
                 let (place, batch) = item?;
-                nodes::append_ids(place, &self.column, &batch, &mut ids, None)?;
+                append_ids(place, &self.column, &batch, &mut ids, None)?;
             }
         }
         Ok(ids)

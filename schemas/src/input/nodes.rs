@@ -2,16 +2,17 @@
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use arrow::array::{Array, AsArray, RecordBatch};
-use arrow::datatypes::{DataType, Field, FieldRef, Int64Type, UInt64Type};
 
-use super::decode::{self, Lists, NumberColumns, column};
+use super::decode::column;
+use super::features::FeatureColumns;
+use super::id_column::{IDS, append_ids};
 use super::label::{self, LabelRole};
+use super::split::SplitSource;
 use super::{Place, Table, Unit};
 use crate::columns::{FeatureMeta, Features, LabelKind, LabelMeta, Labels, Split, SplitMeta};
-use crate::config::{CLASSES_MAX, Dangling, NodesSpec, SPARSE_WIDTH_MAX, SparseSpec, Transform};
+use crate::config::{CLASSES_MAX, NodesSpec, Transform};
 use crate::error::{Result, SchemaError};
 use crate::ids::{IdType, Ids, NOWHERE};
 
@@ -26,13 +27,7 @@ pub struct NodesPlan {
     id_type: IdType,
     features: FeatureColumns,
     label: Option<(String, LabelRole)>,
-}
-
-#[derive(Clone, Debug)]
-enum FeatureColumns {
-    None,
-    Dense(NumberColumns),
-    Sparse(SparseSpec),
+    split: SplitSource,
 }
 
 /// Ids of a unit, and what its labels say about the classes.
@@ -75,8 +70,6 @@ pub struct SplitRows {
     pub has_label: Vec<bool>,
 }
 
-pub(super) const IDS: &str = "integers and strings";
-
 impl NodesSpec {
     /// Checks the table's files, columns and types; reads footers, and the first row where a
     /// list column's width stands nowhere else.
@@ -87,91 +80,24 @@ impl NodesSpec {
     pub fn into_plan(self, base: &Path) -> Result<NodesPlan> {
         let table = Table::open("nodes", base, &self.path)?;
         let id_type = table.column("id", &self.id, "ids", IDS, IdType::of)?;
-        let features = self.plan_features(&table)?;
+        let features = FeatureColumns::plan(&self, &table)?;
         let label = match &self.label {
-            Some(column) => Some((column.clone(), label::plan_label(&table, column)?)),
+            Some(column) => {
+                let role = label::plan_label(&table, column, self.label_kind)?;
+                Some((column.clone(), role))
+            }
             None => None,
         };
-        match &self.split {
-            Some(column) => label::plan_split(&table, column, self.split_values)?,
-            None if self.split_values.is_some() => {
-                let problem = "needs `split`, the column that holds the numbers".to_owned();
-                return Err(SchemaError::Key {
-                    key: table.key("split_values"),
-                    problem,
-                });
-            }
-            None => {}
-        }
-        let takes_num_classes = matches!(label, Some((_, LabelRole::Class)));
-        if let Some(num_classes) = self.num_classes {
-            let problem = if !takes_num_classes {
-                Some("is for labels that are class numbers; leave it out".to_owned())
-            } else if !(1..=CLASSES_MAX).contains(&num_classes) {
-                Some(format!("is {num_classes}; allowed is 1 to {CLASSES_MAX}"))
-            } else {
-                label::num_classes_problem(&table, self.label.as_deref(), num_classes)?
-            };
-            if let Some(problem) = problem {
-                return Err(SchemaError::Key {
-                    key: table.key("num_classes"),
-                    problem,
-                });
-            }
-        }
+        let split = SplitSource::plan(&self, &table)?;
+        label::check_settings(&self, &table, label.as_ref().map(|(_, role)| *role))?;
         Ok(NodesPlan {
             spec: self,
             table,
             id_type,
             features,
             label,
+            split,
         })
-    }
-
-    fn plan_features(&self, table: &Table) -> Result<FeatureColumns> {
-        let Some(sparse) = &self.sparse else {
-            if self.features.is_empty() {
-                return Ok(FeatureColumns::None);
-            }
-            let columns = NumberColumns::plan(table, "features", &self.features, "features")?;
-            return Ok(FeatureColumns::Dense(columns));
-        };
-        if !self.features.is_empty() {
-            let problem = "stands in place of `features`; leave one of them out".to_owned();
-            return Err(SchemaError::Key {
-                key: table.key("sparse"),
-                problem,
-            });
-        }
-        if !(1..=SPARSE_WIDTH_MAX).contains(&sparse.width) {
-            let problem = format!("is {}; allowed is 1 to {SPARSE_WIDTH_MAX}", sparse.width);
-            return Err(SchemaError::Key {
-                key: table.key("sparse.width"),
-                problem,
-            });
-        }
-        let list_of = |data_type: &DataType, is_item: fn(&DataType) -> bool| match data_type {
-            DataType::List(item) | DataType::LargeList(item) | DataType::FixedSizeList(item, _) => {
-                is_item(item.data_type()).then_some(())
-            }
-            _ => None,
-        };
-        let (index, value) = (&sparse.index, &sparse.value);
-        table.column(
-            "sparse.index",
-            index,
-            "sparse positions",
-            "lists of integers",
-            |t| list_of(t, DataType::is_integer),
-        )?;
-        table.column(
-            "sparse.value",
-            value,
-            "sparse values",
-            "lists of numbers",
-            |t| list_of(t, decode::is_number),
-        )?;
-        Ok(FeatureColumns::Sparse(sparse.clone()))
     }
 }
 
@@ -220,13 +146,7 @@ impl NodesPlan {
 
     /// Returns the shape of the features.
     pub fn feature_meta(&self) -> FeatureMeta {
-        match &self.features {
-            FeatureColumns::None => FeatureMeta::None,
-            FeatureColumns::Dense(columns) => FeatureMeta::Dense { dim: columns.dim() },
-            FeatureColumns::Sparse(sparse) => FeatureMeta::Sparse {
-                dim: sparse.width as usize,
-            },
-        }
+        self.features.meta()
     }
 
     /// Returns the transform that the trainer fits.
@@ -281,21 +201,16 @@ impl NodesPlan {
             LabelRole::Multi { width } => LabelKind::MultiLabel { width },
             LabelRole::Number => LabelKind::Number,
         };
-        let data_type = plain(self.table.data_type("label", column)?).to_string();
-        Ok(Some(LabelMeta { data_type, kind }))
+        let data_type = label::written_type(*role, self.table.data_type("label", column)?);
+        Ok(Some(LabelMeta {
+            data_type: data_type.to_string(),
+            kind,
+        }))
     }
 
     /// Returns what the splits are.
     pub fn split_meta(&self) -> Option<SplitMeta> {
-        let column = self.spec.split.as_ref()?;
-        let data_type = self
-            .table
-            .data_type("split", column)
-            .expect("the plan checked it");
-        Some(SplitMeta {
-            data_type: data_type.to_string(),
-            values: self.spec.split_values,
-        })
+        self.split.meta()
     }
 
     /// Reads ids and classes of a unit; no other column is decoded.
@@ -324,7 +239,7 @@ impl NodesPlan {
             }
             match classes {
                 Some((name, LabelRole::ClassName)) => {
-                    collect_names(place, column(&batch, name), &mut names)?;
+                    collect_names(place, name, column(&batch, name), &mut names)?;
                 }
                 Some((name, _)) => {
                     let limit = self.spec.num_classes;
@@ -351,18 +266,22 @@ impl NodesPlan {
             split: Vec::with_capacity(unit.num_rows_reserved()),
             has_label: Vec::with_capacity(unit.num_rows_reserved()),
         };
-        let mut columns: Vec<&str> = self.spec.split.as_deref().into_iter().collect();
+        let mut columns: Vec<&str> = self.split.name().into_iter().collect();
         columns.extend(self.label.iter().map(|(name, _)| name.as_str()));
+        columns.extend(self.split.is_drawn().then_some(self.spec.id.as_str()));
+        let mut ids = Ids::new(self.id_type);
         for item in self.table.batches(unit, &columns, 1)? {
             let (place, batch) = item?;
-            if let Some(name) = &self.spec.split {
-                let (array, values) = (column(&batch, name), self.spec.split_values);
-                label::append_splits(place, name, array, values, &mut rows.split)?;
-            }
             if let Some((name, role)) = &self.label {
                 let (array, limit) = (column(&batch, name), self.spec.num_classes);
                 label::append_presence(place, name, array, *role, limit, &mut rows.has_label)?;
             }
+            if self.split.is_drawn() {
+                append_ids(place, &self.spec.id, &batch, &mut ids, None)?;
+            }
+            let may_draw = |row: usize| self.label.is_none() || rows.has_label[row];
+            self.split
+                .append(place, &batch, &ids, may_draw, &mut rows.split)?;
         }
         rows.split.resize(unit.num_rows, Split::None);
         rows.has_label.resize(unit.num_rows, false);
@@ -394,18 +313,10 @@ impl NodesPlan {
         label: Option<&'a LabelMeta>,
     ) -> Result<NodeReader<'a>> {
         let mut columns = vec![self.spec.id.as_str()];
-        match &self.features {
-            FeatureColumns::None => {}
-            FeatureColumns::Dense(dense) => columns.extend(dense.names()),
-            FeatureColumns::Sparse(sparse) => columns.extend([&*sparse.index, &*sparse.value]),
-        }
+        columns.extend(self.features.names());
         columns.extend(self.label.iter().map(|(name, _)| name.as_str()));
-        columns.extend(self.spec.split.as_deref());
-        let width = match &self.features {
-            FeatureColumns::Dense(dense) => dense.dim(),
-            FeatureColumns::None => 1,
-            FeatureColumns::Sparse(_) => 64,
-        };
+        columns.extend(self.split.name());
+        let width = self.features.values_a_row();
         Ok(NodeReader {
             plan: self,
             label,
@@ -431,41 +342,14 @@ impl NodesPlan {
         rows: &mut NodeRows,
     ) -> Result<()> {
         append_ids(place, &self.spec.id, batch, &mut rows.ids, None)?;
-        self.append_features(place, batch, &mut rows.features)?;
+        self.features.append(place, batch, &mut rows.features)?;
         if let (Some((name, _)), Some(meta)) = (&self.label, label) {
             label::append_labels(place, name, column(batch, name), meta, &mut rows.labels)?;
         }
-        match &self.spec.split {
-            Some(name) => {
-                let (array, values) = (column(batch, name), self.spec.split_values);
-                label::append_splits(place, name, array, values, &mut rows.split)?;
-            }
-            None => rows.split.resize(rows.ids.len(), Split::None),
-        }
-        Ok(())
-    }
-
-    fn append_features(
-        &self,
-        place: Place<'_>,
-        batch: &RecordBatch,
-        features: &mut Features,
-    ) -> Result<()> {
-        match (&self.features, features) {
-            (FeatureColumns::Dense(dense), Features::Dense { values, .. }) => {
-                dense.append(place, batch, values)
-            }
-            (
-                FeatureColumns::Sparse(sparse),
-                Features::Sparse {
-                    offset,
-                    index,
-                    value,
-                    ..
-                },
-            ) => append_sparse(place, batch, sparse, offset, index, value),
-            _ => Ok(()),
-        }
+        let labels = &rows.labels;
+        let may_draw = |row: usize| self.label.is_none() || labels.has(row);
+        self.split
+            .append(place, batch, &rows.ids, may_draw, &mut rows.split)
     }
 }
 
@@ -497,119 +381,17 @@ impl NodeRows {
     }
 }
 
-/// A type without the metadata that writers leave on list items, such as Iceberg's field ids.
-fn plain(data_type: DataType) -> DataType {
-    let item = |field: FieldRef| {
-        let (name, nullable) = (field.name().clone(), field.is_nullable());
-        Arc::new(Field::new(name, field.data_type().clone(), nullable))
-    };
-    match data_type {
-        DataType::List(field) => DataType::List(item(field)),
-        DataType::LargeList(field) => DataType::LargeList(item(field)),
-        DataType::FixedSizeList(field, width) => DataType::FixedSizeList(item(field), width),
-        other => other,
-    }
-}
-
-/// Appends an id column's batch.
-///
-/// An id that the type of `ids` cannot hold is no node's: an error, or [`NOWHERE`] where the ends
-/// of edges may be dropped.
-pub(super) fn append_ids(
+fn collect_names(
     place: Place<'_>,
-    name: &str,
-    batch: &RecordBatch,
-    ids: &mut Ids,
-    misfits: Option<Dangling>,
+    column: &str,
+    array: &dyn Array,
+    names: &mut BTreeSet<String>,
 ) -> Result<()> {
-    let array = column(batch, name);
-    decode::no_nulls(place, name, array)?;
-    let read = Ids::from_array(array)?;
-    if read.id_type() == ids.id_type() {
-        ids.extend_from(&read, 0..read.len());
-        return Ok(());
-    }
-    let fitting = match read.cast(ids.id_type()) {
-        Ok(fitting) => fitting,
-        Err(_) if misfits == Some(Dangling::Drop) => read.cast_or_nowhere(ids.id_type()),
-        Err(row) => {
-            let hint = match misfits {
-                Some(_) => " (`dangling = \"drop\"` under [input.edges] leaves such edges out)",
-                None => "",
-            };
-            let problem = format!(
-                "is {}, but the nodes' ids are {}{hint}",
-                read.display(row),
-                ids.id_type()
-            );
-            return Err(place.value(name, row, problem));
-        }
-    };
-    ids.extend_from(&fitting, 0..fitting.len());
-    Ok(())
-}
-
-fn collect_names(place: Place<'_>, array: &dyn Array, names: &mut BTreeSet<String>) -> Result<()> {
-    let array = label::strings(place, array)?;
+    let array = label::strings(place, column, array)?;
     for name in array.as_string::<i64>().iter().flatten() {
         if !names.contains(name) {
             names.insert(name.to_owned());
         }
     }
     Ok(())
-}
-
-fn append_sparse(
-    place: Place<'_>,
-    batch: &RecordBatch,
-    sparse: &SparseSpec,
-    offset: &mut Vec<u64>,
-    index: &mut Vec<u32>,
-    value: &mut Vec<f32>,
-) -> Result<()> {
-    let (indices, values) = (column(batch, &sparse.index), column(batch, &sparse.value));
-    decode::no_nulls(place, &sparse.index, indices)?;
-    decode::no_nulls(place, &sparse.value, values)?;
-    let lists = "the plan checked that it is a list column";
-    let (index_lists, index_values) = Lists::of(indices).expect(lists);
-    let (value_lists, value_values) = Lists::of(values).expect(lists);
-    let positions = positions(place, index_values.as_ref())?;
-    let numbers = decode::to_f32(place, value_values.as_ref())?;
-    for row in 0..batch.num_rows() {
-        let (index_range, value_range) = (index_lists.range(row), value_lists.range(row));
-        if index_range.len() != value_range.len() {
-            let problem = format!(
-                "holds {} numbers for the {} positions in column `{}`",
-                value_range.len(),
-                index_range.len(),
-                sparse.index
-            );
-            return Err(place.value(&sparse.value, row, problem));
-        }
-        for &position in &positions[index_range] {
-            match u32::try_from(position) {
-                Ok(position) if position < sparse.width => index.push(position),
-                _ => {
-                    let problem =
-                        format!("holds {position}; allowed are 0 to {}", sparse.width - 1);
-                    return Err(place.value(&sparse.index, row, problem));
-                }
-            }
-        }
-        let row_values = &numbers[value_range];
-        decode::all_finite(place, &sparse.value, row_values, |_| row)?;
-        value.extend_from_slice(row_values);
-        offset.push(index.len() as u64);
-    }
-    Ok(())
-}
-
-/// Positions of any integer type; those beyond int64 come out beyond every width.
-fn positions(place: Place<'_>, values: &dyn Array) -> Result<Vec<i64>> {
-    if let Some(wide) = values.as_primitive_opt::<UInt64Type>() {
-        let clamp = |&value: &u64| i64::try_from(value).unwrap_or(i64::MAX);
-        return Ok(wide.values().iter().map(clamp).collect());
-    }
-    let values = arrow::compute::cast(values, &DataType::Int64).map_err(place.convert())?;
-    Ok(values.as_primitive::<Int64Type>().values().to_vec())
 }

@@ -2,12 +2,14 @@
 
 use std::collections::BTreeSet;
 use std::path::Path;
+use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, RecordBatch};
-use arrow::compute::interleave;
-use arrow::datatypes::{DataType, Field};
+use arrow::array::{Array, ArrayRef, RecordBatch, RecordBatchOptions};
+use arrow::compute::{cast, interleave};
+use arrow::datatypes::{DataType, Field, Schema};
 
-use super::{NodesPlan, nodes};
+use super::id_column::append_ids;
+use super::{NodesPlan, decode};
 use crate::error::{Result, SchemaError};
 use crate::ids::Ids;
 
@@ -44,19 +46,11 @@ impl NodesPlan {
             });
         }
         let field = |column: &String| {
-            let allowed = "numbers, strings, booleans, dates and times";
-            let plain = |found: &DataType| is_plain(found).then_some(());
+            let role = "columns that are handed on";
+            let allowed = "numbers, strings, bytes, booleans, dates, times and lists of these";
             let check = || {
                 let table = self.table();
-                table.column(
-                    "columns",
-                    column,
-                    "columns that are handed on",
-                    allowed,
-                    plain,
-                )?;
-                table.same_type("columns", column, "columns that are handed on")?;
-                let data_type = table.data_type("columns", column)?;
+                let data_type = table.column("columns", column, role, allowed, written_type)?;
                 Ok(Field::new(column, data_type, true))
             };
             check().map_err(|error: SchemaError| error.under_key(KEY))
@@ -74,16 +68,21 @@ impl NodesPlan {
         let id = &self.spec().id;
         let mut wanted: Vec<&str> = columns.iter().map(String::as_str).collect();
         wanted.push(id);
+        let schema = Arc::new(Schema::new(fields.clone()));
         let mut ids = Ids::new(self.id_type());
         let (mut batches, mut rows) = (Vec::new(), Vec::new());
         for unit in self.units() {
             for item in self.table().batches(unit, &wanted, 1)? {
                 let (place, batch) = item?;
-                nodes::append_ids(place, id, &batch, &mut ids, None)?;
+                append_ids(place, id, &batch, &mut ids, None)?;
                 rows.extend((0..batch.num_rows()).map(|row| (batches.len(), row)));
-                let kept = columns.iter().map(|name| batch.schema().index_of(name));
-                let kept = kept.collect::<std::result::Result<Vec<_>, _>>();
-                let kept = kept.and_then(|kept| batch.project(&kept));
+                let kept = fields.iter().map(|field| {
+                    let given = decode::column(&batch, field.name());
+                    cast(given, field.data_type()).map_err(place.convert())
+                });
+                let kept = kept.collect::<Result<Vec<_>>>()?;
+                let num_rows = RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
+                let kept = RecordBatch::try_new_with_options(Arc::clone(&schema), kept, &num_rows);
                 batches.push(kept.map_err(unreadable)?);
             }
         }
@@ -117,10 +116,38 @@ impl PassedColumns {
     }
 }
 
-/// Types whose columns are one leaf of a file.
-fn is_plain(data_type: &DataType) -> bool {
-    let is_text = matches!(data_type, DataType::Utf8 | DataType::LargeUtf8);
-    is_text || data_type.is_primitive() || *data_type == DataType::Boolean
+/// Returns the type in which a column is handed on, whose columns are one leaf of a file: its own,
+/// but for dictionaries and views, which only say how the same values lie in memory.
+fn written_type(data_type: &DataType) -> Option<DataType> {
+    let item = |field: &Field| {
+        let written = plain_type(field.data_type())?;
+        Some(Arc::new(Field::new(field.name(), written, true)))
+    };
+    Some(match data_type {
+        DataType::List(field) | DataType::ListView(field) => DataType::List(item(field)?),
+        DataType::LargeList(field) | DataType::LargeListView(field) => {
+            DataType::LargeList(item(field)?)
+        }
+        DataType::FixedSizeList(field, width) if *width > 0 => {
+            DataType::FixedSizeList(item(field)?, *width)
+        }
+        other => plain_type(other)?,
+    })
+}
+
+fn plain_type(data_type: &DataType) -> Option<DataType> {
+    Some(match data_type {
+        DataType::Dictionary(_, values) => plain_type(values)?,
+        DataType::Utf8View => DataType::Utf8,
+        DataType::BinaryView => DataType::Binary,
+        DataType::Utf8
+        | DataType::LargeUtf8
+        | DataType::Binary
+        | DataType::LargeBinary
+        | DataType::FixedSizeBinary(_)
+        | DataType::Boolean => data_type.clone(),
+        other => other.is_primitive().then(|| other.clone())?,
+    })
 }
 
 fn unreadable(source: arrow::error::ArrowError) -> SchemaError {

@@ -1,20 +1,57 @@
 //! Paths of input tables as written, to their files.
 
-use std::path::{Path, PathBuf};
+use std::collections::BTreeSet;
+use std::path::{Component, Path, PathBuf};
 
 use glob::{MatchOptions, Pattern};
 
+use super::versioned;
+use crate::config::{TablePath, expand_braces};
 use crate::error::{Result, SchemaError};
 use crate::path::WILDCARDS;
 use crate::storage;
 
-/// Finds the Parquet files of a path: a file, a directory or a glob; sorted by path.
+/// A file of a table, and its name below the path that led to it.
+pub(super) type NamedFile = (PathBuf, String);
+
+/// Files of a table, each once.
+#[derive(Default)]
+struct Files {
+    found: Vec<NamedFile>,
+    /// The files without links.
+    real: BTreeSet<PathBuf>,
+}
+
+/// Finds the Parquet files of files, directories and globs: those of each path sorted, in the order
+/// of the paths.
 ///
-/// Each comes with its name below the path. Entries of directories that start with `_` or `.` are
-/// ignored.
-pub(super) fn resolve(key: &str, base: &Path, written: &str) -> Result<Vec<(PathBuf, String)>> {
+/// Each comes with its name below its path. Entries of directories that start with `_` or `.` are
+/// ignored. A file that several paths or links lead to is read once.
+pub(super) fn resolve(key: &str, base: &Path, written: &TablePath) -> Result<Vec<NamedFile>> {
+    let mut files = Files::default();
+    for one in written.written() {
+        for path in alternatives(key, base, one)? {
+            files.add_all(key, resolve_one(key, base, &path)?)?;
+        }
+    }
+    Ok(files.found)
+}
+
+/// Returns what the braces of a path stand for; a file or directory may have braces in its name.
+fn alternatives(key: &str, base: &Path, written: &str) -> Result<Vec<String>> {
     let path = crate::path::resolve(key, base, Path::new(written))?;
-    let missing = |problem| SchemaError::NoFile {
+    if written.contains('{') && storage::exists(&path)? {
+        return Ok(vec![written.to_owned()]);
+    }
+    expand_braces(written).map_err(|problem| SchemaError::Key {
+        key: key.to_owned(),
+        problem,
+    })
+}
+
+fn resolve_one(key: &str, base: &Path, written: &str) -> Result<Vec<NamedFile>> {
+    let path = crate::path::resolve(key, base, Path::new(written))?;
+    let missing = |problem: String| SchemaError::NoFile {
         key: key.to_owned(),
         problem,
         path: path.clone(),
@@ -22,32 +59,90 @@ pub(super) fn resolve(key: &str, base: &Path, written: &str) -> Result<Vec<(Path
     let mut files = Vec::new();
     // Asked first, because not all servers of S3 answer whether a directory is an object.
     if storage::is_dir(&path)? {
-        walk(&path, &mut files)?;
+        let names = storage::list(&path)?;
+        versioned::refuse_above(key, &path)?;
+        let tables = names.iter().filter(|name| is_table_file(Path::new(name)));
+        files.extend(tables.map(|name| (path.join(name), name.clone())));
+        versioned::refuse_below(key, &path, &names, &files)?;
         if files.is_empty() {
-            return Err(missing("no *.parquet file below"));
+            return Err(missing(no_table_file(&names)));
         }
     } else if storage::is_file(&path)? {
         return Ok(vec![(path.clone(), file_name(&path))]);
     } else if written.contains(WILDCARDS) {
         expand(key, &path, &mut files)?;
         if files.is_empty() {
-            return Err(missing("no file matches"));
+            return Err(missing("no file matches".to_owned()));
         }
+    } else if !storage::is_remote(&path) && path.exists() {
+        return Err(missing("neither a file nor a directory".to_owned()));
     } else {
-        return Err(missing("no such file or directory"));
+        return Err(missing("no such file or directory".to_owned()));
     }
     files.sort();
-    files.dedup();
     Ok(files)
 }
 
-fn expand(key: &str, pattern: &Path, files: &mut Vec<(PathBuf, String)>) -> Result<()> {
+/// Says that a directory has no table file, and what it has in its place.
+fn no_table_file(names: &[String]) -> String {
+    let hidden = |part: &std::ffi::OsStr| is_hidden(Path::new(part));
+    let seen = |name: &&String| !Path::new(name).iter().any(hidden);
+    match names.iter().find(seen) {
+        None => "no *.parquet file below".to_owned(),
+        Some(name) => format!(
+            "no *.parquet file, but `{name}`, below (a glob such as `DIR/*` takes Parquet files of \
+             other names)"
+        ),
+    }
+}
+
+impl Files {
+    /// Adds files that are not there yet, through whatever links.
+    fn add_all(&mut self, key: &str, files: Vec<NamedFile>) -> Result<()> {
+        for (path, name) in files {
+            let Some(real) = real_file(key, &path)? else {
+                self.found.push((path, name));
+                continue;
+            };
+            if self.real.insert(real.clone()) {
+                self.found.push((path, name));
+            } else {
+                let (path, real) = (path.display(), real.display());
+                tracing::warn!("`{key}`: {path} is left out: it is {real}, which is read already");
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Returns a file's path without links; none for one that cannot be looked up, whose reading fails.
+fn real_file(key: &str, path: &Path) -> Result<Option<PathBuf>> {
+    if storage::is_remote(path) {
+        return Ok(Some(path.to_owned()));
+    }
+    let Ok(metadata) = path.metadata() else {
+        return Ok(None);
+    };
+    if !metadata.is_file() {
+        return Err(SchemaError::NoFile {
+            key: key.to_owned(),
+            problem: "neither a file nor a directory".to_owned(),
+            path: path.to_owned(),
+        });
+    }
+    Ok(path.canonicalize().ok())
+}
+
+/// Finds what matches a pattern.
+fn expand(key: &str, pattern: &Path, files: &mut Vec<NamedFile>) -> Result<()> {
     let no_glob = |error: &dyn std::fmt::Display| SchemaError::Key {
         key: key.to_owned(),
         problem: format!("{} is no glob: {error}", pattern.display()),
     };
-    if storage::is_remote(pattern) {
-        return expand_remote(pattern, &no_glob, files);
+    // Below `**` may be links that lead in circles, which listings stop at.
+    let is_deep = pattern.iter().any(|part| part == "**");
+    if storage::is_remote(pattern) || is_deep {
+        return expand_listed(key, pattern, &no_glob, files);
     }
     let matches = glob::glob(&pattern.to_string_lossy()).map_err(|error| no_glob(&error))?;
     for found in matches {
@@ -59,71 +154,75 @@ fn expand(key: &str, pattern: &Path, files: &mut Vec<(PathBuf, String)>) -> Resu
                 source: error.into(),
             }
         })?;
-        add(found, files)?;
+        if !is_hidden_match(&found, pattern) {
+            add(key, found, files)?;
+        }
     }
-    Ok(())
+    versioned::refuse_around(key, files)
 }
 
 /// Finds what matches a pattern by all that lies below its plain start.
-fn expand_remote(
+fn expand_listed(
+    key: &str,
     pattern: &Path,
     no_glob: &dyn Fn(&dyn std::fmt::Display) -> SchemaError,
-    files: &mut Vec<(PathBuf, String)>,
+    files: &mut Vec<NamedFile>,
 ) -> Result<()> {
     let text = pattern.to_string_lossy();
     let plain = text.find(WILDCARDS).unwrap_or(text.len());
-    let dir = Path::new(&text[..text[..plain].rfind('/').unwrap_or_default()]);
+    let dir = match text[..plain].rfind('/') {
+        None => Path::new(""),
+        Some(0) => Path::new("/"),
+        Some(end) => Path::new(&text[..end]),
+    };
     let options = MatchOptions {
         require_literal_separator: true,
         require_literal_leading_dot: true,
         ..MatchOptions::default()
     };
     let wanted = Pattern::new(&text).map_err(|error| no_glob(&error))?;
-    for name in storage::list(dir)? {
+    let listed = match dir.as_os_str().is_empty() {
+        true => Path::new("."),
+        false => dir,
+    };
+    let names = storage::list(listed)?;
+    for name in &names {
         // What matches may be a directory above the file.
-        let found = dir.join(&name);
+        let found = dir.join(name);
         let above = found.ancestors().take_while(|above| *above != dir);
         let matching = above.filter(|above| wanted.matches_path_with(above, options));
         let Some(matching) = matching.last() else {
             continue;
         };
+        if is_hidden_match(matching, pattern) {
+            continue;
+        }
         let below = found.strip_prefix(matching).unwrap_or(Path::new(""));
         if below.as_os_str().is_empty() {
-            if !is_hidden(&found) {
-                files.push((found.clone(), file_name(&found)));
-            }
-        } else if !is_hidden(matching) && is_table_file(below) {
+            files.push((found.clone(), file_name(&found)));
+        } else if is_table_file(below) {
             let shown = Path::new(&file_name(matching)).join(below);
             files.push((found.clone(), shown.to_string_lossy().into_owned()));
         }
     }
-    Ok(())
+    versioned::refuse_above(key, dir)?;
+    versioned::refuse_below(key, dir, &names, files)
 }
 
 /// Adds a file, or the files of a directory, whose names start with that of the directory.
-fn add(found: PathBuf, files: &mut Vec<(PathBuf, String)>) -> Result<()> {
-    if is_hidden(&found) {
-        return Ok(());
-    }
+fn add(key: &str, found: PathBuf, files: &mut Vec<NamedFile>) -> Result<()> {
     let name = file_name(&found);
     if !found.is_dir() {
         files.push((found, name));
         return Ok(());
     }
-    let mut below = Vec::new();
-    walk(&found, &mut below)?;
-    let below = below.into_iter();
-    files.extend(below.map(|(path, file)| (path, format!("{name}/{file}"))));
-    Ok(())
-}
-
-/// Adds the files of a directory by their names below it.
-fn walk(dir: &Path, files: &mut Vec<(PathBuf, String)>) -> Result<()> {
-    for name in storage::list(dir)? {
-        if is_table_file(Path::new(&name)) {
-            files.push((dir.join(&name), name));
-        }
-    }
+    let names = storage::list(&found)?;
+    let tables = names.iter().filter(|file| is_table_file(Path::new(file)));
+    let below: Vec<NamedFile> = tables
+        .map(|file| (found.join(file), format!("{name}/{file}")))
+        .collect();
+    versioned::refuse_below(key, &found, &names, &below)?;
+    files.extend(below);
     Ok(())
 }
 
@@ -133,6 +232,15 @@ fn is_table_file(name: &Path) -> bool {
         .extension()
         .is_some_and(|extension| extension == "parquet");
     is_parquet && !name.iter().any(|part| is_hidden(Path::new(part)))
+}
+
+/// Tells whether a pattern's wildcards match a name that readers of tables ignore.
+fn is_hidden_match(found: &Path, pattern: &Path) -> bool {
+    let is_written = |part: &Component<'_>| pattern.components().any(|written| written == *part);
+    let names = found.components();
+    names
+        .filter(|part| matches!(part, Component::Normal(name) if is_hidden(Path::new(name))))
+        .any(|part| !is_written(&part))
 }
 
 /// Tells whether a name is one that readers of tables ignore.

@@ -1,6 +1,8 @@
 //! Input tables of every accepted shape, and every value and column that is refused.
 
 mod bad;
+mod columns;
+mod files;
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -19,7 +21,9 @@ use parquet::file::properties::WriterProperties;
 
 use super::{EdgeRows, NodeKeys, NodeRows};
 use crate::columns::{Features, LabelKind, Labels, NO_CLASS, Split};
-use crate::config::{Dangling, EdgesSpec, NodesSpec, SparseSpec, SplitValues};
+use crate::config::{
+    Dangling, EdgesSpec, NodesSpec, NumericLabel, SparseSpec, SplitShares, SplitSpec, SplitValues,
+};
 use crate::error::{ErrorKind, Result};
 use crate::ids::{IdType, Ids};
 
@@ -79,11 +83,12 @@ fn dictionary() -> DataType {
 /// `id`, and `x` as the only feature, from `nodes.parquet`.
 fn nodes_spec() -> NodesSpec {
     NodesSpec {
-        path: "nodes.parquet".to_owned(),
+        path: "nodes.parquet".into(),
         id: "id".to_owned(),
         features: Vec::new(),
         sparse: None,
         label: None,
+        label_kind: None,
         num_classes: None,
         split: None,
         split_values: None,
@@ -93,7 +98,7 @@ fn nodes_spec() -> NodesSpec {
 
 fn edges_spec() -> EdgesSpec {
     EdgesSpec {
-        path: "edges.parquet".to_owned(),
+        path: "edges.parquet".into(),
         src: "src".to_owned(),
         dst: "dst".to_owned(),
         undirected: false,
@@ -388,7 +393,7 @@ fn splits_are_words_or_chosen_numbers() {
     let check = |array: ArrayRef, values: Option<SplitValues>, expected: &[Split]| {
         let ids = ints(0..i64::try_from(array.len()).unwrap());
         let change = |spec: &mut NodesSpec| {
-            spec.split = Some("s".to_owned());
+            spec.split = Some(SplitSpec::Column("s".to_owned()));
             spec.split_values = values;
         };
         let (_, rows) = nodes(&vec![("id", ids), ("s", array)], change).unwrap();
@@ -476,7 +481,7 @@ fn tables_of_many_files_are_one_table() {
     part("b=2/.part-4.parquet", &[8]);
     std::fs::write(base.join("nodes/README.txt"), "not a table").unwrap();
     let spec = |path: &str| NodesSpec {
-        path: path.to_owned(),
+        path: path.into(),
         ..nodes_spec()
     };
     let absolute = format!("file://{}/nodes", base.display());

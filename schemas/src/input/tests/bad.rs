@@ -3,7 +3,7 @@
 use super::*;
 
 /// Asserts that an error is of a kind and says some things; paths are cut to file names.
-fn assert_says<T>(result: Result<T>, kind: ErrorKind, expected: &[&str]) {
+pub(super) fn assert_says<T>(result: Result<T>, kind: ErrorKind, expected: &[&str]) {
     let error = match result {
         Ok(_) => panic!("no error, expected: {expected:?}"),
         Err(error) => error,
@@ -54,7 +54,7 @@ fn label_y(spec: &mut NodesSpec) {
 
 fn splits(values: Option<SplitValues>) -> impl Fn(&mut NodesSpec) {
     move |spec| {
-        spec.split = Some("s".to_owned());
+        spec.split = Some(SplitSpec::Column("s".to_owned()));
         spec.split_values = values;
     }
 }
@@ -347,7 +347,7 @@ fn some(name: &str) -> Option<String> {
 #[test]
 fn paths_lead_to_local_parquet_files() {
     let check = |path: &str, expected: &[&str]| {
-        usage(&|spec| spec.path = path.to_owned(), expected);
+        usage(&|spec| spec.path = path.into(), expected);
     };
     let not_here = "is of a store that is not supported";
     check(
@@ -385,7 +385,7 @@ fn columns_exist_and_have_a_type_of_their_role() {
         &["column `name`", "is Utf8", "for features"],
     );
     data(
-        &|s| s.split = some("features"),
+        &|s| s.split = some("features").map(SplitSpec::Column),
         &["column `features`", "is Float32", "for splits"],
     );
 }
@@ -404,7 +404,7 @@ fn some_row_has_a_label() {
 fn split_values_are_for_numbers() {
     let check = |split: Option<&str>, values: Option<[i64; 3]>, expected: &str| {
         let change = |spec: &mut NodesSpec| {
-            spec.split = split.map(str::to_owned);
+            spec.split = split.map(|name| SplitSpec::Column(name.to_owned()));
             spec.split_values = values.map(|[train, val, test]| SplitValues {
                 train,
                 val,
@@ -449,8 +449,8 @@ fn sparse_columns_are_lists() {
         &["`input.nodes.sparse.index`: no column `lost`"],
     );
     data(
-        &with("id", "list", 1),
-        &["column `id`", "lists of integers"],
+        &with("when", "list", 1),
+        &["column `when`", "lists of integers"],
     );
     data(
         &with("list", "flag", 1),

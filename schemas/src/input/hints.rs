@@ -1,0 +1,93 @@
+//! What is said to those who bring tables that are not read as they are.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
+use arrow::datatypes::DataType;
+
+use crate::error::SchemaError;
+
+/// Bytes at the start of a file that tell its format.
+const HEAD_BYTES: u64 = 512;
+
+/// Endings of names of other formats.
+const ENDINGS: &[(&str, &str)] = &[
+    ("csv", "CSV"),
+    ("tsv", "CSV"),
+    ("json", "JSON"),
+    ("jsonl", "JSON"),
+    ("ndjson", "JSON"),
+    ("avro", "Avro"),
+    ("orc", "ORC"),
+    ("arrow", "Arrow IPC"),
+    ("feather", "Arrow IPC"),
+    ("xlsx", "a spreadsheet"),
+    ("gz", "a compressed file"),
+    ("zip", "a compressed file"),
+];
+
+/// First bytes of other formats.
+const HEADS: &[(&[u8], &str)] = &[
+    (b"ORC", "ORC"),
+    (b"Obj\x01", "Avro"),
+    (b"ARROW1", "Arrow IPC"),
+    (b"PK\x03\x04", "a compressed file or a spreadsheet"),
+    (b"\x1f\x8b", "a compressed file"),
+];
+
+/// Says what a file is that cannot be read as Parquet, where its name or its first bytes tell.
+pub(super) fn explain_format(error: SchemaError) -> SchemaError {
+    match error {
+        SchemaError::Unreadable { path, source } => match other_format(&path) {
+            Some(found) => SchemaError::OtherFormat { path, found },
+            None => SchemaError::Unreadable { path, source },
+        },
+        other => other,
+    }
+}
+
+fn other_format(path: &Path) -> Option<&'static str> {
+    let extension = path.extension().unwrap_or_default().to_ascii_lowercase();
+    if let Some((_, format)) = ENDINGS.iter().find(|(ending, _)| extension == *ending) {
+        return Some(format);
+    }
+    let mut head = Vec::new();
+    // Of a store nothing more is read, and what cannot be read tells nothing.
+    let file = File::open(path).ok()?;
+    file.take(HEAD_BYTES).read_to_end(&mut head).ok()?;
+    if head.starts_with(b"PAR1") {
+        return None;
+    }
+    if let Some((_, format)) = HEADS.iter().find(|(start, _)| head.starts_with(start)) {
+        return Some(format);
+    }
+    // A character may be cut off at the end.
+    let text = head.utf8_chunks().next().map_or("", |chunk| chunk.valid());
+    let is_text = text.len() + 4 > head.len() && !head.contains(&0) && !head.is_empty();
+    is_text.then_some("text, such as CSV")
+}
+
+/// Says how a column of a type becomes one that its role allows.
+pub(super) fn of_type(data_type: &DataType, role: &str) -> &'static str {
+    let values = match data_type {
+        DataType::Dictionary(_, values) => values.as_ref(),
+        DataType::List(item) | DataType::LargeList(item) | DataType::FixedSizeList(item, _) => {
+            item.data_type()
+        }
+        plain => plain,
+    };
+    if role == "ids" && (values.is_floating() || values.is_decimal()) {
+        return "; write numbers without a fraction as integers";
+    }
+    if !role.ends_with("features") {
+        return "";
+    }
+    if values.is_temporal() {
+        "; write a date or time as a number, such as the days since a start"
+    } else if values.is_string() || values.is_binary() {
+        "; write categories as numbers, such as a column of 0 and 1 for each (one-hot)"
+    } else {
+        ""
+    }
+}

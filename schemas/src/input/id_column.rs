@@ -1,0 +1,76 @@
+//! Id columns of input tables.
+
+use arrow::array::{Array, ArrayRef, AsArray, RecordBatch};
+use arrow::compute::cast;
+use arrow::datatypes::DataType;
+
+use super::Place;
+use super::decode::{self, column};
+use crate::config::Dangling;
+use crate::error::Result;
+use crate::ids::Ids;
+
+/// The types that ids may have.
+pub(super) const IDS: &str = "integers and strings";
+
+/// Appends an id column's batch.
+///
+/// An id that the type of `ids` cannot hold is no node's: an error, or [`NOWHERE`] where the ends
+/// of edges may be dropped.
+pub(super) fn append_ids(
+    place: Place<'_>,
+    name: &str,
+    batch: &RecordBatch,
+    ids: &mut Ids,
+    misfits: Option<Dangling>,
+) -> Result<()> {
+    let array = column(batch, name);
+    decode::no_nulls(place, name, array)?;
+    let text = text_of_bytes(place, name, array)?;
+    let read = Ids::from_array(text.as_deref().unwrap_or(array))?;
+    if read.id_type() == ids.id_type() {
+        ids.extend_from(&read, 0..read.len());
+        return Ok(());
+    }
+    let fitting = match read.cast(ids.id_type()) {
+        Ok(fitting) => fitting,
+        Err(_) if misfits == Some(Dangling::Drop) => read.cast_or_nowhere(ids.id_type()),
+        Err(row) => {
+            let hint = match misfits {
+                Some(_) => " (`dangling = \"drop\"` under [input.edges] leaves such edges out)",
+                None => "",
+            };
+            let problem = format!(
+                "is {}, but the nodes' ids are {}{hint}",
+                read.display(row),
+                ids.id_type()
+            );
+            return Err(place.value(name, row, problem));
+        }
+    };
+    ids.extend_from(&fitting, 0..fitting.len());
+    Ok(())
+}
+
+/// Returns a column of bytes, which old writers leave of strings, as text; none for any other column.
+pub(super) fn text_of_bytes(
+    place: Place<'_>,
+    name: &str,
+    array: &dyn Array,
+) -> Result<Option<ArrayRef>> {
+    let values = match array.data_type() {
+        DataType::Dictionary(_, values) => values.as_ref(),
+        plain => plain,
+    };
+    if !values.is_binary() {
+        return Ok(None);
+    }
+    let bytes = cast(array, &DataType::LargeBinary).map_err(place.convert())?;
+    let is_text = |value: Option<&[u8]>| value.is_none_or(|v| std::str::from_utf8(v).is_ok());
+    if let Some(row) = bytes.as_binary::<i64>().iter().position(|b| !is_text(b)) {
+        let problem = "holds bytes that are no UTF-8 text; write them as strings or integers";
+        return Err(place.value(name, row, problem));
+    }
+    let text = cast(&bytes, &DataType::LargeUtf8).map_err(place.convert())?;
+    Ok(Some(text))
+}
