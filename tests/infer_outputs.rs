@@ -1,10 +1,12 @@
 //! What inference can write, and that a kill at any moment changes none of it.
 
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::sync::Arc;
 
 use arrow::array::{AsArray as _, Float32Array, StringArray};
 use arrow::datatypes::{DataType, Float16Type, Float32Type, Int32Type};
+use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 
 use crate::harness::{
     Bench, FLATTEN, FeatureKind, Graph, INFER, IdKind, Job, NUM_CLASSES, TRAIN, Table,
@@ -210,6 +212,18 @@ fn listed_nodes_alone_are_written() {
             .map(|&node| (graph.id(node), all[&graph.id(node)].clone()))
             .collect();
         assert_eq!(some, expected);
+    }
+    // An empty list gives a table without rows, which has the columns.
+    list(&[]);
+    for workers in ["1", "3"] {
+        bench.run(&asked, &["--fresh", "--workers", workers]).ok();
+        assert_eq!(bench.data_files(OUTPUT).len(), 1);
+        let part = File::open(bench.path(OUTPUT).join("part-00000.parquet")).unwrap();
+        let reader = ParquetRecordBatchReaderBuilder::try_new(part).unwrap();
+        let fields = reader.schema().fields().iter();
+        let columns: Vec<&str> = fields.map(|field| field.name().as_str()).collect();
+        assert_eq!(columns, ["id", "embedding", "prediction"]);
+        assert_eq!(vectors(&bench, "embedding").len(), 0);
     }
     // A list that is wrong leaves the output free for the right one.
     bench.clear();

@@ -87,10 +87,23 @@ impl Parts<'_> {
     /// Part `p` holds the nodes `p * rows_per_part..` in order of id, whatever the number of threads
     /// and processes.
     pub(crate) fn run(&self, input: &LayerInput) -> Result<Written, InferError> {
+        if self.num_written() == 0 {
+            return self.write_no_row();
+        }
         match self.rounds.graph.cluster().num_processes() {
             1 => self.run_alone(input),
             _ => self.run_among(input),
         }
+    }
+
+    /// Writes one part without a row, so that readers find the columns.
+    fn write_no_row(&self) -> Result<Written, InferError> {
+        let is_first = self.rounds.graph.cluster().process() == 0;
+        if is_first && self.output.committed(0).is_none() {
+            let id_type = self.columns.id_type;
+            self.write(0, &[], |_| Ids::new(id_type), &[])?;
+        }
+        Ok(Written::default())
     }
 
     /// Does so alone: the thread that computes a part's last block writes the part, while the others
