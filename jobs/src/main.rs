@@ -8,6 +8,7 @@ mod console;
 mod ending;
 mod error;
 mod generate;
+mod hints;
 mod inspect;
 mod job;
 mod leftovers;

@@ -9,6 +9,7 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use crate::error::JobError;
+use crate::hints;
 use crate::variables::expand;
 
 /// A job file as text, and what the command line changes of it; knows where every key stands.
@@ -283,13 +284,8 @@ fn describe(message: &str, key: Option<&str>) -> String {
             return format!("`{name}` is no key any more: {instead}");
         }
         let allowed: Vec<&str> = words.collect();
-        let nearest = allowed
-            .iter()
-            .map(|name| (strsim::jaro_winkler(unknown, name), *name))
-            .filter(|(likeness, _)| *likeness > 0.8)
-            .max_by(|a, b| a.0.total_cmp(&b.0));
-        let hint = match nearest {
-            Some((_, name)) => format!("did you mean `{name}`? "),
+        let hint = match hints::meant(unknown, &allowed) {
+            Some(name) => format!("did you mean `{name}`? "),
             None => String::new(),
         };
         let allowed = allowed.join(", ");

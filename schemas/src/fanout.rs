@@ -69,6 +69,11 @@ impl de::Visitor<'_> for FanoutVisitor {
     fn visit_i64<E: de::Error>(self, count: i64) -> Result<Fanout, E> {
         match u32::try_from(count) {
             Ok(count @ 1..) => Ok(Fanout::Count(count)),
+            // What PyG and DGL call all in-edges.
+            _ if count == -1 => Err(E::invalid_value(
+                de::Unexpected::Signed(count),
+                &"a number of in-edges from 1 to 4294967295, or \"all\", as -1 is written here",
+            )),
             _ => Err(E::invalid_value(de::Unexpected::Signed(count), &self)),
         }
     }
@@ -194,6 +199,7 @@ mod tests {
         check("\"all\"", "\"all\"");
         check("0", "integer `0`");
         check("-1", "integer `-1`");
+        check("-1", "or \"all\", as -1 is written here");
         check("4294967296", "integer `4294967296`");
         check("18446744073709551615", "integer `18446744073709551615`");
         check("\"most\"", "string \"most\"");
