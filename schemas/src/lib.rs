@@ -57,21 +57,68 @@
 //! *Embeddings* (`part-00000.parquet`, [`EmbeddingsDataset`]): `id`, `embedding` (fixed-size list of
 //! float32) and, where a head was applied, `prediction`, typed as the label was given. Metadata key
 //! `graphinfer.schema` (`1`).
+//!
+//! # Examples
+//!
+//! A table is planned, which checks its files and columns, and then read unit by unit, in any order
+//! and by any number of threads:
+//!
+//! ```
+//! use std::sync::Arc;
+//!
+//! use arrow::array::{ArrayRef, Float32Array, RecordBatch, StringArray};
+//! use parquet::arrow::ArrowWriter;
+//! use schemas::{Features, Labels, NodesSpec, Split};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let dir = tempfile::tempdir()?;
+//! let columns: [(&str, ArrayRef); 3] = [
+//!     ("package", Arc::new(StringArray::from(vec!["vim", "bash", "git"]))),
+//!     ("size", Arc::new(Float32Array::from(vec![3.5, 1.5, 9.0]))),
+//!     ("section", Arc::new(StringArray::from(vec![Some("editors"), Some("shells"), None]))),
+//! ];
+//! let batch = RecordBatch::try_from_iter(columns)?;
+//! let file = std::fs::File::create(dir.path().join("nodes.parquet"))?;
+//! let mut writer = ArrowWriter::try_new(file, batch.schema(), None)?;
+//! writer.write(&batch)?;
+//! writer.close()?;
+//!
+//! // As `[input.nodes]` of a job file.
+//! let spec: NodesSpec = serde_json::from_value(serde_json::json!({
+//!     "path": "nodes.parquet",
+//!     "id": "package",
+//!     "features": ["size"],
+//!     "label": "section",
+//!     "split": { "train": 1.0, "seed": 7 },
+//! }))?;
+//! let plan = spec.into_plan(dir.path())?;
+//! let unit = &plan.units()[0];
+//! // Which classes there are is known when the keys of all units are.
+//! let keys = plan.read_keys(unit)?;
+//! let label = plan.label_meta(keys.class_names, keys.max_class)?;
+//! let rows = plan.read_rows(unit, label.as_ref())?;
+//! assert_eq!(rows.ids.display(1), "bash");
+//! assert_eq!(rows.features, Features::Dense { dim: 1, values: vec![3.5, 1.5, 9.0] });
+//! assert_eq!(rows.labels, Labels::Class(vec![0, 1, schemas::NO_CLASS]));
+//! assert_eq!(rows.split, [Split::Train, Split::Train, Split::None]);
+//! # Ok(())
+//! # }
+//! ```
 
 mod as_given;
 pub mod cleanup;
-pub mod columns;
-pub mod config;
+mod columns;
+mod config;
 pub mod dataset;
-pub mod embeddings;
-pub mod error;
-pub mod fanout;
+mod embeddings;
+mod error;
+mod fanout;
 mod float_pages;
-pub mod graph_feature;
+mod graph_feature;
 pub mod guard;
-pub mod ids;
+mod ids;
 mod idx;
-pub mod input;
+mod input;
 mod parquet_file;
 pub mod path;
 pub mod progress;

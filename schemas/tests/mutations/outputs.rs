@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use schemas::columns::{GraphMeta, LabelKind, LabelMeta, SplitMeta};
+use schemas::{GraphMeta, LabelKind, LabelMeta, SplitMeta};
 use schemas::dataset::MANIFEST_SCHEMA;
 use schemas::{
     EmbeddingBatch, EmbeddingColumns, EmbeddingsDataset, EmbeddingsWriter, Fanout, FeatureMeta,
