@@ -2,13 +2,13 @@
 
 use std::path::Path;
 
-use schemas::{GraphMeta, LabelKind, LabelMeta, SplitMeta};
 use schemas::dataset::MANIFEST_SCHEMA;
 use schemas::{
     EmbeddingBatch, EmbeddingColumns, EmbeddingsDataset, EmbeddingsWriter, Fanout, FeatureMeta,
     Features, FlattenMeta, GraphFeatureDataset, GraphShard, IdType, Ids, Labels, Layout, Manifest,
     Opened, Output, Precision, Sampling, Split, write_part,
 };
+use schemas::{GraphMeta, LabelKind, LabelMeta, NodeIdx, SplitMeta};
 
 use crate::Subject;
 
@@ -149,7 +149,7 @@ fn write_embeddings(dir: &Path, precision: Precision) {
         .collect();
     let batch = EmbeddingBatch {
         ids: &of.ids,
-        nodes: &nodes,
+        nodes: NodeIdx::slice(&nodes),
         vectors: &[values],
         prediction: &of.labels,
     };
