@@ -1,6 +1,7 @@
 //! End-to-end tests: the real binary on generated graphs and, where they are at hand, on real ones.
 #![cfg(test)]
 
+mod broken;
 mod capacity;
 mod cluster;
 mod cluster_faults;

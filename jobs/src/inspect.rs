@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use graphtrainer::scores::{EvaluationFile, LabelScores, SplitScores};
+use schemas::dataset::verify_checksums;
 use schemas::{
     EmbeddingsDataset, Features, GraphFeature, GraphFeatureDataset, Ids, LabelKind, Labels,
     Manifest, Split, read_manifest,
@@ -50,6 +51,7 @@ fn describe(args: &InspectArgs) -> Result<String, JobError> {
         "flatten" => graph_features(dir, args),
         "train" => {
             refuse_flags(args, "a model", &["--dot", "--target", "--limit"])?;
+            verify_checksums(dir, &manifest.parts)?;
             model(dir, &manifest)
         }
         "infer" => {

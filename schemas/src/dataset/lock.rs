@@ -171,4 +171,55 @@ mod tests {
         assert!(error.to_string().contains("_lock"), "{error}");
         assert_eq!(cause, "it is a named pipe, not a file");
     }
+
+    /// Keeps the warnings of a thread.
+    #[derive(Clone, Default)]
+    struct Warnings(std::sync::Arc<std::sync::Mutex<String>>);
+
+    impl tracing::field::Visit for Warnings {
+        fn record_debug(&mut self, _field: &tracing::field::Field, value: &dyn std::fmt::Debug) {
+            self.0.lock().unwrap().push_str(&format!("{value:?}\n"));
+        }
+    }
+
+    impl tracing::Subscriber for Warnings {
+        fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
+            *metadata.level() <= tracing::Level::WARN
+        }
+
+        fn new_span(&self, _span: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+            tracing::span::Id::from_u64(1)
+        }
+
+        fn record(&self, _span: &tracing::span::Id, _values: &tracing::span::Record<'_>) {}
+
+        fn record_follows_from(&self, _span: &tracing::span::Id, _follows: &tracing::span::Id) {}
+
+        fn event(&self, event: &tracing::Event<'_>) {
+            event.record(&mut self.clone());
+        }
+
+        fn enter(&self, _span: &tracing::span::Id) {}
+
+        fn exit(&self, _span: &tracing::span::Id) {}
+    }
+
+    #[test]
+    fn a_lock_that_cannot_be_removed_is_warned_of() {
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path().join(LOCK);
+        let warnings = Warnings::default();
+        tracing::subscriber::with_default(warnings.clone(), || {
+            drop(DirLock::take(root.path()).unwrap());
+            let lock = DirLock::take(root.path()).unwrap();
+            // Not even root removes a directory as a file.
+            std::fs::remove_file(&path).unwrap();
+            std::fs::create_dir(&path).unwrap();
+            drop(lock);
+        });
+        let text = warnings.0.lock().unwrap().clone();
+        let expected = format!("cannot remove {}: ", path.display());
+        assert!(text.starts_with(&expected), "{text}");
+        assert_eq!(text.lines().count(), 1, "{text}");
+    }
 }
