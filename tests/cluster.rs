@@ -126,6 +126,8 @@ pub(crate) fn survive_kills(
     let kills = std::env::var(KILLS).map_or(12, |kills| kills.parse().unwrap());
     while killed < kills {
         draw += 1;
+        // A finished output would stay, and the next run would have nothing to do.
+        std::fs::remove_dir_all(bench.path(output)).unwrap();
         let hosts = Hosts::new(bench, 3);
         let args = [&stage[..], &["--fresh", "--start-timeout", "3"]].concat();
         let mut children: Vec<Child> = (0..3).map(|p| hosts.start(bench, p, &args)).collect();
@@ -559,6 +561,7 @@ fn hosts_work_together_and_end_together() {
     net.run(&bench, &["--stage", "train", "--fresh", "--workers", "1"]);
     assert_same_bytes(&model, &bench.data_files("out/model"), "four hosts train");
     bench.write(&job);
+    bench.clear();
 
     let full = format!("work_dir={}", net.disk.dir.display());
     let mut one_full: Vec<Child> = (0..3)
