@@ -8,13 +8,16 @@ use safetensors::SafeTensorError;
 use safetensors::tensor::{Dtype, SafeTensors, TensorView};
 use serde::{Deserialize, Serialize};
 
-use crate::{Architecture, GnnError, LabelScale, Model, Transform};
+use crate::{Architecture, GnnError, LabelScale, Model, ParameterInfo, Transform};
 
 /// File name of the weights.
 pub const MODEL_WEIGHTS: &str = "model.safetensors";
 
 /// File name of everything else.
 pub const MODEL_JSON: &str = "model.json";
+
+/// Bytes by which an architecture may exceed its weights before its tensors are compared one by one.
+const HARMLESS_BYTES: usize = 64 << 20;
 
 /// The content of `model.json`.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
@@ -144,13 +147,14 @@ pub fn load_with(
         Ok(file) => file,
         Err(source) => return Err(GnnError::Json { path, source }),
     };
+    let path_weights = dir.join(MODEL_WEIGHTS);
+    let bytes = read(&path_weights)?;
+    check_room(&file.architecture, bytes.len())?;
     let mut model = Model::init(&file.architecture, 0)?;
     if let Some(scale) = &file.label_scale {
         model.set_label_scale(scale.clone())?;
     }
     check_transform(&file)?;
-    let path_weights = dir.join(MODEL_WEIGHTS);
-    let bytes = read(&path_weights)?;
     match SafeTensors::deserialize(&bytes) {
         Ok(tensors) => decode(&path_weights, &tensors, &mut model)?,
         Err(source) => {
@@ -161,6 +165,21 @@ pub fn load_with(
         }
     }
     Ok((model, file))
+}
+
+/// Refuses a large architecture that the weights cannot be those of, before memory is taken for it.
+fn check_room(arch: &Architecture, num_bytes: usize) -> Result<(), GnnError> {
+    arch.validate()?;
+    let num_values: usize = arch.parameters().iter().map(ParameterInfo::len).sum();
+    if num_values.saturating_mul(4) <= num_bytes.saturating_add(HARMLESS_BYTES) {
+        return Ok(());
+    }
+    Err(GnnError::Architecture {
+        key: "hidden",
+        problem: format!(
+            "such a model has {num_values} parameters of 4 bytes, {MODEL_WEIGHTS} has {num_bytes} bytes"
+        ),
+    })
 }
 
 /// Fills the model with the tensors, which must be exactly those it has.

@@ -290,6 +290,17 @@ fn stray_tensors_and_bad_values_are_named() {
 }
 
 #[test]
+fn an_architecture_larger_than_its_weights_takes_no_memory() {
+    let dir = tempfile::tempdir().unwrap();
+    let arch = plain(LayerKind::Gcn);
+    gnn::save(dir.path(), &Model::init(&arch, 4).unwrap(), &file(&arch)).unwrap();
+    edit_json(dir.path(), "\"in_dim\": 5", "\"in_dim\": 50000000");
+    let error = gnn::load(dir.path()).unwrap_err().to_string();
+    let says = "parameters of 4 bytes, model.safetensors has";
+    assert!(error.contains(says), "{error}");
+}
+
+#[test]
 fn a_learned_eps_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let arch = plain(LayerKind::Gin);
