@@ -17,7 +17,7 @@ use crate::fit::EpochReport;
 use crate::metric::{Metric, Metrics};
 use crate::order::training_order;
 use crate::peers::{Leader, LedTraining};
-use crate::pipeline::{Busy, Stage, Supply};
+use crate::pipeline::{Busy, PipelineStage, Supply};
 use crate::prepare::{Prepared, tensors};
 use crate::server::{MemoryServer, Optimizer, ParameterServer, ServerState, Settings};
 use crate::worker::{EpochShare, Workers};
@@ -165,9 +165,9 @@ impl Training<'_> {
         // JSON knows no other numbers.
         metrics.retain(|_, value| value.is_finite());
         let stages = [
-            ("read", Stage::Read),
-            ("vectorise", Stage::Vectorise),
-            ("compute", Stage::Compute),
+            ("read", PipelineStage::Read),
+            ("vectorise", PipelineStage::Vectorise),
+            ("compute", PipelineStage::Compute),
         ];
         let seconds = stages.map(|(name, stage)| (name.to_owned(), self.busy.take_seconds(stage)));
         let steps = epoch * workers.epoch_steps as u64;

@@ -8,7 +8,7 @@ use schemas::threads::spawn_scoped;
 
 use crate::TrainError;
 use crate::order::Selection;
-use crate::pipeline::{Stage, Supply, forward_error};
+use crate::pipeline::{PipelineStage, Supply, forward_error};
 use crate::source::{Part, PartKey};
 
 /// Parts that wait, beside the one that is being handed over and those that batches are made of.
@@ -51,7 +51,7 @@ pub(crate) fn fetch_ahead<'scope, 'env>(
                 let keys = supply.part_keys(&selection);
                 for &key in keys.iter().filter(|key| !last.contains(*key)) {
                     let fetch = || supply.source.part(key);
-                    let part = supply.busy.time(Stage::Read, fetch)?;
+                    let part = supply.busy.time(PipelineStage::Read, fetch)?;
                     if sender.send(Ok((key, part))).is_err() {
                         return Ok(());
                     }

@@ -99,7 +99,7 @@
 pub mod batch;
 mod checkpoint;
 pub mod class_weight;
-pub mod config;
+mod config;
 mod crew;
 mod device;
 mod epochs;
@@ -124,7 +124,7 @@ mod worker;
 #[path = "../tests/random/mod.rs"]
 mod random;
 
-pub use config::{TrainContext, TrainPlan, TrainSpec};
+pub use config::{Device, Loss, TrainContext, TrainPlan, TrainSpec, UpdateMode};
 pub use error::TrainError;
 pub use fit::{EpochReport, Trained, fit};
 pub use source::Source;

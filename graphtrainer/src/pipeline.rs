@@ -31,13 +31,13 @@ pub(crate) struct Busy {
 
 /// A stage of the pipeline.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Stage {
+pub(crate) enum PipelineStage {
     Read,
     Vectorise,
     Compute,
 }
 
-impl Stage {
+impl PipelineStage {
     const ALL: [Self; 3] = [Self::Read, Self::Vectorise, Self::Compute];
 }
 
@@ -121,7 +121,7 @@ fn vectorise(
             }
             _ => {
                 let make = || supply.vectoriser.vectorise(&chosen);
-                Arc::new(supply.busy.time(Stage::Vectorise, make)?)
+                Arc::new(supply.busy.time(PipelineStage::Vectorise, make)?)
             }
         };
         last = Some((key, Arc::clone(&batch)));
@@ -172,7 +172,7 @@ impl Reader<'_> {
     fn read(&mut self, selection: &Selection) -> Result<Chosen, TrainError> {
         self.parts.advance(self.supply, selection)?;
         let busy = self.supply.busy;
-        Ok(busy.time(Stage::Read, || self.choose(selection)))
+        Ok(busy.time(PipelineStage::Read, || self.choose(selection)))
     }
 
     /// Takes the targets out of the parts at hand.
@@ -221,7 +221,7 @@ impl Reader<'_> {
 
 impl Busy {
     /// Runs `work` and adds its time to a stage.
-    pub(crate) fn time<T>(&self, stage: Stage, work: impl FnOnce() -> T) -> T {
+    pub(crate) fn time<T>(&self, stage: PipelineStage, work: impl FnOnce() -> T) -> T {
         let start = Instant::now();
         let done = work();
         let ns = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
@@ -230,27 +230,27 @@ impl Busy {
     }
 
     /// Returns the seconds of a stage since the last call, and starts again from 0.
-    pub(crate) fn take_seconds(&self, stage: Stage) -> f64 {
+    pub(crate) fn take_seconds(&self, stage: PipelineStage) -> f64 {
         self.of(stage).swap(0, Ordering::Relaxed) as f64 * 1e-9
     }
 
     /// Returns the nanoseconds of every stage since the last call, and starts again from 0.
     pub(crate) fn take_ns(&self) -> [u64; 3] {
-        Stage::ALL.map(|stage| self.of(stage).swap(0, Ordering::Relaxed))
+        PipelineStage::ALL.map(|stage| self.of(stage).swap(0, Ordering::Relaxed))
     }
 
     /// Adds what [`take_ns`](Self::take_ns) returned in another process.
     pub(crate) fn add_ns(&self, all: [u64; 3]) {
-        for (stage, ns) in Stage::ALL.into_iter().zip(all) {
+        for (stage, ns) in PipelineStage::ALL.into_iter().zip(all) {
             self.of(stage).fetch_add(ns, Ordering::Relaxed);
         }
     }
 
-    fn of(&self, stage: Stage) -> &AtomicU64 {
+    fn of(&self, stage: PipelineStage) -> &AtomicU64 {
         match stage {
-            Stage::Read => &self.read_ns,
-            Stage::Vectorise => &self.vectorise_ns,
-            Stage::Compute => &self.compute_ns,
+            PipelineStage::Read => &self.read_ns,
+            PipelineStage::Vectorise => &self.vectorise_ns,
+            PipelineStage::Compute => &self.compute_ns,
         }
     }
 }

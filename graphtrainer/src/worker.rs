@@ -8,7 +8,7 @@ use gnn::{Mode, Model};
 
 use crate::TrainError;
 use crate::order::{Order, step_seed};
-use crate::pipeline::{Busy, Stage};
+use crate::pipeline::{Busy, PipelineStage};
 use crate::server::{Consistency, GradientFormat, ParameterServer, Pushed};
 use crate::vectorise::Batch;
 
@@ -79,7 +79,7 @@ impl Worker<'_> {
                 Consistency::Sync => batch.counts.global,
                 Consistency::Async | Consistency::Bounded(_) => batch.counts.own,
             };
-            share.loss_sum += busy.time(Stage::Compute, || {
+            share.loss_sum += busy.time(PipelineStage::Compute, || {
                 self.model.set_flat(&pulled.parameters);
                 self.model.set_buffers(&pulled.buffers);
                 self.step(&batch, step, covered, seed)

@@ -7,9 +7,8 @@ use bytesize::ByteSize;
 use gnn::Task;
 use graphflat::survey::{Prediction, Survey, predict};
 use graphflat::{PART_EDGE_BYTES, PART_NODE_BYTES, WAVES_IN_FLIGHT, WRITER_BYTES};
-use graphtrainer::config::Loss;
 use graphtrainer::metric::Metric;
-use graphtrainer::{TrainError, TrainSpec};
+use graphtrainer::{Loss, TrainError, TrainSpec};
 use schemas::{FeatureMeta, LabelKind, Layout, Split};
 use serde_json::{Value, json};
 

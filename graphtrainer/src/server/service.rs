@@ -150,14 +150,14 @@ where
     Grpc::new(ProstCodec::<R, Q>::default())
         .max_decoding_message_size(MESSAGE_BYTES_MAX)
         .max_encoding_message_size(MESSAGE_BYTES_MAX)
-        .unary(Work(Some(work)), request)
+        .unary(OneCall(Some(work)), request)
         .await
 }
 
 /// The work of one call, for tonic.
-struct Work<F>(Option<F>);
+struct OneCall<F>(Option<F>);
 
-impl<Q, R, F> UnaryService<Q> for Work<F>
+impl<Q, R, F> UnaryService<Q> for OneCall<F>
 where
     Q: Send + 'static,
     R: Send + 'static,
