@@ -13,11 +13,20 @@ use crate::harness::{
     files_below, mix,
 };
 use crate::hosts::{Hosts, end, send_signal, wait_until};
+use crate::needs::skip;
 
 /// Time in which a thing happens that has to happen at all: a limit, and no speed.
 const LONG: Duration = Duration::from_secs(60);
 
 const OUTPUTS: [&str; 3] = ["out/features", "out/model", "out/embeddings"];
+
+/// How often something random is tried: more often where slow tests run.
+fn draws(few: usize, many: usize) -> usize {
+    match std::env::var_os("GRAPHFLAT_TEST_SLOW") {
+        None => few,
+        Some(_) => many,
+    }
+}
 
 fn graph() -> Graph {
     Graph::new(600, IdKind::Utf8, FeatureKind::List).with_weights()
@@ -80,7 +89,7 @@ fn left(dir: &Path) -> Vec<String> {
 fn a_launcher_that_is_killed_takes_its_children_along() {
     let bench = Bench::new(&graph());
     bench.write(&job(&graph(), 4));
-    for draw in 0..12 {
+    for draw in 0..draws(6, 60) as u64 {
         let mut launcher = start(&bench, &["--processes", "4", "--start-timeout", "3600"]);
         wait_until("a child", LONG, || !children(&launcher).is_empty());
         std::thread::sleep(Duration::from_micros(mix(51, draw) % 60_000));
@@ -102,9 +111,12 @@ fn interrupted_runs_say_so_and_go_on() {
     let job = job(&graph(), 60);
     bench.run(&job, &[]).ok();
     let expected = OUTPUTS.map(|output| bench.data_files(output));
-    for (draw, output) in OUTPUTS.into_iter().cycle().take(12).enumerate() {
+    for (draw, output) in OUTPUTS.into_iter().cycle().take(draws(4, 12)).enumerate() {
         bench.clear();
-        let processes: &[&str] = if draw < 6 { &[] } else { &["--processes", "3"] };
+        let processes: &[&str] = match draw % 4 {
+            0 | 3 => &[],
+            _ => &["--processes", "3"],
+        };
         let launcher = start(&bench, processes);
         wait_for_output(&bench, output);
         let started = children(&launcher);
@@ -157,7 +169,7 @@ fn an_interrupted_process_ends_all() {
 fn ctrl_c_in_a_terminal_is_one_line() {
     let bench = Bench::new(&graph());
     bench.write(&job(&graph(), 100_000));
-    for _ in 0..4 {
+    for _ in 0..draws(2, 10) {
         let args = ["run", "job.toml", "--quiet", "--processes", "3"];
         let launcher = bench.command(&args).process_group(0).spawn().unwrap();
         wait_for_output(&bench, "out/model");
@@ -215,13 +227,13 @@ fn process_1_of_a_container_heeds_signals() {
         command.args(["run", "job.toml", "--quiet"]).args(processes);
         command.current_dir(bench.path("")).stderr(Stdio::piped());
         let Ok(mut outer) = command.spawn() else {
-            eprintln!("skipped: a process 1, which needs unshare");
+            skip::<()>("a process 1, which needs unshare");
             return;
         };
         let begun = Instant::now();
         while !bench.path("out/model/_progress").exists() {
             if outer.try_wait().unwrap().is_some() {
-                eprintln!("skipped: a process 1, which this user may not make (unshare, as root)");
+                skip::<()>("a process 1, which this user may not make (unshare, as root)");
                 return;
             }
             assert!(begun.elapsed() < LONG, "the training does not begin");
@@ -246,7 +258,7 @@ fn a_job_goes_on_after_a_lost_process() {
     let job = job(&graph(), 40);
     bench.run(&job, &[]).ok();
     let expected = OUTPUTS.map(|output| bench.data_files(output));
-    let (mut restarted, kills) = (0, 9);
+    let (mut restarted, kills) = (0, draws(3, 9));
     for (draw, output) in OUTPUTS.into_iter().cycle().take(kills).enumerate() {
         bench.clear();
         let args = ["--processes", "3", "--restarts", "2", "--fresh"];
@@ -399,9 +411,9 @@ fn too_few_threads_are_one_line() {
     let cases = [(&[][..], 2..40), (&["--processes", "3"], 4..80)];
     for (args, limits) in cases {
         let mut refused = 0;
-        for num in limits.step_by(if args.is_empty() { 1 } else { 4 }) {
+        for num in limits.step_by(draws(4, 1)) {
             let Some(outcome) = run_with_threads(&bench, num, args) else {
-                eprintln!("skipped: few threads, which need another user (as root)");
+                skip::<()>("few threads, which need another user (as root)");
                 return;
             };
             let what = format!("{num} threads, {args:?}: {outcome:?}");
@@ -415,7 +427,7 @@ fn too_few_threads_are_one_line() {
                 assert!(named, "{what}");
             }
         }
-        assert!(refused > 3, "some limits are too low: {refused}");
+        assert!(refused > 0, "some limits are too low: {refused}");
         let enough = run_with_threads(&bench, 500, args);
         assert_eq!(enough.map(|outcome| outcome.code), Some(0));
         bench.clear();
