@@ -4,7 +4,7 @@
 use crate::InferError;
 use crate::exchange::Crossing;
 use crate::round::LayerInput;
-use crate::write::{Computed, Part, Parts, Written};
+use crate::write::{Computed, Part, PartsWriter, Written};
 use cluster::{Cluster, run_workers};
 use schemas::{Ids, Labels, NodeIdx};
 use serde::{Deserialize, Serialize};
@@ -27,7 +27,7 @@ struct Delivery {
 /// Rows that are to be sent, by the thread that sends them, each with the worker that gets it.
 type Outgoing = Vec<Vec<(usize, Delivery)>>;
 
-impl Parts<'_> {
+impl PartsWriter<'_> {
     /// Computes the last layer of the own nodes and writes a share of the parts.
     ///
     /// Goes in waves of one part a worker of all processes, so that no process holds more rows than

@@ -27,9 +27,9 @@ pub(crate) struct Exchange {
     partial: Vec<u64>,
 }
 
-/// Rows of one process on their way to another.
+/// A block of rows of one process on its way to another.
 #[derive(Clone, Serialize, Deserialize)]
-struct Rows {
+struct RowBlock {
     /// The place of the first among those that cross between the two.
     first: u64,
     words: Vec<u32>,
@@ -91,7 +91,7 @@ impl Exchange {
                 this.messages(rows, cols, &read, thread)
             });
             let (taken, take) = (Arc::clone(&this), Arc::clone(&take));
-            peer.shuffle_each(outgoing, move |from, _, rows: Rows| {
+            peer.shuffle_each(outgoing, move |from, _, rows: RowBlock| {
                 let first = usize::try_from(rows.first).expect("a place in a list");
                 let places = &taken.taken[from / threads][first..];
                 let pairs = places.iter().zip(rows.words.chunks_exact(cols));
@@ -110,7 +110,7 @@ impl Exchange {
         cols: usize,
         read: &impl Fn(Range<usize>) -> Result<Vec<u32>, InferError>,
         thread: usize,
-    ) -> Vec<Result<(usize, Rows), InferError>> {
+    ) -> Vec<Result<(usize, RowBlock), InferError>> {
         let threads = self.cluster.num_threads();
         let words = match read(rows.clone()) {
             Ok(words) => words,
@@ -127,7 +127,7 @@ impl Exchange {
                 .iter()
                 .map(|&row| row.index() - rows.start);
             let of_rows = places.flat_map(|place| &words[place * cols..(place + 1) * cols]);
-            let message = Rows {
+            let message = RowBlock {
                 first: first as u64,
                 words: of_rows.copied().collect(),
             };
@@ -172,7 +172,7 @@ where
 {
     let threads = cluster.num_threads();
     let mut told = run_workers(cluster, move |peer| {
-        let is_first = peer.is_first_here();
+        let is_first = peer.leads_process();
         let messages = lists.iter().enumerate().filter(|_| is_first);
         let messages = messages.flat_map(|(process, list)| {
             let chunks = list.chunks(items);

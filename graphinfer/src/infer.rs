@@ -7,7 +7,7 @@ use crate::graph::Graph;
 use crate::round::{LayerInput, RoundStats, Rounds};
 use crate::slice::{Slice, TrainedModel};
 use crate::threads::Threads;
-use crate::write::{Parts, embedding_columns};
+use crate::write::{PartsWriter, embedding_columns};
 use crate::{InferError, InferPlan};
 use cluster::{gather_processes, open_output};
 use gnn::SharedRows;
@@ -84,7 +84,7 @@ pub fn infer(plan: &InferPlan, store: &Store, progress: &Progress) -> Result<Man
         threads: &threads,
         embedding_layer,
     };
-    let parts = Parts {
+    let parts = PartsWriter {
         rounds: &rounds,
         output: &output,
         rows_per_part: plan.rows_per_part,
@@ -129,7 +129,7 @@ fn finish(
     (own, other): Checkpoints,
     store: &Store,
 ) -> Result<(), InferError> {
-    if store.cluster().process() == 0 {
+    if store.cluster().leads() {
         output.finish(manifest)?;
     }
     // What one needs to go on is there until all need no more.
@@ -165,7 +165,7 @@ fn join(shares: Vec<Share>, plan: &InferPlan, output: &Output) -> serde_json::Va
     report
 }
 
-/// Looks for a finished output in the first process, and tells the others, which have to be at the same.
+/// Looks for a finished output in the leader, which tells the followers.
 fn finished(
     plan: &InferPlan,
     fingerprint: &str,
@@ -238,7 +238,7 @@ fn targets(list: &IdListPlan, graph: &Graph) -> Result<Vec<NodeIdx>, InferError>
 
 /// Runs the rounds that are not finished yet, the last one with the parts; returns what was done.
 fn run<'a>(
-    mut parts: Parts<'a>,
+    mut parts: PartsWriter<'a>,
     other: &'a Rounds<'a>,
     checkpoints: &mut Checkpoints,
     progress: &Progress,

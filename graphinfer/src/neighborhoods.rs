@@ -31,8 +31,8 @@ struct Work<'a> {
     output: &'a Output,
 }
 
-/// Rows on their way to a file.
-struct Rows {
+/// Embeddings of some targets on their way to a file.
+struct EmbeddedRows {
     ids: Ids,
     vectors: Vec<Vec<f32>>,
     predicted: Labels,
@@ -143,8 +143,8 @@ impl Work<'_> {
         Ok(self.output.commit_part(index, entry)?)
     }
 
-    fn no_rows(&self, shard: &GraphShard) -> Rows {
-        Rows {
+    fn no_rows(&self, shard: &GraphShard) -> EmbeddedRows {
+        EmbeddedRows {
             ids: Ids::new(shard.ids.id_type()),
             vectors: vec![Vec::new(); self.columns.vectors.len()],
             predicted: Labels::empty(self.columns.prediction.as_ref()),
@@ -156,7 +156,7 @@ impl Work<'_> {
         &self,
         shard: &GraphShard,
         targets: &[u32],
-        rows: &mut Rows,
+        rows: &mut EmbeddedRows,
     ) -> Result<(), InferError> {
         let model = &self.trained.model;
         let mut batch = blocks_of(&[Piece { shard, targets }], &self.options)?;
@@ -207,7 +207,7 @@ impl Work<'_> {
     }
 }
 
-fn write(writer: &mut EmbeddingsWriter, rows: &Rows) -> Result<(), InferError> {
+fn write(writer: &mut EmbeddingsWriter, rows: &EmbeddedRows) -> Result<(), InferError> {
     Ok(writer.write(EmbeddingBatch {
         ids: &rows.ids,
         nodes: &[],

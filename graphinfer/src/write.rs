@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 pub(crate) const GROUP_BYTES: usize = 16 << 20;
 
 /// What is written, and where.
-pub(crate) struct Parts<'a> {
+pub(crate) struct PartsWriter<'a> {
     pub(crate) rounds: &'a Rounds<'a>,
     pub(crate) output: &'a Output,
     pub(crate) rows_per_part: usize,
@@ -75,13 +75,13 @@ pub(crate) struct Written {
 }
 
 /// What one thread works with.
-struct Work<'a> {
+struct ThreadLayers<'a> {
     layer: Layer<'a>,
     other: Option<Layer<'a>>,
     head: Head<'a>,
 }
 
-impl Parts<'_> {
+impl PartsWriter<'_> {
     /// Computes the last layer and writes the parts that are not committed yet.
     ///
     /// Part `p` holds the nodes `p * rows_per_part..` in order of id, whatever the number of threads
@@ -145,7 +145,7 @@ impl Parts<'_> {
     ) -> Result<Difference, InferError> {
         let pieces = self.pieces(parts, input.layer);
         let model = &self.rounds.trained.model;
-        let state = || Work {
+        let state = || ThreadLayers {
             layer: self.rounds.layer(input),
             other: self
                 .other
@@ -154,7 +154,7 @@ impl Parts<'_> {
             head: model.head(),
         };
         let differences = Mutex::new(vec![Difference::default(); pieces.len()]);
-        let work = |work: &mut Work<'_>, at: usize| {
+        let work = |work: &mut ThreadLayers<'_>, at: usize| {
             let piece = &pieces[at];
             let (computed, difference) = self.compute(piece, work)?;
             differences.lock().unwrap_or_else(PoisonError::into_inner)[at] = difference;
@@ -245,7 +245,7 @@ impl Parts<'_> {
     fn compute(
         &self,
         piece: &Piece,
-        work: &Work<'_>,
+        work: &ThreadLayers<'_>,
     ) -> Result<(Computed, Difference), InferError> {
         let pick = |rows: Dense| match &piece.picked {
             None => rows,
