@@ -103,3 +103,64 @@ fn memory_follows_the_budget_and_not_the_graph() {
         assert!(growth <= GROWTH_MAX, "{what}");
     }
 }
+
+/// How far the memory that `check` says may be from what a run takes.
+const PREDICTED_WITHIN: f64 = 1.3;
+
+/// A whole job on the graph in a directory, with the default budget.
+fn whole_job(graph: &str) -> String {
+    format!(
+        "name = \"predicted\"\nseed = 7\nworkers = 2\nwork_dir = \"work\"\n\
+         [input.nodes]\npath = \"{graph}/nodes.parquet\"\nid = \"id\"\n\
+         features = [\"features\"]\nlabel = \"label\"\nsplit = \"split\"\nnum_classes = 16\n\
+         [input.edges]\npath = \"{graph}/edges.parquet\"\nsrc = \"src\"\ndst = \"dst\"\n\
+         [flatten]\noutput = \"out\"\nhops = 2\nfanouts = [10, 10]\n\
+         [train]\noutput = \"model\"\nmodel = \"sage\"\nhidden = [64]\nepochs = 2\n\
+         [infer]\noutput = \"embeddings\"\n"
+    )
+}
+
+/// Runs a job; returns the most resident memory that the system saw, pages of files included.
+fn resident_peak(bench: &Bench) -> u64 {
+    let mut child = bench
+        .command(&["run", "job.toml", "--quiet", "--fresh"])
+        .spawn()
+        .unwrap();
+    let mut peak = 0;
+    while child.try_wait().unwrap().is_none() {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", child.id()));
+        let status = status.unwrap_or_default();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+        let kib = line.and_then(|line| line.trim().strip_suffix(" kB"));
+        peak = peak.max(kib.map_or(0, |kib| 1024 * kib.parse::<u64>().expect("a number")));
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    Outcome::of(&child.wait_with_output().unwrap()).ok();
+    peak
+}
+
+/// Few nodes with wide features, and many edges of nodes with narrow ones.
+#[test]
+fn check_says_how_much_memory_a_run_takes() {
+    for words in [
+        "generate graph --nodes 9000 --edges 120000 --features 700 --classes 16 --seed 3",
+        "generate graph --nodes 60000 --edges 900000 --features 16 --classes 16 --seed 3",
+        "generate graph --nodes 3000 --edges 9000 --features 8 --classes 16 --seed 3",
+    ] {
+        let bench = Bench::empty();
+        bench.graphflat(&words.split(' ').collect::<Vec<_>>()).ok();
+        std::fs::write(bench.path("job.toml"), whole_job("graph")).unwrap();
+        let checked = bench.graphflat(&["check", "job.toml", "--json"]).ok();
+        let said = checked.events()[0]["memory_bytes"].as_f64().unwrap();
+        let ratio = said / resident_peak(&bench) as f64;
+        eprintln!(
+            "{words}: said {:.0} MB, {ratio:.2} of what was taken",
+            said / 1e6
+        );
+        let within = 1.0 / PREDICTED_WITHIN..=PREDICTED_WITHIN;
+        assert!(
+            within.contains(&ratio),
+            "{words}: {said} bytes are {ratio:.2} of what was taken"
+        );
+    }
+}

@@ -61,6 +61,11 @@ impl Cluster {
         self.mesh.as_ref().map_or(0, |mesh| mesh.process())
     }
 
+    /// Tells whether this process leads the job: it owns the outputs, and the others follow.
+    pub fn leads(&self) -> bool {
+        self.process() == 0
+    }
+
     /// Returns the number of processes.
     pub fn num_processes(&self) -> usize {
         self.mesh.as_ref().map_or(1, |mesh| mesh.num_processes())

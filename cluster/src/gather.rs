@@ -24,7 +24,7 @@ where
     let text = serde_json::to_string(&value).expect("values have string keys only");
     let (processes, threads) = (cluster.num_processes(), cluster.num_threads());
     let mut texts = run_workers(cluster, move |peer| {
-        let senders = if peer.is_first_here() { processes } else { 0 };
+        let senders = if peer.leads_process() { processes } else { 0 };
         peer.shuffle((0..senders).map(|process| Ok((process * threads, text.clone()))))
     })?;
     let of_processes = texts.swap_remove(0).into_iter();

@@ -7,6 +7,23 @@
 //! Every process listens on its own address and dials those before it in the list. A pair first makes
 //! one connection on which they watch each other (`watch`), and then one for each timely dataflow, and
 //! those that a caller asks for. Each of them begins with a `handshake`.
+//!
+//! # Examples
+//!
+//! Four workers send each other their squares, and each adds up what came.
+//!
+//! ```
+//! use cluster::{Cluster, ClusterError, run_workers};
+//!
+//! let sums = run_workers::<_, ClusterError>(&Cluster::of_threads(4), |peer| {
+//!     let square = peer.index() * peer.index();
+//!     let outgoing = (0..peer.peers()).map(|to| Ok((to, square)));
+//!     let received = peer.shuffle::<usize, ClusterError>(outgoing)?;
+//!     Ok(received.into_iter().map(|(_, square)| square).sum::<usize>())
+//! })?;
+//! assert_eq!(sums, [14; 4]);
+//! # Ok::<(), ClusterError>(())
+//! ```
 
 mod cluster;
 mod error;

@@ -4,12 +4,12 @@ use crate::{Cluster, WorkerError, gather_processes};
 use schemas::{Opened, Output, SchemaError};
 use std::path::Path;
 
-/// Opens an output, of directory, stage and fingerprint, in the first process, which keeps it locked
-/// and finishes it, and then in the others, which write parts of it.
+/// Opens an output, of directory, stage and fingerprint: first in the leader, which keeps it locked
+/// and finishes it, then in the followers, which write parts of it.
 ///
 /// # Errors
 ///
-/// As [`Output::open`] in the first process and [`Output::join`] in the others; a failure of another
+/// As [`Output::open`] in the leader and [`Output::join`] in the followers; a failure of another
 /// process.
 pub fn open_output<E>(
     cluster: &Cluster,
@@ -19,8 +19,8 @@ pub fn open_output<E>(
 where
     E: From<SchemaError> + WorkerError,
 {
-    let is_first = cluster.process() == 0;
-    let opened = is_first
+    let opened = cluster
+        .leads()
         .then(|| Output::open(dir, stage, fingerprint, fresh))
         .transpose()?;
     let told = match &opened {
@@ -29,7 +29,7 @@ where
         None => (None, None, None),
     };
     let told = gather_processes(cluster, told)?;
-    let (done, lock, committed) = told.into_iter().next().expect("there is a first process");
+    let (done, lock, committed) = told.into_iter().next().expect("there is a leader");
     match (opened, done) {
         (Some(opened), _) => Ok(opened),
         (None, Some(manifest)) => Ok(Opened::Done(manifest)),

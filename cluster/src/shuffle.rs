@@ -103,8 +103,8 @@ impl Peer<'_> {
         self.worker.index()
     }
 
-    /// Tells whether this is the first worker of its process.
-    pub fn is_first_here(&self) -> bool {
+    /// Tells whether this is the first worker of its process, which acts for the process.
+    pub fn leads_process(&self) -> bool {
         self.index().is_multiple_of(self.threads)
     }
 

@@ -2,7 +2,8 @@
 
 use crate::round::RoundStats;
 use crate::targets::{self, select_targets};
-use crate::wave::{WaveContext, WorkerStats, run_waves};
+use crate::wave::{WorkerStats, run_waves};
+use crate::wave_context::WaveContext;
 use crate::{FlattenError, FlattenPlan, Targets};
 use cluster::{gather_processes, open_output, run_workers};
 use schemas::progress::{Event, Progress};
@@ -78,7 +79,7 @@ pub fn flatten(
     let shares = gather_processes(cluster, share)?;
     let (all_stats, hubs) = join(shares, &output);
     cluster.set_phase("flatten, its end");
-    if cluster.process() == 0 {
+    if cluster.leads() {
         announce_rounds(meta.hops, &all_stats, progress);
     }
     let manifest = Manifest {
@@ -94,7 +95,7 @@ pub fn flatten(
         parts: output.parts(),
         report: report(plan, store, &hubs, &all_stats),
     };
-    if cluster.process() == 0 {
+    if cluster.leads() {
         let output = Arc::into_inner(output).expect("the workers have ended");
         output.finish(&manifest)?;
     }

@@ -7,26 +7,20 @@
 //! Every row is a pure function of the graph's description and the number of the row. So batches
 //! are made one by one, by several threads, and never more than a few are in memory.
 
-use std::fs::File;
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::mpsc::sync_channel;
+mod draws;
+mod table;
 
-use arrow::array::{
-    ArrayRef, Float32Array, Int32Array, Int64Array, ListArray, RecordBatch, StringArray,
-};
+use std::path::Path;
+use std::sync::Arc;
+
+use arrow::array::{ArrayRef, Float32Array, Int32Array, Int64Array, ListArray, StringArray};
 use arrow::buffer::OffsetBuffer;
 use arrow::datatypes::{DataType, Field, Schema};
-use parquet::arrow::ArrowWriter;
-use parquet::basic::Compression;
-use parquet::errors::ParquetError;
-use parquet::file::properties::WriterProperties;
-use parquet::schema::types::ColumnPath;
-use schemas::SchemaError;
-
-use crate::error::FlattenError;
 use store::NUM_NODES_MAX;
-use store::sample::mix;
+
+use crate::FlattenError;
+use draws::{Draws, Permutation, Purpose, bits_below, signed, stream, unit};
+use table::{Table, io};
 
 /// File name of the node table.
 pub const NODES_FILE: &str = "nodes.parquet";
@@ -55,22 +49,11 @@ const NODE_ROW_GROUP: usize = 1 << 16;
 /// Feature values of a row group, which the writer holds in memory.
 const ROW_GROUP_VALUES_MAX: usize = 1 << 24;
 
-/// Batches of a row group.
-const BATCHES_PER_ROW_GROUP: usize = 8;
-
-/// Threads that make batches for the one that writes.
-const MAKERS: usize = 2;
-
-/// Finished batches that each of them keeps ready at most.
-const BATCHES_AHEAD: usize = 1;
-
 /// Where the quadrants of R-MAT end, in 32 bits: 0.57, then 0.19, 0.19 and 0.05 for the rest.
 const QUADRANT_ENDS: [u64; 3] = [(57 << 32) / 100, (76 << 32) / 100, (95 << 32) / 100];
 
 /// How far classes stand apart in each feature, as a part of the noise.
 const CLASS_SIGNAL: f32 = 0.5;
-
-const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// What to generate; [`GraphSpec::into_plan`] checks it.
 #[derive(Clone, Debug)]
@@ -109,19 +92,6 @@ pub struct GraphPlan {
     ids: Permutation,
     /// Numbers of a hub's in-edges to distances from the hub to their sources.
     hub_sources: Permutation,
-}
-
-/// What a draw is for; draws for different ends have nothing in common.
-#[derive(Clone, Copy)]
-enum Purpose {
-    Edge = 1,
-    Weight,
-    Class,
-    ClassCentre,
-    Feature,
-    EdgeOrder,
-    Ids,
-    HubSources,
 }
 
 impl GraphSpec {
@@ -274,10 +244,7 @@ impl GraphPlan {
     }
 
     fn draws(&self, purpose: Purpose, row: u64) -> Draws {
-        let key = stream(self.spec.seed, purpose);
-        Draws {
-            state: mix(key ^ mix(row.wrapping_add(GOLDEN))),
-        }
+        Draws::new(stream(self.spec.seed, purpose), row)
     }
 
     fn node_row_group(&self) -> usize {
@@ -361,163 +328,6 @@ fn ids(ids: impl IntoIterator<Item = u64>) -> ArrayRef {
     Arc::new(Int64Array::from_iter_values(ids))
 }
 
-/// A table to be written.
-struct Table {
-    path: PathBuf,
-    rows: u64,
-    /// Rows of a row group.
-    row_group: usize,
-    schema: Arc<Schema>,
-}
-
-impl Table {
-    /// Writes the rows under the temporary name; `make` takes the first row of a batch and how
-    /// many there are.
-    fn write(&self, make: impl Fn(u64, usize) -> Vec<ArrayRef> + Sync) -> Result<(), FlattenError> {
-        let path = self.temporary();
-        let failed = |source: ParquetError| SchemaError::Parquet {
-            action: "write",
-            path: path.clone(),
-            source,
-        };
-        let file = File::create(&path).map_err(io("create", &path))?;
-        let schema = Arc::clone(&self.schema);
-        let mut writer =
-            ArrowWriter::try_new(file, schema, Some(self.properties())).map_err(failed)?;
-        let batch_rows = (self.row_group / BATCHES_PER_ROW_GROUP).max(1);
-        let batch = |number: u64| {
-            let first = number * batch_rows as u64;
-            let rows = usize::try_from(self.rows - first).map_or(batch_rows, |n| n.min(batch_rows));
-            RecordBatch::try_new(Arc::clone(&self.schema), make(first, rows))
-                .expect("columns are made by the schema")
-        };
-        let batches = self.rows.div_ceil(batch_rows as u64);
-        make_ahead(batches, batch, |batch| writer.write(&batch)).map_err(failed)?;
-        writer.close().map_err(failed)?;
-        Ok(())
-    }
-
-    fn properties(&self) -> WriterProperties {
-        // Random floats do not shrink.
-        let floats = [vec!["weight"], vec!["features", "list", "item"]];
-        let builder = WriterProperties::builder()
-            .set_max_row_group_row_count(Some(self.row_group))
-            .set_compression(Compression::SNAPPY)
-            .set_dictionary_enabled(false)
-            .set_column_dictionary_enabled("split".into(), true);
-        let column =
-            |path: Vec<&str>| ColumnPath::new(path.into_iter().map(str::to_owned).collect());
-        floats
-            .map(column)
-            .into_iter()
-            .fold(builder, |builder, path| {
-                builder.set_column_compression(path, Compression::UNCOMPRESSED)
-            })
-            .build()
-    }
-
-    fn temporary(&self) -> PathBuf {
-        self.path.with_extension("parquet.tmp")
-    }
-
-    fn put_in_place(&self) -> Result<(), FlattenError> {
-        std::fs::rename(self.temporary(), &self.path).map_err(io("rename", &self.path))
-    }
-}
-
-/// Makes batches `0..count` on threads of their own and takes them in this order.
-fn make_ahead<T: Send, E>(
-    count: u64,
-    make: impl Fn(u64) -> T + Sync,
-    mut take: impl FnMut(T) -> Result<(), E>,
-) -> Result<(), E> {
-    std::thread::scope(|scope| {
-        let made = [(); MAKERS].map(|()| sync_channel(BATCHES_AHEAD));
-        let mut ready = Vec::new();
-        for (first, (send, receive)) in (0..).zip(made) {
-            let make = &make;
-            let numbers = (first..count).step_by(MAKERS);
-            // Nobody receives any more once a batch could not be taken.
-            scope.spawn(move || numbers.map(make).all(|batch| send.send(batch).is_ok()));
-            ready.push(receive);
-        }
-        let mut turns = ready.iter().cycle();
-        (0..count).try_for_each(|_| {
-            let receive = turns.next().expect("there are makers");
-            take(receive.recv().expect("a maker ends with its last batch"))
-        })
-    })
-}
-
-/// A permutation of the numbers below `len`, applied without a table.
-///
-/// Rounds of steps that each permute the numbers below the next power of two, repeated until the
-/// result is below `len`.
-#[derive(Clone, Debug)]
-struct Permutation {
-    len: u64,
-    mask: u64,
-    shift: u32,
-    keys: [u64; 4],
-}
-
-impl Permutation {
-    fn new(len: u64, key: u64) -> Self {
-        let bits = bits_below(len);
-        let mut draws = Draws { state: key };
-        Self {
-            len,
-            mask: (1 << bits) - 1,
-            shift: bits / 2 + 1,
-            keys: [(); 4].map(|()| draws.next()),
-        }
-    }
-
-    fn apply(&self, mut number: u64) -> u64 {
-        debug_assert!(number < self.len, "only these are permuted");
-        loop {
-            for key in self.keys {
-                number = number.wrapping_add(key).wrapping_mul(GOLDEN) & self.mask;
-                number ^= number >> self.shift;
-            }
-            if number < self.len {
-                return number;
-            }
-        }
-    }
-}
-
-/// SplitMix64: a sequence of draws that its state alone decides.
-struct Draws {
-    state: u64,
-}
-
-impl Draws {
-    fn next(&mut self) -> u64 {
-        self.state = self.state.wrapping_add(GOLDEN);
-        mix(self.state)
-    }
-}
-
-fn stream(seed: u64, purpose: Purpose) -> u64 {
-    mix(seed ^ mix((purpose as u64).wrapping_mul(GOLDEN)))
-}
-
-/// Bits of the numbers below `len`.
-fn bits_below(len: u64) -> u32 {
-    u64::BITS - len.saturating_sub(1).leading_zeros()
-}
-
-/// In (0, 1], 24 bits.
-fn unit(bits: u64) -> f32 {
-    ((bits >> 40) + 1) as f32 / (1 << 24) as f32
-}
-
-/// In (-1, 1].
-fn signed(bits: u64) -> f32 {
-    2.0 * unit(bits) - 1.0
-}
-
 fn within(key: &'static str, value: u64, least: u64, most: u64) -> Result<(), FlattenError> {
     if (least..=most).contains(&value) {
         return Ok(());
@@ -532,17 +342,6 @@ fn within(key: &'static str, value: u64, least: u64, most: u64) -> Result<(), Fl
         value: value.to_string(),
         allowed,
     })
-}
-
-fn io(action: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> FlattenError {
-    let path = path.to_owned();
-    move |source| {
-        FlattenError::from(SchemaError::Io {
-            action,
-            path,
-            source,
-        })
-    }
 }
 
 #[cfg(test)]
@@ -562,16 +361,6 @@ pub(crate) mod tests {
             seed: 5,
         };
         spec.into_plan().unwrap()
-    }
-
-    #[test]
-    fn permutations_hit_every_number_once() {
-        for len in [1, 2, 3, 7, 8, 9, 1000, 1024, 1025] {
-            let permutation = Permutation::new(len, 99);
-            let mut hit: Vec<u64> = (0..len).map(|n| permutation.apply(n)).collect();
-            hit.sort_unstable();
-            assert!(hit.into_iter().eq(0..len), "{len}");
-        }
     }
 
     #[test]
@@ -615,20 +404,5 @@ pub(crate) mod tests {
         for (count, share) in counts.into_iter().zip(expected) {
             assert!((count - share).abs() < 0.01, "{counts:?}");
         }
-    }
-
-    #[test]
-    fn a_failed_write_ends_the_makers() {
-        let mut taken = 0;
-        let result = make_ahead(
-            1000,
-            |number| number,
-            |number| {
-                assert_eq!(number, taken);
-                taken += 1;
-                if number == 5 { Err(number) } else { Ok(()) }
-            },
-        );
-        assert_eq!(result, Err(5));
     }
 }

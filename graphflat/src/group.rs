@@ -1,12 +1,10 @@
 //! A group of targets on its way through the rounds, on the worker that writes its part.
 
-use crate::round::{AskLists, AskRows, Lists, Rows, append_columns, narrow};
+use crate::memory::GROUP_NODE_BYTES;
+use crate::round::{ColumnAnswer, ColumnAsk, InEdgeAnswer, InEdgeAsk, append_columns, narrow};
 use hashbrown::HashMap;
 use schemas::{DenseRows, FeatureMeta, Features, GraphMeta, GraphShard, NodeIdx, Row};
 use store::Placement;
-
-/// Bytes of a node of a group: its number, position and list, and where its columns lie.
-pub(crate) const GROUP_NODE_BYTES: usize = 64;
 
 /// The union of some targets' neighbourhoods, as far as the rounds have come.
 pub(crate) struct Group {
@@ -29,14 +27,14 @@ pub(crate) struct Group {
     num_numbered: usize,
     weight: Vec<f32>,
     feature: Vec<f32>,
-    rows: Vec<Rows>,
+    rows: Vec<ColumnAnswer>,
 }
 
 /// Dense features of the nodes of a part, where they lie: in the map of the store.
 #[derive(Debug)]
 pub struct GroupFeatures {
     dim: usize,
-    rows: Vec<Rows>,
+    rows: Vec<ColumnAnswer>,
     /// By position, the message with a node's columns and its place there.
     place: Vec<(u32, u32)>,
 }
@@ -115,8 +113,8 @@ impl Group {
         from: usize,
         limit: usize,
         placement: &Placement,
-    ) -> Vec<AskLists> {
-        let ask = |(to, nodes)| AskLists {
+    ) -> Vec<InEdgeAsk> {
+        let ask = |(to, nodes)| InEdgeAsk {
             to,
             from,
             sample: self.sample,
@@ -129,7 +127,7 @@ impl Group {
     }
 
     /// Merges one owner's answer.
-    pub(crate) fn merge(&mut self, answer: Lists) {
+    pub(crate) fn merge(&mut self, answer: InEdgeAnswer) {
         let mut start = self.src.len();
         self.src.extend_from_slice(NodeIdx::raw_slice(&answer.src));
         self.weight.extend_from_slice(&answer.weight);
@@ -159,14 +157,14 @@ impl Group {
     }
 
     /// Asks the owners of all nodes for their columns.
-    pub(crate) fn ask_rows(&self, from: usize, placement: &Placement) -> Vec<AskRows> {
+    pub(crate) fn ask_rows(&self, from: usize, placement: &Placement) -> Vec<ColumnAsk> {
         split_by_owner(&self.nodes, from, placement)
-            .map(|(to, nodes)| AskRows { to, from, nodes })
+            .map(|(to, nodes)| ColumnAsk { to, from, nodes })
             .collect()
     }
 
     /// Keeps one owner's columns.
-    pub(crate) fn keep_rows(&mut self, rows: Rows) {
+    pub(crate) fn keep_rows(&mut self, rows: ColumnAnswer) {
         self.rows.push(rows);
     }
 

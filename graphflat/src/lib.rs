@@ -1,24 +1,96 @@
 //! Flattens k-hop neighbourhoods on timely dataflow: k reduce rounds over the store of a graph.
 //!
 //! [`flatten`] answers the rounds from a [`store::Store`], wave by wave, and writes GraphFeatures;
-//! [`Waves`] draws them without files, for training that is streamed.
+//! [`Waves`] draws them without files, for training that is streamed. [`generate`] writes graphs to
+//! try it with, and [`survey`] predicts what it will write.
+//!
+//! # Examples
+//!
+//! A generated graph is stored on two workers; then the neighbourhoods of its train nodes, two hops
+//! and at most three in-edges a node, are flattened.
+//!
+//! ```
+//! use graphflat::generate::{GraphSpec, generate};
+//! use graphflat::{FlattenSpec, flatten};
+//! use schemas::{EdgesSpec, GraphFeatureDataset, NodesSpec, Progress, Sampling};
+//! use serde_json::{from_value, json};
+//! use std::sync::Arc;
+//! use store::{HUB_THRESHOLD, StorePlan, open_or_build};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let dir = tempfile::tempdir()?;
+//! let graph = GraphSpec {
+//!     nodes: 200,
+//!     edges: 1000,
+//!     features: 8,
+//!     classes: 4,
+//!     hubs: 0,
+//!     hub_in_edges: 0,
+//!     weights: false,
+//!     seed: 7,
+//! };
+//! generate(&graph.into_plan()?, dir.path())?;
+//!
+//! let nodes: NodesSpec = from_value(json!({
+//!     "path": "nodes.parquet", "id": "id", "features": ["features"], "label": "label",
+//!     "split": "split",
+//! }))?;
+//! let edges: EdgesSpec =
+//!     from_value(json!({ "path": "edges.parquet", "src": "src", "dst": "dst" }))?;
+//! let nodes = nodes.into_plan(dir.path())?;
+//! let edges = edges.into_plan(dir.path())?.with_id_type(nodes.id_type())?;
+//! let spec: FlattenSpec = from_value(json!({
+//!     "output": "graphfeatures", "hops": 2, "fanouts": [3, 3], "targets": "train",
+//! }))?;
+//! let plan = spec.into_plan(dir.path(), false)?;
+//!
+//! let silent: Progress = Arc::new(|_| {});
+//! let store = StorePlan {
+//!     nodes: Arc::new(nodes),
+//!     edges: Arc::new(edges),
+//!     seed: 7,
+//!     sampling: Sampling::Uniform,
+//!     keep: plan.sample().keep(),
+//!     samples: plan.samples(),
+//!     redraw: false,
+//!     hub_threshold: HUB_THRESHOLD,
+//!     workers: 2,
+//!     memory_budget: 64 << 20,
+//!     dir: dir.path().join("store"),
+//!     fresh: false,
+//! };
+//! let store = open_or_build(&store, &silent)?;
+//! let manifest = flatten(&plan, &store, &silent)?;
+//!
+//! let written = GraphFeatureDataset::open(plan.output())?;
+//! let part = written.read_part(0)?;
+//! let targets = part.is_target.iter().filter(|is_target| **is_target).count();
+//! assert_eq!(targets as u64, manifest.parts[0].rows);
+//! let in_edges = part.in_offset.windows(2).map(|ends| ends[1] - ends[0]);
+//! assert!(in_edges.max() <= Some(3));
+//! # Ok(())
+//! # }
+//! ```
 
-pub mod config;
-pub mod error;
+mod committer;
+mod config;
+mod error;
 mod flatten;
 pub mod generate;
 mod group;
+mod memory;
 mod parts;
 mod round;
 mod stream;
 pub mod survey;
 mod targets;
 mod wave;
+mod wave_context;
 
 pub use config::{FlattenPlan, FlattenSpec, SamplePlan, Targets};
 pub use error::FlattenError;
 pub use flatten::flatten;
 pub use group::GroupFeatures;
+pub use memory::PartSize;
 pub use parts::Parts;
 pub use stream::Waves;
-pub use wave::{PART_EDGE_BYTES, PART_NODE_BYTES, WAVES_IN_FLIGHT, WRITER_BYTES};

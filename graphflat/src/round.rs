@@ -9,7 +9,7 @@ const PLACES_AT_ONCE: usize = 1 << 10;
 
 /// Asks an owner for the first in-edges of some of its nodes.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct AskLists {
+pub(crate) struct InEdgeAsk {
     pub(crate) to: usize,
     pub(crate) from: usize,
     pub(crate) sample: usize,
@@ -19,7 +19,7 @@ pub(crate) struct AskLists {
 
 /// The in-edges of some nodes; `weight` and `feature` are empty where the input has none.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub(crate) struct Lists {
+pub(crate) struct InEdgeAnswer {
     pub(crate) to: usize,
     pub(crate) nodes: Vec<NodeIdx>,
     pub(crate) lengths: Vec<u32>,
@@ -30,7 +30,7 @@ pub(crate) struct Lists {
 
 /// Asks an owner for the columns of some of its nodes.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct AskRows {
+pub(crate) struct ColumnAsk {
     pub(crate) to: usize,
     pub(crate) from: usize,
     pub(crate) nodes: Vec<NodeIdx>,
@@ -41,14 +41,14 @@ pub(crate) struct AskRows {
 /// Within a process they stay where they lie, in the maps of the store; they are gathered when the
 /// message is serialized for another process.
 #[derive(Clone, Debug)]
-pub(crate) struct Rows {
+pub(crate) struct ColumnAnswer {
     pub(crate) to: usize,
     pub(crate) nodes: Vec<NodeIdx>,
-    columns: RowColumns,
+    columns: AnswerColumns,
 }
 
 #[derive(Clone, Debug)]
-enum RowColumns {
+enum AnswerColumns {
     Mapped {
         store: Store,
         owner: usize,
@@ -59,9 +59,9 @@ enum RowColumns {
     Sent(Box<GraphShard>),
 }
 
-/// [`Rows`] as they cross to another process.
+/// A [`ColumnAnswer`] as it crosses to another process.
 #[derive(Serialize, Deserialize)]
-struct SentRows {
+struct SentColumns {
     to: usize,
     nodes: Vec<NodeIdx>,
     columns: Box<GraphShard>,
@@ -83,11 +83,11 @@ pub(crate) struct RoundStats {
 }
 
 /// Answers with the first in-edges of each node asked for, in rank order.
-pub(crate) fn answer_lists(ask: AskLists, store: &Store, stats: &mut RoundStats) -> Lists {
+pub(crate) fn answer_lists(ask: InEdgeAsk, store: &Store, stats: &mut RoundStats) -> InEdgeAnswer {
     let partition = store.partition(ask.to);
-    let mut lists = Lists {
+    let mut lists = InEdgeAnswer {
         to: ask.from,
-        ..Lists::default()
+        ..InEdgeAnswer::default()
     };
     for &node in &ask.nodes {
         let local = store.placement().local(node);
@@ -112,7 +112,7 @@ pub(crate) fn answer_lists(ask: AskLists, store: &Store, stats: &mut RoundStats)
 }
 
 /// Answers with the columns of each node asked for.
-pub(crate) fn answer_rows(ask: AskRows, store: &Store, stats: &mut RoundStats) -> Rows {
+pub(crate) fn answer_rows(ask: ColumnAsk, store: &Store, stats: &mut RoundStats) -> ColumnAnswer {
     stats.nodes += ask.nodes.len() as u64;
     let partition = store.partition(ask.to);
     let local = |&node: &NodeIdx| {
@@ -121,10 +121,10 @@ pub(crate) fn answer_rows(ask: AskRows, store: &Store, stats: &mut RoundStats) -
         local
     };
     let locals = ask.nodes.iter().map(local).collect();
-    Rows {
+    ColumnAnswer {
         to: ask.from,
         nodes: ask.nodes,
-        columns: RowColumns::Mapped {
+        columns: AnswerColumns::Mapped {
             store: store.clone(),
             owner: ask.to,
             locals,
@@ -134,7 +134,11 @@ pub(crate) fn answer_rows(ask: AskRows, store: &Store, stats: &mut RoundStats) -
 
 /// Appends columns to a shard, but for dense features: for each node of `place`, of the message and
 /// the row there.
-pub(crate) fn append_columns(messages: &[Rows], place: &[(u32, u32)], shard: &mut GraphShard) {
+pub(crate) fn append_columns(
+    messages: &[ColumnAnswer],
+    place: &[(u32, u32)],
+    shard: &mut GraphShard,
+) {
     let mut at = Vec::with_capacity(place.len().min(PLACES_AT_ONCE));
     for places in place.chunks(PLACES_AT_ONCE) {
         let places = places.iter();
@@ -230,15 +234,15 @@ impl<'a> ColumnsAt<'a> {
     }
 }
 
-impl Rows {
+impl ColumnAnswer {
     fn at(&self, row: usize) -> ColumnsAt<'_> {
         match &self.columns {
-            RowColumns::Mapped {
+            AnswerColumns::Mapped {
                 store,
                 owner,
                 locals,
             } => ColumnsAt::Mapped(store.partition(*owner), locals[row]),
-            RowColumns::Sent(columns) => ColumnsAt::Sent(columns, row),
+            AnswerColumns::Sent(columns) => ColumnsAt::Sent(columns, row),
         }
     }
 
@@ -256,12 +260,12 @@ impl Rows {
     /// The columns in the order of the message.
     fn sent(&self) -> Box<GraphShard> {
         let (store, owner, locals) = match &self.columns {
-            RowColumns::Mapped {
+            AnswerColumns::Mapped {
                 store,
                 owner,
                 locals,
             } => (store, *owner, locals),
-            RowColumns::Sent(columns) => return columns.clone(),
+            AnswerColumns::Sent(columns) => return columns.clone(),
         };
         let graph = &store.meta().graph;
         let mut shard = GraphShard::empty(graph);
@@ -280,9 +284,9 @@ pub(crate) fn narrow(row: usize) -> u32 {
     u32::try_from(row).expect("a part holds below 2^32 nodes")
 }
 
-impl Serialize for Rows {
+impl Serialize for ColumnAnswer {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let sent = SentRows {
+        let sent = SentColumns {
             to: self.to,
             nodes: self.nodes.clone(),
             columns: self.sent(),
@@ -291,13 +295,13 @@ impl Serialize for Rows {
     }
 }
 
-impl<'de> Deserialize<'de> for Rows {
+impl<'de> Deserialize<'de> for ColumnAnswer {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let SentRows { to, nodes, columns } = SentRows::deserialize(deserializer)?;
+        let SentColumns { to, nodes, columns } = SentColumns::deserialize(deserializer)?;
         Ok(Self {
             to,
             nodes,
-            columns: RowColumns::Sent(columns),
+            columns: AnswerColumns::Sent(columns),
         })
     }
 }
@@ -352,10 +356,11 @@ mod tests {
             let locals = placement.locals(to).step_by(3).collect::<Vec<_>>();
             let locals = locals.into_iter().rev();
             let nodes: Vec<NodeIdx> = locals.map(|local| placement.node(to, local)).collect();
-            let ask = AskRows { to, from: 1, nodes };
+            let ask = ColumnAsk { to, from: 1, nodes };
             let mapped = answer_rows(ask, &store, &mut RoundStats::default());
-            let sent: Rows = serde_json::from_slice(&serde_json::to_vec(&mapped).unwrap()).unwrap();
-            assert!(matches!(sent.columns, RowColumns::Sent(_)));
+            let sent: ColumnAnswer =
+                serde_json::from_slice(&serde_json::to_vec(&mapped).unwrap()).unwrap();
+            assert!(matches!(sent.columns, AnswerColumns::Sent(_)));
             assert_eq!((sent.to, &sent.nodes), (1, &mapped.nodes));
             let mut shards = [(); 2].map(|()| GraphShard::empty(&store.meta().graph));
             for row in 0..mapped.nodes.len() {

@@ -2,7 +2,7 @@
 
 use crate::flatten::{ENGINE_VERSION, all_targets};
 use crate::group::{Group, GroupFeatures};
-use crate::round::{AskLists, Lists, RoundStats, answer_rows};
+use crate::round::{InEdgeAnswer, InEdgeAsk, RoundStats, answer_rows};
 use crate::{FlattenError, Parts, SamplePlan, Targets, targets};
 use schemas::{
     DenseRows, DrawParts, FlattenMeta, GraphShard, Layout, Neighborhoods, NodeIdx, SchemaError,
@@ -117,7 +117,7 @@ impl Waves {
     }
 
     /// Draws the first in-edges of some nodes of each partition, those of each on a thread.
-    fn draw_lists(&self, asks: Vec<AskLists>, seed: u64) -> Vec<Lists> {
+    fn draw_lists(&self, asks: Vec<InEdgeAsk>, seed: u64) -> Vec<InEdgeAnswer> {
         std::thread::scope(|scope| {
             let draw = |ask| scope.spawn(move || self.draw_of_partition(ask, seed));
             let threads: Vec<_> = asks.into_iter().map(draw).collect();
@@ -128,11 +128,11 @@ impl Waves {
         })
     }
 
-    fn draw_of_partition(&self, ask: AskLists, seed: u64) -> Lists {
+    fn draw_of_partition(&self, ask: InEdgeAsk, seed: u64) -> InEdgeAnswer {
         let (placement, partition) = (self.store.placement(), self.store.partition(ask.to));
         let dim = self.store.meta().graph.edge_feature_dim.unwrap_or(0);
         let mut drawer = Drawer::default();
-        let mut lists = Lists::default();
+        let mut lists = InEdgeAnswer::default();
         for &node in &ask.nodes {
             let all = partition.unranked(placement.local(node));
             let sample = (self.plan.sampling, seed);

@@ -1,63 +1,24 @@
 //! Waves: a bounded set of targets at a time goes through k reduce rounds and is committed.
 
-use crate::group::{GROUP_NODE_BYTES, Group};
-use crate::round::{AskLists, Lists, RoundStats, Rows, answer_lists, answer_rows};
-use crate::{FlattenError, Parts};
+use crate::FlattenError;
+use crate::committer::Committer;
+use crate::group::Group;
+use crate::memory::{PartSize, WRITER_BYTES, waves_allowed};
+use crate::round::{ColumnAnswer, InEdgeAnswer, InEdgeAsk, RoundStats, answer_lists, answer_rows};
+use crate::wave_context::WaveContext;
 use cluster::Peer;
-use schemas::progress::{Event, Progress};
-use schemas::{DenseRows, FlattenMeta, NodeIdx, Output, PartEntry, keep_at_hop, write_part};
+use schemas::progress::Event;
+use schemas::{DenseRows, FeatureMeta, PartEntry, keep_at_hop, write_part};
 use std::cell::RefCell;
-use std::cmp;
 use std::collections::BTreeMap;
 use std::rc::Rc;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::Sender;
-use std::thread::JoinHandle;
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 use store::{Partition, Placement, Store};
 use timely::dataflow::channels::pact::Exchange;
 use timely::dataflow::operators::generic::Operator;
 use timely::dataflow::operators::{Capability, Input, Probe};
 use timely::dataflow::{InputHandle, ProbeHandle, StreamVec};
-
-/// Waves of a worker on their way at once, at most: one is written while the next ones travel. Each
-/// holds its neighbourhoods in memory.
-pub const WAVES_IN_FLIGHT: usize = 3;
-
-/// Bytes of memory of a node of a part: its place in the group, its id, degrees, label and split,
-/// and its offset and places in the part; features come on top.
-pub const PART_NODE_BYTES: usize = GROUP_NODE_BYTES + 64;
-
-/// Bytes of memory of an edge of a part: a source, its position and a weight, in the group and in
-/// the shard; features come on top.
-pub const PART_EDGE_BYTES: usize = 16;
-
-/// Bytes of memory of a row group on its way to a file: its columns, their pages and what encodes
-/// them.
-pub const WRITER_BYTES: usize = 48_000_000;
-
-/// What all waves of a run share.
-#[derive(Clone)]
-pub(crate) struct WaveContext {
-    pub(crate) store: Store,
-    pub(crate) output: Arc<Output>,
-    pub(crate) meta: FlattenMeta,
-    pub(crate) parts: Arc<Parts<NodeIdx>>,
-    pub(crate) memory_budget: usize,
-    pub(crate) progress: Progress,
-    /// Set by the first worker that fails; then no further wave starts.
-    pub(crate) failed: Arc<AtomicBool>,
-}
-
-impl WaveContext {
-    /// Keeps further waves from starting, and does not let other processes wait for those that run.
-    fn fail(&self, error: &FlattenError) {
-        self.failed.store(true, Ordering::Relaxed);
-        let cluster = self.store.cluster();
-        cluster.fail_now(error, error.kind().exit_code());
-    }
-}
 
 /// What one worker did in each round; then come the fetching of node columns, and the writing.
 pub(crate) type WorkerStats = Vec<RoundStats>;
@@ -74,43 +35,6 @@ struct WaveState {
     /// Until the last part is on its way.
     committer: Option<Committer>,
     failure: Option<FlattenError>,
-}
-
-/// Commits parts on a thread of its own, which waits for the disk while the next ones are made.
-struct Committer {
-    parts: Sender<(usize, PartEntry)>,
-    thread: JoinHandle<Result<(), FlattenError>>,
-}
-
-impl Committer {
-    fn start(context: &WaveContext) -> Self {
-        let (parts, written) = std::sync::mpsc::channel();
-        let context = context.clone();
-        let commit_all = move || {
-            for (index, part) in written {
-                let committed = context.output.commit_part(index, part);
-                committed
-                    .map_err(FlattenError::from)
-                    .inspect_err(|e| context.fail(e))?;
-            }
-            Ok(())
-        };
-        Self {
-            parts,
-            thread: std::thread::spawn(commit_all),
-        }
-    }
-
-    fn commit(&self, index: usize, part: PartEntry) {
-        // If the thread has ended, `finish` returns its error.
-        self.parts.send((index, part)).ok();
-    }
-
-    /// Waits until all parts are committed.
-    fn finish(self) -> Result<(), FlattenError> {
-        drop(self.parts);
-        self.thread.join().expect("a panic has ended the process")
-    }
 }
 
 type Shared = Rc<RefCell<WaveState>>;
@@ -180,29 +104,9 @@ pub(crate) fn run_waves(
     Ok(stats)
 }
 
-impl WaveContext {
-    /// Says which round of a wave comes next here, for those who miss this process or whom it misses.
-    fn set_phase(&self, wave: u64, round: usize) {
-        let hops = self.meta.hops;
-        let at = match round.cmp(&hops) {
-            cmp::Ordering::Less => format!("round {}/{hops}", round + 1),
-            cmp::Ordering::Equal => "features and writing".to_owned(),
-            cmp::Ordering::Greater => "its end".to_owned(),
-        };
-        let (wave, num) = (wave + 1, self.num_parts());
-        let cluster = self.store.cluster();
-        cluster.set_phase(&format!("flatten, wave {wave}/{num}, {at}"));
-    }
-
-    /// The number of parts of all samples, each of which is a wave.
-    fn num_parts(&self) -> usize {
-        self.parts.len() * self.meta.samples_per_target as usize
-    }
-}
-
 /// Tells how many waves are done on all workers.
 fn report_waves(context: &WaveContext, peer: &Peer<'_>, probe: &ProbeHandle<u64>, total: u64) {
-    if peer.is_first_here() {
+    if peer.leads_process() {
         let done = probe.with_frontier(|frontier| frontier.first().copied().unwrap_or(total));
         (context.progress)(&Event {
             stage: "flatten",
@@ -216,16 +120,10 @@ fn report_waves(context: &WaveContext, peer: &Peer<'_>, probe: &ProbeHandle<u64>
 }
 
 impl WaveState {
-    /// How many waves of all workers may be on their way: as many as half of the memory holds, that of
-    /// each process.
+    /// How many waves of all workers may be on their way.
     fn waves_allowed(&self, workers: usize) -> u64 {
         let threads = self.context.store.cluster().num_threads();
-        let here = self.context.memory_budget / 2 / self.largest.max(1);
-        // So many that follow one another have no more than `here` in one process.
-        let waves = (here / threads)
-            .saturating_mul(workers)
-            .saturating_add(here % threads);
-        waves.clamp(1, WAVES_IN_FLIGHT * workers) as u64
+        waves_allowed(self.context.memory_budget, self.largest, (threads, workers))
     }
 }
 
@@ -243,10 +141,12 @@ fn expected_bytes(context: &WaveContext) -> usize {
     let own = store.partitions();
     let sparse: usize = own.iter().map(Partition::sparse_bytes).sum();
     let num_own: usize = own.iter().map(Partition::num_nodes).sum();
-    let of_a_node = PART_NODE_BYTES + sparse / num_own.max(1);
-    // Its features lie in the group and in the shard, too.
-    let of_an_edge = PART_EDGE_BYTES + 8 * graph.edge_feature_dim.unwrap_or(0);
-    WRITER_BYTES + nodes.saturating_mul(of_a_node) + edges.saturating_mul(of_an_edge)
+    let feature_bytes = match graph.features {
+        FeatureMeta::Dense { dim } => 4 * dim,
+        FeatureMeta::None | FeatureMeta::Sparse { .. } => sparse / num_own.max(1),
+    };
+    let features = (graph.features, feature_bytes);
+    PartSize::new((nodes, edges), features, graph.edge_feature_dim).bytes()
 }
 
 /// The rounds: ask and merge k times, then fetch the columns of all nodes, then write.
@@ -272,7 +172,7 @@ fn build_dataflow(peer: &mut Peer<'_>, state: &Shared) -> (AskInput, ProbeHandle
     (input, probe)
 }
 
-type AskInput = InputHandle<u64, timely::container::CapacityContainerBuilder<Vec<AskLists>>>;
+type AskInput = InputHandle<u64, timely::container::CapacityContainerBuilder<Vec<InEdgeAsk>>>;
 
 /// Answers what other workers ask in a round.
 fn answer<'scope, Ask, Answer>(
@@ -306,7 +206,7 @@ where
 
 /// Ends a round; `ask` makes the questions of the next.
 fn merge_round<'scope, Ask: timely::ExchangeData + Clone>(
-    lists: StreamVec<'scope, u64, Lists>,
+    lists: StreamVec<'scope, u64, InEdgeAnswer>,
     round: usize,
     state: &Shared,
     ask: impl Fn(&Group, usize, &Placement) -> Vec<Ask> + 'static,
@@ -330,7 +230,7 @@ fn merge_round<'scope, Ask: timely::ExchangeData + Clone>(
 }
 
 fn write_parts<'scope>(
-    rows: StreamVec<'scope, u64, Rows>,
+    rows: StreamVec<'scope, u64, ColumnAnswer>,
     round: usize,
     state: &Shared,
 ) -> StreamVec<'scope, u64, ()> {

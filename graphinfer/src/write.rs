@@ -98,7 +98,7 @@ impl PartsWriter<'_> {
 
     /// Writes one part without a row, so that readers find the columns.
     fn write_no_row(&self) -> Result<Written, InferError> {
-        let is_first = self.rounds.graph.cluster().process() == 0;
+        let is_first = self.rounds.graph.cluster().leads();
         if is_first && self.output.committed(0).is_none() {
             let id_type = self.columns.id_type;
             self.write(0, &[], |_| Ids::new(id_type), &[])?;

@@ -7,14 +7,12 @@ use gnn::{Mode, Model};
 use schemas::Split;
 
 use crate::TrainError;
+use crate::memory::EVALUATION_TARGETS;
 use crate::metric::{Evaluation, Metrics};
 use crate::order::Order;
 use crate::pipeline::{Supply, start};
 use crate::scores::SplitScores;
 use crate::vectorise::Batch;
-
-/// Targets of an evaluation batch, unless training batches are larger. Results do not depend on it.
-const EVALUATION_TARGETS: usize = 1024;
 
 /// A split to evaluate again and again.
 #[derive(Debug)]

@@ -6,14 +6,11 @@ use gnn::{Block, Dense, Input, Labels, Model, ReadyInput, SparseRows, Transform}
 
 use crate::TrainError;
 use crate::batch::{BlockOptions, Piece, Place, blocks_of};
+use crate::memory::{BLOCK_EDGE_BYTES, BLOCK_NODE_BYTES, DENSE_PER_SPARSE};
 use crate::source::{Part, PartKey};
 
 /// Values of a batch that are looked at to see whether most are zero.
 const SAMPLE_VALUES: usize = 1 << 14;
-
-/// Dense values that are multiplied in the time of a sparse one, about twice over: then it is worth
-/// its while.
-const DENSE_PER_SPARSE: usize = 32;
 
 /// Targets ready to be computed.
 #[derive(Debug)]
@@ -153,11 +150,11 @@ impl Batch {
     }
 }
 
-/// Memory of a block: the edges stand twice, by dst and by src.
+/// Memory of a block.
 fn block_bytes(block: &Block) -> usize {
-    let of_edges = 16 + 4 * usize::from(block.edge_weight().is_some());
+    let of_edges = BLOCK_EDGE_BYTES + 4 * usize::from(block.edge_weight().is_some());
     let floats = [block.in_weight(), block.self_weight()];
-    let of_nodes = 32 + 4 * floats.iter().flatten().count();
+    let of_nodes = BLOCK_NODE_BYTES + 4 * floats.iter().flatten().count();
     let features = block
         .edge_feature()
         .map_or(0, |feature| feature.values.len());

@@ -5,12 +5,13 @@ pub(crate) mod taken;
 use anyhow::Context as _;
 use bytesize::ByteSize;
 use gnn::Task;
+use graphflat::PartSize;
 use graphflat::survey::{Prediction, Survey, predict};
-use graphflat::{PART_EDGE_BYTES, PART_NODE_BYTES, WAVES_IN_FLIGHT, WRITER_BYTES};
 use graphtrainer::metric::Metric;
-use graphtrainer::{Loss, TrainError, TrainSpec};
+use graphtrainer::{Loss, TrainError, TrainSpec, TrainingSize};
 use schemas::{FeatureMeta, LabelKind, Layout, Split};
 use serde_json::{Value, json};
+use store::StoreSize;
 
 use crate::cli::{CheckArgs, Stage};
 use crate::console::line_out;
@@ -63,7 +64,10 @@ fn look(job: &Job) -> Result<(Survey, Option<Prediction>), JobError> {
         infer.check_graph(&survey.meta)?;
     }
     let prediction = match &job.flatten {
-        Some(plan) => Some(predict(&survey, &job.edges, plan)?),
+        Some(plan) => {
+            let batch_targets = job.train.as_ref().map_or(0, |plan| plan.batch_targets());
+            Some(predict(&survey, &job.edges, plan, batch_targets)?)
+        }
         None => None,
     };
     Ok((survey, prediction))
@@ -137,61 +141,60 @@ fn hubs(job: &Job, survey: &Survey) -> usize {
         .count()
 }
 
-/// Memory that the program itself, its buffers and its threads take.
-const MEMORY_BASE: f64 = 64e6;
+/// Bytes of a node of a shard beside its id and its features: hop, degree, label, split and offset.
+const SHARD_NODE_BYTES: f64 = 15.0;
 
-/// Memory an edge takes while the store is built: received, sorted and ranked.
-const MEMORY_PER_EDGE: f64 = 20.0;
+/// Memory of the program itself, its threads and their buffers, and the pages of files that it reads.
+const MEMORY_BASE: f64 = 82e6;
 
-/// Memory a node takes beyond its features and its id: degrees, label, split, position.
-const MEMORY_PER_NODE: f64 = 40.0;
-
-/// Memory a node takes to be found by its number.
-const MEMORY_PER_NUMBER: f64 = 40.0;
-
-/// Copies of a node that training keeps where its cache has room: of its part, and of batches.
-const COPIES_IN_CACHE: f64 = 2.3;
-
-/// Batches' worth of memory on the way to the model and, with what it makes of them, through it.
-const BATCHES_IN_FLIGHT: f64 = 32.0;
-
-/// The peak of anonymous memory that a run is expected to reach, in bytes.
+/// The peak of memory that a run is expected to reach, in bytes.
 ///
-/// The greatest of its phases: nodes and then edges are received, each spilled beyond half the
-/// budget; parts are put together and written, their features from the mapped store; shards are
-/// trained on. Pages of mapped files, which the system takes back when it needs them, come on
-/// top. Held against flattening with the default budget and two workers: of 1,048,576 nodes and 16
-/// million edges, measured 0.45 GB in either layout, said 0.45 and 0.43 GB; of 131,072 nodes and
-/// 2 million edges, measured 0.2 GB with mapped pages, said 0.20 and 0.18 GB. Held against training
-/// a GraphSAGE of 64 units on shards of 200,000 nodes and of 400,000 with 256 features in 2, 8 and
-/// 10 parts: within 15 %.
+/// The greatest of its phases: the store is built; parts are put together and written, their
+/// features from the mapped store; shards are trained on. The constants are fitted to the resident
+/// memory of eleven shipped jobs on two cores, 100 MB (CiteSeer) to 700 MB (Debian): within 1.2.
 fn memory(job: &Job, survey: &Survey, prediction: Option<&Prediction>) -> f64 {
-    let (nodes, edges) = (survey.num_nodes() as f64, survey.num_edges as f64);
-    let (budget, workers) = (job.memory_budget.as_u64() as f64, job.workers as f64);
-    let ids = survey.ids.size_bytes() as f64 / nodes.max(1.0);
-    let node = survey.feature_bytes() + ids + MEMORY_PER_NODE;
-    let received = f64::max(nodes * node, edges * MEMORY_PER_EDGE).min(budget / 2.0);
-    let numbers = nodes * MEMORY_PER_NUMBER;
-    let build = MEMORY_BASE + numbers + received;
-    let Some(prediction) = prediction else {
-        return build;
+    let num_nodes = survey.num_nodes();
+    let budget = usize::try_from(job.memory_budget.as_u64()).unwrap_or(usize::MAX);
+    let id_bytes = survey.ids.size_bytes() as f64 / num_nodes.max(1) as f64;
+    let edge_dim = survey.meta.edge_feature_dim;
+    let store = StoreSize {
+        nodes: num_nodes,
+        node_bytes: survey.feature_bytes() + id_bytes,
+        in_edges: survey.num_edges,
+        edge_dim: edge_dim.unwrap_or(0),
     };
-    let (parts, part_nodes) = (prediction.parts as f64, prediction.nodes_per_shard);
-    let part = part_nodes * (ids + PART_NODE_BYTES as f64)
-        + prediction.edges_per_shard * PART_EDGE_BYTES as f64;
-    let in_flight = parts.min(WAVES_IN_FLIGHT as f64 * workers);
-    let written = in_flight * part + workers * WRITER_BYTES as f64;
-    let write = MEMORY_BASE + numbers + written;
-    let train = match &job.own_training {
-        Some(spec) if job.runs(Stage::Train) => {
-            let all = parts * part_nodes;
-            let kept = (all * node * COPIES_IN_CACHE).min(spec.cache_bytes.as_u64() as f64);
-            let batch = (spec.batch_size as f64 * prediction.nodes_per_target).min(all);
-            MEMORY_BASE + kept + BATCHES_IN_FLIGHT * batch * node
-        }
+    let build = store.build_bytes(budget);
+    let Some(prediction) = prediction else {
+        return MEMORY_BASE + build;
+    };
+    let part_nodes = prediction.nodes_per_shard;
+    let part = PartSize::new(
+        (
+            whole_size(part_nodes),
+            whole_size(prediction.edges_per_shard),
+        ),
+        (survey.meta.features, whole_size(survey.feature_bytes())),
+        edge_dim,
+    );
+    let parts = usize::try_from(prediction.parts).unwrap_or(usize::MAX);
+    let flatten = part.flatten_bytes(parts, budget, job.workers);
+    let train = match &job.train {
+        Some(plan) if job.runs(Stage::Train) => plan.memory_bytes(&TrainingSize {
+            parts: prediction.parts as f64,
+            part_nodes,
+            part_edges: prediction.edges_per_shard,
+            part_node_bytes: survey.feature_bytes() + id_bytes + SHARD_NODE_BYTES,
+            batch_nodes: prediction.batch_nodes.clone(),
+            batch_edges: prediction.batch_edges,
+            dense_dim: match survey.meta.features {
+                FeatureMeta::Dense { dim } => dim,
+                FeatureMeta::None | FeatureMeta::Sparse { .. } => 0,
+            },
+            stored_features: survey.stored_features(),
+        }),
         _ => 0.0,
     };
-    build.max(write).max(train)
+    MEMORY_BASE + build.max(flatten).max(train)
 }
 
 fn to_json(job: &Job, survey: &Survey, prediction: Option<&Prediction>) -> Value {
@@ -303,4 +306,13 @@ fn to_lines(job: &Job, survey: &Survey, prediction: Option<&Prediction>) -> Vec<
 )]
 fn whole(bytes: f64) -> u64 {
     bytes.round() as u64
+}
+
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a rounded mean count, above 0 and far below 2^53"
+)]
+fn whole_size(mean: f64) -> usize {
+    mean.round() as usize
 }

@@ -134,7 +134,7 @@ fn build_partition(
 }
 
 fn announce(peer: &Peer<'_>, progress: &Progress, phase: &str, done: u64) {
-    if peer.is_first_here() {
+    if peer.leads_process() {
         progress(&Event {
             stage: "store",
             phase: phase.to_owned(),

@@ -3,6 +3,7 @@
 use crate::buckets::{Bucket, BucketLayout, EdgeBatch, EdgeBuckets, SealedBuckets};
 use crate::ends::Ends;
 use crate::hub::{HubCounts, HubPart, RankedColumns, Totals};
+use crate::memory::turn_bytes;
 use crate::meta::EdgeCounts;
 use crate::number::Dictionary;
 use crate::sample::Ranker;
@@ -54,8 +55,8 @@ pub(crate) fn place_edges(
     let in_edges = num_rows.sum::<u64>() * (1 + u64::from(plan.edges.undirected()));
     let counts = HubCounts::new(num_nodes, in_edges, plan.hub_threshold, workers);
     let mut scatter = Scatter::new(plan, &ends, cutter, counts);
-    // Half of the memory is for edges in buckets, and of that a tenth for those forwarded.
-    let bytes_max = plan.memory_budget / plan.workers / 20;
+    // A tenth is for edges that are forwarded.
+    let bytes_max = turn_bytes(plan.memory_budget) / plan.workers / 10;
     let outgoing = edge_rows(&plan.edges, work).flat_map(|item| match item {
         Ok((first_row, rows)) => scatter.batches(first_row, &rows),
         Err(e) => vec![Err(e)],

@@ -4,6 +4,67 @@
 //! [`open_or_build`] reads the input tables once into a [`Store`], or opens the one that is there. A
 //! node is a [`schemas::NodeIdx`], its position in the order of ids; [`Placement`] tells which worker
 //! owns it.
+//!
+//! # Examples
+//!
+//! Three nodes and two edges are stored on two workers; then the sources of a node are looked up.
+//!
+//! ```
+//! use arrow::array::{ArrayRef, Int64Array, RecordBatch};
+//! use parquet::arrow::ArrowWriter;
+//! use schemas::{EdgesSpec, NodeIdx, NodesSpec, Progress, Sampling};
+//! use serde_json::{from_value, json};
+//! use std::fs::File;
+//! use std::sync::Arc;
+//! use store::{HUB_THRESHOLD, StorePlan, open_or_build};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let dir = tempfile::tempdir()?;
+//! let write = |name: &str, columns: &[(&str, &[i64])]| {
+//!     let column = |&(name, of): &(_, &[i64])| {
+//!         (name, Arc::new(Int64Array::from(of.to_vec())) as ArrayRef)
+//!     };
+//!     let batch = RecordBatch::try_from_iter(columns.iter().map(column))?;
+//!     let mut writer =
+//!         ArrowWriter::try_new(File::create(dir.path().join(name))?, batch.schema(), None)?;
+//!     writer.write(&batch)?;
+//!     writer.close()?;
+//!     Ok::<_, Box<dyn std::error::Error>>(())
+//! };
+//! write("nodes.parquet", &[("id", &[30, 10, 20])])?;
+//! write("edges.parquet", &[("src", &[20, 10]), ("dst", &[30, 30])])?;
+//!
+//! let nodes: NodesSpec = from_value(json!({ "path": "nodes.parquet", "id": "id" }))?;
+//! let edges: EdgesSpec =
+//!     from_value(json!({ "path": "edges.parquet", "src": "src", "dst": "dst" }))?;
+//! let nodes = nodes.into_plan(dir.path())?;
+//! let edges = edges.into_plan(dir.path())?.with_id_type(nodes.id_type())?;
+//! let plan = StorePlan {
+//!     nodes: Arc::new(nodes),
+//!     edges: Arc::new(edges),
+//!     seed: 7,
+//!     sampling: Sampling::Top,
+//!     keep: usize::MAX,
+//!     samples: 1,
+//!     redraw: false,
+//!     hub_threshold: HUB_THRESHOLD,
+//!     workers: 2,
+//!     memory_budget: 64 << 20,
+//!     dir: dir.path().join("store"),
+//!     fresh: false,
+//! };
+//! let silent: Progress = Arc::new(|_| {});
+//! let store = open_or_build(&plan, &silent)?;
+//!
+//! // In the order of ids, 10, 20 and 30 are the nodes 0, 1 and 2.
+//! let (owner, local) = store.placement().owner_and_local(NodeIdx::from_raw(2));
+//! let partition = store.partition(owner);
+//! assert_eq!(partition.ids().display(local.index()), "30");
+//! let in_edges = partition.in_edges(0, local, usize::MAX);
+//! assert_eq!(in_edges.src, [0, 1].map(NodeIdx::from_raw));
+//! # Ok(())
+//! # }
+//! ```
 
 mod arrow_file;
 mod buckets;
@@ -16,6 +77,7 @@ mod error;
 mod hub;
 mod in_edge_files;
 mod map;
+mod memory;
 mod meta;
 mod node_columns;
 mod nodes;
@@ -35,6 +97,7 @@ mod units;
 pub use edge_columns::InEdges;
 pub use error::{StoreCause, StoreError};
 pub use map::map_bytes;
+pub use memory::StoreSize;
 pub use meta::{EdgeCounts, StoreMeta};
 pub use open::{open_or_build, open_or_build_on};
 pub use partition::Partition;

@@ -2,6 +2,7 @@
 
 use crate::arrow_file::{self, NODES_PER_BATCH, SpilledBatches};
 use crate::error::StoreCause;
+use crate::memory::turn_bytes;
 use crate::node_columns::{NodeColumns, feature_columns, label_columns, split_column};
 use crate::units::OwnUnits;
 use crate::{Placement, StoreError, StorePlan};
@@ -65,8 +66,7 @@ pub(crate) fn place_nodes(
     placement: &Placement,
 ) -> Result<OwnedNodes, StoreError> {
     let outgoing = node_rows(&plan.nodes, work, numbers, meta, placement);
-    // Nodes and edges take turns: each may have half of the memory.
-    let bytes_max = plan.memory_budget / plan.workers / 2;
+    let bytes_max = turn_bytes(plan.memory_budget) / plan.workers;
     let received = Rc::new(RefCell::new(Some(SpilledBatches::new(
         bytes_max, &plan.dir,
     ))));

@@ -62,7 +62,7 @@ pub fn open_or_build_on(
     let seen = (found.is_some(), input.clone());
     let seen = gather_processes(cluster, seen)?;
     if let Some(process) = seen.iter().position(|(_, tables)| *tables != input) {
-        let process = if cluster.process() == 0 {
+        let process = if cluster.leads() {
             process
         } else {
             cluster.process()

@@ -17,7 +17,7 @@ const EDGES_WALKED: usize = 20_000_000;
 const PARTS_COUNTED: usize = 16;
 
 /// What flattening is expected to write.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Prediction {
     /// Targets, times samples.
     pub rows: u64,
@@ -31,6 +31,10 @@ pub struct Prediction {
     pub nodes_per_shard: f64,
     /// Mean edges of a part's union.
     pub edges_per_shard: f64,
+    /// Mean nodes of a batch's union within each distance of its targets, 0 first.
+    pub batch_nodes: Vec<f64>,
+    /// Mean edges of a batch's union.
+    pub batch_edges: f64,
     /// Bytes of layout `rows`.
     pub bytes_rows: f64,
     /// Bytes of layout `shards`.
@@ -57,7 +61,7 @@ impl Unions {
     }
 }
 
-/// Predicts the output of flattening.
+/// Predicts the output of flattening, and the size of a batch of `batch_targets` targets.
 ///
 /// Neighbourhoods are walked from targets and from parts spread evenly over all of them, since
 /// those with the fewest in-edges stand last; a few of them are written to a temporary directory,
@@ -70,6 +74,7 @@ pub fn predict(
     survey: &Survey,
     edges: &EdgesPlan,
     plan: &FlattenPlan,
+    batch_targets: usize,
 ) -> Result<Prediction, FlattenError> {
     let targets = targets(survey, plan)?;
     let features = survey.meta.features;
@@ -101,6 +106,7 @@ pub fn predict(
         Layout::Shards => unions,
         Layout::Rows => Unions::count(&mut nearby, chosen),
     };
+    let (batch_nodes, batch_edges) = batch(&mut nearby, &counted, batch_targets);
     let mut probe = Probe::new(nearby, survey, plan);
     let (node_bytes, edge_bytes) = probe.shards(shards)?;
     let row_node_bytes = probe.rows(rows)?;
@@ -113,6 +119,8 @@ pub fn predict(
         edges_per_target,
         nodes_per_shard: own_unions.mean_nodes,
         edges_per_shard: own_unions.mean_edges,
+        batch_nodes,
+        batch_edges,
         bytes_rows: row_node_bytes * nodes_per_target * targets.len() as f64 * samples,
         bytes_shards: shard_bytes * shards.len() as f64 * samples,
     })
@@ -147,6 +155,24 @@ fn means(nearby: &mut Nearby<'_>, targets: &[u32]) -> (f64, f64) {
     }
     let mean = |sum: usize| sum as f64 / f64::from(counted.max(1));
     (mean(nodes), mean(edges))
+}
+
+/// Nodes by distance, and edges, of the union of a batch of targets spread evenly over some.
+fn batch(nearby: &mut Nearby<'_>, targets: &[u32], most: usize) -> (Vec<f64>, f64) {
+    let count = targets.len().min(most);
+    let chosen: Vec<u32> = (0..count)
+        .map(|at| targets[at * targets.len() / count])
+        .collect();
+    let nodes = nearby.hops(&chosen);
+    let within = |hop| nodes.partition_point(|&(_, distance)| distance <= hop) as f64;
+    let hops = nodes.last().map_or(0, |&(_, distance)| distance);
+    let edges = nodes
+        .iter()
+        .map(|&(node, hop)| nearby.in_edges(node, hop).len());
+    (
+        (0..=hops).map(within).collect(),
+        edges.sum::<usize>() as f64,
+    )
 }
 
 /// The targets in the order in which they are cut into parts: by first source, then by id.

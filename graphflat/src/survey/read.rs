@@ -146,6 +146,22 @@ impl Survey {
         }
     }
 
+    /// Mean number of a node's features that are not zero.
+    pub fn stored_features(&self) -> f64 {
+        match &self.features {
+            Features::None => 0.0,
+            Features::Dense { dim, values } => {
+                let rows = values.len() / (*dim).max(1);
+                let stored = values.iter().filter(|&&value| value != 0.0).count();
+                stored as f64 / rows.max(1) as f64
+            }
+            Features::Sparse { offset, index, .. } => {
+                let rows = offset.len().saturating_sub(1).max(1);
+                index.len() as f64 / rows as f64
+            }
+        }
+    }
+
     /// Visits every edge again, and the reverse of every undirected one.
     ///
     /// # Errors

@@ -1,0 +1,46 @@
+//! Commits parts while the next ones are made.
+
+use crate::FlattenError;
+use crate::wave_context::WaveContext;
+use schemas::PartEntry;
+use std::sync::mpsc::Sender;
+use std::thread::JoinHandle;
+
+/// Commits parts on a thread of its own, which waits for the disk while the next ones are made.
+pub(crate) struct Committer {
+    parts: Sender<(usize, PartEntry)>,
+    thread: JoinHandle<Result<(), FlattenError>>,
+}
+
+impl Committer {
+    /// Starts the thread.
+    pub(crate) fn start(context: &WaveContext) -> Self {
+        let (parts, written) = std::sync::mpsc::channel();
+        let context = context.clone();
+        let commit_all = move || {
+            for (index, part) in written {
+                let committed = context.output.commit_part(index, part);
+                committed
+                    .map_err(FlattenError::from)
+                    .inspect_err(|e| context.fail(e))?;
+            }
+            Ok(())
+        };
+        Self {
+            parts,
+            thread: std::thread::spawn(commit_all),
+        }
+    }
+
+    /// Hands a part over.
+    pub(crate) fn commit(&self, index: usize, part: PartEntry) {
+        // If the thread has ended, `finish` returns its error.
+        self.parts.send((index, part)).ok();
+    }
+
+    /// Waits until all parts are committed.
+    pub(crate) fn finish(self) -> Result<(), FlattenError> {
+        drop(self.parts);
+        self.thread.join().expect("a panic has ended the process")
+    }
+}

@@ -1,0 +1,50 @@
+//! What all waves of a run share.
+
+use crate::{FlattenError, Parts};
+use schemas::progress::Progress;
+use schemas::{FlattenMeta, NodeIdx, Output};
+use std::cmp::Ordering;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
+use store::Store;
+
+/// A run of flatten: the store, the output and the parts to be written.
+#[derive(Clone)]
+pub(crate) struct WaveContext {
+    pub(crate) store: Store,
+    pub(crate) output: Arc<Output>,
+    pub(crate) meta: FlattenMeta,
+    pub(crate) parts: Arc<Parts<NodeIdx>>,
+    pub(crate) memory_budget: usize,
+    pub(crate) progress: Progress,
+    /// Set by the first worker that fails; then no further wave starts.
+    pub(crate) failed: Arc<AtomicBool>,
+}
+
+impl WaveContext {
+    /// Keeps further waves from starting, and does not let other processes wait for those that run.
+    pub(crate) fn fail(&self, error: &FlattenError) {
+        self.failed.store(true, Relaxed);
+        let cluster = self.store.cluster();
+        cluster.fail_now(error, error.kind().exit_code());
+    }
+
+    /// Sets the phase that peer-loss messages name: which round of a wave comes next here.
+    pub(crate) fn set_phase(&self, wave: u64, round: usize) {
+        let hops = self.meta.hops;
+        let at = match round.cmp(&hops) {
+            Ordering::Less => format!("round {}/{hops}", round + 1),
+            Ordering::Equal => "features and writing".to_owned(),
+            Ordering::Greater => "its end".to_owned(),
+        };
+        let (wave, num) = (wave + 1, self.num_parts());
+        let cluster = self.store.cluster();
+        cluster.set_phase(&format!("flatten, wave {wave}/{num}, {at}"));
+    }
+
+    /// The number of parts of all samples, each of which is a wave.
+    pub(crate) fn num_parts(&self) -> usize {
+        self.parts.len() * self.meta.samples_per_target as usize
+    }
+}

@@ -1,0 +1,94 @@
+//! How much memory a training takes: one model for the engine, which keeps parts and batches by it,
+//! and for predictions.
+
+use crate::TrainPlan;
+
+/// Targets of an evaluation batch, unless training batches are larger. Results do not depend on it.
+pub(crate) const EVALUATION_TARGETS: usize = 1024;
+
+/// Dense values that are multiplied in the time of a sparse one, about twice over: then it is worth
+/// its while to take features as sparse.
+pub(crate) const DENSE_PER_SPARSE: usize = 32;
+
+/// Bytes of an edge of a block: edges stand twice, by dst and by src.
+pub(crate) const BLOCK_EDGE_BYTES: usize = 16;
+
+/// Bytes of a src node of a block.
+pub(crate) const BLOCK_NODE_BYTES: usize = 32;
+
+/// Copies of the parts that are kept: as decoded, as pages and columns that they are decoded from,
+/// and what the allocator keeps of them.
+const PART_COPIES: f64 = 4.0;
+
+/// Batches of training and of evaluation that wait between two stages, are made or computed, what
+/// the first layer makes of their features, and what the allocator keeps of them.
+const BATCH_COPIES: f64 = 6.0;
+
+/// Copies of dense features that are gathered before they are taken as sparse.
+const GATHER_COPIES: f64 = 1.0;
+
+/// Tensors as large as a layer's output that a worker's forward and backward pass hold.
+const LAYER_COPIES: f64 = 40.0;
+
+/// What a training reads.
+#[derive(Clone, Debug)]
+pub struct TrainingSize {
+    /// Parts.
+    pub parts: f64,
+    /// Mean nodes of a part.
+    pub part_nodes: f64,
+    /// Mean in-edges of a part.
+    pub part_edges: f64,
+    /// Mean bytes of a node of a part, its features included.
+    pub part_node_bytes: f64,
+    /// Nodes of a batch's union within each distance of its targets, 0 first.
+    pub batch_nodes: Vec<f64>,
+    /// Edges of a batch's union.
+    pub batch_edges: f64,
+    /// Width of dense features; 0 where there are none.
+    pub dense_dim: usize,
+    /// Mean number of a node's features that are not zero.
+    pub stored_features: f64,
+}
+
+impl TrainPlan {
+    /// Returns the most targets of which a batch is made, for training or for evaluation.
+    pub fn batch_targets(&self) -> usize {
+        self.result.batch_size.max(EVALUATION_TARGETS)
+    }
+
+    /// Returns the bytes that a training on the processor takes at its peak, about.
+    pub fn memory_bytes(&self, size: &TrainingSize) -> f64 {
+        let part = size.part_nodes * size.part_node_bytes + 4.0 * size.part_edges;
+        // One is used, and the next one is read.
+        let room = (self.part_cache_bytes() as f64).max(2.0 * part);
+        let parts = (size.parts * part).min(room);
+        let nodes = size.batch_nodes.last().copied().unwrap_or(0.0);
+        let sparse = 8.0 * (1.0 + size.stored_features);
+        let is_dense = size.stored_features * DENSE_PER_SPARSE as f64 > size.dense_dim as f64;
+        let dense = 4.0 * size.dense_dim as f64;
+        let (features, gathered) = match (size.dense_dim, is_dense) {
+            (0, _) => (sparse, 0.0),
+            (_, true) => (dense, 0.0),
+            (_, false) => (sparse, dense),
+        };
+        let layers = size.batch_nodes.len().saturating_sub(1).max(1) as f64;
+        let blocks = BLOCK_EDGE_BYTES as f64 * size.batch_edges + BLOCK_NODE_BYTES as f64 * nodes;
+        let batch = nodes * features + layers * blocks;
+        PART_COPIES * parts
+            + BATCH_COPIES * batch
+            + GATHER_COPIES * nodes * gathered
+            + self.result.workers as f64 * LAYER_COPIES * self.layer_bytes(&size.batch_nodes)
+    }
+
+    /// Returns the bytes of the outputs of the hidden layers for a batch.
+    fn layer_bytes(&self, batch_nodes: &[f64]) -> f64 {
+        // Layer l of K computes the nodes within K - l of the targets.
+        let computed = batch_nodes.iter().rev().skip(1);
+        let widths = self.result.hidden.iter();
+        computed
+            .zip(widths)
+            .map(|(nodes, &width)| nodes * 4.0 * width as f64)
+            .sum()
+    }
+}
