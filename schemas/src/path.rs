@@ -82,17 +82,17 @@ fn resolve_remote(scheme: &str, rest: &str) -> std::result::Result<PathBuf, Stri
         ));
     }
     let (authority, key) = rest.split_once('/').unwrap_or((rest, ""));
-    if authority.is_empty() && *kind == "s3" {
-        return Err("lacks the name of a bucket; allowed is s3://BUCKET/KEY".to_owned());
-    }
-    if authority.contains('@') {
-        return Err("holds a user name or password, which belong into the environment".to_owned());
+    if let Some(problem) = storage::authority_problem(kind, authority) {
+        return Err(problem);
     }
     let key = key.trim_end_matches('/');
     if key.split('/').any(|part| matches!(part, "" | "." | "..")) {
         return Err(
             "needs a path without empty parts, `.` and `..` below the bucket or host".to_owned(),
         );
+    }
+    if key.contains(|c: char| c.is_ascii_control()) {
+        return Err("holds a control character, such as a line break".to_owned());
     }
     Ok(PathBuf::from(format!("{kind}://{authority}/{key}")))
 }

@@ -7,14 +7,19 @@
 //! Stores are opened when they are first used, once a process, with the options of [`configure`]
 //! and what environment and configuration files say.
 
+mod fault;
+mod fetch;
 #[cfg(feature = "hdfs")]
 mod hdfs;
+mod health;
 mod object;
 mod options;
 mod page_header;
 mod parquet_input;
+mod runtime;
 #[cfg(feature = "s3")]
 mod s3;
+mod store;
 #[cfg(test)]
 pub(crate) mod tests;
 mod upload;
@@ -26,10 +31,12 @@ use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
 
-pub(crate) use object::{Object, Pending, Put, Version, object, wait};
-pub use object::{Traffic, configure, options, traffic};
+pub(crate) use object::{Object, Put, Version};
 pub use options::{S3Options, StorageOptions};
 pub(crate) use parquet_input::ParquetInput;
+pub(crate) use runtime::{Pending, wait};
+pub use store::{Traffic, configure, options, traffic};
+pub(crate) use store::{authority_problem, object};
 pub(crate) use upload::NewFile;
 
 use crate::error::{Result, SchemaError};
@@ -171,7 +178,7 @@ pub(crate) fn for_each_block(path: &Path, mut consume: impl FnMut(&[u8])) -> Res
 ///
 /// If it cannot be written.
 pub fn write_whole(path: &Path, bytes: &[u8]) -> Result<()> {
-    write(path, bytes, true)?;
+    write(path, bytes, Durability::Synced)?;
     path.parent().map_or(Ok(()), sync_dir)
 }
 
@@ -182,14 +189,21 @@ pub fn write_whole(path: &Path, bytes: &[u8]) -> Result<()> {
 ///
 /// If it cannot be written.
 pub fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
-    write(path, bytes, false)
+    write(path, bytes, Durability::Cached)
 }
 
-fn write(path: &Path, bytes: &[u8], is_synced: bool) -> Result<()> {
+/// Whether a small file is forced to the disk; one that is not replaces an earlier one.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Durability {
+    Synced,
+    Cached,
+}
+
+fn write(path: &Path, bytes: &[u8], durability: Durability) -> Result<()> {
     let temporary = path.with_file_name(format!(".{}.tmp", file_name(path)));
     if let Some(object) = object(path)? {
         if bytes.len() <= upload::PART_BYTES {
-            return object.put(bytes.to_vec());
+            return object.put(bytes.to_vec(), durability == Durability::Synced);
         }
         let mut file = NewFile::create(path, &temporary)?;
         file.write_all(bytes)
@@ -200,7 +214,10 @@ fn write(path: &Path, bytes: &[u8], is_synced: bool) -> Result<()> {
     let write = |file: io::Result<File>| {
         let mut file = file?;
         file.write_all(bytes)?;
-        if is_synced { file.sync_all() } else { Ok(()) }
+        match durability {
+            Durability::Synced => file.sync_all(),
+            Durability::Cached => Ok(()),
+        }
     };
     write(File::create(&temporary)).map_err(SchemaError::io("write", &temporary))?;
     fs::rename(&temporary, path).map_err(SchemaError::io("rename", path))

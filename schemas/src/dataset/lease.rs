@@ -35,6 +35,8 @@ const TRUST: Duration = Duration::from_millis(15 * SECOND);
 const LOOK: Duration = Duration::from_millis(SECOND);
 /// How often a lock that was just taken is looked for where it is not.
 const LOOKS_ASIDE: usize = 5;
+/// How often a store may refuse a write of the lock whose condition holds.
+const REFUSALS_MAX: usize = 10;
 
 /// Held while a run writes an output of a store; dropped, it is released.
 #[derive(Debug)]
@@ -93,9 +95,10 @@ impl Lease {
         let lock = object(&path)?.expect("the directory is of a store");
         let note = Note::new();
         let mut watched: Option<(Version, Instant)> = None;
+        let mut refusals = 0;
         while !lock.put_if(Put::Absent, note.to_json())? {
             let Some((text, version)) = lock.read()? else {
-                std::thread::sleep(LOOK);
+                refusals = refused_again(refusals, &path)?;
                 continue;
             };
             let holder = Note::of(&text);
@@ -115,12 +118,12 @@ impl Lease {
                 }
             };
             let is_dead = holder.as_ref().is_some_and(Note::is_dead);
-            let seen = (text, version);
-            if (is_dead || since.elapsed() >= LEASE) && take_over(&lock, &note, seen)? {
-                break;
-            }
-            if !is_dead {
+            if !is_dead && since.elapsed() < LEASE {
                 std::thread::sleep(LOOK);
+            } else if take_over(&lock, &note, (text, version))? {
+                break;
+            } else {
+                refusals = refused_again(refusals, &path)?;
             }
         }
         Self::keep(lock, dir, note)
@@ -135,8 +138,9 @@ impl Lease {
             is_lost: AtomicBool::new(false),
             renewed: Mutex::new(Instant::now()),
         });
-        // Two runs that took over at the same time may both have got here, but only one stays. The lock
-        // of the faster one may be aside for a moment, until the other sees that it is none to take over.
+        // Two runs that took over at the same time may both have got here, but only one stays. The
+        // lock of the faster one may be aside for a moment, until the other sees that it is none to
+        // take over.
         let mut looks = 0;
         while !shared.is_there()? {
             looks += 1;
@@ -176,8 +180,8 @@ impl Lease {
 }
 
 impl Fence {
-    /// Fails if another run may hold the lock now; asks the store only if the lock was not renewed for
-    /// long.
+    /// Fails if another run may hold the lock now; asks the store only if the lock was not renewed
+    /// for long.
     pub(super) fn check(&self) -> Result<()> {
         let shared = match self {
             Self::Own(shared) => shared,
@@ -242,11 +246,20 @@ impl Shared {
 
     /// Tells whether there is a lock, which then has to be this one.
     fn is_there(&self) -> Result<bool> {
-        let Some((text, _version)) = self.lock.read()? else {
+        let Some((text, version)) = self.lock.read()? else {
             return Ok(false);
         };
         match Note::of(&text) {
-            Some(found) if found.token == self.note.token => Ok(true),
+            Some(found) if found.token == self.note.token => {
+                if self.lock.swaps() && !version.has_e_tag() {
+                    let dir = self.dir.display();
+                    tracing::warn!(
+                        "the store of {dir} gives no ETags: if this run is killed, none can go on; \
+                         remove {dir}/{LOCK} by hand then"
+                    );
+                }
+                Ok(true)
+            }
             holder => Err(locked(&self.dir, holder.as_ref())),
         }
     }
@@ -278,9 +291,14 @@ impl Shared {
             renewals: found.renewals + 1,
             ..found
         };
-        // The answer to an earlier attempt may have been lost.
-        let is_renewed =
-            self.lock.put_if(Put::Unchanged(version), next.to_json())? || self.is_held()?;
+        let is_renewed = if self.lock.swaps() && !version.has_e_tag() {
+            // Nobody can take the lock over.
+            self.lock.put(next.to_json(), false)?;
+            true
+        } else {
+            // The answer to an earlier attempt may have been lost.
+            self.lock.put_if(Put::Unchanged(version), next.to_json())? || self.is_held()?
+        };
         if is_renewed {
             *self.renewed_guard() = began;
         }
@@ -297,6 +315,11 @@ fn is_held(lock: &Object, token: u64) -> Result<bool> {
 /// Takes the lock of a run that is dead, as it was seen; false if another run was faster.
 fn take_over(lock: &Object, note: &Note, seen: (Vec<u8>, Version)) -> Result<bool> {
     let (text, version) = seen;
+    if lock.swaps() && !version.has_e_tag() {
+        let problem = "its run is gone, but the store gives no ETags, so it cannot be taken over; \
+                       remove it by hand if no run writes there";
+        return Err(lock.problem("lock", problem));
+    }
     if lock.swaps() {
         return Ok(
             lock.put_if(Put::Unchanged(version), note.to_json())? || is_held(lock, note.token)?
@@ -314,6 +337,19 @@ fn take_over(lock: &Object, note: &Note, seen: (Vec<u8>, Version)) -> Result<boo
     } else {
         aside.rename(lock).map(|_| false)
     }
+}
+
+/// Counts writes of the lock that a store refused though their condition holds.
+fn refused_again(refusals: usize, lock: &Path) -> Result<usize> {
+    if refusals < REFUSALS_MAX {
+        std::thread::sleep(LOOK);
+        return Ok(refusals + 1);
+    }
+    let problem = "the store refuses the write again and again, though its condition holds; it needs \
+                   If-None-Match and If-Match as S3 has them";
+    Err(SchemaError::io("write", lock)(std::io::Error::other(
+        problem,
+    )))
 }
 
 /// Tells whether a file is a lock that was renamed to take it over.

@@ -1,4 +1,5 @@
-//! HDFS, by `hdfs-native`: no Java, Hadoop's own configuration files, Kerberos where they ask for it.
+//! HDFS, by `hdfs-native`: no Java, Hadoop's own configuration files, Kerberos where they ask for
+//! it.
 
 use std::sync::Arc;
 
@@ -18,7 +19,8 @@ pub(super) fn open(authority: &str) -> Result<Arc<dyn ObjectStore>> {
     if !authority.is_empty() {
         builder = builder.with_url(format!("hdfs://{authority}"));
     }
-    // Without Hadoop's files nobody has said how long an address may be tried: three minutes by default.
+    // Without Hadoop's files nobody has said how long an address may be tried: three minutes by
+    // default.
     if ["HADOOP_CONF_DIR", "HADOOP_HOME"]
         .iter()
         .all(|name| std::env::var_os(name).is_none())

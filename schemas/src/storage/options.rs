@@ -2,6 +2,11 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::error::{Result, SchemaError};
+
+/// Longest silence of a server that may be waited for.
+const TIMEOUT_SECONDS_MAX: u64 = 3600;
+
 /// Table `[storage]` of a job file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -34,10 +39,39 @@ pub struct S3Options {
 impl Default for StorageOptions {
     fn default() -> Self {
         Self {
-            retries: 10,
+            retries: 40,
             faults_max: 10_000,
             timeout: 60,
             s3: S3Options::default(),
         }
+    }
+}
+
+impl StorageOptions {
+    /// Refuses options that no store can be reached with.
+    ///
+    /// # Errors
+    ///
+    /// Names the key, and says what is allowed.
+    pub fn check(&self) -> Result<()> {
+        if !(1..=TIMEOUT_SECONDS_MAX).contains(&self.timeout) {
+            let problem = format!(
+                "is {}; allowed are 1 to {TIMEOUT_SECONDS_MAX} seconds",
+                self.timeout
+            );
+            return Err(key("storage.timeout", problem));
+        }
+        #[cfg(feature = "s3")]
+        if let Some(endpoint) = &self.s3.endpoint {
+            super::s3::check_endpoint("storage.s3.endpoint", endpoint)?;
+        }
+        Ok(())
+    }
+}
+
+fn key(key: &str, problem: String) -> SchemaError {
+    SchemaError::Key {
+        key: key.to_owned(),
+        problem,
     }
 }

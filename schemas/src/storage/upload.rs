@@ -7,7 +7,9 @@ use std::path::{Path, PathBuf};
 
 use object_store::{MultipartUpload, ObjectStoreExt, PutPayload};
 
-use super::object::{Object, Pending, limited, object, start, start_blocking, wait};
+use super::object::Object;
+use super::runtime::{Pending, enter, limited, start, start_blocking, wait};
+use super::store::object;
 use crate::cleanup::{Cleanup, remove_at_early_end};
 use crate::error::{Result, SchemaError};
 
@@ -78,8 +80,9 @@ impl NewFile {
         }))
     }
 
-    /// Writes what is left and gives the file its name: for a store, by the time that what is returned
-    /// has come to its end, since its answers take long, and only if `check` allows it then.
+    /// Writes what is left and gives the file its name: for a store, by the time that what is
+    /// returned has come to its end, since its answers take long, and only if `check` allows it
+    /// then.
     pub(crate) fn finish(
         self,
         check: impl Fn() -> Result<()> + Send + 'static,
@@ -169,7 +172,7 @@ impl Upload {
         }
         let payload = PutPayload::from(part);
         // The client of HDFS takes parts in the order of these calls.
-        let sent = super::object::enter(|| parts.upload.put_part(payload));
+        let sent = enter(|| parts.upload.put_part(payload));
         let limit = self.written.store.timeout;
         parts.pending.push_back(start(limited(limit, sent)));
         Ok(())
@@ -179,7 +182,7 @@ impl Upload {
         let rest = std::mem::take(&mut self.buffer);
         if self.parts.is_none() {
             check()?;
-            self.written.put(rest)?;
+            self.written.put(rest, true)?;
         } else {
             self.send_last(rest)
                 .map_err(|error| self.written.error("write", error))?;
