@@ -10,7 +10,9 @@ use super::lease::OtherLock;
 use super::lock::OutputLock;
 use super::owner::{Owner, PLAN, finished, half_finished, other_plan, refuse_foreign};
 use super::part_file::{PartFile, Unfinished};
-use super::remove::{clear, remove_left, remove_old_manifest, remove_temporary, warn_if_left};
+use super::remove::{
+    clear, remove_left, remove_old_manifest, remove_temporary, remove_unlisted, warn_if_left,
+};
 use super::replace::{self, ASIDE};
 use super::{
     FileEntry, MANIFEST, Manifest, PROGRESS, PartEntry, SUCCESS, TMP, read_json, verify_sizes,
@@ -268,6 +270,7 @@ impl Output {
         if self.base != self.dir {
             replace::take_place(&self.dir)?;
         }
+        warn_if_left(remove_unlisted(&self.dir, &manifest.parts));
         warn_if_left(remove_old_manifest(&self.dir));
         warn_if_left(remove_dir_all(&self.dir.join(PROGRESS)));
         // Of requests whose answers were lost.

@@ -1,5 +1,6 @@
 //! What is removed from an output directory: outputs that are replaced, and what killed runs leave.
 
+use std::collections::BTreeSet;
 use std::path::{Component, Path};
 
 use super::lease::is_lock_aside;
@@ -76,15 +77,36 @@ pub(super) fn is_below(path: &Path) -> bool {
 
 /// Removes files named exactly as parts.
 fn remove_parts(dir: &Path) -> Result<()> {
-    for name in entries(dir)? {
-        let index = name
-            .strip_prefix("part-")
-            .and_then(|rest| rest.strip_suffix(".parquet"));
-        if index.is_some_and(|index| index.parse().is_ok_and(|i| part_name(i)[5..] == *index)) {
-            remove_file(&dir.join(name))?;
+    for name in entries(dir)?.iter().filter(|name| is_part(name)) {
+        remove_file(&dir.join(name))?;
+    }
+    Ok(())
+}
+
+/// Removes parts of a store that the manifest does not list: a write of a dead run that came late.
+pub(super) fn remove_unlisted(dir: &Path, parts: &[PartEntry]) -> Result<()> {
+    if !storage::is_remote(dir) {
+        return Ok(());
+    }
+    let files = parts.iter().flat_map(|part| &part.files);
+    let listed: BTreeSet<&str> = files.map(|file| file.path.as_str()).collect();
+    for below in [""].into_iter().chain(TABLES) {
+        for name in entries(&dir.join(below))? {
+            let path = Path::new(below).join(&name);
+            if is_part(&name) && !listed.contains(path.to_string_lossy().as_ref()) {
+                remove_file(&dir.join(path))?;
+            }
         }
     }
     Ok(())
+}
+
+/// Tells whether a file is named exactly as a part.
+fn is_part(name: &str) -> bool {
+    let index = name
+        .strip_prefix("part-")
+        .and_then(|rest| rest.strip_suffix(".parquet"));
+    index.is_some_and(|index| index.parse().is_ok_and(|i| part_name(i)[5..] == *index))
 }
 
 /// Removes what requests to a store leave of which nothing came: files of HDFS under names for a

@@ -41,8 +41,8 @@ pub(super) fn take_place(dir: &Path) -> Result<()> {
     let aside = dir.join(ASIDE);
     let path = aside.join(MANIFEST);
     let Some(text) = storage::read(&path)? else {
-        let problem = "is missing, though _SUCCESS lies beside it".to_owned();
-        return Err(SchemaError::Broken { path, problem });
+        // A late write of a dead run: there is nothing to move.
+        return remove_file(&aside.join(SUCCESS));
     };
     let manifest: Manifest = serde_json::from_slice(&text).map_err(|source| SchemaError::Json {
         path: path.clone(),

@@ -10,8 +10,8 @@ use parquet::arrow::{ArrowWriter, ProjectionMask};
 use parquet::file::properties::WriterProperties;
 
 use super::{
-    ParquetInput, entries, is_dir, is_file, read, remove_dir_all, remove_empty_dir, replace, size,
-    write_whole,
+    ParquetInput, Put, entries, is_dir, is_file, object, read, remove_dir_all, remove_empty_dir,
+    replace, size, write_whole,
 };
 use crate::dataset::{MANIFEST_SCHEMA, Manifest, Opened, Output, PartEntry, verify_checksums};
 use crate::error::{ErrorKind, SchemaError};
@@ -134,6 +134,45 @@ fn an_output_is_continued_and_finished() {
             dir.display()
         );
     }
+}
+
+/// A write of a dead run may come at any time.
+#[test]
+fn what_comes_late_is_no_part_of_an_output() {
+    for dir in dirs("late") {
+        let output = open(&dir, "f", false);
+        write_part(&output, 0, b"small");
+        for late in ["part-00007.parquet", "nodes/part-00000.parquet"] {
+            write_whole(&dir.join(late), b"late").unwrap();
+        }
+        let manifest = manifest(&output, "f");
+        output.finish(&manifest).unwrap();
+        let names = ["_SUCCESS", "_manifest.json", "part-00000.parquet"];
+        assert_eq!(entries(&dir).unwrap(), names, "{}", dir.display());
+
+        write_whole(&dir.join("_new/_SUCCESS"), b"").unwrap();
+        let done = Output::open(&dir, "flatten", "f", false).unwrap();
+        assert!(matches!(done, Opened::Done(_)));
+        drop(open(&dir, "g", true));
+    }
+}
+
+#[test]
+fn a_late_write_replaces_nothing() {
+    let dir = PathBuf::from("swapping://tests/replaced");
+    let file = dir.join("file");
+    write_whole(&file, b"old").unwrap();
+    let at = |path: &Path| object(path).unwrap().unwrap();
+    let (_, seen) = at(&file).read().unwrap().unwrap();
+    for write in [write_whole, replace] {
+        write(&file, b"new").unwrap();
+        assert_eq!(read(&file).unwrap().as_deref(), Some(&b"new"[..]));
+    }
+    // What dead runs sent, which thought that there was none, or the one they saw.
+    for condition in [Put::Absent, Put::Unchanged(seen)] {
+        assert!(!at(&file).put_if(condition, b"late".to_vec()).unwrap());
+    }
+    assert_eq!(read(&file).unwrap().as_deref(), Some(&b"new"[..]));
 }
 
 #[test]
