@@ -412,8 +412,9 @@ impl JobSpec {
             ("input.edges.path", &self.input.edges.path),
         ] {
             let paths = path.alternatives().map_err(|problem| key(name, problem))?;
-            for path in paths.iter().chain(path.written()) {
-                inputs.push((name, schemas::path::resolve(name, base, Path::new(path))?));
+            for written in paths.iter().chain(path.written()) {
+                let resolved = schemas::path::resolve(name, base, Path::new(written))?;
+                inputs.push((name, resolved));
             }
         }
         if let Some(Targets::Listed(path)) = self.flatten.as_ref().map(|stage| &stage.targets) {
