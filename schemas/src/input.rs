@@ -308,8 +308,8 @@ impl TableFile {
             path: self.path.clone(),
             column: field.name().clone(),
             role,
-            found: field.data_type().to_string().into(),
-            allowed: allowed.into(),
+            found: field.data_type().to_string(),
+            allowed: allowed.to_owned(),
         }
     }
 
@@ -330,10 +330,15 @@ impl TableFile {
             key: key.to_owned(),
             path: self.path.clone(),
             column: column.to_owned(),
-            suggestion: closest(column, &names).map(Box::from),
-            columns: names.join(", ").into(),
+            suggestion: closest(column, &names).map(str::to_owned),
+            columns: names.join(", "),
         })
     }
+}
+
+/// Returns what a check gave, or notes its error among those found.
+fn keep<T>(checked: Result<T>, found: &mut Vec<SchemaError>) -> Option<T> {
+    checked.map_err(|error| found.push(error)).ok()
 }
 
 /// The name most like the one written, if it is likely to be meant.

@@ -23,6 +23,7 @@ mod store;
 #[cfg(test)]
 pub(crate) mod tests;
 mod upload;
+mod writable;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -38,6 +39,7 @@ pub(crate) use runtime::{Pending, wait};
 pub use store::{Traffic, configure, options, traffic};
 pub(crate) use store::{authority_problem, object};
 pub(crate) use upload::NewFile;
+pub use writable::check_writable;
 
 use crate::error::{Result, SchemaError};
 

@@ -1,5 +1,6 @@
 //! Shards and graph features against their slow twins, in memory and through files.
 
+mod documented;
 mod twin;
 
 use std::fmt::Debug;

@@ -6,7 +6,7 @@ use arrow::array::{Array, RecordBatch};
 
 use super::decode::{self, NumberColumns, Width, column};
 use super::id_column::{IDS, append_ids};
-use super::{Place, Table, Unit};
+use super::{Place, Table, Unit, keep};
 use crate::config::{Dangling, EdgesSpec};
 use crate::error::{Result, SchemaError};
 use crate::ids::{IdType, Ids};
@@ -42,25 +42,60 @@ impl EdgesSpec {
     ///
     /// Names the key, file or column, and what is allowed.
     pub fn into_plan(self, base: &Path) -> Result<EdgesPlan> {
-        let table = Table::open("edges", base, &self.path)?;
-        let id_type = table.column("src", &self.src, "ids", IDS, IdType::of)?;
-        let dst_type = table.column("dst", &self.dst, "ids", IDS, IdType::of)?;
-        if id_type.is_integer() != dst_type.is_integer() {
+        self.plan(base).map_err(|mut found| found.swap_remove(0))
+    }
+
+    /// Checks as [`EdgesSpec::into_plan`] does, and names every key and column that is wrong.
+    ///
+    /// # Errors
+    ///
+    /// One error a mistake; at least one.
+    pub fn plan(self, base: &Path) -> Result<EdgesPlan, Vec<SchemaError>> {
+        let table = Table::open("edges", base, &self.path).map_err(|error| vec![error])?;
+        let mut found = Vec::new();
+        let ids = |key, column| table.column(key, column, "ids", IDS, IdType::of);
+        let src = keep(ids("src", &self.src), &mut found);
+        let dst = keep(ids("dst", &self.dst), &mut found);
+        let id_type = match src.zip(dst) {
+            Some((src, dst)) => keep(self.id_type(src, dst), &mut found),
+            None => None,
+        };
+        if let Some(weight) = &self.weight {
+            let scalar = |t: &_| Width::of(t).filter(|&width| width == Width::Scalar);
+            let weights = table.column("weight", weight, "weights", "numbers", scalar);
+            keep(weights, &mut found);
+        }
+        let features = keep(self.plan_features(&table), &mut found);
+        match (id_type, features) {
+            (Some(id_type), Some(features)) if found.is_empty() => Ok(EdgesPlan {
+                spec: self,
+                table,
+                id_type,
+                features,
+                non_negative: false,
+            }),
+            _ => Err(found),
+        }
+    }
+
+    /// Returns the type of the ends' ids.
+    fn id_type(&self, src: IdType, dst: IdType) -> Result<IdType> {
+        if src.is_integer() != dst.is_integer() {
             return Err(SchemaError::Table {
                 table: "edges",
                 problem: format!(
-                    "column `{}` is {id_type} and column `{}` is {dst_type}; both must be integers \
+                    "column `{}` is {src} and column `{}` is {dst}; both must be integers \
                      or both strings",
                     self.src, self.dst
                 ),
             });
         }
         // Of two integer types the wider holds both, but for uint64 beside negative numbers.
-        let id_type = id_type.max(dst_type);
-        if let Some(weight) = &self.weight {
-            let scalar = |t: &_| Width::of(t).filter(|&width| width == Width::Scalar);
-            table.column("weight", weight, "weights", "numbers", scalar)?;
-        }
+        Ok(src.max(dst))
+    }
+
+    /// Checks the feature columns, none of which may be an end.
+    fn plan_features(&self, table: &Table) -> Result<Option<NumberColumns>> {
         let is_end = |name: &&String| **name == self.src || **name == self.dst;
         if let Some(name) = self.features.iter().find(is_end) {
             return Err(SchemaError::Key {
@@ -70,23 +105,10 @@ impl EdgesSpec {
                 ),
             });
         }
-        let features = if self.features.is_empty() {
-            None
-        } else {
-            Some(NumberColumns::plan(
-                &table,
-                "features",
-                &self.features,
-                "edge features",
-            )?)
-        };
-        Ok(EdgesPlan {
-            spec: self,
-            table,
-            id_type,
-            features,
-            non_negative: false,
-        })
+        if self.features.is_empty() {
+            return Ok(None);
+        }
+        NumberColumns::plan(table, "features", &self.features, "edge features").map(Some)
     }
 }
 

@@ -6,7 +6,7 @@ use arrow::datatypes::{DataType, Int64Type, UInt64Type};
 use super::decode::{self, Lists, NumberColumns, column};
 use super::{Place, Table};
 use crate::columns::{FeatureMeta, Features};
-use crate::config::{NodesSpec, SPARSE_WIDTH_MAX, SparseSpec};
+use crate::config::{NodesSpec, SparseSpec};
 use crate::error::{Result, SchemaError};
 
 /// Values a row to plan with, where the rows are sparse.
@@ -121,13 +121,6 @@ fn refuse_other_roles(spec: &NodesSpec, table: &Table) -> Result<()> {
 }
 
 fn plan_sparse(sparse: &SparseSpec, table: &Table) -> Result<()> {
-    if !(1..=SPARSE_WIDTH_MAX).contains(&sparse.width) {
-        let problem = format!("is {}; allowed is 1 to {SPARSE_WIDTH_MAX}", sparse.width);
-        return Err(SchemaError::Key {
-            key: table.key("sparse.width"),
-            problem,
-        });
-    }
     let list_of = |data_type: &DataType, is_item: fn(&DataType) -> bool| match data_type {
         DataType::List(item) | DataType::LargeList(item) | DataType::FixedSizeList(item, _) => {
             is_item(item.data_type()).then_some(())

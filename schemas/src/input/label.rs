@@ -124,7 +124,7 @@ pub(super) fn check_settings(
     let problem = if role != Some(LabelRole::Class) {
         Some("is for labels that are class numbers; leave it out".to_owned())
     } else if !(1..=CLASSES_MAX).contains(&num_classes) {
-        Some(format!("is {num_classes}; allowed is 1 to {CLASSES_MAX}"))
+        None // a mistake of its own
     } else {
         num_classes_problem(table, spec.label.as_deref(), num_classes)?
     };

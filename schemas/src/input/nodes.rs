@@ -10,9 +10,9 @@ use super::features::FeatureColumns;
 use super::id_column::{IDS, append_ids};
 use super::label::{self, LabelRole};
 use super::split::SplitSource;
-use super::{Place, Table, Unit};
+use super::{Place, Table, Unit, keep};
 use crate::columns::{FeatureMeta, Features, LabelKind, LabelMeta, Labels, Split, SplitMeta};
-use crate::config::{CLASSES_MAX, NodesSpec, Transform};
+use crate::config::{CLASSES_MAX, NodesSpec, SPARSE_WIDTH_MAX, Transform};
 use crate::error::{Result, SchemaError};
 use crate::ids::{IdType, Ids, NOWHERE};
 
@@ -78,26 +78,66 @@ impl NodesSpec {
     ///
     /// Names the key, file or column, and what is allowed.
     pub fn into_plan(self, base: &Path) -> Result<NodesPlan> {
-        let table = Table::open("nodes", base, &self.path)?;
-        let id_type = table.column("id", &self.id, "ids", IDS, IdType::of)?;
-        let features = FeatureColumns::plan(&self, &table)?;
-        let label = match &self.label {
-            Some(column) => {
-                let role = label::plan_label(&table, column, self.label_kind)?;
-                Some((column.clone(), role))
-            }
-            None => None,
+        self.plan(base).map_err(|mut found| found.swap_remove(0))
+    }
+
+    /// Checks as [`NodesSpec::into_plan`] does, and names every key and column that is wrong.
+    ///
+    /// # Errors
+    ///
+    /// One error a mistake; at least one.
+    pub fn plan(self, base: &Path) -> Result<NodesPlan, Vec<SchemaError>> {
+        let mut found = self.check_numbers();
+        let Some(table) = keep(Table::open("nodes", base, &self.path), &mut found) else {
+            return Err(found);
         };
-        let split = SplitSource::plan(&self, &table)?;
-        label::check_settings(&self, &table, label.as_ref().map(|(_, role)| *role))?;
-        Ok(NodesPlan {
-            spec: self,
-            table,
-            id_type,
-            features,
-            label,
-            split,
-        })
+        let id_type = table.column("id", &self.id, "ids", IDS, IdType::of);
+        let id_type = keep(id_type, &mut found);
+        let features = keep(FeatureColumns::plan(&self, &table), &mut found);
+        let role = match &self.label {
+            Some(column) => {
+                let role = label::plan_label(&table, column, self.label_kind);
+                keep(role.map(Some), &mut found)
+            }
+            None => Some(None),
+        };
+        let split = keep(SplitSource::plan(&self, &table), &mut found);
+        if let Some(role) = role {
+            keep(label::check_settings(&self, &table, role), &mut found);
+        }
+        match (id_type, features, role, split) {
+            (Some(id_type), Some(features), Some(role), Some(split)) if found.is_empty() => {
+                Ok(NodesPlan {
+                    label: self.label.clone().zip(role),
+                    spec: self,
+                    table,
+                    id_type,
+                    features,
+                    split,
+                })
+            }
+            _ => Err(found),
+        }
+    }
+
+    /// Finds numbers out of bounds.
+    fn check_numbers(&self) -> Vec<SchemaError> {
+        let width = self.sparse.as_ref().map(|sparse| sparse.width);
+        let numbers = [
+            ("num_classes", self.num_classes, CLASSES_MAX),
+            ("sparse.width", width, SPARSE_WIDTH_MAX),
+        ];
+        let is_beyond = |number: u32, most: u32| !(1..=most).contains(&number);
+        numbers
+            .into_iter()
+            .filter_map(|(key, number, most)| {
+                let number = number.filter(|number| is_beyond(*number, most))?;
+                Some(SchemaError::Key {
+                    key: format!("input.nodes.{key}"),
+                    problem: format!("is {number}; allowed is 1 to {most}"),
+                })
+            })
+            .collect()
     }
 }
 

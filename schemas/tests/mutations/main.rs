@@ -7,8 +7,7 @@
 //! The mutations run in processes of their own, whose memory the system bounds. A failure prints its
 //! number; `GRAPHFLAT_TEST_MUTATION=NUMBER` repeats that one alone, and `GRAPHFLAT_TEST_MUTATIONS`
 //! sets how many there are.
-#![cfg(target_os = "linux")]
-#![cfg(test)]
+#![cfg(all(test, target_os = "linux"))]
 
 mod change;
 mod outputs;
@@ -222,7 +221,8 @@ fn child(range: &str) {
 
 /// Writes a line for the process that started this one.
 fn say(line: &str) {
-    println!("\n{line}");
+    use std::io::Write as _;
+    writeln!(std::io::stdout(), "\n{line}").unwrap();
 }
 
 /// Joins lists that cannot be cloned.

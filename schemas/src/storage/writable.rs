@@ -1,0 +1,100 @@
+//! Whether a directory can be written, told before there is anything to write.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+
+use super::{Object, is_dir, object};
+use crate::error::{Result, SchemaError};
+
+/// Name of what is written to a store for a moment. A run that finds it removes it, as it does what
+/// requests have left whose answers were lost.
+const PROBE: &str = "._SUCCESS.tmp.probe";
+
+/// Checks that files can be written to a directory, which is not created where it is missing, and
+/// leaves nothing behind.
+///
+/// A local file is one without a name, in the directory or the nearest one above it; an object is
+/// written and removed again, two requests.
+///
+/// # Errors
+///
+/// If the file system or store refuses.
+pub fn check_writable(dir: &Path) -> Result<()> {
+    match object(dir)? {
+        Some(object) => check_store(dir, &object),
+        None => check_local(dir).map_err(SchemaError::io("write to", dir)),
+    }
+}
+
+fn check_local(dir: &Path) -> io::Result<()> {
+    let is_there = |path: &&Path| fs::symlink_metadata(path).is_ok();
+    let nearest = dir.ancestors().find(is_there);
+    let nearest = nearest.unwrap_or(Path::new("."));
+    if !fs::metadata(nearest)?.is_dir() {
+        return Err(io::ErrorKind::NotADirectory.into());
+    }
+    tempfile::tempfile_in(nearest).map(drop)
+}
+
+fn check_store(dir: &Path, object: &Object) -> Result<()> {
+    // HDFS would create the directories above a file, S3 has none.
+    let nearest = match object.store.is_atomic {
+        true => Some(dir),
+        false => nearest_dir(dir)?,
+    };
+    let Some(nearest) = nearest else {
+        return Ok(());
+    };
+    let Some(probe) = super::object(&nearest.join(PROBE))? else {
+        return Ok(());
+    };
+    probe.put(Vec::new(), true)?;
+    probe.remove()
+}
+
+fn nearest_dir(dir: &Path) -> Result<Option<&Path>> {
+    for above in dir.ancestors().filter(|above| super::is_remote(above)) {
+        if is_dir(above)? {
+            return Ok(Some(above));
+        }
+    }
+    Ok(None)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_is_left_where_files_can_be_written() {
+        let temporary = tempfile::tempdir().unwrap();
+        let root = temporary.path();
+        let check = |dir: &str, problem: Option<&str>| {
+            let found = check_writable(&root.join(dir)).map_err(|error| match error {
+                SchemaError::Io { source, .. } => source.to_string(),
+                other => panic!("{other}"),
+            });
+            assert_eq!(found.err().as_deref(), problem, "{dir}");
+        };
+        fs::write(root.join("file"), b"text").unwrap();
+        check("", None);
+        check("missing/twice", None);
+        check("file", Some("not a directory"));
+        check("file/below", Some("Not a directory (os error 20)"));
+        let names: Vec<_> = fs::read_dir(root).unwrap().collect();
+        assert_eq!(names.len(), 1);
+        // Not even root writes here.
+        let refused = check_writable(Path::new("/proc/out")).unwrap_err();
+        assert!(refused.to_string().contains("/proc/out"), "{refused}");
+    }
+
+    #[test]
+    fn nothing_is_left_in_a_store() {
+        for store in ["swapping", "renaming"] {
+            let dir = format!("{store}://writable/out");
+            check_writable(Path::new(&dir)).unwrap();
+            assert!(super::super::entries(Path::new(&dir)).unwrap().is_empty());
+        }
+    }
+}
