@@ -4,6 +4,7 @@ use crate::{FlattenError, Parts};
 use schemas::storage;
 use schemas::{Fanout, FeatureMeta, Layout, Sampling};
 use serde::{Deserialize, Serialize};
+use std::fmt::Display;
 use std::path::{Path, PathBuf};
 use store::HUB_THRESHOLD;
 
@@ -24,6 +25,15 @@ const MEMORY_BUDGET: usize = 2 << 30;
 
 /// Shards that all targets are cut into where that keeps them within these bounds.
 const SHARDS: usize = 4;
+
+/// Samples of a neighbourhood at most: each is a whole output of its own.
+const SAMPLES_MAX: u32 = 1024;
+
+/// Targets of a part at most: a graph has no more nodes.
+const TARGETS_MAX: u64 = u32::MAX as u64 - 1;
+
+/// In-degree at most above which a node counts as a hub: a node has no more in-edges.
+const HUB_THRESHOLD_MAX: u64 = u32::MAX as u64;
 
 /// Hops at most: `hop` is stored in 8 bits.
 const HOPS_MAX: usize = 255;
@@ -123,30 +133,77 @@ pub struct FlattenPlan {
 }
 
 impl FlattenSpec {
+    /// Returns everything that is wrong with the table, one error a mistake; streamed training
+    /// writes no graph features, so that keys which say how to write them are mistakes then.
+    pub fn mistakes(&self, is_streamed: bool) -> Vec<FlattenError> {
+        let mut found = Vec::new();
+        let written = [
+            ("flatten.output", self.output.is_some()),
+            ("flatten.layout", self.layout.is_some()),
+            (
+                "flatten.samples_per_target",
+                self.samples_per_target.is_some(),
+            ),
+        ];
+        let unused = written
+            .iter()
+            .filter(|(_, is_given)| is_streamed && *is_given);
+        let why = "streamed training writes no graph features; leave it out";
+        found.extend(unused.map(|(name, _)| key(name, "given", why)));
+        if self.output.is_none() && !is_streamed {
+            let needed = "the directory to write is needed, unless training is streamed";
+            found.push(key("flatten.output", "missing", needed));
+        }
+        let hops = self.fanouts.len();
+        if !(1..=HOPS_MAX).contains(&hops) {
+            let list = format!("a list of {hops}");
+            let allowed = "one fan-out a hop, 1 to 255 hops";
+            found.push(key("flatten.fanouts", list, allowed));
+        }
+        if self.hops != hops {
+            let allowed = format!("must equal the number of `flatten.fanouts`, {hops}");
+            found.push(key("flatten.hops", self.hops, allowed));
+        }
+        for (name, count, most) in [
+            (
+                "flatten.samples_per_target",
+                self.samples_per_target.map(u64::from),
+                u64::from(SAMPLES_MAX),
+            ),
+            (
+                "flatten.hub_threshold",
+                self.hub_threshold,
+                HUB_THRESHOLD_MAX,
+            ),
+            (
+                "flatten.targets_per_part",
+                self.targets_per_part.map(|count| count as u64),
+                TARGETS_MAX,
+            ),
+        ] {
+            if let Some(count) = count.filter(|count| !(1..=most).contains(count)) {
+                found.push(key(name, count, format!("allowed is 1 to {most}")));
+            }
+        }
+        found
+    }
+
     /// Checks the settings; relative paths start at `base`.
     ///
     /// # Errors
     ///
-    /// A value out of range, or `hops` that differ from the number of fan-outs.
+    /// The first of [`FlattenSpec::mistakes`]; a list of targets that is not there.
     pub fn into_plan(mut self, base: &Path, fresh: bool) -> Result<FlattenPlan, FlattenError> {
-        let (output, layout) = (self.output.take(), self.layout.take());
-        let samples = self.samples_per_target.take().unwrap_or(1);
-        let Some(output) = output else {
-            let needed = "the directory to write is needed, unless training is streamed";
-            return key("flatten.output", "missing".into(), needed);
-        };
-        if samples == 0 {
-            return key(
-                "flatten.samples_per_target",
-                "0".into(),
-                "must be at least 1",
-            );
+        if let Some(first) = self.mistakes(false).into_iter().next() {
+            return Err(first);
         }
+        let output = self.output.take().expect("it was checked to be there");
+        let (layout, samples) = (self.layout.take(), self.samples_per_target.take());
         Ok(FlattenPlan {
             output: schemas::path::join(base, &output),
             sample: self.into_sample_plan(base)?,
             layout: layout.unwrap_or(Layout::Shards),
-            samples,
+            samples: samples.unwrap_or(1),
             memory_budget: MEMORY_BUDGET,
             fresh,
         })
@@ -156,40 +213,17 @@ impl FlattenSpec {
     ///
     /// # Errors
     ///
-    /// As [`FlattenSpec::into_plan`], and a key that says how to write them.
+    /// As [`FlattenSpec::into_plan`].
     pub fn into_sample_plan(self, base: &Path) -> Result<SamplePlan, FlattenError> {
-        let unused = [
-            ("flatten.output", self.output.is_some()),
-            ("flatten.layout", self.layout.is_some()),
-            (
-                "flatten.samples_per_target",
-                self.samples_per_target.is_some(),
-            ),
-        ];
-        if let Some((name, _)) = unused.into_iter().find(|(_, is_given)| *is_given) {
-            let why = "streamed training writes no graph features; leave it out";
-            return key(name, "given".into(), why);
-        }
-        if self.fanouts.is_empty() || self.fanouts.len() > HOPS_MAX {
-            let found = format!("a list of {}", self.fanouts.len());
-            return key("flatten.fanouts", found, "one fan-out a hop, 1 to 255 hops");
-        }
-        if self.hops != self.fanouts.len() {
-            let allowed = format!("must equal the number of fan-outs, {}", self.fanouts.len());
-            return key("flatten.hops", self.hops.to_string(), &allowed);
-        }
-        if self.hub_threshold == Some(0) {
-            return key("flatten.hub_threshold", "0".into(), "must be at least 1");
-        }
-        if self.targets_per_part == Some(0) {
-            return key("flatten.targets_per_part", "0".into(), "must be at least 1");
+        if let Some(first) = self.mistakes(true).into_iter().next() {
+            return Err(first);
         }
         let targets = match self.targets {
             Targets::Listed(path) => {
                 let path = schemas::path::join(base, &path);
                 if !storage::exists(&path)? {
                     let allowed = "must be \"labelled\", \"all\", \"train\" or a Parquet file";
-                    return key("flatten.targets", path.display().to_string(), allowed);
+                    return Err(key("flatten.targets", path.display(), allowed));
                 }
                 Targets::Listed(path)
             }
@@ -205,12 +239,12 @@ impl FlattenSpec {
     }
 }
 
-fn key<T>(key: &'static str, value: String, allowed: &str) -> Result<T, FlattenError> {
-    Err(FlattenError::Key {
+fn key(key: &'static str, value: impl Display, allowed: impl Into<String>) -> FlattenError {
+    FlattenError::Key {
         key,
-        value,
-        allowed: allowed.to_owned(),
-    })
+        value: value.to_string(),
+        allowed: allowed.into(),
+    }
 }
 
 impl SamplePlan {
@@ -330,7 +364,7 @@ mod tests {
     fn impossible_settings_name_the_key() {
         check(
             r#"{"output": "o", "hops": 3, "fanouts": [15, 10]}"#,
-            "`flatten.hops` is 3: must equal the number of fan-outs, 2",
+            "`flatten.hops` is 3: must equal the number of `flatten.fanouts`, 2",
         );
         check(
             r#"{"output": "o", "hops": 0, "fanouts": []}"#,
@@ -338,11 +372,11 @@ mod tests {
         );
         check(
             r#"{"output": "o", "hops": 1, "fanouts": ["all"], "hub_threshold": 0}"#,
-            "`flatten.hub_threshold` is 0: must be at least 1",
+            "`flatten.hub_threshold` is 0: allowed is 1 to 4294967295",
         );
         check(
             r#"{"output": "o", "hops": 1, "fanouts": [2], "samples_per_target": 0}"#,
-            "`flatten.samples_per_target` is 0: must be at least 1",
+            "`flatten.samples_per_target` is 0: allowed is 1 to 1024",
         );
         check(
             r#"{"hops": 1, "fanouts": [2]}"#,

@@ -7,7 +7,7 @@ use crate::wave_context::WaveContext;
 use crate::{FlattenError, FlattenPlan, Targets};
 use cluster::{gather_processes, open_output, run_workers};
 use schemas::progress::{Event, Progress};
-use schemas::{FlattenMeta, Manifest, NodeIdx, Opened, Output, PartEntry};
+use schemas::{FlattenMeta, IdListPlan, Manifest, NodeIdx, Opened, Output, PartEntry};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -69,6 +69,7 @@ pub fn flatten(
         failed: Arc::new(AtomicBool::new(false)),
     };
     let cluster = store.cluster();
+    report_resumed(&context);
     let stats = run_workers(cluster, move |peer| run_waves(peer, &context))?;
     let share = Share {
         seconds: seconds(&stats),
@@ -100,6 +101,23 @@ pub fn flatten(
         output.finish(&manifest)?;
     }
     Ok(manifest)
+}
+
+/// Tells how many parts a run that goes on finds.
+fn report_resumed(context: &WaveContext) {
+    let committed = context.output.committed_parts().len();
+    if committed == 0 {
+        return;
+    }
+    let parts = context.parts.len() * context.meta.samples_per_target as usize;
+    (context.progress)(&Event {
+        stage: "flatten",
+        phase: "resume".to_owned(),
+        done: committed as u64,
+        total: 0,
+        message: Some(format!("{committed} of {parts} parts are whole")),
+        fields: serde_json::Value::Null,
+    });
 }
 
 /// What one process did.
@@ -160,17 +178,38 @@ pub(crate) fn all_targets(targets: &Targets, store: &Store) -> Result<Vec<NodeId
 }
 
 fn fingerprint(plan: &FlattenPlan, store: &Store) -> Result<String, FlattenError> {
-    let mut settings = serde_json::json!({
-        "engine": ENGINE_VERSION,
-        "input": store.meta().input,
-        "seed": store.meta().seed,
-        "plan": plan.settings(),
-    });
-    // A list of targets counts by what it holds, not by where it lies.
-    if let Targets::Listed(path) = &plan.sample.targets {
-        settings["plan"]["targets"] = targets::list_plan(path, store)?.fingerprint()?.into();
+    let list = match &plan.sample.targets {
+        Targets::Listed(path) => Some(targets::list_plan(path, store)?),
+        _ => None,
+    };
+    plan.fingerprint(&store.meta().input, store.meta().seed, list.as_ref())
+}
+
+impl FlattenPlan {
+    /// Returns the fingerprint of what is written of an input with a seed, which a list of targets is
+    /// part of.
+    ///
+    /// # Errors
+    ///
+    /// If the list cannot be read.
+    pub fn fingerprint(
+        &self,
+        input: &serde_json::Value,
+        seed: u64,
+        list: Option<&IdListPlan>,
+    ) -> Result<String, FlattenError> {
+        let mut settings = serde_json::json!({
+            "engine": ENGINE_VERSION,
+            "input": input,
+            "seed": seed,
+            "plan": self.settings(),
+        });
+        // A list of targets counts by what it holds, not by where it lies.
+        if let Some(list) = list {
+            settings["plan"]["targets"] = list.fingerprint()?.into();
+        }
+        Ok(schemas::xxh::fingerprint(settings.to_string().as_bytes()))
     }
-    Ok(schemas::xxh::fingerprint(settings.to_string().as_bytes()))
 }
 
 /// Names of the rounds that workers keep figures of.

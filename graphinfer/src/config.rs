@@ -11,6 +11,12 @@ use std::sync::Arc;
 /// Nodes in one part unless the job says otherwise: 16 MiB with 64 numbers an embedding.
 const ROWS_PER_PART: usize = 65_536;
 
+/// Layers of a model at most: as many as hops.
+const LAYERS_MAX: usize = 255;
+
+/// Nodes in one part at most: a graph has no more.
+const ROWS_MAX: usize = u32::MAX as usize - 1;
+
 /// Names of the columns that inference writes.
 const WRITTEN: [&str; 5] = ["id", "embedding", "logits", "probability", "prediction"];
 
@@ -168,28 +174,18 @@ impl InferSpec {
     ///
     /// # Errors
     ///
-    /// [`InferError::Key`] or [`InferError::Missing`] names the first key that does not fit.
+    /// The first of [`InferSpec::mistakes`]; a column or a list of targets that cannot be read.
     pub fn into_plan(self, ctx: InferContext) -> Result<InferPlan, InferError> {
-        let key = |key, value: &str, allowed: &str| {
-            Err(InferError::Key {
-                key,
-                value: value.to_owned(),
-                allowed: allowed.to_owned(),
-            })
-        };
         let input = self.input.clone().or(ctx.input);
-        if self.method == Method::Neighborhoods {
-            self.check_neighborhoods(input.is_some())?;
-        } else if let Some(written) = &self.input {
-            let allowed = "is read by `method = \"neighborhoods\"` alone";
-            return key("infer.input", &format!("{written:?}"), allowed);
+        let model = self.model.clone().or(ctx.model);
+        if let Some(first) = self
+            .mistakes(input.is_some(), model.is_some())
+            .into_iter()
+            .next()
+        {
+            return Err(first);
         }
-        if self.layer == Some(0) {
-            return key("infer.layer", "0", "layers count from 1");
-        }
-        if self.rows_per_part == Some(0) {
-            return key("infer.rows_per_part", "0", "must be at least 1");
-        }
+        let model = model.expect("it was checked to be there");
         if !self.columns.is_empty() {
             let nodes = ctx.nodes.as_ref().ok_or(InferError::Missing {
                 key: "input.nodes",
@@ -201,10 +197,6 @@ impl InferSpec {
             let column = &nodes.spec().id;
             IdListPlan::open(TARGETS, &join(&ctx.base, path), column, nodes.id_type())?;
         }
-        let model = self.model.or(ctx.model).ok_or(InferError::Missing {
-            key: "infer.model",
-            needed: "a directory with a trained model, where the job has no table [train]",
-        })?;
         Ok(InferPlan {
             output: join(&ctx.base, &self.output),
             model: join(&ctx.base, &model),
@@ -232,8 +224,16 @@ impl InferSpec {
 }
 
 impl InferSpec {
-    /// Checks that nothing is asked for that graph features cannot give.
-    fn check_neighborhoods(&self, has_input: bool) -> Result<(), InferError> {
+    /// Returns everything that is wrong with the table, one error a mistake, given whether the job
+    /// has graph features to read, and a model.
+    pub fn mistakes(&self, has_input: bool, has_model: bool) -> Vec<InferError> {
+        let mut found = Vec::new();
+        let key = |key, value: &str, allowed: &str| InferError::Key {
+            key,
+            value: value.to_owned(),
+            allowed: allowed.to_owned(),
+        };
+        let by_neighborhoods = self.method == Method::Neighborhoods;
         let refused = [
             (
                 self.sampling == InferSampling::None,
@@ -245,22 +245,40 @@ impl InferSpec {
             (self.compare_sampling, "infer.compare_sampling", "true"),
             (self.rows_per_part.is_some(), "infer.rows_per_part", "given"),
         ];
-        if let Some((_, key, value)) = refused.into_iter().find(|(is_given, ..)| *is_given) {
-            return Err(InferError::Key {
-                key,
-                value: value.to_owned(),
-                allowed: "`method = \"neighborhoods\"` computes the targets of stored graph \
-                          features, part by part, on the in-edges that these hold"
-                    .to_owned(),
-            });
+        let allowed = "`method = \"neighborhoods\"` computes the targets of stored graph features, \
+                       part by part, on the in-edges that these hold";
+        for (_, name, value) in refused
+            .iter()
+            .filter(|(given, ..)| by_neighborhoods && *given)
+        {
+            found.push(key(name, value, allowed));
         }
-        if !has_input {
-            return Err(InferError::Missing {
+        if by_neighborhoods && !has_input {
+            found.push(InferError::Missing {
                 key: "infer.input",
                 needed: "graph features, where the job has no table [flatten]",
             });
         }
-        Ok(())
+        if let Some(input) = self.input.as_ref().filter(|_| !by_neighborhoods) {
+            let why = "is read by `method = \"neighborhoods\"` alone";
+            found.push(key("infer.input", &format!("{input:?}"), why));
+        }
+        for (name, count, most) in [
+            ("infer.layer", self.layer, LAYERS_MAX),
+            ("infer.rows_per_part", self.rows_per_part, ROWS_MAX),
+        ] {
+            if let Some(count) = count.filter(|count| !(1..=most).contains(count)) {
+                let bounds = format!("allowed is 1 to {most}");
+                found.push(key(name, &count.to_string(), &bounds));
+            }
+        }
+        if !has_model {
+            found.push(InferError::Missing {
+                key: "infer.model",
+                needed: "a directory with a trained model, where the job has no table [train]",
+            });
+        }
+        found
     }
 }
 
@@ -325,6 +343,19 @@ impl InferPlan {
             "compare_sampling": self.compare_sampling,
             "rows_per_part": self.rows_per_part,
         })
+    }
+
+    /// Opens the list of targets, where there is one.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be read, or lacks a column of the nodes' ids.
+    pub fn target_list(&self, nodes: &NodesPlan) -> Result<Option<IdListPlan>, InferError> {
+        let InferTargets::Listed(path) = &self.targets else {
+            return Ok(None);
+        };
+        let list = IdListPlan::open(TARGETS, path, &nodes.spec().id, nodes.id_type())?;
+        Ok(Some(list))
     }
 
     /// Returns which in-edges a layer reads.
@@ -411,11 +442,11 @@ mod tests {
         );
         check(
             r#"{"output": "o", "model": "m", "layer": 0}"#,
-            "`infer.layer` is 0: layers count from 1",
+            "`infer.layer` is 0: allowed is 1 to 255",
         );
         check(
             r#"{"output": "o", "model": "m", "rows_per_part": 0}"#,
-            "`infer.rows_per_part` is 0: must be at least 1",
+            "`infer.rows_per_part` is 0: allowed is 1 to 4294967294",
         );
         check(
             r#"{"output": "o"}"#,

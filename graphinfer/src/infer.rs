@@ -246,13 +246,14 @@ fn run<'a>(
     let rounds = parts.rounds;
     let last = rounds.slices.len();
     let mut stats = Vec::new();
-    let (before, inner) = run_inner(rounds, &mut checkpoints.0, |done| {
+    let resumed = |next| report_resumed(progress, &parts, next);
+    let (before, inner) = run_inner(rounds, &mut checkpoints.0, resumed, |done| {
         report(progress, rounds, done.round);
         stats.push(done);
     })?;
     parts.inner = inner;
     if let Some(checkpoint) = &mut checkpoints.1 {
-        let (other_before, _) = run_inner(other, checkpoint, |_| {})?;
+        let (other_before, _) = run_inner(other, checkpoint, |_| {}, |_| {})?;
         parts.other = Some(Other {
             rounds: other,
             input: other.open(last, &other_before)?,
@@ -283,14 +284,16 @@ fn run<'a>(
 }
 
 /// Runs the rounds before the last one that are not finished yet; returns what the last one reads,
-/// and the rows of an inner embedding layer.
+/// and the rows of an inner embedding layer. `resumed` gets the first round that is run.
 fn run_inner(
     rounds: &Rounds<'_>,
     checkpoint: &mut Checkpoint,
+    resumed: impl FnOnce(usize),
     mut done: impl FnMut(RoundStats),
 ) -> Result<(RoundRows, Option<SharedRows>), InferError> {
     let last = rounds.slices.len();
     let (mut next, mut before, mut inner) = resume(rounds, checkpoint)?;
+    resumed(next);
     while next < last {
         let cluster = rounds.graph.cluster();
         cluster.set_phase(&format!("infer, round {next}/{}", last + 1));
@@ -343,6 +346,26 @@ fn left_by(round: usize, rounds: &Rounds<'_>, checkpoint: &Checkpoint) -> Option
         std::cmp::Ordering::Greater => Some(checkpoint.verified(rounds.embedding_layer)?.rows?),
     };
     Some((round + 1, rows, inner))
+}
+
+/// Tells where a run goes on that was stopped.
+fn report_resumed(progress: &Progress, parts: &PartsWriter<'_>, next: usize) {
+    let num_parts = parts.output.committed_parts().len();
+    if next == 0 && num_parts == 0 {
+        return;
+    }
+    let rounds = parts.rounds.slices.len() + 1;
+    progress(&Event {
+        stage: "infer",
+        phase: "resume".to_owned(),
+        done: next as u64,
+        total: 0,
+        message: Some(format!(
+            "goes on with round {} of {rounds}; {num_parts} parts are whole",
+            next + 1
+        )),
+        fields: serde_json::Value::Null,
+    });
 }
 
 fn report(progress: &Progress, rounds: &Rounds<'_>, round: usize) {

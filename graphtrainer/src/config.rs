@@ -159,19 +159,15 @@ impl TrainSpec {
     ///
     /// # Errors
     ///
-    /// [`TrainError::Key`] or [`TrainError::Missing`] names the first key that does not fit.
+    /// The first of [`TrainSpec::mistakes`]; a path that cannot be.
     pub fn into_plan(self, ctx: TrainContext) -> Result<TrainPlan, TrainError> {
-        self.check_alone()?;
+        let input = self.input.clone().or(ctx.input);
+        if let Some(first) = self.mistakes(input.is_some()).into_iter().next() {
+            return Err(first);
+        }
+        let input = input.expect("it was checked to be there");
         let consistency = self.consistency()?;
-        let workers = self.checked_workers(consistency)?;
-        let momentum = self.checked_momentum()?;
         let schedule = self.schedule.map(|written| written.checked(self.epochs));
-        self.check_device()?;
-        self.check_streamed()?;
-        let input = self.input.or(ctx.input).ok_or(TrainError::Missing {
-            key: "input",
-            needed: "a directory of graph features, where the job has no table [flatten]",
-        })?;
         Ok(TrainPlan {
             input: resolve(&ctx.base, &input, "input")?,
             output: resolve(&ctx.base, &self.output, "output")?,
@@ -195,7 +191,7 @@ impl TrainSpec {
                 optimizer: Optimizer {
                     kind: self.optimizer,
                     learning_rate: self.learning_rate,
-                    momentum,
+                    momentum: self.momentum.unwrap_or(0.0),
                     schedule: None,
                     clip_norm: self.clip_norm,
                 },
@@ -210,7 +206,7 @@ impl TrainSpec {
                 loss: self.loss,
                 class_weights: self.class_weights,
                 seed: self.seed.unwrap_or(ctx.job_seed),
-                workers,
+                workers: self.workers.unwrap_or(1),
                 consistency,
                 gradient_format: self.gradient_format,
             },

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use gnn::{Model, Transform};
 use schemas::Split;
-use schemas::progress::Progress;
+use schemas::progress::{Event, Progress};
 use serde::{Deserialize, Serialize};
 
 use crate::checkpoint::Checkpoint;
@@ -97,7 +97,7 @@ pub(crate) fn fit_with(
     let prepared = prepare(plan, source)?;
     let mut notes = Vec::from_iter(leader.as_ref().and_then(|leader| leader.note(plan)));
     let resumed = match &checkpoint {
-        Some(path) => resume(path, &mut notes)?,
+        Some(path) => resume((plan, path), &mut notes, progress)?,
         None => None,
     };
     let device = say(plan, &prepared, resumed.as_ref(), &mut notes, progress);
@@ -167,7 +167,11 @@ pub(crate) fn fit_with(
 }
 
 /// Reads the checkpoint to go on after, if there is one that is whole.
-fn resume(path: &Path, notes: &mut Vec<String>) -> Result<Option<Checkpoint>, TrainError> {
+fn resume(
+    (plan, path): (&TrainPlan, &Path),
+    notes: &mut Vec<String>,
+    progress: &Progress,
+) -> Result<Option<Checkpoint>, TrainError> {
     match Checkpoint::read(path) {
         // All draws are functions of the seed, so starting over gives the same model.
         Err(error @ TrainError::Checkpoint { .. }) => {
@@ -175,8 +179,25 @@ fn resume(path: &Path, notes: &mut Vec<String>) -> Result<Option<Checkpoint>, Tr
             notes.push(format!("training started over: {error}"));
             Ok(None)
         }
-        read => read,
+        read => Ok(read?.inspect(|state| report_resumed(plan, state, progress))),
     }
+}
+
+/// Tells after which epoch, and which of its steps, a training goes on that was stopped.
+fn report_resumed(plan: &TrainPlan, checkpoint: &Checkpoint, progress: &Progress) {
+    let (epochs, all) = (checkpoint.epochs, plan.result.epochs);
+    let steps = match &checkpoint.partial {
+        Some(partial) => format!(" and {} steps", partial.steps),
+        None => String::new(),
+    };
+    progress(&Event {
+        stage: "train",
+        phase: "resume".to_owned(),
+        done: epochs,
+        total: 0,
+        message: Some(format!("goes on after {epochs} of {all} epochs{steps}")),
+        fields: serde_json::Value::Null,
+    });
 }
 
 /// The state of a training that has not begun.

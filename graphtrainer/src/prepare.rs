@@ -137,6 +137,17 @@ fn label_scale(source: &Source) -> Result<LabelScale, TrainError> {
 const ROOM_BYTES: usize = 16 << 20;
 
 impl TrainPlan {
+    /// Checks that the plan fits the graph features that it reads, which are there already.
+    ///
+    /// # Errors
+    ///
+    /// If they are not finished or cannot be read; whatever the training would refuse before its
+    /// first step.
+    pub fn check_input(&self) -> Result<(), TrainError> {
+        let source = Source::open(&self.input, self.part_cache_bytes())?;
+        check(self, &source).map(drop)
+    }
+
     /// Checks that parameter servers of several processes can hold a model for such a graph, whose
     /// neighbourhoods have so many hops. A graph whose labels were not read yet is given with the
     /// narrowest label it could have.

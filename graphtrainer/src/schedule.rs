@@ -5,6 +5,12 @@ use serde::{Deserialize, Serialize};
 use crate::TrainError;
 use crate::config::key;
 
+/// Epochs between two falls of the step size at most.
+const EVERY_MAX: f64 = 1e6;
+
+/// What a fall may multiply the step size by, at most.
+const FACTOR_MAX: f64 = 1e3;
+
 /// Which way the step size goes after the warm-up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -91,9 +97,13 @@ impl ScheduleSpec {
                 return Err(key(name, value, allowed));
             }
         }
-        for (name, value) in [("schedule.every", every), ("schedule.factor", factor)] {
-            if let Some(value) = value.filter(|value| !(value.is_finite() && *value > 0.0)) {
-                return Err(key(name, value, "allowed is any number above 0"));
+        for (name, value, most) in [
+            ("schedule.every", every, EVERY_MAX),
+            ("schedule.factor", factor, FACTOR_MAX),
+        ] {
+            if let Some(value) = value.filter(|value| !(*value > 0.0 && *value <= most)) {
+                let allowed = format!("allowed is above 0, at most {most}");
+                return Err(key(name, value, allowed));
             }
         }
         if let Some(value) = floor.filter(|value| !(0.0..=1.0).contains(value)) {

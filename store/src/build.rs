@@ -113,7 +113,7 @@ fn build_partition(
     files.push(node_file);
     let self_loops = peer.gather_all::<_, StoreError>(Ok(has_self_loops))?;
     graph.self_loops = self_loops.contains(&true);
-    announce(peer, progress, "store written", 3);
+    announce(peer, progress, "written", 3);
     let meta = StoreMeta {
         version: VERSION,
         fingerprint: fingerprint.to_owned(),

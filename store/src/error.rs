@@ -30,9 +30,9 @@ pub enum StoreError {
     },
     /// An edge leads to or from an id that no node has.
     #[error(
-        "column `{column}`, row {row} of {}: no node has the id {id} ({count} such edge ends \
-         in all; `dangling = \"drop\"` under [input.edges] leaves such edges out)",
-        file.display()
+        "column `{column}`, row {row} of {}: no node has the id {id}; {rows} of {num_rows} rows have \
+         such an end, {}",
+        file.display(), advice(*rows, *num_rows)
     )]
     DanglingEdge {
         /// File of the first such edge.
@@ -40,11 +40,13 @@ pub enum StoreError {
         /// Its row, from 0.
         row: u64,
         /// The column.
-        column: String,
+        column: Box<str>,
         /// The id.
-        id: String,
-        /// Edge ends without a node in the whole table.
-        count: u64,
+        id: Box<str>,
+        /// Rows of the table with such an end.
+        rows: u64,
+        /// Rows of the table.
+        num_rows: u64,
     },
     /// The graph is larger than a store can hold.
     #[error("{what}: {count}, at most {limit} are possible")]
@@ -95,6 +97,21 @@ pub enum StoreCause {
     /// The file is not what was written.
     #[error("{0}")]
     Damaged(String),
+}
+
+/// Says what can be done about rows whose ends are no nodes.
+fn advice(rows: u64, num_rows: u64) -> String {
+    let percent = 100.0 * rows as f64 / num_rows.max(1) as f64;
+    let share = match percent {
+        _ if percent < 0.1 => "less than 0.1 %".to_owned(),
+        _ if percent < 10.0 => format!("{percent:.1} %"),
+        _ => format!("{percent:.0} %"),
+    };
+    let drop = "`dangling = \"drop\"` under [input.edges] would leave them out";
+    match rows * 10 > num_rows {
+        true => format!("{share}: are these the ids of the nodes? {drop}"),
+        false => format!("{share}; {drop}"),
+    }
 }
 
 impl StoreError {

@@ -99,7 +99,7 @@ pub use error::{StoreCause, StoreError};
 pub use map::map_bytes;
 pub use memory::StoreSize;
 pub use meta::{EdgeCounts, StoreMeta};
-pub use open::{open_or_build, open_or_build_on};
+pub use open::{input_fingerprint, open_or_build, open_or_build_on};
 pub use partition::Partition;
 pub use placement::{NUM_NODES_MAX, Placement};
 pub use plan::{HUB_THRESHOLD, StorePlan};

@@ -3,9 +3,9 @@
 use crate::meta::{VERSION, verify};
 use crate::{Store, StoreError, StoreMeta, StorePlan, build};
 use cluster::{Cluster, gather_processes};
-use schemas::Sampling;
 use schemas::dataset::DirLock;
 use schemas::xxh::fingerprint;
+use schemas::{EdgesPlan, NodesPlan, Sampling};
 use std::sync::Arc;
 
 /// Opens the store if it is there and fits the plan; builds it otherwise. This process works on it
@@ -46,7 +46,7 @@ pub fn open_or_build_on(
         "the workers of this process"
     );
     let plan = &with_checked_weights(plan);
-    let input = input_fingerprint(plan)?;
+    let input = input_fingerprint(&plan.nodes, &plan.edges)?;
     let wanted = store_fingerprint(cluster, plan, &input);
     std::fs::create_dir_all(&plan.dir).map_err(|source| StoreError::File {
         verb: "create",
@@ -101,29 +101,37 @@ fn report(error: &dyn std::error::Error) -> String {
     causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
 }
 
-fn input_fingerprint(plan: &StorePlan) -> Result<serde_json::Value, StoreError> {
+/// Returns what tells tables from others: columns that are read, names and contents of the files.
+///
+/// # Errors
+///
+/// If a file cannot be read.
+pub fn input_fingerprint(
+    nodes: &NodesPlan,
+    edges: &EdgesPlan,
+) -> Result<serde_json::Value, StoreError> {
     // Where the tables lie does not count, and the transform of the features is the trainer's.
-    let nodes = schemas::NodesSpec {
+    let node_columns = schemas::NodesSpec {
         path: schemas::TablePath::default(),
         transform: None,
-        ..plan.nodes.spec().clone()
+        ..nodes.spec().clone()
     };
-    let edges = schemas::EdgesSpec {
+    let edge_columns = schemas::EdgesSpec {
         path: schemas::TablePath::default(),
-        ..plan.edges.spec().clone()
+        ..edges.spec().clone()
     };
     // Each reads its whole table.
     let (node_files, edge_files) = std::thread::scope(|scope| {
-        let node_files = scope.spawn(|| plan.nodes.fingerprint());
-        let edge_files = plan.edges.fingerprint();
+        let node_files = scope.spawn(|| nodes.fingerprint());
+        let edge_files = edges.fingerprint();
         (
             node_files.join().expect("a panic has ended the process"),
             edge_files,
         )
     });
     Ok(serde_json::json!({
-        "nodes": { "files": node_files?, "columns": nodes },
-        "edges": { "files": edge_files?, "columns": edges },
+        "nodes": { "files": node_files?, "columns": node_columns },
+        "edges": { "files": edge_files?, "columns": edge_columns },
     }))
 }
 

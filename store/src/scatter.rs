@@ -49,7 +49,6 @@ pub(crate) struct Routed {
 #[derive(Clone, Default, Serialize, Deserialize)]
 pub(crate) struct DanglingRows {
     rows: u64,
-    ends: u64,
     /// The first: its row, whether `src` is the end in question, and the end.
     first: Option<(u64, bool, String)>,
 }
@@ -105,13 +104,8 @@ impl<'a> Scatter<'a> {
     }
 
     fn leave_out(&mut self, first_row: u64, row: usize, rows: &EdgeRows) {
-        let is_missing = |numbers: &[NodeIdx]| numbers[row] == MISSING;
-        let (src, dst) = (
-            is_missing(&self.scratch.src.0),
-            is_missing(&self.scratch.dst.0),
-        );
+        let src = self.scratch.src.0[row] == MISSING;
         self.dangling.rows += 1;
-        self.dangling.ends += u64::from(src) + u64::from(dst);
         if self.dangling.first.is_none() {
             let id = if src { &rows.src } else { &rows.dst }.display(row);
             self.dangling.first = Some((first_row + row as u64, src, id));
@@ -242,8 +236,11 @@ pub(crate) fn check_dangling(
     Err(StoreError::DanglingEdge {
         file,
         row,
-        column: if *is_src { &spec.src } else { &spec.dst }.clone(),
-        id: id.clone(),
-        count: dangling.iter().map(|d| d.ends).sum(),
+        column: (if *is_src { &spec.src } else { &spec.dst })
+            .as_str()
+            .into(),
+        id: id.as_str().into(),
+        rows,
+        num_rows: plan.num_rows(),
     })
 }

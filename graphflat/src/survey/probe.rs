@@ -28,9 +28,13 @@ fn features(survey: &Survey, rows: usize) -> Features {
     features
 }
 
-/// The kept weights, over and over.
+/// The kept weights, over and over; zeros for nodes of a graph without edges.
 fn weights(survey: &Survey, count: usize) -> Vec<f32> {
-    survey.weights.iter().copied().cycle().take(count).collect()
+    let kept = match &survey.weights[..] {
+        [] => &[0.0],
+        kept => kept,
+    };
+    kept.iter().copied().cycle().take(count).collect()
 }
 
 /// As many missing labels: labels are a small part of any output.

@@ -101,13 +101,13 @@ impl Survey {
         let mut degrees = std::mem::take(&mut self.in_degree);
         let mut least_src = std::mem::take(&mut self.least_src);
         let mut kept = Kept::room(self.num_nodes(), limit);
-        let (mut count, mut loops, mut dropped) = (0, false, 0);
+        let (mut count, mut loops, mut lost) = (0, false, Lost::default());
         let stride = edges.num_rows().div_ceil(WEIGHT_ROWS).max(1);
         for unit in edges.units() {
             let mut first_row = unit.first_row;
             for batch in edges.batches(unit)? {
                 let rows = batch?;
-                dropped += self.each_row(edges, &rows, first_row, |edge| {
+                lost.add(self.each_row(edges, &rows, first_row, |edge| {
                     let dst = edge.dst as usize;
                     least_src[dst] = least_src[dst].min(rank[edge.src as usize]);
                     if let Some(kept) = &mut kept {
@@ -116,7 +116,7 @@ impl Survey {
                     degrees[dst] += 1;
                     count += 1;
                     loops |= edge.src == edge.dst;
-                })?;
+                }));
                 let weights = (first_row..).zip(rows.weight.into_iter().flatten());
                 let spread = weights.filter(|(row, _)| row % stride == 0);
                 self.weights.extend(spread.map(|(_, weight)| weight));
@@ -124,9 +124,9 @@ impl Survey {
             }
         }
         (self.in_degree, self.least_src, self.kept) = (degrees, least_src, kept);
-        (self.num_edges, self.dropped_edges) = (count, dropped);
+        (self.num_edges, self.dropped_edges) = (count, lost.rows);
         self.meta.self_loops = loops;
-        Ok(())
+        lost.refuse(edges)
     }
 
     /// Number of nodes.
@@ -176,22 +176,22 @@ impl Survey {
             let mut first_row = unit.first_row;
             for batch in edges.end_batches(unit)? {
                 let rows = batch?;
-                self.each_row(edges, &rows, first_row, &mut visit)?;
+                self.each_row(edges, &rows, first_row, &mut visit);
                 first_row += rows.src.len() as u64;
             }
         }
         Ok(())
     }
 
-    /// Visits the edges of some rows; returns how many are left out.
+    /// Visits the edges of some rows; returns those that have an end without a node.
     fn each_row(
         &self,
         edges: &EdgesPlan,
         rows: &EdgeRows,
         first_row: u64,
         mut visit: impl FnMut(Edge),
-    ) -> Result<u64, FlattenError> {
-        let mut dropped = 0;
+    ) -> Lost {
+        let mut lost = Lost::default();
         for (row, at) in (first_row..).zip(0..rows.src.len()) {
             match (self.place(&rows.src, at), self.place(&rows.dst, at)) {
                 (Some(src), Some(dst)) => {
@@ -201,11 +201,17 @@ impl Survey {
                         visit(Edge { src, dst, row });
                     }
                 }
-                _ if edges.dangling() == Dangling::Drop => dropped += 1,
-                (src, _) => return Err(dangling(edges, rows, at, row, src.is_none())),
+                (src, _) => {
+                    let is_src = src.is_none();
+                    let ids = if is_src { &rows.src } else { &rows.dst };
+                    lost.add(Lost {
+                        rows: 1,
+                        first: lost.first.is_none().then(|| (row, is_src, ids.display(at))),
+                    });
+                }
             }
         }
-        Ok(dropped)
+        lost
     }
 
     /// The position of an id, where a node has it.
@@ -253,21 +259,40 @@ fn read_rows(
     Ok((split, kept))
 }
 
-fn dangling(edges: &EdgesPlan, rows: &EdgeRows, at: usize, row: u64, is_src: bool) -> FlattenError {
-    let (file, row) = edges.locate(row);
-    let spec = edges.spec();
-    let (column, ids) = if is_src {
-        (&spec.src, &rows.src)
-    } else {
-        (&spec.dst, &rows.dst)
-    };
-    let id = ids.display(at);
-    StoreError::DanglingEdge {
-        file,
-        row,
-        column: column.clone(),
-        id,
-        count: 1,
+/// Edge rows with an end that is no node.
+#[derive(Default)]
+struct Lost {
+    rows: u64,
+    /// Row, whether the end is the source, and id of the first.
+    first: Option<(u64, bool, String)>,
+}
+
+impl Lost {
+    /// Adds those of later rows.
+    fn add(&mut self, later: Lost) {
+        self.rows += later.rows;
+        self.first = self.first.take().or(later.first);
     }
-    .into()
+
+    /// Refuses them, unless the job drops them.
+    fn refuse(self, edges: &EdgesPlan) -> Result<(), FlattenError> {
+        let Some((row, is_src, id)) = self.first else {
+            return Ok(());
+        };
+        if edges.dangling() == Dangling::Drop {
+            return Ok(());
+        }
+        let (file, row) = edges.locate(row);
+        let spec = edges.spec();
+        let column = if is_src { &spec.src } else { &spec.dst }.clone();
+        let dangling = StoreError::DanglingEdge {
+            file,
+            row,
+            column: column.into(),
+            id: id.into(),
+            rows: self.rows,
+            num_rows: edges.num_rows(),
+        };
+        Err(dangling.into())
+    }
 }

@@ -1,4 +1,7 @@
-//! Checks of the keys of `[train]` that need no data.
+//! What keys of table `[train]` may hold, alone and beside one another.
+
+use std::fmt::Display;
+use std::ops::RangeInclusive;
 
 use gnn::{Aggregator, LayerKind, Norm};
 
@@ -10,134 +13,188 @@ use crate::server::{Consistency, OptimizerKind};
 /// Workers and servers of a training: more than this is a typing error.
 const WORKERS_MAX: usize = 1024;
 
-impl TrainSpec {
-    /// Checks of keys that do not depend on the mode.
-    pub(super) fn check_alone(&self) -> Result<(), TrainError> {
-        self.check_numbers()?;
-        self.check_layer_keys()?;
-        self.check_class_weights()
+/// Epochs at most, and whatever is counted in epochs or evaluations.
+const EPOCHS_MAX: u64 = 1_000_000;
+
+/// Steps at most, where a key counts them.
+const STEPS_MAX: u64 = 1_000_000_000_000;
+
+/// Width of a hidden layer at most.
+const WIDTH_MAX: usize = 1 << 20;
+
+/// Layers at most: as many as hops.
+const LAYERS_MAX: usize = 255;
+
+/// Attention heads of a layer at most.
+const HEADS_MAX: usize = 1024;
+
+/// Targets of a batch at most: a graph has no more nodes.
+const BATCH_MAX: usize = u32::MAX as usize - 1;
+
+/// Learning rates and weight decays at most, and norms and weights of classes: more is a typing
+/// error, and what is computed with it stays finite.
+const RATE_MAX: f32 = 1e3;
+const NORM_MAX: f32 = 1e9;
+
+/// Memory at most that a key may name: a PiB.
+const BYTES_MAX: u64 = 1 << 50;
+
+/// Collects what cannot be.
+#[derive(Default)]
+struct Mistakes(Vec<TrainError>);
+
+impl Mistakes {
+    /// Notes the value of a key, where it is not what is allowed.
+    fn require(&mut self, holds: bool, name: &'static str, value: impl Display, allowed: &str) {
+        if !holds {
+            self.0.push(key(name, value, allowed));
+        }
     }
 
-    fn check_numbers(&self) -> Result<(), TrainError> {
-        for (name, count) in [
-            ("layers", self.layers.unwrap_or(1)),
-            ("heads", self.heads.unwrap_or(1)),
-            ("out_heads", self.out_heads.unwrap_or(1)),
-            ("batch_size", self.batch_size),
-            ("servers", self.servers),
-        ] {
-            require(count > 0, name, count, "allowed is 1 or more")?;
+    /// Notes a number out of bounds.
+    fn within<T>(&mut self, name: &'static str, value: T, bounds: RangeInclusive<T>)
+    where
+        T: PartialOrd + Display,
+    {
+        let (low, high) = (bounds.start(), bounds.end());
+        let allowed = format!("allowed is {low} to {high}");
+        self.require(bounds.contains(&value), name, value, &allowed);
+    }
+
+    /// Notes a number that is not above 0, or too large.
+    fn positive(&mut self, name: &'static str, value: f32, most: f32) {
+        let allowed = format!("allowed is above 0, at most {most}");
+        self.require(value > 0.0 && value <= most, name, value, &allowed);
+    }
+
+    /// Notes a share that is not from 0 to below 1.
+    fn share(&mut self, name: &'static str, value: f32) {
+        let holds = (0.0..1.0).contains(&value);
+        self.require(holds, name, value, "allowed is 0 to below 1");
+    }
+
+    fn take<T>(&mut self, result: Result<T, TrainError>) -> Option<T> {
+        result.map_err(|error| self.0.push(error)).ok()
+    }
+}
+
+impl TrainSpec {
+    /// Returns everything that is wrong with the table, one error a mistake, given whether there are
+    /// graph features to train on.
+    pub fn mistakes(&self, has_input: bool) -> Vec<TrainError> {
+        let mut found = Mistakes::default();
+        if !has_input {
+            found.0.push(TrainError::Missing {
+                key: "input",
+                needed: "a directory of graph features, where the job has no table [flatten]",
+            });
         }
+        self.check_counts(&mut found);
+        self.check_rates(&mut found);
+        self.check_layer_keys(&mut found);
+        self.check_class_weights(&mut found);
+        let consistency = found.take(self.consistency());
+        self.check_workers(consistency, &mut found);
+        self.check_momentum(&mut found);
+        if let Some(schedule) = self.schedule {
+            // Epochs out of bounds are a mistake of their own.
+            found.take(schedule.checked(self.epochs.max(1)));
+        }
+        self.check_device(&mut found);
+        self.check_streamed(&mut found);
+        found.0
+    }
+
+    /// Whole numbers.
+    fn check_counts(&self, found: &mut Mistakes) {
+        found.within("layers", self.layers.unwrap_or(1), 1..=LAYERS_MAX);
+        found.within("heads", self.heads.unwrap_or(1), 1..=HEADS_MAX);
+        found.within("out_heads", self.out_heads.unwrap_or(1), 1..=HEADS_MAX);
+        found.within("batch_size", self.batch_size, 1..=BATCH_MAX);
+        found.within("servers", self.servers, 1..=WORKERS_MAX);
         for (name, count) in [
             ("epochs", self.epochs),
             ("evaluate_every", self.evaluate_every),
             ("patience", self.patience.unwrap_or(1)),
             ("checkpoint_every", self.checkpoint_every),
-            (
-                "checkpoint_every_steps",
-                self.checkpoint_every_steps.unwrap_or(1),
-            ),
         ] {
-            require(count > 0, name, count, "allowed is 1 or more")?;
+            found.within(name, count, 1..=EPOCHS_MAX);
         }
-        require(
-            self.servers <= WORKERS_MAX,
-            "servers",
-            self.servers,
-            "allowed is 1 to 1024",
-        )?;
-        for (name, rate) in [
-            ("dropout", self.dropout),
-            ("input_dropout", self.input_dropout),
-            ("attention_dropout", self.attention_dropout),
-        ] {
-            require(
-                (0.0..1.0).contains(&rate),
-                name,
-                rate,
-                "allowed is 0 to below 1",
-            )?;
+        let steps = self.checkpoint_every_steps.unwrap_or(1);
+        found.within("checkpoint_every_steps", steps, 1..=STEPS_MAX);
+        found.within("cache_bytes", self.cache_bytes.as_u64(), 0..=BYTES_MAX);
+        let mut widths = self.hidden.iter();
+        if let Some(width) = widths.find(|&&width| !(1..=WIDTH_MAX).contains(&width)) {
+            found.within("hidden", *width, 1..=WIDTH_MAX);
         }
-        let rate = self.learning_rate;
-        let positive = rate.is_finite() && rate > 0.0;
-        require(
-            positive,
-            "learning_rate",
-            rate,
-            "allowed is any number above 0",
-        )?;
-        if let Some(norm) = self.clip_norm {
-            let fits = norm.is_finite() && norm > 0.0;
-            require(fits, "clip_norm", norm, "allowed is any number above 0")?;
+        let mut layers = self.weight_decay_layers.iter().flatten();
+        let most = LAYERS_MAX + 1; // the head
+        if let Some(layer) = layers.find(|&&layer| !(1..=most).contains(&layer)) {
+            found.within("weight_decay_layers", *layer, 1..=most);
         }
-        let decay = self.weight_decay;
-        let not_negative = decay.is_finite() && decay >= 0.0;
-        require(
-            not_negative,
-            "weight_decay",
-            decay,
-            "allowed is 0 or any number above",
-        )?;
-        if let Some(width) = self.hidden.iter().find(|&&width| width == 0) {
-            return Err(key("hidden", width, "a layer is at least 1 wide"));
-        }
-        Ok(())
     }
 
-    fn check_layer_keys(&self) -> Result<(), TrainError> {
-        if !self.model.takes_maximum() && self.aggregator == Some(Aggregator::Max) {
-            let names = LayerKind::names_of(LayerKind::takes_maximum);
-            let allowed = format!("only {names} can take the maximum");
-            return Err(key("aggregator", "\"max\"", allowed));
+    /// Numbers with fractions.
+    fn check_rates(&self, found: &mut Mistakes) {
+        found.share("dropout", self.dropout);
+        found.share("input_dropout", self.input_dropout);
+        found.share("attention_dropout", self.attention_dropout);
+        found.positive("learning_rate", self.learning_rate, RATE_MAX);
+        if let Some(norm) = self.clip_norm {
+            found.positive("clip_norm", norm, NORM_MAX);
         }
+        found.within("weight_decay", self.weight_decay, 0.0..=RATE_MAX);
+    }
+
+    fn check_layer_keys(&self, found: &mut Mistakes) {
+        let takes_max = self.model.takes_maximum() || self.aggregator != Some(Aggregator::Max);
+        let names = LayerKind::names_of(LayerKind::takes_maximum);
+        let allowed = format!("only {names} can take the maximum");
+        found.require(takes_max, "aggregator", "\"max\"", &allowed);
         let heads = self.heads.unwrap_or(1);
-        let ragged = self.hidden.iter().find(|&&width| width % heads != 0);
         if self.model.is_attention() {
             let divides = format!("has to divide the widths in `hidden`, {:?}", self.hidden);
-            return require(ragged.is_none(), "heads", heads, &divides);
+            let are_even = heads == 0 || self.hidden.iter().all(|width| width % heads == 0);
+            return found.require(are_even, "heads", heads, &divides);
         }
-        let names = LayerKind::names_of(LayerKind::is_attention);
-        let only = format!("only {names} have attention");
-        require(heads == 1, "heads", heads, &only)?;
+        let attentive = LayerKind::names_of(LayerKind::is_attention);
+        let only = format!("only {attentive} have attention");
+        found.require(heads <= 1, "heads", heads, &only);
         let out_heads = self.out_heads.unwrap_or(1);
-        require(out_heads == 1, "out_heads", out_heads, &only)?;
+        found.require(out_heads <= 1, "out_heads", out_heads, &only);
         let dropout = self.attention_dropout;
-        require(dropout == 0.0, "attention_dropout", dropout, &only)
+        found.require(dropout == 0.0, "attention_dropout", dropout, &only);
     }
 
-    pub(super) fn check_device(&self) -> Result<(), TrainError> {
+    fn check_device(&self, found: &mut Mistakes) {
         let allowed = "this program was built without GPUs: build it with `cargo build --release \
                        --features gpu`, or take one of \"auto\", \"cpu\"";
         let fits = gnn::Device::HAS_GPU || self.device != Device::Gpu;
-        require(fits, "device", "\"gpu\"", allowed)
+        found.require(fits, "device", "\"gpu\"", allowed);
     }
 
-    fn check_class_weights(&self) -> Result<(), TrainError> {
+    fn check_class_weights(&self, found: &mut Mistakes) {
         let Some(ClassWeights::Listed(weights)) = &self.class_weights else {
-            return Ok(());
+            return;
         };
-        let bad = weights.iter().find(|w| !(w.is_finite() && **w >= 0.0));
-        if let Some(weight) = bad {
-            return Err(key(
-                "class_weights",
-                weight,
-                "allowed is 0 or any number above",
-            ));
+        let bounds = 0.0..=NORM_MAX;
+        if let Some(weight) = weights.iter().find(|weight| !bounds.contains(*weight)) {
+            return found.within("class_weights", *weight, bounds);
         }
-        let list = format!("{weights:?}");
         let counts = weights.iter().any(|&weight| weight > 0.0);
-        require(
-            counts,
-            "class_weights",
-            list,
-            "at least one class has to count",
-        )
+        let allowed = "at least one class has to count";
+        found.require(counts, "class_weights", format!("{weights:?}"), allowed);
     }
 
+    /// Returns how the updates of workers are ordered.
     pub(super) fn consistency(&self) -> Result<Consistency, TrainError> {
         match (self.mode, self.staleness) {
             (UpdateMode::Sync, None) => Ok(Consistency::Sync),
             (UpdateMode::Async, None) => Ok(Consistency::Async),
+            (UpdateMode::Bounded, Some(staleness)) if staleness > EPOCHS_MAX => {
+                let allowed = format!("allowed is 0 to {EPOCHS_MAX}");
+                Err(key("staleness", staleness, allowed))
+            }
             (UpdateMode::Bounded, Some(staleness)) => Ok(Consistency::Bounded(staleness)),
             (UpdateMode::Bounded, None) => Err(TrainError::Missing {
                 key: "staleness",
@@ -151,54 +208,32 @@ impl TrainSpec {
         }
     }
 
-    pub(super) fn checked_workers(&self, consistency: Consistency) -> Result<usize, TrainError> {
+    fn check_workers(&self, consistency: Option<Consistency>, found: &mut Mistakes) {
         let workers = self.workers.unwrap_or(1);
-        let in_range = (1..=WORKERS_MAX).contains(&workers);
-        require(in_range, "workers", workers, "allowed is 1 to 1024")?;
+        found.within("workers", workers, 1..=WORKERS_MAX);
         // Each worker would take the statistics of its share, and N workers were not one.
-        let is_exact = self.norm != Norm::Batch || consistency != Consistency::Sync;
+        let is_exact = self.norm != Norm::Batch || consistency != Some(Consistency::Sync);
         let allowed = "with `train.norm` = \"batch\" mode \"sync\" allows 1";
-        require(workers == 1 || is_exact, "workers", workers, allowed)?;
-        Ok(workers)
+        found.require(workers <= 1 || is_exact, "workers", workers, allowed);
     }
 
-    pub(super) fn check_streamed(&self) -> Result<(), TrainError> {
+    fn check_streamed(&self, found: &mut Mistakes) {
         if !self.streamed {
-            return Ok(());
+            return;
         }
         if let Some(input) = &self.input {
             let allowed = "leave it out: with `train.streamed` nothing is read from files";
-            return Err(key("input", input.display(), allowed));
+            found.require(false, "input", input.display(), allowed);
         }
-        Ok(())
     }
 
-    pub(super) fn checked_momentum(&self) -> Result<f32, TrainError> {
+    fn check_momentum(&self, found: &mut Mistakes) {
         let Some(momentum) = self.momentum else {
-            return Ok(0.0);
+            return;
         };
+        let only = "only optimizer \"sgd\" has momentum";
         let is_sgd = self.optimizer == OptimizerKind::Sgd;
-        require(
-            is_sgd,
-            "momentum",
-            momentum,
-            "only optimizer \"sgd\" has momentum",
-        )?;
-        let in_range = (0.0..1.0).contains(&momentum);
-        require(in_range, "momentum", momentum, "allowed is 0 to below 1")?;
-        Ok(momentum)
-    }
-}
-
-fn require(
-    holds: bool,
-    name: &'static str,
-    value: impl std::fmt::Display,
-    allowed: &str,
-) -> Result<(), TrainError> {
-    if holds {
-        Ok(())
-    } else {
-        Err(key(name, value, allowed))
+        found.require(is_sgd, "momentum", momentum, only);
+        found.share("momentum", momentum);
     }
 }

@@ -43,7 +43,7 @@ pub enum Device {
 
 impl Loss {
     /// Returns the loss of a task.
-    pub(crate) fn of_task(task: Task) -> Self {
+    pub fn of_task(task: Task) -> Self {
         match task {
             Task::Classes => Self::CrossEntropy,
             Task::MultiLabel => Self::BinaryCrossEntropy,

@@ -64,7 +64,7 @@ fn wrong_keys_are_named_with_what_is_allowed() {
     );
     check(
         "learning_rate = 0",
-        "`train.learning_rate` is 0: allowed is any number above 0",
+        "`train.learning_rate` is 0: allowed is above 0, at most 1000",
     );
     check("learning_rate = nan", "`train.learning_rate` is NaN");
     check("weight_decay = -1", "`train.weight_decay` is -1");
@@ -101,11 +101,11 @@ fn wrong_schedules_are_named_with_what_is_allowed() {
     );
     check_schedule(
         "kind = \"step\", every = 0",
-        "`train.schedule.every` is 0: allowed is any number above 0",
+        "`train.schedule.every` is 0: allowed is above 0, at most 1000000",
     );
     check_schedule(
         "kind = \"step\", every = 2, factor = -1",
-        "`train.schedule.factor` is -1: allowed is any number above 0",
+        "`train.schedule.factor` is -1: allowed is above 0, at most 1000",
     );
     check_schedule(
         "kind = \"linear\", every = 2",
@@ -121,7 +121,7 @@ fn wrong_schedules_are_named_with_what_is_allowed() {
     );
     check(
         "clip_norm = 0",
-        "`train.clip_norm` is 0: allowed is any number above 0",
+        "`train.clip_norm` is 0: allowed is above 0, at most 1000000000",
     );
     check("clip_norm = inf", "`train.clip_norm` is inf");
 }
@@ -133,7 +133,7 @@ fn wrong_class_weights_are_named_with_what_is_allowed() {
     check("class_weights = 3", none);
     check(
         "class_weights = [1, -0.5]",
-        "`train.class_weights` is -0.5: allowed is 0 or any number above",
+        "`train.class_weights` is -0.5: allowed is 0 to 1000000000",
     );
     check("class_weights = [1, nan]", "`train.class_weights` is NaN");
     check(
@@ -148,18 +148,18 @@ fn wrong_sizes_are_named_with_what_is_allowed() {
         "heads = 3",
         "`train.heads` is 3: has to divide the widths in `hidden`, [16]",
     );
-    check("heads = 0", "`train.heads` is 0: allowed is 1 or more");
+    check("heads = 0", "`train.heads` is 0: allowed is 1 to 1024");
     check(
         "aggregator = \"max\"",
         "`train.aggregator` is \"max\": only sage",
     );
     check(
         "batch_size = 0",
-        "`train.batch_size` is 0: allowed is 1 or more",
+        "`train.batch_size` is 0: allowed is 1 to 4294967294",
     );
     check(
         "patience = 0",
-        "`train.patience` is 0: allowed is 1 or more",
+        "`train.patience` is 0: allowed is 1 to 1000000",
     );
     check(
         "workers = 1025",
@@ -172,12 +172,12 @@ fn wrong_sizes_are_named_with_what_is_allowed() {
     check("servers = 0", "`train.servers` is 0");
     check(
         "evaluate_every = 0",
-        "`train.evaluate_every` is 0: allowed is 1 or more",
+        "`train.evaluate_every` is 0: allowed is 1 to 1000000",
     );
     check("checkpoint_every = 0", "`train.checkpoint_every` is 0");
     check(
         "checkpoint_every_steps = 0",
-        "`train.checkpoint_every_steps` is 0: allowed is 1 or more",
+        "`train.checkpoint_every_steps` is 0: allowed is 1 to 1000000000000",
     );
     check(
         "input = \"gs://bucket/x\"",
@@ -248,5 +248,29 @@ fn streamed_training_reads_no_files() {
     assert_eq!(
         spec.into_plan(ctx).unwrap_err().to_string(),
         "`train.input` is f: leave it out: with `train.streamed` nothing is read from files"
+    );
+}
+
+#[test]
+fn all_mistakes_are_found() {
+    let text = "model = \"gcn\"\nepochs = 0\noutput = \"m\"\ndropout = 2.0\nheads = 2\n\
+                staleness = 1\nmomentum = 0.9\nhidden = [0, 9]\nschedule = { kind = \"step\" }";
+    let spec: TrainSpec = toml::from_str(text).unwrap();
+    let found = spec.mistakes(true);
+    let keys: Vec<_> = found
+        .iter()
+        .map(|error| error.to_string().split('`').nth(1).unwrap().to_owned())
+        .collect();
+    assert_eq!(
+        keys,
+        [
+            "train.epochs",
+            "train.hidden",
+            "train.dropout",
+            "train.heads",
+            "train.staleness",
+            "train.momentum",
+            "train.schedule.every",
+        ]
     );
 }
