@@ -13,7 +13,6 @@ use crate::harness::{
     assert_same_bytes, f32_lists, mix,
 };
 use crate::infer::batches;
-use crate::needs::slow;
 
 const OUTPUT: &str = "out/embeddings";
 
@@ -119,7 +118,9 @@ fn stored_neighbourhoods_give_the_same_numbers() {
     bench.run(&twice, &["--fresh", "--stage", "flatten"]).ok();
     let twice = twice.and("method = \"neighborhoods\"");
     let refused = bench.run(&twice, &["--fresh", "--stage", "infer"]);
-    let said = refused.stderr.contains("hold 2 samples a target");
+    let said = refused
+        .stderr
+        .contains("`flatten.samples_per_target`: is 2");
     assert!(said, "{}", refused.stderr);
 }
 
@@ -431,9 +432,6 @@ fn kill_at_random_moments(bench: &Bench, kills: usize, kills_a_run: u64) -> Foun
 
 #[test]
 fn kills_at_random_moments_change_no_embedding() {
-    if !slow() {
-        return;
-    }
     let (bench, job) = bench_to_kill_on();
     std::fs::write(bench.path("job.toml"), job + "sampling = \"none\"\n").unwrap();
     bench
@@ -445,9 +443,6 @@ fn kills_at_random_moments_change_no_embedding() {
 
 #[test]
 fn kills_change_neither_comparisons_nor_what_neighbourhoods_give() {
-    if !slow() {
-        return;
-    }
     let (bench, job) = bench_to_kill_on();
     // Stored neighbourhoods are gone through part by part.
     let job = job.replace("hops = 3", "hops = 3\ntargets_per_part = 1000");

@@ -4,17 +4,15 @@ pub(crate) mod taken;
 
 use anyhow::Context as _;
 use bytesize::ByteSize;
-use gnn::Task;
 use graphflat::PartSize;
 use graphflat::survey::{Prediction, Survey, predict};
-use graphtrainer::metric::Metric;
-use graphtrainer::{Loss, TrainError, TrainSpec, TrainingSize};
+use graphtrainer::TrainingSize;
 use schemas::{FeatureMeta, LabelKind, Layout, Split};
 use serde_json::{Value, json};
 use store::StoreSize;
 
 use crate::cli::{CheckArgs, Stage};
-use crate::console::line_out;
+use crate::console::{Console, line_out};
 use crate::error::JobError;
 use crate::job::{Job, Overrides};
 use crate::preflight::preflight;
@@ -24,16 +22,17 @@ use crate::preflight::preflight;
 /// # Errors
 ///
 /// The first thing that would stop a run, as far as it can be seen without running.
-pub(crate) fn check(args: &CheckArgs) -> anyhow::Result<()> {
+pub(crate) fn check(args: &CheckArgs, console: &Console) -> anyhow::Result<()> {
     let overrides = Overrides {
         fresh: args.fresh,
         ..Overrides::default()
     };
     let job = Job::load(&args.job.path, &args.job.edits(), &overrides)?;
+    console.name_job(&job.name);
     let context = || format!("job {}", args.job.path.display());
     let (survey, prediction) = look(&job).with_context(context)?;
     if args.json {
-        line_out(&to_json(&job, &survey, prediction.as_ref()).to_string());
+        console.emit("info", to_json(&job, &survey, prediction.as_ref()));
     } else {
         to_lines(&job, &survey, prediction.as_ref())
             .iter()
@@ -45,67 +44,18 @@ pub(crate) fn check(args: &CheckArgs) -> anyhow::Result<()> {
 fn look(job: &Job) -> Result<(Survey, Option<Prediction>), JobError> {
     preflight(job)?;
     if !job.fresh {
-        taken::refuse_taken(job)?;
+        taken::refuse_taken(job, true)?;
     }
     let fanouts = job.sample().map_or(&[][..], |sample| sample.fanouts());
     let survey = Survey::read(&job.nodes, &job.edges, fanouts)?;
-    if let (Some(train), Some(label)) = (&job.own_training, &survey.meta.label) {
-        fits_labels(job, train, &label.kind)?;
-    }
-    if let (Some(infer), Some(label)) = (&job.infer, &survey.meta.label)
-        && matches!(label.kind, LabelKind::Number)
-        && infer.gives_probabilities()
-    {
-        let problem = "is true; labels are numbers, which have no probability".to_owned();
-        let key = "infer.probabilities".to_owned();
-        return Err(JobError::Key { key, problem });
-    }
-    if let Some(infer) = job.infer.as_ref().filter(|_| job.brings_model()) {
-        infer.check_graph(&survey.meta)?;
-    }
     let prediction = match &job.flatten {
         Some(plan) => {
-            let batch_targets = job.train.as_ref().map_or(0, |train| train.batch_targets());
+            let batch_targets = job.train.as_ref().map_or(0, |plan| plan.batch_targets());
             Some(predict(&survey, &job.edges, plan, batch_targets)?)
         }
         None => None,
     };
     Ok((survey, prediction))
-}
-
-/// Checks that loss and metric are of the kind of the labels.
-fn fits_labels(job: &Job, train: &TrainSpec, label: &LabelKind) -> Result<(), JobError> {
-    let (task, fitting) = match label {
-        LabelKind::Class { .. } | LabelKind::ClassName { .. } => {
-            (Task::Classes, Loss::CrossEntropy)
-        }
-        LabelKind::MultiLabel { .. } => (Task::MultiLabel, Loss::BinaryCrossEntropy),
-        LabelKind::Number => (Task::Regression, Loss::MeanSquaredError),
-    };
-    let plan = job.train.as_ref();
-    let input = plan.expect("it was made of the same table").input();
-    let unfit = |key, value: Value, problem| TrainError::Unfit {
-        input: input.to_owned(),
-        key,
-        value: value.to_string(),
-        problem,
-    };
-    if let Some(loss) = train.loss.filter(|loss| *loss != fitting) {
-        let problem = format!("its labels are {label:?}, allowed is {}", json!(fitting));
-        return Err(unfit("loss", json!(loss), problem).into());
-    }
-    if let Some(weights) = &train.class_weights
-        && let Some(problem) = weights.problem(task, label.width())
-    {
-        return Err(unfit("class_weights", json!(weights), problem).into());
-    }
-    let allowed = Metric::of_task(task, label.width());
-    if let Some(monitor) = train.monitor.filter(|monitor| !allowed.contains(monitor)) {
-        let names: Vec<&str> = allowed.iter().map(|metric| metric.name()).collect();
-        let problem = format!("allowed for its labels: {}", names.join(", "));
-        return Err(unfit("monitor", json!(monitor.name()), problem).into());
-    }
-    Ok(())
 }
 
 /// Nodes of each split, and of none.
@@ -204,7 +154,6 @@ fn to_json(job: &Job, survey: &Survey, prediction: Option<&Prediction>) -> Value
         .collect();
     let mut report = json!({
         "event": "check",
-        "job": job.name,
         "nodes": survey.num_nodes(),
         "edges": survey.num_edges,
         "dropped_edges": survey.dropped_edges,

@@ -10,7 +10,7 @@ use crate::source::Edits;
 /// Graph neural networks as batch jobs: flatten k-hop neighbourhoods, train on them, embed every
 /// node.
 #[derive(Debug, Parser)]
-#[command(name = "graphflat", version, about, long_about = None)]
+#[command(name = "graphflat", version)]
 #[command(
     after_help = "Exit codes: 0 done, 1 failed, 2 usage or job file, 3 input data, 130 and 143 interrupted.\n\
                   After 1, 130 and 143 the same command goes on where it stopped."
@@ -48,6 +48,9 @@ pub(crate) struct JobArgs {
     /// `2026-11-20T06:00:00Z`. Now, unless told otherwise.
     #[arg(long, value_name = "DATE", value_parser = date)]
     date: Option<DateTime<Utc>>,
+    /// When the program started.
+    #[arg(skip = Utc::now())]
+    now: DateTime<Utc>,
 }
 
 impl JobArgs {
@@ -55,7 +58,7 @@ impl JobArgs {
     pub(crate) fn edits(&self) -> Edits {
         Edits {
             set: self.set.clone(),
-            date: self.date.unwrap_or_else(Utc::now),
+            date: self.date.unwrap_or(self.now),
         }
     }
 }

@@ -1,74 +1,229 @@
-//! What a run says while it works: progress bars, log lines or JSON.
+//! What the program says while it works: progress bars, log lines or JSON.
+
+mod bars;
+mod lines;
 
 use std::io::{self, IsTerminal as _, Write as _};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::time::{Duration, Instant};
 
-use indicatif::{ProgressBar, ProgressStyle};
+use chrono::{DateTime, SecondsFormat, Utc};
 use schemas::progress::{Event, Progress};
 use serde_json::{Value, json};
 use tracing_subscriber::filter::LevelFilter;
 
-/// How a run reports.
+use crate::cli::{CheckArgs, Command, RunArgs};
+use crate::error::{exit_code, lines};
+use bars::Bars;
+use lines::Lines;
+
+/// Silence after which a run that works says so: a phase may last for hours.
+const SILENCE_MAX: Duration = Duration::from_secs(60);
+
+/// How the program reports.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Voice {
+enum Voice {
     /// Progress bars on standard error.
     Bars,
-    /// A line per round or epoch on standard error.
+    /// Log lines on standard error.
     Lines,
     /// A JSON object a line on standard output.
     Json,
-    /// Nothing.
+    /// Errors only.
     Quiet,
 }
 
-impl Voice {
+/// Says what happens, in the way that the user asked for. Clones say it as one.
+#[derive(Clone)]
+pub(crate) struct Console(Arc<Inner>);
+
+struct Inner {
+    voice: Voice,
+    /// What `${date:...}` means in the job file.
+    date: DateTime<Utc>,
+    /// Which of the job's processes this is.
+    process: usize,
+    /// Name of the job, once it is read.
+    job: OnceLock<String>,
+    bars: Mutex<Bars>,
+    lines: Mutex<Lines>,
+}
+
+impl Console {
     /// Picks bars on a terminal and lines elsewhere, unless the user asked otherwise.
-    pub(crate) fn pick(json: bool, quiet: bool) -> Voice {
-        match (json, quiet) {
+    pub(crate) fn of(command: &Command) -> Console {
+        let (is_json, is_quiet, date, process) = match command {
+            Command::Run(RunArgs {
+                json,
+                quiet,
+                job,
+                processes,
+                ..
+            }) => (*json, *quiet, job.edits().date, processes.process),
+            Command::Check(CheckArgs { json, job, .. }) => (*json, false, job.edits().date, None),
+            _ => (false, false, Utc::now(), None),
+        };
+        let voice = match (is_json, is_quiet) {
             (true, _) => Voice::Json,
             (false, true) => Voice::Quiet,
             (false, false) if io::stderr().is_terminal() => Voice::Bars,
             (false, false) => Voice::Lines,
-        }
+        };
+        Console(Arc::new(Inner {
+            voice,
+            date,
+            process: process.unwrap_or_default(),
+            job: OnceLock::new(),
+            bars: Mutex::default(),
+            lines: Mutex::default(),
+        }))
     }
 
-    /// Shows the warnings of the stages on standard error.
-    pub(crate) fn listen(self) {
-        if self != Voice::Quiet {
-            let lines = tracing_subscriber::fmt()
-                .with_writer(io::stderr)
-                .with_ansi(io::stderr().is_terminal())
-                .with_target(false);
-            lines
-                .with_max_level(LevelFilter::WARN)
-                .without_time()
-                .init();
-        }
+    /// Names the job that all further lines are about.
+    pub(crate) fn name_job(&self, name: &str) {
+        self.0.job.set(name.to_owned()).ok(); // a program runs one
     }
 
-    /// A callback that the stages report to.
-    pub(crate) fn progress(self) -> Progress {
-        match self {
-            Voice::Quiet => Arc::new(|_| {}),
-            Voice::Json => Arc::new(|event| line_out(&json_of(event))),
-            Voice::Lines => Arc::new(|event| {
-                if let Some(line) = log_line(event) {
-                    line_err(&line);
-                }
-            }),
-            Voice::Bars => {
-                let bars = Mutex::new(Bars::default());
-                Arc::new(move |event| {
-                    bars.lock().expect("a panic ends the program").show(event);
-                })
+    /// Shows the warnings of the stages.
+    pub(crate) fn listen(&self) {
+        if self.0.voice == Voice::Quiet {
+            return;
+        }
+        tracing_subscriber::fmt()
+            .with_max_level(LevelFilter::WARN)
+            .event_format(lines::Warnings(self.clone()))
+            .with_writer(io::sink)
+            .init();
+    }
+
+    /// Returns a callback that the stages report to.
+    pub(crate) fn progress(&self) -> Progress {
+        if matches!(self.0.voice, Voice::Lines | Voice::Json) {
+            let inner = Arc::downgrade(&self.0);
+            std::thread::spawn(move || watch(&inner));
+        }
+        let console = self.clone();
+        Arc::new(move |event| console.show(event))
+    }
+
+    fn show(&self, event: &Event) {
+        match self.0.voice {
+            Voice::Quiet => {}
+            Voice::Json => {
+                self.0.lines().note(event, Instant::now());
+                self.emit("info", json_of(event));
             }
+            Voice::Lines => {
+                let line = self.0.lines().line(event, Instant::now());
+                if let Some(line) = line {
+                    self.log("info", &line);
+                }
+            }
+            Voice::Bars => self.0.bars().show(event),
         }
     }
 
     /// Says one line about the run itself.
-    pub(crate) fn say(self, text: &str) {
-        if matches!(self, Voice::Bars | Voice::Lines) {
-            line_err(text);
+    pub(crate) fn say(&self, text: &str) {
+        match self.0.voice {
+            Voice::Bars => {
+                self.0.bars().end();
+                line_err(text);
+            }
+            Voice::Lines => self.log("info", text),
+            Voice::Json | Voice::Quiet => {}
+        }
+    }
+
+    /// Warns of something that the run goes on after.
+    fn warn(&self, text: &str) {
+        match self.0.voice {
+            Voice::Bars => self.0.bars().print(&format!("warning: {text}")),
+            Voice::Lines => self.log("warn", text),
+            Voice::Json => self.emit("warn", json!({ "event": "log", "message": text })),
+            Voice::Quiet => {}
+        }
+    }
+
+    /// Says why the program fails: a line a mistake on standard error, and with `--json` an event
+    /// each on standard output.
+    pub(crate) fn fail(&self, error: &anyhow::Error) {
+        for line in lines(error) {
+            self.fail_with(&line, exit_code(error));
+        }
+    }
+
+    /// As [`Console::fail`], for an error that is text already.
+    pub(crate) fn fail_with(&self, problem: &str, exit_code: u8) {
+        self.0.bars().end();
+        line_err(&format!("error: {problem}"));
+        if self.0.voice == Voice::Json {
+            let fields = json!({ "event": "error", "message": problem, "exit_code": exit_code });
+            self.emit("error", fields);
+        }
+    }
+
+    /// Tells whether the user wants JSON.
+    pub(crate) fn is_json(&self) -> bool {
+        self.0.voice == Voice::Json
+    }
+
+    /// Writes an event to standard output: its fields behind those that all events have.
+    pub(crate) fn emit(&self, level: &str, fields: Value) {
+        let Value::Object(fields) = fields else {
+            unreachable!("an event is an object");
+        };
+        let Value::Object(mut event) = json!({
+            "time": now(),
+            "level": level,
+            "date": self.0.date.to_rfc3339_opts(SecondsFormat::Secs, true),
+            "process": self.0.process,
+        }) else {
+            unreachable!("it is an object");
+        };
+        if let Some(job) = self.0.job.get() {
+            event.insert("job".to_owned(), json!(job));
+        }
+        event.extend(fields);
+        line_out(&Value::Object(event).to_string());
+    }
+
+    /// Writes a line to standard error, behind what all lines have.
+    fn log(&self, level: &str, text: &str) {
+        let job = self.0.job.get().map_or("", String::as_str);
+        let (date, process) = (self.0.date.format("%F"), self.0.process);
+        let level = level.to_uppercase();
+        line_err(&format!(
+            "{} {level:5} job={job} date={date} process={process} {text}",
+            now()
+        ));
+    }
+}
+
+impl Inner {
+    fn bars(&self) -> MutexGuard<'_, Bars> {
+        self.bars.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn lines(&self) -> MutexGuard<'_, Lines> {
+        self.lines.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Says that a silent run works, as long as anybody reports to the console.
+fn watch(inner: &Weak<Inner>) {
+    loop {
+        std::thread::sleep(SILENCE_MAX / 10);
+        let Some(console) = inner.upgrade().map(Console) else {
+            return;
+        };
+        let Some(text) = console.0.lines().silence(Instant::now()) else {
+            continue;
+        };
+        if console.is_json() {
+            console.emit("info", json!({ "event": "working", "message": text }));
+        } else {
+            console.log("info", &text);
         }
     }
 }
@@ -82,7 +237,11 @@ fn line_err(text: &str) {
     let _ = writeln!(io::stderr().lock(), "{text}");
 }
 
-fn json_of(event: &Event) -> String {
+fn now() -> String {
+    Utc::now().to_rfc3339_opts(SecondsFormat::Secs, true)
+}
+
+fn json_of(event: &Event) -> Value {
     let mut object = json!({
         "event": "progress",
         "stage": event.stage,
@@ -96,95 +255,8 @@ fn json_of(event: &Event) -> String {
     if !event.fields.is_null() {
         object["fields"] = event.fields.clone();
     }
-    object.to_string()
+    object
 }
 
-/// A line for an event that ends something or carries figures; nothing for mere ticks.
-fn log_line(event: &Event) -> Option<String> {
-    let ends = event.total > 0 && event.done >= event.total;
-    if !ends && event.message.is_none() && event.fields.is_null() {
-        return None;
-    }
-    let mut line = format!("{} {}", event.stage, event.phase);
-    if event.total > 0 {
-        line.push_str(&format!(" {}/{}", event.done, event.total));
-    }
-    match &event.message {
-        Some(message) => line.push_str(&format!(": {message}")),
-        None => line.push_str(&figures(&event.fields)),
-    }
-    Some(line)
-}
-
-/// The scalar fields as `name value`, numbers with four significant decimals.
-fn figures(fields: &Value) -> String {
-    let scalar = |value: &Value| match value {
-        Value::Number(number) => match (number.as_u64(), number.as_f64()) {
-            (None, Some(float)) => Some(format!("{float:.4}")),
-            _ => Some(number.to_string()),
-        },
-        Value::String(text) => Some(text.clone()),
-        Value::Bool(flag) => Some(flag.to_string()),
-        _ => None,
-    };
-    let Value::Object(fields) = fields else {
-        return String::new();
-    };
-    let named = |(name, value)| scalar(value).map(|text| format!("{name} {text}"));
-    let shown: Vec<String> = fields.iter().filter_map(named).collect();
-    if shown.is_empty() {
-        String::new()
-    } else {
-        format!(": {}", shown.join(", "))
-    }
-}
-
-/// One bar for the phase at hand; the bar of a finished phase stays as a line.
-#[derive(Default)]
-struct Bars {
-    phase: String,
-    bar: Option<ProgressBar>,
-}
-
-impl Bars {
-    fn show(&mut self, event: &Event) {
-        let phase = format!("{} {}", event.stage, event.phase);
-        if self.phase != phase || self.bar.is_none() {
-            if let Some(bar) = self.bar.take() {
-                bar.abandon();
-            }
-            self.bar = Some(new_bar(&phase, event.total));
-            self.phase = phase;
-        }
-        if let Some(bar) = &self.bar {
-            bar.set_length(event.total);
-            bar.set_position(event.done);
-            let text = match &event.message {
-                Some(message) => message.clone(),
-                None => figures(&event.fields).trim_start_matches(": ").to_owned(),
-            };
-            if !text.is_empty() {
-                bar.set_message(text);
-            }
-            if event.total > 0 && event.done >= event.total {
-                bar.abandon();
-            }
-        }
-    }
-}
-
-impl Drop for Bars {
-    fn drop(&mut self) {
-        if let Some(bar) = self.bar.take() {
-            bar.abandon();
-        }
-    }
-}
-
-fn new_bar(phase: &str, total: u64) -> ProgressBar {
-    let style = ProgressStyle::with_template("{prefix:24} {bar:30} {pos}/{len} {elapsed} {msg}")
-        .expect("the template is a constant");
-    ProgressBar::new(total)
-        .with_style(style)
-        .with_prefix(phase.to_owned())
-}
+#[cfg(test)]
+mod tests;

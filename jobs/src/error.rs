@@ -9,6 +9,8 @@ use graphtrainer::TrainError;
 use schemas::{ErrorKind, SchemaError};
 use store::StoreError;
 
+use crate::mistakes::{self, Mistake};
+
 /// A job could not be read, checked or run.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -29,6 +31,9 @@ pub(crate) enum JobError {
         /// What is wrong and what is allowed.
         problem: String,
     },
+    /// A job file is wrong, or does not fit its tables.
+    #[error("{}", .0.iter().map(|mistake| &*mistake.line).collect::<Vec<_>>().join("\n"))]
+    Mistakes(Vec<Mistake>),
     /// A key holds something impossible.
     #[error("`{key}`: {problem}")]
     Key {
@@ -121,6 +126,7 @@ impl JobError {
             | JobError::Syntax { .. }
             | JobError::Key { .. }
             | JobError::Inspect { .. } => ErrorKind::Usage,
+            JobError::Mistakes(mistakes) => mistakes::kind(mistakes),
             JobError::Input { .. } => ErrorKind::Data,
             JobError::Io { .. } | JobError::Process { .. } => ErrorKind::Failed,
             JobError::Cluster(error) => error.kind(),
@@ -151,12 +157,27 @@ pub(crate) fn is_peer_failure(error: &anyhow::Error) -> bool {
     }
 }
 
+/// What is said of an error: a line a mistake, or one with the chain of causes.
+pub(crate) fn lines(error: &anyhow::Error) -> Vec<String> {
+    match error.downcast_ref::<JobError>() {
+        Some(JobError::Mistakes(found)) => found.iter().map(|of| of.line.clone()).collect(),
+        _ => vec![one_line(error)],
+    }
+}
+
+/// An error and its causes on one line.
+pub(crate) fn chain(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(Some(error), |error| error.source());
+    let links: Vec<String> = causes.map(ToString::to_string).collect();
+    plain(&links.join(": "))
+}
+
+fn plain(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
 /// The chain of causes on one line.
 pub(crate) fn one_line(error: &anyhow::Error) -> String {
     let links: Vec<String> = error.chain().map(ToString::to_string).collect();
-    links
-        .join(": ")
-        .split_whitespace()
-        .collect::<Vec<_>>()
-        .join(" ")
+    plain(&links.join(": "))
 }

@@ -13,11 +13,14 @@ mod inspect;
 mod job;
 mod leftovers;
 mod memory;
+mod mistakes;
 mod preflight;
 mod processes;
+mod report;
 mod restart;
 mod source;
 mod stage;
+mod stores;
 mod variables;
 
 use std::process::ExitCode;
@@ -25,6 +28,7 @@ use std::process::ExitCode;
 use clap::Parser as _;
 
 use crate::cli::{Cli, Command};
+use crate::console::Console;
 use crate::error::JobError;
 
 // Tensors are allocated and freed by the hundred megabytes; this allocator finds room for them fast.
@@ -34,26 +38,27 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 fn main() -> ExitCode {
     abort_on_panic();
     let command = Cli::parse().command;
+    let console = Console::of(&command);
     if let Err(error) = ending::listen_to_signals() {
         let error = JobError::from(schemas::threads::refused(error)).into();
-        return fail(&error);
+        return fail(&console, &error);
     }
     let result = match command {
-        Command::Run(args) => stage::run(&args),
-        Command::Check(args) => check::check(&args),
+        Command::Run(args) => stage::run(&args, &console),
+        Command::Check(args) => check::check(&args, &console),
         Command::Inspect(args) => inspect::inspect(&args),
         Command::Generate(args) => generate::generate(&args),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) => fail(&error),
+        Err(error) => fail(&console, &error),
     }
 }
 
 /// Says why the program ends, unless something else ends it already.
-fn fail(error: &anyhow::Error) -> ExitCode {
+fn fail(console: &Console, error: &anyhow::Error) -> ExitCode {
     ending::claim();
-    ending::say(&format!("error: {}", error::one_line(error)));
+    console.fail(error);
     ExitCode::from(error::exit_code(error))
 }
 

@@ -1,29 +1,41 @@
-//! What can be told before any work: the splits, the labels, the directories.
+//! What can be told before any work: the splits, the labels, the models, the directories.
 
-use std::collections::HashMap;
+mod targets;
 
-use graphflat::{FlattenError, Targets};
-use graphtrainer::{TrainPlan, TrainSpec};
-use rayon::iter::{IntoParallelRefIterator as _, ParallelIterator as _};
+use std::path::PathBuf;
+
+use gnn::Task;
+use graphinfer::{InferPlan, Method};
+use graphtrainer::metric::Metric;
+use graphtrainer::{Loss, TrainError, TrainPlan, TrainSpec};
 use schemas::dataset::refuse_foreign;
-use schemas::{GraphMeta, IdListPlan, Ids, LabelKind, LabelMeta, SchemaError, Split, Unit};
+use schemas::storage::check_writable;
+use schemas::{GraphMeta, LabelKind, LabelMeta};
+use serde_json::{Value, json};
 
 use crate::check::taken::is_done;
 use crate::cli::Stage;
 use crate::error::JobError;
 use crate::job::Job;
+use crate::stores::needed_store;
+use targets::{label_meta, listed_nodes, splits_and_labels};
 
 /// Refuses a job that would fail after hours on what can be seen in seconds.
 ///
 /// # Errors
 ///
-/// An output of something else, a missing model, an empty split, a target without a label.
+/// An output of something else, a place that cannot be written, a model that is missing or does not
+/// fit, an empty split, a target without a label, labels that a key does not fit.
 pub(crate) fn preflight(job: &Job) -> Result<(), JobError> {
     for &stage in &job.selected {
         refuse_foreign(job.output(stage).expect("a selected stage has a plan"))?;
     }
+    places(job)?;
     if job.runs(Stage::Infer) {
         job.infer_need()?;
+    }
+    for &stage in &job.selected {
+        needed_store(job, stage)?;
     }
     // A model of this plan that is there already needs no GPU.
     if let Some(plan) = job.train.as_ref().filter(|_| job.runs(Stage::Train))
@@ -31,9 +43,42 @@ pub(crate) fn preflight(job: &Job) -> Result<(), JobError> {
     {
         plan.check_device()?;
     }
-    match &job.own_training {
-        Some(train) if job.runs(Stage::Train) => splits_and_labels(job, train),
-        _ => Ok(()),
+    if let Some(train) = job.own_training.as_ref().filter(|_| job.runs(Stage::Train)) {
+        splits_and_labels(job, train)?;
+    } else if let Some(plan) = job.train.as_ref().filter(|_| job.runs(Stage::Train)) {
+        plan.check_input()?;
+    }
+    labels(job)?;
+    inference(job)
+}
+
+/// Checks that outputs that are yet to be written, and the store, can be written.
+fn places(job: &Job) -> Result<(), JobError> {
+    let open = job.selected.iter().filter(|stage| !is_done(job, **stage));
+    let mut dirs: Vec<PathBuf> = open
+        .filter_map(|stage| Some(job.output(*stage)?.to_owned()))
+        .collect();
+    for &stage in &job.selected {
+        dirs.extend(needed_store(job, stage)?.map(|plan| plan.dir));
+    }
+    dirs.dedup();
+    dirs.iter().try_for_each(|dir| Ok(check_writable(dir)?))
+}
+
+/// What is known of the graph before its rows are read; labels are taken to be numbers.
+fn graph(job: &Job) -> GraphMeta {
+    let narrowest = LabelMeta {
+        data_type: String::new(),
+        kind: LabelKind::Number,
+    };
+    GraphMeta {
+        id_type: job.nodes.id_type(),
+        features: job.nodes.feature_meta(),
+        label: Some(narrowest),
+        split: job.nodes.split_meta(),
+        edge_weight: job.edges.has_weight(),
+        edge_feature_dim: job.edges.feature_dim(),
+        self_loops: false,
     }
 }
 
@@ -45,139 +90,83 @@ pub(crate) fn preflight(job: &Job) -> Result<(), JobError> {
 ///
 /// Names the key if there have to be more servers.
 pub(crate) fn servers(job: &Job, plan: &TrainPlan) -> Result<(), JobError> {
-    let narrowest = LabelMeta {
-        data_type: String::new(),
-        kind: LabelKind::Number,
-    };
-    let graph = GraphMeta {
-        id_type: job.nodes.id_type(),
-        features: job.nodes.feature_meta(),
-        label: Some(narrowest),
-        split: job.nodes.split_meta(),
-        edge_weight: job.edges.has_weight(),
-        edge_feature_dim: job.edges.feature_dim(),
-        self_loops: false,
-    };
     let hops = job.sample().map_or(0, |sample| sample.fanouts().len());
-    Ok(plan.check_servers(&graph, hops)?)
+    Ok(plan.check_servers(&graph(job), hops)?)
 }
 
-/// Checks that training has what it needs of the targets: a split that is not empty, labels.
-fn splits_and_labels(job: &Job, train: &TrainSpec) -> Result<(), JobError> {
-    let listed = match job.targets() {
-        Some(Targets::Listed(_)) => Some(Listed::read(job)?),
-        _ => None,
+/// Checks keys that have to fit the labels, where a stage that is to run has any.
+fn labels(job: &Job) -> Result<(), JobError> {
+    let is_keyed = |train: &&TrainSpec| {
+        train.loss.is_some() || train.class_weights.is_some() || train.monitor.is_some()
     };
-    let units: Vec<Result<[usize; 2], JobError>> = job
-        .nodes
-        .units()
-        .par_iter()
-        .map(|unit| count_splits(job, unit, listed.as_ref()))
-        .collect();
-    let (mut num_train, mut num_val) = (0, 0);
-    for unit in units {
-        let [in_train, in_val] = unit?;
-        num_train += in_train;
-        num_val += in_val;
+    let train = job.own_training.as_ref().filter(is_keyed);
+    let train = train.filter(|_| job.runs(Stage::Train));
+    let infer = job.infer.as_ref().filter(|_| job.runs(Stage::Infer));
+    let is_probable = infer.is_some_and(InferPlan::gives_probabilities);
+    let own_model = job.own_training.is_some() && !job.brings_model();
+    if train.is_none() && !(is_probable && own_model) {
+        return Ok(());
     }
-    let missing = if num_train == 0 {
-        Some(("train", "there has to be something to train on"))
-    } else if num_val == 0 && train.patience.is_some() {
-        Some(("val", "`train.patience` waits for a better metric on it"))
-    } else if num_val == 0 && train.monitor.is_some() {
-        Some(("val", "`train.monitor` is a metric on it"))
-    } else {
-        None
-    };
-    let Some((split, reason)) = missing else {
+    let Some(label) = label_meta(job)? else {
         return Ok(());
     };
-    let spec = job.nodes.spec();
-    let source = match spec.split_column() {
-        Some(column) => format!("column `{column}` of {} puts", spec.path),
-        None => "the shares put".to_owned(),
+    if let Some(train) = train {
+        fits_labels(job, train, &label.kind)?;
+    }
+    if is_probable && own_model && matches!(label.kind, LabelKind::Number) {
+        let problem = "is true; labels are numbers, which have no probability".to_owned();
+        let key = "infer.probabilities".to_owned();
+        return Err(JobError::Key { key, problem });
+    }
+    Ok(())
+}
+
+/// Checks that loss and metric are of the kind of the labels.
+fn fits_labels(job: &Job, train: &TrainSpec, label: &LabelKind) -> Result<(), JobError> {
+    let task = match label {
+        LabelKind::Class { .. } | LabelKind::ClassName { .. } => Task::Classes,
+        LabelKind::MultiLabel { .. } => Task::MultiLabel,
+        LabelKind::Number => Task::Regression,
     };
-    Err(JobError::Input {
-        key: "input.nodes.split",
-        problem: format!("{source} no target into `{split}`, but {reason}"),
-    })
-}
-
-/// Targets of a unit in the train and in the val split; each in any split has a label.
-fn count_splits(job: &Job, unit: &Unit, listed: Option<&Listed>) -> Result<[usize; 2], JobError> {
-    let rows = job.nodes.read_splits(unit)?;
-    let ids = match listed {
-        Some(_) => Some(job.nodes.read_keys(unit)?.ids),
-        None => None,
+    let fitting = Loss::of_task(task);
+    let plan = job.train.as_ref();
+    let input = plan
+        .map(TrainPlan::input)
+        .expect("it was made of the same table");
+    let unfit = |key, value: Value, problem| TrainError::Unfit {
+        input: input.to_owned(),
+        key,
+        value: value.to_string(),
+        problem,
     };
-    let mut counts = [0, 0];
-    for (row, &split) in rows.split.iter().enumerate() {
-        let is_target = match (job.targets(), listed, &ids) {
-            (Some(Targets::Train), ..) => split == Split::Train,
-            (_, Some(listed), Some(ids)) => listed.contains(ids, row),
-            _ => true,
-        };
-        if !is_target || split == Split::None {
-            continue;
-        }
-        if !rows.has_label[row] {
-            let (path, row_there) = job.nodes.locate(unit.first_row + row as u64);
-            let unlabelled = SchemaError::Value {
-                path,
-                column: job.nodes.spec().label.clone().unwrap_or_default(),
-                row: row_there,
-                problem: format!(
-                    "holds no label, but the node is a target in split `{}`",
-                    split.as_str()
-                ),
-            };
-            return Err(unlabelled.into());
-        }
-        counts[0] += usize::from(split == Split::Train);
-        counts[1] += usize::from(split == Split::Val);
+    if let Some(loss) = train.loss.filter(|loss| *loss != fitting) {
+        let problem = format!("its labels are {label:?}, allowed is {}", json!(fitting));
+        return Err(unfit("loss", json!(loss), problem).into());
     }
-    Ok(counts)
+    if let Some(weights) = &train.class_weights
+        && let Some(problem) = weights.problem(task, label.width())
+    {
+        return Err(unfit("class_weights", json!(weights), problem).into());
+    }
+    let allowed = Metric::of_task(task, label.width());
+    if let Some(monitor) = train.monitor.filter(|monitor| !allowed.contains(monitor)) {
+        let names: Vec<&str> = allowed.iter().map(|metric| metric.name()).collect();
+        let problem = format!("allowed for its labels: {}", names.join(", "));
+        return Err(unfit("monitor", json!(monitor.name()), problem).into());
+    }
+    Ok(())
 }
 
-/// A list of targets, to be asked for ids.
-struct Listed {
-    ids: Ids,
-    /// Position of each id's hash.
-    places: HashMap<u64, usize>,
-}
-
-impl Listed {
-    fn read(job: &Job) -> Result<Listed, JobError> {
-        let ids = match job.target_list()? {
-            Some(list) => list.read()?,
-            None => Ids::new(job.nodes.id_type()),
-        };
-        if let (true, Some(targets)) = (ids.is_empty(), job.targets()) {
-            let reason = targets.why_none().to_owned();
-            return Err(FlattenError::NoTargets { reason }.into());
-        }
-        let places = (0..ids.len()).map(|at| (ids.hash(at), at)).collect();
-        Ok(Listed { ids, places })
+/// Checks what inference reads: a model that no stage trains, graph features, a list of nodes.
+fn inference(job: &Job) -> Result<(), JobError> {
+    let Some(plan) = job.infer.as_ref().filter(|_| job.runs(Stage::Infer)) else {
+        return Ok(());
+    };
+    if job.brings_model() && plan.method() == Method::Layers {
+        plan.check_graph(&graph(job))?;
     }
-
-    fn contains(&self, ids: &Ids, at: usize) -> bool {
-        let place = self.places.get(&ids.hash(at));
-        place.is_some_and(|&place| self.ids.equal(place, ids, at))
+    if let Some(list) = plan.target_list(&job.nodes)? {
+        listed_nodes(job, &list)?;
     }
-}
-
-impl Job {
-    /// Which nodes get a neighbourhood, where the job says it.
-    fn targets(&self) -> Option<&Targets> {
-        self.sample().map(|sample| sample.targets())
-    }
-
-    /// The list of targets, where the job names one.
-    pub(crate) fn target_list(&self) -> Result<Option<IdListPlan>, SchemaError> {
-        let Some(Targets::Listed(path)) = self.targets() else {
-            return Ok(None);
-        };
-        let (column, id_type) = (&self.nodes.spec().id, self.nodes.id_type());
-        IdListPlan::open("flatten.targets", path, column, id_type).map(Some)
-    }
+    Ok(())
 }

@@ -11,6 +11,7 @@ use schemas::progress::Progress;
 
 use crate::children::{Children, EarlyEnd, Hello, read_hello};
 use crate::cli::{RunArgs, Stage};
+use crate::console::Console;
 use crate::ending::{self, Signal};
 use crate::error::{JobError, exit_code, is_peer_failure, one_line};
 use crate::job::Job;
@@ -40,7 +41,12 @@ impl Processes {
     /// # Errors
     ///
     /// Arguments that cannot be, a stage that runs in one process only, processes that do not come.
-    pub(crate) fn start(args: &RunArgs, edits: &Edits, job: &Job) -> Result<Processes, JobError> {
+    pub(crate) fn start(
+        args: &RunArgs,
+        edits: &Edits,
+        job: &Job,
+        console: &Console,
+    ) -> Result<Processes, JobError> {
         let children = Arc::new(Children::default());
         let Some(place) = find_place(args, edits, job, &children)? else {
             return Ok(Processes {
@@ -50,7 +56,7 @@ impl Processes {
         };
         let of = &args.processes;
         let restart = Restart::new(args, edits, job);
-        let ended = Arc::clone(&children);
+        let (ended, console) = (Arc::clone(&children), console.clone());
         let plan = ClusterPlan {
             hosts: place.hosts,
             process: place.process,
@@ -60,7 +66,9 @@ impl Processes {
             build: checksum_of_program()?,
             job: job.fingerprint.clone(),
             start_timeout: Duration::from_secs(of.start_timeout),
-            on_end: Arc::new(move |end: End<'_>| end_job(end, &ended, restart.as_ref())),
+            on_end: Arc::new(move |end: End<'_>| {
+                end_job(end, &ended, restart.as_ref(), &console);
+            }),
         };
         let on_end = Arc::clone(&plan.on_end);
         let started = Arc::clone(&children);
@@ -127,7 +135,7 @@ impl Processes {
 
 /// Ends this process because another one of the job has ended; starts the job again where a process
 /// was lost and `--restarts` allows it.
-fn end_job(end: End<'_>, children: &Children, restart: Option<&Restart>) {
+fn end_job(end: End<'_>, children: &Children, restart: Option<&Restart>, console: &Console) {
     ending::claim();
     let (text, exit_code) = match end {
         End::Lost { text } => {
@@ -141,7 +149,7 @@ fn end_job(end: End<'_>, children: &Children, restart: Option<&Restart>) {
     };
     match Signal::of_exit_code(exit_code) {
         Some(_) => ending::say_interrupted(text),
-        None => ending::say(&format!("error: {text}")),
+        None => console.fail_with(text, exit_code),
     }
     children.end(exit_code);
     ending::exit(exit_code);
@@ -179,11 +187,11 @@ fn find_place(
         None if of.hosts.is_some() => read_secret(of.secret_file.as_deref())?,
         None => {
             let (secret, text) = Secret::draw();
-            let told = Hello {
+            let hello = Hello {
                 hosts: hosts.clone(),
                 secret: text,
             };
-            children.start(&args.of_child(edits, job), &told)?;
+            children.start(&args.of_child(edits, job), &hello)?;
             secret
         }
     };

@@ -1,16 +1,25 @@
 //! The text of a job file, and where in it a key stands.
 
+mod mend;
+mod wording;
+
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 
 use chrono::{DateTime, Utc};
-use serde::de::DeserializeOwned;
+use schemas::ErrorKind;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use crate::error::JobError;
-use crate::hints;
+pub(crate) use mend::Reading;
+use wording::{describe, quoted};
+
+use crate::error::{JobError, chain};
+use crate::mistakes::Mistake;
 use crate::variables::expand;
+
+/// Bytes of a job file at most.
+const BYTES_MAX: u64 = 1 << 24;
 
 /// A job file as text, and what the command line changes of it; knows where every key stands.
 #[derive(Debug)]
@@ -56,12 +65,27 @@ impl JobSource {
     ///
     /// # Errors
     ///
-    /// If the file cannot be read as UTF-8 text.
+    /// If the file cannot be read, or is no text.
     pub(crate) fn read(path: &Path, edits: &Edits) -> Result<JobSource, JobError> {
-        let text = std::fs::read_to_string(path).map_err(|source| JobError::Read {
+        let failed = |source| JobError::Read {
             path: path.to_owned(),
             source,
-        })?;
+        };
+        let refused = |problem: &str| JobError::Syntax {
+            place: path.display().to_string(),
+            problem: problem.to_owned(),
+        };
+        if std::fs::metadata(path).map_err(failed)?.len() > BYTES_MAX {
+            return Err(refused("is larger than 16 MiB; a job file is a TOML text"));
+        }
+        let bytes = std::fs::read(path).map_err(failed)?;
+        if bytes.starts_with(b"PAR1") {
+            let problem = "is a Parquet table; a job file is a TOML text that names the tables to \
+                           read, as in docs/job.md";
+            return Err(refused(problem));
+        }
+        let text = String::from_utf8(bytes)
+            .map_err(|_| refused("is no UTF-8 text; a job file is a TOML text"))?;
         Ok(JobSource::new(path, text, edits))
     }
 
@@ -81,84 +105,56 @@ impl JobSource {
         }
     }
 
-    /// Reads the keys: those of the file, those of the command line in their place, and in strings
-    /// what their variables stand for.
-    ///
-    /// # Errors
-    ///
-    /// Names line and key, and what is allowed.
-    pub(crate) fn parse<T: DeserializeOwned>(&self) -> Result<T, JobError> {
-        let mut table = DeTable::parse(&self.text).map_err(|e| self.explain(&e))?;
-        for set in &self.sets {
-            let failed = |problem| JobError::Syntax {
-                place: self.place(set.start),
-                problem,
-            };
-            set.insert_into(table.get_mut()).map_err(failed)?;
-        }
-        self.expand(table.get_mut(), "")?;
-        T::deserialize(toml::Deserializer::from(table)).map_err(|e| self.explain(&e))
-    }
-
-    /// Puts in what the variables in the strings of a table stand for.
-    fn expand(&self, table: &mut DeTable<'_>, prefix: &str) -> Result<(), JobError> {
+    /// Puts in what the variables in the strings of a table stand for; a string with a variable
+    /// that stands for nothing becomes empty.
+    fn expand(&self, table: &mut DeTable<'_>, prefix: &str, failed: &mut Failed<'_>) {
         for (name, value) in table.iter_mut() {
             let key = dotted(prefix, name.get_ref());
-            self.expand_value(value, &key)?;
+            self.expand_value(value, &key, failed);
         }
-        Ok(())
     }
 
-    fn expand_value(&self, value: &mut Spanned<DeValue<'_>>, key: &str) -> Result<(), JobError> {
+    fn expand_value(&self, value: &mut Spanned<DeValue<'_>>, key: &str, failed: &mut Failed<'_>) {
         let start = value.span().start;
         match value.get_mut() {
             DeValue::String(text) => {
                 let env = |name: &str| std::env::var(name).ok();
                 let expanded = expand(text, self.date, env);
-                *text = Cow::Owned(expanded.map_err(|problem| JobError::Syntax {
-                    place: self.place(start),
-                    problem: format!("`{key}`: {problem}"),
-                })?);
-                Ok(())
+                let expanded = expanded.unwrap_or_else(|problem| {
+                    failed(start, key, &problem);
+                    String::new()
+                });
+                *text = Cow::Owned(expanded);
             }
             DeValue::Array(items) => items
                 .iter_mut()
-                .try_for_each(|item| self.expand_value(item, key)),
-            DeValue::Table(inner) => self.expand(inner, key),
-            _ => Ok(()),
+                .for_each(|item| self.expand_value(item, key, failed)),
+            DeValue::Table(inner) => self.expand(inner, key, failed),
+            _ => {}
         }
     }
 
-    /// Names the file, and the line of the key that a message is about.
+    /// Makes a mistake of an error of a check: names the file, and the line of the key that the
+    /// error is about. None where the error is about a key that was mended, which is a mistake
+    /// already.
     ///
-    /// The key is the first quoted word of the message that is the dotted name of a key that the
-    /// file has.
-    pub(crate) fn locate(&self, message: &str) -> String {
-        let places = self.places();
-        let named = quoted(message).find_map(|word| {
-            let place = places.iter().find(|place| place.key == word)?;
-            Some(self.place(place.name.start))
-        });
-        named.unwrap_or_else(|| format!("job {}", self.path.display()))
-    }
-
-    /// Turns an error of the TOML reader into one line that names line, key and what is allowed.
-    pub(crate) fn explain(&self, error: &toml::de::Error) -> JobError {
-        let span = error.span().unwrap_or(0..0);
-        let places = self.places();
-        // A key missing at the top level has an empty span at the start of the file.
-        let place = places
-            .iter()
-            .filter(|_| !span.is_empty())
-            .filter(|place| contains(&place.name, &span) || contains(&place.value, &span))
-            .min_by_key(|place| place.name.len() + place.value.len());
-        let key = place.map(|place| place.key.clone());
-        let message = error.message().trim().replace('\n', ", ");
-        let problem = describe(&message, key.as_deref());
-        JobError::Syntax {
-            place: self.place(span.start),
-            problem,
+    /// The key is the first quoted word of the error that is the dotted name of a key of the file.
+    pub(crate) fn blame(&self, error: &JobError, reading: &Reading) -> Option<Mistake> {
+        let text = chain(error);
+        if quoted(&text).any(|word| reading.is_mended(word)) || reading.names_table(&text) {
+            return None;
         }
+        let places = self.places();
+        let named = quoted(&text).find_map(|word| places.iter().find(|place| place.key == word));
+        let (at, place) = match named {
+            Some(place) => (place.name.start, self.place(place.name.start)),
+            None => (usize::MAX, format!("job {}", self.path.display())),
+        };
+        Some(Mistake {
+            at,
+            line: format!("{place}: {text}"),
+            kind: error.kind(),
+        })
     }
 
     /// Names where a byte stands: in a line of the file, from 1, or on the command line.
@@ -171,6 +167,14 @@ impl JobSource {
                 let line = 1 + before.filter(|&b| b == b'\n').count();
                 format!("{}:{line}", self.path.display())
             }
+        }
+    }
+
+    fn mistake(&self, at: usize, problem: &str) -> Mistake {
+        Mistake {
+            at,
+            line: format!("{}: {problem}", self.place(at)),
+            kind: ErrorKind::Usage,
         }
     }
 
@@ -187,6 +191,9 @@ impl JobSource {
         places
     }
 }
+
+/// Receives place, key and problem of a string whose variables stand for nothing.
+type Failed<'a> = dyn FnMut(usize, &str, &str) + 'a;
 
 impl SetKey {
     fn new(key: &str, value: &str, start: usize) -> Self {
@@ -216,9 +223,17 @@ impl SetKey {
             let missing = || Spanned::new(value.span(), DeValue::Table(DeTable::new()));
             let inner = table.entry(at(outer)).or_insert_with(missing);
             let DeValue::Table(inner) = inner.get_mut() else {
-                return Err(format!("`{outer}` is no table of the job file"));
+                return Err(format!("`{outer}` is a key of the job file, not a table"));
             };
             table = inner;
+        }
+        let is_table = |of: &Spanned<DeValue<'_>>| of.get_ref().is_table();
+        if table.get(name).is_some_and(is_table) && !is_table(&value) {
+            let key = &self.key;
+            return Err(format!(
+                "`{key}` is a table of the job file; set its keys one by one, as in \
+                 --set {key}.KEY=VALUE"
+            ));
         }
         table.remove(name);
         table.insert(at(name), value);
@@ -249,73 +264,4 @@ fn dotted(prefix: &str, name: &str) -> String {
 
 fn contains(outer: &std::ops::Range<usize>, inner: &std::ops::Range<usize>) -> bool {
     outer.start <= inner.start && inner.end <= outer.end
-}
-
-/// The words between backticks.
-fn quoted(message: &str) -> impl Iterator<Item = &str> {
-    message.split('`').skip(1).step_by(2)
-}
-
-/// Keys that were allowed once, with what takes their place.
-const REMOVED: [(&str, &str); 3] = [
-    (
-        "train.launch",
-        "`run --processes N` runs a job in several processes; without it a training is threads",
-    ),
-    (
-        "train.worker_failure",
-        "`run --processes N --restarts R` starts a job again that lost a process",
-    ),
-    (
-        "train.timeout_ms",
-        "processes that say nothing for 10 s count as lost",
-    ),
-];
-
-/// Rewords serde's messages so that they name the key in full and offer the nearest allowed name.
-fn describe(message: &str, key: Option<&str>) -> String {
-    let mut words = quoted(message);
-    let first = words.next();
-    if let (Some(unknown), Some((what, _))) = (first, message.split_once(" `"))
-        && let "unknown field" | "unknown variant" = what
-    {
-        let removed = REMOVED.iter().find(|(name, _)| Some(*name) == key);
-        if let Some((name, instead)) = removed {
-            return format!("`{name}` is no key any more: {instead}");
-        }
-        let allowed: Vec<&str> = words.collect();
-        let hint = match hints::meant(unknown, &allowed) {
-            Some(name) => format!("did you mean `{name}`? "),
-            None => String::new(),
-        };
-        let allowed = allowed.join(", ");
-        return match what {
-            "unknown field" => {
-                format!(
-                    "unknown key `{}`; {hint}allowed: {allowed}",
-                    key.unwrap_or(unknown)
-                )
-            }
-            _ => format!(
-                "`{}` cannot be `{unknown}`; {hint}allowed: {allowed}",
-                key.unwrap_or("?")
-            ),
-        };
-    }
-    let message = ["u64", "u32", "usize"]
-        .into_iter()
-        .fold(message.to_owned(), |text, kind| {
-            text.replace(
-                &format!("expected {kind}"),
-                "expected a whole number from 0",
-            )
-        });
-    match (message.strip_prefix("missing field "), key) {
-        (Some(field), Some(table)) => {
-            format!("missing key `{table}.{}`", field.trim_matches('`'))
-        }
-        (Some(field), None) => format!("missing key {field}"),
-        (None, Some(key)) => format!("`{key}`: {message}"),
-        (None, None) => message,
-    }
 }

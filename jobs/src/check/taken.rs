@@ -1,28 +1,59 @@
 //! Outputs that a run would not touch because they are of another plan.
 
 use graphflat::{FlattenPlan, SamplePlan, Targets};
-use graphinfer::InferPlan;
+use graphinfer::{InferPlan, Method};
 use graphtrainer::TrainPlan;
 use schemas::dataset::refuse_taken as refuse;
 use schemas::{Manifest, read_manifest};
 use serde_json::{Value, json};
+use store::input_fingerprint;
 
 use crate::cli::Stage;
 use crate::error::JobError;
 use crate::job::Job;
 
-/// Refuses outputs that were finished with other settings.
+/// Refuses outputs that were finished with other settings, or of other tables.
 ///
-/// A run compares fingerprints, which need the whole input; here the settings have to do.
+/// `reads_tables` says whether tables count, which are read whole for that if any output is
+/// finished.
 ///
 /// # Errors
 ///
-/// The first output that holds something else.
-pub(crate) fn refuse_taken(job: &Job) -> Result<(), JobError> {
+/// The first output that holds something else; tables that cannot be read.
+pub(crate) fn refuse_taken(job: &Job, reads_tables: bool) -> Result<(), JobError> {
+    let dirs = job.selected.iter().filter_map(|stage| job.output(*stage));
+    let num_finished = dirs.filter(|dir| read_manifest(dir).is_ok()).count();
+    let input = match num_finished {
+        1.. if reads_tables => Some(input_fingerprint(&job.nodes, &job.edges)?),
+        _ => None,
+    };
+    let graph_features = match (&input, &job.flatten) {
+        (Some(input), Some(plan)) => {
+            let list = job.target_list()?;
+            Some(plan.fingerprint(input, job.seed, list.as_ref())?)
+        }
+        _ => None,
+    };
     for &stage in &job.selected {
         let dir = job.output(stage).expect("a selected stage has a plan");
         refuse(dir, stage.name(), |manifest| {
-            same_plan(job, stage, manifest)
+            let is_input = match (stage, &input) {
+                (Stage::Flatten, Some(input)) => manifest.input == *input,
+                (Stage::Train, Some(_)) => {
+                    let plan = job.train.as_ref().filter(|_| job.own_training.is_some());
+                    let read = &manifest.input["graph_features"];
+                    match (plan, &graph_features, &job.stream) {
+                        (Some(_), Some(wanted), None) => read == wanted,
+                        _ => true,
+                    }
+                }
+                (Stage::Infer, Some(input)) => {
+                    let by_layers = |plan: &InferPlan| plan.method() == Method::Layers;
+                    !job.infer.as_ref().is_some_and(by_layers) || manifest.input == *input
+                }
+                (_, None) => true,
+            };
+            is_input && same_plan(job, stage, manifest)
         })?;
     }
     Ok(())

@@ -1,7 +1,7 @@
 //! Tests of the job file and of where its errors point.
 
 use super::*;
-use crate::error::one_line;
+use crate::error::lines;
 
 /// The parts of a good job file.
 const HEAD: &str = "name = \"a\"\nseed = 1\n";
@@ -18,28 +18,37 @@ fn source(text: &str, set: &[(&str, &str)]) -> JobSource {
     JobSource::new(Path::new("j.toml"), text.to_owned(), &edits)
 }
 
-fn load(text: &str) -> anyhow::Result<JobSpec> {
-    Ok(source(text, &[]).parse()?)
+/// Reads the keys of a job file without mistakes.
+fn load(text: &str) -> JobSpec {
+    let (spec, reading) = source(text, &[]).parse();
+    assert!(reading.mistakes.is_empty(), "{:?}", reading.mistakes);
+    spec.unwrap()
 }
 
+/// The mistakes in the keys of a job file, whatever the tables hold.
+fn mistakes_of(text: &str) -> Vec<String> {
+    let (_, reading) = source(text, &[]).parse::<JobSpec>();
+    reading
+        .mistakes
+        .into_iter()
+        .map(|mistake| mistake.line)
+        .collect()
+}
+
+/// Checks the mistakes of a job but for its tables, which are not there.
 #[track_caller]
 fn check(text: &str, expected: &str) {
     check_set(text, &[], expected);
 }
 
-/// Checks the error of a job of which keys are set on the command line.
+/// Checks the mistakes of a job of which keys are set on the command line.
 #[track_caller]
 fn check_set(text: &str, set: &[(&str, &str)], expected: &str) {
-    let source = source(text, set);
-    let error = match source.parse::<JobSpec>() {
-        Err(error) => one_line(&error.into()),
-        Ok(spec) => {
-            let error = spec.into_job(&Overrides::default()).unwrap_err();
-            let place = source.locate(&error.to_string());
-            one_line(&anyhow::Error::from(error).context(place))
-        }
-    };
-    assert_eq!(error, expected);
+    let error = Job::of_source(&source(text, set), &Overrides::default()).unwrap_err();
+    let lines = lines(&error.into());
+    let is_there = |line: &&String| !line.contains("no such file or directory: ");
+    let lines: Vec<&str> = lines.iter().filter(is_there).map(String::as_str).collect();
+    assert_eq!(lines.join("\n"), expected);
 }
 
 #[test]
@@ -64,8 +73,8 @@ fn errors_name_line_key_and_what_is_allowed() {
     );
     check(
         &format!("{HEAD}{INPUT}[flatten]\nhops = 1\nfanouts = [2]\n"),
-        "job j.toml: `flatten.output`: is missing; only streamed training (`train.streamed`) needs \
-         none",
+        "job j.toml: `flatten.output` is missing: the directory to write is needed, unless training \
+         is streamed",
     );
     check(
         &format!("{HEAD}workers = 2000\n{INPUT}{STAGE}"),
@@ -83,12 +92,12 @@ fn errors_name_line_key_and_what_is_allowed() {
     );
     check(
         &format!("{HEAD}{INPUT}{STAGE}samples_per_target = 5000\n"),
-        "j.toml:16: `flatten.samples_per_target`: is 5000; allowed is 1 to 1024",
+        "j.toml:16: `flatten.samples_per_target` is 5000: allowed is 1 to 1024",
     );
     check(
         &format!("{HEAD}{INPUT}[infer]\noutput = \"o\"\n"),
-        "job j.toml: `infer.model`: is missing, and the job has no table [train] whose output it \
-         could be",
+        "job j.toml: `infer.model` is missing: a directory with a trained model, where the job has \
+         no table [train]",
     );
 }
 
@@ -103,7 +112,7 @@ fn streamed_training_takes_no_key_of_what_is_written() {
     };
     // The tables are read first, so the plan of [flatten] is asked for itself.
     let refused = |key: &str, line: &str| {
-        let spec = load(&format!("{HEAD}{INPUT}{flatten}{line}\n{train}")).unwrap();
+        let spec = load(&format!("{HEAD}{INPUT}{flatten}{line}\n{train}"));
         let error = spec.flatten.unwrap().into_sample_plan(Path::new(""));
         assert_eq!(error.unwrap_err().to_string(), unwritten(key));
     };
@@ -114,14 +123,14 @@ fn streamed_training_takes_no_key_of_what_is_written() {
         &format!("{HEAD}{INPUT}{train}"),
         "j.toml:16: `train.streamed`: needs a table [flatten] that says which neighbourhoods to draw",
     );
-    let spec = load(&format!("{HEAD}{INPUT}{flatten}{train}")).unwrap();
+    let spec = load(&format!("{HEAD}{INPUT}{flatten}{train}"));
     let flatten_only = Overrides {
         stages: vec![Stage::Flatten],
         ..Overrides::default()
     };
-    let error = spec.clone().into_job(&flatten_only).unwrap_err();
+    let errors = spec.clone().into_job(&flatten_only).unwrap_err();
     assert_eq!(
-        error.to_string(),
+        errors[0].to_string(),
         "`--stage flatten`: with `train.streamed` no graph features are written"
     );
     let selected = spec.selected(&[]).unwrap();
@@ -138,7 +147,8 @@ fn streamed_training_takes_no_key_of_what_is_written() {
 fn every_path_is_local() {
     let stages = "[train]\nmodel = \"gcn\"\nepochs = 1\noutput = \"out/m\"\n\
                   [infer]\noutput = \"out/e\"\n";
-    let job = format!("{HEAD}work_dir = \"work/a\"\n{INPUT}{STAGE}targets = \"t\"\n{stages}");
+    let input = INPUT.replacen("[input.edges]", "features = [\"f\"]\n[input.edges]", 1);
+    let job = format!("{HEAD}work_dir = \"work/a\"\n{input}{STAGE}targets = \"t\"\n{stages}");
     for (key, line) in [
         ("work_dir", "work_dir = \"work/a\""),
         ("input.nodes.path", "path = \"n\""),
@@ -209,7 +219,8 @@ fn training_needs_more_than_the_tables() {
     check(
         &job(features, "edge_features = true\n"),
         "j.toml:21: `train.edge_features`: is true, but the edges have no features \
-         (`input.edges.features`)",
+         (`input.edges.features`)\n\
+         j.toml:21: `train.edge_features`: is true; only gat, gatv2 and gin take edge features",
     );
     let with_edges = "features = [\"f\"]\nsrc = \"s\"";
     check(
@@ -282,7 +293,7 @@ fn the_documented_example_parses_and_every_key_is_documented() {
     // Everything fits but the tables, which are not there.
     check(
         example,
-        "j.toml:19: `input.nodes.path`: no such file or directory: papers/nodes",
+        "j.toml:30: `input.edges.path`: no file matches: papers/edges/*.parquet",
     );
     let written: toml::Table = toml::from_str(example).unwrap();
     for table in [
@@ -296,7 +307,7 @@ fn the_documented_example_parses_and_every_key_is_documented() {
         "[infer]",
     ] {
         let text = format!("{table}\nno_such_key = 1\n");
-        let error = one_line(&load(&text).unwrap_err());
+        let error = mistakes_of(&text).concat();
         let allowed = error
             .split("allowed: ")
             .nth(1)
@@ -347,7 +358,7 @@ fn every_job_of_the_repository_parses_and_the_readme_shows_one() {
             .is_some_and(|extension| extension == "toml");
         if is_toml && path.file_name().is_some_and(|name| name != "Cargo.toml") {
             let text = std::fs::read_to_string(&path).unwrap();
-            let spec = load(&text.replace("${env:GRAPHFLAT_DATA}", "data")).unwrap();
+            let spec = load(&text.replace("${env:GRAPHFLAT_DATA}", "data"));
             assert_eq!(
                 Some(spec.name.as_ref()),
                 path.file_stem().and_then(|stem| stem.to_str())
@@ -386,13 +397,13 @@ fn keys_of_the_command_line_stand_in_place_of_the_files() {
         ),
         ("input.nodes.split_values.val", "4"),
     ];
-    let spec: JobSpec = source(&text, &set).parse().unwrap();
+    let spec: JobSpec = source(&text, &set).parse().0.unwrap();
     let written = "name = \"b c\"\nseed = 5\n[input.nodes]\npath = \"n\"\nid = \"id\"\n\
                    label = \"l\"\nsplit = \"s\"\nsplit_values = { train = 1, val = 4, test = 3 }\n\
                    [input.edges]\npath = \"e\"\nsrc = \"s\"\ndst = \"d\"\n[flatten]\noutput = \"out/f\"\n\
                    hops = 2\nfanouts = [7, \"all\"]\n[infer]\n\
                    output = \"out/2026-11-20\"\n";
-    assert_eq!(format!("{spec:?}"), format!("{:?}", load(written).unwrap()));
+    assert_eq!(format!("{spec:?}"), format!("{:?}", load(written)));
 }
 
 #[test]
@@ -407,8 +418,8 @@ fn errors_of_keys_of_the_command_line_name_them() {
     check_set(
         &text,
         &[("flatten.hops", "two")],
-        "--set flatten.hops=two: `flatten.hops`: invalid type: string \"two\", expected a whole \
-         number from 0",
+        "--set flatten.hops=two: `flatten.hops` is the string \"two\"; allowed is a whole number \
+         from 0",
     );
     check_set(
         &text,
@@ -418,7 +429,7 @@ fn errors_of_keys_of_the_command_line_name_them() {
     check_set(
         &text,
         &[("seed.x", "1")],
-        "--set seed.x=1: `seed` is no table of the job file",
+        "--set seed.x=1: `seed` is a key of the job file, not a table",
     );
     // A key of the file still has its line.
     check_set(
@@ -432,16 +443,289 @@ fn errors_of_keys_of_the_command_line_name_them() {
 #[test]
 fn variables_in_strings_are_put_in_or_named() {
     let text = |path: &str| format!("{HEAD}{INPUT}{STAGE}").replace("\"e\"", &format!("{path:?}"));
-    let spec = load(&text("edges/dt=${date:%Y-%m-%d,-1d}/*.parquet")).unwrap();
+    let spec = load(&text("edges/dt=${date:%Y-%m-%d,-1d}/*.parquet"));
     assert_eq!(
         spec.input.edges.path.to_string(),
         "edges/dt=2026-11-20/*.parquet"
     );
-    let error = load(&text("${day}")).unwrap_err();
-    assert_eq!(
-        one_line(&error),
+    check(
+        &text("${day}"),
         "j.toml:9: `input.edges.path`: `${day}` is no variable; allowed: ${date:FORMAT}, \
          ${date:FORMAT,OFFSET} such as ${date:%Y-%m-%d,-1d}, and ${env:NAME}; $${ stands for ${ \
          itself",
     );
+}
+
+#[test]
+fn all_mistakes_are_told_at_once_in_the_order_of_the_file() {
+    let train = "[train]\nmodel = \"gnn\"\nepochs = 0\ndropout = \"half\"\nhidden = 8\n";
+    let infer = "[infer]\noutput = \"out/f/e\"\nlayer = 300\n";
+    let flatten = "[flatten]\noutput = \"out/f\"\nhop = 2\nfanouts = [2, \"most\"]\n";
+    check(
+        &format!("seed = 1\nwork_dir = \"${{day}}\"\n{INPUT}{flatten}{train}{infer}")
+            .replace("id = \"id\"\n", "")
+            .replace("label = \"l\"", "label = [\"l\"]"),
+        "j.toml:1: missing key `name`\n\
+         j.toml:2: `work_dir`: `${day}` is no variable; allowed: ${date:FORMAT}, \
+         ${date:FORMAT,OFFSET} such as ${date:%Y-%m-%d,-1d}, and ${env:NAME}; $${ stands for ${ \
+         itself\n\
+         j.toml:3: missing key `input.nodes.id`\n\
+         j.toml:5: `input.nodes.label` is a list; allowed is a string, in quotes\n\
+         j.toml:13: unknown key `flatten.hop`; did you mean `hops`? allowed: output, hops, fanouts, \
+         sampling, layout, targets, hub_threshold, samples_per_target, targets_per_part\n\
+         j.toml:14: `flatten.fanouts` is the string \"most\"; allowed is a number of in-edges from 1 \
+         to 4294967295, or \"all\"\n\
+         j.toml:15: missing key `train.output`\n\
+         j.toml:16: `train.model` cannot be `gnn`; allowed: gcn, sage, gat, gatv2, gin\n\
+         j.toml:17: `train.epochs` is 0: allowed is 1 to 1000000\n\
+         j.toml:18: `train.dropout` is the string \"half\"; allowed is a number\n\
+         j.toml:19: `train.hidden` is the number 8; allowed is a list\n\
+         j.toml:21: `infer.output`: out/f/e is in the way of `flatten.output`, out/f; each needs a \
+         directory of its own\n\
+         j.toml:22: `infer.layer` is 300: allowed is 1 to 255\n\
+         job j.toml: `input.nodes.features`: is missing; [train] needs `features` or `sparse`",
+    );
+}
+
+#[test]
+fn a_mistake_that_follows_from_another_is_not_told() {
+    // Without its labels a training would lack them, and its output is of no store.
+    let train = "[train]\nmodel = \"gcn\"\nepochs = 1\noutput = 5\n";
+    let input = INPUT.replacen("[input.edges]", "features = [\"f\"]\n[input.edges]", 1);
+    check(
+        &format!("{HEAD}{input}{STAGE}{train}").replace("split =", "splits ="),
+        "j.toml:6: unknown key `input.nodes.splits`; did you mean `split`? allowed: path, id, \
+         features, sparse, label, num_classes, split, split_values, transform\n\
+         j.toml:20: `train.output` is the number 5; allowed is a path, in quotes",
+    );
+}
+
+#[test]
+fn values_of_a_wrong_type_say_what_is_wanted() {
+    let text = format!("{HEAD}{INPUT}{STAGE}");
+    for (set, expected) in [
+        (
+            ("train", "5"),
+            "--set train=5: `train` is the number 5; allowed is a table",
+        ),
+        (
+            ("flatten", "5"),
+            "--set flatten=5: `flatten` is a table of the job file; set its keys one by one, as in \
+             --set flatten.KEY=VALUE",
+        ),
+        (
+            ("input.nodes.features", "\"x\""),
+            "--set input.nodes.features=\"x\": `input.nodes.features` is the string \"x\"; allowed \
+             is a list, such as [\"x\"]",
+        ),
+        (
+            ("input.edges.undirected", "1"),
+            "--set input.edges.undirected=1: `input.edges.undirected` is the number 1; allowed is \
+             true or false",
+        ),
+        (
+            ("seed", "-1"),
+            "--set seed=-1: `seed` is the number -1; allowed is a whole number from 0",
+        ),
+        (
+            ("flatten.output", "[]"),
+            "--set flatten.output=[]: `flatten.output` is a list; allowed is a path, in quotes",
+        ),
+    ] {
+        check_set(&text, &[set], expected);
+    }
+}
+
+/// Numbers of a job file: what is allowed at the ends of their bounds, and what is not.
+const NUMBERS: [(&str, [&str; 2], [&str; 2]); 50] = [
+    ("seed", ["0", "9223372036854775807"], ["-1", "0.5"]),
+    ("workers", ["1", "2"], ["0", "1025"]),
+    (
+        "memory_budget",
+        ["\"64MiB\"", "\"1PiB\""],
+        ["\"63MiB\"", "\"1025TiB\""],
+    ),
+    ("storage.retries", ["0", "1000"], ["-1", "1001"]),
+    (
+        "storage.faults_max",
+        ["0", "1000000000"],
+        ["-1", "1000000001"],
+    ),
+    ("storage.timeout", ["1", "3600"], ["0", "3601"]),
+    (
+        "input.nodes.num_classes",
+        ["1", "1048576"],
+        ["0", "1048577"],
+    ),
+    (
+        "input.nodes.sparse.width",
+        ["1", "16777216"],
+        ["0", "16777217"],
+    ),
+    (
+        "input.nodes.split_values.train",
+        ["-5", "9223372036854775807"],
+        ["0.5", "true"],
+    ),
+    (
+        "input.nodes.split_values.val",
+        ["-5", "9223372036854775807"],
+        ["0.5", "true"],
+    ),
+    (
+        "input.nodes.split_values.test",
+        ["-5", "9223372036854775807"],
+        ["0.5", "true"],
+    ),
+    ("flatten.hops", ["2", "2"], ["1", "256"]),
+    (
+        "flatten.fanouts",
+        ["[1, 4294967295]", "[1, \"all\"]"],
+        ["[0, 1]", "[1, 4294967296]"],
+    ),
+    (
+        "flatten.hub_threshold",
+        ["1", "4294967295"],
+        ["0", "4294967296"],
+    ),
+    ("flatten.samples_per_target", ["1", "1024"], ["0", "1025"]),
+    (
+        "flatten.targets_per_part",
+        ["1", "4294967294"],
+        ["0", "4294967295"],
+    ),
+    ("train.hidden", ["[8]", "[1048576]"], ["[0]", "[1048577]"]),
+    ("train.layers", ["2", "2"], ["0", "256"]),
+    ("train.heads", ["1", "64"], ["0", "1025"]),
+    ("train.out_heads", ["1", "1024"], ["0", "1025"]),
+    ("train.dropout", ["0", "0.99"], ["-0.1", "1"]),
+    ("train.input_dropout", ["0", "0.99"], ["-0.1", "1"]),
+    ("train.attention_dropout", ["0", "0.99"], ["-0.1", "1"]),
+    ("train.learning_rate", ["1e-30", "1000"], ["0", "1001"]),
+    ("train.schedule.warmup", ["0", "199.5"], ["-1", "200"]),
+    (
+        "train.schedule.every",
+        ["1e-3", "1000000"],
+        ["0", "1000001"],
+    ),
+    ("train.schedule.factor", ["1e-3", "1000"], ["0", "1001"]),
+    ("train.schedule.floor", ["0", "1"], ["-0.1", "1.1"]),
+    (
+        "train.clip_norm",
+        ["1e-30", "1000000000"],
+        ["0", "1000001000"],
+    ),
+    ("train.momentum", ["0", "0.99"], ["-0.1", "1"]),
+    ("train.weight_decay", ["0", "1000"], ["-1", "1001"]),
+    (
+        "train.weight_decay_layers",
+        ["[1]", "[2]"],
+        ["[0]", "[257]"],
+    ),
+    ("train.epochs", ["6", "1000000"], ["0", "1000001"]),
+    ("train.batch_size", ["1", "4294967294"], ["0", "4294967295"]),
+    ("train.evaluate_every", ["1", "1000000"], ["0", "1000001"]),
+    ("train.patience", ["1", "1000000"], ["0", "1000001"]),
+    (
+        "train.class_weights",
+        ["[0, 1]", "[1, 1000000000]"],
+        ["[-1, 1]", "[1, 1000001000]"],
+    ),
+    ("train.seed", ["0", "9223372036854775807"], ["-1", "0.5"]),
+    ("train.workers", ["1", "1024"], ["0", "1025"]),
+    ("train.servers", ["1", "1024"], ["0", "1025"]),
+    ("train.staleness", ["0", "1000000"], ["-1", "1000001"]),
+    ("train.checkpoint_every", ["1", "1000000"], ["0", "1000001"]),
+    (
+        "train.checkpoint_every_steps",
+        ["1", "1000000000000"],
+        ["0", "1000000000001"],
+    ),
+    (
+        "train.cache_bytes",
+        ["\"0B\"", "\"1PiB\""],
+        ["-1", "\"1025TiB\""],
+    ),
+    ("infer.layer", ["1", "2"], ["0", "256"]),
+    (
+        "infer.rows_per_part",
+        ["1", "4294967294"],
+        ["0", "4294967295"],
+    ),
+    (
+        "input.nodes.split_values.none",
+        ["-5", "9"],
+        ["0.5", "true"],
+    ),
+    ("flatten.hops", ["2", "2"], ["-1", "9223372036854775807"]),
+    ("train.epochs", ["6", "6"], ["-1", "9223372036854775807"]),
+    (
+        "train.batch_size",
+        ["6", "6"],
+        ["0.5", "9223372036854775807"],
+    ),
+];
+
+#[test]
+fn every_number_has_bounds() {
+    let example = example();
+    let told = |key: &str, value: &str| {
+        let mut set = vec![(key, value)];
+        if key == "train.schedule.every" || key == "train.schedule.factor" {
+            set.insert(0, ("train.schedule", "{ kind = \"step\", every = 1 }"));
+        }
+        if key == "input.nodes.sparse.width" {
+            let sparse = "{ index = \"i\", value = \"v\", width = 1 }";
+            set.insert(0, ("input.nodes.sparse", sparse));
+        }
+        let error = Job::of_source(&source(example, &set), &Overrides::default()).unwrap_err();
+        let place = format!("--set {key}={value}: `{key}`");
+        lines(&error.into())
+            .iter()
+            .any(|line| line.starts_with(&place))
+    };
+    for (key, allowed, refused) in NUMBERS {
+        for value in allowed {
+            assert!(!told(key, value), "`{key}` may be {value}");
+        }
+        for value in refused {
+            assert!(told(key, value), "`{key}` must not be {value}");
+        }
+    }
+    let mut numeric = Vec::new();
+    let written: toml::Table = toml::from_str(example).unwrap();
+    gather_numbers(&toml::Value::Table(written), "", &mut numeric);
+    assert!(numeric.len() > 40, "{numeric:?}");
+    for key in numeric {
+        assert!(
+            NUMBERS.iter().any(|(known, ..)| *known == key),
+            "`{key}` has no bounds"
+        );
+    }
+}
+
+/// Gathers the dotted names of keys that hold numbers, lists of them, or sizes.
+fn gather_numbers(value: &toml::Value, key: &str, found: &mut Vec<String>) {
+    let is_number = |value: &toml::Value| {
+        let is_size = |text: &str| text.parse::<ByteSize>().is_ok();
+        value.is_integer() || value.is_float() || value.as_str().is_some_and(is_size)
+    };
+    match value {
+        toml::Value::Table(table) => {
+            for (name, inner) in table {
+                let dot = if key.is_empty() { "" } else { "." };
+                gather_numbers(inner, &format!("{key}{dot}{name}"), found);
+            }
+        }
+        toml::Value::Array(items) if items.iter().any(is_number) => found.push(key.to_owned()),
+        _ if is_number(value) => found.push(key.to_owned()),
+        _ => {}
+    }
+}
+
+/// The whole job of the reference.
+fn example() -> &'static str {
+    let reference = include_str!("../../../docs/job.md");
+    let example = reference.split("```toml\n").nth(1).unwrap();
+    example.split("```").next().unwrap()
 }

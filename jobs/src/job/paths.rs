@@ -1,0 +1,148 @@
+//! Paths of a job: resolved, and no output in the way of another or of what is read.
+
+use std::path::{Path, PathBuf};
+
+use graphflat::Targets;
+use graphinfer::InferTargets;
+use schemas::path::{overlap, overlaps_input};
+
+use super::{BASE, JobSpec, key};
+use crate::mistakes::Found;
+
+impl JobSpec {
+    /// Resolves every path that is not of an input table, and says how stores are reached.
+    pub(super) fn resolve_paths(&mut self, base: &Path, found: &mut Found) {
+        schemas::storage::configure(self.storage.clone());
+        let mut paths: Vec<(&str, &mut PathBuf)> = Vec::new();
+        if let Some(work_dir) = &mut self.work_dir {
+            // Of what lies there, most is mapped.
+            if let Some(path) = found.take(schemas::path::local("work_dir", base, work_dir)) {
+                *work_dir = path;
+            }
+        }
+        if let Some(flatten) = &mut self.flatten {
+            paths.extend(flatten.output.as_mut().map(|path| ("flatten.output", path)));
+            if let Targets::Listed(path) = &mut flatten.targets {
+                paths.push(("flatten.targets", path));
+            }
+        }
+        if let Some(train) = &mut self.train {
+            paths.push(("train.output", &mut train.output));
+            paths.extend(train.input.as_mut().map(|path| ("train.input", path)));
+        }
+        if let Some(infer) = &mut self.infer {
+            paths.push(("infer.output", &mut infer.output));
+            paths.extend(infer.model.as_mut().map(|path| ("infer.model", path)));
+            paths.extend(infer.input.as_mut().map(|path| ("infer.input", path)));
+            if let InferTargets::Listed(path) = &mut infer.targets {
+                paths.push(("infer.targets", path));
+            }
+        }
+        for (name, path) in paths {
+            if let Some(resolved) = found.take(schemas::path::resolve(name, base, path)) {
+                *path = resolved;
+            }
+        }
+    }
+
+    /// The directories that are written.
+    fn outputs<'a>(&'a self, work_dir: &'a Path) -> Vec<(&'static str, &'a Path)> {
+        let mut outputs = Vec::new();
+        outputs.extend(
+            self.flatten
+                .iter()
+                .filter_map(|stage| Some(("flatten.output", &**stage.output.as_ref()?))),
+        );
+        outputs.extend(
+            self.train
+                .iter()
+                .map(|stage| ("train.output", &*stage.output)),
+        );
+        outputs.extend(
+            self.infer
+                .iter()
+                .map(|stage| ("infer.output", &*stage.output)),
+        );
+        outputs.push(("work_dir", work_dir));
+        outputs
+    }
+
+    /// No two stages may write one place, nor one inside another.
+    ///
+    /// Returns the keys of those that are in the way of something, each told once.
+    pub(super) fn check_outputs(&self, work_dir: &Path, found: &mut Found) -> Vec<&'static str> {
+        let mut told = Vec::new();
+        let outputs = self.outputs(work_dir);
+        for (position, &(name, path)) in outputs.iter().enumerate() {
+            for &(earlier, taken) in &outputs[..position] {
+                let is_told = told.contains(&name) || told.contains(&earlier);
+                if !is_told && overlap(path, taken) {
+                    told.push(name);
+                    let problem = format!(
+                        "{} is in the way of `{earlier}`, {}; each needs a directory of its own",
+                        path.display(),
+                        taken.display()
+                    );
+                    found.push(key(name, problem));
+                }
+            }
+        }
+        told
+    }
+
+    /// Nothing that is read may lie where something is written: `--fresh` would remove it. Outputs
+    /// that were told to be in the way of another are left out.
+    pub(super) fn check_inputs(
+        &self,
+        work_dir: &Path,
+        mut told: Vec<&'static str>,
+        found: &mut Found,
+    ) {
+        let base = Path::new(BASE);
+        let mut inputs = Vec::new();
+        for (name, path) in [
+            ("input.nodes.path", &self.input.nodes.path),
+            ("input.edges.path", &self.input.edges.path),
+        ] {
+            // What is wrong with it is found where the table is opened.
+            let paths = path.alternatives().unwrap_or_default();
+            let resolved = paths
+                .iter()
+                .chain(path.written())
+                .filter_map(|path| schemas::path::resolve(name, base, Path::new(path)).ok());
+            inputs.extend(resolved.map(|path| (name, path)));
+        }
+        if let Some(Targets::Listed(path)) = self.flatten.as_ref().map(|stage| &stage.targets) {
+            inputs.push(("flatten.targets", path.clone()));
+        }
+        let train_input = self.train.as_ref().and_then(|stage| stage.input.clone());
+        inputs.extend(train_input.map(|path| ("train.input", path)));
+        let model = self.infer.as_ref().and_then(|stage| stage.model.clone());
+        inputs.extend(model.map(|path| ("infer.model", path)));
+        let infer_input = self.infer.as_ref().and_then(|stage| stage.input.clone());
+        inputs.extend(infer_input.map(|path| ("infer.input", path)));
+        if let Some(InferTargets::Listed(path)) = self.infer.as_ref().map(|stage| &stage.targets) {
+            inputs.push(("infer.targets", path.clone()));
+        }
+        for (name, output) in self.outputs(work_dir) {
+            for (read, input) in &inputs {
+                // What one stage writes for the next.
+                let handed_on = matches!(
+                    (name, *read),
+                    ("flatten.output", "train.input" | "infer.input")
+                        | ("train.output", "infer.model")
+                );
+                if !handed_on && !told.contains(&name) && overlaps_input(output, input) {
+                    told.push(name);
+                    let problem = format!(
+                        "{} is in the way of `{read}`, {}; an output lies neither in what is read \
+                         nor around it",
+                        output.display(),
+                        input.display()
+                    );
+                    found.push(key(name, problem));
+                }
+            }
+        }
+    }
+}

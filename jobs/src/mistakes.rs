@@ -1,0 +1,67 @@
+//! All mistakes of a job, so that they are told together.
+
+use schemas::ErrorKind;
+
+use crate::error::JobError;
+
+/// Something that is wrong with a job, and where.
+#[derive(Debug)]
+pub(crate) struct Mistake {
+    /// Place in the job file, by which mistakes are ordered; those without one stand last.
+    pub(crate) at: usize,
+    /// One line: file and line, key, problem, what is allowed.
+    pub(crate) line: String,
+    /// Who can mend it.
+    pub(crate) kind: ErrorKind,
+}
+
+/// The errors of checks, each once.
+#[derive(Debug, Default)]
+pub(crate) struct Found(Vec<JobError>);
+
+impl Found {
+    /// Notes an error, unless its text was noted before.
+    pub(crate) fn push(&mut self, error: impl Into<JobError>) {
+        let error = error.into();
+        let text = error.to_string();
+        if !self.0.iter().any(|found| found.to_string() == text) {
+            self.0.push(error);
+        }
+    }
+
+    /// Notes several errors.
+    pub(crate) fn extend<E: Into<JobError>>(&mut self, errors: impl IntoIterator<Item = E>) {
+        errors.into_iter().for_each(|error| self.push(error));
+    }
+
+    /// Returns what a check gave, or notes its error.
+    pub(crate) fn take<T, E: Into<JobError>>(&mut self, checked: Result<T, E>) -> Option<T> {
+        checked.map_err(|error| self.push(error)).ok()
+    }
+
+    /// Tells whether nothing was found.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Returns the errors, in the order in which they were found.
+    pub(crate) fn into_errors(self) -> Vec<JobError> {
+        self.0
+    }
+}
+
+/// Makes one error of all mistakes of a job file, in the order of its lines.
+pub(crate) fn in_order(mut mistakes: Vec<Mistake>) -> JobError {
+    mistakes.sort_by_key(|mistake| mistake.at);
+    mistakes.dedup_by(|second, first| second.line == first.line);
+    JobError::Mistakes(mistakes)
+}
+
+/// Tells who can mend a job: its file, where any mistake is one of the file.
+pub(crate) fn kind(mistakes: &[Mistake]) -> ErrorKind {
+    let is_any = |kind| mistakes.iter().any(|mistake| mistake.kind == kind);
+    [ErrorKind::Usage, ErrorKind::Failed]
+        .into_iter()
+        .find(|kind| is_any(*kind))
+        .unwrap_or(ErrorKind::Data)
+}

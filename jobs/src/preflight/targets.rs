@@ -1,0 +1,180 @@
+//! What training and inference need of the targets: splits, labels, nodes of their ids.
+
+use std::collections::HashMap;
+
+use graphflat::{FlattenError, Targets};
+use graphtrainer::TrainSpec;
+use rayon::iter::{IntoParallelRefIterator as _, ParallelIterator as _};
+use schemas::{IdListPlan, Ids, LabelMeta, SchemaError, Split, Unit};
+
+use crate::error::JobError;
+use crate::job::Job;
+
+/// Checks that training has what it needs of the targets: a split that is not empty, labels.
+pub(super) fn splits_and_labels(job: &Job, train: &TrainSpec) -> Result<(), JobError> {
+    let listed = match job.targets() {
+        Some(Targets::Listed(_)) => Some(Listed::read(job)?),
+        _ => None,
+    };
+    let units: Vec<Result<[usize; 2], JobError>> = job
+        .nodes
+        .units()
+        .par_iter()
+        .map(|unit| count_splits(job, unit, listed.as_ref()))
+        .collect();
+    let (mut num_train, mut num_val) = (0, 0);
+    for unit in units {
+        let [in_train, in_val] = unit?;
+        num_train += in_train;
+        num_val += in_val;
+    }
+    let missing = if num_train == 0 {
+        Some(("train", "there has to be something to train on"))
+    } else if num_val == 0 && train.patience.is_some() {
+        Some(("val", "`train.patience` waits for a better metric on it"))
+    } else if num_val == 0 && train.monitor.is_some() {
+        Some(("val", "`train.monitor` is a metric on it"))
+    } else {
+        None
+    };
+    let Some((split, reason)) = missing else {
+        return Ok(());
+    };
+    let spec = job.nodes.spec();
+    let source = match spec.split_column() {
+        Some(column) => format!("column `{column}` of {} puts", spec.path),
+        None => "the shares put".to_owned(),
+    };
+    Err(JobError::Input {
+        key: "input.nodes.split",
+        problem: format!("{source} no target into `{split}`, but {reason}"),
+    })
+}
+
+/// Targets of a unit in the train and in the val split; each in any split has a label.
+fn count_splits(job: &Job, unit: &Unit, listed: Option<&Listed>) -> Result<[usize; 2], JobError> {
+    let rows = job.nodes.read_splits(unit)?;
+    let ids = match listed {
+        Some(_) => Some(job.nodes.read_keys(unit)?.ids),
+        None => None,
+    };
+    let mut counts = [0, 0];
+    for (row, &split) in rows.split.iter().enumerate() {
+        let is_target = match (job.targets(), listed, &ids) {
+            (Some(Targets::Train), ..) => split == Split::Train,
+            (_, Some(listed), Some(ids)) => listed.contains(ids, row),
+            _ => true,
+        };
+        if !is_target || split == Split::None {
+            continue;
+        }
+        if !rows.has_label[row] {
+            let (path, row_there) = job.nodes.locate(unit.first_row + row as u64);
+            let unlabelled = SchemaError::Value {
+                path,
+                column: job.nodes.spec().label.clone().unwrap_or_default(),
+                row: row_there,
+                problem: format!(
+                    "holds no label, but the node is a target in split `{}`",
+                    split.as_str()
+                ),
+            };
+            return Err(unlabelled.into());
+        }
+        counts[0] += usize::from(split == Split::Train);
+        counts[1] += usize::from(split == Split::Val);
+    }
+    Ok(counts)
+}
+
+/// A list of targets, to be asked for ids.
+struct Listed {
+    ids: Ids,
+    /// Position of each id's hash.
+    places: HashMap<u64, usize>,
+}
+
+impl Listed {
+    fn read(job: &Job) -> Result<Listed, JobError> {
+        let ids = match job.target_list()? {
+            Some(list) => list.read()?,
+            None => Ids::new(job.nodes.id_type()),
+        };
+        if let (true, Some(targets)) = (ids.is_empty(), job.targets()) {
+            let reason = targets.why_none().to_owned();
+            return Err(FlattenError::NoTargets { reason }.into());
+        }
+        Ok(Listed::of(ids))
+    }
+
+    fn of(ids: Ids) -> Listed {
+        let places = (0..ids.len()).map(|at| (ids.hash(at), at)).collect();
+        Listed { ids, places }
+    }
+
+    fn contains(&self, ids: &Ids, at: usize) -> bool {
+        self.place(ids, at).is_some()
+    }
+
+    /// The position in the list of an id of another column.
+    fn place(&self, ids: &Ids, at: usize) -> Option<usize> {
+        let place = self.places.get(&ids.hash(at)).copied()?;
+        self.ids.equal(place, ids, at).then_some(place)
+    }
+}
+
+/// Checks that each id of a list is one of a node.
+pub(super) fn listed_nodes(job: &Job, list: &IdListPlan) -> Result<(), JobError> {
+    let wanted = Listed::of(list.read()?);
+    let mut is_node = vec![false; wanted.ids.len()];
+    for unit in job.nodes.units() {
+        let ids = job.nodes.read_keys(unit)?.ids;
+        for at in 0..ids.len() {
+            if let Some(place) = wanted.place(&ids, at) {
+                is_node[place] = true;
+            }
+        }
+    }
+    let found = |at: usize| {
+        let place = wanted.place(&wanted.ids, at);
+        place.is_some_and(|place| is_node[place])
+    };
+    match (0..wanted.ids.len()).find(|&at| !found(at)) {
+        Some(at) => Err(list.unknown(&wanted.ids, at).into()),
+        None => Ok(()),
+    }
+}
+
+/// Reads what the labels are, which takes a look at all of them.
+pub(super) fn label_meta(job: &Job) -> Result<Option<LabelMeta>, JobError> {
+    if !job.nodes.has_label() {
+        return Ok(None);
+    }
+    let units = job.nodes.units().par_iter();
+    let keys: Vec<_> = units.map(|unit| job.nodes.read_keys(unit)).collect();
+    let (mut names, mut max_class) = (std::collections::BTreeSet::new(), None);
+    for unit in keys {
+        let of_unit = unit?;
+        names.extend(of_unit.class_names);
+        max_class = max_class.max(of_unit.max_class);
+    }
+    Ok(job
+        .nodes
+        .label_meta(names.into_iter().collect(), max_class)?)
+}
+
+impl Job {
+    /// Which nodes get a neighbourhood, where the job says it.
+    fn targets(&self) -> Option<&Targets> {
+        self.sample().map(|sample| sample.targets())
+    }
+
+    /// The list of targets, where the job names one.
+    pub(crate) fn target_list(&self) -> Result<Option<IdListPlan>, SchemaError> {
+        let Some(Targets::Listed(path)) = self.targets() else {
+            return Ok(None);
+        };
+        let (column, id_type) = (&self.nodes.spec().id, self.nodes.id_type());
+        IdListPlan::open("flatten.targets", path, column, id_type).map(Some)
+    }
+}

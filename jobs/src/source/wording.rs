@@ -1,0 +1,136 @@
+//! The messages of the TOML reader, reworded for people.
+
+use crate::hints;
+
+/// The words between backticks.
+pub(super) fn quoted(message: &str) -> impl Iterator<Item = &str> {
+    message.split('`').skip(1).step_by(2)
+}
+
+/// Keys that were allowed once, with what takes their place.
+const REMOVED: [(&str, &str); 3] = [
+    (
+        "train.launch",
+        "`run --processes N` runs a job in several processes; without it a training is threads",
+    ),
+    (
+        "train.worker_failure",
+        "`run --processes N --restarts R` starts a job again that lost a process",
+    ),
+    (
+        "train.timeout_ms",
+        "processes that say nothing for 10 s count as lost",
+    ),
+];
+
+/// What is wrong with a key.
+pub(super) struct Problem {
+    /// Key, problem, what is allowed.
+    pub(super) text: String,
+    /// The allowed key that is most like an unknown one, where one is close.
+    pub(super) nearest: Option<String>,
+    /// The key that is missing, by its dotted name.
+    pub(super) missing: Option<String>,
+}
+
+/// Rewords a message so that it names the key in full, says what stands there and what is allowed,
+/// and offers the nearest allowed name.
+pub(super) fn describe(message: &str, key: Option<&str>) -> Problem {
+    let plain = |text| Problem {
+        text,
+        nearest: None,
+        missing: None,
+    };
+    if let Some(name) = message.strip_prefix("missing field ") {
+        let name = name.trim_matches('`');
+        let missing = key.map_or(name.to_owned(), |table| format!("{table}.{name}"));
+        return Problem {
+            missing: Some(missing.clone()),
+            ..plain(format!("missing key `{missing}`"))
+        };
+    }
+    let mut words = quoted(message);
+    let what = message.split_once(" `").map(|(what, _)| what);
+    match (what, words.next()) {
+        (Some("unknown field"), Some(unknown)) => {
+            let key = key.unwrap_or(unknown);
+            if let Some((_, instead)) = REMOVED.iter().find(|(name, _)| *name == key) {
+                return plain(format!("`{key}` is no key any more: {instead}"));
+            }
+            let (hint, nearest) = alternatives(unknown, words);
+            let text = format!("unknown key `{key}`; {hint}");
+            let parent = key.rsplit_once('.').map(|(parent, _)| parent);
+            let nearest = nearest.map(|name| match parent {
+                Some(parent) => format!("{parent}.{name}"),
+                None => name.to_owned(),
+            });
+            Problem {
+                nearest,
+                ..plain(text)
+            }
+        }
+        (Some("unknown variant"), Some(unknown)) => {
+            let (hint, _) = alternatives(unknown, words);
+            let key = key.unwrap_or("?");
+            plain(format!("`{key}` cannot be `{unknown}`; {hint}"))
+        }
+        _ => plain(match (mismatch(message), key) {
+            (Some((found, wanted)), Some(key)) => {
+                format!("`{key}` is {found}; allowed is {wanted}")
+            }
+            (_, Some(key)) => format!("`{key}`: {message}"),
+            (_, None) => message.to_owned(),
+        }),
+    }
+}
+
+/// Lists the allowed names, behind the one that is most like the written one.
+fn alternatives<'a>(
+    written: &str,
+    allowed: impl Iterator<Item = &'a str>,
+) -> (String, Option<&'a str>) {
+    let allowed: Vec<&str> = allowed.collect();
+    let nearest = hints::meant(written, &allowed);
+    let hint = match nearest {
+        Some(name) => format!("did you mean `{name}`? "),
+        None => String::new(),
+    };
+    (format!("{hint}allowed: {}", allowed.join(", ")), nearest)
+}
+
+/// Takes a message about a value of a wrong type apart: what was found, and what is allowed.
+fn mismatch(message: &str) -> Option<(String, String)> {
+    let rest = message
+        .strip_prefix("invalid type: ")
+        .or_else(|| message.strip_prefix("invalid value: "))?;
+    let (found, wanted) = rest.split_once(", expected ")?;
+    let (kind, value) = match found.split_once(' ') {
+        Some(("floating", point)) => ("number", point.trim_start_matches("point ")),
+        Some((kind, value)) => (kind, value),
+        None => (found, ""),
+    };
+    let value = value.trim_matches('`');
+    let found = match kind {
+        "string" => format!("the string {value}"),
+        "integer" | "number" => format!("the number {value}"),
+        "boolean" => value.to_owned(),
+        "sequence" => "a list".to_owned(),
+        "map" => "a table".to_owned(),
+        _ => found.replace('`', ""),
+    };
+    let wanted = match wanted {
+        "u64" | "u32" | "usize" => "a whole number from 0".to_owned(),
+        "i64" => "a whole number".to_owned(),
+        "f32" | "f64" => "a number".to_owned(),
+        "a boolean" => "true or false".to_owned(),
+        "a string" => "a string, in quotes".to_owned(),
+        "path string" => "a path, in quotes".to_owned(),
+        "a sequence" if kind == "string" => format!("a list, such as [{value}]"),
+        "a sequence" => "a list".to_owned(),
+        "a map" => "a table".to_owned(),
+        "parsable string" => "a size, such as \"2GiB\"".to_owned(),
+        _ if wanted.starts_with("struct ") => "a table".to_owned(),
+        _ => wanted.to_owned(),
+    };
+    Some((found, wanted))
+}
