@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::harness::{Bench, Outcome, files_below};
 #[cfg(target_os = "linux")]
 use crate::hosts::Net;
-use crate::needs::{checkout, python};
+use crate::needs::{checkout, python, slow};
 
 /// How far the model may be off, by its statistics: edges of each other know nothing of each other in
 /// one, and everything in the other but that nodes are met together.
@@ -138,6 +138,9 @@ fn assert_even(what: &str, figures: &[f64]) {
 #[cfg(target_os = "linux")]
 #[test]
 fn the_model_tells_what_crosses_between_hosts() {
+    if !slow() {
+        return;
+    }
     let bench = Bench::empty();
     let (Some(python), Some(net)) = (python(), Net::new(&bench, 4)) else {
         return;
@@ -192,6 +195,9 @@ fn model(python: &Path, bench: &Bench, options: &str) -> Value {
 
 #[test]
 fn the_model_tells_the_bytes_of_each_round() {
+    if !slow() {
+        return;
+    }
     let Some(python) = python() else {
         return;
     };

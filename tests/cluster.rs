@@ -14,6 +14,7 @@ use crate::harness::{
 #[cfg(target_os = "linux")]
 use crate::hosts::Net;
 use crate::hosts::{Hosts, LOSS_MAX, SECRET, end, end_within, send_signal, wait_for, wait_until};
+use crate::needs::slow;
 
 const OUTPUT: &str = "out/features";
 /// Processes killed; more where it is set.
@@ -89,6 +90,9 @@ fn nothing_is_done_twice() {
 /// Whichever process dies, all end and say who is missing; run again, the job ends with the same rows.
 #[test]
 fn a_process_that_is_killed_ends_the_job_and_the_next_run_goes_on() {
+    if !slow() {
+        return;
+    }
     let graph = Graph::new(600, IdKind::Utf8, FeatureKind::List).with_weights();
     let bench = Bench::new(&graph);
     let job = job(&graph, "shards").with("targets_per_part = 16", "targets_per_part = 4");
@@ -218,6 +222,9 @@ fn modified(path: &Path) -> SystemTime {
 #[cfg(target_os = "linux")]
 #[test]
 fn a_process_is_missed_before_all_have_met() {
+    if !slow() {
+        return;
+    }
     let graph = graph(IdKind::Int64, FeatureKind::List);
     let bench = Bench::new(&graph);
     bench.write(&job(&graph, "rows"));
@@ -289,6 +296,9 @@ fn another_build_is_refused() {
 #[cfg(unix)]
 #[test]
 fn a_process_that_is_stopped_ends_the_job() {
+    if !slow() {
+        return;
+    }
     let graph = Graph::new(600, IdKind::Utf8, FeatureKind::List).with_weights();
     let bench = Bench::new(&graph);
     let job = job(&graph, "rows").with("targets_per_part = 16", "targets_per_part = 1");
@@ -522,6 +532,9 @@ fn flood(address: &str, is_over: &AtomicBool) {
 #[cfg(target_os = "linux")]
 #[test]
 fn hosts_work_together_and_end_together() {
+    if !slow() {
+        return;
+    }
     let graph = Graph::new(600, IdKind::Utf8, FeatureKind::List).with_weights();
     let bench = Bench::new(&graph);
     let job = job(&graph, "rows").with("targets_per_part = 16", "targets_per_part = 1");

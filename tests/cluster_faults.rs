@@ -9,7 +9,7 @@ use crate::harness::{
     Bench, FLATTEN, FeatureKind, Graph, INFER, IdKind, Job, Outcome, TRAIN, assert_same_bytes, mix,
 };
 use crate::hosts::{LOSS_MAX, Net, end_within, send_signal};
-use crate::needs::skip;
+use crate::needs::{skip, slow};
 
 /// Variable with the number of faults that end the job, 50 without it.
 const FAULTS: &str = "GRAPHFLAT_TEST_HOST_FAULTS";
@@ -132,6 +132,9 @@ fn meet(
 
 #[test]
 fn hosts_end_together_whatever_happens_and_go_on() {
+    if !slow() {
+        return;
+    }
     let graph = Graph::new(600, IdKind::Utf8, FeatureKind::List).with_weights();
     let bench = Bench::new(&graph);
     let Some(net) = Net::new(&bench, HOSTS) else {
@@ -185,6 +188,9 @@ fn hosts_end_together_whatever_happens_and_go_on() {
 /// A link that loses one packet in a hundred and takes 100 ms for each makes a job slower, no more.
 #[test]
 fn a_slow_link_that_loses_packets_is_survived() {
+    if !slow() {
+        return;
+    }
     let graph = Graph::new(200, IdKind::Int64, FeatureKind::List).with_weights();
     let bench = Bench::new(&graph);
     if !std::path::Path::new("/dev/net/tun").exists() {

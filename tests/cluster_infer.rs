@@ -4,6 +4,7 @@ use crate::cluster::survive_kills;
 use crate::harness::{
     Bench, FLATTEN, FeatureKind, Graph, INFER, IdKind, Job, TRAIN, assert_same_bytes,
 };
+use crate::needs::slow;
 
 const OUTPUT: &str = "out/embeddings";
 
@@ -156,6 +157,9 @@ fn a_hub_gives_the_bytes_of_one_process() {
 /// What is a hub for one layer, or sampling, is none for another that reads fewer of its in-edges.
 #[test]
 fn a_hub_of_some_layers_gives_the_bytes_of_one_process() {
+    if !slow() {
+        return;
+    }
     let graph = graph_of(12_000).with_in_edges(20_000);
     let bench = Bench::new(&graph);
     for (model, fanouts, infer) in [
@@ -293,6 +297,9 @@ fn the_fewer_of_rows_and_partial_aggregates_are_counted() {
 
 #[test]
 fn a_process_that_is_killed_loses_no_finished_round() {
+    if !slow() {
+        return;
+    }
     let graph = graph_of(600).with_in_edges(9000);
     let bench = Bench::new(&graph);
     let job = job(&graph, "\"gat\"\nheads = 2")

@@ -9,6 +9,7 @@ use crate::harness::{
     Bench, FLATTEN, FeatureKind, Graph, IdKind, Job, Outcome, TRAIN, assert_same_bytes, files_below,
 };
 use crate::hosts::{Hosts, end, wait_for};
+use crate::needs::slow;
 
 const OUTPUT: &str = "out/model";
 /// Time in which a training writes its first checkpoint.
@@ -169,6 +170,9 @@ fn workers_that_do_not_wait_train_a_model_too() {
 /// with the same bytes.
 #[test]
 fn a_process_that_is_killed_ends_the_training_and_the_next_run_goes_on() {
+    if !slow() {
+        return;
+    }
     let graph = graph();
     let bench = flattened(&graph);
     let more = "servers = 2\ncheckpoint_every_steps = 5";
@@ -346,11 +350,11 @@ fn keys_that_several_processes_cannot_have_are_refused() {
     assert!(!bench.path(OUTPUT).exists(), "nothing was begun");
     let streamed = "[flatten]\nhops = 2\nfanouts = [4, 3]\n\n";
     let streamed = Job::new(&graph, &[streamed, TRAIN]).and("streamed = true");
-    let outcome = bench.run(&streamed, &["--processes", "2"]);
-    assert_eq!(outcome.code, 2, "{outcome:?}");
+    let refused = bench.run(&streamed, &["--processes", "2"]);
+    assert_eq!(refused.code, 2, "{refused:?}");
     assert!(
-        outcome.stderr.contains("`train.streamed` is true"),
-        "{outcome:?}"
+        refused.stderr.contains("`train.streamed` is true"),
+        "{refused:?}"
     );
     // One server clips.
     let clipped = job(&graph, 2, "clip_norm = 0.5");

@@ -138,8 +138,8 @@ fn interrupted_runs_say_so_and_go_on() {
             assert!(!is_alive(child), "{what}");
         }
         bench.run(&job, processes).ok();
-        for (files, output) in expected.iter().zip(OUTPUTS) {
-            assert_same_bytes(files, &bench.data_files(output), &what);
+        for (files, written) in expected.iter().zip(OUTPUTS) {
+            assert_same_bytes(files, &bench.data_files(written), &what);
         }
     }
 }
@@ -279,8 +279,8 @@ fn a_job_goes_on_after_a_lost_process() {
             "{what}"
         );
         restarted += usize::from(is_told);
-        for (files, output) in expected.iter().zip(OUTPUTS) {
-            assert_same_bytes(files, &bench.data_files(output), &what);
+        for (files, written) in expected.iter().zip(OUTPUTS) {
+            assert_same_bytes(files, &bench.data_files(written), &what);
         }
     }
     assert!(
@@ -325,12 +325,15 @@ fn restarts_come_to_an_end() {
         "epochs = 100000",
         "epochs = 3\nlearning_rate = 1e30\noptimizer = \"sgd\"",
     );
-    let outcome = bench.run(&wrong, &["--processes", "2", "--restarts", "2", "--fresh"]);
-    assert_eq!(outcome.code, 1, "{outcome:?}");
-    assert!(outcome.stderr.contains("training diverged"), "{outcome:?}");
-    assert_eq!(outcome.stderr.lines().count(), 1, "{outcome:?}");
-    let outcome = bench.graphflat(&["run", "job.toml", "--restarts", "2"]);
-    assert_eq!(outcome.code, 2, "{outcome:?}");
+    let diverged = bench.run(&wrong, &["--processes", "2", "--restarts", "2", "--fresh"]);
+    assert_eq!(diverged.code, 1, "{diverged:?}");
+    assert!(
+        diverged.stderr.contains("training diverged"),
+        "{diverged:?}"
+    );
+    assert_eq!(diverged.stderr.lines().count(), 1, "{diverged:?}");
+    let refused = bench.graphflat(&["run", "job.toml", "--restarts", "2"]);
+    assert_eq!(refused.code, 2, "{refused:?}");
 }
 
 /// An output that another run writes may be free a moment later: a scheduler runs the job again.

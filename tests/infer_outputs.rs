@@ -13,6 +13,7 @@ use crate::harness::{
     assert_same_bytes, f32_lists, mix,
 };
 use crate::infer::batches;
+use crate::needs::slow;
 
 const OUTPUT: &str = "out/embeddings";
 
@@ -432,6 +433,9 @@ fn kill_at_random_moments(bench: &Bench, kills: usize, kills_a_run: u64) -> Foun
 
 #[test]
 fn kills_at_random_moments_change_no_embedding() {
+    if !slow() {
+        return;
+    }
     let (bench, job) = bench_to_kill_on();
     std::fs::write(bench.path("job.toml"), job + "sampling = \"none\"\n").unwrap();
     bench
@@ -443,6 +447,9 @@ fn kills_at_random_moments_change_no_embedding() {
 
 #[test]
 fn kills_change_neither_comparisons_nor_what_neighbourhoods_give() {
+    if !slow() {
+        return;
+    }
     let (bench, job) = bench_to_kill_on();
     // Stored neighbourhoods are gone through part by part.
     let job = job.replace("hops = 3", "hops = 3\ntargets_per_part = 1000");

@@ -143,7 +143,8 @@ fn numbers_far_from_one_are_learned_in_their_unit() {
         let prediction = batch.column_by_name("prediction").unwrap();
         let values = prediction.as_primitive::<Float64Type>().values();
         for (row, value) in values.iter().enumerate() {
-            assert_eq!(by_layers[ids.value(row)], [*value as f32]);
+            let numbers = by_layers[ids.value(row)].iter();
+            assert_eq!(numbers.map(|x| f64::from(*x)).collect::<Vec<_>>(), [*value]);
             assert!((9e6..1.2e7).contains(value), "{value}");
         }
     }
@@ -277,7 +278,10 @@ fn splits_are_drawn_alike_by_any_number_of_workers_and_processes() {
     const FEATURES: &str = "out/features";
     let graph = graph(IdKind::Utf8, FeatureKind::List);
     let bench = Bench::new(&graph);
-    let class = |node: usize| (node % 5 > 0).then(|| (node % NUM_CLASSES) as i32);
+    let class = |node: usize| {
+        let class = i32::try_from(node % NUM_CLASSES).unwrap();
+        (!node.is_multiple_of(5)).then_some(class)
+    };
     let mut nodes = graph.nodes();
     nodes.set(
         "label",
@@ -304,13 +308,13 @@ fn splits_are_drawn_alike_by_any_number_of_workers_and_processes() {
     for args in [["--workers", "1"], ["--workers", "3"], ["--processes", "2"]] {
         bench.run(&job, &[&["--fresh"][..], &args].concat()).ok();
         let files = [FEATURES, MODEL].map(|output| bench.data_files(output));
-        let first = first.get_or_insert_with(|| files.clone());
-        for (output, (expected, found)) in [FEATURES, MODEL].iter().zip(first.iter().zip(&files)) {
-            assert_same_bytes(expected, found, output);
+        let before = first.get_or_insert_with(|| files.clone());
+        for (output, (earlier, found)) in [FEATURES, MODEL].iter().zip(before.iter().zip(&files)) {
+            assert_same_bytes(earlier, found, output);
         }
         let manifest = bench.manifest(FEATURES);
         let parts = manifest["parts"].as_array().unwrap();
-        for (split, expected) in [
+        for (split, num_expected) in [
             ("train", expected[1]),
             ("val", expected[2]),
             ("test", expected[3]),
@@ -319,7 +323,7 @@ fn splits_are_drawn_alike_by_any_number_of_workers_and_processes() {
             let found = parts
                 .iter()
                 .map(|part| part["targets"][split].as_u64().unwrap());
-            assert_eq!(found.sum::<u64>(), expected, "{split}");
+            assert_eq!(found.sum::<u64>(), num_expected, "{split}");
         }
     }
     // A seed of its own keeps the splits where the job's changes.

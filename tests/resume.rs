@@ -8,6 +8,7 @@ use crate::harness::{
 };
 #[cfg(target_os = "linux")]
 use crate::hosts::SmallDisk;
+use crate::needs::slow;
 
 const OUTPUTS: [&str; 3] = ["out/features", "out/model", "out/embeddings"];
 
@@ -92,6 +93,9 @@ fn a_killed_run_goes_on_and_ends_with_the_same_bytes() {
 
 #[test]
 fn a_run_killed_again_and_again_ends_with_the_same_bytes() {
+    if !slow() {
+        return;
+    }
     let finished = Finished::new();
     let (bench, job) = (&finished.bench, &finished.job);
     for events in [2, 4, 6, 9, 6, 7] {
@@ -148,6 +152,9 @@ fn flatten_job(layout: &str) -> String {
 
 #[test]
 fn kills_at_random_moments_change_no_row() {
+    if !slow() {
+        return;
+    }
     let bench = Bench::empty();
     let generated = "generate graph --nodes 8000 --edges 120000 --features 8 --weights --seed 3";
     bench
@@ -194,6 +201,9 @@ const TRAIN_KILLS: usize = 30;
 
 #[test]
 fn kills_within_epochs_change_no_bit_of_a_model() {
+    if !slow() {
+        return;
+    }
     let graph = Graph::new(600, IdKind::Utf8, FeatureKind::List).with_weights();
     let bench = Bench::new(&graph);
     let job = Job::new(&graph, &[FLATTEN, TRAIN])

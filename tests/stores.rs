@@ -25,7 +25,7 @@ use crate::harness::{
     Bench, FLATTEN, FeatureKind, Graph, INFER, IdKind, Job, Outcome, TRAIN, assert_same_bytes,
     f32_lists, mix,
 };
-use crate::needs::skip;
+use crate::needs::{skip, slow};
 use crate::s3_server::S3Server;
 
 /// Set where Amazon's variables name a real S3 server and its keys.
@@ -257,6 +257,9 @@ type Lines = BTreeMap<String, String>;
 
 /// Starts a server that ends with this process, unless one runs; none if this machine cannot.
 fn service(name: &str, variable: &str) -> Option<Lines> {
+    if !slow() {
+        return None;
+    }
     if std::env::var_os(variable).is_some() {
         return Some(std::env::vars().collect());
     }
@@ -605,11 +608,17 @@ fn a_job_on_s3_in_process_is_the_local_one() {
 
 #[test]
 fn kills_on_s3_in_process_show_no_part_and_change_nothing() {
+    if !slow() {
+        return;
+    }
     check_kills(&Store::s3_in_process("kills"), &Killing::of_all(4, 24));
 }
 
 #[test]
 fn kills_during_uploads_to_s3_in_process_show_no_part() {
+    if !slow() {
+        return;
+    }
     let store = Store::s3_in_process("uploads");
     check_kills(&store, &Killing::of_large_files(4));
 }
@@ -631,6 +640,9 @@ fn wrong_keys_of_s3_in_process_are_told_and_not_shown() {
 
 #[test]
 fn faults_before_s3_in_process_change_nothing() {
+    if !slow() {
+        return;
+    }
     check_faults(&Store::s3_in_process("faults"), 1);
 }
 

@@ -50,7 +50,7 @@ fn look(job: &Job) -> Result<(Survey, Option<Prediction>), JobError> {
     let survey = Survey::read(&job.nodes, &job.edges, fanouts)?;
     let prediction = match &job.flatten {
         Some(plan) => {
-            let batch_targets = job.train.as_ref().map_or(0, |plan| plan.batch_targets());
+            let batch_targets = job.train.as_ref().map_or(0, |train| train.batch_targets());
             Some(predict(&survey, &job.edges, plan, batch_targets)?)
         }
         None => None,

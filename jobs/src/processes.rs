@@ -187,11 +187,11 @@ fn find_place(
         None if of.hosts.is_some() => read_secret(of.secret_file.as_deref())?,
         None => {
             let (secret, text) = Secret::draw();
-            let hello = Hello {
+            let told = Hello {
                 hosts: hosts.clone(),
                 secret: text,
             };
-            children.start(&args.of_child(edits, job), &hello)?;
+            children.start(&args.of_child(edits, job), &told)?;
             secret
         }
     };

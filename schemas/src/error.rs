@@ -84,9 +84,9 @@ pub enum SchemaError {
         /// The column as written.
         column: String,
         /// The columns there are, comma separated.
-        columns: String,
+        columns: Box<str>,
         /// The column with the most similar name, if one is close.
-        suggestion: Option<String>,
+        suggestion: Option<Box<str>>,
     },
     /// A column is of a type that its role does not allow.
     #[error("column `{column}` of {} is {found}, allowed for {role}: {allowed}", path.display())]
@@ -98,9 +98,9 @@ pub enum SchemaError {
         /// What the column is read as, such as `an id`.
         role: &'static str,
         /// Its Arrow type.
-        found: String,
+        found: Box<str>,
         /// The types allowed.
-        allowed: String,
+        allowed: Box<str>,
     },
     /// An input file is no Parquet file, or a broken one.
     #[error("cannot read {} as Parquet", path.display())]

@@ -308,8 +308,8 @@ impl TableFile {
             path: self.path.clone(),
             column: field.name().clone(),
             role,
-            found: field.data_type().to_string(),
-            allowed: allowed.to_owned(),
+            found: field.data_type().to_string().into(),
+            allowed: allowed.into(),
         }
     }
 
@@ -330,8 +330,8 @@ impl TableFile {
             key: key.to_owned(),
             path: self.path.clone(),
             column: column.to_owned(),
-            suggestion: closest(column, &names).map(str::to_owned),
-            columns: names.join(", "),
+            suggestion: closest(column, &names).map(Box::from),
+            columns: names.join(", ").into(),
         })
     }
 }

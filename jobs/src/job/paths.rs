@@ -109,8 +109,8 @@ impl JobSpec {
             let resolved = paths
                 .iter()
                 .chain(path.written())
-                .filter_map(|path| schemas::path::resolve(name, base, Path::new(path)).ok());
-            inputs.extend(resolved.map(|path| (name, path)));
+                .filter_map(|one| schemas::path::resolve(name, base, Path::new(one)).ok());
+            inputs.extend(resolved.map(|place| (name, place)));
         }
         if let Some(Targets::Listed(path)) = self.flatten.as_ref().map(|stage| &stage.targets) {
             inputs.push(("flatten.targets", path.clone()));
