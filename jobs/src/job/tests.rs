@@ -706,9 +706,9 @@ fn every_number_has_bounds() {
 
 /// Gathers the dotted names of keys that hold numbers, lists of them, or sizes.
 fn gather_numbers(value: &toml::Value, key: &str, found: &mut Vec<String>) {
-    let is_number = |value: &toml::Value| {
+    let is_number = |written: &toml::Value| {
         let is_size = |text: &str| text.parse::<ByteSize>().is_ok();
-        value.is_integer() || value.is_float() || value.as_str().is_some_and(is_size)
+        written.is_integer() || written.is_float() || written.as_str().is_some_and(is_size)
     };
     match value {
         toml::Value::Table(table) => {
