@@ -323,7 +323,7 @@ fn restarts_come_to_an_end() {
     assert!(last.starts_with("error: "), "{outcome:?}");
     let wrong = long.with(
         "epochs = 100000",
-        "epochs = 3\nlearning_rate = 1e30\noptimizer = \"sgd\"",
+        "epochs = 12\nlearning_rate = 1000\nweight_decay = 1000\noptimizer = \"sgd\"",
     );
     let diverged = bench.run(&wrong, &["--processes", "2", "--restarts", "2", "--fresh"]);
     assert_eq!(diverged.code, 1, "{diverged:?}");

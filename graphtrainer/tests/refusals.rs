@@ -128,13 +128,6 @@ fn keys_that_do_not_fit_the_data_are_named() {
         );
     }
     check(
-        "hidden = [1000000000000]",
-        same,
-        usage,
-        "architecture key `hidden`: 1000000000000 is more than the 1073741824 parameters a model \
-         may have",
-    );
-    check(
         "weight_decay_layers = [3]",
         same,
         usage,

@@ -83,24 +83,6 @@ fn files(dir: &Path) -> Vec<String> {
 
 /// A plan that is bound to fail does not cost the model that it would replace.
 #[test]
-fn servers_that_cannot_hold_the_model_leave_the_one_before() {
-    let dir = tempfile::tempdir().unwrap();
-    flatten(
-        &dir.path().join("features"),
-        Shape::default(),
-        Layout::Shards,
-    );
-    let before = run(dir.path(), TABLE, false, &silent()).unwrap();
-    let too_wide = TABLE.replace("[8]", "[60000000]");
-    let table = format!("{too_wide}launch = \"processes\"\n");
-    let error = run(dir.path(), &table, true, &silent()).unwrap_err();
-    let text = error.to_string();
-    assert!(text.starts_with("`train.servers` is 1: "), "{text}");
-    let model_dir = dir.path().join("model");
-    assert_eq!(read_manifest(&model_dir).unwrap(), before);
-}
-
-#[test]
 fn a_model_directory_is_whole_and_is_not_made_twice() {
     for (sparse, layout) in [(false, Layout::Shards), (true, Layout::Rows)] {
         let dir = tempfile::tempdir().unwrap();
@@ -320,8 +302,9 @@ fn a_training_that_failed_for_good_makes_room_for_the_corrected_one() {
     let features = dir.path().join("features");
     flatten(&features, Shape::default(), Layout::Shards);
     // The first epoch ends with finite weights, and so with a checkpoint.
-    let table = "model = \"gcn\"\nhidden = [8]\nepochs = 6\nbatch_size = 999\nlearning_rate = 1e25";
-    fails_without_a_trace(dir.path(), table, "training diverged in epoch 2");
+    let table = "model = \"gcn\"\nhidden = [8]\nepochs = 12\nbatch_size = 999\n\
+                 optimizer = \"sgd\"\nlearning_rate = 1000\nweight_decay = 1000";
+    fails_without_a_trace(dir.path(), table, "training diverged in epoch ");
     run(dir.path(), TABLE, false, &silent()).unwrap();
     fs::remove_dir_all(dir.path().join("model")).unwrap();
     fs::remove_dir_all(&features).unwrap();

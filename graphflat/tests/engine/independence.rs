@@ -34,12 +34,12 @@ fn workers_hubs_and_memory_change_no_byte() {
         for sampling in [Sampling::Uniform, Sampling::Weighted, Sampling::Top] {
             let mut first = None;
             for (workers, hub_threshold, memory_budget) in [
-                (1, u64::MAX, 1 << 30),
+                (1, u64::from(u32::MAX), 1 << 30),
                 (1, 1, 0),
                 (2, 1, 1 << 30),
                 (2, 30, 20_000),
                 (3, 3, 1 << 30),
-                (4, u64::MAX, 0),
+                (4, u64::from(u32::MAX), 0),
                 (8, 1, 1 << 30),
                 (8, 30, 80_000),
             ] {
@@ -113,7 +113,7 @@ fn check_hubs(graph: &Graph, cut: Cut, sampling: Sampling) {
     let in_edges = graph.edges.len() * (1 + usize::from(graph.undirected));
     let mut first = None;
     for workers in [1, 2, 3, 8] {
-        for (i, hub_threshold) in [1, 2, 3, 20, u64::MAX].into_iter().enumerate() {
+        for (i, hub_threshold) in [1, 2, 3, 20, u64::from(u32::MAX)].into_iter().enumerate() {
             let settings = Settings {
                 sampling,
                 workers,

@@ -257,7 +257,7 @@ fn random_case(case: u64, fanouts: &[&str]) -> (Graph, Settings) {
         seed: draw.bits() >> 20,
         samples: draw.pick(&[1, 2]),
         workers: 1 + draw.below(4),
-        hub_threshold: draw.pick(&[2, u64::MAX]),
+        hub_threshold: draw.pick(&[2, u64::from(u32::MAX)]),
         targets_per_part: draw.pick(&[4, 1000]),
         ..Settings::new(&draw.pick(&fanouts.iter().map(|&f| f.to_owned()).collect::<Vec<_>>()))
     };

@@ -148,7 +148,7 @@ fn random_settings(draw: &mut Draw, graph: &Graph, weights: Weights) -> Settings
         seed: draw.bits() >> 20,
         samples: draw.pick(&[1, 1, 3]),
         workers: 1 + draw.below(4),
-        hub_threshold: draw.pick(&[1, 3, 100, u64::MAX]),
+        hub_threshold: draw.pick(&[1, 3, 100, u64::from(u32::MAX)]),
         targets_per_part: draw.pick(&[1, 5, 1000]),
         ..Settings::new(&draw.pick(&FANOUTS.map(str::to_owned)))
     }
@@ -192,7 +192,7 @@ fn every_fanout_and_sampling_agrees_for_every_worker_count_and_hub_threshold() {
                 let settings = Settings {
                     sampling,
                     workers: 1 + run % 4,
-                    hub_threshold: [1, 3, 20, u64::MAX][run / 4 % 4],
+                    hub_threshold: [1, 3, 20, u64::from(u32::MAX)][run / 4 % 4],
                     ..Settings::new(fanouts)
                 };
                 check(&graph, WHOLE, &settings);

@@ -76,7 +76,8 @@ impl JobSpec {
         for (position, &(name, path)) in outputs.iter().enumerate() {
             for &(earlier, taken) in &outputs[..position] {
                 let is_told = told.contains(&name) || told.contains(&earlier);
-                if !is_told && overlap(path, taken) {
+                let is_empty = path.as_os_str().is_empty() || taken.as_os_str().is_empty();
+                if !is_told && !is_empty && overlap(path, taken) {
                     told.push(name);
                     let problem = format!(
                         "{} is in the way of `{earlier}`, {}; each needs a directory of its own",

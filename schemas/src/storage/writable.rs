@@ -81,7 +81,7 @@ mod tests {
         check("", None);
         check("missing/twice", None);
         check("file", Some("not a directory"));
-        check("file/below", Some("Not a directory (os error 20)"));
+        check("file/below", Some("not a directory"));
         let names: Vec<_> = fs::read_dir(root).unwrap().collect();
         assert_eq!(names.len(), 1);
         // Not even root writes here.
