@@ -299,14 +299,16 @@ fn restarts_come_to_an_end() {
     wait_for_output(&bench, "out/model");
     let mut seen = Vec::new();
     for _ in 0..3 {
-        let next = || {
-            children(&launcher)
-                .into_iter()
-                .find(|pid| !seen.contains(pid))
+        // Both children of this start: one that comes later would count as one of the next.
+        let started = || -> Vec<u32> {
+            let mut pids = children(&launcher);
+            pids.retain(|pid| !seen.contains(pid));
+            pids
         };
-        wait_until("a child", LONG, || next().is_some());
-        let victim = next().unwrap();
-        seen.extend(children(&launcher));
+        wait_until("both children", LONG, || started().len() == 2);
+        let pids = started();
+        let victim = pids[0];
+        seen.extend(pids);
         signal("-KILL", victim);
         wait_until("the end of the children", LONG, || {
             seen.iter().all(|pid| !is_alive(*pid))

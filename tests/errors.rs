@@ -155,7 +155,7 @@ fn unknown_keys_name_line_key_and_the_nearest_key() {
     check(
         USAGE,
         expect![[r#"
-        error: job.toml:8: unknown key `input.nodes.feature`; did you mean `features`? allowed: path, id, features, sparse, label, num_classes, split, split_values, transform
+        error: job.toml:8: unknown key `input.nodes.feature`; did you mean `features`? allowed: path, id, features, sparse, label, label_kind, num_classes, split, split_values, transform
     "#]],
         |case| {
             case.job = case.job.with("features =", "feature =");
@@ -947,7 +947,7 @@ fn lists_of_targets_are_of_nodes() {
     check(
         DATA,
         expect![[r#"
-        error: job job.toml: cannot read list.parquet as Parquet: Parquet argument error: EOF: Parquet file too small. Size is 5 but need 8
+        error: job job.toml: cannot read list.parquet as Parquet: it is text, such as CSV; only Parquet is read, which pandas (`to_parquet`), pyarrow and DuckDB (`COPY ... TO 'FILE.parquet'`) write
     "#]],
         |case| {
             list(ids(&[]), "id")(case);
@@ -961,7 +961,7 @@ fn input_that_is_no_parquet_is_named() {
     check(
         DATA,
         expect![[r#"
-        error: job job.toml: cannot read nodes.parquet as Parquet: Parquet argument error: Parquet error: Invalid Parquet file. Corrupt footer
+        error: job job.toml: cannot read nodes.parquet as Parquet: it is text, such as CSV; only Parquet is read, which pandas (`to_parquet`), pyarrow and DuckDB (`COPY ... TO 'FILE.parquet'`) write
     "#]],
         |case| {
             fs::write(case.dir.join("nodes.parquet"), "id,label\n1,2\n").unwrap();

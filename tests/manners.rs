@@ -146,6 +146,7 @@ fn all_mistakes_of_a_job_and_its_tables_are_told_at_once() {
         keys,
         [
             "job.toml:7 input.nodes.id",
+            "job.toml:8 input.nodes.features",
             "job.toml:14 input.edges.src",
             "job.toml:15 input.edges.weight",
             "job.toml:30 train.epochs",

@@ -291,7 +291,7 @@ fn two_runs_of_one_job_exclude_each_other() {
             "{outcomes:#?}"
         );
         for outcome in outcomes.iter().filter(|outcome| outcome.code != 0) {
-            assert_eq!(outcome.code, 2, "{outcomes:#?}");
+            assert_eq!(outcome.code, 1, "{outcomes:#?}");
             let line = outcome.stderr.trim_end();
             assert!(line.ends_with("by another run"), "{line}");
             assert_eq!(line.lines().count(), 1, "{line}");

@@ -96,6 +96,8 @@ const SHARD_NODE_BYTES: f64 = 15.0;
 
 /// Memory of the program itself, its threads and their buffers, and the pages of files that it reads.
 const MEMORY_BASE: f64 = 82e6;
+/// Memory that the allocator keeps beside what is in use, as a share of it.
+const ALLOCATOR_SHARE: f64 = 0.08;
 
 /// The peak of memory that a run is expected to reach, in bytes.
 ///
@@ -115,7 +117,7 @@ fn memory(job: &Job, survey: &Survey, prediction: Option<&Prediction>) -> f64 {
     };
     let build = store.build_bytes(budget);
     let Some(prediction) = prediction else {
-        return MEMORY_BASE + build;
+        return MEMORY_BASE + (1.0 + ALLOCATOR_SHARE) * build;
     };
     let part_nodes = prediction.nodes_per_shard;
     let part = PartSize::new(
@@ -144,7 +146,7 @@ fn memory(job: &Job, survey: &Survey, prediction: Option<&Prediction>) -> f64 {
         }),
         _ => 0.0,
     };
-    MEMORY_BASE + build.max(flatten).max(train)
+    MEMORY_BASE + (1.0 + ALLOCATOR_SHARE) * build.max(flatten).max(train)
 }
 
 fn to_json(job: &Job, survey: &Survey, prediction: Option<&Prediction>) -> Value {

@@ -133,7 +133,8 @@ impl JobSpec {
                     ("flatten.output", "train.input" | "infer.input")
                         | ("train.output", "infer.model")
                 );
-                if !handed_on && !told.contains(&name) && overlaps_input(output, input) {
+                let is_new = !told.contains(&name) && !output.as_os_str().is_empty();
+                if !handed_on && is_new && overlaps_input(output, input) {
                     told.push(name);
                     let problem = format!(
                         "{} is in the way of `{read}`, {}; an output lies neither in what is read \
