@@ -17,7 +17,7 @@ pub struct NodeColumns {
 }
 
 impl NodeColumns {
-    /// Takes the columns of the nodes of a whole graph, each `[num_nodes]`; [`BlockData`] says what
+    /// Takes the columns of the nodes of a whole graph, each `[num_nodes]`; `BlockData` says what
     /// they hold and when they are there.
     ///
     /// # Errors
