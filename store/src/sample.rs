@@ -153,7 +153,7 @@ impl Least {
 /// In-edges whose sources' hashes are fetched before any of them is drawn.
 const DRAWN_AT_ONCE: usize = 64;
 
-/// Draws samples of in-edges that stand in [`Order::Source`], of one node after the other.
+/// Draws samples of in-edges that stand in order of source, of one node after the other.
 #[derive(Debug, Default)]
 pub struct Drawer {
     /// Priority and place of edges; the order of places is that of (source, ordinal).
@@ -163,7 +163,7 @@ pub struct Drawer {
 }
 
 impl Drawer {
-    /// Draws the first `keep` in-edges of a node as [`Ranker::rank`] does; returns their places in
+    /// Draws the first `keep` in-edges of a node as `Ranker::rank` does; returns their places in
     /// rank order.
     ///
     /// # Shapes
