@@ -20,7 +20,7 @@ const EDGES: u32 = 1_000_000;
 const DIM: usize = 64;
 const HEADS: usize = 8;
 
-/// Tells whether the command line asks for a name.
+/// Tells whether the command line names a benchmark.
 fn asked(name: &str) -> bool {
     let mut parts = std::env::args()
         .skip(1)
@@ -28,7 +28,7 @@ fn asked(name: &str) -> bool {
     parts.all(|part| name.contains(&part))
 }
 
-/// Runs a few times and prints the best, if the name is asked for.
+/// Runs a benchmark a few times and prints the best time, if the command line names it.
 fn time(name: &str, mut work: impl FnMut()) {
     if !asked(name) {
         return;
@@ -186,7 +186,7 @@ fn block(nodes: u32, edges: u32) -> Block {
     Block::new(data).expect("a random graph is a block")
 }
 
-/// A training step on a graph the size of Cora, whole, with a bag of words.
+/// Times a training step on a whole graph of Cora's size with a bag of words.
 fn cora_step(layer: LayerKind, hidden: usize) {
     let (nodes, words) = (2708, 18);
     let blocks = [block(nodes, 10556), block(nodes, 10556)];
@@ -208,7 +208,7 @@ fn cora_step(layer: LayerKind, hidden: usize) {
     });
 }
 
-/// A training step on 20 k nodes and 200 k edges with dense features.
+/// Times a training step on 20 k nodes and 200 k edges with dense features.
 fn dense_step(layer: LayerKind) {
     let nodes = 20_000;
     let blocks = [block(nodes, 200_000), block(nodes, 200_000)];

@@ -1,11 +1,11 @@
-//! A layer that is not of this crate: written, trained, and run in slices of the graph.
+//! Writes a layer outside the crate, trains it, and runs it in slices of the graph.
 //!
 //! `cargo run --release -p gnn --example custom_layer`
 //!
-//! The layer mixes a node's own row with the mean over its in-edges by a gate that it learns:
-//! `out[v] = g * own(x[v]) + (1 - g) * near(mean of x[u])` with `g = sigmoid(gate(x[v]))`.
-//! A node's class is its own sign times the sign of its group, which noise hides from the node: only
-//! both sides together tell it.
+//! The layer mixes a node's own row with the mean over its in-edges by a learned gate: `out[v] = g
+//! * own(x[v]) + (1 - g) * near(mean of x[u])` with `g = sigmoid(gate(x[v]))`. A node's class is
+//! its own sign times the sign of its group. Noise hides the group in the node's own features, so
+//! the class depends on the node and its in-edges together.
 
 use std::sync::Arc;
 
@@ -84,7 +84,7 @@ const NODES: usize = 400;
 const IN_EDGES: u32 = 8;
 const SLICE: usize = 100;
 
-/// A graph of two groups. In-edges come from a node's own group alone.
+/// A graph of two groups. A node's in-edges come from its own group.
 struct Graph {
     features: Dense,
     classes: Vec<u32>,
@@ -122,7 +122,7 @@ fn graph() -> Graph {
     }
 }
 
-/// Where the in-edges of so many nodes start.
+/// Returns where the in-edges of `num_nodes` nodes start.
 fn offsets(num_nodes: usize) -> Vec<u32> {
     (0..=num_nodes)
         .map(|v| u32::try_from(v).expect("few nodes") * IN_EDGES)
@@ -165,7 +165,7 @@ fn architecture() -> Architecture {
     }
 }
 
-/// Descends the gradient of the mean loss, with momentum.
+/// Runs gradient descent on the mean loss, with momentum.
 fn train(
     model: &mut Model,
     (blocks, input): (&[Block], &ReadyInput),

@@ -1,4 +1,4 @@
-//! What a model is made of, as written in `model.json`.
+//! The architecture of a model, as written in `model.json`.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use crate::layer::{Conv, ConvConfig};
 use crate::parameter::{ParameterInfo, ParameterList};
 use crate::{Activation, Aggregator, GnnError, LayerKind, Norm, Task};
 
-/// Parameters of a model at most: 4 GiB, of which a training holds some eight copies.
+/// Largest number of parameters of a model: 4 GiB as `f32`. A training holds about eight copies.
 pub const PARAMETERS_MAX: usize = 1 << 30;
 
 /// Everything that decides a model's parameters and its forward pass.
@@ -31,9 +31,9 @@ pub struct Architecture {
     pub num_layers: usize,
     /// Width of the logits.
     pub out_dim: usize,
-    /// Attention heads of a hidden conv; their outputs stand side by side.
+    /// Attention heads of a hidden conv; their outputs are concatenated.
     pub heads: usize,
-    /// Attention heads of a last conv without head; their outputs are averaged.
+    /// Attention heads of the last conv of a model without linear head; their outputs are averaged.
     pub out_heads: usize,
     /// Dropout on the input of every conv but the first, and of the head.
     pub dropout: f32,
@@ -47,7 +47,7 @@ pub struct Architecture {
     pub residual: bool,
     /// Non-linearity of hidden convs.
     pub activation: Activation,
-    /// What the logits mean.
+    /// Meaning of the logits.
     pub task: Task,
 }
 
@@ -56,7 +56,7 @@ impl Architecture {
     ///
     /// # Errors
     ///
-    /// [`GnnError::Architecture`] names the first key that does not.
+    /// [`GnnError::Architecture`] names the first key that does not fit.
     pub fn validate(&self) -> Result<(), GnnError> {
         self.validate_widths()?;
         self.validate_attention()?;
@@ -103,7 +103,7 @@ impl Architecture {
                 format!("{width} is more than the {PARAMETERS_MAX} parameters a model may have")
             })?;
         }
-        // Products of two such widths fit `usize`, and of three `u128`.
+        // Each width fits 32 bits: a product of two fits `usize`, and a product of three `u128`.
         let len = |info: &ParameterInfo| info.shape.iter().map(|&n| n as u128).product::<u128>();
         let count: u128 = self.parameters().iter().map(len).sum();
         let is_hidden = widest >= self.out_dim;
@@ -117,7 +117,7 @@ impl Architecture {
         })
     }
 
-    /// Lists the parameters of such a model in the order of its flat vector.
+    /// Lists the parameters of a model of this architecture, in the order of its flat vector.
     #[must_use]
     pub fn parameters(&self) -> Vec<ParameterInfo> {
         let all = self.tensors(&self.convs()).parameters.into_iter();
@@ -152,7 +152,7 @@ impl Architecture {
         }
     }
 
-    /// Lists the tensors: of each conv its own, those of its residual and its norm; then the head's.
+    /// Lists the tensors: for each conv its own, its residual's and its norm's; then the head's.
     pub(crate) fn tensors(&self, convs: &[Arc<dyn Conv>]) -> ParameterList {
         let mut list = ParameterList::default();
         for (at, conv) in convs.iter().enumerate() {
@@ -229,7 +229,7 @@ impl Architecture {
         })
     }
 
-    /// Returns the width of what conv `layer` (1-based) reads.
+    /// Returns the input width of conv `layer` (1-based).
     #[must_use]
     pub fn input_dim(&self, layer: usize) -> usize {
         if layer == 1 {
@@ -239,7 +239,7 @@ impl Architecture {
         }
     }
 
-    /// Returns the width of conv `layer` (1-based), activation included.
+    /// Returns the output width of conv `layer` (1-based).
     #[must_use]
     pub fn output_dim(&self, layer: usize) -> usize {
         self.hidden.get(layer - 1).copied().unwrap_or(self.out_dim)

@@ -29,7 +29,7 @@ pub struct Block {
 }
 
 impl Block {
-    /// Checks `data` and wraps it.
+    /// Makes a block of `data`, after checking it.
     ///
     /// # Errors
     ///
@@ -46,8 +46,10 @@ impl Block {
         Ok(Self::wrap(data, 0, Arc::new(nodes)))
     }
 
-    /// Checks `data` and wraps it, for forward passes without dropout: gradients flow only through
-    /// blocks whose dst nodes are their first src nodes.
+    /// Makes a block whose dst nodes are a range of the src nodes, for forward passes without
+    /// dropout.
+    ///
+    /// A gradient needs a block from [`Block::new`], whose dst nodes are its first src nodes.
     ///
     /// # Errors
     ///
@@ -96,7 +98,7 @@ impl Block {
         }
     }
 
-    /// Returns the block with its kernels' rows split over threads as told.
+    /// Sets how kernels split the rows of the block over threads.
     ///
     /// # Panics
     ///
@@ -126,7 +128,7 @@ impl Block {
         self.csr.num_edges()
     }
 
-    /// Returns how many of the first dst rows are really used.
+    /// Returns how many dst rows, from the first on, the targets need.
     #[must_use]
     pub fn num_active(&self) -> usize {
         self.data.num_active
@@ -191,12 +193,12 @@ impl Block {
         &self.nodes
     }
 
-    /// Returns the coefficients that were computed already.
+    /// Returns the cache of the block's coefficients.
     pub(crate) fn cached_coefficients(&self) -> &CoefficientCache {
         &self.coefficients
     }
 
-    /// Returns [`node_key`](Block::node_key) as operations keep it.
+    /// Returns [`node_key`](Block::node_key) in the form that operations keep.
     #[must_use]
     pub fn shared_key(&self) -> &Shared<u64> {
         &self.node_key

@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 use crate::kernel::{Shared, count_of};
 use crate::{Block, Sampling};
 
-/// Coefficients of the in-edges of a block: computed in f64, rounded to f32 once, kept in the block.
+/// Coefficients of a block's in-edges: computed in f64, rounded to f32 once, cached in the block.
 #[derive(Clone, Copy, Debug)]
 pub struct Coefficients<'a> {
     block: &'a Block,
@@ -14,7 +14,8 @@ pub struct Coefficients<'a> {
 }
 
 impl<'a> Coefficients<'a> {
-    /// Takes a block, and its edge weights if `use_weights` says so.
+    /// Makes the coefficients of `block`, which depend on its edge weights only if `use_weights` is
+    /// set.
     #[must_use]
     pub fn new(block: &'a Block, use_weights: bool) -> Coefficients<'a> {
         let weight = block.edge_weight().filter(|_| use_weights);
@@ -38,7 +39,7 @@ impl<'a> Coefficients<'a> {
         Some(shared.clone())
     }
 
-    /// Returns each edge's coefficient in a mean that estimates the one over all in-edges.
+    /// Returns each edge's coefficient in a mean that estimates the mean over all in-edges.
     #[must_use]
     pub fn mean(&self) -> Shared<f32> {
         let compute = || Shared::from(self.per_row_term(|v, sum_term| sum_term / self.mean_of(v)));
@@ -46,7 +47,7 @@ impl<'a> Coefficients<'a> {
         cache.get_or_init(compute).clone()
     }
 
-    /// Returns each edge's coefficient in a sum that estimates the one over all in-edges.
+    /// Returns each edge's coefficient in a sum that estimates the sum over all in-edges.
     #[must_use]
     pub fn sum(&self) -> Shared<f32> {
         let compute = || Shared::from(self.per_row_term(|_, sum_term| sum_term));
@@ -54,7 +55,7 @@ impl<'a> Coefficients<'a> {
         cache.get_or_init(compute).clone()
     }
 
-    /// Returns the number of in-edges that the sum of a row's terms stands for.
+    /// Returns the divisor of a row's mean: the kept in-edges if the heaviest were kept, else all.
     fn mean_of(&self, v: usize) -> f64 {
         match self.block.sampling() {
             Sampling::Top => count_of(self.block.csr().row(v).len()),
@@ -64,12 +65,13 @@ impl<'a> Coefficients<'a> {
         }
     }
 
-    /// Returns the coefficients of row `v` in a sum that estimates the one over all in-edges.
+    /// Returns the coefficients of row `v` in a sum that estimates the sum over all in-edges.
     ///
-    /// A uniform sample is scaled by in-degree over kept. A weighted one is a sequence of draws
-    /// without replacement, each in proportion to the weight: when draw i gives edge e, the sum of
-    /// those drawn before plus `x[e]` times the weight not drawn before is an unbiased estimate of
-    /// the sum of `w x` (Des Raj, 1956). The terms are the mean of these estimates over the draws.
+    /// A uniform sample is scaled by in-degree / number of kept in-edges. A weighted sample is a
+    /// sequence of draws without replacement, each in proportion to the weight. If draw i gives
+    /// edge e, then the sum of the `w x` drawn before, plus `x[e]` times the weight not drawn
+    /// before, is an unbiased estimate of the sum of `w x` (Des Raj, 1956). The coefficients are
+    /// the mean of these estimates over the draws.
     fn sum_terms(&self, v: usize) -> impl Iterator<Item = f64> {
         let row = self.block.csr().row(v);
         let own = self.block.csr().own(v);
@@ -82,7 +84,7 @@ impl<'a> Coefficients<'a> {
             let weight = self.weight(edge);
             match &mut left {
                 _ if !is_sample => weight,
-                // Drawn only after all others: the estimates before it are exact.
+                // An edge of weight 0 is drawn after all others: the estimates before it are exact.
                 Some(_) if weight == 0.0 => 0.0,
                 Some(left) => {
                     let drawn_later = count_of(kept - 1 - draw);
@@ -97,8 +99,8 @@ impl<'a> Coefficients<'a> {
 
     /// Returns GCN's coefficients: of each edge, and of each dst node's own row.
     ///
-    /// Every node has one self-loop, as `PyG`'s `add_remaining_self_loops` leaves it, which enters
-    /// in full through its own row; those among the kept in-edges count nothing there.
+    /// Every node has one self-loop, as after `PyG`'s `add_remaining_self_loops`. It counts through
+    /// the node's own row; the self-loops among the kept in-edges have coefficient 0.
     #[must_use]
     pub fn gcn(&self) -> (Shared<f32>, Shared<f32>) {
         let compute = || self.compute_gcn();
@@ -140,7 +142,7 @@ impl<'a> Coefficients<'a> {
         values
     }
 
-    /// Computes a value of each edge from its row, its place and its term of the row's sum.
+    /// Computes a value of each edge from its row, its position and its term of the row's sum.
     fn per_edge(&self, value: impl Fn(usize, usize, f64) -> f64) -> Vec<f32> {
         let csr = self.block.csr();
         let mut values = Vec::with_capacity(csr.num_edges());
@@ -165,10 +167,10 @@ mod tests {
     use super::*;
     use crate::BlockData;
 
-    /// In-edges of one node, from nodes 1, 2, ...; one of them has no weight at all.
+    /// In-edges of one node, from nodes 1, 2, ...; one has weight 0.
     const WEIGHTS: [f32; 5] = [0.5, 3.0, 1.0, 0.0, 2.5];
 
-    /// A block of node 0 and the in-edges at some positions, in rank order.
+    /// A block of node 0 and its in-edges at the positions `kept`, in rank order.
     fn block(kept: &[usize], sampling: Sampling) -> Block {
         let num_src = WEIGHTS.len() + 1;
         let mut in_degree = vec![0; num_src];
@@ -219,7 +221,7 @@ mod tests {
         all
     }
 
-    /// The expected coefficient of each in-edge, over every sample there is.
+    /// The expected coefficient of each in-edge over all samples.
     fn expected(
         len: usize,
         (sampling, use_weights): (Sampling, bool),

@@ -1,4 +1,5 @@
-//! Where models compute: the processor, or a GPU in programs that were built for one.
+//! Devices that models compute on: the processor, or a GPU in programs built with the feature
+//! `gpu`.
 
 use burn::tensor::Device as Backend;
 
@@ -36,8 +37,10 @@ impl Device {
         }
     }
 
-    /// Returns the best GPU that Vulkan, Metal or DirectX 12 reaches, one in software if there is no
-    /// other; never one that only OpenGL reaches.
+    /// Returns the best GPU that Vulkan, Metal or DirectX 12 reaches.
+    ///
+    /// A software GPU is returned only if there is no other. A GPU that only OpenGL reaches is
+    /// never returned.
     ///
     /// # Errors
     ///
@@ -47,7 +50,7 @@ impl Device {
         gpu::open().map_err(|problem| GnnError::Device { problem })
     }
 
-    /// Returns the best GPU in hardware.
+    /// Returns the best hardware GPU.
     ///
     /// # Errors
     ///
@@ -56,7 +59,7 @@ impl Device {
         gpu::open_hardware().map_err(|problem| GnnError::Device { problem })
     }
 
-    /// Returns a GPU in hardware if there is one that can be opened, else the processor.
+    /// Returns a hardware GPU if there is one that can be opened, else the processor.
     #[must_use]
     pub fn auto() -> Device {
         Device::hardware().unwrap_or_default()
@@ -68,26 +71,28 @@ impl Device {
         if self.is_gpu { "gpu" } else { "cpu" }
     }
 
-    /// Returns the name: that of the adapter with its graphics API for a GPU, else `cpu`.
+    /// Returns the name: for a GPU the adapter and its graphics API, else `cpu`.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Tells whether it is a GPU.
+    /// Tells whether the device is a GPU.
     #[must_use]
     pub fn is_gpu(&self) -> bool {
         self.is_gpu
     }
 
-    /// Tells whether it is a GPU that a program on the processor stands in for, which is for tests:
-    /// it is slow, and Mesa's ends a shader after 65,535 iterations of its loops.
+    /// Tells whether the device is a GPU emulated on the processor.
+    ///
+    /// Such a GPU is for tests: it is slow, and Mesa's ends a shader after 65,535 iterations of its
+    /// loops.
     #[must_use]
     pub fn is_software(&self) -> bool {
         self.is_software
     }
 
-    /// Returns what tensors are made on.
+    /// Returns burn's device, on which tensors are made.
     pub(crate) fn backend(&self) -> &Backend {
         &self.backend
     }
@@ -118,10 +123,11 @@ mod gpu {
 
     use super::Device;
 
-    /// The graphics APIs that the kernels are run through. OpenGL is none: no test runs them there.
+    /// The graphics APIs that kernels run through. OpenGL is not among them: no test runs kernels
+    /// there.
     const APIS: [WgpuBackend; 3] = [WgpuBackend::Metal, WgpuBackend::Vulkan, WgpuBackend::Dx12];
 
-    /// The kinds of adapters in hardware.
+    /// The kinds of hardware adapters.
     const HARDWARE: [WgpuDeviceKind; 4] = [
         WgpuDeviceKind::DiscreteGpu(0),
         WgpuDeviceKind::IntegratedGpu(0),
@@ -129,7 +135,7 @@ mod gpu {
         WgpuDeviceKind::Other(0),
     ];
 
-    /// Opened once: the runtime below belongs to the process, and cannot be opened again.
+    /// The GPU, opened once: the runtime belongs to the process and cannot be opened again.
     static OPENED: OnceLock<Result<Device, String>> = OnceLock::new();
 
     pub(super) fn open() -> Result<Device, String> {
@@ -137,7 +143,7 @@ mod gpu {
     }
 
     pub(super) fn open_hardware() -> Result<Device, String> {
-        // An adapter in software is not opened, since that alone takes time and memory.
+        // Opening a software adapter takes time and memory, so look for hardware first.
         if !APIS.into_iter().any(reaches_hardware) {
             return Err(none_through("no GPU in hardware"));
         }
@@ -159,13 +165,14 @@ mod gpu {
     fn none_through(what: &str) -> String {
         let mut text = format!("{what} was found through Vulkan, Metal or DirectX 12");
         if reaches(WgpuBackend::Gl, WgpuDeviceKind::DefaultDevice) {
-            text.push_str("; OpenGL alone, which there is, does not do");
+            text.push_str("; an adapter for OpenGL was found, which is not supported");
         }
         text
     }
 
     fn open_first() -> Result<Device, String> {
-        // The runtime panics on one of its own threads if it is asked for an adapter in vain.
+        // The runtime panics on one of its own threads if the API has no adapter: look before
+        // opening.
         let reached = |api: &WgpuBackend| reaches(*api, WgpuDeviceKind::DefaultDevice);
         let hardware = APIS.into_iter().find(|api| reaches_hardware(*api));
         let api = hardware.or_else(|| APIS.into_iter().find(reached));

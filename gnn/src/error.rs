@@ -11,14 +11,14 @@ pub enum GnnError {
     Block {
         /// The field at fault.
         field: &'static str,
-        /// What is wrong with it.
+        /// Description of the fault.
         problem: String,
     },
 
-    /// A feature matrix contradicts itself or the place it is used in.
+    /// A matrix of features or a list of blocks does not fit the model.
     #[error("input: {problem}")]
     Input {
-        /// What is wrong with it.
+        /// Description of the fault.
         problem: String,
     },
 
@@ -27,28 +27,28 @@ pub enum GnnError {
     Architecture {
         /// The key at fault, as written in `model.json`.
         key: &'static str,
-        /// What is allowed instead.
+        /// The values that are allowed.
         problem: String,
     },
 
     /// Labels that do not fit the task, the logits or each other.
     #[error("labels: {problem}")]
     Labels {
-        /// What is wrong with them.
+        /// Description of the fault.
         problem: String,
     },
 
     /// A feature transform that cannot be applied.
     #[error("transform: {problem}")]
     Transform {
-        /// Why not.
+        /// The reason.
         problem: String,
     },
 
-    /// A device that is not there, or that failed.
+    /// A device is absent, or failed.
     #[error("{problem}")]
     Device {
-        /// Why it cannot be used.
+        /// The reason.
         problem: String,
     },
 
@@ -61,7 +61,7 @@ pub enum GnnError {
         source: std::io::Error,
     },
 
-    /// `model.json` is not what this version reads or writes.
+    /// `model.json` cannot be parsed or written by this version.
     #[error("cannot convert {}", path.display())]
     Json {
         /// The file.
@@ -86,7 +86,7 @@ pub enum GnnError {
         path: PathBuf,
         /// The tensor's name.
         tensor: String,
-        /// What is wrong with it.
+        /// Description of the fault.
         problem: String,
     },
 }

@@ -6,8 +6,8 @@ use crate::{Architecture, Dense, GnnError, Task};
 
 /// Mean and deviation of each output's labels over the train targets.
 ///
-/// A model of a regression computes outputs in deviations from the mean: labels of 1e7, or of 1e-7,
-/// train as well as labels around 1. Losses and outputs are in the unit of the labels.
+/// A regression model computes `(label - mean) / deviation`: labels of 1e7, or of 1e-7, train as
+/// well as labels around 1. Losses and outputs are in the unit of the labels.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct LabelScale {
@@ -18,11 +18,11 @@ pub struct LabelScale {
 }
 
 impl LabelScale {
-    /// Checks that the scale is one of a model.
+    /// Checks that the scale fits a model.
     ///
     /// # Errors
     ///
-    /// [`GnnError::Transform`] says what does not fit.
+    /// [`GnnError::Transform`] describes the contradiction.
     pub(crate) fn check(&self, arch: &Architecture) -> Result<(), GnnError> {
         let lens = [self.mean.len(), self.deviation.len()];
         let is_scale = |deviation: &f32| deviation.is_finite() && *deviation > 0.0;
@@ -35,11 +35,11 @@ impl LabelScale {
             )
         } else if !self.deviation.iter().all(is_scale) {
             format!(
-                "deviations {:?} of labels, allowed is above 0",
+                "deviations {:?} of labels are not all above 0",
                 self.deviation
             )
         } else if !self.mean.iter().all(|mean| mean.is_finite()) {
-            format!("means {:?} of labels are no finite numbers", self.mean)
+            format!("means {:?} of labels are not all finite", self.mean)
         } else {
             return Ok(());
         };

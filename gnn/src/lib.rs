@@ -5,22 +5,24 @@
 //! [`Model::layer_slice`], which is the same code. [`save`] and [`load`] keep a model as
 //! `model.safetensors`, named and laid out as `PyG` does, with `model.json` beside it.
 //!
-//! Layers compute what `PyG`'s layers of the same kind compute. Where `PyG` leaves a choice:
+//! Layers compute the same as `PyG`'s layers of the same kind. Where `PyG` leaves a choice:
 //!
 //! - GCN normalises with the degrees of the whole graph, never with those of a block. Every node
-//!   has one self-loop: of weight 1, or, in a model with edge weights, of the sum of the weights of
-//!   the self-loops that it has, be it 0 (of parallel ones `PyG` keeps an unspecified one).
-//! - Under sampling, sums (GCN, GIN) and means (SAGE) estimate those over all in-edges without
-//!   bias, as [`Sampling`] says; maxima and attention are those of the sample, and so is everything
-//!   where the heaviest in-edges were kept or a model does not use the weights it was sampled by.
+//!   has one self-loop. Its weight is 1, or, in a model with edge weights, the sum of the weights
+//!   of the node's self-loops, even if that is 0 (`PyG` keeps an unspecified one of parallel
+//!   self-loops).
+//! - Under sampling, sums (GCN, GIN) and means (SAGE) are unbiased estimates of the sums and means
+//!   over all in-edges, as [`Sampling`] says. Maxima and attention are those of the sample. If the
+//!   heaviest in-edges were kept, nothing is scaled. If the model does not use the weights that the
+//!   sample was drawn by, sums are scaled as for uniform sampling, and sums and means are biased.
 //! - Edge weights scale messages: in a mean they do not enter the divisor, in attention they
 //!   multiply the coefficient after the softmax. GINE scales its message after the `relu`.
-//! - A residual is added before norm and activation, at every conv; [`Norm::Layer`] is per node;
-//!   with a norm, GIN's perceptron has one inside, as in `PyG`'s `GIN`.
+//! - A residual is added before norm and activation, at every conv. [`Norm::Layer`] normalises each
+//!   node's row. With a norm, GIN's perceptron has one inside, as in `PyG`'s `GIN`.
 //! - GIN's eps is fixed at 0.
 //!
-//! A [`LayerKind`] is one file of this crate; a layer outside it is a type that implements [`Conv`],
-//! as `examples/custom_layer.rs` shows.
+//! A [`LayerKind`] is one file of this crate. A layer outside this crate is a type that implements
+//! [`Conv`], as in `examples/custom_layer.rs`.
 //!
 //! # Examples
 //!
@@ -52,7 +54,7 @@
 //!     activation: Activation::Relu,
 //!     task: Task::Classes,
 //! };
-//! // Nodes 0 and 1 are targets: node 0 hears from nodes 2 and 3, node 1 from nodes 4 and 5.
+//! // Nodes 0 and 1 are targets: node 0 has in-edges from nodes 2 and 3, node 1 from 4 and 5.
 //! let block = Block::new(BlockData {
 //!     num_src: 6,
 //!     num_dst: 2,

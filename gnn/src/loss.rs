@@ -4,10 +4,10 @@ use rayon::prelude::*;
 
 use crate::{Architecture, Dense, GnnError, LabelScale, Task};
 
-/// Rows that one thread handles at a time, at least.
+/// Fewest rows that one thread handles at a time.
 const ROWS_MIN: usize = 128;
 
-/// What the first rows of the last block should come out as, one row each.
+/// The wanted outputs of the last block's first rows, one row each.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Labels {
     /// Class numbers.
@@ -53,20 +53,20 @@ impl Labels {
     }
 }
 
-/// What changes the loss of a row.
+/// Class weights and label scale, which change the loss of a row.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Weighing<'a> {
     /// Factor of a row's loss by its class; none: 1.
     pub(crate) class_weights: &'a [f32],
-    /// What outputs of a regression are scaled by, if they are.
+    /// Scale of a regression's labels, if they are scaled.
     pub(crate) label_scale: Option<&'a LabelScale>,
 }
 
-/// Returns the sum over labelled rows of their loss.
+/// Returns the loss, summed over the labelled rows.
 ///
-/// Cross-entropy for classes; for several columns the mean over columns of binary cross-entropy
-/// or of the squared error, so that the mean over rows is what `PyTorch` calls the mean loss.
-/// Rows beyond the labelled ones are ignored.
+/// The loss of a row is the cross-entropy for classes, else the mean over columns of the binary
+/// cross-entropy or of the squared error. So the mean over rows is the mean loss of `PyTorch`. Rows
+/// after the labelled ones are ignored.
 ///
 /// # Panics
 ///
@@ -77,10 +77,10 @@ pub fn loss(task: Task, logits: &Dense, labels: &Labels) -> f64 {
     loss_and_slope(task, &values, logits.cols, labels, Weighing::default()).0
 }
 
-/// Returns the loss sum and its gradient with respect to the logits of the labelled rows, each row's
-/// times the weight of its class where classes have weights.
+/// Returns the loss sum and its gradient with respect to the logits of the labelled rows. Class
+/// weights multiply the loss and the gradient of each row of their class.
 ///
-/// Where labels are scaled, `logits` are scaled outputs. The loss is in the unit of the labels, the
+/// With a label scale, `logits` are scaled outputs: the loss is in the unit of the labels, the
 /// gradient is that of the loss in scaled units.
 pub(crate) fn loss_and_slope(
     task: Task,
@@ -140,7 +140,7 @@ fn binary_cross_entropy(logits: &[f64], wanted: &[f32], slope: &mut [f64]) -> f6
     let (mut sum, width) = (0.0, f64_of(logits.len()));
     for ((&x, &y), d) in logits.iter().zip(wanted).zip(slope) {
         let y = f64::from(y);
-        // log(1 + exp(-|x|)) is the form that neither overflows nor loses small losses.
+        // log(1 + exp(-|x|)) neither overflows nor loses small losses.
         sum += x.max(0.0) - x * y + (-x.abs()).exp().ln_1p();
         *d = (1.0 / (1.0 + (-x).exp()) - y) / width;
     }

@@ -25,7 +25,7 @@ use crate::{
 pub enum Mode {
     /// Dropout is drawn and batch norm uses the statistics of the batch.
     Train {
-        /// Decides the dropout masks; mixes the run's seed and the global step already.
+        /// Seed of the dropout masks; the caller mixes it from the run's seed and the global step.
         seed: u64,
     },
     /// No dropout; batch norm uses its running statistics.
@@ -47,11 +47,11 @@ pub struct Model {
 }
 
 impl Model {
-    /// Draws a fresh model, a pure function of `arch` and `seed`.
+    /// Makes a model whose parameters are drawn by a pure function of `arch` and `seed`.
     ///
     /// # Errors
     ///
-    /// [`GnnError::Architecture`] if `arch` does not validate, its size included.
+    /// [`GnnError::Architecture`] if `arch` is invalid or too large.
     pub fn init(arch: &Architecture, seed: u64) -> Result<Model, GnnError> {
         arch.validate()?;
         let convs = arch.convs();
@@ -122,7 +122,7 @@ impl Model {
         self.buffers.copy_from_slice(values);
     }
 
-    /// Has the model compute on a device; without this it does on the processor.
+    /// Sets the device that the model computes on; the default is the processor.
     pub fn set_device(&mut self, device: Device) {
         self.device = device;
     }
@@ -133,43 +133,43 @@ impl Model {
         &self.device
     }
 
-    /// Computes coefficients and transposes that the first training pass over a batch would compute;
-    /// the blocks then keep them.
+    /// Computes coefficients and transposes of a batch's blocks before its first training pass; the
+    /// blocks keep them.
     pub fn prepare(&self, blocks: &[Block], input: &ReadyInput) {
         stack::prepare(&self.convs, blocks, input);
     }
 
-    /// Multiplies the loss of a target by the weight of its class, in
-    /// [`loss_and_gradient`](Model::loss_and_gradient); without weights every class has 1.
+    /// Sets class weights: [`loss_and_gradient`](Model::loss_and_gradient) multiplies the loss of a
+    /// target by the weight of its class. No weights mean 1 for every class.
     ///
     /// # Panics
     ///
-    /// If there are weights and not one a class.
+    /// If there are weights, but not one per class.
     pub fn set_class_weights(&mut self, weights: Vec<f32>) {
         let fits = weights.is_empty() || weights.len() == self.arch.out_dim;
-        assert!(fits, "one weight a class");
+        assert!(fits, "one weight per class");
         self.class_weights = weights;
     }
 
-    /// Sets the unit of a regression's labels: the loss is then taken of scaled labels, and outputs are
-    /// in the unit of the labels.
+    /// Sets the unit of a regression's labels: the model then computes scaled labels, while losses
+    /// and outputs stay in the unit of the labels.
     ///
     /// # Errors
     ///
-    /// [`GnnError::Transform`] if the model is no regression, or the scale has another width.
+    /// [`GnnError::Transform`] if the model is not a regression, or the scale has another width.
     pub fn set_label_scale(&mut self, scale: LabelScale) -> Result<(), GnnError> {
         scale.check(&self.arch)?;
         self.label_scale = Some(scale);
         Ok(())
     }
 
-    /// Returns the unit of a regression's labels, where one was set.
+    /// Returns the unit of a regression's labels, if one was set.
     #[must_use]
     pub fn label_scale(&self) -> Option<&LabelScale> {
         self.label_scale.as_ref()
     }
 
-    /// Returns the logits of the last block's dst nodes; of a regression with a
+    /// Returns the logits of the last block's dst nodes; for a regression with a
     /// [`label_scale`](Model::label_scale), numbers in the unit of the labels.
     ///
     /// # Shapes
@@ -215,7 +215,7 @@ impl Model {
     ///
     /// # Panics
     ///
-    /// If there is no such layer.
+    /// If the model has no layer `layer`.
     pub fn forward_layer(
         &self,
         layer: usize,
@@ -239,7 +239,8 @@ impl Model {
         })
     }
 
-    /// Turns embeddings of the last conv into logits; without a head they are the logits.
+    /// Turns embeddings of the last conv into logits; without a head, the embeddings are the
+    /// logits.
     ///
     /// # Errors
     ///
@@ -254,7 +255,7 @@ impl Model {
     ///
     /// # Panics
     ///
-    /// If there is no such layer.
+    /// If the model has no layer `layer`.
     #[must_use]
     pub fn layer_slice(&self, layer: usize, is_sparse: bool) -> LayerSlice<'_> {
         assert!(
@@ -267,7 +268,7 @@ impl Model {
         LayerSlice::new(stack, layer, is_sparse)
     }
 
-    /// Returns the head, to run on many rows on the processor.
+    /// Returns the head, which runs on many rows on the processor.
     #[must_use]
     pub fn head(&self) -> Head<'_> {
         let wanted = |info: &ParameterInfo| info.layer == 0;
@@ -331,7 +332,7 @@ impl Model {
         outputs
     }
 
-    /// Runs work on one of the pool's threads, where kernels start that use them.
+    /// Runs `work`, on a thread of the pool if the model computes on the processor.
     fn compute<R: Send>(&self, work: impl FnOnce() -> R + Send) -> R {
         if self.device.is_gpu() {
             work()
@@ -341,8 +342,8 @@ impl Model {
     }
 }
 
-/// Runs a pass on one of the pool's threads. Kernels that started from outside would hand every
-/// piece of work over to other threads, and wait for it asleep.
+/// Runs `work` on a thread of the pool. On a thread outside the pool, a kernel would hand all its
+/// work to the pool and sleep until it is done.
 fn on_pool<R: Send>(work: impl FnOnce() -> R + Send) -> R {
     rayon::scope(|_| work())
 }

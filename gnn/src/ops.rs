@@ -17,7 +17,7 @@ use crate::kernel::{
     Spmm, Update,
 };
 
-/// One of the kernels with its constants, as a differentiable operation on the device of its inputs.
+/// A kernel with its constants, as a differentiable operation on the device of its inputs.
 #[derive(Debug)]
 pub enum Fused {
     /// Batch norm.
@@ -122,13 +122,13 @@ pub(crate) trait FusedOps: Backend {
 
 /// A backend that the kernels are written for: Flex on CPUs, and Cube on GPUs (`crate::gpu`).
 pub(crate) trait FusedKernels: Backend {
-    /// What a forward pass remembers for the backward pass.
+    /// Values that a forward pass keeps for the backward pass.
     type Saved: Clone + Debug + Send + 'static;
 
     /// Runs `op` forward.
     fn fused_forward(op: &Fused, inputs: &[FloatTensor<Self>]) -> (FloatTensor<Self>, Self::Saved);
 
-    /// Returns the gradients of the inputs, of those that are needed at least.
+    /// Returns the gradients of the inputs; an input that is not needed may have none.
     fn fused_backward(
         op: &Fused,
         inputs: &[FloatTensor<Self>],
@@ -138,7 +138,7 @@ pub(crate) trait FusedKernels: Backend {
     ) -> Vec<Option<FloatTensor<Self>>>;
 }
 
-/// Implements the operations without gradients of a backend that has kernels.
+/// Implements the operations, without gradients, for a backend that has kernels.
 macro_rules! implement_ops {
     ($backend:ty) => {
         impl FusedOps for $backend {
@@ -200,7 +200,7 @@ impl FlexFloat for f32 {
 
     fn unwrap(saved: &FlexSaved) -> &Saved<f32> {
         let FlexSaved::F32(saved) = saved else {
-            panic!("forward ran in f32")
+            panic!("the forward pass did not run in f32")
         };
         saved
     }
@@ -213,7 +213,7 @@ impl FlexFloat for f64 {
 
     fn unwrap(saved: &FlexSaved) -> &Saved<f64> {
         let FlexSaved::F64(saved) = saved else {
-            panic!("forward ran in f64")
+            panic!("the forward pass did not run in f64")
         };
         saved
     }

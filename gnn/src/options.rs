@@ -1,4 +1,4 @@
-//! Choices of a model that are one word each in `model.json`.
+//! Options of a model; each is one word in `model.json`.
 
 use serde::{Deserialize, Serialize};
 
@@ -37,7 +37,7 @@ pub enum Activation {
     Elu,
 }
 
-/// What the logits mean, and so the loss.
+/// The meaning of the logits, which decides the loss.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Task {

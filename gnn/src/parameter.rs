@@ -1,4 +1,4 @@
-//! Names, shapes and initial values of parameters and buffers, as `PyG` has them.
+//! Names, shapes and initial values of parameters and buffers, as in `PyG`.
 
 use crate::Norm;
 use crate::kernel::mix;
@@ -21,14 +21,14 @@ impl ParameterInfo {
         self.shape.iter().product()
     }
 
-    /// Tells whether there are no values, which no valid architecture gives.
+    /// Tells whether there are no values; a valid architecture has no such parameter.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 }
 
-/// How a parameter starts.
+/// How a parameter is initialised.
 #[derive(Clone, Copy, Debug)]
 pub enum Start {
     /// Uniform in `±sqrt(6 / (rows + cols))` of the last two axes.
@@ -41,7 +41,7 @@ pub enum Start {
     Ones,
 }
 
-/// A parameter and how it starts.
+/// A parameter and how it is initialised.
 pub(crate) type Parameter = (ParameterInfo, Start);
 
 /// One named slice of the flat buffer vector: a running mean or variance of batch norm.
@@ -63,9 +63,9 @@ pub(crate) struct ZeroInfo {
 /// The tensors of a model, in the order in which its parts list them.
 #[derive(Clone, Debug, Default)]
 pub struct ParameterList {
-    /// Begins the names of what is listed next.
+    /// Prefix of the names of the tensors listed next.
     prefix: String,
-    /// Conv that is being listed, 0 for the head.
+    /// Conv of the tensors listed next, 0 for the head.
     layer: usize,
     pub(crate) parameters: Vec<Parameter>,
     pub(crate) buffers: Vec<BufferInfo>,
@@ -73,12 +73,12 @@ pub struct ParameterList {
 }
 
 impl ParameterList {
-    /// Puts `prefix` before the names of what is listed from now on, as part of conv `layer`.
+    /// Starts the tensors of conv `layer`, whose names begin with `prefix`.
     pub(crate) fn enter(&mut self, layer: usize, prefix: String) {
         (self.layer, self.prefix) = (layer, prefix);
     }
 
-    /// Lists a parameter; its name follows that of the conv.
+    /// Lists a parameter; its name comes after the conv's prefix.
     pub fn push(&mut self, name: &str, shape: &[usize], start: Start) {
         let info = ParameterInfo {
             name: format!("{}{name}", self.prefix),
@@ -88,8 +88,8 @@ impl ParameterList {
         self.parameters.push((info, start));
     }
 
-    /// Lists `NAME.weight`, `[rows, cols]`, and `NAME.bias` where there is one, as
-    /// `torch.nn.Linear` starts them.
+    /// Lists `NAME.weight`, `[rows, cols]`, and with `bias` also `NAME.bias`, initialised as by
+    /// `torch.nn.Linear`.
     pub fn linear(&mut self, name: &str, rows: usize, cols: usize, bias: bool) {
         self.push(
             &format!("{name}.weight"),
@@ -115,7 +115,8 @@ impl ParameterList {
         }
     }
 
-    /// `PyTorch` also saves how many batches it saw but, with a fixed momentum, never reads it.
+    /// Lists the running statistics of a batch norm. `PyTorch` also saves the number of batches,
+    /// which it does not read if the momentum is fixed.
     fn statistics(&mut self, name: &str, dim: usize) {
         for (part, start) in [("running_mean", 0.0), ("running_var", 1.0)] {
             self.buffers.push(BufferInfo {
@@ -130,7 +131,7 @@ impl ParameterList {
         });
     }
 
-    /// Lists a vector of one number that `PyG` saves and that is fixed at 0 here.
+    /// Lists a vector of one number that `PyG` saves and that is always 0 here.
     pub fn zero(&mut self, name: &str) {
         self.zeros.push(ZeroInfo {
             name: format!("{}{name}", self.prefix),

@@ -1,14 +1,14 @@
 //! One layer, or the head, on blocks that are ranges of the nodes of a whole graph.
 //!
-//! The rows of all nodes lie in one array that blocks share and read by position. What a conv makes of
-//! each row before it aggregates is computed once a node, by [`LayerSlice::project`];
-//! [`LayerSlice::run`] is the rest. Both run the code that [`Model::forward`](crate::Model::forward)
-//! runs, and a row's bits do not depend on the rows that it is computed with. A node with very many
-//! in-edges can be aggregated some of them at a time ([`LayerSlice::aggregation`], then
+//! The rows of all nodes are one array that blocks share and read by position.
+//! [`LayerSlice::project`] computes the row that a conv aggregates, once per node;
+//! [`LayerSlice::run`] computes the rest. Both run the code of
+//! [`Model::forward`](crate::Model::forward), and a row's bits do not depend on the other rows of
+//! the call. A hub can be aggregated in parts ([`LayerSlice::aggregation`], then
 //! [`LayerSlice::run_aggregated`]), with the same result up to rounding.
 //!
-//! Kernels split their work over the threads of the pool they are called on; a caller that runs many
-//! blocks side by side gives each of its threads a pool of one.
+//! Kernels split their work over the threads of the pool that they are called on. A caller that
+//! runs many blocks in parallel gives each of its threads a pool of one thread.
 
 use crate::check::{check_block, check_input};
 use crate::layer::{Conv, PartialAggregation, Place, Src, plain};
@@ -24,12 +24,12 @@ pub struct LayerSlice<'a> {
     projected_dim: Option<usize>,
 }
 
-/// What a layer aggregates of some nodes.
+/// The rows that a layer aggregates, of some nodes.
 #[derive(Clone, Debug)]
 pub struct Projected<T> {
     /// A row for each node, [`LayerSlice::src_dim`] wide.
     pub rows: T,
-    /// A row for each node, [`LayerSlice::scores_dim`] wide, where the layer has scores.
+    /// A row for each node, [`LayerSlice::scores_dim`] wide, if the layer has scores.
     pub scores: Option<T>,
 }
 
@@ -52,25 +52,26 @@ impl<'a> LayerSlice<'a> {
         self.stack.arch.input_dim(self.layer)
     }
 
-    /// Tells whether what is aggregated differs from the rows that the layer reads.
+    /// Tells whether the aggregated rows differ from the rows that the layer reads.
     #[must_use]
     pub fn projects(&self) -> bool {
         self.projected_dim.is_some() || self.is_sparse
     }
 
-    /// Tells whether [`run`](Self::run) needs the rows of the dst nodes besides what is aggregated.
+    /// Tells whether [`run`](Self::run) needs the rows of the dst nodes besides the aggregated
+    /// rows.
     #[must_use]
     pub fn reads_own(&self) -> bool {
         self.stack.arch.residual || self.conv().reads_own()
     }
 
-    /// Returns the width of what is aggregated.
+    /// Returns the width of the aggregated rows.
     #[must_use]
     pub fn src_dim(&self) -> usize {
         self.projected_dim.unwrap_or_else(|| self.input_dim())
     }
 
-    /// Returns the width of the scores, where the layer has scores.
+    /// Returns the width of the scores, if the layer has scores.
     #[must_use]
     pub fn scores_dim(&self) -> Option<usize> {
         self.conv().scores_dim()
@@ -82,7 +83,7 @@ impl<'a> LayerSlice<'a> {
         self.stack.arch.output_dim(self.layer)
     }
 
-    /// Computes what is aggregated of some nodes from their rows.
+    /// Turns the rows of some nodes into the rows that the layer aggregates.
     ///
     /// # Errors
     ///
@@ -110,9 +111,9 @@ impl<'a> LayerSlice<'a> {
     ///
     /// # Shapes
     ///
-    /// - `src`: `[num_src of the block, _]`, as [`project`](Self::project) gives it, or the rows
-    ///   themselves where nothing is projected
-    /// - `own`: `[num_dst of the block, input width]`, read where [`reads_own`](Self::reads_own)
+    /// - `src`: `[num_src of the block, _]`, as [`project`](Self::project) returns it, or the rows
+    ///   themselves if [`projects`](Self::projects) is false
+    /// - `own`: `[num_dst of the block, input width]`, read if [`reads_own`](Self::reads_own)
     /// - returns: `[num_dst of the block, output width]`
     ///
     /// # Errors
@@ -132,8 +133,8 @@ impl<'a> LayerSlice<'a> {
         self.finish(block, src, own, None)
     }
 
-    /// Does the rest of [`run`](Self::run) for one dst node whose in-edges are aggregated already; its
-    /// block needs none.
+    /// Runs the rest of the layer for one dst node whose in-edges are already aggregated; its block
+    /// needs no in-edges.
     ///
     /// # Errors
     ///
@@ -177,7 +178,7 @@ impl<'a> LayerSlice<'a> {
         let place = Place { layer, block };
         let dense = |input| pass.dense(pass.features(input));
         let rows = pass.features(src.rows.clone());
-        // A conv that does not read them is handed what it aggregates, which costs nothing.
+        // A conv that does not read `own` gets the aggregated rows, which need no copy.
         let own = own.map_or_else(|| rows.clone(), |input| pass.features(input));
         let residual = self.stack.arch.residual;
         let prepared = Prepared {
@@ -192,12 +193,12 @@ impl<'a> LayerSlice<'a> {
         plain(self.stack.finish(place, prepared, &own))
     }
 
-    /// Returns how the layer aggregates some in-edges of a node at a time.
+    /// Returns the partial aggregation of the layer, for hubs.
     ///
     /// # Errors
     ///
-    /// [`GnnError::Architecture`] if the kind of layer cannot; [`GnnError::Device`] if parameters cannot
-    /// be read.
+    /// [`GnnError::Architecture`] if the kind of layer has none; [`GnnError::Device`] if parameters
+    /// cannot be read.
     pub fn aggregation(&self) -> Result<Box<dyn PartialAggregation>, GnnError> {
         let scope = self.stack.scope(self.layer);
         let partial = self.conv().partial(&scope, self.src_dim())?;
@@ -210,9 +211,8 @@ impl<'a> LayerSlice<'a> {
         })
     }
 
-    /// Returns what attention reads of a dst node besides its in-edges,
-    /// [`PartialAggregation::query_dim`] wide: of `scores` those of its row, and the row that the layer
-    /// reads of it.
+    /// Returns the query of a dst node, [`PartialAggregation::query_dim`] wide, computed from its
+    /// `scores` or from its row `own`.
     ///
     /// # Errors
     ///
@@ -228,7 +228,7 @@ impl<'a> LayerSlice<'a> {
     }
 }
 
-/// The linear map from embeddings of the last conv to logits, where the model has one.
+/// The linear map from embeddings of the last conv to logits, if the model has one.
 pub struct Head<'a> {
     stack: Stack<'a>,
     label_scale: Option<&'a LabelScale>,
@@ -239,8 +239,8 @@ impl<'a> Head<'a> {
         Head { stack, label_scale }
     }
 
-    /// Turns embeddings of the last conv into logits; without a head they are the logits. Those of a
-    /// regression are in the unit of its labels.
+    /// Turns embeddings of the last conv into logits, for a regression in the unit of its labels.
+    /// Without a head, the embeddings are the logits.
     ///
     /// # Errors
     ///

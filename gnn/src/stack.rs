@@ -1,4 +1,4 @@
-//! The layers of a model in one forward pass: convs with what surrounds every kind.
+//! The layers of a model in one forward pass: convs with residual, norm, activation and dropout.
 
 use std::sync::Arc;
 
@@ -14,11 +14,11 @@ pub(crate) struct Stack<'a> {
     pub(crate) pass: Pass<'a>,
 }
 
-/// What a conv aggregates, and what stands in place of its steps.
+/// The input of the last steps of a conv: its rows, and results that were computed before.
 pub(crate) struct Prepared {
     pub(crate) src: Src,
     pub(crate) is_projected: bool,
-    /// What is aggregated for each dst node, where that was done before.
+    /// Aggregated rows of the dst nodes, if they were computed before.
     pub(crate) aggregated: Option<Tensor<2>>,
     pub(crate) residual: Option<Tensor<2>>,
 }
@@ -37,8 +37,8 @@ impl<'a> Stack<'a> {
         self.head(self.pass.dense(features))
     }
 
-    /// Runs one conv with residual, norm and activation, and the dropout of what reads it:
-    /// `[num_src, _]` to `[num_dst, _]`.
+    /// Runs one conv with residual, norm, activation, and dropout for the next layer: `[num_src,
+    /// _]` to `[num_dst, _]`.
     pub(crate) fn layer(&self, place: Place<'_>, input: Features) -> Tensor<2> {
         let residual = self.arch.residual.then(|| self.residual(place, &input));
         let projected = self.project(place.layer, &input, place.block.num_src());
@@ -59,12 +59,12 @@ impl<'a> Stack<'a> {
         &*self.convs[layer - 1]
     }
 
-    /// Returns the pass as a conv sees it.
+    /// Returns the scope of a conv.
     pub(crate) fn scope(&self, layer: usize) -> Scope<'_> {
         Scope::new(&self.pass, layer)
     }
 
-    /// Returns what a conv aggregates of the first `rows` rows, where that is not the rows themselves.
+    /// Projects the first `rows` rows; none if the conv aggregates the rows themselves.
     pub(crate) fn project(&self, layer: usize, input: &Features, rows: usize) -> Option<Tensor<2>> {
         let conv = self.conv(layer);
         let is_sparse = matches!(input, Features::Sparse(_));
@@ -72,7 +72,7 @@ impl<'a> Stack<'a> {
             .map(|_| conv.project(&self.scope(layer), input, rows))
     }
 
-    /// Runs a conv from what it aggregates and its dst nodes, the first rows of `own`.
+    /// Runs the last steps of a conv; its dst nodes are the first rows of `own`.
     pub(crate) fn finish(
         &self,
         Place { layer, block }: Place<'_>,
@@ -110,7 +110,7 @@ impl<'a> Stack<'a> {
         self.pass.sum(summed, Some(self.arch.activation), dropout)
     }
 
-    /// Returns what a conv's residual adds to its output.
+    /// Returns the rows that a residual adds to a conv's output.
     pub(crate) fn residual(
         &self,
         Place { layer, block }: Place<'_>,
@@ -125,7 +125,7 @@ impl<'a> Stack<'a> {
         }
     }
 
-    /// Turns embeddings of the last conv, which dropout has passed, into logits.
+    /// Turns embeddings of the last conv, after dropout, into logits.
     pub(crate) fn head(&self, embedding: Tensor<2>) -> Tensor<2> {
         if !self.arch.has_head() {
             return embedding;
@@ -135,12 +135,12 @@ impl<'a> Stack<'a> {
     }
 }
 
-/// Computes coefficients and transposes that the first training pass over a batch would compute.
+/// Computes coefficients and transposes of a batch's blocks before its first training pass.
 pub(crate) fn prepare(convs: &[Arc<dyn Conv>], blocks: &[Block], input: &ReadyInput) {
     let is_sparse = input.transpose_sparse();
     for (layer, (conv, block)) in (1..).zip(convs.iter().zip(blocks)) {
         conv.prepare(block);
-        // Nothing flows back into features that are aggregated as they are.
+        // Raw features that are aggregated before any parameter need no gradient, so no transpose.
         if layer > 1 || conv.has_parameters_before(is_sparse) {
             block.csr().transposed();
         }

@@ -1,4 +1,4 @@
-//! Matrices that cross the boundary of this crate.
+//! Matrices that callers pass to models.
 
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
@@ -13,7 +13,8 @@ use crate::{Dense, GnnError};
 /// # Shapes
 ///
 /// - `offset`: `[rows + 1]`, ascending from 0
-/// - `index`, `value`: `[offset[rows]]`; columns of a row may come in any order and repeat (they add up)
+/// - `index`, `value`: `[offset[rows]]`; columns of a row may come in any order and may repeat:
+///   their values add up
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct SparseRows {
     /// Number of rows.
@@ -29,7 +30,7 @@ pub struct SparseRows {
 }
 
 impl SparseRows {
-    /// Keeps those values of a dense matrix that are not zero; none if they are more than `most`.
+    /// Returns the values of a dense matrix that are not zero; none if there are more than `most`.
     #[must_use]
     pub fn from_dense(dense: &Dense, most: usize) -> Option<SparseRows> {
         let mut sparse = SparseRows {
@@ -93,7 +94,7 @@ impl SparseRows {
     }
 }
 
-/// A dense row-major matrix that lies in memory of others, such as a map of a file; cheap to clone.
+/// A dense row-major matrix in shared memory, such as a mapped file; cheap to clone.
 #[derive(Clone, Debug)]
 pub struct SharedRows {
     bytes: bytes::Bytes,
@@ -102,18 +103,18 @@ pub struct SharedRows {
 }
 
 impl SharedRows {
-    /// Views bytes as rows of numbers, as this machine lays them out.
+    /// Views bytes as rows of `f32`, in this machine's byte order.
     ///
     /// # Errors
     ///
-    /// [`GnnError::Input`] if the bytes are not whole rows, or do not lie where numbers may.
+    /// [`GnnError::Input`] if the bytes are not whole rows, or are not aligned for `f32`.
     pub fn new(bytes: bytes::Bytes, cols: usize) -> Result<SharedRows, GnnError> {
         let values = numbers(&bytes).map_err(|e| GnnError::Input {
-            problem: format!("{} bytes are no numbers: {e}", bytes.len()),
+            problem: format!("cannot read {} bytes as numbers: {e}", bytes.len()),
         })?;
         let rows = values.len().checked_div(cols).unwrap_or(0);
         if rows * cols != values.len() {
-            let problem = format!("{} values are no rows of {cols}", values.len());
+            let problem = format!("{} values are not whole rows of {cols}", values.len());
             return Err(GnnError::Input { problem });
         }
         Ok(SharedRows { bytes, rows, cols })
@@ -141,7 +142,7 @@ impl SharedRows {
     ///
     /// # Panics
     ///
-    /// If there are no such rows.
+    /// If `rows` is out of range.
     #[must_use]
     pub fn slice(&self, rows: Range<usize>) -> SharedRows {
         let row_bytes = 4 * self.cols;
@@ -155,7 +156,7 @@ impl SharedRows {
     }
 }
 
-/// No bytes are no numbers wherever they lie.
+/// Casts bytes to numbers; an empty slice needs no alignment.
 fn numbers(bytes: &[u8]) -> Result<&[f32], bytemuck::PodCastError> {
     match bytes {
         [] => Ok(&[]),
@@ -168,7 +169,7 @@ fn numbers(bytes: &[u8]) -> Result<&[f32], bytemuck::PodCastError> {
 pub enum Input {
     /// Raw features, or the embeddings of the layer before.
     Dense(Dense),
-    /// Raw features of layer 1 as stored; made dense only where a layer cannot do without.
+    /// Raw features of layer 1 as stored; made dense only for a layer that needs it.
     Sparse(SparseRows),
 }
 
@@ -204,14 +205,13 @@ impl Input {
     }
 }
 
-/// An [`Input`] in the form that layers read: made once, cheap to clone, for as many passes as
-/// wanted.
+/// An [`Input`] in the form that layers read: made once for any number of passes, cheap to clone.
 #[derive(Clone, Debug)]
 pub struct ReadyInput {
     rows: usize,
     cols: usize,
     pub(crate) features: ReadyFeatures,
-    /// Dense features on a GPU, once they were uploaded.
+    /// Dense features on a GPU, once they are uploaded.
     pub(crate) on_gpu: Arc<OnceLock<Tensor<2>>>,
 }
 
@@ -219,12 +219,12 @@ pub struct ReadyInput {
 #[derive(Clone, Debug)]
 #[expect(clippy::large_enum_variant, reason = "one value a batch, never many")]
 pub(crate) enum ReadyFeatures {
-    /// `[rows, cols]` in f32, apart from any graph of gradients.
+    /// `[rows, cols]` in f32, without autodiff.
     Dense(Tensor<2>),
     Sparse(SparseFeatures),
 }
 
-/// Sparse rows as a kernel multiplies them; `value` stands beside the edges of `csr`.
+/// Sparse rows as a kernel multiplies them; `value` holds the value of each edge of `csr`.
 #[derive(Clone, Debug)]
 pub struct SparseFeatures {
     pub(crate) csr: Arc<Csr>,
@@ -232,7 +232,7 @@ pub struct SparseFeatures {
 }
 
 impl ReadyInput {
-    /// Checks an input and takes it over, without a copy.
+    /// Checks an input and makes it ready, without a copy.
     ///
     /// # Errors
     ///
@@ -259,7 +259,7 @@ impl ReadyInput {
         })
     }
 
-    /// Takes over rows that others hold too, without a copy.
+    /// Makes shared rows ready, without a copy.
     #[must_use]
     pub fn shared(rows: &SharedRows) -> ReadyInput {
         let bytes = Bytes::from_shared(rows.bytes.clone(), AllocationProperty::File);
@@ -285,8 +285,7 @@ impl ReadyInput {
         self.cols
     }
 
-    /// Returns about how much memory it takes, in bytes; sparse features stand twice, by row and by
-    /// column.
+    /// Returns the approximate memory in bytes; sparse features count twice, by row and by column.
     #[must_use]
     pub fn bytes(&self) -> usize {
         match &self.features {
@@ -297,7 +296,7 @@ impl ReadyInput {
 }
 
 impl ReadyInput {
-    /// Groups sparse features by column, where the input is sparse; tells whether it is.
+    /// Groups sparse features by column; returns whether the input is sparse.
     pub(crate) fn transpose_sparse(&self) -> bool {
         match &self.features {
             ReadyFeatures::Sparse(sparse) => {

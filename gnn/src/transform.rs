@@ -1,25 +1,25 @@
-//! Feature transforms: fitted on train nodes, stored with the model, applied wherever it reads features.
+//! Feature transforms: fitted on train nodes, stored with the model, applied to its raw features.
 
 use serde::{Deserialize, Serialize};
 
 use crate::{GnnError, Input, LabelScale};
 
-/// What is done to raw features before layer 1 reads them.
+/// A transform of raw features before layer 1 reads them.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Transform {
     /// Nothing.
     #[default]
     None,
-    /// Divides each row by the larger of its sum and 1, so that a row whose sum is below 1 stays.
-    /// `PyG`'s `NormalizeFeatures` also moves all features so that the least of the graph is 0, as
-    /// it is in a bag of words.
+    /// Divides each row by the larger of its sum and 1, so a row whose sum is below 1 stays as it
+    /// is. `PyG`'s `NormalizeFeatures` also shifts all features so that the smallest of the graph
+    /// is 0; in a bag of words it already is.
     RowNormalize,
     /// `(x - mean) * scale`, per feature; for dense features only.
     Standardize {
         /// Mean of each feature over the train nodes.
         mean: Vec<f32>,
-        /// One over the standard deviation of each feature; 1 for a constant feature.
+        /// 1 / standard deviation of each feature; 1 for a constant feature.
         scale: Vec<f32>,
     },
 }
@@ -30,7 +30,7 @@ impl Transform {
     /// # Errors
     ///
     /// [`GnnError::Transform`] if the widths differ, or for [`Transform::Standardize`] on sparse
-    /// rows, which it would fill.
+    /// rows, which it would make dense.
     pub fn apply(&self, input: &mut Input) -> Result<(), GnnError> {
         match (self, input) {
             (Transform::None, _) => {}
@@ -66,7 +66,8 @@ impl Transform {
     }
 }
 
-/// Fits [`Transform::Standardize`], or a [`LabelScale`], to rows as they come, in f64 and in the order given.
+/// Fits [`Transform::Standardize`] or a [`LabelScale`] to rows one by one, in f64, in the order of
+/// the calls.
 #[derive(Clone, Debug)]
 pub struct StandardizeFit {
     count: f64,
@@ -90,7 +91,7 @@ impl StandardizeFit {
     ///
     /// # Panics
     ///
-    /// If it has another width.
+    /// If the row has another width.
     pub fn add(&mut self, row: &[f32]) {
         assert_eq!(row.len(), self.mean.len(), "every row is equally wide");
         self.count += 1.0;
@@ -102,7 +103,7 @@ impl StandardizeFit {
         }
     }
 
-    /// Returns the transform that gives the rows mean 0 and deviation 1.
+    /// Returns the transform after which the rows have mean 0 and deviation 1.
     #[must_use]
     #[expect(
         clippy::cast_possible_truncation,
@@ -145,7 +146,7 @@ fn finite_or_one(x: f32) -> f32 {
 
 /// Divides by the larger of the sum and 1.
 ///
-/// The sum is taken in f64 so that a sparse row and the same row with its zeros spelt out agree.
+/// The sum is taken in f64, so that a sparse row and the same row with its zeros stored agree.
 #[expect(clippy::cast_possible_truncation, reason = "features are f32")]
 fn row_normalize(row: &mut [f32]) {
     let sum: f64 = row.iter().map(|&x| f64::from(x)).sum();

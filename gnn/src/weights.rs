@@ -13,29 +13,30 @@ use crate::{Architecture, GnnError, LabelScale, Model, ParameterInfo, Transform}
 /// File name of the weights.
 pub const MODEL_WEIGHTS: &str = "model.safetensors";
 
-/// File name of everything else.
+/// File name of the architecture and of everything else.
 pub const MODEL_JSON: &str = "model.json";
 
-/// Bytes by which an architecture may exceed its weights before its tensors are compared one by one.
+/// How many bytes larger than the weights file an architecture may be and still be allocated; the
+/// comparison of tensors then reports the fault.
 const HARMLESS_BYTES: usize = 64 << 20;
 
 /// The content of `model.json`.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub struct ModelFile {
-    /// What the model is made of.
+    /// The architecture.
     pub architecture: Architecture,
-    /// What is done to raw features before layer 1 reads them.
+    /// The transform of raw features before layer 1 reads them.
     pub transform: Transform,
-    /// Unit of the labels of a regression; none: outputs are in the unit of the labels as they come.
+    /// Unit of a regression's labels; without it, labels are not scaled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub label_scale: Option<LabelScale>,
-    /// Name of each class, where labels were names.
+    /// Name of each class, if labels were names.
     pub label_names: Option<Vec<String>>,
     /// Metrics of the saved parameters, such as `test_accuracy`.
     pub metrics: BTreeMap<String, f64>,
     /// Fan-outs the model was trained with, as the job file has them.
     pub fanouts: serde_json::Value,
-    /// Whatever else the trainer wants inference to know.
+    /// Other values that the trainer passes to inference.
     #[serde(default)]
     pub extra: BTreeMap<String, serde_json::Value>,
 }
@@ -57,8 +58,8 @@ pub fn save(dir: &Path, model: &Model, file: &ModelFile) -> Result<(), GnnError>
 ///
 /// # Errors
 ///
-/// [`GnnError::Tensor`] names a tensor that holds a value that is no finite number: such a model
-/// could not be loaded.
+/// [`GnnError::Tensor`] names a tensor with a value that is not finite: such a model could not be
+/// loaded.
 pub fn to_files(model: &Model, file: &ModelFile) -> Result<[(&'static str, Vec<u8>); 2], GnnError> {
     let path = Path::new(MODEL_WEIGHTS);
     check_finite(path, model)?;
@@ -89,10 +90,10 @@ fn check_finite(path: &Path, model: &Model) -> Result<(), GnnError> {
     Ok(())
 }
 
-/// Says what is wrong with values that are not all finite.
+/// Describes the fault of values that are not all finite.
 fn not_finite(values: &[f32]) -> Option<String> {
     let all = values.iter().all(|value| value.is_finite());
-    (!all).then(|| "holds a value that is no finite number".to_owned())
+    (!all).then(|| "holds a value that is not a finite number".to_owned())
 }
 
 fn encode(model: &Model) -> Result<Vec<u8>, SafeTensorError> {
@@ -118,16 +119,16 @@ fn encode(model: &Model) -> Result<Vec<u8>, SafeTensorError> {
     safetensors::serialize(views, Some(format))
 }
 
-/// Reads a model back.
+/// Reads a model from a directory.
 ///
 /// # Errors
 ///
-/// Names the file, and the tensor whose name, type or shape is not what the architecture needs.
+/// Names the file, and the tensor whose name, type or shape does not fit the architecture.
 pub fn load(dir: &Path) -> Result<(Model, ModelFile), GnnError> {
     load_with(dir, |path| std::fs::read(path))
 }
 
-/// Reads a model back by way of a function that reads a file whole.
+/// Reads a model with a function that reads a whole file.
 ///
 /// # Errors
 ///
@@ -167,7 +168,7 @@ pub fn load_with(
     Ok((model, file))
 }
 
-/// Refuses a large architecture that the weights cannot be those of, before memory is taken for it.
+/// Refuses an architecture much larger than the weights file, before memory is allocated for it.
 fn check_room(arch: &Architecture, num_bytes: usize) -> Result<(), GnnError> {
     arch.validate()?;
     let num_values: usize = arch.parameters().iter().map(ParameterInfo::len).sum();
@@ -177,12 +178,13 @@ fn check_room(arch: &Architecture, num_bytes: usize) -> Result<(), GnnError> {
     Err(GnnError::Architecture {
         key: "hidden",
         problem: format!(
-            "such a model has {num_values} parameters of 4 bytes, {MODEL_WEIGHTS} has {num_bytes} bytes"
+            "the model has {num_values} parameters of 4 bytes, {MODEL_WEIGHTS} has {num_bytes} \
+             bytes"
         ),
     })
 }
 
-/// Fills the model with the tensors, which must be exactly those it has.
+/// Fills the model with the tensors, which must be exactly those of its architecture.
 fn decode(path: &Path, tensors: &SafeTensors<'_>, model: &mut Model) -> Result<(), GnnError> {
     let (mut flat, mut buffers) = (Vec::new(), Vec::new());
     let slices = slices(model);
@@ -203,7 +205,7 @@ fn decode(path: &Path, tensors: &SafeTensors<'_>, model: &mut Model) -> Result<(
     names.sort_unstable();
     if let Some(stray) = names.into_iter().find(|name| !known(name)) {
         let (path, tensor) = (path.to_owned(), stray.to_owned());
-        let problem = "is no tensor of this architecture".to_owned();
+        let problem = "is not a tensor of this architecture".to_owned();
         return Err(GnnError::Tensor {
             path,
             tensor,

@@ -127,7 +127,8 @@ fn assert_same_bits(got: &LossAndGradient, expected: &LossAndGradient, what: &st
     assert_eq!(got.buffers, expected.buffers, "{what}: buffers");
 }
 
-/// Large enough that kernels and matrix products really use several threads.
+/// Makes an architecture and a case large enough that kernels and matrix products use several
+/// threads.
 fn large(arch: &Architecture) -> (Architecture, Case) {
     let mut arch = with_dropout(arch);
     arch.in_dim = 72;

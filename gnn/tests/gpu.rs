@@ -1,5 +1,5 @@
-//! Whole models on a GPU against the processor. Without a GPU they say `skipped` and pass, unless
-//! the variable `GRAPHFLAT_TEST_GPU` promises one.
+//! Compares whole models on a GPU with the processor. Without a GPU these tests say `skipped` and
+//! pass, unless `GRAPHFLAT_TEST_GPU` is set.
 #![cfg(test)]
 #![cfg(feature = "gpu")]
 
@@ -48,7 +48,7 @@ fn check(case: &Case, arch: &Architecture, mode: Mode, sparse: bool) {
     let forward = model.forward(&blocks, &input, Mode::Eval).unwrap();
     model.set_device(device);
     let what = format!("{case:?} {arch:?} {mode:?} sparse {sparse}");
-    // Twice: what was uploaded is used again, and a run repeats to the bit.
+    // Twice: the second run reuses the uploads and must give the same bits.
     let (got, again) = (run(&model), run(&model));
     assert_eq!(got.gradient, again.gradient, "{what}: twice");
     let error = (got.loss_sum - wanted.loss_sum).abs();
@@ -100,7 +100,7 @@ fn dropout_samples_and_sparse_features_give_the_same_gradient() {
     }
 }
 
-/// What a GPU has no memory for is an error, with or without statistics that are read on the way.
+/// Running out of GPU memory is an error, also while batch norm reads statistics from the GPU.
 #[test]
 fn more_than_the_memory_of_the_gpu_is_an_error() {
     let Some(device) = device() else { return };
@@ -127,7 +127,7 @@ fn more_than_the_memory_of_the_gpu_is_an_error() {
     }
 }
 
-/// Runs in a process of its own, since drivers are looked for once.
+/// Runs in a process of its own, since a process looks for drivers only once.
 #[test]
 fn without_a_driver_there_is_an_error_and_no_panic() {
     const CHILD: &str = "GRAPHFLAT_TEST_NO_DRIVER";
@@ -143,7 +143,7 @@ fn without_a_driver_there_is_an_error_and_no_panic() {
         return;
     }
     let nowhere = Path::new("/nonexistent");
-    // OpenGL, where its driver is there, is no way out.
+    // An OpenGL driver, if there is one, must not be used instead.
     for hidden in [&["__EGL_VENDOR_LIBRARY_FILENAMES"][..], &[]] {
         let mut child = Command::new(std::env::current_exe().unwrap());
         child
@@ -159,7 +159,7 @@ fn without_a_driver_there_is_an_error_and_no_panic() {
     }
 }
 
-/// What is chosen for the user is never slower than the processor.
+/// The device chosen for the user is never slower than the processor.
 #[test]
 fn a_gpu_in_software_is_not_chosen() {
     let chosen = Device::auto();

@@ -1,4 +1,4 @@
-//! Gradients of whole models against central finite differences, in f64.
+//! Compares gradients of whole models with central finite differences, in f64.
 #![cfg(test)]
 
 mod support;
@@ -15,7 +15,7 @@ const TOLERANCE: f64 = 1e-6;
 fn check(case: &Case, arch: &Architecture, mode: Mode, sparse: bool) {
     let Batch { blocks, input, .. } = batch(case, arch, sparse);
     let model = Model::init(arch, 11).unwrap();
-    // Biases start at 0 and norms at 1; moved off so that no term is hidden.
+    // Biases start at 0 and norms at 1; other values hide no term.
     let mut random = support::Random(5);
     let mut flat: Vec<f64> = model
         .flat()

@@ -1,4 +1,4 @@
-//! In-edges aggregated in parts, as inference does at hubs, against the layer's kernel.
+//! Compares in-edges aggregated in parts, as inference does at hubs, with the layer's kernel.
 #![cfg(test)]
 
 mod support;
@@ -14,7 +14,7 @@ use support::{Random, architectures};
 /// The hub; its in-edges come from all other nodes.
 const HUB: usize = 7;
 const EDGE_DIM: usize = 2;
-/// Sums of some in-edges in f32, in another order.
+/// Error of f32 sums in another order.
 const TOLERANCE: f32 = 1e-5;
 
 fn range(edges: &SomeInEdges) -> RangeData {
@@ -56,7 +56,7 @@ fn mean(feature: &Dense) -> Dense {
     }
 }
 
-/// The hub's row, from parts of its in-edges.
+/// Computes the hub's row from parts of its in-edges.
 fn in_parts(
     slice: &LayerSlice<'_>,
     (src, own): (&Projected<Dense>, &ReadyInput),

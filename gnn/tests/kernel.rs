@@ -1,4 +1,5 @@
-//! Each kernel's backward pass against central finite differences of its forward pass, in f64.
+//! Compares each kernel's backward pass with central finite differences of its forward pass, in
+//! f64.
 #![cfg(test)]
 
 mod support;
@@ -47,7 +48,7 @@ fn views(inputs: &[Vec<f64>]) -> Vec<&[f64]> {
 
 /// Checks the gradient of `sum(out * r)` for fixed `r`, input by input.
 ///
-/// The kernel is made anew for each set of inputs, for those whose constants depend on them.
+/// `make` makes a kernel for each set of inputs, for kernels whose constants depend on the inputs.
 fn check_made<K: Kernel>(make: impl Fn(&[Vec<f64>]) -> K, mut inputs: Vec<Vec<f64>>) {
     let forward = |given: &[Vec<f64>]| make(given).forward(&views(given));
     let done = forward(&inputs);
@@ -283,7 +284,7 @@ fn element_by_element() {
 
 #[test]
 fn linear_maps() {
-    // More rows than a product has, not all of them read.
+    // More rows than one product has, and rows of `x` that are not read.
     for (rows, spare) in [(5, 2), (300, 1)] {
         let op = Linear { rows, cols: 3 };
         let pair = |seed: u64, cols: usize| {

@@ -1,4 +1,4 @@
-//! GCN's normalised adjacency against the figures of `PyG`'s `gcn_norm`, worked out by hand.
+//! Compares GCN's normalised adjacency with figures of `PyG`'s `gcn_norm`, computed by hand.
 #![cfg(test)]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -11,7 +11,7 @@ const NUM_NODES: usize = 3;
 /// The figures are written with seven digits.
 const TOLERANCE: f32 = 1e-6;
 
-/// The graph of some edges (src, dst, weight) in one block, as the tables describe it.
+/// Makes one block of the edges (src, dst, weight) of a graph.
 fn block(edges: &[(usize, usize, f32)]) -> Block {
     let mut data = BlockData {
         num_src: NUM_NODES,
@@ -43,8 +43,8 @@ fn block(edges: &[(usize, usize, f32)]) -> Block {
     Block::new(data).unwrap()
 }
 
-/// One GCN layer whose weight is the identity and whose bias is 0, on one-hot features: its output
-/// is the normalised adjacency, a row a dst node.
+/// Runs one GCN layer with identity weight and bias 0 on one-hot features: its output is the
+/// normalised adjacency, one row per dst node.
 fn check(
     edges: &[(usize, usize, f32)],
     edge_weight: bool,
@@ -107,7 +107,7 @@ const PARALLEL: [(usize, usize, f32); 7] = [
 
 #[test]
 fn without_weights_a_node_has_one_self_loop_however_many_it_had() {
-    // add_remaining_self_loops leaves one loop a node: degrees 2, 3 and 2.
+    // `add_remaining_self_loops` leaves one self-loop per node: degrees 2, 3 and 2.
     let expected = [
         [0.5, 0.408_248_3, 0.0], // 1/2, 1/sqrt(3 * 2)
         [0.408_248_3, 0.333_333_3, 0.408_248_3],
@@ -118,7 +118,7 @@ fn without_weights_a_node_has_one_self_loop_however_many_it_had() {
 
 #[test]
 fn weighted_self_loops_are_summed_and_one_of_weight_zero_stays() {
-    // Loops of weight 0.5 + 1.5, 1 (added) and 0: degrees 4, 5 and 4.
+    // Self-loops have weights 0.5 + 1.5, 1 (added) and 0: degrees 4, 5 and 4.
     let expected = [
         [0.5, 0.447_213_6, 0.0],         // 2/4, 2/sqrt(5 * 4)
         [0.223_606_8, 0.2, 0.670_820_4], // 1/sqrt(4 * 5), 1/5, 3/sqrt(4 * 5)

@@ -1,4 +1,4 @@
-//! Models on disk: what is saved is loaded again, and what does not fit is named.
+//! Saves models and loads them again; files that do not fit give an error that names the tensor.
 #![cfg(test)]
 
 mod support;
@@ -270,7 +270,7 @@ fn stray_tensors_and_bad_values_are_named() {
     check(
         |dir| edit_weights(dir, stray),
         &expect![
-            "tensor `convs.7.bias` of DIR/model.safetensors: is no tensor of this architecture"
+            "tensor `convs.7.bias` of DIR/model.safetensors: is not a tensor of this architecture"
         ],
     );
     let nan = |name: &str, mut values: Vec<f32>| {
@@ -284,7 +284,7 @@ fn stray_tensors_and_bad_values_are_named() {
     check(
         |dir| edit_weights(dir, nan),
         &expect![
-            "tensor `convs.1.bias` of DIR/model.safetensors: holds a value that is no finite number"
+            "tensor `convs.1.bias` of DIR/model.safetensors: holds a value that is not a finite number"
         ],
     );
 }
@@ -333,7 +333,7 @@ fn a_model_that_could_not_be_loaded_is_not_saved() {
     let error = error.to_string();
     assert!(
         error.starts_with("tensor `convs.0.lin.weight` of ")
-            && error.ends_with("holds a value that is no finite number"),
+            && error.ends_with("holds a value that is not a finite number"),
         "{error}"
     );
     assert!(!dir.path().join(MODEL_WEIGHTS).exists());

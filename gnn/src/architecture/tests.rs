@@ -1,4 +1,4 @@
-//! Architectures that are refused, and how they are written.
+//! Tests which architectures are refused, and how `model.json` spells them.
 
 use expect_test::{Expect, expect};
 

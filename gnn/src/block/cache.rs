@@ -1,10 +1,10 @@
-//! Coefficients of a block, kept once they were computed.
+//! Cache of the coefficients of a block.
 
 use std::sync::OnceLock;
 
 use crate::kernel::Shared;
 
-/// Coefficients by kind, each without and with edge weights.
+/// Coefficients by kind; a pair holds those without edge weights, then those with them.
 #[derive(Debug, Default)]
 pub(crate) struct CoefficientCache {
     pub(crate) mean: [OnceLock<Shared<f32>>; 2],

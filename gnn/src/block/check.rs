@@ -1,4 +1,4 @@
-//! Errors of a field of a block.
+//! Checks whose error names a field of a block.
 
 use crate::GnnError;
 

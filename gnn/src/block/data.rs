@@ -1,4 +1,4 @@
-//! The plain data of blocks, and what has to hold of it.
+//! The plain data of blocks, and its checks.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,11 +9,11 @@ use crate::{Dense, GnnError};
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Sampling {
-    /// Every in-edge had the same chance: a sum is scaled by in-degree over kept.
+    /// Every in-edge had the same chance: sums are scaled by in-degree / number of kept in-edges.
     #[default]
     Uniform,
-    /// In-edges were drawn in proportion to their weight, without replacement and in rank order:
-    /// a model that uses the weights scales sums and means by that.
+    /// In-edges were drawn in proportion to their weight, without replacement, and are in the order
+    /// of the draws: a model that uses edge weights corrects sums and means for it.
     Weighted,
     /// The heaviest in-edges were kept: nothing is scaled.
     Top,
@@ -46,16 +46,17 @@ pub struct BlockData {
     /// `[num_src]`: sum of the weights of a node's self-loops in the whole graph; present exactly
     /// if `self_loops` and `edge_weight` are.
     pub self_weight: Option<Vec<f32>>,
-    /// `[num_src]`: hash of each raw id, which dropout masks are a function of.
+    /// `[num_src]`: hash of each raw id; dropout masks depend on it.
     pub node_key: Vec<u64>,
-    /// How many of the first dst rows are really used; batch norm takes its statistics from them.
+    /// How many dst rows, from the first on, the targets need; batch norm takes its statistics from
+    /// them.
     pub num_active: usize,
     /// How the kept in-edges were drawn.
     pub sampling: Sampling,
 }
 
-/// The plain data of a [`Block`](super::Block) whose src nodes are all nodes of a graph and whose dst nodes are
-/// some that follow each other; see [`BlockData`] for the fields of the same names.
+/// The plain data of a [`Block`](super::Block) whose src nodes are all nodes of a graph, and whose
+/// dst nodes are consecutive. [`BlockData`] describes the fields of the same names.
 #[derive(Clone, Debug, Default)]
 pub struct RangeData {
     /// The first dst node.

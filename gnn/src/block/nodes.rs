@@ -17,8 +17,8 @@ pub struct NodeColumns {
 }
 
 impl NodeColumns {
-    /// Takes the columns of the nodes of a whole graph, each `[num_nodes]`; `BlockData` says what
-    /// they hold and when they are there.
+    /// Makes the columns of all nodes of a graph, each `[num_nodes]`; `BlockData` says what each
+    /// holds and when it is present.
     ///
     /// # Errors
     ///
@@ -73,7 +73,8 @@ impl NodeColumns {
         self.self_weight.as_deref()
     }
 
-    /// Returns one over the root of each node's degree as GCN counts it, 0 where that is no number.
+    /// Returns `1 / sqrt(degree)` of each node, by the degree that GCN uses; 0 if that is not above
+    /// 0.
     pub(crate) fn inverse_roots(&self, weighted: bool) -> &[f64] {
         let root = |u: usize| {
             let degree = self.degree(u, weighted);
@@ -87,8 +88,9 @@ impl NodeColumns {
         self.inverse_roots[usize::from(weighted)].get_or_init(all)
     }
 
-    /// Returns the weight of a node's one self-loop: the sum of the weights of those that it has,
-    /// where weights are used (`PyG` keeps an unspecified one of them), else 1.
+    /// Returns the weight of a node's one self-loop. With edge weights, a node with self-loops has
+    /// the sum of their weights (`PyG` keeps an unspecified one of them); otherwise the weight is
+    /// 1.
     pub(crate) fn own_weight(&self, u: usize, weighted: bool) -> f64 {
         let sums = self.self_weight.as_ref().filter(|_| weighted);
         match sums.filter(|_| self.num_loops(u) > 0) {
@@ -97,11 +99,12 @@ impl NodeColumns {
         }
     }
 
-    /// Returns the sum over a node's in-edges in the whole graph, its self-loops replaced by one.
+    /// Returns the degree that GCN uses: the weights of a node's in-edges in the whole graph, added
+    /// up, with its self-loops replaced by one.
     fn degree(&self, u: usize, weighted: bool) -> f64 {
         let loops = self.num_loops(u);
         match self.in_weight.as_ref().filter(|_| weighted) {
-            // The sum holds the weights of the self-loops already.
+            // The sum contains the weights of the self-loops.
             Some(total) if loops > 0 => f64::from(total[u]),
             Some(total) => f64::from(total[u]) + 1.0,
             None => f64::from(self.in_degree[u] - loops) + 1.0,

@@ -1,4 +1,4 @@
-//! Blocks that are refused.
+//! Tests which blocks are refused.
 
 use super::*;
 

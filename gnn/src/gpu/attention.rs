@@ -1,7 +1,8 @@
-//! What GAT and GATv2 share: factors of the edges of a row, the softmax over them and weighted sums.
+//! GPU kernels shared by GAT and GATv2: factors of in-edges, softmax over a row, weighted sums.
 //!
-//! Coefficients stand as in `kernel::attention`: those of a row's in-edges, then that of the
-//! self-loop added to it, `[num_slots, heads]` in all. Self-loops of the edge list have 0.
+//! Coefficients are laid out as in `kernel::attention`, `[num_slots, heads]`: a row has one slot
+//! for each in-edge, then one for the self-loop added to the row. Self-loops of the edge list have
+//! coefficient 0.
 
 use burn_cubecl::CubeDevice;
 use burn_cubecl::tensor::CubeTensor;
@@ -19,7 +20,7 @@ pub(super) struct Edges {
     pub(super) slot_row: CubeTensor,
 }
 
-/// Tells whether a slot is that of the self-loop added to its row.
+/// Tells whether a slot belongs to the self-loop added to its row.
 #[cube]
 pub(super) fn is_own(offset: &[u32], v: usize, slot: usize) -> bool {
     slot == offset[v + 1] as usize + v
@@ -35,7 +36,7 @@ pub(super) fn col_of(offset: &[u32], col: &[u32], v: usize, slot: usize) -> usiz
     u
 }
 
-/// Tells whether a slot is that of a self-loop of the edge list, which counts nothing.
+/// Tells whether a slot belongs to a self-loop of the edge list, whose coefficient is 0.
 #[cube]
 pub(super) fn is_left_out(offset: &[u32], col: &[u32], v: usize, slot: usize) -> bool {
     let mut left_out = false.runtime();
@@ -45,7 +46,7 @@ pub(super) fn is_left_out(offset: &[u32], col: &[u32], v: usize, slot: usize) ->
     left_out
 }
 
-/// Sets what multiplies each coefficient: weight and dropout of its edge.
+/// Sets the factor of each coefficient: weight times dropout of its edge.
 #[cube(launch)]
 fn slot_factors(
     offset: &[u32],
@@ -111,7 +112,7 @@ fn softmax(score: &[f32], offset: &[u32], col: &[u32], alpha: &mut [f32], units:
     }
 }
 
-/// Sets each row to the sum of the rows of `x` that it reads, each head times its share.
+/// Sets each row to the sum of the rows of `x` that it reads, each head scaled by its share.
 #[cube(launch)]
 fn sum_slots(
     x: &[f32],
@@ -138,7 +139,7 @@ fn sum_slots(
     out[ABSOLUTE_POS] = sum;
 }
 
-/// Sets the slopes of the coefficients: products of a row's slope with the rows that it read.
+/// Sets the slopes of the coefficients: products of a row's slope with the rows that it reads.
 #[cube(launch)]
 fn share_slopes(
     x: &[f32],
@@ -172,7 +173,7 @@ fn share_slopes(
 }
 
 /// Turns slopes by coefficient into slopes by score: `a (d - sum of a d)` for each row and head,
-/// times the slope of the leaky non-linearity that gave the score, if one did.
+/// times the slope of the leaky non-linearity if the score passed through one.
 #[cube(launch)]
 fn softmax_slopes(
     alpha: &[f32],
@@ -237,7 +238,7 @@ impl Attention {
         by_col(&self.csr, device)
     }
 
-    /// Returns what multiplies the coefficients, if anything does.
+    /// Returns the factors of the coefficients, or none if all are 1.
     pub(super) fn slot_factors(&self, near: &CubeTensor) -> Option<CubeTensor> {
         let edges = self.edges(&near.device);
         let weight = self.weight.as_ref().map(|of| of.on_gpu(&near.device));
@@ -320,7 +321,7 @@ impl Attention {
         out
     }
 
-    /// Returns the slopes of the scores; `leaky` are scores that a leaky non-linearity gave.
+    /// Returns the slopes of the scores; `leaky` holds the scores that a leaky non-linearity gave.
     pub(super) fn slopes_of_scores(
         &self,
         (x, grad): (&CubeTensor, &CubeTensor),

@@ -1,4 +1,4 @@
-//! What is computed value by value: dropout, and the update that ends a layer.
+//! GPU kernels that compute element by element: dropout, and the update that ends a layer.
 
 use burn_cubecl::CubeDevice;
 use burn_cubecl::tensor::CubeTensor;
@@ -30,7 +30,7 @@ fn drop_out(x: &[f32], key: &[u32], out: &mut [f32], draw: Draw, cols: u32) {
     out[ABSOLUTE_POS] = x[ABSOLUTE_POS] * node_factor(&draw, key, v, at as u32);
 }
 
-/// Returns what enters the non-linearity.
+/// Returns the input of the non-linearity.
 #[cube]
 fn read(x: &[f32], addend: &[f32], bias: &[f32], cols: u32, #[comptime] parts: &UpdateArgs) -> f32 {
     let mut sum = x[ABSOLUTE_POS];
@@ -136,7 +136,7 @@ impl GpuKernel for Dropout {
     }
 }
 
-/// The inputs of an [`Update`]; `x` stands in for those that are absent.
+/// The inputs of an [`Update`]; absent ones are replaced by `x`.
 struct Inputs<'a> {
     x: &'a CubeTensor,
     addend: &'a CubeTensor,
@@ -146,7 +146,7 @@ struct Inputs<'a> {
     parts: UpdateArgs,
 }
 
-/// Returns the keys of a mask, or something to take their place.
+/// Returns the keys of the dropout mask; without dropout `other`, which no kernel reads as keys.
 fn key(
     dropout: Option<&(Mask, Shared<u64>)>,
     device: &CubeDevice,

@@ -1,4 +1,4 @@
-//! Attention whose score is a sum of one number per end and one per edge.
+//! GAT's attention on a GPU: a score is the sum of one number per end and one per edge.
 
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
@@ -31,7 +31,7 @@ fn node_scores(h: &[f32], src: &[f32], dst: &[f32], out: &mut [f32], heads: u32,
     out[ABSOLUTE_POS] = sum;
 }
 
-/// Sets one over the number of edges of each row that are no self-loops; 0 without such edges.
+/// Sets 1 / number of each row's in-edges that are not self-loops; 0 if there are none.
 #[cube(launch)]
 fn mean_shares(offset: &[u32], col: &[u32], out: &mut [f32]) {
     if ABSOLUTE_POS >= out.len() {
@@ -84,7 +84,8 @@ fn edge_scores(
     out[ABSOLUTE_POS] = leaky(score);
 }
 
-/// Sets the slopes of the edges' own scores: the added self-loop's is a mean of theirs.
+/// Sets the slopes of the edges' own scores, also through their mean, which the added self-loop
+/// has.
 #[cube(launch)]
 fn z_slopes(
     slope: &[f32],
@@ -146,7 +147,7 @@ fn node_slopes(
     out[ABSOLUTE_POS] = sum;
 }
 
-/// Sets the slopes of the features: as what is summed, and as what scores are made of.
+/// Sets the slopes of the features, through the weighted sums and through the scores.
 #[cube(launch)]
 fn feature_slopes(
     grad: &[f32],
@@ -219,7 +220,7 @@ impl Gat {
         out
     }
 
-    /// Returns what each edge counts in the mean of its row.
+    /// Returns the share of each edge in the mean of its row.
     fn mean_shares_on_gpu(&self, near: &CubeTensor) -> CubeTensor {
         let edges = self.attention.edges(&near.device).rows;
         let out = empty(near, self.attention.csr.num_rows(), 1);
@@ -327,7 +328,10 @@ impl Gat {
 
 impl GpuKernel for Gat {
     fn forward(&self, inputs: &[CubeTensor]) -> (CubeTensor, Vec<CubeTensor>) {
-        assert!(!self.scored, "scores that are given are for the processor");
+        assert!(
+            !self.scored,
+            "only the processor reads scores computed before"
+        );
         let (h, attention) = (&inputs[0], &self.attention);
         let edges = attention.edges(&h.device);
         let s = self.node_scores_on_gpu(inputs);

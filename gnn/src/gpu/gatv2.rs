@@ -1,4 +1,5 @@
-//! Attention whose score is a vector's product with a non-linear function of both ends and the edge.
+//! GATv2's attention on a GPU: a score is the product of a vector with a non-linear function of
+//! both ends and the edge.
 
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
@@ -9,7 +10,7 @@ use super::memory::{arg, cols, count, empty, launch, len, rows, shaped_like};
 use super::sum::{PIECE, sum_rows};
 use crate::kernel::GatV2;
 
-/// What the vector inside the non-linearity is made of.
+/// The inputs of the vector inside the non-linearity.
 #[derive(CubeLaunch, CubeType)]
 struct Ends {
     /// `[num_cols, width]` and `[num_rows, width]`.
@@ -25,7 +26,7 @@ struct Ends {
     edge_dim: u32,
 }
 
-/// Sets the mean of each row's edge features, those of self-loops left out.
+/// Sets the mean of each row's edge features, without those of self-loops.
 #[cube(launch)]
 fn mean_features(feature: &[f32], offset: &[u32], col: &[u32], out: &mut [f32], edge_dim: u32) {
     if ABSOLUTE_POS >= out.len() {
@@ -195,7 +196,7 @@ fn weight_terms(
     out[ABSOLUTE_POS] = sum;
 }
 
-/// Sets the slopes of `l`: as an end of scores, and as what is summed.
+/// Sets the slopes of `l`, through the scores and through the weighted sums.
 #[cube(launch)]
 fn l_slopes(
     ends: &Ends,
@@ -267,7 +268,7 @@ impl EndsOnGpu {
             l: l.clone(),
             r: inputs[1].clone(),
             weight: weight.clone(),
-            // Nobody reads what stands in for features that are absent.
+            // No kernel reads the weight that takes the place of absent features.
             feature: feature.unwrap_or_else(|| weight.clone()),
             mean: mean.unwrap_or_else(|| weight.clone()),
             width: cols(l),
@@ -288,7 +289,7 @@ impl EndsOnGpu {
     }
 }
 
-/// What a backward pass has at hand.
+/// The state of a backward pass.
 struct Back<'a> {
     op: &'a GatV2,
     inputs: &'a [CubeTensor],

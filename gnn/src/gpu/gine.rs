@@ -1,4 +1,4 @@
-//! GINE's sum of messages `relu(x[u] + lin(edge feature))`.
+//! GINE's sum of messages `relu(x[u] + lin(edge feature))` on a GPU.
 
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
@@ -9,7 +9,7 @@ use super::memory::{arg, cols, count, empty, launch, len, rows, shaped_like};
 use super::sum::{PIECE, sum_rows};
 use crate::kernel::Gine;
 
-/// What a message is made of.
+/// The inputs of a message.
 #[derive(CubeLaunch, CubeType)]
 struct Source {
     /// `[num_cols, dim]`.
@@ -146,7 +146,7 @@ impl Gine {
     ) -> CubeTensor {
         let (csr, device) = (&self.csr, &grad.device);
         let num_edges = csr.num_edges();
-        // One piece in any case, so that there is a sum.
+        // At least one piece, so that the sum has a row.
         let out = empty(like, num_edges.div_ceil(PIECE).max(1), len(like));
         launch!(
             weight_terms,

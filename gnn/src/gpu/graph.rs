@@ -6,7 +6,7 @@ use burn_cubecl::tensor::CubeTensor;
 use super::memory::Upload;
 use crate::kernel::Csr;
 
-/// What was uploaded of compressed rows.
+/// The buffers that were uploaded for a `Csr`.
 #[derive(Debug, Default)]
 pub(crate) struct GraphOnGpu {
     offset: Upload,
@@ -40,7 +40,7 @@ pub(super) struct Cols {
 pub(super) fn by_row(csr: &Csr, device: &CubeDevice) -> Rows {
     assert_eq!(
         csr.first, 0,
-        "ranges of a graph's nodes are for the processor"
+        "only the processor runs blocks of a range of nodes"
     );
     let graph = csr.on_gpu();
     Rows {
@@ -64,17 +64,16 @@ pub(super) fn edge_rows(csr: &Csr, device: &CubeDevice) -> CubeTensor {
     csr.on_gpu().edge_row.get(device, || row_of_each(csr, 0))
 }
 
-/// Returns the row of each coefficient of attention: of the edges of a row, and then of the
-/// self-loop added to it.
+/// Returns the row of each slot of attention: the edges of a row, then the self-loop added to it.
 pub(super) fn slot_rows(csr: &Csr, device: &CubeDevice) -> CubeTensor {
     csr.on_gpu().slot_row.get(device, || row_of_each(csr, 1))
 }
 
-/// Names each row as often as it has edges and `more`.
+/// Repeats each row's number once for each of its edges and `more` times more.
 fn row_of_each(csr: &Csr, more: usize) -> Vec<u32> {
     assert_eq!(
         csr.first, 0,
-        "ranges of a graph's nodes are for the processor"
+        "only the processor runs blocks of a range of nodes"
     );
     let rows = (0_u32..).zip(csr.offset.windows(2));
     rows.flat_map(|(v, pair)| std::iter::repeat_n(v, (pair[1] - pair[0]) as usize + more))

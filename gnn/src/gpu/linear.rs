@@ -1,4 +1,4 @@
-//! Linear maps of rows, through the backend's matrix product.
+//! Linear maps of rows on a GPU, by the backend's matrix product.
 
 use burn::backend::ops::FloatTensorOps;
 use burn::tensor::Slice;
@@ -11,7 +11,7 @@ use super::GpuKernel;
 use super::memory::{arg, cols, empty, launch, len, rows};
 use crate::kernel::Linear;
 
-/// Copies rows and fills up with zeros.
+/// Copies rows and pads them with zeros.
 #[cube(launch)]
 fn pad(x: &[f32], out: &mut [f32]) {
     if ABSOLUTE_POS >= out.len() {

@@ -4,7 +4,7 @@ use cubecl::prelude::*;
 
 use crate::kernel::Mask;
 
-/// What a mask is drawn from.
+/// The constants of a mask.
 #[derive(CubeLaunch, CubeType)]
 pub(super) struct Draw {
     seed_low: u32,
@@ -13,14 +13,14 @@ pub(super) struct Draw {
     scale: f32,
 }
 
-/// A whole number of 64 bits in halves.
+/// A 64-bit number in two halves.
 #[derive(CubeType, Clone, Copy)]
 pub(super) struct Wide {
     low: u32,
     high: u32,
 }
 
-/// Passes a mask to a kernel; one that drops nothing where there is none.
+/// Passes a mask to a kernel; without a mask, one that drops nothing.
 pub(super) fn draw(mask: Option<&Mask>) -> DrawLaunch {
     let (seed, threshold, scale) = mask.map_or((0, 0, 1.0), Mask::parts);
     let [low, high] = halves(seed);
@@ -86,13 +86,13 @@ fn key_of(key: &[u32], v: usize) -> Wide {
     }
 }
 
-/// Returns what multiplies feature `at` of a node's row.
+/// Returns the factor of feature `at` of a node's row.
 #[cube]
 pub(super) fn node_factor(draw: &Draw, key: &[u32], v: usize, at: u32) -> f32 {
     factor(draw, key_of(key, v), at)
 }
 
-/// Returns what multiplies a head of an edge; `ordinal` tells parallel edges apart.
+/// Returns the factor of one head of an edge; `ordinal` tells parallel edges apart.
 #[cube]
 pub(super) fn edge_factor(
     draw: &Draw,
@@ -106,7 +106,7 @@ pub(super) fn edge_factor(
     factor(draw, add(mix(key_of(key, v)), src), head)
 }
 
-/// Makes the ordinal of an edge; that of an added self-loop has all bits set.
+/// Makes the ordinal of an edge; an added self-loop's has all bits set.
 #[cube]
 pub(super) fn ordinal(place: u32, is_own: bool) -> Wide {
     let mut low = place;

@@ -7,7 +7,7 @@ use burn_cubecl::CubeDevice;
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::BufferArg;
 
-/// Starts a kernel with one unit for each value that it computes; a kernel of none does not run.
+/// Starts a kernel with one unit for each value that it computes; does nothing for 0 values.
 macro_rules! launch {
     ($kernel:ident, $units:expr, $near:expr, $($arg:expr),* $(,)?) => {{
         let (units, client): (usize, _) = ($units, &$near.client);
@@ -20,14 +20,14 @@ macro_rules! launch {
 }
 pub(super) use launch;
 
-/// What was uploaded of a value that never changes, kept beside it.
+/// The copy of a constant on the GPU, kept beside the constant.
 #[derive(Debug, Default)]
 pub(crate) struct Upload(OnceLock<CubeTensor>);
 
 impl Upload {
-    /// Returns the copy on a device, uploading what `values` gives at the first call.
+    /// Returns the copy on a device; the first call uploads `values`.
     ///
-    /// A program uses one GPU; for another one the values are uploaded at every call.
+    /// A program uses one GPU. For a second one, every call uploads the values.
     pub(crate) fn get<T: bytemuck::Pod, V: AsRef<[T]>>(
         &self,
         device: &CubeDevice,
@@ -45,11 +45,11 @@ impl Upload {
 /// Copies values of four or eight bytes to a device; eight bytes become two `u32`, the lower first.
 pub(super) fn upload<T: bytemuck::Pod>(values: &[T], device: &CubeDevice) -> CubeTensor {
     let bytes: &[u8] = bytemuck::cast_slice(values);
-    // No buffer is empty; nobody reads the value that stands in for none.
+    // A buffer is never empty. No kernel reads the value that fills it.
     let bytes = if bytes.is_empty() { &[0; 4] } else { bytes };
     let client = device.client();
     let handle = client.create_from_slice(bytes);
-    // The type is no one's concern: a kernel reads a buffer as what it says.
+    // The type does not matter: a kernel reads the buffer as the type of its own argument.
     let shape = Shape::from([bytes.len() / 4]);
     CubeTensor::new_contiguous(client, device.clone(), shape, handle, DType::U32)
 }
@@ -65,7 +65,7 @@ pub(super) fn empty_positions(near: &CubeTensor, rows: usize, cols: usize) -> Cu
 }
 
 fn empty_of(near: &CubeTensor, rows: usize, cols: usize, dtype: DType) -> CubeTensor {
-    // Beyond that positions would wrap, and results be wrong without a word.
+    // With more values, 32-bit positions would wrap and results would be silently wrong.
     let fits = rows
         .checked_mul(cols)
         .is_some_and(|len| u32::try_from(len).is_ok());

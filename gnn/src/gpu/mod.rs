@@ -1,17 +1,17 @@
-//! The kernels on a GPU, in a language of which `cubecl` makes shaders.
+//! GPU kernels, written for `cubecl`, which makes shaders of them.
 //!
-//! One unit computes one value, a walk over the edges of its row or column: so no two units write one
-//! value, every sum has a fixed order, and a run repeats to the bit on the same device and driver.
-//! Sums over all rows are cut into pieces of [`sum::PIECE`] rows. What does not change between passes
-//! (edges, coefficients, keys) is uploaded once and kept beside the original.
+//! One unit computes one value by a walk over the edges of its row or column. So no two units write
+//! the same value, every sum has a fixed order, and a run repeats to the bit on the same device and
+//! driver. Sums over all rows are cut into pieces of [`sum::PIECE`] rows. Constants (edges,
+//! coefficients, keys) are uploaded once and kept beside the original.
 
 #![expect(
     clippy::cast_possible_truncation,
-    reason = "positions are 32 bits wide in a shader, and checked where it is started"
+    reason = "positions are 32 bits wide in a shader, and checked before it starts"
 )]
 #![expect(
     clippy::collapsible_if,
-    reason = "what is decided when a shader is made stands apart from what is in it"
+    reason = "compile-time conditions of a shader stay separate from its run-time conditions"
 )]
 #![expect(
     clippy::needless_range_loop,
@@ -43,9 +43,10 @@ use burn_cubecl::tensor::CubeTensor;
 
 use crate::ops::{Fused, FusedKernels, on_kernel};
 
-/// A kernel of this crate as it runs on a GPU; the same function as its [`Kernel`](crate::kernel::Kernel).
+/// A kernel as it runs on a GPU; computes the same function as its
+/// [`Kernel`](crate::kernel::Kernel).
 pub(crate) trait GpuKernel {
-    /// Computes the output and what the backward pass needs to remember.
+    /// Computes the output, and the values that the backward pass needs.
     fn forward(&self, inputs: &[CubeTensor]) -> (CubeTensor, Vec<CubeTensor>);
 
     /// Returns the gradient of each input that is needed.

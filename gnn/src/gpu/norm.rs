@@ -1,6 +1,6 @@
-//! Batch and layer normalisation.
+//! Batch and layer normalisation on a GPU.
 //!
-//! Mean and one over the deviation stand side by side, `[rows or columns, 2]`.
+//! A matrix of statistics is `[rows or columns, 2]`: mean, then 1 / deviation.
 
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
@@ -10,7 +10,7 @@ use super::memory::{arg, cols, count, empty, launch, len, rows, shaped_like, upl
 use super::sum::sum_rows;
 use crate::kernel::{BatchNorm, LayerNorm};
 
-/// Sets mean and one over the deviation of each row.
+/// Sets mean and 1 / deviation of each row.
 #[cube(launch)]
 fn row_statistics(x: &[f32], out: &mut [f32], cols: u32) {
     if 2 * ABSOLUTE_POS >= out.len() {
@@ -32,7 +32,7 @@ fn row_statistics(x: &[f32], out: &mut [f32], cols: u32) {
     out[2 * ABSOLUTE_POS + 1] = 1.0f32 / (square * share + 1e-5f32).sqrt();
 }
 
-/// Returns the value at hand, normalised by the statistics of its row or its column.
+/// Returns this unit's value, normalised by the statistics of its row or its column.
 #[cube]
 fn normal(x: &[f32], statistics: &[f32], cols: u32, #[comptime] by_row: bool) -> f32 {
     let mut at = ABSOLUTE_POS % cols as usize;
@@ -75,7 +75,7 @@ fn weight_terms(
     out[ABSOLUTE_POS] = grad[ABSOLUTE_POS] * normal(x, statistics, cols, by_row);
 }
 
-/// Sets two sums over each row of `grad * weight`: plain, and times what was normalised.
+/// Sets two sums over each row of `grad * weight`: plain, and times the normalised values.
 #[cube(launch)]
 fn row_slopes(
     x: &[f32],
@@ -139,7 +139,7 @@ fn batch_slopes(
     }
     let at = ABSOLUTE_POS % cols as usize;
     let mut slope = grad[ABSOLUTE_POS];
-    // Rows that the statistics came from also pull mean and variance along.
+    // Mean and variance also depend on the rows that they were computed from.
     if ABSOLUTE_POS / (cols as usize) < active as usize {
         let pulled = of_bias[at] + normal(x, statistics, cols, false) * of_weight[at];
         slope -= pulled / f32::cast_from(active);

@@ -1,4 +1,4 @@
-//! The largest message of each row, per feature.
+//! The largest message of each row and feature, on a GPU.
 
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;

@@ -1,4 +1,4 @@
-//! Weighted sums of rows over edges.
+//! Weighted sums of rows over edges, on a GPU.
 
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
@@ -61,7 +61,7 @@ fn spmm_cols(
         }
     }
     for e in offset[u] as usize..offset[u + 1] as usize {
-        // Rows beyond were not computed.
+        // Only the first `rows` rows were computed.
         if row[e] < rows {
             sum += edge[of_edge[e] as usize] * grad[row[e] as usize * dim + at];
         }

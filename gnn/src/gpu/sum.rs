@@ -1,4 +1,4 @@
-//! Sums over the rows of a matrix.
+//! Sums over the rows of a matrix, on a GPU.
 
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;

@@ -1,4 +1,4 @@
-//! Every kernel against the processor's, in f64 there, on graphs with all that is special.
+//! Compares every GPU kernel with the processor's in f64, on graphs with all special cases.
 
 use std::sync::Arc;
 
@@ -15,8 +15,8 @@ use crate::kernel::{
 };
 use crate::{Activation, Block, BlockData, Dense};
 
-/// Error of sums in f32 of up to 3000 terms of order 1, half of which are the same and round the same
-/// way; relative to the largest value.
+/// Error of f32 sums of up to 3000 terms of order 1, relative to the largest value. Half of the
+/// terms are equal and round the same way.
 const TOLERANCE: f64 = 1e-4;
 
 const HEADS: usize = 2;
@@ -29,8 +29,8 @@ const NUM_SRC: usize = 230;
 /// 65535 iterations.
 const HUB: u64 = 3000;
 
-/// Returns the GPU for tests. One that is missing fails the tests where a GPU is promised, and is
-/// said elsewhere.
+/// Returns the GPU for tests. Without one, tests fail if `GRAPHFLAT_TEST_GPU` is set; otherwise
+/// they say `skipped`.
 fn device() -> Option<CubeDevice> {
     let device = match crate::Device::gpu() {
         Ok(device) => device,
@@ -42,7 +42,7 @@ fn device() -> Option<CubeDevice> {
     };
     match device.backend().as_dispatch() {
         DispatchDevice::Cube(device) => Some(device.clone()),
-        other => panic!("a GPU, not {other:?}"),
+        other => panic!("{other:?} is not a GPU"),
     }
 }
 
@@ -52,7 +52,7 @@ fn values(seed: u64, len: usize) -> Vec<f32> {
     (0..len as u64).map(|at| draw(at) / 32768.0 - 1.0).collect()
 }
 
-/// In-edges of nodes without any, with self-loops, parallel edges, and of a hub.
+/// In-edges with all special cases: nodes without any, self-loops, parallel edges and a hub.
 fn in_edges() -> Vec<Vec<u32>> {
     let below = |key: u64, end: usize| u32::try_from(mix(key) % end as u64).unwrap();
     let row = |v: u64| -> Vec<u32> {
@@ -222,7 +222,7 @@ fn updates() {
     }
 }
 
-/// Whether an element is dropped is the same everywhere, bit for bit.
+/// Every element is dropped or kept as on the processor, bit for bit.
 #[test]
 fn masks_are_those_of_the_processor() {
     let Some(device) = device() else { return };
@@ -252,7 +252,7 @@ fn norms() {
     }
 }
 
-/// Without anything, with weights, and with weights and dropout.
+/// Attention without weights and dropout, with weights, and with both.
 fn attentions(block: &Block) -> Vec<Attention> {
     let weight = Shared::from(values(60, block.num_edges()));
     let dropout = (Mask::new(5, 0.4), block.shared_key().clone());

@@ -1,8 +1,8 @@
-//! What GAT and GATv2 share: the edges of a row, their factors and the softmax over them.
+//! Shared parts of GAT and GATv2: the edges of a row, their factors and the softmax over them.
 //!
-//! Self-loops of the edge list count nothing; exactly one is added to every row. Per row and head
-//! the coefficients stand side by side, the in-edges' first and the added self-loop's last:
-//! `[num_edges + num_rows, heads]` in all.
+//! Self-loops of the edge list have coefficient 0; one self-loop is added to every row. The
+//! coefficients are `[num_slots, heads]`, where a row has one slot for each in-edge, then one for
+//! the added self-loop: `num_slots = num_edges + num_rows`.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -16,42 +16,42 @@ use super::{Csr, Float, Forward, Mask, Saved, Shared};
 /// Slope of the leaky non-linearity below 0, as in `PyG`.
 const SLOPE: f32 = 0.2;
 
-/// The edges attention runs over, and what multiplies its coefficients.
+/// The edges that attention runs over, and the factors of its coefficients.
 #[derive(Clone, Debug)]
 pub struct Attention {
     /// Which rows of the input each output row reads.
     pub csr: Arc<Csr>,
-    /// Number of heads, whose features stand side by side.
+    /// Number of heads, whose features are concatenated.
     pub heads: usize,
     /// `[num_edges]`: factor of each coefficient, after the softmax; the added self-loop's is 1.
     pub weight: Option<Shared<f32>>,
-    /// `[num_cols]`: draws dropout of coefficients, with the key of each node.
+    /// Dropout of coefficients: its mask, and `[num_cols]`, the key of each node.
     pub dropout: Option<(Mask, Shared<u64>)>,
 }
 
 /// One edge of a row.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Term {
-    /// Row of the coefficients that belongs to it.
+    /// Slot of its coefficients.
     pub(super) slot: usize,
-    /// Input row it reads.
+    /// Input row that it reads.
     pub(super) col: usize,
     /// Its position among the edges; none for the added self-loop.
     pub(super) edge: Option<usize>,
 }
 
 impl Attention {
-    /// Returns the rows of coefficients that belong to output row `v`.
+    /// Returns the slots of output row `v`.
     pub(super) fn slots(&self, v: usize) -> Range<usize> {
         self.slot_start(v)..self.slot_start(v + 1)
     }
 
-    /// Returns where the coefficients of output row `v` start.
+    /// Returns the first slot of output row `v`.
     pub(super) fn slot_start(&self, v: usize) -> usize {
         self.csr.offset[v] as usize + v
     }
 
-    /// Returns the number of rows of coefficients.
+    /// Returns the number of slots.
     pub(crate) fn num_slots(&self) -> usize {
         self.csr.num_edges() + self.csr.num_rows()
     }
@@ -98,7 +98,7 @@ impl Attention {
         others.filter(move |(row, _)| *row != u).chain(own)
     }
 
-    /// Multiplies the value of each head by weight and dropout of an edge.
+    /// Multiplies the value of each head by weight and dropout of an edge of row `v`.
     #[inline]
     pub(super) fn scale<F: Float>(&self, v: usize, term: Term, values: &mut [F]) {
         if let (Some(weight), Some(edge)) = (&self.weight, term.edge) {
@@ -108,7 +108,7 @@ impl Attention {
         let Some((mask, key)) = &self.dropout else {
             return;
         };
-        // A row's edges are in rank order, so an edge's place in it belongs to the edge.
+        // A row's edges are in rank order, so an edge has the same place in every batch.
         let ordinal = term
             .edge
             .map_or(u64::MAX, |edge| (edge + v - self.slot_start(v)) as u64);
@@ -118,7 +118,7 @@ impl Attention {
         }
     }
 
-    /// Returns the input row that each coefficient of row `v` belongs to, the added self-loop's last.
+    /// Returns the input row that each slot of row `v` reads, the added self-loop's last.
     pub(super) fn cols(&self, v: usize) -> impl Iterator<Item = usize> + Clone {
         let others = self.csr.col[self.csr.row(v)].iter();
         others
@@ -126,7 +126,7 @@ impl Attention {
             .chain(std::iter::once(self.csr.own(v)))
     }
 
-    /// Tells whether anything multiplies the coefficients.
+    /// Tells whether coefficients are multiplied by weights or dropout.
     pub(crate) fn is_scaled(&self) -> bool {
         self.weight.is_some() || self.dropout.is_some()
     }
@@ -150,7 +150,8 @@ impl Attention {
         Cow::Owned(factors)
     }
 
-    /// Returns the coefficients of row `v` times weight and dropout, in `scratch` if that changes them.
+    /// Returns the coefficients of row `v` times weight and dropout; writes to `scratch` if they
+    /// change.
     pub(super) fn factors<'a, F: Float>(
         &self,
         v: usize,
@@ -170,8 +171,9 @@ impl Attention {
         scratch
     }
 
-    /// Computes every output row, `heads * dim` wide, with its coefficients. Each piece of the rows has
-    /// a `work` of its own, on which `forward` computes one row and its coefficients.
+    /// Computes every output row, `heads * dim` wide, and its coefficients.
+    ///
+    /// `forward` computes one row and its coefficients. Each piece of the rows has its own `work`.
     pub(super) fn forward_rows<F: Float, W>(
         &self,
         dim: usize,
@@ -216,7 +218,7 @@ impl Attention {
         scratch: &mut Vec<F>,
         (x, out): (&[F], &mut [F]),
     ) {
-        // An edge that is left out has a coefficient of 0.
+        // The coefficient of a self-loop of the edge list is 0.
         let factors = self.factors(v, alpha, scratch).chunks_exact(self.heads);
         let (csr, width) = (&*self.csr, out.len());
         let others = csr.row(v).map(|edge| {
@@ -227,7 +229,7 @@ impl Attention {
         sum_heads(out, self.heads, x, factors.zip(cols));
     }
 
-    /// Sets the slopes of row `v`'s scores, given `grad`, the slope of its output.
+    /// Sets the slopes of row `v`'s scores from `grad`, the slope of its output.
     pub(super) fn score_slopes<F: Float>(
         &self,
         v: usize,
@@ -252,7 +254,7 @@ impl Attention {
     /// Turns the scores of a row into coefficients that add up to 1 for each head.
     pub(super) fn softmax<F: Float>(&self, scores: &mut [F], sums: &mut [F]) {
         match self.heads {
-            // Loops over a number of heads that the compiler knows become vector code.
+            // If the compiler knows the number of heads, it makes vector code of these loops.
             4 => softmax_of(scores, &mut [F::ZERO; 4]),
             8 => softmax_of(scores, &mut [F::ZERO; 8]),
             heads => softmax_of(scores, &mut sums[..heads]),
@@ -279,7 +281,7 @@ impl Attention {
     }
 }
 
-/// Does what [`Attention::softmax`] does for as many heads as there are `sums`.
+/// Does the work of [`Attention::softmax`], for `sums.len()` heads.
 #[inline(always)]
 fn softmax_of<F: Float>(scores: &mut [F], sums: &mut [F]) {
     let heads = sums.len();
@@ -294,7 +296,7 @@ fn softmax_of<F: Float>(scores: &mut [F], sums: &mut [F]) {
             *score = *score - *max;
         }
     }
-    // On its own, so that it becomes vector code whatever the number of heads.
+    // A loop of its own becomes vector code for any number of heads.
     scores.iter_mut().for_each(|score| *score = score.exp());
     sums.fill(F::ZERO);
     for row in scores.chunks_exact(heads) {

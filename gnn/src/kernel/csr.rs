@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 /// How the rows of a kernel are split over threads; never changes a result.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum Partitioning {
-    /// Pieces of about equally many edges, so that hubs do not stall one thread.
+    /// Pieces of about equally many edges, so that a hub does not delay one thread.
     #[default]
     EdgeBalanced,
     /// Pieces of equally many rows.
@@ -31,7 +31,7 @@ pub struct Csr {
     pub num_cols: usize,
     /// How kernels split the rows over threads.
     pub partitioning: Partitioning,
-    /// Column of the node that row 0 belongs to; those of the next rows follow it.
+    /// Column of the node of row 0; the nodes of the next rows have the next columns.
     pub first: usize,
     transposed: OnceLock<Transposed>,
     #[cfg(feature = "gpu")]
@@ -43,7 +43,7 @@ pub struct Csr {
 /// # Shapes
 ///
 /// - `offset`: `[num_cols + 1]`
-/// - `edge`, `row`: `[num_edges]`; edges of a column stand in ascending order
+/// - `edge`, `row`: `[num_edges]`; edges of a column are in ascending order
 #[derive(Debug)]
 pub struct Transposed {
     /// Where the edges of each column start.
@@ -55,7 +55,7 @@ pub struct Transposed {
 }
 
 impl Csr {
-    /// Wraps rows that the caller has checked.
+    /// Makes rows of lists that the caller has checked.
     #[must_use]
     pub fn new(offset: Vec<u32>, col: Vec<u32>, num_cols: usize) -> Csr {
         debug_assert_eq!(offset.last().map(|&end| end as usize), Some(col.len()));
@@ -72,7 +72,7 @@ impl Csr {
         }
     }
 
-    /// Returns the column of the node that a row belongs to.
+    /// Returns the column of a row's own node.
     #[must_use]
     pub fn own(&self, row: usize) -> usize {
         self.first + row
@@ -100,14 +100,13 @@ impl Csr {
     ///
     /// # Panics
     ///
-    /// If the rows do not belong to the first columns: backward passes, which this is for, run on
-    /// such blocks alone.
+    /// If `first` is not 0: only backward passes need this, and they run on blocks with `first` 0.
     pub fn transposed(&self) -> &Transposed {
         assert_eq!(self.first, 0, "dst nodes come first where gradients flow");
         self.transposed.get_or_init(|| self.transpose())
     }
 
-    /// Returns what was uploaded of the rows.
+    /// Returns the buffers that were uploaded for the rows.
     #[cfg(feature = "gpu")]
     pub(crate) fn on_gpu(&self) -> &crate::gpu::GraphOnGpu {
         &self.on_gpu
@@ -138,7 +137,7 @@ impl Csr {
 }
 
 impl Transposed {
-    /// Returns where the edges of one column stand in `edge` and `row`.
+    /// Returns the positions of one column's edges in `edge` and `row`.
     #[must_use]
     pub fn col(&self, col: usize) -> Range<usize> {
         self.offset[col] as usize..self.offset[col + 1] as usize

@@ -1,4 +1,4 @@
-//! Dropout whose mask is drawn where it is used, forward and backward, and never stored.
+//! Dropout that draws its mask again in the backward pass, so that no mask is stored.
 
 use super::split::{even_pieces, for_rows};
 use super::{Float, Forward, Kernel, Mask, Saved, Shared};
@@ -6,9 +6,9 @@ use super::{Float, Forward, Kernel, Mask, Saved, Shared};
 /// `out[v] = x[v] * mask(key[v], feature)`.
 #[derive(Clone, Debug)]
 pub struct Dropout {
-    /// Draws what is kept.
+    /// The mask.
     pub mask: Mask,
-    /// `[rows or more]`: key of each row's node.
+    /// Key of each row's node, `[rows or more]`.
     pub key: Shared<u64>,
     /// Number of columns.
     pub cols: usize,

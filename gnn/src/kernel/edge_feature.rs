@@ -4,7 +4,7 @@ use std::ops::Deref;
 
 use crate::Dense;
 
-/// A row for each edge; on a GPU they lie once for all operations.
+/// A row of features for each edge, uploaded to a GPU once for all operations.
 #[derive(Debug)]
 pub struct EdgeFeatures {
     rows: Dense,

@@ -1,10 +1,10 @@
-//! A linear map of edge features that is computed edge by edge, where it is used.
+//! A linear map of edge features, computed edge by edge when a kernel needs it.
 
 use super::Float;
 use super::heads::add_scaled;
 use crate::Dense;
 
-/// `weight * feature[e]` for edges of constant features.
+/// `weight * feature[e]` of edges whose features are constant.
 #[derive(Debug)]
 pub(super) struct EdgeProjection<'a, F> {
     feature: &'a Dense,

@@ -1,4 +1,4 @@
-//! The two number types kernels run in: f32 for work, f64 for checking gradients.
+//! The two number types of kernels: f32 for models, f64 for checking gradients.
 
 use std::fmt::Debug;
 use std::iter::Sum;
@@ -52,10 +52,7 @@ impl Float for f32 {
         value
     }
 
-    #[expect(
-        clippy::cast_possible_truncation,
-        reason = "rounding is what this does"
-    )]
+    #[expect(clippy::cast_possible_truncation, reason = "this function rounds")]
     fn from_f64(value: f64) -> f32 {
         value as f32
     }
@@ -64,7 +61,8 @@ impl Float for f32 {
         f64::from(self)
     }
 
-    /// A polynomial, so that loops over it become vector code and platforms agree.
+    /// A polynomial, so that loops over it become vector code and all platforms compute the same
+    /// bits.
     ///
     /// The relative error is below 2e-7; results that would be subnormal are 0.
     #[inline]

@@ -1,4 +1,4 @@
-//! Attention whose score is a sum of one number per end and one per edge.
+//! GAT's attention: a score is the sum of one number per end and one per edge.
 
 use std::borrow::Cow;
 
@@ -14,21 +14,21 @@ use super::{Attention, Float, Forward, Kernel, Saved};
 /// `a = softmax over v's edges of leaky(s_src[u] + s_dst[v] + z[e])`, for each head,
 /// where `s_src[u]` and `s_dst[u]` are the products of `h[u]` with `att_src` and `att_dst`.
 ///
-/// Inputs are `h: [num_cols, heads * dim]`, `att_src` and `att_dst: [heads, dim]`, and
-/// `z: [num_edges, heads]`, or anything if there are no edge scores. The added self-loop's `z` is
-/// the mean over the row's other edges.
+/// Inputs are `h: [num_cols, heads * dim]`, `att_src` and `att_dst: [heads, dim]`, and `z:
+/// [num_edges, heads]`, which is not read without edge scores. The added self-loop's `z` is the
+/// mean over the row's other edges.
 #[derive(Clone, Debug)]
 pub struct Gat {
     /// Edges, heads and factors.
     pub attention: Attention,
     /// Whether edges have scores of their own.
     pub edge_scores: bool,
-    /// Whether the scores of nodes, as [`node_scores`] gives them, stand in place of `att_src`; no
-    /// gradient flows then.
+    /// Whether scores of nodes, computed by [`node_scores`], take the place of `att_src`; there is
+    /// no gradient then.
     pub scored: bool,
 }
 
-/// The inputs, and what a thread writes on while it works on a row.
+/// The inputs, and the buffers that a thread reuses for each row.
 struct GatScratch<'a, F> {
     op: &'a Gat,
     h: &'a [F],
@@ -38,10 +38,10 @@ struct GatScratch<'a, F> {
     /// Widths of all heads and of one.
     width: usize,
     dim: usize,
-    /// Per head: a sum, the added self-loop's edge score.
+    /// Per head: sums, and the edge score of the added self-loop.
     sums: Vec<F>,
     own_score: Vec<F>,
-    /// Per edge of a row and head.
+    /// Per edge of a row, and head.
     scratch: Vec<F>,
 }
 
@@ -61,7 +61,7 @@ impl<'a, F: Float> GatScratch<'a, F> {
         }
     }
 
-    /// Sets the edge score of the added self-loop and returns one over the number it is a mean of.
+    /// Sets the edge score of the added self-loop; returns 1 / number of edges in its mean.
     fn mean_score(&mut self, v: usize) -> F {
         let (mut count, heads) = (F::ZERO, self.op.attention.heads);
         self.own_score.fill(F::ZERO);
@@ -98,8 +98,8 @@ impl<'a, F: Float> GatScratch<'a, F> {
         add_scaled(own, F::ONE, &self.own_score);
     }
 
-    /// Adds up the scores of both ends of a row's edges, so many heads at a time as `HEADS`, of which
-    /// there is a multiple.
+    /// Adds up the scores of both ends of a row's edges, `HEADS` heads at a time; the number of
+    /// heads is a multiple of `HEADS`.
     fn read_ends<const HEADS: usize>(&self, v: usize, out: &mut [F]) {
         let (attention, heads) = (&self.op.attention, self.op.attention.heads);
         let ahead = attention.csr.offset[v] as usize + AHEAD;
@@ -138,7 +138,7 @@ impl<'a, F: Float> GatScratch<'a, F> {
         attention.sum_rows(v, alpha, &mut self.scratch, (self.h, out));
     }
 
-    /// Computes the slopes of one row's scores, and from them those of its dst and edge scores.
+    /// Computes the slopes of one row's scores, of its dst score and of its edge scores.
     fn backward_row(&mut self, v: usize, grad: &[F], alpha: &[F], slopes: RowSlopes<'_, F>) {
         let attention = &self.op.attention;
         let (heads, start) = (attention.heads, attention.slot_start(v));
@@ -199,16 +199,16 @@ struct RowSlopes<'a, F> {
     edge: &'a mut [F],
 }
 
-/// What the walk over rows leaves to the walk over columns.
+/// The slopes that the walk over rows computes for the walk over columns.
 struct Slopes<'a, F: Float> {
     grad: &'a [F],
-    /// `[num_slots, heads]`: coefficients times what multiplies them.
+    /// `[num_slots, heads]`: coefficients times weight and dropout.
     factor: Cow<'a, [F]>,
     score: Vec<F>,
     dst: Vec<F>,
 }
 
-/// Computes the scores of nodes as src and as dst, side by side: `[rows of h, 2 * heads]`.
+/// Computes the scores of nodes as src, then as dst: `[rows of h, 2 * heads]`.
 ///
 /// # Shapes
 ///

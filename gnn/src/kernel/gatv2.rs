@@ -1,4 +1,5 @@
-//! Attention whose score is a vector's product with a non-linear function of both ends and the edge.
+//! GATv2's attention: a score is the product of a vector with a non-linear function of both ends
+//! and the edge.
 
 use std::sync::Arc;
 
@@ -13,8 +14,8 @@ use super::{Attention, EdgeFeatures, Float, Forward, Kernel, Saved};
 /// `a = softmax over v's edges of att . leaky(l[u] + r[v] + weight * feature[e])`, for each head.
 ///
 /// Inputs are `l: [num_cols, heads * dim]`, `r: [num_rows, heads * dim]`, `att: [heads, dim]` and
-/// `weight: [heads * dim, edge_dim]`, or anything without edge features. The added self-loop's
-/// feature is the mean over the row's other edges.
+/// `weight: [heads * dim, edge_dim]`, which is not read without edge features. The added
+/// self-loop's feature is the mean over the row's other edges.
 #[derive(Clone, Debug)]
 pub struct GatV2 {
     /// Edges, heads and factors.
@@ -23,7 +24,7 @@ pub struct GatV2 {
     pub edge_feature: Option<Arc<EdgeFeatures>>,
 }
 
-/// The inputs, and what a thread writes on while it works on a row.
+/// The inputs, and the buffers that a thread reuses for each row.
 struct GatV2Scratch<'a, F> {
     op: &'a GatV2,
     l: &'a [F],
@@ -35,12 +36,12 @@ struct GatV2Scratch<'a, F> {
     dim: usize,
     /// Per head.
     sums: Vec<F>,
-    /// Per edge of a row and head.
+    /// Per edge of a row, and head.
     factor: Vec<F>,
-    /// Features of the edge at hand, and of the added self-loop of the row at hand.
+    /// Features of the current edge, and of the added self-loop of the current row.
     feature: Vec<F>,
     mean: Vec<F>,
-    /// The vector inside the non-linearity, of the edge at hand.
+    /// The vector inside the non-linearity, of the current edge.
     inner: Vec<F>,
 }
 
@@ -62,7 +63,7 @@ impl<F: Float> GatV2Scratch<'_, F> {
         }
     }
 
-    /// Computes the vector inside the non-linearity; the mean feature must be the row's.
+    /// Computes the vector inside the non-linearity; needs `read_mean` of the row before.
     fn read_inner(&mut self, v: usize, term: Term) {
         let ends = row(self.l, term.col, self.width)
             .iter()
@@ -100,7 +101,7 @@ impl<F: Float> GatV2Scratch<'_, F> {
         attention.sum_rows(v, alpha, &mut self.factor, (self.l, out));
     }
 
-    /// Turns the inner vector of an edge into its slope, given the slopes of the scores.
+    /// Replaces the inner vector of an edge by its slope, computed from the slopes of the scores.
     fn inner_slope(&mut self, score: &[F]) {
         let dim = self.dim;
         let parts = self
@@ -114,7 +115,7 @@ impl<F: Float> GatV2Scratch<'_, F> {
         }
     }
 
-    /// Adds the slope of the scoring vector, given the slopes of an edge's scores.
+    /// Adds the slope of the scoring vector, computed from the slopes of an edge's scores.
     fn add_att_slope(&self, score: &[F], out: &mut [F]) {
         let dim = self.dim;
         let parts = out.chunks_exact_mut(dim).zip(self.inner.chunks_exact(dim));
@@ -125,7 +126,8 @@ impl<F: Float> GatV2Scratch<'_, F> {
         }
     }
 
-    /// Computes the slopes of one row: of its scores and of `r[v]`, adding to those of the weights.
+    /// Computes the slopes of one row's scores and of `r[v]`, and adds to the slopes of the
+    /// weights.
     fn backward_row(&mut self, v: usize, grad: &[F], alpha: &[F], slopes: RowSlopes<'_, F>) {
         let attention = &self.op.attention;
         let (heads, start) = (attention.heads, attention.slot_start(v));
@@ -144,7 +146,7 @@ impl<F: Float> GatV2Scratch<'_, F> {
         }
     }
 
-    /// Collects the slope of `l[u]`, as the end of scores and as what is summed.
+    /// Collects the slope of `l[u]`, through the scores and through the weighted sums.
     fn backward_col(&mut self, u: usize, grad: &[F], (factor, score): (&[F], &[F]), out: &mut [F]) {
         let attention = &self.op.attention;
         let heads = attention.heads;
@@ -162,7 +164,7 @@ impl<F: Float> GatV2Scratch<'_, F> {
     }
 }
 
-/// The slopes of one row: of its scores and of `r[v]`; and those of the weights, summed.
+/// The slopes of one row's scores and of `r[v]`, and the slopes of the weights so far.
 struct RowSlopes<'a, F> {
     score: &'a mut [F],
     r: &'a mut [F],

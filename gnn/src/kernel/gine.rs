@@ -20,7 +20,7 @@ pub struct Gine {
     pub edge: Shared<f32>,
 }
 
-/// The inputs, and what a thread writes on while it works on an edge.
+/// The inputs, and the buffers that a thread reuses for each edge.
 struct GineScratch<'a, F> {
     op: &'a Gine,
     x: &'a [F],
@@ -60,7 +60,7 @@ impl<F: Float> GineScratch<'_, F> {
         }
     }
 
-    /// Turns the message of an edge into the slope of it, given its row's.
+    /// Replaces the message of an edge by its slope, computed from the slope of its row.
     fn slope(&mut self, edge: usize, u: usize, grad: &[F]) {
         self.message(edge, u);
         let coefficient = F::from_f32(self.op.edge[edge]);

@@ -1,4 +1,4 @@
-//! Sums and products of rows, head by head, in an order that becomes vector code.
+//! Sums and products of rows, head by head, in an order that the compiler makes vector code of.
 
 use super::Float;
 
@@ -8,10 +8,10 @@ pub(super) fn row<F>(x: &[F], v: usize, width: usize) -> &[F] {
     &x[v * width..(v + 1) * width]
 }
 
-/// Features handled at a time: one vector of 8 f32.
+/// Features handled at a time: one vector of eight f32.
 const LANES: usize = 8;
 
-/// Returns the sum of products, in an order that lends itself to vectors.
+/// Returns the dot product, added up in an order that suits vector code.
 #[inline]
 pub(super) fn dot<F: Float>(a: &[F], b: &[F]) -> F {
     let (a_lanes, a_rest) = a.as_chunks::<LANES>();
@@ -68,7 +68,7 @@ pub(super) fn sum_heads<'a, F: Float>(
 ) {
     let (width, dim) = (out.len(), out.len() / heads);
     let mut head = 0;
-    // Heads that together fill the registers, as far as there are such.
+    // Sum as many heads at a time as fill the registers, then the rest one by one.
     match dim {
         8 => head = sum_tiles::<F, 8, 8>(out, (0, heads), x, &terms),
         16 => head = sum_tiles::<F, 4, 16>(out, (0, heads), x, &terms),
@@ -91,7 +91,7 @@ pub(super) fn sum_heads<'a, F: Float>(
     }
 }
 
-/// Sums `H` heads of `DIM` features at a time in registers; returns the first head that is left.
+/// Sums `H` heads of `DIM` features at a time in registers; returns the first head not summed.
 #[inline]
 fn sum_tiles<'a, F: Float, const H: usize, const DIM: usize>(
     out: &mut [F],
@@ -118,7 +118,7 @@ fn sum_tiles<'a, F: Float, const H: usize, const DIM: usize>(
     head
 }
 
-/// Sets `out` to the sum of products of each head of `a` and `b`; a head is `dim` wide.
+/// Sets `out` to the dot product of each head of `a` and `b`; a head is `dim` wide.
 #[inline]
 pub(super) fn dot_heads<F: Float>(out: &mut [F], a: &[F], b: &[F], dim: usize) {
     match dim {
@@ -135,7 +135,7 @@ pub(super) fn dot_heads<F: Float>(out: &mut [F], a: &[F], b: &[F], dim: usize) {
     }
 }
 
-/// Sets each of `out` to the sum of products of two vectors of a width that the compiler knows.
+/// Sets each of `out` to the dot product of two vectors of a width known to the compiler.
 #[inline]
 fn dot_each<F: Float, const DIM: usize>(out: &mut [F], a: &[[F; DIM]], b: &[[F; DIM]]) {
     for (out, (a, b)) in out.iter_mut().zip(a.iter().zip(b)) {

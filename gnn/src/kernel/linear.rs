@@ -6,12 +6,12 @@ use super::product::{Matrix, multiply};
 use super::split::{even_pieces, map, run, split_mut, sum_in_order};
 use super::{Float, Forward, Kernel, Saved};
 
-/// `out = x[..rows] * weight^T`, or the sum of two such products.
+/// `out = x[..rows] * weight^T`, or the sum of two products of this form.
 ///
 /// Inputs are `x: [rows or more, cols_in]` and `weight: [cols_out, cols_in]`, once or twice; the
 /// second pair may have another `cols_in`.
 ///
-/// A row of the output depends on nothing but its own row of `x` and the weight, to the bit.
+/// To the bit, a row of the output depends only on its own row of `x` and on the weight.
 #[derive(Clone, Debug)]
 pub struct Linear {
     /// Number of output rows.
@@ -20,14 +20,14 @@ pub struct Linear {
     pub cols: usize,
 }
 
-/// Rows of one product. The library's way of adding up may depend on the shape, so that every
-/// product has the same: the last rows are filled up with zeros.
+/// Rows of one product. The matrix library's order of summation may depend on the shape, so every
+/// product has the same shape: the last block is padded with zeros.
 const BLOCK: usize = 256;
 
-/// Blocks whose weight slopes are summed before they are added to those of others.
+/// Blocks in a partial sum of weight slopes, at least.
 const SUM_BLOCKS: usize = 2;
 
-/// Most partial sums of weight slopes.
+/// Largest number of partial sums of weight slopes.
 const SUMS_MAX: usize = 64;
 
 impl Linear {
@@ -35,12 +35,12 @@ impl Linear {
         self.rows.div_ceil(BLOCK)
     }
 
-    /// Returns where the rows of a block, or of all blocks before it, end.
+    /// Returns the first row of a block, which is the end of the block before it.
     fn row(&self, block: usize) -> usize {
         (block * BLOCK).min(self.rows)
     }
 
-    /// Returns a block's rows of `x`, filled up in `scratch` where there are fewer than a block has.
+    /// Returns a block's rows of `x`; fewer than `BLOCK` rows are padded with zeros in `scratch`.
     fn block<'a, F: Float>(
         &self,
         x: &'a [F],
@@ -58,7 +58,7 @@ impl Linear {
         scratch
     }
 
-    /// Runs `product` on `out`, the rows of a block: on a whole block's memory in any case.
+    /// Runs `product` on the memory of a whole block, and keeps the rows that `out` has.
     fn on_block<F: Float>(cols: usize, out: &mut [F], product: impl FnOnce(&mut [F])) {
         if out.len() == BLOCK * cols {
             product(out);

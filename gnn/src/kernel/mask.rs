@@ -1,11 +1,11 @@
 //! Dropout masks as pure functions of seed, node and feature.
 //!
-//! No generator is advanced: whichever batch, worker or thread computes an element draws the same
-//! mask for it.
+//! There is no generator with a state: every batch, worker and thread draws the same mask for an
+//! element.
 
 use super::Float;
 
-/// Draws which elements dropout keeps.
+/// A dropout mask, which decides which elements are kept.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Mask {
     seed: u64,
@@ -13,7 +13,7 @@ pub struct Mask {
     scale: f32,
 }
 
-/// What the elements of one row (a node, or an edge) have in common.
+/// The part of a mask that all elements of one row (a node, or an edge) share.
 #[derive(Clone, Copy, Debug)]
 pub struct RowMask {
     low: u32,
@@ -23,7 +23,8 @@ pub struct RowMask {
 }
 
 impl Mask {
-    /// Drops with probability `rate` and scales what is kept by `1 / (1 - rate)`.
+    /// Makes a mask that drops with probability `rate` and scales kept elements by `1 / (1 -
+    /// rate)`.
     ///
     /// # Panics
     ///
@@ -56,7 +57,7 @@ impl Mask {
         }
     }
 
-    /// Returns seed, least value that is kept and scale of what is.
+    /// Returns the seed, the smallest hash that is kept, and the scale of kept elements.
     #[cfg(feature = "gpu")]
     pub(crate) fn parts(&self) -> (u64, u32, f32) {
         (self.seed, self.threshold, self.scale)
@@ -70,7 +71,7 @@ impl Mask {
 }
 
 impl RowMask {
-    /// Returns 0 if element `at` is dropped, else the scale of what is kept.
+    /// Returns 0 if element `at` is dropped, else the scale of kept elements.
     #[inline]
     #[must_use]
     pub fn factor<F: Float>(&self, at: u32) -> F {
@@ -106,7 +107,7 @@ pub fn mix(state: u64) -> u64 {
 mod tests {
     use super::*;
 
-    /// Six standard deviations of a mean of 1e5 fair draws, and of a lag product of them.
+    /// Six standard deviations of a mean of 1e5 fair draws, and of the mean of their lag products.
     const TOLERANCE: f64 = 0.01;
 
     fn check_rate(rate: f32) {

@@ -1,4 +1,4 @@
-//! Fused aggregation kernels on compressed rows, forward and backward, free of any tensor library.
+//! Fused aggregation kernels on compressed rows, forward and backward, without a tensor library.
 //!
 //! Every kernel splits rows over threads so that no two threads write one row, and adds up a row
 //! in a fixed order: results are the same bits for any thread count and [`Partitioning`].
@@ -51,10 +51,10 @@ pub use update::Update;
 
 /// A differentiable function of a few row-major matrices.
 pub trait Kernel {
-    /// Computes the output and what the backward pass needs to remember.
+    /// Computes the output, and the values that the backward pass needs.
     fn forward<F: Float>(&self, inputs: &[&[F]]) -> Forward<F>;
 
-    /// Returns the gradient of each input, given that of the output.
+    /// Returns the gradient of each input, computed from the gradient of the output.
     ///
     /// An input whose `needed` is false may come back empty.
     fn backward<F: Float>(
@@ -66,26 +66,26 @@ pub trait Kernel {
     ) -> Vec<Vec<F>>;
 }
 
-/// What a forward pass gives.
+/// The result of a forward pass.
 #[derive(Debug)]
 pub struct Forward<F> {
     /// The output, row-major.
     pub out: Vec<F>,
     /// Number of columns of the output.
     pub cols: usize,
-    /// What the backward pass needs.
+    /// Values for the backward pass.
     pub saved: Saved<F>,
 }
 
 impl<F> Forward<F> {
-    /// An output whose backward pass needs nothing but the inputs.
+    /// An output whose backward pass needs only the inputs.
     fn of(out: Vec<F>, cols: usize) -> Forward<F> {
         let saved = Saved::default();
         Forward { out, cols, saved }
     }
 }
 
-/// What a forward pass keeps for the backward pass besides its inputs.
+/// Values that a forward pass keeps for the backward pass, besides its inputs.
 #[derive(Debug)]
 pub struct Saved<F> {
     /// Values, such as attention coefficients.

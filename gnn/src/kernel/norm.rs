@@ -15,8 +15,8 @@ pub struct BatchNorm {
     pub mean: Vec<f64>,
     /// `[cols]`: biased variance of each column.
     pub var: Vec<f64>,
-    /// How many of the first rows `mean` and `var` were taken from; 0 if they are running
-    /// statistics, which no gradient flows through.
+    /// How many rows, from the first on, `mean` and `var` were computed from; 0 if they are running
+    /// statistics, which have no gradient.
     pub active: usize,
 }
 
@@ -49,7 +49,7 @@ pub(crate) fn count_of(count: usize) -> f64 {
 }
 
 impl BatchNorm {
-    /// Returns mean and one over the deviation of each column.
+    /// Returns mean and 1 / deviation of each column.
     pub(crate) fn columns<F: Float>(&self) -> (Vec<F>, Vec<F>) {
         let mean = self.mean.iter().map(|&mean| F::from_f64(mean)).collect();
         let inverse = self
@@ -91,7 +91,7 @@ impl Kernel for BatchNorm {
                 d_bias[at] += g[at].to_f64();
             }
         }
-        // Rows that the statistics came from also pull mean and variance along.
+        // Mean and variance also depend on the rows that they were computed from.
         let share = 1.0 / count_of(self.active.max(1));
         let pull = |sums: &[f64]| sums.iter().map(|&sum| F::from_f64(sum * share)).collect();
         let (of_bias, of_weight): (Vec<F>, Vec<F>) = (pull(&d_bias), pull(&d_weight));
@@ -128,7 +128,7 @@ pub struct LayerNorm {
     pub cols: usize,
 }
 
-/// Returns mean and one over the deviation of a row.
+/// Returns mean and 1 / deviation of a row.
 fn row_statistics<F: Float>(x: &[F]) -> (F, F) {
     let count = count_of(x.len());
     let mean = x.iter().map(|x| x.to_f64()).sum::<f64>() / count;

@@ -1,7 +1,7 @@
-//! Aggregates some of a node's in-edges, to a state that merges with those of the others.
+//! Kernels that aggregate some of a node's in-edges to a state; the states of all of them merge.
 //!
-//! What these add up is what the kernels of whole rows add up, in another order; none keeps anything
-//! for a backward pass.
+//! They compute the same sums as the kernels of whole rows, in another order, and keep nothing for
+//! a backward pass.
 
 use super::Float;
 use super::attention::leaky;
@@ -62,8 +62,8 @@ pub(crate) fn gine_rows(
     }
 }
 
-/// Returns the scores of in-edges by GAT: `leaky(s[src[e]] + dst + z[e])` for each head, where a row of
-/// `s` starts with a node's scores as src and is twice as long.
+/// Returns GAT's scores of in-edges: `leaky(s[src[e]] + dst + z[e])` for each head. A row of `s` is
+/// `[2 * heads]` and starts with the node's scores as src.
 pub(crate) fn gat_scores(s: &[f32], src: &[u32], dst: &[f32], z: Option<&[f32]>) -> Vec<f32> {
     let heads = dst.len();
     let mut scores = Vec::with_capacity(src.len() * heads);
@@ -76,7 +76,7 @@ pub(crate) fn gat_scores(s: &[f32], src: &[u32], dst: &[f32], z: Option<&[f32]>)
     scores
 }
 
-/// Returns the scores of in-edges by GATv2: `att . leaky(l[src[e]] + r + weight * feature[e])` for each
+/// Returns GATv2's scores of in-edges: `att . leaky(l[src[e]] + r + weight * feature[e])` for each
 /// head, with `weight: [heads * dim, edge_dim]`.
 pub(crate) fn gatv2_scores(
     (l, src): (&[f32], &[u32]),
@@ -101,8 +101,8 @@ pub(crate) fn gatv2_scores(
     scores
 }
 
-/// Sets `out` to the state of a softmax over in-edges: of each head the greatest score m, then of each
-/// the sum of `exp(score - m)`, then the sum of that times `factor[e] * x[src[e]]`.
+/// Sets `out` to the state of a softmax over in-edges: for each head the largest score `m`, then
+/// the sum of `exp(score - m)`, then the sum of `exp(score - m) * factor[e] * x[src[e]]`.
 pub(crate) fn softmax_rows(
     (x, src): (&[f32], &[u32]),
     mut scores: Vec<f32>,
@@ -136,8 +136,8 @@ pub(crate) fn softmax_rows(
     sum_heads(rows, heads, x, terms);
 }
 
-/// Merges states of a softmax into the row that it weighs: what [`softmax_rows`] makes of all of their
-/// in-edges, its sums divided.
+/// Merges states of [`softmax_rows`] into the output row over all of their in-edges: the weighted
+/// sums divided by the sums of exponentials.
 pub(crate) fn merge_softmax(states: &[&[f32]], heads: usize) -> Vec<f32> {
     let width = states[0].len() - 2 * heads;
     let mut out = vec![0.0; width];

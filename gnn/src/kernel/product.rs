@@ -2,7 +2,7 @@
 
 use super::Float;
 
-/// A matrix that lies row by row in a slice, or the transpose of one.
+/// A row-major matrix in a slice, or the transpose of one.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Matrix<'a, F> {
     values: &'a [F],
@@ -50,19 +50,19 @@ impl<'a, F: Float> Matrix<'a, F> {
     }
 }
 
-/// Sets `out`, which lies row by row, to `a * b`, or adds that to it.
+/// Sets the row-major `out` to `a * b`, or adds `a * b` to it if `adds` is set.
 ///
 /// # Panics
 ///
 /// If the shapes do not fit.
 pub(super) fn multiply<F: Float>(a: Matrix<'_, F>, b: Matrix<'_, F>, out: &mut [F], adds: bool) {
-    assert_eq!(a.cols, b.rows, "a row of `a` meets a column of `b`");
+    assert_eq!(a.cols, b.rows, "a row of `a` is as long as a column of `b`");
     assert_eq!(out.len(), a.rows * b.cols, "`out` has the product's shape");
     let ((a_row, a_col), (b_row, b_col)) = (a.strides(), b.strides());
     let width = isize::try_from(b.cols).expect("a slice is shorter than isize::MAX");
     #[expect(unsafe_code, reason = "the matrix library takes pointers and strides")]
     // SAFETY: a matrix spans its slice exactly (`Matrix::new`), the strides are those of its shape,
-    // and the asserts above make `out` as large as the product; it is borrowed alone.
+    // and the asserts above make `out` as large as the product. `out` is borrowed exclusively.
     unsafe {
         gemm::gemm(
             a.rows,
@@ -94,7 +94,7 @@ mod tests {
 
     #[test]
     fn products_equal_sums_over_the_inner_axis() {
-        // Whole numbers, so that every order of summation gives the same.
+        // Whole numbers, so that every order of summation gives the same sum.
         let value = |at: usize| f32::from(u8::try_from(at * 7 % 11).unwrap()) - 5.0;
         for (m, n, k) in [(1, 1, 1), (3, 2, 5), (70, 65, 40), (256, 16, 64)] {
             let a: Vec<f32> = (0..m * k).map(value).collect();

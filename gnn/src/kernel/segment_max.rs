@@ -8,7 +8,7 @@ use super::{Csr, Float, Forward, Kernel, Saved, Shared};
 
 /// `out[v] = max over edges e of row v of edge[e] * x[col[e]]`, 0 without edges.
 ///
-/// Of equal messages the first edge's gets the gradient.
+/// If messages are equal, the first edge gets the gradient.
 #[derive(Clone, Debug)]
 pub struct SegmentMax {
     /// Which rows of the input each output row reads.
@@ -17,7 +17,7 @@ pub struct SegmentMax {
     pub edge: Option<Shared<f32>>,
 }
 
-/// Marks a row without edges, which no message reached.
+/// Marks a row without edges.
 const NO_EDGE: u32 = u32::MAX;
 
 impl SegmentMax {

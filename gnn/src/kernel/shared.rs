@@ -1,9 +1,9 @@
-//! Constant values that several operations keep.
+//! Constant values that several operations share.
 
 use std::ops::Deref;
 use std::sync::Arc;
 
-/// Values that never change, cheap to clone; on a GPU they lie once for all operations.
+/// Constant values, cheap to clone, uploaded to a GPU once for all operations.
 #[derive(Debug)]
 pub struct Shared<T>(Arc<Values<T>>);
 

@@ -1,4 +1,4 @@
-//! Splits rows into pieces that threads work on side by side.
+//! Splits rows into pieces that threads work on in parallel.
 
 use std::ops::Range;
 
@@ -6,16 +6,16 @@ use rayon::prelude::*;
 
 use super::{Float, Partitioning};
 
-/// Work below this many multiply-adds is not worth handing to another thread.
+/// Below this many multiply-adds, work stays on one thread.
 const WORK_MIN: usize = 1 << 15;
 
-/// Pieces a thread gets, so that one that finishes early takes another's.
+/// Pieces per thread, so that a thread that finishes early takes over pieces of others.
 const PIECES_PER_THREAD: usize = 4;
 
-/// Edges and rows in a piece of [`fixed_pieces`].
+/// Edges plus rows in a piece of [`fixed_pieces`].
 const FIXED_PIECE: usize = 1 << 12;
 
-/// Most pieces of [`fixed_pieces`], each of which costs one partial sum.
+/// Largest number of pieces of [`fixed_pieces`]; each costs one partial sum.
 const FIXED_PIECES_MAX: usize = 64;
 
 /// Splits rows for independent work of `width` multiply-adds an edge.
@@ -59,7 +59,7 @@ pub(super) fn even_pieces(num_rows: usize, width: usize) -> Vec<Range<usize>> {
 /// Rows in a piece of [`fixed_rows`].
 const FIXED_ROWS: usize = 1 << 9;
 
-/// Splits rows for sums over all rows: as [`fixed_pieces`], by the number of rows alone.
+/// Splits rows for sums over all rows: the pieces depend on the number of rows alone.
 pub(super) fn fixed_rows(num_rows: usize) -> Vec<Range<usize>> {
     even(num_rows, (num_rows / FIXED_ROWS).clamp(1, FIXED_PIECES_MAX))
 }
@@ -94,7 +94,7 @@ fn balanced(offset: &[u32], count: usize) -> Vec<Range<usize>> {
     (0..count).map(|at| cut(at)..cut(at + 1)).collect()
 }
 
-/// Cuts `values` where the rows of each piece end; `start` tells where a row's values start.
+/// Cuts `values` where the rows of each piece end; `start` returns where a row's values start.
 pub(super) fn split_mut<'a, T>(
     mut values: &'a mut [T],
     pieces: &[Range<usize>],
@@ -118,8 +118,8 @@ pub(super) fn run<T: Send>(tasks: Vec<T>, work: impl Fn(T) + Send + Sync) {
     }
 }
 
-/// Runs `row` on every row of `out`, each `width` values long; a piece's rows on one thread, which
-/// makes itself one `work` for all of them.
+/// Runs `row` on every row of `out`, each `width` values long. The rows of a piece run on one
+/// thread and share one value of `work`.
 pub(super) fn for_rows<T: Send, W>(
     out: &mut [T],
     width: usize,

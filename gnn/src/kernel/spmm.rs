@@ -6,7 +6,7 @@ use super::prefetch::{AHEAD, prefetch};
 use super::split::{for_rows, pieces};
 use super::{Csr, Float, Forward, Kernel, Saved, Shared};
 
-/// `out[v] = own[v] * x[its own] + sum over edges e of row v of edge[e] * x[col[e]]`.
+/// `out[v] = own[v] * x[csr.own(v)] + sum over edges e of row v of edge[e] * x[col[e]]`.
 ///
 /// GCN, SAGE mean and GIN sums are of this form, and so is a sparse feature matrix times a dense
 /// weight.
@@ -14,7 +14,7 @@ use super::{Csr, Float, Forward, Kernel, Saved, Shared};
 pub struct Spmm {
     /// Which rows of the input each output row reads.
     pub csr: Arc<Csr>,
-    /// How many of the first rows are computed.
+    /// How many rows, from the first on, are computed.
     pub rows: usize,
     /// `[num_edges]`: coefficient of each edge.
     pub edge: Shared<f32>,
@@ -74,7 +74,7 @@ impl Kernel for Spmm {
                     let edge = self.edge[transposed.edge[at] as usize];
                     (F::from_f32(edge), transposed.row[at] as usize)
                 });
-                // Rows ascend, so that those which were not computed come last.
+                // Rows ascend, so rows that were not computed come last.
                 let edges = edges.take_while(|&(_, row)| row < self.rows);
                 let terms = own.into_iter().chain(edges);
                 weighted_sum(out, grad, terms.clone(), terms);
@@ -87,8 +87,8 @@ impl Kernel for Spmm {
 /// Features summed in registers at a time: 8 vectors of 8 f32.
 const TILE: usize = 64;
 
-/// Sets `out` to the sum of `coefficient * x[row]` in the order of `terms`; `first` are the same, for
-/// the first pass over them.
+/// Sets `out` to the sum of `coefficient * x[row]` in the order of `terms`. `first` yields the same
+/// terms and prefetches their rows, for the first pass.
 #[inline]
 pub(super) fn weighted_sum<F: Float>(
     out: &mut [F],

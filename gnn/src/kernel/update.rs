@@ -1,4 +1,5 @@
-//! What ends a layer, element by element: bias, non-linearity and the dropout of what reads it.
+//! The update that ends a layer, element by element: bias, non-linearity, and dropout for the next
+//! layer.
 
 use super::split::{even_pieces, fixed_rows, for_rows, map, split_mut, sum_in_order};
 use super::{Float, Forward, Kernel, Mask, RowMask, Saved, Shared};
@@ -6,7 +7,8 @@ use crate::Activation;
 
 /// `out[v] = mask(key[v]) * activation(x[v] + addend[v] + bias)`.
 ///
-/// Inputs are `x: [rows, cols]`, then `addend: [rows, cols]` and `bias: [cols]` where there are such.
+/// Inputs are `x: [rows, cols]`, then `addend: [rows, cols]` and `bias: [cols]` if they are
+/// present.
 #[derive(Clone, Debug)]
 pub struct Update {
     /// Number of columns.
@@ -17,11 +19,11 @@ pub struct Update {
     pub bias: bool,
     /// The non-linearity, if there is one.
     pub activation: Option<Activation>,
-    /// Draws what is kept, with the key of each row's node.
+    /// Dropout: its mask, and the key of each row's node.
     pub dropout: Option<(Mask, Shared<u64>)>,
 }
 
-/// The inputs, those that are absent left empty.
+/// The inputs; absent ones are empty.
 struct Inputs<'a, F> {
     x: &'a [F],
     addend: &'a [F],
@@ -39,7 +41,7 @@ impl Update {
         }
     }
 
-    /// Sets a row to what enters the non-linearity.
+    /// Sets `out` to the input of the non-linearity.
     fn read<F: Float>(&self, inputs: &Inputs<'_, F>, v: usize, out: &mut [F]) {
         let row = v * self.cols..(v + 1) * self.cols;
         out.copy_from_slice(&inputs.x[row.clone()]);
@@ -76,7 +78,7 @@ impl Update {
         self.drop_out(v, out);
     }
 
-    /// Sets `slope` from that of the output; `inner` is written on.
+    /// Replaces the slope of the output by the slope of the sum; `inner` is scratch memory.
     fn backward_row<F: Float>(
         &self,
         inputs: &Inputs<'_, F>,

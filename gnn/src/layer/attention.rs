@@ -1,4 +1,4 @@
-//! What GAT and GATv2 share: heads, edges, and partial aggregates of a softmax.
+//! Shared parts of GAT and GATv2: the shape of heads, the edges, and the mean over heads.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::kernel::Attention;
 use crate::{Block, Coefficients};
 
 impl ConvConfig {
-    /// Returns heads, width of one head and width of all heads side by side.
+    /// Returns the number of heads, the width of one head and the width of all heads together.
     pub(super) fn head_shape(&self) -> (usize, usize, usize) {
         let width = self.out_dim;
         let head_dim = if self.averages_heads {
@@ -32,7 +32,7 @@ impl ConvConfig {
         }
     }
 
-    /// Averages the heads where they do not stand side by side.
+    /// Averages the heads, unless the conv concatenates them.
     pub(super) fn merge_heads(&self, out: Tensor<2>) -> Tensor<2> {
         if !self.averages_heads || self.heads == 1 {
             return out;

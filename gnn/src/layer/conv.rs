@@ -1,4 +1,4 @@
-//! What a layer is: the trait that models, training and inference call.
+//! The trait of a layer, which models, training and inference call.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use super::scope::Scope;
 use crate::parameter::ParameterList;
 use crate::{Activation, Aggregator, Block, Dense, GnnError, Norm};
 
-/// A kind of layer: what its options are, and how a conv of it is made.
+/// A kind of layer: its options, and the function that makes a conv of it.
 #[derive(Debug)]
 pub struct LayerType {
     /// Name in job files and `model.json`.
@@ -34,14 +34,14 @@ impl PartialEq for LayerType {
 
 impl Eq for LayerType {}
 
-/// What a conv is made of, as its place in the model decides it.
+/// The configuration of one conv, given by its position in the model.
 #[derive(Clone, Copy, Debug)]
 pub struct ConvConfig {
     /// Width of the rows that it reads.
     pub in_dim: usize,
     /// Width of its output.
     pub out_dim: usize,
-    /// Width of the edge features, where they are read.
+    /// Width of the edge features, if they are read.
     pub edge_dim: Option<usize>,
     /// Whether edge weights are used.
     pub edge_weight: bool,
@@ -49,7 +49,7 @@ pub struct ConvConfig {
     pub aggregator: Aggregator,
     /// Attention heads; 1 for kinds without.
     pub heads: usize,
-    /// Whether outputs of heads are averaged; else they stand side by side.
+    /// Whether outputs of heads are averaged; else they are concatenated.
     pub averages_heads: bool,
     /// Dropout on attention coefficients.
     pub attention_dropout: f32,
@@ -60,26 +60,27 @@ pub struct ConvConfig {
 }
 
 impl ConvConfig {
-    /// Tells whether a linear map should come before a linear aggregation, which is then narrower.
+    /// Tells whether a conv should apply its linear map before a linear aggregation: the map makes
+    /// rows narrower, or the input is sparse.
     ///
-    /// Depends on nothing but the shapes of weights and the kind of input, so that training and
-    /// inference agree to the bit.
+    /// Depends only on the shapes of weights and the kind of input, so training and inference agree
+    /// to the bit.
     #[must_use]
     pub fn product_first(&self, is_sparse: bool) -> bool {
         self.out_dim < self.in_dim || is_sparse
     }
 }
 
-/// What a conv aggregates: a row for each src node, as it came or projected.
+/// The input of an aggregation: a row for each src node, raw or projected.
 #[derive(Clone, Debug)]
 pub struct Src {
     /// `[num_src, _]`.
     pub rows: Features,
-    /// Scores of each row, `[num_src, scores_dim]`, where they were computed before.
+    /// Scores of each row, `[num_src, scores_dim]`, if they were computed before.
     pub scores: Option<Tensor<2>>,
 }
 
-/// What a conv has aggregated for each dst node.
+/// The result of an aggregation: a row for each dst node.
 #[derive(Clone, Debug)]
 pub struct Aggregated {
     /// `[num_dst, _]`.
@@ -90,48 +91,49 @@ pub struct Aggregated {
 
 /// One conv of a model: its parameters, and its output in three steps.
 ///
-/// *Project* makes of each src node's row what is aggregated; *aggregate* joins the rows of a dst
-/// node's in-edges; *update* turns that into the output. The trainer runs them on a batch. Inference
-/// runs the first once a node, and the others on ranges of nodes whose src nodes are all nodes, so a
-/// conv reads dst nodes through `own` and [`Csr::own`](crate::kernel::Csr::own) only.
+/// *Project* turns each src node's row into the row to aggregate; *aggregate* joins the rows of a
+/// dst node's in-edges; *update* turns the joined row into the output. The trainer runs all three
+/// on a batch. Inference runs *project* once per node, and the others on ranges of nodes whose src
+/// nodes are all nodes. So a conv reads dst nodes only through `own` and
+/// [`Csr::own`](crate::kernel::Csr::own).
 ///
 /// Residual, norm, activation and dropout around a conv belong to the model.
 pub trait Conv: Debug + Send + Sync {
     /// Lists the parameters in the order of the flat vector, with their names in `PyG`.
     fn parameters(&self, list: &mut ParameterList);
 
-    /// Computes coefficients that the first pass over a block would compute; blocks keep them.
+    /// Computes the coefficients of a block before the first pass over it; the block keeps them.
     fn prepare(&self, _block: &Block) {}
 
-    /// Returns the width of what [`project`](Conv::project) makes; none where rows are aggregated as
-    /// they come.
+    /// Returns the width of projected rows; none if rows are aggregated without
+    /// [`project`](Conv::project).
     fn projected_dim(&self, _is_sparse: bool) -> Option<usize> {
         None
     }
 
-    /// Turns the first `rows` rows into what is aggregated; called where there is a
+    /// Projects the first `rows` rows; called only if there is a
     /// [`projected_dim`](Conv::projected_dim).
     fn project(&self, scope: &Scope<'_>, input: &Features, _rows: usize) -> Tensor<2> {
         scope.dense(input.clone())
     }
 
-    /// Tells whether a parameter stands before the aggregation. Where none does, no gradient flows
-    /// through the aggregation of raw features.
+    /// Tells whether the conv uses parameters before the aggregation. If not, the aggregation of
+    /// raw features needs no gradient.
     fn has_parameters_before(&self, _is_sparse: bool) -> bool {
         true
     }
 
-    /// Tells whether the conv reads the rows of its dst nodes besides what it aggregates.
+    /// Tells whether the conv reads the rows of its dst nodes besides the rows that it aggregates.
     fn reads_own(&self) -> bool {
         false
     }
 
-    /// Returns the width of the scores of a row, where the conv has such.
+    /// Returns the width of a row's scores, if the conv has scores.
     fn scores_dim(&self) -> Option<usize> {
         None
     }
 
-    /// Computes the scores of rows that were projected; called where there is a
+    /// Computes the scores of projected rows; called only if there is a
     /// [`scores_dim`](Conv::scores_dim).
     ///
     /// # Errors
@@ -141,12 +143,12 @@ pub trait Conv: Debug + Send + Sync {
         Ok(Dense::zeros(rows.rows, 0))
     }
 
-    /// Joins the rows of each dst node's in-edges: `[num_dst, _]`.
+    /// Aggregates the rows of each dst node's in-edges: `[num_dst, _]`.
     ///
-    /// The dst nodes are the first rows of `own`, where the conv [reads](Conv::reads_own) them.
+    /// The dst nodes are the first rows of `own`, if the conv [reads](Conv::reads_own) them.
     fn aggregate(&self, scope: &Scope<'_>, block: &Block, src: Src, own: &Features) -> Tensor<2>;
 
-    /// Turns what was aggregated into the output, `[num_dst, out_dim]`.
+    /// Turns aggregated rows into the output, `[num_dst, out_dim]`.
     fn update(
         &self,
         scope: &Scope<'_>,
@@ -155,8 +157,8 @@ pub trait Conv: Debug + Send + Sync {
         own: &Features,
     ) -> Summed;
 
-    /// Returns how some in-edges of a node are aggregated at a time, which inference does at hubs;
-    /// none if the conv cannot. What it aggregates is `src_dim` wide.
+    /// Returns the partial aggregation that inference uses for hubs, of rows `src_dim` wide; none
+    /// if the conv has none.
     ///
     /// # Errors
     ///
@@ -169,8 +171,8 @@ pub trait Conv: Debug + Send + Sync {
         Ok(None)
     }
 
-    /// Returns what [`PartialAggregation::state`] reads of a dst node: of its scores, or of its row,
-    /// the only one of `own`.
+    /// Returns the query of a dst node for [`PartialAggregation::state`], computed from its scores
+    /// or from its row, which is the only row of `own`.
     ///
     /// # Errors
     ///

@@ -155,7 +155,7 @@ impl Conv for Gat {
     }
 }
 
-/// States are those of a softmax; the query is the dst node's score.
+/// Its states are those of a softmax; its query is the dst node's score.
 #[derive(Debug)]
 struct GatPartial {
     dim: usize,
@@ -182,7 +182,9 @@ impl PartialAggregation for GatPartial {
         let mut out = vec![0.0; self.state_dim()];
         let of_edges = self.edge.as_ref();
         let z = of_edges.map(|map| edge_scores(edges.features(), map));
-        let of_nodes = src.scores.expect("a conv that scores nodes is given them");
+        let of_nodes = src
+            .scores
+            .expect("the caller passes the scores that the conv computed");
         let scores = gat_scores(of_nodes, &edges.src, query, z.as_deref());
         let weights = edges.weights(self.edge_weight);
         softmax_rows(
@@ -233,7 +235,8 @@ mod tests {
         let (weight, att_src, att_dst, bias) = (0.5, 1.0, -4.0, 0.25);
         let flat = [weight, att_src, att_dst, bias];
         let got = of_two_in_edges(LayerKind::Gat, Aggregator::Mean, &flat);
-        // Projected rows are 0.5, 1 and 2; scores, 2 less by the dst node, are below 0 or 0.
+        // Projected rows are 0.5, 1 and 2. The dst node subtracts 2 from every score: none is above
+        // 0.
         let terms = [0.5, 1.0, 2.0].map(|h: f64| ((0.2 * (h - 2.0)).exp(), h));
         let sum: f64 = terms.iter().map(|(share, h)| share * h).sum();
         let shares: f64 = terms.iter().map(|(share, _)| share).sum();

@@ -119,7 +119,7 @@ impl Conv for GatV2 {
     }
 }
 
-/// States are those of a softmax; the query is the dst node's row, projected.
+/// Its states are those of a softmax; its query is the dst node's row, projected.
 #[derive(Debug)]
 struct GatV2Partial {
     dim: usize,
@@ -184,7 +184,7 @@ mod tests {
         let (att, bias) = (2.0, 0.25);
         let flat = [&left[..], &right, &[att, bias]].concat();
         let got = of_two_in_edges(LayerKind::GatV2, Aggregator::Mean, &flat);
-        // Of the dst node -1.5; of sources 0.5, 1 and 2.
+        // `r` of the dst node is -1.5; `l` of the sources is 0.5, 1 and 2.
         let leaky = |x: f64| if x > 0.0 { x } else { 0.2 * x };
         let terms = [0.5, 1.0, 2.0].map(|l: f64| ((2.0 * leaky(l - 1.5)).exp(), l));
         let sum: f64 = terms.iter().map(|(share, l)| share * l).sum();

@@ -1,8 +1,8 @@
 //! Graph convolution: `out[v] = sum of w / sqrt(deg[u] deg[v]) * W x[u], self-loop included, + b`.
 //!
-//! Degrees are those of the whole graph. The self-loop is added as `PyG`'s
-//! `add_remaining_self_loops` does: every node ends up with one. Where edges have weights, its weight
-//! is the sum of the weights of the self-loops that the node has.
+//! Degrees are those of the whole graph. The self-loop is added as by `PyG`'s
+//! `add_remaining_self_loops`: every node has exactly one. With edge weights, its weight is the sum
+//! of the weights of the node's own self-loops.
 
 use std::sync::Arc;
 
@@ -99,7 +99,7 @@ impl Conv for Gcn {
     }
 }
 
-/// States are sums of src rows, each over the root of its degree.
+/// Its states are sums of src rows, each divided by the root of its degree.
 #[derive(Debug)]
 struct GcnPartial {
     dim: usize,

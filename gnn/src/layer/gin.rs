@@ -137,7 +137,7 @@ impl Conv for Gin {
     }
 }
 
-/// States are sums of messages.
+/// Its states are sums of messages.
 #[derive(Debug)]
 struct GinPartial {
     dim: usize,
@@ -190,7 +190,7 @@ mod tests {
         let flat = [first, second].concat();
         let got = of_two_in_edges(LayerKind::Gin, Aggregator::Mean, &flat);
         assert_close(got, 2.0 * (1.5 * 7.0 - 0.5) + 1.0);
-        // The activation between them ends what is below 0.
+        // The activation between the two maps sets negative values to 0.
         let cut = of_two_in_edges(LayerKind::Gin, Aggregator::Mean, &[-1.0, 0.5, 2.0, 1.0]);
         assert_close(cut, 1.0);
     }

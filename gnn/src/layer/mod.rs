@@ -1,6 +1,6 @@
 //! The kinds of layers: one file each, and the one list of them.
 //!
-//! Another kind is a file beside these, its `mod` line, and an entry of [`LayerKind`] below. A layer
+//! A new kind needs a file here, its `mod` line, and an entry of [`LayerKind`] below. A layer
 //! outside this crate is a [`LayerKind::Custom`].
 
 mod attention;
@@ -25,7 +25,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize, Serializer};
 
-/// Makes the enum of layer kinds, and what goes from a kind to its file.
+/// Makes the enum of layer kinds, and the match from a kind to its file.
 macro_rules! layer_kinds {
     ($($(#[$doc:meta])* $kind:ident in $file:ident,)*) => {
         /// Kind of every conv of a model.
@@ -33,7 +33,7 @@ macro_rules! layer_kinds {
         #[serde(rename_all = "lowercase")]
         pub enum LayerKind {
             $($(#[$doc])* $kind,)*
-            /// A layer that is not of this crate. It is written by its name, and not read.
+            /// A layer from outside this crate. Serde writes its name, but cannot read it back.
             #[serde(skip_deserializing)]
             Custom(&'static LayerType),
         }
@@ -42,7 +42,7 @@ macro_rules! layer_kinds {
             /// The kinds of this crate.
             pub const ALL: &[LayerKind] = &[$(LayerKind::$kind,)*];
 
-            /// Returns what the kind's file says of it.
+            /// Returns the kind's name, its options and the function that makes a conv.
             #[must_use]
             pub fn layer_type(self) -> &'static LayerType {
                 match self {
@@ -92,7 +92,7 @@ impl LayerKind {
         self.layer_type().takes_maximum
     }
 
-    /// Names the kinds of this crate that something holds for, such as "gat, gatv2 and gin".
+    /// Lists the kinds of this crate for which `holds` is true, such as "gat, gatv2 and gin".
     #[must_use]
     pub fn names_of(holds: fn(LayerKind) -> bool) -> String {
         let kinds = Self::ALL.iter().filter(|kind| holds(**kind));
@@ -124,8 +124,9 @@ mod tests {
         Task,
     };
 
-    /// Runs a layer with one number in and out on node 0, which hears from nodes 1 and 2. Their
-    /// numbers are 1, 2 and 4; node 2 has an in-edge of its own, of which the block shows the degree.
+    /// Runs a layer of one input and one output on node 0, which has in-edges from nodes 1 and 2.
+    /// Their features are 1, 2 and 4. Node 2 has an in-edge outside the block, so its in-degree is
+    /// 1.
     pub(super) fn of_two_in_edges(layer: LayerKind, aggregator: Aggregator, flat: &[f32]) -> f32 {
         let arch = Architecture {
             layer,
@@ -167,7 +168,7 @@ mod tests {
         out.unwrap().values[0]
     }
 
-    /// Compares numbers computed by hand in f64 with those of a layer.
+    /// Compares the output of a layer with a number computed by hand in f64.
     pub(super) fn assert_close(got: f32, expected: f64) {
         let off = (f64::from(got) - expected).abs();
         assert!(off <= 1e-6 * expected.abs(), "{got} is not {expected}");

@@ -1,4 +1,4 @@
-//! Batch and layer norm around the kernels: parameters and running statistics.
+//! Batch and layer norm of a forward pass: parameters and running statistics.
 
 use burn::tensor::Tensor;
 
@@ -59,7 +59,7 @@ impl Pass<'_> {
             let rows = rows.as_slice::<f64>().expect("converted to f64");
             column_statistics(rows, cols, active)
         };
-        // Running variances are unbiased, as in PyTorch; a single row has none to give.
+        // Running variances are unbiased, as in PyTorch; that of a single row is taken as it is.
         let unbiased = count_of(active) / count_of((active - 1).max(1));
         for at in 0..cols {
             running_mean[at] = blend(running_mean[at], mean[at]);
@@ -76,7 +76,7 @@ impl Pass<'_> {
     }
 }
 
-/// Returns mean and biased variance of each column, so that only these are read from the GPU.
+/// Computes mean and biased variance of each column on the GPU, so that only these are read back.
 fn statistics_on_gpu(rows: Tensor<2>) -> Result<(Vec<f64>, Vec<f64>), GnnError> {
     let cols = rows.dims()[1];
     let mean = rows.clone().mean_dim(0);

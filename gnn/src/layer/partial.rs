@@ -1,53 +1,53 @@
-//! Partial aggregation: a node's in-edges, some of them at a time.
+//! Partial aggregation: aggregates a node's in-edges in parts.
 //!
-//! Each part of a node's in-edges becomes a *state*, wherever the rows of their sources lie, and the
-//! states merge into the row that the conv's kernel would have given, up to rounding. AGL re-indexes
-//! hubs so (PVLDB 13, section 3.2.2). Sums and maxima are states themselves; the states of a softmax
-//! are those of its online form (Milakov & Gimelshein, 2018).
+//! Each part of a node's in-edges is aggregated to a *state*, where the rows of its sources are.
+//! The states merge into the row that the conv's kernel computes, up to rounding. AGL re-indexes
+//! hubs in this way (PVLDB 13, section 3.2.2). Sums and maxima are states themselves. The states of
+//! a softmax are those of its online form (Milakov & Gimelshein, 2018).
 
 use std::fmt::Debug;
 
 use crate::{Dense, NodeColumns};
 
-/// Some in-edges of a node of which all are read, none left out by sampling.
+/// Some in-edges of a node whose in-edges are all read, without sampling.
 #[derive(Clone, Debug, Default)]
 pub struct SomeInEdges {
     /// The row of the src node of each in-edge, in rank order.
     pub src: Vec<u32>,
-    /// Weight of each in-edge, where the model uses them.
+    /// Weight of each in-edge, if the model uses weights.
     pub weight: Option<Vec<f32>>,
-    /// `[num_edges, edge_dim]`, where the model reads them.
+    /// `[num_edges, edge_dim]`, if the model reads edge features.
     pub feature: Option<Dense>,
 }
 
-/// What is aggregated of all nodes that have a row.
+/// The rows that in-edges read, one for each node.
 #[derive(Clone, Copy, Debug)]
 pub struct SrcRows<'a> {
     /// `[num_rows, src_dim]`.
     pub rows: &'a [f32],
-    /// `[num_rows, scores_dim]`, where the conv has scores.
+    /// `[num_rows, scores_dim]`, if the conv has scores.
     pub scores: Option<&'a [f32]>,
     /// The columns of the same nodes.
     pub nodes: &'a NodeColumns,
 }
 
-/// How a conv aggregates some in-edges of a node at a time, with the parameters that it takes.
+/// Aggregates the in-edges of a node in parts, with the parameters of a conv.
 pub trait PartialAggregation: Debug + Send + Sync {
     /// Returns the width of a state.
     fn state_dim(&self) -> usize;
 
-    /// Returns the width of what [`Conv::query`](super::Conv::query) gives of the dst node.
+    /// Returns the width of the dst node's [query](super::Conv::query).
     fn query_dim(&self) -> usize {
         0
     }
 
-    /// Tells whether the conv adds a self-loop to every node in place of those that it has.
+    /// Tells whether the conv replaces a node's self-loops by one self-loop.
     fn adds_loop(&self) -> bool {
         false
     }
 
-    /// Aggregates some in-edges of a node; at least one, and no self-loop where the conv
-    /// [adds one](PartialAggregation::adds_loop).
+    /// Aggregates some in-edges of a node: at least one, and no self-loop if the conv
+    /// [replaces](PartialAggregation::adds_loop) self-loops.
     ///
     /// # Shapes
     ///
@@ -55,8 +55,8 @@ pub trait PartialAggregation: Debug + Send + Sync {
     /// - returns: `[state_dim]`
     fn state(&self, edges: &SomeInEdges, src: SrcRows<'_>, query: &[f32]) -> Vec<f32>;
 
-    /// Returns the state of a node's own row, where that takes part; `mean` is the mean feature of its
-    /// in-edges but self-loops, where features are read.
+    /// Returns the state of a node's own row, if the conv aggregates it. `mean` is the mean feature
+    /// of the node's in-edges without self-loops, if features are read.
     fn own_state(
         &self,
         _row: u32,
@@ -67,8 +67,8 @@ pub trait PartialAggregation: Debug + Send + Sync {
         None
     }
 
-    /// Merges the states of all in-edges of a node, at least one, in the order given, into the row
-    /// that the conv aggregates; its own state comes first, if it has one.
+    /// Merges the states of all in-edges of a node into the row that the conv aggregates. There is
+    /// at least one state; the node's own comes first, and the order is kept.
     fn merge(&self, row: u32, states: &[&[f32]], nodes: &NodeColumns) -> Vec<f32>;
 }
 
@@ -97,7 +97,7 @@ pub(super) fn own_row(row: u32, dim: usize, src: SrcRows<'_>) -> Vec<f32> {
 }
 
 impl SomeInEdges {
-    /// Returns the in-edge of a self-loop that a conv adds.
+    /// Returns the self-loop that a conv adds, as an in-edge.
     pub(super) fn own_loop(row: u32, mean: Option<Dense>) -> SomeInEdges {
         SomeInEdges {
             src: vec![row],
@@ -117,9 +117,9 @@ impl SomeInEdges {
         weights.map_or_else(|| vec![1.0; self.src.len()], <[f32]>::to_vec)
     }
 
-    /// Returns the features, which a conv that reads them is given.
+    /// Returns the features.
     pub(super) fn features(&self) -> &Dense {
         let features = self.feature.as_ref();
-        features.expect("a conv that reads edge features is given them")
+        features.expect("the caller passes the features that the conv reads")
     }
 }

@@ -1,4 +1,4 @@
-//! One forward pass: parameters as tensors, and what is computed with them.
+//! One forward pass: parameters as tensors, and the operations that use them.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -12,7 +12,7 @@ use crate::parameter::BufferInfo;
 use crate::tensor::{ReadyFeatures, SparseFeatures};
 use crate::{Activation, Block, Dense, GnnError, ReadyInput};
 
-/// One forward pass: parameters as tensors, and how it is run.
+/// One forward pass: parameters as tensors, device, mode and running statistics.
 pub(crate) struct Pass<'a> {
     /// Every parameter as a matrix: vectors as one row, `[1, heads, dim]` as `[heads, dim]`.
     pub(crate) parameters: BTreeMap<&'a str, Tensor<2>>,
@@ -24,11 +24,11 @@ pub(crate) struct Pass<'a> {
     pub(crate) buffer_infos: &'a [BufferInfo],
     /// The running statistics, updated as batch norms run in training.
     pub(crate) buffers: RefCell<Vec<f32>>,
-    /// Why statistics of a batch could not be read, if so.
+    /// The error, if the statistics of a batch could not be read from the GPU.
     pub(crate) failure: RefCell<Option<GnnError>>,
 }
 
-/// What a conv reads: a row for each src node.
+/// The input of a conv: a row for each src node.
 #[derive(Clone, Debug)]
 #[expect(clippy::large_enum_variant, reason = "one value a layer, never many")]
 pub enum Features {
@@ -38,7 +38,7 @@ pub enum Features {
     Sparse(SparseFeatures),
 }
 
-/// The output of a conv before residual, norm and activation, as a sum that one kernel adds up.
+/// The output of a conv before residual, norm and activation, as terms that one kernel adds up.
 #[derive(Clone, Debug)]
 pub struct Summed {
     /// `[num_dst, out_dim]`.
@@ -50,7 +50,7 @@ pub struct Summed {
 }
 
 impl Summed {
-    /// Takes a sum of one term.
+    /// Makes a sum of one term.
     #[must_use]
     pub fn of(x: Tensor<2>) -> Summed {
         let (addend, bias) = (None, None);
@@ -58,7 +58,7 @@ impl Summed {
     }
 }
 
-/// Where a conv stands: its number and its block.
+/// One conv of a pass: its number and its block.
 #[derive(Clone, Copy)]
 pub(crate) struct Place<'a> {
     /// 1-based.
@@ -66,7 +66,7 @@ pub(crate) struct Place<'a> {
     pub(crate) block: &'a Block,
 }
 
-/// What a dropout mask is drawn for.
+/// The values that a dropout mask applies to.
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) enum MaskKind {
     Input,
@@ -78,7 +78,7 @@ impl Pass<'_> {
     pub(crate) fn parameter(&self, name: &str) -> Tensor<2> {
         let parameter = self.parameters.get(name);
         parameter
-            .unwrap_or_else(|| panic!("parameter {name} is listed for this architecture"))
+            .unwrap_or_else(|| panic!("parameter {name} is not listed for this architecture"))
             .clone()
     }
 
@@ -94,7 +94,7 @@ impl Pass<'_> {
         Tensor::from_data(data, (&self.device, self.dtype))
     }
 
-    /// Returns an input as it takes part in this pass.
+    /// Returns an input on the device and in the number type of this pass.
     pub(crate) fn features(&self, input: ReadyInput) -> Features {
         match input.features {
             ReadyFeatures::Sparse(sparse) => Features::Sparse(sparse),
@@ -114,7 +114,7 @@ impl Pass<'_> {
         }
     }
 
-    /// Returns features as a dense matrix, for layers that cannot do without.
+    /// Returns features as a dense matrix, for layers that need one.
     pub(crate) fn dense(&self, features: Features) -> Tensor<2> {
         match features {
             Features::Dense(dense) => dense,
@@ -151,7 +151,7 @@ impl Pass<'_> {
         }
     }
 
-    /// Returns `a * A^T + b[..rows] * B^T` for the parameters that stand beside them.
+    /// Returns `a * A^T + b[..rows] * B^T` for the parameters A and B, named `a_name` and `b_name`.
     pub(crate) fn product_of_two(
         &self,
         rows: usize,
@@ -196,14 +196,14 @@ impl Pass<'_> {
         }
     }
 
-    /// Returns the mask of one layer's input or attention, when training and something is dropped.
+    /// Returns the mask of one layer's input or attention; none in eval mode or if `rate` is 0.
     pub(crate) fn mask(&self, layer: usize, kind: MaskKind, rate: f32) -> Option<Mask> {
         let seed = self.train.filter(|_| rate > 0.0)?;
         let stream = 2 * layer as u64 + u64::from(kind == MaskKind::Attention);
         Some(Mask::new(mix(seed.wrapping_add(mix(stream))), rate))
     }
 
-    /// Drops elements of the features; stored elements only, if they are sparse.
+    /// Applies dropout to the features; to stored elements only if they are sparse.
     pub(crate) fn drop_features(&self, rate: f32, key: &Shared<u64>, input: Features) -> Features {
         let Some(mask) = self.mask(1, MaskKind::Input, rate) else {
             return input;
@@ -241,7 +241,7 @@ pub fn plain(tensor: Tensor<2>) -> Result<Dense, GnnError> {
     Ok(Dense { rows, cols, values })
 }
 
-/// Reads a tensor, which is when a GPU says what went wrong before.
+/// Reads a tensor. A GPU reports the errors of earlier operations here.
 pub(crate) fn read<F: Element>(tensor: Tensor<2>) -> Result<Vec<F>, GnnError> {
     let data = tensor.try_into_data().map_err(|error| GnnError::Device {
         problem: format!("the device failed: {error}"),

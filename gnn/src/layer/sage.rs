@@ -122,7 +122,7 @@ impl Conv for Sage {
     }
 }
 
-/// States are sums, or maxima, of src rows.
+/// Its states are sums, or maxima, of src rows.
 #[derive(Debug)]
 struct SagePartial {
     dim: usize,

@@ -1,4 +1,4 @@
-//! A forward pass as one conv sees it.
+//! The part of a forward pass that one conv uses.
 
 use burn::tensor::Tensor;
 
@@ -6,8 +6,8 @@ use super::pass::{Features, MaskKind, Pass, Summed};
 use crate::kernel::Mask;
 use crate::{Activation, Norm};
 
-/// A forward pass as one conv sees it: its parameters by the names it lists them under, and what
-/// kernels need beside blocks.
+/// One conv's view of a forward pass: its parameters by the names that it lists, and operations on
+/// rows of features.
 #[derive(Clone, Copy)]
 pub struct Scope<'a> {
     pass: &'a Pass<'a>,
@@ -52,7 +52,7 @@ impl<'a> Scope<'a> {
         self.pass.product(features, rows, &self.name(name))
     }
 
-    /// Returns `a * A^T + b[..rows] * B^T` for the parameters whose names stand beside them.
+    /// Returns `a * A^T + b[..rows] * B^T` for the parameters A and B, named `a_name` and `b_name`.
     #[must_use]
     pub fn product_of_two(
         &self,
@@ -84,7 +84,7 @@ impl<'a> Scope<'a> {
         self.pass.norm(norm, &self.name(name), num_active, x)
     }
 
-    /// Returns the mask of dropout on attention coefficients, when training and something is dropped.
+    /// Returns the mask of dropout on attention coefficients; none in eval mode or if `rate` is 0.
     #[must_use]
     pub fn attention_mask(&self, rate: f32) -> Option<Mask> {
         self.pass.mask(self.layer, MaskKind::Attention, rate)

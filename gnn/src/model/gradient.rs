@@ -9,13 +9,13 @@ use crate::layer::{Pass, plain, read};
 use crate::loss::{Weighing, loss_and_slope};
 use crate::{Block, Dense, Device, GnnError, Labels, ReadyInput};
 
-/// What one batch gives to the optimizer.
+/// Loss and gradient of one batch.
 #[derive(Clone, Debug)]
 pub struct LossAndGradient {
-    /// Sum over the labelled rows of their loss, weighed where classes have weights.
+    /// Loss summed over the labelled rows, times class weights if there are any.
     pub loss_sum: f64,
-    /// Gradient of `loss_sum / normalizer` with respect to the flat parameters; the loss of scaled
-    /// labels where there is a [`label_scale`](Model::label_scale).
+    /// Gradient of `loss_sum / normalizer` with respect to the flat parameters; with a
+    /// [`label_scale`](Model::label_scale), of the loss in scaled units.
     pub gradient: Vec<f32>,
     /// `[num_dst, out_dim]` of the last block.
     pub logits: Dense,
@@ -27,8 +27,8 @@ pub struct LossAndGradient {
 impl Model {
     /// Returns the loss of a batch and its gradient.
     ///
-    /// The last block's first dst nodes are the targets, in label order; dst nodes beyond them
-    /// (and logits of theirs) do not enter the loss.
+    /// The last block's first dst nodes are the targets, in label order. Dst nodes after them do
+    /// not enter the loss.
     ///
     /// # Errors
     ///
@@ -81,7 +81,8 @@ impl Model {
         })
     }
 
-    /// Returns the loss sum and its gradient over `normalizer` at the parameters `flat`, all in f64.
+    /// Returns the loss sum and the gradient of `loss sum / normalizer` at the parameters `flat`,
+    /// in f64.
     ///
     /// Ten times slower than [`Model::loss_and_gradient`]; for checking gradients.
     ///
@@ -113,10 +114,10 @@ impl Model {
         self.backward(&stack.pass, (logits, &values), labels, normalizer)
     }
 
-    /// Returns the loss sum and the gradient of loss sum over normalizer.
+    /// Returns the loss sum and the gradient of `loss sum / normalizer`.
     ///
-    /// The loss and its slope are computed in f64 outside the graph; the backward pass then starts
-    /// from `sum(logits * slope)`, whose gradient is that of the loss.
+    /// The loss and its slope are computed in f64 outside the graph. The backward pass starts from
+    /// `sum(logits * slope)`, whose gradient equals the gradient of the loss.
     fn backward<F: Float + Element>(
         &self,
         pass: &Pass<'_>,
@@ -138,7 +139,8 @@ impl Model {
         let slope = TensorData::new(slope, [rows, width]).convert::<F>();
         let slope = Tensor::<2>::from_data(slope, (&pass.device, pass.dtype));
         let grads = (logits * slope).sum().backward();
-        // A parameter that this batch does not touch (edge weights without edges) has none.
+        // A parameter that this batch does not use has no gradient, such as a map of edge features
+        // in a batch without edges.
         let grads = self.infos.iter().map(|info| {
             let grad = pass.parameters[info.name.as_str()].grad(&grads);
             grad.ok_or(info.len())
@@ -157,7 +159,7 @@ impl Model {
     }
 }
 
-/// Reads gradients, or zeros where there is but a length, in one go: each read waits for the GPU.
+/// Reads all gradients at once, since each read waits for the GPU; a length means zeros.
 fn read_at_once<F: Float + Element>(
     grads: Vec<Result<Tensor<2>, usize>>,
     pass: &Pass<'_>,

@@ -44,7 +44,7 @@ impl Random {
     }
 }
 
-/// What a test graph and its batch are like.
+/// The properties of a test graph and its batch.
 #[derive(Clone, Debug)]
 pub(crate) struct Case {
     pub(crate) seed: u64,
@@ -118,7 +118,7 @@ impl Graph {
                 });
             }
         }
-        // The last node has nothing but a self-loop.
+        // The last node has only a self-loop.
         let last = case.num_nodes - 1;
         let feature = vec![0.5; case.edge_dim.unwrap_or(0)];
         in_edges[last] = vec![Edge {
@@ -173,7 +173,8 @@ impl Graph {
         let position = |node: usize| nodes.iter().position(|&other| other == node);
         let (mut offset, mut src, mut weight, mut feature) = (vec![0], vec![], vec![], vec![]);
         for &dst in &nodes[..num_dst] {
-            // Without pruning a node at the rim knows no sources: it has no in-edges here.
+            // Without pruning, the sources of a node at the rim are not in the block: it has no
+            // in-edges here.
             let kept = self.kept(dst, back);
             let kept = if kept.iter().all(|e| position(e.src).is_some()) {
                 kept
@@ -229,7 +230,7 @@ impl Graph {
     }
 }
 
-/// A batch ready to run, and the same data in the open for the twin.
+/// A batch, and its plain data for the twin.
 pub(crate) struct Batch {
     pub(crate) data: Vec<BlockData>,
     pub(crate) blocks: Vec<Block>,
@@ -237,7 +238,7 @@ pub(crate) struct Batch {
     pub(crate) input: Input,
 }
 
-/// Builds the batch of a case; features are a function of the node alone.
+/// Builds the batch of a case; features depend on the node alone.
 pub(crate) fn batch(case: &Case, arch: &Architecture, sparse: bool) -> Batch {
     let graph = Graph::random(case);
     let (data, nodes) = graph.blocks(arch.num_layers);

@@ -1,4 +1,4 @@
-//! The slow twin: every layer straight from its formula, one node and one edge at a time, in f64.
+//! The slow twin: computes every layer by its formula, one node and one edge at a time, in f64.
 
 use std::collections::BTreeMap;
 
@@ -204,7 +204,7 @@ impl Node<'_> {
             .collect()
     }
 
-    /// In-edges with the weights of a sum that estimates the full one.
+    /// Returns in-edges with the coefficients of a sum that estimates the sum over all in-edges.
     fn sum_edges(&self) -> Vec<(usize, usize, f64)> {
         let mut edges = self.in_edges();
         let (kept, degree) = (edges.len() as f64, f64::from(self.block.in_degree[self.v]));
@@ -220,8 +220,8 @@ impl Node<'_> {
         edges
     }
 
-    /// The mean of Raj's estimates, one a draw: what was drawn before, and the edge drawn for all
-    /// the weight that was left.
+    /// Returns the mean of Raj's estimates, one for each draw: the edges drawn before, plus the
+    /// edge of this draw times all weight not drawn before.
     fn raj(&self, edges: &[(usize, usize, f64)]) -> Vec<(usize, usize, f64)> {
         let mut total = edges.to_vec();
         total.iter_mut().for_each(|edge| edge.2 = 0.0);
@@ -236,7 +236,7 @@ impl Node<'_> {
         total
     }
 
-    /// Weight of the one self-loop that each node ends up with.
+    /// Returns the weight of a node's one self-loop.
     fn own(&self, u: usize) -> f64 {
         let loops = self.block.self_loops.as_ref().map_or(0, |loops| loops[u]);
         match &self.block.self_weight {
@@ -245,7 +245,7 @@ impl Node<'_> {
         }
     }
 
-    /// Sum over all in-edges from other nodes, and the one self-loop.
+    /// Returns the sum over all in-edges from other nodes, plus the one self-loop.
     fn degree(&self, u: usize) -> f64 {
         let others = match (&self.block.in_weight, &self.block.self_weight) {
             (Some(all), loops) if self.uses_weights() => {
