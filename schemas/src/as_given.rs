@@ -1,4 +1,4 @@
-//! Label and split columns as the input gave them, for the tables we write.
+//! Label and split columns of output tables, in the types that the input had.
 
 use std::path::Path;
 use std::str::FromStr;
@@ -133,7 +133,7 @@ pub(crate) fn split_array(splits: &[Split], meta: &SplitMeta) -> Result<ArrayRef
     convert(plain.as_ref(), &data_type)
 }
 
-/// Appends the labels of a batch of ours.
+/// Appends the labels of a batch of a file that this program wrote.
 pub(crate) fn read_labels(
     batch: &Batch<'_>,
     name: &str,
@@ -144,7 +144,7 @@ pub(crate) fn read_labels(
     label::append_labels(batch.place(), name, array, meta, labels).map_err(ours(batch.path))
 }
 
-/// Appends the splits of a batch of ours.
+/// Appends the splits of a batch of a file that this program wrote.
 pub(crate) fn read_splits(
     batch: &Batch<'_>,
     meta: &SplitMeta,
@@ -155,7 +155,7 @@ pub(crate) fn read_splits(
         .map_err(ours(batch.path))
 }
 
-/// What would be a mistake in an input is a broken file in an output.
+/// Turns an error of an input value into [`SchemaError::Broken`]: this program wrote the file.
 fn ours(path: &Path) -> impl FnOnce(SchemaError) -> SchemaError {
     let path = path.to_owned();
     move |error| match error {

@@ -1,17 +1,17 @@
-//! What a program removes when it ends before its work is done: temporary files, locks.
+//! Removal of temporary files and locks when the program ends early.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Actions that are still needed, in the order in which they were planned.
+/// Planned actions by number; a later action has a greater number.
 static PLANNED: Mutex<Planned> = Mutex::new(Planned {
     next: 0,
     actions: BTreeMap::new(),
 });
 
-/// Whether all was done.
+/// Whether [`run`] was called.
 static HAS_RUN: AtomicBool = AtomicBool::new(false);
 
 struct Planned {
@@ -21,12 +21,12 @@ struct Planned {
 
 type Action = Box<dyn FnOnce() + Send>;
 
-/// An action of [`at_early_end`]; dropped, it is no longer needed.
+/// A planned action; dropping it cancels the action.
 #[derive(Debug)]
 pub struct Cleanup(u64);
 
-/// Plans what [`run`] does, for as long as the returned value is held.
-#[must_use = "the action is forgotten when it is dropped"]
+/// Plans an action for [`run`]; dropping the returned value cancels it.
+#[must_use = "dropping it cancels the action"]
 pub fn at_early_end(action: impl FnOnce() + Send + 'static) -> Cleanup {
     let mut planned = planned();
     let number = planned.next;
@@ -35,12 +35,12 @@ pub fn at_early_end(action: impl FnOnce() + Send + 'static) -> Cleanup {
     Cleanup(number)
 }
 
-/// Plans that a temporary file or directory is removed.
-#[must_use = "the file is forgotten when it is dropped"]
+/// Plans for [`run`] to remove a temporary file or directory.
+#[must_use = "dropping it cancels the removal"]
 pub fn remove_at_early_end(path: &Path) -> Cleanup {
     let path: PathBuf = path.to_owned();
     at_early_end(move || {
-        // What stays is removed by the next run.
+        // If this fails, the next run removes it.
         if path.is_dir() {
             std::fs::remove_dir_all(&path).ok();
         } else {
@@ -49,10 +49,11 @@ pub fn remove_at_early_end(path: &Path) -> Cleanup {
     })
 }
 
-/// Does all that is planned, the latest first; the caller then ends the program. A second call does
-/// nothing.
+/// Runs the planned actions, the latest first, before the caller ends the program. A second call
+/// does nothing.
 ///
-/// Whoever plans or forgets an action later waits for ever, so that nothing new is left behind.
+/// The lock stays taken: a thread that plans or cancels an action later blocks until the program
+/// ends, so it leaves no new file behind.
 pub fn run() {
     if HAS_RUN.swap(true, Ordering::SeqCst) {
         return;
@@ -67,7 +68,7 @@ pub fn run() {
 impl Drop for Cleanup {
     fn drop(&mut self) {
         let forgotten = planned().actions.remove(&self.0);
-        // An action may own what plans or forgets another one.
+        // Dropped after the lock is released: an action may own another [`Cleanup`].
         drop(forgotten);
     }
 }

@@ -9,10 +9,11 @@ pub use split::{SplitShares, SplitSpec};
 pub use table_path::TablePath;
 pub(crate) use table_path::expand_braces;
 
-/// Classes at most: each is a column of the last layer. More are an error of the label.
+/// Greatest number of classes: each is a column of the last layer. More are an error of the label
+/// column.
 pub const CLASSES_MAX: u32 = 1 << 20;
 
-/// Width of sparse features at most: each is a row of the first layer. More are an error of the
+/// Greatest width of sparse features: each is a row of the first layer. More are an error of the
 /// key.
 pub const SPARSE_WIDTH_MAX: u32 = 1 << 24;
 
@@ -61,7 +62,7 @@ impl NodesSpec {
         }
     }
 
-    /// Draws splits with this seed, where they are drawn and the table names no other.
+    /// Sets the seed of splits that are drawn by shares, unless the job file sets one.
     pub fn set_split_seed(&mut self, seed: u64) {
         if let Some(SplitSpec::Shares(shares)) = &mut self.split {
             shares.seed.get_or_insert(seed);
@@ -85,7 +86,7 @@ pub enum NumericLabel {
 pub struct SparseSpec {
     /// List column of 0-based positions below `width`.
     pub index: String,
-    /// List column of as many values.
+    /// List column of values, one for each position.
     pub value: String,
     /// Number of features, at most [`SPARSE_WIDTH_MAX`].
     pub width: u32,

@@ -22,8 +22,8 @@ use crate::table_writer::{Column, Strings, TableWriter};
 /// Metadata key of the table's schema version.
 const SCHEMA_KEY: &str = "graphinfer.schema";
 
-/// Embeddings are compressed where that makes them half as large: at less, as with the zeros that a
-/// `relu` leaves, it would take most of the time of inference.
+/// Compression ratio x 100 below which embeddings stay uncompressed. At a lower ratio, such as for
+/// the zeros that `relu` leaves, compression would take most of the time of inference.
 const SHRINK: usize = 200;
 
 /// How the numbers of vectors are written.
@@ -33,23 +33,23 @@ pub enum Precision {
     /// Four bytes a number.
     #[default]
     F32,
-    /// Two bytes a number, up to 65504 and of three digits.
+    /// Two bytes a number: up to 65504, with three significant digits.
     F16,
 }
 
 /// The columns of a table of embeddings.
 #[derive(Clone, Debug)]
 pub struct EmbeddingColumns {
-    /// Of the ids.
+    /// Type of the ids.
     pub id_type: IdType,
-    /// Columns of the node table that are handed on.
+    /// Columns of the node table that are copied to the output.
     pub passed: Option<Arc<PassedColumns>>,
     /// Columns of vectors: name and width.
     pub vectors: Vec<(&'static str, usize)>,
-    /// Of the vectors.
+    /// Precision of the vectors.
     pub precision: Precision,
-    /// What predictions are, where there are any: they are written as the labels were given (class
-    /// number or name, list of zeros and ones, number).
+    /// Labels of the input, if there are predictions: predictions are written in the same form
+    /// (class number or name, list of zeros and ones, number).
     pub prediction: Option<LabelMeta>,
 }
 
@@ -58,11 +58,11 @@ pub struct EmbeddingColumns {
 pub struct EmbeddingBatch<'a> {
     /// `[n]`.
     pub ids: &'a Ids,
-    /// `[n]`: the nodes' places in the order of ids.
+    /// `[n]`: numbers of the nodes.
     pub nodes: &'a [NodeIdx],
-    /// A column of vectors each: `[n * width]`, row-major.
+    /// One entry for each column of vectors: `[n * width]`, row-major.
     pub vectors: &'a [Vec<f32>],
-    /// `[n]`, or [`Labels::None`] where predictions were not announced.
+    /// `[n]`, or [`Labels::None`] where [`EmbeddingColumns::prediction`] is none.
     pub prediction: &'a Labels,
 }
 
@@ -88,7 +88,7 @@ impl EmbeddingsWriter {
         }
         for &(name, dim) in &columns.vectors {
             let Ok(width) = i32::try_from(dim) else {
-                let problem = format!("they are {dim} wide, allowed are 2147483647");
+                let problem = format!("the width is {dim}, at most 2147483647 is allowed");
                 return Err(invalid(problem));
             };
             let item = Arc::new(Field::new("item", columns.precision.data_type(), false));
@@ -189,7 +189,7 @@ fn halves(values: &[f32], width: usize) -> Result<ArrayRef> {
     let halves: Vec<f16> = values.iter().map(|&value| f16::from_f32(value)).collect();
     if let Some(at) = halves.iter().position(|half| !half.is_finite()) {
         let problem = format!(
-            "{} does not fit 16 bits; `infer.precision` = \"f32\" does",
+            "{} does not fit 16 bits; set `infer.precision` = \"f32\"",
             values[at]
         );
         return Err(invalid(problem));
@@ -301,11 +301,16 @@ impl EmbeddingsDataset {
 fn append(rows: &mut EmbeddingRows, batch: &Batch<'_>, label: Option<&LabelMeta>) -> Result<()> {
     let ids = Ids::from_array(batch.column("id")?.as_ref())?;
     if ids.id_type() != rows.ids.id_type() {
-        return Err(batch.broken(format!("column `id` is {}", ids.id_type())));
+        return Err(batch.broken(format!("column `id` is of type {}", ids.id_type())));
     }
     rows.ids.extend_from(&ids, 0..ids.len());
     let column = batch.column("embedding")?;
-    let broken = || batch.broken(format!("column `embedding` is {}", column.data_type()));
+    let broken = || {
+        batch.broken(format!(
+            "column `embedding` is of type {}",
+            column.data_type()
+        ))
+    };
     let list = column.as_fixed_size_list_opt().ok_or_else(broken)?;
     rows.dim = usize::try_from(list.value_length()).unwrap_or_default();
     if let Some(values) = list.values().as_primitive_opt::<Float32Type>() {

@@ -38,7 +38,7 @@ pub enum SchemaError {
     Key {
         /// Dotted name of the key, such as `input.nodes.features`.
         key: String,
-        /// What is wrong and what is allowed.
+        /// The problem, and the allowed values.
         problem: String,
     },
     /// The system refused a thread.
@@ -57,7 +57,7 @@ pub enum SchemaError {
         key: String,
         /// The path as written.
         path: String,
-        /// What is wrong and what is allowed.
+        /// The problem, and the allowed values.
         problem: String,
     },
     /// A path names no Parquet file.
@@ -65,7 +65,7 @@ pub enum SchemaError {
     NoFile {
         /// Dotted name of the key.
         key: String,
-        /// What was looked for, or stands there.
+        /// The problem of the path.
         problem: String,
         /// The path, made absolute.
         path: PathBuf,
@@ -131,7 +131,7 @@ pub enum SchemaError {
         column: String,
         /// 0-based row of that file.
         row: u64,
-        /// What is wrong and what is allowed.
+        /// The problem, and the allowed values.
         problem: String,
     },
     /// An input table as a whole is not usable.
@@ -139,7 +139,7 @@ pub enum SchemaError {
     Table {
         /// `nodes` or `edges`.
         table: &'static str,
-        /// What is wrong and what is allowed.
+        /// The problem, and the allowed values.
         problem: String,
     },
     /// The output directory belongs to something else.
@@ -155,7 +155,7 @@ pub enum SchemaError {
     OutputLocked {
         /// The directory.
         dir: PathBuf,
-        /// Who writes it, in brackets, where the lock says.
+        /// Host and process of the other run, in brackets, if the lock names them.
         holder: String,
     },
     /// A directory holds no finished output.
@@ -163,10 +163,10 @@ pub enum SchemaError {
     NotFinished {
         /// The directory.
         dir: PathBuf,
-        /// What is missing.
+        /// The part that is missing.
         problem: String,
     },
-    /// The file system refused.
+    /// An operation of the file system failed.
     #[error("cannot {action} {}", path.display())]
     Io {
         /// What was tried, such as `open`.
@@ -204,7 +204,7 @@ pub enum SchemaError {
         /// The cause.
         source: serde_json::Error,
     },
-    /// A file of an output is not what was written.
+    /// A file of an output differs from what was written.
     #[error("{} is broken: {problem}", path.display())]
     Broken {
         /// The file.
@@ -229,7 +229,7 @@ pub enum SchemaError {
 }
 
 impl SchemaError {
-    /// Tells who can mend it.
+    /// Returns who can mend the error.
     pub fn kind(&self) -> ErrorKind {
         match self {
             Self::Key { .. }
@@ -255,7 +255,7 @@ impl SchemaError {
         }
     }
 
-    /// Blames another key of the job file, where the error blames any.
+    /// Replaces the key of the job file that the error names, if it names one.
     pub(crate) fn under_key(self, key: &str) -> Self {
         let key = key.to_owned();
         match self {
@@ -279,7 +279,7 @@ impl SchemaError {
         }
     }
 
-    /// Moves an [`SchemaError::Invalid`] to the file it was found in.
+    /// Turns [`SchemaError::Invalid`] into [`SchemaError::Broken`] of the file `path`.
     pub(crate) fn found_in(self, path: &std::path::Path) -> Self {
         match self {
             Self::Invalid { what, problem } => Self::Broken {

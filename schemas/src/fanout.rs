@@ -1,4 +1,4 @@
-//! The vocabulary of sampling: fan-outs, the order of in-edges, and what flatten did.
+//! Types of sampling: fan-outs, the order of in-edges, and the settings of flatten.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
@@ -7,7 +7,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 /// Written as an integer or as `"all"`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Fanout {
-    /// The first so many in-edges in rank order.
+    /// At most this many in-edges, the first in rank order.
     Count(u32),
     /// Every in-edge.
     All,
@@ -47,7 +47,7 @@ impl<'de> Deserialize<'de> for Fanout {
         if deserializer.is_human_readable() {
             return deserializer.deserialize_any(FanoutVisitor);
         }
-        // Binary formats do not describe themselves: a plain number, 0 for all.
+        // Binary formats carry no types: a fan-out is a plain number there, 0 for all.
         let count = u32::deserialize(deserializer)?;
         Ok(if count == 0 {
             Self::All
@@ -69,10 +69,10 @@ impl de::Visitor<'_> for FanoutVisitor {
     fn visit_i64<E: de::Error>(self, count: i64) -> Result<Fanout, E> {
         match u32::try_from(count) {
             Ok(count @ 1..) => Ok(Fanout::Count(count)),
-            // What PyG and DGL call all in-edges.
+            // PyG and DGL write -1 for all in-edges.
             _ if count == -1 => Err(E::invalid_value(
                 de::Unexpected::Signed(count),
-                &"a number of in-edges from 1 to 4294967295, or \"all\", as -1 is written here",
+                &"a number of in-edges from 1 to 4294967295, or \"all\" in place of -1",
             )),
             _ => Err(E::invalid_value(de::Unexpected::Signed(count), &self)),
         }
@@ -93,7 +93,7 @@ impl de::Visitor<'_> for FanoutVisitor {
     }
 }
 
-/// The order in which in-edges are ranked, and so kept.
+/// Order in which in-edges are ranked; the first ones are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Sampling {
@@ -135,7 +135,7 @@ pub struct FlattenMeta {
 /// Returns how many in-edges a node at distance `hop` from the target keeps (hop 0 is the target).
 ///
 /// A node at hop h serves every layer whose fan-out belongs to a hop after h, hence the greatest of
-/// `fanouts[hop..]`. At the last hop, and beyond, that is none.
+/// `fanouts[hop..]`. From the last hop on, a node keeps none.
 ///
 /// # Examples
 ///
@@ -199,7 +199,7 @@ mod tests {
         check("\"all\"", "\"all\"");
         check("0", "integer `0`");
         check("-1", "integer `-1`");
-        check("-1", "or \"all\", as -1 is written here");
+        check("-1", "or \"all\" in place of -1");
         check("4294967296", "integer `4294967296`");
         check("18446744073709551615", "integer `18446744073709551615`");
         check("\"most\"", "string \"most\"");

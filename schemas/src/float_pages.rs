@@ -1,8 +1,9 @@
 //! Pages of a list column of floats, put together row by row.
 //!
-//! Parquet stores two levels beside each value of a list. The Arrow writer computes and encodes them
-//! value by value, which costs several times as much as the values of wide rows; here a row's levels
-//! are two runs, whatever its length. What is written is an ordinary plain-encoded column chunk.
+//! Parquet stores two levels beside each value of a list. The Arrow writer computes and encodes
+//! them value by value, which costs several times as much as the values of wide rows; here the
+//! levels of a row are two runs, whatever the row's length. The result is an ordinary plain-encoded
+//! column chunk.
 
 use std::io::{Read, Write};
 
@@ -16,7 +17,7 @@ use parquet::file::reader::{ChunkReader, Length};
 use parquet::file::writer::{SerializedPageWriter, TrackedWrite};
 use parquet::schema::types::ColumnDescPtr;
 
-/// Bytes of the values of a page: with them it stays in the cache until it is written.
+/// Bytes of the values of a page: few enough that the page stays in the cache until it is written.
 const PAGE_BYTES: usize = 1 << 19;
 
 /// Bytes kept free before the values of a page, for the levels.
@@ -25,7 +26,7 @@ const LEVEL_BYTES: usize = 1 << 14;
 /// Bytes that one more row may add to the levels, and their lengths.
 const ROW_LEVEL_BYTES: usize = 64;
 
-/// Lists of floats of one row group, none of them null, nor any value.
+/// Lists of floats of one row group; no list and no value is null.
 #[derive(Debug, Default)]
 pub(crate) struct FloatPages {
     done: Vec<FloatPage>,
@@ -36,13 +37,13 @@ pub(crate) struct FloatPages {
 
 #[derive(Debug, Default)]
 struct FloatPage {
-    /// From [`LEVEL_BYTES`] on, the values; empty before the first row.
+    /// The values, from byte [`LEVEL_BYTES`] on; empty before the first row.
     bytes: Vec<u8>,
     repetition: Runs,
     definition: Runs,
 }
 
-/// Levels of 0 and 1 as runs of equal ones.
+/// Levels (0 or 1) as runs of equal levels.
 #[derive(Debug, Default)]
 struct Runs {
     encoded: Vec<u8>,
@@ -51,17 +52,17 @@ struct Runs {
     num_levels: u32,
 }
 
-/// An encoded column chunk, and what its row group has to know of it.
+/// An encoded column chunk and the metadata that its row group needs.
 pub(crate) struct FloatChunk {
     pub(crate) pages: ChunkPages,
     pub(crate) close: ColumnCloseResult,
 }
 
-/// The bytes of a column chunk, in pieces as they came.
+/// The bytes of a column chunk, in pieces as they were written.
 #[derive(Default)]
 pub(crate) struct ChunkPages {
     pieces: Vec<Bytes>,
-    /// The page being written: a piece that is this very buffer is shared, not copied.
+    /// The page being written: a piece that is this buffer is shared, not copied.
     page: Bytes,
 }
 
@@ -146,7 +147,7 @@ impl Runs {
         self.num_levels += length;
     }
 
-    /// A run of the RLE encoding: twice its length as a varint, then the level.
+    /// Writes a run of the RLE encoding: twice its length as a varint, then the level.
     fn end_run(&mut self) {
         if self.length == 0 {
             return;

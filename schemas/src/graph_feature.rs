@@ -28,9 +28,9 @@ use crate::ids::Ids;
 
 /// A union of some targets' neighbourhoods: each node and each edge once.
 ///
-/// Nodes stand sorted by (hop, id). A node of hop h keeps the in-edges of rank below the greatest of
-/// `fanouts[h..]`, so every target's own neighbourhood is contained ([`GraphShard::extract`]).
-/// Labels and splits are needed at targets only; other nodes may go without.
+/// Nodes are sorted by (hop, id). A node of hop h keeps the in-edges of rank below the greatest of
+/// `fanouts[h..]`, so the shard contains the neighbourhood of every target
+/// ([`GraphShard::extract`]). Labels and splits are required at targets only.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct GraphShard {
     /// `[n]`.
@@ -41,7 +41,7 @@ pub struct GraphShard {
     pub in_degree: Vec<u32>,
     /// `[n]`, sum of the weights of all in-edges, where the input has weights.
     pub in_weight: Option<Vec<f32>>,
-    /// `[n]`, number of the node's self-loops in the input graph, where any node has some.
+    /// `[n]`, number of the node's self-loops in the input graph, if any node has one.
     pub self_loops: Option<Vec<u32>>,
     /// `[n]`, sum of the weights of the node's self-loops, where the input has weights and
     /// self-loops.
@@ -141,7 +141,6 @@ impl GraphShard {
 
     /// Returns the positions of the targets, ascending.
     pub fn targets(&self) -> impl Iterator<Item = u32> {
-        // Targets are the nodes of hop 0, which stand first.
         (0..)
             .zip(&self.is_target)
             .filter(|(_, is_target)| **is_target)

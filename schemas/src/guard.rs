@@ -1,8 +1,8 @@
-//! Decoders of other crates, whose panics on broken files become errors.
+//! Turns panics of other crates' decoders on broken files into errors.
 //!
-//! A panic ends the program (its panic hook does that, since a worker that dies alone would leave
-//! its peers waiting). Broken bytes must not, so whatever decodes them runs inside [`guarded`], and
-//! the hook lets a panic pass there: see [`is_guarded`].
+//! The program's panic hook ends the program, because the peers of a dead worker would wait for it.
+//! Broken bytes must not end the program, so their decoders run inside [`guarded`], where the hook
+//! does nothing: see [`is_guarded`].
 
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -11,9 +11,9 @@ thread_local! {
     static DEPTH: Cell<usize> = const { Cell::new(0) };
 }
 
-/// Runs a decoder; a panic of it comes back as its message, on one line.
+/// Runs a decoder and returns its result, or the first line of its panic message.
 ///
-/// What the decoder has changed when it panics must not be used any more.
+/// After a panic, values that the decoder changed must not be used any more.
 ///
 /// # Errors
 ///

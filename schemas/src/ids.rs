@@ -1,4 +1,4 @@
-//! Columns of node ids of one type, ordered and hashed the same everywhere.
+//! Columns of node ids of one type, ordered and hashed the same on every machine.
 
 mod array;
 mod cast;
@@ -21,7 +21,7 @@ const SIGN_BIT: u64 = 1 << 63;
 /// A column of node ids of one type.
 ///
 /// Integers are kept as *keys*, 64-bit numbers that order as the ids do; strings as offsets and
-/// bytes. Positions are in insertion order; nothing is sorted or deduplicated by itself.
+/// bytes. Positions are in insertion order; adding ids neither sorts nor deduplicates.
 ///
 /// # Examples
 ///
@@ -52,7 +52,7 @@ enum Values {
 
 /// Hashes an integer id, given as the 64 bits of its value (`id as i64 as u64`).
 ///
-/// Ids of any width hash by value. The mix is fixed for good (SplitMix64's finaliser): samples and
+/// Ids of any width hash by value. The mix (SplitMix64's finaliser) never changes: samples and
 /// partitions depend on it.
 pub fn hash_int(id: u64) -> u64 {
     let mut mixed = id.wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -61,7 +61,7 @@ pub fn hash_int(id: u64) -> u64 {
     mixed ^ (mixed >> 31)
 }
 
-/// The key that stands for ids of edges which no node can have; no node may have it.
+/// Key of an edge's end whose id does not fit the type of the node ids; it is an error at a node.
 pub(crate) const NOWHERE: u64 = 0x9d3c_61b5_e08a_47f3;
 
 impl Ids {
@@ -272,7 +272,7 @@ impl Ids {
         order
     }
 
-    /// Writes an id as people write it.
+    /// Returns an id as text, as people write it.
     pub fn display(&self, i: usize) -> String {
         match &self.values {
             Values::Keys(keys) => self.wide(keys[i]).to_string(),

@@ -1,4 +1,4 @@
-//! Numbers of nodes as types, so that one kind is never taken for another.
+//! Node numbers as three types, so that one kind cannot be used in place of another.
 
 use bytemuck::{Pod, Zeroable};
 use serde::{Deserialize, Serialize};
@@ -30,7 +30,7 @@ macro_rules! number {
             /// The greatest number.
             pub const MAX: Self = Self(u32::MAX);
 
-            /// Takes the number that a column, a message or a block holds.
+            /// Wraps the number that a column, a message or a block holds.
             #[inline]
             pub const fn from_raw(raw: u32) -> Self {
                 Self(raw)
@@ -42,7 +42,7 @@ macro_rules! number {
                 self.0
             }
 
-            /// Takes a position in an array that has an entry for each.
+            /// Returns the number of the node at a position of an array with one entry a node.
             ///
             /// # Panics
             ///
@@ -52,19 +52,19 @@ macro_rules! number {
                 Self(u32::try_from(index).expect("arrays of nodes have below 2^32 entries"))
             }
 
-            /// Returns the number `count` further on.
+            /// Returns the number plus `count`.
             #[inline]
             pub const fn after(self, count: u32) -> Self {
                 Self(self.0 + count)
             }
 
-            /// Returns the position in an array that has an entry for each.
+            /// Returns the node's position in an array with one entry a node.
             #[inline]
             pub const fn index(self) -> usize {
                 self.0 as usize
             }
 
-            /// Takes the numbers of a column.
+            /// Wraps the numbers of a column.
             #[inline]
             pub fn slice(raw: &[u32]) -> &[Self] {
                 bytemuck::cast_slice(raw)

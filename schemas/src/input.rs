@@ -1,4 +1,4 @@
-//! Input tables: checked plans of them, and their rows.
+//! Input tables: their checked plans and their rows.
 
 mod decode;
 mod edges;
@@ -34,12 +34,12 @@ use crate::error::{Result, SchemaError};
 use crate::storage::ParquetInput;
 use crate::xxh;
 
-/// Values decoded at once, of the widest column: few enough that they and their levels are still
-/// in the cache when they are copied from there.
+/// Values of the widest column in a batch: few enough that they and their levels are still in the
+/// cache when they are copied.
 const BATCH_VALUES: usize = 1 << 16;
-/// Rows decoded at once, however narrow.
+/// Greatest number of rows in a batch.
 const BATCH_ROWS_MAX: usize = 1 << 16;
-/// Rows of a row group that memory is reserved for before they are read.
+/// Greatest number of rows for which memory is reserved before they are read.
 const RESERVED_ROWS_MAX: usize = 1 << 22;
 
 /// A row group of an input file: what one worker reads at a time.
@@ -51,7 +51,7 @@ pub struct Unit {
     pub row_group: usize,
     /// Its first row, counted over all files.
     pub first_row: u64,
-    /// Its rows.
+    /// Its number of rows.
     pub num_rows: usize,
 }
 
@@ -68,17 +68,17 @@ struct Table {
 #[derive(Clone, Debug)]
 struct TableFile {
     path: PathBuf,
-    /// Path below the table's own, so that a moved table keeps its fingerprint.
+    /// Path relative to the table's path, so that a moved table keeps its fingerprint.
     name: String,
     first_row: u64,
     input: ParquetInput,
 }
 
-/// Where the rows of a batch stand.
+/// File and first row of a batch, for its errors.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Place<'a> {
     pub(crate) path: &'a Path,
-    /// Row of the file.
+    /// Row of the file, from 0.
     pub(crate) first_row: u64,
 }
 
@@ -105,8 +105,8 @@ impl Place<'_> {
 }
 
 impl Unit {
-    /// Rows to reserve memory for: the footer may lie, so beyond some millions memory grows with the
-    /// rows that are read.
+    /// Number of rows to reserve memory for: the footer may claim too many, so beyond
+    /// [`RESERVED_ROWS_MAX`] memory grows with the rows that are read.
     fn num_rows_reserved(&self) -> usize {
         self.num_rows.min(RESERVED_ROWS_MAX)
     }
@@ -286,7 +286,7 @@ impl Table {
         for file in &self.files {
             state.update(file.name.as_bytes());
             state.update(&[0]);
-            // A store tells one content of an object from another, so that it need not be read.
+            // A store gives each content of an object its own version, so the object is not read.
             if let Some(version) = file.input.version() {
                 state.update(version.fingerprint().as_bytes());
                 continue;
@@ -336,12 +336,12 @@ impl TableFile {
     }
 }
 
-/// Returns what a check gave, or notes its error among those found.
+/// Returns the result of a check, or adds its error to `found`.
 fn keep<T>(checked: Result<T>, found: &mut Vec<SchemaError>) -> Option<T> {
     checked.map_err(|error| found.push(error)).ok()
 }
 
-/// The name most like the one written, if it is likely to be meant.
+/// Returns the name most like the one written, if at most a third of its letters differ.
 fn closest<'a>(written: &str, names: &[&'a str]) -> Option<&'a str> {
     let allowed = (written.chars().count() / 3).max(1);
     let distance = |name: &str| strsim::levenshtein(&written.to_lowercase(), &name.to_lowercase());

@@ -9,9 +9,9 @@
 //!   and ones, or number); a split (`train`, `val`, `test`, or chosen numbers, or drawn by shares);
 //! - *edges*: `src`, `dst`, a weight, features. Messages flow `src -> dst`.
 //!
-//! Outputs are directories ([`Output`], [`Manifest`]) of Parquet parts. A directory is whole or not
-//! there: readers accept it only once `_SUCCESS`, written last, exists. They ignore names that
-//! start with `_` or `.`. Columns in brackets are there only where the input has them.
+//! Outputs are directories ([`Output`], [`Manifest`]) of Parquet parts. Readers see a whole output
+//! or none: they accept a directory only if `_SUCCESS`, which is written last, exists. They ignore
+//! names that start with `_` or `.`. Columns in brackets are there only where the input has them.
 //!
 //! *Graph features*, layout `rows` (`part-00000.parquet`): a row is one target's neighbourhood, a
 //! [`GraphFeature`], n nodes and e edges.
@@ -37,7 +37,7 @@
 //!
 //! | column of `nodes` | type | meaning |
 //! |---|---|---|
-//! | `id` | id | rows stand by (hop, id); a row's number is its position |
+//! | `id` | id | rows are sorted by (hop, id); a row's number is its position |
 //! | `hop` | uint8 | least distance to a target of the part |
 //! | `in_degree`, \[`self_loops`\] | uint32 | as above |
 //! | \[`in_weight`\], \[`self_weight`\] | float32 | as above |
@@ -47,12 +47,12 @@
 //!
 //! | column of `edges` | type | meaning |
 //! |---|---|---|
-//! | `dst`, `rank`, `src` | uint32 | positions of nodes; rows stand by (dst, rank) |
+//! | `dst`, `rank`, `src` | uint32 | positions of nodes; rows are sorted by (dst, rank) |
 //! | \[`weight`\], \[`feature`\] | float32, list of float32 | |
 //!
 //! Files of both carry the metadata keys `graphflat.schema` (`1`), `graphflat.graph` ([`GraphMeta`]
-//! as JSON) and `graphflat.flatten` ([`FlattenMeta`] as JSON). Which layout a directory has stands
-//! in its manifest, and [`GraphFeatureDataset`] reads either.
+//! as JSON) and `graphflat.flatten` ([`FlattenMeta`] as JSON). The manifest names the layout of a
+//! directory; [`GraphFeatureDataset`] reads both.
 //!
 //! *Embeddings* (`part-00000.parquet`, [`EmbeddingsDataset`]): `id`, `embedding` (fixed-size list of
 //! float32) and, where a head was applied, `prediction`, typed as the label was given. Metadata key
@@ -60,8 +60,8 @@
 //!
 //! # Examples
 //!
-//! A table is planned, which checks its files and columns, and then read unit by unit, in any order
-//! and by any number of threads:
+//! A plan of a table checks its files and columns. Its units are then read in any order and by any
+//! number of threads:
 //!
 //! ```
 //! use std::sync::Arc;
@@ -93,7 +93,7 @@
 //! }))?;
 //! let plan = spec.into_plan(dir.path())?;
 //! let unit = &plan.units()[0];
-//! // Which classes there are is known when the keys of all units are.
+//! // The classes are known when the keys of all units are read.
 //! let keys = plan.read_keys(unit)?;
 //! let label = plan.label_meta(keys.class_names, keys.max_class)?;
 //! let rows = plan.read_rows(unit, label.as_ref())?;

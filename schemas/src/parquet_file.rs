@@ -1,4 +1,4 @@
-//! Parquet files of our own: their lists, how they are opened and decoded.
+//! Reading of Parquet files that this program wrote, and their list columns.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use crate::xxh;
 /// Version of the tables' schemas, in each file's metadata.
 pub(crate) const TABLE_SCHEMA: &str = "1";
 
-/// Rows decoded at once from our own files.
+/// Rows of a batch.
 const READ_BATCH_ROWS: usize = 4096;
 
 /// The field of a list column without nulls.
@@ -32,7 +32,7 @@ pub(crate) fn item_field(item: DataType) -> Arc<Field> {
     Arc::new(Field::new("item", item, false))
 }
 
-/// A list column, from where each row ends in its values.
+/// Makes a list column; `ends` holds the end of each row in `values`.
 pub(crate) fn list_array(ends: &[usize], values: ArrayRef) -> Result<ArrayRef> {
     let mut offsets = Vec::with_capacity(ends.len() + 1);
     offsets.push(0);
@@ -49,19 +49,19 @@ pub(crate) fn list_array(ends: &[usize], values: ArrayRef) -> Result<ArrayRef> {
     Ok(Arc::new(ListArray::new(item, offset_buffer, values, None)))
 }
 
-/// An array of numbers.
+/// Makes an array of numbers.
 pub(crate) fn number_array<T: ArrowPrimitiveType>(values: Vec<T::Native>) -> ArrayRef {
     Arc::new(PrimitiveArray::<T>::new(ScalarBuffer::from(values), None))
 }
 
-/// A Parquet file of ours, being read.
+/// A Parquet file that this program wrote, open for reading.
 pub(crate) struct TableReader<'a> {
     path: &'a Path,
     input: ParquetInput,
     pub(crate) num_rows: usize,
 }
 
-/// One batch of it.
+/// One batch of a [`TableReader`].
 pub(crate) struct Batch<'a> {
     pub(crate) path: &'a Path,
     pub(crate) first_row: u64,
@@ -104,7 +104,7 @@ impl<'a> TableReader<'a> {
         pair.value.as_deref()
     }
 
-    /// Checks that the file says of itself under metadata key `key` what its manifest says of it.
+    /// Checks that the file's metadata has the manifest's value under the key `key`.
     pub(crate) fn agrees<T>(&self, key: &str, manifest: &T) -> Result<()>
     where
         T: PartialEq + Serialize + DeserializeOwned,
@@ -166,7 +166,8 @@ fn broken(path: &Path, problem: String) -> SchemaError {
     }
 }
 
-/// A file that this program wrote is not data that its user can mend.
+/// Turns an error of an input file into one of a file that this program wrote, since a user cannot
+/// mend its data.
 fn of_ours(error: SchemaError) -> SchemaError {
     match error {
         SchemaError::Unreadable { path, source } => SchemaError::Arrow {
@@ -238,7 +239,7 @@ impl Batch<'_> {
         let found = array.data_type();
         let nulls = array.null_count();
         self.broken(format!(
-            "column `{name}` is {found} with {nulls} nulls, not {want} without"
+            "column `{name}` is {found} with {nulls} nulls, not {want} without nulls"
         ))
     }
 }

@@ -7,18 +7,18 @@ use glob::{MatchOptions, Pattern};
 use crate::error::{Result, SchemaError};
 use crate::storage::{self, SCHEMES};
 
-/// What makes a component of a path a pattern.
+/// Characters that make a component of a path a pattern.
 pub(crate) const WILDCARDS: [char; 3] = ['*', '?', '['];
 
-/// Resolves the path of a key: one of a store as it is, a local one, with or without `file://`,
-/// relative to `base`.
+/// Returns the path of a key: a store's URL in its normal form, or a local path, written with or
+/// without `file://`, joined to `base`.
 ///
-/// Every path of a job goes through here, so that none of a store that this build cannot reach
-/// turns into a local directory called `gs:`.
+/// Every path of a job is resolved here, so that the URL of a store that this build does not
+/// support is an error and not a local directory called `gs:`.
 ///
 /// # Errors
 ///
-/// If the path is empty or of another store.
+/// If the path is empty or the URL of a store that this build does not support.
 pub fn resolve(key: &str, base: &Path, written: &Path) -> Result<PathBuf> {
     let text = written.to_string_lossy();
     let refused = |problem: String| SchemaError::Storage {
@@ -40,7 +40,7 @@ pub fn resolve(key: &str, base: &Path, written: &Path) -> Result<PathBuf> {
     Ok(base.join(path))
 }
 
-/// Joins a path that was resolved to a base; one of a store stays as it is.
+/// Joins a resolved path to a base; the URL of a store stays as it is.
 pub fn join(base: &Path, path: &Path) -> PathBuf {
     if storage::is_remote(path) {
         return path.to_owned();
@@ -48,29 +48,29 @@ pub fn join(base: &Path, path: &Path) -> PathBuf {
     base.join(path)
 }
 
-/// As [`resolve`], where only a path of the file system will do, such as of what is mapped.
+/// Resolves the path of a key that must be local, such as a directory of memory-mapped files.
 ///
 /// # Errors
 ///
-/// If the path is empty or of a store.
+/// If the path is empty or the URL of a store.
 pub fn local(key: &str, base: &Path, written: &Path) -> Result<PathBuf> {
     let path = resolve(key, base, written)?;
     if storage::is_remote(&path) {
         return Err(SchemaError::Storage {
             key: key.to_owned(),
             path: written.to_string_lossy().into_owned(),
-            problem: "is of a store; this has to be a local path".to_owned(),
+            problem: "is the URL of a store; this has to be a local path".to_owned(),
         });
     }
     Ok(path)
 }
 
-/// Returns the URL of a path of a store in the one way that it is written here, or the problem.
+/// Returns the URL of a store in its normal form, or the problem.
 fn resolve_remote(scheme: &str, rest: &str) -> std::result::Result<PathBuf, String> {
     let lower = scheme.to_lowercase();
     let Some((kind, _)) = SCHEMES.iter().find(|(_, known)| *known == lower) else {
         return Err(
-            "is of a store that is not supported; allowed are s3://, hdfs://, file:// and \
+            "is the URL of a store that is not supported; allowed are s3://, hdfs://, file:// and \
                     plain paths"
                 .to_owned(),
         );
@@ -97,14 +97,14 @@ fn resolve_remote(scheme: &str, rest: &str) -> std::result::Result<PathBuf, Stri
     Ok(PathBuf::from(format!("{kind}://{authority}/{key}")))
 }
 
-/// Tells whether two places are one, or one lies inside the other.
+/// Tells whether two paths are equal, or one lies inside the other.
 pub fn overlap(one: &Path, other: &Path) -> bool {
     let (one, other) = (settled(one), settled(other));
     one.starts_with(&other) || other.starts_with(&one)
 }
 
-/// Tells whether a directory that is written lies where a file, directory or glob is read, or
-/// around it.
+/// Tells whether an output directory equals, contains or lies inside an input file, directory or
+/// glob.
 pub fn overlaps_input(output: &Path, input: &Path) -> bool {
     let is_pattern = |part: &Component<'_>| {
         let text = part.as_os_str().to_string_lossy();
@@ -145,7 +145,7 @@ pub fn overlaps_input(output: &Path, input: &Path) -> bool {
     })
 }
 
-/// As [`overlaps_input`], for URLs, which are in the one way of writing them.
+/// [`overlaps_input`] for URLs in their normal form.
 fn overlaps_remote(output: &Path, input: &Path) -> bool {
     let text = input.to_string_lossy();
     let Some(wild) = text.find(WILDCARDS) else {
@@ -169,7 +169,7 @@ fn overlaps_remote(output: &Path, input: &Path) -> bool {
     })
 }
 
-/// A path from the root, without `.` and `..`, and without links as far as it exists.
+/// Returns the absolute path without `.` and `..`, with links resolved as far as it exists.
 fn settled(path: &Path) -> PathBuf {
     if storage::is_remote(path) {
         return path.to_owned();
@@ -218,8 +218,8 @@ mod tests {
         check("file://out/a", "/base/out/a");
         check("", "`flatten.output`: is empty; a path is needed");
         check("file://", "`flatten.output`: is empty; a path is needed");
-        let problem = "is of a store that is not supported; allowed are s3://, hdfs://, file:// \
-                       and plain paths";
+        let problem = "is the URL of a store that is not supported; allowed are s3://, hdfs://, \
+                       file:// and plain paths";
         for remote in ["gs://bucket/a", "https://host/a"] {
             check(remote, &format!("`flatten.output`: {remote} {problem}"));
         }

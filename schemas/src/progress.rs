@@ -1,21 +1,21 @@
-//! Progress of a running stage, reported to whoever shows it.
+//! Progress reports of a running stage.
 
 use std::sync::Arc;
 
-/// Something a stage has to say while it runs.
+/// One report of a running stage.
 #[derive(Clone, Debug)]
 pub struct Event {
     /// `flatten`, `train` or `infer`.
     pub stage: &'static str,
-    /// What the stage is at, such as `epoch`.
+    /// Current phase of the stage, such as `epoch`.
     pub phase: String,
     /// Units done, such as epochs.
     pub done: u64,
-    /// Units there are; 0 where that is not known.
+    /// Number of all units; 0 where it is not known.
     pub total: u64,
     /// A line for people.
     pub message: Option<String>,
-    /// The same for machines.
+    /// The same for programs.
     pub fields: serde_json::Value,
 }
 

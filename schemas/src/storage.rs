@@ -1,11 +1,11 @@
-//! Places that are read and written: local files, objects of S3, files of HDFS.
+//! File operations on local files, objects of S3 and files of HDFS.
 //!
-//! A place is a path. One of a store is its URL, `s3://bucket/key` or `hdfs://host:port/path`, as
+//! A path is the URL of a store, `s3://bucket/key` or `hdfs://host:port/path`, as
 //! [`path::resolve`](crate::path::resolve) returns it; every other path is local. The functions
-//! here are those of `std::fs` that outputs need, for either.
+//! work as those of `std::fs`, on both kinds of paths.
 //!
-//! Stores are opened when they are first used, once a process, with the options of [`configure`]
-//! and what environment and configuration files say.
+//! A process opens a store once, at its first use, with the options of [`configure`], of the
+//! environment and of configuration files.
 
 mod fault;
 mod fetch;
@@ -43,7 +43,7 @@ pub use writable::check_writable;
 
 use crate::error::{Result, SchemaError};
 
-/// Bytes of a local file read at once.
+/// Bytes of one read of a local file.
 const BLOCK_BYTES: usize = 1 << 20;
 
 /// Stores by the scheme of their URLs; `s3a` is what Hadoop calls S3.
@@ -51,7 +51,7 @@ pub(crate) const SCHEMES: &[(&str, &str)] = &[
     ("s3", "s3"),
     ("s3a", "s3"),
     ("hdfs", "hdfs"),
-    // In memory, with what S3 can do, and with what HDFS can.
+    // In memory, with the operations of S3 and of HDFS.
     #[cfg(test)]
     ("swapping", "swapping"),
     #[cfg(test)]
@@ -65,7 +65,7 @@ pub fn is_remote(path: &Path) -> bool {
     scheme.is_some_and(|scheme| SCHEMES.iter().any(|(_, known)| *known == scheme))
 }
 
-/// Reads a file whole; none if there is none.
+/// Reads a whole file; none if it does not exist.
 ///
 /// # Errors
 ///
@@ -78,7 +78,7 @@ pub fn read(path: &Path) -> Result<Option<Vec<u8>>> {
     absent(fs::read(path)).map_err(SchemaError::io("read", path))
 }
 
-/// Refuses what is no file, such as a named pipe, which would let its reader wait for ever.
+/// Refuses a path that is no file, such as a named pipe, whose reader would wait for ever.
 pub(crate) fn refuse_special(path: &Path) -> Result<()> {
     let Some(metadata) = absent(fs::metadata(path)).map_err(SchemaError::io("look up", path))?
     else {
@@ -111,7 +111,7 @@ fn kind_of(kind: &fs::FileType) -> &'static str {
     }
 }
 
-/// Reads a file whole that has to have a known size.
+/// Reads a whole file that must have `size` bytes.
 pub(crate) fn read_sized(path: &Path, size: u64) -> Result<Bytes> {
     let broken = |found: u64| SchemaError::Broken {
         path: path.to_owned(),
@@ -143,11 +143,11 @@ pub(crate) fn read_sized(path: &Path, size: u64) -> Result<Bytes> {
     Ok(bytes.into())
 }
 
-/// Reads a file whole that has to be there, for those who know errors of files only.
+/// Reads a whole file, for callers that return an [`io::Error`].
 ///
 /// # Errors
 ///
-/// If it is not there or cannot be read.
+/// If it does not exist or cannot be read.
 pub fn read_existing_io(path: &Path) -> io::Result<Vec<u8>> {
     match read(path) {
         Ok(Some(bytes)) => Ok(bytes),
@@ -157,7 +157,7 @@ pub fn read_existing_io(path: &Path) -> io::Result<Vec<u8>> {
     }
 }
 
-/// Hands on the bytes of a file, some at a time.
+/// Passes the bytes of a file to `consume`, block by block.
 pub(crate) fn for_each_block(path: &Path, mut consume: impl FnMut(&[u8])) -> Result<()> {
     if let Some(object) = object(path)? {
         return object.for_each_block(consume);
@@ -174,7 +174,7 @@ pub(crate) fn for_each_block(path: &Path, mut consume: impl FnMut(&[u8])) -> Res
     }
 }
 
-/// Writes a small file so that it is there whole or not at all, even after a power failure.
+/// Writes a small file so that it exists whole or not at all, even after a power failure.
 ///
 /// # Errors
 ///
@@ -185,7 +185,7 @@ pub fn write_whole(path: &Path, bytes: &[u8]) -> Result<()> {
 }
 
 /// Writes a small file so that a reader sees the old one or the new one, never a part; it is not
-/// forced to the disk, which may take longer than what it notes.
+/// forced to the disk, which may take longer than the work that it records.
 ///
 /// # Errors
 ///
@@ -194,7 +194,7 @@ pub fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
     write(path, bytes, Durability::Cached)
 }
 
-/// Whether a small file is forced to the disk; one that is not replaces an earlier one.
+/// Whether a small file is forced to the disk.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Durability {
     Synced,
@@ -229,7 +229,7 @@ fn write(path: &Path, bytes: &[u8], durability: Durability) -> Result<()> {
 ///
 /// # Errors
 ///
-/// If it cannot be told.
+/// If it cannot be read.
 pub fn size(path: &Path) -> Result<Option<u64>> {
     if let Some(object) = object(path)? {
         return Ok(object.version()?.map(|version| version.size));
@@ -252,7 +252,8 @@ pub fn is_file(path: &Path) -> Result<bool> {
     }
 }
 
-/// Tells whether there is a directory of this path; S3 has one if it has an object below it.
+/// Tells whether there is a directory of this path; on S3 there is one if an object lies below the
+/// path.
 ///
 /// # Errors
 ///
@@ -273,7 +274,7 @@ pub fn exists(path: &Path) -> Result<bool> {
     Ok(is_file(path)? || is_dir(path)?)
 }
 
-/// Returns the names of what lies in a directory, sorted; none where there is no directory.
+/// Returns the sorted names of a directory's entries; no names if there is no directory.
 ///
 /// # Errors
 ///
@@ -294,13 +295,13 @@ pub fn entries(dir: &Path) -> Result<Vec<String>> {
 
 /// Returns the names of all files below a directory, with `/`, sorted.
 ///
-/// Links to directories are followed, but a directory is listed once, so circles end.
+/// Links to directories are followed, but a directory is listed once, so loops end.
 pub(crate) fn list(dir: &Path) -> Result<Vec<String>> {
     let mut names = Vec::new();
     match object(dir)? {
         Some(object) => names.extend(object.list()?.into_iter().map(|(name, _)| name)),
         None => {
-            // A link to a directory above would lead to tables beside this one.
+            // A link to a parent directory would add the tables beside this one.
             let real = real_dir(dir)?;
             let mut listed = real.ancestors().skip(1).map(Path::to_owned).collect();
             list_local(dir, "", &mut listed, &mut names)?;
@@ -319,7 +320,7 @@ fn list_local(
     let real = real_dir(dir)?;
     if listed.contains(&real) {
         let (dir, real) = (dir.display(), real.display());
-        tracing::warn!("{dir} is left out: it leads to {real}, which is listed once or lies above");
+        tracing::warn!("{dir} is left out: it links to {real}, which is listed or a parent");
         return Ok(());
     }
     listed.insert(real);
@@ -339,7 +340,7 @@ fn real_dir(dir: &Path) -> Result<PathBuf> {
     dir.canonicalize().map_err(SchemaError::io("look up", dir))
 }
 
-/// Returns the sizes of some files of a directory; none for one that is not there.
+/// Returns the sizes of some files of a directory; none for a file that does not exist.
 pub(crate) fn sizes(dir: &Path, names: &[&str]) -> Result<Vec<Option<u64>>> {
     // One request lists a thousand objects.
     let Some(object) = object(dir)?.filter(|_| names.len() > 1) else {
@@ -353,7 +354,7 @@ pub(crate) fn sizes(dir: &Path, names: &[&str]) -> Result<Vec<Option<u64>>> {
     Ok(names.iter().map(|name| found.get(*name).copied()).collect())
 }
 
-/// Creates a directory and those above it; S3 needs none.
+/// Creates a directory and its parents; S3 needs none.
 ///
 /// # Errors
 ///
@@ -365,7 +366,7 @@ pub fn create_dir_all(dir: &Path) -> Result<()> {
     fs::create_dir_all(dir).map_err(SchemaError::io("create", dir))
 }
 
-/// Gives a file another name, in place of what had that name; S3 copies it.
+/// Renames a file and replaces the file that has the new name; S3 copies it.
 pub(crate) fn rename(from: &Path, to: &Path) -> Result<()> {
     if let (Some(source), Some(target)) = (object(from)?, object(to)?) {
         return source.replace(&target);
@@ -407,12 +408,12 @@ pub fn remove_dir_all(dir: &Path) -> Result<()> {
 pub fn remove_empty_dir(dir: &Path) {
     match object(dir) {
         Ok(Some(object)) => object.remove_empty_dir(),
-        // Fails, as it should, where something else lies in it.
+        // Fails, as intended, if the directory is not empty.
         _ => drop(fs::remove_dir(dir)),
     }
 }
 
-/// Gives up what killed runs began to upload below a directory.
+/// Aborts the uploads that killed runs left unfinished below a directory.
 pub(crate) fn abort_unfinished(dir: &Path) -> Result<()> {
     if let Some(object) = object(dir)? {
         object.abort_unfinished(true);
@@ -429,7 +430,7 @@ pub(crate) fn sync_dir(dir: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Forces a file that is closed to the disk; a store has it when it says so.
+/// Forces a closed file to the disk; the file of a store is safe when the store has confirmed it.
 pub(crate) fn sync_file(path: &Path) -> Result<()> {
     if is_remote(path) {
         return Ok(());
@@ -438,7 +439,7 @@ pub(crate) fn sync_file(path: &Path) -> Result<()> {
     file.sync_all().map_err(SchemaError::io("write", path))
 }
 
-/// Takes what is not there for none.
+/// Turns the error "not found" into none.
 fn absent<T>(result: io::Result<T>) -> io::Result<Option<T>> {
     match result {
         Ok(value) => Ok(Some(value)),

@@ -1,4 +1,4 @@
-//! Writing of Parquet files of our own.
+//! Writing of Parquet files of outputs.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -24,14 +24,14 @@ use crate::parquet_file::item_field;
 const ROW_GROUP_BYTES_MAX: usize = 16 << 20;
 const ROW_GROUP_ROWS_MAX: usize = 1 << 20;
 const ZSTD_LEVEL: i32 = 1;
-/// Floats are compressed where that makes them so many times smaller, in hundredths.
+/// Compression ratio x 100 below which floats stay uncompressed.
 const SHRINK: usize = 133;
-/// Bytes of a column of floats that are compressed to see whether it is worth it.
+/// Bytes of a column of floats that are compressed to measure the ratio.
 const SAMPLE_BYTES: usize = 1 << 18;
 
 /// A Parquet file of a part, being written.
 pub(crate) struct TableWriter {
-    /// Until the first batch, which decides how floats are compressed.
+    /// State before the first batch, which decides whether floats are compressed.
     fresh: Option<Fresh>,
     open: Option<Open>,
     schema: SchemaRef,
@@ -53,10 +53,10 @@ struct Open {
     group: Option<RowGroup>,
 }
 
-/// A row group on its way: a writer a column, since every column here has one leaf.
+/// A row group being written: one writer a column, since every column here has one leaf.
 struct RowGroup {
     writers: Vec<ArrowColumnWriter>,
-    /// Columns that are written past their writers.
+    /// Columns of floats, which do not use their Arrow writers.
     floats: BTreeMap<usize, FloatPages>,
     num_rows: usize,
 }
@@ -89,7 +89,7 @@ impl Column {
         }
     }
 
-    /// Tells whether the column is of a type; lists of floats may be of one length.
+    /// Tells whether the column is of a type; [`Self::Floats`] may be of lists of fixed size too.
     fn is_of(&self, data_type: &DataType) -> bool {
         match (self, data_type) {
             (Self::Floats(_), DataType::FixedSizeList(item, _)) => {
@@ -158,7 +158,7 @@ impl TableWriter {
         })
     }
 
-    /// Has floats compressed only where that makes them so many times smaller, in hundredths.
+    /// Sets the compression ratio x 100 below which floats stay uncompressed.
     pub(crate) fn with_shrink(mut self, shrink: usize) -> Self {
         if let Some(fresh) = &mut self.fresh {
             fresh.shrink = shrink;
@@ -343,7 +343,7 @@ fn properties(schema: &Schema, first: &[Column], fresh: &Fresh) -> WriterPropert
     builder.build()
 }
 
-/// Tells whether compression makes floats so many times smaller, in hundredths.
+/// Tells whether floats reach a compression ratio x 100 of `times`.
 fn shrinks(floats: &[u8], times: usize) -> bool {
     let sample = &floats[..floats.len().min(SAMPLE_BYTES)];
     match zstd::bulk::compress(sample, ZSTD_LEVEL) {

@@ -1,4 +1,4 @@
-//! Threads, which a container may refuse: its limit on processes counts them.
+//! Starts threads; a thread that the system refuses is an error, not a panic.
 
 use std::io;
 use std::sync::{Arc, Mutex};
@@ -6,7 +6,7 @@ use std::thread::{Builder, JoinHandle, Scope, ScopedJoinHandle};
 
 use crate::error::{Result, SchemaError};
 
-/// Starts a thread.
+/// Starts a thread. A container may refuse it: its limit on processes counts threads.
 ///
 /// # Errors
 ///
@@ -23,8 +23,8 @@ pub fn spawn<T: Send + 'static>(
 ///
 /// # Errors
 ///
-/// If the system has none to give. The scope still waits for its other threads, so they have to end
-/// when the caller returns this error.
+/// If the system refuses the thread. The scope still waits for its other threads, so they have to
+/// end when the caller returns this error.
 pub fn spawn_scoped<'scope, T: Send + 'scope>(
     scope: &'scope Scope<'scope, '_>,
     name: &str,
@@ -34,11 +34,11 @@ pub fn spawn_scoped<'scope, T: Send + 'scope>(
     thread.spawn_scoped(scope, work).map_err(refused)
 }
 
-/// Checks that so many threads can be started at once, for a library that panics where they cannot.
+/// Checks that `num_threads` threads can run at the same time, for a library that panics otherwise.
 ///
 /// # Errors
 ///
-/// If the system has fewer to give.
+/// If the system refuses one of them.
 pub fn check(num_threads: usize) -> Result<()> {
     let (sender, hold) = std::sync::mpsc::channel::<()>();
     let hold = Arc::new(Mutex::new(hold));
@@ -62,7 +62,7 @@ pub fn check(num_threads: usize) -> Result<()> {
     checked
 }
 
-/// Wraps what the system, or a library, said when a thread could not be started.
+/// Wraps the error of the system, or of a library, that could not start a thread.
 pub fn refused(cause: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> SchemaError {
     SchemaError::Thread {
         source: io::Error::other(cause),

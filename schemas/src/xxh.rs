@@ -8,7 +8,7 @@ use xxhash_rust::xxh3::Xxh3;
 use crate::error::Result;
 use crate::storage;
 
-/// Bytes on their way to a writer, hashed as they pass.
+/// A writer that hashes the bytes which it passes on to another writer.
 pub struct Hashed<W> {
     writer: W,
     state: Box<Xxh3>,
@@ -42,7 +42,7 @@ pub fn file_checksum(path: &Path) -> Result<String> {
 }
 
 impl<W: Write> Hashed<W> {
-    /// Hashes what is written to `writer` from here on.
+    /// Wraps `writer` and hashes the bytes written from now on.
     pub fn new(writer: W) -> Self {
         Self {
             writer,
@@ -61,7 +61,7 @@ impl<W: Write> Hashed<W> {
         self.num_bytes
     }
 
-    /// Returns the checksum of what was written, as [`file_checksum`] does.
+    /// Returns the checksum of the bytes written, as [`file_checksum`] does.
     pub fn checksum(&self) -> String {
         render(&self.state)
     }

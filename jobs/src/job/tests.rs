@@ -173,7 +173,8 @@ fn every_path_is_local() {
             .lines()
             .position(|text| text.contains("gs:"))
             .unwrap();
-        let problem = "is of a store that is not supported; allowed are s3://, hdfs://, file:// and plain paths";
+        let problem = "is the URL of a store that is not supported; allowed are s3://, hdfs://, \
+                   file:// and plain paths";
         check(
             &remote,
             &format!("j.toml:{at}: `{key}`: gs://bucket/a {problem}"),

@@ -47,7 +47,8 @@ impl Features {
         }
     }
 
-    /// Creates the features of no node, with room for those of some (sparse: for their offsets).
+    /// Creates the features of no node, with room for `num_nodes` nodes (sparse: for their
+    /// offsets).
     pub fn with_capacity(meta: FeatureMeta, num_nodes: usize) -> Self {
         let mut features = Self::empty(meta);
         match &mut features {

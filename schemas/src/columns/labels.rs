@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{LabelKind, LabelMeta};
 
-/// Class of a node without one.
+/// Class number of a node without a label.
 pub const NO_CLASS: u32 = u32::MAX;
 
 /// Labels of some nodes.

@@ -10,7 +10,7 @@ use crate::ids::hash_int;
 /// Keeps the draw of splits apart from other draws with the same seed: "split" in ASCII.
 const SALT: u64 = 0x0073_706c_6974;
 
-/// What the sum of shares may be off by: sums of decimal fractions are not exact.
+/// Greatest error of the sum of shares: sums of decimal fractions are not exact.
 const SUM_TOLERANCE: f64 = 1e-9;
 
 /// `split` as written: a column's name, or shares.
@@ -24,10 +24,10 @@ pub enum SplitSpec {
 }
 
 /// `split = { train, val, test }` as written: shares of the nodes that have a label, or of all
-/// nodes where the table has no labels. What is left to 1 is in no split.
+/// nodes where the table has no labels. The nodes beyond the sum of the shares are in no split.
 ///
-/// A node's split is a function of seed and id, so it depends on neither the order of rows nor the
-/// number of workers, and stays when other nodes come or go. With `h` of 64 bits,
+/// A node's split is a function of seed and id, so it does not depend on the order of rows, the
+/// number of workers or other nodes. With `h` of 64 bits,
 ///
 /// ```text
 /// h = hash_int(hash(id) ^ hash_int(seed ^ 0x73706c6974))
@@ -61,7 +61,7 @@ pub struct SplitShares {
     /// Share of the nodes that measure the result.
     #[serde(default)]
     pub test: f64,
-    /// Seed of the draw. Default: that of the job.
+    /// Seed of the draw. Default: the seed of the job.
     #[serde(default)]
     pub seed: Option<u64>,
 }
@@ -86,7 +86,7 @@ impl SplitShares {
         }
     }
 
-    /// Says which share cannot be, and what is allowed.
+    /// Returns which share is not allowed, and which shares are.
     pub(crate) fn problem(&self) -> Option<String> {
         let shares = [
             ("train", self.train),
@@ -158,7 +158,7 @@ mod tests {
         }
     }
 
-    /// Nodes of each split among those with integer ids from 0.
+    /// Counts the nodes of each split among the integer ids from 0.
     fn counts(shares: &SplitShares, num_nodes: u64) -> [usize; 4] {
         let mut counts = [0; 4];
         for id in 0..num_nodes {
@@ -167,7 +167,7 @@ mod tests {
         counts
     }
 
-    /// Splits must stay what they are: they decide what a model is trained on.
+    /// Splits must never change: they decide on which nodes a model is trained.
     #[test]
     fn draws_are_fixed_for_good() {
         let draw = |seed: u64, id: u64| {

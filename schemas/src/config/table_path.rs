@@ -3,7 +3,7 @@
 use serde::de::{self, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// Paths that the braces of one path may stand for.
+/// Greatest number of paths that the braces of one path stand for.
 const ALTERNATIVES_MAX: usize = 10_000;
 
 /// Paths of an input table as written, at least one. `{a,b}` in a path stands for each of its
@@ -102,12 +102,12 @@ impl<'de> Visitor<'de> for PathVisitor {
     }
 }
 
-/// Returns what a path stands for, in the order of its alternatives. Braces without a comma are
-/// part of a name.
+/// Returns the paths that a path with braces stands for, in the order of the alternatives. Braces
+/// without a comma are part of a name.
 pub(crate) fn expand_braces(path: &str) -> Result<Vec<String>, String> {
     let mut open = vec![path.to_owned()];
     let mut done = Vec::new();
-    // The last one is the next in the order of alternatives.
+    // The last entry comes next in the order of alternatives.
     while let Some(next) = open.pop() {
         match first_braces(&next) {
             None => done.push(next),
@@ -171,7 +171,7 @@ mod tests {
         check("{a,b{1,2}}", &["a", "b1", "b2"]);
         check("{a,}.parquet", &["a.parquet", ".parquet"]);
         check("{{a,b},c}", &["a", "b", "c"]);
-        // Not alternatives, but names.
+        // These braces are part of a name.
         for name in ["{a}", "{a", "a}", "{", "}{", "a,b"] {
             check(name, &[name]);
         }

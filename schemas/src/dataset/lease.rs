@@ -1,13 +1,13 @@
-//! The lock of an output in a store: an object that its holder renews while it lives.
+//! The lock of an output in a store: an object that its holder renews as long as it runs.
 //!
-//! A store does not tell when a process dies. So whoever finds the lock watches it: if it is not
-//! renewed for [`LEASE`], its holder is taken for dead and the lock is taken over. The watcher goes
-//! by its own clock alone. Where the holder was a process of the same machine and is no longer, it
-//! is not waited for. S3 lets only one of several runs take over, by the version it saw; on HDFS,
-//! which renames in one step, it is the one that renames the old lock away.
+//! A store does not report the death of a process. A run that finds the lock therefore watches it
+//! by its own clock: if the lock is not renewed for [`LEASE`], the run takes it over. If the holder
+//! was a process of the same machine that has ended, the run does not wait. Only one of several
+//! runs takes the lock over: on S3 the write requires the version that the run saw; on HDFS only
+//! one run succeeds in renaming the old lock.
 //!
-//! A holder that stood still and lost its lock may go on without knowing: a [`Fence`] keeps what it
-//! writes from becoming visible.
+//! A holder that was suspended and lost its lock may go on writing: a [`Fence`] keeps its files
+//! from becoming visible.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,22 +23,22 @@ use crate::cleanup::{Cleanup, at_early_end};
 use crate::error::{Result, SchemaError};
 use crate::storage::{Object, Put, Version, object};
 
-/// Milliseconds of a second, which is shorter in tests.
+/// Milliseconds of a second; fewer in tests.
 const SECOND: u64 = if cfg!(test) { 20 } else { 1000 };
 /// Time after which a lock that is not renewed is taken over.
 const LEASE: Duration = Duration::from_millis(30 * SECOND);
 /// Time between renewals.
 const RENEWAL: Duration = Duration::from_millis(8 * SECOND);
-/// Time after a renewal in which the lock is taken for held without asking.
+/// Time after a renewal in which the lock counts as held without a request.
 const TRUST: Duration = Duration::from_millis(15 * SECOND);
-/// Time between looks at the lock of another run.
+/// Time between two reads of the lock of another run.
 const LOOK: Duration = Duration::from_millis(SECOND);
-/// How often a lock that was just taken is looked for where it is not.
+/// How often a lock that was just taken is read again while it is missing.
 const LOOKS_ASIDE: usize = 5;
 /// How often a store may refuse a write of the lock whose condition holds.
 const REFUSALS_MAX: usize = 10;
 
-/// Held while a run writes an output of a store; dropped, it is released.
+/// The lock that a run holds while it writes an output of a store; dropping it releases it.
 #[derive(Debug)]
 pub(super) struct Lease {
     shared: Arc<Shared>,
@@ -52,19 +52,19 @@ pub(super) struct Lease {
 pub(super) struct Shared {
     lock: Object,
     dir: PathBuf,
-    /// What the lock said first; renewals are counted in the store.
+    /// First content of the lock; the lock in the store counts the renewals.
     note: Note,
     is_lost: AtomicBool,
     /// When the last renewal began.
     renewed: Mutex<Instant>,
 }
 
-/// Tells whoever writes for a holder whether it still is one.
+/// Checks for a thread or process that writes an output whether its run still holds the lock.
 #[derive(Clone, Debug)]
 pub(super) enum Fence {
-    /// Of this process.
+    /// The lock of this process.
     Own(Arc<Shared>),
-    /// Of another process of the run.
+    /// The lock of another process of the run.
     Other(Arc<OtherLock>),
 }
 
@@ -76,16 +76,17 @@ pub(super) struct OtherLock {
     token: u64,
 }
 
-/// What the lock says of its holder.
+/// Content of the lock: its holder.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Note {
-    /// Random, of one holder alone.
+    /// Random number that identifies the holder.
     token: u64,
     /// Number of renewals.
     renewals: u64,
     host: String,
     process: u32,
-    /// What tells the process from an earlier one of the same number, where that can be known.
+    /// Start time of the process, which an earlier process of the same number does not share; none
+    /// where it is not known.
     started: Option<String>,
 }
 
@@ -138,9 +139,9 @@ impl Lease {
             is_lost: AtomicBool::new(false),
             renewed: Mutex::new(Instant::now()),
         });
-        // Two runs that took over at the same time may both have got here, but only one stays. The
-        // lock of the faster one may be aside for a moment, until the other sees that it is none to
-        // take over.
+        // Two runs that took the lock over at the same time may both reach this line; only one of
+        // them keeps it. The slower run may have renamed the lock of the faster one, until it sees
+        // that this lock is fresh and renames it back.
         let mut looks = 0;
         while !shared.is_there()? {
             looks += 1;
@@ -173,15 +174,15 @@ impl Lease {
         Fence::Own(Arc::clone(&self.shared))
     }
 
-    /// Returns what tells this holder from others.
+    /// Returns the number that identifies this holder.
     pub(super) fn token(&self) -> u64 {
         self.shared.note.token
     }
 }
 
 impl Fence {
-    /// Fails if another run may hold the lock now; asks the store only if the lock was not renewed
-    /// for long.
+    /// Fails if another run may hold the lock now; asks the store only if the last renewal is older
+    /// than [`TRUST`].
     pub(super) fn check(&self) -> Result<()> {
         let shared = match self {
             Self::Own(shared) => shared,
@@ -224,11 +225,11 @@ impl Drop for Lease {
 }
 
 impl Shared {
-    /// Removes the lock, if it is still this one; from now on nothing is written under it.
+    /// Removes the lock if this process still holds it; from now on nothing is written under it.
     fn release(&self) {
         self.is_lost.store(true, Ordering::Relaxed);
         if self.is_held().is_ok_and(|is_held| is_held) {
-            // A lock that stays is taken over.
+            // If this fails, the next run takes the lock over.
             self.lock.remove().ok();
         }
     }
@@ -244,7 +245,7 @@ impl Shared {
         is_held(&self.lock, self.note.token)
     }
 
-    /// Tells whether there is a lock, which then has to be this one.
+    /// Tells whether the lock exists; a lock of another run is an error.
     fn is_there(&self) -> Result<bool> {
         let Some((text, version)) = self.lock.read()? else {
             return Ok(false);
@@ -254,8 +255,8 @@ impl Shared {
                 if self.lock.swaps() && !version.has_e_tag() {
                     let dir = self.dir.display();
                     tracing::warn!(
-                        "the store of {dir} gives no ETags: if this run is killed, none can go on; \
-                         remove {dir}/{LOCK} by hand then"
+                        "the store of {dir} gives no ETags: if this run is killed, no other can \
+                         go on; remove {dir}/{LOCK} by hand then"
                     );
                 }
                 Ok(true)
@@ -270,7 +271,7 @@ impl Shared {
 
     fn renew_until(&self, stopped: &Receiver<()>) {
         while let Err(RecvTimeoutError::Timeout) = stopped.recv_timeout(RENEWAL) {
-            // A fault of the store is one that the next renewal may not meet.
+            // After a fault of the store, the next renewal may succeed.
             if let Ok(false) = self.renew() {
                 self.is_lost.store(true, Ordering::Relaxed);
                 return;
@@ -292,7 +293,7 @@ impl Shared {
             ..found
         };
         let is_renewed = if self.lock.swaps() && !version.has_e_tag() {
-            // Nobody can take the lock over.
+            // No run can take the lock over, so the write needs no condition.
             self.lock.put(next.to_json(), false)?;
             true
         } else {
@@ -306,13 +307,14 @@ impl Shared {
     }
 }
 
-/// Tells whether a lock is that of a run.
+/// Tells whether the run of a token holds a lock.
 fn is_held(lock: &Object, token: u64) -> Result<bool> {
     let found = lock.read()?.and_then(|(text, _version)| Note::of(&text));
     Ok(found.is_some_and(|found| found.token == token))
 }
 
-/// Takes the lock of a run that is dead, as it was seen; false if another run was faster.
+/// Takes over the lock of a dead run, if it still is as it was seen; false if another run was
+/// faster.
 fn take_over(lock: &Object, note: &Note, seen: (Vec<u8>, Version)) -> Result<bool> {
     let (text, version) = seen;
     if lock.swaps() && !version.has_e_tag() {
@@ -329,7 +331,7 @@ fn take_over(lock: &Object, note: &Note, seen: (Vec<u8>, Version)) -> Result<boo
     if !lock.rename(&aside)? {
         return Ok(false);
     }
-    // What was renamed may be the fresh lock of a run that was faster: then it is put back.
+    // The renamed lock may be the fresh one of a faster run: then it is renamed back.
     let is_stale = aside.read()?.is_some_and(|(found, _version)| found == text);
     if is_stale {
         aside.remove()?;
@@ -345,8 +347,8 @@ fn refused_again(refusals: usize, lock: &Path) -> Result<usize> {
         std::thread::sleep(LOOK);
         return Ok(refusals + 1);
     }
-    let problem = "the store refuses the write again and again, though its condition holds; it needs \
-                   If-None-Match and If-Match as S3 has them";
+    let problem = "the store keeps refusing the write, although its condition holds; it must \
+                   support If-None-Match and If-Match as S3 does";
     Err(SchemaError::io("write", lock)(std::io::Error::other(
         problem,
     )))
@@ -380,16 +382,16 @@ impl Note {
         serde_json::to_vec(self).expect("it holds string keys only")
     }
 
-    /// Tells whether the holder is known to be gone: a process of this machine that is not there.
+    /// Tells whether the holder was a process of this machine that has ended.
     fn is_dead(&self) -> bool {
-        // Where the first process is hidden from us, so may be the holder.
+        // If process 1 is hidden from this process, the holder may be hidden too.
         let sees_others = started(1).is_some();
         let is_here = self.started.is_some() && self.host == host();
         is_here && sees_others && started(self.process) != self.started
     }
 }
 
-/// Tells this machine, as far as it shares its numbers of processes, from others.
+/// Returns a name of this machine and of the space of its process numbers.
 fn host() -> String {
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     let name = read("/proc/sys/kernel/hostname");
@@ -398,10 +400,10 @@ fn host() -> String {
     format!("{} {} {}", name.trim(), boot.trim(), space.display())
 }
 
-/// Returns when a process started, in ticks since the machine did; none where that is not known.
+/// Returns when a process started, in ticks since the machine booted; none where it is not known.
 fn started(process: u32) -> Option<String> {
     let text = std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
-    // The name of the program, in brackets, may hold anything.
+    // The name of the program, in brackets, may contain any character.
     let (_, rest) = text.rsplit_once(')')?;
     let mut fields = rest.split_whitespace();
     let state = fields.next()?;

@@ -12,14 +12,14 @@ use crate::storage;
 
 pub(super) const LOCK: &str = "_lock";
 
-/// Keeps other runs from an output directory, wherever it lies.
+/// The lock of an output directory, local or in a store.
 #[derive(Debug)]
 pub(super) enum OutputLock {
     /// Released by the system if this process is killed.
     Local(#[expect(dead_code, reason = "held")] DirLock),
     Remote(Lease),
-    /// Held by another process of the run; none where it is a local one, which that process holds until
-    /// its end.
+    /// Held by another process of the run; none for a local lock, which that process holds until it
+    /// ends.
     Elsewhere(Option<Arc<OtherLock>>),
 }
 
@@ -33,7 +33,8 @@ impl OutputLock {
         }
     }
 
-    /// Fails if another run has taken the lock from this one, which stood still for too long.
+    /// Fails if another run has taken the lock over because this process was suspended for too
+    /// long.
     pub(super) fn check(&self) -> Result<()> {
         match self {
             Self::Local(_) | Self::Elsewhere(None) => Ok(()),
@@ -42,7 +43,7 @@ impl OutputLock {
         }
     }
 
-    /// Returns what tells a thread the same; a local lock is never lost.
+    /// Returns the same check for another thread; none for a local lock, which is never lost.
     pub(super) fn fence(&self) -> Option<Fence> {
         match self {
             Self::Local(_) => None,
@@ -51,7 +52,7 @@ impl OutputLock {
         }
     }
 
-    /// Returns what tells this run from others that lock the directory, where a store needs it.
+    /// Returns the number that identifies this run's lock in a store; none for other locks.
     pub(super) fn token(&self) -> Option<u64> {
         match self {
             Self::Remote(lease) => Some(lease.token()),
@@ -60,7 +61,8 @@ impl OutputLock {
     }
 }
 
-/// Held while a run writes a local directory; released when dropped, and by the system when killed.
+/// The lock of a local directory; dropping it releases it, and the system does if the process is
+/// killed.
 #[derive(Debug)]
 pub struct DirLock {
     path: PathBuf,
@@ -74,7 +76,7 @@ impl DirLock {
     ///
     /// # Errors
     ///
-    /// Another run holds it, or its file cannot be created.
+    /// If another run holds it, or its file cannot be created.
     pub fn take(dir: &Path) -> Result<Self> {
         let path = dir.join(LOCK);
         loop {
@@ -116,7 +118,7 @@ impl DirLock {
 
 impl Drop for DirLock {
     fn drop(&mut self) {
-        // The next run takes a lock file that stays, so it does no harm.
+        // A lock file that stays does no harm: the next run takes it.
         if let Err(error) = std::fs::remove_file(&self.path)
             && error.kind() != ErrorKind::NotFound
         {
@@ -154,7 +156,7 @@ mod tests {
         let file = File::create(&path).unwrap();
         assert!(is_same_file(&file, &path).unwrap());
         assert!(!is_same_file(&file, &root.path().join("gone")).unwrap());
-        // Below a file there is nothing to look up, which is no "not found".
+        // Looking up a path below a file is an error other than "not found".
         is_same_file(&file, &path.join("below")).unwrap_err();
     }
 
@@ -212,7 +214,7 @@ mod tests {
         tracing::subscriber::with_default(warnings.clone(), || {
             drop(DirLock::take(root.path()).unwrap());
             let lock = DirLock::take(root.path()).unwrap();
-            // Not even root removes a directory as a file.
+            // Not even root can remove a directory as a file.
             std::fs::remove_file(&path).unwrap();
             std::fs::create_dir(&path).unwrap();
             drop(lock);

@@ -32,7 +32,7 @@ pub struct Output {
     lock: OutputLock,
 }
 
-/// What [`Output::open`] found.
+/// Result of [`Output::open`].
 #[derive(Debug)]
 pub enum Opened {
     /// The output is there already.
@@ -72,7 +72,7 @@ impl Output {
     /// Opens an output directory for a stage, creating it where it is missing.
     ///
     /// A finished output of the same fingerprint is [`Opened::Done`]; a half-finished one is
-    /// continued: its committed parts stay, everything else of it goes. With `fresh`, a finished
+    /// continued: its committed parts stay, its other files are removed. With `fresh`, a finished
     /// output is replaced when the new one is whole, and a half-finished one is removed first.
     ///
     /// # Errors
@@ -121,9 +121,10 @@ impl Output {
         }))
     }
 
-    /// Opens an output that another process of the same run has opened and keeps locked, to write parts
-    /// of it; only that process finishes it. `lock` and `committed` are what [`Self::lock_token`] and
-    /// [`Self::committed_parts`] say there: which parts are left has to be the same everywhere.
+    /// Opens an output that another process of the same run has opened and keeps locked, to write
+    /// parts of it; only that process finishes it. `lock` and `committed` are the results of
+    /// [`Self::lock_token`] and [`Self::committed_parts`] in that process, so that all processes
+    /// agree which parts are left.
     ///
     /// # Errors
     ///
@@ -145,8 +146,8 @@ impl Output {
             return Err(SchemaError::OutputTaken {
                 dir: dir.to_owned(),
                 problem:
-                    "is not the directory that the first process of the job opened; all of them \
-                          have to reach the same one, on S3, HDFS or a file system they share"
+                    "is not the directory that the first process of the job opened; all processes \
+                          need the same one, on S3, HDFS or a file system that they share"
                         .to_owned(),
             });
         };
@@ -161,7 +162,7 @@ impl Output {
         })
     }
 
-    /// Returns what tells this run's lock from others, where the directory is of a store.
+    /// Returns the number that identifies this run's lock in a store; none for a local directory.
     pub fn lock_token(&self) -> Option<u64> {
         self.lock.token()
     }
@@ -172,7 +173,8 @@ impl Output {
         &self.base
     }
 
-    /// Returns the directory for a stage's own notes of progress, removed when it finishes.
+    /// Returns the directory for a stage's own records of progress, removed when the output is
+    /// finished.
     pub fn progress_dir(&self) -> PathBuf {
         self.base.join(PROGRESS)
     }
@@ -192,7 +194,7 @@ impl Output {
         self.committed_guard().clone()
     }
 
-    /// Takes over parts that other processes of the run have committed.
+    /// Adds parts that other processes of the run have committed.
     pub fn adopt_parts(&self, parts: BTreeMap<usize, PartEntry>) {
         self.committed_guard().extend(parts);
     }
@@ -246,8 +248,8 @@ impl Output {
         Ok(())
     }
 
-    /// Writes the manifest, then `_SUCCESS`, puts the output in the place of the one that it
-    /// replaces, and removes the traces of progress.
+    /// Writes the manifest, then `_SUCCESS`, replaces the previous output, if there is one, and
+    /// removes the records of progress.
     ///
     /// # Errors
     ///
@@ -273,14 +275,16 @@ impl Output {
         warn_if_left(remove_unlisted(&self.dir, &manifest.parts));
         warn_if_left(remove_old_manifest(&self.dir));
         warn_if_left(remove_dir_all(&self.dir.join(PROGRESS)));
-        // Of requests whose answers were lost.
+        // Temporary files are left by requests whose answers were lost.
         warn_if_left(remove_temporary(&self.dir));
         Ok(())
     }
 
-    /// Gives up what was begun, so that nothing of it is left; a finished output stays.
+    /// Removes the records of an unfinished output, and its directory if it is empty; a finished
+    /// output stays.
     pub fn abandon(self) {
-        // The error to report is the one that ended the stage. A run with --fresh removes the rest.
+        // Errors are ignored: the stage reports the one that ended it. A run with --fresh removes
+        // the rest.
         remove_dir_all(&self.base.join(PROGRESS)).ok();
         storage::remove_empty_dir(&self.base);
         let dir = self.dir.clone();
@@ -309,7 +313,7 @@ fn finished_or_begun(dir: &Path, wanted: &Owner) -> Result<Option<Manifest>> {
     }
 }
 
-/// Reads the parts a killed run committed; one whose files are not there counts as not committed.
+/// Reads the parts a killed run committed; a part with a missing file counts as not committed.
 pub(super) fn committed_parts(dir: &Path) -> Result<BTreeMap<usize, PartEntry>> {
     let progress = dir.join(PROGRESS);
     let mut parts = BTreeMap::new();

@@ -1,4 +1,4 @@
-//! Whose files lie in an output directory.
+//! Finds out which run wrote the files of an output directory.
 
 use std::path::Path;
 
@@ -14,10 +14,10 @@ use super::{
 use crate::error::{Result, SchemaError};
 use crate::storage::{self, entries};
 
-/// Notes which run writes a directory; in [`PROGRESS`].
+/// File in [`PROGRESS`] that names the run which writes a directory.
 pub(super) const PLAN: &str = "plan.json";
 
-/// Whose parts stand in a directory; `_progress/plan.json`.
+/// Stage and fingerprint of the run that writes a directory; `_progress/plan.json`.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Owner {
     stage: String,
@@ -51,7 +51,7 @@ pub(super) fn finished(dir: &Path, wanted: &Owner) -> Result<Option<Manifest>> {
     Ok(Some(manifest))
 }
 
-/// Tells whose output a directory without `_SUCCESS` holds.
+/// Returns which run wrote a directory without `_SUCCESS`.
 pub(super) fn half_finished(dir: &Path) -> Result<Option<Owner>> {
     if let Some(found) = read_json::<Owner>(&dir.join(PROGRESS).join(PLAN))? {
         return Ok(Some(found));
@@ -74,7 +74,7 @@ pub(super) fn other_plan(dir: &Path, found: &Owner, wanted: &Owner) -> SchemaErr
     }
 }
 
-/// Tells whether this program wrote a directory: it holds a plan or a manifest of ours.
+/// Tells whether this program wrote a directory: it holds a plan or a manifest that can be read.
 pub(super) fn is_ours(dir: &Path) -> bool {
     let plan = read_json::<Owner>(&dir.join(PROGRESS).join(PLAN));
     matches!(plan, Ok(Some(_))) || matches!(load_manifest(dir), Ok(Some(_)))
@@ -82,12 +82,12 @@ pub(super) fn is_ours(dir: &Path) -> bool {
 
 /// Refuses a directory with files in it that this program did not put there.
 ///
-/// Other programs write `_SUCCESS`, `manifest.json` and `part-*.parquet` too: a directory is ours
-/// if it holds a manifest or a plan that reads as one of ours.
+/// Other programs write `_SUCCESS`, `manifest.json` and `part-*.parquet` too: a directory is one of
+/// this program if it holds a manifest or a plan that can be read.
 ///
 /// # Errors
 ///
-/// Names a file of something else, the file that stands where the directory should, or the
+/// Names a file that this program did not write, the file in the place of the directory, or the
 /// manifest that cannot be read.
 pub fn refuse_foreign(dir: &Path) -> Result<()> {
     let taken = |problem: String| SchemaError::OutputTaken {
@@ -109,7 +109,7 @@ pub fn refuse_foreign(dir: &Path) -> Result<()> {
     if is_ours(dir) || is_ours(&dir.join(ASIDE)) {
         return Ok(());
     }
-    // A name that no other program uses.
+    // No other program uses this name.
     match read_json::<Manifest>(&dir.join(MANIFEST)) {
         Err(SchemaError::Json { source, .. }) => {
             return Err(taken(format!(
@@ -119,7 +119,7 @@ pub fn refuse_foreign(dir: &Path) -> Result<()> {
         }
         other => drop(other?),
     }
-    // What a run that was killed before it wrote its plan may leave.
+    // A run that was killed before it wrote its plan may leave these.
     let is_foreign = |name: &String| {
         let is_own = [LOCK, PROGRESS, ASIDE].contains(&name.as_str());
         !(name.starts_with('.') || is_own || is_lock_aside(name))
@@ -130,7 +130,7 @@ pub fn refuse_foreign(dir: &Path) -> Result<()> {
         let unknown = names.filter(|name| !(name.starts_with('.') || name == TMP));
         foreign.extend(unknown.map(|name| format!("{begun}/{name}")));
     }
-    // `_SUCCESS` says less about whose files they are than its neighbours.
+    // Other files say more about their program than `_SUCCESS`.
     match foreign.iter().min_by_key(|name| name.starts_with('_')) {
         None => Ok(()),
         Some(name) => Err(taken(format!(
@@ -142,7 +142,7 @@ pub fn refuse_foreign(dir: &Path) -> Result<()> {
 /// Refuses a directory that a run without `--fresh` would refuse, as far as can be told without
 /// the fingerprint of the run.
 ///
-/// `same_plan` tells whether a finished output of the stage is what the run would write.
+/// `same_plan` tells whether a finished output of the stage is the one that the run would write.
 ///
 /// # Errors
 ///

@@ -11,7 +11,7 @@ use crate::error::Result;
 use crate::storage::{self, NewFile, Pending};
 use crate::xxh::Hashed;
 
-/// Files that a store may be finishing at a time.
+/// Greatest number of files that a store is finishing at a time.
 const UNFINISHED_MAX: usize = 8;
 
 /// Files that a store is still finishing, by name.
@@ -19,7 +19,7 @@ pub(super) type Unfinished = Mutex<BTreeMap<String, Pending<()>>>;
 
 /// A file being written, invisible under its name until [`PartFile::finish`].
 ///
-/// Dropped without that, it is removed.
+/// Dropping it without that removes it.
 pub struct PartFile {
     name: String,
     path: PathBuf,
@@ -57,8 +57,9 @@ impl std::fmt::Debug for PartFile {
 }
 
 impl PartFile {
-    /// Writes what is left and gives the file its name; [`Output::commit_part`](super::Output::commit_part) makes it durable, and
-    /// waits for a store to have it.
+    /// Writes the remaining bytes and gives the file its name;
+    /// [`Output::commit_part`](super::Output::commit_part) makes it durable, and waits until a
+    /// store has it.
     ///
     /// # Errors
     ///
@@ -73,7 +74,7 @@ impl PartFile {
                 .lock()
                 .unwrap_or_else(PoisonError::into_inner);
             unfinished.insert(self.name.clone(), pending);
-            // Each holds what is left of its file.
+            // Each holds the remaining bytes of its file in memory.
             if unfinished.len() > UNFINISHED_MAX
                 && let Some((_, first)) = unfinished.pop_first()
             {

@@ -1,4 +1,4 @@
-//! What is removed from an output directory: outputs that are replaced, and what killed runs leave.
+//! Removes replaced outputs, and the files that killed runs leave in an output directory.
 
 use std::collections::BTreeSet;
 use std::path::{Component, Path};
@@ -15,7 +15,7 @@ use super::{
 use crate::error::Result;
 use crate::storage::{self, entries, remove_dir_all, remove_file};
 
-/// Removes what this program wrote into a directory, if it is one of its own.
+/// Removes the output in a directory, if this program wrote it.
 pub(super) fn clear(dir: &Path) -> Result<()> {
     match is_ours(dir) {
         true => remove_output(dir),
@@ -23,13 +23,14 @@ pub(super) fn clear(dir: &Path) -> Result<()> {
     }
 }
 
-/// Removes what this program wrote into a directory of its own, `_SUCCESS` first.
+/// Removes an output that this program wrote, `_SUCCESS` first.
 ///
-/// That is what manifest and notes of progress list, and files named as parts, which a killed run
-/// leaves without listing them. Until the end manifest or plan say whose the rest is.
+/// It consists of the files that manifest and records of progress list, and of files named as
+/// parts, which a killed run leaves unlisted. Manifest and plan are removed last: they show that
+/// this program wrote the rest.
 pub(super) fn remove_output(dir: &Path) -> Result<()> {
     remove_file(&dir.join(SUCCESS))?;
-    // One broken note must not stop a fresh start.
+    // A broken record must not stop a fresh start.
     let manifest = load_manifest(dir).unwrap_or_default();
     let manifest = manifest.map(|(_path, manifest)| manifest.parts);
     let mut parts: Vec<PartEntry> = manifest.unwrap_or_default();
@@ -83,7 +84,7 @@ fn remove_parts(dir: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Removes parts of a store that the manifest does not list: a write of a dead run that came late.
+/// Removes parts in a store that the manifest does not list: late writes of a dead run.
 pub(super) fn remove_unlisted(dir: &Path, parts: &[PartEntry]) -> Result<()> {
     if !storage::is_remote(dir) {
         return Ok(());
@@ -109,8 +110,8 @@ fn is_part(name: &str) -> bool {
     index.is_some_and(|index| index.parse().is_ok_and(|i| part_name(i)[5..] == *index))
 }
 
-/// Removes what requests to a store leave of which nothing came: files of HDFS under names for a
-/// while, unfinished uploads of S3, the locks of dead runs.
+/// Removes what unfinished requests to a store leave: temporary files of HDFS, unfinished uploads
+/// of S3, the locks of dead runs.
 pub(super) fn remove_temporary(dir: &Path) -> Result<()> {
     if !storage::is_remote(dir) {
         return Ok(());
@@ -132,8 +133,8 @@ fn is_temporary(name: &str) -> bool {
     [LOCK, MANIFEST, OLD_MANIFEST, SUCCESS].iter().any(is_of) || is_lock_aside(name)
 }
 
-/// Removes what killed runs have left in a finished output; where it cannot, it warns, since the
-/// output is good.
+/// Removes files that killed runs have left in a finished output. A failure is only a warning,
+/// since the output is whole.
 pub(super) fn remove_left(dir: &Path) {
     let is_there = |found: Result<bool>| found.is_ok_and(|is_there| is_there);
     let is_left = [PROGRESS, ASIDE].map(|name| is_there(storage::is_dir(&dir.join(name))));
@@ -145,11 +146,11 @@ pub(super) fn remove_left(dir: &Path) {
     }
 }
 
-/// Warns of a file that could not be removed from an output that is good otherwise.
+/// Warns of a file that could not be removed from a whole output.
 pub(super) fn warn_if_left(removed: Result<()>) {
     if let Err(error) = removed {
         let cause = std::error::Error::source(&error).map(ToString::to_string);
         let cause = cause.unwrap_or_default();
-        tracing::warn!("{error}: {cause}; the output is whole, remove that by hand");
+        tracing::warn!("{error}: {cause}; the output is whole, remove the file by hand");
     }
 }

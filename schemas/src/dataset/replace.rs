@@ -1,10 +1,10 @@
-//! A new output in place of a finished one, which stays until the new one is whole.
+//! Replaces a finished output by a new one; the old one stays until the new one is whole.
 //!
-//! The new one is written into [`ASIDE`], a directory of the output that other programs pass over.
-//! Once it has its own manifest and `_SUCCESS` there, it takes its place: the old `_SUCCESS` goes,
-//! then the old files and the old manifest, then each new file moves, and manifest and `_SUCCESS`
-//! follow. A run that is killed meanwhile leaves enough for the next one to go on with it. So at any
-//! time either the old output is whole, or the new one is.
+//! The new output is written into [`ASIDE`], a directory inside the old one that other programs
+//! ignore. When it has its own manifest and `_SUCCESS` there, it replaces the old one: the old
+//! `_SUCCESS` is removed, then the old files and the old manifest; then each new file is moved, and
+//! manifest and `_SUCCESS` are written last. If the run is killed meanwhile, the next run completes
+//! the replacement. At any time either the old output or the new one is whole.
 
 use std::path::{Path, PathBuf};
 
@@ -16,7 +16,7 @@ use crate::storage::{self, remove_dir_all, remove_file, write_whole};
 /// Where the new output is written while the old one stays.
 pub(super) const ASIDE: &str = "_new";
 
-/// Notes that the old output is gone and the new one moves; in [`ASIDE`].
+/// File in [`ASIDE`] that exists while the old output is removed and the new one is being moved.
 const MOVING: &str = "_moving";
 
 /// Returns where a new output is written: aside if there is a finished one.
@@ -31,12 +31,12 @@ pub(super) fn begin(dir: &Path) -> Result<PathBuf> {
     Ok(dir.to_owned())
 }
 
-/// Tells whether a new output is whole and has yet to take its place.
+/// Tells whether a new output is whole and has not replaced the old one yet.
 pub(super) fn is_due(dir: &Path) -> Result<bool> {
     storage::is_file(&dir.join(ASIDE).join(SUCCESS))
 }
 
-/// Puts the new output in the place of the old one, or goes on with that; the caller has the lock.
+/// Replaces the old output by the new one, or completes a replacement; the caller holds the lock.
 pub(super) fn take_place(dir: &Path) -> Result<()> {
     let aside = dir.join(ASIDE);
     let path = aside.join(MANIFEST);
@@ -58,7 +58,7 @@ pub(super) fn take_place(dir: &Path) -> Result<()> {
             let problem = format!("`{}` lies outside of its directory", file.path);
             return Err(SchemaError::Broken { path, problem });
         }
-        // One that is not there was moved before.
+        // A file that is missing was moved before.
         if storage::size(&aside.join(name))?.is_some() {
             storage::rename(&aside.join(name), &dir.join(name))?;
         }
@@ -75,8 +75,8 @@ pub(super) fn take_place(dir: &Path) -> Result<()> {
     remove_aside(dir)
 }
 
-/// Removes what is left where the new output was written. `_SUCCESS` goes first: without it there is
-/// nothing to move.
+/// Removes the directory in which the new output was written. `_SUCCESS` is removed first: without
+/// it, no run moves the rest.
 pub(super) fn remove_aside(dir: &Path) -> Result<()> {
     let aside = dir.join(ASIDE);
     for name in [SUCCESS, MOVING, MANIFEST] {

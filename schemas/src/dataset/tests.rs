@@ -1,4 +1,5 @@
-//! Runs that write an output directory: whole, killed at any point, again, and in each other's way.
+//! Runs that write an output directory: finished, killed at any point, repeated, and two at the
+//! same time.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -240,7 +241,7 @@ fn a_run_killed_while_finishing_finishes_again() {
     assert!(!dir.join("_progress").exists());
 }
 
-/// Before, `_manifest.json` was `manifest.json`, which other programs took for data.
+/// Older outputs have `manifest.json` in place of `_manifest.json`; other programs read it as data.
 #[test]
 fn outputs_with_the_old_name_of_the_manifest_are_read_skipped_and_removed() {
     let root = tempfile::tempdir().unwrap();
@@ -256,7 +257,7 @@ fn outputs_with_the_old_name_of_the_manifest_are_read_skipped_and_removed() {
         Opened::Done(_)
     ));
     refused(dir, "flatten", "b", false, "another plan");
-    // Killed between the manifest and `_SUCCESS`, it is finished under the new name alone.
+    // A run killed between the manifest and `_SUCCESS` is finished under the new name alone.
     std::fs::remove_file(dir.join("_SUCCESS")).unwrap();
     refused(dir, "flatten", "b", false, "another plan");
     let again = open(dir, "a");

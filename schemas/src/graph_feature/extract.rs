@@ -1,15 +1,15 @@
-//! A target's neighbourhood out of a shard, by a local breadth-first walk.
+//! Extracts a target's neighbourhood from a shard, by a breadth-first walk.
 
 use super::{GraphFeature, GraphShard};
 use crate::fanout::{Fanout, keep_at_hop};
 
-/// Not in the neighbourhood at hand.
+/// Position of a node that is not in the neighbourhood.
 const ABSENT: u32 = u32::MAX;
 
 /// Memory that extractions from one shard share, and the neighbourhood last walked.
 #[derive(Debug)]
 pub struct ExtractScratch {
-    /// Place of each node of the shard in the order of ids.
+    /// Position of each node of the shard in the order of ids.
     id_rank: Vec<u32>,
     /// Position of each node of the shard in the neighbourhood, or [`ABSENT`].
     local: Vec<u32>,
@@ -60,7 +60,7 @@ impl ExtractScratch {
             for i in outermost {
                 for &src in &shard.in_src[kept(shard, self.nodes[i], limit)] {
                     if self.local[src as usize] == ABSENT {
-                        // Any other value will do until the hop is sorted.
+                        // Marks the node as present; its position follows when the hop is sorted.
                         self.local[src as usize] = 0;
                         self.nodes.push(src);
                     }

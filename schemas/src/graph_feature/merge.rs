@@ -1,4 +1,4 @@
-//! Neighbourhoods of several targets into their union.
+//! Merges the neighbourhoods of several targets into their union.
 
 use hashbrown::HashTable;
 
@@ -8,7 +8,7 @@ use crate::columns::{Features, GraphMeta, Labels, Split};
 use crate::error::{Result, SchemaError};
 use crate::ids::Ids;
 
-/// A node without a label or split of its own: no target.
+/// Row of a node that is no target, and so has no label and no split.
 const NO_ROW: u32 = u32::MAX;
 
 /// Collects graph features of one sample into a shard.
@@ -26,7 +26,7 @@ pub struct ShardBuilder {
     target_row: Vec<u32>,
     labels: Labels,
     split: Vec<Split>,
-    /// Start and length of each node's in-edges in the edge columns, which keep replaced lists.
+    /// Start and length of each node's in-edges in the edge columns, which keep replaced lists too.
     lists: Vec<(usize, usize)>,
     in_src: Vec<u32>,
     edge_weight: Option<Vec<f32>>,
@@ -34,7 +34,7 @@ pub struct ShardBuilder {
     edge_dim: usize,
     /// Nodes by the hash of their id.
     index: HashTable<u32>,
-    /// Position here of each node of the graph feature being added.
+    /// Position in the union of each node of the graph feature being added.
     local: Vec<u32>,
 }
 
@@ -66,8 +66,8 @@ impl ShardBuilder {
     ///
     /// # Errors
     ///
-    /// If it was drawn otherwise than the ones before: of two in-edge lists of a node the shorter
-    /// must be a prefix of the longer.
+    /// If it was drawn with other settings than the ones before: of two in-edge lists of a node the
+    /// shorter must be a prefix of the longer.
     ///
     /// # Panics
     ///

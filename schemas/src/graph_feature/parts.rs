@@ -1,19 +1,19 @@
-//! Parts of neighbourhoods that are drawn when they are asked for, in place of being read.
+//! Parts of neighbourhoods that are drawn on request and not read from files.
 
 use super::{DenseRows, GraphShard};
 use crate::error::Result;
 
 /// The neighbourhoods of one part.
 pub struct Neighborhoods {
-    /// Its tables.
+    /// Nodes and edges.
     pub shard: GraphShard,
-    /// Dense features that lie elsewhere; the shard has none then.
+    /// Dense features outside of the shard; the shard then has none.
     pub dense: Option<Box<dyn DenseRows + Send + Sync>>,
 }
 
 /// Draws the neighbourhoods of a part with any random seed.
 ///
-/// The flatten engine implements it on a store, a function on whatever it likes.
+/// The flatten engine implements it on a store; every function of this type implements it too.
 pub trait DrawParts: Send + Sync {
     /// Returns part `idx` as it is drawn with a seed.
     ///

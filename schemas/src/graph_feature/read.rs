@@ -1,4 +1,4 @@
-//! Parts of graph features from Parquet, in either layout.
+//! Reads parts of graph features from Parquet, in either layout.
 
 use std::path::PathBuf;
 
@@ -14,7 +14,7 @@ use crate::fanout::FlattenMeta;
 use crate::ids::Ids;
 use crate::parquet_file::{Batch, NumberList, TableReader};
 
-/// A file of a part, and what its manifest says of it.
+/// A file of a part, and its entry in the manifest.
 pub(super) struct PartSource<'a> {
     pub(super) path: PathBuf,
     pub(super) entry: &'a FileEntry,
@@ -23,7 +23,7 @@ pub(super) struct PartSource<'a> {
 }
 
 impl PartSource<'_> {
-    /// Opens the file, which must be what was written and agree with the manifest.
+    /// Opens the file and checks that its bytes and its metadata agree with the manifest.
     fn open(&self) -> Result<TableReader<'_>> {
         let reader = TableReader::open(&self.path, self.entry, layout::SCHEMA_KEY)?;
         reader.agrees(layout::GRAPH_KEY, self.meta)?;

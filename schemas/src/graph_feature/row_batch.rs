@@ -1,4 +1,4 @@
-//! Rows of layout `rows` on their way to the writer.
+//! Collects rows of layout `rows` for the writer.
 
 use std::ops::Range;
 
@@ -42,7 +42,7 @@ impl<T: Clone> Lists<T> {
     }
 }
 
-/// Rows of layout `rows` on their way to the writer.
+/// Rows of layout `rows`, collected for the writer.
 pub(super) struct RowBatch {
     target: Ids,
     labels: Labels,
@@ -98,7 +98,7 @@ impl RowBatch {
             + self.in_src.values.len() * 2
     }
 
-    /// Appends a target with the neighbourhood that was walked.
+    /// Appends a target with the neighbourhood in `scratch`.
     pub(super) fn push(
         &mut self,
         shard: &GraphShard,

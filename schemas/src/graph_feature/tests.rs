@@ -20,7 +20,7 @@ const NUM_GRAPHS: u64 = 300;
 /// Fewer where each graph is written and flushed to disk.
 const NUM_GRAPHS_WRITTEN: u64 = 60;
 
-/// Equality that takes NaN, a missing number label, for itself.
+/// Compares values; NaN, a missing number label, equals itself.
 fn assert_same<T: Debug>(left: &T, right: &T, what: &str) {
     assert_eq!(format!("{left:?}"), format!("{right:?}"), "{what}");
 }
@@ -163,7 +163,7 @@ fn at(seed: u64, choices: u64) -> usize {
     usize::try_from(seed % choices).unwrap()
 }
 
-/// Files are decoded some thousands of rows at a time; this one takes several turns.
+/// Files are decoded some thousands of rows at a time; this one takes several batches.
 #[test]
 fn a_hub_with_ten_thousand_sources_returns() {
     let n: u32 = 10_000;
@@ -329,7 +329,7 @@ fn a_node_stands_in_one_hop_only() {
         edge_feature: None,
     };
     let error = shard.validate().unwrap_err();
-    assert_eq!(error.to_string(), "invalid shard: node 7 stands twice");
+    assert_eq!(error.to_string(), "invalid shard: node 7 occurs twice");
 }
 
 #[test]
@@ -417,7 +417,7 @@ fn unfinished_or_foreign_outputs_are_refused() {
     );
 }
 
-/// Of 60 flipped bits 16 once trained another model.
+/// Without a check of checksums, 16 of 60 flipped bits changed the trained model.
 #[test]
 fn a_flipped_bit_of_a_part_is_refused_and_named() {
     let (graph, shard, flatten) = rich_shard();

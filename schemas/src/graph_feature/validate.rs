@@ -5,7 +5,7 @@ use crate::columns::{FeatureMeta, Features, GraphMeta, Labels};
 use crate::error::{Result, SchemaError};
 use crate::ids::Ids;
 
-/// Names one rule and whether it holds.
+/// Checks rules; an error names the table and the broken rule.
 struct Rules {
     what: &'static str,
 }
@@ -172,13 +172,13 @@ impl GraphShard {
         let twice = order.windows(2).find(same);
         rules.ensure(twice.is_none(), || {
             let node = twice.map_or(0, |pair| pair[0] as usize);
-            format!("node {} stands twice", self.ids.display(node))
+            format!("node {} occurs twice", self.ids.display(node))
         })?;
         rules.edges(&self.hop, &self.in_offset, &self.in_src)
     }
 
-    /// Checks that the columns are the ones that the description says; `features` are the shard's
-    /// own or lent.
+    /// Checks that the columns are those of `meta`; `features` is the shape of the shard's own
+    /// features or of the lent ones.
     pub(super) fn agrees_with(
         &self,
         features: FeatureMeta,

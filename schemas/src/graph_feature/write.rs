@@ -1,4 +1,4 @@
-//! Parts of graph features to Parquet, in either layout.
+//! Writes parts of graph features to Parquet, in either layout.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use crate::parquet_file::{list_array, number_array};
 use crate::table_writer::{Column, Strings, TableWriter};
 use crate::threads::spawn_scoped;
 
-/// Values of a batch, over all columns, after which it goes to the writer.
+/// Values of all columns at which a batch is passed to the writer.
 const BATCH_VALUES: usize = 4 << 20;
 /// Rows of a batch of flat columns.
 const BATCH_ROWS_MAX: usize = 1 << 17;
@@ -44,7 +44,7 @@ pub fn write_part(
     write_in_batches(output, index, shard, lent, meta, flatten, BATCH_VALUES)
 }
 
-/// Dense features of a shard's nodes, wherever they lie.
+/// Dense features of a shard's nodes, in the shard or outside of it.
 pub trait DenseRows {
     /// Returns the number of features a node.
     fn dim(&self) -> usize;
@@ -69,7 +69,8 @@ impl DenseRows for OwnRows<'_> {
     }
 }
 
-/// Writes a part in batches of about `batch_values` values, which do not show in what is read.
+/// Writes a part in batches of about `batch_values` values; a reader gets the same rows for any
+/// value.
 pub(super) fn write_in_batches(
     output: &Output,
     index: usize,
@@ -95,7 +96,7 @@ pub(super) fn write_in_batches(
     part.write()
 }
 
-/// A part on its way to its files.
+/// A part being written.
 struct Part<'a> {
     output: &'a Output,
     index: usize,
@@ -159,7 +160,7 @@ impl Part<'_> {
         writer.finish()
     }
 
-    /// Writes both tables; the disk takes the nodes while the edges are encoded.
+    /// Writes both tables; the nodes are forced to the disk while the edges are encoded.
     fn write_shard(&self) -> Result<Vec<FileEntry>> {
         let nodes = self.write_nodes()?;
         let (synced, edges) = std::thread::scope(|scope| {

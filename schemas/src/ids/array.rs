@@ -1,4 +1,4 @@
-//! Id columns from and to Arrow.
+//! Converts id columns from and to Arrow.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use crate::error::{Result, SchemaError};
 impl Ids {
     /// Reads an Arrow column: integers of any width, strings of any encoding, dictionaries of those.
     ///
-    /// Nulls are the caller's check: their values are whatever the array holds.
+    /// The caller checks for nulls: the id of a null is the value that the array holds there.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! Ids of one type as ids of another.
+//! Converts ids of one type to another type.
 
 use super::{IdType, Ids, NOWHERE, SIGN_BIT, Values};
 

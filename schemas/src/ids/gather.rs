@@ -1,4 +1,4 @@
-//! Columns of ids that grow by ids of others.
+//! Appends ids of one column to another.
 
 use std::ops::Range;
 

@@ -20,7 +20,7 @@ pub enum IdType {
 impl IdType {
     /// Returns the id type that holds every value of an Arrow type, if ids may be of that type.
     ///
-    /// Bytes may be text: readers of tables check it.
+    /// Columns of bytes may hold text: readers of tables check that.
     pub fn of(data_type: &DataType) -> Option<Self> {
         Some(match data_type {
             DataType::Int8

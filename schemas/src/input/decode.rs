@@ -1,4 +1,4 @@
-//! Number and list columns of input tables into flat float32.
+//! Decodes number and list columns of input tables into flat float32.
 
 use arrow::array::{Array, ArrayRef, AsArray, RecordBatch};
 use arrow::buffer::ScalarBuffer;
@@ -118,7 +118,7 @@ pub(super) fn no_nulls(place: Place<'_>, name: &str, array: &dyn Array) -> Resul
     Ok(())
 }
 
-/// Converts numbers to float32; those that are float32 already are not copied.
+/// Converts numbers to float32; numbers that are float32 already are not copied.
 pub(super) fn to_f32(place: Place<'_>, values: &dyn Array) -> Result<ScalarBuffer<f32>> {
     let values = cast(values, &DataType::Float32).map_err(place.convert())?;
     Ok(values.as_primitive::<Float32Type>().values().clone())
@@ -153,7 +153,7 @@ impl NumberColumns {
     ///
     /// # Errors
     ///
-    /// A column that is named twice, that is of another type, or whose lists are empty.
+    /// If a column is named twice or of another type, or its lists are empty.
     pub(super) fn plan(
         table: &Table,
         key: &str,
@@ -176,7 +176,7 @@ impl NumberColumns {
             if width == Some(0) {
                 return Err(SchemaError::Table {
                     table: table.name,
-                    problem: format!("the lists of column `{name}` are empty, which are no {role}"),
+                    problem: format!("the lists of column `{name}` are empty, hence no {role}"),
                 });
             }
             columns.push((name.clone(), width.unwrap_or(0)));
@@ -223,7 +223,7 @@ impl NumberColumns {
         Ok(())
     }
 
-    /// Checks one column's batch and hands over its values, `width` a row.
+    /// Checks one column's batch and passes on its values, `width` a row.
     fn append_column(
         &self,
         place: Place<'_>,
@@ -258,7 +258,7 @@ impl NumberColumns {
     }
 }
 
-/// Says what can be done about a null among features.
+/// Adds to the error of a null among features how to mend it.
 fn explain_null(error: SchemaError) -> SchemaError {
     match error {
         SchemaError::Value {
@@ -279,7 +279,7 @@ fn explain_null(error: SchemaError) -> SchemaError {
     }
 }
 
-/// A column that the scan was asked for.
+/// Returns a column that was requested from the scan.
 pub(super) fn column<'a>(batch: &'a RecordBatch, name: &str) -> &'a dyn Array {
     batch
         .column_by_name(name)

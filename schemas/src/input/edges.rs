@@ -28,19 +28,19 @@ pub struct EdgeRows {
     pub src: Ids,
     /// `[n]`.
     pub dst: Ids,
-    /// `[n]`, where the table has weights and they were asked for.
+    /// `[n]`, where the table has weights and they were requested.
     pub weight: Option<Vec<f32>>,
-    /// `[n * feature_dim]`, row-major, where the table has features and they were asked for.
+    /// `[n * feature_dim]`, row-major, where the table has features and they were requested.
     pub feature: Option<Vec<f32>>,
 }
 
 impl EdgesSpec {
-    /// Checks the table's files, columns and types; reads footers, and the first row where a
-    /// list column's width stands nowhere else.
+    /// Checks the table's files, columns and types; reads footers, and the first row if the type of
+    /// a list column does not give its width.
     ///
     /// # Errors
     ///
-    /// Names the key, file or column, and what is allowed.
+    /// Names the key, file or column, and the allowed values.
     pub fn into_plan(self, base: &Path) -> Result<EdgesPlan> {
         self.plan(base).map_err(|mut found| found.swap_remove(0))
     }
@@ -49,7 +49,7 @@ impl EdgesSpec {
     ///
     /// # Errors
     ///
-    /// One error a mistake; at least one.
+    /// One error for each mistake; at least one.
     pub fn plan(self, base: &Path) -> Result<EdgesPlan, Vec<SchemaError>> {
         let table = Table::open("edges", base, &self.path).map_err(|error| vec![error])?;
         let mut found = Vec::new();
@@ -90,7 +90,7 @@ impl EdgesSpec {
                 ),
             });
         }
-        // Of two integer types the wider holds both, but for uint64 beside negative numbers.
+        // The wider of two integer types holds both, except uint64 beside negative numbers.
         Ok(src.max(dst))
     }
 
@@ -226,8 +226,8 @@ impl EdgesPlan {
     ///
     /// # Errors
     ///
-    /// A file that cannot be opened; each item names file, column and row of the first value
-    /// that is not allowed.
+    /// If a file cannot be opened. An item that is an error names file, column and row of the first
+    /// value that is not allowed.
     pub fn batches(&self, unit: &Unit) -> Result<impl Iterator<Item = Result<EdgeRows>> + '_> {
         let spec = &self.spec;
         let mut columns = vec![spec.src.as_str(), spec.dst.as_str()];

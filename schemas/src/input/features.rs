@@ -9,7 +9,7 @@ use crate::columns::{FeatureMeta, Features};
 use crate::config::{NodesSpec, SparseSpec};
 use crate::error::{Result, SchemaError};
 
-/// Values a row to plan with, where the rows are sparse.
+/// Assumed number of values in a sparse row.
 const SPARSE_VALUES: usize = 64;
 
 /// The feature columns of the node table, checked.
@@ -21,7 +21,7 @@ pub(super) enum FeatureColumns {
 }
 
 impl FeatureColumns {
-    /// Checks the feature columns, none of which may say which node it is or what is to be learned.
+    /// Checks the feature columns; the columns of ids, labels and splits are refused.
     pub(super) fn plan(spec: &NodesSpec, table: &Table) -> Result<Self> {
         refuse_other_roles(spec, table)?;
         let Some(sparse) = &spec.sparse else {
@@ -32,7 +32,7 @@ impl FeatureColumns {
             return Ok(Self::Dense(columns));
         };
         if !spec.features.is_empty() {
-            let problem = "stands in place of `features`; leave one of them out".to_owned();
+            let problem = "cannot be set beside `features`; leave one of them out".to_owned();
             return Err(SchemaError::Key {
                 key: table.key("sparse"),
                 problem,
@@ -62,7 +62,7 @@ impl FeatureColumns {
         }
     }
 
-    /// Returns the values of a row, which decide how many rows are decoded at once.
+    /// Returns the number of values in a row, which decides how many rows a batch has.
     pub(super) fn values_a_row(&self) -> usize {
         match self {
             Self::None => 1,
@@ -96,8 +96,8 @@ impl FeatureColumns {
     }
 }
 
-/// Refuses the columns of the ids, labels and splits as features: a model would learn from them
-/// what it is asked for.
+/// Refuses the columns of the ids, labels and splits as features: they contain the answer that a
+/// model has to learn.
 fn refuse_other_roles(spec: &NodesSpec, table: &Table) -> Result<()> {
     let roles = [
         ("id", Some(spec.id.as_str())),
@@ -188,7 +188,7 @@ fn append_sparse(
     Ok(())
 }
 
-/// Positions of any integer type; those beyond int64 come out beyond every width.
+/// Converts positions of any integer type; a position beyond int64 becomes one beyond every width.
 fn positions(place: Place<'_>, values: &dyn Array) -> Result<Vec<i64>> {
     if let Some(wide) = values.as_primitive_opt::<UInt64Type>() {
         let clamp = |&value: &u64| i64::try_from(value).unwrap_or(i64::MAX);

@@ -1,4 +1,4 @@
-//! What is said to those who bring tables that are not read as they are.
+//! Hints for errors of tables that cannot be read as they are.
 
 use std::fs::File;
 use std::io::Read;
@@ -8,7 +8,7 @@ use arrow::datatypes::DataType;
 
 use crate::error::SchemaError;
 
-/// Bytes at the start of a file that tell its format.
+/// Number of bytes at the start of a file that are read to find its format.
 const HEAD_BYTES: u64 = 512;
 
 /// Endings of names of other formats.
@@ -36,7 +36,8 @@ const HEADS: &[(&[u8], &str)] = &[
     (b"\x1f\x8b", "a compressed file"),
 ];
 
-/// Says what a file is that cannot be read as Parquet, where its name or its first bytes tell.
+/// Adds the format of a file that cannot be read as Parquet, if its name or its first bytes show
+/// it.
 pub(super) fn explain_format(error: SchemaError) -> SchemaError {
     match error {
         SchemaError::Unreadable { path, source } => match other_format(&path) {
@@ -53,7 +54,7 @@ fn other_format(path: &Path) -> Option<&'static str> {
         return Some(format);
     }
     let mut head = Vec::new();
-    // Of a store nothing more is read, and what cannot be read tells nothing.
+    // Fails, and so gives no format, for files of a store and files that cannot be read.
     let file = File::open(path).ok()?;
     file.take(HEAD_BYTES).read_to_end(&mut head).ok()?;
     if head.starts_with(b"PAR1") {
@@ -62,13 +63,13 @@ fn other_format(path: &Path) -> Option<&'static str> {
     if let Some((_, format)) = HEADS.iter().find(|(start, _)| head.starts_with(start)) {
         return Some(format);
     }
-    // A character may be cut off at the end.
+    // The last character may be cut off.
     let text = head.utf8_chunks().next().map_or("", |chunk| chunk.valid());
     let is_text = text.len() + 4 > head.len() && !head.contains(&0) && !head.is_empty();
     is_text.then_some("text, such as CSV")
 }
 
-/// Says how a column of a type becomes one that its role allows.
+/// Returns how to convert a column of a type into one that its role allows.
 pub(super) fn of_type(data_type: &DataType, role: &str) -> &'static str {
     let values = match data_type {
         DataType::Dictionary(_, values) => values.as_ref(),

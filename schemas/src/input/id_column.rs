@@ -15,8 +15,8 @@ pub(super) const IDS: &str = "integers and strings";
 
 /// Appends an id column's batch.
 ///
-/// An id that the type of `ids` cannot hold is no node's: an error, or [`NOWHERE`] where the ends
-/// of edges may be dropped.
+/// No node has an id that the type of `ids` cannot hold: it is an error, or [`NOWHERE`] where edges
+/// with such ends are dropped.
 pub(super) fn append_ids(
     place: Place<'_>,
     name: &str,
@@ -52,7 +52,7 @@ pub(super) fn append_ids(
     Ok(())
 }
 
-/// Returns a column of bytes, which old writers leave of strings, as text; none for any other column.
+/// Returns a column of bytes as text, as old writers store strings; none for any other column.
 pub(super) fn text_of_bytes(
     place: Place<'_>,
     name: &str,

@@ -17,7 +17,7 @@ use crate::ids::IdType;
 const LABELS: &str =
     "integers (class numbers), strings (class names), lists of zeros and ones, floats (numbers)";
 
-/// What a label column's type says about its labels.
+/// Kind of a column's labels, which follows from its type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LabelRole {
     Class,
@@ -26,7 +26,7 @@ pub(super) enum LabelRole {
     Number,
 }
 
-/// Checks the label column; `kind` says what its numbers are, where they are numbers.
+/// Checks the label column; `kind` says whether numbers are classes or numbers to predict.
 pub(super) fn plan_label(
     table: &Table,
     column: &str,
@@ -49,7 +49,7 @@ pub(super) fn plan_label(
             },
         )
     })?;
-    // They are written in the type of the first file, which must not lose those of another.
+    // Labels are written in the type of the first file, which must hold those of every other file.
     if matches!(role.0, LabelRole::Class | LabelRole::Number) {
         table.same_type("label", column, "labels")?;
     } else if kind.is_some() {
@@ -70,8 +70,8 @@ pub(super) fn plan_label(
     })
 }
 
-/// Refuses a column of floats of which none has a fraction: class numbers with gaps look like that
-/// when pandas writes them, and so may numbers to predict.
+/// Refuses a column of floats without any fraction: they may be class numbers, which pandas writes
+/// as floats if some are missing, or numbers to predict.
 fn refuse_whole_numbers(table: &Table, column: &str) -> Result<()> {
     let mut has_whole = false;
     for unit in &table.units {
@@ -93,8 +93,8 @@ fn refuse_whole_numbers(table: &Table, column: &str) -> Result<()> {
     Err(SchemaError::Key {
         key: table.key("label_kind"),
         problem: format!(
-            "is missing: column `{column}` holds floats, all of them whole, which may be class \
-             numbers (pandas writes those with gaps so) or numbers to predict; allowed are \
+            "is missing: column `{column}` holds floats, all of them whole: they may be class \
+             numbers (pandas writes floats if some are missing) or numbers to predict; allowed are \
              \"class\" and \"number\""
         ),
     })
@@ -133,8 +133,8 @@ pub(super) fn check_settings(
 
 /// Returns the type in which labels and predictions are written, for labels of a type.
 ///
-/// It is the labels' own, without the metadata that writers leave on list items, such as Iceberg's
-/// field ids; but predicted numbers have a fraction where the labels are integers.
+/// It is the type of the labels, without the metadata of list items, such as Iceberg's field ids.
+/// For integers that are numbers to predict it is a float type, since predictions have a fraction.
 pub(super) fn written_type(role: LabelRole, data_type: DataType) -> DataType {
     let item = |field: FieldRef| {
         let (name, nullable) = (field.name().clone(), field.is_nullable());
@@ -149,7 +149,8 @@ pub(super) fn written_type(role: LabelRole, data_type: DataType) -> DataType {
     }
 }
 
-/// Says why a column cannot hold `num_classes` class numbers, which predictions are written as.
+/// Returns why a column's type cannot hold `num_classes` class numbers, as which predictions are
+/// written.
 fn num_classes_problem(
     table: &Table,
     column: Option<&str>,
@@ -163,7 +164,7 @@ fn num_classes_problem(
         DataType::Int16 => 0x7fff,
         DataType::UInt16 => 0xffff,
         DataType::Boolean => 1,
-        // Beyond it, halves leave numbers out.
+        // Beyond this number, float16 does not hold every integer.
         DataType::Float16 => 0x800,
         _ => u32::MAX,
     };
@@ -186,7 +187,7 @@ fn is_decimal(data_type: &DataType) -> bool {
     }
 }
 
-/// Converts a column, telling values that do not fit from nulls.
+/// Converts a column; a value that does not fit is an error, not a null.
 pub(super) fn to_i64(place: Place<'_>, name: &str, array: &dyn Array) -> Result<ArrayRef> {
     let converted = cast(array, &DataType::Int64).map_err(place.convert())?;
     if converted.null_count() > array.null_count() {
@@ -197,7 +198,7 @@ pub(super) fn to_i64(place: Place<'_>, name: &str, array: &dyn Array) -> Result<
     Ok(converted)
 }
 
-/// Converts a column of class numbers; of floats, which must be whole, NaN becomes null.
+/// Converts a column of class numbers. Floats must be whole; NaN becomes null.
 fn class_numbers(place: Place<'_>, name: &str, array: &dyn Array) -> Result<ArrayRef> {
     if !array.data_type().is_floating() {
         return to_i64(place, name, array);
@@ -260,7 +261,7 @@ pub(super) fn max_class(
     Ok(max)
 }
 
-/// Appends which rows of a batch have a label.
+/// Appends, for each row of a batch, whether it has a label.
 pub(super) fn append_presence(
     place: Place<'_>,
     name: &str,
@@ -330,7 +331,7 @@ fn append_names(
             Some(text) => match names.binary_search_by(|known| known.as_str().cmp(text)) {
                 Ok(class) => u32::try_from(class).expect("classes fit 32 bits"),
                 Err(_) => {
-                    return Err(place.value(name, row, format!("is {text:?}, no known class")));
+                    return Err(place.value(name, row, format!("is {text:?}, an unknown class")));
                 }
             },
         };

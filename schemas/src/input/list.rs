@@ -19,11 +19,12 @@ pub struct IdListPlan {
 }
 
 impl IdListPlan {
-    /// Finds the files and the column, which has to hold ids of the nodes' kind.
+    /// Finds the files and the column, which must hold integers or strings as the ids of the nodes
+    /// do.
     ///
     /// # Errors
     ///
-    /// Names `key`, file or column, and what is allowed.
+    /// Names `key`, file or column, and the allowed values.
     pub fn open(key: &str, path: &Path, column: &str, id_type: IdType) -> Result<Self> {
         let open = || {
             let path = TablePath::from(path.to_string_lossy().into_owned());
@@ -62,7 +63,7 @@ impl IdListPlan {
         Ok(ids)
     }
 
-    /// The error for a listed id that no node has.
+    /// Returns the error for a listed id that no node has.
     ///
     /// # Panics
     ///

@@ -16,7 +16,8 @@ use crate::config::{CLASSES_MAX, NodesSpec, SPARSE_WIDTH_MAX, Transform};
 use crate::error::{Result, SchemaError};
 use crate::ids::{IdType, Ids, NOWHERE};
 
-/// Feature values of a row group that memory is reserved for before they are read.
+/// Greatest number of a row group's feature values for which memory is reserved before they are
+/// read.
 const RESERVED_VALUES_MAX: usize = 1 << 26;
 
 /// The table of nodes, checked against the files' schemas.
@@ -30,7 +31,7 @@ pub struct NodesPlan {
     split: SplitSource,
 }
 
-/// Ids of a unit, and what its labels say about the classes.
+/// Ids and classes of a unit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeKeys {
     /// `[n]`.
@@ -54,7 +55,7 @@ pub struct NodeRows {
     pub split: Vec<Split>,
 }
 
-/// A unit whose rows are read some at a time.
+/// Reads the rows of a unit batch by batch.
 pub struct NodeReader<'a> {
     plan: &'a NodesPlan,
     label: Option<&'a LabelMeta>,
@@ -71,12 +72,12 @@ pub struct SplitRows {
 }
 
 impl NodesSpec {
-    /// Checks the table's files, columns and types; reads footers, and the first row where a
-    /// list column's width stands nowhere else.
+    /// Checks the table's files, columns and types; reads footers, and the first row if the type of
+    /// a list column does not give its width.
     ///
     /// # Errors
     ///
-    /// Names the key, file or column, and what is allowed.
+    /// Names the key, file or column, and the allowed values.
     pub fn into_plan(self, base: &Path) -> Result<NodesPlan> {
         self.plan(base).map_err(|mut found| found.swap_remove(0))
     }
@@ -85,7 +86,7 @@ impl NodesSpec {
     ///
     /// # Errors
     ///
-    /// One error a mistake; at least one.
+    /// One error for each mistake; at least one.
     pub fn plan(self, base: &Path) -> Result<NodesPlan, Vec<SchemaError>> {
         let mut found = self.check_numbers();
         let Some(table) = keep(Table::open("nodes", base, &self.path), &mut found) else {
@@ -120,7 +121,7 @@ impl NodesSpec {
         }
     }
 
-    /// Finds numbers out of bounds.
+    /// Returns an error for each number that is out of bounds.
     fn check_numbers(&self) -> Vec<SchemaError> {
         let width = self.sparse.as_ref().map(|sparse| sparse.width);
         let numbers = [
@@ -199,7 +200,7 @@ impl NodesPlan {
         self.label.is_some()
     }
 
-    /// Returns what the labels are, given what all units' [`NodeKeys`] say about the classes.
+    /// Returns the description of the labels, given the classes in the [`NodeKeys`] of all units.
     ///
     /// `class_names` must be sorted and distinct.
     ///
@@ -248,7 +249,7 @@ impl NodesPlan {
         }))
     }
 
-    /// Returns what the splits are.
+    /// Returns the description of the splits.
     pub fn split_meta(&self) -> Option<SplitMeta> {
         self.split.meta()
     }
@@ -257,7 +258,7 @@ impl NodesPlan {
     ///
     /// # Errors
     ///
-    /// Null ids, and labels outside their range.
+    /// If an id is null, or a label is out of range.
     pub fn read_keys(&self, unit: &Unit) -> Result<NodeKeys> {
         let mut ids = Ids::with_capacity(self.id_type, unit.num_rows_reserved());
         let mut names = BTreeSet::new();
@@ -300,7 +301,7 @@ impl NodesPlan {
     ///
     /// # Errors
     ///
-    /// Splits outside their range, and class numbers outside theirs.
+    /// If a split or a class number is out of range.
     pub fn read_splits(&self, unit: &Unit) -> Result<SplitRows> {
         let mut rows = SplitRows {
             split: Vec::with_capacity(unit.num_rows_reserved()),
@@ -346,7 +347,7 @@ impl NodesPlan {
     ///
     /// # Errors
     ///
-    /// A file that cannot be opened.
+    /// If a file cannot be opened.
     pub fn reader<'a>(
         &'a self,
         unit: &Unit,
@@ -364,7 +365,8 @@ impl NodesPlan {
         })
     }
 
-    /// Columns without rows, with room for some; `label` is [`NodesPlan::label_meta`].
+    /// Returns columns without rows, with room for `capacity` rows; `label` is
+    /// [`NodesPlan::label_meta`].
     pub fn no_rows(&self, label: Option<&LabelMeta>, capacity: usize) -> NodeRows {
         NodeRows {
             ids: Ids::with_capacity(self.id_type, capacity),

@@ -1,4 +1,4 @@
-//! Columns of the node table that are handed on as they are.
+//! Columns of the node table that are copied to an output.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -25,11 +25,12 @@ pub struct PassedColumns {
 }
 
 impl NodesPlan {
-    /// Checks columns to hand on: there, of plain types, of other names than `taken`.
+    /// Checks columns to copy: they must exist, be of plain types and have other names than
+    /// `taken`.
     ///
     /// # Errors
     ///
-    /// Names the column, and what is allowed.
+    /// Names the column, and the allowed types and names.
     pub fn check_passed(&self, columns: &[String], taken: &[&str]) -> Result<()> {
         self.passed_fields(columns, taken).map(|_| ())
     }
@@ -62,7 +63,7 @@ impl NodesPlan {
     ///
     /// # Errors
     ///
-    /// As [`check_passed`](Self::check_passed), or a file that cannot be read.
+    /// As [`check_passed`](Self::check_passed), or if a file cannot be read.
     pub fn read_passed(&self, columns: &[String]) -> Result<PassedColumns> {
         let fields = self.passed_fields(columns, &[])?;
         let id = &self.spec().id;
@@ -102,7 +103,7 @@ impl PassedColumns {
         &self.fields
     }
 
-    /// Returns the columns of some nodes, by their places in the order of ids.
+    /// Returns the columns of some nodes, given by their positions in the order of ids.
     pub(crate) fn gather(&self, nodes: &[u32]) -> Result<Vec<ArrayRef>> {
         let places: Vec<(usize, usize)> = nodes
             .iter()
@@ -116,8 +117,8 @@ impl PassedColumns {
     }
 }
 
-/// Returns the type in which a column is handed on, whose columns are one leaf of a file: its own,
-/// but for dictionaries and views, which only say how the same values lie in memory.
+/// Returns the type in which a column is copied; none if it is not one leaf of a file. It is the
+/// column's own, but for dictionaries and views, which become the type of their values.
 fn written_type(data_type: &DataType) -> Option<DataType> {
     let item = |field: &Field| {
         let written = plain_type(field.data_type())?;

@@ -1,4 +1,4 @@
-//! Paths of input tables as written, to their files.
+//! Finds the files of an input table from its path as written.
 
 use std::collections::BTreeSet;
 use std::path::{Component, Path, PathBuf};
@@ -11,22 +11,22 @@ use crate::error::{Result, SchemaError};
 use crate::path::WILDCARDS;
 use crate::storage;
 
-/// A file of a table, and its name below the path that led to it.
+/// A file of a table, and its name relative to the path under which it was found.
 pub(super) type NamedFile = (PathBuf, String);
 
 /// Files of a table, each once.
 #[derive(Default)]
 struct Files {
     found: Vec<NamedFile>,
-    /// The files without links.
+    /// Paths of the files with all links resolved.
     real: BTreeSet<PathBuf>,
 }
 
-/// Finds the Parquet files of files, directories and globs: those of each path sorted, in the order
-/// of the paths.
+/// Finds the Parquet files of files, directories and globs, in the order of the paths and sorted
+/// within each.
 ///
-/// Each comes with its name below its path. Entries of directories that start with `_` or `.` are
-/// ignored. A file that several paths or links lead to is read once.
+/// Each file has its name relative to its path. Entries of directories that start with `_` or `.`
+/// are ignored. A file that several paths or links lead to is read once.
 pub(super) fn resolve(key: &str, base: &Path, written: &TablePath) -> Result<Vec<NamedFile>> {
     let mut files = Files::default();
     for one in written.written() {
@@ -37,7 +37,8 @@ pub(super) fn resolve(key: &str, base: &Path, written: &TablePath) -> Result<Vec
     Ok(files.found)
 }
 
-/// Returns what the braces of a path stand for; a file or directory may have braces in its name.
+/// Returns the paths that the braces of a path stand for; the path itself, if a file or directory
+/// has the braces in its name.
 fn alternatives(key: &str, base: &Path, written: &str) -> Result<Vec<String>> {
     let path = crate::path::resolve(key, base, Path::new(written))?;
     if written.contains('{') && storage::exists(&path)? {
@@ -57,7 +58,8 @@ fn resolve_one(key: &str, base: &Path, written: &str) -> Result<Vec<NamedFile>> 
         path: path.clone(),
     };
     let mut files = Vec::new();
-    // Asked first, because not all servers of S3 answer whether a directory is an object.
+    // Directories are checked first: some servers of S3 do not answer whether a directory is an
+    // object.
     if storage::is_dir(&path)? {
         let names = storage::list(&path)?;
         versioned::refuse_above(key, &path)?;
@@ -83,7 +85,7 @@ fn resolve_one(key: &str, base: &Path, written: &str) -> Result<Vec<NamedFile>> 
     Ok(files)
 }
 
-/// Says that a directory has no table file, and what it has in its place.
+/// Returns the problem that a directory has no table file, and names a file that it has.
 fn no_table_file(names: &[String]) -> String {
     let hidden = |part: &std::ffi::OsStr| is_hidden(Path::new(part));
     let seen = |name: &&String| !Path::new(name).iter().any(hidden);
@@ -97,7 +99,7 @@ fn no_table_file(names: &[String]) -> String {
 }
 
 impl Files {
-    /// Adds files that are not there yet, through whatever links.
+    /// Adds files that are not in the list yet, under any link.
     fn add_all(&mut self, key: &str, files: Vec<NamedFile>) -> Result<()> {
         for (path, name) in files {
             let Some(real) = real_file(key, &path)? else {
@@ -115,7 +117,8 @@ impl Files {
     }
 }
 
-/// Returns a file's path without links; none for one that cannot be looked up, whose reading fails.
+/// Returns a file's path with links resolved; none for a file that cannot be looked up, which fails
+/// later when it is read.
 fn real_file(key: &str, path: &Path) -> Result<Option<PathBuf>> {
     if storage::is_remote(path) {
         return Ok(Some(path.to_owned()));
@@ -133,13 +136,13 @@ fn real_file(key: &str, path: &Path) -> Result<Option<PathBuf>> {
     Ok(path.canonicalize().ok())
 }
 
-/// Finds what matches a pattern.
+/// Adds the files and directories that match a pattern.
 fn expand(key: &str, pattern: &Path, files: &mut Vec<NamedFile>) -> Result<()> {
     let no_glob = |error: &dyn std::fmt::Display| SchemaError::Key {
         key: key.to_owned(),
         problem: format!("{} is no glob: {error}", pattern.display()),
     };
-    // Below `**` may be links that lead in circles, which listings stop at.
+    // Links below `**` may form loops, which listings detect.
     let is_deep = pattern.iter().any(|part| part == "**");
     if storage::is_remote(pattern) || is_deep {
         return expand_listed(key, pattern, &no_glob, files);
@@ -161,7 +164,7 @@ fn expand(key: &str, pattern: &Path, files: &mut Vec<NamedFile>) -> Result<()> {
     versioned::refuse_around(key, files)
 }
 
-/// Finds what matches a pattern by all that lies below its plain start.
+/// Adds the files that match a pattern, from a listing of the directory before its first wildcard.
 fn expand_listed(
     key: &str,
     pattern: &Path,
@@ -187,7 +190,7 @@ fn expand_listed(
     };
     let names = storage::list(listed)?;
     for name in &names {
-        // What matches may be a directory above the file.
+        // The match may be a directory that contains the file.
         let found = dir.join(name);
         let above = found.ancestors().take_while(|above| *above != dir);
         let matching = above.filter(|above| wanted.matches_path_with(above, options));
@@ -209,7 +212,7 @@ fn expand_listed(
     versioned::refuse_below(key, dir, &names, files)
 }
 
-/// Adds a file, or the files of a directory, whose names start with that of the directory.
+/// Adds a file, or the files of a directory; their names start with the name of the directory.
 fn add(key: &str, found: PathBuf, files: &mut Vec<NamedFile>) -> Result<()> {
     let name = file_name(&found);
     if !found.is_dir() {

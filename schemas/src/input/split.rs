@@ -1,4 +1,4 @@
-//! The splits of the nodes: a column of them, or draws by shares.
+//! The splits of the nodes, read from a column or drawn by shares.
 
 use arrow::array::{Array, AsArray, RecordBatch};
 use arrow::datatypes::{DataType, Int64Type};
@@ -53,7 +53,7 @@ impl SplitSource {
             Some(SplitSpec::Shares(shares)) => {
                 let problem = shares.problem().or_else(|| {
                     let lacks = shares.seed.is_none();
-                    lacks.then(|| "lacks `seed`, which the job file has".to_owned())
+                    lacks.then(|| "lacks `seed`; set it beside the shares".to_owned())
                 });
                 match problem {
                     Some(problem) => Err(SchemaError::Key {
@@ -66,7 +66,7 @@ impl SplitSource {
         }
     }
 
-    /// Returns what the splits are; drawn ones are words.
+    /// Returns the description of the splits; drawn splits are words.
     pub(super) fn meta(&self) -> Option<SplitMeta> {
         match self {
             Self::None => None,
@@ -86,14 +86,15 @@ impl SplitSource {
         }
     }
 
-    /// Tells whether splits are drawn, for which ids and labels have to be read.
+    /// Tells whether splits are drawn, which requires ids and labels.
     pub(super) fn is_drawn(&self) -> bool {
         matches!(self, Self::Drawn(_))
     }
 
     /// Appends the splits of a batch, whose rows are the last of `ids`.
     ///
-    /// A draw is for nodes that `may_draw`: those with a label, where the table has labels.
+    /// Splits are drawn for rows for which `may_draw` is true: rows with a label, if the table has
+    /// labels.
     pub(super) fn append(
         &self,
         place: Place<'_>,

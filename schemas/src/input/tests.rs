@@ -144,7 +144,7 @@ fn read_nodes(spec: NodesSpec, base: &Path) -> Result<(Option<LabelKind>, NodeRo
 
 #[test]
 fn nodes_are_read_some_at_a_time() {
-    // As wide as this, 64 rows are decoded at once.
+    // At this width, a batch has 64 rows.
     let row: Vec<f32> = (0..1024u16).map(f32::from).collect();
     let lists: Vec<Option<&[f32]>> = vec![Some(&row); 200];
     let dir = tempfile::tempdir().unwrap();
@@ -366,7 +366,7 @@ fn labels_of_every_kind_are_read() {
     );
 }
 
-/// Iceberg and others number the fields of a file, those of list items too.
+/// Iceberg and others number the fields of a file, including those of list items.
 #[test]
 fn labels_with_field_ids_are_written_again() {
     let number = HashMap::from([("PARQUET:field_id".to_owned(), "7".to_owned())]);

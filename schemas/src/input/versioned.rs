@@ -1,7 +1,8 @@
-//! Directories of table formats with versions, which hold files that are no part of the table.
+//! Refuses directories of table formats with versions, which hold files that are no part of the
+//! table.
 //!
 //! Delta Lake, Iceberg and Hudi keep the files of older versions beside the live ones, and list the
-//! live ones elsewhere. Whoever reads all files of such a directory reads deleted rows too.
+//! live ones elsewhere. A reader of all files would read deleted rows too.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -28,7 +29,7 @@ const ICEBERG: Format = Format {
     listed: "`SELECT file_path FROM TABLE.files`",
 };
 
-/// What the names of Iceberg's metadata files end with.
+/// Suffix of the names of Iceberg's metadata files.
 const ICEBERG_SUFFIX: &str = ".metadata.json";
 
 /// A table format with versions.
@@ -37,16 +38,16 @@ struct Format {
     name: &'static str,
     /// Directory at the root of a table.
     marker: &'static str,
-    /// What lists the live files.
+    /// How to list the live files.
     listed: &'static str,
 }
 
-/// Refuses a directory that is such a table, or lies in one.
+/// Refuses a directory that is a table with versions, or lies in one.
 pub(super) fn refuse_above(key: &str, dir: &Path) -> Result<()> {
     refuse_roots(key, ancestors(dir))
 }
 
-/// Refuses files of such a table below a directory; `names` is all that lies there.
+/// Refuses files of a table with versions below a directory; `names` are all names below it.
 pub(super) fn refuse_below(
     key: &str,
     dir: &Path,
@@ -69,7 +70,7 @@ pub(super) fn refuse_below(
     Ok(())
 }
 
-/// Refuses files that lie in such a table.
+/// Refuses files that lie in a table with versions.
 pub(super) fn refuse_around(key: &str, files: &[NamedFile]) -> Result<()> {
     let parents: BTreeSet<&Path> = files.iter().filter_map(|(file, _)| file.parent()).collect();
     refuse_roots(key, parents.into_iter().flat_map(ancestors).collect())
@@ -82,7 +83,7 @@ fn refuse_roots(key: &str, dirs: BTreeSet<PathBuf>) -> Result<()> {
     })
 }
 
-/// Returns a directory and those above it, up to the host or bucket of a URL.
+/// Returns a directory and its parents, up to the host or bucket of a URL.
 fn ancestors(dir: &Path) -> BTreeSet<PathBuf> {
     let is_remote = storage::is_remote(dir);
     let dir = match (is_remote, dir.as_os_str().is_empty()) {
@@ -99,7 +100,7 @@ fn ancestors(dir: &Path) -> BTreeSet<PathBuf> {
 
 /// Returns the format of the table whose root a directory is.
 ///
-/// What lies above may be closed to us: then nothing is known of it.
+/// A parent directory may be unreadable; it then counts as no table.
 fn format_of(dir: &Path) -> Option<Format> {
     let has = |name: &str| storage::is_dir(&dir.join(name)).unwrap_or(false);
     if let Some(format) = [DELTA, HUDI].into_iter().find(|format| has(format.marker)) {
@@ -110,7 +111,7 @@ fn format_of(dir: &Path) -> Option<Format> {
     is_iceberg.then_some(ICEBERG)
 }
 
-/// Returns the root of the table that a file belongs to as a part of its log, and the format.
+/// Returns root and format of the table to whose log a file belongs.
 fn root_in(name: &str) -> Option<(PathBuf, &'static str)> {
     let parts: Vec<&str> = name.split('/').collect();
     let dirs = &parts[..parts.len() - 1];

@@ -1,4 +1,4 @@
-//! Faults of stores: which ones may pass, and how they are worded.
+//! Faults of stores: which ones are retried, and their messages.
 
 use std::io;
 
@@ -10,23 +10,25 @@ const STATUS: &str = "Server returned non-2xx status code: ";
 /// Error of `object_store` where the answer to a write names no version.
 const NO_E_TAG: &str = "ETag Header missing from response";
 
-/// A whole message of ours, within an error of `object_store`.
+/// A message of this crate, inside an error of `object_store`.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub(super) struct Said(pub(super) String);
 
-/// Tells whether a fault may be gone at the next attempt.
+/// Tells whether the next attempt may succeed.
 pub(super) fn may_pass(error: &Error) -> bool {
     matches!(error, Error::Generic { .. } | Error::JoinError { .. })
 }
 
-/// Tells whether a server answered what it will answer again; its client has repeated the rest.
+/// Tells whether a repeated request would get the same answer; `object_store` has retried the
+/// others.
 pub(super) fn is_answered(error: &Error) -> bool {
     let text = error.to_string();
     text.contains(STATUS) || text.contains(NO_E_TAG)
 }
 
-/// Tells whether a server refused a request for good, but for an object that is not there.
+/// Tells whether a server refused a request for any reason but a missing object, so that a retry is
+/// useless.
 pub(super) fn is_denied(error: &Error) -> bool {
     let text = error.to_string();
     let status = text.split_once(STATUS).map_or("", |(_, status)| status);
@@ -35,7 +37,7 @@ pub(super) fn is_denied(error: &Error) -> bool {
         && !matches!(error, Error::NotFound { .. })
 }
 
-/// An error that may pass.
+/// Makes an error that is retried.
 pub(super) fn generic(problem: String) -> Error {
     Error::Generic {
         store: "storage",
@@ -43,15 +45,15 @@ pub(super) fn generic(problem: String) -> Error {
     }
 }
 
-/// An error that does not pass.
+/// Makes an error that is not retried.
 pub(super) fn lasting(problem: String) -> Error {
     Error::NotSupported {
         source: Box::new(Said(problem)),
     }
 }
 
-/// Turns an error of a store into one of a file: what the request met, and its first cause, once
-/// each. Every link of the chain would repeat both.
+/// Turns an error of a store into one of a file that names the failure and its first cause once.
+/// Each error in the chain of causes would repeat both.
 pub(super) fn plain(error: Error) -> io::Error {
     let kind = match &error {
         Error::NotFound { .. } => io::ErrorKind::NotFound,
@@ -71,7 +73,7 @@ pub(super) fn plain(error: Error) -> io::Error {
         return io::Error::new(kind, answered(request, status));
     }
     if text.contains(NO_E_TAG) {
-        let problem = "the store gives no ETags, without which no run can go on with an output";
+        let problem = "the store gives no ETags; without them no run can go on with an output";
         return io::Error::new(kind, problem);
     }
     let first = causes.last().map(|cause| line(cause.to_string()));
@@ -82,7 +84,7 @@ pub(super) fn plain(error: Error) -> io::Error {
     )
 }
 
-/// Words the answer of a server, with the attempts that it took.
+/// Returns the message for a server's answer, with the number of retries.
 fn answered(request: &str, status: &str) -> String {
     let status = status.trim_end_matches([':', ' ']);
     let retries = request

@@ -10,15 +10,15 @@ use super::object::{Object, Version};
 use super::runtime::{Pending, start, wait};
 use crate::error::{Result, SchemaError};
 
-/// Longest range of one request, so that a fault costs little to repeat.
+/// Longest range of one request: few bytes have to be read again after a fault.
 const RANGE_BYTES_MAX: u64 = 8 << 20;
-/// Requests of one read at a time.
+/// Greatest number of simultaneous requests of one read.
 const REQUESTS_MAX: usize = 8;
 
 impl Object {
-    /// Reads the last bytes of the object, and tells its version.
+    /// Returns the last bytes of the object and its version.
     pub(crate) fn tail(&self, num_bytes: u64) -> Result<(Bytes, Version)> {
-        // One request could ask for both, but not all servers know such a range.
+        // One request could return both, but some servers do not support that range.
         let version = self.head("open")?;
         let start = version.size.saturating_sub(num_bytes);
         if start == version.size {
@@ -29,7 +29,7 @@ impl Object {
         Ok((tail.into_iter().next().unwrap_or_default(), version))
     }
 
-    /// Starts to read some ranges of a version of the object; [`wait`] gets them.
+    /// Starts to read some ranges of a version of the object; [`wait`] returns them.
     pub(crate) fn fetch(&self, version: &Version, ranges: Vec<Range<u64>>) -> Pending<Vec<Bytes>> {
         let (object, version) = (self.clone(), version.clone());
         start(async move {
@@ -66,7 +66,7 @@ impl Object {
         let mut blocks = blocks.map(|block| self.fetch(&version, vec![block]));
         let mut next = blocks.next();
         while let Some(pending) = next {
-            // The next one is on its way meanwhile.
+            // The next block is read meanwhile.
             next = blocks.next();
             for block in wait(pending)? {
                 consume(&block);

@@ -1,12 +1,12 @@
-//! HDFS, by `hdfs-native`: no Java, Hadoop's own configuration files, Kerberos where they ask for
-//! it.
+//! HDFS through `hdfs-native`: without Java, with Hadoop's configuration files, and with Kerberos
+//! if they require it.
 
 use std::sync::Arc;
 
 use hdfs_native_object_store::HdfsObjectStoreBuilder;
 use object_store::{ObjectStore, Result};
 
-/// Ends within some seconds where no name node is.
+/// Settings with which a request fails within seconds if no name node answers.
 const IMPATIENT: [(&str, &str); 3] = [
     ("dfs.client.failover.max.attempts", "5"),
     ("dfs.client.failover.sleep.base.millis", "200"),
@@ -19,8 +19,8 @@ pub(super) fn open(authority: &str) -> Result<Arc<dyn ObjectStore>> {
     if !authority.is_empty() {
         builder = builder.with_url(format!("hdfs://{authority}"));
     }
-    // Without Hadoop's files nobody has said how long an address may be tried: three minutes by
-    // default.
+    // Hadoop's files set how long an address is tried; without them, the default of three minutes
+    // is too long.
     if ["HADOOP_CONF_DIR", "HADOOP_HOME"]
         .iter()
         .all(|name| std::env::var_os(name).is_none())

@@ -1,4 +1,4 @@
-//! Requests of this process to one store: how many, their faults, and how long it is silent.
+//! Counts the requests of this process to one store and its faults, and reports a silent store.
 
 use std::future::Future;
 use std::pin::pin;
@@ -6,19 +6,19 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Silence after which the user is told, of a store that has never answered.
+/// Silence of a store that has never answered, after which a warning is printed.
 const UNHEARD: Duration = Duration::from_secs(2);
-/// Silence after which the user is told, of a store that has answered before.
+/// Silence of a store that has answered before, after which a warning is printed.
 const SILENT: Duration = Duration::from_secs(15);
-/// Time between two such lines.
+/// Time between two warnings.
 const SAID_EVERY: Duration = Duration::from_secs(15);
-/// Faults without an answer between them, after which the user is told.
+/// Number of faults without an answer between them, after which a warning is printed.
 const FAULTS_IN_A_ROW: u64 = 2;
 
-/// Counts requests to a store, and tells the user when it does not answer.
+/// Counts requests to a store, and warns when it does not answer.
 #[derive(Debug)]
 pub(super) struct Health {
-    /// The store, as the user knows it.
+    /// The store's name in warnings.
     endpoint: String,
     requests: AtomicU64,
     faults: AtomicU64,
@@ -53,7 +53,7 @@ impl Health {
         self.faults.load(Ordering::Relaxed)
     }
 
-    /// Tells whether the job has met as many faults as it may.
+    /// Tells whether there were more faults than the job allows.
     pub(super) fn is_spent(&self) -> bool {
         self.faults() > self.faults_max
     }
@@ -65,7 +65,8 @@ impl Health {
         )
     }
 
-    /// Counts a request and waits for its answer; `fault` returns what is wrong with one.
+    /// Counts a request and waits for its answer; `fault` returns the fault of an answer, if it is
+    /// one.
     pub(super) async fn watch<T>(
         &self,
         request: impl Future<Output = T>,

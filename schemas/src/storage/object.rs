@@ -16,7 +16,7 @@ use super::runtime::{start, wait};
 use super::store::Store;
 use crate::error::{Result, SchemaError};
 
-/// Times that an object is written anew over versions that other runs write meanwhile.
+/// Greatest number of attempts to write an object that other runs write meanwhile.
 const WRITES_MAX: usize = 8;
 
 /// An object, or a directory, of a store.
@@ -27,7 +27,7 @@ pub(crate) struct Object {
     pub(super) path: PathBuf,
 }
 
-/// Tells one content of an object from another.
+/// Identifies the content of an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Version {
     pub(crate) size: u64,
@@ -38,9 +38,9 @@ pub(crate) struct Version {
 /// Condition for an object to be written.
 #[derive(Clone, Debug)]
 pub(crate) enum Put {
-    /// There is none.
+    /// The object does not exist.
     Absent,
-    /// It is this version; HDFS cannot check it.
+    /// The object is of this version; HDFS cannot check it.
     Unchanged(Version),
 }
 
@@ -53,7 +53,7 @@ impl Version {
         }
     }
 
-    /// Returns what fingerprints take for the contents.
+    /// Returns the text that stands for the contents in fingerprints.
     pub(crate) fn fingerprint(&self) -> String {
         match &self.e_tag {
             Some(e_tag) => format!("{} {e_tag}", self.size),
@@ -68,7 +68,7 @@ impl Version {
 }
 
 impl Object {
-    /// Reads the object whole.
+    /// Reads the whole object; none if it does not exist.
     pub(crate) fn read(&self) -> Result<Option<(Vec<u8>, Version)>> {
         let found = self.call("read", |store, key| async move {
             let found = store.client.get(&key).await?;
@@ -78,7 +78,7 @@ impl Object {
         missing(found)
     }
 
-    /// Returns the version of the object there is now.
+    /// Returns the current version of the object; none if it does not exist.
     pub(crate) fn version(&self) -> Result<Option<Version>> {
         // A store has no object without a name.
         if self.key.as_ref().is_empty() {
@@ -87,14 +87,14 @@ impl Object {
         missing(self.head("look up"))
     }
 
-    /// Returns the version of an object that has to be there.
+    /// Returns the version of an object that must exist.
     pub(super) fn head(&self, action: &'static str) -> Result<Version> {
         self.call(action, |store, key| async move {
             let error = match store.client.head(&key).await {
                 Ok(meta) => return Ok(Version::of(&meta)),
                 Err(error) => error,
             };
-            // The answer to this request has no body, so it does not say why.
+            // The answer to this request has no body and so no reason; the next one has.
             if is_denied(&error)
                 && let Err(told) = store.client.get_range(&key, 0..1).await
                 && is_denied(&told)
@@ -105,11 +105,11 @@ impl Object {
         })
     }
 
-    /// Writes the object, whatever there is. `is_new` guesses that there is none, which saves
+    /// Writes the object or replaces it. `is_new` says that it probably does not exist, which saves
     /// requests.
     ///
-    /// On S3 each request depends on the version that it replaces. So the late request of a run
-    /// that is dead, which the network held back, replaces nothing that was written after it.
+    /// On S3 each request requires the version that it replaces. So a late request of a dead run,
+    /// which the network held back, replaces nothing that was written after it.
     pub(crate) fn put(&self, bytes: Vec<u8>, is_new: bool) -> Result<()> {
         let payload = PutPayload::from(bytes);
         if !self.store.is_atomic {
@@ -127,7 +127,7 @@ impl Object {
             }
             found = self.version()?;
         }
-        let busy = "other runs write it again and again, or the server ignores its own ETags";
+        let busy = "other runs keep writing it, or the server ignores its own ETags";
         Err(self.problem("write", busy))
     }
 
@@ -140,7 +140,8 @@ impl Object {
 
     /// Writes the object if the condition holds; false if it does not.
     ///
-    /// False is also what a repeated request gets whose first answer was lost.
+    /// It is false too if the first request succeeded, its answer was lost and the request was
+    /// repeated.
     pub(crate) fn put_if(&self, condition: Put, bytes: Vec<u8>) -> Result<bool> {
         self.put_payload_if(condition, PutPayload::from(bytes))
     }
@@ -166,7 +167,7 @@ impl Object {
         match written {
             Ok(()) => Ok(true),
             Err(Error::AlreadyExists { .. } | Error::Precondition { .. }) => Ok(false),
-            // HDFS writes aside first; whoever holds a lock may have removed that file.
+            // HDFS writes a temporary file first, which the holder of the lock may have removed.
             Err(Error::NotFound { .. }) if may_be_gone || !self.store.is_atomic => Ok(false),
             Err(error) => Err(self.error("write", error)),
         }
@@ -179,8 +180,7 @@ impl Object {
         .map(|_| ())
     }
 
-    /// Gives the object another name, in one step; only where the store can. False if it is not
-    /// there.
+    /// Renames the object in one step, in stores that can; false if it does not exist.
     pub(crate) fn rename(&self, to: &Self) -> Result<bool> {
         let target = to.key.clone();
         self.call("rename", move |store, key| {
@@ -199,8 +199,8 @@ impl Object {
         })
     }
 
-    /// Gives the object another name, in place of what had that name; S3 copies it and removes the
-    /// original.
+    /// Renames the object and replaces an object that has the new name; S3 copies it and removes
+    /// the original.
     pub(crate) fn replace(&self, to: &Self) -> Result<()> {
         if !self.store.is_atomic {
             to.remove()?;
@@ -227,7 +227,7 @@ impl Object {
             let below = |meta: ObjectMeta| {
                 let name = meta.location.prefix_match(&key)?;
                 let name: Key = name.collect();
-                // Consoles leave an object that has the name of a directory.
+                // Web consoles of S3 create an empty object with the name of a directory.
                 let is_marker = name.as_ref().is_empty();
                 (!is_marker).then(|| (name.to_string(), Version::of(&meta)))
             };
@@ -277,7 +277,7 @@ impl Object {
         Ok(())
     }
 
-    /// Removes a directory of HDFS, and directories in it, as far as no file lies there.
+    /// Removes a directory of HDFS, and directories in it, if no file lies in them.
     pub(crate) fn remove_empty_dir(&self) {
         if self.store.is_atomic || self.key.as_ref().is_empty() {
             return;
@@ -293,12 +293,12 @@ impl Object {
             self.join(name).remove_empty_dir();
         }
         if has_no_file {
-            // Fails, as it should, where something lies in a directory of it.
+            // Fails, as intended, if one of its directories is not empty.
             self.remove().ok();
         }
     }
 
-    /// Tells whether the store writes an object only if it is a given version.
+    /// Tells whether the store can write an object on the condition that it is of a given version.
     pub(crate) fn swaps(&self) -> bool {
         self.store.is_atomic
     }
@@ -314,7 +314,7 @@ impl Object {
         }
     }
 
-    /// Begins an upload in parts; returns it with the ETag of the object there is.
+    /// Begins an upload in parts; returns it with the ETag of the existing object.
     pub(super) fn begin(&self) -> object_store::Result<(Box<dyn MultipartUpload>, Option<String>)> {
         self.try_call(|store, key| async move {
             let before = match store.client.head(&key).await {
@@ -326,8 +326,8 @@ impl Object {
         })
     }
 
-    /// Gives up uploads that nobody finished, of an object or below a directory that this run has
-    /// for itself. They harm nobody, so where it is not allowed, a warning is all.
+    /// Aborts unfinished uploads, of an object or below a directory that this run has locked. They
+    /// do no harm, so a failure is only a warning.
     #[cfg_attr(
         not(feature = "s3"),
         expect(unused_variables, reason = "no other store has them")

@@ -1,27 +1,27 @@
-//! How stores are reached, where a job file says so.
+//! Options of stores in a job file.
 
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Result, SchemaError};
 
-/// Longest silence of a server that may be waited for.
+/// Greatest value of `timeout`.
 const TIMEOUT_SECONDS_MAX: u64 = 3600;
 
 /// Table `[storage]` of a job file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct StorageOptions {
-    /// How often a request is sent again after a fault that may pass.
+    /// How often a request is sent again after a fault that another attempt may not meet.
     pub retries: usize,
-    /// Faults of all requests after which the job ends.
+    /// Number of faults of all requests, beyond which the job fails.
     pub faults_max: u64,
     /// Seconds that a server may be silent before a request is sent again.
     pub timeout: u64,
-    /// Of S3.
+    /// Options of S3.
     pub s3: S3Options,
 }
 
-/// Table `[storage.s3]` of a job file; what is not given comes from environment and profile.
+/// Table `[storage.s3]` of a job file; the environment and the profile give the others.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct S3Options {
@@ -29,8 +29,8 @@ pub struct S3Options {
     pub endpoint: Option<String>,
     /// Region of the buckets.
     pub region: Option<String>,
-    /// Whether the bucket stands in the path of a URL and not in its host name; with an endpoint,
-    /// it does.
+    /// Whether the bucket is in the path of a URL and not in its host name. Default: true if there
+    /// is an endpoint.
     pub path_style: Option<bool>,
     /// Name of a profile in `~/.aws/credentials` and `~/.aws/config`.
     pub profile: Option<String>,
@@ -48,11 +48,11 @@ impl Default for StorageOptions {
 }
 
 impl StorageOptions {
-    /// Refuses options that no store can be reached with.
+    /// Checks the options.
     ///
     /// # Errors
     ///
-    /// Names the key, and says what is allowed.
+    /// Names the key, and the allowed values.
     pub fn check(&self) -> Result<()> {
         if !(1..=TIMEOUT_SECONDS_MAX).contains(&self.timeout) {
             let problem = format!(

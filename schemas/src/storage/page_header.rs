@@ -1,28 +1,28 @@
-//! Sizes that the pages of a Parquet file state, checked before memory is taken for them.
+//! Checks the sizes that the pages of a Parquet file state, before memory is taken for them.
 //!
-//! A page's header says how large the page is once decompressed, and the reader of Parquet takes
-//! that much memory. The footer says how large all pages of the column chunk are together: a page
-//! that says more is broken.
+//! A page's header states the decompressed size of the page, and the reader of Parquet takes that
+//! much memory. The footer states the size of all pages of the column chunk together: a page that
+//! states more is broken.
 
 use std::ops::Range;
 
 use parquet::errors::ParquetError;
 use parquet::file::metadata::ParquetMetaData;
 
-/// Sizes below this one are never checked: they are harmless, and some writers count them wrong.
+/// Sizes up to this one are not checked: they are harmless, and some writers state them wrong.
 const HARMLESS_BYTES: i64 = 16 << 20;
-/// Bytes that the first fields of a header take at most: three of a byte and a number each.
+/// Greatest size of the first three fields of a header: a byte and a number each.
 pub(super) const PREFIX_BYTES: usize = 3 * (1 + 10);
 
-/// Column chunks of a file, and the bytes of their pages once decompressed.
+/// Column chunks of a file, and the decompressed size of their pages.
 #[derive(Debug, Default)]
 pub(super) struct ColumnSizes {
-    /// By their place in the file.
+    /// Sorted by their position in the file.
     chunks: Vec<(Range<u64>, i64)>,
 }
 
 impl ColumnSizes {
-    /// Reads them from a footer, and checks that it describes a file of `size` bytes.
+    /// Reads the sizes from a footer, and checks that it describes a file of `size` bytes.
     pub(super) fn of(metadata: &ParquetMetaData, size: u64) -> Result<Self, ParquetError> {
         let mut chunks = Vec::new();
         let mut num_rows: i64 = 0;
@@ -63,7 +63,7 @@ impl ColumnSizes {
         Ok(Self { chunks })
     }
 
-    /// Refuses a page larger than its column chunk; `header` is what lies at `start` of the file.
+    /// Refuses a page larger than its column chunk; `header` are the bytes at `start` of the file.
     pub(super) fn check(&self, start: u64, header: &[u8]) -> Result<(), ParquetError> {
         let Some(page) = uncompressed_size(header).filter(|&bytes| bytes > HARMLESS_BYTES) else {
             return Ok(());
@@ -84,9 +84,10 @@ impl ColumnSizes {
 }
 
 /// Returns the second field of a page header, which is encoded in Thrift's compact protocol: type,
-/// uncompressed size, compressed size. None where it starts otherwise, which its reader refuses.
+/// uncompressed size, compressed size. None if the header starts in another way; the reader of
+/// Parquet refuses it then.
 fn uncompressed_size(header: &[u8]) -> Option<i64> {
-    /// The header of a field of type i32 whose number is one above that of the field before.
+    /// Header of a field of type i32 that has the next number after the field before.
     const NEXT_I32: u8 = 0x15;
     let mut bytes = header.iter().copied();
     let mut field = || -> Option<i64> {

@@ -1,8 +1,8 @@
-//! Parquet files of the file system and of stores.
+//! Reads Parquet files of the file system and of stores.
 //!
-//! The reader of Parquet asks for a few bytes at a time, which a store answers slowly. Of an object
-//! we read the footer first, then the chosen columns of a row group at once, and those of the next
-//! one while the first are decoded.
+//! The reader of Parquet requests a few bytes at a time, which is slow on a store. Of an object,
+//! the footer is read first, then the chosen columns of a row group in one go; while they are
+//! decoded, the columns of the next row group are fetched.
 
 use std::collections::VecDeque;
 use std::fs::{self, File};
@@ -31,12 +31,12 @@ use super::{is_remote, refuse_special};
 use crate::error::{Result, SchemaError};
 use crate::guard::guarded;
 
-/// Files of stores that are opened at a time.
+/// Number of a store's files that are opened at the same time.
 const OPENED_MAX: usize = 32;
 /// Bytes at the end of an object that are read with its version: most footers are shorter.
 const TAIL_BYTES: u64 = 64 << 10;
 
-/// A Parquet file that can be read, with its footer.
+/// An open Parquet file, with its footer.
 #[derive(Clone, Debug)]
 pub(crate) struct ParquetInput {
     path: PathBuf,
@@ -45,7 +45,7 @@ pub(crate) struct ParquetInput {
     columns: Arc<ColumnSizes>,
 }
 
-/// Where a file lies, and which it was when it was opened.
+/// Where the bytes of a file are, and its version when it was opened.
 #[derive(Clone, Debug)]
 enum Place {
     Local(Local),
@@ -54,7 +54,8 @@ enum Place {
     Object(Object, Version),
 }
 
-/// What tells one content of a local file from another, as far as its file system does.
+/// Size and time of change, which identify the content of a local file as well as its file system
+/// can.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Local {
     size: u64,
@@ -67,19 +68,19 @@ pub(crate) struct Batches<'a> {
     columns: ProjectionMask,
     batch_rows: usize,
     row_groups: VecDeque<usize>,
-    /// The next row group of an object, on its way.
+    /// The next row group of an object, being fetched.
     next: Option<Fetching>,
     current: Option<ParquetRecordBatchReader>,
 }
 
-/// The chosen columns of a row group, on their way.
+/// The chosen columns of a row group, being fetched.
 struct Fetching {
     row_group: usize,
     ranges: Vec<Range<u64>>,
     pending: Pending<Vec<Bytes>>,
 }
 
-/// A file, for the reader of Parquet.
+/// A file, as the reader of Parquet sees it.
 struct Source {
     bytes: SourceBytes,
     columns: Arc<ColumnSizes>,
@@ -91,7 +92,7 @@ enum SourceBytes {
     Object(Fetched),
 }
 
-/// What was fetched of an object, by position.
+/// Fetched ranges of an object, with their positions.
 struct Fetched {
     object: Object,
     version: Version,
@@ -157,7 +158,7 @@ impl ParquetInput {
         })
     }
 
-    /// Opens some files, those of stores many at a time.
+    /// Opens several files; files of stores are opened many at a time.
     ///
     /// # Errors
     ///
@@ -177,7 +178,7 @@ impl ParquetInput {
         Ok(inputs)
     }
 
-    /// Returns what a fingerprint takes for the contents of an object.
+    /// Returns the version of an object; none for a local file.
     pub(crate) fn version(&self) -> Option<&Version> {
         match &self.place {
             Place::Local(_) | Place::Memory(_) => None,
@@ -185,7 +186,8 @@ impl ParquetInput {
         }
     }
 
-    /// Refuses a local file that is not the one that was opened; a store refuses each request.
+    /// Refuses a local file that has changed since it was opened. A store refuses each request for
+    /// a changed object.
     pub(crate) fn check_unchanged(&self) -> Result<()> {
         match &self.place {
             Place::Local(opened) if *opened != Local::of(&self.path, fs::metadata(&self.path))? => {
@@ -322,13 +324,13 @@ impl Iterator for Batches<'_> {
                 Ok(None) => {}
                 Ok(Some(batch)) => return Some(batch.map_err(|error| unreadable(path, error))),
                 Err(problem) => {
-                    // What the decoder left behind is of no use.
+                    // After a panic, the decoder must not be used any more.
                     self.current = None;
                     return Some(Err(panicked(path, problem)));
                 }
             }
             let Some(opened) = self.open_next() else {
-                // The last batch may have come of another file.
+                // The last batch may have been read from a changed file.
                 return self
                     .current
                     .take()
@@ -370,7 +372,8 @@ impl Read for SourceRead {
 impl ChunkReader for Source {
     type T = SourceRead;
 
-    /// Here the header of a page is read.
+    /// Returns the bytes from `start` on. The reader calls it for the header of a page, which is
+    /// checked here.
     fn get_read(&self, start: u64) -> Result<Self::T, ParquetError> {
         let bytes = match &self.bytes {
             SourceBytes::File(file) => {
@@ -405,7 +408,7 @@ impl ChunkReader for Source {
 }
 
 impl Fetched {
-    /// Returns what was fetched from a position on.
+    /// Returns the fetched bytes from a position on; none if they were not fetched.
     fn from(&self, start: u64) -> Option<Bytes> {
         let holds =
             |(first, bytes): &&(u64, Bytes)| *first <= start && start < first + bytes.len() as u64;
@@ -413,7 +416,7 @@ impl Fetched {
         Some(bytes.slice(usize::try_from(start - first).ok()?..))
     }
 
-    /// Fetches what was not, such as the start of a long footer.
+    /// Fetches bytes that were not fetched yet, such as the start of a long footer.
     fn fetch(&self, start: u64, length: usize) -> Result<Bytes, ParquetError> {
         within(start, length, self.version.size)?;
         let range = std::iter::once(start..start + length as u64).collect();
@@ -423,19 +426,19 @@ impl Fetched {
     }
 }
 
-/// Refuses bytes that lie beyond the end of a file.
+/// Returns the range of some bytes; bytes beyond the end of the file are an error.
 fn within(start: u64, length: usize, size: u64) -> Result<Range<usize>, ParquetError> {
     let end = start.checked_add(length as u64).filter(|&end| end <= size);
     let range = end.and_then(|end| Some(usize::try_from(start).ok()?..usize::try_from(end).ok()?));
     range.ok_or_else(|| ParquetError::EOF(format!("{length} bytes at byte {start} of {size}")))
 }
 
-/// The error of a file whose decoder panicked.
+/// Returns the error of a file whose decoder panicked.
 fn panicked(path: &Path, problem: String) -> SchemaError {
     unreadable(path, ArrowError::ParquetError(problem))
 }
 
-/// The error of a file that cannot be decoded; one of its store comes out as it was.
+/// Returns the error of a file that cannot be decoded; an error of its store stays as it is.
 fn unreadable(path: &Path, error: ArrowError) -> SchemaError {
     match error {
         ArrowError::ExternalError(error) => match error.downcast::<SchemaError>() {

@@ -1,4 +1,4 @@
-//! The threads that talk to stores, and what their callers wait for.
+//! The threads that send requests to stores.
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -12,10 +12,10 @@ use super::fault::{generic, lasting};
 use crate::error::{Result, SchemaError};
 use crate::guard;
 
-/// Times that a request may take as long as its server may be silent.
+/// A request may take this many times the silence that a server is allowed.
 pub(super) const SLOWEST: u32 = 10;
 
-/// Threads that talk to stores; callers wait for them.
+/// Threads that send requests to stores; callers block until a request is done.
 static RUNTIME: LazyLock<Option<Runtime>> = LazyLock::new(|| {
     tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
@@ -25,14 +25,16 @@ static RUNTIME: LazyLock<Option<Runtime>> = LazyLock::new(|| {
         .ok()
 });
 
-/// The result of a future of the runtime, once it has ended.
+/// Receives the result of a future of the runtime; [`wait`] returns it.
 pub(crate) type Pending<T, E = SchemaError> = mpsc::Receiver<Result<T, E>>;
 
-/// Fails if the system starts no threads; what follows an opened store relies on them.
+/// Fails if the system refuses the threads; every request to a store needs them.
 pub(super) fn check_started() -> object_store::Result<()> {
     match *RUNTIME {
         Some(_) => Ok(()),
-        None => Err(generic("the system starts no threads for it".to_owned())),
+        None => Err(generic(
+            "the system refuses to start threads for it".to_owned(),
+        )),
     }
 }
 
@@ -50,13 +52,13 @@ where
 {
     let (sender, receiver) = mpsc::sync_channel(1);
     runtime().spawn(async move {
-        // Nobody waits for one that was given up.
+        // Fails if the caller no longer waits.
         sender.send(future.await).ok();
     });
     receiver
 }
 
-/// Starts work that waits for the runtime itself, on a thread of its own.
+/// Starts work that waits for the runtime, on a thread of its own.
 pub(super) fn start_blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T> + Send + 'static,
 ) -> Pending<T> {
@@ -65,7 +67,7 @@ pub(super) fn start_blocking<T: Send + 'static>(
     receiver
 }
 
-/// Makes a call that needs to find the runtime, such as one that starts tasks.
+/// Makes a call inside the runtime, such as one that starts tasks.
 pub(super) fn enter<T>(call: impl FnOnce() -> T) -> T {
     let _entered = runtime().enter();
     call()

@@ -22,14 +22,14 @@ use super::health::Health;
 use super::runtime::SLOWEST;
 use client::Connector;
 
-/// Milliseconds of a second between attempts, which is shorter in tests.
+/// Milliseconds of a second between attempts; fewer in tests.
 const SECOND: u64 = if cfg!(test) { 2 } else { 1000 };
-/// Seconds in which a server has to accept a connection.
+/// Seconds within which a server must accept a connection.
 const CONNECT_SECONDS: u64 = 10;
-/// Time after which a request that fails is not sent again. A signature holds for 15 minutes.
+/// Time after which a failed request is not sent again. A signature is valid for 15 minutes.
 const RETRIED_FOR: Duration = Duration::from_secs(180);
-/// Pauses before a request is sent again: each is drawn from the first one to `base` times the one
-/// before, so that some forty of them take minutes.
+/// Pauses before a request is sent again: each is drawn between the first pause and `base` times
+/// the previous one, so that some forty attempts take minutes.
 const BACKOFF: BackoffConfig = BackoffConfig {
     init_backoff: Duration::from_millis(SECOND / 5 + 1),
     max_backoff: Duration::from_millis(15 * SECOND),
@@ -40,7 +40,7 @@ const BACKOFF: BackoffConfig = BackoffConfig {
 #[derive(Debug)]
 pub(super) struct Bucket {
     store: Arc<AmazonS3>,
-    /// Sends requests that `object_store` does not have.
+    /// Sends requests that `object_store` does not offer.
     http: HttpClient,
 }
 
@@ -68,7 +68,7 @@ impl Bucket {
             .with_read_timeout(Duration::from_secs(options.timeout))
             .with_timeout(Duration::from_secs(options.timeout) * SLOWEST)
             .with_allow_http(is_plain);
-        // TLS protects a body, which need not be hashed for the signature too.
+        // TLS protects the body, so the signature need not include its hash.
         if !is_plain && !settings.chooses_hashing {
             builder = builder.with_unsigned_payload(true);
         }

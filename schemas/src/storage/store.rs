@@ -1,4 +1,4 @@
-//! Stores: opened once a process, with the options of the job.
+//! The stores of this process, each opened once with the options of the job.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -18,7 +18,7 @@ use super::runtime::{check_started, guarded};
 use super::{SCHEMES, StorageOptions};
 use crate::error::{Result, SchemaError};
 
-/// Times that a request is repeated as a whole whose faults the store's client does not repeat.
+/// How often a request is repeated if the store's client does not repeat requests on its own.
 const REPEATS: usize = 4;
 
 static REGISTRY: LazyLock<Mutex<Registry>> = LazyLock::new(Mutex::default);
@@ -26,7 +26,7 @@ static REGISTRY: LazyLock<Mutex<Registry>> = LazyLock::new(Mutex::default);
 #[derive(Default)]
 struct Registry {
     options: StorageOptions,
-    /// By root, such as `s3://bucket`.
+    /// Stores by root, such as `s3://bucket`.
     stores: BTreeMap<String, Arc<Store>>,
 }
 
@@ -35,7 +35,7 @@ struct Registry {
 pub struct Traffic {
     /// Requests that were sent.
     pub requests: u64,
-    /// Of those, the ones that failed in a way that may pass.
+    /// Requests among those that failed with a fault that another attempt may not meet.
     pub faults: u64,
 }
 
@@ -45,22 +45,22 @@ pub(super) struct Store {
     pub(super) client: Arc<dyn ObjectStore>,
     #[cfg(feature = "s3")]
     pub(super) s3: Option<super::s3::Bucket>,
-    /// Whether an object becomes visible only when it is complete, and a write may depend on the
-    /// version that it replaces; a store that cannot do that renames in one step.
+    /// Whether an object becomes visible only when it is complete, and a write can require the
+    /// version that it replaces; a store without these two renames in one step.
     pub(super) is_atomic: bool,
     pub(super) health: Arc<Health>,
     /// Limit of a request.
     pub(super) timeout: Duration,
 }
 
-/// Sets how stores are reached that are used from here on.
+/// Sets the options of stores that are opened from now on.
 pub fn configure(options: StorageOptions) {
     let mut registry = registry();
     registry.options = options;
     registry.stores.clear();
 }
 
-/// Returns how stores are reached, for a process that this one starts.
+/// Returns the options of stores, for a process that this one starts.
 pub fn options() -> StorageOptions {
     registry().options.clone()
 }
@@ -166,7 +166,7 @@ impl Store {
         F: Future<Output = object_store::Result<T>>,
     {
         let attempt = || async {
-            // The client of S3 has limits, and counts, of its own.
+            // The client of S3 limits and counts requests itself.
             if self.has_client_of_s3() {
                 return guarded(request()).await;
             }
@@ -231,7 +231,7 @@ impl Store {
     }
 }
 
-/// Returns what is wrong with the part of a URL between its scheme and its path.
+/// Returns the problem of the part of a URL between its scheme and its path, if there is one.
 pub(crate) fn authority_problem(kind: &str, authority: &str) -> Option<String> {
     if authority.contains('@') {
         let problem = "holds a user name or password, which belong into the environment";
@@ -282,7 +282,7 @@ impl Store {
         }
     }
 
-    /// Puts a store where paths that start with `root` find it.
+    /// Registers a store for paths that start with `root`.
     pub(super) fn register(self, root: &str) {
         registry().stores.insert(root.to_owned(), Arc::new(self));
     }

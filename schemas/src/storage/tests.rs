@@ -1,4 +1,4 @@
-//! Stores in memory, with what S3 can do and with what HDFS can.
+//! Stores in memory, with the operations of S3 and of HDFS.
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -20,7 +20,7 @@ fn dirs(test: &str) -> [PathBuf; 2] {
     ["swapping", "renaming"].map(|kind| PathBuf::from(format!("{kind}://tests/{test}")))
 }
 
-/// More bytes than one part of an upload, and some of another.
+/// Bytes for more than two parts of an upload.
 fn large() -> Vec<u8> {
     (0..20_000_000_u32).map(|i| (i % 251) as u8).collect()
 }
@@ -124,7 +124,7 @@ fn an_output_is_continued_and_finished() {
 
         let taken = Output::open(&dir, "flatten", "g", false).unwrap_err();
         assert!(matches!(taken, SchemaError::OutputTaken { .. }), "{taken}");
-        // The finished one stays until the new one is whole.
+        // The finished output stays until the new one is whole.
         drop(open(&dir, "g", true));
         let left: Vec<String> = entries(&dir).unwrap();
         assert_eq!(
@@ -136,7 +136,7 @@ fn an_output_is_continued_and_finished() {
     }
 }
 
-/// A write of a dead run may come at any time.
+/// A write of a dead run may arrive at any time.
 #[test]
 fn what_comes_late_is_no_part_of_an_output() {
     for dir in dirs("late") {
@@ -168,7 +168,8 @@ fn a_late_write_replaces_nothing() {
         write(&file, b"new").unwrap();
         assert_eq!(read(&file).unwrap().as_deref(), Some(&b"new"[..]));
     }
-    // What dead runs sent, which thought that there was none, or the one they saw.
+    // Late writes of dead runs, on the conditions that the file does not exist or is the one they
+    // saw.
     for condition in [Put::Absent, Put::Unchanged(seen)] {
         assert!(!at(&file).put_if(condition, b"late".to_vec()).unwrap());
     }

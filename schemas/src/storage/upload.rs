@@ -1,4 +1,4 @@
-//! A new file, visible under its name only once it is whole.
+//! Writes a new file that becomes visible under its name only when it is whole.
 
 use std::collections::VecDeque;
 use std::fs::{self, File};
@@ -13,14 +13,14 @@ use super::store::object;
 use crate::cleanup::{Cleanup, remove_at_early_end};
 use crate::error::{Result, SchemaError};
 
-/// Bytes of a part of an upload; S3 allows 10,000 parts, and not fewer than 5 MiB in each.
+/// Bytes of a part of an upload; S3 allows 10,000 parts of at least 5 MiB each.
 pub(super) const PART_BYTES: usize = 8 << 20;
-/// Parts on their way at a time.
+/// Greatest number of parts being sent at a time.
 const PARTS_MAX: usize = 2;
-/// Bytes gathered for the file system.
+/// Bytes buffered for the file system.
 const BUFFER_BYTES: usize = 1 << 18;
 
-/// A file being written. Dropped before it is finished, it is removed.
+/// A file being written. Dropping it before it is finished removes it.
 pub(crate) enum NewFile {
     Local(LocalFile),
     Object(Upload),
@@ -34,9 +34,10 @@ pub(crate) struct LocalFile {
     _cleanup: Cleanup,
 }
 
-/// An object being written; what is in memory is bounded by the size of some parts.
+/// An object being written; at most a few parts of it are in memory.
 pub(crate) struct Upload {
-    /// Where the bytes go: the object itself where an upload is invisible until it is complete.
+    /// Object that receives the bytes: `object` itself if an unfinished upload is invisible, else a
+    /// temporary one.
     written: Object,
     object: Object,
     buffer: Vec<u8>,
@@ -45,16 +46,17 @@ pub(crate) struct Upload {
     is_finished: bool,
 }
 
-/// Of an object too large for one request.
+/// Upload of an object that is too large for one request.
 struct Parts {
     upload: Box<dyn MultipartUpload>,
     pending: VecDeque<Pending<(), object_store::Error>>,
-    /// The ETag of the object there was before.
+    /// ETag of the object before the upload.
     before: Option<String>,
 }
 
 impl NewFile {
-    /// Starts a file; until it is finished, a file system and HDFS have it as `temporary`.
+    /// Starts a file; until it is finished, the file system or HDFS holds it under the name
+    /// `temporary`.
     pub(crate) fn create(path: &Path, temporary: &Path) -> Result<Self> {
         let Some(target) = object(path)? else {
             let _cleanup = remove_at_early_end(temporary);
@@ -80,9 +82,9 @@ impl NewFile {
         }))
     }
 
-    /// Writes what is left and gives the file its name: for a store, by the time that what is
-    /// returned has come to its end, since its answers take long, and only if `check` allows it
-    /// then.
+    /// Writes the remaining bytes and gives the file its name. A store does so in the background,
+    /// since its answers take long, and only if `check` then succeeds; [`wait`] for the returned
+    /// value.
     pub(crate) fn finish(
         self,
         check: impl Fn() -> Result<()> + Send + 'static,
@@ -105,7 +107,7 @@ impl Write for NewFile {
     fn flush(&mut self) -> io::Result<()> {
         match self {
             Self::Local(file) => file.writer_mut().flush(),
-            // A part has its size; what is less waits.
+            // Parts have a fixed size; a smaller rest waits.
             Self::Object(_) => Ok(()),
         }
     }
@@ -132,7 +134,7 @@ impl LocalFile {
 impl Drop for LocalFile {
     fn drop(&mut self) {
         if self.writer.is_some() {
-            // If this fails, the next run clears the folder of temporary files.
+            // If this fails, the next run removes the folder of temporary files.
             fs::remove_file(&self.temporary).ok();
         }
     }
@@ -154,7 +156,7 @@ impl Upload {
         Ok(num)
     }
 
-    /// Sends a part; waits while as many are on their way as may be.
+    /// Sends a part; waits while [`PARTS_MAX`] parts are being sent.
     fn send(&mut self, part: Vec<u8>) -> Result<(), object_store::Error> {
         let parts = match &mut self.parts {
             Some(parts) => parts,
@@ -171,7 +173,7 @@ impl Upload {
             parts.pending.pop_front().map_or(Ok(()), wait)?;
         }
         let payload = PutPayload::from(part);
-        // The client of HDFS takes parts in the order of these calls.
+        // The client of HDFS writes parts in the order of these calls.
         let sent = enter(|| parts.upload.put_part(payload));
         let limit = self.written.store.timeout;
         parts.pending.push_back(start(limited(limit, sent)));
@@ -189,7 +191,7 @@ impl Upload {
             check()?;
             self.complete()
                 .map_err(|error| self.written.error("write", error))?;
-            // Of a run that was killed here, or of a request whose answer was lost.
+            // Uploads of a run that was killed here, or of a request whose answer was lost.
             self.written.abort_unfinished(false);
         }
         self.is_finished = true;
@@ -210,7 +212,7 @@ impl Upload {
             self.send(rest)?;
         }
         let sent = self.parts.as_mut().map(|parts| &mut parts.pending);
-        // If one fails, the upload stays, to be given up.
+        // If a part fails, the upload stays and is aborted when it is dropped.
         sent.map(std::mem::take)
             .unwrap_or_default()
             .into_iter()
@@ -227,7 +229,7 @@ impl Upload {
             let Err(error) = limited(limit, parts.upload.complete()).await else {
                 return Ok(());
             };
-            // The request may have been heard and its answer lost.
+            // The server may have completed the upload, and its answer was lost.
             match limited(limit, written.store.client.head(&written.key)).await {
                 Ok(found) if found.size == num_bytes && found.e_tag != parts.before => Ok(()),
                 _ => {
@@ -244,7 +246,7 @@ impl Drop for Upload {
         if !self.is_finished
             && let Some(mut parts) = self.parts.take()
         {
-            // If this fails, the next run gives up what nobody finished.
+            // If this fails, the next run aborts the unfinished upload.
             let limit = self.written.store.timeout;
             wait(start(
                 async move { limited(limit, parts.upload.abort()).await },

@@ -1,4 +1,4 @@
-//! Whether a directory can be written, told before there is anything to write.
+//! Checks that a directory can be written, before there is anything to write.
 
 use std::fs;
 use std::io;
@@ -7,15 +7,15 @@ use std::path::Path;
 use super::{Object, is_dir, object};
 use crate::error::{Result, SchemaError};
 
-/// Name of what is written to a store for a moment. A run that finds it removes it, as it does what
-/// requests have left whose answers were lost.
+/// Name of the object that is written to a store and removed again. A run that finds it removes it
+/// with other temporary files.
 const PROBE: &str = "._SUCCESS.tmp.probe";
 
 /// Checks that files can be written to a directory, which is not created where it is missing, and
 /// leaves nothing behind.
 ///
-/// A local file is one without a name, in the directory or the nearest one above it; an object is
-/// written and removed again, two requests.
+/// The local test file has no name; it is created in the directory or in its nearest parent that
+/// exists. In a store, an object is written and removed again, with two requests.
 ///
 /// # Errors
 ///
@@ -38,7 +38,7 @@ fn check_local(dir: &Path) -> io::Result<()> {
 }
 
 fn check_store(dir: &Path, object: &Object) -> Result<()> {
-    // HDFS would create the directories above a file, S3 has none.
+    // HDFS would create the parent directories of a file; S3 has no directories.
     let nearest = match object.store.is_atomic {
         true => Some(dir),
         false => nearest_dir(dir)?,
@@ -84,7 +84,7 @@ mod tests {
         check("file/below", Some("not a directory"));
         let names: Vec<_> = fs::read_dir(root).unwrap().collect();
         assert_eq!(names.len(), 1);
-        // Not even root writes here.
+        // Not even root can write here.
         let refused = check_writable(Path::new("/proc/out")).unwrap_err();
         assert!(refused.to_string().contains("/proc/out"), "{refused}");
     }

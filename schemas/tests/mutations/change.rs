@@ -2,10 +2,10 @@
 
 use std::ops::Range;
 
-/// Bytes at the end of a file that half of all changes hit: there the footer of a table lies.
+/// Bytes at the end of a file, where a table has its footer; half of all changes hit them.
 const TAIL: usize = 1500;
 
-/// The only source of chance: a 64-bit mix of a number and a counter.
+/// The only source of random numbers: a 64-bit mix of a seed and a counter.
 pub(crate) struct Chance {
     seed: u64,
     draws: u64,
@@ -32,7 +32,7 @@ impl Chance {
         self.next().to_le_bytes()[3]
     }
 
-    /// Draws a place in a file, half of the time near its end.
+    /// Draws a position in a file, half of the time near its end.
     fn place(&mut self, len: usize) -> usize {
         let tail = len.min(TAIL);
         match self.below(2) {
@@ -47,10 +47,10 @@ impl Chance {
     }
 }
 
-/// Numbers that a length or an offset must not be.
+/// Numbers that are wrong as most lengths and offsets.
 const EXTREMES: [i32; 8] = [-1, i32::MIN, i32::MAX, 0, 1, 1 << 30, 1 << 24, -2];
 
-/// Changes a file; returns what was done, too.
+/// Changes a file; returns its bytes and a description of the change.
 pub(crate) fn change(whole: &[u8], chance: &mut Chance) -> (Vec<u8>, String) {
     let mut bytes = whole.to_vec();
     if bytes.is_empty() {

@@ -1,12 +1,14 @@
-//! Broken files: changed bytes, cuts and lies, anywhere in what this crate reads.
+//! Broken files: changed bytes, cuts and wrong numbers, anywhere in the files that this crate
+//! reads.
 //!
-//! Every mutation must end as an error of one line that names its file, or, of outputs, as the rows
-//! that were written: they carry checksums. Of an input table, which carries none unless its pages
-//! do, other rows are allowed. Nothing may panic, hang, or take more than a gigabyte.
+//! Every mutation must end as an error of one line that names its file. An output, which has
+//! checksums, may give the rows that were written instead. An input table, which has no checksums
+//! unless its pages have, may give other rows. No mutation may panic, hang, or take more than a
+//! gigabyte.
 //!
-//! The mutations run in processes of their own, whose memory the system bounds. A failure prints its
-//! number; `GRAPHFLAT_TEST_MUTATION=NUMBER` repeats that one alone, and `GRAPHFLAT_TEST_MUTATIONS`
-//! sets how many there are.
+//! The mutations run in processes of their own, whose memory the system limits. A failure prints
+//! its number; `GRAPHFLAT_TEST_MUTATION=NUMBER` repeats only that mutation, and
+//! `GRAPHFLAT_TEST_MUTATIONS` sets the number of mutations.
 #![cfg(target_os = "linux")]
 #![cfg(test)]
 
@@ -25,28 +27,28 @@ use schemas::SchemaError;
 
 use change::Chance;
 
-/// The numbers of a child's mutations: first, and one behind the last.
+/// Variable with the numbers of a child's mutations: the first, and one after the last.
 const RANGE: &str = "GRAPHFLAT_TEST_MUTATION_RANGE";
-/// Address space of a child, in KiB: a gigabyte beside what it has to begin with.
+/// Address space of a child beyond the one it starts with, in KiB: a gigabyte.
 const SPACE_KIB: u64 = 1 << 20;
-/// Time in which a child that lives says so; a mutation takes milliseconds.
+/// Longest time without a line of a child; a mutation takes milliseconds.
 const SILENCE_MAX: Duration = Duration::from_secs(120);
-/// Mutations after which a child says that it lives.
+/// Number of mutations after which a child prints a line.
 const ALIVE_AFTER: u64 = 100;
 
-/// Files that are read together, and how.
+/// Files that are read together, and the function that reads them.
 struct Subject {
     name: String,
     dir: PathBuf,
-    /// Below `dir`; one is changed at a time.
+    /// Names below `dir`; one file is changed at a time.
     files: Vec<String>,
     read: Box<dyn Fn() -> Result<u64, SchemaError>>,
-    /// What has to be read, where the files have checksums.
+    /// Hash of the rows that must be read, if the files have checksums.
     expected: Option<u64>,
 }
 
 impl Subject {
-    /// Takes whatever lies in a directory for its files.
+    /// Makes a subject of all files in a directory.
     fn new(
         name: &str,
         dir: &Path,
@@ -64,7 +66,7 @@ impl Subject {
         }
     }
 
-    /// Changes a file, reads, puts the file back; returns what is wrong with what came.
+    /// Changes a file, reads it, restores it; returns the problem of the result, if there is one.
     fn check(&self, chance: &mut Chance) -> Option<String> {
         let name = &self.files[chance.below(self.files.len())];
         let path = self.dir.join(name);
@@ -85,7 +87,7 @@ impl Subject {
     }
 }
 
-/// Returns what is wrong with the text of an error.
+/// Returns the problem of an error's text, if there is one.
 fn told_badly(error: &SchemaError, dir: &Path) -> Option<String> {
     let error: &dyn std::error::Error = error;
     let chain = std::iter::successors(Some(error), |error| error.source());
@@ -126,7 +128,7 @@ fn a_broken_file_is_an_error_that_names_it_or_gives_the_same_rows() {
         let number: u64 = number.parse().expect("the number of a mutation");
         return child(&format!("{number} {}", number + 1));
     }
-    // Two at a time: one waits for files while the other decodes.
+    // Two processes at a time: one waits for files while the other decodes.
     let total = num_mutations();
     let halves = [(0, total / 2), (total / 2, total)];
     let children = halves.map(|(first, end)| std::thread::spawn(move || run_child(first, end)));
@@ -134,7 +136,7 @@ fn a_broken_file_is_an_error_that_names_it_or_gives_the_same_rows() {
     assert_eq!(problems.concat(), [""; 0]);
 }
 
-/// Runs some mutations in a process; returns what was wrong.
+/// Runs some mutations in a process; returns the problems.
 fn run_child(first: u64, end: u64) -> Vec<String> {
     let mut child = Command::new("sh")
         .args([
@@ -189,7 +191,7 @@ fn run_child(first: u64, end: u64) -> Vec<String> {
     problems
 }
 
-/// Mutations of a range of numbers; the same ones in every process and run.
+/// Runs the mutations of a range of numbers, which are the same in every process and run.
 fn child(range: &str) {
     let (first, end) = range.split_once(' ').unwrap();
     let (first, end): (u64, u64) = (first.parse().unwrap(), end.parse().unwrap());
@@ -220,7 +222,7 @@ fn child(range: &str) {
     assert!(is_good, "see above");
 }
 
-/// Writes a line for the process that started this one.
+/// Prints a line for the process that started this one.
 fn say(line: &str) {
     println!("\n{line}");
 }

@@ -171,7 +171,7 @@ fn write(path: &Path, columns: &Columns, properties: WriterProperties) {
     writer.close().unwrap();
 }
 
-/// Reads a table of nodes in every way there is.
+/// Reads a table of nodes with every function that reads one.
 fn read_nodes(spec: &NodesSpec) -> schemas::Result<u64> {
     let plan = spec.clone().into_plan(Path::new(""))?;
     let (mut names, mut max, mut text) = (Vec::new(), None, String::new());

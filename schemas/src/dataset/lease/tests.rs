@@ -79,7 +79,7 @@ fn the_lock_of_a_dead_process_of_this_machine_is_taken_over_at_once() {
         };
         let manifest = storage::tests::manifest(&output, "f");
         output.finish(&manifest).unwrap();
-        // Killed between its end and the release of the lock, it leaves the lock alone.
+        // A run killed between its end and the release of the lock leaves only the lock.
         leave(&dir, &dead);
         Output::done(&dir, "flatten", "f").unwrap().unwrap();
         let names = storage::entries(&dir).unwrap();
@@ -106,14 +106,14 @@ fn a_holder_notices_that_its_lock_was_taken() {
         assert_eq!(
             Note::of(&left),
             Some(thief),
-            "it is not the old holder's to remove"
+            "the old holder must not remove it"
         );
     }
 }
 
 #[test]
 fn what_a_holder_writes_that_lost_its_lock_stays_invisible() {
-    // One request writes the smaller ones, several the larger ones.
+    // One request writes the small file, several requests write the large one.
     let sizes = [9, 20_000_000];
     for dir in dirs("fence") {
         let Opened::Open(output) = Output::open(&dir, "flatten", "f", false).unwrap() else {

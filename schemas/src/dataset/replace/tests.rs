@@ -71,7 +71,7 @@ fn check_tidy(dir: &Path, num_parts: usize) {
     assert_eq!(storage::list(dir).unwrap(), expected, "{}", dir.display());
 }
 
-/// A local directory, and those of stores with what S3 can do and with what HDFS can.
+/// A local directory, and one in each kind of store: with the operations of S3, and of HDFS.
 fn dirs(root: &Path, test: &str) -> [PathBuf; 3] {
     [
         root.join(test),
@@ -116,14 +116,14 @@ fn a_replacement_that_is_given_up_leaves_the_finished_output() {
         open(&dir, "new", true).abandon();
         check_whole(&dir, "old", 3);
         check_tidy(&dir, 3);
-        // Killed, it is removed by a run that finds what it wants.
+        // A killed replacement is removed by a run whose output is finished already.
         let output = open(&dir, "new", true);
         write_part(&output, 0, "new");
         drop(output);
         assert!(Output::done(&dir, "flatten", "old").unwrap().is_some());
         check_whole(&dir, "old", 3);
         assert!(!is_ours(&dir.join(ASIDE)));
-        // With another plan it starts over.
+        // A replacement with another plan starts over.
         write_part(&open(&dir, "new", true), 0, "new");
         let other = open(&dir, "other", true);
         assert_eq!(other.parts(), []);
@@ -133,7 +133,7 @@ fn a_replacement_that_is_given_up_leaves_the_finished_output() {
     }
 }
 
-/// Runs the replacement up to some step, as a run that is killed there would.
+/// Runs the replacement up to a step, as a run that is killed there does.
 fn killed_after(dir: &Path, step: usize) {
     old(dir);
     let output = open(dir, "new", true);
@@ -188,7 +188,7 @@ fn a_replacement_that_is_killed_anywhere_is_completed_by_the_next_run() {
         killed_after(&dir, step);
         Output::open(&dir, "flatten", "old", false).unwrap_err();
         check_whole(&dir, "new", 2);
-        // A fresh one replaces what it completed.
+        // A fresh run replaces the output that the other run completed.
         let output = open(&dir, "old", true);
         (0..3).for_each(|part| write_part(&output, part, "old"));
         check_whole(&dir, "new", 2);

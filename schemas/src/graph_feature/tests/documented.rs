@@ -1,4 +1,4 @@
-//! `docs/tables.md` shows the columns that are written, and says when each is there.
+//! `docs/tables.md` shows the columns that are written, and which inputs have each.
 
 use arrow::datatypes::{DataType, Schema};
 
@@ -6,7 +6,7 @@ use super::super::layout::{edges_schema, nodes_schema, rows_schema};
 use crate::columns::{FeatureMeta, GraphMeta, LabelKind, LabelMeta, SplitMeta};
 use crate::ids::IdType;
 
-/// A row of a table of columns: name, type, what it is there for.
+/// A row of a table of columns: name, type, and what an input must have for it.
 #[derive(Debug, PartialEq)]
 struct Column {
     name: String,
@@ -37,7 +37,7 @@ fn documented(after: &str) -> Vec<Column> {
 /// Everything that an input may have, with dense or sparse features.
 const WHOLE: [&str; 5] = ["labels", "splits", "weights", "self-loops", "edge features"];
 
-/// What the tables of an input hold that has just this.
+/// Description of the tables of an input that has just this.
 fn meta(has: &[&str]) -> GraphMeta {
     let has = |what: &str| has.contains(&what);
     GraphMeta {

@@ -13,7 +13,7 @@ use crate::fanout::{Fanout, FlattenMeta, Layout, Sampling, keep_at_hop};
 use crate::graph_feature::{GraphFeature, GraphShard};
 use crate::ids::{IdType, Ids};
 
-/// A whole graph whose in-edges stand in rank order.
+/// A whole graph whose in-edges are in rank order.
 pub(super) struct Graph {
     pub(super) meta: GraphMeta,
     pub(super) ids: Ids,
@@ -184,7 +184,7 @@ impl Graph {
         let n = rng.random_range(1..40);
         let mut in_src = vec![Vec::new(); n];
         for (dst, list) in in_src.iter_mut().enumerate() {
-            // Some isolated, some with parallel edges and loops, some hubs.
+            // Isolated nodes, nodes with parallel edges and self-loops, and hubs.
             let degree = pick(rng, &[0, 1, 2, 3, 20]);
             let mut sources: Vec<usize> = (0..degree).map(|_| rng.random_range(0..n)).collect();
             if !meta.self_loops {

@@ -349,7 +349,7 @@ fn paths_lead_to_local_parquet_files() {
     let check = |path: &str, expected: &[&str]| {
         usage(&|spec| spec.path = path.into(), expected);
     };
-    let not_here = "is of a store that is not supported";
+    let not_here = "is the URL of a store that is not supported";
     check(
         "gs://bucket/nodes",
         &["`input.nodes.path`: gs://bucket/nodes", not_here],
@@ -462,7 +462,7 @@ fn sparse_columns_are_lists() {
     };
     usage(
         &both,
-        &["`input.nodes.sparse`: stands in place of `features`"],
+        &["`input.nodes.sparse`: cannot be set beside `features`"],
     );
 }
 
@@ -530,7 +530,8 @@ fn broken_files_fail_and_are_named() {
     assert_says(text, ErrorKind::Data, &unreadable);
 }
 
-/// They are written in the type of the first file: a value of a wider one would be lost.
+/// Labels and splits are written in the type of the first file: a value of a wider type would be
+/// lost.
 #[test]
 fn numbers_that_are_written_again_are_of_one_type() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! Columns of the types that writers leave, and what is said about those that are not read.
+//! Columns of the types that other programs write, and the errors of columns that cannot be read.
 
 use arrow::array::{BinaryArray, Decimal128Array, FixedSizeListArray, Int16Array};
 
@@ -94,7 +94,7 @@ fn whole_floats_are_labels_of_the_kind_that_the_job_names() {
     };
     assert_eq!(numbers(floats([2.0, 0.0]), number), "Number([2.0, 0.0])");
     assert_eq!(numbers(ints([7, -1]), number), "Number([7.0, -1.0])");
-    // A single fraction tells.
+    // A single fraction makes the labels numbers.
     assert_eq!(numbers(floats([2.0, 0.5]), None), "Number([2.0, 0.5])");
     let gap = None::<f32>;
     assert_eq!(numbers(floats([gap, gap]), None), "Number([NaN, NaN])");
@@ -176,7 +176,7 @@ fn lists_without_numbers_are_no_features() {
     let fixed = FixedSizeListArray::try_new_with_length(item, 0, none, None, 3).unwrap();
     for array in [empty, Arc::new(fixed) as ArrayRef] {
         let read = nodes(&vec![("id", ints([1, 2, 3])), ("x", array)], x);
-        let problem = "nodes table: the lists of column `x` are empty, which are no features";
+        let problem = "nodes table: the lists of column `x` are empty, hence no features";
         assert_says(read, ErrorKind::Data, &[problem]);
     }
 }
@@ -236,7 +236,7 @@ fn two_columns_of_one_name_are_refused() {
         "nodes.parquet has two columns `x`",
     ];
     assert_says(read_nodes(spec, dir.path()), ErrorKind::Usage, &problem);
-    // What no key names does not matter.
+    // A column that no key names is not checked.
     assert_eq!(read_nodes(nodes_spec(), dir.path()).unwrap().1.ids.len(), 2);
 }
 
@@ -350,7 +350,7 @@ fn columns_of_many_types_are_handed_on() {
         ("price", decimals(&[4, 2, 3, 1], 2)),
     ];
     let dir = tempfile::tempdir().unwrap();
-    // A dictionary each row group.
+    // Each row group has its own dictionary.
     write(&dir.path().join("nodes.parquet"), &columns, 2);
     let plan = nodes_spec().into_plan(dir.path()).unwrap();
     let wanted: Vec<String> = columns[1..]

@@ -1,4 +1,4 @@
-//! Which files a path of a table leads to.
+//! Files that a table's path leads to.
 
 use super::bad::assert_says;
 use super::*;
@@ -34,7 +34,7 @@ fn several_paths_are_one_table() {
     check("{a,b}/1.parquet", &["1", "3"]);
     check("{a/[2-9],b/*}.parquet", &["2", "3"]);
     check("{c,d}.parquet", &["4"]);
-    // However often it is named, a file is read once.
+    // A file that is named several times is read once.
     check(r#"["a/2.parquet", "a", "a/*"]"#, &["2", "1"]);
     let missing = ids_at(base, "{a,x}");
     let problem = ["`input.nodes.path`: no such file", "x"];
@@ -65,7 +65,7 @@ fn files_behind_links_are_read_once() {
         }
     };
     check(&["1", "2", "3"]);
-    // Siblings, the directory itself, those above, and each other.
+    // Links to siblings, to the directory itself, to its parents, and to each other.
     symlink("a", nodes.join("c")).unwrap();
     symlink("1.parquet", nodes.join("b/2.parquet")).unwrap();
     check(&["1", "2", "3"]);
@@ -97,7 +97,7 @@ fn pipes_and_devices_are_no_files() {
     let dir = tempfile::tempdir().unwrap();
     let base = dir.path();
     part(&base.join("nodes/a.parquet"), [1]);
-    // Opening it would wait for a process that writes.
+    // Opening a pipe would wait for a process that writes.
     let made = std::process::Command::new("mkfifo")
         .arg(base.join("nodes/b.parquet"))
         .status();
@@ -157,7 +157,7 @@ fn tables_with_versions_are_refused() {
     );
 }
 
-/// A store is listed in one way, its directories are looked up in another.
+/// A store lists files in one way and looks up directories in another.
 #[test]
 fn tables_of_stores_follow_the_same_rules() {
     let dir = tempfile::tempdir().unwrap();

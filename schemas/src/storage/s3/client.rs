@@ -14,10 +14,10 @@ use serde::Deserialize;
 
 use crate::storage::health::Health;
 
-/// Longest code and message of a server that are shown, in bytes.
+/// Greatest length of a server's code and message in an error, in bytes.
 const REASON_BYTES_MAX: usize = 500;
 
-/// Makes clients of `object_store` that this module watches.
+/// Makes HTTP clients for `object_store` whose requests are counted and checked.
 #[derive(Clone, Debug)]
 pub(super) struct Connector {
     inner: Arc<dyn HttpConnector>,
@@ -39,7 +39,7 @@ struct Reason {
 }
 
 impl Connector {
-    /// Watches the clients of another connector.
+    /// Wraps another connector.
     pub(super) fn over(inner: impl HttpConnector, health: &Arc<Health>) -> Self {
         Self {
             inner: Arc::new(inner),
@@ -61,22 +61,22 @@ impl HttpConnector for Connector {
 impl HttpService for Client {
     async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
         let refused = |problem: String| {
-            // Of this kind, it is not repeated.
+            // A request with an error of this kind is not repeated.
             HttpError::new(HttpErrorKind::Unknown, std::io::Error::other(problem))
         };
         if self.health.is_spent() {
             return Err(refused(self.health.problem()));
         }
-        // The inner client panics on a URL that is none.
+        // The inner client panics on an invalid URL.
         if url::Url::parse(&request.uri().to_string()).is_err() {
-            return Err(refused("the server's name makes no URL".to_owned()));
+            return Err(refused("the server's name gives no valid URL".to_owned()));
         }
         let answer = async { with_reason(self.inner.execute(request).await?).await };
         self.health.watch(answer, fault).await
     }
 }
 
-/// Returns what is wrong with an answer that another attempt may not get.
+/// Returns the fault of an answer; none if another attempt would get the same answer.
 fn fault(answer: &Result<HttpResponse, HttpError>) -> Option<String> {
     match answer {
         Ok(response) => {
@@ -96,8 +96,8 @@ fn fault(answer: &Result<HttpResponse, HttpError>) -> Option<String> {
     }
 }
 
-/// Puts the code and the message of an error in place of its body, on one line: errors of
-/// `object_store` end with it. The rest of the body is left out: it may show a signature.
+/// Replaces the body of an error by its code and message on one line: errors of `object_store` end
+/// with the body. The rest of the body is left out, since it may show a signature.
 async fn with_reason(response: HttpResponse) -> Result<HttpResponse, HttpError> {
     let status = response.status();
     if !status.is_client_error() && !status.is_server_error() {

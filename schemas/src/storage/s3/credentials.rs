@@ -1,4 +1,4 @@
-//! Credentials that a job does not name, and what to do where there are none.
+//! Sources of credentials outside the job file, with errors that say how to set credentials.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,10 +9,11 @@ use object_store::{BackoffConfig, CredentialProvider, Error, Result, RetryConfig
 
 use crate::storage::fault::Said;
 
-/// Times that the server of a machine's credentials is asked again: it is near, or there is none.
+/// Greatest number of repeated requests to the machine's server of credentials: it is near, or
+/// there is none.
 const RETRIES: usize = 2;
 
-/// A source of credentials, whose errors say how to give them.
+/// A source of credentials whose errors say how to set them.
 #[derive(Debug)]
 struct Explained {
     inner: Arc<dyn CredentialProvider<Credential = AwsCredential>>,
@@ -41,7 +42,7 @@ impl CredentialProvider for Explained {
     }
 }
 
-/// Has a builder without keys say where it looked for some.
+/// Makes a builder without keys name the source of credentials in its errors.
 pub(super) fn with_reasons(builder: AmazonS3Builder) -> Result<AmazonS3Builder> {
     let has = |key| builder.get_config_value(&key).is_some();
     let is_unsigned = builder.get_config_value(&Key::SkipSignature);

@@ -1,4 +1,4 @@
-//! Lists of objects, page by page.
+//! Lists objects, page by page.
 
 use std::collections::BTreeSet;
 
@@ -51,18 +51,18 @@ impl Bucket {
     }
 }
 
-/// Notices a server that hands out pages it has handed out before.
+/// Detects a server that sends a page again.
 #[derive(Debug, Default)]
 pub(super) struct Pages {
     tokens: BTreeSet<String>,
 }
 
 impl Pages {
-    /// Notes the token of the next page.
+    /// Records the token of the next page.
     ///
     /// # Errors
     ///
-    /// If an earlier page had it.
+    /// If an earlier page had the same token.
     pub(super) fn add(&mut self, token: &str) -> Result<()> {
         if self.tokens.insert(token.to_owned()) {
             return Ok(());

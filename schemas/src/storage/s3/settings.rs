@@ -1,4 +1,4 @@
-//! Settings of S3: of the job file, the environment and the user's profile, checked.
+//! Settings of S3 from the job file, the environment and the user's profile, checked.
 
 use std::env;
 use std::ffi::OsString;
@@ -11,14 +11,14 @@ use url::Url;
 use crate::error::{Result, SchemaError};
 use crate::storage::StorageOptions;
 
-/// Server of a container's credentials, which `AWS_CONTAINER_CREDENTIALS_RELATIVE_URI` follows.
+/// Server of a container's credentials; `AWS_CONTAINER_CREDENTIALS_RELATIVE_URI` is a path on it.
 const CONTAINER: &str = "http://169.254.170.2";
 
-/// Everything that says how S3 is reached, but the bucket.
+/// All settings of S3 but the bucket.
 #[derive(Debug)]
 pub(in super::super) struct Settings {
     pub(super) builder: AmazonS3Builder,
-    /// Whether the user says if bodies are hashed for the signature.
+    /// Whether the user sets if the signature includes a hash of the body.
     pub(super) chooses_hashing: bool,
 }
 
@@ -36,7 +36,7 @@ struct Profile {
 }
 
 impl Surroundings {
-    /// Takes variables; a blank one counts as not set, as with Amazon's own tools.
+    /// Takes variables of the environment; a blank one counts as not set, as in Amazon's own tools.
     pub(super) fn new(
         vars: impl IntoIterator<Item = (String, String)>,
         home: Option<PathBuf>,
@@ -63,7 +63,7 @@ impl Surroundings {
         found.map(|(_, value)| value.as_str())
     }
 
-    /// Returns the profile to use; none where keys of the environment come before it.
+    /// Returns the profile to use; none if keys of the environment take precedence.
     fn profile(&self, options: &StorageOptions) -> Result<Option<Profile>> {
         let in_job = options.s3.profile.as_deref();
         let named = in_job.or_else(|| self.var("AWS_PROFILE"));
@@ -97,7 +97,7 @@ impl Surroundings {
         Ok(Some(profile))
     }
 
-    /// Reads a section of one of Amazon's files; empty where there is none.
+    /// Reads a section of one of Amazon's files; empty if it does not exist.
     fn section(&self, variable: &str, file: &str, section: &str) -> Result<Vec<(String, String)>> {
         let path = match (self.var(variable), &self.home) {
             (Some(path), _) => PathBuf::from(path),
@@ -130,11 +130,12 @@ impl Settings {
         Self::of(options, &Surroundings::of_process())
     }
 
-    /// Puts together the job file, which comes first, the environment and the user's profile.
+    /// Combines the settings of the job file, which takes precedence, the environment and the
+    /// user's profile.
     ///
     /// # Errors
     ///
-    /// Names the setting that cannot be one, and shows no secret.
+    /// Names the invalid setting, and shows no secret.
     pub(super) fn of(options: &StorageOptions, around: &Surroundings) -> Result<Self> {
         let mut builder = AmazonS3Builder::new();
         let mut endpoint = None;
@@ -144,7 +145,8 @@ impl Settings {
                 continue;
             };
             match key {
-                // In the order of their names, the one of S3 alone is the last.
+                // Variables are sorted by name, so the one for S3 alone comes last and takes
+                // precedence.
                 Key::Endpoint | Key::S3Endpoint => endpoint = Some((name.clone(), value.clone())),
                 _ => builder = configure(builder, name, key, value)?,
             }
@@ -188,7 +190,7 @@ impl Settings {
     }
 }
 
-/// Fills in keys and region of a profile; the environment's region comes before its own.
+/// Sets keys and region of a profile; the environment's region takes precedence.
 fn profile_keys(mut builder: AmazonS3Builder, profile: &Profile) -> Result<AmazonS3Builder> {
     for (name, key) in [
         ("aws_access_key_id", Key::AccessKeyId),
@@ -205,7 +207,8 @@ fn profile_keys(mut builder: AmazonS3Builder, profile: &Profile) -> Result<Amazo
     Ok(builder)
 }
 
-/// Sets a value that is checked: `object_store` panics where one makes no request.
+/// Checks a value and sets it: `object_store` panics on a value with which it cannot build a
+/// request.
 fn configure(
     builder: AmazonS3Builder,
     name: &str,
@@ -234,18 +237,18 @@ fn configure(
     Ok(builder.with_config(key, value))
 }
 
-/// Tells whether a text can be a region, which becomes a part of a host's name. There `xn--` stands for
-/// letters that are not ASCII.
+/// Tells whether a text can be a region, which becomes a part of a host name. A host name's part
+/// that starts with `xn--` encodes letters that are not ASCII.
 fn is_region(text: &str) -> bool {
     let is_allowed = |c: char| c.is_ascii_alphanumeric() || c == '-';
     !text.is_empty() && !text.starts_with("xn--") && text.chars().all(is_allowed)
 }
 
-/// Returns the URL of a server in the one way that it is written here.
+/// Returns the URL of a server in its normal form.
 ///
 /// # Errors
 ///
-/// Names the setting, and says what is allowed.
+/// Names the setting, and the allowed values.
 pub(in super::super) fn check_endpoint(name: &str, url: &str) -> Result<String> {
     let text = url.trim();
     if text.contains('@') {

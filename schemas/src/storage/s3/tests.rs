@@ -1,4 +1,4 @@
-//! Settings that are none, and servers that do not behave.
+//! Invalid settings, and servers that break the protocol.
 
 mod server;
 
@@ -37,7 +37,7 @@ fn around(vars: &[(&str, &str)]) -> Surroundings {
     Surroundings::new(vars, None)
 }
 
-/// Has paths of `s3://BUCKET` lead to a server.
+/// Registers a test server for paths of `s3://BUCKET`.
 pub(crate) fn register(bucket: &str, server: &Server, vars: &[(&str, &str)]) -> PathBuf {
     let mut options = StorageOptions::default();
     options.s3.endpoint = Some(server.url.clone());
@@ -58,7 +58,7 @@ fn xml(code: &str) -> Vec<u8> {
     text.into_bytes()
 }
 
-/// The endpoint of some settings, or what is wrong with them.
+/// Checks the endpoint of some settings, or their error.
 fn check(vars: &[(&str, &str)], endpoint: Option<&str>, expected: &str) {
     let mut options = StorageOptions::default();
     options.s3.endpoint = endpoint.map(str::to_owned);
@@ -145,7 +145,7 @@ fn the_job_file_comes_before_the_environment() {
     check(&vars, Some("https://three"), "https://three");
 }
 
-/// Refuses each request, after making of it what the real client makes.
+/// Builds each request as the real client does, then refuses it.
 #[derive(Clone, Debug)]
 struct Refusing;
 
@@ -164,7 +164,7 @@ impl HttpService for Refusing {
     }
 }
 
-/// Draws texts of pieces that make URLs, and of ones that break them.
+/// Draws texts from pieces that are valid in URLs and pieces that are not.
 struct Draw(u64);
 
 impl Draw {
@@ -324,7 +324,7 @@ fn a_panic_of_the_client_becomes_an_error() {
 fn the_code_of_the_server_is_told() {
     let server = Server::start(|_request| (403, Vec::new(), xml("SignatureDoesNotMatch")));
     let path = register_with_keys("denied", &server).join("file");
-    // The answer to the first request of these has no body.
+    // The answer to the first request of each call has no body.
     for error in [
         size(&path).unwrap_err(),
         read(&path).unwrap_err(),
@@ -407,7 +407,7 @@ fn a_list_without_end_is_told() {
     );
 }
 
-/// A store that forgets nothing and tells no versions, or only of what it writes.
+/// A store that sends no ETags, or only in answers to writes.
 fn without_e_tags(tells_of_writes: bool) -> Server {
     let objects = Mutex::new(BTreeMap::new());
     Server::start(move |request| {
@@ -488,7 +488,7 @@ fn a_store_that_refuses_every_condition_is_told() {
     let error = open(&dir).unwrap_err();
     assert!(
         matches!(&error, SchemaError::Io { source, .. }
-        if source.to_string().contains("refuses the write again and again")),
+        if source.to_string().contains("keeps refusing the write")),
         "{error}"
     );
 }

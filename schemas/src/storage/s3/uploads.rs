@@ -1,4 +1,4 @@
-//! Uploads that were begun and neither completed nor aborted.
+//! Finds and aborts unfinished uploads.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use super::Bucket;
 use super::listing::Pages;
 use crate::storage::fault::generic;
 
-/// Seconds for which a signed URL holds.
+/// Seconds for which a signed URL is valid.
 const SIGNED_SECONDS: u64 = 300;
 
 /// An unfinished upload.
@@ -35,7 +35,7 @@ struct UploadList {
 }
 
 impl Bucket {
-    /// Gives up the uploads that nobody finished: of an object, or of those below a directory.
+    /// Aborts the unfinished uploads of an object, or of all objects below a directory.
     pub(in super::super) async fn abort_unfinished(&self, key: &Key, is_dir: bool) -> Result<()> {
         let prefix = if is_dir {
             format!("{key}/")
@@ -55,9 +55,9 @@ impl Bucket {
         Ok(())
     }
 
-    /// Lists unfinished uploads of objects whose keys start so.
+    /// Lists unfinished uploads of objects whose keys start with `prefix`.
     ///
-    /// `object_store` has no such request. MinIO only knows whole keys.
+    /// `object_store` has no such request. MinIO accepts only whole keys.
     async fn unfinished(&self, prefix: &str) -> Result<Vec<Unfinished>> {
         let mut found = Vec::new();
         let mut markers = Vec::new();
@@ -103,7 +103,7 @@ impl Bucket {
         let response = response.map_err(|error| unreadable(&error))?;
         let status = response.status();
         if status == http::StatusCode::NOT_IMPLEMENTED {
-            // Such a server keeps them until it tidies up on its own.
+            // Such a server removes them on its own.
             return Ok(UploadList::default());
         }
         let body = response.into_body().bytes().await;

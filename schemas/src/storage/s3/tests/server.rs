@@ -1,4 +1,4 @@
-//! A server that answers each request as a test says.
+//! A server whose answers a test defines.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
