@@ -11,7 +11,7 @@ use schemas::xxh::hash_bytes;
 use serde::{Deserialize, Serialize};
 
 use crate::TrainError;
-use crate::fit::EpochReport;
+use crate::epoch_report::EpochReport;
 use crate::server::ServerState;
 use crate::worker::EpochShare;
 

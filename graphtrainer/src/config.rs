@@ -225,19 +225,6 @@ impl TrainSpec {
     }
 }
 
-/// Builds the error of a key.
-pub(crate) fn key(
-    name: &'static str,
-    value: impl std::fmt::Display,
-    allowed: impl Into<String>,
-) -> TrainError {
-    TrainError::Key {
-        key: name,
-        value: value.to_string(),
-        allowed: allowed.into(),
-    }
-}
-
 fn resolve(base: &Path, path: &Path, name: &'static str) -> Result<PathBuf, TrainError> {
     Ok(schemas::path::resolve(
         &format!("train.{name}"),

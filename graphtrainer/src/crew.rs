@@ -7,9 +7,10 @@ use schemas::Split;
 use schemas::threads::spawn_scoped;
 
 use crate::order::Order;
-use crate::pipeline::{Supply, start};
+use crate::pipeline::start;
 use crate::prepare::Prepared;
 use crate::server::ParameterServer;
+use crate::supply::Supply;
 use crate::worker::{Outcome, Task, Worker};
 use crate::{TrainError, TrainPlan};
 

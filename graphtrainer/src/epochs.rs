@@ -12,14 +12,14 @@ use serde_json::json;
 use crate::checkpoint::{Best, Checkpoint, Partial};
 use crate::config::{ResultPlan, TuningPlan};
 use crate::crew::Crew;
+use crate::epoch_report::EpochReport;
 use crate::evaluate::Evaluator;
-use crate::fit::EpochReport;
 use crate::metric::{Metric, Metrics};
 use crate::order::training_order;
 use crate::peers::{Leader, LedTraining};
-use crate::pipeline::{Busy, PipelineStage, Supply};
 use crate::prepare::{Prepared, tensors};
 use crate::server::{MemoryServer, Optimizer, ParameterServer, ServerState, Settings};
+use crate::supply::{Busy, PipelineStage, Supply};
 use crate::worker::{EpochShare, Workers};
 use crate::{TrainError, TrainPlan};
 

@@ -223,6 +223,19 @@ pub enum TrainError {
 }
 
 impl TrainError {
+    /// Builds the error of a key of `[train]`.
+    pub(crate) fn of_key(
+        name: &'static str,
+        value: impl std::fmt::Display,
+        allowed: impl Into<String>,
+    ) -> Self {
+        Self::Key {
+            key: name,
+            value: value.to_string(),
+            allowed: allowed.into(),
+        }
+    }
+
     /// Tells who can mend it.
     pub fn kind(&self) -> ErrorKind {
         match self {

@@ -10,8 +10,9 @@ use crate::TrainError;
 use crate::memory::EVALUATION_TARGETS;
 use crate::metric::{Evaluation, Metrics};
 use crate::order::Order;
-use crate::pipeline::{Supply, start};
+use crate::pipeline::start;
 use crate::scores::SplitScores;
+use crate::supply::Supply;
 use crate::vectorise::Batch;
 
 /// A split to evaluate again and again.

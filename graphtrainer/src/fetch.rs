@@ -8,8 +8,8 @@ use schemas::threads::spawn_scoped;
 
 use crate::TrainError;
 use crate::order::Selection;
-use crate::pipeline::{PipelineStage, Supply, forward_error};
 use crate::source::{Part, PartKey};
+use crate::supply::{PipelineStage, Supply, forward_error};
 
 /// Parts that wait, beside the one that is being handed over and those that batches are made of.
 const QUEUE_STORED: usize = 0;

@@ -6,19 +6,19 @@ use std::path::{Path, PathBuf};
 use gnn::{Model, Transform};
 use schemas::Split;
 use schemas::progress::{Event, Progress};
-use serde::{Deserialize, Serialize};
 
 use crate::checkpoint::Checkpoint;
 use crate::device::say;
+use crate::epoch_report::EpochReport;
 use crate::epochs::Training;
 use crate::evaluate::{Evaluator, assess};
-use crate::metric::{Metric, Metrics};
+use crate::metric::Metric;
 use crate::peers::Leader;
-use crate::pipeline::{Busy, Supply};
 use crate::prepare::prepare;
 use crate::scores::{SplitScores, label_names};
 use crate::server::ServerState;
 use crate::source::Source;
+use crate::supply::{Busy, Supply};
 use crate::{TrainError, TrainPlan};
 
 /// A trained model and how it came about.
@@ -43,28 +43,6 @@ pub struct Trained {
     pub device: String,
     /// What is worth knowing, such as a split that is empty.
     pub notes: Vec<String>,
-}
-
-/// What an epoch gave.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct EpochReport {
-    /// 1-based.
-    pub epoch: u64,
-    /// Mean training loss per target, with dropout, during the epoch; the weighted mean where
-    /// classes have weights.
-    pub loss: f64,
-    /// Metrics on the val split after the epoch, as far as they are finite; none where it was not
-    /// evaluated.
-    pub val: Metrics,
-    /// Step size of the epoch's last step.
-    pub learning_rate: f32,
-    /// Mean norm of the gradients of the epoch's updates, before they were clipped.
-    pub gradient_norm: f64,
-    /// Wall-clock seconds of the epoch since it began or was resumed, evaluation included.
-    pub seconds: f64,
-    /// Busy seconds of the stages `read`, `vectorise` and `compute`, summed over threads. Reading
-    /// and vectorising run ahead, so theirs may belong to the next epoch's batches.
-    pub busy: BTreeMap<String, f64>,
 }
 
 /// Trains a model on a source of graph features.

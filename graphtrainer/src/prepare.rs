@@ -11,7 +11,7 @@ use schemas::{FeatureMeta, GraphMeta, LabelKind, Split};
 
 use crate::batch::BlockOptions;
 use crate::class_weight::{ClassWeights, balanced};
-use crate::config::{Loss, key};
+use crate::config::Loss;
 use crate::metric::Metric;
 use crate::server::{MESSAGE_BYTES_MAX, TensorSpec, spread};
 use crate::source::Source;
@@ -351,7 +351,7 @@ impl<'a> Checks<'a> {
         if held.max() > Some(MESSAGE_BYTES_MAX - ROOM_BYTES) {
             let allowed = "parameters and optimiser's state of a server have to fit into 2 GiB, \
                            so there have to be more servers";
-            return Err(key("servers", servers, allowed));
+            return Err(TrainError::of_key("servers", servers, allowed));
         }
         Ok(())
     }
@@ -379,7 +379,7 @@ impl<'a> Checks<'a> {
             .iter()
             .find(|l| !(1..=last).contains(*l))
         {
-            return Err(key(
+            return Err(TrainError::of_key(
                 "weight_decay_layers",
                 layer,
                 format!("allowed is 1 to {last}"),

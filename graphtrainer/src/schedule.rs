@@ -3,7 +3,6 @@
 use serde::{Deserialize, Serialize};
 
 use crate::TrainError;
-use crate::config::key;
 
 /// Epochs between two falls of the step size at most.
 const EVERY_MAX: f64 = 1e6;
@@ -78,7 +77,7 @@ impl ScheduleSpec {
         } = self;
         if !(0.0..epochs as f64).contains(&warmup) {
             let allowed = format!("allowed is 0 to below `train.epochs`, {epochs}");
-            return Err(key("schedule.warmup", warmup, allowed));
+            return Err(TrainError::of_key("schedule.warmup", warmup, allowed));
         }
         let falls = kind == Step;
         let ends = matches!(kind, Cosine | Linear);
@@ -94,7 +93,7 @@ impl ScheduleSpec {
             ),
         ] {
             if let Some(value) = value.filter(|_| !fits) {
-                return Err(key(name, value, allowed));
+                return Err(TrainError::of_key(name, value, allowed));
             }
         }
         for (name, value, most) in [
@@ -103,11 +102,15 @@ impl ScheduleSpec {
         ] {
             if let Some(value) = value.filter(|value| !(*value > 0.0 && *value <= most)) {
                 let allowed = format!("allowed is above 0, at most {most}");
-                return Err(key(name, value, allowed));
+                return Err(TrainError::of_key(name, value, allowed));
             }
         }
         if let Some(value) = floor.filter(|value| !(0.0..=1.0).contains(value)) {
-            return Err(key("schedule.floor", value, "allowed is 0 to 1"));
+            return Err(TrainError::of_key(
+                "schedule.floor",
+                value,
+                "allowed is 0 to 1",
+            ));
         }
         if falls && every.is_none() {
             return Err(TrainError::Missing {

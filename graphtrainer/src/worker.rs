@@ -8,8 +8,8 @@ use gnn::{Mode, Model};
 
 use crate::TrainError;
 use crate::order::{Order, step_seed};
-use crate::pipeline::{Busy, PipelineStage};
 use crate::server::{Consistency, GradientFormat, ParameterServer, Pushed};
+use crate::supply::{Busy, PipelineStage};
 use crate::vectorise::Batch;
 
 /// What a worker needs to take part in a training.

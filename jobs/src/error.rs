@@ -9,8 +9,6 @@ use graphtrainer::TrainError;
 use schemas::{ErrorKind, SchemaError};
 use store::StoreError;
 
-use crate::mistakes::{self, Mistake};
-
 /// A job could not be read, checked or run.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -94,6 +92,17 @@ pub(crate) enum JobError {
     Infer(Box<InferError>),
 }
 
+/// Something that is wrong with a job, and where.
+#[derive(Debug)]
+pub(crate) struct Mistake {
+    /// Place in the job file, by which mistakes are ordered; those without one stand last.
+    pub(crate) at: usize,
+    /// One line: file and line, key, problem, what is allowed.
+    pub(crate) line: String,
+    /// Who can mend it.
+    pub(crate) kind: ErrorKind,
+}
+
 impl From<StoreError> for JobError {
     fn from(error: StoreError) -> Self {
         JobError::Store(Box::new(error))
@@ -126,7 +135,7 @@ impl JobError {
             | JobError::Syntax { .. }
             | JobError::Key { .. }
             | JobError::Inspect { .. } => ErrorKind::Usage,
-            JobError::Mistakes(mistakes) => mistakes::kind(mistakes),
+            JobError::Mistakes(mistakes) => kind_of_all(mistakes),
             JobError::Input { .. } => ErrorKind::Data,
             JobError::Io { .. } | JobError::Process { .. } => ErrorKind::Failed,
             JobError::Cluster(error) => error.kind(),
@@ -137,6 +146,15 @@ impl JobError {
             JobError::Infer(error) => error.kind(),
         }
     }
+}
+
+/// Kind of all mistakes together: the job file if any of them is of the file.
+fn kind_of_all(mistakes: &[Mistake]) -> ErrorKind {
+    let is_any = |kind| mistakes.iter().any(|mistake| mistake.kind == kind);
+    [ErrorKind::Usage, ErrorKind::Failed]
+        .into_iter()
+        .find(|kind| is_any(*kind))
+        .unwrap_or(ErrorKind::Data)
 }
 
 /// The exit code of a failed run: 1 failed, 2 usage or job file, 3 input data.

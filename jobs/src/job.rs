@@ -15,10 +15,10 @@ use schemas::{EdgesPlan, EdgesSpec, NodesPlan, NodesSpec, Sampling};
 use serde::Deserialize;
 
 use crate::cli::Stage;
-use crate::error::JobError;
+use crate::error::{JobError, Mistake};
 use crate::leftovers::own_dir;
 use crate::memory::default_budget;
-use crate::mistakes::{Found, Mistake, in_order};
+use crate::mistakes::{Found, in_order};
 use crate::source::{Edits, JobSource};
 
 /// Name of the store in `work_dir`.

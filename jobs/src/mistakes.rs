@@ -1,19 +1,6 @@
 //! All mistakes of a job, so that they are told together.
 
-use schemas::ErrorKind;
-
-use crate::error::JobError;
-
-/// Something that is wrong with a job, and where.
-#[derive(Debug)]
-pub(crate) struct Mistake {
-    /// Place in the job file, by which mistakes are ordered; those without one stand last.
-    pub(crate) at: usize,
-    /// One line: file and line, key, problem, what is allowed.
-    pub(crate) line: String,
-    /// Who can mend it.
-    pub(crate) kind: ErrorKind,
-}
+use crate::error::{JobError, Mistake};
 
 /// The errors of checks, each once.
 #[derive(Debug, Default)]
@@ -55,13 +42,4 @@ pub(crate) fn in_order(mut mistakes: Vec<Mistake>) -> JobError {
     mistakes.sort_by_key(|mistake| mistake.at);
     mistakes.dedup_by(|second, first| second.line == first.line);
     JobError::Mistakes(mistakes)
-}
-
-/// Tells who can mend a job: its file, where any mistake is one of the file.
-pub(crate) fn kind(mistakes: &[Mistake]) -> ErrorKind {
-    let is_any = |kind| mistakes.iter().any(|mistake| mistake.kind == kind);
-    [ErrorKind::Usage, ErrorKind::Failed]
-        .into_iter()
-        .find(|kind| is_any(*kind))
-        .unwrap_or(ErrorKind::Data)
 }

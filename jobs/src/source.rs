@@ -14,8 +14,7 @@ use toml::de::{DeTable, DeValue};
 pub(crate) use mend::Reading;
 use wording::{describe, quoted};
 
-use crate::error::{JobError, chain};
-use crate::mistakes::Mistake;
+use crate::error::{JobError, Mistake, chain};
 use crate::variables::expand;
 
 /// Bytes of a job file at most.

@@ -13,6 +13,7 @@
 //!
 //! The file system and HDFS rename a part into place; S3 shows an upload only when it is complete.
 
+mod committed;
 mod lease;
 mod lock;
 mod output;
@@ -47,6 +48,13 @@ const OLD_MANIFEST: &str = "manifest.json";
 pub(crate) const SUCCESS: &str = "_SUCCESS";
 const PROGRESS: &str = "_progress";
 const TMP: &str = "tmp";
+/// File in [`PROGRESS`] that names the run which writes a directory.
+const PLAN: &str = "plan.json";
+const LOCK: &str = "_lock";
+/// Directory of the new output while the old one stays.
+const ASIDE: &str = "_new";
+/// File in [`ASIDE`] that exists while the old output is removed and the new one is being moved.
+const MOVING: &str = "_moving";
 /// Folders of parts, beside the directory itself.
 const TABLES: [&str; 2] = ["nodes", "edges"];
 

@@ -1,6 +1,7 @@
 //! Graph features in memory: one target's neighbourhood, and the union of many.
 
 mod dataset;
+mod dense_rows;
 mod extract;
 mod layout;
 mod merge;
@@ -13,10 +14,11 @@ mod validate;
 mod write;
 
 pub use dataset::GraphFeatureDataset;
+pub use dense_rows::DenseRows;
 pub use extract::ExtractScratch;
 pub use merge::ShardBuilder;
 pub use parts::{DrawParts, Neighborhoods};
-pub use write::{DenseRows, write_part};
+pub use write::write_part;
 
 use std::ops::Range;
 

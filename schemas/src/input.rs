@@ -34,6 +34,9 @@ use crate::error::{Result, SchemaError};
 use crate::storage::ParquetInput;
 use crate::xxh;
 
+/// A file of a table, and its name relative to the path under which it was found.
+type NamedFile = (PathBuf, String);
+
 /// Values of the widest column in a batch: few enough that they and their levels are still in the
 /// cache when they are copied.
 const BATCH_VALUES: usize = 1 << 16;

@@ -32,12 +32,12 @@ use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
 
-pub(crate) use object::{Object, Put, Version};
+pub(crate) use object::{Object, Put, Version, object};
 pub use options::{S3Options, StorageOptions};
 pub(crate) use parquet_input::ParquetInput;
 pub(crate) use runtime::{Pending, wait};
+pub(crate) use store::authority_problem;
 pub use store::{Traffic, configure, options, traffic};
-pub(crate) use store::{authority_problem, object};
 pub(crate) use upload::NewFile;
 pub use writable::check_writable;
 

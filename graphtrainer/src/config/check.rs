@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 
 use gnn::{Aggregator, LayerKind, Norm};
 
-use super::{Device, TrainSpec, UpdateMode, key};
+use super::{Device, TrainSpec, UpdateMode};
 use crate::TrainError;
 use crate::class_weight::ClassWeights;
 use crate::server::{Consistency, OptimizerKind};
@@ -47,7 +47,7 @@ impl Mistakes {
     /// Notes the value of a key, where it is not what is allowed.
     fn require(&mut self, holds: bool, name: &'static str, value: impl Display, allowed: &str) {
         if !holds {
-            self.0.push(key(name, value, allowed));
+            self.0.push(TrainError::of_key(name, value, allowed));
         }
     }
 
@@ -193,14 +193,14 @@ impl TrainSpec {
             (UpdateMode::Async, None) => Ok(Consistency::Async),
             (UpdateMode::Bounded, Some(staleness)) if staleness > EPOCHS_MAX => {
                 let allowed = format!("allowed is 0 to {EPOCHS_MAX}");
-                Err(key("staleness", staleness, allowed))
+                Err(TrainError::of_key("staleness", staleness, allowed))
             }
             (UpdateMode::Bounded, Some(staleness)) => Ok(Consistency::Bounded(staleness)),
             (UpdateMode::Bounded, None) => Err(TrainError::Missing {
                 key: "staleness",
                 needed: "how many steps a worker may be ahead in mode \"bounded\"",
             }),
-            (_, Some(steps)) => Err(key(
+            (_, Some(steps)) => Err(TrainError::of_key(
                 "staleness",
                 steps,
                 "only mode \"bounded\" has staleness",

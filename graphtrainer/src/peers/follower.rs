@@ -13,9 +13,9 @@ use super::{
 };
 use crate::crew::Crew;
 use crate::order::training_order;
-use crate::pipeline::{Busy, Supply};
 use crate::prepare::{Prepared, prepare, tensors};
 use crate::source::Source;
+use crate::supply::{Busy, Supply};
 use crate::train::Identity;
 use crate::worker::{Outcome, Task};
 use crate::{TrainError, TrainPlan};

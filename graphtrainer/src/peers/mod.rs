@@ -27,7 +27,6 @@ use schemas::Manifest;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::config::key;
 use crate::error::causes;
 use crate::server::{GradientFormat, GrpcClient, GrpcServer, Link, TensorSpec};
 use crate::worker::EpochShare;
@@ -172,16 +171,16 @@ impl TrainPlan {
         if result.streamed {
             let allowed = "what is drawn from the store is drawn in one process; several train on \
                            what [flatten] has written: leave it out, or run in one process";
-            return Err(key("streamed", true, allowed));
+            return Err(TrainError::of_key("streamed", true, allowed));
         }
         if tuning.servers > SERVERS_MAX {
             let allowed = format!("in several processes allowed is 1 to {SERVERS_MAX}");
-            return Err(key("servers", tuning.servers, allowed));
+            return Err(TrainError::of_key("servers", tuning.servers, allowed));
         }
         if let Some(norm) = result.optimizer.clip_norm.filter(|_| tuning.servers > 1) {
             let allowed = "servers in several processes know the norm of the whole gradient only \
                            where `servers` is 1";
-            return Err(key("clip_norm", norm, allowed));
+            return Err(TrainError::of_key("clip_norm", norm, allowed));
         }
         Ok(())
     }

@@ -6,7 +6,7 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::{JobSource, SetKey, collect, contains, describe};
-use crate::mistakes::Mistake;
+use crate::error::Mistake;
 
 /// Mistakes told at most.
 const MISTAKES_MAX: usize = 100;

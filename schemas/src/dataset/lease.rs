@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use super::lock::LOCK;
+use super::LOCK;
 use crate::cleanup::{Cleanup, at_early_end};
 use crate::error::{Result, SchemaError};
 use crate::storage::{Object, Put, Version, object};

@@ -5,12 +5,11 @@ use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use super::LOCK;
 use super::lease::{Fence, Lease, OtherLock};
 use crate::cleanup::{Cleanup, remove_at_early_end};
 use crate::error::{Result, SchemaError};
 use crate::storage;
-
-pub(super) const LOCK: &str = "_lock";
 
 /// The lock of an output directory, local or in a store.
 #[derive(Debug)]

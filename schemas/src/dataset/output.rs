@@ -4,21 +4,22 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
+use super::committed::{Committed, committed_parts};
 use super::lease::OtherLock;
 use super::lock::OutputLock;
-use super::owner::{Owner, PLAN, finished, half_finished, other_plan, refuse_foreign};
+use super::owner::{Owner, finished, half_finished, other_plan, refuse_foreign};
 use super::part_file::{PartFile, Unfinished};
 use super::remove::{
     clear, remove_left, remove_old_manifest, remove_temporary, remove_unlisted, warn_if_left,
 };
-use super::replace::{self, ASIDE};
+use super::replace;
 use super::{
-    FileEntry, MANIFEST, Manifest, PROGRESS, PartEntry, SUCCESS, TMP, read_json, verify_sizes,
+    ASIDE, FileEntry, MANIFEST, Manifest, PLAN, PROGRESS, PartEntry, SUCCESS, TMP, verify_sizes,
 };
 use crate::error::{Result, SchemaError};
-use crate::storage::{self, entries, remove_dir_all, write_whole};
+use crate::storage::{self, remove_dir_all, write_whole};
 
 /// An output directory that one run writes; threads may share it.
 #[derive(Debug)]
@@ -39,13 +40,6 @@ pub enum Opened {
     Done(Box<Manifest>),
     /// The output is to be written, or to be continued.
     Open(Output),
-}
-
-/// One committed part; `_progress/part-00000.json`.
-#[derive(Debug, Serialize, Deserialize)]
-struct Committed {
-    index: usize,
-    part: PartEntry,
 }
 
 impl Output {
@@ -311,23 +305,6 @@ fn finished_or_begun(dir: &Path, wanted: &Owner) -> Result<Option<Manifest>> {
         }
         found => found,
     }
-}
-
-/// Reads the parts a killed run committed; a part with a missing file counts as not committed.
-pub(super) fn committed_parts(dir: &Path) -> Result<BTreeMap<usize, PartEntry>> {
-    let progress = dir.join(PROGRESS);
-    let mut parts = BTreeMap::new();
-    for name in entries(&progress)? {
-        if !(name.starts_with("part-") && name.ends_with(".json")) {
-            continue;
-        }
-        if let Some(Committed { index, part }) = read_json(&progress.join(name))?
-            && verify_sizes(dir, std::slice::from_ref(&part)).is_ok()
-        {
-            parts.insert(index, part);
-        }
-    }
-    Ok(parts)
 }
 
 pub(super) fn json<T: Serialize>(value: &T) -> Vec<u8> {

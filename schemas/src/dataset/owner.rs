@@ -5,17 +5,12 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use super::lease::is_lock_aside;
-use super::lock::LOCK;
-use super::replace::ASIDE;
 use super::{
-    MANIFEST, Manifest, PROGRESS, SUCCESS, TMP, load_manifest, read_json, read_manifest,
-    verify_sizes,
+    ASIDE, LOCK, MANIFEST, Manifest, PLAN, PROGRESS, SUCCESS, TMP, load_manifest, read_json,
+    read_manifest, verify_sizes,
 };
 use crate::error::{Result, SchemaError};
 use crate::storage::{self, entries};
-
-/// File in [`PROGRESS`] that names the run which writes a directory.
-pub(super) const PLAN: &str = "plan.json";
 
 /// Stage and fingerprint of the run that writes a directory; `_progress/plan.json`.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]

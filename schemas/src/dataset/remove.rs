@@ -3,14 +3,13 @@
 use std::collections::BTreeSet;
 use std::path::{Component, Path};
 
+use super::committed::committed_parts;
 use super::lease::is_lock_aside;
-use super::lock::{LOCK, OutputLock};
-use super::output::committed_parts;
-use super::owner::{PLAN, is_ours};
-use super::replace::{ASIDE, remove_aside};
+use super::lock::OutputLock;
+use super::owner::is_ours;
 use super::{
-    MANIFEST, Manifest, OLD_MANIFEST, PROGRESS, PartEntry, SUCCESS, TABLES, load_manifest,
-    part_name, read_json,
+    ASIDE, LOCK, MANIFEST, MOVING, Manifest, OLD_MANIFEST, PLAN, PROGRESS, PartEntry, SUCCESS,
+    TABLES, load_manifest, part_name, read_json,
 };
 use crate::error::Result;
 use crate::storage::{self, entries, remove_dir_all, remove_file};
@@ -144,6 +143,21 @@ pub(super) fn remove_left(dir: &Path) {
         warn_if_left(remove_dir_all(&dir.join(PROGRESS)));
         warn_if_left(clear(&dir.join(ASIDE)).and_then(|()| remove_aside(dir)));
     }
+}
+
+/// Removes the directory in which the new output was written. `_SUCCESS` is removed first: without
+/// it, no run moves the rest.
+pub(super) fn remove_aside(dir: &Path) -> Result<()> {
+    let aside = dir.join(ASIDE);
+    for name in [SUCCESS, MOVING, MANIFEST] {
+        remove_file(&aside.join(name))?;
+    }
+    remove_dir_all(&aside.join(PROGRESS))?;
+    for table in TABLES {
+        storage::remove_empty_dir(&aside.join(table));
+    }
+    storage::remove_empty_dir(&aside);
+    Ok(())
 }
 
 /// Warns of a file that could not be removed from a whole output.

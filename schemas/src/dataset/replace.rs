@@ -8,16 +8,10 @@
 
 use std::path::{Path, PathBuf};
 
-use super::remove::{clear, is_below, remove_output};
-use super::{MANIFEST, Manifest, PROGRESS, SUCCESS, TABLES, verify_sizes};
+use super::remove::{clear, is_below, remove_aside, remove_output};
+use super::{ASIDE, MANIFEST, MOVING, Manifest, SUCCESS, TABLES, verify_sizes};
 use crate::error::{Result, SchemaError};
-use crate::storage::{self, remove_dir_all, remove_file, write_whole};
-
-/// Where the new output is written while the old one stays.
-pub(super) const ASIDE: &str = "_new";
-
-/// File in [`ASIDE`] that exists while the old output is removed and the new one is being moved.
-const MOVING: &str = "_moving";
+use crate::storage::{self, remove_file, write_whole};
 
 /// Returns where a new output is written: aside if there is a finished one.
 pub(super) fn begin(dir: &Path) -> Result<PathBuf> {
@@ -73,21 +67,6 @@ pub(super) fn take_place(dir: &Path) -> Result<()> {
     write_whole(&dir.join(MANIFEST), &text)?;
     write_whole(&dir.join(SUCCESS), b"")?;
     remove_aside(dir)
-}
-
-/// Removes the directory in which the new output was written. `_SUCCESS` is removed first: without
-/// it, no run moves the rest.
-pub(super) fn remove_aside(dir: &Path) -> Result<()> {
-    let aside = dir.join(ASIDE);
-    for name in [SUCCESS, MOVING, MANIFEST] {
-        remove_file(&aside.join(name))?;
-    }
-    remove_dir_all(&aside.join(PROGRESS))?;
-    for table in TABLES {
-        storage::remove_empty_dir(&aside.join(table));
-    }
-    storage::remove_empty_dir(&aside);
-    Ok(())
 }
 
 #[cfg(test)]

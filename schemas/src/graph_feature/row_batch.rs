@@ -6,8 +6,8 @@ use arrow::array::ArrowPrimitiveType;
 use arrow::datatypes::{Float32Type, UInt32Type};
 
 use super::GraphShard;
+use super::dense_rows::{DenseRows, OwnRows};
 use super::extract::{ExtractScratch, gather};
-use super::write::{DenseRows, OwnRows};
 use crate::as_given;
 use crate::columns::{FeatureMeta, Features, GraphMeta, Labels, Split};
 use crate::error::Result;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use arrow::array::{ArrayRef, BooleanArray};
 use arrow::datatypes::{Float32Type, Schema, UInt8Type, UInt32Type};
 
+use super::dense_rows::{DenseRows, OwnRows};
 use super::extract::ExtractScratch;
 use super::row_batch::{RowBatch, entries};
 use super::{GraphShard, layout};
@@ -42,31 +43,6 @@ pub fn write_part(
     flatten: &FlattenMeta,
 ) -> Result<PartEntry> {
     write_in_batches(output, index, shard, lent, meta, flatten, BATCH_VALUES)
-}
-
-/// Dense features of a shard's nodes, in the shard or outside of it.
-pub trait DenseRows {
-    /// Returns the number of features a node.
-    fn dim(&self) -> usize;
-
-    /// Returns the features of the node at a position in the shard, `[dim]`.
-    fn row(&self, node: usize) -> &[f32];
-}
-
-/// Features that the shard holds itself.
-pub(super) struct OwnRows<'a> {
-    pub(super) dim: usize,
-    pub(super) values: &'a [f32],
-}
-
-impl DenseRows for OwnRows<'_> {
-    fn dim(&self) -> usize {
-        self.dim
-    }
-
-    fn row(&self, node: usize) -> &[f32] {
-        &self.values[node * self.dim..(node + 1) * self.dim]
-    }
 }
 
 /// Writes a part in batches of about `batch_values` values; a reader gets the same rows for any

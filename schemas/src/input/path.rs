@@ -5,14 +5,11 @@ use std::path::{Component, Path, PathBuf};
 
 use glob::{MatchOptions, Pattern};
 
-use super::versioned;
+use super::{NamedFile, versioned};
 use crate::config::{TablePath, expand_braces};
 use crate::error::{Result, SchemaError};
 use crate::path::WILDCARDS;
 use crate::storage;
-
-/// A file of a table, and its name relative to the path under which it was found.
-pub(super) type NamedFile = (PathBuf, String);
 
 /// Files of a table, each once.
 #[derive(Default)]

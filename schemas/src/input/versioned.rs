@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use super::path::NamedFile;
+use super::NamedFile;
 use crate::error::{Result, SchemaError};
 use crate::storage;
 

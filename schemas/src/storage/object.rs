@@ -1,7 +1,7 @@
 //! One object, or directory, of a store.
 
 use std::future::Future;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use futures::{StreamExt, stream};
@@ -11,9 +11,10 @@ use object_store::{
     UpdateVersion,
 };
 
+use super::SCHEMES;
 use super::fault::{is_denied, plain};
 use super::runtime::{start, wait};
-use super::store::Store;
+use super::store::{Store, store_of};
 use crate::error::{Result, SchemaError};
 
 /// Greatest number of attempts to write an object that other runs write meanwhile.
@@ -42,6 +43,26 @@ pub(crate) enum Put {
     Absent,
     /// The object is of this version; HDFS cannot check it.
     Unchanged(Version),
+}
+
+/// Returns the object of a URL; none for a local path.
+pub(crate) fn object(path: &Path) -> Result<Option<Object>> {
+    let text = path.to_string_lossy();
+    let Some((scheme, rest)) = text.split_once("://") else {
+        return Ok(None);
+    };
+    let Some((kind, _)) = SCHEMES.iter().find(|(_, known)| *known == scheme) else {
+        return Ok(None);
+    };
+    let (authority, key) = rest.split_once('/').unwrap_or((rest, ""));
+    let key = Key::parse(key.trim_end_matches('/'))
+        .map_err(|error| SchemaError::io("use", path)(std::io::Error::other(error)))?;
+    let store = store_of(kind, authority, path)?;
+    Ok(Some(Object {
+        store,
+        key,
+        path: path.to_owned(),
+    }))
 }
 
 impl Version {

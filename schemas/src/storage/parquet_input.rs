@@ -23,10 +23,10 @@ use parquet::arrow::arrow_reader::{
 use parquet::errors::ParquetError;
 use parquet::file::reader::{ChunkReader, Length};
 
+use super::object::object;
 use super::object::{Object, Version};
 use super::page_header::{ColumnSizes, PREFIX_BYTES};
 use super::runtime::{Pending, start_blocking, wait};
-use super::store::object;
 use super::{is_remote, refuse_special};
 use crate::error::{Result, SchemaError};
 use crate::guard::guarded;

@@ -11,11 +11,10 @@ use futures::{StreamExt, TryStreamExt};
 use object_store::path::Path as Key;
 use object_store::{ListResult, ObjectStore};
 
+use super::StorageOptions;
 use super::fault::{generic, is_answered, may_pass, plain};
 use super::health::Health;
-use super::object::Object;
 use super::runtime::{check_started, guarded};
-use super::{SCHEMES, StorageOptions};
 use crate::error::{Result, SchemaError};
 
 /// How often a request is repeated if the store's client does not repeat requests on its own.
@@ -75,33 +74,16 @@ pub fn traffic() -> Traffic {
     sum
 }
 
-/// Returns the object of a URL; none for a local path.
-pub(crate) fn object(path: &Path) -> Result<Option<Object>> {
-    let text = path.to_string_lossy();
-    let Some((scheme, rest)) = text.split_once("://") else {
-        return Ok(None);
-    };
-    let Some((kind, _)) = SCHEMES.iter().find(|(_, known)| *known == scheme) else {
-        return Ok(None);
-    };
-    let (authority, key) = rest.split_once('/').unwrap_or((rest, ""));
-    let key = Key::parse(key.trim_end_matches('/'))
-        .map_err(|error| SchemaError::io("use", path)(std::io::Error::other(error)))?;
+/// Returns the store of a scheme and an authority, opened at its first use; `path` names it in errors.
+pub(super) fn store_of(kind: &str, authority: &str, path: &Path) -> Result<Arc<Store>> {
     let root = format!("{kind}://{authority}");
     let mut registry = registry();
-    let store = match registry.stores.get(&root) {
-        Some(store) => Arc::clone(store),
-        None => {
-            let store = Arc::new(Store::open(kind, authority, &registry.options, path)?);
-            registry.stores.insert(root, Arc::clone(&store));
-            store
-        }
-    };
-    Ok(Some(Object {
-        store,
-        key,
-        path: path.to_owned(),
-    }))
+    if let Some(store) = registry.stores.get(&root) {
+        return Ok(Arc::clone(store));
+    }
+    let store = Arc::new(Store::open(kind, authority, &registry.options, path)?);
+    registry.stores.insert(root, Arc::clone(&store));
+    Ok(store)
 }
 
 fn registry() -> MutexGuard<'static, Registry> {

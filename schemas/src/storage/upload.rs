@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use object_store::{MultipartUpload, ObjectStoreExt, PutPayload};
 
 use super::object::Object;
+use super::object::object;
 use super::runtime::{Pending, enter, limited, start, start_blocking, wait};
-use super::store::object;
 use crate::cleanup::{Cleanup, remove_at_early_end};
 use crate::error::{Result, SchemaError};
 
