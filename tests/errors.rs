@@ -573,7 +573,7 @@ fn bad_ids_name_file_column_and_row() {
     check(
         DATA,
         expect![[r#"
-        error: job job.toml: stage flatten: node id 92000366 stands twice: row 3 of nodes.parquet and row 50 of nodes.parquet
+        error: job job.toml: stage flatten: node id 92000366 occurs twice: row 3 of nodes.parquet and row 50 of nodes.parquet
     "#]],
         |case| {
             let value = twin.parse().unwrap();
@@ -594,7 +594,7 @@ fn bad_ids_name_file_column_and_row() {
     check(
         DATA,
         expect![[r#"
-        error: job job.toml: stage flatten: column `dst`, row 70 of edges.parquet: no node has the id 5; 1 of 301 rows have such an end, 0.3 %; `dangling = "drop"` under [input.edges] would leave them out
+        error: job job.toml: stage flatten: column `dst`, row 70 of edges.parquet: no node has the id 5; 1 of 301 rows have an end that is no node, 0.3 %; `dangling = "drop"` under [input.edges] leaves them out
     "#]],
         |case| {
             case.edges

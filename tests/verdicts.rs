@@ -159,7 +159,7 @@ const CASES: &[(&str, (i32, &str), Spoil)] = &[
     ("no model to run", (2, "models/of/others"), |case| {
         case.key("infer", "model = \"models/of/others\"");
     }),
-    ("two nodes of one id", (3, "stands twice"), |case| {
+    ("two nodes of one id", (3, "occurs twice"), |case| {
         let twice = vec![7_i64; case.num_nodes()];
         case.nodes.set("id", Arc::new(Int64Array::from(twice)));
     }),

@@ -20,7 +20,7 @@ pub(crate) const NODES_PER_BATCH: usize = 1 << 13;
 /// Bytes at the end of an Arrow file: length of the footer and the magic.
 const TRAILER_BYTES: usize = 10;
 
-/// Writes record batches of one schema to a file, under another name until it is complete.
+/// Writes record batches of one schema to a file, which has a temporary name until it is complete.
 pub(crate) struct BatchFile {
     path: PathBuf,
     temporary: PathBuf,
@@ -28,11 +28,11 @@ pub(crate) struct BatchFile {
 }
 
 impl BatchFile {
-    /// Creates the file; `columns` names the columns of every batch to come.
+    /// Creates the file; every batch has the schema of `first`.
     ///
     /// # Errors
     ///
-    /// The file cannot be created.
+    /// If the file cannot be created.
     pub(crate) fn create(path: &Path, first: &RecordBatch) -> Result<Self, StoreError> {
         let temporary = path.with_extension("tmp");
         let create = || -> Result<_, StoreCause> {
@@ -51,7 +51,7 @@ impl BatchFile {
     ///
     /// # Errors
     ///
-    /// The file cannot be written.
+    /// If the file cannot be written.
     pub(crate) fn write(&mut self, batch: &RecordBatch) -> Result<(), StoreError> {
         self.writer
             .write(batch)
@@ -60,12 +60,12 @@ impl BatchFile {
 
     /// Completes the file, gives it its name and returns its size and checksum.
     ///
-    /// It is not forced to the disk: a store can be built again, and one that a power failure has
-    /// cut is told by its checksum.
+    /// It is not forced to the disk: a store can be built again, and a file that a power failure
+    /// has cut has another checksum.
     ///
     /// # Errors
     ///
-    /// The file cannot be written.
+    /// If the file cannot be written.
     pub(crate) fn finish(mut self) -> Result<FileEntry, StoreError> {
         let mut finish = || -> Result<FileEntry, StoreCause> {
             self.writer.finish()?;
@@ -86,7 +86,7 @@ impl BatchFile {
 ///
 /// # Errors
 ///
-/// The file cannot be written.
+/// If the file cannot be written.
 pub(crate) fn append(
     file: &mut Option<BatchFile>,
     path: &Path,
@@ -120,11 +120,11 @@ impl SpilledBatches {
         }
     }
 
-    /// Takes a batch.
+    /// Adds a batch.
     ///
     /// # Errors
     ///
-    /// The file cannot be written.
+    /// If the file cannot be written.
     pub(crate) fn push(&mut self, batch: RecordBatch) -> Result<(), StoreError> {
         let bytes = batch.get_array_memory_size();
         if bytes <= self.bytes_max {
@@ -152,7 +152,7 @@ impl SpilledBatches {
     ///
     /// # Errors
     ///
-    /// The file cannot be written or mapped.
+    /// If the file cannot be written or mapped.
     pub(crate) fn into_batches(mut self) -> Result<Vec<RecordBatch>, StoreError> {
         if let Some(mut spill) = self.spill.take() {
             let mut map = || -> Result<Vec<RecordBatch>, StoreCause> {
@@ -171,7 +171,7 @@ impl SpilledBatches {
 ///
 /// # Errors
 ///
-/// The file cannot be mapped, or is not what [`BatchFile`] writes.
+/// If the file cannot be mapped, or [`BatchFile`] did not write it.
 pub(crate) fn map_batches(path: &Path) -> Result<Vec<RecordBatch>, StoreError> {
     let read = || -> Result<Vec<RecordBatch>, StoreCause> {
         let buffer = map_file(&File::open(path)?)?;
@@ -196,7 +196,7 @@ fn decode_batches(buffer: &Buffer) -> Result<Vec<RecordBatch>, StoreCause> {
     let blocks = footer.recordBatches().ok_or(damaged("it has no batches"))?;
     let decode = |block: &arrow::ipc::Block| {
         let range = || Some((usize::try_from(block.offset()).ok()?, block_length(block)?));
-        let (start, length) = range().ok_or(damaged("a batch has no place"))?;
+        let (start, length) = range().ok_or(damaged("a batch has no valid position"))?;
         if start
             .checked_add(length)
             .is_none_or(|end| end > buffer.len())
@@ -245,13 +245,13 @@ pub(crate) fn list(offset: &[u64], values: ArrayRef) -> ArrayRef {
     Arc::new(LargeListArray::new(Arc::new(item), offset, values, None))
 }
 
-/// Returns where the values of list `i` are.
+/// Returns the range of the values of list `i`.
 pub(crate) fn bounds(offset: &OffsetBuffer<i64>, i: usize) -> std::ops::Range<usize> {
     let at = |place: usize| usize::try_from(offset[place]).expect("offsets are not negative");
     at(i)..at(i + 1)
 }
 
-/// Returns the numbers of a column, if it holds such numbers.
+/// Returns the numbers of a column; none if it is of another type.
 pub(crate) fn column<T: arrow::datatypes::ArrowPrimitiveType>(
     array: &ArrayRef,
 ) -> Option<ScalarBuffer<T::Native>> {

@@ -1,4 +1,4 @@
-//! One worker's edges in buckets of the nodes they lead to, on disk beyond a bound.
+//! Collects the edges that one worker receives in buckets by `dst`, on disk beyond a bound.
 
 use crate::StoreError;
 use crate::map::map_file;
@@ -12,52 +12,53 @@ use std::io::Write;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-/// Buckets of re-indexed nodes.
+/// Number of buckets of re-indexed nodes.
 const HUB_BUCKETS: usize = 64;
 
-/// How a worker's edges are gathered in buckets: first of its own nodes, so many of consecutive
-/// places each, then of re-indexed nodes, whoever owns them.
+/// Assigns a worker's edges to buckets by `dst`: first the buckets of its own nodes, each a range
+/// of consecutive positions, then the buckets of re-indexed nodes of any owner.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BucketLayout {
     shift: u32,
     num_nodes: usize,
 }
 
-/// Edges that were read together and go to one worker, by bucket and then by input row.
+/// Edges that were read together and are sent to one worker, sorted by bucket and then by input
+/// row.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct EdgeBatch {
     /// First input row of the rows that were read together.
     pub(crate) first_row: u64,
-    /// Whether the edges went to the owner of their node first, which was not re-indexed yet: they
-    /// come before those of the same node and the same rows that did not.
+    /// Whether the edges were sent to the owner of their `dst` first, before it was re-indexed.
+    /// They are sorted before the edges of the same rows that were not.
     pub(crate) forwarded: bool,
-    /// `[num_buckets]`, where each bucket's edges end.
+    /// `[num_buckets]`, the end of each bucket's edges.
     pub(crate) ends: Vec<u32>,
     pub(crate) edges: Vec<Edge>,
     /// `[num_edges * dim]`.
     pub(crate) feature: Vec<f32>,
 }
 
-/// An edge on its way, so that it is written and read as one piece.
+/// An edge as it is sent and spilled: plain bytes of a fixed size.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize, Pod, Zeroable)]
 #[repr(C)]
 pub(crate) struct Edge {
-    /// The hash of the ends in halves: whole, it would have 4 bytes of padding beside it.
+    /// The hash of the ends in two halves: a `u64` would add 4 bytes of padding.
     hash: [u32; 2],
-    /// The node it leads to: its [`LocalIdx`], or in buckets of re-indexed nodes its [`NodeIdx`].
+    /// The node `dst`: its [`LocalIdx`] or, in buckets of re-indexed nodes, its [`NodeIdx`].
     dst: u32,
     pub(crate) src: NodeIdx,
     /// 1 where the input has no weights.
     pub(crate) weight: f32,
 }
 
-/// The edges that come to one worker, as they come.
+/// The edges that one worker receives, in order of arrival.
 pub(crate) struct EdgeBuckets {
     layout: BucketLayout,
     dim: usize,
-    /// Those spilled by where in the file they start.
+    /// A spilled chunk holds its start in the file.
     chunks: Vec<Chunk<usize>>,
-    /// Bytes in memory, and how many may be.
+    /// Bytes in memory; at most `bytes_max`.
     bytes: usize,
     bytes_max: usize,
     dir: PathBuf,
@@ -65,7 +66,7 @@ pub(crate) struct EdgeBuckets {
     spilled: usize,
 }
 
-/// An [`EdgeBatch`] that came, in memory or in a spill file.
+/// A received [`EdgeBatch`], in memory or in a spill file.
 struct Chunk<S> {
     first_row: u64,
     forwarded: bool,
@@ -78,15 +79,15 @@ enum ChunkEdges<S> {
     Spilled(S),
 }
 
-/// All edges of one worker, to be taken bucket by bucket.
+/// All edges of one worker, which are read bucket by bucket.
 pub(crate) struct SealedBuckets {
     layout: BucketLayout,
     dim: usize,
-    /// By input row; those spilled are mapped, from their start on.
+    /// Sorted by input row; a spilled chunk holds the mapped file from its start on.
     chunks: Vec<Chunk<Buffer>>,
 }
 
-/// The edges of one bucket by the node they lead to, each node's by input row.
+/// The edges of one bucket, grouped by `dst` and sorted by input row within a node.
 #[derive(Default)]
 pub(crate) struct Bucket {
     /// `[num_nodes + 1]`.
@@ -97,8 +98,8 @@ pub(crate) struct Bucket {
 }
 
 impl BucketLayout {
-    /// Makes buckets of at least `least` nodes, at most `most` buckets and those of re-indexed
-    /// nodes.
+    /// Makes at most `most` buckets of own nodes, each of at least `least` nodes, and the buckets
+    /// of re-indexed nodes.
     pub(crate) fn new(num_nodes: usize, least: usize, most: usize) -> Self {
         let wanted = num_nodes.div_ceil(most).max(least);
         Self {
@@ -127,7 +128,7 @@ impl BucketLayout {
         self.num_own() + usize::try_from(drawn).expect("few buckets")
     }
 
-    /// The places of the nodes of a bucket of own nodes.
+    /// The positions of the nodes of a bucket of own nodes.
     pub(crate) fn nodes(&self, bucket: usize) -> Range<usize> {
         let end = (bucket + 1) << self.shift;
         bucket << self.shift..end.min(self.num_nodes)
@@ -135,7 +136,7 @@ impl BucketLayout {
 }
 
 impl Edge {
-    /// An edge to a node of the worker it goes to.
+    /// Makes an edge to a node of the receiving worker.
     pub(crate) fn to_own(hash: u64, dst: LocalIdx, src: NodeIdx, weight: f32) -> Self {
         Self {
             hash: bytemuck::cast(hash),
@@ -145,7 +146,7 @@ impl Edge {
         }
     }
 
-    /// An edge to a re-indexed node, whoever owns it.
+    /// Makes an edge to a re-indexed node of any owner.
     pub(crate) fn to_hub(hash: u64, dst: NodeIdx, src: NodeIdx, weight: f32) -> Self {
         Self {
             hash: bytemuck::cast(hash),
@@ -155,12 +156,12 @@ impl Edge {
         }
     }
 
-    /// The node that an edge of a bucket of own nodes leads to.
+    /// The `dst` of an edge in a bucket of own nodes.
     pub(crate) fn own_dst(&self) -> LocalIdx {
         LocalIdx::from_raw(self.dst)
     }
 
-    /// The node that an edge of a bucket of re-indexed nodes leads to.
+    /// The `dst` of an edge in a bucket of re-indexed nodes.
     fn hub_dst(&self) -> NodeIdx {
         NodeIdx::from_raw(self.dst)
     }
@@ -175,7 +176,7 @@ impl EdgeBatch {
         u64::from(self.ends.last().copied().unwrap_or(0))
     }
 
-    /// What a spill file gets; the alignment of both is that of 32 bits.
+    /// The bytes that are written to a spill file; both slices are aligned to 32 bits.
     fn bytes(&self) -> [&[u8]; 2] {
         [
             bytemuck::cast_slice(&self.edges),
@@ -185,7 +186,8 @@ impl EdgeBatch {
 }
 
 impl EdgeBuckets {
-    /// Takes edges with `dim` features; beyond `bytes_max` bytes they go to a file in `dir`.
+    /// Collects edges with `dim` features; edges beyond `bytes_max` bytes are written to a file in
+    /// `dir`.
     pub(crate) fn new(layout: BucketLayout, dim: usize, bytes_max: usize, dir: &Path) -> Self {
         Self {
             layout,
@@ -199,18 +201,18 @@ impl EdgeBuckets {
         }
     }
 
-    /// Takes a batch.
+    /// Adds a batch.
     ///
     /// # Errors
     ///
-    /// The spill file cannot be written.
+    /// If the spill file cannot be written.
     pub(crate) fn take(&mut self, batch: EdgeBatch) -> Result<(), StoreError> {
         let bytes = batch
             .bytes()
             .iter()
             .map(|column| column.len())
             .sum::<usize>();
-        // Where its buckets end stays in memory in any case.
+        // The ends of its buckets always stay in memory.
         self.bytes += 4 * batch.ends.len();
         let edges = if self.bytes + bytes <= self.bytes_max {
             self.bytes += bytes;
@@ -232,7 +234,7 @@ impl EdgeBuckets {
     fn write(&mut self, batch: &EdgeBatch) -> std::io::Result<()> {
         let file = match &mut self.spill {
             Some(file) => file,
-            // It has no name, so that a killed process leaves nothing.
+            // The file has no name, so a killed process leaves no file.
             None => self.spill.insert(tempfile::tempfile_in(&self.dir)?),
         };
         for column in batch.bytes() {
@@ -256,11 +258,11 @@ impl EdgeBuckets {
         edges.sum()
     }
 
-    /// Ends the taking.
+    /// Returns all edges, to be read by bucket.
     ///
     /// # Errors
     ///
-    /// The spill file cannot be mapped.
+    /// If the spill file cannot be mapped.
     pub(crate) fn seal(mut self) -> Result<SealedBuckets, StoreError> {
         let spill = match self.spill.take() {
             None => Buffer::from(&[] as &[u8]),
@@ -296,7 +298,7 @@ impl SealedBuckets {
         &self.layout
     }
 
-    /// Adds edges that came later.
+    /// Adds edges that were received later.
     pub(crate) fn merge(&mut self, others: Self) {
         self.chunks.extend(others.chunks);
         self.sort();
@@ -307,8 +309,7 @@ impl SealedBuckets {
             .sort_unstable_by_key(|chunk| (chunk.first_row, !chunk.forwarded));
     }
 
-    /// Returns the edges that lead to own nodes, and their features: those of one batch at a time,
-    /// and the batch's first row.
+    /// Returns, batch by batch, the batch's first row, its edges to own nodes and their features.
     pub(crate) fn own_edges(&self) -> impl Iterator<Item = (u64, &[Edge], &[f32])> {
         self.chunks.iter().map(|chunk| {
             let end = chunk.ends[self.layout.num_own() - 1] as usize;
@@ -317,7 +318,7 @@ impl SealedBuckets {
         })
     }
 
-    /// Gathers the edges of a bucket of own nodes.
+    /// Collects the edges of a bucket of own nodes in `out`.
     pub(crate) fn gather_own(&self, bucket: usize, out: &mut Bucket) {
         let nodes = self.layout.nodes(bucket);
         self.gather(
@@ -328,7 +329,8 @@ impl SealedBuckets {
         );
     }
 
-    /// Gathers the edges of a bucket of re-indexed nodes, which are `nodes`, ascending.
+    /// Collects the edges of a bucket of re-indexed nodes in `out`; `nodes` are its nodes,
+    /// ascending.
     pub(crate) fn gather_hubs(&self, bucket: usize, nodes: &[NodeIdx], out: &mut Bucket) {
         let found = |edge: &Edge| nodes.binary_search(&edge.hub_dst());
         let place = |edge: &Edge| found(edge).expect("all nodes are there");
@@ -374,7 +376,7 @@ impl SealedBuckets {
         }
     }
 
-    /// A bucket's edges in each chunk, and their features, by input row.
+    /// Returns a bucket's edges in each chunk, and their features, in the order of input rows.
     fn runs(&self, bucket: usize) -> impl Iterator<Item = (&[Edge], &[f32])> {
         self.chunks.iter().filter_map(move |chunk| {
             let start = bucket.checked_sub(1).map_or(0, |before| chunk.ends[before]);
@@ -401,7 +403,7 @@ impl SealedBuckets {
 }
 
 impl Bucket {
-    /// The in-edges of the bucket's `i`-th node, and their features.
+    /// Returns the in-edges of the bucket's `i`-th node, and their features.
     pub(crate) fn node(&self, i: usize, dim: usize) -> (&[InEdge], &[f32]) {
         let range = self.offset[i]..self.offset[i + 1];
         let features = range.start * dim..range.end * dim;
@@ -433,8 +435,8 @@ mod tests {
         }
     }
 
-    /// Edges of some chunks over five nodes in three buckets, and over two re-indexed nodes;
-    /// `bytes_max` decides what is spilled.
+    /// Edges of several chunks to five nodes in three buckets, and to two re-indexed nodes; edges
+    /// beyond `bytes_max` are spilled.
     fn gathered(bytes_max: usize) -> Vec<Vec<(u32, u64, f32, f32)>> {
         let dir = tempfile::tempdir().unwrap();
         let layout = BucketLayout::new(5, 2, 100);

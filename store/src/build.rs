@@ -15,13 +15,13 @@ use schemas::{FileEntry, GraphMeta};
 use std::path::Path;
 use std::sync::Arc;
 
-/// What one worker knows when its partition is written.
+/// Files and description of one worker's partition.
 struct Built {
     files: Vec<FileEntry>,
     meta: StoreMeta,
 }
 
-/// Builds the store and returns its description, which is written last.
+/// Builds the store and returns its description; the file of the description is written last.
 pub(crate) fn build(
     cluster: &Cluster,
     plan: &StorePlan,
@@ -41,7 +41,7 @@ pub(crate) fn build(
         build_partition(peer, &worker_plan, &worker_progress, &fingerprint, &input)
     });
     let built = built.inspect_err(|_| {
-        // What is left is of no use; that it cannot be removed is not what went wrong.
+        // The incomplete store is of no use. The first error is reported, not one of its removal.
         remove_store(&plan.dir).ok();
     })?;
     let files = built.iter().flat_map(|b| b.files.clone()).collect();
@@ -57,7 +57,7 @@ pub(crate) fn build(
     Ok(meta)
 }
 
-/// Removes an earlier store, its description first, so that no half of it is taken for whole.
+/// Removes an earlier store, its description first: without it, the other files are no store.
 fn remove_store(dir: &Path) -> std::io::Result<()> {
     match std::fs::remove_file(dir.join(META_FILE)) {
         Err(e) if e.kind() != std::io::ErrorKind::NotFound => return Err(e),

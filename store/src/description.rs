@@ -16,11 +16,11 @@ struct Sealed<Meta> {
 }
 
 impl StoreMeta {
-    /// Reads the description of the store of a directory; none if there is none.
+    /// Reads the description of the store in a directory; none if there is no store.
     ///
     /// # Errors
     ///
-    /// If it cannot be read, or is not what was written.
+    /// If it cannot be read, or its checksum is wrong.
     pub fn read(dir: &Path) -> Result<Option<Self>, StoreError> {
         let path = dir.join(META_FILE);
         let read = || -> Result<Option<Self>, StoreCause> {
@@ -30,7 +30,7 @@ impl StoreMeta {
             let Sealed { checksum, meta } = serde_json::from_slice::<Sealed<Self>>(&text)?;
             let found = checksum_of(&meta)?;
             if found != checksum {
-                let what = format!("it has checksum {found}, it says {checksum}");
+                let what = format!("its checksum is {found}, but it states {checksum}");
                 return Err(StoreCause::Damaged(what));
             }
             Ok(Some(meta))

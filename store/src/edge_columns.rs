@@ -1,4 +1,4 @@
-//! Degrees and in-edges of nodes, lying in mapped files.
+//! Degrees and in-edges of nodes in mapped files.
 
 use crate::arrow_file::{bounds, column};
 use arrow::array::{AsArray, RecordBatch};
@@ -6,7 +6,7 @@ use arrow::buffer::{OffsetBuffer, ScalarBuffer};
 use arrow::datatypes::{Float32Type, UInt32Type};
 use schemas::NodeIdx;
 
-/// Degrees of the nodes of one record batch, lying in the map.
+/// Degrees of the nodes of one record batch, in the mapped file.
 pub(crate) struct DegreeColumns {
     pub(crate) in_degree: ScalarBuffer<u32>,
     least_src: ScalarBuffer<u32>,
@@ -16,7 +16,7 @@ pub(crate) struct DegreeColumns {
 }
 
 impl DegreeColumns {
-    /// Returns the least sources.
+    /// Returns the least source of each node.
     pub(crate) fn least_src(&self) -> &[NodeIdx] {
         NodeIdx::slice(&self.least_src)
     }
@@ -35,7 +35,7 @@ impl DegreeColumns {
     }
 }
 
-/// In-edges of the nodes of one record batch, lying in the map.
+/// In-edges of the nodes of one record batch, in the mapped file.
 pub(crate) struct EdgeLists {
     offset: OffsetBuffer<i64>,
     src: ScalarBuffer<u32>,

@@ -1,4 +1,4 @@
-//! Edges on their way from the reader to the worker that owns the node they lead to.
+//! Moves edges from the worker that reads them to the owner of their `dst`.
 
 use crate::buckets::{Bucket, BucketLayout, EdgeBatch, EdgeBuckets, SealedBuckets};
 use crate::ends::Ends;
@@ -17,28 +17,32 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::rc::Rc;
 
-/// Most buckets of a worker's nodes: so many runs does a batch of edges fall into.
+/// Greatest number of buckets of a worker's nodes: a batch of edges is split into this many runs.
 const BUCKETS_MAX: usize = 512;
 
-/// Least nodes of a bucket: their in-edges lie in the cache while they are ranked.
+/// Least number of nodes in a bucket: few enough that their in-edges stay in the cache while they
+/// are ranked.
 const BUCKET_NODES: usize = 1 << 11;
 
 /// In-edges of the nodes of one partition, not ranked yet.
 pub(crate) struct OwnedEdges {
     pub(crate) buckets: SealedBuckets,
-    /// Parts of the re-indexed nodes of this partition, by local place; their edges in `buckets`
-    /// do not count.
+    /// Parts of the re-indexed nodes of this partition, by local position; their edges in `buckets`
+    /// are ignored.
     pub(crate) hubs: BTreeMap<LocalIdx, HubPart>,
 }
 
-/// Reads the edges and moves each to the owner of its `dst`, hubs' edges by way of all workers.
+/// Reads the edges and sends each to the owner of its `dst`; edges of hubs are spread over all
+/// workers first.
 ///
-/// Where a hub is, shows while the edges move. Those of its edges that came to its owner before are
-/// forwarded, so that in the end each worker has all parallel edges of its share, by input row.
+/// Hubs are detected while edges are exchanged. The owner of a hub forwards the edges that it
+/// received before, so that in the end each worker has all parallel edges of its share, by input
+/// row.
 ///
 /// # Errors
 ///
-/// An unreadable table, a value that cannot be used, an end that is no node (unless dropped).
+/// If a table cannot be read, a value cannot be used, or an end is no node (unless such edges are
+/// dropped).
 pub(crate) fn place_edges(
     peer: &mut Peer<'_>,
     plan: &StorePlan,
@@ -55,7 +59,7 @@ pub(crate) fn place_edges(
     let in_edges = num_rows.sum::<u64>() * (1 + u64::from(plan.edges.undirected()));
     let counts = HubCounts::new(num_nodes, in_edges, plan.hub_threshold, workers);
     let mut scatter = Scatter::new(plan, &ends, cutter, counts);
-    // A tenth is for edges that are forwarded.
+    // A tenth of the memory is for edges that are forwarded.
     let bytes_max = turn_bytes(plan.memory_budget) / plan.workers / 10;
     let outgoing = edge_rows(&plan.edges, work).flat_map(|item| match item {
         Ok((first_row, rows)) => scatter.batches(first_row, &rows),
@@ -87,7 +91,8 @@ pub(crate) fn place_edges(
     Ok((OwnedEdges { buckets, hubs }, edge_counts))
 }
 
-/// Sends the parts of re-indexed nodes to their owners; returns this worker's, merged as they came.
+/// Sends the parts of re-indexed nodes to their owners; returns this worker's parts, merged as they
+/// arrive.
 fn invert_parts(
     peer: &mut Peer<'_>,
     parts: impl Iterator<Item = Result<(usize, HubPart), StoreError>>,
@@ -107,7 +112,8 @@ fn invert_parts(
     Ok(hubs.take())
 }
 
-/// Moves edges; returns those that come to this worker, up to `bytes_max` of them in memory.
+/// Exchanges edges between all workers; returns those that this worker receives, with up to
+/// `bytes_max` bytes of them in memory.
 fn exchange(
     peer: &mut Peer<'_>,
     outgoing: impl Iterator<Item = Result<(usize, EdgeBatch), StoreError>>,
@@ -120,13 +126,15 @@ fn exchange(
     let take = Rc::clone(&received);
     peer.shuffle_each::<EdgeBatch, StoreError>(outgoing, move |_, _, batch| {
         let mut taken = take.borrow_mut();
-        let open = taken.as_mut().expect("taken when the shuffle is over");
+        let open = taken
+            .as_mut()
+            .expect("it is taken only when the shuffle is over");
         open.take(batch)
     })?;
-    Ok(received.take().expect("put there above"))
+    Ok(received.take().expect("it was set above"))
 }
 
-/// Cuts those edges of re-indexed nodes that lie at their owner, this worker, into batches.
+/// Cuts the edges of re-indexed nodes that this worker, their owner, has received into batches.
 fn forward<'a>(
     buckets: &'a SealedBuckets,
     cutter: Cutter<'a>,
@@ -155,7 +163,8 @@ fn forward<'a>(
         })
 }
 
-/// The rows that this worker reads, some at a time with the first one's row.
+/// Returns the rows that this worker reads, batch by batch, with the number of each batch's first
+/// row.
 fn edge_rows<'a>(
     plan: &'a EdgesPlan,
     work: OwnUnits,
@@ -176,7 +185,8 @@ fn edge_rows<'a>(
         })
 }
 
-/// Ranks this worker's share of each re-indexed node's in-edges, and cuts it to what may be kept.
+/// Ranks this worker's share of each re-indexed node's in-edges, and cuts it to the number that
+/// each list keeps.
 fn rank_shares<'a>(
     buckets: &'a SealedBuckets,
     plan: &'a StorePlan,

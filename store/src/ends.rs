@@ -1,4 +1,4 @@
-//! Ends of edges: from ids in the edge table to node numbers.
+//! Turns the ids of edge ends into node numbers.
 
 use crate::StoreError;
 use crate::number::{Dictionary, IdTable, MISSING};
@@ -9,39 +9,40 @@ use serde::{Deserialize, Serialize};
 
 /// Looks up ends of edges on one worker.
 pub(crate) enum Ends {
-    /// Integer ids that lie close together: every worker knows them all.
+    /// Integer ids that lie close together: every worker has a bitmap of all ids.
     Dense(DenseIds),
-    /// Any ids: the distinct ones that this worker met, each looked up once where it belongs.
+    /// Any other ids: the distinct ones that this worker read. Each was looked up once, at the
+    /// worker of its range.
     Distinct {
-        /// The ids with their places.
+        /// The ids, each with its position.
         table: IdTable,
-        /// The number of each place.
+        /// The node number of each position.
         numbers: Vec<NodeIdx>,
     },
 }
 
-/// All ids of the node table as a bitmap, each bit counted.
+/// All ids of the node table as a bitmap in which the bits are counted.
 pub(crate) struct DenseIds {
     first_key: u64,
-    /// 64 ids a word, and the number of the word's first id that a node has.
+    /// 64 ids a word, and the number of the first node in the word.
     words: Vec<(u64, u32)>,
 }
 
 /// The keys of one worker's range of ids.
 #[derive(Clone, Serialize, Deserialize)]
 struct KeyRange {
-    /// Least and greatest key; `None`: no node here.
+    /// Least and greatest key; `None` if the range has no node.
     bounds: Option<(u64, u64)>,
     count: u64,
 }
 
 impl DenseIds {
-    /// Makes the bitmap of all workers' ids, if they are integers and it takes at most 16 bytes a
-    /// node.
+    /// Makes the bitmap of all workers' ids; none if they are strings or it would take more than 16
+    /// bytes a node.
     ///
     /// # Errors
     ///
-    /// A peer's failure.
+    /// If a peer fails.
     pub(crate) fn gather(
         peer: &mut Peer<'_>,
         dictionary: &Dictionary,
@@ -101,11 +102,11 @@ impl DenseIds {
 }
 
 impl Ends {
-    /// Makes the ends of the rows that this worker reads ready to be looked up.
+    /// Prepares the lookup of the ends in the rows that this worker reads.
     ///
     /// # Errors
     ///
-    /// An unreadable table, or a peer's failure.
+    /// If a table cannot be read, or a peer fails.
     pub(crate) fn gather(
         peer: &mut Peer<'_>,
         edges: &EdgesPlan,
@@ -120,7 +121,8 @@ impl Ends {
         Ok(Self::Distinct { table, numbers })
     }
 
-    /// Looks ids up: their numbers, [`MISSING`] where no node has the id, and their hashes.
+    /// Looks up ids. `numbers` gets their numbers, [`MISSING`] where no node has the id; `hashes`
+    /// gets their hashes.
     pub(crate) fn resolve(&self, ids: &Ids, numbers: &mut Vec<NodeIdx>, hashes: &mut Vec<u64>) {
         numbers.clear();
         hashes.clear();

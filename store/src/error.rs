@@ -1,4 +1,4 @@
-//! What can go wrong while a graph is stored.
+//! The error of this crate: a graph that could not be stored or read.
 
 use cluster::{ClusterError, WorkerError};
 use schemas::{ErrorKind, SchemaError};
@@ -13,7 +13,7 @@ pub enum StoreError {
     Schema(#[from] SchemaError),
     /// Two rows of the node table have one id.
     #[error(
-        "node id {id} stands twice: row {first_row} of {} and row {second_row} of {}",
+        "node id {id} occurs twice: row {first_row} of {} and row {second_row} of {}",
         first_file.display(), second_file.display()
     )]
     DuplicateNode {
@@ -31,11 +31,11 @@ pub enum StoreError {
     /// An edge leads to or from an id that no node has.
     #[error(
         "column `{column}`, row {row} of {}: no node has the id {id}; {rows} of {num_rows} rows have \
-         such an end, {}",
+         an end that is no node, {}",
         file.display(), advice(*rows, *num_rows)
     )]
     DanglingEdge {
-        /// File of the first such edge.
+        /// File of the first row with an end that is no node.
         file: PathBuf,
         /// Its row, from 0.
         row: u64,
@@ -43,7 +43,7 @@ pub enum StoreError {
         column: Box<str>,
         /// The id.
         id: Box<str>,
-        /// Rows of the table with such an end.
+        /// Rows of the table with an end that is no node.
         rows: u64,
         /// Rows of the table.
         num_rows: u64,
@@ -51,17 +51,17 @@ pub enum StoreError {
     /// The graph is larger than a store can hold.
     #[error("{what}: {count}, at most {limit} are possible")]
     TooLarge {
-        /// What there is too much of.
+        /// Things that are too many, such as nodes.
         what: &'static str,
-        /// How many there are.
+        /// Their number.
         count: u64,
-        /// How many are possible.
+        /// Greatest number that is possible.
         limit: u64,
     },
     /// A file of the store could not be written or read.
     #[error("cannot {verb} the store at {}", path.display())]
     File {
-        /// What was tried.
+        /// What was tried: `read` or `write`.
         verb: &'static str,
         /// The file.
         path: PathBuf,
@@ -85,13 +85,13 @@ pub enum StoreError {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StoreCause {
-    /// The file system refused.
+    /// An operation of the file system failed.
     #[error(transparent)]
     Io(#[from] std::io::Error),
     /// The file is not what was written.
     #[error(transparent)]
     Arrow(#[from] arrow::error::ArrowError),
-    /// The store's description cannot be read.
+    /// The store's description cannot be decoded.
     #[error(transparent)]
     Json(#[from] serde_json::Error),
     /// The file is not what was written.
@@ -99,7 +99,7 @@ pub enum StoreCause {
     Damaged(String),
 }
 
-/// Says what can be done about rows whose ends are no nodes.
+/// Returns the share of rows with an end that is no node, and how to mend it.
 fn advice(rows: u64, num_rows: u64) -> String {
     let percent = 100.0 * rows as f64 / num_rows.max(1) as f64;
     let share = match percent {
@@ -107,7 +107,7 @@ fn advice(rows: u64, num_rows: u64) -> String {
         _ if percent < 10.0 => format!("{percent:.1} %"),
         _ => format!("{percent:.0} %"),
     };
-    let drop = "`dangling = \"drop\"` under [input.edges] would leave them out";
+    let drop = "`dangling = \"drop\"` under [input.edges] leaves them out";
     match rows * 10 > num_rows {
         true => format!("{share}: are these the ids of the nodes? {drop}"),
         false => format!("{share}; {drop}"),
@@ -115,7 +115,7 @@ fn advice(rows: u64, num_rows: u64) -> String {
 }
 
 impl StoreError {
-    /// Tells who can mend it.
+    /// Returns who can mend the error.
     pub fn kind(&self) -> ErrorKind {
         match self {
             Self::Schema(e) => e.kind(),

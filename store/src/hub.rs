@@ -1,4 +1,5 @@
-//! Hubs: found while their edges move, re-indexed over all workers, inverted to one list again.
+//! Hubs: detected while edges are exchanged, re-indexed over all workers, inverted to one list
+//! again.
 
 use crate::StoreError;
 use crate::plan::ListPlan;
@@ -9,35 +10,37 @@ use hashbrown::HashMap;
 use schemas::NodeIdx;
 use serde::{Deserialize, Serialize};
 
-/// Slots of [`HubCounts`] for each share of in-edges: at most an eighth of them fill up.
+/// Slots of [`HubCounts`] for each share of in-edges: at most an eighth of the slots fill up.
 const SLOTS_PER_SHARE: u64 = 16;
 
-/// Tells one worker which of the in-edges that it sends to spread over all workers.
+/// Decides which of the in-edges that one worker sends are spread over all workers.
 ///
-/// It lets an equal share of the threshold go to a node's owner. Nodes of one slot are counted
-/// together up to half a share, and from then on each by itself: so few counts lie in the cache,
-/// and no node gets more than its share.
+/// Each worker sends an equal share of the threshold to a node's owner and spreads the rest. Nodes
+/// of one slot are counted together up to half a share, and then each on its own. So the counts are
+/// few enough for the cache, and no owner gets more than the share.
 pub(crate) struct HubCounts {
-    /// `[2^n]`, of the nodes whose hashes have the same first n bits.
+    /// `[2^n]`, count of all nodes whose hashes have the same first n bits.
     slots: Vec<u32>,
     slot_shift: u32,
     slot_max: u32,
-    /// Of nodes in full slots; one more than `node_max` once in-edges are spread.
+    /// Counts of nodes in full slots; one more than `node_max` when in-edges of the node are
+    /// spread.
     nodes: HashMap<NodeIdx, u32>,
     node_max: u32,
     reindexed: Vec<NodeIdx>,
 }
 
-/// One worker's share of a hub's in-edges, already cut to what may be kept.
+/// One worker's share of a hub's in-edges, cut to the number that each list keeps.
 #[derive(Clone, Serialize, Deserialize)]
 pub(crate) struct HubPart {
     pub(crate) node: NodeIdx,
     pub(crate) totals: Totals<ExactSum>,
-    /// The first of this share for each list of the store.
+    /// The first in-edges of this share, for each list of the store.
     pub(crate) lists: Vec<RankedColumns>,
 }
 
-/// What is summed over in-edges of a node, kept or not; the weights so that sums merge, or rounded.
+/// Sums over all in-edges of a node, kept or not. The sums of weights are exact, so that they
+/// merge, or rounded.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Totals<W> {
     pub(crate) in_degree: u64,
@@ -58,14 +61,14 @@ pub(crate) struct RankedColumns {
 }
 
 impl HubCounts {
-    /// Counts `num_edges` in-edges at most.
+    /// Makes counts for at most `num_edges` in-edges.
     ///
-    /// A node with more than `threshold` has more than a share of it at some worker, unless there are
-    /// more workers than in-edges.
+    /// Of a node with more than `threshold` in-edges, at least one worker sends more than a share,
+    /// unless there are more workers than in-edges.
     pub(crate) fn new(num_nodes: usize, num_edges: u64, threshold: u64, workers: usize) -> Self {
         let share = (threshold / workers as u64).max(1);
         let slots = (num_edges / share).saturating_mul(SLOTS_PER_SHARE);
-        // Two at least, so that a shift tells the slot.
+        // At least two slots, so that a shift selects the slot.
         let slots = usize::try_from(slots).unwrap_or(usize::MAX).min(num_nodes);
         let slots = slots.max(2).next_power_of_two();
         let bounded = |count: u64| u32::try_from(count).unwrap_or(u32::MAX).min(u32::MAX - 1);
@@ -79,9 +82,10 @@ impl HubCounts {
         }
     }
 
-    /// Counts an in-edge of `node`; tells whether it is to be spread.
+    /// Counts an in-edge of `node`; tells whether it must be spread.
     pub(crate) fn is_beyond(&mut self, node: NodeIdx) -> bool {
-        // The golden section of 2^32 spreads numbers that lie close together, and one after the other.
+        // Multiplication by the golden section of 2^32 spreads close and consecutive numbers over
+        // the slots.
         let slot =
             &mut self.slots[(node.raw().wrapping_mul(0x9e37_79b1) >> self.slot_shift) as usize];
         if *slot < self.slot_max {
@@ -100,11 +104,11 @@ impl HubCounts {
         true
     }
 
-    /// Returns the nodes of which any worker has spread in-edges, ascending.
+    /// Returns the nodes whose in-edges any worker has spread, ascending.
     ///
     /// # Errors
     ///
-    /// A peer's failure.
+    /// If a peer fails.
     pub(crate) fn reindexed(self, peer: &mut Peer<'_>) -> Result<Vec<NodeIdx>, StoreError> {
         let mut nodes = peer
             .gather_all::<_, StoreError>(Ok(self.reindexed))?
@@ -115,7 +119,7 @@ impl HubCounts {
     }
 }
 
-/// Returns the worker for an in-edge that is spread: its shuffle key has a suffix drawn by the
+/// Returns the worker for an in-edge that is spread: its shuffle key has a suffix drawn from the
 /// edge's ends, so that parallel edges stay together.
 pub(crate) fn reindex(edge_hash: u64, workers: usize) -> usize {
     let drawn = mix(edge_hash) >> 32;
@@ -162,7 +166,8 @@ impl Totals<ExactSum> {
 }
 
 impl HubPart {
-    /// Takes in another worker's part and keeps the first of both, as many as each list holds.
+    /// Merges another worker's part and keeps the first in-edges of both, as many as each list
+    /// keeps.
     pub(crate) fn merge(&mut self, other: &Self, lists: &[ListPlan], dim: usize) {
         self.totals.merge(&other.totals);
         let both = self.lists.iter_mut().zip(&other.lists);
@@ -176,7 +181,7 @@ impl HubPart {
 }
 
 impl RankedColumns {
-    /// Takes ranked edges into columns, with their features out of those at hand.
+    /// Makes columns of ranked edges; `features` are the features of all edges that were ranked.
     pub(crate) fn from_ranked(ranked: &[Ranked], features: &[f32], dim: usize) -> Self {
         let mut columns = Self::default();
         for edge in ranked {
@@ -218,7 +223,8 @@ impl RankedColumns {
 mod tests {
     use super::*;
 
-    /// Counts that many in-edges of each node in turn; returns those that went to the owner.
+    /// Counts the given number of in-edges of each node in turn; returns how many were sent to the
+    /// owner.
     fn sent(counts: &mut HubCounts, in_edges: &[u64]) -> Vec<u64> {
         let mut sent = vec![0; in_edges.len()];
         for turn in 0..in_edges.iter().copied().max().unwrap_or(0) {
@@ -245,7 +251,7 @@ mod tests {
                     .binary_search(&NodeIdx::from_raw(node))
                     .is_ok();
                 assert!(sent <= share && is_reindexed == (sent < all), "{node}");
-                // What others of its slot took of its share is at most half of it.
+                // Other nodes of its slot use at most half of its share.
                 assert!(
                     sent == all || sent >= share.div_ceil(2),
                     "{node}: {sent} of {all}"

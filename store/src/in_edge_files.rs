@@ -27,12 +27,13 @@ struct InEdgeFiles<'a> {
     plan: &'a StorePlan,
     worker: usize,
     degrees: Option<BatchFile>,
-    /// By list of the plan.
+    /// One entry for each list of the plan.
     lists: Vec<Option<BatchFile>>,
     has_self_loops: bool,
 }
 
-/// Ranks and writes the in-edges of this worker's nodes; tells whether any is a self-loop.
+/// Ranks and writes the in-edges of this worker's nodes; returns whether any is a self-loop, and
+/// the files.
 pub(crate) fn write_in_edges(
     worker: usize,
     plan: &StorePlan,
@@ -130,7 +131,7 @@ struct ListColumns {
 }
 
 impl ListColumns {
-    /// Empty ones, one a list of the plan.
+    /// Makes empty columns, one for each list of the plan.
     fn of_plan(plan: &StorePlan) -> Vec<Self> {
         let empty = |_| Self {
             offset: vec![0],

@@ -1,9 +1,9 @@
 //! The graph on disk, as flatten, streamed training and inference read it: nodes and ranked in-edges,
 //! one memory-mapped partition a worker.
 //!
-//! [`open_or_build`] reads the input tables once into a [`Store`], or opens the one that is there. A
-//! node is a [`schemas::NodeIdx`], its position in the order of ids; [`Placement`] tells which worker
-//! owns it.
+//! [`open_or_build`] reads the input tables once into a [`Store`], or opens an existing store. A
+//! node is a [`schemas::NodeIdx`], its position in the order of ids; [`Placement`] gives the worker
+//! that owns it.
 //!
 //! # Examples
 //!

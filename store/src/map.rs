@@ -4,23 +4,23 @@ use arrow::buffer::Buffer;
 use bytes::Bytes;
 use std::fs::File;
 
-/// Maps a whole file; the page cache is then the only cache.
+/// Maps a whole file; it is cached by the system's page cache alone.
 ///
 /// # Errors
 ///
-/// The file cannot be mapped.
+/// If the file cannot be mapped.
 pub(crate) fn map_file(file: &File) -> std::io::Result<Buffer> {
     Ok(Buffer::from(map_bytes(file)?))
 }
 
-/// Maps a whole file that nobody writes any more.
+/// Maps a whole file that no process writes any more.
 ///
 /// # Errors
 ///
-/// The file cannot be mapped.
+/// If the file cannot be mapped.
 #[expect(
     unsafe_code,
-    reason = "a memory map is sound only while nobody changes the file"
+    reason = "a memory map is sound only while no process changes the file"
 )]
 pub fn map_bytes(file: &File) -> std::io::Result<Bytes> {
     if file.metadata()?.len() == 0 {

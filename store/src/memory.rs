@@ -1,30 +1,30 @@
-//! How much memory building a store takes: one model for the engine, which keeps to it, and for
+//! The memory that building a store takes: one model for the limits of the engine and for
 //! predictions.
 
 use crate::buckets::Edge;
 
-/// Bytes of a node while nodes are numbered, whatever the budget; strings take their bytes too.
+/// Bytes of a node while nodes are numbered, for any budget; the bytes of string ids are extra.
 const NUMBER_BYTES: usize = 40;
 
 /// Bytes of a node's row beside its features and its id: position, label, split and degrees.
 const ROW_BYTES: usize = 40;
 
-/// What a store is built of.
+/// Size of the input of a store.
 #[derive(Clone, Copy, Debug)]
 pub struct StoreSize {
-    /// Nodes.
+    /// Number of nodes.
     pub nodes: usize,
     /// Mean bytes of a node's features and id.
     pub node_bytes: f64,
-    /// In-edges, reversed ones counted too.
+    /// Number of in-edges, including reversed ones.
     pub in_edges: u64,
-    /// Features of an edge.
+    /// Number of features of an edge.
     pub edge_dim: usize,
 }
 
 impl StoreSize {
-    /// Returns the greatest number of bytes that building takes at a time: the numbers of all nodes,
-    /// and node rows or edges, which go to files beyond their share of the budget.
+    /// Returns the peak memory of building in bytes: the numbers of all nodes, and node rows or
+    /// edges up to their share of the budget; the rest is in files.
     pub fn build_bytes(&self, memory_budget: usize) -> f64 {
         let rows = self.nodes as f64 * (self.node_bytes + ROW_BYTES as f64);
         let edges = self.in_edges as f64 * (size_of::<Edge>() + 4 * self.edge_dim) as f64;
@@ -33,8 +33,7 @@ impl StoreSize {
     }
 }
 
-/// Returns the bytes that node rows may take, and edges after them: nodes and edges take turns, and
-/// each may have half of the memory.
+/// Returns the bytes that node rows, and later edges, may take: half of the budget each.
 pub(crate) fn turn_bytes(memory_budget: usize) -> usize {
     memory_budget / 2
 }

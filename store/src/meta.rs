@@ -1,4 +1,4 @@
-//! What a store holds: its description and the names of its files.
+//! The description of a store, and the names of its files.
 
 use crate::StoreError;
 use crate::error::StoreCause;
@@ -7,13 +7,13 @@ use schemas::{FileEntry, GraphMeta, Sampling};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
-/// Version of the store's layout; another one is built anew.
+/// Version of the store's layout; a store of another version is built again.
 pub(crate) const VERSION: u32 = 4;
 
 /// Name of the store's description, written last.
 pub(crate) const META_FILE: &str = "store.json";
 
-/// What a store holds; `store.json`.
+/// Description of a store; `store.json`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct StoreMeta {
     /// Layout version.
@@ -30,16 +30,16 @@ pub struct StoreMeta {
     pub seed: u64,
     /// Independent samples.
     pub samples: u32,
-    /// Whether all in-edges are kept beside the samples, for others to be drawn.
+    /// Whether all in-edges are kept beside the samples, so that other samples can be drawn.
     #[serde(default)]
     pub redraw: bool,
-    /// Partitions.
+    /// Number of partitions.
     pub workers: usize,
-    /// Name of the id column, by which lists of targets go too.
+    /// Name of the id column, which lists of targets use too.
     pub id_column: String,
-    /// Nodes.
+    /// Number of nodes.
     pub num_nodes: u64,
-    /// What the tables hold.
+    /// Description of the tables.
     pub graph: GraphMeta,
     /// What became of the edge table.
     pub edges: EdgeCounts,
@@ -50,11 +50,12 @@ pub struct StoreMeta {
 /// What became of the edge table.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct EdgeCounts {
-    /// In-edges, reversed ones counted too.
+    /// Number of in-edges, including reversed ones.
     pub in_edges: u64,
     /// Rows left out because an end is no node.
     pub dropped_rows: u64,
-    /// In-edges that each worker ranked, its shares of re-indexed nodes' too: the skew of the map.
+    /// Number of in-edges that each worker ranked, including its shares of re-indexed nodes: the
+    /// skew of the map.
     pub received_by_worker: Vec<u64>,
 }
 
@@ -66,7 +67,8 @@ pub(crate) fn degrees_path(dir: &Path, worker: usize) -> PathBuf {
     dir.join(format!("degrees-{worker:03}.arrow"))
 }
 
-/// Lists are those of the samples and then, where it is kept, that of all in-edges.
+/// Path of a list of in-edges. The lists are one for each sample and then, if it is kept, the list
+/// of all in-edges.
 pub(crate) fn in_edges_path(dir: &Path, worker: usize, list: usize) -> PathBuf {
     dir.join(format!("in-edges-{worker:03}-{list:03}.arrow"))
 }
@@ -90,14 +92,14 @@ fn file_entry(path: &Path) -> Result<FileEntry, StoreError> {
     })
 }
 
-/// Checks that the files of a store are those that were written.
+/// Checks the sizes and checksums of a store's files.
 pub(crate) fn verify(dir: &Path, meta: &StoreMeta) -> Result<(), StoreError> {
     for expected in &meta.files {
         let path = dir.join(&expected.path);
         let found = file_entry(&path)?;
         if found != *expected {
             let what = format!(
-                "it has {} bytes and checksum {}, written were {} and {}",
+                "it has {} bytes and checksum {}, but {} bytes and checksum {} were written",
                 found.bytes, found.checksum, expected.bytes, expected.checksum
             );
             return Err(StoreError::File {

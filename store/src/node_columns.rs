@@ -1,4 +1,4 @@
-//! Columns of the node table in record batches: made for a file, and read where it is mapped.
+//! Columns of the node table as record batches: makes them for a file, and reads them from its map.
 
 use crate::arrow_file::{bounds, column, list};
 use arrow::array::{
@@ -74,7 +74,7 @@ pub(crate) fn split_column(split: &[Split]) -> ArrayRef {
     Arc::new(UInt8Array::from_iter_values(split.iter().map(|&s| s as u8)))
 }
 
-/// Columns of the node table for the nodes of one record batch, lying in the map.
+/// Columns of the node table for the nodes of one record batch, in the mapped file.
 pub(crate) struct NodeColumns {
     feature: Option<(usize, ScalarBuffer<f32>)>,
     sparse: Option<(OffsetBuffer<i64>, ScalarBuffer<u32>, ScalarBuffer<f32>)>,
@@ -187,7 +187,7 @@ impl NodeColumns {
     }
 }
 
-/// Labels of the nodes of one record batch, lying in the map.
+/// Labels of the nodes of one record batch, in the mapped file.
 enum LabelColumn {
     None,
     Class(ScalarBuffer<u32>),

@@ -1,4 +1,4 @@
-//! Node rows on their way from the reader to the worker that owns them.
+//! Moves node rows from the worker that reads them to their owner.
 
 use crate::arrow_file::{self, NODES_PER_BATCH, SpilledBatches};
 use crate::error::StoreCause;
@@ -18,31 +18,31 @@ use std::cell::RefCell;
 use std::ops::Range;
 use std::rc::Rc;
 
-/// Values of the features that are read, split by owner and sent at once.
+/// Feature values of the rows that are read, split by owner and sent together.
 const PARCEL_VALUES: usize = 1 << 20;
 
-/// Rows that are read, split by owner and sent at once, however narrow.
+/// Greatest number of rows that are read, split by owner and sent together.
 const PARCEL_ROWS_MAX: usize = 1 << 16;
 
-/// Node rows of one worker's partition, as they arrived.
+/// Node rows of one worker's partition, in order of arrival.
 pub(crate) struct OwnedNodes {
     num_nodes: usize,
     chunks: Vec<Chunk>,
 }
 
-/// Rows that came together, ascending by place.
+/// Rows that arrived together, ascending by position.
 struct Chunk {
     locals: ScalarBuffer<u32>,
     ids: ArrayRef,
     columns: NodeColumns,
-    /// Rows before this one are taken.
+    /// First row that is not written yet.
     next: usize,
 }
 
 /// Columns of some nodes.
 #[derive(Clone, Serialize, Deserialize)]
 struct NodeBatch {
-    /// Place of each row among the receiver's nodes, ascending.
+    /// Position of each row among the receiver's nodes, ascending.
     locals: Vec<u32>,
     ids: Ids,
     features: Features,
@@ -50,13 +50,13 @@ struct NodeBatch {
     split: Vec<Split>,
 }
 
-/// Reads the node rows and moves each to its owner.
+/// Reads the node rows and sends each to its owner.
 ///
 /// `numbers` holds the number of each row, unit by unit.
 ///
 /// # Errors
 ///
-/// An unreadable table or a value that cannot be used.
+/// If a table cannot be read, or a value cannot be used.
 pub(crate) fn place_nodes(
     peer: &mut Peer<'_>,
     plan: &StorePlan,
@@ -73,10 +73,12 @@ pub(crate) fn place_nodes(
     let take = Rc::clone(&received);
     peer.shuffle_each::<NodeBatch, StoreError>(outgoing, move |_, _, batch| {
         let mut taken = take.borrow_mut();
-        let batches = taken.as_mut().expect("taken when the shuffle is over");
+        let batches = taken
+            .as_mut()
+            .expect("it is taken only when the shuffle is over");
         batches.push(batch.into_record_batch())
     })?;
-    let received = received.take().expect("put there above");
+    let received = received.take().expect("it was set above");
     let batches = peer.agree(received.into_batches())?;
     let damaged = || StoreError::File {
         verb: "read",
@@ -90,7 +92,7 @@ pub(crate) fn place_nodes(
     })
 }
 
-/// The rows that this worker reads, by the worker they go to.
+/// Returns the rows that this worker reads in batches, each with the worker that it is sent to.
 fn node_rows<'a>(
     plan: &'a NodesPlan,
     work: OwnUnits,
@@ -103,7 +105,7 @@ fn node_rows<'a>(
     let mut units = work.of(plan.units()).zip(numbers);
     let mut unit: Option<(NodeReader<'a>, &'a [NodeIdx])> = None;
     let mut rows = plan.no_rows(label, num_rows);
-    // The next rows that are read, one batch for each owner.
+    // Reads the next rows; returns one batch for each owner.
     let mut next = move || loop {
         if let Some((reader, nodes)) = &mut unit
             && !nodes.is_empty()
@@ -129,7 +131,7 @@ fn node_rows<'a>(
     })
 }
 
-/// The table has other rows than when its ids were numbered.
+/// Returns the error of a table whose rows have changed since its ids were numbered.
 fn changed(plan: &NodesPlan) -> StoreError {
     StoreError::File {
         verb: "read",
@@ -138,7 +140,7 @@ fn changed(plan: &NodesPlan) -> StoreError {
     }
 }
 
-/// Rows that are split and sent at once: few batches, and few bytes in each.
+/// Number of rows that are split and sent together, so that batches are few and small.
 fn rows_at_once(meta: &GraphMeta) -> usize {
     let width = match meta.features {
         FeatureMeta::Dense { dim } => dim.max(1),
@@ -155,7 +157,7 @@ fn split_by_owner(
     let mut of_owner = vec![Vec::new(); placement.workers()];
     for (row, &node) in (0u64..).zip(nodes) {
         let (owner, local) = placement.owner_and_local(node);
-        // Both in one number, which sorts faster than a pair.
+        // Position and row in one number, which sorts faster than a pair.
         of_owner[owner].push(u64::from(local.raw()) << 32 | row);
     }
     let low = |pair: u64| u32::try_from(pair & u64::from(u32::MAX)).expect("masked");
@@ -208,7 +210,7 @@ impl OwnedNodes {
     ///
     /// # Errors
     ///
-    /// That of `write`.
+    /// As `write`.
     pub(crate) fn for_each_batch(
         mut self,
         meta: &GraphMeta,
@@ -221,7 +223,7 @@ impl OwnedNodes {
         Ok(())
     }
 
-    /// Collects the columns of the next local nodes, `range`.
+    /// Collects the columns of the nodes at the positions `range`, which follow the range before.
     fn columns(
         &mut self,
         range: Range<usize>,

@@ -1,4 +1,5 @@
-//! Numbering: every node's place in the order of all ids, found by a parallel sample sort.
+//! Numbers all nodes by a parallel sample sort: a node's number is its position in the order of
+//! ids.
 
 use crate::StoreError;
 use crate::placement::NUM_NODES_MAX;
@@ -10,31 +11,32 @@ use serde::{Deserialize, Serialize};
 use std::cmp::Ordering;
 use std::collections::BTreeSet;
 
-/// Stands for an id that no node has.
+/// Number of an id that no node has.
 pub(crate) const MISSING: NodeIdx = NodeIdx::MAX;
 
-/// Ids that each worker hands in to choose the ranges by; the ranges are then equal to within
+/// Number of ids that each worker samples to choose the ranges; the ranges then differ in size by
 /// about one part in this number.
 const SAMPLES_PER_WORKER: usize = 1024;
 
-/// Rows that memory is reserved for by what footers say of them, which nobody has checked.
+/// Greatest number of rows for which memory is reserved before they are read: the counts in footers
+/// are unchecked.
 const ROWS_EXPECTED_MAX: usize = 1 << 26;
 
-/// One worker's range of the ids in order, to look ids up in.
+/// One worker's range of the sorted ids, in which ids are looked up.
 pub(crate) struct Dictionary {
     /// Range `r` holds the ids from `splitters[r - 1]` to before `splitters[r]`.
     splitters: Ids,
-    /// Ascending.
+    /// The ids of the range, ascending.
     range: Ids,
     /// Number of the range's first id.
     first: NodeIdx,
 }
 
-/// What a worker learns of the nodes it reads.
+/// Result of numbering the nodes that a worker reads.
 pub(crate) struct Numbering {
     /// The number of each row, for each of this worker's units.
     pub(crate) units: Vec<Vec<NodeIdx>>,
-    /// Nodes in the whole table.
+    /// Number of nodes in the whole table.
     pub(crate) num_nodes: u64,
     /// Distinct names of string labels in the whole table, ascending.
     pub(crate) class_names: Vec<String>,
@@ -42,7 +44,7 @@ pub(crate) struct Numbering {
     pub(crate) max_class: Option<u32>,
 }
 
-/// Distinct ids in the order they came, each found again by its hash.
+/// Distinct ids in order of arrival, with a hash table that finds the position of an id.
 pub(crate) struct IdTable {
     ids: Ids,
     hashes: Vec<u64>,
@@ -52,7 +54,7 @@ pub(crate) struct IdTable {
 #[derive(Clone, Serialize, Deserialize)]
 struct Sample {
     ids: Ids,
-    /// How many ids each sampled one stands for.
+    /// Number of ids that each sampled id represents.
     stride: u64,
     class_names: Vec<String>,
     max_class: Option<u32>,
@@ -74,11 +76,11 @@ struct MyRows {
     max_class: Option<u32>,
 }
 
-/// Numbers all nodes and makes the dictionary that edge ends are looked up in.
+/// Numbers all nodes and makes the dictionary in which edge ends are looked up.
 ///
 /// # Errors
 ///
-/// An unreadable table, a null id, an id that stands twice, too many nodes.
+/// If a table cannot be read, an id is null or occurs twice, or there are too many nodes.
 pub(crate) fn number_nodes(
     peer: &mut Peer<'_>,
     plan: &NodesPlan,
@@ -90,7 +92,8 @@ pub(crate) fn number_nodes(
     let splitters = choose_splitters(&samples, peer.peers());
     let positions = split_by_range(&mine, &order, &splitters);
     drop(order);
-    // Memory here is by node, whatever the budget, so nothing is held for longer than it is needed.
+    // The memory taken here grows with the number of nodes, for any budget, so everything is
+    // dropped as soon as possible.
     let (ids, rows, unit_lengths) = (mine.ids, mine.rows, mine.unit_lengths);
     let batches = positions.iter().map(|places| KeyBatch {
         ids: ids.gather(places),
@@ -206,7 +209,7 @@ fn range_of(splitters: &Ids, ids: &Ids, i: usize) -> usize {
     low
 }
 
-/// For each range: where its ids stand among this worker's rows.
+/// Returns, for each range, the positions of its ids among this worker's rows.
 fn split_by_range(mine: &MyRows, order: &[u32], splitters: &Ids) -> Vec<Vec<u32>> {
     let mut positions = vec![Vec::new(); splitters.len() + 1];
     let mut range = 0;
@@ -221,7 +224,7 @@ fn split_by_range(mine: &MyRows, order: &[u32], splitters: &Ids) -> Vec<Vec<u32>
     positions
 }
 
-/// The ids of a range in order, and for each sender the places of the ids it sent.
+/// The sorted ids of a range, and for each sender the positions of the ids that it sent.
 type SortedRange = (Ids, Vec<(usize, Vec<u32>)>);
 
 fn sort_range(
@@ -289,17 +292,17 @@ fn scatter_to_units(
 }
 
 impl Dictionary {
-    /// The ids of this worker's range, ascending.
+    /// Returns the ids of this worker's range, ascending.
     pub(crate) fn ids(&self) -> &Ids {
         &self.range
     }
 
-    /// Looks up distinct ids, each at the worker whose range it falls in; [`MISSING`] where no
-    /// node has the id.
+    /// Returns the numbers of distinct ids, each looked up at the worker of its range; [`MISSING`]
+    /// where no node has the id.
     ///
     /// # Errors
     ///
-    /// A peer's failure.
+    /// If a peer fails.
     pub(crate) fn resolve(
         self,
         peer: &mut Peer<'_>,
@@ -346,7 +349,7 @@ impl IdTable {
         Self { ids, hashes, table }
     }
 
-    /// Returns the place of an id, which it gets now if it is new.
+    /// Returns the position of an id; a new id is added first.
     pub(crate) fn place(&mut self, ids: &Ids, i: usize) -> u32 {
         let hash = ids.hash(i);
         let same = |&j: &u32| self.ids.cmp(j as usize, ids, i) == Ordering::Equal;
@@ -361,14 +364,14 @@ impl IdTable {
         place
     }
 
-    /// Returns the place of an id, if it has one, and its hash.
+    /// Returns the position of an id, if the table has it, and its hash.
     pub(crate) fn find(&self, ids: &Ids, i: usize) -> (Option<u32>, u64) {
         let hash = ids.hash(i);
         let same = |&j: &u32| self.ids.cmp(j as usize, ids, i) == Ordering::Equal;
         (self.table.find(hash, same).copied(), hash)
     }
 
-    /// The distinct ids, in place order.
+    /// Returns the distinct ids, by position.
     pub(crate) fn ids(&self) -> &Ids {
         &self.ids
     }

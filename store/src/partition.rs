@@ -1,4 +1,4 @@
-//! One worker's part of the graph, lying in mapped files.
+//! One worker's part of the graph, in mapped files.
 
 use crate::arrow_file::{NODES_PER_BATCH, map_batches};
 use crate::edge_columns::{DegreeColumns, EdgeLists, InEdges};
@@ -15,7 +15,8 @@ pub struct Partition {
     ids: Ids,
     nodes: Vec<NodeColumns>,
     degrees: Vec<DegreeColumns>,
-    /// By sample, then by record batch; behind the samples all in-edges, if they are kept.
+    /// By sample, then by record batch; after the samples comes the list of all in-edges, if it is
+    /// kept.
     in_edges: Vec<Vec<EdgeLists>>,
     edge_dim: usize,
     has_self_loops: bool,
@@ -98,7 +99,7 @@ impl Partition {
         Some(degrees.in_weight.as_ref()?[local.index() % NODES_PER_BATCH])
     }
 
-    /// Returns the number of a node's self-loops, where any node has some.
+    /// Returns the number of a node's self-loops; none if no node has any.
     pub fn self_loops(&self, local: LocalIdx) -> Option<u32> {
         let degrees = &self.degrees[local.index() / NODES_PER_BATCH];
         self.has_self_loops
@@ -153,7 +154,7 @@ impl Partition {
         lists.in_edges(local.index() % NODES_PER_BATCH, limit, self.edge_dim)
     }
 
-    /// Returns all of a node's in-edges by source and ordinal, in a store that keeps them so.
+    /// Returns all of a node's in-edges by source and ordinal, from a store built with `redraw`.
     pub fn unranked(&self, local: LocalIdx) -> InEdges<'_> {
         self.in_edges(self.in_edges.len() - 1, local, usize::MAX)
     }

@@ -1,4 +1,4 @@
-//! Placement: which worker owns a node, and where among the worker's nodes it stands.
+//! Placement: the worker that owns a node, and the node's position among that worker's nodes.
 
 use schemas::{LocalIdx, NodeIdx};
 use std::sync::Arc;
@@ -6,12 +6,12 @@ use std::sync::Arc;
 /// The largest number of nodes a store holds.
 pub const NUM_NODES_MAX: u64 = (u32::MAX - 1) as u64;
 
-/// Maps a [`NodeIdx`] to the worker that owns it and to its position there, and back.
+/// Maps a [`NodeIdx`] to the worker that owns it and to its position on that worker, and back.
 ///
-/// Nodes are spread by the permutation `idx * multiplier mod num_nodes`, whose multiplier stands
-/// near the golden section of `num_nodes`, and cut into one contiguous range a worker. So each
-/// worker holds the same number of nodes, and neither old ids (low, with many edges) nor any
-/// residue class of ids gathers on one worker.
+/// Nodes are spread by the permutation `idx * multiplier mod num_nodes`, whose multiplier is near
+/// the golden section of `num_nodes`, and cut into one contiguous range a worker. So each worker
+/// holds the same number of nodes, and old ids (low, with many edges) and residue classes of ids
+/// are spread over all workers.
 #[derive(Clone, Debug)]
 pub struct Placement {
     num_nodes: u64,
@@ -23,7 +23,8 @@ pub struct Placement {
     starts: Arc<[u64]>,
 }
 
-/// Divides by one number often: by multiplication, several times faster than the machine's division.
+/// Divides many numbers by one divisor: multiplies by its reciprocal, several times faster than the
+/// machine's division.
 #[derive(Clone, Copy, Debug)]
 struct Divisor {
     divisor: u64,
@@ -71,12 +72,12 @@ impl Placement {
         self.owner_and_local(node).0
     }
 
-    /// Returns a node's position among its owner's nodes.
+    /// Returns a node's position among the nodes of its owner.
     pub fn local(&self, node: NodeIdx) -> LocalIdx {
         self.owner_and_local(node).1
     }
 
-    /// Returns the worker that owns a node, and the node's position among the worker's.
+    /// Returns the worker that owns a node, and the node's position on that worker.
     pub fn owner_and_local(&self, node: NodeIdx) -> (usize, LocalIdx) {
         let position = self.position(node);
         let (owner, _) = self.by_num_nodes.div_rem(position * self.workers);
@@ -103,8 +104,8 @@ impl Placement {
         usize::try_from(count).expect("< num_nodes")
     }
 
-    /// Returns which of `segments` equal stretches of all positions a node stands in, whatever the
-    /// number of workers.
+    /// Returns the segment of a node if all positions are cut into `segments` equal segments. It
+    /// does not depend on the number of workers.
     pub fn segment(&self, node: NodeIdx, segments: usize) -> usize {
         let (segment, _) = self
             .by_num_nodes
@@ -170,7 +171,7 @@ fn gcd(a: u64, b: u64) -> u64 {
     if b == 0 { a } else { gcd(b, a % b) }
 }
 
-/// `x` with `a * x = 1 (mod n)`, by the extended Euclidean algorithm.
+/// Returns `x` with `a * x = 1 (mod n)`, by the extended Euclidean algorithm.
 fn modular_inverse(a: u64, n: u64) -> u64 {
     let (mut r0, mut r1) = (i128::from(n), i128::from(a % n));
     let (mut t0, mut t1) = (0i128, 1i128);

@@ -1,14 +1,14 @@
-//! What a store is made of, checked.
+//! The checked plan of a store.
 
 use crate::sample::Order;
 use schemas::{EdgesPlan, NodesPlan, Sampling};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// In-edges of a node from which it counts as a hub, unless the job says otherwise.
+/// In-degree above which a node is a hub, unless the job sets another.
 pub const HUB_THRESHOLD: u64 = 10_000;
 
-/// What the store is made of.
+/// Input and settings of a store.
 #[derive(Clone, Debug)]
 pub struct StorePlan {
     /// The node table.
@@ -29,11 +29,12 @@ pub struct StorePlan {
     pub hub_threshold: u64,
     /// Worker threads, and partitions of the store.
     pub workers: usize,
-    /// Bytes of memory that building the store may take; beyond, it goes to `dir`.
+    /// Bytes of memory that building the store may take: node rows, and later edges, beyond half of
+    /// it go to files in `dir`.
     pub memory_budget: usize,
     /// Directory of the store.
     pub dir: PathBuf,
-    /// Whether a store that is there already is built again.
+    /// Whether an existing store is built again.
     pub fresh: bool,
 }
 
@@ -41,13 +42,13 @@ pub struct StorePlan {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ListPlan {
     pub(crate) order: Order,
-    /// In-edges kept, the first ones.
+    /// Number of in-edges kept, the first ones in `order`.
     pub(crate) keep: usize,
 }
 
 impl StorePlan {
-    /// Returns the lists of each node: one a sample, and that of all in-edges if others are to be
-    /// drawn.
+    /// Returns the lists of each node: one for each sample and, with `redraw`, the list of all
+    /// in-edges.
     pub(crate) fn lists(&self) -> Vec<ListPlan> {
         let samples = (0..u64::from(self.samples)).map(|sample| ListPlan {
             order: Order::Rank(self.sampling, self.seed.wrapping_add(sample)),

@@ -1,27 +1,29 @@
-//! Sampling that merges: each in-edge has a priority of its own, and the least are the sample.
+//! Mergeable sampling: each in-edge has a priority, and the in-edges of least priority are the
+//! sample.
 //!
-//! The least `f` of a union are the least `f` of the parts' least `f`, so combiners may cut
-//! early and hubs may be split without any trace in the result (bottom-k sampling; for the
+//! The least `f` of a union are the least `f` of the parts' least `f`, so each part can be cut
+//! early and hubs can be split without any change of the result (bottom-k sampling; for the
 //! weighted case Efraimidis & Spirakis, "Weighted random sampling with a reservoir", 2006).
 
 use schemas::{NodeIdx, Sampling};
 
-/// Mixes 64 bits so that each input bit moves each output bit (the finaliser of SplitMix64).
+/// Mixes 64 bits so that each input bit affects each output bit (the finaliser of SplitMix64).
 pub fn mix(mut x: u64) -> u64 {
     x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     x ^ (x >> 31)
 }
 
-/// Hashes an edge by the hashes of its ends' raw ids; the direction counts.
+/// Hashes an edge, given the hashes of its ends' raw ids; the reverse edge has another hash.
 pub fn edge_hash(src_hash: u64, dst_hash: u64) -> u64 {
     mix(src_hash ^ mix(dst_hash.wrapping_add(0x9e37_79b9_7f4a_7c15)))
 }
 
-/// Returns an in-edge's priority, as bits that compare as the priority does: least is kept first.
+/// Returns an in-edge's priority, as bits that compare as the priority does; the least is kept
+/// first.
 ///
-/// It depends on nothing but the seed, the edge's raw ids and its ordinal among parallel edges
-/// (for `weighted` and `top` on its weight too).
+/// It depends only on the seed, the edge's raw ids and its ordinal among parallel edges (for
+/// `weighted` and `top` on its weight too).
 #[inline]
 pub fn priority(sampling: Sampling, seed: u64, edge: u64, ordinal: u32, weight: f32) -> u64 {
     match sampling {
@@ -40,8 +42,8 @@ fn draw(seed: u64, edge: u64, ordinal: u32) -> u64 {
     mix(edge ^ salt.wrapping_add(u64::from(ordinal).wrapping_mul(0x9e37_79b9_7f4a_7c15)))
 }
 
-/// Maps 64 random bits into the open interval (0, 1): 52 of them, so that the half added to keep
-/// off 0 is not rounded up to 1.
+/// Maps 64 random bits into the open interval (0, 1): 52 of them are used, so that adding a half,
+/// which avoids 0, never rounds up to 1.
 fn unit(bits: u64) -> f64 {
     ((bits >> 12) as f64 + 0.5) / (1u64 << 52) as f64
 }
@@ -56,7 +58,7 @@ fn ascending_bits(x: f64) -> u64 {
     }
 }
 
-/// An in-edge of the node at hand.
+/// An in-edge of one node.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct InEdge {
     /// [`edge_hash`] of the ends.
@@ -66,7 +68,7 @@ pub(crate) struct InEdge {
     pub(crate) weight: f32,
 }
 
-/// An in-edge's place in the order of a sample.
+/// An in-edge with its rank in a sample.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Ranked {
     /// [`priority`] of the edge.
@@ -76,16 +78,16 @@ pub(crate) struct Ranked {
     /// Ordinal among the parallel edges of the same source, by input row.
     pub(crate) ordinal: u32,
     pub(crate) weight: f32,
-    /// Where the edge stands among those at hand, whose features stand so too.
+    /// Position of the edge, and of its features, among the edges that are ranked.
     pub(crate) at: u32,
 }
 
-/// The order in which a node's in-edges stand.
+/// Order of a node's in-edges.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Order {
     /// By the priority that a sampling and a seed give them.
     Rank(Sampling, u64),
-    /// By source and ordinal: what samples of any seed are drawn from.
+    /// By source and ordinal, from which samples of any seed can be drawn.
     Source,
 }
 
@@ -101,28 +103,28 @@ impl Order {
 /// Ranks the in-edges of one node after the other.
 #[derive(Debug, Default)]
 pub(crate) struct Ranker {
-    /// `[in_degree]`, of each edge among those of its source.
+    /// `[in_degree]`, ordinal of each edge among the edges of its source.
     ordinals: Vec<u32>,
-    /// A hash table of sources: where the last edge of each stands.
+    /// A hash table by source: the position of its last edge.
     last: Vec<u32>,
-    /// Priority, source and place of edges, so that their order is the rank: parallel edges stand by
-    /// input row, and so by ordinal.
+    /// Priority, source and position of edges in one number, whose order is the rank: positions of
+    /// parallel edges follow input rows, and so ordinals.
     least: Least,
 }
 
-/// The least of the draws that it is given, in memory bounded by how many are kept.
+/// Collects the least of some draws, in memory for about twice the number that is kept.
 #[derive(Debug, Default)]
 struct Least {
     draws: Vec<u128>,
     keep: usize,
-    /// Once so many are there, the greater ones go.
+    /// Number of draws at which the greater ones are removed.
     enough: usize,
-    /// No draw from here on is among the least.
+    /// Draws from this one on are not among the least.
     beyond: u128,
 }
 
 impl Least {
-    /// Starts over, to keep the first `keep`.
+    /// Removes all draws, to keep the first `keep` of the next ones.
     fn start(&mut self, keep: usize) {
         self.draws.clear();
         self.keep = keep;
@@ -153,17 +155,17 @@ impl Least {
 /// In-edges whose sources' hashes are fetched before any of them is drawn.
 const DRAWN_AT_ONCE: usize = 64;
 
-/// Draws samples of in-edges that stand in order of source, of one node after the other.
+/// Draws samples of the in-edges of one node after the other; the in-edges are sorted by source.
 #[derive(Debug, Default)]
 pub struct Drawer {
-    /// Priority and place of edges; the order of places is that of (source, ordinal).
+    /// Priority and position of edges; positions are in the order of (source, ordinal).
     least: Least,
-    /// Of the sources of the edges at hand.
+    /// Hashes of the sources of the edges of a run.
     hashes: Vec<u64>,
 }
 
 impl Drawer {
-    /// Draws the first `keep` in-edges of a node as `Ranker::rank` does; returns their places in
+    /// Draws the first `keep` in-edges of a node as `Ranker::rank` does; returns their positions in
     /// rank order.
     ///
     /// # Shapes
@@ -184,7 +186,8 @@ impl Drawer {
         let (mut before, mut ordinal) = (None, 0);
         let mut at = 0u32;
         for run in src.chunks(DRAWN_AT_ONCE) {
-            // The hashes lie anywhere: many are fetched side by side where nothing waits for one.
+            // The hashes are scattered in memory: fetching many in one loop overlaps the cache
+            // misses.
             self.hashes.clear();
             let of_run = run.iter().map(|&node| hashes[node.index()]);
             self.hashes.extend(of_run);
@@ -207,7 +210,7 @@ impl Drawer {
 const NO_EDGE: u32 = u32::MAX;
 
 impl Ranker {
-    /// Numbers the parallel edges of a node, all of which must be at hand, by input row.
+    /// Numbers the parallel edges of a node by input row; `edges` must hold all of them.
     pub(crate) fn load(&mut self, edges: &[InEdge]) {
         self.ordinals.clear();
         self.last.clear();
@@ -232,7 +235,8 @@ impl Ranker {
         }
     }
 
-    /// Ranks the edges last loaded and keeps the first `keep`, ties by (source, ordinal).
+    /// Ranks the edges that were loaded last, ties by (source, ordinal), and keeps the first
+    /// `keep`.
     ///
     /// # Shapes
     ///
@@ -284,7 +288,7 @@ pub(crate) fn keep_least(ranked: &mut Vec<Ranked>, keep: usize) {
 mod tests {
     use super::*;
 
-    /// Two from each source.
+    /// Makes `num` edges, two from each source.
     fn edges(num: u32) -> Vec<InEdge> {
         let edge = |i: u32| InEdge {
             hash: edge_hash(u64::from(i / 2), 99),

@@ -1,4 +1,4 @@
-//! Cuts the edges that one worker reads into batches by the worker and bucket they go to.
+//! Cuts the edges that one worker reads into batches by receiving worker and bucket.
 
 use crate::buckets::{BucketLayout, Edge, EdgeBatch};
 use crate::ends::Ends;
@@ -9,7 +9,7 @@ use crate::{Placement, StoreError, StorePlan};
 use schemas::{Dangling, EdgeRows, EdgesPlan, NodeIdx};
 use serde::{Deserialize, Serialize};
 
-/// Cuts the edges that one worker reads into batches by the worker they go to.
+/// Cuts the edges that one worker reads into batches by receiving worker.
 pub(crate) struct Scatter<'a> {
     plan: &'a StorePlan,
     ends: &'a Ends,
@@ -24,12 +24,12 @@ pub(crate) struct Scatter<'a> {
 pub(crate) struct Cutter<'a> {
     pub(crate) placement: &'a Placement,
     pub(crate) layout: BucketLayout,
-    /// The slots of a worker's buckets start at a multiple of a power of two.
+    /// The slots of each worker's buckets start at a multiple of 2^`slot_bits`.
     slot_bits: u32,
     pub(crate) dim: usize,
 }
 
-/// The edges of the rows at hand, reverses next to the edge they belong to.
+/// The edges of the current rows; a reverse follows its edge.
 #[derive(Default)]
 struct Scratch {
     src: (Vec<NodeIdx>, Vec<u64>),
@@ -37,10 +37,10 @@ struct Scratch {
     routed: Vec<Routed>,
 }
 
-/// An edge with its way: the slot of its worker and bucket, and what it is there.
+/// An edge with the slot of its worker and bucket.
 pub(crate) struct Routed {
     slot: u32,
-    /// Among the rows at hand.
+    /// Row of the edge among the current rows.
     row: u32,
     edge: Edge,
 }
@@ -49,7 +49,7 @@ pub(crate) struct Routed {
 #[derive(Clone, Default, Serialize, Deserialize)]
 pub(crate) struct DanglingRows {
     rows: u64,
-    /// The first: its row, whether `src` is the end in question, and the end.
+    /// The first of them: its row, whether the end is `src` (else `dst`), and the id.
     first: Option<(u64, bool, String)>,
 }
 
@@ -71,7 +71,7 @@ impl<'a> Scatter<'a> {
         }
     }
 
-    /// Cuts rows into batches by the worker they go to.
+    /// Cuts rows into batches by receiving worker.
     pub(crate) fn batches(
         &mut self,
         first_row: u64,
@@ -164,7 +164,7 @@ impl<'a> Cutter<'a> {
         worker << self.slot_bits
     }
 
-    /// Sorts routed edges by slot, which leaves each slot's by row, and cuts them by worker.
+    /// Sorts routed edges by slot, keeping their order within a slot, and cuts them by worker.
     pub(crate) fn cut(
         &self,
         first_row: u64,
@@ -173,7 +173,8 @@ impl<'a> Cutter<'a> {
         feature: &[f32],
     ) -> Vec<(usize, EdgeBatch)> {
         let (bits, dim) = (self.slot_bits, self.dim);
-        // A counting sort: where each slot's edges start, and when they are placed, where they end.
+        // A counting sort: `slots` holds the start of each slot's edges and, when they are placed,
+        // their end.
         let mut slots = vec![0u32; self.first_slot(self.placement.workers())];
         for edge in routed {
             slots[edge.slot as usize] += 1;
@@ -218,7 +219,8 @@ fn narrow(place: usize) -> u32 {
     u32::try_from(place).expect("nodes, slots and rows of a batch are below 2^32")
 }
 
-/// Returns how many rows were left out.
+/// Returns the number of rows that were left out; if they are not allowed, an error that names the
+/// first.
 pub(crate) fn check_dangling(
     dangling: &[DanglingRows],
     plan: &EdgesPlan,

@@ -1,9 +1,9 @@
-//! Files that are mapped, and what the process says when one of them is cut meanwhile.
+//! Names the file when a mapped file is cut or its disk fails.
 //!
-//! Pages of a map that lie beyond the end of its file, or that a disk cannot deliver, give no error:
-//! the system sends SIGBUS to whoever reads them. The handler here looks the address up among all
-//! maps, names the file and ends the process with exit code 1. It does only what a handler may: it
-//! walks a list that never shrinks, writes one line and exits.
+//! Pages of a map that lie beyond the end of its file, or that a disk cannot deliver, give no
+//! error: the system sends SIGBUS to the thread that reads them. The handler here finds the address
+//! among all maps, prints the name of the file and ends the process with exit code 1. It does only
+//! what a signal handler may do: it reads a list that never shrinks, writes one line and exits.
 #![expect(
     unsafe_code,
     reason = "signal handlers are installed and run through the C interface of the system"
@@ -19,7 +19,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 
 use memmap2::Mmap;
 
-/// One map; the entry stays when the map is gone, with an empty range.
+/// One map; when the map is dropped, the entry stays with an empty range.
 struct Entry {
     start: AtomicUsize,
     end: AtomicUsize,
@@ -27,14 +27,14 @@ struct Entry {
     next: Option<&'static Entry>,
 }
 
-/// The latest entry, for those who add one.
+/// The latest entry, for adding the next one.
 static LATEST: Mutex<Option<&'static Entry>> = Mutex::new(None);
-/// The same, for the handler, which must not wait for a lock.
+/// The latest entry for the handler, which must not wait for a lock.
 static ENTRIES: AtomicPtr<Entry> = AtomicPtr::new(null_mut());
-/// What handled SIGBUS before: the handler of Rust, which tells of stacks that overflow.
+/// The previous handler, which is Rust's own and reports stack overflows.
 static BEFORE: OnceLock<libc::sigaction> = OnceLock::new();
 
-/// A map whose file is named if it is cut.
+/// A map whose file the handler names if it is cut.
 pub(crate) struct NamedMap {
     map: Mmap,
     entry: &'static Entry,
@@ -65,12 +65,12 @@ impl AsRef<[u8]> for NamedMap {
 
 impl Drop for NamedMap {
     fn drop(&mut self) {
-        // Another map may get these addresses.
+        // Another map may get these addresses later.
         self.entry.end.store(0, Ordering::SeqCst);
     }
 }
 
-/// Returns the name that the system has for an open file.
+/// Returns the path of an open file.
 fn path_of(file: &File) -> Vec<u8> {
     let link = format!("/proc/self/fd/{}", file.as_raw_fd());
     match std::fs::read_link(link) {
@@ -79,10 +79,10 @@ fn path_of(file: &File) -> Vec<u8> {
     }
 }
 
-/// Installs the handler and returns the one before.
+/// Installs the handler and returns the previous one.
 fn install() -> libc::sigaction {
-    // SAFETY: all zeros is a valid `sigaction`; both pointers are valid for the call, and the handler
-    // has the signature that SA_SIGINFO asks for.
+    // SAFETY: all zeros is a valid `sigaction`; both pointers are valid for the call, and the
+    // handler has the signature that SA_SIGINFO requires.
     unsafe {
         let mut before: libc::sigaction = std::mem::zeroed();
         let mut action: libc::sigaction = std::mem::zeroed();
@@ -107,9 +107,10 @@ extern "C" fn on_sigbus(_signal: c_int, info: *mut libc::siginfo_t, _context: *m
         }
         entry = found.next;
     }
-    // No map of ours: the handler before takes it when the read is repeated.
+    // The address is in none of these maps: the previous handler gets the signal when the read is
+    // repeated.
     if let Some(before) = BEFORE.get() {
-        // SAFETY: `before` is what `sigaction` gave.
+        // SAFETY: `before` was returned by `sigaction`.
         unsafe { libc::sigaction(libc::SIGBUS, before, null_mut()) };
     }
 }
@@ -137,7 +138,7 @@ mod tests {
     use super::*;
     use crate::map_bytes;
 
-    /// The environment variable that makes the test below the process that is ended.
+    /// Environment variable with which the test below runs as the process that is ended.
     const CUT: &str = "GRAPHFLAT_TEST_CUT_MAP";
 
     #[test]

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Adds `f32` values exactly, so that any split of the terms over workers gives the same sum.
+/// Exact sum of `f32` values: any split of the terms over workers gives the same sum.
 ///
 /// Each finite value is an integer multiple of 2^-149; eight limbs of 32 exponents each hold
 /// the sum of the multiples (a small superaccumulator, after Kulisch). 2^72 terms fit.
@@ -66,7 +66,7 @@ impl WeightSum for ExactSum {
     }
 }
 
-/// As [`ExactSum::value`], where all values are at hand: by a short way if it is exact.
+/// Gives the same sum as [`ExactSum::value`]; uses plain addition if that is exact.
 impl WeightSum for f32 {
     fn of(values: impl Iterator<Item = f32> + Clone) -> Self {
         short_sum(values.clone()).unwrap_or_else(|| ExactSum::of(values).value())
@@ -80,14 +80,15 @@ fn short_sum(values: impl Iterator<Item = f32>) -> Option<f32> {
         count += 1;
         let magnitude = value.to_bits() & 0x7fff_ffff;
         greatest = greatest.max(magnitude);
-        // Zeros do not count.
+        // Zeros are ignored.
         least = least.min(magnitude.wrapping_sub(1));
     }
     // Each term is a multiple of 2^(least exponent), and below 2^(24 + greatest exponent).
     let exponent = |magnitude: u32| (magnitude >> 23).max(1);
     let spread = exponent(greatest).saturating_sub(exponent(least.wrapping_add(1)));
     let is_exact = spread < 29 && count <= 1 << (29 - spread);
-    // Then all partial sums are multiples too, of at most 2^53 times it: no step has rounded.
+    // If the sum is exact, each partial sum is a multiple of that power of two, and at most 2^53
+    // times it: no step has rounded.
     #[expect(
         clippy::cast_possible_truncation,
         reason = "rounding to f32 is the purpose"

@@ -8,7 +8,7 @@ pub(crate) struct OwnUnits {
 }
 
 impl OwnUnits {
-    /// Returns those of a table.
+    /// Returns this worker's units of a table.
     pub(crate) fn of<'a, T>(self, units: &'a [T]) -> impl Iterator<Item = &'a T> + use<'a, T> {
         units.iter().skip(self.worker).step_by(self.workers)
     }

@@ -47,7 +47,7 @@ fn an_id_that_stands_twice_is_named_with_both_rows() {
     graph.ids.insert(7, Id::Int(1));
     // Ten rows in three files: 0 to 2, 3 to 5, 6 to 9.
     let expected =
-        "node id 1 stands twice: row 1 of nodes/00.parquet and row 1 of nodes/02.parquet";
+        "node id 1 occurs twice: row 1 of nodes/00.parquet and row 1 of nodes/02.parquet";
     check(&Tables::write(&graph, CUT), &Settings::new("1"), expected);
 }
 
@@ -60,8 +60,8 @@ fn an_edge_to_no_node_is_named() {
         graph.edges[5] = edge(99, 1);
         let expected = format!(
             "column `{column}`, row 1 of edges/01.parquet: no node has the id {id}; 2 of 9 rows \
-             have such an end, 22 %: are these the ids of the nodes? `dangling = \"drop\"` under \
-             [input.edges] would leave them out"
+             have an end that is no node, 22 %: are these the ids of the nodes? `dangling = \
+             \"drop\"` under [input.edges] leaves them out"
         );
         let one_group = Cut {
             files: 3,
@@ -152,8 +152,8 @@ fn a_graph_without_nodes_has_no_targets() {
     check(&Tables::write(&graph, CUT), &Settings::new("2"), no_target);
     graph.edges = vec![edge(1, 2)];
     let no_end = "column `from`, row 0 of edges/02.parquet: no node has the id 1; 1 of 1 \
-                  rows have such an end, 100 %: are these the ids of the nodes? `dangling = \
-                  \"drop\"` under [input.edges] would leave them out";
+                  rows have an end that is no node, 100 %: are these the ids of the nodes? \
+                  `dangling = \"drop\"` under [input.edges] leaves them out";
     check(&Tables::write(&graph, CUT), &Settings::new("2"), no_end);
 }
 
