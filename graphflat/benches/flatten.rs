@@ -5,10 +5,11 @@
 //! cargo bench -p graphflat --bench flatten -- --nodes 131072 --edges 2000000 --features 64 ...
 //! ```
 //!
-//! `--data` takes what `graphflat generate --weights` writes, whose train nodes are the targets; or
-//! a directory with such tables where `split` is 0, 1, 2 and `targets.parquet` (`id`) lists the
-//! targets. Without it an R-MAT graph is generated. Further: `--workers 2`, `--fanouts 10,10`, `--sampling uniform`, `--layout rows`,
-//! `--targets-per-part 4096`, `--hub-threshold 10000`, `--memory-mib 2048`, `--repeat 3`.
+//! `--data` names a directory that `graphflat generate --weights` wrote, whose train nodes are the
+//! targets; or a directory with the same tables where `split` is 0, 1, 2 and `targets.parquet`
+//! (`id`) lists the targets. Without `--data` an R-MAT graph is generated. More options: `--workers
+//! 2`, `--fanouts 10,10`, `--sampling uniform`, `--layout rows`, `--targets-per-part 4096`,
+//! `--hub-threshold 10000`, `--memory-mib 2048`, `--repeat 3`.
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -23,16 +24,16 @@ use schemas::{EdgesSpec, NodesSpec, Sampling};
 use serde_json::json;
 use store::{StorePlan, open_or_build};
 
-/// As the program does: memory is kept for the next wave.
+/// The program's allocator: it keeps memory for the next wave.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
-/// The list of targets, where the data brings one; its splits are numbers then.
+/// The list of targets, if the data has one; its splits are numbers then.
 const TARGETS_FILE: &str = "targets.parquet";
 
-/// What the command line says.
+/// The options of the command line.
 struct Settings {
     given: BTreeMap<String, String>,
 }
@@ -43,7 +44,9 @@ impl Settings {
         // `cargo bench` adds `--bench`.
         let mut args = std::env::args().skip(1).filter(|arg| arg != "--bench");
         while let Some(name) = args.next() {
-            let key = name.strip_prefix("--").ok_or(format!("what is {name}?"))?;
+            let key = name
+                .strip_prefix("--")
+                .ok_or(format!("unknown argument {name}"))?;
             let value = args.next().ok_or(format!("{name} needs a value"))?;
             given.insert(key.to_owned(), value);
         }
@@ -77,7 +80,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// Builds the store anew, flattens into an empty directory and prints both.
+/// Rebuilds the store, flattens into an empty directory and prints the times of both.
 fn run(settings: &Settings, data: &Path, work: &Path) -> Result<()> {
     let output = work.join("out");
     if output.exists() {
@@ -105,7 +108,7 @@ fn run(settings: &Settings, data: &Path, work: &Path) -> Result<()> {
     let built = started.elapsed().as_secs_f64();
     let manifest = flatten(&plan, &store, &progress)?;
     let total = started.elapsed().as_secs_f64();
-    for (name, at, cpu) in phases.lock().expect("nobody panicked").iter() {
+    for (name, at, cpu) in phases.lock().expect("no thread panicked").iter() {
         print(&format!(
             "  {at:8.3} s  {:8.2} cpu s  {name}",
             cpu - cpu_before
@@ -171,10 +174,10 @@ fn store_plan(
     })
 }
 
-/// Name, seconds on the clock and seconds of all cores.
+/// Name, wall-clock seconds and seconds of all cores.
 type Phases = Arc<Mutex<Vec<(String, f64, f64)>>>;
 
-/// Notes when each phase began, and when the first and the last wave ended.
+/// Records when each phase began, and when the first and the last wave ended.
 fn stopwatch(started: Instant) -> (Progress, Phases) {
     let phases = Phases::default();
     let noted = Arc::clone(&phases);
@@ -189,24 +192,24 @@ fn stopwatch(started: Instant) -> (Progress, Phases) {
             };
             let name = format!("{} {}{count}", event.stage, event.phase);
             let line = (name, at, cpu_seconds());
-            noted.lock().expect("nobody panicked").push(line);
+            noted.lock().expect("no thread panicked").push(line);
         }
     });
     (progress, phases)
 }
 
-/// Seconds that all threads have computed so far, which other load on the machine disturbs less
-/// than the clock; 0 where the system does not tell.
+/// Returns the CPU seconds of all threads so far, which other load on the machine disturbs less
+/// than the clock; 0 if the system does not report them.
 fn cpu_seconds() -> f64 {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
-    // Fields 14 and 15 of all; the name, field 2, ends with the last parenthesis.
+    // Fields 14 and 15; field 2, the name, ends with the last parenthesis.
     let fields = stat.rsplit_once(") ").map_or("", |(_, rest)| rest);
     let ticks = fields.split(' ').skip(11).take(2);
     let ticks: f64 = ticks.filter_map(|field| field.parse::<f64>().ok()).sum();
     ticks / 100.0
 }
 
-/// The process's greatest resident set so far; 0 where the system does not tell.
+/// Returns the largest resident set of the process so far; 0 if the system does not report it.
 fn peak_bytes() -> f64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));

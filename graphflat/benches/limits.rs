@@ -1,12 +1,12 @@
-//! Times what no flatten can beat on this machine: writing the bytes of a finished output again.
+//! Times a lower bound of flatten on this machine: writing the bytes of a finished output again.
 //!
 //! ```text
 //! cargo bench -p graphflat --bench limits -- OUTPUT_DIR [--threads 2] [--repeat 3]
 //! ```
 //!
-//! The output is read into memory first, undecoded and as Arrow. Then as many threads as given write
-//! it into a temporary directory beside it: the bytes as they are, and the rows through the Parquet
-//! writer with the encodings of the files. Neither waits for the disk.
+//! The output is read into memory first, undecoded and as Arrow. Then `--threads` threads write it
+//! into a temporary directory beside it: first its bytes, then its rows through the Parquet writer
+//! with the encodings of the files. Neither waits for the disk.
 
 use std::error::Error;
 use std::fs::File;
@@ -22,7 +22,7 @@ use parquet::basic::{Compression, Encoding};
 use parquet::file::metadata::RowGroupMetaData;
 use parquet::file::properties::{EnabledStatistics, WriterProperties};
 
-/// As the program does.
+/// The program's allocator.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
@@ -78,7 +78,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// All Parquet files below a directory.
+/// Lists all Parquet files below a directory.
 fn files(dir: &Path) -> Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(dir)? {
@@ -96,7 +96,7 @@ fn files(dir: &Path) -> Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// Reads a file, unless it has no rows.
+/// Reads a file; none if it has no rows.
 fn read(path: &Path) -> Result<Option<Part>> {
     let bytes = std::fs::read(path)?;
     let builder = ParquetRecordBatchReaderBuilder::try_new(bytes::Bytes::from(bytes.clone()))?;
@@ -112,7 +112,7 @@ fn read(path: &Path) -> Result<Option<Part>> {
     }))
 }
 
-/// The settings that a row group was written with.
+/// Returns the settings that a row group was written with.
 fn properties(group: &RowGroupMetaData) -> WriterProperties {
     let mut builder = WriterProperties::builder()
         .set_statistics_enabled(EnabledStatistics::None)
@@ -132,7 +132,7 @@ fn properties(group: &RowGroupMetaData) -> WriterProperties {
     builder.set_compression(Compression::UNCOMPRESSED).build()
 }
 
-/// Seconds until all parts are written, each by the next thread that is free.
+/// Returns the seconds until all parts are written; each free thread takes the next part.
 fn time(
     parts: &[Part],
     threads: usize,
@@ -141,7 +141,7 @@ fn time(
 ) -> Result<f64> {
     let next = Mutex::new(parts.iter().enumerate());
     for index in 0..parts.len() {
-        // To free a file's pages is not part of writing one.
+        // Remove the old file before the clock starts, because freeing its pages takes time.
         std::fs::remove_file(dir.join(index.to_string())).ok();
     }
     let started = Instant::now();
@@ -150,7 +150,7 @@ fn time(
             .map(|_| {
                 scope.spawn(|| -> Result<()> {
                     loop {
-                        let taken = next.lock().expect("nobody panicked").next();
+                        let taken = next.lock().expect("no thread panicked").next();
                         let Some((index, part)) = taken else {
                             return Ok(());
                         };
@@ -161,7 +161,7 @@ fn time(
             .collect();
         workers
             .into_iter()
-            .try_for_each(|worker| worker.join().expect("nobody panicked"))
+            .try_for_each(|worker| worker.join().expect("no thread panicked"))
     })?;
     Ok(started.elapsed().as_secs_f64())
 }

@@ -1,4 +1,4 @@
-//! Commits parts while the next ones are made.
+//! Commits parts on a thread of its own.
 
 use crate::FlattenError;
 use crate::wave_context::WaveContext;
@@ -6,7 +6,7 @@ use schemas::PartEntry;
 use std::sync::mpsc::Sender;
 use std::thread::JoinHandle;
 
-/// Commits parts on a thread of its own, which waits for the disk while the next ones are made.
+/// A thread that commits parts, so that workers do not wait for the disk.
 pub(crate) struct Committer {
     parts: Sender<(usize, PartEntry)>,
     thread: JoinHandle<Result<(), FlattenError>>,
@@ -32,7 +32,7 @@ impl Committer {
         }
     }
 
-    /// Hands a part over.
+    /// Passes a part to the thread.
     pub(crate) fn commit(&self, index: usize, part: PartEntry) {
         // If the thread has ended, `finish` returns its error.
         self.parts.send((index, part)).ok();

@@ -8,41 +8,40 @@ use std::fmt::Display;
 use std::path::{Path, PathBuf};
 use store::HUB_THRESHOLD;
 
-/// Targets in one part of layout `rows`, unless the job says otherwise: parts stay near 64 MiB
-/// with 64 features.
+/// Default number of targets in one part of layout `rows`: with 64 features a part is about 64 MiB.
 const ROWS_PER_PART: usize = 4096;
 
-/// Least and most targets in one part of layout `shards`, unless the job says otherwise: the more
-/// of them, the fewer nodes stand in several shards.
+/// Smallest and largest default number of targets in one part of layout `shards`: the more targets
+/// a shard has, the fewer nodes are in several shards.
 const TARGETS_PER_SHARD: (usize, usize) = (8192, 262_144);
 
-/// Dense features a node up to which a shard may have the most targets; with wider ones it has
-/// fewer, so that its features take no more memory where it is read.
+/// Dense features per node up to which a shard may have the most targets. With wider features it
+/// has fewer targets, so that its features take no more memory when it is read.
 const SHARD_FEATURES: usize = 64;
 
-/// Bytes of memory that waves may take, unless the job says otherwise.
+/// Default bytes of memory that waves may take.
 const MEMORY_BUDGET: usize = 2 << 30;
 
-/// Shards that all targets are cut into where that keeps them within these bounds.
+/// Number of shards that all targets are cut into, within the bounds above.
 const SHARDS: usize = 4;
 
-/// Samples of a neighbourhood at most: each is a whole output of its own.
+/// Largest number of samples per target: each sample is a whole set of parts.
 const SAMPLES_MAX: u32 = 1024;
 
-/// Targets of a part at most: a graph has no more nodes.
+/// Largest number of targets of a part: a graph has no more nodes.
 const TARGETS_MAX: u64 = u32::MAX as u64 - 1;
 
-/// In-degree at most above which a node counts as a hub: a node has no more in-edges.
+/// Largest in-degree threshold of hubs: a node has no more in-edges.
 const HUB_THRESHOLD_MAX: u64 = u32::MAX as u64;
 
-/// Hops at most: `hop` is stored in 8 bits.
+/// Largest number of hops: `hop` is stored in 8 bits.
 const HOPS_MAX: usize = 255;
 
 /// The table `[flatten]` as written.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FlattenSpec {
-    /// Directory to write; left out where training is streamed, which writes none.
+    /// Directory to write; absent for streamed training, which writes no graph features.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output: Option<PathBuf>,
     /// Greatest distance of a node from its target; must equal the number of fan-outs.
@@ -55,7 +54,7 @@ pub struct FlattenSpec {
     /// Layout of the output. Default: `shards`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub layout: Option<Layout>,
-    /// Which nodes get a neighbourhood. Default: `labelled`.
+    /// The nodes that get a neighbourhood. Default: `labelled`.
     #[serde(default)]
     pub targets: Targets,
     /// In-degree above which a node's in-edges are spread over all workers. Default: 10000.
@@ -64,8 +63,9 @@ pub struct FlattenSpec {
     /// Independent samples of each target's neighbourhood. Default: 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub samples_per_target: Option<u32>,
-    /// Targets written to one part file, at most. Default: 4096 of layout `rows`; of `shards` a quarter of
-    /// all, but 8192 to 262144, and fewer with more than 64 dense features.
+    /// Largest number of targets in one part. Default in layout `rows`: 4096. Default in layout
+    /// `shards`: a quarter of all targets, but 8192 to 262144, and fewer with more than 64 dense
+    /// features.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub targets_per_part: Option<usize>,
 }
@@ -74,7 +74,7 @@ fn default_sampling() -> Sampling {
     Sampling::Uniform
 }
 
-/// Which nodes get a neighbourhood.
+/// The nodes that get a neighbourhood.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub enum Targets {
     /// Nodes with a split.
@@ -84,7 +84,7 @@ pub enum Targets {
     All,
     /// Nodes of the train split.
     Train,
-    /// The ids in a Parquet table, in a column named as the nodes' id.
+    /// The ids in a Parquet table, in a column with the name of the nodes' id column.
     Listed(PathBuf),
 }
 
@@ -111,7 +111,7 @@ impl<'de> Deserialize<'de> for Targets {
     }
 }
 
-/// Which neighbourhoods there are, checked: whose they are, and what is kept of them.
+/// The checked settings of a sample: its targets, and the in-edges that are kept.
 #[derive(Clone, Debug)]
 pub struct SamplePlan {
     pub(crate) fanouts: Vec<Fanout>,
@@ -133,8 +133,10 @@ pub struct FlattenPlan {
 }
 
 impl FlattenSpec {
-    /// Returns everything that is wrong with the table, one error a mistake; streamed training
-    /// writes no graph features, so that keys which say how to write them are mistakes then.
+    /// Returns all mistakes of the table, one error each.
+    ///
+    /// Streamed training writes no graph features, so with `is_streamed` the keys of the output are
+    /// mistakes.
     pub fn mistakes(&self, is_streamed: bool) -> Vec<FlattenError> {
         let mut found = Vec::new();
         let written = [
@@ -192,7 +194,7 @@ impl FlattenSpec {
     ///
     /// # Errors
     ///
-    /// The first of [`FlattenSpec::mistakes`]; a list of targets that is not there.
+    /// The first of [`FlattenSpec::mistakes`]; a list of targets that does not exist.
     pub fn into_plan(mut self, base: &Path, fresh: bool) -> Result<FlattenPlan, FlattenError> {
         if let Some(first) = self.mistakes(false).into_iter().next() {
             return Err(first);
@@ -253,7 +255,7 @@ impl SamplePlan {
         &self.fanouts
     }
 
-    /// Returns the settings that shards drawn with a seed depend on, as a manifest records them.
+    /// Returns the settings that shards of a seed depend on, as a manifest records them.
     pub fn settings(&self, seed: u64) -> serde_json::Value {
         serde_json::json!({
             "seed": seed,
@@ -269,7 +271,7 @@ impl SamplePlan {
         self.sampling
     }
 
-    /// Returns which nodes get a neighbourhood.
+    /// Returns the nodes that get a neighbourhood.
     pub fn targets(&self) -> &Targets {
         &self.targets
     }
@@ -284,7 +286,7 @@ impl SamplePlan {
         schemas::keep_at_hop(&self.fanouts, 0)
     }
 
-    /// Cuts targets that stand in their order into the parts of a layout.
+    /// Cuts ordered targets into the parts of a layout.
     pub fn cut<T: Copy>(
         &self,
         in_order: Vec<T>,
@@ -295,7 +297,7 @@ impl SamplePlan {
         Parts::cut(in_order, most, layout)
     }
 
-    /// Returns how many of `num_targets` targets stand in one part of a layout, at most.
+    /// Returns the largest number of targets in one part of a layout.
     fn targets_per_part(&self, layout: Layout, num_targets: usize, features: FeatureMeta) -> usize {
         let (least, most) = TARGETS_PER_SHARD;
         let width = match features {
@@ -316,7 +318,7 @@ impl FlattenPlan {
         &self.output
     }
 
-    /// Returns which neighbourhoods are written.
+    /// Returns the settings of the sample.
     pub fn sample(&self) -> &SamplePlan {
         &self.sample
     }
@@ -331,7 +333,7 @@ impl FlattenPlan {
         self.samples
     }
 
-    /// Returns the settings that decide what is written, and nothing else.
+    /// Returns only the settings that change the output.
     pub fn settings(&self) -> serde_json::Value {
         serde_json::json!({
             "fanouts": self.sample.fanouts,
@@ -343,7 +345,7 @@ impl FlattenPlan {
         })
     }
 
-    /// Sets the bytes of memory that waves on their way may take.
+    /// Sets the bytes of memory that waves in flight may take.
     pub fn with_memory_budget(mut self, bytes: usize) -> Self {
         self.memory_budget = bytes;
         self

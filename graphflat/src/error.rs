@@ -1,4 +1,4 @@
-//! What can go wrong while a graph is flattened.
+//! Errors of flattening a graph.
 
 use cluster::{ClusterError, WorkerError};
 use schemas::{ErrorKind, SchemaError};
@@ -16,15 +16,15 @@ pub enum FlattenError {
     Key {
         /// The key in the job file, with its table.
         key: &'static str,
-        /// What was written.
+        /// The value that was written.
         value: String,
-        /// What is allowed.
+        /// The values that are allowed.
         allowed: String,
     },
     /// The job selects no node.
     #[error("no node is a target: {reason}")]
     NoTargets {
-        /// Why, and what would help.
+        /// The reason, and the mend.
         reason: String,
     },
     /// The store could not be built or read.
@@ -42,7 +42,7 @@ impl From<StoreError> for FlattenError {
 }
 
 impl FlattenError {
-    /// Tells who can mend it.
+    /// Returns the kind of the error, which says who can mend it.
     pub fn kind(&self) -> ErrorKind {
         match self {
             Self::Schema(e) => e.kind(),

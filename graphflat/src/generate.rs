@@ -1,11 +1,11 @@
-//! Generated graphs: R-MAT edges and labelled nodes as input tables, for trying and benchmarking.
+//! Generated graphs: R-MAT edges and labelled nodes as input tables, for tests and benchmarks.
 //!
 //! R-MAT (Chakrabarti, Zhan, Faloutsos, "R-MAT: a recursive model for graph mining", SDM 2004)
 //! halves the adjacency matrix in both directions, level by level, and draws one of the four
-//! quadrants at each. Degrees come out skewed, as in the graphs that people have.
+//! quadrants at each. Degrees are skewed, as in real graphs.
 //!
-//! Every row is a pure function of the graph's description and the number of the row. So batches
-//! are made one by one, by several threads, and never more than a few are in memory.
+//! Every row is a pure function of the graph's description and the number of the row. So several
+//! threads make batches, and only a few batches are in memory at a time.
 
 mod draws;
 mod table;
@@ -28,49 +28,50 @@ pub const NODES_FILE: &str = "nodes.parquet";
 /// File name of the edge table.
 pub const EDGES_FILE: &str = "edges.parquet";
 
-/// Edges of a graph at most, those of hubs included.
+/// Largest number of edges of a graph, including the in-edges of hubs.
 pub const EDGES_MAX: u64 = 1 << 40;
 
-/// Features of a node at most.
+/// Largest number of features of a node.
 pub const FEATURES_MAX: u32 = 4096;
 
-/// Classes at most.
+/// Largest number of classes.
 pub const CLASSES_MAX: u32 = 1 << 20;
 
-/// Greatest seed: what a job file can hold.
+/// Largest seed: the largest integer of a job file.
 pub const SEED_MAX: u64 = i64::MAX as u64;
 
 /// Rows of a row group of the edge table.
 const EDGE_ROW_GROUP: usize = 1 << 20;
 
-/// Rows of a row group of the node table at most; fewer where features are wide.
+/// Largest number of rows of a row group of the node table; fewer if features are wide.
 const NODE_ROW_GROUP: usize = 1 << 16;
 
 /// Feature values of a row group, which the writer holds in memory.
 const ROW_GROUP_VALUES_MAX: usize = 1 << 24;
 
-/// Where the quadrants of R-MAT end, in 32 bits: 0.57, then 0.19, 0.19 and 0.05 for the rest.
+/// Upper ends of R-MAT's first three quadrants in 32 bits: their shares are 0.57, 0.19 and 0.19,
+/// and 0.05 is left for the fourth.
 const QUADRANT_ENDS: [u64; 3] = [(57 << 32) / 100, (76 << 32) / 100, (95 << 32) / 100];
 
-/// How far classes stand apart in each feature, as a part of the noise.
+/// Distance between class centres in each feature, relative to the noise.
 const CLASS_SIGNAL: f32 = 0.5;
 
-/// What to generate; [`GraphSpec::into_plan`] checks it.
+/// The description of a graph to generate; [`GraphSpec::into_plan`] checks it.
 #[derive(Clone, Debug)]
 pub struct GraphSpec {
-    /// Nodes, 1 to 2^32 - 2; need not be a power of two. Their ids are `0..nodes`, and say nothing
-    /// of their degrees.
+    /// Number of nodes, 1 to 2^32 - 2; need not be a power of two. Their ids are `0..nodes`, in an
+    /// order unrelated to degrees.
     pub nodes: u64,
-    /// Edges drawn by R-MAT, none of them a self-loop; parallel ones occur.
+    /// Number of edges drawn by R-MAT. None is a self-loop; parallel edges occur.
     pub edges: u64,
     /// Features of a node, at most [`FEATURES_MAX`]; 0 leaves the column out.
     pub features: u32,
     /// Classes of the labels, 2 to [`CLASSES_MAX`].
     pub classes: u32,
-    /// Nodes with `hub_in_edges` further in-edges: those with the most edges to begin with. At most
-    /// all.
+    /// Number of hubs, at most `nodes`: the nodes with the highest expected degrees. They get
+    /// `hub_in_edges` more in-edges.
     pub hubs: u64,
-    /// In-edges that each hub gets besides, from as many other nodes.
+    /// Extra in-edges of each hub, each from a different node.
     pub hub_in_edges: u64,
     /// Whether edges have a weight, which is uniform in (0, 1].
     pub weights: bool,
@@ -78,19 +79,19 @@ pub struct GraphSpec {
     pub seed: u64,
 }
 
-/// A checked [`GraphSpec`] and what follows from it.
+/// A checked [`GraphSpec`] and values derived from it.
 #[derive(Clone, Debug)]
 pub struct GraphPlan {
     spec: GraphSpec,
     /// Bits of a node's number.
     scale: u32,
-    /// Edges that are drawn for hubs; their numbers come first.
+    /// Number of extra in-edges of hubs; edges are numbered from these on.
     hub_edges: u64,
-    /// Row of the edge table to number of the edge, which spreads the edges of hubs over the table.
+    /// Maps a row of the edge table to an edge number; spreads the edges of hubs over the table.
     edge_order: Permutation,
-    /// Place in R-MAT's matrix, which tells the degree, to id.
+    /// Maps a place in R-MAT's matrix, which decides the degree, to an id.
     ids: Permutation,
-    /// Numbers of a hub's in-edges to distances from the hub to their sources.
+    /// Maps the number of a hub's extra in-edge to the distance from the hub to the source.
     hub_sources: Permutation,
 }
 
@@ -99,7 +100,7 @@ impl GraphSpec {
     ///
     /// # Errors
     ///
-    /// If one is outside its limits, which the error names.
+    /// If a number is outside its limits; the error names them.
     pub fn into_plan(self) -> Result<GraphPlan, FlattenError> {
         within("--nodes", self.nodes, 1, NUM_NODES_MAX)?;
         let edges_max = if self.nodes == 1 { 0 } else { EDGES_MAX };
@@ -113,7 +114,7 @@ impl GraphSpec {
             0,
             if others == 0 { 0 } else { self.nodes },
         )?;
-        // Hubs have some in-edges, and in-edges have a hub.
+        // With hubs, `hub_in_edges` is at least 1; without, it is 0.
         let hubs_given = u64::from(self.hubs > 0);
         within(
             "--hub-in-edges",
@@ -143,9 +144,9 @@ impl GraphSpec {
     }
 }
 
-/// Writes the node table and the edge table of a graph into a directory, which is made if need be.
+/// Writes the node table and the edge table of a graph into a directory, creating the directory.
 ///
-/// Each table has a temporary name until both are whole. Files that are there are replaced.
+/// Both tables have temporary names until both are complete. Existing files are replaced.
 ///
 /// # Errors
 ///
@@ -176,7 +177,7 @@ impl GraphPlan {
         &self.spec
     }
 
-    /// Returns the number of edges, those of hubs included.
+    /// Returns the number of edges, including the in-edges of hubs.
     pub fn num_edges(&self) -> u64 {
         self.spec.edges + self.hub_edges
     }
@@ -197,7 +198,7 @@ impl GraphPlan {
         }
     }
 
-    /// Draws until both ends are nodes, and not the same one.
+    /// Draws until both ends are nodes, and differ.
     fn rmat_edge(&self, edge: u64) -> (u64, u64) {
         let mut draws = self.draws(Purpose::Edge, edge);
         loop {
@@ -211,7 +212,7 @@ impl GraphPlan {
                 let draw = bits & u64::from(u32::MAX);
                 let [a, b, c] = QUADRANT_ENDS.map(|end| u64::from(draw >= end));
                 src = src << 1 | b;
-                // The second quadrant and the fourth.
+                // Set in the second and the fourth quadrant.
                 dst = dst << 1 | (a - b + c);
             }
             if src != dst && src.max(dst) < self.spec.nodes {
@@ -220,7 +221,7 @@ impl GraphPlan {
         }
     }
 
-    /// Distinct edges of a hub come from distinct other nodes.
+    /// Returns an extra in-edge of a hub; those of one hub have different sources.
     fn hub_edge(&self, edge: u64) -> (u64, u64) {
         let hub = self.ids.apply(edge / self.spec.hub_in_edges);
         let distance = 1 + self.hub_sources.apply(edge % self.spec.hub_in_edges);
@@ -307,7 +308,7 @@ impl GraphPlan {
     }
 }
 
-/// Every tenth node trains, half as many each validate and test; the others have no split.
+/// Assigns every tenth node to train, every twentieth each to validation and to test.
 fn split(node: u64) -> Option<&'static str> {
     match node % 20 {
         0 | 10 => Some("train"),
@@ -333,7 +334,7 @@ fn within(key: &'static str, value: u64, least: u64, most: u64) -> Result<(), Fl
         return Ok(());
     }
     let allowed = match most {
-        // One node has no edges but self-loops, and no hub no in-edges.
+        // One node has only self-loops, and without hubs there are no hub in-edges.
         0 => "only 0 is allowed here".to_owned(),
         _ => format!("{least} to {most} are allowed"),
     };
@@ -399,7 +400,7 @@ pub(crate) mod tests {
             let half = |id| usize::from(place[id] >= 1 << 15);
             counts[2 * half(&src) + half(&dst)] += 1.0 / NUM_EDGES as f64;
         }
-        // Six standard deviations, and the few self-loops that are drawn again.
+        // Six standard deviations, and the few self-loops that are redrawn.
         let expected = [0.57, 0.19, 0.19, 0.05];
         for (count, share) in counts.into_iter().zip(expected) {
             assert!((count - share).abs() < 0.01, "{counts:?}");

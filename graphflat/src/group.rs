@@ -1,4 +1,4 @@
-//! A group of targets on its way through the rounds, on the worker that writes its part.
+//! The state of a group of targets between rounds, on the worker that writes its part.
 
 use crate::memory::GROUP_NODE_BYTES;
 use crate::round::{ColumnAnswer, ColumnAsk, InEdgeAnswer, InEdgeAsk, append_columns, narrow};
@@ -6,36 +6,36 @@ use hashbrown::HashMap;
 use schemas::{DenseRows, FeatureMeta, Features, GraphMeta, GraphShard, NodeIdx, Row};
 use store::Placement;
 
-/// The union of some targets' neighbourhoods, as far as the rounds have come.
+/// The union of some targets' neighbourhoods, up to the current round.
 pub(crate) struct Group {
     /// Number of the part.
     pub(crate) index: usize,
     sample: usize,
-    /// All nodes, by distance and then ascending.
+    /// All nodes, sorted by distance, then by node.
     nodes: Vec<NodeIdx>,
     /// Where the nodes of each distance end.
     hop_ends: Vec<usize>,
-    /// The number of each node, in the order in which they were met.
+    /// Number of each node; nodes are numbered in the order of discovery.
     number: HashMap<NodeIdx, u32>,
-    /// By number, the node's row in the part: its position in `nodes`.
+    /// By a node's number, its row in the part, which is its position in `nodes`.
     rows_by_number: Vec<Row>,
-    /// By row, where a node's in-edges stand in `src`; none are fetched at the last hop.
+    /// By row, the range of a node's in-edges in `src`; empty at the last hop.
     lists: Vec<(usize, usize)>,
-    /// Sources: until their round ends a [`NodeIdx`] each, then their numbers.
+    /// Sources of in-edges: a [`NodeIdx`] each until their round ends, then a node's number.
     src: Vec<u32>,
-    /// How many of them are numbered.
+    /// How many of `src` are numbers.
     num_numbered: usize,
     weight: Vec<f32>,
     feature: Vec<f32>,
     rows: Vec<ColumnAnswer>,
 }
 
-/// Dense features of the nodes of a part, where they lie: in the map of the store.
+/// Dense features of the nodes of a part, read from the store's map or from messages.
 #[derive(Debug)]
 pub struct GroupFeatures {
     dim: usize,
     rows: Vec<ColumnAnswer>,
-    /// By position, the message with a node's columns and its place there.
+    /// By row, the message with a node's columns, and the node's position in it.
     place: Vec<(u32, u32)>,
 }
 
@@ -51,7 +51,7 @@ impl DenseRows for GroupFeatures {
 }
 
 impl Group {
-    /// Starts with the targets.
+    /// Makes a group of targets before the first round.
     pub(crate) fn new(index: usize, sample: usize, targets: &[NodeIdx]) -> Self {
         let mut group = Self {
             index,
@@ -72,11 +72,11 @@ impl Group {
         group
     }
 
-    /// Takes nodes not met before, in order of their numbers, as the outermost ones.
+    /// Adds newly found nodes, in order of their numbers, as the outermost nodes.
     fn push_hop(&mut self, nodes: &[NodeIdx]) {
         let first = narrow(self.nodes.len());
         let end = self.nodes.len() + nodes.len();
-        // Node and number in one, which sorts faster than a pair.
+        // Node and number in one integer, which sorts faster than a pair.
         let numbered = nodes.iter().zip(u64::from(first)..);
         let mut ascending: Vec<u64> = numbered
             .map(|(&node, number)| u64::from(node.raw()) << 32 | number)
@@ -92,12 +92,12 @@ impl Group {
         self.hop_ends.push(end);
     }
 
-    /// The row of a node in the part.
+    /// Returns the row of a node in the part.
     fn row(&self, node: NodeIdx) -> Row {
         self.rows_by_number[self.number[&node] as usize]
     }
 
-    /// The nodes of a distance.
+    /// Returns the nodes of a distance.
     fn hop(&self, hop: usize) -> &[NodeIdx] {
         let start = hop.checked_sub(1).map_or(0, |before| self.hop_ends[before]);
         &self.nodes[start..self.hop_ends[hop]]
@@ -107,7 +107,7 @@ impl Group {
         self.hop(self.hop_ends.len() - 1)
     }
 
-    /// Asks the owners of the outermost nodes for their first `limit` in-edges.
+    /// Makes requests to the owners of the outermost nodes for their first `limit` in-edges.
     pub(crate) fn ask_lists(
         &self,
         from: usize,
@@ -140,7 +140,7 @@ impl Group {
         }
     }
 
-    /// Ends a round: sources not met before become the outermost nodes.
+    /// Ends a round: newly found sources become the outermost nodes.
     pub(crate) fn propagate(&mut self) {
         let mut next = Vec::new();
         let first = self.nodes.len();
@@ -156,7 +156,7 @@ impl Group {
         self.push_hop(&next);
     }
 
-    /// Asks the owners of all nodes for their columns.
+    /// Makes requests to the owners of all nodes for their columns.
     pub(crate) fn ask_rows(&self, from: usize, placement: &Placement) -> Vec<ColumnAsk> {
         split_by_owner(&self.nodes, from, placement)
             .map(|(to, nodes)| ColumnAsk { to, from, nodes })
@@ -168,15 +168,16 @@ impl Group {
         self.rows.push(rows);
     }
 
-    /// Bytes of memory that it takes, before it is put together.
+    /// Returns the bytes of the group in memory, before it is assembled.
     pub(crate) fn size_bytes(&self) -> usize {
         let of_edges = self.src.len() + self.weight.len() + self.feature.len();
         GROUP_NODE_BYTES * self.nodes.len() + 4 * of_edges
     }
 
-    /// Puts the neighbourhoods together, nodes by (hop, id).
+    /// Assembles the neighbourhoods into a shard whose nodes are sorted by (hop, id).
     ///
-    /// Dense features stay where they lie: the shard has none, they are lent.
+    /// Dense features are not copied: the shard has none, and [`GroupFeatures`] reads them in
+    /// place.
     pub(crate) fn assemble(self, meta: &GraphMeta) -> (GraphShard, Option<GroupFeatures>) {
         let mut place = vec![(0, 0); self.nodes.len()];
         for (message, rows) in self.rows.iter().enumerate() {
@@ -224,8 +225,8 @@ fn low(half: u64) -> u32 {
     u32::try_from(half).expect("half of a number of 64 bits")
 }
 
-/// Groups nodes by the worker that owns them. `always` gets a list even if it is empty: its
-/// answer is what tells the group that a round without nodes is over.
+/// Groups nodes by owner. `always` gets a list even if it is empty: a round in which no node is
+/// asked for ends with its answer.
 fn split_by_owner(
     nodes: &[NodeIdx],
     always: usize,

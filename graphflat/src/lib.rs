@@ -1,13 +1,13 @@
 //! Flattens k-hop neighbourhoods on timely dataflow: k reduce rounds over the store of a graph.
 //!
-//! [`flatten`] answers the rounds from a [`store::Store`], wave by wave, and writes GraphFeatures;
-//! [`Waves`] draws them without files, for training that is streamed. [`generate`] writes graphs to
-//! try it with, and [`survey`] predicts what it will write.
+//! [`flatten`] runs the rounds on a [`store::Store`], wave by wave, and writes GraphFeatures.
+//! [`Waves`] draws them without files, for streamed training. [`generate`] writes graphs for tests
+//! and benchmarks, and [`survey`] predicts the output of [`flatten`].
 //!
 //! # Examples
 //!
-//! A generated graph is stored on two workers; then the neighbourhoods of its train nodes, two hops
-//! and at most three in-edges a node, are flattened.
+//! Generates a graph and stores it on two workers, then flattens the neighbourhoods of its train
+//! nodes: two hops, and at most three in-edges per node.
 //!
 //! ```
 //! use graphflat::generate::{GraphSpec, generate};

@@ -1,30 +1,30 @@
-//! How much memory flattening takes: one model for the engine, which starts waves by it, and for
-//! predictions.
+//! The memory that flattening takes: one model for the engine, which limits its waves by it, and
+//! for predictions.
 
 use schemas::FeatureMeta;
 
-/// Waves of a worker on their way at once, at most: one is written while the next ones travel. Each
-/// holds its neighbourhoods in memory.
+/// Largest number of waves of a worker in flight: one is written while the next ones run their
+/// rounds. Each holds its neighbourhoods in memory.
 const WAVES_IN_FLIGHT: usize = 3;
 
-/// Bytes of a node of a group: its number, row and list, and where its columns lie.
+/// Bytes of a node of a group: its number, row and list, and the place of its columns.
 pub(crate) const GROUP_NODE_BYTES: usize = 64;
 
-/// Bytes of a node of a part: its place in the group; its id, degrees, label and split, its offset
-/// and its rows in the part. Features come on top.
+/// Bytes of a node of a part: its entry in the group; its id, degrees, label and split; its offset
+/// and its rows in the part. Features are not included.
 const PART_NODE_BYTES: usize = GROUP_NODE_BYTES + 64;
 
 /// Bytes of an edge of a part: a source, its row and a weight, in the group and in the shard.
 const PART_EDGE_BYTES: usize = 16;
 
-/// Bytes of a row group on its way to a file, at most: its columns, their pages and what encodes
-/// them.
+/// Largest number of bytes of a row group while it is written: its columns, their pages and their
+/// encoders.
 pub(crate) const WRITER_BYTES: usize = 48_000_000;
 
-/// Copies of a part's columns that a writer holds, where that is less.
+/// Copies of a part's columns that a writer holds, if they are smaller than [`WRITER_BYTES`].
 const WRITER_COPIES: usize = 3;
 
-/// What a part holds.
+/// The size of a part.
 #[derive(Clone, Copy, Debug)]
 pub struct PartSize {
     /// Nodes.
@@ -33,14 +33,14 @@ pub struct PartSize {
     pub edges: usize,
     /// Mean bytes of a node's features.
     pub feature_bytes: usize,
-    /// Whether features are dense: then they lie in the store's map until they are written.
+    /// Whether features are dense: they then stay in the store's map until they are written.
     pub is_dense: bool,
     /// Features of an edge.
     pub edge_dim: usize,
 }
 
 impl PartSize {
-    /// Describes a part of a graph with such features.
+    /// Makes the size of a part from its counts and the features of its graph.
     pub fn new(
         (nodes, edges): (usize, usize),
         (features, feature_bytes): (FeatureMeta, usize),
@@ -55,21 +55,21 @@ impl PartSize {
         }
     }
 
-    /// Returns the bytes of a part while it is put together and written.
+    /// Returns the bytes of a part while it is assembled and written.
     pub fn bytes(&self) -> usize {
         self.travelling_bytes().saturating_add(self.writer_bytes())
     }
 
-    /// Returns the bytes of a part while its neighbourhoods are put together.
+    /// Returns the bytes of a part while its rounds run and it is assembled.
     fn travelling_bytes(&self) -> usize {
         let copied = if self.is_dense { 0 } else { self.feature_bytes };
         let of_nodes = self.nodes.saturating_mul(PART_NODE_BYTES + copied);
-        // Edge features lie in the group and in the shard, too.
+        // The group and the shard both hold edge features.
         let of_edges = PART_EDGE_BYTES + 8 * self.edge_dim;
         of_nodes.saturating_add(self.edges.saturating_mul(of_edges))
     }
 
-    /// Returns the bytes that a writer of such a part holds.
+    /// Returns the bytes that a writer of this part holds.
     fn writer_bytes(&self) -> usize {
         let node = PART_NODE_BYTES - GROUP_NODE_BYTES + self.feature_bytes;
         let edge = PART_EDGE_BYTES + 4 * self.edge_dim;
@@ -78,7 +78,7 @@ impl PartSize {
         columns.saturating_mul(WRITER_COPIES).min(WRITER_BYTES)
     }
 
-    /// Returns the bytes that flattening `parts` such parts takes on the workers of one process.
+    /// Returns the bytes of flattening `parts` parts of this size on the workers of one process.
     pub fn flatten_bytes(&self, parts: usize, memory_budget: usize, workers: usize) -> f64 {
         let allowed = waves_allowed(memory_budget, self.bytes(), (workers, workers));
         let in_flight = (parts as u64).min(allowed) as f64;
@@ -88,15 +88,16 @@ impl PartSize {
     }
 }
 
-/// Returns how many waves of all workers may be on their way: as many as half of the memory holds,
-/// that of each process. A wave takes `part_bytes`; the workers are those of a process, and of all.
+/// Returns how many waves of all workers may be in flight: as many as fit half of the memory budget
+/// of each process. A wave takes `part_bytes`; `threads` are the workers of a process, `workers`
+/// those of all processes.
 pub(crate) fn waves_allowed(
     memory_budget: usize,
     part_bytes: usize,
     (threads, workers): (usize, usize),
 ) -> u64 {
     let here = memory_budget / 2 / part_bytes.max(1);
-    // So many waves that follow one another have no more than `here` in one process.
+    // Of this many consecutive waves, at most `here` belong to one process.
     let waves = (here / threads)
         .saturating_mul(workers)
         .saturating_add(here % threads);

@@ -1,30 +1,30 @@
-//! How targets that stand in their order are cut into parts.
+//! Cuts ordered targets into parts.
 
 use schemas::Layout;
 use std::ops::Range;
 
-/// Stretches of the order that the parts of layout `rows` are made of, about, where the parts are
-/// fewer.
+/// Number of stretches that the order is cut into, about, if layout `rows` has fewer parts.
 const STRETCHES: usize = 256;
 
 /// Targets, cut into parts.
 #[derive(Clone, Debug)]
 pub struct Parts<T> {
-    /// Part by part.
+    /// The targets of part 0, then of part 1, and so on.
     targets: Vec<T>,
-    /// The last part may have fewer.
+    /// Targets of a part; the last part may have fewer.
     per_part: usize,
 }
 
 impl<T: Copy> Parts<T> {
-    /// Cuts targets into as few parts as hold `most` each.
+    /// Cuts ordered targets into as few parts as possible, with at most `most` targets each.
     ///
-    /// In the order, targets of many in-edges stand first and those without any last. In layout
-    /// `rows` a target takes as much wherever it stands: parts are of one size, and where they are few
-    /// each takes several stretches of the order, dealt from the first part to the last and back, so
-    /// that all have about as many nodes and edges. Shards are cut from the order as it is: in a
-    /// shard each node stands once, and if all of them had targets of many in-edges, nearly all would
-    /// have the same nodes.
+    /// Targets with many in-edges tend to come early in the order, and targets without in-edges
+    /// come last. In layout `rows` the size of a target does not depend on its part. So parts have
+    /// equal numbers of targets, and if there are few parts, each takes several stretches of the
+    /// order, dealt from the first part to the last and back: all parts have about as many nodes
+    /// and edges. In layout `shards` parts are consecutive ranges of the order. A shard has each
+    /// node once, and if every shard had targets with many in-edges, nearly all shards would have
+    /// the same nodes.
     ///
     /// # Panics
     ///
@@ -48,7 +48,7 @@ impl<T: Copy> Parts<T> {
             per_part,
         };
         let len = parts.len();
-        // None where there are more parts: then each stays the stretch that it is.
+        // 0 if there are more parts than stretches: each part then stays one range of the order.
         let rounds = STRETCHES / len;
         let mut left = in_order;
         for round in 0..rounds {
@@ -74,7 +74,7 @@ impl<T: Copy> Parts<T> {
     ///
     /// # Panics
     ///
-    /// If there is no such part.
+    /// If `part` is not below [`len`](Parts::len).
     pub fn get(&self, part: usize) -> &[T] {
         &self.targets[self.range(part)]
     }

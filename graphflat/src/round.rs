@@ -1,13 +1,13 @@
-//! One reduce round: the outermost nodes go to their owners, their in-edges come back.
+//! One reduce round: sends the outermost nodes to their owners, and gets their in-edges back.
 
 use schemas::{FeatureMeta, Features, GraphShard, Ids, Labels, LocalIdx, NodeIdx, Split};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use store::{Partition, Store};
 
-/// Nodes whose columns are appended side by side: where they lie stays in the cache.
+/// Nodes whose columns are appended together, few enough that their places stay in the cache.
 const PLACES_AT_ONCE: usize = 1 << 10;
 
-/// Asks an owner for the first in-edges of some of its nodes.
+/// A request to an owner for the first in-edges of some of its nodes.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct InEdgeAsk {
     pub(crate) to: usize,
@@ -17,7 +17,7 @@ pub(crate) struct InEdgeAsk {
     pub(crate) nodes: Vec<NodeIdx>,
 }
 
-/// The in-edges of some nodes; `weight` and `feature` are empty where the input has none.
+/// The in-edges of some nodes; `weight` and `feature` are empty if the input has none.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct InEdgeAnswer {
     pub(crate) to: usize,
@@ -28,7 +28,7 @@ pub(crate) struct InEdgeAnswer {
     pub(crate) feature: Vec<f32>,
 }
 
-/// Asks an owner for the columns of some of its nodes.
+/// A request to an owner for the columns of some of its nodes.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct ColumnAsk {
     pub(crate) to: usize,
@@ -38,8 +38,8 @@ pub(crate) struct ColumnAsk {
 
 /// Columns of some nodes.
 ///
-/// Within a process they stay where they lie, in the maps of the store; they are gathered when the
-/// message is serialized for another process.
+/// Within a process, the columns stay in the maps of the store. They are copied when the message is
+/// serialized for another process.
 #[derive(Clone, Debug)]
 pub(crate) struct ColumnAnswer {
     pub(crate) to: usize,
@@ -52,14 +52,14 @@ enum AnswerColumns {
     Mapped {
         store: Store,
         owner: usize,
-        /// Places of the nodes among the owner's.
+        /// Positions of the nodes in the owner's partition.
         locals: Vec<LocalIdx>,
     },
-    /// In the order of the message, without edges.
+    /// The columns in the order of the message, without edges.
     Sent(Box<GraphShard>),
 }
 
-/// A [`ColumnAnswer`] as it crosses to another process.
+/// The serialized form of a [`ColumnAnswer`].
 #[derive(Serialize, Deserialize)]
 struct SentColumns {
     to: usize,
@@ -67,22 +67,22 @@ struct SentColumns {
     columns: Box<GraphShard>,
 }
 
-/// What one worker did in one round: as an owner, or in the last one as a writer.
+/// Counts of one worker in one round, as an owner; in the last round, as the writer of parts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct RoundStats {
-    /// Nodes it was asked for, or wrote.
+    /// Nodes that it was asked for, or wrote.
     pub(crate) nodes: u64,
     /// In-edges it sent, or wrote.
     pub(crate) in_edges: u64,
     /// Bytes it sent, or wrote.
     pub(crate) bytes: u64,
-    /// Seconds it was busy: as an owner, and with what it got itself. Not in the manifest, which is
-    /// the same for the same job if it was not killed on the way.
+    /// Seconds of work, as an owner and on its own groups. Not in the manifest, so that manifests
+    /// of equal jobs are equal, unless a job was killed and resumed.
     #[serde(skip)]
     pub(crate) seconds: f64,
 }
 
-/// Answers with the first in-edges of each node asked for, in rank order.
+/// Returns the first in-edges of each requested node, in rank order.
 pub(crate) fn answer_lists(ask: InEdgeAsk, store: &Store, stats: &mut RoundStats) -> InEdgeAnswer {
     let partition = store.partition(ask.to);
     let mut lists = InEdgeAnswer {
@@ -111,7 +111,7 @@ pub(crate) fn answer_lists(ask: InEdgeAsk, store: &Store, stats: &mut RoundStats
     lists
 }
 
-/// Answers with the columns of each node asked for.
+/// Returns the columns of each requested node.
 pub(crate) fn answer_rows(ask: ColumnAsk, store: &Store, stats: &mut RoundStats) -> ColumnAnswer {
     stats.nodes += ask.nodes.len() as u64;
     let partition = store.partition(ask.to);
@@ -132,8 +132,8 @@ pub(crate) fn answer_rows(ask: ColumnAsk, store: &Store, stats: &mut RoundStats)
     }
 }
 
-/// Appends columns to a shard, but for dense features: for each node of `place`, of the message and
-/// the row there.
+/// Appends columns, without dense features, to a shard. `place` has the message and the row in it
+/// of each node.
 pub(crate) fn append_columns(
     messages: &[ColumnAnswer],
     place: &[(u32, u32)],
@@ -148,7 +148,7 @@ pub(crate) fn append_columns(
     }
 }
 
-/// Appends the columns of some nodes column by column, so that many rows are fetched side by side.
+/// Appends the columns of some nodes, column by column, so that many rows are fetched at once.
 fn append_each(at: &[ColumnsAt<'_>], shard: &mut GraphShard) {
     shard.ids.extend_each(at.iter().map(ColumnsAt::id));
     shard.in_degree.extend(at.iter().map(ColumnsAt::in_degree));
@@ -169,7 +169,7 @@ fn append_each(at: &[ColumnsAt<'_>], shard: &mut GraphShard) {
     shard.split.extend(at.iter().map(ColumnsAt::split));
 }
 
-/// Where the columns of a node are.
+/// The location of a node's columns.
 #[derive(Clone, Copy)]
 enum ColumnsAt<'a> {
     Mapped(&'a Partition, LocalIdx),
@@ -257,7 +257,7 @@ impl ColumnAnswer {
         }
     }
 
-    /// The columns in the order of the message.
+    /// Returns a copy of the columns in the order of the message.
     fn sent(&self) -> Box<GraphShard> {
         let (store, owner, locals) = match &self.columns {
             AnswerColumns::Mapped {

@@ -1,4 +1,4 @@
-//! Waves drawn when they are asked for: a part's neighbourhoods for any seed, without files.
+//! Draws the neighbourhoods of a part on demand, for any seed, without files.
 
 use crate::flatten::{ENGINE_VERSION, all_targets};
 use crate::group::{Group, GroupFeatures};
@@ -11,17 +11,17 @@ use schemas::{
 use store::Store;
 use store::sample::Drawer;
 
-/// The neighbourhoods of all targets, to be drawn part by part for one seed after the other.
+/// The neighbourhoods of all targets, drawn part by part, for a seed given with each draw.
 ///
-/// Drawn with seed s, part p is the shard that [`flatten`](crate::flatten) writes as part p with
-/// seed s. All partitions are mapped into this process, so nothing is exchanged: parts may be drawn
-/// by several threads at once, and the in-edges of each partition's nodes are drawn by a thread.
+/// The shard of part p drawn with seed s is the shard that [`flatten`](crate::flatten) writes as
+/// part p with seed s. All partitions are mapped into this process, so nothing is exchanged.
+/// Several threads may draw parts at once; each draw uses one thread per partition.
 #[derive(Debug)]
 pub struct Waves {
     store: Store,
     plan: SamplePlan,
     parts: Parts<NodeIdx>,
-    /// By number of a node, the hash of its id.
+    /// Hash of each node's id, by the number of the node.
     hashes: Vec<u64>,
     fingerprint: String,
 }
@@ -39,18 +39,18 @@ impl Waves {
     ///
     /// # Errors
     ///
-    /// No target at all, or a listed target that is no node.
+    /// If there is no target, or a listed target is not a node.
     ///
     /// # Panics
     ///
-    /// If the store does not keep all in-edges.
+    /// If the store does not keep all in-edges, or has partitions in other processes.
     pub fn open(plan: &SamplePlan, store: &Store) -> Result<Self, FlattenError> {
         let meta = store.meta();
-        assert!(meta.redraw, "the store keeps all in-edges");
+        assert!(meta.redraw, "the store was built without all in-edges");
         assert_eq!(
             store.cluster().num_processes(),
             1,
-            "it walks all partitions"
+            "streamed draws need all partitions in one process"
         );
         let targets = all_targets(&plan.targets, store)?;
         Ok(Self {
@@ -62,12 +62,13 @@ impl Waves {
         })
     }
 
-    /// Returns the fingerprint of the input and of all settings that change a shard but its seed.
+    /// Returns the fingerprint of the input and of all settings that change a shard, without its
+    /// seed.
     pub fn fingerprint(&self) -> &str {
         &self.fingerprint
     }
 
-    /// Returns what flatten would write of these neighbourhoods with the store's own seed.
+    /// Returns the metadata that flatten would write with the store's own seed.
     pub fn flatten_meta(&self) -> FlattenMeta {
         FlattenMeta {
             hops: self.plan.fanouts.len(),
@@ -94,12 +95,12 @@ impl Waves {
 
     /// Draws the neighbourhoods of a part.
     ///
-    /// Dense features stay where they lie, in the map of the store, and come beside the shard, which
-    /// has none; of sparse ones the shard has its own.
+    /// Dense features stay in the map of the store and are returned beside the shard, which has no
+    /// features then. Sparse features are in the shard.
     ///
     /// # Panics
     ///
-    /// If there is no such part.
+    /// If there is no part `part`.
     pub fn draw(&self, part: usize, seed: u64) -> (GraphShard, Option<GroupFeatures>) {
         let (placement, graph) = (self.store.placement(), &self.store.meta().graph);
         let mut group = Group::new(part, 0, self.parts.get(part));
@@ -116,7 +117,7 @@ impl Waves {
         group.assemble(graph)
     }
 
-    /// Draws the first in-edges of some nodes of each partition, those of each on a thread.
+    /// Draws the first in-edges of some nodes, with one thread per partition.
     fn draw_lists(&self, asks: Vec<InEdgeAsk>, seed: u64) -> Vec<InEdgeAnswer> {
         std::thread::scope(|scope| {
             let draw = |ask| scope.spawn(move || self.draw_of_partition(ask, seed));
@@ -152,7 +153,7 @@ impl Waves {
     }
 }
 
-/// Hashes the id of each node.
+/// Returns the hash of each node's id.
 fn hashes(store: &Store) -> Vec<u64> {
     let placement = store.placement();
     let mut hashes = vec![0; placement.num_nodes()];
@@ -176,7 +177,7 @@ fn fingerprint(plan: &SamplePlan, store: &Store) -> Result<String, FlattenError>
         "targets": plan.targets,
         "targets_per_part": plan.targets_per_part,
     });
-    // A list of targets counts by what it holds, not by where it lies.
+    // A list of targets is identified by its content, not by its path.
     if let Targets::Listed(path) = &plan.targets {
         settings["targets"] = targets::list_plan(path, store)?.fingerprint()?.into();
     }

@@ -1,4 +1,4 @@
-//! Which nodes get a neighbourhood.
+//! Selects the nodes that get a neighbourhood.
 
 use crate::FlattenError;
 use crate::config::Targets;
@@ -11,12 +11,12 @@ use store::Store;
 
 /// Returns all targets in the order in which they are cut into parts, the same on every worker.
 ///
-/// Targets that share their first source stand together, those without any last: so those of a
-/// part share neighbours, and fewer nodes stand in several parts.
+/// Targets with the same smallest source come together, and targets without in-edges come last. So
+/// targets of one part share neighbours, and fewer nodes are in several parts.
 ///
 /// # Errors
 ///
-/// No target at all, or a listed target that is no node.
+/// If there is no target, or a listed target is not a node.
 pub(crate) fn select_targets(
     peer: &mut Peer<'_>,
     targets: &Targets,
@@ -43,7 +43,7 @@ pub(crate) fn select_targets(
     let mut keyed: Vec<(NodeIdx, NodeIdx)> = keyed.collect();
     keyed.sort_unstable();
     let mut all = peer.gather_all::<_, FlattenError>(Ok(keyed))?.concat();
-    // A stable sort merges what is sorted already.
+    // A stable sort merges sorted runs.
     all.sort();
     if all.is_empty() {
         return Err(FlattenError::NoTargets {
@@ -54,7 +54,7 @@ pub(crate) fn select_targets(
 }
 
 impl Targets {
-    /// Says why a graph can have no such target, and what would help.
+    /// Returns why a graph can have no target of this kind, and the mend.
     pub fn why_none(&self) -> &'static str {
         match self {
             Self::All => "the node table is empty",
@@ -81,7 +81,7 @@ fn select_listed(
         let same = |&other: &usize| listed.equal(other, &listed, at);
         match places.entry(listed.hash(at), same, |&other| listed.hash(other)) {
             Entry::Vacant(place) => drop(place.insert(at)),
-            // What is named again is found where it is named first.
+            // A repeated id is found at its first place in the list.
             Entry::Occupied(_) => *is_found = true,
         }
     }
@@ -102,11 +102,11 @@ fn select_listed(
     }
 }
 
-/// Checks a list of targets: a table whose id column is named as the nodes'.
+/// Checks a list of targets: a table whose id column has the name of the nodes' id column.
 ///
 /// # Errors
 ///
-/// A file or column that is not there.
+/// If the file or the column does not exist.
 pub(crate) fn list_plan(path: &Path, store: &Store) -> Result<IdListPlan, FlattenError> {
     let (column, id_type) = (&store.meta().id_column, store.meta().graph.id_type);
     Ok(IdListPlan::open("flatten.targets", path, column, id_type)?)

@@ -1,4 +1,4 @@
-//! Waves: a bounded set of targets at a time goes through k reduce rounds and is committed.
+//! Waves: runs a bounded set of targets at a time through k reduce rounds, and commits its part.
 
 use crate::FlattenError;
 use crate::committer::Committer;
@@ -20,7 +20,7 @@ use timely::dataflow::operators::generic::Operator;
 use timely::dataflow::operators::{Capability, Input, Probe};
 use timely::dataflow::{InputHandle, ProbeHandle, StreamVec};
 
-/// What one worker did in each round; then come the fetching of node columns, and the writing.
+/// Counts of one worker for each round, then for fetching node columns, then for writing.
 pub(crate) type WorkerStats = Vec<RoundStats>;
 
 /// The state that the operators of one worker share.
@@ -29,24 +29,24 @@ struct WaveState {
     worker: usize,
     groups: BTreeMap<u64, Group>,
     stats: WorkerStats,
-    /// Bytes of the largest group so far; what is expected until one is measured.
+    /// Bytes of the largest group so far, or an estimate before one is measured.
     largest: usize,
     is_measured: bool,
-    /// Until the last part is on its way.
+    /// Taken when all waves are done.
     committer: Option<Committer>,
     failure: Option<FlattenError>,
 }
 
 type Shared = Rc<RefCell<WaveState>>;
 
-/// Takes all targets through the rounds, wave by wave, and commits their parts.
+/// Runs all targets through the rounds, wave by wave, and commits their parts.
 ///
-/// Part `p` holds the same targets whatever the number of workers; worker `p % workers` puts it
-/// together. A wave is a part, and its number is the wave's timestamp.
+/// Part `p` has the same targets for any number of workers; worker `p % workers` assembles it. A
+/// wave is a part, and its number is the wave's timestamp.
 ///
 /// # Errors
 ///
-/// A part that cannot be written.
+/// If a part cannot be written.
 pub(crate) fn run_waves(
     peer: &mut Peer<'_>,
     context: &WaveContext,
@@ -104,7 +104,7 @@ pub(crate) fn run_waves(
     Ok(stats)
 }
 
-/// Tells how many waves are done on all workers.
+/// Reports how many waves are done on all workers.
 fn report_waves(context: &WaveContext, peer: &Peer<'_>, probe: &ProbeHandle<u64>, total: u64) {
     if peer.leads_process() {
         let done = probe.with_frontier(|frontier| frontier.first().copied().unwrap_or(total));
@@ -120,15 +120,15 @@ fn report_waves(context: &WaveContext, peer: &Peer<'_>, probe: &ProbeHandle<u64>
 }
 
 impl WaveState {
-    /// How many waves of all workers may be on their way.
+    /// Returns how many waves of all workers may be in flight.
     fn waves_allowed(&self, workers: usize) -> u64 {
         let threads = self.context.store.cluster().num_threads();
         waves_allowed(self.context.memory_budget, self.largest, (threads, workers))
     }
 }
 
-/// Bytes that a group of targets may take before any is known: each in-edge leads to a node of its
-/// own, and no more than the whole graph is met.
+/// Estimates the bytes of a group before one is measured: each in-edge leads to another node, up to
+/// the nodes and in-edges of the whole graph.
 fn expected_bytes(context: &WaveContext) -> usize {
     let (store, graph) = (&context.store, &context.store.meta().graph);
     let num_nodes = store.placement().num_nodes();
@@ -149,7 +149,7 @@ fn expected_bytes(context: &WaveContext) -> usize {
     PartSize::new((nodes, edges), features, graph.edge_feature_dim).bytes()
 }
 
-/// The rounds: ask and merge k times, then fetch the columns of all nodes, then write.
+/// Builds the rounds: ask and merge k times, then fetch the columns of all nodes, then write.
 fn build_dataflow(peer: &mut Peer<'_>, state: &Shared) -> (AskInput, ProbeHandle<u64>) {
     let mut input = InputHandle::new();
     let probe = ProbeHandle::new();
@@ -174,7 +174,7 @@ fn build_dataflow(peer: &mut Peer<'_>, state: &Shared) -> (AskInput, ProbeHandle
 
 type AskInput = InputHandle<u64, timely::container::CapacityContainerBuilder<Vec<InEdgeAsk>>>;
 
-/// Answers what other workers ask in a round.
+/// Answers the requests of a round.
 fn answer<'scope, Ask, Answer>(
     asks: StreamVec<'scope, u64, Ask>,
     round: usize,
@@ -204,7 +204,7 @@ where
     })
 }
 
-/// Ends a round; `ask` makes the questions of the next.
+/// Ends a round; `ask` makes the requests of the next round.
 fn merge_round<'scope, Ask: timely::ExchangeData + Clone>(
     lists: StreamVec<'scope, u64, InEdgeAnswer>,
     round: usize,
@@ -269,7 +269,7 @@ fn write_parts<'scope>(
     )
 }
 
-/// Writes a group's part; returns the bytes of memory that it took, too.
+/// Writes a group's part; also returns the bytes of memory that it took.
 fn write_group(
     group: Group,
     context: &WaveContext,
@@ -289,8 +289,8 @@ fn write_group(
     (bytes, part.map_err(FlattenError::from))
 }
 
-/// Takes each record into its wave's group as it comes; when a wave has no more, runs `finish`
-/// and sends what it returns.
+/// Adds each record to its wave's group as it arrives; after the last record of a wave, runs
+/// `finish` and sends its results.
 fn at_end_of_wave<'scope, In, Out>(
     records: StreamVec<'scope, u64, In>,
     round: usize,

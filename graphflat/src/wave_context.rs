@@ -1,4 +1,4 @@
-//! What all waves of a run share.
+//! Values that all waves of a run share.
 
 use crate::{FlattenError, Parts};
 use schemas::progress::Progress;
@@ -9,7 +9,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 use store::Store;
 
-/// A run of flatten: the store, the output and the parts to be written.
+/// A run of flatten: the store, the output and the parts to write.
 #[derive(Clone)]
 pub(crate) struct WaveContext {
     pub(crate) store: Store,
@@ -18,19 +18,19 @@ pub(crate) struct WaveContext {
     pub(crate) parts: Arc<Parts<NodeIdx>>,
     pub(crate) memory_budget: usize,
     pub(crate) progress: Progress,
-    /// Set by the first worker that fails; then no further wave starts.
+    /// Set by the first worker that fails; no further wave starts then.
     pub(crate) failed: Arc<AtomicBool>,
 }
 
 impl WaveContext {
-    /// Keeps further waves from starting, and does not let other processes wait for those that run.
+    /// Stops further waves, and reports the error to other processes so that they do not wait.
     pub(crate) fn fail(&self, error: &FlattenError) {
         self.failed.store(true, Relaxed);
         let cluster = self.store.cluster();
         cluster.fail_now(error, error.kind().exit_code());
     }
 
-    /// Sets the phase that peer-loss messages name: which round of a wave comes next here.
+    /// Sets the phase that peer-loss messages name: the next round of a wave on this process.
     pub(crate) fn set_phase(&self, wave: u64, round: usize) {
         let hops = self.meta.hops;
         let at = match round.cmp(&hops) {
@@ -43,7 +43,7 @@ impl WaveContext {
         cluster.set_phase(&format!("flatten, wave {wave}/{num}, {at}"));
     }
 
-    /// The number of parts of all samples, each of which is a wave.
+    /// Returns the number of parts of all samples; each part is a wave.
     pub(crate) fn num_parts(&self) -> usize {
         self.parts.len() * self.meta.samples_per_target as usize
     }

@@ -4,7 +4,7 @@ use store::sample::mix;
 
 const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// What a draw is for; draws for different ends have nothing in common.
+/// The purpose of a draw; draws for different purposes are independent.
 #[derive(Clone, Copy)]
 pub(super) enum Purpose {
     Edge = 1,
@@ -19,8 +19,8 @@ pub(super) enum Purpose {
 
 /// A permutation of the numbers below `len`, applied without a table.
 ///
-/// Rounds of steps that each permute the numbers below the next power of two, repeated until the
-/// result is below `len`.
+/// A round permutes the numbers below the next power of two; rounds repeat until the result is
+/// below `len`.
 #[derive(Clone, Debug)]
 pub(super) struct Permutation {
     len: u64,
@@ -42,7 +42,7 @@ impl Permutation {
     }
 
     pub(super) fn apply(&self, mut number: u64) -> u64 {
-        debug_assert!(number < self.len, "only these are permuted");
+        debug_assert!(number < self.len, "the number is below `len`");
         loop {
             for key in self.keys {
                 number = number.wrapping_add(key).wrapping_mul(GOLDEN) & self.mask;
@@ -55,7 +55,7 @@ impl Permutation {
     }
 }
 
-/// SplitMix64: a sequence of draws that its state alone decides.
+/// SplitMix64: a sequence of draws that depends only on its state.
 pub(super) struct Draws {
     state: u64,
 }
@@ -78,17 +78,17 @@ pub(super) fn stream(seed: u64, purpose: Purpose) -> u64 {
     mix(seed ^ mix((purpose as u64).wrapping_mul(GOLDEN)))
 }
 
-/// Bits of the numbers below `len`.
+/// Returns the number of bits of the numbers below `len`.
 pub(super) fn bits_below(len: u64) -> u32 {
     u64::BITS - len.saturating_sub(1).leading_zeros()
 }
 
-/// In (0, 1], 24 bits.
+/// Turns bits into a number in (0, 1] of 24 bits.
 pub(super) fn unit(bits: u64) -> f32 {
     ((bits >> 40) + 1) as f32 / (1 << 24) as f32
 }
 
-/// In (-1, 1].
+/// Turns bits into a number in (-1, 1].
 pub(super) fn signed(bits: u64) -> f32 {
     2.0 * unit(bits) - 1.0
 }

@@ -1,4 +1,4 @@
-//! A generated table on its way to a Parquet file.
+//! Writes a generated table to a Parquet file.
 
 use arrow::array::{ArrayRef, RecordBatch};
 use arrow::datatypes::Schema;
@@ -15,10 +15,10 @@ use std::sync::mpsc::sync_channel;
 
 use crate::FlattenError;
 
-/// Threads that make batches for the one that writes.
+/// Threads that make batches for the thread that writes.
 const MAKERS: usize = 2;
 
-/// Finished batches that each of them keeps ready at most.
+/// Largest number of finished batches per thread.
 const BATCHES_AHEAD: usize = 1;
 
 /// Batches of a row group.
@@ -34,8 +34,8 @@ pub(super) struct Table {
 }
 
 impl Table {
-    /// Writes the rows under the temporary name; `make` takes the first row of a batch and how
-    /// many there are.
+    /// Writes the rows under the temporary name; `make` takes the first row and the number of rows
+    /// of a batch.
     pub(super) fn write(
         &self,
         make: impl Fn(u64, usize) -> Vec<ArrayRef> + Sync,
@@ -64,7 +64,7 @@ impl Table {
     }
 
     pub(super) fn properties(&self) -> WriterProperties {
-        // Random floats do not shrink.
+        // Random floats do not compress.
         let floats = [vec!["weight"], vec!["features", "list", "item"]];
         let builder = WriterProperties::builder()
             .set_max_row_group_row_count(Some(self.row_group))
@@ -91,7 +91,7 @@ impl Table {
     }
 }
 
-/// Makes batches `0..count` on threads of their own and takes them in this order.
+/// Makes batches `0..count` on several threads and passes them to `take` in this order.
 pub(super) fn make_ahead<T: Send, E>(
     count: u64,
     make: impl Fn(u64) -> T + Sync,
@@ -103,7 +103,7 @@ pub(super) fn make_ahead<T: Send, E>(
         for (first, (send, receive)) in (0..).zip(made) {
             let make = &make;
             let numbers = (first..count).step_by(MAKERS);
-            // Nobody receives any more once a batch could not be taken.
+            // After `take` has failed, sending fails and the thread ends.
             scope.spawn(move || numbers.map(make).all(|batch| send.send(batch).is_ok()));
             ready.push(receive);
         }

@@ -1,4 +1,4 @@
-//! An edge of the input, while the input is surveyed.
+//! An edge of the surveyed input.
 
 /// An edge by the positions of its ends, with its row over all files.
 #[derive(Clone, Copy)]

@@ -1,4 +1,4 @@
-//! Finds nodes by id: in an array where integer ids are dense, by hash elsewhere.
+//! Finds nodes by id: in an array if integer ids are dense, else by hash.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -6,21 +6,21 @@ use std::hash::{BuildHasherDefault, Hasher};
 use schemas::{Ids, NodesPlan};
 use store::StoreError;
 
-/// Most entries of the array for each node; the rest stand for ids that no node has.
+/// Largest number of array entries per node; the other entries are ids without a node.
 const SPREAD: u64 = 16;
 
-/// An entry for an id that no node has.
+/// Entry of an id without a node.
 const NO_NODE: u32 = u32::MAX;
 
 /// The position of every id.
 pub(super) enum IdIndex {
-    /// By the distance from the least id.
+    /// By the distance from the smallest id.
     Dense { least: u64, at: Vec<u32> },
     /// By the id's hash.
     Hashed(HashMap<u64, u32, BuildHasherDefault<AsIs>>),
 }
 
-/// Hashes what is a hash already.
+/// Hasher of keys that are hashes: returns the key.
 #[derive(Default)]
 pub(super) struct AsIs(u64);
 
@@ -84,7 +84,7 @@ impl IdIndex {
         }
     }
 
-    /// Sets a place; returns the one that was there.
+    /// Sets the position of an id; returns the position that it had before.
     fn insert(&mut self, ids: &Ids, at: usize, place: u32) -> Option<u32> {
         match self {
             IdIndex::Dense { least, at: places } => {
@@ -96,7 +96,7 @@ impl IdIndex {
         }
     }
 
-    /// The position among `own`, which are those indexed, of an id of another column.
+    /// Returns the position in `own`, the indexed ids, of an id of another column.
     pub(super) fn find(&self, own: &Ids, ids: &Ids, at: usize) -> Option<u32> {
         let (place, is_certain) = match self {
             IdIndex::Dense { least, at: places } => {

@@ -3,22 +3,23 @@
 use super::edge::Edge;
 use schemas::hash_int;
 
-/// In-edges kept in memory at most, where nodes can be left out: 256 MiB.
+/// Largest number of in-edges of all nodes kept in memory: 256 MiB. Beyond it, only in-edges of
+/// nodes near targets are kept.
 const SLOTS: usize = 1 << 26;
 
-/// No slots.
+/// Start of a node without slots.
 const ABSENT: usize = usize::MAX;
 
-/// A sample of the in-edges of some nodes, in a random order of its own.
+/// A sample of the in-edges of some nodes, in random order.
 pub(crate) struct Kept {
     /// `[num_nodes]`: where a node's slots start.
     start: Vec<usize>,
-    /// A source a slot.
+    /// Source of each slot.
     src: Vec<u32>,
 }
 
 impl Kept {
-    /// Room for as many in-edges of each node, where that is not too much.
+    /// Makes `limit` slots for each node; none if that is more than [`SLOTS`] in all.
     pub(super) fn room(num_nodes: usize, limit: usize) -> Option<Kept> {
         let slots = num_nodes.checked_mul(limit)?;
         (slots <= SLOTS).then(|| Kept {
@@ -27,7 +28,7 @@ impl Kept {
         })
     }
 
-    /// No slots for any of `num_nodes` nodes.
+    /// Makes a sample without slots.
     pub(super) fn empty(num_nodes: usize) -> Kept {
         Kept {
             start: vec![ABSENT; num_nodes],
@@ -40,13 +41,13 @@ impl Kept {
         self.start[node as usize] != ABSENT
     }
 
-    /// Tells whether the slots of all nodes are few enough.
+    /// Tells whether the slots of all nodes are at most [`SLOTS`].
     pub(super) fn fits_all(in_degree: &[u32], limit: usize) -> bool {
         let slots = in_degree.iter().map(|&degree| limit.min(degree as usize));
         slots.sum::<usize>() <= SLOTS
     }
 
-    /// Adds slots for those nodes that have none.
+    /// Adds slots for the nodes that have none.
     pub(super) fn add_room(&mut self, nodes: &[u32], in_degree: &[u32], limit: usize) {
         for &node in nodes {
             let start = &mut self.start[node as usize];
@@ -58,7 +59,8 @@ impl Kept {
         }
     }
 
-    /// Takes an in-edge of a node of which some were seen; each is as likely to be in each slot.
+    /// Adds an in-edge to a node with `seen` in-edges so far; each in-edge is equally likely in
+    /// each slot.
     pub(super) fn add(&mut self, edge: Edge, seen: u32, limit: usize) {
         let start = self.start[edge.dst as usize];
         let seen_before = seen as usize;
@@ -73,7 +75,7 @@ impl Kept {
         }
     }
 
-    /// The first `limit` in-edges of a node; none where the node has no slots.
+    /// Returns the first `limit` in-edges of a node; none if the node has no slots.
     pub(super) fn of(&self, in_degree: &[u32], node: u32, limit: usize) -> &[u32] {
         let start = self.start[node as usize];
         let count = limit.min(in_degree[node as usize] as usize);

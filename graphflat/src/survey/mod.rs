@@ -1,5 +1,5 @@
-//! A survey of the input: every value is checked, degrees are counted, nothing is shuffled; and what
-//! flattening will write, predicted from it.
+//! Surveys the input, and predicts from the survey the output of flatten. The survey checks every
+//! value and counts degrees; nothing is shuffled.
 
 mod edge;
 mod id_index;

@@ -5,9 +5,9 @@ use super::read::Survey;
 use crate::FlattenError;
 use schemas::{EdgesPlan, Fanout, keep_at_hop};
 
-/// Keeps in-edges of all nodes or, where they are too many, of those near some targets.
+/// Keeps in-edges of all nodes, or if these are too many, of the nodes near `targets`.
 ///
-/// Reads the edge table once, or once a hop.
+/// Reads the edge table once, or once per hop.
 pub(super) fn gather(
     survey: &Survey,
     edges: &EdgesPlan,
@@ -69,7 +69,7 @@ pub(super) struct Nearby<'a> {
     survey: &'a Survey,
     fanouts: &'a [Fanout],
     kept: &'a Kept,
-    /// Nodes of the walk at hand; none between walks.
+    /// Whether the current walk has reached a node; all false between walks.
     reached: Vec<bool>,
 }
 
@@ -83,13 +83,14 @@ impl<'a> Nearby<'a> {
         }
     }
 
-    /// A node's in-edges at a distance from its target.
+    /// Returns a node's in-edges at a distance from its target.
     pub(super) fn in_edges(&self, node: u32, hop: u8) -> &'a [u32] {
         let limit = keep_at_hop(self.fanouts, usize::from(hop));
         self.kept.of(&self.survey.in_degree, node, limit)
     }
 
-    /// Walks from some targets to the last hop: the nodes, nearest first, and their distances.
+    /// Walks from some targets to the last hop; returns the nodes, nearest first, and their
+    /// distances.
     pub(super) fn hops(&mut self, targets: &[u32]) -> Vec<(u32, u8)> {
         let mut nodes: Vec<(u32, u8)> = targets.iter().map(|&target| (target, 0)).collect();
         for &target in targets {
@@ -114,7 +115,7 @@ impl<'a> Nearby<'a> {
         nodes
     }
 
-    /// The size of the union of some targets' neighbourhoods.
+    /// Returns the size of the union of some targets' neighbourhoods.
     pub(super) fn size(&mut self, targets: &[u32]) -> Size {
         let nodes = self.hops(targets);
         let edges = nodes

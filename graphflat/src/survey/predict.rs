@@ -1,4 +1,4 @@
-//! Predicts what flattening will write, from walks all over the graph and a probe of its files.
+//! Predicts the output of flatten, from walks over the graph and a probe of its files.
 
 use super::nearby::{Nearby, gather};
 use super::probe::{PARTS_PROBED, Probe};
@@ -7,21 +7,21 @@ use super::spread::spread;
 use crate::{FlattenError, FlattenPlan, Parts, Targets};
 use schemas::{EdgesPlan, IdListPlan, Layout, Split};
 
-/// Targets whose neighbourhoods are counted one by one.
+/// Number of targets whose neighbourhoods are counted one by one.
 const TARGETS_COUNTED: usize = 1 << 14;
 
-/// Edges walked at most for all of them; fewer are counted where they are large.
+/// Most edges walked for all of these targets; with large neighbourhoods fewer targets are counted.
 const EDGES_WALKED: usize = 20_000_000;
 
-/// Parts whose unions are counted.
+/// Number of parts whose unions are counted.
 const PARTS_COUNTED: usize = 16;
 
-/// What flattening is expected to write.
+/// The predicted output of flatten.
 #[derive(Clone, Debug, Default)]
 pub struct Prediction {
-    /// Targets, times samples.
+    /// Targets times samples.
     pub rows: u64,
-    /// Part files of a table.
+    /// Number of parts.
     pub parts: u64,
     /// Mean nodes of a target's neighbourhood.
     pub nodes_per_target: f64,
@@ -63,9 +63,9 @@ impl Unions {
 
 /// Predicts the output of flattening, and the size of a batch of `batch_targets` targets.
 ///
-/// Neighbourhoods are walked from targets and from parts spread evenly over all of them, since
-/// those with the fewest in-edges stand last; a few of them are written to a temporary directory,
-/// to see how well they compress.
+/// Walks start from targets and from parts that are spread evenly over all of them, since targets
+/// with the fewest in-edges come last. A few parts are written to a temporary directory to measure
+/// how well they compress.
 ///
 /// # Errors
 ///
@@ -126,7 +126,7 @@ pub fn predict(
     })
 }
 
-/// All targets, or some of them in an order of which every beginning is spread evenly.
+/// Returns all targets, or some of them, in an order whose every prefix is spread evenly.
 fn spread_targets(targets: &[u32]) -> Vec<u32> {
     const GOLDEN: u64 = 0x9e37_79b9; // 2^32 / the golden ratio
     if targets.len() <= TARGETS_COUNTED {
@@ -141,7 +141,7 @@ fn spread_targets(targets: &[u32]) -> Vec<u32> {
         .collect()
 }
 
-/// Mean nodes and edges of some targets' neighbourhoods.
+/// Returns the mean nodes and edges of some targets' neighbourhoods.
 fn means(nearby: &mut Nearby<'_>, targets: &[u32]) -> (f64, f64) {
     let (mut counted, mut nodes, mut edges) = (0, 0, 0);
     for target in targets {
@@ -157,7 +157,8 @@ fn means(nearby: &mut Nearby<'_>, targets: &[u32]) -> (f64, f64) {
     (mean(nodes), mean(edges))
 }
 
-/// Nodes by distance, and edges, of the union of a batch of targets spread evenly over some.
+/// Returns the nodes by distance, and the edges, of the union of a batch: at most `most` targets,
+/// spread evenly over `targets`.
 fn batch(nearby: &mut Nearby<'_>, targets: &[u32], most: usize) -> (Vec<f64>, f64) {
     let count = targets.len().min(most);
     let chosen: Vec<u32> = (0..count)
@@ -175,7 +176,7 @@ fn batch(nearby: &mut Nearby<'_>, targets: &[u32], most: usize) -> (Vec<f64>, f6
     )
 }
 
-/// The targets in the order in which they are cut into parts: by first source, then by id.
+/// Returns the targets in the order in which they are cut: by smallest source, then by id.
 fn targets(survey: &Survey, plan: &FlattenPlan) -> Result<Vec<u32>, FlattenError> {
     let mut in_order = survey.order.clone();
     in_order.sort_by_key(|&node| survey.least_src[node as usize]);

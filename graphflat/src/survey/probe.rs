@@ -1,4 +1,4 @@
-//! Samples of an output, written to see how many bytes it takes.
+//! Writes samples of an output to measure its bytes.
 
 use super::nearby::Nearby;
 use super::read::Survey;
@@ -9,13 +9,13 @@ use schemas::{
 };
 use std::collections::BTreeMap;
 
-/// Parts of which a probe is written.
+/// Number of parts that are probed.
 pub(super) const PARTS_PROBED: usize = 3;
 
-/// Nodes written in a probe, about: enough for a page of every column.
+/// Approximate number of nodes in a probe: enough for a page of every column.
 const PROBE_NODES: usize = 20_000;
 
-/// The kept rows of features, over and over.
+/// Returns `rows` rows of features, by repeating the kept rows.
 fn features(survey: &Survey, rows: usize) -> Features {
     let mut features = Features::empty(survey.meta.features);
     let have = match &survey.features {
@@ -28,7 +28,7 @@ fn features(survey: &Survey, rows: usize) -> Features {
     features
 }
 
-/// The kept weights, over and over; zeros for nodes of a graph without edges.
+/// Returns `count` weights, by repeating the kept weights; zeros for a graph without edges.
 fn weights(survey: &Survey, count: usize) -> Vec<f32> {
     let kept = match &survey.weights[..] {
         [] => &[0.0],
@@ -37,14 +37,14 @@ fn weights(survey: &Survey, count: usize) -> Vec<f32> {
     kept.iter().copied().cycle().take(count).collect()
 }
 
-/// As many missing labels: labels are a small part of any output.
+/// Returns `rows` missing labels, since labels are a small part of any output.
 fn labels(survey: &Survey, rows: usize) -> Labels {
     let mut labels = Labels::empty(survey.meta.label.as_ref());
     (0..rows).for_each(|_| labels.push_none());
     labels
 }
 
-/// Writes samples of an output to see how many bytes they take.
+/// Writes samples of an output to measure their bytes.
 pub(super) struct Probe<'a> {
     nearby: Nearby<'a>,
     survey: &'a Survey,
@@ -52,7 +52,7 @@ pub(super) struct Probe<'a> {
 }
 
 impl<'a> Probe<'a> {
-    /// Prepares to write samples of what `nearby` walks.
+    /// Makes a probe of the neighbourhoods that `nearby` walks.
     pub(super) fn new(nearby: Nearby<'a>, survey: &'a Survey, plan: &'a FlattenPlan) -> Self {
         Self {
             nearby,
@@ -61,7 +61,7 @@ impl<'a> Probe<'a> {
         }
     }
 
-    /// Bytes a node and bytes an edge in layout `shards`.
+    /// Returns bytes per node and bytes per edge in layout `shards`.
     pub(super) fn shards(&mut self, parts: &Parts<u32>) -> Result<(f64, f64), FlattenError> {
         let (mut nodes, mut edges) = ((0, 0), (0, 0));
         for part in spread(parts, PARTS_PROBED) {
@@ -79,7 +79,7 @@ impl<'a> Probe<'a> {
         Ok((per(nodes), per(edges)))
     }
 
-    /// Bytes a node in layout `rows`, everything else included.
+    /// Returns bytes per node in layout `rows`, including all other columns.
     pub(super) fn rows(&mut self, parts: &Parts<u32>) -> Result<f64, FlattenError> {
         let (mut bytes, mut nodes) = (0.0, 0.0);
         for part in spread(parts, PARTS_PROBED) {
@@ -87,7 +87,7 @@ impl<'a> Probe<'a> {
             let shard = self.shard(begin);
             let files = self.write(&shard, Layout::Rows)?;
             let written = files.iter().map(|(_, size)| *size).sum::<u64>() as f64;
-            // As if it were of as many targets as the others.
+            // Per target, so that every probed part counts the same.
             let targets = begin.len().max(1) as f64;
             bytes += written / targets;
             nodes += num_nodes as f64 / targets;
@@ -95,7 +95,8 @@ impl<'a> Probe<'a> {
         Ok(bytes / f64::max(nodes, 1.0))
     }
 
-    /// The first of some targets, whose neighbourhoods make about a probe, and their nodes.
+    /// Returns the first targets whose neighbourhoods fill a probe, and the nodes of these
+    /// neighbourhoods.
     fn prefix<'t>(&mut self, targets: &'t [u32]) -> (&'t [u32], usize) {
         let mut nodes = 0;
         let enough = targets.iter().position(|target| {
@@ -106,7 +107,7 @@ impl<'a> Probe<'a> {
         (&targets[..count], nodes)
     }
 
-    /// The union of some targets' neighbourhoods, with the features of other nodes.
+    /// Returns the union of some targets' neighbourhoods, with features of the kept rows.
     fn shard(&mut self, targets: &[u32]) -> GraphShard {
         let (survey, ids) = (self.survey, &self.survey.ids);
         let mut hops = self.nearby.hops(targets);

@@ -1,4 +1,4 @@
-//! One look at the whole input: every value is checked, degrees are counted, nothing is shuffled.
+//! Reads the whole input once: checks every value, counts degrees, shuffles nothing.
 
 use schemas::{
     Dangling, EdgeRows, EdgesPlan, Fanout, FeatureMeta, Features, GraphMeta, Ids, LabelMeta,
@@ -11,16 +11,16 @@ use super::id_index::IdIndex;
 use super::kept::Kept;
 use crate::FlattenError;
 
-/// Rows of features kept to measure how well they compress, if they are wide.
+/// Rows of features kept to measure their compression, at least.
 const FEATURE_ROWS: usize = 4096;
 
-/// Numbers of features kept, if they are narrow.
+/// Feature values kept to measure their compression, if narrow rows are more than [`FEATURE_ROWS`].
 const FEATURE_NUMBERS: usize = 1 << 18;
 
-/// Edge rows whose weights are kept to measure how well they compress.
+/// Edge rows whose weights are kept to measure their compression.
 const WEIGHT_ROWS: u64 = 1 << 16;
 
-/// What a look at the input tables found.
+/// The result of reading the input tables once.
 pub struct Survey {
     /// Name of the id column.
     pub(super) id_column: String,
@@ -34,28 +34,29 @@ pub struct Survey {
     pub split: Vec<Split>,
     /// `[num_nodes]`.
     pub in_degree: Vec<u32>,
-    /// `[num_nodes]`: the place in `order` of the first source, the greatest where there is none.
+    /// `[num_nodes]`: the smallest place in `order` of a node's sources; `u32::MAX` without
+    /// in-edges.
     pub(super) least_src: Vec<u32>,
-    /// In-edges of every node, up to what the fan-outs keep, where they are not too many.
+    /// In-edges of every node, at most as many as the fan-outs keep; none if these are too many.
     pub(super) kept: Option<Kept>,
-    /// Edges, reverses of undirected ones included, dropped ones not.
+    /// Number of edges, with the reverses of undirected edges and without dropped edges.
     pub num_edges: u64,
-    /// Edge rows left out because an end is no node.
+    /// Edge rows dropped because an end is not a node.
     pub dropped_edges: u64,
-    /// Features of some rows spread over the table.
+    /// Features of some rows, spread over the table.
     pub(super) features: Features,
-    /// Weights of some edge rows spread over the table.
+    /// Weights of some edge rows, spread over the table.
     pub(super) weights: Vec<f32>,
-    /// What the tables hold.
+    /// Types and columns of the tables.
     pub meta: GraphMeta,
 }
 
 impl Survey {
-    /// Reads every row of both tables; keeps as many in-edges as the fan-outs do.
+    /// Reads every row of both tables, and keeps as many in-edges as the fan-outs do.
     ///
     /// # Errors
     ///
-    /// The first value that is not allowed: its file, column and row.
+    /// The first value that is not allowed, with its file, column and row.
     pub fn read(
         nodes: &NodesPlan,
         edges: &EdgesPlan,
@@ -92,7 +93,7 @@ impl Survey {
         Ok(survey)
     }
 
-    /// Checks and counts every edge, and keeps some of every node.
+    /// Checks and counts every edge, and keeps some in-edges of every node.
     fn read_edges(&mut self, edges: &EdgesPlan, limit: usize) -> Result<(), FlattenError> {
         let mut rank = vec![0; self.num_nodes()];
         for (at, &node) in (0u32..).zip(&self.order) {
@@ -129,12 +130,12 @@ impl Survey {
         lost.refuse(edges)
     }
 
-    /// Number of nodes.
+    /// Returns the number of nodes.
     pub fn num_nodes(&self) -> usize {
         self.ids.len()
     }
 
-    /// Mean bytes of a node's features in memory.
+    /// Returns the mean bytes of a node's features in memory.
     pub fn feature_bytes(&self) -> f64 {
         match &self.features {
             Features::None => 0.0,
@@ -146,7 +147,7 @@ impl Survey {
         }
     }
 
-    /// Mean number of a node's features that are not zero.
+    /// Returns the mean number of a node's features that are not zero.
     pub fn stored_features(&self) -> f64 {
         match &self.features {
             Features::None => 0.0,
@@ -183,7 +184,7 @@ impl Survey {
         Ok(())
     }
 
-    /// Visits the edges of some rows; returns those that have an end without a node.
+    /// Visits the edges of some rows; returns the rows with an end that is not a node.
     fn each_row(
         &self,
         edges: &EdgesPlan,
@@ -214,7 +215,7 @@ impl Survey {
         lost
     }
 
-    /// The position of an id, where a node has it.
+    /// Returns the position of an id; none if no node has it.
     pub(super) fn place(&self, ids: &Ids, at: usize) -> Option<u32> {
         self.index.find(&self.ids, ids, at)
     }
@@ -259,22 +260,22 @@ fn read_rows(
     Ok((split, kept))
 }
 
-/// Edge rows with an end that is no node.
+/// Edge rows with an end that is not a node.
 #[derive(Default)]
 struct Lost {
     rows: u64,
-    /// Row, whether the end is the source, and id of the first.
+    /// Of the first of these rows: row, whether the end is the source, and id of the end.
     first: Option<(u64, bool, String)>,
 }
 
 impl Lost {
-    /// Adds those of later rows.
+    /// Adds the rows of a later batch.
     fn add(&mut self, later: Lost) {
         self.rows += later.rows;
         self.first = self.first.take().or(later.first);
     }
 
-    /// Refuses them, unless the job drops them.
+    /// Fails if there are any, unless the job drops them.
     fn refuse(self, edges: &EdgesPlan) -> Result<(), FlattenError> {
         let Some((row, is_src, id)) = self.first else {
             return Ok(());

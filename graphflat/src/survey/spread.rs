@@ -1,8 +1,8 @@
-//! Some parts that stand for all of them.
+//! Picks parts that represent all parts.
 
 use crate::Parts;
 
-/// All parts, or some spread evenly over them.
+/// Returns all parts, or `most` parts spread evenly over them.
 pub(super) fn spread(parts: &Parts<u32>, most: usize) -> Vec<&[u32]> {
     let count = parts.len().min(most);
     (0..count)

@@ -1,6 +1,6 @@
 //! Random draws that are the same on every machine and in every version.
 
-/// A stream of draws (SplitMix64), apart from the hash that the engine samples with.
+/// A stream of draws (SplitMix64), unrelated to the hash that the engine samples with.
 pub(crate) struct Draw {
     state: u64,
 }
@@ -18,12 +18,13 @@ impl Draw {
         z ^ (z >> 31)
     }
 
-    /// A number below `limit`, which is small: the bias of the remainder does not matter here.
+    /// Returns a number below `limit`, which is small, so the bias of the remainder does not
+    /// matter.
     pub(crate) fn below(&mut self, limit: usize) -> usize {
         usize::try_from(self.bits() % u64::try_from(limit).unwrap()).unwrap()
     }
 
-    /// True once in `n` draws.
+    /// Returns true with probability 1 / `n`.
     pub(crate) fn one_in(&mut self, n: usize) -> bool {
         self.below(n) == 0
     }

@@ -1,4 +1,4 @@
-//! Input that cannot be used is named, on every number of workers, and leaves nothing half done.
+//! Bad input gives an error that names it, on every number of workers, and leaves no output.
 
 use crate::graph::{Edge, Graph, Id};
 use crate::naive;
@@ -12,7 +12,7 @@ const CUT: Cut = Cut {
     row_group: 2,
 };
 
-/// Expects the same error of kind `data` from every number of workers, and no output.
+/// Expects the same error of kind `data` for every number of workers, and no output.
 fn check(tables: &Tables, settings: &Settings, expected: &str) {
     for workers in 1..=4 {
         let settings = Settings {
@@ -56,7 +56,7 @@ fn an_edge_to_no_node_is_named() {
     for (src, dst, column, id) in [(3, 77, "to", 77), (88, 3, "from", 88), (88, 77, "from", 88)] {
         let mut graph = Graph::parse(RING);
         graph.edges[4] = edge(src, dst);
-        // A later one: the first is named, both are counted.
+        // A second dangling edge: the error names the first and counts both.
         graph.edges[5] = edge(99, 1);
         let expected = format!(
             "column `{column}`, row 1 of edges/01.parquet: no node has the id {id}; 2 of 9 rows \
@@ -139,7 +139,7 @@ fn a_job_without_targets_says_what_would_help() {
         &choose(Choice::Listed(Vec::new())),
         "no node is a target: the list in `flatten.targets` is empty",
     );
-    // The same output takes the job once it is put right.
+    // The same output is written after the mistake is corrected.
     tables.flatten(&choose(Choice::All), "out").unwrap();
     assert_eq!(read_features(&tables.path("out")).len(), 9);
 }
@@ -169,7 +169,7 @@ fn a_listed_target_that_is_no_node_is_named() {
         &listed(&[3, 2, 40, 41, 2]),
         "column `name` of targets.parquet, row 2: is 40, which is no node's id",
     );
-    // An id that the nodes' type cannot hold is no node's either.
+    // An id beyond the nodes' type belongs to no node.
     graph.id_type = IdType::Int32;
     let tables = Tables::write(&graph, CUT);
     tables.list_type.set(IdType::Int64);
@@ -182,7 +182,7 @@ fn a_listed_target_that_is_no_node_is_named() {
     assert_eq!(read_features(&tables.path("out")).len(), 2);
 }
 
-/// A value that only one worker reads ends the run on all of them.
+/// A bad value that only one worker reads ends the run on all workers.
 #[test]
 fn a_bad_value_ends_all_workers() {
     let mut graph = Graph::parse(RING);

@@ -3,14 +3,14 @@
 use crate::draw::Draw;
 use schemas::{IdType, Split};
 
-/// A node id; the derived order is the natural one, strings bytewise.
+/// A node id; its derived order is that of integers, and bytewise for strings.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Id {
     Int(i128),
     Text(String),
 }
 
-/// Features of the nodes, a row a node.
+/// Features of the nodes, one row per node.
 #[derive(Clone, Debug)]
 pub(crate) enum NodeFeatures {
     None,
@@ -21,7 +21,7 @@ pub(crate) enum NodeFeatures {
     },
 }
 
-/// Labels of the nodes, a row a node.
+/// Labels of the nodes, one row per node.
 #[derive(Clone, Debug)]
 pub(crate) enum LabelColumn {
     None,
@@ -39,7 +39,7 @@ pub(crate) struct Edge {
     pub(crate) feature: Vec<f32>,
 }
 
-/// A graph as its tables give it: nodes and edges in the order of their rows.
+/// A graph as in its tables: nodes and edges in the order of their rows.
 #[derive(Clone, Debug)]
 pub(crate) struct Graph {
     pub(crate) id_type: IdType,
@@ -53,7 +53,7 @@ pub(crate) struct Graph {
     pub(crate) undirected: bool,
 }
 
-/// What a random graph is like.
+/// The properties of a random graph.
 #[derive(Clone, Debug)]
 pub(crate) struct Shape {
     pub(crate) id_type: IdType,
@@ -85,11 +85,11 @@ pub(crate) enum Kind {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Weights {
     None,
-    /// From zero on, many of them equal.
+    /// Not negative, many of them equal.
     Few,
-    /// From zero on, few of them equal.
+    /// Not negative, few of them equal.
     Many,
-    /// Negative ones too.
+    /// Some of them negative.
     Signed,
 }
 
@@ -98,7 +98,7 @@ const SPARSE_WIDTH: u32 = 50;
 const MULTI_WIDTH: usize = 3;
 
 impl Shape {
-    /// Draws a shape; every kind of id, feature, label and weight comes up.
+    /// Draws a shape; every kind of id, feature, label and weight has a chance.
     pub(crate) fn random(draw: &mut Draw) -> Self {
         use IdType::{Int32, Int64, UInt64, Utf8};
         Self {
@@ -147,7 +147,7 @@ impl Shape {
             draw.pick(&[None, Train, Train, Val, Test])
         });
         let mut splits: Vec<Split> = splits.collect();
-        // So that no choice of targets is empty.
+        // At least one node for every choice of targets.
         splits[0] = Split::Train;
         Graph {
             id_type: self.id_type,
@@ -203,7 +203,7 @@ impl Shape {
         }
     }
 
-    /// The first node has a label, and one in five has none.
+    /// Draws labels: the first node has one, and one node in five has none.
     fn draw_labels(&self, draw: &mut Draw) -> LabelColumn {
         fn column<T>(nodes: usize, draw: &mut Draw, value: fn(&mut Draw) -> T) -> Vec<Option<T>> {
             (0..nodes)
@@ -234,14 +234,14 @@ impl Shape {
     }
 }
 
-/// A whole number below `limit`, which `f32` holds exactly.
+/// Returns a whole number below `limit`, which `f32` represents exactly.
 fn small(draw: &mut Draw, limit: u32) -> f32 {
     let number = u32::try_from(draw.below(usize::try_from(limit).unwrap())).unwrap();
     let (high, low) = (number >> 16, number & 0xffff);
     f32::from(u16::try_from(high).unwrap()) * 65536.0 + f32::from(u16::try_from(low).unwrap())
 }
 
-/// Distinct ids: integers close together, or ids among which are the least and the greatest.
+/// Draws distinct ids: consecutive integers, or ids that include the smallest and the largest.
 fn draw_ids(draw: &mut Draw, id_type: IdType, count: usize) -> Vec<Id> {
     let close = id_type.is_integer() && draw.below(2) == 0;
     let mut ids: Vec<Id> = match id_type {
@@ -274,8 +274,8 @@ fn ints(ids: &[i128]) -> Vec<Id> {
 }
 
 impl Graph {
-    /// Reads a graph with int64 ids: `1->0` is an edge, `1->0:2.5` one with a weight, `7` a node
-    /// by itself. Nodes stand in ascending order, all in the split `train`.
+    /// Reads a graph with int64 ids: `1->0` is an edge, `1->0:2.5` an edge with a weight, `7` a
+    /// node without edges. Nodes come in ascending order, all in the split `train`.
     pub(crate) fn parse(text: &str) -> Self {
         let id = |digits: &str| Id::Int(digits.parse().unwrap());
         let (mut ids, mut edges) = (Vec::new(), Vec::new());

@@ -63,8 +63,8 @@ fn workers_hubs_and_memory_change_no_byte() {
     }
 }
 
-/// Three nodes with many in-edges, most of them parallel to others far away in the table, and many
-/// loops; weight and feature tell each edge from its parallels.
+/// Makes a graph with three hubs. Many of their in-edges are self-loops, and most are parallel to
+/// edges far away in the table; weight and feature tell parallel edges apart.
 fn hubs(seed: u64, id_type: IdType, undirected: bool, sorted: bool) -> Graph {
     let shape = Shape {
         id_type: IdType::Int64,
@@ -142,7 +142,7 @@ fn check_hubs(graph: &Graph, cut: Cut, sampling: Sampling) {
     }
 }
 
-/// Some of a hub's edges have gone to its owner before anyone knows that it is one.
+/// A hub is detected after some of its edges have gone to its owner.
 #[test]
 fn hubs_found_on_the_way_change_no_byte() {
     for (seed, row_group) in [(1, 5), (2, 64)] {
@@ -163,7 +163,7 @@ fn hubs_found_on_the_way_change_no_byte() {
     }
 }
 
-/// Its edges come from one worker or from all.
+/// The hub's edges come from one worker or from all.
 #[test]
 fn a_hub_is_spread_evenly() {
     let mut graph = Graph::parse("0");
@@ -210,7 +210,7 @@ fn the_same_job_writes_the_same_directory() {
     assert!(first == second);
 }
 
-/// A figure of every worker in every round, as the manifest has them, by the round's name.
+/// Reads a figure of every worker in every round from the manifest, by the round's name.
 fn rounds(output: &Path, figure: &str) -> Vec<(String, Vec<u64>)> {
     let text = std::fs::read(output.join("_manifest.json")).unwrap();
     let manifest: serde_json::Value = serde_json::from_slice(&text).unwrap();
@@ -244,7 +244,7 @@ fn what_each_worker_did_is_written_down() {
     assert_eq!(names, ["round 1", "round 2", "features", "write"]);
     assert!(nodes.iter().all(|(_, workers)| workers.len() == 3));
     let total = |round: usize| nodes[round].1.iter().sum::<u64>();
-    // Every node is a target, each part fetches each of its nodes once, and writes it.
+    // Every node is a target; each part fetches each of its nodes once, and writes it.
     assert_eq!(total(0), 60);
     assert_eq!(total(2), total(3));
     assert!(total(0) + total(1) <= total(2), "{nodes:?}");
@@ -295,7 +295,7 @@ fn the_cut_of_the_input_changes_no_row() {
     }
 }
 
-/// Drops parallel edges, whose ordinal is their place in the input.
+/// Drops parallel edges: their ordinals depend on their rows in the input.
 fn without_parallel_edges(graph: &mut Graph) {
     let mut seen = std::collections::BTreeSet::new();
     let undirected = graph.undirected;
@@ -363,7 +363,7 @@ fn ids_of_any_width_draw_the_same_samples() {
     }
 }
 
-/// Builds or opens the store; tells whether it was built.
+/// Builds or opens the store; returns whether it was built.
 fn builds(tables: &Tables, settings: &Settings) -> bool {
     let (progress, events) = recorded();
     let plan = tables.store_plan(settings).unwrap();
@@ -449,7 +449,7 @@ fn a_store_that_keeps_more_gives_the_same_bytes() {
     assert!(snapshot_parts(&tables.path("small")) == snapshot_parts(&tables.path("again")));
 }
 
-/// Does something to a file of the store, then expects the same output from a new store.
+/// Damages a file of the store, then expects a new store and the same output.
 fn check_damage(damage: impl Fn(&Path)) {
     let tables = Tables::write(&graph(10), CUT);
     let settings = Settings {
@@ -485,7 +485,7 @@ fn where_the_tables_lie_does_not_count() {
 #[test]
 fn a_damaged_store_is_built_again() {
     check_damage(|path| {
-        // The old file stays mapped by whoever reads it: a damaged one takes its place.
+        // The old file may still be mapped, so a damaged copy replaces it.
         let mut bytes = std::fs::read(path).unwrap();
         let middle = bytes.len() / 2;
         bytes[middle] ^= 0x10;
@@ -518,7 +518,7 @@ fn a_finished_output_is_left_alone() {
         times
     };
     let before = times();
-    // Workers and hubs are not part of what is written.
+    // The number of workers and the hub threshold do not change the output.
     let other_means = Settings {
         workers: 3,
         hub_threshold: 1,
@@ -572,7 +572,7 @@ fn the_output_of_another_plan_is_refused() {
     assert_eq!(read_features(&tables.path("out")).len(), expected.len());
 }
 
-/// A list of targets is known by what it holds: the same path with other ids is another plan.
+/// A list of targets is identified by its content: the same path with other ids is another plan.
 #[test]
 fn another_list_of_targets_is_another_plan() {
     let graph = graph(13);

@@ -1,7 +1,7 @@
-//! Samples follow the law they promise, by chi-square tests on fixed seeds.
+//! Samples follow the promised distribution, by chi-square tests on fixed seeds.
 //!
-//! A kept list is drawn one by one without replacement: uniformly, or in proportion to the
-//! weights. Every ordered outcome is a cell of the test, so inclusions and pairs are covered.
+//! A kept list is drawn one by one without replacement: uniformly, or in proportion to the weights.
+//! Every ordered outcome is a cell of the test, so inclusions and pairs are covered.
 
 use crate::draw::Draw;
 use crate::graph::{Edge, Graph, Id};
@@ -10,22 +10,22 @@ use crate::tables::Cut;
 use schemas::{Fanout, Sampling};
 use std::collections::BTreeMap;
 
-/// Destinations, each with in-edges from the same sources.
+/// Number of dst nodes, each with in-edges from the same sources.
 const NUM_DST: usize = 300;
 
-/// Independent samples of each destination.
+/// Independent samples of each dst node.
 const SAMPLES: u32 = 100;
 
-/// Normal quantile of the 99.9 % point: a lawful sampler fails one test in a thousand, once, when
-/// the seed is chosen; from then on the tests are repeatable.
+/// Normal quantile of the 99.9 % point: a correct sampler fails one test in a thousand, once, when
+/// the seed is chosen. With a fixed seed the tests are repeatable.
 const QUANTILE: f64 = 3.090;
 
 /// Positions of the kept in-edges in rank order.
 type Outcome = Vec<usize>;
 
-/// Draws `fanout` of the in-edges with these weights, for each destination and sample.
+/// Draws `fanout` in-edges of `weights`, for each dst node and sample.
 ///
-/// `parallel` makes all in-edges of a destination come from one source.
+/// With `parallel`, all in-edges of a dst node come from one source.
 fn draws(weights: &[f32], fanout: u32, parallel: bool, settings: &Settings) -> Vec<Vec<Outcome>> {
     let mut graph = Graph::parse("0");
     let id = |number: usize| Id::Int(i128::try_from(number).unwrap());
@@ -40,7 +40,7 @@ fn draws(weights: &[f32], fanout: u32, parallel: bool, settings: &Settings) -> V
                 src: id(if parallel { 0 } else { position }),
                 dst: id(dst),
                 weight,
-                // Tells parallel edges of one weight apart.
+                // The feature tells parallel edges of equal weight apart.
                 feature: vec![f32::from(u8::try_from(position).unwrap())],
             });
         }
@@ -71,7 +71,7 @@ fn draws(weights: &[f32], fanout: u32, parallel: bool, settings: &Settings) -> V
         .collect()
 }
 
-/// Probability of each ordered outcome of successive draws in proportion to the weights.
+/// Returns the probability of each ordered outcome of draws in proportion to the weights.
 fn law(weights: &[f32], fanout: usize) -> BTreeMap<Outcome, f64> {
     let mut law = BTreeMap::from([(Outcome::new(), 1.0)]);
     for _ in 0..fanout {
@@ -93,7 +93,7 @@ fn law(weights: &[f32], fanout: usize) -> BTreeMap<Outcome, f64> {
     law
 }
 
-/// Chi-square of the outcomes against a law, over its critical value: lawful if below 1.
+/// Returns chi-square of the outcomes over its critical value: below 1, they follow the law.
 fn excess<'a>(outcomes: impl Iterator<Item = &'a Outcome>, law: &BTreeMap<Outcome, f64>) -> f64 {
     let mut counts: BTreeMap<&Outcome, f64> = law.keys().map(|cell| (cell, 0.0)).collect();
     let mut total = 0.0;
@@ -118,7 +118,7 @@ fn critical(degrees: f64) -> f64 {
     degrees * (1.0 - spread + QUANTILE * spread.sqrt()).powi(3)
 }
 
-/// One worker without hubs, and three workers that share every destination's in-edges.
+/// One worker without hubs; three workers that share the in-edges of every dst node.
 fn placements() -> [Settings; 2] {
     let whole = Settings::new("1");
     let split = Settings {
@@ -170,7 +170,7 @@ fn parallel_edges_are_drawn_one_by_one() {
     assert_lawful(Sampling::Weighted, &FIVE, 2, true);
 }
 
-/// What neighbours, samples and destinations draw has nothing to do with one another.
+/// Draws of different sources, samples and dst nodes are independent.
 #[test]
 fn draws_of_other_samples_and_destinations_are_independent() {
     let all = draws(&[1.0; 4], 1, false, &placements()[0]);
@@ -195,7 +195,7 @@ fn draws_of_other_samples_and_destinations_are_independent() {
     }
 }
 
-/// Draws by the law of `weights` with a generator that has nothing to do with the engine.
+/// Draws by the law of `weights`, with a generator unrelated to the engine's.
 fn simulate(weights: &[f32], fanout: usize, draw: &mut Draw) -> Outcome {
     let mut left: Vec<usize> = (0..weights.len()).collect();
     let mut drawn = Outcome::new();
@@ -212,7 +212,7 @@ fn simulate(weights: &[f32], fanout: usize, draw: &mut Draw) -> Outcome {
     drawn
 }
 
-/// The test has power: as many draws with the usual mistakes in them do not pass.
+/// The test has power: the same number of draws with common mistakes fails.
 #[test]
 fn biased_draws_are_found_out() {
     let num_draws = NUM_DST * usize::try_from(SAMPLES).unwrap();
@@ -228,7 +228,7 @@ fn biased_draws_are_found_out() {
     let biased = repeat(&mut || simulate(&sharper, 2, &mut draw));
     assert!(excess(biased.iter(), &law_of_five) > 1.0, "other weights");
 
-    // Half of the sample from each half of a hub: inclusions are right, pairs are not.
+    // Half of the sample from each half of a hub: inclusions are correct, pairs are not.
     let halves = repeat(&mut || {
         let mut both = simulate(&[1.0; 3], 1, &mut draw);
         both.push(3 + simulate(&[1.0; 3], 1, &mut draw)[0]);

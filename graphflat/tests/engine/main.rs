@@ -1,4 +1,4 @@
-//! Holds the flatten engine against slow twins and against its invariants.
+//! Compares the flatten engine with slow twins, and checks its invariants.
 #![cfg(test)]
 
 mod draw;

@@ -1,6 +1,7 @@
-//! The slow twin: each target's neighbourhood by a walk on the graph in memory.
+//! The slow twin: computes each target's neighbourhood by a walk on the graph in memory.
 //!
-//! Restates the contract of sampling and of the GraphFeature; shares only the hash with the engine.
+//! It implements the contract of sampling and of the GraphFeature again, and shares only the hash
+//! with the engine.
 
 use crate::graph::{Graph, Id, LabelColumn, NodeFeatures};
 use crate::run::{Choice, Settings};
@@ -8,7 +9,7 @@ use schemas::{Features, GraphFeature, Ids, Labels, Layout, NO_CLASS, Split};
 use std::collections::BTreeMap;
 use store::sample::{edge_hash, priority};
 
-/// An in-edge of some node.
+/// An in-edge of a node.
 #[derive(Clone, Debug, PartialEq)]
 struct InEdge {
     src: Id,
@@ -16,7 +17,7 @@ struct InEdge {
     feature: Vec<f32>,
 }
 
-/// In-edges of every node in the order of the input: by row, a row before its reverse.
+/// Returns the in-edges of every node in the order of the rows, each row before its reverse.
 fn all_in_edges(graph: &Graph) -> BTreeMap<Id, Vec<InEdge>> {
     let mut lists: BTreeMap<Id, Vec<InEdge>> = graph
         .ids
@@ -39,8 +40,8 @@ fn all_in_edges(graph: &Graph) -> BTreeMap<Id, Vec<InEdge>> {
     lists
 }
 
-/// Each node's place in the order in which targets are cut into parts: by the first of its sources,
-/// those without any last, and then by id.
+/// Returns each node's place in the order of targets: by smallest source, nodes without in-edges
+/// last, then by id.
 pub(crate) fn part_order(graph: &Graph) -> BTreeMap<String, usize> {
     let lists = all_in_edges(graph);
     let mut order: Vec<(bool, Option<&Id>, &Id)> = lists
@@ -56,8 +57,8 @@ pub(crate) fn part_order(graph: &Graph) -> BTreeMap<String, usize> {
     named.collect()
 }
 
-/// Which of some targets, by their place in the order, stand in each part: in `shards` those that
-/// follow one another, in `rows` as many, dealt out to and fro in some 256 portions.
+/// Returns the targets of each part, by their place in the order. In `shards`, a part is a range of
+/// the order. In `rows`, parts of equal size are dealt in about 256 stretches, forth and back.
 pub(crate) fn parts(num_targets: usize, settings: &Settings) -> Vec<Vec<usize>> {
     let places: Vec<usize> = (0..num_targets).collect();
     let most = settings.targets_per_part;
@@ -84,7 +85,7 @@ pub(crate) fn parts(num_targets: usize, settings: &Settings) -> Vec<Vec<usize>> 
     parts
 }
 
-/// Positions of the in-edges of `dst`, given as sources and weights, in rank order.
+/// Ranks the in-edges of `dst`, given as sources and weights; returns their positions.
 pub(crate) fn rank(
     in_edges: &[(&Id, f32)],
     dst: &Id,
@@ -115,19 +116,19 @@ fn ranked_list(list: &[InEdge], dst: &Id, settings: &Settings, sample: u64) -> V
 
 fn hash(id: &Id) -> u64 {
     match id {
-        // The low 64 bits of the two's complement, whatever the width.
+        // The low 64 bits of the two's complement, for any width of the id.
         Id::Int(id) => schemas::hash_int(u64::try_from(id & i128::from(u64::MAX)).unwrap()),
         Id::Text(text) => schemas::xxh::hash_bytes(text.as_bytes()),
     }
 }
 
-/// How many in-edges a node at distance `hop` keeps.
+/// Returns how many in-edges a node at distance `hop` keeps.
 pub(crate) fn keep(settings: &Settings, hop: usize) -> usize {
     let later = settings.fanouts[hop..].iter().map(|fanout| fanout.limit());
     later.max().unwrap_or(0)
 }
 
-/// The targets in ascending order.
+/// Returns the targets in ascending order.
 pub(crate) fn targets(graph: &Graph, choice: &Choice) -> Vec<Id> {
     let with_split = |wanted: fn(Split) -> bool| {
         let splits = graph.splits.as_ref().unwrap();
@@ -148,7 +149,7 @@ pub(crate) fn targets(graph: &Graph, choice: &Choice) -> Vec<Id> {
     targets
 }
 
-/// All neighbourhoods: sample by sample, in each the targets in ascending order.
+/// Returns all neighbourhoods: sample by sample, and in each sample targets in ascending order.
 pub(crate) fn features(graph: &Graph, settings: &Settings) -> Vec<GraphFeature> {
     let in_edges = all_in_edges(graph);
     let row_of: BTreeMap<Id, usize> = graph.ids.iter().cloned().zip(0..).collect();
@@ -169,7 +170,7 @@ pub(crate) fn features(graph: &Graph, settings: &Settings) -> Vec<GraphFeature> 
     features
 }
 
-/// Nodes by distance, each hop ascending.
+/// Returns the nodes of each distance, ascending.
 fn walk(target: &Id, settings: &Settings, ranked: &BTreeMap<Id, Vec<InEdge>>) -> Vec<Vec<Id>> {
     let mut hops = vec![vec![target.clone()]];
     for hop in 0..settings.fanouts.len() {
@@ -254,7 +255,7 @@ fn put_together(
     }
 }
 
-/// The graphs' weights are such that the sum in `f64` is exact.
+/// Sums weights in `f64`, which is exact for the weights of the test graphs.
 #[expect(
     clippy::cast_possible_truncation,
     reason = "the sum is exact, then rounded once"
@@ -271,7 +272,7 @@ fn ids(graph: &Graph, nodes: &[&Id]) -> Ids {
             Id::Int(id) => ids.push_key(if graph.id_type == schemas::IdType::UInt64 {
                 u64::try_from(*id).unwrap()
             } else {
-                // Order-preserving keys of signed ids count from the least one.
+                // The keys of signed ids, which keep the order, count from the smallest integer.
                 u64::try_from(id - i128::from(i64::MIN)).unwrap()
             }),
         }

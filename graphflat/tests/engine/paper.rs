@@ -1,7 +1,8 @@
-//! AGL's GraphFlat to the letter (PVLDB 13, section 3.2.1): map, then merge and propagate k times.
+//! Implements AGL's GraphFlat literally (PVLDB 13, section 3.2.1): map, then merge and propagate k
+//! times.
 //!
-//! Whole neighbourhoods, features and all, move along the edges in every round. The engine moves
-//! ids and fetches features once; both must come to the same neighbourhoods.
+//! Here whole neighbourhoods with their features move along the edges in every round. The engine
+//! moves ids and fetches features once. Both must compute the same neighbourhoods.
 
 use crate::draw::Draw;
 use crate::graph::{Graph, Id, Shape, Weights};
@@ -10,7 +11,7 @@ use crate::run::{Choice, Settings, Tables};
 use schemas::{Fanout, Features, GraphFeature, Ids, Sampling};
 use std::collections::BTreeMap;
 
-/// An edge as it travels; `place` is twice its row, plus one if it is reversed.
+/// An edge of the shuffle; `place` is twice its row, plus one if it is reversed.
 #[derive(Clone)]
 struct Edge {
     place: usize,
@@ -20,7 +21,7 @@ struct Edge {
     feature: Vec<f32>,
 }
 
-/// What a node knows of its surroundings.
+/// The neighbourhood of a node, as far as the rounds have propagated it.
 #[derive(Clone)]
 struct Neighbourhood {
     nodes: BTreeMap<Id, NodeInfo>,
@@ -30,12 +31,12 @@ struct Neighbourhood {
 
 #[derive(Clone)]
 struct NodeInfo {
-    /// Least distance to the node whose surroundings these are.
+    /// Smallest distance to the node of the neighbourhood.
     hop: usize,
     features: Features,
 }
 
-/// The three kinds of information that the map emits, each under a node's id.
+/// The three kinds of information that the map emits, each under the id of a node.
 enum Info {
     Own(Neighbourhood),
     InEdge(Edge, Neighbourhood),
@@ -90,7 +91,7 @@ fn emit(shuffled: &mut Shuffled, key: &Id, info: Info) {
     shuffled.entry(key.clone()).or_default().push(info);
 }
 
-/// One reduce round: what came under a node's id is merged, then sent along its out-edges.
+/// Runs one reduce round: merges the information of each id, then sends it along its out-edges.
 fn reduce(shuffled: Shuffled, keep: usize, settings: &Settings, sample: u64) -> Shuffled {
     let mut next = Shuffled::new();
     for (id, infos) in shuffled {
@@ -114,7 +115,7 @@ fn reduce(shuffled: Shuffled, keep: usize, settings: &Settings, sample: u64) -> 
     next
 }
 
-/// Takes the first `keep` in-edges, with what their sources know, into a node's surroundings.
+/// Merges the first `keep` in-edges, and the neighbourhoods of their sources, into a node's own.
 fn merge(
     own: &mut Neighbourhood,
     id: &Id,
@@ -146,7 +147,7 @@ fn merge(
     unite(own, id, kept);
 }
 
-/// Of two lists of a node's in-edges the shorter begins the longer, which stays.
+/// Keeps the longer of two lists of a node's in-edges; the shorter must be its beginning.
 fn unite(own: &mut Neighbourhood, dst: &Id, list: Vec<Edge>) {
     if list.is_empty() {
         return;
@@ -159,12 +160,12 @@ fn unite(own: &mut Neighbourhood, dst: &Id, list: Vec<Edge>) {
     }
 }
 
-/// All neighbourhoods of k hops after k rounds.
+/// Returns all neighbourhoods of k hops after k rounds.
 fn graph_flat(graph: &Graph, settings: &Settings, sample: u64) -> BTreeMap<Id, Neighbourhood> {
     let mut shuffled = map(graph);
     let hops = settings.fanouts.len();
     for round in 1..=hops {
-        // What a node knows after this round is used at distance `hops - round` of a target.
+        // A neighbourhood after this round is used at distance `hops - round` of a target.
         let keep = naive::keep(settings, hops - round);
         shuffled = reduce(shuffled, keep, settings, sample);
     }
@@ -180,7 +181,7 @@ fn graph_flat(graph: &Graph, settings: &Settings, sample: u64) -> BTreeMap<Id, N
         .collect()
 }
 
-/// A neighbourhood as people read it, whatever it was made by.
+/// A neighbourhood in a form that does not depend on its implementation.
 #[derive(Debug, Default, PartialEq)]
 struct Rendered {
     /// Hop and features of each node.
@@ -282,7 +283,7 @@ fn map_merge_and_propagate_give_the_engines_neighbourhoods() {
     }
 }
 
-/// Distances to `target` by relaxing all edges k times; nodes further away are absent.
+/// Returns distances to `target` by relaxing all edges k times; nodes further away are absent.
 fn distances(graph: &Graph, target: &Id, hops: usize) -> BTreeMap<Id, usize> {
     let mut distance = BTreeMap::from([(target.clone(), 0)]);
     for _ in 0..hops {

@@ -1,4 +1,4 @@
-//! The engine equals the slow twin: every setting, every kind of table, every layout.
+//! Compares the engine with the slow twin: every setting, every kind of table, every layout.
 
 use crate::draw::Draw;
 use crate::graph::{Graph, Id, Kind, LabelColumn, Shape, Weights};
@@ -31,7 +31,7 @@ fn check(graph: &Graph, cut: Cut, settings: &Settings) {
 /// Hop and in-edges of each node: sources with their weights, in rank order.
 type Union = BTreeMap<String, (usize, Vec<(String, f32)>)>;
 
-/// Checks that a part holds what its targets need, and nothing else.
+/// Checks that a part contains exactly the nodes and in-edges that its targets need.
 fn assert_parts_are_unions(
     output: &Path,
     features: &[GraphFeature],
@@ -41,7 +41,7 @@ fn assert_parts_are_unions(
     let dataset = GraphFeatureDataset::open(output).unwrap();
     let places = naive::part_order(graph);
     let mut in_order: Vec<&GraphFeature> = features.iter().collect();
-    // Features come by sample; within one, each target stands once.
+    // Features are sorted by sample; each target occurs once per sample.
     let targets: BTreeSet<String> = features.iter().map(|f| f.node_id.display(0)).collect();
     for sample in in_order.chunks_mut(targets.len().max(1)) {
         sample.sort_by_key(|feature| places[&feature.node_id.display(0)]);
@@ -70,13 +70,13 @@ fn assert_parts_are_unions(
             );
             let hop = usize::from(shard.hop[i]);
             let is_new = found.insert(shard.ids.display(i), (hop, list)).is_none();
-            assert!(is_new, "a node stands twice in part {part}");
+            assert!(is_new, "a node is in part {part} twice");
         }
         assert_eq!(found, expected, "part {part} of {}", output.display());
     }
 }
 
-/// A node of the union has its least hop, and the longest of its lists.
+/// A node of the union has its smallest hop and the longest of its in-edge lists.
 fn unite(union: &mut Union, feature: &GraphFeature) {
     let (weight, ids) = (feature.edge_weight.as_deref(), &feature.node_id);
     for i in 0..ids.len() {
@@ -106,7 +106,7 @@ fn in_edges(
     (place(range[0])..place(range[1])).map(edge).collect()
 }
 
-/// Compares as written out, since a label that is not there is NaN.
+/// Compares the rendered text, because a missing label is NaN.
 fn assert_same(found: &[GraphFeature], expected: &[GraphFeature], settings: &Settings) {
     assert_eq!(found.len(), expected.len(), "targets; {settings:?}");
     for (i, (one, wanted)) in found.iter().zip(expected).enumerate() {
@@ -188,7 +188,7 @@ fn every_fanout_and_sampling_agrees_for_every_worker_count_and_hub_threshold() {
         graph.undirected = undirected;
         for fanouts in FANOUTS {
             for sampling in [Sampling::Uniform, Sampling::Weighted, Sampling::Top] {
-                // Worker counts and thresholds take turns: each pair comes up six times.
+                // Worker counts and thresholds alternate: each pair occurs six times.
                 let settings = Settings {
                     sampling,
                     workers: 1 + run % 4,
@@ -283,17 +283,17 @@ fn neighbourhoods_read_as_written_by_hand() {
     check_text(path, "all", "0 | 1 2 3; 0 <- 2 3 1");
     check_text(path, "2", "0 | 2 3; 0 <- 2 3");
     check_text(path, "2,1", "0 | 2 3 | 5; 0 <- 2 3; 2 <- 5; 3 <- 2");
-    // The target serves a later hop's fan-out too, so it keeps three in-edges, its sources three.
+    // The target also serves a later hop, so it keeps three in-edges, and its sources keep three.
     check_text(path, "1,3", "0 | 1 2 3 | 4 5; 0 <- 2 3 1; 2 <- 5 4; 3 <- 2");
     check_text("1 2->1:1 0", "5,5", "0 |  | ");
     check_text("0->0:1 1->0:2", "3,3", "0 | 1 | ; 0 <- 1 0");
     check_text("1->0:1 1->0:3 1->0:2", "2", "0 | 1; 0 <- 1 1");
     check_text("1->0:1 0->1:1", "1,1", "0 | 1 | ; 0 <- 1; 1 <- 0");
-    // Equal weights: the lesser source first.
+    // With equal weights, the smaller source comes first.
     check_text("3->0:1 1->0:1 2->0:1", "2", "0 | 1 2; 0 <- 1 2");
 }
 
-/// Another sample than this one is a change of the format: it needs a new `ENGINE_VERSION`.
+/// A change of these samples is a change of the format, which needs a new `ENGINE_VERSION`.
 #[test]
 fn samples_are_the_same_on_every_machine_and_in_every_version() {
     let numbers = Graph::parse("1->0:1 2->0:2 3->0:3 4->0:4 4->0:5 5->0:0 6->2:1 7->2:1 8->2:9");
@@ -340,7 +340,7 @@ fn samples_are_the_same_on_every_machine_and_in_every_version() {
     .assert_eq(&rendered);
 }
 
-/// A zero with a sign is a zero: such an edge is drawn last, not first.
+/// A negative zero is a zero: an edge with this weight is drawn last, not first.
 #[test]
 fn a_weight_of_minus_zero_is_drawn_last() {
     for seed in 0..20 {

@@ -1,4 +1,4 @@
-//! A run that stops at any point is continued, and ends with the same bytes.
+//! A run that stops at any point is resumed and ends with the same bytes.
 
 use crate::draw::Draw;
 use crate::graph::{Features, Graph, Kind, Shape, Weights};
@@ -42,13 +42,13 @@ fn settings(layout: Layout) -> Settings {
     }
 }
 
-/// Names the directory of the run that [`a_run_that_is_killed`] plays in a process of its own.
+/// Environment variable with the directory for [`a_run_that_is_killed`] in a process of its own.
 const DIR: &str = "GRAPHFLAT_KILLED_RUN";
 
-/// Kills a run when all parts are committed and it is not finished.
+/// Kills a run after all parts are committed and before it is finished.
 const AT_THE_END: usize = usize::MAX;
 
-/// Progress that ends the process at the event of this number.
+/// Returns progress that ends the process at the event number `at`.
 fn deadly(at: usize) -> Progress {
     let seen = AtomicUsize::new(0);
     Arc::new(move |event| {
@@ -59,7 +59,7 @@ fn deadly(at: usize) -> Progress {
     })
 }
 
-/// Does nothing by itself: [`kill`] runs it, and it is killed on the way.
+/// Does nothing without `DIR`: [`kill`] runs it in another process, which kills itself.
 #[test]
 fn a_run_that_is_killed() {
     let Ok(dir) = std::env::var(DIR) else { return };
@@ -75,7 +75,7 @@ fn a_run_that_is_killed() {
         .unwrap();
 }
 
-/// Runs the job in another process and kills it at one event; tells whether it came that far.
+/// Runs the job in another process that kills itself at one event; returns whether it got that far.
 fn kill(tables: &Tables, layout: Layout, at: usize) -> bool {
     let status = Command::new(std::env::current_exe().unwrap())
         .args(["resume::a_run_that_is_killed", "--exact"])
@@ -95,7 +95,7 @@ fn a_run_killed_at_any_point_ends_with_the_same_bytes() {
         whole.flatten(&settings(layout), "out").unwrap();
         let expected = snapshot_parts(&whole.path("out"));
         let mut killed = 0;
-        // Each round adds a kill: what one killed run left, the next finds.
+        // Each round adds a kill: a run starts from the files that killed runs left.
         let often = Tables::write(&graph(), CUT);
         for at in 0.. {
             let tables = Tables::write(&graph(), CUT);
@@ -141,7 +141,7 @@ fn committed_parts_are_not_written_again() {
         file.metadata().unwrap().modified().unwrap()
     };
     let before: Vec<_> = committed.iter().map(|record| modified(record)).collect();
-    // Another number of workers may go on.
+    // A run with another number of workers may continue.
     let other = Settings {
         workers: 2,
         ..settings(layout)
@@ -169,15 +169,15 @@ fn a_committed_part_that_was_cut_off_is_written_again() {
     assert!(snapshot_parts(&tables.path("out")) == expected);
 }
 
-/// A part that cannot be written, or not be recorded by the thread that commits, ends the run on
-/// all workers; it goes on once there is room.
+/// If a part cannot be written, or cannot be recorded by the committing thread, the run ends on all
+/// workers. It continues after the obstacle is removed.
 #[test]
 fn a_run_that_fails_is_continued() {
     let layout = Layout::Rows;
     let whole = Tables::write(&graph(), CUT);
     whole.flatten(&settings(layout), "out").unwrap();
     let expected = snapshot_parts(&whole.path("out"));
-    // A directory lies where something of the sixth part goes, put there once the run has begun.
+    // A directory takes the place of a file of the sixth part, after the run has begun.
     for obstacle in ["part-00005.parquet", "_progress/part-00005.json"] {
         let tables = Tables::write(&graph(), CUT);
         let store_plan = tables.store_plan(&settings(layout)).unwrap();

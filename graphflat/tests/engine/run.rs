@@ -1,4 +1,4 @@
-//! Runs of the engine on graphs in temporary directories.
+//! Runs the engine on graphs in temporary directories.
 
 use crate::graph::{Graph, Id};
 use crate::tables::{Cut, edges_spec, nodes_spec, write_list, write_tables};
@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex};
 use store::{Store, StorePlan, open_or_build};
 use tempfile::TempDir;
 
-/// Everything a job says of flattening.
+/// All settings of a job that concern flatten.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
     pub(crate) fanouts: Vec<Fanout>,
@@ -31,7 +31,7 @@ pub(crate) struct Settings {
     pub(crate) targets_per_part: usize,
 }
 
-/// Which nodes are targets.
+/// The nodes that are targets.
 #[derive(Clone, Debug)]
 pub(crate) enum Choice {
     Labelled,
@@ -40,10 +40,10 @@ pub(crate) enum Choice {
     Listed(Vec<Id>),
 }
 
-/// A graph's tables with room for stores and outputs; removed when dropped.
+/// The tables of a graph, in a directory for stores and outputs; removed when dropped.
 pub(crate) struct Tables {
     root: PathBuf,
-    /// None where another process removes the directory.
+    /// None if another process removes the directory.
     _dir: Option<TempDir>,
     pub(crate) nodes: NodesSpec,
     pub(crate) edges: EdgesSpec,
@@ -52,7 +52,7 @@ pub(crate) struct Tables {
 }
 
 impl Settings {
-    /// Fan-outs such as `5,all`; everything else plain.
+    /// Parses fan-outs such as `5,all`; all other settings are plain.
     pub(crate) fn new(fanouts: &str) -> Self {
         let fanout = |text: &str| match text {
             "all" => Fanout::All,
@@ -96,12 +96,12 @@ impl Tables {
         }
     }
 
-    /// Writes other tables of the same columns in their place.
+    /// Replaces the tables by others with the same columns.
     pub(crate) fn rewrite(&self, graph: &Graph, cut: Cut) {
         write_tables(graph, &self.root, cut);
     }
 
-    /// One file and row group a table.
+    /// Writes each table as one file with one row group.
     pub(crate) fn whole(graph: &Graph) -> Self {
         let cut = Cut {
             files: 1,
@@ -194,7 +194,7 @@ impl Tables {
         spec.into_plan(&self.root, fresh).unwrap()
     }
 
-    /// Flattens and returns all neighbourhoods in the order they are written.
+    /// Flattens, and returns all neighbourhoods in the order of the output.
     pub(crate) fn features(&self, settings: &Settings) -> Vec<GraphFeature> {
         let output = self.path("out");
         if output.exists() {
@@ -205,18 +205,18 @@ impl Tables {
     }
 }
 
-/// A directory in memory where there is one: the engine makes every file durable, and thousands of
-/// small files made durable on a disk take minutes.
+/// Makes a directory in memory if possible: the engine syncs every file, which takes minutes for
+/// thousands of small files on a disk.
 fn temporary_dir() -> TempDir {
     tempfile::tempdir_in("/dev/shm").unwrap_or_else(|_| tempfile::tempdir().unwrap())
 }
 
-/// Progress that nobody looks at.
+/// Progress that is ignored.
 pub(crate) fn silent() -> Progress {
     Arc::new(|_| ())
 }
 
-/// Progress that writes down stage and phase of each event.
+/// Progress that records stage and phase of each event.
 pub(crate) fn recorded() -> (Progress, Arc<Mutex<Vec<String>>>) {
     let events = Arc::new(Mutex::new(Vec::new()));
     let record = Arc::clone(&events);
@@ -227,7 +227,7 @@ pub(crate) fn recorded() -> (Progress, Arc<Mutex<Vec<String>>>) {
     (progress, events)
 }
 
-/// All files below a directory, by their path in it.
+/// Reads all files below a directory, by their relative path.
 pub(crate) fn snapshot(dir: &Path) -> BTreeMap<String, Vec<u8>> {
     let mut files = BTreeMap::new();
     for entry in std::fs::read_dir(dir).unwrap() {
@@ -243,14 +243,14 @@ pub(crate) fn snapshot(dir: &Path) -> BTreeMap<String, Vec<u8>> {
     files
 }
 
-/// The Parquet files of [`snapshot`]: what must not depend on how the output came about.
+/// Reads the Parquet files of [`snapshot`], which must not depend on the history of the output.
 pub(crate) fn snapshot_parts(dir: &Path) -> BTreeMap<String, Vec<u8>> {
     let mut files = snapshot(dir);
     files.retain(|name, _| name.ends_with(".parquet"));
     files
 }
 
-/// Reads all neighbourhoods of an output, part by part, and checks them on the way.
+/// Reads all neighbourhoods of an output, part by part, and checks them.
 pub(crate) fn read_features(output: &Path) -> Vec<GraphFeature> {
     let dataset = GraphFeatureDataset::open(output).unwrap();
     dataset.verify().unwrap();
@@ -268,8 +268,8 @@ pub(crate) fn read_features(output: &Path) -> Vec<GraphFeature> {
     in_id_order(features)
 }
 
-/// Sorts neighbourhoods by sample, which their parts are sorted by already, and then by target:
-/// the order of the targets within a sample is the engine's own.
+/// Sorts neighbourhoods by sample, as their parts are, and then by target: the engine has another
+/// order of targets within a sample.
 fn in_id_order(features: Vec<GraphFeature>) -> Vec<GraphFeature> {
     let mut samples: BTreeMap<String, usize> = BTreeMap::new();
     let mut keyed: Vec<(usize, GraphFeature)> = Vec::new();
@@ -285,7 +285,7 @@ fn in_id_order(features: Vec<GraphFeature>) -> Vec<GraphFeature> {
     keyed.into_iter().map(|(_, feature)| feature).collect()
 }
 
-/// Reads all neighbourhoods of an output by way of shards.
+/// Reads all neighbourhoods of an output from its shards.
 pub(crate) fn extract_features(output: &Path) -> Vec<GraphFeature> {
     let dataset = GraphFeatureDataset::open(output).unwrap();
     let fanouts = &dataset.flatten().fanouts;

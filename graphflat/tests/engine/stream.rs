@@ -1,4 +1,4 @@
-//! Waves that are drawn when asked for are the shards that flatten writes.
+//! Parts drawn by [`Waves`] equal the shards that flatten writes.
 
 use crate::draw::Draw;
 use crate::graph::{Edge, Features, Graph, Id, Kind, Shape, Weights};
@@ -12,7 +12,7 @@ const CUT: Cut = Cut {
     row_group: 9,
 };
 
-/// Draws a part and puts its dense features into it.
+/// Draws a part and adds its dense features.
 fn drawn(waves: &Waves, part: usize, seed: u64) -> GraphShard {
     let (mut shard, dense) = waves.draw(part, seed);
     if let Some(rows) = dense {
@@ -25,8 +25,8 @@ fn drawn(waves: &Waves, part: usize, seed: u64) -> GraphShard {
     shard
 }
 
-/// Draws all parts for some seeds from one store, and holds them against what flatten writes with
-/// each of the seeds.
+/// Draws all parts for several seeds from one store, and compares them with the output of flatten
+/// for each seed.
 fn check(graph: &Graph, settings: &Settings, seeds: u64) {
     let tables = Tables::write(graph, CUT);
     let settings = Settings {
@@ -53,7 +53,7 @@ fn check(graph: &Graph, settings: &Settings, seeds: u64) {
         for (part, count) in counts.into_iter().enumerate() {
             let shard = drawn(&waves, part, seed);
             let expected = dataset.read_part(part).unwrap();
-            // As text, because a label that is missing is no number and so equals nothing.
+            // Compared as text, because a missing label is NaN, which equals nothing.
             let (text, written) = (format!("{shard:?}"), format!("{expected:?}"));
             assert_eq!(text, written, "part {part}, seed {seed}, {settings:?}");
             assert_eq!(dataset.part(part).targets, Some(count));
@@ -64,7 +64,7 @@ fn check(graph: &Graph, settings: &Settings, seeds: u64) {
             first = Some(all);
         }
     }
-    // What is drawn once is drawn again, whatever was drawn between.
+    // A repeated draw gives the same part, whatever was drawn in between.
     for (part, shard) in first.into_iter().flatten().enumerate() {
         let again = drawn(&waves, part, settings.seed);
         assert_eq!(format!("{again:?}"), format!("{shard:?}"));
@@ -115,7 +115,7 @@ fn unweighted_and_signed_graphs_are_drawn_too() {
     }
 }
 
-/// A node with very many in-edges, many of them parallel, is drawn as it is ranked.
+/// A hub with many parallel in-edges: streamed draws rank its in-edges as the store does.
 #[test]
 fn a_large_hub_is_drawn_as_it_is_ranked() {
     let mut draw = Draw::new(3);
@@ -139,7 +139,7 @@ fn a_large_hub_is_drawn_as_it_is_ranked() {
     }
 }
 
-/// Samples and all in-edges lie in one store; one without them is built again.
+/// One store has the samples and all in-edges; a store without all in-edges is rebuilt.
 #[test]
 fn a_store_that_keeps_all_in_edges_serves_flatten_too() {
     let shape = Shape {

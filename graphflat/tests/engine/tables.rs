@@ -16,7 +16,7 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
-/// How a table is cut.
+/// How a table is split into files and row groups.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Cut {
     pub(crate) files: usize,
@@ -57,7 +57,7 @@ pub(crate) fn nodes_spec(graph: &Graph, cut: Cut) -> NodesSpec {
         features: features.iter().map(|&name| name.to_owned()).collect(),
         sparse,
         label: (!matches!(graph.labels, LabelColumn::None)).then(|| "label".to_owned()),
-        // Chance may make all of them whole.
+        // Random labels may all be whole numbers, which would be taken for classes.
         label_kind: matches!(graph.labels, LabelColumn::Number(_)).then_some(NumericLabel::Number),
         num_classes: None,
         split: graph
@@ -82,7 +82,7 @@ pub(crate) fn edges_spec(graph: &Graph) -> EdgesSpec {
     }
 }
 
-/// Writes a list of ids, as a job's `targets` names it.
+/// Writes a list of ids, for the key `targets` of a job.
 pub(crate) fn write_list(path: &Path, id_type: IdType, ids: &[Id]) {
     let cut = Cut {
         files: 1,
@@ -185,7 +185,7 @@ fn floats<'a>(rows: impl Iterator<Item = &'a [f32]>) -> ArrayRef {
 fn id_array<'a>(id_type: IdType, ids: impl Iterator<Item = &'a Id>) -> ArrayRef {
     let int = |id: &Id| match id {
         Id::Int(id) => *id,
-        Id::Text(text) => panic!("{text:?} is no integer"),
+        Id::Text(text) => panic!("{text:?} is not an integer"),
     };
     match id_type {
         IdType::Int32 => Arc::new(Int32Array::from_iter_values(
@@ -198,7 +198,7 @@ fn id_array<'a>(id_type: IdType, ids: impl Iterator<Item = &'a Id>) -> ArrayRef 
             ids.map(|id| u64::try_from(int(id)).unwrap()),
         )),
         IdType::Utf8 => Arc::new(StringArray::from_iter_values(ids.map(|id| match id {
-            Id::Int(id) => panic!("{id} is no string"),
+            Id::Int(id) => panic!("{id} is not a string"),
             Id::Text(text) => text,
         }))),
     }
