@@ -1,7 +1,7 @@
-"""Runs jobs/kubernetes/job.yaml once a day, waits for it, and reports what it wrote.
+"""Runs jobs/kubernetes/job.yaml once a day, waits for it, and returns its summary.
 
-The Job itself tries again what may pass (exit codes 1, 130, 143), and ends at once where the job
-file (2) or the input data (3) has to be mended first; tasks here try again only to reach Kubernetes.
+The Job itself retries after exit codes 1, 130 and 143. It ends at once if the job file (2) or the
+input data (3) is wrong. Tasks of this DAG retry only if they cannot reach Kubernetes.
 """
 
 import json
@@ -26,20 +26,20 @@ MANIFEST = Path(__file__).resolve().parents[1] / "kubernetes" / "job.yaml"
 
 
 def run_date() -> str:
-    """The time that `${date:...}` in the job file means: when it was due, also if it is late."""
+    """The value of `${date:...}` in the job file: the time when the run was due."""
     context = get_current_context()
     due = context.get("data_interval_end") or context["dag_run"].run_after
     return due.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def pods(hook: KubernetesHook, name: str) -> list:
-    """The pods of a Job that are left."""
+    """The pods of a Job that still exist."""
     selector = f"batch.kubernetes.io/job-name={name}"
     return hook.core_v1_client.list_namespaced_pod(NAMESPACE, label_selector=selector).items
 
 
 def errors(hook: KubernetesHook, name: str) -> str:
-    """What the processes that failed said last, each message once."""
+    """The last messages of the failed processes, each message once."""
     messages = set()
     for pod in pods(hook, name):
         for container in pod.status.container_statuses or []:
@@ -54,15 +54,15 @@ def errors(hook: KubernetesHook, name: str) -> str:
     schedule="@daily",
     start_date=datetime(2026, 11, 1, tzinfo=timezone.utc),
     catchup=False,
-    max_active_runs=1,  # one Job of that name at a time
+    max_active_runs=1,  # only one Job of this name can exist
     default_args={"retries": 3, "retry_delay": timedelta(minutes=1)},
 )
 def graphflat():
-    """One run of the Job a day."""
+    """Runs the Job once a day."""
 
     @task.sensor(poke_interval=10, timeout=600, mode="reschedule")
     def clear() -> bool:
-        """Removes the Job of the run before, and waits until it is gone."""
+        """Removes the Job of the previous run, and waits until it is gone."""
         name = yaml.safe_load(MANIFEST.read_text())["metadata"]["name"]
         jobs = KubernetesHook(CONNECTION).batch_v1_client
         try:
@@ -82,7 +82,7 @@ def graphflat():
         try:
             KubernetesHook(CONNECTION).batch_v1_client.create_namespaced_job(NAMESPACE, job)
         except ApiException as error:
-            if error.status != 409:  # an earlier attempt has created it, without hearing so
+            if error.status != 409:  # an earlier attempt created it, but lost the answer
                 raise
         return job["metadata"]["name"]
 
@@ -101,13 +101,13 @@ def graphflat():
 
     @task
     def report(name: str) -> dict:
-        """Hands on the summary: output, rows, bytes, seconds and metrics of each stage."""
+        """Returns the summary: output, rows, bytes, seconds and metrics of each stage."""
         hook = KubernetesHook(CONNECTION)
         for pod in pods(hook, name):
             index = pod.metadata.labels["batch.kubernetes.io/job-completion-index"]
             if index != "0" or pod.status.phase != "Succeeded":
                 continue
-            # As bytes: what is made of them otherwise depends on the version of the client.
+            # As bytes, because versions of the client decode text differently.
             log = hook.core_v1_client.read_namespaced_pod_log(
                 pod.metadata.name,
                 NAMESPACE,

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# A name node and a data node of Apache Hadoop: hdfs.sh start DIR [PORT] | stop DIR. See README.md.
+# Runs an HDFS of Apache Hadoop: hdfs.sh start DIR [PORT] | stop DIR. See README.md.
 set -euo pipefail
 name=hdfs
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -12,18 +12,18 @@ fetch() {
     jars=$cache/hadoop-$version
     [ ! -d "$jars" ] || return 0
     need mvn
-    say "fetching Hadoop $version: 90 MB, once"
+    say "downloading Hadoop $version: 90 MB, once"
     local partial=$jars.$$
     if ! mvn --batch-mode --quiet --file "$here/hdfs/pom.xml" dependency:copy-dependencies \
         -DoutputDirectory="$partial" >"$dir/log" 2>&1; then
         tail -n 30 "$dir/log" >&2
         rm -rf "$partial"
-        die "Maven could not fetch Hadoop $version"
+        die "Maven cannot download Hadoop $version"
     fi
-    mv -T "$partial" "$jars" 2>/dev/null || rm -rf "$partial" # another start was first
+    mv -T "$partial" "$jars" 2>/dev/null || rm -rf "$partial" # another start has done it already
 }
 
-# The cluster writes its details once the data node has joined and writes are allowed.
+# The cluster writes this file when the data node has joined and writes are allowed.
 name_node_port() { sed -n 's/.*"namenode_port":\([0-9]*\)}.*/\1/p' "$dir/details.json"; }
 ready() {
     local port
@@ -34,7 +34,7 @@ ready() {
 start() {
     need java
     fetch
-    local port=0 # the system's choice
+    local port=0 # the system chooses
     [ -z "$1" ] || port=$(take_port "$1")
     rm -f "$dir/details.json"
     launch java -Xmx512m -Djava.net.preferIPv4Stack=true \

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# MinIO, a real S3 server: minio.sh start DIR [PORT] | stop DIR. See README.md.
+# Runs MinIO, a real S3 server: minio.sh start DIR [PORT] | stop DIR. See README.md.
 set -euo pipefail
 name=minio
 # shellcheck source=tests/services/service.sh
 . "$(dirname "${BASH_SOURCE[0]}")/service.sh"
 
-# The last version of the module; it has no tags that Go takes for versions.
+# The last version of the module, which has no tags that Go accepts as versions.
 version=v0.0.0-20260212201848-7aac2a2c5b7c
 bucket=graphflat
 
@@ -16,7 +16,7 @@ build() {
     say "building $version: some minutes, once"
     local partial=$binary.$$
     mkdir -p "$partial"
-    # Without C, so that no compiler but Go's is needed.
+    # Without C, so that no C compiler is needed.
     if ! CGO_ENABLED=0 GOBIN=$partial GOFLAGS=-buildvcs=false \
         go install -trimpath -ldflags='-s -w' "github.com/minio/minio@$version" >"$dir/log" 2>&1; then
         tail -n 30 "$dir/log" >&2
@@ -27,7 +27,8 @@ build() {
     rmdir "$partial"
 }
 
-# Whether it has said that it listens (another's answer would do for no more), and answers.
+# Checks that this server listens on the port (by its log, because another server may answer there)
+# and that it answers.
 healthy() {
     local status
     grep -q "API: http://127.0.0.1:$1" "$dir/log" || return 1
@@ -43,7 +44,7 @@ start() {
     local port user=graphflat password
     port=$(take_port "$1")
     password=$(od -An -N16 -tx1 /dev/urandom | tr -d ' \n')
-    # In MinIO's layout of one drive a directory is a bucket.
+    # With one drive, each directory of MinIO is a bucket.
     mkdir -p "$dir/data/$bucket"
     MINIO_ROOT_USER=$user MINIO_ROOT_PASSWORD=$password MINIO_BROWSER=off MINIO_UPDATE=off \
         MINIO_CONFIG_ENV_FILE='' HOME=$dir \

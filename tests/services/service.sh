@@ -1,11 +1,11 @@
 # shellcheck shell=bash
-# What minio.sh and hdfs.sh share: a server in a directory of its own, started, awaited and stopped.
-# Sourced by them, with `name` set and a function `start`; `dir` holds the server's files pid, env and log.
+# Shared by minio.sh and hdfs.sh: starts, awaits and stops a server in its own directory.
+# They set `name` and define a function `start`. `dir` contains the server's files pid, env and log.
 : "${name:?}"
 
-# What is fetched and built is kept here, and used again.
+# Keeps what is downloaded and built, so it is used again.
 repo=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
-# shellcheck disable=SC2034 # used by those that source this
+# shellcheck disable=SC2034 # the other scripts use it
 cache=${GRAPHFLAT_SERVICES:-$repo/target/services}
 
 say() { printf '%s: %s\n' "$name" "$*" >&2; }
@@ -15,7 +15,7 @@ die() {
     exit 1
 }
 
-# Exit code 3: this machine lacks a program, which is no failure of the service.
+# Exits with 3 if a program is missing on this machine.
 need() {
     local program
     for program in "$@"; do
@@ -29,11 +29,11 @@ need() {
 running() {
     local pid
     pid=$(cat "$dir/pid" 2>/dev/null) || return 1
-    # A number alone could by now be another process's.
+    # The number alone may belong to another process by now.
     [[ $(ps -o args= -p "$pid" 2>/dev/null) == *"$dir"* ]]
 }
 
-# launch COMMAND...: starts the server in a process group of its own.
+# launch COMMAND...: starts the server in its own process group.
 launch() {
     set -m
     "$@" </dev/null >"$dir/log" 2>&1 &
@@ -41,7 +41,8 @@ launch() {
     echo $! >"$dir/pid"
 }
 
-# await SECONDS COMMAND...: until COMMAND succeeds; shows the log when the server ends or is late.
+# await SECONDS COMMAND...: waits until COMMAND succeeds. If the server ends or SECONDS pass, prints
+# the log and exits.
 await() {
     local limit=$((SECONDS + $1))
     shift
@@ -59,10 +60,10 @@ fail() {
     exit 1
 }
 
-# Whether something listens on a port of the loopback.
+# Whether a program listens on a port of 127.0.0.1.
 listening() { (exec 3<>"/dev/tcp/127.0.0.1/$1") 2>/dev/null; }
 
-# take_port [PORT]: prints that port, or a free one; a server that is there already is not ours.
+# take_port [PORT]: prints the port, or a free one. Exits if a server listens on the port already.
 take_port() {
     if [ -n "${1:-}" ] && listening "$1"; then
         die "port $1 is taken"
@@ -70,7 +71,7 @@ take_port() {
     echo "${1:-$(free_port)}"
 }
 
-# A port that nothing listens on, below those that the system gives to clients.
+# Prints a free port below the range that the system gives to clients.
 free_port() {
     local port
     while
@@ -91,7 +92,7 @@ stop() {
     rm -f "$dir/pid" "$dir/env"
 }
 
-# guard PID: stops the server when that process ends, in whatever way.
+# guard PID: stops the server when process PID ends.
 guard() {
     set -m
     (
@@ -106,7 +107,7 @@ usage() {
     exit 2
 }
 
-# main start|stop DIR [PORT]: `start` prints the lines of the file env, NAME=value.
+# main start|stop DIR [PORT]: `start` prints the file env, lines NAME=value.
 main() {
     if [ $# -lt 2 ] || [ $# -gt 3 ]; then
         usage
