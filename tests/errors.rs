@@ -796,7 +796,7 @@ fn training_needs_targets_in_its_splits() {
     check(
         DATA,
         expect![[r#"
-        error: job job.toml: `input.nodes.split`: column `split` of nodes.parquet puts no target into `train`, but there has to be something to train on
+        error: job job.toml: `input.nodes.split`: column `split` of nodes.parquet puts no target into `train`, but training needs at least one
     "#]],
         |case| {
             case.nodes
@@ -806,7 +806,7 @@ fn training_needs_targets_in_its_splits() {
     check(
         DATA,
         expect![[r#"
-        error: job job.toml: `input.nodes.split`: column `split` of nodes.parquet puts no target into `val`, but `train.patience` waits for a better metric on it
+        error: job job.toml: `input.nodes.split`: column `split` of nodes.parquet puts no target into `val`, but `train.patience` needs a metric of it
     "#]],
         |case| {
             case.job = case.job.with("epochs = 4", "epochs = 4\npatience = 2");
@@ -817,7 +817,7 @@ fn training_needs_targets_in_its_splits() {
     check(
         DATA,
         expect![[r#"
-        error: job job.toml: `input.nodes.split`: column `split` of nodes.parquet puts no target into `val`, but `train.monitor` is a metric on it
+        error: job job.toml: `input.nodes.split`: column `split` of nodes.parquet puts no target into `val`, but `train.monitor` is a metric of it
     "#]],
         |case| {
             case.job = case

@@ -204,21 +204,21 @@ fn flags_that_say_nothing_are_refused() {
         &bench,
         &["work/small/store", "--dot"],
         expect![[r#"
-        error: work/small/store holds a store, which has no --dot
+        error: work/small/store holds a store, so --dot does not apply
     "#]],
     );
     refused(
         &bench,
         &["out/model", "--limit", "3"],
         expect![[r#"
-        error: out/model holds a model, which has no --limit
+        error: out/model holds a model, so --limit does not apply
     "#]],
     );
     refused(
         &bench,
         &["out/embeddings", "--dot"],
         expect![[r#"
-        error: out/embeddings holds embeddings, which has no --dot
+        error: out/embeddings holds embeddings, so --dot does not apply
     "#]],
     );
     refused(

@@ -178,7 +178,7 @@ fn what_is_no_job_and_no_output_is_told_apart() {
         ),
         (
             ["check", "binary"],
-            "binary: is no UTF-8 text; a job file is a TOML text",
+            "binary: is not UTF-8 text; a job file is a TOML text",
         ),
         (
             ["inspect", "nodes.parquet"],
@@ -191,7 +191,7 @@ fn what_is_no_job_and_no_output_is_told_apart() {
         ),
         (
             ["inspect", "work/small"],
-            "work/small is a work_dir, whose store lies in `store`",
+            "work/small is a work_dir; its store is `store` in it",
         ),
         (
             ["inspect", "out/features/nodes/part-00000.parquet"],

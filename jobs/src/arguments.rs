@@ -1,4 +1,4 @@
-//! The arguments with which a run starts the program again: as its children, or once more.
+//! Arguments with which a run starts the program again: as its children, or as a restart.
 
 use std::ffi::OsString;
 
@@ -7,8 +7,8 @@ use crate::job::Job;
 use crate::source::Edits;
 
 impl RunArgs {
-    /// Returns the arguments of the same job, for whoever goes on with it: all but those that say
-    /// which processes there are, `--fresh` and how the run reports.
+    /// Returns the arguments of the same job for another process that works on it: all but
+    /// `--fresh` and those that choose the processes or the output.
     pub(crate) fn same(&self, edits: &Edits, job: &Job) -> Vec<OsString> {
         let mut same = vec!["run".into(), self.job.path.clone().into_os_string()];
         let mut add = |name: &str, value: String| same.extend([name.into(), value.into()]);

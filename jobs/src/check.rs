@@ -1,4 +1,4 @@
-//! `graphflat check`: validates a job and its input, and says what a run would write.
+//! `graphflat check`: validates a job and its input, and predicts the output of a run.
 
 pub(crate) mod taken;
 
@@ -21,7 +21,7 @@ use crate::preflight::preflight;
 ///
 /// # Errors
 ///
-/// The first thing that would stop a run, as far as it can be seen without running.
+/// The first problem that would stop a run and can be found without running.
 pub(crate) fn check(args: &CheckArgs, console: &Console) -> anyhow::Result<()> {
     let overrides = Overrides {
         fresh: args.fresh,
@@ -58,7 +58,7 @@ fn look(job: &Job) -> Result<(Survey, Option<Prediction>), JobError> {
     Ok((survey, prediction))
 }
 
-/// Nodes of each split, and of none.
+/// Number of nodes in each split, and in none.
 fn splits(survey: &Survey) -> [(&'static str, usize); 4] {
     let count = |split| survey.split.iter().filter(|have| **have == split).count();
     [
@@ -91,19 +91,20 @@ fn hubs(job: &Job, survey: &Survey) -> usize {
         .count()
 }
 
-/// Bytes of a node of a shard beside its id and its features: hop, degree, label, split and offset.
+/// Bytes of a shard's node without its id and features: hop, degree, label, split and offset.
 const SHARD_NODE_BYTES: f64 = 15.0;
 
 /// Memory of the program itself, its threads and their buffers, and the pages of files that it reads.
 const MEMORY_BASE: f64 = 82e6;
-/// Memory that the allocator keeps beside what is in use, as a share of it.
+/// Memory that the allocator keeps in addition, as a share of the memory in use.
 const ALLOCATOR_SHARE: f64 = 0.08;
 
-/// The peak of memory that a run is expected to reach, in bytes.
+/// Returns the expected peak of a run's memory, in bytes.
 ///
-/// The greatest of its phases: the store is built; parts are put together and written, their
-/// features from the mapped store; shards are trained on. The constants are fitted to the resident
-/// memory of eleven shipped jobs on two cores, 100 MB (CiteSeer) to 700 MB (Debian): within 1.2.
+/// It is the greatest of three phases: building the store, assembling and writing parts (whose
+/// features come from the mapped store), and training on shards. The constants are fitted to the
+/// resident memory of eleven shipped jobs on two cores, 100 MB (CiteSeer) to 700 MB (Debian),
+/// within a factor of 1.2.
 fn memory(job: &Job, survey: &Survey, prediction: Option<&Prediction>) -> f64 {
     let num_nodes = survey.num_nodes();
     let budget = usize::try_from(job.memory_budget.as_u64()).unwrap_or(usize::MAX);

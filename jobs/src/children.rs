@@ -1,8 +1,8 @@
-//! The processes of this machine that `run --processes N` starts: all but the first.
+//! The processes that `run --processes N` starts on this machine: all but the first.
 //!
-//! Each is told on its standard input where all of them listen, and with which secret. That input stays
-//! open for as long as the process that started it lives: when it ends, so does the child, at once and
-//! at any moment, whether or not the processes have met.
+//! Each child reads the addresses of all processes and their secret from its standard input. The
+//! process that started it keeps that input open. When the input ends, the child ends at once,
+//! whether or not the processes have met.
 
 use std::ffi::OsString;
 use std::io::{self, BufRead as _, BufReader, Write as _};
@@ -17,13 +17,13 @@ use serde::{Deserialize, Serialize};
 use crate::ending;
 use crate::error::JobError;
 
-/// Time in which the children end, once the job is done.
+/// Longest wait for the children to end when the job is done.
 const DONE_MAX: Duration = Duration::from_secs(5);
 
-/// Time in which they end where it is not, and remove their temporary files.
+/// Longest wait for the children to remove their temporary files and end when the job has failed.
 const END_MAX: Duration = Duration::from_secs(2);
 
-/// The children; they are killed where this process ends before them.
+/// The children; dropping this kills those that still run.
 #[derive(Default)]
 pub(crate) struct Children {
     running: Mutex<Vec<Running>>,
@@ -33,17 +33,17 @@ pub(crate) struct Children {
 
 struct Running {
     child: Child,
-    /// Its end ends the child.
+    /// Closing it ends the child.
     input: Option<ChildStdin>,
-    /// Returns the error that the child has written.
+    /// Returns the error that the child has printed.
     error: Option<JoinHandle<Option<String>>>,
 }
 
 /// How a child ended before all processes had met.
 pub(crate) struct EarlyEnd {
-    /// Why, in a sentence.
+    /// The reason, in one sentence.
     pub(crate) text: String,
-    /// None where a signal ended it.
+    /// None if a signal ended the child.
     pub(crate) exit_code: Option<u8>,
 }
 
@@ -52,12 +52,12 @@ pub(crate) struct EarlyEnd {
 pub(crate) struct Hello {
     /// Addresses of all processes.
     pub(crate) hosts: Vec<String>,
-    /// The secret by which they know each other.
+    /// Their shared secret.
     pub(crate) secret: String,
 }
 
 impl Children {
-    /// Starts all processes of the hosts but the first, each with these arguments and its number.
+    /// Starts a process for each host but the first, with the arguments `args` and its number.
     ///
     /// # Errors
     ///
@@ -92,12 +92,12 @@ impl Children {
         Ok(())
     }
 
-    /// Notes that all processes have met.
+    /// Records that all processes have met.
     pub(crate) fn meet(&self) {
         self.have_met.store(true, Ordering::SeqCst);
     }
 
-    /// Waits until all processes have met; returns how a child ended that did so before.
+    /// Waits until all processes have met, or a child has ended; returns how that child ended.
     pub(crate) fn wait_for_early_end(&self) -> Option<EarlyEnd> {
         while !self.have_met.load(Ordering::SeqCst) {
             for (process, running) in (1..).zip(self.guard().iter_mut()) {
@@ -118,23 +118,23 @@ impl Children {
         None
     }
 
-    /// Ends the children with this exit code.
+    /// Ends the children with an exit code.
     pub(crate) fn end(&self, exit_code: u8) {
         for running in self.guard().iter_mut() {
             if let Some(mut input) = running.input.take() {
-                // One that has ended reads no more.
+                // Fails if the child has ended.
                 writeln!(input, "{exit_code}").ok();
             }
         }
         self.wait_for(END_MAX);
     }
 
-    /// Waits for all to end with the job.
+    /// Waits until all children have ended after the job.
     pub(crate) fn wait(&self) {
         self.wait_for(DONE_MAX);
     }
 
-    /// Waits for all to end, and kills those that do not.
+    /// Waits until all children have ended, and kills those that have not after `longest`.
     fn wait_for(&self, longest: Duration) {
         let deadline = Instant::now() + longest;
         let mut running = self.guard();
@@ -148,7 +148,7 @@ impl Children {
 
     fn kill(&self) {
         for running in self.guard().iter_mut() {
-            // Fails for one that has ended.
+            // Fails if the child has ended.
             running.child.kill().ok();
             running.child.wait().ok();
         }
@@ -165,8 +165,8 @@ impl Drop for Children {
     }
 }
 
-/// Hands on the lines of a child's standard error but its error, which it returns: that comes by the
-/// watch between the processes, too.
+/// Copies the lines of a child's standard error to this process's, except its error, which is
+/// returned: the watch between the processes reports it too.
 fn hand_on(said: ChildStderr) -> Option<String> {
     let mut last = None;
     for line in BufReader::new(said).lines().map_while(Result::ok) {
@@ -178,11 +178,12 @@ fn hand_on(said: ChildStderr) -> Option<String> {
     last
 }
 
-/// Reads what a child is told, and ends it with the process that started it.
+/// Reads the first line of a child's standard input, and starts the thread that ends this process
+/// when that input ends.
 ///
 /// # Errors
 ///
-/// If the standard input is not that of a child, or the system has no thread to give.
+/// If the first line is not a [`Hello`], or the system refuses a thread.
 pub(crate) fn read_hello() -> Result<Hello, JobError> {
     let failed = |source| JobError::Process { source };
     let mut line = String::new();
@@ -196,10 +197,10 @@ pub(crate) fn read_hello() -> Result<Hello, JobError> {
     Ok(hello)
 }
 
-/// Ends this process when its standard input does, or with the exit code that it reads there.
+/// Ends this process when its standard input ends, with the exit code that it reads there or 1.
 fn end_with_launcher() {
     let mut line = String::new();
-    // A read that fails is an end, too.
+    // A failed read counts as the end of the input.
     io::stdin().lock().read_line(&mut line).ok();
     ending::claim();
     ending::exit(line.trim().parse().unwrap_or(1));

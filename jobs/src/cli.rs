@@ -1,4 +1,4 @@
-//! The command line: what may be asked of the program.
+//! The command line of the program.
 
 use std::path::PathBuf;
 
@@ -13,39 +13,39 @@ use crate::source::Edits;
 #[command(name = "graphflat", version)]
 #[command(
     after_help = "Exit codes: 0 done, 1 failed, 2 usage or job file, 3 input data, 130 and 143 interrupted.\n\
-                  After 1, 130 and 143 the same command goes on where it stopped."
+                  After 1, 130 and 143 the same command continues where it stopped."
 )]
 pub(crate) struct Cli {
-    /// What to do.
+    /// The command.
     #[command(subcommand)]
     pub(crate) command: Command,
 }
 
-/// What the program can do.
+/// The commands of the program.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Run the stages of a job; finished ones are skipped, a half-finished one goes on.
+    /// Run the stages of a job; finished ones are skipped, a half-finished one is continued.
     Run(RunArgs),
     /// Validate a job and its input without a shuffle, and predict rows, bytes and memory.
     Check(CheckArgs),
-    /// Show what a directory of this program holds.
+    /// Show the content of an output directory or a store.
     Inspect(InspectArgs),
     /// Write an R-MAT graph as input tables, and a job that runs on it.
     Generate(GenerateArgs),
 }
 
-/// A job file, and what is changed of it.
+/// A job file, and changes to it.
 #[derive(Args, Debug)]
 pub(crate) struct JobArgs {
     /// The job file (TOML); relative paths in it are relative to the working directory.
     #[arg(value_name = "JOB")]
     pub(crate) path: PathBuf,
-    /// Set a key, such as `train.epochs=5` or `flatten.fanouts=[5,5]`, in place of the file's; a
-    /// value that is not TOML is a string.
+    /// Set a key, such as `train.epochs=5` or `flatten.fanouts=[5,5]`, in place of the value in the
+    /// file; a value that is not TOML is a string.
     #[arg(long, value_name = "KEY=VALUE", value_parser = assignment)]
     set: Vec<(String, String)>,
-    /// The time in UTC that `${date:...}` in the job file means: `2026-11-20`, or with a time
-    /// `2026-11-20T06:00:00Z`. Now, unless told otherwise.
+    /// The time (UTC) of `${date:...}` in the job file: `2026-11-20`, or with a time
+    /// `2026-11-20T06:00:00Z`. Default: now.
     #[arg(long, value_name = "DATE", value_parser = date)]
     date: Option<DateTime<Utc>>,
     /// When the program started.
@@ -54,7 +54,7 @@ pub(crate) struct JobArgs {
 }
 
 impl JobArgs {
-    /// What is changed of the job file.
+    /// Returns the changes to the job file.
     pub(crate) fn edits(&self) -> Edits {
         Edits {
             set: self.set.clone(),
@@ -100,7 +100,7 @@ pub(crate) struct RunArgs {
     /// Worker threads, in place of the job's `workers`; never changes the results.
     #[arg(short, long, value_name = "N")]
     pub(crate) workers: Option<usize>,
-    /// Say nothing but errors.
+    /// Print errors only.
     #[arg(short, long, conflicts_with = "json")]
     pub(crate) quiet: bool,
     #[command(flatten)]
@@ -110,7 +110,7 @@ pub(crate) struct RunArgs {
 /// Arguments of a job that runs in several processes.
 #[derive(Args, Debug)]
 pub(crate) struct ProcessArgs {
-    /// Run in as many processes as this file has lines, `host:port` each; start one for each line.
+    /// Run in several processes, one for each line of this file, `host:port`; start each of them.
     #[arg(
         long,
         value_name = "FILE",
@@ -118,28 +118,27 @@ pub(crate) struct ProcessArgs {
         conflicts_with = "processes"
     )]
     pub(crate) hosts: Option<PathBuf>,
-    /// Which line of --hosts this process is, from 0.
+    /// Line of --hosts that is this process, from 0.
     #[arg(long, value_name = "N", requires = "hosts")]
     pub(crate) process: Option<usize>,
-    /// Run in so many processes of this machine, with --workers workers each.
+    /// Run in N processes on this machine, with --workers workers each.
     #[arg(long, value_name = "N", value_parser = value_parser!(u16).range(1..=1024))]
     pub(crate) processes: Option<u16>,
-    /// Start the job of --processes again after it has lost a process, at most so often; it goes on
-    /// where it stopped.
+    /// Start the job of --processes again after it has lost a process, at most R times; it
+    /// continues where it stopped.
     #[arg(long, value_name = "R", requires = "processes")]
     pub(crate) restarts: Option<u16>,
-    /// Which process of a job that another process runs this is; that one tells the rest on standard
-    /// input.
+    /// Number of this process in a job that another process started; it reads the rest from
+    /// standard input.
     #[arg(long, value_name = "N", hide = true, conflicts_with_all = ["hosts", "processes"])]
     pub(crate) launched: Option<usize>,
-    /// Address to listen on, in place of that in --hosts.
+    /// Address to listen on, in place of the one in --hosts.
     #[arg(long, value_name = "ADDRESS", requires = "hosts")]
     pub(crate) bind: Option<String>,
-    /// File with the secret by which the processes of --hosts know each other, in place of
-    /// GRAPHFLAT_SECRET.
+    /// File with the shared secret of the processes of --hosts, in place of GRAPHFLAT_SECRET.
     #[arg(long, value_name = "FILE", requires = "hosts")]
     pub(crate) secret_file: Option<PathBuf>,
-    /// Seconds in which all processes have to be there.
+    /// Seconds within which all processes must have connected.
     #[arg(
         long,
         value_name = "SECONDS",
@@ -150,12 +149,12 @@ pub(crate) struct ProcessArgs {
 }
 
 impl ProcessArgs {
-    /// Whether there are several.
+    /// Tells whether the job runs in several processes.
     pub(crate) fn are_several(&self) -> bool {
         self.hosts.is_some() || self.launched.is_some() || self.processes.is_some_and(|num| num > 1)
     }
 
-    /// Its number among them.
+    /// Returns the number of this process among those of the job.
     pub(crate) fn number(&self) -> usize {
         self.process.or(self.launched).unwrap_or_default()
     }
@@ -166,7 +165,7 @@ impl ProcessArgs {
 pub(crate) struct CheckArgs {
     #[command(flatten)]
     pub(crate) job: JobArgs,
-    /// Check for a run that starts over: outputs of another plan are no error.
+    /// Check for a run with --fresh: outputs of another plan are no error.
     #[arg(long)]
     pub(crate) fresh: bool,
     /// Write one JSON object to standard output.
@@ -185,7 +184,7 @@ pub(crate) struct InspectArgs {
     /// The target to show, by its id.
     #[arg(long, value_name = "ID")]
     pub(crate) target: Option<String>,
-    /// Rows to show: 5 unless told otherwise.
+    /// Number of rows to show. Default: 5.
     #[arg(long, value_name = "N", conflicts_with_all = ["target", "dot"])]
     pub(crate) limit: Option<usize>,
 }
@@ -193,27 +192,27 @@ pub(crate) struct InspectArgs {
 /// Arguments of `generate`.
 #[derive(Args, Debug)]
 pub(crate) struct GenerateArgs {
-    /// Where `nodes.parquet`, `edges.parquet` and `job.toml` go.
+    /// Directory for `nodes.parquet`, `edges.parquet` and `job.toml`.
     pub(crate) dir: PathBuf,
-    /// Nodes, 1 to 2^32 - 2; need not be a power of two.
+    /// Number of nodes, 1 to 2^32 - 2; need not be a power of two.
     #[arg(long, value_name = "N")]
     pub(crate) nodes: u64,
-    /// Edges, at most 2^40; none is a self-loop, parallel ones occur.
+    /// Number of edges, at most 2^40; none is a self-loop, parallel edges occur.
     #[arg(long, value_name = "M")]
     pub(crate) edges: u64,
-    /// Features of a node, at most 4096.
+    /// Number of features of a node, at most 4096.
     #[arg(long, value_name = "D")]
     pub(crate) features: u32,
-    /// Random seed: the same one gives the same bytes.
+    /// Random seed: the same seed gives the same bytes.
     #[arg(long, value_name = "S")]
     pub(crate) seed: u64,
-    /// Nodes, of those with the most edges, that get further in-edges.
+    /// Number of hubs: the nodes with the most edges get further in-edges.
     #[arg(long, value_name = "K", default_value_t = 0)]
     pub(crate) hubs: u64,
     /// Further in-edges of each hub, from as many other nodes.
     #[arg(long, value_name = "E", default_value_t = 0)]
     pub(crate) hub_in_edges: u64,
-    /// Classes of the labels, 2 to 2^20.
+    /// Number of classes of the labels, 2 to 2^20.
     #[arg(long, value_name = "C", default_value_t = 16)]
     pub(crate) classes: u32,
     /// Give each edge a weight.
@@ -224,7 +223,7 @@ pub(crate) struct GenerateArgs {
     pub(crate) force: bool,
 }
 
-/// A stage of a job, in the order they run.
+/// A stage of a job; stages run in this order.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd, ValueEnum)]
 pub(crate) enum Stage {
     /// Flatten the neighbourhoods.

@@ -1,4 +1,4 @@
-//! What the program says while it works: progress bars, log lines or JSON.
+//! Reports the progress of the program as bars, log lines or JSON.
 
 mod bars;
 mod lines;
@@ -17,10 +17,10 @@ use crate::error::{exit_code, lines};
 use bars::Bars;
 use lines::Lines;
 
-/// Silence after which a run that works says so: a phase may last for hours.
+/// Silence after which a running job prints that it is working: a phase may last for hours.
 const SILENCE_MAX: Duration = Duration::from_secs(60);
 
-/// How the program reports.
+/// Form of the reports.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Voice {
     /// Progress bars on standard error.
@@ -33,24 +33,25 @@ enum Voice {
     Quiet,
 }
 
-/// Says what happens, in the way that the user asked for. Clones say it as one.
+/// Prints reports in the form that the user chose. Clones share their state.
 #[derive(Clone)]
 pub(crate) struct Console(Arc<Inner>);
 
 struct Inner {
     voice: Voice,
-    /// What `${date:...}` means in the job file.
+    /// The time of `${date:...}` in the job file.
     date: DateTime<Utc>,
-    /// Which of the job's processes this is.
+    /// Number of this process in the job.
     process: usize,
-    /// Name of the job, once it is read.
+    /// Name of the job; unset until the job file is read.
     job: OnceLock<String>,
     bars: Mutex<Bars>,
     lines: Mutex<Lines>,
 }
 
 impl Console {
-    /// Picks bars on a terminal and lines elsewhere, unless the user asked otherwise.
+    /// Makes the console of a command: bars on a terminal and lines elsewhere, unless the user
+    /// chose another form.
     pub(crate) fn of(command: &Command) -> Console {
         let (is_json, is_quiet, date, process) = match command {
             Command::Run(RunArgs {
@@ -79,12 +80,12 @@ impl Console {
         }))
     }
 
-    /// Names the job that all further lines are about.
+    /// Sets the name of the job for all further lines.
     pub(crate) fn name_job(&self, name: &str) {
-        self.0.job.set(name.to_owned()).ok(); // a program runs one
+        self.0.job.set(name.to_owned()).ok(); // a process runs one job
     }
 
-    /// Shows the warnings of the stages.
+    /// Prints the warnings of the stages from now on.
     pub(crate) fn listen(&self) {
         if self.0.voice == Voice::Quiet {
             return;
@@ -96,7 +97,7 @@ impl Console {
             .init();
     }
 
-    /// Returns a callback that the stages report to.
+    /// Returns the callback that receives the events of the stages.
     pub(crate) fn progress(&self) -> Progress {
         if matches!(self.0.voice, Voice::Lines | Voice::Json) {
             let inner = Arc::downgrade(&self.0);
@@ -123,7 +124,7 @@ impl Console {
         }
     }
 
-    /// Says one line about the run itself.
+    /// Prints one line about the run itself.
     pub(crate) fn say(&self, text: &str) {
         match self.0.voice {
             Voice::Bars => {
@@ -135,7 +136,7 @@ impl Console {
         }
     }
 
-    /// Warns of something that the run goes on after.
+    /// Prints a warning.
     fn warn(&self, text: &str) {
         match self.0.voice {
             Voice::Bars => self.0.bars().print(&format!("warning: {text}")),
@@ -145,7 +146,7 @@ impl Console {
         }
     }
 
-    /// Says why the program fails: a line a mistake on standard error, and with `--json` an event
+    /// Prints an error: one line for each mistake on standard error and, with `--json`, one event
     /// each on standard output.
     pub(crate) fn fail(&self, error: &anyhow::Error) {
         for line in lines(error) {
@@ -153,7 +154,7 @@ impl Console {
         }
     }
 
-    /// As [`Console::fail`], for an error that is text already.
+    /// Prints an error as [`Console::fail`] does, given its text.
     pub(crate) fn fail_with(&self, problem: &str, exit_code: u8) {
         self.0.bars().end();
         line_err(&format!("error: {problem}"));
@@ -168,7 +169,7 @@ impl Console {
         self.0.voice == Voice::Json
     }
 
-    /// Writes an event to standard output: its fields behind those that all events have.
+    /// Writes an event to standard output: the fields that all events have, then its own.
     pub(crate) fn emit(&self, level: &str, fields: Value) {
         let Value::Object(fields) = fields else {
             unreachable!("an event is an object");
@@ -188,7 +189,7 @@ impl Console {
         line_out(&Value::Object(event).to_string());
     }
 
-    /// Writes a line to standard error, behind what all lines have.
+    /// Writes a line to standard error: the fields that all lines have, then the text.
     fn log(&self, level: &str, text: &str) {
         let job = self.0.job.get().map_or("", String::as_str);
         let (date, process) = (self.0.date.format("%F"), self.0.process);
@@ -210,7 +211,7 @@ impl Inner {
     }
 }
 
-/// Says that a silent run works, as long as anybody reports to the console.
+/// Prints that a silent run is working, until the console is dropped.
 fn watch(inner: &Weak<Inner>) {
     loop {
         std::thread::sleep(SILENCE_MAX / 10);
@@ -228,7 +229,7 @@ fn watch(inner: &Weak<Inner>) {
     }
 }
 
-/// Writes one line to standard output; a closed pipe is no error of ours.
+/// Writes one line to standard output; a closed pipe is not an error of this program.
 pub(crate) fn line_out(text: &str) {
     let _ = writeln!(io::stdout().lock(), "{text}");
 }

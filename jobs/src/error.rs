@@ -21,12 +21,12 @@ pub(crate) enum JobError {
         /// The cause.
         source: std::io::Error,
     },
-    /// The job file is not what a job file may be.
+    /// The file cannot be a job file.
     #[error("{place}: {problem}")]
     Syntax {
         /// File and line, or the argument.
         place: String,
-        /// What is wrong and what is allowed.
+        /// The problem, and the allowed values.
         problem: String,
     },
     /// A job file is wrong, or does not fit its tables.
@@ -37,29 +37,29 @@ pub(crate) enum JobError {
     Key {
         /// Dotted name of the key.
         key: String,
-        /// What is wrong and what is allowed.
+        /// The problem, and the allowed values.
         problem: String,
     },
-    /// The input tables do not have what a key asks of them.
+    /// The input tables lack something that a key needs.
     #[error("`{key}`: {problem}")]
     Input {
         /// Dotted name of the key.
         key: &'static str,
-        /// What is missing and what needs it.
+        /// What is missing, and the key that needs it.
         problem: String,
     },
-    /// A directory given to `inspect` is nothing of ours, or lacks what was asked for.
+    /// This program did not write the directory given to `inspect`, or it lacks what was requested.
     #[error("{} {problem}", path.display())]
     Inspect {
         /// The directory.
         path: PathBuf,
-        /// What is wrong.
+        /// The problem.
         problem: String,
     },
     /// Files could not be written or removed.
     #[error("cannot {action} {}", path.display())]
     Io {
-        /// What was tried.
+        /// What was tried, such as `write`.
         action: &'static str,
         /// The file or directory.
         path: PathBuf,
@@ -92,14 +92,14 @@ pub(crate) enum JobError {
     Infer(Box<InferError>),
 }
 
-/// Something that is wrong with a job, and where.
+/// A mistake in a job, and its position.
 #[derive(Debug)]
 pub(crate) struct Mistake {
-    /// Place in the job file, by which mistakes are ordered; those without one stand last.
+    /// Position in the job file, by which mistakes are sorted; mistakes without one come last.
     pub(crate) at: usize,
-    /// One line: file and line, key, problem, what is allowed.
+    /// One line: file and line, key, problem, allowed values.
     pub(crate) line: String,
-    /// Who can mend it.
+    /// Who can mend the mistake.
     pub(crate) kind: ErrorKind,
 }
 
@@ -128,7 +128,7 @@ impl From<InferError> for JobError {
 }
 
 impl JobError {
-    /// Tells who can mend it.
+    /// Returns who can mend the error.
     pub(crate) fn kind(&self) -> ErrorKind {
         match self {
             JobError::Read { .. }
@@ -148,7 +148,7 @@ impl JobError {
     }
 }
 
-/// Kind of all mistakes together: the job file if any of them is of the file.
+/// Returns the kind of all mistakes together: [`ErrorKind::Usage`] if any of them is.
 fn kind_of_all(mistakes: &[Mistake]) -> ErrorKind {
     let is_any = |kind| mistakes.iter().any(|mistake| mistake.kind == kind);
     [ErrorKind::Usage, ErrorKind::Failed]
@@ -157,13 +157,13 @@ fn kind_of_all(mistakes: &[Mistake]) -> ErrorKind {
         .unwrap_or(ErrorKind::Data)
 }
 
-/// The exit code of a failed run: 1 failed, 2 usage or job file, 3 input data.
+/// Returns the exit code of a failed run: 1 failed, 2 usage or job file, 3 input data.
 pub(crate) fn exit_code(error: &anyhow::Error) -> u8 {
     let kind = error.downcast_ref::<JobError>().map(JobError::kind);
     kind.unwrap_or(ErrorKind::Failed).exit_code()
 }
 
-/// Tells whether an error is but that of another process, which has one of its own.
+/// Tells whether an error only reports the failure of another process, which reports its own error.
 pub(crate) fn is_peer_failure(error: &anyhow::Error) -> bool {
     match error.downcast_ref::<JobError>() {
         Some(JobError::Cluster(error)) => error.is_peer_failure(),
@@ -175,7 +175,7 @@ pub(crate) fn is_peer_failure(error: &anyhow::Error) -> bool {
     }
 }
 
-/// What is said of an error: a line a mistake, or one with the chain of causes.
+/// Returns the lines of an error: one for each mistake, or one with the chain of causes.
 pub(crate) fn lines(error: &anyhow::Error) -> Vec<String> {
     match error.downcast_ref::<JobError>() {
         Some(JobError::Mistakes(found)) => found.iter().map(|of| of.line.clone()).collect(),
@@ -183,7 +183,7 @@ pub(crate) fn lines(error: &anyhow::Error) -> Vec<String> {
     }
 }
 
-/// An error and its causes on one line.
+/// Returns an error and its causes on one line.
 pub(crate) fn chain(error: &dyn std::error::Error) -> String {
     let causes = std::iter::successors(Some(error), |error| error.source());
     let links: Vec<String> = causes.map(ToString::to_string).collect();
@@ -194,7 +194,7 @@ fn plain(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// The chain of causes on one line.
+/// Returns an error and its causes on one line.
 pub(crate) fn one_line(error: &anyhow::Error) -> String {
     let links: Vec<String> = error.chain().map(ToString::to_string).collect();
     plain(&links.join(": "))

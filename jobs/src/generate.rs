@@ -13,15 +13,15 @@ use crate::error::JobError;
 /// File name of the job.
 const JOB_FILE: &str = "job.toml";
 
-/// Hubs that the job file names at most.
+/// Greatest number of hubs that the job file names.
 const HUBS_NAMED: usize = 16;
 
-/// Writes tables and job.
+/// Writes the tables and the job file.
 ///
 /// # Errors
 ///
-/// If a number is outside its limits, the directory holds such files already, or they cannot be
-/// written.
+/// If a number is outside its limits, the directory holds files of these names already, or they
+/// cannot be written.
 pub(crate) fn generate(args: &GenerateArgs) -> anyhow::Result<()> {
     let job = write(args)?;
     line_out(&format!("graphflat run {}", job.display()));
@@ -44,7 +44,7 @@ fn write(args: &GenerateArgs) -> Result<PathBuf, JobError> {
     let text = job_text(&plan, &dir)?;
     let job = dir.join(JOB_FILE);
     if args.force {
-        // The job comes last: where it stands, the tables are whole.
+        // The job file is written last: if it exists, the tables are whole.
         remove(&job)?;
     } else {
         refuse_taken(&dir)?;
@@ -85,13 +85,16 @@ fn io(action: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> JobEr
     }
 }
 
-/// The job; a graph without features is only flattened.
+/// Returns the text of the job file; a graph without features is only flattened.
 fn job_text(plan: &GraphPlan, dir: &Path) -> Result<String, JobError> {
     let place = |name: &str| {
         let path = dir.join(name);
         let text = path.to_str().ok_or_else(|| JobError::Key {
             key: "DIR".to_owned(),
-            problem: format!("{} is not UTF-8, as a job file is", dir.display()),
+            problem: format!(
+                "{} is not UTF-8; a path in a job file must be",
+                dir.display()
+            ),
         })?;
         Ok::<_, JobError>(toml::Value::from(text).to_string())
     };

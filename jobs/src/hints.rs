@@ -1,6 +1,6 @@
-//! Names that users know from other programs, and ours for them.
+//! Names of keys and values in other programs, and the names here.
 
-/// Keys of PyTorch, PyG and DGL, and the keys here that do what they do.
+/// Keys of PyTorch, PyG and DGL, and the keys here with the same meaning.
 const KEYS: &[(&str, &str)] = &[
     ("lr", "learning_rate"),
     ("wd", "weight_decay"),
@@ -41,7 +41,7 @@ const KEYS: &[(&str, &str)] = &[
     ("node_id", "id"),
 ];
 
-/// Values of the same programs.
+/// Values of the same programs, and the values here.
 const VALUES: &[(&str, &str)] = &[
     ("graphsage", "sage"),
     ("sageconv", "sage"),
@@ -66,8 +66,8 @@ const VALUES: &[(&str, &str)] = &[
     ("standardscaler", "standardize"),
 ];
 
-/// Finds what was probably meant by an unknown key or value: the name here of one that other
-/// programs have, or the name most like it.
+/// Returns the allowed name that was probably meant by an unknown key or value: the name here for a
+/// name of another program, or the most similar name.
 pub(crate) fn meant<'a>(unknown: &str, allowed: &[&'a str]) -> Option<&'a str> {
     let lower = unknown.to_lowercase().replace('-', "_");
     let same = allowed.iter().find(|name| **name == lower);

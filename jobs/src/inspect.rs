@@ -1,4 +1,4 @@
-//! `graphflat inspect`: what a directory of this program holds, for people.
+//! `graphflat inspect`: describes an output directory or a store.
 
 mod model;
 mod neighbourhood;
@@ -21,7 +21,7 @@ pub(crate) use model::label_name;
 ///
 /// # Errors
 ///
-/// If it is no finished output and no store, or has no such target.
+/// If it is no finished output and no store, or lacks the target.
 pub(crate) fn inspect(args: &InspectArgs) -> anyhow::Result<()> {
     let text = describe(args)?;
     line_out(text.trim_end());
@@ -51,16 +51,16 @@ fn describe(args: &InspectArgs) -> Result<String, JobError> {
         }
         stage => Err(problem(
             dir,
-            format!("holds the output of `{stage}`, unknown here"),
+            format!("holds the output of an unknown stage, `{stage}`"),
         )),
     }
 }
 
-/// What `inspect` takes.
+/// The paths that `inspect` accepts.
 const TAKEN: &str = "inspect takes a directory that a run wrote: the `output` of [flatten], [train] \
                      or [infer], or the store in `work_dir`";
 
-/// Says what a path is, where it is nothing that a run wrote as a whole.
+/// Returns what a path is, if it is no output and no store.
 fn foreign(path: &Path) -> Option<String> {
     if !path.is_dir() {
         let mut start = [0; 4];
@@ -84,7 +84,7 @@ fn foreign(path: &Path) -> Option<String> {
         });
     }
     if path.join("store").join("store.json").is_file() {
-        return Some("is a work_dir, whose store lies in `store`".to_owned());
+        return Some("is a work_dir; its store is `store` in it".to_owned());
     }
     let is_table = |entry: std::fs::DirEntry| {
         let table = entry.path();
@@ -97,7 +97,7 @@ fn foreign(path: &Path) -> Option<String> {
         .then(|| "is a directory of Parquet tables".to_owned())
 }
 
-/// Refuses flags that say nothing about what the directory holds.
+/// Refuses flags that do not apply to the content of the directory.
 fn refuse_flags(args: &InspectArgs, what: &str, flags: &[&str]) -> Result<(), JobError> {
     let given = [
         ("--dot", args.dot),
@@ -110,7 +110,7 @@ fn refuse_flags(args: &InspectArgs, what: &str, flags: &[&str]) -> Result<(), Jo
     {
         Some((flag, _)) => Err(problem(
             &args.path,
-            format!("holds {what}, which has no {flag}"),
+            format!("holds {what}, so {flag} does not apply"),
         )),
         None => Ok(()),
     }
@@ -158,7 +158,7 @@ fn store(dir: &Path) -> Result<String, JobError> {
     Ok(text)
 }
 
-/// Says how many of a list are left out.
+/// Appends how many entries of a list are left out.
 fn more(text: &mut String, count: usize, shown: usize, what: &str) {
     if count > shown {
         text.push_str(&format!("  ... {} more {what}\n", count - shown));

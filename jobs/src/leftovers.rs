@@ -1,20 +1,20 @@
-//! Work files that runs with another number of processes have left in `work_dir`.
+//! Removes work files that runs with another number of processes have left in `work_dir`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use schemas::dataset::DirLock;
 
-/// Name of the directory in `work_dir` where one of several processes works.
+/// Returns the name of the directory in `work_dir` of one of several processes.
 pub(crate) fn own_dir(process: usize) -> String {
     format!("process-{process:03}")
 }
 
-/// Removes the directories of processes that a job in `num_processes` does not have: nothing reads
-/// them again.
+/// Removes the directories of processes that a job in `num_processes` processes does not have; no
+/// run reads them again.
 ///
-/// One that another run is using stays, as does one that holds anything else than directories of
-/// stores and rounds. `num_processes` is 1 for a job in one process, which works in `work_dir` itself.
+/// A directory stays if another run uses it, or if it holds anything but directories of stores and
+/// rounds. `num_processes` is 1 for a job in one process, which works in `work_dir` itself.
 pub(crate) fn remove_unused(work_dir: &Path, num_processes: usize) {
     let first = if num_processes > 1 { num_processes } else { 0 };
     for entry in fs::read_dir(work_dir).into_iter().flatten().flatten() {
@@ -33,20 +33,21 @@ pub(crate) fn remove_unused(work_dir: &Path, num_processes: usize) {
 fn remove(dir: &Path) {
     let Some(locks) = lock_all(dir) else {
         tracing::warn!(
-            "{} is of a run with another number of processes; it stays, because another run uses it \
-             or it holds other files",
+            "{} was left by a run with another number of processes; it stays, because another run \
+             uses it or it holds other files",
             dir.display()
         );
         return;
     };
-    // What cannot be removed is tried again by the next run.
+    // If this fails, the next run tries again.
     match fs::remove_dir_all(dir) {
         Ok(()) => drop(locks),
         Err(error) => tracing::warn!("cannot remove {}: {error}", dir.display()),
     }
 }
 
-/// Takes the locks of all directories in a directory; none where one is taken, or is no directory.
+/// Takes the locks of all directories in a directory; none if a lock is taken, or an entry is no
+/// directory.
 fn lock_all(dir: &Path) -> Option<Vec<DirLock>> {
     let entries = fs::read_dir(dir).ok()?;
     let paths = entries.map(|entry| Some(entry.ok()?.path()));

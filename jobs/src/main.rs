@@ -31,7 +31,8 @@ use crate::cli::{Cli, Command};
 use crate::console::Console;
 use crate::error::JobError;
 
-// Tensors are allocated and freed by the hundred megabytes; this allocator finds room for them fast.
+// Hundreds of megabytes of tensors are allocated and freed all the time; this allocator is fast at
+// it.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
@@ -55,24 +56,24 @@ fn main() -> ExitCode {
     }
 }
 
-/// Says why the program ends, unless something else ends it already.
+/// Prints the error and returns its exit code, unless another thread is ending the program already.
 fn fail(console: &Console, error: &anyhow::Error) -> ExitCode {
     ending::claim();
     console.fail(error);
     ExitCode::from(error::exit_code(error))
 }
 
-/// Ends the whole program on a panic of any thread: a worker that dies alone would leave its peers
-/// waiting for it for ever.
+/// Ends the whole program on a panic of any thread: the peers of a dead worker would wait for it
+/// for ever.
 fn abort_on_panic() {
     let print = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |info| {
-        // A decoder of a broken file: its panic becomes an error that names the file.
+        // The panic of a decoder on a broken file becomes an error that names the file.
         if schemas::guard::is_guarded() {
             return;
         }
-        // The connection to another process is gone: the watch over that process ends this one with a
-        // clear word.
+        // The thread of a connection to a lost process panics: the watch over that process ends
+        // this one with a clear message.
         if cluster::is_connection(&std::thread::current()) {
             std::thread::sleep(cluster::SILENCE_MAX);
         }

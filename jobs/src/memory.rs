@@ -1,16 +1,16 @@
-//! How much memory a job may plan with, and how long the allocator keeps what is free.
+//! The default memory budget and its limits, and how long the allocator keeps free memory.
 
 use bytesize::ByteSize;
 use libmimalloc_sys::{mi_option_set, mi_option_t};
 use sysinfo::System;
 
-/// Memory to plan with where the system does not tell what there is.
+/// Memory budget if the system does not report its memory.
 const UNKNOWN: ByteSize = ByteSize::gib(2);
 
-/// The least memory that a job may plan with.
+/// Least memory budget of a job.
 pub(crate) const BUDGET_MIN: ByteSize = ByteSize::mib(64);
 
-/// Half of the memory of the machine, or of the container that the program runs in.
+/// Returns half of the memory of the machine, or of the container that the program runs in.
 pub(crate) fn default_budget() -> ByteSize {
     let mut system = System::new();
     system.refresh_memory();
@@ -27,13 +27,14 @@ pub(crate) fn default_budget() -> ByteSize {
 /// Measured: flattening Debian's graph takes 0.25 GB with 2 workers and 1.2 GB with 128.
 const PAIR_BYTES: u64 = 64 << 10;
 
-/// Workers a core at most; a few more than cores hide that some wait.
+/// Greatest number of workers a core; a few more workers than cores hide the waiting of some.
 const WORKERS_A_CORE: usize = 8;
 
-/// Workers that any machine may have, to try how a job does with them.
+/// Number of workers that every machine may have, to test a job with many workers.
 const WORKERS_ANYWHERE: usize = 32;
 
-/// Returns how many workers a machine and a memory budget allow: their pairs take a quarter of it.
+/// Returns the greatest number of workers that cores and memory budget allow: the pairs of workers
+/// may take a quarter of the budget.
 pub(crate) fn workers_max(cores: usize, budget: ByteSize) -> usize {
     let pairs = budget.as_u64() / 4 / PAIR_BYTES;
     let by_budget = usize::try_from(pairs.isqrt()).unwrap_or(usize::MAX);
@@ -44,13 +45,14 @@ pub(crate) fn workers_max(cores: usize, budget: ByteSize) -> usize {
 /// `mi_option_purge_delay`: milliseconds until free memory goes back to the system; -1: never.
 const PURGE_DELAY: mi_option_t = 15;
 
-/// From this budget on free memory is kept.
+/// Least budget with which free memory is kept.
 const AMPLE: ByteSize = ByteSize::gib(1);
 
-/// Keeps free memory for what comes next where the budget is ample.
+/// Makes the allocator keep free memory, if the budget is ample.
 ///
-/// By default it goes back to the system within a fraction of a second, and most of it is wanted
-/// again at once: a flatten spent a tenth of its time on having such memory cleared.
+/// By default the allocator returns it to the system within a fraction of a second, and requests
+/// most of it again at once: a flatten spent a tenth of its time in the system, which clears such
+/// memory.
 pub(crate) fn keep_free_memory(budget: ByteSize) {
     if budget < AMPLE {
         return;
@@ -59,7 +61,8 @@ pub(crate) fn keep_free_memory(budget: ByteSize) {
         unsafe_code,
         reason = "the allocator has no other way to set an option"
     )]
-    // SAFETY: the number is one of mimalloc's options; the only other thread, that of signals, sets none.
+    // SAFETY: the number is one of mimalloc's options; the only other thread handles signals and
+    // sets no option.
     unsafe {
         mi_option_set(PURGE_DELAY, -1);
     }
@@ -98,8 +101,8 @@ mod tests {
     #[test]
     #[expect(unsafe_code, reason = "the allocator's options are read")]
     fn the_option_is_the_delay_of_purging() {
-        // Of the options near it only this one has such a default.
-        // SAFETY: the number is one of mimalloc's options.
+        // Among the options with close numbers, only this one has such a default. SAFETY: the
+        // number is one of mimalloc's options.
         let default = unsafe { libmimalloc_sys::mi_option_get(PURGE_DELAY) };
         assert!([10, 1000].contains(&default), "{default}");
     }

@@ -1,4 +1,4 @@
-//! All mistakes of a job, so that they are told together.
+//! Collects all mistakes of a job, so that they are reported together.
 
 use crate::error::{JobError, Mistake};
 
@@ -7,7 +7,7 @@ use crate::error::{JobError, Mistake};
 pub(crate) struct Found(Vec<JobError>);
 
 impl Found {
-    /// Notes an error, unless its text was noted before.
+    /// Adds an error, unless it has one with the same text.
     pub(crate) fn push(&mut self, error: impl Into<JobError>) {
         let error = error.into();
         let text = error.to_string();
@@ -16,12 +16,12 @@ impl Found {
         }
     }
 
-    /// Notes several errors.
+    /// Adds several errors.
     pub(crate) fn extend<E: Into<JobError>>(&mut self, errors: impl IntoIterator<Item = E>) {
         errors.into_iter().for_each(|error| self.push(error));
     }
 
-    /// Returns what a check gave, or notes its error.
+    /// Returns the result of a check, or adds its error.
     pub(crate) fn take<T, E: Into<JobError>>(&mut self, checked: Result<T, E>) -> Option<T> {
         checked.map_err(|error| self.push(error)).ok()
     }

@@ -1,4 +1,5 @@
-//! A job in several processes: which one this is, how they meet and end together.
+//! A job in several processes: finds this process's place, connects to the others, and ends with
+//! them.
 
 use std::net::TcpListener;
 use std::path::Path;
@@ -19,7 +20,7 @@ use crate::preflight::servers;
 use crate::restart::Restart;
 use crate::source::Edits;
 
-/// Holds the secret by which the processes of a job know each other.
+/// Environment variable with the shared secret of a job's processes.
 const SECRET: &str = "GRAPHFLAT_SECRET";
 
 /// This process among those of its job.
@@ -28,7 +29,7 @@ pub(crate) struct Processes {
     children: Arc<Children>,
 }
 
-/// Where the processes of a job are, and which one this is.
+/// Addresses of the processes of a job, and the number of this one.
 struct Place {
     hosts: Vec<String>,
     process: usize,
@@ -36,11 +37,11 @@ struct Place {
 }
 
 impl Processes {
-    /// Starts the other processes, where the job asks for it, and waits until all have met.
+    /// Starts the other processes, if the arguments say so, and waits until all have met.
     ///
     /// # Errors
     ///
-    /// Arguments that cannot be, a stage that runs in one process only, processes that do not come.
+    /// If arguments are invalid, a stage runs in one process only, or processes do not connect.
     pub(crate) fn start(
         args: &RunArgs,
         edits: &Edits,
@@ -95,7 +96,7 @@ impl Processes {
         Ok(Processes { cluster, children })
     }
 
-    /// Sets the phase that messages about a lost process name from the progress that is reported.
+    /// Returns a `progress` that also sets the phase which messages about a lost process name.
     pub(crate) fn watched(&self, progress: Progress) -> Progress {
         let cluster = self.cluster.clone();
         Arc::new(move |event| {
@@ -105,14 +106,14 @@ impl Processes {
         })
     }
 
-    /// Ends with the other processes: in good order, or because one has failed.
+    /// Ends together with the other processes: after success, or because one has failed.
     pub(crate) fn end<T>(self, result: anyhow::Result<T>) -> anyhow::Result<T> {
         match &result {
             Ok(_) => self.cluster.leave(),
-            // Its own error is on the way, and ends this process.
+            // The failed process sends its error, which ends this process.
             Err(error) if is_peer_failure(error) => {
                 self.cluster.wait_for_end(self.patience(error));
-                // If none has come, the others have to learn that this process ends.
+                // No error has come, so this process reports its own to the others.
                 self.cluster.fail(&one_line(error), exit_code(error));
             }
             Err(error) => self.cluster.fail(&one_line(error), exit_code(error)),
@@ -121,9 +122,10 @@ impl Processes {
         result
     }
 
-    /// How long to wait for the error behind a peer's failure. The leader of a training knows as soon as
-    /// a connection is lost, and no process may have an error of its own then: once the watch would have
-    /// noticed a lost process, the leader says what it knows, before the others do.
+    /// Returns how long to wait for the error that caused a peer's failure. The leader of a
+    /// training sees a lost connection at once, and possibly no process reports an error. When the
+    /// watch should have noticed a lost process, the leader reports its own error, before the
+    /// others do.
     fn patience(&self, error: &anyhow::Error) -> Duration {
         let is_training = matches!(error.downcast_ref(), Some(JobError::Train(_)));
         match is_training && self.cluster.process() == 0 {
@@ -133,8 +135,8 @@ impl Processes {
     }
 }
 
-/// Ends this process because another one of the job has ended; starts the job again where a process
-/// was lost and `--restarts` allows it.
+/// Ends this process because another process of the job has ended; starts the job again if a
+/// process was lost and `--restarts` allows it.
 fn end_job(end: End<'_>, children: &Children, restart: Option<&Restart>, console: &Console) {
     ending::claim();
     let (text, exit_code) = match end {
@@ -155,8 +157,8 @@ fn end_job(end: End<'_>, children: &Children, restart: Option<&Restart>, console
     ending::exit(exit_code);
 }
 
-/// Finds out where the processes of the job are, and starts those that this one has to; none where it
-/// is alone.
+/// Finds the processes of the job, and starts those that this process must start; none if the job
+/// has one process.
 fn find_place(
     args: &RunArgs,
     edits: &Edits,
@@ -220,7 +222,7 @@ fn refuse_single(job: &Job) -> Result<(), JobError> {
 
 /// Returns the checksum of this program's file.
 fn checksum_of_program() -> Result<String, JobError> {
-    let running = Path::new("/proc/self/exe"); // the one that was started, be it replaced since
+    let running = Path::new("/proc/self/exe"); // the running program, even if its file was replaced
     let failed = |source| JobError::Process { source };
     let path = match running.exists() {
         true => running.to_owned(),
@@ -229,7 +231,8 @@ fn checksum_of_program() -> Result<String, JobError> {
     Ok(schemas::xxh::file_checksum(&path)?)
 }
 
-/// Addresses of this machine that nobody listens on; what takes one before we do is told then.
+/// Returns free addresses of this machine. If another program takes one before this job listens
+/// there, the job fails then.
 fn free_addresses(num: usize) -> Result<Vec<String>, JobError> {
     let failed = |source| JobError::Process { source };
     let listeners = (0..num).map(|_| TcpListener::bind(("127.0.0.1", 0)));
@@ -252,9 +255,8 @@ fn read_secret(path: Option<&Path>) -> Result<Secret, JobError> {
         None => (SECRET, std::env::var(SECRET).ok().map(String::into_bytes)),
     };
     let Some(bytes) = bytes else {
-        let problem = format!(
-            "the processes of a job know each other by a secret: name its file, or set {SECRET}"
-        );
+        let problem =
+            format!("the processes of a job need a shared secret: name its file, or set {SECRET}");
         return Err(key("--secret-file", problem));
     };
     secret_of(name, &bytes)

@@ -1,4 +1,4 @@
-//! What a run says at its end: each stage's output, and the time.
+//! The report at the end of a run: the output of each stage, and the time.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -14,15 +14,15 @@ use crate::console::Console;
 use crate::inspect::label_name;
 use crate::job::Job;
 
-/// Labels whose F1 is said at the end of a training, the worst first.
+/// Number of labels whose F1 is reported after a training, the worst first.
 const LABELS_SAID: usize = 5;
 
-/// What a stage left.
+/// The result of a stage.
 pub(crate) struct Done {
     pub(crate) stage: Stage,
     pub(crate) output: PathBuf,
     pub(crate) manifest: Manifest,
-    /// Whether it was there already.
+    /// Whether the output was finished before this run.
     pub(crate) skipped: bool,
     pub(crate) seconds: f64,
 }
@@ -41,7 +41,7 @@ impl Done {
             .sum()
     }
 
-    /// The test metrics, where the stage has any.
+    /// Returns the test metrics, if the stage has any.
     fn metrics(&self) -> Vec<(String, f64)> {
         let Some(metrics) = self
             .manifest
@@ -93,9 +93,10 @@ impl Done {
         line
     }
 
-    /// The labels that the model does worst on, where it tells classes or labels apart.
+    /// Returns the labels with the lowest test F1, for a model that predicts classes or several
+    /// labels.
     fn worst_labels(&self) -> Option<String> {
-        // A stage that is done is not failed by a file that was changed since.
+        // A finished stage does not fail because a file has changed since.
         let evaluation = EvaluationFile::read(&self.output).ok().flatten()?;
         let test = evaluation.splits.get("test")?;
         let mut labels: Vec<_> = test
@@ -116,7 +117,7 @@ impl Done {
     }
 }
 
-/// Says what each stage left, to the console.
+/// Prints the result of each stage.
 pub(crate) fn report(
     job: &Job,
     done: &[Done],

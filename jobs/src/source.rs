@@ -1,4 +1,4 @@
-//! The text of a job file, and where in it a key stands.
+//! The text of a job file, and the position of each key.
 
 mod mend;
 mod wording;
@@ -17,10 +17,10 @@ use wording::{describe, quoted};
 use crate::error::{JobError, Mistake, chain};
 use crate::variables::expand;
 
-/// Bytes of a job file at most.
+/// Greatest size of a job file in bytes.
 const BYTES_MAX: u64 = 1 << 24;
 
-/// A job file as text, and what the command line changes of it; knows where every key stands.
+/// A job file as text, and the changes of the command line; finds the position of every key.
 #[derive(Debug)]
 pub(crate) struct JobSource {
     path: PathBuf,
@@ -29,27 +29,28 @@ pub(crate) struct JobSource {
     date: DateTime<Utc>,
 }
 
-/// What the command line changes of a job file.
+/// Changes of a job file by the command line.
 #[derive(Clone, Debug)]
 pub(crate) struct Edits {
     /// Dotted keys and their values, as written.
     pub(crate) set: Vec<(String, String)>,
-    /// What `${date:...}` means.
+    /// The time of `${date:...}`.
     pub(crate) date: DateTime<Utc>,
 }
 
-/// A key that the command line sets, as if it stood in the file behind its end.
+/// A key that the command line sets. Its position is after the end of the file.
 #[derive(Debug)]
 struct SetKey {
     key: String,
     written: String,
-    /// Bytes of the file and what else stands before.
+    /// Position: the bytes of the file and of the keys that were set before.
     start: usize,
-    /// So many blanks, and then the value as a key of its own: what is read from there has its place.
+    /// `start` blanks, then the value as a TOML key: so errors of the value have positions from
+    /// `start` on.
     text: String,
 }
 
-/// A key of the job file and where it stands.
+/// A key of the job file and its position.
 struct Place {
     /// Dotted name, such as `flatten.hops`.
     key: String,
@@ -64,7 +65,7 @@ impl JobSource {
     ///
     /// # Errors
     ///
-    /// If the file cannot be read, or is no text.
+    /// If the file cannot be read, is too large, or is no UTF-8 text.
     pub(crate) fn read(path: &Path, edits: &Edits) -> Result<JobSource, JobError> {
         let failed = |source| JobError::Read {
             path: path.to_owned(),
@@ -84,7 +85,7 @@ impl JobSource {
             return Err(refused(problem));
         }
         let text = String::from_utf8(bytes)
-            .map_err(|_| refused("is no UTF-8 text; a job file is a TOML text"))?;
+            .map_err(|_| refused("is not UTF-8 text; a job file is a TOML text"))?;
         Ok(JobSource::new(path, text, edits))
     }
 
@@ -104,8 +105,8 @@ impl JobSource {
         }
     }
 
-    /// Puts in what the variables in the strings of a table stand for; a string with a variable
-    /// that stands for nothing becomes empty.
+    /// Replaces the variables in the strings of a table by their values; a string with an invalid
+    /// variable becomes empty.
     fn expand(&self, table: &mut DeTable<'_>, prefix: &str, failed: &mut Failed<'_>) {
         for (name, value) in table.iter_mut() {
             let key = dotted(prefix, name.get_ref());
@@ -133,9 +134,8 @@ impl JobSource {
         }
     }
 
-    /// Makes a mistake of an error of a check: names the file, and the line of the key that the
-    /// error is about. None where the error is about a key that was mended, which is a mistake
-    /// already.
+    /// Turns the error of a check into a mistake that names the file and the line of the key. None
+    /// if the error names a key that was mended: that key is a mistake already.
     ///
     /// The key is the first quoted word of the error that is the dotted name of a key of the file.
     pub(crate) fn blame(&self, error: &JobError, reading: &Reading) -> Option<Mistake> {
@@ -156,7 +156,7 @@ impl JobSource {
         })
     }
 
-    /// Names where a byte stands: in a line of the file, from 1, or on the command line.
+    /// Returns the place of a byte: a line of the file, from 1, or an argument of the command line.
     fn place(&self, byte: usize) -> String {
         let sets = self.sets.iter().take_while(|set| set.start <= byte);
         match sets.last().filter(|_| byte > 0) {
@@ -177,12 +177,12 @@ impl JobSource {
         }
     }
 
-    /// Every key; none where the file is not TOML.
+    /// Returns all keys with their positions; none if the file is not TOML.
     fn places(&self) -> Vec<Place> {
         let mut places = Vec::new();
         if let Ok(mut table) = DeTable::parse(&self.text) {
             for set in &self.sets {
-                // What is wrong with it is told where it is set.
+                // Its errors are reported where it is set.
                 set.insert_into(table.get_mut()).ok();
             }
             collect(table.get_ref(), "", &mut places);
@@ -191,14 +191,14 @@ impl JobSource {
     }
 }
 
-/// Receives place, key and problem of a string whose variables stand for nothing.
+/// Receives position, key and problem of a string with an invalid variable.
 type Failed<'a> = dyn FnMut(usize, &str, &str) + 'a;
 
 impl SetKey {
     fn new(key: &str, value: &str, start: usize) -> Self {
         let blanks = " ".repeat(start);
         let mut text = format!("{blanks}v = {value}");
-        // What is no TOML value is a string without its quotes.
+        // A value that is not TOML is a string without quotes.
         if !DeTable::parse(&text).is_ok_and(|table| table.get_ref().len() == 1) {
             let quoted = toml::Value::String(value.to_owned());
             text = format!("{blanks}v = {quoted}");
@@ -211,7 +211,7 @@ impl SetKey {
         }
     }
 
-    /// Sets the key in a table, in place of what stands there.
+    /// Sets the key in a table, in place of its value there.
     fn insert_into<'a>(&'a self, mut table: &mut DeTable<'a>) -> Result<(), String> {
         let at = |name: &str| Spanned::new(self.start..self.start + 1, Cow::Owned(name.to_owned()));
         let value = DeTable::parse(&self.text).ok();

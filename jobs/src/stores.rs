@@ -1,4 +1,4 @@
-//! The stores of a job, and what its stages ask of them.
+//! The stores of a job, and the needs of its stages.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -14,23 +14,23 @@ use crate::cli::Stage;
 use crate::error::JobError;
 use crate::job::{Job, STORE};
 
-/// What a stage asks of a store.
+/// Requirements of a stage on its store.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Need {
     /// In-edges kept per node.
     pub(crate) keep: usize,
-    /// Order in which they are ranked; none: any will do.
+    /// Order in which they are ranked; none if any order is good enough.
     pub(crate) sampling: Option<Sampling>,
     /// Random seed of the samples.
     pub(crate) seed: u64,
     /// Independent samples.
     pub(crate) samples: u32,
-    /// Whether all in-edges are kept too, to draw further samples from.
+    /// Whether all in-edges are kept too, so that further samples can be drawn.
     pub(crate) redraw: bool,
 }
 
 impl Need {
-    /// One store for both, where the samples are the same ones.
+    /// Returns the needs of one store for both stages; none if their samples differ.
     fn join(&self, other: &Need) -> Option<Need> {
         let sampling = match (self.sampling, other.sampling) {
             (Some(mine), Some(theirs)) if mine != theirs || self.seed != other.seed => return None,
@@ -49,7 +49,7 @@ impl Need {
 }
 
 impl Job {
-    /// The output directory of a stage that the job has.
+    /// Returns the output directory of a stage; none if the job lacks the stage.
     pub(crate) fn output(&self, stage: Stage) -> Option<&Path> {
         match stage {
             Stage::Flatten => self.flatten.as_ref().map(|plan| plan.output()),
@@ -58,7 +58,7 @@ impl Job {
         }
     }
 
-    /// Whether inference runs a model that no stage of this job trains.
+    /// Tells whether inference runs a model that no stage of this job trains.
     pub(crate) fn brings_model(&self) -> bool {
         let own = self.train.as_ref().map(|plan| plan.output());
         self.infer
@@ -66,7 +66,7 @@ impl Job {
             .is_some_and(|plan| own != Some(plan.model()))
     }
 
-    /// What flattening, or streaming in its place, asks of the store.
+    /// Returns the needs of flattening, or of streaming in its place.
     pub(crate) fn flatten_need(&self) -> Option<Need> {
         self.sample().map(|sample| Need {
             keep: sample.keep(),
@@ -77,11 +77,12 @@ impl Job {
         })
     }
 
-    /// What inference asks of the store.
+    /// Returns the needs of inference.
     ///
-    /// As trained, a model brings the sample it was trained on: that of this job's flatten stage,
-    /// or what the directory of the model says. One whose training was streamed was trained on many,
-    /// and brings that of the job's seed, on which it was evaluated.
+    /// With `sampling` as trained, inference uses the sample on which the model was trained: the
+    /// sample of this job's flatten stage, or the one that the directory of the model names.
+    /// Streamed training draws many samples; inference then uses the sample of the job's seed, on
+    /// which the model was evaluated.
     pub(crate) fn infer_need(&self) -> Result<Option<Need>, JobError> {
         let by_layers = |plan: &&InferPlan| plan.method() == Method::Layers;
         let Some(plan) = self.infer.as_ref().filter(by_layers) else {
@@ -114,7 +115,7 @@ impl Job {
                     Some(meta.sampling),
                     meta.seed,
                 ),
-                None => (usize::MAX, None, self.seed), // training will say what is wrong with it
+                None => (usize::MAX, None, self.seed), // training reports its error
             },
             (None, None) => {
                 let need = plan.store_need()?;
@@ -132,16 +133,16 @@ impl Job {
     }
 }
 
-/// The stores of a job: one, unless inference brings a sample of its own.
+/// The stores of a job: one, unless inference needs another sample.
 pub(crate) struct Stores<'a> {
     job: &'a Job,
     pub(crate) cluster: &'a Cluster,
-    /// Each store that is open, with the directory it lies in.
+    /// Each open store, with its directory.
     open: Vec<(PathBuf, Arc<Store>)>,
 }
 
 impl<'a> Stores<'a> {
-    /// Opens nothing yet.
+    /// Creates the list of stores; opens none yet.
     pub(crate) fn new(job: &'a Job, cluster: &'a Cluster) -> Stores<'a> {
         Stores {
             job,
@@ -150,10 +151,10 @@ impl<'a> Stores<'a> {
         }
     }
 
-    /// The store a stage works on, built first where there is none.
+    /// Returns the store of a stage, and builds it if it does not exist.
     ///
-    /// All stages of the job count, not only those that run now, so that one after the other they
-    /// find the same store.
+    /// The needs of all stages of the job count, not only of those that run now, so that stages
+    /// which run one after the other use the same store.
     pub(crate) fn open(
         &mut self,
         stage: Stage,
@@ -169,10 +170,10 @@ impl<'a> Stores<'a> {
     }
 }
 
-/// What the store of a stage is made of.
+/// Returns the plan of a stage's store.
 fn store_plan(job: &Job, stage: Stage) -> Result<StorePlan, JobError> {
     let flatten = job.flatten_need();
-    // A job that only flattens must not fail on what inference lacks.
+    // A job that only flattens must not fail because inference lacks something.
     let infer = if job.runs(Stage::Infer) {
         job.infer_need()?
     } else {
@@ -215,7 +216,7 @@ fn store_plan(job: &Job, stage: Stage) -> Result<StorePlan, JobError> {
     })
 }
 
-/// What the store of a stage is made of, where the stage works on one.
+/// Returns the plan of a stage's store; none if the stage needs no store.
 pub(crate) fn needed_store(job: &Job, stage: Stage) -> Result<Option<StorePlan>, JobError> {
     let by_layers = |plan: &InferPlan| plan.method() == Method::Layers;
     let is_needed = match stage {

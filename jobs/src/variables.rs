@@ -1,17 +1,18 @@
-//! `${...}` in the strings of a job file: dates, for partitions of a day, and the environment.
+//! Replaces `${...}` in the strings of a job file: by dates, such as for partitions of a day, and
+//! by environment variables.
 
 use chrono::format::StrftimeItems;
 use chrono::{DateTime, Days, Months, TimeDelta, Utc};
 
-/// What may stand between `${` and `}`.
+/// The allowed texts between `${` and `}`.
 const ALLOWED: &str = "allowed: ${date:FORMAT}, ${date:FORMAT,OFFSET} such as ${date:%Y-%m-%d,-1d}, \
                        and ${env:NAME}; $${ stands for ${ itself";
 
-/// Puts in what the variables of a text stand for: of `date`, or what `env` knows.
+/// Replaces the variables of a text by `date` or by values of `env`.
 ///
 /// # Errors
 ///
-/// Names the variable, and says what is allowed.
+/// Names the variable, and the allowed ones.
 pub(crate) fn expand(
     text: &str,
     date: DateTime<Utc>,
@@ -46,7 +47,7 @@ pub(crate) fn expand(
     Ok(expanded)
 }
 
-/// Writes a date as `FORMAT` or `FORMAT,OFFSET` says.
+/// Formats a date by `FORMAT` or `FORMAT,OFFSET`.
 fn dated(written: &str, date: DateTime<Utc>) -> Result<String, String> {
     let (format, date) = match written.rsplit_once(',') {
         None => (written, date),
@@ -64,13 +65,13 @@ fn dated(written: &str, date: DateTime<Utc>) -> Result<String, String> {
     let items = items.ok().filter(|items| !items.is_empty());
     let Some(items) = items else {
         return Err(format!(
-            "`{format}` is no format of a date; allowed is what strftime has, such as %Y-%m-%d"
+            "`{format}` is no format of a date; allowed are the codes of strftime, such as %Y-%m-%d"
         ));
     };
     Ok(date.format_with_items(items.iter()).to_string())
 }
 
-/// Moves a date by an offset such as `-1d`; none if it is no offset, or leads out of the calendar.
+/// Moves a date by an offset such as `-1d`; none if it is no offset, or the result is no date.
 fn moved(date: DateTime<Utc>, offset: &str) -> Option<DateTime<Utc>> {
     let is_back = offset.starts_with('-');
     let number = offset.strip_prefix(['-', '+'])?;
@@ -116,7 +117,7 @@ mod tests {
             ("${date:%F, +2w}", "2026-03-15"),
             ("${date:%Y%m,-1mo}${date:%d,+1d}", "20260202"),
             ("dt=${date:%Y,%m,+0d}", "dt=2026,03"),
-            // What a variable stands for is text, whatever it looks like.
+            // The value of a variable is not expanded again.
             ("${env:HOME}/x", "/home/${me}/x"),
             ("$${env:HOME} $HOME {} $", "${env:HOME} $HOME {} $"),
         ] {

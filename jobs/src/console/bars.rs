@@ -6,22 +6,22 @@ use schemas::progress::Event;
 use super::line_err;
 use super::lines::{figures, text_of};
 
-/// One bar for the phase at hand; the bar of a finished phase stays as a line.
+/// One bar for the current phase; the bar of a finished phase stays as a line.
 #[derive(Default)]
 pub(super) struct Bars {
     /// Stage and phase of the bar that was shown last.
     phase: String,
-    /// None once its phase is finished: whatever draws it again would draw it below later lines.
+    /// None when its phase is finished: drawn again, the bar would appear below later lines.
     bar: Option<ProgressBar>,
 }
 
 impl Bars {
-    /// Shows an event: what cannot be counted as a line, the rest as a bar.
+    /// Shows an event: as a line if it has no total, else as a bar.
     pub(super) fn show(&mut self, event: &Event) {
         if event.total == 0 {
             return self.print(&text_of(event));
         }
-        // The phases of a store are steps of one count.
+        // The phases of building a store share one bar.
         let is_store = event.stage == "store";
         let phase = match is_store {
             true => event.stage.to_owned(),
@@ -58,7 +58,7 @@ impl Bars {
         }
     }
 
-    /// Leaves the bar at hand as it is.
+    /// Ends the current bar as it is.
     pub(super) fn end(&mut self) {
         if let Some(bar) = self.bar.take() {
             bar.abandon();

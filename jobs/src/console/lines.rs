@@ -1,4 +1,4 @@
-//! Progress as log lines: which events get one, and what it says.
+//! Progress as log lines: selects the events that get a line, and writes its text.
 
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
@@ -13,10 +13,10 @@ use tracing_subscriber::registry::LookupSpan;
 
 use super::{Console, SILENCE_MAX};
 
-/// Time between two lines of one phase that only count.
+/// Time between two lines of one phase that only show a count.
 const BETWEEN_TICKS: Duration = Duration::from_secs(10);
 
-/// What was said last, and when.
+/// The line that was printed last, and its time.
 #[derive(Default)]
 pub(super) struct Lines {
     last: Option<Said>,
@@ -27,13 +27,13 @@ struct Said {
     phase: String,
     text: String,
     at: Instant,
-    /// When the phase, as far as it was counted then, was reached.
+    /// When the phase reached this text.
     since: Instant,
 }
 
 impl Lines {
-    /// Returns the line for an event. What ends something or carries figures has one, and so has
-    /// the first event of a phase; mere ticks have one every ten seconds.
+    /// Returns the line for an event, if it gets one. The first and the last event of a phase and
+    /// events with a message or figures get one; events that only count get one every ten seconds.
     pub(super) fn line(&mut self, event: &Event, now: Instant) -> Option<String> {
         let text = text_of(event);
         let phase = format!("{} {}", event.stage, event.phase);
@@ -52,7 +52,7 @@ impl Lines {
         Some(text)
     }
 
-    /// Notes an event that is said in any case.
+    /// Records an event that is printed elsewhere.
     pub(super) fn note(&mut self, event: &Event, now: Instant) {
         let phase = format!("{} {}", event.stage, event.phase);
         self.said(phase, &text_of(event), now);
@@ -67,7 +67,7 @@ impl Lines {
         });
     }
 
-    /// Returns what to say after a long silence.
+    /// Returns the line to print after a long silence.
     pub(super) fn silence(&mut self, now: Instant) -> Option<String> {
         let last = self.last.as_mut()?;
         if now - last.at < SILENCE_MAX {
@@ -79,7 +79,7 @@ impl Lines {
     }
 }
 
-/// An event in words.
+/// Returns the text of an event.
 pub(super) fn text_of(event: &Event) -> String {
     let mut line = format!("{} {}", event.stage, event.phase);
     if event.total > 0 {
@@ -93,7 +93,7 @@ pub(super) fn text_of(event: &Event) -> String {
     line
 }
 
-/// The scalar fields as `name value`, numbers with four significant decimals.
+/// Returns the scalar fields as `name value`, floats with four decimals.
 pub(super) fn figures(fields: &Value) -> String {
     let scalar = |value: &Value| match value {
         Value::Number(number) => match (number.as_u64(), number.as_f64()) {
@@ -112,7 +112,7 @@ pub(super) fn figures(fields: &Value) -> String {
     shown.join(", ")
 }
 
-/// Hands the warnings of the stages to a console.
+/// Passes the warnings of the stages to a console.
 pub(super) struct Warnings(pub(super) Console);
 
 impl<S, N> FormatEvent<S, N> for Warnings

@@ -1,4 +1,4 @@
-//! Tests of what is said, and when.
+//! Tests of the lines that are printed, and when.
 
 use serde_json::Value;
 

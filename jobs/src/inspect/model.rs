@@ -1,4 +1,4 @@
-//! A model, described: its architecture, metrics, scores by label, parameters.
+//! Describes a model: its architecture, metrics, scores by label, parameters.
 
 use std::path::Path;
 
@@ -8,10 +8,10 @@ use schemas::Manifest;
 use super::{heading, more, problem};
 use crate::error::JobError;
 
-/// Labels whose scores are shown at most; the file holds all.
+/// Greatest number of labels whose scores are shown; the file holds all.
 const LABELS_SHOWN: usize = 20;
 
-/// Labels of a confusion matrix that is shown at most.
+/// Greatest number of labels with which a confusion matrix is shown.
 const CONFUSION_SHOWN: usize = 10;
 
 pub(super) fn model(dir: &Path, manifest: &Manifest) -> Result<String, JobError> {
@@ -35,7 +35,7 @@ pub(super) fn model(dir: &Path, manifest: &Manifest) -> Result<String, JobError>
     Ok(text)
 }
 
-/// What the model gets right, label by label.
+/// Appends the scores of the model, label by label.
 fn scores(text: &mut String, test: &SplitScores) {
     if test.labels.is_empty() {
         return;
@@ -65,7 +65,7 @@ fn scores(text: &mut String, test: &SplitScores) {
     }
 }
 
-/// What a label is called; its number, where it has no name.
+/// Returns the name of a label, or its number if it has no name.
 pub(crate) fn label_name(label: &LabelScores) -> String {
     label
         .name

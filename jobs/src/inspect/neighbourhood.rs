@@ -1,16 +1,16 @@
-//! One neighbourhood, as text and as a graph in DOT.
+//! Describes one neighbourhood, as text or as a graph in DOT.
 
 use schemas::{Features, GraphFeature, Ids, Labels, Split};
 
 use super::more;
 
-/// Values of a vector shown at most.
+/// Greatest number of a vector's values that are shown.
 const VALUES_SHOWN: usize = 6;
 
-/// Nodes and edges of a neighbourhood shown at most in text; DOT draws all.
+/// Greatest number of nodes and of edges that are shown in text; DOT draws all.
 const EDGES_SHOWN: usize = 20;
 
-/// The distance of every node from the target.
+/// Returns the distance of every node from the target.
 fn hops(feature: &GraphFeature) -> Vec<usize> {
     let mut hops = Vec::with_capacity(feature.node_id.len());
     for (hop, range) in feature.hop_offset.windows(2).enumerate() {
@@ -19,7 +19,7 @@ fn hops(feature: &GraphFeature) -> Vec<usize> {
     hops
 }
 
-/// Every kept edge as positions of source and destination, and its own position.
+/// Returns the positions of source, destination and edge for every kept edge.
 fn edges(feature: &GraphFeature) -> impl Iterator<Item = (usize, usize, usize)> {
     let ranges = feature.in_offset.windows(2).enumerate();
     ranges.flat_map(move |(dst, range)| {
@@ -117,7 +117,7 @@ pub(super) fn label(labels: &Labels, at: usize, names: &[String]) -> String {
     }
 }
 
-/// The neighbourhood as a graph that Graphviz draws.
+/// Returns the neighbourhood as a graph in Graphviz's language DOT.
 pub(super) fn dot(feature: &GraphFeature) -> String {
     let ids = &feature.node_id;
     let mut text = format!("digraph {} {{\n  rankdir = RL;\n", quoted(ids, 0));

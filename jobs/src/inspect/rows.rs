@@ -1,4 +1,4 @@
-//! Rows of embeddings and of graph features, described.
+//! Describes rows of embeddings and of graph features.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use super::{heading, problem};
 use crate::cli::InspectArgs;
 use crate::error::JobError;
 
-/// Rows shown unless the user asks for more.
+/// Default number of rows that are shown.
 const ROWS_SHOWN: usize = 5;
 
 pub(super) fn embeddings(dir: &Path, args: &InspectArgs) -> Result<String, JobError> {
@@ -85,7 +85,7 @@ fn rows_shown(args: &InspectArgs) -> usize {
     }
 }
 
-/// What the classes are called, where labels were given by name.
+/// Returns the names of the classes; none if labels have no names.
 fn class_names(manifest: &Manifest) -> &[String] {
     let label = manifest
         .graph

@@ -1,4 +1,4 @@
-//! Paths of a job: resolved, and no output in the way of another or of what is read.
+//! Resolves the paths of a job, and checks that no output overlaps another output or an input.
 
 use std::path::{Path, PathBuf};
 
@@ -10,12 +10,12 @@ use super::{BASE, JobSpec, key};
 use crate::mistakes::Found;
 
 impl JobSpec {
-    /// Resolves every path that is not of an input table, and says how stores are reached.
+    /// Resolves every path but those of input tables, and sets the options of stores.
     pub(super) fn resolve_paths(&mut self, base: &Path, found: &mut Found) {
         schemas::storage::configure(self.storage.clone());
         let mut paths: Vec<(&str, &mut PathBuf)> = Vec::new();
         if let Some(work_dir) = &mut self.work_dir {
-            // Of what lies there, most is mapped.
+            // It must be local: its files are memory-mapped.
             if let Some(path) = found.take(schemas::path::local("work_dir", base, work_dir)) {
                 *work_dir = path;
             }
@@ -45,7 +45,7 @@ impl JobSpec {
         }
     }
 
-    /// The directories that are written.
+    /// Returns the directories that are written, each with its key.
     fn outputs<'a>(&'a self, work_dir: &'a Path) -> Vec<(&'static str, &'a Path)> {
         let mut outputs = Vec::new();
         outputs.extend(
@@ -67,9 +67,9 @@ impl JobSpec {
         outputs
     }
 
-    /// No two stages may write one place, nor one inside another.
+    /// Checks that no two outputs are the same directory, and that none lies inside another.
     ///
-    /// Returns the keys of those that are in the way of something, each told once.
+    /// Returns the keys of the outputs that overlap another; each is reported once.
     pub(super) fn check_outputs(&self, work_dir: &Path, found: &mut Found) -> Vec<&'static str> {
         let mut told = Vec::new();
         let outputs = self.outputs(work_dir);
@@ -80,7 +80,7 @@ impl JobSpec {
                 if !is_told && !is_empty && overlap(path, taken) {
                     told.push(name);
                     let problem = format!(
-                        "{} is in the way of `{earlier}`, {}; each needs a directory of its own",
+                        "{} overlaps `{earlier}`, {}; each needs a directory of its own",
                         path.display(),
                         taken.display()
                     );
@@ -91,8 +91,8 @@ impl JobSpec {
         told
     }
 
-    /// Nothing that is read may lie where something is written: `--fresh` would remove it. Outputs
-    /// that were told to be in the way of another are left out.
+    /// Checks that no output overlaps an input, which `--fresh` would remove. Outputs in `told`
+    /// were reported already and are left out.
     pub(super) fn check_inputs(
         &self,
         work_dir: &Path,
@@ -105,7 +105,7 @@ impl JobSpec {
             ("input.nodes.path", &self.input.nodes.path),
             ("input.edges.path", &self.input.edges.path),
         ] {
-            // What is wrong with it is found where the table is opened.
+            // Errors of these paths are found when the table is opened.
             let paths = path.alternatives().unwrap_or_default();
             let resolved = paths
                 .iter()
@@ -127,7 +127,7 @@ impl JobSpec {
         }
         for (name, output) in self.outputs(work_dir) {
             for (read, input) in &inputs {
-                // What one stage writes for the next.
+                // One stage writes these directories for the next.
                 let handed_on = matches!(
                     (name, *read),
                     ("flatten.output", "train.input" | "infer.input")
@@ -137,8 +137,8 @@ impl JobSpec {
                 if !handed_on && is_new && overlaps_input(output, input) {
                     told.push(name);
                     let problem = format!(
-                        "{} is in the way of `{read}`, {}; an output lies neither in what is read \
-                         nor around it",
+                        "{} overlaps `{read}`, {}; an output must not equal, contain or lie in an \
+                         input",
                         output.display(),
                         input.display()
                     );

@@ -1,4 +1,4 @@
-//! What keys of a job file ask of other keys.
+//! Checks keys of a job file against their bounds and against other keys.
 
 use bytesize::ByteSize;
 use gnn::LayerKind;
@@ -12,23 +12,23 @@ use crate::error::JobError;
 use crate::memory::{BUDGET_MIN, workers_max};
 use crate::mistakes::Found;
 
-/// Worker threads at most: each is a thread and a partition of the store.
+/// Greatest number of workers: each is a thread and a partition of the store.
 const WORKERS_MAX: usize = 1024;
 
-/// Memory that a job may name at most: a PiB.
+/// Greatest memory budget: one PiB.
 const BUDGET_MAX: ByteSize = ByteSize::pib(1);
 
-/// Times that a request to a store is sent again, at most.
+/// Greatest number of times that a request to a store is sent again.
 const RETRIES_MAX: u64 = 1000;
 
-/// Faults of a store that a job may put up with, at most.
+/// Greatest value of `storage.faults_max`.
 const FAULTS_MAX: u64 = 1_000_000_000;
 
-/// Layers of a model at most; more are a mistake of the key alone.
+/// Greatest number of layers of a model; more are an error of the key alone.
 const LAYERS_MAX: usize = 255;
 
 impl JobSpec {
-    /// Checks of single keys.
+    /// Checks single keys.
     pub(super) fn check_alone(&self, found: &mut Found) {
         let allowed = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
         let plain = self.name.chars().all(allowed) && !self.name.starts_with('.');
@@ -62,7 +62,7 @@ impl JobSpec {
         }
     }
 
-    /// Finds what is wrong with the table of each stage for itself.
+    /// Checks the table of each stage on its own.
     pub(super) fn check_tables(&self, found: &mut Found) {
         let is_streamed = self.train.as_ref().is_some_and(|train| train.streamed);
         if let Some(flatten) = &self.flatten {
@@ -105,15 +105,15 @@ impl JobSpec {
         Ok(workers)
     }
 
-    /// The train stage and the flatten stage whose output it reads, or whose neighbourhoods it
-    /// streams.
+    /// Returns the train stage and the flatten stage whose output it reads, or whose neighbourhoods
+    /// it streams.
     pub(super) fn own_training(&self) -> Option<(&TrainSpec, &FlattenSpec)> {
         let (train, flatten) = (self.train.as_ref()?, self.flatten.as_ref()?);
         let reads_own = train.input.is_none() || train.input == flatten.output;
         reads_own.then_some((train, flatten))
     }
 
-    /// Finds what one stage lacks of another, or of the input tables.
+    /// Checks each stage against the other stages and the input tables.
     pub(super) fn check_stages(&self, found: &mut Found) {
         let (nodes, edges) = (&self.input.nodes, &self.input.edges);
         let is_streamed = self.train.as_ref().is_some_and(|train| train.streamed);
@@ -153,7 +153,7 @@ impl JobSpec {
         }
     }
 
-    /// Inference on stored neighbourhoods reads one sample a target.
+    /// Checks that inference on stored neighbourhoods has one sample a target.
     fn check_neighborhoods(&self, found: &mut Found) {
         let by_neighborhoods =
             |infer: &&InferSpec| infer.method == Method::Neighborhoods && infer.input.is_none();
@@ -167,7 +167,7 @@ impl JobSpec {
     }
 }
 
-/// A model that trains on this job's neighbourhoods has a layer a hop.
+/// Checks that a model which is trained on this job's neighbourhoods has one layer a hop.
 fn check_layers(train: &TrainSpec, hops: usize, found: &mut Found) {
     if let Some(layers) = train.layers.filter(|&layers| layers != hops) {
         let problem = format!("is {layers}; must equal `flatten.hops`, {hops}");
@@ -190,7 +190,7 @@ fn check_layers(train: &TrainSpec, hops: usize, found: &mut Found) {
     }
 }
 
-/// What training needs of the input tables, as far as the job file says it.
+/// Checks that the job file has the columns that training needs.
 fn check_trainable(train: &TrainSpec, nodes: &NodesSpec, edges: &EdgesSpec, found: &mut Found) {
     let takes_edge_features = train.model.takes_edge_features();
     let takers = LayerKind::names_of(LayerKind::takes_edge_features);
@@ -215,7 +215,7 @@ fn check_trainable(train: &TrainSpec, nodes: &NodesSpec, edges: &EdgesSpec, foun
         (
             nodes.sparse.is_some() && nodes.transform == Some(Transform::Standardize),
             "input.nodes.transform",
-            "\"standardize\" would fill sparse features; allowed is \"row_normalize\"",
+            "\"standardize\" would make sparse features dense; allowed is \"row_normalize\"",
         ),
         (
             train.edge_weight == Some(true) && edges.weight.is_none(),

@@ -25,7 +25,7 @@ fn load(text: &str) -> JobSpec {
     spec.unwrap()
 }
 
-/// The mistakes in the keys of a job file, whatever the tables hold.
+/// Returns the mistakes in the keys of a job file; the tables are not read.
 fn mistakes_of(text: &str) -> Vec<String> {
     let (_, reading) = source(text, &[]).parse::<JobSpec>();
     reading
@@ -35,7 +35,7 @@ fn mistakes_of(text: &str) -> Vec<String> {
         .collect()
 }
 
-/// Checks the mistakes of a job but for its tables, which are not there.
+/// Checks the mistakes of a job, except that its tables do not exist.
 #[track_caller]
 fn check(text: &str, expected: &str) {
     check_set(text, &[], expected);
@@ -82,7 +82,7 @@ fn errors_name_line_key_and_what_is_allowed() {
     );
     check(
         &format!("{HEAD}work_dir = \"out/f\"\n{INPUT}{STAGE}"),
-        "j.toml:3: `work_dir`: out/f is in the way of `flatten.output`, out/f; each needs a \
+        "j.toml:3: `work_dir`: out/f overlaps `flatten.output`, out/f; each needs a \
          directory of its own",
     );
     check(
@@ -110,7 +110,7 @@ fn streamed_training_takes_no_key_of_what_is_written() {
             "`flatten.{key}` is given: streamed training writes no graph features; leave it out"
         )
     };
-    // The tables are read first, so the plan of [flatten] is asked for itself.
+    // A job reads the tables first, so [flatten] is planned here on its own.
     let refused = |key: &str, line: &str| {
         let spec = load(&format!("{HEAD}{INPUT}{flatten}{line}\n{train}"));
         let error = spec.flatten.unwrap().into_sample_plan(Path::new(""));
@@ -209,8 +209,8 @@ fn training_needs_more_than_the_tables() {
     );
     check(
         &job(&format!("{sparse}transform = \"standardize\"\n"), ""),
-        "j.toml:9: `input.nodes.transform`: \"standardize\" would fill sparse features; allowed is \
-         \"row_normalize\"",
+        "j.toml:9: `input.nodes.transform`: \"standardize\" would make sparse features dense; \
+         allowed is \"row_normalize\"",
     );
     check(
         &job(features, "edge_weight = true\n"),
@@ -257,13 +257,13 @@ fn errors_within_a_schedule_point_at_it() {
 #[test]
 fn outputs_keep_off_what_is_read() {
     let job = format!("{HEAD}{INPUT}{STAGE}targets = \"lists/t\"\n");
-    let rest = "an output lies neither in what is read nor around it";
+    let rest = "an output must not equal, contain or lie in an input";
     for (output, read, path) in [
         ("n", "input.nodes.path", "n"),
         ("./e/deep", "input.edges.path", "e"),
         ("lists", "flatten.targets", "lists/t"),
     ] {
-        let problem = format!("{output} is in the way of `{read}`, {path}; {rest}");
+        let problem = format!("{output} overlaps `{read}`, {path}; {rest}");
         check(
             &job.replace("out/f", output),
             &format!("j.toml:13: `flatten.output`: {problem}"),
@@ -271,16 +271,16 @@ fn outputs_keep_off_what_is_read() {
     }
     check(
         &format!("{HEAD}work_dir = \".\"\n{INPUT}{STAGE}").replace("out/f", "../out"),
-        &format!("j.toml:3: `work_dir`: . is in the way of `input.nodes.path`, n; {rest}"),
+        &format!("j.toml:3: `work_dir`: . overlaps `input.nodes.path`, n; {rest}"),
     );
     let train = "[train]\nmodel = \"gcn\"\nepochs = 1\ninput = \"g\"\noutput = \"g\"\n";
     check(
         &format!("{HEAD}{INPUT}{train}"),
-        &format!("j.toml:16: `train.output`: g is in the way of `train.input`, g; {rest}"),
+        &format!("j.toml:16: `train.output`: g overlaps `train.input`, g; {rest}"),
     );
 }
 
-/// The reference's example holds every key, so a key that is gone or new shows.
+/// The example of the reference holds every key, so a removed or a new key fails this test.
 #[test]
 fn the_documented_example_parses_and_every_key_is_documented() {
     let reference = concat!(
@@ -291,7 +291,7 @@ fn the_documented_example_parses_and_every_key_is_documented() {
         include_str!("../../../docs/job/train.md"),
         include_str!("../../../docs/job/infer.md"),
     );
-    // Everything fits but the tables, which are not there.
+    // The only error is that the tables do not exist.
     check(
         example(),
         "j.toml:30: `input.edges.path`: no file matches: papers/edges/*.parquet",
@@ -345,7 +345,7 @@ fn the_documented_example_parses_and_every_key_is_documented() {
     }
 }
 
-/// Keys that do not go with others of the example, in comments of it.
+/// Keys that exclude other keys of the example, and so are in its comments.
 const ALTERNATIVES: [&str; 2] = ["sparse", "input"];
 
 /// Keys of the top level that are tables with a section of their own.
@@ -435,7 +435,7 @@ fn errors_of_keys_of_the_command_line_name_them() {
         &[("seed.x", "1")],
         "--set seed.x=1: `seed` is a key of the job file, not a table",
     );
-    // A key of the file still has its line.
+    // The error of a key in the file names its line.
     check_set(
         &format!("{HEAD}wokers = 2\n{INPUT}{STAGE}"),
         &[("seed", "2")],
@@ -484,7 +484,7 @@ fn all_mistakes_are_told_at_once_in_the_order_of_the_file() {
          j.toml:17: `train.epochs` is 0: allowed is 1 to 1000000\n\
          j.toml:18: `train.dropout` is the string \"half\"; allowed is a number\n\
          j.toml:19: `train.hidden` is the number 8; allowed is a list\n\
-         j.toml:21: `infer.output`: out/f/e is in the way of `flatten.output`, out/f; each needs a \
+         j.toml:21: `infer.output`: out/f/e overlaps `flatten.output`, out/f; each needs a \
          directory of its own\n\
          j.toml:22: `infer.layer` is 300: allowed is 1 to 255\n\
          job j.toml: `input.nodes.features`: is missing; [train] needs `features` or `sparse`",
@@ -493,7 +493,7 @@ fn all_mistakes_are_told_at_once_in_the_order_of_the_file() {
 
 #[test]
 fn a_mistake_that_follows_from_another_is_not_told() {
-    // Without its labels a training would lack them, and its output is of no store.
+    // The missing labels and the wrong type of the output would cause further errors.
     let train = "[train]\nmodel = \"gcn\"\nepochs = 1\noutput = 5\n";
     let input = INPUT.replacen("[input.edges]", "features = [\"f\"]\n[input.edges]", 1);
     check(
@@ -540,7 +540,7 @@ fn values_of_a_wrong_type_say_what_is_wanted() {
     }
 }
 
-/// Numbers of a job file: what is allowed at the ends of their bounds, and what is not.
+/// Numbers of a job file: values at the ends of their bounds, and values outside.
 const NUMBERS: [(&str, [&str; 2], [&str; 2]); 50] = [
     ("seed", ["0", "9223372036854775807"], ["-1", "0.5"]),
     ("workers", ["1", "2"], ["0", "1025"]),
@@ -708,7 +708,7 @@ fn every_number_has_bounds() {
     }
 }
 
-/// Gathers the dotted names of keys that hold numbers, lists of them, or sizes.
+/// Collects the dotted names of keys that hold numbers, lists of numbers, or sizes.
 fn gather_numbers(value: &toml::Value, key: &str, found: &mut Vec<String>) {
     let is_number = |written: &toml::Value| {
         let is_size = |text: &str| text.parse::<ByteSize>().is_ok();

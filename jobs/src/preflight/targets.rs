@@ -1,4 +1,4 @@
-//! What training and inference need of the targets: splits, labels, nodes of their ids.
+//! Checks that targets have the splits, labels and nodes that training and inference need.
 
 use std::collections::HashMap;
 
@@ -10,7 +10,7 @@ use schemas::{IdListPlan, Ids, LabelMeta, SchemaError, Split, Unit};
 use crate::error::JobError;
 use crate::job::Job;
 
-/// Checks that training has what it needs of the targets: a split that is not empty, labels.
+/// Checks that the splits that training needs are not empty, and that their targets have labels.
 pub(super) fn splits_and_labels(job: &Job, train: &TrainSpec) -> Result<(), JobError> {
     let listed = match job.targets() {
         Some(Targets::Listed(_)) => Some(Listed::read(job)?),
@@ -29,11 +29,11 @@ pub(super) fn splits_and_labels(job: &Job, train: &TrainSpec) -> Result<(), JobE
         num_val += in_val;
     }
     let missing = if num_train == 0 {
-        Some(("train", "there has to be something to train on"))
+        Some(("train", "training needs at least one"))
     } else if num_val == 0 && train.patience.is_some() {
-        Some(("val", "`train.patience` waits for a better metric on it"))
+        Some(("val", "`train.patience` needs a metric of it"))
     } else if num_val == 0 && train.monitor.is_some() {
-        Some(("val", "`train.monitor` is a metric on it"))
+        Some(("val", "`train.monitor` is a metric of it"))
     } else {
         None
     };
@@ -51,7 +51,8 @@ pub(super) fn splits_and_labels(job: &Job, train: &TrainSpec) -> Result<(), JobE
     })
 }
 
-/// Targets of a unit in the train and in the val split; each in any split has a label.
+/// Counts the targets of a unit in the train and the val split; a target in a split without a label
+/// is an error.
 fn count_splits(job: &Job, unit: &Unit, listed: Option<&Listed>) -> Result<[usize; 2], JobError> {
     let rows = job.nodes.read_splits(unit)?;
     let ids = match listed {
@@ -87,10 +88,10 @@ fn count_splits(job: &Job, unit: &Unit, listed: Option<&Listed>) -> Result<[usiz
     Ok(counts)
 }
 
-/// A list of targets, to be asked for ids.
+/// A list of targets, in which ids can be looked up.
 struct Listed {
     ids: Ids,
-    /// Position of each id's hash.
+    /// Position of an id in the list, by its hash.
     places: HashMap<u64, usize>,
 }
 
@@ -116,14 +117,14 @@ impl Listed {
         self.place(ids, at).is_some()
     }
 
-    /// The position in the list of an id of another column.
+    /// Returns the position in the list of an id of another column.
     fn place(&self, ids: &Ids, at: usize) -> Option<usize> {
         let place = self.places.get(&ids.hash(at)).copied()?;
         self.ids.equal(place, ids, at).then_some(place)
     }
 }
 
-/// Checks that each id of a list is one of a node.
+/// Checks that each id of a list is the id of a node.
 pub(super) fn listed_nodes(job: &Job, list: &IdListPlan) -> Result<(), JobError> {
     let wanted = Listed::of(list.read()?);
     let mut is_node = vec![false; wanted.ids.len()];
@@ -145,7 +146,7 @@ pub(super) fn listed_nodes(job: &Job, list: &IdListPlan) -> Result<(), JobError>
     }
 }
 
-/// Reads what the labels are, which takes a look at all of them.
+/// Returns the description of the labels; reads all of them.
 pub(super) fn label_meta(job: &Job) -> Result<Option<LabelMeta>, JobError> {
     if !job.nodes.has_label() {
         return Ok(None);
@@ -164,12 +165,12 @@ pub(super) fn label_meta(job: &Job) -> Result<Option<LabelMeta>, JobError> {
 }
 
 impl Job {
-    /// Which nodes get a neighbourhood, where the job says it.
+    /// Returns which nodes get a neighbourhood, if the job says it.
     fn targets(&self) -> Option<&Targets> {
         self.sample().map(|sample| sample.targets())
     }
 
-    /// The list of targets, where the job names one.
+    /// Returns the list of targets, if the job names one.
     pub(crate) fn target_list(&self) -> Result<Option<IdListPlan>, SchemaError> {
         let Some(Targets::Listed(path)) = self.targets() else {
             return Ok(None);

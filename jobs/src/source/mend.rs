@@ -1,4 +1,4 @@
-//! Reads a job file in spite of mistakes, so that all of them are told at once.
+//! Reads a job file with mistakes, so that all of them are reported together.
 
 use serde::de::DeserializeOwned;
 use std::collections::BTreeSet;
@@ -8,38 +8,38 @@ use toml::de::{DeTable, DeValue};
 use super::{JobSource, SetKey, collect, contains, describe};
 use crate::error::Mistake;
 
-/// Mistakes told at most.
+/// Greatest number of mistakes that are reported.
 const MISTAKES_MAX: usize = 100;
 
-/// Where keys stand that a job file lacks: behind every byte of it.
+/// Position of keys that a job file lacks: after all its bytes.
 const NOWHERE: usize = 1 << 48;
 
-/// What reading a job file found wrong.
+/// The mistakes that were found while a job file was read.
 #[derive(Debug, Default)]
 pub(crate) struct Reading {
     /// The mistakes, in the order in which they were found.
     pub(crate) mistakes: Vec<Mistake>,
-    /// Keys that are not as they are written, or stand for missing ones; and keys that unknown ones
-    /// were probably meant to be. Errors about them follow from a mistake that is told.
+    /// Keys that were removed or inserted, and keys that were probably meant by unknown ones.
+    /// Errors about them follow from a mistake that is reported.
     mended: BTreeSet<String>,
 }
 
-/// A change of a job file without which its keys cannot be read.
+/// A change of a job file that makes its keys readable.
 #[derive(Debug, PartialEq)]
 enum Mend {
-    /// Leaves a key out.
+    /// Removes a key.
     Remove(String),
-    /// Puts in a key that is missing.
+    /// Inserts a missing key.
     Insert(String),
 }
 
 impl Reading {
-    /// Tells whether an error about a key follows from a mistake that is told.
+    /// Tells whether an error about a key follows from a mistake that is reported.
     pub(super) fn is_mended(&self, key: &str) -> bool {
         self.mended.iter().any(|mended| is_in(key, mended))
     }
 
-    /// Tells whether an error names a table, as `[train]`, that was mended.
+    /// Tells whether an error names a mended table, such as `[train]`.
     pub(super) fn names_table(&self, error: &str) -> bool {
         self.mended
             .iter()
@@ -47,18 +47,18 @@ impl Reading {
     }
 }
 
-/// Tells whether a key is another one, or one of its table.
+/// Tells whether a key equals `outer`, or is a key of that table.
 fn is_in(key: &str, outer: &str) -> bool {
     let rest = key.strip_prefix(outer);
     rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
 }
 
 impl JobSource {
-    /// Reads the keys: those of the file, those of the command line in their place, and in strings
-    /// what their variables stand for.
+    /// Reads the keys of the file. Keys of the command line replace those of the file, and
+    /// variables in strings are replaced by their values.
     ///
-    /// With mistakes, what is read is the job without them, if that can be read at all: a key that
-    /// cannot be read is left out, one that is missing stands for something.
+    /// If there are mistakes, the mended job is returned, if it can be read: keys that cannot be
+    /// read are left out, and missing keys have placeholders.
     pub(crate) fn parse<T: DeserializeOwned>(&self) -> (Option<T>, Reading) {
         let mut reading = Reading::default();
         let (_, errors) = DeTable::parse_recoverable(&self.text);
@@ -118,9 +118,9 @@ impl JobSource {
         (None, reading)
     }
 
-    /// The keys of the file, with those of the command line in their place, mended.
+    /// Returns the mended keys of the file, replaced by those of the command line.
     ///
-    /// Hands `failed` what is wrong with a key of the command line.
+    /// Calls `failed` with each wrong key of the command line and its problem.
     fn build(
         &self,
         mends: &[Mend],
@@ -149,7 +149,7 @@ impl JobSource {
     }
 }
 
-/// Finds the table that a key stands in, and its name there.
+/// Returns the table of a key, and the key's name in it.
 fn find<'t, 'i, 'k>(
     table: &'t mut DeTable<'i>,
     key: &'k str,
@@ -163,7 +163,7 @@ fn find<'t, 'i, 'k>(
     }
 }
 
-/// Something that can be read where a key is missing.
+/// Returns a readable value for a missing key.
 fn placeholder<'a>(key: &str) -> DeValue<'a> {
     let text = match key {
         "seed" | "flatten.hops" | "train.epochs" | "input.nodes.sparse.width" => "1",

@@ -1,13 +1,13 @@
-//! The messages of the TOML reader, reworded for people.
+//! Rewords the messages of the TOML reader.
 
 use crate::hints;
 
-/// The words between backticks.
+/// Returns the words between backticks.
 pub(super) fn quoted(message: &str) -> impl Iterator<Item = &str> {
     message.split('`').skip(1).step_by(2)
 }
 
-/// Keys that were allowed once, with what takes their place.
+/// Keys of earlier versions, with their replacements.
 const REMOVED: [(&str, &str); 3] = [
     (
         "train.launch",
@@ -23,18 +23,18 @@ const REMOVED: [(&str, &str); 3] = [
     ),
 ];
 
-/// What is wrong with a key.
+/// The problem of a key.
 pub(super) struct Problem {
-    /// Key, problem, what is allowed.
+    /// Key, problem, allowed values.
     pub(super) text: String,
-    /// The allowed key that is most like an unknown one, where one is close.
+    /// The allowed key most similar to an unknown one, if one is close.
     pub(super) nearest: Option<String>,
-    /// The key that is missing, by its dotted name.
+    /// Dotted name of a missing key.
     pub(super) missing: Option<String>,
 }
 
-/// Rewords a message so that it names the key in full, says what stands there and what is allowed,
-/// and offers the nearest allowed name.
+/// Rewords a message: it names the key in full, the value found, the allowed values and the nearest
+/// allowed name.
 pub(super) fn describe(message: &str, key: Option<&str>) -> Problem {
     let plain = |text| Problem {
         text,
@@ -84,7 +84,7 @@ pub(super) fn describe(message: &str, key: Option<&str>) -> Problem {
     }
 }
 
-/// Lists the allowed names, behind the one that is most like the written one.
+/// Returns the most similar allowed name, followed by all allowed names.
 fn alternatives<'a>(
     written: &str,
     allowed: impl Iterator<Item = &'a str>,
@@ -98,7 +98,7 @@ fn alternatives<'a>(
     (format!("{hint}allowed: {}", allowed.join(", ")), nearest)
 }
 
-/// Takes a message about a value of a wrong type apart: what was found, and what is allowed.
+/// Splits a message about a value of a wrong type into the value found and the type allowed.
 fn mismatch(message: &str) -> Option<(String, String)> {
     let rest = message
         .strip_prefix("invalid type: ")
