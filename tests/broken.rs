@@ -1,5 +1,5 @@
-//! Broken files of a whole job: stores, models, outputs and job files with changed bytes, and outputs
-//! that a run could not replace.
+//! Broken files of a whole job: stores, models, outputs and job files with changed bytes. Failed
+//! runs that would have replaced a finished output.
 #![cfg(target_os = "linux")]
 
 use std::fs;
@@ -23,7 +23,8 @@ fn job(graph: &Graph) -> Job {
     job.with("workers = 2\n", "workers = 2\nwork_dir = \"work\"\n")
 }
 
-/// The share of all mutations that a test makes, each of which runs the program.
+/// Number of mutations of one test: all mutations divided by `share`, since each one runs the
+/// program.
 fn num_mutations(share: u64) -> u64 {
     let wanted = std::env::var("GRAPHFLAT_TEST_MUTATIONS").ok();
     let is_slow = std::env::var_os("GRAPHFLAT_TEST_SLOW").is_some();
@@ -31,7 +32,7 @@ fn num_mutations(share: u64) -> u64 {
     wanted.unwrap_or(if is_slow { 20_000 } else { 2_000 }) / share
 }
 
-/// Changes one byte, or cuts the file; returns what was done.
+/// Changes one byte, or cuts the file; returns its old bytes and a description of the change.
 fn change(path: &Path, number: u64) -> (Vec<u8>, String) {
     let whole = fs::read(path).unwrap();
     let mut bytes = whole.clone();
@@ -71,7 +72,8 @@ fn bounded(bench: &Bench, args: &[&str]) -> Outcome {
     Outcome::of(&command.output().unwrap())
 }
 
-/// Expects an exit code of the table and, where it is not 0, an error and no panic.
+/// Checks that the exit code is one of the documented codes and, if it is not 0, that there is an
+/// error and no panic.
 #[track_caller]
 fn check_told(outcome: &Outcome, what: &str) {
     assert!((0..4).contains(&outcome.code), "{what}: {outcome:#?}");
@@ -83,7 +85,7 @@ fn check_told(outcome: &Outcome, what: &str) {
     assert_eq!(is_told, outcome.code != 0, "{what}: {outcome:#?}");
 }
 
-/// Changes files below a directory one after the other, and looks at what each change leads to.
+/// Changes files below a directory one after the other, and calls `check` after each change.
 fn change_each(bench: &Bench, dir: &str, count: u64, mut check: impl FnMut(&str)) {
     let files: Vec<PathBuf> = files_below(&bench.path(dir));
     for number in 0..count {
@@ -122,7 +124,7 @@ fn a_model_with_a_changed_byte_is_refused() {
     });
 }
 
-/// What is shown of a model, but for the line of its manifest.
+/// The description of a model without the line of its manifest.
 fn numbers(shown: &Outcome) -> Vec<&str> {
     shown.stdout.lines().skip(1).collect()
 }
@@ -187,13 +189,9 @@ fn a_training_that_fails_leaves_the_model_there_was() {
     let failed = bench.run(&job(&graph), &["--stage", "train", "--fresh"]);
     assert_eq!(failed.code, 1, "{failed:#?}");
     assert!(failed.stderr.contains("checksum xxh3:"), "{failed:#?}");
-    assert_same_bytes(
-        &model,
-        &bench.data_files("out/model"),
-        "the model there was",
-    );
+    assert_same_bytes(&model, &bench.data_files("out/model"), "the earlier model");
     let left = files_below(&bench.path("out"));
-    assert_eq!(left, all, "nothing is left of the one that failed");
+    assert_eq!(left, all, "the failed training leaves no file");
     bench.graphflat(&["inspect", "out/model"]).ok();
     fs::write(&part, whole).unwrap();
     bench

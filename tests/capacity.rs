@@ -1,4 +1,5 @@
-//! The model of `docs/capacity.md`: what it says of a generated graph is what the program reports.
+//! The model of `docs/capacity.md` predicts the figures that the program reports for a generated
+//! graph.
 
 use std::path::Path;
 use std::process::Command;
@@ -10,8 +11,8 @@ use crate::harness::{Bench, Outcome, files_below};
 use crate::hosts::Net;
 use crate::needs::{checkout, python, slow};
 
-/// How far the model may be off, by its statistics: edges of each other know nothing of each other in
-/// one, and everything in the other but that nodes are met together.
+/// Greatest relative error of the model, by the statistics it uses: "degrees" treats edges as
+/// independent; "edges" uses the real edges, but not that nodes are reached together.
 const TOLERANCES: [(&str, f64); 2] = [("degrees", 0.1), ("edges", 0.03)];
 
 const JOB: &str = r#"
@@ -41,18 +42,18 @@ layout = "shards"
 targets_per_part = 1000
 "#;
 
-/// R-MAT, and a node that three quarters of all others lead to.
+/// An R-MAT graph, and a hub with in-edges from three quarters of all other nodes.
 const GRAPH: &str = "generate data --nodes 20000 --edges 300000 --features 4 --seed 9 --weights \
                      --hubs 1 --hub-in-edges 15000";
 
-/// What each worker did in a round, as the report has it.
+/// A figure of each worker in a round, from the report.
 fn figures(round: &Value, figure: &str) -> Vec<f64> {
     let workers = round["workers"].as_array().unwrap();
     let figures = workers.iter().map(|did| did[figure].as_f64().unwrap());
     figures.collect()
 }
 
-/// What all workers did.
+/// The sum of a figure over all workers.
 fn sum(round: &Value, figure: &str) -> f64 {
     figures(round, figure).iter().sum()
 }
@@ -62,7 +63,7 @@ fn generate(bench: &Bench) {
     bench.graphflat(&words).ok();
 }
 
-/// Half of the nodes have no in-edge, and others very many: parts must not be cut by that.
+/// Half of the nodes have no in-edge, and others have very many: parts must be even all the same.
 #[test]
 fn few_parts_of_rows_are_even() {
     let bench = Bench::empty();
@@ -86,8 +87,8 @@ fn few_parts_of_rows_are_even() {
     }
 }
 
-/// Four processes have an equal share of a graph with a hub: of what they store, of what they answer in
-/// each round, and of what they write where there are eight parts for each.
+/// Four processes have equal shares of a graph with a hub: of the store, of the answers in each
+/// round, and of the output if there are eight parts for each.
 #[test]
 fn no_process_has_more_than_its_share() {
     let bench = Bench::empty();
@@ -133,8 +134,8 @@ fn assert_even(what: &str, figures: &[f64]) {
     );
 }
 
-/// Bytes on the links of four hosts, from the building of the store to the last part, heads of packets
-/// included.
+/// Bytes on the links of four hosts, with packet headers, from the building of the store to the
+/// last part.
 #[cfg(target_os = "linux")]
 #[test]
 fn the_model_tells_what_crosses_between_hosts() {
@@ -155,7 +156,8 @@ fn the_model_tells_what_crosses_between_hosts() {
         both.map(|(now, then)| now - then).collect::<Vec<f64>>()
     };
     let with_store = run();
-    // The table is one row group, which one host reads; from the store on all have as much to send.
+    // The table is one row group, which one host reads; after the store is built, all hosts send
+    // the same number of bytes.
     std::fs::remove_dir_all(bench.path("out")).unwrap();
     let flatten = run();
     assert_even("bytes sent", &flatten);
@@ -179,7 +181,7 @@ fn the_model_tells_what_crosses_between_hosts() {
     }
 }
 
-/// What the model says of the job.
+/// Returns the predictions of the model for the job.
 fn model(python: &Path, bench: &Bench, options: &str) -> Value {
     let mut model = Command::new(python);
     model.arg(checkout().join("docs/capacity.py"));

@@ -13,7 +13,7 @@ use crate::harness::{Bench, files_below};
 use crate::needs::{checkout, data};
 use crate::real::DATA_VARIABLE;
 
-/// Sums of 1,000 losses in another order: forward on neighbourhoods against inference.
+/// Forward on neighbourhoods and inference sum 1,000 losses in different orders.
 const LOSS_TOLERANCE: f64 = 1e-5;
 
 fn batches(path: &Path) -> Vec<RecordBatch> {
@@ -90,7 +90,7 @@ fn job(data: &Path, model: &str, layout: &str, fanouts: &str) -> String {
     )
 }
 
-/// Trains on the stored neighbourhoods; the test loss there must be that of inference.
+/// Trains on the stored neighbourhoods; their test loss must equal the test loss of inference.
 #[track_caller]
 fn check(model: &str) {
     let Some(data) = data() else { return };
@@ -171,7 +171,8 @@ fn gin_agrees_on_every_path() {
     check("model = \"gin\"");
 }
 
-/// N workers sum their gradients in another order than one, and the optimiser carries that on.
+/// N workers sum gradients in another order than one worker, and the optimiser amplifies the
+/// difference.
 const WORKERS_TOLERANCE: f64 = 1e-5;
 
 /// The values of a safetensors file, one tensor after the other.
@@ -186,8 +187,8 @@ fn weights(path: &Path) -> Vec<f64> {
         .collect()
 }
 
-/// Trains without pruning, and with two to four workers that share the batches of one: the model
-/// must be the same.
+/// Trains without pruning, and with two to four workers that share the batches of one worker: the
+/// model must be the same.
 #[track_caller]
 fn trains_alike(model: &str) {
     let Some(data) = data() else { return };
@@ -245,7 +246,7 @@ fn sage_trains_alike_however_batches_are_cut() {
 #[test]
 fn attention_trains_alike_however_batches_are_cut() {
     trains_alike("model = \"gat\"\nheads = 4");
-    // Adam would blow up to whole steps the rounding of gradients that are 0.
+    // With Adam, rounding errors of zero gradients would become whole steps.
     let sgd = "optimizer = \"sgd\"\nlearning_rate = 0.1";
     trains_alike(&format!("model = \"gatv2\"\nheads = 4\n{sgd}"));
 }

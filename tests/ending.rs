@@ -1,4 +1,4 @@
-//! How a run ends before its work is done: killed, interrupted, without threads, after a lost process.
+//! Runs that end early: killed, interrupted, without threads, after a lost process.
 #![cfg(target_os = "linux")]
 
 use std::fs;
@@ -15,12 +15,12 @@ use crate::harness::{
 use crate::hosts::{Hosts, end, send_signal, wait_until};
 use crate::needs::skip;
 
-/// Time in which a thing happens that has to happen at all: a limit, and no speed.
+/// Longest wait for an event that must happen: a limit, not a measure of speed.
 const LONG: Duration = Duration::from_secs(60);
 
 const OUTPUTS: [&str; 3] = ["out/features", "out/model", "out/embeddings"];
 
-/// How often something random is tried: more often where slow tests run.
+/// Number of random attempts: more if slow tests run.
 fn draws(few: usize, many: usize) -> usize {
     match std::env::var_os("GRAPHFLAT_TEST_SLOW") {
         None => few,
@@ -32,7 +32,7 @@ fn graph() -> Graph {
     Graph::new(600, IdKind::Utf8, FeatureKind::List).with_weights()
 }
 
-/// A job each of whose stages lasts long enough to be disturbed, in so many epochs.
+/// A job with `epochs` epochs, whose stages last long enough to be interrupted.
 fn job(graph: &Graph, epochs: u32) -> Job {
     let flatten = FLATTEN.replace("targets_per_part = 16", "targets_per_part = 1");
     let train = TRAIN.replace("epochs = 4", &format!("epochs = {epochs}"));
@@ -49,14 +49,14 @@ fn children(launcher: &Child) -> Vec<u32> {
     listed.split_whitespace().flat_map(str::parse).collect()
 }
 
-/// Whether a process is there and no zombie.
+/// Tells whether a process exists and is no zombie.
 fn is_alive(pid: u32) -> bool {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     !status.is_empty() && !status.contains("State:\tZ")
 }
 
 fn signal(name: &str, pid: u32) {
-    // It may have ended on its own.
+    // The process may have ended on its own.
     let mut kill = Command::new("kill");
     kill.args([name, &pid.to_string()]).stderr(Stdio::null());
     kill.status().unwrap();
@@ -67,7 +67,7 @@ fn start(bench: &Bench, args: &[&str]) -> Child {
     bench.command(&args).spawn().unwrap()
 }
 
-/// Waits until the first file of a stage's output is there.
+/// Waits until the first file of a stage's output exists.
 fn wait_for_output(bench: &Bench, output: &str) {
     let dir = bench.path(output).join("_progress");
     wait_until(output, LONG, || dir.exists());
@@ -84,7 +84,7 @@ fn left(dir: &Path) -> Vec<String> {
     names.filter(is_left).collect()
 }
 
-/// However early the first process is killed, those that it has started end with it.
+/// The children of the first process end with it, however early it is killed.
 #[test]
 fn a_launcher_that_is_killed_takes_its_children_along() {
     let bench = Bench::new(&graph());
@@ -93,7 +93,7 @@ fn a_launcher_that_is_killed_takes_its_children_along() {
         let mut launcher = start(&bench, &["--processes", "4", "--start-timeout", "3600"]);
         wait_until("a child", LONG, || !children(&launcher).is_empty());
         std::thread::sleep(Duration::from_micros(mix(51, draw) % 60_000));
-        // A child that stands still keeps all from meeting.
+        // A stopped child keeps the processes from meeting.
         let started = children(&launcher);
         launcher.kill().unwrap();
         launcher.wait().unwrap();
@@ -104,7 +104,8 @@ fn a_launcher_that_is_killed_takes_its_children_along() {
     }
 }
 
-/// One line, no temporary file, and the next run goes on: at every stage, in one process and in several.
+/// An interrupted run prints one line and leaves no temporary file, and the next run continues it:
+/// at every stage, in one process and in several.
 #[test]
 fn interrupted_runs_say_so_and_go_on() {
     let bench = Bench::new(&graph());
@@ -128,7 +129,7 @@ fn interrupted_runs_say_so_and_go_on() {
         let outcome = end(launcher);
         let what = format!("{output}, {processes:?}, {name}: {outcome:?}");
         if outcome.code == 0 {
-            continue; // it was done before
+            continue; // it had finished
         }
         assert_eq!(outcome.code, code, "{what}");
         let line = format!("interrupted by {name}; run again to go on\n");
@@ -144,7 +145,7 @@ fn interrupted_runs_say_so_and_go_on() {
     }
 }
 
-/// A signal to one process of a hosts file ends all, with its exit code.
+/// A signal to one process of a hosts file ends all of them, with the signal's exit code.
 #[test]
 fn an_interrupted_process_ends_all() {
     let bench = Bench::new(&graph());
@@ -164,7 +165,7 @@ fn an_interrupted_process_ends_all() {
     }
 }
 
-/// Ctrl-C reaches every process of a terminal; the program still speaks once.
+/// Ctrl-C reaches every process of a terminal; the program prints one line all the same.
 #[test]
 fn ctrl_c_in_a_terminal_is_one_line() {
     let bench = Bench::new(&graph());
@@ -195,7 +196,7 @@ fn ctrl_c_in_a_terminal_is_one_line() {
     }
 }
 
-/// The first signal waits for what the processes have to remove; a second one does not.
+/// After the first signal the processes remove their files; a second signal ends them at once.
 #[test]
 fn a_second_signal_ends_at_once() {
     let bench = Bench::new(&graph());
@@ -216,7 +217,7 @@ fn a_second_signal_ends_at_once() {
     wait_until("the end of a child", LONG, || !is_alive(stopped));
 }
 
-/// The first process of a container gets no signal that it does not handle.
+/// The system sends process 1 of a container only signals that it handles.
 #[test]
 fn process_1_of_a_container_heeds_signals() {
     let bench = Bench::new(&graph());
@@ -289,7 +290,7 @@ fn a_job_goes_on_after_a_lost_process() {
     );
 }
 
-/// Restarts are counted, and a failure that is no loss is not tried again.
+/// The number of restarts is limited, and other failures than a lost process cause no restart.
 #[test]
 fn restarts_come_to_an_end() {
     let bench = Bench::new(&graph());
@@ -299,7 +300,7 @@ fn restarts_come_to_an_end() {
     wait_for_output(&bench, "out/model");
     let mut seen = Vec::new();
     for _ in 0..3 {
-        // Both children of this start: one that comes later would count as one of the next.
+        // Both children of this start must be seen: a later one would count for the next start.
         let started = || -> Vec<u32> {
             let mut pids = children(&launcher);
             pids.retain(|pid| !seen.contains(pid));
@@ -338,7 +339,7 @@ fn restarts_come_to_an_end() {
     assert_eq!(refused.code, 2, "{refused:?}");
 }
 
-/// An output that another run writes may be free a moment later: a scheduler runs the job again.
+/// The other run may end a moment later: the exit code tells a scheduler to run the job again.
 #[test]
 fn an_output_of_another_run_is_a_failure_that_passes() {
     let bench = Bench::new(&graph());
@@ -353,7 +354,7 @@ fn an_output_of_another_run_is_a_failure_that_passes() {
     assert!(second.stderr.contains(problem), "{second:?}");
 }
 
-/// Stores of a run with more processes are of no use to the next one.
+/// A run with fewer processes does not use the stores of one with more.
 #[test]
 fn work_files_of_another_number_of_processes_go() {
     let bench = Bench::new(&graph());
@@ -378,10 +379,11 @@ fn work_files_of_another_number_of_processes_go() {
     }
 }
 
-/// A user of this machine that nobody else is, so that its limits count this test alone.
+/// A user id of this machine that no other program has, so that its limits count this test alone.
 const USER: u32 = 61_472;
 
-/// Runs the job as a user who may have so many processes and threads; none where this user may not.
+/// Runs the job as a user who may have `num` processes and threads; none if the system does not
+/// allow this test to.
 fn run_with_threads(bench: &Bench, num: usize, args: &[&str]) -> Option<Outcome> {
     let mut command = Command::new("bash");
     let script = format!("ulimit -u {num} && exec \"$0\" \"$@\"");
@@ -400,7 +402,7 @@ fn run_with_threads(bench: &Bench, num: usize, args: &[&str]) -> Option<Outcome>
     (outcome.code != 126).then_some(outcome)
 }
 
-/// Where the system gives too few threads, a run says so in one line.
+/// If the system refuses threads, a run prints one line about it.
 #[test]
 fn too_few_threads_are_one_line() {
     let graph = Graph::new(60, IdKind::Int64, FeatureKind::List);

@@ -17,12 +17,12 @@ use crate::harness::{
 const USAGE: i32 = 2;
 const DATA: i32 = 3;
 
-/// A job on its tables, to be spoilt.
+/// A good job and its tables, which a test then spoils.
 struct Case {
     nodes: Table,
     edges: Table,
     job: Job,
-    /// Where it runs.
+    /// Directory in which the job runs.
     dir: PathBuf,
 }
 
@@ -30,7 +30,7 @@ fn graph() -> Graph {
     Graph::new(60, IdKind::Int64, FeatureKind::List).with_weights()
 }
 
-/// Spoils a good job with `spoil`: both commands refuse it with this line.
+/// Spoils a good job with `spoil`; `check` and `run` must refuse it with the line `expected`.
 #[track_caller]
 fn check(code: i32, expected: Expect, spoil: impl FnOnce(&mut Case)) {
     check_on(&graph(), code, expected, spoil);
@@ -57,7 +57,7 @@ fn check_on(graph: &Graph, code: i32, expected: Expect, spoil: impl FnOnce(&mut 
     );
 }
 
-/// Spoils a good job so that only `check` sees it before the first stage is done.
+/// Spoils a good job; only `check` must see it before the first stage is done.
 #[track_caller]
 fn check_ahead(graph: &Graph, code: i32, expected: Expect, spoil: impl FnOnce(&mut Case)) {
     let (bench, job) = spoilt(graph, spoil);
@@ -80,7 +80,7 @@ fn spoilt(graph: &Graph, spoil: impl FnOnce(&mut Case)) -> (Bench, Job) {
         dir: bench.path(""),
     };
     spoil(&mut case);
-    // A test may have written its own.
+    // The test may have written this table itself.
     for (name, table) in [
         ("nodes.parquet", &case.nodes),
         ("edges.parquet", &case.edges),
@@ -415,7 +415,7 @@ fn impossible_values_are_named_before_any_work() {
     "#]],
         |case| case.job = case.job.with("epochs", "layers = 3\nepochs"),
     );
-    // The suite runs on a program without the feature `gpu`.
+    // The tests run on a program without the feature `gpu`.
     check(
         USAGE,
         expect![[r#"
@@ -1086,7 +1086,7 @@ fn a_model_has_to_be_there_and_fit() {
     }
 }
 
-/// Keys of earlier versions say what takes their place.
+/// The errors of keys of earlier versions name the replacement.
 #[test]
 fn removed_keys_say_what_to_use_instead() {
     for (key, value, instead) in [
@@ -1265,7 +1265,7 @@ fn a_model_of_another_plan_is_refused_and_one_of_the_same_is_not() {
         );
         assert_eq!(checked.stderr, outcome.stderr.replace("stage train: ", ""));
     }
-    // The same settings, but not the graph features that the model was trained on.
+    // The settings are the same, but not the graph features on which the model was trained.
     let train_alone = Job::new(&graph(), &[TRAIN]).and("input = \"out/features\"");
     bench
         .run(

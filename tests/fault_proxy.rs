@@ -1,4 +1,5 @@
-//! A proxy for HTTP/1.1 that does to a share of its requests what a network and a busy server do.
+//! A proxy for HTTP/1.1 that adds the faults of a network and a busy server to a share of its
+//! requests.
 
 use std::error::Error;
 use std::pin::Pin;
@@ -22,7 +23,7 @@ use tokio::time::Sleep;
 type BoxError = Box<dyn Error + Send + Sync>;
 type Reply = Response<BoxBody<Bytes, BoxError>>;
 
-/// What can happen to a request.
+/// A fault of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
     /// The connection is closed before the request is forwarded.
@@ -34,10 +35,10 @@ pub(crate) enum Fault {
     /// 500 with the code `InternalError`; the request is not forwarded.
     InternalError,
     /// The reply's head and the first half of its body, then the connection is closed. A reply
-    /// without a body is lost whole, and counted as that.
+    /// without a body is lost whole, and counted as [`Fault::LostReply`].
     TruncatedBody,
     /// Half of the reply's body, the rest only after [`Plan::stall`]. A reply without a body is
-    /// held back whole.
+    /// delayed whole.
     Stall,
     /// The reply comes 50 to 500 ms late.
     Delay,
@@ -56,16 +57,16 @@ impl Fault {
     ];
 }
 
-/// How often what happens.
+/// Frequency and kinds of faults.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
-    /// Decides, with a request's number, what happens to it.
+    /// Decides, with a request's number, its fault.
     pub(crate) seed: u64,
     /// Faults in a million requests.
     pub(crate) per_million: u64,
-    /// The faults to choose from, each as likely as the next.
+    /// The faults to choose from, with equal probability.
     pub(crate) faults: Vec<Fault>,
-    /// How long a stalled body stands still.
+    /// Duration of a stall in a body.
     pub(crate) stall: Duration,
 }
 
@@ -91,7 +92,7 @@ impl Plan {
         Some(self.faults[choice])
     }
 
-    /// How late a delayed reply of the request `number` is.
+    /// The delay of a delayed reply to the request `number`.
     fn delay(&self, number: u64) -> Duration {
         Duration::from_millis(50 + mix(self.seed ^ mix(number)) % 451)
     }
@@ -133,7 +134,8 @@ impl FaultProxy {
             num_requests: AtomicU64::new(0),
             num_faults: Default::default(),
         });
-        // Not tokio's, so that tests in a runtime of their own can start a proxy too.
+        // A listener of the standard library, so that tests inside another tokio runtime can start
+        // a proxy too.
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         listener.set_nonblocking(true).unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
@@ -150,22 +152,22 @@ impl FaultProxy {
         }
     }
 
-    /// What clients take for the server's URL.
+    /// The URL to give to clients in place of the server's.
     pub(crate) fn url(&self) -> &str {
         &self.url
     }
 
-    /// Requests that came in.
+    /// Number of requests received.
     pub(crate) fn num_requests(&self) -> u64 {
         self.shared.num_requests.load(Ordering::SeqCst)
     }
 
-    /// Requests that `fault` happened to.
+    /// Number of requests with the fault `fault`.
     pub(crate) fn count(&self, fault: Fault) -> u64 {
         self.shared.num_faults[fault as usize].load(Ordering::SeqCst)
     }
 
-    /// Requests that any fault happened to.
+    /// Number of requests with any fault.
     pub(crate) fn num_faults(&self) -> u64 {
         Fault::ALL.into_iter().map(|fault| self.count(fault)).sum()
     }
@@ -188,7 +190,7 @@ async fn accept(listener: std::net::TcpListener, shared: Arc<Shared>) {
         let shared = Arc::clone(&shared);
         tokio::spawn(async move {
             let service = service_fn(|request| reply(Arc::clone(&shared), request));
-            // A fault ends the connection with an error: that is what it is for.
+            // A fault ends the connection with an error on purpose.
             let connection = hyper::server::conn::http1::Builder::new();
             connection
                 .serve_connection(TokioIo::new(stream), service)
@@ -213,13 +215,14 @@ async fn reply(shared: Arc<Shared>, request: Request<Incoming>) -> Result<Reply,
         }
         _ => match forward(&shared.upstream, request).await {
             Ok(reply) => shared.spoil(reply, fault, number).await,
-            // The server is not there: no fault of ours, and the test should say so.
+            // The server cannot be reached. This is no planned fault, and the test's output names
+            // it.
             Err(error) => failed(StatusCode::BAD_GATEWAY, &format!("upstream: {error}")),
         },
     }
 }
 
-/// Sends the request on as it is, `Host` too: it is part of what the client signed.
+/// Forwards the request unchanged, including `Host`, which the client's signature covers.
 async fn forward(
     upstream: &str,
     request: Request<Incoming>,
@@ -264,7 +267,7 @@ impl Shared {
         self.num_faults[fault as usize].fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Does to a reply what is to happen to it.
+    /// Applies a fault to a reply.
     async fn spoil(
         &self,
         reply: Response<Incoming>,
@@ -293,13 +296,13 @@ impl Shared {
     }
 }
 
-/// A reply whose body stops half way: for `stall`, or for good.
+/// A reply whose body stops half way, for `stall` or until the connection is closed.
 fn halve(reply: Response<Incoming>, stall: Option<Duration>) -> Reply {
     let length = reply
         .headers()
         .get(CONTENT_LENGTH)
         .and_then(|length| length.to_str().ok());
-    // Without a length the first piece is the first half.
+    // If the length is unknown, the first piece counts as the first half.
     let num_left = length
         .and_then(|length| length.parse().ok())
         .unwrap_or(2usize)
@@ -318,11 +321,11 @@ fn halve(reply: Response<Incoming>, stall: Option<Duration>) -> Reply {
 /// A body with a break after its first half.
 struct Halved {
     body: Incoming,
-    /// Bytes before the break; none once it is reached.
+    /// Bytes left before the break; none after it.
     num_left: Option<usize>,
-    /// The break, and what of the last piece comes after it.
+    /// The timer of the break, and the rest of the last piece, which follows it.
     pause: Option<(Pin<Box<Sleep>>, Bytes)>,
-    /// How long the break is, if anything comes after it.
+    /// Duration of the break; none if the body ends there.
     stall: Option<Duration>,
 }
 
@@ -350,7 +353,7 @@ impl Body for Halved {
         match self.num_left {
             Some(num_left) if data.len() >= num_left => {
                 let half = data.split_to(num_left);
-                // An error at once would overtake what is not yet written.
+                // An immediate error would overtake bytes that are not written yet.
                 let pause = self.stall.unwrap_or(Duration::from_millis(20));
                 self.num_left = None;
                 self.pause = Some((Box::pin(tokio::time::sleep(pause)), data));

@@ -1,4 +1,5 @@
-//! Flattening: right neighbourhoods, and the same bytes whatever the workers and hubs.
+//! Flattening: right neighbourhoods, and the same bytes for any number of workers and any hub
+//! threshold.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -81,7 +82,7 @@ fn both_layouts_hold_the_same_graph_features() {
             bench.run(&job, &[]).ok();
             let other = job.with("shards", "rows").with("out/features", "out/rows");
             bench.run(&other, &[]).ok();
-            // Parts of one have other targets than parts of the other.
+            // Parts of the two layouts have different targets.
             let datasets = [OUTPUT, "out/rows"]
                 .map(|output| GraphFeatureDataset::open(&bench.path(output)).unwrap());
             assert_eq!(datasets[0].num_parts(), datasets[1].num_parts());
@@ -137,7 +138,7 @@ fn numbers(batch: &RecordBatch, column: &str, row: usize) -> Vec<u32> {
         .to_vec()
 }
 
-/// Reads layout `rows` with nothing but a Parquet reader.
+/// Reads layout `rows` with only a Parquet reader.
 fn rows(bench: &Bench) -> Vec<Row> {
     let mut rows = Vec::new();
     for path in files_below(&bench.path(OUTPUT)) {
@@ -189,7 +190,7 @@ fn rows(bench: &Bench) -> Vec<Row> {
     rows
 }
 
-/// The slow twin: distance of every node within `hops` against the edges.
+/// The slow twin: finds the distance of every node within `hops` by walking against the edges.
 fn distances(graph: &Graph, target: &str, hops: usize) -> BTreeMap<String, usize> {
     let mut hop_of = BTreeMap::from([(target.to_owned(), 0)]);
     let mut frontier = BTreeSet::from([target.to_owned()]);
@@ -395,7 +396,7 @@ fn a_scheduled_job_reads_the_tables_of_a_day() {
     let given = ["--date", "2026-03-01", "--set", "flatten.hops=2"];
     bench.run(&dated, &given).ok();
     assert_same_bytes(&expected, &bench.data_files(OUTPUT), "a day's tables");
-    // On another day there are none.
+    // Another day has no tables.
     let outcome = bench.run(&dated, &["--date", "2026-03-02T12:00:00Z", "--fresh"]);
     assert_eq!(outcome.code, 2, "{outcome:#?}");
     assert!(
@@ -421,7 +422,7 @@ fn a_graph_without_edges_still_flattens() {
     );
 }
 
-/// Checks that `check` tells within 30 % what flattening to each layout then writes.
+/// Checks that `check` predicts the bytes of flattening to each layout within 30 %.
 #[track_caller]
 fn assert_predicted(graph: &Graph, fanouts: &str) {
     let bench = Bench::new(graph);
@@ -456,7 +457,7 @@ fn check_predicts_a_graph_of_which_half_has_no_in_edges() {
     let int = Graph::new(1000, IdKind::Int64, FeatureKind::List);
     let text = Graph::new(6000, IdKind::Utf8, FeatureKind::FixedList).with_weights();
     for mut graph in [int, text] {
-        // Half of the nodes stand last in the order of the targets, without a neighbourhood.
+        // Half of the nodes have no in-edges; they come last in the order of the targets.
         graph.edges.retain(|(_, dst)| dst % 2 == 0);
         assert_predicted(&graph, "[4, 3]");
         assert_predicted(&graph, "[\"all\", 2]");

@@ -1,4 +1,5 @@
-//! Embeddings and logits of whole graphs are what a program in Python makes of the published formulas.
+//! Embeddings and logits of whole graphs equal those of a Python program that uses the published
+//! formulas.
 
 use std::process::Command;
 use std::sync::Arc;
@@ -11,7 +12,7 @@ use crate::needs::{checkout, python};
 /// Width of the edge features.
 const EDGE_DIM: usize = 2;
 
-/// Every layer with all it can take; each is run with and without edge weights.
+/// Every layer with all its inputs; each is run with and without edge weights.
 const LAYERS: [&str; 9] = [
     "model = \"gcn\"",
     "model = \"sage\"",
@@ -24,7 +25,8 @@ const LAYERS: [&str; 9] = [
     "model = \"gatv2\"\nheads = 2\nedge_features = true",
 ];
 
-/// What surrounds a layer, spread over the kinds. The hidden width is 8, the features are 6 wide.
+/// Norms, residuals, activations and heads, spread over the kinds of layers. The hidden width is 8,
+/// the width of the features 6.
 const AROUND: [&str; 9] = [
     "model = \"gcn\"\nnorm = \"batch\"\nresidual = true",
     "model = \"gcn\"\nnorm = \"layer\"\nhidden = [8, 6]\nedge_weight = true",
@@ -45,7 +47,7 @@ pub(crate) fn write(bench: &Bench, graph: &Graph, prefix: &str) {
     let value = |at: usize| (mix(29, at as u64) % 1000) as f32 / 500.0 - 1.0;
     let of = |edge: usize| (0..EDGE_DIM).map(move |column| value(edge * EDGE_DIM + column));
     let mut edges = graph.edge_table();
-    // Such that those of parallel edges do not happen to be 1 together.
+    // Weights of parallel edges must not sum to 1 by accident.
     let weights = (0..graph.edges.len()).map(|edge| 0.1 + value(edge).abs() * 1.7);
     edges.set("weight", Arc::new(Float32Array::from_iter_values(weights)));
     let rows = (0..graph.edges.len()).map(|edge| of(edge).collect());
@@ -53,13 +55,13 @@ pub(crate) fn write(bench: &Bench, graph: &Graph, prefix: &str) {
     edges.write(&bench.path(&format!("{prefix}edges.parquet")));
 }
 
-/// A job on such tables.
+/// A job on the tables of [`write`].
 pub(crate) fn job(graph: &Graph, stages: &[&str], edge_keys: &str) -> Job {
     let keys = format!("dst = \"dst\"\nfeatures = [\"distance\"]\n{edge_keys}");
     Job::new(graph, stages).with("dst = \"dst\"\n", &keys)
 }
 
-/// `[train]` of a model; what its keys leave out is off.
+/// `[train]` of a model; options that `keys` does not name are off.
 pub(crate) fn train(at: usize, keys: &str) -> String {
     let given = |key: &str| keys.contains(&format!("{key} = "));
     let mut text = format!(
@@ -86,13 +88,14 @@ pub(crate) fn infer(at: usize, output: &str) -> String {
     )
 }
 
-/// Trains a model for each of `all`, infers the tables and later ones, and has Python compare.
+/// Trains a model for each of `all`, infers on the tables and on later ones, and lets Python
+/// compare the outputs.
 fn check(all: &[String], edge_keys: &str) {
     let Some(python) = python() else {
         return;
     };
     let graph = Graph::new(120, IdKind::Utf8, FeatureKind::List).with_weights();
-    // Other nodes, other edges, and so many of one node that it is aggregated in parts.
+    // Other nodes and edges; one node has enough in-edges to be aggregated in parts.
     let later = Graph::new(170, IdKind::Utf8, FeatureKind::List);
     let later = later.with_weights().with_in_edges(9000);
     let bench = Bench::empty();

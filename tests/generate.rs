@@ -13,7 +13,7 @@ use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use crate::harness::{Bench, assert_same_bytes};
 use crate::train::number;
 
-/// Several batches of nodes; not a power of two.
+/// Arguments of a graph with several batches of nodes, whose number is not a power of two.
 const SMALL: &str = "--nodes 20000 --edges 300000 --features 4 --seed 9 --weights";
 
 fn generate(bench: &Bench, dir: &str, args: &str) {
@@ -102,8 +102,8 @@ fn columns(table: &RecordBatch) -> String {
     lines.collect::<Vec<_>>().join("\n")
 }
 
-/// In a graph whose edges are drawn evenly, the hundredth part of the nodes with the most in-edges
-/// has little more than a hundredth of them.
+/// If edges were drawn evenly, the 1 % of the nodes with the most in-edges would have little more
+/// than 1 % of them.
 #[test]
 fn degrees_are_skewed_and_ids_do_not_tell_them() {
     let bench = Bench::empty();
@@ -173,7 +173,7 @@ fn hubs_have_their_in_edges_from_as_many_other_nodes() {
             src.len()
         );
     }
-    // What is left without the edges of hubs is the graph without hubs, in another order.
+    // Without the edges of hubs, the graph is the one generated without hubs, in another order.
     let mut rest = BTreeMap::<(i64, i64), i64>::new();
     with_hubs
         .iter()
@@ -182,7 +182,7 @@ fn hubs_have_their_in_edges_from_as_many_other_nodes() {
         .iter()
         .for_each(|&edge| *rest.entry(edge).or_default() -= 1);
     assert!(rest.values().all(|&count| count >= 0));
-    // They stand all over the table.
+    // The edges of hubs are spread over the table.
     let first: BTreeMap<i64, usize> = in_degrees(&edges.slice(0, 5000));
     let (degree, hub) = by_degree[0];
     assert!(
@@ -205,7 +205,7 @@ fn the_job_runs_as_it_is_and_learns_the_labels() {
     let model = serde_json::from_str(&text).unwrap();
     let accuracy = number(&model, "test_accuracy").expect("test_accuracy");
     assert!(accuracy > 0.5, "{accuracy}, one in four is a guess");
-    // Small, and without anything to learn from.
+    // Small graphs, without labels to learn.
     for small in [
         "--nodes 1 --edges 0 --features 0 --seed 0",
         "--nodes 21 --edges 50 --features 2 --seed 0",

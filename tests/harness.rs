@@ -46,7 +46,7 @@ pub(crate) enum FeatureKind {
     None,
 }
 
-/// A 64-bit mix: the only source of chance in the tests.
+/// A 64-bit mix: the only source of random numbers in the tests.
 pub(crate) fn mix(seed: u64, value: u64) -> u64 {
     let mut z = seed.wrapping_add(value.wrapping_mul(0x9E37_79B9_7F4A_7C15));
     z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -54,8 +54,8 @@ pub(crate) fn mix(seed: u64, value: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// A small graph with every awkward thing in it: a hub (node 0), self-loops (node 1), parallel
-/// edges (2 -> 3, three times) and an isolated node (the last).
+/// A small graph with all special cases: a hub (node 0), self-loops (node 1), parallel edges (2 ->
+/// 3, three times) and an isolated node (the last).
 #[derive(Clone, Debug)]
 pub(crate) struct Graph {
     pub(crate) num_nodes: usize,
@@ -101,7 +101,8 @@ impl Graph {
         self
     }
 
-    /// The graph with so many in-edges more of node 4, from all others that have edges in turn.
+    /// The graph with `count` more in-edges of node 4, from all other nodes that have edges in
+    /// turn.
     pub(crate) fn with_in_edges(mut self, count: usize) -> Graph {
         let others = (1..self.num_nodes - 1).filter(|&src| src != 4).cycle();
         self.edges.extend(others.take(count).map(|src| (src, 4)));
@@ -132,7 +133,7 @@ impl Graph {
         }
     }
 
-    /// The features of a node, which tell its class only roughly.
+    /// The features of a node, from which its class follows only roughly.
     pub(crate) fn feature(&self, node: usize) -> [f32; FEATURE_DIM] {
         std::array::from_fn(|column| {
             let noise = (mix(3, (node * FEATURE_DIM + column) as u64) % 1000) as f32 / 1000.0;
@@ -272,7 +273,7 @@ impl Graph {
     }
 }
 
-/// A Parquet table in the making.
+/// A Parquet table being built.
 #[derive(Clone, Default)]
 pub(crate) struct Table(Vec<(String, ArrayRef)>);
 
@@ -352,7 +353,7 @@ pub(crate) fn i32_lists(rows: impl Iterator<Item = Vec<i32>>) -> ArrayRef {
     Arc::new(ListArray::new(item, offsets, Arc::new(values), None))
 }
 
-/// A job file as its parts; a test changes one and keeps the rest.
+/// The text of a job file; a test changes a piece of it.
 #[derive(Clone, Debug)]
 pub(crate) struct Job(String);
 
@@ -390,7 +391,7 @@ impl Job {
     }
 }
 
-/// What a run of the program left: exit code and both streams.
+/// Result of a run of the program: exit code and both output streams.
 #[derive(Debug)]
 pub(crate) struct Outcome {
     pub(crate) code: i32,
@@ -484,7 +485,7 @@ impl Bench {
         }
     }
 
-    /// The data files of an output: tables, weights, epochs and scores: relative path -> bytes.
+    /// The data files of an output (tables, weights, epochs and scores) by relative path.
     pub(crate) fn data_files(&self, output: &str) -> BTreeMap<String, Vec<u8>> {
         let keep = |path: &Path| {
             path.extension()
@@ -515,7 +516,7 @@ impl Bench {
     }
 }
 
-/// Every file below a directory, sorted; none where the directory is missing.
+/// Every file below a directory, sorted; empty if the directory does not exist.
 pub(crate) fn files_below(dir: &Path) -> Vec<PathBuf> {
     let mut files = Vec::new();
     let mut open = vec![dir.to_owned()];

@@ -1,11 +1,11 @@
-//! What `graphflat inspect` shows of every kind of directory.
+//! The output of `graphflat inspect` for every kind of directory.
 
 use expect_test::{Expect, expect};
 
 use crate::harness::{Bench, FLATTEN, FeatureKind, Graph, INFER, IdKind, Job, TRAIN};
 
-/// What depends on the format of files and the last bits of a training is left out: sizes,
-/// checksums and decimals.
+/// Masks sizes, checksums and decimals, which depend on file formats and on the last bits of a
+/// training.
 fn masked(text: &str) -> String {
     let mut lines = Vec::new();
     for line in text.lines() {

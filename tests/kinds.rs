@@ -1,4 +1,4 @@
-//! Every kind of label, feature, id and split goes through all stages of the real program.
+//! Every kind of label, feature, id and split runs through all stages of the real program.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use crate::train::{model_json, number};
 const MODEL: &str = "out/model";
 const EMBEDDINGS: &str = "out/embeddings";
 
-/// The same features in another order of summation: what forty epochs make of the last bits.
+/// Forty epochs amplify the last bits of sums in another order.
 const LOSS_TOLERANCE: f64 = 1e-3;
 
 fn graph(ids: IdKind, features: FeatureKind) -> Graph {
@@ -70,7 +70,7 @@ fn several_labels_a_node_are_learned_and_predicted() {
             let found = values.as_primitive::<Int32Type>().values().to_vec();
             let node = (0..graph.num_nodes).find(|&node| graph.id(node) == ids.value(row));
             right += usize::from(found == of(node.unwrap()));
-            // Each label for itself: it is there where that is likelier than not.
+            // Each label is independent: it is predicted if its probability is above one half.
             for (label, logit) in logits[ids.value(row)].iter().enumerate() {
                 let likely = probability[ids.value(row)][label];
                 assert!((likely - 1.0 / (1.0 + (-logit).exp())).abs() < 1e-6);
@@ -91,7 +91,7 @@ fn numbers_are_learned_and_predicted() {
     let mut nodes = graph.nodes();
     nodes.set("number", Arc::new(Float32Array::from_iter_values(numbers)));
     nodes.write(&bench.path("nodes.parquet"));
-    // They are all whole, so the job has to say that they are no classes.
+    // The numbers are all whole, so the job must say that they are no classes.
     let missing = job(&graph).with("\"label\"", "\"number\"");
     bench.write(&missing);
     let outcome = bench.graphflat(&["check", "job.toml"]);
@@ -102,7 +102,7 @@ fn numbers_are_learned_and_predicted() {
         &bench,
         &missing.with("\"number\"", "\"number\"\nlabel_kind = \"number\""),
     );
-    // The mean explains nothing of them.
+    // R2 of the mean is 0.
     let r2 = metric(&bench, "test_r2");
     assert!(r2 >= 0.3, "{r2}");
     for batch in batches(&bench, EMBEDDINGS) {
@@ -112,8 +112,8 @@ fn numbers_are_learned_and_predicted() {
     }
 }
 
-/// Predictions, logits, losses and metrics have the unit of the labels, whatever it is and whatever
-/// computes them.
+/// Predictions, logits, losses and metrics have the unit of the labels, for any unit and any
+/// method.
 #[test]
 fn numbers_far_from_one_are_learned_in_their_unit() {
     const DEVIATION: f64 = 3e5;
@@ -156,7 +156,7 @@ fn numbers_far_from_one_are_learned_in_their_unit() {
     let stored = job.and("method = \"neighborhoods\"");
     bench.run(&stored, &["--fresh"]).ok();
     for (id, logits) in vectors(&bench, "logits") {
-        // f32 holds whole numbers there.
+        // At this size f32 holds only whole numbers.
         assert!((logits[0] - by_layers[&id][0]).abs() <= 8.0, "{logits:?}");
     }
 }
@@ -258,7 +258,7 @@ fn a_graph_without_features_flattens_to_its_structure() {
         .graphflat(&["inspect", "out/features", "--limit", "1"])
         .ok();
     assert!(!outcome.stdout.contains(" features "), "{}", outcome.stdout);
-    // No model reads nothing, so none fits.
+    // Every model reads features, so none fits a graph without features.
     let with_features = self::graph(IdKind::Utf8, FeatureKind::List);
     with_features.nodes().write(&bench.path("nodes.parquet"));
     bench
@@ -326,7 +326,7 @@ fn splits_are_drawn_alike_by_any_number_of_workers_and_processes() {
             assert_eq!(found.sum::<u64>(), num_expected, "{split}");
         }
     }
-    // A seed of its own keeps the splits where the job's changes.
+    // With their own seed, the splits stay the same when the job's seed changes.
     bench.clear();
     let other = job
         .with("seed = 7\n", "seed = 8\n")

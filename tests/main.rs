@@ -1,4 +1,5 @@
-//! End-to-end tests: the real binary on generated graphs and, where they are at hand, on real ones.
+//! End-to-end tests: the real binary on generated graphs and, where data sets are available, on
+//! real ones.
 #![cfg(test)]
 
 mod broken;

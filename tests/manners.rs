@@ -1,4 +1,4 @@
-//! How the program speaks: help, log lines, JSON events, mistakes.
+//! The texts of the program: help, log lines, JSON events, mistakes of a job.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader};

@@ -7,26 +7,27 @@ use crate::harness::{Bench, Outcome};
 
 const MIB: u64 = 1 << 20;
 
-/// What the jobs may plan with: the least that is allowed.
+/// Memory budget of the jobs: the least that is allowed.
 const BUDGET: u64 = 64 * MIB;
 
-/// What else a run takes: 40 MiB to start with, two threads' batches of rows of 128 features and part
-/// files on their way, and lists by node, up to 45 bytes each. 65 to 110 MiB were seen, once 126.
+/// Memory beside the budget: 40 MiB at the start, batches of rows of 128 features and part files of
+/// two threads, and lists by node, up to 45 bytes each. Measured: 65 to 110 MiB, once 126.
 const BESIDES: u64 = 160 * MIB;
 
-/// Nodes and edges of the smaller graph and of the larger one, whose tables are some 500 MiB when read:
-/// a run that has the budget for it keeps them all, and takes more than twice what is allowed here.
+/// Nodes of the smaller and of the larger graph. The tables of the larger one take some 500 MiB in
+/// memory: a run with a large budget keeps them all, and takes more than twice the memory that is
+/// allowed here.
 const SIZES: [u64; 2] = [200_000, 800_000];
 const EDGES_A_NODE: u64 = 10;
 const FEATURES: u64 = 128;
 
-/// Peak of the larger graph over that of the smaller one: 1.0 to 1.3 were seen, for a graph 4 times as
-/// large.
+/// Greatest ratio of the peaks of the larger and the smaller graph, which differ in size by a
+/// factor of 4. Measured: 1.0 to 1.3.
 const GROWTH_MAX: f64 = 1.6;
 
-/// A job on the graph in a directory; `model` is that of the smaller one.
+/// A job on the graph in a directory; `model` is the model of the smaller graph.
 fn job(graph: &str, layout: &str) -> String {
-    // A whole neighbourhood a row, features and all, is large: few in-edges keep the test short.
+    // A row holds a whole neighbourhood with features: few in-edges keep the test short.
     let fanouts = if layout == "rows" {
         "[3, 3]"
     } else {
@@ -47,7 +48,7 @@ fn job(graph: &str, layout: &str) -> String {
     )
 }
 
-/// Bytes of memory that no file backs, of a process that still runs.
+/// Bytes of memory without a file behind them, of a process that still runs.
 fn anonymous(process: u32) -> Option<u64> {
     let status = std::fs::read_to_string(format!("/proc/{process}/status")).ok()?;
     let line = status
@@ -57,7 +58,7 @@ fn anonymous(process: u32) -> Option<u64> {
     Some(1024 * kib.parse::<u64>().expect("it is a number"))
 }
 
-/// Runs stages of a job; returns the most memory that was seen.
+/// Runs stages of a job; returns the greatest memory that was measured.
 fn peak(bench: &Bench, text: &str, stage: &str) -> u64 {
     std::fs::write(bench.path("job.toml"), text).unwrap();
     let args = ["run", "job.toml", "--quiet", "--fresh", "--stage", stage];
@@ -83,7 +84,7 @@ fn memory_follows_the_budget_and_not_the_graph() {
         bench.graphflat(&words.split(' ').collect::<Vec<_>>()).ok();
     }
     let graphs = SIZES.map(|nodes| format!("graph-{nodes}"));
-    // The model comes from the smaller one, with no eye on memory.
+    // The model is trained on the smaller graph; the memory of this run is not checked.
     let small = job(&graphs[0], "shards");
     peak(&bench, &small, "flatten,train");
     for (stage, layout) in [
@@ -92,7 +93,7 @@ fn memory_follows_the_budget_and_not_the_graph() {
         ("infer", "shards"),
     ] {
         let peaks = [&graphs[0], &graphs[1]].map(|graph| {
-            // A store of before would be taken as it is.
+            // An existing store would be used as it is.
             bench.clear();
             peak(&bench, &job(graph, layout), stage)
         });
@@ -104,7 +105,7 @@ fn memory_follows_the_budget_and_not_the_graph() {
     }
 }
 
-/// How far the memory that `check` says may be from what a run takes.
+/// Greatest factor between the memory that `check` predicts and the memory that a run takes.
 const PREDICTED_WITHIN: f64 = 1.3;
 
 /// A whole job on the graph in a directory, with the default budget.
@@ -120,7 +121,7 @@ fn whole_job(graph: &str) -> String {
     )
 }
 
-/// Runs a job; returns the most resident memory that the system saw, pages of files included.
+/// Runs a job; returns the peak of its resident memory, including pages of files.
 fn resident_peak(bench: &Bench) -> u64 {
     let mut child = bench
         .command(&["run", "job.toml", "--quiet", "--fresh"])
@@ -139,7 +140,7 @@ fn resident_peak(bench: &Bench) -> u64 {
     peak
 }
 
-/// Few nodes with wide features, and many edges of nodes with narrow ones.
+/// Few nodes with wide features, and many nodes and edges with narrow features.
 #[test]
 fn check_says_how_much_memory_a_run_takes() {
     for words in [

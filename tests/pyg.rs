@@ -1,7 +1,8 @@
-//! Models load into PyG as docs/pyg.md says, and give the outputs there that inference wrote here.
+//! Models load into PyG as docs/pyg.md says, and give the outputs there that inference wrote.
 //!
-//! They need a Python with torch and torch_geometric, 5 GB as PyPI has them, so nothing installs it:
-//! the tests are skipped where neither `GRAPHFLAT_TEST_PYG` nor `GRAPHFLAT_TEST_PYTHON` names one.
+//! The tests need a Python with torch and torch_geometric. PyPI's packages of these take 5 GB, so
+//! no script installs them: the tests are skipped if neither `GRAPHFLAT_TEST_PYG` nor
+//! `GRAPHFLAT_TEST_PYTHON` names such a Python.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -55,13 +56,13 @@ fn python() -> Option<PathBuf> {
         .or_else(|| skip("no Python with torch_geometric (GRAPHFLAT_TEST_PYG names one)"))
 }
 
-/// Trains each model, infers, and has PyG compute the outputs.
+/// Trains each model, infers, and compares the outputs with PyG's.
 fn check(kind: &str, all: &[&str], label: Option<ArrayRef>) {
     let Some(python) = python() else {
         return;
     };
     let mut graph = Graph::new(120, IdKind::Utf8, FeatureKind::List).with_weights();
-    // Of parallel self-loops with weights PyG's GCN keeps one; ours takes their sum.
+    // PyG's GCN keeps one of several parallel self-loops with weights; the GCN here sums them.
     let mut loops = Vec::new();
     graph.edges.retain(|&(src, dst)| {
         let is_other = src == dst && loops.contains(&src);

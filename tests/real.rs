@@ -12,16 +12,16 @@ use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use crate::harness::{Bench, Outcome, Table};
 use crate::needs::{checkout, data, python, skip};
 
-/// What the jobs of the repository have in place of the folder of data sets.
+/// Text in the jobs of the repository that stands for the folder of data sets.
 pub(crate) const DATA_VARIABLE: &str = "${env:GRAPHFLAT_DATA}";
 
-/// Predictions of `check` are within this factor of what is written.
+/// Predictions of `check` are within this factor of the bytes that are written.
 const PREDICTION_FACTOR_MAX: f64 = 2.0;
 
-/// Targets that the brute force checks in full.
+/// Number of targets that the brute-force checker compares in full.
 const TARGETS_CHECKED: &str = "600";
 
-/// A node of more in-edges is split over the workers: low, so that many are.
+/// Low, so that many nodes are hubs.
 const HUB_THRESHOLD: u32 = 20;
 
 const FANOUTS: [(&str, &str); 3] = [
@@ -39,7 +39,7 @@ fn checker(data: &Path) -> Option<PathBuf> {
     }
 }
 
-/// A data set and how to read it.
+/// A data set, and the keys to read it.
 struct Case {
     nodes: &'static str,
     edges: &'static str,
@@ -291,7 +291,7 @@ fn every_job_of_the_repository_is_valid() {
     }
 }
 
-/// What `check` says of a job, and what its flatten stage then writes.
+/// Compares the prediction of `check` with the bytes that the flatten stage writes.
 #[track_caller]
 fn check_prediction(text: &str, what: &str, layouts: &[&str]) {
     let bench = bench_for_jobs();
@@ -327,7 +327,7 @@ fn check_prediction(text: &str, what: &str, layouts: &[&str]) {
 fn check_predicts_what_debian_takes() {
     let job = std::fs::read_to_string(checkout().join("jobs/debian.toml")).unwrap();
     check_prediction(&job, "debian", &["shards"]);
-    // All rows of Debian are gigabytes: a fortieth of them will do.
+    // All rows of Debian would take gigabytes: every 40th target is enough.
     let bench = bench_for_jobs();
     let targets = bench.path("targets.parquet");
     write_targets(

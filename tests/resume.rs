@@ -1,4 +1,5 @@
-//! Killed, repeated and competing runs: no row is lost or doubled, nothing is done twice.
+//! Killed, repeated and concurrent runs: no row is lost or doubled, and no finished work is
+//! repeated.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader};
@@ -12,7 +13,7 @@ use crate::needs::slow;
 
 const OUTPUTS: [&str; 3] = ["out/features", "out/model", "out/embeddings"];
 
-/// Events after which a run is killed; spread over every stage of the small job.
+/// Numbers of events after which a run is killed, spread over every stage of the small job.
 const KILL_AFTER: [usize; 9] = [1, 2, 3, 5, 8, 12, 16, 20, 26];
 
 fn graph() -> Graph {
@@ -24,7 +25,7 @@ fn job(graph: &Graph) -> Job {
     Job::new(graph, &[&flatten, TRAIN, INFER]).with("epochs = 4", "epochs = 6")
 }
 
-/// The outputs of a job's run, which are gone when it is returned with its bench.
+/// A job and the bytes of its outputs, which were removed from the bench.
 struct Finished {
     bench: Bench,
     job: Job,
@@ -46,7 +47,7 @@ impl Finished {
         }
     }
 
-    /// Expects that the outputs are there again.
+    /// Checks that the outputs exist again with the same bytes.
     #[track_caller]
     fn check(&self, what: &str) {
         for (output, wanted) in OUTPUTS.iter().zip(&self.expected) {
@@ -56,7 +57,7 @@ impl Finished {
     }
 }
 
-/// Runs a job and kills it after so many events; returns whether it was still running then.
+/// Runs a job and kills it after `events` events; returns whether it was still running then.
 pub(crate) fn run_and_kill(bench: &Bench, job: &Job, events: usize) -> bool {
     bench.write(job);
     let mut child = bench
@@ -116,7 +117,7 @@ fn a_full_disk_ends_a_run_and_with_more_room_it_goes_on() {
     };
     for stage in ["flatten", "train", "infer"] {
         let mut num_full = 0;
-        // A page more each time: what is on the disk is gone on with.
+        // The disk gets one page more each time, and the run continues from the files on it.
         loop {
             disk.resize(disk.used() + 4 + 4 * num_full);
             let args = ["--stage", stage, "--set", "work_dir=out/work"];
@@ -181,7 +182,7 @@ fn kills_at_random_moments_change_no_row() {
             child.kill().unwrap(); // SIGKILL: no handler runs
             child.wait().unwrap();
             killed += usize::from(!has_ended);
-            // Every third run is seen to its end; the others are killed again where they went on.
+            // After every third kill a run goes on to its end; else the next run is killed too.
             if mix(2, draw).is_multiple_of(3) {
                 resumed += usize::from(bench.path("out/features/_progress").exists());
                 end(&job);
@@ -232,7 +233,7 @@ fn kills_within_epochs_change_no_bit_of_a_model() {
         let checkpoint = std::fs::read(bench.path("out/model/_progress/checkpoint"));
         let text = String::from_utf8_lossy(checkpoint.as_deref().unwrap_or_default()).into_owned();
         within += usize::from(text.contains("\"partial\":{"));
-        // Every third run is seen to its end; the others are killed again where they went on.
+        // After every third kill a run goes on to its end; else the next run is killed too.
         if mix(4, draw).is_multiple_of(3) {
             bench.graphflat(&train).ok();
             let what = format!("after draw {draw}");
@@ -268,7 +269,7 @@ fn no_reader_accepts_a_half_written_output() {
     }
 }
 
-/// Whichever comes second says whose directory it is, and disturbs nothing.
+/// The second run prints that another run writes the directory, and does not disturb it.
 #[test]
 fn two_runs_of_one_job_exclude_each_other() {
     let graph = graph();

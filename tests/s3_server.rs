@@ -1,4 +1,4 @@
-//! An S3 server within the tests' process: `s3s-fs` over a temporary directory.
+//! An S3 server in the process of the tests: `s3s-fs` on a temporary directory.
 
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto::Builder;
@@ -11,10 +11,10 @@ use tokio::runtime::Runtime;
 
 use crate::stores::BUCKET;
 
-/// A server with the bucket of the tests, until it is dropped.
+/// A server with the bucket of the tests; dropping it stops it.
 pub(crate) struct S3Server {
     endpoint: String,
-    /// Its threads end with it.
+    /// Dropping it ends the server's threads.
     _runtime: Runtime,
     _root: TempDir,
 }

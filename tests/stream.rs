@@ -10,7 +10,7 @@ use crate::resume::run_and_kill;
 const MODEL: &str = "out/model";
 const EMBEDDINGS: &str = "out/embeddings";
 
-/// Events after which a run is killed.
+/// Numbers of events after which a run is killed.
 const KILL_AFTER: [usize; 5] = [2, 4, 6, 8, 10];
 
 fn graph() -> Graph {
@@ -22,7 +22,7 @@ fn stored(graph: &Graph) -> Job {
     Job::new(graph, &[FLATTEN, TRAIN])
 }
 
-/// The job of whose stages none writes graph features.
+/// The job that writes no graph features.
 fn streamed(graph: &Graph) -> Job {
     let job = Job::new(graph, &[FLATTEN, TRAIN, INFER]);
     let job = job.with("output = \"out/features\"\n", "");
@@ -87,10 +87,10 @@ fn inference_reads_the_sample_of_the_plain_seed_here_and_elsewhere() {
         assert_same_bytes(&expected, &bench.data_files(EMBEDDINGS), &what);
     };
     again(&streamed(&graph), &["--stage", "infer"]);
-    // A job that knows the model only, whose own seed is another.
+    // A job that only has the model, and another seed.
     let elsewhere = Job::new(&graph, &[INFER]).and("model = \"out/model\"");
     again(&elsewhere.with("seed = 7", "seed = 8"), &[]);
-    // Graph features of that seed are what it was evaluated on: the same sample.
+    // The model was evaluated on graph features of that seed: the same sample.
     let of_stored = Job::new(&graph, &[FLATTEN, INFER]).and("model = \"out/model\"");
     again(&of_stored, &[]);
 }
@@ -139,7 +139,7 @@ fn a_finished_training_is_skipped_and_one_of_another_sample_is_another() {
         ("[flatten]\n", "[flatten]\ntargets = \"all\"\n"),
         ("targets_per_part = 16", "targets_per_part = 50"),
     ] {
-        // The seed of the training itself stays, which would tell.
+        // The seed of the training stays the same: another one would make another training.
         let other = job.with(from, to).with("[train]\n", "[train]\nseed = 7\n");
         assert_eq!(skipped(&other), None, "{to}");
         let (checked, ran) = (
@@ -152,7 +152,7 @@ fn a_finished_training_is_skipped_and_one_of_another_sample_is_another() {
     }
 }
 
-/// A streamed job, spoilt: both commands refuse it with this line.
+/// Spoils a streamed job; `check` and `run` must refuse it with the line `expected`.
 #[track_caller]
 fn refused(expected: Expect, from: &str, to: &str) {
     let graph = graph();

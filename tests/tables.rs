@@ -1,4 +1,4 @@
-//! `docs/tables.md` shows the keys and columns of what a job leaves.
+//! `docs/tables.md` shows the keys and columns of a job's outputs.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -33,7 +33,7 @@ fn keys(value: &Value) -> BTreeSet<String> {
 #[track_caller]
 fn check(after: &str, found: &Value) {
     let mut documented: BTreeSet<String> = documented(after).into_iter().collect();
-    // Of labels that are numbers.
+    // Only outputs of labels that are numbers have this key.
     documented.remove("label_scale");
     assert_eq!(documented, keys(found), "{after}");
 }

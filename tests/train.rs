@@ -6,7 +6,7 @@ use crate::harness::{Bench, FLATTEN, FeatureKind, Graph, IdKind, Job, TRAIN, ass
 
 const OUTPUT: &str = "out/model";
 
-/// Better than the one in three of a guess, by far: the generated classes are easy.
+/// A guess is right in one of three cases; the generated classes are easy to learn.
 const ACCURACY_MIN: f64 = 0.6;
 
 fn graph() -> Graph {
@@ -68,7 +68,7 @@ fn workers_layouts_and_reruns_give_the_same_weights() {
         bench.run(of, &["--workers", workers]).ok();
         bench.data_files(OUTPUT)
     };
-    // A part of one layout has the targets of the other's where all targets are in it.
+    // With one part for all targets, the parts of both layouts have the same targets.
     let in_one = job.with("targets_per_part = 16", "targets_per_part = 1000");
     let rows = |of: &Job| of.with("shards", "rows");
     for (one, other) in [

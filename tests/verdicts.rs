@@ -1,5 +1,5 @@
-//! `check` says ok of the jobs that `run` runs, and refuses the others with the words of `run`, which
-//! refuses them before a stage has worked.
+//! `check` accepts the jobs that `run` runs, and refuses the others with the message of `run`,
+//! which refuses them before any stage runs.
 
 use std::fs;
 use std::path::Path;
@@ -11,7 +11,7 @@ use crate::harness::{
     Bench, FLATTEN, FeatureKind, Graph, INFER, IdKind, Job, TRAIN, Table, files_below,
 };
 
-/// A good job on its tables, to be spoilt.
+/// A good job and its tables, which a case then spoils.
 struct Case<'a> {
     nodes: Table,
     edges: Table,
@@ -46,7 +46,7 @@ impl Case<'_> {
 
 type Spoil = fn(&mut Case<'_>);
 
-/// What a case may leave beside a success: the exit code and words of both commands.
+/// Exit code and part of the message of both commands if they accept the job.
 const OK: (i32, &str) = (0, "");
 
 const CASES: &[(&str, (i32, &str), Spoil)] = &[

@@ -1,4 +1,4 @@
-//! The proxy before a server that keeps what arrives.
+//! The proxy in front of a server that records its requests.
 
 use std::io::{Read, Write};
 use std::sync::Mutex;
@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use super::*;
 
-/// A server that keeps the bytes of each request and answers `hello world`, except to HEAD.
+/// A server that records the bytes of each request and answers `hello world`, except to HEAD.
 struct Upstream {
     url: String,
     requests: Arc<Mutex<Vec<String>>>,
@@ -49,12 +49,12 @@ fn read_request(stream: &mut std::net::TcpStream) -> String {
     String::from_utf8(request).unwrap()
 }
 
-/// All that comes back for one request.
+/// Sends one request; returns all bytes of the answer.
 fn send(proxy: &FaultProxy, request: &str) -> String {
     let mut stream = std::net::TcpStream::connect(&proxy.url()["http://".len()..]).unwrap();
     stream.write_all(request.as_bytes()).unwrap();
     let mut reply = Vec::new();
-    stream.read_to_end(&mut reply).ok(); // an abrupt end is what some faults are
+    stream.read_to_end(&mut reply).ok(); // some faults end the connection
     String::from_utf8(reply).unwrap()
 }
 
@@ -73,7 +73,8 @@ fn always(fault: Fault) -> Plan {
     }
 }
 
-/// Sends one request under `fault`: the reply, how many requests arrived, the fault counted.
+/// Sends one request under `fault`; checks the reply, the number of requests that arrived, and the
+/// fault counted.
 fn check(fault: Fault, request: &str, expected: &str, arrived: usize, counted: Fault) {
     let upstream = upstream();
     let proxy = FaultProxy::start(&upstream.url, always(fault));
