@@ -1,11 +1,12 @@
-"""Runs six jobs with two builds of the program and compares what they write.
+"""Runs six jobs with two builds of the program and compares their outputs.
 
     tests/compare_builds.py OLD NEW [--jobs NAME,...] [--keep DIR]
 
-Graph features and weights must be the same bytes. Of `model.json` what the newer program adds is
-left out; embeddings, predictions and logits of one named layer are compared column by column, bit
-by bit. Needs Python with pyarrow. Both programs run on this machine, since the last bits of a model
-depend on the processor. The exit code is the number of jobs that differ.
+Graph features and weights must be the same bytes. `model.json` is compared without
+`extra.columns`, which only newer programs write; embeddings, predictions and logits of one named
+layer are compared column by column, bit by bit. The script needs Python with pyarrow. It runs both
+programs on this machine, since the last bits of a model depend on the processor. The exit code is
+the number of jobs that differ.
 """
 
 import argparse
@@ -19,7 +20,8 @@ import pyarrow.parquet as pq
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
-# What `generate` makes, with the tables [flatten], [train] and [infer] of a job on it.
+# By name of a job: arguments of `generate`, the tables [flatten], [train] and [infer], arguments of
+# `run`.
 GENERATED = {
     "gcn-rows": (
         "--classes 5",
@@ -105,7 +107,7 @@ def debian(work):
 
 
 def files(directory):
-    """The data of an output, without the manifest, by path."""
+    """Returns the data files of an output, without the manifest, by path."""
     all_files = (path for path in directory.rglob("*") if path.is_file())
     named = {str(path.relative_to(directory)): path for path in all_files}
     return {
@@ -122,7 +124,7 @@ def model_json(path):
 
 
 def same(name, old, new):
-    """Whether two files hold the same; returns how they were compared."""
+    """Returns whether two files have the same content, and how they were compared."""
     if name == "model.json":
         return model_json(old) == model_json(new), "but for extra.columns"
     if name.endswith(".parquet") and old.parent.name == "embeddings":
@@ -141,7 +143,7 @@ def compare(name, programs, work):
         if path in found[0] and path in found[1]:
             are_equal, how = same(path.split("/")[-1], found[0][path], found[1][path])
         else:
-            are_equal, how = False, "is written by one of them alone"
+            are_equal, how = False, "only one program writes it"
         if not are_equal:
             is_same = False
             print(f"{name}: {path} differs ({how})")

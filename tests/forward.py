@@ -1,13 +1,13 @@
-"""Computes embeddings and logits of whole graphs from the published formulas, and compares.
+"""Computes embeddings and logits of whole graphs by the published formulas, to check inference.
 
 forward.py --nodes NODES --edges EDGES [--undirected] --case MODEL EMBEDDINGS [--case ...]
 
 Reads the tables, `model.safetensors` and `model.json` of each MODEL, and the Parquet files of each
-EMBEDDINGS, which inference has written with all in-edges. Shares no code with the project: the layers are
-PyG's (GCNConv, SAGEConv, GINConv, GINEConv, GATConv, GATv2Conv) in float64, with the choices that
-docs/job.md and the documentation of gnn/src/layer state. Prints, for each case and column, the largest
-difference of a row over the row's largest number; exits 1 if one is above 1e-5, or if the ids are not
-those of the node table.
+EMBEDDINGS, which inference has written with all in-edges. Shares no code with the project: the
+layers are PyG's (GCNConv, SAGEConv, GINConv, GINEConv, GATConv, GATv2Conv) in float64, with the
+choices that docs/job.md and the documentation of gnn/src/layer state. Prints, for each case and
+column, the largest relative difference of a row: its largest difference over its largest number.
+Exits with 1 if one is above 1e-5, or if the ids are not those of the node table.
 """
 
 import argparse
@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-# What sums of some dozen f32 are off by, with room for the cancellation within a row.
+# Relative error of sums of some dozen f32, with room for cancellation within a row.
 TOLERANCE = 1e-5
 NORM_EPS = 1e-5
 ATTENTION_SLOPE = 0.2
@@ -33,13 +33,13 @@ def column(table, name):
 
 
 def matrix(values):
-    """A column of equally long lists, or of numbers, as float64 rows."""
+    """Returns a column of equally long lists, or of numbers, as float64 rows."""
     flat = values.flatten() if pa.types.is_nested(values.type) else values
     return flat.to_numpy(zero_copy_only=False).astype(np.float64).reshape(len(values), -1)
 
 
 def read_tensors(path):
-    """A file in the format of safetensors: length of the header, header, data."""
+    """Reads a file in the format of safetensors: length of the header, header, data."""
     with open(path, "rb") as file:
         content = file.read()
     (length,) = struct.unpack("<Q", content[:8])
@@ -54,7 +54,7 @@ def read_tensors(path):
 
 
 class Graph:
-    """Nodes by their place in the table; edges src -> dst, parallel ones and self-loops included."""
+    """Nodes by row of the table; edges src -> dst, including parallel edges and self-loops."""
 
     def __init__(self, nodes, edges, undirected):
         nodes, edges = pq.read_table(nodes), pq.read_table(edges)
@@ -64,7 +64,7 @@ class Graph:
         place = {node: at for at, node in enumerate(self.ids)}
         src, dst = (np.array([place[node] for node in column(edges, end).to_pylist()]) for end in ("src", "dst"))
         weight, features = (matrix(column(edges, name)) for name in ("weight", "distance"))
-        if undirected:  # each edge the other way round as well, self-loops too
+        if undirected:  # adds the reverse of every edge, also of self-loops
             src, dst = np.concatenate([src, dst]), np.concatenate([dst, src])
             weight, features = np.concatenate([weight, weight]), np.concatenate([features, features])
         self.src, self.dst, self.weight, self.features = src, dst, weight[:, 0], features
@@ -90,7 +90,7 @@ class Model:
             content = json.load(file)
         self.arch = content["architecture"]
         if content["transform"] != "none":
-            sys.exit(f"{directory}: no transform is known here, and it has {content['transform']}")
+            sys.exit(f"{directory}: no transform is supported, but the model has {content['transform']}")
         self.tensors = read_tensors(os.path.join(directory, "model.safetensors"))
         self.used = set()
         self.graph = graph
@@ -110,7 +110,7 @@ class Model:
     def norm(self, name, x):
         if self.arch["norm"] == "none":
             return x
-        if self.arch["norm"] == "batch":  # in evaluation: with the running statistics
+        if self.arch["norm"] == "batch":  # evaluation uses the running statistics
             name = f"{name}.module"
             mean, variance = self.get(f"{name}.running_mean"), self.get(f"{name}.running_var")
         else:
@@ -118,8 +118,8 @@ class Model:
         return (x - mean) / np.sqrt(variance + NORM_EPS) * self.get(f"{name}.weight") + self.get(f"{name}.bias")
 
     def gcn(self, conv, x):
-        """D^-1/2 A D^-1/2 X W + b, where A has exactly one self-loop a node: of weight 1, or of the
-        weight that those in the table have together."""
+        """D^-1/2 A D^-1/2 X W + b, where A has exactly one self-loop a node, of weight 1 or of
+        the sum of the weights of its self-loops in the table."""
         graph, num_nodes = self.graph, self.graph.num_nodes
         is_loop = graph.src == graph.dst
         loop = np.ones(num_nodes)
@@ -156,8 +156,8 @@ class Model:
         return self.linear(f"{conv}.nn.lins.1", self.activation(h))
 
     def attention_edges(self):
-        """src, dst, factor and features of the edges without self-loops, and of one a node that has
-        the mean of the features of the others."""
+        """Returns src, dst, factor and features of all edges but self-loops, and of one self-loop a
+        node, whose features are the mean of those of the node's other in-edges."""
         graph, num_nodes = self.graph, self.graph.num_nodes
         keep = graph.src != graph.dst
         src, dst, nodes = graph.src[keep], graph.dst[keep], np.arange(num_nodes)
@@ -168,7 +168,7 @@ class Model:
         return np.concatenate([src, nodes]), np.concatenate([dst, nodes]), factor, np.concatenate([features, mean])
 
     def attend(self, score, dst, factor, values):
-        """Softmax of the scores [edges, heads] by dst, then the weights, then the sum of values."""
+        """Returns the sum of values by dst, weighted by factor and softmax of score, [edges, heads]."""
         num_nodes = self.graph.num_nodes
         exp = np.exp(score - max_by(dst, score, num_nodes, 0.0)[dst])
         share = exp / sum_by(dst, exp, num_nodes)[dst] * factor[:, None]
@@ -201,7 +201,7 @@ class Model:
         return self.join_heads(conv, self.attend(score, dst, factor, left[src]), is_averaged)
 
     def forward(self):
-        """Embeddings, which are the rows of the last layer, and logits."""
+        """Returns the embeddings, which are the rows of the last layer, and the logits."""
         arch, x = self.arch, self.graph.x
         num_layers = arch["num_layers"]
         has_head = len(arch["hidden"]) == num_layers
@@ -224,7 +224,7 @@ class Model:
 
 
 def compare(name, expected, table, ids):
-    """The largest difference of a row over the largest number of the row."""
+    """Returns the largest relative difference of a row."""
     found_ids = column(table, "id").to_pylist()
     if sorted(found_ids) != sorted(ids):
         sys.exit(f"{name}: the {len(found_ids)} ids are not the {len(ids)} of the node table")
@@ -254,7 +254,7 @@ def main():
         table = pa.concat_tables([pq.read_table(file) for file in files])
         for name, rows in expected.items():
             difference = compare(name, rows, table, graph.ids)
-            is_wrong = not difference <= TOLERANCE  # true of NaN, too
+            is_wrong = not difference <= TOLERANCE  # also true of NaN
             has_failed |= is_wrong
             print(f"{'WRONG' if is_wrong else 'ok'}: {embeddings} {name} {difference:.1e}")
     sys.exit(int(has_failed))

@@ -1,9 +1,10 @@
-"""Loads models into PyG with docs/pyg.py, and compares its outputs with what inference wrote.
+"""Loads models into PyG with docs/pyg.py, and compares PyG's outputs with those of inference.
 
 pyg.py --nodes NODES --edges EDGES --case KIND MODEL EMBEDDINGS [--case ...]
 
-KIND is `whole` where one of PyG's whole models has to load too, `stack` where it has to refuse. Prints, for
-each case, the largest difference of a row over the row's largest number; exits 1 if one is above 1e-5.
+KIND is `whole` if the model must load into one of PyG's whole models too, `stack` if `load_whole`
+must refuse it. Prints, for each case, the largest relative difference of a row: its largest
+difference over its largest number, or over 1 if that is smaller. Exits with 1 if one is above 1e-5.
 """
 
 import argparse
@@ -20,12 +21,12 @@ import torch
 
 import pyg
 
-# Sums of some dozen numbers in float64, of weights and features in float32.
+# Relative error of sums of some dozen numbers in float64, of weights and features in float32.
 TOLERANCE = 1e-5
 
 
 def matrix(column):
-    """A column of equally long lists, or of numbers, as rows of float32."""
+    """Returns a column of equally long lists, or of numbers, as rows of float32."""
     values = column.combine_chunks()
     values = values.chunk(0) if isinstance(values, pa.ChunkedArray) else values
     flat = values.flatten() if pa.types.is_nested(values.type) else values

@@ -1,7 +1,9 @@
-"""Joins a network namespace to a bridge by a link that delays packets and loses some.
+"""Connects a network namespace to a bridge by a link that delays packets and loses some.
 
-slow_link.py NAMESPACE BRIDGE ADDRESS DELAY_MS LOSS_PERCENT SEED; says `up` when it is, and ends when
-it is killed. Run by root; the kernel's own `netem` is not in every kernel.
+slow_link.py NAMESPACE BRIDGE ADDRESS DELAY_MS LOSS_PERCENT SEED
+
+Prints `up` when the link is up, and runs until it is killed. Only root can run it. It replaces
+`netem`, which not every kernel has.
 """
 
 import ctypes
@@ -22,7 +24,7 @@ FRAME_MAX = 65536
 
 
 def enter(path: str) -> None:
-    """Goes to another network namespace."""
+    """Moves this process to another network namespace."""
     fd = os.open(path, os.O_RDONLY)
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.setns(fd, CLONE_NEWNET) != 0:
@@ -31,7 +33,7 @@ def enter(path: str) -> None:
 
 
 def tap(name: str) -> int:
-    """Creates a network device whose frames are read and written here."""
+    """Creates a network device; returns the file with which its frames are read and written."""
     fd = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK)
     fcntl.ioctl(fd, TUNSETIFF, struct.pack("16sH22x", name.encode(), IFF_TAP | IFF_NO_PI))
     return fd
@@ -70,7 +72,7 @@ def main() -> None:
             try:
                 os.write(fd, frame)
             except OSError:
-                pass  # a link that is down or full loses it
+                pass  # a link that is down or full loses the frame
 
 
 main()
