@@ -1150,7 +1150,7 @@ fn loss_and_metric_are_of_the_kind_of_the_labels() {
         &graph(),
         USAGE,
         expect![[r#"
-        error: job job.toml: out/features cannot be trained on with `train.class_weights` = [1.0,2.0]: it has 3 classes and this list 2 weights
+        error: job job.toml: out/features cannot be trained on with `train.class_weights` = [1.0,2.0]: it has 3 classes, but this list has 2 weights
     "#]],
         |case| {
             case.job = case

@@ -1,4 +1,4 @@
-//! Times the epochs of a training, and of variants of it in turn.
+//! Times the epochs of a training and of its variants, in turn.
 //!
 //! ```text
 //! cargo bench -p graphtrainer --bench epochs -- DIR KEY=VALUE ... [vs KEY=VALUE ...] ...
@@ -6,10 +6,11 @@
 //!     batch_size=1024 epochs=5 vs pruning=false vs edge_partitioning=false
 //! ```
 //!
-//! `DIR` holds graph features; the keys are those of `[train]`, as in a job file. Every variant has the
-//! keys before the first `vs` and its own. The variants run one after the other, `REPEAT` times, so
-//! that what else the machine does hits all alike. Prints a JSON line for each: the median and the
-//! least seconds of an epoch after the first, the median busy seconds of each stage, the last loss.
+//! `DIR` holds graph features; the keys are those of `[train]` in a job file. Every variant has the
+//! keys before the first `vs` and its own keys. The variants run one after the other, `REPEAT`
+//! times, so that other load on the machine affects all variants alike. Prints a JSON line for each
+//! variant: the median and the smallest seconds of an epoch after the first, the median busy
+//! seconds of each stage, and the last loss.
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -20,13 +21,13 @@ use std::sync::Arc;
 use graphtrainer::{EpochReport, Source, TrainContext, TrainPlan, TrainSpec, fit};
 use serde_json::json;
 
-/// As the program does: memory is kept for the next batch.
+/// The program's allocator: it keeps memory for the next batch.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
-/// Rounds over all variants.
+/// Number of rounds over all variants.
 const REPEAT: usize = 3;
 
 /// Memory for decoded parts.
@@ -36,7 +37,9 @@ fn main() -> Result<()> {
     // `cargo bench` adds `--bench`.
     let args = std::env::args().skip(1).filter(|arg| arg != "--bench");
     let args: Vec<String> = args.collect();
-    let (dir, given) = args.split_first().ok_or("which directory?")?;
+    let (dir, given) = args
+        .split_first()
+        .ok_or("the first argument is a directory of graph features")?;
     let groups: Vec<&[String]> = given.split(|arg| arg == "vs").collect();
     let variants = match groups[..] {
         [common] => vec![common.to_vec()],
@@ -67,7 +70,7 @@ fn run(dir: &str, keys: &[String]) -> Result<Vec<EpochReport>> {
 }
 
 fn plan(dir: &str, keys: &[String]) -> Result<TrainPlan> {
-    // The last of several values of a key counts.
+    // If a key has several values, the last one is used.
     let mut table = toml::Table::new();
     table.insert("output".to_owned(), "none".into());
     for key in keys {

@@ -2,8 +2,8 @@
 //!
 //! `cargo run --release -p graphtrainer --example accuracy -- JOB.toml [SEEDS] [KEY=VALUE ...]`
 //!
-//! The job's graph features have to be there (`graphflat run JOB.toml --stage flatten`). A
-//! `KEY=VALUE` replaces a key of `[train]`, for trying settings out. Nothing is written.
+//! The job's graph features must exist (`graphflat run JOB.toml --stage flatten`). A `KEY=VALUE`
+//! replaces a key of `[train]`. The program writes no files.
 
 #![expect(
     clippy::print_stdout,
@@ -11,7 +11,7 @@
 )]
 #![expect(
     clippy::unwrap_used,
-    reason = "a tool for developers: a panic says what is wrong"
+    reason = "a tool for developers: a panic reports the fault"
 )]
 
 use std::path::Path;
@@ -22,7 +22,7 @@ use graphtrainer::{Source, TrainContext, TrainSpec, Trained, fit};
 use schemas::progress::Progress;
 use toml::{Table, Value};
 
-/// Busy seconds of each stage over all epochs.
+/// Returns the busy seconds of each stage over all epochs.
 fn busy(trained: &Trained) -> String {
     let of = |stage: &str| {
         trained

@@ -1,7 +1,7 @@
-//! What a training needs to go on after its last checkpoint, between two epochs or within one.
+//! The checkpoint from which a training resumes, between two epochs or within one.
 //!
-//! All draws are functions of seed, epoch and step: so there is no generator's state to keep, and
-//! the number of the step is the reader's position.
+//! All draws are functions of seed, epoch and step. So a checkpoint has no state of a random
+//! generator, and the number of the step is the position of the reader.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -18,27 +18,27 @@ use crate::worker::EpochShare;
 /// The state of a training after some epochs.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Checkpoint {
-    /// Whole epochs done.
+    /// Number of finished epochs.
     pub(crate) epochs: u64,
-    /// What is done of the next one, if any.
+    /// The finished steps of the next epoch, if there are any.
     pub(crate) partial: Option<Partial>,
     pub(crate) server: ServerState,
     pub(crate) best: Option<Best>,
-    /// Evaluations since the monitored metric was last bettered.
+    /// Evaluations since the monitored metric last improved.
     pub(crate) evaluations_without_gain: u64,
     pub(crate) history: Vec<EpochReport>,
-    /// Name of the device that the epochs were computed on, the last of several.
+    /// Name of the device that the epochs were computed on; the last one, if there were several.
     pub(crate) device: String,
 }
 
-/// An epoch under way.
+/// The finished part of an epoch.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Partial {
-    /// Its steps that are done.
+    /// Number of finished steps.
     pub(crate) steps: usize,
-    /// What each worker did in them.
+    /// The share of each worker in them.
     pub(crate) shares: Vec<EpochShare>,
-    /// Updates before the epoch, and the sum of the norms of their gradients.
+    /// Number of updates before the epoch, and the sum of the norms of their gradients.
     pub(crate) before: (u64, f64),
 }
 
@@ -55,7 +55,7 @@ pub(crate) struct Best {
 }
 
 impl Partial {
-    /// Returns the mean loss of all workers, added up in their order; 0 where nothing counts.
+    /// Returns the mean loss of all workers, added up in their order; 0 if no target counts.
     pub(crate) fn mean(&self) -> f64 {
         let sum = |of: fn(&EpochShare) -> f64| self.shares.iter().fold(0.0, |sum, s| sum + of(s));
         let (loss_sum, count) = (sum(|share| share.loss_sum), sum(|share| share.count));
@@ -66,8 +66,8 @@ impl Partial {
 /// First bytes of a checkpoint, with the version of its layout.
 const MAGIC: &[u8; 8] = b"GFTRAIN3";
 
-/// Everything but the vectors. Floats that decide something are kept as bits, because decimal
-/// digits do not always come back as the same number.
+/// Everything except the vectors. Floats that results depend on are kept as bits, because decimal
+/// digits do not always give the same float.
 #[derive(Debug, Serialize, Deserialize)]
 struct Header {
     epochs: u64,
@@ -112,10 +112,10 @@ struct BestHeader {
 }
 
 impl Checkpoint {
-    /// Writes the checkpoint: a reader sees the old one or the new one, never a part.
+    /// Writes the checkpoint. A reader sees the old one or the new one, never a part.
     ///
-    /// The file is not forced to the disk, because epochs may take milliseconds and that may take
-    /// longer. A killed process loses nothing by it; after a power failure the checksum tells.
+    /// The file is not synced to the disk, which may take longer than an epoch. A killed process
+    /// loses nothing. After a power failure the checksum shows a broken checkpoint.
     pub(crate) fn write(&self, path: &Path) -> Result<(), TrainError> {
         let header = Header {
             epochs: self.epochs,
@@ -154,8 +154,8 @@ impl Checkpoint {
         Ok(storage::replace(path, &bytes)?)
     }
 
-    /// Reads a checkpoint; none where there is none. One that is not whole, as a power failure may
-    /// leave it, is [`TrainError::Checkpoint`].
+    /// Reads a checkpoint; none if the file does not exist. An incomplete one, as after a power
+    /// failure, is [`TrainError::Checkpoint`].
     pub(crate) fn read(path: &Path) -> Result<Option<Self>, TrainError> {
         let Some(bytes) = storage::read(path)? else {
             return Ok(None);
@@ -190,7 +190,7 @@ impl Checkpoint {
 }
 
 impl Header {
-    /// Cuts the vectors out of the blob; none if it has another length than the header says.
+    /// Cuts the vectors out of the blob; none if its length does not match the header.
     fn assemble(self, blob: &[u8]) -> Option<Checkpoint> {
         let mut values = blob
             .as_chunks::<4>()

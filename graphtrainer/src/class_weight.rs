@@ -1,4 +1,4 @@
-//! What the loss of a target counts, by its class.
+//! Weights of classes in the loss.
 
 use gnn::Task;
 use schemas::{Labels, Split};
@@ -7,25 +7,25 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use crate::TrainError;
 use crate::source::Source;
 
-/// Key `class_weights` of `[train]`: a list, one a class, or `"balanced"`.
+/// Key `class_weights` of `[train]`: a list with one weight per class, or `"balanced"`.
 #[derive(Clone, PartialEq)]
 pub enum ClassWeights {
-    /// Each class in inverse proportion to its train targets, as scikit-learn does: so that the
-    /// classes together count as much as the targets.
+    /// Each class in inverse proportion to its train targets, as in scikit-learn: the weights of
+    /// all train targets add up to their number.
     Balanced,
-    /// One weight a class.
+    /// One weight per class.
     Listed(Vec<f32>),
 }
 
 impl ClassWeights {
-    /// Says what keeps the weights from labels of `task`, `width` wide.
+    /// Returns why the weights do not fit labels of `task`, `width` wide; none if they fit.
     pub fn problem(&self, task: Task, width: usize) -> Option<String> {
         match (task, self) {
             (Task::MultiLabel | Task::Regression, _) => {
-                Some("its labels are no classes, which alone have weights".to_owned())
+                Some("its labels are not classes; only classes have weights".to_owned())
             }
             (Task::Classes, Self::Listed(weights)) if weights.len() != width => Some(format!(
-                "it has {width} classes and this list {} weights",
+                "it has {width} classes, but this list has {} weights",
                 weights.len()
             )),
             (Task::Classes, _) => None,
@@ -34,7 +34,7 @@ impl ClassWeights {
 }
 
 impl std::fmt::Debug for ClassWeights {
-    /// As written in a job file.
+    /// Formats the weights as written in a job file.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Balanced => f.write_str("\"balanced\""),
@@ -83,16 +83,16 @@ impl<'de> de::Visitor<'de> for WeightsVisitor {
     }
 }
 
-/// Computes the balanced weights of `num_classes` classes: train targets, divided by the classes
-/// that have any, divided by those of the class. A class without train targets gets 0, which no
-/// target is weighed with.
+/// Computes the balanced weights of `num_classes` classes: number of train targets / number of
+/// classes with train targets / number of train targets of the class. A class without train targets
+/// gets 0, which no loss uses.
 pub(crate) fn balanced(source: &Source, num_classes: usize) -> Result<Vec<f32>, TrainError> {
     let mut counts = vec![0_u64; num_classes];
     for idx in 0..source.counts.len() {
         let part = source.part(source.key(idx, None))?;
         if let Labels::Class(classes) = &part.shard.labels {
             for &target in part.targets(Split::Train) {
-                // The model refuses a class that is none of them.
+                // The model refuses a class out of range.
                 if let Some(count) = counts.get_mut(classes[target as usize] as usize) {
                     *count += 1;
                 }
@@ -113,7 +113,7 @@ fn shares(counts: &[u64]) -> Vec<f32> {
     counts.iter().map(weight).collect()
 }
 
-/// Returns how much some targets count together: their number, where classes have no weights.
+/// Returns the sum of the weights of some targets; without class weights their number.
 pub(crate) fn total(weights: &[f32], labels: &Labels, targets: &[u32]) -> f64 {
     match labels {
         Labels::Class(classes) if !weights.is_empty() => {

@@ -1,4 +1,4 @@
-//! Table `[train]`: as written ([`TrainSpec`]) and as it will run ([`TrainPlan`]).
+//! Table `[train]`: as written ([`TrainSpec`]) and as checked ([`TrainPlan`]).
 
 use std::path::{Path, PathBuf};
 
@@ -22,19 +22,20 @@ pub use plan::{TrainContext, TrainPlan};
 
 /// Table `[train]` as written.
 ///
-/// Every key but `model`, `epochs` and `output` may be left out; the defaults stand at the keys.
+/// Only `model`, `epochs` and `output` are required. The keys below give the defaults of the
+/// others.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TrainSpec {
     /// Kind of layer: `gcn`, `sage`, `gat`, `gatv2` or `gin`.
     pub model: LayerKind,
-    /// Widths of the hidden layers. One fewer than hops: the last layer gives the prediction; as
-    /// many as hops: a linear head does. Default: none, which fits one hop.
+    /// Widths of the hidden layers. With one width fewer than hops, the last layer computes the
+    /// prediction; with as many as hops, a linear head does. Default: none, which fits one hop.
     #[serde(default)]
     pub hidden: Vec<usize>,
     /// Number of layers; must equal the hops of the graph features, which is the default.
     pub layers: Option<usize>,
-    /// Attention heads of a hidden layer, side by side in its width. Default 1.
+    /// Attention heads of a hidden layer, concatenated to its width. Default 1.
     pub heads: Option<usize>,
     /// Attention heads of the last layer, averaged; a linear head has none. Default 1.
     pub out_heads: Option<usize>,
@@ -52,9 +53,9 @@ pub struct TrainSpec {
     /// Dropout on attention coefficients. Default 0.
     #[serde(default)]
     pub attention_dropout: f32,
-    /// Normalisation of hidden layers: `none` (default), `batch` or `layer`. Statistics of `batch`
-    /// are those of all rows that one worker's batch needs of a layer, so mode `sync` refuses it with
-    /// more than one worker.
+    /// Normalisation of hidden layers: `none` (default), `batch` or `layer`. `batch` takes its
+    /// statistics from all rows that the batch of one worker needs of a layer. So mode `sync`
+    /// refuses it with more than one worker.
     #[serde(default)]
     pub norm: Norm,
     /// Whether a layer adds its input to its output. Default false.
@@ -72,8 +73,8 @@ pub struct TrainSpec {
     pub learning_rate: f32,
     /// How the step size changes: `{ kind = "cosine", warmup = 5 }`. Default: it does not.
     pub schedule: Option<ScheduleSpec>,
-    /// Greatest norm of an update's gradient, over all parameters; a longer one is shortened to it.
-    /// Default: no limit.
+    /// Largest norm of an update's gradient, over all parameters; a longer gradient is scaled down
+    /// to it. Default: no limit.
     pub clip_norm: Option<f32>,
     /// Momentum of `sgd`. Default 0.
     pub momentum: Option<f32>,
@@ -82,30 +83,30 @@ pub struct TrainSpec {
     pub weight_decay: f32,
     /// 1-based layers whose parameters decay; the head counts as the last. Default: all.
     pub weight_decay_layers: Option<Vec<usize>>,
-    /// Passes over the train targets, at most.
+    /// Largest number of passes over the train targets.
     pub epochs: u64,
-    /// Targets a worker takes in a step. Default 512.
+    /// Targets of a worker in one step. Default 512.
     #[serde(default = "default_batch_size")]
     pub batch_size: usize,
-    /// Epochs between evaluations on the val split; the last epoch is always evaluated. The best
-    /// epoch is one that was evaluated. Default 1.
+    /// Epochs between evaluations on the val split; the last epoch is always evaluated. Only
+    /// evaluated epochs can be the best. Default 1.
     #[serde(default = "default_evaluate_every")]
     pub evaluate_every: u64,
-    /// Ends the training after so many evaluations without a better val metric. Default: never.
+    /// Ends the training after this many evaluations without a better val metric. Default: never.
     pub patience: Option<u64>,
     /// Metric on the val split that chooses the best epoch: `accuracy`, `micro_f1`, `macro_f1`,
-    /// `auc`, `loss`, `r2`, `mae` or `rmse`, as fits the labels. Default: `accuracy` of classes,
-    /// `micro_f1` of several labels, `loss` of numbers.
+    /// `auc`, `loss`, `r2`, `mae` or `rmse`, if the labels allow it. Default: `accuracy` for
+    /// classes, `micro_f1` for several labels, `loss` for numbers.
     pub monitor: Option<Metric>,
-    /// Must fit the labels, which decide it: `cross_entropy` for classes, `binary_cross_entropy`
-    /// for several labels, `mean_squared_error` for numbers.
+    /// The loss, which must fit the labels: `cross_entropy` for classes, `binary_cross_entropy` for
+    /// several labels, `mean_squared_error` for numbers. Default: the one that fits.
     pub loss: Option<Loss>,
-    /// What the loss of a target counts by its class: a list, or `"balanced"`. Default: all alike.
+    /// Weight of a target's loss by its class: a list, or `"balanced"`. Default: 1 for all.
     pub class_weights: Option<ClassWeights>,
     /// Random seed of weights, order and dropout. Default: the job's.
     pub seed: Option<u64>,
-    /// Workers that compute steps: 1 (default) to 1024, whatever the machine. `workers` x
-    /// `batch_size` targets make an update in sync mode, so this key changes results.
+    /// Workers that compute steps: 1 (default) to 1024, on any machine. In sync mode an update has
+    /// `workers` x `batch_size` targets, so this key changes results.
     pub workers: Option<usize>,
     /// Shards of the parameter server. Default 1; changes no result.
     #[serde(default = "default_servers")]
@@ -115,34 +116,34 @@ pub struct TrainSpec {
     pub mode: UpdateMode,
     /// Steps a worker may be ahead of the slowest, for mode `bounded`.
     pub staleness: Option<u64>,
-    /// `f32` (default) or `bf16`: how gradients reach the parameter server. Rounding them halves what
-    /// is sent; results then differ from `f32`, and workers are no longer equal to one to 1e-5.
+    /// Format of gradients on the way to the parameter server: `f32` (default) or `bf16`. `bf16`
+    /// halves the bytes sent; results then differ from `f32`, and several workers no longer equal
+    /// one worker to 1e-5.
     #[serde(default)]
     pub gradient_format: GradientFormat,
     /// `auto` (default), `cpu` or `gpu`. Results of a GPU differ from the processor's in the last
     /// bits.
     #[serde(default)]
     pub device: Device,
-    /// Whether layers leave out what no target of the batch needs. Default true; changes nothing
-    /// but speed.
+    /// Whether layers skip rows that no target of the batch needs. Default true; changes only
+    /// speed.
     #[serde(default = "default_true")]
     pub pruning: bool,
-    /// Whether threads get rows with equal numbers of edges. Default true; changes nothing but
-    /// speed.
+    /// Whether threads get rows with equal numbers of edges. Default true; changes only speed.
     #[serde(default = "default_true")]
     pub edge_partitioning: bool,
     /// Epochs between checkpoints. Default 1; changes no result.
     #[serde(default = "default_checkpoint_every")]
     pub checkpoint_every: u64,
-    /// Steps between checkpoints, within epochs too, where workers wait for each other then in every
-    /// mode. Default: none but those of `checkpoint_every`; changes no result.
+    /// Steps between checkpoints, also within epochs. In every mode, workers wait for each other at
+    /// these checkpoints. Default: only the checkpoints of `checkpoint_every`; changes no result.
     pub checkpoint_every_steps: Option<u64>,
     /// Memory for decoded parts and kept batches, such as "512MiB" (default). Parts that do not
     /// fit are decoded again each epoch.
     #[serde(default = "default_cache_bytes")]
     pub cache_bytes: ByteSize,
-    /// Whether neighbourhoods are drawn from the store while the model trains, a fresh sample each
-    /// epoch, in place of being read from files. Default false.
+    /// Whether neighbourhoods are drawn from the store while the model trains, with a new sample
+    /// each epoch, instead of being read from files. Default false.
     #[serde(default)]
     pub streamed: bool,
     /// Directory of graph features. Default: the output of `[flatten]`.
@@ -154,12 +155,12 @@ pub struct TrainSpec {
 impl TrainSpec {
     /// Checks the keys and resolves the paths.
     ///
-    /// What depends on the data (hops, labels, splits) is checked by [`train`](crate::train) before
+    /// [`train`](crate::train) checks keys that depend on the data (hops, labels, splits) before
     /// its first step.
     ///
     /// # Errors
     ///
-    /// The first of [`TrainSpec::mistakes`]; a path that cannot be.
+    /// The first of [`TrainSpec::mistakes`]; a path that is not valid.
     pub fn into_plan(self, ctx: TrainContext) -> Result<TrainPlan, TrainError> {
         let input = self.input.clone().or(ctx.input);
         if let Some(first) = self.mistakes(input.is_some()).into_iter().next() {

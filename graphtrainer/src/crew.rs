@@ -1,4 +1,4 @@
-//! Workers of a training as threads of this process.
+//! Runs workers of a training as threads of this process.
 
 use std::sync::mpsc::{Sender, channel};
 use std::thread::Scope;
@@ -14,7 +14,7 @@ use crate::supply::Supply;
 use crate::worker::{Outcome, Task, Worker};
 use crate::{TrainError, TrainPlan};
 
-/// What workers of one process share.
+/// The values that the workers of one process share.
 #[derive(Clone, Copy)]
 pub(crate) struct Crew<'env> {
     pub(crate) plan: &'env TrainPlan,
@@ -22,17 +22,17 @@ pub(crate) struct Crew<'env> {
     pub(crate) order: &'env Order,
     pub(crate) server: &'env dyn ParameterServer,
     pub(crate) supply: Supply<'env>,
-    /// The epoch they begin in, and its steps that are done.
+    /// The epoch that they begin in, and its finished steps.
     pub(crate) begin: (u64, usize),
 }
 
 impl<'env> Crew<'env> {
-    /// Starts a worker, which waits for tasks and says in `done` how they ended; it ends when no more
-    /// can come.
+    /// Starts a worker thread, which waits for tasks and sends their outcomes to `done`. It ends
+    /// when the sender of its tasks is dropped.
     ///
     /// # Errors
     ///
-    /// If the system has no threads to give.
+    /// If the system refuses a thread.
     pub(crate) fn start<'scope>(
         self,
         scope: &'scope Scope<'scope, 'env>,

@@ -1,4 +1,4 @@
-//! The device of a training: opened as the plan says, and named where it matters.
+//! Opens the device of a training, and reports it.
 
 use schemas::progress::{Event, Progress};
 use serde_json::json;
@@ -19,8 +19,8 @@ impl Device {
     }
 }
 
-/// Tells which GPU a model is trained on, or why on none where there is a choice, and that it goes on
-/// on another device than it was begun on; returns the device's name.
+/// Reports the GPU that a model is trained on, or why there is none, and a change of device after a
+/// resume; returns the device's name.
 pub(crate) fn say(
     plan: &TrainPlan,
     prepared: &Prepared,
@@ -46,8 +46,8 @@ pub(crate) fn say(
     }
     if device.is_software() {
         let note = format!(
-            "{name} is a GPU in software, which is for tests: slower than \"cpu\", and wrong for nodes \
-             of more than some thousand edges, if its driver ends long loops as Mesa's does"
+            "{name} is a software GPU, which is for tests: it is slower than \"cpu\", and wrong for \
+             nodes with more than some thousand edges if its driver ends long loops, as Mesa's does"
         );
         tracing::warn!("{note}");
         notes.push(note);
@@ -55,8 +55,8 @@ pub(crate) fn say(
     let before = resumed.map(|checkpoint| &checkpoint.device);
     if let Some(before) = before.filter(|before| *before != name) {
         let note = format!(
-            "the training was begun on {before} and went on on {name}: its end may differ in the \
-             last bits from that of one that was not stopped"
+            "the training began on {before} and continued on {name}: the model may differ in the \
+             last bits from that of an uninterrupted training"
         );
         tracing::warn!("{note}");
         notes.push(note);

@@ -11,19 +11,18 @@ use crate::metric::Metrics;
 pub struct EpochReport {
     /// 1-based.
     pub epoch: u64,
-    /// Mean training loss per target, with dropout, during the epoch; the weighted mean where
-    /// classes have weights.
+    /// Mean training loss per target, with dropout, during the epoch; with class weights the
+    /// weighted mean.
     pub loss: f64,
-    /// Metrics on the val split after the epoch, as far as they are finite; none where it was not
-    /// evaluated.
+    /// Finite metrics on the val split after the epoch; empty if the epoch was not evaluated.
     pub val: Metrics,
     /// Step size of the epoch's last step.
     pub learning_rate: f32,
-    /// Mean norm of the gradients of the epoch's updates, before they were clipped.
+    /// Mean norm of the gradients of the epoch's updates, before clipping.
     pub gradient_norm: f64,
-    /// Wall-clock seconds of the epoch since it began or was resumed, evaluation included.
+    /// Wall-clock seconds of the epoch, with evaluation, since it began or was resumed.
     pub seconds: f64,
-    /// Busy seconds of the stages `read`, `vectorise` and `compute`, summed over threads. Reading
-    /// and vectorising run ahead, so theirs may belong to the next epoch's batches.
+    /// Busy seconds of the stages `read`, `vectorise` and `compute`, summed over threads. `read`
+    /// and `vectorise` run ahead, so their seconds may include the next epoch's batches.
     pub busy: BTreeMap<String, f64>,
 }

@@ -23,20 +23,20 @@ use crate::supply::{Busy, PipelineStage, Supply};
 use crate::worker::{EpochShare, Workers};
 use crate::{TrainError, TrainPlan};
 
-/// A training under way.
+/// A running training.
 pub(crate) struct Training<'a> {
     pub(crate) plan: &'a TrainPlan,
     pub(crate) checkpoint: Option<PathBuf>,
     pub(crate) progress: &'a Progress,
     pub(crate) busy: &'a Busy,
     pub(crate) monitor: Option<Metric>,
-    /// Holds the parameters of the last epoch, for evaluation.
+    /// Receives the parameters of each epoch, for evaluation.
     pub(crate) model: Model,
     pub(crate) state: Checkpoint,
 }
 
 impl Training<'_> {
-    /// Runs the epochs that are left.
+    /// Runs the remaining epochs.
     pub(crate) fn run<'env>(
         &mut self,
         prepared: &'env Prepared,
@@ -53,7 +53,7 @@ impl Training<'_> {
         }
     }
 
-    /// The epoch that is next, and its steps that are done.
+    /// Returns the next epoch and its finished steps.
     fn begin(&self) -> (u64, usize) {
         let partial = self.state.partial.as_ref();
         (self.state.epochs, partial.map_or(0, |done| done.steps))
@@ -120,7 +120,7 @@ impl Training<'_> {
         })
     }
 
-    /// Runs epochs until the last one.
+    /// Runs epochs until the training is over.
     fn epochs(
         &mut self,
         workers: &Workers,
@@ -162,7 +162,7 @@ impl Training<'_> {
             metrics = val.evaluate(&self.model)?;
             self.judge(&metrics)?;
         }
-        // JSON knows no other numbers.
+        // JSON has only finite numbers.
         metrics.retain(|_, value| value.is_finite());
         let stages = [
             ("read", PipelineStage::Read),
@@ -197,8 +197,9 @@ impl Training<'_> {
         Ok(())
     }
 
-    /// Runs the steps of the epoch that are left, with a checkpoint after every so many; returns the
-    /// mean loss of the whole epoch and the mean norm of its gradients.
+    /// Runs the remaining steps of the epoch, with a checkpoint after every
+    /// `checkpoint_every_steps`; returns the mean loss of the whole epoch and the mean norm of its
+    /// gradients.
     fn steps(
         &mut self,
         workers: &Workers,
@@ -213,7 +214,7 @@ impl Training<'_> {
             });
             let every = self.plan.tuning.checkpoint_every_steps;
             let stop = next_stop(every, epoch, partial.steps, epoch_steps);
-            // The state changes as a whole, or not at all where a server is lost.
+            // The state changes as a whole, or not at all if a server is lost.
             let mut shares = partial.shares.clone();
             workers.run(epoch, partial.steps..stop, &mut shares)?;
             self.state.server = server.state()?;
@@ -239,7 +240,7 @@ impl Training<'_> {
         }
     }
 
-    /// Refuses an epoch after which no further one, and no model, can be of use.
+    /// Refuses a loss or a parameter that is not finite: no epoch after it could give a model.
     fn check_finite(&self, loss: f64) -> Result<(), TrainError> {
         self.require_finite("the loss", loss)?;
         let mut parameters = self.state.server.parameters.iter();
@@ -262,7 +263,7 @@ impl Training<'_> {
             return Ok(());
         }
         Err(TrainError::Diverged {
-            // The one under way, or the one that was just finished.
+            // The running epoch, or the one that has just ended.
             epoch: self.state.epochs + u64::from(self.state.partial.is_some()),
             what: what.to_owned(),
             value,
@@ -270,8 +271,8 @@ impl Training<'_> {
         })
     }
 
-    /// Compares the epoch with the best so far: by the monitored metric, then by the val loss. Only a
-    /// better metric starts the patience anew.
+    /// Compares the epoch with the best so far: by the monitored metric, then by the val loss. Only
+    /// a better metric resets the patience.
     fn judge(&mut self, metrics: &Metrics) -> Result<(), TrainError> {
         let (metric, val_loss) = match self.monitor {
             None => (0.0, 0.0),
@@ -346,8 +347,8 @@ impl Training<'_> {
     }
 }
 
-/// Returns the step of an epoch, its last at most, before which the next checkpoint is due; they
-/// are due after every `every` steps since the training began.
+/// Returns the step of an epoch before which the next checkpoint is due, or the epoch's last step.
+/// Checkpoints are due after every `every` steps since the training began.
 fn next_stop(every: Option<u64>, epoch: u64, step: usize, epoch_steps: usize) -> usize {
     let Some(every) = every else {
         return epoch_steps;
@@ -357,7 +358,7 @@ fn next_stop(every: Option<u64>, epoch: u64, step: usize, epoch_steps: usize) ->
     step.saturating_add(left).min(epoch_steps)
 }
 
-/// What the parameter server as a whole holds.
+/// Returns the settings of the whole parameter server.
 fn settings(plan: &TrainPlan, prepared: &Prepared, epoch_steps: usize) -> Settings {
     Settings {
         tensors: tensors(prepared.model.parameters(), &prepared.decays),

@@ -8,58 +8,58 @@ use schemas::ErrorKind;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TrainError {
-    /// A key of table `[train]` holds something impossible.
+    /// A key of table `[train]` has a value that is not allowed.
     #[error("`train.{key}` is {value}: {allowed}")]
     Key {
         /// The key.
         key: &'static str,
-        /// What was written.
+        /// The value that was written.
         value: String,
-        /// What is allowed.
+        /// The values that are allowed.
         allowed: String,
     },
-    /// A key that has to be there is missing.
+    /// A required key is missing.
     #[error("`train.{key}` is missing: {needed}")]
     Missing {
         /// The key.
         key: &'static str,
-        /// Why it is needed and what it can be.
+        /// Why it is needed, and its possible values.
         needed: &'static str,
     },
-    /// There is no GPU, but the plan asks for one.
-    #[error("`train.device` is \"gpu\", which cannot be had here; allowed: \"auto\", \"cpu\"")]
+    /// The plan needs a GPU, but there is none.
+    #[error("`train.device` is \"gpu\", which is not available here; allowed: \"auto\", \"cpu\"")]
     NoGpu {
-        /// Why not.
+        /// The reason.
         source: gnn::GnnError,
     },
-    /// The graph features do not fit what `[train]` asks for.
+    /// The graph features do not fit the keys of `[train]`.
     #[error("{} cannot be trained on with `train.{key}` = {value}: {problem}", input.display())]
     Unfit {
         /// Directory of the graph features.
         input: PathBuf,
         /// The key.
         key: &'static str,
-        /// What was written.
+        /// The value that was written.
         value: String,
-        /// What the data are like, and what is allowed.
+        /// The contradiction, and the values that are allowed.
         problem: String,
     },
-    /// The graph features lack something every training needs.
+    /// The graph features lack something that every training needs.
     #[error("{} cannot be trained on: {problem}", input.display())]
     Untrainable {
         /// Directory of the graph features.
         input: PathBuf,
-        /// What is missing and where it comes from.
+        /// The missing part, and the key it comes from.
         problem: &'static str,
     },
-    /// No target is in a split that is needed.
+    /// A split that is needed has no target.
     #[error("the {split} split of {} is empty, but {reason}", input.display())]
     EmptySplit {
         /// Directory of the graph features.
         input: PathBuf,
         /// `train` or `val`.
         split: &'static str,
-        /// What needs it.
+        /// The need for the split.
         reason: &'static str,
     },
     /// A target that is in a split has no label.
@@ -72,7 +72,7 @@ pub enum TrainError {
         /// `train`, `val` or `test`.
         split: &'static str,
     },
-    /// A part holds other targets than its manifest says.
+    /// A part has other numbers of targets than its manifest.
     #[error("part {part} of {} holds {found} {split} targets, its manifest says {expected}",
         input.display())]
     Miscounted {
@@ -95,7 +95,7 @@ pub enum TrainError {
         /// Name of the metric.
         metric: &'static str,
     },
-    /// The loss, a parameter or the monitored metric left the numbers.
+    /// The loss, a parameter or the monitored metric is not finite.
     #[error(
         "training diverged in epoch {epoch}: {what} is {value}; `train.learning_rate` is \
         {learning_rate}, try a lower one"
@@ -103,9 +103,9 @@ pub enum TrainError {
     Diverged {
         /// 1-based epoch.
         epoch: u64,
-        /// What left the numbers.
+        /// The value that is not finite.
         what: String,
-        /// Its value: infinite or not a number.
+        /// Infinity or NaN.
         value: f64,
         /// The step size.
         learning_rate: f32,
@@ -116,39 +116,39 @@ pub enum TrainError {
     /// A model or a block could not be used.
     #[error(transparent)]
     Gnn(#[from] gnn::GnnError),
-    /// Another worker failed; its own error is the one to look at.
+    /// Another worker failed and reports the cause itself.
     #[error("worker {worker} failed")]
     PeerFailed {
         /// The worker that failed first.
         worker: usize,
     },
-    /// A worker spoke to the parameter server out of turn.
+    /// A worker pushed a step out of order.
     #[error("worker {worker} pushed step {step}, but its next step is {expected}")]
     OutOfTurn {
         /// The worker.
         worker: usize,
         /// The step it pushed.
         step: u64,
-        /// The step it has to push.
+        /// The step that is due.
         expected: u64,
     },
-    /// A worker in another process is gone.
+    /// A worker in another process was lost.
     #[error("worker {worker} was lost: {how}")]
     WorkerLost {
         /// The worker, from 0.
         worker: usize,
-        /// What became of its connection.
+        /// The state of its connection.
         how: String,
     },
-    /// A shard of the parameter server is gone.
+    /// A shard of the parameter server was lost.
     #[error("parameter server {server} was lost: {how}")]
     ServerLost {
         /// The server, from 0.
         server: usize,
-        /// What became of a call.
+        /// The failure of a call.
         how: String,
     },
-    /// A parameter server refused a call, or sent what it may not.
+    /// A parameter server refused a call, or sent an invalid answer.
     #[error("parameter server {server} and its caller do not agree: {problem}")]
     ServerRefused {
         /// The server, from 0.
@@ -156,50 +156,50 @@ pub enum TrainError {
         /// Its reason.
         problem: String,
     },
-    /// Another process of the job cannot go on; its own error is the one to look at.
+    /// Another process of the job cannot continue and reports the cause itself.
     #[error("process {process} cannot go on training: {how}")]
     PeerEnded {
         /// Its number.
         process: usize,
-        /// What it said, or that it is gone.
+        /// Its message, or that it was lost.
         how: String,
-        /// Whether it would come again.
+        /// Whether a retry would fail in the same way.
         is_bound_to_repeat: bool,
     },
     /// Two processes of the job would train different models.
     #[error("process {process} has another `train.{key}` than process 0: {problem}")]
     Differs {
-        /// The other one.
+        /// The process that differs from process 0.
         process: usize,
-        /// What differs.
+        /// The key that differs.
         key: &'static str,
-        /// How, and what is needed.
+        /// The difference, and the mend.
         problem: String,
     },
     /// The processes of the job cannot be connected.
     #[error(transparent)]
     Cluster(#[from] cluster::ClusterError),
-    /// The system refused to start, or to reach, a process of the training.
+    /// The system refused to start or to connect a process of the training.
     #[error("cannot {action}")]
     Process {
-        /// What was tried.
+        /// The action that failed.
         action: &'static str,
         /// The cause.
         source: std::io::Error,
     },
-    /// A thread of the training ended before its work, because it panicked; the panic goes on to the
-    /// caller of [`fit`](crate::fit) as soon as all threads have ended.
+    /// A thread of the training panicked before its work was done. The panic reaches the caller of
+    /// [`fit`](crate::fit) as soon as all threads have ended.
     #[error("{thread} ended early")]
     Ended {
-        /// What the thread was doing.
+        /// The task of the thread.
         thread: &'static str,
     },
-    /// A checkpoint is not what was written.
+    /// A checkpoint is damaged.
     #[error("checkpoint {} is broken: {problem}", path.display())]
     Checkpoint {
         /// The file.
         path: PathBuf,
-        /// What does not agree.
+        /// The contradiction.
         problem: String,
     },
     /// The metadata of a checkpoint or a plan could not be converted.
@@ -213,7 +213,7 @@ pub enum TrainError {
     /// The file system refused.
     #[error("cannot {action} {}", path.display())]
     Io {
-        /// What was tried, such as `write`.
+        /// The action that failed, such as `write`.
         action: &'static str,
         /// The file.
         path: PathBuf,
@@ -236,7 +236,7 @@ impl TrainError {
         }
     }
 
-    /// Tells who can mend it.
+    /// Returns the kind of the error, which says who can mend it.
     pub fn kind(&self) -> ErrorKind {
         match self {
             Self::Key { .. } | Self::Missing { .. } | Self::NoGpu { .. } | Self::Unfit { .. } => {
@@ -267,8 +267,8 @@ impl TrainError {
         }
     }
 
-    /// Tells whether it is but what another process of the job caused, which has an error of its own
-    /// or is lost.
+    /// Tells whether this error only reports another process's failure: that process has its own
+    /// error, or is lost.
     pub fn is_peer_failure(&self) -> bool {
         matches!(
             self,
@@ -279,7 +279,7 @@ impl TrainError {
         )
     }
 
-    /// Tells whether a training that goes on after its checkpoint would end the same way.
+    /// Tells whether a training resumed from its checkpoint would fail in the same way.
     pub(crate) fn is_bound_to_repeat(&self) -> bool {
         match self {
             Self::PeerEnded {
@@ -301,7 +301,7 @@ impl TrainError {
         }
     }
 
-    /// Wraps an error of the file system.
+    /// Makes the error of a failed action on a file.
     pub(crate) fn io<'a>(
         action: &'static str,
         path: &'a std::path::Path,

@@ -1,4 +1,4 @@
-//! Metrics of a model on a split, from batches that are kept where memory allows.
+//! Evaluates a model on a split; batches are kept in memory if they fit.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,15 +15,15 @@ use crate::scores::SplitScores;
 use crate::supply::Supply;
 use crate::vectorise::Batch;
 
-/// A split to evaluate again and again.
+/// Evaluates models on one split, any number of times.
 #[derive(Debug)]
 pub(crate) struct Evaluator<'env> {
     supply: Supply<'env>,
     split: Split,
     order: Order,
-    /// Memory that kept batches may take.
+    /// Largest number of bytes of kept batches.
     bytes_max: usize,
-    /// All batches, once an evaluation found that they fit.
+    /// All batches, after an evaluation in which they fit into memory.
     kept: Option<Vec<Arc<Batch>>>,
 }
 
@@ -58,7 +58,7 @@ impl<'env> Evaluator<'env> {
         Ok(self.fill(evaluation, model)?.finish())
     }
 
-    /// Adds the predictions of a model on the whole split.
+    /// Adds the predictions of a model on the whole split to `evaluation`.
     pub(crate) fn fill(
         &mut self,
         mut evaluation: Evaluation,
@@ -92,8 +92,8 @@ impl<'env> Evaluator<'env> {
     }
 }
 
-/// Evaluates a model on each split that is not empty; notes those that are, and each metric that is
-/// no finite number, which is left out.
+/// Evaluates a model on each split that has targets. Notes empty splits, and metrics that are not
+/// finite, which are left out.
 pub(crate) fn assess(
     evaluators: [(&str, Evaluator<'_>); 3],
     model: &Model,

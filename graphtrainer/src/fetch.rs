@@ -1,4 +1,4 @@
-//! Parts fetched ahead: the next one is read while batches are made of the one before.
+//! Fetches parts ahead: the next part is read while batches are made of the one before.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, sync_channel};
@@ -11,29 +11,28 @@ use crate::order::Selection;
 use crate::source::{Part, PartKey};
 use crate::supply::{PipelineStage, Supply, forward_error};
 
-/// Parts that wait, beside the one that is being handed over and those that batches are made of.
+/// Number of waiting parts, besides the part being passed on and the parts in use.
 const QUEUE_STORED: usize = 0;
 
-/// The same for drawn parts, which are light without their dense features: parts differ in how much
-/// there is to draw and to compute, and one that is drawn long is begun before the one in front of
-/// it is in use.
+/// The same for drawn parts, which are small without their dense features. The times to draw and to
+/// compute a part vary, so a slow draw begins before the part before it is in use.
 const QUEUE_DRAWN: usize = 1;
 
 type Fetched = Result<(PartKey, Arc<Part>), TrainError>;
 
-/// The parts of a worker's selections, as they come.
+/// The parts of a worker's selections, in their order.
 pub(crate) struct FetchedParts {
     next: Receiver<Fetched>,
-    /// Those of the selection at hand.
+    /// The parts of the current selection.
     held: Vec<(PartKey, Arc<Part>)>,
 }
 
-/// Starts the thread that fetches the parts of all selections, each once as long as selections that
-/// follow each other need it. An error is the last thing that it sends.
+/// Starts the thread that fetches the parts of all selections. A part is fetched once for
+/// consecutive selections that need it. After an error the thread sends it and ends.
 ///
 /// # Errors
 ///
-/// If the system has no thread to give.
+/// If the system refuses a thread.
 pub(crate) fn fetch_ahead<'scope, 'env>(
     scope: &'scope Scope<'scope, 'env>,
     supply: Supply<'env>,
@@ -69,7 +68,7 @@ pub(crate) fn fetch_ahead<'scope, 'env>(
 }
 
 impl FetchedParts {
-    /// Holds the parts of the next selection, and no others.
+    /// Advances to the next selection, and keeps only its parts.
     ///
     /// # Errors
     ///
@@ -88,11 +87,11 @@ impl FetchedParts {
         Ok(())
     }
 
-    /// Returns a part of the selection at hand.
+    /// Returns a part of the current selection.
     ///
     /// # Panics
     ///
-    /// If it is none of them.
+    /// If the current selection does not have the part.
     pub(crate) fn get(&self, key: PartKey) -> &Arc<Part> {
         let found = self.held.iter().find(|(known, _)| *known == key);
         &found.expect("parts come in the order of selections").1

@@ -1,4 +1,4 @@
-//! Trains one model: resumes from a checkpoint, runs the epochs, evaluates the best of them.
+//! Trains one model: resumes from a checkpoint, runs the epochs, evaluates the best one.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -21,40 +21,41 @@ use crate::source::Source;
 use crate::supply::{Busy, Supply};
 use crate::{TrainError, TrainPlan};
 
-/// A trained model and how it came about.
+/// A trained model, with its history and metrics.
 #[derive(Clone, Debug)]
 pub struct Trained {
     /// The model with the parameters of the best epoch.
     pub model: Model,
-    /// What is done to features before layer 1 reads them.
+    /// The transform of raw features before layer 1 reads them.
     pub transform: Transform,
-    /// Metrics of the best epoch, named `train_`, `val_` or `test_` and the metric; those that are
-    /// no finite number are left out.
+    /// Metrics of the best epoch, named by split and metric, such as `test_accuracy`; metrics that
+    /// are not finite are left out.
     pub metrics: BTreeMap<String, f64>,
-    /// The same by split, label by label.
+    /// Scores of each split, label by label.
     pub scores: BTreeMap<String, SplitScores>,
-    /// The metric that chose the best epoch; none without val targets, when it is the last.
+    /// The metric that chose the best epoch; none without val targets, when the last epoch is the
+    /// best.
     pub monitor: Option<Metric>,
     /// 1-based.
     pub best_epoch: u64,
     /// Every epoch, in order.
     pub history: Vec<EpochReport>,
-    /// The device that computed it: `cpu`, or the name of a GPU.
+    /// The device that computed the model: `cpu`, or the name of a GPU.
     pub device: String,
-    /// What is worth knowing, such as a split that is empty.
+    /// Notes for the user, such as an empty split.
     pub notes: Vec<String>,
 }
 
 /// Trains a model on a source of graph features.
 ///
-/// A checkpoint is written to `checkpoint` as often as planned, and one that is there is continued;
-/// in sync mode the end is bit for bit that of a training that was never stopped. One that is broken
-/// is noted and taken for none.
+/// A checkpoint is written to `checkpoint` as often as planned, and an existing one is resumed. In
+/// sync mode the resumed training ends with the same bits as an uninterrupted one. A broken
+/// checkpoint is noted, and the training starts over.
 ///
 /// # Errors
 ///
-/// [`TrainError::Unfit`] and its like before the first step, if the data do not fit the plan; later
-/// whatever stopped a worker.
+/// [`TrainError::Unfit`] and similar errors before the first step, if the data do not fit the plan;
+/// later the error that stopped a worker.
 pub fn fit(
     plan: &TrainPlan,
     source: &Source,
@@ -64,7 +65,7 @@ pub fn fit(
     fit_with(plan, source, checkpoint, progress, None)
 }
 
-/// Trains as [`fit`] does, with the workers and servers of all processes where this one leads some.
+/// Trains as [`fit`] does; with `leader`, on the workers and servers of all processes.
 pub(crate) fn fit_with(
     plan: &TrainPlan,
     source: &Source,
@@ -113,7 +114,7 @@ pub(crate) fn fit_with(
         monitor,
         ..
     } = training;
-    let best = state.best.expect("the last epoch is judged in any case");
+    let best = state.best.expect("the last epoch is always evaluated");
     model.set_flat(&best.parameters);
     model.set_buffers(&best.buffers);
     let train = Evaluator::new(supply, Split::Train, batch_size, 0);
@@ -129,7 +130,7 @@ pub(crate) fn fit_with(
         .flat_map(|(split, of)| named(split, of))
         .collect();
     if monitor.is_none() {
-        notes.push("without val targets the last epoch is taken for the best".to_owned());
+        notes.push("without val targets the last epoch counts as the best".to_owned());
     }
     Ok(Trained {
         model,
@@ -144,7 +145,7 @@ pub(crate) fn fit_with(
     })
 }
 
-/// Reads the checkpoint to go on after, if there is one that is whole.
+/// Reads the checkpoint to resume from; none if it does not exist or is broken.
 fn resume(
     (plan, path): (&TrainPlan, &Path),
     notes: &mut Vec<String>,
@@ -161,7 +162,7 @@ fn resume(
     }
 }
 
-/// Tells after which epoch, and which of its steps, a training goes on that was stopped.
+/// Reports the epoch and step after which a training resumes.
 fn report_resumed(plan: &TrainPlan, checkpoint: &Checkpoint, progress: &Progress) {
     let (epochs, all) = (checkpoint.epochs, plan.result.epochs);
     let steps = match &checkpoint.partial {
@@ -178,7 +179,7 @@ fn report_resumed(plan: &TrainPlan, checkpoint: &Checkpoint, progress: &Progress
     });
 }
 
-/// The state of a training that has not begun.
+/// Returns the state before the first step.
 fn fresh(model: &Model) -> Checkpoint {
     let server = ServerState {
         parameters: model.flat(),

@@ -1,20 +1,20 @@
 //! Trains GNN models on stored neighbourhoods with a parameter server.
 //!
 //! [`train`] runs a whole `[train]` stage: it reads graph features from one directory and writes a
-//! model to another; [`train_on`] reads any [`Source`], also one that draws a fresh sample each
-//! epoch; [`train_among`] does it with other processes. [`fit`] is the loop inside, and [`batch`]
-//! turns targets into the blocks a model runs on.
+//! model to another. [`train_on`] reads any [`Source`], also one that draws a new sample each
+//! epoch; [`train_among`] trains with several processes. [`fit`] is the training loop, and
+//! [`batch`] turns targets into the blocks that a model runs on.
 //!
 //! A worker is a pipeline of four threads (fetch a part, choose targets, vectorise, compute) on
-//! bounded queues; the report counts the first two as one stage, `read`. Workers
-//! pull parameters from a [`server::ParameterServer`] and push gradients to it; the optimiser's
-//! state lives there. All draws (order, dropout, initial weights) are functions of the seed and of
-//! what they are drawn for, so in sync mode neither the number of threads nor a kill changes the
+//! bounded queues; the report counts the first two as one stage, `read`. Workers pull parameters
+//! from a [`server::ParameterServer`] and push gradients to it; the server holds the optimiser's
+//! state. All draws (order, dropout, initial weights) are pure functions of the seed and of the
+//! purpose of the draw. So in sync mode neither the number of threads nor a kill changes the
 //! result.
 //!
 //! # Examples
 //!
-//! Trains a GraphSAGE on a graph in memory, in which a node's class shows in its in-edges alone:
+//! Trains a GraphSAGE on a graph in memory whose classes depend only on the in-edges of nodes:
 //!
 //! ```
 //! use std::sync::Arc;
@@ -27,7 +27,7 @@
 //! };
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! // Nodes 0 and 1 have features; the others hear from node 0 or from node 1, which is their class.
+//! // Nodes 0 and 1 have features; each other node has one in-edge, from the node of its class.
 //! let num_nodes = 42;
 //! let mut ids = Ids::new(IdType::UInt64);
 //! (0..num_nodes).for_each(|node| ids.push_key(node));

@@ -1,66 +1,66 @@
-//! How much memory a training takes: one model for the engine, which keeps parts and batches by it,
-//! and for predictions.
+//! The memory that a training takes: one model for the engine, which limits kept parts and batches
+//! by it, and for predictions.
 
 use crate::TrainPlan;
 
 /// Targets of an evaluation batch, unless training batches are larger. Results do not depend on it.
 pub(crate) const EVALUATION_TARGETS: usize = 1024;
 
-/// Dense values that are multiplied in the time of a sparse one, about twice over: then it is worth
-/// its while to take features as sparse.
+/// How many dense values are multiplied in the time of one sparse value, times about two. Features
+/// with a smaller share of stored values are taken as sparse.
 pub(crate) const DENSE_PER_SPARSE: usize = 32;
 
-/// Bytes of an edge of a block: edges stand twice, by dst and by src.
+/// Bytes of an edge of a block: edges are stored by dst and by src.
 pub(crate) const BLOCK_EDGE_BYTES: usize = 16;
 
 /// Bytes of a src node of a block.
 pub(crate) const BLOCK_NODE_BYTES: usize = 32;
 
-/// Copies of the parts that are kept: as decoded, as pages and columns that they are decoded from,
-/// and what the allocator keeps of them.
+/// Copies of the parts that are kept: decoded parts, the pages and columns that they are decoded
+/// from, and memory that the allocator keeps.
 const PART_COPIES: f64 = 4.0;
 
-/// Batches of training and of evaluation that wait between two stages, are made or computed, what
-/// the first layer makes of their features, and what the allocator keeps of them.
+/// Copies of a batch: batches of training and of evaluation that wait between stages or are
+/// computed, the first layer's values of their features, and memory that the allocator keeps.
 const BATCH_COPIES: f64 = 6.0;
 
-/// Copies of dense features that are gathered before they are taken as sparse.
+/// Copies of dense features that are gathered before they are made sparse.
 const GATHER_COPIES: f64 = 1.0;
 
-/// Tensors as large as a layer's output that a worker's forward and backward pass hold.
+/// Tensors of the size of a layer's output that a worker's forward and backward pass hold.
 const LAYER_COPIES: f64 = 40.0;
 
-/// What a training reads.
+/// The size of a training's input.
 #[derive(Clone, Debug)]
 pub struct TrainingSize {
-    /// Parts.
+    /// Number of parts.
     pub parts: f64,
     /// Mean nodes of a part.
     pub part_nodes: f64,
     /// Mean in-edges of a part.
     pub part_edges: f64,
-    /// Mean bytes of a node of a part, its features included.
+    /// Mean bytes of a node of a part, with its features.
     pub part_node_bytes: f64,
     /// Nodes of a batch's union within each distance of its targets, 0 first.
     pub batch_nodes: Vec<f64>,
     /// Edges of a batch's union.
     pub batch_edges: f64,
-    /// Width of dense features; 0 where there are none.
+    /// Width of dense features; 0 without dense features.
     pub dense_dim: usize,
     /// Mean number of a node's features that are not zero.
     pub stored_features: f64,
 }
 
 impl TrainPlan {
-    /// Returns the most targets of which a batch is made, for training or for evaluation.
+    /// Returns the largest number of targets of a batch, in training or in evaluation.
     pub fn batch_targets(&self) -> usize {
         self.result.batch_size.max(EVALUATION_TARGETS)
     }
 
-    /// Returns the bytes that a training on the processor takes at its peak, about.
+    /// Returns the approximate peak memory, in bytes, of a training on the processor.
     pub fn memory_bytes(&self, size: &TrainingSize) -> f64 {
         let part = size.part_nodes * size.part_node_bytes + 4.0 * size.part_edges;
-        // One is used, and the next one is read.
+        // One part is in use while the next one is read.
         let room = (self.part_cache_bytes() as f64).max(2.0 * part);
         let parts = (size.parts * part).min(room);
         let nodes = size.batch_nodes.last().copied().unwrap_or(0.0);

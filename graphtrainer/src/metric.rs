@@ -5,19 +5,19 @@ use std::collections::BTreeMap;
 use gnn::{Dense, Labels, Task};
 use serde::{Deserialize, Serialize};
 
-/// What training monitors to choose its best epoch, and what the report lists.
+/// A metric: training monitors one to choose its best epoch, and reports list all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Metric {
-    /// Share of targets whose predicted class is the right one. Classes only.
+    /// Share of targets whose predicted class is correct. Classes only.
     Accuracy,
     /// F1 of all decisions pooled. For single-label classes it equals the accuracy.
     MicroF1,
-    /// Mean of the F1 of each class or label. As in scikit-learn, a class counts if it stands
-    /// among the labels or the predictions, and one without true positives has an F1 of 0.
+    /// Mean of the F1 of each class or label. As in scikit-learn, a class counts if it occurs among
+    /// the labels or the predictions, and without true positives its F1 is 0.
     MacroF1,
-    /// Area under the ROC curve: of two classes, or the mean over the labels of a multi-label
-    /// task that have both positives and negatives.
+    /// Area under the ROC curve: of two classes, or the mean over the labels of a multi-label task
+    /// that have both positives and negatives.
     Auc,
     /// Mean loss per target.
     Loss,
@@ -44,13 +44,13 @@ impl Metric {
         }
     }
 
-    /// Tells whether a greater value is the better one.
+    /// Tells whether a larger value is better.
     pub fn is_gain(self) -> bool {
         !matches!(self, Self::Loss | Self::Mae | Self::Rmse)
     }
 
-    /// Returns the metrics that are defined for `task` with `out_dim` outputs; the first is what
-    /// training monitors unless told otherwise.
+    /// Returns the metrics that are defined for `task` with `out_dim` outputs; the first is the
+    /// default of `train.monitor`.
     pub fn of_task(task: Task, out_dim: usize) -> &'static [Self] {
         match task {
             Task::Classes if out_dim == 2 => &[
@@ -115,7 +115,7 @@ impl Evaluation {
         }
     }
 
-    /// Counts classes and predicted classes together, too.
+    /// Also counts the pairs of class and predicted class.
     #[must_use]
     pub fn with_confusion(mut self) -> Self {
         self.confusion = Some(BTreeMap::new());
@@ -126,7 +126,7 @@ impl Evaluation {
     ///
     /// # Shapes
     ///
-    /// - `logits`: `[>= num_targets, out_dim]`; rows past the labels are not targets
+    /// - `logits`: `[>= num_targets, out_dim]`; rows after the labels are not targets
     ///
     /// # Panics
     ///
@@ -209,13 +209,13 @@ impl Evaluation {
         (0..self.out_dim).map(of)
     }
 
-    /// Returns how many targets have one class and were predicted to have another, if counted.
+    /// Returns how many targets have each pair of class and predicted class, if counted.
     pub(crate) fn confusion(&self) -> Option<&BTreeMap<(usize, usize), u64>> {
         self.confusion.as_ref()
     }
 
-    /// Computes every metric of the task that is defined on the targets added: none without
-    /// targets, no AUC where all labels are equal.
+    /// Computes every metric of the task that is defined on the added targets: none without
+    /// targets, no AUC if all labels are equal.
     pub fn finish(mut self) -> Metrics {
         if self.num_targets == 0 {
             return Metrics::new();
@@ -261,7 +261,8 @@ impl Evaluation {
                 self.false_positive[class],
                 self.false_negative[class],
             );
-            // A label that nobody has and nobody predicts still counts in a multi-label task.
+            // In a multi-label task, a label that is neither present nor predicted still counts,
+            // with 0.
             match self.task {
                 Task::MultiLabel => Some(value.unwrap_or(0.0)),
                 Task::Classes | Task::Regression => value,
@@ -271,7 +272,7 @@ impl Evaluation {
     }
 }
 
-/// Position of the greatest value, the first of equals.
+/// Returns the position of the largest value, the first of equal ones.
 fn argmax(row: &[f32]) -> usize {
     let mut best = 0;
     for (idx, value) in row.iter().enumerate() {
@@ -292,8 +293,8 @@ pub(crate) fn f1(true_positive: u64, false_positive: u64, false_negative: u64) -
     (denominator > 0).then(|| 2.0 * true_positive as f64 / denominator as f64)
 }
 
-/// Area under the ROC curve: the chance that a positive scores above a negative, a tie being half
-/// a win. `None` unless there are positives and negatives.
+/// Computes the area under the ROC curve: the chance that a positive scores above a negative, where
+/// a tie counts half. `None` without positives or without negatives.
 fn auc(scores: &mut [(f32, bool)]) -> Option<f64> {
     scores.sort_unstable_by(|a, b| a.0.total_cmp(&b.0));
     let (mut wins, mut negatives_below) = (0.0, 0_u64);

@@ -7,12 +7,12 @@ use schemas::{Ids, Split, hash_int};
 use crate::TrainPlan;
 use crate::source::Source;
 
-/// Some targets of one part, as a range of its targets in the order at hand.
+/// Some targets of one part, as a range of its targets in the order of an epoch or of the part.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Segment {
     /// The part.
     pub(crate) part: usize,
-    /// Range in the part's targets: in the epoch's order, or as they stand.
+    /// Range of the part's targets: in the epoch's order, or as stored.
     pub(crate) range: Range<usize>,
 }
 
@@ -21,15 +21,15 @@ pub(crate) struct Segment {
 pub(crate) struct Selection {
     /// Targets of the global batch, by ascending part.
     pub(crate) segments: Vec<Segment>,
-    /// Epoch whose order the ranges are in; none: as they stand in the part.
+    /// Epoch of the order of the ranges; none: the order of the part.
     pub(crate) epoch: Option<u64>,
-    /// What of the global batch, its targets sorted by part and position, is the worker's.
+    /// The worker's range of the global batch, whose targets are sorted by part and position.
     pub(crate) share: Range<usize>,
 }
 
 impl Selection {
-    /// Returns the segments, each with the range in it of the worker's targets, the segment's targets
-    /// sorted by position.
+    /// Returns the segments, each with the worker's range in it; a segment's targets are sorted by
+    /// position.
     pub(crate) fn shares(&self) -> impl Iterator<Item = (&Segment, Range<usize>)> {
         let mut before = 0;
         self.segments.iter().map(move |segment| {
@@ -44,10 +44,10 @@ impl Selection {
 
 /// Divides the targets of a split into batches.
 ///
-/// The targets of an epoch form one stream: the parts in an order drawn by (seed, epoch), within a
-/// part the targets in an order drawn by (seed, epoch, id). Global batch j is the j-th run of that
-/// stream. Its targets, sorted by part and position, are cut into one even share a worker; so the
-/// global batches do not depend on how many workers take part in each.
+/// The targets of an epoch form one stream: the parts in an order drawn by (seed, epoch), and in
+/// each part the targets in an order drawn by (seed, epoch, id). Global batch j is the j-th section
+/// of the stream. Its targets, sorted by part and position, are cut into one even share per worker.
+/// So the global batches do not depend on the number of workers.
 #[derive(Clone, Debug)]
 pub(crate) struct Order {
     /// Targets by part.
@@ -57,7 +57,8 @@ pub(crate) struct Order {
 }
 
 impl Order {
-    /// Orders `counts[part]` targets a part into batches of `batch_size` over all workers.
+    /// Makes the order of `counts[part]` targets per part, in batches of `batch_size` over all
+    /// workers.
     pub(crate) fn new(counts: Vec<usize>, seed: u64, batch_size: usize) -> Self {
         Self {
             counts,
@@ -66,12 +67,12 @@ impl Order {
         }
     }
 
-    /// Number of targets.
+    /// Returns the number of targets.
     pub(crate) fn num_targets(&self) -> usize {
         self.counts.iter().sum()
     }
 
-    /// Number of global batches in an epoch.
+    /// Returns the number of global batches in an epoch.
     pub(crate) fn num_batches(&self) -> usize {
         self.num_targets().div_ceil(self.batch_size)
     }
@@ -97,7 +98,7 @@ impl Order {
         })
     }
 
-    /// Returns batches of all targets as they stand, for evaluation.
+    /// Returns batches of all targets in the order of the parts, for evaluation.
     pub(crate) fn as_stored(&self) -> Vec<Selection> {
         let parts: Vec<usize> = (0..self.counts.len()).collect();
         let whole = |segments: Vec<Segment>| {
@@ -151,7 +152,7 @@ impl Order {
     }
 }
 
-/// Divides the train targets into the steps of all workers.
+/// Divides the train targets into steps of all workers.
 pub(crate) fn training_order(plan: &TrainPlan, source: &Source) -> Order {
     let result = &plan.result;
     let global_size = result.batch_size.saturating_mul(result.workers);
@@ -163,7 +164,7 @@ pub(crate) fn step_seed(seed: u64, epoch: u64, step: u64) -> u64 {
     mix(&[seed, epoch, step, 1])
 }
 
-/// Folds words into a draw; words of one meaning always stand in one place.
+/// Mixes words into a draw; each position of the list has a fixed meaning.
 fn mix(words: &[u64]) -> u64 {
     words
         .iter()

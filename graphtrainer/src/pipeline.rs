@@ -1,4 +1,4 @@
-//! Batches made ahead of the model: read, vectorise, compute on bounded queues.
+//! Makes batches ahead of the model: read, vectorise and compute, on bounded queues.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -15,20 +15,20 @@ use crate::source::PartKey;
 use crate::supply::{PipelineStage, Supply, forward_error};
 use crate::vectorise::{Batch, Chosen};
 
-/// Batches that wait between two stages of a pipeline. More would only hold memory: the queue
-/// evens out batches of unequal size, and the slowest stage sets the pace anyway.
+/// Batches that wait between two stages of a pipeline. A longer queue would only take memory: the
+/// queue evens out batches of unequal size, and the slowest stage sets the pace.
 const QUEUE_BATCHES: usize = 2;
 
-/// The targets of a batch by part: equal ones make equal batches.
+/// The targets of a batch by part; equal targets make equal batches.
 type Targets = Vec<(PartKey, Vec<u32>)>;
 
-/// Starts the threads that fetch, choose and vectorise for one consumer; batches arrive in order of
-/// the selections. The first error of a thread arrives in place of a batch and ends them; they also
-/// end when the receiver is dropped.
+/// Starts the threads that fetch, choose and vectorise for one consumer. Batches arrive in the
+/// order of the selections. The first error of a thread arrives in place of a batch and ends the
+/// threads; they also end when the receiver is dropped.
 ///
 /// # Errors
 ///
-/// If the system has no threads to give.
+/// If the system refuses a thread.
 pub(crate) fn start<'scope, 'env>(
     scope: &'scope Scope<'scope, 'env>,
     supply: Supply<'env>,
@@ -54,7 +54,7 @@ pub(crate) fn start<'scope, 'env>(
     Ok(batches)
 }
 
-/// Makes batches until no more targets come, or nobody takes them.
+/// Makes batches until there are no more targets, or the receiver is dropped.
 fn vectorise(
     supply: Supply<'_>,
     choices: &Receiver<Result<Chosen, TrainError>>,
@@ -68,8 +68,8 @@ fn vectorise(
             .iter()
             .map(|(part, _, targets)| (*part, targets.clone()))
             .collect();
-        // An epoch of one batch has the same targets every time. Of several workers, the others may
-        // have had other targets with these.
+        // An epoch of one batch has the same targets every time. With several workers, the other
+        // workers' targets may differ, and so the counts.
         let batch = match &last {
             Some((last_key, batch)) if *last_key == key && batch.counts == chosen.counts => {
                 Arc::clone(batch)
@@ -93,12 +93,13 @@ struct Reader<'env> {
     order: &'env Order,
     split: Split,
     parts: FetchedParts,
-    /// The targets of a part in the order of an epoch: the batches of a part follow each other.
+    /// The targets of a part in the order of an epoch, kept since consecutive batches use the same
+    /// part.
     permuted: Option<((usize, u64), Vec<u32>)>,
 }
 
 impl Reader<'_> {
-    /// Chooses targets until no more selections come, or nobody takes what is chosen.
+    /// Chooses targets until there are no more selections, or the receiver is dropped.
     fn run(
         mut self,
         selections: impl Iterator<Item = Selection>,
@@ -119,7 +120,7 @@ impl Reader<'_> {
         Ok(busy.time(PipelineStage::Read, || self.choose(selection)))
     }
 
-    /// Takes the targets out of the parts at hand.
+    /// Takes the targets of a selection from the fetched parts.
     fn choose(&mut self, selection: &Selection) -> Chosen {
         let mut chosen = Chosen::default();
         let weights = &self.supply.vectoriser.class_weights;

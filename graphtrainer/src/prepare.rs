@@ -1,4 +1,4 @@
-//! What is checked and built before the first step: plan and data have to fit.
+//! Checks that plan and data fit, and builds the model, before the first step.
 
 use std::fmt::Debug;
 use std::path::Path;
@@ -18,14 +18,14 @@ use crate::source::Source;
 use crate::vectorise::Vectoriser;
 use crate::{TrainError, TrainPlan};
 
-/// What the training loop starts from.
+/// The start of the training loop.
 #[derive(Debug)]
 pub(crate) struct Prepared {
     /// The model before its first update.
     pub(crate) model: Model,
     pub(crate) options: BlockOptions,
     pub(crate) transform: Transform,
-    /// What a target's loss counts by its class; none: all alike.
+    /// Weight of a target's loss by its class; empty: 1 for all.
     pub(crate) class_weights: Vec<f32>,
     pub(crate) monitor: Metric,
     /// Weight decay of each parameter.
@@ -33,7 +33,7 @@ pub(crate) struct Prepared {
 }
 
 impl Prepared {
-    /// Returns what makes batches, for a training with all that its backward pass reads.
+    /// Returns the vectoriser; with `trains`, batches also get the values of the backward pass.
     pub(crate) fn vectoriser(&self, trains: bool) -> Vectoriser {
         Vectoriser {
             options: self.options.clone(),
@@ -44,7 +44,7 @@ impl Prepared {
     }
 }
 
-/// What the plan comes to on the data at hand, every default filled in.
+/// The plan on the given data, with every default filled in.
 #[derive(Debug)]
 pub(crate) struct Resolved {
     pub(crate) arch: Architecture,
@@ -53,7 +53,7 @@ pub(crate) struct Resolved {
     pub(crate) decays: Vec<f32>,
 }
 
-/// Checks the plan against what the data's manifest says.
+/// Checks the plan against the manifest of the data.
 pub(crate) fn check(plan: &TrainPlan, source: &Source) -> Result<Resolved, TrainError> {
     let checks = Checks::of(plan, source);
     checks.splits(source)?;
@@ -120,7 +120,7 @@ pub(crate) fn prepare(plan: &TrainPlan, source: &Source) -> Result<Prepared, Tra
     })
 }
 
-/// Returns mean and deviation of the labels of train targets, each as often as it occurs.
+/// Returns mean and deviation of the labels of train targets, each occurrence counted.
 fn label_scale(source: &Source) -> Result<LabelScale, TrainError> {
     let mut fit = StandardizeFit::new(1);
     for idx in 0..source.counts.len() {
@@ -133,28 +133,29 @@ fn label_scale(source: &Source) -> Result<LabelScale, TrainError> {
     Ok(fit.label_scale())
 }
 
-/// What a message may hold beside parameters and optimiser's state, the model's buffers above all.
+/// Bytes of a message besides parameters and optimiser's state, mainly the model's buffers.
 const ROOM_BYTES: usize = 16 << 20;
 
 impl TrainPlan {
-    /// Checks that the plan fits the graph features that it reads, which are there already.
+    /// Checks that the plan fits the graph features that it reads, which must exist.
     ///
     /// # Errors
     ///
-    /// If they are not finished or cannot be read; whatever the training would refuse before its
-    /// first step.
+    /// If they are not finished or cannot be read; every error that the training would return
+    /// before its first step.
     pub fn check_input(&self) -> Result<(), TrainError> {
         let source = Source::open(&self.input, self.part_cache_bytes())?;
         check(self, &source).map(drop)
     }
 
-    /// Checks that parameter servers of several processes can hold a model for such a graph, whose
-    /// neighbourhoods have so many hops. A graph whose labels were not read yet is given with the
-    /// narrowest label it could have.
+    /// Checks that parameter servers of several processes can hold a model for this graph, whose
+    /// neighbourhoods have `hops` hops. A graph whose labels were not read yet is passed with the
+    /// narrowest label that it could have.
     ///
     /// # Errors
     ///
-    /// [`TrainError::Key`] if there have to be more servers; what of the graph is missing or does not fit.
+    /// [`TrainError::Key`] if more servers are needed; an error for missing or unfit columns of the
+    /// graph.
     pub fn check_servers(&self, graph: &GraphMeta, hops: usize) -> Result<(), TrainError> {
         let checks = Checks {
             plan: self,
@@ -163,7 +164,7 @@ impl TrainPlan {
             hops,
         };
         let arch = checks.architecture_of(Task::Regression, checks.label()?.width())?;
-        // What no model may be is told where the labels are known, with their true width.
+        // An invalid architecture is reported later, when the true width of the labels is known.
         match arch.validate() {
             Ok(()) => checks.messages(&arch, &checks.decays(&arch)?),
             Err(_) => Ok(()),
@@ -171,7 +172,7 @@ impl TrainPlan {
     }
 }
 
-/// Describes a model's tensors to the server.
+/// Returns the description of a model's tensors for the server.
 pub(crate) fn tensors(parameters: &[ParameterInfo], decays: &[f32]) -> Vec<TensorSpec> {
     let infos = parameters.iter().zip(decays);
     infos
@@ -339,7 +340,7 @@ impl<'a> Checks<'a> {
         Err(self.unfit("edge_features", true, problem))
     }
 
-    /// Checks that what a server holds fits into a message.
+    /// Checks that a server's state fits into a message.
     fn messages(&self, arch: &Architecture, decays: &[f32]) -> Result<(), TrainError> {
         let (servers, optimizer) = (self.plan.tuning.servers, &self.plan.result.optimizer);
         let tensors = tensors(&arch.parameters(), decays);
@@ -349,8 +350,8 @@ impl<'a> Checks<'a> {
             num_values.saturating_mul(4 * vectors)
         });
         if held.max() > Some(MESSAGE_BYTES_MAX - ROOM_BYTES) {
-            let allowed = "parameters and optimiser's state of a server have to fit into 2 GiB, \
-                           so there have to be more servers";
+            let allowed = "parameters and optimiser's state of a server must fit into 2 GiB: \
+                           use more servers";
             return Err(TrainError::of_key("servers", servers, allowed));
         }
         Ok(())
@@ -369,7 +370,7 @@ impl<'a> Checks<'a> {
         }
     }
 
-    /// Weight decay of each parameter. The head counts as the layer after the last.
+    /// Returns the weight decay of each parameter. The head counts as the layer after the last.
     fn decays(&self, arch: &Architecture) -> Result<Vec<f32>, TrainError> {
         let plan = &self.plan.result;
         let last = arch.num_layers + usize::from(arch.has_head());
@@ -419,7 +420,7 @@ impl<'a> Checks<'a> {
         })
     }
 
-    /// Fits the transform to the train targets, each as often as it occurs.
+    /// Fits the transform to the train targets, each occurrence counted.
     fn transform(&self, source: &Source) -> Result<Transform, TrainError> {
         match self.plan.result.transform {
             None => return Ok(Transform::None),

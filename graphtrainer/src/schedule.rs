@@ -1,20 +1,20 @@
-//! How the step size changes over a training: written in epochs, run in steps.
+//! The schedule of the step size over a training: written in epochs, run in steps.
 
 use serde::{Deserialize, Serialize};
 
 use crate::TrainError;
 
-/// Epochs between two falls of the step size at most.
+/// Largest number of epochs between two falls of the step size.
 const EVERY_MAX: f64 = 1e6;
 
-/// What a fall may multiply the step size by, at most.
+/// Largest factor of a fall.
 const FACTOR_MAX: f64 = 1e3;
 
-/// Which way the step size goes after the warm-up.
+/// The course of the step size after the warm-up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ScheduleKind {
-    /// It stays.
+    /// It stays the same.
     Constant,
     /// It is multiplied by `factor` after every `every` epochs.
     Step,
@@ -24,28 +24,28 @@ pub enum ScheduleKind {
     Linear,
 }
 
-/// Key `schedule` of `[train]` as written. Lengths are in epochs, fractions of them too.
+/// Key `schedule` of `[train]` as written. Lengths are in epochs and may have fractions.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ScheduleSpec {
-    /// Which way the step size goes after the warm-up.
+    /// The course of the step size after the warm-up.
     pub kind: ScheduleKind,
-    /// Epochs over which the step size grows from nothing to the planned one. Default 0.
+    /// Epochs over which the step size grows from 0 to the planned one. Default 0.
     #[serde(default)]
     pub warmup: f64,
     /// Epochs between two falls, for `step`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub every: Option<f64>,
-    /// What a fall multiplies the step size by, for `step`. Default 0.1.
+    /// Factor of the step size at each fall, for `step`. Default 0.1.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub factor: Option<f64>,
-    /// Where `cosine` and `linear` end, as a share of the planned step size. Default 0.
+    /// Final value of `cosine` and `linear`, as a share of the planned step size. Default 0.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub floor: Option<f64>,
 }
 
-/// The share of the planned step size that a step takes: a function of the step alone, so that a
-/// training that goes on after a kill takes the same steps.
+/// The share of the planned step size in each step. It is a function of the step alone, so a
+/// resumed training takes the same steps.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Schedule {
     fall: Fall,
@@ -55,7 +55,7 @@ pub struct Schedule {
     total: f64,
 }
 
-/// What comes after the warm-up; lengths in steps.
+/// The course after the warm-up; lengths are in steps.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 enum Fall {
     None,
@@ -65,7 +65,7 @@ enum Fall {
 }
 
 impl ScheduleSpec {
-    /// Checks the keys and fills the defaults in; none where nothing changes the step size.
+    /// Checks the keys and fills in the defaults; none if the step size never changes.
     pub(crate) fn checked(self, epochs: u64) -> Result<Option<Self>, TrainError> {
         use ScheduleKind::{Constant, Cosine, Linear, Step};
         let Self {
@@ -147,10 +147,10 @@ impl ScheduleSpec {
 }
 
 impl Schedule {
-    /// Returns what the planned step size is multiplied by in step `step`, from 0.
+    /// Returns the factor of the planned step size in step `step`, counted from 0.
     pub fn factor(&self, step: u64) -> f64 {
         let step = step as f64;
-        // The last step of the warm-up is a whole one, and no step is nothing.
+        // The last step of the warm-up has the full step size, and no step has 0.
         let warm = if self.warmup > 0.0 {
             ((step + 1.0) / self.warmup).min(1.0)
         } else {

@@ -1,4 +1,4 @@
-//! What a model gets right, label by label: the content of `evaluation.json`.
+//! Scores of a model label by label: the content of `evaluation.json`.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -12,61 +12,60 @@ use crate::metric::{Evaluation, Metrics, f1};
 /// File name of the scores, beside the model.
 pub const EVALUATION_JSON: &str = "evaluation.json";
 
-/// Labels of which each pair gets a count: 8 MB of digits at most. Beyond, there is no confusion
-/// matrix.
+/// Largest number of labels with a confusion matrix, which then has at most 8 MB of digits.
 const CONFUSION_LABELS_MAX: usize = 1024;
 
-/// How the best epoch of a training does.
+/// The scores of the best epoch of a training.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct EvaluationFile {
     /// 1-based.
     pub best_epoch: u64,
-    /// `train`, `val` and `test`, those that are not empty.
+    /// The scores of `train`, `val` and `test`, without empty splits.
     pub splits: BTreeMap<String, SplitScores>,
 }
 
-/// How a model does on a split.
+/// The scores of a model on a split.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SplitScores {
-    /// Targets of the split.
+    /// Number of targets of the split.
     pub num_targets: u64,
     /// Every metric that is a finite number.
     pub metrics: Metrics,
-    /// The labels that targets have or were predicted to have, ascending; none of numbers.
+    /// The labels that occur among targets or predictions, ascending; empty for numbers.
     pub labels: Vec<LabelScores>,
-    /// Of classes: how many targets have the class of the row and were predicted to have that of
-    /// the column, both in the order of `labels`. None with more than 1024 of them.
+    /// For classes: how many targets have the class of the row and the predicted class of the
+    /// column, both in the order of `labels`. None with more than 1024 labels.
     pub confusion: Option<Vec<Vec<u64>>>,
 }
 
-/// How a model does on a class, or on one of several labels at once.
+/// The scores of a model for one class, or for one of several labels.
 ///
 /// As in scikit-learn, a quotient whose divisor is 0 is 0.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LabelScores {
-    /// Number of the class, or place of the label in its list.
+    /// Number of the class, or position of the label in its list.
     pub label: usize,
-    /// Its name, where labels are names.
+    /// Its name, if labels are names.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// Share of right ones among the targets predicted to have it.
+    /// Share of correct ones among the targets predicted to have the label.
     pub precision: f64,
-    /// Share of those found among the targets that have it.
+    /// Share of predicted ones among the targets that have the label.
     pub recall: f64,
     /// Harmonic mean of precision and recall.
     pub f1: f64,
-    /// Targets that have it.
+    /// Number of targets that have the label.
     pub support: u64,
-    /// Targets predicted to have it.
+    /// Number of targets predicted to have the label.
     pub predicted: u64,
 }
 
 impl EvaluationFile {
-    /// Reads the scores of a model; none where an older program wrote it.
+    /// Reads the scores of a model; none if an older program wrote the model.
     ///
     /// # Errors
     ///
-    /// If the file cannot be read or holds something else.
+    /// If the file cannot be read or parsed.
     pub fn read(dir: &Path) -> Result<Option<Self>, TrainError> {
         let path = dir.join(EVALUATION_JSON);
         let Some(bytes) = schemas::storage::read(&path)? else {
@@ -81,7 +80,7 @@ impl EvaluationFile {
 }
 
 impl SplitScores {
-    /// Draws the scores from an evaluation that counted confusions; without metrics.
+    /// Makes the scores, without metrics, of an evaluation that counted confusions.
     pub(crate) fn of(evaluation: &Evaluation, names: &[String]) -> Self {
         let share = |part: u64, whole: u64| match whole {
             0 => 0.0,
@@ -121,7 +120,7 @@ impl SplitScores {
     }
 }
 
-/// Returns what the classes are called; nothing, where labels are no names.
+/// Returns the names of the classes; empty if labels are not names.
 pub(crate) fn label_names(graph: &GraphMeta) -> &[String] {
     match graph.label.as_ref().map(|label| &label.kind) {
         Some(LabelKind::ClassName { names }) => names,

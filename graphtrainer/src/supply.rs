@@ -1,4 +1,4 @@
-//! Inputs that all threads of a pipeline share, and the time each of its stages was busy.
+//! Inputs that all threads of a pipeline share, and the busy time of each of its stages.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,7 +10,7 @@ use crate::order::Selection;
 use crate::source::{PartKey, Source};
 use crate::vectorise::Vectoriser;
 
-/// What everything that makes batches shares.
+/// The values that all threads that make batches share.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Supply<'env> {
     pub(crate) source: &'env Source,
@@ -19,13 +19,13 @@ pub(crate) struct Supply<'env> {
 }
 
 impl Supply<'_> {
-    /// Tells whether the part of a segment is read, of which a worker has these targets: those of
-    /// others are looked at only for the weights of their classes.
+    /// Tells whether a worker with these targets of a segment reads the segment's part: without
+    /// targets it needs the part only for class weights.
     pub(crate) fn reads(&self, own: &Range<usize>) -> bool {
         !own.is_empty() || !self.vectoriser.class_weights.is_empty()
     }
 
-    /// Returns the parts that a batch of a worker takes, in its order.
+    /// Returns the parts that a worker's batch reads, in its order.
     pub(crate) fn part_keys(&self, selection: &Selection) -> Vec<PartKey> {
         let read = selection.shares().filter(|(_, own)| self.reads(own));
         let keys = read.map(|(segment, _)| self.source.key(segment.part, selection.epoch));
@@ -33,7 +33,7 @@ impl Supply<'_> {
     }
 }
 
-/// Time the stages were busy, summed over their threads.
+/// Busy time of the stages, summed over their threads.
 #[derive(Debug, Default)]
 pub(crate) struct Busy {
     read_ns: AtomicU64,
@@ -63,17 +63,17 @@ impl Busy {
         done
     }
 
-    /// Returns the seconds of a stage since the last call, and starts again from 0.
+    /// Returns the seconds of a stage since the last call, and resets them to 0.
     pub(crate) fn take_seconds(&self, stage: PipelineStage) -> f64 {
         self.of(stage).swap(0, Ordering::Relaxed) as f64 * 1e-9
     }
 
-    /// Returns the nanoseconds of every stage since the last call, and starts again from 0.
+    /// Returns the nanoseconds of every stage since the last call, and resets them to 0.
     pub(crate) fn take_ns(&self) -> [u64; 3] {
         PipelineStage::ALL.map(|stage| self.of(stage).swap(0, Ordering::Relaxed))
     }
 
-    /// Adds what [`take_ns`](Self::take_ns) returned in another process.
+    /// Adds the times that [`take_ns`](Self::take_ns) returned in another process.
     pub(crate) fn add_ns(&self, all: [u64; 3]) {
         for (stage, ns) in PipelineStage::ALL.into_iter().zip(all) {
             self.of(stage).fetch_add(ns, Ordering::Relaxed);
@@ -89,13 +89,13 @@ impl Busy {
     }
 }
 
-/// Runs a thread's work; its error is the last thing its receiver gets.
+/// Runs a thread's work; an error is sent as the last message.
 pub(crate) fn forward_error<T>(
     sender: &SyncSender<Result<T, TrainError>>,
     work: impl FnOnce() -> Result<(), TrainError>,
 ) {
     if let Err(error) = work() {
-        // Nobody listens any more: the training ended for another reason.
+        // Sending fails if the training has ended for another reason.
         let _ = sender.send(Err(error));
     }
 }

@@ -1,4 +1,4 @@
-//! Vectorising: targets of decoded parts become the blocks, input and labels of a batch.
+//! Vectorises: turns targets of decoded parts into the blocks, input and labels of a batch.
 
 use std::sync::Arc;
 
@@ -9,41 +9,42 @@ use crate::batch::{BlockOptions, Piece, Place, blocks_of};
 use crate::memory::{BLOCK_EDGE_BYTES, BLOCK_NODE_BYTES, DENSE_PER_SPARSE};
 use crate::source::{Part, PartKey};
 
-/// Values of a batch that are looked at to see whether most are zero.
+/// Number of values of a batch that are checked to see whether most are zero.
 const SAMPLE_VALUES: usize = 1 << 14;
 
-/// Targets ready to be computed.
+/// A batch, ready to compute.
 #[derive(Debug)]
 pub(crate) struct Batch {
     pub(crate) blocks: Vec<Block>,
     pub(crate) input: ReadyInput,
-    /// One row a target.
+    /// One row per target.
     pub(crate) labels: Labels,
     pub(crate) num_targets: usize,
     pub(crate) counts: Counts,
 }
 
-/// What targets count in the mean of the losses: their number, or the weights of their classes.
+/// The total weight of targets in the mean of the losses: their number, or the sum of their class
+/// weights.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Counts {
-    /// The worker's own.
+    /// Of the worker's own targets.
     pub(crate) own: f64,
-    /// Those of the global batch.
+    /// Of the targets of the global batch.
     pub(crate) global: f64,
 }
 
-/// How batches are made of targets.
+/// The settings for making batches of targets.
 #[derive(Clone, Debug)]
 pub(crate) struct Vectoriser {
     pub(crate) options: BlockOptions,
     pub(crate) transform: Transform,
-    /// The model that is trained on the batches: what its backward pass reads is made with them.
+    /// The model that is trained on the batches; its backward pass needs prepared blocks.
     pub(crate) trained: Option<Model>,
-    /// What a target's loss counts by its class; none: all alike.
+    /// Weight of a target's loss by its class; empty: 1 for all.
     pub(crate) class_weights: Vec<f32>,
 }
 
-/// Targets of a batch, their parts decoded.
+/// Targets of a batch, with their decoded parts.
 #[derive(Debug, Default)]
 pub(crate) struct Chosen {
     pub(crate) pieces: Vec<(PartKey, Arc<Part>, Vec<u32>)>,
@@ -79,10 +80,10 @@ impl Vectoriser {
     }
 }
 
-/// Takes dense features as sparse if few of them are not zero, as in a bag of words: the maps of
-/// the first layer then cost as much as these.
+/// Makes dense features sparse if few of them are not zero, as in a bag of words. The linear maps
+/// of the first layer then cost time in proportion to the stored values.
 ///
-/// Inference does not: an embedding must not depend on which nodes share a block with it.
+/// Inference does not do this: an embedding must not depend on the other nodes of its block.
 fn sparse_where_few(input: Input) -> Input {
     let Input::Dense(dense) = &input else {
         return input;
@@ -96,7 +97,7 @@ fn sparse_where_few(input: Input) -> Input {
     SparseRows::from_dense(dense, most).map_or(input, Input::Sparse)
 }
 
-/// Gathers the dense features of a batch's nodes, where they lie beside the shards.
+/// Gathers the dense features of a batch's nodes, if they are stored beside the shards.
 fn dense_elsewhere(chosen: &Chosen, nodes: &[Place]) -> Option<Dense> {
     let cols = chosen.pieces.first()?.1.dense_dim()?;
     let mut values = Vec::with_capacity(nodes.len() * cols);
@@ -140,7 +141,7 @@ fn labels_of(pieces: &[Piece<'_>]) -> Labels {
 }
 
 impl Batch {
-    /// Returns about how much memory the batch takes.
+    /// Returns the approximate memory of the batch in bytes.
     pub(crate) fn bytes(&self) -> usize {
         let labels = match &self.labels {
             Labels::Classes(classes) => classes.len() * 4,
@@ -150,7 +151,7 @@ impl Batch {
     }
 }
 
-/// Memory of a block.
+/// Returns the memory of a block in bytes.
 fn block_bytes(block: &Block) -> usize {
     let of_edges = BLOCK_EDGE_BYTES + 4 * usize::from(block.edge_weight().is_some());
     let floats = [block.in_weight(), block.self_weight()];
@@ -170,7 +171,7 @@ mod tests {
     use crate::random::{Graph, Shape, flatten_meta};
     use crate::source::Source;
 
-    /// One batch of all train targets of a graph, with or without what its edges carry.
+    /// Makes one batch of all train targets of a graph, with or without edge weights and features.
     fn batch(graph: &Graph, with_edges: bool) -> Batch {
         let fanouts = [Fanout::Count(4)];
         let shards = graph.parts(1, &fanouts);
@@ -215,7 +216,7 @@ mod tests {
         );
         let plain = batch(&graph, false);
         let (nodes, edges) = (plain.blocks[0].num_src(), plain.blocks[0].num_edges());
-        // A weight and seven features an edge, two sums of weights a node.
+        // Each edge has a weight and seven features, each node two sums of weights.
         let of_edges = 4 * (8 * edges + 2 * nodes);
         assert_eq!(batch(&graph, true).bytes(), plain.bytes() + of_edges);
         let (rows, width) = (graph.ids.len(), 100);

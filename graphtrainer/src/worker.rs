@@ -12,7 +12,7 @@ use crate::server::{Consistency, GradientFormat, ParameterServer, Pushed};
 use crate::supply::{Busy, PipelineStage};
 use crate::vectorise::Batch;
 
-/// What a worker needs to take part in a training.
+/// The values that a worker needs.
 pub(crate) struct Worker<'env> {
     pub(crate) worker: usize,
     pub(crate) server: &'env dyn ParameterServer,
@@ -20,7 +20,7 @@ pub(crate) struct Worker<'env> {
     pub(crate) consistency: Consistency,
     pub(crate) seed: u64,
     pub(crate) busy: &'env Busy,
-    /// Its own copy, whose parameters are overwritten by every pull.
+    /// The worker's own copy, whose parameters every pull overwrites.
     pub(crate) model: Model,
     /// The worker's batches, epoch after epoch.
     pub(crate) batches: Receiver<Result<Arc<Batch>, TrainError>>,
@@ -32,20 +32,20 @@ pub(crate) struct Worker<'env> {
 pub(crate) struct Task {
     pub(crate) epoch: u64,
     pub(crate) steps: Range<usize>,
-    /// What the worker did in the epoch before them.
+    /// The worker's share in the epoch before these steps.
     pub(crate) share: EpochShare,
 }
 
-/// What a worker did in an epoch.
+/// The sums of a worker's steps in an epoch.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct EpochShare {
     pub(crate) loss_sum: f64,
-    /// What its targets count in the mean.
+    /// Total weight of its targets in the mean.
     pub(crate) count: f64,
 }
 
 impl Worker<'_> {
-    /// Computes the steps of each task that arrives, until no more can come. A failure is reported
+    /// Computes the steps of each task, until the sender of tasks is dropped. A failure is reported
     /// to the server first, so that no other worker waits for this one.
     pub(crate) fn run(mut self, tasks: &Receiver<Task>, done: &Sender<(usize, Outcome)>) {
         while let Ok(task) = tasks.recv() {
@@ -117,7 +117,7 @@ impl Worker<'_> {
             clippy::cast_possible_truncation,
             reason = "a batch has far fewer than 2^24 targets"
         )]
-        // Where no class of the batch counts, every loss is 0, and so is the gradient.
+        // If no class of the batch has weight, every loss is 0, and so is the gradient.
         let normalizer = if covered > 0.0 { covered as f32 } else { 1.0 };
         let mut computed = self.model.loss_and_gradient(
             &batch.blocks,
@@ -140,7 +140,8 @@ impl Worker<'_> {
 }
 
 impl Drop for Worker<'_> {
-    /// Lets go of those that wait for a worker that panicked, so that the panic goes on to the caller.
+    /// Releases the workers that wait for a worker that panicked, so that the panic reaches the
+    /// caller.
     fn drop(&mut self) {
         if std::thread::panicking() {
             self.server.fail(self.worker);
@@ -148,10 +149,10 @@ impl Drop for Worker<'_> {
     }
 }
 
-/// What a worker did in its epoch up to the end of a task, or why it could not.
+/// The sums of a worker in its epoch up to the end of a task, or its error.
 pub(crate) type Outcome = Result<EpochShare, TrainError>;
 
-/// The ends of the channels that lead to the workers.
+/// The ends of the channels to the workers.
 pub(crate) struct Workers {
     pub(crate) tasks: Vec<Sender<Task>>,
     pub(crate) done: Receiver<(usize, Outcome)>,
@@ -160,8 +161,9 @@ pub(crate) struct Workers {
 }
 
 impl Workers {
-    /// Has every worker run some steps of an epoch; `shares` is what each did in it before, and
-    /// after. Of several failures the one that caused the others is returned.
+    /// Makes every worker run some steps of an epoch. `shares` holds each worker's sums in the
+    /// epoch, and is updated. If several workers fail, the error that caused the others is
+    /// returned.
     pub(crate) fn run(
         &self,
         epoch: u64,
@@ -170,7 +172,8 @@ impl Workers {
     ) -> Result<(), TrainError> {
         for (sender, &share) in self.tasks.iter().zip(&*shares) {
             let steps = steps.clone();
-            // A worker that is gone has said why in its last outcome, or the channel is closed.
+            // A worker that has ended has sent the reason in its last outcome, or the channel is
+            // closed.
             let _ = sender.send(Task {
                 epoch,
                 steps,

@@ -1,5 +1,5 @@
-//! Trainings on a GPU against those on the processor. Without a GPU they say `skipped` and pass,
-//! unless the variable `GRAPHFLAT_TEST_GPU` promises one.
+//! Compares trainings on a GPU with trainings on the processor. Without a GPU these tests say
+//! `skipped` and pass, unless `GRAPHFLAT_TEST_GPU` is set.
 #![cfg(feature = "gpu")]
 #![expect(clippy::unwrap_used, reason = "a test that panics fails, as it should")]
 
@@ -17,7 +17,7 @@ use serde_json::Value;
 
 const FANOUTS: [Fanout; 2] = [Fanout::Count(4), Fanout::Count(3)];
 
-/// Losses after a few updates whose gradients differ in the last bits.
+/// Error of losses after a few updates whose gradients differ in the last bits.
 const TOLERANCE: f64 = 1e-3;
 
 /// Tells whether there is a GPU.
@@ -100,7 +100,7 @@ fn check(shape: Shape, table: &str) {
     }
     for metric in ["val_accuracy", "test_accuracy", "test_loss"] {
         let [got, wanted] = [&gpu, &cpu].map(|of| of.report["metrics"][metric].as_f64().unwrap());
-        // One target of twelve or more may fall to the other side.
+        // One of twelve or more targets may get another class.
         assert!(
             (got - wanted).abs() < 0.1,
             "{table}: {metric} {got} is not {wanted}"
@@ -152,10 +152,7 @@ fn a_training_that_goes_on_on_another_device_says_so() {
     let manifest = run(dir.path(), &table("cpu"), &silent()).unwrap();
     assert_eq!(losses(&manifest).len(), 6);
     let (notes, name) = (&manifest.report["notes"], gnn::Device::gpu().unwrap());
-    let wanted = format!(
-        "the training was begun on {} and went on on cpu",
-        name.name()
-    );
+    let wanted = format!("the training began on {} and continued on cpu", name.name());
     let note = |note: &Value| note.as_str().is_some_and(|text| text.starts_with(&wanted));
     assert!(notes.as_array().unwrap().iter().any(note), "{notes}");
 }

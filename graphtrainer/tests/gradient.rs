@@ -1,4 +1,4 @@
-//! Pruning and edge partitioning are free: loss and gradient do not change, for every layer.
+//! Pruning and edge partitioning change neither loss nor gradient, for every layer.
 
 #![expect(clippy::unwrap_used, reason = "a test that panics fails, as it should")]
 
@@ -13,8 +13,8 @@ use graphtrainer::batch::{BlockOptions, Piece, blocks_of};
 use random::{Graph, Shape};
 use schemas::{Fanout, Sampling};
 
-/// Rows that are not needed are computed or not: sums of the needed rows keep their order, so what
-/// is left are different splits of matrix products.
+/// Pruning leaves out rows, but keeps the order of sums over needed rows. Only the splits of matrix
+/// products differ.
 const TOLERANCE: f64 = 1e-6;
 
 /// Batch norm divides by deviations of a few rows, which enlarges rounding.
@@ -139,7 +139,7 @@ const KINDS: [LayerKind; 5] = [
     LayerKind::Gin,
 ];
 
-/// Every kind of layer, GraphSAGE with both of its aggregators.
+/// Every kind of layer; GraphSAGE with both aggregators.
 fn architectures(graph: &Graph, hops: usize) -> Vec<Architecture> {
     let mut all: Vec<_> = KINDS.map(|kind| architecture(kind, graph, hops)).into();
     all.push(Architecture {

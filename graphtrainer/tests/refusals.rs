@@ -113,7 +113,7 @@ fn keys_that_do_not_fit_the_data_are_named() {
         ),
         (
             "class_weights = [1, 2]",
-            "class_weights` = [1.0, 2.0]: it has 3 classes and this list 2 weights",
+            "class_weights` = [1.0, 2.0]: it has 3 classes, but this list has 2 weights",
         ),
     ] {
         check(table, same, usage, &format!("{start}{expected}"));
@@ -124,7 +124,7 @@ fn keys_that_do_not_fit_the_data_are_named() {
             labels,
             usage,
             "memory cannot be trained on with `train.class_weights` = \"balanced\": its labels are \
-             no classes, which alone have weights",
+             not classes; only classes have weights",
         );
     }
     check(
@@ -228,7 +228,7 @@ fn without_val_targets_the_last_epoch_is_kept_and_said_so() {
     assert_eq!((trained.best_epoch, trained.monitor), (2, None));
     let notes = [
         "the val split is empty",
-        "without val targets the last epoch is taken for the best",
+        "without val targets the last epoch counts as the best",
     ];
     assert_eq!(trained.notes, notes);
     assert!(trained.metrics.contains_key("test_accuracy"));

@@ -1,4 +1,4 @@
-//! What every parameter server has to keep, whatever lies between it and its workers.
+//! Tests the contract of parameter servers on every transport.
 
 #![expect(clippy::unwrap_used, reason = "a test that panics fails, as it should")]
 
@@ -18,7 +18,7 @@ use graphtrainer::server::{
 const LENS: [usize; 4] = [3, 5, 1, 4];
 const NUM_PARAMETERS: usize = 13;
 
-/// Makes a server of 13 parameters for some workers.
+/// Makes a server of 13 parameters with some workers and shards.
 type Make = fn(Consistency, Optimizer, usize, usize, &ServerState) -> Box<dyn ParameterServer>;
 
 fn tensors() -> Vec<TensorSpec> {
@@ -48,7 +48,7 @@ fn memory(
     ))
 }
 
-/// Servers, and a client of all, on connections: sockets and memory by turns.
+/// Servers and a client of all of them, connected by sockets and memory in turn.
 struct Remote {
     client: GrpcClient,
     servers: Vec<GrpcServer>,
@@ -60,7 +60,7 @@ impl Remote {
         remote
     }
 
-    /// The same with a second client, of these tensors, on connections of its own.
+    /// Makes servers, and a second client with `specs` on connections of its own.
     fn with_another(
         num_servers: usize,
         specs: &[TensorSpec],
@@ -124,7 +124,7 @@ fn grpc(
     num_shards: usize,
     state: &ServerState,
 ) -> Box<dyn ParameterServer> {
-    // Where gradients are clipped, one server has to know the norm of the whole.
+    // With clipping, one server must hold the whole gradient.
     let num_servers = if optimizer.clip_norm.is_some() {
         1
     } else {
@@ -136,7 +136,7 @@ fn grpc(
     Box::new(remote)
 }
 
-/// Every transport: the suite runs on each.
+/// All transports; every test of the suite runs on each.
 const TRANSPORTS: [Make; 2] = [memory, grpc];
 
 fn start() -> ServerState {
@@ -155,7 +155,7 @@ fn adam() -> Optimizer {
     }
 }
 
-/// A gradient that tells worker and step apart, with sums that depend on their order in f32.
+/// Returns a gradient that depends on worker and step, whose sums depend on their order in f32.
 fn gradient(worker: usize, step: u64) -> Vec<f32> {
     let of = |idx: usize| {
         let word = schemas::hash_int((worker as u64) << 32 | step << 16 | idx as u64);
@@ -215,7 +215,7 @@ fn sync_sums_in_worker_order_whatever_arrives_first() {
             "bit for bit"
         );
         assert_eq!((states[0].step, states[0].updates), (4, 4));
-        // Means over 1, 2 and 3 targets of 0, 1 and 2.
+        // Means of 0, 1 and 2, weighted by 1, 2 and 3 targets.
         assert_eq!(states[0].buffers, [8.0 / 6.0, 4.0]);
     }
 }
@@ -258,7 +258,7 @@ fn a_server_goes_on_from_a_state_over_other_shards() {
     }
 }
 
-/// A rule with all that a step can be changed by.
+/// A rule with everything that can change a step.
 fn changing() -> Optimizer {
     let schedule: ScheduleSpec =
         toml::from_str("kind = \"cosine\"\nwarmup = 1.5\nfloor = 0.1").unwrap();
@@ -289,7 +289,7 @@ fn shards_and_states_change_no_schedule_and_no_clipping() {
     }
 }
 
-/// Plain steps of size 1 against the gradient, none longer than 1, the second half as long.
+/// A rule whose step is minus the gradient, clipped to norm 1; the second step is half as long.
 fn unit() -> Optimizer {
     let schedule: ScheduleSpec =
         toml::from_str("kind = \"step\"\nevery = 1\nfactor = 0.5").unwrap();
@@ -340,7 +340,7 @@ fn the_sum_is_clipped_and_every_push_without_one() {
         assert!((got.0 - wanted.0).abs() < 1e-5, "{got:?} {wanted:?}");
         assert!((got.1 - wanted.1).abs() < 1e-5, "{got:?} {wanted:?}");
     };
-    // Long ones that nearly cancel are not clipped; their sum is what counts.
+    // Long gradients that nearly cancel are not clipped: the norm of their sum counts.
     check(moved(Consistency::Sync, 0, [8.0, -7.5]), (0.5, 0.5));
     check(moved(Consistency::Sync, 0, [3.0, 4.0]), (1.0, 7.0));
     check(moved(Consistency::Sync, 1, [3.0, 4.0]), (0.5, 7.0));
@@ -401,7 +401,7 @@ fn staleness_is_never_exceeded() {
                     scope.spawn(move || {
                         for step in 0..200 {
                             server.pull(worker, step).unwrap();
-                            // Counted after the push: the slowest can only be further than seen.
+                            // Counters rise after the pushes: the slowest worker may be ahead of them.
                             let slowest = pushed
                                 .iter()
                                 .map(|own| own.load(Ordering::SeqCst))
@@ -482,7 +482,7 @@ fn steps_come_in_turn() {
     }
 }
 
-/// A draw from 0 to below `bound`.
+/// Draws a number from 0 to below `bound`.
 fn draw(seed: u64, place: u64, bound: usize) -> usize {
     let word = schemas::hash_int(seed << 32 | place);
     usize::try_from(word % bound as u64).unwrap()
@@ -521,7 +521,7 @@ fn servers_behind_grpc_equal_one_in_memory_on_random_sequences() {
     }
 }
 
-/// Requires that a call failed with this problem.
+/// Requires that a call failed with `problem`.
 #[track_caller]
 fn refused<T>(result: Result<T, TrainError>, problem: &str) {
     let error = result.err().unwrap().to_string();
@@ -613,7 +613,7 @@ fn a_server_that_goes_frees_those_that_wait() {
     );
 }
 
-/// Checks that a step's calls say which server is lost.
+/// Checks that the calls of a step name the lost server.
 fn assert_lost(client: &GrpcClient, lost: usize, step: u64) {
     for result in [
         client.pull(0, step).map(drop),
@@ -636,7 +636,7 @@ fn narrow_gradients_give_what_their_rounded_values_give() {
     remote.client.start(&sync, &start()).unwrap();
     let twin = memory(Consistency::Sync, adam(), 1, 1, &start());
     push(&narrow, 0, 0).unwrap();
-    // The nearest values of which only the upper 16 bits are set.
+    // The nearest values with only the upper 16 bits set.
     let rounded: Vec<f32> = gradient(0, 0)
         .iter()
         .map(|value| {
@@ -687,7 +687,7 @@ fn a_link_that_is_lost_is_not_made_again() {
     assert_lost(&remote.client, 1, 1);
 }
 
-/// More calls at once than a connection is given by default: none of them waits for another.
+/// More concurrent calls than HTTP/2's default limit for a connection: no call waits for another.
 #[test]
 fn many_workers_share_a_link() {
     let (here, there) = socket_pair();

@@ -1,4 +1,4 @@
-//! The stage as a whole: directories in, directories out.
+//! Tests the whole stage, from input directory to output directory.
 
 #![expect(clippy::unwrap_used, reason = "a test that panics fails, as it should")]
 
@@ -71,7 +71,7 @@ fn silent() -> Progress {
     Arc::new(|_| {})
 }
 
-/// Every file of a directory by name.
+/// Lists the names of all files of a directory.
 fn files(dir: &Path) -> Vec<String> {
     let mut names: Vec<String> = fs::read_dir(dir)
         .unwrap()
@@ -81,7 +81,7 @@ fn files(dir: &Path) -> Vec<String> {
     names
 }
 
-/// A plan that is bound to fail does not cost the model that it would replace.
+/// A plan that fails does not remove the model that it would replace.
 #[test]
 fn a_model_directory_is_whole_and_is_not_made_twice() {
     for (sparse, layout) in [(false, Layout::Shards), (true, Layout::Rows)] {
@@ -115,17 +115,17 @@ fn a_model_directory_is_whole_and_is_not_made_twice() {
         ] {
             assert!(file.metrics.contains_key(name), "{name}");
         }
-        // Read back, because decimal digits do not always give the same float.
+        // The manifest is read back, because decimal digits do not always give the same float.
         let written = read_manifest(&model_dir).unwrap();
         assert_eq!(written.parts, manifest.parts);
         assert_eq!(manifest.report["epochs"].as_array().unwrap().len(), 6);
         check_evaluation(&model_dir, &file);
         let never: Progress = Arc::new(|event| panic!("nothing is left to do: {event:?}"));
         assert_eq!(run(dir.path(), TABLE, false, &never).unwrap(), written);
-        // Keys that change no result do not ask for another training either.
+        // Changed keys that do not change the result do not start another training.
         let tuned = format!("{TABLE}servers = 2\npruning = false\n");
         assert_eq!(run(dir.path(), &tuned, false, &never).unwrap(), written);
-        // Nor do defaults that are written out.
+        // Defaults that are written out do not either.
         let explicit = format!(
             "{TABLE}layers = 2\nloss = \"cross_entropy\"\nmonitor = \"accuracy\"\nheads = 1\n\
              aggregator = \"mean\"\nedge_weight = false\nedge_features = false\nworkers = 1\n\
@@ -173,7 +173,8 @@ fn every_epoch_is_a_line_and_a_kill_changes_none() {
     }
 }
 
-/// What stands twice is the same: counts, metrics of the model, and what follows from both.
+/// Checks that values stored twice are equal: counts, metrics of the model, and values derived from
+/// both.
 fn check_evaluation(model_dir: &Path, file: &gnn::ModelFile) {
     let evaluation = EvaluationFile::read(model_dir).unwrap().unwrap();
     assert_eq!(file.extra["best_epoch"], evaluation.best_epoch);
@@ -289,7 +290,7 @@ fn a_plan_that_does_not_fit_leaves_no_trace() {
     assert!(!dir.path().join("model").exists());
 }
 
-/// Runs a table that fails, then a corrected one in its place.
+/// Runs a table that fails, then a corrected one with the same output.
 fn fails_without_a_trace(dir: &Path, table: &str, expected: &str) {
     let error = run(dir, table, false, &silent()).unwrap_err().to_string();
     assert!(error.contains(expected), "{error}");
@@ -301,7 +302,7 @@ fn a_training_that_failed_for_good_makes_room_for_the_corrected_one() {
     let dir = tempfile::tempdir().unwrap();
     let features = dir.path().join("features");
     flatten(&features, Shape::default(), Layout::Shards);
-    // The first epoch ends with finite weights, and so with a checkpoint.
+    // The first epoch ends with finite weights, so a checkpoint is written.
     let table = "model = \"gcn\"\nhidden = [8]\nepochs = 12\nbatch_size = 999\n\
                  optimizer = \"sgd\"\nlearning_rate = 1000\nweight_decay = 1000";
     fails_without_a_trace(dir.path(), table, "training diverged in epoch ");

@@ -15,8 +15,8 @@ use random::{Graph, Shape, flatten_meta};
 use schemas::progress::Progress;
 use schemas::{DenseRows, Fanout, Features, GraphShard, Neighborhoods, Sampling, Split};
 
-/// Gradients of a batch are summed worker by worker, so sums are split differently; the optimiser
-/// carries that on from step to step.
+/// With several workers, the sums over a batch are split differently, and the optimiser carries the
+/// differences from step to step.
 const WORKERS_TOLERANCE: f64 = 1e-5;
 
 const FANOUTS: [Fanout; 2] = [Fanout::Count(4), Fanout::Count(3)];
@@ -68,7 +68,7 @@ fn run(table: &str) -> Trained {
     fit(&plan(table), &source(), None, &silent()).unwrap()
 }
 
-/// Relative distance of two parameter vectors.
+/// Returns the relative distance of two parameter vectors.
 fn distance(a: &Trained, b: &Trained) -> f64 {
     let (a, b) = (a.model.flat(), b.model.flat());
     let square = |values: &mut dyn Iterator<Item = f64>| values.map(|v| v * v).sum::<f64>();
@@ -78,7 +78,8 @@ fn distance(a: &Trained, b: &Trained) -> f64 {
 
 #[test]
 fn workers_whose_own_targets_come_again_equal_one_worker() {
-    // Three targets in global batches of two: a worker has one of them now alone, now with another's.
+    // Three targets in global batches of two: the worker with one target shares its batch in some
+    // epochs and not in others.
     let mut graph = graph();
     let train = graph
         .split
@@ -114,8 +115,8 @@ fn sync_workers_equal_one_worker_with_the_same_global_batches() {
         ..Shape::default()
     };
     let graph = Graph::new(shape, 6);
-    // GATv2's scores are linear where no sum changes its sign, and then some gradients are 0 but for
-    // rounding, which Adam would blow up to whole steps.
+    // GATv2's scores are linear while no sum changes its sign. Some gradients are then 0 except for
+    // rounding, which Adam would enlarge to full steps.
     for model in [
         "model = \"sage\"\nhidden = [8]",
         "model = \"sage\"\nhidden = [8]\naggregator = \"max\"\nnorm = \"layer\"",
@@ -125,7 +126,7 @@ fn sync_workers_equal_one_worker_with_the_same_global_batches() {
         "model = \"gin\"\nhidden = [8]\noptimizer = \"sgd\"\nlearning_rate = 0.001\nresidual = true",
         "model = \"sage\"\nhidden = [8]\nclip_norm = 0.1\n\
          schedule = { kind = \"cosine\", warmup = 1.5, floor = 0.1 }",
-        // Two thirds of the batches' targets count nothing, and one worker's may all be such.
+        // Two thirds of the targets have weight 0, and all targets of one worker's batch may.
         "model = \"gcn\"\nhidden = [8]\nclass_weights = [0, 3, 0]",
         "model = \"sage\"\nhidden = [8]\nclass_weights = \"balanced\"\nclip_norm = 0.5",
     ] {
@@ -173,7 +174,7 @@ fn pruning_partitioning_servers_and_caches_change_nothing() {
     assert!(distance(&run(&format!("{table}pruning = false")), &plain) < WORKERS_TOLERANCE);
 }
 
-/// The twin of class weights: as many copies of each target, where weights are whole numbers.
+/// The twin of class weights: a target with a whole weight is repeated that many times.
 #[test]
 fn a_class_of_weight_two_counts_like_one_that_stands_twice() {
     let graph = graph();
@@ -183,7 +184,7 @@ fn a_class_of_weight_two_counts_like_one_that_stands_twice() {
         let metas = (graph.meta(), flatten_meta(&FANOUTS, Sampling::Uniform));
         let read = move |idx: usize| Ok(shards[idx].clone());
         let source = Source::new("memory".into(), metas, counts, 1 << 20, read);
-        // Without dropout, because copies of a node are drawn the same; all targets in one step.
+        // Without dropout, because copies of a node get the same mask; all targets in one step.
         let table = format!(
             "model = \"gcn\"\nhidden = [8]\ndropout = 0\nepochs = 5\nbatch_size = 999\n{keys}"
         );
@@ -205,7 +206,7 @@ fn a_class_of_weight_two_counts_like_one_that_stands_twice() {
     assert!(distance(&weighted, &plain) > 0.01);
     let loss = |trained: &Trained| trained.history[4].loss;
     assert!((loss(&weighted) - loss(&copied)).abs() < WORKERS_TOLERANCE);
-    // Only ratios matter.
+    // Only the ratios of weights matter.
     let halved = train(&[&all], "class_weights = [0.5, 1, 0.5]");
     assert!(distance(&weighted, &halved) < WORKERS_TOLERANCE);
 }
@@ -216,7 +217,7 @@ fn balanced_weights_are_those_of_the_train_targets_of_all_parts() {
     let schemas::Labels::Class(classes) = &mut graph.labels else {
         panic!("classes");
     };
-    // Far from even: most of class 0 become class 1.
+    // Makes the classes unbalanced: most of class 0 become class 1.
     for class in classes.iter_mut().step_by(2) {
         *class = (*class).max(1);
     }
@@ -255,7 +256,7 @@ fn an_epoch_reports_its_step_size_and_the_gradients_before_they_are_clipped() {
             .map(|epoch| epoch.learning_rate)
             .collect()
     };
-    // Two steps an epoch, eight in all, and the rate is that of the second.
+    // Two steps per epoch, eight in all; the reported rate is that of the second step.
     let trained = run(table);
     for (rate, wanted) in rates(&trained).iter().zip([0.0875, 0.0625, 0.0375, 0.0125]) {
         assert!((rate - wanted).abs() < 1e-6, "{rate} {wanted}");
@@ -316,7 +317,7 @@ fn one_more_worker_than_targets_is_no_problem() {
     }
 }
 
-/// Runs until the progress of an epoch is reported, then dies there.
+/// Runs until an epoch is reported, then panics.
 fn run_until(table: &str, epoch: u64, checkpoint: &Path) -> bool {
     let kill: Progress = Arc::new(move |event| assert_ne!(event.done, epoch, "killed"));
     let work = || fit(&plan(table), &source(), Some(checkpoint.to_owned()), &kill);
@@ -346,7 +347,7 @@ fn a_killed_training_ends_with_the_same_bits() {
         let resumed = fit(&plan(&table), &source, Some(checkpoint), &progress).unwrap();
         assert!(
             seen.lock().unwrap()[0] > 4,
-            "what is done is not done again"
+            "finished steps are not repeated"
         );
         assert_eq!(resumed.model.flat(), whole.model.flat(), "{table}");
         assert_eq!(resumed.model.buffers(), whole.model.buffers());
@@ -366,7 +367,7 @@ fn a_killed_training_ends_with_the_same_bits() {
     }
 }
 
-/// Everything about a training that a kill must not change, floats as bits.
+/// Returns everything about a training that a kill must not change, with floats as bits.
 fn bits(trained: &Trained) -> impl PartialEq + std::fmt::Debug + use<> {
     let flat: Vec<u32> = trained.model.flat().iter().map(|v| v.to_bits()).collect();
     let epoch = |e: &EpochReport| {
@@ -387,7 +388,7 @@ fn bits(trained: &Trained) -> impl PartialEq + std::fmt::Debug + use<> {
     )
 }
 
-/// Trainings of 5 steps an epoch with all that lives longer than a step.
+/// Trainings of 5 steps per epoch that use all state kept between steps.
 const STEPPED: [&str; 3] = [
     "model = \"sage\"\nhidden = [8]\noptimizer = \"adamw\"\nweight_decay = 0.01\nclip_norm = 0.2\n\
      batch_size = 10\nworkers = 2\nservers = 2\nclass_weights = \"balanced\"\n\
@@ -402,8 +403,8 @@ fn a_training_killed_within_an_epoch_ends_with_the_same_bits() {
     for model in STEPPED {
         let table = format!("{model}\nepochs = 6\ncheckpoint_every = 99\n");
         let whole = bits(&run(&table));
-        // The only checkpoint before the kill, after epoch 2, is the one after that many steps; the
-        // last of them ends the epoch.
+        // The only checkpoint before the kill after epoch 2 is the one after `steps` steps; with 10
+        // steps, it is the end of the epoch.
         for (steps, next) in [(6, 2), (7, 2), (8, 2), (9, 2), (10, 3)] {
             let stepped = format!("{table}checkpoint_every_steps = {steps}");
             let dir = tempfile::tempdir().unwrap();
@@ -416,7 +417,7 @@ fn a_training_killed_within_an_epoch_ends_with_the_same_bits() {
             assert_eq!(
                 seen.lock().unwrap()[0],
                 next,
-                "what is done is not done again"
+                "finished steps are not repeated"
             );
             assert_eq!(bits(&resumed), whole, "{stepped}");
         }
@@ -434,7 +435,7 @@ fn a_training_that_fails_again_and_again_ends_with_the_same_bits() {
         let mut failures = 0;
         let ended = loop {
             let reads = Mutex::new(0);
-            // Enough for some steps: parts that are read ahead, and an evaluation.
+            // Enough reads for some steps: parts that are read ahead, and an evaluation.
             let source = source_of(&graph(), 0, move |_, shard| {
                 *reads.lock().unwrap() += 1;
                 if *reads.lock().unwrap() < 22 {
@@ -520,7 +521,8 @@ fn a_loss_that_leaves_the_numbers_is_an_error() {
 
 #[test]
 fn parameters_that_leave_the_numbers_are_an_error_before_a_checkpoint_is_written() {
-    // The only loss is that of the first weights, a finite one; then p - 1e30 * (1e30 * p).
+    // The only loss is that of the first weights, which is finite; the update then computes p -
+    // 1e30 * (1e30 * p).
     let table = "model = \"sage\"\nhidden = [8]\nepochs = 1\nbatch_size = 999\n\
                  optimizer = \"sgd\"\nlearning_rate = 1e30\nweight_decay = 1e30";
     let dir = tempfile::tempdir().unwrap();
@@ -537,7 +539,7 @@ fn parameters_that_leave_the_numbers_are_an_error_before_a_checkpoint_is_written
     assert!(!checkpoint.exists());
 }
 
-/// Finite weights whose logits overflow: the accuracy is a number, the losses are none.
+/// Finite weights whose logits overflow: the accuracy is a number, the losses are not.
 const OVERFLOWING: &str = "model = \"gcn\"\nhidden = [8]\nbatch_size = 999\ndropout = 0\n\
                            learning_rate = 1e25\n";
 
@@ -566,7 +568,7 @@ fn metrics_that_are_no_numbers_are_left_out_of_reports_and_checkpoints() {
             .any(|note| note.starts_with("the test loss is "))
     );
     assert!(!trained.history[0].val.contains_key("loss"));
-    // The checkpoint can be read again: nothing is left to do.
+    // The checkpoint can be read again: no epoch is left to train.
     let again = fit(&plan(&table), &source(), Some(checkpoint), &silent()).unwrap();
     assert_eq!(again.history.len(), 1);
     assert_eq!(again.metrics, trained.metrics);
@@ -591,7 +593,7 @@ fn only_evaluated_epochs_are_judged_and_the_last_is_one() {
     assert_eq!(trained.history.len(), 10);
     assert_eq!(evaluated(&trained), [3, 6, 9, 10]);
     assert!([3, 6, 9, 10].contains(&trained.best_epoch));
-    // A sparse look at the same training.
+    // The same training, evaluated less often.
     let whole = run(&format!("{table}epochs = 10"));
     for (seen, all) in trained.history.iter().zip(&whole.history) {
         assert!(seen.val.is_empty() || seen.val == all.val);
@@ -614,7 +616,7 @@ fn patience_ends_a_training_and_the_best_epoch_is_kept() {
     let accuracy = |epoch: &EpochReport| epoch.val["accuracy"];
     let best = trained.history.iter().map(accuracy).fold(0.0, f64::max);
     assert_eq!(trained.metrics["val_accuracy"], best);
-    // Epochs as accurate but with a lower loss are better, and yet no reason to go on.
+    // Equally accurate epochs with a lower loss are better, but do not reset the patience.
     let first = trained.history.iter().find(|epoch| accuracy(epoch) == best);
     assert_eq!(trained.history.len() as u64, first.unwrap().epoch + 5);
     let of_best = trained
@@ -631,7 +633,7 @@ fn patience_ends_a_training_and_the_best_epoch_is_kept() {
     );
 }
 
-/// The graph with its in-edges in another rank order, as another seed would draw them.
+/// Returns the graph with its in-edges in another rank order, as drawn with another seed.
 fn resampled(graph: &Graph, seed: u64) -> Graph {
     let mut drawn = graph.clone();
     for list in drawn.in_edges.iter_mut().filter(|list| !list.is_empty()) {
@@ -656,7 +658,7 @@ impl DenseRows for Rows {
     }
 }
 
-/// Draws the samples of a graph, with dense features in the shards or beside them.
+/// Makes a streamed source of a graph, with dense features in the shards or beside them.
 fn streamed(graph: &Graph, beside: bool) -> Source {
     let counts = graph.parts(3, &FANOUTS);
     let counts = counts.iter().map(GraphShard::split_counts).collect();
@@ -684,7 +686,7 @@ fn losses(trained: &Trained) -> Vec<f64> {
 #[test]
 fn each_epoch_of_a_streamed_training_has_the_sample_of_its_seed() {
     let graph = graph();
-    // One batch an epoch too: its targets are the same ones each time, its in-edges are not.
+    // Also one batch per epoch: it has the same targets each time, but other in-edges.
     for (batch_size, workers) in [(16, 1), (7, 3), (999, 1)] {
         let table = |epochs: u64| {
             plan(&format!(
@@ -694,7 +696,7 @@ fn each_epoch_of_a_streamed_training_has_the_sample_of_its_seed() {
         };
         let run = |source: &Source| fit(&table(4), source, None, &silent()).unwrap();
         let once = run(&streamed(&graph, false));
-        // The slow twin: a training of an epoch a sample, each going on where the last one ended.
+        // The slow twin: one training per epoch and sample, each resumed where the last one ended.
         let dir = tempfile::tempdir().unwrap();
         let checkpoint = dir.path().join("checkpoint");
         let mut expected: Vec<f64> = Vec::new();
@@ -733,7 +735,7 @@ fn features_beside_the_shards_are_standardised_and_evaluated_as_those_in_them() 
     assert_eq!(beside.model.flat(), within.model.flat());
 }
 
-/// Features of 120 columns, of which each node has three.
+/// Returns features of 120 columns; each node has three that are not zero.
 fn few_words(graph: &Graph) -> (Features, Features) {
     let (dim, num_nodes) = (120, graph.ids.len());
     let (mut dense, mut index) = (vec![0.0; num_nodes * dim], Vec::new());

@@ -1,4 +1,4 @@
-//! Blocks against what a target's own neighbourhood says.
+//! Compares blocks with the neighbourhoods of their targets.
 
 use schemas::Fanout;
 
@@ -23,7 +23,7 @@ const UNEQUAL: [[Fanout; 2]; 3] = [
     [Fanout::All, Fanout::All],
 ];
 
-/// The in-edges of a block's dst row as (raw id of source), in order.
+/// Returns the in-edges of a block's dst row, as hashes of their sources' ids, in order.
 fn row(vectorised: &Vectorised, shard: &GraphShard, layer: usize, dst: usize) -> Vec<u64> {
     let csr = vectorised.blocks[layer - 1].csr();
     let node = |src: &u32| vectorised.nodes[*src as usize].node as usize;

@@ -1,4 +1,4 @@
-//! What keys of table `[train]` may hold, alone and beside one another.
+//! Checks of the keys of table `[train]`, alone and together.
 
 use std::fmt::Display;
 use std::ops::RangeInclusive;
@@ -10,48 +10,48 @@ use crate::TrainError;
 use crate::class_weight::ClassWeights;
 use crate::server::{Consistency, OptimizerKind};
 
-/// Workers and servers of a training: more than this is a typing error.
+/// Largest number of workers or servers: more is a typing error.
 const WORKERS_MAX: usize = 1024;
 
-/// Epochs at most, and whatever is counted in epochs or evaluations.
+/// Largest number of epochs, and of everything counted in epochs or evaluations.
 const EPOCHS_MAX: u64 = 1_000_000;
 
-/// Steps at most, where a key counts them.
+/// Largest number of steps in a key.
 const STEPS_MAX: u64 = 1_000_000_000_000;
 
-/// Width of a hidden layer at most.
+/// Largest width of a hidden layer.
 const WIDTH_MAX: usize = 1 << 20;
 
-/// Layers at most: as many as hops.
+/// Largest number of layers: as many as hops.
 const LAYERS_MAX: usize = 255;
 
-/// Attention heads of a layer at most.
+/// Largest number of attention heads of a layer.
 const HEADS_MAX: usize = 1024;
 
-/// Targets of a batch at most: a graph has no more nodes.
+/// Largest number of targets in a batch: a graph has no more nodes.
 const BATCH_MAX: usize = u32::MAX as usize - 1;
 
-/// Learning rates and weight decays at most, and norms and weights of classes: more is a typing
-/// error, and what is computed with it stays finite.
+/// Largest learning rate and weight decay; largest gradient norm and class weight. More is a typing
+/// error, and results stay finite.
 const RATE_MAX: f32 = 1e3;
 const NORM_MAX: f32 = 1e9;
 
-/// Memory at most that a key may name: a PiB.
+/// Largest memory of a key: 1 PiB.
 const BYTES_MAX: u64 = 1 << 50;
 
-/// Collects what cannot be.
+/// Collects mistakes.
 #[derive(Default)]
 struct Mistakes(Vec<TrainError>);
 
 impl Mistakes {
-    /// Notes the value of a key, where it is not what is allowed.
+    /// Adds a mistake unless the value of a key is allowed.
     fn require(&mut self, holds: bool, name: &'static str, value: impl Display, allowed: &str) {
         if !holds {
             self.0.push(TrainError::of_key(name, value, allowed));
         }
     }
 
-    /// Notes a number out of bounds.
+    /// Adds a mistake if a number is out of bounds.
     fn within<T>(&mut self, name: &'static str, value: T, bounds: RangeInclusive<T>)
     where
         T: PartialOrd + Display,
@@ -61,13 +61,13 @@ impl Mistakes {
         self.require(bounds.contains(&value), name, value, &allowed);
     }
 
-    /// Notes a number that is not above 0, or too large.
+    /// Adds a mistake if a number is not above 0, or too large.
     fn positive(&mut self, name: &'static str, value: f32, most: f32) {
         let allowed = format!("allowed is above 0, at most {most}");
         self.require(value > 0.0 && value <= most, name, value, &allowed);
     }
 
-    /// Notes a share that is not from 0 to below 1.
+    /// Adds a mistake if a share is not from 0 to below 1.
     fn share(&mut self, name: &'static str, value: f32) {
         let holds = (0.0..1.0).contains(&value);
         self.require(holds, name, value, "allowed is 0 to below 1");
@@ -79,8 +79,8 @@ impl Mistakes {
 }
 
 impl TrainSpec {
-    /// Returns everything that is wrong with the table, one error a mistake, given whether there are
-    /// graph features to train on.
+    /// Returns all mistakes of the table, one error each. `has_input` tells whether there are graph
+    /// features to train on.
     pub fn mistakes(&self, has_input: bool) -> Vec<TrainError> {
         let mut found = Mistakes::default();
         if !has_input {
@@ -97,7 +97,7 @@ impl TrainSpec {
         self.check_workers(consistency, &mut found);
         self.check_momentum(&mut found);
         if let Some(schedule) = self.schedule {
-            // Epochs out of bounds are a mistake of their own.
+            // `check_counts` reports epochs that are out of bounds.
             found.take(schedule.checked(self.epochs.max(1)));
         }
         self.check_device(&mut found);
@@ -105,7 +105,7 @@ impl TrainSpec {
         found.0
     }
 
-    /// Whole numbers.
+    /// Checks whole numbers.
     fn check_counts(&self, found: &mut Mistakes) {
         found.within("layers", self.layers.unwrap_or(1), 1..=LAYERS_MAX);
         found.within("heads", self.heads.unwrap_or(1), 1..=HEADS_MAX);
@@ -134,7 +134,7 @@ impl TrainSpec {
         }
     }
 
-    /// Numbers with fractions.
+    /// Checks numbers with fractions.
     fn check_rates(&self, found: &mut Mistakes) {
         found.share("dropout", self.dropout);
         found.share("input_dropout", self.input_dropout);
@@ -182,7 +182,7 @@ impl TrainSpec {
             return found.within("class_weights", *weight, bounds);
         }
         let counts = weights.iter().any(|&weight| weight > 0.0);
-        let allowed = "at least one class has to count";
+        let allowed = "at least one weight must be above 0";
         found.require(counts, "class_weights", format!("{weights:?}"), allowed);
     }
 
@@ -211,7 +211,7 @@ impl TrainSpec {
     fn check_workers(&self, consistency: Option<Consistency>, found: &mut Mistakes) {
         let workers = self.workers.unwrap_or(1);
         found.within("workers", workers, 1..=WORKERS_MAX);
-        // Each worker would take the statistics of its share, and N workers were not one.
+        // Each worker would take the statistics of its own share, so N workers would not equal one.
         let is_exact = self.norm != Norm::Batch || consistency != Some(Consistency::Sync);
         let allowed = "with `train.norm` = \"batch\" mode \"sync\" allows 1";
         found.require(workers <= 1 || is_exact, "workers", workers, allowed);

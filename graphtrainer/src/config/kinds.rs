@@ -1,9 +1,9 @@
-//! Values of `[train]` that are one of a few words.
+//! Keys of `[train]` with a few named values.
 
 use gnn::Task;
 use serde::{Deserialize, Serialize};
 
-/// How the workers' updates are ordered, as written.
+/// The order of the workers' updates, as written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum UpdateMode {
@@ -16,7 +16,7 @@ pub enum UpdateMode {
     Bounded,
 }
 
-/// What is minimised.
+/// The loss that training minimises.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Loss {
@@ -28,11 +28,11 @@ pub enum Loss {
     MeanSquaredError,
 }
 
-/// Where the model is computed.
+/// The device that computes the model.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Device {
-    /// A GPU in hardware if there is one and the program was built for it, else the processor.
+    /// A hardware GPU if there is one and the program was built for it, else the processor.
     #[default]
     Auto,
     /// The processor.
@@ -51,7 +51,7 @@ impl Loss {
         }
     }
 
-    /// Returns the loss as written.
+    /// Returns the name as written in a job file.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::CrossEntropy => "cross_entropy",

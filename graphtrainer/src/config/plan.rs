@@ -1,4 +1,4 @@
-//! A training as it will run.
+//! A checked training.
 
 use std::path::{Path, PathBuf};
 
@@ -13,7 +13,7 @@ use crate::metric::Metric;
 use crate::schedule::ScheduleSpec;
 use crate::server::{Consistency, GradientFormat, Optimizer};
 
-/// What a job knows beyond `[train]`.
+/// The values of a job outside `[train]` that a training needs.
 #[derive(Clone, Debug)]
 pub struct TrainContext {
     /// Output of `[flatten]`, if the job has one; for streamed training the store.
@@ -22,20 +22,20 @@ pub struct TrainContext {
     pub job_seed: u64,
     /// Transform of the node features, fitted on the train targets.
     pub transform: Option<Transform>,
-    /// What relative paths are relative to.
+    /// Directory that relative paths start at.
     pub base: PathBuf,
-    /// Whether an output that is there already is replaced.
+    /// Whether an existing output is replaced.
     pub fresh: bool,
 }
 
-/// A training that can be run: every key checked that can be without the data.
+/// A checked training: all keys are checked except those that depend on the data.
 #[derive(Clone, Debug, Serialize)]
 pub struct TrainPlan {
     pub(crate) input: PathBuf,
     pub(crate) output: PathBuf,
     pub(crate) result: ResultPlan,
     pub(crate) tuning: TuningPlan,
-    /// What is drawn, where training is streamed: noted in the manifest.
+    /// Settings of the sample of streamed training, recorded in the manifest.
     pub(crate) sample: serde_json::Value,
     #[serde(skip)]
     pub(crate) fresh: bool,
@@ -61,7 +61,7 @@ pub(crate) struct ResultPlan {
     pub(crate) edge_features: Option<bool>,
     pub(crate) transform: Option<Transform>,
     pub(crate) optimizer: Optimizer,
-    /// In epochs; the optimiser gets it in steps, which the data decide.
+    /// In epochs; the number of targets decides how many steps the optimiser gets.
     pub(crate) schedule: Option<ScheduleSpec>,
     pub(crate) weight_decay: f32,
     pub(crate) weight_decay_layers: Option<Vec<usize>>,
@@ -78,7 +78,7 @@ pub(crate) struct ResultPlan {
     pub(crate) gradient_format: GradientFormat,
 }
 
-/// The keys that only speed and memory depend on.
+/// The keys that only change speed and memory.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct TuningPlan {
     pub(crate) servers: usize,
@@ -87,18 +87,19 @@ pub(crate) struct TuningPlan {
     pub(crate) checkpoint_every: u64,
     pub(crate) checkpoint_every_steps: Option<u64>,
     pub(crate) cache_bytes: u64,
-    /// Changes the last bits of results, but makes no other training of one that was begun.
+    /// Changes the last bits of results; a training may resume on another device.
     pub(crate) device: Device,
 }
 
 impl TrainPlan {
-    /// Returns the directory of graph features the training reads; if it is streamed, the store.
+    /// Returns the directory of graph features that the training reads; for streamed training the
+    /// store.
     pub fn input(&self) -> &Path {
         &self.input
     }
 
-    /// Notes which neighbourhoods are drawn, for whoever reads the manifest: what tells one streamed
-    /// training from another is the fingerprint of its source.
+    /// Records the settings of the sample for readers of the manifest. The identity of a streamed
+    /// training is the fingerprint of its source.
     pub fn with_sample(mut self, settings: serde_json::Value) -> Self {
         self.sample = settings;
         self
@@ -114,11 +115,11 @@ impl TrainPlan {
         usize::try_from(self.tuning.cache_bytes / 2).unwrap_or(usize::MAX)
     }
 
-    /// Checks that the device is there that the plan asks for.
+    /// Checks that the device of the plan is available.
     ///
     /// # Errors
     ///
-    /// [`TrainError::NoGpu`] if it is a GPU and there is none.
+    /// [`TrainError::NoGpu`] if the plan needs a GPU and there is none.
     pub fn check_device(&self) -> Result<(), TrainError> {
         match self.tuning.device {
             Device::Gpu => self.tuning.device.open().map(drop),

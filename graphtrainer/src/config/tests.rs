@@ -1,4 +1,4 @@
-//! Tables `[train]` that cannot be run, and what is said about them.
+//! Tests the errors of tables `[train]` that are not valid.
 
 use super::*;
 use crate::server::Consistency;
@@ -138,7 +138,7 @@ fn wrong_class_weights_are_named_with_what_is_allowed() {
     check("class_weights = [1, nan]", "`train.class_weights` is NaN");
     check(
         "class_weights = [0, 0]",
-        "`train.class_weights` is [0.0, 0.0]: at least one class has to count",
+        "`train.class_weights` is [0.0, 0.0]: at least one weight must be above 0",
     );
 }
 

@@ -1,4 +1,4 @@
-//! Metrics against values worked out by hand.
+//! Compares metrics with values computed by hand.
 
 use super::*;
 
@@ -61,7 +61,7 @@ fn auc_counts_ties_as_half() {
     let logits = dense(2, &[0., 1., 0., 2., 0., 2., 0., 3.]);
     let metrics = evaluate(Task::Classes, &logits, &Labels::Classes(vec![0, 1, 0, 1]));
     check(&metrics, "auc", 3.5 / 4.0);
-    // All scores equal: no better than chance, whatever the order of the rows. -0 equals 0.
+    // All scores are equal: 0.5 for any order of the rows. -0 equals 0.
     let equal = dense(2, &[0., 0., 0., -0., 0., 0.]);
     let tied = evaluate(Task::Classes, &equal, &Labels::Classes(vec![1, 0, 0]));
     check(&tied, "auc", 0.5);

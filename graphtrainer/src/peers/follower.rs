@@ -1,4 +1,4 @@
-//! A follower: a process that runs what the leader commands.
+//! A follower: a process that runs the leader's commands.
 
 use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -20,12 +20,12 @@ use crate::train::Identity;
 use crate::worker::{Outcome, Task};
 use crate::{TrainError, TrainPlan};
 
-/// Runs what the leader commands until the output is finished; returns its manifest.
+/// Runs the leader's commands until the output is finished; returns its manifest.
 pub(crate) fn follow(plan: &TrainPlan, cluster: &Cluster) -> Result<Manifest, TrainError> {
     cluster.set_phase("train, its start");
     let mut connections = Connections::make(plan, cluster)?;
     let leader = &mut connections.control[0];
-    // Until then the leader may still write what this stage reads.
+    // Before this command the leader may still write the input of this stage.
     let Command::Compare { read, fingerprint } = next_command(leader)? else {
         return Err(unexpected());
     };
@@ -38,7 +38,7 @@ pub(crate) fn follow(plan: &TrainPlan, cluster: &Cluster) -> Result<Manifest, Tr
             process: cluster.process(),
             key: "input",
             problem: format!(
-                "{input} there was flattened otherwise; all need the same graph features"
+                "its {input} is another output of flatten; all processes need the same one"
             ),
         });
     }
@@ -46,7 +46,7 @@ pub(crate) fn follow(plan: &TrainPlan, cluster: &Cluster) -> Result<Manifest, Tr
         return Err(TrainError::Differs {
             process: cluster.process(),
             key: "model",
-            problem: "its plan comes to another model on the same graph features".to_owned(),
+            problem: "its settings give another model on the same graph features".to_owned(),
         });
     }
     leader.sender.send(&Report::Same);
@@ -79,7 +79,7 @@ pub(crate) fn follow(plan: &TrainPlan, cluster: &Cluster) -> Result<Manifest, Tr
     }
 }
 
-/// Waits for the leader's next command; an error if that is to stop.
+/// Waits for the leader's next command; an error if the command is to stop.
 fn next_command(leader: &mut Control) -> Result<Command, TrainError> {
     match leader.receive()? {
         Command::Stop => Err(ended("it has stopped")),
@@ -87,7 +87,7 @@ fn next_command(leader: &mut Control) -> Result<Command, TrainError> {
     }
 }
 
-/// Waits until the leader has tidied up the output, or finds that there was nothing left to train.
+/// Waits until the leader has cleaned up the output; returns a manifest if the output was finished.
 fn wait_for_end(leader: &mut Control) -> Option<Manifest> {
     loop {
         match next_command(leader) {
@@ -107,28 +107,28 @@ fn ended(how: &str) -> TrainError {
 }
 
 fn unexpected() -> TrainError {
-    ended("its command is out of place")
+    ended("it sent an unexpected command")
 }
 
-/// What happens while a follower works.
+/// An event during a follower's training.
 enum Event {
     Commanded(Result<Command, TrainError>),
-    /// A worker has come to the end of a task.
+    /// A worker has finished a task.
     Ended(usize, Outcome),
 }
 
-/// What a follower works with.
+/// The values that a follower works with.
 struct FollowerWork<'a> {
     plan: &'a TrainPlan,
     cluster: &'a Cluster,
     source: &'a Source,
     prepared: &'a Prepared,
-    /// The epoch it begins in, and its steps that are done.
+    /// The epoch that it begins in, and its finished steps.
     begin: (u64, usize),
 }
 
 impl FollowerWork<'_> {
-    /// Holds the shards and runs the workers of this process.
+    /// Serves the shards and runs the workers of this process.
     fn run(&self, connections: &mut Connections) -> Result<Manifest, TrainError> {
         let result = &self.plan.result;
         let _own_shards = connections.serve()?;
@@ -155,7 +155,7 @@ impl FollowerWork<'_> {
             process_of(*worker, num_workers, num_processes) == self.cluster.process()
         };
         thread::scope(|scope| {
-            // Dropped whatever comes of it: then the thread that reads ends.
+            // Dropped at the end in any case, which ends the thread that reads.
             let _reading = StopReading(vec![sender]);
             let (done_sender, done) = channel();
             let start = |worker| Ok((worker, crew.start(scope, worker, &done_sender)?));
@@ -177,7 +177,7 @@ impl FollowerWork<'_> {
             spawn_scoped(scope, "leader", read)?;
             let collect = move || {
                 for (worker, outcome) in done {
-                    // Nobody listens once the work is over.
+                    // Sending fails after the work is over.
                     events_sender.send(Event::Ended(worker, outcome)).ok();
                 }
             };
@@ -186,7 +186,7 @@ impl FollowerWork<'_> {
         })
     }
 
-    /// Hands on tasks, and reports their outcomes, until the leader ends the training.
+    /// Passes tasks to the workers and reports their outcomes, until the leader ends the training.
     fn obey(
         &self,
         events: &Receiver<Event>,
@@ -208,7 +208,7 @@ impl FollowerWork<'_> {
                         steps,
                         share: share.into(),
                     };
-                    // A worker that has ended has reported why.
+                    // A worker that has ended has already reported the reason.
                     tasks.get(&worker).map(|own| own.send(task).ok());
                 }
                 Event::Commanded(Ok(Command::Epoch(epoch))) => {

@@ -25,15 +25,15 @@ pub(crate) struct Leader<'a> {
     connections: Connections,
 }
 
-/// What the leader trains.
+/// The training that the leader runs.
 pub(crate) struct LedTraining<'env> {
     pub(crate) plan: &'env TrainPlan,
     pub(crate) prepared: &'env Prepared,
     pub(crate) order: &'env Order,
     pub(crate) supply: Supply<'env>,
-    /// Of the whole parameter server.
+    /// Settings of the whole parameter server.
     pub(crate) settings: Settings,
-    /// The epoch it begins in, and its steps that are done.
+    /// The epoch that it begins in, and its finished steps.
     pub(crate) begin: (u64, usize),
 }
 
@@ -47,7 +47,7 @@ impl<'a> Leader<'a> {
         })
     }
 
-    /// Waits until all followers have compared what they read with what the leader reads.
+    /// Waits until all followers report the same input and the same training as the leader.
     pub(crate) fn agree(&mut self, identity: &Identity) -> Result<(), TrainError> {
         self.send_all(&Command::Compare {
             read: identity.read.clone(),
@@ -62,12 +62,12 @@ impl<'a> Leader<'a> {
         Ok(())
     }
 
-    /// Has all followers prepare what their workers need.
+    /// Makes all followers prepare their workers.
     pub(crate) fn prepare(&self) {
         self.send_all(&Command::Prepare);
     }
 
-    /// Tells all followers how the training ended.
+    /// Sends the result of the training to all followers.
     pub(crate) fn end(&self, ended: &Result<Manifest, TrainError>) {
         self.send_all(&match ended {
             Ok(manifest) => Command::Done(Box::new(manifest.clone())),
@@ -94,8 +94,8 @@ impl<'a> Leader<'a> {
         })
     }
 
-    /// Runs `run` with the workers of all processes and the parameter server that they hold together,
-    /// which goes on from `state`.
+    /// Calls `run` with the workers of all processes and their common parameter server, which
+    /// starts from `state`.
     pub(crate) fn train<T>(
         &mut self,
         of: &LedTraining<'_>,
@@ -119,13 +119,13 @@ impl<'a> Leader<'a> {
             senders.push(&control.sender);
         }
         let ended = thread::scope(|scope| {
-            // Dropped whatever comes of it: then the threads that read end.
+            // Dropped at the end in any case, which ends the threads that read.
             let _reading = StopReading(senders.clone());
             let (done_sender, done) = channel();
             let mut tasks = Vec::with_capacity(num_workers);
             for worker in 0..num_workers {
                 tasks.push(match process_of(worker, num_workers, num_processes) {
-                    // Worker 0 has a part in every task.
+                    // Worker 0 takes part in every task.
                     0 if worker == 0 => {
                         let own = crew.start(scope, worker, &done_sender)?;
                         let announcer = Announcer {
@@ -175,7 +175,7 @@ impl<'a> Leader<'a> {
         ended
     }
 
-    /// Starts the shards of all processes, from `state`, when all have prepared what their workers need.
+    /// Starts the shards of all processes from `state`, after all have prepared their workers.
     fn begin(
         &mut self,
         of: &LedTraining<'_>,
@@ -191,7 +191,7 @@ impl<'a> Leader<'a> {
         Ok((own_shards, server))
     }
 
-    /// Waits until all followers have prepared what their workers need.
+    /// Waits until all followers have prepared their workers.
     fn wait_until_ready(&mut self) -> Result<(), TrainError> {
         self.cluster.set_phase("train, its start");
         for control in &mut self.connections.control {
@@ -205,16 +205,16 @@ impl<'a> Leader<'a> {
     }
 }
 
-/// The error of a follower whose report is none of those that can come now.
+/// Returns the error of a follower that sent an unexpected report.
 fn misplaced(process: usize, report: &Report) -> TrainError {
     TrainError::PeerEnded {
         process,
-        how: format!("its report is out of place: {report:?}"),
+        how: format!("it sent an unexpected report: {report:?}"),
         is_bound_to_repeat: false,
     }
 }
 
-/// Tells all processes which epoch is under way.
+/// Reports the current epoch to all processes.
 struct Announcer<'a> {
     senders: Vec<&'a LineSender>,
     cluster: &'a Cluster,
@@ -222,20 +222,20 @@ struct Announcer<'a> {
 }
 
 impl Announcer<'_> {
-    /// Hands on the tasks of a worker, until no more come.
+    /// Passes on the tasks of a worker, until the sender is dropped.
     fn hand_on(&self, tasks: &Receiver<Task>, own: &Sender<Task>) {
         for task in tasks {
             self.cluster
                 .set_phase(&format!("train, epoch {}/{}", task.epoch + 1, self.epochs));
             let command = Command::Epoch(task.epoch);
             self.senders.iter().for_each(|sender| sender.send(&command));
-            // A worker that has ended has given its reason as an outcome.
+            // A worker that has ended has already sent the reason as an outcome.
             own.send(task).ok();
         }
     }
 }
 
-/// Has a follower run some steps of a worker.
+/// Makes a follower run some steps of a worker.
 fn send_steps(sender: &LineSender, worker: usize, task: Task) {
     let Task {
         epoch,
@@ -250,7 +250,7 @@ fn send_steps(sender: &LineSender, worker: usize, task: Task) {
     });
 }
 
-/// A follower, as the leader sees it.
+/// The leader's view of a follower.
 struct Follower<'a> {
     process: usize,
     /// The workers that it runs.
@@ -260,7 +260,7 @@ struct Follower<'a> {
 }
 
 impl Follower<'_> {
-    /// Hands on what its workers did, until its connection ends.
+    /// Passes on the outcomes of the follower's workers, until its connection ends.
     fn listen(&self, lines: &mut BufReader<TcpStream>, done: &Sender<(usize, Outcome)>) {
         loop {
             let (worker, outcome) = match receive(self.process, lines) {
@@ -274,7 +274,7 @@ impl Follower<'_> {
                     (worker, Ok(share.into()))
                 }
                 Ok(Report::Failed { worker, failure }) => {
-                    // Its own connection to the shards may be what it lost.
+                    // The follower may have lost its own connection to the shards.
                     self.server.fail(worker);
                     (worker, Err(failure.into_error(self.process)))
                 }
@@ -287,7 +287,7 @@ impl Follower<'_> {
         }
     }
 
-    /// Releases those that wait for its workers, unless the training is over.
+    /// Releases everyone who waits for the follower's workers, unless the training is over.
     fn lose(&self, error: &TrainError, done: &Sender<(usize, Outcome)>) {
         for &worker in &self.workers {
             let lost = TrainError::WorkerLost {

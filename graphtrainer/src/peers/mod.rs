@@ -1,18 +1,18 @@
 //! A training in several processes of a job, on one machine or on many.
 //!
-//! Roles follow from the numbers alone. Of `workers` workers, each process has a run of neighbours, and
-//! shard s of the parameter server lies in process s mod P. Process 0 is the *leader* ([`Leader`]): it
-//! alone reads the checkpoint, evaluates, decides when to stop and writes the output. The others are
-//! *followers* ([`follow`]). The leader sends each of them commands and gets reports, lines of JSON on
-//! one connection each ([`Command`], [`Report`]). Parameters and gradients cross between workers and
-//! shards over gRPC, on connections of their own. The cluster makes all connections and has proved both
-//! ends, so no port is opened here.
+//! Roles follow from the numbers alone. Each process has a range of the `workers` workers, and
+//! shard s of the parameter server is in process s mod P. Process 0 is the *leader* ([`Leader`]):
+//! it alone reads the checkpoint, evaluates, decides when to stop and writes the output. The other
+//! processes are *followers* ([`follow`]). The leader sends commands to each follower and receives
+//! reports, as lines of JSON on one connection ([`Command`], [`Report`]). Parameters and gradients
+//! pass between workers and shards over gRPC, on connections of their own. The cluster makes and
+//! authenticates all connections, so no port is opened here.
 //!
-//! A worker that fails releases those that wait for it, through the servers, and its process reports the
-//! failure; so does a process that cannot prepare for its workers. The leader then removes the output of
-//! a training that would fail again and sends [`Command::Stop`]. Every process returns: the one that
-//! failed its own error, the others one of which [`TrainError::is_peer_failure`] is true. The
-//! watch of the cluster notices a process that is lost.
+//! A worker that fails releases the workers that wait for it, through the servers, and its process
+//! reports the failure. A process that cannot prepare its workers reports that too. The leader then
+//! removes the output of a training that would fail again, and sends [`Command::Stop`]. Every
+//! process returns an error: the process that failed its own, the others one for which
+//! [`TrainError::is_peer_failure`] is true. The watch of the cluster notices a lost process.
 
 mod follower;
 mod leader;
@@ -35,24 +35,24 @@ use crate::{TrainError, TrainPlan};
 pub(crate) use follower::follow;
 pub(crate) use leader::{Leader, LedTraining};
 
-/// Shards at most: each has connections of its own.
+/// Largest number of shards: each has connections of its own.
 const SERVERS_MAX: usize = 64;
 
-/// What the leader sends to a follower.
+/// A command from the leader to a follower.
 #[derive(Debug, Serialize, Deserialize)]
 enum Command {
-    /// Compare these graph features and this training with its own.
+    /// Compare these graph features and this training with your own.
     Compare {
         read: serde_json::Value,
         fingerprint: String,
     },
-    /// The output is open: prepare what its workers need.
+    /// The output is open: prepare your workers.
     Prepare,
-    /// Start shards and workers; the training begins here.
+    /// Start shards and workers at this epoch and step.
     Begin { epoch: u64, done_steps: usize },
-    /// All are at this epoch from now on, counted from 0.
+    /// All processes are now in this epoch, counted from 0.
     Epoch(u64),
-    /// Have a worker run some steps.
+    /// Make a worker run some steps.
     Steps {
         worker: usize,
         epoch: u64,
@@ -65,16 +65,17 @@ enum Command {
     Stop,
 }
 
-/// What a follower sends to the leader.
+/// A report from a follower to the leader.
 #[derive(Debug, Serialize, Deserialize)]
 enum Report {
-    /// It reads the same graph features, and would train the same model.
+    /// The follower reads the same graph features and would train the same model.
     Same,
-    /// It has prepared what its workers need.
+    /// The follower has prepared its workers.
     Ready,
-    /// It could not prepare.
+    /// The follower could not prepare its workers.
     Unready(Failure),
-    /// A worker has run its steps; `busy_ns` is how long the stages of the process were busy since.
+    /// A worker has run its steps; `busy_ns` are the busy times of the stages of its process since
+    /// the last report.
     Ran {
         worker: usize,
         share: Bits,
@@ -84,14 +85,14 @@ enum Report {
     Failed { worker: usize, failure: Failure },
 }
 
-/// An error that crosses from a follower to the leader.
+/// An error that a follower sends to the leader.
 #[derive(Debug, Serialize, Deserialize)]
 enum Failure {
     /// Another worker failed.
     Peer(usize),
     /// A shard of the parameter server is gone.
     Server { server: usize, how: String },
-    /// Any other.
+    /// Any other error.
     Other {
         text: String,
         is_bound_to_repeat: bool,
@@ -113,7 +114,7 @@ impl Failure {
         }
     }
 
-    /// Returns the error that the leader has because of a failure in another process.
+    /// Returns the leader's error for a failure in another process.
     fn into_error(self, process: usize) -> TrainError {
         match self {
             Self::Peer(worker) => TrainError::PeerFailed { worker },
@@ -130,7 +131,7 @@ impl Failure {
     }
 }
 
-/// An [`EpochShare`], its floats as bits.
+/// An [`EpochShare`] with its floats as bits.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 struct Bits {
     loss_sum: u64,
@@ -155,13 +156,13 @@ impl From<Bits> for EpochShare {
     }
 }
 
-/// Which process has a worker: runs of neighbours, as even as can be.
+/// Returns the process of a worker: each process has a range of workers, as even as possible.
 fn process_of(worker: usize, num_workers: usize, num_processes: usize) -> usize {
     worker * num_processes / num_workers
 }
 
 impl TrainPlan {
-    /// Checks what several processes of a job cannot do with it.
+    /// Checks that several processes of a job can run the plan.
     ///
     /// # Errors
     ///
@@ -169,8 +170,8 @@ impl TrainPlan {
     pub fn check_processes(&self) -> Result<(), TrainError> {
         let (result, tuning) = (&self.result, &self.tuning);
         if result.streamed {
-            let allowed = "what is drawn from the store is drawn in one process; several train on \
-                           what [flatten] has written: leave it out, or run in one process";
+            let allowed = "streamed training runs in one process, several processes train on the \
+                           output of [flatten]: leave it out, or run in one process";
             return Err(TrainError::of_key("streamed", true, allowed));
         }
         if tuning.servers > SERVERS_MAX {
@@ -178,27 +179,27 @@ impl TrainPlan {
             return Err(TrainError::of_key("servers", tuning.servers, allowed));
         }
         if let Some(norm) = result.optimizer.clip_norm.filter(|_| tuning.servers > 1) {
-            let allowed = "servers in several processes know the norm of the whole gradient only \
-                           where `servers` is 1";
+            let allowed = "with several processes, gradients can be clipped only if \
+                           `train.servers` is 1";
             return Err(TrainError::of_key("clip_norm", norm, allowed));
         }
         Ok(())
     }
 }
 
-/// All connections of a process to the others of its training.
+/// All connections of a process for its training.
 struct Connections {
-    /// Of the leader to all followers, of a follower to the leader.
+    /// Of the leader: to all followers. Of a follower: to the leader.
     control: Vec<Control>,
     /// To each shard of the parameter server.
     to_shards: Vec<Link>,
-    /// To each shard that is held here, from every process.
+    /// To each shard of this process, from every process.
     own_shards: Vec<Vec<Link>>,
 }
 
 impl Connections {
-    /// Connects to all others. Each has to come to it, whether or not there will be anything to train,
-    /// so that all of them count their connections alike.
+    /// Connects to all other processes. Every process makes the same connections, whether or not
+    /// there is anything to train, so that all processes count them alike.
     fn make(plan: &TrainPlan, cluster: &Cluster) -> Result<Self, TrainError> {
         let failed = |source| TrainError::Process {
             action: "connect the processes of the training",
@@ -226,7 +227,7 @@ impl Connections {
                     _ => Link::pair(),
                 };
                 clients.push(to_client);
-                // In the last round some processes hold none.
+                // In the last round some processes have no shard.
                 if first_shard + process < num_shards {
                     to_shards.push(to_server);
                 }
@@ -242,13 +243,13 @@ impl Connections {
         })
     }
 
-    /// Starts the shards that are held here.
+    /// Starts the shards of this process.
     fn serve(&mut self) -> Result<Vec<GrpcServer>, TrainError> {
         let own = std::mem::take(&mut self.own_shards).into_iter();
         own.map(GrpcServer::serve).collect()
     }
 
-    /// Prepares to speak to all shards.
+    /// Makes a client of all shards.
     fn client(
         &mut self,
         tensors: &[TensorSpec],
@@ -259,7 +260,7 @@ impl Connections {
     }
 }
 
-/// A connection between the leader and a follower, a JSON object a line.
+/// A connection between the leader and a follower, with one JSON object per line.
 struct Control {
     /// The process at the other end.
     process: usize,
@@ -269,9 +270,9 @@ struct Control {
 
 /// The sending half of a [`Control`].
 struct LineSender {
-    /// Locked while a line is written, so that each crosses whole.
+    /// Locked while a line is written, so that lines do not mix.
     socket: Mutex<TcpStream>,
-    /// The same socket, to end the reading of the other half.
+    /// The same socket, to end reads of the other half.
     reading: TcpStream,
 }
 
@@ -287,13 +288,13 @@ impl Control {
         })
     }
 
-    /// Waits for the next line of the other end.
+    /// Waits for the next line from the other end.
     fn receive<T: DeserializeOwned>(&mut self) -> Result<T, TrainError> {
         receive(self.process, &mut self.lines)
     }
 }
 
-/// Waits for the next line of a process.
+/// Waits for the next line from a process.
 fn receive<T: DeserializeOwned>(
     process: usize,
     lines: &mut BufReader<TcpStream>,
@@ -313,7 +314,7 @@ fn receive<T: DeserializeOwned>(
 }
 
 impl LineSender {
-    /// Writes a line. A process that cannot be reached is noticed by whoever reads from it.
+    /// Writes a line. Errors are ignored: the reader of the connection notices a lost process.
     fn send(&self, line: &impl Serialize) {
         let mut text = serde_json::to_string(line).expect("a line has string keys only");
         text.push('\n');
@@ -321,13 +322,13 @@ impl LineSender {
         socket.write_all(text.as_bytes()).ok();
     }
 
-    /// Ends the reading of the other half; lines can still be sent.
+    /// Ends reads of the other half; lines can still be sent.
     fn stop_reading(&self) {
         self.reading.shutdown(Shutdown::Read).ok();
     }
 }
 
-/// Ends the reading of some connections when it is dropped, so that the threads that read end.
+/// Ends the reads of some connections when it is dropped, so that the threads that read end.
 struct StopReading<'a>(Vec<&'a LineSender>);
 
 impl Drop for StopReading<'_> {

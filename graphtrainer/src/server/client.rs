@@ -1,4 +1,4 @@
-//! The worker's end of a parameter server that lies in other processes.
+//! The workers' client of a parameter server in other processes.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -26,8 +26,8 @@ use crate::TrainError;
 
 /// A [`ParameterServer`] whose shards are [`GrpcServer`](super::GrpcServer)s.
 ///
-/// Calls go to all shards at once. A call has no deadline: a server whose connection breaks is
-/// [`TrainError::ServerLost`]. The first shard holds the model's buffers too.
+/// Calls go to all shards at once. A call has no deadline: a broken connection is
+/// [`TrainError::ServerLost`]. The first shard also holds the model's buffers.
 #[derive(Debug)]
 pub struct GrpcClient {
     /// Keeps connections alive while the caller computes.
@@ -35,29 +35,29 @@ pub struct GrpcClient {
     servers: Vec<Shard>,
     format: GradientFormat,
     num_parameters: usize,
-    /// Norms of the gradients of all updates, added up as far as servers have told of them.
+    /// Sum of the norms of the gradients of all updates that servers have reported.
     norm_sum: Mutex<f64>,
 }
 
-/// Calls under way, each with its server.
+/// Running calls, each with its server.
 type Calls<R> = JoinSet<(usize, Result<R, Status>)>;
 
-/// The way to one server.
+/// The connection to one server.
 #[derive(Debug)]
 struct Shard {
     grpc: Grpc<Channel>,
     tensors: Vec<TensorSpec>,
-    /// Where its tensors lie in the flat vector, in the order in which they travel.
+    /// Ranges of its tensors in the flat vector, in the order in which they are sent.
     places: Vec<Range<usize>>,
 }
 
 impl GrpcClient {
-    /// Prepares to speak to the servers at the other ends of these connections, a shard each. A
-    /// connection that is lost is not made again.
+    /// Makes a client of the servers at the other ends of these connections, one shard each. A lost
+    /// connection is not made again.
     ///
     /// # Errors
     ///
-    /// [`TrainError::Process`] if a connection is broken, or the system has no threads to give.
+    /// [`TrainError::Process`] if a connection is broken, or the system refuses a thread.
     pub fn over(
         links: Vec<Link>,
         tensors: &[TensorSpec],
@@ -95,8 +95,8 @@ impl GrpcClient {
         })
     }
 
-    /// Tells the servers what they hold and the state they go on from. `settings` are those of the
-    /// whole.
+    /// Sends the servers their settings and the state to start from. `settings` are those of all
+    /// shards together.
     ///
     /// # Errors
     ///
@@ -131,7 +131,7 @@ impl GrpcClient {
         Ok(())
     }
 
-    /// Starts a call of every server with a request of its own.
+    /// Starts a call to each server, with a request for each.
     fn call_all<Q, R>(&self, method: Method, requests: impl IntoIterator<Item = Q>) -> Calls<R>
     where
         Q: Message + 'static,
@@ -160,8 +160,8 @@ impl GrpcClient {
         self.wait(self.call_all(method, requests))
     }
 
-    /// Waits for all answers. A failure ends the others: one server may wait for ever for a worker
-    /// that another has lost.
+    /// Waits for all answers. A failure cancels the other calls: a server might wait forever for a
+    /// worker that another server has lost.
     fn wait<R: 'static>(&self, mut calls: Calls<R>) -> Result<Vec<R>, TrainError> {
         self.runtime.block_on(async {
             let mut answers = BTreeMap::new();
@@ -174,7 +174,7 @@ impl GrpcClient {
         })
     }
 
-    /// Reads a vector of a shard into its places of the flat one.
+    /// Reads a vector of a shard into its ranges of the flat vector.
     fn scatter(&self, server: usize, bytes: &[u8], flat: &mut [f32]) -> Result<(), TrainError> {
         let shard = &self.servers[server];
         let values = decode(bytes).filter(|values| values.len() == shard.len());
@@ -191,8 +191,8 @@ impl GrpcClient {
         Ok(())
     }
 
-    /// Adds the norms of updates that the servers tell of, each over the tensors of all in the order
-    /// of the flat vector, so that how they are spread changes no bit.
+    /// Adds the norms of updates that the servers report. Each norm is taken over the tensors of
+    /// all servers in the order of the flat vector, so the number of servers changes no bit.
     fn add_norms(&self, states: &[State]) -> f64 {
         let mut norm_sum = self.norm_sum.lock().unwrap_or_else(PoisonError::into_inner);
         let shards = self.servers.iter().zip(states);
@@ -215,7 +215,7 @@ impl GrpcClient {
         *norm_sum
     }
 
-    /// Reads the buffers, which the first server has.
+    /// Reads the buffers, which the first server holds.
     fn buffers(&self, bytes: &[u8]) -> Result<Vec<f32>, TrainError> {
         decode(bytes).ok_or_else(|| TrainError::ServerRefused {
             server: 0,
@@ -262,7 +262,7 @@ impl ParameterServer for GrpcClient {
         assert_eq!(
             pushed.gradient.len(),
             self.num_parameters,
-            "a gradient of the whole model"
+            "the gradient covers the whole model"
         );
         let requests = self
             .servers
@@ -286,7 +286,8 @@ impl ParameterServer for GrpcClient {
         };
         let requests = vec![request; self.servers.len()];
         let told: Calls<Empty> = self.call_all(Method::Fail, requests);
-        // A server that cannot be told is lost, and whoever waits for it learns of that instead.
+        // A server that cannot be reached is lost; a worker that waits for it gets that error
+        // instead.
         self.runtime.block_on(told.join_all());
     }
 
@@ -306,7 +307,7 @@ impl ParameterServer for GrpcClient {
             if (part.step, part.updates) != (first.step, first.updates)
                 || part.moments.len() != num_moments
             {
-                let problem = "its state is of another step than that of server 0".to_owned();
+                let problem = "its state belongs to another step than server 0's".to_owned();
                 return Err(TrainError::ServerRefused { server, problem });
             }
             self.scatter(server, &part.parameters, &mut state.parameters)?;
@@ -323,7 +324,7 @@ impl Shard {
         self.places.iter().map(ExactSizeIterator::len).sum()
     }
 
-    /// Cuts the shard's values out of a flat vector.
+    /// Copies the shard's values out of a flat vector.
     fn gather(&self, format: GradientFormat, flat: &[f32]) -> Bytes {
         let mut all = Vec::new();
         for place in &self.places {
@@ -341,7 +342,7 @@ fn buffers_for(server: usize, buffers: &[f32]) -> Bytes {
     }
 }
 
-/// The HTTP/2 settings of a connection; no address is ever dialled.
+/// The HTTP/2 settings of a connection. The address is never used.
 fn endpoint() -> Endpoint {
     Endpoint::from_static("http://graphflat")
         .http2_keep_alive_interval(LINK_BEAT)

@@ -1,4 +1,4 @@
-//! How the values of a gradient travel: as computed, or rounded to 16 bits.
+//! The format of gradients on the wire: as computed, or rounded to 16 bits.
 
 use half::bf16;
 use half::slice::HalfFloatSliceExt as _;
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::wire;
 
-/// How the values of a gradient travel.
+/// The format of gradients on the wire.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum GradientFormat {
@@ -18,10 +18,10 @@ pub enum GradientFormat {
 }
 
 impl GradientFormat {
-    /// Rounds values to what the format keeps of them.
+    /// Rounds values to the precision of the format.
     ///
-    /// A worker rounds its own gradient whatever it pushes it through, so that threads and processes
-    /// train the same model.
+    /// A worker rounds its own gradient for every kind of server, so threads and processes train
+    /// the same model.
     pub(crate) fn round(self, values: &mut [f32]) {
         if self == Self::Bf16 {
             let mut narrow = vec![bf16::ZERO; values.len()];
@@ -30,7 +30,7 @@ impl GradientFormat {
         }
     }
 
-    /// Appends values as they travel.
+    /// Appends values in the format of the wire.
     pub(super) fn encode(self, values: &[f32], bytes: &mut Vec<u8>) {
         let start = bytes.len();
         match self {

@@ -1,4 +1,4 @@
-//! Connections that are there, and proved, before gRPC is spoken on them.
+//! Connections that are open and authenticated before gRPC uses them.
 
 use std::future::{Ready, ready};
 use std::io;
@@ -10,12 +10,11 @@ use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite, DuplexStream};
 use tonic::transport::server::Connected;
 
-/// Bytes under way between a client and a server of one process.
+/// Bytes in flight between a client and a server of one process.
 const MEMORY_BYTES: usize = 1 << 20;
 
-/// One end of a connection between a [`GrpcClient`](super::GrpcClient) and a
-/// [`GrpcServer`](super::GrpcServer) that is there already: no port is opened for it, and it is not
-/// made again.
+/// One end of an open connection between a [`GrpcClient`](super::GrpcClient) and a
+/// [`GrpcServer`](super::GrpcServer). No port is opened for it, and a lost one is not made again.
 #[derive(Debug)]
 pub struct Link(End);
 
@@ -25,7 +24,7 @@ enum End {
     Memory(DuplexStream),
 }
 
-/// What bytes can be sent to and got from.
+/// A stream that bytes can be written to and read from.
 pub(super) trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Duplex for T {}
@@ -36,7 +35,7 @@ impl Connected for Box<dyn Duplex> {
     fn connect_info(&self) {}
 }
 
-/// Gives a connection to whoever asks first.
+/// Gives its connection to the first caller.
 pub(super) struct Connector(Option<Box<dyn Duplex>>);
 
 impl Link {
@@ -46,20 +45,20 @@ impl Link {
         (Self(End::Memory(one)), Self(End::Memory(other)))
     }
 
-    /// Makes it ready for use; called in the runtime that uses it.
+    /// Opens the stream; called in the runtime that uses it.
     pub(super) fn open(self) -> io::Result<Box<dyn Duplex>> {
         Ok(match self.0 {
             End::Memory(stream) => Box::new(stream),
             End::Socket(socket) => {
                 socket.set_nonblocking(true)?;
-                // Else the other side's acknowledgement is waited for, some 40 ms a call.
+                // Otherwise each call waits about 40 ms for the other side's acknowledgement.
                 socket.set_nodelay(true)?;
                 Box::new(tokio::net::TcpStream::from_std(socket)?)
             }
         })
     }
 
-    /// Makes it ready for a client; called in the runtime that uses it.
+    /// Makes a connector of the stream; called in the runtime that uses it.
     pub(super) fn connector(self) -> io::Result<Connector> {
         Ok(Connector(Some(self.open()?)))
     }

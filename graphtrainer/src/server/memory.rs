@@ -1,4 +1,4 @@
-//! The parameter server of one process: shared memory behind locks.
+//! The parameter server of one process: memory shared by threads, behind locks.
 
 use std::ops::Range;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -16,19 +16,19 @@ pub struct MemoryServer {
     consistency: Consistency,
     optimizer: Optimizer,
     num_parameters: usize,
-    /// Where each tensor stands in the flat vector, in order.
+    /// Range of each tensor in the flat vector, in order.
     places: Vec<Range<usize>>,
     shards: Vec<Mutex<Shard>>,
     progress: Mutex<Progress>,
     moved: Condvar,
-    /// Squares of the norms of the tensors' gradients, update by update, where they are asked for.
+    /// Squared norms of the tensors' gradients, update by update, if they are kept.
     squares: Option<Mutex<Vec<f64>>>,
 }
 
-/// How long a pull waits before it looks again; a change wakes it at once.
+/// How long a pull waits before it checks again; a change wakes it at once.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Who is how far, and the buffers, which are too small to be worth shards.
+/// The steps of the workers, and the buffers, which are too small for shards.
 #[derive(Debug)]
 struct Progress {
     /// Steps pushed, by worker.
@@ -41,11 +41,11 @@ struct Progress {
 }
 
 impl MemoryServer {
-    /// Creates a server that goes on from `state`, over `num_shards` shards.
+    /// Makes a server that starts from `state`, with `num_shards` shards.
     ///
     /// # Shapes
     ///
-    /// - `state.parameters`: the tensors' lengths added up; `state.moments`: none, or as many
+    /// - `state.parameters`: as long as all tensors together; `state.moments`: none, or as many
     ///   vectors of that length as the optimiser keeps
     ///
     /// # Panics
@@ -91,14 +91,15 @@ impl MemoryServer {
         }
     }
 
-    /// Keeps what [`take_squares`](Self::take_squares) returns: 8 bytes a tensor and update.
+    /// Makes the server keep the values of [`take_squares`](Self::take_squares): 8 bytes per tensor
+    /// and update.
     pub(super) fn keeping_squares(mut self) -> Self {
         self.squares = Some(Mutex::default());
         self
     }
 
-    /// Returns the squares of the norms of the gradients of all updates since the last call, of each
-    /// update one a tensor; with those of other shards they give the norm of the whole.
+    /// Returns the squared norms of the gradients of all updates since the last call, one per
+    /// update and tensor. With those of other shards they give the norm of the whole gradient.
     pub(super) fn take_squares(&self) -> Vec<f64> {
         let taken = self
             .squares
@@ -107,7 +108,7 @@ impl MemoryServer {
         taken.unwrap_or_default()
     }
 
-    /// Pulls as [`ParameterServer::pull`] does, but gives none if the step is not allowed within
+    /// Pulls as [`ParameterServer::pull`] does, but returns none if the step is not allowed within
     /// `patience`.
     pub(super) fn pull_within(
         &self,
@@ -142,7 +143,7 @@ impl MemoryServer {
         }))
     }
 
-    /// How many steps a worker may be ahead of the slowest when it starts a step.
+    /// Returns how many steps a worker may be ahead of the slowest when it starts a step.
     fn lead_max(&self) -> u64 {
         match self.consistency {
             Consistency::Sync => 0,
@@ -159,8 +160,8 @@ impl MemoryServer {
         }
     }
 
-    /// Sync mode: keeps the gradient; the last worker's completes the step, and the sum of all is
-    /// applied before any worker can see the next step.
+    /// Sync mode: keeps the gradient. The last worker's gradient completes the step: the sum of all
+    /// gradients is applied before any worker can pull the next step.
     fn push_together(&self, pushed: &Pushed<'_>) -> Result<(), TrainError> {
         for shard in &self.shards {
             lock(shard).keep(pushed);
@@ -191,8 +192,8 @@ impl MemoryServer {
         Ok(())
     }
 
-    /// Clips a gradient of the whole model, updates every tensor by it and returns the norm that it
-    /// had.
+    /// Clips a gradient of the whole model, updates every tensor by it, and returns its norm before
+    /// clipping.
     fn apply(&self, step: u64, gradient: &[f32]) -> f64 {
         let squares = self.places.iter();
         let squares: Vec<f64> = squares
@@ -227,7 +228,7 @@ impl ParameterServer for MemoryServer {
         assert_eq!(
             pushed.gradient.len(),
             self.num_parameters,
-            "a gradient of the whole model"
+            "the gradient covers the whole model"
         );
         let expected = self.progress()?.clocks[pushed.worker];
         if pushed.step != expected {
@@ -282,8 +283,8 @@ impl Progress {
         self.clocks.iter().copied().min().unwrap_or(0)
     }
 
-    /// Stores a worker's buffers; the last worker's completes the step: they become the mean,
-    /// weighted by targets.
+    /// Keeps a worker's buffers. The last worker's buffers complete the step: the server's buffers
+    /// become the mean, weighted by targets.
     fn collect(&mut self, pushed: &Pushed<'_>) {
         self.pending[pushed.worker] = Some((pushed.num_targets, pushed.buffers.to_vec()));
         if self.buffers.is_empty() || self.pending.iter().any(Option::is_none) {
@@ -305,8 +306,8 @@ impl Progress {
     }
 }
 
-/// Locks even after a panic elsewhere: the panicking worker reports itself by `fail`, and whoever
-/// comes next has to learn of that rather than panic too.
+/// Locks also after a panic in another thread: the panicking worker reports its failure by `fail`,
+/// and the next caller must get that error instead of a panic.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -25,23 +25,23 @@ pub use wire::Settings;
 use crate::TrainError;
 pub use crate::schedule::Schedule;
 
-/// When a worker may go ahead of the others.
+/// How far a worker may be ahead of the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Consistency {
-    /// All workers take a step together; their gradients are summed in worker order, so the result
-    /// depends on neither timing nor order of arrival.
+    /// All workers take a step together. Their gradients are summed in worker order, so the result
+    /// does not depend on timing.
     Sync,
-    /// A gradient is applied when it arrives; nobody waits.
+    /// A gradient is applied on arrival; no worker waits.
     Async,
-    /// As `Async`, but a worker waits while it is more than so many steps ahead of the slowest.
+    /// As `Async`, but a worker waits while it is more than this many steps ahead of the slowest.
     Bounded(u64),
 }
 
 /// One tensor of the flat parameter vector.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TensorSpec {
-    /// Its name; decides ties when tensors are spread over shards.
+    /// Its name, which breaks ties when tensors are spread over shards.
     pub name: String,
     /// Number of values.
     pub len: usize,
@@ -49,7 +49,7 @@ pub struct TensorSpec {
     pub weight_decay: f32,
 }
 
-/// What a worker computes a step with.
+/// The values that a worker computes a step with.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Pulled {
     /// The flat parameter vector.
@@ -58,30 +58,30 @@ pub struct Pulled {
     pub buffers: Vec<f32>,
 }
 
-/// What a worker computed in a step.
+/// The result of a worker's step.
 #[derive(Clone, Copy, Debug)]
 pub struct Pushed<'a> {
     /// The worker, from 0.
     pub worker: usize,
-    /// Steps this worker pushed before, since the training began.
+    /// Number of steps that this worker pushed before, since the training began.
     pub step: u64,
-    /// Gradient of its targets' loss, already divided by what all targets of the update count
-    /// (in sync mode those of all workers), so that gradients add up.
+    /// Gradient of its targets' loss, divided by the total weight of all targets of the update (in
+    /// sync mode of all workers), so that gradients add up.
     pub gradient: &'a [f32],
-    /// Targets the gradient was computed from; 0 where a worker had none in this step.
+    /// Number of targets of the gradient; 0 if the worker had none in this step.
     pub num_targets: u64,
     /// The model's buffers after the step.
     pub buffers: &'a [f32],
 }
 
-/// Everything a server has to remember to go on as if never stopped.
+/// The state that a server needs to continue as if never stopped.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ServerState {
-    /// Steps every worker has pushed.
+    /// Number of steps that every worker has pushed.
     pub step: u64,
-    /// Updates applied: `step` in sync mode, else the pushes of all workers.
+    /// Number of updates: `step` in sync mode, else the pushes of all workers.
     pub updates: u64,
-    /// Norms of the gradients of all updates, before they were clipped, added up.
+    /// Sum of the norms of the gradients of all updates, before clipping.
     pub norm_sum: f64,
     /// The flat parameter vector.
     pub parameters: Vec<f32>,
@@ -91,11 +91,11 @@ pub struct ServerState {
     pub moments: Vec<Vec<f32>>,
 }
 
-/// Holds the parameters and the optimiser's state, and decides who waits for whom.
+/// Holds the parameters and the optimiser's state, and decides which workers wait.
 ///
-/// Between threads it is [`MemoryServer`], between processes [`GrpcClient`], which speaks to one
-/// [`GrpcServer`] a shard. A worker that fails has to say so with [`fail`], or those that wait for
-/// it would wait for ever.
+/// Between threads it is [`MemoryServer`]; between processes [`GrpcClient`], which calls one
+/// [`GrpcServer`] per shard. A worker that fails must call [`fail`], because otherwise workers that
+/// wait for it wait forever.
 ///
 /// [`fail`]: ParameterServer::fail
 pub trait ParameterServer: Send + Sync {
@@ -106,18 +106,19 @@ pub trait ParameterServer: Send + Sync {
     /// [`TrainError::PeerFailed`] once any worker failed.
     fn pull(&self, worker: usize, step: u64) -> Result<Pulled, TrainError>;
 
-    /// Hands in the gradient of this worker's next step.
+    /// Passes the gradient of this worker's next step to the server.
     ///
     /// # Errors
     ///
-    /// [`TrainError::OutOfTurn`] if it is of another step, [`TrainError::PeerFailed`] once any worker
-    /// failed.
+    /// [`TrainError::OutOfTurn`] if the gradient is of another step, [`TrainError::PeerFailed`]
+    /// once any worker failed.
     fn push(&self, pushed: Pushed<'_>) -> Result<(), TrainError>;
 
-    /// Reports that `worker` will not come back: whoever waits, now or later, gets an error.
+    /// Reports that `worker` has failed for good: every call that waits, now or later, returns an
+    /// error.
     fn fail(&self, worker: usize);
 
-    /// Returns the whole state. Called between runs of steps, when no worker is in one.
+    /// Returns the whole state. Called between runs of steps, when no worker computes a step.
     ///
     /// # Errors
     ///
@@ -125,12 +126,12 @@ pub trait ParameterServer: Send + Sync {
     fn state(&self) -> Result<ServerState, TrainError>;
 }
 
-/// Workers a server can wait on at once, and the most it starts threads for.
+/// Largest number of workers of a server, and of threads that it starts for their calls.
 const WORKERS_MAX: usize = 1024;
 
 /// Starts the threads that drive connections.
 fn runtime(num_threads: usize) -> Result<Runtime, TrainError> {
-    // Building it panics where they cannot be started; calls need one thread more.
+    // The builder panics if threads cannot be started; a call needs one more thread.
     schemas::threads::check(num_threads + 1)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(num_threads)

@@ -4,11 +4,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::schedule::Schedule;
 
-/// Which update rule is used.
+/// An update rule.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum OptimizerKind {
-    /// `torch.optim.SGD`, with momentum where asked; weight decay is added to the gradient.
+    /// `torch.optim.SGD`, with momentum if set; weight decay is added to the gradient.
     Sgd,
     /// `torch.optim.Adam`; weight decay is added to the gradient.
     #[default]
@@ -27,15 +27,15 @@ pub struct Optimizer {
     pub learning_rate: f32,
     /// Share of the last step that SGD keeps.
     pub momentum: f32,
-    /// How the step size changes from step to step; none: it does not.
+    /// Schedule of the step size; none: the step size is constant.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub schedule: Option<Schedule>,
-    /// A gradient that is longer is shortened to this; none: no limit.
+    /// Largest norm of a gradient; a longer gradient is scaled down to it. None: no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub clip_norm: Option<f32>,
 }
 
-/// Decay rates of Adam's two moments and the guard of its division: PyTorch's defaults.
+/// Decay rates of Adam's two moments, and the term added to its divisor: PyTorch's defaults.
 const BETA1: f64 = 0.9;
 const BETA2: f64 = 0.999;
 const EPSILON: f32 = 1e-8;
@@ -53,7 +53,7 @@ impl Default for Optimizer {
     }
 }
 
-/// Added to the norm before it divides, as PyTorch does.
+/// Term added to the norm before the division, as in PyTorch.
 const CLIP_GUARD: f64 = 1e-6;
 
 impl Optimizer {
@@ -70,8 +70,8 @@ impl Optimizer {
         }
     }
 
-    /// Returns what a gradient of this norm is multiplied by, as `torch.nn.utils.clip_grad_norm_`
-    /// does; none if it stays as it is.
+    /// Returns the factor that clips a gradient of this norm, as `torch.nn.utils.clip_grad_norm_`
+    /// does; none if the gradient stays the same.
     #[expect(clippy::cast_possible_truncation, reason = "gradients are f32")]
     pub fn clip(&self, norm: f64) -> Option<f32> {
         let scale = f64::from(self.clip_norm?) / (norm + CLIP_GUARD);
@@ -159,10 +159,10 @@ impl Optimizer {
     }
 }
 
-/// Returns the sum of the squares of one tensor's gradient, always added up in the same order.
+/// Returns the sum of the squares of one tensor's gradient, added up in a fixed order.
 ///
-/// The norm of a whole gradient is the root of these added up in the order of the tensors, however
-/// they are spread over shards.
+/// The norm of a whole gradient is the root of the sum of these in the order of the tensors, for
+/// any number of shards.
 pub fn squared_norm(values: &[f32]) -> f64 {
     const LANES: usize = 8;
     let mut lanes = [0.0_f64; LANES];
@@ -181,8 +181,8 @@ mod tests {
     /// The expected values are PyTorch's, printed with 7 digits.
     const TOLERANCE: f32 = 2e-6;
 
-    /// Three steps of one parameter from 1.0 with gradients 0.5, -0.2, 0.1, by PyTorch's formulas
-    /// written out in f64.
+    /// Checks three steps of one parameter from 1.0 with gradients 0.5, -0.2, 0.1, against
+    /// PyTorch's formulas in f64.
     fn check(kind: OptimizerKind, momentum: f32, weight_decay: f32, expected: [f32; 3]) {
         let optimizer = Optimizer {
             kind,
@@ -235,7 +235,8 @@ mod tests {
             clip_norm: Some(1.0),
             ..Optimizer::default()
         };
-        // The norm of (3, 4) is 5, and clip_grad_norm_ leaves (0.6, 0.8) less the guard.
+        // The norm of (3, 4) is 5, and `clip_grad_norm_` gives (0.6, 0.8), slightly less because of
+        // the guard.
         assert_eq!(squared_norm(&[3.0, 4.0]), 25.0);
         let scale = optimizer.clip(5.0).unwrap();
         assert!((scale - 0.2).abs() < TOLERANCE, "{scale}");

@@ -24,22 +24,22 @@ use super::{
 };
 use crate::TrainError;
 
-/// Time after which a pull that waits is answered, so that the worker asks again.
+/// Longest time that a pull waits before it is answered, after which the worker asks again.
 const PULL_MAX: Duration = Duration::from_secs(15);
 
-/// Calls of one connection at once: a worker has one, and the process that it is in few more.
+/// Largest number of concurrent calls of one connection: one per worker, and a few of its process.
 const CALLS_MAX: u32 = 4096;
 
-/// A gRPC server on [`Link`]s; it ends when it is dropped.
+/// A gRPC server on [`Link`]s; it stops when it is dropped.
 ///
-/// It holds nothing until [`GrpcClient::start`](super::GrpcClient::start) says what.
+/// It holds nothing before [`GrpcClient::start`](super::GrpcClient::start).
 #[derive(Debug)]
 pub struct GrpcServer {
-    /// None once it is dropped.
+    /// None after the drop.
     runtime: Option<Runtime>,
 }
 
-/// Answers calls; every clone is the same server.
+/// Answers calls; all clones are one server.
 #[derive(Clone, Debug, Default)]
 struct Service {
     shared: Arc<Shared>,
@@ -50,7 +50,7 @@ struct Shared {
     shard: OnceLock<Shard>,
 }
 
-/// A server that was told what it holds.
+/// A started server.
 #[derive(Debug)]
 struct Shard {
     server: MemoryServer,
@@ -61,11 +61,11 @@ struct Shard {
 }
 
 impl GrpcServer {
-    /// Serves whoever is at the other ends of some connections.
+    /// Serves the other ends of some connections.
     ///
     /// # Errors
     ///
-    /// [`TrainError::Process`] if a connection is broken, or the system has no threads to give.
+    /// [`TrainError::Process`] if a connection is broken, or the system refuses a thread.
     pub fn serve(links: Vec<Link>) -> Result<Self, TrainError> {
         let failed = |source| TrainError::Process {
             action: "start a parameter server",
@@ -92,7 +92,7 @@ impl GrpcServer {
 }
 
 impl Drop for GrpcServer {
-    /// Ends the calls under way too: a pull may still wait for a worker that never comes.
+    /// Also ends running calls: a pull may still wait for a worker that never pushes.
     fn drop(&mut self) {
         if let Some(runtime) = self.runtime.take() {
             runtime.shutdown_background();
@@ -109,7 +109,7 @@ fn http2() -> Server {
         .initial_connection_window_size(2 * WINDOW_BYTES)
 }
 
-/// An answer that is still to come.
+/// An answer that is being computed.
 type Answering<T, E> = Pin<Box<dyn Future<Output = Result<T, E>> + Send>>;
 
 impl tower_service::Service<http::Request<Body>> for Service {
@@ -132,13 +132,13 @@ impl tower_service::Service<http::Request<Body>> for Service {
                 Some(Method::State) => {
                     answer(request, move |asked: Empty| shared.state(&asked)).await
                 }
-                None => Status::unimplemented("there is no such method").into_http(),
+                None => Status::unimplemented("unknown method").into_http(),
             })
         })
     }
 }
 
-/// Decodes a request, has it answered on a thread that may wait, encodes the answer.
+/// Decodes a request, computes the answer on a thread that may block, and encodes it.
 async fn answer<Q, R>(
     request: http::Request<Body>,
     work: impl FnOnce(Q) -> Result<R, Status> + Send + 'static,
@@ -154,7 +154,7 @@ where
         .await
 }
 
-/// The work of one call, for tonic.
+/// The work of one call, in the form that tonic needs.
 struct OneCall<F>(Option<F>);
 
 impl<Q, R, F> UnaryService<Q> for OneCall<F>
@@ -169,7 +169,7 @@ where
     fn call(&mut self, request: Request<Q>) -> Self::Future {
         let work = self.0.take();
         Box::pin(async move {
-            let work = work.ok_or_else(|| Status::internal("a call is answered once"))?;
+            let work = work.ok_or_else(|| Status::internal("a call was answered twice"))?;
             let done = tokio::task::spawn_blocking(move || work(request.into_inner())).await;
             let stopped = |error: tokio::task::JoinError| Status::internal(error.to_string());
             done.map_err(stopped)?.map(Response::new)
@@ -177,7 +177,7 @@ where
     }
 }
 
-/// Builds the answer to a request that no worker of this program sends.
+/// Makes the answer to a malformed request, which no worker of this program sends.
 fn malformed(what: &str) -> Status {
     Status::invalid_argument(format!("the request has {what}"))
 }
@@ -185,7 +185,7 @@ fn malformed(what: &str) -> Status {
 impl Shared {
     fn start(&self, asked: &StartRequest) -> Result<Empty, Status> {
         let settings: Settings = serde_json::from_str(&asked.settings)
-            .map_err(|error| malformed(&format!("settings that are none ({error})")))?;
+            .map_err(|error| malformed(&format!("settings that cannot be parsed ({error})")))?;
         let state = asked
             .state
             .decode()

@@ -9,13 +9,14 @@ use super::{Optimizer, Pushed, ServerState, TensorSpec};
 pub(super) struct Shard {
     pub(super) tensors: Vec<Tensor>,
     pub(super) updates: u64,
-    /// Sync mode: one slot a worker, gradients of this shard's tensors one after the other.
+    /// Sync mode: one slot per worker, with its gradients of this shard's tensors one after the
+    /// other.
     pending: Vec<Option<Vec<f32>>>,
 }
 
 #[derive(Debug)]
 pub(super) struct Tensor {
-    /// Its place in the flat vector.
+    /// Its range in the flat vector.
     pub(super) place: Range<usize>,
     weight_decay: f32,
     pub(super) values: Vec<f32>,
@@ -23,7 +24,7 @@ pub(super) struct Tensor {
 }
 
 impl Shard {
-    /// Takes its tensors' values from a state, and their moments where the state has them.
+    /// Copies its tensors' values from a state, and their moments if the state has moments.
     pub(super) fn new(
         share: Vec<(Range<usize>, &TensorSpec)>,
         num_moments: usize,
@@ -48,7 +49,7 @@ impl Shard {
         }
     }
 
-    /// Stores a worker's gradient until all have come.
+    /// Keeps a worker's gradient until those of all workers have arrived.
     pub(super) fn keep(&mut self, pushed: &Pushed<'_>) {
         let tensors = self.tensors.iter();
         let own = tensors
@@ -57,7 +58,7 @@ impl Shard {
         self.pending[pushed.worker] = Some(own.collect());
     }
 
-    /// Adds the stored gradients up, in worker order, into their places in the flat vector.
+    /// Adds up the kept gradients, in worker order, into their ranges of the flat vector.
     pub(super) fn take_sum(&mut self, flat: &mut [f32]) {
         let gradients: Vec<Vec<f32>> = self.pending.iter_mut().filter_map(Option::take).collect();
         let mut start = 0;
@@ -94,7 +95,7 @@ impl Shard {
     }
 }
 
-/// Says where each tensor stands in the flat vector.
+/// Returns the range of each tensor in the flat vector.
 pub(super) fn places(tensors: &[TensorSpec]) -> Vec<Range<usize>> {
     let mut start = 0;
     let place = |tensor: &TensorSpec| {
@@ -105,8 +106,8 @@ pub(super) fn places(tensors: &[TensorSpec]) -> Vec<Range<usize>> {
     tensors.iter().map(place).collect()
 }
 
-/// Spreads tensors over shards: the largest first, each to the shard that holds least. A tensor
-/// comes with its place in the flat vector.
+/// Spreads tensors over shards: the largest first, each to the shard with the fewest values.
+/// Returns each tensor with its range in the flat vector.
 pub(crate) fn spread(
     tensors: &[TensorSpec],
     num_shards: usize,
@@ -120,7 +121,7 @@ pub(crate) fn spread(
             shard.push((place, tensor));
         }
     }
-    // As in the flat vector: norms are added up in this order, wherever the shard is held.
+    // As in the flat vector: norms are added up in this order on every server.
     for (_, shard) in &mut shards {
         shard.sort_by_key(|(place, _)| place.start);
     }

@@ -1,10 +1,10 @@
-//! What parameter server and workers say to each other over gRPC.
+//! The messages between parameter server and workers over gRPC.
 //!
-//! The messages are Protocol Buffers of the package `graphflat`, derived with `prost`; the service is
-//! `ParameterServer` with the unary methods `Start`, `Pull`, `Push`, `Fail` and `State`. Vectors are
-//! fields of type `bytes`, which decode without a copy: values as they lie in memory, little endian,
-//! in the order of the shard. An error that is part of the protocol is a status `ABORTED` whose
-//! details are a [`Refusal`] as JSON.
+//! The messages are Protocol Buffers of the package `graphflat`, derived with `prost`; the service
+//! is `ParameterServer` with the unary methods `Start`, `Pull`, `Push`, `Fail` and `State`. Vectors
+//! are fields of type `bytes`, which decode without a copy: little-endian values in the order of
+//! the shard. An error of the protocol is a status `ABORTED` with a [`Refusal`] as JSON in its
+//! details.
 //!
 //! Only the five paths below are written by hand. Generating them from a `.proto` file would need
 //! `protoc` or a build script, and its server takes no blocking calls.
@@ -20,28 +20,29 @@ use super::{Consistency, GradientFormat, Optimizer, ServerState, TensorSpec};
 use crate::TrainError;
 use crate::error::causes;
 
-/// A message at most: what one shard and its optimiser's state may take. HTTP/2 cuts it into frames.
+/// Largest message: the values and the optimiser's state of one shard. HTTP/2 splits it into
+/// frames.
 pub(crate) const MESSAGE_BYTES_MAX: usize = i32::MAX as usize;
 
-/// Bytes that may be under way before they are read.
+/// Bytes that may be in flight before the other end reads them.
 pub(super) const WINDOW_BYTES: u32 = 8 << 20;
 
-/// Time between the pings that either end of a [`Link`](super::Link) sends; they also keep a network
-/// from forgetting an idle connection.
+/// Time between pings from either end of a [`Link`](super::Link). They also keep routers from
+/// dropping an idle connection.
 pub(super) const LINK_BEAT: Duration = Duration::from_secs(20);
 
-/// Time in which a ping has to be answered. The watch between processes notices a dead process
-/// sooner; this limit is for connections that a network has forgotten.
+/// Longest time until a ping is answered. The watch between processes notices a dead process
+/// sooner; this limit is for connections that a router has dropped.
 pub(super) const LINK_SILENCE_MAX: Duration = Duration::from_secs(60);
 
-/// What a shard of the parameter server is to hold, and for whom.
+/// The settings of a shard of the parameter server.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Settings {
-    /// The tensors; their order is that of the flat vector.
+    /// The tensors, in the order of the flat vector.
     pub tensors: Vec<TensorSpec>,
     /// The update rule.
     pub optimizer: Optimizer,
-    /// Who waits for whom.
+    /// How far a worker may be ahead of the others.
     pub consistency: Consistency,
     /// Workers that pull and push.
     pub workers: usize,
@@ -72,7 +73,7 @@ pub(super) struct State {
     pub(super) moments: Vec<Bytes>,
     #[prost(double, tag = "6")]
     pub(super) norm_sum: f64,
-    /// In an answer: squares of the norms of the tensors' gradients, update by update since the last
+    /// In an answer: squared norms of the tensors' gradients, update by update, since the last
     /// answer.
     #[prost(double, repeated, tag = "7")]
     pub(super) squares: Vec<f64>,
@@ -105,7 +106,7 @@ pub(super) struct PushRequest {
     pub(super) step: u64,
     #[prost(uint64, tag = "3")]
     pub(super) num_targets: u64,
-    /// Whether the gradient is of two bytes a value.
+    /// Whether the gradient has two bytes per value.
     #[prost(bool, tag = "4")]
     pub(super) is_bf16: bool,
     #[prost(bytes = "bytes", tag = "5")]
@@ -121,7 +122,7 @@ pub(super) struct FailRequest {
     pub(super) worker: u64,
 }
 
-/// Says nothing.
+/// An empty message.
 #[derive(Clone, Copy, PartialEq, Message)]
 pub(super) struct Empty {}
 
@@ -135,7 +136,7 @@ pub(super) enum Method {
     State,
 }
 
-/// An error that the protocol knows.
+/// An error of the protocol.
 #[derive(Debug, Serialize, Deserialize)]
 enum Refusal {
     PeerFailed {
@@ -151,7 +152,7 @@ enum Refusal {
 impl Method {
     const ALL: [Self; 5] = [Self::Start, Self::Pull, Self::Push, Self::Fail, Self::State];
 
-    /// The path of its requests.
+    /// Returns the path of its requests.
     pub(super) const fn path(self) -> &'static str {
         match self {
             Self::Start => "/graphflat.ParameterServer/Start",
@@ -180,7 +181,7 @@ impl State {
         }
     }
 
-    /// The state, if its vectors are of whole values.
+    /// Returns the state; none if a vector is cut off within a value.
     pub(super) fn decode(&self) -> Option<ServerState> {
         Some(ServerState {
             step: self.step,
@@ -197,7 +198,7 @@ impl State {
     }
 }
 
-/// Turns an error of the server into what the caller gets.
+/// Turns an error of the server into the status that its client receives.
 pub(super) fn status_of(error: &TrainError) -> Status {
     let refusal = match *error {
         TrainError::PeerFailed { worker } => Refusal::PeerFailed { worker },
@@ -218,7 +219,7 @@ pub(super) fn status_of(error: &TrainError) -> Status {
     }
 }
 
-/// Turns what a server answered, or that it did not, into an error.
+/// Turns the status of a failed call into an error.
 pub(super) fn error_of(server: usize, status: &Status) -> TrainError {
     match serde_json::from_slice(status.details()) {
         Ok(Refusal::PeerFailed { worker }) => return TrainError::PeerFailed { worker },
@@ -249,14 +250,14 @@ pub(super) fn error_of(server: usize, status: &Status) -> TrainError {
     }
 }
 
-/// Writes values as they travel.
+/// Encodes values for the wire.
 pub(super) fn encode(values: &[f32]) -> Bytes {
     let mut bytes = Vec::new();
     GradientFormat::F32.encode(values, &mut bytes);
     bytes.into()
 }
 
-/// Reads values; none if they are cut off.
+/// Decodes values; none if they are cut off.
 pub(super) fn decode(bytes: &[u8]) -> Option<Vec<f32>> {
     let (values, rest) = bytes.as_chunks::<4>();
     let values = values.iter().map(|value| f32::from_le_bytes(*value));
@@ -295,7 +296,8 @@ mod tests {
         }
     }
 
-    /// Decodes bytes, which may be no message; what is one can be said again.
+    /// Decodes bytes, which may not be a message. A decoded message can be encoded and decoded
+    /// again.
     fn decode_as<M: Message + Default>(bytes: &[u8]) -> Option<M> {
         let message = M::decode(bytes).ok()?;
         let again = M::decode(&message.encode_to_vec()[..]);
@@ -303,7 +305,7 @@ mod tests {
         Some(message)
     }
 
-    /// Whatever comes, cut short, with bits turned or of any bytes: a message or none, never an end.
+    /// Truncated, changed or random bytes give a message or none, never a panic.
     #[test]
     fn any_bytes_are_a_message_or_none() {
         let whole = StartRequest {
@@ -353,7 +355,7 @@ mod tests {
         assert_eq!(decode(&[0; 6]), None);
     }
 
-    /// A server computes with the settings that the leader sent, to the bit.
+    /// A server uses the settings that the leader sent, to the bit.
     #[test]
     fn settings_come_back_bit_for_bit() {
         for draw in 0..2000_u64 {

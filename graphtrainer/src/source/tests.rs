@@ -1,4 +1,4 @@
-//! Parts are decoded as seldom as memory allows.
+//! Tests how often parts are decoded, and which parts are refused.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -10,7 +10,7 @@ use crate::random::{Graph, Shape, flatten_meta};
 
 const FANOUTS: [Fanout; 2] = [Fanout::Count(3), Fanout::Count(3)];
 
-/// Counts how often parts are decoded when they are asked for in turn.
+/// Counts how often parts are decoded when they are requested in this order.
 fn decoded(cache_bytes: usize, asked: &[usize]) -> usize {
     let graph = Graph::new(Shape::default(), 1);
     let shards = graph.parts(4, &FANOUTS);
@@ -113,10 +113,10 @@ fn wide_labels_count_against_the_memory_of_parts() {
     assert_eq!(wide, narrow + 400 * nodes);
 }
 
-/// Parts that were drawn, with their seeds, in order.
+/// The drawn parts with their seeds, in order.
 type Draws = Arc<Mutex<Vec<(usize, u64)>>>;
 
-/// A streamed source that remembers what it drew.
+/// Makes a streamed source that records its draws.
 fn streamed(cache_bytes: usize) -> (Source, Draws) {
     let graph = Graph::new(Shape::default(), 1);
     let shards = graph.parts(3, &FANOUTS);

@@ -1,4 +1,4 @@
-//! Random graphs and their shards, by a slow and obvious flatten.
+//! Random graphs and their shards, computed by a slow and simple flatten.
 
 #![allow(dead_code, reason = "every test uses another part of it")]
 
@@ -11,25 +11,25 @@ use schemas::{
     LabelMeta, Labels, Layout, Sampling, Split, SplitMeta, keep_at_hop,
 };
 
-/// What a random graph is like.
+/// The properties of a random graph.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shape {
     pub(crate) num_nodes: u32,
     pub(crate) num_edges: u32,
     pub(crate) dim: usize,
     pub(crate) num_classes: u32,
-    /// What a node's class adds to one of its features, which are random in 0..1.
+    /// Added to one of a node's features by its class; the features are random in 0..1.
     pub(crate) hint: f32,
     pub(crate) sparse: bool,
     pub(crate) weights: bool,
     pub(crate) edge_dim: Option<usize>,
     /// Whether ids are strings.
     pub(crate) strings: bool,
-    /// Further in-edges of the last node, from any other.
+    /// Number of extra in-edges of the last node, from any other node.
     pub(crate) hub_edges: u32,
 }
 
-/// A graph that fits in a few vectors.
+/// A graph in a few vectors.
 #[derive(Clone, Debug)]
 pub(crate) struct Graph {
     pub(crate) shape: Shape,
@@ -60,8 +60,8 @@ impl Default for Shape {
 }
 
 impl Graph {
-    /// Draws a graph with parallel edges, self-loops and isolated nodes. A node's class stands in
-    /// its features, and most edges lead to a node of the same class: something to learn.
+    /// Draws a graph with parallel edges, self-loops and isolated nodes. A node's class shifts its
+    /// features, and most edges lead to a node of the same class, so that a model can learn it.
     pub(crate) fn new(shape: Shape, seed: u64) -> Self {
         let mut rng = StdRng::seed_from_u64(seed);
         let classes: Vec<u32> = (0..shape.num_nodes)
@@ -115,7 +115,7 @@ impl Graph {
         }
     }
 
-    /// Returns what the graph's tables would say of themselves.
+    /// Returns the metadata of the graph's tables.
     pub(crate) fn meta(&self) -> GraphMeta {
         let (names, num_classes) = (String::from("Int64"), self.shape.num_classes);
         let kind = match &self.labels {
@@ -153,7 +153,7 @@ impl Graph {
         }
     }
 
-    /// Returns the ids of some nodes, as strings of one length where they are strings.
+    /// Returns the ids of some nodes; string ids have equal lengths.
     fn ids_of(&self, nodes: &[u32]) -> Ids {
         let mut ids = Ids::new(self.id_type());
         for &node in nodes {
@@ -258,7 +258,7 @@ impl Graph {
     }
 }
 
-/// Says how `fanouts` were drawn.
+/// Returns the metadata of a sample with `fanouts`.
 pub(crate) fn flatten_meta(fanouts: &[Fanout], sampling: Sampling) -> FlattenMeta {
     FlattenMeta {
         hops: fanouts.len(),
