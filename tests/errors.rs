@@ -363,7 +363,7 @@ fn impossible_combinations_are_named_before_any_work() {
     check(
         USAGE,
         expect![[r#"
-        error: job.toml:27: `train.output`: out/features is in the way of `flatten.output`, out/features; each needs a directory of its own
+        error: job.toml:27: `train.output`: out/features overlaps `flatten.output`, out/features; each needs a directory of its own
     "#]],
         |case| {
             case.job = case.job.with("out/model", "out/features");
@@ -426,7 +426,7 @@ fn impossible_values_are_named_before_any_work() {
     check(
         USAGE,
         expect![[r#"
-        error: job.toml:6: `input.nodes.path`: gs://bucket/nodes.parquet is of a store that is not supported; allowed are s3://, hdfs://, file:// and plain paths
+        error: job.toml:6: `input.nodes.path`: gs://bucket/nodes.parquet is the URL of a store that is not supported; allowed are s3://, hdfs://, file:// and plain paths
     "#]],
         |case| {
             case.job = case
@@ -986,7 +986,7 @@ fn remote_and_unusable_outputs_are_refused() {
     check(
         USAGE,
         expect![[r#"
-        error: job.toml:19: `flatten.output`: gs://bucket/features is of a store that is not supported; allowed are s3://, hdfs://, file:// and plain paths
+        error: job.toml:19: `flatten.output`: gs://bucket/features is the URL of a store that is not supported; allowed are s3://, hdfs://, file:// and plain paths
     "#]],
         |case| {
             case.job = case.job.with("out/features", "gs://bucket/features");
@@ -995,7 +995,7 @@ fn remote_and_unusable_outputs_are_refused() {
     check(
         USAGE,
         expect![[r#"
-        error: job.toml:27: `train.output`: gs://bucket/model is of a store that is not supported; allowed are s3://, hdfs://, file:// and plain paths
+        error: job.toml:27: `train.output`: gs://bucket/model is the URL of a store that is not supported; allowed are s3://, hdfs://, file:// and plain paths
     "#]],
         |case| {
             case.job = case.job.with("out/model", "gs://bucket/model");
@@ -1004,7 +1004,7 @@ fn remote_and_unusable_outputs_are_refused() {
     check(
         USAGE,
         expect![[r#"
-        error: job.toml:34: `infer.output`: abfs://host/embeddings is of a store that is not supported; allowed are s3://, hdfs://, file:// and plain paths
+        error: job.toml:34: `infer.output`: abfs://host/embeddings is the URL of a store that is not supported; allowed are s3://, hdfs://, file:// and plain paths
     "#]],
         |case| {
             case.job = case.job.with("out/embeddings", "abfs://host/embeddings");
@@ -1013,7 +1013,7 @@ fn remote_and_unusable_outputs_are_refused() {
     check(
         USAGE,
         expect![[r#"
-        error: job.toml:3: `work_dir`: gs://bucket is of a store that is not supported; allowed are s3://, hdfs://, file:// and plain paths
+        error: job.toml:3: `work_dir`: gs://bucket is the URL of a store that is not supported; allowed are s3://, hdfs://, file:// and plain paths
     "#]],
         |case| {
             case.job = case
@@ -1042,7 +1042,7 @@ fn remote_and_unusable_outputs_are_refused() {
     check(
         USAGE,
         expect![[r#"
-        error: job.toml:34: `infer.output`: . is in the way of `flatten.output`, out/features; each needs a directory of its own
+        error: job.toml:34: `infer.output`: . overlaps `flatten.output`, out/features; each needs a directory of its own
     "#]],
         |case| {
             case.job = case.job.with("out/embeddings", ".");

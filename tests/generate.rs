@@ -314,7 +314,7 @@ fn hubs_outside_their_limits_are_one_line_and_write_nothing() {
         &bench,
         "s3://bucket/data --nodes 9 --edges 1 --features 1 --seed 1",
         expect![[r#"
-            error: `DIR`: s3://bucket/data is of a store; this has to be a local path
+            error: `DIR`: s3://bucket/data is the URL of a store; this has to be a local path
         "#]],
     );
     assert_eq!(fs::read_dir(bench.path("")).unwrap().count(), 0);

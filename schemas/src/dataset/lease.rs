@@ -93,7 +93,7 @@ struct Note {
 impl Lease {
     pub(super) fn take(dir: &Path) -> Result<Self> {
         let path = dir.join(LOCK);
-        let lock = object(&path)?.expect("the directory is of a store");
+        let lock = object(&path)?.expect("the directory is in a store");
         let note = Note::new();
         let mut watched: Option<(Version, Instant)> = None;
         let mut refusals = 0;
@@ -199,7 +199,7 @@ impl Fence {
 impl OtherLock {
     pub(super) fn new(dir: &Path, token: u64) -> Result<Self> {
         Ok(Self {
-            lock: object(&dir.join(LOCK))?.expect("the directory is of a store"),
+            lock: object(&dir.join(LOCK))?.expect("the directory is in a store"),
             dir: dir.to_owned(),
             token,
         })
