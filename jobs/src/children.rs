@@ -65,7 +65,8 @@ impl Children {
     pub(crate) fn start(&self, args: &[OsString], hello: &Hello) -> Result<(), JobError> {
         let failed = |source| JobError::Process { source };
         let program = std::env::current_exe().map_err(failed)?;
-        let line = serde_json::to_string(hello).expect("a hello is two keys");
+        let line =
+            serde_json::to_string(hello).expect("lists of strings and strings always serialize");
         for process in 1..hello.hosts.len() {
             let mut child = Command::new(&program)
                 .args(args)
@@ -83,7 +84,7 @@ impl Children {
                 error: None,
             });
             told.unwrap_or(Ok(())).map_err(failed)?;
-            let said = said.expect("it was asked for");
+            let said = said.expect("it was piped above");
             let thread = std::thread::Builder::new().spawn(move || hand_on(said));
             if let Some(running) = self.guard().last_mut() {
                 running.error = Some(thread.map_err(failed)?);

@@ -60,7 +60,7 @@ fn describe(args: &InspectArgs) -> Result<String, JobError> {
 const TAKEN: &str = "inspect takes a directory that a run wrote: the `output` of [flatten], [train] \
                      or [infer], or the store in `work_dir`";
 
-/// Returns what a path is, if it is no output and no store.
+/// Returns a description of a path that is no output and no store.
 fn foreign(path: &Path) -> Option<String> {
     if !path.is_dir() {
         let mut start = [0; 4];

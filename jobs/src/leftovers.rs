@@ -89,7 +89,7 @@ mod tests {
         remove_unused(root.path(), 1);
         assert_eq!(left(), [""; 0]);
         for name in others {
-            assert!(root.path().join(name).exists(), "{name} is none of ours");
+            assert!(root.path().join(name).exists(), "{name} must stay");
         }
         fill();
         let lock = DirLock::take(&root.path().join("process-002/store")).unwrap();

@@ -185,8 +185,8 @@ fn store_plan(job: &Job, stage: Stage) -> Result<StorePlan, JobError> {
     };
     let (need, name) = match (joined, stage) {
         (Some(need), _) => (need, STORE),
-        (None, Stage::Infer) => (infer.expect("infer has a need"), "store-infer"),
-        (None, _) => (flatten.expect("flatten has a need"), STORE),
+        (None, Stage::Infer) => (infer.expect("both stages have needs"), "store-infer"),
+        (None, _) => (flatten.expect("both stages have needs"), STORE),
     };
     let hub_threshold = job
         .sample()

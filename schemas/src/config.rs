@@ -34,8 +34,8 @@ pub struct NodesSpec {
     /// Column of the labels.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub label: Option<String>,
-    /// What the numbers of the label column are. Default: integers are classes, floats are numbers,
-    /// and floats without a fraction are an error.
+    /// Meaning of the numbers in the label column. Default: integers are classes, floats are
+    /// numbers, and floats without a fraction are an error.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub label_kind: Option<NumericLabel>,
     /// Upper bound of class numbers (exclusive), at most [`CLASSES_MAX`]; without it, one more than
@@ -45,7 +45,7 @@ pub struct NodesSpec {
     /// Column of the splits, or shares to draw them by.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub split: Option<SplitSpec>,
-    /// What the splits are called where they are numbers.
+    /// The numbers of the splits, if the split column holds numbers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub split_values: Option<SplitValues>,
     /// Transform of the features, fitted and applied by the trainer; tables hold raw features.
@@ -70,7 +70,7 @@ impl NodesSpec {
     }
 }
 
-/// What a label column of numbers holds.
+/// Meaning of the numbers in a label column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum NumericLabel {

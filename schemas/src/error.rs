@@ -1,4 +1,4 @@
-//! The error of this crate: what could not be read, checked or written, and where.
+//! The error of this crate: a file or value that could not be read, checked or written.
 
 use std::path::PathBuf;
 
@@ -10,9 +10,9 @@ pub type Result<T, E = SchemaError> = std::result::Result<T, E>;
 /// Who can mend an error; the program turns it into its exit code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ErrorKind {
-    /// The job file, a path or an output directory has to change (exit code 2).
+    /// The user must change the job file, a path or an output directory (exit code 2).
     Usage,
-    /// The input data has to change (exit code 3).
+    /// The user must change the input data (exit code 3).
     Data,
     /// Reading or writing failed, or a file is broken (exit code 1).
     Failed,
@@ -95,7 +95,7 @@ pub enum SchemaError {
         path: PathBuf,
         /// The column.
         column: String,
-        /// What the column is read as, such as `an id`.
+        /// Role of the column, such as `ids`.
         role: &'static str,
         /// Its Arrow type.
         found: Box<str>,
@@ -119,7 +119,7 @@ pub enum SchemaError {
     OtherFormat {
         /// The file.
         path: PathBuf,
-        /// What it seems to be.
+        /// The format that it seems to have.
         found: &'static str,
     },
     /// A value of the input is not allowed.
@@ -142,12 +142,12 @@ pub enum SchemaError {
         /// The problem, and the allowed values.
         problem: String,
     },
-    /// The output directory belongs to something else.
+    /// The output directory holds another output or other files.
     #[error("output {} {problem}", dir.display())]
     OutputTaken {
         /// The directory.
         dir: PathBuf,
-        /// What it holds and what can be done.
+        /// The content of the directory, and the mend.
         problem: String,
     },
     /// Another run is writing the directory.
@@ -209,7 +209,7 @@ pub enum SchemaError {
     Broken {
         /// The file.
         path: PathBuf,
-        /// What does not agree.
+        /// The values that disagree.
         problem: String,
     },
     /// A file was replaced, or removed from its store, while the job read it.
@@ -223,7 +223,7 @@ pub enum SchemaError {
     Invalid {
         /// `graph feature`, `shard` or `ids`.
         what: &'static str,
-        /// What does not agree.
+        /// The values that disagree.
         problem: String,
     },
 }

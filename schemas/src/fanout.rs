@@ -115,7 +115,7 @@ pub enum Layout {
     Shards,
 }
 
-/// How graph features were made; stands in the manifest and in each file's metadata.
+/// How graph features were made; the manifest and each file's metadata hold it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct FlattenMeta {
     /// Greatest distance of a node from its target.

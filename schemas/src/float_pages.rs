@@ -2,8 +2,8 @@
 //!
 //! Parquet stores two levels beside each value of a list. The Arrow writer computes and encodes
 //! them value by value, which costs several times as much as the values of wide rows; here the
-//! levels of a row are two runs, whatever the row's length. The result is an ordinary plain-encoded
-//! column chunk.
+//! levels of a row of any length are two runs. The result is an ordinary plain-encoded column
+//! chunk.
 
 use std::io::{Read, Write};
 

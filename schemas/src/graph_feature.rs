@@ -59,7 +59,7 @@ pub struct GraphShard {
     /// `[n + 1]`, from 0: node i has in-edges `in_offset[i]..in_offset[i + 1]`; nodes of the last
     /// hop have none.
     pub in_offset: Vec<u32>,
-    /// `[e]`, position of the source; a node's in-edges stand in rank order.
+    /// `[e]`, position of the source; a node's in-edges are in rank order.
     pub in_src: Vec<u32>,
     /// `[e]`, where the input has weights.
     pub edge_weight: Option<Vec<f32>>,
@@ -90,7 +90,7 @@ pub struct GraphFeature {
     pub features: Features,
     /// `[m + 1]`, from 0; m = nodes before the last hop.
     pub in_offset: Vec<u32>,
-    /// `[e]`, position in `node_id`; a node's in-edges stand in rank order.
+    /// `[e]`, position in `node_id`; a node's in-edges are in rank order.
     pub in_src: Vec<u32>,
     /// `[e]`, where the input has weights.
     pub edge_weight: Option<Vec<f32>>,

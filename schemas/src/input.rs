@@ -45,7 +45,7 @@ const BATCH_ROWS_MAX: usize = 1 << 16;
 /// Greatest number of rows for which memory is reserved before they are read.
 const RESERVED_ROWS_MAX: usize = 1 << 22;
 
-/// A row group of an input file: what one worker reads at a time.
+/// A row group of an input file, which one worker reads at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unit {
     /// Position of the file among the table's files, which are sorted by path.
@@ -171,7 +171,8 @@ impl Table {
         format!("input.{}.{key}", self.name)
     }
 
-    /// Checks one column in every file: `check` returns what its type means, or `None`.
+    /// Checks one column in every file: `check` returns the meaning of its type, or `None` if the
+    /// type is not allowed.
     ///
     /// The meaning must be the same in all files.
     fn column<T: PartialEq>(

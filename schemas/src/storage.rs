@@ -46,7 +46,7 @@ use crate::error::{Result, SchemaError};
 /// Bytes of one read of a local file.
 const BLOCK_BYTES: usize = 1 << 20;
 
-/// Stores by the scheme of their URLs; `s3a` is what Hadoop calls S3.
+/// Stores by the scheme of their URLs; `s3a` is Hadoop's scheme for S3.
 pub(crate) const SCHEMES: &[(&str, &str)] = &[
     ("s3", "s3"),
     ("s3a", "s3"),

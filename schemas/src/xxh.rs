@@ -30,7 +30,7 @@ pub(crate) fn checksum(bytes: &[u8]) -> String {
     format!("xxh3:{:016x}", hash_bytes(bytes))
 }
 
-/// Returns a file's checksum as it stands in manifests: `xxh3:` and 16 hexadecimal digits.
+/// Returns a file's checksum in the form that manifests use: `xxh3:` and 16 hexadecimal digits.
 ///
 /// # Errors
 ///

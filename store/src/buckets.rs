@@ -333,7 +333,7 @@ impl SealedBuckets {
     /// ascending.
     pub(crate) fn gather_hubs(&self, bucket: usize, nodes: &[NodeIdx], out: &mut Bucket) {
         let found = |edge: &Edge| nodes.binary_search(&edge.hub_dst());
-        let place = |edge: &Edge| found(edge).expect("all nodes are there");
+        let place = |edge: &Edge| found(edge).expect("`nodes` holds every node of the bucket");
         self.gather(bucket, nodes.len(), place, out);
     }
 

@@ -88,13 +88,13 @@ pub enum StoreCause {
     /// An operation of the file system failed.
     #[error(transparent)]
     Io(#[from] std::io::Error),
-    /// The file is not what was written.
+    /// The content of the file has changed since it was written.
     #[error(transparent)]
     Arrow(#[from] arrow::error::ArrowError),
     /// The store's description cannot be decoded.
     #[error(transparent)]
     Json(#[from] serde_json::Error),
-    /// The file is not what was written.
+    /// The content of the file has changed since it was written.
     #[error("{0}")]
     Damaged(String),
 }

@@ -41,13 +41,13 @@ pub struct StoreMeta {
     pub num_nodes: u64,
     /// Description of the tables.
     pub graph: GraphMeta,
-    /// What became of the edge table.
+    /// Counts of in-edges and dropped rows.
     pub edges: EdgeCounts,
     /// Files with their checksums.
     pub files: Vec<FileEntry>,
 }
 
-/// What became of the edge table.
+/// Counts of in-edges and dropped rows.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct EdgeCounts {
     /// Number of in-edges, including reversed ones.

@@ -272,7 +272,7 @@ impl Ranker {
 fn low_32(bits: u128) -> u32 {
     #[expect(
         clippy::cast_possible_truncation,
-        reason = "the upper bits are something else"
+        reason = "only the low 32 bits are wanted"
     )]
     let low = bits as u32;
     low

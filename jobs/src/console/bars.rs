@@ -113,6 +113,9 @@ mod tests {
         bars.show(&event("other", 1));
         bars.end();
         bars.show(&event("other", 2));
-        assert!(bars.bar.is_none(), "lines may stand below it");
+        assert!(
+            bars.bar.is_none(),
+            "a finished bar must not be drawn below later lines"
+        );
     }
 }

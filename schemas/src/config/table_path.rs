@@ -29,11 +29,11 @@ impl TablePath {
         &self.written
     }
 
-    /// Returns all paths, each alternative of braces by itself.
+    /// Returns all paths, one for each alternative of braces.
     ///
     /// # Errors
     ///
-    /// Says which path stands for more than 10,000 others.
+    /// Names the path that stands for more than 10,000 others.
     pub fn alternatives(&self) -> Result<Vec<String>, String> {
         let mut all = Vec::new();
         for path in &self.written {

@@ -125,7 +125,7 @@ pub fn refuse_foreign(dir: &Path) -> Result<()> {
         let unknown = names.filter(|name| !(name.starts_with('.') || name == TMP));
         foreign.extend(unknown.map(|name| format!("{begun}/{name}")));
     }
-    // Other files say more about their program than `_SUCCESS`.
+    // The names of other files show their program better than `_SUCCESS`.
     match foreign.iter().min_by_key(|name| name.starts_with('_')) {
         None => Ok(()),
         Some(name) => Err(taken(format!(
@@ -134,14 +134,14 @@ pub fn refuse_foreign(dir: &Path) -> Result<()> {
     }
 }
 
-/// Refuses a directory that a run without `--fresh` would refuse, as far as can be told without
-/// the fingerprint of the run.
+/// Refuses a directory that a run without `--fresh` would refuse, as far as this shows without the
+/// fingerprint of the run.
 ///
 /// `same_plan` tells whether a finished output of the stage is the one that the run would write.
 ///
 /// # Errors
 ///
-/// Says what the directory holds.
+/// Names the content of the directory.
 pub fn refuse_taken(
     dir: &Path,
     stage: &str,

@@ -73,7 +73,7 @@ impl GraphFeatureDataset {
         &self.manifest
     }
 
-    /// Returns what the tables hold.
+    /// Returns the description of the tables.
     pub fn meta(&self) -> &GraphMeta {
         &self.meta
     }
@@ -97,7 +97,7 @@ impl GraphFeatureDataset {
         &self.manifest.parts[index]
     }
 
-    /// Reads a part as one shard, whatever the layout.
+    /// Reads a part of either layout as one shard.
     ///
     /// # Errors
     ///
@@ -129,7 +129,7 @@ impl GraphFeatureDataset {
         Ok(shard)
     }
 
-    /// Reads a part target by target, whatever the layout; rows come in the order of the file.
+    /// Reads a part of either layout target by target; rows are in the order of the file.
     ///
     /// # Errors
     ///

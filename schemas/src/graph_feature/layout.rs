@@ -12,7 +12,7 @@ use crate::parquet_file::{TABLE_SCHEMA, list_field};
 /// Metadata key of the tables' schema version.
 pub(super) const SCHEMA_KEY: &str = "graphflat.schema";
 
-/// Metadata key of what the tables hold.
+/// Metadata key of the description of the tables.
 pub(super) const GRAPH_KEY: &str = "graphflat.graph";
 /// Metadata key of how graph features were made.
 pub(super) const FLATTEN_KEY: &str = "graphflat.flatten";

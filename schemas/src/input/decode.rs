@@ -24,7 +24,7 @@ pub(super) enum Lists {
     Offsets(Vec<usize>),
 }
 
-/// What a number or list column's type says about its width.
+/// Width of a number or list column, as far as its type gives it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Width {
     Scalar,

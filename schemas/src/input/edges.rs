@@ -181,7 +181,7 @@ impl EdgesPlan {
         self.spec.undirected
     }
 
-    /// Tells what to do with an edge whose end is no node.
+    /// Returns what is done with an edge whose end is no node.
     pub fn dangling(&self) -> Dangling {
         self.spec.dangling
     }

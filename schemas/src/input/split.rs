@@ -13,7 +13,7 @@ use crate::ids::Ids;
 
 const SPLITS: &str = "strings (train, val, test), or integers with `split_values`";
 
-/// Where the splits of the nodes come from, checked.
+/// The checked source of the splits.
 #[derive(Clone, Debug)]
 pub(super) enum SplitSource {
     None,

@@ -96,7 +96,7 @@ fn a_finished_output_stays_until_the_new_one_is_whole() {
         );
         drop(output);
         check_whole(&dir, "old", 3);
-        // Another plan is still refused, and the one that was begun goes on.
+        // Another plan is still refused; the plan whose replacement was begun continues.
         Output::open(&dir, "flatten", "other", false).unwrap_err();
         let resumed = open(&dir, "new", false);
         assert!(resumed.committed(1).is_some() && resumed.committed(0).is_none());

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Asserts that an error is of a kind and says some things; paths are cut to file names.
+/// Asserts that an error is of a kind and contains some texts; paths are cut to file names.
 pub(super) fn assert_says<T>(result: Result<T>, kind: ErrorKind, expected: &[&str]) {
     let error = match result {
         Ok(_) => panic!("no error, expected: {expected:?}"),

@@ -115,7 +115,7 @@ fn whole_floats_are_labels_of_the_kind_that_the_job_names() {
     assert_says(names, ErrorKind::Usage, &problem);
 }
 
-/// Predictions have a fraction, whatever the labels are.
+/// Predictions have a fraction even if labels are integers.
 #[test]
 fn numbers_from_integers_are_written_as_floats() {
     let dir = tempfile::tempdir().unwrap();
