@@ -272,7 +272,7 @@ fn what_a_step_cannot_be_is_named() {
         (
             "class_weights = \"fair\"",
             expect![[r#"
-            error: job.toml:31: `train.class_weights` is the string "fair"; allowed is a list of numbers, one a class, or "balanced"
+            error: job.toml:31: `train.class_weights` is the string "fair"; allowed is a list of numbers, one per class, or "balanced"
         "#]],
         ),
         (

@@ -68,8 +68,8 @@ pub struct GraphSpec {
     pub features: u32,
     /// Classes of the labels, 2 to [`CLASSES_MAX`].
     pub classes: u32,
-    /// Number of hubs, at most `nodes`: the nodes with the highest expected degrees. They get
-    /// `hub_in_edges` more in-edges.
+    /// Number of hubs, at most `nodes`: nodes whose degrees R-MAT makes high, with `hub_in_edges`
+    /// more in-edges each.
     pub hubs: u64,
     /// Extra in-edges of each hub, each from a different node.
     pub hub_in_edges: u64,
@@ -85,7 +85,7 @@ pub struct GraphPlan {
     spec: GraphSpec,
     /// Bits of a node's number.
     scale: u32,
-    /// Number of extra in-edges of hubs; edges are numbered from these on.
+    /// Number of extra in-edges of hubs; they have the first edge numbers.
     hub_edges: u64,
     /// Maps a row of the edge table to an edge number; spreads the edges of hubs over the table.
     edge_order: Permutation,

@@ -225,8 +225,8 @@ fn low(half: u64) -> u32 {
     u32::try_from(half).expect("half of a number of 64 bits")
 }
 
-/// Groups nodes by owner. `always` gets a list even if it is empty: a round in which no node is
-/// asked for ends with its answer.
+/// Groups nodes by owner. `always` gets a list even if it is empty, because its answer ends a round
+/// in which no other worker is asked.
 fn split_by_owner(
     nodes: &[NodeIdx],
     always: usize,

@@ -64,7 +64,7 @@ impl<'de> de::Visitor<'de> for WeightsVisitor {
     type Value = ClassWeights;
 
     fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("a list of numbers, one a class, or \"balanced\"")
+        f.write_str("a list of numbers, one per class, or \"balanced\"")
     }
 
     fn visit_str<E: de::Error>(self, text: &str) -> Result<ClassWeights, E> {

@@ -15,7 +15,7 @@ use crate::supply::{PipelineStage, Supply, forward_error};
 const QUEUE_STORED: usize = 0;
 
 /// The same for drawn parts, which are small without their dense features. The times to draw and to
-/// compute a part vary, so a slow draw begins before the part before it is in use.
+/// compute a part vary, so a slow draw begins before the previous part is in use.
 const QUEUE_DRAWN: usize = 1;
 
 type Fetched = Result<(PartKey, Arc<Part>), TrainError>;

@@ -6,8 +6,8 @@ use crate::TrainPlan;
 /// Targets of an evaluation batch, unless training batches are larger. Results do not depend on it.
 pub(crate) const EVALUATION_TARGETS: usize = 1024;
 
-/// How many dense values are multiplied in the time of one sparse value, times about two. Features
-/// with a smaller share of stored values are taken as sparse.
+/// Features are taken as sparse if at most one value in this many is stored. That is about twice
+/// the number of dense values that are multiplied in the time of one sparse value.
 pub(crate) const DENSE_PER_SPARSE: usize = 32;
 
 /// Bytes of an edge of a block: edges are stored by dst and by src.

@@ -72,8 +72,8 @@ pub type Metrics = BTreeMap<String, f64>;
 
 /// Collects predictions batch by batch and computes the metrics over all of them.
 ///
-/// Accuracy and F1 need counts only. AUC needs every score: 4 bytes per target for two classes,
-/// `4 * out_dim` per target for a multi-label task.
+/// Accuracy and F1 need counts only. AUC needs every score: 8 bytes per target for two classes,
+/// `8 * out_dim` per target for a multi-label task.
 #[derive(Debug)]
 pub struct Evaluation {
     task: Task,

@@ -128,7 +128,7 @@ fn wrong_schedules_are_named_with_what_is_allowed() {
 
 #[test]
 fn wrong_class_weights_are_named_with_what_is_allowed() {
-    let none = "a list of numbers, one a class, or \"balanced\"";
+    let none = "a list of numbers, one per class, or \"balanced\"";
     check("class_weights = \"fair\"", none);
     check("class_weights = 3", none);
     check(
