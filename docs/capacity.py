@@ -1,4 +1,4 @@
-"""Bytes and seconds a round of a graphflat job, from degree statistics: the model of capacity.md."""
+"""Predicts bytes and seconds of each round of a graphflat job; capacity.md explains the model."""
 
 import argparse
 import json
@@ -6,32 +6,33 @@ from dataclasses import dataclass
 
 import numpy as np
 
-EDGE_WIRE = 20  # an edge on its way to its owner: hash, node, source, weight
+EDGE_WIRE = 20  # an edge sent to its owner: hash, node, source, weight
 ROW_WIRE = 16  # a node's row without features and label: id, in-degree, split
-ROW_REPORT = 17  # what the report counts of it: id, in-degree, label, a byte of the split
-BATCH_ROWS = 1 << 16  # edge rows that are cut into batches at once
+ROW_REPORT = 17  # the report counts: id, in-degree, label, a byte of the split
+BATCH_ROWS = 1 << 16  # edge rows of a batch
 HUB_BUCKETS, BUCKET_NODES, BUCKETS_MAX = 64, 1 << 11, 512
-PARTS_COUNTED = 64  # parts worked out from degrees, spread evenly over all
-EDGES_WALKED = 4e8  # and, twelve parts at least, from edges
-STRETCHES = 256  # of the order of targets, which few parts of `rows` are made of
-ROW_GROUP = 1 << 20  # edge rows that one worker reads
-MESSAGE_WIRE = 550  # bytes of a part for each worker and other process: progress, and heads of messages; measured
-CPU_NS = {  # measured, see capacity.md
+PARTS_COUNTED = 64  # parts computed by degrees, at equal distances
+EDGES_WALKED = 4e8  # edges visited by edges, or those of twelve parts
+STRETCHES = 256  # pieces of the order of targets, for few parts of `rows`
+ROW_GROUP = 1 << 20  # edge rows that one worker reads at a time
+MESSAGE_WIRE = 550  # bytes for each part, worker and other process: progress, headers; measured
+CPU_NS = {  # nanoseconds, measured: see capacity.md
     "node": 67.0, "row_byte": 2.1, "edge": 79.0, "in_edge": 50.0, "crossing_byte": 4.5,
     "written_byte": {"shards": 3.1, "rows": 1.6},
 }
 
 
-HUB_EDGES = 8192  # a node with more is a hub of inference
+HUB_EDGES = 8192  # in-edges above which a node is a hub of inference
 ROWS = "rows"
 
 
 @dataclass
 class Graph:
-    """Nodes in groups of the same degrees, or one by one with the edges between them.
+    """Groups of nodes with the same degrees, or single nodes with the edges between them.
 
-    `kept[f]` is how many of a node's out-edges are among the first f in-edges of where they lead: with
-    hubs, few; `kept[ROWS]` leaves out those that lead to hubs of inference. Without `src` and `dst` ids say nothing of degrees, and edges of each other.
+    `kept[f]` is how many of a node's out-edges are among the first f in-edges of their destinations
+    (few if these are hubs). `kept[ROWS]` does not count out-edges to hubs of inference. Without `src`
+    and `dst`, ids are independent of degrees, and edges of each other.
     """
 
     count: np.ndarray
@@ -46,12 +47,12 @@ class Graph:
         return float(self.count.sum())
 
     def slots(self, limit: float) -> float:
-        """In-edges of all nodes, the first `limit` of each."""
+        """Returns the number of in-edges of all nodes, at most `limit` of each."""
         return float((self.count * np.minimum(limit, self.inn)).sum())
 
     @staticmethod
     def of_table(o: argparse.Namespace) -> "Graph":
-        """Reads an edge table; nodes without edges count too."""
+        """Reads an edge table; nodes without edges are counted too."""
         import pyarrow.parquet as pq
 
         table = pq.read_table(o.edges, columns=[o.src, o.dst])
@@ -68,7 +69,7 @@ class Graph:
         if o.by == "edges":
             return Graph(np.ones(num), inn, out, kept, src, dst)
         columns = np.stack([inn, out, *kept.values()])
-        # Groups of nodes that are alike to 5 %.
+        # Groups nodes whose degrees differ by at most 5 %.
         like = np.unique(np.round(np.log1p(columns) * 20).astype(np.int64), axis=1, return_inverse=True)[1].ravel()
         count = np.bincount(like).astype(float)
         means = [np.bincount(like, column) / count for column in columns]
@@ -76,7 +77,7 @@ class Graph:
 
     @staticmethod
     def power_law(o: argparse.Namespace) -> "Graph":
-        """P(degree > x) ~ x^(1 - exponent), the mean as given; in- and out-degree of a node are one."""
+        """P(degree > x) ~ x^(1 - exponent) with the given mean; a node's in- and out-degree are equal."""
         tails = np.geomspace(1.0, 1.0 / o.nodes, 80 if o.independent else 400)
         share = -np.diff(np.append(tails, 0.0))
         degree = np.append(np.sqrt(tails[:-1] * tails[1:]), tails[-1]) ** (-1.0 / (o.exponent - 1.0))
@@ -88,7 +89,7 @@ class Graph:
 
     @staticmethod
     def of_degrees(count: np.ndarray, inn: np.ndarray, out: np.ndarray, fanouts: list) -> "Graph":
-        """Of each node's out-edges the same share is kept."""
+        """Keeps the same share of each node's out-edges."""
         share = lambda slots: (count * slots).sum() / (count * inn).sum()
         kept = {f: out * share(np.minimum(f, inn)) for f in limits(fanouts)}
         kept[ROWS] = out * share(np.where(is_hub(inn, max(fanouts)), 0, np.minimum(max(fanouts), inn)))
@@ -96,22 +97,22 @@ class Graph:
 
 
 def is_hub(inn: np.ndarray, keep: float) -> np.ndarray:
-    """Nodes whose in-edges inference aggregates in segments, of which states cross in place of rows."""
+    """Returns the nodes whose in-edges inference aggregates in segments, which send states."""
     return (inn > HUB_EDGES) & (inn <= keep)
 
 
 def segments(inn: np.ndarray) -> np.ndarray:
-    """Parts that the in-edges of a hub are aggregated in."""
+    """Returns the number of segments of a hub."""
     return 240 * 2 ** np.clip(np.floor(np.log2(np.maximum(inn / 7680, 1))), 0, 4)
 
 
 def limits(fanouts: list) -> list:
-    """In-edges that a node at each distance keeps."""
+    """Returns how many in-edges a node keeps at each distance."""
     return [max(fanouts[hop:]) for hop in range(len(fanouts))]
 
 
 def first_sources(graph: Graph, left: float) -> float:
-    """The place t of 0..1 so that a share `left` of the nodes has no source before it."""
+    """Returns the position t in 0..1 for which a share `left` of the nodes has no source before t."""
     low, high = 0.0, 1.0
     for _ in range(60):
         middle = (low + high) / 2
@@ -121,10 +122,10 @@ def first_sources(graph: Graph, left: float) -> float:
 
 
 def part(graph: Graph, share: float, span: tuple, size: float, fanouts: list) -> list:
-    """Nodes asked for and in-edges answered in each round of a part, and last all its nodes.
+    """Returns requested nodes and answered in-edges of each round of a part, and then all its nodes.
 
     The part's targets are a `share` of the nodes whose first source lies in `span`, an interval [a, b)
-    of all out-edges in the order of ids; each in-edge has a source drawn by `kept`.
+    of all out-edges in the order of ids; the source of each in-edge is drawn in proportion to `kept`.
     """
     count, inn, (a, b) = graph.count, graph.inn, span
     chosen = np.where(inn > 0, ((1 - a) ** inn - (1 - b) ** inn) * share, 0)
@@ -134,7 +135,7 @@ def part(graph: Graph, share: float, span: tuple, size: float, fanouts: list) ->
     first = count * np.minimum(widest, inn) * share / graph.slots(widest)
     inside = (first * (1 - a) ** others).sum()
     behind = inside - (first * (1 - b) ** others).sum()
-    width = np.array([[a], [b - a], [1 - b]])  # of sources before, in and behind the span
+    width = np.array([[a], [b - a], [1 - b]])  # of sources before, in and after the span
     sent_first = np.array([[0.0], [inside], [behind]])
     frontier, unseen, reached, rounds = count * chosen, 1 - chosen, np.ones((3, 1)), []
     total = size
@@ -151,7 +152,7 @@ def part(graph: Graph, share: float, span: tuple, size: float, fanouts: list) ->
 
 
 def walk(graph: Graph, targets: np.ndarray, fanouts: list) -> list:
-    """As `part`, from the edges: how likely each node is met, as if nodes were met independently."""
+    """As `part`, from the edges, as if nodes were requested independently."""
     met = np.zeros(len(graph.inn))
     met[targets] = 1
     unseen, rounds, total = 1 - met, [], float(len(targets))
@@ -166,7 +167,7 @@ def walk(graph: Graph, targets: np.ndarray, fanouts: list) -> list:
 
 
 def deal(order: np.ndarray, per_part: int, rounds: int) -> list:
-    """The targets of each part, which takes as many stretches of the order: to the last part and back."""
+    """Returns the targets of each part: parts take stretches of the order in turn, forth and back."""
     ends = np.minimum(np.arange(0, len(order) + per_part, per_part), len(order))
     sizes, dealt, at = np.diff(ends), [[] for _ in ends[1:]], 0
     for r in range(rounds):
@@ -179,16 +180,16 @@ def deal(order: np.ndarray, per_part: int, rounds: int) -> list:
 
 
 def parts(graph: Graph, targets: float, per_part: float, fanouts: list, layout: str) -> tuple:
-    """The number of parts, some of them, and what `part` or `walk` says of these."""
+    """Returns the number of parts, some of the parts, and the result of `part` or `walk` for these."""
     num = int(np.ceil(targets / per_part))
     rounds = STRETCHES // num if layout == "rows" else 1
     if layout == "rows":
         per_part = np.ceil(targets / num)
     most = PARTS_COUNTED if graph.src is None else max(12, int(EDGES_WALKED / len(graph.src)))
-    # In the middle of as many equal stretches.
+    # The middles of equal stretches.
     places = np.unique(((np.arange(min(num, most)) + 0.5) * num / min(num, most)).astype(int))
     if graph.src is None and rounds > 1:
-        # Each is drawn from all targets alike.
+        # The targets of each part are a random sample of all targets.
         places, size = np.zeros(1, int), targets / num
         found = [part(graph, size / graph.nodes, (0.0, 1.0), size, fanouts)]
     elif graph.src is None:
@@ -206,14 +207,14 @@ def parts(graph: Graph, targets: float, per_part: float, fanouts: list, layout: 
 
 
 def spread(values: np.ndarray, places: np.ndarray, num: int, workers: int) -> float:
-    """The most that a worker writes over the mean: part p is worker p % workers'."""
+    """Returns the most that a worker writes, divided by the mean; worker p % workers writes part p."""
     each = np.interp(np.arange(num), places, values) if num <= 1 << 22 else np.ones(1)
     sums = np.bincount(np.arange(len(each)) % workers, each, workers)
     return float(sums.max() / sums.mean()) if num <= 1 << 22 else 1.0
 
 
 def model(graph: Graph, o: argparse.Namespace) -> dict:
-    """Works out all rounds: `total` bytes as in the report, `crossing` bytes between processes."""
+    """Computes all rounds: `total` bytes as in the report, `crossing` bytes between processes."""
     n, e, workers = graph.nodes, graph.slots(np.inf), o.processes * o.workers
     remote, row, weight, label = 1 - 1 / o.processes, 4 * o.features, 4 * o.weights, 4 * (not o.no_labels)
     targets = o.targets or n
@@ -231,7 +232,7 @@ def model(graph: Graph, o: argparse.Namespace) -> dict:
         rounds.append({"name": name, "nodes": nodes, "in_edges": edges, "bytes": total, "crossing": wire,
                        "disk": disk, "worker_max": total / workers * most, "max_over_mean": most, **seconds})
 
-    # Rows are read for their ids and again whole; words of 64 ids go to every worker.
+    # Ids are read first, then whole rows; words of 64 ids are sent to every worker.
     numbers = (8 + 8 + 4) * n + 16 * n / 64 * workers
     add("numbering", n, 0, numbers, numbers, ns["node"] * n, 8 * n)
     rows = (ROW_WIRE + label + row) * n
@@ -240,16 +241,16 @@ def model(graph: Graph, o: argparse.Namespace) -> dict:
     local = n / workers
     bucket = 2 ** np.ceil(np.log2(max(local / BUCKETS_MAX, BUCKET_NODES)))
     ends = 4 * (np.ceil(local / bucket) + HUB_BUCKETS) * workers * np.ceil(e / BATCH_ROWS)
-    # What hubs got before they were known to be hubs moves twice.
+    # In-edges that a hub received before it was detected are sent twice.
     known = o.hub_threshold * min(np.ceil(e / ROW_GROUP) / workers, 1)
     forwarded = known * graph.count[graph.inn > known].sum()
     moved = (EDGE_WIRE + 4 * o.edge_features) * (e + forwarded) + ends
     kept = graph.slots(max(o.fanouts))
     stored = (12 + 8 + 8 * (weight > 0) + 8 * o.weights) * n + (4 + weight + 4 * o.edge_features) * kept
-    # A worker that its share of the memory does not hold writes its edges to disk and reads them again.
+    # Edges that do not fit a worker's share of the memory are written to disk and read again.
     spilled = moved if moved / o.processes > 0.45 * o.memory * 1e9 else 0.0
     add("edges", n, e, moved, moved, ns["edge"] * e, 16 * e + 2 * spilled + stored)
-    messages = MESSAGE_WIRE * num * workers * o.processes  # of which all but one part in P crosses
+    messages = MESSAGE_WIRE * num * workers * o.processes  # a share of 1 - 1 / P of it crosses
     order = 8 * targets * workers
     add("target order", targets, 0, order, order, 0.0, 0.0)
     for hop in range(len(o.fanouts)):
@@ -258,7 +259,7 @@ def model(graph: Graph, o: argparse.Namespace) -> dict:
         add(f"round {hop + 1}", nodes, edges, answered, answered + 4 * nodes, ns["in_edge"] * edges, answered)
     nodes, edges = mean[-1][0] * num, sum(r[1] for r in mean) * num
     loops = 4 * o.self_loops * (1 + o.weights)
-    wire = (4 + 4 + ROW_WIRE + label + row + weight + loops) * nodes  # asked for by number, which comes back
+    wire = (4 + 4 + ROW_WIRE + label + row + weight + loops) * nodes  # the number is in the request and in the answer
     add("features", nodes, 0, (ROW_REPORT + row) * nodes, wire + messages, 0.0, row * nodes)
     sizes = of_parts[:, -1, 0] * (o.disk_features + o.disk_node)
     sizes += of_parts[:, :, 1].sum(axis=1) * (o.disk_edge + weight)
@@ -282,8 +283,8 @@ def model(graph: Graph, o: argparse.Namespace) -> dict:
 
 
 def infer(graph: Graph, o: argparse.Namespace, remote: float) -> list:
-    """Bytes of inference in several processes: each remote row crosses once a round and process, and a
-    state for each segment of a hub."""
+    """Computes the bytes of inference in several processes: each remote row is sent once a round to each
+    process, and one state for each segment of a hub."""
     p, rounds = o.processes, []
     chance = np.minimum(graph.kept[ROWS] / np.maximum(graph.out, 1e-12), 1) / p
     needed = p * remote * (graph.count * (1 - (1 - chance) ** graph.out)).sum()
@@ -304,35 +305,35 @@ def fanouts(text: str) -> list:
 
 def arguments() -> argparse.Namespace:
     a = argparse.ArgumentParser(description=__doc__)
-    a.add_argument("--edges", help="edge table (Parquet, integer ids), whose degrees are counted")
-    a.add_argument("--by", choices=["degrees", "edges"], default="degrees", help="what is taken from the edge table")
+    a.add_argument("--edges", help="edge table (Parquet, integer ids)")
+    a.add_argument("--by", choices=["degrees", "edges"], default="degrees", help="use only degrees of the edge table, or its edges")
     a.add_argument("--src", default="src")
     a.add_argument("--dst", default="dst")
     a.add_argument("--undirected", action="store_true")
-    a.add_argument("--nodes", type=float, required=True, help="nodes, those without edges too")
-    a.add_argument("--histogram", help="lines of number of nodes, in-degree, out-degree, with commas")
+    a.add_argument("--nodes", type=float, required=True, help="number of nodes, also those without edges")
+    a.add_argument("--histogram", help="file with lines: number of nodes, in-degree, out-degree")
     a.add_argument("--num-edges", type=float, help="edges of a power law")
     a.add_argument("--exponent", type=float, default=2.5, help="of a power law")
-    a.add_argument("--independent", action="store_true", help="out-degrees have nothing to do with in-degrees")
+    a.add_argument("--independent", action="store_true", help="in- and out-degrees are independent")
     a.add_argument("--fanouts", type=fanouts, required=True, help="hop 1 first, such as 15,10")
-    a.add_argument("--targets", type=float, help="all nodes, unless given")
-    a.add_argument("--targets-per-part", type=float, help="as the program's, unless given")
+    a.add_argument("--targets", type=float, help="number of targets (default: all nodes)")
+    a.add_argument("--targets-per-part", type=float, help="default: as the program")
     a.add_argument("--layout", choices=["shards", "rows"], default="shards")
-    a.add_argument("--features", type=int, default=0, help="numbers of a node")
+    a.add_argument("--features", type=int, default=0, help="dense features of a node")
     a.add_argument("--edge-features", type=int, default=0)
     a.add_argument("--weights", action="store_true", help="edges have weights")
     a.add_argument("--self-loops", action="store_true", help="some node has an edge to itself")
     a.add_argument("--no-labels", action="store_true")
     a.add_argument("--hidden", type=lambda s: [int(w) for w in s.split(",")], default=[64, 64], help="widths of layers")
     a.add_argument("--processes", type=int, default=1)
-    a.add_argument("--workers", type=int, default=1, help="of a process")
+    a.add_argument("--workers", type=int, default=1, help="workers of a process")
     a.add_argument("--memory", type=float, default=2.147, help="GB of a process: memory_budget")
     a.add_argument("--hub-threshold", type=float, default=10_000)
     a.add_argument("--network", type=float, default=1.25, help="GB/s of a host, each way")
     a.add_argument("--disk", type=float, default=1.0, help="GB/s of a host")
-    a.add_argument("--disk-features", type=float, help="bytes of a node's features as compressed; 4 each, unless given")
-    a.add_argument("--disk-node", type=float, default=8.0, help="bytes of the rest of a node, as compressed")
-    a.add_argument("--disk-edge", type=float, default=3.0, help="bytes of an edge, as compressed")
+    a.add_argument("--disk-features", type=float, help="compressed bytes of a node's features (default: 4 each)")
+    a.add_argument("--disk-node", type=float, default=8.0, help="compressed bytes of the rest of a node")
+    a.add_argument("--disk-edge", type=float, default=3.0, help="compressed bytes of an edge")
     a.add_argument("--json", action="store_true")
     o = a.parse_args()
     o.disk_features = 4 * o.features if o.disk_features is None else o.disk_features

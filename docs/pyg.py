@@ -1,7 +1,7 @@
 """Loads a model directory (`model.safetensors`, `model.json`) into PyG; docs/pyg.md explains it.
 
     model = pyg.load("out/debian/model")             # any model
-    model = pyg.load_whole("out/debian/model")       # a model of torch_geometric.nn.models, where one fits
+    model = pyg.load_whole("out/debian/model")       # one of torch_geometric.nn.models
     x = pyg.transform("out/debian/model", features)
     out = model(x, edge_index)                       # logits, or predictions of a regression
 
@@ -27,7 +27,7 @@ def read_json(model_dir):
 
 
 def norm_of(arch, width):
-    """`norm = "layer"` is over the features of a node: mode="node", where PyG's default is the graph."""
+    """Returns the norm of a layer. `norm = "layer"` is mode="node"; PyG's default is mode="graph"."""
     if arch["norm"] == "batch":
         return pyg.BatchNorm(width)
     return pyg.LayerNorm(width, mode="node") if arch["norm"] == "layer" else nn.Identity()
@@ -38,7 +38,7 @@ def norm_kwargs(arch):
 
 
 def conv_of(arch, at):
-    """The conv of a layer, from 0."""
+    """Returns the conv of a layer, counted from 0."""
     widths = [arch["in_dim"], *arch["hidden"], arch["out_dim"]]
     width_in, width = widths[at], widths[at + 1]
     is_hidden = at < len(arch["hidden"])
@@ -62,7 +62,7 @@ def conv_of(arch, at):
 
 
 class Stack(nn.Module):
-    """Convs with residual, norm and activation, and the head: every option of `[train]`."""
+    """A stack of convs with residual, norm, activation and head: all options of `[train]`."""
 
     def __init__(self, arch):
         super().__init__()
@@ -95,7 +95,7 @@ class Stack(nn.Module):
 
 
 class Unscaled(nn.Module):
-    """A regression in the unit of its labels: training divides them by their deviation."""
+    """Converts the output of a regression to the unit of the labels."""
 
     def __init__(self, model, scale):
         super().__init__()
@@ -114,12 +114,12 @@ def finish(model_dir, model):
 
 
 def load(model_dir):
-    """Any model, as a stack of PyG's convs."""
+    """Loads any model as a stack of PyG's convs."""
     return finish(model_dir, Stack(read_json(model_dir)["architecture"]))
 
 
 def load_whole(model_dir):
-    """One of PyG's whole models; a ValueError names the option that has no twin there."""
+    """Loads one of PyG's whole models. A ValueError names an option that they do not have."""
     arch = read_json(model_dir)["architecture"]
     layer, hidden = arch["layer"], arch["hidden"]
     is_attention = layer in ("gat", "gatv2")
@@ -150,7 +150,7 @@ def load_whole(model_dir):
 
 
 def transform(model_dir, x):
-    """Does to raw features what training did before layer 1 read them."""
+    """Applies the transform of the training to raw features."""
     fitted = read_json(model_dir)["transform"]
     if fitted == "row_normalize":
         return x / x.sum(dim=1, keepdim=True).clamp(min=1.0)

@@ -5,7 +5,7 @@ forward.py --nodes NODES --edges EDGES [--undirected] --case MODEL EMBEDDINGS [-
 Reads the tables, `model.safetensors` and `model.json` of each MODEL, and the Parquet files of each
 EMBEDDINGS, which inference has written with all in-edges. Shares no code with the project: the
 layers are PyG's (GCNConv, SAGEConv, GINConv, GINEConv, GATConv, GATv2Conv) in float64, with the
-choices that docs/job.md and the documentation of gnn/src/layer state. Prints, for each case and
+choices that docs/job/input.md and the documentation of gnn/src/layer state. Prints, for each case and
 column, the largest relative difference of a row: its largest difference over its largest number.
 Exits with 1 if one is above 1e-5, or if the ids are not those of the node table.
 """

@@ -1,4 +1,4 @@
-"""Writes a data set of PyTorch Geometric as the tables that the jobs read.
+"""Writes a data set of PyTorch Geometric as input tables of the jobs.
 
     python jobs/data/from_pyg.py cora $GRAPHFLAT_DATA
 
@@ -20,7 +20,7 @@ NAMES = [*PLANETOID, *AMAZON, "coauthor-cs", "tolokers", "twitch-inductive"]
 
 
 def split_of_masks(data):
-    """The split of each node from its train, val and test masks, the first of several."""
+    """Returns the split of each node from the train, val and test masks (the first mask of several)."""
     split = np.full(data.num_nodes, "none", dtype=object)
     for name in ("train", "val", "test"):
         mask = data[f"{name}_mask"].numpy()
@@ -29,7 +29,7 @@ def split_of_masks(data):
 
 
 def split_by_class(labels, num_train=20, num_val=30, seed=0):
-    """20 train and 30 val nodes a class, the rest test, as Shchur et al. (2018)."""
+    """Returns splits of 20 train and 30 val nodes a class, the rest test, as Shchur et al. (2018)."""
     draws = np.random.default_rng(seed)
     split = np.full(len(labels), "test", dtype=object)
     for label in np.unique(labels):
@@ -40,7 +40,7 @@ def split_by_class(labels, num_train=20, num_val=30, seed=0):
 
 
 def load(name, root):
-    """The graphs of a data set, each with the split of its nodes."""
+    """Loads the graphs of a data set, each with the split of its nodes."""
     from torch_geometric import datasets
 
     if name in PLANETOID:
@@ -60,7 +60,7 @@ def load(name, root):
 
 
 def write(graphs, folder):
-    """Writes the graphs side by side: nodes are numbered on from one graph to the next."""
+    """Writes the graphs as one graph; node numbers continue from one graph to the next."""
     folder.mkdir(parents=True, exist_ok=True)
     features = np.concatenate([data.x.numpy() for data, _ in graphs]).astype(np.float32)
     sizes = np.cumsum([0] + [data.num_nodes for data, _ in graphs])
