@@ -182,7 +182,7 @@ fn kills_at_random_moments_change_no_row() {
             child.kill().unwrap(); // SIGKILL: no handler runs
             child.wait().unwrap();
             killed += usize::from(!has_ended);
-            // After every third kill, the next run ends; after the others, the next run is killed too.
+            // After every third kill, the next run ends; after others, it is killed too.
             if mix(2, draw).is_multiple_of(3) {
                 resumed += usize::from(bench.path("out/features/_progress").exists());
                 end(&job);
@@ -233,7 +233,7 @@ fn kills_within_epochs_change_no_bit_of_a_model() {
         let checkpoint = std::fs::read(bench.path("out/model/_progress/checkpoint"));
         let text = String::from_utf8_lossy(checkpoint.as_deref().unwrap_or_default()).into_owned();
         within += usize::from(text.contains("\"partial\":{"));
-        // After every third kill, the next run ends; after the others, the next run is killed too.
+        // After every third kill, the next run ends; after others, it is killed too.
         if mix(4, draw).is_multiple_of(3) {
             bench.graphflat(&train).ok();
             let what = format!("after draw {draw}");

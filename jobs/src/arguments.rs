@@ -8,7 +8,7 @@ use crate::source::Edits;
 
 impl RunArgs {
     /// Returns the arguments of the same job for another process that works on it: all but
-    /// `--fresh` and those that choose the processes or the output.
+    /// `--fresh`, those that choose the processes, and those that set how the run reports.
     pub(crate) fn same(&self, edits: &Edits, job: &Job) -> Vec<OsString> {
         let mut same = vec!["run".into(), self.job.path.clone().into_os_string()];
         let mut add = |name: &str, value: String| same.extend([name.into(), value.into()]);

@@ -31,8 +31,8 @@ use crate::cli::{Cli, Command};
 use crate::console::Console;
 use crate::error::JobError;
 
-// Hundreds of megabytes of tensors are allocated and freed all the time; this allocator is fast at
-// it.
+// Hundreds of megabytes of tensors are allocated and freed all the time; this allocator is fast for
+// them.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 

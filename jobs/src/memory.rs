@@ -101,8 +101,8 @@ mod tests {
     #[test]
     #[expect(unsafe_code, reason = "the allocator's options are read")]
     fn the_option_is_the_delay_of_purging() {
-        // Among the options with close numbers, only this one has such a default. SAFETY: the
-        // number is one of mimalloc's options.
+        // Among the options with close numbers, only this one has such a default.
+        // SAFETY: the number is one of mimalloc's options.
         let default = unsafe { libmimalloc_sys::mi_option_get(PURGE_DELAY) };
         assert!([10, 1000].contains(&default), "{default}");
     }

@@ -30,7 +30,7 @@ pub(crate) struct EdgeBatch {
     /// First input row of the rows that were read together.
     pub(crate) first_row: u64,
     /// Whether the edges were sent to the owner of their `dst` first, before it was re-indexed.
-    /// They are sorted before the edges of the same rows that were not.
+    /// Forwarded edges are sorted before the other edges of the same rows.
     pub(crate) forwarded: bool,
     /// `[num_buckets]`, the end of each bucket's edges.
     pub(crate) ends: Vec<u32>,

@@ -17,7 +17,7 @@ const SLOTS_PER_SHARE: u64 = 16;
 ///
 /// Each worker sends an equal share of the threshold to a node's owner and spreads the rest. Nodes
 /// of one slot are counted together up to half a share, and then each on its own. So the counts are
-/// few enough for the cache, and no owner gets more than the share.
+/// few enough for the cache, and no worker sends an owner more than its share.
 pub(crate) struct HubCounts {
     /// `[2^n]`, count of all nodes whose hashes have the same first n bits.
     slots: Vec<u32>,

@@ -96,8 +96,7 @@ impl FeatureColumns {
     }
 }
 
-/// Refuses the columns of the ids, labels and splits as features: they contain the answer that a
-/// model has to learn.
+/// Refuses the columns of the ids, labels and splits as features: a model must not learn from them.
 fn refuse_other_roles(spec: &NodesSpec, table: &Table) -> Result<()> {
     let roles = [
         ("id", Some(spec.id.as_str())),

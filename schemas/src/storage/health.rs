@@ -65,8 +65,8 @@ impl Health {
         )
     }
 
-    /// Counts a request and waits for its answer; `fault` returns the fault of an answer, if it is
-    /// one.
+    /// Counts a request and waits for its answer; `fault` returns the problem of an answer that is
+    /// a fault.
     pub(super) async fn watch<T>(
         &self,
         request: impl Future<Output = T>,
