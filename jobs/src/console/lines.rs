@@ -27,7 +27,7 @@ struct Said {
     phase: String,
     text: String,
     at: Instant,
-    /// When the phase reached this text.
+    /// Time of the last event of the phase that had a new text.
     since: Instant,
 }
 
