@@ -1,4 +1,4 @@
-//! Generated graphs: the same arguments give the same bytes, and the job beside them runs.
+//! Generated graphs: the same arguments give the same bytes, and the generated job file runs.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -13,7 +13,7 @@ use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use crate::harness::{Bench, assert_same_bytes};
 use crate::train::number;
 
-/// Arguments of a graph with several batches of nodes, whose number is not a power of two.
+/// Arguments of a graph with several batches of nodes; no number of rows is a power of two.
 const SMALL: &str = "--nodes 20000 --edges 300000 --features 4 --seed 9 --weights";
 
 fn generate(bench: &Bench, dir: &str, args: &str) {
@@ -102,8 +102,8 @@ fn columns(table: &RecordBatch) -> String {
     lines.collect::<Vec<_>>().join("\n")
 }
 
-/// If edges were drawn evenly, the 1 % of the nodes with the most in-edges would have little more
-/// than 1 % of them.
+/// The 1 % of the nodes with the most in-edges have over 10 % of all in-edges. If edges were drawn
+/// evenly, these nodes would have about 2 %.
 #[test]
 fn degrees_are_skewed_and_ids_do_not_tell_them() {
     let bench = Bench::empty();
@@ -173,7 +173,7 @@ fn hubs_have_their_in_edges_from_as_many_other_nodes() {
             src.len()
         );
     }
-    // Without the edges of hubs, the graph is the one generated without hubs, in another order.
+    // All edges of the graph generated without hubs are there, in another order.
     let mut rest = BTreeMap::<(i64, i64), i64>::new();
     with_hubs
         .iter()
@@ -204,7 +204,7 @@ fn the_job_runs_as_it_is_and_learns_the_labels() {
     let text = fs::read_to_string(bench.path("some data/out/model/model.json")).unwrap();
     let model = serde_json::from_str(&text).unwrap();
     let accuracy = number(&model, "test_accuracy").expect("test_accuracy");
-    assert!(accuracy > 0.5, "{accuracy}, one in four is a guess");
+    assert!(accuracy > 0.5, "accuracy is {accuracy}; guesses have 0.25");
     // Small graphs, without labels to learn.
     for small in [
         "--nodes 1 --edges 0 --features 0 --seed 0",

@@ -21,7 +21,7 @@ pub(crate) enum JobError {
         /// The cause.
         source: std::io::Error,
     },
-    /// The file cannot be a job file.
+    /// The job file or an argument cannot be parsed.
     #[error("{place}: {problem}")]
     Syntax {
         /// File and line, or the argument.
@@ -32,7 +32,7 @@ pub(crate) enum JobError {
     /// A job file is wrong, or does not fit its tables.
     #[error("{}", .0.iter().map(|mistake| &*mistake.line).collect::<Vec<_>>().join("\n"))]
     Mistakes(Vec<Mistake>),
-    /// A key holds something impossible.
+    /// A key has a value that is not allowed.
     #[error("`{key}`: {problem}")]
     Key {
         /// Dotted name of the key.
@@ -72,22 +72,22 @@ pub(crate) enum JobError {
         /// The cause.
         source: std::io::Error,
     },
-    /// The processes of the job did not find each other.
+    /// The processes of the job did not find each other, or lost each other.
     #[error(transparent)]
     Cluster(#[from] ClusterError),
-    /// The input tables or an output directory.
+    /// An input table or an output cannot be read or written.
     #[error(transparent)]
     Schema(#[from] SchemaError),
-    /// The store.
+    /// The store cannot be built or read.
     #[error(transparent)]
     Store(Box<StoreError>),
-    /// The flatten stage.
+    /// The flatten stage failed.
     #[error(transparent)]
     Flatten(Box<FlattenError>),
-    /// The train stage.
+    /// The train stage failed.
     #[error(transparent)]
     Train(Box<TrainError>),
-    /// The infer stage.
+    /// The infer stage failed.
     #[error(transparent)]
     Infer(Box<InferError>),
 }
@@ -99,7 +99,7 @@ pub(crate) struct Mistake {
     pub(crate) at: usize,
     /// One line: file and line, key, problem, allowed values.
     pub(crate) line: String,
-    /// Who can mend the mistake.
+    /// Who can mend the mistake: the kind decides the exit code.
     pub(crate) kind: ErrorKind,
 }
 
@@ -128,7 +128,7 @@ impl From<InferError> for JobError {
 }
 
 impl JobError {
-    /// Returns who can mend the error.
+    /// Returns the kind of the error: who can mend it, and so the exit code.
     pub(crate) fn kind(&self) -> ErrorKind {
         match self {
             JobError::Read { .. }
@@ -148,7 +148,7 @@ impl JobError {
     }
 }
 
-/// Returns the kind of all mistakes together: [`ErrorKind::Usage`] if any of them is.
+/// Returns one kind for all mistakes: `Usage` if any has it, else `Failed` if any, else `Data`.
 fn kind_of_all(mistakes: &[Mistake]) -> ErrorKind {
     let is_any = |kind| mistakes.iter().any(|mistake| mistake.kind == kind);
     [ErrorKind::Usage, ErrorKind::Failed]
@@ -175,7 +175,7 @@ pub(crate) fn is_peer_failure(error: &anyhow::Error) -> bool {
     }
 }
 
-/// Returns the lines of an error: one for each mistake, or one with the chain of causes.
+/// Returns the lines of an error: one for each mistake of a job, or one line with all causes.
 pub(crate) fn lines(error: &anyhow::Error) -> Vec<String> {
     match error.downcast_ref::<JobError>() {
         Some(JobError::Mistakes(found)) => found.iter().map(|of| of.line.clone()).collect(),

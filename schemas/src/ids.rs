@@ -15,13 +15,13 @@ pub use id_type::IdType;
 
 use crate::error::{Result, SchemaError};
 
-/// Flipped in signed keys, so that keys order as their values do.
+/// Flipped in the keys of signed ids, so that keys have the same order as ids.
 const SIGN_BIT: u64 = 1 << 63;
 
 /// A column of node ids of one type.
 ///
-/// Integers are kept as *keys*, 64-bit numbers that order as the ids do; strings as offsets and
-/// bytes. Positions are in insertion order; adding ids neither sorts nor deduplicates.
+/// Integers are kept as *keys*, 64-bit numbers in the same order as the ids; strings are kept as
+/// offsets and bytes. Ids stay in the order in which they were added, with their duplicates.
 ///
 /// # Examples
 ///
@@ -52,8 +52,8 @@ enum Values {
 
 /// Hashes an integer id, given as the 64 bits of its value (`id as i64 as u64`).
 ///
-/// Ids of any width hash by value. The mix (SplitMix64's finaliser) never changes: samples and
-/// partitions depend on it.
+/// The same value has the same hash as a 32-bit or a 64-bit id. Never change this function
+/// (SplitMix64's finaliser): samples and partitions depend on it.
 pub fn hash_int(id: u64) -> u64 {
     let mut mixed = id.wrapping_add(0x9e37_79b9_7f4a_7c15);
     mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -85,7 +85,7 @@ impl Ids {
         Self { id_type, values }
     }
 
-    /// Makes a column of order-preserving keys as returned by [`Ids::as_int`].
+    /// Makes a column of integer ids from their order-preserving keys ([`Ids::as_int`]).
     ///
     /// # Panics
     ///
@@ -158,7 +158,7 @@ impl Ids {
         }
     }
 
-    /// Returns the order-preserving key of an integer id; none for strings.
+    /// Returns the order-preserving key of an integer id, not its value; none for strings.
     pub fn as_int(&self, i: usize) -> Option<u64> {
         match &self.values {
             Values::Keys(keys) => Some(keys[i]),
@@ -289,6 +289,7 @@ impl Ids {
         }
     }
 
+    /// The value, in a type that holds every signed and unsigned id.
     fn wide(&self, key: u64) -> i128 {
         let bits = self.value_bits(key);
         if self.id_type.is_signed() {

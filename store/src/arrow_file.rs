@@ -14,10 +14,13 @@ use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Nodes in one record batch: lists are found by arithmetic, and batches stay small in memory.
+/// Nodes in every record batch but the last.
+///
+/// The number is fixed, so that the batch of a node is computed, and small, so that a batch takes
+/// little memory.
 pub(crate) const NODES_PER_BATCH: usize = 1 << 13;
 
-/// Bytes at the end of an Arrow file: length of the footer and the magic.
+/// Bytes at the end of an Arrow file: 4 that hold the length of the footer, 6 that hold `ARROW1`.
 const TRAILER_BYTES: usize = 10;
 
 /// Writes record batches of one schema to a file, which has a temporary name until it is complete.
@@ -60,8 +63,8 @@ impl BatchFile {
 
     /// Completes the file, gives it its name and returns its size and checksum.
     ///
-    /// It is not forced to the disk: a store can be built again, and a file that a power failure
-    /// has cut has another checksum.
+    /// It does not wait for the disk (no fsync). If a power failure cuts the file, its checksum
+    /// shows this, and the store can be built again.
     ///
     /// # Errors
     ///
@@ -101,7 +104,7 @@ pub(crate) fn append(
     Ok(())
 }
 
-/// Record batches of one schema, in memory up to a bound and in a nameless file beyond it.
+/// Record batches of one schema: in memory up to a bound, the others in an unlinked file.
 pub(crate) struct SpilledBatches {
     dir: PathBuf,
     bytes_max: usize,
@@ -167,7 +170,7 @@ impl SpilledBatches {
     }
 }
 
-/// Maps a file and returns its record batches; their arrays lie in the map.
+/// Maps a file and returns its record batches; their arrays point into the mapped file.
 ///
 /// # Errors
 ///
@@ -251,7 +254,7 @@ pub(crate) fn bounds(offset: &OffsetBuffer<i64>, i: usize) -> std::ops::Range<us
     at(i)..at(i + 1)
 }
 
-/// Returns the numbers of a column; none if it is of another type.
+/// Returns the values of a column of numbers, or `None` if the column has another type.
 pub(crate) fn column<T: arrow::datatypes::ArrowPrimitiveType>(
     array: &ArrayRef,
 ) -> Option<ScalarBuffer<T::Native>> {

@@ -1,4 +1,7 @@
 //! GPU kernels that compute element by element: dropout, and the update that ends a layer.
+//!
+//! The update computes `dropout(activation(x + addend + bias))`; only `x` is always there. In the
+//! kernels `v` is a row, `key` the keys of the dropout mask, and `slope` a gradient.
 
 use burn_cubecl::CubeDevice;
 use burn_cubecl::tensor::CubeTensor;
@@ -11,7 +14,7 @@ use super::sum::sum_rows;
 use crate::Activation;
 use crate::kernel::{Dropout, Mask, Shared, Update};
 
-/// Which parts an [`Update`] has.
+/// Which steps an [`Update`] has; kernels are compiled for each combination.
 #[derive(Clone, Debug, Eq, Hash, PartialEq)]
 struct UpdateArgs {
     addend: bool,
@@ -30,7 +33,7 @@ fn drop_out(x: &[f32], key: &[u32], out: &mut [f32], draw: Draw, cols: u32) {
     out[ABSOLUTE_POS] = x[ABSOLUTE_POS] * node_factor(&draw, key, v, at as u32);
 }
 
-/// Returns the input of the non-linearity.
+/// Returns `x + addend + bias` of one element, which is the input of the activation.
 #[cube]
 fn read(x: &[f32], addend: &[f32], bias: &[f32], cols: u32, #[comptime] parts: &UpdateArgs) -> f32 {
     let mut sum = x[ABSOLUTE_POS];
@@ -136,7 +139,7 @@ impl GpuKernel for Dropout {
     }
 }
 
-/// The inputs of an [`Update`]; absent ones are replaced by `x`.
+/// The arguments of an [`Update`]; `x` stands in for an absent tensor, which no kernel reads.
 struct Inputs<'a> {
     x: &'a CubeTensor,
     addend: &'a CubeTensor,
@@ -146,7 +149,7 @@ struct Inputs<'a> {
     parts: UpdateArgs,
 }
 
-/// Returns the keys of the dropout mask; without dropout `other`, which no kernel reads as keys.
+/// Returns the keys of the dropout mask, or without dropout `other`, which only fills the argument.
 fn key(
     dropout: Option<&(Mask, Shared<u64>)>,
     device: &CubeDevice,

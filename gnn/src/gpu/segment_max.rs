@@ -1,4 +1,7 @@
-//! The largest message of each row and feature, on a GPU.
+//! Max aggregation on a GPU: the largest message of each row, for each feature.
+//!
+//! A message is the feature of an edge's source, times the edge's factor if there are factors. In
+//! the kernels `v` is a row, `u` a column, and `edge` holds the factors (`x` if none).
 
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
@@ -8,6 +11,7 @@ use super::graph::{by_col, by_row};
 use super::memory::{arg, cols, count, empty, empty_positions, launch, len, rows};
 use crate::kernel::SegmentMax;
 
+// Forward: the largest message, and the number of its edge (`winner`).
 #[cube(launch)]
 fn max_rows(
     x: &[f32],
@@ -33,7 +37,7 @@ fn max_rows(
         if comptime!(has_factor) {
             value *= edge[e as usize];
         }
-        // Of equal messages the first wins.
+        // The first of several equal messages wins.
         if e == first || value > best {
             best = value;
             best_edge = e;
@@ -43,6 +47,7 @@ fn max_rows(
     winner[ABSOLUTE_POS] = best_edge;
 }
 
+// Backward: each source gets the gradient of the rows where one of its edges won.
 #[cube(launch)]
 fn max_cols(
     grad: &[f32],

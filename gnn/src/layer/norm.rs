@@ -7,11 +7,14 @@ use crate::kernel::{BatchNorm, LayerNorm, column_statistics, count_of};
 use crate::ops::Fused;
 use crate::{GnnError, Norm};
 
-/// Weight of a batch's statistics in the running ones, as in `PyTorch`.
+/// Weight of the newest batch in the running statistics, as in `PyTorch`.
 const MOMENTUM: f64 = 0.1;
 
 impl Pass<'_> {
-    /// Normalises rows; batch statistics are those of the first `active` rows.
+    /// Normalises all rows of `x`.
+    ///
+    /// In training, batch norm takes its statistics from the first `active` rows only. Without
+    /// active rows, and in inference, it uses the running statistics.
     pub(crate) fn norm(&self, kind: Norm, name: &str, active: usize, x: Tensor<2>) -> Tensor<2> {
         match kind {
             Norm::None => x,
@@ -21,6 +24,7 @@ impl Pass<'_> {
                 Fused::LayerNorm(norm).apply_3([x, weight, bias])
             }
             Norm::Batch => {
+                // PyTorch Geometric's `BatchNorm` holds its parameters in `module`.
                 let name = format!("{name}.module");
                 let (weight, bias) = self.scale_and_shift(&name);
                 let norm = self.batch_norm(&name, active, &x);
@@ -59,7 +63,7 @@ impl Pass<'_> {
             let rows = rows.as_slice::<f64>().expect("converted to f64");
             column_statistics(rows, cols, active)
         };
-        // Running variances are unbiased, as in PyTorch; that of a single row is taken as it is.
+        // Running variances are unbiased, as in PyTorch; the variance of a single row stays 0.
         let unbiased = count_of(active) / count_of((active - 1).max(1));
         for at in 0..cols {
             running_mean[at] = blend(running_mean[at], mean[at]);
@@ -68,7 +72,7 @@ impl Pass<'_> {
         BatchNorm { mean, var, active }
     }
 
-    /// Returns where a buffer starts in the flat buffer vector; the variance follows the mean.
+    /// Returns the start of a buffer in `buffers`; the running variance follows the running mean.
     fn buffer(&self, name: &str) -> usize {
         let place = self.buffer_infos.iter().position(|info| info.name == name);
         let place = place.expect("every batch norm has listed its buffers");
@@ -76,7 +80,7 @@ impl Pass<'_> {
     }
 }
 
-/// Computes mean and biased variance of each column on the GPU, so that only these are read back.
+/// Computes mean and biased variance of each column on the GPU; the rows are not read back.
 fn statistics_on_gpu(rows: Tensor<2>) -> Result<(Vec<f64>, Vec<f64>), GnnError> {
     let cols = rows.dims()[1];
     let mean = rows.clone().mean_dim(0);

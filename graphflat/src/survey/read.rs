@@ -1,4 +1,4 @@
-//! Reads the whole input once: checks every value, counts degrees, shuffles nothing.
+//! Reads the whole input without a shuffle: checks every value and counts degrees.
 
 use schemas::{
     Dangling, EdgeRows, EdgesPlan, Fanout, FeatureMeta, Features, GraphMeta, Ids, LabelMeta,
@@ -11,10 +11,10 @@ use super::id_index::IdIndex;
 use super::kept::Kept;
 use crate::FlattenError;
 
-/// Rows of features kept to measure their compression, at least.
+/// Number of rows whose features are kept to measure their compression; narrow rows may be more.
 const FEATURE_ROWS: usize = 4096;
 
-/// Feature values kept to measure their compression, if narrow rows are more than [`FEATURE_ROWS`].
+/// Number of feature values kept of narrow rows, if these are more than [`FEATURE_ROWS`] rows.
 const FEATURE_NUMBERS: usize = 1 << 18;
 
 /// Edge rows whose weights are kept to measure their compression.
@@ -34,12 +34,12 @@ pub struct Survey {
     pub split: Vec<Split>,
     /// `[num_nodes]`.
     pub in_degree: Vec<u32>,
-    /// `[num_nodes]`: the smallest place in `order` of a node's sources; `u32::MAX` without
-    /// in-edges.
+    /// `[num_nodes]`: index in `order` of the node's source with the smallest id; `u32::MAX` if the
+    /// node has no in-edges.
     pub(super) least_src: Vec<u32>,
-    /// In-edges of every node, at most as many as the fan-outs keep; none if these are too many.
+    /// In-edges of every node, at most as many as the first fan-out; `None` if this is too much.
     pub(super) kept: Option<Kept>,
-    /// Number of edges, with the reverses of undirected edges and without dropped edges.
+    /// Number of edges: an undirected edge counts twice, a dropped edge not at all.
     pub num_edges: u64,
     /// Edge rows dropped because an end is not a node.
     pub dropped_edges: u64,
@@ -52,7 +52,7 @@ pub struct Survey {
 }
 
 impl Survey {
-    /// Reads every row of both tables, and keeps as many in-edges as the fan-outs do.
+    /// Reads every row of both tables, and keeps as many in-edges as the first fan-out allows.
     ///
     /// # Errors
     ///
@@ -184,7 +184,7 @@ impl Survey {
         Ok(())
     }
 
-    /// Visits the edges of some rows; returns the rows with an end that is not a node.
+    /// Visits the edges of a batch, and the reverses of undirected edges; returns the lost rows.
     fn each_row(
         &self,
         edges: &EdgesPlan,
@@ -264,7 +264,7 @@ fn read_rows(
 #[derive(Default)]
 struct Lost {
     rows: u64,
-    /// Of the first of these rows: row, whether the end is the source, and id of the end.
+    /// The first of these rows: its number, whether its unknown end is the source, that end's id.
     first: Option<(u64, bool, String)>,
 }
 
@@ -275,7 +275,7 @@ impl Lost {
         self.first = self.first.take().or(later.first);
     }
 
-    /// Fails if there are any, unless the job drops them.
+    /// Fails if there is such a row, unless the job drops these rows.
     fn refuse(self, edges: &EdgesPlan) -> Result<(), FlattenError> {
         let Some((row, is_src, id)) = self.first else {
             return Ok(());

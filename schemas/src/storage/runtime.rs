@@ -1,4 +1,4 @@
-//! The threads that send requests to stores.
+//! The threads that send requests to object stores (not to the store of the crate `store`).
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -12,10 +12,12 @@ use super::fault::{generic, lasting};
 use crate::error::{Result, SchemaError};
 use crate::guard;
 
-/// A request may take this many times the silence that a server is allowed.
+/// Longest time of a request, as a multiple of the time in which its server may stay silent.
 pub(super) const SLOWEST: u32 = 10;
 
-/// Threads that send requests to stores; callers block until a request is done.
+/// Threads that send requests to object stores, or `None` if the system refuses threads.
+///
+/// Callers block until a request is done.
 static RUNTIME: LazyLock<Option<Runtime>> = LazyLock::new(|| {
     tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
@@ -28,7 +30,7 @@ static RUNTIME: LazyLock<Option<Runtime>> = LazyLock::new(|| {
 /// Receives the result of a future of the runtime; [`wait`] returns it.
 pub(crate) type Pending<T, E = SchemaError> = mpsc::Receiver<Result<T, E>>;
 
-/// Fails if the system refuses the threads; every request to a store needs them.
+/// Fails if the system refused to start the threads; called before a store is used.
 pub(super) fn check_started() -> object_store::Result<()> {
     match *RUNTIME {
         Some(_) => Ok(()),
@@ -58,7 +60,7 @@ where
     receiver
 }
 
-/// Starts work that waits for the runtime, on a thread of its own.
+/// Starts work that may block, on a thread of its own; the work may [`wait`] for futures.
 pub(super) fn start_blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T> + Send + 'static,
 ) -> Pending<T> {
@@ -67,7 +69,7 @@ pub(super) fn start_blocking<T: Send + 'static>(
     receiver
 }
 
-/// Makes a call inside the runtime, such as one that starts tasks.
+/// Makes a call that needs the runtime around it, for example to start tasks.
 pub(super) fn enter<T>(call: impl FnOnce() -> T) -> T {
     let _entered = runtime().enter();
     call()
@@ -92,12 +94,13 @@ pub(super) async fn guarded<T>(
     );
     let answer = polled.await;
     answer.unwrap_or_else(|problem| {
+        // The message of `guard` names a decoder.
         let problem = problem.replacen("its decoder", "the client of the store", 1);
         Err(lasting(problem))
     })
 }
 
-/// Ends a request that takes far longer than its server may be silent.
+/// Ends a request after [`SLOWEST`] times `timeout`, the time in which its server may stay silent.
 pub(super) async fn limited<T>(
     timeout: Duration,
     request: impl Future<Output = object_store::Result<T>>,

@@ -1,14 +1,14 @@
 //! Broken files: changed bytes, cuts and wrong numbers, anywhere in the files that this crate
 //! reads.
 //!
-//! Every mutation must end as an error of one line that names its file. An output, which has
-//! checksums, may give the rows that were written instead. An input table, which has no checksums
-//! unless its pages have, may give other rows. No mutation may panic, hang, or take more than a
-//! gigabyte.
+//! Reading a changed file may have two results: an error of one line that names the file, or rows.
+//! If the file has checksums (every output, and tables with checksums of pages), the rows must be
+//! those that were written. Other input tables may give other rows. No mutation may panic, hang, or
+//! take more than a gigabyte.
 //!
-//! The mutations run in processes of their own, whose memory the system limits. A failure prints
-//! its number; `GRAPHFLAT_TEST_MUTATION=NUMBER` repeats only that mutation, and
-//! `GRAPHFLAT_TEST_MUTATIONS` sets the number of mutations.
+//! The mutations run in child processes with limited memory. A failure prints the number of its
+//! mutation; `GRAPHFLAT_TEST_MUTATION=NUMBER` repeats only that mutation, and
+//! `GRAPHFLAT_TEST_MUTATIONS` sets how many mutations run.
 #![cfg(target_os = "linux")]
 #![cfg(test)]
 
@@ -27,11 +27,11 @@ use schemas::SchemaError;
 
 use change::Chance;
 
-/// Variable with the numbers of a child's mutations: the first, and one after the last.
+/// Variable that gives a child its mutations: the first number, and the number after the last.
 const RANGE: &str = "GRAPHFLAT_TEST_MUTATION_RANGE";
-/// Address space of a child beyond the one it starts with, in KiB: a gigabyte.
+/// KiB of address space that a child may add to the space it starts with: a gigabyte.
 const SPACE_KIB: u64 = 1 << 20;
-/// Longest time without a line of a child; a mutation takes milliseconds.
+/// Longest time in which a child prints no line; a mutation takes milliseconds.
 const SILENCE_MAX: Duration = Duration::from_secs(120);
 /// Number of mutations after which a child prints a line.
 const ALIVE_AFTER: u64 = 100;
@@ -56,7 +56,7 @@ impl Subject {
         read: impl Fn() -> Result<u64, SchemaError> + 'static,
     ) -> Self {
         let whole = read().unwrap();
-        assert_eq!(read().unwrap(), whole, "{name} is read alike each time");
+        assert_eq!(read().unwrap(), whole, "{name} is read the same twice");
         Self {
             name: name.to_owned(),
             dir: dir.to_owned(),
@@ -66,7 +66,7 @@ impl Subject {
         }
     }
 
-    /// Changes a file, reads it, restores it; returns the problem of the result, if there is one.
+    /// Changes, reads and restores a file; returns what is wrong with the result, if anything.
     fn check(&self, chance: &mut Chance) -> Option<String> {
         let name = &self.files[chance.below(self.files.len())];
         let path = self.dir.join(name);
@@ -87,7 +87,7 @@ impl Subject {
     }
 }
 
-/// Returns the problem of an error's text, if there is one.
+/// Returns the text of an error that is no short line, or does not name a file below `dir`.
 fn told_badly(error: &SchemaError, dir: &Path) -> Option<String> {
     let error: &dyn std::error::Error = error;
     let chain = std::iter::successors(Some(error), |error| error.source());
@@ -170,7 +170,9 @@ fn run_child(first: u64, end: u64) -> Vec<String> {
             Err(mpsc::RecvTimeoutError::Disconnected) => break,
             Err(mpsc::RecvTimeoutError::Timeout) => {
                 child.kill().unwrap();
-                problems.push(format!("it hangs at {at} or up to {ALIVE_AFTER} later"));
+                problems.push(format!(
+                    "mutation {at} hangs, or one up to {ALIVE_AFTER} later"
+                ));
             }
         }
     }
@@ -185,13 +187,13 @@ fn run_child(first: u64, end: u64) -> Vec<String> {
         .unwrap();
     if !status.success() && problems.is_empty() {
         problems.push(format!(
-            "{status} at {at} or up to {ALIVE_AFTER} later: {stderr}"
+            "{status} at mutation {at} or up to {ALIVE_AFTER} later: {stderr}"
         ));
     }
     problems
 }
 
-/// Runs the mutations of a range of numbers, which are the same in every process and run.
+/// Runs a range of mutations; a number means the same mutation in every process and run.
 fn child(range: &str) {
     let (first, end) = range.split_once(' ').unwrap();
     let (first, end): (u64, u64) = (first.parse().unwrap(), end.parse().unwrap());
@@ -227,7 +229,7 @@ fn say(line: &str) {
     println!("\n{line}");
 }
 
-/// Joins lists that cannot be cloned.
+/// Joins lists whose elements cannot be cloned.
 trait ConcatAll<T> {
     fn concat_all(self) -> Vec<T>;
 }
