@@ -1,4 +1,6 @@
-//! Losses of a node task, summed over rows in f64 and in row order.
+//! Computes the loss of a node task, and its gradient with respect to the logits.
+//!
+//! Losses are f64 and are summed in the order of rows.
 
 use rayon::prelude::*;
 
@@ -7,7 +9,7 @@ use crate::{Architecture, Dense, GnnError, LabelScale, Task};
 /// Fewest rows that one thread handles at a time.
 const ROWS_MIN: usize = 128;
 
-/// The wanted outputs of the last block's first rows, one row each.
+/// The wanted outputs of a batch: row `i` is wanted for row `i` of the logits.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Labels {
     /// Class numbers.
@@ -56,7 +58,7 @@ impl Labels {
 /// Class weights and label scale, which change the loss of a row.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Weighing<'a> {
-    /// Factor of a row's loss by its class; none: 1.
+    /// For each class, the factor of the loss of its rows; empty if all factors are 1.
     pub(crate) class_weights: &'a [f32],
     /// Scale of a regression's labels, if they are scaled.
     pub(crate) label_scale: Option<&'a LabelScale>,
@@ -65,12 +67,12 @@ pub(crate) struct Weighing<'a> {
 /// Returns the loss, summed over the labelled rows.
 ///
 /// The loss of a row is the cross-entropy for classes, else the mean over columns of the binary
-/// cross-entropy or of the squared error. So the mean over rows is the mean loss of `PyTorch`. Rows
-/// after the labelled ones are ignored.
+/// cross-entropy or of the squared error. The returned sum, divided by the number of rows, is the
+/// loss of `PyTorch` with the reduction `mean`. Logits after the labelled rows are ignored.
 ///
 /// # Panics
 ///
-/// If the labels are not of the task's kind, or wider or more than the logits.
+/// If the labels are not of the task's kind, or a class number is not below the logits' width.
 #[must_use]
 pub fn loss(task: Task, logits: &Dense, labels: &Labels) -> f64 {
     let values: Vec<f64> = logits.values.iter().map(|&x| f64::from(x)).collect();
@@ -80,8 +82,8 @@ pub fn loss(task: Task, logits: &Dense, labels: &Labels) -> f64 {
 /// Returns the loss sum and its gradient with respect to the logits of the labelled rows. Class
 /// weights multiply the loss and the gradient of each row of their class.
 ///
-/// With a label scale, `logits` are scaled outputs: the loss is in the unit of the labels, the
-/// gradient is that of the loss in scaled units.
+/// With a label scale, `logits` are in scaled units. The loss is in the unit of the labels, but the
+/// gradient is the gradient of the loss in scaled units.
 pub(crate) fn loss_and_slope(
     task: Task,
     logits: &[f64],
@@ -174,7 +176,7 @@ fn f64_of(width: usize) -> f64 {
 mod tests {
     use super::*;
 
-    /// f64 finite differences of smooth functions of order 1.
+    /// Largest error of f64 finite differences of smooth functions with values near 1.
     const TOLERANCE: f64 = 1e-7;
 
     fn dense(cols: usize, values: &[f32]) -> Dense {

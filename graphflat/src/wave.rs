@@ -1,4 +1,5 @@
-//! Waves: runs a bounded set of targets at a time through k reduce rounds, and commits its part.
+//! Runs waves: each takes the targets of one part through the rounds of flatten, and commits the
+//! part.
 
 use crate::FlattenError;
 use crate::committer::Committer;
@@ -20,13 +21,15 @@ use timely::dataflow::operators::generic::Operator;
 use timely::dataflow::operators::{Capability, Input, Probe};
 use timely::dataflow::{InputHandle, ProbeHandle, StreamVec};
 
-/// Counts of one worker for each round, then for fetching node columns, then for writing.
+/// Statistics of one worker: one entry for each round, one for fetching node columns, and one for
+/// writing.
 pub(crate) type WorkerStats = Vec<RoundStats>;
 
 /// The state that the operators of one worker share.
 struct WaveState {
     context: WaveContext,
     worker: usize,
+    /// Groups that this worker assembles, by wave.
     groups: BTreeMap<u64, Group>,
     stats: WorkerStats,
     /// Bytes of the largest group so far, or an estimate before one is measured.
@@ -41,8 +44,8 @@ type Shared = Rc<RefCell<WaveState>>;
 
 /// Runs all targets through the rounds, wave by wave, and commits their parts.
 ///
-/// Part `p` has the same targets for any number of workers; worker `p % workers` assembles it. A
-/// wave is a part, and its number is the wave's timestamp.
+/// Part `p` has the same targets for any number of workers; worker `p % workers` assembles it. Each
+/// wave computes one part, and the number of the part is the timestamp of the wave.
 ///
 /// # Errors
 ///
@@ -120,15 +123,17 @@ fn report_waves(context: &WaveContext, peer: &Peer<'_>, probe: &ProbeHandle<u64>
 }
 
 impl WaveState {
-    /// Returns how many waves of all workers may be in flight.
+    /// Returns how many waves may be in flight on all workers together.
     fn waves_allowed(&self, workers: usize) -> u64 {
         let threads = self.context.store.cluster().num_threads();
         waves_allowed(self.context.memory_budget, self.largest, (threads, workers))
     }
 }
 
-/// Estimates the bytes of a group before one is measured: each in-edge leads to another node, up to
-/// the nodes and in-edges of the whole graph.
+/// Estimates the bytes of a group before one is measured.
+///
+/// Assumes that every in-edge has a different source, and limits the counts to the nodes and
+/// in-edges of the graph.
 fn expected_bytes(context: &WaveContext) -> usize {
     let (store, graph) = (&context.store, &context.store.meta().graph);
     let num_nodes = store.placement().num_nodes();
@@ -174,7 +179,7 @@ fn build_dataflow(peer: &mut Peer<'_>, state: &Shared) -> (AskInput, ProbeHandle
 
 type AskInput = InputHandle<u64, timely::container::CapacityContainerBuilder<Vec<InEdgeAsk>>>;
 
-/// Answers the requests of a round.
+/// Answers the requests of a round on the workers that own the nodes.
 fn answer<'scope, Ask, Answer>(
     asks: StreamVec<'scope, u64, Ask>,
     round: usize,
@@ -204,7 +209,7 @@ where
     })
 }
 
-/// Ends a round; `ask` makes the requests of the next round.
+/// Merges the answers of a round; at the end of the round, `ask` makes the next requests.
 fn merge_round<'scope, Ask: timely::ExchangeData + Clone>(
     lists: StreamVec<'scope, u64, InEdgeAnswer>,
     round: usize,
@@ -269,7 +274,7 @@ fn write_parts<'scope>(
     )
 }
 
-/// Writes a group's part; also returns the bytes of memory that it took.
+/// Writes the part of a group; returns the bytes of memory that this took, and the part's entry.
 fn write_group(
     group: Group,
     context: &WaveContext,

@@ -19,8 +19,10 @@ impl Device {
     }
 }
 
-/// Reports the GPU that a model is trained on, or why there is none, and a change of device after a
-/// resume; returns the device's name.
+/// Returns the name of the device that the model is trained on.
+///
+/// Reports a GPU, or why no GPU is used. Adds a warning to `notes` for a software GPU, and for a
+/// device other than that of the checkpoint.
 pub(crate) fn say(
     plan: &TrainPlan,
     prepared: &Prepared,

@@ -17,7 +17,7 @@ use crate::error::{exit_code, lines};
 use bars::Bars;
 use lines::Lines;
 
-/// Silence after which a running job prints that it is working: a phase may last for hours.
+/// Time without a report after which a job prints that it is working: a phase may last for hours.
 const SILENCE_MAX: Duration = Duration::from_secs(60);
 
 /// Form of the reports.
@@ -85,7 +85,7 @@ impl Console {
         self.0.job.set(name.to_owned()).ok(); // a process runs one job
     }
 
-    /// Prints the warnings of the stages from now on.
+    /// Prints the warnings of the stages from now on, unless the user wants errors only.
     pub(crate) fn listen(&self) {
         if self.0.voice == Voice::Quiet {
             return;
@@ -124,7 +124,7 @@ impl Console {
         }
     }
 
-    /// Prints one line about the run itself.
+    /// Prints one line about the run itself; with JSON or errors only, prints nothing.
     pub(crate) fn say(&self, text: &str) {
         match self.0.voice {
             Voice::Bars => {
@@ -211,7 +211,8 @@ impl Inner {
     }
 }
 
-/// Prints that a silent run is working, until the console is dropped.
+/// Prints that the run is working when it has been silent for [`SILENCE_MAX`]; returns when the
+/// console is dropped.
 fn watch(inner: &Weak<Inner>) {
     loop {
         std::thread::sleep(SILENCE_MAX / 10);

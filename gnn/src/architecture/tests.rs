@@ -1,4 +1,4 @@
-//! Tests which architectures are refused, and how `model.json` spells them.
+//! Tests the checks of an [`Architecture`] and its JSON form in `model.json`.
 
 use expect_test::{Expect, expect};
 

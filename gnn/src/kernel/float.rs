@@ -26,7 +26,7 @@ pub trait Float:
     const ZERO: Self;
     /// 1.
     const ONE: Self;
-    /// Below every number.
+    /// Negative infinity.
     const NEG_INFINITY: Self;
 
     /// Converts without loss.
@@ -61,13 +61,14 @@ impl Float for f32 {
         f64::from(self)
     }
 
-    /// A polynomial, so that loops over it become vector code and all platforms compute the same
-    /// bits.
+    /// Evaluates a polynomial. The compiler turns loops over it into vector code, and all platforms
+    /// compute the same bits.
     ///
-    /// The relative error is below 2e-7; results that would be subnormal are 0.
+    /// The relative error is below 2e-7 from -87 to 88. Lower inputs give 0, and higher ones give
+    /// the value at 88.
     #[inline]
     fn exp(self) -> f32 {
-        /// 1.5 * 2^23: adding it rounds to a whole number, held in the lower bits.
+        /// 1.5 * 2^23. Adding it to a number rounds the number and puts it into the low bits.
         const ROUND: f32 = 12_582_912.0;
         /// ln 2 in two parts, the first with trailing zeros so that products with it are exact.
         const LN_2: (f32, f32) = (0.693_359_4, -2.121_944_4e-4);

@@ -1,7 +1,8 @@
-//! Kernels that aggregate some of a node's in-edges to a state; the states of all of them merge.
+//! Aggregates some of a node's in-edges to a state. Merging the states of all in-edges gives
+//! the aggregate of the node.
 //!
-//! They compute the same sums as the kernels of whole rows, in another order, and keep nothing for
-//! a backward pass.
+//! The sums equal those of the kernels that read all in-edges of a node at once, but are added in
+//! another order. The kernels of this file keep nothing for a backward pass.
 
 use super::Float;
 use super::attention::leaky;
@@ -62,8 +63,9 @@ pub(crate) fn gine_rows(
     }
 }
 
-/// Returns GAT's scores of in-edges: `leaky(s[src[e]] + dst + z[e])` for each head. A row of `s` is
-/// `[2 * heads]` and starts with the node's scores as src.
+/// Returns GAT's scores of in-edges: `leaky(s[src[e]] + dst + z[e])` for each head.
+///
+/// A row of `s` has `2 * heads` values; the first `heads` are the scores of the node as a source.
 pub(crate) fn gat_scores(s: &[f32], src: &[u32], dst: &[f32], z: Option<&[f32]>) -> Vec<f32> {
     let heads = dst.len();
     let mut scores = Vec::with_capacity(src.len() * heads);
@@ -101,8 +103,10 @@ pub(crate) fn gatv2_scores(
     scores
 }
 
-/// Sets `out` to the state of a softmax over in-edges: for each head the largest score `m`, then
-/// the sum of `exp(score - m)`, then the sum of `exp(score - m) * factor[e] * x[src[e]]`.
+/// Sets `out` to the state of a softmax over in-edges.
+///
+/// The state is the largest score `m` of each head, then the sum of `exp(score - m)` of each head,
+/// then the sum of `exp(score - m) * factor[e] * x[src[e]]` of each head.
 pub(crate) fn softmax_rows(
     (x, src): (&[f32], &[u32]),
     mut scores: Vec<f32>,
@@ -136,8 +140,9 @@ pub(crate) fn softmax_rows(
     sum_heads(rows, heads, x, terms);
 }
 
-/// Merges states of [`softmax_rows`] into the output row over all of their in-edges: the weighted
-/// sums divided by the sums of exponentials.
+/// Merges states of [`softmax_rows`]; returns the output row of the node.
+///
+/// The output of a head is its weighted sum divided by its sum of exponentials.
 pub(crate) fn merge_softmax(states: &[&[f32]], heads: usize) -> Vec<f32> {
     let width = states[0].len() - 2 * heads;
     let mut out = vec![0.0; width];

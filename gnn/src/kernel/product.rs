@@ -1,4 +1,4 @@
-//! Dense products on one thread, through the matrix library.
+//! Multiplies dense matrices on one thread, with the crate `gemm`.
 
 use super::Float;
 
@@ -34,7 +34,7 @@ impl<'a, F: Float> Matrix<'a, F> {
         }
     }
 
-    /// Returns the distances in values between neighbours of a column and of a row.
+    /// Returns the strides in values: from a row to the next row, and from a column to the next.
     fn strides(&self) -> (isize, isize) {
         let width = if self.is_transposed {
             self.rows

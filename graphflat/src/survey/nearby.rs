@@ -1,13 +1,13 @@
-//! Walks from targets along kept in-edges.
+//! Keeps in-edges of the edge table in memory, and walks along them from targets.
 
 use super::kept::Kept;
 use super::read::Survey;
 use crate::FlattenError;
 use schemas::{EdgesPlan, Fanout, keep_at_hop};
 
-/// Keeps in-edges of all nodes, or if these are too many, of the nodes near `targets`.
+/// Returns in-edges of all nodes or, if these are too many, of the nodes near `targets`.
 ///
-/// Reads the edge table once, or once per hop.
+/// Reads the edge table once for all nodes, or once for each hop from the targets.
 pub(super) fn gather(
     survey: &Survey,
     edges: &EdgesPlan,
@@ -38,7 +38,7 @@ pub(super) fn gather(
     Ok(kept)
 }
 
-/// Fills the slots of some nodes from the edge table.
+/// Reads the edge table, and keeps up to `limit` in-edges of each of `nodes`.
 fn fill(
     kept: &mut Kept,
     survey: &Survey,
@@ -57,19 +57,20 @@ fn fill(
         }
     })
 }
-/// Nodes and edges of a union of neighbourhoods.
+
+/// Numbers of nodes and edges of a union of neighbourhoods.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Size {
     pub(super) nodes: usize,
     pub(super) edges: usize,
 }
 
-/// Walks from targets along kept in-edges.
+/// Walks from targets along the in-edges of [`Kept`], any number of times.
 pub(super) struct Nearby<'a> {
     survey: &'a Survey,
     fanouts: &'a [Fanout],
     kept: &'a Kept,
-    /// Whether the current walk has reached a node; all false between walks.
+    /// For each node, whether the current walk has reached it; all false between walks.
     reached: Vec<bool>,
 }
 
@@ -83,14 +84,15 @@ impl<'a> Nearby<'a> {
         }
     }
 
-    /// Returns a node's in-edges at a distance from its target.
+    /// Returns the sources of the in-edges that a neighbourhood keeps for `node`, `hop` hops from
+    /// the target.
     pub(super) fn in_edges(&self, node: u32, hop: u8) -> &'a [u32] {
         let limit = keep_at_hop(self.fanouts, usize::from(hop));
         self.kept.of(&self.survey.in_degree, node, limit)
     }
 
-    /// Walks from some targets to the last hop; returns the nodes, nearest first, and their
-    /// distances.
+    /// Returns the nodes of the neighbourhoods of some targets with their distances in hops,
+    /// nearest first.
     pub(super) fn hops(&mut self, targets: &[u32]) -> Vec<(u32, u8)> {
         let mut nodes: Vec<(u32, u8)> = targets.iter().map(|&target| (target, 0)).collect();
         for &target in targets {

@@ -40,10 +40,10 @@ pub(crate) enum Choice {
     Listed(Vec<Id>),
 }
 
-/// The tables of a graph, in a directory for stores and outputs; removed when dropped.
+/// The tables of a graph, in a directory that also holds its stores and outputs.
 pub(crate) struct Tables {
     root: PathBuf,
-    /// None if another process removes the directory.
+    /// Removes the directory when dropped; none if another process removes it.
     _dir: Option<TempDir>,
     pub(crate) nodes: NodesSpec,
     pub(crate) edges: EdgesSpec,
@@ -52,7 +52,7 @@ pub(crate) struct Tables {
 }
 
 impl Settings {
-    /// Parses fan-outs such as `5,all`; all other settings are plain.
+    /// Parses fan-outs such as `5,all`; all other settings have defaults.
     pub(crate) fn new(fanouts: &str) -> Self {
         let fanout = |text: &str| match text {
             "all" => Fanout::All,
@@ -194,7 +194,7 @@ impl Tables {
         spec.into_plan(&self.root, fresh).unwrap()
     }
 
-    /// Flattens, and returns all neighbourhoods in the order of the output.
+    /// Flattens, and returns all neighbourhoods by sample and then by target id.
     pub(crate) fn features(&self, settings: &Settings) -> Vec<GraphFeature> {
         let output = self.path("out");
         if output.exists() {
@@ -243,14 +243,16 @@ pub(crate) fn snapshot(dir: &Path) -> BTreeMap<String, Vec<u8>> {
     files
 }
 
-/// Reads the Parquet files of [`snapshot`], which must not depend on the history of the output.
+/// Reads the Parquet files below a directory, by their relative path.
+///
+/// Earlier runs that wrote to the directory must not change the bytes of these files.
 pub(crate) fn snapshot_parts(dir: &Path) -> BTreeMap<String, Vec<u8>> {
     let mut files = snapshot(dir);
     files.retain(|name, _| name.ends_with(".parquet"));
     files
 }
 
-/// Reads all neighbourhoods of an output, part by part, and checks them.
+/// Reads and checks all neighbourhoods of an output; returns them by sample and then by target id.
 pub(crate) fn read_features(output: &Path) -> Vec<GraphFeature> {
     let dataset = GraphFeatureDataset::open(output).unwrap();
     dataset.verify().unwrap();
@@ -268,8 +270,10 @@ pub(crate) fn read_features(output: &Path) -> Vec<GraphFeature> {
     in_id_order(features)
 }
 
-/// Sorts neighbourhoods by sample, as their parts are, and then by target: the engine has another
-/// order of targets within a sample.
+/// Sorts neighbourhoods by sample and then by target id.
+///
+/// The parts of an output are in the order of samples, but the targets of a sample are not in the
+/// order of ids.
 fn in_id_order(features: Vec<GraphFeature>) -> Vec<GraphFeature> {
     let mut samples: BTreeMap<String, usize> = BTreeMap::new();
     let mut keyed: Vec<(usize, GraphFeature)> = Vec::new();
@@ -285,7 +289,8 @@ fn in_id_order(features: Vec<GraphFeature>) -> Vec<GraphFeature> {
     keyed.into_iter().map(|(_, feature)| feature).collect()
 }
 
-/// Reads all neighbourhoods of an output from its shards.
+/// Reads the parts of an output as shards, and extracts the neighbourhood of each target; returns
+/// them by sample and then by target id.
 pub(crate) fn extract_features(output: &Path) -> Vec<GraphFeature> {
     let dataset = GraphFeatureDataset::open(output).unwrap();
     let fanouts = &dataset.flatten().fanouts;
