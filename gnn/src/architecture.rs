@@ -33,7 +33,7 @@ pub struct Architecture {
     pub out_dim: usize,
     /// Attention heads of a hidden conv; their outputs are concatenated.
     pub heads: usize,
-    /// Attention heads of the last conv of a model without linear head; their outputs are averaged.
+    /// Attention heads of the last conv, if no linear head follows; their outputs are averaged.
     pub out_heads: usize,
     /// Dropout on the input of every conv but the first, and of the head.
     pub dropout: f32,
@@ -103,7 +103,8 @@ impl Architecture {
                 format!("{width} is more than the {PARAMETERS_MAX} parameters a model may have")
             })?;
         }
-        // Each width fits 32 bits: a product of two fits `usize`, and a product of three `u128`.
+        // No product overflows: each width has 32 bits, `usize` holds a product of two widths, and
+        // `u128` a product of three.
         let len = |info: &ParameterInfo| info.shape.iter().map(|&n| n as u128).product::<u128>();
         let count: u128 = self.parameters().iter().map(len).sum();
         let is_hidden = widest >= self.out_dim;
@@ -152,7 +153,7 @@ impl Architecture {
         }
     }
 
-    /// Lists the tensors: for each conv its own, its residual's and its norm's; then the head's.
+    /// Lists the tensors of each conv, followed by its residual and its norm, and last of the head.
     pub(crate) fn tensors(&self, convs: &[Arc<dyn Conv>]) -> ParameterList {
         let mut list = ParameterList::default();
         for (at, conv) in convs.iter().enumerate() {

@@ -5,11 +5,14 @@
 //! cargo bench -p graphflat --bench flatten -- --nodes 131072 --edges 2000000 --features 64 ...
 //! ```
 //!
-//! `--data` names a directory that `graphflat generate --weights` wrote, whose train nodes are the
-//! targets; or a directory with the same tables where `split` is 0, 1, 2 and `targets.parquet`
-//! (`id`) lists the targets. Without `--data` an R-MAT graph is generated. More options: `--workers
-//! 2`, `--fanouts 10,10`, `--sampling uniform`, `--layout rows`, `--targets-per-part 4096`,
-//! `--hub-threshold 10000`, `--memory-mib 2048`, `--repeat 3`.
+//! `--data` names a directory that `graphflat generate --weights` wrote; its train nodes are the
+//! targets. A directory of other data needs the same tables. If it holds `targets.parquet`, the
+//! column `id` of this file lists the targets, and `split` must hold the numbers 0, 1, 2. Without
+//! `--data` an R-MAT graph is generated.
+//!
+//! More options, with their defaults: `--workers 2`, `--fanouts 10,10`, `--sampling uniform`,
+//! `--layout rows`, `--targets-per-part 4096`, `--hub-threshold 10000`, `--memory-mib 2048`,
+//! `--repeat 3`.
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -24,13 +27,13 @@ use schemas::{EdgesSpec, NodesSpec, Sampling};
 use serde_json::json;
 use store::{StorePlan, open_or_build};
 
-/// The program's allocator: it keeps memory for the next wave.
+/// The allocator of the program `graphflat`, which keeps freed memory for the next wave.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
-/// The list of targets, if the data has one; its splits are numbers then.
+/// The file that lists the targets. In data with this file, the column `split` holds numbers.
 const TARGETS_FILE: &str = "targets.parquet";
 
 /// The options of the command line.
@@ -174,7 +177,7 @@ fn store_plan(
     })
 }
 
-/// Name, wall-clock seconds and seconds of all cores.
+/// Recorded events: name, wall-clock seconds since the start, and [`cpu_seconds`].
 type Phases = Arc<Mutex<Vec<(String, f64, f64)>>>;
 
 /// Records when each phase began, and when the first and the last wave ended.
@@ -198,8 +201,9 @@ fn stopwatch(started: Instant) -> (Progress, Phases) {
     (progress, phases)
 }
 
-/// Returns the CPU seconds of all threads so far, which other load on the machine disturbs less
-/// than the clock; 0 if the system does not report them.
+/// Returns the CPU seconds of all threads so far; 0 if the system does not report them.
+///
+/// Other load on the machine changes this time less than the wall-clock time.
 fn cpu_seconds() -> f64 {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
     // Fields 14 and 15; field 2, the name, ends with the last parenthesis.

@@ -10,15 +10,16 @@ use crate::source::Source;
 /// Key `class_weights` of `[train]`: a list with one weight per class, or `"balanced"`.
 #[derive(Clone, PartialEq)]
 pub enum ClassWeights {
-    /// Each class in inverse proportion to its train targets, as in scikit-learn: the weights of
-    /// all train targets add up to their number.
+    /// Inverse proportion to the number of train targets of each class, as in scikit-learn. The
+    /// weights of all train targets add up to the number of train targets.
     Balanced,
     /// One weight per class.
     Listed(Vec<f32>),
 }
 
 impl ClassWeights {
-    /// Returns why the weights do not fit labels of `task`, `width` wide; none if they fit.
+    /// Returns why the weights do not fit the labels of `task`, or none if they fit. If the labels
+    /// are classes, `width` is the number of classes.
     pub fn problem(&self, task: Task, width: usize) -> Option<String> {
         match (task, self) {
             (Task::MultiLabel | Task::Regression, _) => {
@@ -83,16 +84,17 @@ impl<'de> de::Visitor<'de> for WeightsVisitor {
     }
 }
 
-/// Computes the balanced weights of `num_classes` classes: number of train targets / number of
-/// classes with train targets / number of train targets of the class. A class without train targets
-/// gets 0, which no loss uses.
+/// Computes the balanced weights of `num_classes` classes.
+///
+/// Weight = train targets / (classes with train targets * train targets of the class). A class
+/// without train targets gets 0, which no train target uses.
 pub(crate) fn balanced(source: &Source, num_classes: usize) -> Result<Vec<f32>, TrainError> {
     let mut counts = vec![0_u64; num_classes];
     for idx in 0..source.counts.len() {
         let part = source.part(source.key(idx, None))?;
         if let Labels::Class(classes) = &part.shard.labels {
             for &target in part.targets(Split::Train) {
-                // The model refuses a class out of range.
+                // A class out of range is not counted; the model refuses it.
                 if let Some(count) = counts.get_mut(classes[target as usize] as usize) {
                     *count += 1;
                 }
@@ -102,6 +104,7 @@ pub(crate) fn balanced(source: &Source, num_classes: usize) -> Result<Vec<f32>, 
     Ok(shares(&counts))
 }
 
+/// Returns the balanced weight of each class, from the number of train targets of each class.
 #[expect(clippy::cast_possible_truncation, reason = "weights are f32")]
 fn shares(counts: &[u64]) -> Vec<f32> {
     let num_present = counts.iter().filter(|&&count| count > 0).count();

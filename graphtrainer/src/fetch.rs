@@ -11,24 +11,27 @@ use crate::order::Selection;
 use crate::source::{Part, PartKey};
 use crate::supply::{PipelineStage, Supply, forward_error};
 
-/// Number of waiting parts, besides the part being passed on and the parts in use.
+/// Capacity of the queue of parts that are read from files. With 0, the thread still reads one part
+/// ahead, and holds it until the receiver takes it.
 const QUEUE_STORED: usize = 0;
 
-/// The same for drawn parts, which are small without their dense features. The times to draw and to
-/// compute a part vary, so a slow draw begins before the previous part is in use.
+/// Capacity of the queue of parts that are drawn, which are small without their dense features. The
+/// time to draw a part varies; with a part in the queue, a slow draw delays training less.
 const QUEUE_DRAWN: usize = 1;
 
 type Fetched = Result<(PartKey, Arc<Part>), TrainError>;
 
-/// The parts of a worker's selections, in their order.
+/// Receives the parts of a worker's selections, in the order of the selections.
 pub(crate) struct FetchedParts {
     next: Receiver<Fetched>,
     /// The parts of the current selection.
     held: Vec<(PartKey, Arc<Part>)>,
 }
 
-/// Starts the thread that fetches the parts of all selections. A part is fetched once for
-/// consecutive selections that need it. After an error the thread sends it and ends.
+/// Starts the thread that fetches the parts of all selections.
+///
+/// A part that consecutive selections need is fetched once. If a part cannot be fetched, the thread
+/// sends the error and ends.
 ///
 /// # Errors
 ///

@@ -22,7 +22,7 @@ const FANOUTS: [Fanout; 2] = [Fanout::Count(4), Fanout::Count(3)];
 
 const TABLE: &str = "model = \"gcn\"\nhidden = [8]\nepochs = 6\nbatch_size = 16\n";
 
-/// Writes a random graph's features to `dir`.
+/// Writes the graph features of a random graph to `dir`.
 fn flatten(dir: &Path, shape: Shape, layout: Layout) {
     flatten_graph(dir, &Graph::new(shape, 4), layout);
 }
@@ -81,7 +81,7 @@ fn files(dir: &Path) -> Vec<String> {
     names
 }
 
-/// A plan that fails does not remove the model that it would replace.
+/// The first run trains. Later runs with keys of the same result train nothing.
 #[test]
 fn a_model_directory_is_whole_and_is_not_made_twice() {
     for (sparse, layout) in [(false, Layout::Shards), (true, Layout::Rows)] {
@@ -115,7 +115,8 @@ fn a_model_directory_is_whole_and_is_not_made_twice() {
         ] {
             assert!(file.metrics.contains_key(name), "{name}");
         }
-        // The manifest is read back, because decimal digits do not always give the same float.
+        // Later runs return the manifest as read from its file. Its floats may differ in the last
+        // digit from the floats in memory, so the test reads the file too.
         let written = read_manifest(&model_dir).unwrap();
         assert_eq!(written.parts, manifest.parts);
         assert_eq!(manifest.report["epochs"].as_array().unwrap().len(), 6);
@@ -125,7 +126,7 @@ fn a_model_directory_is_whole_and_is_not_made_twice() {
         // Changed keys that do not change the result do not start another training.
         let tuned = format!("{TABLE}servers = 2\npruning = false\n");
         assert_eq!(run(dir.path(), &tuned, false, &never).unwrap(), written);
-        // Defaults that are written out do not either.
+        // Default values written into the table do not start another training either.
         let explicit = format!(
             "{TABLE}layers = 2\nloss = \"cross_entropy\"\nmonitor = \"accuracy\"\nheads = 1\n\
              aggregator = \"mean\"\nedge_weight = false\nedge_features = false\nworkers = 1\n\
@@ -173,8 +174,8 @@ fn every_epoch_is_a_line_and_a_kill_changes_none() {
     }
 }
 
-/// Checks that values stored twice are equal: counts, metrics of the model, and values derived from
-/// both.
+/// Checks `evaluation.json` against the metrics of the model file, and its scores against its
+/// confusion matrices.
 fn check_evaluation(model_dir: &Path, file: &gnn::ModelFile) {
     let evaluation = EvaluationFile::read(model_dir).unwrap().unwrap();
     assert_eq!(file.extra["best_epoch"], evaluation.best_epoch);
@@ -225,6 +226,7 @@ fn both_layouts_train_the_same_model() {
     assert_eq!(weights[0], weights[1]);
 }
 
+/// A plan that is refused does not change the model that it would replace.
 #[test]
 fn another_plan_is_refused_unless_it_is_fresh() {
     let dir = tempfile::tempdir().unwrap();
@@ -290,7 +292,7 @@ fn a_plan_that_does_not_fit_leaves_no_trace() {
     assert!(!dir.path().join("model").exists());
 }
 
-/// Runs a table that fails, then a corrected one with the same output.
+/// Runs a table, and checks that it fails with the message `expected` and leaves no output.
 fn fails_without_a_trace(dir: &Path, table: &str, expected: &str) {
     let error = run(dir, table, false, &silent()).unwrap_err().to_string();
     assert!(error.contains(expected), "{error}");

@@ -1,4 +1,4 @@
-//! Arguments with which a run starts the program again: as its children, or as a restart.
+//! Arguments with which a run starts the program again: for its child processes, or to restart.
 
 use std::ffi::OsString;
 
@@ -7,12 +7,14 @@ use crate::job::Job;
 use crate::source::Edits;
 
 impl RunArgs {
-    /// Returns the arguments of the same job for another process that works on it: all but
-    /// `--fresh`, those that choose the processes, and those that set how the run reports.
+    /// Returns the arguments with which another process works on the same job.
+    ///
+    /// Left out are `--fresh`, the options that choose the processes (but not `--start-timeout`),
+    /// and the options that set how the run reports.
     pub(crate) fn same(&self, edits: &Edits, job: &Job) -> Vec<OsString> {
         let mut same = vec!["run".into(), self.job.path.clone().into_os_string()];
         let mut add = |name: &str, value: String| same.extend([name.into(), value.into()]);
-        // Later processes may start after midnight.
+        // A process that starts after midnight must not take another date.
         add("--date", edits.date.to_rfc3339());
         for (name, value) in &edits.set {
             add("--set", format!("{name}={value}"));
@@ -25,7 +27,8 @@ impl RunArgs {
         same
     }
 
-    /// Returns the arguments of the processes that this one starts, which share its memory budget.
+    /// Returns the arguments of a child process: those of [`RunArgs::same`], `--fresh`, and the
+    /// memory budget, which this process and its children share.
     pub(crate) fn of_child(&self, edits: &Edits, job: &Job) -> Vec<OsString> {
         let mut args = self.same(edits, job);
         let budget = format!("memory_budget={}B", job.memory_budget.as_u64());

@@ -6,12 +6,12 @@ use super::product::{Matrix, multiply};
 use super::split::{even_pieces, map, run, split_mut, sum_in_order};
 use super::{Float, Forward, Kernel, Saved};
 
-/// `out = x[..rows] * weight^T`, or the sum of two products of this form.
+/// Computes `x[..rows] * weight^T` for one pair of inputs, and the sum of both products for two.
 ///
-/// Inputs are `x: [rows or more, cols_in]` and `weight: [cols_out, cols_in]`, once or twice; the
-/// second pair may have another `cols_in`.
+/// A pair is `x: [rows or more, cols_in]` and `weight: [cols, cols_in]`. The two pairs may have
+/// different `cols_in`.
 ///
-/// To the bit, a row of the output depends only on its own row of `x` and on the weight.
+/// A row of the output has the same bits whatever the other rows of `x` are.
 #[derive(Clone, Debug)]
 pub struct Linear {
     /// Number of output rows.
@@ -24,10 +24,10 @@ pub struct Linear {
 /// product has the same shape: the last block is padded with zeros.
 const BLOCK: usize = 256;
 
-/// Blocks in a partial sum of weight slopes, at least.
+/// Blocks of one partial sum of weight gradients, unless [`SUMS_MAX`] sums need more blocks each.
 const SUM_BLOCKS: usize = 2;
 
-/// Largest number of partial sums of weight slopes.
+/// Largest number of partial sums of weight gradients.
 const SUMS_MAX: usize = 64;
 
 impl Linear {
@@ -58,7 +58,8 @@ impl Linear {
         scratch
     }
 
-    /// Runs `product` on the memory of a whole block, and keeps the rows that `out` has.
+    /// Runs `product` on memory for a whole block. A shorter `out` gets the first rows of the
+    /// result.
     fn on_block<F: Float>(cols: usize, out: &mut [F], product: impl FnOnce(&mut [F])) {
         if out.len() == BLOCK * cols {
             product(out);
@@ -85,7 +86,7 @@ impl Linear {
         }
     }
 
-    /// Computes the slopes of one pair of inputs; an input that is not needed gets none.
+    /// Computes the gradients of one pair of inputs. A gradient that is not needed stays empty.
     fn backward_pair<F: Float>(
         &self,
         (x, weight): (&[F], &[F]),

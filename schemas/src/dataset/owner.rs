@@ -12,7 +12,8 @@ use super::{
 use crate::error::{Result, SchemaError};
 use crate::storage::{self, entries};
 
-/// Stage and fingerprint of the run that writes a directory; `_progress/plan.json`.
+/// Stage and fingerprint (of plan and input) of the run that writes a directory, as stored in
+/// `_progress/plan.json`.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Owner {
     stage: String,
@@ -32,7 +33,9 @@ impl Owner {
     }
 }
 
-/// Returns the manifest of a finished output; one of another plan is an error.
+/// Returns the manifest of a finished output, or none if the output is not finished.
+///
+/// A finished output of another stage, plan or input is an error.
 pub(super) fn finished(dir: &Path, wanted: &Owner) -> Result<Option<Manifest>> {
     if !storage::is_file(&dir.join(SUCCESS))? {
         return Ok(None);
@@ -46,7 +49,7 @@ pub(super) fn finished(dir: &Path, wanted: &Owner) -> Result<Option<Manifest>> {
     Ok(Some(manifest))
 }
 
-/// Returns which run wrote a directory without `_SUCCESS`.
+/// Returns which run began to write a directory without `_SUCCESS`.
 pub(super) fn half_finished(dir: &Path) -> Result<Option<Owner>> {
     if let Some(found) = read_json::<Owner>(&dir.join(PROGRESS).join(PLAN))? {
         return Ok(Some(found));
@@ -75,10 +78,10 @@ pub(super) fn is_ours(dir: &Path) -> bool {
     matches!(plan, Ok(Some(_))) || matches!(load_manifest(dir), Ok(Some(_)))
 }
 
-/// Refuses a directory with files in it that this program did not put there.
+/// Refuses a directory that holds files of other programs.
 ///
-/// Other programs write `_SUCCESS`, `manifest.json` and `part-*.parquet` too: a directory is one of
-/// this program if it holds a manifest or a plan that can be read.
+/// A manifest or a plan that can be read proves that this program wrote the directory. `_SUCCESS`,
+/// `manifest.json` and `part-*.parquet` prove nothing, because other programs write them too.
 ///
 /// # Errors
 ///
@@ -104,7 +107,7 @@ pub fn refuse_foreign(dir: &Path) -> Result<()> {
     if is_ours(dir) || is_ours(&dir.join(ASIDE)) {
         return Ok(());
     }
-    // No other program uses this name.
+    // No other program writes `_manifest.json`, so one that cannot be read is damaged.
     match read_json::<Manifest>(&dir.join(MANIFEST)) {
         Err(SchemaError::Json { source, .. }) => {
             return Err(taken(format!(
@@ -114,7 +117,7 @@ pub fn refuse_foreign(dir: &Path) -> Result<()> {
         }
         other => drop(other?),
     }
-    // A run that was killed before it wrote its plan may leave these.
+    // A run that was killed before it wrote its plan may leave only files with these names.
     let is_foreign = |name: &String| {
         let is_own = [LOCK, PROGRESS, ASIDE].contains(&name.as_str());
         !(name.starts_with('.') || is_own || is_lock_aside(name))
@@ -125,7 +128,7 @@ pub fn refuse_foreign(dir: &Path) -> Result<()> {
         let unknown = names.filter(|name| !(name.starts_with('.') || name == TMP));
         foreign.extend(unknown.map(|name| format!("{begun}/{name}")));
     }
-    // The names of other files show their program better than `_SUCCESS`.
+    // The error names a file like `_SUCCESS` last: other names tell more about the program.
     match foreign.iter().min_by_key(|name| name.starts_with('_')) {
         None => Ok(()),
         Some(name) => Err(taken(format!(
@@ -134,10 +137,11 @@ pub fn refuse_foreign(dir: &Path) -> Result<()> {
     }
 }
 
-/// Refuses a directory that a run without `--fresh` would refuse, as far as this shows without the
-/// fingerprint of the run.
+/// Refuses a directory that a run without `--fresh` would refuse. It does not need the fingerprint
+/// of the run.
 ///
-/// `same_plan` tells whether a finished output of the stage is the one that the run would write.
+/// `same_plan` tells whether a finished output of the stage is the one that the run would write. An
+/// unfinished output of the same stage is accepted: only its fingerprint could show another plan.
 ///
 /// # Errors
 ///
@@ -148,7 +152,7 @@ pub fn refuse_taken(
     same_plan: impl FnOnce(&Manifest) -> bool,
 ) -> Result<()> {
     refuse_foreign(dir)?;
-    // The run that began to replace it may be this one.
+    // A run of this stage began to replace the output, and this run may be its continuation.
     if half_finished(&dir.join(ASIDE))?.is_some_and(|begun| begun.stage == stage) {
         return Ok(());
     }

@@ -1,4 +1,4 @@
-//! Parts of neighbourhoods that are drawn on request and not read from files.
+//! Neighbourhoods of one part, drawn on request instead of read from files.
 
 use super::{DenseRows, GraphShard};
 use crate::error::Result;
@@ -7,15 +7,16 @@ use crate::error::Result;
 pub struct Neighborhoods {
     /// Nodes and edges.
     pub shard: GraphShard,
-    /// Dense features outside of the shard; the shard then has none.
+    /// Dense features, if they are kept outside of `shard`; `shard` then has no dense features.
     pub dense: Option<Box<dyn DenseRows + Send + Sync>>,
 }
 
-/// Draws the neighbourhoods of a part with any random seed.
+/// Draws the neighbourhoods of a part, with a random seed that the caller chooses.
 ///
-/// The flatten engine implements it on a store; every function of this type implements it too.
+/// The flatten engine implements it on a store. Every function with the arguments and the result of
+/// [`DrawParts::draw_part`] implements it too.
 pub trait DrawParts: Send + Sync {
-    /// Returns part `idx` as it is drawn with a seed.
+    /// Returns part `idx`, drawn with `seed`.
     ///
     /// # Errors
     ///

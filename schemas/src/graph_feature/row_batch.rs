@@ -88,9 +88,9 @@ impl RowBatch {
         }
     }
 
-    /// Returns the number of values of all columns.
+    /// Estimates the number of values of all columns.
     pub(super) fn num_values(&self) -> usize {
-        // The other columns are no longer than these.
+        // Columns that are not counted have about the length of a counted one, or less.
         let features = self.feature.num_values() + self.feature_value.values.len();
         features
             + self.edge_feature.num_values()
@@ -162,6 +162,7 @@ impl RowBatch {
             self.feature_value.values.extend_from_slice(&value[range]);
             self.feature_offset.values.push(end);
         }
+        // The values are in the columns already: an empty push only ends the row.
         self.feature_offset.push([]);
         self.feature_index.push([]);
         self.feature_value.push([]);
@@ -216,7 +217,7 @@ impl RowBatch {
     }
 }
 
-/// Entries of a range of nodes.
+/// Returns the range of entries of a range of nodes; `offset` has the first entry of each node.
 pub(super) fn entries(offset: &[u64], nodes: Range<usize>) -> Range<usize> {
     let entry = |end: u64| usize::try_from(end).expect("offsets point into memory");
     entry(offset[nodes.start])..entry(offset[nodes.end])
