@@ -1,4 +1,5 @@
-//! One job in several processes: the same bytes as in one, whoever is killed, stopped or unwelcome.
+//! One job in several processes writes the bytes of one process, even if processes are killed or
+//! stopped, or strangers connect.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::Write as _;
@@ -17,10 +18,10 @@ use crate::hosts::{Hosts, LOSS_MAX, SECRET, end, end_within, send_signal, wait_f
 use crate::needs::slow;
 
 const OUTPUT: &str = "out/features";
-/// Processes killed; more where it is set.
+/// Variable with the number of processes to kill; a few if it is not set.
 const KILLS: &str = "GRAPHFLAT_TEST_KILLS";
 
-/// A graph with more nodes than one process has, and a hub that is cut up.
+/// A graph with nodes for all processes, and a hub that is split.
 fn graph(ids: IdKind, features: FeatureKind) -> Graph {
     Graph::new(150, ids, features).with_weights()
 }
@@ -32,7 +33,7 @@ fn job(graph: &Graph, layout: &str) -> Job {
         .with("workers = 2", "workers = 1")
 }
 
-/// The data files of the job in one process.
+/// Runs the job in one process; returns its data files.
 fn alone(bench: &Bench, job: &Job) -> BTreeMap<String, Vec<u8>> {
     bench.run(job, &["--fresh"]).ok();
     bench.data_files(OUTPUT)
@@ -63,7 +64,7 @@ fn processes_write_the_bytes_of_one() {
     }
 }
 
-/// A finished output is finished for all, and a store is found again where all of it is there.
+/// All processes see that an output is finished, and reuse a store if all its parts exist.
 #[test]
 fn nothing_is_done_twice() {
     let graph = graph(IdKind::Int64, FeatureKind::List);
@@ -79,7 +80,7 @@ fn nothing_is_done_twice() {
     assert!(again.stderr.contains("finished before"), "{}", again.stderr);
     assert!(!again.stderr.contains("numbering"), "{}", again.stderr);
     assert_eq!(manifest, bench.manifest(OUTPUT));
-    // One of the parts of the store is damaged: all build it again.
+    // If one part of the store is damaged, all processes build the store again.
     let part = bench.path("work/small/process-001/store/nodes-001.arrow");
     std::fs::write(&part, b"nothing").unwrap();
     std::fs::remove_dir_all(bench.path("out")).unwrap();
@@ -87,7 +88,7 @@ fn nothing_is_done_twice() {
     assert_same_bytes(&expected, &bench.data_files(OUTPUT), "after damage");
 }
 
-/// Whichever process dies, all end and say who is missing; run again, the job ends with the same rows.
+/// If any process dies, all others end and name it; the next run ends with the same rows.
 #[test]
 fn a_process_that_is_killed_ends_the_job_and_the_next_run_goes_on() {
     if !slow() {
@@ -101,9 +102,9 @@ fn a_process_that_is_killed_ends_the_job_and_the_next_run_goes_on() {
     assert!(said.iter().any(names_round), "{said:?}");
 }
 
-/// Kills processes of a stage, one in each run, and runs the job again: it ends as it does in one
-/// process, and does nothing twice that was done. Kills count that came when others were at `phase`.
-/// Returns what the others said.
+/// Kills processes of a stage, one in each run, and runs the job again: it must end with the bytes
+/// of one process, and must not repeat finished work. Only kills while the others were at `phase`
+/// count. Returns the messages of the others.
 pub(crate) fn survive_kills(
     bench: &Bench,
     job: &Job,
@@ -130,7 +131,7 @@ pub(crate) fn survive_kills(
     let kills = std::env::var(KILLS).map_or(12, |kills| kills.parse().unwrap());
     while killed < kills {
         draw += 1;
-        // A finished output would stay, and the next run would have nothing to do.
+        // A finished output would leave nothing to do for the next run.
         std::fs::remove_dir_all(bench.path(output)).unwrap();
         let hosts = Hosts::new(bench, 3);
         let args = [&stage[..], &["--fresh", "--start-timeout", "3"]].concat();
@@ -150,15 +151,15 @@ pub(crate) fn survive_kills(
             assert_eq!(outcome.code, 1, "process {process}: {outcome:?}");
             let missed = format!("lost process {victim} ({})", hosts.addresses[victim]);
             let is_lost = outcome.stderr.contains(&missed);
-            // Killed before all had met, it is one of those that did not come.
+            // A process that was killed before all had met is reported as not connected.
             let is_missing = outcome.stderr.contains("not there within 3 s");
             assert!(is_lost || is_missing, "{outcome:?}");
             is_missed |= is_lost && outcome.stderr.contains(&format!(" was at {phase}"));
             said.push(outcome.stderr.clone());
         }
         killed += usize::from(is_missed);
-        // How busy the machine was when the job was timed says little: kills that come too late or too
-        // early draw the next ones nearer.
+        // The load of the machine changes after the job was timed: kills that come too late or too
+        // early move the next ones.
         whole = whole.mul_f64(match (is_late, is_missed) {
             (true, _) => 0.9,
             (false, false) => 1.1,
@@ -185,7 +186,7 @@ pub(crate) fn survive_kills(
     said
 }
 
-/// The files of an unfinished output's committed parts, and when they were written.
+/// Returns the files of an unfinished output's committed parts, and when they were written.
 fn committed_files(bench: &Bench, output: &str) -> BTreeMap<PathBuf, SystemTime> {
     let dir = bench.path(output);
     let mut files = BTreeMap::new();
@@ -218,7 +219,7 @@ fn modified(path: &Path) -> SystemTime {
     path.metadata().unwrap().modified().unwrap()
 }
 
-/// A process that was met is missed while others are still waited for.
+/// The loss of a connected process is noticed while others have not connected yet.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_process_is_missed_before_all_have_met() {
@@ -238,10 +239,10 @@ fn a_process_is_missed_before_all_have_met() {
             let sockets = std::fs::read_to_string("/proc/net/tcp").unwrap();
             sockets.contains(&connected)
         });
-        std::thread::sleep(Duration::from_secs(3)); // and introduce themselves
+        std::thread::sleep(Duration::from_secs(3)); // time for the handshake
         let [first, mut second] = children;
         send_signal(&second, signal);
-        // Processes are waited for a minute.
+        // The start timeout is a minute: the loss must be noticed earlier.
         let outcome = end_within(first, LOSS_MAX);
         second.kill().ok();
         second.wait().unwrap();
@@ -255,7 +256,7 @@ fn a_process_is_missed_before_all_have_met() {
     }
 }
 
-/// What crosses is understood by the same build alone.
+/// Only the same build understands the messages between processes.
 #[test]
 fn another_build_is_refused() {
     let graph = graph(IdKind::Int64, FeatureKind::List);
@@ -263,7 +264,7 @@ fn another_build_is_refused() {
     bench.write(&job(&graph, "rows"));
     let other = bench.path("other");
     let mut program = std::fs::read(env!("CARGO_BIN_EXE_graphflat")).unwrap();
-    program.push(0); // behind what is loaded
+    program.push(0); // after the loaded part of the file
     std::fs::write(&other, program).unwrap();
     let permissions = std::fs::metadata(env!("CARGO_BIN_EXE_graphflat"))
         .unwrap()
@@ -292,7 +293,7 @@ fn another_build_is_refused() {
     );
 }
 
-/// A process that stands still is missed as one that is gone is.
+/// A stopped process is noticed like a killed one.
 #[cfg(unix)]
 #[test]
 fn a_process_that_is_stopped_ends_the_job() {
@@ -317,8 +318,8 @@ fn a_process_that_is_stopped_ends_the_job() {
     assert_same_bytes(&expected, &bench.data_files(OUTPUT), "after a stop");
 }
 
-/// Stops a process: the others end in time and name it and what they were at, and it ends when it is
-/// woken up and finds itself left alone.
+/// Stops a process: the others must end in time and name it and their phase. When it continues, it
+/// must notice that the others are gone, and end.
 #[cfg(unix)]
 pub(crate) fn stop_one(hosts: &Hosts, mut children: Vec<Child>, victim: usize, phase: &str) {
     let stopped = children.remove(victim);
@@ -339,7 +340,7 @@ pub(crate) fn stop_one(hosts: &Hosts, mut children: Vec<Child>, victim: usize, p
     assert_eq!(woken.code, 1, "{woken:?}");
 }
 
-/// The error of one process is that of all.
+/// All processes report the error of the one that failed.
 #[test]
 fn a_process_that_fails_says_why_to_all() {
     let graph = graph(IdKind::Int64, FeatureKind::List);
@@ -454,7 +455,7 @@ fn arguments_that_cannot_be_are_refused() {
         .ok();
 }
 
-/// Whoever connects and is none of the job's gets nothing, is logged, and disturbs nothing.
+/// A stranger that connects gets no answer, is logged, and does not disturb the job.
 #[test]
 fn strangers_disturb_nothing() {
     let graph = graph(IdKind::Int64, FeatureKind::List);
@@ -477,7 +478,7 @@ fn strangers_disturb_nothing() {
     let impostor = impostor.env("GRAPHFLAT_SECRET", "not the secret of the tests");
     let impostor = end(impostor.spawn().unwrap());
     assert_eq!(impostor.code, 1, "{impostor:?}");
-    // From before all have met to the end of the job.
+    // The flood lasts from before all have met to the end of the job.
     let is_over = AtomicBool::new(false);
     let [first, second] = std::thread::scope(|scope| {
         for address in &hosts.addresses {
@@ -499,7 +500,7 @@ fn strangers_disturb_nothing() {
     assert_same_bytes(&expected, &bench.data_files(OUTPUT), "beside strangers");
 }
 
-/// Connects again and again, as fast as it goes: most say nothing and stay, some say too much.
+/// Connects as fast as possible: most connections stay silent and open, some send wrong bytes.
 fn flood(address: &str, is_over: &AtomicBool) {
     let mut silent = VecDeque::new();
     for draw in 0.. {
@@ -520,15 +521,15 @@ fn flood(address: &str, is_over: &AtomicBool) {
             2 => drop(stream.write_all(b"graphflt")),
             _ => silent.push_back(stream),
         }
-        // More than are let in at once, and fewer than this process may open.
+        // More connections than a process accepts at a time, and fewer than this process may open.
         if silent.len() > 300 {
             silent.pop_front();
         }
     }
 }
 
-/// Hosts with addresses of their own write what one process writes, and end together where the link
-/// of one goes down or its disk is full.
+/// Hosts with their own addresses write the bytes of one process, and end together if the link of
+/// one goes down or its disk is full.
 #[cfg(target_os = "linux")]
 #[test]
 fn hosts_work_together_and_end_together() {
@@ -567,7 +568,7 @@ fn hosts_work_together_and_end_together() {
         "after a link was down",
     );
 
-    // Loopback is each host's own: what crosses takes the addresses of the list.
+    // Each host has its own loopback: connections between hosts use the addresses of the list.
     let training = Job::new(&graph, &[FLATTEN, TRAIN]).and("workers = 4\nservers = 2");
     bench.run(&training, &["--stage", "train"]).ok();
     let model = bench.data_files("out/model");

@@ -1,5 +1,5 @@
-//! Seeded faults of a job on four hosts: it ends on all of them and says why, or goes on; run again, it
-//! has the bytes of one process.
+//! Seeded faults of a job on four hosts: it ends on all hosts with a reason, or continues; the next
+//! run has the bytes of one process.
 #![cfg(target_os = "linux")]
 
 use std::process::Child;
@@ -11,10 +11,10 @@ use crate::harness::{
 use crate::hosts::{LOSS_MAX, Net, end_within, send_signal};
 use crate::needs::{skip, slow};
 
-/// Variable with the number of faults that end the job, 50 without it.
+/// Variable with the number of faults that end the job; 50 if it is not set.
 const FAULTS: &str = "GRAPHFLAT_TEST_HOST_FAULTS";
 const HOSTS: usize = 4;
-/// The stages with what they write.
+/// The stages and their outputs.
 const STAGES: [(&str, &str); 3] = [
     ("flatten", "out/features"),
     ("train", "out/model"),
@@ -39,23 +39,23 @@ fn job(graph: &Graph) -> Job {
         .and("rows_per_part = 8")
 }
 
-/// Returns one of `num` things, by chance.
+/// Draws a number below `num`.
 fn choose(seed: u64, draw: u64, num: usize) -> usize {
     usize::try_from(mix(seed, draw) % num as u64).unwrap()
 }
 
-/// When a fault came, as far as it shows.
+/// When a fault came, as far as the outcome shows it.
 #[derive(PartialEq)]
 enum Moment {
-    /// Before the host was met.
+    /// Before the host had connected.
     Start,
     Midst,
     /// Too late, or on a disk that was large enough.
     End,
 }
 
-/// One fault in the midst of a stage: every other host ends by itself in time and says which one it
-/// misses.
+/// Causes one fault in the middle of a stage: every other host must end by itself in time and name
+/// the lost host.
 fn meet(
     net: &Net,
     bench: &Bench,
@@ -94,7 +94,7 @@ fn meet(
         net.set_link(victim, "up");
     }
     if matches!(fault, Fault::Stop) {
-        // Woken up, it finds itself left alone.
+        // The host continues and must notice that the others are gone.
         send_signal(&left, "-CONT");
     }
     let hit = end_within(left, LOSS_MAX);
@@ -102,7 +102,7 @@ fn meet(
         "fault {draw}: {fault:?} of host {victim} at {share:.2} of {stage}: {seconds:.1} s, code {}",
         outcomes[0].code
     );
-    // It may have come after the end, or the disk have been large enough.
+    // The fault may have come after the end, or the disk may have been large enough.
     let what = format!("{fault:?}: {hit:?}, {outcomes:?}");
     assert!(
         outcomes
@@ -157,17 +157,17 @@ fn hosts_end_together_whatever_happens_and_go_on() {
     while num_ended.iter().sum::<usize>() < faults {
         draw += 1;
         let kind = usize::try_from(draw).unwrap() % FAULT_KINDS.len();
-        // Training writes nothing on a host's own disk.
+        // Training writes no file on a host's own disk.
         let at = match FAULT_KINDS[kind] {
             Fault::FullDisk => 2 * choose(61, draw, 2),
             _ => choose(61, draw, STAGES.len()),
         };
         let (stage, output) = STAGES[at];
-        // A finished output would stay, and the next run would have nothing to do.
+        // A finished output would leave nothing to do for the next run.
         std::fs::remove_dir_all(bench.path(output)).unwrap();
         let moment = meet(&net, &bench, (stage, FAULT_KINDS[kind]), whole[at], draw);
         num_ended[kind] += usize::from(moment == Moment::Midst);
-        // How busy the machine was when the job was timed says little.
+        // The load of the machine changes after the job was timed.
         whole[at] = whole[at].mul_f64(match moment {
             Moment::Start => 1.1,
             Moment::Midst => 1.0,
@@ -185,7 +185,8 @@ fn hosts_end_together_whatever_happens_and_go_on() {
     assert!(num_ended.iter().all(|&num| num > 0), "{num_ended:?}");
 }
 
-/// A link that loses one packet in a hundred and takes 100 ms for each makes a job slower, no more.
+/// A link that loses 1 % of the packets and delays each by 100 ms makes a job slower, but does not
+/// end it.
 #[test]
 fn a_slow_link_that_loses_packets_is_survived() {
     if !slow() {

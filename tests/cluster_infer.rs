@@ -16,7 +16,7 @@ fn graph_of(num_nodes: usize) -> Graph {
     Graph::new(num_nodes, IdKind::Utf8, FeatureKind::List).with_weights()
 }
 
-/// A job whose parts are fewer, as many and more than the workers of a run.
+/// A job with fewer parts than, as many parts as, or more parts than the workers of a run.
 fn job(graph: &Graph, model: &str) -> Job {
     let train = TRAIN.replace("\"sage\"", model);
     Job::new(graph, &[FLATTEN, &train, INFER]).and("rows_per_part = 20")
@@ -31,7 +31,7 @@ fn large_job(graph: &Graph, model: &str) -> Job {
         .with("rows_per_part = 20", "rows_per_part = 1000")
 }
 
-/// Infers in one process and then in several, and compares what they write.
+/// Infers in one process and then in several, and compares the outputs.
 fn check(bench: &Bench, job: &Job, what: &str) {
     check_among(bench, job, what, &[("2", "1"), ("3", "2"), ("4", "1")]);
 }
@@ -115,7 +115,7 @@ fn every_choice_of_output_gives_the_bytes_of_one_process() {
     assert!(refused.stderr.contains("list.parquet"), "{refused:?}");
 }
 
-/// So many rows that each worker reads, sends and takes several blocks of them.
+/// Enough rows that each worker reads, sends and receives several blocks.
 #[test]
 fn blocks_of_rows_cross_from_all_workers_at_once() {
     let graph = graph_of(12_000);
@@ -129,7 +129,8 @@ fn blocks_of_rows_cross_from_all_workers_at_once() {
     check(&bench, &job.and("sampling = \"none\""), "blocks");
 }
 
-/// A node with so many in-edges that they are aggregated by segments, each where its rows are.
+/// A node with enough in-edges to be aggregated by segments, each in the process that holds its
+/// rows.
 #[test]
 fn a_hub_gives_the_bytes_of_one_process() {
     for model in [
@@ -149,12 +150,12 @@ fn a_hub_gives_the_bytes_of_one_process() {
         bench
             .run(&job, &["--stage", "flatten", "--stage", "train"])
             .ok();
-        // Of 240 segments seven processes have all nodes but of six.
+        // With seven processes, all but six of 240 segments have their nodes in one process.
         check_among(&bench, &job, model, &[("2", "1"), ("3", "2"), ("7", "1")]);
     }
 }
 
-/// What is a hub for one layer, or sampling, is none for another that reads fewer of its in-edges.
+/// A hub of one layer or sampling is no hub of another that reads fewer of its in-edges.
 #[test]
 fn a_hub_of_some_layers_gives_the_bytes_of_one_process() {
     if !slow() {
@@ -186,7 +187,7 @@ fn a_hub_of_some_layers_gives_the_bytes_of_one_process() {
     }
 }
 
-/// A process with a hub that most nodes lead to gets no more than its share of rows.
+/// A process with a hub that has in-edges from most nodes receives no more than its share of rows.
 #[test]
 fn no_process_gets_more_rows_because_of_a_hub() {
     let graph = graph_of(15_000).with_in_edges(14_000);
@@ -211,7 +212,7 @@ fn no_process_gets_more_rows_because_of_a_hub() {
     }
 }
 
-/// Rows of a node cross once to each process that reads them, as the report tells.
+/// By the report, the row of a node is sent once to each process that reads it.
 #[test]
 fn rows_cross_once_a_round_and_process() {
     let graph = graph(IdKind::Int64, FeatureKind::List);
@@ -243,12 +244,13 @@ fn rows_cross_once_a_round_and_process() {
         assert_eq!(sum(round, "bytes_sent"), sum(round, "bytes_received"));
         assert!(sum(round, "bytes_least") <= sum(round, "bytes_received"));
     }
-    // A hidden layer of 8: each node crosses to the one other process at most.
+    // The hidden layer is 8 wide: each node's row is sent at most once, to the one other process.
     assert!(sum(1, "bytes_sent") > 0);
     assert!(sum(1, "bytes_sent") <= 4 * 8 * graph.num_nodes as u64);
 }
 
-/// What the report says is the least is counted on graphs where it is known, whoever owns which node.
+/// The report's least number of bytes is checked on graphs where it is known for any placement of
+/// nodes.
 #[test]
 fn the_fewer_of_rows_and_partial_aggregates_are_counted() {
     let learned = graph(IdKind::Utf8, FeatureKind::List);
@@ -257,19 +259,20 @@ fn the_fewer_of_rows_and_partial_aggregates_are_counted() {
     bench
         .run(&train, &["--stage", "flatten", "--stage", "train"])
         .ok();
-    // Layer 2 reads rows of 3 numbers; SAGE's state of some in-edges is as wide.
+    // Layer 2 reads rows of 3 numbers; SAGE's partial aggregates are as wide.
     let row = 4 * 3;
     for (edges, num_nodes, least, is_less) in [
-        // One node leads to all others: its row crosses, not an aggregate for each of them.
+        // One node has edges to all others: its row is sent, not an aggregate for each of them.
         (
             (1..60).map(|dst| (0, dst)).collect::<Vec<_>>(),
             60,
             row,
             false,
         ),
-        // All others lead to one: an aggregate of theirs would do for their rows.
+        // All others have edges to one node: one aggregate could replace their rows.
         ((1..60).map(|src| (src, 0)).collect(), 60, row, true),
-        // So many that it is a hub, of which states cross: one would do for those of all segments.
+        // Enough in-edges for a hub, whose partial aggregates are sent: one could replace those of
+        // all segments.
         ((1..9600).map(|src| (src, 0)).collect(), 9600, row, true),
     ] {
         let star = Graph {

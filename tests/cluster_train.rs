@@ -1,4 +1,5 @@
-//! Training in several processes: the model of one, whoever of them is killed, stopped or fails.
+//! Training in several processes gives the model of one process, even if processes are killed,
+//! stopped or fail.
 
 use std::path::Path;
 use std::process::Child;
@@ -12,7 +13,7 @@ use crate::hosts::{Hosts, end, wait_for};
 use crate::needs::slow;
 
 const OUTPUT: &str = "out/model";
-/// Time in which a training writes its first checkpoint.
+/// Longest wait for the first checkpoint of a training.
 const CHECKPOINT_MAX: Duration = Duration::from_secs(60);
 const TRAINED: [&str; 2] = ["--stage", "train"];
 
@@ -20,7 +21,7 @@ fn graph() -> Graph {
     Graph::new(150, IdKind::Utf8, FeatureKind::List).with_weights()
 }
 
-/// A training with so many workers.
+/// A training with `workers` workers.
 fn job(graph: &Graph, workers: usize, more: &str) -> Job {
     Job::new(graph, &[FLATTEN, TRAIN])
         .with("workers = 2", "workers = 1")
@@ -28,7 +29,7 @@ fn job(graph: &Graph, workers: usize, more: &str) -> Job {
         .and(&format!("workers = {workers}\n{more}"))
 }
 
-/// A bench where graph features lie.
+/// A bench with graph features.
 fn flattened(graph: &Graph) -> Bench {
     let bench = Bench::new(graph);
     bench.run(&job(graph, 1, ""), &["--stage", "flatten"]).ok();
@@ -84,7 +85,7 @@ fn processes_train_the_model_of_one() {
     }
 }
 
-/// Gradients of 16 bits train another model, but almost the same one.
+/// Gradients of 16 bits train almost the same model.
 #[test]
 fn rounded_gradients_train_almost_alike() {
     let graph = graph();
@@ -101,7 +102,7 @@ fn rounded_gradients_train_almost_alike() {
     }
 }
 
-/// The report of an epoch has the busy seconds of the stages of all processes.
+/// The report of an epoch includes the busy seconds of all processes.
 #[test]
 fn busy_seconds_of_followers_are_reported() {
     let graph = graph();
@@ -116,7 +117,7 @@ fn busy_seconds_of_followers_are_reported() {
     }
 }
 
-/// One command flattens and trains; a second one finds both finished, in every process.
+/// One command flattens and trains; for a second one, both are finished in every process.
 #[test]
 fn stages_follow_each_other_and_are_not_done_twice() {
     let graph = graph();
@@ -166,7 +167,7 @@ fn workers_that_do_not_wait_train_a_model_too() {
     }
 }
 
-/// Whichever process dies, all end and say who is missing; run again, the training goes on and ends
+/// If any process dies, all others end and name it; the next run continues the training and ends
 /// with the same bytes.
 #[test]
 fn a_process_that_is_killed_ends_the_training_and_the_next_run_goes_on() {
@@ -180,7 +181,8 @@ fn a_process_that_is_killed_ends_the_training_and_the_next_run_goes_on() {
     survive_kills(&bench, &job, ("train", "train, epoch "), OUTPUT);
 }
 
-/// A training of several processes goes on in one, and the other way round.
+/// One process can continue a training of several processes, and several can continue one of one
+/// process.
 #[test]
 fn checkpoints_are_those_of_one_process() {
     let graph = graph();
@@ -204,7 +206,7 @@ fn checkpoints_are_those_of_one_process() {
         child.wait().unwrap();
         assert!(!bench.path(OUTPUT).join("_SUCCESS").exists());
         let deadline = Instant::now() + Duration::from_secs(20);
-        // The others of a first process that was killed end a moment later.
+        // After process 0 is killed, the others end a moment later.
         let outcome = loop {
             let outcome = bench.run(&job, then);
             if outcome.code == 0 || Instant::now() > deadline {
@@ -216,7 +218,7 @@ fn checkpoints_are_those_of_one_process() {
     }
 }
 
-/// A process that stands still is missed as one that is gone is.
+/// A stopped process is noticed like a killed one.
 #[cfg(unix)]
 #[test]
 fn a_process_that_is_stopped_ends_the_training() {
@@ -233,7 +235,7 @@ fn a_process_that_is_stopped_ends_the_training() {
     stop_one(&hosts, children, 2, "train, epoch ");
 }
 
-/// Copies graph features to a bench of its own, which sees another disk than the others.
+/// Copies graph features to another bench, which stands for another disk.
 fn copy(from: &Bench, to: &Bench) {
     for file in files_below(&from.path("out/features")) {
         let name = file.strip_prefix(from.path("out/features")).unwrap();
@@ -243,7 +245,7 @@ fn copy(from: &Bench, to: &Bench) {
     }
 }
 
-/// Runs a training whose last process works in a directory of its own.
+/// Runs a training whose last process works in another directory.
 fn train_apart(bench: &Bench, apart: &Bench, job: &Job) -> Vec<Outcome> {
     bench.write(job);
     apart.write(job);
@@ -253,7 +255,7 @@ fn train_apart(bench: &Bench, apart: &Bench, job: &Job) -> Vec<Outcome> {
     children.into_iter().map(end).collect()
 }
 
-/// A worker that fails far from the first process ends all with its error, and leaves nothing.
+/// A worker that fails in another process ends all processes with its error, and no output stays.
 #[test]
 fn the_error_of_a_worker_is_that_of_all() {
     let graph = graph();
@@ -275,7 +277,7 @@ fn the_error_of_a_worker_is_that_of_all() {
     let job = job(&graph, 3, "servers = 3").with("epochs = 4", "epochs = 100000");
     let alone = train(&apart, &job, &[]);
     assert_ne!(alone.code, 0);
-    // Which part is met first is a matter of time.
+    // The order of time decides which part is read first.
     let names_part = |outcome: &Outcome| {
         let text = &outcome.stderr;
         text.contains("stage train: out/features/") && text.contains(" is broken: checksum ")
@@ -356,7 +358,7 @@ fn keys_that_several_processes_cannot_have_are_refused() {
         refused.stderr.contains("`train.streamed` is true"),
         "{refused:?}"
     );
-    // One server clips.
+    // A single server can clip.
     let clipped = job(&graph, 2, "clip_norm = 0.5");
     train(&bench, &clipped, &[]).ok();
     let expected = bench.data_files(OUTPUT);

@@ -1,4 +1,4 @@
-//! Hosts of the tests: processes of this machine, or network namespaces with addresses of their own.
+//! Hosts of the tests: processes of this machine, or network namespaces with their own addresses.
 
 use std::io::{BufRead as _, BufReader};
 use std::net::TcpListener;
@@ -11,15 +11,15 @@ use crate::harness::{Bench, Outcome};
 use crate::needs::skip;
 
 pub(crate) const SECRET: &str = "the secret of the tests";
-/// Time in which all processes end once one is lost, whatever the machine is busy with: a limit, and no
-/// speed.
+/// Longest time until all processes end after one is lost, on a busy machine too: a limit, not a
+/// measure of speed.
 pub(crate) const LOSS_MAX: Duration = Duration::from_secs(15);
 
-/// Nets that were made, each with names of its own.
+/// Number of nets made, for their names.
 #[cfg(target_os = "linux")]
 static NUM_NETS: AtomicU32 = AtomicU32::new(0);
 
-/// Processes of a hosts file, on ports that were free a moment ago.
+/// Processes of a hosts file, on ports that were free before.
 pub(crate) struct Hosts {
     pub(crate) addresses: Vec<String>,
     path: PathBuf,
@@ -55,7 +55,7 @@ pub(crate) fn end(child: Child) -> Outcome {
     Outcome::of(&child.wait_with_output().unwrap())
 }
 
-/// Waits for a process that has to end by itself so soon.
+/// Waits for a process, which must end by itself within `longest`.
 pub(crate) fn end_within(mut child: Child, longest: Duration) -> Outcome {
     let deadline = Instant::now() + longest;
     while child.try_wait().unwrap().is_none() {
@@ -68,12 +68,12 @@ pub(crate) fn end_within(mut child: Child, longest: Duration) -> Outcome {
     end(child)
 }
 
-/// Waits until a file is there.
+/// Waits until a file exists.
 pub(crate) fn wait_for(path: &Path, longest: Duration) {
     wait_until(&path.display().to_string(), longest, || path.exists());
 }
 
-/// Waits until something has come.
+/// Waits until `has_come` returns true.
 pub(crate) fn wait_until(what: &str, longest: Duration, has_come: impl Fn() -> bool) {
     let deadline = Instant::now() + longest;
     while !has_come() {
@@ -90,7 +90,7 @@ pub(crate) fn send_signal(child: &Child, signal: &str) {
     assert!(kill.status().unwrap().success());
 }
 
-/// Hosts of their own: network namespaces on one bridge.
+/// Separate hosts: network namespaces on one bridge.
 #[cfg(target_os = "linux")]
 pub(crate) struct Net {
     id: String,
@@ -102,7 +102,7 @@ pub(crate) struct Net {
 
 #[cfg(target_os = "linux")]
 impl Net {
-    /// None where this user may not make any.
+    /// Makes `num` hosts; none if this user may not.
     pub(crate) fn new(bench: &Bench, num: usize) -> Option<Net> {
         let addresses: Vec<String> = (1..=num).map(|i| format!("10.213.7.{i}:7000")).collect();
         let path = bench.path("hosts.txt");
@@ -144,7 +144,7 @@ impl Net {
         Some(net)
     }
 
-    /// Has a host's packets take so long, and so many in a hundred of them be lost.
+    /// Delays a host's packets by `delay_ms` and loses `loss` percent of them.
     pub(crate) fn slow_down(&mut self, host: usize, delay_ms: u32, loss: u32) {
         assert!(as_root(&[
             "ip",
@@ -186,7 +186,7 @@ impl Net {
         command.spawn().unwrap()
     }
 
-    /// Runs the job on all hosts, which end well.
+    /// Runs the job on all hosts; all must succeed.
     pub(crate) fn run(&self, bench: &Bench, args: &[&str]) {
         let hosts = 0..self.hosts.addresses.len();
         let children: Vec<Child> = hosts.map(|host| self.start(bench, host, args)).collect();
@@ -229,7 +229,7 @@ impl Drop for Net {
     }
 }
 
-/// A directory on a disk of its own, which is small.
+/// A directory on a separate, small disk.
 #[cfg(target_os = "linux")]
 pub(crate) struct SmallDisk {
     pub(crate) dir: PathBuf,
@@ -237,7 +237,7 @@ pub(crate) struct SmallDisk {
 
 #[cfg(target_os = "linux")]
 impl SmallDisk {
-    /// None where this user may not mount any.
+    /// Mounts a disk of `kib` KiB; none if this user may not.
     pub(crate) fn new(dir: PathBuf, kib: u64) -> Option<SmallDisk> {
         std::fs::create_dir(&dir).unwrap();
         let size = format!("size={kib}k");
@@ -249,7 +249,7 @@ impl SmallDisk {
         }
     }
 
-    /// Removes what lies there.
+    /// Removes all files on the disk.
     pub(crate) fn empty(&self) {
         for entry in std::fs::read_dir(&self.dir).unwrap() {
             let path = entry.unwrap().path();
@@ -260,7 +260,7 @@ impl SmallDisk {
         }
     }
 
-    /// Returns how many KiB lie there.
+    /// Returns the KiB that the files take.
     pub(crate) fn used(&self) -> u64 {
         let sizes = crate::harness::files_below(&self.dir)
             .into_iter()
@@ -268,7 +268,7 @@ impl SmallDisk {
         sizes.map(|size| size.div_ceil(4096) * 4).sum()
     }
 
-    /// Gives it so many KiB; what lies there stays.
+    /// Resizes the disk to `kib` KiB; the files stay.
     pub(crate) fn resize(&self, kib: u64) {
         let options = format!("remount,size={kib}k");
         assert!(as_root(&[
@@ -287,7 +287,7 @@ impl Drop for SmallDisk {
     }
 }
 
-/// Runs a command that only root may; false where it fails.
+/// Runs a command that only root may run; false if it fails.
 #[cfg(target_os = "linux")]
 fn as_root(command: &[&str]) -> bool {
     let mut run = Command::new(command[0]);

@@ -1,7 +1,7 @@
-//! How the program ends before its work is done: once, whoever finds a reason first.
+//! Ends the program early, and once: for the first reason that a thread finds.
 //!
-//! A failed stage, another process of the job and a signal may all want to end the program at the same
-//! time. The first one [`claim`]s the end, says why in one line and exits; the others wait for it.
+//! A failed stage, an error of another process and a signal may end the program at the same time.
+//! The first thread [`claim`]s the end, prints one line and exits; the others wait for it.
 
 use std::io::{self, Write as _};
 use std::sync::Mutex;
@@ -9,16 +9,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-/// Whether somebody ends the program.
+/// Whether a thread has claimed the end of the program.
 static IS_CLAIMED: AtomicBool = AtomicBool::new(false);
 
-/// Whether the process that started this one speaks of signals for both.
+/// Whether the process that started this one prints the line about a signal for both.
 static IS_SILENT: AtomicBool = AtomicBool::new(false);
 
-/// Whether the program runs a job, which goes on when it runs again.
+/// Whether the program runs a job, which the next run continues.
 static IS_RESUMABLE: AtomicBool = AtomicBool::new(false);
 
-/// Tells the other processes of the job why this one ends: what happened, and the exit code.
+/// Sends the reason why this process ends, and its exit code, to the other processes of the job.
 static OTHERS: Mutex<Option<Box<TellOthers>>> = Mutex::new(None);
 
 type TellOthers = dyn Fn(&str, u8) + Send;
@@ -28,14 +28,14 @@ type TellOthers = dyn Fn(&str, u8) + Send;
 pub(crate) enum Signal {
     /// Ctrl-C.
     Interrupt,
-    /// What a scheduler sends.
+    /// Sent by schedulers.
     Terminate,
 }
 
 impl Signal {
     const ALL: [Self; 2] = [Self::Interrupt, Self::Terminate];
 
-    /// The exit code of a program that it ended: 128 and its number.
+    /// Returns the exit code of a program that the signal ended: 128 plus its number.
     pub(crate) fn exit_code(self) -> u8 {
         match self {
             Self::Interrupt => 130,
@@ -43,7 +43,7 @@ impl Signal {
         }
     }
 
-    /// The signal whose exit code this is.
+    /// Returns the signal with this exit code, if there is one.
     pub(crate) fn of_exit_code(exit_code: u8) -> Option<Self> {
         let mut all = Self::ALL.into_iter();
         all.find(|signal| signal.exit_code() == exit_code)
@@ -57,49 +57,49 @@ impl Signal {
     }
 }
 
-/// Returns to the first caller alone; the others wait until the program has ended.
+/// Returns to the first caller only; other callers wait until the program has ended.
 pub(crate) fn claim() {
     while IS_CLAIMED.swap(true, Ordering::SeqCst) {
         thread::sleep(Duration::from_secs(3600));
     }
 }
 
-/// Leaves it to the process that started this one to speak of signals.
+/// Makes this process print no line about signals: the process that started it does.
 pub(crate) fn be_silent() {
     IS_SILENT.store(true, Ordering::SeqCst);
 }
 
-/// Notes that the program runs a job, which goes on when it runs again.
+/// Records that the program runs a job, which the next run continues.
 pub(crate) fn be_resumable() {
     IS_RESUMABLE.store(true, Ordering::SeqCst);
 }
 
-/// Sets how the other processes of the job learn why this one ends.
+/// Sets the function that sends the reason of an early end to the other processes of the job.
 pub(crate) fn tell_others_with(tell: impl Fn(&str, u8) + Send + 'static) {
-    *OTHERS.lock().expect("nobody panics with it") = Some(Box::new(tell));
+    *OTHERS.lock().expect("its holders never panic") = Some(Box::new(tell));
 }
 
 /// Writes a line to standard error.
 pub(crate) fn say(line: &str) {
-    // Nothing is left to be done where even this cannot be written.
+    // If this fails, there is no other place to report it.
     let _ = writeln!(io::stderr(), "{line}");
 }
 
-/// Says why a signal ends this process, unless the one that started it does.
+/// Prints the line about a signal, unless the process that started this one does.
 pub(crate) fn say_interrupted(line: &str) {
     if !IS_SILENT.load(Ordering::SeqCst) {
         say(line);
     }
 }
 
-/// Ends the program: removes its temporary files, releases its locks.
+/// Removes temporary files, releases locks and ends the program.
 pub(crate) fn exit(exit_code: u8) -> ! {
     schemas::cleanup::run();
     std::process::exit(i32::from(exit_code))
 }
 
-/// Ends the program, and the other processes of the job, from any thread, because of an error that
-/// has no way to `main`.
+/// Ends the program and the other processes of the job because of an error that cannot be returned
+/// to `main`; any thread may call it.
 pub(crate) fn fail(problem: &str) -> ! {
     claim();
     say(&format!("error: {problem}"));
@@ -108,7 +108,7 @@ pub(crate) fn fail(problem: &str) -> ! {
 }
 
 fn tell_others(problem: &str, exit_code: u8) {
-    if let Some(tell) = OTHERS.lock().expect("nobody panics with it").take() {
+    if let Some(tell) = OTHERS.lock().expect("its holders never panic").take() {
         tell(problem, exit_code);
     }
 }
@@ -126,13 +126,14 @@ fn end_by(signal: Signal) {
     exit(signal.exit_code());
 }
 
-/// Has SIGINT and SIGTERM end the program in good order, and the second of them at once.
+/// Installs handlers: the first SIGINT or SIGTERM ends the program in good order, the second at
+/// once.
 ///
-/// The handlers also serve process 1 of a container, for which the system has no default.
+/// The handlers also serve process 1 of a container, for which the system has no default handlers.
 ///
 /// # Errors
 ///
-/// If the system has no thread to give.
+/// If the system refuses a thread.
 #[cfg(unix)]
 pub(crate) fn listen_to_signals() -> io::Result<()> {
     use signal_hook::consts::{SIGINT, SIGTERM};
