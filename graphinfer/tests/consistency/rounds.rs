@@ -48,7 +48,11 @@ fn resumed(
     copy_dir(copy, &work);
     let rounds = Arc::new(Mutex::new(Vec::new()));
     let noted = Arc::clone(&rounds);
-    let progress: Progress = Arc::new(move |event| noted.lock().unwrap().push(event.done));
+    let progress: Progress = Arc::new(move |event| {
+        if event.phase == "round" {
+            noted.lock().unwrap().push(event.done);
+        }
+    });
     let store = case.store(3, usize::MAX);
     let manifest = infer(&case.plan(output, extra), &store, &progress).unwrap();
     assert!(!work.exists());

@@ -125,6 +125,8 @@ impl JobSpec {
         if let Some(InferTargets::Listed(path)) = self.infer.as_ref().map(|stage| &stage.targets) {
             inputs.push(("infer.targets", path.clone()));
         }
+        // An empty path is a mistake of its own.
+        inputs.retain(|(_, path)| !path.as_os_str().is_empty());
         for (name, output) in self.outputs(work_dir) {
             for (read, input) in &inputs {
                 // One stage writes these directories for the next.
