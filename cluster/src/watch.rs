@@ -1,9 +1,14 @@
-//! How processes of a job notice that one of them is gone, stands still or has failed.
+//! How the processes of a job notice that one of them is gone, stands still or has failed.
 //!
-//! On a connection of their own two processes tell each other every second that they live, from when they
-//! meet, be others still missing. Whoever hears nothing for [`SILENCE_MAX`], or finds the connection
-//! closed, ends the job: it tells the others whom it misses, so that all say the same, and ends its own
-//! process. A process whose network is cut finds all others silent, and ends just so.
+//! Each pair of processes has a connection for this alone. From when they meet, each sends a word
+//! every second. A process that reads nothing for [`SILENCE_MAX`], or finds a connection closed,
+//! ends the job: it tells all others which process is lost, so that all report the same, and ends
+//! itself. A process whose network is cut finds all others silent, and ends for that reason.
+//!
+//! A process that leaves looks like one that is lost, unless it has said that it is done. So the
+//! end has two steps. Each process says `Done`. Once it has read that from all others, it says
+//! `Settled`, and it leaves once it has read that from all: then each of them has read every
+//! `Done`.
 
 use std::collections::BTreeSet;
 use std::io::{self, Read, Write};
@@ -18,9 +23,11 @@ use crate::{End, OnEnd};
 /// Time after which a process that says nothing is taken for lost.
 pub const SILENCE_MAX: Duration = Duration::from_secs(10);
 const BEAT: Duration = Duration::from_secs(1);
-/// Time in which the last words of a process have to be on their way.
+/// Time in which a word has to be handed to the system.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 const TEXT_BYTES_MAX: usize = 1 << 16;
+/// Byte of [`Word::Settled`].
+const SETTLED: u8 = 4;
 
 /// The watch of a process over the others.
 #[derive(Debug)]
@@ -29,15 +36,25 @@ pub(crate) struct Watch(Arc<Shared>);
 struct Shared {
     hosts: Vec<String>,
     process: usize,
-    /// By process, those that were met; locked while a word is written, so that each crosses whole.
+    /// Connections by process, of those that were met. Locked while a word is written, so that
+    /// words do not mix.
     streams: Mutex<Vec<Option<TcpStream>>>,
     phase: Mutex<String>,
-    /// Those that have come to the end of the job.
-    done: Mutex<BTreeSet<usize>>,
-    is_done: Condvar,
-    /// Whether it is settled how the job ends, so that nothing further is said of it.
+    ends: Mutex<Leaving>,
+    /// Told when `ends` has changed.
+    ended: Condvar,
+    /// Whether this process has left, or has told the others why the job ends.
     is_over: AtomicBool,
     on_end: OnEnd,
+}
+
+/// How far the other processes have come with the end of the job.
+#[derive(Debug, Default)]
+struct Leaving {
+    /// Processes that are done.
+    done: BTreeSet<usize>,
+    /// Processes that know that all are done, or that have left since.
+    settled: BTreeSet<usize>,
 }
 
 /// What one process tells another.
@@ -46,6 +63,8 @@ enum Word {
     Alive,
     /// It has come to the end of the job.
     Done,
+    /// It knows that all processes have come to the end of the job.
+    Settled,
     /// A process has failed, and the job with it.
     Failed {
         exit_code: u8,
@@ -67,7 +86,7 @@ impl std::fmt::Debug for Shared {
 }
 
 impl Watch {
-    /// Begins to watch over nobody yet.
+    /// Starts a watch that has met no other process yet.
     pub(crate) fn start(hosts: Vec<String>, process: usize, on_end: OnEnd) -> Self {
         let num_hosts = hosts.len();
         let shared = Arc::new(Shared {
@@ -75,8 +94,8 @@ impl Watch {
             process,
             streams: Mutex::new((0..num_hosts).map(|_| None).collect()),
             phase: Mutex::new("the start of the job".to_owned()),
-            done: Mutex::default(),
-            is_done: Condvar::new(),
+            ends: Mutex::default(),
+            ended: Condvar::new(),
             is_over: AtomicBool::new(false),
             on_end,
         });
@@ -121,7 +140,8 @@ impl Watch {
         shared.close();
     }
 
-    /// Fails, and ends this process with it: without the others nothing that runs can come to its end.
+    /// Fails, and ends this process with it: without the others nothing that runs can come to its
+    /// end.
     pub(crate) fn fail_now(&self, problem: &str, exit_code: u8) {
         self.fail(problem, exit_code);
         (self.0.on_end)(End::Failed {
@@ -130,23 +150,21 @@ impl Watch {
         });
     }
 
-    /// Waits until every process has come to the end of the job.
+    /// Waits until every process has come to the end of the job, and knows it of all.
     pub(crate) fn leave(&self) {
         let shared = &self.0;
         shared.tell_all(&Word::Done);
-        let num_others = shared.hosts.len() - 1;
-        let done = guard(&shared.done);
-        let all = shared
-            .is_done
-            .wait_while(done, |done| done.len() < num_others)
-            .unwrap_or_else(PoisonError::into_inner);
-        drop(all);
+        shared.wait_for_others(|ends| &ends.done);
+        shared.tell_all(&Word::Settled);
+        shared.wait_for_others(|ends| &ends.settled);
         shared.is_over.store(true, Ordering::SeqCst);
     }
 }
 
-/// Ends a connection whose packets are not acknowledged for as long as a process may be silent. Linux
-/// ends one whose other end does not read just so: for those alone that are read all the time.
+/// Ends a connection whose packets are not acknowledged for [`SILENCE_MAX`].
+///
+/// Linux also ends a connection whose other end does not read for that long, so this is only for
+/// connections that are read all the time.
 pub(crate) fn fail_when_dark(stream: &TcpStream) -> io::Result<()> {
     #[cfg(target_os = "linux")]
     socket2::SockRef::from(stream).set_tcp_user_timeout(Some(SILENCE_MAX))?;
@@ -178,14 +196,18 @@ impl Shared {
                 Ok(Word::Alive) => continue,
                 Ok(Word::Done) => {
                     is_done = true;
-                    guard(&self.done).insert(peer);
-                    self.is_done.notify_all();
-                    // Read on: a connection that is closed before all was read is reset, and what was
-                    // said last may be lost with it.
+                    self.note_end(|ends| ends.done.insert(peer));
+                    // Read on: a connection that is closed before all was read is reset, and what
+                    // was said last may be lost with it.
+                    continue;
+                }
+                Ok(Word::Settled) => {
+                    self.note_end(|ends| ends.settled.insert(peer));
                     continue;
                 }
                 Ok(end) => end,
-                Err(_) if is_done => return,
+                // It has left, so it knew that all are done.
+                Err(_) if is_done => return self.note_end(|ends| ends.settled.insert(peer)),
                 Err(error) => Word::Lost {
                     text: lost(match error.kind() {
                         io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
@@ -208,7 +230,21 @@ impl Shared {
         }
     }
 
-    /// Tells all others something; those that cannot be told are missed by whoever listens to them.
+    fn note_end(&self, note: impl FnOnce(&mut Leaving) -> bool) {
+        note(&mut guard(&self.ends));
+        self.ended.notify_all();
+    }
+
+    /// Waits until a set holds every other process.
+    fn wait_for_others(&self, set: impl Fn(&Leaving) -> &BTreeSet<usize>) {
+        let num_others = self.hosts.len() - 1;
+        let all = self
+            .ended
+            .wait_while(guard(&self.ends), |ends| set(ends).len() < num_others);
+        drop(all.unwrap_or_else(PoisonError::into_inner));
+    }
+
+    /// Sends a word to all others. Where that fails, the thread that reads the connection notices.
     fn tell_all(&self, word: &Word) {
         let bytes = word.to_bytes();
         let streams = guard(&self.streams);
@@ -229,6 +265,7 @@ impl Word {
         match self {
             Word::Alive => vec![0],
             Word::Done => vec![1],
+            Word::Settled => vec![SETTLED],
             Word::Failed { exit_code, text } => with_text(2, *exit_code, text),
             Word::Lost { text } => with_text(3, 1, text),
         }
@@ -237,7 +274,7 @@ impl Word {
     /// How it ends the job; none where it does not.
     fn as_end(&self) -> Option<End<'_>> {
         match self {
-            Word::Alive | Word::Done => None,
+            Word::Alive | Word::Done | Word::Settled => None,
             Word::Lost { text } => Some(End::Lost { text }),
             Word::Failed { exit_code, text } => Some(End::Failed {
                 text,
@@ -253,6 +290,7 @@ impl Word {
         match kind {
             [0] => Ok(Word::Alive),
             [1] => Ok(Word::Done),
+            [SETTLED] => Ok(Word::Settled),
             [kind @ (2 | 3)] => {
                 let mut head = [0; 5];
                 stream.read_exact(&mut head)?;
@@ -296,7 +334,69 @@ fn guard<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 #[cfg(test)]
 mod tests {
+    use std::net::TcpListener;
+    use std::sync::mpsc::{Sender, channel};
+
     use super::*;
+
+    /// Both ends of a connection.
+    fn link() -> (TcpStream, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let here = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        (here, listener.accept().unwrap().0)
+    }
+
+    /// A link whose way back holds all words until the other end says that the job is settled. They
+    /// are lost if it hangs up before.
+    fn holding_link() -> (TcpStream, TcpStream) {
+        let ((here, mut near), (mut far, there)) = (link(), link());
+        let (mut to_far, mut to_near) = (far.try_clone().unwrap(), near.try_clone().unwrap());
+        thread::spawn(move || io::copy(&mut near, &mut to_far));
+        thread::spawn(move || {
+            let (mut held, mut word) = (Vec::new(), [0]);
+            while !held.contains(&SETTLED) && far.read_exact(&mut word).is_ok() {
+                held.push(word[0]);
+            }
+            if held.contains(&SETTLED) {
+                to_near.write_all(&held).unwrap();
+                io::copy(&mut far, &mut to_near).ok();
+            }
+            to_near.shutdown(Shutdown::Both).ok();
+        });
+        (here, there)
+    }
+
+    /// A process whose end is sent as soon as it has left, or has lost another.
+    fn process(number: usize, streams: Vec<(usize, TcpStream)>, ends: &Sender<Option<String>>) {
+        let hosts = (0..3).map(|host| format!("h:{host}")).collect();
+        let lost = ends.clone();
+        let on_end: OnEnd = Arc::new(move |end: End<'_>| drop(lost.send(Some(format!("{end:?}")))));
+        let watch = Watch::start(hosts, number, on_end);
+        for (peer, stream) in &streams {
+            watch.add(*peer, stream).unwrap();
+        }
+        let ends = ends.clone();
+        thread::spawn(move || {
+            watch.leave();
+            ends.send(None).ok();
+            // As when the process ends.
+            for (_, stream) in streams {
+                stream.shutdown(Shutdown::Both).ok();
+            }
+        });
+    }
+
+    #[test]
+    fn nobody_leaves_before_all_know_that_all_are_done() {
+        let ((a, b), (c, d), (e, f)) = (link(), link(), holding_link());
+        let (sender, ends) = channel();
+        process(0, vec![(1, a), (2, c)], &sender);
+        process(1, vec![(0, b), (2, e)], &sender);
+        process(2, vec![(0, d), (1, f)], &sender);
+        for _ in 0..3 {
+            assert_eq!(ends.recv().unwrap(), None, "it lost another process");
+        }
+    }
 
     #[test]
     fn words_are_what_was_said() {
@@ -311,6 +411,7 @@ mod tests {
         for word in [
             Word::Alive,
             Word::Done,
+            Word::Settled,
             lost,
             end(""),
             end("no such file: ä"),
