@@ -12,7 +12,8 @@ use timely::communication::allocator::{AllocatorBuilder, ProcessBuilder};
 use timely::communication::{Hooks, WorkerGuards};
 use timely::worker::Worker;
 
-/// Time in which a process that has failed says why; it may have to end what it asks of a store first.
+/// Time in which a process that failed tells the others why; it may have to finish requests to a
+/// store first.
 pub const REASON_MAX: Duration = Duration::from_secs(60);
 
 /// The workers that run a stage together: threads of this process, and of others.
@@ -23,8 +24,8 @@ pub struct Cluster {
     mesh: Option<Arc<Mesh>>,
 }
 
-/// Tells whether a thread is one that keeps the connection to another process, which panics where it
-/// is lost.
+/// Tells whether a thread serves the connection to another process. timely's threads that do so
+/// panic when the connection is lost.
 pub fn is_connection(thread: &std::thread::Thread) -> bool {
     let name = thread.name().unwrap_or_default();
     name.starts_with("timely:send-") || name.starts_with("timely:recv-")
@@ -43,7 +44,7 @@ impl Cluster {
     ///
     /// # Errors
     ///
-    /// If the address of this process cannot be listened on, or another one does not come in time, is
+    /// If this process cannot listen on its address, or another process does not come in time, is
     /// of another job or version, or does not know the secret.
     pub fn join(plan: ClusterPlan) -> Result<Self, ClusterError> {
         let threads = plan.threads;
@@ -86,13 +87,14 @@ impl Cluster {
         self.threads
     }
 
-    /// Makes one more connection to each other process, in their order; none stands for this one. All
-    /// have to come to it, as often and in the same order: it waits for those that are still at
-    /// something else.
+    /// Makes one more connection to each other process, in their order; the entry of this process
+    /// is none.
+    ///
+    /// All processes have to make the same calls in the same order: each waits for the others.
     ///
     /// # Errors
     ///
-    /// If another process cannot be reached, or is none of the job any more.
+    /// If another process cannot be reached, or no longer belongs to the job.
     pub fn connect(&self) -> Result<Vec<Option<TcpStream>>, ClusterError> {
         match &self.mesh {
             Some(mesh) => mesh.connect(),
@@ -100,14 +102,14 @@ impl Cluster {
         }
     }
 
-    /// Says what this process is at, for those who miss it or whom it misses.
+    /// Sets the phase that messages about lost processes name.
     pub fn set_phase(&self, phase: &str) {
         if let Some(mesh) = &self.mesh {
             mesh.watch().set_phase(phase);
         }
     }
 
-    /// Ends in good order: waits until all processes have come so far.
+    /// Waits until all processes have come to the end of the job, and each knows it of all.
     pub fn leave(&self) {
         if let Some(mesh) = &self.mesh {
             mesh.watch().leave();
@@ -121,7 +123,8 @@ impl Cluster {
         }
     }
 
-    /// Fails as [`Self::fail`], at once: ends this process, too. Does nothing in a process that is alone.
+    /// Fails as [`Self::fail`], at once: ends this process, too. Does nothing in a process that is
+    /// alone.
     pub fn fail_now(&self, error: &dyn std::error::Error, exit_code: u8) {
         if let Some(mesh) = &self.mesh {
             let causes = std::iter::successors(error.source(), |cause| cause.source());
@@ -130,15 +133,16 @@ impl Cluster {
         }
     }
 
-    /// Waits so long for the reason why another process failed, which ends this one; returns if none
-    /// comes.
+    /// Waits for the reason why another process failed, which ends this process; returns after
+    /// `longest` if none comes.
     pub fn wait_for_end(&self, longest: Duration) {
         if self.mesh.is_some() {
             std::thread::sleep(longest);
         }
     }
 
-    /// Starts the workers of this process on a dataflow with those of the others.
+    /// Runs a dataflow on the workers of all processes; returns the handles of this process's
+    /// workers.
     ///
     /// # Errors
     ///

@@ -1,6 +1,7 @@
 //! How two processes prove to each other that they belong to one job, before any data flows.
 //!
-//! A challenge and its answer in both directions, with HMAC-SHA256 (RFC 2104) under the job's secret:
+//! A challenge and its answer in both directions, with HMAC-SHA256 (RFC 2104) under the job's
+//! secret:
 //!
 //! ```text
 //! dialler  -> listener   magic, version, nonce
@@ -11,14 +12,15 @@
 //! listener -> dialler    that it has taken the connection
 //! ```
 //!
-//! Without the last but one the listener forgets the connection, and without the last, which may take as
-//! long as the listener is at something else, the dialler makes another one. So when both have it both
-//! read it.
+//! Without the last word but one the listener forgets the connection. Without the last word, which
+//! may take as long as the listener is busy, the dialler makes another connection. So a connection
+//! that both ends have is one that both ends read.
 //!
-//! The listener tells a stranger nothing of the job, and reads no more than a few kilobytes of it; the
-//! dialler, who has to begin, tells whoever listens which process of which fingerprint it is. Each
-//! side draws its nonce, so what was recorded proves nothing, and each direction has a label of its own,
-//! so what was said cannot be sent back. What crosses afterwards is neither signed nor encrypted.
+//! The listener tells a stranger nothing of the job, and reads a few kilobytes of it at most. The
+//! dialler has to begin, so it tells any listener its process number and the fingerprint of the
+//! job. Each side draws its nonce, so a recorded conversation proves nothing. Each direction has
+//! its own label, so a proof cannot be sent back. Data that crosses afterwards is neither signed
+//! nor encrypted.
 
 use std::io::{self, Read, Write};
 
@@ -28,7 +30,7 @@ use sha2::Sha256;
 
 /// First bytes of either side.
 const MAGIC: &[u8; 8] = b"graphflt";
-/// Changes with the handshake; what crosses after it is another build's if it differs.
+/// Version of the handshake; a peer with another version is of another build.
 pub(crate) const VERSION: u32 = 3;
 const NONCE_BYTES: usize = 32;
 const PROOF_BYTES: usize = 32;
@@ -38,15 +40,15 @@ pub(crate) const MET: u8 = 1;
 /// The last word of a listener: it has taken the connection.
 pub(crate) const TAKEN: u8 = 2;
 
-/// What both sides of a job know and nobody else does.
+/// Secret that only the processes of a job know.
 #[derive(Clone)]
 pub struct Secret(Vec<u8>);
 
-/// What a process says of itself.
+/// Identity of a process, its run and its job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Introduction {
     pub(crate) process: usize,
-    /// Drawn as it starts: what is left of an earlier run of the job has another one.
+    /// Drawn when the process starts: a process of an earlier run of the job has another one.
     pub(crate) run: u64,
     pub(crate) processes: usize,
     pub(crate) threads: usize,
@@ -54,11 +56,11 @@ pub(crate) struct Introduction {
     pub(crate) build: String,
     /// Fingerprint of the job.
     pub(crate) job: String,
-    /// Which of the connections between two processes this is to be.
+    /// Counts the connections that each process makes to each other one.
     pub(crate) session: u64,
 }
 
-/// Why another process is none of ours.
+/// Why a peer is no process of this job.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum HandshakeError {
     #[error(transparent)]
@@ -75,8 +77,11 @@ pub(crate) enum HandshakeError {
     Garbled,
     #[error("is of another run of this job")]
     OtherRun,
-    #[error("gave way to others")]
+    #[error("gave way to connections of others")]
     GaveWay,
+    /// Its identity is not the one that was expected.
+    #[error("{0}")]
+    Mismatch(String),
 }
 
 #[derive(Clone, Copy)]
@@ -93,8 +98,14 @@ struct Challenge {
     listener: Nonce,
 }
 
+/// A process that dialled this one, and proved that it knows the secret.
+pub(crate) struct Dialler {
+    challenge: Challenge,
+    introduction: Introduction,
+}
+
 impl Secret {
-    /// Fewer bytes can be guessed.
+    /// Fewest bytes of a secret; fewer can be guessed.
     pub const BYTES_MIN: usize = 16;
 
     /// Draws a secret; returns it as text, too.
@@ -150,21 +161,37 @@ pub(crate) fn dial(
     receive_introduction(stream, secret, Side::Listener, &challenge)
 }
 
-/// Lets another process introduce itself, and answers with what `me` says to it; hangs up if that is
-/// an error. The last words are the rest.
-pub(crate) fn accept(
+/// Lets another process introduce itself.
+pub(crate) fn receive(
     stream: &mut (impl Read + Write),
     secret: &Secret,
-    me: impl FnOnce(&Introduction) -> Result<Introduction, HandshakeError>,
-) -> Result<Introduction, HandshakeError> {
+) -> Result<Dialler, HandshakeError> {
     let dialler = receive_hello(stream)?;
     let listener: Nonce = rand::random();
     send_hello(stream, &listener)?;
     let challenge = Challenge { dialler, listener };
-    let found = receive_introduction(stream, secret, Side::Dialler, &challenge)?;
-    let me = me(&found)?;
-    introduce(stream, secret, Side::Listener, &challenge, &me)?;
-    Ok(found)
+    let introduction = receive_introduction(stream, secret, Side::Dialler, &challenge)?;
+    Ok(Dialler {
+        challenge,
+        introduction,
+    })
+}
+
+impl Dialler {
+    pub(crate) fn introduction(&self) -> &Introduction {
+        &self.introduction
+    }
+
+    /// Answers with what `me` says to it; returns who it is. The last words are the rest.
+    pub(crate) fn answer(
+        self,
+        stream: &mut impl Write,
+        secret: &Secret,
+        me: &Introduction,
+    ) -> Result<Introduction, HandshakeError> {
+        introduce(stream, secret, Side::Listener, &self.challenge, me)?;
+        Ok(self.introduction)
+    }
 }
 
 /// Says one of the last words.
@@ -247,209 +274,4 @@ fn receive_introduction(
 }
 
 #[cfg(test)]
-mod tests {
-    use std::os::unix::net::UnixStream;
-    use std::thread;
-
-    use super::*;
-
-    fn secret(text: &str) -> Secret {
-        Secret::new(text.as_bytes()).unwrap()
-    }
-
-    fn introduction(process: usize) -> Introduction {
-        Introduction {
-            process,
-            run: 5,
-            processes: 3,
-            threads: 2,
-            build: "b".to_owned(),
-            job: "f".to_owned(),
-            session: 7,
-        }
-    }
-
-    /// A stream that notes what was read and written.
-    struct Recorded<'a> {
-        stream: UnixStream,
-        read: &'a mut Vec<u8>,
-        written: &'a mut Vec<u8>,
-    }
-
-    impl Read for Recorded<'_> {
-        fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-            let num = self.stream.read(buffer)?;
-            self.read.extend_from_slice(&buffer[..num]);
-            Ok(num)
-        }
-    }
-
-    impl Write for Recorded<'_> {
-        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            self.written.extend_from_slice(bytes);
-            self.stream.write(bytes)
-        }
-        fn flush(&mut self) -> io::Result<()> {
-            Ok(())
-        }
-    }
-
-    type Met = Result<Introduction, HandshakeError>;
-
-    /// What dialler and listener learn of each other, and what each of them said.
-    fn meet(dialler: &Secret, listener: &Secret) -> (Met, Met, Vec<u8>, Vec<u8>) {
-        let (here, mut there) = UnixStream::pair().unwrap();
-        thread::scope(|scope| {
-            let listened =
-                scope.spawn(move || accept(&mut there, listener, |_| Ok(introduction(0))));
-            let (mut read, mut written) = (Vec::new(), Vec::new());
-            let mut stream = Recorded {
-                stream: here,
-                read: &mut read,
-                written: &mut written,
-            };
-            let dialled = dial(&mut stream, dialler, &introduction(2));
-            drop(stream);
-            (dialled, listened.join().unwrap(), written, read)
-        })
-    }
-
-    /// What a listener makes of bytes, and what it says.
-    fn say(bytes: &[u8], to: &Secret) -> (Met, Vec<u8>) {
-        let (mut here, mut there) = UnixStream::pair().unwrap();
-        thread::scope(|scope| {
-            let listened = scope.spawn(move || accept(&mut there, to, |_| Ok(introduction(0))));
-            here.write_all(bytes).ok();
-            here.shutdown(std::net::Shutdown::Write).unwrap();
-            let mut said = Vec::new();
-            here.read_to_end(&mut said).ok();
-            (listened.join().unwrap(), said)
-        })
-    }
-
-    const HELLO_BYTES: usize = MAGIC.len() + 4 + NONCE_BYTES;
-
-    #[test]
-    fn processes_of_one_job_learn_who_the_other_is() {
-        let one = secret("the secret of the job");
-        let (dialled, listened, ..) = meet(&one, &one);
-        assert_eq!(dialled.unwrap(), introduction(0));
-        assert_eq!(listened.unwrap(), introduction(2));
-    }
-
-    #[test]
-    fn another_secret_proves_nothing_and_is_told_nothing() {
-        let (dialled, listened, _, heard) = meet(
-            &secret("the secret of a stranger"),
-            &secret("the secret of the job"),
-        );
-        assert!(matches!(listened, Err(HandshakeError::Proof)));
-        assert!(matches!(dialled, Err(HandshakeError::Io(_))));
-        assert_eq!(heard.len(), HELLO_BYTES, "a hello, and not who is there");
-    }
-
-    #[test]
-    fn a_listener_with_another_secret_is_noticed() {
-        // One that takes any proof for right.
-        let ours = secret("the secret of the job");
-        let (mut here, mut there) = UnixStream::pair().unwrap();
-        let fake = thread::spawn(move || {
-            let dialler = receive_hello(&mut there).unwrap();
-            let listener = [9; NONCE_BYTES];
-            send_hello(&mut there, &listener).unwrap();
-            let challenge = Challenge { dialler, listener };
-            let other = secret("the secret of a stranger");
-            introduce(
-                &mut there,
-                &other,
-                Side::Listener,
-                &challenge,
-                &introduction(0),
-            )
-            .unwrap();
-            there
-        });
-        let met = dial(&mut here, &ours, &introduction(2));
-        assert!(matches!(met, Err(HandshakeError::Proof)));
-        fake.join().unwrap();
-    }
-
-    #[test]
-    fn what_was_recorded_proves_nothing() {
-        let one = secret("the secret of the job");
-        let (_, listened, said, heard) = meet(&one, &one);
-        listened.unwrap();
-        for again in [said, heard] {
-            let (met, told) = say(&again, &one);
-            assert!(matches!(met, Err(HandshakeError::Proof)), "{met:?}");
-            assert_eq!(told.len(), HELLO_BYTES);
-        }
-    }
-
-    #[test]
-    fn another_version_is_named() {
-        let mut hello = MAGIC.to_vec();
-        hello.extend((VERSION + 1).to_le_bytes());
-        let (met, told) = say(&hello, &secret("the secret of the job"));
-        let error = met.unwrap_err().to_string();
-        assert!(
-            error.contains(&format!("version {}", VERSION + 1)),
-            "{error}"
-        );
-        assert!(told.is_empty());
-    }
-
-    /// Whatever a stranger sends, whole, cut short or with bits turned, it gets no answer to a proof.
-    #[test]
-    fn garbage_gets_nothing() {
-        let one = secret("the secret of the job");
-        let (_, _, said, _) = meet(&one, &one);
-        for draw in 0..2000_u64 {
-            let random: u64 = rand::random();
-            let mut bytes = said.clone();
-            match draw % 4 {
-                0 => bytes.truncate(usize::try_from(random % bytes.len() as u64).unwrap()),
-                1 => {
-                    let at = usize::try_from(random % bytes.len() as u64).unwrap();
-                    bytes[at] ^= 1 << (random >> 61);
-                }
-                2 => {
-                    // Any length of the introduction.
-                    bytes.truncate(HELLO_BYTES);
-                    bytes.extend(rand::random::<[u8; 4]>());
-                    bytes.extend((0..random % 9000).map(|_| rand::random::<u8>()));
-                }
-                _ => bytes = (0..random % 500).map(|_| rand::random()).collect(),
-            }
-            let (met, told) = say(&bytes, &one);
-            met.unwrap_err();
-            assert!(told.is_empty() || told.len() == HELLO_BYTES, "{told:?}");
-        }
-    }
-
-    #[test]
-    fn whoever_is_refused_gets_no_answer() {
-        let one = secret("the secret of the job");
-        let (mut here, mut there) = UnixStream::pair().unwrap();
-        let (dialled, listened) = thread::scope(|scope| {
-            let listener = &one;
-            let listened = scope
-                .spawn(move || accept(&mut there, listener, |_| Err(HandshakeError::OtherRun)));
-            (
-                dial(&mut here, &one, &introduction(2)),
-                listened.join().unwrap(),
-            )
-        });
-        assert!(matches!(listened, Err(HandshakeError::OtherRun)));
-        assert!(matches!(dialled, Err(HandshakeError::Io(_))));
-    }
-
-    #[test]
-    fn short_secrets_are_none_and_blanks_around_one_do_not_count() {
-        assert!(Secret::new(b"  fifteen bytes  \n").is_none());
-        let [one, other] = ["the secret of the job\n", "the secret of the job"].map(secret);
-        let (dialled, ..) = meet(&one, &other);
-        dialled.unwrap();
-        assert_eq!(format!("{one:?}"), "Secret");
-    }
-}
+mod tests;

@@ -1,12 +1,13 @@
-//! Workers in the threads of one or several processes: how they meet, how one notices that another is
-//! gone, and how they exchange values.
+//! Workers in the threads of one or several processes: how they meet, how one notices that another
+//! is gone, and how they exchange values.
 //!
-//! [`run_workers`] runs a function on each worker of a [`Cluster`]; a [`Peer`] is one worker's view of
-//! the others, with which it shuffles messages. [`gather_processes`] exchanges one value a process.
+//! [`run_workers`] runs a function on each worker of a [`Cluster`]; a [`Peer`] is one worker's view
+//! of the others, with which it shuffles messages. [`gather_processes`] exchanges one value a
+//! process.
 //!
-//! Every process listens on its own address and dials those before it in the list. A pair first makes
-//! one connection on which they watch each other (`watch`), and then one for each timely dataflow, and
-//! those that a caller asks for. Each of them begins with a `handshake`.
+//! Every process listens on its own address and dials those before it in the list. A pair first
+//! makes one connection on which they watch each other (`watch`), and then one for each timely
+//! dataflow, and those that a caller asks for. Each of them begins with a `handshake`.
 //!
 //! # Examples
 //!
@@ -25,6 +26,7 @@
 //! # Ok::<(), ClusterError>(())
 //! ```
 
+mod arrivals;
 mod cluster;
 mod error;
 mod gather;
@@ -33,7 +35,10 @@ mod hosts;
 mod mesh;
 mod output;
 mod plan;
+mod session;
 mod shuffle;
+mod strangers;
+mod timed;
 mod watch;
 
 pub use cluster::{Cluster, REASON_MAX, is_connection};

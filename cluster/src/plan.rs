@@ -29,16 +29,16 @@ pub enum End<'a> {
 pub struct ClusterPlan {
     /// Addresses of all processes, `host:port`.
     pub hosts: Vec<String>,
-    /// Which of them this one is.
+    /// Position of this process in `hosts`.
     pub process: usize,
-    /// Address to listen on, in place of its own in the list.
+    /// Address to listen on, in place of the one in `hosts`.
     pub bind: Option<String>,
     /// Workers of each process.
     pub threads: usize,
-    /// Known to the processes of the job alone.
+    /// Secret that only the processes of the job know.
     pub secret: Secret,
-    /// Checksum of the program, which has to be the same everywhere: what crosses has no format of its
-    /// own.
+    /// Checksum of the program, which has to be the same everywhere: messages between processes
+    /// have no format that is fixed across builds.
     pub build: String,
     /// Fingerprint of the job, which has to be the same everywhere.
     pub job: String,

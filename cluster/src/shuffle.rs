@@ -55,8 +55,8 @@ impl<E> Outcome<E> {
 ///
 /// # Errors
 ///
-/// The failure of the first worker that failed by itself, not by a peer's failure. Of other processes
-/// only a peer's failure is known. Processes that cannot be connected.
+/// The failure of the first worker that failed by itself, not by a peer's failure. Of other
+/// processes only a peer's failure is known. Processes that cannot be connected.
 pub fn run_workers<T, E>(
     cluster: &Cluster,
     body: impl Fn(&mut Peer<'_>) -> Result<T, E> + Send + Sync + 'static,
@@ -146,7 +146,8 @@ impl Peer<'_> {
     ///
     /// # Errors
     ///
-    /// The first error of `outgoing` or of `take`; then every other worker gets [`ClusterError::PeerFailed`].
+    /// The first error of `outgoing` or of `take`; then every other worker gets
+    /// [`ClusterError::PeerFailed`].
     pub fn shuffle_each<M: Message, E: WorkerError>(
         &mut self,
         outgoing: impl Iterator<Item = Result<(usize, M), E>>,

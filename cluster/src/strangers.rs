@@ -1,0 +1,193 @@
+//! Connections whose peers have not proved yet that they belong to the job.
+//!
+//! Only so many may be open, so under a flood some give way. Addresses of the hosts file have room
+//! of their own, which no other address can take. Elsewhere the network with the most connections
+//! gives way, since one attacker has many addresses, but rarely of many networks.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::net::{IpAddr, Shutdown, TcpStream};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Connections of addresses that the hosts file lists; each takes a thread and a file.
+const LISTED_MAX: usize = 256;
+/// Connections of other addresses.
+const UNLISTED_MAX: usize = 128;
+/// Bits of an IPv4 address that tell networks apart, from the widest on.
+const V4_BITS: [u32; 3] = [16, 24, 32];
+/// Bits of an IPv6 address that tell networks apart, from the widest on.
+const V6_BITS: [u32; 3] = [48, 64, 128];
+
+/// Connections of which nothing is known yet.
+#[derive(Default)]
+pub(crate) struct Strangers {
+    rooms: Mutex<Rooms>,
+}
+
+#[derive(Default)]
+struct Rooms {
+    /// Addresses of the hosts file, as far as their names were resolved.
+    addresses: BTreeSet<IpAddr>,
+    /// In the order in which they came.
+    listed: VecDeque<Stranger>,
+    unlisted: VecDeque<Stranger>,
+}
+
+/// A connection of which nothing is known yet.
+pub(crate) struct Stranger {
+    /// Counts connections.
+    pub(crate) number: u64,
+    pub(crate) address: IpAddr,
+    pub(crate) stream: Arc<TcpStream>,
+}
+
+impl Strangers {
+    /// Notes an address of the hosts file.
+    pub(crate) fn list(&self, address: IpAddr) {
+        self.guard().addresses.insert(address.to_canonical());
+    }
+
+    /// Takes in a connection; if there are too many, another one is closed.
+    pub(crate) fn add(&self, stranger: Stranger) {
+        let mut rooms = self.guard();
+        let is_listed = rooms.addresses.contains(&stranger.address.to_canonical());
+        let (room, num_max) = match is_listed {
+            true => (&mut rooms.listed, LISTED_MAX),
+            false => (&mut rooms.unlisted, UNLISTED_MAX),
+        };
+        room.push_back(stranger);
+        if room.len() > num_max
+            && let Some(oldest) = room.remove(gives_way(room))
+        {
+            oldest.stream.shutdown(Shutdown::Both).ok();
+        }
+    }
+
+    /// Takes a connection out; false if it is not there: it had to give way.
+    pub(crate) fn remove(&self, number: u64) -> bool {
+        let mut rooms = self.guard();
+        let Rooms {
+            listed, unlisted, ..
+        } = &mut *rooms;
+        [listed, unlisted].into_iter().any(|room| {
+            let at = room.binary_search_by_key(&number, |stranger| stranger.number);
+            at.ok().and_then(|at| room.remove(at)).is_some()
+        })
+    }
+
+    fn guard(&self) -> MutexGuard<'_, Rooms> {
+        self.rooms.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Returns the position of the connection that gives way: the oldest of the address with the most
+/// connections, in the network with the most, in the wider network with the most.
+fn gives_way(room: &VecDeque<Stranger>) -> usize {
+    let mut candidates: Vec<usize> = (0..room.len()).collect();
+    for level in 0..V4_BITS.len() {
+        let network_of = |at: &usize| network(room[*at].address, level);
+        let mut nums: BTreeMap<(bool, u128), usize> = BTreeMap::new();
+        for at in &candidates {
+            *nums.entry(network_of(at)).or_default() += 1;
+        }
+        let most = nums.values().max().copied();
+        candidates.retain(|at| nums.get(&network_of(at)).copied() == most);
+    }
+    candidates[0]
+}
+
+/// Returns the network of an address: whether it is of IPv6, and its first bits.
+fn network(address: IpAddr, level: usize) -> (bool, u128) {
+    match address.to_canonical() {
+        IpAddr::V4(address) => (
+            false,
+            u128::from(address.to_bits() >> (32 - V4_BITS[level])),
+        ),
+        IpAddr::V6(address) => (true, address.to_bits() >> (128 - V6_BITS[level])),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+
+    /// A room after connections of some addresses came, numbered in their order.
+    struct Filled {
+        strangers: Strangers,
+        listener: TcpListener,
+        number: u64,
+    }
+
+    impl Filled {
+        fn new(listed: &[&str]) -> Self {
+            let strangers = Strangers::default();
+            let parsed = listed.iter().map(|address| address.parse().unwrap());
+            parsed.for_each(|address| strangers.list(address));
+            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+            Self {
+                strangers,
+                listener,
+                number: 0,
+            }
+        }
+
+        /// Adds a connection; returns its number.
+        fn add(&mut self, address: &str) -> u64 {
+            let stream = TcpStream::connect(self.listener.local_addr().unwrap()).unwrap();
+            drop(self.listener.accept().unwrap());
+            self.strangers.add(Stranger {
+                number: self.number,
+                address: address.parse().unwrap(),
+                stream: Arc::new(stream),
+            });
+            self.number += 1;
+            self.number - 1
+        }
+    }
+
+    #[test]
+    fn the_oldest_of_the_address_that_has_most_gives_way() {
+        let mut filled = Filled::new(&[]);
+        let alone = filled.add("10.1.0.1");
+        let many: Vec<u64> = (0..UNLISTED_MAX).map(|_| filled.add("10.0.0.2")).collect();
+        assert!(filled.strangers.remove(alone), "it is of another address");
+        assert!(!filled.strangers.remove(many[0]), "it gave way");
+        assert!(filled.strangers.remove(many[1]));
+    }
+
+    #[test]
+    fn many_addresses_of_one_network_count_as_one_source() {
+        let mut filled = Filled::new(&[]);
+        let alone = filled.add("10.1.0.1");
+        let of_v6 = filled.add("2001:db8:1::1");
+        for i in 0..5_000 {
+            filled.add(&format!("10.0.{}.{}", i / 250, i % 250 + 1));
+        }
+        assert!(filled.strangers.remove(alone), "it is of another network");
+        assert!(filled.strangers.remove(of_v6), "it is of another network");
+    }
+
+    #[test]
+    fn many_networks_of_one_provider_of_ipv6_count_as_one_source() {
+        let mut filled = Filled::new(&[]);
+        let alone = filled.add("2001:db8:1::1");
+        for i in 0..500 {
+            filled.add(&format!("2001:db8:0:{i:x}::1"));
+        }
+        assert!(filled.strangers.remove(alone), "it is of another network");
+    }
+
+    #[test]
+    fn addresses_of_the_hosts_file_have_room_of_their_own() {
+        let mut filled = Filled::new(&["10.0.0.1"]);
+        let listed = filled.add("10.0.0.1");
+        let mapped = filled.add("::ffff:10.0.0.1");
+        for i in 0..5_000 {
+            // As many networks as connections, and that of the listed address.
+            filled.add(&format!("10.{}.{}.7", i % 250, i / 250));
+        }
+        assert!(filled.strangers.remove(listed));
+        assert!(filled.strangers.remove(mapped));
+    }
+}
