@@ -3,8 +3,8 @@
 
 use std::error::Error;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use http_body_util::{BodyExt, Full};
 use hyper::body::{Body, Frame, Incoming};
 use hyper::header::{CONTENT_LENGTH, CONTENT_TYPE};
 use hyper::service::service_fn;
-use hyper::{Request, Response, StatusCode};
+use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::{Builder, Runtime};
@@ -68,6 +68,8 @@ pub(crate) struct Plan {
     pub(crate) faults: Vec<Fault>,
     /// Duration of a stall in a body.
     pub(crate) stall: Duration,
+    /// Suffix of a path: the first PUT to such a path is held back.
+    pub(crate) held: Option<&'static str>,
 }
 
 impl Plan {
@@ -78,6 +80,16 @@ impl Plan {
             per_million: 50_000,
             faults: Fault::ALL.to_vec(),
             stall: Duration::from_secs(3),
+            held: None,
+        }
+    }
+
+    /// No faults; the first PUT to a path with this suffix is held back.
+    pub(crate) fn hold(path_end: &'static str) -> Self {
+        Self {
+            per_million: 0,
+            held: Some(path_end),
+            ..Self::new(0)
         }
     }
 
@@ -90,6 +102,15 @@ impl Plan {
         let num_faults = u64::try_from(self.faults.len()).expect("a length fits 64 bits");
         let choice = usize::try_from(mix(draw) % num_faults).expect("less than a length");
         Some(self.faults[choice])
+    }
+
+    /// Tells whether the proxy holds a request back.
+    fn holds<B>(&self, request: &Request<B>) -> bool {
+        let is_put = request.method() == Method::PUT;
+        is_put
+            && self
+                .held
+                .is_some_and(|end| request.uri().path().ends_with(end))
     }
 
     /// The delay of a delayed reply to the request `number`.
@@ -118,6 +139,8 @@ struct Shared {
     upstream: String,
     num_requests: AtomicU64,
     num_faults: [AtomicU64; Fault::ALL.len()],
+    /// The request that is held back.
+    held: Mutex<Option<Request<Full<Bytes>>>>,
 }
 
 impl FaultProxy {
@@ -133,6 +156,7 @@ impl FaultProxy {
             upstream: address.to_owned(),
             num_requests: AtomicU64::new(0),
             num_faults: Default::default(),
+            held: Mutex::default(),
         });
         // A listener of the standard library, so that tests inside another tokio runtime can start
         // a proxy too.
@@ -165,6 +189,19 @@ impl FaultProxy {
     /// Number of requests with the fault `fault`.
     pub(crate) fn count(&self, fault: Fault) -> u64 {
         self.shared.num_faults[fault as usize].load(Ordering::SeqCst)
+    }
+
+    /// Tells whether the proxy holds a request back now.
+    pub(crate) fn is_holding(&self) -> bool {
+        self.shared.is_holding()
+    }
+
+    /// Forwards the request that was held back; returns the status of the answer.
+    pub(crate) fn release(&self) -> StatusCode {
+        let request = self.shared.held.lock().unwrap().take().unwrap();
+        let runtime = self.runtime.as_ref().unwrap();
+        let sent = forward(&self.shared.upstream, request);
+        runtime.block_on(sent).unwrap().status()
     }
 
     /// Number of requests with any fault.
@@ -202,6 +239,13 @@ async fn accept(listener: std::net::TcpListener, shared: Arc<Shared>) {
 
 /// The reply to one request; an error closes the connection without one.
 async fn reply(shared: Arc<Shared>, request: Request<Incoming>) -> Result<Reply, BoxError> {
+    if shared.plan.holds(&request) && !shared.is_holding() {
+        let (head, body) = request.into_parts();
+        let body = Full::new(body.collect().await?.to_bytes());
+        *shared.held.lock().unwrap() = Some(Request::from_parts(head, body));
+        // The client gets no answer.
+        return std::future::pending().await;
+    }
     let number = shared.num_requests.fetch_add(1, Ordering::SeqCst);
     let fault = shared.plan.fault(number);
     if let Some(fault) = fault.filter(|fault| *fault != Fault::TruncatedBody) {
@@ -223,10 +267,11 @@ async fn reply(shared: Arc<Shared>, request: Request<Incoming>) -> Result<Reply,
 }
 
 /// Forwards the request unchanged, including `Host`, which the client's signature covers.
-async fn forward(
-    upstream: &str,
-    request: Request<Incoming>,
-) -> Result<Response<Incoming>, BoxError> {
+async fn forward<B>(upstream: &str, request: Request<B>) -> Result<Response<Incoming>, BoxError>
+where
+    B: Body<Data = Bytes> + Send + Unpin + 'static,
+    B::Error: Into<BoxError>,
+{
     let stream = TcpStream::connect(upstream).await?;
     let (mut sender, connection) =
         hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
@@ -263,6 +308,10 @@ async fn drain(mut body: Incoming) -> Result<(), BoxError> {
 }
 
 impl Shared {
+    fn is_holding(&self) -> bool {
+        self.held.lock().unwrap().is_some()
+    }
+
     fn count(&self, fault: Fault) {
         self.num_faults[fault as usize].fetch_add(1, Ordering::SeqCst);
     }

@@ -28,6 +28,7 @@ mod pyg;
 mod real;
 mod resume;
 mod s3_server;
+mod store_faults;
 mod stores;
 mod stream;
 mod tables;

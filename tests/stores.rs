@@ -44,11 +44,11 @@ const UPLOAD_PART: usize = 8 << 20;
 const OUTPUTS: [&str; 3] = ["out/features", "out/model", "out/embeddings"];
 
 /// A directory of a store, for one test.
-struct Store {
+pub(crate) struct Store {
     /// URL of the directory.
     url: String,
     /// Environment of the program.
-    env: Vec<(&'static str, String)>,
+    pub(crate) env: Vec<(&'static str, String)>,
     client: Arc<dyn ObjectStore>,
     /// The client, where it is one of a server that lists uploads nobody finished.
     signer: Option<AmazonS3>,
@@ -59,7 +59,7 @@ struct Store {
 }
 
 impl Store {
-    fn s3_in_process(test: &str) -> Self {
+    pub(crate) fn s3_in_process(test: &str) -> Self {
         let server = S3Server::start();
         let (endpoint, keys) = (
             server.endpoint(),
@@ -147,7 +147,7 @@ impl Store {
     }
 
     /// Puts the tables of a bench where the job looks for them: a file, and a directory as Hive has it.
-    fn put_tables(&self, bench: &Bench) {
+    pub(crate) fn put_tables(&self, bench: &Bench) {
         let read = |name: &str| std::fs::read(bench.path(name)).unwrap();
         self.put("graph/nodes.parquet", read("nodes.parquet"));
         self.put(
@@ -158,7 +158,7 @@ impl Store {
     }
 
     /// A job with its tables and outputs in the store.
-    fn job(&self, job: &Job, outputs: &[&str]) -> Job {
+    pub(crate) fn job(&self, job: &Job, outputs: &[&str]) -> Job {
         let url = &self.url;
         outputs
             .iter()
@@ -173,7 +173,7 @@ impl Store {
     }
 
     /// What lies below a directory, name by name.
-    fn files(&self, below: &str) -> BTreeMap<String, Vec<u8>> {
+    pub(crate) fn files(&self, below: &str) -> BTreeMap<String, Vec<u8>> {
         let dir = below
             .split('/')
             .fold(self.dir.clone(), |key, part| key.join(part));
@@ -203,12 +203,12 @@ impl Store {
         files
     }
 
-    fn run(&self, bench: &Bench, job: &Job, args: &[&str]) -> Outcome {
+    pub(crate) fn run(&self, bench: &Bench, job: &Job, args: &[&str]) -> Outcome {
         bench.write(job);
         Outcome::of(&self.command(bench, args).output().unwrap())
     }
 
-    fn command(&self, bench: &Bench, args: &[&str]) -> Command {
+    pub(crate) fn command(&self, bench: &Bench, args: &[&str]) -> Command {
         let mut command = bench.command(&[&["run", "job.toml", "--quiet"], args].concat());
         command.envs(self.env.iter().cloned());
         command
@@ -325,7 +325,7 @@ fn assert_outputs(store: &Store, expected: &[BTreeMap<String, Vec<u8>>], what: &
 
 /// A finished output holds what its manifest lists and nothing else.
 #[track_caller]
-fn assert_tidy(store: &Store, output: &str) {
+pub(crate) fn assert_tidy(store: &Store, output: &str) {
     let files = store.files(output);
     let manifest: serde_json::Value = serde_json::from_slice(&files["_manifest.json"]).unwrap();
     let mut listed: BTreeSet<String> = ["_SUCCESS", "_manifest.json"].map(str::to_owned).into();

@@ -40,6 +40,7 @@ fn main() -> ExitCode {
     abort_on_panic();
     let command = Cli::parse().command;
     let console = Console::of(&command);
+    console.listen();
     if let Err(error) = ending::listen_to_signals() {
         let error = JobError::from(schemas::threads::refused(error)).into();
         return fail(&console, &error);

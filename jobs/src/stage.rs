@@ -42,7 +42,6 @@ pub(crate) fn run(args: &RunArgs, console: &Console) -> anyhow::Result<()> {
     let job = Job::load(&args.job.path, &edits, &overrides)?;
     keep_free_memory(job.memory_budget);
     console.name_job(&job.name);
-    console.listen();
     let context = || format!("job {}", args.job.path.display());
     let processes = Processes::start(args, &edits, &job, console).with_context(context)?;
     let result = run_stages(&job, &processes, console).with_context(context);

@@ -211,3 +211,25 @@ fn a_refused_upload_is_read_to_its_end() {
     let request = format!("{head}Content-Length: {}\r\n\r\n{body}", body.len());
     assert!(send(&proxy, &request).starts_with("HTTP/1.1 503 "));
 }
+
+#[test]
+fn a_held_request_arrives_when_it_is_released() {
+    let upstream = upstream();
+    let proxy = FaultProxy::start(&upstream.url, Plan::hold("/k"));
+    let client = std::thread::spawn({
+        let url = proxy.url().to_owned();
+        move || {
+            let mut stream = std::net::TcpStream::connect(&url["http://".len()..]).unwrap();
+            stream.write_all(PUT.as_bytes()).unwrap();
+            stream
+        }
+    });
+    let stream = client.join().unwrap();
+    while !proxy.is_holding() {
+        std::thread::yield_now();
+    }
+    assert!(upstream.requests.lock().unwrap().is_empty());
+    drop(stream);
+    assert_eq!(proxy.release(), StatusCode::OK);
+    assert!(upstream.requests.lock().unwrap()[0].ends_with("body"));
+}

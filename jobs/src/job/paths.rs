@@ -12,6 +12,7 @@ use crate::mistakes::Found;
 impl JobSpec {
     /// Resolves every path but those of input tables, and sets the options of stores.
     pub(super) fn resolve_paths(&mut self, base: &Path, found: &mut Found) {
+        found.take(self.storage.check());
         schemas::storage::configure(self.storage.clone());
         let mut paths: Vec<(&str, &mut PathBuf)> = Vec::new();
         if let Some(work_dir) = &mut self.work_dir {

@@ -2,10 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::error::{Result, SchemaError};
-
-/// Greatest value of `timeout`.
-const TIMEOUT_SECONDS_MAX: u64 = 3600;
+use crate::error::Result;
 
 /// Table `[storage]` of a job file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -48,30 +45,16 @@ impl Default for StorageOptions {
 }
 
 impl StorageOptions {
-    /// Checks the options.
+    /// Checks the endpoint of S3. Bounds of numbers are the caller's to check.
     ///
     /// # Errors
     ///
     /// Names the key, and the allowed values.
     pub fn check(&self) -> Result<()> {
-        if !(1..=TIMEOUT_SECONDS_MAX).contains(&self.timeout) {
-            let problem = format!(
-                "is {}; allowed are 1 to {TIMEOUT_SECONDS_MAX} seconds",
-                self.timeout
-            );
-            return Err(key("storage.timeout", problem));
-        }
         #[cfg(feature = "s3")]
         if let Some(endpoint) = &self.s3.endpoint {
             super::s3::check_endpoint("storage.s3.endpoint", endpoint)?;
         }
         Ok(())
-    }
-}
-
-fn key(key: &str, problem: String) -> SchemaError {
-    SchemaError::Key {
-        key: key.to_owned(),
-        problem,
     }
 }
