@@ -290,6 +290,63 @@ fn a_job_goes_on_after_a_lost_process() {
     );
 }
 
+/// A job with `--fresh` that has lost a process goes on with the new work when it is started again,
+/// and keeps no output of an earlier run, whether of the same plan or of another.
+#[test]
+fn a_fresh_job_that_lost_a_process_stays_fresh() {
+    let bench = Bench::new(&graph());
+    let job = job(&graph(), 40);
+    bench.run(&job, &[]).ok();
+    let expected = OUTPUTS.map(|output| bench.data_files(output));
+    let other = job.with("seed = 7", "seed = 8");
+    for (earlier, lost_at) in [(&job, 1), (&job, 0), (&other, 0), (&other, 1)] {
+        bench.clear();
+        bench.run(earlier, &[]).ok();
+        // Bytes of the earlier run that no new one has, in files of the same size.
+        for output in OUTPUTS {
+            for name in bench.data_files(output).into_keys() {
+                spoil(&bench.path(output).join(name));
+            }
+        }
+        bench.write(&job);
+        let args = [
+            "run",
+            "job.toml",
+            "--processes",
+            "3",
+            "--restarts",
+            "1",
+            "--fresh",
+        ];
+        let launcher = bench.command(&args).spawn().unwrap();
+        let begun = bench
+            .path(OUTPUTS[lost_at])
+            .join("_new/_progress/plan.json");
+        wait_until("the new output", LONG, || begun.exists());
+        let victim = children(&launcher)[0];
+        signal("-KILL", victim);
+        let outcome = end(launcher);
+        let what = format!("lost at {}: {outcome:?}", OUTPUTS[lost_at]);
+        assert_eq!(outcome.code, 0, "{what}");
+        let (_, again) = outcome.stderr.split_once("is started again").expect(&what);
+        for (number, (files, written)) in expected.iter().zip(OUTPUTS).enumerate() {
+            assert_same_bytes(files, &bench.data_files(written), &what);
+            let is_kept = again
+                .lines()
+                .any(|line| line.contains(written) && line.ends_with("finished before"));
+            assert_eq!(is_kept, number < lost_at, "{written}, {what}");
+        }
+    }
+}
+
+/// Changes a byte in the middle of a file.
+fn spoil(path: &Path) {
+    let mut bytes = fs::read(path).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    fs::write(path, bytes).unwrap();
+}
+
 /// The number of restarts is limited, and other failures than a lost process cause no restart.
 #[test]
 fn restarts_come_to_an_end() {

@@ -2,15 +2,13 @@
 
 use std::ffi::OsString;
 
-use crate::cli::RunArgs;
+use crate::cli::{RunArgs, Stage};
 use crate::job::Job;
 use crate::source::Edits;
 
 impl RunArgs {
-    /// Returns the arguments with which another process works on the same job.
-    ///
-    /// Left out are `--fresh`, the options that choose the processes (but not `--start-timeout`),
-    /// and the options that set how the run reports.
+    /// Returns the arguments of the same job for another process that works on it: all but those that
+    /// choose the processes, the stages that start over, and how the run reports.
     pub(crate) fn same(&self, edits: &Edits, job: &Job) -> Vec<OsString> {
         let mut same = vec!["run".into(), self.job.path.clone().into_os_string()];
         let mut add = |name: &str, value: String| same.extend([name.into(), value.into()]);
@@ -33,7 +31,14 @@ impl RunArgs {
         let mut args = self.same(edits, job);
         let budget = format!("memory_budget={}B", job.memory_budget.as_u64());
         args.extend(["--set".into(), budget.into()]);
-        args.extend(self.fresh.then(|| "--fresh".into()));
+        add_fresh(&mut args, &job.fresh);
         args
+    }
+}
+
+/// Adds which stages start over.
+pub(crate) fn add_fresh(args: &mut Vec<OsString>, stages: &[Stage]) {
+    for stage in stages {
+        args.extend(["--fresh-stages".into(), stage.name().into()]);
     }
 }

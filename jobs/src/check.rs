@@ -24,7 +24,11 @@ use crate::preflight::preflight;
 /// The first problem that would stop a run and can be found without running.
 pub(crate) fn check(args: &CheckArgs, console: &Console) -> anyhow::Result<()> {
     let overrides = Overrides {
-        fresh: args.fresh,
+        fresh: if args.fresh {
+            Stage::ALL.to_vec()
+        } else {
+            Vec::new()
+        },
         ..Overrides::default()
     };
     let job = Job::load(&args.job.path, &args.job.edits(), &overrides)?;
@@ -43,9 +47,7 @@ pub(crate) fn check(args: &CheckArgs, console: &Console) -> anyhow::Result<()> {
 
 fn look(job: &Job) -> Result<(Survey, Option<Prediction>), JobError> {
     preflight(job)?;
-    if !job.fresh {
-        taken::refuse_taken(job, true)?;
-    }
+    taken::refuse_taken(job, true)?;
     let fanouts = job.sample().map_or(&[][..], |sample| sample.fanouts());
     let survey = Survey::read(&job.nodes, &job.edges, fanouts)?;
     let prediction = match &job.flatten {

@@ -93,7 +93,16 @@ pub(crate) struct RunArgs {
     pub(crate) stage: Vec<Stage>,
     /// Start over: replace outputs and work files of earlier runs.
     #[arg(long)]
-    pub(crate) fresh: bool,
+    fresh: bool,
+    /// The stages that start over, of a job that is started again or that another process runs.
+    #[arg(
+        long,
+        hide = true,
+        value_delimiter = ',',
+        value_name = "STAGE",
+        conflicts_with = "fresh"
+    )]
+    fresh_stages: Vec<Stage>,
     /// Write one JSON object a line to standard output: progress, then a summary.
     #[arg(long)]
     pub(crate) json: bool,
@@ -105,6 +114,16 @@ pub(crate) struct RunArgs {
     pub(crate) quiet: bool,
     #[command(flatten)]
     pub(crate) processes: ProcessArgs,
+}
+
+impl RunArgs {
+    /// Returns the stages that start over.
+    pub(crate) fn fresh_stages(&self) -> Vec<Stage> {
+        match self.fresh {
+            true => Stage::ALL.to_vec(),
+            false => self.fresh_stages.clone(),
+        }
+    }
 }
 
 /// Arguments of a job that runs in several processes.

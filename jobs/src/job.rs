@@ -79,8 +79,8 @@ pub(crate) struct Overrides {
     pub(crate) workers: Option<usize>,
     /// The stages to run; empty: all that the job has.
     pub(crate) stages: Vec<Stage>,
-    /// Whether the chosen stages start over.
-    pub(crate) fresh: bool,
+    /// The stages that start over, as far as they are chosen.
+    pub(crate) fresh: Vec<Stage>,
     /// Which of several processes runs the job.
     pub(crate) process: Option<usize>,
     /// How many processes share the memory that the job may plan with, if not this one alone.
@@ -118,8 +118,8 @@ pub(crate) struct Job {
     pub(crate) infer: Option<InferPlan>,
     /// The stages to run, in order.
     pub(crate) selected: Vec<Stage>,
-    /// Whether they start over.
-    pub(crate) fresh: bool,
+    /// Those of them that start over.
+    pub(crate) fresh: Vec<Stage>,
 }
 
 impl Job {
@@ -167,6 +167,11 @@ impl Job {
         written.or(self.stream.as_ref())
     }
 
+    /// Tells whether a stage starts over.
+    pub(crate) fn is_fresh(&self, stage: Stage) -> bool {
+        self.fresh.contains(&stage)
+    }
+
     /// Whether a stage is to run.
     pub(crate) fn runs(&self, stage: Stage) -> bool {
         self.selected.contains(&stage)
@@ -179,12 +184,13 @@ fn fingerprint(mut keys: toml::Table, job: &Job) -> String {
     for own in ["memory_budget", "storage", "work_dir", "workers"] {
         keys.remove(own);
     }
-    let stages: Vec<&str> = job.selected.iter().map(|stage| stage.name()).collect();
+    let names =
+        |stages: &[Stage]| -> Vec<&str> { stages.iter().map(|stage| stage.name()).collect() };
     let same = serde_json::json!({
         "program": env!("CARGO_PKG_VERSION"),
         "keys": keys,
-        "stages": stages,
-        "fresh": job.fresh,
+        "stages": names(&job.selected),
+        "fresh": names(&job.fresh),
     });
     schemas::xxh::fingerprint(same.to_string().as_bytes())
 }
@@ -212,14 +218,16 @@ impl JobSpec {
         else {
             return Err(found.into_errors());
         };
+        let fresh = overrides.fresh.iter().copied();
         let checked = Checked {
+            fresh: fresh.filter(|stage| selected.contains(stage)).collect(),
             selected,
             workers,
             work_dir,
             nodes: Arc::new(nodes),
             edges: Arc::new(edges),
         };
-        let job = self.plan_stages(checked, overrides, &mut found);
+        let job = self.plan_stages(checked, &mut found);
         let errors = found.into_errors();
         if errors.is_empty() {
             Ok(job)
@@ -229,16 +237,16 @@ impl JobSpec {
     }
 
     /// What the stages will run; what is wrong with their tables was found before.
-    fn plan_stages(self, checked: Checked, overrides: &Overrides, found: &mut Found) -> Job {
+    fn plan_stages(self, checked: Checked, found: &mut Found) -> Job {
         let Checked {
             selected,
+            fresh,
             workers,
             work_dir,
             nodes,
             edges,
         } = checked;
         let base = Path::new(BASE);
-        let fresh = |stage| overrides.fresh && selected.contains(&stage);
         let own_training = self.own_training().map(|(train, _)| train.clone());
         let is_streamed = self.train.as_ref().is_some_and(|train| train.streamed);
         let bytes = usize::try_from(self.memory_budget.as_u64()).unwrap_or(usize::MAX);
@@ -248,7 +256,7 @@ impl JobSpec {
         let (flatten, stream) = match self.flatten {
             Some(spec) if is_streamed => (None, found.take(spec.into_sample_plan(base))),
             Some(spec) => {
-                let plan = found.take(spec.into_plan(base, fresh(Stage::Flatten)));
+                let plan = found.take(spec.into_plan(base, fresh.contains(&Stage::Flatten)));
                 (plan.map(|plan| plan.with_memory_budget(bytes)), None)
             }
             None => (None, None),
@@ -260,7 +268,7 @@ impl JobSpec {
             job_seed: self.seed,
             transform: nodes.transform(),
             base: base.to_owned(),
-            fresh: fresh(Stage::Train),
+            fresh: fresh.contains(&Stage::Train),
         };
         // What is wrong with it was found, and so was what it takes over from [flatten].
         let train = self.train.filter(|_| found.is_empty());
@@ -276,7 +284,7 @@ impl JobSpec {
             base: base.to_owned(),
             nodes: Some(Arc::clone(&nodes)),
             work_dir: work_dir.clone(),
-            fresh: fresh(Stage::Infer),
+            fresh: fresh.contains(&Stage::Infer),
         };
         let infer = match self.infer {
             Some(spec) => found.take(spec.into_plan(for_infer)),
@@ -297,7 +305,7 @@ impl JobSpec {
             own_training,
             infer,
             selected,
-            fresh: overrides.fresh,
+            fresh,
         }
     }
 
@@ -336,6 +344,7 @@ impl JobSpec {
 /// What is known of a job before its stages are planned.
 struct Checked {
     selected: Vec<Stage>,
+    fresh: Vec<Stage>,
     workers: usize,
     work_dir: PathBuf,
     nodes: Arc<NodesPlan>,

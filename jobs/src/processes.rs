@@ -27,6 +27,7 @@ const SECRET: &str = "GRAPHFLAT_SECRET";
 pub(crate) struct Processes {
     pub(crate) cluster: Cluster,
     children: Arc<Children>,
+    restart: Option<Arc<Restart>>,
 }
 
 /// Addresses of the processes of a job, and the number of this one.
@@ -53,11 +54,13 @@ impl Processes {
             return Ok(Processes {
                 cluster: Cluster::of_threads(job.workers),
                 children,
+                restart: None,
             });
         };
         let of = &args.processes;
-        let restart = Restart::new(args, edits, job);
-        let (ended, console) = (Arc::clone(&children), console.clone());
+        let restart = Restart::new(args, edits, job)?.map(Arc::new);
+        let (its_restart, ended, console) =
+            (restart.clone(), Arc::clone(&children), console.clone());
         let plan = ClusterPlan {
             hosts: place.hosts,
             process: place.process,
@@ -68,7 +71,7 @@ impl Processes {
             job: job.fingerprint.clone(),
             start_timeout: Duration::from_secs(of.start_timeout),
             on_end: Arc::new(move |end: End<'_>| {
-                end_job(end, &ended, restart.as_ref(), &console);
+                end_job(end, &ended, its_restart.as_deref(), &console);
             }),
         };
         let on_end = Arc::clone(&plan.on_end);
@@ -93,7 +96,18 @@ impl Processes {
             told.fail(problem, exit_code);
             others.end(exit_code);
         });
-        Ok(Processes { cluster, children })
+        Ok(Processes {
+            cluster,
+            children,
+            restart,
+        })
+    }
+
+    /// Notes that a stage has finished, so that a job that is started again does not start it over.
+    pub(crate) fn note_done(&self, stage: Stage) {
+        if let Some(restart) = &self.restart {
+            restart.note_done(stage);
+        }
     }
 
     /// Returns a `progress` that also sets the phase which messages about a lost process name.

@@ -1,10 +1,16 @@
 //! Starting a job of `run --processes N --restarts R` again, after it has lost a process.
 
 use std::ffi::OsString;
+use std::path::PathBuf;
 use std::process::Command;
+use std::sync::{Mutex, PoisonError};
 
-use crate::cli::RunArgs;
+use schemas::dataset::is_begun;
+
+use crate::arguments::add_fresh;
+use crate::cli::{RunArgs, Stage};
 use crate::ending;
+use crate::error::JobError;
 use crate::job::Job;
 use crate::source::Edits;
 
@@ -15,24 +21,68 @@ pub(crate) struct Restart {
     left: u16,
     /// How often `--restarts` allowed it from now on.
     allowed: u16,
+    /// The stages of the job that have not finished yet, in order.
+    unfinished: Mutex<Vec<Unfinished>>,
+}
+
+/// A stage that this run has not finished.
+struct Unfinished {
+    stage: Stage,
+    output: PathBuf,
+    /// Whether it starts over.
+    is_fresh: bool,
+    /// Whether an earlier run has left a half-finished output.
+    was_begun: bool,
 }
 
 impl Restart {
     /// Prepares it; none where the arguments do not allow it, or no longer.
-    pub(crate) fn new(args: &RunArgs, edits: &Edits, job: &Job) -> Option<Restart> {
+    ///
+    /// # Errors
+    ///
+    /// If an output that is to be replaced cannot be looked at.
+    pub(crate) fn new(
+        args: &RunArgs,
+        edits: &Edits,
+        job: &Job,
+    ) -> Result<Option<Restart>, JobError> {
         let of = &args.processes;
-        let (allowed, num) = (of.restarts.filter(|allowed| *allowed > 0)?, of.processes?);
+        let allowed = of.restarts.filter(|allowed| *allowed > 0);
+        let (Some(allowed), Some(num)) = (allowed, of.processes) else {
+            return Ok(None);
+        };
         let left = allowed - 1;
         let mut again = args.same(edits, job);
         again.extend(["--processes".into(), num.to_string().into()]);
         again.extend(["--restarts".into(), left.to_string().into()]);
         again.extend(args.json.then(|| "--json".into()));
         again.extend(args.quiet.then(|| "--quiet".into()));
-        Some(Restart {
+        let mut unfinished = Vec::new();
+        for &stage in &job.selected {
+            let output = job.output(stage).expect("a selected stage has a plan");
+            let is_fresh = job.is_fresh(stage);
+            unfinished.push(Unfinished {
+                stage,
+                output: output.to_owned(),
+                is_fresh,
+                was_begun: is_fresh && is_begun(output)?,
+            });
+        }
+        Ok(Some(Restart {
             args: again,
             left,
             allowed,
-        })
+            unfinished: Mutex::new(unfinished),
+        }))
+    }
+
+    /// Notes that a stage has finished.
+    pub(crate) fn note_done(&self, stage: Stage) {
+        let mut unfinished = self
+            .unfinished
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        unfinished.retain(|of| of.stage != stage);
     }
 
     /// Runs the job in place of this process; returns only where that is not possible.
@@ -43,11 +93,29 @@ impl Restart {
              {left})"
         ));
         schemas::cleanup::run();
-        if let Err(error) = replace(&self.args) {
+        let mut args = self.args.clone();
+        add_fresh(&mut args, &self.fresh_stages());
+        if let Err(error) = replace(&args) {
             ending::say(&format!(
                 "warning: the job cannot be started again: {error}"
             ));
         }
+    }
+
+    /// Returns the stages that the next start has to start over: of those that this run was to start
+    /// over, the ones that it has not begun.
+    ///
+    /// The first unfinished stage is the one that was running. It goes on if its output was begun in
+    /// this run.
+    fn fresh_stages(&self) -> Vec<Stage> {
+        let unfinished = self
+            .unfinished
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let goes_on = |of: &Unfinished| !of.was_begun && is_begun(&of.output).unwrap_or(false);
+        let num_begun = unfinished.first().map_or(0, |of| usize::from(goes_on(of)));
+        let others = unfinished.iter().skip(num_begun);
+        others.filter(|of| of.is_fresh).map(|of| of.stage).collect()
     }
 }
 

@@ -6,6 +6,7 @@ use anyhow::Context as _;
 use graphflat::{SamplePlan, Waves};
 use graphinfer::Method;
 use graphtrainer::{Source, TrainPlan};
+use schemas::dataset::is_begun;
 use schemas::progress::Progress;
 use schemas::{Manifest, read_manifest};
 use store::Store;
@@ -33,7 +34,7 @@ pub(crate) fn run(args: &RunArgs, console: &Console) -> anyhow::Result<()> {
     let overrides = Overrides {
         workers: args.workers,
         stages: args.stage.clone(),
-        fresh: args.fresh,
+        fresh: args.fresh_stages(),
         process: of.are_several().then(|| of.number()),
         processes: of.processes.map(usize::from),
     };
@@ -56,17 +57,16 @@ fn run_stages(job: &Job, processes: &Processes, console: &Console) -> anyhow::Re
         .map_err(|error| JobError::from(schemas::threads::refused(error)))?;
     let started = Instant::now();
     preflight(job)?;
-    if !job.fresh {
-        // Where all is done, the first stage reads the tables in any case, and no work is lost.
-        let is_left = job.selected.iter().any(|stage| !is_done(job, *stage));
-        refuse_taken(job, is_left)?;
-    }
+    // Where all is done, the first stage reads the tables in any case, and no work is lost.
+    let is_left = job.selected.iter().any(|stage| !is_done(job, *stage));
+    refuse_taken(job, is_left)?;
     let progress = processes.watched(console.progress());
     let mut stores = Stores::new(job, &processes.cluster);
     let mut done = Vec::new();
     for &stage in &job.selected {
         let record = run_stage(job, stage, &mut stores, &progress)
             .with_context(|| format!("stage {}", stage.name()))?;
+        processes.note_done(stage);
         done.push(record);
     }
     let num_processes = processes.cluster.num_processes();
@@ -87,10 +87,10 @@ fn run_stage(
     let started = Instant::now();
     let missing = "a selected stage has a plan";
     let output = job.output(stage).expect(missing).to_owned();
-    let before = if job.fresh {
-        None
-    } else {
-        read_manifest(&output).ok()
+    let is_new = job.is_fresh(stage) || is_begun(&output)?;
+    let before = match is_new {
+        true => None,
+        false => read_manifest(&output).ok(),
     };
     let manifest = match stage {
         Stage::Flatten => {

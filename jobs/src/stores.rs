@@ -212,7 +212,7 @@ fn store_plan(job: &Job, stage: Stage) -> Result<StorePlan, JobError> {
         workers: job.workers,
         memory_budget: usize::try_from(job.memory_budget.as_u64()).unwrap_or(usize::MAX),
         dir: job.work_dir.join(name),
-        fresh: job.fresh,
+        fresh: job.is_fresh(stage),
     })
 }
 

@@ -30,7 +30,7 @@ use serde::{Deserialize, Serialize};
 
 pub use lock::DirLock;
 pub use output::{Opened, Output};
-pub use owner::{refuse_foreign, refuse_taken};
+pub use owner::{is_begun, refuse_foreign, refuse_taken};
 pub use part_file::PartFile;
 
 use crate::columns::{GraphMeta, Split};

@@ -3,7 +3,7 @@
 use graphflat::{FlattenPlan, SamplePlan, Targets};
 use graphinfer::{InferPlan, Method};
 use graphtrainer::TrainPlan;
-use schemas::dataset::refuse_taken as refuse;
+use schemas::dataset::{is_begun, refuse_taken as refuse};
 use schemas::{Manifest, read_manifest};
 use serde_json::{Value, json};
 use store::input_fingerprint;
@@ -12,7 +12,8 @@ use crate::cli::Stage;
 use crate::error::JobError;
 use crate::job::Job;
 
-/// Refuses outputs that were finished with other settings, or of other tables.
+/// Refuses outputs that were finished with other settings, or of other tables, where the stage does
+/// not start over.
 ///
 /// `reads_tables` says whether tables count, which are read whole for that if any output is
 /// finished.
@@ -21,7 +22,13 @@ use crate::job::Job;
 ///
 /// The first output that holds something else; tables that cannot be read.
 pub(crate) fn refuse_taken(job: &Job, reads_tables: bool) -> Result<(), JobError> {
-    let dirs = job.selected.iter().filter_map(|stage| job.output(*stage));
+    let going_on: Vec<Stage> = job
+        .selected
+        .iter()
+        .copied()
+        .filter(|stage| !job.is_fresh(*stage))
+        .collect();
+    let dirs = going_on.iter().filter_map(|stage| job.output(*stage));
     let num_finished = dirs.filter(|dir| read_manifest(dir).is_ok()).count();
     let input = match num_finished {
         1.. if reads_tables => Some(input_fingerprint(&job.nodes, &job.edges)?),
@@ -34,7 +41,7 @@ pub(crate) fn refuse_taken(job: &Job, reads_tables: bool) -> Result<(), JobError
         }
         _ => None,
     };
-    for &stage in &job.selected {
+    for stage in going_on {
         let dir = job.output(stage).expect("a selected stage has a plan");
         refuse(dir, stage.name(), |manifest| {
             let is_input = match (stage, &input) {
@@ -62,7 +69,9 @@ pub(crate) fn refuse_taken(job: &Job, reads_tables: bool) -> Result<(), JobError
 /// Tells whether a stage has nothing left to do, as far as settings say it.
 pub(crate) fn is_done(job: &Job, stage: Stage) -> bool {
     let dir = job.output(stage).expect("a selected stage has a plan");
-    !job.fresh
+    !job.is_fresh(stage)
+        // One that is being replaced is no longer what the stage is to leave.
+        && is_begun(dir).is_ok_and(|is_begun| !is_begun)
         && read_manifest(dir).is_ok_and(|manifest| {
             manifest.stage == stage.name() && same_plan(job, stage, &manifest)
         })
@@ -174,7 +183,11 @@ mod tests {
             date: "2026-11-21T01:02:03Z".parse().unwrap(),
         };
         let overrides = Overrides {
-            fresh,
+            fresh: if fresh {
+                Stage::ALL.to_vec()
+            } else {
+                Vec::new()
+            },
             ..Overrides::default()
         };
         Job::load(&path, &edits, &overrides).unwrap()

@@ -9,7 +9,7 @@ use serde::Serialize;
 use super::committed::{Committed, committed_parts};
 use super::lease::OtherLock;
 use super::lock::OutputLock;
-use super::owner::{Owner, finished, half_finished, other_plan, refuse_foreign};
+use super::owner::{Owner, begun_aside, finished, half_finished, other_plan, refuse_foreign};
 use super::part_file::{PartFile, Unfinished};
 use super::remove::{
     clear, remove_left, remove_old_manifest, remove_temporary, remove_unlisted, warn_if_left,
@@ -43,7 +43,8 @@ pub enum Opened {
 }
 
 impl Output {
-    /// Returns the manifest of a finished output of the same fingerprint, before any work for it.
+    /// Returns the manifest of a finished output of the same fingerprint, before any work for it;
+    /// none if a run has begun to replace it with one of that fingerprint.
     ///
     /// # Errors
     ///
@@ -66,8 +67,9 @@ impl Output {
     /// Opens an output directory for a stage, creating it where it is missing.
     ///
     /// A finished output of the same fingerprint is [`Opened::Done`]; a half-finished one is
-    /// continued: its committed parts stay, its other files are removed. With `fresh`, a finished
-    /// output is replaced when the new one is whole, and a half-finished one is removed first.
+    /// continued, even if it is to replace a finished one: its committed parts stay, its other files
+    /// are removed. With `fresh`, a finished output is replaced when the new one is whole, and a
+    /// half-finished one is removed first.
     ///
     /// # Errors
     ///
@@ -294,16 +296,12 @@ impl Output {
     }
 }
 
-/// Returns the manifest of a finished output; one of another plan is an error, unless this plan has
-/// begun to replace it.
+/// Returns the manifest of a finished output, unless this plan has begun to replace it; one of
+/// another plan is an error.
 fn finished_or_begun(dir: &Path, wanted: &Owner) -> Result<Option<Manifest>> {
-    match finished(dir, wanted) {
-        Err(SchemaError::OutputTaken { .. })
-            if half_finished(&dir.join(ASIDE))?.as_ref() == Some(wanted) =>
-        {
-            Ok(None)
-        }
-        found => found,
+    match begun_aside(dir)?.as_ref() == Some(wanted) {
+        true => Ok(None),
+        false => finished(dir, wanted),
     }
 }
 

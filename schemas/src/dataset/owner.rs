@@ -58,6 +58,25 @@ pub(super) fn half_finished(dir: &Path) -> Result<Option<Owner>> {
     Ok(manifest.map(|(_path, manifest)| Owner::of(&manifest)))
 }
 
+/// Returns whose output a run has begun to write in the place of a finished one.
+pub(super) fn begun_aside(dir: &Path) -> Result<Option<Owner>> {
+    read_json(&dir.join(ASIDE).join(PROGRESS).join(PLAN))
+}
+
+/// Tells whether a run has begun an output, or one in the place of a finished output, and has not
+/// finished it.
+///
+/// # Errors
+///
+/// If the directory cannot be read.
+pub fn is_begun(dir: &Path) -> Result<bool> {
+    if begun_aside(dir)?.is_some() || storage::is_file(&dir.join(ASIDE).join(SUCCESS))? {
+        return Ok(true);
+    }
+    let plan = read_json::<Owner>(&dir.join(PROGRESS).join(PLAN))?;
+    Ok(plan.is_some() && !storage::is_file(&dir.join(SUCCESS))?)
+}
+
 pub(super) fn other_plan(dir: &Path, found: &Owner, wanted: &Owner) -> SchemaError {
     let of = if found.stage == wanted.stage {
         "another plan or input".to_owned()

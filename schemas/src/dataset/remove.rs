@@ -145,14 +145,14 @@ pub(super) fn remove_left(dir: &Path) {
     }
 }
 
-/// Removes the directory in which the new output was written. `_SUCCESS` is removed first: without
-/// it, no run moves the rest.
+/// Removes the directory in which the new output was written. The plan is removed first: without it,
+/// no run resumes the new output. `_SUCCESS` follows: without it, no run moves the rest.
 pub(super) fn remove_aside(dir: &Path) -> Result<()> {
     let aside = dir.join(ASIDE);
+    remove_dir_all(&aside.join(PROGRESS))?;
     for name in [SUCCESS, MOVING, MANIFEST] {
         remove_file(&aside.join(name))?;
     }
-    remove_dir_all(&aside.join(PROGRESS))?;
     for table in TABLES {
         storage::remove_empty_dir(&aside.join(table));
     }

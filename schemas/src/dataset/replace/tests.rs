@@ -4,10 +4,11 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use super::*;
+use crate::dataset::PROGRESS;
 use crate::dataset::output::json;
-use crate::dataset::owner::is_ours;
+use crate::dataset::owner::{is_begun, is_ours};
 use crate::dataset::{Opened, Output, PartEntry, part_name, read_manifest, verify_checksums};
-use crate::storage::{read, tests::manifest};
+use crate::storage::{read, remove_dir_all, tests::manifest};
 
 fn open(dir: &Path, fingerprint: &str, fresh: bool) -> Output {
     match Output::open(dir, "flatten", fingerprint, fresh).unwrap() {
@@ -109,6 +110,30 @@ fn a_finished_output_stays_until_the_new_one_is_whole() {
 }
 
 #[test]
+fn a_replacement_of_the_same_plan_goes_on_where_it_was_killed() {
+    let root = tempfile::tempdir().unwrap();
+    for dir in dirs(root.path(), "goes-on") {
+        assert!(!is_begun(&dir).unwrap());
+        write_part(&open(&dir, "old", false), 0, "old");
+        assert!(is_begun(&dir).unwrap());
+        old(&dir);
+        assert!(!is_begun(&dir).unwrap());
+        write_part(&open(&dir, "old", true), 0, "new");
+        assert!(is_begun(&dir).unwrap());
+        assert!(Output::done(&dir, "flatten", "old").unwrap().is_none());
+        let resumed = open(&dir, "old", false);
+        assert!(resumed.committed(0).is_some());
+        check_whole(&dir, "old", 3);
+        finish(resumed, "old");
+        assert!(!is_begun(&dir).unwrap());
+        let found = Output::done(&dir, "flatten", "old").unwrap().unwrap();
+        assert_eq!(found.parts.len(), 1);
+        verify_checksums(&dir, &found.parts).unwrap();
+        check_tidy(&dir, 1);
+    }
+}
+
+#[test]
 fn a_replacement_that_is_given_up_leaves_the_finished_output() {
     let root = tempfile::tempdir().unwrap();
     for dir in dirs(root.path(), "given-up") {
@@ -160,6 +185,7 @@ fn killed_after(dir: &Path, step: usize) {
         write_whole(&dir.join(MANIFEST), &text).unwrap()
     }));
     steps.push(Box::new(|| write_whole(&dir.join(SUCCESS), b"").unwrap()));
+    steps.push(Box::new(|| remove_dir_all(&aside.join(PROGRESS)).unwrap()));
     steps.push(Box::new(|| remove_file(&aside.join(SUCCESS)).unwrap()));
     steps.push(Box::new(|| remove_file(&aside.join(MOVING)).unwrap()));
     assert_eq!(steps.len(), STEPS);
@@ -167,7 +193,7 @@ fn killed_after(dir: &Path, step: usize) {
 }
 
 /// Steps of a replacement of two parts with two files each.
-const STEPS: usize = 12;
+const STEPS: usize = 13;
 
 #[test]
 fn a_replacement_that_is_killed_anywhere_is_completed_by_the_next_run() {
