@@ -94,6 +94,8 @@ fn is_refused_thread(panic: &str) -> bool {
         "failed to spawn thread",       // std
         "OS can't spawn worker thread", // tokio
         "ThreadPoolBuildError",         // rayon
+        "Failed to send buzzer",        // timely: another worker's thread was not started
+        "Failed to recv buzzer",        // timely, likewise
     ];
     refusals.iter().any(|refusal| panic.contains(refusal))
 }
