@@ -2,10 +2,10 @@
 //!
 //! `cargo run --release -p gnn --example custom_layer`
 //!
-//! The layer mixes a node's own row with the mean over its in-edges by a learned gate: `out[v] = g
-//! * own(x[v]) + (1 - g) * near(mean of x[u])` with `g = sigmoid(gate(x[v]))`. A node's class is
-//! its own sign times the sign of its group. Noise hides the group in the node's own features, so
-//! the class depends on the node and its in-edges together.
+//! The layer mixes a node's own row with the mean over its in-edges by a learned gate:
+//! `out[v] = g * own(x[v]) + (1 - g) * near(mean of x[u])` with `g = sigmoid(gate(x[v]))`. A node's
+//! class is its own sign times the sign of its group. Noise hides the group in the node's own
+//! features, so the class depends on the node and its in-edges together.
 
 use std::sync::Arc;
 
