@@ -7,8 +7,10 @@ use crate::job::Job;
 use crate::source::Edits;
 
 impl RunArgs {
-    /// Returns the arguments of the same job for another process that works on it: all but those that
-    /// choose the processes, the stages that start over, and how the run reports.
+    /// Returns the arguments with which another process works on the same job.
+    ///
+    /// Left out are the stages that start over, the options that choose the processes (but not
+    /// `--start-timeout`), and the options that set how the run reports.
     pub(crate) fn same(&self, edits: &Edits, job: &Job) -> Vec<OsString> {
         let mut same = vec!["run".into(), self.job.path.clone().into_os_string()];
         let mut add = |name: &str, value: String| same.extend([name.into(), value.into()]);
