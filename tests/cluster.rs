@@ -415,7 +415,7 @@ fn arguments_that_cannot_be_are_refused() {
         ),
         (
             &["--hosts", "two.txt", "--process", "2"],
-            "is 2; there are 0 to 1",
+            "is 2; allowed is 0 to 1",
         ),
         (
             &["--hosts", "none.txt", "--process", "0"],

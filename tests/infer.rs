@@ -1,4 +1,4 @@
-//! Inference: every node once, the same bytes whatever the workers and hubs.
+//! Inference: every node once, and the same bytes for any number of workers and any hub threshold.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -15,7 +15,7 @@ use crate::harness::{
 
 const OUTPUT: &str = "out/embeddings";
 
-/// The embedding of each node, by its id; each is finite and stands there once.
+/// Returns the embedding of each node by its id; each must be finite and occur once.
 fn embeddings(bench: &Bench, output: &str) -> BTreeMap<String, Vec<f32>> {
     let mut embeddings = BTreeMap::new();
     for batch in batches(bench, output) {
@@ -163,7 +163,7 @@ fn a_model_of_another_job_embeds_with_its_own_sample() {
     );
 }
 
-/// The weights of another table are checked as those of the first were.
+/// Weights of another table are checked like those of the table of the training.
 #[test]
 fn a_model_of_weighted_samples_refuses_tables_that_cannot_be_drawn_by_weight() {
     let graph = graph();

@@ -1,4 +1,4 @@
-//! What inference can write, and that a kill at any moment changes none of it.
+//! All outputs of inference; kills at any moment do not change them.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -25,7 +25,7 @@ fn job(graph: &Graph) -> Job {
     Job::new(graph, &[FLATTEN, TRAIN, INFER])
 }
 
-/// A column of vectors, by id.
+/// Returns a column of vectors by id.
 pub(crate) fn vectors(bench: &Bench, column: &str) -> BTreeMap<String, Vec<f32>> {
     let mut vectors = BTreeMap::new();
     for batch in batches(bench, OUTPUT) {
@@ -64,7 +64,7 @@ fn vectors_are_written_as_asked_for() {
     }
     assert_eq!(unit.len(), graph.num_nodes);
     for (id, embedding) in &plain {
-        // Without a head the embedding of the last layer are the logits.
+        // Without a head, the embeddings of the last layer are the logits.
         let length = embedding.iter().map(|x| x * x).sum::<f32>().sqrt();
         let close = |x: f32, y: f32| (x - y).abs() <= 1e-3 * y.abs().max(1.0); // f16 has 11 bits
         for at in 0..NUM_CLASSES {
@@ -114,7 +114,8 @@ fn stored_neighbourhoods_give_the_same_numbers() {
     let outcome = bench.run(&unlike, &["--fresh", "--stage", "infer"]);
     let what = "the graph features were drawn otherwise than those it was trained on";
     assert!(outcome.stderr.contains(what), "{}", outcome.stderr);
-    // Of several samples each target has a row in the features, and would have one here.
+    // With several samples, each target has several rows in the features, and would have several
+    // here.
     let twice = job(&graph).with("targets_per_part = 16", "samples_per_target = 2");
     bench.run(&twice, &["--fresh", "--stage", "flatten"]).ok();
     let twice = twice.and("method = \"neighborhoods\"");
@@ -125,7 +126,7 @@ fn stored_neighbourhoods_give_the_same_numbers() {
     assert!(said, "{}", refused.stderr);
 }
 
-/// The predicted class of each node.
+/// Returns the predicted class of each node.
 fn predictions(bench: &Bench) -> BTreeMap<String, i32> {
     let mut predictions = BTreeMap::new();
     for batch in batches(bench, OUTPUT) {
@@ -143,7 +144,7 @@ fn columns_of_the_node_table_are_handed_on() {
     let graph = graph();
     let bench = Bench::new(&graph);
     let asked = job(&graph).and("columns = [\"name\", \"label\", \"tags\"]\nrows_per_part = 20");
-    // Several labels a node, as `label` may be.
+    // Several labels a node, which `label` may have too.
     let mut nodes = graph.nodes();
     let tags = |node: usize| vec![(node % 2) as f32, (node % 3) as f32];
     nodes.set("tags", f32_lists((0..graph.num_nodes).map(tags)));
@@ -204,7 +205,7 @@ fn listed_nodes_alone_are_written() {
         table.set("id", arrow::compute::take(&column, &indices, None).unwrap());
         table.write(&bench.path("list.parquet"));
     };
-    // In no order, and one of them twice.
+    // Unsorted, and one id twice.
     list(&[&listed[5..], &listed[..6]].concat());
     let asked = job(&graph).and("targets = \"list.parquet\"\nrows_per_part = 4");
     for workers in ["1", "3"] {
@@ -216,7 +217,7 @@ fn listed_nodes_alone_are_written() {
             .collect();
         assert_eq!(some, expected);
     }
-    // An empty list gives a table without rows, which has the columns.
+    // An empty list gives a table with the columns and without rows.
     list(&[]);
     for workers in ["1", "3"] {
         bench.run(&asked, &["--fresh", "--workers", workers]).ok();
@@ -228,7 +229,7 @@ fn listed_nodes_alone_are_written() {
         assert_eq!(columns, ["id", "embedding", "prediction"]);
         assert_eq!(vectors(&bench, "embedding").len(), 0);
     }
-    // A list that is wrong leaves the output free for the right one.
+    // A wrong list leaves no output, so that a run with the right list can write it.
     bench.clear();
     let stages = ["--stage", "flatten,train"];
     bench.run(&job(&graph), &stages).ok();
@@ -280,7 +281,7 @@ fn the_report_says_how_far_the_two_samplings_differ() {
     }
 }
 
-/// A later snapshot: more nodes, other edges, nothing known of classes and splits.
+/// A later snapshot: more nodes, other edges, no labels and no splits.
 #[test]
 fn a_new_snapshot_of_the_tables_is_embedded_by_the_old_model() {
     let graph = graph();
@@ -316,7 +317,7 @@ fn a_new_snapshot_of_the_tables_is_embedded_by_the_old_model() {
 
 #[test]
 fn a_snapshot_without_nodes_has_no_embeddings() {
-    // Lists of a fixed width, which an empty table tells too.
+    // Lists of a fixed width, since an empty table shows their width too.
     let graph = Graph::new(90, IdKind::Utf8, FeatureKind::FixedList);
     let bench = Bench::new(&graph);
     for model in ["sage", "gat"] {
@@ -359,10 +360,10 @@ fn numbers_have_no_probability() {
 /// Kills of [`kills_at_random_moments_change_no_embedding`].
 const RANDOM_KILLS: usize = 50;
 
-/// Kills of the other ways to infer, each; more where none of them left anything to go on with.
+/// Kills of each other way to infer; more if none of them left work to continue.
 const RANDOM_KILLS_OTHERWISE: usize = 12;
 
-/// A bench with a trained model and the job in `job.toml`, whose `[infer]` may get more lines.
+/// Returns a bench with a trained model and the text of its job, whose last table is `[infer]`.
 fn bench_to_kill_on() -> (Bench, String) {
     let bench = Bench::empty();
     let generated = "generate graph --nodes 20000 --edges 200000 --features 16 --seed 3";
@@ -379,16 +380,16 @@ fn bench_to_kill_on() -> (Bench, String) {
     (bench, text.to_owned())
 }
 
-/// How many kills found rounds, and committed parts, before a run that went on.
+/// Number of kills after which rounds, and committed parts, were left for the next run.
 #[derive(Debug, Default)]
 struct Found {
     rounds: usize,
     parts: usize,
 }
 
-/// Infers, kills inference at so many random moments, and expects that runs which go on end with the
-/// same bytes and the same comparison of samplings. One of `kills_a_run` runs, by chance, is seen to its
-/// end; the others are killed again where they went on.
+/// Kills inference at `kills` random moments, and checks that runs which continue end with the same
+/// bytes and the same comparison of samplings. One of `kills_a_run` runs, drawn by chance, ends;
+/// the others are killed too.
 fn kill_at_random_moments(bench: &Bench, kills: usize, kills_a_run: u64) -> Found {
     let only = ["run", "job.toml", "--quiet", "--stage", "infer"];
     let clear = || std::fs::remove_dir_all(bench.path(OUTPUT)).unwrap();
@@ -451,7 +452,7 @@ fn kills_change_neither_comparisons_nor_what_neighbourhoods_give() {
         return;
     }
     let (bench, job) = bench_to_kill_on();
-    // Stored neighbourhoods are gone through part by part.
+    // Stored neighbourhoods are read part by part.
     let job = job.replace("hops = 3", "hops = 3\ntargets_per_part = 1000");
     std::fs::write(bench.path("job.toml"), &job).unwrap();
     bench

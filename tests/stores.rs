@@ -1,8 +1,7 @@
-//! Whole jobs on stores: S3 served by this process, a real S3 server, a real HDFS.
+//! Whole jobs on stores: an S3 server in this process, a real S3 server, a real HDFS.
 //!
-//! The last two are started by the scripts in `tests/services/`, unless [`S3_SERVER`] and
-//! [`HDFS_SERVER`] say that they run. Where Go or Java is missing their tests say so and pass, but not
-//! where `CI` is set.
+//! The scripts in `tests/services/` start the last two, unless [`S3_SERVER`] and [`HDFS_SERVER`]
+//! name running ones. Where Go or Java is missing, their tests are skipped (`needs.rs`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -28,11 +27,11 @@ use crate::harness::{
 use crate::needs::{skip, slow};
 use crate::s3_server::S3Server;
 
-/// Set where Amazon's variables name a real S3 server and its keys.
+/// Variable that is set if Amazon's variables name a real S3 server and its keys.
 const S3_SERVER: &str = "GRAPHFLAT_TEST_S3";
-/// Names the URL of a real HDFS.
+/// Variable with the URL of a real HDFS.
 const HDFS_SERVER: &str = "GRAPHFLAT_TEST_HDFS";
-/// Runs through faults; more where it is set.
+/// Variable with the number of runs with faults.
 const FAULT_RUNS: &str = "GRAPHFLAT_TEST_FAULT_RUNS";
 /// Exit code of a script that lacks a program.
 const NOT_HERE: i32 = 3;
@@ -50,11 +49,11 @@ pub(crate) struct Store {
     /// Environment of the program.
     pub(crate) env: Vec<(&'static str, String)>,
     client: Arc<dyn ObjectStore>,
-    /// The client, where it is one of a server that lists uploads nobody finished.
+    /// The client, if its server lists unfinished uploads.
     signer: Option<AmazonS3>,
     dir: Key,
     runtime: Runtime,
-    /// Serves the store, if this process does.
+    /// The server of the store, if it runs in this process.
     _server: Option<S3Server>,
 }
 
@@ -124,7 +123,7 @@ impl Store {
         env: Vec<(&'static str, String)>,
         client: Arc<dyn ObjectStore>,
     ) -> Self {
-        // A name of its own for each run of the tests on one server.
+        // Each run of the tests on one server has its own directory.
         let dir = format!("{test}-{}", std::process::id());
         Self {
             url: format!("{}/{dir}", root.trim_end_matches('/')),
@@ -146,7 +145,7 @@ impl Store {
             .unwrap();
     }
 
-    /// Puts the tables of a bench where the job looks for them: a file, and a directory as Hive has it.
+    /// Copies the tables of a bench into the store: a file, and a directory with Hive's partitions.
     pub(crate) fn put_tables(&self, bench: &Bench) {
         let read = |name: &str| std::fs::read(bench.path(name)).unwrap();
         self.put("graph/nodes.parquet", read("nodes.parquet"));
@@ -172,7 +171,7 @@ impl Store {
             .with("\"edges.parquet\"", &format!("\"{url}/graph/edges\""))
     }
 
-    /// What lies below a directory, name by name.
+    /// Returns the files below a directory by name.
     pub(crate) fn files(&self, below: &str) -> BTreeMap<String, Vec<u8>> {
         let dir = below
             .split('/')
@@ -186,7 +185,7 @@ impl Store {
                     Ok(object) => {
                         drop(files.insert(name.to_string(), object.bytes().await?.to_vec()))
                     }
-                    // It was renamed or removed meanwhile.
+                    // The file was renamed or removed meanwhile.
                     Err(object_store::Error::NotFound { .. }) => {}
                     Err(error) => return Err(error),
                 }
@@ -196,7 +195,7 @@ impl Store {
         self.runtime.block_on(read).unwrap()
     }
 
-    /// The data files of an output, as [`Bench::data_files`] has them.
+    /// Returns the data files of an output, as [`Bench::data_files`] does.
     fn data_files(&self, output: &str) -> BTreeMap<String, Vec<u8>> {
         let mut files = self.files(output);
         files.retain(|name, _| is_data(name));
@@ -214,13 +213,13 @@ impl Store {
         command
     }
 
-    /// Counts uploads of some files that were begun and not finished, where that can be known.
+    /// Counts the unfinished uploads of some files, if the server lists them.
     fn num_unfinished(&self, output: &str, files: &BTreeMap<String, Vec<u8>>) -> usize {
         let Some(signer) = &self.signer else { return 0 };
         let plain = ClientOptions::new().with_allow_http(true);
         let client = ReqwestConnector::default().connect(&plain).unwrap();
         let count = |name: &String| {
-            // MinIO lists those of one whole key.
+            // MinIO lists the uploads of one whole key only.
             let query = vec![
                 ("uploads".to_owned(), String::new()),
                 ("prefix".to_owned(), format!("{}/{output}/{name}", self.dir)),
@@ -252,7 +251,7 @@ impl Store {
     }
 }
 
-/// What a script of `tests/services/` prints.
+/// The lines that a script of `tests/services/` prints.
 type Lines = BTreeMap<String, String>;
 
 /// Starts a server that ends with this process, unless one runs; none if this machine cannot.
@@ -303,7 +302,7 @@ fn small_job(graph: &Graph) -> Job {
     Job::new(graph, &[FLATTEN, TRAIN, INFER])
 }
 
-/// The data files of a job on local files, by output.
+/// Runs a job on local files; returns its data files by output.
 fn local_files(bench: &Bench, job: &Job, outputs: &[&str]) -> Vec<BTreeMap<String, Vec<u8>>> {
     bench.run(job, &[]).ok();
     let files = outputs.iter().map(|output| bench.data_files(output));
@@ -323,7 +322,7 @@ fn assert_outputs(store: &Store, expected: &[BTreeMap<String, Vec<u8>>], what: &
     }
 }
 
-/// A finished output holds what its manifest lists and nothing else.
+/// Checks that a finished output holds exactly the files of its manifest.
 #[track_caller]
 pub(crate) fn assert_tidy(store: &Store, output: &str) {
     let files = store.files(output);
@@ -338,7 +337,7 @@ pub(crate) fn assert_tidy(store: &Store, output: &str) {
     assert_eq!(found, listed, "{output}");
 }
 
-/// The whole job gives the bytes that it gives on local files, is not done twice, and is shown.
+/// Checks that the whole job gives the bytes of local files, is not repeated, and can be inspected.
 fn check_job(store: &Store) {
     let graph = graph();
     let bench = Bench::new(&graph);
@@ -349,7 +348,7 @@ fn check_job(store: &Store) {
     assert_outputs(store, &expected, "first run");
     OUTPUTS.iter().for_each(|output| assert_tidy(store, output));
 
-    // Nothing is done twice, even without what the first run keeps in work_dir.
+    // No work is repeated, even without the first run's `work_dir`.
     bench.clear();
     let before = store.files("out");
     store.run(&bench, &job, &[]).ok();
@@ -382,10 +381,10 @@ fn check_job(store: &Store) {
     assert!(outcome.stderr.contains(&path), "{}", outcome.stderr);
 }
 
-/// A job, and how it is killed.
+/// A job, its outputs, and the number of kills.
 struct Killing {
     bench: Bench,
-    /// On local files.
+    /// The job on local files.
     job: Job,
     outputs: &'static [&'static str],
     kills: usize,
@@ -426,8 +425,8 @@ impl Killing {
     }
 }
 
-/// Runs that are killed at random moments show no part of a file, leave nothing behind, and end with
-/// the same bytes.
+/// Checks that runs which are killed at random moments show no partial file, leave no other files,
+/// and end with the same bytes.
 fn check_kills(store: &Store, killing: &Killing) {
     let Killing { bench, outputs, .. } = killing;
     let expected = local_files(bench, &killing.job, outputs);
@@ -442,7 +441,7 @@ fn check_kills(store: &Store, killing: &Killing) {
     let mut whole = started.elapsed();
     let start = |args: &[&str]| -> Child { store.command(bench, args).spawn().unwrap() };
     let (mut killed, mut resumed, mut unfinished) = (0, 0, 0);
-    // Some kills come too early or too late, the more the busier the machine.
+    // Some kills come too early or too late, more of them on a busy machine.
     let unfinished_min = usize::from(is_large && store.signer.is_some());
     for draw in 0.. {
         if killed >= killing.kills && resumed > 0 && unfinished >= unfinished_min {
@@ -451,7 +450,7 @@ fn check_kills(store: &Store, killing: &Killing) {
         assert!(draw < 100, "no kill came while something was written");
         bench.clear();
         store.remove("out");
-        // Killed again where it went on, twice or thrice.
+        // Two or three kills in a row, each of a run that continues the one before.
         for again in 0..2 + draw % 2 {
             let mut child = start(&[]);
             let share = mix(draw, again) % 1000;
@@ -472,8 +471,8 @@ fn check_kills(store: &Store, killing: &Killing) {
             let files = store.files("out");
             let is_begun = files.keys().any(|name| name.contains("_progress"));
             resumed += usize::from(is_begun);
-            // How busy the machine was when the first run was timed says little: kills that come too
-            // late or too early draw the next ones nearer.
+            // The load of the machine changes after the first run was timed: kills that come too
+            // late or too early move the next ones.
             whole = whole.mul_f64(match (is_running, is_begun) {
                 (false, _) => 0.9,
                 (true, false) => 1.1,
@@ -490,7 +489,7 @@ fn check_kills(store: &Store, killing: &Killing) {
     }
 }
 
-/// Several processes write one output of a store, with the bytes of one.
+/// Checks that several processes write one output of a store with the bytes of one process.
 fn check_processes(store: &Store) {
     let graph = graph();
     let bench = Bench::new(&graph);
@@ -504,7 +503,7 @@ fn check_processes(store: &Store) {
     assert_tidy(store, outputs[0]);
 }
 
-/// Of two runs into one output, one ends with a clear error.
+/// Checks that the second of two runs into one output ends with a clear error.
 fn check_exclusion(store: &Store) {
     let graph = graph();
     let bench = Bench::new(&graph);
@@ -527,7 +526,7 @@ fn check_exclusion(store: &Store) {
     assert_eq!(second.code, 1, "{second:?}");
     let said = format!("is being written by another run (process {} of", first.id());
     assert!(second.stderr.contains(&said), "{}", second.stderr);
-    // Killed, it leaves a lock that the next run on this machine need not wait for.
+    // The killed run leaves a lock, for which the next run on this machine does not wait.
     first.kill().unwrap();
     first.wait().unwrap();
     let stolen = Instant::now();
@@ -542,7 +541,7 @@ fn check_exclusion(store: &Store) {
     assert_tidy(store, "out/model");
 }
 
-/// Where the credentials are wrong, the error says so, and shows none of them.
+/// Checks that the error of wrong credentials names the problem and shows no credentials.
 fn check_secrets(store: &Store) {
     let graph = graph();
     let bench = Bench::new(&graph);
@@ -560,7 +559,7 @@ fn check_secrets(store: &Store) {
     }
 }
 
-/// Faults between the job and the store change nothing.
+/// Checks that faults between the job and the store change no byte.
 fn check_faults(store: &Store, runs: u64) {
     let graph = graph();
     let bench = Bench::new(&graph);
@@ -577,7 +576,7 @@ fn check_faults(store: &Store, runs: u64) {
         .and("[storage]\ntimeout = 5");
     let mut faults = 0;
     for seed in 0..runs {
-        // A stall is longer than the job waits.
+        // A stall is longer than the job's timeout.
         let plan = Plan {
             stall: Duration::from_secs(7),
             ..Plan::new(seed)
@@ -692,7 +691,7 @@ fn a_job_on_hdfs_is_the_local_one() {
 
 #[test]
 fn kills_on_hdfs_show_no_part_and_change_nothing() {
-    // Every file takes half a second there.
+    // On HDFS every file takes half a second.
     let store = Store::hdfs("kills");
     let killing = Killing::of_all(8, 100);
     store.iter().for_each(|store| check_kills(store, &killing));

@@ -24,8 +24,8 @@ use crate::source::{Edits, JobSource};
 /// Name of the store in `work_dir`.
 pub(crate) const STORE: &str = "store";
 
-/// Where relative paths start: the process's working directory, so that paths in messages are
-/// those that were written.
+/// Base of relative paths: empty, for the working directory, so that messages show paths as they
+/// were written.
 const BASE: &str = "";
 
 /// A job file as written.
@@ -43,10 +43,10 @@ pub(crate) struct JobSpec {
     /// changes no result.
     #[serde(default)]
     pub(crate) workers: Option<usize>,
-    /// Memory the program may plan with, such as `"2GiB"`. Default: half of the machine's.
+    /// Memory budget, such as `"2GiB"`. Default: half of the machine's memory.
     #[serde(default = "default_budget")]
     pub(crate) memory_budget: ByteSize,
-    /// How stores are reached: S3 and HDFS.
+    /// Options of the stores S3 and HDFS.
     #[serde(default)]
     pub(crate) storage: StorageOptions,
     /// The tables to read.
@@ -72,27 +72,27 @@ pub(crate) struct InputSpec {
     pub(crate) edges: EdgesSpec,
 }
 
-/// What the command line adds to a job file.
+/// Settings of the command line that replace or extend those of a job file.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Overrides {
-    /// In place of the job's `workers`.
+    /// Replaces the job's `workers`.
     pub(crate) workers: Option<usize>,
-    /// The stages to run; empty: all that the job has.
+    /// The stages to run; empty for all stages of the job.
     pub(crate) stages: Vec<Stage>,
-    /// The stages that start over, as far as they are chosen.
+    /// Stages that start over, if they are selected.
     pub(crate) fresh: Vec<Stage>,
-    /// Which of several processes runs the job.
+    /// Number of this process, if the job runs in several.
     pub(crate) process: Option<usize>,
-    /// How many processes share the memory that the job may plan with, if not this one alone.
+    /// Number of processes that share the memory budget, if there are several on this machine.
     pub(crate) processes: Option<usize>,
 }
 
-/// A job, checked: what will run.
+/// A checked job, as it will run.
 #[derive(Debug)]
 pub(crate) struct Job {
     /// Name of the job.
     pub(crate) name: String,
-    /// Of all that has to be the same in all processes of a run.
+    /// Fingerprint of everything that must be the same in all processes of a run.
     pub(crate) fingerprint: String,
     /// Random seed.
     pub(crate) seed: u64,
@@ -100,7 +100,7 @@ pub(crate) struct Job {
     pub(crate) work_dir: PathBuf,
     /// Worker threads.
     pub(crate) workers: usize,
-    /// Memory the program may plan with.
+    /// Memory budget.
     pub(crate) memory_budget: ByteSize,
     /// The node table.
     pub(crate) nodes: Arc<NodesPlan>,
@@ -108,17 +108,18 @@ pub(crate) struct Job {
     pub(crate) edges: Arc<EdgesPlan>,
     /// The flatten stage, where the job has one.
     pub(crate) flatten: Option<FlattenPlan>,
-    /// The neighbourhoods that training streams, where it does.
+    /// The neighbourhoods that training streams, if it does.
     pub(crate) stream: Option<SamplePlan>,
     /// The train stage, where the job has one.
     pub(crate) train: Option<TrainPlan>,
-    /// The train stage as written, where it reads what this job flattens or streams.
+    /// The train stage as written, if it reads the neighbourhoods that this job flattens or
+    /// streams.
     pub(crate) own_training: Option<TrainSpec>,
     /// The infer stage, where the job has one.
     pub(crate) infer: Option<InferPlan>,
     /// The stages to run, in order.
     pub(crate) selected: Vec<Stage>,
-    /// Those of them that start over.
+    /// The selected stages that start over.
     pub(crate) fresh: Vec<Stage>,
 }
 
@@ -127,8 +128,8 @@ impl Job {
     ///
     /// # Errors
     ///
-    /// Names everything that is wrong with the file, each mistake with line, key and what is
-    /// allowed, and with the columns of the input tables, as far as these can be opened.
+    /// Names all mistakes in the file, each with line, key and allowed values, and all mistakes
+    /// about columns of input tables that can be opened.
     pub(crate) fn load(path: &Path, edits: &Edits, overrides: &Overrides) -> Result<Job, JobError> {
         Job::of_source(&JobSource::read(path, edits)?, overrides)
     }
@@ -153,7 +154,8 @@ impl Job {
         let (keys, _) = source.parse::<toml::Table>();
         job.fingerprint = fingerprint(keys.expect("it was read before"), &job);
         if let Some(process) = overrides.process {
-            // Each has a part of the store and of rounds, which may lie on a disk that they share.
+            // Each process has its part of the store and of the rounds; processes may share the
+            // disk.
             let own = own_dir(process);
             job.work_dir.push(&own);
             job.infer = job.infer.map(|plan| plan.with_own_dir(&own));
@@ -161,7 +163,7 @@ impl Job {
         Ok(job)
     }
 
-    /// The neighbourhoods that `[flatten]` describes, where the job has it.
+    /// Returns the neighbourhoods that `[flatten]` describes, if the job has it.
     pub(crate) fn sample(&self) -> Option<&SamplePlan> {
         let written = self.flatten.as_ref().map(FlattenPlan::sample);
         written.or(self.stream.as_ref())
@@ -172,14 +174,14 @@ impl Job {
         self.fresh.contains(&stage)
     }
 
-    /// Whether a stage is to run.
+    /// Tells whether a stage is selected.
     pub(crate) fn runs(&self, stage: Stage) -> bool {
         self.selected.contains(&stage)
     }
 }
 
-/// What of a job has to be the same in all processes of a run: all but where, and with how much, each
-/// of them works.
+/// Returns the fingerprint of the keys that must be the same in all processes of a run: all but
+/// those of directories, stores, memory and workers of each process.
 fn fingerprint(mut keys: toml::Table, job: &Job) -> String {
     for own in ["memory_budget", "storage", "work_dir", "workers"] {
         keys.remove(own);
@@ -236,7 +238,7 @@ impl JobSpec {
         }
     }
 
-    /// What the stages will run; what is wrong with their tables was found before.
+    /// Plans the stages; mistakes in their tables were found before.
     fn plan_stages(self, checked: Checked, found: &mut Found) -> Job {
         let Checked {
             selected,
@@ -270,7 +272,8 @@ impl JobSpec {
             base: base.to_owned(),
             fresh: fresh.contains(&Stage::Train),
         };
-        // What is wrong with it was found, and so was what it takes over from [flatten].
+        // Its mistakes were found before, and so were those of the keys that it takes from
+        // [flatten].
         let train = self.train.filter(|_| found.is_empty());
         let train = train.map(|spec| spec.into_plan(for_train));
         let train = train.and_then(|plan| found.take(plan));
@@ -341,7 +344,7 @@ impl JobSpec {
     }
 }
 
-/// What is known of a job before its stages are planned.
+/// The checked parts of a job before its stages are planned.
 struct Checked {
     selected: Vec<Stage>,
     fresh: Vec<Stage>,
@@ -352,7 +355,7 @@ struct Checked {
 }
 
 impl InputSpec {
-    /// Opens both tables, and finds what is wrong with either.
+    /// Opens both tables, and finds the mistakes about both.
     fn plans(
         self,
         base: &Path,

@@ -1,4 +1,4 @@
-//! What can be told before any work: the splits, the labels, the models, the directories.
+//! Checks splits, labels, models and directories before any work.
 
 mod targets;
 
@@ -20,12 +20,12 @@ use crate::job::Job;
 use crate::stores::needed_store;
 use targets::{label_meta, listed_nodes, splits_and_labels};
 
-/// Refuses a job that would fail after hours on what can be seen in seconds.
+/// Refuses a job that would fail after hours because of a mistake that is found in seconds.
 ///
 /// # Errors
 ///
-/// An output of something else, a place that cannot be written, a model that is missing or does not
-/// fit, an empty split, a target without a label, labels that a key does not fit.
+/// If an output directory holds other files or cannot be written, a model is missing or does not
+/// fit, a split is empty, a target has no label, or a key does not fit the labels.
 pub(crate) fn preflight(job: &Job) -> Result<(), JobError> {
     for &stage in &job.selected {
         refuse_foreign(job.output(stage).expect("a selected stage has a plan"))?;
@@ -37,7 +37,7 @@ pub(crate) fn preflight(job: &Job) -> Result<(), JobError> {
     for &stage in &job.selected {
         needed_store(job, stage)?;
     }
-    // A model of this plan that is there already needs no GPU.
+    // A finished model of this plan needs no GPU.
     if let Some(plan) = job.train.as_ref().filter(|_| job.runs(Stage::Train))
         && !is_done(job, Stage::Train)
     {
@@ -52,7 +52,7 @@ pub(crate) fn preflight(job: &Job) -> Result<(), JobError> {
     inference(job)
 }
 
-/// Checks that outputs that are yet to be written, and the store, can be written.
+/// Checks that unfinished outputs, and the store, can be written.
 fn places(job: &Job) -> Result<(), JobError> {
     let open = job.selected.iter().filter(|stage| !is_done(job, **stage));
     let mut dirs: Vec<PathBuf> = open
@@ -65,7 +65,8 @@ fn places(job: &Job) -> Result<(), JobError> {
     dirs.iter().try_for_each(|dir| Ok(check_writable(dir)?))
 }
 
-/// What is known of the graph before its rows are read; labels are taken to be numbers.
+/// Returns the description of the graph that is known before its rows are read; labels are assumed
+/// to be numbers.
 fn graph(job: &Job) -> GraphMeta {
     let narrowest = LabelMeta {
         data_type: String::new(),
@@ -84,17 +85,17 @@ fn graph(job: &Job) -> GraphMeta {
 
 /// Checks that the parameter servers of several processes can hold the model of a training.
 ///
-/// Labels add to its width; they were not read yet, so the narrowest are assumed.
+/// The model's width depends on the labels; they were not read yet, so the narrowest are assumed.
 ///
 /// # Errors
 ///
-/// Names the key if there have to be more servers.
+/// Names the key if more servers are needed.
 pub(crate) fn servers(job: &Job, plan: &TrainPlan) -> Result<(), JobError> {
     let hops = job.sample().map_or(0, |sample| sample.fanouts().len());
     Ok(plan.check_servers(&graph(job), hops)?)
 }
 
-/// Checks keys that have to fit the labels, where a stage that is to run has any.
+/// Checks the keys of selected stages that must fit the labels.
 fn labels(job: &Job) -> Result<(), JobError> {
     let is_keyed = |train: &&TrainSpec| {
         train.loss.is_some() || train.class_weights.is_some() || train.monitor.is_some()
@@ -121,7 +122,7 @@ fn labels(job: &Job) -> Result<(), JobError> {
     Ok(())
 }
 
-/// Checks that loss and metric are of the kind of the labels.
+/// Checks that loss and metric fit the kind of the labels.
 fn fits_labels(job: &Job, train: &TrainSpec, label: &LabelKind) -> Result<(), JobError> {
     let task = match label {
         LabelKind::Class { .. } | LabelKind::ClassName { .. } => Task::Classes,
@@ -132,7 +133,7 @@ fn fits_labels(job: &Job, train: &TrainSpec, label: &LabelKind) -> Result<(), Jo
     let plan = job.train.as_ref();
     let input = plan
         .map(TrainPlan::input)
-        .expect("it was made of the same table");
+        .expect("it was made from the same table");
     let unfit = |key, value: Value, problem| TrainError::Unfit {
         input: input.to_owned(),
         key,
@@ -157,7 +158,7 @@ fn fits_labels(job: &Job, train: &TrainSpec, label: &LabelKind) -> Result<(), Jo
     Ok(())
 }
 
-/// Checks what inference reads: a model that no stage trains, graph features, a list of nodes.
+/// Checks the input of inference: a model that no stage trains, graph features, a list of nodes.
 fn inference(job: &Job) -> Result<(), JobError> {
     let Some(plan) = job.infer.as_ref().filter(|_| job.runs(Stage::Infer)) else {
         return Ok(());

@@ -192,7 +192,7 @@ fn find_place(
         (None, None, _) => return Ok(None),
     };
     if process >= hosts.len() {
-        let problem = format!("is {process}; there are 0 to {}", hosts.len() - 1);
+        let problem = format!("is {process}; allowed is 0 to {}", hosts.len() - 1);
         return Err(key("--process", problem));
     }
     if hosts.len() > 1 {

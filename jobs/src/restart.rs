@@ -1,4 +1,4 @@
-//! Starting a job of `run --processes N --restarts R` again, after it has lost a process.
+//! Starts a job of `run --processes N --restarts R` again after it has lost a process.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -14,12 +14,12 @@ use crate::error::JobError;
 use crate::job::Job;
 use crate::source::Edits;
 
-/// The same job once more: it goes on after its last committed part, round or checkpoint.
+/// A second start of the same job; it continues after its last committed part, round or checkpoint.
 pub(crate) struct Restart {
     args: Vec<OsString>,
-    /// How often the job may still be started again after that.
+    /// Number of restarts that are left after this one.
     left: u16,
-    /// How often `--restarts` allowed it from now on.
+    /// Number of restarts that were left before this one.
     allowed: u16,
     /// The stages of the job that have not finished yet, in order.
     unfinished: Mutex<Vec<Unfinished>>,
@@ -36,7 +36,7 @@ struct Unfinished {
 }
 
 impl Restart {
-    /// Prepares it; none where the arguments do not allow it, or no longer.
+    /// Prepares a restart; none if the arguments do not allow one, or no restarts are left.
     ///
     /// # Errors
     ///
@@ -85,12 +85,12 @@ impl Restart {
         unfinished.retain(|of| of.stage != stage);
     }
 
-    /// Runs the job in place of this process; returns only where that is not possible.
+    /// Runs the job in place of this process; returns only if that fails.
     pub(crate) fn run(&self, reason: &str) {
         let Self { left, allowed, .. } = self;
         ending::say(&format!(
-            "warning: {reason}; the job is started again ({allowed} of its restarts were left, now \
-             {left})"
+            "warning: {reason}; the job is started again (restarts left: {allowed} before, {left} \
+             now)"
         ));
         schemas::cleanup::run();
         let mut args = self.args.clone();
@@ -119,8 +119,8 @@ impl Restart {
     }
 }
 
-/// Runs this program with other arguments in place of this process, which keeps its number: whoever
-/// waits for it notices nothing.
+/// Runs this program with other arguments in place of this process, which keeps its number, so that
+/// a process that waits for it keeps waiting.
 #[cfg(unix)]
 fn replace(args: &[OsString]) -> std::io::Result<()> {
     use std::os::unix::process::CommandExt as _;
@@ -128,7 +128,7 @@ fn replace(args: &[OsString]) -> std::io::Result<()> {
     Err(Command::new(std::env::current_exe()?).args(args).exec())
 }
 
-/// Runs this program with other arguments and ends as it does.
+/// Runs this program with other arguments and ends with its exit code.
 #[cfg(not(unix))]
 fn replace(args: &[OsString]) -> std::io::Result<()> {
     let status = Command::new(std::env::current_exe()?).args(args).status()?;

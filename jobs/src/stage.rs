@@ -50,14 +50,15 @@ pub(crate) fn run(args: &RunArgs, console: &Console) -> anyhow::Result<()> {
 }
 
 fn run_stages(job: &Job, processes: &Processes, console: &Console) -> anyhow::Result<()> {
-    // Layers and their gradients run on this pool; a second call in one process cannot happen.
+    // Layers and their gradients run on this pool; a process makes this call once.
     rayon::ThreadPoolBuilder::new()
         .num_threads(job.workers)
         .build_global()
         .map_err(|error| JobError::from(schemas::threads::refused(error)))?;
     let started = Instant::now();
     preflight(job)?;
-    // Where all is done, the first stage reads the tables in any case, and no work is lost.
+    // If all stages are finished, tables need not be compared here: the first stage reads them, and
+    // no work can be lost.
     let is_left = job.selected.iter().any(|stage| !is_done(job, *stage));
     refuse_taken(job, is_left)?;
     let progress = processes.watched(console.progress());
@@ -129,7 +130,7 @@ fn run_stage(
     })
 }
 
-/// Trains on neighbourhoods that are drawn from the store, each epoch anew.
+/// Trains on neighbourhoods that are drawn from the store anew in each epoch.
 fn train_streamed(
     plan: &TrainPlan,
     sample: &SamplePlan,

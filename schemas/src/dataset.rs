@@ -1,4 +1,4 @@
-//! Output directories: parts committed one by one, the whole by its manifest.
+//! Output directories: parts are committed one by one, the whole output by its manifest.
 //!
 //! ```text
 //! DIR/part-00000.parquet ...   files of the parts, in place only when they are whole
@@ -43,7 +43,7 @@ use crate::xxh;
 pub const MANIFEST_SCHEMA: u32 = 1;
 
 pub(crate) const MANIFEST: &str = "_manifest.json";
-/// What manifests were called before other programs had to ignore them; still read, never written.
+/// Earlier name of manifests, which other programs read as data; it is read and never written.
 const OLD_MANIFEST: &str = "manifest.json";
 pub(crate) const SUCCESS: &str = "_SUCCESS";
 const PROGRESS: &str = "_progress";
@@ -53,9 +53,9 @@ const PLAN: &str = "plan.json";
 const LOCK: &str = "_lock";
 /// Directory of the new output while the old one stays.
 const ASIDE: &str = "_new";
-/// File in [`ASIDE`] that exists while the old output is removed and the new one is being moved.
+/// File in [`ASIDE`] that exists from the removal of the old output until the new one is moved.
 const MOVING: &str = "_moving";
-/// Folders of parts, beside the directory itself.
+/// Folders of parts inside an output directory, for parts of several files.
 const TABLES: [&str; 2] = ["nodes", "edges"];
 
 /// One file of a part.
@@ -63,7 +63,7 @@ const TABLES: [&str; 2] = ["nodes", "edges"];
 pub struct FileEntry {
     /// Path below the output directory, with `/`.
     pub path: String,
-    /// Size.
+    /// Size in bytes.
     pub bytes: u64,
     /// `xxh3:` and 16 hexadecimal digits.
     pub checksum: String,
@@ -96,7 +96,7 @@ pub struct PartEntry {
     pub targets: Option<SplitCounts>,
 }
 
-/// What an output directory holds; `_manifest.json`.
+/// Description of an output directory; `_manifest.json`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Manifest {
     /// [`MANIFEST_SCHEMA`].
@@ -113,9 +113,9 @@ pub struct Manifest {
     pub seed: u64,
     /// Fingerprint of the input, table by table.
     pub input: serde_json::Value,
-    /// What the tables hold, where the output has graph features or embeddings.
+    /// Description of the tables, if the output has graph features or embeddings.
     pub graph: Option<GraphMeta>,
-    /// How graph features were made, where the output has them.
+    /// How graph features were made, if the output has them.
     pub flatten: Option<FlattenMeta>,
     /// The parts in order.
     pub parts: Vec<PartEntry>,
@@ -158,7 +158,7 @@ pub fn read_manifest(dir: &Path) -> Result<Manifest> {
     if !storage::is_file(&dir.join(SUCCESS))? {
         return Err(not_finished(match storage::is_dir(dir)? {
             true if replace::is_due(dir)? => {
-                "a new output was about to take the place of the old one; run its job again"
+                "a new output was about to replace the old one; run its job again"
             }
             true => "_SUCCESS is missing",
             false => "there is no such directory",
@@ -177,7 +177,7 @@ pub fn read_manifest(dir: &Path) -> Result<Manifest> {
     Ok(manifest)
 }
 
-/// Reads the manifest that lies in a directory, finished or not, and returns its path with it.
+/// Reads the manifest of a directory, finished or not, and returns it with its path.
 fn load_manifest(dir: &Path) -> Result<Option<(PathBuf, Manifest)>> {
     for name in [MANIFEST, OLD_MANIFEST] {
         let path = dir.join(name);
@@ -188,7 +188,7 @@ fn load_manifest(dir: &Path) -> Result<Option<(PathBuf, Manifest)>> {
     Ok(None)
 }
 
-/// Reads a JSON file; none if there is none.
+/// Reads a JSON file; none if it does not exist.
 fn read_json<T: for<'de> Deserialize<'de>>(path: &Path) -> Result<Option<T>> {
     let Some(text) = storage::read(path)? else {
         return Ok(None);
@@ -200,7 +200,7 @@ fn read_json<T: for<'de> Deserialize<'de>>(path: &Path) -> Result<Option<T>> {
     })
 }
 
-/// Checks that the files of some parts exist in the size that their entries say.
+/// Checks that the files of some parts exist and have the sizes in their entries.
 ///
 /// # Errors
 ///
@@ -222,7 +222,7 @@ pub fn verify_sizes(dir: &Path, parts: &[PartEntry]) -> Result<()> {
     Ok(())
 }
 
-/// Checks that the files of some parts have the contents that their entries say.
+/// Checks that the files of some parts have the checksums in their entries.
 ///
 /// # Errors
 ///

@@ -1,4 +1,4 @@
-//! Opens a store, or builds it where none is there that fits the plan.
+//! Opens the store of a plan, or builds it.
 
 use crate::meta::{VERSION, verify};
 use crate::{Store, StoreError, StoreMeta, StorePlan, build};
@@ -8,8 +8,8 @@ use schemas::xxh::fingerprint;
 use schemas::{EdgesPlan, NodesPlan, Sampling};
 use std::sync::Arc;
 
-/// Opens the store if it is there and fits the plan; builds it otherwise. This process works on it
-/// alone.
+/// Opens the store if it exists and fits the plan; builds it otherwise. No other process works on
+/// it.
 ///
 /// # Errors
 ///
@@ -21,20 +21,20 @@ pub fn open_or_build(
     open_or_build_on(&Cluster::of_threads(plan.workers), plan, progress)
 }
 
-/// Opens the store if it is there and fits the plan, in every process; builds it otherwise.
+/// Opens the store in every process if it exists and fits the plan; builds it otherwise.
 ///
 /// A store fits if it was made from the same input with the same seed, sampling and workers, and
-/// keeps at least as many in-edges a node, and all of them if the plan does. Another run may use the directory meanwhile only when
-/// this one has opened all files.
+/// keeps at least as many in-edges a node, and all of them if the plan does. Another run may use
+/// the directory as soon as this one has opened all files.
 ///
 /// # Errors
 ///
-/// Input that cannot be read or used, a store that cannot be written, or that another run writes; the
-/// failure of another process.
+/// If the input cannot be read or used, the store cannot be written or another run writes it, or
+/// another process fails.
 ///
 /// # Panics
 ///
-/// If the cluster has other workers in this process than the plan.
+/// If the cluster has another number of workers in this process than the plan.
 pub fn open_or_build_on(
     cluster: &Cluster,
     plan: &StorePlan,
@@ -69,7 +69,7 @@ pub fn open_or_build_on(
         };
         return Err(StoreError::Tables { process });
     }
-    // Where one process builds, all do.
+    // If one process has to build, all do.
     if let Some(store) = found.filter(|_| seen.iter().all(|(is_there, _)| *is_there)) {
         return Ok(store);
     }
@@ -77,7 +77,7 @@ pub fn open_or_build_on(
     Store::open(cluster, &plan.dir, meta)
 }
 
-/// Opens the partitions that this process has, if they fit the plan.
+/// Opens the partitions of this process; none if they do not fit the plan.
 fn find(cluster: &Cluster, plan: &StorePlan, wanted: &str) -> Option<Store> {
     let meta = fitting(plan, wanted)?;
     let opened = verify(&plan.dir, &meta).and_then(|()| Store::open(cluster, &plan.dir, meta));
@@ -86,7 +86,7 @@ fn find(cluster: &Cluster, plan: &StorePlan, wanted: &str) -> Option<Store> {
         .ok()
 }
 
-/// Makes a negative weight an error where in-edges are drawn by weight.
+/// Returns the plan; negative weights are errors in it if in-edges are drawn by weight.
 fn with_checked_weights(plan: &StorePlan) -> StorePlan {
     let mut checked = plan.clone();
     if plan.sampling == Sampling::Weighted {
@@ -95,13 +95,14 @@ fn with_checked_weights(plan: &StorePlan) -> StorePlan {
     checked
 }
 
-/// The error with its causes, on one line.
+/// Returns an error with its causes, on one line.
 fn report(error: &dyn std::error::Error) -> String {
     let causes = std::iter::successors(error.source(), |e| e.source());
     causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
 }
 
-/// Returns what tells tables from others: columns that are read, names and contents of the files.
+/// Returns a fingerprint of the input tables: the columns that are read, names and contents of the
+/// files.
 ///
 /// # Errors
 ///
@@ -110,7 +111,7 @@ pub fn input_fingerprint(
     nodes: &NodesPlan,
     edges: &EdgesPlan,
 ) -> Result<serde_json::Value, StoreError> {
-    // Where the tables lie does not count, and the transform of the features is the trainer's.
+    // The paths of the tables do not count; nor does the transform, which only the trainer applies.
     let node_columns = schemas::NodesSpec {
         path: schemas::TablePath::default(),
         transform: None,
@@ -120,7 +121,7 @@ pub fn input_fingerprint(
         path: schemas::TablePath::default(),
         ..edges.spec().clone()
     };
-    // Each reads its whole table.
+    // Both tables are read whole, at the same time.
     let (node_files, edge_files) = std::thread::scope(|scope| {
         let node_files = scope.spawn(|| nodes.fingerprint());
         let edge_files = edges.fingerprint();

@@ -1,4 +1,4 @@
-//! Outputs that a run would not touch because they are of another plan.
+//! Finds outputs of another plan, which a run would refuse to replace.
 
 use graphflat::{FlattenPlan, SamplePlan, Targets};
 use graphinfer::{InferPlan, Method};
@@ -12,15 +12,14 @@ use crate::cli::Stage;
 use crate::error::JobError;
 use crate::job::Job;
 
-/// Refuses outputs that were finished with other settings, or of other tables, where the stage does
-/// not start over.
+/// Refuses finished outputs of other settings or other tables, except of stages that start over.
 ///
-/// `reads_tables` says whether tables count, which are read whole for that if any output is
-/// finished.
+/// `reads_tables` says whether tables are compared; if any output is finished, they are read whole
+/// for it.
 ///
 /// # Errors
 ///
-/// The first output that holds something else; tables that cannot be read.
+/// Names the first output of another plan, or a table that cannot be read.
 pub(crate) fn refuse_taken(job: &Job, reads_tables: bool) -> Result<(), JobError> {
     let going_on: Vec<Stage> = job
         .selected
@@ -66,7 +65,7 @@ pub(crate) fn refuse_taken(job: &Job, reads_tables: bool) -> Result<(), JobError
     Ok(())
 }
 
-/// Tells whether a stage has nothing left to do, as far as settings say it.
+/// Tells whether a stage is finished, as far as its settings show.
 pub(crate) fn is_done(job: &Job, stage: Stage) -> bool {
     let dir = job.output(stage).expect("a selected stage has a plan");
     !job.is_fresh(stage)
@@ -77,7 +76,7 @@ pub(crate) fn is_done(job: &Job, stage: Stage) -> bool {
         })
 }
 
-/// Keys of `[train]` that may be left out: written or not, they can mean the same.
+/// Keys of `[train]` that are not compared: a written key can mean the same as a missing one.
 const MAY_BE_LEFT_OUT: [&str; 6] = [
     "edge_features",
     "edge_weight",
@@ -110,15 +109,15 @@ fn same_plan(job: &Job, stage: Stage, manifest: &Manifest) -> bool {
 }
 
 fn same_settings(settings: Option<Value>, written: &Value) -> bool {
-    // Written and read as the manifest was, so that equal numbers are equal.
+    // Serialized and parsed as the manifest was, so that equal numbers compare as equal.
     let text = settings.unwrap_or_default().to_string();
     let read: Value = serde_json::from_str(&text).unwrap_or_default();
     let mut read = read.as_object().into_iter().flatten();
     read.all(|(name, value)| MAY_BE_LEFT_OUT.contains(&name.as_str()) || written[name] == *value)
 }
 
-/// Whether a model was trained on the graph features that are there; what is not there yet may
-/// become them.
+/// Tells whether a model was trained on the existing graph features. If there are none yet, they
+/// may become the same.
 fn same_input(plan: &TrainPlan, manifest: &Manifest) -> bool {
     read_manifest(plan.input()).map_or(true, |input| {
         manifest.input["graph_features"] == input.fingerprint
@@ -133,7 +132,7 @@ fn sample_settings(job: &Job, sample: &SamplePlan) -> Value {
     without_list(sample, sample.settings(job.seed))
 }
 
-/// A list of targets counts by what it holds, not by where it lies.
+/// Removes the path of a list of targets, since only its content counts.
 fn without_list(sample: &SamplePlan, mut settings: Value) -> Value {
     if matches!(sample.targets(), Targets::Listed(_))
         && let Some(settings) = settings.as_object_mut()
@@ -193,7 +192,7 @@ mod tests {
         Job::load(&path, &edits, &overrides).unwrap()
     }
 
-    /// Leaves an output as if a stage had finished it.
+    /// Writes an output as a stage that has finished it.
     fn finish(dir: &Path, stage: &str, input: Value, plan: Value) {
         let opened = Output::open(dir, stage, "of a test", true).unwrap();
         let Opened::Open(output) = opened else {
@@ -246,10 +245,7 @@ mod tests {
             read("of a test"),
             json!(job(dir, 3, false).train),
         );
-        assert!(
-            is_done(3, false),
-            "its graph features are yet to be written"
-        );
+        assert!(is_done(3, false), "its graph features are not written yet");
         finish(&features, "flatten", Value::Null, Value::Null);
         assert!(is_done(3, false));
         assert!(!is_done(3, true), "--fresh starts over");
