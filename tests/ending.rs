@@ -290,8 +290,8 @@ fn a_job_goes_on_after_a_lost_process() {
     );
 }
 
-/// A job with `--fresh` that has lost a process goes on with the new work when it is started again,
-/// and keeps no output of an earlier run, whether of the same plan or of another.
+/// A job with `--fresh` that has lost a process continues its new work when it is started again,
+/// and keeps no output of an earlier run, of the same plan or of another.
 #[test]
 fn a_fresh_job_that_lost_a_process_stays_fresh() {
     let bench = Bench::new(&graph());
@@ -302,7 +302,7 @@ fn a_fresh_job_that_lost_a_process_stays_fresh() {
     for (earlier, lost_at) in [(&job, 1), (&job, 0), (&other, 0), (&other, 1)] {
         bench.clear();
         bench.run(earlier, &[]).ok();
-        // Bytes of the earlier run that no new one has, in files of the same size.
+        // The files of the earlier run get other bytes of the same size, which no new run writes.
         for output in OUTPUTS {
             for name in bench.data_files(output).into_keys() {
                 spoil(&bench.path(output).join(name));

@@ -68,7 +68,7 @@ pub(crate) struct Plan {
     pub(crate) faults: Vec<Fault>,
     /// Duration of a stall in a body.
     pub(crate) stall: Duration,
-    /// Suffix of a path: the first PUT to such a path is held back.
+    /// Suffix of a path; the first PUT to a path with this suffix is held back.
     pub(crate) held: Option<&'static str>,
 }
 

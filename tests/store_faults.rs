@@ -1,4 +1,4 @@
-//! Requests to a store that arrive late, stores that do not answer, and settings that name none.
+//! Requests to a store that arrive late, stores that do not answer, and invalid settings of stores.
 
 use std::time::{Duration, Instant};
 
@@ -12,8 +12,8 @@ fn graph() -> Graph {
     Graph::new(150, IdKind::Int64, FeatureKind::List)
 }
 
-/// A run is killed while the network holds back what it writes to a path. When that arrives, after
-/// another run wrote the output, it changes nothing.
+/// Kills a run while the network holds back a write of it. The write arrives after another run has
+/// written the output, and must change nothing.
 fn check_late(path_end: &'static str) {
     let graph = graph();
     let bench = Bench::new(&graph);

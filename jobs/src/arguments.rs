@@ -9,7 +9,7 @@ use crate::source::Edits;
 impl RunArgs {
     /// Returns the arguments with which another process works on the same job.
     ///
-    /// Left out are the stages that start over, the options that choose the processes (but not
+    /// They lack the stages that start over, the options that choose the processes (but
     /// `--start-timeout`), and the options that set how the run reports.
     pub(crate) fn same(&self, edits: &Edits, job: &Job) -> Vec<OsString> {
         let mut same = vec!["run".into(), self.job.path.clone().into_os_string()];
@@ -27,8 +27,8 @@ impl RunArgs {
         same
     }
 
-    /// Returns the arguments of a child process: those of [`RunArgs::same`], `--fresh`, and the
-    /// memory budget, which this process and its children share.
+    /// Returns the arguments of a child process: those of [`RunArgs::same`], the stages that start
+    /// over, and the memory budget, which this process and its children share.
     pub(crate) fn of_child(&self, edits: &Edits, job: &Job) -> Vec<OsString> {
         let mut args = self.same(edits, job);
         let budget = format!("memory_budget={}B", job.memory_budget.as_u64());
@@ -38,7 +38,7 @@ impl RunArgs {
     }
 }
 
-/// Adds which stages start over.
+/// Adds the stages that start over to arguments.
 pub(crate) fn add_fresh(args: &mut Vec<OsString>, stages: &[Stage]) {
     for stage in stages {
         args.extend(["--fresh-stages".into(), stage.name().into()]);

@@ -94,7 +94,7 @@ pub(crate) struct RunArgs {
     /// Start over: replace outputs and work files of earlier runs.
     #[arg(long)]
     fresh: bool,
-    /// The stages that start over, of a job that is started again or that another process runs.
+    /// Stages that start over, for a restart of a job or for a process that another one started.
     #[arg(
         long,
         hide = true,

@@ -103,7 +103,7 @@ impl Processes {
         })
     }
 
-    /// Notes that a stage has finished, so that a job that is started again does not start it over.
+    /// Records that a stage has finished, so that a restart of the job does not start it over.
     pub(crate) fn note_done(&self, stage: Stage) {
         if let Some(restart) = &self.restart {
             restart.note_done(stage);

@@ -29,9 +29,9 @@ pub(crate) struct Restart {
 struct Unfinished {
     stage: Stage,
     output: PathBuf,
-    /// Whether it starts over.
+    /// Whether the stage starts over.
     is_fresh: bool,
-    /// Whether an earlier run has left a half-finished output.
+    /// Whether an earlier run has left a half-finished output of the stage.
     was_begun: bool,
 }
 
@@ -40,7 +40,7 @@ impl Restart {
     ///
     /// # Errors
     ///
-    /// If an output that is to be replaced cannot be looked at.
+    /// If an output that would be replaced cannot be read.
     pub(crate) fn new(
         args: &RunArgs,
         edits: &Edits,
@@ -76,7 +76,7 @@ impl Restart {
         }))
     }
 
-    /// Notes that a stage has finished.
+    /// Records that a stage has finished.
     pub(crate) fn note_done(&self, stage: Stage) {
         let mut unfinished = self
             .unfinished
@@ -102,11 +102,11 @@ impl Restart {
         }
     }
 
-    /// Returns the stages that the next start has to start over: of those that this run was to start
-    /// over, the ones that it has not begun.
+    /// Returns the stages that the restart must start over: those that this run had to start over
+    /// and has not begun.
     ///
-    /// The first unfinished stage is the one that was running. It goes on if its output was begun in
-    /// this run.
+    /// The first unfinished stage was running. The restart continues it if this run had begun its
+    /// output.
     fn fresh_stages(&self) -> Vec<Stage> {
         let unfinished = self
             .unfinished

@@ -69,7 +69,7 @@ pub(crate) fn refuse_taken(job: &Job, reads_tables: bool) -> Result<(), JobError
 pub(crate) fn is_done(job: &Job, stage: Stage) -> bool {
     let dir = job.output(stage).expect("a selected stage has a plan");
     !job.is_fresh(stage)
-        // One that is being replaced is no longer what the stage is to leave.
+        // An output that is being replaced is not finished.
         && is_begun(dir).is_ok_and(|is_begun| !is_begun)
         && read_manifest(dir).is_ok_and(|manifest| {
             manifest.stage == stage.name() && same_plan(job, stage, &manifest)

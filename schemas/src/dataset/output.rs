@@ -44,7 +44,7 @@ pub enum Opened {
 
 impl Output {
     /// Returns the manifest of a finished output of the same fingerprint, before any work for it;
-    /// none if a run has begun to replace it with one of that fingerprint.
+    /// none if a run has begun to replace it by a new one of that fingerprint.
     ///
     /// # Errors
     ///
@@ -67,7 +67,7 @@ impl Output {
     /// Opens an output directory for a stage, creating it where it is missing.
     ///
     /// A finished output of the same fingerprint is [`Opened::Done`]; a half-finished one is
-    /// continued, even if it is to replace a finished one: its committed parts stay, its other files
+    /// continued, even if it will replace a finished one: its committed parts stay, its other files
     /// are removed. With `fresh`, a finished output is replaced when the new one is whole, and a
     /// half-finished one is removed first.
     ///

@@ -58,13 +58,13 @@ pub(super) fn half_finished(dir: &Path) -> Result<Option<Owner>> {
     Ok(manifest.map(|(_path, manifest)| Owner::of(&manifest)))
 }
 
-/// Returns whose output a run has begun to write in the place of a finished one.
+/// Returns stage and fingerprint of the output that a run has begun to write in place of a finished
+/// one.
 pub(super) fn begun_aside(dir: &Path) -> Result<Option<Owner>> {
     read_json(&dir.join(ASIDE).join(PROGRESS).join(PLAN))
 }
 
-/// Tells whether a run has begun an output, or one in the place of a finished output, and has not
-/// finished it.
+/// Tells whether a run has begun and not finished an output, new or in place of a finished one.
 ///
 /// # Errors
 ///

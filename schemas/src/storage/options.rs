@@ -45,7 +45,7 @@ impl Default for StorageOptions {
 }
 
 impl StorageOptions {
-    /// Checks the endpoint of S3. Bounds of numbers are the caller's to check.
+    /// Checks the endpoint of S3. The caller checks the bounds of numbers.
     ///
     /// # Errors
     ///
