@@ -1,4 +1,4 @@
-//! The flatten stage: from the store to a committed output.
+//! The flatten stage: reads the store and commits graph features.
 
 use crate::round::RoundStats;
 use crate::targets::{self, select_targets};
@@ -14,22 +14,23 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use store::{Hub, Store};
 
-/// Changes when the same plan gives other bytes than before.
+/// Version of the engine. Raise it when the same plan gives other bytes than before.
 pub(crate) const ENGINE_VERSION: u32 = 5;
 
 /// Flattens the k-hop neighbourhoods of the targets and commits them.
 ///
-/// Follows AGL's GraphFlat (PVLDB 13, section 3.2) with two changes: ids, not features, move
-/// through the k rounds, and the features of a wave's nodes move once after them. A finished
-/// output of the same plan is returned as it is; a half-finished one is continued.
+/// Follows AGL's GraphFlat (PVLDB 13, section 3.2) with two changes: the k rounds move ids instead
+/// of features, and the features of a wave's nodes move once after the rounds. A finished output of
+/// the same plan is returned as it is; an unfinished one is resumed.
 ///
 /// # Errors
 ///
-/// No targets, an output directory that holds something else, or a part that cannot be written.
+/// If there are no targets, the output directory holds something else, or a part cannot be written.
 ///
 /// # Panics
 ///
-/// If the store was built with another sampling, or keeps less than the plan needs.
+/// If the store was built for another sampling, or keeps fewer samples or in-edges than the plan
+/// needs.
 pub fn flatten(
     plan: &FlattenPlan,
     store: &Store,
@@ -38,7 +39,7 @@ pub fn flatten(
     assert_fits(plan, store);
     store.cluster().set_phase("flatten, its start");
     let fingerprint = fingerprint(plan, store)?;
-    // Before the output is opened: a job without targets leaves nothing behind.
+    // Before the output is opened, so that a job without targets leaves no files.
     let targets = all_targets(&plan.sample.targets, store)?;
     let output = match open_output::<FlattenError>(
         store.cluster(),
@@ -103,7 +104,7 @@ pub fn flatten(
     Ok(manifest)
 }
 
-/// Tells how many parts a run that goes on finds.
+/// Reports how many parts a resumed run finds.
 fn report_resumed(context: &WaveContext) {
     let committed = context.output.committed_parts().len();
     if committed == 0 {
@@ -120,12 +121,12 @@ fn report_resumed(context: &WaveContext) {
     });
 }
 
-/// What one process did.
+/// The results of one process.
 #[derive(Serialize, Deserialize)]
 struct Share {
     /// By worker and round.
     stats: Vec<WorkerStats>,
-    /// Seconds of the same, which figures of a manifest leave out.
+    /// Seconds of each worker and round, which the serialized stats leave out.
     seconds: Vec<Vec<f64>>,
     parts: BTreeMap<usize, PartEntry>,
     hubs: Vec<Hub>,
@@ -136,7 +137,7 @@ fn seconds(stats: &[WorkerStats]) -> Vec<Vec<f64>> {
     stats.iter().map(of_worker).collect()
 }
 
-/// Puts together what the processes did: figures by worker, and hubs, the largest first.
+/// Joins the results of all processes: counts by worker, and hubs, the largest first.
 fn join(shares: Vec<Share>, output: &Output) -> (Vec<WorkerStats>, Vec<Hub>) {
     let (mut stats, mut hubs) = (Vec::new(), Vec::new());
     for mut share in shares {
@@ -151,18 +152,24 @@ fn join(shares: Vec<Share>, output: &Output) -> (Vec<WorkerStats>, Vec<Hub>) {
     (stats, hubs)
 }
 
-/// Checks that the store ranks in-edges as the plan says and keeps enough of them.
+/// Checks that the store has the plan's sampling, and enough samples and in-edges.
 fn assert_fits(plan: &FlattenPlan, store: &Store) {
     let meta = store.meta();
     assert_eq!(
         meta.sampling, plan.sample.sampling,
-        "the store ranks in-edges so"
+        "the store was built for another sampling"
     );
-    assert!(meta.samples >= plan.samples, "the store has every sample");
+    assert!(
+        meta.samples >= plan.samples,
+        "the store has fewer samples than the plan"
+    );
     let keeps_enough = meta
         .keep
         .is_none_or(|keep| keep >= plan.sample.keep() as u64);
-    assert!(keeps_enough, "the store keeps as many in-edges as the plan");
+    assert!(
+        keeps_enough,
+        "the store keeps fewer in-edges than the plan needs"
+    );
 }
 
 /// Returns all targets in the order in which they are cut into parts.
@@ -186,8 +193,8 @@ fn fingerprint(plan: &FlattenPlan, store: &Store) -> Result<String, FlattenError
 }
 
 impl FlattenPlan {
-    /// Returns the fingerprint of what is written of an input with a seed, which a list of targets is
-    /// part of.
+    /// Returns the fingerprint of the plan's output for an input and a seed; it includes the
+    /// content of `list`, the list of targets.
     ///
     /// # Errors
     ///
@@ -204,7 +211,7 @@ impl FlattenPlan {
             "seed": seed,
             "plan": self.settings(),
         });
-        // A list of targets counts by what it holds, not by where it lies.
+        // A list of targets is identified by its content, not by its path.
         if let Some(list) = list {
             settings["plan"]["targets"] = list.fingerprint()?.into();
         }
@@ -212,7 +219,7 @@ impl FlattenPlan {
     }
 }
 
-/// Names of the rounds that workers keep figures of.
+/// Returns the names of the rounds that workers count.
 fn round_names(hops: usize) -> Vec<String> {
     let rounds = (1..=hops).map(|hop| format!("round {hop}"));
     rounds
@@ -220,7 +227,7 @@ fn round_names(hops: usize) -> Vec<String> {
         .collect()
 }
 
-/// Hubs, and what each worker did in each round.
+/// Returns the hubs, and the counts of each worker in each round.
 fn report(
     plan: &FlattenPlan,
     store: &Store,
@@ -241,7 +248,7 @@ fn report(
     })
 }
 
-/// Tells how the work of each round was spread over the workers.
+/// Reports how the work of each round was spread over the workers.
 fn announce_rounds(hops: usize, stats: &[WorkerStats], progress: &Progress) {
     let names = round_names(hops);
     let total = names.len() as u64;

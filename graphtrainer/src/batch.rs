@@ -1,4 +1,4 @@
-//! From shards and targets to the blocks a model runs on.
+//! Turns shards and targets into the blocks that a model runs on.
 
 use gnn::kernel::Partitioning;
 use gnn::{Block, BlockData, Dense, Input, SparseRows};
@@ -15,28 +15,28 @@ pub struct Piece<'a> {
     pub targets: &'a [u32],
 }
 
-/// How neighbourhoods become blocks.
+/// Settings for making blocks of neighbourhoods.
 #[derive(Clone, Debug)]
 pub struct BlockOptions {
     /// In-edges per node, hop 1 first; as many as the model has layers.
     pub fanouts: Vec<Fanout>,
     /// How the in-edges were drawn.
     pub sampling: Sampling,
-    /// Whether each layer computes only what the targets need of it. Without pruning every layer
+    /// Whether each layer computes only the rows that the targets need. Without pruning every layer
     /// runs on the whole union of the neighbourhoods, as in AGL's base version.
     pub pruning: bool,
     /// How the kernels split a block's rows over threads.
     pub partitioning: Partitioning,
     /// Whether the model uses edge weights.
     pub edge_weight: bool,
-    /// Features an edge, where the model uses them.
+    /// Number of features of an edge, if the model uses edge features.
     pub edge_dim: Option<usize>,
 }
 
-/// The blocks of some targets, with what layer 1 reads.
+/// The blocks of some targets, and the input of layer 1.
 #[derive(Clone, Debug)]
 pub struct Vectorised {
-    /// Layer 1 first. The first dst nodes of the last block are the targets, in the order given.
+    /// Layer 1 first. The first dst nodes of the last block are the targets, in the given order.
     pub blocks: Vec<Block>,
     /// `[num_src of blocks[0], dim]`.
     pub input: Input,
@@ -44,7 +44,7 @@ pub struct Vectorised {
     pub nodes: Vec<Place>,
 }
 
-/// Where a node of a batch comes from.
+/// The origin of a node of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
     /// Position of the piece.
@@ -53,10 +53,11 @@ pub struct Place {
     pub node: u32,
 }
 
-/// Makes the blocks of some targets: the disjoint union of what each piece's targets need.
+/// Makes the blocks of some targets: the disjoint union of the nodes that each piece's targets
+/// need.
 ///
-/// Layer l reads the in-edges of rank below `use_at_layer(fanouts, l)`, so a target's block
-/// neighbourhood is what flatten drew for it, whichever other targets share its shard or batch.
+/// Layer l reads the in-edges of rank below `use_at_layer(fanouts, l)`. So a target's neighbourhood
+/// in the blocks is the one that flatten drew, whatever other targets are in its shard or batch.
 ///
 /// # Errors
 ///
@@ -64,11 +65,12 @@ pub struct Place {
 ///
 /// # Panics
 ///
-/// If pieces differ in what columns they have, or have no features.
+/// If pieces have different columns, or no features.
 pub fn blocks_of(pieces: &[Piece<'_>], options: &BlockOptions) -> Result<Vectorised, TrainError> {
     let mut walk = Walk::new(pieces);
     let num_layers = options.fanouts.len();
-    // Pruned edges and widths, last layer first: layer l computes what layer l + 1 reads.
+    // Pruned edges and numbers of nodes, last layer first: layer l computes the rows that layer l +
+    // 1 reads.
     let mut layers = Vec::with_capacity(num_layers);
     for layer in (1..=num_layers).rev() {
         let num_dst = walk.places.len();
@@ -101,16 +103,16 @@ pub fn blocks_of(pieces: &[Piece<'_>], options: &BlockOptions) -> Result<Vectori
 struct Edges {
     /// `[num_dst + 1]`
     offset: Vec<u32>,
-    /// `[num_edges]`, position in the batch.
+    /// `[num_edges]`: position in the batch.
     src: Vec<u32>,
-    /// `[num_edges]`, position in the shard's edge columns; runs by dst node.
+    /// `[num_edges]`: position in the shard's edge columns; sorted into runs by dst node.
     origin: Vec<u32>,
 }
 
 /// Position of a node that is not in the batch.
 const ABSENT: u32 = u32::MAX;
 
-/// A breadth-first walk against the edges: nodes in order of first appearance.
+/// A breadth-first walk against the edges, with the nodes in order of first appearance.
 struct Walk<'a> {
     pieces: &'a [Piece<'a>],
     places: Vec<Place>,
@@ -119,7 +121,7 @@ struct Walk<'a> {
 }
 
 impl<'a> Walk<'a> {
-    /// Starts at the targets.
+    /// Starts a walk at the targets.
     fn new(pieces: &'a [Piece<'a>]) -> Self {
         let position = pieces
             .iter()
@@ -137,17 +139,13 @@ impl<'a> Walk<'a> {
                     piece: narrow(idx),
                     node,
                 });
-                assert_eq!(
-                    walk.places.len(),
-                    known + 1,
-                    "a target stands in a piece once"
-                );
+                assert_eq!(walk.places.len(), known + 1, "a piece lists a target twice");
             }
         }
         walk
     }
 
-    /// Returns the position of a node, a new one if it was not met before.
+    /// Returns the position of a node; a new node gets the next position.
     fn enter(&mut self, place: Place) -> u32 {
         let position = &mut self.position[place.piece as usize][place.node as usize];
         if *position == ABSENT {
@@ -157,8 +155,8 @@ impl<'a> Walk<'a> {
         *position
     }
 
-    /// Collects the first `limit` in-edges of the first `num_dst` nodes; new sources join the
-    /// batch behind all others.
+    /// Collects the first `limit` in-edges of the first `num_dst` nodes; new sources are appended
+    /// to the batch.
     fn discover(&mut self, num_dst: usize, limit: usize) -> Edges {
         let mut edges = Edges {
             offset: Vec::with_capacity(num_dst + 1),
@@ -181,8 +179,9 @@ impl<'a> Walk<'a> {
         edges
     }
 
-    /// Collects the first `limit` in-edges of the first `num_inner` of `num_dst` nodes, as far as
-    /// their sources are in the batch; the other nodes are the last hop and keep none.
+    /// Collects the first `limit` in-edges of the first `num_inner` of `num_dst` nodes, without
+    /// in-edges whose sources are not in the batch. The other nodes are the last hop and have no
+    /// in-edges.
     fn known(&self, num_inner: usize, num_dst: usize, limit: usize) -> Edges {
         let mut edges = Edges {
             offset: vec![0],
@@ -204,14 +203,14 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// Positions of a node's first `limit` in-edges.
+/// Returns the positions of a node's first `limit` in-edges.
 fn in_edges(shard: &GraphShard, node: u32, limit: usize) -> std::ops::Range<usize> {
     let start = shard.in_offset[node as usize] as usize;
     let end = shard.in_offset[node as usize + 1] as usize;
     start..end.min(start.saturating_add(limit))
 }
 
-/// What blocks say of each node of a batch.
+/// Columns of the nodes of a batch, for its blocks.
 struct NodeColumns<'a> {
     places: &'a [Place],
     in_degree: Vec<u32>,
@@ -248,7 +247,7 @@ impl<'a> NodeColumns<'a> {
         }
     }
 
-    /// Builds the block of some edges between the first nodes of the batch.
+    /// Makes the block of `edges` between the first nodes of the batch.
     fn block(
         &self,
         num_active: usize,
@@ -314,7 +313,7 @@ impl<'a> NodeColumns<'a> {
         }
     }
 
-    /// Calls `row` with the shard and the edges of each dst node that has some.
+    /// Calls `row` with the shard and the edges of each dst node that has edges.
     fn for_each_row(
         &self,
         edges: &Edges,
@@ -337,7 +336,7 @@ fn features_of(pieces: &[Piece<'_>], places: &[Place]) -> Input {
         .map(|piece| piece.shard.features.meta())
         .unwrap_or_default();
     let mut gathered = Features::empty(meta);
-    // Nodes of one piece follow each other in long runs, so that a gather copies many rows.
+    // Consecutive nodes mostly belong to one piece, so a gather copies many rows.
     for run in places.chunk_by(|a, b| a.piece == b.piece) {
         let nodes: Vec<u32> = run.iter().map(|place| place.node).collect();
         gathered.extend_gather(&pieces[run[0].piece as usize].shard.features, &nodes);
@@ -370,7 +369,7 @@ fn features_of(pieces: &[Piece<'_>], places: &[Place]) -> Input {
     }
 }
 
-/// Positions within a shard or batch fit 32 bits, as the tables' own columns do.
+/// Narrows a position in a shard or batch, which fits 32 bits as in the tables' own columns.
 fn narrow(position: usize) -> u32 {
     u32::try_from(position).expect("a shard has fewer than 2^32 nodes and edges")
 }

@@ -1,5 +1,5 @@
-//! Where graph features come from: stored parts, decoded once where memory allows, or parts that are
-//! drawn anew each epoch.
+//! Sources of graph features: stored parts, which are decoded once if memory allows, or parts drawn
+//! anew for each epoch.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -17,18 +17,18 @@ type ReadPart = Box<dyn Fn(usize, u64) -> Result<Neighborhoods, TrainError> + Se
 
 /// Parts of graph features to train on, in any order and as often as needed.
 ///
-/// A *streamed* source draws a fresh sample for each epoch e, with the seed of its
-/// [`FlattenMeta`] + e; evaluation reads the sample of that seed itself, which the cache may keep.
+/// A *streamed* source draws a new sample for epoch e, with the seed of its [`FlattenMeta`] + e.
+/// Evaluation reads the sample of that seed itself, which the cache may keep.
 pub struct Source {
-    /// Where they lie, for messages.
+    /// Directory or name of the source, for messages.
     pub(crate) input: PathBuf,
-    /// What their tables hold.
+    /// Types and columns of the graph.
     pub(crate) graph: GraphMeta,
-    /// How they were made.
+    /// Settings that the parts were flattened with.
     pub(crate) flatten: FlattenMeta,
     /// Targets by part and split.
     pub(crate) counts: Vec<SplitCounts>,
-    /// Whether each epoch has a sample of its own.
+    /// Whether each epoch has its own sample.
     pub(crate) is_streamed: bool,
     read: ReadPart,
     cache: Mutex<Cache>,
@@ -36,26 +36,27 @@ pub struct Source {
     drawn: Mutex<DrawnParts>,
 }
 
-/// Which part, and of a streamed source of which epoch's sample; none: that of its own seed.
+/// A part, and for a streamed source the epoch of its sample; none: the sample of the source's
+/// seed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct PartKey {
     pub(crate) part: usize,
     epoch: Option<u64>,
 }
 
-/// Parts drawn for an epoch, as long as anyone holds them. Each is locked while it is drawn, so that
-/// workers that need it wait instead of doing the same.
+/// Parts drawn for an epoch and still in use. A slot is locked while its part is drawn, so that
+/// other workers wait for it instead of drawing it too.
 type DrawnParts = BTreeMap<PartKey, Arc<Mutex<Weak<Part>>>>;
 
 /// A decoded part.
 pub(crate) struct Part {
     pub(crate) shard: GraphShard,
     dense: Option<Box<dyn DenseRows + Send + Sync>>,
-    /// Positions of the targets, by train, val and test.
+    /// Positions of the targets, in the order train, val, test.
     targets: [Vec<u32>; 3],
 }
 
-/// Decoded parts, the least recently used of which goes first.
+/// Decoded parts; the least recently used one is dropped first.
 #[derive(Debug, Default)]
 struct Cache {
     slots: BTreeMap<usize, Slot>,
@@ -65,7 +66,7 @@ struct Cache {
 
 #[derive(Debug, Default)]
 struct Slot {
-    /// Locked while the part is decoded, so that workers that need it wait instead of doing the same.
+    /// Locked while the part is decoded, so that other workers wait instead of decoding it too.
     part: Arc<Mutex<Option<Arc<Part>>>>,
     bytes: usize,
     used: u64,
@@ -88,9 +89,9 @@ impl std::fmt::Debug for Source {
 }
 
 impl Source {
-    /// Creates a source of `counts.len()` parts, which `read` returns by position.
+    /// Makes a source of `counts.len()` parts, which `read` returns by position.
     ///
-    /// Decoded parts are kept as long as they fit into `cache_bytes_max`.
+    /// Decoded parts are kept while they fit into `cache_bytes_max`.
     pub fn new(
         input: PathBuf,
         metas: (GraphMeta, FlattenMeta),
@@ -102,10 +103,10 @@ impl Source {
         Self::with(input, metas, counts, cache_bytes_max, (read, false))
     }
 
-    /// Creates a source of `counts.len()` parts, which are drawn by position and seed.
+    /// Makes a source of `counts.len()` parts, which are drawn by position and seed.
     ///
-    /// Parts drawn for training are held only while they are in use or next in turn; those of the
-    /// evaluation's sample are kept as long as they fit into `cache_bytes_max`.
+    /// Parts drawn for training are held only while they are in use or queued. Parts of the
+    /// evaluation's sample are kept while they fit into `cache_bytes_max`.
     pub fn streamed(
         input: PathBuf,
         metas: (GraphMeta, FlattenMeta),
@@ -142,7 +143,7 @@ impl Source {
     ///
     /// # Errors
     ///
-    /// If it holds none.
+    /// If the directory has no readable graph features.
     pub fn open(input: &Path, cache_bytes_max: usize) -> Result<Self, TrainError> {
         let dataset = GraphFeatureDataset::open(input)?;
         let mut counts = Vec::with_capacity(dataset.num_parts());
@@ -174,7 +175,7 @@ impl Source {
         self.counts.iter().map(|counts| index(of(counts))).collect()
     }
 
-    /// Returns what an epoch of training reads of a part, or, without an epoch, evaluation.
+    /// Returns the key of a part in an epoch of training; without an epoch, in evaluation.
     pub(crate) fn key(&self, part: usize, epoch: Option<u64>) -> PartKey {
         PartKey {
             part,
@@ -194,11 +195,11 @@ impl Source {
         }
     }
 
-    /// Draws a part, or shares it with whoever holds it.
+    /// Draws a part, or shares it with the workers that hold it.
     fn drawn(&self, key: PartKey, seed: u64) -> Result<Arc<Part>, TrainError> {
         let shared = {
             let mut all = self.drawn.lock().unwrap_or_else(PoisonError::into_inner);
-            // Those that nobody draws or holds any more.
+            // Drop the slots of parts that no worker draws or holds.
             all.retain(|_, slot| {
                 let waits = Arc::strong_count(slot) > 1;
                 waits || slot.try_lock().is_ok_and(|part| part.strong_count() > 0)
@@ -285,12 +286,13 @@ impl Part {
         slot_of(split).map_or(&[], |slot| &self.targets[slot])
     }
 
-    /// Returns the number of dense features a node, where they lie beside the shard.
+    /// Returns the width of dense features that are stored beside the shard; none if there are
+    /// none.
     pub(crate) fn dense_dim(&self) -> Option<usize> {
         self.dense.as_ref().map(|rows| rows.dim())
     }
 
-    /// Returns the dense features of a node, `[dim]`; nothing where features are not dense.
+    /// Returns the dense features of a node, `[dim]`; empty if features are not dense.
     pub(crate) fn dense_row(&self, node: u32) -> &[f32] {
         let node = node as usize;
         match (&self.dense, &self.shard.features) {
@@ -302,8 +304,9 @@ impl Part {
 }
 
 impl Cache {
-    /// Accounts for a part that was decoded, and forgets the least recently used others while all
-    /// are too large. A part larger than the limit is forgotten as soon as its users are done.
+    /// Counts the bytes of a decoded part, and drops the least recently used parts while all
+    /// together are too large. A part larger than the limit is dropped at once; its users still
+    /// hold it.
     fn keep(&mut self, idx: usize, bytes: usize, bytes_max: usize) {
         if let Some(slot) = self.slots.get_mut(&idx) {
             self.held_bytes += bytes - slot.bytes;
@@ -334,7 +337,7 @@ fn index(count: u64) -> usize {
     usize::try_from(count).expect("targets of a part fit into memory")
 }
 
-/// Memory of a decoded shard.
+/// Returns the memory of a decoded shard in bytes.
 fn shard_bytes(shard: &GraphShard) -> usize {
     let floats = [
         &shard.in_weight,
@@ -356,7 +359,7 @@ fn shard_bytes(shard: &GraphShard) -> usize {
         Labels::Number(values) => 4 * values.len(),
     };
     let num_loops = shard.self_loops.as_ref().map_or(0, Vec::len);
-    // hop, split and is_target take a byte each, in_degree and in_offset four.
+    // `hop`, `split` and `is_target` take one byte each, `in_degree` and `in_offset` four.
     shard.ids.size_bytes()
         + shard.features.size_bytes()
         + labels

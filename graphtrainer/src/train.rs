@@ -1,4 +1,4 @@
-//! The stage `[train]`: graph features in, a model directory out.
+//! The stage `[train]`: reads graph features and writes a model directory.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -21,36 +21,35 @@ use crate::scores::{EVALUATION_JSON, EvaluationFile, label_names};
 use crate::source::Source;
 use crate::{TrainError, TrainPlan};
 
-/// Raised by every change of this crate or of `gnn` that gives another model for the same plan, so
-/// that no output of an older program is taken for one of this.
+/// Version of this crate and `gnn`. Raise it with every change that gives another model for the
+/// same plan, so that outputs of older programs are not reused.
 const ENGINE_VERSION: u32 = 4;
 
-/// File name of what each epoch gave, a JSON object a line.
+/// File name of the reports of all epochs, one JSON object per line.
 pub const EPOCHS_JSONL: &str = "epochs.jsonl";
 
-/// A line of it: nothing in here depends on time or machine. The seconds stand in the manifest.
+/// A line of `epochs.jsonl`. It does not depend on time or machine; seconds are in the manifest.
 #[derive(Serialize)]
 struct EpochLine<'a> {
     epoch: u64,
     loss: f64,
     learning_rate: f32,
     gradient_norm: f64,
-    /// Left out where the epoch was not evaluated.
+    /// Left out if the epoch was not evaluated.
     #[serde(skip_serializing_if = "Metrics::is_empty")]
     val: &'a Metrics,
 }
 
 /// Trains a model as planned and writes it to the plan's output.
 ///
-/// An output of the same plan and input that is finished is returned as it is; one that is not goes
-/// on after its last checkpoint. The directory then holds `model.safetensors` (tensors named and
-/// laid out as PyG's), `model.json`, `epochs.jsonl`, `evaluation.json`, the manifest
-/// and `_SUCCESS`.
+/// A finished output of the same plan and input is returned as it is; an unfinished one resumes
+/// from its last checkpoint. The directory then holds `model.safetensors` (with the names and
+/// layouts of PyG), `model.json`, `epochs.jsonl`, `evaluation.json`, the manifest and `_SUCCESS`.
 ///
 /// # Errors
 ///
 /// If plan and graph features do not fit, before anything is written; if reading, writing or
-/// training fails. A training that would fail again leaves nothing behind; any other keeps its last
+/// training fails. A training that would fail again leaves no files; any other keeps its last
 /// checkpoint.
 pub fn train(plan: &TrainPlan, progress: &Progress) -> Result<Manifest, TrainError> {
     let flattened = read_manifest(&plan.input)?;
@@ -58,8 +57,8 @@ pub fn train(plan: &TrainPlan, progress: &Progress) -> Result<Manifest, TrainErr
     train_on(plan, &source, &flattened.fingerprint, progress)
 }
 
-/// Trains a model as [`train`] does, on a source that the caller made: equal fingerprints say that
-/// two sources hold, or draw, the same.
+/// Trains a model as [`train`] does, on a source that the caller made. Sources with equal
+/// fingerprints must hold, or draw, equal parts.
 ///
 /// # Errors
 ///
@@ -74,13 +73,13 @@ pub fn train_on(
     write_model(plan, source, identity, progress, None)
 }
 
-/// Trains a model as [`train`] does, together with other processes: each runs some of the workers and
-/// holds some of the parameter server's shards. Process 0 leads, and alone writes the output.
+/// Trains a model as [`train`] does, with several processes: each runs some of the workers and
+/// holds some shards of the parameter server. Process 0 leads, and alone writes the output.
 ///
 /// # Errors
 ///
 /// As [`train`]; [`TrainError::Differs`] if a process reads other graph features than the leader;
-/// errors of which [`TrainError::is_peer_failure`] is true where another process has one of its own.
+/// if another process failed, an error for which [`TrainError::is_peer_failure`] is true.
 pub fn train_among(
     plan: &TrainPlan,
     cluster: &Cluster,
@@ -105,7 +104,7 @@ pub fn train_among(
 
 /// Identity of a training: its input and its fingerprint.
 pub(crate) struct Identity {
-    /// Of what is read.
+    /// Identity of the input.
     pub(crate) read: serde_json::Value,
     pub(crate) fingerprint: String,
 }
@@ -116,7 +115,8 @@ impl Identity {
         Ok(Self::resolved(plan, source, source_fingerprint, &resolved))
     }
 
-    /// The same of a training in several processes.
+    /// Makes the identity of a training in several processes, after checking that its servers can
+    /// hold the model.
     pub(crate) fn among(
         plan: &TrainPlan,
         source: &Source,
@@ -146,8 +146,8 @@ impl Identity {
     }
 }
 
-/// Trains and writes the model, unless the output is finished. That the plan fits was checked before:
-/// one that does not leaves no trace.
+/// Trains and writes the model, unless the output is finished. The caller has checked that the plan
+/// fits, so a plan that does not fit creates no output.
 fn write_model(
     plan: &TrainPlan,
     source: &Source,
@@ -169,7 +169,7 @@ fn write_model(
         Ok(trained) => trained,
         Err(error) => {
             if error.is_bound_to_repeat() || !storage::is_file(&checkpoint).unwrap_or(true) {
-                // It leaves no trace, so that the corrected plan finds its output free.
+                // Remove the output, so that the corrected plan can use its directory.
                 output.abandon();
             }
             return Err(error);
@@ -210,8 +210,8 @@ fn write_model(
     Ok(manifest)
 }
 
-/// Everything that the model depends on, as it comes to on these data: a default that is written out
-/// is the same plan.
+/// Returns everything that the model depends on, with defaults filled in: a plan that writes out a
+/// default is the same plan.
 fn identity(plan: &TrainPlan, resolved: &Resolved, read: &serde_json::Value) -> serde_json::Value {
     let result = &plan.result;
     let mut identity = json!({
@@ -239,7 +239,8 @@ fn identity(plan: &TrainPlan, resolved: &Resolved, read: &serde_json::Value) -> 
     identity
 }
 
-/// Writes the model's files; each gets its name only once it is whole; they are durable once they are committed.
+/// Writes the model's files. A file gets its name when it is complete, and is durable once it is
+/// committed.
 fn save(
     output: &Output,
     plan: &TrainPlan,
@@ -288,7 +289,7 @@ fn epoch_lines(trained: &Trained) -> Result<Vec<u8>, TrainError> {
     Ok(lines)
 }
 
-/// Describes the model to whoever uses it: nothing in here depends on time or machine.
+/// Returns the content of `model.json`, which does not depend on time or machine.
 fn model_file(
     plan: &TrainPlan,
     source: &Source,

@@ -37,7 +37,7 @@ pub struct Survey {
     /// `[num_nodes]`: index in `order` of the node's source with the smallest id; `u32::MAX` if the
     /// node has no in-edges.
     pub(super) least_src: Vec<u32>,
-    /// In-edges of every node, at most as many as the first fan-out; `None` if this is too much.
+    /// In-edges of every node, at most as many as the largest fan-out; `None` if this is too much.
     pub(super) kept: Option<Kept>,
     /// Number of edges: an undirected edge counts twice, a dropped edge not at all.
     pub num_edges: u64,
@@ -52,7 +52,7 @@ pub struct Survey {
 }
 
 impl Survey {
-    /// Reads every row of both tables, and keeps as many in-edges as the first fan-out allows.
+    /// Reads every row of both tables, and keeps as many in-edges as the largest fan-out allows.
     ///
     /// # Errors
     ///
