@@ -37,8 +37,8 @@ impl<'a> Stack<'a> {
         self.head(self.pass.dense(features))
     }
 
-    /// Runs one conv with residual, norm, activation, and dropout for the next layer: `[num_src,
-    /// _]` to `[num_dst, _]`.
+    /// Runs one conv with residual, norm, activation, and dropout for the next layer:
+    /// `[num_src, _]` to `[num_dst, _]`.
     pub(crate) fn layer(&self, place: Place<'_>, input: Features) -> Tensor<2> {
         let residual = self.arch.residual.then(|| self.residual(place, &input));
         let projected = self.project(place.layer, &input, place.block.num_src());

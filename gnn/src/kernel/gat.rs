@@ -14,8 +14,8 @@ use super::{Attention, Float, Forward, Kernel, Saved};
 /// `a = softmax over v's edges of leaky(s_src[u] + s_dst[v] + z[e])`, for each head,
 /// where `s_src[u]` and `s_dst[u]` are the products of `h[u]` with `att_src` and `att_dst`.
 ///
-/// Inputs are `h: [num_cols, heads * dim]`, `att_src` and `att_dst: [heads, dim]`, and `z:
-/// [num_edges, heads]`, which is not read without edge scores. The added self-loop's `z` is the
+/// Inputs are `h: [num_cols, heads * dim]`, `att_src` and `att_dst: [heads, dim]`, and
+/// `z: [num_edges, heads]`, which is not read without edge scores. The added self-loop's `z` is the
 /// mean over the row's other edges.
 #[derive(Clone, Debug)]
 pub struct Gat {

@@ -23,8 +23,8 @@ pub struct RowMask {
 }
 
 impl Mask {
-    /// Makes a mask that drops with probability `rate` and scales kept elements by `1 / (1 -
-    /// rate)`.
+    /// Makes a mask that drops with probability `rate` and scales kept elements by
+    /// `1 / (1 - rate)`.
     ///
     /// # Panics
     ///
