@@ -84,18 +84,13 @@ pub fn flatten(
     if cluster.leads() {
         announce_rounds(meta.hops, &all_stats, progress);
     }
+    let planned = (plan.settings(), store.manifest_input());
     let manifest = Manifest {
-        schema: schemas::dataset::MANIFEST_SCHEMA,
-        stage: "flatten".to_owned(),
-        program: concat!("graphflat ", env!("CARGO_PKG_VERSION")).to_owned(),
-        fingerprint,
-        plan: plan.settings(),
-        seed: store.meta().seed,
-        input: store.meta().input.clone(),
         graph: Some(store.meta().graph.clone()),
         flatten: Some(meta),
         parts: output.parts(),
         report: report(plan, store, &hubs, &all_stats),
+        ..Manifest::new("flatten", fingerprint, planned, store.meta().seed)
     };
     if cluster.leads() {
         let output = Arc::into_inner(output).expect("the workers have ended");

@@ -1,10 +1,10 @@
 //! Turns shards and targets into the blocks that a model runs on.
 
 use gnn::kernel::Partitioning;
-use gnn::{Block, BlockData, Dense, Input, SparseRows};
+use gnn::{Block, BlockData, Dense, Input};
 use schemas::{Fanout, Features, GraphShard, Sampling, use_at_layer};
 
-use crate::TrainError;
+use crate::{TrainError, convert};
 
 /// Some targets of one shard.
 #[derive(Clone, Copy, Debug)]
@@ -275,11 +275,7 @@ impl<'a> NodeColumns<'a> {
             self_weight: prefix(&self.self_weight),
             node_key: self.node_key[..num_src].to_vec(),
             num_active,
-            sampling: match options.sampling {
-                Sampling::Uniform => gnn::Sampling::Uniform,
-                Sampling::Weighted => gnn::Sampling::Weighted,
-                Sampling::Top => gnn::Sampling::Top,
-            },
+            sampling: convert::sampling(options.sampling),
         }
     }
 
@@ -341,32 +337,7 @@ fn features_of(pieces: &[Piece<'_>], places: &[Place]) -> Input {
         let nodes: Vec<u32> = run.iter().map(|place| place.node).collect();
         gathered.extend_gather(&pieces[run[0].piece as usize].shard.features, &nodes);
     }
-    match gathered {
-        Features::None => Input::Dense(Dense::zeros(places.len(), 0)),
-        Features::Dense { dim, values } => Input::Dense(Dense {
-            rows: places.len(),
-            cols: dim,
-            values,
-        }),
-        Features::Sparse {
-            dim,
-            offset,
-            index,
-            value,
-        } => {
-            let offset = offset
-                .iter()
-                .map(|&at| u32::try_from(at).expect("fits a batch"))
-                .collect();
-            Input::Sparse(SparseRows {
-                rows: places.len(),
-                cols: dim,
-                offset,
-                index,
-                value,
-            })
-        }
-    }
+    convert::input(gathered, places.len())
 }
 
 /// Narrows a position in a shard or batch, which fits 32 bits as in the tables' own columns.

@@ -100,6 +100,7 @@ pub mod batch;
 mod checkpoint;
 pub mod class_weight;
 mod config;
+pub mod convert;
 mod crew;
 mod device;
 mod epoch_report;

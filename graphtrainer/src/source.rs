@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use schemas::{
-    DenseRows, DrawParts, Features, FlattenMeta, GraphFeatureDataset, GraphMeta, GraphShard,
-    Labels, Neighborhoods, Split, SplitCounts,
+    DenseRows, DrawParts, Features, FlattenMeta, GraphColumns, GraphFeatureDataset, GraphMeta,
+    GraphShard, Labels, Neighborhoods, Split, SplitCounts,
 };
 
 use crate::TrainError;
@@ -26,6 +26,8 @@ pub struct Source {
     pub(crate) graph: GraphMeta,
     /// Settings that the parts were flattened with.
     pub(crate) flatten: FlattenMeta,
+    /// Columns of the input tables that they were made of, where they say it.
+    pub(crate) columns: Option<GraphColumns>,
     /// Targets by part and split.
     pub(crate) counts: Vec<SplitCounts>,
     /// Whether each epoch has its own sample.
@@ -130,6 +132,7 @@ impl Source {
             input,
             graph,
             flatten,
+            columns: None,
             counts,
             is_streamed,
             read,
@@ -154,14 +157,17 @@ impl Source {
             });
         }
         let metas = (dataset.meta().clone(), dataset.flatten().clone());
+        let columns = GraphColumns::of_manifest(&dataset.manifest().input);
         let read = move |idx| Ok(dataset.read_part(idx)?);
-        Ok(Self::new(
-            input.to_owned(),
-            metas,
-            counts,
-            cache_bytes_max,
-            read,
-        ))
+        let source = Self::new(input.to_owned(), metas, counts, cache_bytes_max, read);
+        Ok(Self { columns, ..source })
+    }
+
+    /// Names the columns of the input tables, which the model then keeps.
+    #[must_use]
+    pub fn with_columns(mut self, columns: GraphColumns) -> Self {
+        self.columns = Some(columns);
+        self
     }
 
     /// Returns the number of targets of a split, by part.

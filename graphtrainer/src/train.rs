@@ -5,7 +5,6 @@ use std::io::Write;
 
 use cluster::Cluster;
 use gnn::ModelFile;
-use schemas::dataset::MANIFEST_SCHEMA;
 use schemas::progress::Progress;
 use schemas::storage;
 use schemas::xxh::fingerprint;
@@ -186,15 +185,6 @@ fn write_model(
         },
     )?;
     let manifest = Manifest {
-        schema: MANIFEST_SCHEMA,
-        stage: "train".to_owned(),
-        program: concat!("graphflat ", env!("CARGO_PKG_VERSION")).to_owned(),
-        fingerprint,
-        plan: to_json(plan)?,
-        seed: plan.result.seed,
-        input: read,
-        graph: None,
-        flatten: None,
         parts: output.parts(),
         report: json!({
             "best_epoch": trained.best_epoch,
@@ -205,6 +195,12 @@ fn write_model(
             "notes": trained.notes,
             "epochs": trained.history,
         }),
+        ..Manifest::new(
+            "train",
+            fingerprint,
+            (to_json(plan)?, read),
+            plan.result.seed,
+        )
     };
     output.finish(&manifest)?;
     Ok(manifest)
@@ -306,6 +302,7 @@ fn model_file(
             ("flatten".to_owned(), to_json(&source.flatten)?),
             ("graph".to_owned(), to_json(&source.graph)?),
             ("best_epoch".to_owned(), json!(trained.best_epoch)),
+            ("columns".to_owned(), to_json(&source.columns)?),
             ("epochs".to_owned(), json!(trained.history.len())),
             ("seed".to_owned(), json!(plan.result.seed)),
         ]),

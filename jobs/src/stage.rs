@@ -141,7 +141,8 @@ fn train_streamed(
     let fingerprint = waves.fingerprint().to_owned();
     let metas = (store.meta().graph.clone(), waves.flatten_meta());
     let (input, counts) = (plan.input().to_owned(), waves.target_counts());
-    let source = Source::streamed(input, metas, counts, plan.part_cache_bytes(), waves);
+    let source = Source::streamed(input, metas, counts, plan.part_cache_bytes(), waves)
+        .with_columns(store.columns().clone());
     Ok(graphtrainer::train_on(
         plan,
         &source,

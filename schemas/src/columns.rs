@@ -48,6 +48,15 @@ pub enum FeatureMeta {
     },
 }
 
+/// A column of features.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FeatureColumn {
+    /// Name in the table.
+    pub name: String,
+    /// Numbers a row; none where an older program wrote the record.
+    pub width: Option<usize>,
+}
+
 /// What the labels of a graph are.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LabelMeta {

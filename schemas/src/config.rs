@@ -81,7 +81,7 @@ pub enum NumericLabel {
 }
 
 /// `sparse = { index, value, width }` as written.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SparseSpec {
     /// List column of 0-based positions below `width`.

@@ -123,6 +123,32 @@ pub struct Manifest {
     pub report: serde_json::Value,
 }
 
+impl Manifest {
+    /// Creates the manifest of a stage of this program, without parts.
+    ///
+    /// `plan` is the plan as run, `input` the fingerprints of what was read.
+    pub fn new(
+        stage: &str,
+        fingerprint: String,
+        (plan, input): (serde_json::Value, serde_json::Value),
+        seed: u64,
+    ) -> Self {
+        Self {
+            schema: MANIFEST_SCHEMA,
+            stage: stage.to_owned(),
+            program: concat!("graphflat ", env!("CARGO_PKG_VERSION")).to_owned(),
+            fingerprint,
+            plan,
+            seed,
+            input,
+            graph: None,
+            flatten: None,
+            parts: Vec::new(),
+            report: serde_json::Value::Null,
+        }
+    }
+}
+
 impl SplitCounts {
     /// Counts a target.
     pub fn add(&mut self, split: Split) {
@@ -143,6 +169,17 @@ impl SplitCounts {
 /// Returns the name of a part: `part-00000` and so on.
 pub fn part_name(index: usize) -> String {
     format!("part-{index:05}")
+}
+
+/// Tells whether a directory holds an output, finished or not.
+///
+/// # Errors
+///
+/// If the directory cannot be listed.
+pub fn holds_output(dir: &Path) -> Result<bool> {
+    let names = storage::entries(dir)?;
+    let traces = [MANIFEST, OLD_MANIFEST, SUCCESS, PROGRESS, ASIDE];
+    Ok(names.iter().any(|name| traces.contains(&name.as_str())))
 }
 
 /// Reads the manifest of a finished output.

@@ -114,6 +114,7 @@ mod embeddings;
 mod error;
 mod fanout;
 mod float_pages;
+mod graph_columns;
 mod graph_feature;
 pub mod guard;
 mod ids;
@@ -128,7 +129,8 @@ pub mod threads;
 pub mod xxh;
 
 pub use columns::{
-    FeatureMeta, Features, GraphMeta, LabelKind, LabelMeta, Labels, NO_CLASS, Split, SplitMeta,
+    FeatureColumn, FeatureMeta, Features, GraphMeta, LabelKind, LabelMeta, Labels, NO_CLASS, Split,
+    SplitMeta,
 };
 pub use config::{
     CLASSES_MAX, Dangling, EdgesSpec, NodesSpec, NumericLabel, SPARSE_WIDTH_MAX, SparseSpec,
@@ -142,6 +144,7 @@ pub use embeddings::{
 };
 pub use error::{ErrorKind, Result, SchemaError};
 pub use fanout::{Fanout, FlattenMeta, Layout, Sampling, keep_at_hop, use_at_layer};
+pub use graph_columns::GraphColumns;
 pub use graph_feature::{
     DenseRows, DrawParts, ExtractScratch, GraphFeature, GraphFeatureDataset, GraphShard,
     Neighborhoods, ShardBuilder, write_part,

@@ -74,13 +74,13 @@ pub fn open_or_build_on(
         return Ok(store);
     }
     let meta = build::build(cluster, plan, &wanted, input, progress)?;
-    Store::open(cluster, &plan.dir, meta)
+    Store::open(cluster, plan, meta)
 }
 
 /// Opens the partitions of this process; none if they do not fit the plan.
 fn find(cluster: &Cluster, plan: &StorePlan, wanted: &str) -> Option<Store> {
     let meta = fitting(plan, wanted)?;
-    let opened = verify(&plan.dir, &meta).and_then(|()| Store::open(cluster, &plan.dir, meta));
+    let opened = verify(&plan.dir, &meta).and_then(|()| Store::open(cluster, plan, meta));
     opened
         .inspect_err(|e| tracing::warn!("building the store again: {}", report(e)))
         .ok()

@@ -1,10 +1,10 @@
 //! A store, open for reading.
 
 use crate::partition::Partition;
-use crate::{Placement, StoreError, StoreMeta};
+use crate::{Placement, StoreError, StoreMeta, StorePlan};
 use cluster::Cluster;
+use schemas::GraphColumns;
 use serde::{Deserialize, Serialize};
-use std::path::Path;
 use std::sync::Arc;
 
 /// A node with more in-edges than the threshold.
@@ -20,6 +20,7 @@ pub struct Hub {
 #[derive(Clone, Debug)]
 pub struct Store {
     meta: Arc<StoreMeta>,
+    columns: Arc<GraphColumns>,
     placement: Placement,
     /// Who works on it, each process on the partitions of its own workers.
     cluster: Cluster,
@@ -28,13 +29,18 @@ pub struct Store {
 }
 
 impl Store {
-    pub(crate) fn open(cluster: &Cluster, dir: &Path, meta: StoreMeta) -> Result<Self, StoreError> {
+    pub(crate) fn open(
+        cluster: &Cluster,
+        plan: &StorePlan,
+        meta: StoreMeta,
+    ) -> Result<Self, StoreError> {
         let placement = Placement::new(meta.num_nodes, meta.workers);
         let partitions = own_workers(cluster)
-            .map(|worker| Partition::open(dir, worker, placement.num_local(worker), &meta));
+            .map(|worker| Partition::open(&plan.dir, worker, placement.num_local(worker), &meta));
         let partitions = Arc::new(partitions.collect::<Result<_, _>>()?);
         Ok(Self {
             meta: Arc::new(meta),
+            columns: Arc::new(GraphColumns::new(&plan.nodes, &plan.edges)),
             placement,
             cluster: cluster.clone(),
             partitions,
@@ -54,6 +60,18 @@ impl Store {
     /// Returns what the store holds.
     pub fn meta(&self) -> &StoreMeta {
         &self.meta
+    }
+
+    /// Returns the columns of the input tables that make the graph.
+    pub fn columns(&self) -> &GraphColumns {
+        &self.columns
+    }
+
+    /// Returns what a manifest says of the input: the tables' fingerprints and the graph's columns.
+    pub fn manifest_input(&self) -> serde_json::Value {
+        let mut input = self.meta.input.clone();
+        input["columns"] = serde_json::json!(*self.columns);
+        input
     }
 
     /// Returns where each node stands.

@@ -6,6 +6,7 @@ use arrow::compute::cast;
 use arrow::datatypes::{DataType, Float32Type};
 
 use super::{Place, Table};
+use crate::columns::FeatureColumn;
 use crate::error::{Result, SchemaError};
 
 pub(super) const NUMBERS: &str = "numbers and lists of numbers";
@@ -183,6 +184,16 @@ impl NumberColumns {
         }
         let dim = columns.iter().map(|(_, width)| width).sum();
         Ok(Self { columns, dim })
+    }
+
+    /// Lists the columns with their widths.
+    pub(super) fn columns(&self) -> Vec<FeatureColumn> {
+        let columns = self.columns.iter();
+        let column = columns.map(|(name, width)| FeatureColumn {
+            name: name.clone(),
+            width: Some(*width),
+        });
+        column.collect()
     }
 
     pub(super) fn dim(&self) -> usize {

@@ -7,6 +7,7 @@ use arrow::array::{Array, RecordBatch};
 use super::decode::{self, NumberColumns, Width, column};
 use super::id_column::{IDS, append_ids};
 use super::{Place, Table, Unit, keep};
+use crate::columns::FeatureColumn;
 use crate::config::{Dangling, EdgesSpec};
 use crate::error::{Result, SchemaError};
 use crate::ids::{IdType, Ids};
@@ -194,6 +195,12 @@ impl EdgesPlan {
     /// Returns the number of features an edge, where there are any.
     pub fn feature_dim(&self) -> Option<usize> {
         self.features.as_ref().map(NumberColumns::dim)
+    }
+
+    /// Lists the columns of edge features.
+    pub fn feature_columns(&self) -> Vec<FeatureColumn> {
+        let columns = self.features.as_ref();
+        columns.map(NumberColumns::columns).unwrap_or_default()
     }
 
     /// Reads all columns of a unit.

@@ -11,7 +11,9 @@ use super::id_column::{IDS, append_ids};
 use super::label::{self, LabelRole};
 use super::split::SplitSource;
 use super::{Place, Table, Unit, keep};
-use crate::columns::{FeatureMeta, Features, LabelKind, LabelMeta, Labels, Split, SplitMeta};
+use crate::columns::{
+    FeatureColumn, FeatureMeta, Features, LabelKind, LabelMeta, Labels, Split, SplitMeta,
+};
 use crate::config::{CLASSES_MAX, NodesSpec, SPARSE_WIDTH_MAX, Transform};
 use crate::error::{Result, SchemaError};
 use crate::ids::{IdType, Ids, NOWHERE};
@@ -188,6 +190,14 @@ impl NodesPlan {
     /// Returns the shape of the features.
     pub fn feature_meta(&self) -> FeatureMeta {
         self.features.meta()
+    }
+
+    /// Lists the columns of dense features.
+    pub fn feature_columns(&self) -> Vec<FeatureColumn> {
+        match &self.features {
+            FeatureColumns::Dense(columns) => columns.columns(),
+            FeatureColumns::None | FeatureColumns::Sparse(_) => Vec::new(),
+        }
     }
 
     /// Returns the transform that the trainer fits.

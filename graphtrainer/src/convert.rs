@@ -1,0 +1,45 @@
+//! Makes what a model computes with of what the tables hold.
+
+use gnn::{Dense, Input, SparseRows};
+use schemas::{Features, Sampling};
+
+/// Returns the sampling as layers scale by it.
+pub fn sampling(sampling: Sampling) -> gnn::Sampling {
+    match sampling {
+        Sampling::Uniform => gnn::Sampling::Uniform,
+        Sampling::Weighted => gnn::Sampling::Weighted,
+        Sampling::Top => gnn::Sampling::Top,
+    }
+}
+
+/// Returns the features of `rows` nodes as a model's input; sparse ones stay sparse, and where nodes
+/// have none, rows are 0 wide.
+///
+/// # Panics
+///
+/// If sparse features hold 2^32 values or more.
+pub fn input(features: Features, rows: usize) -> Input {
+    match features {
+        Features::None => Input::Dense(Dense::zeros(rows, 0)),
+        Features::Dense { dim, values } => Input::Dense(Dense {
+            rows,
+            cols: dim,
+            values,
+        }),
+        Features::Sparse {
+            dim,
+            offset,
+            index,
+            value,
+        } => {
+            let narrow = |at: u64| u32::try_from(at).expect("a batch holds below 2^32 values");
+            Input::Sparse(SparseRows {
+                rows,
+                cols: dim,
+                offset: offset.into_iter().map(narrow).collect(),
+                index,
+                value,
+            })
+        }
+    }
+}
