@@ -86,7 +86,7 @@ fn job(data: &Path, model: &str, layout: &str, fanouts: &str) -> String {
          transform = \"row_normalize\"\n[input.edges]\npath = {edges:?}\nsrc = \"src\"\n\
          dst = \"dst\"\n[flatten]\noutput = \"features\"\nhops = 2\nfanouts = {fanouts}\n\
          layout = {layout:?}\nhub_threshold = 20\n[train]\n{model}\nhidden = [16]\n\
-         epochs = 4\noutput = \"model\"\n[infer]\noutput = \"embeddings\"\n"
+         epochs = 4\noutput = \"model\"\n[infer]\noutput = \"embeddings\"\nlayer = 2\n"
     )
 }
 

@@ -201,8 +201,9 @@ class Model:
         return self.join_heads(conv, self.attend(score, dst, factor, left[src]), is_averaged)
 
     def forward(self):
-        """Returns the embeddings, which are the rows of the last layer, and the logits."""
+        """Returns the embeddings, which are the rows of the last hidden layer, and the logits."""
         arch, x = self.arch, self.graph.x
+        embedding = None
         num_layers = arch["num_layers"]
         has_head = len(arch["hidden"]) == num_layers
         for layer in range(num_layers):
@@ -216,11 +217,13 @@ class Model:
             if arch["residual"]:
                 out = out + (self.linear(f"res.{layer}", x) if out.shape[1] != x.shape[1] else x)
             x = self.activation(self.norm(f"norms.{layer}", out)) if is_hidden else out
+            if is_hidden or num_layers == 1:
+                embedding = x
         logits = self.linear("lin", x) if has_head else x
         unused = {name for name in self.tensors if not name.endswith(".num_batches_tracked")} - self.used
         if unused:
             sys.exit(f"tensors that no formula reads: {sorted(unused)}")
-        return {"embedding": x, "logits": logits}
+        return {"embedding": embedding, "logits": logits}
 
 
 def compare(name, expected, table, ids):

@@ -8,6 +8,7 @@ use arrow::array::{Array, AsArray as _, Float32Array, StringArray};
 use arrow::datatypes::{Float32Type, Int32Type};
 use arrow::record_batch::RecordBatch;
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
+use serde_json::Value;
 
 use crate::harness::{
     Bench, FLATTEN, FeatureKind, Graph, INFER, IdKind, Job, TRAIN, assert_same_bytes, files_below,
@@ -132,14 +133,188 @@ fn predictions_are_labels_as_given() {
 }
 
 #[test]
-fn embeddings_of_an_inner_layer_are_as_wide_as_it() {
+fn the_default_embedding_is_the_last_hidden_layer() {
+    let graph = graph();
+    let job = Job::new(&graph, &[FLATTEN, TRAIN, INFER]);
+    let head = job.with("hidden = [8]", "hidden = [8, 5]");
+    let one_hop = job
+        .with("hops = 2\nfanouts = [4, 3]", "hops = 1\nfanouts = [4]")
+        .with("hidden = [8]", "hidden = []");
+    let cases = [(&job, "layer = 1", 8), (&head, "layer = 2", 5)];
+    for (case, same, width) in cases.into_iter().chain([(&one_hop, "layer = 1", 3)]) {
+        let bench = Bench::new(&graph);
+        bench.run(case, &[]).ok();
+        let inner = embeddings(&bench, OUTPUT);
+        assert_eq!(inner.len(), graph.num_nodes);
+        assert!(inner.values().all(|embedding| embedding.len() == width));
+        let expected = bench.data_files(OUTPUT);
+        let named = case.with("out/embeddings", "out/named").and(same);
+        bench.run(&named, &["--stage", "infer"]).ok();
+        assert_same_bytes(&expected, &bench.data_files("out/named"), same);
+    }
+}
+
+/// Older programs took the last layer, whatever it was.
+#[test]
+fn an_output_of_another_layer_is_not_finished() {
     let graph = graph();
     let bench = Bench::new(&graph);
     let job = Job::new(&graph, &[FLATTEN, TRAIN, INFER]);
-    bench.run(&job.and("layer = 1"), &[]).ok();
-    let inner = embeddings(&bench, OUTPUT);
-    assert_eq!(inner.len(), graph.num_nodes);
-    assert!(inner.values().all(|embedding| embedding.len() == 8));
+    bench.run(&job.and("layer = 2"), &[]).ok();
+    bench.write(&job);
+    for command in ["run", "check"] {
+        let refused = bench.graphflat(&[command, "job.toml"]);
+        assert_eq!(refused.code, 2, "{refused:#?}");
+        assert!(refused.stderr.contains("another plan"), "{refused:#?}");
+    }
+    bench.run(&job, &["--stage", "infer", "--fresh"]).ok();
+    let again = aloud(&bench, &job, &[]);
+    assert_eq!(again.matches("finished before").count(), 3, "{again}");
+    bench.graphflat(&["check", "job.toml"]).ok();
+}
+
+/// Runs a job that says what it does.
+fn aloud(bench: &Bench, job: &Job, args: &[&str]) -> String {
+    bench.write(job);
+    let said = bench.graphflat(&[&["run", "job.toml"], args].concat());
+    said.ok().stderr
+}
+
+/// Where the embedding is none of a hidden layer, the user is told.
+#[test]
+fn embeddings_that_are_logits_are_told() {
+    let graph = graph();
+    let bench = Bench::new(&graph);
+    let job = Job::new(&graph, &[FLATTEN, TRAIN, INFER])
+        .with("hops = 2\nfanouts = [4, 3]", "hops = 1\nfanouts = [4]")
+        .with("hidden = [8]", "hidden = []");
+    let said = aloud(&bench, &job, &[]);
+    let notice = "the model in out/model has no hidden layer: its embeddings are the logits";
+    assert!(said.contains(notice), "{said}");
+    let report = &bench.manifest(OUTPUT)["report"]["embedding"];
+    assert_eq!(report["is_logits"], true, "{report}");
+}
+
+/// A job that only infers, on a model that another job has trained.
+fn alone(graph: &Graph) -> Job {
+    Job::new(graph, &[INFER])
+        .with("out/embeddings", "out/again")
+        .and("model = \"out/model\"")
+}
+
+#[test]
+fn tables_of_other_columns_than_the_training_s_are_refused() {
+    let graph = graph();
+    let bench = Bench::new(&graph);
+    bench
+        .run(&Job::new(&graph, &[FLATTEN, TRAIN, INFER]), &[])
+        .ok();
+    let job = alone(&graph);
+    let both = job.with("dst = \"dst\"\n", "dst = \"dst\"\nundirected = true\n");
+    let reversed = job
+        .with("src = \"src\"", "src = \"other\"")
+        .with("dst = \"dst\"", "dst = \"src\"")
+        .with("src = \"other\"", "src = \"dst\"");
+    let cases = [
+        (
+            &both,
+            "`input.edges.undirected` is true, the model was trained with false",
+        ),
+        (
+            &reversed,
+            "`input.edges.src` is \"dst\", the model was trained with \"src\"",
+        ),
+    ];
+    for (case, expected) in cases {
+        for command in ["check", "run"] {
+            bench.write(case);
+            let refused = bench.graphflat(&[command, "job.toml"]);
+            assert_eq!(refused.code, 2, "{refused:#?}");
+            assert!(refused.stderr.contains(expected), "{refused:#?}");
+            assert!(!bench.path("out/again").exists());
+        }
+    }
+    bench.run(&both.and("check_columns = false"), &[]).ok();
+}
+
+/// Two columns of one width, read in another order, are a silent error without the model's record.
+#[test]
+fn swapped_feature_columns_are_refused() {
+    let graph = graph();
+    let bench = Bench::new(&graph);
+    let mut nodes = graph.nodes();
+    let value = |node: usize, at: usize| ((node * 7 + at * 3) % 11) as f32;
+    for (at, name) in ["left", "right"].into_iter().enumerate() {
+        let values = (0..graph.num_nodes).map(|node| value(node, at));
+        nodes.set(name, Arc::new(Float32Array::from_iter_values(values)));
+    }
+    nodes.write(&bench.path("nodes.parquet"));
+    let columns = "features = [\"left\", \"right\"]";
+    let features = |job: Job| job.with("features = [\"features\"]", columns);
+    bench
+        .run(&features(Job::new(&graph, &[FLATTEN, TRAIN, INFER])), &[])
+        .ok();
+    let same = features(alone(&graph));
+    let swapped = same.with(columns, "features = [\"right\", \"left\"]");
+    let refused = bench.run(&swapped, &[]);
+    assert_eq!(refused.code, 2, "{refused:#?}");
+    let expected = "`input.nodes.features` is [\"right\", \"left\"], the model was trained with \
+                    [\"left\", \"right\"]";
+    assert!(refused.stderr.contains(expected), "{refused:#?}");
+    let mend = "`infer.check_columns` = false takes them as they are";
+    assert!(refused.stderr.contains(mend), "{refused:#?}");
+    bench.run(&same, &[]).ok();
+}
+
+/// Models of older programs do not say what they read; a model from elsewhere has no manifest.
+#[test]
+fn the_two_files_of_a_model_are_enough() {
+    let graph = graph();
+    let bench = Bench::new(&graph);
+    bench
+        .run(&Job::new(&graph, &[FLATTEN, TRAIN, INFER]), &[])
+        .ok();
+    let expected = bench.data_files(OUTPUT);
+    let bare = bench.path("bare");
+    std::fs::create_dir(&bare).unwrap();
+    for file in ["model.json", "model.safetensors"] {
+        std::fs::copy(bench.path("out/model").join(file), bare.join(file)).unwrap();
+    }
+    let job = alone(&graph).with("out/model", "bare");
+    let said = aloud(&bench, &job, &[]);
+    assert!(!said.contains("does not record the columns"), "{said}");
+    assert_same_bytes(&expected, &bench.data_files("out/again"), "the model alone");
+
+    let json = bare.join("model.json");
+    let mut model: Value = serde_json::from_slice(&std::fs::read(&json).unwrap()).unwrap();
+    model["extra"]["columns"].take();
+    std::fs::write(&json, model.to_string()).unwrap();
+    let warned = aloud(&bench, &job, &["--fresh"]);
+    let silent = "does not record the columns it was trained on";
+    assert!(warned.contains(silent), "{warned}");
+    assert_same_bytes(&expected, &bench.data_files("out/again"), "an older model");
+
+    let refused = |problem: &str| {
+        let outcome = bench.run(&job, &["--fresh"]);
+        assert_eq!(outcome.code, 2, "{outcome:#?}");
+        assert!(outcome.stderr.contains(problem), "{outcome:#?}");
+    };
+    model["architecture"]["hidden"] = serde_json::json!([9]);
+    std::fs::write(&json, model.to_string()).unwrap();
+    refused("where the architecture needs [9, 6]");
+    model["architecture"]["hidden"] = serde_json::json!([8]);
+    std::fs::write(&json, model.to_string()).unwrap();
+    let weights = bare.join("model.safetensors");
+    let whole = std::fs::read(&weights).unwrap();
+    std::fs::write(&weights, &whole[..whole.len() - 4]).unwrap();
+    refused("model.safetensors");
+    let mut broken = whole.clone();
+    let end = broken.len();
+    broken[end - 4..].copy_from_slice(&f32::NAN.to_le_bytes());
+    std::fs::write(&weights, broken).unwrap();
+    refused("not a finite number");
+    std::fs::remove_file(&weights).unwrap();
+    refused("the model in bare has no file model.safetensors");
 }
 
 #[test]

@@ -50,10 +50,11 @@ pub(crate) fn vectors(bench: &Bench, column: &str) -> BTreeMap<String, Vec<f32>>
 fn vectors_are_written_as_asked_for() {
     let graph = graph();
     let bench = Bench::new(&graph);
-    bench.run(&job(&graph), &[]).ok();
+    let job = job(&graph).and("layer = 2");
+    bench.run(&job, &[]).ok();
     let plain = vectors(&bench, "embedding");
     let asked = "logits = true\nprobabilities = true\nnormalize = true\nprecision = \"f16\"";
-    bench.run(&job(&graph).and(asked), &["--fresh"]).ok();
+    bench.run(&job.and(asked), &["--fresh"]).ok();
     let (unit, logits) = (vectors(&bench, "embedding"), vectors(&bench, "logits"));
     let probability = vectors(&bench, "probability");
     for batch in batches(&bench, OUTPUT) {
@@ -85,7 +86,7 @@ fn vectors_are_written_as_asked_for() {
 fn stored_neighbourhoods_give_the_same_numbers() {
     let graph = graph();
     let bench = Bench::new(&graph);
-    for layer in ["", "layer = 1\n"] {
+    for layer in ["", "layer = 2\n"] {
         let job = job(&graph)
             .with("targets_per_part = 16", "targets = \"all\"")
             .and(layer);

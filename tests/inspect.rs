@@ -182,8 +182,8 @@ fn stores_models_and_embeddings_are_described() {
         &["out/embeddings", "--limit", "2"],
         expect![[r#"
         infer: 12 rows, 1 parts, N bytes, seed 7, by graphflat 0.1.0, fingerprint F
-        node/147-3: [x, x, x] (3) -> class 0
-        node/35a-1: [x, x, x] (3) -> class 0
+        node/147-3: [x, x, x, x, x, x, ...] (8) -> class 0
+        node/35a-1: [x, x, x, x, x, x, ...] (8) -> class 0
     "#]],
     );
     let target = graph().id(7);
@@ -192,7 +192,7 @@ fn stores_models_and_embeddings_are_described() {
         &["out/embeddings", "--target", &target],
         expect![[r#"
             infer: 12 rows, 1 parts, N bytes, seed 7, by graphflat 0.1.0, fingerprint F
-            node/b21-7: [x, x, x] (3) -> class 0
+            node/b21-7: [x, x, x, x, x, x, ...] (8) -> class 0
         "#]],
     );
 }

@@ -31,10 +31,13 @@ pub struct ModelFile {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub label_scale: Option<LabelScale>,
     /// Name of each class, if labels were names.
+    #[serde(default)]
     pub label_names: Option<Vec<String>>,
     /// Metrics of the saved parameters, such as `test_accuracy`.
+    #[serde(default)]
     pub metrics: BTreeMap<String, f64>,
     /// Fan-outs the model was trained with, as the job file has them.
+    #[serde(default)]
     pub fanouts: serde_json::Value,
     /// Other values that the trainer passes to inference.
     #[serde(default)]

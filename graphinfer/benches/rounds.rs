@@ -97,7 +97,8 @@ fn main() -> Result<()> {
     for turn in 0..settings.number("repeat", "3")? {
         let output = work.path().join(format!("embeddings-{turn}"));
         let spec: InferSpec = serde_json::from_value(json!({
-            "output": output, "model": model,
+            // The last layer, whatever the default: figures of earlier programs are of it.
+            "output": output, "model": model, "layer": fanouts.len(),
             "prediction": settings.text("prediction", "false") == "true",
         }))?;
         let base = work.path().to_owned();

@@ -1,6 +1,6 @@
 //! How far predictions on a sample of the in-edges are from those on all of them.
 
-use crate::round::{LayerInput, Rounds};
+use crate::layer::{LayerInput, Rounds};
 use schemas::Labels;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};

@@ -3,8 +3,9 @@
 
 use crate::InferError;
 use crate::exchange::Crossing;
-use crate::round::LayerInput;
-use crate::write::{Computed, Part, PartsWriter, Written};
+use crate::last_round::{PartsWriter, Written};
+use crate::layer::LayerInput;
+use crate::part::{Computed, Part};
 use cluster::{Cluster, run_workers};
 use schemas::{Ids, Labels, NodeIdx};
 use serde::{Deserialize, Serialize};
@@ -28,11 +29,35 @@ struct Delivery {
 type Outgoing = Vec<Vec<(usize, Delivery)>>;
 
 impl PartsWriter<'_> {
+    /// Computes the last layer and writes the parts that are not committed yet.
+    ///
+    /// Part `p` holds the nodes `p * rows_per_part..` in order of id, whatever the number of threads
+    /// and processes.
+    pub(crate) fn run(&self, input: &LayerInput) -> Result<Written, InferError> {
+        if self.num_written() == 0 {
+            return self.write_no_row();
+        }
+        match self.rounds.graph.cluster().num_processes() {
+            1 => self.run_alone(input),
+            _ => self.run_among(input),
+        }
+    }
+
+    /// Writes one part without a row, so that readers find the columns.
+    fn write_no_row(&self) -> Result<Written, InferError> {
+        let is_first = self.rounds.graph.cluster().process() == 0;
+        if is_first && self.output.committed(0).is_none() {
+            let id_type = self.columns.id_type;
+            self.write(0, &[], |_| Ids::new(id_type), &[])?;
+        }
+        Ok(Written::default())
+    }
+
     /// Computes the last layer of the own nodes and writes a share of the parts.
     ///
     /// Goes in waves of one part a worker of all processes, so that no process holds more rows than
     /// those of two parts a worker.
-    pub(crate) fn run_among(&self, input: &LayerInput) -> Result<Written, InferError> {
+    fn run_among(&self, input: &LayerInput) -> Result<Written, InferError> {
         let cluster = self.rounds.graph.cluster();
         let mut done = Written::default();
         let mut crossing = Crossing::default();

@@ -52,6 +52,17 @@ pub enum InferError {
         /// What the model reads and what the graph has.
         problem: String,
     },
+    /// The graph was read from other columns, or in another direction, than that of the training.
+    #[error(
+        "the model in {} does not fit these tables: {differences}; where the columns are the same \
+         under other names, `infer.check_columns` = false takes them as they are", dir.display()
+    )]
+    Columns {
+        /// Directory of the model.
+        dir: PathBuf,
+        /// A sentence for each key that differs.
+        differences: String,
+    },
     /// An embedding is no number.
     #[error(
         "layer {layer} of the model gives no number for node {id}: its features, or the model in \
@@ -104,10 +115,20 @@ impl InferError {
         match self {
             Self::Schema(e) => e.kind(),
             Self::Train(e) => e.kind(),
-            Self::Key { .. } | Self::Missing { .. } | Self::Model { .. } | Self::Unfit { .. } => {
-                ErrorKind::Usage
-            }
+            Self::Key { .. }
+            | Self::Missing { .. }
+            | Self::Model { .. }
+            | Self::Unfit { .. }
+            | Self::Columns { .. } => ErrorKind::Usage,
             Self::NotFinite { .. } => ErrorKind::Data,
+            // What the files of a model hold; another model helps, another try does not.
+            Self::Gnn(
+                GnnError::Architecture { .. }
+                | GnnError::Json { .. }
+                | GnnError::SafeTensors { .. }
+                | GnnError::Tensor { .. }
+                | GnnError::Transform { .. },
+            ) => ErrorKind::Usage,
             Self::Cluster(e) => e.kind(),
             Self::Gnn(_) | Self::Io { .. } | Self::Threads(_) | Self::Unlike { .. } => {
                 ErrorKind::Failed

@@ -1,18 +1,23 @@
 //! The graph as inference reads it: nodes in the order of ids, in blocks that share all rows.
 
 use crate::InferError;
-use crate::exchange::{Exchange, gather_found};
+use crate::exchange::Exchange;
+use crate::gather::gather_found;
+use crate::halo::Halo;
 use crate::hubs::{Hubs, SegmentProcesses, Segmented, is_hub};
-use crate::local::{Local, own_nodes, sources};
+use crate::local::own_nodes;
+use crate::locate::{locate, narrow};
+use crate::node_columns::node_columns;
 use cluster::Cluster;
-use gnn::{Architecture, Block, Dense, Input, NodeColumns, RangeData, SparseRows, Transform};
+use gnn::{Architecture, Block, Dense, Input, NodeColumns, RangeData, Transform};
+use graphtrainer::convert;
 use rayon::prelude::*;
-use schemas::{FeatureMeta, Features, Ids, LocalIdx, NodeIdx, Row, Sampling};
-use std::collections::{BTreeMap, BTreeSet};
+use schemas::{FeatureMeta, Features, Ids, LocalIdx, NodeIdx, Row};
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
-use store::{InEdges, Partition, Store};
+use store::InEdges;
+use store::{Partition, Store};
 
 /// Nodes in a block at most: their rows lie in the cache from one step of a layer to the next.
 pub(crate) const NODES_MAX: usize = 1 << 10;
@@ -30,14 +35,7 @@ pub(crate) struct Graph {
     hubs: Hubs,
     segment_processes: SegmentProcesses,
     /// None where this process is alone.
-    shared: Option<Shared>,
-}
-
-/// The rows of one process among several.
-struct Shared {
-    local: Local,
-    /// By the number of in-edges of a node that a round reads; the largest reads all that any does.
-    exchanges: BTreeMap<usize, Arc<Exchange>>,
+    halo: Option<Halo>,
 }
 
 impl Graph {
@@ -54,7 +52,7 @@ impl Graph {
         let own = (!is_alone).then(|| own_nodes(store));
         let share = |nodes| Hubs::share(store, nodes, arch, &segment_processes);
         let is_hub = |&node: &NodeIdx| {
-            let (partition, local) = place(store, node);
+            let (partition, local) = locate(store, node);
             is_hub(partition.in_degree(local), most)
         };
         let mut hubs = share(match &own {
@@ -64,34 +62,16 @@ impl Graph {
                 all.map(NodeIdx::from_index).filter(is_hub).collect()
             }
         })?;
-        let shared = own
-            .map(|own| Shared::new(store, own, limits, (&mut hubs, &segment_processes)))
+        let halo = own
+            .map(|own| Halo::new(store, own, limits, (&mut hubs, &segment_processes)))
             .transpose()?;
-        let columns = |value: Column| column(store, shared.as_ref(), value);
-        let weights = |value: fn(&Partition, LocalIdx) -> Option<f32>| {
-            let bits = columns(Box::new(move |partition, local| {
-                value(partition, local).unwrap_or_default().to_bits()
-            }))?;
-            Ok::<_, InferError>(bits.into_iter().map(f32::from_bits).collect::<Vec<f32>>())
-        };
-        let has_loops = store.meta().graph.self_loops;
-        let loops = Box::new(|p: &Partition, local| p.self_loops(local).unwrap_or_default());
-        let columns = NodeColumns::new(
-            columns(Box::new(Partition::in_degree))?,
-            arch.edge_weight
-                .then(|| weights(Partition::in_weight))
-                .transpose()?,
-            has_loops.then(|| columns(loops)).transpose()?,
-            (has_loops && arch.edge_weight)
-                .then(|| weights(Partition::self_weight))
-                .transpose()?,
-        )?;
+        let columns = node_columns(store, halo.as_ref(), arch)?;
         Ok(Self {
             store: store.clone(),
             columns: Arc::new(columns),
             hubs,
             segment_processes,
-            shared,
+            halo,
         })
     }
 
@@ -107,14 +87,14 @@ impl Graph {
 
     /// Tells whether an own node is a hub for a layer that reads the first `limit` in-edges.
     pub(crate) fn is_hub(&self, node: NodeIdx, limit: usize) -> bool {
-        let (partition, local) = place(&self.store, node);
+        let (partition, local) = locate(&self.store, node);
         is_hub(partition.in_degree(local), limit)
     }
 
     /// Returns the segments of an own hub that this process aggregates.
     pub(crate) fn own_segments(&self, node: NodeIdx) -> impl Iterator<Item = usize> {
         let own = self.cluster().process();
-        let (partition, local) = place(&self.store, node);
+        let (partition, local) = locate(&self.store, node);
         let processes = self.segment_processes.of_hub(partition.in_degree(local));
         let segments = processes.iter().enumerate();
         let is_own = move |process: &Option<usize>| process.is_none_or(|process| process == own);
@@ -128,8 +108,8 @@ impl Graph {
 
     /// Returns the row of a node that has one.
     pub(crate) fn row(&self, node: NodeIdx) -> Row {
-        let shared = self.shared.as_ref();
-        shared.map_or(row_alone(node), |shared| shared.local.row(node))
+        let halo = self.halo.as_ref();
+        halo.map_or(row_alone(node), |halo| halo.local.row(node))
     }
 
     /// Returns the number of nodes of the whole graph.
@@ -139,21 +119,21 @@ impl Graph {
 
     /// Returns the number of nodes whose rows this process computes: its first rows.
     pub(crate) fn num_own(&self) -> usize {
-        let shared = self.shared.as_ref();
-        shared.map_or(self.num_nodes(), |shared| shared.local.own().len())
+        let halo = self.halo.as_ref();
+        halo.map_or(self.num_nodes(), |halo| halo.local.own().len())
     }
 
     /// Returns the number of nodes that have a row.
     pub(crate) fn num_rows(&self) -> usize {
-        let halo = self.shared.as_ref().map(|shared| shared.local.halo().len());
+        let halo = self.halo.as_ref().map(|halo| halo.local.halo().len());
         self.num_own() + halo.unwrap_or_default()
     }
 
     /// Returns how rows cross between processes for a round that reads the first `limit` in-edges of
     /// a node; none where this one is alone.
     pub(crate) fn exchange(&self, limit: usize) -> Option<&Arc<Exchange>> {
-        let shared = self.shared.as_ref();
-        shared.map(|shared| &shared.exchanges[&limit])
+        let halo = self.halo.as_ref();
+        halo.map(|halo| &halo.exchanges[&limit])
     }
 
     /// Returns the processes that compute.
@@ -163,11 +143,11 @@ impl Graph {
 
     /// Returns the own rows of nodes `nodes` of the whole graph.
     pub(crate) fn own_rows(&self, nodes: Range<usize>) -> Range<usize> {
-        let Some(shared) = &self.shared else {
+        let Some(halo) = &self.halo else {
             return nodes;
         };
         let there = |end: usize| {
-            let own = shared.local.own();
+            let own = halo.local.own();
             own.partition_point(|&node| node.index() < end)
         };
         there(nodes.start)..there(nodes.end)
@@ -175,18 +155,18 @@ impl Graph {
 
     /// Returns the own row of a node of the whole graph, if it has one.
     pub(crate) fn own_row(&self, node: NodeIdx) -> Option<Row> {
-        let Some(shared) = &self.shared else {
+        let Some(halo) = &self.halo else {
             return Some(row_alone(node));
         };
-        let found = shared.local.own().binary_search(&node);
+        let found = halo.local.own().binary_search(&node);
         found.ok().map(Row::from_index)
     }
 
     /// Returns the node of an own row.
     pub(crate) fn node(&self, row: Row) -> NodeIdx {
-        match &self.shared {
+        match &self.halo {
             None => NodeIdx::from_raw(row.raw()),
-            Some(shared) => shared.local.own()[row.index()],
+            Some(halo) => halo.local.own()[row.index()],
         }
     }
 
@@ -236,11 +216,11 @@ impl Graph {
         let mut in_src = Vec::with_capacity(num_edges);
         in_offset.push(0);
         for list in &lists {
-            match &self.shared {
+            match &self.halo {
                 None => in_src.extend_from_slice(NodeIdx::raw_slice(list.src)),
-                Some(shared) => {
-                    let src = list.src.iter();
-                    in_src.extend(src.map(|&node| shared.local.row(node).raw()));
+                Some(halo) => {
+                    let srcs = list.src.iter().map(|&src| halo.local.row(src).raw());
+                    in_src.extend(srcs);
                 }
             }
             in_offset.push(narrow(in_src.len()));
@@ -258,11 +238,7 @@ impl Graph {
                 cols,
                 values: features().copied().collect(),
             }),
-            sampling: match self.store.meta().sampling {
-                Sampling::Uniform => gnn::Sampling::Uniform,
-                Sampling::Weighted => gnn::Sampling::Weighted,
-                Sampling::Top => gnn::Sampling::Top,
-            },
+            sampling: convert::sampling(self.store.meta().sampling),
         };
         Ok(Block::of_range(data, &self.columns)?)
     }
@@ -283,26 +259,7 @@ impl Graph {
         for (partition, local) in self.places(rows) {
             partition.features_into(local, &mut features);
         }
-        let mut input = match features {
-            Features::Dense { dim, values } => Input::Dense(Dense {
-                rows: num_rows,
-                cols: dim,
-                values,
-            }),
-            Features::Sparse {
-                dim,
-                offset,
-                index,
-                value,
-            } => Input::Sparse(SparseRows {
-                rows: num_rows,
-                cols: dim,
-                offset: offset.into_iter().map(narrow_u64).collect(),
-                index,
-                value,
-            }),
-            Features::None => unreachable!("a model reads features, which the check asked for"),
-        };
+        let mut input = convert::input(features, num_rows);
         transform.apply(&mut input)?;
         Ok(input)
     }
@@ -353,81 +310,11 @@ impl Graph {
 
     /// The partition of an own row and its position there.
     fn place(&self, row: Row) -> (&Partition, LocalIdx) {
-        place(&self.store, self.node(row))
-    }
-}
-
-impl Shared {
-    fn new(
-        store: &Store,
-        own: Vec<NodeIdx>,
-        limits: &BTreeSet<usize>,
-        (hubs, processes): (&mut Hubs, &SegmentProcesses),
-    ) -> Result<Self, InferError> {
-        let mut found: BTreeMap<_, _> = limits
-            .iter()
-            .map(|&limit| (limit, sources(store, &own, (limit, limits), processes)))
-            .collect();
-        let largest = found.last_entry().expect("a model has a layer");
-        let local = Local::new(own, &largest.get().nodes, store.placement().num_nodes());
-        hubs.number(|node| local.row(node));
-        let agree = |(limit, of)| {
-            let exchange = Exchange::agree(store.cluster(), &local, of)?;
-            Ok((limit, Arc::new(exchange)))
-        };
-        let exchanges = found.into_iter().map(agree);
-        let exchanges = exchanges.collect::<Result<_, InferError>>()?;
-        Ok(Self { local, exchanges })
+        locate(&self.store, self.node(row))
     }
 }
 
 /// The row of a node where this process is alone, which has a row for each in the order of ids.
 fn row_alone(node: NodeIdx) -> Row {
     Row::from_raw(node.raw())
-}
-
-/// The partition of a node of this process and its position there.
-fn place(store: &Store, node: NodeIdx) -> (&Partition, LocalIdx) {
-    let (owner, local) = store.placement().owner_and_local(node);
-    (store.partition(owner), local)
-}
-
-/// A number of a node, from its partition and its position there.
-type Column = Box<dyn Fn(&Partition, LocalIdx) -> u32 + Send + Sync>;
-
-/// Collects a number of every node that has a row, in the order of rows.
-fn column(store: &Store, shared: Option<&Shared>, value: Column) -> Result<Vec<u32>, InferError> {
-    let of_node = |node: NodeIdx| {
-        let (partition, local) = place(store, node);
-        value(partition, local)
-    };
-    let Some(Shared { local, exchanges }) = shared else {
-        let nodes = (0..store.placement().num_nodes()).into_par_iter();
-        let nodes = nodes.with_min_len(NODES_MAX).map(NodeIdx::from_index);
-        return Ok(nodes.map(of_node).collect());
-    };
-    let own: Arc<Vec<u32>> = Arc::new(local.own().par_iter().map(|&node| of_node(node)).collect());
-    let halo: Vec<AtomicU32> = local.halo().iter().map(|_| AtomicU32::new(0)).collect();
-    let (read, taken) = (Arc::clone(&own), Arc::new(halo));
-    let (take, num_own) = (Arc::clone(&taken), own.len());
-    let (_, exchange) = exchanges.last_key_value().expect("a model has a layer");
-    exchange.run(
-        1,
-        move |rows| Ok(read[rows].to_vec()),
-        move |row, words| {
-            take[row.index() - num_own].store(words[0], Ordering::Relaxed);
-            Ok(())
-        },
-    )?;
-    let behind = taken.iter().map(|word| word.load(Ordering::Relaxed));
-    Ok(own.iter().copied().chain(behind).collect())
-}
-
-/// Nodes fit 32 bits, and so does what a block holds.
-pub(crate) fn narrow(position: usize) -> u32 {
-    u32::try_from(position).expect("there are fewer than 2^32 nodes, and edges of a block")
-}
-
-fn narrow_u64(position: u64) -> u32 {
-    u32::try_from(position).expect("a block stores below 2^32 values")
 }

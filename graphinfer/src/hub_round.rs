@@ -2,26 +2,18 @@
 
 use crate::InferError;
 use crate::checkpoint::RoundRows;
-use crate::exchange::{Crossing, send_lists};
-use crate::graph::narrow;
+use crate::exchange::Crossing;
+use crate::gather::send_lists;
 use crate::hubs::{Held, Hubs, Segmented, is_hub};
-use crate::round::{Layer, LayerInput, Rounds};
+use crate::layer::{HubRows, Layer, LayerInput, Rounds};
+use crate::locate::narrow;
 use gnn::{PartialAggregation, SomeInEdges, SrcRows};
 use rayon::prelude::*;
-use schemas::{NodeIdx, Row};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
-
-/// The rows that a layer gives own hubs.
-#[derive(Debug, Default)]
-pub(crate) struct HubRows {
-    by_row: BTreeMap<Row, Vec<f32>>,
-    /// What crossed for them.
-    pub(crate) crossing: Crossing,
-}
+use schemas::{NodeIdx, Row};
 
 /// A hub of this process.
 struct Hub<'a> {
@@ -48,16 +40,6 @@ struct HubRound<'a> {
 
 /// What has come of own hubs, by place among them and segment.
 type States = BTreeMap<(u32, u32), Vec<f32>>;
-
-impl HubRows {
-    /// Returns those of some own rows, each with its row.
-    pub(crate) fn of(&self, rows: Range<usize>) -> impl Iterator<Item = (usize, &[f32])> {
-        let found = self
-            .by_row
-            .range(Row::from_index(rows.start)..Row::from_index(rows.end));
-        found.map(|(&row, values)| (row.index(), &values[..]))
-    }
-}
 
 impl Rounds<'_> {
     /// Makes ready what a layer reads: what the round before it has left, and the rows of its own hubs,

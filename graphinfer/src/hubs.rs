@@ -8,8 +8,8 @@
 //! lie astride, the hub's process gets the rows.
 
 use crate::InferError;
-use crate::exchange::send_lists;
-use crate::graph::narrow;
+use crate::gather::send_lists;
+use crate::locate::narrow;
 use cluster::gather_processes;
 use gnn::kernel::{Csr, Float};
 use gnn::{Architecture, Dense, SomeInEdges};

@@ -1,26 +1,27 @@
 //! The infer stage: from the store and a model to committed embeddings.
 
+use crate::InferError;
 use crate::checkpoint::{Checkpoint, RoundRows};
 use crate::compare::{Difference, Other};
-use crate::config::{InferTargets, TARGETS};
+use crate::config::InferTargets;
+use crate::embedding::embedding_columns;
 use crate::graph::Graph;
-use crate::round::{LayerInput, RoundStats, Rounds};
-use crate::slice::{Slice, TrainedModel};
+use crate::identity::{fingerprint, plan_json, rounds_fingerprint};
+use crate::last_round::PartsWriter;
+use crate::layer::{LayerInput, Rounds};
+use crate::model::TrainedModel;
+use crate::plan::{InferPlan, TARGETS};
+use crate::resume::resume;
+use crate::round::RoundStats;
+use crate::slice::Slice;
 use crate::threads::Threads;
-use crate::write::{PartsWriter, embedding_columns};
-use crate::{InferError, InferPlan};
 use cluster::{gather_processes, open_output};
 use gnn::SharedRows;
-use schemas::{
-    Event, GraphMeta, IdListPlan, LabelMeta, Manifest, NodeIdx, Opened, Output, PartEntry, Progress,
-};
+use schemas::{Event, GraphMeta, IdListPlan, Manifest, NodeIdx, Opened, Output, PartEntry, Progress};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 use store::Store;
-
-/// Changes when the same plan gives other bytes than before.
-const ENGINE_VERSION: u32 = 5;
 
 /// Where rounds lie in the working directory: those of the job's sampling, and of the other one.
 const ROUNDS: [&str; 2] = ["infer", "infer-compared"];
@@ -28,8 +29,8 @@ const ROUNDS: [&str; 2] = ["infer", "infer-compared"];
 /// Computes the embedding of every node, and its prediction, and commits them.
 ///
 /// The processes of the store's cluster compute the rows of their own nodes each; the first of them
-/// finishes the output. A finished output of the same plan, model and graph is returned as it is. A half-finished one is
-/// continued: after its last finished round, and with its committed parts.
+/// finishes the output. A finished output of the same plan, model and graph is returned as it is. A
+/// half-finished one is continued: after its last finished round, and with its committed parts.
 ///
 /// # Errors
 ///
@@ -42,27 +43,24 @@ const ROUNDS: [&str; 2] = ["infer", "infer-compared"];
 /// If a thread of its own has panicked.
 pub fn infer(plan: &InferPlan, store: &Store, progress: &Progress) -> Result<Manifest, InferError> {
     store.cluster().set_phase("infer, its start");
-    let trained = TrainedModel::open(plan)?;
-    trained.check(store.meta())?;
-    trained.check_plan(plan)?;
+    let trained = open_model(plan, store)?;
     let embedding_layer = trained.embedding_layer(plan)?;
     let arch = trained.model.architecture();
-    let layers = if plan.reads_logits() {
-        arch.num_layers
-    } else {
-        embedding_layer
+    let layers = match plan.reads_logits() {
+        true => arch.num_layers,
+        false => embedding_layer,
     };
-    let slices = trained.slices(layers, plan.sampling);
+    let slices = Slice::all(trained.limits(layers, plan.sampling));
     let list = target_list(plan, store)?;
     let listed = list.as_ref().map(IdListPlan::fingerprint).transpose()?;
-    let plan_json = plan_json(plan, &trained, &slices, listed.as_deref());
+    let plan_json = plan_json(plan, &trained, &slices, listed.as_deref())?;
     let fingerprint = fingerprint(&plan_json, store);
     let of_rounds = rounds_fingerprint(&fingerprint, store);
     if let Some(manifest) = finished(plan, &fingerprint, store)? {
         remove_left(plan, &of_rounds)?;
         return Ok(manifest);
     }
-    let other_slices = trained.slices(layers, plan.other_sampling());
+    let other_slices = Slice::all(trained.limits(layers, plan.other_sampling()));
     // What may fail of the input, before anything is written.
     let graph = Graph::new(store, arch, &limits(plan, &slices, &other_slices))?;
     let columns = embedding_columns(plan, &trained, store.meta().graph.id_type, embedding_layer)?;
@@ -84,7 +82,7 @@ pub fn infer(plan: &InferPlan, store: &Store, progress: &Progress) -> Result<Man
         threads: &threads,
         embedding_layer,
     };
-    let parts = PartsWriter {
+    let last = PartsWriter {
         rounds: &rounds,
         output: &output,
         rows_per_part: plan.rows_per_part,
@@ -94,23 +92,40 @@ pub fn infer(plan: &InferPlan, store: &Store, progress: &Progress) -> Result<Man
         inner: None,
         other: None,
     };
-    let label = parts.columns.prediction.clone();
+    let label = last.columns.prediction.clone();
     let mut checkpoints = open_checkpoints(plan, &of_rounds)?;
     let other = Rounds {
         slices: &other_slices,
         ..rounds
     };
-    let share = run(parts, &other, &mut checkpoints, progress)?;
-    let report = join(gather_processes(store.cluster(), share)?, plan, &output);
+    let share = run(last, &other, &mut checkpoints, progress)?;
+    let mut report = join(gather_processes(store.cluster(), share)?, plan, &output);
+    report["embedding"] = trained.embedding_report(embedding_layer);
+    let planned = (plan_json, store.manifest_input());
     let manifest = Manifest {
-        fingerprint,
-        plan: plan_json,
+        graph: Some(GraphMeta {
+            label,
+            ..store.meta().graph.clone()
+        }),
         parts: output.parts(),
         report,
-        ..manifest_of(store, label)
+        ..Manifest::new("infer", fingerprint, planned, store.meta().seed)
     };
     finish(output, &manifest, checkpoints, store)?;
     Ok(manifest)
+}
+
+/// Opens the model of a plan and checks it against the graph of a store; process 0 warns of what a
+/// user may not expect of it.
+fn open_model(plan: &InferPlan, store: &Store) -> Result<TrainedModel, InferError> {
+    let trained = TrainedModel::open(plan)?;
+    trained.check(store.meta())?;
+    trained.check_columns(plan, Some(store.columns()))?;
+    trained.check_plan(plan)?;
+    if store.cluster().leads() {
+        trained.warn(plan);
+    }
+    Ok(trained)
 }
 
 /// The rounds of the job's sampling, and those of the other one where it is compared.
@@ -165,7 +180,7 @@ fn join(shares: Vec<Share>, plan: &InferPlan, output: &Output) -> serde_json::Va
     report
 }
 
-/// Looks for a finished output in the leader, which tells the followers.
+/// Looks for a finished output in the first process, and tells the others, which have to be at the same.
 fn finished(
     plan: &InferPlan,
     fingerprint: &str,
@@ -193,26 +208,6 @@ fn limits(plan: &InferPlan, slices: &[Slice], other: &[Slice]) -> BTreeSet<usize
         .collect()
 }
 
-/// What a manifest says of the store, whatever the plan.
-fn manifest_of(store: &Store, label: Option<LabelMeta>) -> Manifest {
-    Manifest {
-        schema: schemas::dataset::MANIFEST_SCHEMA,
-        stage: "infer".to_owned(),
-        program: concat!("graphflat ", env!("CARGO_PKG_VERSION")).to_owned(),
-        fingerprint: String::new(),
-        plan: serde_json::Value::Null,
-        seed: store.meta().seed,
-        input: store.meta().input.clone(),
-        graph: Some(GraphMeta {
-            label,
-            ..store.meta().graph.clone()
-        }),
-        flatten: None,
-        parts: Vec::new(),
-        report: serde_json::Value::Null,
-    }
-}
-
 /// Removes rounds that runs have left which were killed when this output was finished.
 fn remove_left(plan: &InferPlan, fingerprint: &str) -> Result<(), InferError> {
     let mut dirs = ROUNDS.map(|name| plan.work_dir.join(name)).into_iter();
@@ -238,23 +233,23 @@ fn targets(list: &IdListPlan, graph: &Graph) -> Result<Vec<NodeIdx>, InferError>
 
 /// Runs the rounds that are not finished yet, the last one with the parts; returns what was done.
 fn run<'a>(
-    mut parts: PartsWriter<'a>,
+    mut last_round: PartsWriter<'a>,
     other: &'a Rounds<'a>,
     checkpoints: &mut Checkpoints,
     progress: &Progress,
 ) -> Result<Share, InferError> {
-    let rounds = parts.rounds;
+    let rounds = last_round.rounds;
     let last = rounds.slices.len();
     let mut stats = Vec::new();
-    let resumed = |next| report_resumed(progress, &parts, next);
+    let resumed = |next| report_resumed(progress, &last_round, next);
     let (before, inner) = run_inner(rounds, &mut checkpoints.0, resumed, |done| {
         report(progress, rounds, done.round);
         stats.push(done);
     })?;
-    parts.inner = inner;
+    last_round.inner = inner;
     if let Some(checkpoint) = &mut checkpoints.1 {
         let (other_before, _) = run_inner(other, checkpoint, |_| {}, |_| {})?;
-        parts.other = Some(Other {
+        last_round.other = Some(Other {
             rounds: other,
             input: other.open(last, &other_before)?,
         });
@@ -263,11 +258,11 @@ fn run<'a>(
     let cluster = rounds.graph.cluster();
     cluster.set_phase(&format!("infer, round {last}/{}", last + 1));
     // Where nothing is left to write, no row of a hub is either.
-    let input = match parts.open_parts()[..] {
+    let input = match last_round.open_parts()[..] {
         [] => LayerInput::of(last, &before),
         _ => rounds.open(last, &before)?,
     };
-    let written = parts.run(&input)?;
+    let written = last_round.run(&input)?;
     let mut done = rounds.stats(last, 0, started.elapsed().as_secs_f64());
     done.writing = written.writing.as_secs_f64();
     done.crossing = written.crossing;
@@ -279,7 +274,7 @@ fn run<'a>(
     Ok(Share {
         rounds: stats,
         difference: written.difference,
-        parts: parts.output.committed_parts(),
+        parts: last_round.output.committed_parts(),
     })
 }
 
@@ -315,46 +310,13 @@ fn run_inner(
     Ok((before, inner))
 }
 
-/// A round to go on from, and the rows of the embedding layer if they are computed.
-type Resumed = (usize, RoundRows, Option<SharedRows>);
-
-/// Returns the first round that is still to be run, what the one before it has left, and the rows
-/// of the embedding layer if they are computed.
-fn resume(rounds: &Rounds<'_>, checkpoint: &Checkpoint) -> Result<Resumed, InferError> {
-    let mut found = (0..rounds.slices.len())
-        .rev()
-        .filter_map(|round| left_by(round, rounds, checkpoint));
-    let cluster = rounds.graph.cluster();
-    let latest = if cluster.num_processes() == 1 {
-        found.next()
-    } else {
-        let found: Vec<Resumed> = found.collect();
-        let own: Vec<usize> = found.iter().map(|(next, _, _)| *next).collect();
-        let all = gather_processes(cluster, own)?;
-        let is_everywhere = |next: usize| all.iter().all(|of| of.contains(&next));
-        found.into_iter().find(|(next, _, _)| is_everywhere(*next))
-    };
-    Ok(latest.unwrap_or_default())
-}
-
-/// Returns what a finished round has left for the next one, if nothing is missing.
-fn left_by(round: usize, rounds: &Rounds<'_>, checkpoint: &Checkpoint) -> Option<Resumed> {
-    let rows = checkpoint.verified(round)?;
-    let inner = match round.cmp(&rounds.embedding_layer) {
-        std::cmp::Ordering::Less => None,
-        std::cmp::Ordering::Equal => Some(rows.rows.clone()?),
-        std::cmp::Ordering::Greater => Some(checkpoint.verified(rounds.embedding_layer)?.rows?),
-    };
-    Some((round + 1, rows, inner))
-}
-
 /// Tells where a run goes on that was stopped.
-fn report_resumed(progress: &Progress, parts: &PartsWriter<'_>, next: usize) {
-    let num_parts = parts.output.committed_parts().len();
+fn report_resumed(progress: &Progress, last_round: &PartsWriter<'_>, next: usize) {
+    let num_parts = last_round.output.committed_parts().len();
     if next == 0 && num_parts == 0 {
         return;
     }
-    let rounds = parts.rounds.slices.len() + 1;
+    let rounds = last_round.rounds.slices.len() + 1;
     progress(&Event {
         stage: "infer",
         phase: "resume".to_owned(),
@@ -377,50 +339,4 @@ fn report(progress: &Progress, rounds: &Rounds<'_>, round: usize) {
         message: None,
         fields: serde_json::json!({}),
     });
-}
-
-/// The settings that decide what is written, and nothing else.
-fn plan_json(
-    plan: &InferPlan,
-    trained: &TrainedModel,
-    slices: &[Slice],
-    targets: Option<&str>,
-) -> serde_json::Value {
-    let limits = slices.iter().map(|slice| match slice.limit {
-        usize::MAX => serde_json::json!("all"),
-        limit => serde_json::json!(limit),
-    });
-    let mut settings = plan.settings();
-    settings["model"] = serde_json::json!(trained.files);
-    settings["in_edges"] = limits.collect();
-    settings["targets"] = serde_json::json!(targets.unwrap_or("all"));
-    settings
-}
-
-fn fingerprint(plan_json: &serde_json::Value, store: &Store) -> String {
-    let meta = store.meta();
-    let settings = serde_json::json!({
-        "engine": ENGINE_VERSION,
-        "input": meta.input,
-        // The rank order of in-edges, in which a node's messages are summed.
-        "seed": meta.seed,
-        "sampling": meta.sampling,
-        "plan": plan_json,
-    });
-    schemas::xxh::fingerprint(settings.to_string().as_bytes())
-}
-
-/// The fingerprint of rounds that this process keeps: where there are several, each has rows of its own.
-fn rounds_fingerprint(fingerprint: &str, store: &Store) -> String {
-    let cluster = store.cluster();
-    if cluster.num_processes() == 1 {
-        return fingerprint.to_owned();
-    }
-    let of = serde_json::json!({
-        "output": fingerprint,
-        "process": cluster.process(),
-        "processes": cluster.num_processes(),
-        "workers": cluster.num_workers(),
-    });
-    schemas::xxh::fingerprint(of.to_string().as_bytes())
 }

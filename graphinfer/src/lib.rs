@@ -3,36 +3,133 @@
 //! [`infer`] follows AGL's GraphInfer (PVLDB 13, section 3.4): a model of K convs is cut into K + 1
 //! slices, and slice l is round l on the store. The rows of all nodes lie in one file a layer, in the
 //! order of ids, which all threads map; a round computes blocks of the next layer's rows from it. So
-//! each node is computed once per layer, unlike inference on stored neighbourhoods, and with the very
-//! code that trained it; neither the graph nor its rows need fit in memory; and a finished round is a
+//! each node is computed once per layer, unlike inference on stored neighbourhoods, and with the code
+//! that trained it. Neither the graph nor its rows need fit in memory, and a finished round is a
 //! checkpoint.
 //!
 //! Among several processes each computes the rows of the nodes that it owns, and has a copy of the rows
 //! of other processes' nodes that those aggregate (its halo): a row crosses at most once a round and
-//! process. The in-edges of hubs are aggregated in parts, where the rows of their sources are. The rows
+//! process. The in-edges of hubs are aggregated in segments, where the rows of their sources are. Rows
 //! that are written cross once more, to the process that writes their part.
+//!
+//! # Examples
+//!
+//! Four nodes in a row, each with one feature, and a `GraphSAGE` of two layers:
+//!
+//! ```
+//! use arrow::array::{ArrayRef, Float32Array, Int64Array, RecordBatch};
+//! use graphinfer::{InferContext, InferSpec, infer};
+//! use parquet::arrow::ArrowWriter;
+//! use schemas::{EdgesSpec, EmbeddingsDataset, NodesSpec, Progress, Sampling};
+//! use std::sync::Arc;
+//! use store::{StorePlan, open_or_build};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let dir = tempfile::tempdir()?;
+//! let write = |name: &str, columns: Vec<(&str, ArrayRef)>| {
+//!     let table = RecordBatch::try_from_iter(columns)?;
+//!     let file = std::fs::File::create(dir.path().join(name))?;
+//!     let mut writer = ArrowWriter::try_new(file, table.schema(), None)?;
+//!     writer.write(&table)?;
+//!     writer.close()?;
+//!     Ok::<_, Box<dyn std::error::Error>>(())
+//! };
+//! let ids = |ids: [i64; 4]| Arc::new(Int64Array::from(ids.to_vec())) as ArrayRef;
+//! let x = Arc::new(Float32Array::from(vec![0.0, 1.0, 2.0, 3.0]));
+//! write("nodes.parquet", vec![("id", ids([10, 11, 12, 13])), ("x", x)])?;
+//! write("edges.parquet", vec![("src", ids([10, 11, 12, 13])), ("dst", ids([11, 12, 13, 10]))])?;
+//!
+//! // A directory with these two files is a model; the trainer writes more beside them.
+//! let file: gnn::ModelFile = serde_json::from_value(serde_json::json!({
+//!     "transform": "none",
+//!     "architecture": {
+//!         "layer": "sage", "aggregator": "mean", "in_dim": 1, "hidden": [8], "num_layers": 2,
+//!         "out_dim": 3, "edge_dim": null, "edge_weight": false, "heads": 1, "out_heads": 1,
+//!         "dropout": 0.0, "input_dropout": 0.0, "attention_dropout": 0.0, "norm": "none",
+//!         "residual": false, "activation": "relu", "task": "classes",
+//!     },
+//! }))?;
+//! let model = gnn::Model::init(&file.architecture, 7)?;
+//! std::fs::create_dir(dir.path().join("model"))?;
+//! gnn::save(&dir.path().join("model"), &model, &file)?;
+//!
+//! let nodes: NodesSpec = serde_json::from_value(
+//!     serde_json::json!({ "path": "nodes.parquet", "id": "id", "features": ["x"] }),
+//! )?;
+//! let edges: EdgesSpec = serde_json::from_value(
+//!     serde_json::json!({ "path": "edges.parquet", "src": "src", "dst": "dst" }),
+//! )?;
+//! let quiet: Progress = Arc::new(|_| {});
+//! let store = open_or_build(
+//!     &StorePlan {
+//!         nodes: Arc::new(nodes.into_plan(dir.path())?),
+//!         edges: Arc::new(edges.into_plan(dir.path())?),
+//!         seed: 7,
+//!         sampling: Sampling::Uniform,
+//!         keep: usize::MAX,
+//!         samples: 1,
+//!         redraw: false,
+//!         hub_threshold: 10_000,
+//!         workers: 2,
+//!         memory_budget: 1 << 26,
+//!         dir: dir.path().join("store"),
+//!         fresh: false,
+//!     },
+//!     &quiet,
+//! )?;
+//! let spec: InferSpec = serde_json::from_value(
+//!     serde_json::json!({ "output": "embeddings", "model": "model", "sampling": "none" }),
+//! )?;
+//! let plan = spec.into_plan(InferContext {
+//!     model: None,
+//!     input: None,
+//!     base: dir.path().to_owned(),
+//!     nodes: None,
+//!     work_dir: dir.path().join("work"),
+//!     fresh: false,
+//! })?;
+//! infer(&plan, &store, &quiet)?;
+//! let rows = EmbeddingsDataset::open(plan.output())?.read_part(0)?;
+//! assert_eq!((rows.ids.len(), rows.dim), (4, 8)); // the hidden layer of 8, not the 3 logits
+//! # Ok(())
+//! # }
+//! ```
 
 mod checkpoint;
+mod columns;
 mod compare;
-pub mod config;
+mod config;
 mod deliver;
+mod embedding;
 mod error;
 mod exchange;
+mod fit;
+mod gather;
 mod graph;
+mod halo;
 mod hub_round;
 mod hubs;
+mod identity;
 mod infer;
+mod last_round;
+mod layer;
 mod local;
+mod locate;
+mod model;
 mod neighborhoods;
+mod node_columns;
+mod part;
+mod plan;
 mod predict;
+mod resume;
 mod round;
 mod rows;
 mod slice;
 mod threads;
-mod write;
 
-pub use config::{InferContext, InferPlan, InferSampling, InferSpec, InferTargets, Method};
+pub use config::{InferSampling, InferSpec, InferTargets, Method};
 pub use error::InferError;
 pub use infer::infer;
+pub use model::{Sample, StoreNeed};
 pub use neighborhoods::infer_neighborhoods;
-pub use slice::{Sample, StoreNeed};
+pub use plan::{InferContext, InferPlan};

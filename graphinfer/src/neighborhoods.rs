@@ -3,17 +3,18 @@
 //! It gives what [`infer`](crate::infer) gives, but computes a node again in each neighbourhood that
 //! it stands in, or at least in each batch of them.
 
+use crate::InferError;
+use crate::embedding::{GROUP_BYTES, embedding_columns, vectors};
+use crate::model::TrainedModel;
+use crate::plan::InferPlan;
 use crate::predict::labels;
-use crate::slice::TrainedModel;
 use crate::threads::Threads;
-use crate::write::{GROUP_BYTES, embedding_columns, vectors};
-use crate::{InferError, InferPlan};
 use gnn::kernel::Partitioning;
 use gnn::{Dense, Input, ReadyInput};
 use graphtrainer::batch::{BlockOptions, Piece, blocks_of};
 use schemas::{
-    EmbeddingBatch, EmbeddingColumns, EmbeddingsWriter, Event, GraphFeatureDataset, GraphMeta,
-    GraphShard, Ids, Labels, Manifest, Opened, Output, Progress,
+    EmbeddingBatch, EmbeddingColumns, EmbeddingsWriter, Event, GraphColumns, GraphFeatureDataset,
+    GraphMeta, GraphShard, Ids, Labels, Manifest, Opened, Output, Progress,
 };
 use std::time::Instant;
 
@@ -21,7 +22,7 @@ use std::time::Instant;
 const BATCH_TARGETS: usize = 1024;
 
 /// What the threads share.
-struct Work<'a> {
+struct Inference<'a> {
     plan: &'a InferPlan,
     trained: &'a TrainedModel,
     dataset: &'a GraphFeatureDataset,
@@ -31,7 +32,7 @@ struct Work<'a> {
     output: &'a Output,
 }
 
-/// Embeddings of some targets on their way to a file.
+/// Rows on their way to a file.
 struct EmbeddedRows {
     ids: Ids,
     vectors: Vec<Vec<f32>>,
@@ -47,15 +48,12 @@ struct EmbeddedRows {
 /// written; an output directory that holds something else; a part that cannot be read or written.
 pub fn infer_neighborhoods(plan: &InferPlan, progress: &Progress) -> Result<Manifest, InferError> {
     let started = Instant::now();
-    let trained = TrainedModel::open(plan)?;
     let input = plan.input.as_ref().expect("checked with the plan");
     let dataset = GraphFeatureDataset::open(input)?;
+    let trained = open_model(plan, &dataset)?;
     let graph = dataset.meta();
-    trained.check_graph(graph)?;
-    trained.check_plan(plan)?;
-    trained.check_flatten(dataset.flatten())?;
     let embedding_layer = trained.embedding_layer(plan)?;
-    let mut plan_json = plan.settings();
+    let mut plan_json = trained.settings(plan)?;
     plan_json["model"] = serde_json::json!(trained.files);
     plan_json["input"] = serde_json::json!(dataset.manifest().fingerprint);
     let fingerprint = schemas::xxh::fingerprint(plan_json.to_string().as_bytes());
@@ -67,7 +65,7 @@ pub fn infer_neighborhoods(plan: &InferPlan, progress: &Progress) -> Result<Mani
     let label = columns.prediction.clone();
     let arch = trained.model.architecture();
     let flatten = dataset.flatten();
-    let work = Work {
+    let inference = Inference {
         plan,
         trained: &trained,
         dataset: &dataset,
@@ -88,7 +86,7 @@ pub fn infer_neighborhoods(plan: &InferPlan, progress: &Progress) -> Result<Mani
         .filter(|&part| output.committed(part).is_none())
         .collect();
     let threads = Threads::new(rayon::current_num_threads())?;
-    threads.run(open.len(), || (), |(), at| work.part(open[at]))?;
+    threads.run(open.len(), || (), |(), at| inference.part(open[at]))?;
     progress(&Event {
         stage: "infer",
         phase: "round".to_owned(),
@@ -97,27 +95,42 @@ pub fn infer_neighborhoods(plan: &InferPlan, progress: &Progress) -> Result<Mani
         message: None,
         fields: serde_json::json!({}),
     });
+    let made_from = dataset.manifest();
     let manifest = Manifest {
-        schema: schemas::dataset::MANIFEST_SCHEMA,
-        stage: "infer".to_owned(),
-        program: concat!("graphflat ", env!("CARGO_PKG_VERSION")).to_owned(),
-        fingerprint,
-        plan: plan_json,
-        seed: dataset.manifest().seed,
-        input: dataset.manifest().input.clone(),
         graph: Some(GraphMeta {
             label,
             ..graph.clone()
         }),
-        flatten: None,
         parts: output.parts(),
-        report: serde_json::json!({ "seconds": started.elapsed().as_secs_f64() }),
+        report: serde_json::json!({
+            "seconds": started.elapsed().as_secs_f64(),
+            "embedding": trained.embedding_report(embedding_layer),
+        }),
+        ..Manifest::new(
+            "infer",
+            fingerprint,
+            (plan_json, made_from.input.clone()),
+            made_from.seed,
+        )
     };
     output.finish(&manifest)?;
     Ok(manifest)
 }
 
-impl Work<'_> {
+/// Opens the model of a plan and checks it against graph features; warns of what a user may not
+/// expect of it.
+fn open_model(plan: &InferPlan, dataset: &GraphFeatureDataset) -> Result<TrainedModel, InferError> {
+    let trained = TrainedModel::open(plan)?;
+    trained.check_graph(dataset.meta())?;
+    let columns = GraphColumns::of_manifest(&dataset.manifest().input);
+    trained.check_columns(plan, columns.as_ref())?;
+    trained.check_plan(plan)?;
+    trained.warn(plan);
+    trained.check_flatten(dataset.flatten())?;
+    Ok(trained)
+}
+
+impl Inference<'_> {
     /// Computes and writes the targets of a part.
     fn part(&self, index: usize) -> Result<(), InferError> {
         let shard = self.dataset.read_part(index)?;

@@ -3,29 +3,13 @@
 use crate::InferError;
 use crate::checkpoint::{Checkpoint, RoundRecord, RoundRows};
 use crate::exchange::Crossing;
-use crate::graph::Graph;
-use crate::hub_round::HubRows;
+use crate::layer::{Layer, Rounds};
 use crate::rows::{RowRecord, RowWriter};
-use crate::slice::{Slice, TrainedModel};
-use crate::threads::Threads;
-use gnn::{
-    Block, Dense, Input, LayerSlice, NodeColumns, Projected, ReadyInput, SharedRows, SrcRows,
-};
-use schemas::Row;
+use gnn::{Dense, Input, LayerSlice, Projected, ReadyInput};
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
-
-/// What rounds share.
-pub(crate) struct Rounds<'a> {
-    pub(crate) graph: &'a Graph,
-    pub(crate) trained: &'a TrainedModel,
-    pub(crate) slices: &'a [Slice],
-    pub(crate) threads: &'a Threads,
-    /// The layer whose rows are wanted, be they read by another layer or not.
-    pub(crate) embedding_layer: usize,
-}
 
 /// What a round has done in a process.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
@@ -42,24 +26,6 @@ pub(crate) struct RoundStats {
     pub(crate) crossing: Option<Crossing>,
 }
 
-/// What a layer reads.
-pub(crate) struct LayerInput {
-    /// From 1.
-    pub(crate) layer: usize,
-    pub(crate) before: RoundRows,
-    /// The layer's own rows of hubs, which are computed ahead.
-    pub(crate) hubs: HubRows,
-}
-
-/// A conv with what it reads, on one thread.
-pub(crate) struct Layer<'a> {
-    rounds: &'a Rounds<'a>,
-    slice: Slice,
-    conv: LayerSlice<'a>,
-    src: Projected<ReadyInput>,
-    input: &'a LayerInput,
-}
-
 /// The files a round writes. The next layer aggregates `src`, or `rows` where there is none.
 struct RoundWriter {
     rows: Option<Arc<RowWriter>>,
@@ -73,17 +39,6 @@ impl Rounds<'_> {
         self.ranges_of(0..self.graph.num_own(), round)
     }
 
-    /// Returns the blocks of some own rows that a layer is computed in.
-    pub(crate) fn ranges_of(&self, rows: Range<usize>, layer: usize) -> Vec<Range<usize>> {
-        self.graph.ranges(rows, self.limit(layer))
-    }
-
-    fn limit(&self, round: usize) -> usize {
-        // Round 0 reads no in-edge.
-        let slice = round.checked_sub(1).map(|at| self.slices[at]);
-        slice.map_or(0, |slice| slice.limit)
-    }
-
     fn num_in_edges(&self, round: usize) -> u64 {
         let own = 0..self.graph.num_own();
         self.graph.num_in_edges(own, self.limit(round))
@@ -92,11 +47,6 @@ impl Rounds<'_> {
     /// Tells whether a finished round's rows are read once layer `layer` is computed next.
     pub(crate) fn is_read(&self, round: usize, layer: usize) -> bool {
         round + 1 == layer || round == self.embedding_layer
-    }
-
-    pub(crate) fn conv(&self, layer: usize) -> LayerSlice<'_> {
-        let is_sparse = layer == 1 && self.graph.is_sparse();
-        self.trained.model.layer_slice(layer, is_sparse)
     }
 
     /// Opens the files that a round writes: what the next layer reads.
@@ -213,21 +163,6 @@ impl Rounds<'_> {
         Ok(Some(crossing))
     }
 
-    /// Makes a layer ready to run on one thread.
-    pub(crate) fn layer<'a>(&'a self, input: &'a LayerInput) -> Layer<'a> {
-        let scores = input.before.scores.as_ref();
-        Layer {
-            rounds: self,
-            slice: self.slices[input.layer - 1],
-            conv: self.conv(input.layer),
-            src: Projected {
-                rows: ReadyInput::shared(input.aggregated()),
-                scores: scores.map(ReadyInput::shared),
-            },
-            input,
-        }
-    }
-
     /// Describes a round for the report.
     pub(crate) fn stats(&self, round: usize, bytes_written: u64, seconds: f64) -> RoundStats {
         RoundStats {
@@ -238,106 +173,6 @@ impl Rounds<'_> {
             writing: 0.0,
             crossing: None,
         }
-    }
-}
-
-impl LayerInput {
-    /// What a layer reads where there is no hub.
-    pub(crate) fn of(layer: usize, before: &RoundRows) -> Self {
-        Self {
-            layer,
-            before: before.clone(),
-            hubs: HubRows::default(),
-        }
-    }
-
-    /// Returns what is aggregated of all nodes that have a row.
-    fn aggregated(&self) -> &SharedRows {
-        let rows = self.before.src.as_ref().or(self.before.rows.as_ref());
-        rows.expect("a round leaves what the next one reads")
-    }
-
-    /// Returns the same as plain numbers.
-    pub(crate) fn src<'a>(&'a self, nodes: &'a NodeColumns) -> SrcRows<'a> {
-        SrcRows {
-            rows: self.aggregated().values(),
-            scores: self.before.scores.as_ref().map(SharedRows::values),
-            nodes,
-        }
-    }
-}
-
-impl Layer<'_> {
-    /// Computes some own rows.
-    pub(crate) fn run(&self, own_rows: Range<usize>) -> Result<Dense, InferError> {
-        let block = self.block(own_rows.clone())?;
-        let own = self.own(own_rows.clone())?;
-        let mut rows = self.conv.run(&block, &self.src, own)?;
-        for (row, values) in self.input.hubs.of(own_rows.clone()) {
-            let at = (row - own_rows.start) * rows.cols;
-            rows.values[at..at + rows.cols].copy_from_slice(values);
-        }
-        let layer = self.slice.layer;
-        self.rounds
-            .check_finite(&rows, layer, |row| own_rows.start + row)?;
-        Ok(rows)
-    }
-
-    /// Computes the row of an own hub from what comes of its in-edges.
-    pub(crate) fn run_hub(&self, row: Row, aggregated: Vec<f32>) -> Result<Vec<f32>, InferError> {
-        let rows = row.index()..row.index() + 1;
-        let (block, own) = (self.block(rows.clone())?, self.own(rows)?);
-        let done = self
-            .conv
-            .run_aggregated(&block, &self.src, own, aggregated)?;
-        Ok(done.values)
-    }
-
-    /// Returns what attention has to know of an own node to aggregate its in-edges.
-    pub(crate) fn query(&self, row: Row) -> Result<Vec<f32>, InferError> {
-        let row = row.index();
-        let scores = self.input.before.scores.as_ref();
-        let scores = scores.map(|scores| scores.slice(row..row + 1));
-        let scores = scores.as_ref().map(SharedRows::values);
-        Ok(self.conv.query(scores, self.own(row..row + 1)?)?)
-    }
-
-    fn block(&self, own_rows: Range<usize>) -> Result<Block, InferError> {
-        let arch = self.rounds.trained.model.architecture();
-        self.rounds.graph.block(own_rows, self.slice.limit, arch)
-    }
-
-    /// Returns the rows of dst nodes, where the conv reads them.
-    fn own(&self, own_rows: Range<usize>) -> Result<Option<ReadyInput>, InferError> {
-        if !self.conv.reads_own() {
-            return Ok(None);
-        }
-        if let Some(rows) = &self.input.before.rows {
-            return Ok(Some(ReadyInput::shared(&rows.slice(own_rows))));
-        }
-        let transform = &self.rounds.trained.transform;
-        let input = self.rounds.graph.input(own_rows, transform)?;
-        Ok(Some(ReadyInput::new(input)?))
-    }
-}
-
-impl Rounds<'_> {
-    /// Checks that what a layer gives are numbers; `row_of` tells which of the own rows one is.
-    pub(crate) fn check_finite(
-        &self,
-        rows: &Dense,
-        layer: usize,
-        row_of: impl Fn(usize) -> usize,
-    ) -> Result<(), InferError> {
-        let Some(at) = first_not_finite(&rows.values) else {
-            return Ok(());
-        };
-        let row = Row::from_index(row_of(at / rows.cols));
-        Err(InferError::NotFinite {
-            dir: self.trained.dir.clone(),
-            layer,
-            id: self.graph.ids(&[row]).display(0),
-        })
     }
 }
 
@@ -363,15 +198,4 @@ impl RoundWriter {
             _ => Ok(()),
         }
     }
-}
-
-/// Finds the first number that is none.
-fn first_not_finite(values: &[f32]) -> Option<usize> {
-    // The exponent of those is all ones. Without branches, so that it becomes vector code.
-    const EXPONENT: u32 = 0x7f80_0000;
-    let greatest = values.iter().map(|value| value.to_bits() & EXPONENT);
-    if greatest.fold(0, u32::max) < EXPONENT {
-        return None;
-    }
-    values.iter().position(|value| !value.is_finite())
 }

@@ -10,7 +10,7 @@ use graphtrainer::metric::Metric;
 use graphtrainer::{Loss, TrainError, TrainPlan, TrainSpec};
 use schemas::dataset::refuse_foreign;
 use schemas::storage::check_writable;
-use schemas::{GraphMeta, LabelKind, LabelMeta};
+use schemas::{GraphColumns, GraphMeta, LabelKind, LabelMeta};
 use serde_json::{Value, json};
 
 use crate::check::taken::is_done;
@@ -33,6 +33,9 @@ pub(crate) fn preflight(job: &Job) -> Result<(), JobError> {
     places(job)?;
     if job.runs(Stage::Infer) {
         job.infer_need()?;
+        if let Some(plan) = job.infer.as_ref().filter(|_| job.brings_model()) {
+            plan.check_graph_columns(&GraphColumns::new(&job.nodes, &job.edges))?;
+        }
     }
     for &stage in &job.selected {
         needed_store(job, stage)?;

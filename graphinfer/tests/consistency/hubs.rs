@@ -1,9 +1,10 @@
 //! Nodes with so many in-edges that these are aggregated by segments.
 
+use crate::case::{Case, assert_rows_close, same_bytes_for_any_worker_count};
 use crate::graph::Graph;
 use crate::models::Trained;
 use crate::variants::variants;
-use crate::{ALL, Case, assert_rows_close, same_bytes_for_any_worker_count, twin};
+use crate::{ALL, twin};
 use schemas::Sampling;
 
 /// In-edges of so many are aggregated by segments; these are self-loops and parallel edges, too.

@@ -1,9 +1,10 @@
 //! What inference refuses before it writes anything.
 
+use crate::case::plan;
 use crate::graph::{DIM, Graph, Kind, quiet};
 use crate::models::{Trained, Variant};
 use crate::variants::PLAIN;
-use crate::{ALL, SEED, plan};
+use crate::{ALL, SEED};
 use gnn::LayerKind;
 use graphinfer::infer;
 use schemas::{ErrorKind, Fanout, Sampling};

@@ -44,7 +44,7 @@ pub(crate) fn refuse_taken(job: &Job, reads_tables: bool) -> Result<(), JobError
         let dir = job.output(stage).expect("a selected stage has a plan");
         refuse(dir, stage.name(), |manifest| {
             let is_input = match (stage, &input) {
-                (Stage::Flatten, Some(input)) => manifest.input == *input,
+                (Stage::Flatten, Some(input)) => same_tables(manifest, input),
                 (Stage::Train, Some(_)) => {
                     let plan = job.train.as_ref().filter(|_| job.own_training.is_some());
                     let read = &manifest.input["graph_features"];
@@ -55,7 +55,7 @@ pub(crate) fn refuse_taken(job: &Job, reads_tables: bool) -> Result<(), JobError
                 }
                 (Stage::Infer, Some(input)) => {
                     let by_layers = |plan: &InferPlan| plan.method() == Method::Layers;
-                    !job.infer.as_ref().is_some_and(by_layers) || manifest.input == *input
+                    !job.infer.as_ref().is_some_and(by_layers) || same_tables(manifest, input)
                 }
                 (_, None) => true,
             };
@@ -104,8 +104,17 @@ fn same_plan(job: &Job, stage: Stage, manifest: &Manifest) -> bool {
             };
             trained_on && same_settings(result, &written["result"])
         }
-        Stage::Infer => same_settings(job.infer.as_ref().map(InferPlan::settings), written),
+        Stage::Infer => same_settings(job.infer.as_ref().map(infer_settings), written),
     }
+}
+
+/// Tells whether an output was made from the tables with a fingerprint. Beside that, a manifest
+/// names the columns of the graph.
+fn same_tables(manifest: &Manifest, input: &Value) -> bool {
+    let tables = ["nodes", "edges"];
+    tables
+        .iter()
+        .all(|&table| manifest.input[table] == input[table])
 }
 
 fn same_settings(settings: Option<Value>, written: &Value) -> bool {
@@ -121,6 +130,17 @@ fn same_settings(settings: Option<Value>, written: &Value) -> bool {
 fn same_input(plan: &TrainPlan, manifest: &Manifest) -> bool {
     read_manifest(plan.input()).map_or(true, |input| {
         manifest.input["graph_features"] == input.fingerprint
+    })
+}
+
+/// The settings with the layer of the model; without it where there is no model yet.
+fn infer_settings(plan: &InferPlan) -> Value {
+    plan.settings_of_model().unwrap_or_else(|_| {
+        let mut settings = plan.settings();
+        if let Some(settings) = settings.as_object_mut() {
+            settings.remove("layer");
+        }
+        settings
     })
 }
 
@@ -151,7 +171,6 @@ mod tests {
     use arrow::array::{ArrayRef, Float32Array, Int32Array, Int64Array, StringArray};
     use arrow::record_batch::RecordBatch;
     use parquet::arrow::ArrowWriter;
-    use schemas::dataset::MANIFEST_SCHEMA;
     use schemas::{Opened, Output};
 
     use super::*;
@@ -198,19 +217,7 @@ mod tests {
         let Opened::Open(output) = opened else {
             panic!("it starts over");
         };
-        let manifest = Manifest {
-            schema: MANIFEST_SCHEMA,
-            stage: stage.to_owned(),
-            program: "test".to_owned(),
-            fingerprint: "of a test".to_owned(),
-            plan,
-            seed: 1,
-            input,
-            graph: None,
-            flatten: None,
-            parts: Vec::new(),
-            report: Value::Null,
-        };
+        let manifest = Manifest::new(stage, "of a test".to_owned(), (plan, input), 1);
         output.finish(&manifest).unwrap();
     }
 

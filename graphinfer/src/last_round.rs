@@ -1,26 +1,20 @@
-//! The last round: a layer on every node, and what is wanted of it to part files meanwhile.
+//! The last round: computes a layer of every node and writes part files meanwhile.
 
+use crate::InferError;
 use crate::compare::{Difference, Other, Outcome};
+use crate::embedding::{GROUP_BYTES, vectors};
 use crate::exchange::Crossing;
-use crate::predict::{labels, normalize, probabilities};
-use crate::round::{Layer, LayerInput, Rounds};
-use crate::slice::TrainedModel;
-use crate::{InferError, InferPlan};
-use gnn::{Architecture, Dense, Head, SharedRows};
-use schemas::{
-    EmbeddingBatch, EmbeddingColumns, EmbeddingsWriter, IdType, Ids, Labels, NodeIdx, Output, Row,
-};
-use serde::{Deserialize, Serialize};
+use crate::layer::{Layer, LayerInput, Rounds};
+use crate::part::{Computed, Part, Piece, Unwritten};
+use crate::predict::labels;
+use gnn::{Dense, Head, SharedRows};
+use schemas::{EmbeddingBatch, EmbeddingColumns, EmbeddingsWriter, Ids, Labels, NodeIdx, Output, Row};
 use std::ops::Range;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Bytes of vectors in a row group; part of what decides the bytes of a file.
-pub(crate) const GROUP_BYTES: usize = 16 << 20;
-
-/// What is written, and where.
+/// The last round: what it computes and writes, and where.
 pub(crate) struct PartsWriter<'a> {
     pub(crate) rounds: &'a Rounds<'a>,
     pub(crate) output: &'a Output,
@@ -35,35 +29,6 @@ pub(crate) struct PartsWriter<'a> {
     pub(crate) other: Option<Other<'a>>,
 }
 
-/// One block of the last round.
-struct Piece {
-    /// Place among the parts.
-    part: usize,
-    /// Place among the blocks of the part.
-    block: usize,
-    /// The own rows that are computed.
-    rows: Range<usize>,
-    /// Those of them that are written; none: all.
-    picked: Option<Vec<usize>>,
-}
-
-/// A part on its way.
-pub(crate) struct Part {
-    pub(crate) index: usize,
-    /// The own rows that are written.
-    pub(crate) rows: Vec<Row>,
-    /// Blocks that are computed; taken when all are.
-    blocks: Mutex<Vec<Option<Computed>>>,
-}
-
-/// What one block came to.
-#[derive(Clone, Serialize, Deserialize)]
-pub(crate) struct Computed {
-    /// A column of vectors each.
-    pub(crate) vectors: Vec<Vec<f32>>,
-    pub(crate) predicted: Labels,
-}
-
 /// What the last round has done in a process.
 #[derive(Default)]
 pub(crate) struct Written {
@@ -74,7 +39,7 @@ pub(crate) struct Written {
     pub(crate) crossing: Option<Crossing>,
 }
 
-/// What one thread works with.
+/// What one thread computes with.
 struct ThreadLayers<'a> {
     layer: Layer<'a>,
     other: Option<Layer<'a>>,
@@ -82,33 +47,9 @@ struct ThreadLayers<'a> {
 }
 
 impl PartsWriter<'_> {
-    /// Computes the last layer and writes the parts that are not committed yet.
-    ///
-    /// Part `p` holds the nodes `p * rows_per_part..` in order of id, whatever the number of threads
-    /// and processes.
-    pub(crate) fn run(&self, input: &LayerInput) -> Result<Written, InferError> {
-        if self.num_written() == 0 {
-            return self.write_no_row();
-        }
-        match self.rounds.graph.cluster().num_processes() {
-            1 => self.run_alone(input),
-            _ => self.run_among(input),
-        }
-    }
-
-    /// Writes one part without a row, so that readers find the columns.
-    fn write_no_row(&self) -> Result<Written, InferError> {
-        let is_first = self.rounds.graph.cluster().leads();
-        if is_first && self.output.committed(0).is_none() {
-            let id_type = self.columns.id_type;
-            self.write(0, &[], |_| Ids::new(id_type), &[])?;
-        }
-        Ok(Written::default())
-    }
-
-    /// Does so alone: the thread that computes a part's last block writes the part, while the others
-    /// go on.
-    fn run_alone(&self, input: &LayerInput) -> Result<Written, InferError> {
+    /// Computes the last layer and writes the parts alone: the thread that computes a part's last
+    /// block writes the part, while the others go on.
+    pub(crate) fn run_alone(&self, input: &LayerInput) -> Result<Written, InferError> {
         let writing = AtomicU64::new(0);
         let write = |part: &Part, blocks: Vec<Computed>| {
             if self.output.committed(part.index).is_some() {
@@ -154,9 +95,9 @@ impl PartsWriter<'_> {
             head: model.head(),
         };
         let differences = Mutex::new(vec![Difference::default(); pieces.len()]);
-        let work = |work: &mut ThreadLayers<'_>, at: usize| {
+        let work = |layers: &mut ThreadLayers<'_>, at: usize| {
             let piece = &pieces[at];
-            let (computed, difference) = self.compute(piece, work)?;
+            let (computed, difference) = self.compute(piece, layers)?;
             differences.lock().unwrap_or_else(PoisonError::into_inner)[at] = difference;
             let part = &parts[piece.part];
             match part.add(piece.block, computed) {
@@ -174,7 +115,7 @@ impl PartsWriter<'_> {
     }
 
     /// Returns the number of nodes that are written.
-    fn num_written(&self) -> usize {
+    pub(crate) fn num_written(&self) -> usize {
         match &self.targets {
             Some(targets) => targets.len(),
             None => self.rounds.graph.num_nodes(),
@@ -204,12 +145,7 @@ impl PartsWriter<'_> {
                 }
                 None => graph.own_rows(places).map(Row::from_index).collect(),
             };
-            let blocks = Mutex::default();
-            Part {
-                index,
-                rows,
-                blocks,
-            }
+            Part::new(index, rows)
         };
         indices.into_iter().map(part).collect()
     }
@@ -236,8 +172,7 @@ impl PartsWriter<'_> {
                     rows: range,
                 });
             }
-            let blocks = (first..pieces.len()).map(|_| None).collect();
-            *part.blocks.lock().unwrap_or_else(PoisonError::into_inner) = blocks;
+            part.expect_blocks(pieces.len() - first);
         }
         pieces
     }
@@ -245,7 +180,7 @@ impl PartsWriter<'_> {
     fn compute(
         &self,
         piece: &Piece,
-        work: &ThreadLayers<'_>,
+        state: &ThreadLayers<'_>,
     ) -> Result<(Computed, Difference), InferError> {
         let pick = |rows: Dense| match &piece.picked {
             None => rows,
@@ -258,8 +193,8 @@ impl PartsWriter<'_> {
                     .collect(),
             },
         };
-        let rows = pick(work.layer.run(piece.rows.clone())?);
-        let logits = self.logits(&rows, &work.head)?;
+        let rows = pick(state.layer.run(piece.rows.clone())?);
+        let logits = self.logits(&rows, &state.head)?;
         let arch = self.rounds.trained.model.architecture();
         if let Some(known) = &logits {
             let place = |row: usize| piece.picked.as_ref().map_or(row, |picked| picked[row]);
@@ -272,9 +207,9 @@ impl PartsWriter<'_> {
         };
         let mut predicted = predicted_of(&logits);
         let mut difference = Difference::default();
-        if let Some(other) = &work.other {
+        if let Some(other) = &state.other {
             let other_rows = pick(other.run(piece.rows.clone())?);
-            let other_predicted = predicted_of(&self.logits(&other_rows, &work.head)?);
+            let other_predicted = predicted_of(&self.logits(&other_rows, &state.head)?);
             let outcome = |of_nodes, classes| Outcome {
                 rows: of_nodes,
                 dim: arch.output_dim(self.rounds.slices.len()),
@@ -329,8 +264,8 @@ impl PartsWriter<'_> {
             .iter()
             .for_each(|block| predicted.extend(&block.predicted));
         let widths = self.widths();
-        let mut columns: Vec<Rest<'_>> = (0..widths.len())
-            .map(|column| Rest::new(blocks, column))
+        let mut columns: Vec<Unwritten<'_>> = (0..widths.len())
+            .map(|column| Unwritten::new(blocks, column))
             .collect();
         let row_bytes = 4 * widths.iter().sum::<usize>();
         let mut start = 0;
@@ -338,7 +273,7 @@ impl PartsWriter<'_> {
             let end = start + chunk.len();
             let pairs = columns.iter_mut().zip(&widths);
             let vectors: Vec<Vec<f32>> = pairs
-                .map(|(rest, width)| rest.take(chunk.len() * width))
+                .map(|(left, width)| left.take(chunk.len() * width))
                 .collect();
             writer.write(EmbeddingBatch {
                 ids: &ids(start..end),
@@ -356,97 +291,5 @@ impl PartsWriter<'_> {
     pub(crate) fn widths(&self) -> Vec<usize> {
         let widths = self.columns.vectors.iter().map(|(_, width)| *width);
         widths.collect()
-    }
-}
-
-impl Part {
-    /// Keeps what a block came to; returns all of the part when it is the last one.
-    fn add(&self, block: usize, computed: Computed) -> Option<Vec<Computed>> {
-        let mut blocks = self.blocks.lock().unwrap_or_else(PoisonError::into_inner);
-        blocks[block] = Some(computed);
-        if blocks.iter().any(Option::is_none) {
-            return None;
-        }
-        Some(std::mem::take(&mut *blocks).into_iter().flatten().collect())
-    }
-}
-
-/// Returns the columns of vectors of some nodes, as they are written.
-pub(crate) fn vectors(
-    columns: &EmbeddingColumns,
-    mut embedding: Dense,
-    logits: Option<&Dense>,
-    (arch, is_normalized): (&Architecture, bool),
-) -> Vec<Vec<f32>> {
-    if is_normalized {
-        normalize(&mut embedding.values, embedding.cols);
-    }
-    let mut vectors = vec![embedding.values];
-    for (name, _) in &columns.vectors[1..] {
-        let logits = logits.expect("computed where they are written");
-        vectors.push(match *name {
-            "probability" => probabilities(logits, arch),
-            _ => logits.values.clone(),
-        });
-    }
-    vectors
-}
-
-/// Returns the columns to write.
-pub(crate) fn embedding_columns(
-    plan: &InferPlan,
-    trained: &TrainedModel,
-    id_type: IdType,
-    embedding_layer: usize,
-) -> Result<EmbeddingColumns, InferError> {
-    let arch = trained.model.architecture();
-    let mut vectors = vec![("embedding", arch.output_dim(embedding_layer))];
-    for (is_wanted, name) in [(plan.logits, "logits"), (plan.probabilities, "probability")] {
-        vectors.extend(is_wanted.then_some((name, arch.out_dim)));
-    }
-    let nodes = plan.nodes.as_ref().filter(|_| !plan.columns.is_empty());
-    let passed = nodes
-        .map(|nodes| nodes.read_passed(&plan.columns))
-        .transpose()?;
-    Ok(EmbeddingColumns {
-        id_type,
-        passed: passed.map(Arc::new),
-        vectors,
-        precision: plan.precision,
-        prediction: plan.prediction.then(|| trained.prediction()),
-    })
-}
-
-/// The numbers of a column of blocks that are still to be written.
-struct Rest<'a> {
-    blocks: std::slice::Iter<'a, Computed>,
-    column: usize,
-    values: &'a [f32],
-}
-
-impl<'a> Rest<'a> {
-    fn new(blocks: &'a [Computed], column: usize) -> Self {
-        Self {
-            blocks: blocks.iter(),
-            column,
-            values: &[],
-        }
-    }
-
-    /// Takes the next `len` numbers.
-    fn take(&mut self, len: usize) -> Vec<f32> {
-        let mut taken = Vec::with_capacity(len);
-        while taken.len() < len {
-            if self.values.is_empty() {
-                let block = self.blocks.next();
-                self.values = &block.expect("blocks cover the part").vectors[self.column];
-            }
-            let (now, later) = self
-                .values
-                .split_at(self.values.len().min(len - taken.len()));
-            taken.extend_from_slice(now);
-            self.values = later;
-        }
-        taken
     }
 }

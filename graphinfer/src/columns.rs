@@ -1,0 +1,224 @@
+//! Compares the columns of a graph with those that a model was trained on.
+
+use schemas::{FeatureColumn, GraphColumns, SparseSpec};
+
+/// Which columns enter a model's numbers. Those that a graph lacks, or has in another width, are
+/// errors of their own.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ColumnUse {
+    pub(crate) features: bool,
+    /// Edge weights, in messages or in the choice of in-edges.
+    pub(crate) weight: bool,
+    pub(crate) edge_features: bool,
+}
+
+/// Returns a sentence for each column or direction that differs from training.
+pub(crate) fn differences(
+    trained: &GraphColumns,
+    given: &GraphColumns,
+    used: ColumnUse,
+) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut compare = |key: &str, before: String, now: String| {
+        if before != now {
+            found.push(format!(
+                "`{key}` is {now}, the model was trained with {before}"
+            ));
+        }
+    };
+    if used.features && (trained.sparse.is_some() || given.sparse.is_some()) {
+        let key = "input.nodes.sparse";
+        compare(key, sparse(trained), sparse(given));
+    } else if used.features {
+        let names = both_names(&trained.features, &given.features);
+        compare("input.nodes.features", names.0, names.1);
+    }
+    let undirected = |columns: &GraphColumns| columns.undirected.to_string();
+    compare(
+        "input.edges.undirected",
+        undirected(trained),
+        undirected(given),
+    );
+    // With the reverse of every edge, both columns are sources.
+    if !(trained.undirected && given.undirected) {
+        compare("input.edges.src", name(&trained.src), name(&given.src));
+        compare("input.edges.dst", name(&trained.dst), name(&given.dst));
+    }
+    if used.weight {
+        let weight = |columns: &GraphColumns| columns.weight.as_deref().map_or(none(), name);
+        compare("input.edges.weight", weight(trained), weight(given));
+    }
+    if used.edge_features {
+        let names = both_names(&trained.edge_features, &given.edge_features);
+        compare("input.edges.features", names.0, names.1);
+    }
+    found
+}
+
+fn name(column: &str) -> String {
+    format!("{column:?}")
+}
+
+fn none() -> String {
+    "left out".to_owned()
+}
+
+/// The positions and the values; the width is that of the model, which is checked elsewhere.
+fn sparse(columns: &GraphColumns) -> String {
+    match &columns.sparse {
+        Some(SparseSpec { index, value, .. }) => {
+            format!("{{ index = {index:?}, value = {value:?} }}")
+        }
+        None => none(),
+    }
+}
+
+/// Lists the columns of both, with their widths where names alone do not tell them apart.
+fn both_names(trained: &[FeatureColumn], given: &[FeatureColumn]) -> (String, String) {
+    let list = |columns: &[FeatureColumn], show: fn(&FeatureColumn) -> String| {
+        let shown: Vec<String> = columns.iter().map(show).collect();
+        format!("[{}]", shown.join(", "))
+    };
+    let names = |columns| list(columns, |column| name(&column.name));
+    let widths = |columns| {
+        list(columns, |column| match column.width {
+            Some(width) => format!("{:?} ({width} wide)", column.name),
+            None => name(&column.name),
+        })
+    };
+    let knows_widths = [trained, given]
+        .iter()
+        .all(|columns| columns.iter().all(|column| column.width.is_some()));
+    if knows_widths && names(trained) == names(given) {
+        (widths(trained), widths(given))
+    } else {
+        (names(trained), names(given))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn column(name: &str, width: usize) -> FeatureColumn {
+        FeatureColumn {
+            name: name.to_owned(),
+            width: Some(width),
+        }
+    }
+
+    fn trained() -> GraphColumns {
+        GraphColumns {
+            features: vec![column("a", 2), column("b", 3)],
+            sparse: None,
+            src: "u".to_owned(),
+            dst: "v".to_owned(),
+            undirected: false,
+            weight: Some("w".to_owned()),
+            edge_features: vec![column("e", 1)],
+        }
+    }
+
+    fn check(change: impl FnOnce(&mut GraphColumns), expected: &[&str]) {
+        let mut given = trained();
+        change(&mut given);
+        let used = ColumnUse {
+            features: true,
+            weight: true,
+            edge_features: true,
+        };
+        assert_eq!(differences(&trained(), &given, used), expected);
+    }
+
+    #[test]
+    fn every_difference_names_both_sides() {
+        check(|_| {}, &[]);
+        check(
+            |given| given.features.reverse(),
+            &[
+                "`input.nodes.features` is [\"b\", \"a\"], the model was trained with [\"a\", \"b\"]",
+            ],
+        );
+        check(
+            |given| given.features = vec![column("a", 3), column("b", 2)],
+            &[
+                "`input.nodes.features` is [\"a\" (3 wide), \"b\" (2 wide)], the model was trained \
+                 with [\"a\" (2 wide), \"b\" (3 wide)]",
+            ],
+        );
+        check(
+            |given| {
+                (given.undirected, given.weight) = (true, Some("x".to_owned()));
+                given.edge_features[0].name = "f".to_owned();
+            },
+            &[
+                "`input.edges.undirected` is true, the model was trained with false",
+                "`input.edges.weight` is \"x\", the model was trained with \"w\"",
+                "`input.edges.features` is [\"f\"], the model was trained with [\"e\"]",
+            ],
+        );
+        check(
+            |given| (given.src, given.dst) = ("v".to_owned(), "u".to_owned()),
+            &[
+                "`input.edges.src` is \"v\", the model was trained with \"u\"",
+                "`input.edges.dst` is \"u\", the model was trained with \"v\"",
+            ],
+        );
+        check(
+            |given| {
+                given.features.clear();
+                let (index, value) = ("i".to_owned(), "x".to_owned());
+                given.sparse = Some(SparseSpec {
+                    index,
+                    value,
+                    width: 5,
+                });
+            },
+            &[
+                "`input.nodes.sparse` is { index = \"i\", value = \"x\" }, the model was trained \
+                 with left out",
+            ],
+        );
+    }
+
+    #[test]
+    fn columns_that_the_model_does_not_read_may_differ() {
+        let mut given = trained();
+        (given.weight, given.edge_features) = (None, Vec::new());
+        let used = ColumnUse {
+            features: true,
+            weight: false,
+            edge_features: false,
+        };
+        assert!(differences(&trained(), &given, used).is_empty());
+    }
+
+    #[test]
+    fn widths_that_an_older_record_lacks_are_not_compared() {
+        let mut older = trained();
+        older
+            .features
+            .iter_mut()
+            .for_each(|column| column.width = None);
+        let used = ColumnUse {
+            features: true,
+            weight: true,
+            edge_features: true,
+        };
+        assert!(differences(&older, &trained(), used).is_empty());
+    }
+
+    #[test]
+    fn with_the_reverse_of_every_edge_the_ends_may_be_swapped() {
+        let mut both = trained();
+        both.undirected = true;
+        let mut swapped = both.clone();
+        std::mem::swap(&mut swapped.src, &mut swapped.dst);
+        let used = ColumnUse {
+            features: true,
+            weight: true,
+            edge_features: true,
+        };
+        assert!(differences(&both, &swapped, used).is_empty());
+    }
+}

@@ -1,0 +1,179 @@
+//! Checks that a graph fits a model: its features, its columns and its sample.
+
+use crate::InferError;
+use crate::columns::{ColumnUse, differences};
+use crate::model::{StoreNeed, TrainedModel};
+use crate::plan::InferPlan;
+use gnn::Transform;
+use schemas::{FeatureMeta, FlattenMeta, GraphColumns, GraphMeta, Sampling};
+use store::StoreMeta;
+
+impl TrainedModel {
+    /// Checks that graph features were drawn as those that the model was trained on.
+    pub(crate) fn check_flatten(&self, found: &FlattenMeta) -> Result<(), InferError> {
+        let wanted = self.sampled.as_ref();
+        let is_same = wanted.is_some_and(|wanted| {
+            (&wanted.fanouts, wanted.sampling, wanted.seed)
+                == (&found.fanouts, found.sampling, found.seed)
+        });
+        if found.samples_per_target != 1 {
+            let samples = found.samples_per_target;
+            let problem = format!(
+                "the graph features hold {samples} samples a target, of which only the first is the \
+                 one it was trained on; `flatten.samples_per_target` has to be 1"
+            );
+            let dir = self.dir.clone();
+            return Err(InferError::Unfit { dir, problem });
+        }
+        if is_same {
+            return Ok(());
+        }
+        Err(InferError::Unfit {
+            dir: self.dir.clone(),
+            problem: format!(
+                "the graph features were drawn otherwise than those it was trained on: {found:?}"
+            ),
+        })
+    }
+
+    /// Checks that the graph of a store has what the model reads, and the sample it was trained on.
+    pub(crate) fn check(&self, store: &StoreMeta) -> Result<(), InferError> {
+        self.check_graph(&store.graph)?;
+        self.check_sample(store)
+    }
+
+    /// Checks that a graph was read from the columns, and with the direction, of the training.
+    pub(crate) fn check_columns(
+        &self,
+        plan: &InferPlan,
+        given: Option<&GraphColumns>,
+    ) -> Result<(), InferError> {
+        let given = given.filter(|_| plan.check_columns);
+        let (Some(trained), Some(given)) = (&self.columns, given) else {
+            return Ok(());
+        };
+        let arch = self.model.architecture();
+        let by_weight = |meta: &FlattenMeta| meta.sampling != Sampling::Uniform;
+        let is_weighted = arch.edge_weight || self.sampled.as_ref().is_some_and(by_weight);
+        let edge_dim = given.num_edge_features().or(arch.edge_dim);
+        let used = ColumnUse {
+            features: given.num_features().is_none_or(|dim| dim == arch.in_dim),
+            weight: is_weighted && given.weight.is_some(),
+            edge_features: arch.edge_dim.is_some() && edge_dim == arch.edge_dim,
+        };
+        let differences = differences(trained, given, used);
+        if differences.is_empty() {
+            return Ok(());
+        }
+        Err(InferError::Columns {
+            dir: self.dir.clone(),
+            differences: differences.join("; "),
+        })
+    }
+
+    /// Checks that a graph has what the model reads.
+    pub(crate) fn check_graph(&self, graph: &GraphMeta) -> Result<(), InferError> {
+        let unfit = |problem| {
+            Err(InferError::Unfit {
+                dir: self.dir.clone(),
+                problem,
+            })
+        };
+        let arch = self.model.architecture();
+        let dim = graph.features.dim();
+        if dim != arch.in_dim {
+            return unfit(format!(
+                "it reads {} features a node, the nodes have {dim}",
+                arch.in_dim
+            ));
+        }
+        let is_sparse = matches!(graph.features, FeatureMeta::Sparse { .. });
+        if is_sparse && matches!(self.transform, Transform::Standardize { .. }) {
+            let problem = "it standardises features, which would fill the nodes' sparse ones";
+            return unfit(problem.to_owned());
+        }
+        if arch.edge_weight && !graph.edge_weight {
+            return unfit("it uses edge weights, the edges have none".to_owned());
+        }
+        let edge_dim = graph.edge_feature_dim.unwrap_or(0);
+        if let Some(wanted) = arch.edge_dim.filter(|&wanted| wanted != edge_dim) {
+            let problem = format!("it reads {wanted} features an edge, the edges have {edge_dim}");
+            return unfit(problem);
+        }
+        let kind = self.prediction().kind;
+        if kind.width() != arch.out_dim {
+            let (width, out_dim) = (kind.width(), arch.out_dim);
+            return unfit(format!(
+                "it gives {out_dim} numbers a node, its labels have {width}"
+            ));
+        }
+        Ok(())
+    }
+
+    fn check_sample(&self, store: &StoreMeta) -> Result<(), InferError> {
+        let unfit = |problem| {
+            Err(InferError::Unfit {
+                dir: self.dir.clone(),
+                problem,
+            })
+        };
+        let need = self.store_need()?;
+        if store.keep.is_some_and(|keep| keep < need.keep as u64) {
+            let keep = store.keep.unwrap_or_default();
+            return unfit(format!(
+                "it reads more in-edges a node than the store's {keep}"
+            ));
+        }
+        match need.sample {
+            Some(sample) if (sample.sampling, sample.seed) != (store.sampling, store.seed) => {
+                unfit(format!(
+                    "it was trained on sampling {:?} with seed {}, the store has {:?} with seed {}; \
+                     `infer.sampling` = \"none\" reads all in-edges",
+                    sample.sampling, sample.seed, store.sampling, store.seed
+                ))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+impl InferPlan {
+    /// Returns what the store must hold for this plan, as the finished model has it.
+    ///
+    /// # Errors
+    ///
+    /// The model is not there, broken, or does not say what it was trained on.
+    pub fn store_need(&self) -> Result<StoreNeed, InferError> {
+        TrainedModel::open(self)?.store_need()
+    }
+
+    /// Checks that the finished model has the layer of the plan and fits a graph.
+    ///
+    /// # Errors
+    ///
+    /// The model is not there, broken, or reads what the graph does not have.
+    pub fn check_graph(&self, graph: &GraphMeta) -> Result<(), InferError> {
+        let trained = TrainedModel::open(self)?;
+        trained.check_plan(self)?;
+        trained.check_graph(graph)
+    }
+
+    /// Returns the settings that decide what is written, with the layer that the model's
+    /// embeddings come from.
+    ///
+    /// # Errors
+    ///
+    /// The model is not there, broken, or lacks the layer that the plan names.
+    pub fn settings_of_model(&self) -> Result<serde_json::Value, InferError> {
+        TrainedModel::open(self)?.settings(self)
+    }
+
+    /// Checks that a graph is read from the columns, and with the direction, of the training.
+    ///
+    /// # Errors
+    ///
+    /// The model is not there or broken; [`InferError::Columns`] names each key that differs.
+    pub fn check_graph_columns(&self, given: &GraphColumns) -> Result<(), InferError> {
+        TrainedModel::open(self)?.check_columns(self, Some(given))
+    }
+}

@@ -1,0 +1,42 @@
+//! The rows that a process has of other processes' nodes.
+
+use crate::InferError;
+use crate::exchange::Exchange;
+use crate::hubs::{Hubs, SegmentProcesses};
+use crate::local::{Local, sources};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use store::Store;
+use schemas::NodeIdx;
+
+/// The rows of one process among several, and how they cross to others.
+pub(crate) struct Halo {
+    pub(crate) local: Local,
+    /// By the number of in-edges of a node that a round reads; the largest reads all that any does.
+    pub(crate) exchanges: BTreeMap<usize, Arc<Exchange>>,
+}
+
+impl Halo {
+    /// Numbers the rows, and agrees with the other processes on what crosses.
+    pub(crate) fn new(
+        store: &Store,
+        own: Vec<NodeIdx>,
+        limits: &BTreeSet<usize>,
+        (hubs, processes): (&mut Hubs, &SegmentProcesses),
+    ) -> Result<Self, InferError> {
+        let mut found: BTreeMap<_, _> = limits
+            .iter()
+            .map(|&limit| (limit, sources(store, &own, (limit, limits), processes)))
+            .collect();
+        let largest = found.last_entry().expect("a model has a layer");
+        let local = Local::new(own, &largest.get().nodes, store.placement().num_nodes());
+        hubs.number(|node| local.row(node));
+        let agree = |(limit, of)| {
+            let exchange = Exchange::agree(store.cluster(), &local, of)?;
+            Ok((limit, Arc::new(exchange)))
+        };
+        let exchanges = found.into_iter().map(agree);
+        let exchanges = exchanges.collect::<Result<_, InferError>>()?;
+        Ok(Self { local, exchanges })
+    }
+}

@@ -1,0 +1,284 @@
+//! A trained model, read from its directory and checked against the graph it is to run on.
+
+use crate::InferError;
+use crate::config::InferSampling;
+use crate::plan::InferPlan;
+use gnn::{Model, Task, Transform};
+use schemas::dataset::{holds_output, verify_checksums};
+use schemas::storage::entries;
+use schemas::xxh::file_checksum;
+use schemas::{
+    FlattenMeta, GraphColumns, GraphMeta, LabelKind, LabelMeta, Sampling, SchemaError, keep_at_hop,
+    read_manifest, use_at_layer,
+};
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+/// What a store must hold for a model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StoreNeed {
+    /// In-edges kept per node; `usize::MAX`: all.
+    pub keep: usize,
+    /// The sample; none: every in-edge is used, and any store that keeps all will do.
+    pub sample: Option<Sample>,
+}
+
+/// Which in-edges of a node are kept before others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sample {
+    /// Order in which in-edges are ranked.
+    pub sampling: Sampling,
+    /// Random seed of the order.
+    pub seed: u64,
+}
+
+/// A model with what its directory says of its training.
+#[derive(Debug)]
+pub(crate) struct TrainedModel {
+    pub(crate) dir: PathBuf,
+    pub(crate) model: Model,
+    pub(crate) transform: Transform,
+    /// Checksum of each file, by name.
+    pub(crate) files: BTreeMap<String, String>,
+    /// The neighbourhoods it was trained on, where it is to read the same in-edges at all.
+    pub(crate) sampled: Option<FlattenMeta>,
+    /// Whether it is to read all in-edges, be it for comparison.
+    reads_all: bool,
+    /// The graph it was trained on.
+    trained_on: Option<GraphMeta>,
+    /// The columns that the graph was read from; none in a model of an older program.
+    pub(crate) columns: Option<GraphColumns>,
+    label_names: Option<Vec<String>>,
+}
+
+impl TrainedModel {
+    /// Reads the model of a plan and checks its files.
+    pub(crate) fn open(plan: &InferPlan) -> Result<Self, InferError> {
+        let dir = plan.model.clone();
+        let broken = |problem: String| InferError::Model {
+            dir: dir.clone(),
+            problem,
+        };
+        let files = files(&dir)?;
+        let (model, file) = gnn::load_with(&dir, schemas::storage::read_existing_io)?;
+        let sampled = match (plan.sampling, plan.compare_sampling) {
+            (InferSampling::None, false) => None,
+            (InferSampling::AsTrained, _) | (_, true) => {
+                let meta: Option<FlattenMeta> = entry(&file.extra, "flatten").map_err(broken)?;
+                let silent = "does not say which in-edges it was trained on; \
+                              `infer.sampling` = \"none\" reads all";
+                Some(meta.ok_or_else(|| broken(silent.to_owned()))?)
+            }
+        };
+        let layers = model.architecture().num_layers;
+        if let Some(fanouts) = sampled.as_ref().map(|meta| meta.fanouts.len())
+            && fanouts != layers
+        {
+            return Err(broken(format!(
+                "has {layers} layers but {fanouts} fan-outs"
+            )));
+        }
+        Ok(Self {
+            model,
+            transform: file.transform,
+            files,
+            sampled,
+            reads_all: plan.sampling == InferSampling::None || plan.compare_sampling,
+            trained_on: entry(&file.extra, "graph").map_err(broken)?,
+            columns: entry(&file.extra, "columns").map_err(broken)?,
+            label_names: file.label_names,
+            dir,
+        })
+    }
+
+    /// Returns what a store must hold for the in-edges that the slices read.
+    pub(crate) fn store_need(&self) -> Result<StoreNeed, InferError> {
+        let Some(meta) = &self.sampled else {
+            return Ok(StoreNeed {
+                keep: usize::MAX,
+                sample: None,
+            });
+        };
+        let sample = Sample {
+            sampling: meta.sampling,
+            seed: meta.seed,
+        };
+        Ok(StoreNeed {
+            keep: match self.reads_all {
+                true => usize::MAX,
+                false => keep_at_hop(&meta.fanouts, 0),
+            },
+            sample: Some(sample),
+        })
+    }
+
+    /// Returns the layer whose output is the embedding: unless the plan names one, the last hidden
+    /// layer. In a model of one layer without a linear head, which has no hidden layer, it is that
+    /// layer, whose output are the logits.
+    pub(crate) fn embedding_layer(&self, plan: &InferPlan) -> Result<usize, InferError> {
+        let arch = self.model.architecture();
+        let layers = arch.num_layers;
+        match plan.layer {
+            None => Ok(arch.hidden.len().max(1)),
+            Some(layer) if (1..=layers).contains(&layer) => Ok(layer),
+            Some(layer) => Err(InferError::Key {
+                key: "infer.layer",
+                value: layer.to_string(),
+                allowed: format!("the model has layers 1 to {layers}"),
+            }),
+        }
+    }
+
+    /// Returns the settings that decide what is written, with the layer of the embedding; null
+    /// where a plan that names none takes the last layer.
+    pub(crate) fn settings(&self, plan: &InferPlan) -> Result<Value, InferError> {
+        let found = self.embedding_layer(plan)?;
+        let inner = Some(found).filter(|&layer| layer < self.model.architecture().num_layers);
+        let mut settings = plan.settings();
+        settings["layer"] = serde_json::json!(plan.layer.or(inner));
+        Ok(settings)
+    }
+
+    /// Returns what a manifest's report says of the embedding.
+    pub(crate) fn embedding_report(&self, layer: usize) -> Value {
+        let layers = self.model.architecture().num_layers;
+        serde_json::json!({
+            "layer": layer,
+            "layers": layers,
+            "is_logits": self.gives_logits(layer),
+        })
+    }
+
+    /// Warns of what a user may not expect of the model.
+    pub(crate) fn warn(&self, plan: &InferPlan) {
+        let dir = self.dir.display();
+        if plan.check_columns && self.columns.is_none() {
+            tracing::warn!(
+                "the model in {dir} does not record the columns it was trained on (models of \
+                 older versions do not), so columns and direction of the graph are not checked"
+            );
+        }
+        if plan.layer.is_none() && self.model.architecture().hidden.is_empty() {
+            tracing::warn!("the model in {dir} has no hidden layer: its embeddings are the logits");
+        }
+    }
+
+    /// Tells whether the output of a layer are the logits.
+    fn gives_logits(&self, layer: usize) -> bool {
+        !self.model.architecture().is_hidden(layer)
+    }
+
+    /// Returns the limits by layer: how many in-edges of a node each of the first `layers` reads.
+    pub(crate) fn limits(&self, layers: usize, sampling: InferSampling) -> Vec<usize> {
+        let sampled = self.sampled.as_ref();
+        let sampled = sampled.filter(|_| sampling == InferSampling::AsTrained);
+        let limit = |layer| match sampled {
+            Some(meta) => use_at_layer(&meta.fanouts, layer),
+            None => usize::MAX,
+        };
+        (1..=layers).map(limit).collect()
+    }
+
+    /// Checks that the model gives what is to be written.
+    pub(crate) fn check_plan(&self, plan: &InferPlan) -> Result<(), InferError> {
+        self.embedding_layer(plan)?;
+        if plan.probabilities && self.model.architecture().task == Task::Regression {
+            return Err(InferError::Key {
+                key: "infer.probabilities",
+                value: "true".to_owned(),
+                allowed: "the model gives a number, which has no probability".to_owned(),
+            });
+        }
+        Ok(())
+    }
+
+    /// Returns how predictions are written: as the labels that the model was trained on.
+    pub(crate) fn prediction(&self) -> LabelMeta {
+        if let Some(label) = self
+            .trained_on
+            .as_ref()
+            .and_then(|graph| graph.label.clone())
+        {
+            return label;
+        }
+        let arch = self.model.architecture();
+        let (data_type, kind) = match (arch.task, &self.label_names) {
+            (Task::Classes, Some(names)) => (
+                "Utf8",
+                LabelKind::ClassName {
+                    names: names.clone(),
+                },
+            ),
+            (Task::Classes, None) => {
+                let num_classes = u32::try_from(arch.out_dim).expect("classes fit 32 bits");
+                ("Int64", LabelKind::Class { num_classes })
+            }
+            (Task::MultiLabel, _) => (
+                "List(Float32)",
+                LabelKind::MultiLabel {
+                    width: arch.out_dim,
+                },
+            ),
+            (Task::Regression, _) => ("Float32", LabelKind::Number),
+        };
+        LabelMeta {
+            data_type: data_type.to_owned(),
+            kind,
+        }
+    }
+}
+
+/// Returns the checksum of each file of a model, by name.
+///
+/// A finished training has a manifest, whose checksums are verified. A directory of a model's two
+/// files alone has none: then the files are hashed as they are.
+fn files(dir: &Path) -> Result<BTreeMap<String, String>, InferError> {
+    let broken = |problem: String| InferError::Model {
+        dir: dir.to_owned(),
+        problem,
+    };
+    let manifest = match read_manifest(dir) {
+        Ok(manifest) => manifest,
+        Err(unfinished @ SchemaError::NotFinished { .. }) => {
+            let own = [gnn::MODEL_JSON, gnn::MODEL_WEIGHTS];
+            let names = entries(dir)?;
+            let is_there = own.map(|own| names.iter().any(|name| name == own));
+            return match is_there {
+                _ if holds_output(dir)? => Err(unfinished.into()),
+                [false, false] => Err(unfinished.into()),
+                [true, true] => own
+                    .into_iter()
+                    .map(|name| Ok((name.to_owned(), file_checksum(&dir.join(name))?)))
+                    .collect(),
+                [has_json, _] => {
+                    let missing = own[usize::from(has_json)];
+                    Err(broken(format!("has no file {missing}")))
+                }
+            };
+        }
+        Err(error) => return Err(error.into()),
+    };
+    if manifest.stage != "train" {
+        let stage = manifest.stage;
+        return Err(broken(format!(
+            "is none: the directory is output of stage `{stage}`"
+        )));
+    }
+    verify_checksums(dir, &manifest.parts)?;
+    let files = manifest.parts.into_iter().flat_map(|part| part.files);
+    Ok(files.map(|entry| (entry.path, entry.checksum)).collect())
+}
+
+/// Reads one of the trainer's own entries of `model.json`.
+fn entry<T: serde::de::DeserializeOwned>(
+    extra: &BTreeMap<String, Value>,
+    name: &str,
+) -> Result<Option<T>, String> {
+    let value = extra.get(name).cloned().filter(|value| !value.is_null());
+    let broken = |e| format!("has an entry `{name}` in model.json that cannot be read: {e}");
+    value
+        .map(serde_json::from_value)
+        .transpose()
+        .map_err(broken)
+}

@@ -1,0 +1,72 @@
+//! Collects what a model reads of nodes beside their features: degrees, weights, self-loops.
+
+use crate::InferError;
+use crate::halo::Halo;
+use crate::locate::locate;
+use gnn::{Architecture, NodeColumns};
+use rayon::prelude::*;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use store::{Partition, Store};
+use schemas::{LocalIdx, NodeIdx};
+
+/// Nodes that a thread takes at a time, at least.
+const NODES_PER_TASK: usize = 1 << 10;
+
+/// Collects the columns that a model reads, for every node that has a row, in the order of rows.
+pub(crate) fn node_columns(
+    store: &Store,
+    halo: Option<&Halo>,
+    arch: &Architecture,
+) -> Result<NodeColumns, InferError> {
+    let columns = |value: Column| column(store, halo, value);
+    let weights = |value: fn(&Partition, LocalIdx) -> Option<f32>| {
+        let bits = columns(Box::new(move |partition, local| {
+            value(partition, local).unwrap_or_default().to_bits()
+        }))?;
+        Ok::<_, InferError>(bits.into_iter().map(f32::from_bits).collect::<Vec<f32>>())
+    };
+    let has_loops = store.meta().graph.self_loops;
+    let loops = Box::new(|p: &Partition, local| p.self_loops(local).unwrap_or_default());
+    Ok(NodeColumns::new(
+        columns(Box::new(Partition::in_degree))?,
+        arch.edge_weight
+            .then(|| weights(Partition::in_weight))
+            .transpose()?,
+        has_loops.then(|| columns(loops)).transpose()?,
+        (has_loops && arch.edge_weight)
+            .then(|| weights(Partition::self_weight))
+            .transpose()?,
+    )?)
+}
+
+/// A number of a node, from its partition and its position there.
+type Column = Box<dyn Fn(&Partition, LocalIdx) -> u32 + Send + Sync>;
+
+/// Collects a number of every node that has a row, in the order of rows.
+fn column(store: &Store, halo: Option<&Halo>, value: Column) -> Result<Vec<u32>, InferError> {
+    let of_node = |node: NodeIdx| {
+        let (partition, local) = locate(store, node);
+        value(partition, local)
+    };
+    let Some(Halo { local, exchanges }) = halo else {
+        let nodes = (0..store.placement().num_nodes()).into_par_iter();
+        let nodes = nodes.with_min_len(NODES_PER_TASK).map(NodeIdx::from_index);
+        return Ok(nodes.map(of_node).collect());
+    };
+    let own: Arc<Vec<u32>> = Arc::new(local.own().par_iter().map(|&node| of_node(node)).collect());
+    let others: Vec<AtomicU32> = local.halo().iter().map(|_| AtomicU32::new(0)).collect();
+    let (read, taken) = (Arc::clone(&own), Arc::new(others));
+    let (take, num_own) = (Arc::clone(&taken), own.len());
+    let (_, exchange) = exchanges.last_key_value().expect("a model has a layer");
+    exchange.run(
+        1,
+        move |rows| Ok(read[rows].to_vec()),
+        move |row, words| {
+            take[row.index() - num_own].store(words[0], Ordering::Relaxed);
+            Ok(())
+        },
+    )?;
+    let behind = taken.iter().map(|word| word.load(Ordering::Relaxed));
+    Ok(own.iter().copied().chain(behind).collect())
+}

@@ -1,0 +1,338 @@
+//! An infer job as it will run.
+
+use crate::InferError;
+use crate::config::{InferSampling, InferSpec, InferTargets, Method};
+use schemas::path::join;
+use schemas::{IdListPlan, NodesPlan, Precision};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Nodes in one part unless the job says otherwise: 16 MiB with 64 numbers an embedding.
+const ROWS_PER_PART: usize = 65_536;
+
+/// Layers of a model at most: as many as hops.
+const LAYERS_MAX: usize = 255;
+
+/// Nodes in one part at most: a graph has no more.
+const ROWS_MAX: usize = u32::MAX as usize - 1;
+
+/// Names of the columns that inference writes.
+const WRITTEN: [&str; 5] = ["id", "embedding", "logits", "probability", "prediction"];
+
+/// The key of a list of targets.
+pub(crate) const TARGETS: &str = "infer.targets";
+
+/// What a job knows beyond `[infer]`.
+#[derive(Clone, Debug)]
+pub struct InferContext {
+    /// Output of `[train]`, if the job has one.
+    pub model: Option<PathBuf>,
+    /// Output of `[flatten]`, if the job has one.
+    pub input: Option<PathBuf>,
+    /// What relative paths are relative to.
+    pub base: PathBuf,
+    /// The table of nodes, where columns of it are handed on.
+    pub nodes: Option<Arc<NodesPlan>>,
+    /// Where the rows of a layer lie until the next ones are computed.
+    pub work_dir: PathBuf,
+    /// Whether an output that is there already is replaced.
+    pub fresh: bool,
+}
+
+/// A checked infer job; what depends on the model is checked by [`infer`](crate::infer).
+#[derive(Clone, Debug)]
+pub struct InferPlan {
+    pub(crate) output: PathBuf,
+    pub(crate) model: PathBuf,
+    pub(crate) input: Option<PathBuf>,
+    pub(crate) method: Method,
+    pub(crate) check_columns: bool,
+    pub(crate) sampling: InferSampling,
+    pub(crate) layer: Option<usize>,
+    pub(crate) rows_per_part: usize,
+    pub(crate) prediction: bool,
+    pub(crate) logits: bool,
+    pub(crate) probabilities: bool,
+    pub(crate) precision: Precision,
+    pub(crate) normalize: bool,
+    pub(crate) targets: InferTargets,
+    pub(crate) columns: Vec<String>,
+    pub(crate) compare_sampling: bool,
+    pub(crate) nodes: Option<Arc<NodesPlan>>,
+    pub(crate) work_dir: PathBuf,
+    pub(crate) fresh: bool,
+}
+
+impl InferSpec {
+    /// Checks the keys and resolves the paths.
+    ///
+    /// # Errors
+    ///
+    /// The first of [`InferSpec::mistakes`]; a column or a list of targets that cannot be read.
+    pub fn into_plan(self, ctx: InferContext) -> Result<InferPlan, InferError> {
+        let input = self.input.clone().or(ctx.input);
+        let model = self.model.clone().or(ctx.model);
+        if let Some(first) = self
+            .mistakes(input.is_some(), model.is_some())
+            .into_iter()
+            .next()
+        {
+            return Err(first);
+        }
+        let model = model.expect("it was checked to be there");
+        if !self.columns.is_empty() {
+            let nodes = ctx.nodes.as_ref().ok_or(InferError::Missing {
+                key: "input.nodes",
+                needed: "the table that `infer.columns` are of",
+            })?;
+            nodes.check_passed(&self.columns, &WRITTEN)?;
+        }
+        if let (InferTargets::Listed(path), Some(nodes)) = (&self.targets, &ctx.nodes) {
+            let column = &nodes.spec().id;
+            IdListPlan::open(TARGETS, &join(&ctx.base, path), column, nodes.id_type())?;
+        }
+        Ok(InferPlan {
+            output: join(&ctx.base, &self.output),
+            model: join(&ctx.base, &model),
+            input: input.map(|input| join(&ctx.base, &input)),
+            method: self.method,
+            check_columns: self.check_columns,
+            sampling: self.sampling,
+            layer: self.layer,
+            rows_per_part: self.rows_per_part.unwrap_or(ROWS_PER_PART),
+            prediction: self.prediction,
+            logits: self.logits,
+            probabilities: self.probabilities,
+            precision: self.precision,
+            normalize: self.normalize,
+            targets: match self.targets {
+                InferTargets::All => InferTargets::All,
+                InferTargets::Listed(path) => InferTargets::Listed(join(&ctx.base, &path)),
+            },
+            columns: self.columns,
+            compare_sampling: self.compare_sampling,
+            nodes: ctx.nodes,
+            work_dir: ctx.base.join(ctx.work_dir),
+            fresh: ctx.fresh,
+        })
+    }
+}
+
+impl InferSpec {
+    /// Returns everything that is wrong with the table, one error a mistake, given whether the job
+    /// has graph features to read, and a model.
+    pub fn mistakes(&self, has_input: bool, has_model: bool) -> Vec<InferError> {
+        let mut found = Vec::new();
+        let key = |key, value: &str, allowed: &str| InferError::Key {
+            key,
+            value: value.to_owned(),
+            allowed: allowed.to_owned(),
+        };
+        let by_neighborhoods = self.method == Method::Neighborhoods;
+        let refused = [
+            (
+                self.sampling == InferSampling::None,
+                "infer.sampling",
+                "\"none\"",
+            ),
+            (self.targets != InferTargets::All, "infer.targets", "a list"),
+            (!self.columns.is_empty(), "infer.columns", "given"),
+            (self.compare_sampling, "infer.compare_sampling", "true"),
+            (self.rows_per_part.is_some(), "infer.rows_per_part", "given"),
+        ];
+        let allowed = "`method = \"neighborhoods\"` computes the targets of stored graph features, \
+                       part by part, on the in-edges that these hold";
+        for (_, name, value) in refused
+            .iter()
+            .filter(|(given, ..)| by_neighborhoods && *given)
+        {
+            found.push(key(name, value, allowed));
+        }
+        if by_neighborhoods && !has_input {
+            found.push(InferError::Missing {
+                key: "infer.input",
+                needed: "graph features, where the job has no table [flatten]",
+            });
+        }
+        if let Some(input) = self.input.as_ref().filter(|_| !by_neighborhoods) {
+            let why = "is read by `method = \"neighborhoods\"` alone";
+            found.push(key("infer.input", &format!("{input:?}"), why));
+        }
+        for (name, count, most) in [
+            ("infer.layer", self.layer, LAYERS_MAX),
+            ("infer.rows_per_part", self.rows_per_part, ROWS_MAX),
+        ] {
+            if let Some(count) = count.filter(|count| !(1..=most).contains(count)) {
+                let bounds = format!("allowed is 1 to {most}");
+                found.push(key(name, &count.to_string(), &bounds));
+            }
+        }
+        if !has_model {
+            found.push(InferError::Missing {
+                key: "infer.model",
+                needed: "a directory with a trained model, where the job has no table [train]",
+            });
+        }
+        found
+    }
+}
+
+impl InferPlan {
+    /// Returns how embeddings are computed.
+    pub fn method(&self) -> Method {
+        self.method
+    }
+
+    /// Returns the directory that will be written.
+    pub fn output(&self) -> &Path {
+        &self.output
+    }
+
+    /// Moves what rounds leave into a directory of its own below the working directory.
+    #[must_use]
+    pub fn with_own_dir(mut self, name: &str) -> Self {
+        self.work_dir.push(name);
+        self
+    }
+
+    /// Returns the directory of the model.
+    pub fn model(&self) -> &Path {
+        &self.model
+    }
+
+    /// Tells whether layers behind the embedding are computed too.
+    pub(crate) fn reads_logits(&self) -> bool {
+        self.prediction || self.logits || self.probabilities
+    }
+
+    /// Returns the sampling that this one is compared with.
+    pub(crate) fn other_sampling(&self) -> InferSampling {
+        match self.sampling {
+            InferSampling::AsTrained => InferSampling::None,
+            InferSampling::None => InferSampling::AsTrained,
+        }
+    }
+
+    /// Returns whether probabilities are written.
+    pub fn gives_probabilities(&self) -> bool {
+        self.probabilities
+    }
+
+    /// Returns whether predictions of both samplings are compared.
+    pub fn compares_sampling(&self) -> bool {
+        self.compare_sampling
+    }
+
+    /// Returns the settings that decide what is written, but for the list of targets.
+    pub fn settings(&self) -> serde_json::Value {
+        serde_json::json!({
+            "method": self.method,
+            "sampling": self.sampling,
+            "layer": self.layer,
+            "prediction": self.prediction,
+            "logits": self.logits,
+            "probabilities": self.probabilities,
+            "precision": self.precision,
+            "normalize": self.normalize,
+            "columns": self.columns,
+            "compare_sampling": self.compare_sampling,
+            "rows_per_part": self.rows_per_part,
+        })
+    }
+
+    /// Opens the list of targets, where there is one.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be read, or lacks a column of the nodes' ids.
+    pub fn target_list(&self, nodes: &NodesPlan) -> Result<Option<IdListPlan>, InferError> {
+        let InferTargets::Listed(path) = &self.targets else {
+            return Ok(None);
+        };
+        let list = IdListPlan::open(TARGETS, path, &nodes.spec().id, nodes.id_type())?;
+        Ok(Some(list))
+    }
+
+    /// Returns which in-edges a layer reads.
+    pub fn sampling(&self) -> InferSampling {
+        self.sampling
+    }
+
+    /// Returns the layer whose output is the embedding, if the job names one.
+    pub fn layer(&self) -> Option<usize> {
+        self.layer
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plan(text: &str) -> Result<InferPlan, String> {
+        let spec: InferSpec = serde_json::from_str(text).map_err(|e| e.to_string())?;
+        let base = PathBuf::from("/base");
+        let ctx = InferContext {
+            model: None,
+            base,
+            input: None,
+            nodes: None,
+            work_dir: PathBuf::from("/work"),
+            fresh: false,
+        };
+        spec.into_plan(ctx).map_err(|e| e.to_string())
+    }
+
+    fn check(text: &str, expected: &str) {
+        assert_eq!(plan(text).unwrap_err(), expected);
+    }
+
+    #[test]
+    fn defaults_are_the_documented_ones() {
+        let plan = plan(r#"{"output": "o", "model": "m"}"#).unwrap();
+        assert_eq!(plan.output(), Path::new("/base/o"));
+        assert_eq!(plan.model(), Path::new("/base/m"));
+        assert_eq!(plan.sampling(), InferSampling::AsTrained);
+        assert_eq!(
+            (plan.rows_per_part, plan.prediction, plan.layer),
+            (65_536, true, None)
+        );
+    }
+
+    #[test]
+    fn impossible_settings_name_the_key() {
+        check(
+            r#"{"output": "o", "model": "m", "method": "neighborhoods"}"#,
+            "`infer.input` is missing: graph features, where the job has no table [flatten]",
+        );
+        check(
+            r#"{"output": "o", "model": "m", "input": "f"}"#,
+            "`infer.input` is \"f\": is read by `method = \"neighborhoods\"` alone",
+        );
+        let refused = "`method = \"neighborhoods\"` computes the targets of stored graph features, \
+                       part by part, on the in-edges that these hold";
+        check(
+            r#"{"output": "o", "model": "m", "input": "f", "method": "neighborhoods",
+                "sampling": "none"}"#,
+            &format!("`infer.sampling` is \"none\": {refused}"),
+        );
+        check(
+            r#"{"output": "o", "model": "m", "layer": 0}"#,
+            "`infer.layer` is 0: allowed is 1 to 255",
+        );
+        check(
+            r#"{"output": "o", "model": "m", "rows_per_part": 0}"#,
+            "`infer.rows_per_part` is 0: allowed is 1 to 4294967294",
+        );
+        check(
+            r#"{"output": "o"}"#,
+            "`infer.model` is missing: a directory with a trained model, where the job has no \
+             table [train]",
+        );
+    }
+
+    #[test]
+    fn unknown_keys_are_refused() {
+        let error = plan(r#"{"output": "o", "colums": ["x"]}"#).unwrap_err();
+        assert!(error.contains("unknown field `colums`"), "{error}");
+    }
+}

@@ -1,0 +1,40 @@
+//! Finds the finished rounds that a run goes on from.
+
+use crate::InferError;
+use crate::checkpoint::{Checkpoint, RoundRows};
+use crate::layer::Rounds;
+use cluster::gather_processes;
+use gnn::SharedRows;
+
+/// A round to go on from, and the rows of the embedding layer if they are computed.
+pub(crate) type Resumed = (usize, RoundRows, Option<SharedRows>);
+
+/// Returns the first round that is still to be run, what the one before it has left, and the rows
+/// of the embedding layer if they are computed.
+pub(crate) fn resume(rounds: &Rounds<'_>, checkpoint: &Checkpoint) -> Result<Resumed, InferError> {
+    let mut found = (0..rounds.slices.len())
+        .rev()
+        .filter_map(|round| left_by(round, rounds, checkpoint));
+    let cluster = rounds.graph.cluster();
+    let latest = if cluster.num_processes() == 1 {
+        found.next()
+    } else {
+        let found: Vec<Resumed> = found.collect();
+        let own: Vec<usize> = found.iter().map(|(next, _, _)| *next).collect();
+        let all = gather_processes(cluster, own)?;
+        let is_everywhere = |next: usize| all.iter().all(|of| of.contains(&next));
+        found.into_iter().find(|(next, _, _)| is_everywhere(*next))
+    };
+    Ok(latest.unwrap_or_default())
+}
+
+/// Returns what a finished round has left for the next one, if nothing is missing.
+fn left_by(round: usize, rounds: &Rounds<'_>, checkpoint: &Checkpoint) -> Option<Resumed> {
+    let rows = checkpoint.verified(round)?;
+    let inner = match round.cmp(&rounds.embedding_layer) {
+        std::cmp::Ordering::Less => None,
+        std::cmp::Ordering::Equal => Some(rows.rows.clone()?),
+        std::cmp::Ordering::Greater => Some(checkpoint.verified(rounds.embedding_layer)?.rows?),
+    };
+    Some((round + 1, rows, inner))
+}
