@@ -2,9 +2,9 @@
 
 use crate::InferError;
 use cluster::{Cluster, run_workers};
+use schemas::NodeIdx;
 use serde::Serialize;
 use std::sync::Arc;
-use schemas::NodeIdx;
 
 /// Items of a list in a message.
 pub(crate) const ITEMS_A_MESSAGE: usize = 1 << 16;

@@ -4,10 +4,10 @@ use crate::InferError;
 use crate::exchange::Exchange;
 use crate::hubs::{Hubs, SegmentProcesses};
 use crate::local::{Local, sources};
+use schemas::NodeIdx;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use store::Store;
-use schemas::NodeIdx;
 
 /// The rows of one process among several, and how they cross to others.
 pub(crate) struct Halo {

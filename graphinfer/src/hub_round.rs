@@ -9,11 +9,11 @@ use crate::layer::{HubRows, Layer, LayerInput, Rounds};
 use crate::locate::narrow;
 use gnn::{PartialAggregation, SomeInEdges, SrcRows};
 use rayon::prelude::*;
+use schemas::{NodeIdx, Row};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
-use schemas::{NodeIdx, Row};
 
 /// A hub of this process.
 struct Hub<'a> {

@@ -17,7 +17,9 @@ use crate::slice::Slice;
 use crate::threads::Threads;
 use cluster::{gather_processes, open_output};
 use gnn::SharedRows;
-use schemas::{Event, GraphMeta, IdListPlan, Manifest, NodeIdx, Opened, Output, PartEntry, Progress};
+use schemas::{
+    Event, GraphMeta, IdListPlan, Manifest, NodeIdx, Opened, Output, PartEntry, Progress,
+};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;

@@ -8,7 +8,9 @@ use crate::layer::{Layer, LayerInput, Rounds};
 use crate::part::{Computed, Part, Piece, Unwritten};
 use crate::predict::labels;
 use gnn::{Dense, Head, SharedRows};
-use schemas::{EmbeddingBatch, EmbeddingColumns, EmbeddingsWriter, Ids, Labels, NodeIdx, Output, Row};
+use schemas::{
+    EmbeddingBatch, EmbeddingColumns, EmbeddingsWriter, Ids, Labels, NodeIdx, Output, Row,
+};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};

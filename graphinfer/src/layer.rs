@@ -8,9 +8,9 @@ use crate::model::TrainedModel;
 use crate::slice::Slice;
 use crate::threads::Threads;
 use gnn::{Block, Dense, LayerSlice, NodeColumns, Projected, ReadyInput, SharedRows, SrcRows};
+use schemas::Row;
 use std::collections::BTreeMap;
 use std::ops::Range;
-use schemas::Row;
 
 /// What rounds share.
 pub(crate) struct Rounds<'a> {

@@ -5,10 +5,10 @@ use crate::halo::Halo;
 use crate::locate::locate;
 use gnn::{Architecture, NodeColumns};
 use rayon::prelude::*;
+use schemas::{LocalIdx, NodeIdx};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use store::{Partition, Store};
-use schemas::{LocalIdx, NodeIdx};
 
 /// Nodes that a thread takes at a time, at least.
 const NODES_PER_TASK: usize = 1 << 10;
