@@ -41,20 +41,29 @@ pub(crate) fn data() -> Option<PathBuf> {
     ))
 }
 
+/// The directory that cargo builds into.
+pub(crate) fn target_dir() -> PathBuf {
+    let own = Path::new(env!("CARGO_TARGET_TMPDIR")).parent();
+    own.expect("cargo's is a folder in there").to_owned()
+}
+
+/// Tells whether a Python has some modules.
+pub(crate) fn has_modules(python: &Path, modules: &[&str]) -> bool {
+    let import = modules.iter().map(|name| format!("import {name}\n"));
+    let import: String = import.collect();
+    let run = Command::new(python).args(["-c", &import]).output();
+    run.is_ok_and(|output| output.status.success())
+}
+
 /// A Python with numpy and pyarrow.
 pub(crate) fn python() -> Option<PathBuf> {
     let named = std::env::var_os("GRAPHFLAT_TEST_PYTHON").map(PathBuf::from);
     let candidates = [
         named,
-        Some(checkout().join("target/venv/bin/python")),
+        Some(target_dir().join("venv/bin/python")),
         Some("python3".into()),
     ];
-    let works = |python: &PathBuf| {
-        let run = Command::new(python)
-            .args(["-c", "import numpy, pyarrow"])
-            .output();
-        run.is_ok_and(|output| output.status.success())
-    };
+    let works = |python: &PathBuf| has_modules(python, &["numpy", "pyarrow"]);
     candidates
         .into_iter()
         .flatten()

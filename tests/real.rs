@@ -252,7 +252,7 @@ fn jobs_of_the_repository() -> Vec<(String, String)> {
 }
 
 /// A directory in which the jobs of the repository find their tables but write elsewhere.
-fn bench_for_jobs() -> Bench {
+pub(crate) fn bench_for_jobs() -> Bench {
     let bench = Bench::empty();
     let link = |from: PathBuf, to: PathBuf| std::os::unix::fs::symlink(from, to).unwrap();
     std::fs::create_dir(bench.path("jobs")).unwrap();

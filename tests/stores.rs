@@ -4,7 +4,6 @@
 //! name running ones. Where Go or Java is missing, their tests are skipped (`needs.rs`).
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -24,7 +23,7 @@ use crate::harness::{
     Bench, FLATTEN, FeatureKind, Graph, INFER, IdKind, Job, Outcome, TRAIN, assert_same_bytes,
     f32_lists, mix,
 };
-use crate::needs::{skip, slow};
+use crate::needs::{checkout, skip, slow, target_dir};
 use crate::s3_server::S3Server;
 
 /// Variable that is set if Amazon's variables name a real S3 server and its keys.
@@ -262,12 +261,13 @@ fn service(name: &str, variable: &str) -> Option<Lines> {
     if std::env::var_os(variable).is_some() {
         return Some(std::env::vars().collect());
     }
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-    let script = root.join(format!("tests/services/{name}.sh"));
-    let dir = root.join(format!("target/services/test/{name}"));
+    let script = checkout().join(format!("tests/services/{name}.sh"));
+    let services = target_dir().join("services");
+    let dir = services.join(format!("test/{name}"));
     let started = Command::new(script)
         .arg("start")
         .arg(dir)
+        .env("GRAPHFLAT_SERVICES", services)
         .env("GRAPHFLAT_SERVICE_OWNER", std::process::id().to_string())
         .stderr(Stdio::inherit())
         .output()

@@ -6,7 +6,7 @@
 # Keeps what is downloaded and built, so it is used again.
 repo=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 # shellcheck disable=SC2034 # the other scripts use it
-cache=${GRAPHFLAT_SERVICES:-$repo/target/services}
+cache=${GRAPHFLAT_SERVICES:-${CARGO_TARGET_DIR:-$repo/target}/services}
 
 say() { printf '%s: %s\n' "$name" "$*" >&2; }
 

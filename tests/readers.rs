@@ -1,0 +1,162 @@
+//! Other tools open every kind of output by its directory, and every Python snippet of the
+//! documentation runs.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::harness::{Bench, FLATTEN, FeatureKind, Graph, INFER, IdKind, Job, Outcome, TRAIN};
+use crate::needs::{checkout, has_modules, python, skip, target_dir};
+use crate::real::bench_for_jobs;
+
+/// Opens directories in Python; each has to have the rows that are said. Readers that are missing
+/// are left out if `may_miss` names them, else the test is skipped for them.
+fn check(python: &Path, bench: &Bench, directories: &[(&str, u64)], may_miss: &[&str]) {
+    let mut command = Command::new(python);
+    command.arg(checkout().join("tests/readers.py"));
+    command.args(directories.iter().map(|(directory, _)| directory));
+    command.current_dir(bench.path(""));
+    let outcome = Outcome::of(&command.output().unwrap());
+    assert_eq!(outcome.code, 0, "{outcome:#?}");
+    let mut readers = 0;
+    for line in outcome.stdout.lines() {
+        let words: Vec<&str> = line.split(' ').collect();
+        let [reader, directory, rows] = words[..] else {
+            if !may_miss.contains(&words[0]) {
+                skip::<()>(&format!("outputs opened by {}", words[0]));
+            }
+            continue;
+        };
+        let known = directories.iter().find(|(name, _)| *name == directory);
+        let (_, expected) = known.expect("it was asked for");
+        assert_eq!(rows, expected.to_string(), "{reader}, {directory}");
+        readers += 1;
+    }
+    assert!(readers >= 2 * directories.len(), "{outcome:#?}");
+}
+
+fn rows(bench: &Bench, output: &str) -> u64 {
+    let manifest = bench.manifest(output);
+    let parts = manifest["parts"].as_array().unwrap();
+    parts
+        .iter()
+        .map(|part| part["rows"].as_u64().unwrap())
+        .sum()
+}
+
+#[test]
+fn other_tools_open_outputs_by_directory() {
+    let Some(python) = python() else { return };
+    let graph = Graph::new(90, IdKind::Utf8, FeatureKind::List).with_weights();
+    let bench = Bench::new(&graph);
+    let job = Job::new(&graph, &[FLATTEN, TRAIN, INFER]);
+    bench.run(&job, &[]).ok();
+    let rows_job = job
+        .with("out/features", "out/rows")
+        .with("layout = \"shards\"", "layout = \"rows\"");
+    bench.run(&rows_job, &["--stage", "flatten"]).ok();
+    let directories = [
+        ("out/embeddings", rows(&bench, "out/embeddings")),
+        ("out/rows", rows(&bench, "out/rows")),
+    ];
+    check(&python, &bench, &directories, &[]);
+    // The oldest pyarrow that is promised, in an environment that `.ci/run` makes.
+    let oldest = target_dir().join("venv14/bin/python");
+    match oldest.is_file() {
+        true => check(&oldest, &bench, &directories, &["duckdb", "polars"]),
+        false => drop(skip::<()>("outputs opened by pyarrow 14")),
+    }
+}
+
+/// The tables of `shards` are directories of their own.
+#[test]
+fn other_tools_open_the_tables_of_shards() {
+    let Some(python) = python() else { return };
+    let graph = Graph::new(90, IdKind::Int64, FeatureKind::Sparse);
+    let bench = Bench::new(&graph);
+    bench.run(&Job::new(&graph, &[FLATTEN]), &[]).ok();
+    let count = |table: &str| {
+        let read = "import sys, glob, pyarrow.parquet as pq; \
+                    print(sum(pq.ParquetFile(f).metadata.num_rows for f in glob.glob(sys.argv[1])))";
+        let files = bench.path(&format!("out/features/{table}/*.parquet"));
+        let counted = Command::new(&python).args(["-c", read]).arg(files).output();
+        let outcome = Outcome::of(&counted.unwrap()).ok();
+        outcome.stdout.trim().parse().unwrap()
+    };
+    let (nodes, edges) = (count("nodes"), count("edges"));
+    let tables = [("out/features/nodes", nodes), ("out/features/edges", edges)];
+    check(&python, &bench, &tables, &[]);
+}
+
+/// The Python blocks of a Markdown file.
+fn snippets(text: &str) -> Vec<String> {
+    let blocks = text.split("```python\n").skip(1);
+    let code = blocks.map(|block| block.split("```").next().unwrap().to_owned());
+    code.collect()
+}
+
+/// The modules that a snippet imports.
+fn modules(snippet: &str) -> Vec<&str> {
+    snippet
+        .lines()
+        .filter_map(|line| {
+            let rest = line
+                .strip_prefix("import ")
+                .or(line.strip_prefix("from "))?;
+            rest.split([' ', '.', ',']).next()
+        })
+        .collect()
+}
+
+#[test]
+fn snippets_of_the_documentation_run() {
+    let Some(python) = python() else { return };
+    let folders = ["docs", "docs/job"].map(|folder| checkout().join(folder));
+    let docs = folders.map(|folder| std::fs::read_dir(folder).unwrap());
+    let docs = docs
+        .into_iter()
+        .flatten()
+        .map(|entry| entry.unwrap().path());
+    // The snippet of docs/pyg.md is a sketch; tests/pyg.rs runs what it calls.
+    let mut pages: Vec<PathBuf> = docs
+        .filter(|path| path.extension().is_some_and(|extension| extension == "md"))
+        .filter(|path| !path.ends_with("pyg.md"))
+        .collect();
+    pages.sort();
+    pages.insert(0, checkout().join("README.md"));
+    // They read what the two commands of the README write.
+    let bench = bench_for_jobs();
+    let job = std::fs::read_to_string(checkout().join("jobs/debian.toml")).unwrap();
+    std::fs::write(bench.path("jobs/debian.toml"), job).unwrap();
+    let args = [
+        "run",
+        "jobs/debian.toml",
+        "--quiet",
+        "--set",
+        "train.epochs=1",
+    ];
+    bench.graphflat(&args).ok();
+    let mut num_run = 0;
+    for page in pages {
+        let text = std::fs::read_to_string(&page).unwrap();
+        for snippet in snippets(&text) {
+            let modules = modules(&snippet);
+            if !has_modules(&python, &modules) {
+                skip::<()>(&format!("a snippet of {} ({modules:?})", page.display()));
+                continue;
+            }
+            let run = Command::new(&python)
+                .args(["-c", &snippet])
+                .current_dir(bench.path(""))
+                .output();
+            let outcome = Outcome::of(&run.unwrap());
+            assert_eq!(
+                outcome.code,
+                0,
+                "{}: {snippet}\n{outcome:#?}",
+                page.display()
+            );
+            num_run += 1;
+        }
+    }
+    assert!(num_run > 0, "the README has one");
+}
