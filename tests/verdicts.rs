@@ -5,7 +5,8 @@ use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, Float32Array, Int64Array, StringArray};
+use arrow::array::{Array, ArrayRef, Float32Array, Int64Array, ListArray, StringArray};
+use arrow::datatypes::Float32Type;
 
 use crate::harness::{
     Bench, FLATTEN, FeatureKind, Graph, INFER, IdKind, Job, TRAIN, Table, files_below,
@@ -52,6 +53,28 @@ const OK: (i32, &str) = (0, "");
 const CASES: &[(&str, (i32, &str), Spoil)] = &[
     ("as it is", OK, |_| {}),
     ("no edges", OK, |case| case.edges = case.edges.slice(0, 0)),
+    (
+        "no edges, whose features are lists",
+        (3, "without edges the width of the lists"),
+        |case| {
+            edge_lists(case);
+            case.edges = case.edges.slice(0, 0);
+            case.replace("\"sage\"", "\"gat\"");
+        },
+    ),
+    ("no edges, whose lists are not read", OK, |case| {
+        edge_lists(case);
+        case.edges = case.edges.slice(0, 0);
+        case.replace("\"sage\"", "\"gat\"\nedge_features = false");
+    }),
+    ("one edge, whose features are a list", OK, |case| {
+        edge_lists(case);
+        case.edges = case.edges.slice(0, 1);
+        case.replace("\"sage\"", "\"gat\"");
+    }),
+    ("features of none", (2, "input.nodes.features"), |case| {
+        case.replace("features = [\"features\"]", "features = []");
+    }),
     ("one edge", OK, |case| case.edges = case.edges.slice(0, 1)),
     ("no nodes", (3, "puts no target into `train`"), |case| {
         case.nodes = case.nodes.slice(0, 0);
@@ -193,6 +216,18 @@ const CASES: &[(&str, (i32, &str), Spoil)] = &[
         },
     ),
 ];
+
+/// Gives the edges features, in a column of lists.
+fn edge_lists(case: &mut Case<'_>) {
+    let num_edges = case.edges.column("src").len();
+    let rows = (0..num_edges).map(|edge| Some([Some(edge as f32), Some(0.5)]));
+    let lists = ListArray::from_iter_primitive::<Float32Type, _, _>(rows);
+    case.edges.set("features", Arc::new(lists));
+    case.replace(
+        "dst = \"dst\"\n",
+        "dst = \"dst\"\nfeatures = [\"features\"]\n",
+    );
+}
 
 #[test]
 fn check_and_run_agree() {

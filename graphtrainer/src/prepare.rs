@@ -148,6 +148,17 @@ impl TrainPlan {
         check(self, &source).map(drop)
     }
 
+    /// Checks that a graph whose neighbourhoods have `hops` hops has what the plan reads, labels
+    /// aside.
+    ///
+    /// # Errors
+    ///
+    /// An error for missing or unfit columns of the graph.
+    pub fn check_graph(&self, graph: &GraphMeta, hops: usize) -> Result<(), TrainError> {
+        let checks = Checks::new(self, graph, hops);
+        checks.architecture_of(Task::Regression, 1).map(drop)
+    }
+
     /// Checks that parameter servers of several processes can hold a model for this graph, whose
     /// neighbourhoods have `hops` hops. A graph whose labels were not read yet is passed with the
     /// narrowest label that it could have.
@@ -157,12 +168,7 @@ impl TrainPlan {
     /// [`TrainError::Key`] if more servers are needed; an error for missing or unfit columns of the
     /// graph.
     pub fn check_servers(&self, graph: &GraphMeta, hops: usize) -> Result<(), TrainError> {
-        let checks = Checks {
-            plan: self,
-            input: &self.input,
-            graph,
-            hops,
-        };
+        let checks = Checks::new(self, graph, hops);
         let arch = checks.architecture_of(Task::Regression, checks.label()?.width())?;
         // An invalid architecture is reported later, when the true width of the labels is known.
         match arch.validate() {
@@ -192,6 +198,15 @@ struct Checks<'a> {
 }
 
 impl<'a> Checks<'a> {
+    fn new(plan: &'a TrainPlan, graph: &'a GraphMeta, hops: usize) -> Self {
+        Self {
+            plan,
+            input: &plan.input,
+            graph,
+            hops,
+        }
+    }
+
     fn of(plan: &'a TrainPlan, source: &'a Source) -> Self {
         Self {
             plan,
@@ -327,6 +342,11 @@ impl<'a> Checks<'a> {
     fn edge_dim(&self) -> Result<Option<usize>, TrainError> {
         let (plan, present) = (&self.plan.result, self.graph.edge_feature_dim);
         let takes = plan.layer.takes_edge_features();
+        if takes && plan.edge_features != Some(false) && present == Some(0) {
+            let problem = "without edges the width of the lists of `input.edges.features` is not \
+                           known; `train.edge_features` = false does not read them";
+            return Err(self.untrainable(problem));
+        }
         let problem = match (plan.edge_features, present) {
             (Some(false), _) => return Ok(None),
             (None, _) => return Ok(present.filter(|_| takes)),

@@ -48,6 +48,9 @@ pub(crate) fn preflight(job: &Job) -> Result<(), JobError> {
     }
     if let Some(train) = job.own_training.as_ref().filter(|_| job.runs(Stage::Train)) {
         splits_and_labels(job, train)?;
+        if let Some(plan) = &job.train {
+            plan.check_graph(&graph(job), num_hops(job))?;
+        }
     } else if let Some(plan) = job.train.as_ref().filter(|_| job.runs(Stage::Train)) {
         plan.check_input()?;
     }
@@ -94,8 +97,11 @@ fn graph(job: &Job) -> GraphMeta {
 ///
 /// Names the key if more servers are needed.
 pub(crate) fn servers(job: &Job, plan: &TrainPlan) -> Result<(), JobError> {
-    let hops = job.sample().map_or(0, |sample| sample.fanouts().len());
-    Ok(plan.check_servers(&graph(job), hops)?)
+    Ok(plan.check_servers(&graph(job), num_hops(job))?)
+}
+
+fn num_hops(job: &Job) -> usize {
+    job.sample().map_or(0, |sample| sample.fanouts().len())
 }
 
 /// Checks the keys of selected stages that must fit the labels.
