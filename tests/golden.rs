@@ -1,10 +1,9 @@
-//! Golden fingerprints: the bytes of earlier versions, of graph features, models and embeddings.
+//! Golden fingerprints: graph features, models and embeddings have the bytes of earlier versions.
 //!
-//! A change that is meant to change bytes is recorded by a run with `UPDATE_EXPECT=1`, and its
-//! commit says why. Flatten only copies and sums exactly, so its bytes depend neither on the
-//! processor nor on the number of workers. The last bits of a model depend on both the processor
-//! and the library of mathematical functions, so models are compared only where these are those of
-//! the record.
+//! If a change changes bytes on purpose, a run with `UPDATE_EXPECT=1` records them, and the commit
+//! says why. Flatten only copies and sums exactly, so its bytes depend neither on the processor nor
+//! on the number of workers. The last bits of a model depend on the processor and on the library of
+//! mathematical functions, so models are compared only if both are those of the record.
 
 use std::io::Write as _;
 
@@ -15,16 +14,16 @@ use crate::harness::{Bench, FLATTEN, FeatureKind, Graph, INFER, IdKind, Job, TRA
 use crate::needs::checkout;
 use crate::real::bench_for_jobs;
 
-/// Values at which the mathematical functions are looked at.
+/// Values at which the mathematical functions are compared.
 const PROBES: u32 = 20_000;
 
 /// A generated graph, and a job on it.
 struct Case {
     name: &'static str,
     graph: Graph,
-    /// What the job replaces in the usual one.
+    /// Texts that the job replaces in the usual job.
     changes: &'static [(&'static str, &'static str)],
-    /// What it replaces in `[train]`; none: the graph has no features to train on.
+    /// Texts that it replaces in `[train]`; none if the graph has no features to train on.
     model: Option<&'static [(&'static str, &'static str)]>,
 }
 
@@ -93,10 +92,10 @@ fn job(case: &Case, stages: &[&str], model: &[(&str, &str)]) -> Job {
     })
 }
 
-/// Returns a line of a golden file: what a stage wrote, and its fingerprint.
+/// Returns a line of a golden file: the output of a stage, and its fingerprint.
 fn line(bench: &Bench, name: &str, what: &str, output: &str) -> String {
     let mut files = bench.data_files(output);
-    // Scores and losses are sums over batches of what the model gives: its weights are enough.
+    // Scores and losses are left out: they follow from the weights.
     files.retain(|path, _| path.ends_with(".parquet") || path.ends_with(".safetensors"));
     let bytes: usize = files.values().map(Vec::len).sum();
     let mut all = Vec::new();
@@ -170,8 +169,8 @@ fn models_and_embeddings_are_those_of_earlier_versions() {
     expect_file![golden].assert_eq(&lines);
 }
 
-/// Returns a line with what the last bits of a model depend on: the processor's instructions, and
-/// the values of the mathematical functions.
+/// Returns a line with the processor's instructions and values of the mathematical functions, on
+/// which the last bits of a model depend.
 fn machine() -> String {
     let mut all = Vec::new();
     for probe in 0..PROBES {

@@ -154,7 +154,7 @@ fn the_default_embedding_is_the_last_hidden_layer() {
     }
 }
 
-/// Older programs took the last layer, whatever it was.
+/// Older programs took the last layer, even if it gave the logits.
 #[test]
 fn an_output_of_another_layer_is_not_finished() {
     let graph = graph();
@@ -173,14 +173,14 @@ fn an_output_of_another_layer_is_not_finished() {
     bench.graphflat(&["check", "job.toml"]).ok();
 }
 
-/// Runs a job that says what it does.
+/// Runs a job with log lines.
 fn aloud(bench: &Bench, job: &Job, args: &[&str]) -> String {
     bench.write(job);
     let said = bench.graphflat(&[&["run", "job.toml"], args].concat());
     said.ok().stderr
 }
 
-/// Where the embedding is none of a hidden layer, the user is told.
+/// If there is no hidden layer, a notice says that embeddings are the logits.
 #[test]
 fn embeddings_that_are_logits_are_told() {
     let graph = graph();
@@ -266,7 +266,7 @@ fn swapped_feature_columns_are_refused() {
     bench.run(&same, &[]).ok();
 }
 
-/// Models of older programs do not say what they read; a model from elsewhere has no manifest.
+/// Models of older programs have no record of columns; a model of another program has no manifest.
 #[test]
 fn the_two_files_of_a_model_are_enough() {
     let graph = graph();

@@ -1,7 +1,7 @@
-//! What a test needs beyond the checkout: data sets, programs, rights of the user, time.
+//! Things that a test needs besides the checkout: data sets, programs, rights of the user, time.
 //!
-//! A test whose need is not met says `skipped` and passes. `GRAPHFLAT_TEST_ALL=1` makes it fail
-//! instead, so that a machine which should have everything skips nothing without notice.
+//! A test that lacks something prints `skipped` and passes. With `GRAPHFLAT_TEST_ALL=1` it fails
+//! instead, so that a machine which should have everything skips no test unnoticed.
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -15,13 +15,14 @@ pub(crate) fn checkout() -> PathBuf {
         .to_owned()
 }
 
-/// Says that a test is skipped, or fails where nothing may be skipped.
+/// Prints that a test is skipped, or fails if no test may be skipped.
 pub(crate) fn skip<T>(reason: &str) -> Option<T> {
     assert!(
         std::env::var_os("GRAPHFLAT_TEST_ALL").is_none(),
         "{reason}, and GRAPHFLAT_TEST_ALL forbids to skip a test"
     );
-    // Not captured by the test harness: otherwise a skipped test looks like a passed one.
+    // The test harness does not capture this line: otherwise a skipped test would look like a
+    // passed one.
     writeln!(std::io::stderr(), "skipped: {reason}").expect("standard error is open");
     None
 }
@@ -41,7 +42,7 @@ pub(crate) fn data() -> Option<PathBuf> {
     ))
 }
 
-/// The directory that cargo builds into.
+/// Returns the directory that cargo builds into.
 pub(crate) fn target_dir() -> PathBuf {
     let own = Path::new(env!("CARGO_TARGET_TMPDIR")).parent();
     own.expect("cargo's is a folder in there").to_owned()
@@ -55,7 +56,7 @@ pub(crate) fn has_modules(python: &Path, modules: &[&str]) -> bool {
     run.is_ok_and(|output| output.status.success())
 }
 
-/// A Python with numpy and pyarrow.
+/// Returns a Python with numpy and pyarrow.
 pub(crate) fn python() -> Option<PathBuf> {
     let named = std::env::var_os("GRAPHFLAT_TEST_PYTHON").map(PathBuf::from);
     let candidates = [
@@ -71,7 +72,7 @@ pub(crate) fn python() -> Option<PathBuf> {
         .or_else(|| skip("no Python with numpy and pyarrow (GRAPHFLAT_TEST_PYTHON names one)"))
 }
 
-/// Whether the slow tests run: kills, hosts, services, faults. `.ci/run` sets the variable.
+/// Tells whether the slow tests run: kills, hosts, services, faults. `.ci/run` sets the variable.
 pub(crate) fn slow() -> bool {
     let is_asked = std::env::var_os("GRAPHFLAT_TEST_SLOW").is_some();
     if !is_asked {

@@ -22,13 +22,13 @@ def pandas(directory):
 
 
 def duckdb(directory):
-    # DuckDB has no readers of directories: a glob is its way.
+    # DuckDB reads no directories, only globs.
     query = f"select count(*) from '{os.path.join(directory, '*.parquet')}'"
     return importlib.import_module("duckdb").connect().execute(query).fetchall()[0][0]
 
 
 def polars(directory):
-    # Given a directory, polars takes `_SUCCESS` for a table.
+    # In a directory, polars reads `_SUCCESS` as a table.
     return importlib.import_module("polars").read_parquet(os.path.join(directory, "*.parquet")).height
 
 

@@ -8,8 +8,8 @@ use crate::harness::{Bench, FLATTEN, FeatureKind, Graph, INFER, IdKind, Job, Out
 use crate::needs::{checkout, has_modules, python, skip, target_dir};
 use crate::real::bench_for_jobs;
 
-/// Opens directories in Python; each has to have the rows that are said. Readers that are missing
-/// are left out if `may_miss` names them, else the test is skipped for them.
+/// Opens directories in Python; each must have the given number of rows. Missing readers are left
+/// out if `may_miss` names them; else the test is skipped for them.
 fn check(python: &Path, bench: &Bench, directories: &[(&str, u64)], may_miss: &[&str]) {
     let mut command = Command::new(python);
     command.arg(checkout().join("tests/readers.py"));
@@ -27,7 +27,7 @@ fn check(python: &Path, bench: &Bench, directories: &[(&str, u64)], may_miss: &[
             continue;
         };
         let known = directories.iter().find(|(name, _)| *name == directory);
-        let (_, expected) = known.expect("it was asked for");
+        let (_, expected) = known.expect("the directory was given");
         assert_eq!(rows, expected.to_string(), "{reader}, {directory}");
         readers += 1;
     }
@@ -59,7 +59,7 @@ fn other_tools_open_outputs_by_directory() {
         ("out/rows", rows(&bench, "out/rows")),
     ];
     check(&python, &bench, &directories, &[]);
-    // The oldest pyarrow that is promised, in an environment that `.ci/run` makes.
+    // The oldest supported pyarrow, in an environment that `.ci/run` makes.
     let oldest = target_dir().join("venv14/bin/python");
     match oldest.is_file() {
         true => check(&oldest, &bench, &directories, &["duckdb", "polars"]),
@@ -67,7 +67,7 @@ fn other_tools_open_outputs_by_directory() {
     }
 }
 
-/// The tables of `shards` are directories of their own.
+/// Each table of `shards` is a directory.
 #[test]
 fn other_tools_open_the_tables_of_shards() {
     let Some(python) = python() else { return };
@@ -87,14 +87,14 @@ fn other_tools_open_the_tables_of_shards() {
     check(&python, &bench, &tables, &[]);
 }
 
-/// The Python blocks of a Markdown file.
+/// Returns the Python blocks of a Markdown file.
 fn snippets(text: &str) -> Vec<String> {
     let blocks = text.split("```python\n").skip(1);
     let code = blocks.map(|block| block.split("```").next().unwrap().to_owned());
     code.collect()
 }
 
-/// The modules that a snippet imports.
+/// Returns the modules that a snippet imports.
 fn modules(snippet: &str) -> Vec<&str> {
     snippet
         .lines()
@@ -116,14 +116,14 @@ fn snippets_of_the_documentation_run() {
         .into_iter()
         .flatten()
         .map(|entry| entry.unwrap().path());
-    // The snippet of docs/pyg.md is a sketch; tests/pyg.rs runs what it calls.
+    // The snippet of docs/pyg.md is a sketch; tests/pyg.rs runs the functions that it calls.
     let mut pages: Vec<PathBuf> = docs
         .filter(|path| path.extension().is_some_and(|extension| extension == "md"))
         .filter(|path| !path.ends_with("pyg.md"))
         .collect();
     pages.sort();
     pages.insert(0, checkout().join("README.md"));
-    // They read what the two commands of the README write.
+    // The snippets read the outputs of the two commands of the README.
     let bench = bench_for_jobs();
     let job = std::fs::read_to_string(checkout().join("jobs/debian.toml")).unwrap();
     std::fs::write(bench.path("jobs/debian.toml"), job).unwrap();

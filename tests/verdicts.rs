@@ -217,7 +217,7 @@ const CASES: &[(&str, (i32, &str), Spoil)] = &[
     ),
 ];
 
-/// Gives the edges features, in a column of lists.
+/// Adds a list column of edge features.
 fn edge_lists(case: &mut Case<'_>) {
     let num_edges = case.edges.column("src").len();
     let rows = (0..num_edges).map(|edge| Some([Some(edge as f32), Some(0.5)]));

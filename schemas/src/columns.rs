@@ -1,4 +1,4 @@
-//! Columns of node features, labels and splits in memory, and what tells them apart on disk.
+//! Columns of node features, labels and splits in memory, and their descriptions on disk.
 
 mod features;
 mod labels;
@@ -21,11 +21,11 @@ pub enum Split {
     /// In no split.
     #[default]
     None,
-    /// Trained on.
+    /// Nodes to train on.
     Train,
-    /// Chooses the best epoch.
+    /// Nodes that choose the best epoch.
     Val,
-    /// Measures the result.
+    /// Nodes that measure the result.
     Test,
 }
 
@@ -53,20 +53,20 @@ pub enum FeatureMeta {
 pub struct FeatureColumn {
     /// Name in the table.
     pub name: String,
-    /// Numbers a row; none where an older program wrote the record.
+    /// Numbers a row; none if an older program wrote the record.
     pub width: Option<usize>,
 }
 
-/// What the labels of a graph are.
+/// Description of a graph's labels.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LabelMeta {
     /// Arrow type of the input column, so that outputs carry labels as given.
     pub data_type: String,
-    /// How a label is understood.
+    /// Meaning of a label.
     pub kind: LabelKind,
 }
 
-/// How a label is understood.
+/// Meaning of a label.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LabelKind {
@@ -89,16 +89,16 @@ pub enum LabelKind {
     Number,
 }
 
-/// What the splits of a graph are.
+/// Description of a graph's splits.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SplitMeta {
     /// Arrow type of the input column, so that outputs carry splits as given.
     pub data_type: String,
-    /// The numbers that stand for the splits; none where splits are written as words.
+    /// The numbers that stand for the splits; none if splits are words.
     pub values: Option<SplitValues>,
 }
 
-/// What a graph's tables hold; stands in manifests and in each file's metadata.
+/// Description of a graph's tables; manifests and each file's metadata hold it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GraphMeta {
     /// Type of the node ids.

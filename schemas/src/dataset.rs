@@ -126,7 +126,7 @@ pub struct Manifest {
 impl Manifest {
     /// Creates the manifest of a stage of this program, without parts.
     ///
-    /// `plan` is the plan as run, `input` the fingerprints of what was read.
+    /// `plan` is the plan as run, `input` the fingerprints of the input.
     pub fn new(
         stage: &str,
         fingerprint: String,

@@ -1,4 +1,4 @@
-//! Which columns of the input tables make a graph.
+//! The columns of the input tables that make a graph.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -9,9 +9,9 @@ use crate::input::{EdgesPlan, NodesPlan};
 
 /// The columns that a graph was read from, in order, and the direction of its edges.
 ///
-/// A model reads features by position. On a graph of other columns, another order or another
-/// direction it computes wrong numbers without an error, so a model keeps this record, and
-/// inference compares.
+/// A model reads features by position. On a graph with other columns, another order or another
+/// direction it would compute wrong numbers without an error. So this record is kept with a model,
+/// and inference compares it with its graph.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GraphColumns {
     /// Columns of dense node features.
@@ -45,7 +45,7 @@ impl GraphColumns {
         }
     }
 
-    /// Returns the number of node features; none where a width is not known.
+    /// Returns the number of node features; none if a width is not known.
     pub fn num_features(&self) -> Option<usize> {
         match &self.sparse {
             Some(sparse) => usize::try_from(sparse.width).ok(),
@@ -53,7 +53,7 @@ impl GraphColumns {
         }
     }
 
-    /// Returns the number of features an edge; none where a width is not known.
+    /// Returns the number of features of an edge; none if a width is not known.
     pub fn num_edge_features(&self) -> Option<usize> {
         total(&self.edge_features)
     }

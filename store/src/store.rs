@@ -16,15 +16,15 @@ pub struct Hub {
     pub in_degree: u64,
 }
 
-/// A graph as the map left it: what flatten, streamed training and inference read.
+/// A stored graph, which flatten, streamed training and inference read.
 #[derive(Clone, Debug)]
 pub struct Store {
     meta: Arc<StoreMeta>,
     columns: Arc<GraphColumns>,
     placement: Placement,
-    /// Who works on it, each process on the partitions of its own workers.
+    /// The processes and workers of the job; each process has the partitions of its own workers.
     cluster: Cluster,
-    /// Those of this process.
+    /// The partitions of this process.
     partitions: Arc<Vec<Partition>>,
 }
 
@@ -47,7 +47,7 @@ impl Store {
         })
     }
 
-    /// Returns who works on the store.
+    /// Returns the processes and workers that use the store.
     pub fn cluster(&self) -> &Cluster {
         &self.cluster
     }
@@ -57,7 +57,7 @@ impl Store {
         &self.partitions
     }
 
-    /// Returns what the store holds.
+    /// Returns the description of the store.
     pub fn meta(&self) -> &StoreMeta {
         &self.meta
     }
@@ -67,14 +67,14 @@ impl Store {
         &self.columns
     }
 
-    /// Returns what a manifest says of the input: the tables' fingerprints and the graph's columns.
+    /// Returns the entry `input` of a manifest: the tables' fingerprints and the graph's columns.
     pub fn manifest_input(&self) -> serde_json::Value {
         let mut input = self.meta.input.clone();
         input["columns"] = serde_json::json!(*self.columns);
         input
     }
 
-    /// Returns where each node stands.
+    /// Returns the placement of nodes on workers.
     pub fn placement(&self) -> &Placement {
         &self.placement
     }
@@ -94,11 +94,11 @@ impl Store {
         hubs
     }
 
-    /// Returns a worker's nodes.
+    /// Returns the partition of a worker.
     ///
     /// # Panics
     ///
-    /// If the worker is one of another process.
+    /// If the worker belongs to another process.
     pub fn partition(&self, worker: usize) -> &Partition {
         &self.partitions[worker - self.cluster.first_worker()]
     }

@@ -108,8 +108,8 @@ fn same_plan(job: &Job, stage: Stage, manifest: &Manifest) -> bool {
     }
 }
 
-/// Tells whether an output was made from the tables with a fingerprint. Beside that, a manifest
-/// names the columns of the graph.
+/// Tells whether an output was made from the tables with this fingerprint. The manifest's entry
+/// `input` also has the columns of the graph, which are not compared.
 fn same_tables(manifest: &Manifest, input: &Value) -> bool {
     let tables = ["nodes", "edges"];
     tables
@@ -133,7 +133,7 @@ fn same_input(plan: &TrainPlan, manifest: &Manifest) -> bool {
     })
 }
 
-/// The settings with the layer of the model; without it where there is no model yet.
+/// Returns the settings with the layer of the model; without it if there is no model yet.
 fn infer_settings(plan: &InferPlan) -> Value {
     plan.settings_of_model().unwrap_or_else(|_| {
         let mut settings = plan.settings();
