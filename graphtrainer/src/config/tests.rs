@@ -181,7 +181,7 @@ fn wrong_sizes_are_named_with_what_is_allowed() {
     );
     check(
         "input = \"gs://bucket/x\"",
-        "`train.input`: gs://bucket/x is of a store that is not supported",
+        "`train.input`: gs://bucket/x is the URL of a store that is not supported",
     );
     check("layers = 0", "`train.layers` is 0");
     check("gradient_format = \"f16\"", "unknown variant `f16`");
