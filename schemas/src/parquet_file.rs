@@ -54,6 +54,10 @@ pub(crate) fn number_array<T: ArrowPrimitiveType>(values: Vec<T::Native>) -> Arr
     Arc::new(PrimitiveArray::<T>::new(ScalarBuffer::from(values), None))
 }
 
+/// Size up to which a file is held in memory as a whole while it is read. A larger file is read
+/// twice, once for its checksum, so that memory stays bounded.
+const WHOLE_BYTES_MAX: u64 = 32 << 20;
+
 /// A Parquet file that this program wrote, open for reading.
 pub(crate) struct TableReader<'a> {
     path: &'a Path,
@@ -72,13 +76,7 @@ impl<'a> TableReader<'a> {
     /// Opens a file of a finished output: checks that it has the bytes that `entry` lists, and its
     /// schema version under metadata key `key`.
     pub(crate) fn open(path: &'a Path, entry: &FileEntry, key: &str) -> Result<Self> {
-        let bytes = storage::read_sized(path, entry.bytes)?;
-        let checksum = xxh::checksum(&bytes);
-        if checksum != entry.checksum {
-            let problem = format!("checksum {checksum}, its manifest says {}", entry.checksum);
-            return Err(broken(path, problem));
-        }
-        let input = ParquetInput::of_bytes(path, bytes).map_err(of_ours)?;
+        let input = open_checked(path, entry)?;
         let num_rows = input.metadata.metadata().file_metadata().num_rows();
         let reader = Self {
             path,
@@ -164,6 +162,31 @@ fn broken(path: &Path, problem: String) -> SchemaError {
         path: path.to_owned(),
         problem,
     }
+}
+
+/// Opens a file whose size and checksum are those that `entry` lists.
+fn open_checked(path: &Path, entry: &FileEntry) -> Result<ParquetInput> {
+    let check = |checksum: String| match checksum == entry.checksum {
+        true => Ok(()),
+        false => {
+            let problem = format!("checksum {checksum}, its manifest says {}", entry.checksum);
+            Err(broken(path, problem))
+        }
+    };
+    let opened = if entry.bytes <= WHOLE_BYTES_MAX {
+        let bytes = storage::read_sized(path, entry.bytes)?;
+        check(xxh::checksum(&bytes))?;
+        ParquetInput::of_bytes(path, bytes)
+    } else {
+        let found = storage::size(path)?.unwrap_or_default();
+        if found != entry.bytes {
+            let problem = format!("{found} bytes, its manifest says {}", entry.bytes);
+            return Err(broken(path, problem));
+        }
+        check(xxh::file_checksum(path)?)?;
+        ParquetInput::open(path)
+    };
+    opened.map_err(of_ours)
 }
 
 /// Turns an error of an input file into one of a file that this program wrote, since a user cannot
