@@ -1,8 +1,8 @@
 //! Models load into PyG as docs/pyg.md says, and give the outputs there that inference wrote.
 //!
-//! The tests need a Python with torch and torch_geometric. PyPI's packages of these take 5 GB, so
-//! no script installs them: the tests are skipped if neither `GRAPHFLAT_TEST_PYG` nor
-//! `GRAPHFLAT_TEST_PYTHON` names such a Python.
+//! The tests need a Python with torch and torch_geometric: `GRAPHFLAT_TEST_PYG` or
+//! `GRAPHFLAT_TEST_PYTHON` names one. PyPI's packages of these take 5 GB; `.ci/run` installs them
+//! where no test may be skipped.
 
 use std::path::PathBuf;
 use std::process::Command;

@@ -58,7 +58,7 @@ impl Transform {
                 }
             }
             (Transform::Standardize { .. }, Input::Sparse(_)) => {
-                let problem = "standardize would fill sparse features".to_owned();
+                let problem = "standardize would make sparse features dense".to_owned();
                 return Err(GnnError::Transform { problem });
             }
         }
@@ -221,7 +221,7 @@ mod tests {
             .unwrap_err();
         assert_eq!(
             refused.to_string(),
-            "transform: standardize would fill sparse features"
+            "transform: standardize would make sparse features dense"
         );
     }
 }

@@ -11,7 +11,8 @@ use arrow::buffer::ScalarBuffer;
 use arrow::datatypes::UInt32Type;
 use cluster::Peer;
 use schemas::{
-    FeatureMeta, Features, GraphMeta, Ids, Labels, NodeIdx, NodeReader, NodesPlan, Split,
+    FeatureMeta, Features, GraphMeta, Ids, Labels, NodeIdx, NodeReader, NodesPlan, SchemaError,
+    Split,
 };
 use serde::{Deserialize, Serialize};
 use std::cell::RefCell;
@@ -133,11 +134,8 @@ fn node_rows<'a>(
 
 /// Returns the error of a table whose rows have changed since its ids were numbered.
 fn changed(plan: &NodesPlan) -> StoreError {
-    StoreError::File {
-        verb: "read",
-        path: plan.spec().path.to_string().into(),
-        source: StoreCause::Damaged("its rows have changed since its ids were read".into()),
-    }
+    let path = plan.spec().path.to_string().into();
+    SchemaError::Changed { path }.into()
 }
 
 /// Number of rows that are split and sent together, so that batches are few and small.

@@ -25,7 +25,9 @@ pub(super) struct Lines {
 struct Said {
     /// Stage and phase.
     phase: String,
+    /// Text of the last event of the phase, printed or not.
     text: String,
+    /// Time of the last line.
     at: Instant,
     /// Time of the last event of the phase that had a new text.
     since: Instant,
@@ -44,6 +46,7 @@ impl Lines {
                 return None;
             }
             last.since = now;
+            last.text.clone_from(&text);
             if is_tick && now - last.at < BETWEEN_TICKS {
                 return None;
             }
