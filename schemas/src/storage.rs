@@ -369,7 +369,7 @@ pub fn create_dir_all(dir: &Path) -> Result<()> {
 /// Renames a file and replaces the file that has the new name; S3 copies it.
 pub(crate) fn rename(from: &Path, to: &Path) -> Result<()> {
     if let (Some(source), Some(target)) = (object(from)?, object(to)?) {
-        return source.replace(&target);
+        return upload::replace(&source, &target);
     }
     let parent = to.parent().expect("a file lies in a directory");
     fs::create_dir_all(parent).map_err(SchemaError::io("create", parent))?;

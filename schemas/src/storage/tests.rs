@@ -11,7 +11,7 @@ use parquet::file::properties::WriterProperties;
 
 use super::{
     ParquetInput, Put, entries, is_dir, is_file, object, read, remove_dir_all, remove_empty_dir,
-    replace, size, write_whole,
+    rename, replace, size, write_whole,
 };
 use crate::dataset::{MANIFEST_SCHEMA, Manifest, Opened, Output, PartEntry, verify_checksums};
 use crate::error::{ErrorKind, SchemaError};
@@ -154,6 +154,21 @@ fn what_comes_late_is_no_part_of_an_output() {
         let done = Output::open(&dir, "flatten", "f", false).unwrap();
         assert!(matches!(done, Opened::Done(_)));
         drop(open(&dir, "g", true));
+    }
+}
+
+#[test]
+fn an_object_too_large_for_one_copy_is_moved_whole() {
+    for dir in dirs("moved") {
+        let large: Vec<u8> = (0..20_000_001)
+            .map(|i| u8::try_from(i % 251).unwrap())
+            .collect();
+        let (from, to) = (dir.join("from"), dir.join("to"));
+        write_whole(&to, b"old").unwrap();
+        write_whole(&from, &large).unwrap();
+        rename(&from, &to).unwrap();
+        assert!(read(&to).unwrap().unwrap() == large);
+        assert!(read(&from).unwrap().is_none());
     }
 }
 

@@ -20,6 +20,9 @@ const PARTS_MAX: usize = 2;
 /// Bytes buffered for the file system.
 const BUFFER_BYTES: usize = 1 << 18;
 
+/// Greatest size of an object that S3 copies in one request; small in tests.
+const COPY_BYTES_MAX: u64 = if cfg!(test) { 9 << 20 } else { 5 << 30 };
+
 /// A file being written. Dropping it before it is finished removes it.
 pub(crate) enum NewFile {
     Local(LocalFile),
@@ -52,6 +55,30 @@ struct Parts {
     pending: VecDeque<Pending<(), object_store::Error>>,
     /// ETag of the object before the upload.
     before: Option<String>,
+}
+
+/// Renames an object and replaces an object that has the new name. S3 copies it, or reads and writes
+/// it if it is too large for one copy, and removes the original.
+pub(super) fn replace(from: &Object, to: &Object) -> Result<()> {
+    let num_bytes = match from.swaps() {
+        true => from.head("copy")?.size,
+        false => 0,
+    };
+    if num_bytes <= COPY_BYTES_MAX {
+        return from.replace(to);
+    }
+    let mut copy = NewFile::create(&to.path, &to.path)?;
+    for start in (0..num_bytes).step_by(PART_BYTES) {
+        let range = start..num_bytes.min(start + PART_BYTES as u64);
+        let bytes = from.call("read", move |store, key| {
+            let range = range.clone();
+            async move { store.client.get_range(&key, range).await }
+        })?;
+        copy.write_all(&bytes)
+            .map_err(SchemaError::io("write", &to.path))?;
+    }
+    copy.finish(|| Ok(()))?.map_or(Ok(()), wait)?;
+    from.remove()
 }
 
 impl NewFile {
