@@ -347,6 +347,71 @@ fn spoil(path: &Path) {
     fs::write(path, bytes).unwrap();
 }
 
+/// Runs with `--json` until it ends, after `disturb` was done while the model is trained. Returns how
+/// it ended and its last event.
+fn last_event(bench: &Bench, disturb: impl FnOnce(&Child)) -> (Outcome, serde_json::Value) {
+    let events = bench.path("events.jsonl");
+    let mut command = bench.command(&["run", "job.toml", "--json"]);
+    // To a file: a run stands still once nobody empties a pipe.
+    let stdout = fs::File::create(&events).unwrap();
+    let running = command.stdout(stdout).spawn().unwrap();
+    wait_for_output(bench, "out/model");
+    disturb(&running);
+    let outcome = end(running);
+    let text = fs::read_to_string(events).unwrap();
+    let last = serde_json::from_str(text.lines().last().unwrap()).unwrap();
+    (outcome, last)
+}
+
+/// With `--json`, a signal gives an event of the same form as an error.
+#[test]
+fn a_signal_is_an_event() {
+    let bench = Bench::new(&graph());
+    bench.write(&job(&graph(), 100_000));
+    let (outcome, event) = last_event(&bench, |running| send_signal(running, "-TERM"));
+    let told = "interrupted by SIGTERM; run again to go on";
+    assert_eq!(outcome.stderr, format!("{told}\n"));
+    check_error(&event, told, 143);
+}
+
+/// With `--json`, a mapped file that is cut gives an event of the same form as other errors.
+#[test]
+fn a_store_that_is_cut_is_an_event() {
+    let bench = Bench::new(&graph());
+    let streamed = job(&graph(), 100_000)
+        .with("output = \"out/features\"\n", "")
+        .with("layout = \"shards\"\n", "")
+        .with("[train]\n", "[train]\nstreamed = true\n");
+    bench.write(&streamed);
+    let (outcome, event) = last_event(&bench, |_| {
+        for path in files_below(&bench.path("work/small/store")) {
+            fs::File::options()
+                .write(true)
+                .open(path)
+                .unwrap()
+                .set_len(0)
+                .unwrap();
+        }
+    });
+    assert_eq!(outcome.code, 1, "{outcome:?}");
+    let told = event["message"].as_str().unwrap();
+    assert!(told.starts_with("cannot read /"), "{told}");
+    assert!(told.contains("the file was cut"), "{told}");
+    assert_eq!(outcome.stderr, format!("error: {told}\n"));
+    check_error(&event, told, 1);
+}
+
+#[track_caller]
+fn check_error(event: &serde_json::Value, message: &str, exit_code: u8) {
+    assert_eq!(
+        (&event["event"], &event["level"]),
+        (&"error".into(), &"error".into())
+    );
+    assert_eq!(event["message"], message);
+    assert_eq!(event["exit_code"], exit_code);
+    assert_eq!(event["job"], "small");
+}
+
 /// The number of restarts is limited, and other failures than a lost process cause no restart.
 #[test]
 fn restarts_come_to_an_end() {

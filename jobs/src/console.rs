@@ -156,12 +156,33 @@ impl Console {
 
     /// Prints an error as [`Console::fail`] does, given its text.
     pub(crate) fn fail_with(&self, problem: &str, exit_code: u8) {
-        self.0.bars().end();
-        line_err(&format!("error: {problem}"));
+        self.end(&format!("error: {problem}"), problem, exit_code);
+    }
+
+    /// Says that a signal ends the program; the line is no error, the event has the exit code.
+    pub(crate) fn interrupted(&self, problem: &str, exit_code: u8) {
+        self.end(problem, problem, exit_code);
+    }
+
+    fn end(&self, line: &str, problem: &str, exit_code: u8) {
+        // A thread that fails while it draws bars holds them itself.
+        if let Ok(mut bars) = self.0.bars.try_lock() {
+            bars.end();
+        }
+        line_err(line);
         if self.0.voice == Voice::Json {
             let fields = json!({ "event": "error", "message": problem, "exit_code": exit_code });
             self.emit("error", fields);
         }
+    }
+
+    /// Warns, also where the user wants errors only.
+    pub(crate) fn caution(&self, text: &str) {
+        match self.0.voice {
+            Voice::Quiet | Voice::Json => line_err(&format!("warning: {text}")),
+            Voice::Bars | Voice::Lines => {}
+        }
+        self.warn(text);
     }
 
     /// Tells whether the user wants JSON.

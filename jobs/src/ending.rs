@@ -3,11 +3,16 @@
 //! A failed stage, an error of another process and a signal may end the program at the same time.
 //! The first thread [`claim`]s the end, prints one line and exits; the others wait for it.
 
-use std::io::{self, Write as _};
-use std::sync::Mutex;
+use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, OnceLock};
 use std::thread;
 use std::time::Duration;
+
+use crate::console::Console;
+
+/// Prints why the program ends.
+static CONSOLE: OnceLock<Console> = OnceLock::new();
 
 /// Whether a thread has claimed the end of the program.
 static IS_CLAIMED: AtomicBool = AtomicBool::new(false);
@@ -64,6 +69,11 @@ pub(crate) fn claim() {
     }
 }
 
+/// Sets the console that prints why the program ends.
+pub(crate) fn speak_through(console: &Console) {
+    CONSOLE.set(console.clone()).ok(); // a program has one
+}
+
 /// Makes this process print no line about signals: the process that started it does.
 pub(crate) fn be_silent() {
     IS_SILENT.store(true, Ordering::SeqCst);
@@ -79,16 +89,12 @@ pub(crate) fn tell_others_with(tell: impl Fn(&str, u8) + Send + 'static) {
     *OTHERS.lock().expect("its holders never panic") = Some(Box::new(tell));
 }
 
-/// Writes a line to standard error.
-pub(crate) fn say(line: &str) {
-    // If this fails, there is no other place to report it.
-    let _ = writeln!(io::stderr(), "{line}");
-}
-
 /// Prints the line about a signal, unless the process that started this one does.
-pub(crate) fn say_interrupted(line: &str) {
-    if !IS_SILENT.load(Ordering::SeqCst) {
-        say(line);
+pub(crate) fn say_interrupted(problem: &str, exit_code: u8) {
+    if let Some(console) = CONSOLE.get()
+        && !IS_SILENT.load(Ordering::SeqCst)
+    {
+        console.interrupted(problem, exit_code);
     }
 }
 
@@ -102,7 +108,9 @@ pub(crate) fn exit(exit_code: u8) -> ! {
 /// to `main`; any thread may call it.
 pub(crate) fn fail(problem: &str) -> ! {
     claim();
-    say(&format!("error: {problem}"));
+    if let Some(console) = CONSOLE.get() {
+        console.fail_with(problem, 1);
+    }
     tell_others(problem, 1);
     exit(1)
 }
@@ -121,7 +129,7 @@ fn end_by(signal: Signal) {
         false => "",
     };
     let problem = format!("interrupted by {}{hint}", signal.name());
-    say_interrupted(&problem);
+    say_interrupted(&problem, signal.exit_code());
     tell_others(&problem, signal.exit_code());
     exit(signal.exit_code());
 }

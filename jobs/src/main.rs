@@ -41,6 +41,7 @@ fn main() -> ExitCode {
     let command = Cli::parse().command;
     let console = Console::of(&command);
     console.listen();
+    ending::speak_through(&console);
     if let Err(error) = ending::listen_to_signals() {
         let error = JobError::from(schemas::threads::refused(error)).into();
         return fail(&console, &error);

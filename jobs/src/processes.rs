@@ -157,14 +157,14 @@ fn end_job(end: End<'_>, children: &Children, restart: Option<&Restart>, console
         End::Lost { text } => {
             if let Some(restart) = restart {
                 children.end(1);
-                restart.run(text);
+                restart.run(text, console);
             }
             (text, 1)
         }
         End::Failed { text, exit_code } => (text, exit_code),
     };
     match Signal::of_exit_code(exit_code) {
-        Some(_) => ending::say_interrupted(text),
+        Some(_) => ending::say_interrupted(text, exit_code),
         None => console.fail_with(text, exit_code),
     }
     children.end(exit_code);

@@ -9,7 +9,7 @@ use schemas::dataset::is_begun;
 
 use crate::arguments::add_fresh;
 use crate::cli::{RunArgs, Stage};
-use crate::ending;
+use crate::console::Console;
 use crate::error::JobError;
 use crate::job::Job;
 use crate::source::Edits;
@@ -86,19 +86,16 @@ impl Restart {
     }
 
     /// Runs the job in place of this process; returns only if that fails.
-    pub(crate) fn run(&self, reason: &str) {
+    pub(crate) fn run(&self, reason: &str, console: &Console) {
         let Self { left, allowed, .. } = self;
-        ending::say(&format!(
-            "warning: {reason}; the job is started again (restarts left: {allowed} before, {left} \
-             now)"
+        console.caution(&format!(
+            "{reason}; the job is started again (restarts left: {allowed} before, {left} now)"
         ));
         schemas::cleanup::run();
         let mut args = self.args.clone();
         add_fresh(&mut args, &self.fresh_stages());
         if let Err(error) = replace(&args) {
-            ending::say(&format!(
-                "warning: the job cannot be started again: {error}"
-            ));
+            console.caution(&format!("the job cannot be started again: {error}"));
         }
     }
 

@@ -39,6 +39,7 @@ pub(crate) fn run(args: &RunArgs, console: &Console) -> anyhow::Result<()> {
         processes: of.processes.map(usize::from),
     };
     ending::be_resumable();
+    end_with_cut_maps()?;
     let edits = args.job.edits();
     let job = Job::load(&args.job.path, &edits, &overrides)?;
     keep_free_memory(job.memory_budget);
@@ -47,6 +48,26 @@ pub(crate) fn run(args: &RunArgs, console: &Console) -> anyhow::Result<()> {
     let processes = Processes::start(args, &edits, &job, console).with_context(context)?;
     let result = run_stages(&job, &processes, console).with_context(context);
     processes.end(result)
+}
+
+/// Has a mapped file that is cut end the program like any other error.
+#[cfg(unix)]
+fn end_with_cut_maps() -> Result<(), JobError> {
+    let failed = |source| JobError::Process { source };
+    let cut = store::CutMaps::watch().map_err(failed)?;
+    let end = move || {
+        if let Some(problem) = cut.wait() {
+            ending::fail(&problem);
+        }
+    };
+    schemas::threads::spawn("maps", end)?;
+    Ok(())
+}
+
+/// The system ends the program where a mapped file is cut.
+#[cfg(not(unix))]
+fn end_with_cut_maps() -> Result<(), JobError> {
+    Ok(())
 }
 
 fn run_stages(job: &Job, processes: &Processes, console: &Console) -> anyhow::Result<()> {

@@ -103,4 +103,6 @@ pub use open::{input_fingerprint, open_or_build, open_or_build_on};
 pub use partition::Partition;
 pub use placement::{NUM_NODES_MAX, Placement};
 pub use plan::{HUB_THRESHOLD, StorePlan};
+#[cfg(unix)]
+pub use sigbus::CutMaps;
 pub use store::{Hub, Store};

@@ -4,6 +4,8 @@
 //! error: the system sends SIGBUS to the thread that reads them. The handler here finds the address
 //! among all maps, prints the name of the file and ends the process with exit code 1. It does only
 //! what a signal handler may do: it reads a list that never shrinks, writes one line and exits.
+//! If [`CutMaps`] waits, the handler hands the file over to the waiting thread instead, which may do
+//! more.
 #![expect(
     unsafe_code,
     reason = "signal handlers are installed and run through the C interface of the system"
@@ -11,10 +13,11 @@
 
 use std::ffi::{c_int, c_void};
 use std::fs::File;
-use std::os::fd::AsRawFd as _;
+use std::io::{self, PipeReader, Read as _};
+use std::os::fd::{AsRawFd as _, IntoRawFd as _};
 use std::os::unix::ffi::OsStringExt as _;
 use std::ptr::null_mut;
-use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicUsize, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use memmap2::Mmap;
@@ -33,6 +36,48 @@ static LATEST: Mutex<Option<&'static Entry>> = Mutex::new(None);
 static ENTRIES: AtomicPtr<Entry> = AtomicPtr::new(null_mut());
 /// The previous handler, which is Rust's own and reports stack overflows.
 static BEFORE: OnceLock<libc::sigaction> = OnceLock::new();
+
+/// File descriptor to which the handler writes the address of an entry; negative if no thread waits.
+static REPORTS: AtomicI32 = AtomicI32::new(-1);
+/// Milliseconds after which the handler ends the process, if the waiting thread has not.
+const REPORT_MILLIS_MAX: c_int = 30_000;
+/// Error text of a file that was cut, before and after its name.
+const CUT: [&str; 2] = [
+    "cannot read ",
+    ": the file was cut, or its disk failed, while it was mapped; run again",
+];
+
+/// Waits until a mapped file is cut, so that the process can end with an error like any other.
+#[derive(Debug)]
+pub struct CutMaps(PipeReader);
+
+impl CutMaps {
+    /// Makes the handler report cut files to [`Self::wait`] from now on; call it once a process.
+    ///
+    /// # Errors
+    ///
+    /// If the system has no pipe to give.
+    pub fn watch() -> io::Result<Self> {
+        let (reader, writer) = io::pipe()?;
+        // The handler may need it as long as the process lives.
+        REPORTS.store(writer.into_raw_fd(), Ordering::SeqCst);
+        Ok(Self(reader))
+    }
+
+    /// Waits until a mapped file is cut; returns the error text, or none if the pipe cannot be read.
+    /// The caller must then end the process: the thread that reads the map waits for it.
+    pub fn wait(mut self) -> Option<String> {
+        let mut address = [0; size_of::<usize>()];
+        self.0.read_exact(&mut address).ok()?;
+        let address = usize::from_ne_bytes(address);
+        let latest = *LATEST.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut entries = std::iter::successors(latest, |entry| entry.next);
+        let found = entries.find(|entry| std::ptr::from_ref(*entry).addr() == address)?;
+        let [before, after] = CUT;
+        let path = String::from_utf8_lossy(&found.path);
+        Some(format!("{before}{path}{after}"))
+    }
+}
 
 /// A map whose file the handler names if it is cut.
 pub(crate) struct NamedMap {
@@ -103,7 +148,7 @@ extern "C" fn on_sigbus(_signal: c_int, info: *mut libc::siginfo_t, _context: *m
     while let Some(found) = entry {
         let start = found.start.load(Ordering::SeqCst);
         if (start..found.end.load(Ordering::SeqCst)).contains(&address) {
-            end(&found.path);
+            end(found);
         }
         entry = found.next;
     }
@@ -115,12 +160,26 @@ extern "C" fn on_sigbus(_signal: c_int, info: *mut libc::siginfo_t, _context: *m
     }
 }
 
-/// Writes one line and ends the process, without any lock or allocation.
-fn end(path: &[u8]) -> ! {
-    let texts: [&[u8]; 3] = [
-        b"error: cannot read ",
-        path,
-        b": the file was cut, or its disk failed, while it was mapped; run again\n",
+/// Hands the file over to whoever waits for it, or writes one line; then ends the process. Takes no
+/// lock and no memory.
+fn end(entry: &'static Entry) -> ! {
+    let reports = REPORTS.load(Ordering::SeqCst);
+    if reports >= 0 {
+        let address = std::ptr::from_ref(entry).addr().to_ne_bytes();
+        // SAFETY: the bytes are valid for reads; `write`, `poll` and `_exit` may be called in a handler.
+        unsafe {
+            libc::write(reports, address.as_ptr().cast(), address.len());
+            libc::poll(null_mut(), 0, REPORT_MILLIS_MAX);
+            libc::_exit(1)
+        }
+    }
+    let [before, after] = CUT;
+    let texts: [&[u8]; 5] = [
+        b"error: ",
+        before.as_bytes(),
+        &entry.path,
+        after.as_bytes(),
+        b"\n",
     ];
     let pieces = texts.map(|text| libc::iovec {
         iov_base: text.as_ptr().cast_mut().cast(),
@@ -128,7 +187,7 @@ fn end(path: &[u8]) -> ! {
     });
     // SAFETY: the pieces are valid for reads; `writev` and `_exit` may be called in a handler.
     unsafe {
-        libc::writev(2, pieces.as_ptr(), 3);
+        libc::writev(2, pieces.as_ptr(), 5);
         libc::_exit(1)
     }
 }
@@ -139,11 +198,20 @@ mod tests {
     use crate::map_bytes;
 
     /// Environment variable with which the test below runs as the process that is ended.
-    const CUT: &str = "GRAPHFLAT_TEST_CUT_MAP";
+    const CUT_MAP: &str = "GRAPHFLAT_TEST_CUT_MAP";
+    /// Environment variable with which that process waits for the handler.
+    const WAITS: &str = "GRAPHFLAT_TEST_CUT_MAP_WAITS";
 
     #[test]
     fn a_mapped_file_that_is_cut_is_named() {
-        if let Some(path) = std::env::var_os(CUT) {
+        if let Some(path) = std::env::var_os(CUT_MAP) {
+            if std::env::var_os(WAITS).is_some() {
+                let cut = CutMaps::watch().unwrap();
+                std::thread::spawn(move || {
+                    eprintln!("told: {}", cut.wait().unwrap());
+                    std::process::exit(3);
+                });
+            }
             let bytes = map_bytes(&File::open(&path).unwrap()).unwrap();
             drop(map_bytes(&File::open(&path).unwrap()).unwrap());
             let file = File::options().write(true).open(&path).unwrap();
@@ -153,19 +221,24 @@ mod tests {
         }
         let root = tempfile::tempdir().unwrap();
         let path = root.path().canonicalize().unwrap().join("nodes-000.arrow");
-        std::fs::write(&path, vec![1; 1 << 16]).unwrap();
-        let child = std::process::Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "--nocapture"])
-            .arg("sigbus::tests::a_mapped_file_that_is_cut_is_named")
-            .env(CUT, &path)
-            .output()
-            .unwrap();
-        let told = String::from_utf8_lossy(&child.stderr).into_owned();
-        let line = format!(
-            "error: cannot read {}: the file was cut, or its disk failed, while it was mapped; \
-             run again\n",
+        let problem = format!(
+            "cannot read {}: the file was cut, or its disk failed, while it was mapped; run again\n",
             path.display()
         );
-        assert_eq!((child.status.code(), told), (Some(1), line));
+        for (waits, before, exit_code) in [(false, "error: ", 1), (true, "told: ", 3)] {
+            std::fs::write(&path, vec![1; 1 << 16]).unwrap();
+            let mut child = std::process::Command::new(std::env::current_exe().unwrap());
+            child
+                .args(["--exact", "--nocapture"])
+                .arg("sigbus::tests::a_mapped_file_that_is_cut_is_named")
+                .env(CUT_MAP, &path);
+            if waits {
+                child.env(WAITS, "1");
+            }
+            let child = child.output().unwrap();
+            let told = String::from_utf8_lossy(&child.stderr).into_owned();
+            let expected = format!("{before}{problem}");
+            assert_eq!((child.status.code(), told), (Some(exit_code), expected));
+        }
     }
 }
