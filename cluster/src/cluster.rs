@@ -127,9 +127,8 @@ impl Cluster {
     /// alone.
     pub fn fail_now(&self, error: &dyn std::error::Error, exit_code: u8) {
         if let Some(mesh) = &self.mesh {
-            let causes = std::iter::successors(error.source(), |cause| cause.source());
-            let text = causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"));
-            mesh.watch().fail_now(&text, exit_code);
+            mesh.watch()
+                .fail_now(&schemas::error_chain(error), exit_code);
         }
     }
 

@@ -313,9 +313,3 @@ impl TrainError {
         }
     }
 }
-
-/// Returns the causes of an error, each after a colon.
-pub(crate) fn causes(error: &dyn std::error::Error) -> String {
-    let causes = std::iter::successors(error.source(), |cause| cause.source());
-    causes.map(|cause| format!(": {cause}")).collect()
-}

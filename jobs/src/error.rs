@@ -185,17 +185,11 @@ pub(crate) fn lines(error: &anyhow::Error) -> Vec<String> {
 
 /// Returns an error and its causes on one line.
 pub(crate) fn chain(error: &dyn std::error::Error) -> String {
-    let causes = std::iter::successors(Some(error), |error| error.source());
-    let links: Vec<String> = causes.map(ToString::to_string).collect();
-    plain(&links.join(": "))
-}
-
-fn plain(text: &str) -> String {
+    let text = schemas::error_chain(error);
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 /// Returns an error and its causes on one line.
 pub(crate) fn one_line(error: &anyhow::Error) -> String {
-    let links: Vec<String> = error.chain().map(ToString::to_string).collect();
-    plain(&links.join(": "))
+    chain(error.as_ref())
 }

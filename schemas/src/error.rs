@@ -302,3 +302,27 @@ impl SchemaError {
         }
     }
 }
+
+/// Returns an error and its causes on one line, each after a colon.
+pub fn error_chain(error: &dyn std::error::Error) -> String {
+    format!("{error}{}", error_causes(error))
+}
+
+/// Returns the causes of an error, each after a colon.
+pub fn error_causes(error: &dyn std::error::Error) -> String {
+    causes(error).map(|cause| format!(": {cause}")).collect()
+}
+
+/// Returns the first cause of an error, which is the last one of the chain.
+pub(crate) fn root_cause<'a>(
+    error: &'a (dyn std::error::Error + 'static),
+) -> Option<&'a (dyn std::error::Error + 'static)> {
+    causes(error).last()
+}
+
+/// Iterates over the causes of an error, from the nearest one on.
+pub(crate) fn causes<'a>(
+    error: &'a dyn std::error::Error,
+) -> impl Iterator<Item = &'a (dyn std::error::Error + 'static)> {
+    std::iter::successors(error.source(), |cause| cause.source())
+}

@@ -142,7 +142,7 @@ pub use dataset::{
 pub use embeddings::{
     EmbeddingBatch, EmbeddingColumns, EmbeddingRows, EmbeddingsDataset, EmbeddingsWriter, Precision,
 };
-pub use error::{ErrorKind, Result, SchemaError};
+pub use error::{ErrorKind, Result, SchemaError, error_causes, error_chain};
 pub use fanout::{Fanout, FlattenMeta, Layout, Sampling, keep_at_hop, use_at_layer};
 pub use graph_columns::GraphColumns;
 pub use graph_feature::{

@@ -23,11 +23,10 @@ use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
 use cluster::Cluster;
-use schemas::Manifest;
+use schemas::{Manifest, error_chain};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::error::causes;
 use crate::server::{GradientFormat, GrpcClient, GrpcServer, Link, TensorSpec};
 use crate::worker::EpochShare;
 use crate::{TrainError, TrainPlan};
@@ -108,7 +107,7 @@ impl Failure {
                 how: how.clone(),
             },
             other => Self::Other {
-                text: format!("{other}{}", causes(other)),
+                text: error_chain(other),
                 is_bound_to_repeat: other.is_bound_to_repeat(),
             },
         }

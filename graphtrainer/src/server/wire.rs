@@ -13,12 +13,12 @@ use std::time::Duration;
 
 use prost::Message;
 use prost::bytes::Bytes;
+use schemas::error_causes;
 use serde::{Deserialize, Serialize};
 use tonic::{Code, Status};
 
 use super::{Consistency, GradientFormat, Optimizer, ServerState, TensorSpec};
 use crate::TrainError;
-use crate::error::causes;
 
 /// Largest message: the values and the optimiser's state of one shard. HTTP/2 splits it into
 /// frames.
@@ -236,7 +236,7 @@ pub(super) fn error_of(server: usize, status: &Status) -> TrainError {
         }
         Err(_) => {}
     }
-    let problem = format!("{}{}", status.message(), causes(status));
+    let problem = format!("{}{}", status.message(), error_causes(status));
     match status.code() {
         Code::FailedPrecondition
         | Code::InvalidArgument

@@ -11,7 +11,7 @@ use super::{
     ASIDE, LOCK, MANIFEST, MOVING, Manifest, OLD_MANIFEST, PLAN, PROGRESS, PartEntry, SUCCESS,
     TABLES, load_manifest, part_name, read_json,
 };
-use crate::error::Result;
+use crate::error::{Result, error_chain};
 use crate::storage::{self, entries, remove_dir_all, remove_file};
 
 /// Removes the output in a directory, if this program wrote it.
@@ -163,8 +163,7 @@ pub(super) fn remove_aside(dir: &Path) -> Result<()> {
 /// Warns of a file that could not be removed from a whole output.
 pub(super) fn warn_if_left(removed: Result<()>) {
     if let Err(error) = removed {
-        let cause = std::error::Error::source(&error).map(ToString::to_string);
-        let cause = cause.unwrap_or_default();
-        tracing::warn!("{error}: {cause}; the output is whole, remove the file by hand");
+        let error = error_chain(&error);
+        tracing::warn!("{error}; the output is whole, remove the file by hand");
     }
 }

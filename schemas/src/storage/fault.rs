@@ -4,6 +4,8 @@ use std::io;
 
 use object_store::Error;
 
+use crate::error::causes;
+
 /// Separates, in an error of `object_store`, the request from the status of its answer.
 const STATUS: &str = "Server returned non-2xx status code: ";
 
@@ -62,8 +64,7 @@ pub(super) fn plain(error: Error) -> io::Error {
         }
         _ => io::ErrorKind::Other,
     };
-    let causes: Vec<_> =
-        std::iter::successors(std::error::Error::source(&error), |cause| cause.source()).collect();
+    let causes: Vec<_> = causes(&error).collect();
     if let Some(Said(text)) = causes.iter().find_map(|cause| cause.downcast_ref()) {
         return io::Error::new(kind, text.clone());
     }

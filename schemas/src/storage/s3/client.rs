@@ -12,6 +12,7 @@ use object_store::client::{
 use object_store::{ClientOptions, Result};
 use serde::Deserialize;
 
+use crate::error::root_cause;
 use crate::storage::health::Health;
 
 /// Greatest length of a server's code and message in an error, in bytes.
@@ -85,13 +86,8 @@ fn fault(answer: &Result<HttpResponse, HttpError>) -> Option<String> {
             may_pass.then(|| format!("the server answered {status}"))
         }
         Err(error) => {
-            let causes =
-                std::iter::successors(std::error::Error::source(error), |cause| cause.source());
-            Some(
-                causes
-                    .last()
-                    .map_or_else(|| error.to_string(), ToString::to_string),
-            )
+            let cause = root_cause(error);
+            Some(cause.map_or_else(|| error.to_string(), ToString::to_string))
         }
     }
 }

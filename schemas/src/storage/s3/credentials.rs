@@ -7,6 +7,7 @@ use async_trait::async_trait;
 use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey as Key, AwsCredential};
 use object_store::{BackoffConfig, CredentialProvider, Error, Result, RetryConfig};
 
+use crate::error::root_cause;
 use crate::storage::fault::Said;
 
 /// Greatest number of repeated requests to the machine's server of credentials: it is near, or
@@ -26,9 +27,8 @@ impl CredentialProvider for Explained {
 
     async fn get_credential(&self) -> Result<Arc<AwsCredential>> {
         self.inner.get_credential().await.map_err(|error| {
-            let cause =
-                std::iter::successors(std::error::Error::source(&error), |cause| cause.source());
-            let cause = cause.last().map(ToString::to_string).unwrap_or_default();
+            let cause = root_cause(&error).map(ToString::to_string);
+            let cause = cause.unwrap_or_default();
             let problem = format!(
                 "no credentials for S3: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or name a \
                  profile that has keys in `storage.s3.profile`; {} gives none either ({cause})",
