@@ -39,7 +39,7 @@ impl Mesh {
         })?;
         let plan = Arc::new(plan);
         let arrivals = Arrivals::start(&plan, listener)?;
-        let watch = Watch::start(plan.hosts.clone(), plan.process, Arc::clone(&plan.on_end));
+        let watch = Watch::start(plan.hosts.clone(), plan.process, Arc::clone(&plan.on_end))?;
         let met = Session::joining(&plan, &arrivals, JOINING, &watch).connect();
         met.inspect_err(|error| watch.fail(&error.to_string(), JOIN_FAILED))?;
         Ok(Arc::new(Self {

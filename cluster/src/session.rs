@@ -12,6 +12,7 @@ use crate::handshake::{HandshakeError, MET, TAKEN, await_word, dial, say};
 use crate::timed::{Timed, keep_alive};
 use crate::watch::Watch;
 use crate::{ClusterError, ClusterPlan};
+use schemas::threads::spawn_scoped;
 
 /// Time of an attempt to connect.
 const CONNECT_MAX: Duration = Duration::from_secs(2);
@@ -69,15 +70,18 @@ impl<'a> Session<'a> {
         let plan = self.plan;
         // All at once, so that one that is missing does not keep the others waiting.
         let (dialled, arrived) = thread::scope(|scope| {
-            let dial = |process| scope.spawn(move || self.dial(process));
-            let dials: Vec<_> = (0..plan.process).map(dial).collect();
+            let dial = |process| spawn_scoped(scope, "dial", move || self.dial(process));
+            let dials: Result<Vec<_>, _> = (0..plan.process).map(dial).collect();
+            // The threads that did start end once one has failed.
+            let dials = dials.inspect_err(|_| self.has_failed.store(true, Ordering::SeqCst));
+            let dials = dials.map_err(ClusterError::Thread)?;
             let arrived = self.take(plan.process + 1..plan.hosts.len());
             let ends = dials.into_iter().map(|dialling| dialling.join());
             let dialled: Vec<_> = ends
                 .map(|end| end.expect("a panic ends the process"))
                 .collect();
-            (dialled, arrived)
-        });
+            Ok::<_, ClusterError>((dialled, arrived))
+        })?;
         let (mut streams, mut missing) = (Vec::with_capacity(plan.hosts.len()), Vec::new());
         let name = |process: usize| format!("process {process} ({})", plan.hosts[process]);
         for (process, met) in dialled.into_iter().enumerate() {
@@ -169,13 +173,11 @@ impl<'a> Session<'a> {
 
     /// Readies a connection for what it is to carry, which may take as long as it likes.
     fn use_stream(&self, process: usize, stream: &TcpStream) -> Result<(), ClusterError> {
-        let set_up = || {
-            stream.set_read_timeout(None)?;
-            stream.set_write_timeout(None)?;
-            self.watch
-                .map_or(Ok(()), |watch| watch.add(process, stream))
-        };
-        set_up().map_err(ClusterError::Connect)
+        let unlimited = stream.set_read_timeout(None);
+        let unlimited = unlimited.and_then(|()| stream.set_write_timeout(None));
+        unlimited.map_err(ClusterError::Connect)?;
+        self.watch
+            .map_or(Ok(()), |watch| watch.add(process, stream))
     }
 
     fn dial_until(&self, process: usize) -> Result<Result<TcpStream, String>, ClusterError> {

@@ -18,7 +18,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use crate::{End, OnEnd};
+use crate::{ClusterError, End, OnEnd};
+use schemas::threads::spawn;
 
 /// Time after which a process that says nothing is taken for lost.
 pub const SILENCE_MAX: Duration = Duration::from_secs(10);
@@ -87,7 +88,11 @@ impl std::fmt::Debug for Shared {
 
 impl Watch {
     /// Starts a watch that has met no other process yet.
-    pub(crate) fn start(hosts: Vec<String>, process: usize, on_end: OnEnd) -> Self {
+    pub(crate) fn start(
+        hosts: Vec<String>,
+        process: usize,
+        on_end: OnEnd,
+    ) -> Result<Self, ClusterError> {
         let num_hosts = hosts.len();
         let shared = Arc::new(Shared {
             hosts,
@@ -100,27 +105,34 @@ impl Watch {
             on_end,
         });
         let beating = Arc::clone(&shared);
-        thread::spawn(move || {
+        let beat = move || {
             while !beating.is_over() {
                 beating.tell_all(&Word::Alive);
                 thread::sleep(BEAT);
             }
-        });
-        Self(shared)
+        };
+        spawn("beat", beat).map_err(ClusterError::Thread)?;
+        Ok(Self(shared))
     }
 
     /// Watches over the other end of a connection from now on.
-    pub(crate) fn add(&self, peer: usize, stream: &TcpStream) -> io::Result<()> {
+    pub(crate) fn add(&self, peer: usize, stream: &TcpStream) -> Result<(), ClusterError> {
+        let listened = self.set_up(peer, stream).map_err(ClusterError::Connect)?;
+        let shared = Arc::clone(&self.0);
+        let listen = move || shared.listen(peer, listened);
+        spawn("watch", listen)
+            .map(drop)
+            .map_err(ClusterError::Thread)
+    }
+
+    /// Sets the limits of a connection and sends words to it from now on; returns a handle to read it.
+    fn set_up(&self, peer: usize, stream: &TcpStream) -> io::Result<TcpStream> {
         let (spoken_to, listened) = (stream.try_clone()?, stream.try_clone()?);
         stream.set_read_timeout(Some(SILENCE_MAX))?;
         stream.set_write_timeout(Some(LAST_WORDS))?;
         fail_when_dark(stream)?;
         guard(&self.0.streams)[peer] = Some(spoken_to);
-        let shared = Arc::clone(&self.0);
-        let thread = thread::Builder::new().name("watch".to_owned());
-        thread
-            .spawn(move || shared.listen(peer, listened))
-            .map(drop)
+        Ok(listened)
     }
 
     pub(crate) fn set_phase(&self, phase: &str) {
@@ -371,7 +383,7 @@ mod tests {
         let hosts = (0..3).map(|host| format!("h:{host}")).collect();
         let lost = ends.clone();
         let on_end: OnEnd = Arc::new(move |end: End<'_>| drop(lost.send(Some(format!("{end:?}")))));
-        let watch = Watch::start(hosts, number, on_end);
+        let watch = Watch::start(hosts, number, on_end).unwrap();
         for (peer, stream) in &streams {
             watch.add(*peer, stream).unwrap();
         }

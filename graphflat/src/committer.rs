@@ -14,7 +14,11 @@ pub(crate) struct Committer {
 
 impl Committer {
     /// Starts the thread.
-    pub(crate) fn start(context: &WaveContext) -> Self {
+    ///
+    /// # Errors
+    ///
+    /// If the system refuses it.
+    pub(crate) fn start(context: &WaveContext) -> Result<Self, FlattenError> {
         let (parts, written) = std::sync::mpsc::channel();
         let context = context.clone();
         let commit_all = move || {
@@ -26,10 +30,8 @@ impl Committer {
             }
             Ok(())
         };
-        Self {
-            parts,
-            thread: std::thread::spawn(commit_all),
-        }
+        let thread = schemas::threads::spawn("commit", commit_all)?;
+        Ok(Self { parts, thread })
     }
 
     /// Passes a part to the thread.

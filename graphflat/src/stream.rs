@@ -4,6 +4,7 @@ use crate::flatten::{ENGINE_VERSION, all_targets};
 use crate::group::{Group, GroupFeatures};
 use crate::round::{InEdgeAnswer, InEdgeAsk, RoundStats, answer_rows};
 use crate::{FlattenError, Parts, SamplePlan, Targets, targets};
+use schemas::threads::spawn_scoped;
 use schemas::{
     DenseRows, DrawParts, FlattenMeta, GraphShard, Layout, Neighborhoods, NodeIdx, SchemaError,
     SplitCounts, keep_at_hop,
@@ -28,7 +29,7 @@ pub struct Waves {
 
 impl DrawParts for Waves {
     fn draw_part(&self, idx: usize, seed: u64) -> Result<Neighborhoods, SchemaError> {
-        let (shard, rows) = self.draw(idx, seed);
+        let (shard, rows) = self.draw(idx, seed)?;
         let dense = rows.map(|rows| Box::new(rows) as Box<dyn DenseRows + Send + Sync>);
         Ok(Neighborhoods { shard, dense })
     }
@@ -98,15 +99,23 @@ impl Waves {
     /// Dense features stay in the map of the store and are returned beside the shard, which has no
     /// features then. Sparse features are in the shard.
     ///
+    /// # Errors
+    ///
+    /// If the system refuses a thread.
+    ///
     /// # Panics
     ///
     /// If there is no part `part`.
-    pub fn draw(&self, part: usize, seed: u64) -> (GraphShard, Option<GroupFeatures>) {
+    pub fn draw(
+        &self,
+        part: usize,
+        seed: u64,
+    ) -> schemas::Result<(GraphShard, Option<GroupFeatures>)> {
         let (placement, graph) = (self.store.placement(), &self.store.meta().graph);
         let mut group = Group::new(part, 0, self.parts.get(part));
         for hop in 0..self.plan.fanouts.len() {
             let limit = keep_at_hop(&self.plan.fanouts, hop);
-            for lists in self.draw_lists(group.ask_lists(0, limit, placement), seed) {
+            for lists in self.draw_lists(group.ask_lists(0, limit, placement), seed)? {
                 group.merge(lists);
             }
             group.propagate();
@@ -114,18 +123,18 @@ impl Waves {
         for ask in group.ask_rows(0, placement) {
             group.keep_rows(answer_rows(ask, &self.store, &mut RoundStats::default()));
         }
-        group.assemble(graph)
+        Ok(group.assemble(graph))
     }
 
     /// Draws the first in-edges of some nodes, with one thread per partition.
-    fn draw_lists(&self, asks: Vec<InEdgeAsk>, seed: u64) -> Vec<InEdgeAnswer> {
+    fn draw_lists(&self, asks: Vec<InEdgeAsk>, seed: u64) -> schemas::Result<Vec<InEdgeAnswer>> {
         std::thread::scope(|scope| {
-            let draw = |ask| scope.spawn(move || self.draw_of_partition(ask, seed));
-            let threads: Vec<_> = asks.into_iter().map(draw).collect();
+            let draw = |ask| spawn_scoped(scope, "draw", move || self.draw_of_partition(ask, seed));
+            let threads: Vec<_> = asks.into_iter().map(draw).collect::<schemas::Result<_>>()?;
             let drawn = threads.into_iter().map(|thread| thread.join());
-            drawn
+            Ok(drawn
                 .map(|lists| lists.expect("a panic has ended the process"))
-                .collect()
+                .collect())
         })
     }
 

@@ -56,6 +56,7 @@ pub(crate) fn run_waves(
 ) -> Result<WorkerStats, FlattenError> {
     let (worker, peers) = (peer.index(), peer.peers());
     let hops = context.meta.hops;
+    let started = peer.agree(Committer::start(context))?;
     let state = Rc::new(RefCell::new(WaveState {
         context: context.clone(),
         worker,
@@ -63,7 +64,7 @@ pub(crate) fn run_waves(
         stats: vec![RoundStats::default(); hops + 2],
         largest: expected_bytes(context),
         is_measured: false,
-        committer: Some(Committer::start(context)),
+        committer: Some(started),
         failure: None,
     }));
     let parts = &context.parts;

@@ -1,6 +1,7 @@
 //! The threads of inference: each takes the next piece of work and does it alone.
 
 use crate::InferError;
+use schemas::threads::spawn_scoped;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
@@ -55,9 +56,14 @@ impl Threads {
         };
         std::thread::scope(|scope| {
             for pool in &self.pools {
-                scope.spawn(|| pool.install(on_thread));
+                let started = spawn_scoped(scope, "pieces", || pool.install(on_thread));
+                // The threads that did start begin nothing more.
+                started.inspect_err(|_| {
+                    next.fetch_max(num_pieces, Ordering::Relaxed);
+                })?;
             }
-        });
+            Ok::<_, InferError>(())
+        })?;
         let failed = failed.into_inner().unwrap_or_else(PoisonError::into_inner);
         failed.map_or(Ok(()), |(_, e)| Err(e))
     }

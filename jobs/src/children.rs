@@ -85,9 +85,9 @@ impl Children {
             });
             told.unwrap_or(Ok(())).map_err(failed)?;
             let said = said.expect("it was piped above");
-            let thread = std::thread::Builder::new().spawn(move || hand_on(said));
+            let thread = schemas::threads::spawn("errors", move || hand_on(said))?;
             if let Some(running) = self.guard().last_mut() {
-                running.error = Some(thread.map_err(failed)?);
+                running.error = Some(thread);
             }
         }
         Ok(())
@@ -193,8 +193,7 @@ pub(crate) fn read_hello() -> Result<Hello, JobError> {
         key: "--launched".to_owned(),
         problem: "is for processes that `run --processes` starts".to_owned(),
     })?;
-    let thread = std::thread::Builder::new().name("launcher".to_owned());
-    thread.spawn(end_with_launcher).map_err(failed)?;
+    schemas::threads::spawn("launcher", end_with_launcher)?;
     Ok(hello)
 }
 

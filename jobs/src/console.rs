@@ -98,13 +98,17 @@ impl Console {
     }
 
     /// Returns the callback that receives the events of the stages.
-    pub(crate) fn progress(&self) -> Progress {
+    ///
+    /// # Errors
+    ///
+    /// If the system refuses the thread that breaks long silences.
+    pub(crate) fn progress(&self) -> schemas::Result<Progress> {
         if matches!(self.0.voice, Voice::Lines | Voice::Json) {
             let inner = Arc::downgrade(&self.0);
-            std::thread::spawn(move || watch(&inner));
+            schemas::threads::spawn("silence", move || watch(&inner))?;
         }
         let console = self.clone();
-        Arc::new(move |event| console.show(event))
+        Ok(Arc::new(move |event| console.show(event)))
     }
 
     fn show(&self, event: &Event) {

@@ -85,9 +85,7 @@ impl Processes {
                 });
             }
         };
-        let thread = std::thread::Builder::new();
-        let failed = |source| JobError::Process { source };
-        thread.spawn(watch_children).map_err(failed)?;
+        schemas::threads::spawn("children", watch_children)?;
         let cluster = Cluster::join(plan);
         children.meet();
         let cluster = cluster.inspect_err(|_| children.end(1))?;

@@ -82,7 +82,7 @@ fn run_stages(job: &Job, processes: &Processes, console: &Console) -> anyhow::Re
     // no work can be lost.
     let is_left = job.selected.iter().any(|stage| !is_done(job, *stage));
     refuse_taken(job, is_left)?;
-    let progress = processes.watched(console.progress());
+    let progress = processes.watched(console.progress()?);
     let mut stores = Stores::new(job, &processes.cluster);
     let mut done = Vec::new();
     for &stage in &job.selected {

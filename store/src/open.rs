@@ -4,8 +4,9 @@ use crate::meta::{VERSION, verify};
 use crate::{Store, StoreError, StoreMeta, StorePlan, build};
 use cluster::{Cluster, gather_processes};
 use schemas::dataset::DirLock;
+use schemas::threads::spawn_scoped;
 use schemas::xxh::fingerprint;
-use schemas::{EdgesPlan, NodesPlan, Sampling};
+use schemas::{EdgesPlan, NodesPlan, Sampling, error_chain};
 use std::sync::Arc;
 
 /// Opens the store if it exists and fits the plan; builds it otherwise. No other process works on
@@ -82,7 +83,7 @@ fn find(cluster: &Cluster, plan: &StorePlan, wanted: &str) -> Option<Store> {
     let meta = fitting(plan, wanted)?;
     let opened = verify(&plan.dir, &meta).and_then(|()| Store::open(cluster, plan, meta));
     opened
-        .inspect_err(|e| tracing::warn!("building the store again: {}", report(e)))
+        .inspect_err(|e| tracing::warn!("building the store again: {}", error_chain(e)))
         .ok()
 }
 
@@ -93,12 +94,6 @@ fn with_checked_weights(plan: &StorePlan) -> StorePlan {
         checked.edges = Arc::new(plan.edges.as_ref().clone().with_non_negative_weights());
     }
     checked
-}
-
-/// Returns an error with its causes, on one line.
-fn report(error: &dyn std::error::Error) -> String {
-    let causes = std::iter::successors(error.source(), |e| e.source());
-    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
 }
 
 /// Returns a fingerprint of the input tables: the columns that are read, names and contents of the
@@ -123,16 +118,14 @@ pub fn input_fingerprint(
     };
     // Both tables are read whole, at the same time.
     let (node_files, edge_files) = std::thread::scope(|scope| {
-        let node_files = scope.spawn(|| nodes.fingerprint());
+        let node_files = spawn_scoped(scope, "fingerprint", || nodes.fingerprint())?;
         let edge_files = edges.fingerprint();
-        (
-            node_files.join().expect("a panic has ended the process"),
-            edge_files,
-        )
-    });
+        let node_files = node_files.join().expect("a panic has ended the process");
+        Ok::<_, StoreError>((node_files?, edge_files?))
+    })?;
     Ok(serde_json::json!({
-        "nodes": { "files": node_files?, "columns": node_columns },
-        "edges": { "files": edge_files?, "columns": edge_columns },
+        "nodes": { "files": node_files, "columns": node_columns },
+        "edges": { "files": edge_files, "columns": edge_columns },
     }))
 }
 
@@ -156,7 +149,7 @@ fn fitting(plan: &StorePlan, wanted: &str) -> Option<StoreMeta> {
     let meta = match StoreMeta::read(&plan.dir) {
         Ok(meta) => meta?,
         Err(error) => {
-            tracing::warn!("building the store again: {}", report(&error));
+            tracing::warn!("building the store again: {}", error_chain(&error));
             return None;
         }
     };

@@ -8,6 +8,7 @@ use parquet::errors::ParquetError;
 use parquet::file::properties::WriterProperties;
 use parquet::schema::types::ColumnPath;
 use schemas::SchemaError;
+use schemas::threads::spawn_scoped;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -58,7 +59,7 @@ impl Table {
                 .expect("columns are made by the schema")
         };
         let batches = self.rows.div_ceil(batch_rows as u64);
-        make_ahead(batches, batch, |batch| writer.write(&batch)).map_err(failed)?;
+        make_ahead(batches, batch, |batch| writer.write(&batch))?.map_err(failed)?;
         writer.close().map_err(failed)?;
         Ok(())
     }
@@ -96,7 +97,7 @@ pub(super) fn make_ahead<T: Send, E>(
     count: u64,
     make: impl Fn(u64) -> T + Sync,
     mut take: impl FnMut(T) -> Result<(), E>,
-) -> Result<(), E> {
+) -> schemas::Result<Result<(), E>> {
     std::thread::scope(|scope| {
         let made = [(); MAKERS].map(|()| sync_channel(BATCHES_AHEAD));
         let mut ready = Vec::new();
@@ -104,14 +105,15 @@ pub(super) fn make_ahead<T: Send, E>(
             let make = &make;
             let numbers = (first..count).step_by(MAKERS);
             // After `take` has failed, sending fails and the thread ends.
-            scope.spawn(move || numbers.map(make).all(|batch| send.send(batch).is_ok()));
+            let make_all = move || numbers.map(make).all(|batch| send.send(batch).is_ok());
+            spawn_scoped(scope, "make", make_all)?;
             ready.push(receive);
         }
         let mut turns = ready.iter().cycle();
-        (0..count).try_for_each(|_| {
+        Ok((0..count).try_for_each(|_| {
             let receive = turns.next().expect("there are makers");
             take(receive.recv().expect("a maker ends with its last batch"))
-        })
+        }))
     })
 }
 
@@ -142,6 +144,6 @@ mod tests {
                 if number == 5 { Err(number) } else { Ok(()) }
             },
         );
-        assert_eq!(result, Err(5));
+        assert_eq!(result.unwrap(), Err(5));
     }
 }

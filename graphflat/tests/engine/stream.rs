@@ -14,7 +14,7 @@ const CUT: Cut = Cut {
 
 /// Draws a part and adds its dense features.
 fn drawn(waves: &Waves, part: usize, seed: u64) -> GraphShard {
-    let (mut shard, dense) = waves.draw(part, seed);
+    let (mut shard, dense) = waves.draw(part, seed).unwrap();
     if let Some(rows) = dense {
         let nodes = 0..shard.num_nodes();
         shard.features = schemas::Features::Dense {

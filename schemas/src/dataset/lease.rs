@@ -22,6 +22,7 @@ use super::LOCK;
 use crate::cleanup::{Cleanup, at_early_end};
 use crate::error::{Result, SchemaError};
 use crate::storage::{Object, Put, Version, object};
+use crate::threads;
 
 /// Milliseconds of a second; fewer in tests.
 const SECOND: u64 = if cfg!(test) { 20 } else { 1000 };
@@ -152,10 +153,7 @@ impl Lease {
         }
         let (stop, stopped) = channel();
         let renewed = Arc::clone(&shared);
-        let thread = std::thread::Builder::new()
-            .name("lease".to_owned())
-            .spawn(move || renewed.renew_until(&stopped))
-            .map_err(SchemaError::io("keep the lock of", dir))?;
+        let thread = threads::spawn("lease", move || renewed.renew_until(&stopped))?;
         let released = Arc::clone(&shared);
         Ok(Self {
             shared,
