@@ -8,8 +8,11 @@ use std::sync::Arc;
 use arrow::array::{Array, ArrayRef, Float32Array, Int64Array, ListArray, StringArray};
 use arrow::datatypes::Float32Type;
 
+use serde_json::json;
+
 use crate::harness::{
-    Bench, FLATTEN, FeatureKind, Graph, INFER, IdKind, Job, TRAIN, Table, files_below,
+    Bench, FLATTEN, FeatureKind, Graph, INFER, IdKind, Job, TRAIN, Table, assert_same_bytes,
+    files_below,
 };
 
 /// A good job and its tables, which a case then spoils.
@@ -264,6 +267,69 @@ fn check_and_run_agree() {
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// Makes an unfinished output of a finished one, as a killed run leaves it.
+fn unfinish(dir: &Path) {
+    let manifest = dir.join("_manifest.json");
+    let text = fs::read(&manifest).unwrap();
+    let read: serde_json::Value = serde_json::from_slice(&text).unwrap();
+    let plan = json!({ "stage": read["stage"], "fingerprint": read["fingerprint"] });
+    fs::create_dir(dir.join("_progress")).unwrap();
+    fs::write(dir.join("_progress/plan.json"), plan.to_string()).unwrap();
+    fs::remove_file(dir.join("_SUCCESS")).unwrap();
+    fs::remove_file(manifest).unwrap();
+}
+
+#[test]
+fn unfinished_graph_features_of_another_plan_are_refused_before_any_work() {
+    let graph = Graph::new(60, IdKind::Int64, FeatureKind::List);
+    let bench = Bench::new(&graph);
+    let job = Job::new(&graph, &[FLATTEN]);
+    bench.run(&job, &[]).ok();
+    let expected = bench.data_files("out/features");
+    unfinish(&bench.path("out/features"));
+    fs::remove_dir_all(bench.path("work")).unwrap();
+    let edges = graph.edge_table();
+    let reseeded = job.with("seed = 7", "seed = 8");
+    for (other, rows) in [(&reseeded, edges.column("src").len()), (&job, 100)] {
+        edges.slice(0, rows).write(&bench.path("edges.parquet"));
+        bench.write(other);
+        let checked = bench.graphflat(&["check", "job.toml"]);
+        let ran = bench.run(other, &[]);
+        assert_eq!((checked.code, ran.code), (2, 2), "{checked:#?} {ran:#?}");
+        let words = "of another plan or input";
+        assert!(ran.stderr.contains(words), "{}", ran.stderr);
+        assert_eq!(checked.stderr, ran.stderr);
+        assert!(!bench.path("work").exists(), "no store was built");
+    }
+    edges.write(&bench.path("edges.parquet"));
+    bench.write(&job);
+    bench.graphflat(&["check", "job.toml"]).ok();
+    bench.run(&job, &[]).ok();
+    assert_same_bytes(&expected, &bench.data_files("out/features"), "continued");
+}
+
+#[test]
+fn a_streamed_model_of_other_tables_is_refused_before_any_work() {
+    let graph = Graph::new(60, IdKind::Int64, FeatureKind::List);
+    let bench = Bench::new(&graph);
+    let job = Job::new(&graph, &[FLATTEN, TRAIN])
+        .with("output = \"out/features\"\n", "")
+        .with("layout = \"shards\"\n", "")
+        .with("[train]\n", "[train]\nstreamed = true\n");
+    bench.run(&job, &[]).ok();
+    bench.graphflat(&["check", "job.toml"]).ok();
+    let edges = graph.edge_table();
+    edges.slice(0, 100).write(&bench.path("edges.parquet"));
+    let before = files_below(&bench.path("work"));
+    let checked = bench.graphflat(&["check", "job.toml"]);
+    let ran = bench.run(&job, &[]);
+    assert_eq!((checked.code, ran.code), (2, 2), "{checked:#?} {ran:#?}");
+    let words = "out/model holds the output of another plan or input";
+    assert!(ran.stderr.contains(words), "{}", ran.stderr);
+    assert_eq!(checked.stderr, ran.stderr);
+    assert_eq!(files_below(&bench.path("work")), before);
 }
 
 #[test]

@@ -6,8 +6,8 @@ use crate::round::{InEdgeAnswer, InEdgeAsk, RoundStats, answer_rows};
 use crate::{FlattenError, Parts, SamplePlan, Targets, targets};
 use schemas::threads::spawn_scoped;
 use schemas::{
-    DenseRows, DrawParts, FlattenMeta, GraphShard, Layout, Neighborhoods, NodeIdx, SchemaError,
-    SplitCounts, keep_at_hop,
+    DenseRows, DrawParts, FlattenMeta, GraphShard, IdListPlan, Layout, Neighborhoods, NodeIdx,
+    SchemaError, SplitCounts, keep_at_hop,
 };
 use store::Store;
 use store::sample::Drawer;
@@ -177,18 +177,39 @@ fn hashes(store: &Store) -> Vec<u64> {
 }
 
 fn fingerprint(plan: &SamplePlan, store: &Store) -> Result<String, FlattenError> {
-    let mut settings = serde_json::json!({
-        "engine": ENGINE_VERSION,
-        "input": store.meta().input,
-        "seed": store.meta().seed,
-        "fanouts": plan.fanouts,
-        "sampling": plan.sampling,
-        "targets": plan.targets,
-        "targets_per_part": plan.targets_per_part,
-    });
-    // A list of targets is identified by its content, not by its path.
-    if let Targets::Listed(path) = &plan.targets {
-        settings["targets"] = targets::list_plan(path, store)?.fingerprint()?.into();
+    let list = match &plan.targets {
+        Targets::Listed(path) => Some(targets::list_plan(path, store)?),
+        _ => None,
+    };
+    plan.fingerprint(&store.meta().input, store.meta().seed, list.as_ref())
+}
+
+impl SamplePlan {
+    /// Returns the fingerprint of the neighbourhoods that [`Waves`] draw of an input, without the
+    /// seed of a draw; it includes the content of `list`, the list of targets.
+    ///
+    /// # Errors
+    ///
+    /// If the list cannot be read.
+    pub fn fingerprint(
+        &self,
+        input: &serde_json::Value,
+        seed: u64,
+        list: Option<&IdListPlan>,
+    ) -> Result<String, FlattenError> {
+        let mut settings = serde_json::json!({
+            "engine": ENGINE_VERSION,
+            "input": input,
+            "seed": seed,
+            "fanouts": self.fanouts,
+            "sampling": self.sampling,
+            "targets": self.targets,
+            "targets_per_part": self.targets_per_part,
+        });
+        // A list of targets is identified by its content, not by its path.
+        if let Some(list) = list {
+            settings["targets"] = list.fingerprint()?.into();
+        }
+        Ok(schemas::xxh::fingerprint(settings.to_string().as_bytes()))
     }
-    Ok(schemas::xxh::fingerprint(settings.to_string().as_bytes()))
 }

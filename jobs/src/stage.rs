@@ -79,9 +79,9 @@ fn run_stages(job: &Job, processes: &Processes, console: &Console) -> anyhow::Re
     let started = Instant::now();
     preflight(job)?;
     // If all stages are finished, tables need not be compared here: the first stage reads them, and
-    // no work can be lost.
+    // no work can be lost. Before streamed training, a store of other tables would be replaced.
     let is_left = job.selected.iter().any(|stage| !is_done(job, *stage));
-    refuse_taken(job, is_left)?;
+    refuse_taken(job, is_left || job.stream.is_some())?;
     let progress = processes.watched(console.progress()?);
     let mut stores = Stores::new(job, &processes.cluster);
     let mut done = Vec::new();

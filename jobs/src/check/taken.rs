@@ -3,7 +3,7 @@
 use graphflat::{FlattenPlan, SamplePlan, Targets};
 use graphinfer::{InferPlan, Method};
 use graphtrainer::TrainPlan;
-use schemas::dataset::{is_begun, refuse_taken as refuse};
+use schemas::dataset::{holds_output, is_begun, refuse_taken as refuse};
 use schemas::{Manifest, read_manifest};
 use serde_json::{Value, json};
 use store::input_fingerprint;
@@ -12,10 +12,10 @@ use crate::cli::Stage;
 use crate::error::JobError;
 use crate::job::Job;
 
-/// Refuses finished outputs of other settings or other tables, except of stages that start over.
+/// Refuses outputs of other settings or other tables, except of stages that start over.
 ///
-/// `reads_tables` says whether tables are compared; if any output is finished, they are read whole
-/// for it.
+/// `reads_tables` says whether tables are compared; if there is any output, finished or not, they
+/// are read whole for it.
 ///
 /// # Errors
 ///
@@ -28,41 +28,76 @@ pub(crate) fn refuse_taken(job: &Job, reads_tables: bool) -> Result<(), JobError
         .filter(|stage| !job.is_fresh(*stage))
         .collect();
     let dirs = going_on.iter().filter_map(|stage| job.output(*stage));
-    let num_finished = dirs.filter(|dir| read_manifest(dir).is_ok()).count();
-    let input = match num_finished {
-        1.. if reads_tables => Some(input_fingerprint(&job.nodes, &job.edges)?),
-        _ => None,
-    };
-    let graph_features = match (&input, &job.flatten) {
-        (Some(input), Some(plan)) => {
-            let list = job.target_list()?;
-            Some(plan.fingerprint(input, job.seed, list.as_ref())?)
-        }
+    let num_outputs = dirs.filter(|dir| holds_output(dir).unwrap_or(true)).count();
+    let input = match num_outputs {
+        1.. if reads_tables => Some(Input::read(job)?),
         _ => None,
     };
     for stage in going_on {
         let dir = job.output(stage).expect("a selected stage has a plan");
-        refuse(dir, stage.name(), |manifest| {
-            let is_input = match (stage, &input) {
-                (Stage::Flatten, Some(input)) => same_tables(manifest, input),
-                (Stage::Train, Some(_)) => {
-                    let plan = job.train.as_ref().filter(|_| job.own_training.is_some());
-                    let read = &manifest.input["graph_features"];
-                    match (plan, &graph_features, &job.stream) {
-                        (Some(_), Some(wanted), None) => read == wanted,
-                        _ => true,
-                    }
-                }
-                (Stage::Infer, Some(input)) => {
-                    let by_layers = |plan: &InferPlan| plan.method() == Method::Layers;
-                    !job.infer.as_ref().is_some_and(by_layers) || same_tables(manifest, input)
-                }
-                (_, None) => true,
-            };
-            is_input && same_plan(job, stage, manifest)
+        // The others need labels or a model, which may not exist yet.
+        let known = input.as_ref().filter(|_| stage == Stage::Flatten);
+        let fingerprint = known.and_then(|known| known.graph_features.as_deref());
+        refuse(dir, stage.name(), fingerprint, |manifest| {
+            let read = input.as_ref();
+            read.is_none_or(|read| read.is_of(manifest, job, stage))
+                && same_plan(job, stage, manifest)
         })?;
     }
     Ok(())
+}
+
+/// Fingerprints of what the stages of a job read.
+struct Input {
+    /// The tables.
+    tables: Value,
+    /// The graph features that the job writes.
+    graph_features: Option<String>,
+    /// The neighbourhoods that streamed training draws.
+    waves: Option<String>,
+}
+
+impl Input {
+    fn read(job: &Job) -> Result<Input, JobError> {
+        let tables = input_fingerprint(&job.nodes, &job.edges)?;
+        let list = job.target_list()?;
+        let graph_features = match &job.flatten {
+            Some(plan) => Some(plan.fingerprint(&tables, job.seed, list.as_ref())?),
+            None => None,
+        };
+        let waves = match &job.stream {
+            Some(plan) => Some(plan.fingerprint(&tables, job.seed, list.as_ref())?),
+            None => None,
+        };
+        Ok(Input {
+            tables,
+            graph_features,
+            waves,
+        })
+    }
+
+    /// Tells whether a finished output of a stage was made from this input.
+    fn is_of(&self, manifest: &Manifest, job: &Job, stage: Stage) -> bool {
+        let has_tables = || {
+            // `input` also has the columns of the graph, which are not compared.
+            let names = ["nodes", "edges"];
+            names
+                .iter()
+                .all(|&name| manifest.input[name] == self.tables[name])
+        };
+        let by_layers = |plan: &InferPlan| plan.method() == Method::Layers;
+        match stage {
+            Stage::Flatten => has_tables(),
+            Stage::Train => match (&self.waves, &self.graph_features) {
+                (Some(waves), _) => manifest.input["waves"] == *waves,
+                (None, Some(features)) if job.own_training.is_some() => {
+                    manifest.input["graph_features"] == *features
+                }
+                (None, _) => true,
+            },
+            Stage::Infer => !job.infer.as_ref().is_some_and(by_layers) || has_tables(),
+        }
+    }
 }
 
 /// Tells whether a stage is finished, as far as its settings show.
@@ -106,15 +141,6 @@ fn same_plan(job: &Job, stage: Stage, manifest: &Manifest) -> bool {
         }
         Stage::Infer => same_settings(job.infer.as_ref().map(infer_settings), written),
     }
-}
-
-/// Tells whether an output was made from the tables with this fingerprint. The manifest's entry
-/// `input` also has the columns of the graph, which are not compared.
-fn same_tables(manifest: &Manifest, input: &Value) -> bool {
-    let tables = ["nodes", "edges"];
-    tables
-        .iter()
-        .all(|&table| manifest.input[table] == input[table])
 }
 
 fn same_settings(settings: Option<Value>, written: &Value) -> bool {

@@ -156,11 +156,11 @@ pub fn refuse_foreign(dir: &Path) -> Result<()> {
     }
 }
 
-/// Refuses a directory that a run without `--fresh` would refuse. It does not need the fingerprint
-/// of the run.
+/// Refuses a directory that a run without `--fresh` would refuse.
 ///
-/// `same_plan` tells whether a finished output of the stage is the one that the run would write. An
-/// unfinished output of the same stage is accepted: only its fingerprint could show another plan.
+/// `fingerprint` is that of the run, if it is known; then the verdict is that of the run. Without
+/// it, `same_plan` tells whether a finished output of the stage is the one that the run would write,
+/// and an unfinished output of the same stage is accepted.
 ///
 /// # Errors
 ///
@@ -168,11 +168,15 @@ pub fn refuse_foreign(dir: &Path) -> Result<()> {
 pub fn refuse_taken(
     dir: &Path,
     stage: &str,
+    fingerprint: Option<&str>,
     same_plan: impl FnOnce(&Manifest) -> bool,
 ) -> Result<()> {
     refuse_foreign(dir)?;
+    let may_be_own = |found: &Owner| {
+        found.stage == stage && fingerprint.is_none_or(|wanted| found.fingerprint == wanted)
+    };
     // A run of this stage began to replace the output, and this run may be its continuation.
-    if half_finished(&dir.join(ASIDE))?.is_some_and(|begun| begun.stage == stage) {
+    if half_finished(&dir.join(ASIDE))?.is_some_and(|begun| may_be_own(&begun)) {
         return Ok(());
     }
     let manifest = match storage::is_file(&dir.join(SUCCESS))? {
@@ -184,7 +188,8 @@ pub fn refuse_taken(
         None => half_finished(dir)?,
     };
     let Some(found) = found else { return Ok(()) };
-    let is_same = found.stage == stage && manifest.as_ref().is_none_or(same_plan);
+    let is_known = fingerprint.is_some();
+    let is_same = may_be_own(&found) && (is_known || manifest.as_ref().is_none_or(same_plan));
     if is_same {
         Ok(())
     } else {
