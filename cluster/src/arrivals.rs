@@ -1,4 +1,4 @@
-//! Connections that other processes made to this one.
+//! Accepts the connections of other processes and keeps them until they are used.
 
 use std::collections::BTreeMap;
 use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs as _};
@@ -13,25 +13,25 @@ use crate::timed::{Timed, keep_alive};
 use crate::{ClusterError, ClusterPlan};
 use schemas::threads::spawn;
 
-/// The session in which processes meet first.
+/// Number of the session in which the processes meet.
 pub(crate) const JOINING: u64 = 0;
 /// Time between attempts.
 pub(crate) const PAUSE: Duration = Duration::from_millis(100);
 /// Time between attempts to resolve names of the hosts file.
 const RESOLVE_PAUSE: Duration = Duration::from_secs(2);
-/// Stack of a thread that does a handshake, of which there may be hundreds.
+/// Stack of a thread that does a handshake; hundreds of them may exist.
 const STACK_BYTES: usize = 256 << 10;
-/// Refused connections that are logged one by one; later ones by the thousand.
+/// Number of refused connections that are each logged; of later ones every 1000th is.
 const LOGGED_MAX: u64 = 20;
 
-/// Connections that others made, until they are used.
+/// Connections that other processes made and this one has not used yet.
 #[derive(Default)]
 pub(crate) struct Arrivals {
     /// By session and process.
     streams: Mutex<BTreeMap<(u64, usize), TcpStream>>,
     changed: Condvar,
     refused: AtomicU64,
-    /// The run of each process that was met: a process with another run is none of this job.
+    /// The run of each process that was met: a process with another run is refused.
     runs: Mutex<BTreeMap<usize, u64>>,
     strangers: Strangers,
 }
@@ -40,7 +40,7 @@ pub(crate) struct Arrivals {
 pub(crate) type Arrived<'a> = MutexGuard<'a, BTreeMap<(u64, usize), TcpStream>>;
 
 impl Arrivals {
-    /// Begins to listen, for as long as this process lives.
+    /// Starts to listen, until this process ends.
     ///
     /// # Errors
     ///
@@ -50,7 +50,7 @@ impl Arrivals {
         listener: TcpListener,
     ) -> Result<Arc<Self>, ClusterError> {
         let arrivals = Arc::new(Self::default());
-        // Its own run is one that nobody else may come with.
+        // The number of this process's own run, which no other process may use.
         guard(&arrivals.runs).insert(plan.process, rand::random());
         let numeric = plan
             .hosts
@@ -66,7 +66,7 @@ impl Arrivals {
         Ok(arrivals)
     }
 
-    /// Returns what this process says of itself.
+    /// Returns the introduction of this process.
     pub(crate) fn introduction(&self, plan: &ClusterPlan, session: u64) -> Introduction {
         Introduction {
             process: plan.process,
@@ -79,13 +79,13 @@ impl Arrivals {
         }
     }
 
-    /// Refuses a process that is not the one that was met under its number, or joins once more.
+    /// Refuses a process whose number belongs to another run, or that joins a second time.
     pub(crate) fn check_run(&self, found: &Introduction) -> Result<(), HandshakeError> {
         check_run(&guard(&self.runs), found)
     }
 
-    /// Notes the run of a process that was met; of two that came this far side by side one is
-    /// refused.
+    /// Records the run of a process that was met. If two arrive with one number at the same time,
+    /// one is refused.
     pub(crate) fn note_run(&self, found: &Introduction) -> Result<(), HandshakeError> {
         let mut runs = guard(&self.runs);
         check_run(&runs, found)?;
@@ -98,15 +98,15 @@ impl Arrivals {
         guard(&self.streams)
     }
 
-    /// Waits until another connection arrives, or somebody wakes up all who wait.
+    /// Waits until another connection arrives or [`Self::wake`] is called.
     pub(crate) fn wait<'a>(&self, arrived: Arrived<'a>, longest: Duration) -> Arrived<'a> {
         let waited = self.changed.wait_timeout(arrived, longest);
         waited.unwrap_or_else(PoisonError::into_inner).0
     }
 
-    /// Wakes up all who wait for a connection.
+    /// Wakes up all threads that wait for a connection.
     pub(crate) fn wake(&self) {
-        // Whoever looked before is waiting by now.
+        // A thread that has checked its condition under the lock is waiting now.
         drop(self.arrived());
         self.changed.notify_all();
     }
@@ -116,8 +116,8 @@ impl Arrivals {
         self.refused.load(Ordering::Relaxed)
     }
 
-    /// Resolves the names of the hosts file until all processes that dial this one were met: names
-    /// of machines that start may be unknown for a while.
+    /// Resolves the names of the hosts file until all processes that dial this one were met. Names
+    /// of machines that still start may be unknown for a while.
     fn resolve(&self, plan: &ClusterPlan) {
         let behind = plan.process + 1..plan.hosts.len();
         while behind
@@ -135,7 +135,7 @@ impl Arrivals {
     fn listen(self: &Arc<Self>, listener: &TcpListener, plan: &Arc<ClusterPlan>) {
         for number in 0.. {
             let Ok((stream, address)) = listener.accept() else {
-                // Such as too many open files, which may pass.
+                // For example too many open files, which may pass.
                 thread::sleep(PAUSE);
                 continue;
             };
@@ -149,13 +149,13 @@ impl Arrivals {
             let work = move || arrivals.meet(stream, address, number, &plan);
             let meeting = thread::Builder::new().stack_size(STACK_BYTES).spawn(work);
             if meeting.is_err() {
-                // The connection is dropped, and dialled once more.
+                // The connection is dropped; its process dials again.
                 self.strangers.remove(number);
             }
         }
     }
 
-    /// Lets a process in that proves to be one of the job's.
+    /// Lets a process in if it proves that it belongs to the job.
     fn meet(&self, stream: Arc<TcpStream>, address: SocketAddr, number: u64, plan: &ClusterPlan) {
         let met = self.prove(&stream, number, plan);
         self.strangers.remove(number);
@@ -178,7 +178,7 @@ impl Arrivals {
     ) -> Result<Introduction, HandshakeError> {
         let mut timed = Timed::new(stream);
         let dialler = receive(&mut timed, &plan.secret)?;
-        // It knows the secret: from here on it gives way to nobody.
+        // The process knows the secret: its connection is no longer closed in a flood.
         if !self.strangers.remove(number) {
             return Err(HandshakeError::GaveWay);
         }
@@ -199,9 +199,9 @@ impl Arrivals {
         Ok(found)
     }
 
-    /// Keeps the connection of a process that was met, until it is taken.
+    /// Keeps the connection of a process that was met until it is used.
     fn add(&self, found: &Introduction, stream: Arc<TcpStream>) -> Result<(), HandshakeError> {
-        // Its other owner was the list of strangers, which it left.
+        // The list of strangers, its other owner, no longer holds it.
         let stream = Arc::into_inner(stream).ok_or(HandshakeError::GaveWay)?;
         keep_alive(&stream)?;
         self.note_run(found)?;
@@ -212,7 +212,7 @@ impl Arrivals {
     }
 }
 
-/// Says why a process that knows the secret is none of this run.
+/// Returns why a process that knows the secret does not belong to this run; none if it does.
 pub(crate) fn mismatch(plan: &ClusterPlan, found: &Introduction, process: usize) -> Option<String> {
     let (processes, threads) = (plan.hosts.len(), plan.threads);
     if found.build != plan.build {

@@ -1,4 +1,4 @@
-//! The workers of a job: threads of this process, and of others.
+//! The workers of a job: threads of this process and of others.
 
 use crate::mesh::Mesh;
 use crate::watch;
@@ -12,19 +12,19 @@ use timely::communication::allocator::{AllocatorBuilder, ProcessBuilder};
 use timely::communication::{Hooks, WorkerGuards};
 use timely::worker::Worker;
 
-/// Time in which a process that failed tells the others why; it may have to finish requests to a
-/// store first.
+/// Time within which a failed process tells the others the reason; it may have to finish requests
+/// to remote storage first.
 pub const REASON_MAX: Duration = Duration::from_secs(60);
 
 /// The workers that run a stage together: threads of this process, and of others.
 #[derive(Clone, Debug)]
 pub struct Cluster {
     threads: usize,
-    /// None where this process is alone.
+    /// None if this process is alone.
     mesh: Option<Arc<Mesh>>,
 }
 
-/// Tells whether a thread serves the connection to another process. timely's threads that do so
+/// Tells whether a thread serves a connection to another process. These are threads of timely, and
 /// panic when the connection is lost.
 pub fn is_connection(thread: &std::thread::Thread) -> bool {
     let name = thread.name().unwrap_or_default();
@@ -32,7 +32,7 @@ pub fn is_connection(thread: &std::thread::Thread) -> bool {
 }
 
 impl Cluster {
-    /// Workers of this process alone.
+    /// Makes a cluster of threads of this process alone.
     pub fn of_threads(threads: usize) -> Self {
         Self {
             threads,
@@ -40,12 +40,12 @@ impl Cluster {
         }
     }
 
-    /// Meets the other processes of a job, and watches each from when it was met.
+    /// Connects to the other processes of a job, and watches each of them from then on.
     ///
     /// # Errors
     ///
-    /// If this process cannot listen on its address, or another process does not come in time, is
-    /// of another job or version, or does not know the secret.
+    /// If this process cannot listen on its address, or another process does not come in time, runs
+    /// another job or version, or does not know the secret.
     pub fn join(plan: ClusterPlan) -> Result<Self, ClusterError> {
         let threads = plan.threads;
         if plan.hosts.len() == 1 {
@@ -62,7 +62,7 @@ impl Cluster {
         self.mesh.as_ref().map_or(0, |mesh| mesh.process())
     }
 
-    /// Tells whether this process leads the job: it owns the outputs, and the others follow.
+    /// Tells whether this process is the leader, which owns the outputs; the others are followers.
     pub fn leads(&self) -> bool {
         self.process() == 0
     }
@@ -77,24 +77,24 @@ impl Cluster {
         self.threads * self.num_processes()
     }
 
-    /// Returns the number of this process's first worker.
+    /// Returns the number of the first worker of this process.
     pub fn first_worker(&self) -> usize {
         self.threads * self.process()
     }
 
-    /// Returns the number of this process's workers.
+    /// Returns how many workers this process has.
     pub fn num_threads(&self) -> usize {
         self.threads
     }
 
-    /// Makes one more connection to each other process, in their order; the entry of this process
-    /// is none.
+    /// Makes one more connection to each other process. The connections are in the order of the
+    /// processes; the entry of this process is none.
     ///
-    /// All processes have to make the same calls in the same order: each waits for the others.
+    /// All processes must make the same calls in the same order: each call waits for the others.
     ///
     /// # Errors
     ///
-    /// If another process cannot be reached, or no longer belongs to the job.
+    /// If another process cannot be reached or no longer belongs to the job.
     pub fn connect(&self) -> Result<Vec<Option<TcpStream>>, ClusterError> {
         match &self.mesh {
             Some(mesh) => mesh.connect(),
@@ -102,29 +102,29 @@ impl Cluster {
         }
     }
 
-    /// Sets the phase that messages about lost processes name.
+    /// Sets the phase that messages about a lost process name.
     pub fn set_phase(&self, phase: &str) {
         if let Some(mesh) = &self.mesh {
             mesh.watch().set_phase(phase);
         }
     }
 
-    /// Waits until all processes have come to the end of the job, and each knows it of all.
+    /// Waits until all processes are done, and all know that all are.
     pub fn leave(&self) {
         if let Some(mesh) = &self.mesh {
             mesh.watch().leave();
         }
     }
 
-    /// Tells the other processes that this one failed, which ends them.
+    /// Tells the other processes that this one failed; they end.
     pub fn fail(&self, problem: &str, exit_code: u8) {
         if let Some(mesh) = &self.mesh {
             mesh.watch().fail(problem, exit_code);
         }
     }
 
-    /// Fails as [`Self::fail`], at once: ends this process, too. Does nothing in a process that is
-    /// alone.
+    /// Does the same as [`Self::fail`] and ends this process at once. Does nothing in a process
+    /// that is alone.
     pub fn fail_now(&self, error: &dyn std::error::Error, exit_code: u8) {
         if let Some(mesh) = &self.mesh {
             mesh.watch()
@@ -132,26 +132,26 @@ impl Cluster {
         }
     }
 
-    /// Waits for the reason why another process failed, which ends this process; returns after
-    /// `longest` if none comes.
+    /// Waits until another process sends the reason of its failure, which ends this process;
+    /// returns after `longest` if none comes.
     pub fn wait_for_end(&self, longest: Duration) {
         if self.mesh.is_some() {
             std::thread::sleep(longest);
         }
     }
 
-    /// Runs a dataflow on the workers of all processes; returns the handles of this process's
-    /// workers.
+    /// Runs a dataflow on the workers of all processes; returns the handles of the workers of this
+    /// process.
     ///
     /// # Errors
     ///
-    /// If a process cannot be connected, or the system has too few threads to give.
+    /// If a process cannot be connected, or the system refuses the threads.
     pub(crate) fn execute<T: Send + 'static>(
         &self,
         body: impl Fn(&mut Worker) -> T + Send + Sync + 'static,
     ) -> Result<WorkerGuards<T>, ClusterError> {
         let threads = self.threads;
-        // Timely waits for ever where some of its threads start and others do not: two a connection.
+        // Timely waits for ever if only some of its threads start; it has two for each connection.
         let num_threads = threads + 2 * (self.num_processes() - 1);
         schemas::threads::check(num_threads).map_err(ClusterError::Thread)?;
         let refused = |error: String| ClusterError::Thread(schemas::threads::refused(error));

@@ -1,10 +1,10 @@
-//! What can go wrong between the workers of a job.
+//! The error of this crate.
 
 use schemas::ErrorKind;
 use std::io;
 use std::path::PathBuf;
 
-/// Workers could not be connected, or one of them failed.
+/// Workers cannot be connected, or one of them failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ClusterError {
@@ -16,7 +16,7 @@ pub enum ClusterError {
         /// The cause.
         source: io::Error,
     },
-    /// A hosts file is not one.
+    /// A hosts file has a wrong line.
     #[error("{}: {problem}", path.display())]
     Hosts {
         /// The file.
@@ -24,7 +24,7 @@ pub enum ClusterError {
         /// What is wrong and what is allowed.
         problem: String,
     },
-    /// An address cannot be listened on.
+    /// This process cannot listen on its address.
     #[error("cannot listen on {address}")]
     Listen {
         /// The address.
@@ -32,20 +32,20 @@ pub enum ClusterError {
         /// The cause.
         source: io::Error,
     },
-    /// Some processes did not come.
+    /// Some processes did not connect in time.
     #[error("not there within {seconds} s: {missing}")]
     Missing {
-        /// Their numbers and addresses, with what was met there.
+        /// Their numbers and addresses, each with the last failure of a connection.
         missing: String,
-        /// How long they were waited for.
+        /// How long this process waited, in seconds.
         seconds: u64,
     },
-    /// What listens at an address of the list is no process of this job.
+    /// The process at an address of the list does not belong to this job.
     #[error("process {process} ({address}) {problem}")]
     Stranger {
         /// Number in the list.
         process: usize,
-        /// Its address.
+        /// The address of that process.
         address: String,
         /// What is wrong.
         problem: String,
@@ -56,13 +56,13 @@ pub enum ClusterError {
     /// The system refused a thread.
     #[error(transparent)]
     Thread(schemas::SchemaError),
-    /// Another worker failed; its own error is reported.
+    /// Another worker failed, and reports its own error.
     #[error("another worker failed")]
     PeerFailed,
 }
 
 impl ClusterError {
-    /// Tells who can mend it.
+    /// Tells who can mend the error.
     pub fn kind(&self) -> ErrorKind {
         match self {
             Self::Read { .. } | Self::Hosts { .. } => ErrorKind::Usage,
@@ -76,7 +76,7 @@ impl ClusterError {
     }
 }
 
-/// The error of work that several workers do together.
+/// The error type of a function that several workers run together.
 pub trait WorkerError: From<ClusterError> + Send + 'static {
     /// Tells whether this error only reports the failure of another worker, which has an error of
     /// its own.

@@ -1,18 +1,18 @@
-//! One value a process, known to all.
+//! Exchanges one value of each process with all processes.
 
 use crate::{Cluster, ClusterError, run_workers};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// Exchanges a value between processes; returns that of each, in their order.
+/// Sends a value to all processes; returns the values of all processes, in their order.
 ///
 /// # Errors
 ///
-/// A failure of another process.
+/// If another process fails.
 ///
 /// # Panics
 ///
-/// If the value has maps whose keys are no strings.
+/// If the value contains a map whose keys are not strings.
 pub fn gather_processes<T>(cluster: &Cluster, value: T) -> Result<Vec<T>, ClusterError>
 where
     T: Serialize + DeserializeOwned,
@@ -20,7 +20,7 @@ where
     if cluster.num_processes() == 1 {
         return Ok(vec![value]);
     }
-    // As text, since messages keep no names, which values with optional fields need.
+    // Sent as JSON: the encoding of messages has no field names, which optional fields need.
     let text = serde_json::to_string(&value).expect("values have string keys only");
     let (processes, threads) = (cluster.num_processes(), cluster.num_threads());
     let mut texts = run_workers(cluster, move |peer| {

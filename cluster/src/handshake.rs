@@ -1,26 +1,25 @@
-//! How two processes prove to each other that they belong to one job, before any data flows.
+//! Lets two processes prove to each other that they belong to one job, before any data flows.
 //!
-//! A challenge and its answer in both directions, with HMAC-SHA256 (RFC 2104) under the job's
-//! secret:
+//! Each side challenges the other, with HMAC-SHA256 (RFC 2104) under the job's secret:
 //!
 //! ```text
 //! dialler  -> listener   magic, version, nonce
 //! listener -> dialler    magic, version, nonce
 //! dialler  -> listener   its introduction, and a proof of it and of both nonces
 //! listener -> dialler    likewise
-//! dialler  -> listener   that it has met it
-//! listener -> dialler    that it has taken the connection
+//! dialler  -> listener   MET: it accepts the listener
+//! listener -> dialler    TAKEN: it uses the connection
 //! ```
 //!
-//! Without the last word but one the listener forgets the connection. Without the last word, which
-//! may take as long as the listener is busy, the dialler makes another connection. So a connection
-//! that both ends have is one that both ends read.
+//! Without `MET` the listener drops the connection. Without `TAKEN`, which the listener sends when
+//! it reaches the session, the dialler makes another connection. So both ends read a connection
+//! that both ends keep.
 //!
-//! The listener tells a stranger nothing of the job, and reads a few kilobytes of it at most. The
-//! dialler has to begin, so it tells any listener its process number and the fingerprint of the
-//! job. Each side draws its nonce, so a recorded conversation proves nothing. Each direction has
-//! its own label, so a proof cannot be sent back. Data that crosses afterwards is neither signed
-//! nor encrypted.
+//! The listener tells a stranger nothing about the job, and reads at most a few kilobytes from it.
+//! The dialler proves itself first, so any listener learns its process number and the fingerprint
+//! of the job. Each side draws its own nonce, so a recorded handshake proves nothing. Each
+//! direction has its own label, so a proof cannot be sent back. The data that follows is neither
+//! signed nor encrypted.
 
 use std::io::{self, Read, Write};
 
@@ -28,16 +27,16 @@ use hmac::{Hmac, KeyInit as _, Mac as _};
 use serde::{Deserialize, Serialize};
 use sha2::Sha256;
 
-/// First bytes of either side.
+/// First bytes that each side sends.
 const MAGIC: &[u8; 8] = b"graphflt";
-/// Version of the handshake; a peer with another version is of another build.
+/// Version of the handshake; a peer with another version is another build.
 pub(crate) const VERSION: u32 = 3;
 const NONCE_BYTES: usize = 32;
 const PROOF_BYTES: usize = 32;
 const INTRODUCTION_BYTES_MAX: usize = 4096;
-/// The last word of a dialler: it has met the listener.
+/// Last byte that the dialler sends: it accepts the listener.
 pub(crate) const MET: u8 = 1;
-/// The last word of a listener: it has taken the connection.
+/// Last byte that the listener sends: it uses the connection.
 pub(crate) const TAKEN: u8 = 2;
 
 /// Secret that only the processes of a job know.
@@ -48,7 +47,7 @@ pub struct Secret(Vec<u8>);
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Introduction {
     pub(crate) process: usize,
-    /// Drawn when the process starts: a process of an earlier run of the job has another one.
+    /// Random number of this start of the process: an earlier run of the job has another one.
     pub(crate) run: u64,
     pub(crate) processes: usize,
     pub(crate) threads: usize,
@@ -56,11 +55,11 @@ pub(crate) struct Introduction {
     pub(crate) build: String,
     /// Fingerprint of the job.
     pub(crate) job: String,
-    /// Counts the connections that each process makes to each other one.
+    /// Number of the session, which makes one connection to each other process.
     pub(crate) session: u64,
 }
 
-/// Why a peer is no process of this job.
+/// Why a peer is refused.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum HandshakeError {
     #[error(transparent)]
@@ -79,7 +78,7 @@ pub(crate) enum HandshakeError {
     OtherRun,
     #[error("gave way to connections of others")]
     GaveWay,
-    /// Its identity is not the one that was expected.
+    /// The peer is not the expected process.
     #[error("{0}")]
     Mismatch(String),
 }
@@ -98,17 +97,17 @@ struct Challenge {
     listener: Nonce,
 }
 
-/// A process that dialled this one, and proved that it knows the secret.
+/// A process that dialled this one and has proved that it knows the secret.
 pub(crate) struct Dialler {
     challenge: Challenge,
     introduction: Introduction,
 }
 
 impl Secret {
-    /// Fewest bytes of a secret; fewer can be guessed.
+    /// Smallest length of a secret in bytes; a shorter one can be guessed.
     pub const BYTES_MIN: usize = 16;
 
-    /// Draws a secret; returns it as text, too.
+    /// Draws a random secret; returns it with its text.
     pub fn draw() -> (Self, String) {
         let text = format!(
             "{:032x}{:032x}",
@@ -118,7 +117,7 @@ impl Secret {
         (Self(text.clone().into_bytes()), text)
     }
 
-    /// Takes a secret; none if it is too short.
+    /// Makes a secret of bytes, without blanks around them; none if it is too short.
     pub fn new(bytes: &[u8]) -> Option<Self> {
         let trimmed = bytes.trim_ascii();
         (trimmed.len() >= Self::BYTES_MIN).then(|| Self(trimmed.to_vec()))
@@ -131,7 +130,7 @@ impl Secret {
         };
         let mut mac =
             Hmac::<Sha256>::new_from_slice(&self.0).expect("HMAC takes keys of any length");
-        // Parts of fixed length come first, so no two messages give the same bytes.
+        // The fields of fixed length come first, so different messages give different bytes.
         mac.update(&challenge.dialler);
         mac.update(&challenge.listener);
         mac.update(&[u8::try_from(label.len()).expect("a short label")]);
@@ -147,7 +146,7 @@ impl std::fmt::Debug for Secret {
     }
 }
 
-/// Introduces this process to one that listens; returns who it says it is.
+/// Introduces this process to one that listens; returns the introduction of that process.
 pub(crate) fn dial(
     stream: &mut (impl Read + Write),
     secret: &Secret,
@@ -161,7 +160,7 @@ pub(crate) fn dial(
     receive_introduction(stream, secret, Side::Listener, &challenge)
 }
 
-/// Lets another process introduce itself.
+/// Receives the introduction of a process that dialled this one, and checks its proof.
 pub(crate) fn receive(
     stream: &mut (impl Read + Write),
     secret: &Secret,
@@ -182,7 +181,7 @@ impl Dialler {
         &self.introduction
     }
 
-    /// Answers with what `me` says to it; returns who it is. The last words are the rest.
+    /// Answers with the introduction `me`; returns that of the dialler. `MET` and `TAKEN` are left.
     pub(crate) fn answer(
         self,
         stream: &mut impl Write,
@@ -194,13 +193,13 @@ impl Dialler {
     }
 }
 
-/// Says one of the last words.
+/// Sends `MET` or `TAKEN`.
 pub(crate) fn say(stream: &mut impl Write, word: u8) -> io::Result<()> {
     stream.write_all(&[word])?;
     stream.flush()
 }
 
-/// Waits for one of the last words.
+/// Waits for `MET` or `TAKEN`.
 pub(crate) fn await_word(stream: &mut impl Read, wanted: u8) -> Result<(), HandshakeError> {
     let mut word = [0];
     stream.read_exact(&mut word)?;

@@ -1,13 +1,13 @@
-//! The list of a job's processes, as a file.
+//! Reads the hosts file, which lists the addresses of a job's processes.
 
 use crate::ClusterError;
 use std::path::Path;
 
-/// Reads a list of processes: a `host:port` a line, and comments after `#`.
+/// Reads the addresses of the processes: one `host:port` a line; `#` begins a comment.
 ///
 /// # Errors
 ///
-/// A file that cannot be read, a line that is no address, an address that stands twice.
+/// If the file cannot be read, a line is not an address, or an address is listed twice.
 pub fn read_hosts(path: &Path) -> Result<Vec<String>, ClusterError> {
     let text = std::fs::read_to_string(path).map_err(|source| ClusterError::Read {
         path: path.to_owned(),

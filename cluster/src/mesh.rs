@@ -1,4 +1,4 @@
-//! Connections between the processes of a job, each proved before it is used.
+//! Connects the processes of a job; each connection is proved before it is used.
 
 use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
@@ -9,14 +9,14 @@ use crate::session::Session;
 use crate::watch::Watch;
 use crate::{ClusterError, ClusterPlan};
 
-/// The exit code of others where this process does not meet all.
+/// Exit code of the other processes if this one does not meet all.
 const JOIN_FAILED: u8 = 1;
 
-/// This process among those of its job.
+/// The connections of this process to the others of its job.
 pub(crate) struct Mesh {
     plan: Arc<ClusterPlan>,
     arrivals: Arc<Arrivals>,
-    /// Sessions that were begun; all processes begin the same ones in the same order.
+    /// Number of the next session; all processes begin the same sessions in the same order.
     sessions: AtomicU64,
     watch: Watch,
 }
@@ -62,7 +62,8 @@ impl Mesh {
         &self.watch
     }
 
-    /// Makes one more connection to each process; waits for those that are still at something else.
+    /// Makes one more connection to each process; waits for processes that have not come to this
+    /// session yet.
     pub(crate) fn connect(&self) -> Result<Vec<Option<TcpStream>>, ClusterError> {
         let number = self.sessions.fetch_add(1, Ordering::Relaxed);
         Session::later(&self.plan, &self.arrivals, number).connect()

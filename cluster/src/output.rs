@@ -1,16 +1,16 @@
-//! The output of a stage that several processes write.
+//! Opens the output of a stage that several processes write.
 
 use crate::{Cluster, WorkerError, gather_processes};
 use schemas::{Opened, Output, SchemaError};
 use std::path::Path;
 
-/// Opens an output, of directory, stage and fingerprint: first in the leader, which keeps it locked
-/// and finishes it, then in the followers, which write parts of it.
+/// Opens an output, given its directory, stage and fingerprint. The leader opens it first, keeps it
+/// locked and finishes it. The followers then join it and write parts.
 ///
 /// # Errors
 ///
-/// As [`Output::open`] in the leader and [`Output::join`] in the followers; a failure of another
-/// process.
+/// Those of [`Output::open`] in the leader and of [`Output::join`] in the followers, and if another
+/// process fails.
 pub fn open_output<E>(
     cluster: &Cluster,
     (dir, stage, fingerprint): (&Path, &str, &str),

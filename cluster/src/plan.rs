@@ -4,27 +4,27 @@ use crate::Secret;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What to do when another process has ended the job; it must end this process.
+/// Called when another process has ended the job; it must end this process.
 pub type OnEnd = Arc<dyn Fn(End<'_>) + Send + Sync>;
 
 /// How another process has ended the job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End<'a> {
-    /// It is gone, silent or cannot be reached.
+    /// The process is gone, silent or cannot be reached.
     Lost {
-        /// Which one, and what this process was doing, in a sentence.
+        /// A sentence that names the process, and the phase of this process.
         text: &'a str,
     },
-    /// It has failed.
+    /// The process has failed.
     Failed {
-        /// Its error.
+        /// The error of that process.
         text: &'a str,
-        /// Its exit code.
+        /// The exit code of that process.
         exit_code: u8,
     },
 }
 
-/// How a process finds the others of its job.
+/// The processes of a job, and how they prove that they belong to it.
 #[derive(Clone)]
 pub struct ClusterPlan {
     /// Addresses of all processes, `host:port`.
@@ -33,17 +33,17 @@ pub struct ClusterPlan {
     pub process: usize,
     /// Address to listen on, in place of the one in `hosts`.
     pub bind: Option<String>,
-    /// Workers of each process.
+    /// Number of workers of each process.
     pub threads: usize,
     /// Secret that only the processes of the job know.
     pub secret: Secret,
-    /// Checksum of the program, which has to be the same everywhere: messages between processes
-    /// have no format that is fixed across builds.
+    /// Checksum of the program. It must be the same in all processes, because the format of their
+    /// messages may differ between builds.
     pub build: String,
-    /// Fingerprint of the job, which has to be the same everywhere.
+    /// Fingerprint of the job, which must be the same in all processes.
     pub job: String,
-    /// Time in which all processes have to be there.
+    /// Time within which all processes must have met.
     pub start_timeout: Duration,
-    /// Ends this process.
+    /// Ends this process when another one has ended the job.
     pub on_end: OnEnd,
 }

@@ -1,4 +1,4 @@
-//! Connections to all other processes, made at one point of the job.
+//! Connects this process to all others, at one point of the job.
 
 use std::io;
 use std::net::{TcpStream, ToSocketAddrs};
@@ -14,21 +14,21 @@ use crate::watch::Watch;
 use crate::{ClusterError, ClusterPlan};
 use schemas::threads::spawn_scoped;
 
-/// Time of an attempt to connect.
+/// Greatest duration of one attempt to connect.
 const CONNECT_MAX: Duration = Duration::from_secs(2);
-/// Time in which attempts to reach a process that is watched over may begin.
+/// Time within which this process tries to reach a process that it already watches.
 const RECONNECT_MAX: Duration = Duration::from_secs(8);
 
-/// The connections of one session, in the making.
+/// A session: one connection to each other process, while they are made.
 pub(crate) struct Session<'a> {
     plan: &'a ClusterPlan,
     arrivals: &'a Arrivals,
     number: u64,
-    /// None where it is left to the watch to notice who does not come.
+    /// None if the watch notices a process that does not come.
     deadline: Option<Instant>,
-    /// Whether one cannot be made, so that the others need not come.
+    /// Whether a connection failed, so that the session fails.
     has_failed: AtomicBool,
-    /// Watches over each process from when it is met.
+    /// Watches each process after it was met.
     watch: Option<&'a Watch>,
 }
 
@@ -39,7 +39,7 @@ enum Dialled {
 }
 
 impl<'a> Session<'a> {
-    /// The session in which processes meet, until a deadline.
+    /// Makes the session in which the processes meet, until a deadline.
     pub(crate) fn joining(
         plan: &'a ClusterPlan,
         arrivals: &'a Arrivals,
@@ -53,7 +53,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// A session of processes that watch each other.
+    /// Makes a session of processes that already watch each other.
     pub(crate) fn later(plan: &'a ClusterPlan, arrivals: &'a Arrivals, number: u64) -> Self {
         Self {
             plan,
@@ -65,10 +65,11 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Connects to every process: dials those before this one, and waits for those behind it.
+    /// Connects to every process: dials the processes before this one in the list, and waits for
+    /// the processes after it.
     pub(crate) fn connect(&self) -> Result<Vec<Option<TcpStream>>, ClusterError> {
         let plan = self.plan;
-        // All at once, so that one that is missing does not keep the others waiting.
+        // All are dialled at once, so that a missing one does not delay the others.
         let (dialled, arrived) = thread::scope(|scope| {
             let dial = |process| spawn_scoped(scope, "dial", move || self.dial(process));
             let dials: Result<Vec<_>, _> = (0..plan.process).map(dial).collect();
@@ -92,7 +93,8 @@ impl<'a> Session<'a> {
         }
         streams.push(None);
         for (process, stream) in (plan.process + 1..).zip(arrived?) {
-            // Without a deadline they were waited for no longer than one could be dialled.
+            // Without a deadline the wait ends only when a dial has failed, which is the error
+            // then.
             if stream.is_none() && self.deadline.is_some() {
                 missing.push(name(process));
             }
@@ -121,7 +123,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Dials a process until it answers; returns what was met last, if it does not.
+    /// Dials a process until it answers; if it does not, returns the last reason.
     fn dial(&self, process: usize) -> Result<Result<TcpStream, String>, ClusterError> {
         let end = self.dial_until(process);
         let end = end.and_then(|met| {
@@ -137,7 +139,8 @@ impl<'a> Session<'a> {
         end
     }
 
-    /// Waits for the connections of some processes; none stands for one that does not come in time.
+    /// Waits for the connections of some processes; the entry of one that does not come in time is
+    /// none.
     fn take(&self, processes: Range<usize>) -> Result<Vec<Option<TcpStream>>, ClusterError> {
         let taken = self.take_all(processes);
         if taken.is_err() {
@@ -171,7 +174,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Readies a connection for what it is to carry, which may take as long as it likes.
+    /// Removes the deadlines of a connection, and begins to watch its process if asked to.
     fn use_stream(&self, process: usize, stream: &TcpStream) -> Result<(), ClusterError> {
         let unlimited = stream.set_read_timeout(None);
         let unlimited = unlimited.and_then(|()| stream.set_write_timeout(None));
@@ -184,7 +187,7 @@ impl<'a> Session<'a> {
         let deadline = self
             .deadline
             .unwrap_or_else(|| Instant::now() + RECONNECT_MAX);
-        // Says more than that nobody listens, which may come after it.
+        // Kept, because it says more than the refusals that may follow.
         let mut hung_up = None;
         loop {
             let cause = match self.dial_once(process) {
@@ -244,12 +247,12 @@ impl<'a> Session<'a> {
         self.arrivals.note_run(&found)
     }
 
-    /// Waits until the other end comes to this session; the watch notices where it does not.
+    /// Waits until the other end reaches this session; the watch notices if it does not.
     fn await_taken(&self, mut stream: &TcpStream) -> Result<(), HandshakeError> {
         stream.set_read_timeout(Some(PAUSE))?;
         loop {
             match await_word(&mut stream, TAKEN) {
-                // The read's own end; of a connection that is dead the system says `TimedOut`.
+                // The time limit of the read; for a dead connection the system returns `TimedOut`.
                 Err(HandshakeError::Io(error)) if error.kind() == io::ErrorKind::WouldBlock => {}
                 end => return end,
             }

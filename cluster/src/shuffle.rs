@@ -1,4 +1,4 @@
-//! Shuffles between workers: each one a timely dataflow that moves whole batches to their owners.
+//! Shuffles between workers: each is a timely dataflow that moves whole batches to their owners.
 
 use crate::{Cluster, ClusterError, WorkerError};
 use serde::de::DeserializeOwned;
@@ -11,20 +11,20 @@ use timely::dataflow::operators::{Input, Probe};
 use timely::dataflow::{InputHandle, ProbeHandle};
 use timely::worker::Worker;
 
-/// How many batches a worker hands in before it lets the dataflow move them on.
+/// Batches that a worker sends before it lets the dataflow run a step.
 const BATCHES_A_STEP: u64 = 4;
 
-/// How many such steps a worker may be ahead of the slowest receiver.
+/// Greatest number of steps by which a worker may be ahead of the slowest receiver.
 const STEPS_AHEAD: u64 = 4;
 
-/// One worker's view of the workers it shuffles with.
+/// A worker, with the operations that exchange values with all other workers.
 pub struct Peer<'a> {
     worker: &'a mut Worker,
-    /// Workers of a process.
+    /// Number of workers of each process.
     threads: usize,
 }
 
-/// What a shuffle may carry: a batch that can cross to another process.
+/// A value that a shuffle can send, also to another process.
 pub trait Message: Clone + Serialize + DeserializeOwned + Send + 'static {}
 impl<M: Clone + Serialize + DeserializeOwned + Send + 'static> Message for M {}
 
@@ -33,15 +33,15 @@ struct Parcel<M> {
     to: u64,
     from: usize,
     ordinal: u64,
-    /// `None`: the sender failed, and nothing it sent may be used.
+    /// `None` if the sender failed: then nothing of what it sent may be used.
     message: Option<M>,
 }
 
-/// How a shuffle has gone on one worker so far.
+/// The state of a shuffle on one worker.
 struct Outcome<E> {
-    /// What this worker's own taking came to.
+    /// The first error of this worker's `take`, if any.
     taken: Result<(), E>,
-    /// A sender failed; it has told every worker.
+    /// Whether a sender failed; it tells every worker.
     peer_failed: bool,
 }
 
@@ -51,12 +51,13 @@ impl<E> Outcome<E> {
     }
 }
 
-/// Runs `body` on each worker and returns what those of this process return, in worker order.
+/// Runs `body` on each worker; returns the results of this process's workers, in worker order.
 ///
 /// # Errors
 ///
-/// The failure of the first worker that failed by itself, not by a peer's failure. Of other
-/// processes only a peer's failure is known. Processes that cannot be connected.
+/// The error of the first worker of this process that failed by itself. If only workers of other
+/// processes failed by themselves, [`ClusterError::PeerFailed`]. An error if the processes cannot
+/// be connected.
 pub fn run_workers<T, E>(
     cluster: &Cluster,
     body: impl Fn(&mut Peer<'_>) -> Result<T, E> + Send + Sync + 'static,
@@ -86,7 +87,7 @@ where
     Err(failures.swap_remove(first))
 }
 
-/// Ends the process when a worker panics: its peers would wait for it for ever.
+/// Ends the process if a worker panics: otherwise its peers would wait for it for ever.
 struct AbortOnPanic;
 
 impl Drop for AbortOnPanic {
@@ -118,12 +119,12 @@ impl Peer<'_> {
         self.worker
     }
 
-    /// Moves each `(worker, message)` to its worker; returns what came here, by sender and then
-    /// in the order it was sent.
+    /// Sends each `(worker, message)` to its worker; returns the messages that this worker
+    /// receives, ordered by sender and then as they were sent.
     ///
     /// # Errors
     ///
-    /// The first error of `outgoing`; then every other worker gets [`ClusterError::PeerFailed`].
+    /// The first error of `outgoing`; every other worker then returns [`ClusterError::PeerFailed`].
     pub fn shuffle<M: Message, E: WorkerError>(
         &mut self,
         outgoing: impl Iterator<Item = Result<(usize, M), E>>,
@@ -139,14 +140,14 @@ impl Peer<'_> {
         Ok(received.into_iter().map(|(from, _, m)| (from, m)).collect())
     }
 
-    /// Moves each `(worker, message)` to its worker, which takes it as it comes: `take` gets the
-    /// sender, the message's place among the sender's and the message.
+    /// Sends each `(worker, message)` to its worker, which calls `take` as soon as a message
+    /// arrives, with the sender, the position of the message among the sender's, and the message.
     ///
-    /// Senders run ahead of receivers by a few messages, no more.
+    /// Senders are ahead of receivers by a few messages at most.
     ///
     /// # Errors
     ///
-    /// The first error of `outgoing` or of `take`; then every other worker gets
+    /// The first error of `outgoing` or of `take`; every other worker then returns
     /// [`ClusterError::PeerFailed`].
     pub fn shuffle_each<M: Message, E: WorkerError>(
         &mut self,
@@ -157,8 +158,8 @@ impl Peer<'_> {
         self.agree(taken)
     }
 
-    /// Runs a shuffle; an error that all workers know of is the outer one, that of this worker's
-    /// `take` the inner one.
+    /// Runs a shuffle. The outer error is one that all workers know of, the inner one an error of
+    /// this worker's `take` that the others do not know of.
     fn run_shuffle<M: Message, E: WorkerError>(
         &mut self,
         outgoing: impl Iterator<Item = Result<(usize, M), E>>,
@@ -201,7 +202,7 @@ impl Peer<'_> {
         if failure.is_none() {
             let mut so_far = outcome.borrow_mut();
             failure = std::mem::replace(&mut so_far.taken, Ok(())).err();
-            // What still comes is not taken.
+            // Messages that still arrive are dropped.
             so_far.peer_failed |= failure.is_some();
         }
         if failure.is_some() {
@@ -231,11 +232,11 @@ impl Peer<'_> {
         Ok(outcome.taken)
     }
 
-    /// Sends one message to every worker; returns all workers' messages, in worker order.
+    /// Sends one message to every worker; returns the messages of all workers, in worker order.
     ///
     /// # Errors
     ///
-    /// The error passed in; then every other worker gets [`ClusterError::PeerFailed`].
+    /// The given error; every other worker then returns [`ClusterError::PeerFailed`].
     pub fn gather_all<M: Message, E: WorkerError>(
         &mut self,
         message: Result<M, E>,
@@ -249,11 +250,11 @@ impl Peer<'_> {
         Ok(received.into_iter().map(|(_, one)| one).collect())
     }
 
-    /// Waits for all workers; goes on only if each passes `Ok`.
+    /// Waits for all workers; returns the value only if each of them gives `Ok`.
     ///
     /// # Errors
     ///
-    /// The error passed in; then every other worker gets [`ClusterError::PeerFailed`].
+    /// The given error; every other worker then returns [`ClusterError::PeerFailed`].
     pub fn agree<T, E: WorkerError>(&mut self, result: Result<T, E>) -> Result<T, E> {
         match result {
             Ok(value) => self.gather_all(Ok(())).map(|_| value),

@@ -1,23 +1,24 @@
 //! Connections whose peers have not proved yet that they belong to the job.
 //!
-//! Only so many may be open, so under a flood some give way. Addresses of the hosts file have room
-//! of their own, which no other address can take. Elsewhere the network with the most connections
-//! gives way, since one attacker has many addresses, but rarely of many networks.
+//! Their number is bounded, so under a flood some are closed. Addresses of the hosts file have a
+//! limit of their own, which other addresses cannot use up. Among the others, a connection of the
+//! network with the most connections is closed: an attacker may have many addresses, but rarely in
+//! many networks.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::{IpAddr, Shutdown, TcpStream};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Connections of addresses that the hosts file lists; each takes a thread and a file.
+/// Greatest number of connections of addresses in the hosts file; each needs a thread and a file.
 const LISTED_MAX: usize = 256;
-/// Connections of other addresses.
+/// Greatest number of connections of other addresses.
 const UNLISTED_MAX: usize = 128;
-/// Bits of an IPv4 address that tell networks apart, from the widest on.
+/// Prefix lengths of IPv4 networks by which connections are counted, the widest network first.
 const V4_BITS: [u32; 3] = [16, 24, 32];
-/// Bits of an IPv6 address that tell networks apart, from the widest on.
+/// Prefix lengths of IPv6 networks by which connections are counted, the widest network first.
 const V6_BITS: [u32; 3] = [48, 64, 128];
 
-/// Connections of which nothing is known yet.
+/// All connections that have not proved anything yet.
 #[derive(Default)]
 pub(crate) struct Strangers {
     rooms: Mutex<Rooms>,
@@ -25,28 +26,28 @@ pub(crate) struct Strangers {
 
 #[derive(Default)]
 struct Rooms {
-    /// Addresses of the hosts file, as far as their names were resolved.
+    /// Addresses of the hosts file whose names were resolved.
     addresses: BTreeSet<IpAddr>,
-    /// In the order in which they came.
+    /// In order of arrival.
     listed: VecDeque<Stranger>,
     unlisted: VecDeque<Stranger>,
 }
 
-/// A connection of which nothing is known yet.
+/// A connection that has not proved anything yet.
 pub(crate) struct Stranger {
-    /// Counts connections.
+    /// Number of the connection, in order of arrival.
     pub(crate) number: u64,
     pub(crate) address: IpAddr,
     pub(crate) stream: Arc<TcpStream>,
 }
 
 impl Strangers {
-    /// Notes an address of the hosts file.
+    /// Adds an address of the hosts file.
     pub(crate) fn list(&self, address: IpAddr) {
         self.guard().addresses.insert(address.to_canonical());
     }
 
-    /// Takes in a connection; if there are too many, another one is closed.
+    /// Adds a connection; if there are too many, closes one.
     pub(crate) fn add(&self, stranger: Stranger) {
         let mut rooms = self.guard();
         let is_listed = rooms.addresses.contains(&stranger.address.to_canonical());
@@ -62,7 +63,7 @@ impl Strangers {
         }
     }
 
-    /// Takes a connection out; false if it is not there: it had to give way.
+    /// Removes a connection; false if it was closed before.
     pub(crate) fn remove(&self, number: u64) -> bool {
         let mut rooms = self.guard();
         let Rooms {
@@ -79,8 +80,8 @@ impl Strangers {
     }
 }
 
-/// Returns the position of the connection that gives way: the oldest of the address with the most
-/// connections, in the network with the most, in the wider network with the most.
+/// Returns the position of the connection to close: the oldest one of the address with the most
+/// connections, within the narrow network with the most, within the wide network with the most.
 fn gives_way(room: &VecDeque<Stranger>) -> usize {
     let mut candidates: Vec<usize> = (0..room.len()).collect();
     for level in 0..V4_BITS.len() {
@@ -95,7 +96,7 @@ fn gives_way(room: &VecDeque<Stranger>) -> usize {
     candidates[0]
 }
 
-/// Returns the network of an address: whether it is of IPv6, and its first bits.
+/// Returns the network of an address: whether it is IPv6, and the prefix.
 fn network(address: IpAddr, level: usize) -> (bool, u128) {
     match address.to_canonical() {
         IpAddr::V4(address) => (

@@ -1,4 +1,4 @@
-//! Deadlines and keep-alive of connections.
+//! Sets deadlines and keep-alive of connections.
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
@@ -6,22 +6,22 @@ use std::time::{Duration, Instant};
 
 use socket2::{SockRef, TcpKeepalive};
 
-/// Time of a whole handshake.
+/// Greatest duration of a whole handshake.
 pub(crate) const HANDSHAKE_MAX: Duration = Duration::from_secs(5);
-/// Silence after which the system asks whether the other end is there: a network may forget a
-/// connection that nothing crosses for minutes, as in a long epoch.
+/// Silence after which the system probes the other end. Routers may drop a connection that carries
+/// nothing for minutes, for example during a long epoch.
 const KEEPALIVE: Duration = Duration::from_secs(5);
-/// Time between such questions.
+/// Time between probes.
 const KEEPALIVE_PAUSE: Duration = Duration::from_secs(2);
 
-/// A stream whose handshake has to end in time.
+/// A stream whose handshake must end before a deadline.
 pub(crate) struct Timed<'a> {
     stream: &'a TcpStream,
     deadline: Instant,
 }
 
-/// Has the system find out where the other end of a connection is gone, and nobody on the way
-/// forget it.
+/// Makes the system probe an idle connection, so that a lost peer is noticed and no router drops
+/// the connection.
 pub(crate) fn keep_alive(stream: &TcpStream) -> io::Result<()> {
     stream.set_nodelay(true)?;
     let keepalive = TcpKeepalive::new().with_time(KEEPALIVE);

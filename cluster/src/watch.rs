@@ -1,14 +1,14 @@
-//! How the processes of a job notice that one of them is gone, stands still or has failed.
+//! Notices that another process of the job is gone, stands still or has failed.
 //!
-//! Each pair of processes has a connection for this alone. From when they meet, each sends a word
-//! every second. A process that reads nothing for [`SILENCE_MAX`], or finds a connection closed,
+//! Each pair of processes has a connection for this alone. After they have met, each sends a word
+//! every second. A process that reads nothing for [`SILENCE_MAX`], or whose connection is closed,
 //! ends the job: it tells all others which process is lost, so that all report the same, and ends
-//! itself. A process whose network is cut finds all others silent, and ends for that reason.
+//! itself. A process whose network fails reads nothing from all others, and ends too.
 //!
-//! A process that leaves looks like one that is lost, unless it has said that it is done. So the
-//! end has two steps. Each process says `Done`. Once it has read that from all others, it says
-//! `Settled`, and it leaves once it has read that from all: then each of them has read every
-//! `Done`.
+//! A process that leaves looks like a lost one unless the others have read that it is done. So the
+//! end has two steps. Each process sends `Done`. When it has read `Done` from all others, it sends
+//! `Settled`. When it has read `Settled` from all others, all have read every `Done`, and it
+//! leaves.
 
 use std::collections::BTreeSet;
 use std::io::{self, Read, Write};
@@ -21,57 +21,57 @@ use std::time::Duration;
 use crate::{ClusterError, End, OnEnd};
 use schemas::threads::spawn;
 
-/// Time after which a process that says nothing is taken for lost.
+/// Time without a word after which a process counts as lost.
 pub const SILENCE_MAX: Duration = Duration::from_secs(10);
 const BEAT: Duration = Duration::from_secs(1);
-/// Time in which a word has to be handed to the system.
+/// Time within which the system must accept a word.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 const TEXT_BYTES_MAX: usize = 1 << 16;
 /// Byte of [`Word::Settled`].
 const SETTLED: u8 = 4;
 
-/// The watch of a process over the others.
+/// Watches the other processes of the job.
 #[derive(Debug)]
 pub(crate) struct Watch(Arc<Shared>);
 
 struct Shared {
     hosts: Vec<String>,
     process: usize,
-    /// Connections by process, of those that were met. Locked while a word is written, so that
-    /// words do not mix.
+    /// Connection of each process that was met. Locked while a word is written, so that words do
+    /// not mix.
     streams: Mutex<Vec<Option<TcpStream>>>,
     phase: Mutex<String>,
     ends: Mutex<Leaving>,
-    /// Told when `ends` has changed.
+    /// Notified when `ends` has changed.
     ended: Condvar,
-    /// Whether this process has left, or has told the others why the job ends.
+    /// Whether this process has left or has sent the others the reason why the job ends.
     is_over: AtomicBool,
     on_end: OnEnd,
 }
 
-/// How far the other processes have come with the end of the job.
+/// Which steps of the end the other processes have reached.
 #[derive(Debug, Default)]
 struct Leaving {
     /// Processes that are done.
     done: BTreeSet<usize>,
-    /// Processes that know that all are done, or that have left since.
+    /// Processes that know that all are done, or that have left.
     settled: BTreeSet<usize>,
 }
 
-/// What one process tells another.
+/// A message of one process to another.
 #[derive(Debug, PartialEq, Eq)]
 enum Word {
     Alive,
-    /// It has come to the end of the job.
+    /// The sender is done with the job.
     Done,
-    /// It knows that all processes have come to the end of the job.
+    /// The sender knows that all processes are done.
     Settled,
-    /// A process has failed, and the job with it.
+    /// A process has failed, which ends the job.
     Failed {
         exit_code: u8,
         text: String,
     },
-    /// A process is lost, and the job with it.
+    /// A process is lost, which ends the job.
     Lost {
         text: String,
     },
@@ -87,7 +87,7 @@ impl std::fmt::Debug for Shared {
 }
 
 impl Watch {
-    /// Starts a watch that has met no other process yet.
+    /// Starts a watch without any other process.
     pub(crate) fn start(
         hosts: Vec<String>,
         process: usize,
@@ -115,7 +115,7 @@ impl Watch {
         Ok(Self(shared))
     }
 
-    /// Watches over the other end of a connection from now on.
+    /// Watches the process at the other end of a connection from now on.
     pub(crate) fn add(&self, peer: usize, stream: &TcpStream) -> Result<(), ClusterError> {
         let listened = self.set_up(peer, stream).map_err(ClusterError::Connect)?;
         let shared = Arc::clone(&self.0);
@@ -125,7 +125,8 @@ impl Watch {
             .map_err(ClusterError::Thread)
     }
 
-    /// Sets the limits of a connection and sends words to it from now on; returns a handle to read it.
+    /// Sets the limits of a connection and sends words to it from now on; returns a handle to read
+    /// it.
     fn set_up(&self, peer: usize, stream: &TcpStream) -> io::Result<TcpStream> {
         let (spoken_to, listened) = (stream.try_clone()?, stream.try_clone()?);
         stream.set_read_timeout(Some(SILENCE_MAX))?;
@@ -140,7 +141,7 @@ impl Watch {
         phase.clone_into(&mut current);
     }
 
-    /// Tells the others why this process ends.
+    /// Sends the others the reason why this process ends.
     pub(crate) fn fail(&self, problem: &str, exit_code: u8) {
         let shared = &self.0;
         if shared.is_over.swap(true, Ordering::SeqCst) {
@@ -152,8 +153,8 @@ impl Watch {
         shared.close();
     }
 
-    /// Fails, and ends this process with it: without the others nothing that runs can come to its
-    /// end.
+    /// Does the same as [`Self::fail`] and ends this process, because nothing can be completed
+    /// without the others.
     pub(crate) fn fail_now(&self, problem: &str, exit_code: u8) {
         self.fail(problem, exit_code);
         (self.0.on_end)(End::Failed {
@@ -162,7 +163,7 @@ impl Watch {
         });
     }
 
-    /// Waits until every process has come to the end of the job, and knows it of all.
+    /// Waits until every process is done, and every process knows that all are.
     pub(crate) fn leave(&self) {
         let shared = &self.0;
         shared.tell_all(&Word::Done);
@@ -173,10 +174,10 @@ impl Watch {
     }
 }
 
-/// Ends a connection whose packets are not acknowledged for [`SILENCE_MAX`].
+/// Makes the system close a connection whose packets are not acknowledged for [`SILENCE_MAX`].
 ///
-/// Linux also ends a connection whose other end does not read for that long, so this is only for
-/// connections that are read all the time.
+/// Linux also closes a connection whose other end does not read for that long, so use this only for
+/// connections that are always read.
 pub(crate) fn fail_when_dark(stream: &TcpStream) -> io::Result<()> {
     #[cfg(target_os = "linux")]
     socket2::SockRef::from(stream).set_tcp_user_timeout(Some(SILENCE_MAX))?;
@@ -209,8 +210,8 @@ impl Shared {
                 Ok(Word::Done) => {
                     is_done = true;
                     self.note_end(|ends| ends.done.insert(peer));
-                    // Read on: a connection that is closed before all was read is reset, and what
-                    // was said last may be lost with it.
+                    // Go on reading: closing a connection with unread bytes resets it, and the
+                    // other end may lose the last words.
                     continue;
                 }
                 Ok(Word::Settled) => {
@@ -218,7 +219,7 @@ impl Shared {
                     continue;
                 }
                 Ok(end) => end,
-                // It has left, so it knew that all are done.
+                // The process was done and has left.
                 Err(_) if is_done => return self.note_end(|ends| ends.settled.insert(peer)),
                 Err(error) => Word::Lost {
                     text: lost(match error.kind() {
@@ -256,7 +257,7 @@ impl Shared {
         drop(all.unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// Sends a word to all others. Where that fails, the thread that reads the connection notices.
+    /// Sends a word to all others. If that fails, the thread that reads the connection notices.
     fn tell_all(&self, word: &Word) {
         let bytes = word.to_bytes();
         let streams = guard(&self.streams);
@@ -283,7 +284,7 @@ impl Word {
         }
     }
 
-    /// How it ends the job; none where it does not.
+    /// Returns how the word ends the job; none if it does not.
     fn as_end(&self) -> Option<End<'_>> {
         match self {
             Word::Alive | Word::Done | Word::Settled => None,
@@ -325,7 +326,7 @@ impl Word {
     }
 }
 
-/// The bytes of a word with a text, which is cut off where it is too long.
+/// Returns the bytes of a word with a text; a text that is too long is cut.
 fn with_text(kind: u8, exit_code: u8, text: &str) -> Vec<u8> {
     let mut end = text.len().min(TEXT_BYTES_MAX);
     while !text.is_char_boundary(end) {
