@@ -1,4 +1,4 @@
-//! Finished rounds in the working directory: what a killed run goes on from.
+//! Records finished rounds in the working directory, so that a killed run can be resumed.
 
 use crate::InferError;
 use crate::rows::{RowRecord, RowWriter};
@@ -7,10 +7,10 @@ use schemas::dataset::DirLock;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
-/// Name of the record of what is finished.
+/// Name of the file that records the finished rounds.
 const RECORD: &str = "rounds.json";
 
-/// What rounds have left for later ones; the directory is this run's alone.
+/// The finished rounds in a directory that this run has locked.
 #[derive(Debug)]
 pub(crate) struct Checkpoint {
     dir: PathBuf,
@@ -18,29 +18,29 @@ pub(crate) struct Checkpoint {
     _lock: DirLock,
 }
 
-/// `rounds.json`.
+/// The content of `rounds.json`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Record {
-    /// Of the output that the rounds are for.
+    /// Fingerprint of the output that the rounds belong to.
     fingerprint: String,
-    /// Those whose rows are still read.
+    /// The finished rounds whose rows are still read.
     rounds: Vec<RoundRecord>,
 }
 
-/// What a finished round has left.
+/// The files of a finished round.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct RoundRecord {
-    /// The layer, from 1; round 0 makes of features what layer 1 reads.
+    /// The layer, from 1; round 0 prepares the features for layer 1.
     pub(crate) round: usize,
-    /// The rows themselves, where they are read as they are.
+    /// The rows of the layer, if a later round or the output reads them unprojected.
     pub(crate) rows: Option<RowRecord>,
-    /// What the next layer aggregates, where that differs.
+    /// The rows that the next layer aggregates, if they differ from `rows`.
     pub(crate) src: Option<RowRecord>,
-    /// What the next layer needs to know of each node besides.
+    /// The attention scores of the nodes for the next layer, if it has scores.
     pub(crate) scores: Option<RowRecord>,
 }
 
-/// What a finished round has left, mapped.
+/// The files of a finished round, mapped.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RoundRows {
     pub(crate) rows: Option<SharedRows>,
@@ -49,11 +49,11 @@ pub(crate) struct RoundRows {
 }
 
 impl Checkpoint {
-    /// Takes the directory and keeps of it what belongs to this output.
+    /// Locks the directory and keeps its rounds if they belong to this output and `fresh` is false.
     ///
     /// # Errors
     ///
-    /// Another run has the directory, or it cannot be written.
+    /// If another run has locked the directory, or it cannot be written.
     pub(crate) fn open(dir: PathBuf, fingerprint: &str, fresh: bool) -> Result<Self, InferError> {
         std::fs::create_dir_all(&dir).map_err(InferError::io("create", &dir))?;
         let lock = DirLock::take(&dir)?;
@@ -66,7 +66,7 @@ impl Checkpoint {
         })
     }
 
-    /// Starts a file of rows.
+    /// Creates a file of `rows` rows of `cols` numbers for a round.
     pub(crate) fn create(
         &self,
         (round, what): (usize, &str),
@@ -77,7 +77,7 @@ impl Checkpoint {
         RowWriter::create(path, rows, cols)
     }
 
-    /// Maps what a round has left, if it is finished and what was written, is there.
+    /// Maps the files of a round; none if it is not finished or a file is missing or changed.
     pub(crate) fn verified(&self, round: usize) -> Option<RoundRows> {
         let record = self
             .record
@@ -97,7 +97,7 @@ impl Checkpoint {
         intact.then_some(rows)
     }
 
-    /// Maps what a round has left.
+    /// Maps the files of a round.
     pub(crate) fn map(&self, record: &RoundRecord) -> Result<RoundRows, InferError> {
         let map = |rows: &Option<RowRecord>| match rows {
             Some(rows) => rows.map(&self.dir).map(Some),
@@ -110,7 +110,7 @@ impl Checkpoint {
         })
     }
 
-    /// Notes a finished round.
+    /// Records a finished round.
     pub(crate) fn add(&mut self, round: RoundRecord) -> Result<(), InferError> {
         self.record
             .rounds
@@ -119,7 +119,7 @@ impl Checkpoint {
         self.write()
     }
 
-    /// Drops the rounds that nothing reads any more.
+    /// Removes the rounds that no later round reads.
     pub(crate) fn retain(&mut self, is_read: impl Fn(usize) -> bool) -> Result<(), InferError> {
         self.record.rounds.retain(|round| is_read(round.round));
         self.write()?;
@@ -134,7 +134,7 @@ impl Checkpoint {
             .map_err(InferError::io("write", &path))
     }
 
-    /// Removes the files of rounds that the record does not name.
+    /// Removes the files of rows that the record does not name.
     pub(crate) fn remove_others(&self) -> Result<(), InferError> {
         let rounds = self.record.rounds.iter();
         let kept: Vec<&str> = rounds
@@ -153,15 +153,15 @@ impl Checkpoint {
         Ok(())
     }
 
-    /// Removes the directory: the output is finished.
+    /// Removes the directory; the output must be finished.
     pub(crate) fn remove(mut self) -> Result<(), InferError> {
-        // The record last, so that a run that is killed here leaves it as long as anything.
+        // Rows before the record: if the run is killed here, the record still names the output.
         self.record.rounds.clear();
         self.remove_others()?;
         std::fs::remove_dir_all(&self.dir).map_err(InferError::io("remove", &self.dir))
     }
 
-    /// Removes the directory where a run has left it that was killed when its output was finished.
+    /// Removes the directory that a killed run left behind, unless its record names another output.
     pub(crate) fn remove_left(dir: PathBuf, fingerprint: &str) -> Result<(), InferError> {
         let anyones = Record::read(&dir);
         if !dir.exists() || anyones.is_some_and(|record| record.fingerprint != fingerprint) {
@@ -177,14 +177,14 @@ impl Checkpoint {
                 };
                 left.remove()
             }
-            // Another run has just begun there.
+            // Another run uses the directory.
             Err(_) => Ok(()),
         }
     }
 }
 
 impl Record {
-    /// A record of nothing yet.
+    /// Returns a record without rounds.
     fn of(fingerprint: &str) -> Self {
         Self {
             fingerprint: fingerprint.to_owned(),
@@ -192,7 +192,7 @@ impl Record {
         }
     }
 
-    /// Reads the record of a directory, if one lies there.
+    /// Reads the record of a directory; none if it has no readable record.
     fn read(dir: &Path) -> Option<Self> {
         let text = std::fs::read(dir.join(RECORD)).ok()?;
         serde_json::from_slice(&text).ok()

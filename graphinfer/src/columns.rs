@@ -1,13 +1,13 @@
-//! Compares the columns of a graph with those that a model was trained on.
+//! Compares the columns of a graph with the columns that a model was trained on.
 
 use schemas::{FeatureColumn, GraphColumns, SparseSpec};
 
-/// Which columns enter a model's numbers. Those that a graph lacks, or has in another width, are
-/// errors of their own.
+/// Which columns are compared besides `src` and `dst`: those that the model reads. Other checks
+/// refuse a graph that lacks a column or has it in another width.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ColumnUse {
     pub(crate) features: bool,
-    /// Edge weights, in messages or in the choice of in-edges.
+    /// Edge weights, if messages or the sampling of in-edges used them.
     pub(crate) weight: bool,
     pub(crate) edge_features: bool,
 }
@@ -39,7 +39,7 @@ pub(crate) fn differences(
         undirected(trained),
         undirected(given),
     );
-    // With the reverse of every edge, both columns are sources.
+    // An undirected graph has the reverse of every edge, so `src` and `dst` may be swapped.
     if !(trained.undirected && given.undirected) {
         compare("input.edges.src", name(&trained.src), name(&given.src));
         compare("input.edges.dst", name(&trained.dst), name(&given.dst));
@@ -63,7 +63,7 @@ fn none() -> String {
     "left out".to_owned()
 }
 
-/// The positions and the values; the width is that of the model, which is checked elsewhere.
+/// Describes the sparse columns without their width, which another check compares.
 fn sparse(columns: &GraphColumns) -> String {
     match &columns.sparse {
         Some(SparseSpec { index, value, .. }) => {
@@ -73,7 +73,7 @@ fn sparse(columns: &GraphColumns) -> String {
     }
 }
 
-/// Lists the columns of both, with their widths where names alone do not tell them apart.
+/// Lists the columns of both; with their widths if only the widths tell the lists apart.
 fn both_names(trained: &[FeatureColumn], given: &[FeatureColumn]) -> (String, String) {
     let list = |columns: &[FeatureColumn], show: fn(&FeatureColumn) -> String| {
         let shown: Vec<String> = columns.iter().map(show).collect();

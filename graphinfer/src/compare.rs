@@ -1,39 +1,40 @@
-//! How far predictions on a sample of the in-edges are from those on all of them.
+//! Measures how far predictions from sampled in-edges are from predictions from all in-edges.
 
 use crate::layer::{LayerInput, Rounds};
 use schemas::Labels;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-/// The rounds of the other sampling, up to the last one.
+/// The rounds of the other sampling, and the input of its last round.
 pub(crate) struct Other<'a> {
     pub(crate) rounds: &'a Rounds<'a>,
     pub(crate) input: LayerInput,
 }
 
-/// What the last layer gives for some nodes.
+/// The rows of the last computed layer for some nodes, and the predictions made from them.
 pub(crate) struct Outcome<'a> {
-    /// `[n * dim]`.
+    /// `[num_nodes * dim]`.
     pub(crate) rows: &'a [f32],
     pub(crate) dim: usize,
-    /// `[n]`, or none.
+    /// `[num_nodes]`, or `Labels::None`.
     pub(crate) predicted: &'a Labels,
 }
 
-/// The difference between two outcomes, summed over nodes.
+/// How two outcomes differ, added up over nodes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Difference {
     nodes: u64,
-    /// Nodes whose predicted class, or set of classes, is another one.
+    /// Number of nodes whose predicted class, or set of classes, differs.
     other_classes: u64,
     has_classes: bool,
-    /// Distance between the two rows over the length of the first.
+    /// Sum over nodes of the distance between the two rows, divided by the length of the first row.
     distance: f64,
+    /// The largest of these relative distances.
     largest: f64,
 }
 
 impl Difference {
-    /// Compares outcomes for the same nodes.
+    /// Compares two outcomes for the same nodes.
     pub(crate) fn between(first: &Outcome<'_>, second: &Outcome<'_>) -> Self {
         let mut difference = Self::default();
         let pairs = first
@@ -62,7 +63,7 @@ impl Difference {
         difference
     }
 
-    /// Adds that of other nodes.
+    /// Adds the difference of other nodes.
     pub(crate) fn add(&mut self, other: &Self) {
         self.nodes += other.nodes;
         self.other_classes += other.other_classes;
@@ -71,7 +72,7 @@ impl Difference {
         self.largest = self.largest.max(other.largest);
     }
 
-    /// Returns the part of the report.
+    /// Returns the entry of the report.
     pub(crate) fn report(&self) -> Value {
         #[expect(clippy::cast_precision_loss, reason = "counts of nodes are below 2^52")]
         let share = |sum: f64| sum / (self.nodes.max(1) as f64);
@@ -86,7 +87,7 @@ impl Difference {
     }
 }
 
-/// Tells whether node `at` has the same class or classes; none where it has a number.
+/// Tells whether both predict the same class or classes for node `at`; none for numbers.
 fn is_same(first: &Labels, second: &Labels, at: usize) -> Option<bool> {
     match (first, second) {
         (Labels::Class(first), Labels::Class(second)) => Some(first[at] == second[at]),

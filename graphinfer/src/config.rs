@@ -23,14 +23,14 @@ pub struct InferSpec {
     /// Which in-edges a layer reads. Default: `as_trained`.
     #[serde(default)]
     pub sampling: InferSampling,
-    /// The layer whose output is the embedding, from 1. Default: the last hidden layer; the only
-    /// one where there is none.
+    /// The layer whose output is the embedding, from 1. Default: the last hidden layer, or the only
+    /// layer of a model without hidden layers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub layer: Option<usize>,
     /// How embeddings are computed. Default: `layers`.
     #[serde(default)]
     pub method: Method,
-    /// Nodes in one part file. Default: 65536.
+    /// Nodes in one part file, 1 to 2^32 - 2. Default: 65536.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rows_per_part: Option<usize>,
     /// Whether predictions are written beside the embeddings. Default: true.
@@ -42,20 +42,20 @@ pub struct InferSpec {
     /// Whether the probability of each class is written too. Default: false.
     #[serde(default)]
     pub probabilities: bool,
-    /// How the numbers of vectors are written. Default: `f32`.
+    /// Data type of the numbers in vectors. Default: `f32`.
     #[serde(default)]
     pub precision: Precision,
-    /// Whether embeddings are divided by their length. Default: false.
+    /// Whether each embedding is divided by its Euclidean length. Default: false.
     #[serde(default)]
     pub normalize: bool,
     /// Which nodes are written. Default: all.
     #[serde(default)]
     pub targets: InferTargets,
-    /// Columns of the node table that are handed on. Default: none.
+    /// Columns of the node table that are copied to the output. Default: none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub columns: Vec<String>,
-    /// Whether the report says how far predictions with the other `sampling` differ, which takes as
-    /// long again. Default: false.
+    /// Whether the report compares the predictions with those of the other `sampling`, which about
+    /// doubles the computing time. Default: false.
     #[serde(default)]
     pub compare_sampling: bool,
 }
@@ -66,7 +66,7 @@ pub enum InferTargets {
     /// Every node.
     #[default]
     All,
-    /// The ids in a Parquet table, in a column named as the nodes' id.
+    /// The nodes that a Parquet table lists, in a column with the name of the nodes' id column.
     Listed(PathBuf),
 }
 
@@ -93,14 +93,14 @@ fn default_true() -> bool {
     true
 }
 
-/// Which in-edges a layer reads.
+/// Which in-edges of a node a layer reads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum InferSampling {
-    /// Those that the neighbourhoods the model was trained on hold.
+    /// The in-edges in the neighbourhoods that the model was trained on.
     #[default]
     AsTrained,
-    /// All of them.
+    /// All in-edges.
     None,
 }
 
@@ -108,9 +108,10 @@ pub enum InferSampling {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Method {
-    /// Layer by layer, each node once.
+    /// Layer by layer; each node is computed once a layer.
     #[default]
     Layers,
-    /// Neighbourhood by neighbourhood, from stored graph features: the same numbers, for comparison.
+    /// Neighbourhood by neighbourhood, from stored graph features; the same numbers up to rounding,
+    /// with more work.
     Neighborhoods,
 }

@@ -1,5 +1,5 @@
-//! The last round among several processes: each computes the rows of its own nodes and sends them to
-//! the one that writes their part.
+//! The last round of several processes: each computes the rows of its own nodes and sends them to
+//! the processes that write the parts.
 
 use crate::InferError;
 use crate::exchange::Crossing;
@@ -13,26 +13,26 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-/// Rows of one process for a part.
+/// The rows that one process computed for a part.
 #[derive(Clone, Serialize, Deserialize)]
 struct Delivery {
     part: usize,
-    /// The process that computed them.
+    /// The process that computed the rows.
     from: usize,
-    /// Places of the nodes in the order of ids, ascending.
+    /// The nodes, in ascending order.
     nodes: Vec<NodeIdx>,
     ids: Ids,
     rows: Computed,
 }
 
-/// Rows that are to be sent, by the thread that sends them, each with the worker that gets it.
+/// By sending thread: the rows to send, each with the worker that receives them.
 type Outgoing = Vec<Vec<(usize, Delivery)>>;
 
 impl PartsWriter<'_> {
     /// Computes the last layer and writes the parts that are not committed yet.
     ///
-    /// Part `p` holds the nodes `p * rows_per_part..` in order of id, whatever the number of threads
-    /// and processes.
+    /// Part `p` holds the written nodes from number `p * rows_per_part` on, in order of ids, for
+    /// any number of threads and processes.
     pub(crate) fn run(&self, input: &LayerInput) -> Result<Written, InferError> {
         if self.num_written() == 0 {
             return self.write_no_row();
@@ -43,7 +43,7 @@ impl PartsWriter<'_> {
         }
     }
 
-    /// Writes one part without a row, so that readers find the columns.
+    /// Writes one part without rows, so that readers find the columns.
     fn write_no_row(&self) -> Result<Written, InferError> {
         let is_first = self.rounds.graph.cluster().process() == 0;
         if is_first && self.output.committed(0).is_none() {
@@ -53,10 +53,10 @@ impl PartsWriter<'_> {
         Ok(Written::default())
     }
 
-    /// Computes the last layer of the own nodes and writes a share of the parts.
+    /// Computes the last layer of the own nodes and writes this process's share of the parts.
     ///
-    /// Goes in waves of one part a worker of all processes, so that no process holds more rows than
-    /// those of two parts a worker.
+    /// Works in waves of one part for each worker of all processes. So a process holds the rows of
+    /// about two parts for each of its own workers.
     fn run_among(&self, input: &LayerInput) -> Result<Written, InferError> {
         let cluster = self.rounds.graph.cluster();
         let mut done = Written::default();
@@ -94,7 +94,7 @@ impl PartsWriter<'_> {
         Ok(done)
     }
 
-    /// Puts together the blocks of a part.
+    /// Joins the blocks of a part to one delivery.
     fn delivery(&self, part: &Part, blocks: Vec<Computed>) -> Delivery {
         let graph = self.rounds.graph;
         let nodes = part.rows.iter().map(|&row| graph.node(row));
@@ -113,7 +113,7 @@ impl PartsWriter<'_> {
         }
     }
 
-    /// Returns the bytes of the vectors of some rows.
+    /// Returns the bytes of the vectors in a delivery.
     fn num_bytes(&self, delivery: &Delivery) -> u64 {
         4 * (delivery.nodes.len() * self.widths().iter().sum::<usize>()) as u64
     }
@@ -125,7 +125,7 @@ impl PartsWriter<'_> {
         }
     }
 
-    /// Tells which worker writes which part of a wave: the next process the next part.
+    /// Returns the rows to send, by thread: the parts of a wave go to the processes in turn.
     fn address(
         &self,
         wave: &[usize],
@@ -146,13 +146,13 @@ impl PartsWriter<'_> {
         outgoing
     }
 
-    /// Writes a part of the rows that came for it.
+    /// Writes the part whose rows arrived.
     fn write_received(&self, deliveries: &[Delivery]) -> Result<(), InferError> {
         let part = deliveries[0].part;
         if self.output.committed(part).is_some() {
             return Ok(());
         }
-        // Each one's rows ascend, and none has a row of another.
+        // The nodes of each delivery ascend, and no node is in two deliveries.
         let ends = deliveries.iter().enumerate().flat_map(|(from, delivery)| {
             let nodes = delivery.nodes.iter().enumerate();
             nodes.map(move |(at, &node)| (node, from, at))
@@ -184,7 +184,7 @@ impl PartsWriter<'_> {
     }
 }
 
-/// Sends rows to those that write them; returns what came here, by part.
+/// Sends each delivery to its worker; returns the deliveries that arrived, by part.
 fn deliver(cluster: &Cluster, outgoing: Outgoing) -> Result<Vec<Vec<Delivery>>, InferError> {
     let threads = cluster.num_threads();
     let outgoing = Arc::new(Mutex::new(outgoing));

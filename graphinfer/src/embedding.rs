@@ -1,4 +1,4 @@
-//! The columns of an output: which there are, and the numbers that go into them.
+//! The columns of vectors in an output, and the numbers in them.
 
 use crate::InferError;
 use crate::model::TrainedModel;
@@ -8,10 +8,10 @@ use gnn::{Architecture, Dense};
 use schemas::{EmbeddingColumns, IdType};
 use std::sync::Arc;
 
-/// Bytes of vectors in a row group; part of what decides the bytes of a file.
+/// Bytes of vectors in a row group. Decides the bytes of a file.
 pub(crate) const GROUP_BYTES: usize = 16 << 20;
 
-/// Returns the columns of vectors of some nodes, as they are written.
+/// Returns the numbers of each column of vectors, for some nodes.
 pub(crate) fn vectors(
     columns: &EmbeddingColumns,
     mut embedding: Dense,
@@ -32,7 +32,7 @@ pub(crate) fn vectors(
     vectors
 }
 
-/// Returns the columns to write.
+/// Returns the columns that the plan writes.
 pub(crate) fn embedding_columns(
     plan: &InferPlan,
     trained: &TrainedModel,

@@ -1,4 +1,4 @@
-//! What can go wrong while embeddings are computed.
+//! Errors of inference.
 
 use cluster::{ClusterError, WorkerError};
 use gnn::GnnError;
@@ -28,7 +28,7 @@ pub enum InferError {
         /// What is allowed.
         allowed: String,
     },
-    /// A key that has to be there is missing.
+    /// A required key is missing.
     #[error("`{key}` is missing: {needed}")]
     Missing {
         /// The key in the job file, with its table.
@@ -36,15 +36,15 @@ pub enum InferError {
         /// Why it is needed and what it can be.
         needed: &'static str,
     },
-    /// The model does not say something that inference has to know.
+    /// The directory holds no model that inference can use.
     #[error("the model in {} {problem}", dir.display())]
     Model {
         /// Directory of the model.
         dir: PathBuf,
-        /// What is missing and what helps.
+        /// Completes a sentence that starts with the model: what is wrong and what helps.
         problem: String,
     },
-    /// The graph is not what the model was trained on.
+    /// The graph lacks something that the model reads, or was sampled in another way.
     #[error("the model in {} does not fit the graph: {problem}", dir.display())]
     Unfit {
         /// Directory of the model.
@@ -52,7 +52,7 @@ pub enum InferError {
         /// What the model reads and what the graph has.
         problem: String,
     },
-    /// The graph was read from other columns, or in another direction, than that of the training.
+    /// The columns or the direction of the graph differ from those of the training.
     #[error(
         "the model in {} does not fit these tables: {differences}; where the columns are the same \
          under other names, `infer.check_columns` = false takes them as they are", dir.display()
@@ -63,7 +63,7 @@ pub enum InferError {
         /// A sentence for each key that differs.
         differences: String,
     },
-    /// An embedding is no number.
+    /// An embedding or a logit is not a finite number.
     #[error(
         "layer {layer} of the model gives no number for node {id}: its features, or the model in \
          {}, are broken", dir.display()
@@ -76,7 +76,7 @@ pub enum InferError {
         /// Id of the node.
         id: String,
     },
-    /// The rows of a layer could not be kept in the working directory.
+    /// A file or directory of the working directory could not be written or read.
     #[error("cannot {action} {}", path.display())]
     Io {
         /// What was tried.
@@ -89,16 +89,16 @@ pub enum InferError {
     /// The threads could not be started.
     #[error("cannot start threads")]
     Threads(#[source] rayon::ThreadPoolBuildError),
-    /// Workers could not be connected, or another one failed.
+    /// Workers could not be connected, or another worker failed.
     #[error(transparent)]
     Cluster(#[from] ClusterError),
-    /// A process reads another model or list of targets, or has another graph, than the first one.
+    /// A process has another model, list of targets, plan or graph than process 0.
     #[error(
         "process {process} does not read the model, or the list of targets, that process 0 reads; \
          all need the same files"
     )]
     Unlike {
-        /// Number in the list.
+        /// Number of the process, from 0.
         process: usize,
     },
 }
@@ -110,7 +110,7 @@ impl WorkerError for InferError {
 }
 
 impl InferError {
-    /// Tells who can mend it.
+    /// Returns who can mend the error.
     pub fn kind(&self) -> ErrorKind {
         match self {
             Self::Schema(e) => e.kind(),
@@ -121,7 +121,7 @@ impl InferError {
             | Self::Unfit { .. }
             | Self::Columns { .. } => ErrorKind::Usage,
             Self::NotFinite { .. } => ErrorKind::Data,
-            // What the files of a model hold; another model helps, another try does not.
+            // Errors in the files of the model: the user must name another model.
             Self::Gnn(
                 GnnError::Architecture { .. }
                 | GnnError::Json { .. }
@@ -136,7 +136,7 @@ impl InferError {
         }
     }
 
-    /// Wraps an error of the file system, as `map_err` wants it.
+    /// Wraps an error of the file system; for `map_err`.
     pub(crate) fn io<'a>(
         action: &'static str,
         path: &'a Path,

@@ -1,4 +1,4 @@
-//! Exchanges the rows of nodes that other processes read, each once a round and process.
+//! Sends the rows of own nodes to the processes that read them, each at most once a round.
 
 use crate::InferError;
 use crate::gather::{ITEMS_A_MESSAGE, send_lists};
@@ -9,44 +9,45 @@ use serde::{Deserialize, Serialize};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Words of a block of rows that is read, and sent, at a time.
+/// Numbers of 32 bits in a block of rows that is read and sent at once.
 const BLOCK_WORDS: usize = 1 << 18;
 
-/// Which rows cross from which process to which, where so many in-edges of a node are read.
+/// The rows that this process exchanges with each other process, for one limit of in-edges a node.
 #[derive(Debug)]
 pub(crate) struct Exchange {
     cluster: Cluster,
     num_own: usize,
-    /// By process, the own rows that it reads, ascending.
+    /// By process: the own rows that it reads, ascending.
     given: Vec<Vec<Row>>,
-    /// By process, the rows of this one's halo that it owns, ascending.
+    /// By process: the halo rows of this process whose nodes it owns, in ascending order.
     taken: Vec<Vec<Row>>,
-    /// By process, the rows that would come if it aggregated its part of each node's in-edges.
+    /// By process: how many aggregates it would send in place of rows, one for each reading node.
     partial: Vec<u64>,
 }
 
-/// Rows of one process on their way to another.
+/// Some rows that one process sends to another.
 #[derive(Clone, Serialize, Deserialize)]
 struct RowBlock {
-    /// The place of the first among those that cross between the two.
+    /// Position of the first row among all rows that are sent between the two processes.
     first: u64,
     words: Vec<u32>,
 }
 
-/// Bytes of rows, and of what crosses for hubs, that a process sends and gets in a round, without what
-/// the messages add.
+/// Bytes that a process sends and receives in a round: rows, and states and queries of hubs. The
+/// overhead of messages is not counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Crossing {
     pub(crate) bytes_sent: u64,
     pub(crate) bytes_received: u64,
-    /// What would be received if each other process sent either its rows or an aggregate for each node
-    /// that reads any of them, whichever are fewer; an aggregate counts as a row, and of a hub's states
-    /// one. No lower bound: rows for some nodes and aggregates for others could be less.
+    /// Bytes received if each other process sent either its rows or one aggregate for each node
+    /// that reads any of them, whichever are fewer. An aggregate counts as a row, and of a hub's
+    /// states one is counted. This is not a lower bound: a mix of rows and aggregates could be
+    /// smaller.
     pub(crate) bytes_least: u64,
 }
 
 impl Exchange {
-    /// Tells the other processes which of their nodes this one reads.
+    /// Tells the other processes which of their nodes this process reads.
     pub(crate) fn agree(
         cluster: &Cluster,
         local: &Local,
@@ -67,8 +68,11 @@ impl Exchange {
         })
     }
 
-    /// Has every process send the own rows that others read, of `cols` words each, and take those that
-    /// it reads: `read` returns some own rows, `take` gets a row and its words.
+    /// Sends the own rows that other processes read, and receives the rows of the halo.
+    ///
+    /// A row has `cols` words. `read` returns the words of some own rows, `take` gets a row of the
+    /// halo and its words.
+    /// All processes call this for the same rows.
     pub(crate) fn run(
         self: &Arc<Self>,
         cols: usize,
@@ -101,7 +105,7 @@ impl Exchange {
         ended.map(drop)
     }
 
-    /// Cuts what every process reads out of a block of own rows.
+    /// Returns for each process the rows of a block that it reads.
     fn messages(
         &self,
         rows: Range<usize>,
@@ -134,7 +138,7 @@ impl Exchange {
         messages
     }
 
-    /// Returns what crosses in a round whose rows have so many numbers.
+    /// Returns the bytes that are exchanged in a round whose rows have `cols` numbers.
     pub(crate) fn crossing(&self, cols: usize) -> Crossing {
         let row_bytes = 4 * cols as u64;
         let sum = |lists: &[Vec<Row>]| lists.iter().map(|rows| rows.len() as u64).sum::<u64>();
@@ -151,7 +155,7 @@ impl Exchange {
 }
 
 impl Crossing {
-    /// Adds what crosses besides.
+    /// Adds the bytes of another exchange.
     pub(crate) fn add(&mut self, other: Self) {
         self.bytes_sent += other.bytes_sent;
         self.bytes_received += other.bytes_received;

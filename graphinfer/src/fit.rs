@@ -9,7 +9,7 @@ use schemas::{FeatureMeta, FlattenMeta, GraphColumns, GraphMeta, Sampling};
 use store::StoreMeta;
 
 impl TrainedModel {
-    /// Checks that graph features were drawn as those that the model was trained on.
+    /// Checks that graph features were sampled like the graph features of the training.
     pub(crate) fn check_flatten(&self, found: &FlattenMeta) -> Result<(), InferError> {
         let wanted = self.sampled.as_ref();
         let is_same = wanted.is_some_and(|wanted| {
@@ -36,13 +36,13 @@ impl TrainedModel {
         })
     }
 
-    /// Checks that the graph of a store has what the model reads, and the sample it was trained on.
+    /// Checks that a store has everything that the model reads, and the sampling of the training.
     pub(crate) fn check(&self, store: &StoreMeta) -> Result<(), InferError> {
         self.check_graph(&store.graph)?;
         self.check_sample(store)
     }
 
-    /// Checks that a graph was read from the columns, and with the direction, of the training.
+    /// Checks that the columns and the direction of a graph are those of the training.
     pub(crate) fn check_columns(
         &self,
         plan: &InferPlan,
@@ -71,7 +71,7 @@ impl TrainedModel {
         })
     }
 
-    /// Checks that a graph has what the model reads.
+    /// Checks that a graph has everything that the model reads.
     pub(crate) fn check_graph(&self, graph: &GraphMeta) -> Result<(), InferError> {
         let unfit = |problem| {
             Err(InferError::Unfit {
@@ -138,41 +138,41 @@ impl TrainedModel {
 }
 
 impl InferPlan {
-    /// Returns what the store must hold for this plan, as the finished model has it.
+    /// Returns what a store must hold for this plan and its finished model.
     ///
     /// # Errors
     ///
-    /// The model is not there, broken, or does not say what it was trained on.
+    /// If the model is missing or broken, or does not record the sampling of its training.
     pub fn store_need(&self) -> Result<StoreNeed, InferError> {
         TrainedModel::open(self)?.store_need()
     }
 
-    /// Checks that the finished model has the layer of the plan and fits a graph.
+    /// Checks that the finished model has the planned layer and fits a graph.
     ///
     /// # Errors
     ///
-    /// The model is not there, broken, or reads what the graph does not have.
+    /// If the model is missing or broken, or reads something that the graph lacks.
     pub fn check_graph(&self, graph: &GraphMeta) -> Result<(), InferError> {
         let trained = TrainedModel::open(self)?;
         trained.check_plan(self)?;
         trained.check_graph(graph)
     }
 
-    /// Returns the settings that decide what is written, with the layer that the model's
-    /// embeddings come from.
+    /// Returns the settings that decide the bytes of the output, with the layer that the embeddings
+    /// come from.
     ///
     /// # Errors
     ///
-    /// The model is not there, broken, or lacks the layer that the plan names.
+    /// If the model is missing or broken, or lacks the planned layer.
     pub fn settings_of_model(&self) -> Result<serde_json::Value, InferError> {
         TrainedModel::open(self)?.settings(self)
     }
 
-    /// Checks that a graph is read from the columns, and with the direction, of the training.
+    /// Checks that the columns and the direction of a graph are those of the training.
     ///
     /// # Errors
     ///
-    /// The model is not there or broken; [`InferError::Columns`] names each key that differs.
+    /// If the model is missing or broken. [`InferError::Columns`] names each key that differs.
     pub fn check_graph_columns(&self, given: &GraphColumns) -> Result<(), InferError> {
         TrainedModel::open(self)?.check_columns(self, Some(given))
     }

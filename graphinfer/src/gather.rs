@@ -1,4 +1,4 @@
-//! Gathers values and lists from all processes.
+//! Exchanges lists between all processes.
 
 use crate::InferError;
 use cluster::{Cluster, run_workers};
@@ -6,10 +6,11 @@ use schemas::NodeIdx;
 use serde::Serialize;
 use std::sync::Arc;
 
-/// Items of a list in a message.
+/// Number of items of a list that one message holds.
 pub(crate) const ITEMS_A_MESSAGE: usize = 1 << 16;
 
-/// Sends each process a list, so many items in a message; returns what came here, by process.
+/// Sends each process a list, at most `items` items a message; returns the received lists, by
+/// process.
 pub(crate) fn send_lists<T>(
     cluster: &Cluster,
     lists: Vec<Arc<Vec<T>>>,
@@ -35,8 +36,8 @@ where
     Ok(by_process)
 }
 
-/// Puts together the places of a list that the processes know of: what each has found, by place. A place
-/// that no process has found is the inner error.
+/// Merges the nodes that each process found for the positions of one list. The inner error is the
+/// first position whose node no process has found.
 pub(crate) fn gather_found(
     cluster: &Cluster,
     own: Vec<Option<NodeIdx>>,

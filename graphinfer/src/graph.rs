@@ -1,4 +1,4 @@
-//! The graph as inference reads it: nodes in the order of ids, in blocks that share all rows.
+//! The graph that inference reads: nodes in the order of ids, computed in blocks.
 
 use crate::InferError;
 use crate::exchange::Exchange;
@@ -19,28 +19,29 @@ use std::sync::Arc;
 use store::InEdges;
 use store::{Partition, Store};
 
-/// Nodes in a block at most: their rows lie in the cache from one step of a layer to the next.
+/// Most nodes in a block. Their rows stay in the cache between the steps of a layer.
 pub(crate) const NODES_MAX: usize = 1 << 10;
 
-/// In-edges in a block, and at most one node's beyond.
+/// In-edges of a block: the node that reaches this number is its last node.
 const EDGES_MAX: usize = 1 << 16;
 
-/// A store with what all blocks share.
+/// A store with the node columns, hubs and rows that all blocks share.
 ///
-/// Every node has a row where one process computes all; among several, each has rows of its own nodes
-/// and of those that they read.
+/// In one process every node has a row. Of several processes, each has rows of its own nodes and
+/// of the nodes that these read.
 pub(crate) struct Graph {
     store: Store,
     columns: Arc<NodeColumns>,
     hubs: Hubs,
     segment_processes: SegmentProcesses,
-    /// None where this process is alone.
+    /// None in one process.
     halo: Option<Halo>,
 }
 
 impl Graph {
-    /// Collects the columns of all nodes that a model reads; rounds will read the first so many
-    /// in-edges of a node that `limits` has.
+    /// Collects the columns of all nodes that a model reads, finds the hubs and lists the halo.
+    ///
+    /// `limits`: how many in-edges of a node each round reads.
     pub(crate) fn new(
         store: &Store,
         arch: &Architecture,
@@ -75,23 +76,23 @@ impl Graph {
         })
     }
 
-    /// Returns the nodes that are aggregated by segments.
+    /// Returns the nodes whose in-edges are aggregated in segments.
     pub(crate) fn hubs(&self) -> &Hubs {
         &self.hubs
     }
 
-    /// Returns what is known of the nodes that have a row.
+    /// Returns the columns of the nodes that have a row.
     pub(crate) fn columns(&self) -> &NodeColumns {
         &self.columns
     }
 
-    /// Tells whether an own node is a hub for a layer that reads the first `limit` in-edges.
+    /// Tells whether an own node is a hub for a layer that reads at most `limit` in-edges a node.
     pub(crate) fn is_hub(&self, node: NodeIdx, limit: usize) -> bool {
         let (partition, local) = locate(&self.store, node);
         is_hub(partition.in_degree(local), limit)
     }
 
-    /// Returns the segments of an own hub that this process aggregates.
+    /// Returns the segments of an own hub whose in-edges this process aggregates.
     pub(crate) fn own_segments(&self, node: NodeIdx) -> impl Iterator<Item = usize> {
         let own = self.cluster().process();
         let (partition, local) = locate(&self.store, node);
@@ -101,12 +102,12 @@ impl Graph {
         segments.filter_map(move |(segment, process)| is_own(process).then_some(segment))
     }
 
-    /// Returns the in-edges of an own node by segment.
+    /// Returns the in-edges of an own node, divided into segments.
     pub(crate) fn segmented(&self, node: NodeIdx, arch: &Architecture) -> Segmented<'_> {
         Segmented::new(&self.store, node, arch)
     }
 
-    /// Returns the row of a node that has one.
+    /// Returns the row of a node of this process or of its halo.
     pub(crate) fn row(&self, node: NodeIdx) -> Row {
         let halo = self.halo.as_ref();
         halo.map_or(row_alone(node), |halo| halo.local.row(node))
@@ -117,31 +118,31 @@ impl Graph {
         self.store.placement().num_nodes()
     }
 
-    /// Returns the number of nodes whose rows this process computes: its first rows.
+    /// Returns the number of own nodes. Their rows come before the rows of the halo.
     pub(crate) fn num_own(&self) -> usize {
         let halo = self.halo.as_ref();
         halo.map_or(self.num_nodes(), |halo| halo.local.own().len())
     }
 
-    /// Returns the number of nodes that have a row.
+    /// Returns the number of rows: own nodes and halo.
     pub(crate) fn num_rows(&self) -> usize {
         let halo = self.halo.as_ref().map(|halo| halo.local.halo().len());
         self.num_own() + halo.unwrap_or_default()
     }
 
-    /// Returns how rows cross between processes for a round that reads the first `limit` in-edges of
-    /// a node; none where this one is alone.
+    /// Returns the exchange of rows for a round that reads the first `limit` in-edges of a node;
+    /// none in one process.
     pub(crate) fn exchange(&self, limit: usize) -> Option<&Arc<Exchange>> {
         let halo = self.halo.as_ref();
         halo.map(|halo| &halo.exchanges[&limit])
     }
 
-    /// Returns the processes that compute.
+    /// Returns the processes that share the work.
     pub(crate) fn cluster(&self) -> &Cluster {
         self.store.cluster()
     }
 
-    /// Returns the own rows of nodes `nodes` of the whole graph.
+    /// Returns the own rows among nodes `nodes` of the whole graph.
     pub(crate) fn own_rows(&self, nodes: Range<usize>) -> Range<usize> {
         let Some(halo) = &self.halo else {
             return nodes;
@@ -153,7 +154,7 @@ impl Graph {
         there(nodes.start)..there(nodes.end)
     }
 
-    /// Returns the own row of a node of the whole graph, if it has one.
+    /// Returns the row of a node; none if another process owns the node.
     pub(crate) fn own_row(&self, node: NodeIdx) -> Option<Row> {
         let Some(halo) = &self.halo else {
             return Some(row_alone(node));
@@ -170,7 +171,7 @@ impl Graph {
         }
     }
 
-    /// Returns the number of in-edges that a layer reads of some rows, the first `limit` of each.
+    /// Returns the number of in-edges that a layer reads for some rows: at most `limit` of each.
     pub(crate) fn num_in_edges(&self, rows: Range<usize>, limit: usize) -> u64 {
         let degrees = self.columns.in_degree()[rows].iter();
         degrees
@@ -178,7 +179,7 @@ impl Graph {
             .sum()
     }
 
-    /// Cuts some rows into blocks of bounded size, a function of the graph alone.
+    /// Cuts some rows into blocks of bounded size. Only the in-degrees and `limit` decide the cuts.
     pub(crate) fn ranges(&self, rows: Range<usize>, limit: usize) -> Vec<Range<usize>> {
         let mut ranges = Vec::new();
         let (mut start, mut edges) = (rows.start, 0);
@@ -193,15 +194,15 @@ impl Graph {
         ranges
     }
 
-    /// Builds the block of some own rows; the first `limit` in-edges of each stand in rank order, none
-    /// of a hub's.
+    /// Builds the block of some own rows: the first `limit` in-edges of each row in rank order, and
+    /// no in-edges of hubs.
     pub(crate) fn block(
         &self,
         rows: Range<usize>,
         limit: usize,
         arch: &Architecture,
     ) -> Result<Block, InferError> {
-        // Lists first, so that they are on their way from memory side by side.
+        // Looks up all lists before it reads them, so that their cache misses overlap.
         let in_degrees = &self.columns.in_degree()[rows.clone()];
         let lists: Vec<InEdges<'_>> = self
             .places(rows.clone())
@@ -243,12 +244,12 @@ impl Graph {
         Ok(Block::of_range(data, &self.columns)?)
     }
 
-    /// Tells whether raw features are sparse.
+    /// Tells whether the raw features are sparse.
     pub(crate) fn is_sparse(&self) -> bool {
         matches!(self.store.meta().graph.features, FeatureMeta::Sparse { .. })
     }
 
-    /// Gathers the raw features of some own rows, as a model reads them.
+    /// Gathers the raw features of some own rows and applies the model's transform.
     pub(crate) fn input(
         &self,
         rows: Range<usize>,
@@ -274,8 +275,8 @@ impl Graph {
         ids
     }
 
-    /// Finds the nodes of some ids, in ascending order and each once; the row of one that is no
-    /// node's is the inner error.
+    /// Finds the nodes with some ids, ascending and without duplicates. The inner error is the
+    /// position of an id that no node has.
     pub(crate) fn find(&self, ids: &Ids) -> Result<Result<Vec<NodeIdx>, usize>, InferError> {
         let find = |row: usize| {
             let compare = |own: Row| {
@@ -308,13 +309,13 @@ impl Graph {
         rows.map(|row| self.place(Row::from_index(row)))
     }
 
-    /// The partition of an own row and its position there.
+    /// Returns the partition of an own row and the row's position there.
     fn place(&self, row: Row) -> (&Partition, LocalIdx) {
         locate(&self.store, self.node(row))
     }
 }
 
-/// The row of a node where this process is alone, which has a row for each in the order of ids.
+/// Returns the row of a node in one process: all nodes have rows, in the order of ids.
 fn row_alone(node: NodeIdx) -> Row {
     Row::from_raw(node.raw())
 }

@@ -1,4 +1,4 @@
-//! The rows that a process has of other processes' nodes.
+//! The rows of other processes' nodes that a process keeps.
 
 use crate::InferError;
 use crate::exchange::Exchange;
@@ -9,15 +9,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use store::Store;
 
-/// The rows of one process among several, and how they cross to others.
+/// The row numbers of one of several processes, and the exchanges that fill the halo.
 pub(crate) struct Halo {
     pub(crate) local: Local,
-    /// By the number of in-edges of a node that a round reads; the largest reads all that any does.
+    /// By the number of in-edges that a round reads of a node. The exchange of the largest number
+    /// covers all others.
     pub(crate) exchanges: BTreeMap<usize, Arc<Exchange>>,
 }
 
 impl Halo {
-    /// Numbers the rows, and agrees with the other processes on what crosses.
+    /// Numbers the rows and agrees with the other processes on the rows to exchange.
     pub(crate) fn new(
         store: &Store,
         own: Vec<NodeIdx>,

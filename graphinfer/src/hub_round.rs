@@ -1,4 +1,4 @@
-//! The hubs of a layer: aggregated by segments before its blocks, by all processes together.
+//! Computes the rows of a layer's hubs before its blocks: all processes aggregate the segments.
 
 use crate::InferError;
 use crate::checkpoint::RoundRows;
@@ -15,7 +15,7 @@ use serde::de::DeserializeOwned;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// A hub of this process.
+/// A hub that this process owns.
 struct Hub<'a> {
     node: NodeIdx,
     row: Row,
@@ -23,13 +23,13 @@ struct Hub<'a> {
     in_edges: Segmented<'a>,
 }
 
-/// Numbers of something, on their way.
+/// A query or a state that one process sends to another, with its key.
 type Told<K> = (K, Vec<f32>);
 
-/// Numbers in a message, about.
+/// About how many numbers a message holds.
 const MESSAGE_WORDS: usize = 1 << 18;
 
-/// One layer at its hubs.
+/// The computation of one layer's hubs.
 struct HubRound<'a> {
     rounds: &'a Rounds<'a>,
     input: &'a LayerInput,
@@ -38,14 +38,14 @@ struct HubRound<'a> {
     crossing: Crossing,
 }
 
-/// What has come of own hubs, by place among them and segment.
+/// States of own hubs, by the hub's position among the own hubs and the segment.
 type States = BTreeMap<(u32, u32), Vec<f32>>;
 
 impl Rounds<'_> {
-    /// Makes ready what a layer reads: what the round before it has left, and the rows of its own hubs,
-    /// which are computed here.
+    /// Returns the input of a layer: the rows of the round before, and the layer's rows of own
+    /// hubs, which it computes.
     ///
-    /// All processes do this for the same layer.
+    /// All processes call this for the same layer.
     pub(crate) fn open(&self, layer: usize, before: &RoundRows) -> Result<LayerInput, InferError> {
         let mut input = LayerInput::of(layer, before);
         let hubs = self.graph.hubs();
@@ -70,7 +70,8 @@ impl Rounds<'_> {
 }
 
 impl<'a> HubRound<'a> {
-    /// Computes the rows of a batch of own hubs, and states of those of others.
+    /// Computes the rows of a batch of own hubs, and this process's states of other processes'
+    /// hubs.
     fn run(&mut self, hubs: &Hubs, batch: usize) -> Result<Vec<(Row, Vec<f32>)>, InferError> {
         let graph = self.rounds.graph;
         let places = hubs.batch(batch, graph.cluster().process());
@@ -132,7 +133,7 @@ impl<'a> HubRound<'a> {
         hub.in_edges.pick(segment, without, row)
     }
 
-    /// Aggregates a segment; nothing comes of no in-edge.
+    /// Aggregates a segment; returns no numbers if it has no in-edge.
     fn state(&self, edges: &SomeInEdges, query: &[f32]) -> Vec<f32> {
         if edges.src.is_empty() {
             return Vec::new();
@@ -140,7 +141,7 @@ impl<'a> HubRound<'a> {
         self.aggregation.state(edges, self.src, query)
     }
 
-    /// Computes numbers on all threads.
+    /// Computes `count` vectors on all threads; `one` computes a vector.
     fn compute(
         &self,
         count: usize,
@@ -157,8 +158,8 @@ impl<'a> HubRound<'a> {
         Ok(all.into_inner().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Tells other processes what attention has to know of own hubs; returns what is known of theirs, by
-    /// process and place.
+    /// Sends the queries of own hubs, which attention needs; returns the queries of other
+    /// processes' hubs, by process and position.
     fn ask(
         &mut self,
         own: &[Hub<'_>],
@@ -174,7 +175,8 @@ impl<'a> HubRound<'a> {
         Ok(told.map(|of| of.into_iter().collect()).collect())
     }
 
-    /// Aggregates what this process holds of other processes' hubs; returns what others did for own ones.
+    /// Aggregates this process's segments of other processes' hubs, and sends the states to the
+    /// hubs' owners; returns the states that arrived for own hubs.
     fn trade(
         &mut self,
         hubs: &Hubs,
@@ -214,7 +216,7 @@ impl<'a> HubRound<'a> {
         Ok(all)
     }
 
-    /// Sends each process what it is told; returns what came here, by process.
+    /// Sends each process a list; returns the lists that arrived, by process.
     fn send<K>(&mut self, lists: Vec<Vec<Told<K>>>) -> Result<Vec<Vec<Told<K>>>, InferError>
     where
         K: Clone + Serialize + DeserializeOwned + Send + Sync + 'static,

@@ -1,11 +1,12 @@
-//! Hubs: nodes with so many in-edges that these are aggregated in parts, each where its rows are. Not
-//! those of `hub_threshold`, which is about the store's shuffle and changes no output.
+//! Hubs: nodes with so many in-edges that processes aggregate them in segments. These are not the
+//! hubs of `hub_threshold`, which balances the store's shuffle and changes no output.
 //!
-//! The in-edges of a hub are cut into segments by where their sources stand in the placement, which
-//! depends on neither workers nor processes. Each segment comes to a state, and states merge in the order
-//! of segments: so the bits are the same for any number of processes. A segment whose nodes are all of
-//! one process is aggregated there, and its state crosses in place of the rows; of the others, a few that
-//! lie astride, the hub's process gets the rows.
+//! A segment holds the in-edges whose sources lie in one range of the placement, which depends on
+//! neither workers nor processes. Each segment is aggregated to a state, and the states are merged
+//! in the order of segments: so the bits are the same for any number of processes. If one process
+//! owns all nodes of a segment, it aggregates the segment and sends the state instead of rows. The
+//! few segments with nodes of several processes are aggregated by the hub's process, which gets
+//! the rows.
 
 use crate::InferError;
 use crate::gather::send_lists;
@@ -19,70 +20,71 @@ use std::ops::Range;
 use std::sync::Arc;
 use store::{InEdges, Store};
 
-/// A node with more in-edges, of which all are read, is a hub. Decides the bits of its row.
+/// A node with more in-edges is a hub of a layer that reads all of them. Decides the bits of its
+/// row.
 const HUB_EDGES: usize = 1 << 13;
 
-/// Segments of a hub's in-edges, of which larger hubs have 2, 4, 8 or 16 times as many so that about
-/// [`SEGMENT_EDGES`] are in one. A multiple of most small numbers of processes; of others as many
-/// segments as processes may lie astride. Decides the bits of a hub's row.
+/// Segments of a hub's in-edges. Larger hubs have 2, 4, 8 or 16 times as many, of at least
+/// `SEGMENT_EDGES` in-edges on average. Most small numbers of processes divide 240; for another
+/// number P, at most P - 1 segments have nodes of two processes. Decides the bits of a hub's row.
 const SEGMENTS: usize = 240;
 const DOUBLINGS: u32 = 4;
 const SEGMENT_EDGES: usize = 32;
 
-/// Hubs of a process that are aggregated at a time at most, and words of their in-edges.
+/// Most hubs that a process aggregates at once, and about how many words of in-edges they have.
 const BATCH_HUBS: usize = 64;
 const BATCH_WORDS: usize = 1 << 22;
 
-/// Segments with their in-edges in a message.
+/// Segments, with their in-edges, that one message holds.
 const SEGMENTS_A_MESSAGE: usize = 64;
 
-/// The hubs of a process, and its part of those of others.
+/// The hubs of a process, and the segments of other processes' hubs that it aggregates.
 #[derive(Debug)]
 pub(crate) struct Hubs {
-    /// The nodes of this process that are hubs, ascending.
+    /// The hubs among the nodes of this process, ascending.
     pub(crate) own: Vec<NodeIdx>,
-    /// By process, where its batches end among its hubs.
+    /// By process: the ends of its batches among its hubs.
     batch_ends: Vec<Vec<u32>>,
-    /// By process and place among its hubs, what is aggregated here.
+    /// By process: the segments of its hubs that this process aggregates, by the hub's position.
     held: Vec<Vec<Held>>,
 }
 
-/// A segment of a hub of another process.
+/// A segment of another process's hub that this process aggregates.
 #[derive(Clone, Debug)]
 pub(crate) struct Held {
-    /// Place among the hubs of its process.
+    /// Position of the hub among the hubs of its process.
     pub(crate) place: u32,
     pub(crate) in_degree: u32,
     pub(crate) segment: u32,
     pub(crate) edges: SomeInEdges,
 }
 
-/// A segment on its way.
+/// A segment that the hub's process sends to the process that aggregates it.
 #[derive(Clone, Serialize, Deserialize)]
 struct Sent {
     place: u32,
     in_degree: u32,
     segment: u32,
-    /// Numbers of nodes.
+    /// The source nodes of the in-edges.
     src: Vec<u32>,
     weight: Option<Vec<f32>>,
-    /// Features of the edges side by side.
+    /// The features of all in-edges, one after the other.
     feature: Option<Vec<f32>>,
 }
 
-/// The in-edges of a hub by segment.
+/// The in-edges of a hub, divided into segments.
 pub(crate) struct Segmented<'a> {
     edges: InEdges<'a>,
-    /// One row, whose columns are the segments.
+    /// One row of in-edges, whose columns are the segments.
     segments: Csr,
     edge_dim: Option<usize>,
     edge_weight: bool,
 }
 
-/// Which process has all nodes of a segment.
+/// Which process owns all nodes of a segment.
 #[derive(Debug)]
 pub(crate) struct SegmentProcesses {
-    /// By the number of doublings, and by segment; none where several have some.
+    /// By the number of doublings and the segment; none if no process owns all nodes.
     processes: Vec<Vec<Option<usize>>>,
 }
 
@@ -102,7 +104,7 @@ impl SegmentProcesses {
         }
     }
 
-    /// Returns those of the segments of a hub.
+    /// Returns the owner of each segment of a hub.
     pub(crate) fn of_hub(&self, in_degree: u32) -> &[Option<usize>] {
         &self.processes[doublings(in_degree) as usize]
     }
@@ -114,18 +116,19 @@ fn doublings(in_degree: u32) -> u32 {
     times.checked_ilog2().unwrap_or(0).min(DOUBLINGS)
 }
 
-/// Returns the number of segments of a hub, a function of nothing but its in-degree.
+/// Returns the number of segments of a hub, which only its in-degree decides.
 pub(crate) fn num_segments(in_degree: u32) -> usize {
     SEGMENTS << doublings(in_degree)
 }
 
-/// Tells whether a node of so many in-edges is a hub where so many of them are read.
+/// Tells whether a node is a hub of a layer that reads at most `limit` in-edges a node.
 pub(crate) fn is_hub(in_degree: u32, limit: usize) -> bool {
     (HUB_EDGES + 1..=limit).contains(&(in_degree as usize))
 }
 
 impl Hubs {
-    /// Takes the own nodes that are hubs, ascending, and gives other processes their segments of them.
+    /// Sends the segments of the own hubs to the processes that aggregate them, and receives the
+    /// segments that this process aggregates. `own` ascends.
     pub(crate) fn share(
         store: &Store,
         own: Vec<NodeIdx>,
@@ -183,7 +186,7 @@ impl Hubs {
         Ok(())
     }
 
-    /// Replaces the number of each source of what is aggregated here by its row.
+    /// Replaces the source nodes of other processes' segments by their rows.
     pub(crate) fn number(&mut self, row: impl Fn(NodeIdx) -> Row) {
         for held in self.held.iter_mut().flatten() {
             let srcs = held.edges.src.iter_mut();
@@ -191,12 +194,12 @@ impl Hubs {
         }
     }
 
-    /// Returns how often processes exchange states in a layer; 0 where no process has a hub.
+    /// Returns how often processes exchange states in a layer; 0 if no process has a hub.
     pub(crate) fn num_batches(&self) -> usize {
         self.batch_ends.iter().map(Vec::len).max().unwrap_or(0)
     }
 
-    /// Returns the places of a batch among the hubs of a process.
+    /// Returns the positions of a batch among the hubs of a process.
     pub(crate) fn batch(&self, batch: usize, process: usize) -> Range<usize> {
         let ends = &self.batch_ends[process];
         let end = |at: usize| ends.get(at).or(ends.last()).map_or(0, |&end| end as usize);
@@ -204,7 +207,7 @@ impl Hubs {
         start..end(batch)
     }
 
-    /// Returns what is aggregated here of a batch of another process's hubs.
+    /// Returns the segments that this process aggregates for a batch of another process's hubs.
     pub(crate) fn held(&self, batch: usize, process: usize) -> &[Held] {
         let places = self.batch(batch, process);
         let held = &self.held[process];
@@ -235,7 +238,7 @@ impl Sent {
 }
 
 impl<'a> Segmented<'a> {
-    /// Sorts all in-edges of a node of this process by segment.
+    /// Divides the in-edges of a node of this process into segments.
     pub(crate) fn new(store: &'a Store, node: NodeIdx, arch: &Architecture) -> Self {
         let placement = store.placement();
         let (worker, local) = placement.owner_and_local(node);
@@ -248,7 +251,7 @@ impl<'a> Segmented<'a> {
             .map(|&src| narrow(placement.segment(src, count)))
             .collect();
         let segments = Csr::new(vec![0, narrow(segments.len())], segments, count);
-        segments.transposed(); // here, where many are made side by side
+        segments.transposed(); // cached here, where threads make many at once
         Self {
             edges,
             segments,
@@ -257,8 +260,8 @@ impl<'a> Segmented<'a> {
         }
     }
 
-    /// Returns the in-edges of a segment but those from `without`, in rank order, their sources as
-    /// `number` tells.
+    /// Returns the in-edges of a segment in rank order, except those from `without`. `number` turns
+    /// a source node into the number to store.
     pub(crate) fn pick(
         &self,
         segment: usize,
@@ -289,7 +292,8 @@ impl<'a> Segmented<'a> {
         }
     }
 
-    /// Returns the mean feature of the in-edges but those from `without`, where the model reads features.
+    /// Returns the mean feature of the in-edges, except those from `without`; none if the model
+    /// reads no edge features.
     pub(crate) fn mean_feature(&self, without: NodeIdx) -> Option<Dense> {
         let cols = self.edge_dim?;
         let rows = self.edges.feature?.chunks_exact(cols);

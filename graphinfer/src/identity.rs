@@ -1,4 +1,4 @@
-//! Identity of an output: its plan as run and its fingerprint.
+//! Identity of an output: its plan and its fingerprint.
 
 use crate::InferError;
 use crate::model::TrainedModel;
@@ -6,10 +6,10 @@ use crate::plan::InferPlan;
 use crate::slice::Slice;
 use store::Store;
 
-/// Changes when the same plan gives other bytes than before.
+/// Must change when the same plan gives other bytes than before.
 const ENGINE_VERSION: u32 = 5;
 
-/// The settings that decide what is written, and nothing else.
+/// Returns the settings that decide the bytes of the output.
 pub(crate) fn plan_json(
     plan: &InferPlan,
     trained: &TrainedModel,
@@ -27,13 +27,13 @@ pub(crate) fn plan_json(
     Ok(settings)
 }
 
-/// The fingerprint of an output: of the plan, the input and the order of in-edges.
+/// Returns the fingerprint of an output: of its plan, its input and the ranks of in-edges.
 pub(crate) fn fingerprint(plan_json: &serde_json::Value, store: &Store) -> String {
     let meta = store.meta();
     let settings = serde_json::json!({
         "engine": ENGINE_VERSION,
         "input": meta.input,
-        // The rank order of in-edges, in which a node's messages are summed.
+        // Seed and sampling decide the rank order, in which a node's messages are summed.
         "seed": meta.seed,
         "sampling": meta.sampling,
         "plan": plan_json,
@@ -41,7 +41,8 @@ pub(crate) fn fingerprint(plan_json: &serde_json::Value, store: &Store) -> Strin
     schemas::xxh::fingerprint(settings.to_string().as_bytes())
 }
 
-/// The fingerprint of rounds that this process keeps: where there are several, each has rows of its own.
+/// Returns the fingerprint of this process's rounds. With several processes each has rows of its
+/// own.
 pub(crate) fn rounds_fingerprint(fingerprint: &str, store: &Store) -> String {
     let cluster = store.cluster();
     if cluster.num_processes() == 1 {

@@ -1,4 +1,4 @@
-//! The infer stage: from the store and a model to committed embeddings.
+//! The infer stage: computes embeddings from a store and a model, and commits them.
 
 use crate::InferError;
 use crate::checkpoint::{Checkpoint, RoundRows};
@@ -25,24 +25,24 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 use store::Store;
 
-/// Where rounds lie in the working directory: those of the job's sampling, and of the other one.
+/// Directories of rounds in the working directory: for the job's sampling, and for the other one.
 const ROUNDS: [&str; 2] = ["infer", "infer-compared"];
 
-/// Computes the embedding of every node, and its prediction, and commits them.
+/// Computes the embedding and the prediction of every node or of the listed targets, commits them
+/// and returns the manifest.
 ///
-/// The processes of the store's cluster compute the rows of their own nodes each; the first of them
-/// finishes the output. A finished output of the same plan, model and graph is returned as it is. A
-/// half-finished one is continued: after its last finished round, and with its committed parts.
+/// Each process of the store's cluster computes the rows of its own nodes; process 0 finishes the
+/// output. If an output of the same plan, model and graph is finished, its manifest is returned. An
+/// unfinished output is continued after its last finished round, and its committed parts are kept.
 ///
 /// # Errors
 ///
-/// A model that is not there or does not fit the store, before anything is written; an output
-/// directory that holds something else; rows or a part that cannot be written; the failure of another
-/// process.
+/// If the model is missing or does not fit the store, before anything is written; if the output
+/// directory holds something else; if rows or a part cannot be written; if another process fails.
 ///
 /// # Panics
 ///
-/// If a thread of its own has panicked.
+/// If a thread that this function starts has panicked.
 pub fn infer(plan: &InferPlan, store: &Store, progress: &Progress) -> Result<Manifest, InferError> {
     store.cluster().set_phase("infer, its start");
     let trained = open_model(plan, store)?;
@@ -63,7 +63,7 @@ pub fn infer(plan: &InferPlan, store: &Store, progress: &Progress) -> Result<Man
         return Ok(manifest);
     }
     let other_slices = Slice::all(trained.limits(layers, plan.other_sampling()));
-    // What may fail of the input, before anything is written.
+    // Everything that can fail because of the input comes before the output is opened.
     let graph = Graph::new(store, arch, &limits(plan, &slices, &other_slices))?;
     let columns = embedding_columns(plan, &trained, store.meta().graph.id_type, embedding_layer)?;
     let targets = list.map(|list| targets(&list, &graph)).transpose()?;
@@ -72,7 +72,7 @@ pub fn infer(plan: &InferPlan, store: &Store, progress: &Progress) -> Result<Man
         (&plan.output, "infer", &fingerprint),
         plan.fresh,
     )? {
-        // Another run has finished it meanwhile.
+        // Another run has finished the output in the meantime.
         Opened::Done(manifest) => return Ok(*manifest),
         Opened::Open(output) => output,
     };
@@ -117,8 +117,8 @@ pub fn infer(plan: &InferPlan, store: &Store, progress: &Progress) -> Result<Man
     Ok(manifest)
 }
 
-/// Opens the model of a plan and checks it against the graph of a store; process 0 warns of what a
-/// user may not expect of it.
+/// Opens the model of a plan and checks that it fits a store. Process 0 logs warnings about the
+/// model.
 fn open_model(plan: &InferPlan, store: &Store) -> Result<TrainedModel, InferError> {
     let trained = TrainedModel::open(plan)?;
     trained.check(store.meta())?;
@@ -130,7 +130,7 @@ fn open_model(plan: &InferPlan, store: &Store) -> Result<TrainedModel, InferErro
     Ok(trained)
 }
 
-/// The rounds of the job's sampling, and those of the other one where it is compared.
+/// The rounds of the job's sampling, and of the other sampling if the two are compared.
 type Checkpoints = (Checkpoint, Option<Checkpoint>);
 
 fn open_checkpoints(plan: &InferPlan, fingerprint: &str) -> Result<Checkpoints, InferError> {
@@ -149,13 +149,13 @@ fn finish(
     if store.cluster().leads() {
         output.finish(manifest)?;
     }
-    // What one needs to go on is there until all need no more.
+    // Other processes may need this process's rounds until the output is finished.
     gather_processes(store.cluster(), ())?;
     own.remove()?;
     other.map_or(Ok(()), Checkpoint::remove)
 }
 
-/// What one process did.
+/// Statistics, difference and parts of one process.
 #[derive(Serialize, Deserialize)]
 struct Share {
     rounds: Vec<RoundStats>,
@@ -163,7 +163,7 @@ struct Share {
     parts: BTreeMap<usize, PartEntry>,
 }
 
-/// Puts together what the processes did; returns the report.
+/// Joins the shares of all processes; returns the report.
 fn join(shares: Vec<Share>, plan: &InferPlan, output: &Output) -> serde_json::Value {
     let mut difference = Difference::default();
     let mut of_processes = Vec::with_capacity(shares.len());
@@ -182,7 +182,8 @@ fn join(shares: Vec<Share>, plan: &InferPlan, output: &Output) -> serde_json::Va
     report
 }
 
-/// Looks for a finished output in the first process, and tells the others, which have to be at the same.
+/// Returns the manifest of a finished output, which process 0 looks for. All processes must have
+/// the same fingerprint.
 fn finished(
     plan: &InferPlan,
     fingerprint: &str,
@@ -200,7 +201,7 @@ fn finished(
     Ok(told.swap_remove(0).1)
 }
 
-/// Returns how many in-edges of a node rounds read.
+/// Returns how many in-edges of a node each round reads, without duplicates.
 fn limits(plan: &InferPlan, slices: &[Slice], other: &[Slice]) -> BTreeSet<usize> {
     let other = other.iter().filter(|_| plan.compare_sampling);
     slices
@@ -210,13 +211,13 @@ fn limits(plan: &InferPlan, slices: &[Slice], other: &[Slice]) -> BTreeSet<usize
         .collect()
 }
 
-/// Removes rounds that runs have left which were killed when this output was finished.
+/// Removes the rounds of runs that were killed after they had finished this output.
 fn remove_left(plan: &InferPlan, fingerprint: &str) -> Result<(), InferError> {
     let mut dirs = ROUNDS.map(|name| plan.work_dir.join(name)).into_iter();
     dirs.try_for_each(|dir| Checkpoint::remove_left(dir, fingerprint))
 }
 
-/// Opens the list of targets, where there is one.
+/// Opens the list of targets, if the plan has one.
 fn target_list(plan: &InferPlan, store: &Store) -> Result<Option<IdListPlan>, InferError> {
     let InferTargets::Listed(path) = &plan.targets else {
         return Ok(None);
@@ -226,14 +227,14 @@ fn target_list(plan: &InferPlan, store: &Store) -> Result<Option<IdListPlan>, In
     Ok(Some(list))
 }
 
-/// Returns the nodes of a list, ascending.
+/// Returns the nodes of a list of targets, ascending.
 fn targets(list: &IdListPlan, graph: &Graph) -> Result<Vec<NodeIdx>, InferError> {
     let ids = list.read()?;
     let nodes = graph.find(&ids)?;
     nodes.map_err(|row| list.unknown(&ids, row).into())
 }
 
-/// Runs the rounds that are not finished yet, the last one with the parts; returns what was done.
+/// Runs the rounds that are not finished yet; the last round writes the parts.
 fn run<'a>(
     mut last_round: PartsWriter<'a>,
     other: &'a Rounds<'a>,
@@ -259,7 +260,7 @@ fn run<'a>(
     let started = Instant::now();
     let cluster = rounds.graph.cluster();
     cluster.set_phase(&format!("infer, round {last}/{}", last + 1));
-    // Where nothing is left to write, no row of a hub is either.
+    // If no part is left to write, the rows of hubs are not needed either.
     let input = match last_round.open_parts()[..] {
         [] => LayerInput::of(last, &before),
         _ => rounds.open(last, &before)?,
@@ -280,8 +281,9 @@ fn run<'a>(
     })
 }
 
-/// Runs the rounds before the last one that are not finished yet; returns what the last one reads,
-/// and the rows of an inner embedding layer. `resumed` gets the first round that is run.
+/// Runs the rounds before the last one that are not finished yet. Returns the rows that the last
+/// round reads, and the rows of the embedding layer if an earlier round computes it. `resumed`
+/// gets the first round that is run.
 fn run_inner(
     rounds: &Rounds<'_>,
     checkpoint: &mut Checkpoint,
@@ -303,7 +305,8 @@ fn run_inner(
             inner.clone_from(&before.rows);
         }
         checkpoint.add(record)?;
-        // All go on from the same round, whenever they are killed.
+        // All processes record this round before one removes the round before it. So after any kill
+        // there is a round that all processes have.
         gather_processes(cluster, ())?;
         checkpoint.retain(|round| rounds.is_read(round, next + 1))?;
         done(stats);
@@ -312,7 +315,7 @@ fn run_inner(
     Ok((before, inner))
 }
 
-/// Tells where a run goes on that was stopped.
+/// Reports where a stopped run is resumed.
 fn report_resumed(progress: &Progress, last_round: &PartsWriter<'_>, next: usize) {
     let num_parts = last_round.output.committed_parts().len();
     if next == 0 && num_parts == 0 {

@@ -1,4 +1,4 @@
-//! The last round: computes a layer of every node and writes part files meanwhile.
+//! The last round: computes the last layer of every node, and writes each part when it is computed.
 
 use crate::InferError;
 use crate::compare::{Difference, Other, Outcome};
@@ -16,32 +16,33 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// The last round: what it computes and writes, and where.
+/// Settings and inputs of the last round.
 pub(crate) struct PartsWriter<'a> {
     pub(crate) rounds: &'a Rounds<'a>,
     pub(crate) output: &'a Output,
     pub(crate) rows_per_part: usize,
     pub(crate) columns: EmbeddingColumns,
     pub(crate) normalize: bool,
-    /// The nodes that are written, ascending; none: all.
+    /// The nodes to write, ascending; none: all nodes.
     pub(crate) targets: Option<Vec<NodeIdx>>,
-    /// The rows that are written, where they are not those of the last layer.
+    /// The rows of the embedding layer, if it is not the last layer.
     pub(crate) inner: Option<SharedRows>,
-    /// What predictions are compared with, if they are.
+    /// The rounds of the other sampling, if the two are compared.
     pub(crate) other: Option<Other<'a>>,
 }
 
-/// What the last round has done in a process.
+/// Results of the last round in one process.
 #[derive(Default)]
 pub(crate) struct Written {
-    /// Time that all threads together spent on writing.
+    /// Time spent on writing parts: added up over all threads in one process; elapsed time with
+    /// several processes.
     pub(crate) writing: Duration,
     pub(crate) difference: Difference,
-    /// Rows that crossed between processes, where there are several.
+    /// Bytes that processes exchanged; none in one process.
     pub(crate) crossing: Option<Crossing>,
 }
 
-/// What one thread computes with.
+/// The layers and the head that one thread runs.
 struct ThreadLayers<'a> {
     layer: Layer<'a>,
     other: Option<Layer<'a>>,
@@ -49,8 +50,8 @@ struct ThreadLayers<'a> {
 }
 
 impl PartsWriter<'_> {
-    /// Computes the last layer and writes the parts alone: the thread that computes a part's last
-    /// block writes the part, while the others go on.
+    /// Computes the last layer and writes the parts in a single process. The thread that computes
+    /// the last block of a part writes the part, while other threads continue.
     pub(crate) fn run_alone(&self, input: &LayerInput) -> Result<Written, InferError> {
         let writing = AtomicU64::new(0);
         let write = |part: &Part, blocks: Vec<Computed>| {
@@ -79,7 +80,8 @@ impl PartsWriter<'_> {
         })
     }
 
-    /// Computes some parts; `done` gets each with all of its blocks when they are.
+    /// Computes the own rows of some parts. `done` gets each part that has own rows, with all its
+    /// blocks.
     pub(crate) fn compute_all(
         &self,
         parts: &[Part],
@@ -116,7 +118,7 @@ impl PartsWriter<'_> {
         Ok(difference)
     }
 
-    /// Returns the number of nodes that are written.
+    /// Returns the number of nodes to write.
     pub(crate) fn num_written(&self) -> usize {
         match &self.targets {
             Some(targets) => targets.len(),
@@ -124,17 +126,17 @@ impl PartsWriter<'_> {
         }
     }
 
-    /// Lists the parts that are to be computed.
+    /// Lists the parts to compute.
     pub(crate) fn open_parts(&self) -> Vec<usize> {
         let is_open = |index: &usize| {
-            // A comparison takes in the nodes of all parts.
+            // A comparison covers the nodes of all parts.
             self.other.is_some() || self.output.committed(*index).is_none()
         };
         let num_parts = self.num_written().div_ceil(self.rows_per_part);
         (0..num_parts).filter(is_open).collect()
     }
 
-    /// Prepares parts, with the own rows of each.
+    /// Returns the parts with these indices, each with its own rows.
     pub(crate) fn parts(&self, indices: Vec<usize>) -> Vec<Part> {
         let graph = self.rounds.graph;
         let part = |index: usize| {
@@ -243,7 +245,7 @@ impl PartsWriter<'_> {
         Ok((computed, difference))
     }
 
-    /// Computes logits, where anything reads them.
+    /// Computes logits, if the output contains predictions, logits or probabilities.
     fn logits(&self, rows: &Dense, head: &Head<'_>) -> Result<Option<Dense>, InferError> {
         let is_read = self.columns.prediction.is_some() || self.columns.vectors.len() > 1;
         if !is_read {
@@ -252,7 +254,7 @@ impl PartsWriter<'_> {
         Ok(Some(head.run(rows.clone())?))
     }
 
-    /// Writes and commits a part of these nodes; `ids` returns the ids of some of them.
+    /// Writes and commits a part with these nodes; `ids` returns the ids of a range of them.
     pub(crate) fn write(
         &self,
         index: usize,

@@ -1,4 +1,4 @@
-//! A layer at work: what it reads, and the rows that it gives for own nodes.
+//! One layer: the rows that it reads, and the rows that it computes for own nodes.
 
 use crate::InferError;
 use crate::checkpoint::RoundRows;
@@ -12,26 +12,26 @@ use schemas::Row;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// What rounds share.
+/// Graph, model, slices and threads that all rounds share.
 pub(crate) struct Rounds<'a> {
     pub(crate) graph: &'a Graph,
     pub(crate) trained: &'a TrainedModel,
     pub(crate) slices: &'a [Slice],
     pub(crate) threads: &'a Threads,
-    /// The layer whose rows are wanted, be they read by another layer or not.
+    /// The layer whose rows are kept for the output, also if no later layer reads them.
     pub(crate) embedding_layer: usize,
 }
 
-/// What a layer reads.
+/// The rows that a layer reads.
 pub(crate) struct LayerInput {
     /// From 1.
     pub(crate) layer: usize,
     pub(crate) before: RoundRows,
-    /// The layer's own rows of hubs, which are computed ahead.
+    /// The layer's rows of own hubs, which are computed before its blocks.
     pub(crate) hubs: HubRows,
 }
 
-/// A conv with what it reads, on one thread.
+/// A conv with its input, for one thread.
 pub(crate) struct Layer<'a> {
     rounds: &'a Rounds<'a>,
     slice: Slice,
@@ -40,16 +40,16 @@ pub(crate) struct Layer<'a> {
     input: &'a LayerInput,
 }
 
-/// The rows that a layer gives own hubs.
+/// The rows of own hubs after a layer.
 #[derive(Debug, Default)]
 pub(crate) struct HubRows {
     pub(crate) by_row: BTreeMap<Row, Vec<f32>>,
-    /// What crossed for them.
+    /// Bytes that processes exchanged for them.
     pub(crate) crossing: Crossing,
 }
 
 impl Rounds<'_> {
-    /// Returns the blocks of some own rows that a layer is computed in.
+    /// Cuts some own rows into the blocks in which a layer is computed.
     pub(crate) fn ranges_of(&self, rows: Range<usize>, layer: usize) -> Vec<Range<usize>> {
         self.graph.ranges(rows, self.limit(layer))
     }
@@ -61,13 +61,13 @@ impl Rounds<'_> {
         slice.map_or(0, |slice| slice.limit)
     }
 
-    /// Returns the conv of a layer, to run on one thread.
+    /// Returns the conv of a layer, for one thread.
     pub(crate) fn conv(&self, layer: usize) -> LayerSlice<'_> {
         let is_sparse = layer == 1 && self.graph.is_sparse();
         self.trained.model.layer_slice(layer, is_sparse)
     }
 
-    /// Makes a layer ready to run on one thread.
+    /// Returns a layer with its input, for one thread.
     pub(crate) fn layer<'a>(&'a self, input: &'a LayerInput) -> Layer<'a> {
         let scores = input.before.scores.as_ref();
         Layer {
@@ -82,7 +82,8 @@ impl Rounds<'_> {
         }
     }
 
-    /// Checks that what a layer gives are numbers; `row_of` tells which of the own rows one is.
+    /// Checks that the rows of a layer hold finite numbers; `row_of` turns their positions into own
+    /// rows.
     pub(crate) fn check_finite(
         &self,
         rows: &Dense,
@@ -102,7 +103,7 @@ impl Rounds<'_> {
 }
 
 impl LayerInput {
-    /// What a layer reads where there is no hub.
+    /// Returns the input of a layer, without rows of hubs.
     pub(crate) fn of(layer: usize, before: &RoundRows) -> Self {
         Self {
             layer,
@@ -111,13 +112,13 @@ impl LayerInput {
         }
     }
 
-    /// Returns what is aggregated of all nodes that have a row.
+    /// Returns the rows that the layer aggregates: of own nodes and of the halo.
     fn aggregated(&self) -> &SharedRows {
         let rows = self.before.src.as_ref().or(self.before.rows.as_ref());
         rows.expect("a round leaves what the next one reads")
     }
 
-    /// Returns the same as plain numbers.
+    /// Returns these rows as plain slices, with the scores and the columns of the nodes.
     pub(crate) fn src<'a>(&'a self, nodes: &'a NodeColumns) -> SrcRows<'a> {
         SrcRows {
             rows: self.aggregated().values(),
@@ -128,7 +129,7 @@ impl LayerInput {
 }
 
 impl Layer<'_> {
-    /// Computes some own rows.
+    /// Computes the rows of some own nodes.
     pub(crate) fn run(&self, own_rows: Range<usize>) -> Result<Dense, InferError> {
         let block = self.block(own_rows.clone())?;
         let own = self.own(own_rows.clone())?;
@@ -143,7 +144,7 @@ impl Layer<'_> {
         Ok(rows)
     }
 
-    /// Computes the row of an own hub from what comes of its in-edges.
+    /// Computes the row of an own hub from its aggregated in-edges.
     pub(crate) fn run_hub(&self, row: Row, aggregated: Vec<f32>) -> Result<Vec<f32>, InferError> {
         let rows = row.index()..row.index() + 1;
         let (block, own) = (self.block(rows.clone())?, self.own(rows)?);
@@ -153,7 +154,7 @@ impl Layer<'_> {
         Ok(done.values)
     }
 
-    /// Returns what attention has to know of an own node to aggregate its in-edges.
+    /// Returns the query that attention needs to aggregate the in-edges of an own node.
     pub(crate) fn query(&self, row: Row) -> Result<Vec<f32>, InferError> {
         let row = row.index();
         let scores = self.input.before.scores.as_ref();
@@ -167,7 +168,7 @@ impl Layer<'_> {
         self.rounds.graph.block(own_rows, self.slice.limit, arch)
     }
 
-    /// Returns the rows of dst nodes, where the conv reads them.
+    /// Returns the rows of dst nodes, if the conv reads them.
     fn own(&self, own_rows: Range<usize>) -> Result<Option<ReadyInput>, InferError> {
         if !self.conv.reads_own() {
             return Ok(None);
@@ -182,7 +183,7 @@ impl Layer<'_> {
 }
 
 impl HubRows {
-    /// Returns those of some own rows, each with its row.
+    /// Returns the rows of the hubs among some own rows, each with its row number.
     pub(crate) fn of(&self, rows: Range<usize>) -> impl Iterator<Item = (usize, &[f32])> {
         let found = self
             .by_row
@@ -191,9 +192,10 @@ impl HubRows {
     }
 }
 
-/// Finds the first number that is none.
+/// Returns the position of the first number that is not finite.
 fn first_not_finite(values: &[f32]) -> Option<usize> {
-    // The exponent of those is all ones. Without branches, so that it becomes vector code.
+    // The exponent of such a number is all ones. The loop has no branches, so it becomes vector
+    // code.
     const EXPONENT: u32 = 0x7f80_0000;
     let greatest = values.iter().map(|value| value.to_bits() & EXPONENT);
     if greatest.fold(0, u32::max) < EXPONENT {

@@ -1,20 +1,22 @@
-//! Computes embeddings and predictions of every node, layer by layer.
+//! Computes the embedding and the prediction of every node, layer by layer.
 //!
-//! [`infer`] follows AGL's GraphInfer (PVLDB 13, section 3.4): a model of K convs is cut into K + 1
-//! slices, and slice l is round l on the store. The rows of all nodes lie in one file a layer, in the
-//! order of ids, which all threads map; a round computes blocks of the next layer's rows from it. So
-//! each node is computed once per layer, unlike inference on stored neighbourhoods, and with the code
-//! that trained it. Neither the graph nor its rows need fit in memory, and a finished round is a
-//! checkpoint.
+//! [`infer`] follows AGL's GraphInfer (PVLDB 13, section 3.4). It cuts a model of K convs into K
+//! slices of one conv each and a prediction slice. Round 0 prepares the features, round l runs conv
+//! l on all nodes, and the last round also runs the prediction slice. A round writes its rows, in
+//! the order of ids, to files that the threads of the next round map.
 //!
-//! Among several processes each computes the rows of the nodes that it owns, and has a copy of the rows
-//! of other processes' nodes that those aggregate (its halo): a row crosses at most once a round and
-//! process. The in-edges of hubs are aggregated in segments, where the rows of their sources are. Rows
-//! that are written cross once more, to the process that writes their part.
+//! So each node is computed once a layer, with the code that trained the model. Inference on stored
+//! neighbourhoods computes a node again for other neighbourhoods that contain it. Neither the graph
+//! nor its rows need to fit in memory, and a finished round is a checkpoint.
+//!
+//! Of several processes, each computes the rows of the nodes that it owns. It also keeps copies of
+//! its halo: the rows of other processes' nodes that its own nodes aggregate. A row is sent to a
+//! process at most once a round. The in-edges of hubs are aggregated in segments, by the processes
+//! that own their sources. Output rows are sent once more, to the process that writes their part.
 //!
 //! # Examples
 //!
-//! Four nodes in a row, each with one feature, and a `GraphSAGE` of two layers:
+//! Four nodes in a ring, each with one feature, and a `GraphSAGE` of two layers:
 //!
 //! ```
 //! use arrow::array::{ArrayRef, Float32Array, Int64Array, RecordBatch};
@@ -39,7 +41,7 @@
 //! write("nodes.parquet", vec![("id", ids([10, 11, 12, 13])), ("x", x)])?;
 //! write("edges.parquet", vec![("src", ids([10, 11, 12, 13])), ("dst", ids([11, 12, 13, 10]))])?;
 //!
-//! // A directory with these two files is a model; the trainer writes more beside them.
+//! // The two files of a model: `gnn::save` writes them, the trainer writes more files beside them.
 //! let file: gnn::ModelFile = serde_json::from_value(serde_json::json!({
 //!     "transform": "none",
 //!     "architecture": {

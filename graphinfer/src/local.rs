@@ -1,4 +1,4 @@
-//! Which nodes have a row in this process, and which row it is.
+//! Numbers the rows of a process: which nodes have a row, and which row.
 
 use crate::hubs::{SegmentProcesses, is_hub, num_segments};
 use rayon::prelude::*;
@@ -7,45 +7,47 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use store::Store;
 
-/// Nodes of a word of bits.
+/// Nodes in one word of bits.
 const WORD: usize = u64::BITS as usize;
 
-/// The rows of a process among several: its own nodes' first, in the order of ids, then those of its
-/// halo (the sources of its nodes' in-edges that other processes own, but for hubs those that they
-/// aggregate), process by process.
+/// The rows of one of several processes: first the rows of its own nodes, in the order of ids, then
+/// the rows of its halo, process by process.
 ///
-/// So a process sends rows that lie side by side here. Takes three bits a node of the graph, four bytes
-/// an own node and eight for one of the halo.
+/// The halo holds the sources of own nodes' in-edges that other processes own. It leaves out
+/// sources that only occur in segments of hubs that other processes aggregate.
+///
+/// So the rows that one process sends lie next to each other here. Takes 3 bits for each node of
+/// the graph, 4 bytes for each own node and 8 bytes for each node of the halo.
 #[derive(Debug)]
 pub(crate) struct Local {
     own: Vec<NodeIdx>,
     halo: Vec<NodeIdx>,
     words: Vec<Word>,
-    /// Rows of the halo's nodes in the order of ids.
+    /// The rows of the halo's nodes, in the order of ids.
     halo_rows: Vec<Row>,
 }
 
-/// 64 nodes in the order of ids.
+/// 64 nodes with consecutive ids in the graph's order of ids.
 #[derive(Clone, Copy, Debug, Default)]
 struct Word {
     own: u64,
     halo: u64,
-    /// Own nodes, and those of the halo, before these.
+    /// Number of own nodes, and of nodes of the halo, in earlier words.
     own_before: u32,
     halo_before: u32,
 }
 
-/// What a process reads of others' nodes in a round.
+/// The nodes of other processes that a process reads in a round.
 pub(crate) struct Sources {
-    /// By process, the nodes that it owns, ascending.
+    /// By process: the nodes that it owns, ascending.
     pub(crate) nodes: Vec<Vec<NodeIdx>>,
-    /// By process, this one's nodes that read any node of it: as many rows would come if each process
-    /// aggregated its part of a node's in-edges.
+    /// By process: the number of own nodes that read any of its nodes. It would send as many rows
+    /// if it aggregated its part of each node's in-edges.
     pub(crate) partial: Vec<u64>,
 }
 
 impl Local {
-    /// Numbers the rows; the own nodes ascend, and so do those of each process of the halo.
+    /// Numbers the rows. The own nodes ascend, and so do the halo's nodes of each process.
     pub(crate) fn new(own: Vec<NodeIdx>, halo: &[Vec<NodeIdx>], num_nodes: usize) -> Self {
         let halo: Vec<NodeIdx> = halo.iter().flatten().copied().collect();
         let mut words = vec![Word::default(); num_nodes.div_ceil(WORD)];
@@ -78,7 +80,7 @@ impl Local {
         &self.own
     }
 
-    /// Returns the nodes of the rows behind them.
+    /// Returns the nodes of the rows after the own rows.
     pub(crate) fn halo(&self) -> &[NodeIdx] {
         &self.halo
     }
@@ -96,13 +98,13 @@ impl Local {
 }
 
 impl Word {
-    /// Returns the place of a node among those of the halo in the order of ids.
+    /// Returns the position of a node among the halo's nodes in the order of ids.
     fn halo_rank(&self, node: NodeIdx) -> usize {
         (self.halo_before + rank(self.halo, node)) as usize
     }
 }
 
-/// Returns the number of bits before a node's.
+/// Returns the number of set bits before the bit of a node.
 fn rank(bits: u64, node: NodeIdx) -> u32 {
     (bits & (bit(node) - 1)).count_ones()
 }
@@ -127,9 +129,11 @@ pub(crate) fn own_nodes(store: &Store) -> Vec<NodeIdx> {
     own
 }
 
-/// Finds the sources of the first `limit` in-edges of this process's nodes that others own, but those of
-/// hubs which others aggregate and no smaller one of `limits` reads as rows: so the largest limit reads
-/// all that any does.
+/// Finds the sources of the first `limit` in-edges of own nodes that other processes own.
+///
+/// Leaves out a source in a segment of a hub that its owner aggregates, unless a smaller limit
+/// reads the source as a row. So the sources of the largest limit contain the sources of all
+/// limits.
 pub(crate) fn sources(
     store: &Store,
     own: &[NodeIdx],
@@ -142,13 +146,14 @@ pub(crate) fn sources(
     let read: Vec<AtomicU64> = (0..num_words).map(|_| AtomicU64::new(0)).collect();
     let scan = |nodes: &[NodeIdx]| {
         let mut partial = vec![0_u64; cluster.num_processes()];
-        // By process, one more than the place of the node that has read from it last.
+        // By process: 1 + the position of the last node that read one of its nodes; 0: no node.
         let mut reader = vec![0; cluster.num_processes()];
         for (place, &node) in (1_usize..).zip(nodes) {
             let (worker, local) = placement.owner_and_local(node);
             let partition = store.partition(worker);
             let in_degree = partition.in_degree(local);
-            // Where fewer than all are read, the node is no hub.
+            // A limit below the in-degree reads only some in-edges: then the node is no hub, and
+            // these are read as rows.
             let as_rows = limits.range(..in_degree as usize).next_back();
             let as_rows = match is_hub(in_degree, limit) {
                 true => as_rows.copied().unwrap_or(0),

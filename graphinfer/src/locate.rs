@@ -1,4 +1,4 @@
-//! Finds where a node lies in a store.
+//! Finds the partition and the position of a node.
 
 use schemas::{LocalIdx, NodeIdx};
 use store::{Partition, Store};
@@ -9,7 +9,7 @@ pub(crate) fn locate(store: &Store, node: NodeIdx) -> (&Partition, LocalIdx) {
     (store.partition(owner), local)
 }
 
-/// Makes a number of a node, or a position in a block, 32 bits wide.
+/// Converts the number of a node, or a position in a block, to 32 bits.
 pub(crate) fn narrow(position: usize) -> u32 {
     u32::try_from(position).expect("there are fewer than 2^32 nodes, and edges of a block")
 }

@@ -1,4 +1,4 @@
-//! A trained model, read from its directory and checked against the graph it is to run on.
+//! Reads a trained model and the record of its training from the directory of the model.
 
 use crate::InferError;
 use crate::config::InferSampling;
@@ -20,20 +20,20 @@ use std::path::{Path, PathBuf};
 pub struct StoreNeed {
     /// In-edges kept per node; `usize::MAX`: all.
     pub keep: usize,
-    /// The sample; none: every in-edge is used, and any store that keeps all will do.
+    /// The sample of in-edges; none: the model reads all in-edges, so the store must keep all.
     pub sample: Option<Sample>,
 }
 
-/// Which in-edges of a node are kept before others.
+/// How the kept in-edges of a node are chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sample {
-    /// Order in which in-edges are ranked.
+    /// How in-edges are ranked.
     pub sampling: Sampling,
-    /// Random seed of the order.
+    /// Random seed of the ranking.
     pub seed: u64,
 }
 
-/// A model with what its directory says of its training.
+/// A model with the record of its training.
 #[derive(Debug)]
 pub(crate) struct TrainedModel {
     pub(crate) dir: PathBuf,
@@ -41,13 +41,13 @@ pub(crate) struct TrainedModel {
     pub(crate) transform: Transform,
     /// Checksum of each file, by name.
     pub(crate) files: BTreeMap<String, String>,
-    /// The neighbourhoods it was trained on, where it is to read the same in-edges at all.
+    /// How the neighbourhoods of the training were sampled; none if only all in-edges are read.
     pub(crate) sampled: Option<FlattenMeta>,
-    /// Whether it is to read all in-edges, be it for comparison.
+    /// Whether all in-edges are read, for the output or for the comparison.
     reads_all: bool,
-    /// The graph it was trained on.
+    /// The graph of the training; none if the model does not record it.
     trained_on: Option<GraphMeta>,
-    /// The columns that the graph was read from; none in a model of an older program.
+    /// The columns of that graph; none in models of older programs.
     pub(crate) columns: Option<GraphColumns>,
     label_names: Option<Vec<String>>,
 }
@@ -92,7 +92,7 @@ impl TrainedModel {
         })
     }
 
-    /// Returns what a store must hold for the in-edges that the slices read.
+    /// Returns what a store must hold so that the slices find their in-edges.
     pub(crate) fn store_need(&self) -> Result<StoreNeed, InferError> {
         let Some(meta) = &self.sampled else {
             return Ok(StoreNeed {
@@ -113,9 +113,9 @@ impl TrainedModel {
         })
     }
 
-    /// Returns the layer whose output is the embedding: unless the plan names one, the last hidden
-    /// layer. In a model of one layer without a linear head, which has no hidden layer, it is that
-    /// layer, whose output are the logits.
+    /// Returns the layer whose output is the embedding: the planned layer, or else the last hidden
+    /// layer. A model of one layer without a linear head has no hidden layer; then its layer is
+    /// returned, whose output are the logits.
     pub(crate) fn embedding_layer(&self, plan: &InferPlan) -> Result<usize, InferError> {
         let arch = self.model.architecture();
         let layers = arch.num_layers;
@@ -130,8 +130,8 @@ impl TrainedModel {
         }
     }
 
-    /// Returns the settings that decide what is written, with the layer of the embedding; null
-    /// where a plan that names none takes the last layer.
+    /// Returns the settings that decide the bytes of the output, with the layer of the embedding.
+    /// The layer is null if the plan names none and the embedding is the output of the last layer.
     pub(crate) fn settings(&self, plan: &InferPlan) -> Result<Value, InferError> {
         let found = self.embedding_layer(plan)?;
         let inner = Some(found).filter(|&layer| layer < self.model.architecture().num_layers);
@@ -140,7 +140,7 @@ impl TrainedModel {
         Ok(settings)
     }
 
-    /// Returns what a manifest's report says of the embedding.
+    /// Returns the entry of the report that describes the embedding.
     pub(crate) fn embedding_report(&self, layer: usize) -> Value {
         let layers = self.model.architecture().num_layers;
         serde_json::json!({
@@ -150,7 +150,7 @@ impl TrainedModel {
         })
     }
 
-    /// Warns of what a user may not expect of the model.
+    /// Logs warnings: columns cannot be checked, or the embeddings are the logits.
     pub(crate) fn warn(&self, plan: &InferPlan) {
         let dir = self.dir.display();
         if plan.check_columns && self.columns.is_none() {
@@ -164,12 +164,12 @@ impl TrainedModel {
         }
     }
 
-    /// Tells whether the output of a layer are the logits.
+    /// Tells whether the output of a layer are logits.
     fn gives_logits(&self, layer: usize) -> bool {
         !self.model.architecture().is_hidden(layer)
     }
 
-    /// Returns the limits by layer: how many in-edges of a node each of the first `layers` reads.
+    /// Returns for each of the first `layers` layers how many in-edges of a node it reads.
     pub(crate) fn limits(&self, layers: usize, sampling: InferSampling) -> Vec<usize> {
         let sampled = self.sampled.as_ref();
         let sampled = sampled.filter(|_| sampling == InferSampling::AsTrained);
@@ -180,7 +180,7 @@ impl TrainedModel {
         (1..=layers).map(limit).collect()
     }
 
-    /// Checks that the model gives what is to be written.
+    /// Checks that the model has the planned layer and can give the planned columns.
     pub(crate) fn check_plan(&self, plan: &InferPlan) -> Result<(), InferError> {
         self.embedding_layer(plan)?;
         if plan.probabilities && self.model.architecture().task == Task::Regression {
@@ -193,7 +193,7 @@ impl TrainedModel {
         Ok(())
     }
 
-    /// Returns how predictions are written: as the labels that the model was trained on.
+    /// Returns the type of predictions: the type of the labels that the model was trained on.
     pub(crate) fn prediction(&self) -> LabelMeta {
         if let Some(label) = self
             .trained_on
@@ -231,8 +231,8 @@ impl TrainedModel {
 
 /// Returns the checksum of each file of a model, by name.
 ///
-/// A finished training has a manifest, whose checksums are verified. A directory of a model's two
-/// files alone has none: then the files are hashed as they are.
+/// The output of a finished training has a manifest, whose checksums are verified. If a directory
+/// has only the two files of a model and no manifest, the files are hashed.
 fn files(dir: &Path) -> Result<BTreeMap<String, String>, InferError> {
     let broken = |problem: String| InferError::Model {
         dir: dir.to_owned(),
@@ -270,7 +270,7 @@ fn files(dir: &Path) -> Result<BTreeMap<String, String>, InferError> {
     Ok(files.map(|entry| (entry.path, entry.checksum)).collect())
 }
 
-/// Reads one of the trainer's own entries of `model.json`.
+/// Reads an entry that the trainer adds to `model.json`; none if it is missing or null.
 fn entry<T: serde::de::DeserializeOwned>(
     extra: &BTreeMap<String, Value>,
     name: &str,

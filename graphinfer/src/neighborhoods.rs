@@ -1,7 +1,7 @@
-//! Inference on stored graph features, neighbourhood by neighbourhood, as AGL's paper compares with.
+//! Infers from stored graph features, one neighbourhood at a time: the baseline of AGL's paper.
 //!
-//! It gives what [`infer`](crate::infer) gives, but computes a node again in each neighbourhood that
-//! it stands in, or at least in each batch of them.
+//! It gives the numbers of [`infer`](crate::infer) up to rounding, but computes a node again for
+//! each batch of neighbourhoods that contain it.
 
 use crate::InferError;
 use crate::embedding::{GROUP_BYTES, embedding_columns, vectors};
@@ -21,7 +21,7 @@ use std::time::Instant;
 /// Targets whose neighbourhoods are computed together.
 const BATCH_TARGETS: usize = 1024;
 
-/// What the threads share.
+/// Plan, model and data that the threads share.
 struct Inference<'a> {
     plan: &'a InferPlan,
     trained: &'a TrainedModel,
@@ -32,20 +32,20 @@ struct Inference<'a> {
     output: &'a Output,
 }
 
-/// Rows on their way to a file.
+/// Computed rows that are not written yet.
 struct EmbeddedRows {
     ids: Ids,
     vectors: Vec<Vec<f32>>,
     predicted: Labels,
 }
 
-/// Computes the embedding, and the prediction, of every target of stored graph features. Part `p`
-/// holds the targets of their part `p`.
+/// Computes the embedding and the prediction of every target of stored graph features, commits them
+/// and returns the manifest. Part `p` holds the targets of part `p` of the graph features.
 ///
 /// # Errors
 ///
-/// A model or graph features that are not there or do not fit each other, before anything is
-/// written; an output directory that holds something else; a part that cannot be read or written.
+/// If the model or the graph features are missing or do not fit each other, before anything is
+/// written; if the output directory holds something else; if a part cannot be read or written.
 pub fn infer_neighborhoods(plan: &InferPlan, progress: &Progress) -> Result<Manifest, InferError> {
     let started = Instant::now();
     let input = plan.input.as_ref().expect("checked with the plan");
@@ -117,8 +117,7 @@ pub fn infer_neighborhoods(plan: &InferPlan, progress: &Progress) -> Result<Mani
     Ok(manifest)
 }
 
-/// Opens the model of a plan and checks it against graph features; warns of what a user may not
-/// expect of it.
+/// Opens the model of a plan and checks that it fits graph features; logs warnings about the model.
 fn open_model(plan: &InferPlan, dataset: &GraphFeatureDataset) -> Result<TrainedModel, InferError> {
     let trained = TrainedModel::open(plan)?;
     trained.check_graph(dataset.meta())?;
@@ -164,7 +163,7 @@ impl Inference<'_> {
         }
     }
 
-    /// Runs the model on the neighbourhoods of some targets.
+    /// Runs the model on the neighbourhoods of some targets, and adds their rows.
     fn batch(
         &self,
         shard: &GraphShard,

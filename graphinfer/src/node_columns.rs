@@ -1,4 +1,4 @@
-//! Collects what a model reads of nodes beside their features: degrees, weights, self-loops.
+//! Collects the columns of nodes that a model reads besides features: degrees, weights, self-loops.
 
 use crate::InferError;
 use crate::halo::Halo;
@@ -10,10 +10,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use store::{Partition, Store};
 
-/// Nodes that a thread takes at a time, at least.
+/// Fewest nodes that a thread takes at once.
 const NODES_PER_TASK: usize = 1 << 10;
 
-/// Collects the columns that a model reads, for every node that has a row, in the order of rows.
+/// Collects the columns that a model reads, of all nodes that have a row, in the order of rows.
 pub(crate) fn node_columns(
     store: &Store,
     halo: Option<&Halo>,
@@ -40,10 +40,10 @@ pub(crate) fn node_columns(
     )?)
 }
 
-/// A number of a node, from its partition and its position there.
+/// Returns one number of a node, from its partition and its position there.
 type Column = Box<dyn Fn(&Partition, LocalIdx) -> u32 + Send + Sync>;
 
-/// Collects a number of every node that has a row, in the order of rows.
+/// Collects one number of each node that has a row, in the order of rows.
 fn column(store: &Store, halo: Option<&Halo>, value: Column) -> Result<Vec<u32>, InferError> {
     let of_node = |node: NodeIdx| {
         let (partition, local) = locate(store, node);

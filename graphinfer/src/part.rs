@@ -1,41 +1,41 @@
-//! A part of the output on its way: its rows, its blocks, and what they came to.
+//! A part of the output while it is computed: its rows and its blocks.
 
 use schemas::{Labels, Row};
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
-/// One block of the last round.
+/// One block of a part in the last round.
 pub(crate) struct Piece {
-    /// Place among the parts.
+    /// Position of its part in the list of parts.
     pub(crate) part: usize,
-    /// Place among the blocks of the part.
+    /// Position among the blocks of its part.
     pub(crate) block: usize,
-    /// The own rows that are computed.
+    /// The own rows to compute.
     pub(crate) rows: Range<usize>,
-    /// Those of them that are written; none: all.
+    /// Positions of the rows to write among the computed rows; none: all rows.
     pub(crate) picked: Option<Vec<usize>>,
 }
 
-/// A part on its way.
+/// A part that is computed block by block.
 pub(crate) struct Part {
     pub(crate) index: usize,
-    /// The own rows that are written.
+    /// The own rows to write.
     pub(crate) rows: Vec<Row>,
-    /// Blocks that are computed; taken when all are.
+    /// The computed blocks; taken when the last one is computed.
     blocks: Mutex<Vec<Option<Computed>>>,
 }
 
-/// What one block came to.
+/// The computed numbers of one block.
 #[derive(Clone, Serialize, Deserialize)]
 pub(crate) struct Computed {
-    /// A column of vectors each.
+    /// The numbers of each column of vectors.
     pub(crate) vectors: Vec<Vec<f32>>,
     pub(crate) predicted: Labels,
 }
 
 impl Part {
-    /// Creates a part of some own rows, none of which is computed.
+    /// Creates a part of some own rows without computed blocks.
     pub(crate) fn new(index: usize, rows: Vec<Row>) -> Self {
         Self {
             index,
@@ -50,7 +50,7 @@ impl Part {
         *self.blocks.lock().unwrap_or_else(PoisonError::into_inner) = blocks;
     }
 
-    /// Keeps what a block came to; returns all of the part when it is the last one.
+    /// Stores a computed block; returns all blocks of the part if this is the last one.
     pub(crate) fn add(&self, block: usize, computed: Computed) -> Option<Vec<Computed>> {
         let mut blocks = self.blocks.lock().unwrap_or_else(PoisonError::into_inner);
         blocks[block] = Some(computed);
@@ -61,7 +61,7 @@ impl Part {
     }
 }
 
-/// The numbers of a column of blocks that are still to be written.
+/// The numbers of one column of vectors that are not written yet.
 pub(crate) struct Unwritten<'a> {
     blocks: std::slice::Iter<'a, Computed>,
     column: usize,

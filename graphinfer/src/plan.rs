@@ -1,4 +1,4 @@
-//! An infer job as it will run.
+//! The checked plan of an infer job.
 
 use crate::InferError;
 use crate::config::{InferSampling, InferSpec, InferTargets, Method};
@@ -7,39 +7,39 @@ use schemas::{IdListPlan, NodesPlan, Precision};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Nodes in one part unless the job says otherwise: 16 MiB with 64 numbers an embedding.
+/// Default number of nodes in one part: 16 MiB if an embedding has 64 numbers.
 const ROWS_PER_PART: usize = 65_536;
 
-/// Layers of a model at most: as many as hops.
+/// Most layers of a model: the greatest number of hops.
 const LAYERS_MAX: usize = 255;
 
-/// Nodes in one part at most: a graph has no more.
+/// Most nodes in one part: the greatest number of nodes in a graph.
 const ROWS_MAX: usize = u32::MAX as usize - 1;
 
-/// Names of the columns that inference writes.
+/// Names of the columns that inference writes; copied columns must have other names.
 const WRITTEN: [&str; 5] = ["id", "embedding", "logits", "probability", "prediction"];
 
-/// The key of a list of targets.
+/// Key of the list of targets.
 pub(crate) const TARGETS: &str = "infer.targets";
 
-/// What a job knows beyond `[infer]`.
+/// What the job says outside of table `[infer]`.
 #[derive(Clone, Debug)]
 pub struct InferContext {
     /// Output of `[train]`, if the job has one.
     pub model: Option<PathBuf>,
     /// Output of `[flatten]`, if the job has one.
     pub input: Option<PathBuf>,
-    /// What relative paths are relative to.
+    /// Directory that relative paths start from.
     pub base: PathBuf,
-    /// The table of nodes, where columns of it are handed on.
+    /// The table of nodes. Needed if its columns are copied.
     pub nodes: Option<Arc<NodesPlan>>,
-    /// Where the rows of a layer lie until the next ones are computed.
+    /// Directory for the rows of finished rounds, until no round reads them.
     pub work_dir: PathBuf,
-    /// Whether an output that is there already is replaced.
+    /// Whether an existing output and existing rounds are replaced.
     pub fresh: bool,
 }
 
-/// A checked infer job; what depends on the model is checked by [`infer`](crate::infer).
+/// A checked infer job. [`infer`](crate::infer) checks the keys that depend on the model.
 #[derive(Clone, Debug)]
 pub struct InferPlan {
     pub(crate) output: PathBuf,
@@ -119,8 +119,8 @@ impl InferSpec {
 }
 
 impl InferSpec {
-    /// Returns everything that is wrong with the table, one error a mistake, given whether the job
-    /// has graph features to read, and a model.
+    /// Returns all mistakes in the table, one error each. `has_input` and `has_model` tell whether
+    /// the job names graph features and a model.
     pub fn mistakes(&self, has_input: bool, has_model: bool) -> Vec<InferError> {
         let mut found = Vec::new();
         let key = |key, value: &str, allowed: &str| InferError::Key {
@@ -188,7 +188,7 @@ impl InferPlan {
         &self.output
     }
 
-    /// Moves what rounds leave into a directory of its own below the working directory.
+    /// Adds a directory `name` to the path of the working directory.
     #[must_use]
     pub fn with_own_dir(mut self, name: &str) -> Self {
         self.work_dir.push(name);
@@ -200,12 +200,12 @@ impl InferPlan {
         &self.model
     }
 
-    /// Tells whether layers behind the embedding are computed too.
+    /// Tells whether logits are computed: predictions, logits or probabilities are written.
     pub(crate) fn reads_logits(&self) -> bool {
         self.prediction || self.logits || self.probabilities
     }
 
-    /// Returns the sampling that this one is compared with.
+    /// Returns the sampling that the planned one is compared with.
     pub(crate) fn other_sampling(&self) -> InferSampling {
         match self.sampling {
             InferSampling::AsTrained => InferSampling::None,
@@ -223,7 +223,7 @@ impl InferPlan {
         self.compare_sampling
     }
 
-    /// Returns the settings that decide what is written, but for the list of targets.
+    /// Returns the settings that decide the bytes of the output, except the list of targets.
     pub fn settings(&self) -> serde_json::Value {
         serde_json::json!({
             "method": self.method,
@@ -240,11 +240,11 @@ impl InferPlan {
         })
     }
 
-    /// Opens the list of targets, where there is one.
+    /// Opens the list of targets; none if all nodes are targets.
     ///
     /// # Errors
     ///
-    /// If it cannot be read, or lacks a column of the nodes' ids.
+    /// If the list cannot be read, or has no column with the name of the nodes' id column.
     pub fn target_list(&self, nodes: &NodesPlan) -> Result<Option<IdListPlan>, InferError> {
         let InferTargets::Listed(path) = &self.targets else {
             return Ok(None);

@@ -1,10 +1,10 @@
-//! The prediction slice: logits of embeddings, and what they say.
+//! Turns logits into labels and probabilities, and normalizes embeddings.
 
 use gnn::kernel::Float;
 use gnn::{Architecture, Dense, Task};
 use schemas::Labels;
 
-/// Reads logits as labels of the model's task, a row for each node.
+/// Returns the labels that logits predict, one for each row.
 pub(crate) fn labels(logits: &Dense, arch: &Architecture) -> Labels {
     let mut predicted = match arch.task {
         Task::Classes => Labels::Class(Vec::new()),
@@ -19,7 +19,7 @@ pub(crate) fn labels(logits: &Dense, arch: &Architecture) -> Labels {
     predicted
 }
 
-/// Turns logits into probabilities: of each class among all, or of each for itself.
+/// Turns logits into probabilities: softmax for classes, the sigmoid of each logit for other tasks.
 pub(crate) fn probabilities(logits: &Dense, arch: &Architecture) -> Vec<f32> {
     let mut values = logits.values.clone();
     for row in values.chunks_exact_mut(logits.cols) {
@@ -36,7 +36,7 @@ pub(crate) fn probabilities(logits: &Dense, arch: &Architecture) -> Vec<f32> {
     values
 }
 
-/// Divides each row by its length; a row of zeros stays.
+/// Divides each row by its Euclidean length; rows of zeros stay.
 pub(crate) fn normalize(values: &mut [f32], dim: usize) {
     for row in values.chunks_exact_mut(dim) {
         let square: f64 = row.iter().map(|&x| f64::from(x).powi(2)).sum();
@@ -48,8 +48,8 @@ pub(crate) fn normalize(values: &mut [f32], dim: usize) {
     }
 }
 
-/// Reads one node's logits: the first largest one, each above 0 (a chance of more than a half), or
-/// the number itself.
+/// Adds the label of one node: the first class with the largest logit, all classes with a logit
+/// above 0 (probability above one half), or the number itself.
 fn push(logits: &[f32], predicted: &mut Labels) {
     match predicted {
         Labels::None => {}

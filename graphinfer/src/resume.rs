@@ -1,4 +1,4 @@
-//! Finds the finished rounds that a run goes on from.
+//! Finds the finished round after which a run is resumed.
 
 use crate::InferError;
 use crate::checkpoint::{Checkpoint, RoundRows};
@@ -6,11 +6,11 @@ use crate::layer::Rounds;
 use cluster::gather_processes;
 use gnn::SharedRows;
 
-/// A round to go on from, and the rows of the embedding layer if they are computed.
+/// The next round to run, the rows that it reads, and the rows of the embedding layer if computed.
 pub(crate) type Resumed = (usize, RoundRows, Option<SharedRows>);
 
-/// Returns the first round that is still to be run, what the one before it has left, and the rows
-/// of the embedding layer if they are computed.
+/// Returns the next round to run, the rows that it reads, and the rows of the embedding layer if an
+/// earlier round computed them. All processes return the same round.
 pub(crate) fn resume(rounds: &Rounds<'_>, checkpoint: &Checkpoint) -> Result<Resumed, InferError> {
     let mut found = (0..rounds.slices.len())
         .rev()
@@ -28,7 +28,8 @@ pub(crate) fn resume(rounds: &Rounds<'_>, checkpoint: &Checkpoint) -> Result<Res
     Ok(latest.unwrap_or_default())
 }
 
-/// Returns what a finished round has left for the next one, if nothing is missing.
+/// Returns the rows of a finished round with the number of the next; none if a file is missing or
+/// changed.
 fn left_by(round: usize, rounds: &Rounds<'_>, checkpoint: &Checkpoint) -> Option<Resumed> {
     let rows = checkpoint.verified(round)?;
     let inner = match round.cmp(&rounds.embedding_layer) {

@@ -1,4 +1,4 @@
-//! One inference round: a layer on every node, block by block, from mapped rows to a file of rows.
+//! The rounds before the last: each reads mapped rows, runs a layer by blocks and writes its rows.
 
 use crate::InferError;
 use crate::checkpoint::{Checkpoint, RoundRecord, RoundRows};
@@ -11,22 +11,23 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// What a round has done in a process.
+/// Statistics of a round in one process.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct RoundStats {
-    /// The layer, from 1; 0 reads features.
+    /// The layer, from 1; 0 prepares features.
     pub(crate) round: usize,
     pub(crate) in_edges: u64,
-    /// Bytes that the round wrote for the rounds to come.
+    /// Bytes that the round wrote for later rounds.
     pub(crate) bytes_written: u64,
     pub(crate) seconds: f64,
-    /// Seconds of threads that went into parts, of all threads together.
+    /// Seconds spent on writing parts: added up over all threads in one process; elapsed time with
+    /// several processes.
     pub(crate) writing: f64,
-    /// Rows that crossed between processes, where there are several.
+    /// Bytes that processes exchanged; none in one process.
     pub(crate) crossing: Option<Crossing>,
 }
 
-/// The files a round writes. The next layer aggregates `src`, or `rows` where there is none.
+/// The files that a round writes. The next layer aggregates `src`, or `rows` if there is no `src`.
 struct RoundWriter {
     rows: Option<Arc<RowWriter>>,
     src: Option<Arc<RowWriter>>,
@@ -34,7 +35,7 @@ struct RoundWriter {
 }
 
 impl Rounds<'_> {
-    /// Returns the blocks that a round is computed in.
+    /// Returns the blocks in which a round is computed.
     fn ranges(&self, round: usize) -> Vec<Range<usize>> {
         self.ranges_of(0..self.graph.num_own(), round)
     }
@@ -44,12 +45,12 @@ impl Rounds<'_> {
         self.graph.num_in_edges(own, self.limit(round))
     }
 
-    /// Tells whether a finished round's rows are read once layer `layer` is computed next.
+    /// Tells whether the rows of a finished round are still read when layer `layer` is next.
     pub(crate) fn is_read(&self, round: usize, layer: usize) -> bool {
         round + 1 == layer || round == self.embedding_layer
     }
 
-    /// Opens the files that a round writes: what the next layer reads.
+    /// Creates the files that the next layer reads after a round.
     fn create(&self, round: usize, checkpoint: &Checkpoint) -> Result<RoundWriter, InferError> {
         let next = self.conv(round + 1);
         let file = |what, num_rows, cols: Option<usize>| match cols {
@@ -61,7 +62,8 @@ impl Rounds<'_> {
         };
         let (own, all) = (self.graph.num_own(), self.graph.num_rows());
         let arch = self.trained.model.architecture();
-        // Layer 1 reads rows of its own nodes from the store where it does not aggregate them.
+        // Layer 1 reads the rows of dst nodes from the store, unless it aggregates the rows
+        // themselves.
         let as_they_are = !next.projects() || (next.reads_own() && round > 0);
         let rows = as_they_are || round == self.embedding_layer;
         Ok(RoundWriter {
@@ -75,7 +77,7 @@ impl Rounds<'_> {
         })
     }
 
-    /// Makes of the features of all nodes what layer 1 reads.
+    /// Runs round 0: prepares the features of all nodes for layer 1.
     pub(crate) fn read_features(
         &self,
         checkpoint: &Checkpoint,
@@ -97,7 +99,7 @@ impl Rounds<'_> {
         self.finish(0, writer, (started, Crossing::default()))
     }
 
-    /// Computes a layer of all nodes and what the next one reads of them.
+    /// Runs a layer on all own nodes and writes the rows that the next layer reads.
     pub(crate) fn run(
         &self,
         layer: usize,
@@ -118,7 +120,7 @@ impl Rounds<'_> {
         self.finish(layer, writer, (started, input.hubs.crossing))
     }
 
-    /// Gets the rows of other processes' nodes and ends the files of a round.
+    /// Exchanges rows with other processes and finishes the files of a round.
     fn finish(
         &self,
         round: usize,
@@ -144,7 +146,7 @@ impl Rounds<'_> {
         Ok((record, stats))
     }
 
-    /// Exchanges what the next layer aggregates of other processes' nodes.
+    /// Exchanges the rows that the next layer aggregates; returns the bytes, none in one process.
     fn exchange(&self, round: usize, writer: &RoundWriter) -> Result<Option<Crossing>, InferError> {
         let Some(exchange) = self.graph.exchange(self.limit(round + 1)) else {
             return Ok(None);
@@ -163,7 +165,7 @@ impl Rounds<'_> {
         Ok(Some(crossing))
     }
 
-    /// Describes a round for the report.
+    /// Returns the statistics of a round for the report.
     pub(crate) fn stats(&self, round: usize, bytes_written: u64, seconds: f64) -> RoundStats {
         RoundStats {
             round,
@@ -177,7 +179,7 @@ impl Rounds<'_> {
 }
 
 impl RoundWriter {
-    /// Writes rows as they are, where they are read so, and what the next layer makes of them.
+    /// Writes rows unprojected and projected, each if the next layer or the output reads them so.
     fn write(&self, first: usize, rows: Dense, next: &LayerSlice<'_>) -> Result<(), InferError> {
         if let Some(writer) = &self.rows {
             writer.write(first, &rows.values)?;

@@ -1,4 +1,4 @@
-//! Rows of numbers, one for each node, in a file: written in pieces, then read by map.
+//! Files of rows, one row for each node: threads write them in pieces, later rounds map them.
 
 use crate::InferError;
 use gnn::SharedRows;
@@ -11,48 +11,49 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// Bytes written at a time, and at multiples of it: as much as the largest page. A file that comes so
-/// lies in such pages, which makes random reads of its map faster (a fifth, on one graph).
+/// Bytes written at once, and the alignment of writes in the file: the size of the largest page.
+/// The page cache then holds the file in such pages, and random reads of its map are faster (by a
+/// fifth, on one graph).
 const PIECE_BYTES: usize = 2 << 20;
 
-/// A file of rows being written; threads may share it.
+/// Writes a file of rows; threads may share it.
 #[derive(Debug)]
 pub(crate) struct RowWriter {
     path: PathBuf,
     file: File,
     cols: usize,
     num_bytes: usize,
-    /// Pieces of the file that are partly there.
+    /// Pieces of the file that are not complete.
     pieces: Vec<Mutex<Piece>>,
-    /// Memory of pieces that are written, for later ones.
+    /// Buffers of written pieces, for reuse.
     spare: Mutex<Vec<Vec<u8>>>,
     checksum: AtomicU64,
 }
 
-/// A piece of a file on its way.
+/// A piece of the file and how much of it has arrived.
 #[derive(Debug, Default)]
 struct Piece {
-    /// Empty before the first bytes come.
+    /// Empty before the first bytes arrive and after the piece is written.
     bytes: Vec<u8>,
     num_there: usize,
 }
 
-/// A whole file of rows.
+/// The record of a finished file of rows.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct RowRecord {
-    /// Name in its directory.
+    /// Name of the file in its directory.
     pub(crate) name: String,
     rows: usize,
     pub(crate) cols: usize,
-    /// Sum of a hash of each piece.
+    /// Sum of the checksums of all pieces.
     checksum: u64,
 }
 
 impl RowWriter {
-    /// Creates the file, or writes it anew.
+    /// Creates the file, or replaces it.
     pub(crate) fn create(path: PathBuf, rows: usize, cols: usize) -> Result<Self, InferError> {
         let create = || -> std::io::Result<File> {
-            // A file of another run may still be mapped there: it must not change.
+            // Another run may still map the old file, whose bytes must not change.
             if path.exists() {
                 std::fs::remove_file(&path)?;
             }
@@ -74,7 +75,7 @@ impl RowWriter {
         })
     }
 
-    /// Takes some rows from row `first` on; each row comes once.
+    /// Writes rows from row `first` on. Each row must be written at most once.
     pub(crate) fn write(&self, first: usize, values: &[f32]) -> Result<(), InferError> {
         let mut bytes: &[u8] = bytemuck::cast_slice(values);
         let mut at = first * self.cols * 4;
@@ -88,7 +89,7 @@ impl RowWriter {
         Ok(())
     }
 
-    /// Adds bytes to a piece, and writes it when it is whole.
+    /// Copies bytes to a piece, and writes the piece when it is complete.
     fn add(&self, index: usize, start: usize, bytes: &[u8]) -> Result<(), InferError> {
         let offset = index * PIECE_BYTES;
         let whole = PIECE_BYTES.min(self.num_bytes - offset);
@@ -108,19 +109,20 @@ impl RowWriter {
         }
         let done = std::mem::take(&mut piece.bytes);
         self.write_piece(index, &done)?;
-        // Who reads the piece finds it here or in the file.
+        // The lock was held until the piece was written: a reader finds it in memory or in the
+        // file.
         drop(piece);
         let mut spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner);
         spare.push(done);
         Ok(())
     }
 
-    /// Returns the numbers of a row.
+    /// Returns how many numbers a row has.
     pub(crate) fn cols(&self) -> usize {
         self.cols
     }
 
-    /// Reads rows back that were written; the others are zeros.
+    /// Reads rows back; rows that were not written are zeros.
     pub(crate) fn read(&self, rows: Range<usize>) -> Result<Vec<f32>, InferError> {
         let mut values = vec![0.0; rows.len() * self.cols];
         let mut bytes: &mut [u8] = bytemuck::cast_slice_mut(&mut values);
@@ -152,7 +154,7 @@ impl RowWriter {
         Ok(())
     }
 
-    /// Ends the writing and returns what was written; rows that have not come are zeros.
+    /// Finishes the file and returns its record; rows that were not written are zeros.
     pub(crate) fn finish(self) -> Result<RowRecord, InferError> {
         for index in 0..self.pieces.len() {
             let whole = PIECE_BYTES.min(self.num_bytes - index * PIECE_BYTES);
@@ -176,7 +178,7 @@ impl RowWriter {
 }
 
 impl RowRecord {
-    /// Maps the rows.
+    /// Maps the file of rows.
     pub(crate) fn map(&self, dir: &Path) -> Result<SharedRows, InferError> {
         let path = dir.join(&self.name);
         let map = || store::map_bytes(&File::open(&path)?);
@@ -184,12 +186,12 @@ impl RowRecord {
         Ok(SharedRows::new(bytes, self.cols)?)
     }
 
-    /// Returns the bytes of all rows.
+    /// Returns the size of the file in bytes.
     pub(crate) fn num_bytes(&self) -> u64 {
         4 * self.rows as u64 * self.cols as u64
     }
 
-    /// Tells whether the mapped rows are those that were written.
+    /// Tells whether the mapped rows have the recorded checksum.
     pub(crate) fn is_intact(&self, rows: &SharedRows) -> bool {
         let bytes: &[u8] = bytemuck::cast_slice(rows.values());
         let pieces = bytes.chunks(PIECE_BYTES).enumerate();
@@ -198,8 +200,8 @@ impl RowRecord {
     }
 }
 
-/// A hash of a piece and its place.
+/// Returns a hash of a piece and its position.
 fn checksum(index: usize, bytes: &[u8]) -> u64 {
-    // The multiplier is that of SplitMix64.
+    // The factor is the increment of SplitMix64.
     hash_bytes(bytes).wrapping_add((index as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15))
 }

@@ -5,15 +5,15 @@ use schemas::threads::spawn_scoped;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// Threads that share out work among them.
+/// Threads that share pieces of work.
 #[derive(Debug)]
 pub(crate) struct Threads {
-    /// One pool of one thread apiece, so that the kernels of a piece are not split any further.
+    /// Pools of one thread each, so that the kernels do not split a piece further.
     pools: Vec<rayon::ThreadPool>,
 }
 
 impl Threads {
-    /// Starts some threads.
+    /// Starts `count` threads.
     pub(crate) fn new(count: usize) -> Result<Self, InferError> {
         let pool = |_| rayon::ThreadPoolBuilder::new().num_threads(1).build();
         let pools = (0..count).map(pool).collect::<Result<_, _>>();
@@ -22,12 +22,13 @@ impl Threads {
         })
     }
 
-    /// Runs `work` on the pieces `0..num_pieces`, begun in this order; each thread makes itself one
-    /// `state` for all of its pieces.
+    /// Runs `work` on the pieces `0..num_pieces`, which start in this order. Each thread calls
+    /// `state` once, for all its pieces.
     ///
     /// # Errors
     ///
-    /// That of the first piece that fails, whatever the number of threads.
+    /// The error of the first piece that fails, for any number of threads; or if the system refuses
+    /// a thread.
     pub(crate) fn run<S>(
         &self,
         num_pieces: usize,
@@ -44,7 +45,7 @@ impl Threads {
                     return;
                 }
                 if let Err(e) = work(&mut state, piece) {
-                    // Nothing more is begun; pieces before this one have begun already.
+                    // No more pieces start; all pieces before this one have started already.
                     next.fetch_max(num_pieces, Ordering::Relaxed);
                     let mut failed = failed.lock().unwrap_or_else(PoisonError::into_inner);
                     if failed.as_ref().is_none_or(|(first, _)| piece < *first) {
@@ -57,7 +58,7 @@ impl Threads {
         std::thread::scope(|scope| {
             for pool in &self.pools {
                 let started = spawn_scoped(scope, "pieces", || pool.install(on_thread));
-                // The threads that did start begin nothing more.
+                // The threads that have started take no more pieces.
                 started.inspect_err(|_| {
                     next.fetch_max(num_pieces, Ordering::Relaxed);
                 })?;
