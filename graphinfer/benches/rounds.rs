@@ -5,12 +5,16 @@
 //! ```
 //!
 //! `--data` takes a directory with `nodes.parquet` (`id`, `features`, `label`, `split` as 0, 1, 2)
-//! and `edges.parquet` (`src`, `dst`). The model has random weights and as many convs as there are
-//! fan-outs, with a linear head behind them: `--model sage`, `--hidden 64`, `--heads 1`. Further:
-//! `--fanouts all,all` (`15,10`), `--prediction false`, `--repeat 3`, `--work DIR` (where store and rows
-//! lie), and `--save DIR`, which keeps the model, for the program to run. *Compute* is what peers count
-//! as their layers: the rounds without their share of what writing the parts took, round 0 where it
-//! projects (`--activation elu`, as theirs does for attention).
+//! and `edges.parquet` (`src`, `dst`). The model has random weights, one conv for each fan-out and
+//! a linear head: `--model sage`, `--hidden 64`, `--heads 1`, `--activation relu` (`elu` for
+//! attention, as in the peers' models). More options, with other values in brackets:
+//!
+//! - `--fanouts all,all` (`15,10`), `--prediction false` (`true`), `--repeat 3`
+//! - `--work DIR`: directory for the store and the rows
+//! - `--save DIR`: keeps the model, so that the program can run it
+//!
+//! *Compute* is the time that peers report for their layers: the rounds from 1 on, and round 0 for
+//! attention, which projects there. The time for writing parts is subtracted.
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -30,13 +34,13 @@ use schemas::{
 use serde_json::{Value, json};
 use store::{Store, StorePlan, open_or_build};
 
-/// As the program does: memory is kept for the next block.
+/// The allocator of the program, which keeps freed memory for the next block.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
-/// What the command line says.
+/// The options of the command line, by name.
 struct Settings {
     given: BTreeMap<String, String>,
 }
@@ -97,7 +101,7 @@ fn main() -> Result<()> {
     for turn in 0..settings.number("repeat", "3")? {
         let output = work.path().join(format!("embeddings-{turn}"));
         let spec: InferSpec = serde_json::from_value(json!({
-            // The last layer, whatever the default: figures of earlier programs are of it.
+            // The last layer, not the default layer: earlier figures were measured with it.
             "output": output, "model": model, "layer": fanouts.len(),
             "prediction": settings.text("prediction", "false") == "true",
         }))?;
@@ -127,10 +131,10 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// Returns the seconds of rounds that a peer counts as its layers.
+/// Returns the seconds of the rounds that peers count as their layers.
 fn compute_seconds(report: &Value, settings: &Settings, workers: usize) -> Result<f64> {
     let rounds = report["rounds"].as_array().ok_or("the report has rounds")?;
-    // Round 0 of others moves features from one file to another, which peers have in memory.
+    // Except for attention, round 0 only moves features between files; peers hold them in memory.
     let first = match settings.text("model", "sage").starts_with("gat") {
         true => 0,
         false => 1,
@@ -144,7 +148,7 @@ fn compute_seconds(report: &Value, settings: &Settings, workers: usize) -> Resul
     Ok(seconds)
 }
 
-/// Progress that notes the seconds of each round.
+/// Returns the seconds of each round, as text, and the progress that records them.
 fn stopwatch() -> (Arc<Mutex<Vec<String>>>, Progress) {
     let rounds = Arc::new(Mutex::new(Vec::new()));
     let (noted, last) = (Arc::clone(&rounds), Mutex::new(Instant::now()));
@@ -257,7 +261,7 @@ fn manifest_of(parts: Vec<PartEntry>) -> Manifest {
     }
 }
 
-/// Largest resident memory so far, as Linux tells it.
+/// Returns the largest resident memory so far, from `/proc/self/status`.
 fn peak_memory() -> String {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find(|line| line.starts_with("VmHWM"));
@@ -265,6 +269,6 @@ fn peak_memory() -> String {
 }
 
 fn say(line: &str) {
-    // A reader that has gone away is no reason to fail.
+    // A closed standard output is not an error here.
     writeln!(std::io::stdout(), "{line}").ok();
 }

@@ -1,4 +1,4 @@
-//! One inference on a generated graph, and what its rows are compared with.
+//! Runs inference on a generated graph and compares its rows with the twins.
 
 use crate::SEED;
 use crate::graph::{Graph, quiet};
@@ -16,13 +16,13 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use store::Store;
 
-/// Relative to the largest number of a node's embedding: sums of f32 in another order.
+/// Largest error, relative to the largest number of the embedding: sums of f32 in another order.
 const TOLERANCE: f32 = 1e-5;
 
-/// Small parts, so that every test has several and the last one is short.
+/// Nodes in a part: few, so that every test has several parts and the last part is short.
 const ROWS_PER_PART: usize = 16;
 
-/// One inference with its temporary folder.
+/// One graph and model in a temporary directory.
 pub(crate) struct Case<'a> {
     pub(crate) dir: &'a Path,
     pub(crate) graph: &'a Graph,
@@ -40,7 +40,7 @@ impl Case<'_> {
         plan(self.dir, &self.trained.dir, output, extra)
     }
 
-    /// Runs inference with some workers and reads all rows back.
+    /// Runs inference with `workers` workers and reads all rows back.
     pub(crate) fn infer(
         &self,
         workers: usize,
@@ -72,7 +72,7 @@ pub(crate) fn plan(dir: &Path, model: &Path, output: &str, extra: &str) -> Infer
     spec.into_plan(ctx).unwrap()
 }
 
-/// The layers of a model, where there is one.
+/// Returns the number of layers of a model; none if the directory holds no model.
 fn num_layers(model: &Path) -> Option<usize> {
     let (model, _) = gnn::load(model).ok()?;
     Some(model.architecture().num_layers)
@@ -117,8 +117,9 @@ pub(crate) fn assert_rows_close(what: &str, got: &EmbeddingRows, expected: &Dens
     }
 }
 
-/// What errors of a node's embedding are relative to: its largest number. A single number near zero
-/// is what large ones left of each other: as exact as those of other nodes.
+/// Returns the number that errors of a node's embedding are relative to: its largest number. An
+/// embedding of one number may be near zero because large numbers cancelled out, so the largest
+/// number of all nodes is returned.
 fn scale_of(expected: &[f32], all: &EmbeddingRows) -> f32 {
     scale_of_row(if all.dim == 1 {
         &all.embedding
@@ -127,8 +128,8 @@ fn scale_of(expected: &[f32], all: &EmbeddingRows) -> f32 {
     })
 }
 
-/// Compares sliced inference with forward on every target's GraphFeature, in both layouts, and in
-/// batches as the trainer makes them.
+/// Compares inference by slices with forward on every target's GraphFeature, in both layouts, and
+/// with forward on batches as the trainer makes them.
 pub(crate) fn check_graph_features(case: &Case<'_>, fanouts: &[Fanout], got: &EmbeddingRows) {
     let num_nodes = case.graph.num_nodes();
     let row_of: BTreeMap<String, usize> = (0..num_nodes)
@@ -205,7 +206,7 @@ fn check_batch<'a>(
                 values,
             })
             .unwrap();
-        // A head's logits are no embedding: of those, only the row's own scale is known.
+        // The logits of a head are no embedding: for them, only the row's own scale is known.
         let scale = match arch.has_head() {
             true => scale_of_row(logits.row(row)),
             false => scale_of(logits.row(row), got),
@@ -240,7 +241,7 @@ fn flatten_all(
     GraphFeatureDataset::open(&case.dir.join(output)).unwrap()
 }
 
-/// Runs a variant with 1 to 4 workers; all must write the same bytes. Returns the rows.
+/// Runs a case with 1, 2, 3 and 8 workers; all must write the same bytes. Returns the rows.
 pub(crate) fn same_bytes_for_any_worker_count(
     case: &Case<'_>,
     keep: usize,

@@ -1,4 +1,4 @@
-//! Random graphs as Parquet tables, with what the engines must get right in each.
+//! Random graphs, written as Parquet tables.
 
 use arrow::array::{
     ArrayRef, AsArray as _, Float32Array, Int64Array, ListArray, RecordBatch, StringArray,
@@ -12,13 +12,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use store::{Store, StorePlan, open_or_build};
 
-/// In-degree above which the tests' graphs have hubs.
+/// The store's hub threshold, low enough that the graphs have hubs.
 pub(crate) const HUB_THRESHOLD: u64 = 20;
 
-/// Nodes at the end that no edge touches.
+/// Number of nodes without edges, the last in the node table.
 const NUM_ISOLATED: usize = 4;
 
-/// Draws of a test, a function of its seed.
+/// Random numbers that only the seed decides.
 pub(crate) struct Draws(u64);
 
 impl Draws {
@@ -37,14 +37,14 @@ impl Draws {
         usize::try_from(self.next() % bound as u64).unwrap()
     }
 
-    /// In [-1, 1).
+    /// Returns a number in [-1, 1).
     pub(crate) fn number(&mut self) -> f32 {
         let bits = u16::try_from(self.next() >> 48).unwrap();
         f32::from(bits) / 32768.0 - 1.0
     }
 }
 
-/// What a graph has.
+/// Which ids, columns and self-loops a graph has.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Kind {
     pub(crate) string_ids: bool,
@@ -55,7 +55,7 @@ pub(crate) struct Kind {
     pub(crate) labels: LabelColumn,
 }
 
-/// How labels are written.
+/// How the label column is written.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum LabelColumn {
     Name,
@@ -66,12 +66,12 @@ pub(crate) const DIM: usize = 7;
 pub(crate) const NUM_NODES: usize = 70;
 pub(crate) const CLASSES: [&str; 3] = ["apple", "pear", "plum"];
 
-/// A graph in memory; node numbers are places in the node table, not ids.
+/// A graph in memory; a node's number is its row in the node table, not its id.
 pub(crate) struct Graph {
     pub(crate) kind: Kind,
-    /// Features a node.
+    /// Features of each node.
     pub(crate) dim: usize,
-    /// `[n]`: node `i` has this place among all ids in order.
+    /// `[n]`: position of node `i` among all ids in ascending order.
     pub(crate) order: Vec<usize>,
     /// `[n * dim]`.
     pub(crate) features: Vec<f32>,
@@ -86,13 +86,13 @@ pub(crate) struct Edge {
 }
 
 impl Graph {
-    /// A graph with a hub, parallel edges, isolated nodes and, if wanted, self-loops (two on one
-    /// node).
+    /// Returns a graph with a hub, parallel edges, isolated nodes and, if `kind` has them,
+    /// self-loops, two of them on one node.
     pub(crate) fn random(kind: Kind, seed: u64) -> Self {
         Self::sized(kind, seed, (NUM_NODES, DIM))
     }
 
-    /// The same with `num_nodes` nodes of `dim` features.
+    /// Returns such a graph with `num_nodes` nodes of `dim` features.
     pub(crate) fn sized(kind: Kind, seed: u64, (num_nodes, dim): (usize, usize)) -> Self {
         let mut draws = Draws::new(seed);
         let mut order: Vec<usize> = (0..num_nodes).collect();
@@ -143,7 +143,8 @@ impl Graph {
         }
     }
 
-    /// Adds in-edges of some nodes, from any that have edges; self-loops where the graph has such.
+    /// Adds in-edges to some nodes, from random connected nodes; self-loops only if the graph has
+    /// them.
     pub(crate) fn add_in_edges(&mut self, seed: u64, nodes: &[(usize, usize)]) {
         let mut draws = Draws::new(seed ^ 0x5eed);
         let connected = self.num_nodes() - NUM_ISOLATED;
@@ -164,7 +165,7 @@ impl Graph {
         }
     }
 
-    /// Cora's nodes, features and edges; none, and the test is skipped, without the data sets.
+    /// Returns Cora's nodes, features and edges; none, with a notice, if the data set is missing.
     pub(crate) fn cora(kind: Kind) -> Option<Self> {
         let beside = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/data");
         let data = std::env::var_os("GRAPHFLAT_DATA").map_or_else(beside, PathBuf::from);
@@ -175,7 +176,8 @@ impl Graph {
                 std::env::var_os("GRAPHFLAT_TEST_ALL").is_none(),
                 "{reason}, and GRAPHFLAT_TEST_ALL forbids to skip a test"
             );
-            // Past the capture of the test harness: a skipped test looks like a passed one else.
+            // Written to stderr, which the test harness does not capture: the skipped test is
+            // visible.
             writeln!(std::io::stderr(), "skipped: {reason}").unwrap();
             return None;
         }
@@ -219,7 +221,7 @@ impl Graph {
     }
 
     fn id_column(&self, nodes: impl Iterator<Item = usize>) -> ArrayRef {
-        // Ids in a natural order that differs from the order of the rows.
+        // Ids whose order differs from the order of the rows.
         if self.kind.string_ids {
             let ids = nodes.map(|node| format!("node-{:04}", self.order[node]));
             Arc::new(StringArray::from_iter_values(ids))
@@ -256,7 +258,7 @@ impl Graph {
         ]
     }
 
-    /// Writes both tables and returns what names their columns.
+    /// Writes both tables and returns the specs that name their columns.
     fn write(&self, dir: &Path) -> (NodesSpec, EdgesSpec) {
         let mut columns = vec![("id", self.id_column(0..self.num_nodes()))];
         columns.extend(self.feature_columns());
@@ -300,7 +302,7 @@ impl Graph {
             "path": "nodes.parquet", "id": "id", "label": "label", "split": "split",
         });
         if matches!(self.kind.labels, LabelColumn::Number) {
-            // Chance may make all of them whole.
+            // By chance all labels may be whole numbers, which would be read as classes.
             nodes["label_kind"] = serde_json::json!("number");
         }
         if self.kind.sparse {
@@ -322,7 +324,7 @@ impl Graph {
         )
     }
 
-    /// Writes the tables into `dir` and maps them to a store that keeps `keep` in-edges a node.
+    /// Writes the tables into `dir` and builds a store of them that keeps `keep` in-edges a node.
     pub(crate) fn store(
         &self,
         dir: &Path,
@@ -355,7 +357,7 @@ impl Graph {
     }
 }
 
-/// Progress that nobody watches.
+/// Returns a progress that ignores all events.
 pub(crate) fn quiet() -> Progress {
     Arc::new(|_| {})
 }

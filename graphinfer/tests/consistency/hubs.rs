@@ -1,4 +1,4 @@
-//! Nodes with so many in-edges that these are aggregated by segments.
+//! Tests nodes with so many in-edges that these are aggregated in segments.
 
 use crate::case::{Case, assert_rows_close, same_bytes_for_any_worker_count};
 use crate::graph::Graph;
@@ -7,11 +7,12 @@ use crate::variants::variants;
 use crate::{ALL, twin};
 use schemas::Sampling;
 
-/// In-edges of so many are aggregated by segments; these are self-loops and parallel edges, too.
+/// Two nodes get more than 8192 in-edges, parallel edges and self-loops among them.
 #[test]
 fn hubs_agree_with_the_whole_graph() {
     for (seed, (mut variant, kind)) in (40..).zip(variants()) {
-        // The formulas end with the logits, inference with what the head reads.
+        // The formulas return logits, inference the rows that a head reads: so the model has no
+        // head.
         variant.head = false;
         let dir = tempfile::tempdir().unwrap();
         let mut graph = Graph::random(kind, seed);
@@ -25,7 +26,7 @@ fn hubs_agree_with_the_whole_graph() {
             sampling: Sampling::Uniform,
         };
         let rows = same_bytes_for_any_worker_count(&case, usize::MAX, "");
-        // In f64: thousands of f32 that are added up one by one are not exact enough.
+        // In f64: adding thousands of f32 one after the other is not exact enough.
         let expected = twin::whole_graph_f64(&graph, &trained.model, &trained.transform);
         assert_rows_close(&format!("{variant:?} {kind:?}"), &rows, &expected);
     }

@@ -1,4 +1,4 @@
-//! Sliced inference equals whole-graph forward and forward on each GraphFeature.
+//! Tests that inference by slices agrees with forward on the whole graph and on each GraphFeature.
 #![cfg(test)]
 
 mod case;
@@ -49,7 +49,7 @@ fn without_sampling_all_paths_agree() {
     }
 }
 
-/// Invariants 1 and 2 target by target, and 3 for inference, on a real graph.
+/// Compares all paths on Cora: invariants 1 and 2 for each target, invariant 3 for inference.
 fn agrees_on_cora(variants: &[(LayerKind, Aggregator)]) {
     let Some(graph) = Graph::cora(PLAIN) else {
         return;
@@ -105,7 +105,7 @@ fn attentions_agree_on_cora() {
     ]);
 }
 
-/// Some workers then own no node at all.
+/// With more workers than nodes, some workers own no node.
 #[test]
 fn more_workers_than_nodes_give_the_same_bytes() {
     let dir = tempfile::tempdir().unwrap();
@@ -129,8 +129,7 @@ fn more_workers_than_nodes_give_the_same_bytes() {
 
 #[test]
 fn blocks_of_any_size_give_the_same_bytes() {
-    // More nodes than a block is filled up to, and features wider than what the matrix library
-    // sums in one go.
+    // More nodes than one block holds, and features wider than the matrix library sums at once.
     let size = (2_100, 600);
     let fanouts = [ALL, ALL];
     for (seed, (variant, kind)) in (0..).zip(variants()) {

@@ -1,4 +1,4 @@
-//! Models with random weights, saved as the trainer saves them.
+//! Models with random weights, saved as the trainer saves models.
 
 use crate::SEED;
 use crate::graph::{CLASSES, DIM, Draws, Graph, LabelColumn};
@@ -16,7 +16,7 @@ use serde_json::json;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// What is special about a model.
+/// The options in which a model differs from others.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Variant {
     pub(crate) layer: LayerKind,
@@ -46,7 +46,7 @@ impl Default for Variant {
     }
 }
 
-/// A model in a directory.
+/// A saved model and the directory that holds it.
 pub(crate) struct Trained {
     pub(crate) dir: PathBuf,
     pub(crate) model: Model,
@@ -55,7 +55,7 @@ pub(crate) struct Trained {
 }
 
 impl Trained {
-    /// Draws a model of as many layers as fan-outs and saves it below `dir`.
+    /// Draws a model with one layer for each fan-out and saves it below `dir`.
     pub(crate) fn new(
         dir: &Path,
         variant: &Variant,
@@ -121,7 +121,7 @@ impl Trained {
         }
     }
 
-    /// Replaces the saved model by this one.
+    /// Replaces the saved model by the model in memory.
     pub(crate) fn save_again(&self) {
         std::fs::remove_dir_all(&self.dir).unwrap();
         save(&self.dir, &self.model, &self.file);
@@ -135,7 +135,7 @@ fn label(data_type: &str, kind: LabelKind) -> LabelMeta {
     }
 }
 
-/// Each transform with some variant.
+/// Returns the transform of a variant; each transform occurs in some variant.
 fn transform_of(variant: &Variant, graph: &Graph) -> Transform {
     match (variant.norm, graph.kind.sparse) {
         (_, true) => Transform::RowNormalize,
@@ -148,7 +148,7 @@ fn transform_of(variant: &Variant, graph: &Graph) -> Transform {
 }
 
 fn architecture(variant: &Variant, layers: usize, task: Task, out_dim: usize) -> Architecture {
-    // Wider, narrower and wider again, so that products come both before and after aggregation.
+    // Wider, narrower and wider again: the product comes before aggregation or after it.
     let widths = [12, 6, 18];
     let hidden = if variant.head { layers } else { layers - 1 };
     Architecture {
@@ -213,7 +213,7 @@ pub(crate) fn gnn_sampling(sampling: Sampling) -> gnn::Sampling {
     }
 }
 
-/// The classes that some logits name.
+/// Returns the classes with the largest logits.
 pub(crate) fn classes_of(logits: &Dense) -> Labels {
     let best = |row: usize| {
         let row = logits.row(row);

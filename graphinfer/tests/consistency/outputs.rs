@@ -1,4 +1,4 @@
-//! What inference writes, returns and goes on with.
+//! Tests the written output, the returned manifest, and the resume of a killed run.
 
 use crate::case::{Case, assert_rows_close, read, same_bytes_for_any_worker_count};
 use crate::graph::{CLASSES, Graph, NUM_NODES, quiet};
@@ -117,7 +117,7 @@ fn a_killed_run_keeps_its_committed_parts_and_ends_with_the_same_rows() {
     };
     let store = case.store(2, usize::MAX);
     let whole = infer(&case.plan("whole", ""), &store, &quiet()).unwrap();
-    // What a run leaves that is killed after its second part: that part, its entry, no manifest.
+    // A run that was killed after its second part leaves the part and its entry, but no manifest.
     let cut = dir.path().join("cut");
     let Opened::Open(output) = Output::open(&cut, "infer", &whole.fingerprint, false).unwrap()
     else {

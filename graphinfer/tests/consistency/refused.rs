@@ -1,4 +1,4 @@
-//! What inference refuses before it writes anything.
+//! Tests that inference refuses models and stores that do not fit, before it writes anything.
 
 use crate::case::plan;
 use crate::graph::{DIM, Graph, Kind, quiet};

@@ -1,4 +1,4 @@
-//! A run that ends early goes on after its last finished round and ends with the same bytes.
+//! Tests that a killed run is resumed after its last finished round and writes the same bytes.
 
 use crate::graph::{Graph, quiet};
 use crate::models::{Trained, Variant};
@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex};
 
 const FANOUTS: [Fanout; 3] = [ALL, ALL, ALL];
 
-/// Runs inference with a copy of the working directory taken after each round.
+/// Runs inference and copies the working directory after each round. Returns manifest and copies.
 fn run_with_copies(case: &Case<'_>, extra: &str) -> (schemas::Manifest, Vec<PathBuf>) {
     let copies = Arc::new(Mutex::new(Vec::new()));
     let (work, taken) = (case.dir.join("work/infer"), Arc::clone(&copies));
@@ -38,7 +38,7 @@ fn copy_dir(from: &Path, to: &Path) {
     }
 }
 
-/// Rounds that a run computed, by what it reported.
+/// Runs inference from a copied working directory. Returns the computed rounds and the manifest.
 fn resumed(
     case: &Case<'_>,
     copy: &Path,

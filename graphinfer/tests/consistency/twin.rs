@@ -1,12 +1,12 @@
-//! Slow twins of sliced inference: one block over the whole graph, and one neighbourhood at a time.
+//! Slow twins of inference by slices: forward on the whole graph, and on one neighbourhood.
 
 use crate::formula;
 use crate::graph::Graph;
 use gnn::{Block, BlockData, Dense, Input, Model, Sampling, SparseRows, Transform};
 use schemas::{Fanout, Features, GraphFeature, use_at_layer};
 
-/// Embedding of each node after `layers` layers of the whole graph, in the order of ids; straight
-/// from the tables' rows, without store, sample or partition.
+/// Returns the rows of all nodes after `layers` layers of the whole graph, in the order of ids.
+/// Computed from the rows of the tables, without store, sample or partition.
 pub(crate) fn whole_graph(
     graph: &Graph,
     model: &Model,
@@ -25,7 +25,7 @@ pub(crate) fn whole_graph(
     by_id(graph, &by_row)
 }
 
-/// The same after all layers, from the layers' formulas in f64.
+/// Returns the rows after all layers, in the order of ids, from the layers' formulas in f64.
 pub(crate) fn whole_graph_f64(graph: &Graph, model: &Model, transform: &Transform) -> Dense {
     let block = whole_block(graph, model);
     let mut input = whole_input(graph);
@@ -124,7 +124,7 @@ fn whole_block(graph: &Graph, model: &Model) -> BlockData {
     data
 }
 
-/// Embedding of one target from its stored neighbourhood alone.
+/// Returns the embedding of one target, from its stored neighbourhood alone.
 pub(crate) fn neighbourhood(
     feature: &GraphFeature,
     model: &Model,
@@ -160,7 +160,7 @@ pub(crate) fn neighbourhood(
     transform.apply(&mut input).unwrap();
     let mut num_src = input.rows();
     for layer in 1..=fanouts.len() {
-        // Layer l computes the nodes up to hop K - l from those one hop further.
+        // Layer l of K computes the nodes up to hop K - l from the nodes up to hop K - l + 1.
         let num_dst = feature.hop_offset[fanouts.len() - layer + 1] as usize;
         let limit = use_at_layer(fanouts, layer);
         let data = block_of(feature, model, (num_src, num_dst), limit, sampling);

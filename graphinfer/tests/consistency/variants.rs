@@ -1,10 +1,10 @@
-//! Every layer kind, each with other options and another kind of graph.
+//! Variants of models and graphs: every layer kind, each with other options.
 
 use crate::graph::{Kind, LabelColumn};
 use crate::models::Variant;
 use gnn::{Aggregator, LayerKind, Norm};
 
-/// A graph with nothing special.
+/// A graph with integer ids, dense features and class labels, and nothing else.
 pub(crate) const PLAIN: Kind = Kind {
     string_ids: false,
     weights: false,
@@ -43,7 +43,7 @@ fn convolutions() -> Vec<(Variant, Kind)> {
         sparse: true,
         ..weighted
     };
-    // The last model does not use the weights that its graph has.
+    // The last model does not use the weights of its graph.
     vec![(plain, PLAIN), (full, strings), (plain, sparse)]
 }
 
