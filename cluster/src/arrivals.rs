@@ -252,7 +252,8 @@ fn guard<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 mod tests {
     use super::*;
 
-    /// A process that was met cannot be taken for another one of its number.
+    /// A process may join once under its number; later sessions need the run number of that
+    /// process.
     #[test]
     fn another_run_of_a_process_is_refused() {
         let arrivals = Arrivals::default();

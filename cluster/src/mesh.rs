@@ -104,7 +104,7 @@ mod tests {
         listeners.map(|listener| listener.local_addr().unwrap().to_string())
     }
 
-    /// Two processes of a job that have met.
+    /// Joins two processes to one job.
     fn pair() -> [Arc<Mesh>; 2] {
         let hosts = hosts();
         let join = |process| {
@@ -115,7 +115,7 @@ mod tests {
         [join(0)(), other.join().unwrap()]
     }
 
-    /// The dialler has met the listener at once, but nothing of it can be read before that comes.
+    /// The dialler is connected at once, but reads nothing before the listener joins the session.
     #[test]
     fn whoever_comes_late_to_a_session_is_waited_for() {
         for late in [0, 1] {
@@ -145,7 +145,7 @@ mod tests {
         }
     }
 
-    /// A stream that waits for something before the second write: the proof.
+    /// A stream that calls `pause` before its second write, which sends the proof.
     struct Pausing<F: FnMut()> {
         stream: TcpStream,
         num_writes: usize,
@@ -180,12 +180,12 @@ mod tests {
         socket.into()
     }
 
-    /// Connects from many addresses, and waits until all were taken in.
+    /// Connects from many addresses, and waits until the listener has accepted all connections.
     fn flood(to: SocketAddr) -> Vec<TcpStream> {
         let mut open = Vec::new();
         for i in 0..10 {
             open.extend((0..50).map(|j| connect_from([127, 1 + j, 1, 1 + i], to)));
-            // It is refused, after those that came before it were taken in.
+            // The listener refuses it after it has accepted all earlier connections.
             let mut last = connect_from([127, 77, 0, 1 + i], to);
             last.write_all(&[0; 64]).unwrap();
             last.read_to_end(&mut Vec::new()).ok();

@@ -366,7 +366,7 @@ mod tests {
             peer.shuffle(std::iter::once(mine))?;
             peer.gather_all(Ok(())).map(|_| ())
         });
-        // Worker 0 learns of the failure through its own parcels, worker 2 likewise.
+        // Workers 0 and 2 read in the failed worker's parcels that it has failed.
         assert_eq!(result, Err(Error::Own(1)));
     }
 

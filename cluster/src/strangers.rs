@@ -113,7 +113,7 @@ mod tests {
 
     use super::*;
 
-    /// A room after connections of some addresses came, numbered in their order.
+    /// A list of strangers to which connections from some addresses are added, numbered in order.
     struct Filled {
         strangers: Strangers,
         listener: TcpListener,
@@ -185,7 +185,7 @@ mod tests {
         let listed = filled.add("10.0.0.1");
         let mapped = filled.add("::ffff:10.0.0.1");
         for i in 0..5_000 {
-            // As many networks as connections, and that of the listed address.
+            // Each connection from another network, among them the network of the listed address.
             filled.add(&format!("10.{}.{}.7", i % 250, i / 250));
         }
         assert!(filled.strangers.remove(listed));

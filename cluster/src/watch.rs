@@ -352,15 +352,15 @@ mod tests {
 
     use super::*;
 
-    /// Both ends of a connection.
+    /// Returns both ends of a connection.
     fn link() -> (TcpStream, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let here = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         (here, listener.accept().unwrap().0)
     }
 
-    /// A link whose way back holds all words until the other end says that the job is settled. They
-    /// are lost if it hangs up before.
+    /// Returns a link whose second end's words are held back until that end says that the job is
+    /// settled. If it hangs up before, they are lost.
     fn holding_link() -> (TcpStream, TcpStream) {
         let ((here, mut near), (mut far, there)) = (link(), link());
         let (mut to_far, mut to_near) = (far.try_clone().unwrap(), near.try_clone().unwrap());
@@ -379,7 +379,8 @@ mod tests {
         (here, there)
     }
 
-    /// A process whose end is sent as soon as it has left, or has lost another.
+    /// Starts a process with these connections. It sends `None` to `ends` when it has left, and a
+    /// text if its job ends early.
     fn process(number: usize, streams: Vec<(usize, TcpStream)>, ends: &Sender<Option<String>>) {
         let hosts = (0..3).map(|host| format!("h:{host}")).collect();
         let lost = ends.clone();
@@ -392,7 +393,7 @@ mod tests {
         thread::spawn(move || {
             watch.leave();
             ends.send(None).ok();
-            // As when the process ends.
+            // The connections close, as at the end of a process.
             for (_, stream) in streams {
                 stream.shutdown(Shutdown::Both).ok();
             }

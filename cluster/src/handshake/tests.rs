@@ -1,4 +1,4 @@
-//! Processes that prove themselves, and others that cannot.
+//! Tests handshakes of processes that have the secret, and of strangers.
 
 use std::os::unix::net::UnixStream;
 use std::thread;
@@ -21,7 +21,7 @@ fn introduction(process: usize) -> Introduction {
     }
 }
 
-/// A stream that notes what was read and written.
+/// A stream that records all bytes that are read and written.
 struct Recorded<'a> {
     stream: UnixStream,
     read: &'a mut Vec<u8>,
@@ -48,12 +48,12 @@ impl Write for Recorded<'_> {
 
 type Met = Result<Introduction, HandshakeError>;
 
-/// Lets a process in that knows the secret.
+/// Answers a process that proves that it has the secret.
 fn accept(stream: &mut UnixStream, secret: &Secret) -> Met {
     receive(stream, secret)?.answer(stream, secret, &introduction(0))
 }
 
-/// What dialler and listener learn of each other, and what each of them said.
+/// Returns the results of dialler and listener, and the bytes that the dialler wrote and read.
 fn meet(dialler: &Secret, listener: &Secret) -> (Met, Met, Vec<u8>, Vec<u8>) {
     let (here, mut there) = UnixStream::pair().unwrap();
     thread::scope(|scope| {
@@ -70,7 +70,7 @@ fn meet(dialler: &Secret, listener: &Secret) -> (Met, Met, Vec<u8>, Vec<u8>) {
     })
 }
 
-/// What a listener makes of bytes, and what it says.
+/// Sends bytes to a listener; returns its result and the bytes that it answers.
 fn say(bytes: &[u8], to: &Secret) -> (Met, Vec<u8>) {
     let (mut here, mut there) = UnixStream::pair().unwrap();
     thread::scope(|scope| {
@@ -106,7 +106,7 @@ fn another_secret_proves_nothing_and_is_told_nothing() {
 
 #[test]
 fn a_listener_with_another_secret_is_noticed() {
-    // One that takes any proof for right.
+    // This listener accepts any proof.
     let ours = secret("the secret of the job");
     let (mut here, mut there) = UnixStream::pair().unwrap();
     let fake = thread::spawn(move || {
@@ -155,7 +155,7 @@ fn another_version_is_named() {
     assert!(told.is_empty());
 }
 
-/// Whatever a stranger sends, whole, cut short or with bits turned, it gets no answer to a proof.
+/// A stranger sends whole, truncated, changed or random bytes: the listener never sends its proof.
 #[test]
 fn garbage_gets_nothing() {
     let one = secret("the secret of the job");
@@ -170,7 +170,7 @@ fn garbage_gets_nothing() {
                 bytes[at] ^= 1 << (random >> 61);
             }
             2 => {
-                // Any length of the introduction.
+                // A random length of the introduction.
                 bytes.truncate(HELLO_BYTES);
                 bytes.extend(rand::random::<[u8; 4]>());
                 bytes.extend((0..random % 9000).map(|_| rand::random::<u8>()));
@@ -189,7 +189,7 @@ fn whoever_is_refused_gets_no_answer() {
     let (mut here, mut there) = UnixStream::pair().unwrap();
     let (dialled, listened) = thread::scope(|scope| {
         let listener = &one;
-        // It proves itself, and the listener hangs up.
+        // The dialler proves itself, and the listener closes the connection without an answer.
         let listened = scope.spawn(move || receive(&mut there, listener).map(drop));
         (
             dial(&mut here, &one, &introduction(2)),
