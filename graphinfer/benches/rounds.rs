@@ -13,8 +13,8 @@
 //! - `--work DIR`: directory for the store and the rows
 //! - `--save DIR`: keeps the model, so that the program can run it
 //!
-//! *Compute* is the time that peers report for their layers: the rounds from 1 on, and round 0 for
-//! attention, which projects there. The time for writing parts is subtracted.
+//! The printed `compute` is the time that peers report for their layers: the rounds from 1 on, and
+//! round 0 for attention, which projects there. The time for writing parts is subtracted.
 
 use std::collections::BTreeMap;
 use std::error::Error;
