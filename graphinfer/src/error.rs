@@ -94,8 +94,8 @@ pub enum InferError {
     Cluster(#[from] ClusterError),
     /// A process has another model, list of targets, plan or graph than process 0.
     #[error(
-        "process {process} does not read the model, or the list of targets, that process 0 reads; \
-         all need the same files"
+        "process {process} has another model, list of targets or job than process 0; all processes \
+         need the same files"
     )]
     Unlike {
         /// Number of the process, from 0.

@@ -196,16 +196,21 @@ impl Inference<'_> {
             true => Some(model.forward_head(last)?),
             false => None,
         };
-        for given in [Some(&embedding), logits.as_ref()].into_iter().flatten() {
+        let arch = model.architecture();
+        let computed = [
+            (Some(&embedding), self.embedding_layer),
+            (logits.as_ref(), arch.num_layers),
+        ];
+        for (given, layer) in computed {
+            let Some(given) = given else { continue };
             if let Some(bad) = given.values.iter().position(|value| !value.is_finite()) {
                 return Err(InferError::NotFinite {
                     dir: self.trained.dir.clone(),
-                    layer: self.embedding_layer,
+                    layer,
                     id: shard.ids.display(targets[bad / given.cols] as usize),
                 });
             }
         }
-        let arch = model.architecture();
         if let (Some(logits), true) = (&logits, self.plan.prediction) {
             rows.predicted.extend(&labels(logits, arch));
         }

@@ -51,7 +51,7 @@ fn a_long_silence_is_broken() {
     lines.line(&event("waves", 0, 9, None), at(0));
     lines.line(&event("waves", 1, 9, None), at(5));
     assert_eq!(lines.silence(at(59)), None);
-    let said = "working for 56 s since: flatten waves 0/9";
+    let said = "working for 56 s since: flatten waves 1/9";
     assert_eq!(lines.silence(at(61)).as_deref(), Some(said));
     assert_eq!(lines.silence(at(62)), None);
     assert!(lines.silence(at(121)).is_some());
