@@ -30,7 +30,7 @@ pub fn read_hosts(path: &Path) -> Result<Vec<String>, ClusterError> {
             return Err(wrong(problem));
         }
         if hosts.iter().any(|earlier| earlier == host) {
-            return Err(wrong(format!("line {number}: {host} stands twice")));
+            return Err(wrong(format!("line {number}: {host} is listed twice")));
         }
         hosts.push(host.to_owned());
     }
@@ -68,7 +68,7 @@ mod tests {
             ("a:1\nb\n", "line 2 is `b`; allowed is host:port"),
             ("a:0\n", "line 1 is `a:0`; allowed is host:port"),
             (":70\n", "line 1 is `:70`; allowed is host:port"),
-            ("a:1\n#\na:1", "line 3: a:1 stands twice"),
+            ("a:1\n#\na:1", "line 3: a:1 is listed twice"),
             ("# a:1\n", "names no process; a host:port a line is needed"),
         ] {
             assert_eq!(hosts(text).unwrap_err(), problem);

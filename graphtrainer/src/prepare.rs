@@ -243,7 +243,7 @@ impl<'a> Checks<'a> {
             reason,
         };
         if empty(Split::Train) {
-            return Err(error("train", "there has to be something to train on"));
+            return Err(error("train", "training needs at least one row in it"));
         }
         if empty(Split::Val) && self.plan.result.patience.is_some() {
             return Err(error(

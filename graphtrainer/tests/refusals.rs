@@ -142,7 +142,7 @@ fn data_that_cannot_be_trained_on_are_refused() {
         "",
         |graph| none(graph, Split::Train),
         data,
-        "the train split of memory is empty, but there has to be something to train on",
+        "the train split of memory is empty, but training needs at least one row in it",
     );
     check(
         "patience = 3",

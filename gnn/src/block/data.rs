@@ -99,7 +99,8 @@ impl BlockData {
         let greatest = self.in_src.iter().max();
         let outside = greatest.filter(|&&src| src as usize >= num_src);
         ensure(outside.is_none(), "in_src", || {
-            format!("position {outside:?} is not below {num_src} src nodes")
+            let position = outside.copied().unwrap_or_default();
+            format!("position {position} is not below {num_src} src nodes")
         })?;
         for (v, (pair, degree)) in self.in_offset.windows(2).zip(in_degree).enumerate() {
             let kept = pair[1] - pair[0];

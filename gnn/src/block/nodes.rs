@@ -136,7 +136,8 @@ impl NodeColumns {
         same_length("self_loops", loops.len(), num_src)?;
         let above = (0..num_src).find(|&u| loops[u] > self.in_degree[u]);
         ensure(above.is_none(), "self_loops", || {
-            format!("node {above:?} has more self-loops than in-edges")
+            let node = above.unwrap_or_default();
+            format!("node {node} has more self-loops than in-edges")
         })
     }
 }

@@ -151,7 +151,7 @@ pub fn refuse_foreign(dir: &Path) -> Result<()> {
     match foreign.iter().min_by_key(|name| name.starts_with('_')) {
         None => Ok(()),
         Some(name) => Err(taken(format!(
-            "holds files of something else, such as {name}"
+            "holds files that are not of an output, such as {name}"
         ))),
     }
 }

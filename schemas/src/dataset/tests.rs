@@ -357,7 +357,7 @@ fn foreign_directories_are_left_alone() {
             "flatten",
             "a",
             fresh,
-            "holds files of something else, such as thesis.tex",
+            "holds files that are not of an output, such as thesis.tex",
         );
     }
     assert_eq!(files(dir), ["thesis.tex"]);
@@ -393,7 +393,7 @@ fn outputs_of_other_programs_are_never_removed() {
             std::fs::write(path, "{\"theirs\": true}").unwrap();
         }
         for fresh in [false, true] {
-            let expected = "holds files of something else";
+            let expected = "holds files that are not of an output";
             refused(root.path(), "flatten", "a", fresh, expected);
         }
         assert_eq!(files(root.path()), written);
