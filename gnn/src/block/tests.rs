@@ -35,7 +35,7 @@ fn contradictions_are_named() {
     );
     check(
         |data| data.in_src = vec![2],
-        "block field `in_src`: position Some(2) is not below 2 src nodes",
+        "block field `in_src`: position 2 is not below 2 src nodes",
     );
     check(
         |data| data.in_degree = vec![0, 0],
@@ -51,7 +51,7 @@ fn contradictions_are_named() {
     );
     check(
         |data| data.self_loops = Some(vec![1, 1]),
-        "block field `self_loops`: node Some(1) has more self-loops than in-edges",
+        "block field `self_loops`: node 1 has more self-loops than in-edges",
     );
     check(
         |data| data.node_key = vec![],
