@@ -347,7 +347,7 @@ fn keys_that_several_processes_cannot_have_are_refused() {
     let wide = job(&graph, 2, "servers = 2").with("hidden = [8]", "hidden = [20000, 20000]");
     let outcome = train(&bench, &wide, &["--processes", "2"]);
     assert_eq!(outcome.code, 2, "{outcome:?}");
-    let problem = "`train.servers` is 2: parameters and optimiser's state of a server have to fit";
+    let problem = "`train.servers` is 2: parameters and optimiser's state of a server must fit";
     assert!(outcome.stderr.contains(problem), "{outcome:?}");
     assert!(!bench.path(OUTPUT).exists(), "nothing was begun");
     let streamed = "[flatten]\nhops = 2\nfanouts = [4, 3]\n\n";
