@@ -74,14 +74,14 @@ fn abort_on_panic() {
         if schemas::guard::is_guarded() {
             return;
         }
+        if info.payload_as_str().is_some_and(is_refused_thread) {
+            let error = schemas::threads::refused("the system refuses it");
+            ending::fail(&error.to_string());
+        }
         // The thread of a connection to a lost process panics: the watch over that process ends
         // this one with a clear message.
         if cluster::is_connection(&std::thread::current()) {
             std::thread::sleep(cluster::SILENCE_MAX);
-        }
-        if info.payload_as_str().is_some_and(is_refused_thread) {
-            let error = schemas::threads::refused("the system refuses it");
-            ending::fail(&error.to_string());
         }
         ending::claim();
         print(info);
@@ -97,6 +97,8 @@ fn is_refused_thread(panic: &str) -> bool {
         "ThreadPoolBuildError",         // rayon
         "Failed to send buzzer",        // timely: another worker's thread was not started
         "Failed to recv buzzer",        // timely, likewise
+        "ailed to send MergeQueue",     // timely: no worker was started for this connection
+        "Failed to receive MergeQueue", // timely, likewise
     ];
     refusals.iter().any(|refusal| panic.contains(refusal))
 }
