@@ -7,9 +7,10 @@ use std::path::Path;
 use super::{Object, is_dir, object};
 use crate::error::{Result, SchemaError};
 
-/// Name of the object that is written to a store and removed again. A run that finds it removes it
-/// with other temporary files.
-const PROBE: &str = "._SUCCESS.tmp.probe";
+/// Start of the name of the object that is written to a store and removed again. Each process has
+/// its own, because several may check one directory at the same time. A run that finds one removes
+/// it with other temporary files.
+const PROBE: &str = "._SUCCESS.tmp.probe-";
 
 /// Checks that files can be written to a directory, which is not created where it is missing, and
 /// leaves nothing behind.
@@ -46,7 +47,8 @@ fn check_store(dir: &Path, object: &Object) -> Result<()> {
     let Some(nearest) = nearest else {
         return Ok(());
     };
-    let Some(probe) = super::object(&nearest.join(PROBE))? else {
+    let name = format!("{PROBE}{:032x}", rand::random::<u128>());
+    let Some(probe) = super::object(&nearest.join(name))? else {
         return Ok(());
     };
     probe.put(Vec::new(), true)?;
