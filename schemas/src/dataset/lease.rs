@@ -98,6 +98,7 @@ impl Lease {
         let note = Note::new();
         let mut watched: Option<(Version, Instant)> = None;
         let mut refusals = 0;
+        let mut is_told = false;
         while !lock.put_if(Put::Absent, note.to_json())? {
             let Some((text, version)) = lock.read()? else {
                 refusals = refused_again(refusals, &path)?;
@@ -121,6 +122,15 @@ impl Lease {
             };
             let is_dead = holder.as_ref().is_some_and(Note::is_dead);
             if !is_dead && since.elapsed() < LEASE {
+                // A run that still works has renewed its lock by now.
+                if !is_told && since.elapsed() > RENEWAL + 2 * LOOK {
+                    is_told = true;
+                    tracing::warn!(
+                        "the lock of {} is not renewed: waiting until it is {} s old",
+                        dir.display(),
+                        LEASE.as_secs()
+                    );
+                }
                 std::thread::sleep(LOOK);
             } else if take_over(&lock, &note, (text, version))? {
                 break;
