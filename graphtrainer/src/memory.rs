@@ -57,6 +57,11 @@ impl TrainPlan {
         self.result.batch_size.max(EVALUATION_TARGETS)
     }
 
+    /// Returns the widths of the hidden layers.
+    pub fn hidden(&self) -> &[usize] {
+        &self.result.hidden
+    }
+
     /// Returns the approximate peak memory, in bytes, of a training on the processor.
     pub fn memory_bytes(&self, size: &TrainingSize) -> f64 {
         let part = size.part_nodes * size.part_node_bytes + 4.0 * size.part_edges;

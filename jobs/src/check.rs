@@ -6,6 +6,7 @@ use anyhow::Context as _;
 use bytesize::ByteSize;
 use graphflat::PartSize;
 use graphflat::survey::{Prediction, Survey, predict};
+use graphinfer::InferMemory;
 use graphtrainer::TrainingSize;
 use schemas::{FeatureMeta, LabelKind, Layout, Split};
 use serde_json::{Value, json};
@@ -97,16 +98,19 @@ fn hubs(job: &Job, survey: &Survey) -> usize {
 const SHARD_NODE_BYTES: f64 = 15.0;
 
 /// Memory of the program itself, its threads and their buffers, and the pages of files that it reads.
-const MEMORY_BASE: f64 = 82e6;
+const MEMORY_BASE: f64 = 72e6;
 /// Memory that the allocator keeps in addition, as a share of the memory in use.
 const ALLOCATOR_SHARE: f64 = 0.08;
+/// Share of the memory that earlier stages have freed which inference uses again.
+const REUSED: f64 = 0.125;
 
 /// Returns the expected peak of a run's memory, in bytes.
 ///
-/// It is the greatest of three phases: building the store, assembling and writing parts (whose
-/// features come from the mapped store), and training on shards. The constants are fitted to the
-/// resident memory of eleven shipped jobs on two cores, 100 MB (CiteSeer) to 700 MB (Debian),
-/// within a factor of 1.2.
+/// Three phases take the greatest part: building the store, assembling and writing parts (whose
+/// features come from the mapped store), and training on shards. The allocator keeps what the
+/// greatest of them has freed; inference, on other threads, can use [`REUSED`] of it. The constants
+/// are fitted to the resident memory of shipped jobs on two cores, 100 MB (CiteSeer) to 640 MB
+/// (Debian), within a factor of 1.2.
 fn memory(job: &Job, survey: &Survey, prediction: Option<&Prediction>) -> f64 {
     let num_nodes = survey.num_nodes();
     let budget = usize::try_from(job.memory_budget.as_u64()).unwrap_or(usize::MAX);
@@ -119,8 +123,9 @@ fn memory(job: &Job, survey: &Survey, prediction: Option<&Prediction>) -> f64 {
         edge_dim: edge_dim.unwrap_or(0),
     };
     let build = store.build_bytes(budget);
+    let infer = inference_memory(job, num_nodes);
     let Some(prediction) = prediction else {
-        return MEMORY_BASE + (1.0 + ALLOCATOR_SHARE) * build;
+        return total_memory(build, infer);
     };
     let part_nodes = prediction.nodes_per_shard;
     let part = PartSize::new(
@@ -149,7 +154,25 @@ fn memory(job: &Job, survey: &Survey, prediction: Option<&Prediction>) -> f64 {
         }),
         _ => 0.0,
     };
-    MEMORY_BASE + (1.0 + ALLOCATOR_SHARE) * build.max(flatten).max(train)
+    total_memory(build.max(flatten).max(train), infer)
+}
+
+/// Returns the memory of a run whose stages before inference take `before` bytes.
+fn total_memory(before: f64, infer: InferMemory) -> f64 {
+    let parts = (infer.parts - REUSED * before).max(0.0);
+    MEMORY_BASE + (1.0 + ALLOCATOR_SHARE) * before + infer.mapped + parts
+}
+
+/// Returns the memory of the infer stage; nothing if the run has none.
+fn inference_memory(job: &Job, num_nodes: usize) -> InferMemory {
+    let Some(plan) = job.infer.as_ref().filter(|_| job.runs(Stage::Infer)) else {
+        return InferMemory::default();
+    };
+    let hidden = match &job.train {
+        Some(train) => train.hidden().to_vec(),
+        None => plan.hidden_of_model().unwrap_or_default(),
+    };
+    plan.memory(num_nodes, job.workers, &hidden)
 }
 
 fn to_json(job: &Job, survey: &Survey, prediction: Option<&Prediction>) -> Value {
