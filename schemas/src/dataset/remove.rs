@@ -121,15 +121,21 @@ pub(super) fn remove_temporary(dir: &Path) -> Result<()> {
     storage::abort_unfinished(dir)
 }
 
+/// Tells whether a directory of a store holds a file that [`remove_temporary`] removes.
+fn has_temporary(dir: &Path) -> Result<bool> {
+    Ok(storage::is_remote(dir) && entries(dir)?.iter().any(|name| is_temporary(name)))
+}
+
 /// Tells whether a file is one that [`remove_temporary`] removes.
 fn is_temporary(name: &str) -> bool {
+    // The temporary file of a temporary file starts with two dots.
+    let hidden = name.trim_start_matches('.');
     let is_of = |file: &&str| {
-        let rest = name
-            .strip_prefix('.')
-            .and_then(|name| name.strip_prefix(*file));
+        let rest = hidden.strip_prefix(*file);
         rest.is_some_and(|rest| rest.starts_with(".tmp"))
     };
-    [LOCK, MANIFEST, OLD_MANIFEST, SUCCESS].iter().any(is_of) || is_lock_aside(name)
+    let names = [LOCK, MANIFEST, OLD_MANIFEST, SUCCESS];
+    (name.starts_with('.') && names.iter().any(is_of)) || is_lock_aside(name)
 }
 
 /// Removes files that killed runs have left in a finished output. A failure is only a warning,
@@ -137,9 +143,12 @@ fn is_temporary(name: &str) -> bool {
 pub(super) fn remove_left(dir: &Path) {
     let is_there = |found: Result<bool>| found.is_ok_and(|is_there| is_there);
     let is_left = [PROGRESS, ASIDE].map(|name| is_there(storage::is_dir(&dir.join(name))));
-    if (is_left.contains(&true) || is_there(storage::is_file(&dir.join(LOCK))))
+    if (is_left.contains(&true)
+        || is_there(storage::is_file(&dir.join(LOCK)))
+        || is_there(has_temporary(dir)))
         && let Ok(_lock) = OutputLock::take(dir)
     {
+        warn_if_left(remove_temporary(dir));
         warn_if_left(remove_dir_all(&dir.join(PROGRESS)));
         warn_if_left(clear(&dir.join(ASIDE)).and_then(|()| remove_aside(dir)));
     }

@@ -241,6 +241,24 @@ fn a_run_killed_while_finishing_finishes_again() {
     assert!(!dir.join("_progress").exists());
 }
 
+/// A run that only looks at a finished output may be killed while it takes the lock.
+#[test]
+fn temporary_files_in_a_finished_output_of_a_store_go() {
+    for store in ["swapping", "renaming"] {
+        let dir = PathBuf::from(format!("{store}://tests/temporary-in-finished"));
+        let output = open(&dir, "a");
+        write_part(&output, 0);
+        finish(output, "a");
+        let finished = crate::storage::entries(&dir).unwrap();
+        for name in ["._lock.tmp.1", ".._SUCCESS.tmp.probe.tmp.1"] {
+            crate::storage::write_whole(&dir.join(name), b"").unwrap();
+        }
+        let again = Output::open(&dir, "flatten", "a", false).unwrap();
+        assert!(matches!(again, Opened::Done(_)));
+        assert_eq!(crate::storage::entries(&dir).unwrap(), finished);
+    }
+}
+
 /// Older outputs have `manifest.json` in place of `_manifest.json`; other programs read it as data.
 #[test]
 fn outputs_with_the_old_name_of_the_manifest_are_read_skipped_and_removed() {

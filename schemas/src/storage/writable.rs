@@ -7,10 +7,9 @@ use std::path::Path;
 use super::{Object, is_dir, object};
 use crate::error::{Result, SchemaError};
 
-/// Start of the name of the object that is written to a store and removed again. Each process has
-/// its own, because several may check one directory at the same time. A run that finds one removes
-/// it with other temporary files.
-const PROBE: &str = "._SUCCESS.tmp.probe-";
+/// Name of the object that is written to a store and removed again. A run that was killed between
+/// leaves it; the next check removes it.
+const PROBE: &str = "._SUCCESS.tmp.probe";
 
 /// Checks that files can be written to a directory, which is not created where it is missing, and
 /// leaves nothing behind.
@@ -47,8 +46,16 @@ fn check_store(dir: &Path, object: &Object) -> Result<()> {
     let Some(nearest) = nearest else {
         return Ok(());
     };
-    let name = format!("{PROBE}{:032x}", rand::random::<u128>());
-    let Some(probe) = super::object(&nearest.join(name))? else {
+    // HDFS fails if another process, which checks at the same time, removes the object while it is
+    // written. Then a name of its own tells whether the directory can be written.
+    write_and_remove(&nearest.join(PROBE)).or_else(|_| {
+        let name = format!("{PROBE}-{:032x}", rand::random::<u128>());
+        write_and_remove(&nearest.join(name))
+    })
+}
+
+fn write_and_remove(path: &Path) -> Result<()> {
+    let Some(probe) = super::object(path)? else {
         return Ok(());
     };
     probe.put(Vec::new(), true)?;
