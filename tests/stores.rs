@@ -711,6 +711,23 @@ fn processes_share_an_output_of_hdfs() {
     Store::hdfs("processes").iter().for_each(check_processes);
 }
 
+/// HDFS keeps the directories of removed files.
+#[test]
+fn directories_without_files_on_hdfs_are_not_foreign() {
+    let Some(store) = Store::hdfs("empty") else {
+        return;
+    };
+    let graph = graph();
+    let bench = Bench::new(&graph);
+    store.put_tables(&bench);
+    store.put("out/features/edges/part-00000.parquet", Vec::new());
+    store.remove("out");
+    // A run that was killed before it wrote its plan leaves such a file.
+    store.put("out/features/._lock.tmp", Vec::new());
+    let job = store.job(&Job::new(&graph, &[FLATTEN]), &OUTPUTS[..1]);
+    store.run(&bench, &job, &[]).ok();
+}
+
 #[test]
 fn two_runs_on_hdfs_exclude_each_other() {
     Store::hdfs("exclusion").iter().for_each(check_exclusion);

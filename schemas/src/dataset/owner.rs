@@ -141,7 +141,14 @@ pub fn refuse_foreign(dir: &Path) -> Result<()> {
         let is_own = [LOCK, PROGRESS, ASIDE].contains(&name.as_str());
         !(name.starts_with('.') || is_own || is_lock_aside(name))
     };
-    let mut foreign: Vec<String> = entries(dir)?.into_iter().filter(is_foreign).collect();
+    let mut foreign = Vec::new();
+    for name in entries(dir)?.into_iter().filter(is_foreign) {
+        let path = dir.join(&name);
+        // HDFS keeps the directories of removed files.
+        if !storage::is_remote(dir) || storage::is_file(&path)? || storage::is_dir(&path)? {
+            foreign.push(name);
+        }
+    }
     for begun in [PROGRESS.to_owned(), format!("{ASIDE}/{PROGRESS}")] {
         let names = entries(&dir.join(&begun))?.into_iter();
         let unknown = names.filter(|name| !(name.starts_with('.') || name == TMP));
