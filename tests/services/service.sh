@@ -47,7 +47,8 @@ await() {
     local limit=$((SECONDS + $1))
     shift
     until "$@" 2>/dev/null; do
-        running || fail "it ended"
+        # Not `running`: while a program is loaded from a slow disk, ps does not show its arguments.
+        kill -0 "$!" 2>/dev/null || fail "it ended"
         [ "$SECONDS" -lt "$limit" ] || fail "it does not answer"
         sleep 0.2
     done
