@@ -141,26 +141,23 @@ pub fn refuse_foreign(dir: &Path) -> Result<()> {
         let is_own = [LOCK, PROGRESS, ASIDE].contains(&name.as_str());
         !(name.starts_with('.') || is_own || is_lock_aside(name))
     };
-    let mut foreign = Vec::new();
-    for name in entries(dir)?.into_iter().filter(is_foreign) {
-        let path = dir.join(&name);
-        // HDFS keeps the directories of removed files.
-        if !storage::is_remote(dir) || storage::is_file(&path)? || storage::is_dir(&path)? {
-            foreign.push(name);
-        }
-    }
+    let mut foreign: Vec<String> = entries(dir)?.into_iter().filter(is_foreign).collect();
     for begun in [PROGRESS.to_owned(), format!("{ASIDE}/{PROGRESS}")] {
         let names = entries(&dir.join(&begun))?.into_iter();
         let unknown = names.filter(|name| !(name.starts_with('.') || name == TMP));
         foreign.extend(unknown.map(|name| format!("{begun}/{name}")));
     }
     // The error names a file like `_SUCCESS` last: other names tell more about the program.
-    match foreign.iter().min_by_key(|name| name.starts_with('_')) {
-        None => Ok(()),
-        Some(name) => Err(taken(format!(
-            "holds files that are not of an output, such as {name}"
-        ))),
+    foreign.sort_by_key(|name| name.starts_with('_'));
+    for name in foreign {
+        // HDFS keeps the directories of removed files.
+        if !storage::is_remote(dir) || storage::exists(&dir.join(&name))? {
+            return Err(taken(format!(
+                "holds files that are not of an output, such as {name}"
+            )));
+        }
     }
+    Ok(())
 }
 
 /// Refuses a directory that a run without `--fresh` would refuse.
