@@ -91,7 +91,8 @@ fn both_layouts_hold_the_same_graph_features() {
                 let mut features: Vec<GraphFeature> = parts
                     .flat_map(|part| dataset.read_features(part).unwrap())
                     .collect();
-                features.sort_by(|a, b| a.node_id.cmp(0, &b.node_id, 0));
+                let id = |feature: &GraphFeature| feature.target_nodes().node_id.clone();
+                features.sort_by(|a, b| id(a).cmp(0, &id(b), 0));
                 features
             });
             assert!(of_shards == of_rows, "{graph:?}, fanouts {fanouts}");

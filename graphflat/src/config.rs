@@ -2,7 +2,7 @@
 
 use crate::{FlattenError, Parts};
 use schemas::storage;
-use schemas::{Fanout, FeatureMeta, Layout, Sampling};
+use schemas::{Fanout, FeatureMeta, HopFanouts, Layout, Sampling};
 use serde::{Deserialize, Serialize};
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
@@ -114,7 +114,8 @@ impl<'de> Deserialize<'de> for Targets {
 /// The checked settings of a sample: its targets, and the in-edges that are kept.
 #[derive(Clone, Debug)]
 pub struct SamplePlan {
-    pub(crate) fanouts: Vec<Fanout>,
+    /// Hop 1 first.
+    pub(crate) fanouts: Vec<HopFanouts>,
     pub(crate) sampling: Sampling,
     pub(crate) targets: Targets,
     pub(crate) targets_per_part: Option<usize>,
@@ -232,7 +233,7 @@ impl FlattenSpec {
             other => other,
         };
         Ok(SamplePlan {
-            fanouts: self.fanouts,
+            fanouts: HopFanouts::untyped(&self.fanouts),
             sampling: self.sampling,
             targets,
             targets_per_part: self.targets_per_part,
@@ -251,7 +252,7 @@ fn key(key: &'static str, value: impl Display, allowed: impl Into<String>) -> Fl
 
 impl SamplePlan {
     /// Returns the fan-outs, hop 1 first.
-    pub fn fanouts(&self) -> &[Fanout] {
+    pub fn fanouts(&self) -> &[HopFanouts] {
         &self.fanouts
     }
 
@@ -283,7 +284,7 @@ impl SamplePlan {
 
     /// Returns how many in-edges of a node the store must keep for this sample.
     pub fn keep(&self) -> usize {
-        schemas::keep_at_hop(&self.fanouts, 0)
+        schemas::keep_at_hop(&self.fanouts, 0, 0)
     }
 
     /// Cuts ordered targets into the parts of a layout.

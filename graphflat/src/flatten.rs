@@ -61,10 +61,11 @@ pub fn flatten(
         store: store.clone(),
         output: Arc::clone(&output),
         meta: meta.clone(),
-        parts: Arc::new(
-            plan.sample
-                .cut(targets, plan.layout, store.meta().graph.features),
-        ),
+        parts: Arc::new(plan.sample.cut(
+            targets,
+            plan.layout,
+            store.meta().graph.types[0].features,
+        )),
         memory_budget: plan.memory_budget,
         progress: Arc::clone(progress),
         failed: Arc::new(AtomicBool::new(false)),

@@ -187,31 +187,32 @@ impl Group {
         }
         let mut shard = GraphShard::empty(meta);
         append_columns(&self.rows, &place, &mut shard);
+        let (nodes, edges) = (&mut shard.nodes[0], &mut shard.edges[0]);
         for hop in 0..self.hop_ends.len() {
             let distance = u8::try_from(hop).expect("hops are at most 255");
-            shard.hop.resize(self.hop_ends[hop], distance);
+            nodes.hop.resize(self.hop_ends[hop], distance);
         }
-        shard.is_target.resize(self.hop_ends[0], true);
-        shard.is_target.resize(self.nodes.len(), false);
-        let edge_dim = meta.edge_feature_dim.unwrap_or(0);
-        shard.in_src.reserve_exact(self.src.len());
-        shard.in_offset.reserve_exact(self.nodes.len());
+        nodes.is_target.resize(self.hop_ends[0], true);
+        nodes.is_target.resize(self.nodes.len(), false);
+        let edge_dim = meta.relations[0].edge_feature_dim.unwrap_or(0);
+        edges.in_src.reserve_exact(self.src.len());
+        edges.in_offset.reserve_exact(self.nodes.len());
         for &(start, end) in &self.lists {
             let sources = self.src[start..end].iter();
             let rows = sources.map(|&number| self.rows_by_number[number as usize].raw());
-            shard.in_src.extend(rows);
-            if let Some(weight) = &mut shard.edge_weight {
+            edges.in_src.extend(rows);
+            if let Some(weight) = &mut edges.edge_weight {
                 weight.extend_from_slice(&self.weight[start..end]);
             }
-            if let Some(feature) = &mut shard.edge_feature {
+            if let Some(feature) = &mut edges.edge_feature {
                 feature.extend_from_slice(&self.feature[start * edge_dim..end * edge_dim]);
             }
-            let edges = u32::try_from(shard.in_src.len()).expect("a part holds below 2^32 edges");
-            shard.in_offset.push(edges);
+            let end = u32::try_from(edges.in_src.len()).expect("a part holds below 2^32 edges");
+            edges.in_offset.push(end);
         }
-        let lent = match meta.features {
+        let lent = match meta.types[0].features {
             FeatureMeta::Dense { dim } => {
-                shard.features = Features::None;
+                nodes.features = Features::None;
                 let rows = self.rows;
                 Some(GroupFeatures { dim, rows, place })
             }

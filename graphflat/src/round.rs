@@ -150,23 +150,24 @@ pub(crate) fn append_columns(
 
 /// Appends the columns of some nodes, column by column, so that many rows are fetched at once.
 fn append_each(at: &[ColumnsAt<'_>], shard: &mut GraphShard) {
-    shard.ids.extend_each(at.iter().map(ColumnsAt::id));
-    shard.in_degree.extend(at.iter().map(ColumnsAt::in_degree));
-    if let Some(in_weight) = &mut shard.in_weight {
+    let (nodes, edges) = (&mut shard.nodes[0], &mut shard.edges[0]);
+    nodes.ids.extend_each(at.iter().map(ColumnsAt::id));
+    edges.in_degree.extend(at.iter().map(ColumnsAt::in_degree));
+    if let Some(in_weight) = &mut edges.in_weight {
         in_weight.extend(at.iter().filter_map(ColumnsAt::in_weight));
     }
-    if let Some(self_loops) = &mut shard.self_loops {
+    if let Some(self_loops) = &mut edges.self_loops {
         self_loops.extend(at.iter().filter_map(ColumnsAt::self_loops));
     }
-    if let Some(self_weight) = &mut shard.self_weight {
+    if let Some(self_weight) = &mut edges.self_weight {
         self_weight.extend(at.iter().filter_map(ColumnsAt::self_weight));
     }
-    if let Features::Sparse { .. } = shard.features {
+    if let Features::Sparse { .. } = nodes.features {
         at.iter()
-            .for_each(|row| row.sparse_into(&mut shard.features));
+            .for_each(|row| row.sparse_into(&mut nodes.features));
     }
-    at.iter().for_each(|row| row.label_into(&mut shard.labels));
-    shard.split.extend(at.iter().map(ColumnsAt::split));
+    at.iter().for_each(|row| row.label_into(&mut nodes.labels));
+    nodes.split.extend(at.iter().map(ColumnsAt::split));
 }
 
 /// The location of a node's columns.
@@ -180,56 +181,56 @@ impl<'a> ColumnsAt<'a> {
     fn id(&self) -> (&'a Ids, usize) {
         match *self {
             ColumnsAt::Mapped(partition, local) => (partition.ids(), local.index()),
-            ColumnsAt::Sent(columns, i) => (&columns.ids, i),
+            ColumnsAt::Sent(columns, i) => (&columns.nodes[0].ids, i),
         }
     }
 
     fn in_degree(&self) -> u32 {
         match *self {
             ColumnsAt::Mapped(partition, local) => partition.in_degree(local),
-            ColumnsAt::Sent(columns, i) => columns.in_degree[i],
+            ColumnsAt::Sent(columns, i) => columns.edges[0].in_degree[i],
         }
     }
 
     fn in_weight(&self) -> Option<f32> {
         match *self {
             ColumnsAt::Mapped(partition, local) => partition.in_weight(local),
-            ColumnsAt::Sent(columns, i) => columns.in_weight.as_ref().map(|all| all[i]),
+            ColumnsAt::Sent(columns, i) => columns.edges[0].in_weight.as_ref().map(|all| all[i]),
         }
     }
 
     fn self_loops(&self) -> Option<u32> {
         match *self {
             ColumnsAt::Mapped(partition, local) => partition.self_loops(local),
-            ColumnsAt::Sent(columns, i) => columns.self_loops.as_ref().map(|all| all[i]),
+            ColumnsAt::Sent(columns, i) => columns.edges[0].self_loops.as_ref().map(|all| all[i]),
         }
     }
 
     fn self_weight(&self) -> Option<f32> {
         match *self {
             ColumnsAt::Mapped(partition, local) => partition.self_weight(local),
-            ColumnsAt::Sent(columns, i) => columns.self_weight.as_ref().map(|all| all[i]),
+            ColumnsAt::Sent(columns, i) => columns.edges[0].self_weight.as_ref().map(|all| all[i]),
         }
     }
 
     fn split(&self) -> Split {
         match *self {
             ColumnsAt::Mapped(partition, local) => partition.split(local),
-            ColumnsAt::Sent(columns, i) => columns.split[i],
+            ColumnsAt::Sent(columns, i) => columns.nodes[0].split[i],
         }
     }
 
     fn label_into(&self, out: &mut Labels) {
         match *self {
             ColumnsAt::Mapped(partition, local) => partition.label_into(local, out),
-            ColumnsAt::Sent(columns, i) => out.push_from(&columns.labels, narrow(i)),
+            ColumnsAt::Sent(columns, i) => out.push_from(&columns.nodes[0].labels, narrow(i)),
         }
     }
 
     fn sparse_into(&self, out: &mut Features) {
         match *self {
             ColumnsAt::Mapped(partition, local) => partition.features_into(local, out),
-            ColumnsAt::Sent(columns, i) => out.push_from(&columns.features, narrow(i)),
+            ColumnsAt::Sent(columns, i) => out.push_from(&columns.nodes[0].features, narrow(i)),
         }
     }
 }
@@ -250,7 +251,7 @@ impl ColumnAnswer {
     pub(crate) fn dense(&self, row: usize) -> &[f32] {
         match self.at(row) {
             ColumnsAt::Mapped(partition, local) => partition.dense(local),
-            ColumnsAt::Sent(columns, i) => match &columns.features {
+            ColumnsAt::Sent(columns, i) => match &columns.nodes[0].features {
                 Features::Dense { dim, values } => &values[i * dim..(i + 1) * dim],
                 Features::None | Features::Sparse { .. } => &[],
             },
@@ -271,10 +272,11 @@ impl ColumnAnswer {
         let mut shard = GraphShard::empty(graph);
         let place: Vec<(u32, u32)> = (0..).zip(locals).map(|(row, _)| (0, row)).collect();
         append_columns(std::slice::from_ref(self), &place, &mut shard);
-        if let FeatureMeta::Dense { .. } = graph.features {
+        if let FeatureMeta::Dense { .. } = graph.types[0].features {
             let partition = store.partition(owner);
             let locals = locals.iter();
-            locals.for_each(|&local| partition.features_into(local, &mut shard.features));
+            let features = &mut shard.nodes[0].features;
+            locals.for_each(|&local| partition.features_into(local, features));
         }
         Box::new(shard)
     }
@@ -373,7 +375,7 @@ mod tests {
             for (shard, rows) in shards.iter_mut().zip([&mapped, &sent]) {
                 append_columns(std::slice::from_ref(rows), &place, shard);
             }
-            assert_eq!(shards[0].ids.len(), mapped.nodes.len());
+            assert_eq!(shards[0].num_nodes(), mapped.nodes.len());
             assert_eq!(shards[0], shards[1]);
         }
     }

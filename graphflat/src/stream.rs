@@ -31,6 +31,7 @@ impl DrawParts for Waves {
     fn draw_part(&self, idx: usize, seed: u64) -> Result<Neighborhoods, SchemaError> {
         let (shard, rows) = self.draw(idx, seed)?;
         let dense = rows.map(|rows| Box::new(rows) as Box<dyn DenseRows + Send + Sync>);
+        let dense = vec![dense];
         Ok(Neighborhoods { shard, dense })
     }
 }
@@ -56,7 +57,7 @@ impl Waves {
         let targets = all_targets(&plan.targets, store)?;
         Ok(Self {
             fingerprint: fingerprint(plan, store)?,
-            parts: plan.cut(targets, Layout::Shards, meta.graph.features),
+            parts: plan.cut(targets, Layout::Shards, meta.graph.types[0].features),
             hashes: hashes(store),
             store: store.clone(),
             plan: plan.clone(),
@@ -114,7 +115,7 @@ impl Waves {
         let (placement, graph) = (self.store.placement(), &self.store.meta().graph);
         let mut group = Group::new(part, 0, self.parts.get(part));
         for hop in 0..self.plan.fanouts.len() {
-            let limit = keep_at_hop(&self.plan.fanouts, hop);
+            let limit = keep_at_hop(&self.plan.fanouts, 0, hop);
             for lists in self.draw_lists(group.ask_lists(0, limit, placement), seed)? {
                 group.merge(lists);
             }
@@ -140,7 +141,9 @@ impl Waves {
 
     fn draw_of_partition(&self, ask: InEdgeAsk, seed: u64) -> InEdgeAnswer {
         let (placement, partition) = (self.store.placement(), self.store.partition(ask.to));
-        let dim = self.store.meta().graph.edge_feature_dim.unwrap_or(0);
+        let dim = self.store.meta().graph.relations[0]
+            .edge_feature_dim
+            .unwrap_or(0);
         let mut drawer = Drawer::default();
         let mut lists = InEdgeAnswer::default();
         for &node in &ask.nodes {

@@ -108,7 +108,7 @@ fn select_listed(
 ///
 /// If the file or the column does not exist.
 pub(crate) fn list_plan(path: &Path, store: &Store) -> Result<IdListPlan, FlattenError> {
-    let (column, id_type) = (&store.meta().id_column, store.meta().graph.id_type);
+    let (column, id_type) = (&store.meta().id_column, store.meta().graph.target().id_type);
     Ok(IdListPlan::open("flatten.targets", path, column, id_type)?)
 }
 

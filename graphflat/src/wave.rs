@@ -84,7 +84,7 @@ pub(crate) fn run_waves(
         if is_open && !context.failed.load(Ordering::Relaxed) {
             let (sample, targets) = (part / parts.len(), parts.get(part % parts.len()));
             let group = Group::new(part, sample, targets);
-            let limit = keep_at_hop(&context.meta.fanouts, 0);
+            let limit = keep_at_hop(&context.meta.fanouts, 0, 0);
             for ask in group.ask_lists(worker, limit, context.store.placement()) {
                 input.send(ask);
             }
@@ -141,18 +141,20 @@ fn expected_bytes(context: &WaveContext) -> usize {
     let num_edges = usize::try_from(store.meta().edges.in_edges).unwrap_or(usize::MAX);
     let (mut nodes, mut edges) = (context.parts.get(0).len(), 0usize);
     for fanout in &context.meta.fanouts {
-        edges = nodes.saturating_mul(fanout.limit()).min(num_edges);
+        edges = nodes
+            .saturating_mul(fanout.as_ref()[0].limit())
+            .min(num_edges);
         nodes = nodes.saturating_add(edges).min(num_nodes);
     }
     let own = store.partitions();
     let sparse: usize = own.iter().map(Partition::sparse_bytes).sum();
     let num_own: usize = own.iter().map(Partition::num_nodes).sum();
-    let feature_bytes = match graph.features {
+    let (features, edge_dim) = (graph.types[0].features, graph.relations[0].edge_feature_dim);
+    let feature_bytes = match features {
         FeatureMeta::Dense { dim } => 4 * dim,
         FeatureMeta::None | FeatureMeta::Sparse { .. } => sparse / num_own.max(1),
     };
-    let features = (graph.features, feature_bytes);
-    PartSize::new((nodes, edges), features, graph.edge_feature_dim).bytes()
+    PartSize::new((nodes, edges), (features, feature_bytes), edge_dim).bytes()
 }
 
 /// Builds the rounds: ask and merge k times, then fetch the columns of all nodes, then write.
@@ -165,7 +167,7 @@ fn build_dataflow(peer: &mut Peer<'_>, state: &Shared) -> (AskInput, ProbeHandle
         let hops = fanouts.len();
         for hop in 1..hops {
             let lists = answer(asks, hop - 1, |ask| ask.to, answer_lists, state);
-            let limit = keep_at_hop(&fanouts, hop);
+            let limit = keep_at_hop(&fanouts, 0, hop);
             asks = merge_round(lists, hop - 1, state, move |group, worker, placement| {
                 group.ask_lists(worker, limit, placement)
             });
@@ -287,7 +289,7 @@ fn write_group(
     let bytes = WRITER_BYTES + group_bytes + shard.size_bytes();
     let (output, meta) = (&context.output, &context.meta);
     let lent = features.as_ref().map(|rows| rows as &dyn DenseRows);
-    let part = write_part(output, index, &shard, lent, graph, meta);
+    let part = write_part(output, index, &shard, &[lent], graph, meta);
     stats.nodes += shard.num_nodes() as u64;
     stats.in_edges += shard.num_edges() as u64;
     let files = part.as_ref().map_or(&[][..], |part| &part.files);

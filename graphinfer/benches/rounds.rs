@@ -93,7 +93,7 @@ fn main() -> Result<()> {
         .build_global()?;
     let fanouts = settings.fanouts()?;
     let started = Instant::now();
-    let store = store_of(&data, work.path(), workers, keep_at_hop(&fanouts, 0))?;
+    let store = store_of(&data, work.path(), workers, keep_at_hop(&fanouts, 0, 0))?;
     say(&format!("store {:.2} s", started.elapsed().as_secs_f64()));
     let model = settings.given.get("save");
     let model = model.map_or_else(|| work.path().join("model"), PathBuf::from);
@@ -192,11 +192,15 @@ fn store_of(data: &Path, work: &Path, workers: usize, keep: usize) -> Result<Sto
 
 fn save_model(settings: &Settings, store: &Store, fanouts: &[Fanout], dir: &Path) -> Result<()> {
     let graph = &store.meta().graph;
-    let label = graph.label.as_ref().ok_or("the nodes have no label")?;
+    let label = graph
+        .target()
+        .label
+        .as_ref()
+        .ok_or("the nodes have no label")?;
     let heads = settings.number("heads", "1")?;
     let arch: Architecture = serde_json::from_value(json!({
         "layer": settings.text("model", "sage"), "aggregator": "mean",
-        "in_dim": graph.features.dim(), "edge_dim": null, "edge_weight": false,
+        "in_dim": graph.types[0].features.dim(), "edge_dim": null, "edge_weight": false,
         "hidden": vec![settings.number("hidden", "64")?; fanouts.len()],
         "num_layers": fanouts.len(), "out_dim": label.kind.width(),
         "heads": heads, "out_heads": 1,

@@ -80,22 +80,22 @@ impl TrainedModel {
             })
         };
         let arch = self.model.architecture();
-        let dim = graph.features.dim();
+        let dim = graph.types[0].features.dim();
         if dim != arch.in_dim {
             return unfit(format!(
                 "it reads {} features a node, the nodes have {dim}",
                 arch.in_dim
             ));
         }
-        let is_sparse = matches!(graph.features, FeatureMeta::Sparse { .. });
+        let is_sparse = matches!(graph.types[0].features, FeatureMeta::Sparse { .. });
         if is_sparse && matches!(self.transform, Transform::Standardize { .. }) {
             let problem = "it standardises features, which would fill the nodes' sparse ones";
             return unfit(problem.to_owned());
         }
-        if arch.edge_weight && !graph.edge_weight {
+        if arch.edge_weight && !graph.relations[0].edge_weight {
             return unfit("it uses edge weights, the edges have none".to_owned());
         }
-        let edge_dim = graph.edge_feature_dim.unwrap_or(0);
+        let edge_dim = graph.relations[0].edge_feature_dim.unwrap_or(0);
         if let Some(wanted) = arch.edge_dim.filter(|&wanted| wanted != edge_dim) {
             let problem = format!("it reads {wanted} features an edge, the edges have {edge_dim}");
             return unfit(problem);

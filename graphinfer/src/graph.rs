@@ -246,7 +246,10 @@ impl Graph {
 
     /// Tells whether the raw features are sparse.
     pub(crate) fn is_sparse(&self) -> bool {
-        matches!(self.store.meta().graph.features, FeatureMeta::Sparse { .. })
+        matches!(
+            self.store.meta().graph.types[0].features,
+            FeatureMeta::Sparse { .. }
+        )
     }
 
     /// Gathers the raw features of some own rows and applies the model's transform.
@@ -256,7 +259,8 @@ impl Graph {
         transform: &Transform,
     ) -> Result<Input, InferError> {
         let num_rows = rows.len();
-        let mut features = Features::with_capacity(self.store.meta().graph.features, num_rows);
+        let mut features =
+            Features::with_capacity(self.store.meta().graph.types[0].features, num_rows);
         for (partition, local) in self.places(rows) {
             partition.features_into(local, &mut features);
         }
@@ -267,7 +271,7 @@ impl Graph {
 
     /// Returns the ids of some own rows.
     pub(crate) fn ids(&self, rows: &[Row]) -> Ids {
-        let mut ids = Ids::with_capacity(self.store.meta().graph.id_type, rows.len());
+        let mut ids = Ids::with_capacity(self.store.meta().graph.types[0].id_type, rows.len());
         for &row in rows {
             let (partition, local) = self.place(row);
             ids.push_from(partition.ids(), local.index());

@@ -17,9 +17,7 @@ use crate::slice::Slice;
 use crate::threads::Threads;
 use cluster::{gather_processes, open_output};
 use gnn::SharedRows;
-use schemas::{
-    Event, GraphMeta, IdListPlan, Manifest, NodeIdx, Opened, Output, PartEntry, Progress,
-};
+use schemas::{Event, IdListPlan, Manifest, NodeIdx, Opened, Output, PartEntry, Progress};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
@@ -65,7 +63,12 @@ pub fn infer(plan: &InferPlan, store: &Store, progress: &Progress) -> Result<Man
     let other_slices = Slice::all(trained.limits(layers, plan.other_sampling()));
     // Everything that can fail because of the input comes before the output is opened.
     let graph = Graph::new(store, arch, &limits(plan, &slices, &other_slices))?;
-    let columns = embedding_columns(plan, &trained, store.meta().graph.id_type, embedding_layer)?;
+    let columns = embedding_columns(
+        plan,
+        &trained,
+        store.meta().graph.target().id_type,
+        embedding_layer,
+    )?;
     let targets = list.map(|list| targets(&list, &graph)).transpose()?;
     let output = match open_output::<InferError>(
         store.cluster(),
@@ -105,10 +108,7 @@ pub fn infer(plan: &InferPlan, store: &Store, progress: &Progress) -> Result<Man
     report["embedding"] = trained.embedding_report(embedding_layer);
     let planned = (plan_json, store.manifest_input());
     let manifest = Manifest {
-        graph: Some(GraphMeta {
-            label,
-            ..store.meta().graph.clone()
-        }),
+        graph: Some(store.meta().graph.clone().with_label(label)),
         parts: output.parts(),
         report,
         ..Manifest::new("infer", fingerprint, planned, store.meta().seed)
@@ -223,7 +223,7 @@ fn target_list(plan: &InferPlan, store: &Store) -> Result<Option<IdListPlan>, In
         return Ok(None);
     };
     let meta = store.meta();
-    let list = IdListPlan::open(TARGETS, path, &meta.id_column, meta.graph.id_type)?;
+    let list = IdListPlan::open(TARGETS, path, &meta.id_column, meta.graph.target().id_type)?;
     Ok(Some(list))
 }
 

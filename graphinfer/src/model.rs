@@ -107,7 +107,7 @@ impl TrainedModel {
         Ok(StoreNeed {
             keep: match self.reads_all {
                 true => usize::MAX,
-                false => keep_at_hop(&meta.fanouts, 0),
+                false => keep_at_hop(&meta.fanouts, 0, 0),
             },
             sample: Some(sample),
         })
@@ -174,7 +174,7 @@ impl TrainedModel {
         let sampled = self.sampled.as_ref();
         let sampled = sampled.filter(|_| sampling == InferSampling::AsTrained);
         let limit = |layer| match sampled {
-            Some(meta) => use_at_layer(&meta.fanouts, layer),
+            Some(meta) => use_at_layer(&meta.fanouts, 0, layer),
             None => usize::MAX,
         };
         (1..=layers).map(limit).collect()
@@ -198,7 +198,7 @@ impl TrainedModel {
         if let Some(label) = self
             .trained_on
             .as_ref()
-            .and_then(|graph| graph.label.clone())
+            .and_then(|graph| graph.target().label.clone())
         {
             return label;
         }

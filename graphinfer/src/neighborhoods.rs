@@ -14,7 +14,7 @@ use gnn::{Dense, Input, ReadyInput};
 use graphtrainer::batch::{BlockOptions, Piece, blocks_of};
 use schemas::{
     EmbeddingBatch, EmbeddingColumns, EmbeddingsWriter, Event, GraphColumns, GraphFeatureDataset,
-    GraphMeta, GraphShard, Ids, Labels, Manifest, Opened, Output, Progress,
+    GraphShard, Ids, Labels, Manifest, Opened, Output, Progress,
 };
 use std::time::Instant;
 
@@ -61,7 +61,7 @@ pub fn infer_neighborhoods(plan: &InferPlan, progress: &Progress) -> Result<Mani
         Opened::Done(manifest) => return Ok(*manifest),
         Opened::Open(output) => output,
     };
-    let columns = embedding_columns(plan, &trained, graph.id_type, embedding_layer)?;
+    let columns = embedding_columns(plan, &trained, graph.target().id_type, embedding_layer)?;
     let label = columns.prediction.clone();
     let arch = trained.model.architecture();
     let flatten = dataset.flatten();
@@ -97,10 +97,7 @@ pub fn infer_neighborhoods(plan: &InferPlan, progress: &Progress) -> Result<Mani
     });
     let made_from = dataset.manifest();
     let manifest = Manifest {
-        graph: Some(GraphMeta {
-            label,
-            ..graph.clone()
-        }),
+        graph: Some(graph.clone().with_label(label)),
         parts: output.parts(),
         report: serde_json::json!({
             "seconds": started.elapsed().as_secs_f64(),
@@ -133,10 +130,7 @@ impl Inference<'_> {
     /// Computes and writes the targets of a part.
     fn part(&self, index: usize) -> Result<(), InferError> {
         let shard = self.dataset.read_part(index)?;
-        let positions = (0_u32..).zip(&shard.is_target);
-        let targets: Vec<u32> = positions
-            .filter_map(|(node, is_target)| is_target.then_some(node))
-            .collect();
+        let targets: Vec<u32> = shard.targets().collect();
         let mut writer = EmbeddingsWriter::create(self.output, index, &self.columns)?;
         let widths = self.columns.vectors.iter().map(|(_, width)| width);
         let group_rows = (GROUP_BYTES / (4 * widths.sum::<usize>())).max(1);
@@ -157,7 +151,7 @@ impl Inference<'_> {
 
     fn no_rows(&self, shard: &GraphShard) -> EmbeddedRows {
         EmbeddedRows {
-            ids: Ids::new(shard.ids.id_type()),
+            ids: Ids::new(shard.target_nodes().ids.id_type()),
             vectors: vec![Vec::new(); self.columns.vectors.len()],
             predicted: Labels::empty(self.columns.prediction.as_ref()),
         }
@@ -207,7 +201,10 @@ impl Inference<'_> {
                 return Err(InferError::NotFinite {
                     dir: self.trained.dir.clone(),
                     layer,
-                    id: shard.ids.display(targets[bad / given.cols] as usize),
+                    id: shard
+                        .target_nodes()
+                        .ids
+                        .display(targets[bad / given.cols] as usize),
                 });
             }
         }
@@ -219,7 +216,7 @@ impl Inference<'_> {
         for (all, values) in rows.vectors.iter_mut().zip(more) {
             all.extend(values);
         }
-        rows.ids.extend_gather(&shard.ids, targets);
+        rows.ids.extend_gather(&shard.target_nodes().ids, targets);
         Ok(())
     }
 }

@@ -26,7 +26,7 @@ pub(crate) fn node_columns(
         }))?;
         Ok::<_, InferError>(bits.into_iter().map(f32::from_bits).collect::<Vec<f32>>())
     };
-    let has_loops = store.meta().graph.self_loops;
+    let has_loops = store.meta().graph.relations[0].self_loops;
     let loops = Box::new(|p: &Partition, local| p.self_loops(local).unwrap_or_default());
     Ok(NodeColumns::new(
         columns(Box::new(Partition::in_degree))?,

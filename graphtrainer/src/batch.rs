@@ -2,7 +2,7 @@
 
 use gnn::kernel::Partitioning;
 use gnn::{Block, BlockData, Dense, Input};
-use schemas::{Fanout, Features, GraphShard, Sampling, use_at_layer};
+use schemas::{Features, GraphShard, HopFanouts, Sampling, ShardEdges, use_at_layer};
 
 use crate::{TrainError, convert};
 
@@ -19,7 +19,7 @@ pub struct Piece<'a> {
 #[derive(Clone, Debug)]
 pub struct BlockOptions {
     /// In-edges per node, hop 1 first; as many as the model has layers.
-    pub fanouts: Vec<Fanout>,
+    pub fanouts: Vec<HopFanouts>,
     /// How the in-edges were drawn.
     pub sampling: Sampling,
     /// Whether each layer computes only the rows that the targets need. Without pruning every layer
@@ -56,7 +56,7 @@ pub struct Place {
 /// Makes the blocks of some targets: the disjoint union of the nodes that each piece's targets
 /// need.
 ///
-/// Layer l reads the in-edges of rank below `use_at_layer(fanouts, l)`. So a target's neighbourhood
+/// Layer l reads the in-edges of rank below `use_at_layer(fanouts, 0, l)`. So a target's neighbourhood
 /// in the blocks is the one that flatten drew, whatever other targets are in its shard or batch.
 ///
 /// # Errors
@@ -74,7 +74,7 @@ pub fn blocks_of(pieces: &[Piece<'_>], options: &BlockOptions) -> Result<Vectori
     let mut layers = Vec::with_capacity(num_layers);
     for layer in (1..=num_layers).rev() {
         let num_dst = walk.places.len();
-        let edges = walk.discover(num_dst, use_at_layer(&options.fanouts, layer));
+        let edges = walk.discover(num_dst, use_at_layer(&options.fanouts, 0, layer));
         layers.push((num_dst, walk.places.len(), edges));
     }
     let num_src = walk.places.len();
@@ -85,7 +85,7 @@ pub fn blocks_of(pieces: &[Piece<'_>], options: &BlockOptions) -> Result<Vectori
         let data = if options.pruning {
             nodes.block(num_dst, (num_dst, pruned_src), edges, pieces, options)
         } else {
-            let limit = use_at_layer(&options.fanouts, layer);
+            let limit = use_at_layer(&options.fanouts, 0, layer);
             let whole = walk.known(num_inner, num_src, limit);
             nodes.block(num_dst, (num_src, num_src), whole, pieces, options)
         };
@@ -125,7 +125,7 @@ impl<'a> Walk<'a> {
     fn new(pieces: &'a [Piece<'a>]) -> Self {
         let position = pieces
             .iter()
-            .map(|piece| vec![ABSENT; piece.shard.hop.len()])
+            .map(|piece| vec![ABSENT; piece.shard.nodes[0].len()])
             .collect();
         let mut walk = Self {
             pieces,
@@ -165,11 +165,11 @@ impl<'a> Walk<'a> {
         edges.offset.push(0);
         for dst in 0..num_dst {
             let Place { piece, node } = self.places[dst];
-            let shard = self.pieces[piece as usize].shard;
-            for edge in in_edges(shard, node, limit) {
+            let all = &self.pieces[piece as usize].shard.edges[0];
+            for edge in in_edges(all, node, limit) {
                 let src = self.enter(Place {
                     piece,
-                    node: shard.in_src[edge],
+                    node: all.in_src[edge],
                 });
                 edges.src.push(src);
                 edges.origin.push(narrow(edge));
@@ -188,9 +188,9 @@ impl<'a> Walk<'a> {
             ..Edges::default()
         };
         for &Place { piece, node } in &self.places[..num_inner] {
-            let shard = self.pieces[piece as usize].shard;
-            for edge in in_edges(shard, node, limit) {
-                let src = self.position[piece as usize][shard.in_src[edge] as usize];
+            let all = &self.pieces[piece as usize].shard.edges[0];
+            for edge in in_edges(all, node, limit) {
+                let src = self.position[piece as usize][all.in_src[edge] as usize];
                 if src != ABSENT {
                     edges.src.push(src);
                     edges.origin.push(narrow(edge));
@@ -204,10 +204,9 @@ impl<'a> Walk<'a> {
 }
 
 /// Returns the positions of a node's first `limit` in-edges.
-fn in_edges(shard: &GraphShard, node: u32, limit: usize) -> std::ops::Range<usize> {
-    let start = shard.in_offset[node as usize] as usize;
-    let end = shard.in_offset[node as usize + 1] as usize;
-    start..end.min(start.saturating_add(limit))
+fn in_edges(edges: &ShardEdges, node: u32, limit: usize) -> std::ops::Range<usize> {
+    let all = edges.in_edges(node);
+    all.start..all.end.min(all.start.saturating_add(limit))
 }
 
 /// Columns of the nodes of a batch, for its blocks.
@@ -227,22 +226,23 @@ impl<'a> NodeColumns<'a> {
                 .iter()
                 .map(|place| (pieces[place.piece as usize].shard, place.node))
         };
-        let weights = |of: fn(&GraphShard) -> Option<&Vec<f32>>| -> Option<Vec<f32>> {
-            let all = shards().map(|(shard, node)| of(shard).map(|all| all[node as usize]));
+        let degrees = || shards().map(|(shard, node)| (&shard.edges[0], node as usize));
+        let weights = |of: fn(&ShardEdges) -> Option<&Vec<f32>>| -> Option<Vec<f32>> {
+            let all = degrees().map(|(edges, node)| of(edges).map(|all| all[node]));
             all.collect::<Option<_>>().filter(|_| edge_weight)
         };
         Self {
             places,
-            in_degree: shards()
-                .map(|(shard, node)| shard.in_degree[node as usize])
+            in_degree: degrees()
+                .map(|(edges, node)| edges.in_degree[node])
                 .collect(),
-            in_weight: weights(|shard| shard.in_weight.as_ref()),
-            self_loops: shards()
-                .map(|(shard, node)| shard.self_loops.as_ref().map(|all| all[node as usize]))
+            in_weight: weights(|edges| edges.in_weight.as_ref()),
+            self_loops: degrees()
+                .map(|(edges, node)| edges.self_loops.as_ref().map(|all| all[node]))
                 .collect(),
-            self_weight: weights(|shard| shard.self_weight.as_ref()),
+            self_weight: weights(|edges| edges.self_weight.as_ref()),
             node_key: shards()
-                .map(|(shard, node)| shard.ids.hash(node as usize))
+                .map(|(shard, node)| shard.nodes[0].ids.hash(node as usize))
                 .collect(),
         }
     }
@@ -282,7 +282,7 @@ impl<'a> NodeColumns<'a> {
     fn edge_weights(&self, edges: &Edges, pieces: &[Piece<'_>]) -> Vec<f32> {
         let mut weights = Vec::with_capacity(edges.src.len());
         self.for_each_row(edges, pieces, |shard, run| {
-            let all = shard
+            let all = shard.edges[0]
                 .edge_weight
                 .as_ref()
                 .expect("in_weight comes with edge_weight");
@@ -294,7 +294,7 @@ impl<'a> NodeColumns<'a> {
     fn edge_features(&self, edges: &Edges, pieces: &[Piece<'_>], cols: usize) -> Dense {
         let mut values = Vec::with_capacity(edges.src.len() * cols);
         self.for_each_row(edges, pieces, |shard, run| {
-            let all = shard
+            let all = shard.edges[0]
                 .edge_feature
                 .as_ref()
                 .expect("edge features are used where present");
@@ -329,13 +329,16 @@ impl<'a> NodeColumns<'a> {
 fn features_of(pieces: &[Piece<'_>], places: &[Place]) -> Input {
     let meta = pieces
         .first()
-        .map(|piece| piece.shard.features.meta())
+        .map(|piece| piece.shard.nodes[0].features.meta())
         .unwrap_or_default();
     let mut gathered = Features::empty(meta);
     // Consecutive nodes mostly belong to one piece, so a gather copies many rows.
     for run in places.chunk_by(|a, b| a.piece == b.piece) {
         let nodes: Vec<u32> = run.iter().map(|place| place.node).collect();
-        gathered.extend_gather(&pieces[run[0].piece as usize].shard.features, &nodes);
+        gathered.extend_gather(
+            &pieces[run[0].piece as usize].shard.nodes[0].features,
+            &nodes,
+        );
     }
     convert::input(gathered, places.len())
 }

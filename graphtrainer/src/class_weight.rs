@@ -92,7 +92,7 @@ pub(crate) fn balanced(source: &Source, num_classes: usize) -> Result<Vec<f32>, 
     let mut counts = vec![0_u64; num_classes];
     for idx in 0..source.counts.len() {
         let part = source.part(source.key(idx, None))?;
-        if let Labels::Class(classes) = &part.shard.labels {
+        if let Labels::Class(classes) = &part.shard.target_nodes().labels {
             for &target in part.targets(Split::Train) {
                 // A class out of range is not counted; the model refuses it.
                 if let Some(count) = counts.get_mut(classes[target as usize] as usize) {

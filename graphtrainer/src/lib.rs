@@ -23,7 +23,7 @@
 //! use schemas::progress::Progress;
 //! use schemas::{
 //!     Fanout, FeatureMeta, Features, FlattenMeta, GraphMeta, GraphShard, IdType, Ids, LabelKind,
-//!     LabelMeta, Labels, Layout, Sampling, Split, SplitMeta,
+//!     LabelMeta, Labels, Layout, Sampling, ShardEdges, ShardNodes, Split, SplitMeta, UntypedMeta,
 //! };
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -35,25 +35,30 @@
 //! (values[0], values[3]) = (1.0, 1.0);
 //! let class = |node: u64| u32::from(node % 2 == 1);
 //! let targets = 2..num_nodes;
-//! let shard = GraphShard {
+//! let nodes = ShardNodes {
 //!     ids,
 //!     hop: (0..num_nodes).map(|node| u8::from(node < 2)).collect(),
-//!     in_degree: (0..num_nodes).map(|node| u32::from(node >= 2)).collect(),
-//!     in_weight: None,
-//!     self_loops: None,
-//!     self_weight: None,
 //!     features: Features::Dense { dim: 2, values },
 //!     labels: Labels::Class((0..num_nodes).map(class).collect()),
 //!     split: (0..num_nodes)
 //!         .map(|node| if node % 3 == 0 { Split::Test } else { Split::Train })
 //!         .collect(),
 //!     is_target: (0..num_nodes).map(|node| node >= 2).collect(),
+//! };
+//! let edges = ShardEdges {
+//!     from: 0,
+//!     to: 0,
+//!     in_degree: (0..num_nodes).map(|node| u32::from(node >= 2)).collect(),
+//!     in_weight: None,
+//!     self_loops: None,
+//!     self_weight: None,
 //!     in_offset: [0, 0].into_iter().chain(0..=40).collect(),
 //!     in_src: targets.map(class).collect(),
 //!     edge_weight: None,
 //!     edge_feature: None,
 //! };
-//! let graph = GraphMeta {
+//! let shard = GraphShard { target_type: 0, nodes: vec![nodes], edges: vec![edges] };
+//! let graph = GraphMeta::from(UntypedMeta {
 //!     id_type: IdType::UInt64,
 //!     features: FeatureMeta::Dense { dim: 2 },
 //!     label: Some(LabelMeta {
@@ -64,10 +69,10 @@
 //!     edge_weight: false,
 //!     edge_feature_dim: None,
 //!     self_loops: false,
-//! };
+//! });
 //! let flatten = FlattenMeta {
 //!     hops: 1,
-//!     fanouts: vec![Fanout::All],
+//!     fanouts: vec![Fanout::All.into()],
 //!     sampling: Sampling::Uniform,
 //!     layout: Layout::Shards,
 //!     seed: 1,

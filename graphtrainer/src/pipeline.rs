@@ -141,7 +141,9 @@ impl Reader<'_> {
                         .as_ref()
                         .is_none_or(|(known, _)| *known != ordered)
                     {
-                        let permuted = self.order.permuted(epoch, &part.shard.ids, stored);
+                        let permuted =
+                            self.order
+                                .permuted(epoch, &part.shard.target_nodes().ids, stored);
                         self.permuted = Some((ordered, permuted));
                     }
                     self.permuted
@@ -152,7 +154,8 @@ impl Reader<'_> {
             };
             targets.sort_unstable();
             let own = &targets[own];
-            let total = |of: &[u32]| class_weight::total(weights, &part.shard.labels, of);
+            let total =
+                |of: &[u32]| class_weight::total(weights, &part.shard.target_nodes().labels, of);
             chosen.counts.global += total(&targets);
             chosen.counts.own += total(own);
             if !own.is_empty() {

@@ -125,7 +125,7 @@ fn label_scale(source: &Source) -> Result<LabelScale, TrainError> {
     let mut fit = StandardizeFit::new(1);
     for idx in 0..source.counts.len() {
         let part = source.part(source.key(idx, None))?;
-        if let schemas::Labels::Number(values) = &part.shard.labels {
+        if let schemas::Labels::Number(values) = &part.shard.target_nodes().labels {
             let targets = part.targets(Split::Train).iter();
             targets.for_each(|&target| fit.add(&[values[target as usize]]));
         }
@@ -233,7 +233,7 @@ impl<'a> Checks<'a> {
     }
 
     fn splits(&self, source: &Source) -> Result<(), TrainError> {
-        if self.graph.split.is_none() {
+        if self.graph.target().split.is_none() {
             return Err(self.untrainable("its nodes have no splits (`input.nodes.split`)"));
         }
         let empty = |split: Split| source.counts_of(split).iter().all(|&count| count == 0);
@@ -279,20 +279,20 @@ impl<'a> Checks<'a> {
     }
 
     fn label(&self) -> Result<&LabelKind, TrainError> {
-        let label = self.graph.label.as_ref().map(|label| &label.kind);
+        let label = self.graph.target().label.as_ref().map(|label| &label.kind);
         label.ok_or_else(|| self.untrainable("its nodes have no labels (`input.nodes.label`)"))
     }
 
     fn architecture_of(&self, task: Task, out_dim: usize) -> Result<Architecture, TrainError> {
         let (plan, graph) = (&self.plan.result, self.graph);
-        if graph.features == FeatureMeta::None {
+        if graph.types[0].features == FeatureMeta::None {
             let problem = "its nodes have no features (`input.nodes.features` or `.sparse`)";
             return Err(self.untrainable(problem));
         }
         Ok(Architecture {
             layer: plan.layer,
             aggregator: plan.aggregator,
-            in_dim: graph.features.dim(),
+            in_dim: graph.types[0].features.dim(),
             edge_dim: self.edge_dim()?,
             edge_weight: self.edge_weight()?,
             hidden: plan.hidden.clone(),
@@ -329,7 +329,7 @@ impl<'a> Checks<'a> {
     }
 
     fn edge_weight(&self) -> Result<bool, TrainError> {
-        let present = self.graph.edge_weight;
+        let present = self.graph.relations[0].edge_weight;
         match self.plan.result.edge_weight {
             Some(true) if !present => {
                 let problem = "its edges have no weights (`input.edges.weight`)".to_owned();
@@ -340,7 +340,7 @@ impl<'a> Checks<'a> {
     }
 
     fn edge_dim(&self) -> Result<Option<usize>, TrainError> {
-        let (plan, present) = (&self.plan.result, self.graph.edge_feature_dim);
+        let (plan, present) = (&self.plan.result, self.graph.relations[0].edge_feature_dim);
         let takes = plan.layer.takes_edge_features();
         if takes && plan.edge_features != Some(false) && present == Some(0) {
             let problem = "without edges the width of the lists of `input.edges.features` is not \
@@ -420,7 +420,7 @@ impl<'a> Checks<'a> {
 
     fn transform_allowed(&self) -> Result<(), TrainError> {
         let wanted = self.plan.result.transform;
-        let is_sparse = matches!(self.graph.features, FeatureMeta::Sparse { .. });
+        let is_sparse = matches!(self.graph.types[0].features, FeatureMeta::Sparse { .. });
         if wanted == Some(schemas::Transform::Standardize) && is_sparse {
             return Err(self.untrainable(
                 "its features are sparse, which `input.nodes.transform` = \"standardize\" would \
@@ -447,7 +447,7 @@ impl<'a> Checks<'a> {
             Some(schemas::Transform::RowNormalize) => return Ok(Transform::RowNormalize),
             Some(schemas::Transform::Standardize) => {}
         }
-        let mut fit = StandardizeFit::new(self.graph.features.dim());
+        let mut fit = StandardizeFit::new(self.graph.types[0].features.dim());
         for idx in 0..source.counts.len() {
             let part = source.part(source.key(idx, None))?;
             for &target in part.targets(Split::Train) {

@@ -122,7 +122,7 @@ impl SplitScores {
 
 /// Returns the names of the classes; empty if labels are not names.
 pub(crate) fn label_names(graph: &GraphMeta) -> &[String] {
-    match graph.label.as_ref().map(|label| &label.kind) {
+    match graph.target().label.as_ref().map(|label| &label.kind) {
         Some(LabelKind::ClassName { names }) => names,
         _ => &[],
     }

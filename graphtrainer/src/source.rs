@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use schemas::{
     DenseRows, DrawParts, Features, FlattenMeta, GraphColumns, GraphFeatureDataset, GraphMeta,
-    GraphShard, Labels, Neighborhoods, Split, SplitCounts,
+    GraphShard, Neighborhoods, Split, SplitCounts,
 };
 
 use crate::TrainError;
@@ -53,7 +53,8 @@ type DrawnParts = BTreeMap<PartKey, Arc<Mutex<Weak<Part>>>>;
 /// A decoded part.
 pub(crate) struct Part {
     pub(crate) shard: GraphShard,
-    dense: Option<Box<dyn DenseRows + Send + Sync>>,
+    /// As in [`Neighborhoods`].
+    dense: Vec<Option<Box<dyn DenseRows + Send + Sync>>>,
     /// Positions of the targets, in the order train, val, test.
     targets: [Vec<u32>; 3],
 }
@@ -238,23 +239,24 @@ impl Source {
         *decoded = Some(Arc::clone(&part));
         drop(decoded);
         self.cache()
-            .keep(idx, shard_bytes(&part.shard), self.cache_bytes_max);
+            .keep(idx, part.shard.size_bytes(), self.cache_bytes_max);
         Ok(part)
     }
 
     fn decode(&self, idx: usize, seed: u64) -> Result<Part, TrainError> {
         let Neighborhoods { shard, dense } = (self.read)(idx, seed)?;
         let mut targets = [const { Vec::new() }; 3];
-        for (position, (&split, &is_target)) in (0..).zip(shard.split.iter().zip(&shard.is_target))
+        let nodes = shard.target_nodes();
+        for (position, (&split, &is_target)) in (0..).zip(nodes.split.iter().zip(&nodes.is_target))
         {
             let Some(slot) = slot_of(split).filter(|_| is_target) else {
                 continue;
             };
             let row: u32 = position;
-            if !shard.labels.has(row as usize) {
+            if !nodes.labels.has(row as usize) {
                 return Err(TrainError::Unlabelled {
                     input: self.input.clone(),
-                    id: shard.ids.display(row as usize),
+                    id: nodes.ids.display(row as usize),
                     split: split.as_str(),
                 });
             }
@@ -295,13 +297,13 @@ impl Part {
     /// Returns the width of dense features that are stored beside the shard; none if there are
     /// none.
     pub(crate) fn dense_dim(&self) -> Option<usize> {
-        self.dense.as_ref().map(|rows| rows.dim())
+        self.dense[0].as_ref().map(|rows| rows.dim())
     }
 
     /// Returns the dense features of a node, `[dim]`; empty if features are not dense.
     pub(crate) fn dense_row(&self, node: u32) -> &[f32] {
         let node = node as usize;
-        match (&self.dense, &self.shard.features) {
+        match (&self.dense[0], &self.shard.nodes[0].features) {
             (Some(rows), _) => rows.row(node),
             (None, Features::Dense { dim, values }) => &values[node * dim..(node + 1) * dim],
             (None, Features::None | Features::Sparse { .. }) => &[],
@@ -341,36 +343,6 @@ fn slot_of(split: Split) -> Option<usize> {
 
 fn index(count: u64) -> usize {
     usize::try_from(count).expect("targets of a part fit into memory")
-}
-
-/// Returns the memory of a decoded shard in bytes.
-fn shard_bytes(shard: &GraphShard) -> usize {
-    let floats = [
-        &shard.in_weight,
-        &shard.self_weight,
-        &shard.edge_weight,
-        &shard.edge_feature,
-    ];
-    let num_floats: usize = floats
-        .iter()
-        .filter_map(|column| column.as_ref())
-        .map(Vec::len)
-        .sum();
-    let labels = match &shard.labels {
-        Labels::None => 0,
-        Labels::Class(classes) => 4 * classes.len(),
-        Labels::Multi {
-            values, present, ..
-        } => 4 * values.len() + present.len(),
-        Labels::Number(values) => 4 * values.len(),
-    };
-    let num_loops = shard.self_loops.as_ref().map_or(0, Vec::len);
-    // `hop`, `split` and `is_target` take one byte each, `in_degree` and `in_offset` four.
-    shard.ids.size_bytes()
-        + shard.features.size_bytes()
-        + labels
-        + shard.hop.len() * 11
-        + 4 * (shard.in_src.len() + num_floats + num_loops)
 }
 
 #[cfg(test)]

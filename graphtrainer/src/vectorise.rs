@@ -114,11 +114,11 @@ fn dense_elsewhere(chosen: &Chosen, nodes: &[Place]) -> Option<Dense> {
 
 /// Gathers the labels of a batch's targets.
 fn labels_of(pieces: &[Piece<'_>]) -> Labels {
-    let mut gathered = pieces
-        .first()
-        .map_or(schemas::Labels::None, |p| p.shard.labels.empty_like());
+    let mut gathered = pieces.first().map_or(schemas::Labels::None, |p| {
+        p.shard.target_nodes().labels.empty_like()
+    });
     for Piece { shard, targets } in pieces {
-        gathered.extend_gather(&shard.labels, targets);
+        gathered.extend_gather(&shard.target_nodes().labels, targets);
     }
     match gathered {
         schemas::Labels::None => Labels::Classes(Vec::new()),
@@ -165,7 +165,7 @@ fn block_bytes(block: &Block) -> usize {
 #[cfg(test)]
 mod tests {
     use gnn::kernel::Partitioning;
-    use schemas::{Fanout, GraphShard, Sampling, Split};
+    use schemas::{Fanout, GraphShard, HopFanouts, Sampling, Split};
 
     use super::*;
     use crate::random::{Graph, Shape, flatten_meta};
@@ -185,7 +185,7 @@ mod tests {
         let targets = part.targets(Split::Train).to_vec();
         let vectoriser = Vectoriser {
             options: BlockOptions {
-                fanouts: fanouts.to_vec(),
+                fanouts: HopFanouts::untyped(&fanouts),
                 sampling: Sampling::Uniform,
                 pruning: true,
                 partitioning: Partitioning::EdgeBalanced,

@@ -42,7 +42,7 @@ fn flatten(dir: &Path, shape: Shape) {
         panic!("a fresh directory");
     };
     for (idx, shard) in graph.parts(3, &FANOUTS).iter().enumerate() {
-        let part = write_part(&output, idx, shard, None, &graph.meta(), &meta).unwrap();
+        let part = write_part(&output, idx, shard, &[], &graph.meta(), &meta).unwrap();
         output.commit_part(idx, part).unwrap();
     }
     let manifest = Manifest {

@@ -11,7 +11,7 @@ use gnn::{
 };
 use graphtrainer::batch::{BlockOptions, Piece, blocks_of};
 use random::{Graph, Shape};
-use schemas::{Fanout, Sampling};
+use schemas::{Fanout, HopFanouts, Sampling};
 
 /// Pruning leaves out rows, but keeps the order of sums over needed rows. Only the splits of matrix
 /// products differ.
@@ -57,9 +57,9 @@ fn compute(arch: &Architecture, graph: &Graph, options: &BlockOptions) -> LossAn
         },
     ];
     let vectorised = blocks_of(&pieces, options).unwrap();
-    let mut labels = pieces[0].shard.labels.empty_like();
+    let mut labels = pieces[0].shard.target_nodes().labels.empty_like();
     for piece in pieces {
-        labels.extend_gather(&piece.shard.labels, piece.targets);
+        labels.extend_gather(&piece.shard.target_nodes().labels, piece.targets);
     }
     let schemas::Labels::Class(classes) = labels else {
         panic!("a graph of classes")
@@ -74,7 +74,7 @@ fn compute(arch: &Architecture, graph: &Graph, options: &BlockOptions) -> LossAn
 
 fn check(arch: &Architecture, graph: &Graph, fanouts: &[Fanout], sampling: Sampling) {
     let pruned = BlockOptions {
-        fanouts: fanouts.to_vec(),
+        fanouts: HopFanouts::untyped(fanouts),
         sampling,
         pruning: true,
         partitioning: Partitioning::EdgeBalanced,

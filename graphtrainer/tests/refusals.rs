@@ -165,11 +165,11 @@ fn data_that_cannot_be_trained_on_are_refused() {
         );
     };
     refused(
-        |meta| meta.label = None,
+        |meta| meta.types[0].label = None,
         "its nodes have no labels (`input.nodes.label`)",
     );
     refused(
-        |meta| meta.split = None,
+        |meta| meta.types[0].split = None,
         "its nodes have no splits (`input.nodes.split`)",
     );
 }

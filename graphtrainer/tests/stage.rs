@@ -36,7 +36,7 @@ fn flatten_graph(dir: &Path, graph: &Graph, layout: Layout) {
         panic!("a fresh directory");
     };
     for (idx, shard) in graph.parts(3, &FANOUTS).iter().enumerate() {
-        let part = write_part(&output, idx, shard, None, &graph.meta(), &meta).unwrap();
+        let part = write_part(&output, idx, shard, &[], &graph.meta(), &meta).unwrap();
         output.commit_part(idx, part).unwrap();
     }
     let manifest = Manifest {

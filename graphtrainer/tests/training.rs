@@ -63,7 +63,7 @@ fn source() -> Source {
 /// The same with all features multiplied by a factor.
 fn scaled(factor: f32) -> Source {
     source_of(&graph(), 1 << 20, move |_, mut shard| {
-        if let Features::Dense { values, .. } = &mut shard.features {
+        if let Features::Dense { values, .. } = &mut shard.nodes[0].features {
             values.iter_mut().for_each(|value| *value *= factor);
         }
         Ok(shard)
@@ -514,7 +514,7 @@ fn a_failure_anywhere_ends_the_training_with_its_error() {
 fn a_broken_shard_ends_the_training() {
     let source = source_of(&graph(), 0, |idx, mut shard| {
         if idx == 2 {
-            shard.in_degree.fill(0);
+            shard.edges[0].in_degree.fill(0);
         }
         Ok(shard)
     });
@@ -688,13 +688,14 @@ fn streamed(graph: &Graph, beside: bool) -> Source {
     let graph = graph.clone();
     let draw = move |part: usize, seed| {
         let mut shard = resampled(&graph, seed).parts(3, &FANOUTS).swap_remove(part);
-        let mut dense = None;
+        let mut dense = vec![None];
         if beside {
-            let features = std::mem::replace(&mut shard.features, Features::None);
+            let features = std::mem::replace(&mut shard.nodes[0].features, Features::None);
             let Features::Dense { dim, values } = features else {
                 panic!("the graph's features are dense");
             };
-            dense = Some(Box::new(Rows { dim, values }) as Box<dyn DenseRows + Send + Sync>);
+            let rows: Box<dyn DenseRows + Send + Sync> = Box::new(Rows { dim, values });
+            dense = vec![Some(rows)];
         }
         Ok(Neighborhoods { shard, dense })
     };

@@ -73,7 +73,7 @@ fn splits(survey: &Survey) -> [(&'static str, usize); 4] {
 }
 
 fn feature_width(survey: &Survey) -> usize {
-    match survey.meta.features {
+    match survey.meta.types[0].features {
         FeatureMeta::None => 0,
         FeatureMeta::Dense { dim } | FeatureMeta::Sparse { dim } => dim,
     }
@@ -115,7 +115,7 @@ fn memory(job: &Job, survey: &Survey, prediction: Option<&Prediction>) -> f64 {
     let num_nodes = survey.num_nodes();
     let budget = usize::try_from(job.memory_budget.as_u64()).unwrap_or(usize::MAX);
     let id_bytes = survey.ids.size_bytes() as f64 / num_nodes.max(1) as f64;
-    let edge_dim = survey.meta.edge_feature_dim;
+    let edge_dim = survey.meta.relations[0].edge_feature_dim;
     let store = StoreSize {
         nodes: num_nodes,
         node_bytes: survey.feature_bytes() + id_bytes,
@@ -133,7 +133,10 @@ fn memory(job: &Job, survey: &Survey, prediction: Option<&Prediction>) -> f64 {
             whole_size(part_nodes),
             whole_size(prediction.edges_per_shard),
         ),
-        (survey.meta.features, whole_size(survey.feature_bytes())),
+        (
+            survey.meta.types[0].features,
+            whole_size(survey.feature_bytes()),
+        ),
         edge_dim,
     );
     let parts = usize::try_from(prediction.parts).unwrap_or(usize::MAX);
@@ -146,7 +149,7 @@ fn memory(job: &Job, survey: &Survey, prediction: Option<&Prediction>) -> f64 {
             part_node_bytes: survey.feature_bytes() + id_bytes + SHARD_NODE_BYTES,
             batch_nodes: prediction.batch_nodes.clone(),
             batch_edges: prediction.batch_edges,
-            dense_dim: match survey.meta.features {
+            dense_dim: match survey.meta.types[0].features {
                 FeatureMeta::Dense { dim } => dim,
                 FeatureMeta::None | FeatureMeta::Sparse { .. } => 0,
             },
@@ -211,7 +214,7 @@ fn to_lines(job: &Job, survey: &Survey, prediction: Option<&Prediction>) -> Vec<
         .into_iter()
         .map(|(name, count)| format!("{count} {name}"))
         .collect();
-    let label = match survey.meta.label.as_ref().map(|label| &label.kind) {
+    let label = match survey.meta.target().label.as_ref().map(|label| &label.kind) {
         None => "no labels".to_owned(),
         Some(LabelKind::Class { num_classes }) => format!("{num_classes} classes"),
         Some(LabelKind::ClassName { names }) => format!("{} classes by name", names.len()),

@@ -111,7 +111,7 @@ impl Job {
             (Some(known), _) => (known.keep(), Some(known.sampling()), self.seed),
             (None, Some(train)) => match read_manifest(train.input())?.flatten {
                 Some(meta) => (
-                    keep_at_hop(&meta.fanouts, 0),
+                    keep_at_hop(&meta.fanouts, 0, 0),
                     Some(meta.sampling),
                     meta.seed,
                 ),

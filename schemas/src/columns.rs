@@ -1,15 +1,16 @@
 //! Columns of node features, labels and splits in memory, and their descriptions on disk.
 
 mod features;
+mod graph_meta;
 mod labels;
 
 use serde::{Deserialize, Serialize};
 
 pub use features::Features;
+pub use graph_meta::{GraphMeta, RelationMeta, TypeMeta, UntypedMeta};
 pub use labels::{Labels, NO_CLASS};
 
 use crate::config::SplitValues;
-use crate::ids::IdType;
 
 /// Split of a node.
 #[derive(
@@ -96,32 +97,6 @@ pub struct SplitMeta {
     pub data_type: String,
     /// The numbers that stand for the splits; none if splits are words.
     pub values: Option<SplitValues>,
-}
-
-/// Description of a graph's tables; manifests and each file's metadata hold it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct GraphMeta {
-    /// Type of the node ids.
-    pub id_type: IdType,
-    /// Shape of the node features.
-    pub features: FeatureMeta,
-    /// Labels, where the input has them.
-    pub label: Option<LabelMeta>,
-    /// Splits, where the input has them.
-    pub split: Option<SplitMeta>,
-    /// Whether edges have weights.
-    pub edge_weight: bool,
-    /// Features an edge, where edges have them.
-    pub edge_feature_dim: Option<usize>,
-    /// Whether some edge leads from a node to itself; then nodes carry `self_loops`.
-    pub self_loops: bool,
-}
-
-impl GraphMeta {
-    /// Tells whether nodes carry `self_weight`: there are self-loops, and they have weights.
-    pub fn self_weight(&self) -> bool {
-        self.self_loops && self.edge_weight
-    }
 }
 
 impl LabelKind {

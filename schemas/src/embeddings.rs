@@ -280,11 +280,12 @@ impl EmbeddingsDataset {
             let path = self.dir.join(&file.path);
             let reader = TableReader::open(&path, file, SCHEMA_KEY)?;
             let label = graph
+                .target()
                 .label
                 .as_ref()
                 .filter(|_| reader.has_column("prediction"));
             let rows = rows.get_or_insert_with(|| EmbeddingRows {
-                ids: Ids::new(graph.id_type),
+                ids: Ids::new(graph.target().id_type),
                 dim: 0,
                 embedding: Vec::new(),
                 prediction: Labels::empty(label),

@@ -2,9 +2,10 @@
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-/// How many in-edges of a node are kept: a number of at least 1, or all.
+/// How many in-edges of a node are kept: a number, or all.
 ///
-/// Written as an integer or as `"all"`.
+/// Written as an integer of at least 1 or as `"all"`. Only [`HopFanouts`] of several relations
+/// allow 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Fanout {
     /// At most this many in-edges, the first in rank order.
@@ -36,39 +37,36 @@ impl Serialize for Fanout {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match self {
             Self::Count(count) => serializer.serialize_u32(*count),
-            Self::All if serializer.is_human_readable() => serializer.serialize_str("all"),
-            Self::All => serializer.serialize_u32(0),
+            Self::All => serializer.serialize_str("all"),
         }
     }
 }
 
 impl<'de> Deserialize<'de> for Fanout {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        if deserializer.is_human_readable() {
-            return deserializer.deserialize_any(FanoutVisitor);
-        }
-        // Binary formats carry no types: a fan-out is a plain number there, 0 for all.
-        let count = u32::deserialize(deserializer)?;
-        Ok(if count == 0 {
-            Self::All
-        } else {
-            Self::Count(count)
-        })
+        deserializer.deserialize_any(FanoutVisitor { least: 1 })
     }
 }
 
-struct FanoutVisitor;
+struct FanoutVisitor {
+    /// The least number of in-edges that is allowed.
+    least: u32,
+}
 
 impl de::Visitor<'_> for FanoutVisitor {
     type Value = Fanout;
 
     fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("a number of in-edges from 1 to 4294967295, or \"all\"")
+        let least = self.least;
+        write!(
+            f,
+            "a number of in-edges from {least} to 4294967295, or \"all\""
+        )
     }
 
     fn visit_i64<E: de::Error>(self, count: i64) -> Result<Fanout, E> {
         match u32::try_from(count) {
-            Ok(count @ 1..) => Ok(Fanout::Count(count)),
+            Ok(count) if count >= self.least => Ok(Fanout::Count(count)),
             // PyG and DGL write -1 for all in-edges.
             _ if count == -1 => Err(E::invalid_value(
                 de::Unexpected::Signed(count),
@@ -90,6 +88,120 @@ impl de::Visitor<'_> for FanoutVisitor {
             "all" => Ok(Fanout::All),
             _ => Err(E::invalid_value(de::Unexpected::Str(text), &self)),
         }
+    }
+}
+
+/// Fan-outs of one hop, by relation.
+///
+/// Written as one [`Fanout`] if there is one relation, else as a list in the order of the
+/// relations. A fan-out of a list may be 0: a node keeps no in-edges of the relation.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct HopFanouts(Vec<Fanout>);
+
+impl HopFanouts {
+    /// Makes the fan-outs of an untyped graph, hop 1 first.
+    pub fn untyped(fanouts: &[Fanout]) -> Vec<Self> {
+        fanouts.iter().map(|&fanout| fanout.into()).collect()
+    }
+}
+
+impl From<Fanout> for HopFanouts {
+    fn from(fanout: Fanout) -> Self {
+        Self(vec![fanout])
+    }
+}
+
+impl From<Vec<Fanout>> for HopFanouts {
+    fn from(by_relation: Vec<Fanout>) -> Self {
+        Self(by_relation)
+    }
+}
+
+impl AsRef<[Fanout]> for HopFanouts {
+    fn as_ref(&self) -> &[Fanout] {
+        &self.0
+    }
+}
+
+/// The fan-outs of a hop of an untyped graph.
+impl AsRef<[Fanout]> for Fanout {
+    fn as_ref(&self) -> &[Fanout] {
+        std::slice::from_ref(self)
+    }
+}
+
+impl std::fmt::Debug for HopFanouts {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match &self.0[..] {
+            [only] => std::fmt::Debug::fmt(only, f),
+            all => f.debug_list().entries(all).finish(),
+        }
+    }
+}
+
+impl std::fmt::Display for HopFanouts {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        if let [only] = &self.0[..] {
+            return write!(f, "{only}");
+        }
+        let all: Vec<String> = self.0.iter().map(ToString::to_string).collect();
+        write!(f, "[{}]", all.join(", "))
+    }
+}
+
+impl Serialize for HopFanouts {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match &self.0[..] {
+            [only] if *only != Fanout::Count(0) => only.serialize(serializer),
+            all => serializer.collect_seq(all),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for HopFanouts {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(HopVisitor)
+    }
+}
+
+struct HopVisitor;
+
+impl<'de> de::Visitor<'de> for HopVisitor {
+    type Value = HopFanouts;
+
+    fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        FanoutVisitor { least: 1 }.expecting(f)?;
+        f.write_str(", or a list of them")
+    }
+
+    fn visit_i64<E: de::Error>(self, count: i64) -> Result<HopFanouts, E> {
+        FanoutVisitor { least: 1 }.visit_i64(count).map(Into::into)
+    }
+
+    fn visit_u64<E: de::Error>(self, count: u64) -> Result<HopFanouts, E> {
+        FanoutVisitor { least: 1 }.visit_u64(count).map(Into::into)
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<HopFanouts, E> {
+        FanoutVisitor { least: 1 }.visit_str(text).map(Into::into)
+    }
+
+    fn visit_seq<A: de::SeqAccess<'de>>(self, mut all: A) -> Result<HopFanouts, A::Error> {
+        let mut by_relation = Vec::new();
+        while let Some(Listed(fanout)) = all.next_element()? {
+            by_relation.push(fanout);
+        }
+        Ok(HopFanouts(by_relation))
+    }
+}
+
+/// A fan-out in a list, which may be 0.
+struct Listed(Fanout);
+
+impl<'de> Deserialize<'de> for Listed {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let fanout = deserializer.deserialize_any(FanoutVisitor { least: 0 })?;
+        Ok(Self(fanout))
     }
 }
 
@@ -120,8 +232,8 @@ pub enum Layout {
 pub struct FlattenMeta {
     /// Greatest distance of a node from its target.
     pub hops: usize,
-    /// In-edges kept per node, hop 1 first; one entry a hop.
-    pub fanouts: Vec<Fanout>,
+    /// In-edges kept per node and relation, hop 1 first; one entry a hop.
+    pub fanouts: Vec<HopFanouts>,
     /// Order of the in-edges.
     pub sampling: Sampling,
     /// Random seed of the samples.
@@ -132,29 +244,39 @@ pub struct FlattenMeta {
     pub layout: Layout,
 }
 
-/// Returns how many in-edges a node at distance `hop` from the target keeps (hop 0 is the target).
+/// Returns how many in-edges of a relation a node at distance `hop` from the target keeps (hop 0 is
+/// the target). The one relation of an untyped graph is 0.
 ///
 /// A node at hop h serves every layer whose fan-out belongs to a hop after h, hence the greatest of
 /// `fanouts[hop..]`. From the last hop on, a node keeps none.
 ///
+/// # Panics
+///
+/// If there is no such relation.
+///
 /// # Examples
 ///
 /// ```
-/// use schemas::{Fanout, keep_at_hop};
+/// use schemas::{Fanout, HopFanouts, keep_at_hop};
 ///
 /// let fanouts = [Fanout::Count(5), Fanout::Count(10)];
-/// assert_eq!([0, 1, 2].map(|hop| keep_at_hop(&fanouts, hop)), [10, 10, 0]);
+/// assert_eq!([0, 1, 2].map(|hop| keep_at_hop(&fanouts, 0, hop)), [10, 10, 0]);
+///
+/// let of_two_relations = HopFanouts::from(vec![Fanout::Count(0), Fanout::All]);
+/// assert_eq!(keep_at_hop(&[of_two_relations], 1, 0), usize::MAX);
 /// ```
-pub fn keep_at_hop(fanouts: &[Fanout], hop: usize) -> usize {
+pub fn keep_at_hop(fanouts: &[impl AsRef<[Fanout]>], relation: usize, hop: usize) -> usize {
     let later = fanouts.get(hop..).unwrap_or_default();
-    later.iter().map(|fanout| fanout.limit()).max().unwrap_or(0)
+    let limits = later.iter().map(|hop| hop.as_ref()[relation].limit());
+    limits.max().unwrap_or(0)
 }
 
-/// Returns how many in-edges of a node layer `layer` (1-based) reads, those of the lowest ranks.
+/// Returns how many in-edges of a relation of a node layer `layer` (1-based) reads, those of the
+/// lowest ranks. The one relation of an untyped graph is 0.
 ///
 /// # Panics
 ///
-/// If `layer` is 0 or greater than the number of fan-outs.
+/// If `layer` is 0 or greater than the number of fan-outs, or there is no such relation.
 ///
 /// # Examples
 ///
@@ -162,15 +284,15 @@ pub fn keep_at_hop(fanouts: &[Fanout], hop: usize) -> usize {
 /// use schemas::{Fanout, use_at_layer};
 ///
 /// let fanouts = [Fanout::Count(5), Fanout::All];
-/// assert_eq!([1, 2].map(|layer| use_at_layer(&fanouts, layer)), [usize::MAX, 5]);
+/// assert_eq!([1, 2].map(|layer| use_at_layer(&fanouts, 0, layer)), [usize::MAX, 5]);
 /// ```
-pub fn use_at_layer(fanouts: &[Fanout], layer: usize) -> usize {
+pub fn use_at_layer(fanouts: &[impl AsRef<[Fanout]>], relation: usize, layer: usize) -> usize {
     assert!(
         (1..=fanouts.len()).contains(&layer),
         "layer {layer} of {}",
         fanouts.len()
     );
-    fanouts[fanouts.len() - layer].limit()
+    fanouts[fanouts.len() - layer].as_ref()[relation].limit()
 }
 
 #[cfg(test)]
@@ -212,14 +334,14 @@ mod tests {
             let fanouts = fanouts(text);
             let hops = 0..=fanouts.len();
             assert_eq!(
-                hops.map(|hop| keep_at_hop(&fanouts, hop))
+                hops.map(|hop| keep_at_hop(&fanouts, 0, hop))
                     .collect::<Vec<_>>(),
                 keep
             );
             let layers = 1..=fanouts.len();
             assert_eq!(
                 layers
-                    .map(|l| use_at_layer(&fanouts, l))
+                    .map(|l| use_at_layer(&fanouts, 0, l))
                     .collect::<Vec<_>>(),
                 used
             );
@@ -229,6 +351,36 @@ mod tests {
         check("[5, 10]", &[10, 10, 0], &[10, 5]);
         check("[3, \"all\", 2]", &[all, all, 2, 0], &[2, all, 3]);
         check("[]", &[0], &[]);
-        assert_eq!(keep_at_hop(&[Fanout::All], 9), 0);
+        assert_eq!(keep_at_hop(&[Fanout::All], 0, 9), 0);
+    }
+
+    #[test]
+    fn relations_have_fanouts_of_their_own() {
+        let text = r#"[[3,"all",0],[0,2,0]]"#;
+        let fanouts: Vec<HopFanouts> = serde_json::from_str(text).unwrap();
+        assert_eq!(serde_json::to_string(&fanouts).unwrap(), text);
+        assert_eq!(fanouts[0].to_string(), "[3, all, 0]");
+        let keep = |hop| [0, 1, 2].map(|relation| keep_at_hop(&fanouts, relation, hop));
+        assert_eq!(
+            [keep(0), keep(1), keep(2)],
+            [[3, usize::MAX, 0], [0, 2, 0], [0; 3]]
+        );
+        let used = |layer| [0, 1, 2].map(|relation| use_at_layer(&fanouts, relation, layer));
+        assert_eq!([used(1), used(2)], [[0, 2, 0], [3, usize::MAX, 0]]);
+    }
+
+    #[test]
+    fn fanouts_of_one_relation_are_written_as_before() {
+        let check = |text: &str| {
+            let fanouts: Vec<HopFanouts> = serde_json::from_str(text).unwrap();
+            assert_eq!(serde_json::to_string(&fanouts).unwrap(), text);
+        };
+        check(r#"[15,"all",1]"#);
+        // A sole relation that a hop does not follow.
+        check("[[0],5]");
+        let error = serde_json::from_str::<Vec<HopFanouts>>("[0]").unwrap_err();
+        assert!(error.to_string().contains("in-edges from 1 to"), "{error}");
+        let error = serde_json::from_str::<HopFanouts>("[3, -2]").unwrap_err();
+        assert!(error.to_string().contains("in-edges from 0 to"), "{error}");
     }
 }

@@ -24,21 +24,51 @@ use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
-use crate::columns::{Features, GraphMeta, Labels, Split};
+use crate::columns::{Features, GraphMeta, Labels, RelationMeta, Split, TypeMeta};
 use crate::dataset::SplitCounts;
 use crate::ids::Ids;
 
 /// A union of some targets' neighbourhoods: each node and each edge once.
 ///
-/// Nodes are sorted by (hop, id). A node of hop h keeps the in-edges of rank below the greatest of
-/// `fanouts[h..]`, so the shard contains the neighbourhood of every target
-/// ([`GraphShard::extract`]). Labels and splits are required at targets only.
+/// Nodes of a type are sorted by (hop, id). A node of hop h keeps the in-edges of a relation of rank
+/// below the greatest of the relation's `fanouts[h..]`, so the shard contains the neighbourhood of
+/// every target ([`GraphShard::extract`]). Labels and splits are required at targets only.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct GraphShard {
+    /// Position in `nodes` of the targets' type.
+    pub target_type: usize,
+    /// By node type.
+    pub nodes: Vec<ShardNodes>,
+    /// By relation.
+    pub edges: Vec<ShardEdges>,
+}
+
+/// The nodes of one type of a [`GraphShard`].
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ShardNodes {
     /// `[n]`.
     pub ids: Ids,
     /// `[n]`, least distance to a target of the shard.
     pub hop: Vec<u8>,
+    /// `[n]` rows.
+    pub features: Features,
+    /// `[n]` rows, or none; none if targets are of another type.
+    pub labels: Labels,
+    /// `[n]`; all [`Split::None`] where the input has no splits.
+    pub split: Vec<Split>,
+    /// `[n]`; all false if targets are of another type.
+    pub is_target: Vec<bool>,
+}
+
+/// The edges of one relation of a [`GraphShard`], and the degrees of the nodes that they lead to.
+///
+/// `n` is the number of nodes of type `to`, and `e` the number of edges.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ShardEdges {
+    /// Position in [`GraphShard::nodes`] of the sources' type.
+    pub from: usize,
+    /// Position in [`GraphShard::nodes`] of the destinations' type.
+    pub to: usize,
     /// `[n]`, in-degree in the input graph, before sampling.
     pub in_degree: Vec<u32>,
     /// `[n]`, sum of the weights of all in-edges, where the input has weights.
@@ -48,18 +78,11 @@ pub struct GraphShard {
     /// `[n]`, sum of the weights of the node's self-loops, where the input has weights and
     /// self-loops.
     pub self_weight: Option<Vec<f32>>,
-    /// `[n]` rows.
-    pub features: Features,
-    /// `[n]` rows, or none.
-    pub labels: Labels,
-    /// `[n]`; all [`Split::None`] where the input has no splits.
-    pub split: Vec<Split>,
-    /// `[n]`.
-    pub is_target: Vec<bool>,
     /// `[n + 1]`, from 0: node i has in-edges `in_offset[i]..in_offset[i + 1]`; nodes of the last
     /// hop have none.
     pub in_offset: Vec<u32>,
-    /// `[e]`, position of the source; a node's in-edges are in rank order.
+    /// `[e]`, position of the source among the nodes of type `from`; a node's in-edges are in rank
+    /// order.
     pub in_src: Vec<u32>,
     /// `[e]`, where the input has weights.
     pub edge_weight: Option<Vec<f32>>,
@@ -70,27 +93,50 @@ pub struct GraphShard {
 /// One target's self-contained neighbourhood.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GraphFeature {
+    /// Position in `nodes` of the target's type.
+    pub target_type: usize,
     /// The target's label, one row, or none.
     pub labels: Labels,
     /// The target's split.
     pub split: Split,
-    /// `[n]`: the target, then by hop, within a hop by id.
+    /// By node type.
+    pub nodes: Vec<FeatureNodes>,
+    /// By relation.
+    pub edges: Vec<FeatureEdges>,
+}
+
+/// The nodes of one type of a [`GraphFeature`].
+#[derive(Clone, Debug, PartialEq)]
+pub struct FeatureNodes {
+    /// `[n]`: the target if it is of this type, then by hop, within a hop by id.
     pub node_id: Ids,
     /// `[hops + 2]`: nodes of hop h are `hop_offset[h]..hop_offset[h + 1]`.
     pub hop_offset: Vec<u32>,
+    /// `[n]` rows.
+    pub features: Features,
+}
+
+/// The edges of one relation of a [`GraphFeature`], and the degrees of the nodes that they lead to.
+///
+/// `n` is the number of nodes of type `to`, `m` the number of those before the last hop, and `e` the
+/// number of edges.
+#[derive(Clone, Debug, PartialEq)]
+pub struct FeatureEdges {
+    /// Position in [`GraphFeature::nodes`] of the sources' type.
+    pub from: usize,
+    /// Position in [`GraphFeature::nodes`] of the destinations' type.
+    pub to: usize,
     /// `[n]`, in-degree in the input graph, before sampling.
     pub in_degree: Vec<u32>,
     /// `[n]`, sum of the weights of all in-edges, where the input has weights.
     pub in_weight: Option<Vec<f32>>,
-    /// `[n]`, as in [`GraphShard`].
+    /// `[n]`, as in [`ShardEdges`].
     pub self_loops: Option<Vec<u32>>,
-    /// `[n]`, as in [`GraphShard`].
+    /// `[n]`, as in [`ShardEdges`].
     pub self_weight: Option<Vec<f32>>,
-    /// `[n]` rows.
-    pub features: Features,
-    /// `[m + 1]`, from 0; m = nodes before the last hop.
+    /// `[m + 1]`, from 0.
     pub in_offset: Vec<u32>,
-    /// `[e]`, position in `node_id`; a node's in-edges are in rank order.
+    /// `[e]`, position in `node_id` of type `from`; a node's in-edges are in rank order.
     pub in_src: Vec<u32>,
     /// `[e]`, where the input has weights.
     pub edge_weight: Option<Vec<f32>>,
@@ -101,24 +147,100 @@ pub struct GraphFeature {
 impl GraphShard {
     /// Creates the shard of no target: columns as the graph has them, without nodes.
     pub fn empty(meta: &GraphMeta) -> Self {
-        Self::with_capacity(meta, 0)
+        let nodes = meta.types.iter();
+        let edges = meta.relations.iter();
+        Self {
+            target_type: meta.target_type,
+            nodes: nodes
+                .map(|meta| ShardNodes::with_capacity(meta, 0))
+                .collect(),
+            edges: edges
+                .map(|meta| ShardEdges::with_capacity(meta, 0))
+                .collect(),
+        }
     }
 
-    /// Creates the shard of no target with room for some nodes.
-    fn with_capacity(meta: &GraphMeta, num_nodes: usize) -> Self {
-        let mut in_offset = Vec::with_capacity(num_nodes + 1);
-        in_offset.push(0);
+    /// Returns the number of nodes of all types.
+    pub fn num_nodes(&self) -> usize {
+        self.nodes.iter().map(ShardNodes::len).sum()
+    }
+
+    /// Returns the number of edges of all relations.
+    pub fn num_edges(&self) -> usize {
+        self.edges.iter().map(ShardEdges::len).sum()
+    }
+
+    /// Returns the nodes of the targets' type.
+    pub fn target_nodes(&self) -> &ShardNodes {
+        &self.nodes[self.target_type]
+    }
+
+    /// Returns the positions of the targets among the nodes of their type, ascending.
+    pub fn targets(&self) -> impl Iterator<Item = u32> {
+        (0..)
+            .zip(&self.target_nodes().is_target)
+            .filter(|(_, is_target)| **is_target)
+            .map(|(node, _)| node)
+    }
+
+    /// Returns the bytes of memory the columns take.
+    pub fn size_bytes(&self) -> usize {
+        let nodes: usize = self.nodes.iter().map(ShardNodes::size_bytes).sum();
+        let edges: usize = self.edges.iter().map(ShardEdges::size_bytes).sum();
+        nodes + edges
+    }
+
+    /// Counts the targets by split.
+    pub fn split_counts(&self) -> SplitCounts {
+        let split = &self.target_nodes().split;
+        let mut counts = SplitCounts::default();
+        self.targets()
+            .for_each(|target| counts.add(split[target as usize]));
+        counts
+    }
+}
+
+impl ShardNodes {
+    /// Creates columns without nodes, with room for some.
+    fn with_capacity(meta: &TypeMeta, num_nodes: usize) -> Self {
         Self {
             ids: Ids::with_capacity(meta.id_type, num_nodes),
             hop: Vec::with_capacity(num_nodes),
-            in_degree: Vec::with_capacity(num_nodes),
-            in_weight: meta.edge_weight.then(|| Vec::with_capacity(num_nodes)),
-            self_loops: meta.self_loops.then(|| Vec::with_capacity(num_nodes)),
-            self_weight: meta.self_weight().then(|| Vec::with_capacity(num_nodes)),
             features: Features::with_capacity(meta.features, num_nodes),
             labels: Labels::empty(meta.label.as_ref()),
             split: Vec::with_capacity(num_nodes),
             is_target: Vec::with_capacity(num_nodes),
+        }
+    }
+
+    /// Returns the number of nodes.
+    #[expect(
+        clippy::len_without_is_empty,
+        reason = "nobody asks whether there are none"
+    )]
+    pub fn len(&self) -> usize {
+        self.ids.len()
+    }
+
+    /// Returns the bytes of memory the columns take.
+    pub fn size_bytes(&self) -> usize {
+        let columns = self.ids.size_bytes() + self.features.size_bytes();
+        columns + self.labels.size_bytes() + 3 * self.hop.len()
+    }
+}
+
+impl ShardEdges {
+    /// Creates columns without edges, with room for some nodes of type `to`.
+    fn with_capacity(meta: &RelationMeta, num_nodes: usize) -> Self {
+        let mut in_offset = Vec::with_capacity(num_nodes + 1);
+        in_offset.push(0);
+        Self {
+            from: meta.from,
+            to: meta.to,
+            in_degree: Vec::with_capacity(num_nodes),
+            in_weight: meta.edge_weight.then(|| Vec::with_capacity(num_nodes)),
+            self_loops: meta.self_loops.then(|| Vec::with_capacity(num_nodes)),
+            self_weight: meta.self_weight().then(|| Vec::with_capacity(num_nodes)),
             in_offset,
             in_src: Vec::new(),
             edge_weight: meta.edge_weight.then(Vec::new),
@@ -126,27 +248,24 @@ impl GraphShard {
         }
     }
 
-    /// Returns the number of nodes.
-    pub fn num_nodes(&self) -> usize {
-        self.ids.len()
-    }
-
     /// Returns the number of edges.
-    pub fn num_edges(&self) -> usize {
+    #[expect(
+        clippy::len_without_is_empty,
+        reason = "nobody asks whether there are none"
+    )]
+    pub fn len(&self) -> usize {
         self.in_src.len()
     }
 
-    /// Returns the positions of the in-edges of a node.
+    /// Returns the positions of the in-edges of a node of type `to`.
     pub fn in_edges(&self, node: u32) -> Range<usize> {
         self.in_offset[node as usize] as usize..self.in_offset[node as usize + 1] as usize
     }
 
-    /// Returns the positions of the targets, ascending.
-    pub fn targets(&self) -> impl Iterator<Item = u32> {
-        (0..)
-            .zip(&self.is_target)
-            .filter(|(_, is_target)| **is_target)
-            .map(|(node, _)| node)
+    /// Returns the number of features an edge; 0 without edges.
+    pub fn edge_dim(&self) -> usize {
+        let len = self.edge_feature.as_ref().map_or(0, Vec::len);
+        len.checked_div(self.len()).unwrap_or(0)
     }
 
     /// Returns the bytes of memory the columns take.
@@ -155,36 +274,34 @@ impl GraphShard {
         let counts = self.self_loops.as_ref().map_or(0, Vec::len) + self.in_degree.len();
         let of_nodes = words(&self.in_weight) + words(&self.self_weight) + counts;
         let of_edges = words(&self.edge_weight) + words(&self.edge_feature) + self.in_src.len();
-        let columns = self.ids.size_bytes() + self.features.size_bytes() + self.labels.size_bytes();
-        columns + 4 * (of_nodes + of_edges + self.in_offset.len()) + 3 * self.hop.len()
-    }
-
-    /// Counts the targets by split.
-    pub fn split_counts(&self) -> SplitCounts {
-        let mut counts = SplitCounts::default();
-        self.targets()
-            .for_each(|target| counts.add(self.split[target as usize]));
-        counts
+        4 * (of_nodes + of_edges + self.in_offset.len())
     }
 }
 
 impl GraphFeature {
-    /// Returns the number of nodes.
+    /// Returns the number of nodes of all types.
     pub fn num_nodes(&self) -> usize {
-        self.node_id.len()
+        self.nodes.iter().map(|nodes| nodes.node_id.len()).sum()
     }
 
-    /// Returns the number of edges.
+    /// Returns the number of edges of all relations.
     pub fn num_edges(&self) -> usize {
-        self.in_src.len()
+        self.edges.iter().map(|edges| edges.in_src.len()).sum()
+    }
+
+    /// Returns the nodes of the target's type; the target is the first.
+    pub fn target_nodes(&self) -> &FeatureNodes {
+        &self.nodes[self.target_type]
     }
 
     /// Returns the greatest distance from the target that nodes may have.
     pub fn hops(&self) -> usize {
-        self.hop_offset.len() - 2
+        self.target_nodes().hop_offset.len() - 2
     }
+}
 
-    /// Returns the positions of the in-edges of a node; none at the last hop.
+impl FeatureEdges {
+    /// Returns the positions of the in-edges of a node of type `to`; none at the last hop.
     pub fn in_edges(&self, node: usize) -> Range<usize> {
         match self.in_offset.get(node + 1) {
             Some(&end) => self.in_offset[node] as usize..end as usize,

@@ -129,8 +129,8 @@ pub mod threads;
 pub mod xxh;
 
 pub use columns::{
-    FeatureColumn, FeatureMeta, Features, GraphMeta, LabelKind, LabelMeta, Labels, NO_CLASS, Split,
-    SplitMeta,
+    FeatureColumn, FeatureMeta, Features, GraphMeta, LabelKind, LabelMeta, Labels, NO_CLASS,
+    RelationMeta, Split, SplitMeta, TypeMeta, UntypedMeta,
 };
 pub use config::{
     CLASSES_MAX, Dangling, EdgesSpec, NodesSpec, NumericLabel, SPARSE_WIDTH_MAX, SparseSpec,
@@ -143,11 +143,12 @@ pub use embeddings::{
     EmbeddingBatch, EmbeddingColumns, EmbeddingRows, EmbeddingsDataset, EmbeddingsWriter, Precision,
 };
 pub use error::{ErrorKind, Result, SchemaError, error_causes, error_chain};
-pub use fanout::{Fanout, FlattenMeta, Layout, Sampling, keep_at_hop, use_at_layer};
+pub use fanout::{Fanout, FlattenMeta, HopFanouts, Layout, Sampling, keep_at_hop, use_at_layer};
 pub use graph_columns::GraphColumns;
 pub use graph_feature::{
-    DenseRows, DrawParts, ExtractScratch, GraphFeature, GraphFeatureDataset, GraphShard,
-    Neighborhoods, ShardBuilder, write_part,
+    DenseRows, DrawParts, ExtractScratch, FeatureEdges, FeatureNodes, GraphFeature,
+    GraphFeatureDataset, GraphShard, Neighborhoods, ShardBuilder, ShardEdges, ShardNodes,
+    write_part,
 };
 pub use ids::{IdType, Ids, hash_int};
 pub use idx::{LocalIdx, NodeIdx, Row};

@@ -11,7 +11,7 @@ use crate::units::OwnUnits;
 use crate::{Placement, StoreError, StoreMeta, StorePlan};
 use cluster::{Cluster, Peer, run_workers};
 use schemas::progress::{Event, Progress};
-use schemas::{FileEntry, GraphMeta};
+use schemas::{FileEntry, GraphMeta, TypeMeta, UntypedMeta};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -92,7 +92,7 @@ fn build_partition(
     let label = plan
         .nodes
         .label_meta(numbering.class_names, numbering.max_class);
-    let mut graph = GraphMeta {
+    let mut graph = GraphMeta::from(UntypedMeta {
         id_type: plan.nodes.id_type(),
         features: plan.nodes.feature_meta(),
         label: peer.agree(label.map_err(StoreError::from))?,
@@ -100,11 +100,18 @@ fn build_partition(
         edge_weight: plan.edges.has_weight(),
         edge_feature_dim: plan.edges.feature_dim(),
         self_loops: false,
-    };
+    });
     let placement = Placement::new(numbering.num_nodes, peer.peers());
     announce(peer, progress, "reading nodes", 1);
-    let nodes = place_nodes(peer, plan, work, &numbering.units, &graph, &placement)?;
-    let nodes_written = write_nodes(peer.index(), plan, nodes, &graph);
+    let nodes = place_nodes(
+        peer,
+        plan,
+        work,
+        &numbering.units,
+        &graph.types[0],
+        &placement,
+    )?;
+    let nodes_written = write_nodes(peer.index(), plan, nodes, &graph.types[0]);
     let node_file = peer.agree(nodes_written)?;
     announce(peer, progress, "reading edges", 2);
     let (edges, counts) = place_edges(peer, plan, work, dictionary, &placement)?;
@@ -112,7 +119,7 @@ fn build_partition(
     let (has_self_loops, mut files) = peer.agree(edges_written)?;
     files.push(node_file);
     let self_loops = peer.gather_all::<_, StoreError>(Ok(has_self_loops))?;
-    graph.self_loops = self_loops.contains(&true);
+    graph.relations[0].self_loops = self_loops.contains(&true);
     announce(peer, progress, "written", 3);
     let meta = StoreMeta {
         version: VERSION,
@@ -151,10 +158,10 @@ fn write_nodes(
     worker: usize,
     plan: &StorePlan,
     nodes: OwnedNodes,
-    graph: &GraphMeta,
+    meta: &TypeMeta,
 ) -> Result<FileEntry, StoreError> {
     let path = nodes_path(&plan.dir, worker);
     let mut file = None;
-    nodes.for_each_batch(graph, |batch| arrow_file::append(&mut file, &path, batch))?;
+    nodes.for_each_batch(meta, |batch| arrow_file::append(&mut file, &path, batch))?;
     file.expect("a batch was written").finish()
 }

@@ -11,8 +11,8 @@ use arrow::buffer::ScalarBuffer;
 use arrow::datatypes::UInt32Type;
 use cluster::Peer;
 use schemas::{
-    FeatureMeta, Features, GraphMeta, Ids, Labels, NodeIdx, NodeReader, NodesPlan, SchemaError,
-    Split,
+    FeatureMeta, Features, Ids, Labels, NodeIdx, NodeReader, NodesPlan, SchemaError, Split,
+    TypeMeta,
 };
 use serde::{Deserialize, Serialize};
 use std::cell::RefCell;
@@ -63,7 +63,7 @@ pub(crate) fn place_nodes(
     plan: &StorePlan,
     work: OwnUnits,
     numbers: &[Vec<NodeIdx>],
-    meta: &GraphMeta,
+    meta: &TypeMeta,
     placement: &Placement,
 ) -> Result<OwnedNodes, StoreError> {
     let outgoing = node_rows(&plan.nodes, work, numbers, meta, placement);
@@ -98,7 +98,7 @@ fn node_rows<'a>(
     plan: &'a NodesPlan,
     work: OwnUnits,
     numbers: &'a [Vec<NodeIdx>],
-    meta: &'a GraphMeta,
+    meta: &'a TypeMeta,
     placement: &'a Placement,
 ) -> impl Iterator<Item = Result<(usize, NodeBatch), StoreError>> + use<'a> {
     let label = meta.label.as_ref();
@@ -139,7 +139,7 @@ fn changed(plan: &NodesPlan) -> StoreError {
 }
 
 /// Number of rows that are split and sent together, so that batches are few and small.
-fn rows_at_once(meta: &GraphMeta) -> usize {
+fn rows_at_once(meta: &TypeMeta) -> usize {
     let width = match meta.features {
         FeatureMeta::Dense { dim } => dim.max(1),
         FeatureMeta::None | FeatureMeta::Sparse { .. } => 1,
@@ -211,7 +211,7 @@ impl OwnedNodes {
     /// As `write`.
     pub(crate) fn for_each_batch(
         mut self,
-        meta: &GraphMeta,
+        meta: &TypeMeta,
         mut write: impl FnMut(&RecordBatch) -> Result<(), StoreError>,
     ) -> Result<(), StoreError> {
         for start in (0..self.num_nodes.max(1)).step_by(NODES_PER_BATCH) {
@@ -222,11 +222,7 @@ impl OwnedNodes {
     }
 
     /// Collects the columns of the nodes at the positions `range`, which follow the range before.
-    fn columns(
-        &mut self,
-        range: Range<usize>,
-        meta: &GraphMeta,
-    ) -> Result<RecordBatch, StoreError> {
+    fn columns(&mut self, range: Range<usize>, meta: &TypeMeta) -> Result<RecordBatch, StoreError> {
         let mut places = vec![None; range.len()];
         let mut ids = Ids::new(meta.id_type);
         for (c, chunk) in self.chunks.iter_mut().enumerate() {

@@ -35,7 +35,7 @@ impl Partition {
             path: file.to_owned(),
             source: StoreCause::Damaged("a column is missing".into()),
         };
-        let mut ids = Ids::new(meta.graph.id_type);
+        let mut ids = Ids::new(meta.graph.types[0].id_type);
         let mut nodes = Vec::new();
         for batch in map_batches(&path)? {
             let column = batch.column_by_name("id").ok_or_else(|| damaged(&path))?;
@@ -55,7 +55,7 @@ impl Partition {
             let lists = map_batches(&list_path)?.iter().map(EdgeLists::of).collect();
             in_edges.push(Option::<Vec<_>>::ok_or_else(lists, || damaged(&list_path))?);
         }
-        let edge_dim = meta.graph.edge_feature_dim.unwrap_or(0);
+        let edge_dim = meta.graph.relations[0].edge_feature_dim.unwrap_or(0);
         Ok(Self {
             num_nodes,
             ids,
@@ -63,7 +63,7 @@ impl Partition {
             degrees,
             in_edges,
             edge_dim,
-            has_self_loops: meta.graph.self_loops,
+            has_self_loops: meta.graph.relations[0].self_loops,
         })
     }
 

@@ -3,7 +3,7 @@
 use super::kept::Kept;
 use super::read::Survey;
 use crate::FlattenError;
-use schemas::{EdgesPlan, Fanout, keep_at_hop};
+use schemas::{EdgesPlan, HopFanouts, keep_at_hop};
 
 /// Returns in-edges of all nodes or, if these are too many, of the nodes near `targets`.
 ///
@@ -11,10 +11,10 @@ use schemas::{EdgesPlan, Fanout, keep_at_hop};
 pub(super) fn gather(
     survey: &Survey,
     edges: &EdgesPlan,
-    fanouts: &[Fanout],
+    fanouts: &[HopFanouts],
     targets: &[u32],
 ) -> Result<Kept, FlattenError> {
-    let (in_degree, limit) = (&survey.in_degree, keep_at_hop(fanouts, 0));
+    let (in_degree, limit) = (&survey.in_degree, keep_at_hop(fanouts, 0, 0));
     let mut kept = Kept::empty(survey.num_nodes());
     if Kept::fits_all(in_degree, limit) {
         kept.add_room(&survey.order, in_degree, limit);
@@ -23,7 +23,7 @@ pub(super) fn gather(
     }
     let mut frontier = targets.to_vec();
     for hop in 0..fanouts.len() {
-        let here = keep_at_hop(fanouts, hop);
+        let here = keep_at_hop(fanouts, 0, hop);
         frontier.retain(|&node| !kept.has(node));
         kept.add_room(&frontier, in_degree, here);
         fill(&mut kept, survey, edges, &frontier, here)?;
@@ -68,14 +68,14 @@ pub(super) struct Size {
 /// Walks from targets along the in-edges of [`Kept`], any number of times.
 pub(super) struct Nearby<'a> {
     survey: &'a Survey,
-    fanouts: &'a [Fanout],
+    fanouts: &'a [HopFanouts],
     kept: &'a Kept,
     /// For each node, whether the current walk has reached it; all false between walks.
     reached: Vec<bool>,
 }
 
 impl<'a> Nearby<'a> {
-    pub(super) fn new(survey: &'a Survey, fanouts: &'a [Fanout], kept: &'a Kept) -> Nearby<'a> {
+    pub(super) fn new(survey: &'a Survey, fanouts: &'a [HopFanouts], kept: &'a Kept) -> Nearby<'a> {
         Nearby {
             survey,
             fanouts,
@@ -87,7 +87,7 @@ impl<'a> Nearby<'a> {
     /// Returns the sources of the in-edges that a neighbourhood keeps for `node`, `hop` hops from
     /// the target.
     pub(super) fn in_edges(&self, node: u32, hop: u8) -> &'a [u32] {
-        let limit = keep_at_hop(self.fanouts, usize::from(hop));
+        let limit = keep_at_hop(self.fanouts, 0, usize::from(hop));
         self.kept.of(&self.survey.in_degree, node, limit)
     }
 

@@ -77,7 +77,7 @@ pub fn predict(
     batch_targets: usize,
 ) -> Result<Prediction, FlattenError> {
     let targets = targets(survey, plan)?;
-    let features = survey.meta.features;
+    let features = survey.meta.types[0].features;
     let cut = |layout| plan.sample().cut(targets.clone(), layout, features);
     let (rows, shards) = (&cut(Layout::Rows), &cut(Layout::Shards));
     let chosen = match plan.layout() {
@@ -198,7 +198,7 @@ fn targets(survey: &Survey, plan: &FlattenPlan) -> Result<Vec<u32>, FlattenError
             .filter(|node| split(node) == Split::Train)
             .collect(),
         Targets::Listed(path) => {
-            let (column, id_type) = (&survey.id_column, survey.meta.id_type);
+            let (column, id_type) = (&survey.id_column, survey.meta.types[0].id_type);
             let list = IdListPlan::open("flatten.targets", path, column, id_type)?;
             let ids = list.read()?;
             let mut listed = vec![false; survey.num_nodes()];

@@ -5,7 +5,8 @@ use super::read::Survey;
 use super::spread::spread;
 use crate::{FlattenError, FlattenPlan, Parts};
 use schemas::{
-    Features, FlattenMeta, GraphShard, Labels, Layout, Opened, Output, SchemaError, write_part,
+    Features, FlattenMeta, GraphShard, Labels, Layout, Opened, Output, SchemaError, ShardEdges,
+    ShardNodes, write_part,
 };
 use std::collections::BTreeMap;
 
@@ -17,7 +18,7 @@ const PROBE_NODES: usize = 20_000;
 
 /// Returns `rows` rows of features, by repeating the kept rows.
 fn features(survey: &Survey, rows: usize) -> Features {
-    let mut features = Features::empty(survey.meta.features);
+    let mut features = Features::empty(survey.meta.types[0].features);
     let have = match &survey.features {
         Features::None => 1,
         Features::Dense { dim, values } => values.len() / (*dim).max(1),
@@ -39,7 +40,7 @@ fn weights(survey: &Survey, count: usize) -> Vec<f32> {
 
 /// Returns `rows` missing labels, since labels are a small part of any output.
 fn labels(survey: &Survey, rows: usize) -> Labels {
-    let mut labels = Labels::empty(survey.meta.label.as_ref());
+    let mut labels = Labels::empty(survey.meta.types[0].label.as_ref());
     (0..rows).for_each(|_| labels.push_none());
     labels
 }
@@ -72,8 +73,8 @@ impl<'a> Probe<'a> {
                 let of_table = files.iter().filter(|(path, _)| path.starts_with(table));
                 of_table.map(|(_, bytes)| *bytes).sum::<u64>()
             };
-            nodes = (nodes.0 + bytes("nodes"), nodes.1 + shard.ids.len());
-            edges = (edges.0 + bytes("edges"), edges.1 + shard.in_src.len());
+            nodes = (nodes.0 + bytes("nodes"), nodes.1 + shard.num_nodes());
+            edges = (edges.0 + bytes("edges"), edges.1 + shard.num_edges());
         }
         let per = |(total, count): (u64, usize)| total as f64 / count.max(1) as f64;
         Ok((per(nodes), per(edges)))
@@ -124,28 +125,37 @@ impl<'a> Probe<'a> {
             in_offset.push(u32::try_from(in_src.len()).expect("a probe is small"));
         }
         let (num_nodes, num_edges) = (nodes.len(), in_src.len());
-        let dim = survey.meta.edge_feature_dim;
-        GraphShard {
+        let meta = &survey.meta.relations[0];
+        let nodes = ShardNodes {
             ids: ids.gather(&nodes),
             hop: hops.iter().map(|&(_, hop)| hop).collect(),
-            in_degree: nodes
-                .iter()
-                .map(|node| survey.in_degree[*node as usize])
-                .collect(),
-            in_weight: survey.meta.edge_weight.then(|| weights(survey, num_nodes)),
-            self_loops: survey.meta.self_loops.then(|| vec![0; num_nodes]),
-            self_weight: survey.meta.self_weight().then(|| vec![0.0; num_nodes]),
             features: features(survey, num_nodes),
             labels: labels(survey, num_nodes),
-            split: nodes
+            split: hops
                 .iter()
-                .map(|node| survey.split[*node as usize])
+                .map(|&(node, _)| survey.split[node as usize])
                 .collect(),
             is_target: hops.iter().map(|&(_, hop)| hop == 0).collect(),
+        };
+        let edges = ShardEdges {
+            from: 0,
+            to: 0,
+            in_degree: hops
+                .iter()
+                .map(|&(node, _)| survey.in_degree[node as usize])
+                .collect(),
+            in_weight: meta.edge_weight.then(|| weights(survey, num_nodes)),
+            self_loops: meta.self_loops.then(|| vec![0; num_nodes]),
+            self_weight: meta.self_weight().then(|| vec![0.0; num_nodes]),
             in_offset,
             in_src,
-            edge_weight: survey.meta.edge_weight.then(|| weights(survey, num_edges)),
-            edge_feature: dim.map(|dim| vec![0.5; dim * num_edges]),
+            edge_weight: meta.edge_weight.then(|| weights(survey, num_edges)),
+            edge_feature: meta.edge_feature_dim.map(|dim| vec![0.5; dim * num_edges]),
+        };
+        GraphShard {
+            target_type: 0,
+            nodes: vec![nodes],
+            edges: vec![edges],
         }
     }
 
@@ -173,7 +183,7 @@ impl<'a> Probe<'a> {
         })?;
         match Output::open(dir.path(), "flatten", "check", true)? {
             Opened::Open(output) => {
-                let part = write_part(&output, 0, shard, None, &self.survey.meta, &meta)?;
+                let part = write_part(&output, 0, shard, &[], &self.survey.meta, &meta)?;
                 Ok(part
                     .files
                     .into_iter()

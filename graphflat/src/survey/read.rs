@@ -1,8 +1,8 @@
 //! Reads the whole input without a shuffle: checks every value and counts degrees.
 
 use schemas::{
-    Dangling, EdgeRows, EdgesPlan, Fanout, FeatureMeta, Features, GraphMeta, Ids, LabelMeta,
-    NodesPlan, Split, keep_at_hop,
+    Dangling, EdgeRows, EdgesPlan, FeatureMeta, Features, GraphMeta, HopFanouts, Ids, LabelMeta,
+    NodesPlan, Split, UntypedMeta, keep_at_hop,
 };
 use store::StoreError;
 
@@ -60,12 +60,12 @@ impl Survey {
     pub fn read(
         nodes: &NodesPlan,
         edges: &EdgesPlan,
-        fanouts: &[Fanout],
+        fanouts: &[HopFanouts],
     ) -> Result<Survey, FlattenError> {
         let (ids, label) = read_keys(nodes)?;
         let index = IdIndex::new(&ids, nodes)?;
         let (split, features) = read_rows(nodes, label.as_ref())?;
-        let meta = GraphMeta {
+        let meta = GraphMeta::from(UntypedMeta {
             id_type: nodes.id_type(),
             features: nodes.feature_meta(),
             label,
@@ -73,7 +73,7 @@ impl Survey {
             edge_weight: edges.has_weight(),
             edge_feature_dim: edges.feature_dim(),
             self_loops: false,
-        };
+        });
         let mut survey = Survey {
             in_degree: vec![0; ids.len()],
             least_src: vec![u32::MAX; ids.len()],
@@ -89,7 +89,7 @@ impl Survey {
             weights: Vec::new(),
             meta,
         };
-        survey.read_edges(edges, keep_at_hop(fanouts, 0))?;
+        survey.read_edges(edges, keep_at_hop(fanouts, 0, 0))?;
         Ok(survey)
     }
 
@@ -126,7 +126,7 @@ impl Survey {
         }
         (self.in_degree, self.least_src, self.kept) = (degrees, least_src, kept);
         (self.num_edges, self.dropped_edges) = (count, lost.rows);
-        self.meta.self_loops = loops;
+        self.meta.relations[0].self_loops = loops;
         lost.refuse(edges)
     }
 

@@ -355,8 +355,9 @@ fn ids_of_any_width_draw_the_same_samples() {
         graph.id_type = id_type;
         let features = Tables::whole(&graph).features(&Settings::new("2,2"));
         let render = |f: &GraphFeature| {
-            let ids: Vec<_> = (0..f.node_id.len()).map(|i| f.node_id.display(i)).collect();
-            format!("{ids:?} {:?} {:?}", f.in_offset, f.in_src)
+            let (ids, edges) = (&f.nodes[0].node_id, &f.edges[0]);
+            let ids: Vec<_> = (0..ids.len()).map(|i| ids.display(i)).collect();
+            format!("{ids:?} {:?} {:?}", edges.in_offset, edges.in_src)
         };
         let rendered: Vec<String> = features.iter().map(render).collect();
         assert_eq!(*first.get_or_insert(rendered.clone()), rendered);

@@ -5,7 +5,9 @@
 
 use crate::graph::{Graph, Id, LabelColumn, NodeFeatures};
 use crate::run::{Choice, Settings};
-use schemas::{Features, GraphFeature, Ids, Labels, Layout, NO_CLASS, Split};
+use schemas::{
+    FeatureEdges, FeatureNodes, Features, GraphFeature, Ids, Labels, Layout, NO_CLASS, Split,
+};
 use std::collections::BTreeMap;
 use store::sample::{edge_hash, priority};
 
@@ -222,11 +224,9 @@ fn put_together(
         let in_edges = in_edges[node].iter();
         in_edges.filter(|edge| edge.src == *node).collect()
     };
-    GraphFeature {
-        labels: labels(graph, rows[0]),
-        split: graph.splits.as_ref().map_or(Split::None, |s| s[rows[0]]),
-        node_id: ids(graph, &nodes),
-        hop_offset,
+    let edges = FeatureEdges {
+        from: 0,
+        to: 0,
         in_degree: nodes
             .iter()
             .map(|node| u32::try_from(edges_of(node).count()).unwrap())
@@ -244,7 +244,6 @@ fn put_together(
                 .map(|node| sum(loops_of(node).into_iter()))
                 .collect()
         }),
-        features: node_features(graph, &rows),
         in_offset,
         in_src: in_src.collect(),
         edge_weight: graph
@@ -252,6 +251,17 @@ fn put_together(
             .then(|| kept.iter().map(|edge| edge.weight).collect()),
         edge_feature: (graph.edge_dim > 0)
             .then(|| kept.iter().flat_map(|edge| edge.feature.clone()).collect()),
+    };
+    GraphFeature {
+        target_type: 0,
+        labels: labels(graph, rows[0]),
+        split: graph.splits.as_ref().map_or(Split::None, |s| s[rows[0]]),
+        nodes: vec![FeatureNodes {
+            node_id: ids(graph, &nodes),
+            hop_offset,
+            features: node_features(graph, &rows),
+        }],
+        edges: vec![edges],
     }
 }
 

@@ -207,25 +207,26 @@ impl Rendered {
     fn of_engine(feature: &GraphFeature, edge_dim: usize) -> Self {
         let mut rendered = Self::default();
         let name = |ids: &Ids, i: u32| ids.display(usize::try_from(i).unwrap());
-        for (hop, range) in feature.hop_offset.windows(2).enumerate() {
+        let (nodes, edges) = (&feature.nodes[0], &feature.edges[0]);
+        for (hop, range) in nodes.hop_offset.windows(2).enumerate() {
             for i in range[0]..range[1] {
-                let features = format!("{:?}", feature.features.gather(&[i]));
-                let id = name(&feature.node_id, i);
+                let features = format!("{:?}", nodes.features.gather(&[i]));
+                let id = name(&nodes.node_id, i);
                 assert!(rendered.nodes.insert(id, (hop, features)).is_none());
             }
         }
-        for (dst, range) in (0..).zip(feature.in_offset.windows(2)) {
+        for (dst, range) in (0..).zip(edges.in_offset.windows(2)) {
             let edge = |e: u32| {
                 let at = usize::try_from(e).unwrap();
-                let weight = feature.edge_weight.as_ref().map_or(1.0, |all| all[at]);
-                let features = feature.edge_feature.as_deref();
+                let weight = edges.edge_weight.as_ref().map_or(1.0, |all| all[at]);
+                let features = edges.edge_feature.as_deref();
                 let features = features.map(|all| &all[at * edge_dim..(at + 1) * edge_dim]);
-                let src = name(&feature.node_id, feature.in_src[at]);
+                let src = name(&nodes.node_id, edges.in_src[at]);
                 (src, weight, features.unwrap_or_default().to_vec())
             };
             let list: Vec<_> = (range[0]..range[1]).map(edge).collect();
             if !list.is_empty() {
-                rendered.in_edges.insert(name(&feature.node_id, dst), list);
+                rendered.in_edges.insert(name(&nodes.node_id, dst), list);
             }
         }
         rendered

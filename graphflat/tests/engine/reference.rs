@@ -42,9 +42,12 @@ fn assert_parts_are_unions(
     let places = naive::part_order(graph);
     let mut in_order: Vec<&GraphFeature> = features.iter().collect();
     // Features are sorted by sample; each target occurs once per sample.
-    let targets: BTreeSet<String> = features.iter().map(|f| f.node_id.display(0)).collect();
+    let targets: BTreeSet<String> = features
+        .iter()
+        .map(|f| f.target_nodes().node_id.display(0))
+        .collect();
     for sample in in_order.chunks_mut(targets.len().max(1)) {
-        sample.sort_by_key(|feature| places[&feature.node_id.display(0)]);
+        sample.sort_by_key(|feature| places[&feature.target_nodes().node_id.display(0)]);
     }
     let of_sample = naive::parts(targets.len(), settings);
     assert_eq!(
@@ -55,21 +58,21 @@ fn assert_parts_are_unions(
         let shard = dataset.read_part(part).unwrap();
         let first = part / of_sample.len() * targets.len();
         let mine = &of_sample[part % of_sample.len()];
-        let num_targets = shard.is_target.iter().filter(|is| **is).count();
-        assert_eq!(num_targets, mine.len(), "targets of part {part}");
+        assert_eq!(
+            shard.targets().count(),
+            mine.len(),
+            "targets of part {part}"
+        );
         let mut expected = Union::new();
         mine.iter()
             .for_each(|at| unite(&mut expected, in_order[first + at]));
         let mut found = Union::new();
-        for (i, range) in shard.in_offset.windows(2).enumerate() {
-            let list = in_edges(
-                range,
-                &shard.in_src,
-                shard.edge_weight.as_deref(),
-                &shard.ids,
-            );
-            let hop = usize::from(shard.hop[i]);
-            let is_new = found.insert(shard.ids.display(i), (hop, list)).is_none();
+        let (nodes, edges) = (&shard.nodes[0], &shard.edges[0]);
+        for (i, range) in edges.in_offset.windows(2).enumerate() {
+            let weight = edges.edge_weight.as_deref();
+            let list = in_edges(range, &edges.in_src, weight, &nodes.ids);
+            let hop = usize::from(nodes.hop[i]);
+            let is_new = found.insert(nodes.ids.display(i), (hop, list)).is_none();
             assert!(is_new, "a node is in part {part} twice");
         }
         assert_eq!(found, expected, "part {part} of {}", output.display());
@@ -78,12 +81,13 @@ fn assert_parts_are_unions(
 
 /// A node of the union has its smallest hop and the longest of its in-edge lists.
 fn unite(union: &mut Union, feature: &GraphFeature) {
-    let (weight, ids) = (feature.edge_weight.as_deref(), &feature.node_id);
+    let (nodes, edges) = (&feature.nodes[0], &feature.edges[0]);
+    let (weight, ids) = (edges.edge_weight.as_deref(), &nodes.node_id);
     for i in 0..ids.len() {
-        let range = feature.in_offset.get(i..i + 2).unwrap_or(&[0, 0]);
-        let list = in_edges(range, &feature.in_src, weight, ids);
+        let range = edges.in_offset.get(i..i + 2).unwrap_or(&[0, 0]);
+        let list = in_edges(range, &edges.in_src, weight, ids);
         let is_at = |start: &u32| usize::try_from(*start).unwrap() <= i;
-        let hop = feature.hop_offset.partition_point(is_at) - 1;
+        let hop = nodes.hop_offset.partition_point(is_at) - 1;
         let known = union.entry(ids.display(i)).or_insert((hop, Vec::new()));
         known.0 = known.0.min(hop);
         if list.len() > known.1.len() {
@@ -248,15 +252,16 @@ fn small_graphs_flatten_as_the_twin_says() {
 
 /// Renders a neighbourhood: nodes by hop, then the in-edges of each node that has some.
 fn render(feature: &GraphFeature) -> String {
-    let id = |i: u32| feature.node_id.display(usize::try_from(i).unwrap());
-    let hops = feature.hop_offset.windows(2);
+    let (nodes, edges) = (&feature.nodes[0], &feature.edges[0]);
+    let id = |i: u32| nodes.node_id.display(usize::try_from(i).unwrap());
+    let hops = nodes.hop_offset.windows(2);
     let hops: Vec<String> = hops
         .map(|range| (range[0]..range[1]).map(id).collect::<Vec<_>>().join(" "))
         .collect();
     let mut text = hops.join(" | ");
-    for (dst, range) in (0..).zip(feature.in_offset.windows(2)) {
+    for (dst, range) in (0..).zip(edges.in_offset.windows(2)) {
         let list = range[0]..range[1];
-        let list = list.map(|e| id(feature.in_src[usize::try_from(e).unwrap()]));
+        let list = list.map(|e| id(edges.in_src[usize::try_from(e).unwrap()]));
         let list: Vec<String> = list.collect();
         if !list.is_empty() {
             text += &format!("; {} <- {}", id(dst), list.join(" "));
@@ -352,7 +357,7 @@ fn a_weight_of_minus_zero_is_drawn_last() {
         };
         let graph = Graph::parse("1->0:1 2->0:-0 3->0:5 4->0:0");
         let features = Tables::whole(&graph).features(&settings);
-        let sources = &features[0].in_src;
+        let sources = &features[0].edges[0].in_src;
         assert_eq!(sources[2..], [2, 4], "seed {seed}: {sources:?}");
     }
 }

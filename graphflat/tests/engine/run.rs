@@ -5,8 +5,8 @@ use crate::tables::{Cut, edges_spec, nodes_spec, write_list, write_tables};
 use graphflat::{FlattenError, FlattenPlan, FlattenSpec, Targets, flatten};
 use schemas::progress::Progress;
 use schemas::{
-    EdgesSpec, ExtractScratch, Fanout, GraphFeature, GraphFeatureDataset, IdType, Layout, Manifest,
-    NodesSpec, Sampling, keep_at_hop,
+    EdgesSpec, ExtractScratch, Fanout, GraphFeature, GraphFeatureDataset, IdType, Ids, Layout,
+    Manifest, NodesSpec, Sampling, keep_at_hop,
 };
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -126,7 +126,7 @@ impl Tables {
             edges: Arc::new(edges),
             seed: settings.seed,
             sampling: settings.sampling,
-            keep: keep_at_hop(&settings.fanouts, 0),
+            keep: keep_at_hop(&settings.fanouts, 0, 0),
             samples: settings.samples,
             redraw: settings.redraw,
             hub_threshold: settings.hub_threshold,
@@ -264,7 +264,8 @@ pub(crate) fn read_features(output: &Path) -> Vec<GraphFeature> {
             u64::try_from(read.len()).unwrap(),
             "rows of part {part}"
         );
-        read.iter().for_each(|feature| feature.validate().unwrap());
+        let validate = |feature: &GraphFeature| feature.validate(dataset.meta()).unwrap();
+        read.iter().for_each(validate);
         features.extend(read);
     }
     in_id_order(features)
@@ -278,14 +279,16 @@ fn in_id_order(features: Vec<GraphFeature>) -> Vec<GraphFeature> {
     let mut samples: BTreeMap<String, usize> = BTreeMap::new();
     let mut keyed: Vec<(usize, GraphFeature)> = Vec::new();
     for feature in features {
-        let sample = samples.entry(feature.node_id.display(0)).or_default();
+        let sample = samples
+            .entry(feature.target_nodes().node_id.display(0))
+            .or_default();
         keyed.push((*sample, feature));
         *sample += 1;
     }
-    keyed.sort_by(|(a, left), (b, right)| {
-        a.cmp(b)
-            .then_with(|| left.node_id.cmp(0, &right.node_id, 0))
-    });
+    fn ids(feature: &GraphFeature) -> &Ids {
+        &feature.target_nodes().node_id
+    }
+    keyed.sort_by(|(a, left), (b, right)| a.cmp(b).then_with(|| ids(left).cmp(0, ids(right), 0)));
     keyed.into_iter().map(|(_, feature)| feature).collect()
 }
 
@@ -297,10 +300,10 @@ pub(crate) fn extract_features(output: &Path) -> Vec<GraphFeature> {
     let mut features = Vec::new();
     for part in 0..dataset.num_parts() {
         let shard = dataset.read_part(part).unwrap();
-        shard.validate().unwrap();
+        shard.validate(dataset.meta()).unwrap();
         let mut scratch = ExtractScratch::new(&shard);
-        let targets = (0..).zip(&shard.is_target).filter(|(_, is)| **is);
-        features.extend(targets.map(|(i, _)| shard.extract(i, fanouts, &mut scratch)));
+        let extract = |target| shard.extract(target, fanouts, &mut scratch);
+        features.extend(shard.targets().map(extract));
     }
     in_id_order(features)
 }

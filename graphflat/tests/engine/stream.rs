@@ -17,7 +17,7 @@ fn drawn(waves: &Waves, part: usize, seed: u64) -> GraphShard {
     let (mut shard, dense) = waves.draw(part, seed).unwrap();
     if let Some(rows) = dense {
         let nodes = 0..shard.num_nodes();
-        shard.features = schemas::Features::Dense {
+        shard.nodes[0].features = schemas::Features::Dense {
             dim: rows.dim(),
             values: nodes.flat_map(|node| rows.row(node).to_vec()).collect(),
         };

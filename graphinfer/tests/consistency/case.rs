@@ -9,8 +9,8 @@ use graphflat::{FlattenSpec, flatten};
 use graphinfer::{InferContext, InferPlan, InferSpec, infer};
 use graphtrainer::batch::{BlockOptions, Piece, blocks_of};
 use schemas::{
-    EmbeddingRows, EmbeddingsDataset, Fanout, GraphFeatureDataset, Layout, Manifest, Sampling,
-    keep_at_hop,
+    EmbeddingRows, EmbeddingsDataset, Fanout, GraphFeatureDataset, HopFanouts, Layout, Manifest,
+    Sampling, keep_at_hop,
 };
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -136,7 +136,7 @@ pub(crate) fn check_graph_features(case: &Case<'_>, fanouts: &[Fanout], got: &Em
         .map(|row| (got.ids.display(row), row))
         .collect();
     let embedding = |id: &str| &got.embedding[row_of[id] * got.dim..][..got.dim];
-    let store = case.store(2, keep_at_hop(fanouts, 0));
+    let store = case.store(2, keep_at_hop(fanouts, 0, 0));
     for layout in [Layout::Rows, Layout::Shards] {
         let dataset = flatten_all(case, &store, fanouts, layout);
         let mut num_targets = 0;
@@ -149,7 +149,7 @@ pub(crate) fn check_graph_features(case: &Case<'_>, fanouts: &[Fanout], got: &Em
                     &case.trained.transform,
                     (fanouts, sampling),
                 );
-                let id = feature.node_id.display(0);
+                let id = feature.target_nodes().node_id.display(0);
                 assert_close(
                     scale_of(&expected, got),
                     &format!("{layout:?}, target {id}"),
@@ -175,12 +175,9 @@ fn check_batch<'a>(
     let model = &case.trained.model;
     let arch = model.architecture();
     let shard = dataset.read_part(part).unwrap();
-    let targets: Vec<u32> = (0u32..)
-        .zip(&shard.is_target)
-        .filter_map(|(node, is_target)| is_target.then_some(node))
-        .collect();
+    let targets: Vec<u32> = shard.targets().collect();
     let options = BlockOptions {
-        fanouts: fanouts.to_vec(),
+        fanouts: HopFanouts::untyped(fanouts),
         sampling: case.sampling,
         pruning: true,
         partitioning: gnn::kernel::Partitioning::EdgeBalanced,
@@ -197,7 +194,7 @@ fn check_batch<'a>(
         .forward(&batch.blocks, &batch.input, Mode::Eval)
         .unwrap();
     for (row, &target) in targets.iter().enumerate() {
-        let id = shard.ids.display(target as usize);
+        let id = shard.target_nodes().ids.display(target as usize);
         let values = embedding(&id).to_vec();
         let expected = model
             .forward_head(Dense {

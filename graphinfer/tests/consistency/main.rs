@@ -70,7 +70,7 @@ fn agrees_on_cora(variants: &[(LayerKind, Aggregator)]) {
             trained: &trained,
             sampling: Sampling::Uniform,
         };
-        let keep = keep_at_hop(&fanouts, 0);
+        let keep = keep_at_hop(&fanouts, 0, 0);
         let extra = r#", "rows_per_part": 500"#;
         let rows = same_bytes_for_any_worker_count(&case, keep, extra);
         if fanouts == [ALL, ALL] {
@@ -177,7 +177,7 @@ fn with_sampling_inference_is_forward_on_the_graph_feature() {
                 trained: &trained,
                 sampling,
             };
-            let keep = keep_at_hop(fanouts, 0);
+            let keep = keep_at_hop(fanouts, 0, 0);
             let rows = same_bytes_for_any_worker_count(&case, keep, "");
             check_graph_features(&case, fanouts, &rows);
         }

@@ -9,8 +9,8 @@ use gnn::{
 use schemas::dataset::MANIFEST_SCHEMA;
 use schemas::xxh::file_checksum;
 use schemas::{
-    Fanout, FileEntry, FlattenMeta, LabelKind, LabelMeta, Labels, Layout, Manifest, Opened, Output,
-    PartEntry, Sampling,
+    Fanout, FileEntry, FlattenMeta, HopFanouts, LabelKind, LabelMeta, Labels, Layout, Manifest,
+    Opened, Output, PartEntry, Sampling,
 };
 use serde_json::json;
 use std::collections::BTreeMap;
@@ -84,7 +84,7 @@ impl Trained {
         let transform = transform_of(variant, graph);
         let flatten = FlattenMeta {
             hops: fanouts.len(),
-            fanouts: fanouts.to_vec(),
+            fanouts: HopFanouts::untyped(fanouts),
             sampling,
             seed: SEED,
             samples_per_target: 1,

@@ -131,7 +131,7 @@ pub(crate) fn neighbourhood(
     transform: &Transform,
     (fanouts, sampling): (&[Fanout], Sampling),
 ) -> Vec<f32> {
-    let mut input = match feature.features.clone() {
+    let mut input = match feature.nodes[0].features.clone() {
         Features::Dense { dim, values } => Input::Dense(Dense {
             rows: values.len() / dim,
             cols: dim,
@@ -161,8 +161,8 @@ pub(crate) fn neighbourhood(
     let mut num_src = input.rows();
     for layer in 1..=fanouts.len() {
         // Layer l of K computes the nodes up to hop K - l from the nodes up to hop K - l + 1.
-        let num_dst = feature.hop_offset[fanouts.len() - layer + 1] as usize;
-        let limit = use_at_layer(fanouts, layer);
+        let num_dst = feature.nodes[0].hop_offset[fanouts.len() - layer + 1] as usize;
+        let limit = use_at_layer(fanouts, 0, layer);
         let data = block_of(feature, model, (num_src, num_dst), limit, sampling);
         let block = Block::new(data).unwrap();
         input = Input::Dense(model.forward_layer(layer, &block, &input).unwrap());
@@ -182,27 +182,23 @@ fn block_of(
     limit: usize,
     sampling: Sampling,
 ) -> BlockData {
-    let arch = model.architecture();
+    let (arch, edges) = (model.architecture(), &feature.edges[0]);
     let mut data = BlockData {
         num_src,
         num_dst,
         num_active: num_dst,
         in_offset: vec![0],
-        in_degree: feature.in_degree[..num_src].to_vec(),
+        in_degree: edges.in_degree[..num_src].to_vec(),
         node_key: vec![0; num_src],
         sampling,
         ..BlockData::default()
     };
     let (mut weight, mut values) = (Vec::new(), Vec::new());
     for dst in 0..num_dst {
-        let (start, end) = (
-            feature.in_offset[dst] as usize,
-            feature.in_offset[dst + 1] as usize,
-        );
-        for edge in (start..end).take(limit) {
-            data.in_src.push(feature.in_src[edge]);
-            weight.extend(feature.edge_weight.as_ref().map(|all| all[edge]));
-            if let (Some(dim), Some(all)) = (arch.edge_dim, &feature.edge_feature) {
+        for edge in edges.in_edges(dst).take(limit) {
+            data.in_src.push(edges.in_src[edge]);
+            weight.extend(edges.edge_weight.as_ref().map(|all| all[edge]));
+            if let (Some(dim), Some(all)) = (arch.edge_dim, &edges.edge_feature) {
                 values.extend_from_slice(&all[edge * dim..(edge + 1) * dim]);
             }
         }
@@ -212,12 +208,9 @@ fn block_of(
     let first = |column: &Option<Vec<f32>>| column.as_ref().map(|all| all[..num_src].to_vec());
     let rows = data.in_src.len();
     data.edge_weight = arch.edge_weight.then_some(weight);
-    data.in_weight = first(&feature.in_weight).filter(|_| arch.edge_weight);
-    data.self_loops = feature
-        .self_loops
-        .as_ref()
-        .map(|all| all[..num_src].to_vec());
-    data.self_weight = first(&feature.self_weight).filter(|_| arch.edge_weight);
+    data.in_weight = first(&edges.in_weight).filter(|_| arch.edge_weight);
+    data.self_loops = edges.self_loops.as_ref().map(|all| all[..num_src].to_vec());
+    data.self_weight = first(&edges.self_weight).filter(|_| arch.edge_weight);
     data.edge_feature = arch.edge_dim.map(|cols| Dense { rows, cols, values });
     data
 }

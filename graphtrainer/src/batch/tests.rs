@@ -1,6 +1,6 @@
 //! Compares blocks with the neighbourhoods of their targets.
 
-use schemas::Fanout;
+use schemas::{Fanout, HopFanouts};
 
 use super::*;
 
@@ -8,7 +8,7 @@ use crate::random::{Graph, Shape};
 
 fn options(fanouts: &[Fanout], pruning: bool) -> BlockOptions {
     BlockOptions {
-        fanouts: fanouts.to_vec(),
+        fanouts: HopFanouts::untyped(fanouts),
         sampling: Sampling::Uniform,
         pruning,
         partitioning: Partitioning::EdgeBalanced,
@@ -29,7 +29,7 @@ fn row(vectorised: &Vectorised, shard: &GraphShard, layer: usize, dst: usize) ->
     let node = |src: &u32| vectorised.nodes[*src as usize].node as usize;
     csr.col[csr.row(dst)]
         .iter()
-        .map(|src| shard.ids.hash(node(src)))
+        .map(|src| shard.nodes[0].ids.hash(node(src)))
         .collect()
 }
 
@@ -53,8 +53,8 @@ fn every_layer_reads_the_first_in_edges_of_its_fanout() {
                     let raw = graph
                         .ids
                         .iter()
-                        .position(|id| schemas::hash_int(*id) == shard.ids.hash(node));
-                    let limit = use_at_layer(&fanouts, layer);
+                        .position(|id| schemas::hash_int(*id) == shard.nodes[0].ids.hash(node));
+                    let limit = use_at_layer(&fanouts, 0, layer);
                     let kept = graph.in_edges[raw.unwrap()].iter().take(limit);
                     let wanted: Vec<u64> = kept
                         .map(|edge| schemas::hash_int(graph.ids[edge.0 as usize]))

@@ -39,8 +39,8 @@ fn decoded(cache_bytes: usize, asked: &[usize]) -> usize {
 fn parts_are_kept_while_they_fit_and_the_oldest_goes_first() {
     let graph = Graph::new(Shape::default(), 1);
     let shards = graph.parts(4, &FANOUTS);
-    let largest = shards.iter().map(shard_bytes).max().unwrap();
-    let all: usize = shards.iter().map(shard_bytes).sum();
+    let largest = shards.iter().map(GraphShard::size_bytes).max().unwrap();
+    let all: usize = shards.iter().map(GraphShard::size_bytes).sum();
     let twice = [0, 1, 2, 3, 0, 1, 2, 3];
     assert_eq!(decoded(all, &twice), 4);
     assert_eq!(decoded(0, &twice), 8);
@@ -101,13 +101,13 @@ fn wide_labels_count_against_the_memory_of_parts() {
     let bytes = |width: usize| {
         let mut graph = Graph::new(Shape::default(), 1);
         let nodes = graph.ids.len();
-        graph.labels = Labels::Multi {
+        graph.labels = schemas::Labels::Multi {
             width,
             values: vec![0.0; nodes * width],
             present: vec![true; nodes],
         };
         let shard = graph.parts(1, &FANOUTS).remove(0);
-        (shard_bytes(&shard), shard.num_nodes())
+        (shard.size_bytes(), shard.num_nodes())
     };
     let ((narrow, nodes), (wide, _)) = (bytes(1), bytes(101));
     assert_eq!(wide, narrow + 400 * nodes);

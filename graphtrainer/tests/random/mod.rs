@@ -7,8 +7,9 @@ use std::collections::BTreeSet;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use schemas::{
-    Fanout, FeatureMeta, Features, FlattenMeta, GraphMeta, GraphShard, IdType, Ids, LabelKind,
-    LabelMeta, Labels, Layout, Sampling, Split, SplitMeta, keep_at_hop,
+    Fanout, FeatureMeta, Features, FlattenMeta, GraphMeta, GraphShard, HopFanouts, IdType, Ids,
+    LabelKind, LabelMeta, Labels, Layout, Sampling, ShardEdges, ShardNodes, Split, SplitMeta,
+    UntypedMeta, keep_at_hop,
 };
 
 /// The properties of a random graph.
@@ -124,7 +125,7 @@ impl Graph {
             _ => LabelKind::Class { num_classes },
         };
         let dim = self.shape.dim;
-        GraphMeta {
+        GraphMeta::from(UntypedMeta {
             id_type: self.id_type(),
             features: match self.features {
                 Features::None => FeatureMeta::None,
@@ -142,7 +143,7 @@ impl Graph {
             edge_weight: self.shape.weights,
             edge_feature_dim: self.shape.edge_dim,
             self_loops: true,
-        }
+        })
     }
 
     fn id_type(&self) -> IdType {
@@ -169,7 +170,7 @@ impl Graph {
 
     /// Flattens the neighbourhoods of some targets: breadth first, a node at hop h keeping its
     /// first `keep_at_hop(h)` in-edges.
-    pub(crate) fn shard(&self, targets: &[u32], fanouts: &[Fanout]) -> GraphShard {
+    pub(crate) fn shard(&self, targets: &[u32], fanouts: &[impl AsRef<[Fanout]>]) -> GraphShard {
         let (nodes, hop) = self.walk(targets, fanouts);
         let position = |node: u32| {
             let position = nodes.iter().position(|&other| other == node);
@@ -178,7 +179,7 @@ impl Graph {
         let (mut in_offset, mut in_src) = (vec![0], Vec::new());
         let (mut edge_weight, mut edge_feature) = (Vec::new(), Vec::new());
         for (&node, &at) in nodes.iter().zip(&hop) {
-            for (src, weight, features) in self.kept(node, keep_at_hop(fanouts, at.into())) {
+            for (src, weight, features) in self.kept(node, keep_at_hop(fanouts, 0, at.into())) {
                 in_src.push(position(*src));
                 edge_weight.push(*weight);
                 edge_feature.extend_from_slice(features);
@@ -192,8 +193,9 @@ impl Graph {
         };
         let all = |node: &u32| &self.in_edges[*node as usize];
         let weights = self.shape.weights;
-        GraphShard {
-            ids: self.ids_of(&nodes),
+        let edges = ShardEdges {
+            from: 0,
+            to: 0,
             in_degree: nodes.iter().map(|node| narrow(all(node).len())).collect(),
             in_weight: weights.then(|| {
                 nodes
@@ -208,6 +210,13 @@ impl Graph {
                     .map(|&n| loops(n).map(|edge| edge.1).sum())
                     .collect()
             }),
+            in_offset,
+            in_src,
+            edge_weight: weights.then_some(edge_weight),
+            edge_feature: self.shape.edge_dim.map(|_| edge_feature),
+        };
+        let nodes = ShardNodes {
+            ids: self.ids_of(&nodes),
             features: self.features.gather(&nodes),
             labels: self.labels.gather(&nodes),
             split: nodes
@@ -216,19 +225,20 @@ impl Graph {
                 .collect(),
             is_target: hop.iter().map(|&at| at == 0).collect(),
             hop,
-            in_offset,
-            in_src,
-            edge_weight: weights.then_some(edge_weight),
-            edge_feature: self.shape.edge_dim.map(|_| edge_feature),
+        };
+        GraphShard {
+            target_type: 0,
+            nodes: vec![nodes],
+            edges: vec![edges],
         }
     }
 
     /// Returns the nodes of some targets' neighbourhoods and their hops.
-    fn walk(&self, targets: &[u32], fanouts: &[Fanout]) -> (Vec<u32>, Vec<u8>) {
+    fn walk(&self, targets: &[u32], fanouts: &[impl AsRef<[Fanout]>]) -> (Vec<u32>, Vec<u8>) {
         let mut hops: Vec<Vec<u32>> = vec![sorted(targets.iter().copied())];
         let mut known: BTreeSet<u32> = targets.iter().copied().collect();
         for hop in 0..fanouts.len() {
-            let keep = keep_at_hop(fanouts, hop);
+            let keep = keep_at_hop(fanouts, 0, hop);
             let sources = hops[hop].iter().flat_map(|&node| self.kept(node, keep));
             let new = sorted(
                 sources
@@ -250,7 +260,11 @@ impl Graph {
     }
 
     /// Cuts all nodes into `num_parts` shards of targets.
-    pub(crate) fn parts(&self, num_parts: usize, fanouts: &[Fanout]) -> Vec<GraphShard> {
+    pub(crate) fn parts(
+        &self,
+        num_parts: usize,
+        fanouts: &[impl AsRef<[Fanout]>],
+    ) -> Vec<GraphShard> {
         let all: Vec<u32> = (0..self.shape.num_nodes).collect();
         all.chunks(all.len().div_ceil(num_parts))
             .map(|own| self.shard(own, fanouts))
@@ -262,7 +276,7 @@ impl Graph {
 pub(crate) fn flatten_meta(fanouts: &[Fanout], sampling: Sampling) -> FlattenMeta {
     FlattenMeta {
         hops: fanouts.len(),
-        fanouts: fanouts.to_vec(),
+        fanouts: HopFanouts::untyped(fanouts),
         sampling,
         seed: 1,
         samples_per_target: 1,

@@ -12,8 +12,9 @@ const EDGES_SHOWN: usize = 20;
 
 /// Returns the distance of every node from the target.
 fn hops(feature: &GraphFeature) -> Vec<usize> {
-    let mut hops = Vec::with_capacity(feature.node_id.len());
-    for (hop, range) in feature.hop_offset.windows(2).enumerate() {
+    let nodes = &feature.nodes[0];
+    let mut hops = Vec::with_capacity(nodes.node_id.len());
+    for (hop, range) in nodes.hop_offset.windows(2).enumerate() {
         hops.extend((range[0]..range[1]).map(|_| hop));
     }
     hops
@@ -21,15 +22,16 @@ fn hops(feature: &GraphFeature) -> Vec<usize> {
 
 /// Returns the positions of source, destination and edge for every kept edge.
 fn edges(feature: &GraphFeature) -> impl Iterator<Item = (usize, usize, usize)> {
-    let ranges = feature.in_offset.windows(2).enumerate();
+    let edges = &feature.edges[0];
+    let ranges = edges.in_offset.windows(2).enumerate();
     ranges.flat_map(move |(dst, range)| {
         (range[0] as usize..range[1] as usize)
-            .map(move |edge| (feature.in_src[edge] as usize, dst, edge))
+            .map(move |edge| (edges.in_src[edge] as usize, dst, edge))
     })
 }
 
 pub(super) fn neighbourhood(feature: &GraphFeature, names: &[String]) -> String {
-    let ids = &feature.node_id;
+    let ids = &feature.nodes[0].node_id;
     let split = match feature.split {
         Split::None => String::new(),
         split => format!(", split {}", format!("{split:?}").to_lowercase()),
@@ -39,7 +41,7 @@ pub(super) fn neighbourhood(feature: &GraphFeature, names: &[String]) -> String 
         ids.display(0),
         label(&feature.labels, 0, names).replace(" ->", ", label"),
         ids.len(),
-        feature.in_src.len()
+        feature.num_edges()
     );
     let hops = hops(feature);
     for node in (0..ids.len()).take(EDGES_SHOWN) {
@@ -47,20 +49,20 @@ pub(super) fn neighbourhood(feature: &GraphFeature, names: &[String]) -> String 
             "  hop {} {} in-degree {}{}\n",
             hops[node],
             ids.display(node),
-            feature.in_degree[node],
-            features(&feature.features, node)
+            feature.edges[0].in_degree[node],
+            features(&feature.nodes[0].features, node)
         ));
     }
     more(&mut text, ids.len(), EDGES_SHOWN, "nodes");
     for (src, dst, edge) in edges(feature).take(EDGES_SHOWN) {
-        let weight = feature
+        let weight = feature.edges[0]
             .edge_weight
             .as_ref()
             .map(|weights| format!(" weight {}", weights[edge]));
         let (src, dst) = (ids.display(src), ids.display(dst));
         text.push_str(&format!("  {src} -> {dst}{}\n", weight.unwrap_or_default()));
     }
-    more(&mut text, feature.in_src.len(), EDGES_SHOWN, "edges");
+    more(&mut text, feature.num_edges(), EDGES_SHOWN, "edges");
     text
 }
 
@@ -119,7 +121,7 @@ pub(super) fn label(labels: &Labels, at: usize, names: &[String]) -> String {
 
 /// Returns the neighbourhood as a graph in Graphviz's language DOT.
 pub(super) fn dot(feature: &GraphFeature) -> String {
-    let ids = &feature.node_id;
+    let ids = &feature.nodes[0].node_id;
     let mut text = format!("digraph {} {{\n  rankdir = RL;\n", quoted(ids, 0));
     for (node, hop) in hops(feature).into_iter().enumerate() {
         let shape = if node == 0 { ", shape = box" } else { "" };
@@ -129,7 +131,7 @@ pub(super) fn dot(feature: &GraphFeature) -> String {
         ));
     }
     for (src, dst, edge) in edges(feature) {
-        let weight = feature
+        let weight = feature.edges[0]
             .edge_weight
             .as_ref()
             .map(|w| format!(" [label = \"{}\"]", w[edge]));

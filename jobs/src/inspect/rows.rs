@@ -61,7 +61,7 @@ pub(super) fn graph_features(dir: &Path, args: &InspectArgs) -> Result<String, J
             break;
         }
         for feature in dataset.read_features(part)? {
-            let id = feature.node_id.display(0);
+            let id = feature.target_nodes().node_id.display(0);
             if left == 0 || args.target.as_ref().is_some_and(|target| *target != id) {
                 continue;
             }
@@ -90,7 +90,7 @@ fn class_names(manifest: &Manifest) -> &[String] {
     let label = manifest
         .graph
         .as_ref()
-        .and_then(|graph| graph.label.as_ref());
+        .and_then(|graph| graph.target().label.as_ref());
     match label.map(|label| &label.kind) {
         Some(LabelKind::ClassName { names }) => names,
         _ => &[],

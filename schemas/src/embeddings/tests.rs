@@ -1,11 +1,11 @@
 //! Embeddings that are written and read back.
 
 use super::*;
-use crate::columns::{FeatureMeta, GraphMeta, LabelKind};
+use crate::columns::{FeatureMeta, GraphMeta, LabelKind, UntypedMeta};
 use crate::dataset::{MANIFEST_SCHEMA, Opened};
 
 fn graph(label: Option<LabelMeta>) -> GraphMeta {
-    GraphMeta {
+    GraphMeta::from(UntypedMeta {
         id_type: IdType::Utf8,
         features: FeatureMeta::None,
         label,
@@ -13,7 +13,7 @@ fn graph(label: Option<LabelMeta>) -> GraphMeta {
         edge_weight: false,
         edge_feature_dim: None,
         self_loops: false,
-    }
+    })
 }
 
 fn manifest(graph: GraphMeta, parts: Vec<PartEntry>) -> Manifest {

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::read::{self, PartSource};
-use super::{ExtractScratch, GraphFeature, GraphShard, ShardBuilder};
+use super::{ExtractScratch, GraphFeature, GraphShard, ShardBuilder, layout};
 use crate::columns::GraphMeta;
 use crate::dataset::{
     MANIFEST, Manifest, PartEntry, read_manifest, verify_checksums, verify_sizes,
@@ -39,11 +39,7 @@ impl GraphFeatureDataset {
         };
         verify_sizes(dir, &manifest.parts)?;
         for part in &manifest.parts {
-            let wanted = match flatten.layout {
-                Layout::Rows => 1,
-                Layout::Shards => 2,
-            };
-            if part.files.len() != wanted {
+            if part.files.len() != layout::num_files(&meta, flatten.layout) {
                 let problem = format!("part {} has {} files", part.name, part.files.len());
                 return Err(SchemaError::Broken {
                     path: dir.join(MANIFEST),
@@ -107,23 +103,22 @@ impl GraphFeatureDataset {
     ///
     /// If there is no such part.
     pub fn read_part(&self, index: usize) -> Result<GraphShard> {
-        let first = self.source(index, 0);
+        let path = self.dir.join(&self.part(index).files[0].path);
         let shard = match self.flatten.layout {
-            Layout::Shards => read::read_shard(&first, &self.source(index, 1))?,
+            Layout::Shards => read::read_shard(&self.meta, |file| self.source(index, file))?,
             Layout::Rows => {
                 let mut builder = ShardBuilder::new(&self.meta);
-                read::read_rows(&first, |feature| builder.push(&feature))
-                    .map_err(|error| error.found_in(&first.path))?;
+                read::read_rows(&self.source(index, 0), |feature| builder.push(&feature))
+                    .map_err(|error| error.found_in(&path))?;
                 builder.finish()
             }
         };
-        let agrees = shard.agrees_with(shard.features.meta(), &self.meta, self.flatten.hops);
-        agrees.map_err(|error| error.found_in(&first.path))?;
+        let agrees = shard.agrees_with(&shard.feature_metas(), &self.meta, self.flatten.hops);
+        agrees.map_err(|error| error.found_in(&path))?;
         let (stated, found) = (self.part(index).targets, shard.split_counts());
         if stated.is_some_and(|stated| stated != found) {
             let stated = stated.unwrap_or_default();
             let problem = format!("it holds {found:?}, its manifest says {stated:?}");
-            let path = first.path;
             return Err(SchemaError::Broken { path, problem });
         }
         Ok(shard)

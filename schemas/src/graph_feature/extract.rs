@@ -1,7 +1,10 @@
 //! Extracts a target's neighbourhood from a shard, by a breadth-first walk.
 
-use super::{GraphFeature, GraphShard};
+use std::ops::Range;
+
+use super::{FeatureEdges, FeatureNodes, GraphFeature, GraphShard, ShardEdges, ShardNodes};
 use crate::fanout::{Fanout, keep_at_hop};
+use crate::ids::Ids;
 
 /// Position of a node that is not in the neighbourhood.
 const ABSENT: u32 = u32::MAX;
@@ -9,6 +12,15 @@ const ABSENT: u32 = u32::MAX;
 /// Memory that extractions from one shard share, and the neighbourhood last walked.
 #[derive(Debug)]
 pub struct ExtractScratch {
+    /// By node type.
+    pub(super) nodes: Vec<WalkedNodes>,
+    /// By relation.
+    pub(super) edges: Vec<WalkedEdges>,
+}
+
+/// The nodes of one type of a neighbourhood.
+#[derive(Debug)]
+pub(super) struct WalkedNodes {
     /// Position of each node of the shard in the order of ids.
     id_rank: Vec<u32>,
     /// Position of each node of the shard in the neighbourhood, or [`ABSENT`].
@@ -16,6 +28,11 @@ pub struct ExtractScratch {
     /// `[n]`, position in the shard of each node of the neighbourhood.
     pub(super) nodes: Vec<u32>,
     pub(super) hop_offset: Vec<u32>,
+}
+
+/// The edges of one relation of a neighbourhood.
+#[derive(Debug, Default)]
+pub(super) struct WalkedEdges {
     pub(super) in_offset: Vec<u32>,
     /// `[e]`, position in the neighbourhood.
     pub(super) in_src: Vec<u32>,
@@ -23,90 +40,125 @@ pub struct ExtractScratch {
     pub(super) edges: Vec<u32>,
 }
 
-impl ExtractScratch {
-    /// Prepares extractions from a shard.
-    pub fn new(shard: &GraphShard) -> Self {
-        let mut id_rank = vec![0; shard.num_nodes()];
-        for (rank, node) in (0..).zip(shard.ids.sort_permutation()) {
+impl WalkedNodes {
+    fn new(ids: &Ids) -> Self {
+        let mut id_rank = vec![0; ids.len()];
+        for (rank, node) in (0..).zip(ids.sort_permutation()) {
             id_rank[node as usize] = rank;
         }
         Self {
             id_rank,
-            local: vec![ABSENT; shard.num_nodes()],
+            local: vec![ABSENT; ids.len()],
             nodes: Vec::new(),
             hop_offset: Vec::new(),
-            in_offset: Vec::new(),
-            in_src: Vec::new(),
-            edges: Vec::new(),
+        }
+    }
+
+    fn enter(&mut self, node: u32) {
+        let local = &mut self.local[node as usize];
+        if *local == ABSENT {
+            // Marks the node as present; its position follows when the hop is sorted.
+            *local = 0;
+            self.nodes.push(node);
+        }
+    }
+
+    /// Sorts the nodes that were entered since the last hop and ends the hop.
+    fn end_hop(&mut self) {
+        let first = self.hop_offset[self.hop_offset.len() - 1];
+        let new = &mut self.nodes[first as usize..];
+        let id_rank = &self.id_rank;
+        new.sort_unstable_by_key(|&node| id_rank[node as usize]);
+        let mut position = first;
+        for &node in &*new {
+            self.local[node as usize] = position;
+            position += 1;
+        }
+        self.hop_offset.push(position);
+    }
+
+    fn hop(&self, hop: usize) -> Range<usize> {
+        self.hop_offset[hop] as usize..self.hop_offset[hop + 1] as usize
+    }
+}
+
+impl ExtractScratch {
+    /// Prepares extractions from a shard.
+    pub fn new(shard: &GraphShard) -> Self {
+        let nodes = shard.nodes.iter();
+        let edges = shard.edges.iter();
+        Self {
+            nodes: nodes.map(|nodes| WalkedNodes::new(&nodes.ids)).collect(),
+            edges: edges.map(|_| WalkedEdges::default()).collect(),
         }
     }
 
     /// Walks from a target and leaves the neighbourhood in the scratch.
-    pub(super) fn walk(&mut self, shard: &GraphShard, target: u32, fanouts: &[Fanout]) {
-        assert_eq!(
-            self.local.len(),
-            shard.num_nodes(),
+    pub(super) fn walk(
+        &mut self,
+        shard: &GraphShard,
+        target: u32,
+        fanouts: &[impl AsRef<[Fanout]>],
+    ) {
+        let of_shard = self.nodes.iter().map(|nodes| nodes.local.len());
+        assert!(
+            of_shard.eq(shard.nodes.iter().map(ShardNodes::len)),
             "the scratch was made for this shard"
         );
-        self.nodes.clear();
-        self.hop_offset.clear();
-        self.hop_offset.extend([0, 1]);
-        self.nodes.push(target);
-        self.local[target as usize] = 0;
+        for nodes in &mut self.nodes {
+            nodes.nodes.clear();
+            nodes.hop_offset.clear();
+            nodes.hop_offset.push(0);
+        }
+        self.nodes[shard.target_type].enter(target);
+        self.nodes.iter_mut().for_each(WalkedNodes::end_hop);
         for hop in 0..fanouts.len() {
-            let limit = keep_at_hop(fanouts, hop);
-            let outermost = self.hop_offset[hop] as usize..self.nodes.len();
-            let first_new = self.nodes.len();
-            for i in outermost {
-                for &src in &shard.in_src[kept(shard, self.nodes[i], limit)] {
-                    if self.local[src as usize] == ABSENT {
-                        // Marks the node as present; its position follows when the hop is sorted.
-                        self.local[src as usize] = 0;
-                        self.nodes.push(src);
+            for (relation, edges) in shard.edges.iter().enumerate() {
+                let limit = keep_at_hop(fanouts, relation, hop);
+                for i in self.nodes[edges.to].hop(hop) {
+                    let dst = self.nodes[edges.to].nodes[i];
+                    let sources = &mut self.nodes[edges.from];
+                    for &src in &edges.in_src[kept(edges, dst, limit)] {
+                        sources.enter(src);
                     }
                 }
             }
-            let id_rank = &self.id_rank;
-            self.nodes[first_new..].sort_unstable_by_key(|&node| id_rank[node as usize]);
-            let mut position = self.hop_offset[hop + 1];
-            for &node in &self.nodes[first_new..] {
-                self.local[node as usize] = position;
-                position += 1;
-            }
-            self.hop_offset.push(position);
+            self.nodes.iter_mut().for_each(WalkedNodes::end_hop);
         }
         self.collect_edges(shard, fanouts);
-        for &node in &self.nodes {
-            self.local[node as usize] = ABSENT;
+        for WalkedNodes { nodes, local, .. } in &mut self.nodes {
+            nodes.iter().for_each(|&node| local[node as usize] = ABSENT);
         }
     }
 
-    fn collect_edges(&mut self, shard: &GraphShard, fanouts: &[Fanout]) {
-        self.in_offset.clear();
-        self.in_src.clear();
-        self.edges.clear();
-        self.in_offset.push(0);
-        let mut num_edges = 0;
-        for hop in 0..fanouts.len() {
-            let limit = keep_at_hop(fanouts, hop);
-            let hop_nodes = self.hop_offset[hop] as usize..self.hop_offset[hop + 1] as usize;
-            for &node in &self.nodes[hop_nodes] {
-                let range = kept(shard, node, limit);
-                let first = shard.in_offset[node as usize];
-                for (edge, &src) in (first..).zip(&shard.in_src[range]) {
-                    self.edges.push(edge);
-                    self.in_src.push(self.local[src as usize]);
-                    num_edges += 1;
+    fn collect_edges(&mut self, shard: &GraphShard, fanouts: &[impl AsRef<[Fanout]>]) {
+        for (relation, (walked, edges)) in self.edges.iter_mut().zip(&shard.edges).enumerate() {
+            let (dsts, local) = (&self.nodes[edges.to], &self.nodes[edges.from].local);
+            walked.in_offset.clear();
+            walked.in_src.clear();
+            walked.edges.clear();
+            walked.in_offset.push(0);
+            let mut num_edges = 0;
+            for hop in 0..fanouts.len() {
+                let limit = keep_at_hop(fanouts, relation, hop);
+                for &node in &dsts.nodes[dsts.hop(hop)] {
+                    let range = kept(edges, node, limit);
+                    let first = edges.in_offset[node as usize];
+                    for (edge, &src) in (first..).zip(&edges.in_src[range]) {
+                        walked.edges.push(edge);
+                        walked.in_src.push(local[src as usize]);
+                        num_edges += 1;
+                    }
+                    walked.in_offset.push(num_edges);
                 }
-                self.in_offset.push(num_edges);
             }
         }
     }
 }
 
 /// The in-edges that a node keeps, the first by rank.
-fn kept(shard: &GraphShard, node: u32, limit: usize) -> std::ops::Range<usize> {
-    let all = shard.in_edges(node);
+fn kept(edges: &ShardEdges, node: u32, limit: usize) -> Range<usize> {
+    let all = edges.in_edges(node);
     all.start..all.end.min(all.start.saturating_add(limit))
 }
 
@@ -115,9 +167,9 @@ pub(super) fn gather<T: Copy>(values: &[T], positions: &[u32]) -> impl Iterator<
 }
 
 /// Gathers a column that may be missing.
-pub(super) fn of_nodes<T: Copy>(values: &Option<Vec<T>>, nodes: &[u32]) -> Option<Vec<T>> {
+pub(super) fn gather_opt<T: Copy>(values: &Option<Vec<T>>, positions: &[u32]) -> Option<Vec<T>> {
     let values = values.as_ref()?;
-    Some(gather(values, nodes).collect())
+    Some(gather(values, positions).collect())
 }
 
 /// Appends rows of `dim` values each.
@@ -128,10 +180,11 @@ pub(super) fn gather_rows(out: &mut Vec<f32>, values: &[f32], dim: usize, positi
 }
 
 impl GraphShard {
-    /// Extracts the neighbourhood of the node at position `target`.
+    /// Extracts the neighbourhood of the target at position `target` among the nodes of its type.
     ///
-    /// A node at distance h from the target keeps its first `keep_at_hop(fanouts, h)` in-edges, as
-    /// far as the shard has them: `fanouts` must be the ones that the shard was made with.
+    /// A node at distance h from the target keeps its first `keep_at_hop(fanouts, r, h)` in-edges
+    /// of relation r, as far as the shard has them: `fanouts` must be the ones that the shard was
+    /// made with.
     ///
     /// # Panics
     ///
@@ -139,39 +192,54 @@ impl GraphShard {
     pub fn extract(
         &self,
         target: u32,
-        fanouts: &[Fanout],
+        fanouts: &[impl AsRef<[Fanout]>],
         scratch: &mut ExtractScratch,
     ) -> GraphFeature {
         scratch.walk(self, target, fanouts);
-        let ExtractScratch { nodes, edges, .. } = &*scratch;
-        let edge_dim = self.edge_dim();
+        let targets = self.target_nodes();
+        let nodes = self.nodes.iter().zip(&scratch.nodes);
+        let edges = self.edges.iter().zip(&scratch.edges);
         GraphFeature {
-            labels: self.labels.gather(&[target]),
-            split: self.split[target as usize],
-            node_id: self.ids.gather(nodes),
-            hop_offset: scratch.hop_offset.clone(),
-            in_degree: gather(&self.in_degree, nodes).collect(),
-            in_weight: of_nodes(&self.in_weight, nodes),
-            self_loops: of_nodes(&self.self_loops, nodes),
-            self_weight: of_nodes(&self.self_weight, nodes),
-            features: self.features.gather(nodes),
-            in_offset: scratch.in_offset.clone(),
-            in_src: scratch.in_src.clone(),
-            edge_weight: self
-                .edge_weight
-                .as_ref()
-                .map(|values| gather(values, edges).collect()),
+            target_type: self.target_type,
+            labels: targets.labels.gather(&[target]),
+            split: targets.split[target as usize],
+            nodes: nodes.map(|(all, walked)| all.gather(walked)).collect(),
+            edges: edges
+                .map(|(all, walked)| all.gather(&scratch.nodes[all.to].nodes, walked))
+                .collect(),
+        }
+    }
+}
+
+impl ShardNodes {
+    fn gather(&self, walked: &WalkedNodes) -> FeatureNodes {
+        FeatureNodes {
+            node_id: self.ids.gather(&walked.nodes),
+            hop_offset: walked.hop_offset.clone(),
+            features: self.features.gather(&walked.nodes),
+        }
+    }
+}
+
+impl ShardEdges {
+    /// `dsts` are the nodes of type `to` of the neighbourhood.
+    fn gather(&self, dsts: &[u32], walked: &WalkedEdges) -> FeatureEdges {
+        let (edges, dim) = (&walked.edges, self.edge_dim());
+        FeatureEdges {
+            from: self.from,
+            to: self.to,
+            in_degree: gather(&self.in_degree, dsts).collect(),
+            in_weight: gather_opt(&self.in_weight, dsts),
+            self_loops: gather_opt(&self.self_loops, dsts),
+            self_weight: gather_opt(&self.self_weight, dsts),
+            in_offset: walked.in_offset.clone(),
+            in_src: walked.in_src.clone(),
+            edge_weight: gather_opt(&self.edge_weight, edges),
             edge_feature: self.edge_feature.as_ref().map(|values| {
-                let mut gathered = Vec::with_capacity(edges.len() * edge_dim);
-                gather_rows(&mut gathered, values, edge_dim, edges);
+                let mut gathered = Vec::with_capacity(edges.len() * dim);
+                gather_rows(&mut gathered, values, dim, edges);
                 gathered
             }),
         }
-    }
-
-    /// Returns the number of features an edge; 0 without edges.
-    pub fn edge_dim(&self) -> usize {
-        let len = self.edge_feature.as_ref().map_or(0, Vec::len);
-        len.checked_div(self.num_edges()).unwrap_or(0)
     }
 }

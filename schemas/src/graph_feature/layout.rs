@@ -3,10 +3,10 @@
 use arrow::datatypes::{DataType, Field, Schema};
 
 use crate::as_given;
-use crate::columns::{FeatureMeta, GraphMeta};
+use crate::columns::{FeatureMeta, GraphMeta, RelationMeta, TypeMeta};
 use crate::dataset::part_name;
 use crate::error::{Result, SchemaError};
-use crate::fanout::FlattenMeta;
+use crate::fanout::{FlattenMeta, Layout};
 use crate::parquet_file::{TABLE_SCHEMA, list_field};
 
 /// Metadata key of the tables' schema version.
@@ -40,12 +40,37 @@ pub(super) fn rows_path(index: usize) -> String {
     format!("{}.parquet", part_name(index))
 }
 
-pub(super) fn nodes_path(index: usize) -> String {
-    format!("nodes/{}", rows_path(index))
+/// Path of the nodes of a type; of an untyped graph if the name is empty.
+pub(super) fn nodes_path(type_name: &str, index: usize) -> String {
+    path("nodes", type_name, index)
 }
 
-pub(super) fn edges_path(index: usize) -> String {
-    format!("edges/{}", rows_path(index))
+/// Path of the edges of a relation; of an untyped graph if the name is empty.
+pub(super) fn edges_path(relation_name: &str, index: usize) -> String {
+    path("edges", relation_name, index)
+}
+
+fn path(table: &str, name: &str, index: usize) -> String {
+    match name {
+        "" => format!("{table}/{}", rows_path(index)),
+        name => format!("{table}/{name}/{}", rows_path(index)),
+    }
+}
+
+/// Returns the number of files of a part.
+pub(super) fn num_files(meta: &GraphMeta, layout: Layout) -> usize {
+    match layout {
+        Layout::Rows => 1,
+        Layout::Shards => meta.types.len() + meta.relations.len(),
+    }
+}
+
+/// Name of a column of a type or a relation; of an untyped graph if the name is empty.
+pub(super) fn column(name: &str, column: &str) -> String {
+    match name {
+        "" => column.to_owned(),
+        name => format!("{name}.{column}"),
+    }
 }
 
 fn push_if(fields: &mut Vec<Field>, there: bool, field: impl FnOnce() -> Field) {
@@ -54,7 +79,7 @@ fn push_if(fields: &mut Vec<Field>, there: bool, field: impl FnOnce() -> Field) 
     }
 }
 
-fn push_label_and_split(fields: &mut Vec<Field>, meta: &GraphMeta) -> Result<()> {
+fn push_label_and_split(fields: &mut Vec<Field>, meta: &TypeMeta) -> Result<()> {
     if let Some(label) = &meta.label {
         fields.push(as_given::label_field("label", label)?);
     }
@@ -64,48 +89,76 @@ fn push_label_and_split(fields: &mut Vec<Field>, meta: &GraphMeta) -> Result<()>
     Ok(())
 }
 
+/// Degree columns of the relations that lead to a type; `number` makes a field of a type.
+fn push_degrees(
+    fields: &mut Vec<Field>,
+    meta: &GraphMeta,
+    type_idx: usize,
+    number: impl Fn(String, DataType) -> Field,
+) {
+    for relation in meta.relations_to(type_idx) {
+        let relation = &meta.relations[relation];
+        let field = |name, data_type| number(column(&relation.name, name), data_type);
+        fields.push(field("in_degree", DataType::UInt32));
+        push_if(fields, relation.edge_weight, || {
+            field("in_weight", DataType::Float32)
+        });
+        push_if(fields, relation.self_loops, || {
+            field("self_loops", DataType::UInt32)
+        });
+        push_if(fields, relation.self_weight(), || {
+            field("self_weight", DataType::Float32)
+        });
+    }
+}
+
 /// One row a target.
 pub(super) fn rows_schema(meta: &GraphMeta) -> Result<Schema> {
-    let floats = |name| list_field(name, DataType::Float32);
-    let positions = |name| list_field(name, DataType::UInt32);
-    let mut fields = vec![Field::new("target", meta.id_type.data_type(), false)];
-    push_label_and_split(&mut fields, meta)?;
-    fields.push(list_field("node_id", meta.id_type.data_type()));
-    fields.extend([positions("hop_offset"), positions("in_degree")]);
-    push_if(&mut fields, meta.edge_weight, || floats("in_weight"));
-    push_if(&mut fields, meta.self_loops, || positions("self_loops"));
-    push_if(&mut fields, meta.self_weight(), || floats("self_weight"));
-    match meta.features {
-        FeatureMeta::None => {}
-        FeatureMeta::Dense { .. } => fields.push(floats("node_feature")),
-        FeatureMeta::Sparse { .. } => fields.extend([
-            positions("feature_offset"),
-            positions("feature_index"),
-            floats("feature_value"),
-        ]),
+    let target = meta.target();
+    let mut fields = vec![Field::new("target", target.id_type.data_type(), false)];
+    push_label_and_split(&mut fields, target)?;
+    for (type_idx, nodes) in meta.types.iter().enumerate() {
+        let list = |name, data_type| list_field(&column(&nodes.name, name), data_type);
+        fields.push(list("node_id", nodes.id_type.data_type()));
+        fields.push(list("hop_offset", DataType::UInt32));
+        push_degrees(&mut fields, meta, type_idx, |name, data_type| {
+            list_field(&name, data_type)
+        });
+        match nodes.features {
+            FeatureMeta::None => {}
+            FeatureMeta::Dense { .. } => fields.push(list("node_feature", DataType::Float32)),
+            FeatureMeta::Sparse { .. } => fields.extend([
+                list("feature_offset", DataType::UInt32),
+                list("feature_index", DataType::UInt32),
+                list("feature_value", DataType::Float32),
+            ]),
+        }
     }
-    fields.extend([positions("in_offset"), positions("in_src")]);
-    push_if(&mut fields, meta.edge_weight, || floats("edge_weight"));
-    push_if(&mut fields, meta.edge_feature_dim.is_some(), || {
-        floats("edge_feature")
-    });
+    for edges in &meta.relations {
+        let list = |name, data_type| list_field(&column(&edges.name, name), data_type);
+        fields.push(list("in_offset", DataType::UInt32));
+        fields.push(list("in_src", DataType::UInt32));
+        push_if(&mut fields, edges.edge_weight, || {
+            list("edge_weight", DataType::Float32)
+        });
+        push_if(&mut fields, edges.edge_feature_dim.is_some(), || {
+            list("edge_feature", DataType::Float32)
+        });
+    }
     Ok(Schema::new(fields))
 }
 
-/// One row a node of the shard.
-pub(super) fn nodes_schema(meta: &GraphMeta) -> Result<Schema> {
-    let number = |name| Field::new(name, DataType::Float32, false);
+/// One row a node of a type of the shard.
+pub(super) fn nodes_schema(meta: &GraphMeta, type_idx: usize) -> Result<Schema> {
+    let nodes = &meta.types[type_idx];
     let mut fields = vec![
-        Field::new("id", meta.id_type.data_type(), false),
+        Field::new("id", nodes.id_type.data_type(), false),
         Field::new("hop", DataType::UInt8, false),
-        Field::new("in_degree", DataType::UInt32, false),
     ];
-    push_if(&mut fields, meta.edge_weight, || number("in_weight"));
-    push_if(&mut fields, meta.self_loops, || {
-        Field::new("self_loops", DataType::UInt32, false)
+    push_degrees(&mut fields, meta, type_idx, |name, data_type| {
+        Field::new(name, data_type, false)
     });
-    push_if(&mut fields, meta.self_weight(), || number("self_weight"));
-    match meta.features {
+    match nodes.features {
         FeatureMeta::None => {}
         FeatureMeta::Dense { .. } => fields.push(list_field("feature", DataType::Float32)),
         FeatureMeta::Sparse { .. } => fields.extend([
@@ -113,13 +166,15 @@ pub(super) fn nodes_schema(meta: &GraphMeta) -> Result<Schema> {
             list_field("feature_value", DataType::Float32),
         ]),
     }
-    push_label_and_split(&mut fields, meta)?;
-    fields.push(Field::new("is_target", DataType::Boolean, false));
+    if type_idx == meta.target_type {
+        push_label_and_split(&mut fields, nodes)?;
+        fields.push(Field::new("is_target", DataType::Boolean, false));
+    }
     Ok(Schema::new(fields))
 }
 
-/// One row an edge of the shard, sorted by (dst, rank).
-pub(super) fn edges_schema(meta: &GraphMeta) -> Schema {
+/// One row an edge of a relation of the shard, sorted by (dst, rank).
+pub(super) fn edges_schema(meta: &RelationMeta) -> Schema {
     let position = |name| Field::new(name, DataType::UInt32, false);
     let mut fields = vec![position("dst"), position("rank"), position("src")];
     push_if(&mut fields, meta.edge_weight, || {

@@ -2,9 +2,9 @@
 
 use hashbrown::HashTable;
 
-use super::extract::{gather, gather_rows, of_nodes};
-use super::{GraphFeature, GraphShard};
-use crate::columns::{Features, GraphMeta, Labels, Split};
+use super::extract::{gather, gather_opt, gather_rows};
+use super::{FeatureEdges, FeatureNodes, GraphFeature, GraphShard, ShardEdges, ShardNodes};
+use crate::columns::{Features, GraphMeta, Labels, RelationMeta, Split, TypeMeta};
 use crate::error::{Result, SchemaError};
 use crate::ids::Ids;
 
@@ -14,51 +14,64 @@ const NO_ROW: u32 = u32::MAX;
 /// Collects graph features of one sample into a shard.
 #[derive(Debug)]
 pub struct ShardBuilder {
-    /// Nodes in order of arrival.
-    ids: Ids,
-    hop: Vec<u8>,
-    in_degree: Vec<u32>,
-    in_weight: Option<Vec<f32>>,
-    self_loops: Option<Vec<u32>>,
-    self_weight: Option<Vec<f32>>,
-    features: Features,
-    /// Row in `labels` and `split` of a target, else [`NO_ROW`].
+    target_type: usize,
+    /// By node type.
+    nodes: Vec<NodesBuilder>,
+    /// By relation.
+    edges: Vec<EdgesBuilder>,
+    /// Row in `labels` and `split` of a node of the targets' type, else [`NO_ROW`].
     target_row: Vec<u32>,
     labels: Labels,
     split: Vec<Split>,
-    /// Start and length of each node's in-edges in the edge columns, which keep replaced lists too.
-    lists: Vec<(usize, usize)>,
-    in_src: Vec<u32>,
-    edge_weight: Option<Vec<f32>>,
-    edge_feature: Option<Vec<f32>>,
-    edge_dim: usize,
+}
+
+/// The nodes of one type, in order of arrival.
+#[derive(Debug)]
+struct NodesBuilder {
+    ids: Ids,
+    hop: Vec<u8>,
+    features: Features,
     /// Nodes by the hash of their id.
     index: HashTable<u32>,
     /// Position in the union of each node of the graph feature being added.
     local: Vec<u32>,
 }
 
+/// The edges of one relation, with the degrees of the nodes of type `to` in order of arrival.
+#[derive(Debug)]
+struct EdgesBuilder {
+    from: usize,
+    to: usize,
+    in_degree: Vec<u32>,
+    in_weight: Option<Vec<f32>>,
+    self_loops: Option<Vec<u32>>,
+    self_weight: Option<Vec<f32>>,
+    /// Start and length of each node's in-edges in the edge columns, which keep replaced lists too.
+    lists: Vec<(usize, usize)>,
+    in_src: Vec<u32>,
+    edge_weight: Option<Vec<f32>>,
+    edge_feature: Option<Vec<f32>>,
+    edge_dim: usize,
+}
+
+/// The final order of the nodes of one type.
+struct NodeOrder {
+    /// Nodes in the final order.
+    order: Vec<u32>,
+    /// Final position of each node.
+    position: Vec<u32>,
+}
+
 impl ShardBuilder {
     /// Starts an empty union.
     pub fn new(meta: &GraphMeta) -> Self {
         Self {
-            ids: Ids::new(meta.id_type),
-            hop: Vec::new(),
-            in_degree: Vec::new(),
-            in_weight: meta.edge_weight.then(Vec::new),
-            self_loops: meta.self_loops.then(Vec::new),
-            self_weight: meta.self_weight().then(Vec::new),
-            features: Features::empty(meta.features),
+            target_type: meta.target_type,
+            nodes: meta.types.iter().map(NodesBuilder::new).collect(),
+            edges: meta.relations.iter().map(EdgesBuilder::new).collect(),
             target_row: Vec::new(),
-            labels: Labels::empty(meta.label.as_ref()),
+            labels: Labels::empty(meta.target().label.as_ref()),
             split: Vec::new(),
-            lists: Vec::new(),
-            in_src: Vec::new(),
-            edge_weight: meta.edge_weight.then(Vec::new),
-            edge_feature: meta.edge_feature_dim.map(|_| Vec::new()),
-            edge_dim: meta.edge_feature_dim.unwrap_or(0),
-            index: HashTable::new(),
-            local: Vec::new(),
         }
     }
 
@@ -73,29 +86,90 @@ impl ShardBuilder {
     ///
     /// If its columns are not the ones of the graph.
     pub fn push(&mut self, feature: &GraphFeature) -> Result<()> {
-        self.local.clear();
-        for (hop, ends) in (0..=u8::MAX).zip(feature.hop_offset.windows(2)) {
-            for node in ends[0]..ends[1] {
-                let local = self.add_node(feature, node, hop);
-                self.local.push(local);
+        for (type_idx, (nodes, added)) in self.nodes.iter_mut().zip(&feature.nodes).enumerate() {
+            nodes.local.clear();
+            for (hop, ends) in (0..=u8::MAX).zip(added.hop_offset.windows(2)) {
+                for node in ends[0]..ends[1] {
+                    let known = nodes.ids.len();
+                    let local = nodes.add(added, node, hop);
+                    nodes.local.push(local);
+                    if nodes.ids.len() > known {
+                        let relations = self.edges.iter_mut().zip(&feature.edges);
+                        let leading_here = relations.filter(|(edges, _)| edges.to == type_idx);
+                        leading_here.for_each(|(edges, added)| edges.add_node(added, node));
+                    }
+                }
             }
         }
-        let target = self.local[0] as usize;
-        if self.target_row[target] == NO_ROW {
-            self.target_row[target] = position(self.split.len());
+        let targets = &self.nodes[self.target_type];
+        self.target_row.resize(targets.ids.len(), NO_ROW);
+        let row = &mut self.target_row[targets.local[0] as usize];
+        if *row == NO_ROW {
+            *row = position(self.split.len());
             self.labels.extend(&feature.labels);
             self.split.push(feature.split);
         }
-        for node in 0..feature.in_offset.len() - 1 {
-            self.add_list(feature, node)?;
+        for (edges, added) in self.edges.iter_mut().zip(&feature.edges) {
+            let (dsts, sources) = (&self.nodes[edges.to], &self.nodes[edges.from].local);
+            for node in 0..added.in_offset.len() - 1 {
+                let dst = dsts.local[node] as usize;
+                if !edges.add_list(added, node, dst, sources) {
+                    let id = dsts.ids.display(dst);
+                    return Err(SchemaError::Invalid {
+                        what: "union of graph features",
+                        problem: format!("two of them keep different in-edges of node {id}"),
+                    });
+                }
+            }
         }
         Ok(())
     }
 
-    fn add_node(&mut self, feature: &GraphFeature, node: u32, hop: u8) -> u32 {
+    /// Returns the union.
+    pub fn finish(self) -> GraphShard {
+        let orders: Vec<NodeOrder> = self.nodes.iter().map(NodesBuilder::order).collect();
+        let mut labels = self.labels.empty_like();
+        let (mut split, mut is_target) = (Vec::new(), Vec::new());
+        for &node in &orders[self.target_type].order {
+            let row = self.target_row[node as usize];
+            is_target.push(row != NO_ROW);
+            if row == NO_ROW {
+                labels.push_none();
+                split.push(Split::None);
+            } else {
+                labels.push_from(&self.labels, row);
+                split.push(self.split[row as usize]);
+            }
+        }
+        let nodes = self.nodes.into_iter().zip(&orders);
+        let edges = self.edges.into_iter();
+        let mut shard = GraphShard {
+            target_type: self.target_type,
+            nodes: nodes.map(|(nodes, order)| nodes.finish(order)).collect(),
+            edges: edges.map(|edges| edges.finish(&orders)).collect(),
+        };
+        let targets = &mut shard.nodes[self.target_type];
+        (targets.labels, targets.split, targets.is_target) = (labels, split, is_target);
+        shard
+    }
+}
+
+impl NodesBuilder {
+    fn new(meta: &TypeMeta) -> Self {
+        Self {
+            ids: Ids::new(meta.id_type),
+            hop: Vec::new(),
+            features: Features::empty(meta.features),
+            index: HashTable::new(),
+            local: Vec::new(),
+        }
+    }
+
+    /// Adds a node unless it is known; returns its position.
+    fn add(&mut self, added: &FeatureNodes, node: u32, hop: u8) -> u32 {
         let i = node as usize;
-        let found = self.index.find(feature.node_id.hash(i), |&known| {
-            self.ids.equal(known as usize, &feature.node_id, i)
+        let found = self.index.find(added.node_id.hash(i), |&known| {
+            self.ids.equal(known as usize, &added.node_id, i)
         });
         if let Some(&known) = found {
             let least = &mut self.hop[known as usize];
@@ -103,107 +177,115 @@ impl ShardBuilder {
             return known;
         }
         let new = position(self.ids.len());
-        self.ids.push_from(&feature.node_id, i);
+        self.ids.push_from(&added.node_id, i);
         let ids = &self.ids;
         self.index
             .insert_unique(ids.hash(new as usize), new, |&known| {
                 ids.hash(known as usize)
             });
         self.hop.push(hop);
-        self.in_degree.push(feature.in_degree[i]);
-        push_value(&mut self.in_weight, feature.in_weight.as_deref(), i);
-        push_value(&mut self.self_loops, feature.self_loops.as_deref(), i);
-        push_value(&mut self.self_weight, feature.self_weight.as_deref(), i);
-        self.features.push_from(&feature.features, node);
-        self.target_row.push(NO_ROW);
-        self.lists.push((0, 0));
+        self.features.push_from(&added.features, node);
         new
     }
 
-    fn add_list(&mut self, feature: &GraphFeature, node: usize) -> Result<()> {
-        let dst = self.local[node] as usize;
-        let edges = feature.in_edges(node);
+    fn order(&self) -> NodeOrder {
+        let mut order = self.ids.sort_permutation();
+        order.sort_by_key(|&node| self.hop[node as usize]);
+        let mut position = vec![0; order.len()];
+        for (new, &old) in (0..).zip(&order) {
+            position[old as usize] = new;
+        }
+        NodeOrder { order, position }
+    }
+
+    /// Returns the columns as of a type without targets.
+    fn finish(self, NodeOrder { order, .. }: &NodeOrder) -> ShardNodes {
+        ShardNodes {
+            ids: self.ids.gather(order),
+            hop: gather(&self.hop, order).collect(),
+            features: self.features.gather(order),
+            labels: Labels::None,
+            split: vec![Split::None; order.len()],
+            is_target: vec![false; order.len()],
+        }
+    }
+}
+
+impl EdgesBuilder {
+    fn new(meta: &RelationMeta) -> Self {
+        Self {
+            from: meta.from,
+            to: meta.to,
+            in_degree: Vec::new(),
+            in_weight: meta.edge_weight.then(Vec::new),
+            self_loops: meta.self_loops.then(Vec::new),
+            self_weight: meta.self_weight().then(Vec::new),
+            lists: Vec::new(),
+            in_src: Vec::new(),
+            edge_weight: meta.edge_weight.then(Vec::new),
+            edge_feature: meta.edge_feature_dim.map(|_| Vec::new()),
+            edge_dim: meta.edge_feature_dim.unwrap_or(0),
+        }
+    }
+
+    /// Adds the degrees of a new node of type `to`.
+    fn add_node(&mut self, added: &FeatureEdges, node: u32) {
+        let i = node as usize;
+        self.in_degree.push(added.in_degree[i]);
+        push_value(&mut self.in_weight, added.in_weight.as_deref(), i);
+        push_value(&mut self.self_loops, added.self_loops.as_deref(), i);
+        push_value(&mut self.self_weight, added.self_weight.as_deref(), i);
+        self.lists.push((0, 0));
+    }
+
+    /// Keeps the in-edges of a node that is `dst` in the union; tells whether they agree with those
+    /// known. `sources` has the positions in the union of the nodes of type `from`.
+    fn add_list(&mut self, added: &FeatureEdges, node: usize, dst: usize, sources: &[u32]) -> bool {
+        let edges = added.in_edges(node);
         let (start, len) = self.lists[dst];
-        let to_local = |&src: &u32| self.local[src as usize];
-        let in_src = &feature.in_src[edges.clone()];
-        let mut both = in_src
-            .iter()
-            .map(to_local)
-            .zip(&self.in_src[start..start + len]);
+        let to_local = |&src: &u32| sources[src as usize];
+        let in_src = &added.in_src[edges.clone()];
+        let known = &self.in_src[start..start + len];
+        let mut both = in_src.iter().map(to_local).zip(known);
         if !both.all(|(src, &known)| src == known) {
-            return Err(SchemaError::Invalid {
-                what: "union of graph features",
-                problem: format!(
-                    "two of them keep different in-edges of node {}",
-                    self.ids.display(dst)
-                ),
-            });
+            return false;
         }
         if edges.len() <= len {
-            return Ok(());
+            return true;
         }
         self.lists[dst] = (self.in_src.len(), edges.len());
         self.in_src.extend(in_src.iter().map(to_local));
-        if let (Some(all), Some(weight)) = (&mut self.edge_weight, &feature.edge_weight) {
+        if let (Some(all), Some(weight)) = (&mut self.edge_weight, &added.edge_weight) {
             all.extend_from_slice(&weight[edges.clone()]);
         }
-        if let (Some(all), Some(values)) = (&mut self.edge_feature, &feature.edge_feature) {
+        if let (Some(all), Some(values)) = (&mut self.edge_feature, &added.edge_feature) {
             all.extend_from_slice(&values[edges.start * self.edge_dim..edges.end * self.edge_dim]);
         }
-        Ok(())
+        true
     }
 
-    /// Returns the union.
-    pub fn finish(self) -> GraphShard {
-        let mut order = self.ids.sort_permutation();
-        order.sort_by_key(|&node| self.hop[node as usize]);
-        let mut new_position = vec![0; order.len()];
-        for (new, &old) in (0..).zip(&order) {
-            new_position[old as usize] = new;
-        }
+    fn finish(self, orders: &[NodeOrder]) -> ShardEdges {
+        let (order, sources) = (&orders[self.to].order, &orders[self.from].position);
         let mut in_offset = Vec::with_capacity(order.len() + 1);
         in_offset.push(0);
         let mut edges = Vec::new();
-        for &node in &order {
+        for &node in order {
             let (start, len) = self.lists[node as usize];
             edges.extend((start..start + len).map(position));
             in_offset.push(position(edges.len()));
         }
-        let mut labels = self.labels.empty_like();
-        let mut split = Vec::with_capacity(order.len());
-        for &node in &order {
-            match self.target_row[node as usize] {
-                NO_ROW => {
-                    labels.push_none();
-                    split.push(Split::None);
-                }
-                row => {
-                    labels.push_from(&self.labels, row);
-                    split.push(self.split[row as usize]);
-                }
-            }
-        }
-        GraphShard {
-            ids: self.ids.gather(&order),
-            hop: gather(&self.hop, &order).collect(),
-            in_degree: gather(&self.in_degree, &order).collect(),
-            in_weight: of_nodes(&self.in_weight, &order),
-            self_loops: of_nodes(&self.self_loops, &order),
-            self_weight: of_nodes(&self.self_weight, &order),
-            features: self.features.gather(&order),
-            labels,
-            split,
-            is_target: order
-                .iter()
-                .map(|&n| self.target_row[n as usize] != NO_ROW)
-                .collect(),
+        ShardEdges {
+            from: self.from,
+            to: self.to,
+            in_degree: gather(&self.in_degree, order).collect(),
+            in_weight: gather_opt(&self.in_weight, order),
+            self_loops: gather_opt(&self.self_loops, order),
+            self_weight: gather_opt(&self.self_weight, order),
             in_offset,
             in_src: gather(&self.in_src, &edges)
-                .map(|src| new_position[src as usize])
+                .map(|src| sources[src as usize])
                 .collect(),
-            edge_weight: self
-                .edge_weight
-                .map(|weight| gather(&weight, &edges).collect()),
+            edge_weight: gather_opt(&self.edge_weight, &edges),
             edge_feature: self.edge_feature.map(|values| {
                 let mut gathered = Vec::with_capacity(edges.len() * self.edge_dim);
                 gather_rows(&mut gathered, &values, self.edge_dim, &edges);

@@ -7,8 +7,9 @@ use crate::error::Result;
 pub struct Neighborhoods {
     /// Nodes and edges.
     pub shard: GraphShard,
-    /// Dense features, if they are kept outside of `shard`; `shard` then has no dense features.
-    pub dense: Option<Box<dyn DenseRows + Send + Sync>>,
+    /// By node type, dense features that are kept outside of `shard`, whose nodes of the type then
+    /// have no features.
+    pub dense: Vec<Option<Box<dyn DenseRows + Send + Sync>>>,
 }
 
 /// Draws the neighbourhoods of a part, with a random seed that the caller chooses.
@@ -35,7 +36,8 @@ where
 
 impl From<GraphShard> for Neighborhoods {
     fn from(shard: GraphShard) -> Self {
-        Self { shard, dense: None }
+        let dense = shard.nodes.iter().map(|_| None).collect();
+        Self { shard, dense }
     }
 }
 

@@ -5,9 +5,9 @@ use std::path::PathBuf;
 use arrow::array::AsArray;
 use arrow::datatypes::{Float32Type, UInt8Type, UInt32Type};
 
-use super::{GraphFeature, GraphShard, layout};
+use super::{FeatureEdges, FeatureNodes, GraphFeature, GraphShard, ShardEdges, ShardNodes, layout};
 use crate::as_given;
-use crate::columns::{FeatureMeta, Features, GraphMeta, Labels, Split};
+use crate::columns::{FeatureMeta, Features, GraphMeta, Labels, RelationMeta, Split, TypeMeta};
 use crate::dataset::FileEntry;
 use crate::error::{Result, SchemaError};
 use crate::fanout::FlattenMeta;
@@ -32,35 +32,70 @@ impl PartSource<'_> {
     }
 }
 
-/// Reads the two tables of a shard.
-pub(super) fn read_shard(nodes: &PartSource<'_>, edges: &PartSource<'_>) -> Result<GraphShard> {
-    let (reader, meta) = (nodes.open()?, nodes.meta);
-    let mut shard = GraphShard::with_capacity(meta, reader.num_rows);
-    reader.for_each(|batch| append_nodes(&mut shard, batch, meta))?;
-    read_edges(&mut shard, edges)?;
-    let found = shard.validate();
-    found.map_err(|error| error.found_in(&nodes.path))?;
+/// Reads the tables of a shard; `source` returns a file of its part.
+pub(super) fn read_shard<'a>(
+    meta: &GraphMeta,
+    source: impl Fn(usize) -> PartSource<'a>,
+) -> Result<GraphShard> {
+    let mut shard = GraphShard::empty(meta);
+    for type_idx in 0..meta.types.len() {
+        read_nodes(&mut shard, type_idx, &source(type_idx))?;
+    }
+    for relation in 0..meta.relations.len() {
+        let num_nodes = shard.nodes[meta.relations[relation].to].len();
+        let file = source(meta.types.len() + relation);
+        read_edges(&mut shard.edges[relation], num_nodes, relation, &file)?;
+    }
+    let found = shard.validate(meta);
+    found.map_err(|error| error.found_in(&source(0).path))?;
     Ok(shard)
 }
 
-fn append_nodes(shard: &mut GraphShard, batch: &Batch<'_>, meta: &GraphMeta) -> Result<()> {
-    append_ids(&mut shard.ids, batch, "id")?;
-    shard
+/// Reads the nodes of a type, and the degrees of the relations that lead to them.
+fn read_nodes(shard: &mut GraphShard, type_idx: usize, source: &PartSource<'_>) -> Result<()> {
+    let (reader, meta) = (source.open()?, source.meta);
+    shard.nodes[type_idx] = ShardNodes::with_capacity(&meta.types[type_idx], reader.num_rows);
+    for relation in meta.relations_to(type_idx) {
+        shard.edges[relation] =
+            ShardEdges::with_capacity(&meta.relations[relation], reader.num_rows);
+    }
+    reader.for_each(|batch| {
+        append_nodes(&mut shard.nodes[type_idx], batch, meta, type_idx)?;
+        for relation in meta.relations_to(type_idx) {
+            let name = &meta.relations[relation].name;
+            append_degrees(&mut shard.edges[relation], batch, name)?;
+        }
+        Ok(())
+    })
+}
+
+fn append_degrees(edges: &mut ShardEdges, batch: &Batch<'_>, name: &str) -> Result<()> {
+    let counts = |column| batch.numbers::<UInt32Type>(&layout::column(name, column));
+    let floats = |column| batch.numbers::<Float32Type>(&layout::column(name, column));
+    edges.in_degree.extend_from_slice(counts("in_degree")?);
+    if let Some(in_weight) = &mut edges.in_weight {
+        in_weight.extend_from_slice(floats("in_weight")?);
+    }
+    if let Some(self_loops) = &mut edges.self_loops {
+        self_loops.extend_from_slice(counts("self_loops")?);
+    }
+    if let Some(self_weight) = &mut edges.self_weight {
+        self_weight.extend_from_slice(floats("self_weight")?);
+    }
+    Ok(())
+}
+
+fn append_nodes(
+    nodes: &mut ShardNodes,
+    batch: &Batch<'_>,
+    meta: &GraphMeta,
+    type_idx: usize,
+) -> Result<()> {
+    append_ids(&mut nodes.ids, batch, "id")?;
+    nodes
         .hop
         .extend_from_slice(batch.numbers::<UInt8Type>("hop")?);
-    shard
-        .in_degree
-        .extend_from_slice(batch.numbers::<UInt32Type>("in_degree")?);
-    if let Some(in_weight) = &mut shard.in_weight {
-        in_weight.extend_from_slice(batch.numbers::<Float32Type>("in_weight")?);
-    }
-    if let Some(self_loops) = &mut shard.self_loops {
-        self_loops.extend_from_slice(batch.numbers::<UInt32Type>("self_loops")?);
-    }
-    if let Some(self_weight) = &mut shard.self_weight {
-        self_weight.extend_from_slice(batch.numbers::<Float32Type>("self_weight")?);
-    }
-    match &mut shard.features {
+    match &mut nodes.features {
         Features::None => {}
         Features::Dense { dim, values } => {
             let lists = batch.number_list::<Float32Type>("feature")?;
@@ -87,12 +122,17 @@ fn append_nodes(shard: &mut GraphShard, batch: &Batch<'_>, meta: &GraphMeta) -> 
             value.extend_from_slice(values.all());
         }
     }
-    append_label_and_split(batch, meta, &mut shard.labels, &mut shard.split)?;
+    if type_idx != meta.target_type {
+        nodes.split.resize(nodes.hop.len(), Split::None);
+        nodes.is_target.resize(nodes.hop.len(), false);
+        return Ok(());
+    }
+    append_label_and_split(batch, meta, &mut nodes.labels, &mut nodes.split)?;
     let is_target = batch.column("is_target")?;
     let Some(is_target) = is_target.as_boolean_opt() else {
         return Err(batch.broken("column `is_target` is not boolean".to_owned()));
     };
-    shard.is_target.extend(is_target.values());
+    nodes.is_target.extend(is_target.values());
     Ok(())
 }
 
@@ -113,20 +153,26 @@ fn append_label_and_split(
     labels: &mut Labels,
     split: &mut Vec<Split>,
 ) -> Result<()> {
-    if let Some(label) = &meta.label {
+    if let Some(label) = &meta.target().label {
         as_given::read_labels(batch, "label", label, labels)?;
     }
-    match &meta.split {
+    match &meta.target().split {
         Some(meta) => as_given::read_splits(batch, meta, split)?,
         None => split.resize(split.len() + batch.rows.num_rows(), Split::None),
     }
     Ok(())
 }
 
-fn read_edges(shard: &mut GraphShard, edges: &PartSource<'_>) -> Result<()> {
-    let (reader, meta) = (edges.open()?, edges.meta);
-    shard.in_src.reserve_exact(reader.num_rows);
-    let mut num_in_edges = vec![0; shard.num_nodes()];
+/// Reads the edges of a relation to `num_nodes` nodes.
+fn read_edges(
+    edges: &mut ShardEdges,
+    num_nodes: usize,
+    relation: usize,
+    source: &PartSource<'_>,
+) -> Result<()> {
+    let (reader, meta) = (source.open()?, &source.meta.relations[relation]);
+    edges.in_src.reserve_exact(reader.num_rows);
+    let mut num_in_edges = vec![0; num_nodes];
     let mut last_dst = 0;
     reader.for_each(|batch| {
         let dsts = batch.numbers::<UInt32Type>("dst")?;
@@ -140,13 +186,13 @@ fn read_edges(shard: &mut GraphShard, edges: &PartSource<'_>) -> Result<()> {
             }
             last_dst = dst;
         }
-        shard
+        edges
             .in_src
             .extend_from_slice(batch.numbers::<UInt32Type>("src")?);
-        if let Some(weight) = &mut shard.edge_weight {
+        if let Some(weight) = &mut edges.edge_weight {
             weight.extend_from_slice(batch.numbers::<Float32Type>("weight")?);
         }
-        if let (Some(values), Some(dim)) = (&mut shard.edge_feature, meta.edge_feature_dim) {
+        if let (Some(values), Some(dim)) = (&mut edges.edge_feature, meta.edge_feature_dim) {
             let lists = batch.number_list::<Float32Type>("feature")?;
             if lists.lens().any(|len| len != dim) {
                 return Err(batch.broken(format!("a `feature` does not hold {dim} values")));
@@ -158,10 +204,10 @@ fn read_edges(shard: &mut GraphShard, edges: &PartSource<'_>) -> Result<()> {
     let mut end: u32 = 0;
     for count in num_in_edges {
         end = end.checked_add(count).ok_or_else(|| SchemaError::Broken {
-            path: edges.path.clone(),
+            path: source.path.clone(),
             problem: "2^32 edges or more".to_owned(),
         })?;
-        shard.in_offset.push(end);
+        edges.in_offset.push(end);
     }
     Ok(())
 }
@@ -176,7 +222,9 @@ pub(super) fn read_rows(
         let columns = RowColumns::of(batch, meta)?;
         for row in 0..batch.rows.num_rows() {
             let feature = columns.feature(row, batch, meta)?;
-            feature.validate().map_err(|error| error.found_in(path))?;
+            feature
+                .validate(meta)
+                .map_err(|error| error.found_in(path))?;
             consume(feature)?;
         }
         Ok(())
@@ -191,16 +239,28 @@ struct RowColumns {
     target: Ids,
     labels: Labels,
     split: Vec<Split>,
+    /// By node type.
+    nodes: Vec<NodeColumns>,
+    /// By relation.
+    edges: Vec<EdgeColumns>,
+}
+
+/// The columns of a node type.
+struct NodeColumns {
     node_id: Ids,
     node_id_offset: Vec<usize>,
     hop_offset: Positions,
+    feature: Option<Floats>,
+    feature_offset: Option<Positions>,
+    feature_index: Option<Positions>,
+}
+
+/// The columns of a relation.
+struct EdgeColumns {
     in_degree: Positions,
     in_weight: Option<Floats>,
     self_loops: Option<Positions>,
     self_weight: Option<Floats>,
-    feature: Option<Floats>,
-    feature_offset: Option<Positions>,
-    feature_index: Option<Positions>,
     in_offset: Positions,
     in_src: Positions,
     edge_weight: Option<Floats>,
@@ -209,64 +269,90 @@ struct RowColumns {
 
 impl RowColumns {
     fn of(batch: &Batch<'_>, meta: &GraphMeta) -> Result<Self> {
-        let floats = |there: bool, name: &str| -> Result<Option<Floats>> {
-            there
-                .then(|| batch.number_list::<Float32Type>(name))
-                .transpose()
-        };
-        let positions = |name: &str| batch.number_list::<UInt32Type>(name);
-        let is_sparse = matches!(meta.features, FeatureMeta::Sparse { .. });
-        let sparse = |name: &str| is_sparse.then(|| positions(name)).transpose();
-        let mut target = Ids::new(meta.id_type);
+        let mut target = Ids::new(meta.target().id_type);
         append_ids(&mut target, batch, "target")?;
-        let (mut labels, mut split) = (Labels::empty(meta.label.as_ref()), Vec::new());
+        let mut labels = Labels::empty(meta.target().label.as_ref());
+        let mut split = Vec::new();
         append_label_and_split(batch, meta, &mut labels, &mut split)?;
-        let (node_id_offset, node_id) = batch.list("node_id")?;
+        let nodes = meta.types.iter().map(|meta| NodeColumns::of(batch, meta));
+        let edges = meta.relations.iter();
+        let edges = edges.map(|meta| EdgeColumns::of(batch, meta));
         Ok(Self {
             target,
             labels,
             split,
-            node_id: Ids::from_array(node_id.as_ref())?,
-            node_id_offset,
-            hop_offset: positions("hop_offset")?,
-            in_degree: positions("in_degree")?,
-            in_weight: floats(meta.edge_weight, "in_weight")?,
-            self_loops: meta
-                .self_loops
-                .then(|| positions("self_loops"))
-                .transpose()?,
-            self_weight: floats(meta.self_weight(), "self_weight")?,
-            feature: match meta.features {
-                FeatureMeta::None => None,
-                FeatureMeta::Dense { .. } => floats(true, "node_feature")?,
-                FeatureMeta::Sparse { .. } => floats(true, "feature_value")?,
-            },
-            feature_offset: sparse("feature_offset")?,
-            feature_index: sparse("feature_index")?,
-            in_offset: positions("in_offset")?,
-            in_src: positions("in_src")?,
-            edge_weight: floats(meta.edge_weight, "edge_weight")?,
-            edge_feature: floats(meta.edge_feature_dim.is_some(), "edge_feature")?,
+            nodes: nodes.collect::<Result<_>>()?,
+            edges: edges.collect::<Result<_>>()?,
         })
     }
 
     fn feature(&self, row: usize, batch: &Batch<'_>, meta: &GraphMeta) -> Result<GraphFeature> {
+        let nodes = self.nodes.iter().zip(&meta.types);
+        let nodes = nodes.map(|(nodes, meta)| nodes.row(row, batch, meta));
+        let nodes: Vec<FeatureNodes> = nodes.collect::<Result<_>>()?;
+        let first = &nodes[meta.target_type].node_id;
+        if first.is_empty() || !first.equal(0, &self.target, row) {
+            let target = self.target.display(row);
+            let node_id = layout::column(&meta.target().name, "node_id");
+            let starts = match first.is_empty() {
+                true => "is empty".to_owned(),
+                false => format!("starts with {}", first.display(0)),
+            };
+            return Err(batch.broken(format!("`{node_id}` of target {target} {starts}")));
+        }
+        let edges = self.edges.iter().zip(&meta.relations);
+        Ok(GraphFeature {
+            target_type: meta.target_type,
+            labels: self.labels.slice(match self.labels {
+                Labels::None => 0..0,
+                _ => row..row + 1,
+            }),
+            split: self.split[row],
+            nodes,
+            edges: edges.map(|(edges, meta)| edges.row(row, meta)).collect(),
+        })
+    }
+}
+
+impl NodeColumns {
+    fn of(batch: &Batch<'_>, meta: &TypeMeta) -> Result<Self> {
+        let column = |name| layout::column(&meta.name, name);
+        let positions = |name| batch.number_list::<UInt32Type>(&column(name));
+        let floats = |name| batch.number_list::<Float32Type>(&column(name));
+        let is_sparse = matches!(meta.features, FeatureMeta::Sparse { .. });
+        let sparse = |name| is_sparse.then(|| positions(name)).transpose();
+        let (node_id_offset, node_id) = batch.list(&column("node_id"))?;
+        Ok(Self {
+            node_id: Ids::from_array(node_id.as_ref())?,
+            node_id_offset,
+            hop_offset: positions("hop_offset")?,
+            feature: match meta.features {
+                FeatureMeta::None => None,
+                FeatureMeta::Dense { .. } => Some(floats("node_feature")?),
+                FeatureMeta::Sparse { .. } => Some(floats("feature_value")?),
+            },
+            feature_offset: sparse("feature_offset")?,
+            feature_index: sparse("feature_index")?,
+        })
+    }
+
+    fn row(&self, row: usize, batch: &Batch<'_>, meta: &TypeMeta) -> Result<FeatureNodes> {
         let mut node_id = Ids::new(meta.id_type);
+        if self.node_id.id_type() != meta.id_type {
+            let (found, column) = (
+                self.node_id.id_type(),
+                layout::column(&meta.name, "node_id"),
+            );
+            return Err(batch.broken(format!("`{column}` holds {found}, not {}", meta.id_type)));
+        }
         let ids = self.node_id_offset[row]..self.node_id_offset[row + 1];
-        if self.node_id.id_type() != meta.id_type || ids.is_empty() {
-            return Err(batch.broken("`node_id` is of another type, or empty".to_owned()));
-        }
         node_id.extend_from(&self.node_id, ids);
-        if !node_id.equal(0, &self.target, row) {
-            let (first, target) = (node_id.display(0), self.target.display(row));
-            return Err(batch.broken(format!("`node_id` of target {target} starts with {first}")));
-        }
-        let floats = |column: &Option<Floats>| column.as_ref().map(|lists| lists.row(row).to_vec());
+        let values = || self.feature.as_ref().map(|lists| lists.row(row).to_vec());
         let features = match meta.features {
             FeatureMeta::None => Features::None,
             FeatureMeta::Dense { dim } => Features::Dense {
                 dim,
-                values: floats(&self.feature).unwrap_or_default(),
+                values: values().unwrap_or_default(),
             },
             FeatureMeta::Sparse { dim } => Features::Sparse {
                 dim,
@@ -276,27 +362,52 @@ impl RowColumns {
                     .map(u64::from)
                     .collect(),
                 index: row_of(&self.feature_index, row).to_vec(),
-                value: floats(&self.feature).unwrap_or_default(),
+                value: values().unwrap_or_default(),
             },
         };
-        Ok(GraphFeature {
-            labels: self.labels.slice(match self.labels {
-                Labels::None => 0..0,
-                _ => row..row + 1,
-            }),
-            split: self.split[row],
+        Ok(FeatureNodes {
             node_id,
             hop_offset: self.hop_offset.row(row).to_vec(),
+            features,
+        })
+    }
+}
+
+impl EdgeColumns {
+    fn of(batch: &Batch<'_>, meta: &RelationMeta) -> Result<Self> {
+        let column = |name| layout::column(&meta.name, name);
+        let positions = |name| batch.number_list::<UInt32Type>(&column(name));
+        let floats = |there: bool, name| -> Result<Option<Floats>> {
+            let read = || batch.number_list::<Float32Type>(&column(name));
+            there.then(read).transpose()
+        };
+        let self_loops = meta.self_loops.then(|| positions("self_loops"));
+        Ok(Self {
+            in_degree: positions("in_degree")?,
+            in_weight: floats(meta.edge_weight, "in_weight")?,
+            self_loops: self_loops.transpose()?,
+            self_weight: floats(meta.self_weight(), "self_weight")?,
+            in_offset: positions("in_offset")?,
+            in_src: positions("in_src")?,
+            edge_weight: floats(meta.edge_weight, "edge_weight")?,
+            edge_feature: floats(meta.edge_feature_dim.is_some(), "edge_feature")?,
+        })
+    }
+
+    fn row(&self, row: usize, meta: &RelationMeta) -> FeatureEdges {
+        let floats = |column: &Option<Floats>| column.as_ref().map(|lists| lists.row(row).to_vec());
+        FeatureEdges {
+            from: meta.from,
+            to: meta.to,
             in_degree: self.in_degree.row(row).to_vec(),
             in_weight: floats(&self.in_weight),
             self_loops: self.self_loops.as_ref().map(|all| all.row(row).to_vec()),
             self_weight: floats(&self.self_weight),
-            features,
             in_offset: self.in_offset.row(row).to_vec(),
             in_src: self.in_src.row(row).to_vec(),
             edge_weight: floats(&self.edge_weight),
             edge_feature: floats(&self.edge_feature),
-        })
+        }
     }
 }
 

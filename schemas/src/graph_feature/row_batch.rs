@@ -5,11 +5,11 @@ use std::ops::Range;
 use arrow::array::ArrowPrimitiveType;
 use arrow::datatypes::{Float32Type, UInt32Type};
 
-use super::GraphShard;
 use super::dense_rows::{DenseRows, OwnRows};
-use super::extract::{ExtractScratch, gather};
+use super::extract::{ExtractScratch, WalkedEdges, WalkedNodes, gather};
+use super::{GraphShard, ShardEdges, ShardNodes};
 use crate::as_given;
-use crate::columns::{FeatureMeta, Features, GraphMeta, Labels, Split};
+use crate::columns::{FeatureMeta, Features, GraphMeta, Labels, RelationMeta, Split, TypeMeta};
 use crate::error::Result;
 use crate::float_pages::FloatPages;
 use crate::ids::Ids;
@@ -47,17 +47,29 @@ pub(super) struct RowBatch {
     target: Ids,
     labels: Labels,
     split: Vec<Split>,
+    /// By node type.
+    nodes: Vec<NodeLists>,
+    /// By relation.
+    edges: Vec<EdgeLists>,
+}
+
+/// The columns of a node type.
+struct NodeLists {
     node_id: Ids,
     node_id_ends: Vec<usize>,
     hop_offset: Lists<u32>,
-    in_degree: Lists<u32>,
-    in_weight: Lists<f32>,
-    self_loops: Lists<u32>,
-    self_weight: Lists<f32>,
     feature: FloatPages,
     feature_offset: Lists<u32>,
     feature_index: Lists<u32>,
     feature_value: Lists<f32>,
+}
+
+/// The columns of a relation.
+struct EdgeLists {
+    in_degree: Lists<u32>,
+    in_weight: Lists<f32>,
+    self_loops: Lists<u32>,
+    self_weight: Lists<f32>,
     in_offset: Lists<u32>,
     in_src: Lists<u32>,
     edge_weight: Lists<f32>,
@@ -67,78 +79,100 @@ pub(super) struct RowBatch {
 impl RowBatch {
     pub(super) fn new(shard: &GraphShard, meta: &GraphMeta) -> Self {
         Self {
-            target: Ids::new(meta.id_type),
-            labels: shard.labels.empty_like(),
+            target: Ids::new(meta.target().id_type),
+            labels: shard.target_nodes().labels.empty_like(),
             split: Vec::new(),
-            node_id: Ids::new(meta.id_type),
-            node_id_ends: Vec::new(),
-            hop_offset: Lists::new(),
-            in_degree: Lists::new(),
-            in_weight: Lists::new(),
-            self_loops: Lists::new(),
-            self_weight: Lists::new(),
-            feature: FloatPages::default(),
-            feature_offset: Lists::new(),
-            feature_index: Lists::new(),
-            feature_value: Lists::new(),
-            in_offset: Lists::new(),
-            in_src: Lists::new(),
-            edge_weight: Lists::new(),
-            edge_feature: FloatPages::default(),
+            nodes: meta.types.iter().map(NodeLists::new).collect(),
+            edges: meta.relations.iter().map(|_| EdgeLists::new()).collect(),
         }
     }
 
     /// Estimates the number of values of all columns.
     pub(super) fn num_values(&self) -> usize {
-        // Columns that are not counted have about the length of a counted one, or less.
-        let features = self.feature.num_values() + self.feature_value.values.len();
-        features
-            + self.edge_feature.num_values()
-            + self.node_id.len() * 2
-            + self.in_src.values.len() * 2
+        let of_nodes: usize = self.nodes.iter().map(NodeLists::num_values).sum();
+        let of_edges: usize = self.edges.iter().map(EdgeLists::num_values).sum();
+        of_nodes + of_edges
     }
 
     /// Appends a target with the neighbourhood in `scratch`.
     pub(super) fn push(
         &mut self,
         shard: &GraphShard,
-        features: Option<&dyn DenseRows>,
+        features: &[Option<&dyn DenseRows>],
         target: u32,
         scratch: &ExtractScratch,
     ) {
-        let (nodes, edges) = (&scratch.nodes, &scratch.edges);
-        self.target.push_from(&shard.ids, target as usize);
-        self.labels.push_from(&shard.labels, target);
-        self.split.push(shard.split[target as usize]);
-        self.node_id.extend_gather(&shard.ids, nodes);
+        let targets = shard.target_nodes();
+        self.target.push_from(&targets.ids, target as usize);
+        self.labels.push_from(&targets.labels, target);
+        self.split.push(targets.split[target as usize]);
+        for (type_idx, lists) in self.nodes.iter_mut().enumerate() {
+            let walked = &scratch.nodes[type_idx];
+            lists.push(&shard.nodes[type_idx], features[type_idx], walked);
+        }
+        for ((lists, edges), walked) in self.edges.iter_mut().zip(&shard.edges).zip(&scratch.edges)
+        {
+            lists.push(edges, &scratch.nodes[edges.to].nodes, walked);
+        }
+    }
+
+    /// Empties the batch into columns, in the order of [`layout::rows_schema`].
+    pub(super) fn take(&mut self, meta: &GraphMeta) -> Result<Vec<Column>> {
+        let mut columns = vec![Column::Array(self.target.to_array())];
+        if let Some(label) = &meta.target().label {
+            columns.push(as_given::label_array(&self.labels, label)?.into());
+        }
+        if let Some(split) = &meta.target().split {
+            columns.push(as_given::split_array(&self.split, split)?.into());
+        }
+        for (type_idx, lists) in self.nodes.iter_mut().enumerate() {
+            columns.push(list_array(&lists.node_id_ends, lists.node_id.to_array())?.into());
+            columns.push(lists.hop_offset.take::<UInt32Type>()?);
+            for relation in meta.relations_to(type_idx) {
+                self.edges[relation].take_degrees(&meta.relations[relation], &mut columns)?;
+            }
+            lists.take_features(&meta.types[type_idx], &mut columns)?;
+            lists.node_id.clear();
+            lists.node_id_ends.clear();
+        }
+        for (lists, meta) in self.edges.iter_mut().zip(&meta.relations) {
+            lists.take_edges(meta, &mut columns)?;
+        }
+        self.target.clear();
+        self.labels = self.labels.empty_like();
+        self.split.clear();
+        Ok(columns)
+    }
+}
+
+impl NodeLists {
+    fn new(meta: &TypeMeta) -> Self {
+        Self {
+            node_id: Ids::new(meta.id_type),
+            node_id_ends: Vec::new(),
+            hop_offset: Lists::new(),
+            feature: FloatPages::default(),
+            feature_offset: Lists::new(),
+            feature_index: Lists::new(),
+            feature_value: Lists::new(),
+        }
+    }
+
+    /// Columns that are not counted have about the length of a counted one, or less.
+    fn num_values(&self) -> usize {
+        self.feature.num_values() + self.feature_value.values.len() + self.node_id.len() * 2
+    }
+
+    fn push(&mut self, all: &ShardNodes, features: Option<&dyn DenseRows>, walked: &WalkedNodes) {
+        let nodes = &walked.nodes;
+        self.node_id.extend_gather(&all.ids, nodes);
         self.node_id_ends.push(self.node_id.len());
-        self.hop_offset.push(scratch.hop_offset.iter().copied());
-        self.in_degree.push(gather(&shard.in_degree, nodes));
-        if let Some(in_weight) = &shard.in_weight {
-            self.in_weight.push(gather(in_weight, nodes));
-        }
-        if let Some(self_loops) = &shard.self_loops {
-            self.self_loops.push(gather(self_loops, nodes));
-        }
-        if let Some(self_weight) = &shard.self_weight {
-            self.self_weight.push(gather(self_weight, nodes));
-        }
+        self.hop_offset.push(walked.hop_offset.iter().copied());
         if let Some(features) = features {
             let rows = nodes.iter().map(|&node| features.row(node as usize));
             self.feature.push(rows);
         }
-        self.push_sparse(&shard.features, nodes);
-        self.in_offset.push(scratch.in_offset.iter().copied());
-        self.in_src.push(scratch.in_src.iter().copied());
-        if let Some(weight) = &shard.edge_weight {
-            self.edge_weight.push(gather(weight, edges));
-        }
-        if let Some(values) = &shard.edge_feature {
-            let dim = shard.edge_dim();
-            let own = OwnRows { dim, values };
-            self.edge_feature
-                .push(edges.iter().map(|&edge| own.row(edge as usize)));
-        }
+        self.push_sparse(&all.features, nodes);
     }
 
     fn push_sparse(&mut self, features: &Features, nodes: &[u32]) {
@@ -168,27 +202,7 @@ impl RowBatch {
         self.feature_value.push([]);
     }
 
-    /// Empties the batch into columns, in the order of [`layout::rows_schema`].
-    pub(super) fn take(&mut self, meta: &GraphMeta) -> Result<Vec<Column>> {
-        let mut columns = vec![Column::Array(self.target.to_array())];
-        if let Some(label) = &meta.label {
-            columns.push(as_given::label_array(&self.labels, label)?.into());
-        }
-        if let Some(split) = &meta.split {
-            columns.push(as_given::split_array(&self.split, split)?.into());
-        }
-        columns.push(list_array(&self.node_id_ends, self.node_id.to_array())?.into());
-        columns.push(self.hop_offset.take::<UInt32Type>()?);
-        columns.push(self.in_degree.take::<UInt32Type>()?);
-        if meta.edge_weight {
-            columns.push(self.in_weight.take::<Float32Type>()?);
-        }
-        if meta.self_loops {
-            columns.push(self.self_loops.take::<UInt32Type>()?);
-        }
-        if meta.self_weight() {
-            columns.push(self.self_weight.take::<Float32Type>()?);
-        }
+    fn take_features(&mut self, meta: &TypeMeta, columns: &mut Vec<Column>) -> Result<()> {
         match meta.features {
             FeatureMeta::None => {}
             FeatureMeta::Dense { .. } => {
@@ -200,6 +214,70 @@ impl RowBatch {
                 columns.push(self.feature_value.take::<Float32Type>()?);
             }
         }
+        Ok(())
+    }
+}
+
+impl EdgeLists {
+    fn new() -> Self {
+        Self {
+            in_degree: Lists::new(),
+            in_weight: Lists::new(),
+            self_loops: Lists::new(),
+            self_weight: Lists::new(),
+            in_offset: Lists::new(),
+            in_src: Lists::new(),
+            edge_weight: Lists::new(),
+            edge_feature: FloatPages::default(),
+        }
+    }
+
+    /// As [`NodeLists::num_values`].
+    fn num_values(&self) -> usize {
+        self.edge_feature.num_values() + self.in_src.values.len() * 2
+    }
+
+    /// `dsts` are the nodes of type `to` of the neighbourhood.
+    fn push(&mut self, all: &ShardEdges, dsts: &[u32], walked: &WalkedEdges) {
+        let edges = &walked.edges;
+        self.in_degree.push(gather(&all.in_degree, dsts));
+        if let Some(in_weight) = &all.in_weight {
+            self.in_weight.push(gather(in_weight, dsts));
+        }
+        if let Some(self_loops) = &all.self_loops {
+            self.self_loops.push(gather(self_loops, dsts));
+        }
+        if let Some(self_weight) = &all.self_weight {
+            self.self_weight.push(gather(self_weight, dsts));
+        }
+        self.in_offset.push(walked.in_offset.iter().copied());
+        self.in_src.push(walked.in_src.iter().copied());
+        if let Some(weight) = &all.edge_weight {
+            self.edge_weight.push(gather(weight, edges));
+        }
+        if let Some(values) = &all.edge_feature {
+            let dim = all.edge_dim();
+            let own = OwnRows { dim, values };
+            self.edge_feature
+                .push(edges.iter().map(|&edge| own.row(edge as usize)));
+        }
+    }
+
+    fn take_degrees(&mut self, meta: &RelationMeta, columns: &mut Vec<Column>) -> Result<()> {
+        columns.push(self.in_degree.take::<UInt32Type>()?);
+        if meta.edge_weight {
+            columns.push(self.in_weight.take::<Float32Type>()?);
+        }
+        if meta.self_loops {
+            columns.push(self.self_loops.take::<UInt32Type>()?);
+        }
+        if meta.self_weight() {
+            columns.push(self.self_weight.take::<Float32Type>()?);
+        }
+        Ok(())
+    }
+
+    fn take_edges(&mut self, meta: &RelationMeta, columns: &mut Vec<Column>) -> Result<()> {
         columns.push(self.in_offset.take::<UInt32Type>()?);
         columns.push(self.in_src.take::<UInt32Type>()?);
         if meta.edge_weight {
@@ -208,12 +286,7 @@ impl RowBatch {
         if meta.edge_feature_dim.is_some() {
             columns.push(Column::Floats(std::mem::take(&mut self.edge_feature)));
         }
-        self.target.clear();
-        self.labels = self.labels.empty_like();
-        self.split.clear();
-        self.node_id.clear();
-        self.node_id_ends.clear();
-        Ok(columns)
+        Ok(())
     }
 }
 

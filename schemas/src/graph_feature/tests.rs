@@ -9,8 +9,11 @@ use std::path::Path;
 use twin::{Graph, random_flatten};
 
 use super::write::write_in_batches;
-use super::{ExtractScratch, GraphFeature, GraphFeatureDataset, GraphShard, write_part};
-use crate::columns::{FeatureMeta, Features, GraphMeta, Labels, Split};
+use super::{
+    ExtractScratch, GraphFeature, GraphFeatureDataset, GraphShard, ShardEdges, ShardNodes,
+    write_part,
+};
+use crate::columns::{FeatureMeta, Features, GraphMeta, Labels, Split, UntypedMeta};
 use crate::dataset::{MANIFEST_SCHEMA, Manifest, Opened, Output, PartEntry, SplitCounts};
 use crate::error::ErrorKind;
 use crate::fanout::{Fanout, FlattenMeta, Layout};
@@ -77,7 +80,7 @@ fn written_in_batches(
     let output = open(dir);
     for (index, shard) in shards.iter().enumerate() {
         let part =
-            write_in_batches(&output, index, shard, None, meta, flatten, batch_values).unwrap();
+            write_in_batches(&output, index, shard, &[], meta, flatten, batch_values).unwrap();
         output.commit_part(index, part).unwrap();
     }
     let parts = output.parts();
@@ -91,13 +94,13 @@ fn extraction_equals_a_walk_on_the_whole_graph() {
         let (graph, flatten) = (Graph::random(seed), random_flatten(seed, Layout::Rows));
         let targets = graph.some_targets(seed);
         let shard = graph.shard(&targets, &flatten.fanouts);
-        shard.validate().unwrap();
+        shard.validate(&graph.meta).unwrap();
         shard
-            .agrees_with(shard.features.meta(), &graph.meta, flatten.hops)
+            .agrees_with(&shard.feature_metas(), &graph.meta, flatten.hops)
             .unwrap();
         let extracted = extract_all(&shard, &flatten);
         for (feature, &target) in extracted.iter().zip(&targets) {
-            feature.validate().unwrap();
+            feature.validate(&graph.meta).unwrap();
             let twin = graph.feature(target, &flatten.fanouts);
             assert_same(feature, &twin, &format!("graph {seed}, target {target}"));
         }
@@ -176,13 +179,9 @@ fn a_hub_with_ten_thousand_sources_returns() {
         .iter()
         .for_each(|&len| offset.push(offset[offset.len() - 1] + u64::from(len)));
     let num_entries = offset[offset.len() - 1];
-    let shard = GraphShard {
+    let nodes = ShardNodes {
         ids,
         hop: (0..n).map(|i| u8::from(i > 0)).collect(),
-        in_degree: (0..n).collect(),
-        in_weight: None,
-        self_loops: None,
-        self_weight: None,
         features: Features::Sparse {
             dim: 7,
             offset,
@@ -194,12 +193,25 @@ fn a_hub_with_ten_thousand_sources_returns() {
         labels: Labels::None,
         split: vec![Split::None; n as usize],
         is_target: (0..n).map(|i| i == 0).collect(),
+    };
+    let edges = ShardEdges {
+        from: 0,
+        to: 0,
+        in_degree: (0..n).collect(),
+        in_weight: None,
+        self_loops: None,
+        self_weight: None,
         in_offset: (0..=n).map(|i| if i == 0 { 0 } else { n - 1 }).collect(),
         in_src: (1..n).rev().collect(),
         edge_weight: None,
         edge_feature: Some((0..(n - 1) * 2).map(|i| i as f32).collect()),
     };
-    let meta = GraphMeta {
+    let shard = GraphShard {
+        target_type: 0,
+        nodes: vec![nodes],
+        edges: vec![edges],
+    };
+    let meta = GraphMeta::from(UntypedMeta {
         id_type: IdType::Utf8,
         features: FeatureMeta::Sparse { dim: 7 },
         label: None,
@@ -207,11 +219,11 @@ fn a_hub_with_ten_thousand_sources_returns() {
         edge_weight: false,
         edge_feature_dim: Some(2),
         self_loops: false,
-    };
+    });
     for layout in [Layout::Rows, Layout::Shards] {
         let flatten = FlattenMeta {
             hops: 1,
-            fanouts: vec![Fanout::All],
+            fanouts: vec![Fanout::All.into()],
             ..random_flatten(1, layout)
         };
         let dir = tempfile::tempdir().unwrap();
@@ -241,10 +253,11 @@ fn rich_shard() -> (Graph, GraphShard, FlattenMeta) {
     for seed in 0.. {
         let (graph, flatten) = (Graph::random(seed), random_flatten(seed, Layout::Shards));
         let shard = graph.shard(&graph.some_targets(seed), &flatten.fanouts);
-        let is_rich = matches!(shard.features, Features::Dense { .. })
-            && shard.edge_weight.is_some()
-            && shard.edge_feature.is_some()
-            && shard.hop.iter().filter(|&&hop| hop == 1).count() > 1
+        let (nodes, edges) = (&shard.nodes[0], &shard.edges[0]);
+        let is_rich = matches!(nodes.features, Features::Dense { .. })
+            && edges.edge_weight.is_some()
+            && edges.edge_feature.is_some()
+            && nodes.hop.iter().filter(|&&hop| hop == 1).count() > 1
             && flatten.hops == 2;
         if is_rich {
             return (graph, shard, flatten);
@@ -261,7 +274,7 @@ fn broken_shards_are_neither_written_nor_accepted() {
         break_it(&mut broken);
         let dir = tempfile::tempdir().unwrap();
         let output = open(dir.path());
-        let error = write_part(&output, 0, &broken, None, &graph.meta, &flatten).unwrap_err();
+        let error = write_part(&output, 0, &broken, &[], &graph.meta, &flatten).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Failed);
         assert!(
             error.to_string().contains(expected),
@@ -270,41 +283,50 @@ fn broken_shards_are_neither_written_nor_accepted() {
         assert!(!dir.path().join("nodes").exists());
     };
     let last = shard.num_nodes() - 1;
-    let first_of_hop_1 = shard.hop.partition_point(|&hop| hop == 0);
-    check(&|s| s.hop[0] = 1, "`hop` falls");
-    check(&|s| s.hop[last] = 3, "an edge leads from hop 3");
+    let first_of_hop_1 = shard.nodes[0].hop.partition_point(|&hop| hop == 0);
+    check(&|s| s.nodes[0].hop[0] = 1, "`hop` falls");
+    check(&|s| s.nodes[0].hop[last] = 3, "an edge leads from hop 3");
     check(
-        &|s| s.is_target[0] = false,
+        &|s| s.nodes[0].is_target[0] = false,
         "targets and the nodes of hop 0",
     );
-    check(&|s| s.in_degree.truncate(1), "`in_degree` holds");
-    check(&|s| s.split.truncate(1), "`split` holds");
-    check(&|s| s.in_offset[1] = u32::MAX, "`in_offset` does not rise");
-    check(&|s| s.in_src[0] = 1000, "source 1000 of");
-    check(&|s| s.edge_weight = None, "`edge_weight`: the graph needs");
+    check(&|s| s.edges[0].in_degree.truncate(1), "`in_degree` holds");
+    check(&|s| s.nodes[0].split.truncate(1), "`split` holds");
     check(
-        &|s| s.edge_feature = Some(vec![0.0]),
+        &|s| s.edges[0].in_offset[1] = u32::MAX,
+        "`in_offset` does not rise",
+    );
+    check(&|s| s.edges[0].in_src[0] = 1000, "source 1000 of");
+    check(
+        &|s| s.edges[0].edge_weight = None,
+        "`edge_weight`: the graph needs",
+    );
+    check(
+        &|s| s.edges[0].edge_feature = Some(vec![0.0]),
         "`edge_feature` holds 1 values",
     );
     check(
         &|s| {
-            s.features = Features::Dense {
+            s.nodes[0].features = Features::Dense {
                 dim: 3,
                 values: vec![],
             }
         },
         "`feature` holds 0",
     );
-    check(&|s| s.features = Features::None, "features are None");
     check(
-        &|s| s.in_src.iter_mut().for_each(|src| *src = 0),
+        &|s| s.nodes[0].features = Features::None,
+        "features are None",
+    );
+    check(
+        &|s| s.edges[0].in_src.iter_mut().for_each(|src| *src = 0),
         "no edge leads from node",
     );
     check(
         &|s| {
             let mut order: Vec<u32> = (0..).take(last + 1).collect();
             order.swap(first_of_hop_1, first_of_hop_1 + 1);
-            s.ids = s.ids.gather(&order);
+            s.nodes[0].ids = s.nodes[0].ids.gather(&order);
         },
         "ids must ascend",
     );
@@ -312,23 +334,25 @@ fn broken_shards_are_neither_written_nor_accepted() {
 
 #[test]
 fn a_node_stands_in_one_hop_only() {
-    let shard = GraphShard {
-        ids: Ids::from_keys(IdType::UInt64, vec![7, 7]),
-        hop: vec![0, 1],
-        in_degree: vec![1, 0],
-        in_weight: None,
-        self_loops: None,
-        self_weight: None,
-        features: Features::None,
-        labels: Labels::None,
-        split: vec![Split::None; 2],
-        is_target: vec![true, false],
-        in_offset: vec![0, 1, 1],
-        in_src: vec![1],
-        edge_weight: None,
-        edge_feature: None,
-    };
-    let error = shard.validate().unwrap_err();
+    let meta = GraphMeta::from(UntypedMeta {
+        id_type: IdType::UInt64,
+        features: FeatureMeta::None,
+        label: None,
+        split: None,
+        edge_weight: false,
+        edge_feature_dim: None,
+        self_loops: false,
+    });
+    let mut shard = GraphShard::empty(&meta);
+    let (nodes, edges) = (&mut shard.nodes[0], &mut shard.edges[0]);
+    nodes.ids = Ids::from_keys(IdType::UInt64, vec![7, 7]);
+    nodes.hop = vec![0, 1];
+    nodes.split = vec![Split::None; 2];
+    nodes.is_target = vec![true, false];
+    edges.in_degree = vec![1, 0];
+    edges.in_offset = vec![0, 1, 1];
+    edges.in_src = vec![1];
+    let error = shard.validate(&meta).unwrap_err();
     assert_eq!(error.to_string(), "invalid shard: node 7 occurs twice");
 }
 
@@ -337,11 +361,11 @@ fn neighbourhoods_of_different_samples_do_not_unite() {
     let (graph, shard, flatten) = rich_shard();
     let features = extract_all(&shard, &flatten);
     let with_two = features.iter().position(|f| {
-        let edges = f.in_edges(0);
-        edges.len() > 1 && f.in_src[edges.start] != f.in_src[edges.start + 1]
+        let (edges, in_src) = (f.edges[0].in_edges(0), &f.edges[0].in_src);
+        edges.len() > 1 && in_src[edges.start] != in_src[edges.start + 1]
     });
     let mut other = features[with_two.unwrap()].clone();
-    other.in_src.swap(0, 1);
+    other.edges[0].in_src.swap(0, 1);
     let both = [&features[with_two.unwrap()], &other];
     let error = GraphShard::from_features(both, &graph.meta).unwrap_err();
     assert!(
@@ -400,7 +424,7 @@ fn unfinished_or_foreign_outputs_are_refused() {
     check(&dir.path().join("missing"), "there is no such directory");
     check(dir.path(), "_SUCCESS is missing");
     let output = open(dir.path());
-    let part = write_part(&output, 0, &shard, None, &graph.meta, &flatten).unwrap();
+    let part = write_part(&output, 0, &shard, &[], &graph.meta, &flatten).unwrap();
     output.commit_part(0, part).unwrap();
     check(dir.path(), "_SUCCESS is missing");
     let parts = output.parts();
@@ -467,7 +491,7 @@ fn a_manifest_that_says_other_things_than_its_parts_is_refused() {
         check(&change, expected);
     };
     flattened(
-        &|meta| meta.fanouts = vec![Fanout::Count(77); meta.hops],
+        &|meta| meta.fanouts = vec![Fanout::Count(77).into(); meta.hops],
         "its metadata says `fanouts` = ",
     );
     flattened(
@@ -475,7 +499,7 @@ fn a_manifest_that_says_other_things_than_its_parts_is_refused() {
         "its metadata says `samples_per_target` = 1, its manifest 9",
     );
     check(
-        &|manifest| manifest.graph.as_mut().unwrap().edge_feature_dim = Some(1000),
+        &|manifest| manifest.graph.as_mut().unwrap().relations[0].edge_feature_dim = Some(1000),
         "its metadata says `edge_feature_dim` = ",
     );
     check(

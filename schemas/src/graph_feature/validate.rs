@@ -1,28 +1,51 @@
 //! Checks of shards and graph features, made before writing and after reading.
 
-use super::{GraphFeature, GraphShard};
-use crate::columns::{FeatureMeta, Features, GraphMeta, Labels};
+use super::{FeatureEdges, FeatureNodes, GraphFeature, GraphShard, ShardEdges, ShardNodes};
+use crate::columns::{FeatureMeta, Features, GraphMeta, Labels, RelationMeta, TypeMeta};
 use crate::error::{Result, SchemaError};
 use crate::ids::Ids;
 
-/// Checks rules; an error names the table and the broken rule.
-struct Rules {
+/// Checks rules of a type or a relation; an error names the table and the broken rule.
+struct Rules<'a> {
     what: &'static str,
+    /// Name of the type or the relation; empty in an untyped graph.
+    name: &'a str,
 }
 
-impl Rules {
+/// The nodes of a type, for the rules of edges.
+struct Ends<'a> {
+    meta: &'a TypeMeta,
+    /// `[n]`
+    hop: &'a [u8],
+    is_reached: Vec<bool>,
+}
+
+impl<'a> Ends<'a> {
+    fn new(meta: &'a TypeMeta, hop: &'a [u8]) -> Self {
+        Self {
+            meta,
+            hop,
+            is_reached: hop.iter().map(|&hop| hop == 0).collect(),
+        }
+    }
+}
+
+impl Rules<'_> {
     fn ensure(&self, holds: bool, problem: impl FnOnce() -> String) -> Result<()> {
         if holds {
             Ok(())
         } else {
-            Err(self.broken(problem()))
+            Err(self.broken(&problem()))
         }
     }
 
-    fn broken(&self, problem: String) -> SchemaError {
+    fn broken(&self, problem: &str) -> SchemaError {
         SchemaError::Invalid {
             what: self.what,
-            problem,
+            problem: match self.name {
+                "" => problem.to_owned(),
+                name => format!("`{name}`: {problem}"),
+            },
         }
     }
 
@@ -98,7 +121,7 @@ impl Rules {
     /// Ids of one hop ascend.
     fn ascending(&self, ids: &Ids, start: usize, end: usize) -> Result<()> {
         match (start + 1..end).find(|&i| ids.cmp(i - 1, ids, i).is_ge()) {
-            Some(i) => Err(self.broken(format!(
+            Some(i) => Err(self.broken(&format!(
                 "node {} follows {} within a hop; ids must ascend",
                 ids.display(i),
                 ids.display(i - 1)
@@ -107,30 +130,83 @@ impl Rules {
         }
     }
 
-    /// Edges lead at most one hop inwards, and every node but targets is reached from there.
-    fn edges(&self, hop: &[u8], in_offset: &[u32], in_src: &[u32]) -> Result<()> {
-        let mut is_reached: Vec<bool> = hop.iter().map(|&hop| hop == 0).collect();
-        for (dst, ends) in in_offset.windows(2).enumerate() {
+    /// The degree columns of the destinations of a relation.
+    fn degrees(&self, columns: &DegreeColumns<'_>, num_nodes: usize) -> Result<()> {
+        self.len("in_degree", columns.in_degree.len(), num_nodes)?;
+        self.opt_len("in_weight", columns.in_weight, num_nodes)?;
+        self.opt_len("self_loops", columns.self_loops, num_nodes)?;
+        self.opt_len("self_weight", columns.self_weight, num_nodes)
+    }
+
+    /// Edges lead at most one hop inwards; marks the sources that are reached from a hop before.
+    fn edges(
+        &self,
+        ends: &mut [Ends<'_>],
+        (from, to): (usize, usize),
+        in_offset: &[u32],
+        in_src: &[u32],
+    ) -> Result<()> {
+        let (dst_hop, src_hop) = (ends[to].hop, ends[from].hop);
+        let is_reached = &mut ends[from].is_reached;
+        for (ends, &dst_hop) in in_offset.windows(2).zip(dst_hop) {
             for &src in &in_src[ends[0] as usize..ends[1] as usize] {
-                let Some(&src_hop) = hop.get(src as usize) else {
-                    let nodes = hop.len();
-                    return Err(self.broken(format!("source {src} of {nodes} nodes")));
+                let Some(&src_hop) = src_hop.get(src as usize) else {
+                    let nodes = src_hop.len();
+                    return Err(self.broken(&format!("source {src} of {nodes} nodes")));
                 };
-                let outermost = hop[dst].saturating_add(1);
+                let outermost = dst_hop.saturating_add(1);
                 self.ensure(src_hop <= outermost, || {
-                    format!("an edge leads from hop {src_hop} to hop {}", hop[dst])
+                    format!("an edge leads from hop {src_hop} to hop {dst_hop}")
                 })?;
                 is_reached[src as usize] |= src_hop == outermost;
             }
         }
-        match is_reached.iter().position(|is_reached| !is_reached) {
-            Some(node) => Err(self.broken(format!(
-                "no edge leads from node {node} of hop {} to the hop before",
-                hop[node]
-            ))),
-            None => Ok(()),
+        Ok(())
+    }
+}
+
+/// Every node but targets is reached from the hop before.
+fn all_reached(what: &'static str, all: &[Ends<'_>]) -> Result<()> {
+    for ends in all {
+        let name = &ends.meta.name;
+        if let Some(node) = ends.is_reached.iter().position(|is_reached| !is_reached) {
+            let hop = ends.hop[node];
+            return Err(Rules { what, name }.broken(&format!(
+                "no edge leads from node {node} of hop {hop} to the hop before"
+            )));
         }
     }
+    Ok(())
+}
+
+/// Checks that there are as many types and relations as in the graph, with the same ends.
+fn same_lists(
+    what: &'static str,
+    (target_type, num_types): (usize, usize),
+    ends: impl ExactSizeIterator<Item = (usize, usize)>,
+    meta: &GraphMeta,
+) -> Result<()> {
+    let rules = Rules { what, name: "" };
+    let types = (meta.types.len(), meta.target_type);
+    rules.ensure((num_types, target_type) == types, || {
+        let (found, wanted) = (num_types, types.0);
+        format!(
+            "{found} node types with targets of type {target_type}, not {wanted} with {}",
+            types.1
+        )
+    })?;
+    let relations = meta.relations.iter().map(|meta| (meta.from, meta.to));
+    rules.ensure(ends.eq(relations), || {
+        "the relations are not those of the graph".to_owned()
+    })
+}
+
+/// Degree columns, of a shard or of a graph feature.
+struct DegreeColumns<'a> {
+    in_degree: &'a Vec<u32>,
+    in_weight: Option<&'a Vec<f32>>,
+    self_loops: Option<&'a Vec<u32>>,
+    self_weight: Option<&'a Vec<f32>>,
 }
 
 impl GraphShard {
@@ -139,31 +215,107 @@ impl GraphShard {
     /// # Errors
     ///
     /// Names the first disagreement.
-    pub fn validate(&self) -> Result<()> {
-        let rules = Rules { what: "shard" };
-        let (num_nodes, num_edges) = (self.num_nodes(), self.num_edges());
+    pub fn validate(&self, meta: &GraphMeta) -> Result<()> {
+        let what = "shard";
+        let lists = (self.target_type, self.nodes.len());
+        same_lists(
+            what,
+            lists,
+            self.edges.iter().map(|edges| (edges.from, edges.to)),
+            meta,
+        )?;
+        for (type_idx, (nodes, meta)) in self.nodes.iter().zip(&meta.types).enumerate() {
+            let name = &meta.name;
+            nodes.validate(&Rules { what, name }, type_idx == self.target_type)?;
+        }
+        for (edges, meta) in self.edges.iter().zip(&meta.relations) {
+            let rules = Rules {
+                what,
+                name: &meta.name,
+            };
+            edges.validate(&rules, self.nodes[edges.to].len())?;
+        }
+        for (nodes, meta) in self.nodes.iter().zip(&meta.types) {
+            let name = &meta.name;
+            nodes.distinct(&Rules { what, name })?;
+        }
+        let nodes = self.nodes.iter().zip(&meta.types);
+        let mut ends: Vec<_> = nodes
+            .map(|(nodes, meta)| Ends::new(meta, &nodes.hop))
+            .collect();
+        for (edges, meta) in self.edges.iter().zip(&meta.relations) {
+            let rules = Rules {
+                what,
+                name: &meta.name,
+            };
+            rules.edges(
+                &mut ends,
+                (edges.from, edges.to),
+                &edges.in_offset,
+                &edges.in_src,
+            )?;
+        }
+        all_reached(what, &ends)
+    }
+
+    /// Checks that the columns are those of `meta`; `features` has the shape of each type's own
+    /// features or of the lent ones.
+    pub(super) fn agrees_with(
+        &self,
+        features: &[FeatureMeta],
+        meta: &GraphMeta,
+        hops: usize,
+    ) -> Result<()> {
+        let what = "shard";
+        for (type_idx, nodes) in self.nodes.iter().enumerate() {
+            let (meta, features) = (&meta.types[type_idx], features[type_idx]);
+            let name = &meta.name;
+            nodes.agrees_with(&Rules { what, name }, features, meta, hops)?;
+        }
+        for (edges, meta) in self.edges.iter().zip(&meta.relations) {
+            let rules = Rules {
+                what,
+                name: &meta.name,
+            };
+            edges.agrees_with(&rules, &self.nodes[edges.to].hop, meta, hops)?;
+        }
+        Ok(())
+    }
+
+    /// Returns the shape of each type's own features.
+    pub(super) fn feature_metas(&self) -> Vec<FeatureMeta> {
+        self.nodes
+            .iter()
+            .map(|nodes| nodes.features.meta())
+            .collect()
+    }
+}
+
+impl ShardNodes {
+    fn validate(&self, rules: &Rules<'_>, has_targets: bool) -> Result<()> {
+        let num_nodes = self.len();
         rules.len("hop", self.hop.len(), num_nodes)?;
-        rules.len("in_degree", self.in_degree.len(), num_nodes)?;
-        rules.opt_len("in_weight", self.in_weight.as_ref(), num_nodes)?;
-        rules.opt_len("self_loops", self.self_loops.as_ref(), num_nodes)?;
-        rules.opt_len("self_weight", self.self_weight.as_ref(), num_nodes)?;
         rules.features(&self.features, num_nodes)?;
         rules.labels(&self.labels, num_nodes)?;
         rules.len("split", self.split.len(), num_nodes)?;
         rules.len("is_target", self.is_target.len(), num_nodes)?;
-        rules.offsets("in_offset", &self.in_offset, num_nodes, num_edges)?;
-        rules.opt_len("edge_weight", self.edge_weight.as_ref(), num_edges)?;
-        rules.edge_features(self.edge_feature.as_ref(), num_edges)?;
         rules.ensure(self.hop.is_sorted(), || "`hop` falls".to_owned())?;
         let agrees = |(&hop, &is_target): (&u8, &bool)| (hop == 0) == is_target;
         rules.ensure(self.hop.iter().zip(&self.is_target).all(agrees), || {
             "targets and the nodes of hop 0 are not the same".to_owned()
+        })?;
+        rules.ensure(has_targets || !self.is_target.contains(&true), || {
+            "targets are of another type".to_owned()
         })?;
         let mut start = 0;
         for run in self.hop.chunk_by(|left, right| left == right) {
             rules.ascending(&self.ids, start, start + run.len())?;
             start += run.len();
         }
+        Ok(())
+    }
+
+    fn distinct(&self, rules: &Rules<'_>) -> Result<()> {
         let order = self.ids.sort_permutation();
         let same = |pair: &&[u32]| {
             self.ids
@@ -173,31 +325,19 @@ impl GraphShard {
         rules.ensure(twice.is_none(), || {
             let node = twice.map_or(0, |pair| pair[0] as usize);
             format!("node {} occurs twice", self.ids.display(node))
-        })?;
-        rules.edges(&self.hop, &self.in_offset, &self.in_src)
+        })
     }
 
-    /// Checks that the columns are those of `meta`; `features` is the shape of the shard's own
-    /// features or of the lent ones.
-    pub(super) fn agrees_with(
+    fn agrees_with(
         &self,
+        rules: &Rules<'_>,
         features: FeatureMeta,
-        meta: &GraphMeta,
+        meta: &TypeMeta,
         hops: usize,
     ) -> Result<()> {
-        let rules = Rules { what: "shard" };
-        let column = |name: &'static str, there: bool, wanted: bool| {
-            rules.ensure(there == wanted, || {
-                let says = if wanted { "needs" } else { "has no" };
-                format!("`{name}`: the graph {says} such a column")
-            })
-        };
         rules.ensure(self.ids.id_type() == meta.id_type, || {
-            format!(
-                "ids are {}, the graph's are {}",
-                self.ids.id_type(),
-                meta.id_type
-            )
+            let (found, wanted) = (self.ids.id_type(), meta.id_type);
+            format!("ids are {found}, the graph's are {wanted}")
         })?;
         rules.ensure(features == meta.features, || {
             format!("features are {features:?}, the graph's {:?}", meta.features)
@@ -209,6 +349,42 @@ impl GraphShard {
         rules.ensure(is_kind, || {
             "labels are of another kind than the graph's".to_owned()
         })?;
+        let is_last = |&hop: &u8| usize::from(hop) <= hops;
+        rules.ensure(self.hop.last().is_none_or(is_last), || {
+            format!("a hop above {hops}")
+        })
+    }
+}
+
+impl ShardEdges {
+    fn validate(&self, rules: &Rules<'_>, num_nodes: usize) -> Result<()> {
+        let columns = DegreeColumns {
+            in_degree: &self.in_degree,
+            in_weight: self.in_weight.as_ref(),
+            self_loops: self.self_loops.as_ref(),
+            self_weight: self.self_weight.as_ref(),
+        };
+        rules.degrees(&columns, num_nodes)?;
+        rules.offsets("in_offset", &self.in_offset, num_nodes, self.len())?;
+        rules.opt_len("edge_weight", self.edge_weight.as_ref(), self.len())?;
+        rules.edge_features(self.edge_feature.as_ref(), self.len())
+    }
+
+    /// `hop` has the hops of the nodes that edges lead to.
+    fn agrees_with(
+        &self,
+        rules: &Rules<'_>,
+        hop: &[u8],
+        meta: &RelationMeta,
+        hops: usize,
+    ) -> Result<()> {
+        let column = |name: &'static str, there: bool, wanted: bool| {
+            rules.ensure(there == wanted, || {
+                let says = if wanted { "needs" } else { "has no" };
+                format!("`{name}`: the graph {says} such a column")
+            })
+        };
+        let has_features = meta.edge_feature_dim.is_some();
         column("in_weight", self.in_weight.is_some(), meta.edge_weight)?;
         column("edge_weight", self.edge_weight.is_some(), meta.edge_weight)?;
         column("self_loops", self.self_loops.is_some(), meta.self_loops)?;
@@ -217,19 +393,11 @@ impl GraphShard {
             self.self_weight.is_some(),
             meta.self_weight(),
         )?;
-        column(
-            "edge_feature",
-            self.edge_feature.is_some(),
-            meta.edge_feature_dim.is_some(),
-        )?;
-        let values = self.num_edges() * meta.edge_feature_dim.unwrap_or(0);
+        column("edge_feature", self.edge_feature.is_some(), has_features)?;
+        let values = self.len() * meta.edge_feature_dim.unwrap_or(0);
         rules.opt_len("edge_feature", self.edge_feature.as_ref(), values)?;
-        let last = self.hop.partition_point(|&hop| usize::from(hop) < hops);
-        let is_last = |&hop: &u8| usize::from(hop) <= hops;
-        rules.ensure(self.hop.last().is_none_or(is_last), || {
-            format!("a hop above {hops}")
-        })?;
-        rules.ensure(self.in_offset[last] as usize == self.num_edges(), || {
+        let last = hop.partition_point(|&hop| usize::from(hop) < hops);
+        rules.ensure(self.in_offset[last] as usize == self.len(), || {
             format!("nodes of the last hop, {hops}, have in-edges")
         })
     }
@@ -241,35 +409,105 @@ impl GraphFeature {
     /// # Errors
     ///
     /// Names the first disagreement.
-    pub fn validate(&self) -> Result<()> {
-        let rules = Rules {
-            what: "graph feature",
-        };
-        let (num_nodes, num_edges) = (self.num_nodes(), self.num_edges());
+    pub fn validate(&self, meta: &GraphMeta) -> Result<()> {
+        let what = "graph feature";
+        let lists = (self.target_type, self.nodes.len());
+        same_lists(
+            what,
+            lists,
+            self.edges.iter().map(|edges| (edges.from, edges.to)),
+            meta,
+        )?;
+        let num_runs = self.target_nodes().hop_offset.len();
+        for (type_idx, (nodes, meta)) in self.nodes.iter().zip(&meta.types).enumerate() {
+            let rules = Rules {
+                what,
+                name: &meta.name,
+            };
+            nodes.validate(&rules, num_runs, usize::from(type_idx == self.target_type))?;
+        }
+        Rules {
+            what,
+            name: &meta.target().name,
+        }
+        .labels(&self.labels, 1)?;
+        for (edges, meta) in self.edges.iter().zip(&meta.relations) {
+            edges.validate(
+                &Rules {
+                    what,
+                    name: &meta.name,
+                },
+                &self.nodes[edges.to],
+            )?;
+        }
+        let hops: Vec<Vec<u8>> = self.nodes.iter().map(FeatureNodes::hop).collect();
+        for ((nodes, meta), hop) in self.nodes.iter().zip(&meta.types).zip(&hops) {
+            let rules = Rules {
+                what,
+                name: &meta.name,
+            };
+            rules.len("hop", hop.len(), nodes.node_id.len())?;
+            for ends in nodes.hop_offset.windows(2) {
+                rules.ascending(&nodes.node_id, ends[0] as usize, ends[1] as usize)?;
+            }
+        }
+        let types = meta.types.iter().zip(&hops);
+        let mut ends: Vec<_> = types.map(|(meta, hop)| Ends::new(meta, hop)).collect();
+        for (edges, meta) in self.edges.iter().zip(&meta.relations) {
+            let rules = Rules {
+                what,
+                name: &meta.name,
+            };
+            rules.edges(
+                &mut ends,
+                (edges.from, edges.to),
+                &edges.in_offset,
+                &edges.in_src,
+            )?;
+        }
+        all_reached(what, &ends)
+    }
+}
+
+impl FeatureNodes {
+    fn validate(&self, rules: &Rules<'_>, num_runs: usize, num_targets: usize) -> Result<()> {
+        let num_nodes = self.node_id.len();
         rules.ensure(self.hop_offset.len() >= 2, || {
             "`hop_offset` is too short".to_owned()
         })?;
-        let runs = self.hop_offset.len() - 1;
-        rules.offsets("hop_offset", &self.hop_offset, runs, num_nodes)?;
-        rules.ensure(self.hop_offset[1] == 1, || {
-            "not one node at hop 0".to_owned()
+        rules.len("hop_offset", self.hop_offset.len(), num_runs)?;
+        rules.offsets("hop_offset", &self.hop_offset, num_runs - 1, num_nodes)?;
+        rules.ensure(self.hop_offset[1] as usize == num_targets, || {
+            let number = ["no node", "one node"][num_targets];
+            format!("not {number} at hop 0")
         })?;
-        rules.len("in_degree", self.in_degree.len(), num_nodes)?;
-        rules.opt_len("in_weight", self.in_weight.as_ref(), num_nodes)?;
-        rules.opt_len("self_loops", self.self_loops.as_ref(), num_nodes)?;
-        rules.opt_len("self_weight", self.self_weight.as_ref(), num_nodes)?;
-        rules.features(&self.features, num_nodes)?;
-        rules.labels(&self.labels, 1)?;
-        let inner = self.hop_offset[runs - 1] as usize;
-        rules.offsets("in_offset", &self.in_offset, inner, num_edges)?;
-        rules.opt_len("edge_weight", self.edge_weight.as_ref(), num_edges)?;
-        rules.edge_features(self.edge_feature.as_ref(), num_edges)?;
-        let mut hop = Vec::with_capacity(num_nodes);
+        rules.features(&self.features, num_nodes)
+    }
+
+    /// The hop of each node.
+    fn hop(&self) -> Vec<u8> {
+        let mut hop = Vec::with_capacity(self.node_id.len());
         for (distance, ends) in (0..=u8::MAX).zip(self.hop_offset.windows(2)) {
-            rules.ascending(&self.node_id, ends[0] as usize, ends[1] as usize)?;
             hop.resize(ends[1] as usize, distance);
         }
-        rules.len("hop", hop.len(), num_nodes)?;
-        rules.edges(&hop, &self.in_offset, &self.in_src)
+        hop
+    }
+}
+
+impl FeatureEdges {
+    /// `dsts` are the nodes that edges lead to; their own columns are valid.
+    fn validate(&self, rules: &Rules<'_>, dsts: &FeatureNodes) -> Result<()> {
+        let columns = DegreeColumns {
+            in_degree: &self.in_degree,
+            in_weight: self.in_weight.as_ref(),
+            self_loops: self.self_loops.as_ref(),
+            self_weight: self.self_weight.as_ref(),
+        };
+        rules.degrees(&columns, dsts.node_id.len())?;
+        let inner = dsts.hop_offset[dsts.hop_offset.len() - 2] as usize;
+        let num_edges = self.in_src.len();
+        rules.offsets("in_offset", &self.in_offset, inner, num_edges)?;
+        rules.opt_len("edge_weight", self.edge_weight.as_ref(), num_edges)?;
+        rules.edge_features(self.edge_feature.as_ref(), num_edges)
     }
 }

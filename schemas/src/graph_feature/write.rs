@@ -9,7 +9,7 @@ use arrow::datatypes::{Float32Type, Schema, UInt8Type, UInt32Type};
 use super::dense_rows::{DenseRows, OwnRows};
 use super::extract::ExtractScratch;
 use super::row_batch::{RowBatch, entries};
-use super::{GraphShard, layout};
+use super::{GraphShard, ShardEdges, layout};
 use crate::as_given;
 use crate::columns::{FeatureMeta, Features, GraphMeta};
 use crate::dataset::{FileEntry, Output, PartEntry, part_name};
@@ -27,8 +27,8 @@ const BATCH_ROWS_MAX: usize = 1 << 17;
 
 /// Writes part `index` of a flatten output; the caller commits it with [`Output::commit_part`].
 ///
-/// `lent` are dense features that lie outside of the shard, whose own must then be
-/// [`Features::None`]. Layout `rows` extracts each target in the order of the shard's nodes and
+/// `lent` has, by node type, dense features that lie outside of the shard, whose own must then be
+/// [`Features::None`]; it may be empty. Layout `rows` extracts each target in the order of the shard's nodes and
 /// streams the rows to the file in bounded batches.
 ///
 /// # Errors
@@ -38,7 +38,7 @@ pub fn write_part(
     output: &Output,
     index: usize,
     shard: &GraphShard,
-    lent: Option<&dyn DenseRows>,
+    lent: &[Option<&dyn DenseRows>],
     meta: &GraphMeta,
     flatten: &FlattenMeta,
 ) -> Result<PartEntry> {
@@ -51,20 +51,21 @@ pub(super) fn write_in_batches(
     output: &Output,
     index: usize,
     shard: &GraphShard,
-    lent: Option<&dyn DenseRows>,
+    lent: &[Option<&dyn DenseRows>],
     meta: &GraphMeta,
     flatten: &FlattenMeta,
     batch_values: usize,
 ) -> Result<PartEntry> {
-    let own = match &shard.features {
-        Features::Dense { dim, values } => Some(OwnRows { dim: *dim, values }),
-        Features::None | Features::Sparse { .. } => None,
-    };
+    let own: Vec<Option<OwnRows<'_>>> = shard.nodes.iter().map(OwnRows::of).collect();
+    let lent = lent.iter().copied().chain(std::iter::repeat(None));
+    let own = own
+        .iter()
+        .map(|own| own.as_ref().map(|own| own as &dyn DenseRows));
     let part = Part {
         output,
         index,
         shard,
-        features: lent.or(own.as_ref().map(|own| own as &dyn DenseRows)),
+        features: own.zip(lent).map(|(own, lent)| lent.or(own)).collect(),
         meta,
         flatten,
         batch_values,
@@ -77,8 +78,8 @@ struct Part<'a> {
     output: &'a Output,
     index: usize,
     shard: &'a GraphShard,
-    /// Dense features, lent or the shard's own.
-    features: Option<&'a dyn DenseRows>,
+    /// By node type, dense features, lent or the shard's own.
+    features: Vec<Option<&'a dyn DenseRows>>,
     meta: &'a GraphMeta,
     flatten: &'a FlattenMeta,
     batch_values: usize,
@@ -86,13 +87,15 @@ struct Part<'a> {
 
 impl Part<'_> {
     fn write(&self) -> Result<PartEntry> {
-        self.shard.validate()?;
-        let features = match self.features {
+        self.shard.validate(self.meta)?;
+        let own = self.shard.feature_metas();
+        let features = self.features.iter().zip(own).map(|(rows, own)| match rows {
             Some(rows) => FeatureMeta::Dense { dim: rows.dim() },
-            None => self.shard.features.meta(),
-        };
+            None => own,
+        });
+        let features: Vec<FeatureMeta> = features.collect();
         self.shard
-            .agrees_with(features, self.meta, self.flatten.hops)?;
+            .agrees_with(&features, self.meta, self.flatten.hops)?;
         let files = match self.flatten.layout {
             Layout::Rows => vec![self.write_rows()?],
             Layout::Shards => self.write_shard()?,
@@ -127,7 +130,7 @@ impl Part<'_> {
         let mut batch = RowBatch::new(shard, self.meta);
         for target in shard.targets() {
             scratch.walk(shard, target, &self.flatten.fanouts);
-            batch.push(shard, self.features, target, &scratch);
+            batch.push(shard, &self.features, target, &scratch);
             if batch.num_values() >= self.batch_values {
                 writer.write(batch.take(self.meta)?)?;
             }
@@ -136,53 +139,56 @@ impl Part<'_> {
         writer.finish()
     }
 
-    /// Writes both tables; the nodes are forced to the disk while the edges are encoded.
+    /// Writes all tables; the nodes are forced to the disk while the edges are encoded.
     fn write_shard(&self) -> Result<Vec<FileEntry>> {
-        let nodes = self.write_nodes()?;
+        let types = 0..self.meta.types.len();
+        let mut files: Vec<_> = types
+            .map(|type_idx| self.write_nodes(type_idx))
+            .collect::<Result<_>>()?;
         let (synced, edges) = std::thread::scope(|scope| {
-            let sync = spawn_scoped(scope, "sync", || self.output.sync(&nodes))?;
-            let edges = self.write_edges();
+            let sync = || files.iter().try_for_each(|file| self.output.sync(file));
+            let sync = spawn_scoped(scope, "sync", sync)?;
+            let relations = 0..self.meta.relations.len();
+            let edges = relations.map(|relation| self.write_edges(relation));
+            let edges: Result<Vec<FileEntry>> = edges.collect();
             Ok::<_, SchemaError>((sync.join().expect("it does not panic"), edges))
         })?;
         synced?;
-        Ok(vec![nodes, edges?])
+        files.extend(edges?);
+        Ok(files)
     }
 
-    fn write_nodes(&self) -> Result<FileEntry> {
-        let (shard, schema) = (self.shard, layout::nodes_schema(self.meta)?);
-        let mut writer = self.create(&layout::nodes_path(self.index), schema, Strings::Distinct)?;
-        let width = match (&shard.features, self.meta.features) {
-            (Features::Sparse { index, .. }, _) => index.len() / shard.num_nodes().max(1),
+    fn write_nodes(&self, type_idx: usize) -> Result<FileEntry> {
+        let schema = layout::nodes_schema(self.meta, type_idx)?;
+        let (nodes, meta) = (&self.shard.nodes[type_idx], &self.meta.types[type_idx]);
+        let path = layout::nodes_path(&meta.name, self.index);
+        let mut writer = self.create(&path, schema, Strings::Distinct)?;
+        let width = match (&nodes.features, meta.features) {
+            (Features::Sparse { index, .. }, _) => index.len() / nodes.len().max(1),
             (_, features) => features.dim(),
         };
-        for range in self.batches(shard.num_nodes(), width) {
-            writer.write(self.node_columns(range)?)?;
+        for range in self.batches(nodes.len(), width) {
+            writer.write(self.node_columns(type_idx, range)?)?;
         }
         writer.finish()
     }
 
-    /// Columns of some nodes, in the order of [`layout::nodes_schema`].
-    fn node_columns(&self, range: Range<usize>) -> Result<Vec<Column>> {
-        let (shard, meta) = (self.shard, self.meta);
+    /// Columns of some nodes of a type, in the order of [`layout::nodes_schema`].
+    fn node_columns(&self, type_idx: usize, range: Range<usize>) -> Result<Vec<Column>> {
+        let (nodes, meta) = (&self.shard.nodes[type_idx], &self.meta.types[type_idx]);
         let mut arrays = vec![
-            shard.ids.slice_to_array(range.clone()),
-            number_array::<UInt8Type>(shard.hop[range.clone()].to_vec()),
-            number_array::<UInt32Type>(shard.in_degree[range.clone()].to_vec()),
+            nodes.ids.slice_to_array(range.clone()),
+            number_array::<UInt8Type>(nodes.hop[range.clone()].to_vec()),
         ];
-        let floats =
-            |values: &Vec<f32>| number_array::<Float32Type>(values[range.clone()].to_vec());
-        arrays.extend(shard.in_weight.as_ref().map(floats));
-        if let Some(self_loops) = &shard.self_loops {
-            let self_loops = self_loops[range.clone()].to_vec();
-            arrays.push(number_array::<UInt32Type>(self_loops));
+        for relation in self.meta.relations_to(type_idx) {
+            self.shard.edges[relation].degree_arrays(range.clone(), &mut arrays);
         }
-        arrays.extend(shard.self_weight.as_ref().map(floats));
         if let Features::Sparse {
             offset,
             index,
             value,
             ..
-        } = &shard.features
+        } = &nodes.features
         {
             let ends = range
                 .clone()
@@ -195,50 +201,67 @@ impl Part<'_> {
             arrays.push(list_array(&ends, values)?);
         }
         let mut columns: Vec<Column> = arrays.into_iter().map(Column::from).collect();
-        if let Some(features) = self.features {
+        if let Some(features) = self.features[type_idx] {
             columns.push(Column::Floats(row_pages(features, range.clone())));
         }
+        if type_idx != self.meta.target_type {
+            return Ok(columns);
+        }
         if let Some(label) = &meta.label {
-            let labels = shard.labels.slice(range.clone());
+            let labels = nodes.labels.slice(range.clone());
             columns.push(as_given::label_array(&labels, label)?.into());
         }
         if let Some(split) = &meta.split {
-            columns.push(as_given::split_array(&shard.split[range.clone()], split)?.into());
+            columns.push(as_given::split_array(&nodes.split[range.clone()], split)?.into());
         }
-        let is_target: ArrayRef = Arc::new(BooleanArray::from(shard.is_target[range].to_vec()));
+        let is_target: ArrayRef = Arc::new(BooleanArray::from(nodes.is_target[range].to_vec()));
         columns.push(is_target.into());
         Ok(columns)
     }
 
-    fn write_edges(&self) -> Result<FileEntry> {
-        let (shard, schema) = (self.shard, layout::edges_schema(self.meta));
-        let mut writer = self.create(&layout::edges_path(self.index), schema, Strings::Distinct)?;
-        let dim = self.meta.edge_feature_dim.unwrap_or(0);
+    fn write_edges(&self, relation: usize) -> Result<FileEntry> {
+        let (edges, meta) = (&self.shard.edges[relation], &self.meta.relations[relation]);
+        let path = layout::edges_path(&meta.name, self.index);
+        let mut writer = self.create(&path, layout::edges_schema(meta), Strings::Distinct)?;
+        let dim = meta.edge_feature_dim.unwrap_or(0);
         let mut dst = 0;
-        for range in self.batches(shard.num_edges(), dim) {
+        for range in self.batches(edges.len(), dim) {
             let mut dsts = Vec::with_capacity(range.len());
             let mut ranks = Vec::with_capacity(range.len());
             for edge in range.clone() {
                 let edge = u32::try_from(edge).expect("in_offset is u32");
-                while shard.in_offset[dst as usize + 1] <= edge {
+                while edges.in_offset[dst as usize + 1] <= edge {
                     dst += 1;
                 }
                 dsts.push(dst);
-                ranks.push(edge - shard.in_offset[dst as usize]);
+                ranks.push(edge - edges.in_offset[dst as usize]);
             }
             let numbers = |values| Column::Array(number_array::<UInt32Type>(values));
-            let src = shard.in_src[range.clone()].to_vec();
+            let src = edges.in_src[range.clone()].to_vec();
             let mut columns = vec![numbers(dsts), numbers(ranks), numbers(src)];
-            if let Some(weight) = &shard.edge_weight {
+            if let Some(weight) = &edges.edge_weight {
                 let weight = weight[range.clone()].to_vec();
                 columns.push(number_array::<Float32Type>(weight).into());
             }
-            if let Some(values) = &shard.edge_feature {
+            if let Some(values) = &edges.edge_feature {
                 columns.push(Column::Floats(row_pages(&OwnRows { dim, values }, range)));
             }
             writer.write(columns)?;
         }
         writer.finish()
+    }
+}
+
+impl ShardEdges {
+    /// Appends the degree columns of some nodes of type `to`.
+    fn degree_arrays(&self, nodes: Range<usize>, arrays: &mut Vec<ArrayRef>) {
+        let counts = |values: &Vec<u32>| number_array::<UInt32Type>(values[nodes.clone()].to_vec());
+        let floats =
+            |values: &Vec<f32>| number_array::<Float32Type>(values[nodes.clone()].to_vec());
+        arrays.push(counts(&self.in_degree));
+        arrays.extend(self.in_weight.as_ref().map(floats));
+        arrays.extend(self.self_loops.as_ref().map(counts));
+        arrays.extend(self.self_weight.as_ref().map(floats));
     }
 }
 

@@ -8,7 +8,7 @@ use schemas::{
     Features, FlattenMeta, GraphFeatureDataset, GraphShard, IdType, Ids, Labels, Layout, Manifest,
     Opened, Output, Precision, Sampling, Split, write_part,
 };
-use schemas::{GraphMeta, LabelKind, LabelMeta, NodeIdx, SplitMeta};
+use schemas::{GraphMeta, LabelKind, LabelMeta, NodeIdx, SplitMeta, UntypedMeta};
 
 use crate::Subject;
 
@@ -16,7 +16,7 @@ const TARGETS: usize = 40;
 const DIM: usize = 3;
 
 fn meta(is_sparse: bool) -> GraphMeta {
-    GraphMeta {
+    GraphMeta::from(UntypedMeta {
         id_type: IdType::Utf8,
         features: match is_sparse {
             true => FeatureMeta::Sparse { dim: 50 },
@@ -35,7 +35,7 @@ fn meta(is_sparse: bool) -> GraphMeta {
         edge_weight: true,
         edge_feature_dim: Some(2),
         self_loops: false,
-    }
+    })
 }
 
 /// Targets with two in-edges each, from nodes of hop 1.
@@ -48,11 +48,12 @@ fn shard(part: usize, is_sparse: bool) -> GraphShard {
     let hop = |node: usize| u8::from(node >= TARGETS);
     let wide = |number: usize| u32::try_from(number).unwrap();
     let mut shard = GraphShard::empty(&meta(is_sparse));
-    shard.ids = ids;
-    shard.hop = (0..num_nodes).map(hop).collect();
-    shard.in_degree = (0..num_nodes).map(|node| wide(node % 9 + 2)).collect();
-    shard.in_weight = Some((0..num_nodes).map(|node| node as f32 / 3.0).collect());
-    shard.features = match is_sparse {
+    let (nodes, edges) = (&mut shard.nodes[0], &mut shard.edges[0]);
+    nodes.ids = ids;
+    nodes.hop = (0..num_nodes).map(hop).collect();
+    edges.in_degree = (0..num_nodes).map(|node| wide(node % 9 + 2)).collect();
+    edges.in_weight = Some((0..num_nodes).map(|node| node as f32 / 3.0).collect());
+    nodes.features = match is_sparse {
         false => Features::Dense {
             dim: DIM,
             values: (0..num_nodes * DIM).map(|at| at as f32 / 7.0).collect(),
@@ -64,17 +65,17 @@ fn shard(part: usize, is_sparse: bool) -> GraphShard {
             value: (0..num_nodes).map(|node| node as f32).collect(),
         },
     };
-    shard.labels = Labels::Class((0..num_nodes).map(|node| wide(node % 2)).collect());
+    nodes.labels = Labels::Class((0..num_nodes).map(|node| wide(node % 2)).collect());
     let splits = [Split::Train, Split::Val, Split::Test, Split::None];
-    shard.split = (0..num_nodes).map(|node| splits[node % 4]).collect();
-    shard.is_target = (0..num_nodes).map(|node| node < TARGETS).collect();
-    shard.in_offset = (0..=num_nodes)
+    nodes.split = (0..num_nodes).map(|node| splits[node % 4]).collect();
+    nodes.is_target = (0..num_nodes).map(|node| node < TARGETS).collect();
+    edges.in_offset = (0..=num_nodes)
         .map(|node| wide(node.min(TARGETS) * 2))
         .collect();
     let src = |edge: usize| TARGETS + (edge / 2 + edge % 2) % TARGETS;
-    shard.in_src = (0..TARGETS * 2).map(|edge| wide(src(edge))).collect();
-    shard.edge_weight = Some((0..TARGETS * 2).map(|edge| edge as f32).collect());
-    shard.edge_feature = Some((0..TARGETS * 4).map(|at| at as f32).collect());
+    edges.in_src = (0..TARGETS * 2).map(|edge| wide(src(edge))).collect();
+    edges.edge_weight = Some((0..TARGETS * 2).map(|edge| edge as f32).collect());
+    edges.edge_feature = Some((0..TARGETS * 4).map(|at| at as f32).collect());
     shard
 }
 
@@ -105,7 +106,7 @@ fn finish(output: Output, stage: &str, graph: GraphMeta, flatten: Option<Flatten
 fn write_features(dir: &Path, layout: Layout, is_sparse: bool) {
     let flatten = FlattenMeta {
         hops: 1,
-        fanouts: vec![Fanout::Count(2)],
+        fanouts: vec![Fanout::Count(2).into()],
         sampling: Sampling::Uniform,
         seed: 7,
         samples_per_target: 1,
@@ -115,7 +116,7 @@ fn write_features(dir: &Path, layout: Layout, is_sparse: bool) {
     let graph = meta(is_sparse);
     for index in 0..2 {
         let shard = shard(index, is_sparse);
-        let part = write_part(&output, index, &shard, None, &graph, &flatten).unwrap();
+        let part = write_part(&output, index, &shard, &[], &graph, &flatten).unwrap();
         output.commit_part(index, part).unwrap();
     }
     finish(output, "flatten", graph, Some(flatten));
@@ -139,7 +140,7 @@ fn write_embeddings(dir: &Path, precision: Precision) {
         passed: None,
         vectors: vec![("embedding", DIM)],
         precision,
-        prediction: graph.label.clone(),
+        prediction: graph.target().label.clone(),
     };
     let of = shard(0, false);
     let mut writer = EmbeddingsWriter::create(&output, 0, &columns).unwrap();
@@ -148,10 +149,10 @@ fn write_embeddings(dir: &Path, precision: Precision) {
         .map(|at| at as f32 / 7.0)
         .collect();
     let batch = EmbeddingBatch {
-        ids: &of.ids,
+        ids: &of.nodes[0].ids,
         nodes: NodeIdx::slice(&nodes),
         vectors: &[values],
-        prediction: &of.labels,
+        prediction: &of.nodes[0].labels,
     };
     writer.write(batch).unwrap();
     output.commit_part(0, writer.finish().unwrap()).unwrap();

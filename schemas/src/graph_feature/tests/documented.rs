@@ -3,7 +3,7 @@
 use arrow::datatypes::{DataType, Schema};
 
 use super::super::layout::{edges_schema, nodes_schema, rows_schema};
-use crate::columns::{FeatureMeta, GraphMeta, LabelKind, LabelMeta, SplitMeta};
+use crate::columns::{FeatureMeta, GraphMeta, LabelKind, LabelMeta, SplitMeta, UntypedMeta};
 use crate::ids::IdType;
 
 /// A row of a table of columns: name, type, and what an input must have for it.
@@ -40,7 +40,7 @@ const WHOLE: [&str; 5] = ["labels", "splits", "weights", "self-loops", "edge fea
 /// Description of the tables of an input that has just this.
 fn meta(has: &[&str]) -> GraphMeta {
     let has = |what: &str| has.contains(&what);
-    GraphMeta {
+    GraphMeta::from(UntypedMeta {
         id_type: IdType::Utf8,
         features: match (has("dense features"), has("sparse features")) {
             (true, _) => FeatureMeta::Dense { dim: 3 },
@@ -58,7 +58,7 @@ fn meta(has: &[&str]) -> GraphMeta {
         edge_weight: has("weights"),
         edge_feature_dim: has("edge features").then_some(2),
         self_loops: has("self-loops"),
-    }
+    })
 }
 
 fn words(data_type: &DataType) -> String {
@@ -101,6 +101,8 @@ fn the_page_of_tables_shows_the_columns_that_are_written() {
     check("## Graph features as rows", |meta| {
         rows_schema(meta).unwrap()
     });
-    check("\n`nodes`, ordered", |meta| nodes_schema(meta).unwrap());
-    check("\n`edges`, ordered", edges_schema);
+    check("\n`nodes`, ordered", |meta| nodes_schema(meta, 0).unwrap());
+    check("\n`edges`, ordered", |meta| {
+        edges_schema(&meta.relations[0])
+    });
 }

@@ -6,11 +6,13 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
 use crate::columns::{
-    FeatureMeta, Features, GraphMeta, LabelKind, LabelMeta, Labels, Split, SplitMeta,
+    FeatureMeta, Features, GraphMeta, LabelKind, LabelMeta, Labels, Split, SplitMeta, UntypedMeta,
 };
 use crate::config::SplitValues;
-use crate::fanout::{Fanout, FlattenMeta, Layout, Sampling, keep_at_hop};
-use crate::graph_feature::{GraphFeature, GraphShard};
+use crate::fanout::{Fanout, FlattenMeta, HopFanouts, Layout, Sampling, keep_at_hop};
+use crate::graph_feature::{
+    FeatureEdges, FeatureNodes, GraphFeature, GraphShard, ShardEdges, ShardNodes,
+};
 use crate::ids::{IdType, Ids};
 
 /// A whole graph whose in-edges are in rank order.
@@ -74,7 +76,7 @@ fn random_meta(rng: &mut StdRng) -> GraphMeta {
         data_type: data_type.to_owned(),
         values: numbers,
     });
-    GraphMeta {
+    GraphMeta::from(UntypedMeta {
         id_type: pick(rng, &ID_TYPES),
         features: pick(
             rng,
@@ -89,7 +91,7 @@ fn random_meta(rng: &mut StdRng) -> GraphMeta {
         edge_weight: rng.random(),
         edge_feature_dim: pick(rng, &[None, Some(1), Some(2)]),
         self_loops: rng.random(),
-    }
+    })
 }
 
 fn random_ids(rng: &mut StdRng, id_type: IdType, n: usize) -> Ids {
@@ -187,25 +189,25 @@ impl Graph {
             // Isolated nodes, nodes with parallel edges and self-loops, and hubs.
             let degree = pick(rng, &[0, 1, 2, 3, 20]);
             let mut sources: Vec<usize> = (0..degree).map(|_| rng.random_range(0..n)).collect();
-            if !meta.self_loops {
+            if !meta.relations[0].self_loops {
                 sources.retain(|&src| src != dst);
             }
             *list = sources;
         }
         let lens: Vec<usize> = in_src.iter().map(Vec::len).collect();
-        let dim = meta.edge_feature_dim.unwrap_or(0);
+        let dim = meta.relations[0].edge_feature_dim.unwrap_or(0);
         let mut floats = |width: usize| -> Vec<Vec<f32>> {
             lens.iter()
                 .map(|len| (0..len * width).map(|_| rng.random()).collect())
                 .collect()
         };
         let (weight, edge_feature) = (floats(1), floats(dim));
-        let has_split = meta.split.is_some();
+        let has_split = meta.target().split.is_some();
         let splits = [Split::None, Split::Train, Split::Val, Split::Test];
         Self {
-            ids: random_ids(rng, meta.id_type, n),
-            features: random_features(rng, meta.features, n),
-            labels: random_labels(rng, meta.label.as_ref(), n),
+            ids: random_ids(rng, meta.target().id_type, n),
+            features: random_features(rng, meta.target().features, n),
+            labels: random_labels(rng, meta.target().label.as_ref(), n),
             split: (0..n)
                 .map(|_| {
                     if has_split {
@@ -228,12 +230,12 @@ impl Graph {
     }
 
     /// The neighbourhood of a target, straight from its definition.
-    pub(super) fn feature(&self, target: usize, fanouts: &[Fanout]) -> GraphFeature {
+    pub(super) fn feature(&self, target: usize, fanouts: &[HopFanouts]) -> GraphFeature {
         let mut distance = BTreeMap::from([(target, 0)]);
         for hop in 0..fanouts.len() {
             let outermost: Vec<usize> = of_hop(&distance, hop);
             for node in outermost {
-                for &src in self.in_src[node].iter().take(keep_at_hop(fanouts, hop)) {
+                for &src in self.in_src[node].iter().take(keep_at_hop(fanouts, 0, hop)) {
                     distance.entry(src).or_insert(hop + 1);
                 }
             }
@@ -248,7 +250,7 @@ impl Graph {
         }
         let inner = nodes.iter().filter(|node| distance[node] < fanouts.len());
         let lists = inner.map(|&node| {
-            let kept = keep_at_hop(fanouts, distance[&node]).min(self.in_src[node].len());
+            let kept = keep_at_hop(fanouts, 0, distance[&node]).min(self.in_src[node].len());
             (node, kept)
         });
         self.assemble(&nodes, &lists.collect::<Vec<_>>(), hop_offset, target)
@@ -264,7 +266,7 @@ impl Graph {
         let at = |node: &usize| index(nodes.iter().position(|other| other == node).unwrap());
         let mut in_offset = vec![0];
         let (mut in_src, mut weight, mut values) = (Vec::new(), Vec::new(), Vec::new());
-        let dim = self.meta.edge_feature_dim.unwrap_or(0);
+        let dim = self.meta.relations[0].edge_feature_dim.unwrap_or(0);
         for &(node, kept) in lists {
             in_src.extend(self.in_src[node][..kept].iter().map(at));
             weight.extend_from_slice(&self.weight[node][..kept]);
@@ -276,35 +278,43 @@ impl Graph {
         let count_loops =
             |&node: &usize| index(self.in_src[node].iter().filter(|src| **src == node).count());
         let loop_weights = nodes.iter().map(|&node| self.self_weight(node));
-        GraphFeature {
-            labels: self.labels.gather(&[index(target)]),
-            split: self.split[target],
-            node_id: self.ids.gather(&positions),
-            hop_offset,
+        let meta = &self.meta.relations[0];
+        let edges = FeatureEdges {
+            from: 0,
+            to: 0,
             in_degree: nodes
                 .iter()
                 .map(|&node| index(self.in_src[node].len()))
                 .collect(),
-            in_weight: self.meta.edge_weight.then(|| sums.collect()),
-            self_loops: self
-                .meta
+            in_weight: meta.edge_weight.then(|| sums.collect()),
+            self_loops: meta
                 .self_loops
                 .then(|| nodes.iter().map(count_loops).collect()),
-            self_weight: self.meta.self_weight().then(|| loop_weights.collect()),
-            features: self.features.gather(&positions),
+            self_weight: meta.self_weight().then(|| loop_weights.collect()),
             in_offset,
             in_src,
-            edge_weight: self.meta.edge_weight.then_some(weight),
-            edge_feature: self.meta.edge_feature_dim.map(|_| values),
+            edge_weight: meta.edge_weight.then_some(weight),
+            edge_feature: meta.edge_feature_dim.map(|_| values),
+        };
+        GraphFeature {
+            target_type: 0,
+            labels: self.labels.gather(&[index(target)]),
+            split: self.split[target],
+            nodes: vec![FeatureNodes {
+                node_id: self.ids.gather(&positions),
+                hop_offset,
+                features: self.features.gather(&positions),
+            }],
+            edges: vec![edges],
         }
     }
 
     /// The union of some targets' neighbourhoods, straight from its definition.
-    pub(super) fn shard(&self, targets: &[usize], fanouts: &[Fanout]) -> GraphShard {
+    pub(super) fn shard(&self, targets: &[usize], fanouts: &[HopFanouts]) -> GraphShard {
         let mut distance: BTreeMap<usize, usize> = targets.iter().map(|&t| (t, 0)).collect();
         for hop in 0..fanouts.len() {
             for node in of_hop(&distance, hop) {
-                for &src in self.in_src[node].iter().take(keep_at_hop(fanouts, hop)) {
+                for &src in self.in_src[node].iter().take(keep_at_hop(fanouts, 0, hop)) {
                     distance.entry(src).or_insert(hop + 1);
                 }
             }
@@ -318,10 +328,10 @@ impl Graph {
         let lists = nodes.iter().map(|&node| {
             (
                 node,
-                keep_at_hop(fanouts, distance[&node]).min(self.in_src[node].len()),
+                keep_at_hop(fanouts, 0, distance[&node]).min(self.in_src[node].len()),
             )
         });
-        let union = self.assemble(&nodes, &lists.collect::<Vec<_>>(), Vec::new(), nodes[0]);
+        let mut union = self.assemble(&nodes, &lists.collect::<Vec<_>>(), Vec::new(), nodes[0]);
         let is_target: Vec<bool> = nodes.iter().map(|node| targets.contains(node)).collect();
         let (mut labels, mut split) = (self.labels.empty_like(), Vec::new());
         for (&node, &has_label) in nodes.iter().zip(&is_target) {
@@ -336,24 +346,37 @@ impl Graph {
                 Split::None
             });
         }
+        let (
+            FeatureNodes {
+                node_id, features, ..
+            },
+            edges,
+        ) = (union.nodes.swap_remove(0), union.edges.swap_remove(0));
         GraphShard {
-            ids: union.node_id,
-            hop: nodes
-                .iter()
-                .map(|node| u8::try_from(distance[node]).unwrap())
-                .collect(),
-            in_degree: union.in_degree,
-            in_weight: union.in_weight,
-            self_loops: union.self_loops,
-            self_weight: union.self_weight,
-            features: union.features,
-            labels,
-            split,
-            is_target,
-            in_offset: union.in_offset,
-            in_src: union.in_src,
-            edge_weight: union.edge_weight,
-            edge_feature: union.edge_feature,
+            target_type: 0,
+            nodes: vec![ShardNodes {
+                ids: node_id,
+                hop: nodes
+                    .iter()
+                    .map(|node| u8::try_from(distance[node]).unwrap())
+                    .collect(),
+                features,
+                labels,
+                split,
+                is_target,
+            }],
+            edges: vec![ShardEdges {
+                from: 0,
+                to: 0,
+                in_degree: edges.in_degree,
+                in_weight: edges.in_weight,
+                self_loops: edges.self_loops,
+                self_weight: edges.self_weight,
+                in_offset: edges.in_offset,
+                in_src: edges.in_src,
+                edge_weight: edges.edge_weight,
+                edge_feature: edges.edge_feature,
+            }],
         }
     }
 
@@ -386,7 +409,7 @@ pub(super) fn random_flatten(seed: u64, layout: Layout) -> FlattenMeta {
     let hops = rng.random_range(1..4);
     FlattenMeta {
         hops,
-        fanouts: (0..hops).map(|_| pick(rng, &choices)).collect(),
+        fanouts: (0..hops).map(|_| pick(rng, &choices).into()).collect(),
         sampling: Sampling::Uniform,
         seed,
         samples_per_target: 1,
