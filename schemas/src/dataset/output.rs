@@ -233,8 +233,14 @@ impl Output {
     pub fn commit_part(&self, index: usize, part: PartEntry) -> Result<()> {
         for file in &part.files {
             self.sync(file)?;
-            let path = self.base.join(&file.path);
-            storage::sync_dir(path.parent().expect("it lies in the output directory"))?;
+            // The file's folder, and the folders of tables that this one lies in.
+            let path = Path::new(&file.path);
+            let parent = path.parent().expect("it lies in the output directory");
+            storage::sync_dir(&self.base.join(parent))?;
+            let above = parent.ancestors().skip(1);
+            for folder in above.filter(|folder| !folder.as_os_str().is_empty()) {
+                storage::sync_dir(&self.base.join(folder))?;
+            }
         }
         self.lock.check()?;
         let record = Committed { index, part };

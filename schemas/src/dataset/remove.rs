@@ -1,7 +1,7 @@
 //! Removes replaced outputs, and the files that killed runs leave in an output directory.
 
 use std::collections::BTreeSet;
-use std::path::{Component, Path};
+use std::path::{Component, Path, PathBuf};
 
 use super::committed::committed_parts;
 use super::lease::is_lock_aside;
@@ -42,7 +42,7 @@ pub(super) fn remove_output(dir: &Path) -> Result<()> {
         remove_file(&dir.join(path))?;
     }
     remove_parts(dir)?;
-    for below in TABLES.map(|table| dir.join(table)) {
+    for below in table_folders(dir)? {
         remove_parts(&below)?;
         storage::remove_empty_dir(&below);
     }
@@ -90,15 +90,34 @@ pub(super) fn remove_unlisted(dir: &Path, parts: &[PartEntry]) -> Result<()> {
     }
     let files = parts.iter().flat_map(|part| &part.files);
     let listed: BTreeSet<&str> = files.map(|file| file.path.as_str()).collect();
-    for below in [""].into_iter().chain(TABLES) {
-        for name in entries(&dir.join(below))? {
-            let path = Path::new(below).join(&name);
-            if is_part(&name) && !listed.contains(path.to_string_lossy().as_ref()) {
-                remove_file(&dir.join(path))?;
+    let mut folders = table_folders(dir)?;
+    folders.push(dir.to_owned());
+    for folder in folders {
+        for name in entries(&folder)?.iter().filter(|name| is_part(name)) {
+            let path = folder.join(name);
+            let below = path.strip_prefix(dir).unwrap_or(&path);
+            if !listed.contains(below.to_string_lossy().as_ref()) {
+                remove_file(&path)?;
             }
         }
     }
     Ok(())
+}
+
+/// Returns the folders of tables, below `dir`, that may hold parts: those of node types and
+/// relations, each before its table.
+pub(super) fn table_folders(dir: &Path) -> Result<Vec<PathBuf>> {
+    let mut folders = Vec::new();
+    for table in TABLES.map(|table| dir.join(table)) {
+        for name in entries(&table)?.iter().filter(|name| !is_part(name)) {
+            let folder = table.join(name);
+            if storage::is_dir(&folder)? {
+                folders.push(folder);
+            }
+        }
+        folders.push(table);
+    }
+    Ok(folders)
 }
 
 /// Tells whether a file is named exactly as a part.
@@ -162,8 +181,8 @@ pub(super) fn remove_aside(dir: &Path) -> Result<()> {
     for name in [SUCCESS, MOVING, MANIFEST] {
         remove_file(&aside.join(name))?;
     }
-    for table in TABLES {
-        storage::remove_empty_dir(&aside.join(table));
+    for folder in table_folders(&aside)? {
+        storage::remove_empty_dir(&folder);
     }
     storage::remove_empty_dir(&aside);
     Ok(())

@@ -8,8 +8,8 @@
 
 use std::path::{Path, PathBuf};
 
-use super::remove::{clear, is_below, remove_aside, remove_output};
-use super::{ASIDE, MANIFEST, MOVING, Manifest, SUCCESS, TABLES, verify_sizes};
+use super::remove::{clear, is_below, remove_aside, remove_output, table_folders};
+use super::{ASIDE, MANIFEST, MOVING, Manifest, SUCCESS, verify_sizes};
 use crate::error::{Result, SchemaError};
 use crate::storage::{self, remove_file, write_whole};
 
@@ -57,7 +57,7 @@ pub(super) fn take_place(dir: &Path) -> Result<()> {
             storage::rename(&aside.join(name), &dir.join(name))?;
         }
     }
-    for below in TABLES.map(|table| dir.join(table)) {
+    for below in table_folders(dir)? {
         if storage::is_dir(&below)? {
             storage::sync_dir(&below)?;
         }
