@@ -50,6 +50,12 @@
 //! | `dst`, `rank`, `src` | uint32 | positions of nodes; rows are sorted by (dst, rank) |
 //! | \[`weight`\], \[`feature`\] | float32, list of float32 | |
 //!
+//! A typed graph has these columns once for each node type and relation. Layout `rows` puts the name
+//! in front: `author.node_id`, `writes.in_degree`, `writes.in_src`. Layout `shards` has the files
+//! `nodes/TYPE/part-00000.parquet` and `edges/RELATION/part-00000.parquet`; the degrees of a
+//! relation (`writes.in_degree`) are in the nodes of the type that it leads to. `target`, `label`,
+//! `split` and `is_target` are those of the target type.
+//!
 //! Files of both carry the metadata keys `graphflat.schema` (`1`), `graphflat.graph` ([`GraphMeta`]
 //! as JSON) and `graphflat.flatten` ([`FlattenMeta`] as JSON). The manifest names the layout of a
 //! directory; [`GraphFeatureDataset`] reads both.

@@ -47,6 +47,13 @@ impl GraphFeatureDataset {
                 });
             }
         }
+        let (relations, mut hops) = (meta.relations.len(), flatten.fanouts.iter());
+        if let Some(hop) = hops.find(|hop| hop.as_ref().len() != relations) {
+            return Err(SchemaError::Broken {
+                path: dir.join(MANIFEST),
+                problem: format!("a hop has the fan-outs {hop} for {relations} relations"),
+            });
+        }
         Ok(Self {
             dir: dir.to_owned(),
             manifest,

@@ -2,11 +2,12 @@
 
 mod documented;
 mod twin;
+mod typed;
 
 use std::fmt::Debug;
 use std::path::Path;
 
-use twin::{Graph, random_flatten};
+use twin::Graph;
 
 use super::write::write_in_batches;
 use super::{
@@ -16,7 +17,7 @@ use super::{
 use crate::columns::{FeatureMeta, Features, GraphMeta, Labels, Split, UntypedMeta};
 use crate::dataset::{MANIFEST_SCHEMA, Manifest, Opened, Output, PartEntry, SplitCounts};
 use crate::error::ErrorKind;
-use crate::fanout::{Fanout, FlattenMeta, Layout};
+use crate::fanout::{Fanout, FlattenMeta, Layout, Sampling};
 use crate::ids::{IdType, Ids};
 
 const NUM_GRAPHS: u64 = 300;
@@ -91,7 +92,8 @@ fn written_in_batches(
 #[test]
 fn extraction_equals_a_walk_on_the_whole_graph() {
     for seed in 0..NUM_GRAPHS {
-        let (graph, flatten) = (Graph::random(seed), random_flatten(seed, Layout::Rows));
+        let graph = Graph::random(seed);
+        let flatten = graph.flatten(seed, Layout::Rows);
         let targets = graph.some_targets(seed);
         let shard = graph.shard(&targets, &flatten.fanouts);
         shard.validate(&graph.meta).unwrap();
@@ -111,7 +113,8 @@ fn extraction_equals_a_walk_on_the_whole_graph() {
 #[test]
 fn the_union_of_all_extractions_is_the_shard() {
     for seed in 0..NUM_GRAPHS {
-        let (graph, flatten) = (Graph::random(seed), random_flatten(seed, Layout::Rows));
+        let graph = Graph::random(seed);
+        let flatten = graph.flatten(seed, Layout::Rows);
         let shard = graph.shard(&graph.some_targets(seed), &flatten.fanouts);
         let mut features = extract_all(&shard, &flatten);
         let union = GraphShard::from_features(&features, &graph.meta).unwrap();
@@ -126,7 +129,7 @@ fn the_union_of_all_extractions_is_the_shard() {
 fn both_layouts_return_what_was_written() {
     for seed in 0..NUM_GRAPHS_WRITTEN {
         let graph = Graph::random(seed);
-        let fanouts = random_flatten(seed, Layout::Rows).fanouts;
+        let fanouts = graph.flatten(seed, Layout::Rows).fanouts;
         let targets = graph.some_targets(seed);
         let (left, right) = targets.split_at(targets.len().div_ceil(2));
         let parts = [left, right].map(|part| {
@@ -138,7 +141,7 @@ fn both_layouts_return_what_was_written() {
             }
         });
         for layout in [Layout::Rows, Layout::Shards] {
-            let flatten = random_flatten(seed, layout);
+            let flatten = graph.flatten(seed, layout);
             let dir = tempfile::tempdir().unwrap();
             let (shards, batch_values) = ([&parts[0], &parts[1]], [1, 30, 1 << 20][at(seed, 3)]);
             let dataset =
@@ -224,7 +227,10 @@ fn a_hub_with_ten_thousand_sources_returns() {
         let flatten = FlattenMeta {
             hops: 1,
             fanouts: vec![Fanout::All.into()],
-            ..random_flatten(1, layout)
+            sampling: Sampling::Uniform,
+            seed: 1,
+            samples_per_target: 1,
+            layout,
         };
         let dir = tempfile::tempdir().unwrap();
         let dataset = written(dir.path(), &[&shard], &meta, &flatten);
@@ -234,10 +240,13 @@ fn a_hub_with_ten_thousand_sources_returns() {
 
 #[test]
 fn the_same_shard_gives_the_same_bytes() {
-    let graph = Graph::random(3);
-    for layout in [Layout::Rows, Layout::Shards] {
-        let flatten = random_flatten(3, layout);
-        let shard = graph.shard(&graph.some_targets(3), &flatten.fanouts);
+    for (seed, layout) in [2, 3]
+        .into_iter()
+        .flat_map(|seed| [(seed, Layout::Rows), (seed, Layout::Shards)])
+    {
+        let graph = Graph::random(seed);
+        let flatten = graph.flatten(seed, layout);
+        let shard = graph.shard(&graph.some_targets(seed), &flatten.fanouts);
         let parts = [(), ()].map(|()| {
             let dir = tempfile::tempdir().unwrap();
             written(dir.path(), &[&shard], &graph.meta, &flatten)
@@ -248,10 +257,11 @@ fn the_same_shard_gives_the_same_bytes() {
     }
 }
 
-/// A valid shard with dense features, weights and edge features.
+/// A valid untyped shard with dense features, weights and edge features.
 fn rich_shard() -> (Graph, GraphShard, FlattenMeta) {
-    for seed in 0.. {
-        let (graph, flatten) = (Graph::random(seed), random_flatten(seed, Layout::Shards));
+    for seed in (0..).step_by(2) {
+        let graph = Graph::random(seed);
+        let flatten = graph.flatten(seed, Layout::Shards);
         let shard = graph.shard(&graph.some_targets(seed), &flatten.fanouts);
         let (nodes, edges) = (&shard.nodes[0], &shard.edges[0]);
         let is_rich = matches!(nodes.features, Features::Dense { .. })

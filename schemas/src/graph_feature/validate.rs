@@ -148,8 +148,8 @@ impl Rules<'_> {
     ) -> Result<()> {
         let (dst_hop, src_hop) = (ends[to].hop, ends[from].hop);
         let is_reached = &mut ends[from].is_reached;
-        for (ends, &dst_hop) in in_offset.windows(2).zip(dst_hop) {
-            for &src in &in_src[ends[0] as usize..ends[1] as usize] {
+        for (range, &dst_hop) in in_offset.windows(2).zip(dst_hop) {
+            for &src in &in_src[range[0] as usize..range[1] as usize] {
                 let Some(&src_hop) = src_hop.get(src as usize) else {
                     let nodes = src_hop.len();
                     return Err(self.broken(&format!("source {src} of {nodes} nodes")));
@@ -187,12 +187,12 @@ fn same_lists(
     meta: &GraphMeta,
 ) -> Result<()> {
     let rules = Rules { what, name: "" };
-    let types = (meta.types.len(), meta.target_type);
-    rules.ensure((num_types, target_type) == types, || {
-        let (found, wanted) = (num_types, types.0);
+    let (wanted_types, wanted_target) = (meta.types.len(), meta.target_type);
+    let is_same = (num_types, target_type) == (wanted_types, wanted_target);
+    rules.ensure(is_same, || {
         format!(
-            "{found} node types with targets of type {target_type}, not {wanted} with {}",
-            types.1
+            "{num_types} node types with targets of type {target_type}, the graph has \
+             {wanted_types} with targets of type {wanted_target}"
         )
     })?;
     let relations = meta.relations.iter().map(|meta| (meta.from, meta.to));

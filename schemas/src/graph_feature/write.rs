@@ -28,8 +28,8 @@ const BATCH_ROWS_MAX: usize = 1 << 17;
 /// Writes part `index` of a flatten output; the caller commits it with [`Output::commit_part`].
 ///
 /// `lent` has, by node type, dense features that lie outside of the shard, whose own must then be
-/// [`Features::None`]; it may be empty. Layout `rows` extracts each target in the order of the shard's nodes and
-/// streams the rows to the file in bounded batches.
+/// [`Features::None`]; it may be empty. Layout `rows` extracts each target in the order of the
+/// shard's nodes and streams the rows to the file in bounded batches.
 ///
 /// # Errors
 ///

@@ -8,7 +8,9 @@ use schemas::{
     Features, FlattenMeta, GraphFeatureDataset, GraphShard, IdType, Ids, Labels, Layout, Manifest,
     Opened, Output, Precision, Sampling, Split, write_part,
 };
-use schemas::{GraphMeta, LabelKind, LabelMeta, NodeIdx, SplitMeta, UntypedMeta};
+use schemas::{
+    GraphMeta, LabelKind, LabelMeta, NodeIdx, ShardEdges, SplitMeta, TypeMeta, UntypedMeta,
+};
 
 use crate::Subject;
 
@@ -103,7 +105,54 @@ fn finish(output: Output, stage: &str, graph: GraphMeta, flatten: Option<Flatten
     output.finish(&manifest).unwrap();
 }
 
-fn write_features(dir: &Path, layout: Layout, is_sparse: bool) {
+/// The same graph with two types: targets, and the sources of their in-edges.
+fn typed_meta(is_sparse: bool) -> GraphMeta {
+    let mut meta = meta(is_sparse);
+    let targets = &mut meta.types[0];
+    targets.name = "target".to_owned();
+    let sources = TypeMeta {
+        name: "source".to_owned(),
+        label: None,
+        split: None,
+        ..targets.clone()
+    };
+    meta.types.insert(0, sources);
+    meta.relations[0].name = "feeds".to_owned();
+    (meta.relations[0].to, meta.target_type) = (1, 1);
+    meta
+}
+
+fn typed_shard(part: usize, is_sparse: bool) -> GraphShard {
+    let flat = shard(part, is_sparse);
+    let mut typed = GraphShard::empty(&typed_meta(is_sparse));
+    let wide = |number: usize| u32::try_from(number).unwrap();
+    let of_types = [TARGETS..TARGETS * 2, 0..TARGETS];
+    for (nodes, range) in typed.nodes.iter_mut().zip(of_types) {
+        let all = &flat.nodes[0];
+        let own: Vec<u32> = range.clone().map(wide).collect();
+        nodes.ids = all.ids.gather(&own);
+        nodes.hop = all.hop[range.clone()].to_vec();
+        nodes.features = all.features.gather(&own);
+        nodes.is_target = all.is_target[range].to_vec();
+        nodes.split = vec![Split::None; TARGETS];
+    }
+    let targets: Vec<u32> = (0..TARGETS).map(wide).collect();
+    typed.nodes[1].labels = flat.nodes[0].labels.gather(&targets);
+    typed.nodes[1].split = flat.nodes[0].split[..TARGETS].to_vec();
+    let all = &flat.edges[0];
+    typed.edges[0] = ShardEdges {
+        from: 0,
+        to: 1,
+        in_degree: all.in_degree[..TARGETS].to_vec(),
+        in_weight: all.in_weight.as_ref().map(|all| all[..TARGETS].to_vec()),
+        in_offset: all.in_offset[..=TARGETS].to_vec(),
+        in_src: all.in_src.iter().map(|src| src - wide(TARGETS)).collect(),
+        ..all.clone()
+    };
+    typed
+}
+
+fn write_features(dir: &Path, layout: Layout, is_sparse: bool, is_typed: bool) {
     let flatten = FlattenMeta {
         hops: 1,
         fanouts: vec![Fanout::Count(2).into()],
@@ -113,9 +162,15 @@ fn write_features(dir: &Path, layout: Layout, is_sparse: bool) {
         layout,
     };
     let output = open(dir, "flatten");
-    let graph = meta(is_sparse);
+    let graph = match is_typed {
+        true => typed_meta(is_sparse),
+        false => meta(is_sparse),
+    };
     for index in 0..2 {
-        let shard = shard(index, is_sparse);
+        let shard = match is_typed {
+            true => typed_shard(index, is_sparse),
+            false => shard(index, is_sparse),
+        };
         let part = write_part(&output, index, &shard, &[], &graph, &flatten).unwrap();
         output.commit_part(index, part).unwrap();
     }
@@ -171,10 +226,11 @@ fn read_embeddings(dir: &Path) -> schemas::Result<u64> {
 pub(crate) fn subjects(root: &Path) -> Vec<Subject> {
     let mut subjects = Vec::new();
     for layout in [Layout::Shards, Layout::Rows] {
-        for is_sparse in [false, true] {
-            let dir = root.join(format!("{layout:?}-{is_sparse}"));
-            write_features(&dir, layout, is_sparse);
-            let name = format!("graph features, {layout:?}, sparse: {is_sparse}");
+        for (is_sparse, is_typed) in [(false, false), (true, false), (false, true)] {
+            let dir = root.join(format!("{layout:?}-{is_sparse}-{is_typed}"));
+            write_features(&dir, layout, is_sparse, is_typed);
+            let kind = if is_typed { ", typed" } else { "" };
+            let name = format!("graph features, {layout:?}, sparse: {is_sparse}{kind}");
             let read = dir.clone();
             subjects.push(Subject::new(&name, &dir, true, move || {
                 read_features(&read)
