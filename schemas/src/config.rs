@@ -1,10 +1,14 @@
 //! The input tables of a job as written.
 
+mod input;
+mod row_filter;
 mod split;
 mod table_path;
 
 use serde::{Deserialize, Serialize};
 
+pub use input::InputSpec;
+pub use row_filter::{RowsWhere, WhereValue};
 pub use split::{SplitShares, SplitSpec};
 pub use table_path::TablePath;
 pub(crate) use table_path::expand_braces;
@@ -17,8 +21,8 @@ pub const CLASSES_MAX: u32 = 1 << 20;
 /// key.
 pub const SPARSE_WIDTH_MAX: u32 = 1 << 24;
 
-/// `[input.nodes]` as written.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+/// `[input.nodes]` or `[input.nodes.TYPE]` as written.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NodesSpec {
     /// Parquet file, directory (every `*.parquet` below it) or glob, or several of these.
@@ -51,6 +55,9 @@ pub struct NodesSpec {
     /// Transform of the features, fitted and applied by the trainer; tables hold raw features.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub transform: Option<Transform>,
+    /// The rows of the table that are nodes of the type. Default: all.
+    #[serde(rename = "where", default, skip_serializing_if = "RowsWhere::is_empty")]
+    pub rows_where: RowsWhere,
 }
 
 impl NodesSpec {
@@ -117,12 +124,18 @@ pub enum Transform {
     Standardize,
 }
 
-/// `[input.edges]` as written.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+/// `[input.edges]` or `[input.edges.RELATION]` as written.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct EdgesSpec {
     /// Parquet file, directory (every `*.parquet` below it) or glob, or several of these.
     pub path: TablePath,
+    /// Node type of the sources; none if nodes have no types.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from: Option<String>,
+    /// Node type of the destinations; none if nodes have no types.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub to: Option<String>,
     /// Column of the source ids; messages flow from `src` to `dst`.
     pub src: String,
     /// Column of the destination ids.
@@ -130,6 +143,9 @@ pub struct EdgesSpec {
     /// Adds the reverse of every edge.
     #[serde(default)]
     pub undirected: bool,
+    /// Adds the reverse of every edge as a relation of this name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reverse: Option<String>,
     /// Column of the weights.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub weight: Option<String>,
@@ -139,6 +155,9 @@ pub struct EdgesSpec {
     /// What to do with an edge whose end is no node.
     #[serde(default)]
     pub dangling: Dangling,
+    /// The rows of the table that are edges of the relation. Default: all.
+    #[serde(rename = "where", default, skip_serializing_if = "RowsWhere::is_empty")]
+    pub rows_where: RowsWhere,
 }
 
 /// What to do with an edge whose end is no node.

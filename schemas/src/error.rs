@@ -137,8 +137,8 @@ pub enum SchemaError {
     /// An input table as a whole is not usable.
     #[error("{} table: {problem}", table)]
     Table {
-        /// `nodes` or `edges`.
-        table: &'static str,
+        /// `nodes` or `edges`, or the table of the job file.
+        table: Box<str>,
         /// The problem, and the allowed values.
         problem: String,
     },

@@ -139,8 +139,9 @@ pub use columns::{
     RelationMeta, Split, SplitMeta, TypeMeta, UntypedMeta,
 };
 pub use config::{
-    CLASSES_MAX, Dangling, EdgesSpec, NodesSpec, NumericLabel, SPARSE_WIDTH_MAX, SparseSpec,
-    SplitShares, SplitSpec, SplitValues, TablePath, Transform,
+    CLASSES_MAX, Dangling, EdgesSpec, InputSpec, NodesSpec, NumericLabel, RowsWhere,
+    SPARSE_WIDTH_MAX, SparseSpec, SplitShares, SplitSpec, SplitValues, TablePath, Transform,
+    WhereValue,
 };
 pub use dataset::{
     FileEntry, Manifest, Opened, Output, PartEntry, PartFile, SplitCounts, read_manifest,
@@ -159,7 +160,8 @@ pub use graph_feature::{
 pub use ids::{IdType, Ids, hash_int};
 pub use idx::{LocalIdx, NodeIdx, Row};
 pub use input::{
-    EdgeRows, EdgesPlan, IdListPlan, NodeKeys, NodeReader, NodeRows, NodesPlan, PassedColumns,
-    SplitRows, Unit,
+    EdgeRows, EdgeSource, EdgesPlan, FileFingerprints, GraphPlan, IdListPlan, NodeKeys, NodeReader,
+    NodeRows, NodeSource, NodesPlan, PassedColumns, RelationPlan, RowNumbers, SplitRows, TypePlan,
+    Unit,
 };
 pub use progress::{Event, Progress};

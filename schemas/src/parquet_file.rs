@@ -207,6 +207,7 @@ impl Batch<'_> {
         Place {
             path: self.path,
             first_row: self.first_row,
+            kept: None,
         }
     }
 

@@ -105,10 +105,9 @@ impl Survey {
         let (mut count, mut loops, mut lost) = (0, false, Lost::default());
         let stride = edges.num_rows().div_ceil(WEIGHT_ROWS).max(1);
         for unit in edges.units() {
-            let mut first_row = unit.first_row;
             for batch in edges.batches(unit)? {
                 let rows = batch?;
-                lost.add(self.each_row(edges, &rows, first_row, |edge| {
+                lost.add(self.each_row(edges, &rows, |edge| {
                     let dst = edge.dst as usize;
                     least_src[dst] = least_src[dst].min(rank[edge.src as usize]);
                     if let Some(kept) = &mut kept {
@@ -118,10 +117,9 @@ impl Survey {
                     count += 1;
                     loops |= edge.src == edge.dst;
                 }));
-                let weights = (first_row..).zip(rows.weight.into_iter().flatten());
+                let weights = rows.rows.iter().zip(rows.weight.into_iter().flatten());
                 let spread = weights.filter(|(row, _)| row % stride == 0);
                 self.weights.extend(spread.map(|(_, weight)| weight));
-                first_row += rows.src.len() as u64;
             }
         }
         (self.in_degree, self.least_src, self.kept) = (degrees, least_src, kept);
@@ -174,26 +172,17 @@ impl Survey {
         mut visit: impl FnMut(Edge),
     ) -> Result<(), FlattenError> {
         for unit in edges.units() {
-            let mut first_row = unit.first_row;
             for batch in edges.end_batches(unit)? {
-                let rows = batch?;
-                self.each_row(edges, &rows, first_row, &mut visit);
-                first_row += rows.src.len() as u64;
+                self.each_row(edges, &batch?, &mut visit);
             }
         }
         Ok(())
     }
 
     /// Visits the edges of a batch, and the reverses of undirected edges; returns the lost rows.
-    fn each_row(
-        &self,
-        edges: &EdgesPlan,
-        rows: &EdgeRows,
-        first_row: u64,
-        mut visit: impl FnMut(Edge),
-    ) -> Lost {
+    fn each_row(&self, edges: &EdgesPlan, rows: &EdgeRows, mut visit: impl FnMut(Edge)) -> Lost {
         let mut lost = Lost::default();
-        for (row, at) in (first_row..).zip(0..rows.src.len()) {
+        for (at, row) in rows.rows.iter().enumerate() {
             match (self.place(&rows.src, at), self.place(&rows.dst, at)) {
                 (Some(src), Some(dst)) => {
                     visit(Edge { src, dst, row });

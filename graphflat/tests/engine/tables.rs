@@ -59,13 +59,12 @@ pub(crate) fn nodes_spec(graph: &Graph, cut: Cut) -> NodesSpec {
         label: (!matches!(graph.labels, LabelColumn::None)).then(|| "label".to_owned()),
         // Random labels may all be whole numbers, which would be taken for classes.
         label_kind: matches!(graph.labels, LabelColumn::Number(_)).then_some(NumericLabel::Number),
-        num_classes: None,
         split: graph
             .splits
             .as_ref()
             .map(|_| SplitSpec::Column("split".to_owned())),
         split_values: (graph.splits.is_some() && cut.files > 1).then_some(SPLIT_VALUES),
-        transform: None,
+        ..NodesSpec::default()
     }
 }
 
@@ -79,6 +78,7 @@ pub(crate) fn edges_spec(graph: &Graph) -> EdgesSpec {
         weight: graph.weighted.then(|| "weight".to_owned()),
         features: features.iter().map(|&name| name.to_owned()).collect(),
         dangling: Dangling::Error,
+        ..EdgesSpec::default()
     }
 }
 

@@ -5,6 +5,7 @@ use arrow::buffer::ScalarBuffer;
 use arrow::compute::cast;
 use arrow::datatypes::{DataType, Float32Type};
 
+use super::table::BATCH_VALUES;
 use super::{Place, Table};
 use crate::columns::FeatureColumn;
 use crate::error::{Result, SchemaError};
@@ -175,10 +176,8 @@ impl NumberColumns {
                 Width::Varying => first_list_len(table, name)?,
             };
             if width == Some(0) {
-                return Err(SchemaError::Table {
-                    table: table.name,
-                    problem: format!("the lists of column `{name}` are empty, hence no {role}"),
-                });
+                let problem = format!("the lists of column `{name}` are empty, hence no {role}");
+                return Err(table.name().unusable(problem));
             }
             columns.push((name.clone(), width.unwrap_or(0)));
         }
@@ -300,10 +299,10 @@ pub(super) fn column<'a>(batch: &'a RecordBatch, name: &str) -> &'a dyn Array {
 
 /// The length of a list column's first list that is not null; none if there is none.
 pub(super) fn first_list_len(table: &Table, name: &str) -> Result<Option<usize>> {
-    for unit in &table.units {
-        for item in table.batches(unit, &[name], super::BATCH_VALUES)? {
-            let (_, batch) = item?;
-            let array = column(&batch, name);
+    for unit in table.units() {
+        for item in table.batches(unit, &[name], BATCH_VALUES)? {
+            let read = item?;
+            let array = column(&read.rows, name);
             let row = (0..array.len()).find(|&row| !array.is_null(row));
             let length = row.and_then(|row| Some(Lists::of(array)?.0.len(row)));
             if length.is_some() {

@@ -2,11 +2,12 @@
 
 use std::path::{Path, PathBuf};
 
-use arrow::array::{Array, RecordBatch};
+use arrow::array::Array;
 
 use super::decode::{self, NumberColumns, Width, column};
-use super::id_column::{IDS, append_ids};
-use super::{Place, Table, Unit, keep};
+use super::id_column::{IDS, Misfits, append_ids};
+use super::table::ReadBatch;
+use super::{OpenFiles, Place, RowNumbers, Table, TableName, Unit, keep};
 use crate::columns::FeatureColumn;
 use crate::config::{Dangling, EdgesSpec};
 use crate::error::{Result, SchemaError};
@@ -17,7 +18,8 @@ use crate::ids::{IdType, Ids};
 pub struct EdgesPlan {
     spec: EdgesSpec,
     table: Table,
-    id_type: IdType,
+    src_type: IdType,
+    dst_type: IdType,
     features: Option<NumberColumns>,
     non_negative: bool,
 }
@@ -33,6 +35,8 @@ pub struct EdgeRows {
     pub weight: Option<Vec<f32>>,
     /// `[n * feature_dim]`, row-major, where the table has features and they were requested.
     pub feature: Option<Vec<f32>>,
+    /// `[n]`, numbers of the rows over all files.
+    pub rows: RowNumbers,
 }
 
 impl EdgesSpec {
@@ -52,13 +56,31 @@ impl EdgesSpec {
     ///
     /// One error for each mistake; at least one.
     pub fn plan(self, base: &Path) -> Result<EdgesPlan, Vec<SchemaError>> {
-        let table = Table::open("edges", base, &self.path).map_err(|error| vec![error])?;
+        self.plan_as(TableName::edges(""), base, &mut OpenFiles::default())
+    }
+
+    /// Checks the table of a relation; the files may be open already.
+    pub(super) fn plan_as(
+        self,
+        name: TableName,
+        base: &Path,
+        files: &mut OpenFiles,
+    ) -> Result<EdgesPlan, Vec<SchemaError>> {
+        let table = Table::open(name, base, &self.path, files);
+        let mut table = table.map_err(|error| vec![error])?;
         let mut found = Vec::new();
+        found.extend(
+            table
+                .take_where(&self.rows_where)
+                .err()
+                .into_iter()
+                .flatten(),
+        );
         let ids = |key, column| table.column(key, column, "ids", IDS, IdType::of);
         let src = keep(ids("src", &self.src), &mut found);
         let dst = keep(ids("dst", &self.dst), &mut found);
-        let id_type = match src.zip(dst) {
-            Some((src, dst)) => keep(self.id_type(src, dst), &mut found),
+        let id_types = match src.zip(dst) {
+            Some((src, dst)) => keep(self.id_types(src, dst, &table), &mut found),
             None => None,
         };
         if let Some(weight) = &self.weight {
@@ -67,11 +89,12 @@ impl EdgesSpec {
             keep(weights, &mut found);
         }
         let features = keep(self.plan_features(&table), &mut found);
-        match (id_type, features) {
-            (Some(id_type), Some(features)) if found.is_empty() => Ok(EdgesPlan {
+        match (id_types, features) {
+            (Some((src_type, dst_type)), Some(features)) if found.is_empty() => Ok(EdgesPlan {
                 spec: self,
                 table,
-                id_type,
+                src_type,
+                dst_type,
                 features,
                 non_negative: false,
             }),
@@ -79,20 +102,22 @@ impl EdgesSpec {
         }
     }
 
-    /// Returns the type of the ends' ids.
-    fn id_type(&self, src: IdType, dst: IdType) -> Result<IdType> {
+    /// Returns the types of the sources' and the destinations' ids. Ends of one node type have one
+    /// type of ids.
+    fn id_types(&self, src: IdType, dst: IdType, table: &Table) -> Result<(IdType, IdType)> {
+        if self.from != self.to {
+            return Ok((src, dst));
+        }
         if src.is_integer() != dst.is_integer() {
-            return Err(SchemaError::Table {
-                table: "edges",
-                problem: format!(
-                    "column `{}` is {src} and column `{}` is {dst}; both must be integers \
-                     or both strings",
-                    self.src, self.dst
-                ),
-            });
+            return Err(table.name().unusable(format!(
+                "column `{}` is {src} and column `{}` is {dst}; both must be integers or both \
+                 strings",
+                self.src, self.dst
+            )));
         }
         // The wider of two integer types holds both, except uint64 beside negative numbers.
-        Ok(src.max(dst))
+        let id_type = src.max(dst);
+        Ok((id_type, id_type))
     }
 
     /// Checks the feature columns, none of which may be an end.
@@ -120,17 +145,44 @@ impl EdgesPlan {
     ///
     /// If one is a string type and the other an integer type.
     pub fn with_id_type(mut self, id_type: IdType) -> Result<Self> {
-        if id_type.is_integer() != self.id_type.is_integer() {
-            return Err(SchemaError::Table {
-                table: "edges",
-                problem: format!(
-                    "columns `{}` and `{}` are {}, but the nodes' ids are {id_type}",
-                    self.spec.src, self.spec.dst, self.id_type
-                ),
-            });
+        if id_type.is_integer() != self.src_type.is_integer() {
+            return Err(self.table.name().unusable(format!(
+                "columns `{}` and `{}` are {}, but the nodes' ids are {id_type}",
+                self.spec.src, self.spec.dst, self.src_type
+            )));
         }
-        self.id_type = id_type;
+        (self.src_type, self.dst_type) = (id_type, id_type);
         Ok(self)
+    }
+
+    /// Makes the plan read sources and destinations as ids of two node types, each given by its
+    /// name and the type of its ids.
+    ///
+    /// # Errors
+    ///
+    /// For each end, if one of its types is a string type and the other an integer type.
+    pub(super) fn with_id_types(
+        mut self,
+        from: (&str, IdType),
+        to: (&str, IdType),
+    ) -> Result<Self, Vec<SchemaError>> {
+        let ends = [
+            (&self.spec.src, &mut self.src_type, from),
+            (&self.spec.dst, &mut self.dst_type, to),
+        ];
+        let mut found = Vec::new();
+        for (column, own, (name, wanted)) in ends {
+            if wanted.is_integer() != own.is_integer() {
+                found.push(self.table.name().unusable(format!(
+                    "column `{column}` is {own}, but the ids of {name} are {wanted}"
+                )));
+            }
+            *own = wanted;
+        }
+        match found.is_empty() {
+            true => Ok(self),
+            false => Err(found),
+        }
     }
 
     /// Makes a negative weight an error, as weighted sampling needs it.
@@ -146,12 +198,23 @@ impl EdgesPlan {
 
     /// Returns the row groups of all files, in order.
     pub fn units(&self) -> &[Unit] {
-        &self.table.units
+        self.table.units()
     }
 
-    /// Returns the rows of all files.
+    /// Returns the number of rows of all files; with `where`, not all of them are edges.
     pub fn num_rows(&self) -> u64 {
-        self.table.num_rows
+        self.table.num_rows()
+    }
+
+    /// Returns how often rows were read from a unit of the files, for this table or another one of
+    /// the same files.
+    pub fn units_read(&self) -> u64 {
+        self.table.units_read()
+    }
+
+    /// Returns the dotted name of the table in the job file.
+    pub fn table_key(&self) -> String {
+        self.table.name().table()
     }
 
     /// Finds a row counted over all files: its file, and its 0-based row there.
@@ -172,9 +235,14 @@ impl EdgesPlan {
         self.table.fingerprint()
     }
 
-    /// Returns the type of the ends.
-    pub fn id_type(&self) -> IdType {
-        self.id_type
+    /// Returns the type of the sources' ids.
+    pub fn src_type(&self) -> IdType {
+        self.src_type
+    }
+
+    /// Returns the type of the destinations' ids.
+    pub fn dst_type(&self) -> IdType {
+        self.dst_type
     }
 
     /// Tells whether the reverse of every edge is to be added.
@@ -210,10 +278,11 @@ impl EdgesPlan {
     /// Names file, column and row of the first value that is not allowed.
     pub fn read(&self, unit: &Unit) -> Result<EdgeRows> {
         let mut rows = EdgeRows {
-            src: Ids::with_capacity(self.id_type, unit.num_rows_reserved()),
-            dst: Ids::with_capacity(self.id_type, unit.num_rows_reserved()),
+            src: Ids::with_capacity(self.src_type, unit.num_rows_reserved()),
+            dst: Ids::with_capacity(self.dst_type, unit.num_rows_reserved()),
             weight: self.has_weight().then(Vec::new),
             feature: self.features.as_ref().map(|_| Vec::new()),
+            rows: RowNumbers::default(),
         };
         for batch in self.batches(unit)? {
             let more = batch?;
@@ -225,6 +294,7 @@ impl EdgesPlan {
             if let Some(feature) = &mut rows.feature {
                 feature.extend(more.feature.unwrap_or_default());
             }
+            rows.rows.extend(more.rows);
         }
         Ok(rows)
     }
@@ -236,14 +306,8 @@ impl EdgesPlan {
     /// If a file cannot be opened. An item that is an error names file, column and row of the first
     /// value that is not allowed.
     pub fn batches(&self, unit: &Unit) -> Result<impl Iterator<Item = Result<EdgeRows>> + '_> {
-        let spec = &self.spec;
-        let mut columns = vec![spec.src.as_str(), spec.dst.as_str()];
-        columns.extend(spec.weight.as_deref());
-        columns.extend(self.features.iter().flat_map(NumberColumns::names));
-        // A batch of edges is cut by bucket, so it should not be small.
-        let width = self.feature_dim().unwrap_or(1).div_ceil(16);
-        let batches = self.table.batches(unit, &columns, width)?;
-        Ok(batches.map(|item| item.and_then(|(place, batch)| self.rows(place, &batch))))
+        let batches = self.table.batches(unit, &self.columns(), self.width())?;
+        Ok(batches.map(|item| item.and_then(|read| self.rows(&read))))
     }
 
     /// Reads the ends of a unit's edges, some rows at a time, without their other columns.
@@ -252,26 +316,55 @@ impl EdgesPlan {
     ///
     /// As [`EdgesPlan::batches`].
     pub fn end_batches(&self, unit: &Unit) -> Result<impl Iterator<Item = Result<EdgeRows>> + '_> {
-        let columns = [self.spec.dst.as_str(), self.spec.src.as_str()];
-        let batches = self.table.batches(unit, &columns, 1)?;
-        Ok(batches.map(|item| item.and_then(|(place, batch)| self.ends(place, &batch))))
+        let batches = self.table.batches(unit, &self.end_columns(), 1)?;
+        Ok(batches.map(|item| item.and_then(|read| self.ends(&read))))
     }
 
-    fn ends(&self, place: Place<'_>, batch: &RecordBatch) -> Result<EdgeRows> {
+    pub(super) fn table(&self) -> &Table {
+        &self.table
+    }
+
+    pub(super) fn columns(&self) -> Vec<&str> {
+        let mut columns = self.end_columns().to_vec();
+        columns.extend(self.spec.weight.as_deref());
+        columns.extend(self.features.iter().flat_map(NumberColumns::names));
+        columns
+    }
+
+    pub(super) fn end_columns(&self) -> [&str; 2] {
+        [&self.spec.src, &self.spec.dst]
+    }
+
+    /// The number of values that decides how many edges a batch has. A batch of edges is cut by
+    /// bucket, so it should not be small.
+    pub(super) fn width(&self) -> usize {
+        self.feature_dim().unwrap_or(1).div_ceil(16)
+    }
+
+    /// Reads the ends of a batch's edges.
+    pub(super) fn ends(&self, read: &ReadBatch<'_>) -> Result<EdgeRows> {
+        let (place, batch) = (read.place(), &read.rows);
         let mut rows = EdgeRows {
-            src: Ids::with_capacity(self.id_type, batch.num_rows()),
-            dst: Ids::with_capacity(self.id_type, batch.num_rows()),
+            src: Ids::with_capacity(self.src_type, batch.num_rows()),
+            dst: Ids::with_capacity(self.dst_type, batch.num_rows()),
             weight: None,
             feature: None,
+            rows: RowNumbers::of(read),
         };
-        let dangling = Some(self.spec.dangling);
-        append_ids(place, &self.spec.src, batch, &mut rows.src, dangling)?;
-        append_ids(place, &self.spec.dst, batch, &mut rows.dst, dangling)?;
+        let (dangling, table) = (self.spec.dangling, self.table_key());
+        let misfits = Some(Misfits {
+            dangling,
+            table: &table,
+        });
+        append_ids(place, &self.spec.src, batch, &mut rows.src, misfits)?;
+        append_ids(place, &self.spec.dst, batch, &mut rows.dst, misfits)?;
         Ok(rows)
     }
 
-    fn rows(&self, place: Place<'_>, batch: &RecordBatch) -> Result<EdgeRows> {
-        let mut rows = self.ends(place, batch)?;
+    /// Reads all columns of a batch.
+    pub(super) fn rows(&self, read: &ReadBatch<'_>) -> Result<EdgeRows> {
+        let mut rows = self.ends(read)?;
+        let (place, batch) = (read.place(), &read.rows);
         if let Some(name) = &self.spec.weight {
             rows.weight = Some(self.weights(place, name, column(batch, name))?);
         }

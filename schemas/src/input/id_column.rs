@@ -13,6 +13,14 @@ use crate::ids::Ids;
 /// The types that ids may have.
 pub(super) const IDS: &str = "integers and strings";
 
+/// What is done with an end that no node can be.
+#[derive(Clone, Copy)]
+pub(super) struct Misfits<'a> {
+    pub(super) dangling: Dangling,
+    /// The dotted name of the edge table.
+    pub(super) table: &'a str,
+}
+
 /// Appends an id column's batch.
 ///
 /// No node has an id that the type of `ids` cannot hold: it is an error, or [`NOWHERE`] where edges
@@ -22,7 +30,7 @@ pub(super) fn append_ids(
     name: &str,
     batch: &RecordBatch,
     ids: &mut Ids,
-    misfits: Option<Dangling>,
+    misfits: Option<Misfits<'_>>,
 ) -> Result<()> {
     let array = column(batch, name);
     decode::no_nulls(place, name, array)?;
@@ -34,11 +42,16 @@ pub(super) fn append_ids(
     }
     let fitting = match read.cast(ids.id_type()) {
         Ok(fitting) => fitting,
-        Err(_) if misfits == Some(Dangling::Drop) => read.cast_or_nowhere(ids.id_type()),
+        Err(_) if misfits.is_some_and(|of| of.dangling == Dangling::Drop) => {
+            read.cast_or_nowhere(ids.id_type())
+        }
         Err(row) => {
             let hint = match misfits {
-                Some(_) => " (`dangling = \"drop\"` under [input.edges] leaves such edges out)",
-                None => "",
+                Some(of) => format!(
+                    " (`dangling = \"drop\"` under [{}] leaves such edges out)",
+                    of.table
+                ),
+                None => String::new(),
             };
             let problem = format!(
                 "is {}, but the nodes' ids are {}{hint}",

@@ -74,11 +74,11 @@ pub(super) fn plan_label(
 /// as floats if some are missing, or numbers to predict.
 fn refuse_whole_numbers(table: &Table, column: &str) -> Result<()> {
     let mut has_whole = false;
-    for unit in &table.units {
+    for unit in table.units() {
         for item in table.batches(unit, &[column], 1)? {
-            let (place, batch) = item?;
-            let array = decode::column(&batch, column);
-            let numbers = cast(array, &DataType::Float64).map_err(place.convert())?;
+            let read = item?;
+            let array = decode::column(&read.rows, column);
+            let numbers = cast(array, &DataType::Float64).map_err(read.place().convert())?;
             for number in numbers.as_primitive::<Float64Type>().iter().flatten() {
                 if number.is_finite() && number.fract() != 0.0 {
                     return Ok(());

@@ -4,8 +4,8 @@ use std::path::Path;
 
 use arrow::datatypes::DataType;
 
-use super::Table;
 use super::id_column::append_ids;
+use super::{OpenFiles, Table, TableName};
 use crate::config::TablePath;
 use crate::error::{Result, SchemaError};
 use crate::ids::{IdType, Ids};
@@ -28,7 +28,8 @@ impl IdListPlan {
     pub fn open(key: &str, path: &Path, column: &str, id_type: IdType) -> Result<Self> {
         let open = || {
             let path = TablePath::from(path.to_string_lossy().into_owned());
-            let table = Table::open("targets", Path::new(""), &path)?;
+            let mut files = OpenFiles::default();
+            let table = Table::open(TableName::targets(), Path::new(""), &path, &mut files)?;
             let allowed = match id_type.is_integer() {
                 true => "integers, as the nodes have",
                 false => "strings, as the nodes have",
@@ -54,10 +55,10 @@ impl IdListPlan {
     /// Names file, column and row of a null, or of an id that no node can have.
     pub fn read(&self) -> Result<Ids> {
         let mut ids = Ids::new(self.id_type);
-        for unit in &self.table.units {
+        for unit in self.table.units() {
             for item in self.table.batches(unit, &[&self.column], 1)? {
-                let (place, batch) = item?;
-                append_ids(place, &self.column, &batch, &mut ids, None)?;
+                let read = item?;
+                append_ids(read.place(), &self.column, &read.rows, &mut ids, None)?;
             }
         }
         Ok(ids)

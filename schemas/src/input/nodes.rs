@@ -3,14 +3,15 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use arrow::array::{Array, AsArray, RecordBatch};
+use arrow::array::{Array, AsArray};
 
 use super::decode::column;
 use super::features::FeatureColumns;
 use super::id_column::{IDS, append_ids};
 use super::label::{self, LabelRole};
 use super::split::SplitSource;
-use super::{Place, Table, Unit, keep};
+use super::table::ReadBatch;
+use super::{OpenFiles, Place, RowNumbers, Table, TableName, Unit, keep};
 use crate::columns::{
     FeatureColumn, FeatureMeta, Features, LabelKind, LabelMeta, Labels, Split, SplitMeta,
 };
@@ -38,6 +39,8 @@ pub struct NodesPlan {
 pub struct NodeKeys {
     /// `[n]`.
     pub ids: Ids,
+    /// `[n]`, numbers of the rows over all files.
+    pub rows: RowNumbers,
     /// Distinct class names, sorted; empty unless labels are strings.
     pub class_names: Vec<String>,
     /// Greatest class number, if labels are class numbers and the unit has one.
@@ -59,9 +62,9 @@ pub struct NodeRows {
 
 /// Reads the rows of a unit batch by batch.
 pub struct NodeReader<'a> {
-    plan: &'a NodesPlan,
-    label: Option<&'a LabelMeta>,
-    batches: Box<dyn Iterator<Item = Result<(Place<'a>, RecordBatch)>> + 'a>,
+    /// The tables that take rows of the unit, and their labels.
+    tables: Vec<(&'a NodesPlan, Option<&'a LabelMeta>)>,
+    batches: Box<dyn Iterator<Item = Result<ReadBatch<'a>>> + 'a>,
 }
 
 /// Splits of a unit, and which rows have a label.
@@ -90,10 +93,28 @@ impl NodesSpec {
     ///
     /// One error for each mistake; at least one.
     pub fn plan(self, base: &Path) -> Result<NodesPlan, Vec<SchemaError>> {
-        let mut found = self.check_numbers();
-        let Some(table) = keep(Table::open("nodes", base, &self.path), &mut found) else {
+        self.plan_as(TableName::nodes(""), base, &mut OpenFiles::default())
+    }
+
+    /// Checks the table of a node type; the files may be open already.
+    pub(super) fn plan_as(
+        self,
+        name: TableName,
+        base: &Path,
+        files: &mut OpenFiles,
+    ) -> Result<NodesPlan, Vec<SchemaError>> {
+        let mut found = self.check_numbers(&name);
+        let table = Table::open(name, base, &self.path, files);
+        let Some(mut table) = keep(table, &mut found) else {
             return Err(found);
         };
+        found.extend(
+            table
+                .take_where(&self.rows_where)
+                .err()
+                .into_iter()
+                .flatten(),
+        );
         let id_type = table.column("id", &self.id, "ids", IDS, IdType::of);
         let id_type = keep(id_type, &mut found);
         let features = keep(FeatureColumns::plan(&self, &table), &mut found);
@@ -124,7 +145,7 @@ impl NodesSpec {
     }
 
     /// Returns an error for each number that is out of bounds.
-    fn check_numbers(&self) -> Vec<SchemaError> {
+    fn check_numbers(&self, table: &TableName) -> Vec<SchemaError> {
         let width = self.sparse.as_ref().map(|sparse| sparse.width);
         let numbers = [
             ("num_classes", self.num_classes, CLASSES_MAX),
@@ -136,7 +157,7 @@ impl NodesSpec {
             .filter_map(|(key, number, most)| {
                 let number = number.filter(|number| is_beyond(*number, most))?;
                 Some(SchemaError::Key {
-                    key: format!("input.nodes.{key}"),
+                    key: table.key(key),
                     problem: format!("is {number}; allowed is 1 to {most}"),
                 })
             })
@@ -156,12 +177,18 @@ impl NodesPlan {
 
     /// Returns the row groups of all files, in order.
     pub fn units(&self) -> &[Unit] {
-        &self.table.units
+        self.table.units()
     }
 
-    /// Returns the rows of all files.
+    /// Returns the number of rows of all files; with `where`, not all of them are nodes.
     pub fn num_rows(&self) -> u64 {
-        self.table.num_rows
+        self.table.num_rows()
+    }
+
+    /// Returns how often rows were read from a unit of the files, for this table or another one of
+    /// the same files.
+    pub fn units_read(&self) -> u64 {
+        self.table.units_read()
     }
 
     /// Finds a row counted over all files: its file, and its 0-based row there.
@@ -225,9 +252,9 @@ impl NodesPlan {
         let Some((column, role)) = &self.label else {
             return Ok(None);
         };
-        let no_class = || SchemaError::Table {
-            table: "nodes",
-            problem: format!("no row of column `{column}` holds a class"),
+        let no_class = || {
+            let problem = format!("no row of column `{column}` holds a class");
+            self.table.name().unusable(problem)
         };
         let kind = match *role {
             LabelRole::Class => LabelKind::Class {
@@ -239,13 +266,10 @@ impl NodesPlan {
             },
             LabelRole::ClassName if class_names.is_empty() => return Err(no_class()),
             LabelRole::ClassName if class_names.len() > CLASSES_MAX as usize => {
-                return Err(SchemaError::Table {
-                    table: "nodes",
-                    problem: format!(
-                        "column `{column}` holds {} class names; at most {CLASSES_MAX} are possible",
-                        class_names.len()
-                    ),
-                });
+                return Err(self.table.name().unusable(format!(
+                    "column `{column}` holds {} class names; at most {CLASSES_MAX} are possible",
+                    class_names.len()
+                )));
             }
             LabelRole::ClassName => LabelKind::ClassName { names: class_names },
             LabelRole::Multi { width: 0 } => return Err(no_class()),
@@ -270,41 +294,24 @@ impl NodesPlan {
     ///
     /// If an id is null, or a label is out of range.
     pub fn read_keys(&self, unit: &Unit) -> Result<NodeKeys> {
-        let mut ids = Ids::with_capacity(self.id_type, unit.num_rows_reserved());
-        let mut names = BTreeSet::new();
-        let mut max_class = None;
-        let mut columns = vec![self.spec.id.as_str()];
-        let classes = self
-            .label
-            .as_ref()
-            .filter(|(_, role)| matches!(role, LabelRole::Class | LabelRole::ClassName));
-        columns.extend(classes.map(|(name, _)| name.as_str()));
-        for item in self.table.batches(unit, &columns, 1)? {
-            let (place, batch) = item?;
-            let first = ids.len();
-            append_ids(place, &self.spec.id, &batch, &mut ids, None)?;
-            let mut keys = ids.keys().unwrap_or_default().iter().skip(first);
-            if let Some(row) = keys.position(|&key| key == NOWHERE) {
-                let problem = format!("is {}, which is reserved", ids.display(first + row));
-                return Err(place.value(&self.spec.id, row, problem));
-            }
-            match classes {
-                Some((name, LabelRole::ClassName)) => {
-                    collect_names(place, name, column(&batch, name), &mut names)?;
-                }
-                Some((name, _)) => {
-                    let limit = self.spec.num_classes;
-                    let max = label::max_class(place, name, column(&batch, name), limit)?;
-                    max_class = max_class.max(max);
-                }
-                None => {}
-            }
+        let mut keys = KeyReader::new(self, unit);
+        for item in self.table.batches(unit, &self.key_columns(), 1)? {
+            keys.take(&item?)?;
         }
-        Ok(NodeKeys {
-            ids,
-            class_names: names.into_iter().collect(),
-            max_class,
-        })
+        Ok(keys.finish())
+    }
+
+    /// The columns of ids and classes.
+    pub(super) fn key_columns(&self) -> Vec<&str> {
+        let mut columns = vec![self.spec.id.as_str()];
+        columns.extend(self.classes().map(|(name, _)| name));
+        columns
+    }
+
+    /// The column of classes, where labels are classes.
+    fn classes(&self) -> Option<(&str, LabelRole)> {
+        let (name, role) = self.label.as_ref()?;
+        matches!(role, LabelRole::Class | LabelRole::ClassName).then_some((name, *role))
     }
 
     /// Reads splits of a unit and whether its rows have labels; no other column is decoded.
@@ -320,22 +327,24 @@ impl NodesPlan {
         let mut columns: Vec<&str> = self.split.name().into_iter().collect();
         columns.extend(self.label.iter().map(|(name, _)| name.as_str()));
         columns.extend(self.split.is_drawn().then_some(self.spec.id.as_str()));
-        let mut ids = Ids::new(self.id_type);
+        let (mut ids, mut num_rows) = (Ids::new(self.id_type), 0);
         for item in self.table.batches(unit, &columns, 1)? {
-            let (place, batch) = item?;
+            let read = item?;
+            let (place, batch) = (read.place(), &read.rows);
             if let Some((name, role)) = &self.label {
-                let (array, limit) = (column(&batch, name), self.spec.num_classes);
+                let (array, limit) = (column(batch, name), self.spec.num_classes);
                 label::append_presence(place, name, array, *role, limit, &mut rows.has_label)?;
             }
             if self.split.is_drawn() {
-                append_ids(place, &self.spec.id, &batch, &mut ids, None)?;
+                append_ids(place, &self.spec.id, batch, &mut ids, None)?;
             }
             let may_draw = |row: usize| self.label.is_none() || rows.has_label[row];
             self.split
-                .append(place, &batch, &ids, may_draw, &mut rows.split)?;
+                .append(place, batch, &ids, may_draw, &mut rows.split)?;
+            num_rows += batch.num_rows();
         }
-        rows.split.resize(unit.num_rows, Split::None);
-        rows.has_label.resize(unit.num_rows, false);
+        rows.split.resize(num_rows, Split::None);
+        rows.has_label.resize(num_rows, false);
         Ok(rows)
     }
 
@@ -363,16 +372,24 @@ impl NodesPlan {
         unit: &Unit,
         label: Option<&'a LabelMeta>,
     ) -> Result<NodeReader<'a>> {
+        let batches = self.table.batches(unit, &self.columns(), self.width())?;
+        Ok(NodeReader {
+            tables: vec![(self, label)],
+            batches: Box::new(batches),
+        })
+    }
+
+    pub(super) fn columns(&self) -> Vec<&str> {
         let mut columns = vec![self.spec.id.as_str()];
         columns.extend(self.features.names());
         columns.extend(self.label.iter().map(|(name, _)| name.as_str()));
         columns.extend(self.split.name());
-        let width = self.features.values_a_row();
-        Ok(NodeReader {
-            plan: self,
-            label,
-            batches: Box::new(self.table.batches(unit, &columns, width)?),
-        })
+        columns
+    }
+
+    /// The number of values of a row's widest column.
+    pub(super) fn width(&self) -> usize {
+        self.features.values_a_row()
     }
 
     /// Returns columns without rows, with room for `capacity` rows; `label` is
@@ -386,13 +403,14 @@ impl NodesPlan {
         }
     }
 
+    /// Appends the rows of a batch.
     fn append_rows(
         &self,
-        place: Place<'_>,
-        batch: &RecordBatch,
+        read: &ReadBatch<'_>,
         label: Option<&LabelMeta>,
         rows: &mut NodeRows,
     ) -> Result<()> {
+        let (place, batch) = (read.place(), &read.rows);
         append_ids(place, &self.spec.id, batch, &mut rows.ids, None)?;
         self.features.append(place, batch, &mut rows.features)?;
         if let (Some((name, _)), Some(meta)) = (&self.label, label) {
@@ -405,21 +423,112 @@ impl NodesPlan {
     }
 }
 
-impl NodeReader<'_> {
+impl<'a> NodeReader<'a> {
+    pub(super) fn new(
+        tables: Vec<(&'a NodesPlan, Option<&'a LabelMeta>)>,
+        batches: impl Iterator<Item = Result<ReadBatch<'a>>> + 'a,
+    ) -> Self {
+        Self {
+            tables,
+            batches: Box::new(batches),
+        }
+    }
+
     /// Appends the next rows: `num_rows` or a few more, fewer only at the unit's end.
     ///
     /// # Errors
     ///
     /// Names file, column and row of the first value that is not allowed.
+    ///
+    /// # Panics
+    ///
+    /// If several tables are read.
     pub fn read(&mut self, num_rows: usize, rows: &mut NodeRows) -> Result<()> {
-        let end = rows.ids.len() + num_rows;
-        while rows.ids.len() < end
+        self.read_each(num_rows, std::slice::from_mut(rows))
+    }
+
+    /// Appends the next rows of each table: `num_rows` or a few more of all tables together, fewer
+    /// only at the unit's end.
+    ///
+    /// # Errors
+    ///
+    /// Names file, column and row of the first value that is not allowed.
+    ///
+    /// # Panics
+    ///
+    /// If `rows` has not one entry for each table.
+    pub fn read_each(&mut self, num_rows: usize, rows: &mut [NodeRows]) -> Result<()> {
+        assert_eq!(rows.len(), self.tables.len(), "one entry for each table");
+        let read_rows = |rows: &[NodeRows]| rows.iter().map(|of| of.ids.len()).sum::<usize>();
+        let end = read_rows(rows) + num_rows;
+        while read_rows(rows) < end
             && let Some(item) = self.batches.next()
         {
-            let (place, batch) = item?;
-            self.plan.append_rows(place, &batch, self.label, rows)?;
+            let read = item?;
+            for ((plan, label), rows) in self.tables.iter().zip(rows.iter_mut()) {
+                if let [_] = self.tables.as_slice() {
+                    plan.append_rows(&read, *label, rows)?;
+                } else {
+                    plan.append_rows(&plan.table.filter().apply(&read)?, *label, rows)?;
+                }
+            }
         }
         Ok(())
+    }
+}
+
+/// Reads ids and classes of the rows that a table takes from a unit.
+pub(super) struct KeyReader<'a> {
+    plan: &'a NodesPlan,
+    ids: Ids,
+    rows: RowNumbers,
+    names: BTreeSet<String>,
+    max_class: Option<u32>,
+}
+
+impl<'a> KeyReader<'a> {
+    pub(super) fn new(plan: &'a NodesPlan, unit: &Unit) -> Self {
+        Self {
+            plan,
+            ids: Ids::with_capacity(plan.id_type, unit.num_rows_reserved()),
+            rows: RowNumbers::default(),
+            names: BTreeSet::new(),
+            max_class: None,
+        }
+    }
+
+    /// Appends the rows of a batch.
+    pub(super) fn take(&mut self, read: &ReadBatch<'_>) -> Result<()> {
+        let (plan, place, batch) = (self.plan, read.place(), &read.rows);
+        let (ids, first) = (&mut self.ids, self.rows.len());
+        append_ids(place, &plan.spec.id, batch, ids, None)?;
+        let mut keys = ids.keys().unwrap_or_default().iter().skip(first);
+        if let Some(row) = keys.position(|&key| key == NOWHERE) {
+            let problem = format!("is {}, which is reserved", ids.display(first + row));
+            return Err(place.value(&plan.spec.id, row, problem));
+        }
+        self.rows.extend(RowNumbers::of(read));
+        match plan.classes() {
+            Some((name, LabelRole::ClassName)) => {
+                collect_names(place, name, column(batch, name), &mut self.names)?;
+            }
+            Some((name, _)) => {
+                let limit = plan.spec.num_classes;
+                let max = label::max_class(place, name, column(batch, name), limit)?;
+                self.max_class = self.max_class.max(max);
+            }
+            None => {}
+        }
+        Ok(())
+    }
+
+    pub(super) fn finish(self) -> NodeKeys {
+        NodeKeys {
+            ids: self.ids,
+            rows: self.rows,
+            class_names: self.names.into_iter().collect(),
+            max_class: self.max_class,
+        }
     }
 }
 

@@ -74,11 +74,12 @@ impl NodesPlan {
         let (mut batches, mut rows) = (Vec::new(), Vec::new());
         for unit in self.units() {
             for item in self.table().batches(unit, &wanted, 1)? {
-                let (place, batch) = item?;
-                append_ids(place, id, &batch, &mut ids, None)?;
+                let read = item?;
+                let (place, batch) = (read.place(), &read.rows);
+                append_ids(place, id, batch, &mut ids, None)?;
                 rows.extend((0..batch.num_rows()).map(|row| (batches.len(), row)));
                 let kept = fields.iter().map(|field| {
-                    let given = decode::column(&batch, field.name());
+                    let given = decode::column(batch, field.name());
                     cast(given, field.data_type()).map_err(place.convert())
                 });
                 let kept = kept.collect::<Result<Vec<_>>>()?;

@@ -3,6 +3,7 @@
 mod bad;
 mod columns;
 mod files;
+mod graph;
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -22,7 +23,8 @@ use parquet::file::properties::WriterProperties;
 use super::{EdgeRows, NodeKeys, NodeRows};
 use crate::columns::{Features, LabelKind, Labels, NO_CLASS, Split};
 use crate::config::{
-    Dangling, EdgesSpec, NodesSpec, NumericLabel, SparseSpec, SplitShares, SplitSpec, SplitValues,
+    Dangling, EdgesSpec, NodesSpec, NumericLabel, RowsWhere, SparseSpec, SplitShares, SplitSpec,
+    SplitValues,
 };
 use crate::error::{ErrorKind, Result};
 use crate::ids::{IdType, Ids};
@@ -93,6 +95,7 @@ fn nodes_spec() -> NodesSpec {
         split: None,
         split_values: None,
         transform: None,
+        rows_where: RowsWhere::new(),
     }
 }
 
@@ -101,10 +104,8 @@ fn edges_spec() -> EdgesSpec {
         path: "edges.parquet".into(),
         src: "src".to_owned(),
         dst: "dst".to_owned(),
-        undirected: false,
-        weight: None,
-        features: Vec::new(),
         dangling: Dangling::Error,
+        ..EdgesSpec::default()
     }
 }
 

@@ -1,0 +1,292 @@
+//! The checked plan of a graph: its node types and its relations.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use super::{EdgesPlan, NodesPlan, OpenFiles, TableName};
+use crate::config::InputSpec;
+use crate::error::{Result, SchemaError};
+use crate::input::closest;
+use crate::threads::spawn_scoped;
+
+/// The tables of a graph, checked against the files' schemas.
+///
+/// An untyped graph has one type and one relation, both with the empty name.
+#[derive(Clone, Debug)]
+pub struct GraphPlan {
+    /// The node types, sorted by name.
+    pub types: Vec<TypePlan>,
+    /// The relations, sorted by name.
+    pub relations: Vec<RelationPlan>,
+}
+
+/// A node type and its table.
+#[derive(Clone, Debug)]
+pub struct TypePlan {
+    /// Name; empty if nodes have no types.
+    pub name: String,
+    /// The table.
+    pub nodes: Arc<NodesPlan>,
+}
+
+/// A relation and its table.
+#[derive(Clone, Debug)]
+pub struct RelationPlan {
+    /// Name; empty if nodes have no types.
+    pub name: String,
+    /// Type of the sources.
+    pub from: usize,
+    /// Type of the destinations.
+    pub to: usize,
+    /// The table; a relation and its reverse have the same one.
+    pub edges: Arc<EdgesPlan>,
+    /// Whether the edges are the reverses of the table's: its `dst` is their source.
+    pub reversed: bool,
+}
+
+/// Fingerprints of the files of all tables.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FileFingerprints {
+    /// One for each type.
+    pub nodes: Vec<String>,
+    /// One for each relation.
+    pub edges: Vec<String>,
+}
+
+impl InputSpec {
+    /// Checks types, relations, files, columns and column types.
+    ///
+    /// # Errors
+    ///
+    /// Names the key, file or column, and the allowed values.
+    pub fn into_plan(self, base: &Path) -> Result<GraphPlan> {
+        self.plan(base).map_err(|mut found| found.swap_remove(0))
+    }
+
+    /// Checks as [`InputSpec::into_plan`] does, and names every key and column that is wrong.
+    ///
+    /// # Errors
+    ///
+    /// One error for each mistake; at least one.
+    pub fn plan(self, base: &Path) -> Result<GraphPlan, Vec<SchemaError>> {
+        let mut found = self.mistakes();
+        let is_graph = found.is_empty();
+        let mut files = OpenFiles::default();
+        let mut types = Vec::new();
+        for (name, spec) in self.nodes {
+            match spec.plan_as(TableName::nodes(&name), base, &mut files) {
+                Ok(nodes) => types.push((name, Some(Arc::new(nodes)))),
+                Err(errors) => {
+                    found.extend(errors);
+                    types.push((name, None));
+                }
+            }
+        }
+        let mut relations = Vec::new();
+        for (name, spec) in self.edges {
+            let table = TableName::edges(&name);
+            let edges = spec.plan_as(table, base, &mut files);
+            let edges = edges.and_then(|edges| match is_graph {
+                true => relations_of(name, edges, &types),
+                // The types of its ends are not known.
+                false => Ok(Vec::new()),
+            });
+            match edges {
+                Ok(of_table) => relations.extend(of_table),
+                Err(errors) => found.extend(errors),
+            }
+        }
+        if !found.is_empty() {
+            return Err(found);
+        }
+        relations.sort_by(|a, b| a.name.cmp(&b.name));
+        let types = types.into_iter().map(|(name, nodes)| TypePlan {
+            name,
+            nodes: nodes.expect("else an error was found"),
+        });
+        Ok(GraphPlan {
+            types: types.collect(),
+            relations,
+        })
+    }
+}
+
+/// Returns the relation of a table, and the reverse relation if the job has it. A type whose table
+/// is not usable is not compared.
+fn relations_of(
+    name: String,
+    edges: EdgesPlan,
+    types: &[(String, Option<Arc<NodesPlan>>)],
+) -> Result<Vec<RelationPlan>, Vec<SchemaError>> {
+    let type_of = |end: &Option<String>| {
+        let end = end.as_deref().unwrap_or_default();
+        let found = types.iter().position(|(name, _)| name == end);
+        found.expect("the ends of relations were checked")
+    };
+    let (from, to) = (type_of(&edges.spec().from), type_of(&edges.spec().to));
+    let edges = match (&types[from].1, &types[to].1) {
+        (Some(nodes), Some(_)) if name.is_empty() => {
+            let fitted = edges.with_id_type(nodes.id_type());
+            fitted.map_err(|error| vec![error])?
+        }
+        (Some(src), Some(dst)) => edges.with_id_types(
+            (&types[from].0, src.id_type()),
+            (&types[to].0, dst.id_type()),
+        )?,
+        _ => edges,
+    };
+    let (edges, reverse) = (Arc::new(edges.clone()), edges.spec().reverse.clone());
+    let reverse = reverse.map(|name| RelationPlan {
+        name,
+        from: to,
+        to: from,
+        edges: Arc::clone(&edges),
+        reversed: true,
+    });
+    let mut relations = vec![RelationPlan {
+        name,
+        from,
+        to,
+        edges,
+        reversed: false,
+    }];
+    relations.extend(reverse);
+    Ok(relations)
+}
+
+impl GraphPlan {
+    /// Makes the plan of an untyped graph.
+    ///
+    /// # Errors
+    ///
+    /// If the ends of edges are strings and the ids of nodes are integers, or the other way.
+    pub fn untyped(nodes: NodesPlan, edges: EdgesPlan) -> Result<Self> {
+        let edges = Arc::new(edges.with_id_type(nodes.id_type())?);
+        Ok(Self {
+            types: vec![TypePlan {
+                name: String::new(),
+                nodes: Arc::new(nodes),
+            }],
+            relations: vec![RelationPlan {
+                name: String::new(),
+                from: 0,
+                to: 0,
+                edges,
+                reversed: false,
+            }],
+        })
+    }
+
+    /// Tells whether nodes have types.
+    pub fn is_typed(&self) -> bool {
+        !self.types[0].name.is_empty()
+    }
+
+    /// Returns the position of a type; none if there is no such type.
+    pub fn type_idx(&self, name: &str) -> Option<usize> {
+        self.types.iter().position(|of_type| of_type.name == name)
+    }
+
+    /// Returns the position of a relation; none if there is no such relation.
+    pub fn relation_idx(&self, name: &str) -> Option<usize> {
+        self.relations.iter().position(|r| r.name == name)
+    }
+
+    /// Makes a negative weight an error in every table, as weighted sampling needs it.
+    pub fn with_non_negative_weights(mut self) -> Self {
+        let mut changed: Vec<(Arc<EdgesPlan>, Arc<EdgesPlan>)> = Vec::new();
+        for relation in &mut self.relations {
+            // A relation and its reverse keep one table.
+            let known = changed
+                .iter()
+                .find(|(old, _)| Arc::ptr_eq(old, &relation.edges));
+            let new = known.map(|(_, new)| Arc::clone(new)).unwrap_or_else(|| {
+                let edges = relation.edges.as_ref().clone();
+                Arc::new(edges.with_non_negative_weights())
+            });
+            changed.push((Arc::clone(&relation.edges), Arc::clone(&new)));
+            relation.edges = new;
+        }
+        self
+    }
+
+    /// Returns the target type: the one that `flatten.target_type` names, else the one with labels.
+    ///
+    /// # Errors
+    ///
+    /// If there is no such type, or if none is named and not exactly one has labels.
+    pub fn target_type(&self, named: Option<&str>) -> Result<usize> {
+        let wrong = |problem: String| SchemaError::Key {
+            key: "flatten.target_type".to_owned(),
+            problem,
+        };
+        let names: Vec<&str> = self.types.iter().map(|of| of.name.as_str()).collect();
+        let allowed = names.join(", ");
+        match named {
+            Some(_) if !self.is_typed() => Err(wrong(
+                "is for node types, as in [input.nodes.TYPE]; leave it out".to_owned(),
+            )),
+            Some(name) => self.type_idx(name).ok_or_else(|| {
+                let meant = closest(name, &names).map(|name| format!("did you mean {name}? "));
+                let meant = meant.unwrap_or_default();
+                wrong(format!(
+                    "is {name:?}, which is no node type; {meant}allowed are {allowed}"
+                ))
+            }),
+            None if !self.is_typed() => Ok(0),
+            None => {
+                let labelled = |idx: &usize| self.types[*idx].nodes.has_label();
+                let labelled: Vec<usize> = (0..names.len()).filter(labelled).collect();
+                match labelled[..] {
+                    [target] => Ok(target),
+                    [] => Err(wrong(format!(
+                        "is missing, and no node type has `label`; allowed are {allowed}"
+                    ))),
+                    _ => {
+                        let labelled = labelled.into_iter().map(|idx| names[idx]);
+                        let labelled = labelled.collect::<Vec<_>>().join(", ");
+                        Err(wrong(format!(
+                            "is missing, and several node types have `label`; allowed are {labelled}"
+                        )))
+                    }
+                }
+            }
+        }
+    }
+
+    /// Returns fingerprints of the files of all tables; reads each file once.
+    ///
+    /// # Errors
+    ///
+    /// If a file cannot be read.
+    pub fn fingerprints(&self) -> Result<FileFingerprints> {
+        let (node_sources, edge_sources) = (self.node_sources(), self.edge_sources());
+        // Nodes and edges are read at the same time.
+        let read = std::thread::scope(|scope| {
+            let nodes = spawn_scoped(scope, "fingerprint", || {
+                let sources = node_sources.iter();
+                let read = sources.map(|source| source.types()[0].1.fingerprint());
+                read.collect::<Result<Vec<String>>>()
+            })?;
+            let edges = edge_sources.iter().map(|of| of.tables()[0].fingerprint());
+            let edges = edges.collect::<Result<Vec<String>>>();
+            let nodes = nodes.join().expect("a panic has ended the process");
+            Ok::<_, SchemaError>((nodes?, edges?))
+        })?;
+        let mut nodes = vec![String::new(); self.types.len()];
+        for (source, files) in node_sources.iter().zip(&read.0) {
+            source
+                .types()
+                .iter()
+                .for_each(|(of, _)| nodes[*of].clone_from(files));
+        }
+        let mut edges = vec![String::new(); self.relations.len()];
+        for (source, files) in edge_sources.iter().zip(&read.1) {
+            source
+                .relations()
+                .iter()
+                .for_each(|(of, _)| edges[*of].clone_from(files));
+        }
+        Ok(FileFingerprints { nodes, edges })
+    }
+}

@@ -1,0 +1,468 @@
+//! The files of an input table, and the rows that one table takes from them.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use arrow::array::RecordBatch;
+use arrow::datatypes::{DataType, Field};
+use parquet::arrow::ProjectionMask;
+use parquet::arrow::arrow_reader::ArrowReaderMetadata;
+use xxhash_rust::xxh3::Xxh3;
+
+use super::filter::RowFilter;
+use super::{Place, Unit, closest, hints, path, unreadable};
+use crate::config::{RowsWhere, TablePath};
+use crate::error::{Result, SchemaError};
+use crate::storage::ParquetInput;
+use crate::xxh;
+
+/// Values of the widest column in a batch: few enough that they and their levels are still in the
+/// cache when they are copied.
+pub(super) const BATCH_VALUES: usize = 1 << 16;
+/// Greatest number of rows in a batch.
+const BATCH_ROWS_MAX: usize = 1 << 16;
+
+/// Name of a table in the job file.
+#[derive(Clone, Debug)]
+pub(crate) struct TableName {
+    /// `nodes`, `edges` or `targets`.
+    kind: &'static str,
+    /// The type or the relation; empty if it has no name.
+    of: String,
+}
+
+/// An input table: the rows of some files that its `where` keeps.
+#[derive(Clone, Debug)]
+pub(super) struct Table {
+    name: TableName,
+    files: Arc<TableFiles>,
+    filter: RowFilter,
+}
+
+/// Parquet files with their footers. Several tables may take their rows from the same files.
+#[derive(Debug)]
+pub(super) struct TableFiles {
+    files: Vec<TableFile>,
+    units: Vec<Unit>,
+    num_rows: u64,
+    /// Number of units that were opened to read rows.
+    units_read: AtomicU64,
+}
+
+#[derive(Debug)]
+pub(super) struct TableFile {
+    path: PathBuf,
+    /// Path relative to the table's path, so that a moved table keeps its fingerprint.
+    name: String,
+    first_row: u64,
+    input: ParquetInput,
+}
+
+/// The files of several tables; files of the same path are opened once.
+#[derive(Default)]
+pub(crate) struct OpenFiles {
+    opened: Vec<(TablePath, Arc<TableFiles>)>,
+}
+
+/// Rows that were read together, or those of them that a table takes.
+pub(super) struct ReadBatch<'a> {
+    file: &'a TableFile,
+    /// Row of the file, from 0, of the first row that was read.
+    first_row: u64,
+    /// Positions of the rows among those that were read; none if they are all of these.
+    pub(super) kept: Option<Vec<u32>>,
+    pub(super) rows: RecordBatch,
+}
+
+impl TableName {
+    /// Names the node table of a type; the type is empty if nodes have no types.
+    pub(crate) fn nodes(of: &str) -> Self {
+        let (kind, of) = ("nodes", of.to_owned());
+        Self { kind, of }
+    }
+
+    /// Names the edge table of a relation; the relation is empty if nodes have no types.
+    pub(crate) fn edges(of: &str) -> Self {
+        let (kind, of) = ("edges", of.to_owned());
+        Self { kind, of }
+    }
+
+    pub(super) fn targets() -> Self {
+        let (kind, of) = ("targets", String::new());
+        Self { kind, of }
+    }
+
+    /// The dotted name of the table in the job file.
+    pub(super) fn table(&self) -> String {
+        match self.of.is_empty() {
+            true => format!("input.{}", self.kind),
+            false => format!("input.{}.{}", self.kind, self.of),
+        }
+    }
+
+    /// The dotted name of one of the table's keys.
+    pub(super) fn key(&self, key: &str) -> String {
+        format!("{}.{key}", self.table())
+    }
+
+    /// The words for the table in messages.
+    pub(super) fn title(&self) -> String {
+        match self.of.is_empty() {
+            true => self.kind.to_owned(),
+            false => format!("`{}`", self.table()),
+        }
+    }
+
+    /// The error of a table that as a whole is not usable.
+    pub(super) fn unusable(&self, problem: String) -> SchemaError {
+        SchemaError::Table {
+            table: self.title().into(),
+            problem,
+        }
+    }
+}
+
+impl OpenFiles {
+    /// Finds the files of `path` as written and reads their footers.
+    fn open(&mut self, name: &TableName, base: &Path, path: &TablePath) -> Result<Arc<TableFiles>> {
+        if let Some((_, files)) = self.opened.iter().find(|(opened, _)| opened == path) {
+            return Ok(Arc::clone(files));
+        }
+        let files = Arc::new(TableFiles::open(&name.key("path"), base, path)?);
+        self.opened.push((path.clone(), Arc::clone(&files)));
+        Ok(files)
+    }
+}
+
+impl TableFiles {
+    fn open(key: &str, base: &Path, path: &TablePath) -> Result<Self> {
+        let mut table = Self {
+            files: Vec::new(),
+            units: Vec::new(),
+            num_rows: 0,
+            units_read: AtomicU64::new(0),
+        };
+        let found = path::resolve(key, base, path)?;
+        let (paths, names): (Vec<PathBuf>, Vec<String>) = found.into_iter().unzip();
+        let inputs = ParquetInput::open_all(&paths).map_err(hints::explain_format)?;
+        for ((file_path, file_name), input) in paths.into_iter().zip(names).zip(inputs) {
+            let first_row = table.num_rows;
+            table.add_units(&file_path, &input.metadata)?;
+            table.files.push(TableFile {
+                path: file_path,
+                name: file_name,
+                first_row,
+                input,
+            });
+        }
+        Ok(table)
+    }
+
+    fn add_units(&mut self, path: &Path, metadata: &ArrowReaderMetadata) -> Result<()> {
+        for (row_group, group) in metadata.metadata().row_groups().iter().enumerate() {
+            let Ok(num_rows) = usize::try_from(group.num_rows()) else {
+                let problem = format!("row group {row_group} has {} rows", group.num_rows());
+                return Err(unreadable(path, problem));
+            };
+            let (file, first_row) = (self.files.len(), self.num_rows);
+            self.units.push(Unit {
+                file,
+                row_group,
+                first_row,
+                num_rows,
+            });
+            self.num_rows = self.num_rows.saturating_add(num_rows as u64);
+        }
+        Ok(())
+    }
+
+    pub(super) fn units(&self) -> &[Unit] {
+        &self.units
+    }
+
+    /// Decodes some columns of a unit, batch by batch.
+    ///
+    /// `width` is the number of values a row of the widest column.
+    pub(super) fn batches<'a>(
+        &'a self,
+        unit: &Unit,
+        columns: &[&str],
+        width: usize,
+    ) -> Result<impl Iterator<Item = Result<ReadBatch<'a>>> + use<'a>> {
+        let file = &self.files[unit.file];
+        let metadata = &file.input.metadata;
+        let fields = metadata.schema().fields();
+        let roots = (0..fields.len()).filter(|&i| columns.contains(&fields[i].name().as_str()));
+        let mask = ProjectionMask::roots(metadata.parquet_schema(), roots);
+        let batch_rows = (BATCH_VALUES / width.max(1)).clamp(64, BATCH_ROWS_MAX);
+        let mut batches = file.input.batches(vec![unit.row_group], mask, batch_rows)?;
+        self.units_read.fetch_add(1, Ordering::Relaxed);
+        let (row_group, mut next_row) = (unit.row_group, unit.first_row - file.first_row);
+        let end = next_row + unit.num_rows as u64;
+        let mut is_done = false;
+        Ok(std::iter::from_fn(move || {
+            let first_row = next_row;
+            match batches.next() {
+                _ if is_done => None,
+                Some(Ok(rows)) => {
+                    next_row += rows.num_rows() as u64;
+                    Some(Ok(ReadBatch {
+                        file,
+                        first_row,
+                        kept: None,
+                        rows,
+                    }))
+                }
+                Some(Err(error)) => {
+                    is_done = true;
+                    Some(Err(error))
+                }
+                None if first_row == end => None,
+                None => {
+                    is_done = true;
+                    let problem =
+                        format!("row group {row_group} ends at row {first_row}, not {end}");
+                    Some(Err(unreadable(&file.path, problem)))
+                }
+            }
+        }))
+    }
+
+    /// Returns a fingerprint of the files: their names, sizes and contents.
+    pub(super) fn fingerprint(&self) -> Result<String> {
+        let mut state = Xxh3::new();
+        for file in &self.files {
+            state.update(file.name.as_bytes());
+            state.update(&[0]);
+            // A store gives each content of an object its own version, so the object is not read.
+            if let Some(version) = file.input.version() {
+                state.update(version.fingerprint().as_bytes());
+                continue;
+            }
+            let size = std::fs::metadata(&file.path)
+                .map_err(SchemaError::io("read the size of", &file.path))?
+                .len();
+            state.update(&size.to_le_bytes());
+            xxh::update_from_file(&mut state, &file.path)?;
+            file.input.check_unchanged()?;
+        }
+        Ok(format!("{:032x}", state.digest128()))
+    }
+}
+
+impl ReadBatch<'_> {
+    /// Returns the place of the rows, for their errors.
+    pub(super) fn place(&self) -> Place<'_> {
+        Place {
+            path: &self.file.path,
+            first_row: self.first_row,
+            kept: self.kept.as_deref(),
+        }
+    }
+
+    /// Returns the number of the first row that was read, over all files.
+    pub(super) fn first_row(&self) -> u64 {
+        self.file.first_row + self.first_row
+    }
+
+    /// Returns the rows at some positions.
+    pub(super) fn keep(&self, kept: Vec<u32>, rows: RecordBatch) -> Self {
+        Self {
+            kept: Some(kept),
+            rows,
+            ..*self
+        }
+    }
+
+    /// Returns all rows again.
+    pub(super) fn all(&self) -> Self {
+        Self {
+            kept: None,
+            rows: self.rows.clone(),
+            ..*self
+        }
+    }
+}
+
+impl Table {
+    /// Finds the files of `path` as written and reads their footers; takes all rows.
+    pub(super) fn open(
+        name: TableName,
+        base: &Path,
+        path: &TablePath,
+        files: &mut OpenFiles,
+    ) -> Result<Self> {
+        let files = files.open(&name, base, path)?;
+        Ok(Self {
+            name,
+            files,
+            filter: RowFilter::default(),
+        })
+    }
+
+    /// Takes only the rows that `wanted` describes; names each column that is wrong.
+    pub(super) fn take_where(&mut self, wanted: &RowsWhere) -> Result<(), Vec<SchemaError>> {
+        self.filter = RowFilter::plan(wanted, self)?;
+        Ok(())
+    }
+
+    pub(super) fn name(&self) -> &TableName {
+        &self.name
+    }
+
+    pub(super) fn files(&self) -> &Arc<TableFiles> {
+        &self.files
+    }
+
+    pub(super) fn filter(&self) -> &RowFilter {
+        &self.filter
+    }
+
+    pub(super) fn units(&self) -> &[Unit] {
+        &self.files.units
+    }
+
+    /// The number of rows of the files, whether the table takes them or not.
+    pub(super) fn num_rows(&self) -> u64 {
+        self.files.num_rows
+    }
+
+    pub(super) fn units_read(&self) -> u64 {
+        self.files.units_read.load(Ordering::Relaxed)
+    }
+
+    /// The dotted name of one of the table's keys.
+    pub(super) fn key(&self, key: &str) -> String {
+        self.name.key(key)
+    }
+
+    /// Decodes some columns of the rows that the table takes from a unit, batch by batch.
+    ///
+    /// `width` is the number of values a row of the widest column.
+    pub(super) fn batches<'a>(
+        &'a self,
+        unit: &Unit,
+        columns: &[&str],
+        width: usize,
+    ) -> Result<impl Iterator<Item = Result<ReadBatch<'a>>> + use<'a>> {
+        let mut columns = columns.to_vec();
+        columns.extend(self.filter.columns());
+        let batches = self.files.batches(unit, &columns, width)?;
+        Ok(batches.map(|item| {
+            let read = item?;
+            match self.filter.is_all() {
+                true => Ok(read),
+                false => self.filter.apply(&read),
+            }
+        }))
+    }
+
+    /// Checks one column in every file: `check` returns the meaning of its type, or `None` if the
+    /// type is not allowed.
+    ///
+    /// The meaning must be the same in all files.
+    pub(super) fn column<T: PartialEq>(
+        &self,
+        key: &str,
+        column: &str,
+        role: &'static str,
+        allowed: &'static str,
+        check: impl Fn(&DataType) -> Option<T>,
+    ) -> Result<T> {
+        let mut meaning = None;
+        for file in &self.files.files {
+            let field = file.field(&self.key(key), column)?;
+            let found = check(field.data_type());
+            let found = found.ok_or_else(|| {
+                let hint = hints::of_type(field.data_type(), role);
+                file.wrong_type(field, role, &format!("{allowed}{hint}"))
+            })?;
+            if meaning.as_ref().is_some_and(|meaning| *meaning != found) {
+                return Err(self.unlike_first(file, field, role));
+            }
+            meaning = Some(found);
+        }
+        Ok(meaning.expect("a table has at least one file"))
+    }
+
+    /// Checks that a column is of one type in all files.
+    pub(super) fn same_type(&self, key: &str, column: &str, role: &'static str) -> Result<()> {
+        let first = self.data_type(key, column)?;
+        for file in &self.files.files {
+            let field = file.field(&self.key(key), column)?;
+            if *field.data_type() != first {
+                return Err(self.unlike_first(file, field, role));
+            }
+        }
+        Ok(())
+    }
+
+    fn unlike_first(&self, file: &TableFile, field: &Field, role: &'static str) -> SchemaError {
+        let first = &self.files.files[0];
+        let types = first.input.metadata.schema().fields();
+        let type_there = types
+            .find(field.name())
+            .map(|(_, field)| field.data_type().to_string());
+        let allowed = format!(
+            "{}, as in {}",
+            type_there.unwrap_or_default(),
+            first.path.display()
+        );
+        file.wrong_type(field, role, &allowed)
+    }
+
+    /// The Arrow type of a column in the first file.
+    pub(super) fn data_type(&self, key: &str, column: &str) -> Result<DataType> {
+        Ok(self.files.files[0]
+            .field(&self.key(key), column)?
+            .data_type()
+            .clone())
+    }
+
+    /// Finds a row counted over all files: its file, and its 0-based row there.
+    pub(super) fn locate(&self, row: u64) -> (PathBuf, u64) {
+        assert!(row < self.num_rows(), "row {row} of {}", self.num_rows());
+        let files = &self.files.files;
+        let file = files.partition_point(|file| file.first_row <= row) - 1;
+        (files[file].path.clone(), row - files[file].first_row)
+    }
+
+    pub(super) fn fingerprint(&self) -> Result<String> {
+        self.files.fingerprint()
+    }
+}
+
+impl TableFile {
+    fn wrong_type(&self, field: &Field, role: &'static str, allowed: &str) -> SchemaError {
+        SchemaError::ColumnType {
+            path: self.path.clone(),
+            column: field.name().clone(),
+            role,
+            found: field.data_type().to_string().into(),
+            allowed: allowed.into(),
+        }
+    }
+
+    fn field(&self, key: &str, column: &str) -> Result<&Field> {
+        let fields = self.input.metadata.schema().fields();
+        let mut found = fields.iter().filter(|field| field.name() == column);
+        if let Some(field) = found.next() {
+            if found.next().is_some() {
+                return Err(SchemaError::Key {
+                    key: key.to_owned(),
+                    problem: format!("{} has two columns `{column}`", self.path.display()),
+                });
+            }
+            return Ok(field);
+        }
+        let names: Vec<&str> = fields.iter().map(|field| field.name().as_str()).collect();
+        Err(SchemaError::NoColumn {
+            key: key.to_owned(),
+            path: self.path.clone(),
+            column: column.to_owned(),
+            suggestion: closest(column, &names).map(Box::from),
+            columns: names.join(", ").into(),
+        })
+    }
+}
