@@ -23,7 +23,7 @@ use std::time::Instant;
 use graphflat::generate::{GraphSpec, generate};
 use graphflat::{FlattenSpec, flatten};
 use schemas::progress::Progress;
-use schemas::{EdgesSpec, NodesSpec, Sampling};
+use schemas::{EdgesSpec, GraphPlan, NodesSpec, Sampling};
 use serde_json::json;
 use store::{StorePlan, open_or_build};
 
@@ -160,13 +160,13 @@ fn store_plan(
         "path": "edges.parquet", "src": "src", "dst": "dst", "weight": "weight",
     }))?;
     let nodes = nodes.into_plan(data)?;
-    let edges = edges.into_plan(data)?.with_id_type(nodes.id_type())?;
+    let edges = edges.into_plan(data)?;
     Ok(StorePlan {
-        nodes: Arc::new(nodes),
-        edges: Arc::new(edges),
+        graph: Arc::new(GraphPlan::untyped(nodes, edges)?),
+        target_type: 0,
         seed: 7,
         sampling,
-        keep,
+        keep: vec![keep],
         samples: 1,
         redraw: false,
         hub_threshold: settings.number("hub-threshold", "10000")? as u64,

@@ -1,12 +1,16 @@
 //! Flatten settings: as written in the job file (`Spec`) and as checked (`Plan`).
 
+mod fanouts;
+
 use crate::{FlattenError, Parts};
 use schemas::storage;
-use schemas::{Fanout, FeatureMeta, HopFanouts, Layout, Sampling};
+use schemas::{FeatureMeta, GraphPlan, HopFanouts, Layout, Sampling};
 use serde::{Deserialize, Serialize};
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
 use store::HUB_THRESHOLD;
+
+pub use fanouts::{HopSpec, RelationFanout};
 
 /// Default number of targets in one part of layout `rows`: with 64 features a part is about 64 MiB.
 const ROWS_PER_PART: usize = 4096;
@@ -46,8 +50,12 @@ pub struct FlattenSpec {
     pub output: Option<PathBuf>,
     /// Greatest distance of a node from its target; must equal the number of fan-outs.
     pub hops: usize,
-    /// In-edges kept per node, hop 1 first; `"all"` keeps every in-edge.
-    pub fanouts: Vec<Fanout>,
+    /// In-edges kept per node, hop 1 first; `"all"` keeps every in-edge. With node types, a hop may
+    /// have one number for every relation, or a table of numbers by relation.
+    pub fanouts: Vec<HopSpec>,
+    /// Node type of the targets. Default: the one with labels; none if nodes have no types.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub target_type: Option<String>,
     /// Order in which in-edges are kept. Default: `uniform`.
     #[serde(default = "default_sampling")]
     pub sampling: Sampling,
@@ -195,16 +203,53 @@ impl FlattenSpec {
     ///
     /// # Errors
     ///
-    /// The first of [`FlattenSpec::mistakes`]; a list of targets that does not exist.
-    pub fn into_plan(mut self, base: &Path, fresh: bool) -> Result<FlattenPlan, FlattenError> {
+    /// The first of [`FlattenSpec::mistakes`]; fan-outs by relation; a list of targets that does not
+    /// exist.
+    pub fn into_plan(self, base: &Path, fresh: bool) -> Result<FlattenPlan, FlattenError> {
         if let Some(first) = self.mistakes(false).into_iter().next() {
             return Err(first);
         }
+        let fanouts = fanouts::untyped(&self.fanouts)?;
+        self.plan(fanouts, base, fresh)
+    }
+
+    /// Checks the settings of a graph whose targets are of the type `target_type`; relative paths
+    /// start at `base`.
+    ///
+    /// # Errors
+    ///
+    /// [`FlattenSpec::mistakes`]; a fan-out of a relation that does not exist or is not reached; a
+    /// list of targets that does not exist.
+    pub fn into_plan_of(
+        self,
+        (graph, target_type): (&GraphPlan, usize),
+        base: &Path,
+        fresh: bool,
+    ) -> Result<FlattenPlan, Vec<FlattenError>> {
+        let mut found = self.mistakes(false);
+        match fanouts::by_relation(&self.fanouts, graph, target_type) {
+            Ok(fanouts) if found.is_empty() => {
+                let plan = self.plan(fanouts, base, fresh);
+                plan.map_err(|error| vec![error])
+            }
+            checked => {
+                found.extend(checked.err().into_iter().flatten());
+                Err(found)
+            }
+        }
+    }
+
+    fn plan(
+        mut self,
+        fanouts: Vec<HopFanouts>,
+        base: &Path,
+        fresh: bool,
+    ) -> Result<FlattenPlan, FlattenError> {
         let output = self.output.take().expect("it was checked to be there");
         let (layout, samples) = (self.layout.take(), self.samples_per_target.take());
         Ok(FlattenPlan {
             output: schemas::path::join(base, &output),
-            sample: self.into_sample_plan(base)?,
+            sample: self.sample_plan(fanouts, base)?,
             layout: layout.unwrap_or(Layout::Shards),
             samples: samples.unwrap_or(1),
             memory_budget: MEMORY_BUDGET,
@@ -221,6 +266,15 @@ impl FlattenSpec {
         if let Some(first) = self.mistakes(true).into_iter().next() {
             return Err(first);
         }
+        let fanouts = fanouts::untyped(&self.fanouts)?;
+        self.sample_plan(fanouts, base)
+    }
+
+    fn sample_plan(
+        self,
+        fanouts: Vec<HopFanouts>,
+        base: &Path,
+    ) -> Result<SamplePlan, FlattenError> {
         let targets = match self.targets {
             Targets::Listed(path) => {
                 let path = schemas::path::join(base, &path);
@@ -233,7 +287,7 @@ impl FlattenSpec {
             other => other,
         };
         Ok(SamplePlan {
-            fanouts: HopFanouts::untyped(&self.fanouts),
+            fanouts,
             sampling: self.sampling,
             targets,
             targets_per_part: self.targets_per_part,
@@ -285,6 +339,13 @@ impl SamplePlan {
     /// Returns how many in-edges of a node the store must keep for this sample.
     pub fn keep(&self) -> usize {
         schemas::keep_at_hop(&self.fanouts, 0, 0)
+    }
+
+    /// Returns how many in-edges of a node the store must keep for this sample, for each relation.
+    pub fn keep_by_relation(&self) -> Vec<usize> {
+        let relations = self.fanouts.first().map_or(0, |hop| hop.as_ref().len());
+        let keep = |relation| schemas::keep_at_hop(&self.fanouts, relation, 0);
+        (0..relations).map(keep).collect()
     }
 
     /// Cuts ordered targets into the parts of a layout.

@@ -159,9 +159,7 @@ fn assert_fits(plan: &FlattenPlan, store: &Store) {
         meta.samples >= plan.samples,
         "the store has fewer samples than the plan"
     );
-    let keeps_enough = meta
-        .keep
-        .is_none_or(|keep| keep >= plan.sample.keep() as u64);
+    let keeps_enough = meta.keep.is_enough(&plan.sample.keep_by_relation());
     assert!(
         keeps_enough,
         "the store keeps fewer in-edges than the plan needs"

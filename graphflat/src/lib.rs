@@ -12,7 +12,7 @@
 //! ```
 //! use graphflat::generate::{GraphSpec, generate};
 //! use graphflat::{FlattenSpec, flatten};
-//! use schemas::{EdgesSpec, GraphFeatureDataset, NodesSpec, Progress, Sampling};
+//! use schemas::{EdgesSpec, GraphFeatureDataset, GraphPlan, NodesSpec, Progress, Sampling};
 //! use serde_json::{from_value, json};
 //! use std::sync::Arc;
 //! use store::{HUB_THRESHOLD, StorePlan, open_or_build};
@@ -38,7 +38,7 @@
 //! let edges: EdgesSpec =
 //!     from_value(json!({ "path": "edges.parquet", "src": "src", "dst": "dst" }))?;
 //! let nodes = nodes.into_plan(dir.path())?;
-//! let edges = edges.into_plan(dir.path())?.with_id_type(nodes.id_type())?;
+//! let edges = edges.into_plan(dir.path())?;
 //! let spec: FlattenSpec = from_value(json!({
 //!     "output": "graphfeatures", "hops": 2, "fanouts": [3, 3], "targets": "train",
 //! }))?;
@@ -46,11 +46,11 @@
 //!
 //! let silent: Progress = Arc::new(|_| {});
 //! let store = StorePlan {
-//!     nodes: Arc::new(nodes),
-//!     edges: Arc::new(edges),
+//!     graph: Arc::new(GraphPlan::untyped(nodes, edges)?),
+//!     target_type: 0,
 //!     seed: 7,
 //!     sampling: Sampling::Uniform,
-//!     keep: plan.sample().keep(),
+//!     keep: vec![plan.sample().keep()],
 //!     samples: plan.samples(),
 //!     redraw: false,
 //!     hub_threshold: HUB_THRESHOLD,
@@ -87,7 +87,7 @@ mod targets;
 mod wave;
 mod wave_context;
 
-pub use config::{FlattenPlan, FlattenSpec, SamplePlan, Targets};
+pub use config::{FlattenPlan, FlattenSpec, HopSpec, RelationFanout, SamplePlan, Targets};
 pub use error::FlattenError;
 pub use flatten::flatten;
 pub use group::GroupFeatures;

@@ -91,7 +91,7 @@ pub(crate) fn answer_lists(ask: InEdgeAsk, store: &Store, stats: &mut RoundStats
     };
     for &node in &ask.nodes {
         let local = store.placement().local(node);
-        let in_edges = partition.in_edges(ask.sample, local, ask.limit);
+        let in_edges = partition.in_edges(0, ask.sample, local, ask.limit);
         lists
             .lengths
             .push(u32::try_from(in_edges.src.len()).expect("in-degrees fit 32 bits"));
@@ -180,35 +180,35 @@ enum ColumnsAt<'a> {
 impl<'a> ColumnsAt<'a> {
     fn id(&self) -> (&'a Ids, usize) {
         match *self {
-            ColumnsAt::Mapped(partition, local) => (partition.ids(), local.index()),
+            ColumnsAt::Mapped(partition, local) => partition.id(local),
             ColumnsAt::Sent(columns, i) => (&columns.nodes[0].ids, i),
         }
     }
 
     fn in_degree(&self) -> u32 {
         match *self {
-            ColumnsAt::Mapped(partition, local) => partition.in_degree(local),
+            ColumnsAt::Mapped(partition, local) => partition.in_degree(0, local),
             ColumnsAt::Sent(columns, i) => columns.edges[0].in_degree[i],
         }
     }
 
     fn in_weight(&self) -> Option<f32> {
         match *self {
-            ColumnsAt::Mapped(partition, local) => partition.in_weight(local),
+            ColumnsAt::Mapped(partition, local) => partition.in_weight(0, local),
             ColumnsAt::Sent(columns, i) => columns.edges[0].in_weight.as_ref().map(|all| all[i]),
         }
     }
 
     fn self_loops(&self) -> Option<u32> {
         match *self {
-            ColumnsAt::Mapped(partition, local) => partition.self_loops(local),
+            ColumnsAt::Mapped(partition, local) => partition.self_loops(0, local),
             ColumnsAt::Sent(columns, i) => columns.edges[0].self_loops.as_ref().map(|all| all[i]),
         }
     }
 
     fn self_weight(&self) -> Option<f32> {
         match *self {
-            ColumnsAt::Mapped(partition, local) => partition.self_weight(local),
+            ColumnsAt::Mapped(partition, local) => partition.self_weight(0, local),
             ColumnsAt::Sent(columns, i) => columns.edges[0].self_weight.as_ref().map(|all| all[i]),
         }
     }
@@ -312,7 +312,7 @@ impl<'de> Deserialize<'de> for ColumnAnswer {
 mod tests {
     use super::*;
     use crate::generate::{generate, tests};
-    use schemas::{EdgesSpec, NodesSpec, Sampling};
+    use schemas::{EdgesSpec, GraphPlan, NodesSpec, Sampling};
     use serde_json::json;
     use std::path::Path;
     use std::sync::Arc;
@@ -333,11 +333,11 @@ mod tests {
         let nodes = nodes.into_plan(dir).unwrap();
         let edges = edges.into_plan(dir).unwrap();
         let plan = StorePlan {
-            edges: Arc::new(edges.with_id_type(nodes.id_type()).unwrap()),
-            nodes: Arc::new(nodes),
+            graph: Arc::new(GraphPlan::untyped(nodes, edges).unwrap()),
+            target_type: 0,
             seed: 7,
             sampling: Sampling::Uniform,
-            keep: 5,
+            keep: vec![5],
             samples: 1,
             redraw: false,
             hub_threshold: 100,

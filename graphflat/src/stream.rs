@@ -10,7 +10,7 @@ use schemas::{
     SchemaError, SplitCounts, keep_at_hop,
 };
 use store::Store;
-use store::sample::Drawer;
+use store::sample::{Drawer, relation_salt};
 
 /// The neighbourhoods of all targets, drawn part by part, for a seed given with each draw.
 ///
@@ -141,17 +141,19 @@ impl Waves {
 
     fn draw_of_partition(&self, ask: InEdgeAsk, seed: u64) -> InEdgeAnswer {
         let (placement, partition) = (self.store.placement(), self.store.partition(ask.to));
-        let dim = self.store.meta().graph.relations[0]
-            .edge_feature_dim
-            .unwrap_or(0);
+        let relation = &self.store.meta().graph.relations[0];
+        let (dim, salt) = (
+            relation.edge_feature_dim.unwrap_or(0),
+            relation_salt(&relation.name),
+        );
         let mut drawer = Drawer::default();
         let mut lists = InEdgeAnswer::default();
         for &node in &ask.nodes {
-            let all = partition.unranked(placement.local(node));
+            let all = partition.unranked(0, placement.local(node));
             let sample = (self.plan.sampling, seed);
             let columns = (all.src, all.weight);
             let before = lists.src.len();
-            for at in drawer.draw(sample, node, columns, &self.hashes, ask.limit) {
+            for at in drawer.draw(sample, salt, node, columns, &self.hashes, ask.limit) {
                 lists.src.push(all.src[at]);
                 lists.weight.extend(all.weight.map(|weight| weight[at]));
                 let of_edge = all.feature.map(|all| &all[at * dim..(at + 1) * dim]);
@@ -171,8 +173,9 @@ fn hashes(store: &Store) -> Vec<u64> {
     let mut hashes = vec![0; placement.num_nodes()];
     for owner in 0..placement.workers() {
         let partition = store.partition(owner);
-        for local in partition.locals() {
-            let hash = partition.ids().hash(local.index());
+        for local in placement.locals(owner) {
+            let (ids, row) = partition.id(local);
+            let hash = ids.hash(row);
             hashes[placement.node(owner, local).index()] = hash;
         }
     }

@@ -24,21 +24,26 @@ pub(crate) fn select_targets(
 ) -> Result<Vec<NodeIdx>, FlattenError> {
     let worker = peer.index();
     let partition = store.partition(worker);
+    let graph = &store.meta().graph;
+    let target_type = graph.target_type;
     let has_split = |wanted: fn(Split) -> bool| -> Vec<LocalIdx> {
         partition
-            .locals()
+            .locals(target_type)
             .filter(|&local| wanted(partition.split(local)))
             .collect()
     };
     let mine = match targets {
-        Targets::All => partition.locals().collect(),
+        Targets::All => partition.locals(target_type).collect(),
         Targets::Labelled => has_split(|split| split != Split::None),
         Targets::Train => has_split(|split| split == Split::Train),
         Targets::Listed(path) => select_listed(peer, path, store)?,
     };
     let keyed = mine.into_iter().map(|local| {
         let node = store.placement().node(worker, local);
-        (partition.least_src(local), node)
+        let relations = graph.relations_to(target_type);
+        let least_src = relations.map(|relation| partition.least_src(relation, local));
+        // Without in-edges it is the greatest number.
+        (least_src.min().unwrap_or(NodeIdx::MAX), node)
     });
     let mut keyed: Vec<(NodeIdx, NodeIdx)> = keyed.collect();
     keyed.sort_unstable();
@@ -86,10 +91,11 @@ fn select_listed(
         }
     }
     let partition = store.partition(peer.index());
-    let (ids, mut mine) = (partition.ids(), Vec::new());
-    for local in partition.locals() {
-        let is_same = |&at: &usize| listed.equal(at, ids, local.index());
-        if let Some(&at) = places.find(ids.hash(local.index()), is_same) {
+    let target_type = store.meta().graph.target_type;
+    let (ids, mut mine) = (partition.ids(target_type), Vec::new());
+    for (row, local) in partition.locals(target_type).enumerate() {
+        let is_same = |&at: &usize| listed.equal(at, ids, row);
+        if let Some(&at) = places.find(ids.hash(row), is_same) {
             found[at] = true;
             mine.push(local);
         }

@@ -28,8 +28,8 @@ use graphinfer::{InferContext, InferSpec, infer};
 use schemas::dataset::MANIFEST_SCHEMA;
 use schemas::xxh::file_checksum;
 use schemas::{
-    EdgesSpec, Fanout, FileEntry, Manifest, NodesSpec, Opened, Output, PartEntry, Progress,
-    Sampling, keep_at_hop,
+    EdgesSpec, Fanout, FileEntry, GraphPlan, Manifest, NodesSpec, Opened, Output, PartEntry,
+    Progress, Sampling, keep_at_hop,
 };
 use serde_json::{Value, json};
 use store::{Store, StorePlan, open_or_build};
@@ -170,14 +170,13 @@ fn store_of(data: &Path, work: &Path, workers: usize, keep: usize) -> Result<Sto
     let edges: EdgesSpec = serde_json::from_value(json!({
         "path": "edges.parquet", "src": "src", "dst": "dst",
     }))?;
-    let nodes = Arc::new(nodes.into_plan(data)?);
-    let edges = edges.into_plan(data)?.with_id_type(nodes.id_type())?;
+    let graph = GraphPlan::untyped(nodes.into_plan(data)?, edges.into_plan(data)?)?;
     let plan = StorePlan {
-        nodes,
-        edges: Arc::new(edges),
+        graph: Arc::new(graph),
+        target_type: 0,
         seed: 1,
         sampling: Sampling::Uniform,
-        keep,
+        keep: vec![keep],
         samples: 1,
         redraw: false,
         hub_threshold: 10_000,

@@ -118,8 +118,8 @@ impl TrainedModel {
             })
         };
         let need = self.store_need()?;
-        if store.keep.is_some_and(|keep| keep < need.keep as u64) {
-            let keep = store.keep.unwrap_or_default();
+        let kept = store.keep.0.iter().flatten().min();
+        if let Some(keep) = kept.filter(|keep| **keep < need.keep as u64) {
             return unfit(format!(
                 "it reads more in-edges a node than the store's {keep}"
             ));

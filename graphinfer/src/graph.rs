@@ -54,7 +54,7 @@ impl Graph {
         let share = |nodes| Hubs::share(store, nodes, arch, &segment_processes);
         let is_hub = |&node: &NodeIdx| {
             let (partition, local) = locate(store, node);
-            is_hub(partition.in_degree(local), most)
+            is_hub(partition.in_degree(0, local), most)
         };
         let mut hubs = share(match &own {
             Some(own) => own.par_iter().copied().filter(is_hub).collect(),
@@ -89,14 +89,14 @@ impl Graph {
     /// Tells whether an own node is a hub for a layer that reads at most `limit` in-edges a node.
     pub(crate) fn is_hub(&self, node: NodeIdx, limit: usize) -> bool {
         let (partition, local) = locate(&self.store, node);
-        is_hub(partition.in_degree(local), limit)
+        is_hub(partition.in_degree(0, local), limit)
     }
 
     /// Returns the segments of an own hub whose in-edges this process aggregates.
     pub(crate) fn own_segments(&self, node: NodeIdx) -> impl Iterator<Item = usize> {
         let own = self.cluster().process();
         let (partition, local) = locate(&self.store, node);
-        let processes = self.segment_processes.of_hub(partition.in_degree(local));
+        let processes = self.segment_processes.of_hub(partition.in_degree(0, local));
         let segments = processes.iter().enumerate();
         let is_own = move |process: &Option<usize>| process.is_none_or(|process| process == own);
         segments.filter_map(move |(segment, process)| is_own(process).then_some(segment))
@@ -209,7 +209,7 @@ impl Graph {
             .zip(in_degrees)
             .map(|((partition, local), &in_degree)| {
                 let is_hub = is_hub(in_degree, limit);
-                partition.in_edges(0, local, if is_hub { 0 } else { limit })
+                partition.in_edges(0, 0, local, if is_hub { 0 } else { limit })
             })
             .collect();
         let num_edges = lists.iter().map(|list| list.src.len()).sum();
@@ -274,7 +274,8 @@ impl Graph {
         let mut ids = Ids::with_capacity(self.store.meta().graph.types[0].id_type, rows.len());
         for &row in rows {
             let (partition, local) = self.place(row);
-            ids.push_from(partition.ids(), local.index());
+            let (of_type, row) = partition.id(local);
+            ids.push_from(of_type, row);
         }
         ids
     }
@@ -285,7 +286,8 @@ impl Graph {
         let find = |row: usize| {
             let compare = |own: Row| {
                 let (partition, local) = self.place(own);
-                partition.ids().cmp(local.index(), ids, row)
+                let (of_type, own) = partition.id(local);
+                of_type.cmp(own, ids, row)
             };
             let (mut low, mut high) = (0, self.num_own());
             while low < high {

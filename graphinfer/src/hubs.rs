@@ -94,7 +94,7 @@ impl SegmentProcesses {
         let of_count = |doublings| {
             let count = SEGMENTS << doublings;
             let process = |segment| {
-                let (first, last) = placement.segment_owners(segment, count)?;
+                let (first, last) = placement.segment_owners(0, segment, count)?;
                 (first / threads == last / threads).then_some(first / threads)
             };
             (0..count).map(process).collect()
@@ -243,8 +243,8 @@ impl<'a> Segmented<'a> {
         let placement = store.placement();
         let (worker, local) = placement.owner_and_local(node);
         let partition = store.partition(worker);
-        let edges = partition.in_edges(0, local, usize::MAX);
-        let count = num_segments(partition.in_degree(local));
+        let edges = partition.in_edges(0, 0, local, usize::MAX);
+        let count = num_segments(partition.in_degree(0, local));
         let segments: Vec<u32> = edges
             .src
             .iter()
@@ -317,7 +317,7 @@ impl<'a> Segmented<'a> {
 /// Returns the in-degree of a node of this process.
 fn in_degree(store: &Store, node: NodeIdx) -> u32 {
     let (worker, local) = store.placement().owner_and_local(node);
-    store.partition(worker).in_degree(local)
+    store.partition(worker).in_degree(0, local)
 }
 
 /// Cuts hubs into batches of bounded size.

@@ -122,7 +122,7 @@ pub fn infer(plan: &InferPlan, store: &Store, progress: &Progress) -> Result<Man
 fn open_model(plan: &InferPlan, store: &Store) -> Result<TrainedModel, InferError> {
     let trained = TrainedModel::open(plan)?;
     trained.check(store.meta())?;
-    trained.check_columns(plan, Some(store.columns()))?;
+    trained.check_columns(plan, store.columns())?;
     trained.check_plan(plan)?;
     if store.cluster().leads() {
         trained.warn(plan);

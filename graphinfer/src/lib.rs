@@ -22,7 +22,7 @@
 //! use arrow::array::{ArrayRef, Float32Array, Int64Array, RecordBatch};
 //! use graphinfer::{InferContext, InferSpec, infer};
 //! use parquet::arrow::ArrowWriter;
-//! use schemas::{EdgesSpec, EmbeddingsDataset, NodesSpec, Progress, Sampling};
+//! use schemas::{EdgesSpec, EmbeddingsDataset, GraphPlan, NodesSpec, Progress, Sampling};
 //! use std::sync::Arc;
 //! use store::{StorePlan, open_or_build};
 //!
@@ -61,14 +61,15 @@
 //! let edges: EdgesSpec = serde_json::from_value(
 //!     serde_json::json!({ "path": "edges.parquet", "src": "src", "dst": "dst" }),
 //! )?;
+//! let (nodes, edges) = (nodes.into_plan(dir.path())?, edges.into_plan(dir.path())?);
 //! let quiet: Progress = Arc::new(|_| {});
 //! let store = open_or_build(
 //!     &StorePlan {
-//!         nodes: Arc::new(nodes.into_plan(dir.path())?),
-//!         edges: Arc::new(edges.into_plan(dir.path())?),
+//!         graph: Arc::new(GraphPlan::untyped(nodes, edges)?),
+//!         target_type: 0,
 //!         seed: 7,
 //!         sampling: Sampling::Uniform,
-//!         keep: usize::MAX,
+//!         keep: vec![usize::MAX],
 //!         samples: 1,
 //!         redraw: false,
 //!         hub_threshold: 10_000,

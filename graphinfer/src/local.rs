@@ -151,7 +151,7 @@ pub(crate) fn sources(
         for (place, &node) in (1_usize..).zip(nodes) {
             let (worker, local) = placement.owner_and_local(node);
             let partition = store.partition(worker);
-            let in_degree = partition.in_degree(local);
+            let in_degree = partition.in_degree(0, local);
             // A limit below the in-degree reads only some in-edges: then the node is no hub, and
             // these are read as rows.
             let as_rows = limits.range(..in_degree as usize).next_back();
@@ -161,7 +161,7 @@ pub(crate) fn sources(
             };
             let (whole, count) = (processes.of_hub(in_degree), num_segments(in_degree));
             let is_elsewhere = |src| whole[placement.segment(src, count)].is_some();
-            let in_edges = partition.in_edges(0, local, limit).src;
+            let in_edges = partition.in_edges(0, 0, local, limit).src;
             for (rank, &src) in in_edges.iter().enumerate() {
                 let owner = placement.owner(src) / threads;
                 if owner == process || (rank >= as_rows && is_elsewhere(src)) {

@@ -27,15 +27,15 @@ pub(crate) fn node_columns(
         Ok::<_, InferError>(bits.into_iter().map(f32::from_bits).collect::<Vec<f32>>())
     };
     let has_loops = store.meta().graph.relations[0].self_loops;
-    let loops = Box::new(|p: &Partition, local| p.self_loops(local).unwrap_or_default());
+    let loops = Box::new(|p: &Partition, local| p.self_loops(0, local).unwrap_or_default());
     Ok(NodeColumns::new(
-        columns(Box::new(Partition::in_degree))?,
+        columns(Box::new(|p, local| p.in_degree(0, local)))?,
         arch.edge_weight
-            .then(|| weights(Partition::in_weight))
+            .then(|| weights(|p, local| p.in_weight(0, local)))
             .transpose()?,
         has_loops.then(|| columns(loops)).transpose()?,
         (has_loops && arch.edge_weight)
-            .then(|| weights(Partition::self_weight))
+            .then(|| weights(|p, local| p.self_weight(0, local)))
             .transpose()?,
     )?)
 }

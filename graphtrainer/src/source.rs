@@ -166,8 +166,8 @@ impl Source {
 
     /// Names the columns of the input tables, which the model then keeps.
     #[must_use]
-    pub fn with_columns(mut self, columns: GraphColumns) -> Self {
-        self.columns = Some(columns);
+    pub fn with_columns(mut self, columns: Option<GraphColumns>) -> Self {
+        self.columns = columns;
         self
     }
 

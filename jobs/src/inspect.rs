@@ -139,9 +139,9 @@ fn heading(manifest: &Manifest) -> String {
 
 fn store(dir: &Path) -> Result<String, JobError> {
     let meta = StoreMeta::read(dir)?.ok_or_else(|| problem(dir, "holds no store".to_owned()))?;
-    let keep = meta
-        .keep
-        .map_or("all".to_owned(), |keep| format!("up to {keep}"));
+    let one = |keep: &Option<u64>| keep.map_or("all".to_owned(), |keep| format!("up to {keep}"));
+    let keep: Vec<String> = meta.keep.0.iter().map(one).collect();
+    let keep = keep.join(", ");
     let bytes: u64 = meta.files.iter().map(|file| file.bytes).sum();
     let mut text = format!(
         "store: {} nodes in {} partitions, {keep} in-edges a node, {} sampling, seed {}, {} \

@@ -11,7 +11,7 @@ use graphflat::{FlattenPlan, FlattenSpec, SamplePlan};
 use graphinfer::{InferContext, InferPlan, InferSpec};
 use graphtrainer::{TrainContext, TrainPlan, TrainSpec};
 use schemas::storage::StorageOptions;
-use schemas::{EdgesPlan, EdgesSpec, NodesPlan, NodesSpec, Sampling};
+use schemas::{EdgesPlan, GraphPlan, InputSpec, NodesPlan, Sampling};
 use serde::Deserialize;
 
 use crate::cli::Stage;
@@ -62,16 +62,6 @@ pub(crate) struct JobSpec {
     pub(crate) infer: Option<InferSpec>,
 }
 
-/// The table `[input]` as written.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct InputSpec {
-    /// The node table.
-    pub(crate) nodes: NodesSpec,
-    /// The edge table.
-    pub(crate) edges: EdgesSpec,
-}
-
 /// Settings of the command line that replace or extend those of a job file.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Overrides {
@@ -102,9 +92,13 @@ pub(crate) struct Job {
     pub(crate) workers: usize,
     /// Memory budget.
     pub(crate) memory_budget: ByteSize,
-    /// The node table.
+    /// All tables.
+    pub(crate) graph: Arc<GraphPlan>,
+    /// Position of the target type.
+    pub(crate) target_type: usize,
+    /// The node table of the target type.
     pub(crate) nodes: Arc<NodesPlan>,
-    /// The edge table.
+    /// The edge table of the first relation, which is the only one if nodes have no types.
     pub(crate) edges: Arc<EdgesPlan>,
     /// The flatten stage, where the job has one.
     pub(crate) flatten: Option<FlattenPlan>,
@@ -205,7 +199,7 @@ impl JobSpec {
         self.check_alone(&mut found);
         let base = Path::new(BASE);
         self.resolve_paths(base, &mut found);
-        self.input.nodes.set_split_seed(self.seed);
+        self.input.set_split_seed(self.seed);
         let work_dir = self
             .work_dir
             .clone()
@@ -215,8 +209,20 @@ impl JobSpec {
         self.check_tables(&mut found);
         self.check_stages(&mut found);
         let sampling = self.flatten.as_ref().map(|flatten| flatten.sampling);
-        let tables = self.input.clone().plans(base, sampling, &mut found);
-        let (Some(selected), Some(workers), Some((nodes, edges))) = (selected, workers, tables)
+        let graph = self.input.clone().plan(base);
+        let graph = graph.map_err(|errors| found.extend(errors)).ok();
+        let graph = graph.map(|graph| match sampling {
+            Some(Sampling::Weighted) => graph.with_non_negative_weights(),
+            _ => graph,
+        });
+        let named = self
+            .flatten
+            .as_ref()
+            .and_then(|of| of.target_type.as_deref());
+        let target_type = graph.as_ref().map(|graph| graph.target_type(named));
+        let target_type = target_type.and_then(|target| found.take(target));
+        let (Some(selected), Some(workers), Some(graph), Some(target_type)) =
+            (selected, workers, graph, target_type)
         else {
             return Err(found.into_errors());
         };
@@ -226,8 +232,8 @@ impl JobSpec {
             selected,
             workers,
             work_dir,
-            nodes: Arc::new(nodes),
-            edges: Arc::new(edges),
+            graph: Arc::new(graph),
+            target_type,
         };
         let job = self.plan_stages(checked, &mut found);
         let errors = found.into_errors();
@@ -245,9 +251,11 @@ impl JobSpec {
             fresh,
             workers,
             work_dir,
-            nodes,
-            edges,
+            graph,
+            target_type,
         } = checked;
+        let nodes = Arc::clone(&graph.types[target_type].nodes);
+        let edges = Arc::clone(&graph.relations[0].edges);
         let base = Path::new(BASE);
         let own_training = self.own_training().map(|(train, _)| train.clone());
         let is_streamed = self.train.as_ref().is_some_and(|train| train.streamed);
@@ -258,7 +266,9 @@ impl JobSpec {
         let (flatten, stream) = match self.flatten {
             Some(spec) if is_streamed => (None, found.take(spec.into_sample_plan(base))),
             Some(spec) => {
-                let plan = found.take(spec.into_plan(base, fresh.contains(&Stage::Flatten)));
+                let fresh = fresh.contains(&Stage::Flatten);
+                let plan = spec.into_plan_of((&graph, target_type), base, fresh);
+                let plan = plan.map_err(|errors| found.extend(errors)).ok();
                 (plan.map(|plan| plan.with_memory_budget(bytes)), None)
             }
             None => (None, None),
@@ -300,6 +310,8 @@ impl JobSpec {
             work_dir,
             workers,
             memory_budget: self.memory_budget,
+            graph,
+            target_type,
             nodes,
             edges,
             flatten,
@@ -350,28 +362,8 @@ struct Checked {
     fresh: Vec<Stage>,
     workers: usize,
     work_dir: PathBuf,
-    nodes: Arc<NodesPlan>,
-    edges: Arc<EdgesPlan>,
-}
-
-impl InputSpec {
-    /// Opens both tables, and finds the mistakes about both.
-    fn plans(
-        self,
-        base: &Path,
-        sampling: Option<Sampling>,
-        found: &mut Found,
-    ) -> Option<(NodesPlan, EdgesPlan)> {
-        let nodes = self.nodes.plan(base).map_err(|errors| found.extend(errors));
-        let edges = self.edges.plan(base).map_err(|errors| found.extend(errors));
-        let (nodes, edges) = nodes.ok().zip(edges.ok())?;
-        let edges = found.take(edges.with_id_type(nodes.id_type()))?;
-        let edges = match sampling {
-            Some(Sampling::Weighted) => edges.with_non_negative_weights(),
-            _ => edges,
-        };
-        Some((nodes, edges))
-    }
+    graph: Arc<GraphPlan>,
+    target_type: usize,
 }
 
 fn key(name: &str, problem: impl Into<String>) -> JobError {

@@ -1,6 +1,7 @@
 //! The text of a job file, and the position of each key.
 
 mod mend;
+mod types;
 mod wording;
 
 use std::borrow::Cow;

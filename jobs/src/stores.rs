@@ -192,7 +192,8 @@ fn store_plan(job: &Job, stage: Stage) -> Result<StorePlan, JobError> {
         .sample()
         .map_or(HUB_THRESHOLD, |sample| sample.hub_threshold());
     let by_weight = matches!(need.sampling, Some(Sampling::Weighted | Sampling::Top));
-    if by_weight && !job.edges.has_weight() {
+    let mut relations = job.graph.relations.iter();
+    if by_weight && relations.any(|relation| !relation.edges.has_weight()) {
         return Err(JobError::Key {
             key: "infer.sampling".to_owned(),
             problem: "the model was trained on in-edges chosen by weight, which needs \
@@ -201,11 +202,11 @@ fn store_plan(job: &Job, stage: Stage) -> Result<StorePlan, JobError> {
         });
     }
     Ok(StorePlan {
-        nodes: Arc::clone(&job.nodes),
-        edges: Arc::clone(&job.edges),
+        graph: Arc::clone(&job.graph),
+        target_type: job.target_type,
         seed: need.seed,
         sampling: need.sampling.unwrap_or(Sampling::Uniform),
-        keep: need.keep,
+        keep: vec![need.keep; job.graph.relations.len()],
         samples: need.samples,
         redraw: need.redraw,
         hub_threshold,

@@ -2,6 +2,7 @@
 
 use crate::error::{StoreCause, StoreError};
 use crate::map::map_file;
+use crate::memory::Budget;
 use arrow::array::{Array, ArrayRef, AsArray, LargeListArray, RecordBatch};
 use arrow::buffer::{Buffer, OffsetBuffer, ScalarBuffer};
 use arrow::datatypes::{Field, Schema};
@@ -107,17 +108,17 @@ pub(crate) fn append(
 /// Record batches of one schema: in memory up to a bound, the others in an unlinked file.
 pub(crate) struct SpilledBatches {
     dir: PathBuf,
-    bytes_max: usize,
+    budget: Budget,
     memory: Vec<RecordBatch>,
     spill: Option<FileWriter<BufWriter<File>>>,
 }
 
 impl SpilledBatches {
-    /// Keeps up to `bytes_max` bytes in memory, the others in `dir`.
-    pub(crate) fn new(bytes_max: usize, dir: &Path) -> Self {
+    /// Keeps batches in memory while they fit the budget, the others in `dir`.
+    pub(crate) fn new(budget: Budget, dir: &Path) -> Self {
         Self {
             dir: dir.to_owned(),
-            bytes_max,
+            budget,
             memory: Vec::new(),
             spill: None,
         }
@@ -130,8 +131,7 @@ impl SpilledBatches {
     /// If the file cannot be written.
     pub(crate) fn push(&mut self, batch: RecordBatch) -> Result<(), StoreError> {
         let bytes = batch.get_array_memory_size();
-        if bytes <= self.bytes_max {
-            self.bytes_max -= bytes;
+        if self.budget.fits(bytes) {
             self.memory.push(batch);
             return Ok(());
         }

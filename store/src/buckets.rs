@@ -2,6 +2,7 @@
 
 use crate::StoreError;
 use crate::map::map_file;
+use crate::memory::Budget;
 use crate::sample::{InEdge, mix};
 use arrow::buffer::Buffer;
 use bytemuck::{Pod, Zeroable};
@@ -15,8 +16,8 @@ use std::path::{Path, PathBuf};
 /// Number of buckets of re-indexed nodes.
 const HUB_BUCKETS: usize = 64;
 
-/// Assigns a worker's edges to buckets by `dst`: first the buckets of its own nodes, each a range
-/// of consecutive positions, then the buckets of re-indexed nodes of any owner.
+/// Assigns a worker's edges of one relation to buckets by `dst`: first the buckets of its own nodes,
+/// each a range of consecutive places among its nodes of the type of `dst`, then the buckets of re-indexed nodes of any owner.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BucketLayout {
     shift: u32,
@@ -27,6 +28,8 @@ pub(crate) struct BucketLayout {
 /// row.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct EdgeBatch {
+    /// Position of the relation among those that are exchanged together.
+    pub(crate) relation: u32,
     /// First input row of the rows that were read together.
     pub(crate) first_row: u64,
     /// Whether the edges were sent to the owner of their `dst` first, before it was re-indexed.
@@ -45,22 +48,21 @@ pub(crate) struct EdgeBatch {
 pub(crate) struct Edge {
     /// The hash of the ends in two halves: a `u64` would add 4 bytes of padding.
     hash: [u32; 2],
-    /// The node `dst`: its [`LocalIdx`] or, in buckets of re-indexed nodes, its [`NodeIdx`].
+    /// The node `dst`: its place among the receiver's nodes of its type or, in buckets of re-indexed
+    /// nodes, its [`NodeIdx`].
     dst: u32,
     pub(crate) src: NodeIdx,
     /// 1 where the input has no weights.
     pub(crate) weight: f32,
 }
 
-/// The edges that one worker receives, in order of arrival.
+/// The edges of a relation that one worker receives, in order of arrival.
 pub(crate) struct EdgeBuckets {
     layout: BucketLayout,
     dim: usize,
     /// A spilled chunk holds its start in the file.
     chunks: Vec<Chunk<usize>>,
-    /// Bytes in memory; at most `bytes_max`.
-    bytes: usize,
-    bytes_max: usize,
+    budget: Budget,
     dir: PathBuf,
     spill: Option<File>,
     spilled: usize,
@@ -117,9 +119,9 @@ impl BucketLayout {
         ((self.num_nodes.max(1) - 1) >> self.shift) + 1
     }
 
-    /// The bucket of an own node.
-    pub(crate) fn own(&self, node: LocalIdx) -> usize {
-        node.index() >> self.shift
+    /// The bucket of an own node, given its place.
+    pub(crate) fn own(&self, place: LocalIdx) -> usize {
+        place.index() >> self.shift
     }
 
     /// The bucket of a re-indexed node.
@@ -128,7 +130,7 @@ impl BucketLayout {
         self.num_own() + usize::try_from(drawn).expect("few buckets")
     }
 
-    /// The positions of the nodes of a bucket of own nodes.
+    /// The places of the nodes of a bucket of own nodes.
     pub(crate) fn nodes(&self, bucket: usize) -> Range<usize> {
         let end = (bucket + 1) << self.shift;
         bucket << self.shift..end.min(self.num_nodes)
@@ -136,7 +138,7 @@ impl BucketLayout {
 }
 
 impl Edge {
-    /// Makes an edge to a node of the receiving worker.
+    /// Makes an edge to a node of the receiving worker, given its place.
     pub(crate) fn to_own(hash: u64, dst: LocalIdx, src: NodeIdx, weight: f32) -> Self {
         Self {
             hash: bytemuck::cast(hash),
@@ -156,7 +158,7 @@ impl Edge {
         }
     }
 
-    /// The `dst` of an edge in a bucket of own nodes.
+    /// The place of the `dst` of an edge in a bucket of own nodes.
     pub(crate) fn own_dst(&self) -> LocalIdx {
         LocalIdx::from_raw(self.dst)
     }
@@ -186,15 +188,13 @@ impl EdgeBatch {
 }
 
 impl EdgeBuckets {
-    /// Collects edges with `dim` features; edges beyond `bytes_max` bytes are written to a file in
-    /// `dir`.
-    pub(crate) fn new(layout: BucketLayout, dim: usize, bytes_max: usize, dir: &Path) -> Self {
+    /// Collects edges with `dim` features; edges beyond the budget are written to a file in `dir`.
+    pub(crate) fn new(layout: BucketLayout, dim: usize, budget: Budget, dir: &Path) -> Self {
         Self {
             layout,
             dim,
             chunks: Vec::new(),
-            bytes: 0,
-            bytes_max,
+            budget,
             dir: dir.to_owned(),
             spill: None,
             spilled: 0,
@@ -213,9 +213,8 @@ impl EdgeBuckets {
             .map(|column| column.len())
             .sum::<usize>();
         // The ends of its buckets always stay in memory.
-        self.bytes += 4 * batch.ends.len();
-        let edges = if self.bytes + bytes <= self.bytes_max {
-            self.bytes += bytes;
+        self.budget.charge(4 * batch.ends.len());
+        let edges = if self.budget.fits(bytes) {
             ChunkEdges::Memory(batch.edges, batch.feature)
         } else {
             let start = self.spilled;
@@ -424,6 +423,7 @@ mod tests {
         let mut ends = own.to_vec();
         ends.resize(3 + HUB_BUCKETS, own[2]);
         EdgeBatch {
+            relation: 0,
             first_row,
             forwarded: false,
             ends,
@@ -441,7 +441,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let layout = BucketLayout::new(5, 2, 100);
         assert_eq!(layout.num_own(), 3);
-        let new = || EdgeBuckets::new(layout, 1, bytes_max, dir.path());
+        let new = || EdgeBuckets::new(layout, 1, Budget::new(bytes_max), dir.path());
         let (mut buckets, mut late) = (new(), new());
         let hub_batch = |first_row: u64, forwarded: bool, node: u32| {
             let mut batch = batch(first_row, [0; 3], &[node]);

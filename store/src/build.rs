@@ -2,16 +2,17 @@
 
 use crate::arrow_file;
 use crate::edges::place_edges;
+use crate::ends::Ends;
 use crate::error::StoreCause;
 use crate::in_edge_files::write_in_edges;
-use crate::meta::{META_FILE, VERSION, nodes_path};
-use crate::nodes::{OwnedNodes, place_nodes};
-use crate::number::number_nodes;
+use crate::meta::{CountsByWorker, EdgeCounts, Keep, META_FILE, VERSION};
+use crate::nodes::{NodePlaces, OwnedNodes, place_nodes};
+use crate::number::{Dictionary, Numbering, check_num_nodes, number_type, read_keys};
 use crate::units::OwnUnits;
 use crate::{Placement, StoreError, StoreMeta, StorePlan};
 use cluster::{Cluster, Peer, run_workers};
 use schemas::progress::{Event, Progress};
-use schemas::{FileEntry, GraphMeta, TypeMeta, UntypedMeta};
+use schemas::{FileEntry, GraphMeta, LabelMeta, NodeIdx, NodeSource, RelationMeta, TypeMeta};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -87,57 +88,186 @@ fn build_partition(
         worker: peer.index(),
         workers: peer.peers(),
     };
+    let node_sources = plan.graph.node_sources();
     announce(peer, progress, "numbering nodes", 0);
-    let (numbering, dictionary) = number_nodes(peer, &plan.nodes, work)?;
-    let label = plan
-        .nodes
-        .label_meta(numbering.class_names, numbering.max_class);
-    let mut graph = GraphMeta::from(UntypedMeta {
-        id_type: plan.nodes.id_type(),
-        features: plan.nodes.feature_meta(),
-        label: peer.agree(label.map_err(StoreError::from))?,
-        split: plan.nodes.split_meta(),
-        edge_weight: plan.edges.has_weight(),
-        edge_feature_dim: plan.edges.feature_dim(),
-        self_loops: false,
-    });
-    let placement = Placement::new(numbering.num_nodes, peer.peers());
+    let numbered = number_all(peer, plan, &node_sources, work)?;
+    let (placement, mut graph) = (numbered.placement, numbered.graph);
     announce(peer, progress, "reading nodes", 1);
-    let nodes = place_nodes(
-        peer,
-        plan,
-        work,
-        &numbering.units,
-        &graph.types[0],
-        &placement,
-    )?;
-    let nodes_written = write_nodes(peer.index(), plan, nodes, &graph.types[0]);
-    let node_file = peer.agree(nodes_written)?;
+    let mut node_files = Vec::new();
+    for (source, numbers) in node_sources.iter().zip(&numbered.numbers) {
+        let places = NodePlaces {
+            source,
+            numbers,
+            graph: &graph,
+            placement: &placement,
+        };
+        let nodes = place_nodes(peer, plan, work, places)?;
+        let written = write_nodes(peer.index(), plan, source, nodes, &graph);
+        node_files.extend(peer.agree(written)?);
+    }
+    drop(numbered.numbers);
     announce(peer, progress, "reading edges", 2);
-    let (edges, counts) = place_edges(peer, plan, work, dictionary, &placement)?;
-    let edges_written = write_in_edges(peer.index(), plan, edges, &placement);
-    let (has_self_loops, mut files) = peer.agree(edges_written)?;
-    files.push(node_file);
-    let self_loops = peer.gather_all::<_, StoreError>(Ok(has_self_loops))?;
-    graph.relations[0].self_loops = self_loops.contains(&true);
+    let (relations, mut files) = build_edges(peer, plan, work, numbered.dictionaries, &placement)?;
+    files.extend(node_files);
+    for (meta, (has_self_loops, _)) in graph.relations.iter_mut().zip(&relations) {
+        meta.self_loops = *has_self_loops;
+    }
     announce(peer, progress, "written", 3);
+    let counts = relations.into_iter().map(|(_, counts)| counts).collect();
+    let is_typed = plan.graph.is_typed();
     let meta = StoreMeta {
         version: VERSION,
         fingerprint: fingerprint.to_owned(),
         input: input.clone(),
-        keep: (plan.keep != usize::MAX).then_some(plan.keep as u64),
+        keep: Keep::of(&plan.keep),
         sampling: plan.sampling,
         seed: plan.seed,
         samples: plan.samples,
         redraw: plan.redraw,
         workers: peer.peers(),
-        id_column: plan.nodes.spec().id.clone(),
-        num_nodes: numbering.num_nodes,
+        id_column: plan.graph.types[plan.target_type].nodes.spec().id.clone(),
+        num_nodes: placement.num_nodes() as u64,
+        nodes_by_type: match is_typed {
+            true => numbered.num_nodes,
+            false => Vec::new(),
+        },
         graph,
-        edges: counts,
+        edges: EdgeCounts::of_relations(counts, is_typed),
         files: Vec::new(),
     };
     Ok(Built { files, meta })
+}
+
+/// All nodes with their numbers.
+struct Numbered {
+    /// By source, then by type of the source, then by unit: the number of each row.
+    numbers: Vec<Vec<Vec<Vec<NodeIdx>>>>,
+    /// One for each type.
+    dictionaries: Vec<Dictionary>,
+    /// Number of nodes of each type.
+    num_nodes: Vec<u64>,
+    placement: Placement,
+    graph: GraphMeta,
+}
+
+/// Numbers the nodes of all types and places them.
+fn number_all(
+    peer: &mut Peer<'_>,
+    plan: &StorePlan,
+    sources: &[NodeSource],
+    work: OwnUnits,
+) -> Result<Numbered, StoreError> {
+    let types = &plan.graph.types;
+    let mut by_type: Vec<Option<(Numbering, Dictionary)>> = types.iter().map(|_| None).collect();
+    for source in sources {
+        let keys = peer.agree(read_keys(source, work))?;
+        for ((type_idx, table), mine) in source.types().iter().zip(keys) {
+            by_type[*type_idx] = Some(number_type(peer, table, mine)?);
+        }
+    }
+    let by_type = by_type
+        .into_iter()
+        .map(|of| of.expect("each type has a source"));
+    let (mut numberings, mut dictionaries): (Vec<_>, Vec<_>) = by_type.unzip();
+    let num_nodes: Vec<u64> = numberings.iter().map(|of| of.num_nodes).collect();
+    check_num_nodes(num_nodes.iter().sum())?;
+    let placement = Placement::new(&num_nodes, peer.peers());
+    for (type_idx, of) in numberings.iter_mut().zip(&mut dictionaries).enumerate() {
+        let first = placement.type_range(type_idx).start;
+        of.0.shift(first);
+        of.1.shift(first);
+    }
+    let labelled = &mut numberings[plan.target_type];
+    let names = std::mem::take(&mut labelled.class_names);
+    let label = types[plan.target_type]
+        .nodes
+        .label_meta(names, labelled.max_class);
+    let graph = describe(plan, peer.agree(label.map_err(StoreError::from))?);
+    let mut units: Vec<_> = numberings.into_iter().map(|of| Some(of.units)).collect();
+    let numbers = sources.iter().map(|source| {
+        let of_types = source
+            .types()
+            .iter()
+            .map(|(type_idx, _)| units[*type_idx].take());
+        of_types
+            .map(|units| units.expect("a type has one source"))
+            .collect()
+    });
+    Ok(Numbered {
+        numbers: numbers.collect(),
+        dictionaries,
+        num_nodes,
+        placement,
+        graph,
+    })
+}
+
+/// Describes the tables; which relations have self-loops is not known yet.
+fn describe(plan: &StorePlan, label: Option<LabelMeta>) -> GraphMeta {
+    let types = plan
+        .graph
+        .types
+        .iter()
+        .enumerate()
+        .map(|(type_idx, of_type)| {
+            let is_target = type_idx == plan.target_type;
+            let split = of_type.nodes.split_meta();
+            TypeMeta {
+                name: of_type.name.clone(),
+                id_type: of_type.nodes.id_type(),
+                features: of_type.nodes.feature_meta(),
+                label: label.clone().filter(|_| is_target),
+                split: split.filter(|_| is_target),
+            }
+        });
+    let relations = plan.graph.relations.iter().map(|relation| RelationMeta {
+        name: relation.name.clone(),
+        from: relation.from,
+        to: relation.to,
+        edge_weight: relation.edges.has_weight(),
+        edge_feature_dim: relation.edges.feature_dim(),
+        self_loops: false,
+    });
+    GraphMeta {
+        types: types.collect(),
+        relations: relations.collect(),
+        target_type: plan.target_type,
+    }
+}
+
+/// Whether a relation has self-loops, and its counts.
+type BuiltRelation = (bool, CountsByWorker);
+
+/// Reads the edges of all relations, and ranks and writes them source by source.
+fn build_edges(
+    peer: &mut Peer<'_>,
+    plan: &StorePlan,
+    work: OwnUnits,
+    dictionaries: Vec<Dictionary>,
+    placement: &Placement,
+) -> Result<(Vec<BuiltRelation>, Vec<FileEntry>), StoreError> {
+    let (graph, sources) = (&plan.graph, plan.graph.edge_sources());
+    let first = |type_idx| placement.type_range(type_idx).start;
+    let ends = Ends::gather(peer, graph, &sources, work, dictionaries, first)?;
+    let mut relations = vec![(false, CountsByWorker::default()); graph.relations.len()];
+    let mut files = Vec::new();
+    for source in &sources {
+        let owned = place_edges(peer, plan, source, work, &ends, placement)?;
+        for edges in owned {
+            let relation = edges.relation;
+            let counts = CountsByWorker {
+                received: edges.received_by_worker.clone(),
+                dropped_rows: edges.dropped_rows,
+            };
+            let of_type = placement.of_type(graph.relations[relation].to);
+            let written = write_in_edges(peer.index(), plan, edges, of_type);
+            let (has_self_loops, more) = peer.agree(written)?;
+            files.extend(more);
+            let self_loops = peer.gather_all::<_, StoreError>(Ok(has_self_loops))?;
+            relations[relation] = (self_loops.contains(&true), counts);
+        }
+    }
+    Ok((relations, files))
 }
 
 fn announce(peer: &Peer<'_>, progress: &Progress, phase: &str, done: u64) {
@@ -153,15 +283,21 @@ fn announce(peer: &Peer<'_>, progress: &Progress, phase: &str, done: u64) {
     }
 }
 
-/// Writes the columns of the node table.
+/// Writes the columns of a source's types.
 fn write_nodes(
     worker: usize,
     plan: &StorePlan,
-    nodes: OwnedNodes,
-    meta: &TypeMeta,
-) -> Result<FileEntry, StoreError> {
-    let path = nodes_path(&plan.dir, worker);
-    let mut file = None;
-    nodes.for_each_batch(meta, |batch| arrow_file::append(&mut file, &path, batch))?;
-    file.expect("a batch was written").finish()
+    source: &NodeSource,
+    nodes: Vec<OwnedNodes>,
+    graph: &GraphMeta,
+) -> Result<Vec<FileEntry>, StoreError> {
+    let types = source.types().iter().zip(nodes);
+    let write = |((type_idx, _), nodes): (&(usize, _), OwnedNodes)| {
+        let path = plan.files().nodes(*type_idx, worker);
+        let mut file = None;
+        let meta = &graph.types[*type_idx];
+        nodes.for_each_batch(meta, |batch| arrow_file::append(&mut file, &path, batch))?;
+        file.expect("a batch was written").finish()
+    };
+    types.map(write).collect()
 }

@@ -1,20 +1,20 @@
 //! Moves edges from the worker that reads them to the owner of their `dst`.
 
 use crate::buckets::{Bucket, BucketLayout, EdgeBatch, EdgeBuckets, SealedBuckets};
-use crate::ends::Ends;
+use crate::ends::{Ends, Resolved};
 use crate::hub::{HubCounts, HubPart, RankedColumns, Totals};
-use crate::memory::turn_bytes;
-use crate::meta::EdgeCounts;
-use crate::number::Dictionary;
+use crate::memory::{Budget, turn_bytes};
+use crate::plan::ListPlan;
 use crate::sample::Ranker;
-use crate::scatter::{Cutter, Routed, Scatter, check_dangling};
+use crate::scatter::{Cutter, DanglingRows, Routed, Scatter, check_dangling};
 use crate::units::OwnUnits;
-use crate::{Placement, StoreError, StorePlan};
+use crate::{Placement, StoreError, StorePlan, TypePlacement};
 use cluster::Peer;
-use schemas::{EdgeRows, EdgesPlan, LocalIdx, NodeIdx, Unit};
+use schemas::{EdgeRows, EdgeSource, LocalIdx, NodeIdx, Unit};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::path::Path;
 use std::rc::Rc;
 
 /// Greatest number of buckets of a worker's nodes: a batch of edges is split into this many runs.
@@ -24,16 +24,29 @@ const BUCKETS_MAX: usize = 512;
 /// are ranked.
 const BUCKET_NODES: usize = 1 << 11;
 
-/// In-edges of the nodes of one partition, not ranked yet.
+/// In-edges of a relation and of the nodes of one partition, not ranked yet.
 pub(crate) struct OwnedEdges {
+    /// Position of the relation.
+    pub(crate) relation: usize,
     pub(crate) buckets: SealedBuckets,
-    /// Parts of the re-indexed nodes of this partition, by local position; their edges in `buckets`
-    /// are ignored.
+    /// Parts of the re-indexed nodes of this partition, by place; their edges in `buckets` are
+    /// ignored.
     pub(crate) hubs: BTreeMap<LocalIdx, HubPart>,
+    /// In-edges that each worker received.
+    pub(crate) received_by_worker: Vec<u64>,
+    /// Rows of the table that were left out because an end is no node; 0 for a reverse relation.
+    pub(crate) dropped_rows: u64,
 }
 
-/// Reads the edges and sends each to the owner of its `dst`; edges of hubs are spread over all
-/// workers first.
+/// A relation whose edges are exchanged, and what ranking them needs.
+struct Route<'a> {
+    relation: usize,
+    cutter: Cutter<'a>,
+    lists: Vec<ListPlan>,
+}
+
+/// Reads the edges of a source and sends each to the owner of its `dst`; edges of hubs are spread
+/// over all workers first. Returns the in-edges of each relation.
 ///
 /// Hubs are detected while edges are exchanged. The owner of a hub forwards the edges that it
 /// received before, so that in the end each worker has all parallel edges of its share, by input
@@ -46,64 +59,159 @@ pub(crate) struct OwnedEdges {
 pub(crate) fn place_edges(
     peer: &mut Peer<'_>,
     plan: &StorePlan,
+    source: &EdgeSource,
     work: OwnUnits,
-    dictionary: Dictionary,
+    ends: &Ends,
     placement: &Placement,
-) -> Result<(OwnedEdges, EdgeCounts), StoreError> {
-    let (num_nodes, workers) = (placement.num_nodes(), peer.peers());
-    let ends = Ends::gather(peer, &plan.edges, work, dictionary)?;
-    let most_local = num_nodes.div_ceil(workers);
-    let layout = BucketLayout::new(most_local, BUCKET_NODES, BUCKETS_MAX);
-    let cutter = Cutter::new(placement, layout, plan.edges.feature_dim().unwrap_or(0));
-    let num_rows = work.of(plan.edges.units()).map(|unit| unit.num_rows as u64);
-    let in_edges = num_rows.sum::<u64>() * (1 + u64::from(plan.edges.undirected()));
-    let counts = HubCounts::new(num_nodes, in_edges, plan.hub_threshold, workers);
-    let mut scatter = Scatter::new(plan, &ends, cutter, counts);
+) -> Result<Vec<OwnedEdges>, StoreError> {
+    let routes = routes(plan, source, placement);
+    let cutters: Vec<Cutter<'_>> = routes.iter().map(|route| route.cutter).collect();
     // A tenth of the memory is for edges that are forwarded.
     let bytes_max = turn_bytes(plan.memory_budget) / plan.workers / 10;
-    let outgoing = edge_rows(&plan.edges, work).flat_map(|item| match item {
-        Ok((first_row, rows)) => scatter.batches(first_row, &rows),
+    let mut scatters = scatters(plan, source, work, &routes);
+    let mut resolved = Resolved::default();
+    let outgoing = edge_rows(source, work).flat_map(|item| match item {
+        Ok(tables) => scatter_rows(plan, source, &tables, (ends, &mut resolved), &mut scatters),
         Err(e) => vec![Err(e)],
     });
-    let received = exchange(peer, outgoing, cutter, plan, 9 * bytes_max)?;
-    let dangling = peer.gather_all::<_, StoreError>(Ok(scatter.dangling))?;
-    let dropped_rows = check_dangling(&dangling, &plan.edges)?;
-    let reindexed = scatter.counts.reindexed(peer)?;
-    drop(ends);
-    let mut num_edges = received.num_edges();
-    let mut buckets = peer.agree(received.seal())?;
-    if !reindexed.is_empty() {
-        let early = forward(&buckets, cutter, &reindexed, peer.index());
-        let early = early.inspect(|(_, batch)| num_edges -= batch.num_edges());
-        let forwarded = exchange(peer, early.map(Ok), cutter, plan, bytes_max)?;
-        num_edges += forwarded.num_edges();
-        buckets.merge(peer.agree(forwarded.seal())?);
+    let budget = Budget::new(9 * bytes_max);
+    let received = exchange(peer, outgoing, &cutters, &budget, &plan.dir)?;
+    let scatters = scatters.into_iter().map(|of| (of.dangling, of.counts));
+    let (dangling, counts): (Vec<DanglingRows>, Vec<HubCounts>) = scatters.unzip();
+    let dropped = check_all_dangling(peer, plan, &routes, dangling)?;
+    let budget = Budget::new(bytes_max);
+    let mut owned = Vec::with_capacity(routes.len());
+    let per_relation = routes.iter().zip(counts).zip(received).zip(dropped);
+    for (((route, counts), received), dropped_rows) in per_relation {
+        let reindexed = counts.reindexed(peer)?;
+        let mut num_edges = received.num_edges();
+        let mut buckets = peer.agree(received.seal())?;
+        if !reindexed.is_empty() {
+            // The relation is exchanged alone.
+            let cutter = route.cutter.alone();
+            let early = forward(&buckets, cutter, &reindexed, peer.index());
+            let early = early.inspect(|(_, batch)| num_edges -= batch.num_edges());
+            let forwarded = exchange(peer, early.map(Ok), &[cutter], &budget, &plan.dir)?;
+            let forwarded = forwarded.into_iter().next().expect("one relation");
+            num_edges += forwarded.num_edges();
+            buckets.merge(peer.agree(forwarded.seal())?);
+        }
+        let hubs = invert(peer, route, &buckets, &reindexed)?;
+        owned.push(OwnedEdges {
+            relation: route.relation,
+            buckets,
+            hubs,
+            received_by_worker: peer.gather_all::<_, StoreError>(Ok(num_edges))?,
+            dropped_rows,
+        });
     }
-    let received_by_worker = peer.gather_all::<_, StoreError>(Ok(num_edges))?;
-    let edge_counts = EdgeCounts {
-        in_edges: received_by_worker.iter().sum(),
-        dropped_rows,
-        received_by_worker,
-    };
-    let parts = rank_shares(&buckets, plan, &reindexed);
-    let parts = parts.map(|part| Ok((placement.owner(part.node), part)));
-    let hubs = invert_parts(peer, parts, plan, placement)?;
-    Ok((OwnedEdges { buckets, hubs }, edge_counts))
+    Ok(owned)
 }
 
-/// Sends the parts of re-indexed nodes to their owners; returns this worker's parts, merged as they
-/// arrive.
-fn invert_parts(
-    peer: &mut Peer<'_>,
-    parts: impl Iterator<Item = Result<(usize, HubPart), StoreError>>,
+/// Returns the relations of a source.
+fn routes<'a>(
+    plan: &'a StorePlan,
+    source: &EdgeSource,
+    placement: &'a Placement,
+) -> Vec<Route<'a>> {
+    let relations = source.relations().iter().enumerate();
+    let route = |(member, &(relation, _)): (usize, &(usize, usize))| {
+        let of_relation = &plan.graph.relations[relation];
+        let placement = placement.of_type(of_relation.to);
+        let most_local = placement.num_nodes().div_ceil(placement.workers());
+        let layout = BucketLayout::new(most_local, BUCKET_NODES, BUCKETS_MAX);
+        let dim = of_relation.edges.feature_dim().unwrap_or(0);
+        Route {
+            relation,
+            cutter: Cutter::new(member, placement, layout, dim),
+            lists: plan.lists(relation),
+        }
+    };
+    relations.map(route).collect()
+}
+
+fn scatters<'a>(
+    plan: &'a StorePlan,
+    source: &EdgeSource,
+    work: OwnUnits,
+    routes: &[Route<'a>],
+) -> Vec<Scatter<'a>> {
+    let num_rows: u64 = work
+        .of(source.units())
+        .map(|unit| unit.num_rows as u64)
+        .sum();
+    let scatter = |route: &Route<'a>| {
+        let (relation, cutter) = (&plan.graph.relations[route.relation], route.cutter);
+        let placement = cutter.placement;
+        let in_edges = num_rows * (1 + u64::from(relation.edges.undirected()));
+        let (num_nodes, workers) = (placement.num_nodes(), placement.workers());
+        let counts = HubCounts::new(num_nodes, in_edges, plan.hub_threshold, workers);
+        Scatter::new(relation, cutter, counts)
+    };
+    routes.iter().map(scatter).collect()
+}
+
+/// Cuts the rows of each table of a source into batches, for each of its relations.
+fn scatter_rows(
     plan: &StorePlan,
-    placement: &Placement,
+    source: &EdgeSource,
+    tables: &[EdgeRows],
+    (ends, resolved): (&Ends, &mut Resolved),
+    scatters: &mut [Scatter<'_>],
+) -> Vec<Result<(usize, EdgeBatch), StoreError>> {
+    let mut batches = Vec::new();
+    for (table, rows) in tables.iter().enumerate() {
+        let relations = source.relations().iter().zip(scatters.iter_mut());
+        let mut is_resolved = false;
+        for (&(relation, _), scatter) in relations.filter(|((_, of), _)| *of == table) {
+            // The reverse of a relation has the same ends.
+            if !is_resolved {
+                ends.resolve(&plan.graph.relations[relation], rows, resolved);
+                is_resolved = true;
+            }
+            batches.extend(scatter.batches(rows, resolved).into_iter().map(Ok));
+        }
+    }
+    batches
+}
+
+/// Checks the rows with an end that no node has; returns their number for each relation.
+fn check_all_dangling(
+    peer: &mut Peer<'_>,
+    plan: &StorePlan,
+    routes: &[Route<'_>],
+    mine: Vec<DanglingRows>,
+) -> Result<Vec<u64>, StoreError> {
+    let all = peer.gather_all::<_, StoreError>(Ok(mine))?;
+    let relations = routes.iter().enumerate().map(|(member, route)| {
+        let relation = &plan.graph.relations[route.relation];
+        // The rows of a reverse relation are those of its relation.
+        if relation.reversed {
+            return Ok(0);
+        }
+        let of_relation: Vec<DanglingRows> = all.iter().map(|of| of[member].clone()).collect();
+        check_dangling(&of_relation, &relation.edges)
+    });
+    relations.collect()
+}
+
+/// Ranks the re-indexed nodes' in-edges that this worker has, and sends them to the owners; returns
+/// the parts of this worker's nodes, merged as they arrive.
+fn invert(
+    peer: &mut Peer<'_>,
+    route: &Route<'_>,
+    buckets: &SealedBuckets,
+    reindexed: &[NodeIdx],
 ) -> Result<BTreeMap<LocalIdx, HubPart>, StoreError> {
+    let Cutter { placement, dim, .. } = route.cutter;
+    let parts = rank_shares(buckets, dim, &route.lists, reindexed);
+    let parts = parts.map(|part| Ok((placement.owner_and_place(part.node).0, part)));
     let hubs = Rc::new(RefCell::new(BTreeMap::<LocalIdx, HubPart>::new()));
-    let (taken, places, lists) = (Rc::clone(&hubs), placement.clone(), plan.lists());
-    let dim = plan.edges.feature_dim().unwrap_or(0);
+    let (taken, places): (_, TypePlacement) = (Rc::clone(&hubs), placement.clone());
+    let lists = route.lists.clone();
     peer.shuffle_each::<HubPart, StoreError>(parts, move |_, _, part| {
-        match taken.borrow_mut().entry(places.local(part.node)) {
+        let (_, place) = places.owner_and_place(part.node);
+        match taken.borrow_mut().entry(place) {
             Entry::Vacant(place) => drop(place.insert(part)),
             Entry::Occupied(mut known) => known.get_mut().merge(&part, &lists, dim),
         }
@@ -112,26 +220,23 @@ fn invert_parts(
     Ok(hubs.take())
 }
 
-/// Exchanges edges between all workers; returns those that this worker receives, with up to
-/// `bytes_max` bytes of them in memory.
+/// Exchanges edges between all workers; returns those that this worker receives, for each relation.
+/// Edges beyond the budget are kept in a file in `dir`.
 fn exchange(
     peer: &mut Peer<'_>,
     outgoing: impl Iterator<Item = Result<(usize, EdgeBatch), StoreError>>,
-    cutter: Cutter<'_>,
-    plan: &StorePlan,
-    bytes_max: usize,
-) -> Result<EdgeBuckets, StoreError> {
-    let buckets = EdgeBuckets::new(cutter.layout, cutter.dim, bytes_max, &plan.dir);
-    let received = Rc::new(RefCell::new(Some(buckets)));
+    cutters: &[Cutter<'_>],
+    budget: &Budget,
+    dir: &Path,
+) -> Result<Vec<EdgeBuckets>, StoreError> {
+    let buckets = |of: &Cutter<'_>| EdgeBuckets::new(of.layout, of.dim, budget.clone(), dir);
+    let buckets: Vec<EdgeBuckets> = cutters.iter().map(buckets).collect();
+    let received = Rc::new(RefCell::new(buckets));
     let take = Rc::clone(&received);
     peer.shuffle_each::<EdgeBatch, StoreError>(outgoing, move |_, _, batch| {
-        let mut taken = take.borrow_mut();
-        let open = taken
-            .as_mut()
-            .expect("it is taken only when the shuffle is over");
-        open.take(batch)
+        take.borrow_mut()[batch.relation as usize].take(batch)
     })?;
-    Ok(received.take().expect("it was set above"))
+    Ok(received.take())
 }
 
 /// Cuts the edges of re-indexed nodes that this worker, their owner, has received into batches.
@@ -145,9 +250,9 @@ fn forward<'a>(
     let mut is_reindexed = vec![false; placement.num_local(worker)];
     let places = reindexed
         .iter()
-        .map(|&node| placement.owner_and_local(node));
-    for (_, local) in places.filter(|&(owner, _)| owner == worker) {
-        is_reindexed[local.index()] = true;
+        .map(|&node| placement.owner_and_place(node));
+    for (_, place) in places.filter(|&(owner, _)| owner == worker) {
+        is_reindexed[place.index()] = true;
     }
     buckets
         .own_edges()
@@ -163,25 +268,18 @@ fn forward<'a>(
         })
 }
 
-/// Returns the rows that this worker reads, batch by batch, with the number of each batch's first
-/// row.
+/// Returns the rows of each table of a source that this worker reads, batch by batch.
 fn edge_rows<'a>(
-    plan: &'a EdgesPlan,
+    source: &'a EdgeSource,
     work: OwnUnits,
-) -> impl Iterator<Item = Result<(u64, EdgeRows), StoreError>> + use<'a> {
-    type Rows<'a> = Box<dyn Iterator<Item = Result<(u64, EdgeRows), StoreError>> + 'a>;
-    work.of(plan.units())
+) -> impl Iterator<Item = Result<Vec<EdgeRows>, StoreError>> + use<'a> {
+    type Rows<'a> = Box<dyn Iterator<Item = Result<Vec<EdgeRows>, StoreError>> + 'a>;
+    work.of(source.units())
         .flat_map(|unit: &'a Unit| -> Rows<'a> {
-            let batches = match plan.batches(unit) {
-                Ok(batches) => batches,
-                Err(e) => return Box::new(std::iter::once(Err(e.into()))),
-            };
-            let mut next_row = unit.first_row;
-            Box::new(batches.map(move |item| {
-                let (first_row, rows) = (next_row, item?);
-                next_row += rows.dst.len() as u64;
-                Ok((first_row, rows))
-            }))
+            match source.batches(unit) {
+                Ok(batches) => Box::new(batches.map(|item| Ok(item?))),
+                Err(e) => Box::new(std::iter::once(Err(e.into()))),
+            }
         })
 }
 
@@ -189,10 +287,10 @@ fn edge_rows<'a>(
 /// each list keeps.
 fn rank_shares<'a>(
     buckets: &'a SealedBuckets,
-    plan: &'a StorePlan,
+    dim: usize,
+    lists: &'a [ListPlan],
     reindexed: &[NodeIdx],
 ) -> impl Iterator<Item = HubPart> + use<'a> {
-    let (dim, lists) = (plan.edges.feature_dim().unwrap_or(0), plan.lists());
     let mut by_bucket = BTreeMap::<usize, Vec<NodeIdx>>::new();
     for &node in reindexed {
         let bucket = buckets.layout().hub(node);

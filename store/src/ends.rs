@@ -4,11 +4,31 @@ use crate::StoreError;
 use crate::number::{Dictionary, IdTable, MISSING};
 use crate::units::OwnUnits;
 use cluster::Peer;
-use schemas::{EdgesPlan, Ids, NodeIdx};
+use schemas::{EdgeRows, EdgeSource, GraphPlan, Ids, NodeIdx, RelationPlan};
 use serde::{Deserialize, Serialize};
 
 /// Looks up ends of edges on one worker.
-pub(crate) enum Ends {
+pub(crate) struct Ends {
+    types: Vec<TypeEnds>,
+}
+
+/// Numbers and hashes of the ends of some edges.
+#[derive(Default)]
+pub(crate) struct Resolved {
+    pub(crate) src: End,
+    pub(crate) dst: End,
+}
+
+/// One end of some edges.
+#[derive(Default)]
+pub(crate) struct End {
+    /// [`MISSING`] where no node has the id.
+    pub(crate) numbers: Vec<NodeIdx>,
+    pub(crate) hashes: Vec<u64>,
+}
+
+/// Looks up ends of edges that are nodes of one type.
+enum TypeEnds {
     /// Integer ids that lie close together: every worker has a bitmap of all ids.
     Dense(DenseIds),
     /// Any other ids: the distinct ones that this worker read. Each was looked up once, at the
@@ -21,8 +41,8 @@ pub(crate) enum Ends {
     },
 }
 
-/// All ids of the node table as a bitmap in which the bits are counted.
-pub(crate) struct DenseIds {
+/// All ids of a type as a bitmap in which the bits are counted.
+struct DenseIds {
     first_key: u64,
     /// 64 ids a word, and the number of the first node in the word.
     words: Vec<(u64, u32)>,
@@ -38,14 +58,15 @@ struct KeyRange {
 
 impl DenseIds {
     /// Makes the bitmap of all workers' ids; none if they are strings or it would take more than 16
-    /// bytes a node.
+    /// bytes a node. `first` is the number of the type's first node.
     ///
     /// # Errors
     ///
     /// If a peer fails.
-    pub(crate) fn gather(
+    fn gather(
         peer: &mut Peer<'_>,
         dictionary: &Dictionary,
+        first: NodeIdx,
     ) -> Result<Option<Self>, StoreError> {
         let ids = dictionary.ids();
         let Some(keys) = ids.keys() else {
@@ -77,7 +98,7 @@ impl DenseIds {
         for (word, bits) in peer.gather_all::<_, StoreError>(Ok(mine))?.concat() {
             words[usize::try_from(word).expect("below num_words")].0 |= bits;
         }
-        let mut number = 0;
+        let mut number = first.raw();
         for (bits, before) in &mut words {
             *before = number;
             number += bits.count_ones();
@@ -102,35 +123,63 @@ impl DenseIds {
 }
 
 impl Ends {
-    /// Prepares the lookup of the ends in the rows that this worker reads.
+    /// Prepares the lookup of the ends in the rows that this worker reads. `dictionaries` has one
+    /// entry for each type, and `first` the number of its first node.
     ///
     /// # Errors
     ///
     /// If a table cannot be read, or a peer fails.
     pub(crate) fn gather(
         peer: &mut Peer<'_>,
-        edges: &EdgesPlan,
+        graph: &GraphPlan,
+        sources: &[EdgeSource],
         work: OwnUnits,
-        dictionary: Dictionary,
+        dictionaries: Vec<Dictionary>,
+        first: impl Fn(usize) -> NodeIdx,
     ) -> Result<Self, StoreError> {
-        if let Some(dense) = DenseIds::gather(peer, &dictionary)? {
-            return Ok(Self::Dense(dense));
+        let mut dense = Vec::with_capacity(dictionaries.len());
+        for (type_idx, dictionary) in dictionaries.iter().enumerate() {
+            dense.push(DenseIds::gather(peer, dictionary, first(type_idx))?);
         }
-        let table = peer.agree(gather_distinct(edges, work, &dictionary))?;
-        let numbers = dictionary.resolve(peer, table.ids())?;
-        Ok(Self::Distinct { table, numbers })
+        let tables = dense.iter().zip(&dictionaries);
+        let tables = tables.map(|(dense, dictionary)| {
+            let is_dense = dense.is_some();
+            (!is_dense).then(|| IdTable::new(dictionary.ids()))
+        });
+        let tables = gather_distinct(graph, sources, work, tables.collect());
+        let tables = peer.agree(tables)?;
+        let mut types = Vec::with_capacity(dense.len());
+        for ((dense, table), dictionary) in dense.into_iter().zip(tables).zip(dictionaries) {
+            types.push(match (dense, table) {
+                (Some(dense), _) => TypeEnds::Dense(dense),
+                (None, table) => {
+                    let table = table.expect("made where there is no bitmap");
+                    let numbers = dictionary.resolve(peer, table.ids())?;
+                    TypeEnds::Distinct { table, numbers }
+                }
+            });
+        }
+        Ok(Self { types })
     }
 
-    /// Looks up ids. `numbers` gets their numbers, [`MISSING`] where no node has the id; `hashes`
-    /// gets their hashes.
-    pub(crate) fn resolve(&self, ids: &Ids, numbers: &mut Vec<NodeIdx>, hashes: &mut Vec<u64>) {
-        numbers.clear();
-        hashes.clear();
+    /// Looks up both ends of some rows of a table, one of whose relations is `relation`.
+    pub(crate) fn resolve(&self, relation: &RelationPlan, rows: &EdgeRows, out: &mut Resolved) {
+        let (src, dst) = table_ends(relation);
+        self.types[src].resolve(&rows.src, &mut out.src);
+        self.types[dst].resolve(&rows.dst, &mut out.dst);
+    }
+}
+
+impl TypeEnds {
+    fn resolve(&self, ids: &Ids, out: &mut End) {
+        out.numbers.clear();
+        out.hashes.clear();
         match self {
             Self::Dense(dense) => {
                 let keys = ids.keys().expect("edges have ids of the nodes' type");
-                numbers.extend(keys.iter().map(|&key| dense.number(key)));
-                ids.hashes_into(hashes);
+                let numbers = keys.iter().map(|&key| dense.number(key));
+                out.numbers.extend(numbers);
+                ids.hashes_into(&mut out.hashes);
             }
             Self::Distinct {
                 table,
@@ -138,31 +187,59 @@ impl Ends {
             } => {
                 for i in 0..ids.len() {
                     let (place, hash) = table.find(ids, i);
-                    numbers.push(place.map_or(MISSING, |place| known[place as usize]));
-                    hashes.push(hash);
+                    let number = place.map_or(MISSING, |place| known[place as usize]);
+                    out.numbers.push(number);
+                    out.hashes.push(hash);
                 }
             }
         }
     }
 }
 
+/// Returns the types of the columns `src` and `dst` of a relation's table.
+fn table_ends(relation: &RelationPlan) -> (usize, usize) {
+    match relation.reversed {
+        false => (relation.from, relation.to),
+        true => (relation.to, relation.from),
+    }
+}
+
+/// Collects the distinct ends of the types that have a table.
 fn gather_distinct(
-    edges: &EdgesPlan,
+    graph: &GraphPlan,
+    sources: &[EdgeSource],
     work: OwnUnits,
-    dictionary: &Dictionary,
-) -> Result<IdTable, StoreError> {
-    let mut table = IdTable::new(dictionary.ids());
-    for unit in work.of(edges.units()) {
-        for rows in edges.end_batches(unit)? {
-            let ends = rows?;
-            for ids in [&ends.dst, &ends.src] {
-                for i in 0..ids.len() {
-                    table.place(ids, i);
+    mut tables: Vec<Option<IdTable>>,
+) -> Result<Vec<Option<IdTable>>, StoreError> {
+    for source in sources {
+        // One relation of each table.
+        let of_table = |table| {
+            let mut relations = source.relations().iter();
+            let found = relations.find(|(_, of)| *of == table);
+            let (relation, _) = found.expect("each table has a relation");
+            table_ends(&graph.relations[*relation])
+        };
+        let ends: Vec<(usize, usize)> = (0..source.tables().len()).map(of_table).collect();
+        let is_needed =
+            |&(src, dst): &(usize, usize)| tables[src].is_some() || tables[dst].is_some();
+        if !ends.iter().any(is_needed) {
+            continue;
+        }
+        for unit in work.of(source.units()) {
+            for batch in source.end_batches(unit)? {
+                for (rows, &(src, dst)) in batch?.iter().zip(&ends) {
+                    for (ids, type_idx) in [(&rows.dst, dst), (&rows.src, src)] {
+                        if let Some(table) = &mut tables[type_idx] {
+                            for i in 0..ids.len() {
+                                table.place(ids, i);
+                            }
+                        }
+                    }
                 }
             }
         }
     }
-    Ok(table)
+    Ok(tables)
 }
 
 #[cfg(test)]

@@ -32,7 +32,7 @@ pub enum StoreError {
     #[error(
         "column `{column}`, row {row} of {}: no node has the id {id}; {rows} of {num_rows} rows have \
          an end that is no node, {}",
-        file.display(), advice(*rows, *num_rows)
+        file.display(), advice(*rows, *num_rows, table)
     )]
     DanglingEdge {
         /// File of the first row with an end that is no node.
@@ -47,6 +47,8 @@ pub enum StoreError {
         rows: u64,
         /// Rows of the table.
         num_rows: u64,
+        /// The table in the job file, such as `input.edges`.
+        table: Box<str>,
     },
     /// The graph is larger than a store can hold.
     #[error("{what}: {count}, at most {limit} are possible")]
@@ -100,14 +102,14 @@ pub enum StoreCause {
 }
 
 /// Returns the share of rows with an end that is no node, and how to mend it.
-fn advice(rows: u64, num_rows: u64) -> String {
+fn advice(rows: u64, num_rows: u64, table: &str) -> String {
     let percent = 100.0 * rows as f64 / num_rows.max(1) as f64;
     let share = match percent {
         _ if percent < 0.1 => "less than 0.1 %".to_owned(),
         _ if percent < 10.0 => format!("{percent:.1} %"),
         _ => format!("{percent:.0} %"),
     };
-    let drop = "`dangling = \"drop\"` under [input.edges] leaves them out";
+    let drop = format!("`dangling = \"drop\"` under [{table}] leaves them out");
     match rows * 10 > num_rows {
         true => format!("{share}: are these the ids of the nodes? {drop}"),
         false => format!("{share}; {drop}"),

@@ -4,12 +4,11 @@ use crate::arrow_file::{self, BatchFile, NODES_PER_BATCH, append};
 use crate::buckets::Bucket;
 use crate::edges::OwnedEdges;
 use crate::hub::Totals;
-use crate::meta::{degrees_path, in_edges_path};
 use crate::number::MISSING;
 use crate::sample::{Ranked, Ranker};
-use crate::{Placement, StoreError, StorePlan};
+use crate::{StoreError, StorePlan, TypePlacement};
 use arrow::array::{ArrayRef, Float32Array, RecordBatch, UInt32Array};
-use schemas::FileEntry;
+use schemas::{FileEntry, LocalIdx};
 use std::sync::Arc;
 
 /// Sums over all in-edges of some nodes, `[num_nodes]` each.
@@ -22,9 +21,10 @@ struct Degrees {
     least_src: Vec<u32>,
 }
 
-/// The files of one worker's in-edges, being written.
+/// The files of one worker's in-edges of a relation, being written.
 struct InEdgeFiles<'a> {
     plan: &'a StorePlan,
+    relation: usize,
     worker: usize,
     degrees: Option<BatchFile>,
     /// One entry for each list of the plan.
@@ -32,45 +32,48 @@ struct InEdgeFiles<'a> {
     has_self_loops: bool,
 }
 
-/// Ranks and writes the in-edges of this worker's nodes; returns whether any is a self-loop, and
-/// the files.
+/// Ranks and writes the in-edges of a relation and of this worker's nodes; returns whether any is a
+/// self-loop, and the files.
 pub(crate) fn write_in_edges(
     worker: usize,
     plan: &StorePlan,
     edges: OwnedEdges,
-    placement: &Placement,
+    placement: &TypePlacement,
 ) -> Result<(bool, Vec<FileEntry>), StoreError> {
-    let dim = plan.edges.feature_dim().unwrap_or(0);
-    let mut files = InEdgeFiles::new(worker, plan);
+    let relation = edges.relation;
+    let table = &plan.graph.relations[relation].edges;
+    let dim = table.feature_dim().unwrap_or(0);
+    let mut files = InEdgeFiles::new(worker, plan, relation);
     let mut hubs = edges.hubs.into_iter().peekable();
     let (mut bucket, mut ranker, mut ranked) = (Bucket::default(), Ranker::default(), Vec::new());
     let layout = edges.buckets.layout();
-    let list_plans = plan.lists();
-    let (mut degrees, mut lists) = (Degrees::default(), ListColumns::of_plan(plan));
+    let list_plans = plan.lists(relation);
+    let no_columns = || ListColumns::of_lists(list_plans.len(), table.has_weight());
+    let (mut degrees, mut lists) = (Degrees::default(), no_columns());
     let num_local = placement.num_local(worker);
-    for local in placement.locals(worker) {
-        let b = layout.own(local);
-        let place = local.index() - layout.nodes(b).start;
-        if place == 0 {
+    for place in (0..num_local).map(LocalIdx::from_index) {
+        let b = layout.own(place);
+        let at = place.index() - layout.nodes(b).start;
+        if at == 0 {
             edges.buckets.gather_own(b, &mut bucket);
         }
-        if let Some((_, hub)) = hubs.next_if(|hub| hub.0 == local) {
+        if let Some((_, hub)) = hubs.next_if(|hub| hub.0 == place) {
             degrees.push(&hub.totals.rounded())?;
             for (list, whole) in lists.iter_mut().zip(&hub.lists) {
                 let (in_edges, features) = whole.to_ranked();
                 list.push(&in_edges, &features, dim);
             }
         } else {
-            let (in_edges, features) = bucket.node(place, dim);
-            degrees.push(&Totals::of(placement.node(worker, local), in_edges))?;
+            let (in_edges, features) = bucket.node(at, dim);
+            degrees.push(&Totals::of(placement.node(worker, place), in_edges))?;
             ranker.load(in_edges);
             for (list, of) in lists.iter_mut().zip(&list_plans) {
                 ranker.rank(in_edges, of.order, of.keep, &mut ranked);
                 list.push(&ranked, features, dim);
             }
         }
-        if (local.index() + 1).is_multiple_of(NODES_PER_BATCH) {
-            let full = std::mem::replace(&mut lists, ListColumns::of_plan(plan));
+        if (place.index() + 1).is_multiple_of(NODES_PER_BATCH) {
+            let full = std::mem::replace(&mut lists, no_columns());
             files.append(std::mem::take(&mut degrees), full)?;
         }
     }
@@ -82,11 +85,12 @@ pub(crate) fn write_in_edges(
 }
 
 impl<'a> InEdgeFiles<'a> {
-    fn new(worker: usize, plan: &'a StorePlan) -> Self {
+    fn new(worker: usize, plan: &'a StorePlan, relation: usize) -> Self {
         let mut lists = Vec::new();
-        lists.resize_with(plan.lists().len(), || None);
+        lists.resize_with(plan.lists(relation).len(), || None);
         Self {
             plan,
+            relation,
             worker,
             degrees: None,
             lists,
@@ -95,19 +99,20 @@ impl<'a> InEdgeFiles<'a> {
     }
 
     fn append(&mut self, degrees: Degrees, lists: Vec<ListColumns>) -> Result<(), StoreError> {
-        let (dir, edges) = (&self.plan.dir, &self.plan.edges);
+        let edges = &self.plan.graph.relations[self.relation].edges;
+        let files = self.plan.files();
         self.has_self_loops |= degrees.self_loops.iter().any(|&count| count > 0);
         let degree_batch = degrees.into_batch(edges.has_weight());
         append(
             &mut self.degrees,
-            &degrees_path(dir, self.worker),
+            &files.degrees(self.relation, self.worker),
             &degree_batch,
         )?;
         for (l, list) in lists.into_iter().enumerate() {
             let batch = list.into_batch(edges.feature_dim().unwrap_or(0));
             append(
                 &mut self.lists[l],
-                &in_edges_path(dir, self.worker, l),
+                &files.in_edges(self.relation, self.worker, l),
                 &batch,
             )?;
         }
@@ -131,15 +136,15 @@ struct ListColumns {
 }
 
 impl ListColumns {
-    /// Makes empty columns, one for each list of the plan.
-    fn of_plan(plan: &StorePlan) -> Vec<Self> {
+    /// Makes empty columns, one for each of some lists.
+    fn of_lists(num_lists: usize, is_weighted: bool) -> Vec<Self> {
         let empty = |_| Self {
             offset: vec![0],
             src: Vec::new(),
-            weight: plan.edges.has_weight().then(Vec::new),
+            weight: is_weighted.then(Vec::new),
             feature: Vec::new(),
         };
-        plan.lists().into_iter().map(empty).collect()
+        (0..num_lists).map(empty).collect()
     }
 
     fn push(&mut self, ranked: &[Ranked], feature: &[f32], dim: usize) {

@@ -2,8 +2,8 @@
 //! one memory-mapped partition a worker.
 //!
 //! [`open_or_build`] reads the input tables once into a [`Store`], or opens an existing store. A
-//! node is a [`schemas::NodeIdx`], its position in the order of ids; [`Placement`] gives the worker
-//! that owns it.
+//! node is a [`schemas::NodeIdx`], its position in the order of (type, id); [`Placement`] gives the
+//! worker that owns it. In-edges are kept for each relation.
 //!
 //! # Examples
 //!
@@ -12,7 +12,7 @@
 //! ```
 //! use arrow::array::{ArrayRef, Int64Array, RecordBatch};
 //! use parquet::arrow::ArrowWriter;
-//! use schemas::{EdgesSpec, NodeIdx, NodesSpec, Progress, Sampling};
+//! use schemas::{InputSpec, NodeIdx, Progress, Sampling};
 //! use serde_json::{from_value, json};
 //! use std::fs::File;
 //! use std::sync::Arc;
@@ -34,17 +34,17 @@
 //! write("nodes.parquet", &[("id", &[30, 10, 20])])?;
 //! write("edges.parquet", &[("src", &[20, 10]), ("dst", &[30, 30])])?;
 //!
-//! let nodes: NodesSpec = from_value(json!({ "path": "nodes.parquet", "id": "id" }))?;
-//! let edges: EdgesSpec =
-//!     from_value(json!({ "path": "edges.parquet", "src": "src", "dst": "dst" }))?;
-//! let nodes = nodes.into_plan(dir.path())?;
-//! let edges = edges.into_plan(dir.path())?.with_id_type(nodes.id_type())?;
+//! // An untyped graph has one type and one relation, both without a name.
+//! let input: InputSpec = from_value(json!({
+//!     "nodes": { "": { "path": "nodes.parquet", "id": "id" } },
+//!     "edges": { "": { "path": "edges.parquet", "src": "src", "dst": "dst" } },
+//! }))?;
 //! let plan = StorePlan {
-//!     nodes: Arc::new(nodes),
-//!     edges: Arc::new(edges),
+//!     graph: Arc::new(input.into_plan(dir.path())?),
+//!     target_type: 0,
 //!     seed: 7,
 //!     sampling: Sampling::Top,
-//!     keep: usize::MAX,
+//!     keep: vec![usize::MAX],
 //!     samples: 1,
 //!     redraw: false,
 //!     hub_threshold: HUB_THRESHOLD,
@@ -59,8 +59,10 @@
 //! // In the order of ids, 10, 20 and 30 are the nodes 0, 1 and 2.
 //! let (owner, local) = store.placement().owner_and_local(NodeIdx::from_raw(2));
 //! let partition = store.partition(owner);
-//! assert_eq!(partition.ids().display(local.index()), "30");
-//! let in_edges = partition.in_edges(0, local, usize::MAX);
+//! let (ids, row) = partition.id(local);
+//! assert_eq!(ids.display(row), "30");
+//! let (relation, sample) = (0, 0);
+//! let in_edges = partition.in_edges(relation, sample, local, usize::MAX);
 //! assert_eq!(in_edges.src, [0, 1].map(NodeIdx::from_raw));
 //! # Ok(())
 //! # }
@@ -98,10 +100,10 @@ pub use edge_columns::InEdges;
 pub use error::{StoreCause, StoreError};
 pub use map::map_bytes;
 pub use memory::StoreSize;
-pub use meta::{EdgeCounts, StoreMeta};
+pub use meta::{EdgeCounts, Keep, RelationCounts, StoreMeta};
 pub use open::{input_fingerprint, open_or_build, open_or_build_on};
 pub use partition::Partition;
-pub use placement::{NUM_NODES_MAX, Placement};
+pub use placement::{NUM_NODES_MAX, Placement, TypePlacement};
 pub use plan::{HUB_THRESHOLD, StorePlan};
 #[cfg(unix)]
 pub use sigbus::CutMaps;

@@ -2,6 +2,8 @@
 //! predictions.
 
 use crate::buckets::Edge;
+use std::cell::Cell;
+use std::rc::Rc;
 
 /// Bytes of a node while nodes are numbered, for any budget; the bytes of string ids are extra.
 const NUMBER_BYTES: usize = 40;
@@ -36,4 +38,35 @@ impl StoreSize {
 /// Returns the bytes that node rows, and later edges, may take: half of the budget each.
 pub(crate) fn turn_bytes(memory_budget: usize) -> usize {
     memory_budget / 2
+}
+
+/// Bytes that rows may take in memory; its clones share them.
+#[derive(Clone, Debug)]
+pub(crate) struct Budget {
+    used: Rc<Cell<usize>>,
+    bytes_max: usize,
+}
+
+impl Budget {
+    pub(crate) fn new(bytes_max: usize) -> Self {
+        Self {
+            used: Rc::default(),
+            bytes_max,
+        }
+    }
+
+    /// Uses bytes, unless they would be beyond the budget; tells whether they are used.
+    pub(crate) fn fits(&self, bytes: usize) -> bool {
+        let used = self.used.get().saturating_add(bytes);
+        let fits = used <= self.bytes_max;
+        if fits {
+            self.used.set(used);
+        }
+        fits
+    }
+
+    /// Uses bytes that are in memory in any case.
+    pub(crate) fn charge(&self, bytes: usize) {
+        self.used.set(self.used.get().saturating_add(bytes));
+    }
 }

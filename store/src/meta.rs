@@ -4,7 +4,7 @@ use crate::StoreError;
 use crate::error::StoreCause;
 use schemas::xxh::file_checksum;
 use schemas::{FileEntry, GraphMeta, Sampling};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::path::{Path, PathBuf};
 
 /// Version of the store's layout; a store of another version is built again.
@@ -22,8 +22,8 @@ pub struct StoreMeta {
     pub fingerprint: String,
     /// Fingerprint of the input tables.
     pub input: serde_json::Value,
-    /// In-edges kept per node; `None`: all.
-    pub keep: Option<u64>,
+    /// In-edges kept per node, for each relation.
+    pub keep: Keep,
     /// Order in which in-edges are ranked.
     pub sampling: Sampling,
     /// Random seed of the first sample.
@@ -35,10 +35,13 @@ pub struct StoreMeta {
     pub redraw: bool,
     /// Number of partitions.
     pub workers: usize,
-    /// Name of the id column, which lists of targets use too.
+    /// Name of the target type's id column, which lists of targets use too.
     pub id_column: String,
-    /// Number of nodes.
+    /// Number of nodes of all types.
     pub num_nodes: u64,
+    /// Number of nodes of each type; empty if nodes have no types.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub nodes_by_type: Vec<u64>,
     /// Description of the tables.
     pub graph: GraphMeta,
     /// Counts of in-edges and dropped rows.
@@ -57,20 +60,134 @@ pub struct EdgeCounts {
     /// Number of in-edges that each worker ranked, including its shares of re-indexed nodes: the
     /// skew of the map.
     pub received_by_worker: Vec<u64>,
+    /// Counts of each relation; empty if nodes have no types.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub relations: Vec<RelationCounts>,
 }
 
-pub(crate) fn nodes_path(dir: &Path, worker: usize) -> PathBuf {
-    dir.join(format!("nodes-{worker:03}.arrow"))
+/// Counts of a relation's in-edges and dropped rows.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RelationCounts {
+    /// Number of in-edges.
+    pub in_edges: u64,
+    /// Rows left out because an end is no node; 0 for the reverse of another relation.
+    pub dropped_rows: u64,
 }
 
-pub(crate) fn degrees_path(dir: &Path, worker: usize) -> PathBuf {
-    dir.join(format!("degrees-{worker:03}.arrow"))
+/// Counts of a relation's in-edges by worker.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct CountsByWorker {
+    pub(crate) received: Vec<u64>,
+    pub(crate) dropped_rows: u64,
 }
 
-/// Path of a list of in-edges. The lists are one for each sample and then, if it is kept, the list
-/// of all in-edges.
-pub(crate) fn in_edges_path(dir: &Path, worker: usize, list: usize) -> PathBuf {
-    dir.join(format!("in-edges-{worker:03}-{list:03}.arrow"))
+impl EdgeCounts {
+    /// Sums the counts of all relations.
+    pub(crate) fn of_relations(relations: Vec<CountsByWorker>, is_typed: bool) -> Self {
+        let workers = relations.first().map_or(0, |of| of.received.len());
+        let mut counts = Self {
+            received_by_worker: vec![0; workers],
+            ..Self::default()
+        };
+        for of in &relations {
+            let own = RelationCounts {
+                in_edges: of.received.iter().sum(),
+                dropped_rows: of.dropped_rows,
+            };
+            counts.in_edges += own.in_edges;
+            counts.dropped_rows += own.dropped_rows;
+            let workers = counts.received_by_worker.iter_mut().zip(&of.received);
+            workers.for_each(|(sum, received)| *sum += received);
+            counts.relations.extend(is_typed.then_some(own));
+        }
+        counts
+    }
+}
+
+/// Number of in-edges kept per node, for each relation; `None`: all. The number of a single relation
+/// is written without a list.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Keep(pub Vec<Option<u64>>);
+
+/// The form in which the numbers are written.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum WrittenKeep {
+    One(Option<u64>),
+    Each(Vec<Option<u64>>),
+}
+
+impl Keep {
+    /// Tells whether at least so many in-edges of each relation are kept; `usize::MAX`: all.
+    pub fn is_enough(&self, wanted: &[usize]) -> bool {
+        let enough =
+            |(kept, &wanted): (&Option<u64>, &usize)| kept.is_none_or(|kept| kept >= wanted as u64);
+        self.0.len() == wanted.len() && self.0.iter().zip(wanted).all(enough)
+    }
+
+    pub(crate) fn of(keep: &[usize]) -> Self {
+        let bounded = |&keep: &usize| (keep != usize::MAX).then_some(keep as u64);
+        Self(keep.iter().map(bounded).collect())
+    }
+}
+
+impl Serialize for Keep {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self.0.as_slice() {
+            [one] => one.serialize(serializer),
+            each => each.serialize(serializer),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Keep {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Ok(match WrittenKeep::deserialize(deserializer)? {
+            WrittenKeep::One(one) => Self(vec![one]),
+            WrittenKeep::Each(each) => Self(each),
+        })
+    }
+}
+
+impl StoreMeta {
+    /// Returns the number of nodes of each type.
+    pub fn num_nodes_by_type(&self) -> Vec<u64> {
+        match self.nodes_by_type.is_empty() {
+            true => vec![self.num_nodes],
+            false => self.nodes_by_type.clone(),
+        }
+    }
+}
+
+/// Names of a store's files. In a typed store they have the position of their type or relation.
+#[derive(Clone, Copy)]
+pub(crate) struct StoreFiles<'a> {
+    pub(crate) dir: &'a Path,
+    pub(crate) is_typed: bool,
+}
+
+impl StoreFiles<'_> {
+    pub(crate) fn nodes(self, type_idx: usize, worker: usize) -> PathBuf {
+        self.path("nodes", ('t', type_idx), &format!("{worker:03}"))
+    }
+
+    pub(crate) fn degrees(self, relation: usize, worker: usize) -> PathBuf {
+        self.path("degrees", ('r', relation), &format!("{worker:03}"))
+    }
+
+    /// Path of a list of in-edges. The lists are one for each sample and then, if it is kept, the
+    /// list of all in-edges.
+    pub(crate) fn in_edges(self, relation: usize, worker: usize, list: usize) -> PathBuf {
+        let number = format!("{worker:03}-{list:03}");
+        self.path("in-edges", ('r', relation), &number)
+    }
+
+    fn path(self, kind: &str, (letter, of): (char, usize), number: &str) -> PathBuf {
+        self.dir.join(match self.is_typed {
+            true => format!("{kind}-{letter}{of:02}-{number}.arrow"),
+            false => format!("{kind}-{number}.arrow"),
+        })
+    }
 }
 
 pub(crate) fn file_name(path: &Path) -> String {

@@ -2,17 +2,17 @@
 
 use crate::arrow_file::{self, NODES_PER_BATCH, SpilledBatches};
 use crate::error::StoreCause;
-use crate::memory::turn_bytes;
+use crate::memory::{Budget, turn_bytes};
 use crate::node_columns::{NodeColumns, feature_columns, label_columns, split_column};
 use crate::units::OwnUnits;
-use crate::{Placement, StoreError, StorePlan};
+use crate::{Placement, StoreError, StorePlan, TypePlacement};
 use arrow::array::{Array, ArrayRef, AsArray, RecordBatch, UInt32Array};
 use arrow::buffer::ScalarBuffer;
 use arrow::datatypes::UInt32Type;
 use cluster::Peer;
 use schemas::{
-    FeatureMeta, Features, Ids, Labels, NodeIdx, NodeReader, NodesPlan, SchemaError, Split,
-    TypeMeta,
+    FeatureMeta, Features, GraphMeta, Ids, Labels, NodeIdx, NodeReader, NodeRows, NodeSource,
+    NodesPlan, SchemaError, Split, TypeMeta,
 };
 use serde::{Deserialize, Serialize};
 use std::cell::RefCell;
@@ -25,13 +25,13 @@ const PARCEL_VALUES: usize = 1 << 20;
 /// Greatest number of rows that are read, split by owner and sent together.
 const PARCEL_ROWS_MAX: usize = 1 << 16;
 
-/// Node rows of one worker's partition, in order of arrival.
+/// Node rows of one type and one worker's partition, in order of arrival.
 pub(crate) struct OwnedNodes {
     num_nodes: usize,
     chunks: Vec<Chunk>,
 }
 
-/// Rows that arrived together, ascending by position.
+/// Rows that arrived together, ascending by place.
 struct Chunk {
     locals: ScalarBuffer<u32>,
     ids: ArrayRef,
@@ -43,7 +43,9 @@ struct Chunk {
 /// Columns of some nodes.
 #[derive(Clone, Serialize, Deserialize)]
 struct NodeBatch {
-    /// Position of each row among the receiver's nodes, ascending.
+    /// Position of the type in the source.
+    member: u32,
+    /// Place of each row among the receiver's nodes of the type, ascending.
     locals: Vec<u32>,
     ids: Ids,
     features: Features,
@@ -51,9 +53,17 @@ struct NodeBatch {
     split: Vec<Split>,
 }
 
-/// Reads the node rows and sends each to its owner.
-///
-/// `numbers` holds the number of each row, unit by unit.
+/// Where the nodes of a source's types belong.
+#[derive(Clone, Copy)]
+pub(crate) struct NodePlaces<'a> {
+    pub(crate) source: &'a NodeSource,
+    /// The number of each row, by type of the source and by unit.
+    pub(crate) numbers: &'a [Vec<Vec<NodeIdx>>],
+    pub(crate) graph: &'a GraphMeta,
+    pub(crate) placement: &'a Placement,
+}
+
+/// Reads the node rows of a source and sends each to its owner; returns the own rows of each type.
 ///
 /// # Errors
 ///
@@ -62,74 +72,101 @@ pub(crate) fn place_nodes(
     peer: &mut Peer<'_>,
     plan: &StorePlan,
     work: OwnUnits,
-    numbers: &[Vec<NodeIdx>],
-    meta: &TypeMeta,
-    placement: &Placement,
-) -> Result<OwnedNodes, StoreError> {
-    let outgoing = node_rows(&plan.nodes, work, numbers, meta, placement);
-    let bytes_max = turn_bytes(plan.memory_budget) / plan.workers;
-    let received = Rc::new(RefCell::new(Some(SpilledBatches::new(
-        bytes_max, &plan.dir,
-    ))));
+    places: NodePlaces<'_>,
+) -> Result<Vec<OwnedNodes>, StoreError> {
+    let outgoing = node_rows(work, places);
+    let budget = Budget::new(turn_bytes(plan.memory_budget) / plan.workers);
+    let types = places.source.types();
+    let received = types
+        .iter()
+        .map(|_| SpilledBatches::new(budget.clone(), &plan.dir));
+    let received = Rc::new(RefCell::new(received.collect::<Vec<_>>()));
     let take = Rc::clone(&received);
     peer.shuffle_each::<NodeBatch, StoreError>(outgoing, move |_, _, batch| {
-        let mut taken = take.borrow_mut();
-        let batches = taken
-            .as_mut()
-            .expect("it is taken only when the shuffle is over");
-        batches.push(batch.into_record_batch())
+        let member = batch.member as usize;
+        take.borrow_mut()[member].push(batch.into_record_batch())
     })?;
-    let received = received.take().expect("it was set above");
-    let batches = peer.agree(received.into_batches())?;
     let damaged = || StoreError::File {
         verb: "read",
         path: plan.dir.clone(),
         source: StoreCause::Damaged("a column is missing".into()),
     };
-    let chunks = batches.iter().map(Chunk::of).collect();
-    Ok(OwnedNodes {
-        num_nodes: placement.num_local(peer.index()),
-        chunks: Option::<Vec<_>>::ok_or_else(chunks, damaged)?,
-    })
+    let own = types
+        .iter()
+        .zip(received.take())
+        .map(|((type_idx, _), spilled)| {
+            let batches = spilled.into_batches()?;
+            let chunks = batches.iter().map(Chunk::of).collect();
+            Ok(OwnedNodes {
+                num_nodes: places.placement.of_type(*type_idx).num_local(peer.index()),
+                chunks: Option::<Vec<_>>::ok_or_else(chunks, damaged)?,
+            })
+        });
+    let own: Result<Vec<_>, StoreError> = own.collect();
+    peer.agree(own)
 }
 
 /// Returns the rows that this worker reads in batches, each with the worker that it is sent to.
 fn node_rows<'a>(
-    plan: &'a NodesPlan,
     work: OwnUnits,
-    numbers: &'a [Vec<NodeIdx>],
-    meta: &'a TypeMeta,
-    placement: &'a Placement,
+    places: NodePlaces<'a>,
 ) -> impl Iterator<Item = Result<(usize, NodeBatch), StoreError>> + use<'a> {
-    let label = meta.label.as_ref();
-    let num_rows = rows_at_once(meta);
-    let mut units = work.of(plan.units()).zip(numbers);
-    let mut unit: Option<(NodeReader<'a>, &'a [NodeIdx])> = None;
-    let mut rows = plan.no_rows(label, num_rows);
-    // Reads the next rows; returns one batch for each owner.
+    let types = places.source.types();
+    let metas = types.iter().map(|(idx, _)| &places.graph.types[*idx]);
+    let metas: Vec<&TypeMeta> = metas.collect();
+    let labels: Vec<_> = metas.iter().map(|meta| meta.label.as_ref()).collect();
+    let num_rows = metas.iter().map(|meta| rows_at_once(meta)).min();
+    let num_rows = num_rows.expect("a source has a type");
+    let mut units = work.of(places.source.units()).enumerate();
+    let mut unit: Option<(NodeReader<'a>, Vec<&'a [NodeIdx]>)> = None;
+    let rows = types.iter().zip(&labels);
+    let rows = rows.map(|((_, plan), label)| plan.no_rows(*label, num_rows));
+    let mut rows: Vec<NodeRows> = rows.collect();
+    // Reads the next rows; returns one batch for each type and owner.
     let mut next = move || loop {
-        if let Some((reader, nodes)) = &mut unit
-            && !nodes.is_empty()
-        {
-            rows.clear();
-            reader.read(num_rows.min(nodes.len()), &mut rows)?;
-            let known = nodes.split_at_checked(rows.ids.len());
-            let Some((mine, rest)) = known.filter(|(mine, _)| !mine.is_empty()) else {
-                return Err(changed(plan));
-            };
-            *nodes = rest;
-            return Ok(Some(split_by_owner(&rows, mine, placement)));
+        if let Some((reader, nodes)) = &mut unit {
+            let left: usize = nodes.iter().map(|of| of.len()).sum();
+            if left > 0 {
+                rows.iter_mut().for_each(NodeRows::clear);
+                reader.read_each(num_rows.min(left), &mut rows)?;
+                return split_all(places, &rows, nodes).map(Some);
+            }
         }
-        let Some((next_unit, nodes)) = units.next() else {
+        let Some((at, next_unit)) = units.next() else {
             return Ok::<_, StoreError>(None);
         };
-        unit = Some((plan.reader(next_unit, label)?, nodes));
+        let numbers = places.numbers.iter().map(|of| &of[at][..]);
+        let reader = places.source.reader(next_unit, &labels)?;
+        unit = Some((reader, numbers.collect()));
     };
     let batches = std::iter::from_fn(move || next().transpose());
     batches.flat_map(|owners| match owners {
         Ok(owners) => owners.into_iter().map(Ok).collect(),
         Err(e) => vec![Err(e)],
     })
+}
+
+/// Splits the rows of each type by owner and removes their numbers from `nodes`.
+fn split_all(
+    places: NodePlaces<'_>,
+    rows: &[NodeRows],
+    nodes: &mut [&[NodeIdx]],
+) -> Result<Vec<(usize, NodeBatch)>, StoreError> {
+    let types = places.source.types();
+    if rows.iter().all(|of| of.ids.is_empty()) {
+        return Err(changed(&types[0].1));
+    }
+    let mut batches = Vec::new();
+    for (member, (rows, nodes)) in rows.iter().zip(nodes).enumerate() {
+        let (type_idx, plan) = &types[member];
+        let known = nodes.split_at_checked(rows.ids.len());
+        let (mine, rest) = known.ok_or_else(|| changed(plan))?;
+        *nodes = rest;
+        let placement = places.placement.of_type(*type_idx);
+        let has_split = places.graph.types[*type_idx].split.is_some();
+        batches.extend(split_by_owner(member, rows, mine, (placement, has_split)));
+    }
+    Ok(batches)
 }
 
 /// Returns the error of a table whose rows have changed since its ids were numbered.
@@ -148,26 +185,32 @@ fn rows_at_once(meta: &TypeMeta) -> usize {
 }
 
 fn split_by_owner(
-    rows: &schemas::NodeRows,
+    member: usize,
+    rows: &NodeRows,
     nodes: &[NodeIdx],
-    placement: &Placement,
+    (placement, has_split): (&TypePlacement, bool),
 ) -> Vec<(usize, NodeBatch)> {
     let mut of_owner = vec![Vec::new(); placement.workers()];
     for (row, &node) in (0u64..).zip(nodes) {
-        let (owner, local) = placement.owner_and_local(node);
-        // Position and row in one number, which sorts faster than a pair.
-        of_owner[owner].push(u64::from(local.raw()) << 32 | row);
+        let (owner, place) = placement.owner_and_place(node);
+        // Place and row in one number, which sorts faster than a pair.
+        of_owner[owner].push(u64::from(place.raw()) << 32 | row);
     }
     let low = |pair: u64| u32::try_from(pair & u64::from(u32::MAX)).expect("masked");
     let batch = |mut mine: Vec<u64>| {
         mine.sort_unstable();
         let positions: Vec<u32> = mine.iter().map(|&pair| low(pair)).collect();
+        let split_of = |&row: &u32| match has_split {
+            true => rows.split[row as usize],
+            false => Split::None,
+        };
         NodeBatch {
+            member: u32::try_from(member).expect("few types"),
             locals: mine.iter().map(|&pair| low(pair >> 32)).collect(),
             ids: rows.ids.gather(&positions),
             features: rows.features.gather(&positions),
             labels: rows.labels.gather(&positions),
-            split: positions.iter().map(|&r| rows.split[r as usize]).collect(),
+            split: positions.iter().map(split_of).collect(),
         }
     };
     let of_owner = of_owner.into_iter().enumerate();
@@ -221,7 +264,7 @@ impl OwnedNodes {
         Ok(())
     }
 
-    /// Collects the columns of the nodes at the positions `range`, which follow the range before.
+    /// Collects the columns of the nodes at the places `range`, which follow the range before.
     fn columns(&mut self, range: Range<usize>, meta: &TypeMeta) -> Result<RecordBatch, StoreError> {
         let mut places = vec![None; range.len()];
         let mut ids = Ids::new(meta.id_type);

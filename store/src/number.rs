@@ -1,12 +1,12 @@
-//! Numbers all nodes by a parallel sample sort: a node's number is its position in the order of
-//! ids.
+//! Numbers the nodes of a type by a parallel sample sort: a node's number is its position in the
+//! order of ids, after the nodes of the types before.
 
 use crate::StoreError;
 use crate::placement::NUM_NODES_MAX;
 use crate::units::OwnUnits;
 use cluster::Peer;
 use hashbrown::HashTable;
-use schemas::{Ids, NodeIdx, NodesPlan};
+use schemas::{Ids, NodeIdx, NodeSource, NodesPlan};
 use serde::{Deserialize, Serialize};
 use std::cmp::Ordering;
 use std::collections::BTreeSet;
@@ -22,7 +22,7 @@ const SAMPLES_PER_WORKER: usize = 1024;
 /// are unchecked.
 const ROWS_EXPECTED_MAX: usize = 1 << 26;
 
-/// One worker's range of the sorted ids, in which ids are looked up.
+/// One worker's range of the sorted ids of a type, in which ids are looked up.
 pub(crate) struct Dictionary {
     /// Range `r` holds the ids from `splitters[r - 1]` to before `splitters[r]`.
     splitters: Ids,
@@ -32,11 +32,11 @@ pub(crate) struct Dictionary {
     first: NodeIdx,
 }
 
-/// Result of numbering the nodes that a worker reads.
+/// Result of numbering the nodes of a type that a worker reads.
 pub(crate) struct Numbering {
     /// The number of each row, for each of this worker's units.
     pub(crate) units: Vec<Vec<NodeIdx>>,
-    /// Number of nodes in the whole table.
+    /// Number of nodes of the type.
     pub(crate) num_nodes: u64,
     /// Distinct names of string labels in the whole table, ascending.
     pub(crate) class_names: Vec<String>,
@@ -67,8 +67,8 @@ struct KeyBatch {
     rows: Vec<u64>,
 }
 
-/// The ids of the rows that one worker reads.
-struct MyRows {
+/// The ids of a type in the rows that one worker reads.
+pub(crate) struct MyRows {
     ids: Ids,
     rows: Vec<u64>,
     unit_lengths: Vec<usize>,
@@ -76,17 +76,16 @@ struct MyRows {
     max_class: Option<u32>,
 }
 
-/// Numbers all nodes and makes the dictionary in which edge ends are looked up.
+/// Numbers the nodes of a type from 0 and makes the dictionary in which edge ends are looked up.
 ///
 /// # Errors
 ///
-/// If a table cannot be read, an id is null or occurs twice, or there are too many nodes.
-pub(crate) fn number_nodes(
+/// If an id occurs twice, there are too many nodes, or a peer fails.
+pub(crate) fn number_type(
     peer: &mut Peer<'_>,
     plan: &NodesPlan,
-    work: OwnUnits,
+    mine: MyRows,
 ) -> Result<(Numbering, Dictionary), StoreError> {
-    let mine = peer.agree(read_keys(plan, work))?;
     let order = mine.ids.sort_permutation();
     let samples = peer.gather_all::<_, StoreError>(Ok(sample(&mine, &order)))?;
     let splitters = choose_splitters(&samples, peer.peers());
@@ -106,14 +105,7 @@ pub(crate) fn number_nodes(
     let (range, places) = peer.agree(sort_range(received, plan))?;
     let sizes = peer.gather_all::<_, StoreError>(Ok(range.len() as u64))?;
     let num_nodes: u64 = sizes.iter().sum();
-    if num_nodes > NUM_NODES_MAX {
-        let what = "nodes in the node table";
-        return Err(StoreError::TooLarge {
-            what,
-            count: num_nodes,
-            limit: NUM_NODES_MAX,
-        });
-    }
+    check_num_nodes(num_nodes)?;
     let before: u64 = sizes[..peer.index()].iter().sum();
     let first = u32::try_from(before).map(NodeIdx::from_raw);
     let first = first.expect("checked against the limit");
@@ -138,25 +130,46 @@ pub(crate) fn number_nodes(
     ))
 }
 
-fn read_keys(plan: &NodesPlan, work: OwnUnits) -> Result<MyRows, StoreError> {
-    let num_rows: usize = work.of(plan.units()).map(|unit| unit.num_rows).sum();
-    let num_rows = num_rows.min(ROWS_EXPECTED_MAX);
-    let mut mine = MyRows {
+/// Refuses more nodes than numbers.
+pub(crate) fn check_num_nodes(num_nodes: u64) -> Result<(), StoreError> {
+    match num_nodes <= NUM_NODES_MAX {
+        true => Ok(()),
+        false => Err(StoreError::TooLarge {
+            what: "nodes in the node table",
+            count: num_nodes,
+            limit: NUM_NODES_MAX,
+        }),
+    }
+}
+
+/// Reads the ids of each type of a source, and their classes.
+///
+/// # Errors
+///
+/// If a table cannot be read, or an id is null.
+pub(crate) fn read_keys(source: &NodeSource, work: OwnUnits) -> Result<Vec<MyRows>, StoreError> {
+    let num_rows: usize = work.of(source.units()).map(|unit| unit.num_rows).sum();
+    // Rows that a type does not take need no memory.
+    let num_rows = num_rows.min(ROWS_EXPECTED_MAX) / source.types().len();
+    let of_type = |plan: &NodesPlan| MyRows {
         ids: Ids::with_capacity(plan.id_type(), num_rows),
         rows: Vec::with_capacity(num_rows),
         unit_lengths: Vec::new(),
         class_names: BTreeSet::new(),
         max_class: None,
     };
-    for unit in work.of(plan.units()) {
-        let keys = plan.read_keys(unit)?;
-        mine.ids.extend_from(&keys.ids, 0..keys.ids.len());
-        mine.rows.extend((unit.first_row..).take(keys.ids.len()));
-        mine.unit_lengths.push(keys.ids.len());
-        mine.class_names.extend(keys.class_names);
-        mine.max_class = mine.max_class.max(keys.max_class);
+    let types = source.types().iter().map(|(_, plan)| of_type(plan));
+    let mut types: Vec<MyRows> = types.collect();
+    for unit in work.of(source.units()) {
+        for (mine, keys) in types.iter_mut().zip(source.read_keys(unit)?) {
+            mine.ids.extend_from(&keys.ids, 0..keys.ids.len());
+            mine.rows.extend(keys.rows.iter());
+            mine.unit_lengths.push(keys.ids.len());
+            mine.class_names.extend(keys.class_names);
+            mine.max_class = mine.max_class.max(keys.max_class);
+        }
     }
-    Ok(mine)
+    Ok(types)
 }
 
 fn sample(mine: &MyRows, order: &[u32]) -> Sample {
@@ -291,7 +304,20 @@ fn scatter_to_units(
         .collect()
 }
 
+impl Numbering {
+    /// Adds the number of the type's first node to all numbers.
+    pub(crate) fn shift(&mut self, first: NodeIdx) {
+        let numbers = self.units.iter_mut().flatten();
+        numbers.for_each(|number| *number = number.after(first.raw()));
+    }
+}
+
 impl Dictionary {
+    /// Adds the number of the type's first node to all numbers.
+    pub(crate) fn shift(&mut self, first: NodeIdx) {
+        self.first = self.first.after(first.raw());
+    }
+
     /// Returns the ids of this worker's range, ascending.
     pub(crate) fn ids(&self) -> &Ids {
         &self.range

@@ -4,9 +4,8 @@ use crate::meta::{VERSION, verify};
 use crate::{Store, StoreError, StoreMeta, StorePlan, build};
 use cluster::{Cluster, gather_processes};
 use schemas::dataset::DirLock;
-use schemas::threads::spawn_scoped;
 use schemas::xxh::fingerprint;
-use schemas::{EdgesPlan, NodesPlan, Sampling, error_chain};
+use schemas::{EdgesPlan, GraphPlan, NodesPlan, Sampling, error_chain};
 use std::sync::Arc;
 
 /// Opens the store if it exists and fits the plan; builds it otherwise. No other process works on
@@ -25,7 +24,7 @@ pub fn open_or_build(
 /// Opens the store in every process if it exists and fits the plan; builds it otherwise.
 ///
 /// A store fits if it was made from the same input with the same seed, sampling and workers, and
-/// keeps at least as many in-edges a node, and all of them if the plan does. Another run may use
+/// keeps at least as many in-edges a node and relation, and all of them if the plan does. Another run may use
 /// the directory as soon as this one has opened all files.
 ///
 /// # Errors
@@ -47,7 +46,7 @@ pub fn open_or_build_on(
         "the workers of this process"
     );
     let plan = &with_checked_weights(plan);
-    let input = input_fingerprint(&plan.nodes, &plan.edges)?;
+    let input = input_fingerprint(&plan.graph)?;
     let wanted = store_fingerprint(cluster, plan, &input);
     std::fs::create_dir_all(&plan.dir).map_err(|source| StoreError::File {
         verb: "create",
@@ -91,7 +90,8 @@ fn find(cluster: &Cluster, plan: &StorePlan, wanted: &str) -> Option<Store> {
 fn with_checked_weights(plan: &StorePlan) -> StorePlan {
     let mut checked = plan.clone();
     if plan.sampling == Sampling::Weighted {
-        checked.edges = Arc::new(plan.edges.as_ref().clone().with_non_negative_weights());
+        let graph = plan.graph.as_ref().clone();
+        checked.graph = Arc::new(graph.with_non_negative_weights());
     }
     checked
 }
@@ -102,31 +102,46 @@ fn with_checked_weights(plan: &StorePlan) -> StorePlan {
 /// # Errors
 ///
 /// If a file cannot be read.
-pub fn input_fingerprint(
-    nodes: &NodesPlan,
-    edges: &EdgesPlan,
-) -> Result<serde_json::Value, StoreError> {
-    // The paths of the tables do not count; nor does the transform, which only the trainer applies.
-    let node_columns = schemas::NodesSpec {
+pub fn input_fingerprint(graph: &GraphPlan) -> Result<serde_json::Value, StoreError> {
+    let files = graph.fingerprints()?;
+    let nodes = graph.types.iter().zip(&files.nodes);
+    let nodes = nodes.map(|(of_type, files)| (&of_type.name, nodes_input(&of_type.nodes, files)));
+    let edges = graph.relations.iter().zip(&files.edges);
+    // A reverse relation follows from the table of its relation.
+    let edges = edges.filter(|(relation, _)| !relation.reversed);
+    let edges =
+        edges.map(|(relation, files)| (&relation.name, edges_input(&relation.edges, files)));
+    let [nodes, edges] = [nodes.collect(), edges.collect()].map(|tables| by_name(graph, tables));
+    Ok(serde_json::json!({ "nodes": nodes, "edges": edges }))
+}
+
+/// Returns the only table of an untyped graph, or all tables by name.
+fn by_name(graph: &GraphPlan, mut tables: Vec<(&String, serde_json::Value)>) -> serde_json::Value {
+    if !graph.is_typed() {
+        return tables.swap_remove(0).1;
+    }
+    let tables = tables
+        .into_iter()
+        .map(|(name, table)| (name.clone(), table));
+    serde_json::Value::Object(tables.collect())
+}
+
+/// The path of the table does not count; nor does the transform, which only the trainer applies.
+fn nodes_input(nodes: &NodesPlan, files: &str) -> serde_json::Value {
+    let columns = schemas::NodesSpec {
         path: schemas::TablePath::default(),
         transform: None,
         ..nodes.spec().clone()
     };
-    let edge_columns = schemas::EdgesSpec {
+    serde_json::json!({ "files": files, "columns": columns })
+}
+
+fn edges_input(edges: &EdgesPlan, files: &str) -> serde_json::Value {
+    let columns = schemas::EdgesSpec {
         path: schemas::TablePath::default(),
         ..edges.spec().clone()
     };
-    // Both tables are read whole, at the same time.
-    let (node_files, edge_files) = std::thread::scope(|scope| {
-        let node_files = spawn_scoped(scope, "fingerprint", || nodes.fingerprint())?;
-        let edge_files = edges.fingerprint();
-        let node_files = node_files.join().expect("a panic has ended the process");
-        Ok::<_, StoreError>((node_files?, edge_files?))
-    })?;
-    Ok(serde_json::json!({
-        "nodes": { "files": node_files, "columns": node_columns },
-        "edges": { "files": edge_files, "columns": edge_columns },
-    }))
+    serde_json::json!({ "files": files, "columns": columns })
 }
 
 fn store_fingerprint(cluster: &Cluster, plan: &StorePlan, input: &serde_json::Value) -> String {
@@ -142,6 +157,9 @@ fn store_fingerprint(cluster: &Cluster, plan: &StorePlan, input: &serde_json::Va
         settings["first_worker"] = cluster.first_worker().into();
         settings["threads"] = cluster.num_threads().into();
     }
+    if plan.graph.is_typed() {
+        settings["target_type"] = plan.graph.types[plan.target_type].name.as_str().into();
+    }
     fingerprint(settings.to_string().as_bytes())
 }
 
@@ -153,7 +171,7 @@ fn fitting(plan: &StorePlan, wanted: &str) -> Option<StoreMeta> {
             return None;
         }
     };
-    let keeps_enough = meta.keep.is_none_or(|keep| keep >= plan.keep as u64);
+    let keeps_enough = meta.keep.is_enough(&plan.keep);
     let draws_enough = meta.redraw || !plan.redraw;
     (meta.fingerprint == wanted && keeps_enough && draws_enough).then_some(meta)
 }

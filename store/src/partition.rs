@@ -3,17 +3,35 @@
 use crate::arrow_file::{NODES_PER_BATCH, map_batches};
 use crate::edge_columns::{DegreeColumns, EdgeLists, InEdges};
 use crate::error::StoreCause;
-use crate::meta::{degrees_path, in_edges_path, nodes_path};
+use crate::meta::StoreFiles;
 use crate::node_columns::NodeColumns;
-use crate::{StoreError, StoreMeta};
-use schemas::{Features, Ids, Labels, LocalIdx, NodeIdx, Split};
+use crate::{Placement, StoreError, StoreMeta};
+use schemas::{Features, IdType, Ids, Labels, LocalIdx, NodeIdx, Split};
 use std::path::Path;
 
 /// One worker's nodes with their in-edges.
+///
+/// A node is given by its position ([`LocalIdx`]). The nodes of the first type come first, then
+/// those of the second type, and so on.
 pub struct Partition {
+    types: Vec<TypeNodes>,
+    relations: Vec<RelationEdges>,
+}
+
+/// The nodes of one type.
+struct TypeNodes {
+    /// Position of the first node.
+    first: usize,
     num_nodes: usize,
     ids: Ids,
-    nodes: Vec<NodeColumns>,
+    columns: Vec<NodeColumns>,
+}
+
+/// The in-edges of one relation.
+struct RelationEdges {
+    /// Type of the nodes that the edges lead to, and its first position.
+    to: usize,
+    first: usize,
     degrees: Vec<DegreeColumns>,
     /// By sample, then by record batch; after the samples comes the list of all in-edges, if it is
     /// kept.
@@ -22,28 +40,41 @@ pub struct Partition {
     has_self_loops: bool,
 }
 
-impl Partition {
-    pub(crate) fn open(
-        dir: &Path,
-        worker: usize,
-        num_nodes: usize,
-        meta: &StoreMeta,
-    ) -> Result<Self, StoreError> {
-        let path = nodes_path(dir, worker);
-        let damaged = |file: &Path| StoreError::File {
-            verb: "read",
-            path: file.to_owned(),
-            source: StoreCause::Damaged("a column is missing".into()),
-        };
-        let mut ids = Ids::new(meta.graph.types[0].id_type);
-        let mut nodes = Vec::new();
-        for batch in map_batches(&path)? {
-            let column = batch.column_by_name("id").ok_or_else(|| damaged(&path))?;
+fn damaged(file: &Path) -> StoreError {
+    StoreError::File {
+        verb: "read",
+        path: file.to_owned(),
+        source: StoreCause::Damaged("a column is missing".into()),
+    }
+}
+
+impl TypeNodes {
+    fn open(path: &Path, id_type: IdType, first: usize) -> Result<Self, StoreError> {
+        let mut ids = Ids::new(id_type);
+        let mut columns = Vec::new();
+        for batch in map_batches(path)? {
+            let column = batch.column_by_name("id").ok_or_else(|| damaged(path))?;
             let more = Ids::from_array(column)?;
             ids.extend_from(&more, 0..more.len());
-            nodes.push(NodeColumns::of(&batch).ok_or_else(|| damaged(&path))?);
+            columns.push(NodeColumns::of(&batch).ok_or_else(|| damaged(path))?);
         }
-        let degree_path = degrees_path(dir, worker);
+        Ok(Self {
+            first,
+            num_nodes: ids.len(),
+            ids,
+            columns,
+        })
+    }
+}
+
+impl RelationEdges {
+    fn open(
+        files: StoreFiles<'_>,
+        (worker, relation): (usize, usize),
+        first: usize,
+        meta: &StoreMeta,
+    ) -> Result<Self, StoreError> {
+        let degree_path = files.degrees(relation, worker);
         let degrees = map_batches(&degree_path)?
             .iter()
             .map(DegreeColumns::of)
@@ -51,119 +82,204 @@ impl Partition {
         let degrees = Option::<Vec<_>>::ok_or_else(degrees, || damaged(&degree_path))?;
         let mut in_edges = Vec::new();
         for list in 0..meta.samples as usize + usize::from(meta.redraw) {
-            let list_path = in_edges_path(dir, worker, list);
+            let list_path = files.in_edges(relation, worker, list);
             let lists = map_batches(&list_path)?.iter().map(EdgeLists::of).collect();
             in_edges.push(Option::<Vec<_>>::ok_or_else(lists, || damaged(&list_path))?);
         }
-        let edge_dim = meta.graph.relations[0].edge_feature_dim.unwrap_or(0);
+        let described = &meta.graph.relations[relation];
         Ok(Self {
-            num_nodes,
-            ids,
-            nodes,
+            to: described.to,
+            first,
             degrees,
             in_edges,
-            edge_dim,
-            has_self_loops: meta.graph.relations[0].self_loops,
+            edge_dim: described.edge_feature_dim.unwrap_or(0),
+            has_self_loops: described.self_loops,
+        })
+    }
+
+    /// Returns the degrees of the record batch of a node, and the node's row there.
+    fn degrees(&self, local: LocalIdx) -> (&DegreeColumns, usize) {
+        let place = local.index() - self.first;
+        (
+            &self.degrees[place / NODES_PER_BATCH],
+            place % NODES_PER_BATCH,
+        )
+    }
+}
+
+impl Partition {
+    pub(crate) fn open(
+        dir: &Path,
+        worker: usize,
+        placement: &Placement,
+        meta: &StoreMeta,
+    ) -> Result<Self, StoreError> {
+        let files = StoreFiles {
+            dir,
+            is_typed: meta.graph.is_typed(),
+        };
+        let first = |type_idx: usize| placement.of_type(type_idx).local_start(worker).index();
+        let types = meta.graph.types.iter().enumerate().map(|(type_idx, of)| {
+            let path = files.nodes(type_idx, worker);
+            TypeNodes::open(&path, of.id_type, first(type_idx))
+        });
+        let relations = meta.graph.relations.iter().enumerate();
+        let relations = relations.map(|(relation, of)| {
+            RelationEdges::open(files, (worker, relation), first(of.to), meta)
+        });
+        Ok(Self {
+            types: types.collect::<Result<_, _>>()?,
+            relations: relations.collect::<Result<_, _>>()?,
         })
     }
 
     /// Returns the number of nodes.
     pub fn num_nodes(&self) -> usize {
-        self.num_nodes
+        self.types.iter().map(|of| of.num_nodes).sum()
     }
 
-    /// Returns the positions of the nodes.
-    pub fn locals(&self) -> impl ExactSizeIterator<Item = LocalIdx> + Clone + use<> {
-        (0..self.num_nodes).map(LocalIdx::from_index)
+    /// Returns the positions of the nodes of a type.
+    pub fn locals(
+        &self,
+        type_idx: usize,
+    ) -> impl ExactSizeIterator<Item = LocalIdx> + Clone + use<> {
+        let of_type = &self.types[type_idx];
+        (of_type.first..of_type.first + of_type.num_nodes).map(LocalIdx::from_index)
     }
 
-    /// Returns the ids of the nodes, by position.
-    pub fn ids(&self) -> &Ids {
-        &self.ids
+    /// Returns the type of a node.
+    pub fn type_of(&self, local: LocalIdx) -> usize {
+        match self.types.as_slice() {
+            [_] => 0,
+            types => types.partition_point(|of| of.first <= local.index()) - 1,
+        }
+    }
+
+    /// Returns the ids of a type's nodes, in the order of their positions.
+    pub fn ids(&self, type_idx: usize) -> &Ids {
+        &self.types[type_idx].ids
+    }
+
+    /// Returns the ids of a node's type, and the node's row among them.
+    pub fn id(&self, local: LocalIdx) -> (&Ids, usize) {
+        let of_type = &self.types[self.type_of(local)];
+        (&of_type.ids, local.index() - of_type.first)
+    }
+
+    /// Returns the type of the nodes that a relation's edges lead to. Only these nodes have degrees
+    /// and in-edges of the relation.
+    pub fn relation_to(&self, relation: usize) -> usize {
+        self.relations[relation].to
     }
 
     /// Returns a node's in-degree in the input graph.
-    pub fn in_degree(&self, local: LocalIdx) -> u32 {
-        self.degrees[local.index() / NODES_PER_BATCH].in_degree[local.index() % NODES_PER_BATCH]
+    pub fn in_degree(&self, relation: usize, local: LocalIdx) -> u32 {
+        let (degrees, row) = self.relations[relation].degrees(local);
+        degrees.in_degree[row]
     }
 
     /// Returns the first of a node's sources in the order of ids; the greatest number if it has
     /// none.
-    pub fn least_src(&self, local: LocalIdx) -> NodeIdx {
-        self.degrees[local.index() / NODES_PER_BATCH].least_src()[local.index() % NODES_PER_BATCH]
+    pub fn least_src(&self, relation: usize, local: LocalIdx) -> NodeIdx {
+        let (degrees, row) = self.relations[relation].degrees(local);
+        degrees.least_src()[row]
     }
 
     /// Returns the sum of the weights of a node's in-edges, where the input has weights.
-    pub fn in_weight(&self, local: LocalIdx) -> Option<f32> {
-        let degrees = &self.degrees[local.index() / NODES_PER_BATCH];
-        Some(degrees.in_weight.as_ref()?[local.index() % NODES_PER_BATCH])
+    pub fn in_weight(&self, relation: usize, local: LocalIdx) -> Option<f32> {
+        let (degrees, row) = self.relations[relation].degrees(local);
+        Some(degrees.in_weight.as_ref()?[row])
     }
 
     /// Returns the number of a node's self-loops; none if no node has any.
-    pub fn self_loops(&self, local: LocalIdx) -> Option<u32> {
-        let degrees = &self.degrees[local.index() / NODES_PER_BATCH];
-        self.has_self_loops
-            .then(|| degrees.self_loops[local.index() % NODES_PER_BATCH])
+    pub fn self_loops(&self, relation: usize, local: LocalIdx) -> Option<u32> {
+        let edges = &self.relations[relation];
+        let (degrees, row) = edges.degrees(local);
+        edges.has_self_loops.then(|| degrees.self_loops[row])
     }
 
     /// Returns the sum of the weights of a node's self-loops, where they have weights.
-    pub fn self_weight(&self, local: LocalIdx) -> Option<f32> {
-        let degrees = &self.degrees[local.index() / NODES_PER_BATCH];
-        let weights = degrees.self_weight.as_ref().filter(|_| self.has_self_loops);
-        Some(weights?[local.index() % NODES_PER_BATCH])
+    pub fn self_weight(&self, relation: usize, local: LocalIdx) -> Option<f32> {
+        let edges = &self.relations[relation];
+        let (degrees, row) = edges.degrees(local);
+        let weights = degrees.self_weight.as_ref();
+        Some(weights.filter(|_| edges.has_self_loops)?[row])
     }
 
     /// Returns a node's split.
     pub fn split(&self, local: LocalIdx) -> Split {
-        self.nodes[local.index() / NODES_PER_BATCH].split(local.index() % NODES_PER_BATCH)
+        let (columns, row) = self.columns(local);
+        columns.split(row)
     }
 
     /// Returns the bytes of a node's id, features, degree, label and split.
     pub fn row_bytes(&self, local: LocalIdx) -> usize {
-        let id = self.ids.key_bytes(local.index()).map_or(8, <[u8]>::len);
-        let features = self.nodes[local.index() / NODES_PER_BATCH]
-            .feature_bytes(local.index() % NODES_PER_BATCH);
-        id + features + 9
+        let (ids, row) = self.id(local);
+        let id = ids.key_bytes(row).map_or(8, <[u8]>::len);
+        let (columns, row_there) = self.columns(local);
+        id + columns.feature_bytes(row_there) + 9
     }
 
     /// Returns the bytes of all sparse features; 0 where features are not sparse.
     pub fn sparse_bytes(&self) -> usize {
-        self.nodes.iter().map(NodeColumns::sparse_bytes).sum()
+        let columns = self.types.iter().flat_map(|of| &of.columns);
+        columns.map(NodeColumns::sparse_bytes).sum()
     }
 
     /// Returns a node's dense features, `[dim]`; nothing where features are not dense.
     pub fn dense(&self, local: LocalIdx) -> &[f32] {
-        self.nodes[local.index() / NODES_PER_BATCH].dense(local.index() % NODES_PER_BATCH)
+        let (columns, row) = self.columns(local);
+        columns.dense(row)
     }
 
     /// Appends a node's features.
     pub fn features_into(&self, local: LocalIdx, out: &mut Features) {
-        self.nodes[local.index() / NODES_PER_BATCH]
-            .features_into(local.index() % NODES_PER_BATCH, out);
+        let (columns, row) = self.columns(local);
+        columns.features_into(row, out);
     }
 
     /// Appends a node's label.
     pub fn label_into(&self, local: LocalIdx, out: &mut Labels) {
-        self.nodes[local.index() / NODES_PER_BATCH]
-            .label_into(local.index() % NODES_PER_BATCH, out);
+        let (columns, row) = self.columns(local);
+        columns.label_into(row, out);
     }
 
-    /// Returns a node's first in-edges in rank order, at most `limit` of them.
-    pub fn in_edges(&self, sample: usize, local: LocalIdx, limit: usize) -> InEdges<'_> {
-        let lists = &self.in_edges[sample][local.index() / NODES_PER_BATCH];
-        lists.in_edges(local.index() % NODES_PER_BATCH, limit, self.edge_dim)
+    /// Returns a node's first in-edges of a relation in rank order, at most `limit` of them.
+    pub fn in_edges(
+        &self,
+        relation: usize,
+        sample: usize,
+        local: LocalIdx,
+        limit: usize,
+    ) -> InEdges<'_> {
+        let edges = &self.relations[relation];
+        let place = local.index() - edges.first;
+        let lists = &edges.in_edges[sample][place / NODES_PER_BATCH];
+        lists.in_edges(place % NODES_PER_BATCH, limit, edges.edge_dim)
     }
 
-    /// Returns all of a node's in-edges by source and ordinal, from a store built with `redraw`.
-    pub fn unranked(&self, local: LocalIdx) -> InEdges<'_> {
-        self.in_edges(self.in_edges.len() - 1, local, usize::MAX)
+    /// Returns all of a node's in-edges of a relation by source and ordinal, from a store built with
+    /// `redraw`.
+    pub fn unranked(&self, relation: usize, local: LocalIdx) -> InEdges<'_> {
+        let last = self.relations[relation].in_edges.len() - 1;
+        self.in_edges(relation, last, local, usize::MAX)
+    }
+
+    /// Returns the columns of the record batch of a node, and the node's row there.
+    fn columns(&self, local: LocalIdx) -> (&NodeColumns, usize) {
+        let of_type = &self.types[self.type_of(local)];
+        let place = local.index() - of_type.first;
+        (
+            &of_type.columns[place / NODES_PER_BATCH],
+            place % NODES_PER_BATCH,
+        )
     }
 }
 
 impl std::fmt::Debug for Partition {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Partition")
-            .field("num_nodes", &self.num_nodes)
+            .field("num_nodes", &self.num_nodes())
             .finish_non_exhaustive()
     }
 }

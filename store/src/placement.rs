@@ -1,6 +1,7 @@
 //! Placement: the worker that owns a node, and the node's position among that worker's nodes.
 
 use schemas::{LocalIdx, NodeIdx};
+use std::ops::Range;
 use std::sync::Arc;
 
 /// The largest number of nodes a store holds.
@@ -8,12 +9,36 @@ pub const NUM_NODES_MAX: u64 = (u32::MAX - 1) as u64;
 
 /// Maps a [`NodeIdx`] to the worker that owns it and to its position on that worker, and back.
 ///
+/// The nodes of a type have consecutive numbers. Each type is spread over all workers, and a worker
+/// holds its nodes of the first type, then those of the second type, and so on.
+#[derive(Clone, Debug)]
+pub struct Placement {
+    num_nodes: usize,
+    workers: usize,
+    types: Arc<[TypePlacement]>,
+    /// `[workers]`, number of nodes of each worker.
+    num_local: Arc<[usize]>,
+}
+
+/// The part of a [`Placement`] for the nodes of one type. A node's *place* is its position among
+/// its owner's nodes of the type.
+#[derive(Clone, Debug)]
+pub struct TypePlacement {
+    /// Number of the type's first node.
+    first: u32,
+    spread: Spread,
+    /// `[workers]`, position of the type's first node among all nodes of a worker.
+    local_starts: Arc<[u32]>,
+}
+
+/// Spreads some nodes, numbered from 0, over workers.
+///
 /// Nodes are spread by the permutation `idx * multiplier mod num_nodes`, whose multiplier is near
 /// the golden section of `num_nodes`, and cut into one contiguous range a worker. So each worker
 /// holds the same number of nodes, and old ids (low, with many edges) and residue classes of ids
 /// are spread over all workers.
 #[derive(Clone, Debug)]
-pub struct Placement {
+struct Spread {
     num_nodes: u64,
     by_num_nodes: Divisor,
     workers: u64,
@@ -32,16 +57,179 @@ struct Divisor {
 }
 
 impl Placement {
-    /// Places `num_nodes` nodes on `workers` workers.
+    /// Places the nodes of each type, given their numbers, on `workers` workers.
     ///
     /// # Panics
     ///
-    /// If `workers` is zero or `num_nodes` exceeds 2^32 - 2.
-    pub fn new(num_nodes: u64, workers: usize) -> Self {
+    /// If `workers` is zero, or there are more than 2^32 - 2 nodes.
+    pub fn new(num_nodes: &[u64], workers: usize) -> Self {
+        let all: u64 = num_nodes.iter().sum();
         assert!(
-            workers > 0 && num_nodes <= NUM_NODES_MAX,
+            workers > 0 && all <= NUM_NODES_MAX,
             "limits are checked by the caller"
         );
+        let mut num_local = vec![0; workers];
+        let (mut first, mut types) = (0, Vec::with_capacity(num_nodes.len()));
+        for &count in num_nodes {
+            let spread = Spread::new(count, workers);
+            let starts = num_local.iter().map(|&start| narrow(start));
+            let local_starts = starts.collect();
+            for (worker, local) in num_local.iter_mut().enumerate() {
+                *local += spread.num_local(worker) as u64;
+            }
+            types.push(TypePlacement {
+                first: narrow(first),
+                spread,
+                local_starts,
+            });
+            first += count;
+        }
+        let index = |count: u64| usize::try_from(count).expect("bounded by NUM_NODES_MAX");
+        Self {
+            num_nodes: index(all),
+            workers,
+            types: types.into(),
+            num_local: num_local.into_iter().map(index).collect(),
+        }
+    }
+
+    /// Returns the number of nodes of the whole graph.
+    pub fn num_nodes(&self) -> usize {
+        self.num_nodes
+    }
+
+    /// Returns the number of workers.
+    pub fn workers(&self) -> usize {
+        self.workers
+    }
+
+    /// Returns the number of types.
+    pub fn num_types(&self) -> usize {
+        self.types.len()
+    }
+
+    /// Returns the placement of a type's nodes.
+    pub fn of_type(&self, type_idx: usize) -> &TypePlacement {
+        &self.types[type_idx]
+    }
+
+    /// Returns the type of a node.
+    pub fn type_of(&self, node: NodeIdx) -> usize {
+        match &*self.types {
+            [_] => 0,
+            types => types.partition_point(|of| of.first <= node.raw()) - 1,
+        }
+    }
+
+    /// Returns the numbers of a type's nodes.
+    pub fn type_range(&self, type_idx: usize) -> Range<NodeIdx> {
+        let first = NodeIdx::from_raw(self.types[type_idx].first);
+        first..first.after(narrow(self.types[type_idx].spread.num_nodes))
+    }
+
+    /// Returns the worker that owns a node.
+    pub fn owner(&self, node: NodeIdx) -> usize {
+        self.owner_and_local(node).0
+    }
+
+    /// Returns a node's position among the nodes of its owner.
+    pub fn local(&self, node: NodeIdx) -> LocalIdx {
+        self.owner_and_local(node).1
+    }
+
+    /// Returns the worker that owns a node, and the node's position on that worker.
+    pub fn owner_and_local(&self, node: NodeIdx) -> (usize, LocalIdx) {
+        let of_type = &self.types[self.type_of(node)];
+        let (owner, place) = of_type.owner_and_place(node);
+        (owner, place.after(of_type.local_starts[owner]))
+    }
+
+    /// Returns the node at position `local` of worker `owner`.
+    pub fn node(&self, owner: usize, local: LocalIdx) -> NodeIdx {
+        let of_type = &self.types[self.type_of_local(owner, local)];
+        let place = local.raw() - of_type.local_starts[owner];
+        of_type.node(owner, LocalIdx::from_raw(place))
+    }
+
+    /// Returns the type of the node at position `local` of worker `owner`.
+    pub fn type_of_local(&self, owner: usize, local: LocalIdx) -> usize {
+        match &*self.types {
+            [_] => 0,
+            types => types.partition_point(|of| of.local_starts[owner] <= local.raw()) - 1,
+        }
+    }
+
+    /// Returns the nodes of worker `owner`, by position.
+    pub fn locals(&self, owner: usize) -> impl ExactSizeIterator<Item = LocalIdx> + use<> {
+        (0..self.num_local[owner]).map(LocalIdx::from_index)
+    }
+
+    /// Returns how many nodes worker `owner` holds.
+    pub fn num_local(&self, owner: usize) -> usize {
+        self.num_local[owner]
+    }
+
+    /// Returns the segment of a node if all positions of its type are cut into `segments` equal
+    /// segments. It does not depend on the number of workers.
+    pub fn segment(&self, node: NodeIdx, segments: usize) -> usize {
+        let of_type = &self.types[self.type_of(node)];
+        let at = u64::from(node.raw() - of_type.first);
+        of_type.spread.segment(at, segments)
+    }
+
+    /// Returns the first and the last worker that own a node of a segment of a type; none if the
+    /// segment has no node.
+    pub fn segment_owners(
+        &self,
+        type_idx: usize,
+        segment: usize,
+        segments: usize,
+    ) -> Option<(usize, usize)> {
+        self.types[type_idx]
+            .spread
+            .segment_owners(segment, segments)
+    }
+}
+
+impl TypePlacement {
+    /// Returns the worker that owns a node of the type, and the node's place.
+    pub fn owner_and_place(&self, node: NodeIdx) -> (usize, LocalIdx) {
+        self.spread
+            .owner_and_place(u64::from(node.raw() - self.first))
+    }
+
+    /// Returns the node at a place of worker `owner`.
+    pub fn node(&self, owner: usize, place: LocalIdx) -> NodeIdx {
+        NodeIdx::from_raw(self.first + self.spread.node(owner, place))
+    }
+
+    /// Returns the number of workers.
+    pub fn workers(&self) -> usize {
+        self.local_starts.len()
+    }
+
+    /// Returns the number of nodes of the type.
+    pub fn num_nodes(&self) -> usize {
+        usize::try_from(self.spread.num_nodes).expect("bounded by NUM_NODES_MAX")
+    }
+
+    /// Returns how many nodes of the type worker `owner` holds.
+    pub fn num_local(&self, owner: usize) -> usize {
+        self.spread.num_local(owner)
+    }
+
+    /// Returns the position of the type's first node among all nodes of worker `owner`.
+    pub fn local_start(&self, owner: usize) -> LocalIdx {
+        LocalIdx::from_raw(self.local_starts[owner])
+    }
+}
+
+fn narrow(count: u64) -> u32 {
+    u32::try_from(count).expect("bounded by NUM_NODES_MAX")
+}
+
+impl Spread {
+    fn new(num_nodes: u64, workers: usize) -> Self {
         let multiplier = coprime_near_golden_section(num_nodes);
         let inverse = modular_inverse(multiplier, num_nodes.max(1));
         let workers = workers as u64;
@@ -57,64 +245,33 @@ impl Placement {
         }
     }
 
-    /// Returns the number of nodes of the whole graph.
-    pub fn num_nodes(&self) -> usize {
-        usize::try_from(self.num_nodes).expect("bounded by NUM_NODES_MAX")
-    }
-
-    /// Returns the number of workers.
-    pub fn workers(&self) -> usize {
-        usize::try_from(self.workers).expect("made from a usize")
-    }
-
-    /// Returns the worker that owns a node.
-    pub fn owner(&self, node: NodeIdx) -> usize {
-        self.owner_and_local(node).0
-    }
-
-    /// Returns a node's position among the nodes of its owner.
-    pub fn local(&self, node: NodeIdx) -> LocalIdx {
-        self.owner_and_local(node).1
-    }
-
-    /// Returns the worker that owns a node, and the node's position on that worker.
-    pub fn owner_and_local(&self, node: NodeIdx) -> (usize, LocalIdx) {
-        let position = self.position(node);
+    fn owner_and_place(&self, at: u64) -> (usize, LocalIdx) {
+        let position = self.position(at);
         let (owner, _) = self.by_num_nodes.div_rem(position * self.workers);
         let owner = usize::try_from(owner).expect("< workers");
-        let local = u32::try_from(position - self.starts[owner]).expect("< num_nodes");
-        (owner, LocalIdx::from_raw(local))
+        let place = u32::try_from(position - self.starts[owner]).expect("< num_nodes");
+        (owner, LocalIdx::from_raw(place))
     }
 
-    /// Returns the node at position `local` of worker `owner`.
-    pub fn node(&self, owner: usize, local: LocalIdx) -> NodeIdx {
-        let position = self.starts[owner] + u64::from(local.raw());
-        let (_, node) = self.by_num_nodes.div_rem(position * self.inverse);
-        NodeIdx::from_raw(u32::try_from(node).expect("< num_nodes"))
+    fn node(&self, owner: usize, place: LocalIdx) -> u32 {
+        let position = self.starts[owner] + u64::from(place.raw());
+        let (_, at) = self.by_num_nodes.div_rem(position * self.inverse);
+        u32::try_from(at).expect("< num_nodes")
     }
 
-    /// Returns the nodes of worker `owner`, by position.
-    pub fn locals(&self, owner: usize) -> impl ExactSizeIterator<Item = LocalIdx> + use<> {
-        (0..self.num_local(owner)).map(LocalIdx::from_index)
-    }
-
-    /// Returns how many nodes worker `owner` holds.
-    pub fn num_local(&self, owner: usize) -> usize {
+    fn num_local(&self, owner: usize) -> usize {
         let count = self.starts[owner + 1] - self.starts[owner];
         usize::try_from(count).expect("< num_nodes")
     }
 
-    /// Returns the segment of a node if all positions are cut into `segments` equal segments. It
-    /// does not depend on the number of workers.
-    pub fn segment(&self, node: NodeIdx, segments: usize) -> usize {
+    fn segment(&self, at: u64, segments: usize) -> usize {
         let (segment, _) = self
             .by_num_nodes
-            .div_rem(self.position(node) * segments as u64);
+            .div_rem(self.position(at) * segments as u64);
         usize::try_from(segment).expect("< segments")
     }
 
-    /// Returns the first and the last worker that own a node of a segment; none if it has no node.
-    pub fn segment_owners(&self, segment: usize, segments: usize) -> Option<(usize, usize)> {
+    fn segment_owners(&self, segment: usize, segments: usize) -> Option<(usize, usize)> {
         let start = |at: usize| (at as u64 * self.num_nodes).div_ceil(segments as u64);
         let (first, end) = (start(segment), start(segment + 1));
         let owner = |position: u64| {
@@ -124,10 +281,8 @@ impl Placement {
         (first < end).then(|| (owner(first), owner(end - 1)))
     }
 
-    fn position(&self, node: NodeIdx) -> u64 {
-        let (_, position) = self
-            .by_num_nodes
-            .div_rem(u64::from(node.raw()) * self.multiplier);
+    fn position(&self, at: u64) -> u64 {
+        let (_, position) = self.by_num_nodes.div_rem(at * self.multiplier);
         position
     }
 }
@@ -195,7 +350,7 @@ mod tests {
     fn every_node_has_one_place_and_the_place_leads_back() {
         for num_nodes in [1, 2, 3, 7, 64, 1000, 1 << 12] {
             for workers in [1, 2, 3, 8] {
-                let placement = Placement::new(num_nodes, workers);
+                let placement = Placement::new(&[num_nodes], workers);
                 let mut seen = vec![0; workers];
                 for node in nodes(num_nodes) {
                     let (owner, local) = (placement.owner(node), placement.local(node));
@@ -210,11 +365,46 @@ mod tests {
     }
 
     #[test]
+    fn each_type_is_spread_as_if_it_were_alone() {
+        for counts in [[5, 0, 7], [0, 1, 0], [100, 3, 1000], [1, 1, 1]] {
+            for workers in [1, 2, 3, 8] {
+                let placement = Placement::new(&counts, workers);
+                let mut next = 0;
+                let mut seen = vec![0; workers];
+                for (type_idx, &count) in counts.iter().enumerate() {
+                    let alone = Placement::new(&[count], workers);
+                    let range = placement.type_range(type_idx);
+                    assert_eq!(range.start.raw(), next);
+                    next += u32::try_from(count).unwrap();
+                    assert_eq!(range.end.raw(), next);
+                    for at in nodes(count) {
+                        let node = at.after(range.start.raw());
+                        assert_eq!(placement.type_of(node), type_idx);
+                        let (owner, local) = placement.owner_and_local(node);
+                        let of_type = placement.of_type(type_idx);
+                        let (same, place) = of_type.owner_and_place(node);
+                        assert_eq!((same, place), alone.owner_and_local(at));
+                        assert_eq!(local, of_type.local_start(owner).after(place.raw()));
+                        assert_eq!(placement.type_of_local(owner, local), type_idx);
+                        assert_eq!(placement.node(owner, local), node);
+                        assert_eq!(of_type.node(owner, place), node);
+                        assert_eq!(placement.segment(node, 24), alone.segment(at, 24));
+                        seen[owner] += 1;
+                    }
+                }
+                assert_eq!(placement.num_nodes(), next as usize);
+                let counts: Vec<_> = (0..workers).map(|w| placement.num_local(w)).collect();
+                assert_eq!(seen, counts);
+            }
+        }
+    }
+
+    #[test]
     fn segments_are_those_of_any_number_of_workers() {
         for num_nodes in [1, 7, 240, 1000] {
-            let one = Placement::new(num_nodes, 1);
+            let one = Placement::new(&[num_nodes], 1);
             for workers in [2, 3, 5, 7, 8] {
-                let several = Placement::new(num_nodes, workers);
+                let several = Placement::new(&[num_nodes], workers);
                 let mut owners = vec![Vec::new(); 24];
                 for node in nodes(num_nodes) {
                     let segment = one.segment(node, 24);
@@ -224,7 +414,7 @@ mod tests {
                 for (segment, of) in owners.iter().enumerate() {
                     let ends = of.iter().min().zip(of.iter().max());
                     let expected = ends.map(|(&first, &last)| (first, last));
-                    assert_eq!(several.segment_owners(segment, 24), expected);
+                    assert_eq!(several.segment_owners(0, segment, 24), expected);
                 }
             }
         }
@@ -250,7 +440,7 @@ mod tests {
 
     #[test]
     fn low_ids_and_even_ids_are_spread_evenly() {
-        let placement = Placement::new(1 << 20, 4);
+        let placement = Placement::new(&[1 << 20], 4);
         for pick in [|n: u32| n < 1 << 12, |n: u32| n.is_multiple_of(256)] {
             let mut counts = [0u32; 4];
             for node in nodes(1 << 20).filter(|node| pick(node.raw())) {
@@ -265,7 +455,7 @@ mod tests {
 
     #[test]
     fn the_largest_graph_does_not_overflow() {
-        let placement = Placement::new(NUM_NODES_MAX, 7);
+        let placement = Placement::new(&[NUM_NODES_MAX], 7);
         for node in [0, 1, u32::MAX / 2, u32::MAX - 2].map(NodeIdx::from_raw) {
             assert_eq!(
                 placement.node(placement.owner(node), placement.local(node)),

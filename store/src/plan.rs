@@ -1,7 +1,8 @@
 //! The checked plan of a store.
 
+use crate::meta::StoreFiles;
 use crate::sample::Order;
-use schemas::{EdgesPlan, NodesPlan, Sampling};
+use schemas::{GraphPlan, Sampling};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -11,16 +12,16 @@ pub const HUB_THRESHOLD: u64 = 10_000;
 /// Input and settings of a store.
 #[derive(Clone, Debug)]
 pub struct StorePlan {
-    /// The node table.
-    pub nodes: Arc<NodesPlan>,
-    /// The edge table.
-    pub edges: Arc<EdgesPlan>,
+    /// The tables.
+    pub graph: Arc<GraphPlan>,
+    /// Position of the target type, whose labels and splits are kept; 0 if nodes have no types.
+    pub target_type: usize,
     /// Random seed of the samples.
     pub seed: u64,
     /// Order in which in-edges are ranked.
     pub sampling: Sampling,
-    /// In-edges kept per node, `usize::MAX` for all.
-    pub keep: usize,
+    /// In-edges kept per node, for each relation; `usize::MAX` for all.
+    pub keep: Vec<usize>,
     /// Independent samples, with seeds `seed`, `seed + 1`, ...
     pub samples: u32,
     /// Whether all in-edges are kept beside the samples, so that others can be drawn later.
@@ -47,12 +48,20 @@ pub(crate) struct ListPlan {
 }
 
 impl StorePlan {
-    /// Returns the lists of each node: one for each sample and, with `redraw`, the list of all
-    /// in-edges.
-    pub(crate) fn lists(&self) -> Vec<ListPlan> {
+    /// Returns the names of the store's files.
+    pub(crate) fn files(&self) -> StoreFiles<'_> {
+        StoreFiles {
+            dir: &self.dir,
+            is_typed: self.graph.is_typed(),
+        }
+    }
+
+    /// Returns the lists of each node and relation: one for each sample and, with `redraw`, the list
+    /// of all in-edges.
+    pub(crate) fn lists(&self, relation: usize) -> Vec<ListPlan> {
         let samples = (0..u64::from(self.samples)).map(|sample| ListPlan {
             order: Order::Rank(self.sampling, self.seed.wrapping_add(sample)),
-            keep: self.keep,
+            keep: self.keep[relation],
         });
         let all = ListPlan {
             order: Order::Source,

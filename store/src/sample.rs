@@ -14,9 +14,19 @@ pub fn mix(mut x: u64) -> u64 {
     x ^ (x >> 31)
 }
 
-/// Hashes an edge, given the hashes of its ends' raw ids; the reverse edge has another hash.
-pub fn edge_hash(src_hash: u64, dst_hash: u64) -> u64 {
-    mix(src_hash ^ mix(dst_hash.wrapping_add(0x9e37_79b9_7f4a_7c15)))
+/// Returns the salt of a relation's edge hashes; 0 for the relation without a name.
+pub fn relation_salt(name: &str) -> u64 {
+    match name {
+        "" => 0,
+        _ => schemas::xxh::hash_bytes(name.as_bytes()),
+    }
+}
+
+/// Hashes an edge, given the [`relation_salt`] of its relation and the hashes of its ends' raw ids;
+/// the reverse edge has another hash.
+pub fn edge_hash(salt: u64, src_hash: u64, dst_hash: u64) -> u64 {
+    let hash = mix(src_hash ^ mix(dst_hash.wrapping_add(0x9e37_79b9_7f4a_7c15)));
+    if salt == 0 { hash } else { mix(hash ^ salt) }
 }
 
 /// Returns an in-edge's priority, as bits that compare as the priority does; the least is kept
@@ -165,8 +175,8 @@ pub struct Drawer {
 }
 
 impl Drawer {
-    /// Draws the first `keep` in-edges of a node as `Ranker::rank` does; returns their positions in
-    /// rank order.
+    /// Draws the first `keep` in-edges of a node and of one relation as `Ranker::rank` does; returns
+    /// their positions in rank order. `salt` is the [`relation_salt`] of the relation.
     ///
     /// # Shapes
     ///
@@ -176,6 +186,7 @@ impl Drawer {
     pub fn draw(
         &mut self,
         (sampling, seed): (Sampling, u64),
+        salt: u64,
         dst: NodeIdx,
         (src, weight): (&[NodeIdx], Option<&[f32]>),
         hashes: &[u64],
@@ -194,7 +205,7 @@ impl Drawer {
             for (&node, &src_hash) in run.iter().zip(&self.hashes) {
                 ordinal = if before == Some(node) { ordinal + 1 } else { 0 };
                 before = Some(node);
-                let edge = edge_hash(src_hash, dst_hash);
+                let edge = edge_hash(salt, src_hash, dst_hash);
                 let of_edge = weight.map_or(1.0, |weight| weight[at as usize]);
                 let drawn = priority(sampling, seed, edge, ordinal, of_edge);
                 self.least.push(u128::from(drawn) << 64 | u128::from(at));
@@ -291,7 +302,7 @@ mod tests {
     /// Makes `num` edges, two from each source.
     fn edges(num: u32) -> Vec<InEdge> {
         let edge = |i: u32| InEdge {
-            hash: edge_hash(u64::from(i / 2), 99),
+            hash: edge_hash(0, u64::from(i / 2), 99),
             src: NodeIdx::from_raw(i / 2),
             weight: 1.0 + (i % 5) as f32,
         };
@@ -334,10 +345,11 @@ mod tests {
     fn a_sample_drawn_later_is_the_one_that_was_ranked() {
         // Sources in any order, some of them up to four times, hashed as their ids are.
         let hashes: Vec<u64> = (0..100).map(|node| mix(node + 5)).collect();
+        let salt = relation_salt("cites");
         let drawn_edge = |i: u64| {
             let src = NodeIdx::from_raw(u32::try_from(mix(i) % 30).unwrap());
             InEdge {
-                hash: edge_hash(hashes[src.index()], hashes[99]),
+                hash: edge_hash(salt, hashes[src.index()], hashes[99]),
                 src,
                 weight: (mix(i + 1000) % 3) as f32,
             }
@@ -354,6 +366,7 @@ mod tests {
                 let columns = (&src[..], Some(&weight[..]));
                 let drawn = drawer.draw(
                     (sampling, seed),
+                    salt,
                     NodeIdx::from_raw(99),
                     columns,
                     &hashes,
@@ -370,6 +383,18 @@ mod tests {
                 assert_eq!(drawn, expected, "{sampling:?} {seed} {keep}");
             }
         }
+    }
+
+    /// Samples must never change: they decide on which neighbourhoods a model is trained.
+    #[test]
+    fn relations_hash_their_edges_with_salts_of_their_own() {
+        assert_eq!(relation_salt(""), 0);
+        assert_eq!(edge_hash(0, 1, 2), 0x6b6c_a9df_3f2c_e5fc);
+        assert_eq!(edge_hash(relation_salt("cites"), 1, 2), 0);
+        assert_ne!(
+            edge_hash(relation_salt("cites"), 1, 2),
+            edge_hash(relation_salt("cited"), 1, 2)
+        );
     }
 
     #[test]

@@ -1,40 +1,36 @@
 //! Cuts the edges that one worker reads into batches by receiving worker and bucket.
 
 use crate::buckets::{BucketLayout, Edge, EdgeBatch};
-use crate::ends::Ends;
+use crate::ends::Resolved;
 use crate::hub::{HubCounts, reindex};
 use crate::number::MISSING;
-use crate::sample::edge_hash;
-use crate::{Placement, StoreError, StorePlan};
-use schemas::{Dangling, EdgeRows, EdgesPlan, NodeIdx};
+use crate::sample::{edge_hash, relation_salt};
+use crate::{StoreError, TypePlacement};
+use schemas::{Dangling, EdgeRows, EdgesPlan, NodeIdx, RelationPlan};
 use serde::{Deserialize, Serialize};
 
-/// Cuts the edges that one worker reads into batches by receiving worker.
+/// Cuts the edges of a relation that one worker reads into batches by receiving worker.
 pub(crate) struct Scatter<'a> {
-    plan: &'a StorePlan,
-    ends: &'a Ends,
+    relation: &'a RelationPlan,
+    salt: u64,
     cutter: Cutter<'a>,
     pub(crate) counts: HubCounts,
     pub(crate) dangling: DanglingRows,
-    scratch: Scratch,
+    /// The edges of the current rows; a reverse follows its edge.
+    routed: Vec<Routed>,
 }
 
-/// Cuts routed edges into batches.
+/// Cuts routed edges of one relation into batches.
 #[derive(Clone, Copy)]
 pub(crate) struct Cutter<'a> {
-    pub(crate) placement: &'a Placement,
+    /// Position of the relation among those that are exchanged together.
+    member: u32,
+    /// Placement of the nodes that the edges lead to.
+    pub(crate) placement: &'a TypePlacement,
     pub(crate) layout: BucketLayout,
     /// The slots of each worker's buckets start at a multiple of 2^`slot_bits`.
     slot_bits: u32,
     pub(crate) dim: usize,
-}
-
-/// The edges of the current rows; a reverse follows its edge.
-#[derive(Default)]
-struct Scratch {
-    src: (Vec<NodeIdx>, Vec<u64>),
-    dst: (Vec<NodeIdx>, Vec<u64>),
-    routed: Vec<Routed>,
 }
 
 /// An edge with the slot of its worker and bucket.
@@ -54,61 +50,55 @@ pub(crate) struct DanglingRows {
 }
 
 impl<'a> Scatter<'a> {
-    /// Starts to cut the edges of a plan.
-    pub(crate) fn new(
-        plan: &'a StorePlan,
-        ends: &'a Ends,
-        cutter: Cutter<'a>,
-        counts: HubCounts,
-    ) -> Self {
+    /// Starts to cut the edges of a relation.
+    pub(crate) fn new(relation: &'a RelationPlan, cutter: Cutter<'a>, counts: HubCounts) -> Self {
         Self {
-            plan,
-            ends,
+            relation,
+            salt: relation_salt(&relation.name),
             cutter,
             counts,
             dangling: DanglingRows::default(),
-            scratch: Scratch::default(),
+            routed: Vec::new(),
         }
     }
 
-    /// Cuts rows into batches by receiving worker.
-    pub(crate) fn batches(
-        &mut self,
-        first_row: u64,
-        rows: &EdgeRows,
-    ) -> Vec<Result<(usize, EdgeBatch), StoreError>> {
-        let scratch = &mut self.scratch;
-        let (src_numbers, src_hashes) = &mut scratch.src;
-        self.ends.resolve(&rows.src, src_numbers, src_hashes);
-        let (dst_numbers, dst_hashes) = &mut scratch.dst;
-        self.ends.resolve(&rows.dst, dst_numbers, dst_hashes);
-        scratch.routed.clear();
+    /// Cuts rows, whose ends are `ends`, into batches by receiving worker.
+    pub(crate) fn batches(&mut self, rows: &EdgeRows, ends: &Resolved) -> Vec<(usize, EdgeBatch)> {
+        self.routed.clear();
+        let is_undirected = self.relation.edges.undirected();
+        let (src_end, dst_end) = match self.relation.reversed {
+            false => (&ends.src, &ends.dst),
+            true => (&ends.dst, &ends.src),
+        };
         for row in 0..rows.dst.len() {
-            let (src, dst) = (self.scratch.src.0[row], self.scratch.dst.0[row]);
+            let (src, dst) = (src_end.numbers[row], dst_end.numbers[row]);
             if src == MISSING || dst == MISSING {
-                self.leave_out(first_row, row, rows);
+                self.leave_out(row, rows, ends);
                 continue;
             }
-            let (src_hash, dst_hash) = (self.scratch.src.1[row], self.scratch.dst.1[row]);
+            let (src_hash, dst_hash) = (src_end.hashes[row], dst_end.hashes[row]);
             let weight = rows.weight.as_ref().map_or(1.0, |weight| weight[row]);
-            self.route(row, src, dst, edge_hash(src_hash, dst_hash), weight);
-            if self.plan.edges.undirected() {
-                self.route(row, dst, src, edge_hash(dst_hash, src_hash), weight);
+            let hash = edge_hash(self.salt, src_hash, dst_hash);
+            self.route(row, src, dst, hash, weight);
+            if is_undirected {
+                let hash = edge_hash(self.salt, dst_hash, src_hash);
+                self.route(row, dst, src, hash, weight);
             }
         }
+        if self.routed.is_empty() {
+            return Vec::new();
+        }
         let feature = rows.feature.as_deref().unwrap_or_default();
-        let batches = self
-            .cutter
-            .cut(first_row, false, &self.scratch.routed, feature);
-        batches.into_iter().map(Ok).collect()
+        let first_row = rows.rows.row(0);
+        self.cutter.cut(first_row, false, &self.routed, feature)
     }
 
-    fn leave_out(&mut self, first_row: u64, row: usize, rows: &EdgeRows) {
-        let src = self.scratch.src.0[row] == MISSING;
+    fn leave_out(&mut self, row: usize, rows: &EdgeRows, ends: &Resolved) {
+        let src = ends.src.numbers[row] == MISSING;
         self.dangling.rows += 1;
         if self.dangling.first.is_none() {
             let id = if src { &rows.src } else { &rows.dst }.display(row);
-            self.dangling.first = Some((first_row + row as u64, src, id));
+            self.dangling.first = Some((rows.rows.row(row), src, id));
         }
     }
 
@@ -118,14 +108,20 @@ impl<'a> Scatter<'a> {
         } else {
             self.cutter.own(row, src, dst, hash, weight)
         };
-        self.scratch.routed.push(routed);
+        self.routed.push(routed);
     }
 }
 
 impl<'a> Cutter<'a> {
     /// Cuts edges with `dim` features into batches for the owners of `placement`.
-    pub(crate) fn new(placement: &'a Placement, layout: BucketLayout, dim: usize) -> Self {
+    pub(crate) fn new(
+        member: usize,
+        placement: &'a TypePlacement,
+        layout: BucketLayout,
+        dim: usize,
+    ) -> Self {
         Self {
+            member: narrow(member),
             placement,
             layout,
             slot_bits: layout.num_buckets().next_power_of_two().trailing_zeros(),
@@ -133,13 +129,18 @@ impl<'a> Cutter<'a> {
         }
     }
 
+    /// Cuts edges of a relation that is exchanged alone.
+    pub(crate) fn alone(self) -> Self {
+        Self { member: 0, ..self }
+    }
+
     /// Routes an edge to the owner of `dst`.
     fn own(&self, row: usize, src: NodeIdx, dst: NodeIdx, hash: u64, weight: f32) -> Routed {
-        let (owner, local) = self.placement.owner_and_local(dst);
+        let (owner, place) = self.placement.owner_and_place(dst);
         Routed {
-            slot: narrow(self.first_slot(owner) + self.layout.own(local)),
+            slot: narrow(self.first_slot(owner) + self.layout.own(place)),
             row: narrow(row),
-            edge: Edge::to_own(hash, local, src, weight),
+            edge: Edge::to_own(hash, place, src, weight),
         }
     }
 
@@ -203,6 +204,7 @@ impl<'a> Cutter<'a> {
         let batches = slots.chunks(1 << bits).zip(columns).enumerate();
         let batches = batches.map(|(worker, (ends, parts))| {
             let batch = EdgeBatch {
+                relation: self.member,
                 first_row,
                 forwarded,
                 ends: ends[..self.layout.num_buckets()].to_vec(),
@@ -244,5 +246,6 @@ pub(crate) fn check_dangling(
         id: id.as_str().into(),
         rows,
         num_rows: plan.num_rows(),
+        table: plan.table_key().into(),
     })
 }

@@ -14,13 +14,17 @@ pub struct Hub {
     pub id: String,
     /// Its in-degree.
     pub in_degree: u64,
+    /// The relation of the in-edges; empty if nodes have no types.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub relation: String,
 }
 
 /// A stored graph, which flatten, streamed training and inference read.
 #[derive(Clone, Debug)]
 pub struct Store {
     meta: Arc<StoreMeta>,
-    columns: Arc<GraphColumns>,
+    /// None if nodes have types.
+    columns: Option<Arc<GraphColumns>>,
     placement: Placement,
     /// The processes and workers of the job; each process has the partitions of its own workers.
     cluster: Cluster,
@@ -34,13 +38,16 @@ impl Store {
         plan: &StorePlan,
         meta: StoreMeta,
     ) -> Result<Self, StoreError> {
-        let placement = Placement::new(meta.num_nodes, meta.workers);
+        let placement = Placement::new(&meta.num_nodes_by_type(), meta.workers);
         let partitions = own_workers(cluster)
-            .map(|worker| Partition::open(&plan.dir, worker, placement.num_local(worker), &meta));
+            .map(|worker| Partition::open(&plan.dir, worker, &placement, &meta));
         let partitions = Arc::new(partitions.collect::<Result<_, _>>()?);
         Ok(Self {
             meta: Arc::new(meta),
-            columns: Arc::new(GraphColumns::new(&plan.nodes, &plan.edges)),
+            columns: (!plan.graph.is_typed()).then(|| {
+                let (nodes, edges) = (&plan.graph.types[0].nodes, &plan.graph.relations[0].edges);
+                Arc::new(GraphColumns::new(nodes, edges))
+            }),
             placement,
             cluster: cluster.clone(),
             partitions,
@@ -62,15 +69,17 @@ impl Store {
         &self.meta
     }
 
-    /// Returns the columns of the input tables that make the graph.
-    pub fn columns(&self) -> &GraphColumns {
-        &self.columns
+    /// Returns the columns of the input tables that make the graph; none if nodes have types.
+    pub fn columns(&self) -> Option<&GraphColumns> {
+        self.columns.as_deref()
     }
 
     /// Returns the entry `input` of a manifest: the tables' fingerprints and the graph's columns.
     pub fn manifest_input(&self) -> serde_json::Value {
         let mut input = self.meta.input.clone();
-        input["columns"] = serde_json::json!(*self.columns);
+        if let Some(columns) = &self.columns {
+            input["columns"] = serde_json::json!(**columns);
+        }
         input
     }
 
@@ -79,15 +88,21 @@ impl Store {
         &self.placement
     }
 
-    /// Returns the nodes of this process with more than `threshold` in-edges.
+    /// Returns the nodes of this process with more than `threshold` in-edges of a relation.
     pub fn own_hubs(&self, threshold: u64) -> Vec<Hub> {
         let mut hubs = Vec::new();
-        for partition in self.partitions.iter() {
-            for local in partition.locals() {
-                let in_degree = u64::from(partition.in_degree(local));
-                if in_degree > threshold {
-                    let id = partition.ids().display(local.index());
-                    hubs.push(Hub { id, in_degree });
+        for (relation, of) in self.meta.graph.relations.iter().enumerate() {
+            for partition in self.partitions.iter() {
+                for local in partition.locals(of.to) {
+                    let in_degree = u64::from(partition.in_degree(relation, local));
+                    if in_degree > threshold {
+                        let (ids, row) = partition.id(local);
+                        hubs.push(Hub {
+                            id: ids.display(row),
+                            in_degree,
+                            relation: of.name.clone(),
+                        });
+                    }
                 }
             }
         }

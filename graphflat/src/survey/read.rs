@@ -282,6 +282,7 @@ impl Lost {
             id: id.into(),
             rows: self.rows,
             num_rows: edges.num_rows(),
+            table: edges.table_key().into(),
         };
         Err(dangling.into())
     }

@@ -60,7 +60,9 @@ fn draws(weights: &[f32], fanout: u32, parallel: bool, settings: &Settings) -> V
         // Ids ascend from 0, so an id is a node's number.
         let node = schemas::NodeIdx::from_index(dst);
         let (owner, local) = store.placement().owner_and_local(node);
-        let in_edges = store.partition(owner).in_edges(sample, local, usize::MAX);
+        let in_edges = store
+            .partition(owner)
+            .in_edges(0, sample, local, usize::MAX);
         let tags = in_edges.feature.unwrap().iter();
         tags.map(|tag| positions.iter().position(|p| p == tag).unwrap())
             .collect()

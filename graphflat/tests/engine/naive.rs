@@ -100,7 +100,7 @@ pub(crate) fn rank(
         .map(|(i, &(src, weight))| {
             let earlier = in_edges[..i].iter().filter(|e| e.0 == src).count();
             let ordinal = u32::try_from(earlier).unwrap();
-            let hash = edge_hash(hash(src), hash(dst));
+            let hash = edge_hash(0, hash(src), hash(dst));
             let seed = settings.seed + sample;
             let least_first = priority(settings.sampling, seed, hash, ordinal, weight);
             (least_first, src, ordinal, i)

@@ -2,11 +2,11 @@
 
 use crate::graph::{Graph, Id};
 use crate::tables::{Cut, edges_spec, nodes_spec, write_list, write_tables};
-use graphflat::{FlattenError, FlattenPlan, FlattenSpec, Targets, flatten};
+use graphflat::{FlattenError, FlattenPlan, FlattenSpec, HopSpec, Targets, flatten};
 use schemas::progress::Progress;
 use schemas::{
-    EdgesSpec, ExtractScratch, Fanout, GraphFeature, GraphFeatureDataset, IdType, Ids, Layout,
-    Manifest, NodesSpec, Sampling, keep_at_hop,
+    EdgesSpec, ExtractScratch, Fanout, GraphFeature, GraphFeatureDataset, GraphPlan, IdType, Ids,
+    Layout, Manifest, NodesSpec, Sampling, keep_at_hop,
 };
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -116,17 +116,17 @@ impl Tables {
 
     pub(crate) fn store_plan(&self, settings: &Settings) -> Result<StorePlan, FlattenError> {
         let nodes = self.nodes.clone().into_plan(&self.root)?;
-        let mut edges = self.edges.clone().into_plan(&self.root)?;
-        edges = edges.with_id_type(nodes.id_type())?;
+        let edges = self.edges.clone().into_plan(&self.root)?;
+        let mut graph = GraphPlan::untyped(nodes, edges)?;
         if settings.sampling == Sampling::Weighted {
-            edges = edges.with_non_negative_weights();
+            graph = graph.with_non_negative_weights();
         }
         Ok(StorePlan {
-            nodes: Arc::new(nodes),
-            edges: Arc::new(edges),
+            graph: Arc::new(graph),
+            target_type: 0,
             seed: settings.seed,
             sampling: settings.sampling,
-            keep: keep_at_hop(&settings.fanouts, 0, 0),
+            keep: vec![keep_at_hop(&settings.fanouts, 0, 0)],
             samples: settings.samples,
             redraw: settings.redraw,
             hub_threshold: settings.hub_threshold,
@@ -183,7 +183,13 @@ impl Tables {
         let spec = FlattenSpec {
             output: Some(PathBuf::from(output)),
             hops: settings.fanouts.len(),
-            fanouts: settings.fanouts.clone(),
+            fanouts: settings
+                .fanouts
+                .iter()
+                .copied()
+                .map(HopSpec::Every)
+                .collect(),
+            target_type: None,
             sampling: settings.sampling,
             layout: Some(settings.layout),
             targets,

@@ -5,7 +5,7 @@ use arrow::array::{
 };
 use arrow::datatypes::{DataType, Field, Float32Type, Int64Type, UInt32Type};
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
-use schemas::{EdgesSpec, NodesSpec, Progress, Sampling};
+use schemas::{EdgesSpec, GraphPlan, NodesSpec, Progress, Sampling};
 use std::fs::File;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -333,18 +333,14 @@ impl Graph {
         (sampling, seed): (Sampling, u64),
     ) -> Store {
         let (nodes, edges) = self.write(dir);
-        let nodes = Arc::new(nodes.into_plan(dir).unwrap());
-        let edges = edges
-            .into_plan(dir)
-            .unwrap()
-            .with_id_type(nodes.id_type())
-            .unwrap();
+        let nodes = nodes.into_plan(dir).unwrap();
+        let edges = edges.into_plan(dir).unwrap();
         let plan = StorePlan {
-            nodes,
-            edges: Arc::new(edges),
+            graph: Arc::new(GraphPlan::untyped(nodes, edges).unwrap()),
+            target_type: 0,
             seed,
             sampling,
-            keep,
+            keep: vec![keep],
             samples: 1,
             redraw: false,
             hub_threshold: HUB_THRESHOLD,

@@ -59,7 +59,7 @@ struct Input {
 
 impl Input {
     fn read(job: &Job) -> Result<Input, JobError> {
-        let tables = input_fingerprint(&job.nodes, &job.edges)?;
+        let tables = input_fingerprint(&job.graph)?;
         let list = job.target_list()?;
         let graph_features = match &job.flatten {
             Some(plan) => Some(plan.fingerprint(&tables, job.seed, list.as_ref())?),

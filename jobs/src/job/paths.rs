@@ -102,29 +102,26 @@ impl JobSpec {
     ) {
         let base = Path::new(BASE);
         let mut inputs = Vec::new();
-        for (name, path) in [
-            ("input.nodes.path", &self.input.nodes.path),
-            ("input.edges.path", &self.input.edges.path),
-        ] {
+        for (name, path) in self.input.paths() {
             // Errors of these paths are found when the table is opened.
             let paths = path.alternatives().unwrap_or_default();
             let resolved = paths
                 .iter()
                 .chain(path.written())
-                .filter_map(|one| schemas::path::resolve(name, base, Path::new(one)).ok());
-            inputs.extend(resolved.map(|place| (name, place)));
+                .filter_map(|one| schemas::path::resolve(&name, base, Path::new(one)).ok());
+            inputs.extend(resolved.map(|place| (name.clone(), place)));
         }
         if let Some(Targets::Listed(path)) = self.flatten.as_ref().map(|stage| &stage.targets) {
-            inputs.push(("flatten.targets", path.clone()));
+            inputs.push(("flatten.targets".to_owned(), path.clone()));
         }
         let train_input = self.train.as_ref().and_then(|stage| stage.input.clone());
-        inputs.extend(train_input.map(|path| ("train.input", path)));
+        inputs.extend(train_input.map(|path| ("train.input".to_owned(), path)));
         let model = self.infer.as_ref().and_then(|stage| stage.model.clone());
-        inputs.extend(model.map(|path| ("infer.model", path)));
+        inputs.extend(model.map(|path| ("infer.model".to_owned(), path)));
         let infer_input = self.infer.as_ref().and_then(|stage| stage.input.clone());
-        inputs.extend(infer_input.map(|path| ("infer.input", path)));
+        inputs.extend(infer_input.map(|path| ("infer.input".to_owned(), path)));
         if let Some(InferTargets::Listed(path)) = self.infer.as_ref().map(|stage| &stage.targets) {
-            inputs.push(("infer.targets", path.clone()));
+            inputs.push(("infer.targets".to_owned(), path.clone()));
         }
         // An empty path is a mistake of its own.
         inputs.retain(|(_, path)| !path.as_os_str().is_empty());
@@ -132,7 +129,7 @@ impl JobSpec {
             for (read, input) in &inputs {
                 // One stage writes these directories for the next.
                 let handed_on = matches!(
-                    (name, *read),
+                    (name, read.as_str()),
                     ("flatten.output", "train.input" | "infer.input")
                         | ("train.output", "infer.model")
                 );

@@ -115,7 +115,12 @@ impl JobSpec {
 
     /// Checks each stage against the other stages and the input tables.
     pub(super) fn check_stages(&self, found: &mut Found) {
-        let (nodes, edges) = (&self.input.nodes, &self.input.edges);
+        self.check_typed(found);
+        // An untyped job has one table each. A typed one has other rules for its target type.
+        let tables = self.input.nodes.get("").zip(self.input.edges.get(""));
+        let Some((nodes, edges)) = tables else {
+            return;
+        };
         let is_streamed = self.train.as_ref().is_some_and(|train| train.streamed);
         if self.flatten.is_none() && is_streamed {
             let problem = "needs a table [flatten] that says which neighbourhoods to draw";
@@ -150,6 +155,21 @@ impl JobSpec {
         {
             let problem = format!("is {layer}; the model has layers 1 to {}", flatten.hops);
             found.push(key("infer.layer", problem));
+        }
+    }
+
+    /// Refuses the stages that do not take node types yet.
+    fn check_typed(&self, found: &mut Found) {
+        let stages = [
+            ("flatten", self.flatten.is_some()),
+            ("train", self.train.is_some()),
+            ("infer", self.infer.is_some()),
+        ];
+        for (stage, _) in stages.into_iter().filter(|(_, is_there)| *is_there) {
+            if self.input.is_typed() {
+                let problem = "does not take node types (`[input.nodes.TYPE]`) yet";
+                found.push(key(stage, problem));
+            }
         }
     }
 

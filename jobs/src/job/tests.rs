@@ -1,5 +1,7 @@
 //! Tests of the job file and of where its errors point.
 
+mod typed;
+
 use super::*;
 use crate::error::lines;
 
@@ -61,7 +63,8 @@ fn errors_name_line_key_and_what_is_allowed() {
     check(
         &format!("{HEAD}{INPUT}{STAGE}fanout = [2]\n"),
         "j.toml:16: unknown key `flatten.fanout`; did you mean `fanouts`? allowed: output, hops, \
-         fanouts, sampling, layout, targets, hub_threshold, samples_per_target, targets_per_part",
+         fanouts, target_type, sampling, layout, targets, hub_threshold, samples_per_target, \
+         targets_per_part",
     );
     check(
         &format!("{HEAD}{INPUT}{STAGE}layout = \"row\"\n"),
@@ -346,7 +349,15 @@ fn the_documented_example_parses_and_every_key_is_documented() {
 }
 
 /// Keys that exclude other keys of the example, and so are in its comments.
-const ALTERNATIVES: [&str; 2] = ["sparse", "input"];
+const ALTERNATIVES: [&str; 7] = [
+    "sparse",
+    "input",
+    "where",
+    "from",
+    "to",
+    "reverse",
+    "target_type",
+];
 
 /// Keys of the top level that are tables with a section of their own.
 const TABLES: [&str; 6] = ["storage", "s3", "input", "flatten", "train", "infer"];
@@ -417,7 +428,8 @@ fn errors_of_keys_of_the_command_line_name_them() {
         &text,
         &[("seed", "3"), ("flatten.hop", "2")],
         "--set flatten.hop=2: unknown key `flatten.hop`; did you mean `hops`? allowed: output, hops, \
-         fanouts, sampling, layout, targets, hub_threshold, samples_per_target, targets_per_part",
+         fanouts, target_type, sampling, layout, targets, hub_threshold, samples_per_target, \
+         targets_per_part",
     );
     check_set(
         &text,
@@ -449,7 +461,7 @@ fn variables_in_strings_are_put_in_or_named() {
     let text = |path: &str| format!("{HEAD}{INPUT}{STAGE}").replace("\"e\"", &format!("{path:?}"));
     let spec = load(&text("edges/dt=${date:%Y-%m-%d,-1d}/*.parquet"));
     assert_eq!(
-        spec.input.edges.path.to_string(),
+        spec.input.edges[""].path.to_string(),
         "edges/dt=2026-11-20/*.parquet"
     );
     check(
@@ -476,7 +488,7 @@ fn all_mistakes_are_told_at_once_in_the_order_of_the_file() {
          j.toml:3: missing key `input.nodes.id`\n\
          j.toml:5: `input.nodes.label` is a list; allowed is a string, in quotes\n\
          j.toml:13: unknown key `flatten.hop`; did you mean `hops`? allowed: output, hops, fanouts, \
-         sampling, layout, targets, hub_threshold, samples_per_target, targets_per_part\n\
+         target_type, sampling, layout, targets, hub_threshold, samples_per_target, targets_per_part\n\
          j.toml:14: `flatten.fanouts` is the string \"most\"; allowed is a number of in-edges from 1 \
          to 4294967295, or \"all\"\n\
          j.toml:15: missing key `train.output`\n\

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
+use super::types::name_tables;
 use super::{JobSource, SetKey, collect, contains, describe};
 use crate::error::Mistake;
 
@@ -82,6 +83,7 @@ impl JobSource {
         while reading.mistakes.len() < MISTAKES_MAX {
             let mut places = Vec::new();
             collect(table.get_ref(), "", &mut places);
+            name_tables(table.get_mut());
             let error = match T::deserialize(toml::Deserializer::from(table)) {
                 Ok(spec) => return (Some(spec), reading),
                 Err(error) => error,
@@ -163,15 +165,20 @@ fn find<'t, 'i, 'k>(
     }
 }
 
+/// Tells whether a key of a node table holds a number.
+fn is_number(key: &str) -> bool {
+    key.ends_with(".sparse.width") || key.contains(".split_values.")
+}
+
 /// Returns a readable value for a missing key.
 fn placeholder<'a>(key: &str) -> DeValue<'a> {
     let text = match key {
-        "seed" | "flatten.hops" | "train.epochs" | "input.nodes.sparse.width" => "1",
+        "seed" | "flatten.hops" | "train.epochs" => "1",
         "flatten.fanouts" => "[1]",
         "input" | "input.nodes" | "input.edges" => "{}",
         "train.model" => "\"gcn\"",
         "train.schedule.kind" => "\"constant\"",
-        _ if key.starts_with("input.nodes.split_values.") => "1",
+        _ if key.starts_with("input.nodes.") && is_number(key) => "1",
         _ => "\"\"",
     };
     let value = DeValue::parse(text).expect("it is a constant");

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use super::{EdgesSpec, NodesSpec};
+use super::{EdgesSpec, NodesSpec, TablePath};
 use crate::error::SchemaError;
 use crate::input::closest;
 
@@ -39,6 +39,18 @@ impl InputSpec {
         !self.nodes.contains_key("")
     }
 
+    /// Returns the paths of all tables, each with its key.
+    pub fn paths(&self) -> impl Iterator<Item = (String, &TablePath)> {
+        let key = |kind: &str, name: &str| match name {
+            "" => format!("input.{kind}.path"),
+            _ => format!("input.{kind}.{name}.path"),
+        };
+        let nodes = self.nodes.iter();
+        let nodes = nodes.map(move |(name, spec)| (key("nodes", name), &spec.path));
+        let edges = self.edges.iter();
+        nodes.chain(edges.map(move |(name, spec)| (key("edges", name), &spec.path)))
+    }
+
     /// Sets the seed of splits that are drawn by shares, unless the job file sets one.
     pub fn set_split_seed(&mut self, seed: u64) {
         self.nodes
@@ -49,8 +61,13 @@ impl InputSpec {
     /// Returns an error for each wrong name, type, relation, `from`, `to` and `reverse`. Opens no
     /// file.
     pub fn mistakes(&self) -> Vec<SchemaError> {
-        if self.nodes.is_empty() {
-            return vec![wrong("input.nodes", "has no table")];
+        for (key, is_empty) in [
+            ("input.nodes", self.nodes.is_empty()),
+            ("input.edges", self.edges.is_empty()),
+        ] {
+            if is_empty {
+                return vec![wrong(key, "has no table")];
+            }
         }
         let mut found = Vec::new();
         if self.is_typed() {
