@@ -267,7 +267,7 @@ pub struct FlattenMeta {
 /// ```
 pub fn keep_at_hop(fanouts: &[impl AsRef<[Fanout]>], relation: usize, hop: usize) -> usize {
     let later = fanouts.get(hop..).unwrap_or_default();
-    let limits = later.iter().map(|hop| hop.as_ref()[relation].limit());
+    let limits = later.iter().map(|of_hop| of_hop.as_ref()[relation].limit());
     limits.max().unwrap_or(0)
 }
 

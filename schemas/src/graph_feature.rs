@@ -151,12 +151,8 @@ impl GraphShard {
         let edges = meta.relations.iter();
         Self {
             target_type: meta.target_type,
-            nodes: nodes
-                .map(|meta| ShardNodes::with_capacity(meta, 0))
-                .collect(),
-            edges: edges
-                .map(|meta| ShardEdges::with_capacity(meta, 0))
-                .collect(),
+            nodes: nodes.map(|of| ShardNodes::with_capacity(of, 0)).collect(),
+            edges: edges.map(|of| ShardEdges::with_capacity(of, 0)).collect(),
         }
     }
 

@@ -88,7 +88,7 @@ impl ExtractScratch {
         let nodes = shard.nodes.iter();
         let edges = shard.edges.iter();
         Self {
-            nodes: nodes.map(|nodes| WalkedNodes::new(&nodes.ids)).collect(),
+            nodes: nodes.map(|of| WalkedNodes::new(&of.ids)).collect(),
             edges: edges.map(|_| WalkedEdges::default()).collect(),
         }
     }

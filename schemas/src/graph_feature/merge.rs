@@ -96,7 +96,7 @@ impl ShardBuilder {
                     if nodes.ids.len() > known {
                         let relations = self.edges.iter_mut().zip(&feature.edges);
                         let leading_here = relations.filter(|(edges, _)| edges.to == type_idx);
-                        leading_here.for_each(|(edges, added)| edges.add_node(added, node));
+                        leading_here.for_each(|(edges, own)| edges.add_node(own, node));
                     }
                 }
             }
@@ -145,8 +145,8 @@ impl ShardBuilder {
         let edges = self.edges.into_iter();
         let mut shard = GraphShard {
             target_type: self.target_type,
-            nodes: nodes.map(|(nodes, order)| nodes.finish(order)).collect(),
-            edges: edges.map(|edges| edges.finish(&orders)).collect(),
+            nodes: nodes.map(|(own, order)| own.finish(order)).collect(),
+            edges: edges.map(|own| own.finish(&orders)).collect(),
         };
         let targets = &mut shard.nodes[self.target_type];
         (targets.labels, targets.split, targets.is_target) = (labels, split, is_target);

@@ -274,9 +274,9 @@ impl RowColumns {
         let mut labels = Labels::empty(meta.target().label.as_ref());
         let mut split = Vec::new();
         append_label_and_split(batch, meta, &mut labels, &mut split)?;
-        let nodes = meta.types.iter().map(|meta| NodeColumns::of(batch, meta));
+        let nodes = meta.types.iter().map(|of| NodeColumns::of(batch, of));
         let edges = meta.relations.iter();
-        let edges = edges.map(|meta| EdgeColumns::of(batch, meta));
+        let edges = edges.map(|of| EdgeColumns::of(batch, of));
         Ok(Self {
             target,
             labels,
@@ -288,7 +288,7 @@ impl RowColumns {
 
     fn feature(&self, row: usize, batch: &Batch<'_>, meta: &GraphMeta) -> Result<GraphFeature> {
         let nodes = self.nodes.iter().zip(&meta.types);
-        let nodes = nodes.map(|(nodes, meta)| nodes.row(row, batch, meta));
+        let nodes = nodes.map(|(columns, of)| columns.row(row, batch, of));
         let nodes: Vec<FeatureNodes> = nodes.collect::<Result<_>>()?;
         let first = &nodes[meta.target_type].node_id;
         if first.is_empty() || !first.equal(0, &self.target, row) {
@@ -309,7 +309,7 @@ impl RowColumns {
             }),
             split: self.split[row],
             nodes,
-            edges: edges.map(|(edges, meta)| edges.row(row, meta)).collect(),
+            edges: edges.map(|(columns, of)| columns.row(row, of)).collect(),
         })
     }
 }

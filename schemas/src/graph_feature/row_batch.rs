@@ -135,8 +135,8 @@ impl RowBatch {
             lists.node_id.clear();
             lists.node_id_ends.clear();
         }
-        for (lists, meta) in self.edges.iter_mut().zip(&meta.relations) {
-            lists.take_edges(meta, &mut columns)?;
+        for (lists, of) in self.edges.iter_mut().zip(&meta.relations) {
+            lists.take_edges(of, &mut columns)?;
         }
         self.target.clear();
         self.labels = self.labels.empty_like();

@@ -146,12 +146,12 @@ impl Rules<'_> {
         in_offset: &[u32],
         in_src: &[u32],
     ) -> Result<()> {
-        let (dst_hop, src_hop) = (ends[to].hop, ends[from].hop);
+        let (dst_hops, src_hops) = (ends[to].hop, ends[from].hop);
         let is_reached = &mut ends[from].is_reached;
-        for (range, &dst_hop) in in_offset.windows(2).zip(dst_hop) {
+        for (range, &dst_hop) in in_offset.windows(2).zip(dst_hops) {
             for &src in &in_src[range[0] as usize..range[1] as usize] {
-                let Some(&src_hop) = src_hop.get(src as usize) else {
-                    let nodes = src_hop.len();
+                let Some(&src_hop) = src_hops.get(src as usize) else {
+                    let nodes = src_hops.len();
                     return Err(self.broken(&format!("source {src} of {nodes} nodes")));
                 };
                 let outermost = dst_hop.saturating_add(1);
@@ -195,7 +195,7 @@ fn same_lists(
              {wanted_types} with targets of type {wanted_target}"
         )
     })?;
-    let relations = meta.relations.iter().map(|meta| (meta.from, meta.to));
+    let relations = meta.relations.iter().map(|of| (of.from, of.to));
     rules.ensure(ends.eq(relations), || {
         "the relations are not those of the graph".to_owned()
     })
@@ -224,29 +224,27 @@ impl GraphShard {
             self.edges.iter().map(|edges| (edges.from, edges.to)),
             meta,
         )?;
-        for (type_idx, (nodes, meta)) in self.nodes.iter().zip(&meta.types).enumerate() {
-            let name = &meta.name;
+        for (type_idx, (nodes, of)) in self.nodes.iter().zip(&meta.types).enumerate() {
+            let name = &of.name;
             nodes.validate(&Rules { what, name }, type_idx == self.target_type)?;
         }
-        for (edges, meta) in self.edges.iter().zip(&meta.relations) {
+        for (edges, of) in self.edges.iter().zip(&meta.relations) {
             let rules = Rules {
                 what,
-                name: &meta.name,
+                name: &of.name,
             };
             edges.validate(&rules, self.nodes[edges.to].len())?;
         }
-        for (nodes, meta) in self.nodes.iter().zip(&meta.types) {
-            let name = &meta.name;
+        for (nodes, of) in self.nodes.iter().zip(&meta.types) {
+            let name = &of.name;
             nodes.distinct(&Rules { what, name })?;
         }
         let nodes = self.nodes.iter().zip(&meta.types);
-        let mut ends: Vec<_> = nodes
-            .map(|(nodes, meta)| Ends::new(meta, &nodes.hop))
-            .collect();
-        for (edges, meta) in self.edges.iter().zip(&meta.relations) {
+        let mut ends: Vec<_> = nodes.map(|(own, of)| Ends::new(of, &own.hop)).collect();
+        for (edges, of) in self.edges.iter().zip(&meta.relations) {
             let rules = Rules {
                 what,
-                name: &meta.name,
+                name: &of.name,
             };
             rules.edges(
                 &mut ends,
@@ -268,16 +266,16 @@ impl GraphShard {
     ) -> Result<()> {
         let what = "shard";
         for (type_idx, nodes) in self.nodes.iter().enumerate() {
-            let (meta, features) = (&meta.types[type_idx], features[type_idx]);
-            let name = &meta.name;
-            nodes.agrees_with(&Rules { what, name }, features, meta, hops)?;
+            let (of, shape) = (&meta.types[type_idx], features[type_idx]);
+            let name = &of.name;
+            nodes.agrees_with(&Rules { what, name }, shape, of, hops)?;
         }
-        for (edges, meta) in self.edges.iter().zip(&meta.relations) {
+        for (edges, of) in self.edges.iter().zip(&meta.relations) {
             let rules = Rules {
                 what,
-                name: &meta.name,
+                name: &of.name,
             };
-            edges.agrees_with(&rules, &self.nodes[edges.to].hop, meta, hops)?;
+            edges.agrees_with(&rules, &self.nodes[edges.to].hop, of, hops)?;
         }
         Ok(())
     }
@@ -419,10 +417,10 @@ impl GraphFeature {
             meta,
         )?;
         let num_runs = self.target_nodes().hop_offset.len();
-        for (type_idx, (nodes, meta)) in self.nodes.iter().zip(&meta.types).enumerate() {
+        for (type_idx, (nodes, of)) in self.nodes.iter().zip(&meta.types).enumerate() {
             let rules = Rules {
                 what,
-                name: &meta.name,
+                name: &of.name,
             };
             nodes.validate(&rules, num_runs, usize::from(type_idx == self.target_type))?;
         }
@@ -431,20 +429,20 @@ impl GraphFeature {
             name: &meta.target().name,
         }
         .labels(&self.labels, 1)?;
-        for (edges, meta) in self.edges.iter().zip(&meta.relations) {
+        for (edges, of) in self.edges.iter().zip(&meta.relations) {
             edges.validate(
                 &Rules {
                     what,
-                    name: &meta.name,
+                    name: &of.name,
                 },
                 &self.nodes[edges.to],
             )?;
         }
         let hops: Vec<Vec<u8>> = self.nodes.iter().map(FeatureNodes::hop).collect();
-        for ((nodes, meta), hop) in self.nodes.iter().zip(&meta.types).zip(&hops) {
+        for ((nodes, of), hop) in self.nodes.iter().zip(&meta.types).zip(&hops) {
             let rules = Rules {
                 what,
-                name: &meta.name,
+                name: &of.name,
             };
             rules.len("hop", hop.len(), nodes.node_id.len())?;
             for ends in nodes.hop_offset.windows(2) {
@@ -452,11 +450,11 @@ impl GraphFeature {
             }
         }
         let types = meta.types.iter().zip(&hops);
-        let mut ends: Vec<_> = types.map(|(meta, hop)| Ends::new(meta, hop)).collect();
-        for (edges, meta) in self.edges.iter().zip(&meta.relations) {
+        let mut ends: Vec<_> = types.map(|(of, hop)| Ends::new(of, hop)).collect();
+        for (edges, of) in self.edges.iter().zip(&meta.relations) {
             let rules = Rules {
                 what,
-                name: &meta.name,
+                name: &of.name,
             };
             rules.edges(
                 &mut ends,

@@ -57,15 +57,18 @@ pub(super) fn write_in_batches(
     batch_values: usize,
 ) -> Result<PartEntry> {
     let own: Vec<Option<OwnRows<'_>>> = shard.nodes.iter().map(OwnRows::of).collect();
-    let lent = lent.iter().copied().chain(std::iter::repeat(None));
     let own = own
         .iter()
-        .map(|own| own.as_ref().map(|own| own as &dyn DenseRows));
+        .map(|rows| Some(rows.as_ref()? as &dyn DenseRows));
+    let lent = lent.iter().copied().chain(std::iter::repeat(None));
     let part = Part {
         output,
         index,
         shard,
-        features: own.zip(lent).map(|(own, lent)| lent.or(own)).collect(),
+        features: own
+            .zip(lent)
+            .map(|(mine, others)| others.or(mine))
+            .collect(),
         meta,
         flatten,
         batch_values,
@@ -89,10 +92,14 @@ impl Part<'_> {
     fn write(&self) -> Result<PartEntry> {
         self.shard.validate(self.meta)?;
         let own = self.shard.feature_metas();
-        let features = self.features.iter().zip(own).map(|(rows, own)| match rows {
-            Some(rows) => FeatureMeta::Dense { dim: rows.dim() },
-            None => own,
-        });
+        let features = self
+            .features
+            .iter()
+            .zip(own)
+            .map(|(rows, shape)| match rows {
+                Some(rows) => FeatureMeta::Dense { dim: rows.dim() },
+                None => shape,
+            });
         let features: Vec<FeatureMeta> = features.collect();
         self.shard
             .agrees_with(&features, self.meta, self.flatten.hops)?;

@@ -144,7 +144,7 @@ fn typed_shard(part: usize, is_sparse: bool) -> GraphShard {
         from: 0,
         to: 1,
         in_degree: all.in_degree[..TARGETS].to_vec(),
-        in_weight: all.in_weight.as_ref().map(|all| all[..TARGETS].to_vec()),
+        in_weight: all.in_weight.as_ref().map(|sums| sums[..TARGETS].to_vec()),
         in_offset: all.in_offset[..=TARGETS].to_vec(),
         in_src: all.in_src.iter().map(|src| src - wide(TARGETS)).collect(),
         ..all.clone()

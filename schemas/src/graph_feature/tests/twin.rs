@@ -300,8 +300,8 @@ impl Graph {
         for ((type_idx, node), hop) in distance {
             nodes[type_idx].push((node, hop));
         }
-        for (nodes, Nodes { ids, .. }) in nodes.iter_mut().zip(&self.types) {
-            nodes.sort_by(|a, b| a.1.cmp(&b.1).then(ids.cmp(a.0, ids, b.0)));
+        for (own, Nodes { ids, .. }) in nodes.iter_mut().zip(&self.types) {
+            own.sort_by(|a, b| a.1.cmp(&b.1).then(ids.cmp(a.0, ids, b.0)));
         }
         Region(nodes)
     }
@@ -355,13 +355,13 @@ impl Graph {
     /// The neighbourhood of a target, straight from its definition.
     pub(super) fn feature(&self, target: usize, fanouts: &[HopFanouts]) -> GraphFeature {
         let region = self.region(&[target], fanouts);
-        let nodes = region.0.iter().zip(&self.types).map(|(region, nodes)| {
-            let positions: Vec<u32> = region.iter().map(|(node, _)| index(*node)).collect();
-            let before = |hop| index(region.iter().filter(|(_, of_node)| *of_node < hop).count());
+        let nodes = region.0.iter().zip(&self.types).map(|(own, of_type)| {
+            let positions: Vec<u32> = own.iter().map(|(node, _)| index(*node)).collect();
+            let before = |hop| index(own.iter().filter(|(_, of_node)| *of_node < hop).count());
             FeatureNodes {
-                node_id: nodes.ids.gather(&positions),
+                node_id: of_type.ids.gather(&positions),
                 hop_offset: (0..fanouts.len() + 2).map(before).collect(),
-                features: nodes.features.gather(&positions),
+                features: of_type.features.gather(&positions),
             }
         });
         let relations = 0..self.relations.len();
