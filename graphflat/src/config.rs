@@ -348,24 +348,30 @@ impl SamplePlan {
         (0..relations).map(keep).collect()
     }
 
-    /// Cuts ordered targets into the parts of a layout.
+    /// Cuts ordered targets into the parts of a layout; `features` are those of each node type.
     pub fn cut<T: Copy>(
         &self,
         in_order: Vec<T>,
         layout: Layout,
-        features: FeatureMeta,
+        features: impl IntoIterator<Item = FeatureMeta>,
     ) -> Parts<T> {
         let most = self.targets_per_part(layout, in_order.len(), features);
         Parts::cut(in_order, most, layout)
     }
 
     /// Returns the largest number of targets in one part of a layout.
-    fn targets_per_part(&self, layout: Layout, num_targets: usize, features: FeatureMeta) -> usize {
+    fn targets_per_part(
+        &self,
+        layout: Layout,
+        num_targets: usize,
+        features: impl IntoIterator<Item = FeatureMeta>,
+    ) -> usize {
         let (least, most) = TARGETS_PER_SHARD;
-        let width = match features {
-            FeatureMeta::Dense { dim } => dim.max(SHARD_FEATURES),
-            FeatureMeta::None | FeatureMeta::Sparse { .. } => SHARD_FEATURES,
-        };
+        let dense = features.into_iter().map(|of_type| match of_type {
+            FeatureMeta::Dense { dim } => dim,
+            FeatureMeta::None | FeatureMeta::Sparse { .. } => 0,
+        });
+        let width = dense.max().unwrap_or(0).max(SHARD_FEATURES);
         let most = (most * SHARD_FEATURES / width).max(least);
         self.targets_per_part.unwrap_or(match layout {
             Layout::Rows => ROWS_PER_PART,

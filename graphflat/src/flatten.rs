@@ -64,7 +64,7 @@ pub fn flatten(
         parts: Arc::new(plan.sample.cut(
             targets,
             plan.layout,
-            store.meta().graph.types[0].features,
+            store.meta().graph.types.iter().map(|of| of.features),
         )),
         memory_budget: plan.memory_budget,
         progress: Arc::clone(progress),

@@ -1,6 +1,9 @@
 //! One reduce round: sends the outermost nodes to their owners, and gets their in-edges back.
 
-use schemas::{FeatureMeta, Features, GraphShard, Ids, Labels, LocalIdx, NodeIdx, Split};
+use schemas::{
+    FeatureMeta, Features, GraphShard, Ids, Labels, LocalIdx, NodeIdx, ShardEdges, ShardNodes,
+    Split,
+};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use store::{Partition, Store};
 
@@ -13,6 +16,7 @@ pub(crate) struct InEdgeAsk {
     pub(crate) to: usize,
     pub(crate) from: usize,
     pub(crate) sample: usize,
+    pub(crate) relation: usize,
     pub(crate) limit: usize,
     pub(crate) nodes: Vec<NodeIdx>,
 }
@@ -21,6 +25,7 @@ pub(crate) struct InEdgeAsk {
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct InEdgeAnswer {
     pub(crate) to: usize,
+    pub(crate) relation: usize,
     pub(crate) nodes: Vec<NodeIdx>,
     pub(crate) lengths: Vec<u32>,
     pub(crate) src: Vec<NodeIdx>,
@@ -28,21 +33,23 @@ pub(crate) struct InEdgeAnswer {
     pub(crate) feature: Vec<f32>,
 }
 
-/// A request to an owner for the columns of some of its nodes.
+/// A request to an owner for the columns of some of its nodes of one type.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct ColumnAsk {
     pub(crate) to: usize,
     pub(crate) from: usize,
+    pub(crate) type_idx: usize,
     pub(crate) nodes: Vec<NodeIdx>,
 }
 
-/// Columns of some nodes.
+/// Columns of some nodes of one type.
 ///
 /// Within a process, the columns stay in the maps of the store. They are copied when the message is
 /// serialized for another process.
 #[derive(Clone, Debug)]
 pub(crate) struct ColumnAnswer {
     pub(crate) to: usize,
+    pub(crate) type_idx: usize,
     pub(crate) nodes: Vec<NodeIdx>,
     columns: AnswerColumns,
 }
@@ -55,7 +62,7 @@ enum AnswerColumns {
         /// Positions of the nodes in the owner's partition.
         locals: Vec<LocalIdx>,
     },
-    /// The columns in the order of the message, without edges.
+    /// The columns in the order of the message, without edges and other types.
     Sent(Box<GraphShard>),
 }
 
@@ -63,8 +70,23 @@ enum AnswerColumns {
 #[derive(Serialize, Deserialize)]
 struct SentColumns {
     to: usize,
+    type_idx: usize,
     nodes: Vec<NodeIdx>,
     columns: Box<GraphShard>,
+}
+
+impl InEdgeAsk {
+    /// A request of a worker to itself for nothing.
+    pub(crate) fn of_no_node(worker: usize) -> Self {
+        Self {
+            to: worker,
+            from: worker,
+            sample: 0,
+            relation: 0,
+            limit: 0,
+            nodes: Vec::new(),
+        }
+    }
 }
 
 /// Counts of one worker in one round, as an owner; in the last round, as the writer of parts.
@@ -87,11 +109,12 @@ pub(crate) fn answer_lists(ask: InEdgeAsk, store: &Store, stats: &mut RoundStats
     let partition = store.partition(ask.to);
     let mut lists = InEdgeAnswer {
         to: ask.from,
+        relation: ask.relation,
         ..InEdgeAnswer::default()
     };
     for &node in &ask.nodes {
         let local = store.placement().local(node);
-        let in_edges = partition.in_edges(0, ask.sample, local, ask.limit);
+        let in_edges = partition.in_edges(ask.relation, ask.sample, local, ask.limit);
         lists
             .lengths
             .push(u32::try_from(in_edges.src.len()).expect("in-degrees fit 32 bits"));
@@ -112,7 +135,11 @@ pub(crate) fn answer_lists(ask: InEdgeAsk, store: &Store, stats: &mut RoundStats
 }
 
 /// Returns the columns of each requested node.
-pub(crate) fn answer_rows(ask: ColumnAsk, store: &Store, stats: &mut RoundStats) -> ColumnAnswer {
+pub(crate) fn answer_columns(
+    ask: ColumnAsk,
+    store: &Store,
+    stats: &mut RoundStats,
+) -> ColumnAnswer {
     stats.nodes += ask.nodes.len() as u64;
     let partition = store.partition(ask.to);
     let local = |&node: &NodeIdx| {
@@ -123,6 +150,7 @@ pub(crate) fn answer_rows(ask: ColumnAsk, store: &Store, stats: &mut RoundStats)
     let locals = ask.nodes.iter().map(local).collect();
     ColumnAnswer {
         to: ask.from,
+        type_idx: ask.type_idx,
         nodes: ask.nodes,
         columns: AnswerColumns::Mapped {
             store: store.clone(),
@@ -132,36 +160,33 @@ pub(crate) fn answer_rows(ask: ColumnAsk, store: &Store, stats: &mut RoundStats)
     }
 }
 
-/// Appends columns, without dense features, to a shard. `place` has the message and the row in it
-/// of each node.
+/// Appends columns of a type's nodes, without dense features, to a shard. `place` has the message and
+/// the row in it of each node.
 pub(crate) fn append_columns(
     messages: &[ColumnAnswer],
     place: &[(u32, u32)],
+    type_idx: usize,
     shard: &mut GraphShard,
 ) {
+    let GraphShard { nodes, edges, .. } = shard;
+    let nodes = &mut nodes[type_idx];
     let mut at = Vec::with_capacity(place.len().min(PLACES_AT_ONCE));
     for places in place.chunks(PLACES_AT_ONCE) {
         let places = places.iter();
         at.clear();
         at.extend(places.map(|&(message, row)| messages[message as usize].at(row as usize)));
-        append_each(&at, shard);
+        append_each(&at, nodes);
+        for (relation, of) in edges.iter_mut().enumerate() {
+            if of.to == type_idx {
+                append_degrees(&at, relation, of);
+            }
+        }
     }
 }
 
 /// Appends the columns of some nodes, column by column, so that many rows are fetched at once.
-fn append_each(at: &[ColumnsAt<'_>], shard: &mut GraphShard) {
-    let (nodes, edges) = (&mut shard.nodes[0], &mut shard.edges[0]);
+fn append_each(at: &[ColumnsAt<'_>], nodes: &mut ShardNodes) {
     nodes.ids.extend_each(at.iter().map(ColumnsAt::id));
-    edges.in_degree.extend(at.iter().map(ColumnsAt::in_degree));
-    if let Some(in_weight) = &mut edges.in_weight {
-        in_weight.extend(at.iter().filter_map(ColumnsAt::in_weight));
-    }
-    if let Some(self_loops) = &mut edges.self_loops {
-        self_loops.extend(at.iter().filter_map(ColumnsAt::self_loops));
-    }
-    if let Some(self_weight) = &mut edges.self_weight {
-        self_weight.extend(at.iter().filter_map(ColumnsAt::self_weight));
-    }
     if let Features::Sparse { .. } = nodes.features {
         at.iter()
             .for_each(|row| row.sparse_into(&mut nodes.features));
@@ -170,67 +195,95 @@ fn append_each(at: &[ColumnsAt<'_>], shard: &mut GraphShard) {
     nodes.split.extend(at.iter().map(ColumnsAt::split));
 }
 
+/// Appends the degrees of some nodes that a relation leads to.
+fn append_degrees(at: &[ColumnsAt<'_>], relation: usize, edges: &mut ShardEdges) {
+    let in_degree = |row: &ColumnsAt<'_>| row.in_degree(relation);
+    edges.in_degree.extend(at.iter().map(in_degree));
+    if let Some(in_weight) = &mut edges.in_weight {
+        in_weight.extend(at.iter().filter_map(|row| row.in_weight(relation)));
+    }
+    if let Some(self_loops) = &mut edges.self_loops {
+        self_loops.extend(at.iter().filter_map(|row| row.self_loops(relation)));
+    }
+    if let Some(self_weight) = &mut edges.self_weight {
+        self_weight.extend(at.iter().filter_map(|row| row.self_weight(relation)));
+    }
+}
+
 /// The location of a node's columns.
 #[derive(Clone, Copy)]
 enum ColumnsAt<'a> {
     Mapped(&'a Partition, LocalIdx),
-    Sent(&'a GraphShard, usize),
+    /// A shard of the message's columns, and the node's type and row.
+    Sent(&'a GraphShard, usize, usize),
 }
 
 impl<'a> ColumnsAt<'a> {
     fn id(&self) -> (&'a Ids, usize) {
         match *self {
             ColumnsAt::Mapped(partition, local) => partition.id(local),
-            ColumnsAt::Sent(columns, i) => (&columns.nodes[0].ids, i),
+            ColumnsAt::Sent(columns, type_idx, i) => (&columns.nodes[type_idx].ids, i),
         }
     }
 
-    fn in_degree(&self) -> u32 {
+    fn in_degree(&self, relation: usize) -> u32 {
         match *self {
-            ColumnsAt::Mapped(partition, local) => partition.in_degree(0, local),
-            ColumnsAt::Sent(columns, i) => columns.edges[0].in_degree[i],
+            ColumnsAt::Mapped(partition, local) => partition.in_degree(relation, local),
+            ColumnsAt::Sent(columns, _, i) => columns.edges[relation].in_degree[i],
         }
     }
 
-    fn in_weight(&self) -> Option<f32> {
+    fn in_weight(&self, relation: usize) -> Option<f32> {
         match *self {
-            ColumnsAt::Mapped(partition, local) => partition.in_weight(0, local),
-            ColumnsAt::Sent(columns, i) => columns.edges[0].in_weight.as_ref().map(|all| all[i]),
+            ColumnsAt::Mapped(partition, local) => partition.in_weight(relation, local),
+            ColumnsAt::Sent(columns, _, i) => {
+                columns.edges[relation].in_weight.as_ref().map(|all| all[i])
+            }
         }
     }
 
-    fn self_loops(&self) -> Option<u32> {
+    fn self_loops(&self, relation: usize) -> Option<u32> {
         match *self {
-            ColumnsAt::Mapped(partition, local) => partition.self_loops(0, local),
-            ColumnsAt::Sent(columns, i) => columns.edges[0].self_loops.as_ref().map(|all| all[i]),
+            ColumnsAt::Mapped(partition, local) => partition.self_loops(relation, local),
+            ColumnsAt::Sent(columns, _, i) => columns.edges[relation]
+                .self_loops
+                .as_ref()
+                .map(|all| all[i]),
         }
     }
 
-    fn self_weight(&self) -> Option<f32> {
+    fn self_weight(&self, relation: usize) -> Option<f32> {
         match *self {
-            ColumnsAt::Mapped(partition, local) => partition.self_weight(0, local),
-            ColumnsAt::Sent(columns, i) => columns.edges[0].self_weight.as_ref().map(|all| all[i]),
+            ColumnsAt::Mapped(partition, local) => partition.self_weight(relation, local),
+            ColumnsAt::Sent(columns, _, i) => columns.edges[relation]
+                .self_weight
+                .as_ref()
+                .map(|all| all[i]),
         }
     }
 
     fn split(&self) -> Split {
         match *self {
             ColumnsAt::Mapped(partition, local) => partition.split(local),
-            ColumnsAt::Sent(columns, i) => columns.nodes[0].split[i],
+            ColumnsAt::Sent(columns, type_idx, i) => columns.nodes[type_idx].split[i],
         }
     }
 
     fn label_into(&self, out: &mut Labels) {
         match *self {
             ColumnsAt::Mapped(partition, local) => partition.label_into(local, out),
-            ColumnsAt::Sent(columns, i) => out.push_from(&columns.nodes[0].labels, narrow(i)),
+            ColumnsAt::Sent(columns, type_idx, i) => {
+                out.push_from(&columns.nodes[type_idx].labels, narrow(i))
+            }
         }
     }
 
     fn sparse_into(&self, out: &mut Features) {
         match *self {
             ColumnsAt::Mapped(partition, local) => partition.features_into(local, out),
-            ColumnsAt::Sent(columns, i) => out.push_from(&columns.nodes[0].features, narrow(i)),
+            ColumnsAt::Sent(columns, type_idx, i) => {
+                out.push_from(&columns.nodes[type_idx].features, narrow(i))
+            }
         }
     }
 }
@@ -243,7 +296,7 @@ impl ColumnAnswer {
                 owner,
                 locals,
             } => ColumnsAt::Mapped(store.partition(*owner), locals[row]),
-            AnswerColumns::Sent(columns) => ColumnsAt::Sent(columns, row),
+            AnswerColumns::Sent(columns) => ColumnsAt::Sent(columns, self.type_idx, row),
         }
     }
 
@@ -251,7 +304,7 @@ impl ColumnAnswer {
     pub(crate) fn dense(&self, row: usize) -> &[f32] {
         match self.at(row) {
             ColumnsAt::Mapped(partition, local) => partition.dense(local),
-            ColumnsAt::Sent(columns, i) => match &columns.nodes[0].features {
+            ColumnsAt::Sent(columns, type_idx, i) => match &columns.nodes[type_idx].features {
                 Features::Dense { dim, values } => &values[i * dim..(i + 1) * dim],
                 Features::None | Features::Sparse { .. } => &[],
             },
@@ -271,11 +324,16 @@ impl ColumnAnswer {
         let graph = &store.meta().graph;
         let mut shard = GraphShard::empty(graph);
         let place: Vec<(u32, u32)> = (0..).zip(locals).map(|(row, _)| (0, row)).collect();
-        append_columns(std::slice::from_ref(self), &place, &mut shard);
-        if let FeatureMeta::Dense { .. } = graph.types[0].features {
+        append_columns(
+            std::slice::from_ref(self),
+            &place,
+            self.type_idx,
+            &mut shard,
+        );
+        if let FeatureMeta::Dense { .. } = graph.types[self.type_idx].features {
             let partition = store.partition(owner);
             let locals = locals.iter();
-            let features = &mut shard.nodes[0].features;
+            let features = &mut shard.nodes[self.type_idx].features;
             locals.for_each(|&local| partition.features_into(local, features));
         }
         Box::new(shard)
@@ -290,6 +348,7 @@ impl Serialize for ColumnAnswer {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let sent = SentColumns {
             to: self.to,
+            type_idx: self.type_idx,
             nodes: self.nodes.clone(),
             columns: self.sent(),
         };
@@ -299,11 +358,12 @@ impl Serialize for ColumnAnswer {
 
 impl<'de> Deserialize<'de> for ColumnAnswer {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let SentColumns { to, nodes, columns } = SentColumns::deserialize(deserializer)?;
+        let sent = SentColumns::deserialize(deserializer)?;
         Ok(Self {
-            to,
-            nodes,
-            columns: AnswerColumns::Sent(columns),
+            to: sent.to,
+            type_idx: sent.type_idx,
+            nodes: sent.nodes,
+            columns: AnswerColumns::Sent(sent.columns),
         })
     }
 }
@@ -358,8 +418,13 @@ mod tests {
             let locals = placement.locals(to).step_by(3).collect::<Vec<_>>();
             let locals = locals.into_iter().rev();
             let nodes: Vec<NodeIdx> = locals.map(|local| placement.node(to, local)).collect();
-            let ask = ColumnAsk { to, from: 1, nodes };
-            let mapped = answer_rows(ask, &store, &mut RoundStats::default());
+            let ask = ColumnAsk {
+                to,
+                from: 1,
+                type_idx: 0,
+                nodes,
+            };
+            let mapped = answer_columns(ask, &store, &mut RoundStats::default());
             let sent: ColumnAnswer =
                 serde_json::from_slice(&serde_json::to_vec(&mapped).unwrap()).unwrap();
             assert!(matches!(sent.columns, AnswerColumns::Sent(_)));
@@ -373,7 +438,7 @@ mod tests {
                 .map(|row| (0, row))
                 .collect();
             for (shard, rows) in shards.iter_mut().zip([&mapped, &sent]) {
-                append_columns(std::slice::from_ref(rows), &place, shard);
+                append_columns(std::slice::from_ref(rows), &place, 0, shard);
             }
             assert_eq!(shards[0].num_nodes(), mapped.nodes.len());
             assert_eq!(shards[0], shards[1]);

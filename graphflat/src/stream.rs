@@ -2,12 +2,12 @@
 
 use crate::flatten::{ENGINE_VERSION, all_targets};
 use crate::group::{Group, GroupFeatures};
-use crate::round::{InEdgeAnswer, InEdgeAsk, RoundStats, answer_rows};
+use crate::round::{InEdgeAnswer, InEdgeAsk, RoundStats, answer_columns};
 use crate::{FlattenError, Parts, SamplePlan, Targets, targets};
 use schemas::threads::spawn_scoped;
 use schemas::{
     DenseRows, DrawParts, FlattenMeta, GraphShard, IdListPlan, Layout, Neighborhoods, NodeIdx,
-    SchemaError, SplitCounts, keep_at_hop,
+    SchemaError, SplitCounts,
 };
 use store::Store;
 use store::sample::{Drawer, relation_salt};
@@ -30,8 +30,8 @@ pub struct Waves {
 impl DrawParts for Waves {
     fn draw_part(&self, idx: usize, seed: u64) -> Result<Neighborhoods, SchemaError> {
         let (shard, rows) = self.draw(idx, seed)?;
-        let dense = rows.map(|rows| Box::new(rows) as Box<dyn DenseRows + Send + Sync>);
-        let dense = vec![dense];
+        let lend = |of_type| Box::new(of_type) as Box<dyn DenseRows + Send + Sync>;
+        let dense = rows.into_iter().map(|of_type| of_type.map(lend)).collect();
         Ok(Neighborhoods { shard, dense })
     }
 }
@@ -57,7 +57,11 @@ impl Waves {
         let targets = all_targets(&plan.targets, store)?;
         Ok(Self {
             fingerprint: fingerprint(plan, store)?,
-            parts: plan.cut(targets, Layout::Shards, meta.graph.types[0].features),
+            parts: plan.cut(
+                targets,
+                Layout::Shards,
+                meta.graph.types.iter().map(|of| of.features),
+            ),
             hashes: hashes(store),
             store: store.clone(),
             plan: plan.clone(),
@@ -97,8 +101,8 @@ impl Waves {
 
     /// Draws the neighbourhoods of a part.
     ///
-    /// Dense features stay in the map of the store and are returned beside the shard, which has no
-    /// features then. Sparse features are in the shard.
+    /// Dense features stay in the map of the store and are returned, by node type, beside the shard,
+    /// whose nodes of the type then have no features. Sparse features are in the shard.
     ///
     /// # Errors
     ///
@@ -111,45 +115,55 @@ impl Waves {
         &self,
         part: usize,
         seed: u64,
-    ) -> schemas::Result<(GraphShard, Option<GroupFeatures>)> {
+    ) -> schemas::Result<(GraphShard, Vec<Option<GroupFeatures>>)> {
         let (placement, graph) = (self.store.placement(), &self.store.meta().graph);
-        let mut group = Group::new(part, 0, self.parts.get(part));
-        for hop in 0..self.plan.fanouts.len() {
-            let limit = keep_at_hop(&self.plan.fanouts, 0, hop);
-            for lists in self.draw_lists(group.ask_lists(0, limit, placement), seed)? {
+        let mut group = Group::new(part, 0, self.parts.get(part), &self.store);
+        for _ in &self.plan.fanouts {
+            let asks = group.ask_lists(0, &self.plan.fanouts, placement);
+            for lists in self.draw_lists(asks, seed)? {
                 group.merge(lists);
             }
-            group.propagate();
+            group.propagate(placement);
         }
-        for ask in group.ask_rows(0, placement) {
-            group.keep_rows(answer_rows(ask, &self.store, &mut RoundStats::default()));
+        for ask in group.ask_columns(0, placement) {
+            let mut stats = RoundStats::default();
+            group.keep_columns(answer_columns(ask, &self.store, &mut stats));
         }
         Ok(group.assemble(graph))
     }
 
     /// Draws the first in-edges of some nodes, with one thread per partition.
     fn draw_lists(&self, asks: Vec<InEdgeAsk>, seed: u64) -> schemas::Result<Vec<InEdgeAnswer>> {
+        let mut by_owner = vec![Vec::new(); self.store.placement().workers()];
+        asks.into_iter().for_each(|ask| by_owner[ask.to].push(ask));
         std::thread::scope(|scope| {
-            let draw = |ask| spawn_scoped(scope, "draw", move || self.draw_of_partition(ask, seed));
-            let threads: Vec<_> = asks.into_iter().map(draw).collect::<schemas::Result<_>>()?;
+            let draw_all = |own: Vec<InEdgeAsk>| {
+                let mut drawer = Drawer::default();
+                let own = own.into_iter();
+                own.map(|ask| self.draw_of_partition(ask, seed, &mut drawer))
+                    .collect::<Vec<_>>()
+            };
+            let asked = by_owner.into_iter().filter(|own| !own.is_empty());
+            let draw = |own| spawn_scoped(scope, "draw", move || draw_all(own));
+            let threads: Vec<_> = asked.map(draw).collect::<schemas::Result<_>>()?;
             let drawn = threads.into_iter().map(|thread| thread.join());
             Ok(drawn
-                .map(|lists| lists.expect("a panic has ended the process"))
+                .flat_map(|lists| lists.expect("a panic has ended the process"))
                 .collect())
         })
     }
 
-    fn draw_of_partition(&self, ask: InEdgeAsk, seed: u64) -> InEdgeAnswer {
+    fn draw_of_partition(&self, ask: InEdgeAsk, seed: u64, drawer: &mut Drawer) -> InEdgeAnswer {
         let (placement, partition) = (self.store.placement(), self.store.partition(ask.to));
-        let relation = &self.store.meta().graph.relations[0];
-        let (dim, salt) = (
-            relation.edge_feature_dim.unwrap_or(0),
-            relation_salt(&relation.name),
-        );
-        let mut drawer = Drawer::default();
-        let mut lists = InEdgeAnswer::default();
+        let relation = &self.store.meta().graph.relations[ask.relation];
+        let dim = relation.edge_feature_dim.unwrap_or(0);
+        let salt = relation_salt(&relation.name);
+        let mut lists = InEdgeAnswer {
+            relation: ask.relation,
+            ..InEdgeAnswer::default()
+        };
         for &node in &ask.nodes {
-            let all = partition.unranked(0, placement.local(node));
+            let all = partition.unranked(ask.relation, placement.local(node));
             let sample = (self.plan.sampling, seed);
             let columns = (all.src, all.weight);
             let before = lists.src.len();

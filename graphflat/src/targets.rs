@@ -12,7 +12,8 @@ use store::Store;
 /// Returns all targets in the order in which they are cut into parts, the same on every worker.
 ///
 /// Targets with the same smallest source come together, and targets without in-edges come last. So
-/// targets of one part share neighbours, and fewer nodes are in several parts.
+/// targets of one part share neighbours, and fewer nodes are in several parts. In a typed graph, the
+/// source is that of the first relation in which the target has in-edges.
 ///
 /// # Errors
 ///
@@ -41,11 +42,14 @@ pub(crate) fn select_targets(
     let keyed = mine.into_iter().map(|local| {
         let node = store.placement().node(worker, local);
         let relations = graph.relations_to(target_type);
-        let least_src = relations.map(|relation| partition.least_src(relation, local));
-        // Without in-edges it is the greatest number.
-        (least_src.min().unwrap_or(NodeIdx::MAX), node)
+        let mut sources =
+            relations.map(|relation| (relation, partition.least_src(relation, local)));
+        // The least source in the first relation with in-edges: an order by sources of several
+        // types would change with the names of types.
+        let first = sources.find(|(_, src)| *src != NodeIdx::MAX);
+        (first.unwrap_or((usize::MAX, NodeIdx::MAX)), node)
     });
-    let mut keyed: Vec<(NodeIdx, NodeIdx)> = keyed.collect();
+    let mut keyed: Vec<((usize, NodeIdx), NodeIdx)> = keyed.collect();
     keyed.sort_unstable();
     let mut all = peer.gather_all::<_, FlattenError>(Ok(keyed))?.concat();
     // A stable sort merges sorted runs.

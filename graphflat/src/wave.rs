@@ -5,17 +5,19 @@ use crate::FlattenError;
 use crate::committer::Committer;
 use crate::group::Group;
 use crate::memory::{PartSize, WRITER_BYTES, waves_allowed};
-use crate::round::{ColumnAnswer, InEdgeAnswer, InEdgeAsk, RoundStats, answer_lists, answer_rows};
+use crate::round::{
+    ColumnAnswer, InEdgeAnswer, InEdgeAsk, RoundStats, answer_columns, answer_lists,
+};
 use crate::wave_context::WaveContext;
 use cluster::Peer;
 use schemas::progress::Event;
-use schemas::{DenseRows, FeatureMeta, PartEntry, keep_at_hop, write_part};
+use schemas::{DenseRows, FeatureMeta, PartEntry, TypeMeta, write_part};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
-use store::{Partition, Placement, Store};
+use store::{Partition, Store};
 use timely::dataflow::channels::pact::Exchange;
 use timely::dataflow::operators::generic::Operator;
 use timely::dataflow::operators::{Capability, Input, Probe};
@@ -83,9 +85,9 @@ pub(crate) fn run_waves(
         let is_open = context.output.committed(part).is_none();
         if is_open && !context.failed.load(Ordering::Relaxed) {
             let (sample, targets) = (part / parts.len(), parts.get(part % parts.len()));
-            let group = Group::new(part, sample, targets);
-            let limit = keep_at_hop(&context.meta.fanouts, 0, 0);
-            for ask in group.ask_lists(worker, limit, context.store.placement()) {
+            let group = Group::new(part, sample, targets, &context.store);
+            let (fanouts, placement) = (&context.meta.fanouts, context.store.placement());
+            for ask in group.ask_lists(worker, fanouts, placement) {
                 input.send(ask);
             }
             state.borrow_mut().groups.insert(wave, group);
@@ -137,45 +139,70 @@ impl WaveState {
 /// in-edges of the graph.
 fn expected_bytes(context: &WaveContext) -> usize {
     let (store, graph) = (&context.store, &context.store.meta().graph);
-    let num_nodes = store.placement().num_nodes();
-    let num_edges = usize::try_from(store.meta().edges.in_edges).unwrap_or(usize::MAX);
-    let (mut nodes, mut edges) = (context.parts.get(0).len(), 0usize);
-    for fanout in &context.meta.fanouts {
-        edges = nodes
-            .saturating_mul(fanout.as_ref()[0].limit())
-            .min(num_edges);
-        nodes = nodes.saturating_add(edges).min(num_nodes);
+    let all_nodes = |type_idx| store.placement().of_type(type_idx).num_nodes();
+    let mut nodes = vec![0usize; graph.types.len()];
+    nodes[graph.target_type] = context.parts.get(0).len();
+    let mut edges = vec![0usize; graph.relations.len()];
+    for fanouts in &context.meta.fanouts {
+        let before = nodes.clone();
+        for (relation, (fanout, meta)) in fanouts.as_ref().iter().zip(&graph.relations).enumerate()
+        {
+            let all_edges = store.meta().edges.in_edges_of(relation);
+            let all_edges = usize::try_from(all_edges).unwrap_or(usize::MAX);
+            let found = before[meta.to].saturating_mul(fanout.limit());
+            edges[relation] = found.min(all_edges);
+            let sources = nodes[meta.from].saturating_add(edges[relation]);
+            nodes[meta.from] = sources.min(all_nodes(meta.from));
+        }
     }
     let own = store.partitions();
     let sparse: usize = own.iter().map(Partition::sparse_bytes).sum();
     let num_own: usize = own.iter().map(Partition::num_nodes).sum();
-    let (features, edge_dim) = (graph.types[0].features, graph.relations[0].edge_feature_dim);
-    let feature_bytes = match features {
-        FeatureMeta::Dense { dim } => 4 * dim,
-        FeatureMeta::None | FeatureMeta::Sparse { .. } => sparse / num_own.max(1),
+    let is_sparse = |meta: &TypeMeta| matches!(meta.features, FeatureMeta::Sparse { .. });
+    let feature_bytes = nodes.iter().zip(&graph.types).map(|(&of_type, meta)| {
+        of_type.saturating_mul(match is_sparse(meta) {
+            true => sparse / num_own.max(1),
+            false => 4 * meta.features.dim(),
+        })
+    });
+    let num_nodes = sum(nodes.iter().copied());
+    let edge_dims = graph
+        .relations
+        .iter()
+        .filter_map(|meta| meta.edge_feature_dim);
+    let part = PartSize {
+        nodes: num_nodes,
+        edges: sum(edges),
+        feature_bytes: sum(feature_bytes) / num_nodes.max(1),
+        is_dense: !graph.types.iter().any(is_sparse),
+        edge_dim: edge_dims.max().unwrap_or(0),
     };
-    PartSize::new((nodes, edges), (features, feature_bytes), edge_dim).bytes()
+    part.bytes()
+}
+
+fn sum(counts: impl IntoIterator<Item = usize>) -> usize {
+    counts.into_iter().fold(0, usize::saturating_add)
 }
 
 /// Builds the rounds: ask and merge k times, then fetch the columns of all nodes, then write.
 fn build_dataflow(peer: &mut Peer<'_>, state: &Shared) -> (AskInput, ProbeHandle<u64>) {
     let mut input = InputHandle::new();
     let probe = ProbeHandle::new();
-    let fanouts = state.borrow().context.meta.fanouts.clone();
+    let hops = state.borrow().context.meta.hops;
     peer.worker().dataflow(|scope| {
         let mut asks = scope.input_from(&mut input);
-        let hops = fanouts.len();
         for hop in 1..hops {
             let lists = answer(asks, hop - 1, |ask| ask.to, answer_lists, state);
-            let limit = keep_at_hop(&fanouts, 0, hop);
-            asks = merge_round(lists, hop - 1, state, move |group, worker, placement| {
-                group.ask_lists(worker, limit, placement)
+            asks = merge_round(lists, hop - 1, state, |group, worker, context| {
+                group.ask_lists(worker, &context.meta.fanouts, context.store.placement())
             });
         }
         let lists = answer(asks, hops - 1, |ask| ask.to, answer_lists, state);
-        let row_asks = merge_round(lists, hops - 1, state, Group::ask_rows);
-        let rows = answer(row_asks, hops, |ask| ask.to, answer_rows, state);
-        write_parts(rows, hops + 1, state).probe_with(&probe);
+        let column_asks = merge_round(lists, hops - 1, state, |group, worker, context| {
+            group.ask_columns(worker, context.store.placement())
+        });
+        let columns = answer(column_asks, hops, |ask| ask.to, answer_columns, state);
+        write_parts(columns, hops + 1, state).probe_with(&probe);
     });
     (input, probe)
 }
@@ -217,7 +244,7 @@ fn merge_round<'scope, Ask: timely::ExchangeData + Clone>(
     lists: StreamVec<'scope, u64, InEdgeAnswer>,
     round: usize,
     state: &Shared,
-    ask: impl Fn(&Group, usize, &Placement) -> Vec<Ask> + 'static,
+    ask: impl Fn(&Group, usize, &WaveContext) -> Vec<Ask> + 'static,
 ) -> StreamVec<'scope, u64, Ask> {
     at_end_of_wave(
         lists,
@@ -226,28 +253,27 @@ fn merge_round<'scope, Ask: timely::ExchangeData + Clone>(
         state,
         |group, lists| group.merge(lists),
         move |state, wave| {
-            let placement = state.context.store.placement();
             let group = state
                 .groups
                 .get_mut(&wave)
                 .expect("a wave in flight has its group");
-            group.propagate();
-            ask(group, state.worker, placement)
+            group.propagate(state.context.store.placement());
+            ask(group, state.worker, &state.context)
         },
     )
 }
 
 fn write_parts<'scope>(
-    rows: StreamVec<'scope, u64, ColumnAnswer>,
+    columns: StreamVec<'scope, u64, ColumnAnswer>,
     round: usize,
     state: &Shared,
 ) -> StreamVec<'scope, u64, ()> {
     at_end_of_wave(
-        rows,
+        columns,
         round,
-        |rows| rows.to,
+        |columns| columns.to,
         state,
-        |group, rows| group.keep_rows(rows),
+        |group, columns| group.keep_columns(columns),
         move |state, wave| {
             let group = state
                 .groups
@@ -288,8 +314,10 @@ fn write_group(
     let (shard, features) = group.assemble(graph);
     let bytes = WRITER_BYTES + group_bytes + shard.size_bytes();
     let (output, meta) = (&context.output, &context.meta);
-    let lent = features.as_ref().map(|rows| rows as &dyn DenseRows);
-    let part = write_part(output, index, &shard, &[lent], graph, meta);
+    let lent = features.iter();
+    let lent = lent.map(|rows| Some(rows.as_ref()? as &dyn DenseRows));
+    let lent: Vec<Option<&dyn DenseRows>> = lent.collect();
+    let part = write_part(output, index, &shard, &lent, graph, meta);
     stats.nodes += shard.num_nodes() as u64;
     stats.in_edges += shard.num_edges() as u64;
     let files = part.as_ref().map_or(&[][..], |part| &part.files);

@@ -82,6 +82,12 @@ pub(crate) struct CountsByWorker {
 }
 
 impl EdgeCounts {
+    /// Returns the number of in-edges of a relation.
+    pub fn in_edges_of(&self, relation: usize) -> u64 {
+        let own = self.relations.get(relation);
+        own.map_or(self.in_edges, |own| own.in_edges)
+    }
+
     /// Sums the counts of all relations.
     pub(crate) fn of_relations(relations: Vec<CountsByWorker>, is_typed: bool) -> Self {
         let workers = relations.first().map_or(0, |of| of.received.len());

@@ -78,7 +78,7 @@ pub fn predict(
 ) -> Result<Prediction, FlattenError> {
     let targets = targets(survey, plan)?;
     let features = survey.meta.types[0].features;
-    let cut = |layout| plan.sample().cut(targets.clone(), layout, features);
+    let cut = |layout| plan.sample().cut(targets.clone(), layout, [features]);
     let (rows, shards) = (&cut(Layout::Rows), &cut(Layout::Shards));
     let chosen = match plan.layout() {
         Layout::Rows => rows,

@@ -162,7 +162,7 @@ impl Shape {
         }
     }
 
-    fn edge(&self, draw: &mut Draw, src: Id, dst: Id) -> Edge {
+    pub(crate) fn edge(&self, draw: &mut Draw, src: Id, dst: Id) -> Edge {
         let weight = match self.weights {
             Weights::None => 1.0,
             Weights::Few => small(draw, 6) / 4.0,

@@ -13,3 +13,4 @@ mod resume;
 mod run;
 mod stream;
 mod tables;
+mod typed;

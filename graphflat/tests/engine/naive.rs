@@ -9,7 +9,7 @@ use schemas::{
     FeatureEdges, FeatureNodes, Features, GraphFeature, Ids, Labels, Layout, NO_CLASS, Split,
 };
 use std::collections::BTreeMap;
-use store::sample::{edge_hash, priority};
+use store::sample::{edge_hash, priority, relation_salt};
 
 /// An in-edge of a node.
 #[derive(Clone, Debug, PartialEq)]
@@ -94,13 +94,25 @@ pub(crate) fn rank(
     settings: &Settings,
     sample: u64,
 ) -> Vec<usize> {
+    rank_of("", in_edges, dst, settings, sample)
+}
+
+/// Ranks the in-edges of `dst` of a relation, as [`rank`].
+pub(crate) fn rank_of(
+    relation: &str,
+    in_edges: &[(&Id, f32)],
+    dst: &Id,
+    settings: &Settings,
+    sample: u64,
+) -> Vec<usize> {
+    let salt = relation_salt(relation);
     let mut ranked: Vec<_> = in_edges
         .iter()
         .enumerate()
         .map(|(i, &(src, weight))| {
             let earlier = in_edges[..i].iter().filter(|e| e.0 == src).count();
             let ordinal = u32::try_from(earlier).unwrap();
-            let hash = edge_hash(0, hash(src), hash(dst));
+            let hash = edge_hash(salt, hash(src), hash(dst));
             let seed = settings.seed + sample;
             let least_first = priority(settings.sampling, seed, hash, ordinal, weight);
             (least_first, src, ordinal, i)
@@ -274,7 +286,7 @@ fn sum<'a>(edges: impl Iterator<Item = &'a InEdge>) -> f32 {
     edges.map(|edge| f64::from(edge.weight)).sum::<f64>() as f32 + 0.0
 }
 
-fn ids(graph: &Graph, nodes: &[&Id]) -> Ids {
+pub(crate) fn ids(graph: &Graph, nodes: &[&Id]) -> Ids {
     let mut ids = Ids::new(graph.id_type);
     for node in nodes {
         match node {
@@ -290,7 +302,7 @@ fn ids(graph: &Graph, nodes: &[&Id]) -> Ids {
     ids
 }
 
-fn labels(graph: &Graph, row: usize) -> Labels {
+pub(crate) fn labels(graph: &Graph, row: usize) -> Labels {
     match &graph.labels {
         LabelColumn::None => Labels::None,
         LabelColumn::Class(all) => Labels::Class(vec![all[row].unwrap_or(NO_CLASS)]),

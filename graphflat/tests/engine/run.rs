@@ -213,7 +213,7 @@ impl Tables {
 
 /// Makes a directory in memory if possible: the engine syncs every file, which takes minutes for
 /// thousands of small files on a disk.
-fn temporary_dir() -> TempDir {
+pub(crate) fn temporary_dir() -> TempDir {
     tempfile::tempdir_in("/dev/shm").unwrap_or_else(|_| tempfile::tempdir().unwrap())
 }
 

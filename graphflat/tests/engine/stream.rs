@@ -15,7 +15,7 @@ const CUT: Cut = Cut {
 /// Draws a part and adds its dense features.
 fn drawn(waves: &Waves, part: usize, seed: u64) -> GraphShard {
     let (mut shard, dense) = waves.draw(part, seed).unwrap();
-    if let Some(rows) = dense {
+    for rows in dense.into_iter().flatten() {
         let nodes = 0..shard.num_nodes();
         shard.nodes[0].features = schemas::Features::Dense {
             dim: rows.dim(),

@@ -32,11 +32,36 @@ const SPLIT_VALUES: SplitValues = SplitValues {
 
 /// Writes both tables of a graph below `dir`; splits are words if `cut` has one file, else numbers.
 pub(crate) fn write_tables(graph: &Graph, dir: &Path, cut: Cut) {
-    write_table(&dir.join("nodes"), graph.ids.len(), cut, |rows| {
+    write_nodes(graph, &dir.join("nodes"), cut);
+    let ends = Ends {
+        src: graph.id_type,
+        dst: graph.id_type,
+        weighted: graph.weighted,
+        edge_dim: graph.edge_dim,
+    };
+    write_edges(&graph.edges, ends, &dir.join("edges"), cut);
+}
+
+/// Writes a node table into the folder `dir`.
+pub(crate) fn write_nodes(graph: &Graph, dir: &Path, cut: Cut) {
+    write_table(dir, graph.ids.len(), cut, |rows| {
         node_columns(graph, rows, cut.files == 1)
     });
-    write_table(&dir.join("edges"), graph.edges.len(), cut, |rows| {
-        edge_columns(graph, &graph.edges[rows])
+}
+
+/// The columns of an edge table.
+#[derive(Clone, Copy)]
+pub(crate) struct Ends {
+    pub(crate) src: IdType,
+    pub(crate) dst: IdType,
+    pub(crate) weighted: bool,
+    pub(crate) edge_dim: usize,
+}
+
+/// Writes an edge table into the folder `dir`.
+pub(crate) fn write_edges(edges: &[Edge], ends: Ends, dir: &Path, cut: Cut) {
+    write_table(dir, edges.len(), cut, |rows| {
+        edge_columns(&edges[rows], ends)
     });
 }
 
@@ -159,19 +184,16 @@ fn node_columns(graph: &Graph, rows: Range<usize>, splits_are_words: bool) -> Co
     columns
 }
 
-fn edge_columns(graph: &Graph, edges: &[Edge]) -> Columns {
+fn edge_columns(edges: &[Edge], ends: Ends) -> Columns {
     let mut columns: Columns = vec![
-        (
-            "from",
-            id_array(graph.id_type, edges.iter().map(|e| &e.src)),
-        ),
-        ("to", id_array(graph.id_type, edges.iter().map(|e| &e.dst))),
+        ("from", id_array(ends.src, edges.iter().map(|e| &e.src))),
+        ("to", id_array(ends.dst, edges.iter().map(|e| &e.dst))),
     ];
-    if graph.weighted {
+    if ends.weighted {
         let weights = edges.iter().map(|e| e.weight);
         columns.push(("weight", Arc::new(Float32Array::from_iter_values(weights))));
     }
-    if graph.edge_dim > 0 {
+    if ends.edge_dim > 0 {
         columns.push(("kind", floats(edges.iter().map(|e| e.feature.as_slice()))));
     }
     columns
