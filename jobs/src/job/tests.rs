@@ -511,7 +511,7 @@ fn a_mistake_that_follows_from_another_is_not_told() {
     check(
         &format!("{HEAD}{input}{STAGE}{train}").replace("split =", "splits ="),
         "j.toml:7: unknown key `input.nodes.splits`; did you mean `split`? allowed: path, id, \
-         features, sparse, label, label_kind, num_classes, split, split_values, transform\n\
+         features, sparse, label, label_kind, num_classes, split, split_values, transform, where\n\
          j.toml:20: `train.output` is the number 5; allowed is a path, in quotes",
     );
 }

@@ -81,7 +81,7 @@ fn all_mistakes_of_a_graph_have_their_lines() {
              j.toml:17: `input.edges.writes.reverse`: is \"writes\", which is the name of another \
              relation; each has its own\n\
              j.toml:18: {}\n\
-             job j.toml: `train.input` is missing: a directory with graph features, where the job \
+             job j.toml: `train.input` is missing: a directory of graph features, where the job \
              has no table [flatten]",
             problem("train")
         ),
