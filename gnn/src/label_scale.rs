@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Architecture, Dense, GnnError, Task};
+use crate::{Dense, GnnError, Task};
 
 /// Mean and deviation of each output's labels over the train targets.
 ///
@@ -23,16 +23,13 @@ impl LabelScale {
     /// # Errors
     ///
     /// [`GnnError::Transform`] describes the contradiction.
-    pub(crate) fn check(&self, arch: &Architecture) -> Result<(), GnnError> {
+    pub(crate) fn check(&self, task: Task, out_dim: usize) -> Result<(), GnnError> {
         let lens = [self.mean.len(), self.deviation.len()];
         let is_scale = |deviation: &f32| deviation.is_finite() && *deviation > 0.0;
-        let problem = if arch.task != Task::Regression {
-            format!("labels are scaled, but the task is {:?}", arch.task)
-        } else if lens != [arch.out_dim; 2] {
-            format!(
-                "scales of {lens:?} labels, but the model has {}",
-                arch.out_dim
-            )
+        let problem = if task != Task::Regression {
+            format!("labels are scaled, but the task is {task:?}")
+        } else if lens != [out_dim; 2] {
+            format!("scales of {lens:?} labels, but the model has {out_dim}")
         } else if !self.deviation.iter().all(is_scale) {
             format!(
                 "deviations {:?} of labels are not all above 0",

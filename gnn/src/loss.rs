@@ -4,7 +4,7 @@
 
 use rayon::prelude::*;
 
-use crate::{Architecture, Dense, GnnError, LabelScale, Task};
+use crate::{Dense, GnnError, LabelScale, Task};
 
 /// Fewest rows that one thread handles at a time.
 const ROWS_MIN: usize = 128;
@@ -31,9 +31,8 @@ impl Labels {
     }
 
     /// Checks that the labels fit a model's task and width, and that there are rows for them.
-    pub(crate) fn check(&self, arch: &Architecture, rows: usize) -> Result<(), GnnError> {
-        let width = arch.out_dim;
-        let problem = match (self, arch.task) {
+    pub(crate) fn check(&self, task: Task, width: usize, rows: usize) -> Result<(), GnnError> {
+        let problem = match (self, task) {
             (Labels::Classes(classes), Task::Classes) => classes
                 .iter()
                 .find(|&&class| class as usize >= width)
@@ -43,10 +42,7 @@ impl Labels {
                 let fits = wanted.cols == width && wanted.values.len() == wanted.rows * width;
                 (!fits).then(|| format!("{} wide, but the logits are {width}", wanted.cols))
             }
-            _ => Some(format!(
-                "are not of the kind that task {:?} needs",
-                arch.task
-            )),
+            _ => Some(format!("are not of the kind that task {task:?} needs")),
         };
         let missing = self.rows() > rows;
         let problem =

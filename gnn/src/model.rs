@@ -1,19 +1,18 @@
 //! A stack of convs with an optional linear head: its parameters and its forward pass.
 
 mod gradient;
+mod state;
 
 pub use gradient::LossAndGradient;
+pub(crate) use state::ModelState;
 
-use std::cell::RefCell;
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use burn::tensor::{Element, Tensor, TensorData};
+use burn::tensor::Element;
 
 use crate::check::{check, check_block, check_input};
 use crate::kernel::Float;
-use crate::layer::{Conv, Pass, Place, plain};
-use crate::parameter::{self, BufferInfo, ParameterList};
+use crate::layer::{Conv, Place, plain};
 use crate::stack::{self, Stack};
 use crate::{
     Architecture, Block, Dense, Device, GnnError, Head, LabelScale, LayerSlice, ParameterInfo,
@@ -37,10 +36,7 @@ pub enum Mode {
 pub struct Model {
     arch: Architecture,
     convs: Vec<Arc<dyn Conv>>,
-    infos: Vec<ParameterInfo>,
-    flat: Vec<f32>,
-    buffer_infos: Vec<BufferInfo>,
-    buffers: Vec<f32>,
+    pub(crate) state: ModelState,
     class_weights: Vec<f32>,
     label_scale: Option<LabelScale>,
     device: Device,
@@ -55,25 +51,11 @@ impl Model {
     pub fn init(arch: &Architecture, seed: u64) -> Result<Model, GnnError> {
         arch.validate()?;
         let convs = arch.convs();
-        let ParameterList {
-            parameters,
-            buffers: buffer_infos,
-            ..
-        } = arch.tensors(&convs);
-        let flat = parameters
-            .iter()
-            .flat_map(|item| parameter::draw(item, seed))
-            .collect();
-        let infos = parameters.into_iter().map(|(info, _)| info).collect();
-        let fill = |info: &BufferInfo| vec![info.start; info.len];
-        let buffers = buffer_infos.iter().flat_map(fill).collect();
+        let state = ModelState::draw(arch.tensors(&convs), seed);
         Ok(Model {
             arch: arch.clone(),
             convs,
-            infos,
-            flat,
-            buffer_infos,
-            buffers,
+            state,
             class_weights: Vec::new(),
             label_scale: None,
             device: Device::cpu(),
@@ -89,13 +71,13 @@ impl Model {
     /// Lists the parameters; the flat vector is their concatenation in this order.
     #[must_use]
     pub fn parameters(&self) -> &[ParameterInfo] {
-        &self.infos
+        &self.state.infos
     }
 
     /// Returns a copy of the flat parameters.
     #[must_use]
     pub fn flat(&self) -> Vec<f32> {
-        self.flat.clone()
+        self.state.flat.clone()
     }
 
     /// Replaces the flat parameters.
@@ -104,13 +86,13 @@ impl Model {
     ///
     /// If the length differs.
     pub fn set_flat(&mut self, values: &[f32]) {
-        self.flat.copy_from_slice(values);
+        self.state.flat.copy_from_slice(values);
     }
 
     /// Returns batch norm's running means and variances; empty without batch norm.
     #[must_use]
     pub fn buffers(&self) -> &[f32] {
-        &self.buffers
+        &self.state.buffers
     }
 
     /// Replaces batch norm's running means and variances.
@@ -119,7 +101,7 @@ impl Model {
     ///
     /// If the length differs.
     pub fn set_buffers(&mut self, values: &[f32]) {
-        self.buffers.copy_from_slice(values);
+        self.state.buffers.copy_from_slice(values);
     }
 
     /// Sets the device that the model computes on; the default is the processor.
@@ -158,7 +140,7 @@ impl Model {
     ///
     /// [`GnnError::Transform`] if the model is not a regression, or the scale has another width.
     pub fn set_label_scale(&mut self, scale: LabelScale) -> Result<(), GnnError> {
-        scale.check(&self.arch)?;
+        scale.check(self.arch.task, self.arch.out_dim)?;
         self.label_scale = Some(scale);
         Ok(())
     }
@@ -195,7 +177,7 @@ impl Model {
             return Ok(Dense::zeros(0, self.arch.out_dim));
         }
         self.compute(|| {
-            let stack = self.stack(&self.flat, (&self.device, false), mode, |_| true);
+            let stack = self.stack(&self.state.flat, (&self.device, false), mode, |_| true);
             let logits = self.in_label_unit(plain(stack.run(blocks, input))?);
             stack.pass.failure.take().map_or(Ok(logits), Err)
         })
@@ -234,7 +216,7 @@ impl Model {
         }
         self.compute(|| {
             let wanted = |info: &ParameterInfo| info.layer == layer;
-            let stack = self.stack(&self.flat, (&self.device, false), Mode::Eval, wanted);
+            let stack = self.stack(&self.state.flat, (&self.device, false), Mode::Eval, wanted);
             plain(stack.layer(Place { layer, block }, stack.pass.features(input)))
         })
     }
@@ -264,7 +246,7 @@ impl Model {
         );
         let wanted = |info: &ParameterInfo| info.layer == layer;
         let cpu = Device::cpu();
-        let stack = self.stack(&self.flat, (&cpu, false), Mode::Eval, wanted);
+        let stack = self.stack(&self.state.flat, (&cpu, false), Mode::Eval, wanted);
         LayerSlice::new(stack, layer, is_sparse)
     }
 
@@ -273,7 +255,7 @@ impl Model {
     pub fn head(&self) -> Head<'_> {
         let wanted = |info: &ParameterInfo| info.layer == 0;
         let cpu = Device::cpu();
-        let stack = self.stack(&self.flat, (&cpu, false), Mode::Eval, wanted);
+        let stack = self.stack(&self.state.flat, (&cpu, false), Mode::Eval, wanted);
         Head::new(stack, self.label_scale.as_ref())
     }
 
@@ -286,41 +268,10 @@ impl Model {
         mode: Mode,
         wanted: impl Fn(&ParameterInfo) -> bool,
     ) -> Stack<'a> {
-        let device = on.backend().clone();
-        let device = if tracked { device.autodiff() } else { device };
-        let (mut parameters, mut start, dtype) = (BTreeMap::new(), 0, F::dtype());
-        for info in &self.infos {
-            let values = &flat[start..start + info.len()];
-            start += info.len();
-            if wanted(info) {
-                let cols = *info.shape.last().expect("no parameter is a scalar");
-                let data = TensorData::new(values.to_vec(), [info.len() / cols, cols]);
-                let tensor = Tensor::<2>::from_data(data, (&device, dtype));
-                let tensor = if device.is_autodiff() {
-                    tensor.require_grad()
-                } else {
-                    tensor
-                };
-                parameters.insert(info.name.as_str(), tensor);
-            }
-        }
-        let pass = Pass {
-            parameters,
-            device,
-            on_gpu: on.is_gpu(),
-            dtype,
-            train: match mode {
-                Mode::Train { seed } => Some(seed),
-                Mode::Eval => None,
-            },
-            buffer_infos: &self.buffer_infos,
-            buffers: RefCell::new(self.buffers.clone()),
-            failure: RefCell::default(),
-        };
         Stack {
             arch: &self.arch,
             convs: &self.convs,
-            pass,
+            pass: self.state.pass(flat, (on, tracked), mode, wanted),
         }
     }
 
@@ -344,6 +295,6 @@ impl Model {
 
 /// Runs `work` on a thread of the pool. On a thread outside the pool, a kernel would hand all its
 /// work to the pool and sleep until it is done.
-fn on_pool<R: Send>(work: impl FnOnce() -> R + Send) -> R {
+pub(crate) fn on_pool<R: Send>(work: impl FnOnce() -> R + Send) -> R {
     rayon::scope(|_| work())
 }

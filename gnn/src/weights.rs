@@ -8,6 +8,7 @@ use safetensors::SafeTensorError;
 use safetensors::tensor::{Dtype, SafeTensors, TensorView};
 use serde::{Deserialize, Serialize};
 
+use crate::model::ModelState;
 use crate::{Architecture, GnnError, LabelScale, Model, ParameterInfo, Transform};
 
 /// File name of the weights.
@@ -65,8 +66,8 @@ pub fn save(dir: &Path, model: &Model, file: &ModelFile) -> Result<(), GnnError>
 /// loaded.
 pub fn to_files(model: &Model, file: &ModelFile) -> Result<[(&'static str, Vec<u8>); 2], GnnError> {
     let path = Path::new(MODEL_WEIGHTS);
-    check_finite(path, model)?;
-    let weights = encode(model).map_err(|source| GnnError::SafeTensors {
+    check_finite(path, &model.state)?;
+    let weights = encode(&model.state).map_err(|source| GnnError::SafeTensors {
         path: path.to_owned(),
         source,
     })?;
@@ -78,10 +79,13 @@ pub fn to_files(model: &Model, file: &ModelFile) -> Result<[(&'static str, Vec<u
     Ok([(MODEL_WEIGHTS, weights), (MODEL_JSON, json)])
 }
 
-fn check_finite(path: &Path, model: &Model) -> Result<(), GnnError> {
-    let (flat, buffers) = (model.flat(), model.buffers());
-    for slice in slices(model) {
-        let source = if slice.is_buffer { buffers } else { &flat };
+pub(crate) fn check_finite(path: &Path, state: &ModelState) -> Result<(), GnnError> {
+    for slice in slices(state) {
+        let source = if slice.is_buffer {
+            &state.buffers
+        } else {
+            &state.flat
+        };
         if let Some(problem) = not_finite(&source[slice.range()]) {
             return Err(GnnError::Tensor {
                 path: path.to_owned(),
@@ -99,15 +103,18 @@ fn not_finite(values: &[f32]) -> Option<String> {
     (!all).then(|| "holds a value that is not a finite number".to_owned())
 }
 
-fn encode(model: &Model) -> Result<Vec<u8>, SafeTensorError> {
-    let (flat, buffers) = (model.flat(), model.buffers());
+pub(crate) fn encode(state: &ModelState) -> Result<Vec<u8>, SafeTensorError> {
     let mut tensors = Vec::new();
-    for slice in slices(model) {
-        let source = if slice.is_buffer { buffers } else { &flat };
+    for slice in slices(state) {
+        let source = if slice.is_buffer {
+            &state.buffers
+        } else {
+            &state.flat
+        };
         let bytes = bytes_of(&source[slice.range()]);
         tensors.push((slice.name, slice.shape, Dtype::F32, bytes));
     }
-    for (name, dtype) in constants(model.architecture()) {
+    for (name, dtype) in constants(state) {
         let (shape, bytes) = match dtype {
             Dtype::I64 => (vec![], vec![0; 8]),
             _ => (vec![1], vec![0; 4]),
@@ -153,28 +160,20 @@ pub fn load_with(
     };
     let path_weights = dir.join(MODEL_WEIGHTS);
     let bytes = read(&path_weights)?;
-    check_room(&file.architecture, bytes.len())?;
+    file.architecture.validate()?;
+    check_room(&file.architecture.parameters(), bytes.len())?;
     let mut model = Model::init(&file.architecture, 0)?;
     if let Some(scale) = &file.label_scale {
         model.set_label_scale(scale.clone())?;
     }
     check_transform(&file)?;
-    match SafeTensors::deserialize(&bytes) {
-        Ok(tensors) => decode(&path_weights, &tensors, &mut model)?,
-        Err(source) => {
-            return Err(GnnError::SafeTensors {
-                path: path_weights,
-                source,
-            });
-        }
-    }
+    decode(&path_weights, &bytes, &mut model.state)?;
     Ok((model, file))
 }
 
-/// Refuses an architecture much larger than the weights file, before memory is allocated for it.
-fn check_room(arch: &Architecture, num_bytes: usize) -> Result<(), GnnError> {
-    arch.validate()?;
-    let num_values: usize = arch.parameters().iter().map(ParameterInfo::len).sum();
+/// Refuses parameters much larger than the weights file, before memory is allocated for them.
+pub(crate) fn check_room(parameters: &[ParameterInfo], num_bytes: usize) -> Result<(), GnnError> {
+    let num_values: usize = parameters.iter().map(ParameterInfo::len).sum();
     if num_values.saturating_mul(4) <= num_bytes.saturating_add(HARMLESS_BYTES) {
         return Ok(());
     }
@@ -187,19 +186,23 @@ fn check_room(arch: &Architecture, num_bytes: usize) -> Result<(), GnnError> {
     })
 }
 
-/// Fills the model with the tensors, which must be exactly those of its architecture.
-fn decode(path: &Path, tensors: &SafeTensors<'_>, model: &mut Model) -> Result<(), GnnError> {
+/// Fills a model with the tensors of a file, which must be exactly those of its architecture.
+pub(crate) fn decode(path: &Path, bytes: &[u8], state: &mut ModelState) -> Result<(), GnnError> {
+    let tensors = SafeTensors::deserialize(bytes).map_err(|source| GnnError::SafeTensors {
+        path: path.to_owned(),
+        source,
+    })?;
     let (mut flat, mut buffers) = (Vec::new(), Vec::new());
-    let slices = slices(model);
+    let slices = slices(state);
     for slice in &slices {
         let values = if slice.is_buffer {
             &mut buffers
         } else {
             &mut flat
         };
-        read_tensor(path, tensors, slice, values)?;
+        read_tensor(path, &tensors, slice, values)?;
     }
-    let constants = constants(model.architecture());
+    let constants = constants(state);
     let known = |name: &str| {
         slices.iter().any(|slice| slice.name == name)
             || constants.iter().any(|(constant, _)| constant == name)
@@ -229,8 +232,8 @@ fn decode(path: &Path, tensors: &SafeTensors<'_>, model: &mut Model) -> Result<(
             });
         }
     }
-    model.set_flat(&flat);
-    model.set_buffers(&buffers);
+    state.flat.copy_from_slice(&flat);
+    state.buffers.copy_from_slice(&buffers);
     Ok(())
 }
 
@@ -248,10 +251,10 @@ impl Slice {
     }
 }
 
-fn slices(model: &Model) -> Vec<Slice> {
+fn slices(state: &ModelState) -> Vec<Slice> {
     let mut slices = Vec::new();
     let mut start = 0;
-    for info in model.parameters() {
+    for info in &state.infos {
         let (name, shape) = (info.name.clone(), info.shape.clone());
         slices.push(Slice {
             name,
@@ -262,10 +265,9 @@ fn slices(model: &Model) -> Vec<Slice> {
         start += info.len();
     }
     start = 0;
-    let arch = model.architecture();
-    for info in arch.tensors(&arch.convs()).buffers {
+    for info in &state.buffer_infos {
         slices.push(Slice {
-            name: info.name,
+            name: info.name.clone(),
             shape: vec![info.len],
             start,
             is_buffer: true,
@@ -276,11 +278,11 @@ fn slices(model: &Model) -> Vec<Slice> {
 }
 
 /// Lists the tensors that `PyG` expects beside parameters and statistics, all of them 0 here.
-fn constants(arch: &Architecture) -> Vec<(String, Dtype)> {
-    let zeros = arch.tensors(&arch.convs()).zeros.into_iter();
+fn constants(state: &ModelState) -> Vec<(String, Dtype)> {
     let dtype = |is_integer| if is_integer { Dtype::I64 } else { Dtype::F32 };
+    let zeros = state.zeros.iter();
     zeros
-        .map(|zero| (zero.name, dtype(zero.is_integer)))
+        .map(|zero| (zero.name.clone(), dtype(zero.is_integer)))
         .collect()
 }
 

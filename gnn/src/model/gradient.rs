@@ -1,13 +1,10 @@
 //! The loss of a batch and its gradient.
 
-use burn::tensor::{Element, Tensor, TensorData};
-
 use super::{Mode, Model};
 use crate::check::check;
-use crate::kernel::Float;
-use crate::layer::{Pass, plain, read};
-use crate::loss::{Weighing, loss_and_slope};
-use crate::{Block, Dense, Device, GnnError, Labels, ReadyInput};
+use crate::layer::{plain, read};
+use crate::loss::Weighing;
+use crate::{Block, Dense, Device, GnnError, Labels, ReadyInput, Task};
 
 /// Loss and gradient of one batch.
 #[derive(Clone, Debug)]
@@ -44,13 +41,13 @@ impl Model {
     ) -> Result<LossAndGradient, GnnError> {
         let input = input.try_into()?;
         let targets = check(&self.arch, blocks, &input)?;
-        labels.check(&self.arch, targets)?;
+        labels.check(self.arch.task, self.arch.out_dim, targets)?;
         if targets == 0 {
             let (gradient, logits) = (
-                vec![0.0; self.flat.len()],
+                vec![0.0; self.state.flat.len()],
                 Dense::zeros(0, self.arch.out_dim),
             );
-            let buffers = self.buffers.clone();
+            let buffers = self.state.buffers.clone();
             return Ok(LossAndGradient {
                 loss_sum: 0.0,
                 gradient,
@@ -59,14 +56,14 @@ impl Model {
             });
         }
         self.compute(|| {
-            let stack = self.stack(&self.flat, (&self.device, true), mode, |_| true);
+            let stack = self.stack(&self.state.flat, (&self.device, true), mode, |_| true);
             let logits = stack.run(blocks, input);
             let given = plain(logits.clone())?;
             let values: Vec<f64> = given.values.iter().map(|&value| f64::from(value)).collect();
-            let (loss_sum, gradient) = self.backward(
+            let (loss_sum, gradient) = self.state.backward(
                 &stack.pass,
                 (logits, &values),
-                labels,
+                self.wanted(labels),
                 f64::from(normalizer),
             )?;
             if let Some(error) = stack.pass.failure.take() {
@@ -104,72 +101,24 @@ impl Model {
     ) -> Result<(f64, Vec<f64>), GnnError> {
         let input = input.try_into()?;
         let targets = check(&self.arch, blocks, &input)?;
-        labels.check(&self.arch, targets)?;
+        labels.check(self.arch.task, self.arch.out_dim, targets)?;
         if targets == 0 {
             return Ok((0.0, vec![0.0; flat.len()]));
         }
         let stack = self.stack(flat, (&Device::cpu(), true), mode, |_| true);
         let logits = stack.run(blocks, input);
         let values: Vec<f64> = read(logits.clone())?;
-        self.backward(&stack.pass, (logits, &values), labels, normalizer)
+        let wanted = self.wanted(labels);
+        self.state
+            .backward(&stack.pass, (logits, &values), wanted, normalizer)
     }
 
-    /// Returns the loss sum and the gradient of `loss sum / normalizer`.
-    ///
-    /// The loss and its slope are computed in f64 outside the graph. The backward pass starts from
-    /// `sum(logits * slope)`, whose gradient equals the gradient of the loss.
-    fn backward<F: Float + Element>(
-        &self,
-        pass: &Pass<'_>,
-        (logits, values): (Tensor<2>, &[f64]),
-        labels: &Labels,
-        normalizer: f64,
-    ) -> Result<(f64, Vec<F>), GnnError> {
-        let [rows, width] = logits.dims();
+    /// Returns the labels with what changes the loss of a row.
+    fn wanted<'a>(&'a self, labels: &'a Labels) -> (Task, &'a Labels, Weighing<'a>) {
         let weighing = Weighing {
             class_weights: &self.class_weights,
             label_scale: self.label_scale.as_ref(),
         };
-        let (loss_sum, mut slope) = loss_and_slope(self.arch.task, values, width, labels, weighing);
-        if slope.is_empty() {
-            return Ok((0.0, vec![F::ZERO; self.flat.len()]));
-        }
-        slope.iter_mut().for_each(|slope| *slope /= normalizer);
-        slope.resize(rows * width, 0.0);
-        let slope = TensorData::new(slope, [rows, width]).convert::<F>();
-        let slope = Tensor::<2>::from_data(slope, (&pass.device, pass.dtype));
-        let grads = (logits * slope).sum().backward();
-        // A parameter that this batch does not use has no gradient, such as a map of edge features
-        // in a batch without edges.
-        let grads = self.infos.iter().map(|info| {
-            let grad = pass.parameters[info.name.as_str()].grad(&grads);
-            grad.ok_or(info.len())
-        });
-        if pass.on_gpu {
-            return Ok((loss_sum, read_at_once(grads.collect(), pass)?));
-        }
-        let mut gradient = Vec::with_capacity(self.flat.len());
-        for grad in grads {
-            match grad {
-                Ok(grad) => gradient.extend(read::<F>(grad)?),
-                Err(len) => gradient.resize(gradient.len() + len, F::ZERO),
-            }
-        }
-        Ok((loss_sum, gradient))
+        (self.arch.task, labels, weighing)
     }
-}
-
-/// Reads all gradients at once, since each read waits for the GPU; a length means zeros.
-fn read_at_once<F: Float + Element>(
-    grads: Vec<Result<Tensor<2>, usize>>,
-    pass: &Pass<'_>,
-) -> Result<Vec<F>, GnnError> {
-    let row = |grad: Result<Tensor<2>, usize>| match grad {
-        Ok(grad) => {
-            let len = grad.dims().iter().product();
-            grad.reshape([1, len])
-        }
-        Err(len) => pass.constant(1, len, &vec![0.0; len]).inner(),
-    };
-    read(Tensor::cat(grads.into_iter().map(row).collect(), 1))
 }
