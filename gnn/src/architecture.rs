@@ -150,6 +150,7 @@ impl Architecture {
             attention_dropout: self.attention_dropout,
             norm: self.norm,
             activation: self.activation,
+            bipartite: false,
         }
     }
 
@@ -259,7 +260,7 @@ impl Architecture {
     }
 }
 
-fn require(
+pub(crate) fn require(
     holds: bool,
     key: &'static str,
     problem: impl FnOnce() -> String,

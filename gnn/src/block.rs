@@ -4,6 +4,7 @@ mod cache;
 mod check;
 mod data;
 mod nodes;
+mod relation;
 #[cfg(test)]
 mod tests;
 
@@ -13,7 +14,6 @@ pub use nodes::NodeColumns;
 use std::sync::Arc;
 
 use self::cache::CoefficientCache;
-use self::check::ensure;
 use crate::GnnError;
 use crate::kernel::{Csr, EdgeFeatures, Partitioning, Shared};
 
@@ -43,7 +43,7 @@ impl Block {
             data.self_weight.take(),
         );
         nodes.check(data.edge_weight.is_some())?;
-        Ok(Self::wrap(data, 0, Arc::new(nodes)))
+        Ok(Self::wrap(data, 0, false, Arc::new(nodes)))
     }
 
     /// Makes a block whose dst nodes are a range of the src nodes, for forward passes without
@@ -55,37 +55,15 @@ impl Block {
     ///
     /// [`GnnError::Block`] names the first field that contradicts the others.
     pub fn of_range(data: RangeData, nodes: &Arc<NodeColumns>) -> Result<Block, GnnError> {
-        let (num_src, first) = (nodes.in_degree().len(), data.first);
-        let num_dst = data.in_offset.len().saturating_sub(1);
-        let end = first.saturating_add(num_dst);
-        ensure(end <= num_src, "first", || {
-            format!("{num_dst} dst nodes from {first} on are not among {num_src} src nodes")
-        })?;
-        let data = BlockData {
-            num_src,
-            num_dst,
-            in_offset: data.in_offset,
-            in_src: data.in_src,
-            edge_weight: data.edge_weight,
-            edge_feature: data.edge_feature,
-            num_active: num_dst,
-            sampling: data.sampling,
-            ..BlockData::default()
-        };
-        ensure(
-            nodes.in_weight().is_some() || data.edge_weight.is_none(),
-            "in_weight",
-            || "must be present where edge_weight is".to_owned(),
-        )?;
-        data.check_edges(&nodes.in_degree()[first..end])?;
-        Ok(Self::wrap(data, first, Arc::clone(nodes)))
+        let (first, data) = Self::range_data(data, nodes.in_degree().len(), nodes)?;
+        Ok(Self::wrap(data, first, false, Arc::clone(nodes)))
     }
 
-    fn wrap(mut data: BlockData, first: usize, nodes: Arc<NodeColumns>) -> Block {
+    fn wrap(mut data: BlockData, first: usize, bipartite: bool, nodes: Arc<NodeColumns>) -> Block {
         let offset = std::mem::take(&mut data.in_offset);
         let src = std::mem::take(&mut data.in_src);
         let mut csr = Csr::new(offset, src, data.num_src);
-        csr.first = first;
+        (csr.first, csr.bipartite) = (first, bipartite);
         let node_key = std::mem::take(&mut data.node_key).into();
         let edge_feature = data.edge_feature.take();
         Block {
@@ -158,7 +136,8 @@ impl Block {
         self.edge_feature.as_ref()
     }
 
-    /// Returns the in-degree of each src node in the whole graph.
+    /// Returns the in-degree of each src node in the whole graph; in a block of a relation between
+    /// two types, of each node of the dst nodes' type.
     #[must_use]
     pub fn in_degree(&self) -> &[u32] {
         self.nodes.in_degree()
@@ -182,7 +161,8 @@ impl Block {
         self.nodes.self_weight()
     }
 
-    /// Returns the hash of each src node's raw id.
+    /// Returns the hash of each src node's raw id; in a block of a relation between two types,
+    /// followed by those of the dst nodes.
     #[must_use]
     pub fn node_key(&self) -> &[u64] {
         &self.node_key

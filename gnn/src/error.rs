@@ -15,6 +15,15 @@ pub enum GnnError {
         problem: String,
     },
 
+    /// The in-edges of a relation contradict themselves, or do not fit the model.
+    #[error("relation `{relation}`")]
+    Relation {
+        /// The relation at fault.
+        relation: String,
+        /// The cause.
+        source: Box<GnnError>,
+    },
+
     /// A matrix of features or a list of blocks does not fit the model.
     #[error("input: {problem}")]
     Input {

@@ -21,6 +21,8 @@
 //!   node's row. With a norm, GIN's perceptron has one inside, as in `PyG`'s `GIN`.
 //! - GIN's eps is fixed at 0.
 //!
+//! Graphs with several node types and relations have [`typed::TypedModel`]s.
+//!
 //! A [`LayerKind`] is one file of this crate. A layer outside this crate is a type that implements
 //! [`Conv`], as in `examples/custom_layer.rs`.
 //!
@@ -102,6 +104,7 @@ mod slice;
 mod stack;
 mod tensor;
 mod transform;
+pub mod typed;
 mod weights;
 
 pub use architecture::{Architecture, PARAMETERS_MAX};

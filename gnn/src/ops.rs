@@ -13,8 +13,8 @@ use burn::backend::{Autodiff, Backend, Dispatch, Flex, backend_extension};
 use burn::tensor::{DType, Element, Tensor, TensorData};
 
 use crate::kernel::{
-    BatchNorm, Dropout, Float, Gat, GatV2, Gine, Kernel, LayerNorm, Linear, Saved, SegmentMax,
-    Spmm, Update,
+    BatchNorm, Dropout, Float, Gat, GatV2, Gine, Kernel, LayerNorm, Linear, Relational, Saved,
+    SegmentMax, Spmm, Update,
 };
 
 /// A kernel with its constants, as a differentiable operation on the device of its inputs.
@@ -34,6 +34,8 @@ pub enum Fused {
     LayerNorm(LayerNorm),
     /// A linear map of rows, or the sum of two.
     Linear(Linear),
+    /// A kernel that only typed models use.
+    Relational(Relational),
     /// The maximum over in-edges.
     SegmentMax(SegmentMax),
     /// The weighted sum over in-edges.
@@ -84,6 +86,7 @@ macro_rules! on_kernel {
             Fused::Gine($kernel) => $call,
             Fused::LayerNorm($kernel) => $call,
             Fused::Linear($kernel) => $call,
+            Fused::Relational($kernel) => $call,
             Fused::SegmentMax($kernel) => $call,
             Fused::Spmm($kernel) => $call,
             Fused::Update($kernel) => $call,

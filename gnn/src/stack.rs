@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use burn::tensor::Tensor;
 
-use crate::layer::{Aggregated, Conv, Features, MaskKind, Pass, Place, Scope, Src, Summed};
-use crate::{Architecture, Block, Norm, ReadyInput};
+use crate::layer::{Aggregated, Conv, Features, MaskKind, Pass, Place, Scope, Src};
+use crate::{Architecture, Block, ReadyInput};
 
 /// The convs of a model and a pass over them.
 pub(crate) struct Stack<'a> {
@@ -29,7 +29,7 @@ impl<'a> Stack<'a> {
         let mut features = self.pass.features(input);
         if let Some(block) = blocks.first() {
             let (rate, key) = (self.arch.input_dropout, block.shared_key());
-            features = self.pass.drop_features(rate, key, features);
+            features = self.pass.drop_features((1, rate), key, features);
         }
         for (layer, block) in (1..).zip(blocks) {
             features = Features::Dense(self.layer(Place { layer, block }, features));
@@ -88,26 +88,18 @@ impl<'a> Stack<'a> {
         } = prepared;
         let rows = aggregated.unwrap_or_else(|| conv.aggregate(&scope, block, src, own));
         let rows = Aggregated { rows, is_projected };
-        let mut summed = conv.update(&scope, block, rows, own);
-        summed.addend = match (summed.addend, residual) {
-            (Some(addend), Some(residual)) => Some(addend + residual),
-            (addend, residual) => addend.or(residual),
-        };
+        let summed = conv.update(&scope, block, rows, own).plus(residual);
         if !self.arch.is_hidden(layer) {
             return self.pass.sum(summed, None, None);
         }
-        let summed = match self.arch.norm {
-            Norm::None => summed,
-            norm @ (Norm::Batch | Norm::Layer) => {
-                let out = self.pass.sum(summed, None, None);
-                let name = format!("norms.{}", layer - 1);
-                Summed::of(self.pass.norm(norm, &name, block.num_active(), out))
-            }
-        };
-        let rate = self.arch.dropout;
-        let mask = self.pass.mask(layer + 1, MaskKind::Input, rate);
+        let mask = self
+            .pass
+            .mask(layer + 1, MaskKind::Input, self.arch.dropout);
         let dropout = mask.map(|mask| (mask, block.shared_key().clone()));
-        self.pass.sum(summed, Some(self.arch.activation), dropout)
+        let name = format!("norms.{}", layer - 1);
+        let norm = (self.arch.norm, name.as_str());
+        let (active, activation) = (block.num_active(), self.arch.activation);
+        self.pass.hidden(summed, norm, active, activation, dropout)
     }
 
     /// Returns the rows that a residual adds to a conv's output.

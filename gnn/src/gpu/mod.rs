@@ -28,6 +28,7 @@ mod linear;
 mod mask;
 mod memory;
 mod norm;
+mod relational;
 mod segment_max;
 mod spmm;
 mod sum;

@@ -2,7 +2,8 @@
 //!
 //! Self-loops of the edge list have coefficient 0; one self-loop is added to every row. The
 //! coefficients are `[num_slots, heads]`, where a row has one slot for each in-edge, then one for
-//! the added self-loop: `num_slots = num_edges + num_rows`.
+//! the added self-loop: `num_slots = num_edges + num_rows`. Rows of a [bipartite](Csr::bipartite)
+//! list have no self-loops, and no slot for one.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -25,7 +26,7 @@ pub struct Attention {
     pub heads: usize,
     /// `[num_edges]`: factor of each coefficient, after the softmax; the added self-loop's is 1.
     pub weight: Option<Shared<f32>>,
-    /// Dropout of coefficients: its mask, and `[num_cols]`, the key of each node.
+    /// Dropout of coefficients: its mask, and the keys of the nodes, as a block holds them.
     pub dropout: Option<(Mask, Shared<u64>)>,
 }
 
@@ -48,54 +49,63 @@ impl Attention {
 
     /// Returns the first slot of output row `v`.
     pub(super) fn slot_start(&self, v: usize) -> usize {
-        self.csr.offset[v] as usize + v
+        self.csr.offset[v] as usize + v * self.loops()
+    }
+
+    /// Returns the number of self-loops added to each row.
+    fn loops(&self) -> usize {
+        usize::from(!self.csr.bipartite)
     }
 
     /// Returns the number of slots.
     pub(crate) fn num_slots(&self) -> usize {
-        self.csr.num_edges() + self.csr.num_rows()
+        self.csr.num_edges() + self.csr.num_rows() * self.loops()
     }
 
-    /// Returns the self-loop added to row `v`.
-    pub(super) fn own(&self, v: usize) -> Term {
-        Term {
+    /// Returns the self-loop added to row `v`, if there is one.
+    pub(super) fn own(&self, v: usize) -> Option<Term> {
+        let col = self.csr.own_col(v)?;
+        Some(Term {
             slot: self.slot_start(v + 1) - 1,
-            col: self.csr.own(v),
+            col,
             edge: None,
-        }
+        })
     }
 
     /// Returns the edges of row `v` without self-loops.
     pub(super) fn others(&self, v: usize) -> impl Iterator<Item = Term> {
+        let loops_before = v * self.loops();
         let edges = self.csr.row(v).map(move |edge| Term {
-            slot: edge + v,
+            slot: edge + loops_before,
             col: self.csr.col[edge] as usize,
             edge: Some(edge),
         });
-        edges.filter(move |term| term.col != self.csr.own(v))
+        let own = self.csr.own_col(v);
+        edges.filter(move |term| Some(term.col) != own)
     }
 
     /// Returns the edges of row `v`, the added self-loop last.
     pub(super) fn terms(&self, v: usize) -> impl Iterator<Item = Term> {
-        self.others(v).chain(std::iter::once(self.own(v)))
+        self.others(v).chain(self.own(v))
     }
 
     /// Returns the edges that leave column `u` as (row, edge), the added self-loop last.
     pub(super) fn terms_out(&self, u: usize) -> impl Iterator<Item = (usize, Term)> {
-        let transposed = self.csr.transposed();
+        let (transposed, loops) = (self.csr.transposed(), self.loops());
         let others = transposed.col(u).map(move |at| {
             let (edge, row) = (transposed.edge[at] as usize, transposed.row[at] as usize);
             (
                 row,
                 Term {
-                    slot: edge + row,
+                    slot: edge + row * loops,
                     col: u,
                     edge: Some(edge),
                 },
             )
         });
-        let own = (u < self.csr.num_rows()).then(|| (u, self.own(u)));
-        others.filter(move |(row, _)| *row != u).chain(own)
+        let row = self.csr.own_row(u);
+        let own = row.and_then(|row| Some((row, self.own(row)?)));
+        others.filter(move |(v, _)| Some(*v) != row).chain(own)
     }
 
     /// Multiplies the value of each head by weight and dropout of an edge of row `v`.
@@ -111,8 +121,8 @@ impl Attention {
         // A row's edges are in rank order, so an edge has the same place in every batch.
         let ordinal = term
             .edge
-            .map_or(u64::MAX, |edge| (edge + v - self.slot_start(v)) as u64);
-        let mask = mask.edge(key[self.csr.own(v)], key[term.col], ordinal);
+            .map_or(u64::MAX, |edge| (edge - self.csr.offset[v] as usize) as u64);
+        let mask = mask.edge(key[self.csr.own_key(v)], key[term.col], ordinal);
         for (value, head) in values.iter_mut().zip(0_u32..) {
             *value *= mask.factor(head);
         }
@@ -121,9 +131,7 @@ impl Attention {
     /// Returns the input row that each slot of row `v` reads, the added self-loop's last.
     pub(super) fn cols(&self, v: usize) -> impl Iterator<Item = usize> + Clone {
         let others = self.csr.col[self.csr.row(v)].iter();
-        others
-            .map(|&col| col as usize)
-            .chain(std::iter::once(self.csr.own(v)))
+        others.map(|&col| col as usize).chain(self.csr.own_col(v))
     }
 
     /// Tells whether coefficients are multiplied by weights or dropout.
@@ -225,7 +233,7 @@ impl Attention {
             prefetch(x, csr.col.get(edge + AHEAD), width);
             csr.col[edge] as usize
         });
-        let cols = others.chain(std::iter::once(csr.own(v)));
+        let cols = others.chain(csr.own_col(v));
         sum_heads(out, self.heads, x, factors.zip(cols));
     }
 
@@ -278,6 +286,18 @@ impl Attention {
                 *slope = alpha * (*slope - sum);
             }
         }
+    }
+}
+
+/// Turns the scores of a row's edges into coefficients that add up to 1 for each head.
+pub(super) fn softmax<F: Float>(scores: &mut [F], heads: usize) {
+    match heads {
+        _ if scores.is_empty() => {}
+        1 => softmax_of(scores, &mut [F::ZERO; 1]),
+        2 => softmax_of(scores, &mut [F::ZERO; 2]),
+        4 => softmax_of(scores, &mut [F::ZERO; 4]),
+        8 => softmax_of(scores, &mut [F::ZERO; 8]),
+        _ => softmax_of(scores, &mut vec![F::ZERO; heads]),
     }
 }
 

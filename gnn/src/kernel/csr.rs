@@ -31,8 +31,11 @@ pub struct Csr {
     pub num_cols: usize,
     /// How kernels split the rows over threads.
     pub partitioning: Partitioning,
-    /// Column of the node of row 0; the nodes of the next rows have the next columns.
+    /// Position of the node of row 0 among the nodes of its type; the nodes of the next rows have
+    /// the next positions.
     pub first: usize,
+    /// Whether rows and columns are nodes of two types, so that no column is a row's own node.
+    pub bipartite: bool,
     transposed: OnceLock<Transposed>,
     #[cfg(feature = "gpu")]
     on_gpu: crate::gpu::GraphOnGpu,
@@ -66,16 +69,40 @@ impl Csr {
             num_cols,
             partitioning,
             first: 0,
+            bipartite: false,
             transposed,
             #[cfg(feature = "gpu")]
             on_gpu: crate::gpu::GraphOnGpu::default(),
         }
     }
 
-    /// Returns the column of a row's own node.
+    /// Returns the position of a row's own node among the nodes of its type. It is the node's
+    /// column, unless the rows are [bipartite](Csr::bipartite).
     #[must_use]
     pub fn own(&self, row: usize) -> usize {
         self.first + row
+    }
+
+    /// Returns the column of a row's own node, if there is one.
+    #[must_use]
+    pub fn own_col(&self, row: usize) -> Option<usize> {
+        (!self.bipartite).then_some(self.first + row)
+    }
+
+    /// Returns the row whose own node a column is, if there is one; for rows with `first` 0.
+    #[must_use]
+    pub fn own_row(&self, col: usize) -> Option<usize> {
+        (!self.bipartite && col < self.num_rows()).then_some(col)
+    }
+
+    /// Returns where a row's own node is in a list of keys: of the columns, and, if the rows are
+    /// [bipartite](Csr::bipartite), of the rows after them.
+    pub(crate) fn own_key(&self, row: usize) -> usize {
+        if self.bipartite {
+            self.num_cols + row
+        } else {
+            self.first + row
+        }
     }
 
     /// Returns the number of rows.

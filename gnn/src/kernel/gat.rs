@@ -176,7 +176,8 @@ impl<'a, F: Float> GatScratch<'a, F> {
             let row = transposed.row[at] as usize;
             (transposed.edge[at] as usize + row, row)
         });
-        let own = (u < attention.csr.num_rows()).then(|| (attention.own(u).slot, u));
+        let own = attention.csr.own_row(u);
+        let own = own.and_then(|v| Some((attention.own(v)?.slot, v)));
         let slots = others.chain(own);
         let terms = slots
             .clone()
@@ -208,26 +209,28 @@ struct Slopes<'a, F: Float> {
     dst: Vec<F>,
 }
 
-/// Computes the scores of nodes as src, then as dst: `[rows of h, 2 * heads]`.
+/// Computes the scores of nodes by each scoring vector: `[rows of h, vectors * heads]`.
 ///
 /// # Shapes
 ///
 /// - `h`: `[any number, heads * dim]`
-/// - `att`: `att_src` and `att_dst`, `[heads, dim]` each
-pub fn node_scores<F: Float>(h: &[F], att: [&[F]; 2], heads: usize) -> Vec<F> {
+/// - `att`: the scoring vectors, `[heads, dim]` each
+pub fn node_scores<F: Float>(h: &[F], att: &[&[F]], heads: usize) -> Vec<F> {
     let width = att[0].len();
     let num_rows = h.len() / width;
-    let mut s = vec![F::ZERO; num_rows * 2 * heads];
-    let ranges = even_pieces(num_rows, 2 * width);
+    let cols = att.len() * heads;
+    let mut s = vec![F::ZERO; num_rows * cols];
+    let ranges = even_pieces(num_rows, att.len() * width);
     for_rows(
         &mut s,
-        2 * heads,
+        cols,
         ranges,
         || (),
         |(), u, s| {
-            let (h, (src, dst)) = (row(h, u, width), s.split_at_mut(heads));
-            dot_heads(src, h, att[0], width / heads);
-            dot_heads(dst, h, att[1], width / heads);
+            let h = row(h, u, width);
+            for (s, att) in s.chunks_exact_mut(heads).zip(att) {
+                dot_heads(s, h, att, width / heads);
+            }
         },
     );
     s
@@ -323,7 +326,7 @@ impl Kernel for Gat {
             let work = || GatScratch::new(self, inputs, inputs[1]);
             return self.attention.forward_rows(dim, work, GatScratch::forward);
         }
-        let s = node_scores(inputs[0], [inputs[1], inputs[2]], self.attention.heads);
+        let s = node_scores(inputs[0], &inputs[1..3], self.attention.heads);
         let work = || GatScratch::new(self, inputs, &s);
         let mut done = self.attention.forward_rows(dim, work, GatScratch::forward);
         done.saved.values.extend_from_slice(&s);

@@ -7,7 +7,8 @@ use super::prefetch::{AHEAD, prefetch};
 use super::split::{fixed_pieces, for_rows, map, pieces, sum_in_order};
 use super::{Csr, EdgeFeatures, Float, Forward, Kernel, Saved, Shared};
 
-/// `out[v] = x[v] + sum over edges of edge[e] * relu(x[col[e]] + weight * feature[e] + bias)`.
+/// `out[v] = x[v] + sum over edges of edge[e] * relu(x[col[e]] + weight * feature[e] + bias)`,
+/// without `x[v]` if no column is the row's own node.
 ///
 /// Inputs are `x: [num_cols, dim]`, `weight: [dim, edge_dim]` and `bias: [dim]`.
 #[derive(Clone, Debug)]
@@ -45,7 +46,10 @@ impl<F: Float> GineScratch<'_, F> {
 
     fn forward(&mut self, csr: &Csr, v: usize, out: &mut [F]) {
         let dim = out.len();
-        out.copy_from_slice(&self.x[csr.own(v) * dim..][..dim]);
+        match csr.own_col(v) {
+            Some(own) => out.copy_from_slice(&self.x[own * dim..][..dim]),
+            None => out.fill(F::ZERO),
+        }
         for edge in csr.row(v) {
             prefetch(self.x, csr.col.get(edge + AHEAD), dim);
             self.message(edge, csr.col[edge] as usize);
@@ -155,8 +159,8 @@ impl Kernel for Gine {
         let ranges = pieces(&transpose.offset, csr.partitioning, dim);
         let work = || self.work(inputs, &projection);
         for_rows(&mut out, dim, ranges, work, |work, u, out| {
-            if u < csr.num_rows() {
-                out.copy_from_slice(&grad[u * dim..(u + 1) * dim]);
+            if let Some(v) = csr.own_row(u) {
+                out.copy_from_slice(&grad[v * dim..(v + 1) * dim]);
             }
             for at in transpose.col(u) {
                 let v = transpose.row[at] as usize;

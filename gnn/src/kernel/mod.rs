@@ -25,6 +25,7 @@ mod norm;
 pub(crate) mod partial;
 mod prefetch;
 mod product;
+mod relational;
 mod segment_max;
 mod shared;
 mod split;
@@ -44,6 +45,10 @@ pub use mask::mix;
 pub use mask::{Mask, RowMask};
 pub(crate) use norm::count_of;
 pub use norm::{BatchNorm, LayerNorm, column_statistics};
+pub use relational::{
+    DotScores, EdgeDropout, EdgeScores, EdgeSoftmax, EdgeTerm, HeadSum, NodeScores, Relational,
+    RowNormalize,
+};
 pub use segment_max::SegmentMax;
 pub use shared::Shared;
 pub use spmm::Spmm;

@@ -65,14 +65,19 @@ pub(crate) fn gine_rows(
 
 /// Returns GAT's scores of in-edges: `leaky(s[src[e]] + dst + z[e])` for each head.
 ///
-/// A row of `s` has `2 * heads` values; the first `heads` are the scores of the node as a source.
-pub(crate) fn gat_scores(s: &[f32], src: &[u32], dst: &[f32], z: Option<&[f32]>) -> Vec<f32> {
+/// A row of `s` has `scores_dim` values; the first `heads` are the scores of the node as a source.
+pub(crate) fn gat_scores(
+    (s, scores_dim): (&[f32], usize),
+    src: &[u32],
+    dst: &[f32],
+    z: Option<&[f32]>,
+) -> Vec<f32> {
     let heads = dst.len();
     let mut scores = Vec::with_capacity(src.len() * heads);
     for (e, &u) in src.iter().enumerate() {
-        prefetch(s, src.get(e + AHEAD), 2 * heads);
+        prefetch(s, src.get(e + AHEAD), scores_dim);
         let of_edge = |head| z.map_or(0.0, |z| z[e * heads + head]);
-        let ends = row(s, u, 2 * heads).iter().zip(dst).enumerate();
+        let ends = row(s, u, scores_dim).iter().zip(dst).enumerate();
         scores.extend(ends.map(|(head, (&src, &dst))| leaky(src + dst + of_edge(head))));
     }
     scores

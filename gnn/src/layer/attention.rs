@@ -37,9 +37,25 @@ impl ConvConfig {
         if !self.averages_heads || self.heads == 1 {
             return out;
         }
-        let [rows, wide] = out.dims();
-        let dim = wide / self.heads;
-        let mean: Tensor<3> = out.reshape([rows, self.heads, dim]).mean_dim(1);
-        mean.reshape([rows, dim])
+        mean_of_heads(out, self.heads)
     }
+}
+
+/// Turns a scoring vector `[heads, dim]` into the map `[heads * dim, heads]` that applies it.
+pub(crate) fn score_map(scope: &Scope<'_>, name: &str) -> Tensor<2> {
+    let vector = scope.parameter(name);
+    let [heads, dim] = vector.dims();
+    let wide = heads * dim;
+    let mut block_diagonal = vec![0.0; wide * heads];
+    for at in 0..wide {
+        block_diagonal[at * heads + at / dim] = 1.0;
+    }
+    vector.reshape([wide, 1]) * scope.constant(wide, heads, &block_diagonal)
+}
+
+/// Averages heads that stand side by side in each row.
+pub(crate) fn mean_of_heads(out: Tensor<2>, heads: usize) -> Tensor<2> {
+    let [rows, wide] = out.dims();
+    let mean: Tensor<3> = out.reshape([rows, heads, wide / heads]).mean_dim(1);
+    mean.reshape([rows, wide / heads])
 }

@@ -57,6 +57,9 @@ pub struct ConvConfig {
     pub norm: Norm,
     /// Non-linearity of the model, for kinds that have one inside.
     pub activation: Activation,
+    /// Whether dst nodes are of another type than src nodes, so that no src row is a dst node's own
+    /// row: `own` has the rows of the dst nodes.
+    pub bipartite: bool,
 }
 
 impl ConvConfig {
@@ -95,7 +98,7 @@ pub struct Aggregated {
 /// dst node's in-edges; *update* turns the joined row into the output. The trainer runs all three
 /// on a batch. Inference runs *project* once per node, and the others on ranges of nodes whose src
 /// nodes are all nodes. So a conv reads dst nodes only through `own` and
-/// [`Csr::own`](crate::kernel::Csr::own).
+/// [`Csr::own_col`](crate::kernel::Csr::own_col).
 ///
 /// Residual, norm, activation and dropout around a conv belong to the model.
 pub trait Conv: Debug + Send + Sync {

@@ -7,12 +7,16 @@ use std::sync::Arc;
 
 use burn::tensor::Tensor;
 
+use super::attention::score_map;
 use super::conv::{Aggregated, Conv, ConvConfig, LayerType, Src};
 use super::partial::{PartialAggregation, SomeInEdges, SrcRows};
 use super::pass::{Features, Summed, plain};
 use super::scope::Scope;
 use crate::kernel::partial::{gat_scores, merge_softmax, softmax_rows};
-use crate::kernel::{Gat as GatKernel, Linear, node_scores};
+use crate::kernel::{
+    EdgeDropout, EdgeScores, EdgeSoftmax, EdgeTerm, Gat as GatKernel, HeadSum, Linear, NodeScores,
+    Relational, node_scores,
+};
 use crate::ops::Fused;
 use crate::parameter::{ParameterList, Start};
 use crate::{Block, Coefficients, Dense, GnnError, NodeColumns};
@@ -32,28 +36,105 @@ struct Gat {
 }
 
 impl Gat {
+    /// Names the maps of nodes: one, or one for src and one for dst nodes.
+    fn maps(&self) -> &'static [&'static str] {
+        if self.config.bipartite {
+            &["lin_src.weight", "lin_dst.weight"]
+        } else {
+            &["lin.weight"]
+        }
+    }
+
+    /// Names the scoring vectors of the projected rows.
+    fn score_vectors(&self) -> &'static [&'static str] {
+        if self.config.bipartite {
+            &["att_src"]
+        } else {
+            &["att_src", "att_dst"]
+        }
+    }
+
+    /// Returns the scores of the first `rows` rows of another type as dst nodes, `[rows, heads]`.
+    fn dst_scores(&self, scope: &Scope<'_>, own: &Features, rows: usize) -> Tensor<2> {
+        let map = scope.parameter("lin_dst.weight").transpose(); // [in, heads * dim]
+        let map = map.matmul(score_map(scope, "att_dst")).transpose(); // [heads, in]
+        let own = scope.dense(own.clone());
+        let cols = self.config.heads;
+        Fused::Linear(Linear { rows, cols }).apply_2([own, map])
+    }
+
+    /// Returns the scores of a block's edges, `[num_edges, heads]`, if edges have features.
+    fn edge_scores(&self, scope: &Scope<'_>, block: &Block) -> Option<Tensor<2>> {
+        self.config.edge_dim?;
+        let feature = block.edge_feature().filter(|feature| feature.rows > 0)?;
+        let map = self.edge_map(scope);
+        let feature_rows = scope.constant(feature.rows, feature.cols, &feature.values);
+        let (rows, cols) = (feature.rows, map.dims()[1]);
+        Some(Fused::Linear(Linear { rows, cols }).apply_2([feature_rows, map.transpose()]))
+    }
+
+    /// Aggregates rows of another type: no row is a dst node's own, and there are no self-loops.
+    fn aggregate_bipartite(
+        &self,
+        scope: &Scope<'_>,
+        block: &Block,
+        src: Src,
+        own: &Features,
+    ) -> Tensor<2> {
+        let (heads, _, width) = self.config.head_shape();
+        let num_dst = block.num_dst();
+        if block.num_edges() == 0 {
+            return scope.constant(num_dst, width, &vec![0.0; num_dst * width]);
+        }
+        let csr = || Arc::clone(block.csr());
+        let h = scope.dense(src.rows); // [num_src, heads * dim]
+        let of_src = src.scores.unwrap_or_else(|| {
+            let scores = Relational::NodeScores(NodeScores { heads });
+            Fused::Relational(scores).apply_2([h.clone(), scope.parameter("att_src")])
+        });
+        let of_dst = self.dst_scores(scope, own, num_dst);
+        let z = self.edge_scores(scope, block);
+        let scores = Relational::EdgeScores(EdgeScores {
+            csr: csr(),
+            heads,
+            first: 0,
+            term: z.as_ref().map_or(EdgeTerm::None, |_| EdgeTerm::Edge),
+        });
+        let z = z.unwrap_or_else(|| scope.constant(1, 1, &[0.0]));
+        let scores = Fused::Relational(scores).apply_3([of_src, of_dst, z]); // [num_edges, heads]
+        let mask = scope.attention_mask(self.config.attention_dropout);
+        let softmax = Relational::EdgeSoftmax(EdgeSoftmax {
+            csr: csr(),
+            heads,
+            weight: Coefficients::new(block, self.config.edge_weight).weights(),
+            dropout: mask.map(|mask| EdgeDropout {
+                mask,
+                key: block.shared_key().clone(),
+                relation: None,
+            }),
+        });
+        let alpha = Fused::Relational(softmax).apply(scores);
+        let sum = Relational::HeadSum(HeadSum {
+            csr: csr(),
+            heads,
+            width,
+        });
+        Fused::Relational(sum).apply_2([alpha, h]) // [num_dst, heads * dim]
+    }
+
     /// Returns the map of edge features to scores, `[edge_dim, heads]`.
     fn edge_map(&self, scope: &Scope<'_>) -> Tensor<2> {
         let map = scope.parameter("lin_edge.weight").transpose(); // [edge_dim, heads * dim]
-        map.matmul(self.score_map(scope, "att_edge"))
-    }
-
-    /// Turns a scoring vector `[heads, dim]` into the map `[heads * dim, heads]` that applies it.
-    fn score_map(&self, scope: &Scope<'_>, name: &str) -> Tensor<2> {
-        let (heads, dim, wide) = self.config.head_shape();
-        let column = scope.parameter(name).reshape([wide, 1]);
-        let mut block_diagonal = vec![0.0; wide * heads];
-        for at in 0..wide {
-            block_diagonal[at * heads + at / dim] = 1.0;
-        }
-        column * scope.constant(wide, heads, &block_diagonal)
+        map.matmul(score_map(scope, "att_edge"))
     }
 }
 
 impl Conv for Gat {
     fn parameters(&self, list: &mut ParameterList) {
         let (heads, head_dim, wide) = self.config.head_shape();
-        list.push("lin.weight", &[wide, self.config.in_dim], Start::Glorot);
+        for name in self.maps() {
+            list.push(name, &[wide, self.config.in_dim], Start::Glorot);
+        }
         list.push("att_src", &[1, heads, head_dim], Start::Glorot);
         list.push("att_dst", &[1, heads, head_dim], Start::Glorot);
         if let Some(edge_dim) = self.config.edge_dim {
@@ -73,39 +154,36 @@ impl Conv for Gat {
     }
 
     fn project(&self, scope: &Scope<'_>, input: &Features, rows: usize) -> Tensor<2> {
-        scope.product(input, rows, "lin.weight")
+        scope.product(input, rows, self.maps()[0])
+    }
+
+    fn reads_own(&self) -> bool {
+        self.config.bipartite
     }
 
     fn scores_dim(&self) -> Option<usize> {
-        Some(2 * self.config.heads)
+        Some(self.score_vectors().len() * self.config.heads)
     }
 
     fn scores(&self, scope: &Scope<'_>, rows: &Dense) -> Result<Dense, GnnError> {
         let heads = self.config.heads;
-        let (src, dst) = (
-            plain(scope.parameter("att_src"))?,
-            plain(scope.parameter("att_dst"))?,
-        );
+        let names = self.score_vectors().iter();
+        let vectors = names.map(|name| Ok(plain(scope.parameter(name))?.values));
+        let vectors = vectors.collect::<Result<Vec<Vec<f32>>, GnnError>>()?;
+        let vectors: Vec<&[f32]> = vectors.iter().map(Vec::as_slice).collect();
         Ok(Dense {
             rows: rows.rows,
-            cols: 2 * heads,
-            values: node_scores(&rows.values, [&src.values, &dst.values], heads),
+            cols: vectors.len() * heads,
+            values: node_scores(&rows.values, &vectors, heads),
         })
     }
 
-    fn aggregate(&self, scope: &Scope<'_>, block: &Block, src: Src, _own: &Features) -> Tensor<2> {
+    fn aggregate(&self, scope: &Scope<'_>, block: &Block, src: Src, own: &Features) -> Tensor<2> {
+        if self.config.bipartite {
+            return self.aggregate_bipartite(scope, block, src, own);
+        }
         let h = scope.dense(src.rows); // [num_src, heads * dim]
-        let feature = block
-            .edge_feature()
-            .filter(|_| self.config.edge_dim.is_some());
-        let feature = feature.filter(|feature| feature.rows > 0);
-        let z = feature.map(|feature| {
-            let map = self.edge_map(scope);
-            let feature_rows = scope.constant(feature.rows, feature.cols, &feature.values);
-            let cols = map.dims()[1];
-            let rows = feature.rows;
-            Fused::Linear(Linear { rows, cols }).apply_2([feature_rows, map.transpose()])
-        });
+        let z = self.edge_scores(scope, block);
         let op = GatKernel {
             attention: self.config.attention(scope, block),
             edge_scores: z.is_some(),
@@ -140,16 +218,24 @@ impl Conv for Gat {
             dim: src_dim,
             heads: self.config.heads,
             edge_weight: self.config.edge_weight,
+            bipartite: self.config.bipartite,
             edge: edge.transpose()?,
         })))
     }
 
     fn query(
         &self,
-        _scope: &Scope<'_>,
+        scope: &Scope<'_>,
         scores: Option<&[f32]>,
-        _own: Option<&Features>,
+        own: Option<&Features>,
     ) -> Result<Vec<f32>, GnnError> {
+        if self.config.bipartite {
+            let of_own = own.map(|own| plain(self.dst_scores(scope, own, 1)));
+            return Ok(of_own
+                .transpose()?
+                .map(|row| row.values)
+                .unwrap_or_default());
+        }
         let as_dst = scores.map(|scores| scores[scores.len() / 2..].to_vec());
         Ok(as_dst.unwrap_or_default())
     }
@@ -161,6 +247,7 @@ struct GatPartial {
     dim: usize,
     heads: usize,
     edge_weight: bool,
+    bipartite: bool,
     /// `[edge_dim, heads]`, where edges have scores.
     edge: Option<Dense>,
 }
@@ -175,7 +262,7 @@ impl PartialAggregation for GatPartial {
     }
 
     fn adds_loop(&self) -> bool {
-        true
+        !self.bipartite
     }
 
     fn state(&self, edges: &SomeInEdges, src: SrcRows<'_>, query: &[f32]) -> Vec<f32> {
@@ -185,7 +272,8 @@ impl PartialAggregation for GatPartial {
         let of_nodes = src
             .scores
             .expect("the caller passes the scores that the conv computed");
-        let scores = gat_scores(of_nodes, &edges.src, query, z.as_deref());
+        let scores_dim = if self.bipartite { 1 } else { 2 } * self.heads;
+        let scores = gat_scores((of_nodes, scores_dim), &edges.src, query, z.as_deref());
         let weights = edges.weights(self.edge_weight);
         softmax_rows(
             (src.rows, &edges.src),
@@ -204,7 +292,8 @@ impl PartialAggregation for GatPartial {
         src: SrcRows<'_>,
         query: &[f32],
     ) -> Option<Vec<f32>> {
-        Some(self.state(&SomeInEdges::own_loop(row, mean), src, query))
+        let own_loop = || self.state(&SomeInEdges::own_loop(row, mean), src, query);
+        (!self.bipartite).then(own_loop)
     }
 
     fn merge(&self, _row: u32, states: &[&[f32]], _nodes: &NodeColumns) -> Vec<f32> {

@@ -101,6 +101,7 @@ impl Conv for GatV2 {
             dim: src_dim,
             heads: self.config.heads,
             edge_weight: self.config.edge_weight,
+            bipartite: self.config.bipartite,
             att: values("att")?,
             edge: edge.transpose()?,
         })))
@@ -125,6 +126,7 @@ struct GatV2Partial {
     dim: usize,
     heads: usize,
     edge_weight: bool,
+    bipartite: bool,
     att: Vec<f32>,
     /// `[dim, edge_dim]`, where edge features are read.
     edge: Option<Vec<f32>>,
@@ -140,7 +142,7 @@ impl PartialAggregation for GatV2Partial {
     }
 
     fn adds_loop(&self) -> bool {
-        true
+        !self.bipartite
     }
 
     fn state(&self, edges: &SomeInEdges, src: SrcRows<'_>, query: &[f32]) -> Vec<f32> {
@@ -165,7 +167,8 @@ impl PartialAggregation for GatV2Partial {
         src: SrcRows<'_>,
         query: &[f32],
     ) -> Option<Vec<f32>> {
-        Some(self.state(&SomeInEdges::own_loop(row, mean), src, query))
+        let own_loop = || self.state(&SomeInEdges::own_loop(row, mean), src, query);
+        (!self.bipartite).then(own_loop)
     }
 
     fn merge(&self, _row: u32, states: &[&[f32]], _nodes: &NodeColumns) -> Vec<f32> {

@@ -65,6 +65,10 @@ impl Conv for Gin {
         self.config.edge_dim.is_some() || self.projected_dim(is_sparse).is_some()
     }
 
+    fn reads_own(&self) -> bool {
+        self.config.bipartite
+    }
+
     fn aggregate(&self, scope: &Scope<'_>, block: &Block, src: Src, _own: &Features) -> Tensor<2> {
         let src = scope.dense(src.rows);
         let edge = Coefficients::new(block, self.config.edge_weight).sum();
@@ -80,7 +84,7 @@ impl Conv for Gin {
             csr,
             rows,
             edge,
-            own: Some(vec![1.0; rows].into()),
+            own: (!self.config.bipartite).then(|| vec![1.0; rows].into()),
         });
         sum.apply(src) // [num_dst, in], or [num_dst, out] if projected
     }
@@ -90,18 +94,24 @@ impl Conv for Gin {
         scope: &Scope<'_>,
         block: &Block,
         aggregated: Aggregated,
-        _own: &Features,
+        own: &Features,
     ) -> Summed {
         let rows = block.num_dst();
-        let first = if aggregated.is_projected {
-            aggregated.rows
+        let own = self.config.bipartite.then_some(own);
+        let summed = if aggregated.is_projected {
+            let own = own.map(|own| scope.product(own, rows, "nn.lins.0.weight"));
+            Summed::of(aggregated.rows).plus(own)
         } else {
-            let sum = Features::Dense(aggregated.rows);
-            scope.product(&sum, rows, "nn.lins.0.weight")
+            let own = own.map(|own| scope.dense(own.clone()).narrow(0, 0, rows));
+            let sum = match own {
+                Some(own) => own + aggregated.rows,
+                None => aggregated.rows,
+            };
+            Summed::of(scope.product(&Features::Dense(sum), rows, "nn.lins.0.weight"))
         };
         let summed = Summed {
             bias: Some(scope.parameter("nn.lins.0.bias")),
-            ..Summed::of(first)
+            ..summed
         };
         let activation = Some(self.config.activation);
         let hidden = match self.config.norm {
@@ -132,6 +142,7 @@ impl Conv for Gin {
         Ok(Some(Box::new(GinPartial {
             dim: src_dim,
             edge_weight: self.config.edge_weight,
+            bipartite: self.config.bipartite,
             edge,
         })))
     }
@@ -142,6 +153,7 @@ impl Conv for Gin {
 struct GinPartial {
     dim: usize,
     edge_weight: bool,
+    bipartite: bool,
     /// Weight, `[dim, edge_dim]`, and bias of the map of edge features, where they are read.
     edge: Option<(Vec<f32>, Vec<f32>)>,
 }
@@ -171,7 +183,7 @@ impl PartialAggregation for GinPartial {
         src: SrcRows<'_>,
         _query: &[f32],
     ) -> Option<Vec<f32>> {
-        Some(own_row(row, self.dim, src))
+        (!self.bipartite).then(|| own_row(row, self.dim, src))
     }
 
     fn merge(&self, _row: u32, states: &[&[f32]], _nodes: &NodeColumns) -> Vec<f32> {

@@ -3,7 +3,7 @@
 //! A new kind needs a file here, its `mod` line, and an entry of [`LayerKind`] below. A layer
 //! outside this crate is a [`LayerKind::Custom`].
 
-mod attention;
+pub(crate) mod attention;
 mod conv;
 mod gat;
 mod gatv2;
@@ -12,6 +12,7 @@ mod gin;
 mod norm;
 mod partial;
 mod pass;
+mod rgcn;
 mod sage;
 mod scope;
 
@@ -19,6 +20,7 @@ pub use conv::{Aggregated, Conv, ConvConfig, LayerType, Src};
 pub use partial::{PartialAggregation, SomeInEdges, SrcRows};
 pub use pass::{Features, Summed, plain};
 pub(crate) use pass::{MaskKind, Pass, Place, read};
+pub(crate) use rgcn::rgcn_conv;
 pub use scope::Scope;
 
 use std::sync::Arc;

@@ -10,7 +10,7 @@ use crate::kernel::{Dropout, Linear, Mask, Shared, Spmm, Update, mix};
 use crate::ops::Fused;
 use crate::parameter::BufferInfo;
 use crate::tensor::{ReadyFeatures, SparseFeatures};
-use crate::{Activation, Block, Dense, GnnError, ReadyInput};
+use crate::{Activation, Block, Dense, GnnError, Norm, ReadyInput};
 
 /// One forward pass: parameters as tensors, device, mode and running statistics.
 pub(crate) struct Pass<'a> {
@@ -55,6 +55,16 @@ impl Summed {
     pub fn of(x: Tensor<2>) -> Summed {
         let (addend, bias) = (None, None);
         Summed { x, addend, bias }
+    }
+
+    /// Adds a term.
+    #[must_use]
+    pub(crate) fn plus(mut self, term: Option<Tensor<2>>) -> Summed {
+        self.addend = match (self.addend, term) {
+            (Some(addend), Some(term)) => Some(addend + term),
+            (addend, term) => addend.or(term),
+        };
+        self
     }
 }
 
@@ -163,6 +173,26 @@ impl Pass<'_> {
         Fused::Linear(Linear { rows, cols }).apply_4([a, a_weight, b, b_weight])
     }
 
+    /// Normalises the output of a hidden conv, applies its non-linearity, and dropout for the next
+    /// layer.
+    pub(crate) fn hidden(
+        &self,
+        summed: Summed,
+        (norm, name): (Norm, &str),
+        num_active: usize,
+        activation: Activation,
+        dropout: Option<(Mask, Shared<u64>)>,
+    ) -> Tensor<2> {
+        let summed = match norm {
+            Norm::None => summed,
+            Norm::Batch | Norm::Layer => {
+                let out = self.sum(summed, None, None);
+                Summed::of(self.norm(norm, name, num_active, out))
+            }
+        };
+        self.sum(summed, Some(activation), dropout)
+    }
+
     /// Returns `features[..rows] * NAME.weight^T + NAME.bias`.
     pub(crate) fn linear(&self, name: &str, features: &Features, rows: usize) -> Tensor<2> {
         let product = self.product(features, rows, &format!("{name}.weight"));
@@ -198,14 +228,32 @@ impl Pass<'_> {
 
     /// Returns the mask of one layer's input or attention; none in eval mode or if `rate` is 0.
     pub(crate) fn mask(&self, layer: usize, kind: MaskKind, rate: f32) -> Option<Mask> {
-        let seed = self.train.filter(|_| rate > 0.0)?;
-        let stream = 2 * layer as u64 + u64::from(kind == MaskKind::Attention);
-        Some(Mask::new(mix(seed.wrapping_add(mix(stream))), rate))
+        self.salted_mask(layer, kind, rate, 0)
     }
 
-    /// Applies dropout to the features; to stored elements only if they are sparse.
-    pub(crate) fn drop_features(&self, rate: f32, key: &Shared<u64>, input: Features) -> Features {
-        let Some(mask) = self.mask(1, MaskKind::Input, rate) else {
+    /// Returns the mask of one of several convs of a layer, which have different salts.
+    pub(crate) fn salted_mask(
+        &self,
+        layer: usize,
+        kind: MaskKind,
+        rate: f32,
+        salt: u64,
+    ) -> Option<Mask> {
+        let seed = self.train.filter(|_| rate > 0.0)?;
+        let stream = 2 * layer as u64 + u64::from(kind == MaskKind::Attention);
+        let seed = seed.wrapping_add(mix(stream)).wrapping_add(salt);
+        Some(Mask::new(mix(seed), rate))
+    }
+
+    /// Applies dropout to the features that a layer reads; to stored elements only if they are
+    /// sparse.
+    pub(crate) fn drop_features(
+        &self,
+        (layer, rate): (usize, f32),
+        key: &Shared<u64>,
+        input: Features,
+    ) -> Features {
+        let Some(mask) = self.mask(layer, MaskKind::Input, rate) else {
             return input;
         };
         match input {

@@ -122,6 +122,15 @@ impl Conv for Sage {
     }
 }
 
+/// Returns the partial aggregation of a mean.
+pub(super) fn mean_partial(dim: usize, edge_weight: bool) -> Box<dyn PartialAggregation> {
+    Box::new(SagePartial {
+        dim,
+        edge_weight,
+        is_mean: true,
+    })
+}
+
 /// Its states are sums, or maxima, of src rows.
 #[derive(Debug)]
 struct SagePartial {

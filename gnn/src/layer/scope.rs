@@ -13,15 +13,43 @@ pub struct Scope<'a> {
     pass: &'a Pass<'a>,
     /// 1-based.
     layer: usize,
+    /// Prefix of the parameters' names; none for the only conv of the layer.
+    prefix: Option<&'a str>,
+    /// Makes the dropout masks of the convs of a layer differ; 0 for the only conv of the layer.
+    salt: u64,
 }
 
 impl<'a> Scope<'a> {
     pub(crate) fn new(pass: &'a Pass<'a>, layer: usize) -> Scope<'a> {
-        Scope { pass, layer }
+        let (prefix, salt) = (None, 0);
+        Scope {
+            pass,
+            layer,
+            prefix,
+            salt,
+        }
+    }
+
+    /// Returns the scope of one of several convs of a layer.
+    pub(crate) fn of_relation(
+        pass: &'a Pass<'a>,
+        layer: usize,
+        prefix: &'a str,
+        salt: u64,
+    ) -> Scope<'a> {
+        Scope {
+            pass,
+            layer,
+            prefix: Some(prefix),
+            salt,
+        }
     }
 
     fn name(&self, name: &str) -> String {
-        format!("convs.{}.{name}", self.layer - 1)
+        match self.prefix {
+            Some(prefix) => format!("{prefix}{name}"),
+            None => format!("convs.{}.{name}", self.layer - 1),
+        }
     }
 
     /// Returns a parameter as a matrix: a vector as one row, `[1, heads, dim]` as `[heads, dim]`.
@@ -87,6 +115,7 @@ impl<'a> Scope<'a> {
     /// Returns the mask of dropout on attention coefficients; none in eval mode or if `rate` is 0.
     #[must_use]
     pub fn attention_mask(&self, rate: f32) -> Option<Mask> {
-        self.pass.mask(self.layer, MaskKind::Attention, rate)
+        self.pass
+            .salted_mask(self.layer, MaskKind::Attention, rate, self.salt)
     }
 }

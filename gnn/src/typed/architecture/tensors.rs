@@ -1,0 +1,179 @@
+//! The convs and the parameters of a typed architecture.
+
+use std::sync::Arc;
+
+use super::TypedArchitecture;
+use crate::layer::{Conv, ConvConfig, rgcn_conv};
+use crate::parameter::{ParameterList, Start};
+use crate::typed::{Schema, TypedKind};
+
+impl TypedArchitecture {
+    /// Makes the convs of each layer, one for each relation; none for kinds that are no convs by
+    /// relation.
+    pub(crate) fn convs(&self) -> Vec<Vec<Arc<dyn Conv>>> {
+        let relations = 0..self.relations.len();
+        let of_layer = |layer: usize| match self.layer {
+            TypedKind::Conv(kind) => {
+                let conv = |relation| kind.conv(self.conv_config(layer, relation));
+                relations.clone().map(conv).collect()
+            }
+            TypedKind::Rgcn => {
+                let conv = |relation| {
+                    rgcn_conv(self.conv_config(layer, relation), relation, self.num_bases)
+                };
+                relations.clone().map(conv).collect()
+            }
+            TypedKind::SimpleHgn | TypedKind::Hgt => Vec::new(),
+        };
+        (1..=self.num_layers).map(of_layer).collect()
+    }
+
+    fn conv_config(&self, layer: usize, relation: usize) -> ConvConfig {
+        let relation = &self.relations[relation];
+        ConvConfig {
+            in_dim: self.input_dim(layer),
+            out_dim: self.output_dim(layer),
+            edge_dim: relation.edge_dim,
+            edge_weight: relation.edge_weight,
+            aggregator: self.aggregator,
+            heads: self.heads_of(layer),
+            averages_heads: !self.is_hidden(layer),
+            attention_dropout: self.attention_dropout,
+            norm: self.norm,
+            activation: self.activation,
+            bipartite: relation.from != relation.to,
+        }
+    }
+
+    /// Lists the tensors of the projections, of each conv with its residuals and norms, and of the
+    /// head.
+    pub(crate) fn tensors(&self, convs: &[Vec<Arc<dyn Conv>>]) -> ParameterList {
+        let (mut list, schema) = (ParameterList::default(), self.schema());
+        list.enter(0, String::new());
+        for of in &self.types {
+            let name = format!("lins.{}", of.name);
+            list.linear(&name, self.projection, of.in_dim.unwrap_or(1), true);
+        }
+        for (at, of_relations) in convs.iter().enumerate() {
+            let layer = at + 1;
+            list.enter(layer, format!("convs.{at}."));
+            match self.layer {
+                TypedKind::Conv(_) => {
+                    for (relation, conv) in of_relations.iter().enumerate() {
+                        list.enter(layer, relation_prefix(&schema, layer, relation));
+                        conv.parameters(&mut list);
+                    }
+                }
+                TypedKind::Rgcn => self.rgcn_tensors(layer, &mut list),
+                TypedKind::SimpleHgn => self.simple_hgn_tensors(layer, &mut list),
+                TypedKind::Hgt => self.hgt_tensors(layer, &schema, &mut list),
+            }
+            list.enter(layer, String::new());
+            self.tensors_around(layer, &schema, &mut list);
+        }
+        if self.has_head() {
+            list.enter(0, String::new());
+            list.linear("lin", self.out_dim, self.output_dim(self.num_layers), true);
+        }
+        list
+    }
+
+    /// Lists the residuals, the maps of types without in-relations, and the norms.
+    fn tensors_around(&self, layer: usize, schema: &Schema, list: &mut ParameterList) {
+        let (at, rows, cols) = (layer - 1, self.output_dim(layer), self.input_dim(layer));
+        for (node_type, name) in schema.types.iter().enumerate() {
+            if self.has_skip(schema, node_type) {
+                list.linear(&format!("skips.{at}.{name}"), rows, cols, true);
+            }
+            if self.residual && rows != cols && self.layer != TypedKind::SimpleHgn {
+                list.linear(&format!("res.{at}.{name}"), rows, cols, false);
+            }
+            if self.is_hidden(layer) {
+                list.norm(&format!("norms.{at}.{name}"), self.norm, rows);
+            }
+        }
+    }
+
+    /// Tells whether a linear map of a type's own rows takes the place of a conv: no relation leads
+    /// to the type, and the kind reads own rows only by relation.
+    pub(crate) fn has_skip(&self, schema: &Schema, node_type: usize) -> bool {
+        let by_relation = matches!(self.layer, TypedKind::Conv(_) | TypedKind::Hgt);
+        by_relation && schema.into_type(node_type).next().is_none()
+    }
+
+    /// Lists the tensors of `PyG`'s `RGCNConv`.
+    fn rgcn_tensors(&self, layer: usize, list: &mut ParameterList) {
+        let (rows, cols) = (self.input_dim(layer), self.output_dim(layer));
+        let num_relations = self.relations.len();
+        let weights = self.num_bases.unwrap_or(num_relations);
+        list.push("weight", &[weights, rows, cols], Start::Glorot);
+        if let Some(num_bases) = self.num_bases {
+            list.push("comp", &[num_relations, num_bases], Start::Glorot);
+        }
+        list.push("root", &[rows, cols], Start::Glorot);
+        list.push("bias", &[cols], Start::Zeros);
+    }
+
+    /// Lists the tensors of a layer of Simple-HGN, named as by its authors (`myGATConv`).
+    fn simple_hgn_tensors(&self, layer: usize, list: &mut ParameterList) {
+        let (heads, head_dim) = self.simple_hgn_heads(layer);
+        let (cols, wide) = (self.input_dim(layer), heads * head_dim);
+        let dim = self.relation_dim.unwrap_or(1);
+        list.push(
+            "edge_emb.weight",
+            &[self.relations.len() + 1, dim],
+            Start::Glorot,
+        );
+        list.push("fc.weight", &[wide, cols], Start::Glorot);
+        list.push("fc_e.weight", &[dim * heads, dim], Start::Glorot);
+        list.push("attn_l", &[1, heads, head_dim], Start::Glorot);
+        list.push("attn_r", &[1, heads, head_dim], Start::Glorot);
+        list.push("attn_e", &[1, heads, dim], Start::Glorot);
+        if self.residual && wide != cols {
+            list.push("res_fc.weight", &[wide, cols], Start::Glorot);
+        }
+    }
+
+    /// Returns the heads of a layer of Simple-HGN and the width of one.
+    pub(crate) fn simple_hgn_heads(&self, layer: usize) -> (usize, usize) {
+        let (heads, width) = (self.heads_of(layer), self.output_dim(layer));
+        if self.is_hidden(layer) {
+            (heads, width / heads)
+        } else {
+            (heads, width)
+        }
+    }
+
+    /// Lists the tensors of `PyG`'s `HGTConv`.
+    fn hgt_tensors(&self, layer: usize, schema: &Schema, list: &mut ParameterList) {
+        let (cols, width, heads) = (
+            self.input_dim(layer),
+            self.output_dim(layer),
+            self.heads_of(layer),
+        );
+        let (dim, num_relations) = (width / heads, self.relations.len());
+        for name in &schema.types {
+            list.linear(&format!("kqv_lin.lins.{name}"), 3 * width, cols, true);
+        }
+        for name in &schema.types {
+            list.linear(&format!("out_lin.lins.{name}"), width, width, true);
+        }
+        for name in ["k_rel.weight", "v_rel.weight"] {
+            let shape = [heads * num_relations, dim, dim];
+            list.push(name, &shape, Start::Linear(dim));
+        }
+        for name in &schema.types {
+            list.push(&format!("skip.{name}"), &[1], Start::Ones);
+        }
+        for relation in 0..num_relations {
+            let name = format!("p_rel.{}", schema.joined(relation, "__"));
+            list.push(&name, &[1, heads], Start::Ones);
+        }
+    }
+}
+
+/// Returns the prefix of the parameters of a relation's conv, as in `PyG`'s `HeteroConv`.
+pub(crate) fn relation_prefix(schema: &Schema, layer: usize, relation: usize) -> String {
+    let name = schema.joined(relation, "___");
+    format!("convs.{}.convs.<{name}>.", layer - 1)
+}

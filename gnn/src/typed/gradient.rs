@@ -1,0 +1,101 @@
+//! The loss of a typed batch and its gradient.
+
+use super::block::TypedBlock;
+use super::check::check;
+use super::model::TypedModel;
+use crate::layer::{plain, read};
+use crate::loss::Weighing;
+use crate::model::on_pool;
+use crate::{Dense, GnnError, Labels, LossAndGradient, Mode, ReadyInput, Task};
+
+impl TypedModel {
+    /// Returns the loss of a batch and its gradient.
+    ///
+    /// The last block's first dst nodes of the target type are the targets, in label order. Dst
+    /// nodes after them do not enter the loss.
+    ///
+    /// # Errors
+    ///
+    /// [`GnnError::Labels`] if the labels do not fit the model, and as [`TypedModel::forward`].
+    pub fn loss_and_gradient(
+        &self,
+        blocks: &[TypedBlock],
+        input: &[Option<ReadyInput>],
+        labels: &Labels,
+        normalizer: f32,
+        mode: Mode,
+    ) -> Result<LossAndGradient, GnnError> {
+        let targets = check(&self.arch, &self.schema, blocks, input)?;
+        labels.check(self.arch.task, self.arch.out_dim, targets)?;
+        if targets == 0 {
+            return Ok(LossAndGradient {
+                loss_sum: 0.0,
+                gradient: vec![0.0; self.state.flat.len()],
+                logits: Dense::zeros(0, self.arch.out_dim),
+                buffers: self.state.buffers.clone(),
+            });
+        }
+        on_pool(|| {
+            let stack = self.stack(&self.state.flat, true, mode, |_| true);
+            let logits = stack.run(blocks, input);
+            let given = plain(logits.clone())?;
+            let values: Vec<f64> = given.values.iter().map(|&value| f64::from(value)).collect();
+            let (loss_sum, gradient) = self.state.backward(
+                &stack.pass,
+                (logits, &values),
+                self.wanted(labels),
+                f64::from(normalizer),
+            )?;
+            if let Some(error) = stack.pass.failure.take() {
+                return Err(error);
+            }
+            Ok(LossAndGradient {
+                loss_sum,
+                gradient,
+                logits: self.in_label_unit(given),
+                buffers: stack.pass.buffers.into_inner(),
+            })
+        })
+    }
+
+    /// Returns the loss sum and the gradient of `loss sum / normalizer` at the parameters `flat`,
+    /// in f64; for checking gradients.
+    ///
+    /// # Errors
+    ///
+    /// As [`TypedModel::loss_and_gradient`].
+    ///
+    /// # Panics
+    ///
+    /// If `flat` is not as long as the flat parameters.
+    pub fn loss_and_gradient_f64(
+        &self,
+        flat: &[f64],
+        blocks: &[TypedBlock],
+        input: &[Option<ReadyInput>],
+        labels: &Labels,
+        normalizer: f64,
+        mode: Mode,
+    ) -> Result<(f64, Vec<f64>), GnnError> {
+        let targets = check(&self.arch, &self.schema, blocks, input)?;
+        labels.check(self.arch.task, self.arch.out_dim, targets)?;
+        if targets == 0 {
+            return Ok((0.0, vec![0.0; flat.len()]));
+        }
+        let stack = self.stack(flat, true, mode, |_| true);
+        let logits = stack.run(blocks, input);
+        let values: Vec<f64> = read(logits.clone())?;
+        let wanted = self.wanted(labels);
+        self.state
+            .backward(&stack.pass, (logits, &values), wanted, normalizer)
+    }
+
+    /// Returns the labels with what changes the loss of a row.
+    fn wanted<'a>(&'a self, labels: &'a Labels) -> (Task, &'a Labels, Weighing<'a>) {
+        let weighing = Weighing {
+            class_weights: &self.class_weights,
+            label_scale: self.label_scale.as_ref(),
+        };
+        (self.arch.task, labels, weighing)
+    }
+}

@@ -1,0 +1,355 @@
+//! The layers of a typed model in one forward pass.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use burn::tensor::Tensor;
+
+use super::architecture::TypedArchitecture;
+use super::block::TypedBlock;
+use super::kind::TypedKind;
+use super::schema::Schema;
+use super::{hgt, per_relation, simple_hgn};
+use crate::kernel::{Relational, RowNormalize};
+use crate::layer::{Conv, Features, MaskKind, Pass, Scope, Src, Summed};
+use crate::ops::Fused;
+use crate::{Dense, GnnError, ReadyInput};
+
+/// Layer of dropout masks on raw features; convs count from 1.
+const RAW: usize = 0;
+
+/// The convs of a typed model and a pass over them.
+pub(super) struct TypedStack<'a> {
+    pub(super) arch: &'a TypedArchitecture,
+    pub(super) schema: &'a Schema,
+    /// By layer and relation; none for kinds that are no convs by relation.
+    pub(super) convs: &'a [Vec<Arc<dyn Conv>>],
+    pub(super) pass: Pass<'a>,
+}
+
+/// A matrix that a layer aggregates: a row for each node of some types, one type after the other.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Source {
+    /// The types, by position.
+    pub types: Range<usize>,
+    /// Width of a row.
+    pub dim: usize,
+    /// Width of a row's scores, if the layer has scores. If the layer mixes in the attention of
+    /// earlier layers, those layers' scores come last.
+    pub scores_dim: Option<usize>,
+    /// Whether rows differ from the rows that the layer reads.
+    pub projects: bool,
+}
+
+/// The rows of a type's nodes between two layers.
+#[derive(Clone)]
+pub(super) struct TypeRows {
+    /// `[num_nodes, _]`.
+    pub(super) rows: Tensor<2>,
+    /// Scores of earlier layers, if the next layer mixes in their attention.
+    pub(super) carried: Option<Tensor<2>>,
+}
+
+impl<'a> TypedStack<'a> {
+    /// Runs all layers and the head; returns the logits of the target type's dst nodes.
+    pub(super) fn run(&self, blocks: &[TypedBlock], input: &[Option<ReadyInput>]) -> Tensor<2> {
+        let mut rows = self.input_rows(&blocks[0], input);
+        for (layer, block) in (1..).zip(blocks) {
+            rows = self.layer(layer, block, rows);
+        }
+        let target = rows.swap_remove(self.arch.target());
+        self.head(
+            target
+                .expect("the caller has checked that there are targets")
+                .rows,
+        )
+    }
+
+    /// Projects the raw features of the src nodes of the first block, by type.
+    fn input_rows(
+        &self,
+        block: &TypedBlock,
+        input: &[Option<ReadyInput>],
+    ) -> Vec<Option<TypeRows>> {
+        let of_type = |t: usize| {
+            let num_src = block.num_src(t);
+            if num_src == 0 {
+                return None;
+            }
+            let key = block.shared_key(t);
+            let mut features = self.raw_features(input[t].clone(), num_src);
+            if input[t].is_some() {
+                let rate = (RAW, self.arch.input_dropout);
+                features = self.pass.drop_features(rate, key, features);
+            }
+            let rows = Features::Dense(self.projection(t, &features, num_src));
+            let rows = self.pass.drop_features((1, self.arch.dropout), key, rows);
+            Some(TypeRows {
+                rows: self.pass.dense(rows),
+                carried: None,
+            })
+        };
+        (0..input.len()).map(of_type).collect()
+    }
+
+    /// Returns the features of a type's nodes; 1 each if the type has none.
+    pub(super) fn raw_features(&self, input: Option<ReadyInput>, rows: usize) -> Features {
+        match input {
+            Some(input) => self.pass.features(input),
+            None => Features::Dense(self.pass.constant(rows, 1, &vec![1.0; rows])),
+        }
+    }
+
+    /// Applies the linear map of a type to its raw features.
+    pub(super) fn projection(
+        &self,
+        node_type: usize,
+        features: &Features,
+        rows: usize,
+    ) -> Tensor<2> {
+        let name = format!("lins.{}", self.schema.types[node_type]);
+        self.pass.linear(&name, features, rows)
+    }
+
+    /// Runs one conv with residual, norm, activation, and dropout for the next layer: the rows of
+    /// src nodes to those of dst nodes, by type.
+    pub(super) fn layer(
+        &self,
+        layer: usize,
+        block: &TypedBlock,
+        input: Vec<Option<TypeRows>>,
+    ) -> Vec<Option<TypeRows>> {
+        let own: Vec<Option<Features>> = input
+            .iter()
+            .map(|of| of.as_ref().map(|of| Features::Dense(of.rows.clone())))
+            .collect();
+        let mut carried = vec![None; input.len()];
+        let sources = self.sources(layer).into_iter().enumerate();
+        let src = sources.map(|(at, source)| {
+            let mut parts: Vec<Option<Src>> = vec![None; input.len()];
+            for t in source.types.clone() {
+                let Some((of, own)) = input[t].as_ref().zip(own[t].as_ref()) else {
+                    continue;
+                };
+                let part = self.project(layer, at, t, (own, block.num_src(t)), of.carried.clone());
+                if self.arch.mixed_layers(layer + 1) > 1 && layer < self.arch.num_layers {
+                    carried[t].clone_from(&part.scores);
+                }
+                parts[t] = Some(part);
+            }
+            self.join(block, source.types, parts)
+        });
+        let src: Vec<Option<Src>> = src.collect();
+        let outs = self.conv(layer, block, &src, &own).into_iter().enumerate();
+        outs.map(|(t, summed)| {
+            let rows = self.finish(layer, block, t, summed?, own[t].as_ref()?);
+            let carried = carried[t].take();
+            Some(TypeRows {
+                rows,
+                carried: carried.map(|scores| scores.narrow(0, 0, block.num_dst(t))),
+            })
+        })
+        .collect()
+    }
+
+    /// Joins a source's rows of several types in the order of the columns of a block's union.
+    fn join(
+        &self,
+        block: &TypedBlock,
+        types: Range<usize>,
+        mut parts: Vec<Option<Src>>,
+    ) -> Option<Src> {
+        if types.len() == 1 {
+            return parts.swap_remove(types.start);
+        }
+        let gather = |of: &dyn Fn(&Src) -> Option<Tensor<2>>| {
+            let (mut dst, mut rest) = (Vec::new(), Vec::new());
+            for (t, part) in parts.iter().enumerate() {
+                let Some(rows) = part.as_ref().and_then(of) else {
+                    continue;
+                };
+                let (num_dst, num_src) = (block.num_dst(t), block.num_src(t));
+                if num_dst > 0 {
+                    dst.push(rows.clone().narrow(0, 0, num_dst));
+                }
+                if num_src > num_dst {
+                    rest.push(rows.narrow(0, num_dst, num_src - num_dst));
+                }
+            }
+            dst.extend(rest);
+            (!dst.is_empty()).then(|| Tensor::cat(dst, 0))
+        };
+        let rows = gather(&|part| Some(self.pass.dense(part.rows.clone())))?;
+        Some(Src {
+            rows: Features::Dense(rows),
+            scores: gather(&|part| part.scores.clone()),
+        })
+    }
+
+    /// Lists the matrices that a layer aggregates.
+    pub(super) fn sources(&self, layer: usize) -> Vec<Source> {
+        match self.arch.layer {
+            TypedKind::Conv(_) | TypedKind::Rgcn => per_relation::sources(self, layer),
+            TypedKind::SimpleHgn => simple_hgn::sources(self, layer),
+            TypedKind::Hgt => hgt::sources(self, layer),
+        }
+    }
+
+    /// Computes the rows of a source from the first `num_rows` rows of a type.
+    pub(super) fn project(
+        &self,
+        layer: usize,
+        source: usize,
+        node_type: usize,
+        (rows, num_rows): (&Features, usize),
+        carried: Option<Tensor<2>>,
+    ) -> Src {
+        match self.arch.layer {
+            TypedKind::Conv(_) | TypedKind::Rgcn => {
+                per_relation::project(self, layer, source, (rows, num_rows))
+            }
+            TypedKind::SimpleHgn => simple_hgn::project(self, layer, (rows, num_rows), carried),
+            TypedKind::Hgt => hgt::project(self, layer, source, node_type, (rows, num_rows)),
+        }
+    }
+
+    /// Computes the scores of a source's rows, unless [`project`](Self::project) has.
+    pub(super) fn scores(
+        &self,
+        layer: usize,
+        source: usize,
+        rows: &Dense,
+    ) -> Result<Option<Dense>, GnnError> {
+        match self.arch.layer {
+            TypedKind::Conv(_) | TypedKind::Rgcn => per_relation::scores(self, layer, source, rows),
+            TypedKind::SimpleHgn | TypedKind::Hgt => Ok(None),
+        }
+    }
+
+    /// Runs a layer's convs: by type, the output of its dst nodes before residual, norm and
+    /// activation. `own` has the rows of each type's dst nodes first.
+    pub(super) fn conv(
+        &self,
+        layer: usize,
+        block: &TypedBlock,
+        src: &[Option<Src>],
+        own: &[Option<Features>],
+    ) -> Vec<Option<Summed>> {
+        match self.arch.layer {
+            TypedKind::Conv(_) | TypedKind::Rgcn => {
+                let types = 0..self.schema.types.len();
+                let run = |t| per_relation::run(self, layer, block, t, src, own[t].as_ref());
+                types.map(run).collect()
+            }
+            TypedKind::SimpleHgn => simple_hgn::run(self, layer, block, src, own),
+            TypedKind::Hgt => hgt::run(self, layer, block, src, own),
+        }
+    }
+
+    /// Adds the residual of a type's output and applies norm, activation and dropout.
+    pub(super) fn finish(
+        &self,
+        layer: usize,
+        block: &TypedBlock,
+        node_type: usize,
+        summed: Summed,
+        own: &Features,
+    ) -> Tensor<2> {
+        let (arch, pass, num_dst) = (self.arch, &self.pass, block.num_dst(node_type));
+        let name = &self.schema.types[node_type];
+        let has_residual = arch.residual && arch.layer != TypedKind::SimpleHgn;
+        let residual = has_residual.then(|| {
+            let map = format!("res.{}.{name}.weight", layer - 1);
+            self.residual(&map, own, num_dst)
+        });
+        let summed = summed.plus(residual);
+        if !arch.is_hidden(layer) {
+            return pass.sum(summed, None, None);
+        }
+        let mask = pass.mask(layer + 1, MaskKind::Input, arch.dropout);
+        let dropout = mask.map(|mask| (mask, block.shared_key(node_type).clone()));
+        let norm = format!("norms.{}.{name}", layer - 1);
+        let active = block.num_active(node_type);
+        pass.hidden(summed, (arch.norm, &norm), active, arch.activation, dropout)
+    }
+
+    /// Returns the first rows of `own`, times the parameter `map` if there is one.
+    pub(super) fn residual(&self, map: &str, own: &Features, rows: usize) -> Tensor<2> {
+        if self.pass.parameters.contains_key(map) {
+            self.pass.product(own, rows, map)
+        } else {
+            self.pass.dense(own.clone()).narrow(0, 0, rows)
+        }
+    }
+
+    /// Returns the output of a type that no relation leads to: a linear map of its own rows.
+    pub(super) fn skip(
+        &self,
+        layer: usize,
+        node_type: usize,
+        own: &Features,
+        rows: usize,
+    ) -> Summed {
+        let name = format!("skips.{}.{}", layer - 1, self.schema.types[node_type]);
+        Summed {
+            bias: Some(self.pass.parameter(&format!("{name}.bias"))),
+            ..Summed::of(self.pass.product(own, rows, &format!("{name}.weight")))
+        }
+    }
+
+    /// Returns the scope of a layer whose parameters belong to no single relation; `prefix` is
+    /// [`layer_prefix`] of the layer.
+    pub(super) fn scope<'s>(&'s self, layer: usize, prefix: &'s str) -> Scope<'s> {
+        Scope::of_relation(&self.pass, layer, prefix, 0)
+    }
+
+    /// Turns embeddings of the last conv into logits.
+    pub(super) fn head(&self, embedding: Tensor<2>) -> Tensor<2> {
+        let mut logits = embedding;
+        if self.arch.has_head() {
+            let rows = logits.dims()[0];
+            logits = self.pass.linear("lin", &Features::Dense(logits), rows);
+        }
+        if self.arch.normalize_output {
+            let cols = self.arch.out_dim;
+            let normalize = Relational::RowNormalize(RowNormalize { cols });
+            logits = Fused::Relational(normalize).apply(logits);
+        }
+        logits
+    }
+}
+
+/// Returns the prefix of a layer's parameters that belong to no single relation.
+pub(super) fn layer_prefix(layer: usize) -> String {
+    format!("convs.{}.", layer - 1)
+}
+
+/// Computes coefficients and transposes of a batch's blocks before its first training pass.
+pub(super) fn prepare(
+    arch: &TypedArchitecture,
+    convs: &[Vec<Arc<dyn Conv>>],
+    blocks: &[TypedBlock],
+    input: &[Option<ReadyInput>],
+) {
+    for of_type in input.iter().flatten() {
+        of_type.transpose_sparse();
+    }
+    for (of_relations, block) in convs.iter().zip(blocks) {
+        match arch.layer {
+            TypedKind::Conv(_) | TypedKind::Rgcn => {
+                for (relation, conv) in of_relations.iter().enumerate() {
+                    if let Some(edges) = block.relation(relation) {
+                        conv.prepare(edges);
+                        edges.csr().transposed();
+                    }
+                }
+            }
+            TypedKind::SimpleHgn => {
+                block.union(true).csr.transposed();
+            }
+            TypedKind::Hgt => {
+                block.union(false).segments.transposed();
+            }
+        }
+    }
+}
