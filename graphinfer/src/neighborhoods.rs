@@ -11,7 +11,7 @@ use crate::predict::labels;
 use crate::threads::Threads;
 use gnn::kernel::Partitioning;
 use gnn::{Dense, Input, ReadyInput};
-use graphtrainer::batch::{BlockOptions, Piece, blocks_of};
+use graphtrainer::batch::{BlockOptions, EdgeColumns, Piece, blocks_of};
 use schemas::{
     EmbeddingBatch, EmbeddingColumns, EmbeddingsWriter, Event, GraphColumns, GraphFeatureDataset,
     GraphShard, Ids, Labels, Manifest, Opened, Output, Progress,
@@ -74,8 +74,10 @@ pub fn infer_neighborhoods(plan: &InferPlan, progress: &Progress) -> Result<Mani
             sampling: flatten.sampling,
             pruning: true,
             partitioning: Partitioning::default(),
-            edge_weight: arch.edge_weight,
-            edge_dim: arch.edge_dim,
+            edges: vec![EdgeColumns {
+                weight: arch.edge_weight,
+                dim: arch.edge_dim,
+            }],
         },
         columns,
         embedding_layer,

@@ -1,17 +1,27 @@
 //! Turns shards and targets into the blocks that a model runs on.
 
-use gnn::kernel::Partitioning;
-use gnn::{Block, BlockData, Dense, Input};
-use schemas::{Features, GraphShard, HopFanouts, Sampling, ShardEdges, use_at_layer};
+mod columns;
+mod walk;
 
+use std::sync::Arc;
+
+use gnn::kernel::Partitioning;
+use gnn::typed::{RelationEnds, Schema, TypedBlock, TypedBlockData};
+use gnn::{Block, Input};
+use schemas::{Features, GraphShard, HopFanouts, Sampling, use_at_layer};
+
+use crate::any_model::{typed_blocks, untyped_blocks};
 use crate::{TrainError, convert};
+
+use columns::NodeColumns;
+use walk::{Edges, Walk};
 
 /// Some targets of one shard.
 #[derive(Clone, Copy, Debug)]
 pub struct Piece<'a> {
     /// The shard.
     pub shard: &'a GraphShard,
-    /// Positions of the targets in the shard, each at most once.
+    /// Positions of the targets among the shard's nodes of the target type, each at most once.
     pub targets: &'a [u32],
 }
 
@@ -27,13 +37,20 @@ pub struct BlockOptions {
     pub pruning: bool,
     /// How the kernels split a block's rows over threads.
     pub partitioning: Partitioning,
-    /// Whether the model uses edge weights.
-    pub edge_weight: bool,
-    /// Number of features of an edge, if the model uses edge features.
-    pub edge_dim: Option<usize>,
+    /// The columns of edges that the model reads, by relation.
+    pub edges: Vec<EdgeColumns>,
 }
 
-/// The blocks of some targets, and the input of layer 1.
+/// The columns of a relation's edges that a model reads.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EdgeColumns {
+    /// Whether the model uses edge weights.
+    pub weight: bool,
+    /// Number of features of an edge, if the model uses edge features.
+    pub dim: Option<usize>,
+}
+
+/// The blocks of some targets of an untyped graph, and the input of layer 1.
 #[derive(Clone, Debug)]
 pub struct Vectorised {
     /// Layer 1 first. The first dst nodes of the last block are the targets, in the given order.
@@ -44,17 +61,38 @@ pub struct Vectorised {
     pub nodes: Vec<Place>,
 }
 
+/// The blocks of some targets of a typed graph, and the input of layer 1.
+#[derive(Clone, Debug)]
+pub struct TypedVectorised {
+    /// Layer 1 first. The first dst nodes of the target type of the last block are the targets, in
+    /// the given order.
+    pub blocks: Vec<TypedBlock>,
+    /// By type, `[num_src of blocks[0], dim]`; none for a type without features.
+    pub input: Vec<Option<Input>>,
+    /// By type, the src nodes of the first block: piece and position in its shard.
+    pub nodes: Vec<Vec<Place>>,
+}
+
 /// The origin of a node of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
     /// Position of the piece.
     pub piece: u32,
-    /// Position of the node in the piece's shard.
+    /// Position of the node among the nodes of its type in the piece's shard.
     pub node: u32,
 }
 
-/// Makes the blocks of some targets: the disjoint union of the nodes that each piece's targets
-/// need.
+/// The data of some targets' blocks.
+#[derive(Debug)]
+pub(crate) struct Layers {
+    /// Layer 1 first.
+    pub(crate) data: Vec<TypedBlockData>,
+    /// By type, the src nodes of the first block.
+    pub(crate) nodes: Vec<Vec<Place>>,
+}
+
+/// Makes the blocks of some targets of an untyped graph: the disjoint union of the nodes that each
+/// piece's targets need.
 ///
 /// Layer l reads the in-edges of rank below `use_at_layer(fanouts, 0, l)`. So a target's neighbourhood
 /// in the blocks is the one that flatten drew, whatever other targets are in its shard or batch.
@@ -67,276 +105,145 @@ pub struct Place {
 ///
 /// If pieces have different columns, or no features.
 pub fn blocks_of(pieces: &[Piece<'_>], options: &BlockOptions) -> Result<Vectorised, TrainError> {
-    let mut walk = Walk::new(pieces);
-    let num_layers = options.fanouts.len();
-    // Pruned edges and numbers of nodes, last layer first: layer l computes the rows that layer l +
-    // 1 reads.
-    let mut layers = Vec::with_capacity(num_layers);
-    for layer in (1..=num_layers).rev() {
-        let num_dst = walk.places.len();
-        let edges = walk.discover(num_dst, use_at_layer(&options.fanouts, 0, layer));
-        layers.push((num_dst, walk.places.len(), edges));
-    }
-    let num_src = walk.places.len();
-    let num_inner = layers.last().map_or(0, |(num_dst, ..)| *num_dst);
-    let mut blocks = Vec::with_capacity(num_layers);
-    let nodes = NodeColumns::gather(pieces, &walk.places, options.edge_weight);
-    for (layer, (num_dst, pruned_src, edges)) in (1..=num_layers).zip(layers.into_iter().rev()) {
-        let data = if options.pruning {
-            nodes.block(num_dst, (num_dst, pruned_src), edges, pieces, options)
-        } else {
-            let limit = use_at_layer(&options.fanouts, 0, layer);
-            let whole = walk.known(num_inner, num_src, limit);
-            nodes.block(num_dst, (num_src, num_src), whole, pieces, options)
-        };
-        blocks.push(Block::new(data)?.with_partitioning(options.partitioning));
-    }
+    let Layers { data, mut nodes } = layers_of(pieces, &untyped_schema(), options);
+    let nodes = nodes.pop().expect("an untyped graph has one type");
     Ok(Vectorised {
-        blocks,
-        input: features_of(pieces, &walk.places),
-        nodes: walk.places,
+        blocks: untyped_blocks(data, options.partitioning)?,
+        input: features_of(pieces, 0, &nodes),
+        nodes,
     })
 }
 
-/// In-edges of the first nodes of a batch.
-#[derive(Debug, Default)]
-struct Edges {
-    /// `[num_dst + 1]`
-    offset: Vec<u32>,
-    /// `[num_edges]`: position in the batch.
-    src: Vec<u32>,
-    /// `[num_edges]`: position in the shard's edge columns; sorted into runs by dst node.
-    origin: Vec<u32>,
+/// Makes the blocks of some targets of a typed graph, as [`blocks_of`] does. A node of a layer reads
+/// the in-edges of each relation into its type, of rank below the relation's fan-out.
+///
+/// # Errors
+///
+/// As [`blocks_of`].
+///
+/// # Panics
+///
+/// If pieces have different columns, or are of a graph with other types and relations.
+pub fn typed_blocks_of(
+    schema: &Arc<Schema>,
+    pieces: &[Piece<'_>],
+    options: &BlockOptions,
+) -> Result<TypedVectorised, TrainError> {
+    let Layers { data, nodes } = layers_of(pieces, schema, options);
+    let input = |(node_type, places): (usize, &Vec<Place>)| {
+        let features = features_of(pieces, node_type, places);
+        (features.cols() > 0).then_some(features)
+    };
+    Ok(TypedVectorised {
+        blocks: typed_blocks(schema, data, options.partitioning)?,
+        input: nodes.iter().enumerate().map(input).collect(),
+        nodes,
+    })
 }
 
-/// Position of a node that is not in the batch.
-const ABSENT: u32 = u32::MAX;
+/// Returns the types and relations of an untyped graph: one of each, without a name.
+fn untyped_schema() -> Schema {
+    Schema {
+        types: vec![String::new()],
+        relations: vec![RelationEnds {
+            name: String::new(),
+            from: 0,
+            to: 0,
+        }],
+    }
+}
 
-/// A breadth-first walk against the edges, with the nodes in order of first appearance.
-struct Walk<'a> {
+/// A layer during the walk: it computes the rows that the next layer reads.
+struct PrunedLayer {
+    /// Number of dst and of src nodes, by type.
+    num_dst: Vec<usize>,
+    num_src: Vec<usize>,
+    /// By relation.
+    edges: Vec<Edges>,
+}
+
+/// Collects the nodes and in-edges that each layer reads.
+pub(crate) fn layers_of(pieces: &[Piece<'_>], schema: &Schema, options: &BlockOptions) -> Layers {
+    let (mut walk, layers) = walk_layers(pieces, schema, &options.fanouts);
+    let num_src = walk.num_nodes();
+    let no_rows = || vec![0; schema.types.len()];
+    let num_inner = layers
+        .last()
+        .map_or_else(no_rows, |layer| layer.num_dst.clone());
+    let columns = NodeColumns::gather(pieces, schema, &walk.places, &options.edges);
+    let mut data = Vec::with_capacity(layers.len());
+    for (layer, pruned) in (1..).zip(layers.into_iter().rev()) {
+        data.push(if options.pruning {
+            let PrunedLayer {
+                num_dst,
+                num_src,
+                edges,
+            } = pruned;
+            columns.block(&num_dst, (&num_dst, &num_src), edges, options.sampling)
+        } else {
+            let known = |(relation, ends): (usize, &RelationEnds)| {
+                let limit = use_at_layer(&options.fanouts, relation, layer);
+                walk.known(relation, num_inner[ends.to], num_src[ends.to], limit)
+            };
+            let edges = schema.relations.iter().enumerate().map(known).collect();
+            columns.block(
+                &pruned.num_dst,
+                (&num_src, &num_src),
+                edges,
+                options.sampling,
+            )
+        });
+    }
+    let nodes = std::mem::take(&mut walk.places);
+    Layers { data, nodes }
+}
+
+/// Collects the nodes of some targets' neighbourhoods, by type.
+pub(crate) fn nodes_of(
+    pieces: &[Piece<'_>],
+    schema: &Schema,
+    fanouts: &[HopFanouts],
+) -> Vec<Vec<Place>> {
+    walk_layers(pieces, schema, fanouts).0.places
+}
+
+/// Walks from the targets against the edges, last layer first.
+fn walk_layers<'a>(
     pieces: &'a [Piece<'a>],
-    places: Vec<Place>,
-    /// Position in `places`, by piece and node.
-    position: Vec<Vec<u32>>,
-}
-
-impl<'a> Walk<'a> {
-    /// Starts a walk at the targets.
-    fn new(pieces: &'a [Piece<'a>]) -> Self {
-        let position = pieces
-            .iter()
-            .map(|piece| vec![ABSENT; piece.shard.nodes[0].len()])
-            .collect();
-        let mut walk = Self {
-            pieces,
-            places: Vec::new(),
-            position,
+    schema: &'a Schema,
+    fanouts: &[HopFanouts],
+) -> (Walk<'a>, Vec<PrunedLayer>) {
+    let mut walk = Walk::new(pieces, schema);
+    let num_layers = fanouts.len();
+    let mut layers = Vec::with_capacity(num_layers);
+    for layer in (1..=num_layers).rev() {
+        let num_dst = walk.num_nodes();
+        let discover = |(relation, ends): (usize, &RelationEnds)| {
+            let limit = use_at_layer(fanouts, relation, layer);
+            walk.discover(relation, num_dst[ends.to], limit)
         };
-        for (idx, piece) in pieces.iter().enumerate() {
-            for &node in piece.targets {
-                let known = walk.places.len();
-                walk.enter(Place {
-                    piece: narrow(idx),
-                    node,
-                });
-                assert_eq!(walk.places.len(), known + 1, "a piece lists a target twice");
-            }
-        }
-        walk
-    }
-
-    /// Returns the position of a node; a new node gets the next position.
-    fn enter(&mut self, place: Place) -> u32 {
-        let position = &mut self.position[place.piece as usize][place.node as usize];
-        if *position == ABSENT {
-            *position = narrow(self.places.len());
-            self.places.push(place);
-        }
-        *position
-    }
-
-    /// Collects the first `limit` in-edges of the first `num_dst` nodes; new sources are appended
-    /// to the batch.
-    fn discover(&mut self, num_dst: usize, limit: usize) -> Edges {
-        let mut edges = Edges {
-            offset: Vec::with_capacity(num_dst + 1),
-            ..Edges::default()
-        };
-        edges.offset.push(0);
-        for dst in 0..num_dst {
-            let Place { piece, node } = self.places[dst];
-            let all = &self.pieces[piece as usize].shard.edges[0];
-            for edge in in_edges(all, node, limit) {
-                let src = self.enter(Place {
-                    piece,
-                    node: all.in_src[edge],
-                });
-                edges.src.push(src);
-                edges.origin.push(narrow(edge));
-            }
-            edges.offset.push(narrow(edges.src.len()));
-        }
-        edges
-    }
-
-    /// Collects the first `limit` in-edges of the first `num_inner` of `num_dst` nodes, without
-    /// in-edges whose sources are not in the batch. The other nodes are the last hop and have no
-    /// in-edges.
-    fn known(&self, num_inner: usize, num_dst: usize, limit: usize) -> Edges {
-        let mut edges = Edges {
-            offset: vec![0],
-            ..Edges::default()
-        };
-        for &Place { piece, node } in &self.places[..num_inner] {
-            let all = &self.pieces[piece as usize].shard.edges[0];
-            for edge in in_edges(all, node, limit) {
-                let src = self.position[piece as usize][all.in_src[edge] as usize];
-                if src != ABSENT {
-                    edges.src.push(src);
-                    edges.origin.push(narrow(edge));
-                }
-            }
-            edges.offset.push(narrow(edges.src.len()));
-        }
-        edges.offset.resize(num_dst + 1, narrow(edges.src.len()));
-        edges
-    }
-}
-
-/// Returns the positions of a node's first `limit` in-edges.
-fn in_edges(edges: &ShardEdges, node: u32, limit: usize) -> std::ops::Range<usize> {
-    let all = edges.in_edges(node);
-    all.start..all.end.min(all.start.saturating_add(limit))
-}
-
-/// Columns of the nodes of a batch, for its blocks.
-struct NodeColumns<'a> {
-    places: &'a [Place],
-    in_degree: Vec<u32>,
-    in_weight: Option<Vec<f32>>,
-    self_loops: Option<Vec<u32>>,
-    self_weight: Option<Vec<f32>>,
-    node_key: Vec<u64>,
-}
-
-impl<'a> NodeColumns<'a> {
-    fn gather(pieces: &[Piece<'_>], places: &'a [Place], edge_weight: bool) -> Self {
-        let shards = || {
-            places
-                .iter()
-                .map(|place| (pieces[place.piece as usize].shard, place.node))
-        };
-        let degrees = || shards().map(|(shard, node)| (&shard.edges[0], node as usize));
-        let weights = |of: fn(&ShardEdges) -> Option<&Vec<f32>>| -> Option<Vec<f32>> {
-            let all = degrees().map(|(edges, node)| of(edges).map(|all| all[node]));
-            all.collect::<Option<_>>().filter(|_| edge_weight)
-        };
-        Self {
-            places,
-            in_degree: degrees()
-                .map(|(edges, node)| edges.in_degree[node])
-                .collect(),
-            in_weight: weights(|edges| edges.in_weight.as_ref()),
-            self_loops: degrees()
-                .map(|(edges, node)| edges.self_loops.as_ref().map(|all| all[node]))
-                .collect(),
-            self_weight: weights(|edges| edges.self_weight.as_ref()),
-            node_key: shards()
-                .map(|(shard, node)| shard.nodes[0].ids.hash(node as usize))
-                .collect(),
-        }
-    }
-
-    /// Makes the block of `edges` between the first nodes of the batch.
-    fn block(
-        &self,
-        num_active: usize,
-        (num_dst, num_src): (usize, usize),
-        edges: Edges,
-        pieces: &[Piece<'_>],
-        options: &BlockOptions,
-    ) -> BlockData {
-        let prefix = |column: &Option<Vec<f32>>| column.as_ref().map(|v| v[..num_src].to_vec());
-        let in_weight = prefix(&self.in_weight);
-        BlockData {
-            num_src,
+        let edges = schema.relations.iter().enumerate().map(discover).collect();
+        layers.push(PrunedLayer {
+            num_src: walk.num_nodes(),
             num_dst,
-            edge_weight: in_weight
-                .is_some()
-                .then(|| self.edge_weights(&edges, pieces)),
-            edge_feature: options
-                .edge_dim
-                .map(|dim| self.edge_features(&edges, pieces, dim)),
-            in_offset: edges.offset,
-            in_src: edges.src,
-            in_degree: self.in_degree[..num_src].to_vec(),
-            in_weight,
-            self_loops: self.self_loops.as_ref().map(|all| all[..num_src].to_vec()),
-            self_weight: prefix(&self.self_weight),
-            node_key: self.node_key[..num_src].to_vec(),
-            num_active,
-            sampling: convert::sampling(options.sampling),
-        }
-    }
-
-    fn edge_weights(&self, edges: &Edges, pieces: &[Piece<'_>]) -> Vec<f32> {
-        let mut weights = Vec::with_capacity(edges.src.len());
-        self.for_each_row(edges, pieces, |shard, run| {
-            let all = shard.edges[0]
-                .edge_weight
-                .as_ref()
-                .expect("in_weight comes with edge_weight");
-            weights.extend(run.iter().map(|&edge| all[edge as usize]));
+            edges,
         });
-        weights
     }
-
-    fn edge_features(&self, edges: &Edges, pieces: &[Piece<'_>], cols: usize) -> Dense {
-        let mut values = Vec::with_capacity(edges.src.len() * cols);
-        self.for_each_row(edges, pieces, |shard, run| {
-            let all = shard.edges[0]
-                .edge_feature
-                .as_ref()
-                .expect("edge features are used where present");
-            for &edge in run {
-                values.extend_from_slice(&all[edge as usize * cols..(edge as usize + 1) * cols]);
-            }
-        });
-        Dense {
-            rows: edges.src.len(),
-            cols,
-            values,
-        }
-    }
-
-    /// Calls `row` with the shard and the edges of each dst node that has edges.
-    fn for_each_row(
-        &self,
-        edges: &Edges,
-        pieces: &[Piece<'_>],
-        mut row: impl FnMut(&GraphShard, &[u32]),
-    ) {
-        for (place, pair) in self.places.iter().zip(edges.offset.windows(2)) {
-            let run = &edges.origin[pair[0] as usize..pair[1] as usize];
-            if !run.is_empty() {
-                row(pieces[place.piece as usize].shard, run);
-            }
-        }
-    }
+    (walk, layers)
 }
 
-/// Gathers the features of a batch's nodes; sparse ones stay sparse.
-fn features_of(pieces: &[Piece<'_>], places: &[Place]) -> Input {
+/// Gathers the features of a batch's nodes of one type; sparse ones stay sparse.
+pub(crate) fn features_of(pieces: &[Piece<'_>], node_type: usize, places: &[Place]) -> Input {
     let meta = pieces
         .first()
-        .map(|piece| piece.shard.nodes[0].features.meta())
+        .map(|piece| piece.shard.nodes[node_type].features.meta())
         .unwrap_or_default();
     let mut gathered = Features::empty(meta);
     // Consecutive nodes mostly belong to one piece, so a gather copies many rows.
     for run in places.chunk_by(|a, b| a.piece == b.piece) {
         let nodes: Vec<u32> = run.iter().map(|place| place.node).collect();
         gathered.extend_gather(
-            &pieces[run[0].piece as usize].shard.nodes[0].features,
+            &pieces[run[0].piece as usize].shard.nodes[node_type].features,
             &nodes,
         );
     }

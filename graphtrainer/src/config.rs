@@ -1,9 +1,11 @@
 //! Table `[train]`: as written ([`TrainSpec`]) and as checked ([`TrainPlan`]).
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use bytesize::ByteSize;
-use gnn::{Activation, Aggregator, LayerKind, Norm};
+use gnn::typed::{RelationAggregator, TypedKind};
+use gnn::{Activation, Aggregator, Norm};
 use serde::{Deserialize, Serialize};
 
 use crate::TrainError;
@@ -16,6 +18,7 @@ mod check;
 mod kinds;
 mod plan;
 
+pub(crate) use check::quoted;
 pub use kinds::{Device, Loss, UpdateMode};
 pub(crate) use plan::{ResultPlan, TuningPlan};
 pub use plan::{TrainContext, TrainPlan};
@@ -27,8 +30,9 @@ pub use plan::{TrainContext, TrainPlan};
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TrainSpec {
-    /// Kind of layer: `gcn`, `sage`, `gat`, `gatv2` or `gin`.
-    pub model: LayerKind,
+    /// Kind of layer: `gcn`, `sage`, `gat`, `gatv2` or `gin`; for a typed graph also `rgcn`,
+    /// `simple_hgn` or `hgt`.
+    pub model: TypedKind,
     /// Widths of the hidden layers. With one width fewer than hops, the last layer computes the
     /// prediction; with as many as hops, a linear head does. Default: none, which fits one hop.
     #[serde(default)]
@@ -41,6 +45,22 @@ pub struct TrainSpec {
     pub out_heads: Option<usize>,
     /// `mean` (default) or `max`, for `sage`.
     pub aggregator: Option<Aggregator>,
+    /// Typed graphs: how a node's outputs of several relations are joined: `sum` (default), `mean`
+    /// or `max`; for kinds with a conv for each relation.
+    pub relation_aggregator: Option<RelationAggregator>,
+    /// Typed graphs: width that the features of every type are projected to, before layer 1.
+    /// Default: the first width in `hidden`.
+    pub projection: Option<usize>,
+    /// `rgcn`: number of bases; the weight of a relation is a combination of them. Default: each
+    /// relation has its own weight.
+    pub bases: Option<usize>,
+    /// `simple_hgn`: width of a relation's embedding. Default 64.
+    pub relation_dim: Option<usize>,
+    /// `simple_hgn`: share of the layer before in the attention of a hidden layer. Default 0.05.
+    pub attention_residual: Option<f32>,
+    /// Typed graphs: whether the logits of a node are divided by their length. Default: for
+    /// `simple_hgn`.
+    pub normalize_output: Option<bool>,
     /// Non-linearity of hidden layers: `relu` (default) or `elu`.
     #[serde(default)]
     pub activation: Activation,
@@ -180,6 +200,12 @@ impl TrainSpec {
                 heads: self.heads.unwrap_or(1),
                 out_heads: self.out_heads.unwrap_or(1),
                 aggregator: self.aggregator.unwrap_or_default(),
+                relation_aggregator: self.relation_aggregator,
+                projection: self.projection,
+                bases: self.bases,
+                relation_dim: self.relation_dim,
+                attention_residual: self.attention_residual,
+                normalize_output: self.normalize_output,
                 activation: self.activation,
                 dropout: self.dropout,
                 input_dropout: self.input_dropout,
@@ -189,6 +215,7 @@ impl TrainSpec {
                 edge_weight: self.edge_weight,
                 edge_features: self.edge_features,
                 transform: ctx.transform,
+                transforms: BTreeMap::new(),
                 optimizer: Optimizer {
                     kind: self.optimizer,
                     learning_rate: self.learning_rate,

@@ -5,10 +5,10 @@ use std::path::PathBuf;
 use std::sync::mpsc::channel;
 use std::time::Instant;
 
-use gnn::Model;
 use schemas::progress::{Event, Progress};
 use serde_json::json;
 
+use crate::any_model::AnyModel;
 use crate::checkpoint::{Best, Checkpoint, Partial};
 use crate::config::{ResultPlan, TuningPlan};
 use crate::crew::Crew;
@@ -31,7 +31,7 @@ pub(crate) struct Training<'a> {
     pub(crate) busy: &'a Busy,
     pub(crate) monitor: Option<Metric>,
     /// Receives the parameters of each epoch, for evaluation.
-    pub(crate) model: Model,
+    pub(crate) model: AnyModel,
     pub(crate) state: Checkpoint,
 }
 

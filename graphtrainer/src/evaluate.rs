@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use gnn::{Mode, Model};
+use gnn::Mode;
 use schemas::Split;
 
 use crate::TrainError;
+use crate::any_model::AnyModel;
 use crate::memory::EVALUATION_TARGETS;
 use crate::metric::{Evaluation, Metrics};
 use crate::order::Order;
@@ -52,9 +53,8 @@ impl<'env> Evaluator<'env> {
     }
 
     /// Computes the metrics of a model; none if the split is empty.
-    pub(crate) fn evaluate(&mut self, model: &Model) -> Result<Metrics, TrainError> {
-        let arch = model.architecture();
-        let evaluation = Evaluation::new(arch.task, arch.out_dim);
+    pub(crate) fn evaluate(&mut self, model: &AnyModel) -> Result<Metrics, TrainError> {
+        let evaluation = Evaluation::new(model.task(), model.out_dim());
         Ok(self.fill(evaluation, model)?.finish())
     }
 
@@ -62,7 +62,7 @@ impl<'env> Evaluator<'env> {
     pub(crate) fn fill(
         &mut self,
         mut evaluation: Evaluation,
-        model: &Model,
+        model: &AnyModel,
     ) -> Result<Evaluation, TrainError> {
         if let Some(batches) = &self.kept {
             for batch in batches {
@@ -96,18 +96,17 @@ impl<'env> Evaluator<'env> {
 /// finite, which are left out.
 pub(crate) fn assess(
     evaluators: [(&str, Evaluator<'_>); 3],
-    model: &Model,
+    model: &AnyModel,
     names: &[String],
     notes: &mut Vec<String>,
 ) -> Result<BTreeMap<String, SplitScores>, TrainError> {
-    let arch = model.architecture();
     let mut scores = BTreeMap::new();
     for (split, mut evaluator) in evaluators {
         if evaluator.num_targets() == 0 {
             notes.push(format!("the {split} split is empty"));
             continue;
         }
-        let counting = Evaluation::new(arch.task, arch.out_dim).with_confusion();
+        let counting = Evaluation::new(model.task(), model.out_dim()).with_confusion();
         let evaluation = evaluator.fill(counting, model)?;
         let mut of_split = SplitScores::of(&evaluation, names);
         for (metric, value) in evaluation.finish() {
@@ -122,9 +121,9 @@ pub(crate) fn assess(
     Ok(scores)
 }
 
-fn add(evaluation: &mut Evaluation, model: &Model, batch: &Batch) -> Result<(), TrainError> {
-    let logits = model.forward(&batch.blocks, &batch.input, Mode::Eval)?;
-    let loss = gnn::loss(model.architecture().task, &logits, &batch.labels);
+fn add(evaluation: &mut Evaluation, model: &AnyModel, batch: &Batch) -> Result<(), TrainError> {
+    let logits = model.forward(&batch.blocks, Mode::Eval)?;
+    let loss = gnn::loss(model.task(), &logits, &batch.labels);
     evaluation.add(&logits, &batch.labels, loss);
     Ok(())
 }

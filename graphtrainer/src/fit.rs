@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use gnn::{Model, Transform};
+use gnn::Transform;
 use schemas::Split;
 use schemas::progress::{Event, Progress};
 
+use crate::any_model::AnyModel;
 use crate::checkpoint::Checkpoint;
 use crate::device::say;
 use crate::epoch_report::EpochReport;
@@ -25,9 +26,9 @@ use crate::{TrainError, TrainPlan};
 #[derive(Clone, Debug)]
 pub struct Trained {
     /// The model with the parameters of the best epoch.
-    pub model: Model,
-    /// The transform of raw features before layer 1 reads them.
-    pub transform: Transform,
+    pub model: AnyModel,
+    /// By type, the transform of raw features before layer 1 reads them.
+    pub transforms: Vec<Transform>,
     /// Metrics of the best epoch, named by split and metric, such as `test_accuracy`; metrics that
     /// are not finite are left out.
     pub metrics: BTreeMap<String, f64>,
@@ -134,7 +135,7 @@ pub(crate) fn fit_with(
     }
     Ok(Trained {
         model,
-        transform: prepared.transform,
+        transforms: prepared.transforms,
         metrics,
         scores,
         monitor,
@@ -180,7 +181,7 @@ fn report_resumed(plan: &TrainPlan, checkpoint: &Checkpoint, progress: &Progress
 }
 
 /// Returns the state before the first step.
-fn fresh(model: &Model) -> Checkpoint {
+fn fresh(model: &AnyModel) -> Checkpoint {
     let server = ServerState {
         parameters: model.flat(),
         buffers: model.buffers().to_vec(),

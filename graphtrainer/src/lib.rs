@@ -101,6 +101,7 @@
 //! # }
 //! ```
 
+mod any_model;
 pub mod batch;
 mod checkpoint;
 pub mod class_weight;
@@ -133,6 +134,7 @@ mod worker;
 #[path = "../tests/random/mod.rs"]
 mod random;
 
+pub use any_model::{AnyArchitecture, AnyBlocks, AnyModel, AnyModelFile, load_any_with};
 pub use config::{Device, Loss, TrainContext, TrainPlan, TrainSpec, UpdateMode};
 pub use epoch_report::EpochReport;
 pub use error::TrainError;

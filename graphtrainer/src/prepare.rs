@@ -1,17 +1,22 @@
 //! Checks that plan and data fit, and builds the model, before the first step.
 
+mod edges;
+mod fit;
+mod typed;
+
 use std::fmt::Debug;
 use std::path::Path;
+use std::sync::Arc;
 
 use gnn::kernel::Partitioning;
-use gnn::{
-    Architecture, LabelScale, LayerKind, Model, ParameterInfo, StandardizeFit, Task, Transform,
-};
+use gnn::typed::{Schema, TypedKind};
+use gnn::{Architecture, ParameterInfo, Task, Transform};
 use schemas::{FeatureMeta, GraphMeta, LabelKind, Split};
 
+use crate::any_model::{AnyArchitecture, AnyModel, schema_of};
 use crate::batch::BlockOptions;
 use crate::class_weight::{ClassWeights, balanced};
-use crate::config::Loss;
+use crate::config::{Device, Loss};
 use crate::metric::Metric;
 use crate::server::{MESSAGE_BYTES_MAX, TensorSpec, spread};
 use crate::source::Source;
@@ -22,9 +27,13 @@ use crate::{TrainError, TrainPlan};
 #[derive(Debug)]
 pub(crate) struct Prepared {
     /// The model before its first update.
-    pub(crate) model: Model,
+    pub(crate) model: AnyModel,
+    pub(crate) schema: Arc<Schema>,
     pub(crate) options: BlockOptions,
-    pub(crate) transform: Transform,
+    /// By type.
+    pub(crate) transforms: Vec<Transform>,
+    /// By type: whether the model reads features of its nodes.
+    pub(crate) reads_features: Vec<bool>,
     /// Weight of a target's loss by its class; empty: 1 for all.
     pub(crate) class_weights: Vec<f32>,
     pub(crate) monitor: Metric,
@@ -35,9 +44,12 @@ pub(crate) struct Prepared {
 impl Prepared {
     /// Returns the vectoriser; with `trains`, batches also get the values of the backward pass.
     pub(crate) fn vectoriser(&self, trains: bool) -> Vectoriser {
+        let by_type = self.transforms.iter().zip(&self.reads_features);
+        let transforms = by_type.map(|(transform, reads)| reads.then(|| transform.clone()));
         Vectoriser {
+            schema: Arc::clone(&self.schema),
             options: self.options.clone(),
-            transform: self.transform.clone(),
+            transforms: transforms.collect(),
             class_weights: self.class_weights.clone(),
             trained: trains.then(|| self.model.clone()),
         }
@@ -47,7 +59,7 @@ impl Prepared {
 /// The plan on the given data, with every default filled in.
 #[derive(Debug)]
 pub(crate) struct Resolved {
-    pub(crate) arch: Architecture,
+    pub(crate) arch: AnyArchitecture,
     pub(crate) monitor: Metric,
     /// Weight decay of each parameter.
     pub(crate) decays: Vec<f32>,
@@ -59,7 +71,8 @@ pub(crate) fn check(plan: &TrainPlan, source: &Source) -> Result<Resolved, Train
     checks.splits(source)?;
     let arch = checks.architecture()?;
     arch.validate()?;
-    checks.transform_allowed()?;
+    checks.transforms_allowed()?;
+    checks.device_allowed()?;
     checks.class_weights_allowed(&arch)?;
     let monitor = checks.monitor(&arch)?;
     let decays = checks.decays(&arch)?;
@@ -96,41 +109,31 @@ pub(crate) fn prepare(plan: &TrainPlan, source: &Source) -> Result<Prepared, Tra
         } else {
             Partitioning::Off
         },
-        edge_weight: arch.edge_weight,
-        edge_dim: arch.edge_dim,
+        edges: arch.edge_columns(),
     };
     let class_weights = match &plan.result.class_weights {
         None => Vec::new(),
         Some(ClassWeights::Listed(weights)) => weights.clone(),
-        Some(ClassWeights::Balanced) => balanced(source, arch.out_dim)?,
+        Some(ClassWeights::Balanced) => balanced(source, arch.out_dim())?,
     };
-    let mut model = Model::init(&arch, plan.result.seed)?;
+    let schema = Arc::new(schema_of(&source.graph));
+    let transforms = checks.transforms(source, &schema)?;
+    let mut model = AnyModel::init(&arch, plan.result.seed)?;
     model.set_class_weights(class_weights.clone());
-    if arch.task == Task::Regression {
-        model.set_label_scale(label_scale(source)?)?;
+    if arch.task() == Task::Regression {
+        model.set_label_scale(fit::label_scale(source)?)?;
     }
     model.set_device(plan.tuning.device.open()?);
     Ok(Prepared {
+        schema,
         options,
-        transform: checks.transform(source)?,
+        transforms,
+        reads_features: arch.reads_features(),
         class_weights,
         monitor,
         decays,
         model,
     })
-}
-
-/// Returns mean and deviation of the labels of train targets, each occurrence counted.
-fn label_scale(source: &Source) -> Result<LabelScale, TrainError> {
-    let mut fit = StandardizeFit::new(1);
-    for idx in 0..source.counts.len() {
-        let part = source.part(source.key(idx, None))?;
-        if let schemas::Labels::Number(values) = &part.shard.target_nodes().labels {
-            let targets = part.targets(Split::Train).iter();
-            targets.for_each(|&target| fit.add(&[values[target as usize]]));
-        }
-    }
-    Ok(fit.label_scale())
 }
 
 /// Bytes of a message besides parameters and optimiser's state, mainly the model's buffers.
@@ -257,7 +260,7 @@ impl<'a> Checks<'a> {
         Ok(())
     }
 
-    fn architecture(&self) -> Result<Architecture, TrainError> {
+    fn architecture(&self) -> Result<AnyArchitecture, TrainError> {
         let label = self.label()?;
         let task = match label {
             LabelKind::Class { .. } | LabelKind::ClassName { .. } => Task::Classes,
@@ -283,18 +286,35 @@ impl<'a> Checks<'a> {
         label.ok_or_else(|| self.untrainable("its nodes have no labels (`input.nodes.label`)"))
     }
 
-    fn architecture_of(&self, task: Task, out_dim: usize) -> Result<Architecture, TrainError> {
+    fn architecture_of(&self, task: Task, out_dim: usize) -> Result<AnyArchitecture, TrainError> {
+        Ok(match self.graph.is_typed() {
+            true => AnyArchitecture::Typed(Box::new(self.typed(task, out_dim)?)),
+            false => AnyArchitecture::Untyped(Box::new(self.untyped(task, out_dim)?)),
+        })
+    }
+
+    fn untyped(&self, task: Task, out_dim: usize) -> Result<Architecture, TrainError> {
         let (plan, graph) = (&self.plan.result, self.graph);
+        self.typed_keys_absent()?;
+        let layer = match plan.layer {
+            TypedKind::Conv(layer) => layer,
+            kind => {
+                let convs = TypedKind::names_of(|kind| matches!(kind, TypedKind::Conv(_)));
+                let problem = format!("its nodes and edges have no types, so allowed are {convs}");
+                return Err(self.unfit("model", kind.name(), problem));
+            }
+        };
         if graph.types[0].features == FeatureMeta::None {
             let problem = "its nodes have no features (`input.nodes.features` or `.sparse`)";
             return Err(self.untrainable(problem));
         }
+        let edges = self.edge_columns()?[0];
         Ok(Architecture {
-            layer: plan.layer,
+            layer,
             aggregator: plan.aggregator,
             in_dim: graph.types[0].features.dim(),
-            edge_dim: self.edge_dim()?,
-            edge_weight: self.edge_weight()?,
+            edge_dim: edges.dim,
+            edge_weight: edges.weight,
             hidden: plan.hidden.clone(),
             num_layers: self.num_layers()?,
             out_dim,
@@ -328,40 +348,8 @@ impl<'a> Checks<'a> {
         Ok(hops)
     }
 
-    fn edge_weight(&self) -> Result<bool, TrainError> {
-        let present = self.graph.relations[0].edge_weight;
-        match self.plan.result.edge_weight {
-            Some(true) if !present => {
-                let problem = "its edges have no weights (`input.edges.weight`)".to_owned();
-                Err(self.unfit("edge_weight", true, problem))
-            }
-            wanted => Ok(wanted.unwrap_or(present)),
-        }
-    }
-
-    fn edge_dim(&self) -> Result<Option<usize>, TrainError> {
-        let (plan, present) = (&self.plan.result, self.graph.relations[0].edge_feature_dim);
-        let takes = plan.layer.takes_edge_features();
-        if takes && plan.edge_features != Some(false) && present == Some(0) {
-            let problem = "without edges the width of the lists of `input.edges.features` is not \
-                           known; `train.edge_features` = false does not read them";
-            return Err(self.untrainable(problem));
-        }
-        let problem = match (plan.edge_features, present) {
-            (Some(false), _) => return Ok(None),
-            (None, _) => return Ok(present.filter(|_| takes)),
-            (Some(true), Some(dim)) if takes => return Ok(Some(dim)),
-            (Some(true), Some(_)) => {
-                let names = LayerKind::names_of(LayerKind::takes_edge_features);
-                format!("only {names} take edge features")
-            }
-            (Some(true), None) => "its edges have no features (`input.edges.features`)".to_owned(),
-        };
-        Err(self.unfit("edge_features", true, problem))
-    }
-
     /// Checks that a server's state fits into a message.
-    fn messages(&self, arch: &Architecture, decays: &[f32]) -> Result<(), TrainError> {
+    fn messages(&self, arch: &AnyArchitecture, decays: &[f32]) -> Result<(), TrainError> {
         let (servers, optimizer) = (self.plan.tuning.servers, &self.plan.result.optimizer);
         let tensors = tensors(&arch.parameters(), decays);
         let vectors = optimizer.num_moments() + 1;
@@ -377,8 +365,8 @@ impl<'a> Checks<'a> {
         Ok(())
     }
 
-    fn monitor(&self, arch: &Architecture) -> Result<Metric, TrainError> {
-        let allowed = Metric::of_task(arch.task, arch.out_dim);
+    fn monitor(&self, arch: &AnyArchitecture) -> Result<Metric, TrainError> {
+        let allowed = Metric::of_task(arch.task(), arch.out_dim());
         match self.plan.result.monitor {
             None => Ok(allowed[0]),
             Some(monitor) if allowed.contains(&monitor) => Ok(monitor),
@@ -390,10 +378,10 @@ impl<'a> Checks<'a> {
         }
     }
 
-    /// Returns the weight decay of each parameter. The head counts as the layer after the last.
-    fn decays(&self, arch: &Architecture) -> Result<Vec<f32>, TrainError> {
+    /// Returns the weight decay of each parameter.
+    fn decays(&self, arch: &AnyArchitecture) -> Result<Vec<f32>, TrainError> {
         let plan = &self.plan.result;
-        let last = arch.num_layers + usize::from(arch.has_head());
+        let last = arch.last_layer();
         let layers = plan.weight_decay_layers.as_deref();
         if let Some(layer) = layers
             .unwrap_or(&[])
@@ -408,8 +396,7 @@ impl<'a> Checks<'a> {
         }
         let decays = |layer: usize| layers.is_none_or(|layers| layers.contains(&layer));
         let of = |info: &gnn::ParameterInfo| {
-            let layer = if info.layer == 0 { last } else { info.layer };
-            if decays(layer) {
+            if decays(arch.layer_of(info)) {
                 plan.weight_decay
             } else {
                 0.0
@@ -418,42 +405,23 @@ impl<'a> Checks<'a> {
         Ok(arch.parameters().iter().map(of).collect())
     }
 
-    fn transform_allowed(&self) -> Result<(), TrainError> {
-        let wanted = self.plan.result.transform;
-        let is_sparse = matches!(self.graph.types[0].features, FeatureMeta::Sparse { .. });
-        if wanted == Some(schemas::Transform::Standardize) && is_sparse {
-            return Err(self.untrainable(
-                "its features are sparse, which `input.nodes.transform` = \"standardize\" would \
-                 fill: allowed is \"row_normalize\"",
-            ));
+    /// Checks that a GPU can compute the model.
+    fn device_allowed(&self) -> Result<(), TrainError> {
+        if self.graph.is_typed() && self.plan.tuning.device == Device::Gpu {
+            let problem = "its nodes have types, and models of such graphs compute on the \
+                           processor: allowed are \"auto\" and \"cpu\"";
+            return Err(self.unfit("device", "gpu", problem.to_owned()));
         }
         Ok(())
     }
 
-    fn class_weights_allowed(&self, arch: &Architecture) -> Result<(), TrainError> {
+    fn class_weights_allowed(&self, arch: &AnyArchitecture) -> Result<(), TrainError> {
         let weights = self.plan.result.class_weights.as_ref();
         weights.map_or(Ok(()), |weights| {
-            let problem = weights.problem(arch.task, arch.out_dim);
+            let problem = weights.problem(arch.task(), arch.out_dim());
             problem.map_or(Ok(()), |problem| {
                 Err(self.unfit("class_weights", weights, problem))
             })
         })
-    }
-
-    /// Fits the transform to the train targets, each occurrence counted.
-    fn transform(&self, source: &Source) -> Result<Transform, TrainError> {
-        match self.plan.result.transform {
-            None => return Ok(Transform::None),
-            Some(schemas::Transform::RowNormalize) => return Ok(Transform::RowNormalize),
-            Some(schemas::Transform::Standardize) => {}
-        }
-        let mut fit = StandardizeFit::new(self.graph.types[0].features.dim());
-        for idx in 0..source.counts.len() {
-            let part = source.part(source.key(idx, None))?;
-            for &target in part.targets(Split::Train) {
-                fit.add(part.dense_row(target));
-            }
-        }
-        Ok(fit.finish())
     }
 }

@@ -294,16 +294,19 @@ impl Part {
         slot_of(split).map_or(&[], |slot| &self.targets[slot])
     }
 
-    /// Returns the width of dense features that are stored beside the shard; none if there are
-    /// none.
-    pub(crate) fn dense_dim(&self) -> Option<usize> {
-        self.dense[0].as_ref().map(|rows| rows.dim())
+    /// Returns the width of the dense features of a type that are stored beside the shard; none if
+    /// there are none.
+    pub(crate) fn dense_dim(&self, node_type: usize) -> Option<usize> {
+        self.dense[node_type].as_ref().map(|rows| rows.dim())
     }
 
-    /// Returns the dense features of a node, `[dim]`; empty if features are not dense.
-    pub(crate) fn dense_row(&self, node: u32) -> &[f32] {
+    /// Returns the dense features of a node of a type, `[dim]`; empty if features are not dense.
+    pub(crate) fn dense_row(&self, node_type: usize, node: u32) -> &[f32] {
         let node = node as usize;
-        match (&self.dense[0], &self.shard.nodes[0].features) {
+        match (
+            &self.dense[node_type],
+            &self.shard.nodes[node_type].features,
+        ) {
             (Some(rows), _) => rows.row(node),
             (None, Features::Dense { dim, values }) => &values[node * dim..(node + 1) * dim],
             (None, Features::None | Features::Sparse { .. }) => &[],

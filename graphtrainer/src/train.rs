@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::io::Write;
 
 use cluster::Cluster;
-use gnn::ModelFile;
 use schemas::progress::Progress;
 use schemas::storage;
 use schemas::xxh::fingerprint;
@@ -12,6 +11,7 @@ use schemas::{FileEntry, Manifest, Opened, Output, PartEntry, SplitCounts, read_
 use serde::Serialize;
 use serde_json::json;
 
+use crate::any_model::About;
 use crate::fit::{Trained, fit_with};
 use crate::metric::Metrics;
 use crate::peers::{Leader, follow};
@@ -190,7 +190,7 @@ fn write_model(
             "best_epoch": trained.best_epoch,
             "monitor": trained.monitor.map(crate::metric::Metric::name),
             "metrics": trained.metrics,
-            "num_parameters": trained.model.parameters().iter().map(gnn::ParameterInfo::len).sum::<usize>(),
+            "num_parameters": trained.model.num_values(),
             "device": trained.device,
             "notes": trained.notes,
             "epochs": trained.history,
@@ -229,7 +229,10 @@ fn identity(plan: &TrainPlan, resolved: &Resolved, read: &serde_json::Value) -> 
         "class_weights": result.class_weights,
         "gradient_format": result.gradient_format,
     });
-    if resolved.arch.task == gnn::Task::Regression {
+    if !result.transforms.is_empty() {
+        identity["transforms"] = json!(result.transforms);
+    }
+    if resolved.arch.task() == gnn::Task::Regression {
         identity["scaled_labels"] = json!(true);
     }
     identity
@@ -244,7 +247,8 @@ fn save(
     trained: &Trained,
 ) -> Result<Vec<FileEntry>, TrainError> {
     let mut files = Vec::new();
-    for (name, bytes) in gnn::to_files(&trained.model, &model_file(plan, source, trained)?)? {
+    let about = about(plan, source, trained)?;
+    for (name, bytes) in trained.model.to_files(&trained.transforms, about)? {
         files.push(write(output, name, &bytes)?);
     }
     files.push(write(output, EPOCHS_JSONL, &epoch_lines(trained)?)?);
@@ -285,16 +289,9 @@ fn epoch_lines(trained: &Trained) -> Result<Vec<u8>, TrainError> {
     Ok(lines)
 }
 
-/// Returns the content of `model.json`, which does not depend on time or machine.
-fn model_file(
-    plan: &TrainPlan,
-    source: &Source,
-    trained: &Trained,
-) -> Result<ModelFile, TrainError> {
-    Ok(ModelFile {
-        architecture: trained.model.architecture().clone(),
-        transform: trained.transform.clone(),
-        label_scale: trained.model.label_scale().cloned(),
+/// Returns what `model.json` says about a training; it does not depend on time or machine.
+fn about(plan: &TrainPlan, source: &Source, trained: &Trained) -> Result<About, TrainError> {
+    Ok(About {
         label_names: Some(label_names(&source.graph).to_vec()).filter(|names| !names.is_empty()),
         metrics: trained.metrics.clone(),
         fanouts: to_json(&source.flatten.fanouts)?,

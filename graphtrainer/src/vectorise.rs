@@ -2,10 +2,12 @@
 
 use std::sync::Arc;
 
-use gnn::{Block, Dense, Input, Labels, Model, ReadyInput, SparseRows, Transform};
+use gnn::typed::Schema;
+use gnn::{Block, Dense, Input, Labels, ReadyInput, SparseRows, Transform};
 
 use crate::TrainError;
-use crate::batch::{BlockOptions, Piece, Place, blocks_of};
+use crate::any_model::{AnyBlocks, AnyModel};
+use crate::batch::{BlockOptions, Layers, Piece, Place, features_of, layers_of};
 use crate::memory::{BLOCK_EDGE_BYTES, BLOCK_NODE_BYTES, DENSE_PER_SPARSE};
 use crate::source::{Part, PartKey};
 
@@ -15,8 +17,7 @@ const SAMPLE_VALUES: usize = 1 << 14;
 /// A batch, ready to compute.
 #[derive(Debug)]
 pub(crate) struct Batch {
-    pub(crate) blocks: Vec<Block>,
-    pub(crate) input: ReadyInput,
+    pub(crate) blocks: AnyBlocks,
     /// One row per target.
     pub(crate) labels: Labels,
     pub(crate) num_targets: usize,
@@ -36,10 +37,12 @@ pub(crate) struct Counts {
 /// The settings for making batches of targets.
 #[derive(Clone, Debug)]
 pub(crate) struct Vectoriser {
+    pub(crate) schema: Arc<Schema>,
     pub(crate) options: BlockOptions,
-    pub(crate) transform: Transform,
+    /// By type; none for a type whose features the model does not read.
+    pub(crate) transforms: Vec<Option<Transform>>,
     /// The model that is trained on the batches; its backward pass needs prepared blocks.
-    pub(crate) trained: Option<Model>,
+    pub(crate) trained: Option<AnyModel>,
     /// Weight of a target's loss by its class; empty: 1 for all.
     pub(crate) class_weights: Vec<f32>,
 }
@@ -61,18 +64,27 @@ impl Vectoriser {
                 targets,
             })
             .collect();
-        let mut vectorised = blocks_of(&pieces, &self.options)?;
-        if let Some(rows) = dense_elsewhere(chosen, &vectorised.nodes) {
-            vectorised.input = Input::Dense(rows);
+        let Layers { data, nodes } = layers_of(&pieces, &self.schema, &self.options);
+        let mut input = Vec::with_capacity(nodes.len());
+        for (node_type, (transform, places)) in self.transforms.iter().zip(&nodes).enumerate() {
+            input.push(match transform {
+                Some(transform) => {
+                    let mut rows = match dense_elsewhere(chosen, node_type, places) {
+                        Some(rows) => Input::Dense(rows),
+                        None => features_of(&pieces, node_type, places),
+                    };
+                    transform.apply(&mut rows)?;
+                    Some(ReadyInput::new(sparse_where_few(rows))?)
+                }
+                None => None,
+            });
         }
-        self.transform.apply(&mut vectorised.input)?;
-        let input = ReadyInput::new(sparse_where_few(vectorised.input))?;
+        let blocks = AnyBlocks::new(&self.schema, data, input, self.options.partitioning)?;
         if let Some(model) = &self.trained {
-            model.prepare(&vectorised.blocks, &input);
+            model.prepare(&blocks);
         }
         Ok(Batch {
-            blocks: vectorised.blocks,
-            input,
+            blocks,
             labels: labels_of(&pieces),
             num_targets: pieces.iter().map(|piece| piece.targets.len()).sum(),
             counts: chosen.counts,
@@ -97,13 +109,13 @@ fn sparse_where_few(input: Input) -> Input {
     SparseRows::from_dense(dense, most).map_or(input, Input::Sparse)
 }
 
-/// Gathers the dense features of a batch's nodes, if they are stored beside the shards.
-fn dense_elsewhere(chosen: &Chosen, nodes: &[Place]) -> Option<Dense> {
-    let cols = chosen.pieces.first()?.1.dense_dim()?;
+/// Gathers the dense features of a batch's nodes of one type, if they are stored beside the shards.
+fn dense_elsewhere(chosen: &Chosen, node_type: usize, nodes: &[Place]) -> Option<Dense> {
+    let cols = chosen.pieces.first()?.1.dense_dim(node_type)?;
     let mut values = Vec::with_capacity(nodes.len() * cols);
     for place in nodes {
         let (_, part, _) = &chosen.pieces[place.piece as usize];
-        values.extend_from_slice(part.dense_row(place.node));
+        values.extend_from_slice(part.dense_row(node_type, place.node));
     }
     Some(Dense {
         rows: nodes.len(),
@@ -147,7 +159,8 @@ impl Batch {
             Labels::Classes(classes) => classes.len() * 4,
             Labels::MultiLabel(dense) | Labels::Regression(dense) => dense.values.len() * 4,
         };
-        self.input.bytes() + labels + self.blocks.iter().map(block_bytes).sum::<usize>()
+        let blocks = self.blocks.each().into_iter().map(block_bytes);
+        self.blocks.input_bytes() + labels + blocks.sum::<usize>()
     }
 }
 
@@ -168,6 +181,8 @@ mod tests {
     use schemas::{Fanout, GraphShard, HopFanouts, Sampling, Split};
 
     use super::*;
+    use crate::any_model::schema_of;
+    use crate::batch::EdgeColumns;
     use crate::random::{Graph, Shape, flatten_meta};
     use crate::source::Source;
 
@@ -184,15 +199,18 @@ mod tests {
         let part = source.part(key).unwrap();
         let targets = part.targets(Split::Train).to_vec();
         let vectoriser = Vectoriser {
+            schema: Arc::new(schema_of(&graph.meta())),
             options: BlockOptions {
                 fanouts: HopFanouts::untyped(&fanouts),
                 sampling: Sampling::Uniform,
                 pruning: true,
                 partitioning: Partitioning::EdgeBalanced,
-                edge_weight: with_edges,
-                edge_dim: graph.shape.edge_dim.filter(|_| with_edges),
+                edges: vec![EdgeColumns {
+                    weight: with_edges,
+                    dim: graph.shape.edge_dim.filter(|_| with_edges),
+                }],
             },
-            transform: Transform::None,
+            transforms: vec![Some(Transform::None)],
             trained: None,
             class_weights: Vec::new(),
         };
@@ -215,7 +233,8 @@ mod tests {
             5,
         );
         let plain = batch(&graph, false);
-        let (nodes, edges) = (plain.blocks[0].num_src(), plain.blocks[0].num_edges());
+        let first = plain.blocks.each()[0];
+        let (nodes, edges) = (first.num_src(), first.num_edges());
         // Each edge has a weight and seven features, each node two sums of weights.
         let of_edges = 4 * (8 * edges + 2 * nodes);
         assert_eq!(batch(&graph, true).bytes(), plain.bytes() + of_edges);

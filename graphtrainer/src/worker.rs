@@ -4,9 +4,10 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender};
 
-use gnn::{Mode, Model};
+use gnn::Mode;
 
 use crate::TrainError;
+use crate::any_model::AnyModel;
 use crate::order::{Order, step_seed};
 use crate::server::{Consistency, GradientFormat, ParameterServer, Pushed};
 use crate::supply::{Busy, PipelineStage};
@@ -21,7 +22,7 @@ pub(crate) struct Worker<'env> {
     pub(crate) seed: u64,
     pub(crate) busy: &'env Busy,
     /// The worker's own copy, whose parameters every pull overwrites.
-    pub(crate) model: Model,
+    pub(crate) model: AnyModel,
     /// The worker's batches, epoch after epoch.
     pub(crate) batches: Receiver<Result<Arc<Batch>, TrainError>>,
     pub(crate) format: GradientFormat,
@@ -94,14 +95,7 @@ impl Worker<'_> {
         let (worker, num_targets) = (self.worker, batch.num_targets as u64);
         if batch.num_targets == 0 {
             // The last batch of an epoch can have fewer targets than there are workers.
-            let gradient = vec![
-                0.0;
-                self.model
-                    .parameters()
-                    .iter()
-                    .map(gnn::ParameterInfo::len)
-                    .sum()
-            ];
+            let gradient = vec![0.0; self.model.num_values()];
             let buffers = self.model.buffers();
             let pushed = Pushed {
                 worker,
@@ -121,7 +115,6 @@ impl Worker<'_> {
         let normalizer = if covered > 0.0 { covered as f32 } else { 1.0 };
         let mut computed = self.model.loss_and_gradient(
             &batch.blocks,
-            &batch.input,
             &batch.labels,
             normalizer,
             Mode::Train { seed },

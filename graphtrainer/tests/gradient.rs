@@ -9,7 +9,7 @@ use gnn::{
     Activation, Aggregator, Architecture, Labels, LayerKind, LossAndGradient, Mode, Model, Norm,
     Task,
 };
-use graphtrainer::batch::{BlockOptions, Piece, blocks_of};
+use graphtrainer::batch::{BlockOptions, EdgeColumns, Piece, blocks_of};
 use random::{Graph, Shape};
 use schemas::{Fanout, HopFanouts, Sampling};
 
@@ -78,8 +78,10 @@ fn check(arch: &Architecture, graph: &Graph, fanouts: &[Fanout], sampling: Sampl
         sampling,
         pruning: true,
         partitioning: Partitioning::EdgeBalanced,
-        edge_weight: arch.edge_weight,
-        edge_dim: arch.edge_dim,
+        edges: vec![EdgeColumns {
+            weight: arch.edge_weight,
+            dim: arch.edge_dim,
+        }],
     };
     let wanted = compute(arch, graph, &pruned);
     let base = compute(

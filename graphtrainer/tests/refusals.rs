@@ -26,7 +26,12 @@ fn train(
     } else {
         "hidden = [4]"
     };
-    let text = format!("output = \"model\"\nmodel = \"sage\"\nepochs = 2\n{hidden}\n{table}");
+    let model = if table.contains("model") {
+        ""
+    } else {
+        "model = \"sage\""
+    };
+    let text = format!("output = \"model\"\n{model}\nepochs = 2\n{hidden}\n{table}");
     let spec: TrainSpec = toml::from_str(&text).unwrap();
     let ctx = TrainContext {
         input: Some("memory".into()),
@@ -94,6 +99,19 @@ fn keys_that_do_not_fit_the_data_are_named() {
             "hidden = [4, 4, 4]",
             "hidden` = [4, 4, 4]: its neighbourhoods have 2 hops, so allowed are 1 widths, or 2 \
              with a linear head",
+        ),
+        (
+            "model = \"rgcn\"",
+            "model` = \"rgcn\": its nodes and edges have no types, so allowed are gcn, sage, gat, \
+             gatv2 and gin",
+        ),
+        (
+            "projection = 8",
+            "projection` = 8: its nodes and edges have no types: leave the key out",
+        ),
+        (
+            "relation_aggregator = \"max\"",
+            "relation_aggregator` = \"max\": its nodes and edges have no types: leave the key out",
         ),
         (
             "edge_weight = true",
@@ -204,7 +222,7 @@ fn a_transform_is_fitted_to_train_targets_alone() {
         mean: vec![2.0; 6],
         scale: vec![1.0; 6],
     };
-    assert_eq!(trained.transform, wanted);
+    assert_eq!(trained.transforms, [wanted]);
 }
 
 #[test]

@@ -753,7 +753,7 @@ fn features_beside_the_shards_are_standardised_and_evaluated_as_those_in_them() 
     let plan = spec.into_plan(ctx).unwrap();
     let run = |beside| fit(&plan, &streamed(&graph(), beside), None, &silent()).unwrap();
     let (within, beside) = (run(false), run(true));
-    assert_eq!(beside.transform, within.transform);
+    assert_eq!(beside.transforms, within.transforms);
     assert_eq!(beside.metrics, within.metrics);
     assert_eq!(beside.model.flat(), within.model.flat());
 }

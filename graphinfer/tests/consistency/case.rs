@@ -7,7 +7,7 @@ use crate::twin;
 use gnn::{Dense, Mode};
 use graphflat::{FlattenSpec, flatten};
 use graphinfer::{InferContext, InferPlan, InferSpec, infer};
-use graphtrainer::batch::{BlockOptions, Piece, blocks_of};
+use graphtrainer::batch::{BlockOptions, EdgeColumns, Piece, blocks_of};
 use schemas::{
     EmbeddingRows, EmbeddingsDataset, Fanout, GraphFeatureDataset, HopFanouts, Layout, Manifest,
     Sampling, keep_at_hop,
@@ -181,8 +181,10 @@ fn check_batch<'a>(
         sampling: case.sampling,
         pruning: true,
         partitioning: gnn::kernel::Partitioning::EdgeBalanced,
-        edge_weight: arch.edge_weight,
-        edge_dim: arch.edge_dim,
+        edges: vec![EdgeColumns {
+            weight: arch.edge_weight,
+            dim: arch.edge_dim,
+        }],
     };
     let piece = Piece {
         shard: &shard,

@@ -12,8 +12,7 @@ fn options(fanouts: &[Fanout], pruning: bool) -> BlockOptions {
         sampling: Sampling::Uniform,
         pruning,
         partitioning: Partitioning::EdgeBalanced,
-        edge_weight: false,
-        edge_dim: None,
+        edges: vec![EdgeColumns::default()],
     }
 }
 
@@ -149,8 +148,10 @@ fn weights_that_are_not_used_leave_the_blocks() {
         targets: &[0, 1, 2, 3],
     }];
     let used = BlockOptions {
-        edge_weight: true,
-        edge_dim: Some(2),
+        edges: vec![EdgeColumns {
+            weight: true,
+            dim: Some(2),
+        }],
         ..options(&UNEQUAL[2], true)
     };
     let with = blocks_of(&pieces, &used).unwrap();

@@ -3,7 +3,10 @@
 use std::fmt::Display;
 use std::ops::RangeInclusive;
 
+use gnn::typed::{RelationAggregator, TypedKind};
 use gnn::{Aggregator, LayerKind, Norm};
+
+use serde::Serialize;
 
 use super::{Device, TrainSpec, UpdateMode};
 use crate::TrainError;
@@ -92,6 +95,7 @@ impl TrainSpec {
         self.check_counts(&mut found);
         self.check_rates(&mut found);
         self.check_layer_keys(&mut found);
+        self.check_typed_keys(&mut found);
         self.check_class_weights(&mut found);
         let consistency = found.take(self.consistency());
         self.check_workers(consistency, &mut found);
@@ -147,7 +151,8 @@ impl TrainSpec {
     }
 
     fn check_layer_keys(&self, found: &mut Mistakes) {
-        let takes_max = self.model.takes_maximum() || self.aggregator != Some(Aggregator::Max);
+        let takes = matches!(self.model, TypedKind::Conv(kind) if kind.takes_maximum());
+        let takes_max = takes || self.aggregator != Some(Aggregator::Max);
         let names = LayerKind::names_of(LayerKind::takes_maximum);
         let allowed = format!("only {names} can take the maximum");
         found.require(takes_max, "aggregator", "\"max\"", &allowed);
@@ -157,13 +162,48 @@ impl TrainSpec {
             let are_even = heads == 0 || self.hidden.iter().all(|width| width % heads == 0);
             return found.require(are_even, "heads", heads, &divides);
         }
-        let attentive = LayerKind::names_of(LayerKind::is_attention);
+        let attentive = TypedKind::names_of(TypedKind::is_attention);
         let only = format!("only {attentive} have attention");
         found.require(heads <= 1, "heads", heads, &only);
         let out_heads = self.out_heads.unwrap_or(1);
         found.require(out_heads <= 1, "out_heads", out_heads, &only);
         let dropout = self.attention_dropout;
         found.require(dropout == 0.0, "attention_dropout", dropout, &only);
+    }
+
+    /// Checks the keys of models of typed graphs.
+    fn check_typed_keys(&self, found: &mut Mistakes) {
+        for (name, width) in [
+            ("projection", self.projection),
+            ("bases", self.bases),
+            ("relation_dim", self.relation_dim),
+        ] {
+            found.within(name, width.unwrap_or(1), 1..=WIDTH_MAX);
+        }
+        found.share("attention_residual", self.attention_residual.unwrap_or(0.0));
+        let is_conv = matches!(self.model, TypedKind::Conv(_));
+        if let Some(joined) = self.relation_aggregator {
+            let convs = TypedKind::names_of(|kind| matches!(kind, TypedKind::Conv(_)));
+            let only = format!("only {convs} have an output for each relation");
+            let is_free = is_conv || joined == RelationAggregator::Sum;
+            found.require(is_free, "relation_aggregator", quoted(joined), &only);
+        }
+        if let Some(bases) = self.bases {
+            let is_rgcn = self.model == TypedKind::Rgcn;
+            found.require(is_rgcn, "bases", bases, "only rgcn has bases");
+        }
+        let is_hgn = self.model == TypedKind::SimpleHgn;
+        if let Some(width) = self.relation_dim {
+            let only = "only simple_hgn has embeddings of relations";
+            found.require(is_hgn, "relation_dim", width, only);
+        }
+        if let Some(share) = self.attention_residual {
+            let only = "only simple_hgn adds the attention of the layer before";
+            found.require(is_hgn, "attention_residual", share, only);
+        }
+        let has_own = self.model == TypedKind::Hgt && self.residual;
+        let allowed = "hgt has a residual of its own, so allowed is false";
+        found.require(!has_own, "residual", true, allowed);
     }
 
     fn check_device(&self, found: &mut Mistakes) {
@@ -236,4 +276,9 @@ impl TrainSpec {
         found.require(is_sgd, "momentum", momentum, only);
         found.share("momentum", momentum);
     }
+}
+
+/// Returns the name of a named value, in quotes as written in a job file.
+pub(crate) fn quoted(value: impl Serialize) -> String {
+    serde_json::to_string(&value).unwrap_or_default()
 }

@@ -1,8 +1,10 @@
 //! A checked training.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use gnn::{Activation, Aggregator, LayerKind, Norm};
+use gnn::typed::{RelationAggregator, TypedKind};
+use gnn::{Activation, Aggregator, Norm};
 use schemas::Transform;
 use serde::Serialize;
 
@@ -20,7 +22,8 @@ pub struct TrainContext {
     pub input: Option<PathBuf>,
     /// The job's random seed.
     pub job_seed: u64,
-    /// Transform of the node features, fitted on the train targets.
+    /// Transform of the node features, fitted on the train targets. Typed graphs have
+    /// [`TrainPlan::with_transforms`].
     pub transform: Option<Transform>,
     /// Directory that relative paths start at.
     pub base: PathBuf,
@@ -45,12 +48,24 @@ pub struct TrainPlan {
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct ResultPlan {
     pub(crate) streamed: bool,
-    pub(crate) layer: LayerKind,
+    pub(crate) layer: TypedKind,
     pub(crate) hidden: Vec<usize>,
     pub(crate) layers: Option<usize>,
     pub(crate) heads: usize,
     pub(crate) out_heads: usize,
     pub(crate) aggregator: Aggregator,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) relation_aggregator: Option<RelationAggregator>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) projection: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) bases: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) relation_dim: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) attention_residual: Option<f32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) normalize_output: Option<bool>,
     pub(crate) activation: Activation,
     pub(crate) dropout: f32,
     pub(crate) input_dropout: f32,
@@ -60,6 +75,9 @@ pub(crate) struct ResultPlan {
     pub(crate) edge_weight: Option<bool>,
     pub(crate) edge_features: Option<bool>,
     pub(crate) transform: Option<Transform>,
+    /// By type, in a typed graph; types without a transform are left out.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) transforms: BTreeMap<String, Transform>,
     pub(crate) optimizer: Optimizer,
     /// In epochs; the number of targets decides how many steps the optimiser gets.
     pub(crate) schedule: Option<ScheduleSpec>,
@@ -102,6 +120,13 @@ impl TrainPlan {
     /// training is the fingerprint of its source.
     pub fn with_sample(mut self, settings: serde_json::Value) -> Self {
         self.sample = settings;
+        self
+    }
+
+    /// Sets the transforms of a typed graph's node features, by type; types without a transform are
+    /// left out. [`TrainContext::transform`] is then not used.
+    pub fn with_transforms(mut self, transforms: BTreeMap<String, Transform>) -> Self {
+        self.result.transforms = transforms;
         self
     }
 

@@ -201,10 +201,63 @@ fn attention_keys_need_attention() {
     for extra in ["heads = 2", "out_heads = 2", "attention_dropout = 0.5"] {
         let text = format!("model = \"gcn\"\nepochs = 3\noutput = \"m\"\n{extra}");
         let got = plan(&text).expect_err("gcn has no attention");
-        assert!(got.contains("only gat and gatv2 have attention"), "{got}");
+        assert!(
+            got.contains("only gat, gatv2, simple_hgn and hgt have attention"),
+            "{got}"
+        );
     }
     let got = plan("model = \"gcn\"\nepochs = 1\nhidden = [0]\noutput = \"m\"").unwrap_err();
     assert!(got.contains("`train.hidden` is 0"), "{got}");
+}
+
+#[test]
+fn keys_of_typed_graphs_need_their_kind() {
+    let check_kind = |table: &str, expected: &str| {
+        let text = format!("epochs = 3\nhidden = [16]\noutput = \"m\"\n{table}");
+        let got = plan(&text).expect_err("the table is wrong");
+        assert!(got.contains(expected), "`{got}` lacks `{expected}`");
+    };
+    check_kind(
+        "model = \"han\"",
+        "unknown variant `han`, expected one of `gcn`, `sage`, `gat`, `gatv2`, `gin`, `rgcn`, \
+         `simple_hgn`, `hgt`",
+    );
+    check_kind(
+        "model = \"hgt\"\nrelation_aggregator = \"mean\"",
+        "`train.relation_aggregator` is \"mean\": only gcn, sage, gat, gatv2 and gin have an output",
+    );
+    check_kind(
+        "model = \"sage\"\nrelation_aggregator = \"first\"",
+        "unknown variant `first`, expected one of `sum`, `mean`, `max`",
+    );
+    check_kind(
+        "model = \"sage\"\nbases = 4",
+        "`train.bases` is 4: only rgcn has bases",
+    );
+    check_kind(
+        "model = \"rgcn\"\nbases = 0",
+        "`train.bases` is 0: allowed is 1 to 1048576",
+    );
+    check_kind(
+        "model = \"hgt\"\nrelation_dim = 8",
+        "`train.relation_dim` is 8: only simple_hgn has embeddings of relations",
+    );
+    check_kind(
+        "model = \"hgt\"\nattention_residual = 0.1",
+        "`train.attention_residual` is 0.1: only simple_hgn",
+    );
+    check_kind(
+        "model = \"simple_hgn\"\nattention_residual = 1.0",
+        "`train.attention_residual` is 1: allowed is 0 to below 1",
+    );
+    check_kind(
+        "model = \"hgt\"\nresidual = true",
+        "`train.residual` is true: hgt has a residual of its own, so allowed is false",
+    );
+    check_kind(
+        "model = \"rgcn\"\nheads = 2",
+        "`train.heads` is 2: only gat, gatv2, simple_hgn and hgt have attention",
+    );
 }
 
 #[test]

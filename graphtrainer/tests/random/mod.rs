@@ -2,6 +2,8 @@
 
 #![allow(dead_code, reason = "every test uses another part of it")]
 
+pub(crate) mod typed;
+
 use std::collections::BTreeSet;
 
 use rand::rngs::StdRng;

@@ -1,0 +1,445 @@
+//! A model of an untyped or of a typed graph, behind one set of calls.
+
+mod file;
+
+use std::sync::Arc;
+
+use gnn::kernel::Partitioning;
+use gnn::typed::{RelationEnds, Schema, TypedArchitecture, TypedBlock, TypedBlockData, TypedModel};
+use gnn::{
+    Architecture, Block, BlockData, Dense, Device, GnnError, LabelScale, Labels, LossAndGradient,
+    Mode, Model, ParameterInfo, ReadyInput, Task,
+};
+use schemas::GraphMeta;
+use serde::Serialize;
+
+use crate::batch::EdgeColumns;
+
+pub(crate) use file::About;
+pub use file::{AnyModelFile, load_any_with};
+
+/// The architecture of a model of an untyped or of a typed graph.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(untagged)]
+pub enum AnyArchitecture {
+    /// Of a graph with one unnamed type and one unnamed relation.
+    Untyped(Box<Architecture>),
+    /// Of a graph with named types and relations.
+    Typed(Box<TypedArchitecture>),
+}
+
+/// A model of an untyped or of a typed graph.
+#[derive(Clone, Debug)]
+pub enum AnyModel {
+    /// Of a graph with one unnamed type and one unnamed relation.
+    Untyped(Box<Model>),
+    /// Of a graph with named types and relations.
+    Typed(Box<TypedModel>),
+}
+
+/// The blocks of a batch, layer 1 first, and the input of layer 1.
+#[derive(Clone, Debug)]
+pub enum AnyBlocks {
+    /// Of an untyped graph.
+    Untyped(Vec<Block>, ReadyInput),
+    /// Of a typed graph; the input is by type.
+    Typed(Vec<TypedBlock>, Vec<Option<ReadyInput>>),
+}
+
+/// Evaluates an expression on what either variant holds.
+macro_rules! on_either {
+    ($enum:ident, $value:expr, $held:ident => $result:expr) => {
+        match $value {
+            $enum::Untyped($held) => $result,
+            $enum::Typed($held) => $result,
+        }
+    };
+}
+
+/// Why a model can always compute its batch.
+const SAME_KIND: &str = "a model and its blocks are of one graph";
+
+/// Returns the types and relations of a graph.
+pub(crate) fn schema_of(graph: &GraphMeta) -> Schema {
+    let relations = graph.relations.iter().map(|relation| RelationEnds {
+        name: relation.name.clone(),
+        from: relation.from,
+        to: relation.to,
+    });
+    Schema {
+        types: graph.types.iter().map(|of| of.name.clone()).collect(),
+        relations: relations.collect(),
+    }
+}
+
+/// Tells whether a graph has named types and relations.
+fn is_typed(schema: &Schema) -> bool {
+    schema.types.iter().any(|name| !name.is_empty())
+}
+
+impl AnyArchitecture {
+    /// Checks that the keys fit together.
+    ///
+    /// # Errors
+    ///
+    /// [`GnnError::Architecture`] names the first key that does not fit.
+    pub fn validate(&self) -> Result<(), GnnError> {
+        on_either!(AnyArchitecture, self, arch => arch.validate())
+    }
+
+    /// Lists the parameters of a model of this architecture.
+    ///
+    /// # Panics
+    ///
+    /// If the architecture is not valid.
+    pub fn parameters(&self) -> Vec<ParameterInfo> {
+        on_either!(AnyArchitecture, self, arch => arch.parameters())
+    }
+
+    /// Returns the meaning of the logits.
+    pub fn task(&self) -> Task {
+        on_either!(AnyArchitecture, self, arch => arch.task)
+    }
+
+    /// Returns the width of the logits.
+    pub fn out_dim(&self) -> usize {
+        on_either!(AnyArchitecture, self, arch => arch.out_dim)
+    }
+
+    /// Returns the number of layers, a linear head included.
+    pub(crate) fn last_layer(&self) -> usize {
+        on_either!(AnyArchitecture, self, arch => arch.num_layers + usize::from(arch.has_head()))
+    }
+
+    /// Returns the layer that a parameter counts to. The head is the layer after the last; the
+    /// projections of features count to layer 1.
+    pub(crate) fn layer_of(&self, parameter: &ParameterInfo) -> usize {
+        match (self, parameter.layer) {
+            (Self::Typed(_), 0) if parameter.name.starts_with("lins.") => 1,
+            (_, 0) => self.last_layer(),
+            (_, layer) => layer,
+        }
+    }
+
+    /// Returns the columns of edges that the model reads, by relation.
+    pub fn edge_columns(&self) -> Vec<EdgeColumns> {
+        match self {
+            Self::Untyped(arch) => vec![EdgeColumns {
+                weight: arch.edge_weight,
+                dim: arch.edge_dim,
+            }],
+            Self::Typed(arch) => {
+                let columns = arch.relations.iter().map(|relation| EdgeColumns {
+                    weight: relation.edge_weight,
+                    dim: relation.edge_dim,
+                });
+                columns.collect()
+            }
+        }
+    }
+
+    /// Tells for each type whether the model reads features of its nodes.
+    pub(crate) fn reads_features(&self) -> Vec<bool> {
+        match self {
+            Self::Untyped(_) => vec![true],
+            Self::Typed(arch) => arch.types.iter().map(|of| of.in_dim.is_some()).collect(),
+        }
+    }
+}
+
+impl AnyModel {
+    /// Makes a model whose parameters are drawn by a pure function of `arch` and `seed`.
+    ///
+    /// # Errors
+    ///
+    /// [`GnnError::Architecture`] if `arch` is invalid or too large.
+    pub fn init(arch: &AnyArchitecture, seed: u64) -> Result<Self, GnnError> {
+        Ok(match arch {
+            AnyArchitecture::Untyped(arch) => Self::Untyped(Box::new(Model::init(arch, seed)?)),
+            AnyArchitecture::Typed(arch) => Self::Typed(Box::new(TypedModel::init(arch, seed)?)),
+        })
+    }
+
+    /// Returns the meaning of the logits.
+    pub fn task(&self) -> Task {
+        on_either!(AnyModel, self, model => model.architecture().task)
+    }
+
+    /// Returns the width of the logits.
+    pub fn out_dim(&self) -> usize {
+        on_either!(AnyModel, self, model => model.architecture().out_dim)
+    }
+
+    /// Lists the parameters; the flat vector is their concatenation in this order.
+    pub fn parameters(&self) -> &[ParameterInfo] {
+        on_either!(AnyModel, self, model => model.parameters())
+    }
+
+    /// Returns the number of values of all parameters.
+    pub fn num_values(&self) -> usize {
+        self.parameters().iter().map(ParameterInfo::len).sum()
+    }
+
+    /// Returns a copy of the flat parameters.
+    pub fn flat(&self) -> Vec<f32> {
+        on_either!(AnyModel, self, model => model.flat())
+    }
+
+    /// Replaces the flat parameters.
+    ///
+    /// # Panics
+    ///
+    /// If the length differs.
+    pub fn set_flat(&mut self, values: &[f32]) {
+        on_either!(AnyModel, self, model => model.set_flat(values));
+    }
+
+    /// Returns batch norm's running means and variances; empty without batch norm.
+    pub fn buffers(&self) -> &[f32] {
+        on_either!(AnyModel, self, model => model.buffers())
+    }
+
+    /// Replaces batch norm's running means and variances.
+    ///
+    /// # Panics
+    ///
+    /// If the length differs.
+    pub fn set_buffers(&mut self, values: &[f32]) {
+        on_either!(AnyModel, self, model => model.set_buffers(values));
+    }
+
+    /// Sets class weights, as [`Model::set_class_weights`].
+    ///
+    /// # Panics
+    ///
+    /// If there are weights, but not one per class.
+    pub fn set_class_weights(&mut self, weights: Vec<f32>) {
+        on_either!(AnyModel, self, model => model.set_class_weights(weights));
+    }
+
+    /// Sets the unit of a regression's labels, as [`Model::set_label_scale`].
+    ///
+    /// # Errors
+    ///
+    /// [`GnnError::Transform`] if the model is not a regression, or the scale has another width.
+    pub fn set_label_scale(&mut self, scale: LabelScale) -> Result<(), GnnError> {
+        on_either!(AnyModel, self, model => model.set_label_scale(scale))
+    }
+
+    /// Returns the unit of a regression's labels, if one was set.
+    pub fn label_scale(&self) -> Option<&LabelScale> {
+        on_either!(AnyModel, self, model => model.label_scale())
+    }
+
+    /// Sets the device of a model of an untyped graph. A model of a typed graph always computes on
+    /// the processor.
+    pub(crate) fn set_device(&mut self, device: Device) {
+        match self {
+            Self::Untyped(model) => model.set_device(device),
+            Self::Typed(_) => {}
+        }
+    }
+
+    /// Returns the device that the model computes on.
+    pub fn device(&self) -> Device {
+        match self {
+            Self::Untyped(model) => model.device().clone(),
+            Self::Typed(_) => Device::cpu(),
+        }
+    }
+
+    /// Computes coefficients and transposes of a batch's blocks before its first training pass; the
+    /// blocks keep them.
+    ///
+    /// # Panics
+    ///
+    /// If the blocks are of another kind of graph.
+    pub fn prepare(&self, blocks: &AnyBlocks) {
+        match (self, blocks) {
+            (Self::Untyped(model), AnyBlocks::Untyped(blocks, input)) => {
+                model.prepare(blocks, input);
+            }
+            (Self::Typed(model), AnyBlocks::Typed(blocks, input)) => model.prepare(blocks, input),
+            _ => unreachable!("{SAME_KIND}"),
+        }
+    }
+
+    /// Returns the logits of the targets, as [`Model::forward`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Model::forward`].
+    ///
+    /// # Panics
+    ///
+    /// If the blocks are of another kind of graph.
+    pub fn forward(&self, blocks: &AnyBlocks, mode: Mode) -> Result<Dense, GnnError> {
+        match (self, blocks) {
+            (Self::Untyped(model), AnyBlocks::Untyped(blocks, input)) => {
+                model.forward(blocks, input, mode)
+            }
+            (Self::Typed(model), AnyBlocks::Typed(blocks, input)) => {
+                model.forward(blocks, input, mode)
+            }
+            _ => unreachable!("{SAME_KIND}"),
+        }
+    }
+
+    /// Returns the loss of a batch and its gradient, as [`Model::loss_and_gradient`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Model::loss_and_gradient`].
+    ///
+    /// # Panics
+    ///
+    /// If the blocks are of another kind of graph.
+    pub fn loss_and_gradient(
+        &self,
+        blocks: &AnyBlocks,
+        labels: &Labels,
+        normalizer: f32,
+        mode: Mode,
+    ) -> Result<LossAndGradient, GnnError> {
+        match (self, blocks) {
+            (Self::Untyped(model), AnyBlocks::Untyped(blocks, input)) => {
+                model.loss_and_gradient(blocks, input, labels, normalizer, mode)
+            }
+            (Self::Typed(model), AnyBlocks::Typed(blocks, input)) => {
+                model.loss_and_gradient(blocks, input, labels, normalizer, mode)
+            }
+            _ => unreachable!("{SAME_KIND}"),
+        }
+    }
+}
+
+impl AnyBlocks {
+    /// Makes the blocks of `data`, layer 1 first, of a graph with these types and relations.
+    ///
+    /// # Errors
+    ///
+    /// [`GnnError::Block`] if the data contradict themselves.
+    ///
+    /// # Panics
+    ///
+    /// If an untyped graph has no input.
+    pub(crate) fn new(
+        schema: &Arc<Schema>,
+        data: Vec<TypedBlockData>,
+        mut input: Vec<Option<ReadyInput>>,
+        partitioning: Partitioning,
+    ) -> Result<Self, GnnError> {
+        if is_typed(schema) {
+            return Ok(Self::Typed(
+                typed_blocks(schema, data, partitioning)?,
+                input,
+            ));
+        }
+        let input = input.pop().flatten();
+        let input = input.expect("a model of an untyped graph reads features");
+        Ok(Self::Untyped(untyped_blocks(data, partitioning)?, input))
+    }
+
+    /// Returns the blocks of each layer and relation.
+    pub(crate) fn each(&self) -> Vec<&Block> {
+        match self {
+            Self::Untyped(blocks, _) => blocks.iter().collect(),
+            Self::Typed(blocks, _) => {
+                let relations = |block: &TypedBlock| 0..block.schema().relations.len();
+                let all = blocks
+                    .iter()
+                    .flat_map(|block| relations(block).filter_map(|at| block.relation(at)));
+                all.collect()
+            }
+        }
+    }
+
+    /// Returns the approximate memory of the input in bytes.
+    pub(crate) fn input_bytes(&self) -> usize {
+        match self {
+            Self::Untyped(_, input) => input.bytes(),
+            Self::Typed(_, input) => input.iter().flatten().map(ReadyInput::bytes).sum(),
+        }
+    }
+}
+
+/// Makes the blocks of a typed graph.
+pub(crate) fn typed_blocks(
+    schema: &Arc<Schema>,
+    data: Vec<TypedBlockData>,
+    partitioning: Partitioning,
+) -> Result<Vec<TypedBlock>, GnnError> {
+    let block = |data| Ok(TypedBlock::new(schema, data)?.with_partitioning(partitioning));
+    data.into_iter().map(block).collect()
+}
+
+/// Makes the blocks of an untyped graph from the data of its one type and one relation.
+pub(crate) fn untyped_blocks(
+    data: Vec<TypedBlockData>,
+    partitioning: Partitioning,
+) -> Result<Vec<Block>, GnnError> {
+    let block = |data| Ok(Block::new(untyped(data))?.with_partitioning(partitioning));
+    data.into_iter().map(block).collect()
+}
+
+fn untyped(mut data: TypedBlockData) -> BlockData {
+    let nodes = data.types.pop().expect("an untyped graph has one type");
+    let edges = data.relations.pop();
+    let edges = edges.expect("an untyped graph has one relation");
+    BlockData {
+        num_src: nodes.num_src,
+        num_dst: nodes.num_dst,
+        num_active: nodes.num_active,
+        node_key: nodes.node_key,
+        in_offset: edges.in_offset,
+        in_src: edges.in_src,
+        edge_weight: edges.edge_weight,
+        edge_feature: edges.edge_feature,
+        in_degree: edges.in_degree,
+        in_weight: edges.in_weight,
+        self_loops: edges.self_loops,
+        self_weight: edges.self_weight,
+        sampling: edges.sampling,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn projections_count_to_the_first_layer_and_the_head_to_the_last() {
+        let arch = serde_json::json!({
+            "layer": "rgcn", "relation_aggregator": "sum", "aggregator": "mean",
+            "types": [{ "name": "a", "in_dim": 3 }, { "name": "b", "in_dim": null }],
+            "relations": [{
+                "name": "r", "from": "a", "to": "b", "edge_weight": false, "edge_dim": null,
+            }],
+            "target_type": "b", "projection": 4, "hidden": [4, 4], "num_layers": 2, "out_dim": 3,
+            "heads": 1, "out_heads": 1, "num_bases": null, "relation_dim": null,
+            "attention_residual": 0.0, "dropout": 0.5, "input_dropout": 0.0,
+            "attention_dropout": 0.0, "norm": "none", "residual": false,
+            "normalize_output": false, "activation": "relu", "task": "classes",
+        });
+        let arch = AnyArchitecture::Typed(serde_json::from_value(arch).unwrap());
+        arch.validate().unwrap();
+        assert_eq!(arch.reads_features(), [true, false]);
+        let mut layers = std::collections::BTreeMap::new();
+        for info in arch.parameters() {
+            let start = info.name.split('.').take(2).collect::<Vec<_>>().join(".");
+            layers.insert(start, arch.layer_of(&info));
+        }
+        let wanted = [
+            ("convs.0", 1),
+            ("convs.1", 2),
+            ("lin.bias", 3),
+            ("lin.weight", 3),
+            ("lins.a", 1),
+            ("lins.b", 1),
+        ];
+        assert_eq!(
+            layers,
+            wanted.map(|(name, layer)| (name.to_owned(), layer)).into()
+        );
+    }
+}

@@ -1,0 +1,149 @@
+//! The architecture of a model of a typed graph.
+
+use gnn::typed::{RelationInput, TypeInput, TypedArchitecture, TypedKind};
+use gnn::{LayerKind, Task};
+use schemas::{RelationMeta, TypeMeta};
+
+use super::Checks;
+use crate::TrainError;
+use crate::batch::EdgeColumns;
+use crate::config::quoted;
+
+/// Width of the embedding of a relation of `simple_hgn`, as its authors have it.
+const RELATION_DIM: usize = 64;
+
+/// Share of the attention of the layer before in `simple_hgn`, as its authors have it.
+const ATTENTION_RESIDUAL: f32 = 0.05;
+
+impl Checks<'_> {
+    /// Returns the architecture of a model of a typed graph.
+    pub(super) fn typed(
+        &self,
+        task: Task,
+        out_dim: usize,
+    ) -> Result<TypedArchitecture, TrainError> {
+        let (plan, graph) = (&self.plan.result, self.graph);
+        let is_hgn = plan.layer == TypedKind::SimpleHgn;
+        let target_type = graph.target().name.clone();
+        self.relations_allowed()?;
+        let relations = graph.relations.iter().zip(self.edge_columns()?);
+        Ok(TypedArchitecture {
+            layer: plan.layer,
+            relation_aggregator: plan.relation_aggregator.unwrap_or_default(),
+            aggregator: plan.aggregator,
+            types: graph.types.iter().map(type_input).collect(),
+            relations: relations.map(|of| self.relation_input(of)).collect(),
+            target_type,
+            projection: self.projection()?,
+            hidden: plan.hidden.clone(),
+            num_layers: self.num_layers()?,
+            out_dim,
+            heads: plan.heads,
+            out_heads: plan.out_heads,
+            num_bases: plan.bases,
+            relation_dim: is_hgn.then(|| plan.relation_dim.unwrap_or(RELATION_DIM)),
+            attention_residual: match plan.attention_residual {
+                Some(share) => share,
+                None if is_hgn => ATTENTION_RESIDUAL,
+                None => 0.0,
+            },
+            dropout: plan.dropout,
+            input_dropout: plan.input_dropout,
+            attention_dropout: plan.attention_dropout,
+            norm: plan.norm,
+            residual: plan.residual,
+            normalize_output: plan.normalize_output.unwrap_or(is_hgn),
+            activation: plan.activation,
+            task,
+        })
+    }
+
+    /// Checks that no key of models of typed graphs is given for an untyped graph.
+    pub(super) fn typed_keys_absent(&self) -> Result<(), TrainError> {
+        let plan = &self.plan.result;
+        let aggregator = plan.relation_aggregator.map(quoted);
+        let share = plan.attention_residual;
+        let given = [
+            ("relation_aggregator", aggregator),
+            ("projection", plan.projection.map(|width| width.to_string())),
+            ("bases", plan.bases.map(|count| count.to_string())),
+            (
+                "relation_dim",
+                plan.relation_dim.map(|width| width.to_string()),
+            ),
+            ("attention_residual", share.map(|share| share.to_string())),
+            (
+                "normalize_output",
+                plan.normalize_output.map(|is| is.to_string()),
+            ),
+        ];
+        match given
+            .into_iter()
+            .find_map(|(key, value)| Some((key, value?)))
+        {
+            None => Ok(()),
+            Some((key, value)) => {
+                let input = self.input.to_owned();
+                let problem = "its nodes and edges have no types: leave the key out".to_owned();
+                Err(TrainError::Unfit {
+                    input,
+                    key,
+                    value,
+                    problem,
+                })
+            }
+        }
+    }
+
+    /// Checks that the kind of the model can have every relation of the graph.
+    fn relations_allowed(&self) -> Result<(), TrainError> {
+        let (types, kind) = (&self.graph.types, self.plan.result.layer);
+        if kind != TypedKind::Conv(LayerKind::Gcn) {
+            return Ok(());
+        }
+        let mut relations = self.graph.relations.iter();
+        let Some(across) = relations.find(|relation| relation.from != relation.to) else {
+            return Ok(());
+        };
+        let (from, to) = (&types[across.from].name, &types[across.to].name);
+        let others = TypedKind::all().filter(|&other| other != kind);
+        let others: Vec<&str> = others.map(TypedKind::name).collect();
+        let problem = format!(
+            "its relation `{}` leads from `{from}` to `{to}`, and gcn needs relations within a \
+             type: allowed are {}",
+            across.name,
+            others.join(", ")
+        );
+        Err(self.unfit("model", kind.name(), problem))
+    }
+
+    /// Returns the width that features are projected to.
+    fn projection(&self) -> Result<usize, TrainError> {
+        let plan = &self.plan.result;
+        let given = plan.projection.or_else(|| plan.hidden.first().copied());
+        given.ok_or(TrainError::Missing {
+            key: "projection",
+            needed: "the width that the features of every type are projected to, where `hidden` \
+                     has no width",
+        })
+    }
+
+    fn relation_input(&self, (meta, columns): (&RelationMeta, EdgeColumns)) -> RelationInput {
+        let name = |node_type: usize| self.graph.types[node_type].name.clone();
+        RelationInput {
+            name: meta.name.clone(),
+            from: name(meta.from),
+            to: name(meta.to),
+            edge_weight: columns.weight,
+            edge_dim: columns.dim,
+        }
+    }
+}
+
+/// Returns the input of a type; one without features has none.
+fn type_input(meta: &TypeMeta) -> TypeInput {
+    TypeInput {
+        name: meta.name.clone(),
+        in_dim: Some(meta.features.dim()).filter(|&dim| dim > 0),
+    }
+}
