@@ -9,6 +9,8 @@ use schemas::{
     DenseRows, DrawParts, Features, FlattenMeta, GraphColumns, GraphFeatureDataset, GraphMeta,
     GraphShard, Neighborhoods, Split, SplitCounts,
 };
+use serde::Serialize;
+use serde_json::{Value, json};
 
 use crate::TrainError;
 
@@ -27,7 +29,7 @@ pub struct Source {
     /// Settings that the parts were flattened with.
     pub(crate) flatten: FlattenMeta,
     /// Columns of the input tables that they were made of, where they say it.
-    pub(crate) columns: Option<GraphColumns>,
+    pub(crate) columns: Value,
     /// Targets by part and split.
     pub(crate) counts: Vec<SplitCounts>,
     /// Whether each epoch has its own sample.
@@ -133,7 +135,7 @@ impl Source {
             input,
             graph,
             flatten,
-            columns: None,
+            columns: Value::Null,
             counts,
             is_streamed,
             read,
@@ -158,7 +160,11 @@ impl Source {
             });
         }
         let metas = (dataset.meta().clone(), dataset.flatten().clone());
-        let columns = GraphColumns::of_manifest(&dataset.manifest().input);
+        let recorded = &dataset.manifest().input;
+        let columns = match dataset.meta().is_typed() {
+            true => recorded["columns"].clone(),
+            false => json!(GraphColumns::of_manifest(recorded)),
+        };
         let read = move |idx| Ok(dataset.read_part(idx)?);
         let source = Self::new(input.to_owned(), metas, counts, cache_bytes_max, read);
         Ok(Self { columns, ..source })
@@ -166,8 +172,8 @@ impl Source {
 
     /// Names the columns of the input tables, which the model then keeps.
     #[must_use]
-    pub fn with_columns(mut self, columns: Option<GraphColumns>) -> Self {
-        self.columns = columns;
+    pub fn with_columns(mut self, columns: impl Serialize) -> Self {
+        self.columns = json!(columns);
         self
     }
 

@@ -23,6 +23,7 @@ use schemas::{
     DenseRows, Features, FlattenMeta, GraphShard, Layout, Manifest, Neighborhoods, Opened, Output,
     Split, Transform, write_part,
 };
+use serde_json::{Value, json};
 
 /// With several workers, the sums over a batch are split differently, and the optimiser carries the
 /// differences from step to step.
@@ -184,6 +185,11 @@ fn a_killed_training_ends_with_the_same_bits() {
     }
 }
 
+/// Returns columns of input tables, as a manifest of a typed graph records them.
+fn columns() -> Value {
+    json!({ "nodes": { "t0": { "features": ["a"] } }, "edges": {} })
+}
+
 /// Writes the graph features of a graph to `dir`.
 fn flatten(dir: &Path, graph: &TypedGraph, layout: Layout) {
     let fanouts = graph.fanouts(2, 5);
@@ -205,7 +211,7 @@ fn flatten(dir: &Path, graph: &TypedGraph, layout: Layout) {
         ..Manifest::new(
             "flatten",
             "of a test".to_owned(),
-            (serde_json::Value::Null, serde_json::Value::Null),
+            (json!(null), json!({ "columns": columns() })),
             1,
         )
     };
@@ -241,6 +247,7 @@ fn both_layouts_train_a_model_that_comes_back_from_its_files() {
         let extra: schemas::GraphMeta =
             serde_json::from_value(file.extra["graph"].clone()).unwrap();
         assert_eq!(extra, graph.meta);
+        assert_eq!(file.extra["columns"], columns());
         let saved = Source::open(&dir.path().join("features"), 1 << 20).unwrap();
         let again = fit(&plan, &saved, None, &silent()).unwrap();
         assert_eq!(model.flat(), again.model.flat());

@@ -15,13 +15,13 @@ const LABELS_SHOWN: usize = 20;
 const CONFUSION_SHOWN: usize = 10;
 
 pub(super) fn model(dir: &Path, manifest: &Manifest) -> Result<String, JobError> {
-    let (model, file) = gnn::load_with(dir, schemas::storage::read_existing_io)
+    let (model, file) = graphtrainer::load_any_with(dir, schemas::storage::read_existing_io)
         .map_err(|error| problem(dir, format!("holds no model that can be read: {error}")))?;
-    let architecture = serde_json::to_string(&file.architecture).unwrap_or_default();
+    let architecture = serde_json::to_string(&file.architecture()).unwrap_or_default();
     let mut text = heading(manifest);
     text.push_str(&format!("architecture: {architecture}\n"));
-    text.push_str(&format!("fanouts: {}\n", file.fanouts));
-    for (name, value) in &file.metrics {
+    text.push_str(&format!("fanouts: {}\n", file.fanouts()));
+    for (name, value) in file.metrics() {
         text.push_str(&format!("{name}: {value:.4}\n"));
     }
     let evaluation = EvaluationFile::read(dir)
