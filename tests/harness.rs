@@ -375,6 +375,11 @@ impl Job {
         Job(text)
     }
 
+    /// A job of the given text.
+    pub(crate) fn of_text(text: &str) -> Job {
+        Job(text.to_owned())
+    }
+
     /// The job with one piece of its text replaced; the piece must be there.
     pub(crate) fn with(&self, from: &str, to: &str) -> Job {
         assert!(

@@ -35,4 +35,5 @@ mod stores;
 mod stream;
 mod tables;
 mod train;
+mod typed;
 mod verdicts;

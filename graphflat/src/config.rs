@@ -270,6 +270,30 @@ impl FlattenSpec {
         self.sample_plan(fanouts, base)
     }
 
+    /// Checks the settings of streamed training on a graph whose targets are of the type
+    /// `target_type`.
+    ///
+    /// # Errors
+    ///
+    /// As [`FlattenSpec::into_plan_of`].
+    pub fn into_sample_plan_of(
+        self,
+        (graph, target_type): (&GraphPlan, usize),
+        base: &Path,
+    ) -> Result<SamplePlan, Vec<FlattenError>> {
+        let mut found = self.mistakes(true);
+        match fanouts::by_relation(&self.fanouts, graph, target_type) {
+            Ok(fanouts) if found.is_empty() => {
+                let plan = self.sample_plan(fanouts, base);
+                plan.map_err(|error| vec![error])
+            }
+            checked => {
+                found.extend(checked.err().into_iter().flatten());
+                Err(found)
+            }
+        }
+    }
+
     fn sample_plan(
         self,
         fanouts: Vec<HopFanouts>,

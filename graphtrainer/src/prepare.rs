@@ -237,7 +237,10 @@ impl<'a> Checks<'a> {
 
     fn splits(&self, source: &Source) -> Result<(), TrainError> {
         if self.graph.target().split.is_none() {
-            return Err(self.untrainable("its nodes have no splits (`input.nodes.split`)"));
+            return Err(self.untrainable(match self.graph.is_typed() {
+                true => "its targets have no splits (`input.nodes.TYPE.split`)",
+                false => "its nodes have no splits (`input.nodes.split`)",
+            }));
         }
         let empty = |split: Split| source.counts_of(split).iter().all(|&count| count == 0);
         let error = |split, reason| TrainError::EmptySplit {
@@ -283,7 +286,12 @@ impl<'a> Checks<'a> {
 
     fn label(&self) -> Result<&LabelKind, TrainError> {
         let label = self.graph.target().label.as_ref().map(|label| &label.kind);
-        label.ok_or_else(|| self.untrainable("its nodes have no labels (`input.nodes.label`)"))
+        label.ok_or_else(|| {
+            self.untrainable(match self.graph.is_typed() {
+                true => "its targets have no labels (`input.nodes.TYPE.label`)",
+                false => "its nodes have no labels (`input.nodes.label`)",
+            })
+        })
     }
 
     fn architecture_of(&self, task: Task, out_dim: usize) -> Result<AnyArchitecture, TrainError> {

@@ -44,7 +44,7 @@ pub(crate) enum JobError {
     #[error("`{key}`: {problem}")]
     Input {
         /// Dotted name of the key.
-        key: &'static str,
+        key: String,
         /// What is missing, and the key that needs it.
         problem: String,
     },

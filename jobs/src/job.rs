@@ -3,6 +3,7 @@
 mod paths;
 mod rules;
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -11,7 +12,7 @@ use graphflat::{FlattenPlan, FlattenSpec, SamplePlan};
 use graphinfer::{InferContext, InferPlan, InferSpec};
 use graphtrainer::{TrainContext, TrainPlan, TrainSpec};
 use schemas::storage::StorageOptions;
-use schemas::{EdgesPlan, GraphPlan, InputSpec, NodesPlan, Sampling};
+use schemas::{EdgesPlan, GraphPlan, InputSpec, NodesPlan, Sampling, Transform, TypePlan};
 use serde::Deserialize;
 
 use crate::cli::Stage;
@@ -20,6 +21,7 @@ use crate::leftovers::own_dir;
 use crate::memory::default_budget;
 use crate::mistakes::{Found, in_order};
 use crate::source::{Edits, JobSource};
+pub(crate) use rules::nodes_key;
 
 /// Name of the store in `work_dir`.
 pub(crate) const STORE: &str = "store";
@@ -264,7 +266,10 @@ impl JobSpec {
         let written = of_flatten.and_then(|spec| spec.output.clone());
         let model = self.train.as_ref().map(|spec| spec.output.clone());
         let (flatten, stream) = match self.flatten {
-            Some(spec) if is_streamed => (None, found.take(spec.into_sample_plan(base))),
+            Some(spec) if is_streamed => {
+                let plan = spec.into_sample_plan_of((&graph, target_type), base);
+                (None, plan.map_err(|errors| found.extend(errors)).ok())
+            }
             Some(spec) => {
                 let fresh = fresh.contains(&Stage::Flatten);
                 let plan = spec.into_plan_of((&graph, target_type), base, fresh);
@@ -278,10 +283,11 @@ impl JobSpec {
                 .clone()
                 .or(is_streamed.then(|| work_dir.join(STORE))),
             job_seed: self.seed,
-            transform: nodes.transform(),
+            transform: nodes.transform().filter(|_| !graph.is_typed()),
             base: base.to_owned(),
             fresh: fresh.contains(&Stage::Train),
         };
+        let transforms = transforms(&graph);
         // Its mistakes were found before, and so were those of the keys that it takes from
         // [flatten].
         let train = self.train.filter(|_| found.is_empty());
@@ -291,6 +297,7 @@ impl JobSpec {
             Some(sample) => plan.with_sample(sample.settings(self.seed)),
             None => plan,
         });
+        let train = train.map(|plan| plan.with_transforms(transforms));
         let for_infer = InferContext {
             model,
             input: written,
@@ -354,6 +361,13 @@ impl JobSpec {
         }
         Ok(selected)
     }
+}
+
+/// Returns the transforms of a typed graph's node features by type, without types that have none.
+fn transforms(graph: &GraphPlan) -> BTreeMap<String, Transform> {
+    let types = graph.types.iter().filter(|_| graph.is_typed());
+    let transform = |of: &TypePlan| Some((of.name.clone(), of.nodes.transform()?));
+    types.filter_map(transform).collect()
 }
 
 /// The checked parts of a job before its stages are planned.

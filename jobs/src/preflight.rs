@@ -10,7 +10,7 @@ use graphtrainer::metric::Metric;
 use graphtrainer::{Loss, TrainError, TrainPlan, TrainSpec};
 use schemas::dataset::refuse_foreign;
 use schemas::storage::check_writable;
-use schemas::{GraphColumns, GraphMeta, LabelKind, LabelMeta, UntypedMeta};
+use schemas::{GraphColumns, GraphMeta, LabelKind, LabelMeta};
 use serde_json::{Value, json};
 
 use crate::check::taken::is_done;
@@ -78,15 +78,7 @@ fn graph(job: &Job) -> GraphMeta {
         data_type: String::new(),
         kind: LabelKind::Number,
     };
-    GraphMeta::from(UntypedMeta {
-        id_type: job.nodes.id_type(),
-        features: job.nodes.feature_meta(),
-        label: Some(narrowest),
-        split: job.nodes.split_meta(),
-        edge_weight: job.edges.has_weight(),
-        edge_feature_dim: job.edges.feature_dim(),
-        self_loops: false,
-    })
+    job.graph.meta(job.target_type, Some(narrowest))
 }
 
 /// Checks that the parameter servers of several processes can hold the model of a training.

@@ -7,7 +7,7 @@ use cluster::Cluster;
 use graphflat::FlattenPlan;
 use graphinfer::{InferPlan, InferSampling, Method};
 use schemas::progress::Progress;
-use schemas::{Sampling, keep_at_hop, read_manifest};
+use schemas::{HopFanouts, Sampling, keep_at_hop, read_manifest};
 use store::{HUB_THRESHOLD, Store, StorePlan};
 
 use crate::cli::Stage;
@@ -17,8 +17,8 @@ use crate::job::{Job, STORE};
 /// Requirements of a stage on its store.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Need {
-    /// In-edges kept per node.
-    pub(crate) keep: usize,
+    /// In-edges kept per node, by relation.
+    pub(crate) keep: Vec<usize>,
     /// Order in which they are ranked; none if any order is good enough.
     pub(crate) sampling: Option<Sampling>,
     /// Random seed of the samples.
@@ -38,8 +38,9 @@ impl Need {
             (None, Some(theirs)) => Some((theirs, other.seed)),
             (None, None) => None,
         };
+        let keep = self.keep.iter().zip(&other.keep);
         Some(Need {
-            keep: self.keep.max(other.keep),
+            keep: keep.map(|(mine, theirs)| *mine.max(theirs)).collect(),
             sampling: sampling.map(|(sampling, _)| sampling),
             seed: sampling.map_or(self.seed, |(_, seed)| seed),
             samples: self.samples.max(other.samples),
@@ -69,7 +70,7 @@ impl Job {
     /// Returns the needs of flattening, or of streaming in its place.
     pub(crate) fn flatten_need(&self) -> Option<Need> {
         self.sample().map(|sample| Need {
-            keep: sample.keep(),
+            keep: sample.keep_by_relation(),
             sampling: Some(sample.sampling()),
             seed: self.seed,
             samples: self.flatten.as_ref().map_or(1, FlattenPlan::samples),
@@ -91,7 +92,7 @@ impl Job {
         let reads_all = plan.sampling() == InferSampling::None || plan.compares_sampling();
         if plan.sampling() == InferSampling::None && !plan.compares_sampling() {
             let all = Need {
-                keep: usize::MAX,
+                keep: self.keep_of_each(usize::MAX),
                 sampling: None,
                 seed: self.seed,
                 samples: 1,
@@ -108,28 +109,49 @@ impl Job {
         let streamed = self.stream.as_ref().filter(|_| own.is_some());
         let own_sample = written.map(FlattenPlan::sample).or(streamed);
         let (keep, sampling, seed) = match (own_sample, own) {
-            (Some(known), _) => (known.keep(), Some(known.sampling()), self.seed),
+            (Some(known), _) => (known.keep_by_relation(), Some(known.sampling()), self.seed),
             (None, Some(train)) => match read_manifest(train.input())?.flatten {
-                Some(meta) => (
-                    keep_at_hop(&meta.fanouts, 0, 0),
-                    Some(meta.sampling),
-                    meta.seed,
-                ),
-                None => (usize::MAX, None, self.seed), // training reports its error
+                Some(meta) => (self.keep_of(&meta.fanouts), Some(meta.sampling), meta.seed),
+                // Training reports its error.
+                None => (self.keep_of_each(usize::MAX), None, self.seed),
             },
             (None, None) => {
                 let need = plan.store_need()?;
                 let seed = need.sample.map_or(self.seed, |sample| sample.seed);
-                (need.keep, need.sample.map(|sample| sample.sampling), seed)
+                let keep = self.keep_of_each(need.keep);
+                (keep, need.sample.map(|sample| sample.sampling), seed)
             }
         };
         Ok(Some(Need {
-            keep: if reads_all { usize::MAX } else { keep },
+            keep: if reads_all {
+                self.keep_of_each(usize::MAX)
+            } else {
+                keep
+            },
             sampling,
             seed,
             samples: 1,
             redraw: false,
         }))
+    }
+}
+
+impl Job {
+    /// Returns the same number of kept in-edges for each relation.
+    fn keep_of_each(&self, keep: usize) -> Vec<usize> {
+        vec![keep; self.graph.relations.len()]
+    }
+
+    /// Returns the kept in-edges of a sample's fan-outs, by relation. Fan-outs of other relations,
+    /// which the stage itself refuses, need all in-edges.
+    fn keep_of(&self, fanouts: &[HopFanouts]) -> Vec<usize> {
+        let num_relations = self.graph.relations.len();
+        let fits = |hop: &HopFanouts| hop.as_ref().len() == num_relations;
+        if !fanouts.iter().all(fits) {
+            return self.keep_of_each(usize::MAX);
+        }
+        let keep = |relation| keep_at_hop(fanouts, relation, 0);
+        (0..num_relations).map(keep).collect()
     }
 }
 
@@ -206,7 +228,7 @@ fn store_plan(job: &Job, stage: Stage) -> Result<StorePlan, JobError> {
         target_type: job.target_type,
         seed: need.seed,
         sampling: need.sampling.unwrap_or(Sampling::Uniform),
-        keep: vec![need.keep; job.graph.relations.len()],
+        keep: need.keep,
         samples: need.samples,
         redraw: need.redraw,
         hub_threshold,

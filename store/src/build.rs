@@ -12,7 +12,7 @@ use crate::units::OwnUnits;
 use crate::{Placement, StoreError, StoreMeta, StorePlan};
 use cluster::{Cluster, Peer, run_workers};
 use schemas::progress::{Event, Progress};
-use schemas::{FileEntry, GraphMeta, LabelMeta, NodeIdx, NodeSource, RelationMeta, TypeMeta};
+use schemas::{FileEntry, GraphMeta, NodeIdx, NodeSource};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -182,7 +182,9 @@ fn number_all(
     let label = types[plan.target_type]
         .nodes
         .label_meta(names, labelled.max_class);
-    let graph = describe(plan, peer.agree(label.map_err(StoreError::from))?);
+    let label = peer.agree(label.map_err(StoreError::from))?;
+    // Which relations have self-loops is not known yet.
+    let graph = plan.graph.meta(plan.target_type, label);
     let mut units: Vec<_> = numberings.into_iter().map(|of| Some(of.units)).collect();
     let numbers = sources.iter().map(|source| {
         let of_types = source
@@ -200,39 +202,6 @@ fn number_all(
         placement,
         graph,
     })
-}
-
-/// Describes the tables; which relations have self-loops is not known yet.
-fn describe(plan: &StorePlan, label: Option<LabelMeta>) -> GraphMeta {
-    let types = plan
-        .graph
-        .types
-        .iter()
-        .enumerate()
-        .map(|(type_idx, of_type)| {
-            let is_target = type_idx == plan.target_type;
-            let split = of_type.nodes.split_meta();
-            TypeMeta {
-                name: of_type.name.clone(),
-                id_type: of_type.nodes.id_type(),
-                features: of_type.nodes.feature_meta(),
-                label: label.clone().filter(|_| is_target),
-                split: split.filter(|_| is_target),
-            }
-        });
-    let relations = plan.graph.relations.iter().map(|relation| RelationMeta {
-        name: relation.name.clone(),
-        from: relation.from,
-        to: relation.to,
-        edge_weight: relation.edges.has_weight(),
-        edge_feature_dim: relation.edges.feature_dim(),
-        self_loops: false,
-    });
-    GraphMeta {
-        types: types.collect(),
-        relations: relations.collect(),
-        target_type: plan.target_type,
-    }
 }
 
 /// Whether a relation has self-loops, and its counts.

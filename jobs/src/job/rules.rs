@@ -5,7 +5,7 @@ use gnn::LayerKind;
 use graphflat::{FlattenSpec, Targets};
 use graphinfer::{InferSpec, Method};
 use graphtrainer::TrainSpec;
-use schemas::{EdgesSpec, NodesSpec, Sampling, Transform};
+use schemas::{NodesSpec, Sampling, Transform};
 
 use super::{JobSpec, key};
 use crate::error::JobError;
@@ -116,36 +116,20 @@ impl JobSpec {
     /// Checks each stage against the other stages and the input tables.
     pub(super) fn check_stages(&self, found: &mut Found) {
         self.check_typed(found);
-        // An untyped job has one table each. A typed one has other rules for its target type.
-        let tables = self.input.nodes.get("").zip(self.input.edges.get(""));
-        let Some((nodes, edges)) = tables else {
-            return;
-        };
         let is_streamed = self.train.as_ref().is_some_and(|train| train.streamed);
         if self.flatten.is_none() && is_streamed {
             let problem = "needs a table [flatten] that says which neighbourhoods to draw";
             found.push(key("train.streamed", problem));
         }
         if let Some(flatten) = &self.flatten {
-            let by_split = matches!(flatten.targets, Targets::Labelled | Targets::Train);
-            if by_split && nodes.split.is_none() {
-                let problem = "\"labelled\" and \"train\" need `input.nodes.split`; \
-                               \"all\" and a list of targets do not";
-                found.push(key("flatten.targets", problem));
-            }
-            let weighted = matches!(flatten.sampling, Sampling::Weighted | Sampling::Top);
-            if weighted && edges.weight.is_none() {
-                let problem = "\"weighted\" and \"top\" need `input.edges.weight`; \
-                               \"uniform\" does not";
-                found.push(key("flatten.sampling", problem));
-            }
+            self.check_sample(flatten, found);
         }
         if let Some((train, flatten)) = self.own_training() {
             // Hops that differ from the fan-outs are an error of [flatten].
             if flatten.hops == flatten.fanouts.len() {
                 check_layers(train, flatten.hops, found);
             }
-            check_trainable(train, nodes, edges, found);
+            self.check_trainable(train, found);
         }
         self.check_neighborhoods(found);
         let own_model = self.infer.as_ref().filter(|infer| infer.model.is_none());
@@ -158,18 +142,100 @@ impl JobSpec {
         }
     }
 
+    /// Returns the name and the table of the target type; none if the job does not say which it is,
+    /// which is a mistake of its own.
+    fn target_table(&self) -> Option<(&str, &NodesSpec)> {
+        let flatten = self.flatten.as_ref().filter(|_| self.input.is_typed());
+        let named = flatten.and_then(|flatten| flatten.target_type.as_deref());
+        let mut tables = self.input.nodes.iter().filter(|(name, nodes)| {
+            named.map_or(name.is_empty() || nodes.label.is_some(), |of| of == *name)
+        });
+        let (name, nodes) = tables.next()?;
+        tables.next().is_none().then_some((name, nodes))
+    }
+
+    /// Checks that the tables have the columns that a sample reads.
+    fn check_sample(&self, flatten: &FlattenSpec, found: &mut Found) {
+        let by_split = matches!(flatten.targets, Targets::Labelled | Targets::Train);
+        if let Some((name, nodes)) = self.target_table()
+            && by_split
+            && nodes.split.is_none()
+        {
+            let split = nodes_key(name, "split");
+            let problem = format!(
+                "\"labelled\" and \"train\" need `{split}`; \"all\" and a list of targets do not"
+            );
+            found.push(key("flatten.targets", problem));
+        }
+        let weighted = matches!(flatten.sampling, Sampling::Weighted | Sampling::Top);
+        let mut edges = self.input.edges.iter();
+        let lacking = edges.find(|(_, edges)| weighted && edges.weight.is_none());
+        if let Some((name, _)) = lacking {
+            let weight = edges_key(name, "weight");
+            let problem = format!("\"weighted\" and \"top\" need `{weight}`; \"uniform\" does not");
+            found.push(key("flatten.sampling", problem));
+        }
+    }
+
     /// Refuses the stages that do not take node types yet.
     fn check_typed(&self, found: &mut Found) {
-        let stages = [
-            ("flatten", self.flatten.is_some()),
-            ("train", self.train.is_some()),
-            ("infer", self.infer.is_some()),
+        if self.input.is_typed() && self.infer.is_some() {
+            let problem = "does not take node types (`[input.nodes.TYPE]`) yet";
+            found.push(key("infer", problem));
+        }
+    }
+
+    /// Checks that the job file has the columns that training needs.
+    fn check_trainable(&self, train: &TrainSpec, found: &mut Found) {
+        if let Some((name, nodes)) = self.target_table() {
+            check_labels(name, nodes, found);
+        }
+        for (name, nodes) in &self.input.nodes {
+            check_features(name, nodes, found);
+        }
+        self.check_edges(train, found);
+    }
+
+    /// Checks that the edges have the columns that `[train]` asks for.
+    fn check_edges(&self, train: &TrainSpec, found: &mut Found) {
+        let is_typed = self.input.is_typed();
+        let takes_edge_features = train.model.takes_edge_features();
+        let takers = LayerKind::names_of(LayerKind::takes_edge_features);
+        let only = format!("is true; only {takers} take edge features");
+        let of_edges = match is_typed {
+            true => "input.edges.RELATION",
+            false => "input.edges",
+        };
+        let missing = |what: &str, column: &str| {
+            format!("is true, but the edges have no {what} (`{of_edges}.{column}`)")
+        };
+        let (no_weights, no_features) = (
+            missing("weights", "weight"),
+            missing("features", "features"),
+        );
+        let mut edges = self.input.edges.values();
+        let has_weights = edges.any(|edges| edges.weight.is_some());
+        let mut edges = self.input.edges.values();
+        let has_features = edges.any(|edges| !edges.features.is_empty());
+        let rules = [
+            (
+                train.edge_weight == Some(true) && !has_weights,
+                "train.edge_weight",
+                &no_weights,
+            ),
+            (
+                train.edge_features == Some(true) && !has_features,
+                "train.edge_features",
+                &no_features,
+            ),
+            (
+                train.edge_features == Some(true) && !takes_edge_features,
+                "train.edge_features",
+                &only,
+            ),
         ];
-        for (stage, _) in stages.into_iter().filter(|(_, is_there)| *is_there) {
-            if self.input.is_typed() {
-                let problem = "does not take node types (`[input.nodes.TYPE]`) yet";
-                found.push(key(stage, problem));
-            }
+        for (_, name, problem) in rules.into_iter().filter(|(is_broken, ..)| *is_broken) {
+            found.push(key(name, problem));
         }
     }
 
@@ -210,50 +276,44 @@ fn check_layers(train: &TrainSpec, hops: usize, found: &mut Found) {
     }
 }
 
-/// Checks that the job file has the columns that training needs.
-fn check_trainable(train: &TrainSpec, nodes: &NodesSpec, edges: &EdgesSpec, found: &mut Found) {
-    let takes_edge_features = train.model.takes_edge_features();
-    let takers = LayerKind::names_of(LayerKind::takes_edge_features);
-    let only = format!("is true; only {takers} take edge features");
-    let rules = [
-        (
-            nodes.label.is_none(),
-            "input.nodes.label",
-            "is missing; [train] needs the column of the labels",
-        ),
-        (
-            nodes.split.is_none(),
-            "input.nodes.split",
-            "is missing; [train] needs the column of the splits, or shares such as \
-             { train = 0.8, val = 0.1, test = 0.1 }",
-        ),
-        (
-            nodes.features.is_empty() && nodes.sparse.is_none(),
-            "input.nodes.features",
-            "is missing; [train] needs `features` or `sparse`",
-        ),
-        (
-            nodes.sparse.is_some() && nodes.transform == Some(Transform::Standardize),
-            "input.nodes.transform",
-            "\"standardize\" would make sparse features dense; allowed is \"row_normalize\"",
-        ),
-        (
-            train.edge_weight == Some(true) && edges.weight.is_none(),
-            "train.edge_weight",
-            "is true, but the edges have no weights (`input.edges.weight`)",
-        ),
-        (
-            train.edge_features == Some(true) && edges.features.is_empty(),
-            "train.edge_features",
-            "is true, but the edges have no features (`input.edges.features`)",
-        ),
-        (
-            train.edge_features == Some(true) && !takes_edge_features,
-            "train.edge_features",
-            &only,
-        ),
-    ];
-    for (_, name, problem) in rules.into_iter().filter(|(is_broken, ..)| *is_broken) {
-        found.push(key(name, problem));
+/// Checks that the target type has labels and splits.
+fn check_labels(name: &str, nodes: &NodesSpec, found: &mut Found) {
+    if nodes.label.is_none() {
+        let problem = "is missing; [train] needs the column of the labels";
+        found.push(key(&nodes_key(name, "label"), problem));
+    }
+    if nodes.split.is_none() {
+        let problem = "is missing; [train] needs the column of the splits, or shares such as \
+                       { train = 0.8, val = 0.1, test = 0.1 }";
+        found.push(key(&nodes_key(name, "split"), problem));
+    }
+}
+
+/// Checks that a model can read the features of a type. Only named types may have none.
+fn check_features(name: &str, nodes: &NodesSpec, found: &mut Found) {
+    if name.is_empty() && nodes.features.is_empty() && nodes.sparse.is_none() {
+        let problem = "is missing; [train] needs `features` or `sparse`";
+        found.push(key(&nodes_key(name, "features"), problem));
+    }
+    if nodes.sparse.is_some() && nodes.transform == Some(Transform::Standardize) {
+        let problem =
+            "\"standardize\" would make sparse features dense; allowed is \"row_normalize\"";
+        found.push(key(&nodes_key(name, "transform"), problem));
+    }
+}
+
+/// Returns the key of a column of a node table.
+pub(crate) fn nodes_key(name: &str, column: &str) -> String {
+    match name {
+        "" => format!("input.nodes.{column}"),
+        _ => format!("input.nodes.{name}.{column}"),
+    }
+}
+
+/// Returns the key of a column of an edge table.
+fn edges_key(name: &str, column: &str) -> String {
+    match name {
+        "" => format!("input.edges.{column}"),
+        _ => format!("input.edges.{name}.{column}"),
     }
 }

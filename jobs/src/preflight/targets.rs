@@ -8,7 +8,7 @@ use rayon::iter::{IntoParallelRefIterator as _, ParallelIterator as _};
 use schemas::{IdListPlan, Ids, LabelMeta, SchemaError, Split, Unit};
 
 use crate::error::JobError;
-use crate::job::Job;
+use crate::job::{Job, nodes_key};
 
 /// Checks that the splits that training needs are not empty, and that their targets have labels.
 pub(super) fn splits_and_labels(job: &Job, train: &TrainSpec) -> Result<(), JobError> {
@@ -46,7 +46,7 @@ pub(super) fn splits_and_labels(job: &Job, train: &TrainSpec) -> Result<(), JobE
         None => "the shares put".to_owned(),
     };
     Err(JobError::Input {
-        key: "input.nodes.split",
+        key: nodes_key(&job.graph.types[job.target_type].name, "split"),
         problem: format!("{source} no target into `{split}`, but {reason}"),
     })
 }

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::{EdgesPlan, NodesPlan, OpenFiles, TableName};
+use crate::columns::{GraphMeta, LabelMeta, RelationMeta, TypeMeta};
 use crate::config::InputSpec;
 use crate::error::{Result, SchemaError};
 use crate::input::closest;
@@ -251,6 +252,35 @@ impl GraphPlan {
                     }
                 }
             }
+        }
+    }
+
+    /// Describes the graph of these tables, with `label` as the labels of the target type.
+    ///
+    /// Self-loops are not known before the edges are read; every relation has none here.
+    pub fn meta(&self, target_type: usize, label: Option<LabelMeta>) -> GraphMeta {
+        let types = self.types.iter().enumerate().map(|(idx, of_type)| {
+            let is_target = idx == target_type;
+            TypeMeta {
+                name: of_type.name.clone(),
+                id_type: of_type.nodes.id_type(),
+                features: of_type.nodes.feature_meta(),
+                label: label.clone().filter(|_| is_target),
+                split: of_type.nodes.split_meta().filter(|_| is_target),
+            }
+        });
+        let relations = self.relations.iter().map(|relation| RelationMeta {
+            name: relation.name.clone(),
+            from: relation.from,
+            to: relation.to,
+            edge_weight: relation.edges.has_weight(),
+            edge_feature_dim: relation.edges.feature_dim(),
+            self_loops: false,
+        });
+        GraphMeta {
+            types: types.collect(),
+            relations: relations.collect(),
+            target_type,
         }
     }
 

@@ -70,21 +70,60 @@ fn all_mistakes_of_a_graph_have_their_lines() {
     let types = TYPES
         .replacen("from = \"author\"", "from = \"autor\"", 1)
         .replacen("reverse = \"by\"", "reverse = \"writes\"", 1);
-    let problem =
-        |stage: &str| format!("`{stage}`: does not take node types (`[input.nodes.TYPE]`) yet");
-    let train = "[train]\nmodel = \"gcn\"\nepochs = 1\noutput = \"out/m\"\n";
+    let stages = "[train]\nmodel = \"gcn\"\nepochs = 1\noutput = \"out/m\"\n\
+                  [infer]\noutput = \"out/e\"\n";
     check(
-        &format!("{HEAD}{types}{train}"),
-        &format!(
-            "j.toml:13: `input.edges.writes.from`: is \"autor\", which is no node type; did you mean \
-             author? allowed are author, paper\n\
-             j.toml:17: `input.edges.writes.reverse`: is \"writes\", which is the name of another \
-             relation; each has its own\n\
-             j.toml:18: {}\n\
-             job j.toml: `train.input` is missing: a directory of graph features, where the job \
-             has no table [flatten]",
-            problem("train")
-        ),
+        &format!("{HEAD}{types}{stages}"),
+        "j.toml:13: `input.edges.writes.from`: is \"autor\", which is no node type; did you mean \
+         author? allowed are author, paper\n\
+         j.toml:17: `input.edges.writes.reverse`: is \"writes\", which is the name of another \
+         relation; each has its own\n\
+         j.toml:22: `infer`: does not take node types (`[input.nodes.TYPE]`) yet\n\
+         job j.toml: `train.input` is missing: a directory of graph features, where the job \
+         has no table [flatten]",
+    );
+}
+
+/// A flatten and a train stage of [`TYPES`].
+const STAGES: &str = "[flatten]\noutput = \"out/f\"\nhops = 1\nfanouts = [2]\n\
+                      [train]\nmodel = \"rgcn\"\nepochs = 1\noutput = \"out/m\"\n";
+
+#[test]
+fn columns_that_training_needs_are_named_with_their_type() {
+    let check_job = |from: &str, to: &str, expected: &str| {
+        check(
+            &format!("{HEAD}{TYPES}{STAGES}").replacen(from, to, 1),
+            expected,
+        );
+    };
+    // Features are no duty of named types.
+    check_job("", "", "");
+    let unlabelled = format!("{HEAD}{TYPES}{STAGES}")
+        .replacen("label = \"l\"\n", "", 1)
+        .replacen("hops", "target_type = \"author\"\nhops", 1);
+    check(
+        &unlabelled,
+        "job j.toml: `input.nodes.author.label`: is missing; [train] needs the column of the labels",
+    );
+    check_job(
+        "split = \"s\"\n",
+        "",
+        "j.toml:17: `flatten.targets`: \"labelled\" and \"train\" need `input.nodes.author.split`; \
+         \"all\" and a list of targets do not\n\
+         job j.toml: `input.nodes.author.split`: is missing; [train] needs the column of the splits, \
+         or shares such as { train = 0.8, val = 0.1, test = 0.1 }",
+    );
+    check_job(
+        "hops",
+        "sampling = \"weighted\"\nhops",
+        "j.toml:20: `flatten.sampling`: \"weighted\" and \"top\" need `input.edges.writes.weight`; \
+         \"uniform\" does not",
+    );
+    check_job(
+        "epochs",
+        "edge_weight = true\nepochs",
+        "j.toml:24: `train.edge_weight`: is true, but the edges have no weights \
+         (`input.edges.RELATION.weight`)",
     );
 }
 

@@ -1,0 +1,247 @@
+//! Graphs with node types and relations: flatten and train by the real binary.
+
+use std::sync::Arc;
+
+use arrow::array::{ArrayRef, Int32Array, Int64Array, StringArray};
+
+use crate::harness::{Bench, Job, Table, assert_same_bytes, f32_lists, mix};
+
+const MODEL: &str = "out/model";
+
+/// Authors have string ids, labels and splits; papers have integer ids; venues have no features.
+const AUTHORS: usize = 120;
+const PAPERS: usize = 200;
+const VENUES: usize = 6;
+/// An author's label; also the first feature of most of the author's papers.
+const LABELS: usize = 3;
+
+const JOB: &str = r#"name = "typed"
+seed = 7
+workers = 2
+
+[input.nodes.author]
+path = "authors.parquet"
+id = "name"
+features = ["features"]
+label = "label"
+split = { train = 0.6, val = 0.2, test = 0.2 }
+transform = "standardize"
+
+[input.nodes.paper]
+path = "papers.parquet"
+id = "id"
+features = ["features"]
+transform = "standardize"
+
+[input.nodes.venue]
+path = "venues.parquet"
+id = "id"
+
+[input.edges.writes]
+path = "writes.parquet"
+from = "author"
+to = "paper"
+src = "author"
+dst = "paper"
+reverse = "written_by"
+
+[input.edges.cites]
+path = "links.parquet"
+from = "paper"
+to = "paper"
+src = "src"
+dst = "dst"
+where = { kind = "cites" }
+
+[input.edges.shown_at]
+path = "links.parquet"
+from = "paper"
+to = "venue"
+src = "src"
+dst = "dst"
+where = { kind = "shown_at" }
+reverse = "shows"
+
+[flatten]
+output = "out/features"
+hops = 2
+fanouts = [{ written_by = 5 }, 4]
+layout = "shards"
+targets_per_part = 16
+
+[train]
+output = "out/model"
+model = "sage"
+hidden = [16]
+epochs = 30
+batch_size = 16
+learning_rate = 0.01
+"#;
+
+fn label(author: usize) -> usize {
+    usize::try_from(mix(3, author as u64) % LABELS as u64).unwrap()
+}
+
+/// Returns a number below `bound`, drawn by `of` and `at`.
+fn draw(of: u64, at: usize, bound: usize) -> usize {
+    usize::try_from(mix(of, at as u64) % bound as u64).unwrap()
+}
+
+fn ints(values: impl Iterator<Item = usize>) -> ArrayRef {
+    let values = values.map(|value| i64::try_from(value).unwrap());
+    Arc::new(Int64Array::from_iter_values(values))
+}
+
+fn strings(values: impl Iterator<Item = String>) -> ArrayRef {
+    Arc::new(StringArray::from_iter_values(values))
+}
+
+/// Writes the tables. Only an author's papers show the label of the author.
+fn bench() -> Bench {
+    let bench = Bench::empty();
+    let write = |name: &str, columns: Vec<(&str, ArrayRef)>| {
+        let mut table = Table::default();
+        columns
+            .into_iter()
+            .for_each(|(name, values)| table.set(name, values));
+        table.write(&bench.path(name));
+    };
+    let noise = |of: u64, at: usize| draw(of, at, 100) as f32 / 100.0;
+    let labels = (0..AUTHORS).map(|author| i32::try_from(label(author)).unwrap());
+    write(
+        "authors.parquet",
+        vec![
+            (
+                "name",
+                strings((0..AUTHORS).map(|author| format!("a{author}"))),
+            ),
+            (
+                "features",
+                f32_lists((0..AUTHORS).map(|at| vec![noise(5, at), noise(6, at)])),
+            ),
+            ("label", Arc::new(Int32Array::from_iter_values(labels))),
+        ],
+    );
+    // Paper p is of author p % AUTHORS, and of a second author.
+    let shown = |paper: usize| {
+        let mut row = vec![noise(7, paper); LABELS + 1];
+        row[label(paper % AUTHORS)] += 2.0;
+        row
+    };
+    write(
+        "papers.parquet",
+        vec![
+            ("id", ints((0..PAPERS).map(|paper| 1000 + paper))),
+            ("features", f32_lists((0..PAPERS).map(shown))),
+        ],
+    );
+    write("venues.parquet", vec![("id", ints(0..VENUES))]);
+    let papers = || (0..PAPERS).chain(0..PAPERS / 4);
+    let authors = (0..PAPERS)
+        .map(|paper| paper % AUTHORS)
+        .chain((0..PAPERS / 4).map(|paper| draw(8, paper, AUTHORS)));
+    write(
+        "writes.parquet",
+        vec![
+            (
+                "author",
+                strings(authors.map(|author| format!("a{author}"))),
+            ),
+            ("paper", ints(papers().map(|paper| 1000 + paper))),
+        ],
+    );
+    let cites = (0..2 * PAPERS).map(|at| (1000 + draw(9, at, PAPERS), 1000 + draw(10, at, PAPERS)));
+    let shown_at = (0..PAPERS).map(|paper| (1000 + paper, draw(11, paper, VENUES)));
+    let links: Vec<(usize, usize)> = cites.chain(shown_at).collect();
+    let kind = |at: usize| if at < 2 * PAPERS { "cites" } else { "shown_at" };
+    write(
+        "links.parquet",
+        vec![
+            ("src", ints(links.iter().map(|link| link.0))),
+            ("dst", ints(links.iter().map(|link| link.1))),
+            (
+                "kind",
+                strings((0..links.len()).map(|at| kind(at).to_owned())),
+            ),
+        ],
+    );
+    bench
+}
+
+#[test]
+fn layouts_and_workers_train_the_same_model_and_it_learns() {
+    let bench = bench();
+    let keys = [
+        "model = \"sage\"",
+        "model = \"gat\"\nheads = 2\nrelation_aggregator = \"mean\"",
+        "model = \"rgcn\"\nbases = 2",
+        "model = \"simple_hgn\"\nheads = 2\nrelation_dim = 4\nresidual = true",
+        "model = \"hgt\"",
+    ];
+    for model in keys {
+        // With one part for all targets, the parts of both layouts have the same targets.
+        let job = Job::of_text(JOB)
+            .with("model = \"sage\"", model)
+            .with("targets_per_part = 16", "targets_per_part = 1000");
+        bench.clear();
+        bench.run(&job, &[]).ok();
+        let expected = bench.data_files(MODEL);
+        let file = std::fs::read(bench.path(MODEL).join("model.json")).unwrap();
+        let file: serde_json::Value = serde_json::from_slice(&file).unwrap();
+        let accuracy = file["metrics"]["test_accuracy"].as_f64().unwrap();
+        assert!(accuracy > 0.7, "{model}: {}", file["metrics"]);
+        bench.clear();
+        let rows = job.with("\"shards\"", "\"rows\"");
+        bench.run(&rows, &["--workers", "1"]).ok();
+        let what = format!("{model}, layout rows, one worker");
+        assert_same_bytes(&expected, &bench.data_files(MODEL), &what);
+    }
+}
+
+#[test]
+fn workers_change_no_model_of_many_parts() {
+    let bench = bench();
+    let job = Job::of_text(JOB).with("epochs = 30", "epochs = 3");
+    for layout in ["rows", "shards"] {
+        let of_layout = job.with("\"shards\"", &format!("\"{layout}\""));
+        bench.clear();
+        bench.run(&of_layout, &["--workers", "1"]).ok();
+        let outputs = ["out/features", MODEL].map(|output| bench.data_files(output));
+        for workers in ["2", "4"] {
+            bench.clear();
+            bench.run(&of_layout, &["--workers", workers]).ok();
+            for (output, expected) in ["out/features", MODEL].iter().zip(&outputs) {
+                let what = format!("{output}, {layout}, {workers} workers");
+                assert_same_bytes(expected, &bench.data_files(output), &what);
+            }
+        }
+    }
+}
+
+#[test]
+fn the_first_epoch_of_a_stream_is_that_of_stored_features() {
+    let bench = bench();
+    let stored = Job::of_text(JOB).with("epochs = 30", "epochs = 1");
+    bench.run(&stored, &[]).ok();
+    let expected = bench.data_files(MODEL);
+    bench.clear();
+    let streamed = stored
+        .with("output = \"out/features\"\n", "")
+        .with("layout = \"shards\"\n", "")
+        .with("[train]\n", "[train]\nstreamed = true\n");
+    bench.run(&streamed, &[]).ok();
+    assert!(!bench.path("out/features").exists());
+    assert_same_bytes(&expected, &bench.data_files(MODEL), "streamed");
+}
+
+#[test]
+fn a_model_that_does_not_fit_the_relations_is_refused_before_any_work() {
+    let bench = bench();
+    let job = Job::of_text(JOB).with("\"sage\"", "\"gcn\"");
+    let outcome = bench.run(&job, &[]);
+    assert_eq!(outcome.code, 2, "{outcome:?}");
+    let problem = "its relation `shown_at` leads from `paper` to `venue`, and gcn needs relations \
+                   within a type";
+    assert!(outcome.stderr.contains(problem), "{}", outcome.stderr);
+    assert!(!bench.path("work").exists());
+}
