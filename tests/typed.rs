@@ -245,3 +245,57 @@ fn a_model_that_does_not_fit_the_relations_is_refused_before_any_work() {
     assert!(outcome.stderr.contains(problem), "{}", outcome.stderr);
     assert!(!bench.path("work").exists());
 }
+
+#[test]
+fn check_counts_nodes_by_type_and_edges_by_relation() {
+    let bench = bench();
+    bench.write(&Job::of_text(JOB));
+    let outcome = bench.graphflat(&["check", "job.toml"]).ok();
+    let starts = [
+        "nodes    author: 120, 2 features, targets, 3 classes; ",
+        "nodes    paper: 200, 4 features",
+        "nodes    venue: 6, 0 features",
+        "edges    cites: 400 from paper to paper, in-degree at most ",
+        "edges    shown_at: 200 from paper to venue, in-degree at most ",
+        "edges    shows: 200 from venue to paper, in-degree at most 1, 0 hubs",
+        "edges    writes: 250 from author to paper, in-degree at most 2, 0 hubs",
+        "edges    written_by: 250 from paper to author, in-degree at most ",
+        "ok       typed: flatten, train",
+    ];
+    let lines: Vec<&str> = outcome.stdout.lines().collect();
+    assert_eq!(lines.len(), starts.len(), "{}", outcome.stdout);
+    for (line, start) in lines.iter().zip(starts) {
+        assert!(line.starts_with(start), "{line}");
+    }
+    let json = bench.graphflat(&["check", "job.toml", "--json"]).ok();
+    let report = &json.events()[0];
+    assert_eq!(report["target_type"], "author");
+    assert_eq!(report["relations"][2]["in_degree_max"], 1);
+    assert_eq!(report["splits"]["none"], 0);
+}
+
+#[test]
+fn an_end_that_is_no_node_of_its_type_is_named() {
+    let bench = bench();
+    let mut few = Table::default();
+    few.set("id", ints(1..VENUES));
+    few.write(&bench.path("venues.parquet"));
+    bench.write(&Job::of_text(JOB));
+    for args in [["check", "job.toml"], ["run", "job.toml"]] {
+        let outcome = bench.graphflat(&args);
+        assert_ne!(outcome.code, 0, "{outcome:?}");
+        let (stderr, table) = (&outcome.stderr, "[input.edges.shown_at]");
+        assert!(
+            stderr.contains("links.parquet") && stderr.contains(table),
+            "{stderr}"
+        );
+    }
+    let dropped = Job::of_text(JOB).with("\"shown_at\" }", "\"shown_at\" }\ndangling = \"drop\"");
+    bench.write(&dropped);
+    let outcome = bench.graphflat(&["check", "job.toml"]).ok();
+    assert!(
+        outcome.stdout.contains("rows dropped, an end is no node"),
+        "{}",
+        outcome.stdout
+    );
+}

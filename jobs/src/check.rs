@@ -1,6 +1,7 @@
 //! `graphflat check`: validates a job and its input, and predicts the output of a run.
 
 pub(crate) mod taken;
+mod typed;
 
 use anyhow::Context as _;
 use bytesize::ByteSize;
@@ -8,7 +9,7 @@ use graphflat::PartSize;
 use graphflat::survey::{Prediction, Survey, predict};
 use graphinfer::InferMemory;
 use graphtrainer::TrainingSize;
-use schemas::{FeatureMeta, LabelKind, Layout, Split};
+use schemas::{FeatureMeta, LabelKind, LabelMeta, Layout, Split};
 use serde_json::{Value, json};
 use store::StoreSize;
 
@@ -35,6 +36,12 @@ pub(crate) fn check(args: &CheckArgs, console: &Console) -> anyhow::Result<()> {
     let job = Job::load(&args.job.path, &args.job.edits(), &overrides)?;
     console.name_job(&job.name);
     let context = || format!("job {}", args.job.path.display());
+    preflight(&job)
+        .and_then(|()| taken::refuse_taken(&job, true))
+        .with_context(context)?;
+    if job.graph.is_typed() {
+        return typed::report(&job, args.json, console).with_context(context);
+    }
     let (survey, prediction) = look(&job).with_context(context)?;
     if args.json {
         console.emit("info", to_json(&job, &survey, prediction.as_ref()));
@@ -47,8 +54,6 @@ pub(crate) fn check(args: &CheckArgs, console: &Console) -> anyhow::Result<()> {
 }
 
 fn look(job: &Job) -> Result<(Survey, Option<Prediction>), JobError> {
-    preflight(job)?;
-    taken::refuse_taken(job, true)?;
     let fanouts = job.sample().map_or(&[][..], |sample| sample.fanouts());
     let survey = Survey::read(&job.nodes, &job.edges, fanouts)?;
     let prediction = match &job.flatten {
@@ -62,8 +67,8 @@ fn look(job: &Job) -> Result<(Survey, Option<Prediction>), JobError> {
 }
 
 /// Number of nodes in each split, and in none.
-fn splits(survey: &Survey) -> [(&'static str, usize); 4] {
-    let count = |split| survey.split.iter().filter(|have| **have == split).count();
+fn splits(of_nodes: &[Split]) -> [(&'static str, usize); 4] {
+    let count = |split| of_nodes.iter().filter(|have| **have == split).count();
     [
         ("train", count(Split::Train)),
         ("val", count(Split::Val)),
@@ -179,7 +184,7 @@ fn inference_memory(job: &Job, num_nodes: usize) -> InferMemory {
 }
 
 fn to_json(job: &Job, survey: &Survey, prediction: Option<&Prediction>) -> Value {
-    let splits: serde_json::Map<String, Value> = splits(survey)
+    let splits: serde_json::Map<String, Value> = splits(&survey.split)
         .into_iter()
         .map(|(name, count)| (name.to_owned(), json!(count)))
         .collect();
@@ -210,17 +215,11 @@ fn to_json(job: &Job, survey: &Survey, prediction: Option<&Prediction>) -> Value
 }
 
 fn to_lines(job: &Job, survey: &Survey, prediction: Option<&Prediction>) -> Vec<String> {
-    let splits: Vec<String> = splits(survey)
+    let splits: Vec<String> = splits(&survey.split)
         .into_iter()
         .map(|(name, count)| format!("{count} {name}"))
         .collect();
-    let label = match survey.meta.target().label.as_ref().map(|label| &label.kind) {
-        None => "no labels".to_owned(),
-        Some(LabelKind::Class { num_classes }) => format!("{num_classes} classes"),
-        Some(LabelKind::ClassName { names }) => format!("{} classes by name", names.len()),
-        Some(LabelKind::MultiLabel { width }) => format!("{width} labels a node"),
-        Some(LabelKind::Number) => "a number to predict".to_owned(),
-    };
+    let label = label_words(survey.meta.target().label.as_ref());
     let mut lines = vec![
         format!(
             "nodes    {}, {} features, {label}; {}",
@@ -274,9 +273,25 @@ fn to_lines(job: &Job, survey: &Survey, prediction: Option<&Prediction>) -> Vec<
             size(needed)
         ));
     }
-    let stages: Vec<&str> = job.selected.iter().map(|stage| stage.name()).collect();
-    lines.push(format!("ok       {}: {}", job.name, stages.join(", ")));
+    lines.push(ok_line(job));
     lines
+}
+
+/// Describes labels in words.
+fn label_words(label: Option<&LabelMeta>) -> String {
+    match label.map(|label| &label.kind) {
+        None => "no labels".to_owned(),
+        Some(LabelKind::Class { num_classes }) => format!("{num_classes} classes"),
+        Some(LabelKind::ClassName { names }) => format!("{} classes by name", names.len()),
+        Some(LabelKind::MultiLabel { width }) => format!("{width} labels a node"),
+        Some(LabelKind::Number) => "a number to predict".to_owned(),
+    }
+}
+
+/// Returns the last line of a good job: its stages.
+fn ok_line(job: &Job) -> String {
+    let stages: Vec<&str> = job.selected.iter().map(|stage| stage.name()).collect();
+    format!("ok       {}: {}", job.name, stages.join(", "))
 }
 
 #[expect(

@@ -2,6 +2,7 @@
 //! value and counts degrees; nothing is shuffled.
 
 mod edge;
+mod graph;
 mod id_index;
 mod kept;
 mod nearby;
@@ -10,5 +11,6 @@ mod probe;
 mod read;
 mod spread;
 
+pub use graph::{GraphSurvey, RelationSurvey};
 pub use predict::{Prediction, predict};
 pub use read::Survey;

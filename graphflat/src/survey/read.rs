@@ -180,28 +180,9 @@ impl Survey {
     }
 
     /// Visits the edges of a batch, and the reverses of undirected edges; returns the lost rows.
-    fn each_row(&self, edges: &EdgesPlan, rows: &EdgeRows, mut visit: impl FnMut(Edge)) -> Lost {
-        let mut lost = Lost::default();
-        for (at, row) in rows.rows.iter().enumerate() {
-            match (self.place(&rows.src, at), self.place(&rows.dst, at)) {
-                (Some(src), Some(dst)) => {
-                    visit(Edge { src, dst, row });
-                    if edges.undirected() {
-                        let (src, dst) = (dst, src);
-                        visit(Edge { src, dst, row });
-                    }
-                }
-                (src, _) => {
-                    let is_src = src.is_none();
-                    let ids = if is_src { &rows.src } else { &rows.dst };
-                    lost.add(Lost {
-                        rows: 1,
-                        first: lost.first.is_none().then(|| (row, is_src, ids.display(at))),
-                    });
-                }
-            }
-        }
-        lost
+    fn each_row(&self, edges: &EdgesPlan, rows: &EdgeRows, visit: impl FnMut(Edge)) -> Lost {
+        let place = |ids: &Ids, at| self.place(ids, at);
+        each_row(edges, rows, (place, place), visit)
     }
 
     /// Returns the position of an id; none if no node has it.
@@ -210,7 +191,43 @@ impl Survey {
     }
 }
 
-fn read_keys(nodes: &NodesPlan) -> Result<(Ids, Option<LabelMeta>), FlattenError> {
+/// Visits the edges of a batch, and the reverses of undirected edges; returns the lost rows.
+///
+/// `src` and `dst` return the position of a source's and of a destination's id; none if no node has
+/// it.
+pub(super) fn each_row(
+    edges: &EdgesPlan,
+    rows: &EdgeRows,
+    (src, dst): (
+        impl Fn(&Ids, usize) -> Option<u32>,
+        impl Fn(&Ids, usize) -> Option<u32>,
+    ),
+    mut visit: impl FnMut(Edge),
+) -> Lost {
+    let mut lost = Lost::default();
+    for (at, row) in rows.rows.iter().enumerate() {
+        match (src(&rows.src, at), dst(&rows.dst, at)) {
+            (Some(src), Some(dst)) => {
+                visit(Edge { src, dst, row });
+                if edges.undirected() {
+                    let (src, dst) = (dst, src);
+                    visit(Edge { src, dst, row });
+                }
+            }
+            (found, _) => {
+                let is_src = found.is_none();
+                let ids = if is_src { &rows.src } else { &rows.dst };
+                lost.add(Lost {
+                    rows: 1,
+                    first: lost.first.is_none().then(|| (row, is_src, ids.display(at))),
+                });
+            }
+        }
+    }
+    lost
+}
+
+pub(super) fn read_keys(nodes: &NodesPlan) -> Result<(Ids, Option<LabelMeta>), FlattenError> {
     let mut ids = Ids::new(nodes.id_type());
     let (mut names, mut max_class) = (std::collections::BTreeSet::new(), None);
     for unit in nodes.units() {
@@ -223,7 +240,7 @@ fn read_keys(nodes: &NodesPlan) -> Result<(Ids, Option<LabelMeta>), FlattenError
     Ok((ids, label))
 }
 
-fn read_rows(
+pub(super) fn read_rows(
     nodes: &NodesPlan,
     label: Option<&LabelMeta>,
 ) -> Result<(Vec<Split>, Features), FlattenError> {
@@ -251,21 +268,21 @@ fn read_rows(
 
 /// Edge rows with an end that is not a node.
 #[derive(Default)]
-struct Lost {
-    rows: u64,
+pub(super) struct Lost {
+    pub(super) rows: u64,
     /// The first of these rows: its number, whether its unknown end is the source, that end's id.
     first: Option<(u64, bool, String)>,
 }
 
 impl Lost {
     /// Adds the rows of a later batch.
-    fn add(&mut self, later: Lost) {
+    pub(super) fn add(&mut self, later: Lost) {
         self.rows += later.rows;
         self.first = self.first.take().or(later.first);
     }
 
     /// Fails if there is such a row, unless the job drops these rows.
-    fn refuse(self, edges: &EdgesPlan) -> Result<(), FlattenError> {
+    pub(super) fn refuse(self, edges: &EdgesPlan) -> Result<(), FlattenError> {
         let Some((row, is_src, id)) = self.first else {
             return Ok(());
         };
