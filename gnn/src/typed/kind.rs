@@ -93,8 +93,11 @@ impl<'de> Deserialize<'de> for TypedKind {
         let name = String::deserialize(deserializer)?;
         let known = Self::all().find(|kind| kind.name() == name);
         known.ok_or_else(|| {
-            let names: Vec<&str> = Self::all().map(Self::name).collect();
-            D::Error::custom(format!("layer `{name}` is not one of {}", names.join(", ")))
+            let names: Vec<String> = Self::all()
+                .map(|kind| format!("`{}`", kind.name()))
+                .collect();
+            let names = names.join(", ");
+            D::Error::custom(format!("unknown variant `{name}`, expected one of {names}"))
         })
     }
 }
@@ -124,7 +127,8 @@ mod tests {
             assert_eq!(serde_json::from_str::<TypedKind>(&text).unwrap(), kind);
         }
         let error = serde_json::from_str::<TypedKind>("\"han\"").unwrap_err();
-        let allowed = "not one of gcn, sage, gat, gatv2, gin, rgcn, simple_hgn, hgt";
+        let allowed = "`han`, expected one of `gcn`, `sage`, `gat`, `gatv2`, `gin`, `rgcn`, \
+                       `simple_hgn`, `hgt`";
         assert!(error.to_string().contains(allowed), "{error}");
     }
 }

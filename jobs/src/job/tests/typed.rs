@@ -108,7 +108,7 @@ fn columns_that_training_needs_are_named_with_their_type() {
     check_job(
         "split = \"s\"\n",
         "",
-        "j.toml:17: `flatten.targets`: \"labelled\" and \"train\" need `input.nodes.author.split`; \
+        "job j.toml: `flatten.targets`: \"labelled\" and \"train\" need `input.nodes.author.split`; \
          \"all\" and a list of targets do not\n\
          job j.toml: `input.nodes.author.split`: is missing; [train] needs the column of the splits, \
          or shares such as { train = 0.8, val = 0.1, test = 0.1 }",
