@@ -380,7 +380,10 @@ mod tests {
         check("[[0],5]");
         let error = serde_json::from_str::<Vec<HopFanouts>>("[0]").unwrap_err();
         assert!(error.to_string().contains("in-edges from 1 to"), "{error}");
-        let error = serde_json::from_str::<HopFanouts>("[3, -2]").unwrap_err();
-        assert!(error.to_string().contains("in-edges from 0 to"), "{error}");
+        let in_list = serde_json::from_str::<HopFanouts>("[3, -2]").unwrap_err();
+        assert!(
+            in_list.to_string().contains("in-edges from 0 to"),
+            "{in_list}"
+        );
     }
 }

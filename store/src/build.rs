@@ -192,7 +192,7 @@ fn number_all(
             .iter()
             .map(|(type_idx, _)| units[*type_idx].take());
         of_types
-            .map(|units| units.expect("a type has one source"))
+            .map(|of_type| of_type.expect("a type has one source"))
             .collect()
     });
     Ok(Numbered {
@@ -261,11 +261,11 @@ fn write_nodes(
     graph: &GraphMeta,
 ) -> Result<Vec<FileEntry>, StoreError> {
     let types = source.types().iter().zip(nodes);
-    let write = |((type_idx, _), nodes): (&(usize, _), OwnedNodes)| {
+    let write = |((type_idx, _), of_type): (&(usize, _), OwnedNodes)| {
         let path = plan.files().nodes(*type_idx, worker);
         let mut file = None;
         let meta = &graph.types[*type_idx];
-        nodes.for_each_batch(meta, |batch| arrow_file::append(&mut file, &path, batch))?;
+        of_type.for_each_batch(meta, |batch| arrow_file::append(&mut file, &path, batch))?;
         file.expect("a batch was written").finish()
     };
     types.map(write).collect()

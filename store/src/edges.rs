@@ -79,19 +79,19 @@ pub(crate) fn place_edges(
     let scatters = scatters.into_iter().map(|of| (of.dangling, of.counts));
     let (dangling, counts): (Vec<DanglingRows>, Vec<HubCounts>) = scatters.unzip();
     let dropped = check_all_dangling(peer, plan, &routes, dangling)?;
-    let budget = Budget::new(bytes_max);
+    let forwarded_budget = Budget::new(bytes_max);
     let mut owned = Vec::with_capacity(routes.len());
     let per_relation = routes.iter().zip(counts).zip(received).zip(dropped);
-    for (((route, counts), received), dropped_rows) in per_relation {
-        let reindexed = counts.reindexed(peer)?;
-        let mut num_edges = received.num_edges();
-        let mut buckets = peer.agree(received.seal())?;
+    for (((route, of_hubs), own), dropped_rows) in per_relation {
+        let reindexed = of_hubs.reindexed(peer)?;
+        let mut num_edges = own.num_edges();
+        let mut buckets = peer.agree(own.seal())?;
         if !reindexed.is_empty() {
             // The relation is exchanged alone.
             let cutter = route.cutter.alone();
             let early = forward(&buckets, cutter, &reindexed, peer.index());
             let early = early.inspect(|(_, batch)| num_edges -= batch.num_edges());
-            let forwarded = exchange(peer, early.map(Ok), &[cutter], &budget, &plan.dir)?;
+            let forwarded = exchange(peer, early.map(Ok), &[cutter], &forwarded_budget, &plan.dir)?;
             let forwarded = forwarded.into_iter().next().expect("one relation");
             num_edges += forwarded.num_edges();
             buckets.merge(peer.agree(forwarded.seal())?);

@@ -142,17 +142,17 @@ impl Ends {
             dense.push(DenseIds::gather(peer, dictionary, first(type_idx))?);
         }
         let tables = dense.iter().zip(&dictionaries);
-        let tables = tables.map(|(dense, dictionary)| {
-            let is_dense = dense.is_some();
+        let tables = tables.map(|(bitmap, dictionary)| {
+            let is_dense = bitmap.is_some();
             (!is_dense).then(|| IdTable::new(dictionary.ids()))
         });
         let tables = gather_distinct(graph, sources, work, tables.collect());
         let tables = peer.agree(tables)?;
         let mut types = Vec::with_capacity(dense.len());
-        for ((dense, table), dictionary) in dense.into_iter().zip(tables).zip(dictionaries) {
-            types.push(match (dense, table) {
-                (Some(dense), _) => TypeEnds::Dense(dense),
-                (None, table) => {
+        for ((bitmap, table), dictionary) in dense.into_iter().zip(tables).zip(dictionaries) {
+            types.push(match bitmap {
+                Some(bitmap) => TypeEnds::Dense(bitmap),
+                None => {
                     let table = table.expect("made where there is no bitmap");
                     let numbers = dictionary.resolve(peer, table.ids())?;
                     TypeEnds::Distinct { table, numbers }

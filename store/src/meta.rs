@@ -102,8 +102,8 @@ impl EdgeCounts {
             };
             counts.in_edges += own.in_edges;
             counts.dropped_rows += own.dropped_rows;
-            let workers = counts.received_by_worker.iter_mut().zip(&of.received);
-            workers.for_each(|(sum, received)| *sum += received);
+            let sums = counts.received_by_worker.iter_mut().zip(&of.received);
+            sums.for_each(|(sum, received)| *sum += received);
             counts.relations.extend(is_typed.then_some(own));
         }
         counts
@@ -126,13 +126,13 @@ enum WrittenKeep {
 impl Keep {
     /// Tells whether at least so many in-edges of each relation are kept; `usize::MAX`: all.
     pub fn is_enough(&self, wanted: &[usize]) -> bool {
-        let enough =
-            |(kept, &wanted): (&Option<u64>, &usize)| kept.is_none_or(|kept| kept >= wanted as u64);
-        self.0.len() == wanted.len() && self.0.iter().zip(wanted).all(enough)
+        let mut both = self.0.iter().zip(wanted);
+        let all = both.all(|(kept, &least)| kept.is_none_or(|kept| kept >= least as u64));
+        all && self.0.len() == wanted.len()
     }
 
     pub(crate) fn of(keep: &[usize]) -> Self {
-        let bounded = |&keep: &usize| (keep != usize::MAX).then_some(keep as u64);
+        let bounded = |&most: &usize| (most != usize::MAX).then_some(most as u64);
         Self(keep.iter().map(bounded).collect())
     }
 }

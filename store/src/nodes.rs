@@ -157,14 +157,19 @@ fn split_all(
         return Err(changed(&types[0].1));
     }
     let mut batches = Vec::new();
-    for (member, (rows, nodes)) in rows.iter().zip(nodes).enumerate() {
+    for (member, (of_type, left)) in rows.iter().zip(nodes).enumerate() {
         let (type_idx, plan) = &types[member];
-        let known = nodes.split_at_checked(rows.ids.len());
+        let known = left.split_at_checked(of_type.ids.len());
         let (mine, rest) = known.ok_or_else(|| changed(plan))?;
-        *nodes = rest;
+        *left = rest;
         let placement = places.placement.of_type(*type_idx);
         let has_split = places.graph.types[*type_idx].split.is_some();
-        batches.extend(split_by_owner(member, rows, mine, (placement, has_split)));
+        batches.extend(split_by_owner(
+            member,
+            of_type,
+            mine,
+            (placement, has_split),
+        ));
     }
     Ok(batches)
 }

@@ -105,12 +105,13 @@ fn with_checked_weights(plan: &StorePlan) -> StorePlan {
 pub fn input_fingerprint(graph: &GraphPlan) -> Result<serde_json::Value, StoreError> {
     let files = graph.fingerprints()?;
     let nodes = graph.types.iter().zip(&files.nodes);
-    let nodes = nodes.map(|(of_type, files)| (&of_type.name, nodes_input(&of_type.nodes, files)));
+    let nodes =
+        nodes.map(|(of_type, content)| (&of_type.name, nodes_input(&of_type.nodes, content)));
     let edges = graph.relations.iter().zip(&files.edges);
     // A reverse relation follows from the table of its relation.
     let edges = edges.filter(|(relation, _)| !relation.reversed);
     let edges =
-        edges.map(|(relation, files)| (&relation.name, edges_input(&relation.edges, files)));
+        edges.map(|(relation, content)| (&relation.name, edges_input(&relation.edges, content)));
     let [nodes, edges] = [nodes.collect(), edges.collect()].map(|tables| by_name(graph, tables));
     Ok(serde_json::json!({ "nodes": nodes, "edges": edges }))
 }

@@ -393,8 +393,8 @@ mod tests {
                     }
                 }
                 assert_eq!(placement.num_nodes(), next as usize);
-                let counts: Vec<_> = (0..workers).map(|w| placement.num_local(w)).collect();
-                assert_eq!(seen, counts);
+                let by_worker: Vec<_> = (0..workers).map(|w| placement.num_local(w)).collect();
+                assert_eq!(seen, by_worker);
             }
         }
     }

@@ -81,8 +81,8 @@ impl<'a> Scatter<'a> {
             let hash = edge_hash(self.salt, src_hash, dst_hash);
             self.route(row, src, dst, hash, weight);
             if is_undirected {
-                let hash = edge_hash(self.salt, dst_hash, src_hash);
-                self.route(row, dst, src, hash, weight);
+                let back_hash = edge_hash(self.salt, dst_hash, src_hash);
+                self.route(row, dst, src, back_hash, weight);
             }
         }
         if self.routed.is_empty() {

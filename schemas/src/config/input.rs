@@ -145,7 +145,7 @@ impl InputSpec {
                 }
                 Some(written) if !self.nodes.contains_key(written) => {
                     let meant = closest(written, &types);
-                    let meant = meant.map(|name| format!("did you mean {name}? "));
+                    let meant = meant.map(|nearest| format!("did you mean {nearest}? "));
                     let problem = format!(
                         "is {written:?}, which is no node type; {}allowed are {allowed}",
                         meant.unwrap_or_default()
@@ -221,9 +221,9 @@ mod tests {
         let table = json!({ "path": "n", "id": "id" });
         let nodes: BTreeMap<&str, _> = nodes.iter().map(|name| (*name, &table)).collect();
         let mut input = json!({ "nodes": nodes, "edges": edges });
-        for edges in input["edges"].as_object_mut().unwrap().values_mut() {
+        for of_relation in input["edges"].as_object_mut().unwrap().values_mut() {
             for (key, value) in [("path", "e"), ("src", "s"), ("dst", "d")] {
-                edges[key] = value.into();
+                of_relation[key] = value.into();
             }
         }
         let input: InputSpec = serde_json::from_value(input).unwrap();
@@ -336,7 +336,7 @@ mod tests {
         let spec: EdgesSpec = serde_json::from_value(edges.clone()).unwrap();
         assert_eq!(serde_json::to_value(&spec).unwrap(), edges);
         let nodes = json!({ "path": "n", "id": "i", "features": ["x"] });
-        let spec: NodesSpec = serde_json::from_value(nodes.clone()).unwrap();
-        assert_eq!(serde_json::to_value(&spec).unwrap(), nodes);
+        let nodes_spec: NodesSpec = serde_json::from_value(nodes.clone()).unwrap();
+        assert_eq!(serde_json::to_value(&nodes_spec).unwrap(), nodes);
     }
 }

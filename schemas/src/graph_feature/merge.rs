@@ -247,7 +247,7 @@ impl EdgesBuilder {
         let in_src = &added.in_src[edges.clone()];
         let known = &self.in_src[start..start + len];
         let mut both = in_src.iter().map(to_local).zip(known);
-        if !both.all(|(src, &known)| src == known) {
+        if !both.all(|(src, &known_src)| src == known_src) {
             return false;
         }
         if edges.len() <= len {

@@ -121,7 +121,7 @@ fn relations_of(
 ) -> Result<Vec<RelationPlan>, Vec<SchemaError>> {
     let type_of = |end: &Option<String>| {
         let end = end.as_deref().unwrap_or_default();
-        let found = types.iter().position(|(name, _)| name == end);
+        let found = types.iter().position(|(known, _)| known == end);
         found.expect("the ends of relations were checked")
     };
     let (from, to) = (type_of(&edges.spec().from), type_of(&edges.spec().to));
@@ -137,8 +137,8 @@ fn relations_of(
         _ => edges,
     };
     let (edges, reverse) = (Arc::new(edges.clone()), edges.spec().reverse.clone());
-    let reverse = reverse.map(|name| RelationPlan {
-        name,
+    let reverse = reverse.map(|reverse_name| RelationPlan {
+        name: reverse_name,
         from: to,
         to: from,
         edges: Arc::clone(&edges),

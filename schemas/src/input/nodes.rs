@@ -459,17 +459,17 @@ impl<'a> NodeReader<'a> {
     /// If `rows` has not one entry for each table.
     pub fn read_each(&mut self, num_rows: usize, rows: &mut [NodeRows]) -> Result<()> {
         assert_eq!(rows.len(), self.tables.len(), "one entry for each table");
-        let read_rows = |rows: &[NodeRows]| rows.iter().map(|of| of.ids.len()).sum::<usize>();
-        let end = read_rows(rows) + num_rows;
-        while read_rows(rows) < end
+        let num_rows_of = |tables: &[NodeRows]| tables.iter().map(|of| of.ids.len()).sum::<usize>();
+        let end = num_rows_of(rows) + num_rows;
+        while num_rows_of(rows) < end
             && let Some(item) = self.batches.next()
         {
             let read = item?;
-            for ((plan, label), rows) in self.tables.iter().zip(rows.iter_mut()) {
+            for ((plan, label), of_table) in self.tables.iter().zip(rows.iter_mut()) {
                 if let [_] = self.tables.as_slice() {
-                    plan.append_rows(&read, *label, rows)?;
+                    plan.append_rows(&read, *label, of_table)?;
                 } else {
-                    plan.append_rows(&plan.table.filter().apply(&read)?, *label, rows)?;
+                    plan.append_rows(&plan.table.filter().apply(&read)?, *label, of_table)?;
                 }
             }
         }

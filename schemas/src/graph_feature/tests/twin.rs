@@ -399,7 +399,7 @@ impl Graph {
                 features: nodes.features.gather(&positions),
                 labels,
                 split,
-                is_target: region.iter().map(|(_, hop)| *hop == 0).collect(),
+                is_target: region.iter().map(|(_, at)| *at == 0).collect(),
             }
         });
         let edges = (0..self.relations.len()).map(|relation| {
