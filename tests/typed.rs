@@ -247,7 +247,7 @@ fn a_model_that_does_not_fit_the_relations_is_refused_before_any_work() {
 }
 
 #[test]
-fn check_counts_nodes_by_type_and_edges_by_relation() {
+fn check_counts_by_type_and_relation_and_predicts_the_output() {
     let bench = bench();
     bench.write(&Job::of_text(JOB));
     let outcome = bench.graphflat(&["check", "job.toml"]).ok();
@@ -260,6 +260,9 @@ fn check_counts_nodes_by_type_and_edges_by_relation() {
         "edges    shows: 200 from venue to paper, in-degree at most 1, 0 hubs",
         "edges    writes: 250 from author to paper, in-degree at most 2, 0 hubs",
         "edges    written_by: 250 from paper to author, in-degree at most ",
+        "flatten  120 rows in 8 parts, about ",
+        "bytes    about ",
+        "memory   about ",
         "ok       typed: flatten, train",
     ];
     let lines: Vec<&str> = outcome.stdout.lines().collect();

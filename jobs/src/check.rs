@@ -1,15 +1,14 @@
 //! `graphflat check`: validates a job and its input, and predicts the output of a run.
 
 pub(crate) mod taken;
-mod typed;
 
 use anyhow::Context as _;
 use bytesize::ByteSize;
 use graphflat::PartSize;
-use graphflat::survey::{Prediction, Survey, predict};
+use graphflat::survey::{Prediction, RelationSurvey, Survey, predict};
 use graphinfer::InferMemory;
 use graphtrainer::TrainingSize;
-use schemas::{FeatureMeta, LabelKind, LabelMeta, Layout, Split};
+use schemas::{FeatureMeta, LabelKind, Layout, Split};
 use serde_json::{Value, json};
 use store::StoreSize;
 
@@ -36,12 +35,6 @@ pub(crate) fn check(args: &CheckArgs, console: &Console) -> anyhow::Result<()> {
     let job = Job::load(&args.job.path, &args.job.edits(), &overrides)?;
     console.name_job(&job.name);
     let context = || format!("job {}", args.job.path.display());
-    preflight(&job)
-        .and_then(|()| taken::refuse_taken(&job, true))
-        .with_context(context)?;
-    if job.graph.is_typed() {
-        return typed::report(&job, args.json, console).with_context(context);
-    }
     let (survey, prediction) = look(&job).with_context(context)?;
     if args.json {
         console.emit("info", to_json(&job, &survey, prediction.as_ref()));
@@ -54,12 +47,14 @@ pub(crate) fn check(args: &CheckArgs, console: &Console) -> anyhow::Result<()> {
 }
 
 fn look(job: &Job) -> Result<(Survey, Option<Prediction>), JobError> {
+    preflight(job)?;
+    taken::refuse_taken(job, true)?;
     let fanouts = job.sample().map_or(&[][..], |sample| sample.fanouts());
-    let survey = Survey::read(&job.nodes, &job.edges, fanouts)?;
+    let survey = Survey::read(&job.graph, job.target_type, fanouts)?;
     let prediction = match &job.flatten {
         Some(plan) => {
             let batch_targets = job.train.as_ref().map_or(0, |train| train.batch_targets());
-            Some(predict(&survey, &job.edges, plan, batch_targets)?)
+            Some(predict(&survey, &job.graph, plan, batch_targets)?)
         }
         None => None,
     };
@@ -67,8 +62,9 @@ fn look(job: &Job) -> Result<(Survey, Option<Prediction>), JobError> {
 }
 
 /// Number of nodes in each split, and in none.
-fn splits(of_nodes: &[Split]) -> [(&'static str, usize); 4] {
-    let count = |split| of_nodes.iter().filter(|have| **have == split).count();
+fn splits(survey: &Survey) -> [(&'static str, usize); 4] {
+    let found = &survey.target().split;
+    let count = |split| found.iter().filter(|have| **have == split).count();
     [
         ("train", count(Split::Train)),
         ("val", count(Split::Val)),
@@ -77,24 +73,23 @@ fn splits(of_nodes: &[Split]) -> [(&'static str, usize); 4] {
     ]
 }
 
-fn feature_width(survey: &Survey) -> usize {
-    match survey.meta.types[0].features {
+fn feature_width(features: FeatureMeta) -> usize {
+    match features {
         FeatureMeta::None => 0,
         FeatureMeta::Dense { dim } | FeatureMeta::Sparse { dim } => dim,
     }
 }
 
-fn max_degree(survey: &Survey) -> u32 {
-    survey.in_degree.iter().copied().max().unwrap_or(0)
+fn max_degree(relation: &RelationSurvey) -> u32 {
+    relation.in_degree.iter().copied().max().unwrap_or(0)
 }
 
-fn hubs(job: &Job, survey: &Survey) -> usize {
+fn hubs(job: &Job, relation: &RelationSurvey) -> usize {
     let threshold = job
         .sample()
         .map_or(u64::MAX, |sample| sample.hub_threshold());
-    survey
-        .in_degree
-        .iter()
+    let degrees = relation.in_degree.iter();
+    degrees
         .filter(|&&degree| u64::from(degree) > threshold)
         .count()
 }
@@ -119,12 +114,20 @@ const REUSED: f64 = 0.125;
 fn memory(job: &Job, survey: &Survey, prediction: Option<&Prediction>) -> f64 {
     let num_nodes = survey.num_nodes();
     let budget = usize::try_from(job.memory_budget.as_u64()).unwrap_or(usize::MAX);
-    let id_bytes = survey.ids.size_bytes() as f64 / num_nodes.max(1) as f64;
-    let edge_dim = survey.meta.relations[0].edge_feature_dim;
+    let id_bytes = survey.id_bytes();
+    let relations = survey.meta.relations.iter();
+    let edge_dim = relations
+        .filter_map(|relation| relation.edge_feature_dim)
+        .max();
+    // The widest features: parts of typed graphs are planned for them.
+    let features = survey.meta.types.iter().map(|of_type| of_type.features);
+    let features = features
+        .max_by_key(|&of_type| feature_width(of_type))
+        .unwrap_or(FeatureMeta::None);
     let store = StoreSize {
         nodes: num_nodes,
         node_bytes: survey.feature_bytes() + id_bytes,
-        in_edges: survey.num_edges,
+        in_edges: survey.num_edges(),
         edge_dim: edge_dim.unwrap_or(0),
     };
     let build = store.build_bytes(budget);
@@ -138,10 +141,7 @@ fn memory(job: &Job, survey: &Survey, prediction: Option<&Prediction>) -> f64 {
             whole_size(part_nodes),
             whole_size(prediction.edges_per_shard),
         ),
-        (
-            survey.meta.types[0].features,
-            whole_size(survey.feature_bytes()),
-        ),
+        (features, whole_size(survey.feature_bytes())),
         edge_dim,
     );
     let parts = usize::try_from(prediction.parts).unwrap_or(usize::MAX);
@@ -154,7 +154,7 @@ fn memory(job: &Job, survey: &Survey, prediction: Option<&Prediction>) -> f64 {
             part_node_bytes: survey.feature_bytes() + id_bytes + SHARD_NODE_BYTES,
             batch_nodes: prediction.batch_nodes.clone(),
             batch_edges: prediction.batch_edges,
-            dense_dim: match survey.meta.types[0].features {
+            dense_dim: match features {
                 FeatureMeta::Dense { dim } => dim,
                 FeatureMeta::None | FeatureMeta::Sparse { .. } => 0,
             },
@@ -184,22 +184,27 @@ fn inference_memory(job: &Job, num_nodes: usize) -> InferMemory {
 }
 
 fn to_json(job: &Job, survey: &Survey, prediction: Option<&Prediction>) -> Value {
-    let splits: serde_json::Map<String, Value> = splits(&survey.split)
+    let splits: serde_json::Map<String, Value> = splits(survey)
         .into_iter()
         .map(|(name, count)| (name.to_owned(), json!(count)))
         .collect();
     let mut report = json!({
         "event": "check",
         "nodes": survey.num_nodes(),
-        "edges": survey.num_edges,
-        "dropped_edges": survey.dropped_edges,
-        "in_degree_max": max_degree(survey),
-        "hubs": hubs(job, survey),
-        "features": feature_width(survey),
+        "edges": survey.num_edges(),
+        "dropped_edges": survey.dropped_edges(),
+        "in_degree_max": survey.relations.iter().map(max_degree).max(),
+        "hubs": survey.relations.iter().map(|relation| hubs(job, relation)).sum::<usize>(),
+        "features": feature_width(survey.meta.target().features),
         "splits": splits,
         "memory_bytes": memory(job, survey, prediction).round(),
         "memory_budget_bytes": job.memory_budget.as_u64(),
     });
+    if survey.meta.is_typed() {
+        report["types"] = types_json(survey);
+        report["relations"] = relations_json(job, survey);
+        report["target_type"] = json!(survey.meta.target().name);
+    }
     if let (Some(prediction), Some(plan)) = (prediction, &job.flatten) {
         report["flatten"] = json!({
             "rows": prediction.rows,
@@ -214,30 +219,89 @@ fn to_json(job: &Job, survey: &Survey, prediction: Option<&Prediction>) -> Value
     report
 }
 
+/// Describes each node type.
+fn types_json(survey: &Survey) -> Value {
+    let types = survey.meta.types.iter().zip(survey.types());
+    let types = types.map(|(meta, of_type)| {
+        json!({
+            "name": meta.name,
+            "nodes": of_type.ids.len(),
+            "id_type": meta.id_type,
+            "features": feature_width(meta.features),
+        })
+    });
+    types.collect()
+}
+
+/// Describes each relation.
+fn relations_json(job: &Job, survey: &Survey) -> Value {
+    let name = |type_idx: usize| &survey.meta.types[type_idx].name;
+    let relations = survey.meta.relations.iter().zip(&survey.relations);
+    let relations = relations.map(|(meta, relation)| {
+        json!({
+            "name": meta.name,
+            "from": name(meta.from),
+            "to": name(meta.to),
+            "edges": relation.num_edges,
+            "dropped_edges": relation.dropped_edges,
+            "in_degree_max": max_degree(relation),
+            "hubs": hubs(job, relation),
+        })
+    });
+    relations.collect()
+}
+
 fn to_lines(job: &Job, survey: &Survey, prediction: Option<&Prediction>) -> Vec<String> {
-    let splits: Vec<String> = splits(&survey.split)
+    let splits: Vec<String> = splits(survey)
         .into_iter()
         .map(|(name, count)| format!("{count} {name}"))
         .collect();
-    let label = label_words(survey.meta.target().label.as_ref());
-    let mut lines = vec![
-        format!(
-            "nodes    {}, {} features, {label}; {}",
-            survey.num_nodes(),
-            feature_width(survey),
-            splits.join(", ")
-        ),
-        format!(
-            "edges    {}{}, in-degree at most {}, {} hubs",
-            survey.num_edges,
-            match survey.dropped_edges {
-                0 => String::new(),
-                dropped => format!(" ({dropped} rows dropped, an end is no node)"),
-            },
-            max_degree(survey),
-            hubs(job, survey)
-        ),
-    ];
+    let label = match survey.meta.target().label.as_ref().map(|label| &label.kind) {
+        None => "no labels".to_owned(),
+        Some(LabelKind::Class { num_classes }) => format!("{num_classes} classes"),
+        Some(LabelKind::ClassName { names }) => format!("{} classes by name", names.len()),
+        Some(LabelKind::MultiLabel { width }) => format!("{width} labels a node"),
+        Some(LabelKind::Number) => "a number to predict".to_owned(),
+    };
+    let mut lines = Vec::new();
+    for (meta, of_type) in survey.meta.types.iter().zip(survey.types()) {
+        let count = of_type.ids.len();
+        let mut line = format!("{count}, {} features", feature_width(meta.features));
+        if meta.name == survey.meta.target().name {
+            let targets = if survey.meta.is_typed() {
+                ", targets"
+            } else {
+                ""
+            };
+            line.push_str(&format!("{targets}, {label}; {}", splits.join(", ")));
+        }
+        lines.push(match survey.meta.is_typed() {
+            false => format!("nodes    {line}"),
+            true => format!("nodes    {}: {line}", meta.name),
+        });
+    }
+    for (meta, relation) in survey.meta.relations.iter().zip(&survey.relations) {
+        let dropped = match relation.dropped_edges {
+            0 => String::new(),
+            dropped => format!(" ({dropped} rows dropped, an end is no node)"),
+        };
+        let (count, most, hubs) = (
+            relation.num_edges,
+            max_degree(relation),
+            hubs(job, relation),
+        );
+        let name = |type_idx: usize| &survey.meta.types[type_idx].name;
+        let (named, ends) = match survey.meta.is_typed() {
+            false => (String::new(), String::new()),
+            true => {
+                let (from, to) = (name(meta.from), name(meta.to));
+                (format!("{}: ", meta.name), format!(" from {from} to {to}"))
+            }
+        };
+        lines.push(format!(
+            "edges    {named}{count}{ends}{dropped}, in-degree at most {most}, {hubs} hubs"
+        ));
+    }
     if let (Some(prediction), Some(plan)) = (prediction, &job.flatten) {
         let size = |bytes: f64| ByteSize(whole(bytes)).display().si();
         let mark = |layout| {
@@ -273,25 +337,9 @@ fn to_lines(job: &Job, survey: &Survey, prediction: Option<&Prediction>) -> Vec<
             size(needed)
         ));
     }
-    lines.push(ok_line(job));
-    lines
-}
-
-/// Describes labels in words.
-fn label_words(label: Option<&LabelMeta>) -> String {
-    match label.map(|label| &label.kind) {
-        None => "no labels".to_owned(),
-        Some(LabelKind::Class { num_classes }) => format!("{num_classes} classes"),
-        Some(LabelKind::ClassName { names }) => format!("{} classes by name", names.len()),
-        Some(LabelKind::MultiLabel { width }) => format!("{width} labels a node"),
-        Some(LabelKind::Number) => "a number to predict".to_owned(),
-    }
-}
-
-/// Returns the last line of a good job: its stages.
-fn ok_line(job: &Job) -> String {
     let stages: Vec<&str> = job.selected.iter().map(|stage| stage.name()).collect();
-    format!("ok       {}: {}", job.name, stages.join(", "))
+    lines.push(format!("ok       {}: {}", job.name, stages.join(", ")));
+    lines
 }
 
 #[expect(

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
-use schemas::{Ids, NodesPlan};
+use schemas::{Ids, NodesPlan, RowNumbers};
 use store::StoreError;
 
 /// Largest number of array entries per node; the other entries are ids without a node.
@@ -39,26 +39,22 @@ impl Hasher for AsIs {
 }
 
 impl IdIndex {
-    /// Indexes the ids of a node table.
+    /// Indexes the ids of a node table; `rows` has the numbers of their rows, unit by unit.
     ///
     /// # Errors
     ///
-    /// If two nodes have the same id, or there are too many.
-    pub(super) fn new(ids: &Ids, nodes: &NodesPlan) -> Result<IdIndex, StoreError> {
-        if u32::try_from(ids.len()).is_err() {
-            let too_large = StoreError::TooLarge {
-                what: "nodes",
-                count: ids.len() as u64,
-                limit: u64::from(u32::MAX),
-            };
-            return Err(too_large);
-        }
+    /// If two nodes have the same id.
+    pub(super) fn new(
+        ids: &Ids,
+        nodes: &NodesPlan,
+        rows: &[RowNumbers],
+    ) -> Result<IdIndex, StoreError> {
         let mut places = IdIndex::empty(ids);
         for (place, at) in (0u32..).zip(0..ids.len()) {
             if let Some(first) = places.insert(ids, at, place)
                 && ids.equal(first as usize, ids, at)
             {
-                return Err(twin(ids, nodes, first, at));
+                return Err(twin(ids, nodes, rows, (first as usize, at)));
             }
         }
         Ok(places)
@@ -113,9 +109,16 @@ fn distance(ids: &Ids, at: usize, least: u64) -> Option<usize> {
     usize::try_from(ids.as_int(at)?.wrapping_sub(least)).ok()
 }
 
-fn twin(ids: &Ids, nodes: &NodesPlan, first: u32, second: usize) -> StoreError {
-    let (first_file, first_row) = nodes.locate(u64::from(first));
-    let (second_file, second_row) = nodes.locate(second as u64);
+fn twin(
+    ids: &Ids,
+    nodes: &NodesPlan,
+    rows: &[RowNumbers],
+    (first, second): (usize, usize),
+) -> StoreError {
+    let row = |at| rows.iter().flat_map(RowNumbers::iter).nth(at);
+    let locate = |at| nodes.locate(row(at).expect("each id is of a row"));
+    let (first_file, first_row) = locate(first);
+    let (second_file, second_row) = locate(second);
     StoreError::DuplicateNode {
         id: ids.display(second),
         first_file,

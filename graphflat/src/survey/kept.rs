@@ -10,22 +10,30 @@ const SLOTS: usize = 1 << 26;
 /// Start of a node without slots.
 const ABSENT: usize = usize::MAX;
 
-/// A sample of the in-edges of some nodes, in random order.
+/// A sample of the in-edges that some nodes have in a relation, in random order. Nodes are counted
+/// by their rows in the type that the relation leads to.
 pub(crate) struct Kept {
-    /// `[num_nodes]`: where a node's slots start.
+    /// `[nodes of the type]`: where a node's slots start.
     start: Vec<usize>,
     /// Source of each slot.
     src: Vec<u32>,
 }
 
 impl Kept {
-    /// Makes `limit` slots for each node; none if that is more than [`SLOTS`] in all.
-    pub(super) fn room(num_nodes: usize, limit: usize) -> Option<Kept> {
-        let slots = num_nodes.checked_mul(limit)?;
-        (slots <= SLOTS).then(|| Kept {
-            start: (0..num_nodes).map(|node| node * limit).collect(),
-            src: vec![0; slots],
-        })
+    /// Makes slots for each node of several relations, whose nodes and in-edges a node are given;
+    /// none if that is more than [`SLOTS`] in all.
+    pub(super) fn rooms(relations: impl Iterator<Item = (usize, usize)>) -> Option<Vec<Kept>> {
+        let mut left = SLOTS;
+        relations
+            .map(|(num_nodes, limit)| {
+                let slots = num_nodes.checked_mul(limit)?;
+                left = left.checked_sub(slots)?;
+                Some(Kept {
+                    start: (0..num_nodes).map(|node| node * limit).collect(),
+                    src: vec![0; slots],
+                })
+            })
+            .collect()
     }
 
     /// Makes a sample without slots.
@@ -37,32 +45,34 @@ impl Kept {
     }
 
     /// Tells whether a node has slots.
-    pub(super) fn has(&self, node: u32) -> bool {
-        self.start[node as usize] != ABSENT
+    pub(super) fn has(&self, row: usize) -> bool {
+        self.start[row] != ABSENT
     }
 
-    /// Tells whether the slots of all nodes are at most [`SLOTS`].
-    pub(super) fn fits_all(in_degree: &[u32], limit: usize) -> bool {
-        let slots = in_degree.iter().map(|&degree| limit.min(degree as usize));
+    /// Tells whether the slots of all nodes of several relations, whose degrees and in-edges a node
+    /// are given, are at most [`SLOTS`].
+    pub(super) fn fits_all<'a>(relations: impl Iterator<Item = (&'a [u32], usize)>) -> bool {
+        let slots = relations.map(|(in_degree, limit)| {
+            let slots = in_degree.iter().map(|&degree| limit.min(degree as usize));
+            slots.sum::<usize>()
+        });
         slots.sum::<usize>() <= SLOTS
     }
 
-    /// Adds slots for the nodes that have none.
-    pub(super) fn add_room(&mut self, nodes: &[u32], in_degree: &[u32], limit: usize) {
-        for &node in nodes {
-            let start = &mut self.start[node as usize];
-            if *start == ABSENT {
-                *start = self.src.len();
-                let slots = limit.min(in_degree[node as usize] as usize);
-                self.src.resize(*start + slots, 0);
-            }
+    /// Adds slots for a node that has none.
+    pub(super) fn add_room(&mut self, row: usize, in_degree: &[u32], limit: usize) {
+        let start = &mut self.start[row];
+        if *start == ABSENT {
+            *start = self.src.len();
+            let slots = limit.min(in_degree[row] as usize);
+            self.src.resize(*start + slots, 0);
         }
     }
 
     /// Adds an in-edge to a node with `seen` in-edges so far; each in-edge is equally likely in
     /// each slot.
-    pub(super) fn add(&mut self, edge: Edge, seen: u32, limit: usize) {
-        let start = self.start[edge.dst as usize];
+    pub(super) fn add(&mut self, row: usize, edge: Edge, (seen, limit): (u32, usize)) {
+        let start = self.start[row];
         let seen_before = seen as usize;
         let draw = hash_int(edge.row ^ (u64::from(edge.src) << 32)) >> 32;
         let at = u32::try_from((draw * (u64::from(seen) + 1)) >> 32).expect("at most `seen`");
@@ -76,9 +86,9 @@ impl Kept {
     }
 
     /// Returns the first `limit` in-edges of a node; none if the node has no slots.
-    pub(super) fn of(&self, in_degree: &[u32], node: u32, limit: usize) -> &[u32] {
-        let start = self.start[node as usize];
-        let count = limit.min(in_degree[node as usize] as usize);
+    pub(super) fn of(&self, row: usize, in_degree: &[u32], limit: usize) -> &[u32] {
+        let start = self.start[row];
+        let count = limit.min(in_degree[row] as usize);
         if start == ABSENT {
             &[]
         } else {

@@ -2,15 +2,17 @@
 //! value and counts degrees; nothing is shuffled.
 
 mod edge;
-mod graph;
 mod id_index;
 mod kept;
 mod nearby;
 mod predict;
 mod probe;
 mod read;
+mod relation;
 mod spread;
+mod types;
 
-pub use graph::{GraphSurvey, RelationSurvey};
 pub use predict::{Prediction, predict};
 pub use read::Survey;
+pub use relation::RelationSurvey;
+pub use types::TypeSurvey;

@@ -3,33 +3,47 @@
 use super::kept::Kept;
 use super::read::Survey;
 use crate::FlattenError;
-use schemas::{EdgesPlan, HopFanouts, keep_at_hop};
+use schemas::{GraphPlan, HopFanouts, keep_at_hop};
 
-/// Returns in-edges of all nodes or, if these are too many, of the nodes near `targets`.
+/// Returns in-edges, by relation, of all nodes or, if these are too many, of the nodes near
+/// `targets`.
 ///
-/// Reads the edge table once for all nodes, or once for each hop from the targets.
+/// Reads the edge tables once for all nodes, or once for each hop from the targets.
 pub(super) fn gather(
     survey: &Survey,
-    edges: &EdgesPlan,
+    graph: &GraphPlan,
     fanouts: &[HopFanouts],
     targets: &[u32],
-) -> Result<Kept, FlattenError> {
-    let (in_degree, limit) = (&survey.in_degree, keep_at_hop(fanouts, 0, 0));
-    let mut kept = Kept::empty(survey.num_nodes());
-    if Kept::fits_all(in_degree, limit) {
-        kept.add_room(&survey.order, in_degree, limit);
-        fill(&mut kept, survey, edges, &survey.order, limit)?;
+) -> Result<Vec<Kept>, FlattenError> {
+    let relations = &survey.relations;
+    let limit = |relation, hop| keep_at_hop(fanouts, relation, hop);
+    let sizes = (relations.iter().enumerate()).map(|(idx, of)| (&of.in_degree[..], limit(idx, 0)));
+    let mut kept: Vec<Kept> = relations
+        .iter()
+        .map(|of| Kept::empty(of.num_nodes()))
+        .collect();
+    if Kept::fits_all(sizes) {
+        add_room(&mut kept, survey, &survey.order, |relation| {
+            limit(relation, 0)
+        });
+        fill(&mut kept, survey, graph, &survey.order, |relation| {
+            limit(relation, 0)
+        })?;
         return Ok(kept);
     }
     let mut frontier = targets.to_vec();
     for hop in 0..fanouts.len() {
-        let here = keep_at_hop(fanouts, 0, hop);
-        frontier.retain(|&node| !kept.has(node));
-        kept.add_room(&frontier, in_degree, here);
-        fill(&mut kept, survey, edges, &frontier, here)?;
+        frontier.retain(|&node| !has_room(&kept, survey, node));
+        let here = |relation| limit(relation, hop);
+        add_room(&mut kept, survey, &frontier, here);
+        fill(&mut kept, survey, graph, &frontier, here)?;
         let mut next = Vec::new();
         for &node in &frontier {
-            next.extend_from_slice(kept.of(in_degree, node, here));
+            for relation in survey.relations_to(node) {
+                let of = &relations[relation];
+                let in_edges = kept[relation].of(of.row(node), &of.in_degree, here(relation));
+                next.extend_from_slice(in_edges);
+            }
         }
         next.sort_unstable();
         next.dedup();
@@ -38,21 +52,40 @@ pub(super) fn gather(
     Ok(kept)
 }
 
-/// Reads the edge table, and keeps up to `limit` in-edges of each of `nodes`.
+/// Tells whether a node has slots; one to which no relation leads needs none.
+fn has_room(kept: &[Kept], survey: &Survey, node: u32) -> bool {
+    let mut relations = survey.relations_to(node);
+    relations.all(|relation| kept[relation].has(survey.relations[relation].row(node)))
+}
+
+fn add_room(kept: &mut [Kept], survey: &Survey, nodes: &[u32], limit: impl Fn(usize) -> usize) {
+    for &node in nodes {
+        for relation in survey.relations_to(node) {
+            let of = &survey.relations[relation];
+            kept[relation].add_room(of.row(node), &of.in_degree, limit(relation));
+        }
+    }
+}
+
+/// Reads the edge tables, and keeps up to `limit` in-edges a relation of each of `nodes`.
 fn fill(
-    kept: &mut Kept,
+    kept: &mut [Kept],
     survey: &Survey,
-    edges: &EdgesPlan,
+    graph: &GraphPlan,
     nodes: &[u32],
-    limit: usize,
+    limit: impl Fn(usize) -> usize,
 ) -> Result<(), FlattenError> {
-    let mut seen = vec![None; survey.num_nodes()];
-    nodes
-        .iter()
-        .for_each(|&node| seen[node as usize] = Some(0_u32));
-    survey.each_edge(edges, |edge| {
-        if let Some(count) = &mut seen[edge.dst as usize] {
-            kept.add(edge, *count, limit);
+    let relations = survey.relations.iter();
+    let mut seen: Vec<Vec<Option<u32>>> = relations.map(|of| vec![None; of.num_nodes()]).collect();
+    for &node in nodes {
+        for relation in survey.relations_to(node) {
+            seen[relation][survey.relations[relation].row(node)] = Some(0);
+        }
+    }
+    survey.each_edge(graph, |relation, edge| {
+        let row = survey.relations[relation].row(edge.dst);
+        if let Some(count) = &mut seen[relation][row] {
+            kept[relation].add(row, edge, (*count, limit(relation)));
             *count += 1;
         }
     })
@@ -69,13 +102,17 @@ pub(super) struct Size {
 pub(super) struct Nearby<'a> {
     survey: &'a Survey,
     fanouts: &'a [HopFanouts],
-    kept: &'a Kept,
+    kept: &'a [Kept],
     /// For each node, whether the current walk has reached it; all false between walks.
     reached: Vec<bool>,
 }
 
 impl<'a> Nearby<'a> {
-    pub(super) fn new(survey: &'a Survey, fanouts: &'a [HopFanouts], kept: &'a Kept) -> Nearby<'a> {
+    pub(super) fn new(
+        survey: &'a Survey,
+        fanouts: &'a [HopFanouts],
+        kept: &'a [Kept],
+    ) -> Nearby<'a> {
         Nearby {
             survey,
             fanouts,
@@ -84,11 +121,21 @@ impl<'a> Nearby<'a> {
         }
     }
 
-    /// Returns the sources of the in-edges that a neighbourhood keeps for `node`, `hop` hops from
-    /// the target.
-    pub(super) fn in_edges(&self, node: u32, hop: u8) -> &'a [u32] {
-        let limit = keep_at_hop(self.fanouts, 0, usize::from(hop));
-        self.kept.of(&self.survey.in_degree, node, limit)
+    /// Returns the sources of the in-edges of a relation that a neighbourhood keeps for `node`, `hop`
+    /// hops from the target.
+    pub(super) fn in_edges(&self, relation: usize, node: u32, hop: u8) -> &'a [u32] {
+        let of = &self.survey.relations[relation];
+        let limit = keep_at_hop(self.fanouts, relation, usize::from(hop));
+        self.kept[relation].of(of.row(node), &of.in_degree, limit)
+    }
+
+    /// Returns the number of in-edges of all relations that a neighbourhood keeps for `node`, `hop`
+    /// hops from the target.
+    pub(super) fn num_in_edges(&self, node: u32, hop: u8) -> usize {
+        let relations = self.survey.relations_to(node);
+        relations
+            .map(|relation| self.in_edges(relation, node, hop).len())
+            .sum()
     }
 
     /// Returns the nodes of the neighbourhoods of some targets with their distances in hops,
@@ -103,9 +150,12 @@ impl<'a> Nearby<'a> {
             let hop = u8::try_from(hop).expect("hops fit in 8 bits");
             let last = nodes.len();
             for at in first..last {
-                for &src in self.in_edges(nodes[at].0, hop) {
-                    if !std::mem::replace(&mut self.reached[src as usize], true) {
-                        nodes.push((src, hop + 1));
+                let node = nodes[at].0;
+                for relation in self.survey.relations_to(node) {
+                    for &src in self.in_edges(relation, node, hop) {
+                        if !std::mem::replace(&mut self.reached[src as usize], true) {
+                            nodes.push((src, hop + 1));
+                        }
                     }
                 }
             }
@@ -122,7 +172,7 @@ impl<'a> Nearby<'a> {
         let nodes = self.hops(targets);
         let edges = nodes
             .iter()
-            .map(|&(node, hop)| self.in_edges(node, hop).len());
+            .map(|&(node, hop)| self.num_in_edges(node, hop));
         Size {
             edges: edges.sum(),
             nodes: nodes.len(),

@@ -5,7 +5,7 @@ use super::probe::{PARTS_PROBED, Probe};
 use super::read::Survey;
 use super::spread::spread;
 use crate::{FlattenError, FlattenPlan, Parts, Targets};
-use schemas::{EdgesPlan, IdListPlan, Layout, Split};
+use schemas::{GraphPlan, IdListPlan, Layout, Split};
 
 /// Number of targets whose neighbourhoods are counted one by one.
 const TARGETS_COUNTED: usize = 1 << 14;
@@ -72,13 +72,13 @@ impl Unions {
 /// If a table cannot be read, or the probe cannot be written.
 pub fn predict(
     survey: &Survey,
-    edges: &EdgesPlan,
+    graph: &GraphPlan,
     plan: &FlattenPlan,
     batch_targets: usize,
 ) -> Result<Prediction, FlattenError> {
     let targets = targets(survey, plan)?;
-    let features = survey.meta.types[0].features;
-    let cut = |layout| plan.sample().cut(targets.clone(), layout, [features]);
+    let features = || survey.meta.types.iter().map(|of_type| of_type.features);
+    let cut = |layout| plan.sample().cut(targets.clone(), layout, features());
     let (rows, shards) = (&cut(Layout::Rows), &cut(Layout::Shards));
     let chosen = match plan.layout() {
         Layout::Rows => rows,
@@ -95,7 +95,7 @@ pub fn predict(
             let mut from = from.concat();
             from.sort_unstable();
             from.dedup();
-            gathered = gather(survey, edges, plan.sample().fanouts(), &from)?;
+            gathered = gather(survey, graph, plan.sample().fanouts(), &from)?;
             &gathered
         }
     };
@@ -169,24 +169,29 @@ fn batch(nearby: &mut Nearby<'_>, targets: &[u32], most: usize) -> (Vec<f64>, f6
     let hops = nodes.last().map_or(0, |&(_, distance)| distance);
     let edges = nodes
         .iter()
-        .map(|&(node, hop)| nearby.in_edges(node, hop).len());
+        .map(|&(node, hop)| nearby.num_in_edges(node, hop));
     (
         (0..=hops).map(within).collect(),
         edges.sum::<usize>() as f64,
     )
 }
 
-/// Returns the targets in the order in which they are cut: by smallest source, then by id.
+/// Returns the targets in the order in which they are cut: by the first relation with in-edges, then
+/// by smallest source, then by id.
 fn targets(survey: &Survey, plan: &FlattenPlan) -> Result<Vec<u32>, FlattenError> {
-    let mut in_order = survey.order.clone();
-    in_order.sort_by_key(|&node| survey.least_src[node as usize]);
-    let split = |node: &u32| {
-        survey
-            .split
-            .get(*node as usize)
-            .copied()
-            .unwrap_or_default()
-    };
+    let target = survey.target();
+    let of_target = |node: &u32| survey.types.at(*node).0 == survey.meta.target_type;
+    let mut in_order: Vec<u32> = survey.order.iter().copied().filter(of_target).collect();
+    in_order.sort_by_cached_key(|&node| {
+        let sources = survey.relations_to(node).map(|relation| {
+            let of = &survey.relations[relation];
+            (relation, of.least_src[of.row(node)])
+        });
+        let mut sources = sources.filter(|(_, src)| *src != u32::MAX);
+        sources.next().unwrap_or((usize::MAX, u32::MAX))
+    });
+    let row = |node: &u32| (node - target.first) as usize;
+    let split = |node: &u32| target.split.get(row(node)).copied().unwrap_or_default();
     let targets: Vec<u32> = match plan.sample().targets() {
         Targets::All => in_order,
         Targets::Labelled => in_order
@@ -198,19 +203,19 @@ fn targets(survey: &Survey, plan: &FlattenPlan) -> Result<Vec<u32>, FlattenError
             .filter(|node| split(node) == Split::Train)
             .collect(),
         Targets::Listed(path) => {
-            let (column, id_type) = (&survey.id_column, survey.meta.types[0].id_type);
+            let (column, id_type) = (&survey.id_column, survey.meta.target().id_type);
             let list = IdListPlan::open("flatten.targets", path, column, id_type)?;
             let ids = list.read()?;
-            let mut listed = vec![false; survey.num_nodes()];
+            let mut listed = vec![false; target.ids.len()];
             for at in 0..ids.len() {
-                let node = survey
+                let node = target
                     .place(&ids, at)
                     .ok_or_else(|| list.unknown(&ids, at))?;
-                listed[node as usize] = true;
+                listed[row(&node)] = true;
             }
             in_order
                 .into_iter()
-                .filter(|node| listed[*node as usize])
+                .filter(|node| listed[row(node)])
                 .collect()
         }
     };

@@ -2,11 +2,12 @@
 
 use super::nearby::Nearby;
 use super::read::Survey;
+use super::relation::RelationSurvey;
 use super::spread::spread;
 use crate::{FlattenError, FlattenPlan, Parts};
 use schemas::{
     Features, FlattenMeta, GraphShard, Labels, Layout, Opened, Output, SchemaError, ShardEdges,
-    ShardNodes, write_part,
+    ShardNodes, Split, TypeMeta, write_part,
 };
 use std::collections::BTreeMap;
 
@@ -16,22 +17,23 @@ pub(super) const PARTS_PROBED: usize = 3;
 /// Approximate number of nodes in a probe: enough for a page of every column.
 const PROBE_NODES: usize = 20_000;
 
-/// Returns `rows` rows of features, by repeating the kept rows.
-fn features(survey: &Survey, rows: usize) -> Features {
-    let mut features = Features::empty(survey.meta.types[0].features);
-    let have = match &survey.features {
+/// Returns `rows` rows of a type's features, by repeating the kept rows.
+fn features(survey: &Survey, type_idx: usize, rows: usize) -> Features {
+    let kept = &survey.types()[type_idx].features;
+    let mut features = Features::empty(survey.meta.types[type_idx].features);
+    let have = match kept {
         Features::None => 1,
         Features::Dense { dim, values } => values.len() / (*dim).max(1),
         Features::Sparse { offset, .. } => offset.len().saturating_sub(1),
     };
     let rows = (0..rows).map(|row| u32::try_from(row % have.max(1)).expect("few rows are kept"));
-    features.extend_gather(&survey.features, &rows.collect::<Vec<u32>>());
+    features.extend_gather(kept, &rows.collect::<Vec<u32>>());
     features
 }
 
-/// Returns `count` weights, by repeating the kept weights; zeros for a graph without edges.
-fn weights(survey: &Survey, count: usize) -> Vec<f32> {
-    let kept = match &survey.weights[..] {
+/// Returns `count` weights of a relation, by repeating the kept weights; zeros without edges.
+fn weights(relation: &RelationSurvey, count: usize) -> Vec<f32> {
+    let kept = match &relation.weights[..] {
         [] => &[0.0],
         kept => kept,
     };
@@ -39,8 +41,8 @@ fn weights(survey: &Survey, count: usize) -> Vec<f32> {
 }
 
 /// Returns `rows` missing labels, since labels are a small part of any output.
-fn labels(survey: &Survey, rows: usize) -> Labels {
-    let mut labels = Labels::empty(survey.meta.types[0].label.as_ref());
+fn labels(meta: &TypeMeta, rows: usize) -> Labels {
+    let mut labels = Labels::empty(meta.label.as_ref());
     (0..rows).for_each(|_| labels.push_none());
     labels
 }
@@ -110,52 +112,84 @@ impl<'a> Probe<'a> {
 
     /// Returns the union of some targets' neighbourhoods, with features of the kept rows.
     fn shard(&mut self, targets: &[u32]) -> GraphShard {
-        let (survey, ids) = (self.survey, &self.survey.ids);
-        let mut hops = self.nearby.hops(targets);
-        hops.sort_by(|&(a, a_hop), &(b, b_hop)| {
-            let by_id = || ids.cmp(a as usize, ids, b as usize);
-            a_hop.cmp(&b_hop).then_with(by_id)
-        });
-        let nodes: Vec<u32> = hops.iter().map(|&(node, _)| node).collect();
-        let places: BTreeMap<u32, u32> = nodes.iter().copied().zip(0..).collect();
+        let survey = self.survey;
+        let mut members: Vec<Vec<(u32, u8)>> = vec![Vec::new(); survey.types().len()];
+        for (node, hop) in self.nearby.hops(targets) {
+            members[survey.types.at(node).0].push((node, hop));
+        }
+        for (of_type, members) in survey.types().iter().zip(&mut members) {
+            let (ids, row) = (&of_type.ids, |node: u32| (node - of_type.first) as usize);
+            members.sort_by(|&(a, a_hop), &(b, b_hop)| {
+                a_hop.cmp(&b_hop).then_with(|| ids.cmp(row(a), ids, row(b)))
+            });
+        }
+        let nodes = members.iter().enumerate();
+        let relations = 0..survey.relations.len();
+        GraphShard {
+            target_type: survey.meta.target_type,
+            nodes: nodes
+                .map(|(type_idx, members)| self.nodes(type_idx, members))
+                .collect(),
+            edges: relations
+                .map(|relation| self.edges(relation, &members))
+                .collect(),
+        }
+    }
+
+    fn nodes(&self, type_idx: usize, members: &[(u32, u8)]) -> ShardNodes {
+        let survey = self.survey;
+        let (of_type, meta) = (&survey.types()[type_idx], &survey.meta.types[type_idx]);
+        let is_target_type = type_idx == survey.meta.target_type;
+        let rows: Vec<u32> = members
+            .iter()
+            .map(|&(node, _)| node - of_type.first)
+            .collect();
+        let split = |&row: &u32| match is_target_type {
+            true => of_type.split[row as usize],
+            false => Split::None,
+        };
+        ShardNodes {
+            ids: of_type.ids.gather(&rows),
+            hop: members.iter().map(|&(_, hop)| hop).collect(),
+            features: features(survey, type_idx, rows.len()),
+            labels: labels(meta, rows.len()),
+            split: rows.iter().map(split).collect(),
+            is_target: members
+                .iter()
+                .map(|&(_, hop)| is_target_type && hop == 0)
+                .collect(),
+        }
+    }
+
+    fn edges(&self, relation: usize, members: &[Vec<(u32, u8)>]) -> ShardEdges {
+        let (of, meta) = (
+            &self.survey.relations[relation],
+            &self.survey.meta.relations[relation],
+        );
+        let srcs = members[meta.from].iter().map(|&(node, _)| node);
+        let places: BTreeMap<u32, u32> = srcs.zip(0..).collect();
+        let dsts = &members[meta.to];
         let (mut in_offset, mut in_src) = (vec![0], Vec::new());
-        for &(node, hop) in &hops {
-            let in_edges = self.nearby.in_edges(node, hop);
+        for &(node, hop) in dsts {
+            let in_edges = self.nearby.in_edges(relation, node, hop);
             in_src.extend(in_edges.iter().map(|src| places[src]));
             in_offset.push(u32::try_from(in_src.len()).expect("a probe is small"));
         }
-        let (num_nodes, num_edges) = (nodes.len(), in_src.len());
-        let meta = &survey.meta.relations[0];
-        let nodes = ShardNodes {
-            ids: ids.gather(&nodes),
-            hop: hops.iter().map(|&(_, hop)| hop).collect(),
-            features: features(survey, num_nodes),
-            labels: labels(survey, num_nodes),
-            split: hops
+        let (num_nodes, num_edges) = (dsts.len(), in_src.len());
+        ShardEdges {
+            from: meta.from,
+            to: meta.to,
+            in_degree: dsts
                 .iter()
-                .map(|&(node, _)| survey.split[node as usize])
+                .map(|&(node, _)| of.in_degree[of.row(node)])
                 .collect(),
-            is_target: hops.iter().map(|&(_, hop)| hop == 0).collect(),
-        };
-        let edges = ShardEdges {
-            from: 0,
-            to: 0,
-            in_degree: hops
-                .iter()
-                .map(|&(node, _)| survey.in_degree[node as usize])
-                .collect(),
-            in_weight: meta.edge_weight.then(|| weights(survey, num_nodes)),
+            in_weight: meta.edge_weight.then(|| weights(of, num_nodes)),
             self_loops: meta.self_loops.then(|| vec![0; num_nodes]),
             self_weight: meta.self_weight().then(|| vec![0.0; num_nodes]),
             in_offset,
             in_src,
-            edge_weight: meta.edge_weight.then(|| weights(survey, num_edges)),
+            edge_weight: meta.edge_weight.then(|| weights(of, num_edges)),
             edge_feature: meta.edge_feature_dim.map(|dim| vec![0.5; dim * num_edges]),
-        };
-        GraphShard {
-            target_type: 0,
-            nodes: vec![nodes],
-            edges: vec![edges],
         }
     }
 

@@ -1,14 +1,14 @@
 //! Reads the whole input without a shuffle: checks every value and counts degrees.
 
 use schemas::{
-    Dangling, EdgeRows, EdgesPlan, FeatureMeta, Features, GraphMeta, HopFanouts, Ids, LabelMeta,
-    NodesPlan, Split, UntypedMeta, keep_at_hop,
+    FeatureMeta, Features, GraphMeta, GraphPlan, HopFanouts, LabelMeta, NodeRows, NodeSource,
+    Split, keep_at_hop,
 };
-use store::StoreError;
 
 use super::edge::Edge;
-use super::id_index::IdIndex;
 use super::kept::Kept;
+use super::relation::{RelationSurvey, Taker};
+use super::types::{TypeKeys, TypeSurvey, Types};
 use crate::FlattenError;
 
 /// Number of rows whose features are kept to measure their compression; narrow rows may be more.
@@ -17,137 +17,174 @@ const FEATURE_ROWS: usize = 4096;
 /// Number of feature values kept of narrow rows, if these are more than [`FEATURE_ROWS`] rows.
 const FEATURE_NUMBERS: usize = 1 << 18;
 
-/// Edge rows whose weights are kept to measure their compression.
-const WEIGHT_ROWS: u64 = 1 << 16;
-
 /// The result of reading the input tables once.
+///
+/// The position of a node counts the nodes of all types: those of type 0 come first, in the order
+/// of their table.
 pub struct Survey {
-    /// Name of the id column.
-    pub(super) id_column: String,
-    /// Ids in the order of the table.
-    pub ids: Ids,
-    /// Position of each id.
-    index: IdIndex,
-    /// Positions in the order of their ids.
+    pub(super) types: Types,
+    /// One for each relation.
+    pub relations: Vec<RelationSurvey>,
+    /// `[num_nodes]`: positions by type and then by id.
     pub(super) order: Vec<u32>,
-    /// `[num_nodes]`.
-    pub split: Vec<Split>,
-    /// `[num_nodes]`.
-    pub in_degree: Vec<u32>,
-    /// `[num_nodes]`: index in `order` of the node's source with the smallest id; `u32::MAX` if the
-    /// node has no in-edges.
-    pub(super) least_src: Vec<u32>,
-    /// In-edges of every node, at most as many as the largest fan-out; `None` if this is too much.
-    pub(super) kept: Option<Kept>,
-    /// Number of edges: an undirected edge counts twice, a dropped edge not at all.
-    pub num_edges: u64,
-    /// Edge rows dropped because an end is not a node.
-    pub dropped_edges: u64,
-    /// Features of some rows, spread over the table.
-    pub(super) features: Features,
-    /// Weights of some edge rows, spread over the table.
-    pub(super) weights: Vec<f32>,
+    /// In-edges of every node by relation, at most as many as the largest fan-out; `None` if this is
+    /// too much.
+    pub(super) kept: Option<Vec<Kept>>,
+    /// Name of the id column of the target type.
+    pub(super) id_column: String,
     /// Types and columns of the tables.
     pub meta: GraphMeta,
 }
 
 impl Survey {
-    /// Reads every row of both tables, and keeps as many in-edges as the largest fan-out allows.
+    /// Reads every row of all tables, and keeps as many in-edges as the largest fan-out allows.
     ///
     /// # Errors
     ///
     /// The first value that is not allowed, with its file, column and row.
     pub fn read(
-        nodes: &NodesPlan,
-        edges: &EdgesPlan,
+        graph: &GraphPlan,
+        target_type: usize,
         fanouts: &[HopFanouts],
     ) -> Result<Survey, FlattenError> {
-        let (ids, label) = read_keys(nodes)?;
-        let index = IdIndex::new(&ids, nodes)?;
-        let (split, features) = read_rows(nodes, label.as_ref())?;
-        let meta = GraphMeta::from(UntypedMeta {
-            id_type: nodes.id_type(),
-            features: nodes.feature_meta(),
-            label,
-            split: nodes.split_meta(),
-            edge_weight: edges.has_weight(),
-            edge_feature_dim: edges.feature_dim(),
-            self_loops: false,
-        });
+        let keys = read_keys(graph)?;
+        let target = &graph.types[target_type].nodes;
+        let label = target.label_meta(keys[target_type].names(), keys[target_type].max_class)?;
+        let meta = graph.meta(target_type, label);
+        let rows = read_rows(graph, &meta)?;
+        let types = Types::new(graph, keys, rows)?;
+        let order = types.order();
+        let relations = meta.relations.iter();
+        let relations = relations.map(|relation| RelationSurvey::new(relation, &types));
         let mut survey = Survey {
-            in_degree: vec![0; ids.len()],
-            least_src: vec![u32::MAX; ids.len()],
+            relations: relations.collect(),
+            types,
+            order,
             kept: None,
-            id_column: nodes.spec().id.clone(),
-            order: ids.sort_permutation(),
-            ids,
-            index,
-            split,
-            num_edges: 0,
-            dropped_edges: 0,
-            features,
-            weights: Vec::new(),
+            id_column: target.spec().id.clone(),
             meta,
         };
-        survey.read_edges(edges, keep_at_hop(fanouts, 0, 0))?;
+        survey.read_edges(graph, fanouts)?;
         Ok(survey)
     }
 
     /// Checks and counts every edge, and keeps some in-edges of every node.
-    fn read_edges(&mut self, edges: &EdgesPlan, limit: usize) -> Result<(), FlattenError> {
+    fn read_edges(
+        &mut self,
+        graph: &GraphPlan,
+        fanouts: &[HopFanouts],
+    ) -> Result<(), FlattenError> {
         let mut rank = vec![0; self.num_nodes()];
         for (at, &node) in (0u32..).zip(&self.order) {
             rank[node as usize] = at;
         }
-        let mut degrees = std::mem::take(&mut self.in_degree);
-        let mut least_src = std::mem::take(&mut self.least_src);
-        let mut kept = Kept::room(self.num_nodes(), limit);
-        let (mut count, mut loops, mut lost) = (0, false, Lost::default());
-        let stride = edges.num_rows().div_ceil(WEIGHT_ROWS).max(1);
-        for unit in edges.units() {
-            for batch in edges.batches(unit)? {
-                let rows = batch?;
-                lost.add(self.each_row(edges, &rows, |edge| {
-                    let dst = edge.dst as usize;
-                    least_src[dst] = least_src[dst].min(rank[edge.src as usize]);
-                    if let Some(kept) = &mut kept {
-                        kept.add(edge, degrees[dst], limit);
+        let limits: Vec<usize> = (0..self.relations.len())
+            .map(|relation| keep_at_hop_or_none(fanouts, relation))
+            .collect();
+        let degrees = self.relations.iter().map(RelationSurvey::num_nodes);
+        let mut kept = Kept::rooms(degrees.zip(limits.iter().copied()));
+        for source in graph.edge_sources() {
+            let members = source.relations().iter();
+            let mut takers: Vec<Taker> = members
+                .map(|&(idx, _)| Taker::new(graph, idx, limits[idx]))
+                .collect();
+            for unit in source.units() {
+                for batch in source.batches(unit)? {
+                    let tables = batch?;
+                    for (taker, &(idx, table)) in takers.iter_mut().zip(source.relations()) {
+                        let kept = kept.as_mut().map(|kept| &mut kept[idx]);
+                        let relation = &mut self.relations[idx];
+                        taker.take(&tables[table], &self.types, &rank, (relation, kept));
                     }
-                    degrees[dst] += 1;
-                    count += 1;
-                    loops |= edge.src == edge.dst;
-                }));
-                let weights = rows.rows.iter().zip(rows.weight.into_iter().flatten());
-                let spread = weights.filter(|(row, _)| row % stride == 0);
-                self.weights.extend(spread.map(|(_, weight)| weight));
+                }
+            }
+            for (taker, &(idx, _)) in takers.into_iter().zip(source.relations()) {
+                let (relation, meta) = (&mut self.relations[idx], &mut self.meta.relations[idx]);
+                (relation.dropped_edges, meta.self_loops) = taker.finish()?;
             }
         }
-        (self.in_degree, self.least_src, self.kept) = (degrees, least_src, kept);
-        (self.num_edges, self.dropped_edges) = (count, lost.rows);
-        self.meta.relations[0].self_loops = loops;
-        lost.refuse(edges)
+        self.kept = kept;
+        Ok(())
     }
 
-    /// Returns the number of nodes.
+    /// Visits every edge again, and the reverse of every undirected one: `visit` gets the position
+    /// of the relation, and the edge.
+    ///
+    /// # Errors
+    ///
+    /// If a table cannot be read any more.
+    pub(super) fn each_edge(
+        &self,
+        graph: &GraphPlan,
+        mut visit: impl FnMut(usize, Edge),
+    ) -> Result<(), FlattenError> {
+        for source in graph.edge_sources() {
+            for unit in source.units() {
+                for batch in source.end_batches(unit)? {
+                    let tables = batch?;
+                    for &(idx, table) in source.relations() {
+                        let plan = &graph.relations[idx];
+                        self.types
+                            .each_row(plan, &tables[table], |edge| visit(idx, edge));
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the number of nodes of all types.
     pub fn num_nodes(&self) -> usize {
-        self.ids.len()
+        self.types.num_nodes()
+    }
+
+    /// Returns each type with its rows.
+    pub fn types(&self) -> &[TypeSurvey] {
+        self.types.all()
+    }
+
+    /// Returns the relations that lead to the type of a node.
+    pub(super) fn relations_to(&self, node: u32) -> impl Iterator<Item = usize> {
+        self.meta.relations_to(self.types.at(node).0)
+    }
+
+    /// Returns the rows of the target type.
+    pub fn target(&self) -> &TypeSurvey {
+        &self.types.all()[self.meta.target_type]
+    }
+
+    /// Returns the number of edges of all relations: an undirected edge counts twice, a dropped edge
+    /// not at all.
+    pub fn num_edges(&self) -> u64 {
+        self.relations
+            .iter()
+            .map(|relation| relation.num_edges)
+            .sum()
+    }
+
+    /// Returns the number of edge rows that were dropped because an end is not a node.
+    pub fn dropped_edges(&self) -> u64 {
+        self.relations
+            .iter()
+            .map(|relation| relation.dropped_edges)
+            .sum()
     }
 
     /// Returns the mean bytes of a node's features in memory.
     pub fn feature_bytes(&self) -> f64 {
-        match &self.features {
+        self.mean(|of_type| match &of_type.features {
             Features::None => 0.0,
             Features::Dense { dim, .. } => *dim as f64 * 4.0,
             Features::Sparse { offset, index, .. } => {
                 let rows = offset.len().saturating_sub(1).max(1);
                 8.0 * (1.0 + index.len() as f64 / rows as f64)
             }
-        }
+        })
     }
 
     /// Returns the mean number of a node's features that are not zero.
     pub fn stored_features(&self) -> f64 {
-        match &self.features {
+        self.mean(|of_type| match &of_type.features {
             Features::None => 0.0,
             Features::Dense { dim, values } => {
                 let rows = values.len() / (*dim).max(1);
@@ -158,149 +195,110 @@ impl Survey {
                 let rows = offset.len().saturating_sub(1).max(1);
                 index.len() as f64 / rows as f64
             }
+        })
+    }
+
+    /// Returns the mean bytes of a node's id.
+    pub fn id_bytes(&self) -> f64 {
+        self.mean(|of_type| of_type.ids.size_bytes() as f64 / of_type.ids.len().max(1) as f64)
+    }
+
+    /// Returns the mean over the nodes of a number of their types.
+    fn mean(&self, of: impl Fn(&TypeSurvey) -> f64) -> f64 {
+        let all = self.types.all().iter();
+        let sum: f64 = all
+            .map(|of_type| of_type.ids.len() as f64 * of(of_type))
+            .sum();
+        match self.num_nodes() {
+            // The types of an empty graph count the same.
+            0 => self.types.all().iter().map(of).fold(0.0, f64::max),
+            num_nodes => sum / num_nodes as f64,
         }
-    }
-
-    /// Visits every edge again, and the reverse of every undirected one.
-    ///
-    /// # Errors
-    ///
-    /// If the table cannot be read any more.
-    pub(super) fn each_edge(
-        &self,
-        edges: &EdgesPlan,
-        mut visit: impl FnMut(Edge),
-    ) -> Result<(), FlattenError> {
-        for unit in edges.units() {
-            for batch in edges.end_batches(unit)? {
-                self.each_row(edges, &batch?, &mut visit);
-            }
-        }
-        Ok(())
-    }
-
-    /// Visits the edges of a batch, and the reverses of undirected edges; returns the lost rows.
-    fn each_row(&self, edges: &EdgesPlan, rows: &EdgeRows, visit: impl FnMut(Edge)) -> Lost {
-        let place = |ids: &Ids, at| self.place(ids, at);
-        each_row(edges, rows, (place, place), visit)
-    }
-
-    /// Returns the position of an id; none if no node has it.
-    pub(super) fn place(&self, ids: &Ids, at: usize) -> Option<u32> {
-        self.index.find(&self.ids, ids, at)
     }
 }
 
-/// Visits the edges of a batch, and the reverses of undirected edges; returns the lost rows.
-///
-/// `src` and `dst` return the position of a source's and of a destination's id; none if no node has
-/// it.
-pub(super) fn each_row(
-    edges: &EdgesPlan,
-    rows: &EdgeRows,
-    (src, dst): (
-        impl Fn(&Ids, usize) -> Option<u32>,
-        impl Fn(&Ids, usize) -> Option<u32>,
-    ),
-    mut visit: impl FnMut(Edge),
-) -> Lost {
-    let mut lost = Lost::default();
-    for (at, row) in rows.rows.iter().enumerate() {
-        match (src(&rows.src, at), dst(&rows.dst, at)) {
-            (Some(src), Some(dst)) => {
-                visit(Edge { src, dst, row });
-                if edges.undirected() {
-                    let (src, dst) = (dst, src);
-                    visit(Edge { src, dst, row });
+fn keep_at_hop_or_none(fanouts: &[HopFanouts], relation: usize) -> usize {
+    match fanouts {
+        [] => 0,
+        fanouts => keep_at_hop(fanouts, relation, 0),
+    }
+}
+
+/// Reads the ids and classes of each type.
+fn read_keys(graph: &GraphPlan) -> Result<Vec<TypeKeys>, FlattenError> {
+    let types = graph.types.iter();
+    let mut keys: Vec<TypeKeys> = types.map(|of_type| TypeKeys::new(&of_type.nodes)).collect();
+    for source in graph.node_sources() {
+        for unit in source.units() {
+            let of_unit = source.read_keys(unit)?;
+            for ((idx, _), found) in source.types().iter().zip(of_unit) {
+                keys[*idx].add(found);
+            }
+        }
+    }
+    Ok(keys)
+}
+
+/// Reads all columns: returns the splits and some features of each type.
+fn read_rows(
+    graph: &GraphPlan,
+    meta: &GraphMeta,
+) -> Result<Vec<(Vec<Split>, Features)>, FlattenError> {
+    let types = meta.types.iter();
+    let mut rows: Vec<(Vec<Split>, Features)> = types
+        .map(|of_type| (Vec::new(), Features::empty(of_type.features)))
+        .collect();
+    for source in graph.node_sources() {
+        let members = source.types().iter();
+        let labels: Vec<Option<&LabelMeta>> = members
+            .map(|(idx, _)| meta.types[*idx].label.as_ref())
+            .collect();
+        for unit in source.units() {
+            for ((idx, plan), found) in source
+                .types()
+                .iter()
+                .zip(read_unit(&source, unit, &labels)?)
+            {
+                let (split, kept) = &mut rows[*idx];
+                let stride = stride(plan.feature_meta(), plan.num_rows());
+                for (at, row) in (0..).zip(split.len()..split.len() + found.ids.len()) {
+                    if row % stride == 0 {
+                        kept.push_from(&found.features, at);
+                    }
                 }
-            }
-            (found, _) => {
-                let is_src = found.is_none();
-                let ids = if is_src { &rows.src } else { &rows.dst };
-                lost.add(Lost {
-                    rows: 1,
-                    first: lost.first.is_none().then(|| (row, is_src, ids.display(at))),
-                });
+                split.extend(found.split);
             }
         }
     }
-    lost
+    Ok(rows)
 }
 
-pub(super) fn read_keys(nodes: &NodesPlan) -> Result<(Ids, Option<LabelMeta>), FlattenError> {
-    let mut ids = Ids::new(nodes.id_type());
-    let (mut names, mut max_class) = (std::collections::BTreeSet::new(), None);
-    for unit in nodes.units() {
-        let keys = nodes.read_keys(unit)?;
-        ids.extend_from(&keys.ids, 0..keys.ids.len());
-        names.extend(keys.class_names);
-        max_class = max_class.max(keys.max_class);
+fn read_unit(
+    source: &NodeSource,
+    unit: &schemas::Unit,
+    labels: &[Option<&LabelMeta>],
+) -> Result<Vec<NodeRows>, FlattenError> {
+    if let ([(_, plan)], [label]) = (source.types(), labels) {
+        return Ok(vec![plan.read_rows(unit, *label)?]);
     }
-    let label = nodes.label_meta(names.into_iter().collect(), max_class)?;
-    Ok((ids, label))
+    let members = source.types().iter().zip(labels);
+    let mut rows: Vec<NodeRows> = members
+        .map(|((_, plan), label)| plan.no_rows(*label, 0))
+        .collect();
+    let mut reader = source.reader(unit, labels)?;
+    reader.read_each(unit.num_rows.max(1), &mut rows)?;
+    Ok(rows)
 }
 
-pub(super) fn read_rows(
-    nodes: &NodesPlan,
-    label: Option<&LabelMeta>,
-) -> Result<(Vec<Split>, Features), FlattenError> {
-    let mut split = Vec::new();
-    let mut kept = Features::empty(nodes.feature_meta());
-    let width = match nodes.feature_meta() {
+/// Returns how many rows there are for each row whose features are kept.
+fn stride(features: FeatureMeta, num_rows: u64) -> usize {
+    let width = match features {
         FeatureMeta::Dense { dim } => dim.max(1),
         FeatureMeta::None | FeatureMeta::Sparse { .. } => FEATURE_NUMBERS,
     };
     let most = (FEATURE_NUMBERS / width).max(FEATURE_ROWS);
-    let stride = usize::try_from(nodes.num_rows())
+    usize::try_from(num_rows)
         .unwrap_or(usize::MAX)
-        .div_ceil(most);
-    for unit in nodes.units() {
-        let rows = nodes.read_rows(unit, label)?;
-        for (at, row) in (0..).zip(split.len()..split.len() + rows.ids.len()) {
-            if row % stride.max(1) == 0 {
-                kept.push_from(&rows.features, at);
-            }
-        }
-        split.extend(rows.split);
-    }
-    Ok((split, kept))
-}
-
-/// Edge rows with an end that is not a node.
-#[derive(Default)]
-pub(super) struct Lost {
-    pub(super) rows: u64,
-    /// The first of these rows: its number, whether its unknown end is the source, that end's id.
-    first: Option<(u64, bool, String)>,
-}
-
-impl Lost {
-    /// Adds the rows of a later batch.
-    pub(super) fn add(&mut self, later: Lost) {
-        self.rows += later.rows;
-        self.first = self.first.take().or(later.first);
-    }
-
-    /// Fails if there is such a row, unless the job drops these rows.
-    pub(super) fn refuse(self, edges: &EdgesPlan) -> Result<(), FlattenError> {
-        let Some((row, is_src, id)) = self.first else {
-            return Ok(());
-        };
-        if edges.dangling() == Dangling::Drop {
-            return Ok(());
-        }
-        let (file, row) = edges.locate(row);
-        let spec = edges.spec();
-        let column = if is_src { &spec.src } else { &spec.dst }.clone();
-        let dangling = StoreError::DanglingEdge {
-            file,
-            row,
-            column: column.into(),
-            id: id.into(),
-            rows: self.rows,
-            num_rows: edges.num_rows(),
-            table: edges.table_key().into(),
-        };
-        Err(dangling.into())
-    }
+        .div_ceil(most)
+        .max(1)
 }
