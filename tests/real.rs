@@ -327,6 +327,8 @@ fn check_prediction(text: &str, what: &str, layouts: &[&str]) {
 fn check_predicts_what_debian_takes() {
     let job = std::fs::read_to_string(checkout().join("jobs/debian.toml")).unwrap();
     check_prediction(&job, "debian", &["shards"]);
+    let typed = std::fs::read_to_string(checkout().join("jobs/debian-typed.toml")).unwrap();
+    check_prediction(&typed, "debian, typed", &["shards"]);
     // All rows of Debian would take gigabytes: every 40th target is enough.
     let bench = bench_for_jobs();
     let targets = bench.path("targets.parquet");
