@@ -278,6 +278,43 @@ fn check_counts_by_type_and_relation_and_predicts_the_output() {
 }
 
 #[test]
+fn inspect_names_types_and_relations() {
+    let bench = bench();
+    for layout in ["shards", "rows"] {
+        bench.clear();
+        let job = Job::of_text(JOB).with("\"shards\"", &format!("\"{layout}\""));
+        bench.run(&job, &["--stage", "flatten"]).ok();
+        let inspect = |args: &[&str]| {
+            let all = [&["inspect", "out/features", "--target", "a1"], args].concat();
+            bench.graphflat(&all).ok().stdout
+        };
+        let text = inspect(&[]);
+        assert!(text.contains("\ntarget author a1, split "), "{text}");
+        assert!(
+            text.contains("\n  hop 0 author a1 in-degree written_by "),
+            "{text}"
+        );
+        assert!(
+            text.contains("\n  hop 1 paper 1001 in-degree cites "),
+            "{text}"
+        );
+        assert!(
+            text.contains("\n  paper 1001 -> author a1 by written_by\n"),
+            "{text}"
+        );
+        let dot = inspect(&["--dot"]);
+        let target = "  n0 [label = \"a1\", type = \"author\", hop = 0, shape = box];\n";
+        assert!(dot.contains(target), "{dot}");
+        assert!(dot.contains(" -> n0 [label = \"written_by\"];\n"), "{dot}");
+        let store = bench
+            .graphflat(&["inspect", "work/typed/store"])
+            .ok()
+            .stdout;
+        assert!(store.contains("326 nodes"), "{store}");
+    }
+}
+
+#[test]
 fn an_end_that_is_no_node_of_its_type_is_named() {
     let bench = bench();
     let mut few = Table::default();

@@ -1,6 +1,6 @@
 //! Describes one neighbourhood, as text or as a graph in DOT.
 
-use schemas::{Features, GraphFeature, Ids, Labels, Split};
+use schemas::{Features, GraphFeature, GraphMeta, Ids, Labels, Split};
 
 use super::more;
 
@@ -10,60 +10,176 @@ const VALUES_SHOWN: usize = 6;
 /// Greatest number of nodes and of edges that are shown in text; DOT draws all.
 const EDGES_SHOWN: usize = 20;
 
-/// Returns the distance of every node from the target.
-fn hops(feature: &GraphFeature) -> Vec<usize> {
-    let nodes = &feature.nodes[0];
-    let mut hops = Vec::with_capacity(nodes.node_id.len());
-    for (hop, range) in nodes.hop_offset.windows(2).enumerate() {
-        hops.extend((range[0]..range[1]).map(|_| hop));
-    }
-    hops
+/// A node of a neighbourhood.
+struct Node {
+    hop: usize,
+    node_type: usize,
+    /// Position among the nodes of its type.
+    at: usize,
 }
 
-/// Returns the positions of source, destination and edge for every kept edge.
-fn edges(feature: &GraphFeature) -> impl Iterator<Item = (usize, usize, usize)> {
-    let edges = &feature.edges[0];
-    let ranges = edges.in_offset.windows(2).enumerate();
-    ranges.flat_map(move |(dst, range)| {
-        (range[0] as usize..range[1] as usize)
-            .map(move |edge| (edges.in_src[edge] as usize, dst, edge))
-    })
+/// A kept edge of a neighbourhood.
+struct Edge {
+    relation: usize,
+    /// Positions among the nodes of their types.
+    src: usize,
+    dst: usize,
+    /// Position among the edges of the relation.
+    at: usize,
 }
 
-pub(super) fn neighbourhood(feature: &GraphFeature, names: &[String]) -> String {
-    let ids = &feature.nodes[0].node_id;
-    let split = match feature.split {
-        Split::None => String::new(),
-        split => format!(", split {}", format!("{split:?}").to_lowercase()),
-    };
-    let mut text = format!(
-        "target {}{split}{}: {} nodes, {} edges\n",
-        ids.display(0),
-        label(&feature.labels, 0, names).replace(" ->", ", label"),
-        ids.len(),
-        feature.num_edges()
-    );
-    let hops = hops(feature);
-    for node in (0..ids.len()).take(EDGES_SHOWN) {
-        text.push_str(&format!(
-            "  hop {} {} in-degree {}{}\n",
-            hops[node],
-            ids.display(node),
-            feature.edges[0].in_degree[node],
-            features(&feature.nodes[0].features, node)
-        ));
+/// A neighbourhood with the names of its types, relations and classes.
+pub(super) struct Neighbourhood<'a> {
+    pub(super) feature: &'a GraphFeature,
+    pub(super) meta: &'a GraphMeta,
+    pub(super) class_names: &'a [String],
+}
+
+impl Neighbourhood<'_> {
+    /// Lists the nodes by hop, within a hop by type; the target is the first.
+    fn nodes(&self) -> Vec<Node> {
+        let mut nodes = Vec::new();
+        for (node_type, of_type) in self.feature.nodes.iter().enumerate() {
+            for (hop, range) in of_type.hop_offset.windows(2).enumerate() {
+                let positions = range[0] as usize..range[1] as usize;
+                nodes.extend(positions.map(|at| Node { hop, node_type, at }));
+            }
+        }
+        nodes.sort_by_key(|node| node.hop);
+        nodes
     }
-    more(&mut text, ids.len(), EDGES_SHOWN, "nodes");
-    for (src, dst, edge) in edges(feature).take(EDGES_SHOWN) {
-        let weight = feature.edges[0]
-            .edge_weight
-            .as_ref()
-            .map(|weights| format!(" weight {}", weights[edge]));
-        let (src, dst) = (ids.display(src), ids.display(dst));
-        text.push_str(&format!("  {src} -> {dst}{}\n", weight.unwrap_or_default()));
+
+    /// Lists the kept edges by relation and destination.
+    fn edges(&self) -> impl Iterator<Item = Edge> {
+        let relations = self.feature.edges.iter().enumerate();
+        relations.flat_map(|(relation, edges)| {
+            let ranges = edges.in_offset.windows(2).enumerate();
+            ranges.flat_map(move |(dst, range)| {
+                (range[0] as usize..range[1] as usize).map(move |at| Edge {
+                    relation,
+                    src: edges.in_src[at] as usize,
+                    dst,
+                    at,
+                })
+            })
+        })
     }
-    more(&mut text, feature.num_edges(), EDGES_SHOWN, "edges");
-    text
+
+    /// Returns a node's id, after the name of its type if it has one.
+    fn name(&self, node_type: usize, at: usize) -> String {
+        let id = self.feature.nodes[node_type].node_id.display(at);
+        match self.meta.types[node_type].name.as_str() {
+            "" => id,
+            name => format!("{name} {id}"),
+        }
+    }
+
+    /// Returns the in-degrees of a node, by relation.
+    fn in_degrees(&self, node: &Node) -> String {
+        let relations = self.meta.relations.iter().zip(&self.feature.edges);
+        let own = relations.filter(|(_, edges)| edges.to == node.node_type);
+        let degrees = own.map(|(relation, edges)| match relation.name.as_str() {
+            "" => edges.in_degree[node.at].to_string(),
+            name => format!("{name} {}", edges.in_degree[node.at]),
+        });
+        let degrees: Vec<String> = degrees.collect();
+        match degrees.is_empty() {
+            true => "0".to_owned(),
+            false => degrees.join(", "),
+        }
+    }
+
+    /// Returns the relation and the weight of an edge, each where there is one.
+    fn edge_words(&self, edge: &Edge) -> Vec<String> {
+        let edges = &self.feature.edges[edge.relation];
+        let weight = edges.edge_weight.as_ref().map(|all| all[edge.at]);
+        let name = Some(self.meta.relations[edge.relation].name.clone());
+        let name = name.filter(|name| !name.is_empty());
+        let weight = weight.map(|weight| weight.to_string());
+        name.into_iter().chain(weight).collect()
+    }
+
+    /// Describes the neighbourhood as text.
+    pub(super) fn text(&self) -> String {
+        let feature = self.feature;
+        let split = match feature.split {
+            Split::None => String::new(),
+            split => format!(", split {}", format!("{split:?}").to_lowercase()),
+        };
+        let nodes = self.nodes();
+        let mut text = format!(
+            "target {}{split}{}: {} nodes, {} edges\n",
+            self.name(feature.target_type, 0),
+            label(&feature.labels, 0, self.class_names).replace(" ->", ", label"),
+            nodes.len(),
+            feature.num_edges()
+        );
+        for node in nodes.iter().take(EDGES_SHOWN) {
+            text.push_str(&format!(
+                "  hop {} {} in-degree {}{}\n",
+                node.hop,
+                self.name(node.node_type, node.at),
+                self.in_degrees(node),
+                features(&feature.nodes[node.node_type].features, node.at)
+            ));
+        }
+        more(&mut text, nodes.len(), EDGES_SHOWN, "nodes");
+        for edge in self.edges().take(EDGES_SHOWN) {
+            let of = &feature.edges[edge.relation];
+            let words = self.edge_words(&edge);
+            let weight = of.edge_weight.is_some();
+            let words = match words.split_last() {
+                Some((last, names)) if weight => {
+                    format!("{} weight {last}", relation_words(names))
+                }
+                _ => relation_words(&words),
+            };
+            let (src, dst) = (self.name(of.from, edge.src), self.name(of.to, edge.dst));
+            text.push_str(&format!("  {src} -> {dst}{words}\n"));
+        }
+        more(&mut text, feature.num_edges(), EDGES_SHOWN, "edges");
+        text
+    }
+
+    /// Returns the neighbourhood as a graph in Graphviz's language DOT.
+    pub(super) fn dot(&self) -> String {
+        let feature = self.feature;
+        let quote_id = |node_type: usize, at| quoted(&feature.nodes[node_type].node_id, at);
+        let target = quote_id(feature.target_type, 0);
+        let mut text = format!("digraph {target} {{\n  rankdir = RL;\n");
+        let counts = feature.nodes.iter().map(|nodes| nodes.node_id.len());
+        let mut numbers: Vec<Vec<usize>> = counts.map(|count| vec![0; count]).collect();
+        for (number, node) in self.nodes().iter().enumerate() {
+            numbers[node.node_type][node.at] = number;
+            let shape = if number == 0 { ", shape = box" } else { "" };
+            let of_type = match self.meta.types[node.node_type].name.as_str() {
+                "" => String::new(),
+                name => format!(", type = \"{name}\""),
+            };
+            text.push_str(&format!(
+                "  n{number} [label = {}{of_type}, hop = {}{shape}];\n",
+                quote_id(node.node_type, node.at),
+                node.hop
+            ));
+        }
+        for edge in self.edges() {
+            let of = &feature.edges[edge.relation];
+            let (src, dst) = (numbers[of.from][edge.src], numbers[of.to][edge.dst]);
+            let words = self.edge_words(&edge);
+            let words = match words.is_empty() {
+                true => String::new(),
+                false => format!(" [label = \"{}\"]", words.join(" ")),
+            };
+            text.push_str(&format!("  n{src} -> n{dst}{words};\n"));
+        }
+        text.push_str("}\n");
+        text
+    }
+}
+
+/// Says which relation an edge is of; nothing if relations have no names.
+fn relation_words(names: &[String]) -> String {
+    names.iter().map(|name| format!(" by {name}")).collect()
 }
 
 fn features(features: &Features, node: usize) -> String {
@@ -117,31 +233,6 @@ pub(super) fn label(labels: &Labels, at: usize, names: &[String]) -> String {
             format!(" -> classes [{}]", set.join(", "))
         }
     }
-}
-
-/// Returns the neighbourhood as a graph in Graphviz's language DOT.
-pub(super) fn dot(feature: &GraphFeature) -> String {
-    let ids = &feature.nodes[0].node_id;
-    let mut text = format!("digraph {} {{\n  rankdir = RL;\n", quoted(ids, 0));
-    for (node, hop) in hops(feature).into_iter().enumerate() {
-        let shape = if node == 0 { ", shape = box" } else { "" };
-        text.push_str(&format!(
-            "  n{node} [label = {}, hop = {hop}{shape}];\n",
-            quoted(ids, node)
-        ));
-    }
-    for (src, dst, edge) in edges(feature) {
-        let weight = feature.edges[0]
-            .edge_weight
-            .as_ref()
-            .map(|w| format!(" [label = \"{}\"]", w[edge]));
-        text.push_str(&format!(
-            "  n{src} -> n{dst}{};\n",
-            weight.unwrap_or_default()
-        ));
-    }
-    text.push_str("}\n");
-    text
 }
 
 fn quoted(ids: &Ids, at: usize) -> String {

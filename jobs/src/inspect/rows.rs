@@ -4,7 +4,7 @@ use std::path::Path;
 
 use schemas::{EmbeddingsDataset, GraphFeatureDataset, LabelKind, Manifest};
 
-use super::neighbourhood::{dot, label, neighbourhood, numbers};
+use super::neighbourhood::{Neighbourhood, label, numbers};
 use super::{heading, problem};
 use crate::cli::InspectArgs;
 use crate::error::JobError;
@@ -66,10 +66,15 @@ pub(super) fn graph_features(dir: &Path, args: &InspectArgs) -> Result<String, J
                 continue;
             }
             left -= 1;
+            let shown = Neighbourhood {
+                feature: &feature,
+                meta: dataset.meta(),
+                class_names: names,
+            };
             if args.dot {
-                return Ok(dot(&feature));
+                return Ok(shown.dot());
             }
-            text.push_str(&neighbourhood(&feature, names));
+            text.push_str(&shown.text());
         }
     }
     match (&args.target, left == limit) {
