@@ -160,6 +160,46 @@ impl TypedModel {
         })
     }
 
+    /// Returns the rows of the targets after conv `layer` (1-based), in eval mode, and their logits
+    /// if `with_logits`.
+    ///
+    /// # Shapes
+    ///
+    /// As [`TypedModel::forward`]; the rows are `[num_dst of the last block, output width]`.
+    ///
+    /// # Errors
+    ///
+    /// As [`TypedModel::forward`].
+    ///
+    /// # Panics
+    ///
+    /// If the model has no layer `layer`.
+    pub fn forward_embedding(
+        &self,
+        (blocks, input): (&[TypedBlock], &[Option<ReadyInput>]),
+        layer: usize,
+        with_logits: bool,
+    ) -> Result<(Dense, Option<Dense>), GnnError> {
+        self.assert_layer(layer);
+        let targets = check(&self.arch, &self.schema, blocks, input)?;
+        let cols = self.arch.output_dim(layer);
+        if targets == 0 {
+            let logits = with_logits.then(|| Dense::zeros(0, self.arch.out_dim));
+            return Ok((Dense::zeros(0, cols), logits));
+        }
+        on_pool(|| {
+            let stack = self.stack(&self.state.flat, false, Mode::Eval, |_| true);
+            let num_layers = if with_logits { blocks.len() } else { layer };
+            let [rows, last] = stack.run_layers(&blocks[..num_layers], input, layer);
+            let there = "the caller has checked that there are targets";
+            let rows = rows.expect(there).narrow(0, 0, targets);
+            let logits = with_logits.then(|| stack.head(last.expect(there)));
+            let logits = logits.map(|logits| Ok(self.in_label_unit(plain(logits)?)));
+            let done = (plain(rows)?, logits.transpose()?);
+            stack.pass.failure.take().map_or(Ok(done), Err)
+        })
+    }
+
     /// Runs conv `layer` (1-based) with its residual, norm and activation in eval mode, for all
     /// types. Types without nodes have no rows.
     ///

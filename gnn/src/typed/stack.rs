@@ -65,6 +65,29 @@ impl<'a> TypedStack<'a> {
         )
     }
 
+    /// Runs the first layers; returns the rows of the target type's dst nodes after layer `wanted`,
+    /// and after the last of them.
+    pub(super) fn run_layers(
+        &self,
+        blocks: &[TypedBlock],
+        input: &[Option<ReadyInput>],
+        wanted: usize,
+    ) -> [Option<Tensor<2>>; 2] {
+        let target = |rows: &[Option<TypeRows>]| {
+            let of_type = rows[self.arch.target()].as_ref();
+            of_type.map(|of| of.rows.clone())
+        };
+        let mut rows = self.input_rows(&blocks[0], input);
+        let mut found = None;
+        for (layer, block) in (1..).zip(blocks) {
+            rows = self.layer(layer, block, rows);
+            if layer == wanted {
+                found = target(&rows);
+            }
+        }
+        [found, target(&rows)]
+    }
+
     /// Projects the raw features of the src nodes of the first block, by type.
     fn input_rows(
         &self,

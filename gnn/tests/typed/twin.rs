@@ -83,8 +83,8 @@ impl<'a> Twin<'a> {
         (self.position(&of.from), self.position(&of.to))
     }
 
-    /// The whole model in eval mode: the logits of the target type's dst nodes.
-    pub(crate) fn forward(&mut self, data: &[TypedBlockData], raw: &[Option<Input>]) -> Rows {
+    /// The projected features of each type.
+    pub(crate) fn project(&self, data: &[TypedBlockData], raw: &[Option<Input>]) -> Vec<Rows> {
         let mut x: Vec<Rows> = Vec::new();
         for (t, raw) in raw.iter().enumerate() {
             let ones = || vec![vec![1.0]; data[0].types[t].num_src];
@@ -92,10 +92,21 @@ impl<'a> Twin<'a> {
             let name = format!("lins.{}", self.arch.types[t].name);
             x.push(features.iter().map(|row| self.linear(&name, row)).collect());
         }
+        x
+    }
+
+    /// The whole model in eval mode: the logits of the target type's dst nodes.
+    pub(crate) fn forward(&mut self, data: &[TypedBlockData], raw: &[Option<Input>]) -> Rows {
+        let mut x = self.project(data, raw);
         for (layer, block) in (1..).zip(data) {
             x = self.layer(layer, block, &x);
         }
-        let mut out = x[self.position(&self.arch.target_type)].clone();
+        self.head(&x[self.position(&self.arch.target_type)])
+    }
+
+    /// The logits, from the rows of the last layer.
+    pub(crate) fn head(&self, rows: &Rows) -> Rows {
+        let mut out = rows.clone();
         if self.arch.has_head() {
             out = out.iter().map(|row| self.linear("lin", row)).collect();
         }
