@@ -57,6 +57,8 @@ const ASIDE: &str = "_new";
 const MOVING: &str = "_moving";
 /// Folders of parts inside an output directory, for parts of several files.
 const TABLES: [&str; 2] = ["nodes", "edges"];
+/// Folder, inside an output directory, of folders of parts; it holds no parts itself.
+const FOLDERS: &str = crate::embeddings::FOLDER;
 
 /// One file of a part.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -1,4 +1,6 @@
 //! Embeddings on disk: `id`, `embedding`, and `prediction` where a head was applied.
+//!
+//! The nodes of a typed graph have a folder for each type, `embeddings/TYPE`.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -21,6 +23,9 @@ use crate::table_writer::{Column, Strings, TableWriter};
 
 /// Metadata key of the table's schema version.
 const SCHEMA_KEY: &str = "graphinfer.schema";
+
+/// Folder, in an output, of the folders of node types.
+pub(crate) const FOLDER: &str = "embeddings";
 
 /// Compression ratio x 100 below which embeddings stay uncompressed. At a lower ratio, such as for
 /// the zeros that `relu` leaves, compression would take most of the time of inference.
@@ -82,6 +87,31 @@ impl EmbeddingsWriter {
     ///
     /// If the file cannot be created.
     pub fn create(output: &Output, index: usize, columns: &EmbeddingColumns) -> Result<Self> {
+        Self::named(output, part_name(index), String::new(), columns)
+    }
+
+    /// Starts part `index` of the nodes of a type.
+    ///
+    /// # Errors
+    ///
+    /// If the file cannot be created.
+    pub fn of_type(
+        output: &Output,
+        type_name: &str,
+        index: usize,
+        columns: &EmbeddingColumns,
+    ) -> Result<Self> {
+        let name = format!("{type_name}/{}", part_name(index));
+        Self::named(output, name, format!("{FOLDER}/"), columns)
+    }
+
+    /// Starts a part; its file is `{folder}{name}.parquet`.
+    fn named(
+        output: &Output,
+        name: String,
+        folder: String,
+        columns: &EmbeddingColumns,
+    ) -> Result<Self> {
         let mut fields = vec![Field::new("id", columns.id_type.data_type(), false)];
         if let Some(passed) = &columns.passed {
             fields.extend_from_slice(passed.fields());
@@ -101,8 +131,8 @@ impl EmbeddingsWriter {
         if let Some(prediction) = &columns.prediction {
             fields.push(as_given::label_field("prediction", prediction)?);
         }
-        let (name, metadata) = (part_name(index), [(SCHEMA_KEY, TABLE_SCHEMA.to_owned())]);
-        let file = format!("{name}.parquet");
+        let metadata = [(SCHEMA_KEY, TABLE_SCHEMA.to_owned())];
+        let file = format!("{folder}{name}.parquet");
         let schema = Schema::new(fields);
         let writer = TableWriter::create(output, &file, schema, Strings::Distinct, &metadata)?;
         Ok(Self {
@@ -264,28 +294,51 @@ impl EmbeddingsDataset {
         self.manifest.parts.len()
     }
 
+    /// Returns the name of the node type that a part is of; it is empty if nodes have no types.
+    ///
+    /// # Panics
+    ///
+    /// If there is no such part.
+    pub fn type_of_part(&self, index: usize) -> &str {
+        let name = &self.manifest.parts[index].name;
+        name.split_once('/').map_or("", |(type_name, _)| type_name)
+    }
+
+    /// Returns the positions of the parts of a node type, in the order of ids.
+    pub fn parts_of(&self, type_name: &str) -> Vec<usize> {
+        let parts = 0..self.num_parts();
+        parts
+            .filter(|&index| self.type_of_part(index) == type_name)
+            .collect()
+    }
+
     /// Reads a part.
     ///
     /// # Errors
     ///
-    /// If its file is broken.
+    /// If its file is broken, or its type is none of the graph.
     ///
     /// # Panics
     ///
     /// If there is no such part.
     pub fn read_part(&self, index: usize) -> Result<EmbeddingRows> {
         let graph = self.manifest.graph.as_ref().expect("opening checked it");
+        let name = self.type_of_part(index);
+        let of_type = graph.types.iter().find(|of| of.name == name);
+        let of_type = of_type.ok_or_else(|| SchemaError::Broken {
+            path: self.dir.clone(),
+            problem: format!("part {index} is of the node type `{name}`, which the graph lacks"),
+        })?;
         let mut rows = None;
         for file in &self.manifest.parts[index].files {
             let path = self.dir.join(&file.path);
             let reader = TableReader::open(&path, file, SCHEMA_KEY)?;
-            let label = graph
-                .target()
+            let label = of_type
                 .label
                 .as_ref()
                 .filter(|_| reader.has_column("prediction"));
             let rows = rows.get_or_insert_with(|| EmbeddingRows {
-                ids: Ids::new(graph.target().id_type),
+                ids: Ids::new(of_type.id_type),
                 dim: 0,
                 embedding: Vec::new(),
                 prediction: Labels::empty(label),

@@ -1,11 +1,13 @@
 //! The columns of the input tables that make a graph.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::columns::FeatureColumn;
 use crate::config::SparseSpec;
-use crate::input::{EdgesPlan, NodesPlan};
+use crate::input::{EdgesPlan, GraphPlan, NodesPlan};
 
 /// The columns that a graph was read from, in order, and the direction of its edges.
 ///
@@ -28,6 +30,75 @@ pub struct GraphColumns {
     pub weight: Option<String>,
     /// Columns of edge features.
     pub edge_features: Vec<FeatureColumn>,
+}
+
+/// The columns that a graph with node types was read from, as [`GraphColumns`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TypedColumns {
+    /// By node type.
+    pub types: BTreeMap<String, TypeColumns>,
+    /// By relation.
+    pub relations: BTreeMap<String, RelationColumns>,
+}
+
+/// The columns of a node type's features.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TypeColumns {
+    /// Columns of dense features.
+    pub features: Vec<FeatureColumn>,
+    /// Columns of sparse features, in place of `features`.
+    pub sparse: Option<SparseSpec>,
+}
+
+/// The columns of a relation's edges, and their direction.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RelationColumns {
+    /// Column of the source ids, in the table.
+    pub src: String,
+    /// Column of the destination ids, in the table.
+    pub dst: String,
+    /// Whether the relation is the `reverse` of the table's edges.
+    pub reversed: bool,
+    /// Whether the reverse of every edge was added to the relation.
+    pub undirected: bool,
+    /// Column of the edge weights.
+    pub weight: Option<String>,
+    /// Columns of edge features.
+    pub features: Vec<FeatureColumn>,
+}
+
+impl TypedColumns {
+    /// Lists the columns that the tables of a graph are read from.
+    pub fn new(graph: &GraphPlan) -> Self {
+        let types = graph.types.iter().map(|of| {
+            let columns = TypeColumns {
+                features: of.nodes.feature_columns(),
+                sparse: of.nodes.spec().sparse.clone(),
+            };
+            (of.name.clone(), columns)
+        });
+        let relations = graph.relations.iter().map(|of| {
+            let spec = of.edges.spec();
+            let columns = RelationColumns {
+                src: spec.src.clone(),
+                dst: spec.dst.clone(),
+                reversed: of.reversed,
+                undirected: spec.undirected,
+                weight: spec.weight.clone(),
+                features: of.edges.feature_columns(),
+            };
+            (of.name.clone(), columns)
+        });
+        Self {
+            types: types.collect(),
+            relations: relations.collect(),
+        }
+    }
+
+    /// Reads the columns from the entry `input` of a manifest; none if it does not name them.
+    pub fn of_manifest(input: &Value) -> Option<Self> {
+        Self::deserialize(&input["columns"]).ok()
+    }
 }
 
 impl GraphColumns {

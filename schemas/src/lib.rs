@@ -151,7 +151,7 @@ pub use embeddings::{
 };
 pub use error::{ErrorKind, Result, SchemaError, error_causes, error_chain};
 pub use fanout::{Fanout, FlattenMeta, HopFanouts, Layout, Sampling, keep_at_hop, use_at_layer};
-pub use graph_columns::GraphColumns;
+pub use graph_columns::{GraphColumns, RelationColumns, TypeColumns, TypedColumns};
 pub use graph_feature::{
     DenseRows, DrawParts, ExtractScratch, FeatureEdges, FeatureNodes, GraphFeature,
     GraphFeatureDataset, GraphShard, Neighborhoods, ShardBuilder, ShardEdges, ShardNodes,

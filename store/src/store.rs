@@ -3,7 +3,7 @@
 use crate::partition::Partition;
 use crate::{Placement, StoreError, StoreMeta, StorePlan};
 use cluster::Cluster;
-use schemas::GraphColumns;
+use schemas::{GraphColumns, TypedColumns};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
@@ -25,6 +25,8 @@ pub struct Store {
     meta: Arc<StoreMeta>,
     /// None if nodes have types.
     columns: Option<Arc<GraphColumns>>,
+    /// None if nodes have no types.
+    typed_columns: Option<Arc<TypedColumns>>,
     placement: Placement,
     /// The processes and workers of the job; each process has the partitions of its own workers.
     cluster: Cluster,
@@ -48,6 +50,10 @@ impl Store {
                 let (nodes, edges) = (&plan.graph.types[0].nodes, &plan.graph.relations[0].edges);
                 Arc::new(GraphColumns::new(nodes, edges))
             }),
+            typed_columns: plan
+                .graph
+                .is_typed()
+                .then(|| Arc::new(TypedColumns::new(&plan.graph))),
             placement,
             cluster: cluster.clone(),
             partitions,
@@ -74,10 +80,18 @@ impl Store {
         self.columns.as_deref()
     }
 
+    /// Returns the columns of the input tables of a graph with node types; none if nodes have none.
+    pub fn typed_columns(&self) -> Option<&TypedColumns> {
+        self.typed_columns.as_deref()
+    }
+
     /// Returns the entry `input` of a manifest: the tables' fingerprints and the graph's columns.
     pub fn manifest_input(&self) -> serde_json::Value {
         let mut input = self.meta.input.clone();
         if let Some(columns) = &self.columns {
+            input["columns"] = serde_json::json!(**columns);
+        }
+        if let Some(columns) = &self.typed_columns {
             input["columns"] = serde_json::json!(**columns);
         }
         input

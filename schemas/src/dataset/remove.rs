@@ -8,8 +8,8 @@ use super::lease::is_lock_aside;
 use super::lock::OutputLock;
 use super::owner::is_ours;
 use super::{
-    ASIDE, LOCK, MANIFEST, MOVING, Manifest, OLD_MANIFEST, PLAN, PROGRESS, PartEntry, SUCCESS,
-    TABLES, load_manifest, part_name, read_json,
+    ASIDE, FOLDERS, LOCK, MANIFEST, MOVING, Manifest, OLD_MANIFEST, PLAN, PROGRESS, PartEntry,
+    SUCCESS, TABLES, load_manifest, part_name, read_json,
 };
 use crate::error::{Result, error_chain};
 use crate::storage::{self, entries, remove_dir_all, remove_file};
@@ -43,7 +43,10 @@ pub(super) fn remove_output(dir: &Path) -> Result<()> {
     }
     remove_parts(dir)?;
     for below in table_folders(dir)? {
-        remove_parts(&below)?;
+        // A directory of this name may also be another output, below this one.
+        if below != dir.join(FOLDERS) {
+            remove_parts(&below)?;
+        }
         storage::remove_empty_dir(&below);
     }
     let progress = dir.join(PROGRESS);
@@ -91,6 +94,7 @@ pub(super) fn remove_unlisted(dir: &Path, parts: &[PartEntry]) -> Result<()> {
     let files = parts.iter().flat_map(|part| &part.files);
     let listed: BTreeSet<&str> = files.map(|file| file.path.as_str()).collect();
     let mut folders = table_folders(dir)?;
+    folders.retain(|folder| *folder != dir.join(FOLDERS));
     folders.push(dir.to_owned());
     for folder in folders {
         for name in entries(&folder)?.iter().filter(|name| is_part(name)) {
@@ -108,7 +112,8 @@ pub(super) fn remove_unlisted(dir: &Path, parts: &[PartEntry]) -> Result<()> {
 /// relations, each before its table.
 pub(super) fn table_folders(dir: &Path) -> Result<Vec<PathBuf>> {
     let mut folders = Vec::new();
-    for table in TABLES.map(|table| dir.join(table)) {
+    let tables = TABLES.into_iter().chain([FOLDERS]);
+    for table in tables.map(|table| dir.join(table)) {
         for name in entries(&table)?.iter().filter(|name| !is_part(name)) {
             let folder = table.join(name);
             if storage::is_dir(&folder)? {

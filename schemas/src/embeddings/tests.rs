@@ -199,3 +199,51 @@ fn only_outputs_of_inference_are_read() {
     let error = EmbeddingsDataset::open(dir.path()).unwrap_err();
     assert!(error.to_string().contains("not embeddings"), "{error}");
 }
+
+/// Writes one row of each of some types, in place of a finished output.
+fn write_types(dir: &Path, types: &[&str]) {
+    let Opened::Open(output) = Output::open(dir, "infer", "plan", true).unwrap() else {
+        panic!("it starts over");
+    };
+    for (index, name) in types.iter().enumerate() {
+        let mut writer = EmbeddingsWriter::of_type(&output, name, 0, &columns(None)).unwrap();
+        write(&mut writer, &names(&[name]), &[1.0, 2.0], &Labels::None).unwrap();
+        output.commit_part(index, writer.finish().unwrap()).unwrap();
+    }
+    let of_types = serde_json::json!({
+        "types": types.iter().map(|name| serde_json::json!({
+            "name": name, "id_type": "utf8", "features": "none", "label": null, "split": null,
+        })).collect::<Vec<_>>(),
+        "relations": [], "target_type": types[0],
+    });
+    let graph = serde_json::from_value(of_types).unwrap();
+    let parts = output.parts();
+    output.finish(&manifest(graph, parts)).unwrap();
+}
+
+#[test]
+fn each_type_has_a_folder_that_goes_with_the_output() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    write_types(dir, &["author", "paper"]);
+    let dataset = EmbeddingsDataset::open(dir).unwrap();
+    assert_eq!(
+        (dataset.parts_of("author"), dataset.parts_of("paper")),
+        (vec![0], vec![1])
+    );
+    assert_eq!(dataset.type_of_part(1), "paper");
+    assert_eq!(dataset.read_part(1).unwrap().ids, names(&["paper"]));
+    let part = |name: &str| dir.join("embeddings").join(name).join("part-00000.parquet");
+    assert!(part("author").exists());
+    // Another output may lie in a directory of the same name.
+    let other = dir.join("embeddings/part-00000.parquet");
+    std::fs::write(&other, b"of another output").unwrap();
+    write_types(dir, &["venue"]);
+    assert!(
+        !part("author").parent().unwrap().exists(),
+        "no folder is left"
+    );
+    assert!(part("venue").exists() && other.exists());
+    let dataset = EmbeddingsDataset::open(dir).unwrap();
+    assert_eq!(dataset.read_part(0).unwrap().ids, names(&["venue"]));
+}
