@@ -355,7 +355,7 @@ pub(crate) fn i32_lists(rows: impl Iterator<Item = Vec<i32>>) -> ArrayRef {
 
 /// The text of a job file; a test changes a piece of it.
 #[derive(Clone, Debug)]
-pub(crate) struct Job(String);
+pub(crate) struct Job(pub(crate) String);
 
 /// `[flatten]` of the generated jobs.
 pub(crate) const FLATTEN: &str = "[flatten]\noutput = \"out/features\"\nhops = 2\n\

@@ -36,4 +36,5 @@ mod stream;
 mod tables;
 mod train;
 mod typed;
+mod typed_infer;
 mod verdicts;

@@ -34,18 +34,53 @@ pub(crate) struct RoundRecord {
     pub(crate) round: usize,
     /// The rows of the layer, if a later round or the output reads them unprojected.
     pub(crate) rows: Option<RowRecord>,
-    /// The rows that the next layer aggregates, if they differ from `rows`.
-    pub(crate) src: Option<RowRecord>,
-    /// The attention scores of the nodes for the next layer, if it has scores.
-    pub(crate) scores: Option<RowRecord>,
+    /// What the next layer aggregates; one entry if nodes have no types.
+    pub(crate) sources: Vec<Source<RowRecord>>,
 }
 
 /// The files of a finished round, mapped.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RoundRows {
     pub(crate) rows: Option<SharedRows>,
-    pub(crate) src: Option<SharedRows>,
-    pub(crate) scores: Option<SharedRows>,
+    pub(crate) sources: Vec<Source<SharedRows>>,
+}
+
+/// One matrix that a layer aggregates.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Source<T> {
+    /// Its rows, if they differ from the rows of the layer before.
+    pub(crate) src: Option<T>,
+    /// The attention scores of the nodes, if the layer has scores.
+    pub(crate) scores: Option<T>,
+}
+
+impl<T> Source<T> {
+    fn files(&self) -> [Option<&T>; 2] {
+        [self.src.as_ref(), self.scores.as_ref()]
+    }
+
+    /// Changes each file.
+    pub(crate) fn try_map<U, E>(self, change: impl Fn(T) -> Result<U, E>) -> Result<Source<U>, E> {
+        Ok(Source {
+            src: self.src.map(&change).transpose()?,
+            scores: self.scores.map(&change).transpose()?,
+        })
+    }
+}
+
+impl RoundRecord {
+    /// Returns the files in a fixed order, none for those that the round does not have.
+    pub(crate) fn files(&self) -> impl Iterator<Item = Option<&RowRecord>> {
+        let sources = self.sources.iter().flat_map(Source::files);
+        std::iter::once(self.rows.as_ref()).chain(sources)
+    }
+}
+
+impl RoundRows {
+    fn files(&self) -> impl Iterator<Item = Option<&SharedRows>> {
+        let sources = self.sources.iter().flat_map(Source::files);
+        std::iter::once(self.rows.as_ref()).chain(sources)
+    }
 }
 
 impl Checkpoint {
@@ -85,12 +120,7 @@ impl Checkpoint {
             .iter()
             .find(|other| other.round == round)?;
         let rows = self.map(record).ok()?;
-        let pairs = [
-            (&record.rows, &rows.rows),
-            (&record.src, &rows.src),
-            (&record.scores, &rows.scores),
-        ];
-        let intact = pairs.iter().all(|pair| match pair {
+        let intact = record.files().zip(rows.files()).all(|pair| match pair {
             (Some(written), Some(found)) => written.is_intact(found),
             _ => true,
         });
@@ -99,14 +129,13 @@ impl Checkpoint {
 
     /// Maps the files of a round.
     pub(crate) fn map(&self, record: &RoundRecord) -> Result<RoundRows, InferError> {
-        let map = |rows: &Option<RowRecord>| match rows {
-            Some(rows) => rows.map(&self.dir).map(Some),
-            None => Ok(None),
-        };
+        let map = |rows: RowRecord| rows.map(&self.dir);
+        let sources = record.sources.iter().cloned();
         Ok(RoundRows {
-            rows: map(&record.rows)?,
-            src: map(&record.src)?,
-            scores: map(&record.scores)?,
+            rows: record.rows.clone().map(map).transpose()?,
+            sources: sources
+                .map(|of| of.try_map(map))
+                .collect::<Result<_, _>>()?,
         })
     }
 
@@ -138,8 +167,7 @@ impl Checkpoint {
     pub(crate) fn remove_others(&self) -> Result<(), InferError> {
         let rounds = self.record.rounds.iter();
         let kept: Vec<&str> = rounds
-            .flat_map(|round| [&round.rows, &round.src, &round.scores])
-            .flatten()
+            .flat_map(|round| round.files().flatten())
             .map(|rows| &rows.name[..])
             .collect();
         let entries = std::fs::read_dir(&self.dir).map_err(InferError::io("read", &self.dir))?;

@@ -1,6 +1,8 @@
 //! Compares the columns of a graph with the columns that a model was trained on.
 
-use schemas::{FeatureColumn, GraphColumns, SparseSpec};
+use schemas::{
+    FeatureColumn, GraphColumns, RelationColumns, SparseSpec, TypeColumns, TypedColumns,
+};
 
 /// Which columns are compared besides `src` and `dst`: those that the model reads. Other checks
 /// refuse a graph that lacks a column or has it in another width.
@@ -53,6 +55,72 @@ pub(crate) fn differences(
         compare("input.edges.features", names.0, names.1);
     }
     found
+}
+
+/// Returns a sentence for each column or direction of a type or relation that differs from training.
+/// `used` says by relation which columns are compared; feature columns of all types are.
+pub(crate) fn typed_differences(
+    trained: &TypedColumns,
+    given: &TypedColumns,
+    used: impl Fn(&str) -> ColumnUse,
+) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut add = |table: &str, name: &str, of_table: Vec<String>| {
+        // Keys are those of the table of the type or relation.
+        let (untyped, typed) = (
+            format!("`input.{table}."),
+            format!("`input.{table}.{name}."),
+        );
+        found.extend(of_table.iter().map(|of| of.replacen(&untyped, &typed, 1)));
+    };
+    let features = ColumnUse {
+        features: true,
+        weight: false,
+        edge_features: false,
+    };
+    for (name, now) in &given.types {
+        if let Some(before) = trained.types.get(name) {
+            let (before, now) = (of_type(before), of_type(now));
+            add("nodes", name, differences(&before, &now, features));
+        }
+    }
+    for (name, now) in &given.relations {
+        if let Some(before) = trained.relations.get(name) {
+            let (before, now) = (of_relation(before), of_relation(now));
+            add("edges", name, differences(&before, &now, used(name)));
+        }
+    }
+    found
+}
+
+/// Returns the columns of a type as those of an untyped graph.
+fn of_type(columns: &TypeColumns) -> GraphColumns {
+    GraphColumns {
+        features: columns.features.clone(),
+        sparse: columns.sparse.clone(),
+        src: String::new(),
+        dst: String::new(),
+        undirected: false,
+        weight: None,
+        edge_features: Vec::new(),
+    }
+}
+
+/// Returns the columns of a relation as those of an untyped graph, in the direction of its edges.
+fn of_relation(columns: &RelationColumns) -> GraphColumns {
+    let (mut src, mut dst) = (columns.src.clone(), columns.dst.clone());
+    if columns.reversed {
+        std::mem::swap(&mut src, &mut dst);
+    }
+    GraphColumns {
+        features: Vec::new(),
+        sparse: None,
+        src,
+        dst,
+        undirected: columns.undirected,
+        weight: columns.weight.clone(),
+        edge_features: columns.features.clone(),
+    }
 }
 
 fn name(column: &str) -> String {
@@ -191,6 +259,51 @@ mod tests {
             edge_features: false,
         };
         assert!(differences(&trained(), &given, used).is_empty());
+    }
+
+    #[test]
+    fn columns_of_a_type_or_relation_are_named_with_it() {
+        let typed = || TypedColumns {
+            types: [(
+                "author".to_owned(),
+                TypeColumns {
+                    features: vec![column("a", 2)],
+                    sparse: None,
+                },
+            )]
+            .into(),
+            relations: [(
+                "by".to_owned(),
+                RelationColumns {
+                    src: "u".to_owned(),
+                    dst: "v".to_owned(),
+                    reversed: true,
+                    undirected: false,
+                    weight: Some("w".to_owned()),
+                    features: Vec::new(),
+                },
+            )]
+            .into(),
+        };
+        let used = |_: &str| ColumnUse {
+            features: true,
+            weight: true,
+            edge_features: false,
+        };
+        assert!(typed_differences(&typed(), &typed(), used).is_empty());
+        let mut given = typed();
+        given.types.get_mut("author").unwrap().features[0].name = "b".to_owned();
+        let by = given.relations.get_mut("by").unwrap();
+        (by.reversed, by.weight) = (false, None);
+        assert_eq!(
+            typed_differences(&typed(), &given, used),
+            [
+                "`input.nodes.author.features` is [\"b\"], the model was trained with [\"a\"]",
+                "`input.edges.by.src` is \"u\", the model was trained with \"v\"",
+                "`input.edges.by.dst` is \"v\", the model was trained with \"u\"",
+                "`input.edges.by.weight` is left out, the model was trained with \"w\"",
+            ]
+        );
     }
 
     #[test]

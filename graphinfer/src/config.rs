@@ -51,6 +51,9 @@ pub struct InferSpec {
     /// Which nodes are written. Default: all.
     #[serde(default)]
     pub targets: InferTargets,
+    /// Node types that are written. Default: the target type.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub types: Option<InferTypes>,
     /// Columns of the node table that are copied to the output. Default: none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub columns: Vec<String>,
@@ -86,6 +89,45 @@ impl<'de> Deserialize<'de> for InferTargets {
             "all" => Self::All,
             _ => Self::Listed(PathBuf::from(text)),
         })
+    }
+}
+
+/// Which node types are written.
+#[derive(Clone, Debug, PartialEq)]
+pub enum InferTypes {
+    /// Every type.
+    All,
+    /// The types with these names.
+    Listed(Vec<String>),
+}
+
+/// The forms in which types are written in a job file.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum WrittenTypes {
+    Word(String),
+    List(Vec<String>),
+}
+
+impl Serialize for InferTypes {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::All => serializer.serialize_str("all"),
+            Self::Listed(names) => names.serialize(serializer),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for InferTypes {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let allowed = "allowed is \"all\" or a list of node types";
+        let error = |problem: String| serde::de::Error::custom(problem);
+        match WrittenTypes::deserialize(deserializer) {
+            Ok(WrittenTypes::Word(word)) if word == "all" => Ok(Self::All),
+            Ok(WrittenTypes::List(names)) => Ok(Self::Listed(names)),
+            Ok(WrittenTypes::Word(word)) => Err(error(format!("{word:?}; {allowed}"))),
+            Err(_) => Err(error(allowed.to_owned())),
+        }
     }
 }
 

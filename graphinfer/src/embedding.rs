@@ -1,10 +1,10 @@
 //! The columns of vectors in an output, and the numbers in them.
 
 use crate::InferError;
-use crate::model::TrainedModel;
+use crate::model::Record;
 use crate::plan::InferPlan;
 use crate::predict::{normalize, probabilities};
-use gnn::{Architecture, Dense};
+use gnn::{Dense, Task};
 use schemas::{EmbeddingColumns, IdType};
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ pub(crate) fn vectors(
     columns: &EmbeddingColumns,
     mut embedding: Dense,
     logits: Option<&Dense>,
-    (arch, is_normalized): (&Architecture, bool),
+    (task, is_normalized): (Task, bool),
 ) -> Vec<Vec<f32>> {
     if is_normalized {
         normalize(&mut embedding.values, embedding.cols);
@@ -25,7 +25,7 @@ pub(crate) fn vectors(
     for (name, _) in &columns.vectors[1..] {
         let logits = logits.expect("computed where they are written");
         vectors.push(match *name {
-            "probability" => probabilities(logits, arch),
+            "probability" => probabilities(logits, task),
             _ => logits.values.clone(),
         });
     }
@@ -35,14 +35,13 @@ pub(crate) fn vectors(
 /// Returns the columns that the plan writes.
 pub(crate) fn embedding_columns(
     plan: &InferPlan,
-    trained: &TrainedModel,
+    record: &Record,
     id_type: IdType,
     embedding_layer: usize,
 ) -> Result<EmbeddingColumns, InferError> {
-    let arch = trained.model.architecture();
-    let mut vectors = vec![("embedding", arch.output_dim(embedding_layer))];
+    let mut vectors = vec![("embedding", record.shape.output_dim(embedding_layer))];
     for (is_wanted, name) in [(plan.logits, "logits"), (plan.probabilities, "probability")] {
-        vectors.extend(is_wanted.then_some((name, arch.out_dim)));
+        vectors.extend(is_wanted.then_some((name, record.shape.out_dim)));
     }
     let nodes = plan.nodes.as_ref().filter(|_| !plan.columns.is_empty());
     let passed = nodes
@@ -53,6 +52,6 @@ pub(crate) fn embedding_columns(
         passed: passed.map(Arc::new),
         vectors,
         precision: plan.precision,
-        prediction: plan.prediction.then(|| trained.prediction()),
+        prediction: plan.prediction.then(|| record.prediction()),
     })
 }

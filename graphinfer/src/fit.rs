@@ -2,13 +2,15 @@
 
 use crate::InferError;
 use crate::columns::{ColumnUse, differences};
-use crate::model::{StoreNeed, TrainedModel};
+use crate::model::{Record, StoreNeed, Trained, TrainedModel};
 use crate::plan::InferPlan;
 use gnn::Transform;
-use schemas::{FeatureMeta, FlattenMeta, GraphColumns, GraphMeta, Sampling};
+use schemas::{
+    FeatureMeta, FlattenMeta, GraphColumns, GraphMeta, GraphPlan, Sampling, TypedColumns,
+};
 use store::StoreMeta;
 
-impl TrainedModel {
+impl Record {
     /// Checks that graph features were sampled like the graph features of the training.
     pub(crate) fn check_flatten(&self, found: &FlattenMeta) -> Result<(), InferError> {
         let wanted = self.sampled.as_ref();
@@ -36,10 +38,53 @@ impl TrainedModel {
         })
     }
 
+    /// Checks that the model gives as many numbers a node as its labels have.
+    pub(crate) fn check_labels(&self) -> Result<(), InferError> {
+        let (width, out_dim) = (self.prediction().kind.width(), self.shape.out_dim);
+        if width == out_dim {
+            return Ok(());
+        }
+        Err(self.unfit(format!(
+            "it gives {out_dim} numbers a node, its labels have {width}"
+        )))
+    }
+
+    /// Returns the error of a graph that does not fit the model.
+    pub(crate) fn unfit(&self, problem: String) -> InferError {
+        let dir = self.dir.clone();
+        InferError::Unfit { dir, problem }
+    }
+
+    /// Checks that a store keeps the in-edges that the layers read, with the ranks of the training.
+    pub(crate) fn check_sample(&self, store: &StoreMeta) -> Result<(), InferError> {
+        let unfit = |problem| Err(self.unfit(problem));
+        let need = self.store_need();
+        let kept = store.keep.0.iter().zip(&need.keep);
+        let mut less =
+            kept.filter(|(kept, wanted)| kept.is_some_and(|kept| kept < **wanted as u64));
+        if let Some((Some(keep), _)) = less.next() {
+            return unfit(format!(
+                "it reads more in-edges a node than the store's {keep}"
+            ));
+        }
+        match need.sample {
+            Some(sample) if (sample.sampling, sample.seed) != (store.sampling, store.seed) => {
+                unfit(format!(
+                    "it was trained on sampling {:?} with seed {}, the store has {:?} with seed {}; \
+                     `infer.sampling` = \"none\" reads all in-edges",
+                    sample.sampling, sample.seed, store.sampling, store.seed
+                ))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+impl TrainedModel {
     /// Checks that a store has everything that the model reads, and the sampling of the training.
     pub(crate) fn check(&self, store: &StoreMeta) -> Result<(), InferError> {
         self.check_graph(&store.graph)?;
-        self.check_sample(store)
+        self.record.check_sample(store)
     }
 
     /// Checks that the columns and the direction of a graph are those of the training.
@@ -54,7 +99,7 @@ impl TrainedModel {
         };
         let arch = self.model.architecture();
         let by_weight = |meta: &FlattenMeta| meta.sampling != Sampling::Uniform;
-        let is_weighted = arch.edge_weight || self.sampled.as_ref().is_some_and(by_weight);
+        let is_weighted = arch.edge_weight || self.record.sampled.as_ref().is_some_and(by_weight);
         let edge_dim = given.num_edge_features().or(arch.edge_dim);
         let used = ColumnUse {
             features: given.num_features().is_none_or(|dim| dim == arch.in_dim),
@@ -66,19 +111,21 @@ impl TrainedModel {
             return Ok(());
         }
         Err(InferError::Columns {
-            dir: self.dir.clone(),
+            dir: self.record.dir.clone(),
             differences: differences.join("; "),
         })
     }
 
     /// Checks that a graph has everything that the model reads.
     pub(crate) fn check_graph(&self, graph: &GraphMeta) -> Result<(), InferError> {
-        let unfit = |problem| {
-            Err(InferError::Unfit {
-                dir: self.dir.clone(),
-                problem,
-            })
-        };
+        let unfit = |problem| Err(self.record.unfit(problem));
+        if graph.is_typed() {
+            let names: Vec<&str> = graph.types.iter().map(|of| &of.name[..]).collect();
+            return unfit(format!(
+                "it was trained on a graph without node types, this one has {}",
+                names.join(", ")
+            ));
+        }
         let arch = self.model.architecture();
         let dim = graph.types[0].features.dim();
         if dim != arch.in_dim {
@@ -100,40 +147,13 @@ impl TrainedModel {
             let problem = format!("it reads {wanted} features an edge, the edges have {edge_dim}");
             return unfit(problem);
         }
-        let kind = self.prediction().kind;
-        if kind.width() != arch.out_dim {
-            let (width, out_dim) = (kind.width(), arch.out_dim);
-            return unfit(format!(
-                "it gives {out_dim} numbers a node, its labels have {width}"
-            ));
-        }
-        Ok(())
+        self.record.check_labels()
     }
 
-    fn check_sample(&self, store: &StoreMeta) -> Result<(), InferError> {
-        let unfit = |problem| {
-            Err(InferError::Unfit {
-                dir: self.dir.clone(),
-                problem,
-            })
-        };
-        let need = self.store_need()?;
-        let kept = store.keep.0.iter().flatten().min();
-        if let Some(keep) = kept.filter(|keep| **keep < need.keep as u64) {
-            return unfit(format!(
-                "it reads more in-edges a node than the store's {keep}"
-            ));
-        }
-        match need.sample {
-            Some(sample) if (sample.sampling, sample.seed) != (store.sampling, store.seed) => {
-                unfit(format!(
-                    "it was trained on sampling {:?} with seed {}, the store has {:?} with seed {}; \
-                     `infer.sampling` = \"none\" reads all in-edges",
-                    sample.sampling, sample.seed, store.sampling, store.seed
-                ))
-            }
-            _ => Ok(()),
-        }
+    /// Checks that the model has the planned layer and can give the planned columns.
+    pub(crate) fn check_plan(&self, plan: &InferPlan) -> Result<(), InferError> {
+        plan.refuse_types()?;
+        self.record.check_plan(plan)
     }
 }
 
@@ -144,7 +164,7 @@ impl InferPlan {
     ///
     /// If the model is missing or broken, or does not record the sampling of its training.
     pub fn store_need(&self) -> Result<StoreNeed, InferError> {
-        TrainedModel::open(self)?.store_need()
+        Ok(Trained::open(self)?.record().store_need())
     }
 
     /// Checks that the finished model has the planned layer and fits a graph.
@@ -153,9 +173,16 @@ impl InferPlan {
     ///
     /// If the model is missing or broken, or reads something that the graph lacks.
     pub fn check_graph(&self, graph: &GraphMeta) -> Result<(), InferError> {
-        let trained = TrainedModel::open(self)?;
-        trained.check_plan(self)?;
-        trained.check_graph(graph)
+        match Trained::open(self)? {
+            Trained::Untyped(trained) => {
+                trained.check_plan(self)?;
+                trained.check_graph(graph)
+            }
+            Trained::Typed(trained) => {
+                trained.check_graph(graph)?;
+                trained.check_plan(self)
+            }
+        }
     }
 
     /// Returns the settings that decide the bytes of the output, with the layer that the embeddings
@@ -165,7 +192,7 @@ impl InferPlan {
     ///
     /// If the model is missing or broken, or lacks the planned layer.
     pub fn settings_of_model(&self) -> Result<serde_json::Value, InferError> {
-        TrainedModel::open(self)?.settings(self)
+        Trained::open(self)?.settings(self)
     }
 
     /// Checks that the columns and the direction of a graph are those of the training.
@@ -173,7 +200,13 @@ impl InferPlan {
     /// # Errors
     ///
     /// If the model is missing or broken. [`InferError::Columns`] names each key that differs.
-    pub fn check_graph_columns(&self, given: &GraphColumns) -> Result<(), InferError> {
-        TrainedModel::open(self)?.check_columns(self, Some(given))
+    pub fn check_graph_columns(&self, graph: &GraphPlan) -> Result<(), InferError> {
+        match Trained::open(self)? {
+            Trained::Untyped(trained) => {
+                let (nodes, edges) = (&graph.types[0].nodes, &graph.relations[0].edges);
+                trained.check_columns(self, Some(&GraphColumns::new(nodes, edges)))
+            }
+            Trained::Typed(trained) => trained.check_columns(self, Some(&TypedColumns::new(graph))),
+        }
     }
 }

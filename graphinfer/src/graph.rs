@@ -23,7 +23,7 @@ use store::{Partition, Store};
 pub(crate) const NODES_MAX: usize = 1 << 10;
 
 /// In-edges of a block: the node that reaches this number is its last node.
-const EDGES_MAX: usize = 1 << 16;
+pub(crate) const EDGES_MAX: usize = 1 << 16;
 
 /// A store with the node columns, hubs and rows that all blocks share.
 ///

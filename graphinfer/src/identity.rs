@@ -1,30 +1,30 @@
 //! Identity of an output: its plan and its fingerprint.
 
-use crate::InferError;
-use crate::model::TrainedModel;
-use crate::plan::InferPlan;
-use crate::slice::Slice;
+use crate::model::Record;
 use store::Store;
 
 /// Must change when the same plan gives other bytes than before.
 const ENGINE_VERSION: u32 = 5;
 
-/// Returns the settings that decide the bytes of the output.
+/// Returns the settings that decide the bytes of the output: those of plan and model, how many
+/// in-edges of a node each layer reads, and the fingerprint of the list of targets.
 pub(crate) fn plan_json(
-    plan: &InferPlan,
-    trained: &TrainedModel,
-    slices: &[Slice],
-    targets: Option<&str>,
-) -> Result<serde_json::Value, InferError> {
-    let limits = slices.iter().map(|slice| match slice.limit {
-        usize::MAX => serde_json::json!("all"),
-        limit => serde_json::json!(limit),
-    });
-    let mut settings = trained.settings(plan)?;
-    settings["model"] = serde_json::json!(trained.files);
-    settings["in_edges"] = limits.collect();
+    mut settings: serde_json::Value,
+    record: &Record,
+    (in_edges, targets): (serde_json::Value, Option<&str>),
+) -> serde_json::Value {
+    settings["model"] = serde_json::json!(record.files);
+    settings["in_edges"] = in_edges;
     settings["targets"] = serde_json::json!(targets.unwrap_or("all"));
-    Ok(settings)
+    settings
+}
+
+/// Returns how many in-edges are read, as the settings have it.
+pub(crate) fn limit_json(limit: usize) -> serde_json::Value {
+    match limit {
+        usize::MAX => serde_json::json!("all"),
+        _ => serde_json::json!(limit),
+    }
 }
 
 /// Returns the fingerprint of an output: of its plan, its input and the ranks of in-edges.

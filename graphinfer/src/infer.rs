@@ -1,23 +1,22 @@
 //! The infer stage: computes embeddings from a store and a model, and commits them.
 
 use crate::InferError;
-use crate::checkpoint::{Checkpoint, RoundRows};
+use crate::checkpoint::Checkpoint;
 use crate::compare::{Difference, Other};
 use crate::config::InferTargets;
 use crate::embedding::embedding_columns;
 use crate::graph::Graph;
-use crate::identity::{fingerprint, plan_json, rounds_fingerprint};
+use crate::identity::{fingerprint, limit_json, plan_json, rounds_fingerprint};
+use crate::inner::{report, report_resumed, run_inner};
 use crate::last_round::PartsWriter;
 use crate::layer::{LayerInput, Rounds};
-use crate::model::TrainedModel;
+use crate::model::{Trained, TrainedModel};
 use crate::plan::{InferPlan, TARGETS};
-use crate::resume::resume;
 use crate::round::RoundStats;
 use crate::slice::Slice;
 use crate::threads::Threads;
 use cluster::{gather_processes, open_output};
-use gnn::SharedRows;
-use schemas::{Event, IdListPlan, Manifest, NodeIdx, Opened, Output, PartEntry, Progress};
+use schemas::{IdListPlan, Manifest, NodeIdx, Opened, Output, PartEntry, Progress};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
@@ -43,29 +42,45 @@ const ROUNDS: [&str; 2] = ["infer", "infer-compared"];
 /// If a thread that this function starts has panicked.
 pub fn infer(plan: &InferPlan, store: &Store, progress: &Progress) -> Result<Manifest, InferError> {
     store.cluster().set_phase("infer, its start");
-    let trained = open_model(plan, store)?;
-    let embedding_layer = trained.embedding_layer(plan)?;
+    match Trained::open(plan)? {
+        Trained::Untyped(trained) => infer_untyped(plan, &trained, store, progress),
+        Trained::Typed(trained) => crate::typed::infer(plan, &trained, store, progress),
+    }
+}
+
+/// [`infer`] of a graph without node types.
+fn infer_untyped(
+    plan: &InferPlan,
+    trained: &TrainedModel,
+    store: &Store,
+    progress: &Progress,
+) -> Result<Manifest, InferError> {
+    check_model(plan, trained, store)?;
+    let record = &trained.record;
+    let embedding_layer = record.embedding_layer(plan)?;
     let arch = trained.model.architecture();
     let layers = match plan.reads_logits() {
         true => arch.num_layers,
         false => embedding_layer,
     };
-    let slices = Slice::all(trained.limits(layers, plan.sampling));
+    let slices = Slice::all(record.limits(layers, 0, plan.sampling));
     let list = target_list(plan, store)?;
     let listed = list.as_ref().map(IdListPlan::fingerprint).transpose()?;
-    let plan_json = plan_json(plan, &trained, &slices, listed.as_deref())?;
+    let in_edges = slices.iter().map(|slice| limit_json(slice.limit)).collect();
+    let settings = record.settings(plan)?;
+    let plan_json = plan_json(settings, record, (in_edges, listed.as_deref()));
     let fingerprint = fingerprint(&plan_json, store);
     let of_rounds = rounds_fingerprint(&fingerprint, store);
     if let Some(manifest) = finished(plan, &fingerprint, store)? {
         remove_left(plan, &of_rounds)?;
         return Ok(manifest);
     }
-    let other_slices = Slice::all(trained.limits(layers, plan.other_sampling()));
+    let other_slices = Slice::all(record.limits(layers, 0, plan.other_sampling()));
     // Everything that can fail because of the input comes before the output is opened.
     let graph = Graph::new(store, arch, &limits(plan, &slices, &other_slices))?;
     let columns = embedding_columns(
         plan,
-        &trained,
+        record,
         store.meta().graph.target().id_type,
         embedding_layer,
     )?;
@@ -82,7 +97,7 @@ pub fn infer(plan: &InferPlan, store: &Store, progress: &Progress) -> Result<Man
     let threads = Threads::new(store.cluster().num_threads())?;
     let rounds = Rounds {
         graph: &graph,
-        trained: &trained,
+        trained,
         slices: &slices,
         threads: &threads,
         embedding_layer,
@@ -105,7 +120,7 @@ pub fn infer(plan: &InferPlan, store: &Store, progress: &Progress) -> Result<Man
     };
     let share = run(last, &other, &mut checkpoints, progress)?;
     let mut report = join(gather_processes(store.cluster(), share)?, plan, &output);
-    report["embedding"] = trained.embedding_report(embedding_layer);
+    report["embedding"] = record.embedding_report(embedding_layer);
     let planned = (plan_json, store.manifest_input());
     let manifest = Manifest {
         graph: Some(store.meta().graph.clone().with_label(label)),
@@ -117,30 +132,31 @@ pub fn infer(plan: &InferPlan, store: &Store, progress: &Progress) -> Result<Man
     Ok(manifest)
 }
 
-/// Opens the model of a plan and checks that it fits a store. Process 0 logs warnings about the
-/// model.
-fn open_model(plan: &InferPlan, store: &Store) -> Result<TrainedModel, InferError> {
-    let trained = TrainedModel::open(plan)?;
+/// Checks that a model fits a store and a plan. Process 0 logs warnings about the model.
+fn check_model(plan: &InferPlan, trained: &TrainedModel, store: &Store) -> Result<(), InferError> {
     trained.check(store.meta())?;
     trained.check_columns(plan, store.columns())?;
     trained.check_plan(plan)?;
     if store.cluster().leads() {
         trained.warn(plan);
     }
-    Ok(trained)
+    Ok(())
 }
 
 /// The rounds of the job's sampling, and of the other sampling if the two are compared.
-type Checkpoints = (Checkpoint, Option<Checkpoint>);
+pub(crate) type Checkpoints = (Checkpoint, Option<Checkpoint>);
 
-fn open_checkpoints(plan: &InferPlan, fingerprint: &str) -> Result<Checkpoints, InferError> {
+pub(crate) fn open_checkpoints(
+    plan: &InferPlan,
+    fingerprint: &str,
+) -> Result<Checkpoints, InferError> {
     let open = |name| Checkpoint::open(plan.work_dir.join(name), fingerprint, plan.fresh);
     let other = plan.compare_sampling.then(|| open(ROUNDS[1])).transpose()?;
     Ok((open(ROUNDS[0])?, other))
 }
 
 /// Finishes the output and removes the rounds.
-fn finish(
+pub(crate) fn finish(
     output: Output,
     manifest: &Manifest,
     (own, other): Checkpoints,
@@ -157,14 +173,14 @@ fn finish(
 
 /// Statistics, difference and parts of one process.
 #[derive(Serialize, Deserialize)]
-struct Share {
-    rounds: Vec<RoundStats>,
-    difference: Difference,
-    parts: BTreeMap<usize, PartEntry>,
+pub(crate) struct Share {
+    pub(crate) rounds: Vec<RoundStats>,
+    pub(crate) difference: Difference,
+    pub(crate) parts: BTreeMap<usize, PartEntry>,
 }
 
 /// Joins the shares of all processes; returns the report.
-fn join(shares: Vec<Share>, plan: &InferPlan, output: &Output) -> serde_json::Value {
+pub(crate) fn join(shares: Vec<Share>, plan: &InferPlan, output: &Output) -> serde_json::Value {
     let mut difference = Difference::default();
     let mut of_processes = Vec::with_capacity(shares.len());
     for share in shares {
@@ -184,7 +200,7 @@ fn join(shares: Vec<Share>, plan: &InferPlan, output: &Output) -> serde_json::Va
 
 /// Returns the manifest of a finished output, which process 0 looks for. All processes must have
 /// the same fingerprint.
-fn finished(
+pub(crate) fn finished(
     plan: &InferPlan,
     fingerprint: &str,
     store: &Store,
@@ -212,13 +228,16 @@ fn limits(plan: &InferPlan, slices: &[Slice], other: &[Slice]) -> BTreeSet<usize
 }
 
 /// Removes the rounds of runs that were killed after they had finished this output.
-fn remove_left(plan: &InferPlan, fingerprint: &str) -> Result<(), InferError> {
+pub(crate) fn remove_left(plan: &InferPlan, fingerprint: &str) -> Result<(), InferError> {
     let mut dirs = ROUNDS.map(|name| plan.work_dir.join(name)).into_iter();
     dirs.try_for_each(|dir| Checkpoint::remove_left(dir, fingerprint))
 }
 
 /// Opens the list of targets, if the plan has one.
-fn target_list(plan: &InferPlan, store: &Store) -> Result<Option<IdListPlan>, InferError> {
+pub(crate) fn target_list(
+    plan: &InferPlan,
+    store: &Store,
+) -> Result<Option<IdListPlan>, InferError> {
     let InferTargets::Listed(path) = &plan.targets else {
         return Ok(None);
     };
@@ -244,9 +263,10 @@ fn run<'a>(
     let rounds = last_round.rounds;
     let last = rounds.slices.len();
     let mut stats = Vec::new();
-    let resumed = |next| report_resumed(progress, &last_round, next);
+    let num_parts = last_round.output.committed_parts().len();
+    let resumed = |next| report_resumed(progress, last, (next, num_parts));
     let (before, inner) = run_inner(rounds, &mut checkpoints.0, resumed, |done| {
-        report(progress, rounds, done.round);
+        report(progress, last, done.round);
         stats.push(done);
     })?;
     last_round.inner = inner;
@@ -272,76 +292,11 @@ fn run<'a>(
     let of_hubs = input.hubs.crossing;
     done.crossing.iter_mut().for_each(|rows| rows.add(of_hubs));
     stats.push(done);
-    report(progress, rounds, last);
-    report(progress, rounds, last + 1);
+    report(progress, last, last);
+    report(progress, last, last + 1);
     Ok(Share {
         rounds: stats,
         difference: written.difference,
         parts: last_round.output.committed_parts(),
     })
-}
-
-/// Runs the rounds before the last one that are not finished yet. Returns the rows that the last
-/// round reads, and the rows of the embedding layer if an earlier round computes it. `resumed`
-/// gets the first round that is run.
-fn run_inner(
-    rounds: &Rounds<'_>,
-    checkpoint: &mut Checkpoint,
-    resumed: impl FnOnce(usize),
-    mut done: impl FnMut(RoundStats),
-) -> Result<(RoundRows, Option<SharedRows>), InferError> {
-    let last = rounds.slices.len();
-    let (mut next, mut before, mut inner) = resume(rounds, checkpoint)?;
-    resumed(next);
-    while next < last {
-        let cluster = rounds.graph.cluster();
-        cluster.set_phase(&format!("infer, round {next}/{}", last + 1));
-        let (record, stats) = match next {
-            0 => rounds.read_features(checkpoint)?,
-            layer => rounds.run(layer, &before, checkpoint)?,
-        };
-        before = checkpoint.map(&record)?;
-        if next == rounds.embedding_layer {
-            inner.clone_from(&before.rows);
-        }
-        checkpoint.add(record)?;
-        // All processes record this round before one removes the round before it. So after any kill
-        // there is a round that all processes have.
-        gather_processes(cluster, ())?;
-        checkpoint.retain(|round| rounds.is_read(round, next + 1))?;
-        done(stats);
-        next += 1;
-    }
-    Ok((before, inner))
-}
-
-/// Reports where a stopped run is resumed.
-fn report_resumed(progress: &Progress, last_round: &PartsWriter<'_>, next: usize) {
-    let num_parts = last_round.output.committed_parts().len();
-    if next == 0 && num_parts == 0 {
-        return;
-    }
-    let rounds = last_round.rounds.slices.len() + 1;
-    progress(&Event {
-        stage: "infer",
-        phase: "resume".to_owned(),
-        done: next as u64,
-        total: 0,
-        message: Some(format!(
-            "goes on with round {} of {rounds}; {num_parts} parts are whole",
-            next + 1
-        )),
-        fields: serde_json::Value::Null,
-    });
-}
-
-fn report(progress: &Progress, rounds: &Rounds<'_>, round: usize) {
-    progress(&Event {
-        stage: "infer",
-        phase: "round".to_owned(),
-        done: round as u64,
-        total: rounds.slices.len() as u64 + 1,
-        message: None,
-        fields: serde_json::json!({}),
-    });
 }

@@ -2,15 +2,13 @@
 
 use crate::InferError;
 use crate::compare::{Difference, Other, Outcome};
-use crate::embedding::{GROUP_BYTES, vectors};
+use crate::embedding::vectors;
 use crate::exchange::Crossing;
 use crate::layer::{Layer, LayerInput, Rounds};
-use crate::part::{Computed, Part, Piece, Unwritten};
+use crate::part::{Computed, Part, Piece, pieces, widths, write_part};
 use crate::predict::labels;
 use gnn::{Dense, Head, SharedRows};
-use schemas::{
-    EmbeddingBatch, EmbeddingColumns, EmbeddingsWriter, Ids, Labels, NodeIdx, Output, Row,
-};
+use schemas::{EmbeddingColumns, EmbeddingsWriter, Ids, Labels, NodeIdx, Output, Row};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -156,29 +154,7 @@ impl PartsWriter<'_> {
 
     /// Cuts parts into blocks.
     fn pieces(&self, parts: &[Part], layer: usize) -> Vec<Piece> {
-        let mut pieces: Vec<Piece> = Vec::new();
-        for (at, part) in parts.iter().enumerate() {
-            let (Some(&from), Some(&to)) = (part.rows.first(), part.rows.last()) else {
-                continue;
-            };
-            let first = pieces.len();
-            for range in self.rounds.ranges_of(from.index()..to.index() + 1, layer) {
-                let there = |end: usize| part.rows.partition_point(|&row| row.index() < end);
-                let picked = &part.rows[there(range.start)..there(range.end)];
-                if picked.is_empty() {
-                    continue;
-                }
-                let places = picked.iter().map(|&row| row.index() - range.start);
-                pieces.push(Piece {
-                    part: at,
-                    block: pieces.len() - first,
-                    picked: (picked.len() < range.len()).then(|| places.collect()),
-                    rows: range,
-                });
-            }
-            part.expect_blocks(pieces.len() - first);
-        }
-        pieces
+        pieces(parts, |_, rows| self.rounds.ranges_of(rows, layer))
     }
 
     fn compute(
@@ -186,17 +162,7 @@ impl PartsWriter<'_> {
         piece: &Piece,
         state: &ThreadLayers<'_>,
     ) -> Result<(Computed, Difference), InferError> {
-        let pick = |rows: Dense| match &piece.picked {
-            None => rows,
-            Some(picked) => Dense {
-                rows: picked.len(),
-                cols: rows.cols,
-                values: picked
-                    .iter()
-                    .flat_map(|&row| rows.row(row).to_vec())
-                    .collect(),
-            },
-        };
+        let pick = |rows| piece.pick(rows);
         let rows = pick(state.layer.run(piece.rows.clone())?);
         let logits = self.logits(&rows, &state.head)?;
         let arch = self.rounds.trained.model.architecture();
@@ -206,7 +172,7 @@ impl PartsWriter<'_> {
             self.rounds.check_finite(known, arch.num_layers, own_row)?;
         }
         let predicted_of = |of_rows: &Option<Dense>| match of_rows {
-            Some(known) => labels(known, arch),
+            Some(known) => labels(known, arch.task),
             None => Labels::None,
         };
         let mut predicted = predicted_of(&logits);
@@ -239,7 +205,7 @@ impl PartsWriter<'_> {
             &self.columns,
             embedding,
             logits.as_ref(),
-            (arch, self.normalize),
+            (arch.task, self.normalize),
         );
         let computed = Computed { vectors, predicted };
         Ok((computed, difference))
@@ -262,38 +228,13 @@ impl PartsWriter<'_> {
         ids: impl Fn(Range<usize>) -> Ids,
         blocks: &[Computed],
     ) -> Result<(), InferError> {
-        let mut writer = EmbeddingsWriter::create(self.output, index, &self.columns)?;
-        let mut predicted = Labels::empty(self.columns.prediction.as_ref());
-        blocks
-            .iter()
-            .for_each(|block| predicted.extend(&block.predicted));
-        let widths = self.widths();
-        let mut columns: Vec<Unwritten<'_>> = (0..widths.len())
-            .map(|column| Unwritten::new(blocks, column))
-            .collect();
-        let row_bytes = 4 * widths.iter().sum::<usize>();
-        let mut start = 0;
-        for chunk in nodes.chunks((GROUP_BYTES / row_bytes).max(1)) {
-            let end = start + chunk.len();
-            let pairs = columns.iter_mut().zip(&widths);
-            let vectors: Vec<Vec<f32>> = pairs
-                .map(|(left, width)| left.take(chunk.len() * width))
-                .collect();
-            writer.write(EmbeddingBatch {
-                ids: &ids(start..end),
-                nodes: chunk,
-                vectors: &vectors,
-                prediction: &predicted.slice(start..end),
-            })?;
-            start = end;
-        }
-        let entry = writer.finish()?;
+        let writer = EmbeddingsWriter::create(self.output, index, &self.columns)?;
+        let entry = write_part(writer, &self.columns, (nodes, &ids), blocks)?;
         Ok(self.output.commit_part(index, entry)?)
     }
 
     /// Returns the widths of the columns of vectors.
     pub(crate) fn widths(&self) -> Vec<usize> {
-        let widths = self.columns.vectors.iter().map(|(_, width)| *width);
-        widths.collect()
+        widths(&self.columns)
     }
 }

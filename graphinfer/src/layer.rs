@@ -69,7 +69,7 @@ impl Rounds<'_> {
 
     /// Returns a layer with its input, for one thread.
     pub(crate) fn layer<'a>(&'a self, input: &'a LayerInput) -> Layer<'a> {
-        let scores = input.before.scores.as_ref();
+        let scores = input.scores();
         Layer {
             rounds: self,
             slice: self.slices[input.layer - 1],
@@ -95,7 +95,7 @@ impl Rounds<'_> {
         };
         let row = Row::from_index(row_of(at / rows.cols));
         Err(InferError::NotFinite {
-            dir: self.trained.dir.clone(),
+            dir: self.trained.record.dir.clone(),
             layer,
             id: self.graph.ids(&[row]).display(0),
         })
@@ -114,15 +114,23 @@ impl LayerInput {
 
     /// Returns the rows that the layer aggregates: of own nodes and of the halo.
     fn aggregated(&self) -> &SharedRows {
-        let rows = self.before.src.as_ref().or(self.before.rows.as_ref());
+        let source = self.before.sources.first();
+        let src = source.and_then(|source| source.src.as_ref());
+        let rows = src.or(self.before.rows.as_ref());
         rows.expect("a round leaves what the next one reads")
+    }
+
+    /// Returns the attention scores of these rows, if the layer has scores.
+    fn scores(&self) -> Option<&SharedRows> {
+        let source = self.before.sources.first();
+        source.and_then(|source| source.scores.as_ref())
     }
 
     /// Returns these rows as plain slices, with the scores and the columns of the nodes.
     pub(crate) fn src<'a>(&'a self, nodes: &'a NodeColumns) -> SrcRows<'a> {
         SrcRows {
             rows: self.aggregated().values(),
-            scores: self.before.scores.as_ref().map(SharedRows::values),
+            scores: self.scores().map(SharedRows::values),
             nodes,
         }
     }
@@ -157,7 +165,7 @@ impl Layer<'_> {
     /// Returns the query that attention needs to aggregate the in-edges of an own node.
     pub(crate) fn query(&self, row: Row) -> Result<Vec<f32>, InferError> {
         let row = row.index();
-        let scores = self.input.before.scores.as_ref();
+        let scores = self.input.scores();
         let scores = scores.map(|scores| scores.slice(row..row + 1));
         let scores = scores.as_ref().map(SharedRows::values);
         Ok(self.conv.query(scores, self.own(row..row + 1)?)?)
@@ -193,7 +201,7 @@ impl HubRows {
 }
 
 /// Returns the position of the first number that is not finite.
-fn first_not_finite(values: &[f32]) -> Option<usize> {
+pub(crate) fn first_not_finite(values: &[f32]) -> Option<usize> {
     // The exponent of such a number is all ones. The loop has no branches, so it becomes vector
     // code.
     const EXPONENT: u32 = 0x7f80_0000;

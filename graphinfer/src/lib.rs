@@ -114,6 +114,7 @@ mod hub_round;
 mod hubs;
 mod identity;
 mod infer;
+mod inner;
 mod last_round;
 mod layer;
 mod local;
@@ -130,8 +131,9 @@ mod round;
 mod rows;
 mod slice;
 mod threads;
+mod typed;
 
-pub use config::{InferSampling, InferSpec, InferTargets, Method};
+pub use config::{InferSampling, InferSpec, InferTargets, InferTypes, Method};
 pub use error::InferError;
 pub use infer::infer;
 pub use memory::InferMemory;

@@ -1,6 +1,6 @@
 //! The memory that an inference takes, for predictions.
 
-use crate::model::TrainedModel;
+use crate::model::Trained;
 use crate::{InferError, InferPlan};
 
 /// Copies of the rows that are being written: computed rows, columns, encoded pages.
@@ -37,10 +37,6 @@ impl InferPlan {
     ///
     /// If the model is missing or broken.
     pub fn hidden_of_model(&self) -> Result<Vec<usize>, InferError> {
-        Ok(TrainedModel::open(self)?
-            .model
-            .architecture()
-            .hidden
-            .clone())
+        Ok(Trained::open(self)?.record().shape.hidden.clone())
     }
 }

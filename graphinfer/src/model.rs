@@ -3,23 +3,26 @@
 use crate::InferError;
 use crate::config::InferSampling;
 use crate::plan::InferPlan;
+use gnn::typed::TypedModel;
 use gnn::{Model, Task, Transform};
+use graphtrainer::batch::EdgeColumns;
+use graphtrainer::{AnyArchitecture, AnyModel, AnyModelFile, load_any_with};
 use schemas::dataset::{holds_output, verify_checksums};
 use schemas::storage::entries;
 use schemas::xxh::file_checksum;
 use schemas::{
-    FlattenMeta, GraphColumns, GraphMeta, LabelKind, LabelMeta, Sampling, SchemaError, keep_at_hop,
-    read_manifest, use_at_layer,
+    FlattenMeta, GraphColumns, GraphMeta, LabelKind, LabelMeta, Sampling, SchemaError,
+    TypedColumns, keep_at_hop, read_manifest, use_at_layer,
 };
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 /// What a store must hold for a model.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoreNeed {
-    /// In-edges kept per node; `usize::MAX`: all.
-    pub keep: usize,
+    /// In-edges kept per node, for each relation of the model; `usize::MAX`: all.
+    pub keep: Vec<usize>,
     /// The sample of in-edges; none: the model reads all in-edges, so the store must keep all.
     pub sample: Option<Sample>,
 }
@@ -33,94 +36,250 @@ pub struct Sample {
     pub seed: u64,
 }
 
-/// A model with the record of its training.
+/// What was read of a model's directory besides its parameters.
 #[derive(Debug)]
-pub(crate) struct TrainedModel {
+pub(crate) struct Record {
     pub(crate) dir: PathBuf,
-    pub(crate) model: Model,
-    pub(crate) transform: Transform,
     /// Checksum of each file, by name.
     pub(crate) files: BTreeMap<String, String>,
+    pub(crate) shape: Shape,
     /// How the neighbourhoods of the training were sampled; none if only all in-edges are read.
     pub(crate) sampled: Option<FlattenMeta>,
     /// Whether all in-edges are read, for the output or for the comparison.
     reads_all: bool,
     /// The graph of the training; none if the model does not record it.
     trained_on: Option<GraphMeta>,
-    /// The columns of that graph; none in models of older programs.
-    pub(crate) columns: Option<GraphColumns>,
     label_names: Option<Vec<String>>,
 }
 
-impl TrainedModel {
+/// The part of an architecture that does not depend on node types.
+#[derive(Clone, Debug)]
+pub(crate) struct Shape {
+    pub(crate) num_layers: usize,
+    /// Widths of the hidden layers.
+    pub(crate) hidden: Vec<usize>,
+    pub(crate) out_dim: usize,
+    pub(crate) task: Task,
+    /// Number of relations; 1 if nodes have no types.
+    pub(crate) num_relations: usize,
+}
+
+impl Shape {
+    fn of(arch: &AnyArchitecture) -> Self {
+        let (num_layers, hidden) = match arch {
+            AnyArchitecture::Untyped(arch) => (arch.num_layers, arch.hidden.clone()),
+            AnyArchitecture::Typed(arch) => (arch.num_layers, arch.hidden.clone()),
+        };
+        Self {
+            num_layers,
+            hidden,
+            out_dim: arch.out_dim(),
+            task: arch.task(),
+            num_relations: arch.edge_columns().len(),
+        }
+    }
+
+    /// Returns the output width of a layer, from 1.
+    pub(crate) fn output_dim(&self, layer: usize) -> usize {
+        self.hidden.get(layer - 1).copied().unwrap_or(self.out_dim)
+    }
+}
+
+/// A model with the record of its training.
+#[derive(Debug)]
+pub(crate) struct TrainedModel {
+    pub(crate) model: Model,
+    pub(crate) transform: Transform,
+    /// The columns of the graph of the training; none in models of older programs.
+    pub(crate) columns: Option<GraphColumns>,
+    pub(crate) record: Record,
+}
+
+/// A model of a graph with node types, with the record of its training.
+#[derive(Debug)]
+pub(crate) struct TypedTrained {
+    pub(crate) model: TypedModel,
+    /// The transform of each type's raw features.
+    pub(crate) transforms: Vec<Transform>,
+    /// The columns of the graph of the training; none if the model does not record them.
+    pub(crate) columns: Option<TypedColumns>,
+    pub(crate) record: Record,
+}
+
+/// A model of either kind.
+#[derive(Debug)]
+pub(crate) enum Trained {
+    Untyped(Box<TrainedModel>),
+    Typed(Box<TypedTrained>),
+}
+
+impl Trained {
     /// Reads the model of a plan and checks its files.
     pub(crate) fn open(plan: &InferPlan) -> Result<Self, InferError> {
+        let dir = &plan.model;
+        let files = files(dir)?;
+        let (model, file) = load_any_with(dir, schemas::storage::read_existing_io)?;
+        let (shape, extra) = (Shape::of(&file.architecture()), file.extra());
+        Ok(match (model, &file) {
+            (AnyModel::Untyped(model), AnyModelFile::Untyped(of)) => {
+                Self::Untyped(Box::new(TrainedModel {
+                    record: Record::new(plan, files, (shape, extra, of.label_names.clone()))?,
+                    transform: of.transform.clone(),
+                    columns: entry(extra, "columns").map_err(|problem| broken(dir, problem))?,
+                    model: *model,
+                }))
+            }
+            (AnyModel::Typed(model), AnyModelFile::Typed(of)) => {
+                Self::Typed(Box::new(TypedTrained {
+                    record: Record::new(plan, files, (shape, extra, of.label_names.clone()))?,
+                    transforms: file.transforms(),
+                    columns: entry(extra, "columns").map_err(|problem| broken(dir, problem))?,
+                    model: *model,
+                }))
+            }
+            _ => unreachable!("a model and its file are of one kind"),
+        })
+    }
+
+    /// Returns what was read besides the parameters.
+    pub(crate) fn record(&self) -> &Record {
+        match self {
+            Self::Untyped(trained) => &trained.record,
+            Self::Typed(trained) => &trained.record,
+        }
+    }
+
+    /// Returns the columns of edges that the model reads, by relation.
+    pub(crate) fn edge_columns(&self) -> Vec<EdgeColumns> {
+        match self {
+            Self::Untyped(trained) => {
+                let arch = Box::new(trained.model.architecture().clone());
+                AnyArchitecture::Untyped(arch).edge_columns()
+            }
+            Self::Typed(trained) => {
+                let arch = Box::new(trained.model.architecture().clone());
+                AnyArchitecture::Typed(arch).edge_columns()
+            }
+        }
+    }
+
+    /// Returns the settings that decide the bytes of the output, with the layer of the embedding
+    /// and the written types.
+    pub(crate) fn settings(&self, plan: &InferPlan) -> Result<Value, InferError> {
+        match self {
+            Self::Untyped(trained) => trained.record.settings(plan),
+            Self::Typed(trained) => trained.settings(plan),
+        }
+    }
+}
+
+impl TrainedModel {
+    /// Logs warnings: columns cannot be checked, or the embeddings are the logits.
+    pub(crate) fn warn(&self, plan: &InferPlan) {
+        if plan.check_columns && self.columns.is_none() {
+            let dir = self.record.dir.display();
+            tracing::warn!(
+                "the model in {dir} does not record the columns it was trained on (models of \
+                 older versions do not), so columns and direction of the graph are not checked"
+            );
+        }
+        self.record.warn(plan);
+    }
+}
+
+impl TypedTrained {
+    /// Returns the settings that decide the bytes of the output, with the layer of the embedding
+    /// and the written types.
+    pub(crate) fn settings(&self, plan: &InferPlan) -> Result<Value, InferError> {
+        let mut settings = self.record.settings(plan)?;
+        let arch = self.model.architecture();
+        let names: Vec<&str> = arch.types.iter().map(|of| &of.name[..]).collect();
+        let written = plan.written_types(&names, arch.target())?;
+        let written: Vec<&str> = written.into_iter().map(|at| names[at]).collect();
+        settings["types"] = serde_json::json!(written);
+        Ok(settings)
+    }
+}
+
+fn broken(dir: &Path, problem: String) -> InferError {
+    InferError::Model {
+        dir: dir.to_owned(),
+        problem,
+    }
+}
+
+impl Record {
+    /// Reads what the trainer adds to `model.json`.
+    fn new(
+        plan: &InferPlan,
+        files: BTreeMap<String, String>,
+        (shape, extra, label_names): (Shape, &BTreeMap<String, Value>, Option<Vec<String>>),
+    ) -> Result<Self, InferError> {
         let dir = plan.model.clone();
-        let broken = |problem: String| InferError::Model {
-            dir: dir.clone(),
-            problem,
-        };
-        let files = files(&dir)?;
-        let (model, file) = gnn::load_with(&dir, schemas::storage::read_existing_io)?;
+        let broken = |problem: String| broken(&dir, problem);
         let sampled = match (plan.sampling, plan.compare_sampling) {
             (InferSampling::None, false) => None,
             (InferSampling::AsTrained, _) | (_, true) => {
-                let meta: Option<FlattenMeta> = entry(&file.extra, "flatten").map_err(broken)?;
+                let meta: Option<FlattenMeta> = entry(extra, "flatten").map_err(broken)?;
                 let silent = "does not say which in-edges it was trained on; \
                               `infer.sampling` = \"none\" reads all";
                 Some(meta.ok_or_else(|| broken(silent.to_owned()))?)
             }
         };
-        let layers = model.architecture().num_layers;
-        if let Some(fanouts) = sampled.as_ref().map(|meta| meta.fanouts.len())
-            && fanouts != layers
-        {
-            return Err(broken(format!(
-                "has {layers} layers but {fanouts} fan-outs"
-            )));
+        if let Some(meta) = &sampled {
+            let (layers, fanouts) = (shape.num_layers, meta.fanouts.len());
+            if fanouts != layers {
+                let problem = format!("has {layers} layers but {fanouts} fan-outs");
+                return Err(broken(problem));
+            }
+            let relations = shape.num_relations;
+            let mut counts = meta.fanouts.iter().map(|of_hop| of_hop.as_ref().len());
+            if let Some(count) = counts.find(|&count| count != relations) {
+                let problem = format!("has {relations} relations but {count} fan-outs a hop");
+                return Err(broken(problem));
+            }
         }
         Ok(Self {
-            model,
-            transform: file.transform,
             files,
+            shape,
             sampled,
             reads_all: plan.sampling == InferSampling::None || plan.compare_sampling,
-            trained_on: entry(&file.extra, "graph").map_err(broken)?,
-            columns: entry(&file.extra, "columns").map_err(broken)?,
-            label_names: file.label_names,
+            trained_on: entry(extra, "graph").map_err(broken)?,
+            label_names,
             dir,
         })
     }
 
     /// Returns what a store must hold so that the slices find their in-edges.
-    pub(crate) fn store_need(&self) -> Result<StoreNeed, InferError> {
+    pub(crate) fn store_need(&self) -> StoreNeed {
+        let relations = 0..self.shape.num_relations;
         let Some(meta) = &self.sampled else {
-            return Ok(StoreNeed {
-                keep: usize::MAX,
+            return StoreNeed {
+                keep: vec![usize::MAX; relations.len()],
                 sample: None,
-            });
+            };
         };
         let sample = Sample {
             sampling: meta.sampling,
             seed: meta.seed,
         };
-        Ok(StoreNeed {
-            keep: match self.reads_all {
-                true => usize::MAX,
-                false => keep_at_hop(&meta.fanouts, 0, 0),
-            },
+        let keep = |relation| match self.reads_all {
+            true => usize::MAX,
+            false => keep_at_hop(&meta.fanouts, relation, 0),
+        };
+        StoreNeed {
+            keep: relations.map(keep).collect(),
             sample: Some(sample),
-        })
+        }
     }
 
     /// Returns the layer whose output is the embedding: the planned layer, or else the last hidden
     /// layer. A model of one layer without a linear head has no hidden layer; then its layer is
     /// returned, whose output are the logits.
     pub(crate) fn embedding_layer(&self, plan: &InferPlan) -> Result<usize, InferError> {
-        let arch = self.model.architecture();
-        let layers = arch.num_layers;
+        let layers = self.shape.num_layers;
         match plan.layer {
-            None => Ok(arch.hidden.len().max(1)),
+            None => Ok(self.shape.hidden.len().max(1)),
             Some(layer) if (1..=layers).contains(&layer) => Ok(layer),
             Some(layer) => Err(InferError::Key {
                 key: "infer.layer",
@@ -134,7 +293,7 @@ impl TrainedModel {
     /// The layer is null if the plan names none and the embedding is the output of the last layer.
     pub(crate) fn settings(&self, plan: &InferPlan) -> Result<Value, InferError> {
         let found = self.embedding_layer(plan)?;
-        let inner = Some(found).filter(|&layer| layer < self.model.architecture().num_layers);
+        let inner = Some(found).filter(|&layer| layer < self.shape.num_layers);
         let mut settings = plan.settings();
         settings["layer"] = serde_json::json!(plan.layer.or(inner));
         Ok(settings)
@@ -142,7 +301,7 @@ impl TrainedModel {
 
     /// Returns the entry of the report that describes the embedding.
     pub(crate) fn embedding_report(&self, layer: usize) -> Value {
-        let layers = self.model.architecture().num_layers;
+        let layers = self.shape.num_layers;
         serde_json::json!({
             "layer": layer,
             "layers": layers,
@@ -150,31 +309,31 @@ impl TrainedModel {
         })
     }
 
-    /// Logs warnings: columns cannot be checked, or the embeddings are the logits.
+    /// Logs a warning if the embeddings are the logits.
     pub(crate) fn warn(&self, plan: &InferPlan) {
-        let dir = self.dir.display();
-        if plan.check_columns && self.columns.is_none() {
-            tracing::warn!(
-                "the model in {dir} does not record the columns it was trained on (models of \
-                 older versions do not), so columns and direction of the graph are not checked"
-            );
-        }
-        if plan.layer.is_none() && self.model.architecture().hidden.is_empty() {
+        if plan.layer.is_none() && self.shape.hidden.is_empty() {
+            let dir = self.dir.display();
             tracing::warn!("the model in {dir} has no hidden layer: its embeddings are the logits");
         }
     }
 
     /// Tells whether the output of a layer are logits.
     fn gives_logits(&self, layer: usize) -> bool {
-        !self.model.architecture().is_hidden(layer)
+        layer > self.shape.hidden.len()
     }
 
-    /// Returns for each of the first `layers` layers how many in-edges of a node it reads.
-    pub(crate) fn limits(&self, layers: usize, sampling: InferSampling) -> Vec<usize> {
+    /// Returns for each of the first `layers` layers how many in-edges of a relation it reads of a
+    /// node.
+    pub(crate) fn limits(
+        &self,
+        layers: usize,
+        relation: usize,
+        sampling: InferSampling,
+    ) -> Vec<usize> {
         let sampled = self.sampled.as_ref();
         let sampled = sampled.filter(|_| sampling == InferSampling::AsTrained);
         let limit = |layer| match sampled {
-            Some(meta) => use_at_layer(&meta.fanouts, 0, layer),
+            Some(meta) => use_at_layer(&meta.fanouts, relation, layer),
             None => usize::MAX,
         };
         (1..=layers).map(limit).collect()
@@ -183,7 +342,7 @@ impl TrainedModel {
     /// Checks that the model has the planned layer and can give the planned columns.
     pub(crate) fn check_plan(&self, plan: &InferPlan) -> Result<(), InferError> {
         self.embedding_layer(plan)?;
-        if plan.probabilities && self.model.architecture().task == Task::Regression {
+        if plan.probabilities && self.shape.task == Task::Regression {
             return Err(InferError::Key {
                 key: "infer.probabilities",
                 value: "true".to_owned(),
@@ -202,8 +361,8 @@ impl TrainedModel {
         {
             return label;
         }
-        let arch = self.model.architecture();
-        let (data_type, kind) = match (arch.task, &self.label_names) {
+        let out_dim = self.shape.out_dim;
+        let (data_type, kind) = match (self.shape.task, &self.label_names) {
             (Task::Classes, Some(names)) => (
                 "Utf8",
                 LabelKind::ClassName {
@@ -211,15 +370,10 @@ impl TrainedModel {
                 },
             ),
             (Task::Classes, None) => {
-                let num_classes = u32::try_from(arch.out_dim).expect("classes fit 32 bits");
+                let num_classes = u32::try_from(out_dim).expect("classes fit 32 bits");
                 ("Int64", LabelKind::Class { num_classes })
             }
-            (Task::MultiLabel, _) => (
-                "List(Float32)",
-                LabelKind::MultiLabel {
-                    width: arch.out_dim,
-                },
-            ),
+            (Task::MultiLabel, _) => ("List(Float32)", LabelKind::MultiLabel { width: out_dim }),
             (Task::Regression, _) => ("Float32", LabelKind::Number),
         };
         LabelMeta {
@@ -234,10 +388,7 @@ impl TrainedModel {
 /// The output of a finished training has a manifest, whose checksums are verified. If a directory
 /// has only the two files of a model and no manifest, the files are hashed.
 fn files(dir: &Path) -> Result<BTreeMap<String, String>, InferError> {
-    let broken = |problem: String| InferError::Model {
-        dir: dir.to_owned(),
-        problem,
-    };
+    let broken = |problem: String| broken(dir, problem);
     let manifest = match read_manifest(dir) {
         Ok(manifest) => manifest,
         Err(unfinished @ SchemaError::NotFinished { .. }) => {

@@ -5,16 +5,16 @@
 
 use crate::InferError;
 use crate::embedding::{GROUP_BYTES, embedding_columns, vectors};
-use crate::model::TrainedModel;
+use crate::model::{Trained, TrainedModel, TypedTrained};
 use crate::plan::InferPlan;
 use crate::predict::labels;
 use crate::threads::Threads;
 use gnn::kernel::Partitioning;
 use gnn::{Dense, Input, ReadyInput};
-use graphtrainer::batch::{BlockOptions, EdgeColumns, Piece, blocks_of};
+use graphtrainer::batch::{BlockOptions, Piece, blocks_of, typed_blocks_of};
 use schemas::{
     EmbeddingBatch, EmbeddingColumns, EmbeddingsWriter, Event, GraphColumns, GraphFeatureDataset,
-    GraphShard, Ids, Labels, Manifest, Opened, Output, Progress,
+    GraphShard, Ids, Labels, Manifest, Opened, Output, Progress, TypedColumns,
 };
 use std::time::Instant;
 
@@ -24,7 +24,7 @@ const BATCH_TARGETS: usize = 1024;
 /// Plan, model and data that the threads share.
 struct Inference<'a> {
     plan: &'a InferPlan,
-    trained: &'a TrainedModel,
+    trained: &'a Trained,
     dataset: &'a GraphFeatureDataset,
     options: BlockOptions,
     columns: EmbeddingColumns,
@@ -39,6 +39,9 @@ struct EmbeddedRows {
     predicted: Labels,
 }
 
+/// The embeddings of some targets, and their logits if they are read.
+type Outputs = (Dense, Option<Dense>);
+
 /// Computes the embedding and the prediction of every target of stored graph features, commits them
 /// and returns the manifest. Part `p` holds the targets of part `p` of the graph features.
 ///
@@ -51,19 +54,18 @@ pub fn infer_neighborhoods(plan: &InferPlan, progress: &Progress) -> Result<Mani
     let input = plan.input.as_ref().expect("checked with the plan");
     let dataset = GraphFeatureDataset::open(input)?;
     let trained = open_model(plan, &dataset)?;
-    let graph = dataset.meta();
-    let embedding_layer = trained.embedding_layer(plan)?;
+    let (graph, record) = (dataset.meta(), trained.record());
+    let embedding_layer = record.embedding_layer(plan)?;
     let mut plan_json = trained.settings(plan)?;
-    plan_json["model"] = serde_json::json!(trained.files);
+    plan_json["model"] = serde_json::json!(record.files);
     plan_json["input"] = serde_json::json!(dataset.manifest().fingerprint);
     let fingerprint = schemas::xxh::fingerprint(plan_json.to_string().as_bytes());
     let output = match Output::open(&plan.output, "infer", &fingerprint, plan.fresh)? {
         Opened::Done(manifest) => return Ok(*manifest),
         Opened::Open(output) => output,
     };
-    let columns = embedding_columns(plan, &trained, graph.target().id_type, embedding_layer)?;
+    let columns = embedding_columns(plan, record, graph.target().id_type, embedding_layer)?;
     let label = columns.prediction.clone();
-    let arch = trained.model.architecture();
     let flatten = dataset.flatten();
     let inference = Inference {
         plan,
@@ -74,10 +76,7 @@ pub fn infer_neighborhoods(plan: &InferPlan, progress: &Progress) -> Result<Mani
             sampling: flatten.sampling,
             pruning: true,
             partitioning: Partitioning::default(),
-            edges: vec![EdgeColumns {
-                weight: arch.edge_weight,
-                dim: arch.edge_dim,
-            }],
+            edges: trained.edge_columns(),
         },
         columns,
         embedding_layer,
@@ -103,7 +102,7 @@ pub fn infer_neighborhoods(plan: &InferPlan, progress: &Progress) -> Result<Mani
         parts: output.parts(),
         report: serde_json::json!({
             "seconds": started.elapsed().as_secs_f64(),
-            "embedding": trained.embedding_report(embedding_layer),
+            "embedding": record.embedding_report(embedding_layer),
         }),
         ..Manifest::new(
             "infer",
@@ -117,14 +116,25 @@ pub fn infer_neighborhoods(plan: &InferPlan, progress: &Progress) -> Result<Mani
 }
 
 /// Opens the model of a plan and checks that it fits graph features; logs warnings about the model.
-fn open_model(plan: &InferPlan, dataset: &GraphFeatureDataset) -> Result<TrainedModel, InferError> {
-    let trained = TrainedModel::open(plan)?;
-    trained.check_graph(dataset.meta())?;
-    let columns = GraphColumns::of_manifest(&dataset.manifest().input);
-    trained.check_columns(plan, columns.as_ref())?;
-    trained.check_plan(plan)?;
-    trained.warn(plan);
-    trained.check_flatten(dataset.flatten())?;
+fn open_model(plan: &InferPlan, dataset: &GraphFeatureDataset) -> Result<Trained, InferError> {
+    let trained = Trained::open(plan)?;
+    match &trained {
+        Trained::Untyped(trained) => {
+            trained.check_graph(dataset.meta())?;
+            let columns = GraphColumns::of_manifest(&dataset.manifest().input);
+            trained.check_columns(plan, columns.as_ref())?;
+            trained.check_plan(plan)?;
+            trained.warn(plan);
+        }
+        Trained::Typed(trained) => {
+            trained.check_graph(dataset.meta())?;
+            let columns = TypedColumns::of_manifest(&dataset.manifest().input);
+            trained.check_columns(plan, columns.as_ref())?;
+            trained.check_plan(plan)?;
+            trained.record.warn(plan);
+        }
+    }
+    trained.record().check_flatten(dataset.flatten())?;
     Ok(trained)
 }
 
@@ -133,7 +143,11 @@ impl Inference<'_> {
     fn part(&self, index: usize) -> Result<(), InferError> {
         let shard = self.dataset.read_part(index)?;
         let targets: Vec<u32> = shard.targets().collect();
-        let mut writer = EmbeddingsWriter::create(self.output, index, &self.columns)?;
+        let name = &self.dataset.meta().target().name;
+        let mut writer = match name.is_empty() {
+            true => EmbeddingsWriter::create(self.output, index, &self.columns)?,
+            false => EmbeddingsWriter::of_type(self.output, name, index, &self.columns)?,
+        };
         let widths = self.columns.vectors.iter().map(|(_, width)| width);
         let group_rows = (GROUP_BYTES / (4 * widths.sum::<usize>())).max(1);
         let mut rows = self.no_rows(&shard);
@@ -166,42 +180,21 @@ impl Inference<'_> {
         targets: &[u32],
         rows: &mut EmbeddedRows,
     ) -> Result<(), InferError> {
-        let model = &self.trained.model;
-        let mut batch = blocks_of(&[Piece { shard, targets }], &self.options)?;
-        self.trained.transform.apply(&mut batch.input)?;
-        let mut input = ReadyInput::new(batch.input)?;
-        let mut embedding = None;
-        let mut last = Dense::default();
-        for (layer, block) in (1..).zip(&batch.blocks) {
-            last = model.forward_layer(layer, block, &input)?;
-            if layer == self.embedding_layer {
-                let cols = last.cols;
-                embedding = Some(Dense {
-                    rows: targets.len(),
-                    cols,
-                    values: last.values[..targets.len() * cols].to_vec(),
-                });
-                if !self.plan.reads_logits() {
-                    break;
-                }
-            }
-            input = ReadyInput::new(Input::Dense(last.clone()))?;
-        }
-        let embedding = embedding.expect("the model has the layer");
-        let logits = match self.plan.reads_logits() {
-            true => Some(model.forward_head(last)?),
-            false => None,
+        let piece = Piece { shard, targets };
+        let (embedding, logits) = match self.trained {
+            Trained::Untyped(trained) => self.run(trained, piece)?,
+            Trained::Typed(trained) => self.run_typed(trained, piece)?,
         };
-        let arch = model.architecture();
+        let (record, shape) = (self.trained.record(), &self.trained.record().shape);
         let computed = [
             (Some(&embedding), self.embedding_layer),
-            (logits.as_ref(), arch.num_layers),
+            (logits.as_ref(), shape.num_layers),
         ];
         for (given, layer) in computed {
             let Some(given) = given else { continue };
             if let Some(bad) = given.values.iter().position(|value| !value.is_finite()) {
                 return Err(InferError::NotFinite {
-                    dir: self.trained.dir.clone(),
+                    dir: record.dir.clone(),
                     layer,
                     id: shard
                         .target_nodes()
@@ -211,15 +204,61 @@ impl Inference<'_> {
             }
         }
         if let (Some(logits), true) = (&logits, self.plan.prediction) {
-            rows.predicted.extend(&labels(logits, arch));
+            rows.predicted.extend(&labels(logits, shape.task));
         }
-        let normalize = self.plan.normalize;
-        let more = vectors(&self.columns, embedding, logits.as_ref(), (arch, normalize));
+        let settings = (shape.task, self.plan.normalize);
+        let more = vectors(&self.columns, embedding, logits.as_ref(), settings);
         for (all, values) in rows.vectors.iter_mut().zip(more) {
             all.extend(values);
         }
         rows.ids.extend_gather(&shard.target_nodes().ids, targets);
         Ok(())
+    }
+
+    fn run(&self, trained: &TrainedModel, piece: Piece<'_>) -> Result<Outputs, InferError> {
+        let model = &trained.model;
+        let mut batch = blocks_of(&[piece], &self.options)?;
+        trained.transform.apply(&mut batch.input)?;
+        let mut input = ReadyInput::new(batch.input)?;
+        let mut embedding = None;
+        let mut last = Dense::default();
+        for (layer, block) in (1..).zip(&batch.blocks) {
+            last = model.forward_layer(layer, block, &input)?;
+            if layer == self.embedding_layer {
+                let (rows, cols) = (piece.targets.len(), last.cols);
+                embedding = Some(Dense {
+                    rows,
+                    cols,
+                    values: last.values[..rows * cols].to_vec(),
+                });
+                if !self.plan.reads_logits() {
+                    break;
+                }
+            }
+            input = ReadyInput::new(Input::Dense(last.clone()))?;
+        }
+        let logits = match self.plan.reads_logits() {
+            true => Some(model.forward_head(last)?),
+            false => None,
+        };
+        Ok((embedding.expect("the model has the layer"), logits))
+    }
+
+    fn run_typed(&self, trained: &TypedTrained, piece: Piece<'_>) -> Result<Outputs, InferError> {
+        let model = &trained.model;
+        let batch = typed_blocks_of(model.schema(), &[piece], &self.options)?;
+        let of_types = batch.input.into_iter().zip(&trained.transforms);
+        let input = of_types.map(|(input, transform)| {
+            let Some(mut input) = input else {
+                return Ok::<_, InferError>(None);
+            };
+            transform.apply(&mut input)?;
+            Ok(Some(ReadyInput::new(input)?))
+        });
+        let input = input.collect::<Result<Vec<Option<ReadyInput>>, _>>()?;
+        let with_logits = self.plan.reads_logits();
+        let layer = self.embedding_layer;
+        Ok(model.forward_embedding((&batch.blocks, &input), layer, with_logits)?)
     }
 }
 

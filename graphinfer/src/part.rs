@@ -1,6 +1,11 @@
 //! A part of the output while it is computed: its rows and its blocks.
 
-use schemas::{Labels, Row};
+use crate::InferError;
+use crate::embedding::GROUP_BYTES;
+use gnn::Dense;
+use schemas::{
+    EmbeddingBatch, EmbeddingColumns, EmbeddingsWriter, Ids, Labels, NodeIdx, PartEntry, Row,
+};
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
@@ -34,6 +39,92 @@ pub(crate) struct Computed {
     pub(crate) predicted: Labels,
 }
 
+impl Piece {
+    /// Picks the rows to write among the computed rows.
+    pub(crate) fn pick(&self, rows: Dense) -> Dense {
+        let Some(picked) = &self.picked else {
+            return rows;
+        };
+        let values = picked.iter().flat_map(|&row| rows.row(row).to_vec());
+        Dense {
+            rows: picked.len(),
+            cols: rows.cols,
+            values: values.collect(),
+        }
+    }
+}
+
+/// Cuts parts into blocks; `ranges` cuts the rows of a part, given by its position.
+pub(crate) fn pieces(
+    parts: &[Part],
+    ranges: impl Fn(usize, Range<usize>) -> Vec<Range<usize>>,
+) -> Vec<Piece> {
+    let mut pieces: Vec<Piece> = Vec::new();
+    for (at, part) in parts.iter().enumerate() {
+        let (Some(&from), Some(&to)) = (part.rows.first(), part.rows.last()) else {
+            continue;
+        };
+        let first = pieces.len();
+        for range in ranges(at, from.index()..to.index() + 1) {
+            let there = |end: usize| part.rows.partition_point(|&row| row.index() < end);
+            let picked = &part.rows[there(range.start)..there(range.end)];
+            if picked.is_empty() {
+                continue;
+            }
+            let places = picked.iter().map(|&row| row.index() - range.start);
+            pieces.push(Piece {
+                part: at,
+                block: pieces.len() - first,
+                picked: (picked.len() < range.len()).then(|| places.collect()),
+                rows: range,
+            });
+        }
+        part.expect_blocks(pieces.len() - first);
+    }
+    pieces
+}
+
+/// Returns the widths of the columns of vectors.
+pub(crate) fn widths(columns: &EmbeddingColumns) -> Vec<usize> {
+    let widths = columns.vectors.iter().map(|(_, width)| *width);
+    widths.collect()
+}
+
+/// Writes the rows of a part, whose nodes are numbered as its table is; `ids` returns the ids of a
+/// range of them.
+pub(crate) fn write_part(
+    mut writer: EmbeddingsWriter,
+    of_output: &EmbeddingColumns,
+    (nodes, ids): (&[NodeIdx], &dyn Fn(Range<usize>) -> Ids),
+    blocks: &[Computed],
+) -> Result<PartEntry, InferError> {
+    let mut predicted = Labels::empty(of_output.prediction.as_ref());
+    blocks
+        .iter()
+        .for_each(|block| predicted.extend(&block.predicted));
+    let widths = widths(of_output);
+    let mut columns: Vec<Unwritten<'_>> = (0..widths.len())
+        .map(|column| Unwritten::new(blocks, column))
+        .collect();
+    let row_bytes = 4 * widths.iter().sum::<usize>();
+    let mut start = 0;
+    for chunk in nodes.chunks((GROUP_BYTES / row_bytes).max(1)) {
+        let end = start + chunk.len();
+        let pairs = columns.iter_mut().zip(&widths);
+        let vectors: Vec<Vec<f32>> = pairs
+            .map(|(left, width)| left.take(chunk.len() * width))
+            .collect();
+        writer.write(EmbeddingBatch {
+            ids: &ids(start..end),
+            nodes: chunk,
+            vectors: &vectors,
+            prediction: &predicted.slice(start..end),
+        })?;
+        start = end;
+    }
+    Ok(writer.finish()?)
+}
+
 impl Part {
     /// Creates a part of some own rows without computed blocks.
     pub(crate) fn new(index: usize, rows: Vec<Row>) -> Self {
@@ -62,14 +153,14 @@ impl Part {
 }
 
 /// The numbers of one column of vectors that are not written yet.
-pub(crate) struct Unwritten<'a> {
+struct Unwritten<'a> {
     blocks: std::slice::Iter<'a, Computed>,
     column: usize,
     values: &'a [f32],
 }
 
 impl<'a> Unwritten<'a> {
-    pub(crate) fn new(blocks: &'a [Computed], column: usize) -> Self {
+    fn new(blocks: &'a [Computed], column: usize) -> Self {
         Self {
             blocks: blocks.iter(),
             column,
@@ -78,7 +169,7 @@ impl<'a> Unwritten<'a> {
     }
 
     /// Takes the next `len` numbers.
-    pub(crate) fn take(&mut self, len: usize) -> Vec<f32> {
+    fn take(&mut self, len: usize) -> Vec<f32> {
         let mut taken = Vec::with_capacity(len);
         while taken.len() < len {
             if self.values.is_empty() {

@@ -1,7 +1,7 @@
 //! The checked plan of an infer job.
 
 use crate::InferError;
-use crate::config::{InferSampling, InferSpec, InferTargets, Method};
+use crate::config::{InferSampling, InferSpec, InferTargets, InferTypes, Method};
 use schemas::path::join;
 use schemas::{IdListPlan, NodesPlan, Precision};
 use std::path::{Path, PathBuf};
@@ -21,6 +21,9 @@ const WRITTEN: [&str; 5] = ["id", "embedding", "logits", "probability", "predict
 
 /// Key of the list of targets.
 pub(crate) const TARGETS: &str = "infer.targets";
+
+/// Key of the node types that are written.
+const TYPES: &str = "infer.types";
 
 /// What the job says outside of table `[infer]`.
 #[derive(Clone, Debug)]
@@ -56,6 +59,7 @@ pub struct InferPlan {
     pub(crate) precision: Precision,
     pub(crate) normalize: bool,
     pub(crate) targets: InferTargets,
+    pub(crate) types: Option<InferTypes>,
     pub(crate) columns: Vec<String>,
     pub(crate) compare_sampling: bool,
     pub(crate) nodes: Option<Arc<NodesPlan>>,
@@ -109,6 +113,7 @@ impl InferSpec {
                 InferTargets::All => InferTargets::All,
                 InferTargets::Listed(path) => InferTargets::Listed(join(&ctx.base, &path)),
             },
+            types: self.types,
             columns: self.columns,
             compare_sampling: self.compare_sampling,
             nodes: ctx.nodes,
@@ -137,6 +142,7 @@ impl InferSpec {
             ),
             (self.targets != InferTargets::All, "infer.targets", "a list"),
             (!self.columns.is_empty(), "infer.columns", "given"),
+            (self.types.is_some(), "infer.types", "given"),
             (self.compare_sampling, "infer.compare_sampling", "true"),
             (self.rows_per_part.is_some(), "infer.rows_per_part", "given"),
         ];
@@ -221,6 +227,68 @@ impl InferPlan {
     /// Returns whether predictions of both samplings are compared.
     pub fn compares_sampling(&self) -> bool {
         self.compare_sampling
+    }
+
+    /// Returns the positions of the node types that are written, ascending. `names` are those of all
+    /// types, sorted; `target` is the position of the target type.
+    ///
+    /// # Errors
+    ///
+    /// If `infer.types` names no type, an unknown one or one twice, or leaves out the target type,
+    /// while another key is about its nodes.
+    pub fn written_types(&self, names: &[&str], target: usize) -> Result<Vec<usize>, InferError> {
+        let of_types = |allowed: String| InferError::Key {
+            key: TYPES,
+            value: serde_json::json!(self.types).to_string(),
+            allowed,
+        };
+        let listed = match &self.types {
+            None => return Ok(vec![target]),
+            Some(InferTypes::All) => return Ok((0..names.len()).collect()),
+            Some(InferTypes::Listed(listed)) => listed,
+        };
+        let unknown = listed.iter().find(|name| !names.contains(&&name[..]));
+        if let Some(name) = unknown {
+            let allowed = names.join(", ");
+            let problem = format!("there is no node type `{name}`; allowed are {allowed}");
+            return Err(of_types(problem));
+        }
+        let is_listed = |at: &usize| listed.iter().any(|name| name == names[*at]);
+        let written: Vec<usize> = (0..names.len()).filter(is_listed).collect();
+        if written.len() < listed.len() || written.is_empty() {
+            return Err(of_types("needed are node types, each once".to_owned()));
+        }
+        let about_targets = [
+            (self.targets != InferTargets::All, TARGETS),
+            (!self.columns.is_empty(), "infer.columns"),
+            (self.logits, "infer.logits"),
+            (self.probabilities, "infer.probabilities"),
+            (self.compare_sampling, "infer.compare_sampling"),
+        ];
+        let mut about_targets = about_targets.iter().filter(|(given, _)| *given);
+        match about_targets.next() {
+            Some((_, key)) if !written.contains(&target) => Err(of_types(format!(
+                "`{key}` is about nodes of the target type, `{}`, which is not among them",
+                names[target]
+            ))),
+            _ => Ok(written),
+        }
+    }
+
+    /// Checks that a job without node types names none.
+    ///
+    /// # Errors
+    ///
+    /// If `infer.types` is given.
+    pub fn refuse_types(&self) -> Result<(), InferError> {
+        match &self.types {
+            None => Ok(()),
+            Some(types) => Err(InferError::Key {
+                key: TYPES,
+                value: serde_json::json!(types).to_string(),
+                allowed: "nodes have no types".to_owned(),
+            }),
+        }
     }
 
     /// Returns the settings that decide the bytes of the output, except the list of targets.
@@ -328,6 +396,60 @@ mod tests {
             "`infer.model` is missing: a directory with a trained model, where the job has no \
              table [train]",
         );
+    }
+
+    #[test]
+    fn types_are_named_or_all() {
+        let names = ["author", "paper", "venue"];
+        let written = |types: &str, more: &str| {
+            let text = format!(r#"{{"output": "o", "model": "m"{types}{more}}}"#);
+            let plan = plan(&text)?;
+            let written = plan.written_types(&names, 1);
+            written.map_err(|e| e.to_string())
+        };
+        assert_eq!(written("", "").unwrap(), [1]);
+        assert_eq!(written(r#", "types": "all""#, "").unwrap(), [0, 1, 2]);
+        let two = r#", "types": ["venue", "author"]"#;
+        assert_eq!(written(two, "").unwrap(), [0, 2]);
+        let checks = [
+            (
+                two,
+                r#", "logits": true"#,
+                "`infer.logits` is about nodes of the target type, `paper`",
+            ),
+            (
+                r#", "types": ["book"]"#,
+                "",
+                "no node type `book`; allowed are author, paper, venue",
+            ),
+            (
+                r#", "types": []"#,
+                "",
+                "`infer.types` is []: needed are node types, each once",
+            ),
+            (
+                r#", "types": ["paper", "paper"]"#,
+                "",
+                "needed are node types, each once",
+            ),
+            (
+                r#", "types": "some""#,
+                "",
+                "allowed is \"all\" or a list of node types",
+            ),
+            (
+                r#", "types": 3"#,
+                "",
+                "allowed is \"all\" or a list of node types",
+            ),
+        ];
+        for (types, more, expected) in checks {
+            let error = written(types, more).unwrap_err();
+            assert!(error.contains(expected), "{error}");
+        }
+        let untyped = plan(r#"{"output": "o", "model": "m", "types": "all"}"#).unwrap();
+        let error = untyped.refuse_types().unwrap_err().to_string();
+        assert_eq!(error, "`infer.types` is \"all\": nodes have no types");
     }
 
     #[test]

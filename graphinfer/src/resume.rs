@@ -2,7 +2,7 @@
 
 use crate::InferError;
 use crate::checkpoint::{Checkpoint, RoundRows};
-use crate::layer::Rounds;
+use crate::inner::InnerRounds;
 use cluster::gather_processes;
 use gnn::SharedRows;
 
@@ -11,11 +11,15 @@ pub(crate) type Resumed = (usize, RoundRows, Option<SharedRows>);
 
 /// Returns the next round to run, the rows that it reads, and the rows of the embedding layer if an
 /// earlier round computed them. All processes return the same round.
-pub(crate) fn resume(rounds: &Rounds<'_>, checkpoint: &Checkpoint) -> Result<Resumed, InferError> {
-    let mut found = (0..rounds.slices.len())
+pub(crate) fn resume(
+    rounds: &impl InnerRounds,
+    checkpoint: &Checkpoint,
+) -> Result<Resumed, InferError> {
+    let embedding_layer = rounds.embedding_layer();
+    let mut found = (0..rounds.num_layers())
         .rev()
-        .filter_map(|round| left_by(round, rounds, checkpoint));
-    let cluster = rounds.graph.cluster();
+        .filter_map(|round| left_by(round, embedding_layer, checkpoint));
+    let cluster = rounds.cluster();
     let latest = if cluster.num_processes() == 1 {
         found.next()
     } else {
@@ -30,12 +34,12 @@ pub(crate) fn resume(rounds: &Rounds<'_>, checkpoint: &Checkpoint) -> Result<Res
 
 /// Returns the rows of a finished round with the number of the next; none if a file is missing or
 /// changed.
-fn left_by(round: usize, rounds: &Rounds<'_>, checkpoint: &Checkpoint) -> Option<Resumed> {
+fn left_by(round: usize, embedding_layer: usize, checkpoint: &Checkpoint) -> Option<Resumed> {
     let rows = checkpoint.verified(round)?;
-    let inner = match round.cmp(&rounds.embedding_layer) {
+    let inner = match round.cmp(&embedding_layer) {
         std::cmp::Ordering::Less => None,
         std::cmp::Ordering::Equal => Some(rows.rows.clone()?),
-        std::cmp::Ordering::Greater => Some(checkpoint.verified(rounds.embedding_layer)?.rows?),
+        std::cmp::Ordering::Greater => Some(checkpoint.verified(embedding_layer)?.rows?),
     };
     Some((round + 1, rows, inner))
 }

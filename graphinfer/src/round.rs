@@ -1,10 +1,12 @@
 //! The rounds before the last: each reads mapped rows, runs a layer by blocks and writes its rows.
 
 use crate::InferError;
-use crate::checkpoint::{Checkpoint, RoundRecord, RoundRows};
+use crate::checkpoint::{Checkpoint, RoundRecord, RoundRows, Source};
 use crate::exchange::Crossing;
+use crate::inner::InnerRounds;
 use crate::layer::{Layer, Rounds};
 use crate::rows::{RowRecord, RowWriter};
+use cluster::Cluster;
 use gnn::{Dense, Input, LayerSlice, Projected, ReadyInput};
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
@@ -34,6 +36,32 @@ struct RoundWriter {
     scores: Option<Arc<RowWriter>>,
 }
 
+impl InnerRounds for Rounds<'_> {
+    fn num_layers(&self) -> usize {
+        self.slices.len()
+    }
+
+    fn embedding_layer(&self) -> usize {
+        self.embedding_layer
+    }
+
+    fn cluster(&self) -> &Cluster {
+        self.graph.cluster()
+    }
+
+    fn run(
+        &self,
+        round: usize,
+        before: &RoundRows,
+        checkpoint: &Checkpoint,
+    ) -> Result<(RoundRecord, RoundStats), InferError> {
+        match round {
+            0 => self.read_features(checkpoint),
+            layer => self.run_layer(layer, before, checkpoint),
+        }
+    }
+}
+
 impl Rounds<'_> {
     /// Returns the blocks in which a round is computed.
     fn ranges(&self, round: usize) -> Vec<Range<usize>> {
@@ -43,11 +71,6 @@ impl Rounds<'_> {
     fn num_in_edges(&self, round: usize) -> u64 {
         let own = 0..self.graph.num_own();
         self.graph.num_in_edges(own, self.limit(round))
-    }
-
-    /// Tells whether the rows of a finished round are still read when layer `layer` is next.
-    pub(crate) fn is_read(&self, round: usize, layer: usize) -> bool {
-        round + 1 == layer || round == self.embedding_layer
     }
 
     /// Creates the files that the next layer reads after a round.
@@ -78,7 +101,7 @@ impl Rounds<'_> {
     }
 
     /// Runs round 0: prepares the features of all nodes for layer 1.
-    pub(crate) fn read_features(
+    fn read_features(
         &self,
         checkpoint: &Checkpoint,
     ) -> Result<(RoundRecord, RoundStats), InferError> {
@@ -100,7 +123,7 @@ impl Rounds<'_> {
     }
 
     /// Runs a layer on all own nodes and writes the rows that the next layer reads.
-    pub(crate) fn run(
+    fn run_layer(
         &self,
         layer: usize,
         before: &RoundRows,
@@ -133,14 +156,16 @@ impl Rounds<'_> {
             let file = file.map(|file| Arc::into_inner(file).expect("the exchange has ended"));
             file.map(RowWriter::finish).transpose()
         };
-        let record = RoundRecord {
-            round,
-            rows: end(writer.rows)?,
+        let source = Source {
             src: end(writer.src)?,
             scores: end(writer.scores)?,
         };
-        let files = [&record.rows, &record.src, &record.scores];
-        let bytes = files.into_iter().flatten().map(RowRecord::num_bytes).sum();
+        let record = RoundRecord {
+            round,
+            rows: end(writer.rows)?,
+            sources: vec![source],
+        };
+        let bytes = record.files().flatten().map(RowRecord::num_bytes).sum();
         let mut stats = self.stats(round, bytes, started.elapsed().as_secs_f64());
         stats.crossing = crossing;
         Ok((record, stats))

@@ -310,6 +310,13 @@ impl JobSpec {
             Some(spec) => found.take(spec.into_plan(for_infer)),
             None => None,
         };
+        if let Some(plan) = &infer {
+            let names: Vec<&str> = graph.types.iter().map(|of| &of.name[..]).collect();
+            found.take(match graph.is_typed() {
+                true => plan.written_types(&names, target_type).map(drop),
+                false => plan.refuse_types(),
+            });
+        }
         Job {
             name: self.name,
             fingerprint: String::new(),

@@ -10,7 +10,7 @@ use graphtrainer::metric::Metric;
 use graphtrainer::{Loss, TrainError, TrainPlan, TrainSpec};
 use schemas::dataset::refuse_foreign;
 use schemas::storage::check_writable;
-use schemas::{GraphColumns, GraphMeta, LabelKind, LabelMeta};
+use schemas::{GraphMeta, LabelKind, LabelMeta};
 use serde_json::{Value, json};
 
 use crate::check::taken::is_done;
@@ -34,7 +34,10 @@ pub(crate) fn preflight(job: &Job) -> Result<(), JobError> {
     if job.runs(Stage::Infer) {
         job.infer_need()?;
         if let Some(plan) = job.infer.as_ref().filter(|_| job.brings_model()) {
-            plan.check_graph_columns(&GraphColumns::new(&job.nodes, &job.edges))?;
+            if job.graph.is_typed() {
+                plan.check_graph(&graph(job))?;
+            }
+            plan.check_graph_columns(&job.graph)?;
         }
     }
     for &stage in &job.selected {

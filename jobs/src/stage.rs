@@ -163,7 +163,7 @@ fn train_streamed(
     let metas = (store.meta().graph.clone(), waves.flatten_meta());
     let (input, counts) = (plan.input().to_owned(), waves.target_counts());
     let source = Source::streamed(input, metas, counts, plan.part_cache_bytes(), waves)
-        .with_columns(store.columns().cloned());
+        .with_columns(store.manifest_input()["columns"].take());
     Ok(graphtrainer::train_on(
         plan,
         &source,

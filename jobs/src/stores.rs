@@ -118,7 +118,11 @@ impl Job {
             (None, None) => {
                 let need = plan.store_need()?;
                 let seed = need.sample.map_or(self.seed, |sample| sample.seed);
-                let keep = self.keep_of_each(need.keep);
+                // A model with other relations is refused before any work.
+                let keep = match need.keep.len() == self.graph.relations.len() {
+                    true => need.keep,
+                    false => self.keep_of_each(usize::MAX),
+                };
                 (keep, need.sample.map(|sample| sample.sampling), seed)
             }
         };

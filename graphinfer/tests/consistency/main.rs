@@ -201,7 +201,7 @@ fn a_store_that_keeps_more_gives_the_same_bytes() {
     let (few, _) = case.infer(2, 3, "");
     let (many, _) = case.infer(2, usize::MAX, "");
     assert_eq!(few.parts, many.parts);
-    assert_eq!(case.plan("o", "").store_need().unwrap().keep, 3);
+    assert_eq!(case.plan("o", "").store_need().unwrap().keep, [3]);
 }
 
 #[test]

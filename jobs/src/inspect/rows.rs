@@ -30,8 +30,12 @@ pub(super) fn embeddings(dir: &Path, args: &InspectArgs) -> Result<String, JobEr
             }
             left -= 1;
             let vector = &rows.embedding[at * rows.dim..(at + 1) * rows.dim];
+            let of_type = match dataset.type_of_part(part) {
+                "" => String::new(),
+                name => format!("{name} "),
+            };
             text.push_str(&format!(
-                "{id}: {}{}\n",
+                "{of_type}{id}: {}{}\n",
                 numbers(vector),
                 label(&rows.prediction, at, names)
             ));

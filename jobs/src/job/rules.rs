@@ -115,7 +115,6 @@ impl JobSpec {
 
     /// Checks each stage against the other stages and the input tables.
     pub(super) fn check_stages(&self, found: &mut Found) {
-        self.check_typed(found);
         let is_streamed = self.train.as_ref().is_some_and(|train| train.streamed);
         if self.flatten.is_none() && is_streamed {
             let problem = "needs a table [flatten] that says which neighbourhoods to draw";
@@ -174,14 +173,6 @@ impl JobSpec {
             let weight = edges_key(name, "weight");
             let problem = format!("\"weighted\" and \"top\" need `{weight}`; \"uniform\" does not");
             found.push(key("flatten.sampling", problem));
-        }
-    }
-
-    /// Refuses the stages that do not take node types yet.
-    fn check_typed(&self, found: &mut Found) {
-        if self.input.is_typed() && self.infer.is_some() {
-            let problem = "does not take node types (`[input.nodes.TYPE]`) yet";
-            found.push(key("infer", problem));
         }
     }
 

@@ -78,7 +78,6 @@ fn all_mistakes_of_a_graph_have_their_lines() {
          author? allowed are author, paper\n\
          j.toml:17: `input.edges.writes.reverse`: is \"writes\", which is the name of another \
          relation; each has its own\n\
-         j.toml:22: `infer`: does not take node types (`[input.nodes.TYPE]`) yet\n\
          job j.toml: `train.input` is missing: a directory of graph features, where the job \
          has no table [flatten]",
     );

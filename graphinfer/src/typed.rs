@@ -1,0 +1,16 @@
+//! Inference of graphs with node types and relations, in one process.
+//!
+//! Round 0 projects the features of each type to one common width. Round l runs layer l on the
+//! nodes of each type that the output, or a later layer, reads. A round's rows of all types are in
+//! one file, in the order of node numbers: a type is a range of rows. Beside it are the files of
+//! the matrices that the next layer aggregates, such as one for each relation.
+
+mod fit;
+mod graph;
+mod infer;
+mod last_round;
+mod layer;
+mod need;
+mod round;
+
+pub(crate) use infer::infer;

@@ -1,0 +1,260 @@
+//! Computes embeddings of a graph with node types, and commits them.
+
+use super::graph::TypedGraph;
+use super::last_round::{TypedParts, WrittenType};
+use super::layer::TypedRounds;
+use super::need::{NeededTypes, Wanted};
+use crate::InferError;
+use crate::checkpoint::RoundRows;
+use crate::config::InferSampling;
+use crate::embedding::embedding_columns;
+use crate::identity::{fingerprint, limit_json, plan_json, rounds_fingerprint};
+use crate::infer::{
+    Checkpoints, Share, finish, finished, join, open_checkpoints, remove_left, target_list,
+};
+use crate::inner::{report, report_resumed, run_inner};
+use crate::model::TypedTrained;
+use crate::plan::InferPlan;
+use crate::threads::Threads;
+use cluster::{gather_processes, open_output};
+use schemas::{EmbeddingColumns, IdListPlan, Manifest, Opened, Output, Progress};
+use std::time::Instant;
+use store::Store;
+
+/// [`infer`](crate::infer) of a graph with node types.
+pub(crate) fn infer(
+    plan: &InferPlan,
+    trained: &TypedTrained,
+    store: &Store,
+    progress: &Progress,
+) -> Result<Manifest, InferError> {
+    if store.cluster().num_processes() > 1 {
+        return Err(InferError::SeveralProcesses);
+    }
+    trained.check(store.meta())?;
+    trained.check_columns(plan, store.typed_columns())?;
+    trained.check_plan(plan)?;
+    let record = &trained.record;
+    record.warn(plan);
+    let wanted = OutputRows::of(plan, trained)?;
+    let limits = layer_limits(trained, wanted.num_layers, plan.sampling);
+    let list = target_list(plan, store)?;
+    let listed = list.as_ref().map(IdListPlan::fingerprint).transpose()?;
+    let settings = trained.settings(plan)?;
+    let plan_json = plan_json(settings, record, (limits_json(&limits), listed.as_deref()));
+    let fingerprint = fingerprint(&plan_json, store);
+    let of_rounds = rounds_fingerprint(&fingerprint, store);
+    if let Some(manifest) = finished(plan, &fingerprint, store)? {
+        remove_left(plan, &of_rounds)?;
+        return Ok(manifest);
+    }
+    // Everything that can fail because of the input comes before the output is opened.
+    let arch = trained.model.architecture();
+    let graph = TypedGraph::new(store, arch, trained.model.schema())?;
+    let types = written_types(plan, trained, &graph, (&wanted, list))?;
+    let label = types.iter().find_map(|of| of.columns.prediction.clone());
+    let output = match open_output::<InferError>(
+        store.cluster(),
+        (&plan.output, "infer", &fingerprint),
+        plan.fresh,
+    )? {
+        // Another run has finished the output in the meantime.
+        Opened::Done(manifest) => return Ok(*manifest),
+        Opened::Open(output) => output,
+    };
+    let mut checkpoints = open_checkpoints(plan, &of_rounds)?;
+    let of_output = (&output, types, &wanted);
+    let share = write(
+        plan,
+        (trained, &graph),
+        of_output,
+        &mut checkpoints,
+        progress,
+    )?;
+    let mut report = join(gather_processes(store.cluster(), share)?, plan, &output);
+    report["embedding"] = record.embedding_report(wanted.embedding_layer);
+    let planned = (plan_json, store.manifest_input());
+    let manifest = Manifest {
+        graph: Some(store.meta().graph.clone().with_label(label)),
+        parts: output.parts(),
+        report,
+        ..Manifest::new("infer", fingerprint, planned, store.meta().seed)
+    };
+    finish(output, &manifest, checkpoints, store)?;
+    Ok(manifest)
+}
+
+/// Runs the rounds and writes the parts.
+fn write(
+    plan: &InferPlan,
+    (trained, graph): (&TypedTrained, &TypedGraph<'_>),
+    (output, types, wanted): (&Output, Vec<WrittenType>, &OutputRows),
+    checkpoints: &mut Checkpoints,
+    progress: &Progress,
+) -> Result<Share, InferError> {
+    let threads = Threads::new(graph.store().cluster().num_threads())?;
+    let limits = layer_limits(trained, wanted.num_layers, plan.sampling);
+    let needed = wanted.needed(trained, &limits);
+    let rounds = TypedRounds {
+        graph,
+        trained,
+        limits: &limits,
+        needed: &needed,
+        threads: &threads,
+        embedding_layer: wanted.embedding_layer,
+    };
+    let other_limits = layer_limits(trained, wanted.num_layers, plan.other_sampling());
+    let other_needed = wanted.needed(trained, &other_limits);
+    let other = TypedRounds {
+        limits: &other_limits,
+        needed: &other_needed,
+        ..rounds
+    };
+    let parts = TypedParts {
+        rounds,
+        output,
+        rows_per_part: plan.rows_per_part,
+        normalize: plan.normalize,
+        types,
+        before: RoundRows::default(),
+        inner: None,
+        logits_of: wanted.logits_of,
+        other: None,
+    };
+    run(parts, other, checkpoints, progress)
+}
+
+/// The rows that an output has.
+struct OutputRows {
+    /// By type: whether embeddings are written.
+    is_written: Vec<bool>,
+    embedding_layer: usize,
+    /// The type whose logits are computed, if any.
+    logits_of: Option<usize>,
+    /// Number of layers that are computed.
+    num_layers: usize,
+}
+
+impl OutputRows {
+    fn of(plan: &InferPlan, trained: &TypedTrained) -> Result<Self, InferError> {
+        let arch = trained.model.architecture();
+        let (names, target) = (&trained.model.schema().types, arch.target());
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        let written = plan.written_types(&names, target)?;
+        let embedding_layer = trained.record.embedding_layer(plan)?;
+        let has_logits = plan.reads_logits() && written.contains(&target);
+        Ok(Self {
+            is_written: (0..names.len()).map(|at| written.contains(&at)).collect(),
+            embedding_layer,
+            logits_of: has_logits.then_some(target),
+            num_layers: match has_logits {
+                true => arch.num_layers,
+                false => embedding_layer,
+            },
+        })
+    }
+
+    fn needed(&self, trained: &TypedTrained, limits: &[Vec<usize>]) -> NeededTypes {
+        let wanted = Wanted {
+            is_written: &self.is_written,
+            embedding_layer: self.embedding_layer,
+            logits_of: self.logits_of,
+        };
+        NeededTypes::new(trained.model.schema(), limits, &wanted)
+    }
+}
+
+/// Returns how many in-edges of each relation each layer reads of a node.
+fn layer_limits(trained: &TypedTrained, layers: usize, sampling: InferSampling) -> Vec<Vec<usize>> {
+    let relations = 0..trained.record.shape.num_relations;
+    let by_relation = relations.map(|at| trained.record.limits(layers, at, sampling));
+    let by_relation: Vec<Vec<usize>> = by_relation.collect();
+    let of_layer = |layer: usize| by_relation.iter().map(|of| of[layer]).collect();
+    (0..layers).map(of_layer).collect()
+}
+
+fn limits_json(limits: &[Vec<usize>]) -> serde_json::Value {
+    let of_layer = |limits: &Vec<usize>| -> serde_json::Value {
+        limits.iter().map(|&limit| limit_json(limit)).collect()
+    };
+    limits.iter().map(of_layer).collect()
+}
+
+/// Lists the types that are written, with their columns and nodes.
+fn written_types(
+    plan: &InferPlan,
+    trained: &TypedTrained,
+    graph: &TypedGraph<'_>,
+    (wanted, list): (&OutputRows, Option<IdListPlan>),
+) -> Result<Vec<WrittenType>, InferError> {
+    let meta = &graph.store().meta().graph;
+    let target = meta.target_type;
+    let mut targets = list.map(|list| {
+        let ids = list.read()?;
+        let found = graph.find(target, &ids);
+        found.map_err(|row| InferError::from(list.unknown(&ids, row)))
+    });
+    let (mut types, mut first_part) = (Vec::new(), 0);
+    for (node_type, of) in meta.types.iter().enumerate() {
+        if !wanted.is_written[node_type] {
+            continue;
+        }
+        let layer = wanted.embedding_layer;
+        let is_target = node_type == target;
+        let columns = match is_target {
+            true => embedding_columns(plan, &trained.record, of.id_type, layer)?,
+            false => EmbeddingColumns {
+                id_type: of.id_type,
+                passed: None,
+                vectors: vec![("embedding", trained.record.shape.output_dim(layer))],
+                precision: plan.precision,
+                prediction: None,
+            },
+        };
+        let written = WrittenType {
+            node_type,
+            columns,
+            targets: targets.take_if(|_| is_target).transpose()?,
+            first_part,
+        };
+        first_part += written.num_parts(graph.rows_of(node_type).len(), plan.rows_per_part);
+        types.push(written);
+    }
+    Ok(types)
+}
+
+/// Runs the rounds that are not finished yet; the last round writes the parts.
+fn run<'a>(
+    mut parts: TypedParts<'a>,
+    other: TypedRounds<'a>,
+    checkpoints: &mut Checkpoints,
+    progress: &Progress,
+) -> Result<Share, InferError> {
+    let rounds = parts.rounds;
+    let last = rounds.limits.len();
+    let mut stats = Vec::new();
+    let num_parts = parts.output.committed_parts().len();
+    let resumed = |next| report_resumed(progress, last, (next, num_parts));
+    (parts.before, parts.inner) = run_inner(&rounds, &mut checkpoints.0, resumed, |done| {
+        report(progress, last, done.round);
+        stats.push(done);
+    })?;
+    if let Some(checkpoint) = &mut checkpoints.1 {
+        let (before, _) = run_inner(&other, checkpoint, |_| {}, |_| {})?;
+        parts.other = Some((other, before));
+    }
+    let started = Instant::now();
+    let cluster = rounds.graph.store().cluster();
+    cluster.set_phase(&format!("infer, round {last}/{}", last + 1));
+    let (writing, difference) = parts.run()?;
+    let mut done = rounds.stats(last, 0, started.elapsed().as_secs_f64());
+    done.writing = writing.as_secs_f64();
+    stats.push(done);
+    report(progress, last, last);
+    report(progress, last, last + 1);
+    Ok(Share {
+        rounds: stats,
+        difference,
+        parts: parts.output.committed_parts(),
+    })
+}

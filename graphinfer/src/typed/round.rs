@@ -1,0 +1,209 @@
+//! The rounds before the last: each reads mapped rows, runs a layer by blocks and writes its rows.
+
+use super::layer::{TypedRounds, ready};
+use crate::InferError;
+use crate::checkpoint::{Checkpoint, RoundRecord, RoundRows, Source};
+use crate::inner::InnerRounds;
+use crate::round::RoundStats;
+use crate::rows::{RowRecord, RowWriter};
+use cluster::Cluster;
+use gnn::typed::TypedLayerSlice;
+use gnn::{Dense, Input, ReadyInput, SharedRows};
+use std::ops::Range;
+use std::time::Instant;
+
+/// The files that a round writes.
+struct RoundWriter {
+    rows: RowWriter,
+    sources: Vec<SourceWriter>,
+}
+
+/// The files of a matrix that the next layer aggregates.
+struct SourceWriter {
+    /// Its types.
+    types: Range<usize>,
+    /// The row of the graph that its first row is of.
+    first: usize,
+    files: Source<RowWriter>,
+}
+
+impl SourceWriter {
+    fn is_read(&self) -> bool {
+        self.files.src.is_some() || self.files.scores.is_some()
+    }
+}
+
+impl InnerRounds for TypedRounds<'_> {
+    fn num_layers(&self) -> usize {
+        self.limits.len()
+    }
+
+    fn embedding_layer(&self) -> usize {
+        self.embedding_layer
+    }
+
+    fn cluster(&self) -> &Cluster {
+        self.graph.store().cluster()
+    }
+
+    fn run(
+        &self,
+        round: usize,
+        before: &RoundRows,
+        checkpoint: &Checkpoint,
+    ) -> Result<(RoundRecord, RoundStats), InferError> {
+        let started = Instant::now();
+        let writer = self.create(round, checkpoint)?;
+        let pieces = self.pieces(round);
+        match round {
+            0 => self.project_features(&writer, &pieces)?,
+            layer => self.run_layer(layer, before, (&writer, &pieces))?,
+        }
+        self.finish(round, writer, started)
+    }
+}
+
+impl TypedRounds<'_> {
+    /// Returns the blocks in which a round is computed, each with its type.
+    fn pieces(&self, round: usize) -> Vec<(usize, Range<usize>)> {
+        let of_type = |node_type| {
+            let rows = self.graph.rows_of(node_type);
+            let ranges = self.graph.ranges(node_type, rows, self.limits(round));
+            ranges.into_iter().map(move |range| (node_type, range))
+        };
+        self.needed.types(round).flat_map(of_type).collect()
+    }
+
+    /// Creates the files that the next layer reads after a round.
+    fn create(&self, round: usize, checkpoint: &Checkpoint) -> Result<RoundWriter, InferError> {
+        let next = self.slice(round + 1);
+        let next_types: Vec<usize> = self.needed.types(round + 1).collect();
+        let read_by = |node_type: &usize| next.sources_of(*node_type);
+        let read: Vec<usize> = next_types.iter().flat_map(read_by).collect();
+        let source = |(at, source): (usize, &gnn::typed::Source)| {
+            let rows = self.graph.rows_of_types(&source.types);
+            let file = |what: &str, cols: Option<usize>| {
+                let cols = cols.filter(|_| read.contains(&at));
+                let name = format!("{what}-{at:02}");
+                let create = |cols| checkpoint.create((round, &name), rows.len(), cols);
+                cols.map(create).transpose()
+            };
+            Ok::<_, InferError>(SourceWriter {
+                types: source.types.clone(),
+                first: rows.start,
+                files: Source {
+                    src: file("src", source.projects.then_some(source.dim))?,
+                    scores: file("scores", source.scores_dim)?,
+                },
+            })
+        };
+        let sources = next.sources().iter().enumerate().map(source);
+        Ok(RoundWriter {
+            rows: checkpoint.create((round, "rows"), self.graph.num_rows(), next.input_dim())?,
+            sources: sources.collect::<Result<_, _>>()?,
+        })
+    }
+
+    /// Round 0: projects the features of each type.
+    fn project_features(
+        &self,
+        writer: &RoundWriter,
+        pieces: &[(usize, Range<usize>)],
+    ) -> Result<(), InferError> {
+        let state = || (self.trained.model.projection(), self.slice(1));
+        self.threads
+            .run(pieces.len(), state, |(projection, next), at| {
+                let (node_type, range) = &pieces[at];
+                let transform = &self.trained.transforms[*node_type];
+                let input = self.graph.input(*node_type, range.clone(), transform)?;
+                let input = input.map(ReadyInput::new).transpose()?;
+                let rows = projection.run(*node_type, range.len(), input)?;
+                writer.write((*node_type, range), rows, next, None)
+            })
+    }
+
+    /// Runs a layer on the nodes of all types that are needed.
+    fn run_layer(
+        &self,
+        layer: usize,
+        before: &RoundRows,
+        (writer, pieces): (&RoundWriter, &[(usize, Range<usize>)]),
+    ) -> Result<(), InferError> {
+        let state = || (self.layer(layer, before), self.slice(layer + 1));
+        self.threads.run(pieces.len(), state, |(conv, next), at| {
+            let (node_type, range) = &pieces[at];
+            let rows = conv.run(*node_type, range.clone())?;
+            let carried = next.carried_dim();
+            let carried = carried.and_then(|_| conv.scores(range.clone()));
+            writer.write((*node_type, range), rows, next, carried)
+        })
+    }
+
+    /// Finishes the files of a round.
+    fn finish(
+        &self,
+        round: usize,
+        writer: RoundWriter,
+        started: Instant,
+    ) -> Result<(RoundRecord, RoundStats), InferError> {
+        let sources = writer.sources.into_iter();
+        let record = RoundRecord {
+            round,
+            rows: Some(writer.rows.finish()?),
+            sources: sources
+                .map(|of| of.files.try_map(RowWriter::finish))
+                .collect::<Result<_, _>>()?,
+        };
+        let bytes = record.files().flatten().map(RowRecord::num_bytes).sum();
+        let seconds = started.elapsed().as_secs_f64();
+        Ok((record, self.stats(round, bytes, seconds)))
+    }
+
+    /// Returns the statistics of a round for the report.
+    pub(super) fn stats(&self, round: usize, bytes_written: u64, seconds: f64) -> RoundStats {
+        let in_edges = |limits: &[usize]| {
+            let types = self.needed.types(round);
+            types.map(|of| self.graph.num_in_edges(of, limits)).sum()
+        };
+        RoundStats {
+            round,
+            in_edges: self.limits(round).map_or(0, in_edges),
+            bytes_written,
+            seconds,
+            writing: 0.0,
+            crossing: None,
+        }
+    }
+}
+
+impl RoundWriter {
+    /// Writes rows of a type, and the rows that the next layer aggregates in their place.
+    fn write(
+        &self,
+        (node_type, range): (usize, &Range<usize>),
+        rows: Dense,
+        next: &TypedLayerSlice<'_>,
+        carried: Option<SharedRows>,
+    ) -> Result<(), InferError> {
+        self.rows.write(range.start, &rows.values)?;
+        let sources = self.sources.iter().enumerate();
+        let sources = sources.filter(|(_, of)| of.is_read() && of.types.contains(&node_type));
+        let sources: Vec<(usize, &SourceWriter)> = sources.collect();
+        if sources.is_empty() {
+            return Ok(());
+        }
+        let carried = carried.as_ref().map(ready);
+        let input = ReadyInput::new(Input::Dense(rows))?;
+        for (at, source) in sources {
+            let projected = next.project(at, node_type, input.clone(), carried.clone())?;
+            let first = range.start - source.first;
+            if let Some(file) = &source.files.src {
+                file.write(first, &projected.rows.values)?;
+            }
+            if let (Some(file), Some(scores)) = (&source.files.scores, &projected.scores) {
+                file.write(first, &scores.values)?;
+            }
+        }
+        Ok(())
+    }
+}

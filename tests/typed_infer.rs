@@ -1,0 +1,184 @@
+//! Graphs with node types and relations: inference by the real binary.
+
+use std::sync::Arc;
+
+use arrow::array::{ArrayRef, Int64Array, StringArray};
+use schemas::EmbeddingsDataset;
+use serde_json::json;
+
+use crate::harness::{Bench, Job, Table, assert_same_bytes, f32_lists, mix};
+
+/// Papers have integer ids and labels; authors have string ids and no features.
+const JOB: &str = r#"name = "typed"
+seed = 7
+workers = 2
+
+[input.nodes.paper]
+path = "papers.parquet"
+id = "id"
+features = ["x"]
+label = "label"
+split = { train = 0.6, val = 0.2, test = 0.2 }
+
+[input.nodes.author]
+path = "authors.parquet"
+id = "name"
+
+[input.edges.writes]
+path = "writes.parquet"
+from = "author"
+to = "paper"
+src = "author"
+dst = "paper"
+reverse = "written_by"
+
+[input.edges.cites]
+path = "cites.parquet"
+from = "paper"
+to = "paper"
+src = "src"
+dst = "dst"
+
+[flatten]
+output = "out/features"
+hops = 2
+fanouts = [{ writes = 3, cites = 2 }, 4]
+targets = "all"
+
+[train]
+output = "out/model"
+model = "rgcn"
+hidden = [8]
+epochs = 3
+batch_size = 16
+
+[infer]
+output = "out/embeddings"
+types = "all"
+"#;
+
+const PAPERS: usize = 90;
+const AUTHORS: usize = 40;
+
+fn draw(of: u64, at: usize, bound: usize) -> usize {
+    usize::try_from(mix(of, at as u64) % bound as u64).unwrap()
+}
+
+fn bench() -> Bench {
+    let bench = Bench::empty();
+    let write = |name: &str, columns: Vec<(&str, ArrayRef)>| {
+        let mut table = Table::default();
+        for (column, values) in columns {
+            table.set(column, values);
+        }
+        table.write(&bench.path(name));
+    };
+    let ints = |of: u64, count: usize, bound: usize| -> ArrayRef {
+        let drawn = (0..count).map(|at| i64::try_from(draw(of, at, bound)).unwrap());
+        Arc::new(Int64Array::from_iter_values(drawn))
+    };
+    let ids = (0..PAPERS).map(|at| i64::try_from(at).unwrap());
+    let rows = (0..PAPERS).map(|at| vec![at as f32 / 90.0, draw(1, at, 9) as f32]);
+    let papers: Vec<(&str, ArrayRef)> = vec![
+        ("id", Arc::new(Int64Array::from_iter_values(ids))),
+        ("x", f32_lists(rows)),
+        ("label", ints(2, PAPERS, 3)),
+    ];
+    write("papers.parquet", papers);
+    let name = |author: usize| format!("a{author}");
+    let names = StringArray::from_iter_values((0..AUTHORS).map(name));
+    write("authors.parquet", vec![("name", Arc::new(names))]);
+    let authors = (0..200).map(|at| name(draw(3, at, AUTHORS)));
+    let authors = Arc::new(StringArray::from_iter_values(authors));
+    write(
+        "writes.parquet",
+        vec![("author", authors), ("paper", ints(4, 200, PAPERS))],
+    );
+    let cites = vec![("src", ints(5, 150, PAPERS)), ("dst", ints(6, 150, PAPERS))];
+    write("cites.parquet", cites);
+    bench
+}
+
+#[test]
+fn a_job_writes_the_embeddings_of_each_type() {
+    let bench = bench();
+    let job = Job(JOB.to_owned());
+    bench.run(&job, &[]).ok();
+    let manifest = bench.manifest("out/embeddings");
+    assert_eq!(manifest["plan"]["types"], json!(["author", "paper"]));
+    let dataset = EmbeddingsDataset::open(&bench.path("out/embeddings")).unwrap();
+    let rows = |name: &str| dataset.read_part(dataset.parts_of(name)[0]).unwrap();
+    assert_eq!(
+        (rows("author").ids.len(), rows("paper").ids.len()),
+        (AUTHORS, PAPERS)
+    );
+    assert_eq!((rows("author").dim, rows("paper").dim), (8, 8));
+    let shown = bench
+        .graphflat(&["inspect", "out/embeddings", "--target", "a7"])
+        .ok();
+    assert!(shown.stdout.contains("author a7: "), "{}", shown.stdout);
+    let whole = bench.data_files("out/embeddings");
+    // A finished job is skipped; other workers and another run write the same bytes.
+    let again = bench.run(&job, &[]).ok();
+    assert_eq!(
+        bench.data_files("out/embeddings"),
+        whole,
+        "{}",
+        again.stderr
+    );
+    bench.run(&job, &["--workers", "3", "--fresh"]).ok();
+    let others = bench.data_files("out/embeddings");
+    assert_same_bytes(&others, &whole, "3 workers");
+    // The target type alone replaces both: no folder of the other type is left.
+    let alone = job.with("types = \"all\"\n", "");
+    bench.run(&alone, &["--stage", "infer", "--fresh"]).ok();
+    assert!(!bench.path("out/embeddings/embeddings/author").exists());
+    // From graph features.
+    let near = job.with("types = \"all\"\n", "method = \"neighborhoods\"\n");
+    bench.run(&near, &["--stage", "infer", "--fresh"]).ok();
+    let dataset = EmbeddingsDataset::open(&bench.path("out/embeddings")).unwrap();
+    assert_eq!(dataset.type_of_part(0), "paper");
+}
+
+#[test]
+fn what_does_not_fit_is_refused_before_any_work() {
+    let bench = bench();
+    let job = Job(JOB.to_owned());
+    let refused = |job: &Job, args: &[&str], expected: &str| {
+        let outcome = bench.run(job, args);
+        assert_eq!(outcome.code, 2, "{outcome:#?}");
+        assert!(outcome.stderr.contains(expected), "{}", outcome.stderr);
+    };
+    let unknown = job.with("types = \"all\"", "types = [\"book\"]");
+    let allowed = "there is no node type `book`; allowed are author, paper";
+    refused(&unknown, &[], allowed);
+    let several = "`infer`: runs in one process only, where nodes have types";
+    refused(&job, &["--processes", "2"], several);
+    assert!(!bench.path("out").exists(), "nothing is written");
+    bench.run(&job, &[]).ok();
+    // The model on a graph with another relation, and with another column.
+    let elsewhere = job
+        .with("[infer]\n", "[infer]\nmodel = \"out/model\"\n")
+        .with("out/embeddings", "out/other");
+    let (before, rest) = elsewhere.0.split_once("[flatten]").unwrap();
+    let infer = &rest[rest.find("[infer]").unwrap()..];
+    let target = "label = \"label\"\n";
+    let alone = Job(format!("{before}{infer}"));
+    assert!(alone.0.contains(target));
+    bench.run(&alone, &[]).ok();
+    let renamed = alone.with("edges.cites]", "edges.quotes]");
+    refused(
+        &renamed,
+        &[],
+        "it was trained on relation `cites`, which the graph lacks",
+    );
+    let swapped = alone.with(
+        "src = \"src\"\ndst = \"dst\"",
+        "src = \"dst\"\ndst = \"src\"",
+    );
+    refused(
+        &swapped,
+        &[],
+        "`input.edges.cites.src` is \"dst\", the model was trained with \"src\"",
+    );
+}
