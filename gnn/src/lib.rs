@@ -89,6 +89,7 @@ mod check;
 mod coefficient;
 mod dense;
 mod device;
+mod encoder;
 mod error;
 #[cfg(feature = "gpu")]
 mod gpu;
@@ -114,6 +115,10 @@ pub use burn;
 pub use coefficient::Coefficients;
 pub use dense::Dense;
 pub use device::Device;
+pub use encoder::{
+    CategoryCode, ColumnCode, EncodedColumn, Encoder, EncoderFit, NumberCode, NumberTransform,
+    RawColumn, RawValues,
+};
 pub use error::GnnError;
 pub use label_scale::LabelScale;
 pub use layer::{

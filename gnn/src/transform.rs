@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{GnnError, Input, LabelScale};
+use crate::{Encoder, GnnError, Input, LabelScale, RawColumn};
 
 /// A transform of raw features before layer 1 reads them.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
@@ -22,18 +22,60 @@ pub enum Transform {
         /// 1 / standard deviation of each feature; 1 for a constant feature.
         scale: Vec<f32>,
     },
+    /// Encodes columns with gaps, categories or times; for dense features only.
+    Encode(Encoder),
 }
 
 impl Transform {
+    /// Returns the width of what the transform makes of rows of `raw_width` features.
+    #[must_use]
+    pub fn width(&self, raw_width: usize) -> usize {
+        match self {
+            Transform::Encode(encoder) => encoder.width(),
+            Transform::None | Transform::RowNormalize | Transform::Standardize { .. } => raw_width,
+        }
+    }
+
+    /// Tells whether transformed rows are sparse even if raw rows are dense.
+    #[must_use]
+    pub fn makes_sparse(&self) -> bool {
+        matches!(self, Transform::Encode(encoder) if encoder.sparse)
+    }
+
+    /// Prepares the transform for the rows of a table. An empty list means that all columns are
+    /// numbers without gaps.
+    ///
+    /// # Errors
+    ///
+    /// As [`Encoder::bind`]. Every transform but [`Transform::Encode`] needs columns of numbers
+    /// without gaps.
+    pub fn bind(&self, table: &[RawColumn]) -> Result<Transform, GnnError> {
+        if let Transform::Encode(encoder) = self {
+            return Ok(Transform::Encode(encoder.bind(table)?));
+        }
+        match table.iter().find_map(RawColumn::unlike_plain) {
+            None => Ok(self.clone()),
+            Some(problem) => Err(GnnError::Transform { problem }),
+        }
+    }
+
     /// Transforms `input` in place; sparse rows stay sparse.
     ///
     /// # Errors
     ///
-    /// [`GnnError::Transform`] if the widths differ, or for [`Transform::Standardize`] on sparse
-    /// rows, which it would make dense.
+    /// [`GnnError::Transform`] if the widths differ, for [`Transform::Standardize`] on sparse rows,
+    /// which it would make dense, and for [`Transform::Encode`] on sparse rows or before
+    /// [`Transform::bind`].
     pub fn apply(&self, input: &mut Input) -> Result<(), GnnError> {
         match (self, input) {
             (Transform::None, _) => {}
+            (Transform::Encode(encoder), input) => match input {
+                Input::Dense(rows) => *input = encoder.encode(rows)?,
+                Input::Sparse(_) => {
+                    let problem = "only dense features are encoded".to_owned();
+                    return Err(GnnError::Transform { problem });
+                }
+            },
             (Transform::RowNormalize, Input::Dense(dense)) => {
                 dense
                     .values

@@ -319,10 +319,20 @@ fn read_tensor(
 }
 
 fn check_transform(file: &ModelFile) -> Result<(), GnnError> {
-    let Transform::Standardize { mean, scale } = &file.transform else {
-        return Ok(());
-    };
     let in_dim = file.architecture.in_dim;
+    let (mean, scale) = match &file.transform {
+        Transform::None | Transform::RowNormalize => return Ok(()),
+        Transform::Standardize { mean, scale } => (mean, scale),
+        Transform::Encode(encoder) => {
+            encoder.validate()?;
+            if encoder.width() == in_dim {
+                return Ok(());
+            }
+            let width = encoder.width();
+            let problem = format!("encodes rows as {width} features but the model reads {in_dim}");
+            return Err(GnnError::Transform { problem });
+        }
+    };
     if mean.len() == in_dim && scale.len() == in_dim {
         return Ok(());
     }

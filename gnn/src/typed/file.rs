@@ -128,6 +128,14 @@ fn check_transforms(file: &TypedModelFile) -> Result<(), GnnError> {
                 let fitted = mean.len();
                 format!("fitted to {fitted} features of `{name}`, but the model reads {in_dim}")
             }
+            (Some(of), Transform::Encode(encoder)) => {
+                encoder.validate()?;
+                let (encoded, in_dim) = (encoder.width(), of.in_dim.unwrap_or(0));
+                if encoded == in_dim {
+                    continue;
+                }
+                format!("makes {encoded} features of `{name}`, but the model reads {in_dim}")
+            }
             (Some(_), Transform::None | Transform::RowNormalize) => continue,
         };
         return Err(GnnError::Transform { problem });
