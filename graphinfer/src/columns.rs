@@ -141,23 +141,33 @@ fn sparse(columns: &GraphColumns) -> String {
     }
 }
 
-/// Lists the columns of both; with their widths if only the widths tell the lists apart.
+/// Lists the columns of both; with their kinds or widths if only these tell the lists apart.
 fn both_names(trained: &[FeatureColumn], given: &[FeatureColumn]) -> (String, String) {
     let list = |columns: &[FeatureColumn], show: fn(&FeatureColumn) -> String| {
         let shown: Vec<String> = columns.iter().map(show).collect();
         format!("[{}]", shown.join(", "))
     };
     let names = |columns| list(columns, |column| name(&column.name));
+    let kinds = |columns| {
+        list(columns, |column| {
+            format!("{:?} ({})", column.name, column.kind.as_str())
+        })
+    };
     let widths = |columns| {
         list(columns, |column| match column.width {
             Some(width) => format!("{:?} ({width} wide)", column.name),
             None => name(&column.name),
         })
     };
-    let knows_widths = [trained, given]
+    let both = [trained, given];
+    let knows_widths = both
         .iter()
         .all(|columns| columns.iter().all(|column| column.width.is_some()));
-    if knows_widths && names(trained) == names(given) {
+    if names(trained) != names(given) {
+        (names(trained), names(given))
+    } else if kinds(trained) != kinds(given) {
+        (kinds(trained), kinds(given))
+    } else if knows_widths {
         (widths(trained), widths(given))
     } else {
         (names(trained), names(given))
@@ -166,12 +176,15 @@ fn both_names(trained: &[FeatureColumn], given: &[FeatureColumn]) -> (String, St
 
 #[cfg(test)]
 mod tests {
+    use schemas::ColumnKind;
+
     use super::*;
 
     fn column(name: &str, width: usize) -> FeatureColumn {
         FeatureColumn {
             name: name.to_owned(),
             width: Some(width),
+            kind: ColumnKind::Number,
         }
     }
 
@@ -212,6 +225,13 @@ mod tests {
             &[
                 "`input.nodes.features` is [\"a\" (3 wide), \"b\" (2 wide)], the model was trained \
                  with [\"a\" (2 wide), \"b\" (3 wide)]",
+            ],
+        );
+        check(
+            |given| given.features[0].kind = ColumnKind::Category,
+            &[
+                "`input.nodes.features` is [\"a\" (category), \"b\" (number)], the model was \
+                 trained with [\"a\" (number), \"b\" (number)]",
             ],
         );
         check(

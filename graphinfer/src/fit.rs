@@ -4,7 +4,8 @@ use crate::InferError;
 use crate::columns::{ColumnUse, differences};
 use crate::model::{Record, StoreNeed, Trained, TrainedModel};
 use crate::plan::InferPlan;
-use gnn::Transform;
+use gnn::{GnnError, Transform};
+use graphtrainer::convert::raw_columns;
 use schemas::{
     FeatureMeta, FlattenMeta, GraphColumns, GraphMeta, GraphPlan, Sampling, TypedColumns,
 };
@@ -102,7 +103,7 @@ impl TrainedModel {
         let is_weighted = arch.edge_weight || self.record.sampled.as_ref().is_some_and(by_weight);
         let edge_dim = given.num_edge_features().or(arch.edge_dim);
         let used = ColumnUse {
-            features: given.num_features().is_none_or(|dim| dim == arch.in_dim),
+            features: given.num_features().is_none_or(|dim| dim == self.raw_dim()),
             weight: is_weighted && given.weight.is_some(),
             edge_features: arch.edge_dim.is_some() && edge_dim == arch.edge_dim,
         };
@@ -127,14 +128,20 @@ impl TrainedModel {
             ));
         }
         let arch = self.model.architecture();
-        let dim = graph.types[0].features.dim();
-        if dim != arch.in_dim {
+        let of_nodes = &graph.types[0];
+        let dim = of_nodes.features.dim();
+        let raw_dim = self.raw_dim();
+        if dim != raw_dim {
             return unfit(format!(
-                "it reads {} features a node, the nodes have {dim}",
-                arch.in_dim
+                "it reads {raw_dim} features a node, the nodes have {dim}"
             ));
         }
-        let is_sparse = matches!(graph.types[0].features, FeatureMeta::Sparse { .. });
+        if let Err(GnnError::Transform { problem }) =
+            self.transform.bind(&raw_columns(&of_nodes.columns))
+        {
+            return unfit(problem);
+        }
+        let is_sparse = matches!(of_nodes.features, FeatureMeta::Sparse { .. });
         if is_sparse && matches!(self.transform, Transform::Standardize { .. }) {
             let problem = "it standardises features, which would fill the nodes' sparse ones";
             return unfit(problem.to_owned());
@@ -154,6 +161,38 @@ impl TrainedModel {
     pub(crate) fn check_plan(&self, plan: &InferPlan) -> Result<(), InferError> {
         plan.refuse_types()?;
         self.record.check_plan(plan)
+    }
+
+    /// Returns the number of features of a node before the transform.
+    fn raw_dim(&self) -> usize {
+        raw_width(&self.transform, self.model.architecture().in_dim)
+    }
+
+    /// Prepares the transform for the columns of a graph, which was checked before.
+    pub(crate) fn bound_to(self, graph: &GraphMeta) -> Result<Self, InferError> {
+        let columns = raw_columns(&graph.types[0].columns);
+        Ok(Self {
+            transform: self.transform.bind(&columns)?,
+            ..self
+        })
+    }
+}
+
+impl Trained {
+    /// Prepares the transforms for the columns of a graph, which was checked before.
+    pub(crate) fn bound_to(self, graph: &GraphMeta) -> Result<Self, InferError> {
+        Ok(match self {
+            Self::Untyped(trained) => Self::Untyped(Box::new(trained.bound_to(graph)?)),
+            Self::Typed(trained) => Self::Typed(Box::new(trained.bound_to(graph)?)),
+        })
+    }
+}
+
+/// Returns the number of features of a node before a transform; the model reads `width` after it.
+pub(crate) fn raw_width(transform: &Transform, width: usize) -> usize {
+    match transform {
+        Transform::Encode(encoder) => encoder.raw_width(),
+        Transform::None | Transform::RowNormalize | Transform::Standardize { .. } => width,
     }
 }
 

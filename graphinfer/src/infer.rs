@@ -43,19 +43,19 @@ const ROUNDS: [&str; 2] = ["infer", "infer-compared"];
 pub fn infer(plan: &InferPlan, store: &Store, progress: &Progress) -> Result<Manifest, InferError> {
     store.cluster().set_phase("infer, its start");
     match Trained::open(plan)? {
-        Trained::Untyped(trained) => infer_untyped(plan, &trained, store, progress),
-        Trained::Typed(trained) => crate::typed::infer(plan, &trained, store, progress),
+        Trained::Untyped(trained) => infer_untyped(plan, *trained, store, progress),
+        Trained::Typed(trained) => crate::typed::infer(plan, *trained, store, progress),
     }
 }
 
 /// [`infer`] of a graph without node types.
 fn infer_untyped(
     plan: &InferPlan,
-    trained: &TrainedModel,
+    trained: TrainedModel,
     store: &Store,
     progress: &Progress,
 ) -> Result<Manifest, InferError> {
-    check_model(plan, trained, store)?;
+    let trained = &check_model(plan, trained, store)?;
     let record = &trained.record;
     let embedding_layer = record.embedding_layer(plan)?;
     let arch = trained.model.architecture();
@@ -132,15 +132,20 @@ fn infer_untyped(
     Ok(manifest)
 }
 
-/// Checks that a model fits a store and a plan. Process 0 logs warnings about the model.
-fn check_model(plan: &InferPlan, trained: &TrainedModel, store: &Store) -> Result<(), InferError> {
+/// Checks that a model fits a store and a plan, and prepares it for the store's columns. Process 0
+/// logs warnings about the model.
+fn check_model(
+    plan: &InferPlan,
+    trained: TrainedModel,
+    store: &Store,
+) -> Result<TrainedModel, InferError> {
     trained.check(store.meta())?;
     trained.check_columns(plan, store.columns())?;
     trained.check_plan(plan)?;
     if store.cluster().leads() {
         trained.warn(plan);
     }
-    Ok(())
+    trained.bound_to(&store.meta().graph)
 }
 
 /// The rounds of the job's sampling, and of the other sampling if the two are compared.

@@ -63,7 +63,8 @@ impl Rounds<'_> {
 
     /// Returns the conv of a layer, for one thread.
     pub(crate) fn conv(&self, layer: usize) -> LayerSlice<'_> {
-        let is_sparse = layer == 1 && self.graph.is_sparse();
+        let is_sparse = self.graph.is_sparse() || self.trained.transform.makes_sparse();
+        let is_sparse = layer == 1 && is_sparse;
         self.trained.model.layer_slice(layer, is_sparse)
     }
 

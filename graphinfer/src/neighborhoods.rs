@@ -135,7 +135,7 @@ fn open_model(plan: &InferPlan, dataset: &GraphFeatureDataset) -> Result<Trained
         }
     }
     trained.record().check_flatten(dataset.flatten())?;
-    Ok(trained)
+    trained.bound_to(dataset.meta())
 }
 
 impl Inference<'_> {

@@ -81,6 +81,7 @@ fn plan(dir: &str, keys: &[String]) -> Result<TrainPlan> {
         input: Some(dir.into()),
         job_seed: 7,
         transform: None,
+        one_hot: std::collections::BTreeMap::new(),
         base: PathBuf::new(),
         fresh: true,
     })?)

@@ -73,6 +73,7 @@ fn main() {
             input: Some(input.into()),
             job_seed: seed,
             transform,
+            one_hot: std::collections::BTreeMap::new(),
             base: "".into(),
             fresh: false,
         };

@@ -96,6 +96,18 @@ impl AnyArchitecture {
         on_either!(AnyArchitecture, self, arch => arch.parameters())
     }
 
+    /// Sets the widths of the transformed features, by type; types without features have none.
+    pub(crate) fn set_in_dims(&mut self, widths: &[usize]) {
+        match self {
+            Self::Untyped(arch) => arch.in_dim = widths[0],
+            Self::Typed(arch) => {
+                for (of_type, &width) in arch.types.iter_mut().zip(widths) {
+                    of_type.in_dim = of_type.in_dim.map(|_| width);
+                }
+            }
+        }
+    }
+
     /// Returns the meaning of the logits.
     pub fn task(&self) -> Task {
         on_either!(AnyArchitecture, self, arch => arch.task)

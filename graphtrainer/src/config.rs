@@ -216,6 +216,7 @@ impl TrainSpec {
                 edge_features: self.edge_features,
                 transform: ctx.transform,
                 transforms: BTreeMap::new(),
+                one_hot: ctx.one_hot,
                 optimizer: Optimizer {
                     kind: self.optimizer,
                     learning_rate: self.learning_rate,

@@ -1,7 +1,7 @@
 //! Makes what a model computes with of what the tables hold.
 
-use gnn::{Dense, Input, SparseRows};
-use schemas::{Features, Sampling};
+use gnn::{Dense, Input, RawColumn, RawValues, SparseRows};
+use schemas::{ColumnMeta, ColumnValues, Features, Sampling};
 
 /// Returns the sampling as layers scale by it.
 pub fn sampling(sampling: Sampling) -> gnn::Sampling {
@@ -42,4 +42,20 @@ pub fn input(features: Features, rows: usize) -> Input {
             })
         }
     }
+}
+
+/// Returns the columns of dense features as a model's transform reads them.
+pub fn raw_columns(columns: &[ColumnMeta]) -> Vec<RawColumn> {
+    let column = |column: &ColumnMeta| RawColumn {
+        name: column.name.clone(),
+        values: match &column.values {
+            ColumnValues::Number => RawValues::Numbers {
+                width: column.width,
+            },
+            ColumnValues::Time => RawValues::Time,
+            ColumnValues::Category(values) => RawValues::Categories(values.clone()),
+        },
+        gaps: column.gaps,
+    };
+    columns.iter().map(column).collect()
 }

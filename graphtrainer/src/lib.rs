@@ -61,6 +61,7 @@
 //! let graph = GraphMeta::from(UntypedMeta {
 //!     id_type: IdType::UInt64,
 //!     features: FeatureMeta::Dense { dim: 2 },
+//!     columns: Vec::new(),
 //!     label: Some(LabelMeta {
 //!         data_type: "Int32".to_owned(),
 //!         kind: LabelKind::Class { num_classes: 2 },
@@ -91,6 +92,7 @@
 //!     input: Some("memory".into()),
 //!     job_seed: 7,
 //!     transform: None,
+//!     one_hot: std::collections::BTreeMap::new(),
 //!     base: ".".into(),
 //!     fresh: false,
 //! })?;
@@ -109,6 +111,7 @@ mod config;
 pub mod convert;
 mod crew;
 mod device;
+mod encode;
 mod epoch_report;
 mod epochs;
 mod error;

@@ -17,6 +17,7 @@ use crate::any_model::{AnyArchitecture, AnyModel, schema_of};
 use crate::batch::BlockOptions;
 use crate::class_weight::{ClassWeights, balanced};
 use crate::config::{Device, Loss};
+use crate::encode::encoded_width_max;
 use crate::metric::Metric;
 use crate::server::{MESSAGE_BYTES_MAX, TensorSpec, spread};
 use crate::source::Source;
@@ -95,11 +96,15 @@ pub(crate) fn check_messages(
 /// Initialises the model and fits the transform.
 pub(crate) fn prepare(plan: &TrainPlan, source: &Source) -> Result<Prepared, TrainError> {
     let Resolved {
-        arch,
+        mut arch,
         monitor,
         decays,
     } = check(plan, source)?;
     let checks = Checks::of(plan, source);
+    let schema = Arc::new(schema_of(&source.graph));
+    let transforms = checks.transforms(source, &schema)?;
+    arch.set_in_dims(&fit::widths(&source.graph, &transforms));
+    arch.validate()?;
     let options = BlockOptions {
         fanouts: source.flatten.fanouts.clone(),
         sampling: source.flatten.sampling,
@@ -116,8 +121,6 @@ pub(crate) fn prepare(plan: &TrainPlan, source: &Source) -> Result<Prepared, Tra
         Some(ClassWeights::Listed(weights)) => weights.clone(),
         Some(ClassWeights::Balanced) => balanced(source, arch.out_dim())?,
     };
-    let schema = Arc::new(schema_of(&source.graph));
-    let transforms = checks.transforms(source, &schema)?;
     let mut model = AnyModel::init(&arch, plan.result.seed)?;
     model.set_class_weights(class_weights.clone());
     if arch.task() == Task::Regression {
@@ -320,7 +323,7 @@ impl<'a> Checks<'a> {
         Ok(Architecture {
             layer,
             aggregator: plan.aggregator,
-            in_dim: graph.types[0].features.dim(),
+            in_dim: encoded_width_max(&graph.types[0]),
             edge_dim: edges.dim,
             edge_weight: edges.weight,
             hidden: plan.hidden.clone(),

@@ -232,6 +232,9 @@ fn identity(plan: &TrainPlan, resolved: &Resolved, read: &serde_json::Value) -> 
     if !result.transforms.is_empty() {
         identity["transforms"] = json!(result.transforms);
     }
+    if !result.one_hot.is_empty() {
+        identity["one_hot"] = json!(result.one_hot);
+    }
     if resolved.arch.task() == gnn::Task::Regression {
         identity["scaled_labels"] = json!(true);
     }

@@ -67,6 +67,7 @@ fn run(dir: &Path, table: &str, progress: &Progress) -> Result<Manifest, TrainEr
         input: Some("features".into()),
         job_seed: 3,
         transform: None,
+        one_hot: std::collections::BTreeMap::new(),
         base: dir.to_owned(),
         fresh: false,
     };

@@ -37,6 +37,7 @@ fn train(
         input: Some("memory".into()),
         job_seed: 3,
         transform,
+        one_hot: std::collections::BTreeMap::new(),
         base: Path::new("").to_owned(),
         fresh: false,
     };

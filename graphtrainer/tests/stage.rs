@@ -61,6 +61,7 @@ fn run(dir: &Path, table: &str, fresh: bool, progress: &Progress) -> Result<Mani
         input: Some("features".into()),
         job_seed: 3,
         transform: Some(schemas::Transform::RowNormalize),
+        one_hot: std::collections::BTreeMap::new(),
         base: dir.to_owned(),
         fresh,
     };

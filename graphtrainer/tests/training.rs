@@ -27,6 +27,7 @@ fn plan(table: &str) -> TrainPlan {
         input: Some("memory".into()),
         job_seed: 3,
         transform: None,
+        one_hot: std::collections::BTreeMap::new(),
         base: Path::new("").to_owned(),
         fresh: false,
     };
@@ -747,6 +748,7 @@ fn features_beside_the_shards_are_standardised_and_evaluated_as_those_in_them() 
         input: Some("memory".into()),
         job_seed: 3,
         transform: Some(schemas::Transform::Standardize),
+        one_hot: std::collections::BTreeMap::new(),
         base: Path::new("").to_owned(),
         fresh: false,
     };

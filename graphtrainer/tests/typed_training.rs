@@ -50,6 +50,7 @@ fn plan_at(table: &str, input: &Path, base: &Path) -> Result<TrainPlan, TrainErr
         input: Some(input.to_owned()),
         job_seed: 3,
         transform: None,
+        one_hot: std::collections::BTreeMap::new(),
         base: base.to_owned(),
         fresh: false,
     })
@@ -289,6 +290,7 @@ fn several_processes_train_the_model_of_one() {
                 input: Some("features".into()),
                 job_seed: 3,
                 transform: None,
+                one_hot: std::collections::BTreeMap::new(),
                 base: dir.path().to_owned(),
                 fresh: true,
             };

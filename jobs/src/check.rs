@@ -1,5 +1,6 @@
 //! `graphflat check`: validates a job and its input, and predicts the output of a run.
 
+mod columns;
 pub(crate) mod taken;
 
 use anyhow::Context as _;
@@ -204,6 +205,8 @@ fn to_json(job: &Job, survey: &Survey, prediction: Option<&Prediction>) -> Value
         report["types"] = types_json(survey);
         report["relations"] = relations_json(job, survey);
         report["target_type"] = json!(survey.meta.target().name);
+    } else if !survey.meta.types[0].columns.is_empty() {
+        report["columns"] = columns::to_json(&survey.meta.types[0].columns);
     }
     if let (Some(prediction), Some(plan)) = (prediction, &job.flatten) {
         report["flatten"] = json!({
@@ -223,12 +226,16 @@ fn to_json(job: &Job, survey: &Survey, prediction: Option<&Prediction>) -> Value
 fn types_json(survey: &Survey) -> Value {
     let types = survey.meta.types.iter().zip(survey.types());
     let types = types.map(|(meta, of_type)| {
-        json!({
+        let mut found = json!({
             "name": meta.name,
             "nodes": of_type.ids.len(),
             "id_type": meta.id_type,
             "features": feature_width(meta.features),
-        })
+        });
+        if !meta.columns.is_empty() {
+            found["columns"] = columns::to_json(&meta.columns);
+        }
+        found
     });
     types.collect()
 }
@@ -251,7 +258,8 @@ fn relations_json(job: &Job, survey: &Survey) -> Value {
     relations.collect()
 }
 
-fn to_lines(job: &Job, survey: &Survey, prediction: Option<&Prediction>) -> Vec<String> {
+/// Returns a line for each node type.
+fn node_lines(survey: &Survey) -> Vec<String> {
     let splits: Vec<String> = splits(survey)
         .into_iter()
         .map(|(name, count)| format!("{count} {name}"))
@@ -280,6 +288,12 @@ fn to_lines(job: &Job, survey: &Survey, prediction: Option<&Prediction>) -> Vec<
             true => format!("nodes    {}: {line}", meta.name),
         });
     }
+    lines
+}
+
+/// Returns a line for each relation.
+fn edge_lines(job: &Job, survey: &Survey) -> Vec<String> {
+    let mut lines = Vec::new();
     for (meta, relation) in survey.meta.relations.iter().zip(&survey.relations) {
         let dropped = match relation.dropped_edges {
             0 => String::new(),
@@ -302,6 +316,15 @@ fn to_lines(job: &Job, survey: &Survey, prediction: Option<&Prediction>) -> Vec<
             "edges    {named}{count}{ends}{dropped}, in-degree at most {most}, {hubs} hubs"
         ));
     }
+    lines
+}
+
+fn to_lines(job: &Job, survey: &Survey, prediction: Option<&Prediction>) -> Vec<String> {
+    let mut lines = node_lines(survey);
+    let columns = survey.meta.types.iter().map(|of| &of.columns[..]);
+    let num_nodes: Vec<usize> = survey.types().iter().map(|of| of.ids.len()).collect();
+    lines.extend(columns::lines(job, columns, &num_nodes));
+    lines.extend(edge_lines(job, survey));
     if let (Some(prediction), Some(plan)) = (prediction, &job.flatten) {
         let size = |bytes: f64| ByteSize(whole(bytes)).display().si();
         let mark = |layout| {

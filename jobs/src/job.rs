@@ -284,6 +284,7 @@ impl JobSpec {
                 .or(is_streamed.then(|| work_dir.join(STORE))),
             job_seed: self.seed,
             transform: nodes.transform().filter(|_| !graph.is_typed()),
+            one_hot: one_hot(&graph),
             base: base.to_owned(),
             fresh: fresh.contains(&Stage::Train),
         };
@@ -375,6 +376,13 @@ fn transforms(graph: &GraphPlan) -> BTreeMap<String, Transform> {
     let types = graph.types.iter().filter(|_| graph.is_typed());
     let transform = |of: &TypePlan| Some((of.name.clone(), of.nodes.transform()?));
     types.filter_map(transform).collect()
+}
+
+/// Returns the bounds of one-hot columns by type, without types that have none.
+fn one_hot(graph: &GraphPlan) -> BTreeMap<String, BTreeMap<String, u32>> {
+    let bounds = graph.types.iter();
+    let bounds = bounds.map(|of| (of.name.clone(), of.nodes.one_hot()));
+    bounds.filter(|(_, bounds)| !bounds.is_empty()).collect()
 }
 
 /// The checked parts of a job before its stages are planned.

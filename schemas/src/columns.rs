@@ -1,16 +1,18 @@
 //! Columns of node features, labels and splits in memory, and their descriptions on disk.
 
+mod column_meta;
 mod features;
 mod graph_meta;
 mod labels;
 
 use serde::{Deserialize, Serialize};
 
+pub use column_meta::{ColumnMeta, ColumnValues};
 pub use features::Features;
 pub use graph_meta::{GraphMeta, RelationMeta, TypeMeta, UntypedMeta};
 pub use labels::{Labels, NO_CLASS};
 
-use crate::config::SplitValues;
+use crate::config::{ColumnKind, SplitValues};
 
 /// Split of a node.
 #[derive(
@@ -56,6 +58,9 @@ pub struct FeatureColumn {
     pub name: String,
     /// Numbers a row; none if an older program wrote the record.
     pub width: Option<usize>,
+    /// Meaning of the column.
+    #[serde(default, skip_serializing_if = "ColumnKind::is_number")]
+    pub kind: ColumnKind,
 }
 
 /// Description of a graph's labels.

@@ -1,12 +1,16 @@
 //! The input tables of a job as written.
 
+mod column;
 mod input;
 mod row_filter;
 mod split;
 mod table_path;
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
+pub use column::{CATEGORIES_MAX, ColumnKind, ColumnSpec, ONE_HOT};
 pub use input::InputSpec;
 pub use row_filter::{RowsWhere, WhereValue};
 pub use split::{SplitShares, SplitSpec};
@@ -25,13 +29,16 @@ pub const SPARSE_WIDTH_MAX: u32 = 1 << 24;
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NodesSpec {
-    /// Parquet file, directory (every `*.parquet` below it) or glob, or several of these.
+    /// Parquet or CSV file, directory (every `*.parquet` below it) or glob, or several of these.
     pub path: TablePath,
     /// Column of the ids.
     pub id: String,
-    /// List and number columns, concatenated in this order; none: nodes have no features.
+    /// Feature columns, concatenated in this order; none: nodes have no features.
     #[serde(default)]
     pub features: Vec<String>,
+    /// How columns of `features` are read, where it differs from the default.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub columns: BTreeMap<String, ColumnSpec>,
     /// Sparse features, in place of `features`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sparse: Option<SparseSpec>,
@@ -67,6 +74,18 @@ impl NodesSpec {
             Some(SplitSpec::Column(column)) => Some(column),
             Some(SplitSpec::Shares(_)) | None => None,
         }
+    }
+
+    /// Returns the feature columns whose kind is declared, without their other settings.
+    pub fn declared_kinds(&self) -> BTreeMap<String, ColumnSpec> {
+        let declared = |(name, column): (&String, &ColumnSpec)| {
+            let of_kind = ColumnSpec {
+                kind: Some(column.kind?),
+                ..ColumnSpec::default()
+            };
+            Some((name.clone(), of_kind))
+        };
+        self.columns.iter().filter_map(declared).collect()
     }
 
     /// Sets the seed of splits that are drawn by shares, unless the job file sets one.
@@ -128,7 +147,7 @@ pub enum Transform {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct EdgesSpec {
-    /// Parquet file, directory (every `*.parquet` below it) or glob, or several of these.
+    /// Parquet or CSV file, directory (every `*.parquet` below it) or glob, or several of these.
     pub path: TablePath,
     /// Node type of the sources; none if nodes have no types.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -60,7 +60,7 @@ pub enum SchemaError {
         /// The problem, and the allowed values.
         problem: String,
     },
-    /// A path names no Parquet file.
+    /// A path names no file of a table.
     #[error("`{key}`: {problem}: {}", path.display())]
     NoFile {
         /// Dotted name of the key.
@@ -110,10 +110,29 @@ pub enum SchemaError {
         /// The cause.
         source: arrow::error::ArrowError,
     },
+    /// An input file is no CSV file, or a broken one.
+    #[error("cannot read {} as CSV", path.display())]
+    UnreadableCsv {
+        /// The file.
+        path: PathBuf,
+        /// The cause.
+        source: arrow::error::ArrowError,
+    },
+    /// A line of a CSV file is broken.
+    #[error("{}, line {line}: {problem}", path.display())]
+    CsvLine {
+        /// The file.
+        path: PathBuf,
+        /// 1-based line of the file at which the row starts.
+        line: u64,
+        /// The problem, and the mend.
+        problem: String,
+    },
     /// An input file is of another format.
     #[error(
         "cannot read {} as Parquet: it is {found}; only Parquet is read, which pandas \
-         (`to_parquet`), pyarrow and DuckDB (`COPY ... TO 'FILE.parquet'`) write",
+         (`to_parquet`), pyarrow and DuckDB (`COPY ... TO 'FILE.parquet'`) write, and CSV in files \
+         named `*.csv`, `*.csv.gz` or `*.tsv`",
         path.display()
     )]
     OtherFormat {
@@ -240,6 +259,8 @@ impl SchemaError {
             | Self::NotFinished { .. } => ErrorKind::Usage,
             Self::ColumnType { .. }
             | Self::Unreadable { .. }
+            | Self::UnreadableCsv { .. }
+            | Self::CsvLine { .. }
             | Self::OtherFormat { .. }
             | Self::Value { .. }
             | Self::Table { .. } => ErrorKind::Data,

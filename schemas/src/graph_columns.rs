@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::columns::FeatureColumn;
-use crate::config::SparseSpec;
+use crate::config::{ColumnKind, SparseSpec};
 use crate::input::{EdgesPlan, GraphPlan, NodesPlan};
 
 /// The columns that a graph was read from, in order, and the direction of its edges.
@@ -141,7 +141,11 @@ impl GraphColumns {
             let columns = table["features"].as_array()?.iter();
             let column = |name: &Value| {
                 let name = name.as_str()?.to_owned();
-                Some(FeatureColumn { name, width: None })
+                Some(FeatureColumn {
+                    name,
+                    width: None,
+                    kind: ColumnKind::Number,
+                })
             };
             columns.map(column).collect()
         };
@@ -181,6 +185,7 @@ mod tests {
         let column = |name: &str| FeatureColumn {
             name: name.to_owned(),
             width: None,
+            kind: ColumnKind::Number,
         };
         let found = GraphColumns::of_manifest(&input).unwrap();
         let expected = GraphColumns {

@@ -1,8 +1,11 @@
 //! Input tables: their checked plans and their rows.
 
+mod column_kind;
 mod decode;
+mod dense;
 mod edges;
 mod features;
+mod file_input;
 mod filter;
 mod graph;
 mod hints;
@@ -24,10 +27,11 @@ use std::path::{Path, PathBuf};
 
 use arrow::error::ArrowError;
 
+pub use dense::Categories;
 pub use edges::{EdgeRows, EdgesPlan};
 pub use graph::{FileFingerprints, GraphPlan, RelationPlan, TypePlan};
 pub use list::IdListPlan;
-pub use nodes::{NodeKeys, NodeReader, NodeRows, NodesPlan, SplitRows};
+pub use nodes::{DescribedColumns, NodeKeys, NodeReader, NodeRows, NodesPlan, SplitRows};
 pub use passed::PassedColumns;
 pub use rows::RowNumbers;
 pub use source::{EdgeSource, NodeSource};
@@ -43,12 +47,12 @@ type NamedFile = (PathBuf, String);
 /// Greatest number of rows for which memory is reserved before they are read.
 const RESERVED_ROWS_MAX: usize = 1 << 22;
 
-/// A row group of an input file, which one worker reads at a time.
+/// A row group of a Parquet file or a whole CSV file, which one worker reads at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unit {
     /// Position of the file among the table's files, which are sorted by path.
     pub file: usize,
-    /// Row group within the file.
+    /// Row group within the file; 0 in a CSV file.
     pub row_group: usize,
     /// Its first row, counted over all files.
     pub first_row: u64,

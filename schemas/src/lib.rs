@@ -102,7 +102,8 @@
 //! // The classes are known when the keys of all units are read.
 //! let keys = plan.read_keys(unit)?;
 //! let label = plan.label_meta(keys.class_names, keys.max_class)?;
-//! let rows = plan.read_rows(unit, label.as_ref())?;
+//! let columns = plan.column_meta(keys.categories, &[]);
+//! let rows = plan.read_rows(unit, label.as_ref(), &columns)?;
 //! assert_eq!(rows.ids.display(1), "bash");
 //! assert_eq!(rows.features, Features::Dense { dim: 1, values: vec![3.5, 1.5, 9.0] });
 //! assert_eq!(rows.labels, Labels::Class(vec![0, 1, schemas::NO_CLASS]));
@@ -135,13 +136,13 @@ pub mod threads;
 pub mod xxh;
 
 pub use columns::{
-    FeatureColumn, FeatureMeta, Features, GraphMeta, LabelKind, LabelMeta, Labels, NO_CLASS,
-    RelationMeta, Split, SplitMeta, TypeMeta, UntypedMeta,
+    ColumnMeta, ColumnValues, FeatureColumn, FeatureMeta, Features, GraphMeta, LabelKind,
+    LabelMeta, Labels, NO_CLASS, RelationMeta, Split, SplitMeta, TypeMeta, UntypedMeta,
 };
 pub use config::{
-    CLASSES_MAX, Dangling, EdgesSpec, InputSpec, NodesSpec, NumericLabel, RowsWhere,
-    SPARSE_WIDTH_MAX, SparseSpec, SplitShares, SplitSpec, SplitValues, TablePath, Transform,
-    WhereValue,
+    CATEGORIES_MAX, CLASSES_MAX, ColumnKind, ColumnSpec, Dangling, EdgesSpec, InputSpec, NodesSpec,
+    NumericLabel, ONE_HOT, RowsWhere, SPARSE_WIDTH_MAX, SparseSpec, SplitShares, SplitSpec,
+    SplitValues, TablePath, Transform, WhereValue,
 };
 pub use dataset::{
     FileEntry, Manifest, Opened, Output, PartEntry, PartFile, SplitCounts, read_manifest,
@@ -160,8 +161,8 @@ pub use graph_feature::{
 pub use ids::{IdType, Ids, hash_int};
 pub use idx::{LocalIdx, NodeIdx, Row};
 pub use input::{
-    EdgeRows, EdgeSource, EdgesPlan, FileFingerprints, GraphPlan, IdListPlan, NodeKeys, NodeReader,
-    NodeRows, NodeSource, NodesPlan, PassedColumns, RelationPlan, RowNumbers, SplitRows, TypePlan,
-    Unit,
+    Categories, DescribedColumns, EdgeRows, EdgeSource, EdgesPlan, FileFingerprints, GraphPlan,
+    IdListPlan, NodeKeys, NodeReader, NodeRows, NodeSource, NodesPlan, PassedColumns, RelationPlan,
+    RowNumbers, SplitRows, TypePlan, Unit,
 };
 pub use progress::{Event, Progress};

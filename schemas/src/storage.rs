@@ -7,6 +7,7 @@
 //! A process opens a store once, at its first use, with the options of [`configure`], of the
 //! environment and of configuration files.
 
+mod csv_input;
 mod fault;
 mod fetch;
 #[cfg(feature = "hdfs")]
@@ -32,6 +33,7 @@ use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
 
+pub(crate) use csv_input::{CsvInput, is_csv};
 pub(crate) use object::{Object, Put, Version, object};
 pub use options::{S3Options, StorageOptions};
 pub(crate) use parquet_input::ParquetInput;

@@ -12,7 +12,7 @@ use crate::units::OwnUnits;
 use crate::{Placement, StoreError, StoreMeta, StorePlan};
 use cluster::{Cluster, Peer, run_workers};
 use schemas::progress::{Event, Progress};
-use schemas::{FileEntry, GraphMeta, NodeIdx, NodeSource};
+use schemas::{ColumnMeta, FileEntry, GraphMeta, NodeIdx, NodeSource, TypePlan};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -101,7 +101,9 @@ fn build_partition(
             graph: &graph,
             placement: &placement,
         };
-        let nodes = place_nodes(peer, plan, work, places)?;
+        let (nodes, gaps) = place_nodes(peer, plan, work, places)?;
+        let gaps = peer.gather_all::<_, StoreError>(Ok(gaps))?;
+        mark_gaps(&mut graph, source, &gaps);
         let written = write_nodes(peer.index(), plan, source, nodes, &graph);
         node_files.extend(peer.agree(written)?);
     }
@@ -183,8 +185,15 @@ fn number_all(
         .nodes
         .label_meta(names, labelled.max_class);
     let label = peer.agree(label.map_err(StoreError::from))?;
-    // Which relations have self-loops is not known yet.
-    let graph = plan.graph.meta(plan.target_type, label);
+    // Which columns have gaps and which relations have self-loops is not known yet.
+    let mut graph = plan.graph.meta(plan.target_type, label);
+    for ((meta, of_type), of) in graph.types.iter_mut().zip(types).zip(&mut numberings) {
+        let categories = std::mem::take(&mut of.categories);
+        meta.columns = of_type.nodes.column_meta(categories, &[]);
+        if peer.index() == 0 {
+            warn_of_unshared(of_type, &meta.columns, of.num_nodes);
+        }
+    }
     let mut units: Vec<_> = numberings.into_iter().map(|of| Some(of.units)).collect();
     let numbers = sources.iter().map(|source| {
         let of_types = source
@@ -202,6 +211,34 @@ fn number_all(
         placement,
         graph,
     })
+}
+
+/// Warns of columns of categories in which nearly every node has its own.
+fn warn_of_unshared(of_type: &TypePlan, columns: &[ColumnMeta], num_nodes: u64) {
+    for column in columns
+        .iter()
+        .filter(|column| column.is_unshared(num_nodes))
+    {
+        let table = of_type.nodes.table_key();
+        let count = column.num_categories();
+        tracing::warn!(
+            "column `{}` of `{table}` has {count} categories for {num_nodes} nodes; a model learns \
+             nothing from a value that one node has; consider to leave the column out",
+            column.name
+        );
+    }
+}
+
+/// Marks the columns of a source's types with missing values in the rows that some worker read.
+fn mark_gaps(graph: &mut GraphMeta, source: &NodeSource, by_worker: &[Vec<Vec<bool>>]) {
+    for (member, (type_idx, _)) in source.types().iter().enumerate() {
+        let meta = &mut graph.types[*type_idx];
+        let mut columns = std::mem::take(&mut meta.columns);
+        for (at, column) in columns.iter_mut().enumerate() {
+            column.gaps = by_worker.iter().any(|found| found[member][at]);
+        }
+        meta.columns = ColumnMeta::of_graph(columns);
+    }
 }
 
 /// Whether a relation has self-loops, and its counts.

@@ -11,8 +11,8 @@ use arrow::buffer::ScalarBuffer;
 use arrow::datatypes::UInt32Type;
 use cluster::Peer;
 use schemas::{
-    FeatureMeta, Features, GraphMeta, Ids, Labels, NodeIdx, NodeReader, NodeRows, NodeSource,
-    NodesPlan, SchemaError, Split, TypeMeta,
+    DescribedColumns, FeatureMeta, Features, GraphMeta, Ids, Labels, NodeIdx, NodeReader, NodeRows,
+    NodeSource, NodesPlan, SchemaError, Split, TypeMeta,
 };
 use serde::{Deserialize, Serialize};
 use std::cell::RefCell;
@@ -63,7 +63,11 @@ pub(crate) struct NodePlaces<'a> {
     pub(crate) placement: &'a Placement,
 }
 
-/// Reads the node rows of a source and sends each to its owner; returns the own rows of each type.
+/// The own rows of each type of a source. For each of its types and columns of dense features,
+/// whether values are missing in the rows that this worker read.
+type PlacedNodes = (Vec<OwnedNodes>, Vec<Vec<bool>>);
+
+/// Reads the node rows of a source and sends each to its owner.
 ///
 /// # Errors
 ///
@@ -73,8 +77,9 @@ pub(crate) fn place_nodes(
     plan: &StorePlan,
     work: OwnUnits,
     places: NodePlaces<'_>,
-) -> Result<Vec<OwnedNodes>, StoreError> {
-    let outgoing = node_rows(work, places);
+) -> Result<PlacedNodes, StoreError> {
+    let gaps = Rc::new(RefCell::new(Vec::new()));
+    let outgoing = node_rows(work, places, Rc::clone(&gaps));
     let budget = Budget::new(turn_bytes(plan.memory_budget) / plan.workers);
     let types = places.source.types();
     let received = types
@@ -103,25 +108,31 @@ pub(crate) fn place_nodes(
             })
         });
     let own: Result<Vec<_>, StoreError> = own.collect();
-    peer.agree(own)
+    Ok((peer.agree(own)?, gaps.take()))
 }
 
 /// Returns the rows that this worker reads in batches, each with the worker that it is sent to.
+/// Sets in `gaps` which columns of each type have missing values.
 fn node_rows<'a>(
     work: OwnUnits,
     places: NodePlaces<'a>,
+    gaps: Rc<RefCell<Vec<Vec<bool>>>>,
 ) -> impl Iterator<Item = Result<(usize, NodeBatch), StoreError>> + use<'a> {
     let types = places.source.types();
     let metas = types.iter().map(|(idx, _)| &places.graph.types[*idx]);
     let metas: Vec<&TypeMeta> = metas.collect();
-    let labels: Vec<_> = metas.iter().map(|meta| meta.label.as_ref()).collect();
+    let described = metas
+        .iter()
+        .map(|meta| (meta.label.as_ref(), &meta.columns[..]));
+    let described: Vec<DescribedColumns<'_>> = described.collect();
     let num_rows = metas.iter().map(|meta| rows_at_once(meta)).min();
     let num_rows = num_rows.expect("a source has a type");
     let mut units = work.of(places.source.units()).enumerate();
     let mut unit: Option<(NodeReader<'a>, Vec<&'a [NodeIdx]>)> = None;
-    let rows = types.iter().zip(&labels);
-    let rows = rows.map(|((_, plan), label)| plan.no_rows(*label, num_rows));
+    let rows = types.iter().zip(&described);
+    let rows = rows.map(|((_, plan), (label, _))| plan.no_rows(*label, num_rows));
     let mut rows: Vec<NodeRows> = rows.collect();
+    gaps.replace(rows.iter().map(|of| of.gaps.clone()).collect());
     // Reads the next rows; returns one batch for each type and owner.
     let mut next = move || loop {
         if let Some((reader, nodes)) = &mut unit {
@@ -129,6 +140,9 @@ fn node_rows<'a>(
             if left > 0 {
                 rows.iter_mut().for_each(NodeRows::clear);
                 reader.read_each(num_rows.min(left), &mut rows)?;
+                for (found, of) in gaps.borrow_mut().iter_mut().zip(&rows) {
+                    found.clone_from(&of.gaps);
+                }
                 return split_all(places, &rows, nodes).map(Some);
             }
         }
@@ -136,7 +150,7 @@ fn node_rows<'a>(
             return Ok::<_, StoreError>(None);
         };
         let numbers = places.numbers.iter().map(|of| &of[at][..]);
-        let reader = places.source.reader(next_unit, &labels)?;
+        let reader = places.source.reader(next_unit, &described)?;
         unit = Some((reader, numbers.collect()));
     };
     let batches = std::iter::from_fn(move || next().transpose());

@@ -6,7 +6,7 @@ use crate::placement::NUM_NODES_MAX;
 use crate::units::OwnUnits;
 use cluster::Peer;
 use hashbrown::HashTable;
-use schemas::{Ids, NodeIdx, NodeSource, NodesPlan};
+use schemas::{Categories, Ids, NodeIdx, NodeSource, NodesPlan};
 use serde::{Deserialize, Serialize};
 use std::cmp::Ordering;
 use std::collections::BTreeSet;
@@ -42,6 +42,8 @@ pub(crate) struct Numbering {
     pub(crate) class_names: Vec<String>,
     /// Greatest class number in the whole table.
     pub(crate) max_class: Option<u32>,
+    /// Categories of feature columns in the whole table.
+    pub(crate) categories: Categories,
 }
 
 /// Distinct ids in order of arrival, with a hash table that finds the position of an id.
@@ -58,6 +60,7 @@ struct Sample {
     stride: u64,
     class_names: Vec<String>,
     max_class: Option<u32>,
+    categories: Categories,
 }
 
 #[derive(Clone, Serialize, Deserialize)]
@@ -74,6 +77,7 @@ pub(crate) struct MyRows {
     unit_lengths: Vec<usize>,
     class_names: BTreeSet<String>,
     max_class: Option<u32>,
+    categories: Categories,
 }
 
 /// Numbers the nodes of a type from 0 and makes the dictionary in which edge ends are looked up.
@@ -119,6 +123,7 @@ pub(crate) fn number_type(
         num_nodes,
         class_names: union_of_names(&samples),
         max_class: samples.iter().filter_map(|s| s.max_class).max(),
+        categories: peer.agree(union_of_categories(samples, plan))?,
     };
     Ok((
         numbering,
@@ -157,16 +162,20 @@ pub(crate) fn read_keys(source: &NodeSource, work: OwnUnits) -> Result<Vec<MyRow
         unit_lengths: Vec::new(),
         class_names: BTreeSet::new(),
         max_class: None,
+        categories: Categories::default(),
     };
     let types = source.types().iter().map(|(_, plan)| of_type(plan));
     let mut types: Vec<MyRows> = types.collect();
     for unit in work.of(source.units()) {
-        for (mine, keys) in types.iter_mut().zip(source.read_keys(unit)?) {
+        let plans = source.types().iter().map(|(_, plan)| plan);
+        let of_types = types.iter_mut().zip(plans);
+        for ((mine, plan), keys) in of_types.zip(source.read_keys(unit)?) {
             mine.ids.extend_from(&keys.ids, 0..keys.ids.len());
             mine.rows.extend(keys.rows.iter());
             mine.unit_lengths.push(keys.ids.len());
             mine.class_names.extend(keys.class_names);
             mine.max_class = mine.max_class.max(keys.max_class);
+            plan.merge_categories(&mut mine.categories, keys.categories)?;
         }
     }
     Ok(types)
@@ -180,6 +189,7 @@ fn sample(mine: &MyRows, order: &[u32]) -> Sample {
         stride: stride as u64,
         class_names: mine.class_names.iter().cloned().collect(),
         max_class: mine.max_class,
+        categories: mine.categories.clone(),
     }
 }
 
@@ -207,6 +217,14 @@ fn choose_splitters(samples: &[Sample], ranges: usize) -> Ids {
 fn union_of_names(samples: &[Sample]) -> Vec<String> {
     let names: BTreeSet<&String> = samples.iter().flat_map(|s| &s.class_names).collect();
     names.into_iter().cloned().collect()
+}
+
+fn union_of_categories(samples: Vec<Sample>, plan: &NodesPlan) -> Result<Categories, StoreError> {
+    let mut all = Categories::default();
+    for sample in samples {
+        plan.merge_categories(&mut all, sample.categories)?;
+    }
+    Ok(all)
 }
 
 fn range_of(splitters: &Ids, ids: &Ids, i: usize) -> usize {

@@ -1,8 +1,8 @@
 //! Reads the whole input without a shuffle: checks every value and counts degrees.
 
 use schemas::{
-    FeatureMeta, Features, GraphMeta, GraphPlan, HopFanouts, LabelMeta, NodeRows, NodeSource,
-    Split, keep_at_hop,
+    ColumnMeta, DescribedColumns, FeatureMeta, Features, GraphMeta, GraphPlan, HopFanouts,
+    NodeRows, NodeSource, Split, keep_at_hop,
 };
 
 use super::edge::Edge;
@@ -47,11 +47,16 @@ impl Survey {
         target_type: usize,
         fanouts: &[HopFanouts],
     ) -> Result<Survey, FlattenError> {
-        let keys = read_keys(graph)?;
+        let mut keys = read_keys(graph)?;
         let target = &graph.types[target_type].nodes;
         let label = target.label_meta(keys[target_type].names(), keys[target_type].max_class)?;
-        let meta = graph.meta(target_type, label);
-        let rows = read_rows(graph, &meta)?;
+        let mut meta = graph.meta(target_type, label);
+        for ((of_type, plan), found) in meta.types.iter_mut().zip(&graph.types).zip(&mut keys) {
+            of_type.columns = plan
+                .nodes
+                .column_meta(std::mem::take(&mut found.categories), &[]);
+        }
+        let rows = read_rows(graph, &mut meta)?;
         let types = Types::new(graph, keys, rows)?;
         let order = types.order();
         let relations = meta.relations.iter();
@@ -231,34 +236,29 @@ fn read_keys(graph: &GraphPlan) -> Result<Vec<TypeKeys>, FlattenError> {
     for source in graph.node_sources() {
         for unit in source.units() {
             let of_unit = source.read_keys(unit)?;
-            for ((idx, _), found) in source.types().iter().zip(of_unit) {
-                keys[*idx].add(found);
+            for ((idx, nodes), found) in source.types().iter().zip(of_unit) {
+                keys[*idx].add(nodes, found)?;
             }
         }
     }
     Ok(keys)
 }
 
-/// Reads all columns: returns the splits and some features of each type.
+/// Reads all columns: returns the splits and some features of each type, and marks the columns with
+/// missing values.
 fn read_rows(
     graph: &GraphPlan,
-    meta: &GraphMeta,
+    meta: &mut GraphMeta,
 ) -> Result<Vec<(Vec<Split>, Features)>, FlattenError> {
     let types = meta.types.iter();
     let mut rows: Vec<(Vec<Split>, Features)> = types
         .map(|of_type| (Vec::new(), Features::empty(of_type.features)))
         .collect();
+    let mut gaps: Vec<Vec<bool>> = vec![Vec::new(); meta.types.len()];
     for source in graph.node_sources() {
-        let members = source.types().iter();
-        let labels: Vec<Option<&LabelMeta>> = members
-            .map(|(idx, _)| meta.types[*idx].label.as_ref())
-            .collect();
         for unit in source.units() {
-            for ((idx, plan), found) in source
-                .types()
-                .iter()
-                .zip(read_unit(&source, unit, &labels)?)
-            {
+            let of_unit = read_unit(&source, unit, meta)?;
+            for ((idx, plan), found) in source.types().iter().zip(of_unit) {
                 let (split, kept) = &mut rows[*idx];
                 let stride = stride(plan.feature_meta(), plan.num_rows());
                 for (at, row) in (0..).zip(split.len()..split.len() + found.ids.len()) {
@@ -267,25 +267,42 @@ fn read_rows(
                     }
                 }
                 split.extend(found.split);
+                gaps[*idx].resize(found.gaps.len(), false);
+                for (of_column, has_gaps) in gaps[*idx].iter_mut().zip(found.gaps) {
+                    *of_column |= has_gaps;
+                }
             }
         }
+    }
+    for (of_type, found) in meta.types.iter_mut().zip(gaps) {
+        let mut columns = std::mem::take(&mut of_type.columns);
+        for (column, has_gaps) in columns.iter_mut().zip(found) {
+            column.gaps = has_gaps;
+        }
+        of_type.columns = ColumnMeta::of_graph(columns);
     }
     Ok(rows)
 }
 
+/// Reads a unit's rows of each type.
 fn read_unit(
     source: &NodeSource,
     unit: &schemas::Unit,
-    labels: &[Option<&LabelMeta>],
+    meta: &GraphMeta,
 ) -> Result<Vec<NodeRows>, FlattenError> {
-    if let ([(_, plan)], [label]) = (source.types(), labels) {
-        return Ok(vec![plan.read_rows(unit, *label)?]);
-    }
-    let members = source.types().iter().zip(labels);
-    let mut rows: Vec<NodeRows> = members
-        .map(|((_, plan), label)| plan.no_rows(*label, 0))
+    let members = source.types().iter();
+    let described: Vec<DescribedColumns<'_>> = members
+        .map(|(idx, _)| &meta.types[*idx])
+        .map(|of_type| (of_type.label.as_ref(), &of_type.columns[..]))
         .collect();
-    let mut reader = source.reader(unit, labels)?;
+    if let ([(_, plan)], [(label, columns)]) = (source.types(), &described[..]) {
+        return Ok(vec![plan.read_rows(unit, *label, columns)?]);
+    }
+    let members = source.types().iter().zip(&described);
+    let mut rows: Vec<NodeRows> = members
+        .map(|((_, plan), (label, _))| plan.no_rows(*label, 0))
+        .collect();
+    let mut reader = source.reader(unit, &described)?;
     reader.read_each(unit.num_rows.max(1), &mut rows)?;
     Ok(rows)
 }

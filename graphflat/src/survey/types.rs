@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 
 use schemas::{
-    EdgeRows, Features, GraphPlan, Ids, NodeKeys, NodesPlan, RelationPlan, RowNumbers, Split,
+    Categories, EdgeRows, Features, GraphPlan, Ids, NodeKeys, NodesPlan, RelationPlan, RowNumbers,
+    Split,
 };
 use store::StoreError;
 
@@ -11,17 +12,19 @@ use super::edge::Edge;
 use super::id_index::IdIndex;
 use crate::FlattenError;
 
-/// Ids and classes of a type while its table is read.
+/// Ids, classes and categories of a type while its table is read.
 pub(super) struct TypeKeys {
     ids: Ids,
     rows: Vec<RowNumbers>,
     names: BTreeSet<String>,
     pub(super) max_class: Option<u32>,
+    pub(super) categories: Categories,
 }
 
 impl TypeKeys {
     pub(super) fn new(nodes: &NodesPlan) -> Self {
         Self {
+            categories: Categories::default(),
             ids: Ids::new(nodes.id_type()),
             rows: Vec::new(),
             names: BTreeSet::new(),
@@ -30,11 +33,17 @@ impl TypeKeys {
     }
 
     /// Adds the keys of the next unit.
-    pub(super) fn add(&mut self, found: NodeKeys) {
+    ///
+    /// # Errors
+    ///
+    /// If a column has more categories than allowed.
+    pub(super) fn add(&mut self, nodes: &NodesPlan, found: NodeKeys) -> Result<(), FlattenError> {
+        nodes.merge_categories(&mut self.categories, found.categories)?;
         self.ids.extend_from(&found.ids, 0..found.ids.len());
         self.rows.push(found.rows);
         self.names.extend(found.class_names);
         self.max_class = self.max_class.max(found.max_class);
+        Ok(())
     }
 
     /// Returns the names of the classes, sorted.

@@ -11,6 +11,7 @@ use parquet::file::properties::WriterProperties;
 use schemas::{
     Dangling, EdgesSpec, IdType, NodesSpec, NumericLabel, SparseSpec, Split, SplitSpec, SplitValues,
 };
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::ops::Range;
 use std::path::Path;
@@ -80,6 +81,7 @@ pub(crate) fn nodes_spec(graph: &Graph, cut: Cut) -> NodesSpec {
         path: "nodes".into(),
         id: "name".to_owned(),
         features: features.iter().map(|&name| name.to_owned()).collect(),
+        columns: BTreeMap::new(),
         sparse,
         label: (!matches!(graph.labels, LabelColumn::None)).then(|| "label".to_owned()),
         // Random labels may all be whole numbers, which would be taken for classes.

@@ -2,9 +2,11 @@
 
 use crate::InferError;
 use crate::columns::{ColumnUse, typed_differences};
+use crate::fit::raw_width;
 use crate::model::TypedTrained;
 use crate::plan::InferPlan;
-use gnn::Transform;
+use gnn::{GnnError, Transform};
+use graphtrainer::convert::raw_columns;
 use schemas::{FeatureMeta, GraphMeta, RelationMeta, Sampling, TypeMeta, TypedColumns};
 use std::collections::BTreeSet;
 use store::StoreMeta;
@@ -62,6 +64,14 @@ impl TypedTrained {
         }
     }
 
+    /// Prepares the transforms for the columns of a graph, which was checked before.
+    pub(crate) fn bound_to(self, graph: &GraphMeta) -> Result<Self, InferError> {
+        let types = self.transforms.iter().zip(&graph.types);
+        let bound = types.map(|(transform, of)| transform.bind(&raw_columns(&of.columns)));
+        let transforms = bound.collect::<Result<_, _>>()?;
+        Ok(Self { transforms, ..self })
+    }
+
     /// Returns the first difference between a graph and what the model reads.
     fn misfit(&self, graph: &GraphMeta) -> Option<String> {
         let arch = self.model.architecture();
@@ -98,15 +108,20 @@ impl TypedTrained {
     }
 
     fn misfit_of_type(&self, at: usize, given: &TypeMeta) -> Option<String> {
-        let (wanted, name) = (self.model.architecture().types[at].in_dim, &given.name);
-        let (wanted, dim) = (wanted.unwrap_or(0), given.features.dim());
+        let (transform, name) = (&self.transforms[at], &given.name);
+        let encoded = self.model.architecture().types[at].in_dim;
+        let wanted = raw_width(transform, encoded.unwrap_or(0));
+        let dim = given.features.dim();
         if wanted != dim {
             return Some(format!(
                 "it reads {wanted} features a node of type `{name}`, which has {dim}"
             ));
         }
+        if let Err(GnnError::Transform { problem }) = transform.bind(&raw_columns(&given.columns)) {
+            return Some(format!("of type `{name}`, {problem}"));
+        }
         let is_sparse = matches!(given.features, FeatureMeta::Sparse { .. });
-        let fills = matches!(self.transforms[at], Transform::Standardize { .. });
+        let fills = matches!(transform, Transform::Standardize { .. });
         (is_sparse && fills).then(|| {
             format!(
                 "it standardises the features of type `{name}`, which would fill its sparse ones"

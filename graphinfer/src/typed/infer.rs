@@ -24,7 +24,7 @@ use store::Store;
 /// [`infer`](crate::infer) of a graph with node types.
 pub(crate) fn infer(
     plan: &InferPlan,
-    trained: &TypedTrained,
+    trained: TypedTrained,
     store: &Store,
     progress: &Progress,
 ) -> Result<Manifest, InferError> {
@@ -34,6 +34,7 @@ pub(crate) fn infer(
     trained.check(store.meta())?;
     trained.check_columns(plan, store.typed_columns())?;
     trained.check_plan(plan)?;
+    let trained = &trained.bound_to(&store.meta().graph)?;
     let record = &trained.record;
     record.warn(plan);
     let wanted = OutputRows::of(plan, trained)?;

@@ -25,6 +25,9 @@ pub struct TrainContext {
     /// Transform of the node features, fitted on the train targets. Typed graphs have
     /// [`TrainPlan::with_transforms`].
     pub transform: Option<Transform>,
+    /// By type (with the empty name in an untyped graph) and feature column: the number of categories
+    /// above which they become learnable codes, where the job sets it.
+    pub one_hot: BTreeMap<String, BTreeMap<String, u32>>,
     /// Directory that relative paths start at.
     pub base: PathBuf,
     /// Whether an existing output is replaced.
@@ -78,6 +81,9 @@ pub(crate) struct ResultPlan {
     /// By type, in a typed graph; types without a transform are left out.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) transforms: BTreeMap<String, Transform>,
+    /// By type, the bounds of its columns; types without a bound are left out.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) one_hot: BTreeMap<String, BTreeMap<String, u32>>,
     pub(crate) optimizer: Optimizer,
     /// In epochs; the number of targets decides how many steps the optimiser gets.
     pub(crate) schedule: Option<ScheduleSpec>,

@@ -9,6 +9,7 @@ fn plan(text: &str) -> Result<TrainPlan, String> {
         input: Some("features".into()),
         job_seed: 7,
         transform: None,
+        one_hot: std::collections::BTreeMap::new(),
         base: "/job".into(),
         fresh: false,
     };
@@ -280,6 +281,7 @@ fn a_job_without_flatten_needs_an_input() {
         input: None,
         job_seed: 0,
         transform: None,
+        one_hot: std::collections::BTreeMap::new(),
         base: PathBuf::new(),
         fresh: false,
     };
@@ -295,6 +297,7 @@ fn streamed_training_reads_no_files() {
         input: Some("work/store".into()),
         job_seed: 0,
         transform: None,
+        one_hot: std::collections::BTreeMap::new(),
         base: PathBuf::new(),
         fresh: false,
     };

@@ -2,11 +2,12 @@
 
 use gnn::typed::Schema;
 use gnn::{LabelScale, StandardizeFit, Transform};
-use schemas::{FeatureMeta, Split};
+use schemas::{FeatureMeta, GraphMeta, Split, TypeMeta};
 
 use super::Checks;
 use crate::TrainError;
 use crate::batch::{Piece, nodes_of};
+use crate::encode::TransformFit;
 use crate::source::{Part, Source};
 
 impl Checks<'_> {
@@ -51,50 +52,39 @@ impl Checks<'_> {
         schema: &Schema,
     ) -> Result<Vec<Transform>, TrainError> {
         let types = self.graph.types.iter().enumerate();
-        let mut fits: Vec<Option<StandardizeFit>> = types
-            .map(|(node_type, of)| {
-                let wanted = self.transform_of(node_type);
-                let is_fitted = wanted == Some(schemas::Transform::Standardize);
-                is_fitted.then(|| StandardizeFit::new(of.features.dim()))
-            })
-            .collect();
-        if fits.iter().any(Option::is_some) {
+        let fits = types.map(|(node_type, of)| {
+            let one_hot = self.plan.result.one_hot.get(&of.name);
+            TransformFit::new(of, self.transform_of(node_type), one_hot)
+        });
+        let mut fits: Vec<TransformFit> = fits.collect();
+        if fits.iter().any(TransformFit::reads_rows) {
             for idx in 0..source.counts.len() {
                 let part = source.part(source.key(idx, None))?;
-                self.add_rows(&mut fits, source, schema, &part);
+                self.add_rows(&mut fits, source, schema, &part)?;
             }
         }
-        let fitted = fits.into_iter().enumerate();
-        let transform = |(node_type, fit): (usize, Option<StandardizeFit>)| match (
-            self.transform_of(node_type),
-            fit,
-        ) {
-            (Some(schemas::Transform::RowNormalize), _) => Transform::RowNormalize,
-            (_, Some(fit)) => fit.finish(),
-            (_, None) => Transform::None,
-        };
-        Ok(fitted.map(transform).collect())
+        let fitted = fits.into_iter().map(TransformFit::finish);
+        Ok(fitted.collect::<Result<_, _>>()?)
     }
 
     /// Adds the rows of a part that transforms are fitted to.
     fn add_rows(
         &self,
-        fits: &mut [Option<StandardizeFit>],
+        fits: &mut [TransformFit],
         source: &Source,
         schema: &Schema,
         part: &Part,
-    ) {
+    ) -> Result<(), TrainError> {
         let targets = part.targets(Split::Train);
         let target_type = self.graph.target_type;
-        if let Some(fit) = &mut fits[target_type] {
-            let rows = targets
-                .iter()
-                .map(|&target| part.dense_row(target_type, target));
-            rows.for_each(|row| fit.add(row));
+        if fits[target_type].reads_rows() {
+            for &target in targets {
+                fits[target_type].add(part.dense_row(target_type, target))?;
+            }
         }
         let mut others = (0..fits.len()).filter(|&at| at != target_type);
-        if !others.any(|at| fits[at].is_some()) {
-            return;
+        if !others.any(|at| fits[at].reads_rows()) {
+            return Ok(());
         }
         let piece = Piece {
             shard: &part.shard,
@@ -102,14 +92,21 @@ impl Checks<'_> {
         };
         let nodes = nodes_of(&[piece], schema, &source.flatten.fanouts);
         for (node_type, (fit, places)) in fits.iter_mut().zip(&nodes).enumerate() {
-            if let Some(fit) = fit.as_mut().filter(|_| node_type != target_type) {
-                let rows = places
-                    .iter()
-                    .map(|place| part.dense_row(node_type, place.node));
-                rows.for_each(|row| fit.add(row));
+            if node_type != target_type && fit.reads_rows() {
+                for place in places {
+                    fit.add(part.dense_row(node_type, place.node))?;
+                }
             }
         }
+        Ok(())
     }
+}
+
+/// Returns the widths of transformed features, by type.
+pub(super) fn widths(graph: &GraphMeta, transforms: &[Transform]) -> Vec<usize> {
+    let types = graph.types.iter().zip(transforms);
+    let width = |(of, transform): (&TypeMeta, &Transform)| transform.width(of.features.dim());
+    types.map(width).collect()
 }
 
 /// Returns mean and deviation of the labels of train targets, each occurrence counted.

@@ -8,6 +8,7 @@ use super::Checks;
 use crate::TrainError;
 use crate::batch::EdgeColumns;
 use crate::config::quoted;
+use crate::encode::encoded_width_max;
 
 /// Width of the embedding of a relation of `simple_hgn`, as its authors have it.
 const RELATION_DIM: usize = 64;
@@ -144,6 +145,6 @@ impl Checks<'_> {
 fn type_input(meta: &TypeMeta) -> TypeInput {
     TypeInput {
         name: meta.name.clone(),
-        in_dim: Some(meta.features.dim()).filter(|&dim| dim > 0),
+        in_dim: Some(encoded_width_max(meta)).filter(|&dim| dim > 0),
     }
 }

@@ -134,6 +134,7 @@ impl Graph {
                 Features::Dense { .. } => FeatureMeta::Dense { dim },
                 Features::Sparse { .. } => FeatureMeta::Sparse { dim },
             },
+            columns: Vec::new(),
             label: Some(LabelMeta {
                 data_type: names.clone(),
                 kind,

@@ -301,6 +301,7 @@ fn meta_of(features: &[Features], relations: Vec<RelationMeta>, target_type: usi
             _ => IdType::Utf8,
         },
         features: features.meta(),
+        columns: Vec::new(),
         label: (at == target_type).then(|| LabelMeta {
             data_type: String::from("Int64"),
             kind: LabelKind::Class {

@@ -297,7 +297,7 @@ fn the_documented_example_parses_and_every_key_is_documented() {
     // The only error is that the tables do not exist.
     check(
         example(),
-        "j.toml:30: `input.edges.path`: no file matches: papers/edges/*.parquet",
+        "j.toml:31: `input.edges.path`: no file matches: papers/edges/*.parquet",
     );
     let written: toml::Table = toml::from_str(example()).unwrap();
     for table in [
@@ -518,7 +518,8 @@ fn a_mistake_that_follows_from_another_is_not_told() {
     check(
         &format!("{HEAD}{input}{STAGE}{train}").replace("split =", "splits ="),
         "j.toml:7: unknown key `input.nodes.splits`; did you mean `split`? allowed: path, id, \
-         features, sparse, label, label_kind, num_classes, split, split_values, transform, where\n\
+         features, columns, sparse, label, label_kind, num_classes, split, split_values, transform, \
+         where\n\
          j.toml:20: `train.output` is the number 5; allowed is a path, in quotes",
     );
 }

@@ -6,7 +6,7 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 /// Keys of a node or edge table whose values are tables.
-const TABLES: [&str; 4] = ["sparse", "split", "split_values", "where"];
+const TABLES: [&str; 5] = ["columns", "sparse", "split", "split_values", "where"];
 
 /// Gives the table `[input.nodes]` of a job without node types the empty name, as the table of a
 /// type has its name in `[input.nodes.TYPE]`; likewise `[input.edges]`.

@@ -3,7 +3,7 @@
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::{FeatureMeta, LabelMeta, SplitMeta};
+use super::{ColumnMeta, FeatureMeta, LabelMeta, SplitMeta};
 use crate::ids::IdType;
 
 /// Description of a graph's tables; manifests and each file's metadata hold it.
@@ -29,6 +29,9 @@ pub struct TypeMeta {
     pub id_type: IdType,
     /// Shape of the node features.
     pub features: FeatureMeta,
+    /// Columns of dense features; none if all of them are numbers without gaps.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub columns: Vec<ColumnMeta>,
     /// Labels, where the input has them; only the target type may have labels.
     pub label: Option<LabelMeta>,
     /// Splits, where the input has them; only the target type may have splits.
@@ -59,6 +62,9 @@ pub struct UntypedMeta {
     pub id_type: IdType,
     /// Shape of the node features.
     pub features: FeatureMeta,
+    /// Columns of dense features; none if all of them are numbers without gaps.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub columns: Vec<ColumnMeta>,
     /// Labels, where the input has them.
     pub label: Option<LabelMeta>,
     /// Splits, where the input has them.
@@ -147,6 +153,7 @@ impl From<UntypedMeta> for GraphMeta {
                 name: String::new(),
                 id_type: meta.id_type,
                 features: meta.features,
+                columns: meta.columns,
                 label: meta.label,
                 split: meta.split,
             }],
@@ -207,6 +214,7 @@ impl Serialize for GraphMeta {
         let untyped = UntypedMeta {
             id_type: nodes.id_type,
             features: nodes.features,
+            columns: nodes.columns,
             label: nodes.label,
             split: nodes.split,
             edge_weight: edges.edge_weight,
@@ -239,6 +247,7 @@ mod tests {
         GraphMeta::from(UntypedMeta {
             id_type: IdType::Int64,
             features: FeatureMeta::Dense { dim: 3 },
+            columns: Vec::new(),
             label: Some(LabelMeta {
                 data_type: "Int32".to_owned(),
                 kind: LabelKind::Class { num_classes: 4 },

@@ -8,6 +8,7 @@ fn graph(label: Option<LabelMeta>) -> GraphMeta {
     GraphMeta::from(UntypedMeta {
         id_type: IdType::Utf8,
         features: FeatureMeta::None,
+        columns: Vec::new(),
         label,
         split: None,
         edge_weight: false,

@@ -217,6 +217,7 @@ fn a_hub_with_ten_thousand_sources_returns() {
     let meta = GraphMeta::from(UntypedMeta {
         id_type: IdType::Utf8,
         features: FeatureMeta::Sparse { dim: 7 },
+        columns: Vec::new(),
         label: None,
         split: None,
         edge_weight: false,
@@ -347,6 +348,7 @@ fn a_node_stands_in_one_hop_only() {
     let meta = GraphMeta::from(UntypedMeta {
         id_type: IdType::UInt64,
         features: FeatureMeta::None,
+        columns: Vec::new(),
         label: None,
         split: None,
         edge_weight: false,

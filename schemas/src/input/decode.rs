@@ -8,6 +8,7 @@ use arrow::datatypes::{DataType, Float32Type};
 use super::table::BATCH_VALUES;
 use super::{Place, Table};
 use crate::columns::FeatureColumn;
+use crate::config::ColumnKind;
 use crate::error::{Result, SchemaError};
 
 pub(super) const NUMBERS: &str = "numbers and lists of numbers";
@@ -191,6 +192,7 @@ impl NumberColumns {
         let column = columns.map(|(name, width)| FeatureColumn {
             name: name.clone(),
             width: Some(*width),
+            kind: ColumnKind::Number,
         });
         column.collect()
     }
@@ -243,7 +245,7 @@ impl NumberColumns {
         emit: impl FnOnce(&[f32]),
     ) -> Result<()> {
         let array = column(batch, name);
-        no_nulls(place, name, array).map_err(explain_null)?;
+        no_nulls(place, name, array)?;
         let values = match Lists::of(array) {
             None => to_f32(place, array)?,
             Some((lists, values)) => {
@@ -265,27 +267,6 @@ impl NumberColumns {
         all_finite(place, name, &values, |i| i / width.max(1))?;
         emit(&values);
         Ok(())
-    }
-}
-
-/// Adds to the error of a null among features how to mend it.
-fn explain_null(error: SchemaError) -> SchemaError {
-    match error {
-        SchemaError::Value {
-            path,
-            column,
-            row,
-            problem,
-        } => SchemaError::Value {
-            path,
-            column,
-            row,
-            problem: format!(
-                "{problem}; features have no gaps: fill them, such as with the mean, and mark them \
-                 with 0 and 1 in a column of its own"
-            ),
-        },
-        other => other,
     }
 }
 

@@ -1,5 +1,6 @@
 //! The table of edges.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use arrow::array::Array;
@@ -66,7 +67,7 @@ impl EdgesSpec {
         base: &Path,
         files: &mut OpenFiles,
     ) -> Result<EdgesPlan, Vec<SchemaError>> {
-        let table = Table::open(name, base, &self.path, files);
+        let table = Table::open(name, base, (&self.path, &BTreeMap::new()), files);
         let mut table = table.map_err(|error| vec![error])?;
         let mut found = Vec::new();
         found.extend(
@@ -233,6 +234,11 @@ impl EdgesPlan {
     /// If a file cannot be read.
     pub fn fingerprint(&self) -> Result<String> {
         self.table.fingerprint()
+    }
+
+    /// Returns the table's columns with the types that were inferred; none if no file is CSV.
+    pub fn inferred_types(&self) -> Option<Vec<(String, String)>> {
+        self.table.inferred()
     }
 
     /// Returns the type of the sources' ids.

@@ -3,7 +3,9 @@
 use arrow::array::{Array, AsArray, RecordBatch};
 use arrow::datatypes::{DataType, Int64Type, UInt64Type};
 
-use super::decode::{self, Lists, NumberColumns, column};
+use super::column_kind::check_specs;
+use super::decode::{self, Lists, column};
+use super::dense::{DenseColumns, Positions};
 use super::{Place, Table};
 use crate::columns::{FeatureMeta, Features};
 use crate::config::{NodesSpec, SparseSpec};
@@ -16,7 +18,7 @@ const SPARSE_VALUES: usize = 64;
 #[derive(Clone, Debug)]
 pub(super) enum FeatureColumns {
     None,
-    Dense(NumberColumns),
+    Dense(DenseColumns),
     Sparse(SparseSpec),
 }
 
@@ -24,12 +26,12 @@ impl FeatureColumns {
     /// Checks the feature columns; the columns of ids, labels and splits are refused.
     pub(super) fn plan(spec: &NodesSpec, table: &Table) -> Result<Self> {
         refuse_other_roles(spec, table)?;
+        check_specs(spec, table)?;
         let Some(sparse) = &spec.sparse else {
             if spec.features.is_empty() {
                 return Ok(Self::None);
             }
-            let columns = NumberColumns::plan(table, "features", &spec.features, "features")?;
-            return Ok(Self::Dense(columns));
+            return DenseColumns::plan(spec, table).map(Self::Dense);
         };
         if !spec.features.is_empty() {
             let problem = "cannot be set beside `features`; leave one of them out".to_owned();
@@ -71,16 +73,31 @@ impl FeatureColumns {
         }
     }
 
-    /// Appends a batch's rows.
+    /// Returns the columns of dense features.
+    pub(super) fn dense(&self) -> Option<&DenseColumns> {
+        match self {
+            Self::None | Self::Sparse(_) => None,
+            Self::Dense(columns) => Some(columns),
+        }
+    }
+
+    /// Returns the number of columns that may have gaps.
+    pub(super) fn num_dense(&self) -> usize {
+        self.dense().map_or(0, DenseColumns::len)
+    }
+
+    /// Appends a batch's rows, and marks the columns with missing values in `gaps`.
     pub(super) fn append(
         &self,
         place: Place<'_>,
         batch: &RecordBatch,
+        positions: &Positions<'_>,
+        gaps: &mut [bool],
         features: &mut Features,
     ) -> Result<()> {
         match (self, features) {
             (Self::Dense(dense), Features::Dense { values, .. }) => {
-                dense.append(place, batch, values)
+                dense.append(place, batch, positions, gaps, values)
             }
             (
                 Self::Sparse(sparse),

@@ -3,8 +3,8 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use super::{EdgesPlan, NodesPlan, OpenFiles, TableName};
-use crate::columns::{GraphMeta, LabelMeta, RelationMeta, TypeMeta};
+use super::{Categories, EdgesPlan, NodesPlan, OpenFiles, TableName};
+use crate::columns::{ColumnMeta, GraphMeta, LabelMeta, RelationMeta, TypeMeta};
 use crate::config::InputSpec;
 use crate::error::{Result, SchemaError};
 use crate::input::closest;
@@ -257,7 +257,7 @@ impl GraphPlan {
 
     /// Describes the graph of these tables, with `label` as the labels of the target type.
     ///
-    /// Self-loops are not known before the edges are read; every relation has none here.
+    /// Only the rows show categories, gaps and self-loops; the graph has none here.
     pub fn meta(&self, target_type: usize, label: Option<LabelMeta>) -> GraphMeta {
         let types = self.types.iter().enumerate().map(|(idx, of_type)| {
             let is_target = idx == target_type;
@@ -265,6 +265,9 @@ impl GraphPlan {
                 name: of_type.name.clone(),
                 id_type: of_type.nodes.id_type(),
                 features: of_type.nodes.feature_meta(),
+                columns: ColumnMeta::of_graph(
+                    of_type.nodes.column_meta(Categories::default(), &[]),
+                ),
                 label: label.clone().filter(|_| is_target),
                 split: of_type.nodes.split_meta().filter(|_| is_target),
             }

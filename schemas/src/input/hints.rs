@@ -13,8 +13,6 @@ const HEAD_BYTES: u64 = 512;
 
 /// Endings of names of other formats.
 const ENDINGS: &[(&str, &str)] = &[
-    ("csv", "CSV"),
-    ("tsv", "CSV"),
     ("json", "JSON"),
     ("jsonl", "JSON"),
     ("ndjson", "JSON"),
@@ -84,10 +82,13 @@ pub(super) fn of_type(data_type: &DataType, role: &str) -> &'static str {
     if !role.ends_with("features") {
         return "";
     }
+    if *values == DataType::Null {
+        return ", but all its values are null; leave the column out, or write it with a type";
+    }
     if values.is_temporal() {
-        "; write a date or time as a number, such as the days since a start"
+        "; write it as a number, such as seconds, or as a timestamp"
     } else if values.is_string() || values.is_binary() {
-        "; write categories as numbers, such as a column of 0 and 1 for each (one-hot)"
+        "; write each category as a column of 0 and 1"
     } else {
         ""
     }

@@ -1,5 +1,6 @@
 //! A table of ids, such as a list of targets.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use arrow::datatypes::DataType;
@@ -29,7 +30,8 @@ impl IdListPlan {
         let open = || {
             let path = TablePath::from(path.to_string_lossy().into_owned());
             let mut files = OpenFiles::default();
-            let table = Table::open(TableName::targets(), Path::new(""), &path, &mut files)?;
+            let path = (&path, &BTreeMap::new());
+            let table = Table::open(TableName::targets(), Path::new(""), path, &mut files)?;
             let allowed = match id_type.is_integer() {
                 true => "integers, as the nodes have",
                 false => "strings, as the nodes have",

@@ -1,23 +1,28 @@
 //! The table of nodes.
 
-use std::collections::BTreeSet;
+mod reader;
+
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use arrow::array::{Array, AsArray};
-
 use super::decode::column;
+use super::dense::{Categories, Positions};
 use super::features::FeatureColumns;
 use super::id_column::{IDS, append_ids};
 use super::label::{self, LabelRole};
 use super::split::SplitSource;
 use super::table::ReadBatch;
-use super::{OpenFiles, Place, RowNumbers, Table, TableName, Unit, keep};
+use super::{OpenFiles, RowNumbers, Table, TableName, Unit, keep};
 use crate::columns::{
-    FeatureColumn, FeatureMeta, Features, LabelKind, LabelMeta, Labels, Split, SplitMeta,
+    ColumnMeta, FeatureColumn, FeatureMeta, Features, LabelKind, LabelMeta, Labels, Split,
+    SplitMeta,
 };
 use crate::config::{CLASSES_MAX, NodesSpec, SPARSE_WIDTH_MAX, Transform};
 use crate::error::{Result, SchemaError};
-use crate::ids::{IdType, Ids, NOWHERE};
+use crate::ids::{IdType, Ids};
+
+pub(super) use reader::KeyReader;
+pub use reader::{DescribedColumns, NodeReader};
 
 /// Greatest number of a row group's feature values for which memory is reserved before they are
 /// read.
@@ -45,6 +50,8 @@ pub struct NodeKeys {
     pub class_names: Vec<String>,
     /// Greatest class number, if labels are class numbers and the unit has one.
     pub max_class: Option<u32>,
+    /// Categories of feature columns.
+    pub categories: Categories,
 }
 
 /// Rows of a unit.
@@ -58,13 +65,9 @@ pub struct NodeRows {
     pub labels: Labels,
     /// `[n]`.
     pub split: Vec<Split>,
-}
-
-/// Reads the rows of a unit batch by batch.
-pub struct NodeReader<'a> {
-    /// The tables that take rows of the unit, and their labels.
-    tables: Vec<(&'a NodesPlan, Option<&'a LabelMeta>)>,
-    batches: Box<dyn Iterator<Item = Result<ReadBatch<'a>>> + 'a>,
+    /// For each column of dense features, whether values were missing in it. It stays when rows are
+    /// removed.
+    pub gaps: Vec<bool>,
 }
 
 /// Splits of a unit, and which rows have a label.
@@ -104,7 +107,7 @@ impl NodesSpec {
         files: &mut OpenFiles,
     ) -> Result<NodesPlan, Vec<SchemaError>> {
         let mut found = self.check_numbers(&name);
-        let table = Table::open(name, base, &self.path, files);
+        let table = Table::open(name, base, (&self.path, &self.declared_kinds()), files);
         let Some(mut table) = keep(table, &mut found) else {
             return Err(found);
         };
@@ -191,6 +194,11 @@ impl NodesPlan {
         self.table.units_read()
     }
 
+    /// Returns the dotted name of the table in the job file.
+    pub fn table_key(&self) -> String {
+        self.table.name().table()
+    }
+
     /// Finds a row counted over all files: its file, and its 0-based row there.
     ///
     /// # Panics
@@ -207,6 +215,11 @@ impl NodesPlan {
     /// If a file cannot be read.
     pub fn fingerprint(&self) -> Result<String> {
         self.table.fingerprint()
+    }
+
+    /// Returns the table's columns with the types that were inferred; none if no file is CSV.
+    pub fn inferred_types(&self) -> Option<Vec<(String, String)>> {
+        self.table.inferred()
     }
 
     /// Returns the type of the ids.
@@ -227,9 +240,38 @@ impl NodesPlan {
         }
     }
 
+    /// Describes the columns of dense features, given the categories of all units and the columns
+    /// with missing values, as far as these are known.
+    pub fn column_meta(&self, categories: Categories, gaps: &[bool]) -> Vec<ColumnMeta> {
+        match &self.features {
+            FeatureColumns::Dense(columns) => columns.describe(categories, gaps),
+            FeatureColumns::None | FeatureColumns::Sparse(_) => Vec::new(),
+        }
+    }
+
+    /// Adds the categories of a unit to the categories of others.
+    ///
+    /// # Errors
+    ///
+    /// If a column has more categories than the job file allows.
+    pub fn merge_categories(&self, all: &mut Categories, more: Categories) -> Result<()> {
+        match &self.features {
+            FeatureColumns::Dense(columns) => columns.merge(all, more, &self.spec.path.to_string()),
+            FeatureColumns::None | FeatureColumns::Sparse(_) => Ok(()),
+        }
+    }
+
     /// Returns the transform that the trainer fits.
     pub fn transform(&self) -> Option<Transform> {
         self.spec.transform
+    }
+
+    /// Returns for feature columns the number of categories above which they become learnable
+    /// codes, where the job file sets it.
+    pub fn one_hot(&self) -> BTreeMap<String, u32> {
+        let columns = self.spec.columns.iter();
+        let set = columns.filter_map(|(name, column)| Some((name.clone(), column.one_hot?)));
+        set.collect()
     }
 
     /// Tells whether there is a label column.
@@ -288,11 +330,11 @@ impl NodesPlan {
         self.split.meta()
     }
 
-    /// Reads ids and classes of a unit; no other column is decoded.
+    /// Reads ids, classes and categories of a unit; no other column is decoded.
     ///
     /// # Errors
     ///
-    /// If an id is null, or a label is out of range.
+    /// If an id is null, a label is out of range, or a column has too many categories.
     pub fn read_keys(&self, unit: &Unit) -> Result<NodeKeys> {
         let mut keys = KeyReader::new(self, unit);
         for item in self.table.batches(unit, &self.key_columns(), 1)? {
@@ -301,10 +343,16 @@ impl NodesPlan {
         Ok(keys.finish())
     }
 
-    /// The columns of ids and classes.
+    /// The columns of ids, classes and categories.
     pub(super) fn key_columns(&self) -> Vec<&str> {
         let mut columns = vec![self.spec.id.as_str()];
         columns.extend(self.classes().map(|(name, _)| name));
+        columns.extend(
+            self.features
+                .dense()
+                .iter()
+                .flat_map(|dense| dense.categorical_names()),
+        );
         columns
     }
 
@@ -348,21 +396,26 @@ impl NodesPlan {
         Ok(rows)
     }
 
-    /// Reads all columns of a unit; `label` is [`NodesPlan::label_meta`].
+    /// Reads all columns of a unit; `label` is [`NodesPlan::label_meta`], `columns` is
+    /// [`NodesPlan::column_meta`].
     ///
     /// # Errors
     ///
     /// Names file, column and row of the first value that is not allowed.
-    pub fn read_rows(&self, unit: &Unit, label: Option<&LabelMeta>) -> Result<NodeRows> {
+    pub fn read_rows(
+        &self,
+        unit: &Unit,
+        label: Option<&LabelMeta>,
+        columns: &[ColumnMeta],
+    ) -> Result<NodeRows> {
         let reserved = RESERVED_VALUES_MAX / self.feature_meta().dim().max(1);
         let mut rows = self.no_rows(label, unit.num_rows_reserved().min(reserved));
-        self.reader(unit, label)?
+        self.reader(unit, (label, columns))?
             .read(unit.num_rows.max(1), &mut rows)?;
         Ok(rows)
     }
 
-    /// Opens a unit to read all its columns, some rows at a time; `label` is
-    /// [`NodesPlan::label_meta`].
+    /// Opens a unit to read all its columns, some rows at a time.
     ///
     /// # Errors
     ///
@@ -370,13 +423,10 @@ impl NodesPlan {
     pub fn reader<'a>(
         &'a self,
         unit: &Unit,
-        label: Option<&'a LabelMeta>,
+        described: DescribedColumns<'a>,
     ) -> Result<NodeReader<'a>> {
         let batches = self.table.batches(unit, &self.columns(), self.width())?;
-        Ok(NodeReader {
-            tables: vec![(self, label)],
-            batches: Box::new(batches),
-        })
+        Ok(NodeReader::new([(self, described)].into_iter(), batches))
     }
 
     pub(super) fn columns(&self) -> Vec<&str> {
@@ -400,6 +450,7 @@ impl NodesPlan {
             features: Features::with_capacity(self.feature_meta(), capacity),
             labels: Labels::empty(label),
             split: Vec::with_capacity(capacity),
+            gaps: vec![false; self.features.num_dense()],
         }
     }
 
@@ -407,12 +458,14 @@ impl NodesPlan {
     fn append_rows(
         &self,
         read: &ReadBatch<'_>,
-        label: Option<&LabelMeta>,
+        (label, positions): (Option<&LabelMeta>, &Positions<'_>),
         rows: &mut NodeRows,
     ) -> Result<()> {
         let (place, batch) = (read.place(), &read.rows);
         append_ids(place, &self.spec.id, batch, &mut rows.ids, None)?;
-        self.features.append(place, batch, &mut rows.features)?;
+        let (features, gaps) = (&mut rows.features, &mut rows.gaps);
+        self.features
+            .append(place, batch, positions, gaps, features)?;
         if let (Some((name, _)), Some(meta)) = (&self.label, label) {
             label::append_labels(place, name, column(batch, name), meta, &mut rows.labels)?;
         }
@@ -420,115 +473,6 @@ impl NodesPlan {
         let may_draw = |row: usize| self.label.is_none() || labels.has(row);
         self.split
             .append(place, batch, &rows.ids, may_draw, &mut rows.split)
-    }
-}
-
-impl<'a> NodeReader<'a> {
-    pub(super) fn new(
-        tables: Vec<(&'a NodesPlan, Option<&'a LabelMeta>)>,
-        batches: impl Iterator<Item = Result<ReadBatch<'a>>> + 'a,
-    ) -> Self {
-        Self {
-            tables,
-            batches: Box::new(batches),
-        }
-    }
-
-    /// Appends the next rows: `num_rows` or a few more, fewer only at the unit's end.
-    ///
-    /// # Errors
-    ///
-    /// Names file, column and row of the first value that is not allowed.
-    ///
-    /// # Panics
-    ///
-    /// If several tables are read.
-    pub fn read(&mut self, num_rows: usize, rows: &mut NodeRows) -> Result<()> {
-        self.read_each(num_rows, std::slice::from_mut(rows))
-    }
-
-    /// Appends the next rows of each table: `num_rows` or a few more of all tables together, fewer
-    /// only at the unit's end.
-    ///
-    /// # Errors
-    ///
-    /// Names file, column and row of the first value that is not allowed.
-    ///
-    /// # Panics
-    ///
-    /// If `rows` has not one entry for each table.
-    pub fn read_each(&mut self, num_rows: usize, rows: &mut [NodeRows]) -> Result<()> {
-        assert_eq!(rows.len(), self.tables.len(), "one entry for each table");
-        let num_rows_of = |tables: &[NodeRows]| tables.iter().map(|of| of.ids.len()).sum::<usize>();
-        let end = num_rows_of(rows) + num_rows;
-        while num_rows_of(rows) < end
-            && let Some(item) = self.batches.next()
-        {
-            let read = item?;
-            for ((plan, label), of_table) in self.tables.iter().zip(rows.iter_mut()) {
-                if let [_] = self.tables.as_slice() {
-                    plan.append_rows(&read, *label, of_table)?;
-                } else {
-                    plan.append_rows(&plan.table.filter().apply(&read)?, *label, of_table)?;
-                }
-            }
-        }
-        Ok(())
-    }
-}
-
-/// Reads ids and classes of the rows that a table takes from a unit.
-pub(super) struct KeyReader<'a> {
-    plan: &'a NodesPlan,
-    ids: Ids,
-    rows: RowNumbers,
-    names: BTreeSet<String>,
-    max_class: Option<u32>,
-}
-
-impl<'a> KeyReader<'a> {
-    pub(super) fn new(plan: &'a NodesPlan, unit: &Unit) -> Self {
-        Self {
-            plan,
-            ids: Ids::with_capacity(plan.id_type, unit.num_rows_reserved()),
-            rows: RowNumbers::default(),
-            names: BTreeSet::new(),
-            max_class: None,
-        }
-    }
-
-    /// Appends the rows of a batch.
-    pub(super) fn take(&mut self, read: &ReadBatch<'_>) -> Result<()> {
-        let (plan, place, batch) = (self.plan, read.place(), &read.rows);
-        let (ids, first) = (&mut self.ids, self.rows.len());
-        append_ids(place, &plan.spec.id, batch, ids, None)?;
-        let mut keys = ids.keys().unwrap_or_default().iter().skip(first);
-        if let Some(row) = keys.position(|&key| key == NOWHERE) {
-            let problem = format!("is {}, which is reserved", ids.display(first + row));
-            return Err(place.value(&plan.spec.id, row, problem));
-        }
-        self.rows.extend(RowNumbers::of(read));
-        match plan.classes() {
-            Some((name, LabelRole::ClassName)) => {
-                collect_names(place, name, column(batch, name), &mut self.names)?;
-            }
-            Some((name, _)) => {
-                let limit = plan.spec.num_classes;
-                let max = label::max_class(place, name, column(batch, name), limit)?;
-                self.max_class = self.max_class.max(max);
-            }
-            None => {}
-        }
-        Ok(())
-    }
-
-    pub(super) fn finish(self) -> NodeKeys {
-        NodeKeys {
-            ids: self.ids,
-            rows: self.rows,
-            class_names: self.names.into_iter().collect(),
-            max_class: self.max_class,
-        }
     }
 }
 
@@ -540,19 +484,4 @@ impl NodeRows {
         self.labels.clear();
         self.split.clear();
     }
-}
-
-fn collect_names(
-    place: Place<'_>,
-    column: &str,
-    array: &dyn Array,
-    names: &mut BTreeSet<String>,
-) -> Result<()> {
-    let array = label::strings(place, column, array)?;
-    for name in array.as_string::<i64>().iter().flatten() {
-        if !names.contains(name) {
-            names.insert(name.to_owned());
-        }
-    }
-    Ok(())
 }

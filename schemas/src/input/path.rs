@@ -19,7 +19,7 @@ struct Files {
     real: BTreeSet<PathBuf>,
 }
 
-/// Finds the Parquet files of files, directories and globs, in the order of the paths and sorted
+/// Finds the files of files, directories and globs, in the order of the paths and sorted
 /// within each.
 ///
 /// Each file has its name relative to its path. Entries of directories that start with `_` or `.`
@@ -60,8 +60,8 @@ fn resolve_one(key: &str, base: &Path, written: &str) -> Result<Vec<NamedFile>> 
     if storage::is_dir(&path)? {
         let names = storage::list(&path)?;
         versioned::refuse_above(key, &path)?;
-        let tables = names.iter().filter(|name| is_table_file(Path::new(name)));
-        files.extend(tables.map(|name| (path.join(name), name.clone())));
+        let tables = table_files(&names).into_iter();
+        files.extend(tables.map(|name| (path.join(&name), name)));
         versioned::refuse_below(key, &path, &names, &files)?;
         if files.is_empty() {
             return Err(missing(no_table_file(&names)));
@@ -87,10 +87,10 @@ fn no_table_file(names: &[String]) -> String {
     let hidden = |part: &std::ffi::OsStr| is_hidden(Path::new(part));
     let seen = |name: &&String| !Path::new(name).iter().any(hidden);
     match names.iter().find(seen) {
-        None => "no *.parquet file below".to_owned(),
+        None => "no *.parquet or *.csv file below".to_owned(),
         Some(name) => format!(
-            "no *.parquet file, but `{name}`, below (a glob such as `DIR/*` takes Parquet files of \
-             other names)"
+            "no *.parquet or *.csv file, but `{name}`, below (a glob such as `DIR/*` takes Parquet \
+             files of other names)"
         ),
     }
 }
@@ -186,6 +186,7 @@ fn expand_listed(
         false => dir,
     };
     let names = storage::list(listed)?;
+    let mut below_match = Vec::new();
     for name in &names {
         // The match may be a directory that contains the file.
         let found = dir.join(name);
@@ -202,9 +203,13 @@ fn expand_listed(
             files.push((found.clone(), file_name(&found)));
         } else if is_table_file(below) {
             let shown = Path::new(&file_name(matching)).join(below);
-            files.push((found.clone(), shown.to_string_lossy().into_owned()));
+            below_match.push((found.clone(), shown.to_string_lossy().into_owned()));
         }
     }
+    if below_match.iter().any(|(path, _)| is_parquet(path)) {
+        below_match.retain(|(path, _)| is_parquet(path));
+    }
+    files.extend(below_match);
     versioned::refuse_above(key, dir)?;
     versioned::refuse_below(key, dir, &names, files)
 }
@@ -217,8 +222,8 @@ fn add(key: &str, found: PathBuf, files: &mut Vec<NamedFile>) -> Result<()> {
         return Ok(());
     }
     let names = storage::list(&found)?;
-    let tables = names.iter().filter(|file| is_table_file(Path::new(file)));
-    let below: Vec<NamedFile> = tables
+    let below: Vec<NamedFile> = table_files(&names)
+        .iter()
         .map(|file| (found.join(file), format!("{name}/{file}")))
         .collect();
     versioned::refuse_below(key, &found, &names, &below)?;
@@ -226,12 +231,35 @@ fn add(key: &str, found: PathBuf, files: &mut Vec<NamedFile>) -> Result<()> {
     Ok(())
 }
 
-/// Tells whether a file of a directory belongs to its table.
+/// Returns the files of a directory that belong to its table: the Parquet files, or the CSV files
+/// of a directory without Parquet files.
+fn table_files(names: &[String]) -> Vec<String> {
+    let shown = names.iter().filter(|name| {
+        !Path::new(name)
+            .iter()
+            .any(|part| is_hidden(Path::new(part)))
+    });
+    let (parquet, other): (Vec<&String>, Vec<&String>) =
+        shown.partition(|name| is_parquet(Path::new(name)));
+    match parquet.is_empty() {
+        true => other
+            .into_iter()
+            .filter(|name| storage::is_csv(Path::new(name)))
+            .cloned()
+            .collect(),
+        false => parquet.into_iter().cloned().collect(),
+    }
+}
+
+fn is_parquet(name: &Path) -> bool {
+    name.extension()
+        .is_some_and(|extension| extension == "parquet")
+}
+
+/// Tells whether a file below a matching directory may belong to a table.
 fn is_table_file(name: &Path) -> bool {
-    let is_parquet = name
-        .extension()
-        .is_some_and(|extension| extension == "parquet");
-    is_parquet && !name.iter().any(|part| is_hidden(Path::new(part)))
+    let is_table = is_parquet(name) || storage::is_csv(name);
+    is_table && !name.iter().any(|part| is_hidden(Path::new(part)))
 }
 
 /// Tells whether a pattern's wildcards match a name that readers of tables ignore.

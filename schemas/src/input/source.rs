@@ -2,10 +2,9 @@
 
 use std::sync::Arc;
 
-use super::nodes::KeyReader;
+use super::nodes::{DescribedColumns, KeyReader};
 use super::table::{ReadBatch, Table, TableFiles};
 use super::{EdgeRows, EdgesPlan, GraphPlan, NodeKeys, NodeReader, NodesPlan, Unit};
-use crate::columns::LabelMeta;
 use crate::error::Result;
 
 /// Node tables of the same files: the types whose nodes are read in one pass.
@@ -77,7 +76,7 @@ impl NodeSource {
         self.files().units()
     }
 
-    /// Reads ids and classes of a unit, for each type.
+    /// Reads ids, classes and categories of a unit, for each type.
     ///
     /// # Errors
     ///
@@ -101,8 +100,8 @@ impl NodeSource {
         Ok(readers.into_iter().map(KeyReader::finish).collect())
     }
 
-    /// Opens a unit to read all columns of each type, some rows at a time; `labels` has the
-    /// [`NodesPlan::label_meta`] of each.
+    /// Opens a unit to read all columns of each type, some rows at a time; `described` has one entry
+    /// for each.
     ///
     /// # Errors
     ///
@@ -110,10 +109,10 @@ impl NodeSource {
     pub fn reader<'a>(
         &'a self,
         unit: &Unit,
-        labels: &[Option<&'a LabelMeta>],
+        described: &[DescribedColumns<'a>],
     ) -> Result<NodeReader<'a>> {
         if let [(_, plan)] = self.types.as_slice() {
-            return plan.reader(unit, labels[0]);
+            return plan.reader(unit, described[0]);
         }
         let columns = self.columns(NodesPlan::columns);
         let widths = self.types.iter().map(|(_, plan)| plan.width());
@@ -122,7 +121,7 @@ impl NodeSource {
             .batches(unit, &columns, widths.max().unwrap_or(1))?;
         let plans = self.types.iter().map(|(_, plan)| &**plan);
         Ok(NodeReader::new(
-            plans.zip(labels.iter().copied()).collect(),
+            plans.zip(described.iter().copied()),
             batches,
         ))
     }

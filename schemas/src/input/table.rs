@@ -1,20 +1,19 @@
 //! The files of an input table, and the rows that one table takes from them.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use arrow::array::RecordBatch;
 use arrow::datatypes::{DataType, Field};
-use parquet::arrow::ProjectionMask;
-use parquet::arrow::arrow_reader::ArrowReaderMetadata;
 use xxhash_rust::xxh3::Xxh3;
 
+use super::file_input::FileInput;
 use super::filter::RowFilter;
 use super::{Place, Unit, closest, hints, path, unreadable};
-use crate::config::{RowsWhere, TablePath};
+use crate::config::{ColumnSpec, RowsWhere, TablePath};
 use crate::error::{Result, SchemaError};
-use crate::storage::ParquetInput;
 use crate::xxh;
 
 /// Values of the widest column in a batch: few enough that they and their levels are still in the
@@ -40,7 +39,7 @@ pub(super) struct Table {
     filter: RowFilter,
 }
 
-/// Parquet files with their footers. Several tables may take their rows from the same files.
+/// Files with their columns and units. Several tables may take their rows from the same files.
 #[derive(Debug)]
 pub(super) struct TableFiles {
     files: Vec<TableFile>,
@@ -56,14 +55,18 @@ pub(super) struct TableFile {
     /// Path relative to the table's path, so that a moved table keeps its fingerprint.
     name: String,
     first_row: u64,
-    input: ParquetInput,
+    input: FileInput,
 }
 
-/// The files of several tables; files of the same path are opened once.
+/// The files of several tables; files of the same path are opened once, CSV files once for each way
+/// to read their columns.
 #[derive(Default)]
 pub(crate) struct OpenFiles {
-    opened: Vec<(TablePath, Arc<TableFiles>)>,
+    opened: Vec<(TablePath, Declared, Arc<TableFiles>)>,
 }
+
+/// How the job file declares feature columns, which decides the types of columns of CSV files.
+type Declared = BTreeMap<String, ColumnSpec>;
 
 /// Rows that were read together, or those of them that a table takes.
 pub(super) struct ReadBatch<'a> {
@@ -124,13 +127,25 @@ impl TableName {
 }
 
 impl OpenFiles {
-    /// Finds the files of `path` as written and reads their footers.
-    fn open(&mut self, name: &TableName, base: &Path, path: &TablePath) -> Result<Arc<TableFiles>> {
-        if let Some((_, files)) = self.opened.iter().find(|(opened, _)| opened == path) {
+    /// Finds the files of `path` as written and opens them.
+    fn open(
+        &mut self,
+        name: &TableName,
+        base: &Path,
+        (path, columns): (&TablePath, &Declared),
+    ) -> Result<Arc<TableFiles>> {
+        let mut opened = self.opened.iter();
+        let known = opened.find(|(opened, declared, files)| {
+            opened == path && (declared == columns || files.inferred().is_none())
+        });
+        if let Some((.., files)) = known {
             return Ok(Arc::clone(files));
         }
-        let files = Arc::new(TableFiles::open(&name.key("path"), base, path)?);
-        self.opened.push((path.clone(), Arc::clone(&files)));
+        let mut files = TableFiles::open(&name.key("path"), base, path)?;
+        files.declare(columns);
+        let files = Arc::new(files);
+        self.opened
+            .push((path.clone(), columns.clone(), Arc::clone(&files)));
         Ok(files)
     }
 }
@@ -145,10 +160,10 @@ impl TableFiles {
         };
         let found = path::resolve(key, base, path)?;
         let (paths, names): (Vec<PathBuf>, Vec<String>) = found.into_iter().unzip();
-        let inputs = ParquetInput::open_all(&paths).map_err(hints::explain_format)?;
+        let inputs = FileInput::open_all(&paths)?;
         for ((file_path, file_name), input) in paths.into_iter().zip(names).zip(inputs) {
             let first_row = table.num_rows;
-            table.add_units(&file_path, &input.metadata)?;
+            table.add_units(&input.unit_rows(&file_path)?);
             table.files.push(TableFile {
                 path: file_path,
                 name: file_name,
@@ -159,12 +174,8 @@ impl TableFiles {
         Ok(table)
     }
 
-    fn add_units(&mut self, path: &Path, metadata: &ArrowReaderMetadata) -> Result<()> {
-        for (row_group, group) in metadata.metadata().row_groups().iter().enumerate() {
-            let Ok(num_rows) = usize::try_from(group.num_rows()) else {
-                let problem = format!("row group {row_group} has {} rows", group.num_rows());
-                return Err(unreadable(path, problem));
-            };
+    fn add_units(&mut self, unit_rows: &[usize]) {
+        for (row_group, &num_rows) in unit_rows.iter().enumerate() {
             let (file, first_row) = (self.files.len(), self.num_rows);
             self.units.push(Unit {
                 file,
@@ -174,7 +185,21 @@ impl TableFiles {
             });
             self.num_rows = self.num_rows.saturating_add(num_rows as u64);
         }
-        Ok(())
+    }
+
+    /// Reads the columns of CSV files as the job file declares them.
+    fn declare(&mut self, columns: &Declared) {
+        for file in &mut self.files {
+            file.input.declare(columns);
+        }
+    }
+
+    /// Returns the columns with the types that were inferred; none if no file is CSV.
+    fn inferred(&self) -> Option<Vec<(String, String)>> {
+        let file = self.files.iter().find(|file| file.input.is_csv())?;
+        let fields = file.input.schema().fields().iter();
+        let shown = fields.map(|field| (field.name().clone(), field.data_type().to_string()));
+        Some(shown.collect())
     }
 
     pub(super) fn units(&self) -> &[Unit] {
@@ -191,12 +216,8 @@ impl TableFiles {
         width: usize,
     ) -> Result<impl Iterator<Item = Result<ReadBatch<'a>>> + use<'a>> {
         let file = &self.files[unit.file];
-        let metadata = &file.input.metadata;
-        let fields = metadata.schema().fields();
-        let roots = (0..fields.len()).filter(|&i| columns.contains(&fields[i].name().as_str()));
-        let mask = ProjectionMask::roots(metadata.parquet_schema(), roots);
         let batch_rows = (BATCH_VALUES / width.max(1)).clamp(64, BATCH_ROWS_MAX);
-        let mut batches = file.input.batches(vec![unit.row_group], mask, batch_rows)?;
+        let mut batches = file.input.batches(unit.row_group, columns, batch_rows)?;
         self.units_read.fetch_add(1, Ordering::Relaxed);
         let (row_group, mut next_row) = (unit.row_group, unit.first_row - file.first_row);
         let end = next_row + unit.num_rows as u64;
@@ -286,14 +307,15 @@ impl ReadBatch<'_> {
 }
 
 impl Table {
-    /// Finds the files of `path` as written and reads their footers; takes all rows.
+    /// Finds the files of `path` as written and opens them, columns of CSV files as `columns`
+    /// declares them; takes all rows.
     pub(super) fn open(
         name: TableName,
         base: &Path,
-        path: &TablePath,
+        (path, columns): (&TablePath, &BTreeMap<String, ColumnSpec>),
         files: &mut OpenFiles,
     ) -> Result<Self> {
-        let files = files.open(&name, base, path)?;
+        let files = files.open(&name, base, (path, columns))?;
         Ok(Self {
             name,
             files,
@@ -330,6 +352,11 @@ impl Table {
 
     pub(super) fn units_read(&self) -> u64 {
         self.files.units_read.load(Ordering::Relaxed)
+    }
+
+    /// Returns the columns with the types that were inferred; none if no file is CSV.
+    pub(super) fn inferred(&self) -> Option<Vec<(String, String)>> {
+        self.files.inferred()
     }
 
     /// The dotted name of one of the table's keys.
@@ -386,6 +413,30 @@ impl Table {
         Ok(meaning.expect("a table has at least one file"))
     }
 
+    /// Checks one column as [`Table::column`] does. A file in which the column has no type, because
+    /// all its values are null, agrees with any file in which it has one.
+    pub(super) fn nullable_column<T: PartialEq>(
+        &self,
+        key: &str,
+        column: &str,
+        role: &'static str,
+        allowed: &'static str,
+        check: impl Fn(&DataType) -> Option<T>,
+    ) -> Result<T> {
+        let mut typed = None;
+        for file in &self.files.files {
+            let data_type = file.field(&self.key(key), column)?.data_type();
+            if *data_type != DataType::Null {
+                typed = typed.or(Some(data_type));
+            }
+        }
+        let of_nulls = typed.unwrap_or(&DataType::Null);
+        self.column(key, column, role, allowed, |data_type| match data_type {
+            DataType::Null => check(of_nulls),
+            other => check(other),
+        })
+    }
+
     /// Checks that a column is of one type in all files.
     pub(super) fn same_type(&self, key: &str, column: &str, role: &'static str) -> Result<()> {
         let first = self.data_type(key, column)?;
@@ -400,7 +451,7 @@ impl Table {
 
     fn unlike_first(&self, file: &TableFile, field: &Field, role: &'static str) -> SchemaError {
         let first = &self.files.files[0];
-        let types = first.input.metadata.schema().fields();
+        let types = first.input.schema().fields();
         let type_there = types
             .find(field.name())
             .map(|(_, field)| field.data_type().to_string());
@@ -445,7 +496,7 @@ impl TableFile {
     }
 
     fn field(&self, key: &str, column: &str) -> Result<&Field> {
-        let fields = self.input.metadata.schema().fields();
+        let fields = self.input.schema().fields();
         let mut found = fields.iter().filter(|field| field.name() == column);
         if let Some(field) = found.next() {
             if found.next().is_some() {

@@ -2,10 +2,12 @@
 
 mod bad;
 mod columns;
+mod csv;
+mod feature_columns;
 mod files;
 mod graph;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -20,7 +22,7 @@ use parquet::arrow::ArrowWriter;
 use parquet::basic::{BrotliLevel, Compression, GzipLevel, ZstdLevel};
 use parquet::file::properties::WriterProperties;
 
-use super::{EdgeRows, NodeKeys, NodeRows};
+use super::{Categories, EdgeRows, NodeKeys, NodeRows};
 use crate::columns::{Features, LabelKind, Labels, NO_CLASS, Split};
 use crate::config::{
     Dangling, EdgesSpec, NodesSpec, NumericLabel, RowsWhere, SparseSpec, SplitShares, SplitSpec,
@@ -88,6 +90,7 @@ fn nodes_spec() -> NodesSpec {
         path: "nodes.parquet".into(),
         id: "id".to_owned(),
         features: Vec::new(),
+        columns: BTreeMap::new(),
         sparse: None,
         label: None,
         label_kind: None,
@@ -123,6 +126,11 @@ fn read_nodes(spec: NodesSpec, base: &Path) -> Result<(Option<LabelKind>, NodeRo
         .collect();
     names.sort();
     names.dedup();
+    let mut categories = Categories::default();
+    for unit_keys in &keys {
+        plan.merge_categories(&mut categories, unit_keys.categories.clone())?;
+    }
+    let columns = plan.column_meta(categories, &[]);
     let max_class = keys.iter().filter_map(|keys| keys.max_class).max();
     let label = plan.label_meta(names, max_class)?;
     let mut rows = NodeRows {
@@ -130,15 +138,18 @@ fn read_nodes(spec: NodesSpec, base: &Path) -> Result<(Option<LabelKind>, NodeRo
         features: Features::empty(plan.feature_meta()),
         labels: Labels::empty(label.as_ref()),
         split: Vec::new(),
+        gaps: vec![false; columns.len()],
     };
     for (unit, unit_keys) in plan.units().iter().zip(&keys) {
-        let read = plan.read_rows(unit, label.as_ref())?;
+        let read = plan.read_rows(unit, label.as_ref(), &columns)?;
         assert_eq!(read.ids, unit_keys.ids);
         assert_eq!(read.ids.len(), unit.num_rows);
         rows.ids.extend_from(&read.ids, 0..read.ids.len());
         rows.features.extend(&read.features);
         rows.labels.extend(&read.labels);
         rows.split.extend(read.split);
+        let gaps = rows.gaps.iter_mut().zip(read.gaps);
+        gaps.for_each(|(all, found)| *all |= found);
     }
     Ok((label.map(|label| label.kind), rows))
 }
@@ -154,7 +165,7 @@ fn nodes_are_read_some_at_a_time() {
     let mut spec = nodes_spec();
     spec.features = vec!["x".to_owned()];
     let plan = spec.into_plan(dir.path()).unwrap();
-    let mut reader = plan.reader(&plan.units()[0], None).unwrap();
+    let mut reader = plan.reader(&plan.units()[0], (None, &[])).unwrap();
     let (mut rows, mut all) = (plan.no_rows(None, 0), plan.no_rows(None, 0));
     for expected in [128, 72, 0] {
         rows.clear();
@@ -164,7 +175,7 @@ fn nodes_are_read_some_at_a_time() {
         all.features.extend(&rows.features);
         all.split.extend(&rows.split);
     }
-    assert_eq!(all, plan.read_rows(&plan.units()[0], None).unwrap());
+    assert_eq!(all, plan.read_rows(&plan.units()[0], None, &[]).unwrap());
 }
 
 /// Writes columns as nodes in two row groups and reads them back.
@@ -383,7 +394,7 @@ fn labels_with_field_ids_are_written_again() {
     };
     let plan = spec.into_plan(dir.path()).unwrap();
     let meta = plan.label_meta(Vec::new(), None).unwrap().unwrap();
-    let rows = plan.read_rows(&plan.units()[0], Some(&meta)).unwrap();
+    let rows = plan.read_rows(&plan.units()[0], Some(&meta), &[]).unwrap();
     let written = crate::as_given::label_array(&rows.labels, &meta).unwrap();
     assert_eq!(written.len(), 2);
     assert!(!meta.data_type.contains("field_id"), "{}", meta.data_type);

@@ -57,7 +57,7 @@ enum Place {
 /// Size and time of change, which identify the content of a local file as well as its file system
 /// can.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Local {
+pub(super) struct Local {
     size: u64,
     modified: Option<SystemTime>,
 }
@@ -190,12 +190,8 @@ impl ParquetInput {
     /// a changed object.
     pub(crate) fn check_unchanged(&self) -> Result<()> {
         match &self.place {
-            Place::Local(opened) if *opened != Local::of(&self.path, fs::metadata(&self.path))? => {
-                Err(SchemaError::Changed {
-                    path: self.path.clone(),
-                })
-            }
-            _ => Ok(()),
+            Place::Local(opened) => opened.check_unchanged(&self.path),
+            Place::Memory(_) | Place::Object(..) => Ok(()),
         }
     }
 
@@ -233,11 +229,21 @@ impl ParquetInput {
 }
 
 impl Local {
-    fn of(path: &Path, metadata: io::Result<fs::Metadata>) -> Result<Self> {
+    pub(super) fn of(path: &Path, metadata: io::Result<fs::Metadata>) -> Result<Self> {
         let metadata = metadata.map_err(SchemaError::io("look up", path))?;
         Ok(Self {
             size: metadata.len(),
             modified: metadata.modified().ok(),
+        })
+    }
+
+    /// Refuses a file that has changed since it was opened.
+    pub(super) fn check_unchanged(&self, path: &Path) -> Result<()> {
+        if *self == Self::of(path, fs::metadata(path))? {
+            return Ok(());
+        }
+        Err(SchemaError::Changed {
+            path: path.to_owned(),
         })
     }
 }

@@ -24,6 +24,7 @@ fn meta(is_sparse: bool) -> GraphMeta {
             true => FeatureMeta::Sparse { dim: 50 },
             false => FeatureMeta::Dense { dim: DIM },
         },
+        columns: Vec::new(),
         label: Some(LabelMeta {
             data_type: "Utf8".to_owned(),
             kind: LabelKind::ClassName {

@@ -12,7 +12,7 @@ use parquet::arrow::ArrowWriter;
 use parquet::basic::{Compression, Encoding, ZstdLevel};
 use parquet::file::properties::{WriterProperties, WriterVersion};
 use parquet::schema::types::ColumnPath;
-use schemas::{EdgesSpec, NodesSpec};
+use schemas::{Categories, EdgesSpec, NodesSpec};
 use serde_json::json;
 
 use crate::Subject;
@@ -175,17 +175,21 @@ fn write(path: &Path, columns: &Columns, properties: WriterProperties) {
 fn read_nodes(spec: &NodesSpec) -> schemas::Result<u64> {
     let plan = spec.clone().into_plan(Path::new(""))?;
     let (mut names, mut max, mut text) = (Vec::new(), None, String::new());
+    let mut categories = Categories::default();
     for unit in plan.units() {
         let keys = plan.read_keys(unit)?;
         names.extend(keys.class_names);
         max = max.max(keys.max_class);
+        plan.merge_categories(&mut categories, keys.categories)?;
         text.push_str(&format!("{:?}", plan.read_splits(unit)?));
     }
     names.sort();
     names.dedup();
     let label = plan.label_meta(names, max)?;
+    let columns = plan.column_meta(categories, &[]);
     for unit in plan.units() {
-        text.push_str(&format!("{:?}", plan.read_rows(unit, label.as_ref())?));
+        let rows = plan.read_rows(unit, label.as_ref(), &columns)?;
+        text.push_str(&format!("{rows:?}"));
     }
     plan.fingerprint()?;
     Ok(schemas::xxh::hash_bytes(text.as_bytes()))

@@ -17,11 +17,12 @@ fn types_and_relations_are_tables_by_name() {
     let untyped = load(&format!("{HEAD}{INPUT}{STAGE}"));
     assert_eq!(names(untyped.input.nodes.keys().collect()), "");
     // Keys that are tables are no types, and types may have the names of keys.
-    let keys = "split = { train = 1.0 }\nwhere = { k = 1 }\n";
+    let keys = "split = { train = 1.0 }\nwhere = { k = 1 }\ncolumns = { x = { one_hot = 3 } }\n";
     let text = INPUT.replacen("split = \"s\"\n", keys, 1);
     let untyped = load(&format!("{HEAD}{text}{STAGE}"));
     assert_eq!(untyped.input.nodes[""].rows_where.len(), 1);
-    for name in ["path", "split", "where", "id"] {
+    assert_eq!(untyped.input.nodes[""].columns["x"].one_hot, Some(3));
+    for name in ["path", "split", "where", "columns", "id"] {
         let named = load(&format!("{HEAD}{TYPES}{STAGE}").replace("author", name));
         assert_eq!(
             names(named.input.nodes.keys().collect()).contains(name),
@@ -51,6 +52,12 @@ fn mistakes_in_tables_of_types_point_at_their_lines() {
         "revers",
         "j.toml:17: unknown key `input.edges.writes.revers`; did you mean `reverse`? allowed: path, \
          from, to, src, dst, undirected, reverse, weight, features, dangling, where",
+    );
+    check_typed(
+        "id = \"id\"\nlabel",
+        "id = \"id\"\ncolumns = { x = { knd = \"number\" } }\nlabel",
+        "j.toml:6: unknown key `input.nodes.author.columns.x.knd`; did you mean `kind`? allowed: \
+         kind, one_hot, max_values",
     );
     check_typed(
         "id = \"id\"\nlabel",

@@ -47,6 +47,7 @@ fn meta(has: &[&str]) -> GraphMeta {
             (_, true) => FeatureMeta::Sparse { dim: 3 },
             _ => FeatureMeta::None,
         },
+        columns: Vec::new(),
         label: has("labels").then(|| LabelMeta {
             data_type: "Int16".to_owned(),
             kind: LabelKind::Class { num_classes: 2 },

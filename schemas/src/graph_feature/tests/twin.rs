@@ -111,6 +111,7 @@ fn random_meta(rng: &mut StdRng, types: &[&str], relations: &[&str]) -> GraphMet
             name: (*name).to_owned(),
             id_type: pick(rng, &ID_TYPES),
             features: pick(rng, &shapes),
+            columns: Vec::new(),
             label: random_label(rng).filter(|_| is_target),
             split: random_split(rng).filter(|_| is_target),
         }

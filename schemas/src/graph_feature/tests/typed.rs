@@ -29,6 +29,7 @@ fn meta() -> GraphMeta {
                 name: "author".to_owned(),
                 id_type: IdType::Utf8,
                 features: FeatureMeta::None,
+                columns: Vec::new(),
                 label: Some(LabelMeta {
                     data_type: "Int16".to_owned(),
                     kind: LabelKind::Class { num_classes: 3 },
@@ -42,6 +43,7 @@ fn meta() -> GraphMeta {
                 name: "paper".to_owned(),
                 id_type: IdType::UInt64,
                 features: FeatureMeta::Dense { dim: 2 },
+                columns: Vec::new(),
                 label: None,
                 split: None,
             },

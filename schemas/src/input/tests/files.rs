@@ -197,18 +197,17 @@ fn files_of_other_formats_are_named() {
         let expected = [name, " as Parquet", expected];
         assert_says(ids_at(base, name), ErrorKind::Data, &expected);
     };
-    check("n.csv", b"id\n1\n", "it is CSV; only Parquet is read");
     check("n.json", b"{}", "it is JSON;");
     check(
         "text",
         "id,name\n1,\u{fc}\n".as_bytes(),
-        "it is text, such as CSV;",
+        "it is text, such as CSV; only Parquet is read",
     );
     check("orc", b"ORC\x0a\x00\xff", "it is ORC;");
     check("n.parquet", b"PAR1\x00", "as Parquet");
     check("zeros.parquet", &[0; 64], "as Parquet");
-    std::fs::create_dir(base.join("csv")).unwrap();
-    std::fs::write(base.join("csv/n.csv"), "id\n").unwrap();
-    let no_table = ["no *.parquet file, but `n.csv`, below (a glob such as `DIR/*`"];
-    assert_says(ids_at(base, "csv"), ErrorKind::Usage, &no_table);
+    std::fs::create_dir(base.join("json")).unwrap();
+    std::fs::write(base.join("json/n.json"), "{}").unwrap();
+    let no_table = ["no *.parquet or *.csv file, but `n.json`, below (a glob such as `DIR/*`"];
+    assert_says(ids_at(base, "json"), ErrorKind::Usage, &no_table);
 }

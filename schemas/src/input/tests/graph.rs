@@ -207,13 +207,15 @@ fn check_rows(plan: &GraphPlan) {
         .collect();
     let mut alone = together.clone();
     let read_all = |unit: &Unit, rows: &mut [NodeRows]| {
-        let mut reader = people.reader(unit, &labels).unwrap();
+        let mut reader = people
+            .reader(unit, &labels.map(|label| (label, &[][..])))
+            .unwrap();
         reader.read_each(unit.num_rows, rows).unwrap();
     };
     for unit in people.units() {
         read_all(unit, &mut together);
         for ((table, meta), rows) in tables.iter().zip(labels).zip(&mut alone) {
-            let read = table.read_rows(unit, meta).unwrap();
+            let read = table.read_rows(unit, meta, &[]).unwrap();
             rows.ids.extend_from(&read.ids, 0..read.ids.len());
             rows.features.extend(&read.features);
             rows.labels.extend(&read.labels);
@@ -313,7 +315,7 @@ fn read_some(spec: NodesSpec, base: &Path) -> (usize, NodeRows) {
     let plan = spec.into_plan(base).unwrap();
     let mut rows = plan.no_rows(None, 0);
     for unit in plan.units() {
-        let read = plan.read_rows(unit, None).unwrap();
+        let read = plan.read_rows(unit, None, &[]).unwrap();
         assert_eq!(plan.read_keys(unit).unwrap().ids, read.ids);
         assert_eq!(plan.read_splits(unit).unwrap().split, read.split);
         rows.ids.extend_from(&read.ids, 0..read.ids.len());
