@@ -12,7 +12,7 @@ use graphflat::{FlattenPlan, FlattenSpec, SamplePlan};
 use graphinfer::{InferContext, InferPlan, InferSpec};
 use graphtrainer::{TrainContext, TrainPlan, TrainSpec};
 use schemas::storage::StorageOptions;
-use schemas::{EdgesPlan, GraphPlan, InputSpec, NodesPlan, Sampling, Transform, TypePlan};
+use schemas::{GraphPlan, InputSpec, NodesPlan, Sampling, Transform, TypePlan};
 use serde::Deserialize;
 
 use crate::cli::Stage;
@@ -100,8 +100,6 @@ pub(crate) struct Job {
     pub(crate) target_type: usize,
     /// The node table of the target type.
     pub(crate) nodes: Arc<NodesPlan>,
-    /// The edge table of the first relation, which is the only one if nodes have no types.
-    pub(crate) edges: Arc<EdgesPlan>,
     /// The flatten stage, where the job has one.
     pub(crate) flatten: Option<FlattenPlan>,
     /// The neighbourhoods that training streams, if it does.
@@ -257,7 +255,6 @@ impl JobSpec {
             target_type,
         } = checked;
         let nodes = Arc::clone(&graph.types[target_type].nodes);
-        let edges = Arc::clone(&graph.relations[0].edges);
         let base = Path::new(BASE);
         let own_training = self.own_training().map(|(train, _)| train.clone());
         let is_streamed = self.train.as_ref().is_some_and(|train| train.streamed);
@@ -328,7 +325,6 @@ impl JobSpec {
             graph,
             target_type,
             nodes,
-            edges,
             flatten,
             stream,
             train,
