@@ -116,14 +116,14 @@ impl EmbeddingsWriter {
         if let Some(passed) = &columns.passed {
             fields.extend_from_slice(passed.fields());
         }
-        for &(name, dim) in &columns.vectors {
+        for &(column, dim) in &columns.vectors {
             let Ok(width) = i32::try_from(dim) else {
                 let problem = format!("the width is {dim}, at most 2147483647 is allowed");
                 return Err(invalid(problem));
             };
             let item = Arc::new(Field::new("item", columns.precision.data_type(), false));
             fields.push(Field::new(
-                name,
+                column,
                 DataType::FixedSizeList(item, width),
                 false,
             ));

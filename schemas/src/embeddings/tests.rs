@@ -245,6 +245,6 @@ fn each_type_has_a_folder_that_goes_with_the_output() {
         "no folder is left"
     );
     assert!(part("venue").exists() && other.exists());
-    let dataset = EmbeddingsDataset::open(dir).unwrap();
-    assert_eq!(dataset.read_part(0).unwrap().ids, names(&["venue"]));
+    let replaced = EmbeddingsDataset::open(dir).unwrap();
+    assert_eq!(replaced.read_part(0).unwrap().ids, names(&["venue"]));
 }

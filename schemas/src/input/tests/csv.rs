@@ -41,7 +41,7 @@ fn read_all(base: &Path, text: &str, features: &[&str]) -> Vec<(Option<LabelKind
     std::fs::write(base.join("n.tsv"), tabs).unwrap();
     let read = |name: &&str| {
         let mut spec = spec(name);
-        spec.features = features.iter().map(|&name| name.to_owned()).collect();
+        spec.features = features.iter().map(|&feature| feature.to_owned()).collect();
         read_nodes(spec, base).unwrap()
     };
     ["n.csv", "n.CSV.gz", "n.tsv"].iter().map(read).collect()
@@ -118,9 +118,8 @@ fn types_are_inferred_from_all_files_of_a_table() {
     file("u/b.csv", "other\n1\n");
     let mut spec = nodes_spec();
     spec.path = "u".into();
-    let read = read_nodes(spec, dir.path());
     assert_says(
-        read,
+        read_nodes(spec, dir.path()),
         ErrorKind::Usage,
         &["no column `id` in", "b.csv", "are other"],
     );
@@ -138,11 +137,11 @@ fn broken_lines_are_named() {
     };
     // The second row has a line break in a field, so the third one starts at line 5.
     let short = "id,name\n1,a\n2,\"b\nc\"\n3\n4,d\n";
-    let fields = "n.csv, line 5: has 1 fields, the header has 2";
-    check("n.csv", short.as_bytes(), &[fields]);
+    let too_few = "n.csv, line 5: has 1 fields, the header has 2";
+    check("n.csv", short.as_bytes(), &[too_few]);
     let packed = gzip(&short.replace("3\n", "3,c,\n"));
-    let fields = "n.csv.gz, line 5: has 3 fields, the header has 2";
-    check("n.csv.gz", &packed, &[fields]);
+    let too_many = "n.csv.gz, line 5: has 3 fields, the header has 2";
+    check("n.csv.gz", &packed, &[too_many]);
     check(
         "n.csv",
         b"id,name\n1,\xff\n",

@@ -137,9 +137,8 @@ fn dates_and_times_are_days() {
         assert_values(&found, expected);
     };
     let half = [Some(0.0), Some(-1.5), None, Some(20_000.25)];
-    let of = |unit: i64| {
-        half.map(|days: Option<f32>| days.map(|days| (f64::from(days) * unit as f64) as i64))
-    };
+    let quarters = [Some(0), Some(-6), None, Some(80_001)];
+    let of = |unit: i64| quarters.map(|count: Option<i64>| count.map(|count| count * (unit / 4)));
     const SECONDS: i64 = 86_400;
     check(
         Arc::new(TimestampSecondArray::from(of(SECONDS).to_vec())),
@@ -161,17 +160,9 @@ fn dates_and_times_are_days() {
         &half,
     );
     let whole = [Some(0.0), Some(-2.0), None, Some(20_000.0)];
-    check(
-        Arc::new(Date32Array::from(vec![
-            Some(0),
-            Some(-2),
-            None,
-            Some(20_000),
-        ])),
-        &whole,
-    );
-    let millis =
-        whole.map(|days: Option<f32>| days.map(|days| (f64::from(days) * 86_400e3) as i64));
+    let dates = [Some(0), Some(-2), None, Some(20_000)];
+    check(Arc::new(Date32Array::from(dates.to_vec())), &whole);
+    let millis = dates.map(|days| days.map(|days| i64::from(days) * 86_400_000));
     check(Arc::new(Date64Array::from(millis.to_vec())), &whole);
 }
 
@@ -236,9 +227,9 @@ fn a_column_may_be_null_in_all_rows_of_a_file() {
         let ids = ints(id..id + i64::try_from(x.len()).unwrap());
         let columns = [
             ("id", ids),
-            ("x", x.clone()),
-            ("xs", xs.clone()),
-            ("kind", kind.clone()),
+            ("x", Arc::clone(x)),
+            ("xs", Arc::clone(xs)),
+            ("kind", Arc::clone(kind)),
         ];
         write(
             &dir.path().join(format!("nodes/{id}.parquet")),
@@ -287,30 +278,29 @@ fn a_column_may_be_null_in_all_rows_of_a_file() {
     );
 }
 
+#[track_caller]
+fn assert_refused(array: &ArrayRef, spec: ColumnSpec, kind: ErrorKind, expected: &[&str]) {
+    let values = read(array, Some(spec)).map(|column| column.values);
+    assert_says(values, kind, expected);
+}
+
 #[test]
 fn entries_of_columns_are_checked() {
     let names = strings(&[Some("a"), Some("b"), Some("c")]);
-    let check = |array: &ArrayRef, spec: ColumnSpec, kind: ErrorKind, expected: &[&str]| {
-        assert_says(
-            read(array, Some(spec)).map(|read| read.values),
-            kind,
-            expected,
-        );
-    };
     let number = [
         "column `x` of",
         "is Utf8, allowed for features: numbers and lists of numbers",
     ];
-    check(&names, kind(ColumnKind::Number), ErrorKind::Data, &number);
+    assert_refused(&names, kind(ColumnKind::Number), ErrorKind::Data, &number);
     let time = ["is Utf8, allowed for features: dates and timestamps"];
-    check(&names, kind(ColumnKind::Time), ErrorKind::Data, &time);
+    assert_refused(&names, kind(ColumnKind::Time), ErrorKind::Data, &time);
     let halves = floats([2.0, 1.5]);
     let fraction = [
         "column `x`",
         "row 1",
         "is 1.5; a category that is a number has no fraction",
     ];
-    check(
+    assert_refused(
         &halves,
         kind(ColumnKind::Category),
         ErrorKind::Data,
@@ -321,7 +311,7 @@ fn entries_of_columns_are_checked() {
         "is Date32, allowed for features: strings, dictionaries, integers, booleans and floats \
          without a fraction",
     ];
-    check(
+    assert_refused(
         &days,
         kind(ColumnKind::Category),
         ErrorKind::Data,
@@ -337,15 +327,15 @@ fn entries_of_columns_are_checked() {
         "has 3 or more categories, allowed are 2: raise \
          `input.nodes.columns.x.max_values`",
     ];
-    check(&names, bound(None, Some(2)), ErrorKind::Data, &few);
+    assert_refused(&names, bound(None, Some(2)), ErrorKind::Data, &few);
     assert!(read(&names, Some(bound(Some(0), Some(3)))).is_ok());
     let none = ["`input.nodes.columns.x.max_values`: is 0; allowed is 1 to 16777216"];
-    check(&names, bound(None, Some(0)), ErrorKind::Usage, &none);
+    assert_refused(&names, bound(None, Some(0)), ErrorKind::Usage, &none);
     let of_number = [
         "`input.nodes.columns.x.one_hot`: is for categories, the column has the kind \
          \"number\"",
     ];
-    check(&halves, bound(Some(3), None), ErrorKind::Usage, &of_number);
+    assert_refused(&halves, bound(Some(3), None), ErrorKind::Usage, &of_number);
     let bytes: ArrayRef = Arc::new(BinaryArray::from(vec![b"\xff".as_slice()]));
     assert_says(
         read(&bytes, None).map(|read| read.values),
@@ -378,21 +368,21 @@ fn csv_columns_are_read_as_declared() {
     };
     let numbers = "id,x\n1,07\n2,\n3,7\n";
     assert_values(&read(numbers, None).unwrap(), &[Some(7.0), None, Some(7.0)]);
-    let found = read(numbers, Some(kind(ColumnKind::Category))).unwrap();
+    let codes = read(numbers, Some(kind(ColumnKind::Category))).unwrap();
     let values = vec!["07".to_owned(), "7".to_owned()];
-    assert_eq!(found.meta.values, ColumnValues::Category(values));
-    assert_values(&found, &[Some(0.0), None, Some(1.0)]);
+    assert_eq!(codes.meta.values, ColumnValues::Category(values));
+    assert_values(&codes, &[Some(0.0), None, Some(1.0)]);
     let days = "id,x\n1,1970-01-02\n2,\n3,1970-01-03 12:00:00\n";
-    let found = read(days, None).unwrap();
-    assert_eq!(found.meta.values, ColumnValues::Time);
-    assert_values(&found, &[Some(1.0), None, Some(2.5)]);
+    let times = read(days, None).unwrap();
+    assert_eq!(times.meta.values, ColumnValues::Time);
+    assert_values(&times, &[Some(1.0), None, Some(2.5)]);
     let unknown = "id,x\n1,0.5\n2,n/a\n";
     assert_eq!(
         read(unknown, None).unwrap().meta.kind(),
         ColumnKind::Category
     );
     let wrong = read(unknown, Some(kind(ColumnKind::Number)));
-    let wrong = wrong.map(|read| read.values).unwrap_err();
+    let wrong = wrong.map(|column| column.values).unwrap_err();
     assert_eq!(wrong.kind(), ErrorKind::Data);
     let text = error_chain(&wrong);
     let expected = "nodes.csv, line 3: column `x` is \"n/a\", which is no Float64";

@@ -208,7 +208,7 @@ fn check_rows(plan: &GraphPlan) {
     let mut alone = together.clone();
     let read_all = |unit: &Unit, rows: &mut [NodeRows]| {
         let mut reader = people
-            .reader(unit, &labels.map(|label| (label, &[][..])))
+            .reader(unit, &labels.map(|meta| (meta, &[][..])))
             .unwrap();
         reader.read_each(unit.num_rows, rows).unwrap();
     };
