@@ -1,5 +1,6 @@
 //! Stores of random graphs with types and relations, compared with a slow twin that sorts all
 //! in-edges of every node.
+#![cfg(test)]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -329,8 +330,8 @@ impl Graph {
             let own = rows.clone().flat_map(both).collect();
             all.insert(of.name.clone(), (of.from, of.to, of.is_weighted, own));
             if let Some(reverse) = &of.reverse {
-                let own = rows.map(reversed).collect();
-                all.insert(reverse.clone(), (of.to, of.from, of.is_weighted, own));
+                let opposite = rows.map(reversed).collect();
+                all.insert(reverse.clone(), (of.to, of.from, of.is_weighted, opposite));
             }
         }
         all
@@ -343,7 +344,7 @@ impl Graph {
         {
             let salt = relation_salt(&name);
             let (src_keys, dst_keys) = (self.types[from].keys(), self.types[to].keys());
-            for dst in 0..self.types[to].ids.len() {
+            for (dst, &(dst_hash, _)) in dst_keys.iter().enumerate() {
                 let mine: Vec<&Row> = rows.iter().filter(|row| row.dst == dst).collect();
                 for sample in 0..settings.samples as usize + usize::from(settings.redraw) {
                     let is_drawn = sample < settings.samples as usize;
@@ -352,7 +353,7 @@ impl Graph {
                         let (hash, place) = src_keys[row.src];
                         let ordinal = mine[..at].iter().filter(|of| of.src == row.src).count();
                         let ordinal = u32::try_from(ordinal).unwrap();
-                        let hash = edge_hash(salt, hash, dst_keys[dst].0);
+                        let hash = edge_hash(salt, hash, dst_hash);
                         let drawn = priority(settings.sampling, seed, hash, ordinal, row.weight);
                         let first = if is_drawn { drawn } else { 0 };
                         ((first, place, ordinal), *row)
@@ -419,11 +420,12 @@ fn lists_of(store: &Store, settings: &Settings) -> Lists {
                 for sample in 0..settings.samples as usize + usize::from(settings.redraw) {
                     let list = partition.in_edges(relation, sample, local, usize::MAX);
                     let edge = |(at, &src): (usize, _)| {
-                        let (owner, local) = placement.owner_and_local(src);
+                        let (owner, src_local) = placement.owner_and_local(src);
                         assert_eq!(placement.type_of(src), of.from);
-                        let (ids, row) = store.partition(owner).id(local);
+                        let (src_ids, src_row) = store.partition(owner).id(src_local);
                         let feature = list.feature.unwrap()[at];
-                        (ids.display(row), list.weight.map(|all| all[at]), feature)
+                        let weight = list.weight.map(|all| all[at]);
+                        (src_ids.display(src_row), weight, feature)
                     };
                     let edges = list.src.iter().enumerate().map(edge);
                     let key = (of.name.clone(), sample, ids.display(row));
@@ -442,8 +444,8 @@ fn check_degrees(graph: &Graph, store: &Store, settings: &Settings) {
         for worker in 0..settings.workers {
             let partition = store.partition(worker);
             for local in partition.locals(of.to) {
-                let (ids, row) = partition.id(local);
-                let id = ids.display(row);
+                let (ids, type_row) = partition.id(local);
+                let id = ids.display(type_row);
                 let dst = (0..graph.types[*to].ids.len())
                     .find(|&at| graph.types[*to].id(at) == id)
                     .unwrap();
@@ -459,11 +461,11 @@ fn check_degrees(graph: &Graph, store: &Store, settings: &Settings) {
                     is_weighted.then_some(weights)
                 );
                 let count = u32::try_from(loops.len()).unwrap();
-                let expected = of.self_loops.then_some(count);
-                assert_eq!(partition.self_loops(relation, local), expected);
-                let weights = loops.iter().map(|row| row.weight).sum::<f32>();
-                let expected = (of.self_loops && *is_weighted).then_some(weights);
-                assert_eq!(partition.self_weight(relation, local), expected);
+                let self_loops = of.self_loops.then_some(count);
+                assert_eq!(partition.self_loops(relation, local), self_loops);
+                let loop_weights = loops.iter().map(|row| row.weight).sum::<f32>();
+                let self_weight = (of.self_loops && *is_weighted).then_some(loop_weights);
+                assert_eq!(partition.self_weight(relation, local), self_weight);
             }
         }
     }
@@ -640,11 +642,11 @@ fn each_file_is_read_once_whatever_the_number_of_relations() {
         feature: at as f32,
     });
     graph.rows = rows.collect();
-    let check = |graph: &Graph, expected: u64| {
-        graph.write(dir.path());
-        let plan = Arc::new(graph.plan(dir.path()));
-        let units = plan.relations[0].edges.units().len() as u64;
-        assert!(units > 2);
+    let check = |changed: &Graph, expected: u64| {
+        changed.write(dir.path());
+        let plan = Arc::new(changed.plan(dir.path()));
+        let edge_units = plan.relations[0].edges.units().len() as u64;
+        assert!(edge_units > 2);
         let store = StorePlan {
             keep: vec![usize::MAX; plan.relations.len()],
             target_type: 0,
@@ -660,13 +662,13 @@ fn each_file_is_read_once_whatever_the_number_of_relations() {
             fresh: true,
         };
         open_or_build(&store, &silent()).unwrap();
-        for relation in &plan.relations {
-            assert_eq!(relation.edges.units_read(), expected * units);
+        for of in &plan.relations {
+            assert_eq!(of.edges.units_read(), expected * edge_units);
         }
         // First the ids, then all columns.
         for of in &plan.types {
-            let units = of.nodes.units().len() as u64;
-            assert_eq!(of.nodes.units_read(), 2 * units);
+            let node_units = of.nodes.units().len() as u64;
+            assert_eq!(of.nodes.units_read(), 2 * node_units);
         }
     };
     check(&graph, 1);
@@ -675,15 +677,14 @@ fn each_file_is_read_once_whatever_the_number_of_relations() {
     check(&graph, 2);
 }
 
-#[test]
-fn an_end_that_is_no_node_of_its_type_names_the_relation() {
-    let dir = tempfile::tempdir().unwrap();
+/// A graph of one relation and one edge, from the last node of type `a` to the last one of `b`.
+fn graph_of_one_edge() -> Graph {
     let of_type = |name: &str, ids: Vec<i64>| Type {
         name: name.to_owned(),
         has_text: false,
         ids,
     };
-    let graph = Graph {
+    Graph {
         types: vec![of_type("a", vec![1, 2, 9]), of_type("b", vec![1, 2])],
         relations: vec![Relation {
             name: "r".to_owned(),
@@ -701,7 +702,13 @@ fn an_end_that_is_no_node_of_its_type_names_the_relation() {
             weight: 1.0,
             feature: 0.0,
         }],
-    };
+    }
+}
+
+#[test]
+fn an_end_that_is_no_node_of_its_type_names_the_relation() {
+    let dir = tempfile::tempdir().unwrap();
+    let graph = graph_of_one_edge();
     graph.write(dir.path());
     let plan = |change: &dyn Fn(&mut Value)| {
         let mut input = graph.input();
