@@ -84,13 +84,13 @@ impl Visitor<'_> for RelationVisitor {
     fn visit_i64<E: de::Error>(self, count: i64) -> Result<RelationFanout, E> {
         let fitting = u32::try_from(count);
         let fitting = fitting.map_err(|_| E::invalid_value(de::Unexpected::Signed(count), &self));
-        fitting.map(|count| RelationFanout(Fanout::Count(count)))
+        fitting.map(Fanout::Count).map(RelationFanout)
     }
 
     fn visit_u64<E: de::Error>(self, count: u64) -> Result<RelationFanout, E> {
         let fitting = u32::try_from(count);
         let fitting = fitting.map_err(|_| E::invalid_value(de::Unexpected::Unsigned(count), &self));
-        fitting.map(|count| RelationFanout(Fanout::Count(count)))
+        fitting.map(Fanout::Count).map(RelationFanout)
     }
 
     fn visit_str<E: de::Error>(self, text: &str) -> Result<RelationFanout, E> {

@@ -117,9 +117,9 @@ impl<'a> Probe<'a> {
         for (node, hop) in self.nearby.hops(targets) {
             members[survey.types.at(node).0].push((node, hop));
         }
-        for (of_type, members) in survey.types().iter().zip(&mut members) {
+        for (of_type, own) in survey.types().iter().zip(&mut members) {
             let (ids, row) = (&of_type.ids, |node: u32| (node - of_type.first) as usize);
-            members.sort_by(|&(a, a_hop), &(b, b_hop)| {
+            own.sort_by(|&(a, a_hop), &(b, b_hop)| {
                 a_hop.cmp(&b_hop).then_with(|| ids.cmp(row(a), ids, row(b)))
             });
         }
@@ -128,7 +128,7 @@ impl<'a> Probe<'a> {
         GraphShard {
             target_type: survey.meta.target_type,
             nodes: nodes
-                .map(|(type_idx, members)| self.nodes(type_idx, members))
+                .map(|(type_idx, own)| self.nodes(type_idx, own))
                 .collect(),
             edges: relations
                 .map(|relation| self.edges(relation, &members))

@@ -298,8 +298,8 @@ fn read_unit(
     if let ([(_, plan)], [(label, columns)]) = (source.types(), &described[..]) {
         return Ok(vec![plan.read_rows(unit, *label, columns)?]);
     }
-    let members = source.types().iter().zip(&described);
-    let mut rows: Vec<NodeRows> = members
+    let tables = source.types().iter().zip(&described);
+    let mut rows: Vec<NodeRows> = tables
         .map(|((_, plan), (label, _))| plan.no_rows(*label, 0))
         .collect();
     let mut reader = source.reader(unit, &described)?;

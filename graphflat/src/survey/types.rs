@@ -93,11 +93,11 @@ impl Types {
         }
         let mut first = 0;
         let mut types = Vec::with_capacity(keys.len());
-        for ((of_type, keys), (split, features)) in graph.types.iter().zip(keys).zip(rows) {
-            let len = u32::try_from(keys.ids.len()).expect("all nodes were counted");
+        for ((of_type, own), (split, features)) in graph.types.iter().zip(keys).zip(rows) {
+            let len = u32::try_from(own.ids.len()).expect("all nodes were counted");
             types.push(TypeSurvey {
-                index: IdIndex::new(&keys.ids, &of_type.nodes, &keys.rows)?,
-                ids: keys.ids,
+                index: IdIndex::new(&own.ids, &of_type.nodes, &own.rows)?,
+                ids: own.ids,
                 split,
                 first,
                 features,
