@@ -41,7 +41,7 @@ pub enum AnyModel {
 #[derive(Clone, Debug)]
 pub enum AnyBlocks {
     /// Of an untyped graph.
-    Untyped(Vec<Block>, ReadyInput),
+    Untyped(Vec<Block>, Box<ReadyInput>),
     /// Of a typed graph; the input is by type.
     Typed(Vec<TypedBlock>, Vec<Option<ReadyInput>>),
 }
@@ -288,7 +288,7 @@ impl AnyModel {
     pub fn forward(&self, blocks: &AnyBlocks, mode: Mode) -> Result<Dense, GnnError> {
         match (self, blocks) {
             (Self::Untyped(model), AnyBlocks::Untyped(blocks, input)) => {
-                model.forward(blocks, input, mode)
+                model.forward(blocks, &**input, mode)
             }
             (Self::Typed(model), AnyBlocks::Typed(blocks, input)) => {
                 model.forward(blocks, input, mode)
@@ -315,7 +315,7 @@ impl AnyModel {
     ) -> Result<LossAndGradient, GnnError> {
         match (self, blocks) {
             (Self::Untyped(model), AnyBlocks::Untyped(blocks, input)) => {
-                model.loss_and_gradient(blocks, input, labels, normalizer, mode)
+                model.loss_and_gradient(blocks, &**input, labels, normalizer, mode)
             }
             (Self::Typed(model), AnyBlocks::Typed(blocks, input)) => {
                 model.loss_and_gradient(blocks, input, labels, normalizer, mode)
@@ -349,7 +349,8 @@ impl AnyBlocks {
         }
         let input = input.pop().flatten();
         let input = input.expect("a model of an untyped graph reads features");
-        Ok(Self::Untyped(untyped_blocks(data, partitioning)?, input))
+        let blocks = untyped_blocks(data, partitioning)?;
+        Ok(Self::Untyped(blocks, Box::new(input)))
     }
 
     /// Returns the blocks of each layer and relation.
@@ -381,7 +382,7 @@ pub(crate) fn typed_blocks(
     data: Vec<TypedBlockData>,
     partitioning: Partitioning,
 ) -> Result<Vec<TypedBlock>, GnnError> {
-    let block = |data| Ok(TypedBlock::new(schema, data)?.with_partitioning(partitioning));
+    let block = |layer| Ok(TypedBlock::new(schema, layer)?.with_partitioning(partitioning));
     data.into_iter().map(block).collect()
 }
 
@@ -390,7 +391,7 @@ pub(crate) fn untyped_blocks(
     data: Vec<TypedBlockData>,
     partitioning: Partitioning,
 ) -> Result<Vec<Block>, GnnError> {
-    let block = |data| Ok(Block::new(untyped(data))?.with_partitioning(partitioning));
+    let block = |layer| Ok(Block::new(untyped(layer))?.with_partitioning(partitioning));
     data.into_iter().map(block).collect()
 }
 

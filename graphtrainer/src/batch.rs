@@ -165,7 +165,7 @@ struct PrunedLayer {
 /// Collects the nodes and in-edges that each layer reads.
 pub(crate) fn layers_of(pieces: &[Piece<'_>], schema: &Schema, options: &BlockOptions) -> Layers {
     let (mut walk, layers) = walk_layers(pieces, schema, &options.fanouts);
-    let num_src = walk.num_nodes();
+    let num_nodes = walk.num_nodes();
     let no_rows = || vec![0; schema.types.len()];
     let num_inner = layers
         .last()
@@ -183,12 +183,12 @@ pub(crate) fn layers_of(pieces: &[Piece<'_>], schema: &Schema, options: &BlockOp
         } else {
             let known = |(relation, ends): (usize, &RelationEnds)| {
                 let limit = use_at_layer(&options.fanouts, relation, layer);
-                walk.known(relation, num_inner[ends.to], num_src[ends.to], limit)
+                walk.known(relation, num_inner[ends.to], num_nodes[ends.to], limit)
             };
             let edges = schema.relations.iter().enumerate().map(known).collect();
             columns.block(
                 &pruned.num_dst,
-                (&num_src, &num_src),
+                (&num_nodes, &num_nodes),
                 edges,
                 options.sampling,
             )

@@ -310,7 +310,7 @@ impl<'a> Checks<'a> {
         let layer = match plan.layer {
             TypedKind::Conv(layer) => layer,
             kind => {
-                let convs = TypedKind::names_of(|kind| matches!(kind, TypedKind::Conv(_)));
+                let convs = TypedKind::names_of(|known| matches!(known, TypedKind::Conv(_)));
                 let problem = format!("its nodes and edges have no types, so allowed are {convs}");
                 return Err(self.unfit("model", kind.name(), problem));
             }

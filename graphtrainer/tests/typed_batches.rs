@@ -167,7 +167,7 @@ fn batch(graph: &TypedGraph, options: &BlockOptions) -> (TypedVectorised, Vec<u3
 }
 
 fn ready(input: &[Option<gnn::Input>]) -> Vec<Option<ReadyInput>> {
-    let ready = |input: &gnn::Input| ReadyInput::new(input.clone()).unwrap();
+    let ready = |of_type: &gnn::Input| ReadyInput::new(of_type.clone()).unwrap();
     input
         .iter()
         .map(|input| input.as_ref().map(ready))
@@ -312,8 +312,8 @@ fn a_batch_computes_the_logits_of_the_whole_graph() {
                     .collect();
                 let whole = model.forward(&layers, &ready(&input), Mode::Eval).unwrap();
                 let (own, _) = batch(&graph, &options(&arch, &fanouts));
-                let input = ready(&own.input);
-                let logits = model.forward(&own.blocks, &input, Mode::Eval).unwrap();
+                let own_input = ready(&own.input);
+                let logits = model.forward(&own.blocks, &own_input, Mode::Eval).unwrap();
                 for (row, &target) in TARGETS.iter().enumerate() {
                     let (got, wanted) = (logits.row(row), whole.row(target as usize));
                     let scale = wanted.iter().fold(1.0_f32, |most, x| most.max(x.abs()));

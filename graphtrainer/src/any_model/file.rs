@@ -64,9 +64,9 @@ impl AnyModel {
                 let architecture = model.architecture().clone();
                 let by_type = architecture.types.iter().zip(transforms);
                 let fitted = by_type.filter(|(_, transform)| **transform != Transform::None);
-                let transforms = fitted.map(|(of, transform)| (of.name.clone(), transform.clone()));
+                let named = fitted.map(|(of, transform)| (of.name.clone(), transform.clone()));
                 let file = TypedModelFile {
-                    transforms: transforms.collect(),
+                    transforms: named.collect(),
                     architecture,
                     label_scale,
                     label_names,

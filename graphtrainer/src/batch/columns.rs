@@ -45,8 +45,8 @@ impl<'a> NodeColumns<'a> {
             own.iter().map(key).collect()
         };
         let relations = schema.relations.iter().zip(read).enumerate();
-        let degrees = relations.map(|(relation, (ends, read))| {
-            Degrees::gather(pieces, relation, &places[ends.to], *read)
+        let degrees = relations.map(|(relation, (ends, columns))| {
+            Degrees::gather(pieces, relation, &places[ends.to], *columns)
         });
         Self {
             pieces,

@@ -147,16 +147,16 @@ impl TypedGraph {
         let edges = edges.collect();
         let target_type = self.meta.target_type;
         let tables = nodes.iter().zip(hops).enumerate();
-        let nodes = tables.map(|(at, (nodes, hop))| ShardNodes {
-            ids: self.ids_of(at, nodes),
-            features: self.features[at].gather(nodes),
+        let tables = tables.map(|(at, (own, hop))| ShardNodes {
+            ids: self.ids_of(at, own),
+            features: self.features[at].gather(own),
             labels: match at == target_type {
-                true => Labels::Class(nodes.iter().map(|&n| self.classes[n as usize]).collect()),
+                true => Labels::Class(own.iter().map(|&n| self.classes[n as usize]).collect()),
                 false => Labels::None,
             },
             split: match at == target_type {
-                true => nodes.iter().map(|&n| self.split[n as usize]).collect(),
-                false => vec![Split::None; nodes.len()],
+                true => own.iter().map(|&n| self.split[n as usize]).collect(),
+                false => vec![Split::None; own.len()],
             },
             is_target: hop
                 .iter()
@@ -166,7 +166,7 @@ impl TypedGraph {
         });
         GraphShard {
             target_type,
-            nodes: nodes.collect(),
+            nodes: tables.collect(),
             edges,
         }
     }
