@@ -274,8 +274,8 @@ impl Graph {
         let mut ids = Ids::with_capacity(self.store.meta().graph.types[0].id_type, rows.len());
         for &row in rows {
             let (partition, local) = self.place(row);
-            let (of_type, row) = partition.id(local);
-            ids.push_from(of_type, row);
+            let (of_type, type_row) = partition.id(local);
+            ids.push_from(of_type, type_row);
         }
         ids
     }
@@ -286,8 +286,8 @@ impl Graph {
         let find = |row: usize| {
             let compare = |own: Row| {
                 let (partition, local) = self.place(own);
-                let (of_type, own) = partition.id(local);
-                of_type.cmp(own, ids, row)
+                let (of_type, type_row) = partition.id(local);
+                of_type.cmp(type_row, ids, row)
             };
             let (mut low, mut high) = (0, self.num_own());
             while low < high {

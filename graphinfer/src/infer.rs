@@ -78,12 +78,8 @@ fn infer_untyped(
     let other_slices = Slice::all(record.limits(layers, 0, plan.other_sampling()));
     // Everything that can fail because of the input comes before the output is opened.
     let graph = Graph::new(store, arch, &limits(plan, &slices, &other_slices))?;
-    let columns = embedding_columns(
-        plan,
-        record,
-        store.meta().graph.target().id_type,
-        embedding_layer,
-    )?;
+    let id_type = store.meta().graph.target().id_type;
+    let columns = embedding_columns(plan, record, id_type, embedding_layer)?;
     let targets = list.map(|list| targets(&list, &graph)).transpose()?;
     let output = match open_output::<InferError>(
         store.cluster(),

@@ -82,14 +82,14 @@ impl TypedTrained {
                 "it was trained on node types ({names}), the nodes of the graph have none"
             ));
         }
-        let of_model = arch.types.iter().map(|of| &of.name[..]);
-        let of_graph = graph.types.iter().map(|of| &of.name[..]);
-        if let Some(problem) = other_names("node type", of_model, of_graph) {
+        let model_types = arch.types.iter().map(|of| &of.name[..]);
+        let graph_types = graph.types.iter().map(|of| &of.name[..]);
+        if let Some(problem) = other_names("node type", model_types, graph_types) {
             return Some(problem);
         }
-        let of_model = arch.relations.iter().map(|of| &of.name[..]);
-        let of_graph = graph.relations.iter().map(|of| &of.name[..]);
-        if let Some(problem) = other_names("relation", of_model, of_graph) {
+        let model_relations = arch.relations.iter().map(|of| &of.name[..]);
+        let graph_relations = graph.relations.iter().map(|of| &of.name[..]);
+        if let Some(problem) = other_names("relation", model_relations, graph_relations) {
             return Some(problem);
         }
         let target = &graph.target().name;
@@ -135,7 +135,7 @@ impl TypedTrained {
         (given, graph): (&RelationMeta, &GraphMeta),
     ) -> Option<String> {
         let (wanted, name) = (&self.model.architecture().relations[at], &given.name);
-        let ends = [given.from, given.to].map(|at| &graph.types[at].name[..]);
+        let ends = [given.from, given.to].map(|end| &graph.types[end].name[..]);
         if ends != [&wanted.from[..], &wanted.to[..]] {
             return Some(format!(
                 "relation `{name}` led from `{}` to `{}` in training, it leads from `{}` to `{}`",

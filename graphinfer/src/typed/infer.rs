@@ -175,8 +175,8 @@ fn layer_limits(trained: &TypedTrained, layers: usize, sampling: InferSampling) 
 }
 
 fn limits_json(limits: &[Vec<usize>]) -> serde_json::Value {
-    let of_layer = |limits: &Vec<usize>| -> serde_json::Value {
-        limits.iter().map(|&limit| limit_json(limit)).collect()
+    let of_layer = |by_relation: &Vec<usize>| -> serde_json::Value {
+        by_relation.iter().map(|&limit| limit_json(limit)).collect()
     };
     limits.iter().map(of_layer).collect()
 }

@@ -154,7 +154,7 @@ impl TypedParts<'_> {
         let is_needed = self.rounds.needed.has(last, node_type);
         let rows = is_needed.then(|| run(&layers.layer)).transpose()?;
         let of_logits = rows.as_ref().filter(|_| self.logits_of == Some(node_type));
-        let logits = of_logits.map(|rows| layers.head.run(rows.clone()));
+        let logits = of_logits.map(|hidden| layers.head.run(hidden.clone()));
         let logits = logits.transpose()?;
         if let Some(known) = &logits {
             let place = |row: usize| piece.picked.as_ref().map_or(row, |picked| picked[row]);

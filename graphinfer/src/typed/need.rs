@@ -84,18 +84,18 @@ mod tests {
             embedding_layer: 2,
             logits_of: Some(2),
         };
-        let found = needed(&[[ALL; 3]; 2], &only_c);
-        assert_eq!(found, [vec![0, 1, 2], vec![1, 2], vec![2]]);
+        let of_all = needed(&[[ALL; 3]; 2], &only_c);
+        assert_eq!(of_all, [vec![0, 1, 2], vec![1, 2], vec![2]]);
         // Layer 2 reads no in-edges of the second relation.
-        let found = needed(&[[ALL; 3], [ALL, 0, ALL]], &only_c);
-        assert_eq!(found, [vec![1, 2], vec![2], vec![2]]);
+        let of_few = needed(&[[ALL; 3], [ALL, 0, ALL]], &only_c);
+        assert_eq!(of_few, [vec![1, 2], vec![2], vec![2]]);
         // Embeddings of an earlier layer are written of other types too.
         let inner = Wanted {
             is_written: &[true, false, false, true],
             embedding_layer: 1,
             logits_of: Some(2),
         };
-        let found = needed(&[[ALL; 3]; 2], &inner);
-        assert_eq!(found, [vec![0, 1, 2, 3], vec![0, 1, 2, 3], vec![2]]);
+        let of_inner = needed(&[[ALL; 3]; 2], &inner);
+        assert_eq!(of_inner, [vec![0, 1, 2, 3], vec![0, 1, 2, 3], vec![2]]);
     }
 }

@@ -85,7 +85,7 @@ impl TypedRounds<'_> {
             let file = |what: &str, cols: Option<usize>| {
                 let cols = cols.filter(|_| read.contains(&at));
                 let name = format!("{what}-{at:02}");
-                let create = |cols| checkpoint.create((round, &name), rows.len(), cols);
+                let create = |width| checkpoint.create((round, &name), rows.len(), width);
                 cols.map(create).transpose()
             };
             Ok::<_, InferError>(SourceWriter {

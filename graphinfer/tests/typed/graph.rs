@@ -79,7 +79,7 @@ impl Graph {
         // The last of several types has no relation.
         let joined = num_types - usize::from(num_types > 2);
         let target = draws.below(joined);
-        if joined < num_types && seed % 2 == 0 {
+        if joined < num_types && seed.is_multiple_of(2) {
             types[joined].num_nodes = 0;
         }
         let num_tables = 1 + draws.below(5);

@@ -3,7 +3,11 @@
 
 mod case;
 #[path = "../../../gnn/tests/typed"]
-#[allow(dead_code, reason = "the tests of gnn use more of it")]
+#[allow(
+    dead_code,
+    clippy::shadow_unrelated,
+    reason = "the tests of gnn use more of it; loops name an element like its list"
+)]
 mod formula {
     pub(crate) mod twin;
 }
@@ -105,10 +109,10 @@ fn check_predictions(what: &str, got: &EmbeddingRows, logits: &Rows) {
         panic!("{what}: classes are predicted");
     };
     assert_eq!(classes.len(), logits.len(), "{what}");
-    for (class, logits) in classes.iter().zip(logits) {
-        let most = logits.iter().copied().fold(f64::MIN, f64::max);
-        let found = logits[*class as usize];
-        assert!(found > most - 1e-4, "{what}: class {class} of {logits:?}");
+    for (class, row) in classes.iter().zip(logits) {
+        let most = row.iter().copied().fold(f64::MIN, f64::max);
+        let found = row[*class as usize];
+        assert!(found > most - 1e-4, "{what}: class {class} of {row:?}");
     }
 }
 
@@ -202,8 +206,8 @@ fn the_target_type_is_written_alone_unless_the_job_names_others() {
     let folders: Vec<_> = folders.map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(folders, [target]);
     let alone = read(&output, target);
-    let (whole, output) = case.infer(&trained, (2, &keep), ("all", r#", "types": "all""#));
-    assert_eq!(read(&output, target), alone, "other types change nothing");
+    let (whole, all) = case.infer(&trained, (2, &keep), ("all", r#", "types": "all""#));
+    assert_eq!(read(&all, target), alone, "other types change nothing");
     let in_edges = |of: &schemas::Manifest| {
         let rounds = of.report["rounds"].as_array().unwrap().iter();
         rounds
@@ -216,10 +220,10 @@ fn the_target_type_is_written_alone_unless_the_job_names_others() {
     );
     // Other than the target type: no predictions, and no layer after that of the embedding.
     let other = meta.types.iter().find(|of| of.name != target).unwrap();
-    let extra = format!(r#", "types": ["{}"]"#, other.name);
-    let (manifest, only) = case.infer(&trained, (2, &keep), ("other", &extra));
-    assert_eq!(read(&only, &other.name), read(&output, &other.name));
-    let label = manifest.graph.unwrap().target().label.clone();
+    let other_type = format!(r#", "types": ["{}"]"#, other.name);
+    let (unpredicted, only) = case.infer(&trained, (2, &keep), ("other", &other_type));
+    assert_eq!(read(&only, &other.name), read(&all, &other.name));
+    let label = unpredicted.graph.unwrap().target().label.clone();
     assert_eq!(label, None, "nothing is predicted");
     // A list of targets.
     let ids = alone.ids.to_array();
@@ -230,16 +234,16 @@ fn the_target_type_is_written_alone_unless_the_job_names_others() {
     writer.write(&batch).unwrap();
     writer.close().unwrap();
     let extra = r#", "types": "all", "targets": "list.parquet", "compare_sampling": true"#;
-    let (manifest, listed) = case.infer(&trained, (2, &keep), ("listed", extra));
+    let (of_list, listed) = case.infer(&trained, (2, &keep), ("listed", extra));
     let rows = read(&listed, target);
     assert_eq!(rows.embedding, alone.embedding[alone.dim..3 * alone.dim]);
-    let of_other = |output: &Path| read(output, &other.name);
+    let of_other = |folder: &Path| read(folder, &other.name);
     assert_eq!(
         of_other(&listed),
-        of_other(&output),
+        of_other(&all),
         "other types are written whole"
     );
-    let compared = &manifest.report["sampling_compared"];
+    let compared = &of_list.report["sampling_compared"];
     assert_eq!(compared["nodes"], json!(2));
     assert_eq!(
         compared["largest_distance"],

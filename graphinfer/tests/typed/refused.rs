@@ -12,9 +12,9 @@ use serde_json::json;
 #[test]
 fn a_model_of_another_graph_is_refused_by_type_and_relation() {
     let case = Case::new(&Graph::random(3, false));
-    let plan = case.sample(&json!(["all", "all"]), Layout::Shards);
-    let keep = plan.sample().keep_by_relation();
-    let (features, flatten) = case.flatten(&plan);
+    let sampled = case.sample(&json!(["all", "all"]), Layout::Shards);
+    let keep = sampled.sample().keep_by_relation();
+    let (features, flatten) = case.flatten(&sampled);
     let meta = case.store(1, &keep).meta().graph.clone();
     let arch = plain(TypedKind::Conv(LayerKind::Gat), &meta);
     let other_type = meta.types.iter().find(|of| of.features.dim() > 0).unwrap();
@@ -50,8 +50,8 @@ fn a_model_of_another_graph_is_refused_by_type_and_relation() {
         "it was trained on relation `zoo`, which the graph lacks",
     );
     let to = (relation.to + 1) % meta.types.len();
-    let expected = format!("relation `{}` led from ", relation.name);
-    check("ends", &|of| of.relations[0].to = to, &expected);
+    let other_end = format!("relation `{}` led from ", relation.name);
+    check("ends", &|of| of.relations[0].to = to, &other_end);
     let at = meta
         .types
         .iter()
@@ -60,19 +60,19 @@ fn a_model_of_another_graph_is_refused_by_type_and_relation() {
     let widen = |of: &mut schemas::GraphMeta| {
         of.types[at].features = schemas::FeatureMeta::Dense { dim: 99 };
     };
-    let expected = format!("it reads 99 features a node of type `{}`", other_type.name);
-    check("features", &widen, &expected);
-    let expected = "it was trained on the target type `";
+    let other_width = format!("it reads 99 features a node of type `{}`", other_type.name);
+    check("features", &widen, &other_width);
+    let other_target = "it was trained on the target type `";
     let other = (meta.target_type + 1) % meta.types.len();
-    check("target", &|of| of.target_type = other, expected);
+    check("target", &|of| of.target_type = other, other_target);
 }
 
 #[test]
 fn a_typed_and_an_untyped_graph_need_models_of_their_own() {
     let case = Case::new(&Graph::random(3, false));
-    let plan = case.sample(&json!(["all", "all"]), Layout::Shards);
-    let keep = plan.sample().keep_by_relation();
-    let (_, flatten) = case.flatten(&plan);
+    let sampled = case.sample(&json!(["all", "all"]), Layout::Shards);
+    let keep = sampled.sample().keep_by_relation();
+    let (_, flatten) = case.flatten(&sampled);
     let meta = case.store(1, &keep).meta().graph.clone();
     let arch = plain(TypedKind::Rgcn, &meta);
     let trained = Trained::new(case.path().join("typed"), &arch, (&flatten, &meta));
@@ -81,11 +81,11 @@ fn a_typed_and_an_untyped_graph_need_models_of_their_own() {
         "edge_weight": false, "edge_feature_dim": null, "self_loops": false,
     }))
     .unwrap();
-    let plan = case.plan(&trained, "out", "");
-    let error = plan.check_graph(&untyped).unwrap_err().to_string();
+    let typed_plan = case.plan(&trained, "out", "");
+    let typed_error = typed_plan.check_graph(&untyped).unwrap_err().to_string();
     assert!(
-        error.contains("the nodes of the graph have none"),
-        "{error}"
+        typed_error.contains("the nodes of the graph have none"),
+        "{typed_error}"
     );
     // A model of a graph without types.
     let file: gnn::ModelFile = serde_json::from_value(json!({
@@ -100,20 +100,20 @@ fn a_typed_and_an_untyped_graph_need_models_of_their_own() {
     .unwrap();
     let model = gnn::Model::init(&file.architecture, 7).unwrap();
     gnn::save(&trained.dir, &model, &file).unwrap();
-    let plan = case.plan(&trained, "out", r#", "sampling": "none""#);
+    let untyped_plan = case.plan(&trained, "out", r#", "sampling": "none""#);
     let all = vec![usize::MAX; keep.len()];
-    let error = infer(&plan, &case.store(1, &all), &quiet())
+    let untyped_error = infer(&untyped_plan, &case.store(1, &all), &quiet())
         .unwrap_err()
         .to_string();
     assert!(
-        error.contains("it was trained on a graph without node types"),
-        "{error}"
+        untyped_error.contains("it was trained on a graph without node types"),
+        "{untyped_error}"
     );
-    let plan = case.plan(&trained, "out", r#", "sampling": "none", "types": "all""#);
-    let error = plan.check_graph(&untyped).unwrap_err().to_string();
+    let types_plan = case.plan(&trained, "out", r#", "sampling": "none", "types": "all""#);
+    let types_error = types_plan.check_graph(&untyped).unwrap_err().to_string();
     assert!(
-        error.contains("`infer.types` is \"all\": nodes have no types"),
-        "{error}"
+        types_error.contains("`infer.types` is \"all\": nodes have no types"),
+        "{types_error}"
     );
     assert!(!case.path().join("out").exists(), "nothing is written");
 }
@@ -121,16 +121,16 @@ fn a_typed_and_an_untyped_graph_need_models_of_their_own() {
 #[test]
 fn a_record_of_other_relations_and_broken_numbers_are_refused() {
     let case = Case::new(&Graph::random(3, false));
-    let plan = case.sample(&json!(["all", "all"]), Layout::Shards);
-    let keep = plan.sample().keep_by_relation();
-    let (_, mut flatten) = case.flatten(&plan);
+    let sampled = case.sample(&json!(["all", "all"]), Layout::Shards);
+    let keep = sampled.sample().keep_by_relation();
+    let (_, mut flatten) = case.flatten(&sampled);
     let meta = case.store(1, &keep).meta().graph.clone();
     let arch = plain(TypedKind::Rgcn, &meta);
     let few = schemas::HopFanouts::from(vec![schemas::Fanout::All; keep.len() + 1]);
     flatten.fanouts[1] = few;
-    let trained = Trained::new(case.path().join("few"), &arch, (&flatten, &meta));
-    let plan = case.plan(&trained, "out", "");
-    let error = infer(&plan, &case.store(1, &keep), &quiet())
+    let misfit = Trained::new(case.path().join("few"), &arch, (&flatten, &meta));
+    let misfit_plan = case.plan(&misfit, "out", "");
+    let misfit_error = infer(&misfit_plan, &case.store(1, &keep), &quiet())
         .unwrap_err()
         .to_string();
     let expected = format!(
@@ -138,7 +138,7 @@ fn a_record_of_other_relations_and_broken_numbers_are_refused() {
         keep.len(),
         keep.len() + 1
     );
-    assert!(error.contains(&expected), "{error}");
+    assert!(misfit_error.contains(&expected), "{misfit_error}");
     // Numbers that overflow name the type of the node.
     flatten.fanouts[1] = flatten.fanouts[0].clone();
     let mut trained = Trained::new(case.path().join("huge"), &arch, (&flatten, &meta));
@@ -155,6 +155,6 @@ fn a_record_of_other_relations_and_broken_numbers_are_refused() {
         "{error}"
     );
     edit(&trained.dir, "\"layer\": \"rgcn\"", "\"layer\": \"han\"");
-    let error = plan.check_graph(&meta).unwrap_err().to_string();
-    assert!(error.contains("model.json"), "{error}");
+    let unreadable = plan.check_graph(&meta).unwrap_err().to_string();
+    assert!(unreadable.contains("model.json"), "{unreadable}");
 }

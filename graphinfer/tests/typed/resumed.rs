@@ -58,7 +58,7 @@ fn check(case: &Case, trained: &Trained, keep: &[usize]) {
     let copies: Arc<Mutex<Vec<PathBuf>>> = Arc::default();
     let (taken, whole) = (Arc::clone(&copies), place.join(format!("whole-{name}")));
     let output = whole.clone();
-    let progress: Progress = Arc::new(move |event| {
+    let copying: Progress = Arc::new(move |event| {
         let copy = place.join(format!(
             "copy-{}-{}",
             output.file_name().unwrap().display(),
@@ -68,8 +68,8 @@ fn check(case: &Case, trained: &Trained, keep: &[usize]) {
         copy_dir(&output, &copy.join("output"));
         taken.lock().unwrap().push(copy);
     });
-    let plan = case.plan(trained, &format!("whole-{name}"), EXTRA);
-    let manifest = infer(&plan, &case.store(2, keep), &progress).unwrap();
+    let whole_plan = case.plan(trained, &format!("whole-{name}"), EXTRA);
+    let manifest = infer(&whole_plan, &case.store(2, keep), &copying).unwrap();
     let copies = std::mem::take(&mut *copies.lock().unwrap());
     assert_eq!(copies.len(), 4, "rounds 0 and 1, and the parts twice");
     for (finished, copy) in copies.iter().enumerate() {
@@ -78,8 +78,8 @@ fn check(case: &Case, trained: &Trained, keep: &[usize]) {
         copy_dir(&copy.join("output"), &again);
         if finished == 3 {
             // The run was killed in the last round: some parts are whole.
-            let progress = again.join("_progress");
-            std::fs::remove_file(progress.join("part-00001.json")).unwrap();
+            let part = again.join("_progress/part-00001.json");
+            std::fs::remove_file(part).unwrap();
         }
         let rounds: Arc<Mutex<Vec<u64>>> = Arc::default();
         let noted = Arc::clone(&rounds);
@@ -112,7 +112,7 @@ fn check(case: &Case, trained: &Trained, keep: &[usize]) {
             std::fs::write(&path, bytes).unwrap();
         }
     }
-    let plan = case.plan(trained, &format!("changed-{name}"), EXTRA);
-    let again = infer(&plan, &case.store(1, keep), &quiet()).unwrap();
+    let changed_plan = case.plan(trained, &format!("changed-{name}"), EXTRA);
+    let again = infer(&changed_plan, &case.store(1, keep), &quiet()).unwrap();
     assert_eq!(again.parts, manifest.parts);
 }
