@@ -49,9 +49,9 @@ fn cells(graph: &Graph, is_later: bool) -> Vec<Cells> {
             false => &["cz", "de", "fr", "it"],
             true => &["aa", "de", "fr", "zz"],
         };
-        let country = countries[(draw(1, 4)) as usize];
+        let country = countries[usize::try_from(draw(1, 4)).unwrap()];
         // A country that no train node has, so that its code is the one of unseen categories.
-        let is_rare = graph.split(node).is_none() && node % 2 == 0;
+        let is_rare = graph.split(node).is_none() && node.is_multiple_of(2);
         Cells {
             age: has(2).then(|| draw(3, 80) as f64 / 4.0),
             country: has(4).then(|| if is_rare { "rare" } else { country }.to_owned()),
@@ -106,10 +106,10 @@ fn days(seconds: i64) -> f64 {
     seconds as f64 / DAY as f64
 }
 
-fn fit(graph: &Graph, cells: &[Cells]) -> Fit {
+fn fit(graph: &Graph, rows: &[Cells]) -> Fit {
     let train: Vec<&Cells> = (0..graph.num_nodes)
         .filter(|&node| graph.split(node) == Some("train"))
-        .map(|node| &cells[node])
+        .map(|node| &rows[node])
         .collect();
     let ages: Vec<f64> = train.iter().filter_map(|cells| cells.age).collect();
     let seen: Vec<f64> = train
@@ -138,6 +138,7 @@ fn fit(graph: &Graph, cells: &[Cells]) -> Fit {
 }
 
 /// Encodes the values of a node.
+#[expect(clippy::cast_possible_truncation, reason = "features are f32")]
 fn encode(fit: &Fit, cells: &Cells) -> Vec<f32> {
     let flag = |is: bool| f32::from(u8::from(is));
     let mut row = vec![
@@ -272,14 +273,14 @@ fn workers_do_not_show_in_graph_features_with_gaps() {
         bench.run(&job, &["--workers", "3"]).ok();
         assert_same_bytes(&expected, &bench.data_files("out/features"), layout);
         assert_same_bytes(&model, &bench.data_files("out/model"), layout);
-        let graph = &bench.manifest("out/features")["graph"];
-        assert_eq!(graph["columns"][1]["gaps"], true, "{graph}");
+        let meta = &bench.manifest("out/features")["graph"];
+        assert_eq!(meta["columns"][1]["gaps"], true, "{meta}");
     }
 }
 
 /// Writes a table as CSV; nulls are empty fields.
 fn write_csv(bench: &Bench, name: &str, columns: &[(&str, Vec<String>)]) {
-    let names: Vec<&str> = columns.iter().map(|(name, _)| *name).collect();
+    let names: Vec<&str> = columns.iter().map(|(column, _)| *column).collect();
     let mut text = format!("{}\n", names.join(","));
     for row in 0..columns[0].1.len() {
         let fields: Vec<&str> = columns
@@ -312,17 +313,17 @@ fn csv_tables_give_the_bytes_of_parquet_tables() {
     let expected = outputs.map(|output| bench.data_files(output));
     bench.clear();
     let names = ["id", "label", "split", "age", "country", "seen", "level"];
-    let columns = names.map(|name| (name, text_of(&nodes, name)));
-    write_csv(&bench, "nodes.csv", &columns);
+    let node_columns = names.map(|name| (name, text_of(&nodes, name)));
+    write_csv(&bench, "nodes.csv", &node_columns);
     let edges = graph.edge_table();
-    let columns = ["dst", "src"].map(|name| (name, text_of(&edges, name)));
-    write_csv(&bench, "edges.csv", &columns);
+    let edge_columns = ["dst", "src"].map(|name| (name, text_of(&edges, name)));
+    write_csv(&bench, "edges.csv", &edge_columns);
     let job = job
         .with("nodes.parquet", "nodes.csv")
         .with("edges.parquet", "edges.csv");
     bench.run(&job, &[]).ok();
-    for (output, expected) in outputs.iter().zip(&expected) {
-        assert_same_bytes(expected, &bench.data_files(output), output);
+    for (output, files) in outputs.iter().zip(&expected) {
+        assert_same_bytes(files, &bench.data_files(output), output);
     }
     let checked = bench
         .graphflat(&["check", "job.toml", "--fresh"])
@@ -363,10 +364,10 @@ fn columns_that_changed_since_the_training_are_refused() {
     bench.run(&raw_job(&graph), &[]).ok();
     let job = Job::new(&graph, &[INFER]).with("features = [\"features\"]", COLUMNS);
     let job = job.and("model = \"out/model\"");
-    let check = |table: &Table, job: &Job, problem: &str| {
+    let check = |table: &Table, changed: &Job, problem: &str| {
         fs::remove_dir_all(bench.path("work")).ok();
         table.write(&bench.path("nodes.parquet"));
-        let failed = bench.run(job, &[]);
+        let failed = bench.run(changed, &[]);
         assert_eq!(failed.code, 2, "{failed:?}");
         assert!(failed.stderr.contains(problem), "{}", failed.stderr);
         assert_eq!(

@@ -103,7 +103,7 @@ fn bench() -> Bench {
         let mut table = Table::default();
         columns
             .into_iter()
-            .for_each(|(name, values)| table.set(name, values));
+            .for_each(|(column, values)| table.set(column, values));
         table.write(&bench.path(name));
     };
     let noise = |of: u64, at: usize| draw(of, at, 100) as f32 / 100.0;

@@ -136,16 +136,16 @@ fn a_job_writes_the_embeddings_of_each_type() {
     // From graph features.
     let near = job.with("types = \"all\"\n", "method = \"neighborhoods\"\n");
     bench.run(&near, &["--stage", "infer", "--fresh"]).ok();
-    let dataset = EmbeddingsDataset::open(&bench.path("out/embeddings")).unwrap();
-    assert_eq!(dataset.type_of_part(0), "paper");
+    let near_dataset = EmbeddingsDataset::open(&bench.path("out/embeddings")).unwrap();
+    assert_eq!(near_dataset.type_of_part(0), "paper");
 }
 
 #[test]
 fn what_does_not_fit_is_refused_before_any_work() {
     let bench = bench();
     let job = Job(JOB.to_owned());
-    let refused = |job: &Job, args: &[&str], expected: &str| {
-        let outcome = bench.run(job, args);
+    let refused = |changed: &Job, args: &[&str], expected: &str| {
+        let outcome = bench.run(changed, args);
         assert_eq!(outcome.code, 2, "{outcome:#?}");
         assert!(outcome.stderr.contains(expected), "{}", outcome.stderr);
     };

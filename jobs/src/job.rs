@@ -255,22 +255,17 @@ impl JobSpec {
             target_type,
         } = checked;
         let nodes = Arc::clone(&graph.types[target_type].nodes);
-        let base = Path::new(BASE);
         let own_training = self.own_training().map(|(train, _)| train.clone());
         let is_streamed = self.train.as_ref().is_some_and(|train| train.streamed);
         let bytes = usize::try_from(self.memory_budget.as_u64()).unwrap_or(usize::MAX);
         let of_flatten = self.flatten.as_ref().filter(|_| !is_streamed);
         let written = of_flatten.and_then(|spec| spec.output.clone());
         let model = self.train.as_ref().map(|spec| spec.output.clone());
+        let of_graph = (&*graph, target_type);
         let (flatten, stream) = match self.flatten {
-            Some(spec) if is_streamed => {
-                let plan = spec.into_sample_plan_of((&graph, target_type), base);
-                (None, plan.map_err(|errors| found.extend(errors)).ok())
-            }
+            Some(spec) if is_streamed => (None, plan_stream(spec, of_graph, found)),
             Some(spec) => {
-                let fresh = fresh.contains(&Stage::Flatten);
-                let plan = spec.into_plan_of((&graph, target_type), base, fresh);
-                let plan = plan.map_err(|errors| found.extend(errors)).ok();
+                let plan = plan_flatten(spec, of_graph, fresh.contains(&Stage::Flatten), found);
                 (plan.map(|plan| plan.with_memory_budget(bytes)), None)
             }
             None => (None, None),
@@ -282,39 +277,28 @@ impl JobSpec {
             job_seed: self.seed,
             transform: nodes.transform().filter(|_| !graph.is_typed()),
             one_hot: one_hot(&graph),
-            base: base.to_owned(),
+            base: PathBuf::from(BASE),
             fresh: fresh.contains(&Stage::Train),
         };
-        let transforms = transforms(&graph);
         // Its mistakes were found before, and so were those of the keys that it takes from
         // [flatten].
         let train = self.train.filter(|_| found.is_empty());
-        let train = train.map(|spec| spec.into_plan(for_train));
-        let train = train.and_then(|plan| found.take(plan));
+        let train = train.and_then(|spec| found.take(spec.into_plan(for_train)));
         let train = train.map(|plan| match &stream {
             Some(sample) => plan.with_sample(sample.settings(self.seed)),
             None => plan,
         });
-        let train = train.map(|plan| plan.with_transforms(transforms));
+        let train = train.map(|plan| plan.with_transforms(transforms(&graph)));
         let for_infer = InferContext {
             model,
             input: written,
-            base: base.to_owned(),
+            base: PathBuf::from(BASE),
             nodes: Some(Arc::clone(&nodes)),
             work_dir: work_dir.clone(),
             fresh: fresh.contains(&Stage::Infer),
         };
-        let infer = match self.infer {
-            Some(spec) => found.take(spec.into_plan(for_infer)),
-            None => None,
-        };
-        if let Some(plan) = &infer {
-            let names: Vec<&str> = graph.types.iter().map(|of| &of.name[..]).collect();
-            found.take(match graph.is_typed() {
-                true => plan.written_types(&names, target_type).map(drop),
-                false => plan.refuse_types(),
-            });
-        }
+        let infer = self.infer;
+        let infer = infer.and_then(|spec| plan_infer(spec, for_infer, of_graph, found));
         Job {
             name: self.name,
             fingerprint: String::new(),
@@ -365,6 +349,43 @@ impl JobSpec {
         }
         Ok(selected)
     }
+}
+
+/// Plans the neighbourhoods that training streams.
+fn plan_stream(
+    spec: FlattenSpec,
+    of_graph: (&GraphPlan, usize),
+    found: &mut Found,
+) -> Option<SamplePlan> {
+    let plan = spec.into_sample_plan_of(of_graph, Path::new(BASE));
+    plan.map_err(|errors| found.extend(errors)).ok()
+}
+
+/// Plans the flatten stage.
+fn plan_flatten(
+    spec: FlattenSpec,
+    of_graph: (&GraphPlan, usize),
+    fresh: bool,
+    found: &mut Found,
+) -> Option<FlattenPlan> {
+    let plan = spec.into_plan_of(of_graph, Path::new(BASE), fresh);
+    plan.map_err(|errors| found.extend(errors)).ok()
+}
+
+/// Plans the infer stage, and checks the types that it writes.
+fn plan_infer(
+    spec: InferSpec,
+    context: InferContext,
+    (graph, target_type): (&GraphPlan, usize),
+    found: &mut Found,
+) -> Option<InferPlan> {
+    let plan = found.take(spec.into_plan(context))?;
+    let names: Vec<&str> = graph.types.iter().map(|of| &of.name[..]).collect();
+    found.take(match graph.is_typed() {
+        true => plan.written_types(&names, target_type).map(drop),
+        false => plan.refuse_types(),
+    });
+    Some(plan)
 }
 
 /// Returns the transforms of a typed graph's node features by type, without types that have none.

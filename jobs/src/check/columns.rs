@@ -12,13 +12,13 @@ pub(super) fn lines<'a>(
     columns: impl Iterator<Item = &'a [ColumnMeta]>,
     num_nodes: &[usize],
 ) -> Vec<String> {
-    let types = job.graph.types.iter().zip(columns).zip(num_nodes);
-    let columns = types.flat_map(|((of_type, columns), &num_nodes)| {
+    let by_type = job.graph.types.iter().zip(columns).zip(num_nodes);
+    let described = by_type.flat_map(|((of_type, own), &count)| {
         let one_hot = of_type.nodes.one_hot();
-        columns.iter().map(move |column| {
+        own.iter().map(move |column| {
             let limit = one_hot.get(&column.name).copied().unwrap_or(ONE_HOT);
             let becomes = becomes(column, limit as usize);
-            let unshared = match column.is_unshared(num_nodes as u64) {
+            let unshared = match column.is_unshared(count as u64) {
                 true => {
                     "; most of them belong to one node only, so a model learns nothing from them"
                 }
@@ -39,8 +39,8 @@ pub(super) fn lines<'a>(
     let nodes = types.map(|of| (title("nodes", &of.name), of.nodes.inferred_types()));
     let relations = job.graph.relations.iter().filter(|of| !of.reversed);
     let edges = relations.map(|of| (title("edges", &of.name), of.edges.inferred_types()));
-    let inferred = nodes.chain(edges).filter_map(|(table, types)| {
-        let shown = types?.into_iter();
+    let inferred = nodes.chain(edges).filter_map(|(table, data_types)| {
+        let shown = data_types?.into_iter();
         let shown = shown.map(|(name, data_type)| format!("`{name}` {data_type}"));
         Some(format!(
             "{table} are CSV: {}",
@@ -48,7 +48,7 @@ pub(super) fn lines<'a>(
         ))
     });
     let mut heading = "columns ";
-    let lines = inferred.chain(columns).map(|text| {
+    let lines = inferred.chain(described).map(|text| {
         let line = format!("{heading} {text}");
         heading = "        ";
         line

@@ -204,10 +204,9 @@ impl JobSpec {
             missing("weights", "weight"),
             missing("features", "features"),
         );
-        let mut edges = self.input.edges.values();
-        let has_weights = edges.any(|edges| edges.weight.is_some());
-        let mut edges = self.input.edges.values();
-        let has_features = edges.any(|edges| !edges.features.is_empty());
+        let tables = self.input.edges.values();
+        let has_weights = tables.clone().any(|edges| edges.weight.is_some());
+        let has_features = tables.clone().any(|edges| !edges.features.is_empty());
         let rules = [
             (
                 train.edge_weight == Some(true) && !has_weights,
