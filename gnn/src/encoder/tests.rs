@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::Transform;
+use crate::coefficient::round;
 
 /// A value of a table.
 #[derive(Clone, Copy, PartialEq)]
@@ -103,7 +104,7 @@ fn dense(input: Input) -> Dense {
 /// Encodes a row of the table, given what the train table has.
 fn twin(row: &[Cell; 3], known: &[&'static str], standardize: bool) -> Vec<f32> {
     // The train rows have x = 2, 4, 3 and day = 10, 14, 12, 12.
-    let (x_scale, day_scale) = (1.0 / (2.0_f32 / 3.0).sqrt(), 1.0 / 2.0_f32.sqrt());
+    let [x_scale, day_scale] = [2.0 / 3.0, 2.0].map(|variance: f64| round(1.0 / variance.sqrt()));
     let x = match row[0] {
         Number(x) => [x, 0.0],
         _ => [3.0, 1.0],

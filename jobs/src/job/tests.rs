@@ -349,7 +349,7 @@ fn the_documented_example_parses_and_every_key_is_documented() {
 }
 
 /// Keys that exclude other keys of the example, and keys of typed graphs.
-const ALTERNATIVES: [&str; 13] = [
+const ALTERNATIVES: [&str; 14] = [
     "sparse",
     "input",
     "where",
@@ -363,6 +363,7 @@ const ALTERNATIVES: [&str; 13] = [
     "relation_dim",
     "attention_residual",
     "normalize_output",
+    "types",
 ];
 
 /// Keys of the top level that are tables with a section of their own.
