@@ -62,17 +62,46 @@ enum AnswerColumns {
         /// Positions of the nodes in the owner's partition.
         locals: Vec<LocalIdx>,
     },
-    /// The columns in the order of the message, without edges and other types.
-    Sent(Box<GraphShard>),
+    /// The columns in the order of the message.
+    Sent(Box<SentColumns>),
 }
 
 /// The serialized form of a [`ColumnAnswer`].
 #[derive(Serialize, Deserialize)]
-struct SentColumns {
-    to: usize,
-    type_idx: usize,
+struct SentAnswer {
+    to: u32,
+    type_idx: u32,
     nodes: Vec<NodeIdx>,
-    columns: Box<GraphShard>,
+    columns: Box<SentColumns>,
+}
+
+/// Copied columns of some nodes of one type.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct SentColumns {
+    ids: Ids,
+    features: Features,
+    labels: Labels,
+    split: Vec<Split>,
+    /// One for each relation into the type.
+    degrees: Vec<SentDegrees>,
+}
+
+/// The degrees of some nodes that a relation leads to, as in [`ShardEdges`].
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct SentDegrees {
+    in_degree: Vec<u32>,
+    in_weight: Option<Vec<f32>>,
+    self_loops: Option<Vec<u32>>,
+    self_weight: Option<Vec<f32>>,
+}
+
+/// A relation into a type.
+#[derive(Clone, Copy)]
+struct InRelation {
+    /// Position among all relations.
+    relation: usize,
+    /// Position among the relations into the type.
+    at: usize,
 }
 
 impl InEdgeAsk {
@@ -176,10 +205,14 @@ pub(crate) fn append_columns(
         at.clear();
         at.extend(places.map(|&(message, row)| messages[message as usize].at(row as usize)));
         append_each(&at, nodes);
-        for (relation, of) in edges.iter_mut().enumerate() {
-            if of.to == type_idx {
-                append_degrees(&at, relation, of);
-            }
+        let relations = edges.iter_mut().enumerate();
+        let into_type = relations.filter(|(_, of)| of.to == type_idx);
+        for (position, (relation, of)) in into_type.enumerate() {
+            let of_relation = InRelation {
+                relation,
+                at: position,
+            };
+            append_degrees(&at, of_relation, of);
         }
     }
 }
@@ -196,7 +229,7 @@ fn append_each(at: &[ColumnsAt<'_>], nodes: &mut ShardNodes) {
 }
 
 /// Appends the degrees of some nodes that a relation leads to.
-fn append_degrees(at: &[ColumnsAt<'_>], relation: usize, edges: &mut ShardEdges) {
+fn append_degrees(at: &[ColumnsAt<'_>], relation: InRelation, edges: &mut ShardEdges) {
     let in_degree = |row: &ColumnsAt<'_>| row.in_degree(relation);
     edges.in_degree.extend(at.iter().map(in_degree));
     if let Some(in_weight) = &mut edges.in_weight {
@@ -214,76 +247,64 @@ fn append_degrees(at: &[ColumnsAt<'_>], relation: usize, edges: &mut ShardEdges)
 #[derive(Clone, Copy)]
 enum ColumnsAt<'a> {
     Mapped(&'a Partition, LocalIdx),
-    /// A shard of the message's columns, and the node's type and row.
-    Sent(&'a GraphShard, usize, usize),
+    /// A message's columns, and the node's row.
+    Sent(&'a SentColumns, usize),
 }
 
 impl<'a> ColumnsAt<'a> {
     fn id(&self) -> (&'a Ids, usize) {
         match *self {
             ColumnsAt::Mapped(partition, local) => partition.id(local),
-            ColumnsAt::Sent(columns, type_idx, i) => (&columns.nodes[type_idx].ids, i),
+            ColumnsAt::Sent(columns, i) => (&columns.ids, i),
         }
     }
 
-    fn in_degree(&self, relation: usize) -> u32 {
+    fn in_degree(&self, of: InRelation) -> u32 {
         match *self {
-            ColumnsAt::Mapped(partition, local) => partition.in_degree(relation, local),
-            ColumnsAt::Sent(columns, _, i) => columns.edges[relation].in_degree[i],
+            ColumnsAt::Mapped(partition, local) => partition.in_degree(of.relation, local),
+            ColumnsAt::Sent(columns, i) => columns.degrees[of.at].in_degree[i],
         }
     }
 
-    fn in_weight(&self, relation: usize) -> Option<f32> {
+    fn in_weight(&self, of: InRelation) -> Option<f32> {
         match *self {
-            ColumnsAt::Mapped(partition, local) => partition.in_weight(relation, local),
-            ColumnsAt::Sent(columns, _, i) => {
-                columns.edges[relation].in_weight.as_ref().map(|all| all[i])
-            }
+            ColumnsAt::Mapped(partition, local) => partition.in_weight(of.relation, local),
+            ColumnsAt::Sent(columns, i) => Some(columns.degrees[of.at].in_weight.as_ref()?[i]),
         }
     }
 
-    fn self_loops(&self, relation: usize) -> Option<u32> {
+    fn self_loops(&self, of: InRelation) -> Option<u32> {
         match *self {
-            ColumnsAt::Mapped(partition, local) => partition.self_loops(relation, local),
-            ColumnsAt::Sent(columns, _, i) => columns.edges[relation]
-                .self_loops
-                .as_ref()
-                .map(|all| all[i]),
+            ColumnsAt::Mapped(partition, local) => partition.self_loops(of.relation, local),
+            ColumnsAt::Sent(columns, i) => Some(columns.degrees[of.at].self_loops.as_ref()?[i]),
         }
     }
 
-    fn self_weight(&self, relation: usize) -> Option<f32> {
+    fn self_weight(&self, of: InRelation) -> Option<f32> {
         match *self {
-            ColumnsAt::Mapped(partition, local) => partition.self_weight(relation, local),
-            ColumnsAt::Sent(columns, _, i) => columns.edges[relation]
-                .self_weight
-                .as_ref()
-                .map(|all| all[i]),
+            ColumnsAt::Mapped(partition, local) => partition.self_weight(of.relation, local),
+            ColumnsAt::Sent(columns, i) => Some(columns.degrees[of.at].self_weight.as_ref()?[i]),
         }
     }
 
     fn split(&self) -> Split {
         match *self {
             ColumnsAt::Mapped(partition, local) => partition.split(local),
-            ColumnsAt::Sent(columns, type_idx, i) => columns.nodes[type_idx].split[i],
+            ColumnsAt::Sent(columns, i) => columns.split[i],
         }
     }
 
     fn label_into(&self, out: &mut Labels) {
         match *self {
             ColumnsAt::Mapped(partition, local) => partition.label_into(local, out),
-            ColumnsAt::Sent(columns, type_idx, i) => {
-                out.push_from(&columns.nodes[type_idx].labels, narrow(i))
-            }
+            ColumnsAt::Sent(columns, i) => out.push_from(&columns.labels, narrow(i)),
         }
     }
 
     fn sparse_into(&self, out: &mut Features) {
         match *self {
             ColumnsAt::Mapped(partition, local) => partition.features_into(local, out),
-            ColumnsAt::Sent(columns, type_idx, i) => {
-                out.push_from(&columns.nodes[type_idx].features, narrow(i))
-            }
+            ColumnsAt::Sent(columns, i) => out.push_from(&columns.features, narrow(i)),
         }
     }
 }
@@ -296,7 +317,7 @@ impl ColumnAnswer {
                 owner,
                 locals,
             } => ColumnsAt::Mapped(store.partition(*owner), locals[row]),
-            AnswerColumns::Sent(columns) => ColumnsAt::Sent(columns, self.type_idx, row),
+            AnswerColumns::Sent(columns) => ColumnsAt::Sent(columns, row),
         }
     }
 
@@ -304,7 +325,7 @@ impl ColumnAnswer {
     pub(crate) fn dense(&self, row: usize) -> &[f32] {
         match self.at(row) {
             ColumnsAt::Mapped(partition, local) => partition.dense(local),
-            ColumnsAt::Sent(columns, type_idx, i) => match &columns.nodes[type_idx].features {
+            ColumnsAt::Sent(columns, i) => match &columns.features {
                 Features::Dense { dim, values } => &values[i * dim..(i + 1) * dim],
                 Features::None | Features::Sparse { .. } => &[],
             },
@@ -312,7 +333,7 @@ impl ColumnAnswer {
     }
 
     /// Returns a copy of the columns in the order of the message.
-    fn sent(&self) -> Box<GraphShard> {
+    fn sent(&self) -> Box<SentColumns> {
         let (store, owner, locals) = match &self.columns {
             AnswerColumns::Mapped {
                 store,
@@ -336,7 +357,21 @@ impl ColumnAnswer {
             let features = &mut shard.nodes[self.type_idx].features;
             locals.for_each(|&local| partition.features_into(local, features));
         }
-        Box::new(shard)
+        let nodes = shard.nodes.swap_remove(self.type_idx);
+        let into_type = shard.edges.into_iter().filter(|of| of.to == self.type_idx);
+        let degrees = into_type.map(|of| SentDegrees {
+            in_degree: of.in_degree,
+            in_weight: of.in_weight,
+            self_loops: of.self_loops,
+            self_weight: of.self_weight,
+        });
+        Box::new(SentColumns {
+            ids: nodes.ids,
+            features: nodes.features,
+            labels: nodes.labels,
+            split: nodes.split,
+            degrees: degrees.collect(),
+        })
     }
 }
 
@@ -346,9 +381,9 @@ pub(crate) fn narrow(row: usize) -> u32 {
 
 impl Serialize for ColumnAnswer {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let sent = SentColumns {
-            to: self.to,
-            type_idx: self.type_idx,
+        let sent = SentAnswer {
+            to: narrow(self.to),
+            type_idx: narrow(self.type_idx),
             nodes: self.nodes.clone(),
             columns: self.sent(),
         };
@@ -358,10 +393,10 @@ impl Serialize for ColumnAnswer {
 
 impl<'de> Deserialize<'de> for ColumnAnswer {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let sent = SentColumns::deserialize(deserializer)?;
+        let sent = SentAnswer::deserialize(deserializer)?;
         Ok(Self {
-            to: sent.to,
-            type_idx: sent.type_idx,
+            to: sent.to as usize,
+            type_idx: sent.type_idx as usize,
             nodes: sent.nodes,
             columns: AnswerColumns::Sent(sent.columns),
         })
