@@ -108,10 +108,10 @@ pub fn predict(
     };
     let (batch_nodes, batch_edges) = batch(&mut nearby, &counted, batch_targets);
     let mut probe = Probe::new(nearby, survey, plan);
-    let (node_bytes, edge_bytes) = probe.shards(shards)?;
+    let (of_nodes, of_edges) = probe.shards(shards)?;
     let row_node_bytes = probe.rows(rows)?;
     let samples = f64::from(plan.samples());
-    let shard_bytes = node_bytes * unions.mean_nodes + edge_bytes * unions.mean_edges;
+    let shard_bytes = of_nodes.of_rows(unions.mean_nodes) + of_edges.of_rows(unions.mean_edges);
     Ok(Prediction {
         rows: targets.len() as u64 * u64::from(plan.samples()),
         parts: chosen.len() as u64 * u64::from(plan.samples()),

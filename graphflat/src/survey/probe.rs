@@ -47,6 +47,43 @@ fn labels(meta: &TypeMeta, rows: usize) -> Labels {
     labels
 }
 
+/// The bytes of a part's rows: those of its files without rows, and those of each row.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct PartBytes {
+    fixed: f64,
+    each: f64,
+}
+
+impl PartBytes {
+    /// Draws a line through measured pairs of rows and bytes: the pairs at even positions have few
+    /// rows, the others many.
+    fn of(measured: &[(usize, u64)]) -> PartBytes {
+        let mean = |first: usize| {
+            let pairs = measured.iter().skip(first).step_by(2);
+            let count = pairs.clone().count().max(1) as f64;
+            let sums = pairs.fold((0.0, 0.0), |(rows, bytes), &(more_rows, more_bytes)| {
+                (rows + more_rows as f64, bytes + more_bytes as f64)
+            });
+            (sums.0 / count, sums.1 / count)
+        };
+        let ((few, of_few), (many, of_many)) = (mean(0), mean(1));
+        let each = (of_many - of_few) / (many - few);
+        if few < many && (0.0..=of_few / few.max(1.0)).contains(&each) {
+            let fixed = of_few - each * few;
+            return PartBytes { fixed, each };
+        }
+        PartBytes {
+            fixed: 0.0,
+            each: of_many / many.max(1.0),
+        }
+    }
+
+    /// Returns the bytes of `rows` rows.
+    pub(super) fn of_rows(self, rows: f64) -> f64 {
+        self.fixed + self.each * rows
+    }
+}
+
 /// Writes samples of an output to measure their bytes.
 pub(super) struct Probe<'a> {
     nearby: Nearby<'a>,
@@ -64,22 +101,35 @@ impl<'a> Probe<'a> {
         }
     }
 
-    /// Returns bytes per node and bytes per edge in layout `shards`.
-    pub(super) fn shards(&mut self, parts: &Parts<u32>) -> Result<(f64, f64), FlattenError> {
-        let (mut nodes, mut edges) = ((0, 0), (0, 0));
+    /// Returns the bytes of a part's nodes and of its edges in layout `shards`.
+    pub(super) fn shards(
+        &mut self,
+        parts: &Parts<u32>,
+    ) -> Result<(PartBytes, PartBytes), FlattenError> {
+        let (mut nodes, mut edges) = (Vec::new(), Vec::new());
         for part in spread(parts, PARTS_PROBED) {
-            let (begin, _) = self.prefix(part);
-            let shard = self.shard(begin);
-            let files = self.write(&shard, Layout::Shards)?;
-            let bytes = |table: &str| {
-                let of_table = files.iter().filter(|(path, _)| path.starts_with(table));
-                of_table.map(|(_, bytes)| *bytes).sum::<u64>()
-            };
-            nodes = (nodes.0 + bytes("nodes"), nodes.1 + shard.num_nodes());
-            edges = (edges.0 + bytes("edges"), edges.1 + shard.num_edges());
+            let num_targets = self.union_prefix(part);
+            for begin in [&part[..part.len().min(1)], &part[..num_targets]] {
+                let shard = self.shard(begin);
+                let files = self.write(&shard, Layout::Shards)?;
+                let bytes = |table: &str| {
+                    let of_table = files.iter().filter(|(path, _)| path.starts_with(table));
+                    of_table.map(|(_, bytes)| *bytes).sum::<u64>()
+                };
+                nodes.push((shard.num_nodes(), bytes("nodes")));
+                edges.push((shard.num_edges(), bytes("edges")));
+            }
         }
-        let per = |(total, count): (u64, usize)| total as f64 / count.max(1) as f64;
-        Ok((per(nodes), per(edges)))
+        Ok((PartBytes::of(&nodes), PartBytes::of(&edges)))
+    }
+
+    /// Returns how many first targets' neighbourhoods fill a probe together.
+    fn union_prefix(&mut self, targets: &[u32]) -> usize {
+        let mut count = targets.len().min(1);
+        while count < targets.len() && self.nearby.size(&targets[..count]).nodes < PROBE_NODES {
+            count = (2 * count).min(targets.len());
+        }
+        count
     }
 
     /// Returns bytes per node in layout `rows`, including all other columns.
@@ -226,5 +276,21 @@ impl<'a> Probe<'a> {
             }
             Opened::Done(_) => unreachable!("a fresh output is open"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_of_a_part_are_those_of_its_files_and_of_its_rows() {
+        // Files of 500 bytes, and 3 bytes a row.
+        let line = PartBytes::of(&[(10, 530), (1000, 3500), (30, 590), (3000, 9500)]);
+        assert_eq!(line.of_rows(100.0), 800.0);
+        // As many rows with one target as with all.
+        let same = PartBytes::of(&[(10, 530), (10, 530)]);
+        assert_eq!(same.of_rows(20.0), 1060.0);
+        assert_eq!(PartBytes::of(&[(0, 100), (0, 100)]).of_rows(0.0), 0.0);
     }
 }
