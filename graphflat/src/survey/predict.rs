@@ -90,7 +90,11 @@ pub fn predict(
         Some(kept) => kept,
         None => {
             let mut from = [spread(shards, PARTS_COUNTED), spread(chosen, PARTS_COUNTED)].concat();
-            from.extend(spread(rows, PARTS_PROBED));
+            from.extend(
+                [shards, rows]
+                    .into_iter()
+                    .flat_map(|parts| spread(parts, PARTS_PROBED)),
+            );
             from.push(&counted);
             let mut from = from.concat();
             from.sort_unstable();
