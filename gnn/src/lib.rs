@@ -122,8 +122,8 @@ pub use encoder::{
 pub use error::GnnError;
 pub use label_scale::LabelScale;
 pub use layer::{
-    Aggregated, Conv, ConvConfig, Features, LayerKind, LayerType, PartialAggregation, Scope,
-    SomeInEdges, Src, SrcRows, Summed, plain,
+    Aggregated, Conv, ConvConfig, Features, LayerKind, LayerType, LinearTerms, PartialAggregation,
+    Scope, SomeInEdges, Src, SrcRows, Summed, plain,
 };
 pub use loss::{Labels, loss};
 pub use model::{LossAndGradient, Mode, Model};

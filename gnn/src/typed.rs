@@ -28,12 +28,14 @@ mod file;
 mod gradient;
 mod hgt;
 mod kind;
+mod linear;
 mod model;
 mod per_relation;
 mod schema;
 mod simple_hgn;
 mod slice;
 mod stack;
+mod touched;
 mod union;
 
 pub use architecture::{RelationInput, TypeInput, TypedArchitecture};

@@ -8,6 +8,7 @@ use burn::tensor::Tensor;
 use super::partial::PartialAggregation;
 use super::pass::{Features, Summed};
 use super::scope::Scope;
+use crate::kernel::Shared;
 use crate::parameter::ParameterList;
 use crate::{Activation, Aggregator, Block, Dense, GnnError, Norm};
 
@@ -92,6 +93,20 @@ pub struct Aggregated {
     pub is_projected: bool,
 }
 
+/// The terms of an output `sums * weight^T + own * root^T + bias`, whose row v of `sums` is the sum
+/// of `edge[e] * src row` over the in-edges e of v.
+#[derive(Clone, Debug)]
+pub struct LinearTerms {
+    /// `[num_edges]`: coefficient of each in-edge.
+    pub edge: Shared<f32>,
+    /// `[out_dim, in_dim]`.
+    pub weight: Tensor<2>,
+    /// `[out_dim, in_dim]`.
+    pub root: Option<Tensor<2>>,
+    /// `[1, out_dim]`.
+    pub bias: Option<Tensor<2>>,
+}
+
 /// One conv of a model: its parameters, and its output in three steps.
 ///
 /// *Project* turns each src node's row into the row to aggregate; *aggregate* joins the rows of a
@@ -159,6 +174,17 @@ pub trait Conv: Debug + Send + Sync {
         aggregated: Aggregated,
         own: &Features,
     ) -> Summed;
+
+    /// Tells whether there are [`linear_terms`](Conv::linear_terms).
+    fn is_linear(&self) -> bool {
+        false
+    }
+
+    /// Returns the terms of the output, if it is linear in a sum over in-edges. The conv of a
+    /// relation then runs only on nodes that its in-edges touch.
+    fn linear_terms(&self, _scope: &Scope<'_>, _block: &Block) -> Option<LinearTerms> {
+        None
+    }
 
     /// Returns the partial aggregation that inference uses for hubs, of rows `src_dim` wide; none
     /// if the conv has none.

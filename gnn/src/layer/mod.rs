@@ -16,7 +16,7 @@ mod rgcn;
 mod sage;
 mod scope;
 
-pub use conv::{Aggregated, Conv, ConvConfig, LayerType, Src};
+pub use conv::{Aggregated, Conv, ConvConfig, LayerType, LinearTerms, Src};
 pub use partial::{PartialAggregation, SomeInEdges, SrcRows};
 pub use pass::{Features, Summed, plain};
 pub(crate) use pass::{MaskKind, Pass, Place, read};

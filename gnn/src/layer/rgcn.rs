@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use burn::tensor::Tensor;
 
-use super::conv::{Aggregated, Conv, ConvConfig, Src};
+use super::conv::{Aggregated, Conv, ConvConfig, LinearTerms, Src};
 use super::partial::PartialAggregation;
 use super::pass::{Features, Summed};
 use super::sage::mean_partial;
@@ -99,6 +99,19 @@ impl Conv for Rgcn {
             return Summed::of(aggregated.rows);
         }
         Summed::of(self.product(scope, aggregated.rows, block.num_dst()))
+    }
+
+    fn is_linear(&self) -> bool {
+        true
+    }
+
+    fn linear_terms(&self, scope: &Scope<'_>, block: &Block) -> Option<LinearTerms> {
+        Some(LinearTerms {
+            edge: Coefficients::new(block, self.config.edge_weight).mean(),
+            weight: self.weight(scope),
+            root: None,
+            bias: None,
+        })
     }
 
     fn partial(

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use burn::tensor::Tensor;
 
-use super::conv::{Aggregated, Conv, ConvConfig, LayerType, Src};
+use super::conv::{Aggregated, Conv, ConvConfig, LayerType, LinearTerms, Src};
 use super::partial::{PartialAggregation, SomeInEdges, SrcRows, fold, scaled_sum};
 use super::pass::{Features, Summed};
 use super::scope::Scope;
@@ -107,6 +107,19 @@ impl Conv for Sage {
         };
         let bias = Some(scope.parameter("lin_l.bias"));
         Summed { x, addend, bias }
+    }
+
+    fn is_linear(&self) -> bool {
+        self.is_mean()
+    }
+
+    fn linear_terms(&self, scope: &Scope<'_>, block: &Block) -> Option<LinearTerms> {
+        self.is_mean().then(|| LinearTerms {
+            edge: Coefficients::new(block, self.config.edge_weight).mean(),
+            weight: scope.parameter("lin_l.weight"),
+            root: Some(scope.parameter("lin_r.weight")),
+            bias: Some(scope.parameter("lin_l.bias")),
+        })
     }
 
     fn partial(

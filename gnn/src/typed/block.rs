@@ -4,9 +4,10 @@ use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
 use super::schema::Schema;
+use super::touched::{Touched, sum_of_relations};
 use super::union::Union;
 use crate::block::BlockData;
-use crate::kernel::{Partitioning, Shared};
+use crate::kernel::{Partitioning, Shared, Spmm};
 use crate::{Block, Dense, GnnError, NodeColumns, RangeData, Sampling};
 
 /// The nodes of one type in a typed block.
@@ -91,6 +92,10 @@ pub struct TypedBlock {
     range: Option<(usize, Range<usize>)>,
     /// The in-edges of all relations, with their own self-loops or with one added to each node.
     unions: [Arc<OnceLock<Union>>; 2],
+    /// By relation.
+    touched: Arc<[OnceLock<Touched>]>,
+    /// By type: the sum of what its relations give; none if no relation has in-edges.
+    sums: Arc<[OnceLock<Option<Spmm>>]>,
 }
 
 impl TypedBlock {
@@ -119,13 +124,7 @@ impl TypedBlock {
             num_active: of.num_active,
             node_key: of.node_key.into(),
         });
-        Ok(TypedBlock {
-            schema: Arc::clone(schema),
-            types: types.collect(),
-            relations,
-            range: None,
-            unions: Default::default(),
-        })
+        Ok(Self::wrap(schema, types.collect(), relations, None))
     }
 
     /// Makes a block whose dst nodes are a range of the nodes of one type, and whose src nodes are
@@ -172,13 +171,30 @@ impl TypedBlock {
                 node_key: Vec::new().into(),
             }
         });
-        Ok(TypedBlock {
-            schema: Arc::clone(schema),
-            types: types.collect(),
+        let types = types.collect();
+        Ok(Self::wrap(
+            schema,
+            types,
             relations,
-            range: Some((node_type, range)),
+            Some((node_type, range)),
+        ))
+    }
+
+    fn wrap(
+        schema: &Arc<Schema>,
+        types: Vec<NodesOfType>,
+        relations: Vec<Option<Block>>,
+        range: Option<(usize, Range<usize>)>,
+    ) -> TypedBlock {
+        TypedBlock {
+            schema: Arc::clone(schema),
             unions: Default::default(),
-        })
+            touched: relations.iter().map(|_| OnceLock::new()).collect(),
+            sums: types.iter().map(|_| OnceLock::new()).collect(),
+            types,
+            relations,
+            range,
+        }
     }
 
     /// Sets how kernels split the rows of the block over threads.
@@ -246,6 +262,20 @@ impl TypedBlock {
     pub(crate) fn partitioning(&self) -> Partitioning {
         let first = self.relations.iter().flatten().next();
         first.map_or_else(Partitioning::default, |block| block.csr().partitioning)
+    }
+
+    /// Returns the rows that a relation's in-edges touch; none as for
+    /// [`relation`](TypedBlock::relation).
+    pub(super) fn touched(&self, relation: usize) -> Option<&Touched> {
+        let edges = self.relation(relation)?;
+        Some(self.touched[relation].get_or_init(|| Touched::of(edges)))
+    }
+
+    /// Returns the sum of the rows that the relations into a type give; none if no relation has
+    /// in-edges.
+    pub(super) fn sum_of_relations(&self, node_type: usize) -> Option<Spmm> {
+        let sum = self.sums[node_type].get_or_init(|| sum_of_relations(self, node_type));
+        sum.clone()
     }
 
     /// Returns the in-edges of all relations in one list; with `loops`, one self-loop takes the

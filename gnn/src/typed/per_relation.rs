@@ -5,21 +5,21 @@ use burn::tensor::Tensor;
 use super::architecture::relation_prefix;
 use super::block::TypedBlock;
 use super::kind::{RelationAggregator, TypedKind};
-use super::stack::{Source, TypedStack, layer_prefix};
-use crate::kernel::{Linear, count_of, mix};
+use super::linear;
+use super::stack::{Rows, Source, TypedStack, layer_prefix};
+use crate::kernel::{count_of, mix};
 use crate::layer::{Aggregated, Conv, Features, Scope, Src, Summed};
-use crate::ops::Fused;
 use crate::{Dense, GnnError};
 
 /// Rows are projected before any conv, so no conv reads sparse rows.
 const IS_SPARSE: bool = false;
 
-fn conv<'a>(stack: &TypedStack<'a>, layer: usize, relation: usize) -> &'a dyn Conv {
+pub(super) fn conv<'a>(stack: &TypedStack<'a>, layer: usize, relation: usize) -> &'a dyn Conv {
     &*stack.convs[layer - 1][relation]
 }
 
 /// Runs `work` in the scope of a relation's conv.
-fn in_scope<R>(
+pub(super) fn in_scope<R>(
     stack: &TypedStack<'_>,
     layer: usize,
     relation: usize,
@@ -80,21 +80,29 @@ pub(super) fn run(
     layer: usize,
     block: &TypedBlock,
     node_type: usize,
-    src: &[Option<Src>],
+    (src, given): (&[Option<Src>], Rows),
     own: Option<&Features>,
 ) -> Option<Summed> {
     let num_dst = block.num_dst(node_type);
     let own = own.filter(|_| num_dst > 0)?;
-    let relations = stack.schema.into_type(node_type);
+    let relations: Vec<usize> = stack.schema.into_type(node_type).collect();
+    if stack.arch.layer != TypedKind::Rgcn && relations.is_empty() {
+        return Some(stack.skip(layer, node_type, own, num_dst));
+    }
+    if linear::is_linear(stack.arch, &stack.convs[layer - 1]) {
+        return Some(linear::run(
+            stack,
+            layer,
+            block,
+            node_type,
+            (src, given),
+            own,
+        ));
+    }
+    let relations = relations.into_iter();
     let outs: Vec<Summed> = relations
         .map(|relation| of_relation(stack, layer, block, relation, src[relation].as_ref(), own))
         .collect();
-    if stack.arch.layer == TypedKind::Rgcn {
-        return Some(with_root(stack, layer, outs, own, num_dst));
-    }
-    if outs.is_empty() {
-        return Some(stack.skip(layer, node_type, own, num_dst));
-    }
     Some(joined(stack, outs))
 }
 
@@ -141,28 +149,6 @@ fn joined(stack: &TypedStack<'_>, mut outs: Vec<Summed>) -> Summed {
         RelationAggregator::Mean => all.div_scalar(count),
         RelationAggregator::Sum | RelationAggregator::Max => all,
     })
-}
-
-/// Adds the own rows, times their weight, and the bias of a layer of rgcn.
-fn with_root(
-    stack: &TypedStack<'_>,
-    layer: usize,
-    outs: Vec<Summed>,
-    own: &Features,
-    rows: usize,
-) -> Summed {
-    let prefix = layer_prefix(layer);
-    let scope = stack.scope(layer, &prefix);
-    let cols = stack.arch.output_dim(layer);
-    let root = scope.parameter("root").transpose(); // [out, in]
-    let own = scope.dense(own.clone());
-    let root = Fused::Linear(Linear { rows, cols }).apply_2([own, root]);
-    let sum = Summed {
-        bias: Some(scope.parameter("bias")),
-        ..Summed::of(root)
-    };
-    let outs = outs.into_iter().map(|out| stack.pass.sum(out, None, None));
-    sum.plus(outs.reduce(|a, b| a + b))
 }
 
 /// Computes the scores of a relation's projected rows, if its conv has scores.

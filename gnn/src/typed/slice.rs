@@ -7,7 +7,7 @@
 
 use super::block::{TypedBlock, block_error, of_relation};
 use super::check::{check_block, check_raw, check_shape, input_error};
-use super::stack::{Source, TypedStack};
+use super::stack::{Rows, Source, TypedStack};
 use crate::layer::{Features, Src, plain};
 use crate::{Dense, GnnError, Input, LabelScale, Projected, ReadyInput};
 
@@ -218,7 +218,9 @@ impl<'a> TypedLayerSlice<'a> {
         let ready: Vec<Option<Src>> = ready.collect();
         let mut own_rows = vec![None; self.stack.schema.types.len()];
         own_rows[*node_type] = Some(Features::Dense(pass.dense(pass.features(own.clone()))));
-        let mut outs = self.stack.conv(self.layer, block, &ready, &own_rows);
+        let mut outs = self
+            .stack
+            .conv(self.layer, block, (&ready, Rows::Projected), &own_rows);
         let summed = outs.swap_remove(*node_type);
         let (Some(summed), Some(features)) = (summed, &own_rows[*node_type]) else {
             return Err(input_error(format!("no rows of `{name}` were computed")));

@@ -9,7 +9,7 @@ use super::architecture::TypedArchitecture;
 use super::block::TypedBlock;
 use super::kind::TypedKind;
 use super::schema::Schema;
-use super::{hgt, per_relation, simple_hgn};
+use super::{hgt, linear, per_relation, simple_hgn};
 use crate::kernel::{Relational, RowNormalize};
 use crate::layer::{Conv, Features, MaskKind, Pass, Scope, Src, Summed};
 use crate::ops::Fused;
@@ -39,6 +39,15 @@ pub struct Source {
     pub scores_dim: Option<usize>,
     /// Whether rows differ from the rows that the layer reads.
     pub projects: bool,
+}
+
+/// The rows that a layer gets for each of its sources.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Rows {
+    /// The rows that the layer reads, also where the source projects.
+    Read,
+    /// Projected, where the source projects.
+    Projected,
 }
 
 /// The rows of a type's nodes between two layers.
@@ -147,6 +156,10 @@ impl<'a> TypedStack<'a> {
             .map(|of| of.as_ref().map(|of| Features::Dense(of.rows.clone())))
             .collect();
         let mut carried = vec![None; input.len()];
+        let given = match self.is_linear(layer) {
+            true => Rows::Read,
+            false => Rows::Projected,
+        };
         let sources = self.sources(layer).into_iter().enumerate();
         let src = sources.map(|(at, source)| {
             let mut parts: Vec<Option<Src>> = vec![None; input.len()];
@@ -154,6 +167,11 @@ impl<'a> TypedStack<'a> {
                 let Some((of, own)) = input[t].as_ref().zip(own[t].as_ref()) else {
                     continue;
                 };
+                if given == Rows::Read {
+                    let (rows, scores) = (own.clone(), None);
+                    parts[t] = Some(Src { rows, scores });
+                    continue;
+                }
                 let part = self.project(layer, at, t, (own, block.num_src(t)), of.carried.clone());
                 if self.arch.mixed_layers(layer + 1) > 1 && layer < self.arch.num_layers {
                     carried[t].clone_from(&part.scores);
@@ -163,7 +181,10 @@ impl<'a> TypedStack<'a> {
             self.join(block, source.types, parts)
         });
         let src: Vec<Option<Src>> = src.collect();
-        let outs = self.conv(layer, block, &src, &own).into_iter().enumerate();
+        let outs = self
+            .conv(layer, block, (&src, given), &own)
+            .into_iter()
+            .enumerate();
         outs.map(|(t, summed)| {
             let rows = self.finish(layer, block, t, summed?, own[t].as_ref()?);
             let carried = carried[t].take();
@@ -255,18 +276,24 @@ impl<'a> TypedStack<'a> {
         &self,
         layer: usize,
         block: &TypedBlock,
-        src: &[Option<Src>],
+        (src, given): (&[Option<Src>], Rows),
         own: &[Option<Features>],
     ) -> Vec<Option<Summed>> {
         match self.arch.layer {
             TypedKind::Conv(_) | TypedKind::Rgcn => {
                 let types = 0..self.schema.types.len();
-                let run = |t| per_relation::run(self, layer, block, t, src, own[t].as_ref());
+                let run =
+                    |t| per_relation::run(self, layer, block, t, (src, given), own[t].as_ref());
                 types.map(run).collect()
             }
             TypedKind::SimpleHgn => simple_hgn::run(self, layer, block, src, own),
             TypedKind::Hgt => hgt::run(self, layer, block, src, own),
         }
+    }
+
+    /// Tells whether the convs of a layer are linear in what they aggregate.
+    fn is_linear(&self, layer: usize) -> bool {
+        linear::is_linear(self.arch, &self.convs[layer - 1])
     }
 
     /// Adds the residual of a type's output and applies norm, activation and dropout.
@@ -363,6 +390,13 @@ pub(super) fn prepare(
                 for (relation, conv) in of_relations.iter().enumerate() {
                     if let Some(edges) = block.relation(relation) {
                         conv.prepare(edges);
+                    }
+                }
+                if linear::is_linear(arch, of_relations) {
+                    linear::prepare(of_relations, block);
+                } else {
+                    let relations = 0..of_relations.len();
+                    for edges in relations.filter_map(|relation| block.relation(relation)) {
                         edges.csr().transposed();
                     }
                 }
