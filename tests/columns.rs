@@ -431,8 +431,8 @@ fn a_column_of_names_is_a_warning() {
         Arc::new(StringArray::from_iter_values(names)) as ArrayRef,
     );
     nodes.write(&bench.path("nodes.parquet"));
-    let job = encoded_job(&graph).with("[\"features\"]", "[\"name\"]");
-    let ran = bench.run(&job, &[]).ok();
+    bench.write(&encoded_job(&graph).with("[\"features\"]", "[\"name\"]"));
+    let ran = bench.graphflat(&["run", "job.toml"]).ok();
     let warning = "column `name` of `input.nodes` has 90 categories for 90 nodes";
     assert_eq!(ran.stderr.matches(warning).count(), 1, "{}", ran.stderr);
     let checked = bench.graphflat(&["check", "job.toml", "--fresh"]).ok();
