@@ -39,21 +39,29 @@ pub(crate) fn select_targets(
         Targets::Train => has_split(|split| split == Split::Train),
         Targets::Listed(path) => select_listed(peer, path, store)?,
     };
-    let keyed = mine.into_iter().map(|local| {
-        let node = store.placement().node(worker, local);
-        let relations = graph.relations_to(target_type);
-        let mut sources =
-            relations.map(|relation| (relation, partition.least_src(relation, local)));
+    // By position of a relation among those that lead to targets; last, targets without in-edges.
+    let relations: Vec<usize> = graph.relations_to(target_type).collect();
+    let mut keyed: Vec<Vec<(NodeIdx, NodeIdx)>> = vec![Vec::new(); relations.len() + 1];
+    for local in mine {
+        let source = |&relation: &usize| partition.least_src(relation, local);
         // The least source in the first relation with in-edges: an order by sources of several
         // types would change with the names of types.
+        let mut sources = relations.iter().map(source).enumerate();
         let first = sources.find(|(_, src)| *src != NodeIdx::MAX);
-        (first.unwrap_or((usize::MAX, NodeIdx::MAX)), node)
-    });
-    let mut keyed: Vec<((usize, NodeIdx), NodeIdx)> = keyed.collect();
-    keyed.sort_unstable();
-    let mut all = peer.gather_all::<_, FlattenError>(Ok(keyed))?.concat();
-    // A stable sort merges sorted runs.
-    all.sort();
+        let (at, src) = first.unwrap_or((relations.len(), NodeIdx::MAX));
+        keyed[at].push((src, store.placement().node(worker, local)));
+    }
+    keyed.iter_mut().for_each(|of| of.sort_unstable());
+    let by_worker = peer.gather_all::<_, FlattenError>(Ok(keyed))?;
+    let mut all = Vec::new();
+    for at in 0..=relations.len() {
+        let start = all.len();
+        by_worker
+            .iter()
+            .for_each(|of| all.extend_from_slice(&of[at]));
+        // A stable sort merges sorted runs.
+        all[start..].sort();
+    }
     if all.is_empty() {
         return Err(FlattenError::NoTargets {
             reason: targets.why_none().to_owned(),
