@@ -64,9 +64,10 @@
 //!
 //! let written = GraphFeatureDataset::open(plan.output())?;
 //! let part = written.read_part(0)?;
-//! let targets = part.is_target.iter().filter(|is_target| **is_target).count();
+//! let is_target = part.nodes[0].is_target.iter();
+//! let targets = is_target.filter(|is_target| **is_target).count();
 //! assert_eq!(targets as u64, manifest.parts[0].rows);
-//! let in_edges = part.in_offset.windows(2).map(|ends| ends[1] - ends[0]);
+//! let in_edges = part.edges[0].in_offset.windows(2).map(|ends| ends[1] - ends[0]);
 //! assert!(in_edges.max() <= Some(3));
 //! # Ok(())
 //! # }

@@ -22,6 +22,7 @@ pub struct GraphMeta {
 
 /// Description of the nodes of a type.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct TypeMeta {
     /// Name of the type; empty in an untyped graph.
     pub name: String,
@@ -57,6 +58,7 @@ pub struct RelationMeta {
 
 /// Description of an untyped graph, in the form that is written.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct UntypedMeta {
     /// Type of the node ids.
     pub id_type: IdType,
@@ -79,6 +81,7 @@ pub struct UntypedMeta {
 
 /// The form in which a typed graph is written.
 #[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 struct TypedMeta {
     types: Vec<TypeMeta>,
     relations: Vec<NamedRelation>,
@@ -87,6 +90,7 @@ struct TypedMeta {
 
 /// A relation with the names of its types.
 #[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 struct NamedRelation {
     name: String,
     from: String,
@@ -311,8 +315,8 @@ mod tests {
         check(typed("writes", "cites"), ascend);
         check(typed(r#""name":"author""#, r#""name":"paper""#), ascend);
         check(
-            UNTYPED.replace("id_type", "type"),
-            "missing field `id_type`",
+            UNTYPED.replace("\"label\"", "\"lable\""),
+            "unknown field `lable`",
         );
     }
 }
