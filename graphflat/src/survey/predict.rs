@@ -113,7 +113,8 @@ pub fn predict(
     let (batch_nodes, batch_edges) = batch(&mut nearby, &counted, batch_targets);
     let mut probe = Probe::new(nearby, survey, plan);
     let (of_nodes, of_edges) = probe.shards(shards)?;
-    let row_node_bytes = probe.rows(rows)?;
+    let of_rows = probe.rows(rows)?;
+    let row_nodes = nodes_per_target * targets.len() as f64 / rows.len() as f64;
     let samples = f64::from(plan.samples());
     let shard_bytes = of_nodes.of_rows(unions.mean_nodes) + of_edges.of_rows(unions.mean_edges);
     Ok(Prediction {
@@ -125,7 +126,7 @@ pub fn predict(
         edges_per_shard: own_unions.mean_edges,
         batch_nodes,
         batch_edges,
-        bytes_rows: row_node_bytes * nodes_per_target * targets.len() as f64 * samples,
+        bytes_rows: of_rows.of_rows(row_nodes) * rows.len() as f64 * samples,
         bytes_shards: shard_bytes * shards.len() as f64 * samples,
     })
 }

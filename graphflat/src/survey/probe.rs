@@ -14,6 +14,9 @@ use std::collections::BTreeMap;
 /// Number of parts that are probed.
 pub(super) const PARTS_PROBED: usize = 3;
 
+/// One of this many targets of a probe makes a small probe.
+const FEW_TARGETS: usize = 8;
+
 /// Approximate number of nodes in a probe: enough for a page of every column.
 const PROBE_NODES: usize = 20_000;
 
@@ -132,20 +135,23 @@ impl<'a> Probe<'a> {
         count
     }
 
-    /// Returns bytes per node in layout `rows`, including all other columns.
-    pub(super) fn rows(&mut self, parts: &Parts<u32>) -> Result<f64, FlattenError> {
-        let (mut bytes, mut nodes) = (0.0, 0.0);
+    /// Returns the bytes of a part in layout `rows` by its nodes, with all other columns.
+    pub(super) fn rows(&mut self, parts: &Parts<u32>) -> Result<PartBytes, FlattenError> {
+        let mut measured = Vec::new();
         for part in spread(parts, PARTS_PROBED) {
             let (begin, num_nodes) = self.prefix(part);
-            let shard = self.shard(begin);
-            let files = self.write(&shard, Layout::Rows)?;
-            let written = files.iter().map(|(_, size)| *size).sum::<u64>() as f64;
-            // Per target, so that every probed part counts the same.
-            let targets = begin.len().max(1) as f64;
-            bytes += written / targets;
-            nodes += num_nodes as f64 / targets;
+            let few = &begin[..begin.len().div_ceil(FEW_TARGETS)];
+            let num_few = few
+                .iter()
+                .map(|target| self.nearby.size(std::slice::from_ref(target)).nodes)
+                .sum();
+            for (targets, nodes) in [(few, num_few), (begin, num_nodes)] {
+                let shard = self.shard(targets);
+                let files = self.write(&shard, Layout::Rows)?;
+                measured.push((nodes, files.iter().map(|(_, size)| *size).sum()));
+            }
         }
-        Ok(bytes / f64::max(nodes, 1.0))
+        Ok(PartBytes::of(&measured))
     }
 
     /// Returns the first targets whose neighbourhoods fill a probe, and the nodes of these
