@@ -8,6 +8,7 @@ mod cluster;
 mod cluster_faults;
 mod cluster_infer;
 mod cluster_train;
+mod cluster_typed;
 mod columns;
 mod cora;
 mod ending;

@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, Int64Array, StringArray};
+use arrow::array::{ArrayRef, Float32Array, Int64Array, StringArray};
 use schemas::EmbeddingsDataset;
 use serde_json::json;
 
 use crate::harness::{Bench, Job, Table, assert_same_bytes, f32_lists, mix};
 
 /// Papers have integer ids and labels; authors have string ids and no features.
-const JOB: &str = r#"name = "typed"
+pub(crate) const JOB: &str = r#"name = "typed"
 seed = 7
 workers = 2
 
@@ -64,7 +64,7 @@ fn draw(of: u64, at: usize, bound: usize) -> usize {
     usize::try_from(mix(of, at as u64) % bound as u64).unwrap()
 }
 
-fn bench() -> Bench {
+pub(crate) fn bench() -> Bench {
     let bench = Bench::empty();
     let write = |name: &str, columns: Vec<(&str, ArrayRef)>| {
         let mut table = Table::default();
@@ -94,7 +94,12 @@ fn bench() -> Bench {
         "writes.parquet",
         vec![("author", authors), ("paper", ints(4, 200, PAPERS))],
     );
-    let cites = vec![("src", ints(5, 150, PAPERS)), ("dst", ints(6, 150, PAPERS))];
+    let weights = (0..150).map(|at| 0.5 + draw(7, at, 8) as f32);
+    let cites = vec![
+        ("src", ints(5, 150, PAPERS)),
+        ("dst", ints(6, 150, PAPERS)),
+        ("weight", Arc::new(Float32Array::from_iter_values(weights))),
+    ];
     write("cites.parquet", cites);
     bench
 }
@@ -152,8 +157,6 @@ fn what_does_not_fit_is_refused_before_any_work() {
     let unknown = job.with("types = \"all\"", "types = [\"book\"]");
     let allowed = "there is no node type `book`; allowed are author, paper";
     refused(&unknown, &[], allowed);
-    let several = "`infer`: runs in one process only, where nodes have types";
-    refused(&job, &["--processes", "2"], several);
     assert!(!bench.path("out").exists(), "nothing is written");
     bench.run(&job, &[]).ok();
     // The model on a graph with another relation, and with another column.

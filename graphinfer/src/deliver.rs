@@ -2,16 +2,58 @@
 //! the processes that write the parts.
 
 use crate::InferError;
+use crate::compare::Difference;
 use crate::exchange::Crossing;
-use crate::last_round::{PartsWriter, Written};
-use crate::layer::LayerInput;
-use crate::part::{Computed, Part};
+use crate::last_round::Written;
+use crate::part::{Computed, widths};
+use crate::threads::Threads;
 use cluster::{Cluster, run_workers};
-use schemas::{Ids, Labels, NodeIdx};
+use schemas::{EmbeddingColumns, Ids, Labels, NodeIdx};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
+
+/// A last round that several processes compute.
+pub(crate) trait SharedRound: Sync {
+    /// Returns the processes that share the work.
+    fn cluster(&self) -> &Cluster;
+
+    /// Returns the threads of this process.
+    fn threads(&self) -> &Threads;
+
+    /// Returns the columns of a part.
+    fn columns(&self, part: usize) -> &EmbeddingColumns;
+
+    /// Computes the own rows of some parts. `done` gets each part that has own rows, with all its
+    /// blocks.
+    fn compute(
+        &self,
+        parts: &[usize],
+        done: &(dyn Fn(OwnPart) + Sync),
+    ) -> Result<Difference, InferError>;
+
+    /// Tells whether a part is committed.
+    fn is_committed(&self, part: usize) -> bool;
+
+    /// Writes and commits a part with these nodes and rows.
+    fn write(
+        &self,
+        part: usize,
+        nodes: (&[NodeIdx], &Ids),
+        rows: Computed,
+    ) -> Result<(), InferError>;
+}
+
+/// The own rows of a part.
+pub(crate) struct OwnPart {
+    pub(crate) part: usize,
+    /// Numbers of the nodes in the table that they are of, in ascending order.
+    pub(crate) nodes: Vec<NodeIdx>,
+    pub(crate) ids: Ids,
+    pub(crate) blocks: Vec<Computed>,
+}
 
 /// The rows that one process computed for a part.
 #[derive(Clone, Serialize, Deserialize)]
@@ -28,160 +70,130 @@ struct Delivery {
 /// By sending thread: the rows to send, each with the worker that receives them.
 type Outgoing = Vec<Vec<(usize, Delivery)>>;
 
-impl PartsWriter<'_> {
-    /// Computes the last layer and writes the parts that are not committed yet.
-    ///
-    /// Part `p` holds the written nodes from number `p * rows_per_part` on, in order of ids, for
-    /// any number of threads and processes.
-    pub(crate) fn run(&self, input: &LayerInput) -> Result<Written, InferError> {
-        if self.num_written() == 0 {
-            return self.write_no_row();
-        }
-        match self.rounds.graph.cluster().num_processes() {
-            1 => self.run_alone(input),
-            _ => self.run_among(input),
-        }
+/// Computes the last layer of the own nodes and writes this process's share of some parts.
+///
+/// Works in waves of one part for each worker of all processes. So a process holds the rows of
+/// about two parts for each of its own workers.
+pub(crate) fn run_among(round: &impl SharedRound, parts: &[usize]) -> Result<Written, InferError> {
+    let cluster = round.cluster();
+    let mut done = Written::default();
+    let mut crossing = Crossing::default();
+    for wave in parts.chunks(cluster.num_workers()) {
+        let computed = Mutex::new(Vec::new());
+        let difference = round.compute(wave, &|own| {
+            let delivery = Delivery::new(cluster.process(), round.columns(own.part), own);
+            let mut all = computed.lock().unwrap_or_else(PoisonError::into_inner);
+            all.push(delivery);
+        })?;
+        done.difference.add(&difference);
+        let computed = computed
+            .into_inner()
+            .unwrap_or_else(PoisonError::into_inner);
+        let outgoing = address(round, (wave, computed), &mut crossing);
+        let received = deliver(cluster, outgoing)?;
+        let others = received.iter().flatten();
+        let others = others.filter(|of| of.from != cluster.process());
+        let bytes = others.map(|of| of.num_bytes(round.columns(of.part)));
+        crossing.bytes_received += bytes.sum::<u64>();
+        let started = Instant::now();
+        let write = |(): &mut (), at: usize| write_received(round, &received[at]);
+        round.threads().run(received.len(), || (), write)?;
+        done.writing += started.elapsed();
     }
+    crossing.bytes_least = crossing.bytes_received;
+    done.crossing = Some(crossing);
+    Ok(done)
+}
 
-    /// Writes one part without rows, so that readers find the columns.
-    fn write_no_row(&self) -> Result<Written, InferError> {
-        let is_first = self.rounds.graph.cluster().process() == 0;
-        if is_first && self.output.committed(0).is_none() {
-            let id_type = self.columns.id_type;
-            self.write(0, &[], |_| Ids::new(id_type), &[])?;
-        }
-        Ok(Written::default())
-    }
-
-    /// Computes the last layer of the own nodes and writes this process's share of the parts.
-    ///
-    /// Works in waves of one part for each worker of all processes. So a process holds the rows of
-    /// about two parts for each of its own workers.
-    fn run_among(&self, input: &LayerInput) -> Result<Written, InferError> {
-        let cluster = self.rounds.graph.cluster();
-        let mut done = Written::default();
-        let mut crossing = Crossing::default();
-        for wave in self.open_parts().chunks(cluster.num_workers()) {
-            let computed = Mutex::new(Vec::new());
-            let parts = self.parts(wave.to_vec());
-            let difference = self.compute_all(&parts, input, |part, blocks| {
-                let delivery = self.delivery(part, blocks);
-                let mut all = computed.lock().unwrap_or_else(PoisonError::into_inner);
-                all.push(delivery);
-                Ok(())
-            })?;
-            done.difference.add(&difference);
-            let computed = computed
-                .into_inner()
-                .unwrap_or_else(PoisonError::into_inner);
-            let outgoing = self.address(wave, computed, &mut crossing);
-            let received = deliver(cluster, outgoing)?;
-            let strange = received
-                .iter()
-                .flatten()
-                .filter(|of| of.from != cluster.process());
-            crossing.bytes_received += strange.map(|of| self.num_bytes(of)).sum::<u64>();
-            let started = Instant::now();
-            self.rounds.threads.run(
-                received.len(),
-                || (),
-                |(), at| self.write_received(&received[at]),
-            )?;
-            done.writing += started.elapsed();
-        }
-        crossing.bytes_least = crossing.bytes_received;
-        done.crossing = Some(crossing);
-        Ok(done)
-    }
-
+impl Delivery {
     /// Joins the blocks of a part to one delivery.
-    fn delivery(&self, part: &Part, blocks: Vec<Computed>) -> Delivery {
-        let graph = self.rounds.graph;
-        let nodes = part.rows.iter().map(|&row| graph.node(row));
-        let mut rows = self.no_rows();
-        for block in blocks {
-            let columns = rows.vectors.iter_mut().zip(block.vectors);
-            columns.for_each(|(column, more)| column.extend(more));
+    fn new(from: usize, columns: &EmbeddingColumns, own: OwnPart) -> Self {
+        let mut rows = no_rows(columns);
+        for block in own.blocks {
+            let pairs = rows.vectors.iter_mut().zip(block.vectors);
+            pairs.for_each(|(column, more)| column.extend(more));
             rows.predicted.extend(&block.predicted);
         }
-        Delivery {
-            part: part.index,
-            from: graph.cluster().process(),
-            nodes: nodes.collect(),
-            ids: graph.ids(&part.rows),
+        Self {
+            part: own.part,
+            from,
+            nodes: own.nodes,
+            ids: own.ids,
             rows,
         }
     }
 
-    /// Returns the bytes of the vectors in a delivery.
-    fn num_bytes(&self, delivery: &Delivery) -> u64 {
-        4 * (delivery.nodes.len() * self.widths().iter().sum::<usize>()) as u64
+    /// Returns the bytes of the vectors.
+    fn num_bytes(&self, columns: &EmbeddingColumns) -> u64 {
+        4 * (self.nodes.len() * widths(columns).iter().sum::<usize>()) as u64
     }
+}
 
-    fn no_rows(&self) -> Computed {
-        Computed {
-            vectors: vec![Vec::new(); self.columns.vectors.len()],
-            predicted: Labels::empty(self.columns.prediction.as_ref()),
-        }
+fn no_rows(columns: &EmbeddingColumns) -> Computed {
+    Computed {
+        vectors: vec![Vec::new(); columns.vectors.len()],
+        predicted: Labels::empty(columns.prediction.as_ref()),
     }
+}
 
-    /// Returns the rows to send, by thread: the parts of a wave go to the processes in turn.
-    fn address(
-        &self,
-        wave: &[usize],
-        computed: Vec<Delivery>,
-        crossing: &mut Crossing,
-    ) -> Outgoing {
-        let cluster = self.rounds.graph.cluster();
-        let (processes, threads) = (cluster.num_processes(), cluster.num_threads());
-        let mut outgoing = vec![Vec::new(); threads];
-        for delivery in computed {
-            let place = wave.binary_search(&delivery.part).expect("of this wave");
-            let (process, thread) = (place % processes, place / processes);
-            if process != cluster.process() {
-                crossing.bytes_sent += self.num_bytes(&delivery);
-            }
-            outgoing[thread].push((process * threads + thread, delivery));
+/// Returns the rows to send, by thread: the parts of a wave go to the processes in turn.
+fn address(
+    round: &impl SharedRound,
+    (wave, computed): (&[usize], Vec<Delivery>),
+    crossing: &mut Crossing,
+) -> Outgoing {
+    let cluster = round.cluster();
+    let (processes, threads) = (cluster.num_processes(), cluster.num_threads());
+    let mut outgoing = vec![Vec::new(); threads];
+    for delivery in computed {
+        let place = wave.binary_search(&delivery.part).expect("of this wave");
+        let (process, thread) = (place % processes, place / processes);
+        if process != cluster.process() {
+            crossing.bytes_sent += delivery.num_bytes(round.columns(delivery.part));
         }
-        outgoing
+        outgoing[thread].push((process * threads + thread, delivery));
     }
+    outgoing
+}
 
-    /// Writes the part whose rows arrived.
-    fn write_received(&self, deliveries: &[Delivery]) -> Result<(), InferError> {
-        let part = deliveries[0].part;
-        if self.output.committed(part).is_some() {
-            return Ok(());
-        }
-        // The nodes of each delivery ascend, and no node is in two deliveries.
-        let ends = deliveries.iter().enumerate().flat_map(|(from, delivery)| {
-            let nodes = delivery.nodes.iter().enumerate();
-            nodes.map(move |(at, &node)| (node, from, at))
-        });
-        let mut order: Vec<(NodeIdx, usize, usize)> = ends.collect();
-        order.sort_unstable();
-        let widths = self.widths();
-        let mut rows = self.no_rows();
-        let mut ids = Ids::with_capacity(self.columns.id_type, order.len());
-        for &(_, from, at) in &order {
-            let delivery = &deliveries[from];
-            ids.push_from(&delivery.ids, at);
-            let columns = rows.vectors.iter_mut().zip(&delivery.rows.vectors);
-            for ((column, of), &width) in columns.zip(&widths) {
-                column.extend_from_slice(&of[at * width..(at + 1) * width]);
-            }
-            if self.columns.prediction.is_some() {
-                let at = u32::try_from(at).expect("nodes fit 32 bits");
-                rows.predicted.push_from(&delivery.rows.predicted, at);
-            }
-        }
-        let nodes: Vec<NodeIdx> = order.into_iter().map(|(node, _, _)| node).collect();
-        let ids_of = |range: std::ops::Range<usize>| {
-            let mut some = Ids::new(self.columns.id_type);
-            some.extend_from(&ids, range);
-            some
-        };
-        self.write(part, &nodes, ids_of, &[rows])
+/// Writes the part whose rows arrived.
+fn write_received(round: &impl SharedRound, deliveries: &[Delivery]) -> Result<(), InferError> {
+    let part = deliveries[0].part;
+    if round.is_committed(part) {
+        return Ok(());
     }
+    // The nodes of each delivery ascend, and no node is in two deliveries.
+    let ends = deliveries.iter().enumerate().flat_map(|(from, delivery)| {
+        let nodes = delivery.nodes.iter().enumerate();
+        nodes.map(move |(at, &node)| (node, from, at))
+    });
+    let mut order: Vec<(NodeIdx, usize, usize)> = ends.collect();
+    order.sort_unstable();
+    let columns = round.columns(part);
+    let widths = widths(columns);
+    let mut rows = no_rows(columns);
+    let mut ids = Ids::with_capacity(columns.id_type, order.len());
+    for &(_, from, at) in &order {
+        let delivery = &deliveries[from];
+        ids.push_from(&delivery.ids, at);
+        let pairs = rows.vectors.iter_mut().zip(&delivery.rows.vectors);
+        for ((column, of), &width) in pairs.zip(&widths) {
+            column.extend_from_slice(&of[at * width..(at + 1) * width]);
+        }
+        if columns.prediction.is_some() {
+            let at = u32::try_from(at).expect("nodes fit 32 bits");
+            rows.predicted.push_from(&delivery.rows.predicted, at);
+        }
+    }
+    let nodes: Vec<NodeIdx> = order.into_iter().map(|(node, _, _)| node).collect();
+    round.write(part, (&nodes, &ids), rows)
+}
+
+/// Returns some of the ids.
+pub(crate) fn ids_of(ids: &Ids, range: Range<usize>) -> Ids {
+    let mut some = Ids::with_capacity(ids.id_type(), range.len());
+    some.extend_from(ids, range);
+    some
 }
 
 /// Sends each delivery to its worker; returns the deliveries that arrived, by part.

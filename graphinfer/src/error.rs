@@ -92,11 +92,6 @@ pub enum InferError {
     /// Workers could not be connected, or another worker failed.
     #[error(transparent)]
     Cluster(#[from] ClusterError),
-    /// Several processes cannot infer a graph with node types.
-    #[error(
-        "inference of node types needs one process: start the job without --processes and --hosts"
-    )]
-    SeveralProcesses,
     /// A process has another model, list of targets, plan or graph than process 0.
     #[error(
         "process {process} has another model, list of targets or job than process 0; all processes \
@@ -124,7 +119,6 @@ impl InferError {
             | Self::Missing { .. }
             | Self::Model { .. }
             | Self::Unfit { .. }
-            | Self::SeveralProcesses
             | Self::Columns { .. } => ErrorKind::Usage,
             Self::NotFinite { .. } => ErrorKind::Data,
             // Errors in the files of the model: the user must name another model.

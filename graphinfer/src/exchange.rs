@@ -2,7 +2,7 @@
 
 use crate::InferError;
 use crate::gather::{ITEMS_A_MESSAGE, send_lists};
-use crate::local::{Local, Sources};
+use crate::local::Sources;
 use cluster::{Cluster, run_workers};
 use schemas::{NodeIdx, Row};
 use serde::{Deserialize, Serialize};
@@ -16,7 +16,8 @@ const BLOCK_WORDS: usize = 1 << 18;
 #[derive(Debug)]
 pub(crate) struct Exchange {
     cluster: Cluster,
-    num_own: usize,
+    /// The ranges of own rows, ascending.
+    own: Vec<Range<usize>>,
     /// By process: the own rows that it reads, ascending.
     given: Vec<Vec<Row>>,
     /// By process: the halo rows of this process whose nodes it owns, in ascending order.
@@ -47,21 +48,22 @@ pub(crate) struct Crossing {
 }
 
 impl Exchange {
-    /// Tells the other processes which of their nodes this process reads.
+    /// Tells the other processes which of their nodes this process reads. `own_rows` has the
+    /// ranges of own rows, ascending; `row` returns the row of a node of this process or its halo.
     pub(crate) fn agree(
         cluster: &Cluster,
-        local: &Local,
+        (own_rows, row): (Vec<Range<usize>>, &dyn Fn(NodeIdx) -> Row),
         sources: Sources,
     ) -> Result<Self, InferError> {
-        let rows = |nodes: &Vec<NodeIdx>| nodes.iter().map(|&node| local.row(node)).collect();
+        let rows = |nodes: &Vec<NodeIdx>| nodes.iter().map(|&node| row(node)).collect();
         let taken = sources.nodes.iter().map(rows).collect();
         let asked = sources.nodes.into_iter().map(Arc::new).collect();
         let told = send_lists(cluster, asked, ITEMS_A_MESSAGE)?.into_iter();
-        let own = |nodes: Vec<NodeIdx>| nodes.into_iter().map(|node| local.row(node)).collect();
-        let given = told.map(own).collect();
+        let asked_of = |nodes: Vec<NodeIdx>| nodes.into_iter().map(row).collect();
+        let given = told.map(asked_of).collect();
         Ok(Self {
             cluster: cluster.clone(),
-            num_own: local.own().len(),
+            own: own_rows,
             given,
             taken,
             partial: sources.partial,
@@ -70,8 +72,8 @@ impl Exchange {
 
     /// Sends the own rows that other processes read, and receives the rows of the halo.
     ///
-    /// A row has `cols` words. `read` returns the words of some own rows, `take` gets a row of the
-    /// halo and its words.
+    /// A row has `cols` words. `read` returns the words of some own rows, of ranges in which another
+    /// process reads a row; `take` gets a row of the halo and its words.
     /// All processes call this for the same rows.
     pub(crate) fn run(
         self: &Arc<Self>,
@@ -84,14 +86,12 @@ impl Exchange {
         let ended = run_workers(&self.cluster, move |peer| {
             let thread = peer.index() % threads;
             let block = (BLOCK_WORDS / cols.max(1)).max(1);
-            let mine = (0..this.num_own)
-                .step_by(block)
-                .skip(thread)
-                .step_by(threads);
-            let outgoing = mine.flat_map(|first| {
-                let rows = first..(first + block).min(this.num_own);
-                this.messages(rows, cols, &read, thread)
+            let blocks = this.own.iter().flat_map(|own| {
+                let firsts = own.clone().step_by(block);
+                firsts.map(move |first| first..(first + block).min(own.end))
             });
+            let mine = blocks.skip(thread).step_by(threads);
+            let outgoing = mine.flat_map(|rows| this.messages(rows, cols, &read, thread));
             let (taken, take) = (Arc::clone(&this), Arc::clone(&take));
             peer.shuffle_each(outgoing, move |from, _, rows: RowBlock| {
                 let first = usize::try_from(rows.first).expect("a place in a list");
@@ -114,28 +114,35 @@ impl Exchange {
         thread: usize,
     ) -> Vec<Result<(usize, RowBlock), InferError>> {
         let threads = self.cluster.num_threads();
+        let asked = self
+            .given
+            .iter()
+            .enumerate()
+            .filter_map(|(process, given)| {
+                let there = |end: usize| given.partition_point(|&row| row.index() < end);
+                let places = there(rows.start)..there(rows.end);
+                (!places.is_empty()).then_some((process, places))
+            });
+        let asked: Vec<(usize, Range<usize>)> = asked.collect();
+        if asked.is_empty() {
+            return Vec::new();
+        }
         let words = match read(rows.clone()) {
             Ok(words) => words,
             Err(error) => return vec![Err(error)],
         };
-        let mut messages = Vec::new();
-        for (process, given) in self.given.iter().enumerate() {
-            let there = |end: usize| given.partition_point(|&row| row.index() < end);
-            let (first, end) = (there(rows.start), there(rows.end));
-            if first == end {
-                continue;
-            }
-            let places = given[first..end]
-                .iter()
-                .map(|&row| row.index() - rows.start);
-            let of_rows = places.flat_map(|place| &words[place * cols..(place + 1) * cols]);
-            let message = RowBlock {
-                first: first as u64,
+        let message = |(process, places): (usize, Range<usize>)| {
+            let first = places.start as u64;
+            let given = self.given[process][places].iter();
+            let in_block = given.map(|&row| row.index() - rows.start);
+            let of_rows = in_block.flat_map(|place| &words[place * cols..(place + 1) * cols]);
+            let block = RowBlock {
+                first,
                 words: of_rows.copied().collect(),
             };
-            messages.push(Ok((process * threads + thread, message)));
-        }
-        messages
+            Ok((process * threads + thread, block))
+        };
+        asked.into_iter().map(message).collect()
     }
 
     /// Returns the bytes that are exchanged in a round whose rows have `cols` numbers.
@@ -172,7 +179,7 @@ mod tests {
         let rows = |of: &[&[u32]]| of.iter().map(|of| Row::slice(of).to_vec()).collect();
         let exchange = Exchange {
             cluster: Cluster::of_threads(1),
-            num_own: 4,
+            own: std::iter::once(0..4).collect(),
             given: rows(&[&[], &[0, 2], &[1, 2, 3]]),
             taken: rows(&[&[], &[4, 5, 6, 7], &[8, 9]]),
             partial: vec![0, 3, 5],

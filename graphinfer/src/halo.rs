@@ -33,7 +33,9 @@ impl Halo {
         let local = Local::new(own, &largest.get().nodes, store.placement().num_nodes());
         hubs.number(|node| local.row(node));
         let agree = |(limit, of)| {
-            let exchange = Exchange::agree(store.cluster(), &local, of)?;
+            let own_rows = std::iter::once(0..local.own().len()).collect();
+            let row = |node| local.row(node);
+            let exchange = Exchange::agree(store.cluster(), (own_rows, &row), of)?;
             Ok((limit, Arc::new(exchange)))
         };
         let exchanges = found.into_iter().map(agree);

@@ -2,11 +2,14 @@
 
 use crate::InferError;
 use crate::compare::{Difference, Other, Outcome};
+use crate::deliver::{OwnPart, SharedRound, ids_of, run_among};
 use crate::embedding::vectors;
 use crate::exchange::Crossing;
 use crate::layer::{Layer, LayerInput, Rounds};
-use crate::part::{Computed, Part, Piece, pieces, widths, write_part};
+use crate::part::{Computed, Part, Piece, pieces, write_part};
 use crate::predict::labels;
+use crate::threads::Threads;
+use cluster::Cluster;
 use gnn::{Dense, Head, SharedRows};
 use schemas::{EmbeddingColumns, EmbeddingsWriter, Ids, Labels, NodeIdx, Output, Row};
 use std::ops::Range;
@@ -47,10 +50,44 @@ struct ThreadLayers<'a> {
     head: Head<'a>,
 }
 
+/// The last round of one of several processes.
+struct Among<'a> {
+    writer: &'a PartsWriter<'a>,
+    input: &'a LayerInput,
+}
+
 impl PartsWriter<'_> {
+    /// Computes the last layer and writes the parts that are not committed yet.
+    ///
+    /// Part `p` holds the written nodes from number `p * rows_per_part` on, in order of ids, for
+    /// any number of threads and processes.
+    pub(crate) fn run(&self, input: &LayerInput) -> Result<Written, InferError> {
+        if self.num_written() == 0 {
+            return self.write_no_row();
+        }
+        let among = Among {
+            writer: self,
+            input,
+        };
+        match self.rounds.graph.cluster().num_processes() {
+            1 => self.run_alone(input),
+            _ => run_among(&among, &self.open_parts()),
+        }
+    }
+
+    /// Writes one part without rows, so that readers find the columns.
+    fn write_no_row(&self) -> Result<Written, InferError> {
+        let is_first = self.rounds.graph.cluster().process() == 0;
+        if is_first && self.output.committed(0).is_none() {
+            let id_type = self.columns.id_type;
+            self.write(0, &[], |_| Ids::new(id_type), &[])?;
+        }
+        Ok(Written::default())
+    }
+
     /// Computes the last layer and writes the parts in a single process. The thread that computes
     /// the last block of a part writes the part, while other threads continue.
-    pub(crate) fn run_alone(&self, input: &LayerInput) -> Result<Written, InferError> {
+    fn run_alone(&self, input: &LayerInput) -> Result<Written, InferError> {
         let writing = AtomicU64::new(0);
         let write = |part: &Part, blocks: Vec<Computed>| {
             if self.output.committed(part.index).is_some() {
@@ -80,7 +117,7 @@ impl PartsWriter<'_> {
 
     /// Computes the own rows of some parts. `done` gets each part that has own rows, with all its
     /// blocks.
-    pub(crate) fn compute_all(
+    fn compute_all(
         &self,
         parts: &[Part],
         input: &LayerInput,
@@ -117,7 +154,7 @@ impl PartsWriter<'_> {
     }
 
     /// Returns the number of nodes to write.
-    pub(crate) fn num_written(&self) -> usize {
+    fn num_written(&self) -> usize {
         match &self.targets {
             Some(targets) => targets.len(),
             None => self.rounds.graph.num_nodes(),
@@ -135,7 +172,7 @@ impl PartsWriter<'_> {
     }
 
     /// Returns the parts with these indices, each with its own rows.
-    pub(crate) fn parts(&self, indices: Vec<usize>) -> Vec<Part> {
+    fn parts(&self, indices: Vec<usize>) -> Vec<Part> {
         let graph = self.rounds.graph;
         let part = |index: usize| {
             let start = index * self.rows_per_part;
@@ -221,7 +258,7 @@ impl PartsWriter<'_> {
     }
 
     /// Writes and commits a part with these nodes; `ids` returns the ids of a range of them.
-    pub(crate) fn write(
+    fn write(
         &self,
         index: usize,
         nodes: &[NodeIdx],
@@ -232,9 +269,51 @@ impl PartsWriter<'_> {
         let entry = write_part(writer, &self.columns, (nodes, &ids), blocks)?;
         Ok(self.output.commit_part(index, entry)?)
     }
+}
 
-    /// Returns the widths of the columns of vectors.
-    pub(crate) fn widths(&self) -> Vec<usize> {
-        widths(&self.columns)
+impl SharedRound for Among<'_> {
+    fn cluster(&self) -> &Cluster {
+        self.writer.rounds.graph.cluster()
+    }
+
+    fn threads(&self) -> &Threads {
+        self.writer.rounds.threads
+    }
+
+    fn columns(&self, _part: usize) -> &EmbeddingColumns {
+        &self.writer.columns
+    }
+
+    fn compute(
+        &self,
+        parts: &[usize],
+        done: &(dyn Fn(OwnPart) + Sync),
+    ) -> Result<Difference, InferError> {
+        let graph = self.writer.rounds.graph;
+        let parts = self.writer.parts(parts.to_vec());
+        self.writer.compute_all(&parts, self.input, |part, blocks| {
+            let nodes = part.rows.iter().map(|&row| graph.node(row));
+            done(OwnPart {
+                part: part.index,
+                nodes: nodes.collect(),
+                ids: graph.ids(&part.rows),
+                blocks,
+            });
+            Ok(())
+        })
+    }
+
+    fn is_committed(&self, part: usize) -> bool {
+        self.writer.output.committed(part).is_some()
+    }
+
+    fn write(
+        &self,
+        part: usize,
+        (nodes, ids): (&[NodeIdx], &Ids),
+        rows: Computed,
+    ) -> Result<(), InferError> {
+        self.writer
+            .write(part, nodes, |range| ids_of(ids, range), &[rows])
     }
 }

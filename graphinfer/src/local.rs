@@ -7,6 +7,9 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use store::Store;
 
+/// Nodes that a thread looks through at once.
+pub(crate) const NODES_PER_TASK: usize = 1 << 12;
+
 /// Nodes in one word of bits.
 const WORD: usize = u64::BITS as usize;
 
@@ -142,13 +145,10 @@ pub(crate) fn sources(
 ) -> Sources {
     let (placement, cluster) = (store.placement(), store.cluster());
     let (process, threads) = (cluster.process(), cluster.num_threads());
-    let num_words = placement.num_nodes().div_ceil(WORD);
-    let read: Vec<AtomicU64> = (0..num_words).map(|_| AtomicU64::new(0)).collect();
+    let found = Found::new(store);
     let scan = |nodes: &[NodeIdx]| {
-        let mut partial = vec![0_u64; cluster.num_processes()];
-        // By process: 1 + the position of the last node that read one of its nodes; 0: no node.
-        let mut reader = vec![0; cluster.num_processes()];
-        for (place, &node) in (1_usize..).zip(nodes) {
+        let mut readers = Readers::new(cluster.num_processes());
+        for (place, &node) in nodes.iter().enumerate() {
             let (worker, local) = placement.owner_and_local(node);
             let partition = store.partition(worker);
             let in_degree = partition.in_degree(0, local);
@@ -167,32 +167,81 @@ pub(crate) fn sources(
                 if owner == process || (rank >= as_rows && is_elsewhere(src)) {
                     continue;
                 }
-                read[src.index() / WORD].fetch_or(bit(src), Ordering::Relaxed);
-                if reader[owner] != place {
-                    reader[owner] = place;
-                    partial[owner] += 1;
-                }
+                found.add(src);
+                readers.add(owner, place);
             }
         }
-        partial
+        readers.partial
     };
-    let add = |mut sum: Vec<u64>, other: Vec<u64>| {
-        sum.iter_mut().zip(other).for_each(|(sum, of)| *sum += of);
-        sum
-    };
-    let none = || vec![0; cluster.num_processes()];
-    let partial = own.par_chunks(1 << 12).map(scan).reduce(none, add);
-    let mut nodes = vec![Vec::new(); cluster.num_processes()];
-    for (word, bits) in read.into_iter().enumerate() {
-        let mut bits = bits.into_inner();
-        while bits != 0 {
-            let node = word * WORD + bits.trailing_zeros() as usize;
-            let node = NodeIdx::from_index(node);
-            nodes[placement.owner(node) / threads].push(node);
-            bits &= bits - 1;
+    let partial = own.par_chunks(NODES_PER_TASK).map(scan);
+    let partial = partial.reduce(|| vec![0; cluster.num_processes()], sum);
+    found.into_sources(store, partial)
+}
+
+/// Adds numbers position by position.
+pub(crate) fn sum(mut sum: Vec<u64>, other: Vec<u64>) -> Vec<u64> {
+    sum.iter_mut().zip(other).for_each(|(sum, of)| *sum += of);
+    sum
+}
+
+/// A set of nodes to which threads add.
+pub(crate) struct Found {
+    /// One bit for each node of the graph.
+    words: Vec<AtomicU64>,
+}
+
+impl Found {
+    pub(crate) fn new(store: &Store) -> Self {
+        let num_words = store.placement().num_nodes().div_ceil(WORD);
+        Self {
+            words: (0..num_words).map(|_| AtomicU64::new(0)).collect(),
         }
     }
-    Sources { nodes, partial }
+
+    pub(crate) fn add(&self, node: NodeIdx) {
+        self.words[node.index() / WORD].fetch_or(bit(node), Ordering::Relaxed);
+    }
+
+    /// Lists the nodes by process.
+    pub(crate) fn into_sources(self, store: &Store, partial: Vec<u64>) -> Sources {
+        let (placement, cluster) = (store.placement(), store.cluster());
+        let mut nodes = vec![Vec::new(); cluster.num_processes()];
+        for (word, bits) in self.words.into_iter().enumerate() {
+            let mut bits = bits.into_inner();
+            while bits != 0 {
+                let node = word * WORD + bits.trailing_zeros() as usize;
+                let node = NodeIdx::from_index(node);
+                nodes[placement.owner(node) / cluster.num_threads()].push(node);
+                bits &= bits - 1;
+            }
+        }
+        Sources { nodes, partial }
+    }
+}
+
+/// Counts the nodes that read any node of each process.
+pub(crate) struct Readers {
+    /// By process: 1 + the position of the last node that read one of its nodes; 0: no node.
+    last: Vec<usize>,
+    /// By process: the number of such nodes.
+    pub(crate) partial: Vec<u64>,
+}
+
+impl Readers {
+    pub(crate) fn new(num_processes: usize) -> Self {
+        Self {
+            last: vec![0; num_processes],
+            partial: vec![0; num_processes],
+        }
+    }
+
+    /// Notes that the node at `place` reads a node of a process. Places ascend.
+    pub(crate) fn add(&mut self, process: usize, place: usize) {
+        if self.last[process] != place + 1 {
+            self.last[process] = place + 1;
+            self.partial[process] += 1;
+        }
+    }
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! Collects the columns of nodes that a model reads besides features: degrees, weights, self-loops.
 
 use crate::InferError;
+use crate::exchange::Exchange;
 use crate::halo::Halo;
 use crate::locate::locate;
 use gnn::{Architecture, NodeColumns};
@@ -54,19 +55,30 @@ fn column(store: &Store, halo: Option<&Halo>, value: Column) -> Result<Vec<u32>,
         let nodes = nodes.with_min_len(NODES_PER_TASK).map(NodeIdx::from_index);
         return Ok(nodes.map(of_node).collect());
     };
-    let own: Arc<Vec<u32>> = Arc::new(local.own().par_iter().map(|&node| of_node(node)).collect());
-    let others: Vec<AtomicU32> = local.halo().iter().map(|_| AtomicU32::new(0)).collect();
-    let (read, taken) = (Arc::clone(&own), Arc::new(others));
-    let (take, num_own) = (Arc::clone(&taken), own.len());
+    let own = local.own().par_iter().map(|&node| of_node(node)).collect();
     let (_, exchange) = exchanges.last_key_value().expect("a model has a layer");
+    with_halo(own, exchange, (0, local.halo().len()))
+}
+
+/// Adds the numbers of a halo's nodes behind those of own nodes. `first` is the row of the first
+/// own node; the rows of the halo follow those of the own nodes.
+pub(crate) fn with_halo(
+    own: Vec<u32>,
+    exchange: &Arc<Exchange>,
+    (first, num_halo): (usize, usize),
+) -> Result<Vec<u32>, InferError> {
+    let halo: Vec<AtomicU32> = (0..num_halo).map(|_| AtomicU32::new(0)).collect();
+    let (own, halo) = (Arc::new(own), Arc::new(halo));
+    let (read, take) = (Arc::clone(&own), Arc::clone(&halo));
+    let first_halo = first + own.len();
     exchange.run(
         1,
-        move |rows| Ok(read[rows].to_vec()),
+        move |rows| Ok(read[rows.start - first..rows.end - first].to_vec()),
         move |row, words| {
-            take[row.index() - num_own].store(words[0], Ordering::Relaxed);
+            take[row.index() - first_halo].store(words[0], Ordering::Relaxed);
             Ok(())
         },
     )?;
-    let behind = taken.iter().map(|word| word.load(Ordering::Relaxed));
+    let behind = halo.iter().map(|word| word.load(Ordering::Relaxed));
     Ok(own.iter().copied().chain(behind).collect())
 }

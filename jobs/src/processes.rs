@@ -229,10 +229,6 @@ fn refuse_single(job: &Job) -> Result<(), JobError> {
         let problem = "\"neighborhoods\" runs in one process only; \"layers\" runs in several";
         return Err(key("infer.method", problem.to_owned()));
     }
-    if job.runs(Stage::Infer) && job.graph.is_typed() {
-        let problem = "runs in one process only, where nodes have types";
-        return Err(key("infer", problem.to_owned()));
-    }
     Ok(())
 }
 

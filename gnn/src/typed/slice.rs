@@ -10,6 +10,7 @@ use super::check::{check_block, check_raw, check_shape, input_error};
 use super::stack::{Rows, Source, TypedStack};
 use crate::layer::{Features, Src, plain};
 use crate::{Dense, GnnError, Input, LabelScale, Projected, ReadyInput};
+use std::ops::Range;
 
 /// The linear maps of raw features, by type.
 pub struct TypedProjection<'a> {
@@ -75,6 +76,16 @@ impl<'a> TypedLayerSlice<'a> {
             self.stack.schema.into_type(node_type).collect()
         } else {
             all.collect()
+        }
+    }
+
+    /// Returns the relations whose in-edges aggregate a source.
+    #[must_use]
+    pub fn relations_of(&self, source: usize) -> Range<usize> {
+        if self.reads_by_relation() {
+            source..source + 1
+        } else {
+            0..self.stack.schema.relations.len()
         }
     }
 

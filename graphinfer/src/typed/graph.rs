@@ -1,86 +1,150 @@
 //! The nodes of each type and the in-edges of each relation, in blocks.
 
+use super::halo::TypedHalo;
+use super::reads::Read;
 use crate::InferError;
+use crate::exchange::Exchange;
+use crate::gather::gather_found;
 use crate::graph::{EDGES_MAX, NODES_MAX};
 use crate::locate::{locate, narrow};
+use crate::node_columns::with_halo;
 use gnn::typed::{RelationRange, Schema, TypedArchitecture, TypedBlock};
 use gnn::{Dense, Input, NodeColumns, RangeData, Transform};
 use graphtrainer::convert;
 use rayon::prelude::*;
 use schemas::{FeatureMeta, Features, Ids, LocalIdx, NodeIdx, Row};
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
 use store::{InEdges, Partition, Store};
 
-/// A store with the node columns that all blocks share. Every node has a row, whose number is the
-/// node's number.
+/// A store with the node columns that all blocks share.
+///
+/// In one process every node has a row, whose number is the node's number. Of several processes,
+/// each has rows of its own nodes and of the nodes that these read, type by type.
 pub(super) struct TypedGraph<'a> {
     store: &'a Store,
     arch: &'a TypedArchitecture,
     schema: Arc<Schema>,
     /// By type: the numbers of its nodes.
     nodes: Vec<Range<usize>>,
-    /// By relation: columns of the nodes of its `to` type.
+    /// By type: its rows.
+    rows: Vec<Range<usize>>,
+    /// By relation: columns of the nodes of its `to` type that have a row.
     columns: Vec<Arc<NodeColumns>>,
+    /// None in one process.
+    halo: Option<TypedHalo>,
 }
 
 impl<'a> TypedGraph<'a> {
-    /// Collects the columns that a model reads.
+    /// Numbers the rows and collects the columns that a model reads. `reads` has the lists of
+    /// in-edges whose sources processes exchange.
     pub(super) fn new(
         store: &'a Store,
         arch: &'a TypedArchitecture,
-        schema: &Arc<Schema>,
+        (schema, reads): (&Arc<Schema>, BTreeSet<Vec<Read>>),
     ) -> Result<Self, InferError> {
-        let nodes: Vec<Range<usize>> = (0..schema.types.len())
-            .map(|node_type| {
-                let range = store.placement().type_range(node_type);
-                range.start.index()..range.end.index()
-            })
-            .collect();
-        let columns = schema.relations.iter().enumerate().map(|(relation, ends)| {
-            let columns = node_columns(store, arch, (relation, nodes[ends.to].clone()));
-            columns.map(Arc::new)
+        let nodes = (0..schema.types.len()).map(|node_type| {
+            let range = store.placement().type_range(node_type);
+            range.start.index()..range.end.index()
         });
-        Ok(Self {
-            columns: columns.collect::<Result<_, _>>()?,
+        let nodes: Vec<Range<usize>> = nodes.collect();
+        let is_alone = store.cluster().num_processes() == 1;
+        let halo = (!is_alone).then(|| TypedHalo::new(store, schema, reads));
+        let halo = halo.transpose()?;
+        let mut graph = Self {
             store,
             arch,
             schema: Arc::clone(schema),
+            rows: halo.as_ref().map_or(nodes.clone(), TypedHalo::rows),
             nodes,
-        })
+            columns: Vec::new(),
+            halo,
+        };
+        let relations = 0..schema.relations.len();
+        let columns = relations.map(|relation| graph.node_columns(relation).map(Arc::new));
+        graph.columns = columns.collect::<Result<_, InferError>>()?;
+        Ok(graph)
     }
 
     pub(super) fn store(&self) -> &Store {
         self.store
     }
 
-    /// Returns the number of nodes of all types, which is the number of rows.
+    /// Returns the number of rows of all types.
     pub(super) fn num_rows(&self) -> usize {
-        self.store.placement().num_nodes()
+        self.rows.last().map_or(0, |rows| rows.end)
     }
 
-    /// Returns the rows of a type's nodes.
-    pub(super) fn rows_of(&self, node_type: usize) -> Range<usize> {
-        self.nodes[node_type].clone()
+    /// Returns the number of nodes of a type in the whole graph.
+    pub(super) fn num_nodes(&self, node_type: usize) -> usize {
+        self.nodes[node_type].len()
+    }
+
+    /// Returns the rows of the own nodes of a type, which come before those of its halo.
+    pub(super) fn own_rows_of(&self, node_type: usize) -> Range<usize> {
+        let rows = self.rows[node_type].clone();
+        match &self.halo {
+            Some(halo) => rows.start..rows.start + halo.types[node_type].own().len(),
+            None => rows,
+        }
     }
 
     /// Returns the rows of some types.
     pub(super) fn rows_of_types(&self, types: &Range<usize>) -> Range<usize> {
-        self.nodes[types.start].start..self.nodes[types.end - 1].end
+        self.rows[types.start].start..self.rows[types.end - 1].end
     }
 
-    /// Returns the number of in-edges that a layer reads for all nodes of a type; `limits` are
+    /// Returns the own rows among some nodes of a type, which are numbered from its first node.
+    pub(super) fn own_rows_among(&self, node_type: usize, nodes: Range<usize>) -> Range<usize> {
+        let first = self.rows[node_type].start;
+        let there = |end: usize| match &self.halo {
+            Some(halo) => {
+                let own = halo.types[node_type].own();
+                own.partition_point(|&node| node.index() < end)
+            }
+            None => end,
+        };
+        first + there(nodes.start)..first + there(nodes.end)
+    }
+
+    /// Returns the row of a node of a type, numbered from the type's first node; none if another
+    /// process owns the node.
+    pub(super) fn own_row(&self, node_type: usize, node: NodeIdx) -> Option<Row> {
+        let place = match &self.halo {
+            Some(halo) => halo.types[node_type].own().binary_search(&node).ok()?,
+            None => node.index(),
+        };
+        Some(Row::from_index(self.rows[node_type].start + place))
+    }
+
+    /// Returns the node of an own row of a type, numbered from the type's first node.
+    pub(super) fn node(&self, node_type: usize, row: Row) -> NodeIdx {
+        let place = row.index() - self.rows[node_type].start;
+        match &self.halo {
+            Some(halo) => halo.types[node_type].own()[place],
+            None => NodeIdx::from_index(place),
+        }
+    }
+
+    /// Returns the exchange of the rows that some in-edges read; none in one process.
+    pub(super) fn exchange(&self, reads: &[Read]) -> Option<&Arc<Exchange>> {
+        self.halo.as_ref().map(|halo| halo.exchange(reads))
+    }
+
+    /// Returns the number of in-edges that a layer reads for all own nodes of a type; `limits` are
     /// those of the relations.
     pub(super) fn num_in_edges(&self, node_type: usize, limits: &[usize]) -> u64 {
+        let num_own = self.own_rows_of(node_type).len();
         let of_relation = |relation: usize| -> u64 {
-            let degrees = self.columns[relation].in_degree().iter();
+            let degrees = self.columns[relation].in_degree()[..num_own].iter();
             let read = degrees.map(|&degree| u64::from(degree).min(limits[relation] as u64));
             read.sum()
         };
         self.schema.into_type(node_type).map(of_relation).sum()
     }
 
-    /// Cuts some rows of a type into blocks of bounded size. Only the in-degrees and the limits of
+    /// Cuts some own rows of a type into blocks of bounded size. Only the in-degrees and the limits of
     /// the relations decide the cuts; without limits no in-edge is read.
     pub(super) fn ranges(
         &self,
@@ -96,7 +160,7 @@ impl<'a> TypedGraph<'a> {
             }
             None => Vec::new(),
         };
-        let first = self.nodes[node_type].start;
+        let first = self.rows[node_type].start;
         let mut ranges = Vec::new();
         let (mut start, mut edges) = (rows.start, 0);
         for row in rows.clone() {
@@ -113,7 +177,7 @@ impl<'a> TypedGraph<'a> {
         ranges
     }
 
-    /// Builds the block of some rows of a type: the first in-edges of each relation and row in rank
+    /// Builds the block of some own rows of a type: the first in-edges of each relation and row in rank
     /// order, as many as `limits` has for the relation.
     pub(super) fn block(
         &self,
@@ -121,8 +185,8 @@ impl<'a> TypedGraph<'a> {
         rows: Range<usize>,
         limits: &[usize],
     ) -> Result<TypedBlock, InferError> {
-        let places: Vec<(&Partition, LocalIdx)> = self.places(rows.clone()).collect();
-        let first = self.nodes[node_type].start;
+        let places: Vec<(&Partition, LocalIdx)> = self.places(node_type, rows.clone()).collect();
+        let first = self.rows[node_type].start;
         let in_type = rows.start - first..rows.end - first;
         let edges = self.schema.into_type(node_type).map(|relation| {
             // Looks up all lists before it reads them, so that their cache misses overlap.
@@ -136,27 +200,30 @@ impl<'a> TypedGraph<'a> {
                 nodes: Arc::clone(&self.columns[relation]),
             }
         });
-        let num_nodes: Vec<usize> = self.nodes.iter().map(ExactSizeIterator::len).collect();
+        let num_rows: Vec<usize> = self.rows.iter().map(ExactSizeIterator::len).collect();
         let edges = edges.collect();
         let range = (node_type, in_type);
-        Ok(TypedBlock::of_range(
-            &self.schema,
-            &num_nodes,
-            range,
-            edges,
-        )?)
+        Ok(TypedBlock::of_range(&self.schema, &num_rows, range, edges)?)
     }
 
     /// Joins the lists of a relation's in-edges of consecutive nodes.
     fn range_data(&self, relation: usize, first: usize, lists: &[InEdges<'_>]) -> RangeData {
         let read = &self.arch.relations[relation];
-        let first_src = narrow(self.nodes[self.schema.relations[relation].from].start);
+        let from = self.schema.relations[relation].from;
+        let first_src = narrow(self.nodes[from].start);
         let num_edges = lists.iter().map(|list| list.src.len()).sum();
         let mut in_offset = Vec::with_capacity(lists.len() + 1);
         let mut in_src = Vec::with_capacity(num_edges);
         in_offset.push(0);
         for list in lists {
-            in_src.extend(list.src.iter().map(|src| src.raw() - first_src));
+            let srcs = list.src.iter().map(|src| src.raw() - first_src);
+            match &self.halo {
+                None => in_src.extend(srcs),
+                Some(halo) => {
+                    let row = |src| halo.types[from].row(NodeIdx::from_raw(src)).raw();
+                    in_src.extend(srcs.map(row));
+                }
+            }
             in_offset.push(narrow(in_src.len()));
         }
         let checked = "checked against the store";
@@ -176,7 +243,7 @@ impl<'a> TypedGraph<'a> {
         }
     }
 
-    /// Gathers the raw features of some rows of a type and applies the type's transform; none if
+    /// Gathers the raw features of some own rows of a type and applies the type's transform; none if
     /// the type has no features.
     pub(super) fn input(
         &self,
@@ -190,7 +257,7 @@ impl<'a> TypedGraph<'a> {
         }
         let num_rows = rows.len();
         let mut features = Features::with_capacity(meta, num_rows);
-        for (partition, local) in self.places(rows) {
+        for (partition, local) in self.places(node_type, rows) {
             partition.features_into(local, &mut features);
         }
         let mut input = convert::input(features, num_rows);
@@ -198,76 +265,116 @@ impl<'a> TypedGraph<'a> {
         Ok(Some(input))
     }
 
-    /// Returns the ids of some rows of a type.
+    /// Returns the ids of some own rows of a type.
     pub(super) fn ids(&self, node_type: usize, rows: &[Row]) -> Ids {
         let id_type = self.store.meta().graph.types[node_type].id_type;
         let mut ids = Ids::with_capacity(id_type, rows.len());
         for &row in rows {
-            let (partition, local) = locate(self.store, NodeIdx::from_raw(row.raw()));
+            let (partition, local) = self.place(node_type, row);
             let (of_type, at) = partition.id(local);
             ids.push_from(of_type, at);
         }
         ids
     }
 
-    /// Returns the rows of the nodes of a type with some ids, ascending and without duplicates. The
-    /// inner error is the position of an id that no node of the type has.
-    pub(super) fn find(&self, node_type: usize, ids: &Ids) -> Result<Vec<Row>, usize> {
+    /// Returns the nodes of a type with some ids, ascending and without duplicates, numbered from
+    /// the type's first node. The inner error is the position of an id that no node of the type
+    /// has.
+    pub(super) fn find(
+        &self,
+        node_type: usize,
+        ids: &Ids,
+    ) -> Result<Result<Vec<NodeIdx>, usize>, InferError> {
         let find = |at: usize| {
-            let Range { start, end } = self.rows_of(node_type);
+            let Range { start, end } = self.own_rows_of(node_type);
             let (mut low, mut high) = (start, end);
             while low < high {
                 let middle = low + (high - low) / 2;
-                let (partition, local) = locate(self.store, NodeIdx::from_index(middle));
+                let row = Row::from_index(middle);
+                let (partition, local) = self.place(node_type, row);
                 let (of_type, own) = partition.id(local);
                 match of_type.cmp(own, ids, at) {
                     std::cmp::Ordering::Less => low = middle + 1,
-                    std::cmp::Ordering::Equal => return Ok(Row::from_index(middle)),
+                    std::cmp::Ordering::Equal => return Some(self.node(node_type, row)),
                     std::cmp::Ordering::Greater => high = middle,
                 }
             }
-            Err(at)
+            None
         };
-        let found: Vec<Result<Row, usize>> = (0..ids.len()).into_par_iter().map(find).collect();
-        let mut found: Vec<Row> = found.into_iter().collect::<Result<_, _>>()?;
-        found.sort_unstable();
-        found.dedup();
-        Ok(found)
+        let own: Vec<Option<NodeIdx>> = (0..ids.len()).into_par_iter().map(find).collect();
+        let nodes = gather_found(self.store.cluster(), own)?;
+        Ok(nodes.map(|mut found| {
+            found.sort_unstable();
+            found.dedup();
+            found
+        }))
     }
 
-    fn places(&self, rows: Range<usize>) -> impl Iterator<Item = (&'a Partition, LocalIdx)> {
-        let store = self.store;
-        rows.map(move |row| locate(store, NodeIdx::from_index(row)))
+    fn places(
+        &self,
+        node_type: usize,
+        rows: Range<usize>,
+    ) -> impl Iterator<Item = (&'a Partition, LocalIdx)> {
+        rows.map(move |row| self.place(node_type, Row::from_index(row)))
+    }
+
+    /// Returns the partition of an own row of a type and the row's position there.
+    fn place(&self, node_type: usize, row: Row) -> (&'a Partition, LocalIdx) {
+        let node = self.nodes[node_type].start + self.node(node_type, row).index();
+        locate(self.store, NodeIdx::from_index(node))
+    }
+
+    /// Collects the columns of a relation's dst nodes that a model reads. In a relation within a
+    /// type, they are also the src nodes, so that processes exchange the columns of their halos.
+    fn node_columns(&self, relation: usize) -> Result<NodeColumns, InferError> {
+        let weighted = self.arch.relations[relation].edge_weight;
+        let meta = &self.store.meta().graph.relations[relation];
+        let has_loops = meta.self_loops && meta.from == meta.to;
+        let column = |value: &Column<'_>| self.column(relation, value);
+        let weights = |value: &(dyn Fn(&Partition, LocalIdx) -> Option<f32> + Sync)| {
+            let bits =
+                column(&|partition, local| value(partition, local).unwrap_or_default().to_bits())?;
+            Ok::<Vec<f32>, InferError>(bits.into_iter().map(f32::from_bits).collect())
+        };
+        let loops = |partition: &Partition, local| partition.self_loops(relation, local);
+        Ok(NodeColumns::new(
+            column(&|partition, local| partition.in_degree(relation, local))?,
+            weighted
+                .then(|| weights(&|partition, local| partition.in_weight(relation, local)))
+                .transpose()?,
+            has_loops
+                .then(|| column(&|partition, local| loops(partition, local).unwrap_or_default()))
+                .transpose()?,
+            (has_loops && weighted)
+                .then(|| weights(&|partition, local| partition.self_weight(relation, local)))
+                .transpose()?,
+        )?)
+    }
+
+    /// Collects one number of each node of a relation's `to` type, in the order of rows.
+    fn column(&self, relation: usize, value: &Column<'_>) -> Result<Vec<u32>, InferError> {
+        let ends = &self.schema.relations[relation];
+        let own_rows = self.own_rows_of(ends.to);
+        let of_row = |row: usize| {
+            let (partition, local) = self.place(ends.to, Row::from_index(row));
+            value(partition, local)
+        };
+        let mut own: Vec<u32> = own_rows.clone().into_par_iter().map(of_row).collect();
+        let num_rows = self.rows[ends.to].len();
+        let halo = self.halo.as_ref().filter(|_| ends.from == ends.to);
+        match halo.and_then(|halo| halo.of_relation(relation)) {
+            Some(exchange) => {
+                let num_halo = num_rows - own.len();
+                with_halo(own, exchange, (own_rows.start, num_halo))
+            }
+            // No in-edge of the relation comes from the halo.
+            None => {
+                own.resize(num_rows, 0);
+                Ok(own)
+            }
+        }
     }
 }
 
-/// Collects the columns of a relation's dst nodes that a model reads.
-fn node_columns(
-    store: &Store,
-    arch: &TypedArchitecture,
-    (relation, nodes): (usize, Range<usize>),
-) -> Result<NodeColumns, InferError> {
-    let places = || {
-        let nodes = nodes.clone().into_par_iter();
-        nodes.map(|node| locate(store, NodeIdx::from_index(node)))
-    };
-    let weighted = arch.relations[relation].edge_weight;
-    let meta = &store.meta().graph.relations[relation];
-    let has_loops = meta.self_loops && meta.from == meta.to;
-    let in_weight = |(partition, local): (&Partition, LocalIdx)| {
-        partition.in_weight(relation, local).unwrap_or_default()
-    };
-    let self_loops = |(partition, local): (&Partition, LocalIdx)| {
-        partition.self_loops(relation, local).unwrap_or_default()
-    };
-    let self_weight = |(partition, local): (&Partition, LocalIdx)| {
-        partition.self_weight(relation, local).unwrap_or_default()
-    };
-    let in_degree = places().map(|(partition, local)| partition.in_degree(relation, local));
-    Ok(NodeColumns::new(
-        in_degree.collect(),
-        weighted.then(|| places().map(in_weight).collect()),
-        has_loops.then(|| places().map(self_loops).collect()),
-        (has_loops && weighted).then(|| places().map(self_weight).collect()),
-    )?)
-}
+/// Returns one number of a node, from its partition and its position there.
+type Column<'a> = dyn Fn(&Partition, LocalIdx) -> u32 + Sync + 'a;

@@ -4,6 +4,7 @@ use super::graph::TypedGraph;
 use super::last_round::{TypedParts, WrittenType};
 use super::layer::TypedRounds;
 use super::need::{NeededTypes, Wanted};
+use super::reads::{LayerReads, Read};
 use crate::InferError;
 use crate::checkpoint::RoundRows;
 use crate::config::InferSampling;
@@ -18,6 +19,7 @@ use crate::plan::InferPlan;
 use crate::threads::Threads;
 use cluster::{gather_processes, open_output};
 use schemas::{EmbeddingColumns, IdListPlan, Manifest, Opened, Output, Progress};
+use std::collections::BTreeSet;
 use std::time::Instant;
 use store::Store;
 
@@ -28,30 +30,36 @@ pub(crate) fn infer(
     store: &Store,
     progress: &Progress,
 ) -> Result<Manifest, InferError> {
-    if store.cluster().num_processes() > 1 {
-        return Err(InferError::SeveralProcesses);
-    }
     trained.check(store.meta())?;
     trained.check_columns(plan, store.typed_columns())?;
     trained.check_plan(plan)?;
     let trained = &trained.bound_to(&store.meta().graph)?;
     let record = &trained.record;
-    record.warn(plan);
+    if store.cluster().leads() {
+        record.warn(plan);
+    }
     let wanted = OutputRows::of(plan, trained)?;
-    let limits = layer_limits(trained, wanted.num_layers, plan.sampling);
+    let sampled = Sampled::new(trained, &wanted, plan.sampling);
     let list = target_list(plan, store)?;
     let listed = list.as_ref().map(IdListPlan::fingerprint).transpose()?;
     let settings = trained.settings(plan)?;
-    let plan_json = plan_json(settings, record, (limits_json(&limits), listed.as_deref()));
+    let plan_json = plan_json(
+        settings,
+        record,
+        (limits_json(&sampled.limits), listed.as_deref()),
+    );
     let fingerprint = fingerprint(&plan_json, store);
     let of_rounds = rounds_fingerprint(&fingerprint, store);
     if let Some(manifest) = finished(plan, &fingerprint, store)? {
         remove_left(plan, &of_rounds)?;
         return Ok(manifest);
     }
+    let other = Sampled::new(trained, &wanted, plan.other_sampling());
     // Everything that can fail because of the input comes before the output is opened.
-    let arch = trained.model.architecture();
-    let graph = TypedGraph::new(store, arch, trained.model.schema())?;
+    let (arch, schema) = (trained.model.architecture(), trained.model.schema());
+    let both = [&sampled, &other].into_iter();
+    let reads = all_reads(trained, both.take(1 + usize::from(plan.compare_sampling)));
+    let graph = TypedGraph::new(store, arch, (schema, reads))?;
     let types = written_types(plan, trained, &graph, (&wanted, list))?;
     let label = types.iter().find_map(|of| of.columns.prediction.clone());
     let output = match open_output::<InferError>(
@@ -67,7 +75,7 @@ pub(crate) fn infer(
     let of_output = (&output, types, &wanted);
     let share = write(
         plan,
-        (trained, &graph),
+        (trained, &graph, [&sampled, &other]),
         of_output,
         &mut checkpoints,
         progress,
@@ -88,27 +96,23 @@ pub(crate) fn infer(
 /// Runs the rounds and writes the parts.
 fn write(
     plan: &InferPlan,
-    (trained, graph): (&TypedTrained, &TypedGraph<'_>),
+    (trained, graph, [sampled, other]): (&TypedTrained, &TypedGraph<'_>, [&Sampled; 2]),
     (output, types, wanted): (&Output, Vec<WrittenType>, &OutputRows),
     checkpoints: &mut Checkpoints,
     progress: &Progress,
 ) -> Result<Share, InferError> {
     let threads = Threads::new(graph.store().cluster().num_threads())?;
-    let limits = layer_limits(trained, wanted.num_layers, plan.sampling);
-    let needed = wanted.needed(trained, &limits);
     let rounds = TypedRounds {
         graph,
         trained,
-        limits: &limits,
-        needed: &needed,
+        limits: &sampled.limits,
+        needed: &sampled.needed,
         threads: &threads,
         embedding_layer: wanted.embedding_layer,
     };
-    let other_limits = layer_limits(trained, wanted.num_layers, plan.other_sampling());
-    let other_needed = wanted.needed(trained, &other_limits);
     let other = TypedRounds {
-        limits: &other_limits,
-        needed: &other_needed,
+        limits: &other.limits,
+        needed: &other.needed,
         ..rounds
     };
     let parts = TypedParts {
@@ -165,6 +169,48 @@ impl OutputRows {
     }
 }
 
+/// What the layers compute and read with one sampling.
+struct Sampled {
+    /// By layer and relation: how many in-edges of a node are read.
+    limits: Vec<Vec<usize>>,
+    needed: NeededTypes,
+}
+
+impl Sampled {
+    fn new(trained: &TypedTrained, wanted: &OutputRows, sampling: InferSampling) -> Self {
+        let limits = layer_limits(trained, wanted.num_layers, sampling);
+        Self {
+            needed: wanted.needed(trained, &limits),
+            limits,
+        }
+    }
+}
+
+/// Lists the in-edges of all layers, as processes exchange their sources. A relation within a type
+/// is also listed alone, because degrees are exchanged for each.
+fn all_reads<'a>(
+    trained: &TypedTrained,
+    sampled: impl Iterator<Item = &'a Sampled>,
+) -> BTreeSet<Vec<Read>> {
+    let schema = trained.model.schema();
+    let mut lists = BTreeSet::new();
+    for of in sampled {
+        for (layer, limits) in (1..).zip(&of.limits) {
+            let slice = trained.model.layer_slice(layer);
+            let reads = LayerReads::new(&slice, schema, (layer, &of.needed, limits));
+            lists.extend(reads.lists());
+        }
+    }
+    let is_inner = |&&(relation, _): &&Read| {
+        let ends = &schema.relations[relation];
+        ends.from == ends.to
+    };
+    let alone = lists.iter().flatten().filter(is_inner);
+    let alone: Vec<Vec<Read>> = alone.map(|&read| vec![read]).collect();
+    lists.extend(alone);
+    lists
+}
+
 /// Returns how many in-edges of each relation each layer reads of a node.
 fn layer_limits(trained: &TypedTrained, layers: usize, sampling: InferSampling) -> Vec<Vec<usize>> {
     let relations = 0..trained.record.shape.num_relations;
@@ -192,7 +238,7 @@ fn written_types(
     let target = meta.target_type;
     let mut targets = list.map(|list| {
         let ids = list.read()?;
-        let found = graph.find(target, &ids);
+        let found = graph.find(target, &ids)?;
         found.map_err(|row| InferError::from(list.unknown(&ids, row)))
     });
     let (mut types, mut first_part) = (Vec::new(), 0);
@@ -218,7 +264,7 @@ fn written_types(
             targets: targets.take_if(|_| is_target).transpose()?,
             first_part,
         };
-        first_part += written.num_parts(graph.rows_of(node_type).len(), plan.rows_per_part);
+        first_part += written.num_parts(graph.num_nodes(node_type), plan.rows_per_part);
         types.push(written);
     }
     Ok(types)
@@ -247,15 +293,16 @@ fn run<'a>(
     let started = Instant::now();
     let cluster = rounds.graph.store().cluster();
     cluster.set_phase(&format!("infer, round {last}/{}", last + 1));
-    let (writing, difference) = parts.run()?;
+    let written = parts.run()?;
     let mut done = rounds.stats(last, 0, started.elapsed().as_secs_f64());
-    done.writing = writing.as_secs_f64();
+    done.writing = written.writing.as_secs_f64();
+    done.crossing = written.crossing;
     stats.push(done);
     report(progress, last, last);
     report(progress, last, last + 1);
     Ok(Share {
         rounds: stats,
-        difference,
+        difference: written.difference,
         parts: parts.output.committed_parts(),
     })
 }

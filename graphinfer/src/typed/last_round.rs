@@ -4,12 +4,16 @@ use super::layer::{TypedLayer, TypedRounds};
 use crate::InferError;
 use crate::checkpoint::RoundRows;
 use crate::compare::{Difference, Outcome};
+use crate::deliver::{OwnPart, SharedRound, ids_of, run_among};
 use crate::embedding::vectors;
+use crate::last_round::Written;
 use crate::part::{Computed, Part, Piece, pieces, write_part};
 use crate::predict::labels;
+use crate::threads::Threads;
+use cluster::Cluster;
 use gnn::typed::TypedHead;
 use gnn::{Dense, SharedRows};
-use schemas::{EmbeddingColumns, EmbeddingsWriter, Labels, NodeIdx, Output, Row};
+use schemas::{EmbeddingColumns, EmbeddingsWriter, Ids, Labels, NodeIdx, Output, Row};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -19,8 +23,9 @@ use std::time::{Duration, Instant};
 pub(super) struct WrittenType {
     pub(super) node_type: usize,
     pub(super) columns: EmbeddingColumns,
-    /// The nodes to write, ascending; none: all nodes of the type.
-    pub(super) targets: Option<Vec<Row>>,
+    /// The nodes to write, ascending and numbered from the first node of the type; none: all nodes
+    /// of the type.
+    pub(super) targets: Option<Vec<NodeIdx>>,
     /// Number of its first part among the parts of all types.
     pub(super) first_part: usize,
 }
@@ -42,6 +47,12 @@ pub(super) struct TypedParts<'a> {
     pub(super) other: Option<(TypedRounds<'a>, RoundRows)>,
 }
 
+/// The rows of some parts that a process computes.
+struct OpenParts<'a> {
+    types: Vec<&'a WrittenType>,
+    parts: Vec<Part>,
+}
+
 /// The layers and the head that one thread runs.
 struct ThreadLayers<'a> {
     layer: TypedLayer<'a>,
@@ -51,30 +62,75 @@ struct ThreadLayers<'a> {
 
 impl WrittenType {
     /// Returns the number of parts; a type without nodes to write has one without rows.
+    /// `num_nodes` is the number of nodes of the type.
     pub(super) fn num_parts(&self, num_nodes: usize, rows_per_part: usize) -> usize {
-        let num_rows = self.targets.as_ref().map_or(num_nodes, Vec::len);
-        num_rows.div_ceil(rows_per_part).max(1)
+        self.num_written(num_nodes).div_ceil(rows_per_part).max(1)
+    }
+
+    fn num_written(&self, num_nodes: usize) -> usize {
+        self.targets.as_ref().map_or(num_nodes, Vec::len)
     }
 }
 
 impl TypedParts<'_> {
-    /// Computes the last layer and writes the parts that are not committed yet. Returns the time
-    /// spent on writing, added up over all threads, and how the two samplings differ.
-    pub(super) fn run(&self) -> Result<(Duration, Difference), InferError> {
-        let (of_types, parts): (Vec<&WrittenType>, Vec<Part>) =
-            self.open_parts().into_iter().unzip();
+    /// Computes the last layer and writes the parts that are not committed yet.
+    pub(super) fn run(&self) -> Result<Written, InferError> {
+        let cluster = self.rounds.graph.store().cluster();
+        let (whole, empty): (Vec<usize>, Vec<usize>) =
+            self.open_parts().into_iter().partition(|&part| {
+                let of_type = self.type_of(part);
+                let num_nodes = self.rounds.graph.num_nodes(of_type.node_type);
+                of_type.num_written(num_nodes) > 0
+            });
+        // Parts without rows, so that readers find the columns.
+        for part in empty.into_iter().filter(|_| cluster.leads()) {
+            let of_type = self.type_of(part);
+            let none = Ids::new(of_type.columns.id_type);
+            self.write_part(of_type, part, (&[], &|_| none.clone()), &[])?;
+        }
+        match cluster.num_processes() {
+            1 => self.run_alone(&whole),
+            _ => run_among(self, &whole),
+        }
+    }
+
+    /// Computes and writes parts in a single process. The thread that computes the last block of a
+    /// part writes the part, while other threads continue.
+    fn run_alone(&self, parts: &[usize]) -> Result<Written, InferError> {
+        let writing = AtomicU64::new(0);
+        let write = |of_type: &WrittenType, part: &Part, blocks: Vec<Computed>| {
+            let started = Instant::now();
+            let (graph, node_type) = (self.rounds.graph, of_type.node_type);
+            let nodes = self.nodes(of_type, part);
+            let ids = |rows: Range<usize>| graph.ids(node_type, &part.rows[rows]);
+            self.write_part(of_type, part.index, (&nodes, &ids), &blocks)?;
+            let micros = u64::try_from(started.elapsed().as_micros()).unwrap_or(u64::MAX);
+            writing.fetch_add(micros, Ordering::Relaxed);
+            Ok(())
+        };
+        let difference = self.compute_all(parts, write)?;
+        Ok(Written {
+            writing: Duration::from_micros(writing.into_inner()),
+            difference,
+            crossing: None,
+        })
+    }
+
+    /// Computes the own rows of some parts. `done` gets each part that has own rows, with all its
+    /// blocks. Returns how the two samplings differ.
+    fn compute_all(
+        &self,
+        parts: &[usize],
+        done: impl Fn(&WrittenType, &Part, Vec<Computed>) -> Result<(), InferError> + Sync,
+    ) -> Result<Difference, InferError> {
+        let OpenParts { types, parts } = self.own_parts(parts);
         let layer = self.rounds.limits.len();
         let pieces = pieces(&parts, |part, rows| {
-            let node_type = of_types[part].node_type;
+            let node_type = types[part].node_type;
             let limits = self.rounds.needed.has(layer, node_type);
             let limits = limits.then(|| &self.rounds.limits[layer - 1][..]);
             self.rounds.graph.ranges(node_type, rows, limits)
         });
-        for (part, of_type) in parts.iter().zip(&of_types) {
-            if part.rows.is_empty() {
-                self.write(of_type, part, &[])?;
-            }
-        }
         let state = || ThreadLayers {
             layer: self.rounds.layer(layer, &self.before),
             other: self
@@ -83,63 +139,84 @@ impl TypedParts<'_> {
                 .map(|(rounds, before)| rounds.layer(layer, before)),
             head: self.rounds.trained.model.head(),
         };
-        let writing = AtomicU64::new(0);
         let differences = Mutex::new(vec![Difference::default(); pieces.len()]);
         let work = |layers: &mut ThreadLayers<'_>, at: usize| {
             let piece = &pieces[at];
-            let (part, of_type) = (&parts[piece.part], of_types[piece.part]);
-            let (computed, difference) = self.compute(of_type, piece, layers)?;
+            let (part, of_type) = (&parts[piece.part], types[piece.part]);
+            let (computed, difference) = self.compute_block(of_type, piece, layers)?;
             differences.lock().unwrap_or_else(PoisonError::into_inner)[at] = difference;
-            let Some(blocks) = part.add(piece.block, computed) else {
-                return Ok(());
-            };
-            let started = Instant::now();
-            self.write(of_type, part, &blocks)?;
-            let micros = u64::try_from(started.elapsed().as_micros()).unwrap_or(u64::MAX);
-            writing.fetch_add(micros, Ordering::Relaxed);
-            Ok(())
+            match part.add(piece.block, computed) {
+                Some(blocks) => done(of_type, part, blocks),
+                None => Ok(()),
+            }
         };
         self.rounds.threads.run(pieces.len(), state, work)?;
         let mut difference = Difference::default();
         let differences = differences.into_inner();
         let differences = differences.unwrap_or_else(PoisonError::into_inner);
         differences.iter().for_each(|other| difference.add(other));
-        Ok((Duration::from_micros(writing.into_inner()), difference))
+        Ok(difference)
     }
 
-    /// Returns the parts to compute.
-    fn open_parts(&self) -> Vec<(&WrittenType, Part)> {
+    /// Lists the parts to compute, in ascending order.
+    fn open_parts(&self) -> Vec<usize> {
         let mut open = Vec::new();
         for of_type in &self.types {
-            let rows = self.rounds.graph.rows_of(of_type.node_type);
+            let num_nodes = self.rounds.graph.num_nodes(of_type.node_type);
+            let num_parts = of_type.num_parts(num_nodes, self.rows_per_part);
             // A comparison covers the nodes of all parts of the target type.
             let is_compared = self.other.is_some() && self.is_target(of_type.node_type);
-            for part in 0..of_type.num_parts(rows.len(), self.rows_per_part) {
-                let index = of_type.first_part + part;
-                if !is_compared && self.output.committed(index).is_some() {
-                    continue;
-                }
-                let start = part * self.rows_per_part;
-                let places = |num_rows: usize| start..(start + self.rows_per_part).min(num_rows);
-                let picked = match &of_type.targets {
-                    Some(targets) => targets[places(targets.len())].to_vec(),
-                    None => {
-                        let places = places(rows.len());
-                        let there = rows.start + places.start..rows.start + places.end;
-                        there.map(Row::from_index).collect()
-                    }
-                };
-                open.push((of_type, Part::new(index, picked)));
-            }
+            let parts = of_type.first_part..of_type.first_part + num_parts;
+            let is_open = |part: &usize| is_compared || self.output.committed(*part).is_none();
+            open.extend(parts.filter(is_open));
         }
         open
+    }
+
+    /// Returns the type that a part is of.
+    fn type_of(&self, part: usize) -> &WrittenType {
+        let after = self.types.partition_point(|of| of.first_part <= part);
+        &self.types[after - 1]
+    }
+
+    /// Returns parts, each with its own rows.
+    fn own_parts(&self, indices: &[usize]) -> OpenParts<'_> {
+        let graph = self.rounds.graph;
+        let part = |&index: &usize| {
+            let of_type = self.type_of(index);
+            let node_type = of_type.node_type;
+            let num_written = of_type.num_written(graph.num_nodes(node_type));
+            let start = (index - of_type.first_part) * self.rows_per_part;
+            let places = start..(start + self.rows_per_part).min(num_written);
+            let rows = match &of_type.targets {
+                Some(targets) => {
+                    let nodes = targets[places].iter();
+                    let own = nodes.filter_map(|&node| graph.own_row(node_type, node));
+                    own.collect()
+                }
+                None => {
+                    let own = graph.own_rows_among(node_type, places);
+                    own.map(Row::from_index).collect()
+                }
+            };
+            (of_type, Part::new(index, rows))
+        };
+        let (types, parts) = indices.iter().map(part).unzip();
+        OpenParts { types, parts }
+    }
+
+    /// Returns the nodes of a part's own rows, numbered from the first node of the type.
+    fn nodes(&self, of_type: &WrittenType, part: &Part) -> Vec<NodeIdx> {
+        let rows = part.rows.iter();
+        let nodes = rows.map(|&row| self.rounds.graph.node(of_type.node_type, row));
+        nodes.collect()
     }
 
     fn is_target(&self, node_type: usize) -> bool {
         self.rounds.graph.store().meta().graph.target_type == node_type
     }
 
-    fn compute(
+    fn compute_block(
         &self,
         of_type: &WrittenType,
         piece: &Piece,
@@ -205,29 +282,66 @@ impl TypedParts<'_> {
         }
     }
 
-    /// Writes and commits a part.
-    fn write(
+    /// Writes and commits a part, unless it is committed. Copied columns have one row for each node
+    /// of the type, so that its nodes are numbered from the first node of the type.
+    fn write_part(
         &self,
         of_type: &WrittenType,
-        part: &Part,
+        index: usize,
+        (nodes, ids): (&[NodeIdx], &dyn Fn(Range<usize>) -> Ids),
         blocks: &[Computed],
     ) -> Result<(), InferError> {
-        if self.output.committed(part.index).is_some() {
+        if self.output.committed(index).is_some() {
             return Ok(());
         }
-        let (graph, node_type) = (self.rounds.graph, of_type.node_type);
-        let name = &self.rounds.trained.model.schema().types[node_type];
-        let index = part.index - of_type.first_part;
-        // Copied columns have one row for each node of the type.
-        let first = graph.rows_of(node_type).start;
-        let nodes = part
-            .rows
-            .iter()
-            .map(|row| NodeIdx::from_index(row.index() - first));
-        let nodes: Vec<NodeIdx> = nodes.collect();
-        let ids = |rows: Range<usize>| graph.ids(node_type, &part.rows[rows]);
-        let writer = EmbeddingsWriter::of_type(self.output, name, index, &of_type.columns)?;
-        let entry = write_part(writer, &of_type.columns, (&nodes, &ids), blocks)?;
-        Ok(self.output.commit_part(part.index, entry)?)
+        let name = &self.rounds.trained.model.schema().types[of_type.node_type];
+        let in_type = index - of_type.first_part;
+        let writer = EmbeddingsWriter::of_type(self.output, name, in_type, &of_type.columns)?;
+        let entry = write_part(writer, &of_type.columns, (nodes, ids), blocks)?;
+        Ok(self.output.commit_part(index, entry)?)
+    }
+}
+
+impl SharedRound for TypedParts<'_> {
+    fn cluster(&self) -> &Cluster {
+        self.rounds.graph.store().cluster()
+    }
+
+    fn threads(&self) -> &Threads {
+        self.rounds.threads
+    }
+
+    fn columns(&self, part: usize) -> &EmbeddingColumns {
+        &self.type_of(part).columns
+    }
+
+    fn compute(
+        &self,
+        parts: &[usize],
+        done: &(dyn Fn(OwnPart) + Sync),
+    ) -> Result<Difference, InferError> {
+        self.compute_all(parts, |of_type, part, blocks| {
+            done(OwnPart {
+                part: part.index,
+                nodes: self.nodes(of_type, part),
+                ids: self.rounds.graph.ids(of_type.node_type, &part.rows),
+                blocks,
+            });
+            Ok(())
+        })
+    }
+
+    fn is_committed(&self, part: usize) -> bool {
+        self.output.committed(part).is_some()
+    }
+
+    fn write(
+        &self,
+        part: usize,
+        (nodes, ids): (&[NodeIdx], &Ids),
+        rows: Computed,
+    ) -> Result<(), InferError> {
+        let ids = |range| ids_of(ids, range);
+        self.write_part(self.type_of(part), part, (nodes, &ids), &[rows])
     }
 }

@@ -2,6 +2,7 @@
 
 use super::graph::TypedGraph;
 use super::need::NeededTypes;
+use super::reads::LayerReads;
 use crate::InferError;
 use crate::checkpoint::RoundRows;
 use crate::layer::first_not_finite;
@@ -45,6 +46,13 @@ impl<'a> TypedRounds<'a> {
     pub(super) fn limits(&self, round: usize) -> Option<&'a [usize]> {
         let layer = round.checked_sub(1);
         layer.map(|layer| &self.limits[layer][..])
+    }
+
+    /// Returns the in-edges that a layer reads.
+    pub(super) fn reads(&self, layer: usize) -> LayerReads {
+        let schema = self.trained.model.schema();
+        let limits = &self.limits[layer - 1];
+        LayerReads::new(&self.slice(layer), schema, (layer, self.needed, limits))
     }
 
     /// Returns a layer with its input, for one thread.

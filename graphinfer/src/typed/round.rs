@@ -1,8 +1,10 @@
 //! The rounds before the last: each reads mapped rows, runs a layer by blocks and writes its rows.
 
 use super::layer::{TypedRounds, ready};
+use super::reads::Read;
 use crate::InferError;
 use crate::checkpoint::{Checkpoint, RoundRecord, RoundRows, Source};
+use crate::exchange::Crossing;
 use crate::inner::InnerRounds;
 use crate::round::RoundStats;
 use crate::rows::{RowRecord, RowWriter};
@@ -10,11 +12,12 @@ use cluster::Cluster;
 use gnn::typed::TypedLayerSlice;
 use gnn::{Dense, Input, ReadyInput, SharedRows};
 use std::ops::Range;
+use std::sync::Arc;
 use std::time::Instant;
 
 /// The files that a round writes.
 struct RoundWriter {
-    rows: RowWriter,
+    rows: Arc<RowWriter>,
     sources: Vec<SourceWriter>,
 }
 
@@ -24,7 +27,7 @@ struct SourceWriter {
     types: Range<usize>,
     /// The row of the graph that its first row is of.
     first: usize,
-    files: Source<RowWriter>,
+    files: Source<Arc<RowWriter>>,
 }
 
 impl SourceWriter {
@@ -67,7 +70,7 @@ impl TypedRounds<'_> {
     /// Returns the blocks in which a round is computed, each with its type.
     fn pieces(&self, round: usize) -> Vec<(usize, Range<usize>)> {
         let of_type = |node_type| {
-            let rows = self.graph.rows_of(node_type);
+            let rows = self.graph.own_rows_of(node_type);
             let ranges = self.graph.ranges(node_type, rows, self.limits(round));
             ranges.into_iter().map(move |range| (node_type, range))
         };
@@ -86,7 +89,7 @@ impl TypedRounds<'_> {
                 let cols = cols.filter(|_| read.contains(&at));
                 let name = format!("{what}-{at:02}");
                 let create = |width| checkpoint.create((round, &name), rows.len(), width);
-                cols.map(create).transpose()
+                Ok::<_, InferError>(cols.map(create).transpose()?.map(Arc::new))
             };
             Ok::<_, InferError>(SourceWriter {
                 types: source.types.clone(),
@@ -98,8 +101,10 @@ impl TypedRounds<'_> {
             })
         };
         let sources = next.sources().iter().enumerate().map(source);
+        let all = self.graph.num_rows();
+        let rows = checkpoint.create((round, "rows"), all, next.input_dim())?;
         Ok(RoundWriter {
-            rows: checkpoint.create((round, "rows"), self.graph.num_rows(), next.input_dim())?,
+            rows: Arc::new(rows),
             sources: sources.collect::<Result<_, _>>()?,
         })
     }
@@ -139,24 +144,68 @@ impl TypedRounds<'_> {
         })
     }
 
-    /// Finishes the files of a round.
+    /// Exchanges rows with other processes and finishes the files of a round.
     fn finish(
         &self,
         round: usize,
         writer: RoundWriter,
         started: Instant,
     ) -> Result<(RoundRecord, RoundStats), InferError> {
+        let crossing = self.exchange(round, &writer)?;
+        let end = |file: Arc<RowWriter>| {
+            let file = Arc::into_inner(file).expect("the exchange has ended");
+            file.finish()
+        };
         let sources = writer.sources.into_iter();
         let record = RoundRecord {
             round,
-            rows: Some(writer.rows.finish()?),
+            rows: Some(end(writer.rows)?),
             sources: sources
-                .map(|of| of.files.try_map(RowWriter::finish))
+                .map(|of| of.files.try_map(end))
                 .collect::<Result<_, _>>()?,
         };
         let bytes = record.files().flatten().map(RowRecord::num_bytes).sum();
         let seconds = started.elapsed().as_secs_f64();
-        Ok((record, self.stats(round, bytes, seconds)))
+        let mut stats = self.stats(round, bytes, seconds);
+        stats.crossing = crossing;
+        Ok((record, stats))
+    }
+
+    /// Exchanges the rows that the next layer aggregates; returns the bytes, none in one process.
+    fn exchange(&self, round: usize, writer: &RoundWriter) -> Result<Option<Crossing>, InferError> {
+        if self.cluster().num_processes() == 1 {
+            return Ok(None);
+        }
+        let reads = self.reads(round + 1);
+        let mut crossing = Crossing::default();
+        let mut fill = |file: &Arc<RowWriter>, first: usize, of_file: &[Read]| {
+            let exchange = match of_file {
+                [] => None,
+                _ => self.graph.exchange(of_file),
+            };
+            let Some(exchange) = exchange else {
+                return Ok::<(), InferError>(());
+            };
+            let (read, written) = (Arc::clone(file), Arc::clone(file));
+            exchange.run(
+                file.cols(),
+                move |rows| {
+                    let there = rows.start - first..rows.end - first;
+                    Ok(read.read(there)?.into_iter().map(f32::to_bits).collect())
+                },
+                move |row, words| written.write(row.index() - first, bytemuck::cast_slice(words)),
+            )?;
+            crossing.add(exchange.crossing(file.cols()));
+            Ok(())
+        };
+        fill(&writer.rows, 0, &reads.rows)?;
+        for (source, of_source) in writer.sources.iter().zip(&reads.sources) {
+            let files = [&source.files.src, &source.files.scores];
+            for file in files.into_iter().flatten() {
+                fill(file, source.first, of_source)?;
+            }
+        }
+        Ok(Some(crossing))
     }
 
     /// Returns the statistics of a round for the report.
