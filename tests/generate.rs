@@ -217,6 +217,104 @@ fn the_job_runs_as_it_is_and_learns_the_labels() {
     }
 }
 
+/// Arguments of a graph with four types.
+const TYPED: &str = "--nodes 6000 --edges 60000 --features 16 --seed 3 --classes 4 --types 4 \
+                     --relations 6 --hubs 2 --hub-in-edges 1000 --weights";
+
+#[test]
+fn a_typed_graph_has_a_table_for_each_type_and_relation() {
+    let bench = Bench::empty();
+    generate(&bench, "one", TYPED);
+    generate(&bench, "two", TYPED);
+    assert_same_bytes(&bench.data_files("one"), &bench.data_files("two"), "again");
+    let shown = |file: &str| {
+        let read = table(&bench, file);
+        format!(
+            "{} rows: {}",
+            read.num_rows(),
+            columns(&read).replace('\n', ", ")
+        )
+    };
+    let mut names: Vec<String> = bench.data_files("one").into_keys().collect();
+    names.retain(|name| name.ends_with(".parquet"));
+    let told: Vec<String> = names
+        .iter()
+        .map(|name| format!("{name} {}", shown(&format!("one/{name}"))))
+        .collect();
+    expect![[r#"
+        edges-r0.parquet 26490 rows: src Int64 nulls: false, dst Int64 nulls: false, weight Float32 nulls: false
+        edges-r1.parquet 12245 rows: src Int64 nulls: false, dst Int64 nulls: false, weight Float32 nulls: false
+        edges-r2.parquet 8163 rows: src Int64 nulls: false, dst Int64 nulls: false, weight Float32 nulls: false
+        edges-r3.parquet 6122 rows: src Int64 nulls: false, dst Int64 nulls: false, weight Float32 nulls: false
+        edges-r4.parquet 4898 rows: src Int64 nulls: false, dst Int64 nulls: false, weight Float32 nulls: false
+        edges-r5.parquet 4082 rows: src Int64 nulls: false, dst Int64 nulls: false, weight Float32 nulls: false
+        nodes-t0.parquet 2879 rows: id Int64 nulls: false, features List(non-null Float32) nulls: false, label Int32 nulls: false, split Utf8 nulls: true
+        nodes-t1.parquet 1440 rows: id Int64 nulls: false, features List(non-null Float32) nulls: false
+        nodes-t2.parquet 960 rows: id Int64 nulls: false, features List(non-null Float32) nulls: false
+        nodes-t3.parquet 721 rows: id Int64 nulls: false, features List(non-null Float32) nulls: false"#]]
+    .assert_eq(&told.join("\n"));
+    let job = fs::read_to_string(bench.path("one/job.toml")).unwrap();
+    assert!(job.contains("from = \"t1\"\nto = \"t0\"\n"), "{job}");
+    let one = bench.data_files("one");
+    let other = TYPED.replace("--seed 3", "--seed 4 --force");
+    generate(&bench, "two", &other);
+    let two = bench.data_files("two");
+    assert!(one.iter().all(|(name, bytes)| two[name] != *bytes));
+    let shares = "--type-shares 0.1,0.2,0.3,0.4 --relation-shares 1,1,1,1,1,5 --force";
+    generate(&bench, "two", &format!("{TYPED} {shares}"));
+    let rows = |file: &str| table(&bench, file).num_rows();
+    assert_eq!(rows("two/nodes-t3.parquet"), 2399);
+    assert_eq!(rows("two/edges-r5.parquet"), 30_000);
+}
+
+/// The job of a typed graph runs, and its labels are not learnt without the other types.
+#[test]
+fn a_typed_job_runs_as_it_is_and_learns_from_other_types() {
+    let bench = Bench::empty();
+    generate(&bench, "data", TYPED);
+    bench.graphflat(&["check", "data/job.toml"]).ok();
+    let accuracy = |args: &[&str]| {
+        let run = [&["run", "data/job.toml", "--quiet"], args].concat();
+        bench.graphflat(&run).ok();
+        let text = fs::read_to_string(bench.path("data/out/model/model.json")).unwrap();
+        let model = serde_json::from_str(&text).unwrap();
+        number(&model, "test_accuracy").expect("test_accuracy")
+    };
+    let found = accuracy(&[]);
+    let text = fs::read_to_string(bench.path("data/job.toml")).unwrap();
+    // The tables of the other types and of the relations with them are left out.
+    let tables: Vec<&str> = text.split("\n[").collect();
+    let is_kept = |table: &&&str| {
+        let of_nodes = !table.starts_with("input.nodes") || table.starts_with("input.nodes.t0");
+        let inner = table.contains("from = \"t0\"\nto = \"t0\"");
+        of_nodes && (!table.starts_with("input.edges") || inner)
+    };
+    let mut kept: Vec<String> = tables
+        .iter()
+        .filter(is_kept)
+        .map(|&of| of.to_owned())
+        .collect();
+    if !kept.iter().any(|of| of.starts_with("input.edges")) {
+        let loops = "input.edges.loops]\npath = \"data/edges-r0.parquet\"\nfrom = \"t0\"\nto = \
+                     \"t0\"\nsrc = \"dst\"\ndst = \"dst\"\n";
+        kept.insert(2, loops.to_owned());
+    }
+    fs::write(bench.path("data/job.toml"), kept.join("\n[")).unwrap();
+    let alone = accuracy(&["--fresh"]);
+    assert!(found > 0.6, "accuracy is {found}; guesses have 0.25");
+    assert!(alone < 0.4, "accuracy without other types is {alone}");
+    // Small graphs, without labels to learn.
+    for small in [
+        "--nodes 3 --edges 0 --features 0 --seed 0 --types 3 --relations 2",
+        "--nodes 30 --edges 50 --features 2 --seed 0 --types 1 --relations 3",
+    ] {
+        generate(&bench, "small", &format!("{small} --force"));
+        bench
+            .graphflat(&["run", "small/job.toml", "--quiet", "--fresh"])
+            .ok();
+    }
+}
+
 #[track_caller]
 fn refused(bench: &Bench, args: &str, expected: Expect) {
     let args: Vec<&str> = ["generate"].into_iter().chain(args.split(' ')).collect();
@@ -315,6 +413,46 @@ fn hubs_outside_their_limits_are_one_line_and_write_nothing() {
         "s3://bucket/data --nodes 9 --edges 1 --features 1 --seed 1",
         expect![[r#"
             error: `DIR`: s3://bucket/data is the URL of a store; this has to be a local path
+        "#]],
+    );
+    assert_eq!(fs::read_dir(bench.path("")).unwrap().count(), 0);
+}
+
+#[test]
+fn types_outside_their_limits_are_one_line_and_write_nothing() {
+    let bench = Bench::empty();
+    let check = |args: &str, expected: Expect| {
+        let graph = "data --nodes 90 --edges 9 --features 1 --seed 1";
+        refused(&bench, &format!("{graph} {args}"), expected);
+    };
+    check(
+        "--types 65 --relations 64",
+        expect![[r#"
+            error: `--types` is 65: 1 to 64 are allowed
+        "#]],
+    );
+    check(
+        "--types 4 --relations 2",
+        expect![[r#"
+            error: `--relations` is 2: 3 to 256 are allowed
+        "#]],
+    );
+    check(
+        "--types 2 --relations 1 --type-shares 1,2,3",
+        expect![[r#"
+            error: `--type-shares` is 1,2,3: 2 numbers above 0 are allowed
+        "#]],
+    );
+    check(
+        "--types 2 --relations 2 --relation-shares 1,-1",
+        expect![[r#"
+            error: `--relation-shares` is 1,-1: 2 numbers above 0 are allowed
+        "#]],
+    );
+    check(
+        "--types 2 --relations 1 --hubs 1 --hub-in-edges 31",
+        expect![[r#"
+            error: `--hub-in-edges` is 31: 1 to 30 are allowed
         "#]],
     );
     assert_eq!(fs::read_dir(bench.path("")).unwrap().count(), 0);

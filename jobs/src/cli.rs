@@ -211,7 +211,8 @@ pub(crate) struct InspectArgs {
 /// Arguments of `generate`.
 #[derive(Args, Debug)]
 pub(crate) struct GenerateArgs {
-    /// Directory for `nodes.parquet`, `edges.parquet` and `job.toml`.
+    /// Directory for `nodes.parquet`, `edges.parquet` and `job.toml`; with `--types`, for a file
+    /// `nodes-t0.parquet` of each type and a file `edges-r0.parquet` of each relation.
     pub(crate) dir: PathBuf,
     /// Number of nodes, 1 to 2^32 - 2; need not be a power of two.
     #[arg(long, value_name = "N")]
@@ -237,6 +238,20 @@ pub(crate) struct GenerateArgs {
     /// Give each edge a weight.
     #[arg(long)]
     pub(crate) weights: bool,
+    /// Number of node types, 1 to 64: t0 has labels, which are learnt from neighbours of other
+    /// types.
+    #[arg(long, value_name = "T", requires = "relations")]
+    pub(crate) types: Option<u32>,
+    /// Number of relations, at least one less than types and at most 256; two hops from t0 reach
+    /// all types.
+    #[arg(long, value_name = "R", requires = "types")]
+    pub(crate) relations: Option<u32>,
+    /// Shares of the nodes by type, such as 0.5,0.3,0.2. Default: 1, 1/2, 1/3, and so on.
+    #[arg(long, value_delimiter = ',', value_name = "SHARES", requires = "types")]
+    pub(crate) type_shares: Vec<f64>,
+    /// Shares of the edges by relation. Default: 1, 1/2, 1/3, and so on.
+    #[arg(long, value_delimiter = ',', value_name = "SHARES", requires = "types")]
+    pub(crate) relation_shares: Vec<f64>,
     /// Replace files of an earlier run.
     #[arg(long)]
     pub(crate) force: bool,

@@ -1,9 +1,11 @@
 //! `graphflat generate`: a generated graph as input tables, with a job that runs on it.
 
+mod typed;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use graphflat::generate::{EDGES_FILE, GraphPlan, GraphSpec, NODES_FILE};
+use graphflat::generate::{EDGES_FILE, GraphPlan, GraphSpec, NODES_FILE, TypedPlan, TypedSpec};
 use schemas::SchemaError;
 
 use crate::cli::GenerateArgs;
@@ -15,6 +17,50 @@ const JOB_FILE: &str = "job.toml";
 
 /// Greatest number of hubs that the job file names.
 const HUBS_NAMED: usize = 16;
+
+/// A graph to generate.
+enum Planned {
+    Untyped(Box<GraphPlan>),
+    Typed(TypedPlan),
+}
+
+impl Planned {
+    fn new(args: &GenerateArgs) -> Result<Self, JobError> {
+        let graph = GraphSpec {
+            nodes: args.nodes,
+            edges: args.edges,
+            features: args.features,
+            classes: args.classes,
+            hubs: args.hubs,
+            hub_in_edges: args.hub_in_edges,
+            weights: args.weights,
+            seed: args.seed,
+        };
+        let (Some(types), Some(relations)) = (args.types, args.relations) else {
+            return Ok(Self::Untyped(Box::new(graph.into_plan()?)));
+        };
+        let spec = TypedSpec {
+            graph,
+            types,
+            relations,
+            type_shares: args.type_shares.clone(),
+            relation_shares: args.relation_shares.clone(),
+        };
+        Ok(Self::Typed(spec.into_plan()?))
+    }
+
+    /// Returns the names of the tables' files.
+    fn files(&self) -> Vec<String> {
+        match self {
+            Self::Untyped(_) => [NODES_FILE, EDGES_FILE].map(str::to_owned).to_vec(),
+            Self::Typed(plan) => {
+                let nodes = (0..plan.num_types()).map(TypedPlan::nodes_file);
+                let edges = (0..plan.num_relations()).map(TypedPlan::edges_file);
+                nodes.chain(edges).collect()
+            }
+        }
+    }
+}
 
 /// Writes the tables and the job file.
 ///
@@ -29,35 +75,31 @@ pub(crate) fn generate(args: &GenerateArgs) -> anyhow::Result<()> {
 }
 
 fn write(args: &GenerateArgs) -> Result<PathBuf, JobError> {
-    let spec = GraphSpec {
-        nodes: args.nodes,
-        edges: args.edges,
-        features: args.features,
-        classes: args.classes,
-        hubs: args.hubs,
-        hub_in_edges: args.hub_in_edges,
-        weights: args.weights,
-        seed: args.seed,
-    };
-    let plan = spec.into_plan()?;
+    let plan = Planned::new(args)?;
     let dir = schemas::path::local("DIR", Path::new(""), &args.dir)?;
-    let text = job_text(&plan, &dir)?;
+    let text = match &plan {
+        Planned::Untyped(of_one) => job_text(of_one, &dir)?,
+        Planned::Typed(of_types) => typed::job_text(of_types, &dir)?,
+    };
     let job = dir.join(JOB_FILE);
     if args.force {
         // The job file is written last: if it exists, the tables are whole.
         remove(&job)?;
     } else {
-        refuse_taken(&dir)?;
+        refuse_taken(&plan, &dir)?;
     }
-    graphflat::generate::generate(&plan, &dir)?;
+    match &plan {
+        Planned::Untyped(of_one) => graphflat::generate::generate(of_one, &dir)?,
+        Planned::Typed(of_types) => graphflat::generate::generate_typed(of_types, &dir)?,
+    }
     let temporary = job.with_extension("toml.tmp");
     fs::write(&temporary, text).map_err(io("write", &temporary))?;
     fs::rename(&temporary, &job).map_err(io("rename", &job))?;
     Ok(job)
 }
 
-fn refuse_taken(dir: &Path) -> Result<(), JobError> {
-    let mut names = [NODES_FILE, EDGES_FILE, JOB_FILE].into_iter();
+fn refuse_taken(plan: &Planned, dir: &Path) -> Result<(), JobError> {
+    let mut names = plan.files().into_iter().chain([JOB_FILE.to_owned()]);
     match names.find(|name| dir.join(name).exists()) {
         Some(name) => Err(JobError::from(SchemaError::OutputTaken {
             dir: dir.to_owned(),
@@ -85,38 +127,44 @@ fn io(action: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> JobEr
     }
 }
 
-/// Returns the text of the job file; a graph without features is only flattened.
-fn job_text(plan: &GraphPlan, dir: &Path) -> Result<String, JobError> {
-    let place = |name: &str| {
-        let path = dir.join(name);
-        let text = path.to_str().ok_or_else(|| JobError::Key {
-            key: "DIR".to_owned(),
-            problem: format!(
-                "{} is not UTF-8; a path in a job file must be",
-                dir.display()
-            ),
-        })?;
-        Ok::<_, JobError>(toml::Value::from(text).to_string())
-    };
-    let spec = plan.spec();
-    let (features, learning) = if spec.features == 0 {
-        ("", String::new())
-    } else {
-        let learning = format!(
-            "
+/// Returns the path of a file or directory of the job, as the job file has it.
+fn place(dir: &Path, name: &str) -> Result<String, JobError> {
+    let path = dir.join(name);
+    let text = path.to_str().ok_or_else(|| JobError::Key {
+        key: "DIR".to_owned(),
+        problem: format!(
+            "{} is not UTF-8; a path in a job file must be",
+            dir.display()
+        ),
+    })?;
+    Ok(toml::Value::from(text).to_string())
+}
+
+/// Returns the tables `[train]` and `[infer]`.
+fn learning(model: &str, dir: &Path) -> Result<String, JobError> {
+    Ok(format!(
+        "
 [train]
-output = {model}
-model = \"sage\"
+output = {output}
+model = \"{model}\"
 hidden = [64]
 epochs = 5
 
 [infer]
 output = {embeddings}
 ",
-            model = place("out/model")?,
-            embeddings = place("out/embeddings")?,
-        );
-        ("features = [\"features\"]\n", learning)
+        output = place(dir, "out/model")?,
+        embeddings = place(dir, "out/embeddings")?,
+    ))
+}
+
+/// Returns the text of the job file; a graph without features is only flattened.
+fn job_text(plan: &GraphPlan, dir: &Path) -> Result<String, JobError> {
+    let spec = plan.spec();
+    let (features, learning) = if spec.features == 0 {
+        ("", String::new())
+    } else {
+        ("features = [\"features\"]\n", learning("sage", dir)?)
     };
     let weight = if spec.weights {
         "weight = \"weight\"\n"
@@ -149,11 +197,11 @@ fanouts = [10, 10]
 {learning}",
         head = head(plan),
         seed = spec.seed,
-        work_dir = place("work")?,
-        nodes = place(NODES_FILE)?,
+        work_dir = place(dir, "work")?,
+        nodes = place(dir, NODES_FILE)?,
         classes = spec.classes,
-        edges = place(EDGES_FILE)?,
-        flattened = place("out/graphfeatures")?,
+        edges = place(dir, EDGES_FILE)?,
+        flattened = place(dir, "out/graphfeatures")?,
     ))
 }
 
@@ -164,18 +212,21 @@ fn head(plan: &GraphPlan) -> String {
         spec.nodes,
         plan.num_edges(),
     );
-    if spec.hubs > 0 {
-        let ids = plan.hub_ids().take(HUBS_NAMED).map(|id| id.to_string());
-        let more = if spec.hubs > HUBS_NAMED as u64 {
-            ", ..."
-        } else {
-            ""
-        };
-        let (num, each) = (spec.hubs, spec.hub_in_edges);
-        let ids = ids.collect::<Vec<_>>().join(", ");
-        head.push_str(&format!(
-            "\n# {num} hubs with {each} further in-edges each: {ids}{more}"
-        ));
-    }
+    head.push_str(&hubs(spec, plan.hub_ids()));
     head
+}
+
+/// Returns a comment that names the hubs; nothing without hubs.
+fn hubs(spec: &GraphSpec, ids: impl Iterator<Item = u64>) -> String {
+    if spec.hubs == 0 {
+        return String::new();
+    }
+    let ids: Vec<String> = ids.take(HUBS_NAMED).map(|id| id.to_string()).collect();
+    let more = if spec.hubs > HUBS_NAMED as u64 {
+        ", ..."
+    } else {
+        ""
+    };
+    let (num, each, named) = (spec.hubs, spec.hub_in_edges, ids.join(", "));
+    format!("\n# {num} hubs with {each} further in-edges each: {named}{more}")
 }

@@ -15,6 +15,10 @@ pub(super) enum Purpose {
     EdgeOrder,
     Ids,
     HubSources,
+    Type,
+    Relation,
+    Ends,
+    SameClass,
 }
 
 /// A permutation of the numbers below `len`, applied without a table.
