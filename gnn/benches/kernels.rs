@@ -147,6 +147,7 @@ fn architecture(layer: LayerKind, in_dim: usize, hidden: usize) -> Architecture 
         layer,
         aggregator: Aggregator::Mean,
         in_dim,
+        embedding_dim: None,
         edge_dim: None,
         edge_weight: false,
         hidden: vec![hidden],

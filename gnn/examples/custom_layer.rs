@@ -148,6 +148,7 @@ fn architecture() -> Architecture {
         layer: LayerKind::Custom(&GATED),
         aggregator: Aggregator::Mean,
         in_dim: 2,
+        embedding_dim: None,
         edge_dim: None,
         edge_weight: false,
         hidden: vec![16],

@@ -32,6 +32,7 @@ fn architecture() -> TypedArchitecture {
     let node_type = |name: &str, in_dim| TypeInput {
         name: name.to_owned(),
         in_dim,
+        embedding_dim: None,
     };
     TypedArchitecture {
         layer: TypedKind::Conv(LayerKind::Sage),

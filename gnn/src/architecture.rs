@@ -19,8 +19,11 @@ pub struct Architecture {
     pub layer: LayerKind,
     /// How GraphSAGE aggregates; must be `mean` for other kinds.
     pub aggregator: Aggregator,
-    /// Width of the raw features.
+    /// Width of the input of layer 1: the raw features, and after them the learnable row.
     pub in_dim: usize,
+    /// Width of a node's learnable row: the last columns of the input. None: no learnable rows.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub embedding_dim: Option<usize>,
     /// Width of the edge features, used by gat, gatv2 and gin.
     pub edge_dim: Option<usize>,
     /// Whether edge weights are used.
@@ -69,6 +72,11 @@ impl Architecture {
                 format!("{rate} is not in [0, 1)")
             })?;
         }
+        let fits = |&dim: &usize| (1..=self.in_dim).contains(&dim);
+        let dim = self.embedding_dim;
+        require(dim.as_ref().is_none_or(fits), "embedding_dim", || {
+            format!("allowed is 1 to `in_dim` = {}", self.in_dim)
+        })?;
         require(
             self.aggregator == Aggregator::Mean || self.layer.takes_maximum(),
             "aggregator",
@@ -116,6 +124,12 @@ impl Architecture {
                 self.hidden, self.in_dim, self.out_dim
             )
         })
+    }
+
+    /// Returns the width of the raw features, without a learnable row.
+    #[must_use]
+    pub fn features_dim(&self) -> usize {
+        self.in_dim - self.embedding_dim.unwrap_or(0)
     }
 
     /// Lists the parameters of a model of this architecture, in the order of its flat vector.

@@ -41,6 +41,7 @@
 //!     layer: LayerKind::Sage,
 //!     aggregator: Aggregator::Mean,
 //!     in_dim: 2,
+//!     embedding_dim: None,
 //!     edge_dim: None,
 //!     edge_weight: false,
 //!     hidden: vec![],

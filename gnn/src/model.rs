@@ -116,9 +116,10 @@ impl Model {
     }
 
     /// Computes coefficients and transposes of a batch's blocks before its first training pass; the
-    /// blocks keep them.
-    pub fn prepare(&self, blocks: &[Block], input: &ReadyInput) {
-        stack::prepare(&self.convs, blocks, input);
+    /// blocks keep them. The input of a model with learnable rows may be none.
+    pub fn prepare(&self, blocks: &[Block], input: Option<&ReadyInput>) {
+        let raw = input.filter(|_| self.arch.embedding_dim.is_none());
+        stack::prepare(&self.convs, blocks, raw);
     }
 
     /// Sets class weights: [`loss_and_gradient`](Model::loss_and_gradient) multiplies the loss of a

@@ -26,7 +26,10 @@ pub(crate) struct Prepared {
 impl<'a> Stack<'a> {
     /// Runs all layers: `[num_src of the first block, in_dim]` to `[num_dst of the last, out_dim]`.
     pub(crate) fn run(&self, blocks: &[Block], input: ReadyInput) -> Tensor<2> {
-        let mut features = self.pass.features(input);
+        let mut features = match self.arch.embedding_dim {
+            Some(cols) => self.pass.learnable(0, input, cols),
+            None => self.pass.features(input),
+        };
         if let Some(block) = blocks.first() {
             let (rate, key) = (self.arch.input_dropout, block.shared_key());
             features = self.pass.drop_features((1, rate), key, features);
@@ -128,12 +131,14 @@ impl<'a> Stack<'a> {
 }
 
 /// Computes coefficients and transposes of a batch's blocks before its first training pass.
-pub(crate) fn prepare(convs: &[Arc<dyn Conv>], blocks: &[Block], input: &ReadyInput) {
-    let is_sparse = input.transpose_sparse();
+///
+/// `input` is none if it is learnable, so that it needs a gradient.
+pub(crate) fn prepare(convs: &[Arc<dyn Conv>], blocks: &[Block], input: Option<&ReadyInput>) {
+    let is_sparse = input.is_some_and(ReadyInput::transpose_sparse);
     for (layer, (conv, block)) in (1..).zip(convs.iter().zip(blocks)) {
         conv.prepare(block);
         // Raw features that are aggregated before any parameter need no gradient, so no transpose.
-        if layer > 1 || conv.has_parameters_before(is_sparse) {
+        if layer > 1 || input.is_none() || conv.has_parameters_before(is_sparse) {
             block.csr().transposed();
         }
     }

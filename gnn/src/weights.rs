@@ -319,7 +319,7 @@ fn read_tensor(
 }
 
 fn check_transform(file: &ModelFile) -> Result<(), GnnError> {
-    let in_dim = file.architecture.in_dim;
+    let in_dim = file.architecture.features_dim();
     let (mean, scale) = match &file.transform {
         Transform::None | Transform::RowNormalize => return Ok(()),
         Transform::Standardize { mean, scale } => (mean, scale),

@@ -54,6 +54,7 @@ fn check(
         layer: LayerKind::Gcn,
         aggregator: Aggregator::Mean,
         in_dim: NUM_NODES,
+        embedding_dim: None,
         edge_dim: None,
         edge_weight,
         hidden: vec![],

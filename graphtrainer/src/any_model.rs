@@ -269,7 +269,7 @@ impl AnyModel {
     pub fn prepare(&self, blocks: &AnyBlocks) {
         match (self, blocks) {
             (Self::Untyped(model), AnyBlocks::Untyped(blocks, input)) => {
-                model.prepare(blocks, input);
+                model.prepare(blocks, Some(input));
             }
             (Self::Typed(model), AnyBlocks::Typed(blocks, input)) => model.prepare(blocks, input),
             _ => unreachable!("{SAME_KIND}"),

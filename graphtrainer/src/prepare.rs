@@ -324,6 +324,7 @@ impl<'a> Checks<'a> {
             layer,
             aggregator: plan.aggregator,
             in_dim: encoded_width_max(&graph.types[0]),
+            embedding_dim: None,
             edge_dim: edges.dim,
             edge_weight: edges.weight,
             hidden: plan.hidden.clone(),

@@ -27,6 +27,7 @@ fn architecture(layer: LayerKind, graph: &Graph, hops: usize) -> Architecture {
         layer,
         aggregator: Aggregator::Mean,
         in_dim: graph.shape.dim,
+        embedding_dim: None,
         edge_dim: graph.shape.edge_dim.filter(|_| takes),
         edge_weight: graph.shape.weights,
         hidden: vec![8; hops - 1],

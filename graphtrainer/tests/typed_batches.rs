@@ -61,6 +61,7 @@ fn architecture(layer: TypedKind, graph: &TypedGraph, hops: usize) -> TypedArchi
             .map(|of| TypeInput {
                 name: of.name.clone(),
                 in_dim: Some(of.features.dim()).filter(|&dim| dim > 0),
+                embedding_dim: None,
             })
             .collect(),
         relations: relations.collect(),

@@ -9,6 +9,7 @@ fn gat() -> Architecture {
         layer: LayerKind::Gat,
         aggregator: Aggregator::Mean,
         in_dim: 5,
+        embedding_dim: None,
         edge_dim: None,
         edge_weight: false,
         hidden: vec![6],

@@ -134,6 +134,7 @@ mod tests {
             layer,
             aggregator,
             in_dim: 1,
+            embedding_dim: None,
             edge_dim: None,
             edge_weight: false,
             hidden: vec![],

@@ -26,6 +26,16 @@ pub(crate) struct Pass<'a> {
     pub(crate) buffers: RefCell<Vec<f32>>,
     /// The error, if the statistics of a batch could not be read from the GPU.
     pub(crate) failure: RefCell<Option<GnnError>>,
+    /// By node type, inputs that have learnable columns, when gradients are computed.
+    pub(crate) learnable: RefCell<BTreeMap<usize, Learnable>>,
+}
+
+/// The input of a node type, whose last columns are learnable.
+pub(crate) struct Learnable {
+    /// `[num_src, in_dim]`.
+    pub(crate) input: Tensor<2>,
+    /// Number of learnable columns.
+    pub(crate) cols: usize,
 }
 
 /// The input of a conv: a row for each src node.
@@ -122,6 +132,21 @@ impl Pass<'_> {
                 })
             }
         }
+    }
+
+    /// Returns an input whose last `cols` columns are learnable. If gradients are computed, the pass
+    /// keeps it, so that the backward pass can return its gradient.
+    pub(crate) fn learnable(&self, node_type: usize, input: ReadyInput, cols: usize) -> Features {
+        let mut dense = self.dense(self.features(input));
+        if self.device.is_autodiff() {
+            dense = dense.require_grad();
+            let kept = Learnable {
+                input: dense.clone(),
+                cols,
+            };
+            self.learnable.borrow_mut().insert(node_type, kept);
+        }
+        Features::Dense(dense)
     }
 
     /// Returns features as a dense matrix, for layers that need one.

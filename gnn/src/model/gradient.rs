@@ -14,6 +14,9 @@ pub struct LossAndGradient {
     /// Gradient of `loss_sum / normalizer` with respect to the flat parameters; with a
     /// [`label_scale`](Model::label_scale), of the loss in scaled units.
     pub gradient: Vec<f32>,
+    /// By node type, the gradient of the learnable columns of the input, `[num_src, embedding_dim]`;
+    /// none for types without learnable rows, and for types without src nodes.
+    pub rows: Vec<Option<Dense>>,
     /// `[num_dst, out_dim]` of the last block.
     pub logits: Dense,
     /// The running statistics after this batch (momentum 0.1), for [`Model::set_buffers`];
@@ -51,6 +54,7 @@ impl Model {
             return Ok(LossAndGradient {
                 loss_sum: 0.0,
                 gradient,
+                rows: vec![None],
                 logits,
                 buffers,
             });
@@ -60,7 +64,7 @@ impl Model {
             let logits = stack.run(blocks, input);
             let given = plain(logits.clone())?;
             let values: Vec<f64> = given.values.iter().map(|&value| f64::from(value)).collect();
-            let (loss_sum, gradient) = self.state.backward(
+            let mut slopes = self.state.backward(
                 &stack.pass,
                 (logits, &values),
                 self.wanted(labels),
@@ -70,8 +74,9 @@ impl Model {
                 return Err(error);
             }
             Ok(LossAndGradient {
-                loss_sum,
-                gradient,
+                loss_sum: slopes.loss_sum,
+                rows: slopes.take_inputs(1),
+                gradient: slopes.parameters,
                 logits: self.in_label_unit(given),
                 buffers: stack.pass.buffers.into_inner(),
             })
@@ -109,8 +114,10 @@ impl Model {
         let logits = stack.run(blocks, input);
         let values: Vec<f64> = read(logits.clone())?;
         let wanted = self.wanted(labels);
-        self.state
-            .backward(&stack.pass, (logits, &values), wanted, normalizer)
+        let slopes = self
+            .state
+            .backward(&stack.pass, (logits, &values), wanted, normalizer)?;
+        Ok((slopes.loss_sum, slopes.parameters))
     }
 
     /// Returns the labels with what changes the loss of a row.

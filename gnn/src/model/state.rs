@@ -10,7 +10,7 @@ use crate::kernel::Float;
 use crate::layer::{Pass, read};
 use crate::loss::{Weighing, loss_and_slope};
 use crate::parameter::{self, BufferInfo, ParameterList, ZeroInfo};
-use crate::{Device, GnnError, Labels, ParameterInfo, Task};
+use crate::{Dense, Device, GnnError, Labels, ParameterInfo, Task};
 
 /// Parameters and buffers, each with its names.
 #[derive(Clone, Debug)]
@@ -87,10 +87,12 @@ impl ModelState {
             buffer_infos: &self.buffer_infos,
             buffers: RefCell::new(self.buffers.clone()),
             failure: RefCell::default(),
+            learnable: RefCell::default(),
         }
     }
 
-    /// Returns the loss sum and the gradient of `loss sum / normalizer`.
+    /// Returns the loss sum and the gradient of `loss sum / normalizer`: of the parameters, and of
+    /// the learnable columns of the input.
     ///
     /// The loss and its slope are computed in f64 outside the graph. The backward pass starts from
     /// `sum(logits * slope)`, whose gradient equals the gradient of the loss.
@@ -100,34 +102,88 @@ impl ModelState {
         (logits, values): (Tensor<2>, &[f64]),
         (task, labels, weighing): (Task, &Labels, Weighing<'_>),
         normalizer: f64,
-    ) -> Result<(f64, Vec<F>), GnnError> {
+    ) -> Result<Slopes<F>, GnnError> {
         let [rows, width] = logits.dims();
         let (loss_sum, mut slope) = loss_and_slope(task, values, width, labels, weighing);
         if slope.is_empty() {
-            return Ok((0.0, vec![F::ZERO; self.flat.len()]));
+            return Ok(Slopes::zeros(self.flat.len(), pass));
         }
         slope.iter_mut().for_each(|slope| *slope /= normalizer);
         slope.resize(rows * width, 0.0);
         let slope = TensorData::new(slope, [rows, width]).convert::<F>();
         let slope = Tensor::<2>::from_data(slope, (&pass.device, pass.dtype));
         let grads = (logits * slope).sum().backward();
+        let learnable = pass.learnable.borrow();
+        let of_inputs = learnable.iter().map(|(&node_type, kept)| {
+            let [num_src, in_dim] = kept.input.dims();
+            let of_input = match kept.input.grad(&grads) {
+                Some(grad) => read::<F>(grad)?,
+                None => vec![F::ZERO; num_src * in_dim],
+            };
+            let of_nodes = of_input.chunks_exact(in_dim);
+            let own = of_nodes.flat_map(|row| &row[in_dim - kept.cols..]);
+            Ok((node_type, (kept.cols, own.copied().collect())))
+        });
+        let inputs = of_inputs.collect::<Result<_, GnnError>>()?;
         // A parameter that this batch does not use has no gradient, such as a map of edge features
         // in a batch without edges.
-        let grads = self.infos.iter().map(|info| {
+        let of_parameters = self.infos.iter().map(|info| {
             let grad = pass.parameters[info.name.as_str()].grad(&grads);
             grad.ok_or(info.len())
         });
+        let mut parameters = Vec::with_capacity(self.flat.len());
         if pass.on_gpu {
-            return Ok((loss_sum, read_at_once(grads.collect(), pass)?));
-        }
-        let mut gradient = Vec::with_capacity(self.flat.len());
-        for grad in grads {
-            match grad {
-                Ok(grad) => gradient.extend(read::<F>(grad)?),
-                Err(len) => gradient.resize(gradient.len() + len, F::ZERO),
+            parameters = read_at_once(of_parameters.collect(), pass)?;
+        } else {
+            for grad in of_parameters {
+                match grad {
+                    Ok(grad) => parameters.extend(read::<F>(grad)?),
+                    Err(len) => parameters.resize(parameters.len() + len, F::ZERO),
+                }
             }
         }
-        Ok((loss_sum, gradient))
+        Ok(Slopes {
+            loss_sum,
+            parameters,
+            inputs,
+        })
+    }
+}
+
+/// The loss of a batch and its gradient.
+pub(crate) struct Slopes<F> {
+    pub(crate) loss_sum: f64,
+    /// Of the flat parameters.
+    pub(crate) parameters: Vec<F>,
+    /// By node type with learnable columns: their number, and `[num_src, cols]`.
+    inputs: BTreeMap<usize, (usize, Vec<F>)>,
+}
+
+impl<F: Float> Slopes<F> {
+    /// Returns a gradient of zeros.
+    fn zeros(num_parameters: usize, pass: &Pass<'_>) -> Self {
+        let learnable = pass.learnable.borrow();
+        let zeros = learnable.iter().map(|(&node_type, kept)| {
+            let rows = kept.input.dims()[0];
+            (node_type, (kept.cols, vec![F::ZERO; rows * kept.cols]))
+        });
+        Self {
+            loss_sum: 0.0,
+            parameters: vec![F::ZERO; num_parameters],
+            inputs: zeros.collect(),
+        }
+    }
+}
+
+impl Slopes<f32> {
+    /// Takes the gradient of the learnable columns of each of `num_types` types.
+    pub(crate) fn take_inputs(&mut self, num_types: usize) -> Vec<Option<Dense>> {
+        let of_type = |node_type| {
+            let (cols, values) = self.inputs.remove(&node_type)?;
+            let rows = values.len() / cols;
+            Some(Dense { rows, cols, values })
+        };
+        (0..num_types).map(of_type).collect()
     }
 }
 

@@ -17,8 +17,20 @@ use crate::{Activation, Aggregator, Norm, ParameterInfo, Task};
 pub struct TypeInput {
     /// Name of the type.
     pub name: String,
-    /// Width of the raw features; none if nodes have no features: each then has the feature 1.
+    /// Width of the input: the raw features, and after them the learnable row. None if nodes have
+    /// neither: each then has the feature 1.
     pub in_dim: Option<usize>,
+    /// Width of a node's learnable row: the last columns of the input. None: no learnable rows.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub embedding_dim: Option<usize>,
+}
+
+impl TypeInput {
+    /// Returns the width of the raw features, without a learnable row; 0 without features.
+    #[must_use]
+    pub fn features_dim(&self) -> usize {
+        self.in_dim.unwrap_or(0) - self.embedding_dim.unwrap_or(0)
+    }
 }
 
 /// A relation, the types that it joins, and which columns of its edges the model reads.

@@ -121,7 +121,7 @@ fn check_transforms(file: &TypedModelFile) -> Result<(), GnnError> {
         let problem = match (of, transform) {
             (None, _) => format!("there is no type `{name}`"),
             (Some(of), Transform::Standardize { mean, scale }) => {
-                let in_dim = of.in_dim.unwrap_or(0);
+                let in_dim = of.features_dim();
                 if (mean.len(), scale.len()) == (in_dim, in_dim) {
                     continue;
                 }
@@ -130,7 +130,7 @@ fn check_transforms(file: &TypedModelFile) -> Result<(), GnnError> {
             }
             (Some(of), Transform::Encode(encoder)) => {
                 encoder.validate()?;
-                let (encoded, in_dim) = (encoder.width(), of.in_dim.unwrap_or(0));
+                let (encoded, in_dim) = (encoder.width(), of.features_dim());
                 if encoded == in_dim {
                     continue;
                 }

@@ -31,6 +31,7 @@ impl TypedModel {
             return Ok(LossAndGradient {
                 loss_sum: 0.0,
                 gradient: vec![0.0; self.state.flat.len()],
+                rows: vec![None; input.len()],
                 logits: Dense::zeros(0, self.arch.out_dim),
                 buffers: self.state.buffers.clone(),
             });
@@ -40,7 +41,7 @@ impl TypedModel {
             let logits = stack.run(blocks, input);
             let given = plain(logits.clone())?;
             let values: Vec<f64> = given.values.iter().map(|&value| f64::from(value)).collect();
-            let (loss_sum, gradient) = self.state.backward(
+            let mut slopes = self.state.backward(
                 &stack.pass,
                 (logits, &values),
                 self.wanted(labels),
@@ -50,8 +51,9 @@ impl TypedModel {
                 return Err(error);
             }
             Ok(LossAndGradient {
-                loss_sum,
-                gradient,
+                loss_sum: slopes.loss_sum,
+                rows: slopes.take_inputs(input.len()),
+                gradient: slopes.parameters,
                 logits: self.in_label_unit(given),
                 buffers: stack.pass.buffers.into_inner(),
             })
@@ -86,8 +88,10 @@ impl TypedModel {
         let logits = stack.run(blocks, input);
         let values: Vec<f64> = read(logits.clone())?;
         let wanted = self.wanted(labels);
-        self.state
-            .backward(&stack.pass, (logits, &values), wanted, normalizer)
+        let slopes = self
+            .state
+            .backward(&stack.pass, (logits, &values), wanted, normalizer)?;
+        Ok((slopes.loss_sum, slopes.parameters))
     }
 
     /// Returns the labels with what changes the loss of a row.

@@ -38,7 +38,7 @@ impl<'a> TypedProjection<'a> {
         if rows == 0 {
             return Ok(Dense::zeros(0, self.stack.arch.projection));
         }
-        let features = self.stack.raw_features(input, rows);
+        let features = self.stack.raw_features(node_type, input, rows);
         plain(self.stack.projection(node_type, &features, rows))
     }
 }

@@ -109,7 +109,7 @@ impl<'a> TypedStack<'a> {
                 return None;
             }
             let key = block.shared_key(t);
-            let mut features = self.raw_features(input[t].clone(), num_src);
+            let mut features = self.raw_features(t, input[t].clone(), num_src);
             if input[t].is_some() {
                 let rate = (RAW, self.arch.input_dropout);
                 features = self.pass.drop_features(rate, key, features);
@@ -125,10 +125,16 @@ impl<'a> TypedStack<'a> {
     }
 
     /// Returns the features of a type's nodes; 1 each if the type has none.
-    pub(super) fn raw_features(&self, input: Option<ReadyInput>, rows: usize) -> Features {
-        match input {
-            Some(input) => self.pass.features(input),
-            None => Features::Dense(self.pass.constant(rows, 1, &vec![1.0; rows])),
+    pub(super) fn raw_features(
+        &self,
+        node_type: usize,
+        input: Option<ReadyInput>,
+        rows: usize,
+    ) -> Features {
+        match (input, self.arch.types[node_type].embedding_dim) {
+            (Some(input), Some(cols)) => self.pass.learnable(node_type, input, cols),
+            (Some(input), None) => self.pass.features(input),
+            (None, _) => Features::Dense(self.pass.constant(rows, 1, &vec![1.0; rows])),
         }
     }
 

@@ -302,6 +302,7 @@ pub(crate) fn plain(layer: LayerKind) -> Architecture {
         layer,
         aggregator: Aggregator::Mean,
         in_dim: 5,
+        embedding_dim: None,
         edge_dim: None,
         edge_weight: false,
         hidden: vec![6],

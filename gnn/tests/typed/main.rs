@@ -14,6 +14,7 @@ mod files;
 mod forward;
 mod gradient;
 mod graph;
+mod learnable;
 mod models;
 mod pyg;
 mod slices;

@@ -35,6 +35,7 @@ pub(crate) fn plain(layer: TypedKind) -> TypedArchitecture {
     let types = TYPES.map(|(name, in_dim)| TypeInput {
         name: name.to_owned(),
         in_dim,
+        embedding_dim: None,
     });
     let relation = |&(name, from, to): &(&str, &str, &str)| RelationInput {
         name: name.to_owned(),

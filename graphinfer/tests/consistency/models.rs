@@ -36,6 +36,7 @@ impl Default for Variant {
             layer: LayerKind::Gcn,
             aggregator: Aggregator::Mean,
             in_dim: DIM,
+            embedding_dim: None,
             heads: 1,
             edge_dim: None,
             edge_weight: false,

@@ -25,6 +25,7 @@ pub(crate) fn plain(kind: TypedKind, graph: &GraphMeta) -> TypedArchitecture {
     let types = graph.types.iter().map(|of| TypeInput {
         name: of.name.clone(),
         in_dim: Some(of.features.dim()).filter(|&dim| dim > 0),
+        embedding_dim: None,
     });
     let relations = graph.relations.iter().map(|of| RelationInput {
         name: of.name.clone(),

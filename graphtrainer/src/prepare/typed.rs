@@ -146,5 +146,6 @@ fn type_input(meta: &TypeMeta) -> TypeInput {
     TypeInput {
         name: meta.name.clone(),
         in_dim: Some(encoded_width_max(meta)).filter(|&dim| dim > 0),
+        embedding_dim: None,
     }
 }

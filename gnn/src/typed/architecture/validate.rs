@@ -64,6 +64,16 @@ impl TypedArchitecture {
         require(zero.is_none(), "types", || {
             "an `in_dim` of 0 means no features: leave it out".to_owned()
         })?;
+        for of in &self.types {
+            let Some(dim) = of.embedding_dim else {
+                continue;
+            };
+            let in_dim = of.in_dim.unwrap_or(0);
+            require((1..=in_dim).contains(&dim), "types", || {
+                let name = &of.name;
+                format!("the `embedding_dim` of `{name}` is {dim}: allowed is 1 to {in_dim}")
+            })?;
+        }
         let (given, layers) = (self.hidden.len(), self.num_layers);
         require(given == layers || given + 1 == layers, "hidden", || {
             let fewer = layers.saturating_sub(1);
