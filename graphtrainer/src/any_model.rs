@@ -40,9 +40,10 @@ pub enum AnyModel {
 /// The blocks of a batch, layer 1 first, and the input of layer 1.
 #[derive(Clone, Debug)]
 pub enum AnyBlocks {
-    /// Of an untyped graph.
-    Untyped(Vec<Block>, Box<ReadyInput>),
-    /// Of a typed graph; the input is by type.
+    /// Of an untyped graph. The input is none if nodes have learnable rows.
+    Untyped(Vec<Block>, Box<Option<ReadyInput>>),
+    /// Of a typed graph; the input is by type, and none of a type without features, or whose nodes
+    /// have learnable rows.
     Typed(Vec<TypedBlock>, Vec<Option<ReadyInput>>),
 }
 
@@ -96,15 +97,32 @@ impl AnyArchitecture {
         on_either!(AnyArchitecture, self, arch => arch.parameters())
     }
 
-    /// Sets the widths of the transformed features, by type; types without features have none.
-    pub(crate) fn set_in_dims(&mut self, widths: &[usize]) {
+    /// Sets the widths of the transformed features, by type; learnable rows come after them.
+    pub(crate) fn set_feature_dims(&mut self, widths: &[usize]) {
         match self {
-            Self::Untyped(arch) => arch.in_dim = widths[0],
+            Self::Untyped(arch) => arch.in_dim = widths[0] + arch.embedding_dim.unwrap_or(0),
             Self::Typed(arch) => {
                 for (of_type, &width) in arch.types.iter_mut().zip(widths) {
-                    of_type.in_dim = of_type.in_dim.map(|_| width);
+                    let in_dim = width + of_type.embedding_dim.unwrap_or(0);
+                    of_type.in_dim = of_type.in_dim.map(|_| in_dim);
                 }
             }
+        }
+    }
+
+    /// Returns the widths of the learnable rows, by type.
+    pub fn embedding_dims(&self) -> Vec<Option<usize>> {
+        match self {
+            Self::Untyped(arch) => vec![arch.embedding_dim],
+            Self::Typed(arch) => arch.types.iter().map(|of| of.embedding_dim).collect(),
+        }
+    }
+
+    /// Returns the names of the types; one empty name in an untyped graph.
+    pub fn type_names(&self) -> Vec<&str> {
+        match self {
+            Self::Untyped(_) => vec![""],
+            Self::Typed(arch) => arch.types.iter().map(|of| &of.name[..]).collect(),
         }
     }
 
@@ -153,8 +171,8 @@ impl AnyArchitecture {
     /// Tells for each type whether the model reads features of its nodes.
     pub(crate) fn reads_features(&self) -> Vec<bool> {
         match self {
-            Self::Untyped(_) => vec![true],
-            Self::Typed(arch) => arch.types.iter().map(|of| of.in_dim.is_some()).collect(),
+            Self::Untyped(arch) => vec![arch.features_dim() > 0],
+            Self::Typed(arch) => arch.types.iter().map(|of| of.features_dim() > 0).collect(),
         }
     }
 }
@@ -269,14 +287,15 @@ impl AnyModel {
     pub fn prepare(&self, blocks: &AnyBlocks) {
         match (self, blocks) {
             (Self::Untyped(model), AnyBlocks::Untyped(blocks, input)) => {
-                model.prepare(blocks, Some(input));
+                model.prepare(blocks, Option::as_ref(input));
             }
             (Self::Typed(model), AnyBlocks::Typed(blocks, input)) => model.prepare(blocks, input),
             _ => unreachable!("{SAME_KIND}"),
         }
     }
 
-    /// Returns the logits of the targets, as [`Model::forward`].
+    /// Returns the logits of the targets, as [`Model::forward`]. `learnable` has the input of types
+    /// whose nodes have learnable rows, by type; it may be empty if there are none.
     ///
     /// # Errors
     ///
@@ -285,19 +304,25 @@ impl AnyModel {
     /// # Panics
     ///
     /// If the blocks are of another kind of graph.
-    pub fn forward(&self, blocks: &AnyBlocks, mode: Mode) -> Result<Dense, GnnError> {
+    pub fn forward(
+        &self,
+        blocks: &AnyBlocks,
+        learnable: &[Option<ReadyInput>],
+        mode: Mode,
+    ) -> Result<Dense, GnnError> {
         match (self, blocks) {
             (Self::Untyped(model), AnyBlocks::Untyped(blocks, input)) => {
-                model.forward(blocks, &**input, mode)
+                model.forward(blocks, &untyped_input(input, learnable)?, mode)
             }
             (Self::Typed(model), AnyBlocks::Typed(blocks, input)) => {
-                model.forward(blocks, input, mode)
+                model.forward(blocks, &typed_input(input, learnable), mode)
             }
             _ => unreachable!("{SAME_KIND}"),
         }
     }
 
-    /// Returns the loss of a batch and its gradient, as [`Model::loss_and_gradient`].
+    /// Returns the loss of a batch and its gradient, as [`Model::loss_and_gradient`]. The input
+    /// `learnable` is that of [`forward`](Self::forward).
     ///
     /// # Errors
     ///
@@ -308,21 +333,50 @@ impl AnyModel {
     /// If the blocks are of another kind of graph.
     pub fn loss_and_gradient(
         &self,
-        blocks: &AnyBlocks,
+        (blocks, learnable): (&AnyBlocks, &[Option<ReadyInput>]),
         labels: &Labels,
         normalizer: f32,
         mode: Mode,
     ) -> Result<LossAndGradient, GnnError> {
         match (self, blocks) {
             (Self::Untyped(model), AnyBlocks::Untyped(blocks, input)) => {
-                model.loss_and_gradient(blocks, &**input, labels, normalizer, mode)
+                let input = untyped_input(input, learnable)?;
+                model.loss_and_gradient(blocks, &input, labels, normalizer, mode)
             }
             (Self::Typed(model), AnyBlocks::Typed(blocks, input)) => {
-                model.loss_and_gradient(blocks, input, labels, normalizer, mode)
+                let input = typed_input(input, learnable);
+                model.loss_and_gradient(blocks, &input, labels, normalizer, mode)
             }
             _ => unreachable!("{SAME_KIND}"),
         }
     }
+}
+
+/// Returns the input of an untyped graph's nodes: of the batch, or with their learnable rows.
+fn untyped_input(
+    input: &Option<ReadyInput>,
+    learnable: &[Option<ReadyInput>],
+) -> Result<ReadyInput, GnnError> {
+    let found = input
+        .as_ref()
+        .or(learnable.first().and_then(Option::as_ref));
+    found.cloned().ok_or_else(|| GnnError::Input {
+        problem: "the learnable rows are missing".to_owned(),
+    })
+}
+
+/// Returns the input by type: of the batch, or with learnable rows.
+fn typed_input(
+    input: &[Option<ReadyInput>],
+    learnable: &[Option<ReadyInput>],
+) -> Vec<Option<ReadyInput>> {
+    let mut all = input.to_vec();
+    for (of_type, with_rows) in all.iter_mut().zip(learnable) {
+        if with_rows.is_some() {
+            of_type.clone_from(with_rows);
+        }
+    }
+    all
 }
 
 impl AnyBlocks {
@@ -331,10 +385,6 @@ impl AnyBlocks {
     /// # Errors
     ///
     /// [`GnnError::Block`] if the data contradict themselves.
-    ///
-    /// # Panics
-    ///
-    /// If an untyped graph has no input.
     pub(crate) fn new(
         schema: &Arc<Schema>,
         data: Vec<TypedBlockData>,
@@ -348,7 +398,6 @@ impl AnyBlocks {
             ));
         }
         let input = input.pop().flatten();
-        let input = input.expect("a model of an untyped graph reads features");
         let blocks = untyped_blocks(data, partitioning)?;
         Ok(Self::Untyped(blocks, Box::new(input)))
     }
@@ -370,7 +419,7 @@ impl AnyBlocks {
     /// Returns the approximate memory of the input in bytes.
     pub(crate) fn input_bytes(&self) -> usize {
         match self {
-            Self::Untyped(_, input) => input.bytes(),
+            Self::Untyped(_, input) => Option::as_ref(input).map_or(0, ReadyInput::bytes),
             Self::Typed(_, input) => input.iter().flatten().map(ReadyInput::bytes).sum(),
         }
     }

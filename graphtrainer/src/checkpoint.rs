@@ -5,14 +5,16 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::Arc;
 
 use schemas::storage;
 use schemas::xxh::hash_bytes;
+use schemas::{IdType, Ids};
 use serde::{Deserialize, Serialize};
 
 use crate::TrainError;
 use crate::epoch_report::EpochReport;
-use crate::server::ServerState;
+use crate::server::{ServerState, TableRows};
 use crate::worker::EpochShare;
 
 /// The state of a training after some epochs.
@@ -52,6 +54,8 @@ pub(crate) struct Best {
     pub(crate) val_loss: f64,
     pub(crate) parameters: Vec<f32>,
     pub(crate) buffers: Vec<f32>,
+    /// As in [`ServerState`]; the optimiser's vectors do not count.
+    pub(crate) tables: Vec<Arc<TableRows>>,
 }
 
 impl Partial {
@@ -82,6 +86,11 @@ struct Header {
     evaluations_without_gain: u64,
     history: Vec<EpochHeader>,
     device: String,
+    /// The embedding tables of the server and of the best epoch.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    tables: Vec<TableHeader>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    best_tables: Vec<TableHeader>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -134,6 +143,11 @@ impl Checkpoint {
             evaluations_without_gain: self.evaluations_without_gain,
             history: self.history.iter().map(EpochHeader::of).collect(),
             device: self.device.clone(),
+            tables: headers(&self.server.tables),
+            best_tables: self
+                .best
+                .as_ref()
+                .map_or_else(Vec::new, |best| headers(&best.tables)),
         };
         let json = serde_json::to_vec(&header).map_err(|source| TrainError::Json {
             what: "checkpoint",
@@ -148,7 +162,11 @@ impl Checkpoint {
             .iter()
             .flat_map(|best| [&best.parameters, &best.buffers]);
         for vector in server.chain(&self.server.moments).chain(best) {
-            bytes.extend(vector.iter().flat_map(|value| value.to_le_bytes()));
+            push_values(&mut bytes, vector);
+        }
+        let tables = self.server.tables.iter();
+        for rows in tables.chain(self.best.iter().flat_map(|of_best| &of_best.tables)) {
+            push_rows(&mut bytes, rows);
         }
         bytes.extend_from_slice(&hash_bytes(&bytes).to_le_bytes());
         Ok(storage::replace(path, &bytes)?)
@@ -192,15 +210,8 @@ impl Checkpoint {
 impl Header {
     /// Cuts the vectors out of the blob; none if its length does not match the header.
     fn assemble(self, blob: &[u8]) -> Option<Checkpoint> {
-        let mut values = blob
-            .as_chunks::<4>()
-            .0
-            .iter()
-            .map(|bytes| f32::from_le_bytes(*bytes));
-        let mut take = |len: usize| -> Option<Vec<f32>> {
-            let vector: Vec<f32> = values.by_ref().take(len).collect();
-            (vector.len() == len).then_some(vector)
-        };
+        let mut rest = Blob(blob);
+        let mut take = |len: usize| rest.values(len);
         let parameters = take(self.num_parameters)?;
         let buffers = take(self.num_buffers)?;
         let moments = (0..self.num_moments)
@@ -214,8 +225,19 @@ impl Header {
                 val_loss: f64::from_bits(best.val_loss_bits),
                 parameters: take(self.num_parameters)?,
                 buffers: take(self.num_buffers)?,
+                tables: Vec::new(),
             }),
         };
+        let mut tables = |headers: &[TableHeader]| -> Option<Vec<Arc<TableRows>>> {
+            let rows = headers.iter().map(|header| rest.rows(header).map(Arc::new));
+            rows.collect()
+        };
+        let of_server = tables(&self.tables)?;
+        let of_best = tables(&self.best_tables)?;
+        let best = best.map(|best| Best {
+            tables: of_best,
+            ..best
+        });
         let server = ServerState {
             step: self.step,
             updates: self.updates,
@@ -223,8 +245,9 @@ impl Header {
             parameters,
             buffers,
             moments,
+            tables: of_server,
         };
-        values.next().is_none().then_some(Checkpoint {
+        rest.0.is_empty().then_some(Checkpoint {
             epochs: self.epochs,
             partial: self.partial.map(PartialHeader::back),
             server,
@@ -232,6 +255,95 @@ impl Header {
             evaluations_without_gain: self.evaluations_without_gain,
             history: self.history.into_iter().map(EpochHeader::back).collect(),
             device: self.device,
+        })
+    }
+}
+
+/// The shape of an embedding table in the blob.
+#[derive(Debug, Serialize, Deserialize)]
+struct TableHeader {
+    id_type: IdType,
+    rows: usize,
+    /// Bytes of string ids.
+    text_bytes: usize,
+    /// Number of values.
+    values: usize,
+    num_moments: usize,
+}
+
+fn headers(tables: &[Arc<TableRows>]) -> Vec<TableHeader> {
+    let header = |rows: &Arc<TableRows>| TableHeader {
+        id_type: rows.ids.id_type(),
+        rows: rows.ids.len(),
+        text_bytes: rows.ids.text().map_or(0, |(_, text)| text.len()),
+        values: rows.values.len(),
+        num_moments: rows.moments.len(),
+    };
+    tables.iter().map(header).collect()
+}
+
+fn push_values(bytes: &mut Vec<u8>, values: &[f32]) {
+    bytes.extend(values.iter().flat_map(|value| value.to_le_bytes()));
+}
+
+/// Appends ids, values and moments.
+fn push_rows(bytes: &mut Vec<u8>, rows: &TableRows) {
+    let (words, text) = match (rows.ids.keys(), rows.ids.text()) {
+        (Some(keys), _) => (keys, &[][..]),
+        (None, Some(text)) => text,
+        (None, None) => unreachable!("ids are integers or strings"),
+    };
+    bytes.extend(words.iter().flat_map(|word| word.to_le_bytes()));
+    bytes.extend_from_slice(text);
+    push_values(bytes, &rows.values);
+    rows.moments
+        .iter()
+        .for_each(|moment| push_values(bytes, moment));
+}
+
+/// The rest of a blob that is read from its start.
+struct Blob<'a>(&'a [u8]);
+
+impl<'a> Blob<'a> {
+    fn bytes(&mut self, len: usize) -> Option<&'a [u8]> {
+        let (own, rest) = self.0.split_at_checked(len)?;
+        self.0 = rest;
+        Some(own)
+    }
+
+    fn values(&mut self, len: usize) -> Option<Vec<f32>> {
+        let chunks = self.bytes(len.checked_mul(4)?)?.as_chunks::<4>().0;
+        Some(
+            chunks
+                .iter()
+                .map(|bytes| f32::from_le_bytes(*bytes))
+                .collect(),
+        )
+    }
+
+    fn words(&mut self, len: usize) -> Option<Vec<u64>> {
+        let chunks = self.bytes(len.checked_mul(8)?)?.as_chunks::<8>().0;
+        Some(
+            chunks
+                .iter()
+                .map(|bytes| u64::from_le_bytes(*bytes))
+                .collect(),
+        )
+    }
+
+    fn rows(&mut self, header: &TableHeader) -> Option<TableRows> {
+        let ids = if header.id_type.is_integer() {
+            Ids::from_keys(header.id_type, self.words(header.rows)?)
+        } else {
+            let offsets = self.words(header.rows.checked_add(1)?)?;
+            Ids::from_text(offsets, self.bytes(header.text_bytes)?.to_vec()).ok()?
+        };
+        Some(TableRows {
+            ids,
+            values: self.values(header.values)?,
+            moments: (0..header.num_moments)
+                .map(|_| self.values(header.values))
+                .collect::<Option<_>>()?,
         })
     }
 }
@@ -297,6 +409,19 @@ mod tests {
 
     use super::*;
 
+    fn table(id_type: IdType, num_moments: usize) -> Arc<TableRows> {
+        let mut ids = Ids::new(id_type);
+        match id_type {
+            IdType::Utf8 => ["", "vim", "ä"].iter().for_each(|id| ids.push_str(id)),
+            _ => (0..3).for_each(|key| ids.push_key(key)),
+        }
+        Arc::new(TableRows {
+            ids,
+            values: vec![0.1, -0.0, f32::MIN_POSITIVE, 1.0, 2.0, 3.0],
+            moments: vec![vec![0.5; 6]; num_moments],
+        })
+    }
+
     fn checkpoint() -> Checkpoint {
         Checkpoint {
             epochs: 3,
@@ -318,6 +443,7 @@ mod tests {
                 parameters: vec![1.0, f32::MIN_POSITIVE],
                 buffers: vec![0.5],
                 moments: vec![vec![0.1, 0.2], vec![0.3, -0.0]],
+                tables: vec![table(IdType::Utf8, 2), table(IdType::Int64, 2)],
             },
             best: Some(Best {
                 epoch: 2,
@@ -325,6 +451,7 @@ mod tests {
                 val_loss: f64::INFINITY,
                 parameters: vec![3.0, 4.0],
                 buffers: vec![2.0],
+                tables: vec![table(IdType::Utf8, 0), table(IdType::Int64, 0)],
             }),
             evaluations_without_gain: 1,
             history: vec![EpochReport {

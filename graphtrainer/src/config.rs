@@ -217,6 +217,7 @@ impl TrainSpec {
                 transform: ctx.transform,
                 transforms: BTreeMap::new(),
                 one_hot: ctx.one_hot,
+                embeddings: BTreeMap::new(),
                 optimizer: Optimizer {
                     kind: self.optimizer,
                     learning_rate: self.learning_rate,

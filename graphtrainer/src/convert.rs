@@ -3,6 +3,14 @@
 use gnn::{Dense, Input, RawColumn, RawValues, SparseRows};
 use schemas::{ColumnMeta, ColumnValues, Features, Sampling};
 
+/// Returns features as a dense matrix.
+pub fn dense(input: Input) -> Dense {
+    match input {
+        Input::Dense(rows) => rows,
+        Input::Sparse(rows) => rows.to_dense(rows.rows),
+    }
+}
+
 /// Returns the sampling as layers scale by it.
 pub fn sampling(sampling: Sampling) -> gnn::Sampling {
     match sampling {

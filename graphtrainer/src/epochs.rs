@@ -74,7 +74,8 @@ impl Training<'_> {
             result.consistency,
             (num_workers, self.plan.tuning.servers),
             &self.state.server,
-        );
+        )
+        .with_tables(&prepared.tables(), &self.state.server);
         let crew = Crew {
             plan: self.plan,
             prepared,
@@ -93,7 +94,7 @@ impl Training<'_> {
                 done,
                 epoch_steps: order.num_batches(),
             };
-            self.epochs(&workers, &server, val)
+            self.epochs(prepared, (&workers, &server), val)
         })
     }
 
@@ -116,19 +117,19 @@ impl Training<'_> {
         };
         let state = self.state.server.clone();
         leader.train(&training, state, |workers, server| {
-            self.epochs(workers, server, val)
+            self.epochs(prepared, (workers, server), val)
         })
     }
 
     /// Runs epochs until the training is over.
     fn epochs(
         &mut self,
-        workers: &Workers,
-        server: &dyn ParameterServer,
+        prepared: &Prepared,
+        (workers, server): (&Workers, &dyn ParameterServer),
         val: &mut Evaluator<'_>,
     ) -> Result<(), TrainError> {
         while !self.is_over() {
-            self.epoch(workers, server, val)?;
+            self.epoch(prepared, (workers, server), val)?;
         }
         Ok(())
     }
@@ -142,13 +143,13 @@ impl Training<'_> {
     /// Runs one epoch and decides whether it is the best.
     fn epoch(
         &mut self,
-        workers: &Workers,
-        server: &dyn ParameterServer,
+        prepared: &Prepared,
+        (workers, server): (&Workers, &dyn ParameterServer),
         val: &mut Evaluator<'_>,
     ) -> Result<(), TrainError> {
         let start = Instant::now();
         let epoch = self.state.epochs + 1;
-        let (loss, gradient_norm) = self.steps(workers, server)?;
+        let (loss, gradient_norm) = self.steps(prepared, workers, server)?;
         (self.state.epochs, self.state.partial) = (epoch, None);
         self.model.set_flat(&self.state.server.parameters);
         self.model.set_buffers(&self.state.server.buffers);
@@ -159,7 +160,8 @@ impl Training<'_> {
             ..
         } = self.plan.result;
         if epoch.is_multiple_of(evaluate_every) || epoch == epochs {
-            metrics = val.evaluate(&self.model)?;
+            let tables = prepared.trained_tables(&self.state.server.tables);
+            metrics = val.evaluate(&self.model, &tables)?;
             self.judge(&metrics)?;
         }
         // JSON has only finite numbers.
@@ -202,6 +204,7 @@ impl Training<'_> {
     /// gradients.
     fn steps(
         &mut self,
+        prepared: &Prepared,
         workers: &Workers,
         server: &dyn ParameterServer,
     ) -> Result<(f64, f64), TrainError> {
@@ -220,7 +223,7 @@ impl Training<'_> {
             self.state.server = server.state()?;
             (partial.steps, partial.shares) = (stop, shares);
             let (loss, (updates, norm_sum)) = (partial.mean(), partial.before);
-            self.check_finite(loss)?;
+            self.check_finite(prepared, loss)?;
             if stop == epoch_steps {
                 let ServerState {
                     updates: all,
@@ -241,7 +244,7 @@ impl Training<'_> {
     }
 
     /// Refuses a loss or a parameter that is not finite: no epoch after it could give a model.
-    fn check_finite(&self, loss: f64) -> Result<(), TrainError> {
+    fn check_finite(&self, prepared: &Prepared, loss: f64) -> Result<(), TrainError> {
         self.require_finite("the loss", loss)?;
         let mut parameters = self.state.server.parameters.iter();
         for info in self.model.parameters() {
@@ -250,6 +253,14 @@ impl Training<'_> {
                 self.require_finite(&format!("a value of `{}`", info.name), value.into())?;
             }
             own.for_each(drop);
+        }
+        let tables = self.state.server.tables.iter().zip(&prepared.learnable);
+        for (rows, of) in tables {
+            let mut values = rows.values.iter();
+            if let Some(&value) = values.find(|value| !value.is_finite()) {
+                let what = format!("a value of the embedding of {}", of.shown());
+                self.require_finite(&what, value.into())?;
+            }
         }
         let mut buffers = self.state.server.buffers.iter();
         match buffers.find(|value| !value.is_finite()) {
@@ -312,6 +323,7 @@ impl Training<'_> {
                 val_loss,
                 parameters: self.state.server.parameters.clone(),
                 buffers: self.state.server.buffers.clone(),
+                tables: self.state.server.tables.clone(),
             });
         }
         Ok(())
@@ -365,6 +377,7 @@ fn settings(plan: &TrainPlan, prepared: &Prepared, epoch_steps: usize) -> Settin
         optimizer: optimizer(plan, epoch_steps),
         consistency: plan.result.consistency,
         workers: plan.result.workers,
+        tables: prepared.tables(),
     }
 }
 

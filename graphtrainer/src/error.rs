@@ -202,6 +202,14 @@ pub enum TrainError {
         /// The contradiction.
         problem: String,
     },
+    /// The embedding table of a model is damaged.
+    #[error("embedding table {} is broken: {problem}", path.display())]
+    Table {
+        /// The file.
+        path: PathBuf,
+        /// The contradiction.
+        problem: String,
+    },
     /// The metadata of a checkpoint or a plan could not be converted.
     #[error("cannot convert the {what} to JSON")]
     Json {
@@ -262,6 +270,7 @@ impl TrainError {
             | Self::Process { .. }
             | Self::Ended { .. }
             | Self::Checkpoint { .. }
+            | Self::Table { .. }
             | Self::Json { .. }
             | Self::Io { .. } => ErrorKind::Failed,
         }

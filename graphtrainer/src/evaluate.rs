@@ -8,6 +8,8 @@ use schemas::Split;
 
 use crate::TrainError;
 use crate::any_model::AnyModel;
+use crate::embedding::NodeEmbeddings;
+use crate::learnable::trained_input;
 use crate::memory::EVALUATION_TARGETS;
 use crate::metric::{Evaluation, Metrics};
 use crate::order::Order;
@@ -15,6 +17,9 @@ use crate::pipeline::start;
 use crate::scores::SplitScores;
 use crate::supply::Supply;
 use crate::vectorise::Batch;
+
+/// A model with its embedding tables.
+pub(crate) type TrainedModel<'a> = (&'a AnyModel, &'a [Arc<NodeEmbeddings>]);
 
 /// Evaluates models on one split, any number of times.
 #[derive(Debug)]
@@ -52,17 +57,21 @@ impl<'env> Evaluator<'env> {
         self.order.num_targets()
     }
 
-    /// Computes the metrics of a model; none if the split is empty.
-    pub(crate) fn evaluate(&mut self, model: &AnyModel) -> Result<Metrics, TrainError> {
+    /// Computes the metrics of a model with its embedding tables; none if the split is empty.
+    pub(crate) fn evaluate(
+        &mut self,
+        model: &AnyModel,
+        tables: &[Arc<NodeEmbeddings>],
+    ) -> Result<Metrics, TrainError> {
         let evaluation = Evaluation::new(model.task(), model.out_dim());
-        Ok(self.fill(evaluation, model)?.finish())
+        Ok(self.fill(evaluation, (model, tables))?.finish())
     }
 
     /// Adds the predictions of a model on the whole split to `evaluation`.
     pub(crate) fn fill(
         &mut self,
         mut evaluation: Evaluation,
-        model: &AnyModel,
+        model: TrainedModel<'_>,
     ) -> Result<Evaluation, TrainError> {
         if let Some(batches) = &self.kept {
             for batch in batches {
@@ -96,7 +105,7 @@ impl<'env> Evaluator<'env> {
 /// finite, which are left out.
 pub(crate) fn assess(
     evaluators: [(&str, Evaluator<'_>); 3],
-    model: &AnyModel,
+    (model, tables): TrainedModel<'_>,
     names: &[String],
     notes: &mut Vec<String>,
 ) -> Result<BTreeMap<String, SplitScores>, TrainError> {
@@ -107,7 +116,7 @@ pub(crate) fn assess(
             continue;
         }
         let counting = Evaluation::new(model.task(), model.out_dim()).with_confusion();
-        let evaluation = evaluator.fill(counting, model)?;
+        let evaluation = evaluator.fill(counting, (model, tables))?;
         let mut of_split = SplitScores::of(&evaluation, names);
         for (metric, value) in evaluation.finish() {
             if value.is_finite() {
@@ -121,8 +130,13 @@ pub(crate) fn assess(
     Ok(scores)
 }
 
-fn add(evaluation: &mut Evaluation, model: &AnyModel, batch: &Batch) -> Result<(), TrainError> {
-    let logits = model.forward(&batch.blocks, Mode::Eval)?;
+fn add(
+    evaluation: &mut Evaluation,
+    (model, tables): TrainedModel<'_>,
+    batch: &Batch,
+) -> Result<(), TrainError> {
+    let learnable = trained_input(&batch.learnable, tables)?;
+    let logits = model.forward(&batch.blocks, &learnable, Mode::Eval)?;
     let loss = gnn::loss(model.task(), &logits, &batch.labels);
     evaluation.add(&logits, &batch.labels, loss);
     Ok(())

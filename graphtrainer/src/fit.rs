@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use gnn::Transform;
 use schemas::Split;
@@ -10,6 +11,7 @@ use schemas::progress::{Event, Progress};
 use crate::any_model::AnyModel;
 use crate::checkpoint::Checkpoint;
 use crate::device::say;
+use crate::embedding::NodeEmbeddings;
 use crate::epoch_report::EpochReport;
 use crate::epochs::Training;
 use crate::evaluate::{Evaluator, assess};
@@ -29,6 +31,8 @@ pub struct Trained {
     pub model: AnyModel,
     /// By type, the transform of raw features before layer 1 reads them.
     pub transforms: Vec<Transform>,
+    /// The embedding tables of the best epoch: one for each type whose nodes have learnable rows.
+    pub embeddings: Vec<Arc<NodeEmbeddings>>,
     /// Metrics of the best epoch, named by split and metric, such as `test_accuracy`; metrics that
     /// are not finite are left out.
     pub metrics: BTreeMap<String, f64>,
@@ -118,25 +122,24 @@ pub(crate) fn fit_with(
     let best = state.best.expect("the last epoch is always evaluated");
     model.set_flat(&best.parameters);
     model.set_buffers(&best.buffers);
+    let embeddings = prepared.trained_tables(&best.tables);
     let train = Evaluator::new(supply, Split::Train, batch_size, 0);
     let test = Evaluator::new(supply, Split::Test, batch_size, 0);
     let evaluators = [("train", train), ("val", val), ("test", test)];
-    let scores = assess(evaluators, &model, label_names(&source.graph), &mut notes)?;
-    let named = |split: &str, of: &SplitScores| {
-        let name = |(metric, value): (&String, &f64)| (format!("{split}_{metric}"), *value);
-        of.metrics.iter().map(name).collect::<Vec<_>>()
-    };
-    let metrics = scores
-        .iter()
-        .flat_map(|(split, of)| named(split, of))
-        .collect();
+    let scores = assess(
+        evaluators,
+        (&model, &embeddings),
+        label_names(&source.graph),
+        &mut notes,
+    )?;
     if monitor.is_none() {
         notes.push("without val targets the last epoch counts as the best".to_owned());
     }
     Ok(Trained {
         model,
         transforms: prepared.transforms,
-        metrics,
+        embeddings,
+        metrics: named_metrics(&scores),
         scores,
         monitor,
         best_epoch: best.epoch,
@@ -144,6 +147,15 @@ pub(crate) fn fit_with(
         device: state.device,
         notes,
     })
+}
+
+/// Returns the metrics of all splits, each named by split and metric.
+fn named_metrics(scores: &BTreeMap<String, SplitScores>) -> BTreeMap<String, f64> {
+    let named = |(split, of): (&String, &SplitScores)| {
+        let name = |(metric, value): (&String, &f64)| (format!("{split}_{metric}"), *value);
+        of.metrics.iter().map(name).collect::<Vec<_>>()
+    };
+    scores.iter().flat_map(named).collect()
 }
 
 /// Reads the checkpoint to resume from; none if it does not exist or is broken.

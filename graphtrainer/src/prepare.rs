@@ -17,9 +17,11 @@ use crate::any_model::{AnyArchitecture, AnyModel, schema_of};
 use crate::batch::BlockOptions;
 use crate::class_weight::{ClassWeights, balanced};
 use crate::config::{Device, Loss};
+use crate::embedding::NodeEmbeddings;
 use crate::encode::encoded_width_max;
+use crate::learnable::LearnableType;
 use crate::metric::Metric;
-use crate::server::{MESSAGE_BYTES_MAX, TensorSpec, spread};
+use crate::server::{MESSAGE_BYTES_MAX, TableRows, TableSpec, TensorSpec, spread};
 use crate::source::Source;
 use crate::vectorise::Vectoriser;
 use crate::{TrainError, TrainPlan};
@@ -35,6 +37,8 @@ pub(crate) struct Prepared {
     pub(crate) transforms: Vec<Transform>,
     /// By type: whether the model reads features of its nodes.
     pub(crate) reads_features: Vec<bool>,
+    /// The types whose nodes have learnable rows.
+    pub(crate) learnable: Vec<LearnableType>,
     /// Weight of a target's loss by its class; empty: 1 for all.
     pub(crate) class_weights: Vec<f32>,
     pub(crate) monitor: Metric,
@@ -43,6 +47,17 @@ pub(crate) struct Prepared {
 }
 
 impl Prepared {
+    /// Returns the embedding tables of the server.
+    pub(crate) fn tables(&self) -> Vec<TableSpec> {
+        self.learnable.iter().map(|of| of.table.clone()).collect()
+    }
+
+    /// Returns trained tables, given the rows of a state.
+    pub(crate) fn trained_tables(&self, rows: &[Arc<TableRows>]) -> Vec<Arc<NodeEmbeddings>> {
+        let specs: Vec<&TableSpec> = self.learnable.iter().map(|of| &of.table).collect();
+        NodeEmbeddings::of_state(&specs, rows)
+    }
+
     /// Returns the vectoriser; with `trains`, batches also get the values of the backward pass.
     pub(crate) fn vectoriser(&self, trains: bool) -> Vectoriser {
         let by_type = self.transforms.iter().zip(&self.reads_features);
@@ -51,6 +66,7 @@ impl Prepared {
             schema: Arc::clone(&self.schema),
             options: self.options.clone(),
             transforms: transforms.collect(),
+            learnable: self.learnable.clone(),
             class_weights: self.class_weights.clone(),
             trained: trains.then(|| self.model.clone()),
         }
@@ -73,6 +89,7 @@ pub(crate) fn check(plan: &TrainPlan, source: &Source) -> Result<Resolved, Train
     let arch = checks.architecture()?;
     arch.validate()?;
     checks.transforms_allowed()?;
+    checks.embeddings_allowed()?;
     checks.device_allowed()?;
     checks.class_weights_allowed(&arch)?;
     let monitor = checks.monitor(&arch)?;
@@ -103,7 +120,7 @@ pub(crate) fn prepare(plan: &TrainPlan, source: &Source) -> Result<Prepared, Tra
     let checks = Checks::of(plan, source);
     let schema = Arc::new(schema_of(&source.graph));
     let transforms = checks.transforms(source, &schema)?;
-    arch.set_in_dims(&fit::widths(&source.graph, &transforms));
+    arch.set_feature_dims(&fit::widths(&source.graph, &transforms));
     arch.validate()?;
     let options = BlockOptions {
         fanouts: source.flatten.fanouts.clone(),
@@ -126,17 +143,36 @@ pub(crate) fn prepare(plan: &TrainPlan, source: &Source) -> Result<Prepared, Tra
     if arch.task() == Task::Regression {
         model.set_label_scale(fit::label_scale(source)?)?;
     }
-    model.set_device(plan.tuning.device.open()?);
+    let learnable = learnable(&source.graph, &arch, plan.result.seed);
+    if learnable.is_empty() {
+        model.set_device(plan.tuning.device.open()?);
+    }
     Ok(Prepared {
         schema,
         options,
         transforms,
         reads_features: arch.reads_features(),
+        learnable,
         class_weights,
         monitor,
         decays,
         model,
     })
+}
+
+/// Lists the types whose nodes have learnable rows.
+fn learnable(graph: &GraphMeta, arch: &AnyArchitecture, seed: u64) -> Vec<LearnableType> {
+    let types = graph.types.iter().zip(arch.embedding_dims()).enumerate();
+    let learnable = types.filter_map(|(node_type, (of, dim))| {
+        let table = TableSpec {
+            name: of.name.clone(),
+            id_type: of.id_type,
+            dim: dim?,
+            seed,
+        };
+        Some(LearnableType { node_type, table })
+    });
+    learnable.collect()
 }
 
 /// Bytes of a message besides parameters and optimiser's state, mainly the model's buffers.
@@ -315,16 +351,18 @@ impl<'a> Checks<'a> {
                 return Err(self.unfit("model", kind.name(), problem));
             }
         };
-        if graph.types[0].features == FeatureMeta::None {
-            let problem = "its nodes have no features (`input.nodes.features` or `.sparse`)";
+        let embedding_dim = plan.embeddings.get("").copied();
+        if graph.types[0].features == FeatureMeta::None && embedding_dim.is_none() {
+            let problem = "its nodes have no features (`input.nodes.features` or `.sparse`) and no \
+                           learnable rows (`input.nodes.embedding`)";
             return Err(self.untrainable(problem));
         }
         let edges = self.edge_columns()?[0];
         Ok(Architecture {
             layer,
             aggregator: plan.aggregator,
-            in_dim: encoded_width_max(&graph.types[0]),
-            embedding_dim: None,
+            in_dim: encoded_width_max(&graph.types[0]) + embedding_dim.unwrap_or(0),
+            embedding_dim,
             edge_dim: edges.dim,
             edge_weight: edges.weight,
             hidden: plan.hidden.clone(),
@@ -417,8 +455,26 @@ impl<'a> Checks<'a> {
         Ok(arch.parameters().iter().map(of).collect())
     }
 
+    /// Checks that learnable rows belong to types of the graph.
+    fn embeddings_allowed(&self) -> Result<(), TrainError> {
+        let types = &self.graph.types;
+        let mut names = self.plan.result.embeddings.keys();
+        match names.find(|name| types.iter().all(|of| of.name != **name)) {
+            None => Ok(()),
+            Some(_) => Err(self.untrainable(
+                "a type whose nodes have learnable rows (`input.nodes.TYPE.embedding`) is none of \
+                 its node types",
+            )),
+        }
+    }
+
     /// Checks that a GPU can compute the model.
     fn device_allowed(&self) -> Result<(), TrainError> {
+        if !self.plan.result.embeddings.is_empty() && self.plan.tuning.device == Device::Gpu {
+            let problem = "its nodes have learnable rows (`embedding`), and models of such graphs \
+                           compute on the processor: allowed are \"auto\" and \"cpu\"";
+            return Err(self.unfit("device", "gpu", problem.to_owned()));
+        }
         if self.graph.is_typed() && self.plan.tuning.device == Device::Gpu {
             let problem = "its nodes have types, and models of such graphs compute on the \
                            processor: allowed are \"auto\" and \"cpu\"";

@@ -250,7 +250,18 @@ fn save(
     trained: &Trained,
 ) -> Result<Vec<FileEntry>, TrainError> {
     let mut files = Vec::new();
-    let about = about(plan, source, trained)?;
+    let mut about = about(plan, source, trained)?;
+    let mut tables = BTreeMap::new();
+    for table in &trained.embeddings {
+        let (entry, described) = table.write(output)?;
+        files.push(entry);
+        tables.insert(table.name().to_owned(), described);
+    }
+    if !tables.is_empty() {
+        about
+            .extra
+            .insert("embeddings".to_owned(), to_json(&tables)?);
+    }
     for (name, bytes) in trained.model.to_files(&trained.transforms, about)? {
         files.push(write(output, name, &bytes)?);
     }

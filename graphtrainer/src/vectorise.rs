@@ -8,6 +8,8 @@ use gnn::{Block, Dense, Input, Labels, ReadyInput, SparseRows, Transform};
 use crate::TrainError;
 use crate::any_model::{AnyBlocks, AnyModel};
 use crate::batch::{BlockOptions, Layers, Piece, Place, features_of, layers_of};
+use crate::convert;
+use crate::learnable::{BatchRows, LearnableType};
 use crate::memory::{BLOCK_EDGE_BYTES, BLOCK_NODE_BYTES, DENSE_PER_SPARSE};
 use crate::source::{Part, PartKey};
 
@@ -22,6 +24,8 @@ pub(crate) struct Batch {
     pub(crate) labels: Labels,
     pub(crate) num_targets: usize,
     pub(crate) counts: Counts,
+    /// By embedding table; their input is not in `blocks`.
+    pub(crate) learnable: Vec<BatchRows>,
 }
 
 /// The total weight of targets in the mean of the losses: their number, or the sum of their class
@@ -41,6 +45,8 @@ pub(crate) struct Vectoriser {
     pub(crate) options: BlockOptions,
     /// By type; none for a type whose features the model does not read.
     pub(crate) transforms: Vec<Option<Transform>>,
+    /// The types whose nodes have learnable rows.
+    pub(crate) learnable: Vec<LearnableType>,
     /// The model that is trained on the batches; its backward pass needs prepared blocks.
     pub(crate) trained: Option<AnyModel>,
     /// Weight of a target's loss by its class; empty: 1 for all.
@@ -67,18 +73,26 @@ impl Vectoriser {
         let Layers { data, nodes } = layers_of(&pieces, &self.schema, &self.options);
         let mut input = Vec::with_capacity(nodes.len());
         for (node_type, (transform, places)) in self.transforms.iter().zip(&nodes).enumerate() {
-            input.push(match transform {
-                Some(transform) => {
-                    let mut rows = match dense_elsewhere(chosen, node_type, places) {
-                        Some(rows) => Input::Dense(rows),
-                        None => features_of(&pieces, node_type, places),
-                    };
-                    transform.apply(&mut rows)?;
-                    Some(ReadyInput::new(sparse_where_few(rows))?)
-                }
-                None => None,
+            let of_features = transform.as_ref().map(|transform| {
+                let mut rows = match dense_elsewhere(chosen, node_type, places) {
+                    Some(rows) => Input::Dense(rows),
+                    None => features_of(&pieces, node_type, places),
+                };
+                transform.apply(&mut rows)?;
+                Ok::<_, TrainError>(rows)
             });
+            input.push(of_features.transpose()?);
         }
+        let learnable = self.learnable.iter().map(|of| {
+            let features = input[of.node_type].take().map(convert::dense);
+            BatchRows::of(of, &pieces, &nodes[of.node_type], features)
+        });
+        let learnable = learnable.collect();
+        let ready = |rows: Option<Input>| -> Result<Option<ReadyInput>, TrainError> {
+            let rows = rows.map(|rows| ReadyInput::new(sparse_where_few(rows)));
+            Ok(rows.transpose()?)
+        };
+        let input = input.into_iter().map(ready).collect::<Result<_, _>>()?;
         let blocks = AnyBlocks::new(&self.schema, data, input, self.options.partitioning)?;
         if let Some(model) = &self.trained {
             model.prepare(&blocks);
@@ -88,6 +102,7 @@ impl Vectoriser {
             labels: labels_of(&pieces),
             num_targets: pieces.iter().map(|piece| piece.targets.len()).sum(),
             counts: chosen.counts,
+            learnable,
         })
     }
 }
@@ -160,7 +175,8 @@ impl Batch {
             Labels::MultiLabel(dense) | Labels::Regression(dense) => dense.values.len() * 4,
         };
         let blocks = self.blocks.each().into_iter().map(block_bytes);
-        self.blocks.input_bytes() + labels + blocks.sum::<usize>()
+        let learnable = self.learnable.iter().map(BatchRows::bytes);
+        self.blocks.input_bytes() + labels + blocks.sum::<usize>() + learnable.sum::<usize>()
     }
 }
 
@@ -212,6 +228,7 @@ mod tests {
             },
             transforms: vec![Some(Transform::None)],
             trained: None,
+            learnable: Vec::new(),
             class_weights: Vec::new(),
         };
         let chosen = Chosen {

@@ -5,9 +5,11 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender};
 
 use gnn::Mode;
+use schemas::Ids;
 
 use crate::TrainError;
 use crate::any_model::AnyModel;
+use crate::learnable::{gradients, pulled_input};
 use crate::order::{Order, step_seed};
 use crate::server::{Consistency, GradientFormat, ParameterServer, Pushed};
 use crate::supply::{Busy, PipelineStage};
@@ -103,6 +105,7 @@ impl Worker<'_> {
                 gradient: &gradient,
                 num_targets,
                 buffers,
+                rows: &[],
             };
             self.server.push(pushed)?;
             return Ok(0.0);
@@ -113,13 +116,22 @@ impl Worker<'_> {
         )]
         // If no class of the batch has weight, every loss is 0, and so is the gradient.
         let normalizer = if covered > 0.0 { covered as f32 } else { 1.0 };
+        let wanted: Vec<&Ids> = batch.learnable.iter().map(|of| &of.ids).collect();
+        let pulled = match wanted.is_empty() {
+            true => Vec::new(),
+            false => self.server.pull_rows(&wanted)?,
+        };
+        let learnable = pulled_input(&batch.learnable, &pulled)?;
         let mut computed = self.model.loss_and_gradient(
-            &batch.blocks,
+            (&batch.blocks, &learnable),
             &batch.labels,
             normalizer,
             Mode::Train { seed },
         )?;
         self.format.round(&mut computed.gradient);
+        let mut rows = gradients(&batch.learnable, &computed.rows);
+        rows.iter_mut()
+            .for_each(|of_table| self.format.round(&mut of_table.values));
         let (gradient, buffers) = (&computed.gradient[..], &computed.buffers[..]);
         self.server.push(Pushed {
             worker,
@@ -127,6 +139,7 @@ impl Worker<'_> {
             gradient,
             num_targets,
             buffers,
+            rows: &rows,
         })?;
         Ok(computed.loss_sum)
     }

@@ -174,7 +174,7 @@ fn data_that_cannot_be_trained_on_are_refused() {
         |graph| graph.features = Features::None,
         data,
         "memory cannot be trained on: its nodes have no features (`input.nodes.features` or \
-         `.sparse`)",
+         `.sparse`) and no learnable rows (`input.nodes.embedding`)",
     );
     let refused = |change: fn(&mut GraphMeta), expected: &str| {
         let (kind, error) = train("", None, |_| {}, change).unwrap_err();

@@ -14,6 +14,7 @@ use graphtrainer::server::{
     Consistency, GradientFormat, GrpcClient, GrpcServer, Link, MemoryServer, Optimizer,
     OptimizerKind, ParameterServer, Pulled, Pushed, ServerState, Settings, TensorSpec,
 };
+use schemas::Ids;
 
 const LENS: [usize; 4] = [3, 5, 1, 4];
 const NUM_PARAMETERS: usize = 13;
@@ -96,12 +97,17 @@ fn settings(consistency: Consistency, optimizer: Optimizer, workers: usize) -> S
         optimizer,
         consistency,
         workers,
+        tables: Vec::new(),
     }
 }
 
 impl ParameterServer for Remote {
     fn pull(&self, worker: usize, step: u64) -> Result<Pulled, TrainError> {
         self.client.pull(worker, step)
+    }
+
+    fn pull_rows(&self, wanted: &[&Ids]) -> Result<Vec<Vec<f32>>, TrainError> {
+        self.client.pull_rows(wanted)
     }
 
     fn push(&self, pushed: Pushed<'_>) -> Result<(), TrainError> {
@@ -175,6 +181,7 @@ fn push(server: &dyn ParameterServer, worker: usize, step: u64) -> Result<(), Tr
         gradient: &gradient,
         num_targets,
         buffers: &buffers,
+        rows: &[],
     })
 }
 
@@ -330,6 +337,7 @@ fn the_sum_is_clipped_and_every_push_without_one() {
                     gradient: &gradient,
                     num_targets: 1,
                     buffers: &[],
+                    rows: &[],
                 })
                 .unwrap();
         }
@@ -572,6 +580,7 @@ fn requests_of_another_shape_are_refused() {
         gradient: &[0.0; 3],
         num_targets: 1,
         buffers: &[0.0, 0.0],
+        rows: &[],
     };
     refused(
         other.push(pushed),
@@ -650,6 +659,7 @@ fn narrow_gradients_give_what_their_rounded_values_give() {
         gradient: &rounded,
         num_targets: 1,
         buffers: &[0.0, 4.0],
+        rows: &[],
     };
     twin.push(pushed).unwrap();
     assert_eq!(narrow.state().unwrap(), twin.state().unwrap());
@@ -666,6 +676,7 @@ fn async_ignores_a_step_without_targets() {
             gradient: &none,
             num_targets: 0,
             buffers: &[9.0, 9.0],
+            rows: &[],
         };
         server.push(pushed).unwrap();
         let state = server.state().unwrap();

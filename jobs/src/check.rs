@@ -202,7 +202,7 @@ fn to_json(job: &Job, survey: &Survey, prediction: Option<&Prediction>) -> Value
         "memory_budget_bytes": job.memory_budget.as_u64(),
     });
     if survey.meta.is_typed() {
-        report["types"] = types_json(survey);
+        report["types"] = types_json(job, survey);
         report["relations"] = relations_json(job, survey);
         report["target_type"] = json!(survey.meta.target().name);
     } else if !survey.meta.types[0].columns.is_empty() {
@@ -223,7 +223,7 @@ fn to_json(job: &Job, survey: &Survey, prediction: Option<&Prediction>) -> Value
 }
 
 /// Describes each node type.
-fn types_json(survey: &Survey) -> Value {
+fn types_json(job: &Job, survey: &Survey) -> Value {
     let types = survey.meta.types.iter().zip(survey.types());
     let types = types.map(|(meta, of_type)| {
         let mut found = json!({
@@ -232,6 +232,9 @@ fn types_json(survey: &Survey) -> Value {
             "id_type": meta.id_type,
             "features": feature_width(meta.features),
         });
+        if let Some(width) = embedding(job, &meta.name) {
+            found["embedding"] = json!(width);
+        }
         if !meta.columns.is_empty() {
             found["columns"] = columns::to_json(&meta.columns);
         }
@@ -258,8 +261,14 @@ fn relations_json(job: &Job, survey: &Survey) -> Value {
     relations.collect()
 }
 
+/// Returns the width of the learnable rows of a type's nodes.
+fn embedding(job: &Job, type_name: &str) -> Option<usize> {
+    let mut types = job.graph.types.iter();
+    types.find(|of| of.name == type_name)?.nodes.embedding()
+}
+
 /// Returns a line for each node type.
-fn node_lines(survey: &Survey) -> Vec<String> {
+fn node_lines(job: &Job, survey: &Survey) -> Vec<String> {
     let splits: Vec<String> = splits(survey)
         .into_iter()
         .map(|(name, count)| format!("{count} {name}"))
@@ -275,6 +284,9 @@ fn node_lines(survey: &Survey) -> Vec<String> {
     for (meta, of_type) in survey.meta.types.iter().zip(survey.types()) {
         let count = of_type.ids.len();
         let mut line = format!("{count}, {} features", feature_width(meta.features));
+        if let Some(width) = embedding(job, &meta.name) {
+            line.push_str(&format!(", a learnable row of {width}"));
+        }
         if meta.name == survey.meta.target().name {
             let targets = if survey.meta.is_typed() {
                 ", targets"
@@ -320,7 +332,7 @@ fn edge_lines(job: &Job, survey: &Survey) -> Vec<String> {
 }
 
 fn to_lines(job: &Job, survey: &Survey, prediction: Option<&Prediction>) -> Vec<String> {
-    let mut lines = node_lines(survey);
+    let mut lines = node_lines(job, survey);
     let columns = survey.meta.types.iter().map(|of| &of.columns[..]);
     let num_nodes: Vec<usize> = survey.types().iter().map(|of| of.ids.len()).collect();
     lines.extend(columns::lines(job, columns, &num_nodes));

@@ -280,6 +280,7 @@ impl JobSpec {
             base: PathBuf::from(BASE),
             fresh: fresh.contains(&Stage::Train),
         };
+        let (transforms, embeddings) = (transforms(&graph), embeddings(&graph));
         // Its mistakes were found before, and so were those of the keys that it takes from
         // [flatten].
         let train = self.train.filter(|_| found.is_empty());
@@ -288,7 +289,7 @@ impl JobSpec {
             Some(sample) => plan.with_sample(sample.settings(self.seed)),
             None => plan,
         });
-        let train = train.map(|plan| plan.with_transforms(transforms(&graph)));
+        let train = train.map(|plan| plan.with_transforms(transforms).with_embeddings(embeddings));
         let for_infer = InferContext {
             model,
             input: written,
@@ -393,6 +394,13 @@ fn transforms(graph: &GraphPlan) -> BTreeMap<String, Transform> {
     let types = graph.types.iter().filter(|_| graph.is_typed());
     let transform = |of: &TypePlan| Some((of.name.clone(), of.nodes.transform()?));
     types.filter_map(transform).collect()
+}
+
+/// Returns the widths of learnable rows by type, without types that have none.
+fn embeddings(graph: &GraphPlan) -> BTreeMap<String, usize> {
+    let types = graph.types.iter();
+    let width = |of: &TypePlan| Some((of.name.clone(), of.nodes.embedding()?));
+    types.filter_map(width).collect()
 }
 
 /// Returns the bounds of one-hot columns by type, without types that have none.

@@ -25,6 +25,9 @@ pub const CLASSES_MAX: u32 = 1 << 20;
 /// key.
 pub const SPARSE_WIDTH_MAX: u32 = 1 << 24;
 
+/// Greatest width of a learnable row.
+pub(crate) const EMBEDDING_MAX: u32 = 4096;
+
 /// `[input.nodes]` or `[input.nodes.TYPE]` as written.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -62,6 +65,10 @@ pub struct NodesSpec {
     /// Transform of the features, fitted and applied by the trainer; tables hold raw features.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub transform: Option<Transform>,
+    /// Width of a learnable row for each node, trained with the model; tables do not hold it. Default:
+    /// nodes have none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub embedding: Option<u32>,
     /// The rows of the table that are nodes of the type. Default: all.
     #[serde(rename = "where", default, skip_serializing_if = "RowsWhere::is_empty")]
     pub rows_where: RowsWhere,

@@ -12,7 +12,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::as_given;
 use crate::columns::{LabelMeta, Labels};
-use crate::dataset::{Manifest, Output, PartEntry, part_name, read_manifest, verify_sizes};
+use crate::dataset::{
+    FileEntry, Manifest, Output, PartEntry, part_name, read_manifest, verify_sizes,
+};
 use crate::error::{Result, SchemaError};
 use crate::float_pages::FloatPages;
 use crate::ids::{IdType, Ids};
@@ -103,6 +105,20 @@ impl EmbeddingsWriter {
     ) -> Result<Self> {
         let name = format!("{type_name}/{}", part_name(index));
         Self::named(output, name, format!("{FOLDER}/"), columns)
+    }
+
+    /// Starts the one table of the learnable rows of a node type, or of the nodes of an untyped graph,
+    /// whose type has the empty name.
+    ///
+    /// # Errors
+    ///
+    /// If the file cannot be created.
+    pub fn table(output: &Output, type_name: &str, columns: &EmbeddingColumns) -> Result<Self> {
+        let (name, folder) = match type_name {
+            "" => (FOLDER.to_owned(), String::new()),
+            _ => (type_name.to_owned(), format!("{FOLDER}/")),
+        };
+        Self::named(output, name, folder, columns)
     }
 
     /// Starts a part; its file is `{folder}{name}.parquet`.
@@ -252,6 +268,33 @@ pub struct EmbeddingRows {
     pub prediction: Labels,
 }
 
+impl EmbeddingRows {
+    fn none(id_type: IdType, label: Option<&LabelMeta>) -> Self {
+        Self {
+            ids: Ids::new(id_type),
+            dim: 0,
+            embedding: Vec::new(),
+            prediction: Labels::empty(label),
+        }
+    }
+}
+
+/// Reads a table of learnable rows, as [`EmbeddingsWriter::table`] starts it.
+///
+/// # Errors
+///
+/// If the file has other bytes than `entry` says, or is no table of ids of this type.
+pub fn read_embedding_table(
+    path: &Path,
+    entry: &FileEntry,
+    id_type: IdType,
+) -> Result<EmbeddingRows> {
+    let mut rows = EmbeddingRows::none(id_type, None);
+    let reader = TableReader::open(path, entry, SCHEMA_KEY)?;
+    reader.for_each(|batch| append(&mut rows, batch, None))?;
+    Ok(rows)
+}
+
 /// A finished output of embeddings.
 #[derive(Clone, Debug)]
 pub struct EmbeddingsDataset {
@@ -337,12 +380,8 @@ impl EmbeddingsDataset {
                 .label
                 .as_ref()
                 .filter(|_| reader.has_column("prediction"));
-            let rows = rows.get_or_insert_with(|| EmbeddingRows {
-                ids: Ids::new(of_type.id_type),
-                dim: 0,
-                embedding: Vec::new(),
-                prediction: Labels::empty(label),
-            });
+            let no_rows = || EmbeddingRows::none(of_type.id_type, label);
+            let rows = rows.get_or_insert_with(no_rows);
             reader.for_each(|batch| append(rows, batch, label))?;
         }
         rows.ok_or_else(|| SchemaError::Broken {

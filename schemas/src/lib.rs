@@ -148,7 +148,8 @@ pub use dataset::{
     FileEntry, Manifest, Opened, Output, PartEntry, PartFile, SplitCounts, read_manifest,
 };
 pub use embeddings::{
-    EmbeddingBatch, EmbeddingColumns, EmbeddingRows, EmbeddingsDataset, EmbeddingsWriter, Precision,
+    EmbeddingBatch, EmbeddingColumns, EmbeddingRows, EmbeddingsDataset, EmbeddingsWriter,
+    Precision, read_embedding_table,
 };
 pub use error::{ErrorKind, Result, SchemaError, error_causes, error_chain};
 pub use fanout::{Fanout, FlattenMeta, HopFanouts, Layout, Sampling, keep_at_hop, use_at_layer};

@@ -127,12 +127,13 @@ fn by_name(graph: &GraphPlan, mut tables: Vec<(&String, serde_json::Value)>) -> 
     serde_json::Value::Object(tables.collect())
 }
 
-/// The path of the table does not count; nor do the transform and the bounds of one-hot columns,
-/// which only the trainer applies.
+/// The path of the table does not count; nor do the transform, the width of learnable rows and the
+/// bounds of one-hot columns, which only the trainer uses.
 fn nodes_input(nodes: &NodesPlan, files: &str) -> serde_json::Value {
     let columns = schemas::NodesSpec {
         path: schemas::TablePath::default(),
         transform: None,
+        embedding: None,
         columns: nodes.spec().declared_kinds(),
         ..nodes.spec().clone()
     };

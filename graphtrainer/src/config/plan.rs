@@ -84,6 +84,10 @@ pub(crate) struct ResultPlan {
     /// By type, the bounds of its columns; types without a bound are left out.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) one_hot: BTreeMap<String, BTreeMap<String, u32>>,
+    /// By type (with the empty name in an untyped graph), the width of its nodes' learnable rows; types
+    /// without such rows are left out.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) embeddings: BTreeMap<String, usize>,
     pub(crate) optimizer: Optimizer,
     /// In epochs; the number of targets decides how many steps the optimiser gets.
     pub(crate) schedule: Option<ScheduleSpec>,
@@ -133,6 +137,13 @@ impl TrainPlan {
     /// left out. [`TrainContext::transform`] is then not used.
     pub fn with_transforms(mut self, transforms: BTreeMap<String, Transform>) -> Self {
         self.result.transforms = transforms;
+        self
+    }
+
+    /// Gives the nodes of some types learnable rows: their widths by type, with the empty name in an
+    /// untyped graph.
+    pub fn with_embeddings(mut self, embeddings: BTreeMap<String, usize>) -> Self {
+        self.result.embeddings = embeddings;
         self
     }
 

@@ -134,7 +134,7 @@ impl FollowerWork<'_> {
         let _own_shards = connections.serve()?;
         let specs = tensors(self.prepared.model.parameters(), &self.prepared.decays);
         let format = result.gradient_format;
-        let server = connections.client(&specs, format)?;
+        let server = connections.client((&specs, &self.prepared.tables()), format)?;
         let (busy, order) = (Busy::default(), training_order(self.plan, self.source));
         let vectoriser = self.prepared.vectoriser(true);
         let crew = Crew {

@@ -185,8 +185,11 @@ impl<'a> Leader<'a> {
         let (epoch, done_steps) = of.begin;
         let own_shards = self.connections.serve()?;
         self.send_all(&Command::Begin { epoch, done_steps });
-        let (tensors, format) = (&of.settings.tensors, of.plan.result.gradient_format);
-        let server = self.connections.client(tensors, format)?;
+        let Settings {
+            tensors, tables, ..
+        } = &of.settings;
+        let format = of.plan.result.gradient_format;
+        let server = self.connections.client((tensors, tables), format)?;
         server.start(&of.settings, &state)?;
         Ok((own_shards, server))
     }

@@ -27,7 +27,7 @@ use schemas::{Manifest, error_chain};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::server::{GradientFormat, GrpcClient, GrpcServer, Link, TensorSpec};
+use crate::server::{GradientFormat, GrpcClient, GrpcServer, Link, TableSpec, TensorSpec};
 use crate::worker::EpochShare;
 use crate::{TrainError, TrainPlan};
 
@@ -251,11 +251,11 @@ impl Connections {
     /// Makes a client of all shards.
     fn client(
         &mut self,
-        tensors: &[TensorSpec],
+        (tensors, tables): (&[TensorSpec], &[TableSpec]),
         format: GradientFormat,
     ) -> Result<GrpcClient, TrainError> {
         let links = std::mem::take(&mut self.to_shards);
-        GrpcClient::over(links, tensors, format)
+        Ok(GrpcClient::over(links, tensors, format)?.with_tables(tables))
     }
 }
 

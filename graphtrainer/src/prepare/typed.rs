@@ -32,7 +32,7 @@ impl Checks<'_> {
             layer: plan.layer,
             relation_aggregator: plan.relation_aggregator.unwrap_or_default(),
             aggregator: plan.aggregator,
-            types: graph.types.iter().map(type_input).collect(),
+            types: graph.types.iter().map(|of| self.type_input(of)).collect(),
             relations: relations.map(|of| self.relation_input(of)).collect(),
             target_type,
             projection: self.projection()?,
@@ -129,6 +129,17 @@ impl Checks<'_> {
         })
     }
 
+    /// Returns the input of a type; one without features and learnable rows has none.
+    fn type_input(&self, meta: &TypeMeta) -> TypeInput {
+        let embedding_dim = self.plan.result.embeddings.get(&meta.name).copied();
+        let in_dim = encoded_width_max(meta) + embedding_dim.unwrap_or(0);
+        TypeInput {
+            name: meta.name.clone(),
+            in_dim: Some(in_dim).filter(|&dim| dim > 0),
+            embedding_dim,
+        }
+    }
+
     fn relation_input(&self, (meta, columns): (&RelationMeta, EdgeColumns)) -> RelationInput {
         let name = |node_type: usize| self.graph.types[node_type].name.clone();
         RelationInput {
@@ -138,14 +149,5 @@ impl Checks<'_> {
             edge_weight: columns.weight,
             edge_dim: columns.dim,
         }
-    }
-}
-
-/// Returns the input of a type; one without features has none.
-fn type_input(meta: &TypeMeta) -> TypeInput {
-    TypeInput {
-        name: meta.name.clone(),
-        in_dim: Some(encoded_width_max(meta)).filter(|&dim| dim > 0),
-        embedding_dim: None,
     }
 }

@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use http::uri::PathAndQuery;
 use prost::Message;
 use prost::bytes::Bytes;
+use schemas::Ids;
 use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
 use tonic::client::Grpc;
@@ -19,8 +20,12 @@ use super::wire::{
     Empty, FailRequest, LINK_BEAT, LINK_SILENCE_MAX, MESSAGE_BYTES_MAX, Method, PullReply,
     PullRequest, PushRequest, StartRequest, State, WINDOW_BYTES, decode, encode, error_of,
 };
+use super::wire_rows::{
+    PullRowsReply, PullRowsRequest, RowIds, RowPage, RowPush, SaveRowsRequest, page_rows,
+};
 use super::{
-    GradientFormat, Link, ParameterServer, Pulled, Pushed, ServerState, Settings, TensorSpec,
+    GradientFormat, Link, ParameterServer, Pulled, Pushed, ServerState, Settings, TableRows,
+    TableSpec, TensorSpec,
 };
 use crate::TrainError;
 
@@ -37,6 +42,8 @@ pub struct GrpcClient {
     num_parameters: usize,
     /// Sum of the norms of the gradients of all updates that servers have reported.
     norm_sum: Mutex<f64>,
+    /// The embedding tables. Each server holds the rows of some of their nodes.
+    tables: Vec<TableSpec>,
 }
 
 /// Running calls, each with its server.
@@ -92,7 +99,15 @@ impl GrpcClient {
             format,
             num_parameters: tensors.iter().map(|tensor| tensor.len).sum(),
             norm_sum: Mutex::new(0.0),
+            tables: Vec::new(),
         })
+    }
+
+    /// Adds embedding tables: those of the settings that the servers start with.
+    #[must_use]
+    pub fn with_tables(mut self, tables: &[TableSpec]) -> Self {
+        self.tables = tables.to_vec();
+        self
     }
 
     /// Sends the servers their settings and the state to start from. `settings` are those of all
@@ -127,6 +142,9 @@ impl GrpcClient {
         });
         let requests = requests.collect::<Result<Vec<_>, TrainError>>()?;
         self.all::<_, Empty>(Method::Start, requests)?;
+        for (table, rows) in state.tables.iter().enumerate() {
+            self.load_rows(table, rows)?;
+        }
         *self.norm_sum.lock().unwrap_or_else(PoisonError::into_inner) = state_norm_sum;
         Ok(())
     }
@@ -215,13 +233,60 @@ impl GrpcClient {
         *norm_sum
     }
 
+    /// Sends the rows of a table to their servers, page by page.
+    fn load_rows(&self, table: usize, rows: &TableRows) -> Result<(), TrainError> {
+        let spec = &self.tables[table];
+        let count = page_rows(spec.dim, rows.moments.len());
+        let by_server = spec.by_shard(&rows.ids, self.servers.len());
+        let most = by_server.iter().map(|own| own.len().div_ceil(count)).max();
+        for page in 0..most.unwrap_or(0) {
+            let of_server = |own: &Vec<u32>| {
+                let start = own.len().min(page * count);
+                let positions = &own[start..own.len().min(start + count)];
+                RowPage::of(table, &rows.gather(positions, spec.dim))
+            };
+            let pages: Vec<RowPage> = by_server.iter().map(of_server).collect();
+            self.all::<_, Empty>(Method::LoadRows, pages)?;
+        }
+        Ok(())
+    }
+
+    /// Returns all rows of a table.
+    fn save_rows(&self, table: usize) -> Result<TableRows, TrainError> {
+        let TableSpec { id_type, dim, .. } = self.tables[table];
+        let mut pages = Vec::new();
+        let mut starts = vec![0; self.servers.len()];
+        loop {
+            let requests = starts.iter().map(|&start| SaveRowsRequest {
+                table: table as u64,
+                start,
+            });
+            let requests: Vec<SaveRowsRequest> = requests.collect();
+            let answers: Vec<RowPage> = self.all(Method::SaveRows, requests)?;
+            let mut is_last = true;
+            for (server, answer) in answers.iter().enumerate() {
+                let rows = answer.to_rows(id_type, dim);
+                let rows = rows.ok_or_else(|| refused(server, "rows that are cut off"))?;
+                starts[server] += rows.ids.len() as u64;
+                is_last &= rows.ids.is_empty();
+                pages.push(rows);
+            }
+            if is_last {
+                return Ok(TableRows::join(id_type, &pages, dim));
+            }
+        }
+    }
+
     /// Reads the buffers, which the first server holds.
     fn buffers(&self, bytes: &[u8]) -> Result<Vec<f32>, TrainError> {
-        decode(bytes).ok_or_else(|| TrainError::ServerRefused {
-            server: 0,
-            problem: "it sent buffers that are cut off".to_owned(),
-        })
+        decode(bytes).ok_or_else(|| refused(0, "buffers that are cut off"))
     }
+}
+
+/// Returns the error of a server that sent something malformed.
+fn refused(server: usize, what: &str) -> TrainError {
+    let problem = format!("it sent {what}");
+    TrainError::ServerRefused { server, problem }
 }
 
 impl ParameterServer for GrpcClient {
@@ -258,23 +323,66 @@ impl ParameterServer for GrpcClient {
         })
     }
 
+    fn pull_rows(&self, wanted: &[&Ids]) -> Result<Vec<Vec<f32>>, TrainError> {
+        let tables = self.tables.iter().zip(wanted);
+        let places: Vec<Vec<Vec<u32>>> = tables
+            .map(|(spec, ids)| spec.by_shard(ids, self.servers.len()))
+            .collect();
+        let request = |server: usize| {
+            let own = places.iter().zip(wanted);
+            let own = own.map(|(by_server, ids)| RowIds::of(&ids.gather(&by_server[server])));
+            PullRowsRequest {
+                tables: own.collect(),
+            }
+        };
+        let requests: Vec<PullRowsRequest> = (0..self.servers.len()).map(request).collect();
+        let replies: Vec<PullRowsReply> = self.all(Method::PullRows, requests)?;
+        let read = |(table, spec): (usize, &TableSpec)| {
+            let dim = spec.dim;
+            let mut rows = vec![0.0; wanted[table].len() * dim];
+            for (server, reply) in replies.iter().enumerate() {
+                let positions = &places[table][server];
+                let own = reply.tables.get(table).and_then(|bytes| decode(bytes));
+                let own = own.filter(|own| own.len() == positions.len() * dim);
+                let own = own.ok_or_else(|| refused(server, "rows that are cut off"))?;
+                for (row, &position) in own.chunks_exact(dim).zip(positions) {
+                    let start = position as usize * dim;
+                    rows[start..start + dim].copy_from_slice(row);
+                }
+            }
+            Ok(rows)
+        };
+        self.tables.iter().enumerate().map(read).collect()
+    }
+
     fn push(&self, pushed: Pushed<'_>) -> Result<(), TrainError> {
         assert_eq!(
             pushed.gradient.len(),
             self.num_parameters,
             "the gradient covers the whole model"
         );
+        let tables = self.tables.iter().zip(pushed.rows);
+        let mut rows: Vec<Vec<RowPush>> = vec![Vec::new(); self.servers.len()];
+        for (spec, gradient) in tables {
+            let places = spec.by_shard(&gradient.ids, self.servers.len());
+            for (of_server, positions) in rows.iter_mut().zip(places) {
+                let part = gradient.gather(&positions, spec.dim);
+                of_server.push(RowPush::of(&part, self.format));
+            }
+        }
         let requests = self
             .servers
             .iter()
+            .zip(rows)
             .enumerate()
-            .map(|(server, shard)| PushRequest {
+            .map(|(server, (shard, rows))| PushRequest {
                 worker: pushed.worker as u64,
                 step: pushed.step,
                 num_targets: pushed.num_targets,
                 is_bf16: self.format == GradientFormat::Bf16,
                 gradient: shard.gather(self.format, pushed.gradient),
                 buffers: buffers_for(server, pushed.buffers),
+                rows,
             });
         self.all::<_, Empty>(Method::Push, requests)?;
         Ok(())
@@ -302,6 +410,7 @@ impl ParameterServer for GrpcClient {
             parameters: vec![0.0; self.num_parameters],
             buffers: self.buffers(&first.buffers)?,
             moments: vec![vec![0.0; self.num_parameters]; num_moments],
+            tables: Vec::new(),
         };
         for (server, part) in states.iter().enumerate() {
             if (part.step, part.updates) != (first.step, first.updates)
@@ -314,6 +423,9 @@ impl ParameterServer for GrpcClient {
             for (bytes, moment) in part.moments.iter().zip(&mut state.moments) {
                 self.scatter(server, bytes, moment)?;
             }
+        }
+        for table in 0..self.tables.len() {
+            state.tables.push(Arc::new(self.save_rows(table)?));
         }
         Ok(state)
     }

@@ -4,9 +4,13 @@ use std::ops::Range;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use schemas::Ids;
+
 use super::shard::{Shard, places, spread};
+use super::tables::Tables;
 use super::{
-    Consistency, Optimizer, ParameterServer, Pulled, Pushed, ServerState, TensorSpec, squared_norm,
+    Consistency, Optimizer, ParameterServer, Pulled, Pushed, ServerState, TableSpec, TensorSpec,
+    squared_norm,
 };
 use crate::TrainError;
 
@@ -23,6 +27,7 @@ pub struct MemoryServer {
     moved: Condvar,
     /// Squared norms of the tensors' gradients, update by update, if they are kept.
     squares: Option<Mutex<Vec<f64>>>,
+    tables: Tables,
 }
 
 /// How long a pull waits before it checks again; a change wakes it at once.
@@ -88,7 +93,26 @@ impl MemoryServer {
             progress: Mutex::new(progress),
             moved: Condvar::new(),
             squares: None,
+            tables: Tables::default(),
         }
+    }
+
+    /// Adds embedding tables, spread over as many shards as the tensors, with the rows of `state`. The
+    /// norm and the clipping of a gradient leave their rows out.
+    ///
+    /// # Panics
+    ///
+    /// If the rows of `state` are of other tables.
+    #[must_use]
+    pub fn with_tables(mut self, specs: &[TableSpec], state: &ServerState) -> Self {
+        let num_workers = lock(&self.progress).clocks.len();
+        let counts = (num_workers, self.shards.len());
+        self.tables = Tables::new(specs, self.optimizer.num_moments(), counts, state);
+        self
+    }
+
+    pub(super) fn tables(&self) -> &Tables {
+        &self.tables
     }
 
     /// Makes the server keep the values of [`take_squares`](Self::take_squares): 8 bytes per tensor
@@ -166,6 +190,7 @@ impl MemoryServer {
         for shard in &self.shards {
             lock(shard).keep(pushed);
         }
+        self.tables.keep(pushed.worker, pushed.rows);
         let mut progress = self.progress()?;
         progress.collect(pushed);
         let mut others = (0..).zip(&progress.clocks);
@@ -175,6 +200,7 @@ impl MemoryServer {
                 lock(shard).take_sum(&mut sum);
             }
             progress.norm_sum += self.apply(pushed.step, &sum);
+            self.tables.apply_kept(&self.optimizer.at(pushed.step));
         }
         progress.clocks[pushed.worker] += 1;
         Ok(())
@@ -182,7 +208,11 @@ impl MemoryServer {
 
     /// Applies the gradient of one worker, unless it had no targets.
     fn push_alone(&self, pushed: &Pushed<'_>) -> Result<(), TrainError> {
-        let norm = (pushed.num_targets > 0).then(|| self.apply(pushed.step, pushed.gradient));
+        let norm = (pushed.num_targets > 0).then(|| {
+            let optimizer = self.optimizer.at(pushed.step);
+            self.tables.apply(&optimizer, pushed.rows);
+            self.apply(pushed.step, pushed.gradient)
+        });
         let mut progress = self.progress()?;
         if let Some(norm) = norm {
             progress.norm_sum += norm;
@@ -224,6 +254,11 @@ impl ParameterServer for MemoryServer {
         }
     }
 
+    fn pull_rows(&self, wanted: &[&Ids]) -> Result<Vec<Vec<f32>>, TrainError> {
+        drop(self.progress()?);
+        Ok(self.tables.read(wanted))
+    }
+
     fn push(&self, pushed: Pushed<'_>) -> Result<(), TrainError> {
         assert_eq!(
             pushed.gradient.len(),
@@ -262,6 +297,7 @@ impl ParameterServer for MemoryServer {
             parameters: vec![0.0; self.num_parameters],
             buffers: progress.buffers.clone(),
             moments: vec![vec![0.0; self.num_parameters]; self.optimizer.num_moments()],
+            tables: self.tables.state(),
         };
         drop(progress);
         for shard in &self.shards {
@@ -308,6 +344,6 @@ impl Progress {
 
 /// Locks also after a panic in another thread: the panicking worker reports its failure by `fail`,
 /// and the next caller must get that error instead of a panic.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -7,8 +7,14 @@ mod memory;
 mod optimizer;
 mod service;
 mod shard;
+mod table;
+mod tables;
 mod wire;
+mod wire_rows;
 
+use std::sync::Arc;
+
+use schemas::Ids;
 use serde::{Deserialize, Serialize};
 use tokio::runtime::Runtime;
 
@@ -19,6 +25,7 @@ pub use memory::MemoryServer;
 pub use optimizer::{Optimizer, OptimizerKind, squared_norm};
 pub use service::GrpcServer;
 pub(crate) use shard::spread;
+pub use table::{RowGradient, TableRows, TableSpec};
 pub(crate) use wire::MESSAGE_BYTES_MAX;
 pub use wire::Settings;
 
@@ -72,6 +79,8 @@ pub struct Pushed<'a> {
     pub num_targets: u64,
     /// The model's buffers after the step.
     pub buffers: &'a [f32],
+    /// Gradients of rows, by embedding table, divided as `gradient`; empty if no row has one.
+    pub rows: &'a [RowGradient],
 }
 
 /// The state that a server needs to continue as if never stopped.
@@ -89,6 +98,8 @@ pub struct ServerState {
     pub buffers: Vec<f32>,
     /// The optimiser's vectors, each as long as `parameters` (none for plain SGD).
     pub moments: Vec<Vec<f32>>,
+    /// The rows of each embedding table that have had a gradient; empty: no table has such rows.
+    pub tables: Vec<Arc<TableRows>>,
 }
 
 /// Holds the parameters and the optimiser's state, and decides which workers wait.
@@ -105,6 +116,15 @@ pub trait ParameterServer: Send + Sync {
     ///
     /// [`TrainError::PeerFailed`] once any worker failed.
     fn pull(&self, worker: usize, step: u64) -> Result<Pulled, TrainError>;
+
+    /// Returns rows of the embedding tables, `[ids, dim]` for each table, with no row twice. `wanted`
+    /// has the ids, by table. Called between a worker's pull and its push, so that in mode sync no
+    /// update comes between them.
+    ///
+    /// # Errors
+    ///
+    /// If a server is lost.
+    fn pull_rows(&self, wanted: &[&Ids]) -> Result<Vec<Vec<f32>>, TrainError>;
 
     /// Passes the gradient of this worker's next step to the server.
     ///

@@ -19,8 +19,10 @@ use super::wire::{
     Empty, FailRequest, LINK_BEAT, LINK_SILENCE_MAX, MESSAGE_BYTES_MAX, Method, PullReply,
     PullRequest, PushRequest, StartRequest, State, WINDOW_BYTES, decode, encode, status_of,
 };
+use super::wire_rows::{PullRowsReply, PullRowsRequest, RowPage, SaveRowsRequest, page_rows};
 use super::{
-    Consistency, GradientFormat, Link, MemoryServer, ParameterServer, Pushed, Settings, WORKERS_MAX,
+    Consistency, GradientFormat, Link, MemoryServer, ParameterServer, Pushed, Settings, TableSpec,
+    WORKERS_MAX,
 };
 use crate::TrainError;
 
@@ -132,6 +134,15 @@ impl tower_service::Service<http::Request<Body>> for Service {
                 Some(Method::State) => {
                     answer(request, move |asked: Empty| shared.state(&asked)).await
                 }
+                Some(Method::PullRows) => {
+                    answer(request, move |asked| shared.pull_rows(&asked)).await
+                }
+                Some(Method::LoadRows) => {
+                    answer(request, move |asked| shared.load_rows(&asked)).await
+                }
+                Some(Method::SaveRows) => {
+                    answer(request, move |asked| shared.save_rows(&asked)).await
+                }
                 None => Status::unimplemented("unknown method").into_http(),
             })
         })
@@ -195,6 +206,7 @@ impl Shared {
         let fits = state.parameters.len() == len
             && (moments.is_empty() || moments.len() == settings.optimizer.num_moments())
             && moments.iter().all(|moment| moment.len() == len)
+            && settings.tables.iter().all(|table| table.dim > 0)
             && (1..=WORKERS_MAX).contains(&settings.workers);
         if !fits {
             return Err(malformed("a state of another shape than its settings"));
@@ -206,7 +218,8 @@ impl Shared {
             (settings.workers, 1),
             &state,
         )
-        .keeping_squares();
+        .keeping_squares()
+        .with_tables(&settings.tables, &state);
         let shard = Shard {
             server,
             settings,
@@ -259,18 +272,69 @@ impl Shared {
         let buffers = buffers
             .filter(|values| values.len() == shard.num_buffers)
             .ok_or_else(|| malformed("buffers of another length"))?;
+        let specs = &shard.settings.tables;
+        let rows = specs.iter().zip(&asked.rows);
+        let rows = rows.map(|(spec, rows)| rows.to_gradient((spec.id_type, spec.dim), format));
+        let rows = rows
+            .collect::<Option<Vec<_>>>()
+            .filter(|rows| [0, specs.len()].contains(&rows.len()))
+            .ok_or_else(|| malformed("gradients of rows of other tables"))?;
         let pushed = Pushed {
             worker,
             step: asked.step,
             gradient: &gradient,
             num_targets: asked.num_targets,
             buffers: &buffers,
+            rows: &rows,
         };
         shard
             .server
             .push(pushed)
             .map_err(|error| status_of(&error))?;
         Ok(Empty {})
+    }
+
+    fn pull_rows(&self, asked: &PullRowsRequest) -> Result<PullRowsReply, Status> {
+        let server = &self.shard()?.server;
+        let specs = server.tables().specs();
+        let wanted = specs.iter().zip(&asked.tables);
+        let wanted = wanted.map(|(spec, ids)| ids.to_ids(spec.id_type));
+        let wanted = wanted
+            .collect::<Option<Vec<_>>>()
+            .filter(|wanted| wanted.len() == specs.len())
+            .ok_or_else(|| malformed("ids of other tables"))?;
+        let wanted: Vec<&schemas::Ids> = wanted.iter().collect();
+        let rows = server
+            .pull_rows(&wanted)
+            .map_err(|error| status_of(&error))?;
+        Ok(PullRowsReply {
+            tables: rows.iter().map(|rows| encode(rows)).collect(),
+        })
+    }
+
+    fn load_rows(&self, asked: &RowPage) -> Result<Empty, Status> {
+        let shard = self.shard()?;
+        let (table, spec) = shard.table(asked.table)?;
+        let num_moments = shard.settings.optimizer.num_moments();
+        let rows = asked.to_rows(spec.id_type, spec.dim);
+        let rows = rows
+            .filter(|rows| [0, num_moments].contains(&rows.moments.len()))
+            .ok_or_else(|| malformed("rows of another shape than its table"))?;
+        match shard.server.tables().load(table, &rows) {
+            true => Ok(Empty {}),
+            false => Err(malformed("a row that its table has already")),
+        }
+    }
+
+    fn save_rows(&self, asked: &SaveRowsRequest) -> Result<RowPage, Status> {
+        let shard = self.shard()?;
+        let (table, spec) = shard.table(asked.table)?;
+        let start = usize::try_from(asked.start).unwrap_or(usize::MAX);
+        let count = page_rows(spec.dim, shard.settings.optimizer.num_moments());
+        Ok(RowPage::of(
+            table,
+            &shard.server.tables().page(table, start, count),
+        ))
     }
 
     fn fail(&self, asked: &FailRequest) -> Result<Empty, Status> {
@@ -295,6 +359,12 @@ impl Shard {
         known
             .filter(|idx| *idx < self.settings.workers)
             .ok_or_else(|| malformed(&format!("worker {worker} of {}", self.settings.workers)))
+    }
+
+    fn table(&self, table: u64) -> Result<(usize, &TableSpec), Status> {
+        let known = usize::try_from(table).ok();
+        let found = known.and_then(|at| Some((at, self.settings.tables.get(at)?)));
+        found.ok_or_else(|| malformed(&format!("table {table} of {}", self.settings.tables.len())))
     }
 
     /// Returns the answer to pulls of a step, if it is kept.

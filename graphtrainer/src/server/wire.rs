@@ -1,12 +1,12 @@
 //! The messages between parameter server and workers over gRPC.
 //!
 //! The messages are Protocol Buffers of the package `graphflat`, derived with `prost`; the service
-//! is `ParameterServer` with the unary methods `Start`, `Pull`, `Push`, `Fail` and `State`. Vectors
-//! are fields of type `bytes`, which decode without a copy: little-endian values in the order of
+//! is `ParameterServer` with the unary methods `Start`, `Pull`, `Push`, `Fail` and `State`, and for
+//! embedding tables `PullRows`, `LoadRows` and `SaveRows` (`wire_rows.rs`). Vectors are fields of type `bytes`, which decode without a copy: little-endian values in the order of
 //! the shard. An error of the protocol is a status `ABORTED` with a [`Refusal`] as JSON in its
 //! details.
 //!
-//! Only the five paths below are written by hand. Generating them from a `.proto` file would need
+//! Only the paths below are written by hand. Generating them from a `.proto` file would need
 //! `protoc` or a build script, and its server takes no blocking calls.
 
 use std::time::Duration;
@@ -17,7 +17,8 @@ use schemas::error_causes;
 use serde::{Deserialize, Serialize};
 use tonic::{Code, Status};
 
-use super::{Consistency, GradientFormat, Optimizer, ServerState, TensorSpec};
+use super::wire_rows::RowPush;
+use super::{Consistency, GradientFormat, Optimizer, ServerState, TableSpec, TensorSpec};
 use crate::TrainError;
 
 /// Largest message: the values and the optimiser's state of one shard. HTTP/2 splits it into
@@ -46,6 +47,9 @@ pub struct Settings {
     pub consistency: Consistency,
     /// Workers that pull and push.
     pub workers: usize,
+    /// The embedding tables. Every server holds the rows of some of their nodes.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tables: Vec<TableSpec>,
 }
 
 /// Asks a server to begin.
@@ -113,6 +117,9 @@ pub(super) struct PushRequest {
     pub(super) gradient: Bytes,
     #[prost(bytes = "bytes", tag = "6")]
     pub(super) buffers: Bytes,
+    /// By embedding table; the gradients are in the format of `gradient`.
+    #[prost(message, repeated, tag = "7")]
+    pub(super) rows: Vec<RowPush>,
 }
 
 /// Names the worker that failed.
@@ -134,6 +141,9 @@ pub(super) enum Method {
     Push,
     Fail,
     State,
+    PullRows,
+    LoadRows,
+    SaveRows,
 }
 
 /// An error of the protocol.
@@ -150,7 +160,16 @@ enum Refusal {
 }
 
 impl Method {
-    const ALL: [Self; 5] = [Self::Start, Self::Pull, Self::Push, Self::Fail, Self::State];
+    const ALL: [Self; 8] = [
+        Self::Start,
+        Self::Pull,
+        Self::Push,
+        Self::Fail,
+        Self::State,
+        Self::PullRows,
+        Self::LoadRows,
+        Self::SaveRows,
+    ];
 
     /// Returns the path of its requests.
     pub(super) const fn path(self) -> &'static str {
@@ -160,6 +179,9 @@ impl Method {
             Self::Push => "/graphflat.ParameterServer/Push",
             Self::Fail => "/graphflat.ParameterServer/Fail",
             Self::State => "/graphflat.ParameterServer/State",
+            Self::PullRows => "/graphflat.ParameterServer/PullRows",
+            Self::LoadRows => "/graphflat.ParameterServer/LoadRows",
+            Self::SaveRows => "/graphflat.ParameterServer/SaveRows",
         }
     }
 
@@ -194,6 +216,7 @@ impl State {
                 .iter()
                 .map(|moment| decode(moment))
                 .collect::<Option<_>>()?,
+            tables: Vec::new(),
         })
     }
 }
@@ -279,6 +302,7 @@ mod tests {
             is_bf16: true,
             gradient: gradient.into(),
             buffers: encode(&[0.5]),
+            rows: Vec::new(),
         };
         #[rustfmt::skip]
         let expected = [
@@ -370,6 +394,7 @@ mod tests {
                 },
                 consistency: Consistency::Bounded(2),
                 workers: 3,
+                tables: Vec::new(),
             };
             let json = serde_json::to_string(&settings).unwrap();
             assert_eq!(serde_json::from_str::<Settings>(&json).unwrap(), settings);

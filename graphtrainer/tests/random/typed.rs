@@ -122,7 +122,7 @@ impl TypedGraph {
     }
 
     /// Returns the ids of some nodes of a type.
-    fn ids_of(&self, node_type: usize, nodes: &[u32]) -> Ids {
+    pub(crate) fn ids_of(&self, node_type: usize, nodes: &[u32]) -> Ids {
         let id_type = self.meta.types[node_type].id_type;
         let mut ids = Ids::new(id_type);
         for &node in nodes {

@@ -281,8 +281,9 @@ fn check_labels(name: &str, nodes: &NodesSpec, found: &mut Found) {
 
 /// Checks that a model can read the features of a type. Only named types may have none.
 fn check_features(name: &str, nodes: &NodesSpec, found: &mut Found) {
-    if name.is_empty() && nodes.features.is_empty() && nodes.sparse.is_none() {
-        let problem = "is missing; [train] needs `features` or `sparse`";
+    let has_features = !nodes.features.is_empty() || nodes.sparse.is_some();
+    if name.is_empty() && !has_features && nodes.embedding.is_none() {
+        let problem = "is missing; [train] needs `features`, `sparse` or `embedding`";
         found.push(key(&nodes_key(name, "features"), problem));
     }
     if nodes.sparse.is_some() && nodes.transform == Some(Transform::Standardize) {

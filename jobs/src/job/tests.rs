@@ -208,7 +208,8 @@ fn training_needs_more_than_the_tables() {
     );
     check(
         &job("", ""),
-        "job j.toml: `input.nodes.features`: is missing; [train] needs `features` or `sparse`",
+        "job j.toml: `input.nodes.features`: is missing; [train] needs `features`, `sparse` or \
+         `embedding`",
     );
     check(
         &job(&format!("{sparse}transform = \"standardize\"\n"), ""),
@@ -297,7 +298,7 @@ fn the_documented_example_parses_and_every_key_is_documented() {
     // The only error is that the tables do not exist.
     check(
         example(),
-        "j.toml:31: `input.edges.path`: no file matches: papers/edges/*.parquet",
+        "j.toml:32: `input.edges.path`: no file matches: papers/edges/*.parquet",
     );
     let written: toml::Table = toml::from_str(example()).unwrap();
     for table in [
@@ -507,7 +508,8 @@ fn all_mistakes_are_told_at_once_in_the_order_of_the_file() {
          j.toml:21: `infer.output`: out/f/e overlaps `flatten.output`, out/f; each needs a \
          directory of its own\n\
          j.toml:22: `infer.layer` is 300: allowed is 1 to 255\n\
-         job j.toml: `input.nodes.features`: is missing; [train] needs `features` or `sparse`",
+         job j.toml: `input.nodes.features`: is missing; [train] needs `features`, `sparse` or \
+         `embedding`",
     );
 }
 
@@ -520,7 +522,7 @@ fn a_mistake_that_follows_from_another_is_not_told() {
         &format!("{HEAD}{input}{STAGE}{train}").replace("split =", "splits ="),
         "j.toml:7: unknown key `input.nodes.splits`; did you mean `split`? allowed: path, id, \
          features, columns, sparse, label, label_kind, num_classes, split, split_values, transform, \
-         where\n\
+         embedding, where\n\
          j.toml:20: `train.output` is the number 5; allowed is a path, in quotes",
     );
 }
@@ -562,7 +564,7 @@ fn values_of_a_wrong_type_say_what_is_wanted() {
 }
 
 /// Numbers of a job file: values at the ends of their bounds, and values outside.
-const NUMBERS: [(&str, [&str; 2], [&str; 2]); 50] = [
+const NUMBERS: [(&str, [&str; 2], [&str; 2]); 51] = [
     ("seed", ["0", "9223372036854775807"], ["-1", "0.5"]),
     ("workers", ["1", "2"], ["0", "1025"]),
     (
@@ -577,6 +579,7 @@ const NUMBERS: [(&str, [&str; 2], [&str; 2]); 50] = [
         ["-1", "1000000001"],
     ),
     ("storage.timeout", ["1", "3600"], ["0", "3601"]),
+    ("input.nodes.embedding", ["1", "4096"], ["0", "4097"]),
     (
         "input.nodes.num_classes",
         ["1", "1048576"],

@@ -17,7 +17,7 @@ use crate::columns::{
     ColumnMeta, FeatureColumn, FeatureMeta, Features, LabelKind, LabelMeta, Labels, Split,
     SplitMeta,
 };
-use crate::config::{CLASSES_MAX, NodesSpec, SPARSE_WIDTH_MAX, Transform};
+use crate::config::{CLASSES_MAX, EMBEDDING_MAX, NodesSpec, SPARSE_WIDTH_MAX, Transform};
 use crate::error::{Result, SchemaError};
 use crate::ids::{IdType, Ids};
 
@@ -153,6 +153,7 @@ impl NodesSpec {
         let numbers = [
             ("num_classes", self.num_classes, CLASSES_MAX),
             ("sparse.width", width, SPARSE_WIDTH_MAX),
+            ("embedding", self.embedding, EMBEDDING_MAX),
         ];
         let is_beyond = |number: u32, most: u32| !(1..=most).contains(&number);
         numbers
@@ -264,6 +265,11 @@ impl NodesPlan {
     /// Returns the transform that the trainer fits.
     pub fn transform(&self) -> Option<Transform> {
         self.spec.transform
+    }
+
+    /// Returns the width of a node's learnable row.
+    pub fn embedding(&self) -> Option<usize> {
+        self.spec.embedding.map(|width| width as usize)
     }
 
     /// Returns for feature columns the number of categories above which they become learnable

@@ -98,6 +98,7 @@ fn nodes_spec() -> NodesSpec {
         split: None,
         split_values: None,
         transform: None,
+        embedding: None,
         rows_where: RowsWhere::new(),
     }
 }
