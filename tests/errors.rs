@@ -156,7 +156,7 @@ fn unknown_keys_name_line_key_and_the_nearest_key() {
     check(
         USAGE,
         expect![[r#"
-        error: job.toml:8: unknown key `input.nodes.feature`; did you mean `features`? allowed: path, id, features, columns, sparse, label, label_kind, num_classes, split, split_values, transform, where
+        error: job.toml:8: unknown key `input.nodes.feature`; did you mean `features`? allowed: path, id, features, columns, sparse, label, label_kind, num_classes, split, split_values, transform, embedding, where
     "#]],
         |case| {
             case.job = case.job.with("features =", "feature =");

@@ -11,6 +11,7 @@ mod cluster_train;
 mod cluster_typed;
 mod columns;
 mod cora;
+mod embeddings;
 mod ending;
 mod errors;
 mod fault_proxy;

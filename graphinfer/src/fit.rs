@@ -141,6 +141,9 @@ impl TrainedModel {
         {
             return unfit(problem);
         }
+        if let Some(problem) = self.record.misfit_of_ids(of_nodes) {
+            return unfit(problem);
+        }
         let is_sparse = matches!(of_nodes.features, FeatureMeta::Sparse { .. });
         if is_sparse && matches!(self.transform, Transform::Standardize { .. }) {
             let problem = "it standardises features, which would fill the nodes' sparse ones";
@@ -165,7 +168,7 @@ impl TrainedModel {
 
     /// Returns the number of features of a node before the transform.
     fn raw_dim(&self) -> usize {
-        raw_width(&self.transform, self.model.architecture().in_dim)
+        raw_width(&self.transform, self.model.architecture().features_dim())
     }
 
     /// Prepares the transform for the columns of a graph, which was checked before.
@@ -173,6 +176,7 @@ impl TrainedModel {
         let columns = raw_columns(&graph.types[0].columns);
         Ok(Self {
             transform: self.transform.bind(&columns)?,
+            embedding: self.record.embeddings("")?,
             ..self
         })
     }

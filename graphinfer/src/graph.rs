@@ -7,10 +7,11 @@ use crate::halo::Halo;
 use crate::hubs::{Hubs, SegmentProcesses, Segmented, is_hub};
 use crate::local::own_nodes;
 use crate::locate::{locate, narrow};
+use crate::model::TrainedModel;
 use crate::node_columns::node_columns;
 use cluster::Cluster;
-use gnn::{Architecture, Block, Dense, Input, NodeColumns, RangeData, Transform};
-use graphtrainer::convert;
+use gnn::{Architecture, Block, Dense, Input, NodeColumns, RangeData};
+use graphtrainer::{NodeEmbeddings, convert, with_rows};
 use rayon::prelude::*;
 use schemas::{FeatureMeta, Features, Ids, LocalIdx, NodeIdx, Row};
 use std::collections::BTreeSet;
@@ -252,21 +253,28 @@ impl Graph {
         )
     }
 
-    /// Gathers the raw features of some own rows and applies the model's transform.
+    /// Gathers the raw features of some own rows and applies the model's transform. Learnable rows
+    /// come after the features.
     pub(crate) fn input(
         &self,
         rows: Range<usize>,
-        transform: &Transform,
+        trained: &TrainedModel,
     ) -> Result<Input, InferError> {
         let num_rows = rows.len();
         let mut features =
             Features::with_capacity(self.store.meta().graph.types[0].features, num_rows);
-        for (partition, local) in self.places(rows) {
+        for (partition, local) in self.places(rows.clone()) {
             partition.features_into(local, &mut features);
         }
         let mut input = convert::input(features, num_rows);
-        transform.apply(&mut input)?;
-        Ok(input)
+        trained.transform.apply(&mut input)?;
+        let ids = self
+            .places(rows)
+            .map(|(partition, local)| partition.id(local));
+        Ok(match &trained.embedding {
+            Some(embedding) => completed(input, embedding, ids),
+            None => input,
+        })
     }
 
     /// Returns the ids of some own rows.
@@ -319,6 +327,21 @@ impl Graph {
     fn place(&self, row: Row) -> (&Partition, LocalIdx) {
         locate(&self.store, self.node(row))
     }
+}
+
+/// Returns features with the trained rows of nodes behind them, given each node's id.
+pub(crate) fn completed<'a>(
+    features: Input,
+    embedding: &NodeEmbeddings,
+    ids: impl Iterator<Item = (&'a Ids, usize)>,
+) -> Input {
+    let rows: Vec<&[f32]> = ids.map(|(ids, at)| embedding.row(ids, at)).collect();
+    let features = convert::dense(features);
+    Input::Dense(with_rows(
+        Some(&features),
+        embedding.dim(),
+        rows.into_iter(),
+    ))
 }
 
 /// Returns the row of a node in one process: all nodes have rows, in the order of ids.

@@ -64,7 +64,8 @@ impl Rounds<'_> {
     /// Returns the conv of a layer, for one thread.
     pub(crate) fn conv(&self, layer: usize) -> LayerSlice<'_> {
         let is_sparse = self.graph.is_sparse() || self.trained.transform.makes_sparse();
-        let is_sparse = layer == 1 && is_sparse;
+        // Learnable rows make the input of layer 1 dense.
+        let is_sparse = layer == 1 && is_sparse && self.trained.embedding.is_none();
         self.trained.model.layer_slice(layer, is_sparse)
     }
 
@@ -185,8 +186,7 @@ impl Layer<'_> {
         if let Some(rows) = &self.input.before.rows {
             return Ok(Some(ReadyInput::shared(&rows.slice(own_rows))));
         }
-        let transform = &self.rounds.trained.transform;
-        let input = self.rounds.graph.input(own_rows, transform)?;
+        let input = self.rounds.graph.input(own_rows, self.rounds.trained)?;
         Ok(Some(ReadyInput::new(input)?))
     }
 }

@@ -6,13 +6,15 @@ use crate::plan::InferPlan;
 use gnn::typed::TypedModel;
 use gnn::{Model, Task, Transform};
 use graphtrainer::batch::EdgeColumns;
-use graphtrainer::{AnyArchitecture, AnyModel, AnyModelFile, load_any_with};
+use graphtrainer::{
+    AnyArchitecture, AnyModel, AnyModelFile, NodeEmbeddings, TableFile, load_any_with,
+};
 use schemas::dataset::{holds_output, verify_checksums};
 use schemas::storage::entries;
 use schemas::xxh::file_checksum;
 use schemas::{
-    FlattenMeta, GraphColumns, GraphMeta, LabelKind, LabelMeta, Sampling, SchemaError,
-    TypedColumns, keep_at_hop, read_manifest, use_at_layer,
+    FileEntry, FlattenMeta, GraphColumns, GraphMeta, LabelKind, LabelMeta, Sampling, SchemaError,
+    TypeMeta, TypedColumns, keep_at_hop, read_manifest, use_at_layer,
 };
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -50,6 +52,8 @@ pub(crate) struct Record {
     /// The graph of the training; none if the model does not record it.
     trained_on: Option<GraphMeta>,
     label_names: Option<Vec<String>>,
+    /// By type with learnable rows: its table, and the file of the table.
+    tables: BTreeMap<String, (TableFile, FileEntry)>,
 }
 
 /// The part of an architecture that does not depend on node types.
@@ -90,6 +94,8 @@ impl Shape {
 pub(crate) struct TrainedModel {
     pub(crate) model: Model,
     pub(crate) transform: Transform,
+    /// The trained rows of nodes; none before the model is bound to a graph, or without such rows.
+    pub(crate) embedding: Option<NodeEmbeddings>,
     /// The columns of the graph of the training; none in models of older programs.
     pub(crate) columns: Option<GraphColumns>,
     pub(crate) record: Record,
@@ -101,6 +107,9 @@ pub(crate) struct TypedTrained {
     pub(crate) model: TypedModel,
     /// The transform of each type's raw features.
     pub(crate) transforms: Vec<Transform>,
+    /// By type, the trained rows of its nodes; none before the model is bound to a graph, or without
+    /// such rows.
+    pub(crate) embeddings: Vec<Option<NodeEmbeddings>>,
     /// The columns of the graph of the training; none if the model does not record them.
     pub(crate) columns: Option<TypedColumns>,
     pub(crate) record: Record,
@@ -117,14 +126,17 @@ impl Trained {
     /// Reads the model of a plan and checks its files.
     pub(crate) fn open(plan: &InferPlan) -> Result<Self, InferError> {
         let dir = &plan.model;
-        let files = files(dir)?;
+        let mut files = files(dir)?;
         let (model, file) = load_any_with(dir, schemas::storage::read_existing_io)?;
         let (shape, extra) = (Shape::of(&file.architecture()), file.extra());
+        let tables = tables(dir, &file, &mut files)?;
+        let files = (files, tables);
         Ok(match (model, &file) {
             (AnyModel::Untyped(model), AnyModelFile::Untyped(of)) => {
                 Self::Untyped(Box::new(TrainedModel {
                     record: Record::new(plan, files, (shape, extra, of.label_names.clone()))?,
                     transform: of.transform.clone(),
+                    embedding: None,
                     columns: entry(extra, "columns").map_err(|problem| broken(dir, problem))?,
                     model: *model,
                 }))
@@ -133,6 +145,7 @@ impl Trained {
                 Self::Typed(Box::new(TypedTrained {
                     record: Record::new(plan, files, (shape, extra, of.label_names.clone()))?,
                     transforms: file.transforms(),
+                    embeddings: Vec::new(),
                     columns: entry(extra, "columns").map_err(|problem| broken(dir, problem))?,
                     model: *model,
                 }))
@@ -212,7 +225,7 @@ impl Record {
     /// Reads what the trainer adds to `model.json`.
     fn new(
         plan: &InferPlan,
-        files: BTreeMap<String, String>,
+        (files, tables): (Files, BTreeMap<String, (TableFile, FileEntry)>),
         (shape, extra, label_names): (Shape, &BTreeMap<String, Value>, Option<Vec<String>>),
     ) -> Result<Self, InferError> {
         let dir = plan.model.clone();
@@ -239,14 +252,38 @@ impl Record {
                 return Err(broken(problem));
             }
         }
+        let checksums = files.into_iter();
         Ok(Self {
-            files,
+            files: checksums
+                .map(|(name, entry)| (name, entry.checksum))
+                .collect(),
+            tables,
             shape,
             sampled,
             reads_all: plan.sampling == InferSampling::None || plan.compare_sampling,
             trained_on: entry(extra, "graph").map_err(broken)?,
             label_names,
             dir,
+        })
+    }
+
+    /// Reads the trained rows of a type; none if its nodes have no learnable rows.
+    pub(crate) fn embeddings(&self, name: &str) -> Result<Option<NodeEmbeddings>, InferError> {
+        let table = self.tables.get(name);
+        let read = table.map(|(of, entry)| NodeEmbeddings::read(&self.dir, name, of, entry));
+        Ok(read.transpose()?)
+    }
+
+    /// Returns a sentence if the ids of a type of the graph cannot be those of its trained rows.
+    pub(crate) fn misfit_of_ids(&self, of: &TypeMeta) -> Option<String> {
+        let (table, _) = self.tables.get(&of.name)?;
+        let (trained, given) = (table.id_type, of.id_type);
+        let nodes = match of.name.as_str() {
+            "" => "nodes".to_owned(),
+            name => format!("nodes of type `{name}`"),
+        };
+        (trained.is_integer() != given.is_integer()).then(|| {
+            format!("its learnable rows are of {nodes} with ids of type {trained}, the graph has {given}")
         })
     }
 
@@ -383,11 +420,58 @@ impl Record {
     }
 }
 
-/// Returns the checksum of each file of a model, by name.
+/// The files of a model, by name.
+type Files = BTreeMap<String, FileEntry>;
+
+/// Lists the embedding tables of a model by type, and checks that they fit its architecture. Adds
+/// their files to `files`, if these lack them.
+fn tables(
+    dir: &Path,
+    file: &AnyModelFile,
+    files: &mut Files,
+) -> Result<BTreeMap<String, (TableFile, FileEntry)>, InferError> {
+    let described: Option<BTreeMap<String, TableFile>> =
+        entry(file.extra(), "embeddings").map_err(|problem| broken(dir, problem))?;
+    let mut described = described.unwrap_or_default();
+    let arch = file.architecture();
+    let mut found = BTreeMap::new();
+    for (name, dim) in arch.type_names().into_iter().zip(arch.embedding_dims()) {
+        let Some(dim) = dim else { continue };
+        let table = described.remove(name).filter(|table| table.dim == dim);
+        let table = table.ok_or_else(|| {
+            let problem = format!(
+                "reads {dim} learnable numbers a node of type `{name}`, and names no such table \
+                 under `embeddings` in model.json"
+            );
+            broken(dir, problem)
+        })?;
+        let entry = match files.get(&table.file) {
+            Some(entry) => entry.clone(),
+            None => file_entry(dir, &table.file)?,
+        };
+        files.insert(table.file.clone(), entry.clone());
+        found.insert(name.to_owned(), (table, entry));
+    }
+    Ok(found)
+}
+
+/// Describes a file of a model without a manifest.
+fn file_entry(dir: &Path, name: &str) -> Result<FileEntry, InferError> {
+    let path = dir.join(name);
+    let bytes = schemas::storage::size(&path)?;
+    let bytes = bytes.ok_or_else(|| broken(dir, format!("has no file {name}")))?;
+    Ok(FileEntry {
+        path: name.to_owned(),
+        bytes,
+        checksum: file_checksum(&path)?,
+    })
+}
+
+/// Returns the files of a model, by name.
 ///
 /// The output of a finished training has a manifest, whose checksums are verified. If a directory
 /// has only the two files of a model and no manifest, the files are hashed.
-fn files(dir: &Path) -> Result<BTreeMap<String, String>, InferError> {
+fn files(dir: &Path) -> Result<Files, InferError> {
     let broken = |problem: String| broken(dir, problem);
     let manifest = match read_manifest(dir) {
         Ok(manifest) => manifest,
@@ -400,7 +484,7 @@ fn files(dir: &Path) -> Result<BTreeMap<String, String>, InferError> {
                 [false, false] => Err(unfinished.into()),
                 [true, true] => own
                     .into_iter()
-                    .map(|name| Ok((name.to_owned(), file_checksum(&dir.join(name))?)))
+                    .map(|name| Ok((name.to_owned(), file_entry(dir, name)?)))
                     .collect(),
                 [has_json, _] => {
                     let missing = own[usize::from(has_json)];
@@ -418,7 +502,7 @@ fn files(dir: &Path) -> Result<BTreeMap<String, String>, InferError> {
     }
     verify_checksums(dir, &manifest.parts)?;
     let files = manifest.parts.into_iter().flat_map(|part| part.files);
-    Ok(files.map(|entry| (entry.path, entry.checksum)).collect())
+    Ok(files.map(|entry| (entry.path.clone(), entry)).collect())
 }
 
 /// Reads an entry that the trainer adds to `model.json`; none if it is missing or null.

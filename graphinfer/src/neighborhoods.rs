@@ -5,6 +5,7 @@
 
 use crate::InferError;
 use crate::embedding::{GROUP_BYTES, embedding_columns, vectors};
+use crate::graph::completed;
 use crate::model::{Trained, TrainedModel, TypedTrained};
 use crate::plan::InferPlan;
 use crate::predict::labels;
@@ -219,7 +220,13 @@ impl Inference<'_> {
         let model = &trained.model;
         let mut batch = blocks_of(&[piece], &self.options)?;
         trained.transform.apply(&mut batch.input)?;
-        let mut input = ReadyInput::new(batch.input)?;
+        let own = &piece.shard.nodes[0].ids;
+        let ids = batch.nodes.iter().map(|place| (own, place.node as usize));
+        let input_rows = match &trained.embedding {
+            Some(embedding) => completed(batch.input, embedding, ids),
+            None => batch.input,
+        };
+        let mut input = ReadyInput::new(input_rows)?;
         let mut embedding = None;
         let mut last = Dense::default();
         for (layer, block) in (1..).zip(&batch.blocks) {
@@ -247,13 +254,24 @@ impl Inference<'_> {
     fn run_typed(&self, trained: &TypedTrained, piece: Piece<'_>) -> Result<Outputs, InferError> {
         let model = &trained.model;
         let batch = typed_blocks_of(model.schema(), &[piece], &self.options)?;
-        let of_types = batch.input.into_iter().zip(&trained.transforms);
-        let input = of_types.map(|(input, transform)| {
-            let Some(mut input) = input else {
-                return Ok::<_, InferError>(None);
+        let of_types = batch.input.into_iter().zip(&trained.transforms).enumerate();
+        let input = of_types.map(|(node_type, (mut features, transform))| {
+            if let Some(features) = &mut features {
+                transform.apply(features)?;
+            }
+            let places = &batch.nodes[node_type];
+            let own = &piece.shard.nodes[node_type].ids;
+            let ids = places.iter().map(|place| (own, place.node as usize));
+            let completed = match &trained.embeddings[node_type] {
+                Some(_) if places.is_empty() => None,
+                Some(embedding) => {
+                    let no_features = || Input::Dense(Dense::zeros(places.len(), 0));
+                    let features = features.unwrap_or_else(no_features);
+                    Some(completed(features, embedding, ids))
+                }
+                None => features,
             };
-            transform.apply(&mut input)?;
-            Ok(Some(ReadyInput::new(input)?))
+            Ok::<_, InferError>(completed.map(ReadyInput::new).transpose()?)
         });
         let input = input.collect::<Result<Vec<Option<ReadyInput>>, _>>()?;
         let with_logits = self.plan.reads_logits();

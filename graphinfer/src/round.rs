@@ -110,7 +110,7 @@ impl Rounds<'_> {
         let ranges = self.ranges(0);
         let work = |next: &mut LayerSlice<'_>, piece: usize| {
             let range = &ranges[piece];
-            match self.graph.input(range.clone(), &self.trained.transform)? {
+            match self.graph.input(range.clone(), self.trained)? {
                 Input::Dense(rows) => writer.write(range.start, rows, next),
                 sparse @ Input::Sparse(_) => {
                     let projected = next.project(ReadyInput::new(sparse)?)?;

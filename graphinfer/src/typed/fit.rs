@@ -69,7 +69,15 @@ impl TypedTrained {
         let types = self.transforms.iter().zip(&graph.types);
         let bound = types.map(|(transform, of)| transform.bind(&raw_columns(&of.columns)));
         let transforms = bound.collect::<Result<_, _>>()?;
-        Ok(Self { transforms, ..self })
+        let embeddings = graph
+            .types
+            .iter()
+            .map(|of| self.record.embeddings(&of.name));
+        Ok(Self {
+            embeddings: embeddings.collect::<Result<_, _>>()?,
+            transforms,
+            ..self
+        })
     }
 
     /// Returns the first difference between a graph and what the model reads.
@@ -109,8 +117,8 @@ impl TypedTrained {
 
     fn misfit_of_type(&self, at: usize, given: &TypeMeta) -> Option<String> {
         let (transform, name) = (&self.transforms[at], &given.name);
-        let encoded = self.model.architecture().types[at].in_dim;
-        let wanted = raw_width(transform, encoded.unwrap_or(0));
+        let encoded = self.model.architecture().types[at].features_dim();
+        let wanted = raw_width(transform, encoded);
         let dim = given.features.dim();
         if wanted != dim {
             return Some(format!(
@@ -119,6 +127,9 @@ impl TypedTrained {
         }
         if let Err(GnnError::Transform { problem }) = transform.bind(&raw_columns(&given.columns)) {
             return Some(format!("of type `{name}`, {problem}"));
+        }
+        if let Some(problem) = self.record.misfit_of_ids(given) {
+            return Some(problem);
         }
         let is_sparse = matches!(given.features, FeatureMeta::Sparse { .. });
         let fills = matches!(transform, Transform::Standardize { .. });

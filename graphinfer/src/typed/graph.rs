@@ -5,11 +5,12 @@ use super::reads::Read;
 use crate::InferError;
 use crate::exchange::Exchange;
 use crate::gather::gather_found;
-use crate::graph::{EDGES_MAX, NODES_MAX};
+use crate::graph::{EDGES_MAX, NODES_MAX, completed};
 use crate::locate::{locate, narrow};
+use crate::model::TypedTrained;
 use crate::node_columns::with_halo;
 use gnn::typed::{RelationRange, Schema, TypedArchitecture, TypedBlock};
-use gnn::{Dense, Input, NodeColumns, RangeData, Transform};
+use gnn::{Dense, Input, NodeColumns, RangeData};
 use graphtrainer::convert;
 use rayon::prelude::*;
 use schemas::{FeatureMeta, Features, Ids, LocalIdx, NodeIdx, Row};
@@ -243,26 +244,33 @@ impl<'a> TypedGraph<'a> {
         }
     }
 
-    /// Gathers the raw features of some own rows of a type and applies the type's transform; none if
-    /// the type has no features.
+    /// Gathers the raw features of some own rows of a type and applies the type's transform;
+    /// learnable rows come after the features. None if the type has neither.
     pub(super) fn input(
         &self,
         node_type: usize,
         rows: Range<usize>,
-        transform: &Transform,
+        trained: &TypedTrained,
     ) -> Result<Option<Input>, InferError> {
         let meta = self.store.meta().graph.types[node_type].features;
-        if meta == FeatureMeta::None {
+        let embedding = trained.embeddings[node_type].as_ref();
+        if meta == FeatureMeta::None && embedding.is_none() {
             return Ok(None);
         }
         let num_rows = rows.len();
         let mut features = Features::with_capacity(meta, num_rows);
-        for (partition, local) in self.places(node_type, rows) {
+        for (partition, local) in self.places(node_type, rows.clone()) {
             partition.features_into(local, &mut features);
         }
         let mut input = convert::input(features, num_rows);
-        transform.apply(&mut input)?;
-        Ok(Some(input))
+        trained.transforms[node_type].apply(&mut input)?;
+        let ids = self
+            .places(node_type, rows)
+            .map(|(partition, local)| partition.id(local));
+        Ok(Some(match embedding {
+            Some(embedding) => completed(input, embedding, ids),
+            None => input,
+        }))
     }
 
     /// Returns the ids of some own rows of a type.

@@ -119,8 +119,7 @@ impl TypedRounds<'_> {
         self.threads
             .run(pieces.len(), state, |(projection, next), at| {
                 let (node_type, range) = &pieces[at];
-                let transform = &self.trained.transforms[*node_type];
-                let input = self.graph.input(*node_type, range.clone(), transform)?;
+                let input = self.graph.input(*node_type, range.clone(), self.trained)?;
                 let input = input.map(ReadyInput::new).transpose()?;
                 let rows = projection.run(*node_type, range.len(), input)?;
                 writer.write((*node_type, range), rows, next, None)

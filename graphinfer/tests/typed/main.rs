@@ -31,7 +31,7 @@ use gnn::LayerKind;
 use gnn::typed::TypedKind;
 use graph::{Draws, Graph, quiet};
 use graphinfer::infer_neighborhoods;
-use models::{Trained, architectures, plain};
+use models::{Trained, architectures, plain, with_rows};
 use schemas::{EmbeddingRows, GraphPlan, Labels, Layout, use_at_layer};
 use serde_json::{Value, json};
 use std::path::Path;
@@ -56,7 +56,7 @@ fn text_of(path: &Path) -> Vec<u8> {
 
 /// Compares all paths for one kind of model: layer by layer with several numbers of workers, the
 /// formulas on the whole graph, and both layouts of graph features.
-fn check_kind(kind: TypedKind, seed: u64, is_sampled: bool) {
+fn check_kind(kind: TypedKind, seed: u64, is_sampled: bool, has_tables: bool) {
     let graph = Graph::random(seed, kind == TypedKind::Conv(LayerKind::Gcn));
     let case = Case::new(&graph);
     let hops = match is_sampled {
@@ -69,11 +69,14 @@ fn check_kind(kind: TypedKind, seed: u64, is_sampled: bool) {
     let meta = case.store(1, &keep).meta().graph.clone();
     for (at, arch) in architectures(kind, &meta).iter().enumerate() {
         let what = format!("{kind:?} {at}, graph {seed}, {hops}");
-        let trained = Trained::new(
+        let (dir, of_graph) = (
             case.path().join(format!("model-{at}")),
-            arch,
             (&features[0].1, &meta),
         );
+        let trained = match has_tables {
+            true => Trained::with_tables(dir, &with_rows(arch), of_graph, &case.store(1, &keep)),
+            false => Trained::new(dir, arch, of_graph),
+        };
         let all = 0..meta.relations.len();
         let fanouts = &features[0].1.fanouts;
         let limits = |layer| {
@@ -174,12 +177,19 @@ fn each_kind(seeds: std::ops::Range<u64>, check: impl Fn(TypedKind, u64)) {
 
 #[test]
 fn without_sampling_all_paths_agree() {
-    each_kind(0..2, |kind, seed| check_kind(kind, seed, false));
+    each_kind(0..2, |kind, seed| check_kind(kind, seed, false, false));
+}
+
+/// Nodes with a trained row read it, the others the mean of their type.
+#[test]
+fn with_learnable_rows_all_paths_agree() {
+    each_kind(4..5, |kind, seed| check_kind(kind, seed, true, true));
+    check_kind(TypedKind::Rgcn, 56, false, true);
 }
 
 #[test]
 fn with_unequal_fanouts_all_paths_agree() {
-    each_kind(2..4, |kind, seed| check_kind(kind, seed, true));
+    each_kind(2..4, |kind, seed| check_kind(kind, seed, true, false));
 }
 
 #[test]

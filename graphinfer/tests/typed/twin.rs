@@ -7,6 +7,7 @@ use gnn::typed::{RelationData, TypeNodes, TypedBlockData};
 use gnn::{Dense, Input, Transform};
 use graphtrainer::convert;
 use schemas::{Features, LocalIdx};
+use std::collections::BTreeMap;
 use store::{Partition, Store};
 
 /// Rows after each layer, 0 for the projected features, by type; and the target type's logits.
@@ -16,7 +17,7 @@ pub(crate) struct Forward {
 }
 
 /// Returns the partition and position of each node of a type, in the order of ids.
-fn places(store: &Store, node_type: usize) -> Vec<(&Partition, LocalIdx)> {
+pub(crate) fn places(store: &Store, node_type: usize) -> Vec<(&Partition, LocalIdx)> {
     let range = store.placement().type_range(node_type);
     let nodes = (range.start.raw()..range.end.raw()).map(schemas::NodeIdx::from_raw);
     let place = |node| {
@@ -30,6 +31,11 @@ fn places(store: &Store, node_type: usize) -> Vec<(&Partition, LocalIdx)> {
 pub(crate) fn forward(store: &Store, trained: &Trained, limits: &[Vec<usize>]) -> Forward {
     let meta = &store.meta().graph;
     let data: Vec<TypedBlockData> = limits.iter().map(|limits| block(store, limits)).collect();
+    let types = &trained.model.architecture().types;
+    let dims: Vec<usize> = types
+        .iter()
+        .map(|of| of.embedding_dim.unwrap_or(0))
+        .collect();
     let raw = meta.types.iter().enumerate().map(|(at, of)| {
         let all = places(store, at);
         let mut features = Features::with_capacity(of.features, all.len());
@@ -42,6 +48,11 @@ pub(crate) fn forward(store: &Store, trained: &Trained, limits: &[Vec<usize>]) -
             .unwrap_or(&Transform::None)
             .apply(&mut input)
             .unwrap();
+        let rows = trained.tables.get(&of.name);
+        let input = match rows {
+            Some(rows) => with_table(&convert::dense(input), rows, &all, dims[at]),
+            None => input,
+        };
         (input.cols() > 0).then_some(input)
     });
     let raw: Vec<Option<Input>> = raw.collect();
@@ -53,6 +64,34 @@ pub(crate) fn forward(store: &Store, trained: &Trained, limits: &[Vec<usize>]) -
     }
     let logits = twin.head(&layers[data.len()][meta.target_type]);
     Forward { layers, logits }
+}
+
+/// Puts the row of each node behind its features; nodes without one get the mean of all rows.
+fn with_table(
+    features: &Dense,
+    rows: &BTreeMap<String, Vec<f32>>,
+    all: &[(&Partition, LocalIdx)],
+    dim: usize,
+) -> Input {
+    let count = rows.len().max(1) as f64;
+    let mean = (0..dim).map(|column| {
+        let sum: f64 = rows.values().map(|row| f64::from(row[column])).sum();
+        #[expect(clippy::cast_possible_truncation, reason = "rows are f32")]
+        let mean = (sum / count) as f32;
+        mean
+    });
+    let mean: Vec<f32> = mean.collect();
+    let mut values = Vec::new();
+    for (at, (partition, local)) in all.iter().enumerate() {
+        let (ids, node) = partition.id(*local);
+        values.extend_from_slice(features.row(at));
+        values.extend_from_slice(rows.get(&ids.display(node)).unwrap_or(&mean));
+    }
+    Input::Dense(Dense {
+        rows: all.len(),
+        cols: features.cols + dim,
+        values,
+    })
 }
 
 fn block(store: &Store, limits: &[usize]) -> TypedBlockData {

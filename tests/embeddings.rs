@@ -1,0 +1,301 @@
+//! Learnable rows of nodes: trained, exported and read by inference, by the real binary.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use arrow::array::{ArrayRef, Int64Array, StringArray};
+use schemas::{EmbeddingRows, EmbeddingsDataset, Labels};
+
+use crate::harness::{Bench, Job, Table, assert_same_bytes, f32_lists, mix};
+
+/// Papers have features and learnable rows, authors have rows alone.
+const JOB: &str = r#"name = "embeddings"
+seed = 7
+workers = 2
+
+[input.nodes.paper]
+path = "papers.parquet"
+id = "id"
+features = ["x"]
+embedding = 4
+label = "label"
+split = "split"
+
+[input.nodes.author]
+path = "authors.parquet"
+id = "name"
+embedding = 6
+
+[input.edges.writes]
+path = "writes.parquet"
+from = "author"
+to = "paper"
+src = "author"
+dst = "paper"
+reverse = "written_by"
+
+[input.edges.cites]
+path = "cites.parquet"
+from = "paper"
+to = "paper"
+src = "src"
+dst = "dst"
+
+[flatten]
+output = "out/features"
+hops = 2
+fanouts = [{ writes = 3, cites = 2 }, 4]
+targets = "all"
+
+[train]
+output = "out/model"
+model = "sage"
+hidden = [8]
+epochs = 12
+batch_size = 16
+learning_rate = 0.03
+
+[infer]
+output = "out/embeddings"
+"#;
+
+/// The graph of papers alone, without features.
+const UNTYPED: &str = r#"name = "embeddings"
+seed = 7
+workers = 2
+
+[input.nodes]
+path = "papers.parquet"
+id = "id"
+embedding = 8
+label = "label"
+split = "split"
+
+[input.edges]
+path = "cites.parquet"
+src = "src"
+dst = "dst"
+undirected = true
+
+[flatten]
+output = "out/features"
+hops = 2
+fanouts = [4, 3]
+targets = "all"
+
+[train]
+output = "out/model"
+model = "sage"
+hidden = [8]
+epochs = 12
+batch_size = 16
+learning_rate = 0.03
+
+[infer]
+output = "out/embeddings"
+"#;
+
+const PAPERS: usize = 150;
+const AUTHORS: usize = 200;
+
+/// Largest difference between the two ways of inference: sums of f32 in another order.
+const TOLERANCE: f32 = 1e-5;
+
+fn draw(of: u64, at: usize, bound: usize) -> usize {
+    usize::try_from(mix(of, at as u64) % bound as u64).unwrap()
+}
+
+fn label(paper: usize) -> usize {
+    draw(2, paper, 3)
+}
+
+fn split(paper: usize) -> &'static str {
+    ["train", "train", "val", "test"][paper % 4]
+}
+
+fn bench() -> Bench {
+    let bench = Bench::empty();
+    let write = |name: &str, columns: Vec<(&str, ArrayRef)>| {
+        let mut table = Table::default();
+        for (column, values) in columns {
+            table.set(column, values);
+        }
+        table.write(&bench.path(name));
+    };
+    let ints = |values: &mut dyn Iterator<Item = usize>| -> ArrayRef {
+        let values = values.map(|value| i64::try_from(value).unwrap());
+        Arc::new(Int64Array::from_iter_values(values))
+    };
+    let rows = (0..PAPERS).map(|at| vec![at as f32 / 90.0, label(at) as f32]);
+    let splits = StringArray::from_iter_values((0..PAPERS).map(split));
+    let papers: Vec<(&str, ArrayRef)> = vec![
+        ("id", ints(&mut (0..PAPERS))),
+        ("x", f32_lists(rows)),
+        ("label", ints(&mut (0..PAPERS).map(label))),
+        ("split", Arc::new(splits)),
+    ];
+    write("papers.parquet", papers);
+    let name = |author: usize| format!("a{author}");
+    let names = StringArray::from_iter_values((0..AUTHORS).map(name));
+    write("authors.parquet", vec![("name", Arc::new(names))]);
+    let authors = (0..300).map(|at| name(draw(3, at, AUTHORS)));
+    let authors: ArrayRef = Arc::new(StringArray::from_iter_values(authors));
+    let drawn = |of: u64| ints(&mut (0..300).map(|at| draw(of, at, PAPERS)));
+    write(
+        "writes.parquet",
+        vec![("author", authors), ("paper", drawn(4))],
+    );
+    write("cites.parquet", vec![("src", drawn(5)), ("dst", drawn(6))]);
+    bench
+}
+
+/// Reads the rows of papers, in the order of ids.
+fn papers(bench: &Bench) -> EmbeddingRows {
+    let dataset = EmbeddingsDataset::open(&bench.path("out/embeddings")).unwrap();
+    let name = if dataset.type_of_part(0).is_empty() {
+        ""
+    } else {
+        "paper"
+    };
+    let parts = dataset.parts_of(name);
+    let parts = parts
+        .into_iter()
+        .map(|part| dataset.read_part(part).unwrap());
+    parts
+        .reduce(|mut all, part| {
+            all.ids.extend_from(&part.ids, 0..part.ids.len());
+            all.embedding.extend(part.embedding);
+            all.prediction.extend(&part.prediction);
+            all
+        })
+        .unwrap()
+}
+
+/// Returns the share of right predictions in each split.
+fn accuracy(rows: &EmbeddingRows) -> BTreeMap<&'static str, f64> {
+    let Labels::Class(classes) = &rows.prediction else {
+        panic!("papers have classes");
+    };
+    let mut counts: BTreeMap<&str, (f64, f64)> = BTreeMap::new();
+    for (at, &class) in classes.iter().enumerate() {
+        let paper: usize = rows.ids.display(at).parse().unwrap();
+        let (right, all) = counts.entry(split(paper)).or_default();
+        *right += f64::from(u8::from(class as usize == label(paper)));
+        *all += 1.0;
+    }
+    counts
+        .into_iter()
+        .map(|(name, (right, all))| (name, right / all))
+        .collect()
+}
+
+/// Checks that training and both ways of inference agree on every node, trained or not.
+fn check(job: &Job, tables: &[(&str, usize)]) {
+    let bench = bench();
+    bench.run(job, &[]).ok();
+    let model = |file: &str| std::fs::read(bench.path(&format!("out/model/{file}"))).unwrap();
+    let described: serde_json::Value = serde_json::from_slice(&model("model.json")).unwrap();
+    for (name, most) in tables {
+        let table = &described["extra"]["embeddings"][name];
+        let rows = table["rows"].as_u64().unwrap();
+        assert!(
+            0 < rows && rows < *most as u64,
+            "{name}: some of {most} have a row: {table}"
+        );
+        assert!(!model(table["file"].as_str().unwrap()).is_empty());
+    }
+    let rows = papers(&bench);
+    assert_eq!(rows.ids.len(), PAPERS);
+    let evaluation: serde_json::Value = serde_json::from_slice(&model("evaluation.json")).unwrap();
+    for (split, got) in accuracy(&rows) {
+        let trained = evaluation["splits"][split]["metrics"]["accuracy"]
+            .as_f64()
+            .unwrap();
+        assert!((got - trained).abs() < 1e-9, "{split}: {got} {trained}");
+    }
+    let whole = bench.data_files("out/embeddings");
+    bench
+        .run(job, &["--workers", "3", "--fresh", "--stage", "infer"])
+        .ok();
+    assert_same_bytes(&bench.data_files("out/embeddings"), &whole, "3 workers");
+    let near = job.with(
+        "out/embeddings\"\n",
+        "out/embeddings\"\nmethod = \"neighborhoods\"\n",
+    );
+    bench.run(&near, &["--stage", "infer", "--fresh"]).ok();
+    let others = papers(&bench);
+    let order = others.ids.sort_permutation();
+    let scale = rows
+        .embedding
+        .iter()
+        .fold(1e-3_f32, |most, x| most.max(x.abs()));
+    for (at, other) in order.into_iter().enumerate() {
+        let other = other as usize * rows.dim;
+        for column in 0..rows.dim {
+            let (a, b) = (
+                rows.embedding[at * rows.dim + column],
+                others.embedding[other + column],
+            );
+            assert!(
+                (a - b).abs() <= TOLERANCE * scale,
+                "{}: {a} {b}",
+                rows.ids.display(at)
+            );
+        }
+    }
+}
+
+#[test]
+fn training_and_both_ways_of_inference_agree_on_a_typed_graph() {
+    check(
+        &Job(JOB.to_owned()),
+        &[("author", AUTHORS), ("paper", PAPERS)],
+    );
+}
+
+#[test]
+fn training_and_both_ways_of_inference_agree_on_an_untyped_graph() {
+    check(&Job(UNTYPED.to_owned()), &[("", PAPERS)]);
+}
+
+#[test]
+fn check_shows_learnable_rows_and_refuses_what_does_not_fit() {
+    let bench = bench();
+    let job = Job(JOB.to_owned());
+    bench.write(&job);
+    let shown = bench.graphflat(&["check", "job.toml"]).ok();
+    let line = format!("author: {AUTHORS}, 0 features, a learnable row of 6");
+    assert!(shown.stdout.contains(&line), "{}", shown.stdout);
+    let refused = |changed: &Job, expected: &str| {
+        let outcome = bench.run(changed, &[]);
+        assert_ne!(outcome.code, 0, "{expected}");
+        assert!(outcome.stderr.contains(expected), "{}", outcome.stderr);
+        assert!(!bench.path("out").exists(), "nothing is written");
+    };
+    for width in ["0", "4097"] {
+        refused(
+            &job.with("embedding = 6", &format!("embedding = {width}")),
+            &format!("`input.nodes.author.embedding`: is {width}; allowed is 1 to 4096"),
+        );
+    }
+    bench
+        .run(&job, &["--stage", "flatten", "--stage", "train"])
+        .ok();
+    // The same papers, and authors with numbers for names.
+    let ids = Int64Array::from_iter_values((0..AUTHORS as i64).collect::<Vec<_>>());
+    let mut authors = Table::default();
+    authors.set("name", Arc::new(ids));
+    authors.write(&bench.path("authors.parquet"));
+    let ends = (0..300).map(|at| i64::try_from(draw(3, at, AUTHORS)).unwrap());
+    let papers = (0..300).map(|at| i64::try_from(draw(4, at, PAPERS)).unwrap());
+    let mut writes = Table::default();
+    writes.set("author", Arc::new(Int64Array::from_iter_values(ends)));
+    writes.set("paper", Arc::new(Int64Array::from_iter_values(papers)));
+    writes.write(&bench.path("writes.parquet"));
+    let (before, rest) = JOB.split_once("[flatten]").unwrap();
+    let infer = &rest[rest.find("[infer]").unwrap()..];
+    let infer = infer.replace("[infer]\n", "[infer]\nmodel = \"out/model\"\n");
+    let outcome = bench.run(&Job(format!("{before}{infer}")), &[]);
+    let expected = "its learnable rows are of nodes of type `author` with ids of type";
+    assert!(outcome.stderr.contains(expected), "{}", outcome.stderr);
+}
