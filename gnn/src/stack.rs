@@ -101,7 +101,7 @@ impl<'a> Stack<'a> {
         let dropout = mask.map(|mask| (mask, block.shared_key().clone()));
         let name = format!("norms.{}", layer - 1);
         let norm = (self.arch.norm, name.as_str());
-        let (active, activation) = (block.num_active(), self.arch.activation);
+        let (active, activation) = (block.num_active(), Some(self.arch.activation));
         self.pass.hidden(summed, norm, active, activation, dropout)
     }
 

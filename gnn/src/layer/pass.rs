@@ -205,7 +205,7 @@ impl Pass<'_> {
         summed: Summed,
         (norm, name): (Norm, &str),
         num_active: usize,
-        activation: Activation,
+        activation: Option<Activation>,
         dropout: Option<(Mask, Shared<u64>)>,
     ) -> Tensor<2> {
         let summed = match norm {
@@ -215,7 +215,7 @@ impl Pass<'_> {
                 Summed::of(self.norm(norm, name, num_active, out))
             }
         };
-        self.sum(summed, Some(activation), dropout)
+        self.sum(summed, activation, dropout)
     }
 
     /// Returns `features[..rows] * NAME.weight^T + NAME.bias`.

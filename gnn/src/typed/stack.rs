@@ -146,7 +146,15 @@ impl<'a> TypedStack<'a> {
         rows: usize,
     ) -> Tensor<2> {
         let name = format!("lins.{}", self.schema.types[node_type]);
-        self.pass.linear(&name, features, rows)
+        let projected = self.pass.linear(&name, features, rows);
+        match self.arch.layer {
+            // Its non-linearity is inside a layer, where the residual goes around it.
+            TypedKind::Hgt => {
+                let activation = Some(self.arch.activation);
+                self.pass.sum(Summed::of(projected), activation, None)
+            }
+            TypedKind::Conv(_) | TypedKind::Rgcn | TypedKind::SimpleHgn => projected,
+        }
     }
 
     /// Runs one conv with residual, norm, activation, and dropout for the next layer: the rows of
@@ -326,7 +334,8 @@ impl<'a> TypedStack<'a> {
         let dropout = mask.map(|mask| (mask, block.shared_key(node_type).clone()));
         let norm = format!("norms.{}.{name}", layer - 1);
         let active = block.num_active(node_type);
-        pass.hidden(summed, (arch.norm, &norm), active, arch.activation, dropout)
+        let activation = Some(arch.activation).filter(|_| arch.layer != TypedKind::Hgt);
+        pass.hidden(summed, (arch.norm, &norm), active, activation, dropout)
     }
 
     /// Returns the first rows of `own`, times the parameter `map` if there is one.

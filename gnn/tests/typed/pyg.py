@@ -135,7 +135,10 @@ class Model(nn.Module):
         return conv(x, edge_index, **extra)
 
     def forward(self, x, edges):
+        is_hgt = self.arch["layer"] == "hgt"
         x = {t: self.lins[t](x[t]) for t in self.types}
+        if is_hgt:
+            x = {t: self.act(rows) for t, rows in x.items()}
         for at in range(self.layers):
             out = dict(self.conv(at, x, edges))
             for t in self.types:
@@ -144,7 +147,8 @@ class Model(nn.Module):
                 if self.arch["residual"]:
                     out[t] = out[t] + (self.res[str(at)][t](x[t]) if str(at) in self.res else x[t])
                 if at < len(self.norms):
-                    out[t] = self.act(self.norms[at][t](out[t]))
+                    out[t] = self.norms[at][t](out[t])
+                    out[t] = out[t] if is_hgt else self.act(out[t])
             x = out
         out = self.lin(x[self.arch["target_type"]])
         return nn.functional.normalize(out) if self.arch["normalize_output"] else out

@@ -90,7 +90,11 @@ impl<'a> Twin<'a> {
             let ones = || vec![vec![1.0]; data[0].types[t].num_src];
             let features = raw.as_ref().map_or_else(ones, rows);
             let name = format!("lins.{}", self.arch.types[t].name);
-            x.push(features.iter().map(|row| self.linear(&name, row)).collect());
+            let mut projected: Rows = features.iter().map(|row| self.linear(&name, row)).collect();
+            if self.arch.layer == TypedKind::Hgt {
+                projected.iter_mut().for_each(|row| self.activate(row));
+            }
+            x.push(projected);
         }
         x
     }
@@ -163,7 +167,9 @@ impl<'a> Twin<'a> {
         }
         if layer <= arch.hidden.len() {
             self.norm(&format!("norms.{}.{name}", layer - 1), out);
-            self.activate(out);
+            if arch.layer != TypedKind::Hgt {
+                self.activate(out);
+            }
         }
     }
 
