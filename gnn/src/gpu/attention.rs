@@ -1,47 +1,74 @@
-//! GPU kernels shared by GAT and GATv2: factors of in-edges, softmax over a row, weighted sums.
+//! GPU kernels shared by all attention: factors of in-edges, softmax over a row, weighted sums.
 //!
 //! Coefficients are laid out as in `kernel::attention`, `[num_slots, heads]`: a row has one slot
-//! for each in-edge, then one for the self-loop added to the row. Self-loops of the edge list have
-//! coefficient 0.
+//! for each in-edge, then one for the self-loop added to the row, if there is one. Where self-loops
+//! are added, those of the edge list have coefficient 0.
 
 use burn_cubecl::CubeDevice;
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
 
-use super::graph::{Cols, Rows, by_col, by_row, slot_rows};
+use super::graph::{Cols, Rows, by_col, by_row, edge_rows, slot_rows};
 use super::mask::{Draw, draw, edge_factor, ordinal};
-use super::memory::{arg, cols, count, empty, launch, len};
-use crate::kernel::Attention;
+use super::memory::{arg, cols, count, empty, launch, len, rows};
+use crate::kernel::{Attention, Csr};
 
-/// The edges of attention on a device.
-pub(super) struct Edges {
-    pub(super) rows: Rows,
-    /// `[num_slots]`: row of each coefficient.
-    pub(super) slot_row: CubeTensor,
+/// The slots of coefficients.
+#[derive(CubeLaunch, CubeType)]
+pub(super) struct Slots {
+    /// `[num_rows + 1]`: where the edges of each row start.
+    pub(super) offset: Box<[u32]>,
+    /// `[num_edges]`: column of each edge.
+    pub(super) col: Box<[u32]>,
+    /// Number of self-loops added to each row: 0 or 1.
+    pub(super) loops: u32,
+    /// Position of the key of row 0 among the keys.
+    pub(super) own_key: u32,
 }
 
-/// Tells whether a slot belongs to the self-loop added to its row.
+/// Returns the first slot of row `v`.
 #[cube]
-pub(super) fn is_own(offset: &[u32], v: usize, slot: usize) -> bool {
-    slot == offset[v + 1] as usize + v
+pub(super) fn first_slot(slots: &Slots, v: usize) -> usize {
+    slot_of(slots, v, slots.offset[v] as usize)
+}
+
+/// Returns the slot of edge `e` of row `v`.
+#[cube]
+pub(super) fn slot_of(slots: &Slots, v: usize, e: usize) -> usize {
+    e + v * slots.loops as usize
+}
+
+/// Returns the edge of a slot of row `v`, if the slot is not that of the added self-loop.
+#[cube]
+pub(super) fn edge_of(slots: &Slots, v: usize, slot: usize) -> usize {
+    slot - v * slots.loops as usize
+}
+
+/// Tells whether a slot of row `v` belongs to the self-loop added to the row.
+#[cube]
+pub(super) fn is_own(slots: &Slots, v: usize, slot: usize) -> bool {
+    // Without added self-loops, this is the first slot of another row.
+    slot == slot_of(slots, v, slots.offset[v + 1] as usize)
 }
 
 /// Returns the column that a slot of row `v` reads.
 #[cube]
-pub(super) fn col_of(offset: &[u32], col: &[u32], v: usize, slot: usize) -> usize {
+pub(super) fn col_of(slots: &Slots, v: usize, slot: usize) -> usize {
     let mut u = v;
-    if !is_own(offset, v, slot) {
-        u = col[slot - v] as usize;
+    if !is_own(slots, v, slot) {
+        u = slots.col[edge_of(slots, v, slot)] as usize;
     }
     u
 }
 
-/// Tells whether a slot belongs to a self-loop of the edge list, whose coefficient is 0.
+/// Tells whether a slot belongs to a self-loop of the edge list whose coefficient is 0.
 #[cube]
-pub(super) fn is_left_out(offset: &[u32], col: &[u32], v: usize, slot: usize) -> bool {
+pub(super) fn is_left_out(slots: &Slots, v: usize, slot: usize) -> bool {
     let mut left_out = false.runtime();
-    if !is_own(offset, v, slot) {
-        left_out = col[slot - v] as usize == v;
+    if slots.loops > 0 {
+        if !is_own(slots, v, slot) {
+            left_out = slots.col[edge_of(slots, v, slot)] as usize == v;
+        }
     }
     left_out
 }
@@ -49,8 +76,7 @@ pub(super) fn is_left_out(offset: &[u32], col: &[u32], v: usize, slot: usize) ->
 /// Sets the factor of each coefficient: weight times dropout of its edge.
 #[cube(launch)]
 fn slot_factors(
-    offset: &[u32],
-    col: &[u32],
+    slots: &Slots,
     slot_row: &[u32],
     weight: &[f32],
     key: &[u32],
@@ -65,64 +91,59 @@ fn slot_factors(
     }
     let slot = ABSOLUTE_POS / heads as usize;
     let v = slot_row[slot] as usize;
-    let own = is_own(offset, v, slot);
+    let own = is_own(slots, v, slot);
     let mut factor = 1.0f32.runtime();
     if comptime!(has_weight) {
         if !own {
-            factor = weight[slot - v];
+            factor = weight[edge_of(slots, v, slot)];
         }
     }
     if comptime!(drops) {
         let head = (ABSOLUTE_POS % heads as usize) as u32;
-        let place = ordinal((slot - v) as u32 - offset[v], own);
-        let u = col_of(offset, col, v, slot);
-        factor *= edge_factor(&draw, key, v, u, place, head);
+        let place = ordinal(edge_of(slots, v, slot) as u32 - slots.offset[v], own);
+        let u = col_of(slots, v, slot);
+        factor *= edge_factor(&draw, key, slots.own_key as usize + v, u, place, head);
     }
     out[ABSOLUTE_POS] = factor;
 }
 
 /// Turns the scores of each row into coefficients that add up to 1 for each head.
 #[cube(launch)]
-fn softmax(score: &[f32], offset: &[u32], col: &[u32], alpha: &mut [f32], units: u32, heads: u32) {
+fn softmax(slots: &Slots, score: &[f32], alpha: &mut [f32], units: u32, heads: u32) {
     if ABSOLUTE_POS >= units as usize {
         terminate!();
     }
     let heads = heads as usize;
     let v = ABSOLUTE_POS / heads;
     let head = ABSOLUTE_POS % heads;
-    let first = offset[v] as usize + v;
-    let own = offset[v + 1] as usize + v;
-    let mut most = score[own * heads + head];
-    for slot in first..own {
-        if col[slot - v] as usize != v {
-            most = f32::max(most, score[slot * heads + head]);
+    let first = first_slot(slots, v);
+    let end = first_slot(slots, v + 1);
+    if first < end {
+        // The last slot is never left out.
+        let mut most = score[(end - 1) * heads + head];
+        for slot in first..end - 1 {
+            if !is_left_out(slots, v, slot) {
+                most = f32::max(most, score[slot * heads + head]);
+            }
         }
-    }
-    let mut sum = 0.0f32.runtime();
-    for slot in first..own + 1 {
-        let mut power = 0.0f32.runtime();
-        if !is_left_out(offset, col, v, slot) {
-            power = (score[slot * heads + head] - most).exp();
+        let mut sum = 0.0f32.runtime();
+        for slot in first..end {
+            let mut power = 0.0f32.runtime();
+            if !is_left_out(slots, v, slot) {
+                power = (score[slot * heads + head] - most).exp();
+            }
+            alpha[slot * heads + head] = power;
+            sum += power;
         }
-        alpha[slot * heads + head] = power;
-        sum += power;
-    }
-    for slot in first..own + 1 {
-        alpha[slot * heads + head] /= sum;
+        for slot in first..end {
+            alpha[slot * heads + head] /= sum;
+        }
     }
 }
 
 /// Sets each row to the sum of the rows of `x` that it reads, each head scaled by its share.
 #[cube(launch)]
-fn sum_slots(
-    x: &[f32],
-    share: &[f32],
-    offset: &[u32],
-    col: &[u32],
-    out: &mut [f32],
-    heads: u32,
-    dim: u32,
-) {
+fn sum_slots(slots: &Slots, x: &[f32], share: &[f32], out: &mut [f32], heads: u32, dim: u32) {
     if ABSOLUTE_POS >= out.len() {
         terminate!();
     }
@@ -132,20 +153,20 @@ fn sum_slots(
     let at = ABSOLUTE_POS % width;
     let head = at / dim as usize;
     let mut sum = 0.0f32.runtime();
-    for slot in offset[v] as usize + v..offset[v + 1] as usize + v + 1 {
-        let u = col_of(offset, col, v, slot);
+    for slot in first_slot(slots, v)..first_slot(slots, v + 1) {
+        let u = col_of(slots, v, slot);
         sum += share[slot * heads + head] * x[u * width + at];
     }
     out[ABSOLUTE_POS] = sum;
 }
 
-/// Sets the slopes of the coefficients: products of a row's slope with the rows that it reads.
+/// Sets, for each slot and head, the product of a row of `of_row` with the row of `x` that it
+/// reads, times the slot's factor if there are factors.
 #[cube(launch)]
-fn share_slopes(
+fn slot_products(
+    slots: &Slots,
     x: &[f32],
-    grad: &[f32],
-    offset: &[u32],
-    col: &[u32],
+    of_row: &[f32],
     slot_row: &[u32],
     factor: &[f32],
     out: &mut [f32],
@@ -161,10 +182,10 @@ fn share_slopes(
     let first = ABSOLUTE_POS % heads as usize * dim;
     let width = heads as usize * dim;
     let v = slot_row[slot] as usize;
-    let u = col_of(offset, col, v, slot);
+    let u = col_of(slots, v, slot);
     let mut sum = 0.0f32.runtime();
     for at in first..first + dim {
-        sum += grad[v * width + at] * x[u * width + at];
+        sum += of_row[v * width + at] * x[u * width + at];
     }
     if comptime!(is_scaled) {
         sum *= factor[ABSOLUTE_POS];
@@ -176,10 +197,11 @@ fn share_slopes(
 /// times the slope of the leaky non-linearity if the score passed through one.
 #[cube(launch)]
 fn softmax_slopes(
+    slots: &Slots,
     alpha: &[f32],
     score: &[f32],
-    offset: &[u32],
-    slope: &mut [f32],
+    slope: &[f32],
+    out: &mut [f32],
     units: u32,
     heads: u32,
     #[comptime] is_leaky: bool,
@@ -190,19 +212,17 @@ fn softmax_slopes(
     let heads = heads as usize;
     let v = ABSOLUTE_POS / heads;
     let head = ABSOLUTE_POS % heads;
-    let first = offset[v] as usize + v;
-    let end = offset[v + 1] as usize + v + 1;
     let mut sum = 0.0f32.runtime();
-    for slot in first..end {
+    for slot in first_slot(slots, v)..first_slot(slots, v + 1) {
         sum += alpha[slot * heads + head] * slope[slot * heads + head];
     }
-    for slot in first..end {
+    for slot in first_slot(slots, v)..first_slot(slots, v + 1) {
         let at = slot * heads + head;
         let mut own = alpha[at] * (slope[at] - sum);
         if comptime!(is_leaky) {
             own *= leaky_slope(score[at]);
         }
-        slope[at] = own;
+        out[at] = own;
     }
 }
 
@@ -226,12 +246,146 @@ pub(super) fn leaky_slope(x: f32) -> f32 {
     select(x > 0.0f32, 1.0f32, 0.2f32)
 }
 
+/// Returns the product of two matrices of one shape, value by value; the first if there is no
+/// second.
+pub(super) fn scaled(x: &CubeTensor, factor: Option<&CubeTensor>) -> CubeTensor {
+    let Some(factor) = factor else {
+        return x.clone();
+    };
+    let out = empty(x, rows(x), cols(x));
+    launch!(multiply, len(&out), x, arg(x), arg(factor), arg(&out));
+    out
+}
+
+/// The edges of attention on a device.
+pub(super) struct Edges {
+    pub(super) rows: Rows,
+    /// `[num_slots]`: row of each coefficient.
+    pub(super) slot_row: CubeTensor,
+    /// Number of self-loops added to each row: 0 or 1.
+    pub(super) loops: usize,
+    own_key: usize,
+    num_rows: usize,
+    num_slots: usize,
+    heads: usize,
+}
+
+impl Edges {
+    /// Returns the edges with some self-loops added to each row.
+    pub(super) fn of(csr: &Csr, loops: usize, heads: usize, device: &CubeDevice) -> Edges {
+        let slot_row = match loops {
+            0 => edge_rows(csr, device),
+            _ => slot_rows(csr, device),
+        };
+        Edges {
+            rows: by_row(csr, device),
+            slot_row,
+            loops,
+            own_key: csr.own_key(0),
+            num_rows: csr.num_rows(),
+            num_slots: csr.num_edges() + csr.num_rows() * loops,
+            heads,
+        }
+    }
+
+    /// Passes the slots to a kernel.
+    pub(super) fn slots(&self) -> SlotsLaunch {
+        SlotsLaunch::new(
+            arg(&self.rows.offset),
+            arg(&self.rows.col),
+            count(self.loops),
+            count(self.own_key),
+        )
+    }
+
+    /// Returns coefficients from scores.
+    pub(super) fn softmax(&self, score: &CubeTensor) -> CubeTensor {
+        let alpha = empty(score, self.num_slots, self.heads);
+        let units = self.num_rows * self.heads;
+        launch!(
+            softmax,
+            units,
+            score,
+            self.slots(),
+            arg(score),
+            arg(&alpha),
+            count(units),
+            count(self.heads)
+        );
+        alpha
+    }
+
+    /// Returns slopes of scores from slopes of coefficients; `leaky` holds the scores that a leaky
+    /// non-linearity gave.
+    pub(super) fn softmax_slopes(
+        &self,
+        (alpha, slope): (&CubeTensor, &CubeTensor),
+        leaky: Option<&CubeTensor>,
+    ) -> CubeTensor {
+        let out = empty(alpha, self.num_slots, self.heads);
+        let units = self.num_rows * self.heads;
+        launch!(
+            softmax_slopes,
+            units,
+            alpha,
+            self.slots(),
+            arg(alpha),
+            arg(leaky.unwrap_or(alpha)),
+            arg(slope),
+            arg(&out),
+            count(units),
+            count(self.heads),
+            leaky.is_some()
+        );
+        out
+    }
+
+    /// Returns the weighted sum of each row.
+    pub(super) fn sums(&self, x: &CubeTensor, share: &CubeTensor) -> CubeTensor {
+        let out = empty(x, self.num_rows, cols(x));
+        launch!(
+            sum_slots,
+            len(&out),
+            x,
+            self.slots(),
+            arg(x),
+            arg(share),
+            arg(&out),
+            count(self.heads),
+            count(cols(x) / self.heads)
+        );
+        out
+    }
+
+    /// Returns, for each slot and head, the product of a row of `of_row` with the row of `x` that
+    /// it reads, times the slot's factor if there are factors.
+    pub(super) fn products(
+        &self,
+        (x, of_row): (&CubeTensor, &CubeTensor),
+        factor: Option<&CubeTensor>,
+    ) -> CubeTensor {
+        let out = empty(x, self.num_slots, self.heads);
+        launch!(
+            slot_products,
+            len(&out),
+            x,
+            self.slots(),
+            arg(x),
+            arg(of_row),
+            arg(&self.slot_row),
+            arg(factor.unwrap_or(x)),
+            arg(&out),
+            count(self.heads),
+            count(cols(x) / self.heads),
+            factor.is_some()
+        );
+        out
+    }
+}
+
 impl Attention {
     pub(super) fn edges(&self, device: &CubeDevice) -> Edges {
-        Edges {
-            rows: by_row(&self.csr, device),
-            slot_row: slot_rows(&self.csr, device),
-        }
+        Edges::of(&self.csr, self.loops(), self.heads, device)
     }
 
     pub(super) fn edges_out(&self, device: &CubeDevice) -> Cols {
@@ -252,8 +406,7 @@ impl Attention {
             slot_factors,
             len(&out),
             near,
-            arg(&edges.rows.offset),
-            arg(&edges.rows.col),
+            edges.slots(),
             arg(&edges.slot_row),
             arg(weight.as_ref().unwrap_or(near)),
             arg(key.as_ref().unwrap_or(&edges.slot_row)),
@@ -266,61 +419,6 @@ impl Attention {
         Some(out)
     }
 
-    /// Returns coefficients from scores.
-    pub(super) fn coefficients(&self, score: &CubeTensor) -> CubeTensor {
-        let edges = self.edges(&score.device);
-        let alpha = empty(score, self.num_slots(), self.heads);
-        let units = self.csr.num_rows() * self.heads;
-        launch!(
-            softmax,
-            units,
-            score,
-            arg(score),
-            arg(&edges.rows.offset),
-            arg(&edges.rows.col),
-            arg(&alpha),
-            count(units),
-            count(self.heads)
-        );
-        alpha
-    }
-
-    /// Returns the coefficients times their factors.
-    pub(super) fn shares(&self, alpha: &CubeTensor, factor: Option<&CubeTensor>) -> CubeTensor {
-        let Some(factor) = factor else {
-            return alpha.clone();
-        };
-        let out = empty(alpha, self.num_slots(), self.heads);
-        launch!(
-            multiply,
-            len(&out),
-            alpha,
-            arg(alpha),
-            arg(factor),
-            arg(&out)
-        );
-        out
-    }
-
-    /// Returns the weighted sum of each row.
-    pub(super) fn sums(&self, x: &CubeTensor, share: &CubeTensor) -> CubeTensor {
-        let (edges, width) = (self.edges(&x.device), cols(x));
-        let out = empty(x, self.csr.num_rows(), width);
-        launch!(
-            sum_slots,
-            len(&out),
-            x,
-            arg(x),
-            arg(share),
-            arg(&edges.rows.offset),
-            arg(&edges.rows.col),
-            arg(&out),
-            count(self.heads),
-            count(width / self.heads)
-        );
-        out
-    }
-
     /// Returns the slopes of the scores; `leaky` holds the scores that a leaky non-linearity gave.
     pub(super) fn slopes_of_scores(
         &self,
@@ -328,36 +426,8 @@ impl Attention {
         (alpha, factor): (&CubeTensor, Option<&CubeTensor>),
         leaky: Option<&CubeTensor>,
     ) -> CubeTensor {
-        let (edges, width) = (self.edges(&x.device), cols(x));
-        let out = empty(x, self.num_slots(), self.heads);
-        launch!(
-            share_slopes,
-            len(&out),
-            x,
-            arg(x),
-            arg(grad),
-            arg(&edges.rows.offset),
-            arg(&edges.rows.col),
-            arg(&edges.slot_row),
-            arg(factor.unwrap_or(alpha)),
-            arg(&out),
-            count(self.heads),
-            count(width / self.heads),
-            factor.is_some()
-        );
-        let units = self.csr.num_rows() * self.heads;
-        launch!(
-            softmax_slopes,
-            units,
-            x,
-            arg(alpha),
-            arg(leaky.unwrap_or(alpha)),
-            arg(&edges.rows.offset),
-            arg(&out),
-            count(units),
-            count(self.heads),
-            leaky.is_some()
-        );
-        out
+        let edges = self.edges(&x.device);
+        let slope = edges.products((x, grad), factor);
+        edges.softmax_slopes((alpha, &slope), leaky)
     }
 }

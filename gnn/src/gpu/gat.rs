@@ -4,21 +4,32 @@ use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
 
 use super::GpuKernel;
-use super::attention::{col_of, is_left_out, is_own, leaky};
+use super::attention::{
+    Slots, col_of, edge_of, first_slot, is_left_out, is_own, leaky, scaled, slot_of,
+};
 use super::memory::{arg, cols, count, empty, launch, len, rows, shaped_like};
 use super::sum::sum_rows;
 use crate::kernel::Gat;
 
-/// Sets the scores of each node, as src and then as dst: `[num_cols, 2 * heads]`.
+/// Sets the scores of each node, as src and then as dst: `[num_cols, 2 * heads]`. With one scoring
+/// vector, `src`, there are half as many columns.
 #[cube(launch)]
-fn node_scores(h: &[f32], src: &[f32], dst: &[f32], out: &mut [f32], heads: u32, dim: u32) {
+fn node_scores(
+    h: &[f32],
+    src: &[f32],
+    dst: &[f32],
+    out: &mut [f32],
+    heads: u32,
+    dim: u32,
+    columns: u32,
+) {
     if ABSOLUTE_POS >= out.len() {
         terminate!();
     }
     let heads = heads as usize;
     let dim = dim as usize;
-    let u = ABSOLUTE_POS / (2 * heads);
-    let column = ABSOLUTE_POS % (2 * heads);
+    let u = ABSOLUTE_POS / columns as usize;
+    let column = ABSOLUTE_POS % columns as usize;
     let first = column % heads * dim;
     let mut sum = 0.0f32.runtime();
     for at in first..first + dim {
@@ -49,11 +60,10 @@ fn mean_shares(offset: &[u32], col: &[u32], out: &mut [f32]) {
 /// Sets the scores of the edges, after the non-linearity.
 #[cube(launch)]
 fn edge_scores(
+    slots: &Slots,
     s: &[f32],
     z: &[f32],
     share: &[f32],
-    offset: &[u32],
-    col: &[u32],
     slot_row: &[u32],
     out: &mut [f32],
     heads: u32,
@@ -66,19 +76,19 @@ fn edge_scores(
     let slot = ABSOLUTE_POS / heads;
     let head = ABSOLUTE_POS % heads;
     let v = slot_row[slot] as usize;
-    let u = col_of(offset, col, v, slot);
+    let u = col_of(slots, v, slot);
     let mut score = s[u * 2 * heads + head] + s[(v * 2 + 1) * heads + head];
     if comptime!(has_z) {
-        if is_own(offset, v, slot) {
+        if is_own(slots, v, slot) {
             let mut sum = 0.0f32.runtime();
-            for e in offset[v] as usize..offset[v + 1] as usize {
-                if col[e] as usize != v {
+            for e in slots.offset[v] as usize..slots.offset[v + 1] as usize {
+                if slots.col[e] as usize != v {
                     sum += z[e * heads + head];
                 }
             }
             score += sum * share[v];
         } else {
-            score += z[(slot - v) * heads + head];
+            score += z[edge_of(slots, v, slot) * heads + head];
         }
     }
     out[ABSOLUTE_POS] = leaky(score);
@@ -88,10 +98,9 @@ fn edge_scores(
 /// has.
 #[cube(launch)]
 fn z_slopes(
+    slots: &Slots,
     slope: &[f32],
     share: &[f32],
-    offset: &[u32],
-    col: &[u32],
     edge_row: &[u32],
     out: &mut [f32],
     heads: u32,
@@ -104,9 +113,10 @@ fn z_slopes(
     let head = ABSOLUTE_POS % heads;
     let v = edge_row[e] as usize;
     let mut own = 0.0f32.runtime();
-    if !is_left_out(offset, col, v, e + v) {
-        let own_slot = offset[v + 1] as usize + v;
-        own = slope[(e + v) * heads + head] + share[v] * slope[own_slot * heads + head];
+    let slot = slot_of(slots, v, e);
+    if !is_left_out(slots, v, slot) {
+        let own_slot = first_slot(slots, v + 1) - 1;
+        own = slope[slot * heads + head] + share[v] * slope[own_slot * heads + head];
     }
     out[ABSOLUTE_POS] = own;
 }
@@ -188,36 +198,69 @@ fn feature_slopes(
 
 /// Sets the terms of the slope of one scoring vector; its node slopes start at column `first`.
 #[cube(launch)]
-fn vector_terms(h: &[f32], node_slope: &[f32], out: &mut [f32], heads: u32, dim: u32, first: u32) {
+fn vector_terms(
+    h: &[f32],
+    node_slope: &[f32],
+    out: &mut [f32],
+    heads: u32,
+    dim: u32,
+    first: u32,
+    columns: u32,
+) {
     if ABSOLUTE_POS >= out.len() {
         terminate!();
     }
     let width = (heads * dim) as usize;
     let head = ABSOLUTE_POS % width / dim as usize;
-    let row = ABSOLUTE_POS / width * 2 * heads as usize;
+    let row = ABSOLUTE_POS / width * columns as usize;
     out[ABSOLUTE_POS] = node_slope[row + first as usize + head] * h[ABSOLUTE_POS];
+}
+
+/// Returns the scores of nodes by one or two scoring vectors.
+pub(super) fn scores_of_nodes(h: &CubeTensor, vectors: &[CubeTensor], heads: usize) -> CubeTensor {
+    let columns = vectors.len() * heads;
+    let out = empty(h, rows(h), columns);
+    launch!(
+        node_scores,
+        len(&out),
+        h,
+        arg(h),
+        arg(&vectors[0]),
+        arg(vectors.get(1).unwrap_or(&vectors[0])),
+        arg(&out),
+        count(heads),
+        count(cols(h) / heads),
+        count(columns)
+    );
+    out
+}
+
+/// Returns the slope of scoring vector `at` from the slopes of the nodes' scores.
+pub(super) fn vector_slope(
+    h: &CubeTensor,
+    of_nodes: &CubeTensor,
+    (vector, at): (&CubeTensor, usize),
+    heads: usize,
+) -> CubeTensor {
+    let terms = empty(h, rows(h), cols(h));
+    launch!(
+        vector_terms,
+        len(&terms),
+        h,
+        arg(h),
+        arg(of_nodes),
+        arg(&terms),
+        count(heads),
+        count(cols(h) / heads),
+        count(at * heads),
+        count(cols(of_nodes))
+    );
+    shaped_like(sum_rows(&terms), vector)
 }
 
 impl Gat {
     fn dim(&self, h: &CubeTensor) -> usize {
         cols(h) / self.attention.heads
-    }
-
-    fn node_scores_on_gpu(&self, inputs: &[CubeTensor]) -> CubeTensor {
-        let (h, heads) = (&inputs[0], self.attention.heads);
-        let out = empty(h, rows(h), 2 * heads);
-        launch!(
-            node_scores,
-            len(&out),
-            h,
-            arg(h),
-            arg(&inputs[1]),
-            arg(&inputs[2]),
-            arg(&out),
-            count(heads),
-            count(self.dim(h))
-        );
-        out
     }
 
     /// Returns the share of each edge in the mean of its row.
@@ -238,17 +281,16 @@ impl Gat {
     /// Returns the slopes of the edges' own scores.
     fn z_slopes_on_gpu(&self, slope: &CubeTensor, share: &CubeTensor) -> CubeTensor {
         let (attention, device) = (&self.attention, &slope.device);
-        let edges = attention.edges(device).rows;
+        let edges = attention.edges(device);
         let edge_row = super::graph::edge_rows(&attention.csr, device);
         let out = empty(slope, attention.csr.num_edges(), attention.heads);
         launch!(
             z_slopes,
             len(&out),
             slope,
+            edges.slots(),
             arg(slope),
             arg(share),
-            arg(&edges.offset),
-            arg(&edges.col),
             arg(&edge_row),
             arg(&out),
             count(attention.heads)
@@ -302,28 +344,6 @@ impl Gat {
         );
         [of_nodes, of_features]
     }
-
-    /// Returns the slope of a scoring vector.
-    fn vector_slope_on_gpu(
-        &self,
-        h: &CubeTensor,
-        of_nodes: &CubeTensor,
-        (vector, first): (&CubeTensor, usize),
-    ) -> CubeTensor {
-        let terms = empty(h, rows(h), cols(h));
-        launch!(
-            vector_terms,
-            len(&terms),
-            h,
-            arg(h),
-            arg(of_nodes),
-            arg(&terms),
-            count(self.attention.heads),
-            count(self.dim(h)),
-            count(first)
-        );
-        shaped_like(sum_rows(&terms), vector)
-    }
 }
 
 impl GpuKernel for Gat {
@@ -332,28 +352,31 @@ impl GpuKernel for Gat {
             !self.scored,
             "only the processor reads scores computed before"
         );
+        assert!(
+            !self.attention.csr.bipartite,
+            "attention between two types runs in steps"
+        );
         let (h, attention) = (&inputs[0], &self.attention);
         let edges = attention.edges(&h.device);
-        let s = self.node_scores_on_gpu(inputs);
+        let s = scores_of_nodes(h, &inputs[1..3], attention.heads);
         let share = self.edge_scores.then(|| self.mean_shares_on_gpu(h));
         let score = empty(h, attention.num_slots(), attention.heads);
         launch!(
             edge_scores,
             len(&score),
             h,
+            edges.slots(),
             arg(&s),
             arg(&inputs[3]),
             arg(share.as_ref().unwrap_or(&s)),
-            arg(&edges.rows.offset),
-            arg(&edges.rows.col),
             arg(&edges.slot_row),
             arg(&score),
             count(attention.heads),
             self.edge_scores
         );
-        let alpha = attention.coefficients(&score);
+        let alpha = edges.softmax(&score);
         let factor = attention.slot_factors(h);
-        let out = attention.sums(h, &attention.shares(&alpha, factor.as_ref()));
+        let out = edges.sums(h, &scaled(&alpha, factor.as_ref()));
         let saved = [alpha, score].into_iter().chain(factor).collect();
         (out, saved)
     }
@@ -368,10 +391,10 @@ impl GpuKernel for Gat {
         let (h, attention) = (&inputs[0], &self.attention);
         let (alpha, score, factor) = (&saved[0], &saved[1], saved.get(2));
         let slope = attention.slopes_of_scores((h, grad), (alpha, factor), Some(score));
-        let share = attention.shares(alpha, factor);
+        let share = scaled(alpha, factor);
         let [of_nodes, of_h] = self.node_slopes_on_gpu(inputs, grad, (&slope, &share));
-        let src = self.vector_slope_on_gpu(h, &of_nodes, (&inputs[1], 0));
-        let dst = self.vector_slope_on_gpu(h, &of_nodes, (&inputs[2], attention.heads));
+        let [src, dst] =
+            [0, 1].map(|at| vector_slope(h, &of_nodes, (&inputs[1 + at], at), attention.heads));
         let z = self
             .edge_scores
             .then(|| self.z_slopes_on_gpu(&slope, &self.mean_shares_on_gpu(h)));

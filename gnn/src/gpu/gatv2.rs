@@ -5,7 +5,10 @@ use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
 
 use super::GpuKernel;
-use super::attention::{Edges, col_of, is_left_out, is_own, leaky, leaky_slope};
+use super::attention::{
+    Edges, Slots, col_of, edge_of, first_slot, is_left_out, is_own, leaky, leaky_slope, scaled,
+    slot_of,
+};
 use super::memory::{arg, cols, count, empty, launch, len, rows, shaped_like};
 use super::sum::{PIECE, sum_rows};
 use crate::kernel::GatV2;
@@ -47,38 +50,29 @@ fn mean_features(feature: &[f32], offset: &[u32], col: &[u32], out: &mut [f32], 
 
 /// Returns feature `k` of the edge of a slot.
 #[cube]
-fn feature_of(ends: &Ends, v: usize, slot: usize, own: bool, k: usize) -> f32 {
+fn feature_of(ends: &Ends, slots: &Slots, v: usize, slot: usize, k: usize) -> f32 {
     let edge_dim = ends.edge_dim as usize;
-    if own {
+    if is_own(slots, v, slot) {
         ends.mean[v * edge_dim + k]
     } else {
-        ends.feature[(slot - v) * edge_dim + k]
+        ends.feature[edge_of(slots, v, slot) * edge_dim + k]
     }
 }
 
 /// Returns value `at` of the vector inside the non-linearity.
 #[cube]
-fn inner(ends: &Ends, offset: &[u32], v: usize, u: usize, slot: usize, at: usize) -> f32 {
+fn inner(ends: &Ends, slots: &Slots, v: usize, u: usize, slot: usize, at: usize) -> f32 {
     let width = ends.width as usize;
     let edge_dim = ends.edge_dim as usize;
-    let own = is_own(offset, v, slot);
     let mut sum = ends.l[u * width + at] + ends.r[v * width + at];
     for k in 0..edge_dim {
-        sum += ends.weight[at * edge_dim + k] * feature_of(ends, v, slot, own, k);
+        sum += ends.weight[at * edge_dim + k] * feature_of(ends, slots, v, slot, k);
     }
     sum
 }
 
 #[cube(launch)]
-fn scores(
-    ends: &Ends,
-    att: &[f32],
-    offset: &[u32],
-    col: &[u32],
-    slot_row: &[u32],
-    out: &mut [f32],
-    heads: u32,
-) {
+fn scores(ends: &Ends, slots: &Slots, att: &[f32], slot_row: &[u32], out: &mut [f32], heads: u32) {
     if ABSOLUTE_POS >= out.len() {
         terminate!();
     }
@@ -86,11 +80,11 @@ fn scores(
     let slot = ABSOLUTE_POS / heads as usize;
     let first = ABSOLUTE_POS % heads as usize * dim;
     let v = slot_row[slot] as usize;
-    let u = col_of(offset, col, v, slot);
+    let u = col_of(slots, v, slot);
     let mut sum = 0.0f32.runtime();
-    if !is_left_out(offset, col, v, slot) {
+    if !is_left_out(slots, v, slot) {
         for at in first..first + dim {
-            sum += att[at] * leaky(inner(ends, offset, v, u, slot, at));
+            sum += att[at] * leaky(inner(ends, slots, v, u, slot, at));
         }
     }
     out[ABSOLUTE_POS] = sum;
@@ -100,9 +94,9 @@ fn scores(
 #[cube]
 fn inner_slope(
     ends: &Ends,
+    slots: &Slots,
     att: &[f32],
     slope: &[f32],
-    offset: &[u32],
     v: usize,
     u: usize,
     slot: usize,
@@ -111,28 +105,20 @@ fn inner_slope(
 ) -> f32 {
     let head = at / (ends.width / heads) as usize;
     let of_score = slope[slot * heads as usize + head];
-    of_score * att[at] * leaky_slope(inner(ends, offset, v, u, slot, at))
+    of_score * att[at] * leaky_slope(inner(ends, slots, v, u, slot, at))
 }
 
 #[cube(launch)]
-fn r_slopes(
-    ends: &Ends,
-    att: &[f32],
-    slope: &[f32],
-    offset: &[u32],
-    col: &[u32],
-    out: &mut [f32],
-    heads: u32,
-) {
+fn r_slopes(ends: &Ends, slots: &Slots, att: &[f32], slope: &[f32], out: &mut [f32], heads: u32) {
     if ABSOLUTE_POS >= out.len() {
         terminate!();
     }
     let v = ABSOLUTE_POS / ends.width as usize;
     let at = ABSOLUTE_POS % ends.width as usize;
     let mut sum = 0.0f32.runtime();
-    for slot in offset[v] as usize + v..offset[v + 1] as usize + v + 1 {
-        let u = col_of(offset, col, v, slot);
-        sum += inner_slope(ends, att, slope, offset, v, u, slot, at, heads);
+    for slot in first_slot(slots, v)..first_slot(slots, v + 1) {
+        let u = col_of(slots, v, slot);
+        sum += inner_slope(ends, slots, att, slope, v, u, slot, at, heads);
     }
     out[ABSOLUTE_POS] = sum;
 }
@@ -141,13 +127,12 @@ fn r_slopes(
 #[cube(launch)]
 fn att_terms(
     ends: &Ends,
+    slots: &Slots,
     slope: &[f32],
-    offset: &[u32],
-    col: &[u32],
     slot_row: &[u32],
     out: &mut [f32],
     heads: u32,
-    slots: u32,
+    num_slots: u32,
     #[comptime] piece: u32,
 ) {
     if ABSOLUTE_POS >= out.len() {
@@ -157,10 +142,10 @@ fn att_terms(
     let head = at / (ends.width / heads) as usize;
     let first = (ABSOLUTE_POS / ends.width as usize) as u32 * piece;
     let mut sum = 0.0f32.runtime();
-    for slot in first as usize..u32::min(slots, first + piece) as usize {
+    for slot in first as usize..u32::min(num_slots, first + piece) as usize {
         let v = slot_row[slot] as usize;
-        let u = col_of(offset, col, v, slot);
-        sum += slope[slot * heads as usize + head] * leaky(inner(ends, offset, v, u, slot, at));
+        let u = col_of(slots, v, slot);
+        sum += slope[slot * heads as usize + head] * leaky(inner(ends, slots, v, u, slot, at));
     }
     out[ABSOLUTE_POS] = sum;
 }
@@ -169,14 +154,13 @@ fn att_terms(
 #[cube(launch)]
 fn weight_terms(
     ends: &Ends,
+    slots: &Slots,
     att: &[f32],
     slope: &[f32],
-    offset: &[u32],
-    col: &[u32],
     slot_row: &[u32],
     out: &mut [f32],
     heads: u32,
-    slots: u32,
+    num_slots: u32,
     #[comptime] piece: u32,
 ) {
     if ABSOLUTE_POS >= out.len() {
@@ -186,12 +170,11 @@ fn weight_terms(
     let at = ABSOLUTE_POS / ends.edge_dim as usize % ends.width as usize;
     let first = (ABSOLUTE_POS / (ends.edge_dim * ends.width) as usize) as u32 * piece;
     let mut sum = 0.0f32.runtime();
-    for slot in first as usize..u32::min(slots, first + piece) as usize {
+    for slot in first as usize..u32::min(num_slots, first + piece) as usize {
         let v = slot_row[slot] as usize;
-        let u = col_of(offset, col, v, slot);
-        let own = is_own(offset, v, slot);
-        let of_inner = inner_slope(ends, att, slope, offset, v, u, slot, at, heads);
-        sum += of_inner * feature_of(ends, v, slot, own, k);
+        let u = col_of(slots, v, slot);
+        let of_inner = inner_slope(ends, slots, att, slope, v, u, slot, at, heads);
+        sum += of_inner * feature_of(ends, slots, v, slot, k);
     }
     out[ABSOLUTE_POS] = sum;
 }
@@ -200,11 +183,11 @@ fn weight_terms(
 #[cube(launch)]
 fn l_slopes(
     ends: &Ends,
+    slots: &Slots,
     att: &[f32],
     slope: &[f32],
     share: &[f32],
     grad: &[f32],
-    offset: &[u32],
     col_offset: &[u32],
     col_edge: &[u32],
     col_row: &[u32],
@@ -222,14 +205,16 @@ fn l_slopes(
     let mut sum = 0.0f32.runtime();
     for e in col_offset[u] as usize..col_offset[u + 1] as usize {
         let v = col_row[e] as usize;
-        let slot = col_edge[e] as usize + v;
-        sum += inner_slope(ends, att, slope, offset, v, u, slot, at, heads);
+        let slot = slot_of(slots, v, col_edge[e] as usize);
+        sum += inner_slope(ends, slots, att, slope, v, u, slot, at, heads);
         sum += share[slot * heads as usize + head] * grad[v * width + at];
     }
-    if u < rows as usize {
-        let slot = offset[u + 1] as usize + u;
-        sum += inner_slope(ends, att, slope, offset, u, u, slot, at, heads);
-        sum += share[slot * heads as usize + head] * grad[u * width + at];
+    if slots.loops > 0 {
+        if u < rows as usize {
+            let slot = first_slot(slots, u + 1) - 1;
+            sum += inner_slope(ends, slots, att, slope, u, u, slot, at, heads);
+            sum += share[slot * heads as usize + head] * grad[u * width + at];
+        }
     }
     out[ABSOLUTE_POS] = sum;
 }
@@ -250,19 +235,21 @@ impl EndsOnGpu {
         let (l, weight) = (&inputs[0], &inputs[3]);
         let feature = op.edge_feature.as_ref().map(|of| of.on_gpu(&l.device));
         let edge_dim = feature.as_ref().map_or(0, |_| cols(weight));
-        let mean = feature.as_ref().map(|feature| {
-            let mean = empty(l, op.attention.csr.num_rows(), edge_dim);
+        // Only added self-loops have the mean.
+        let averaged = feature.as_ref().filter(|_| edges.loops > 0);
+        let mean = averaged.map(|of_edges| {
+            let out = empty(l, op.attention.csr.num_rows(), edge_dim);
             launch!(
                 mean_features,
-                len(&mean),
+                len(&out),
                 l,
-                arg(feature),
+                arg(of_edges),
                 arg(&edges.rows.offset),
                 arg(&edges.rows.col),
-                arg(&mean),
+                arg(&out),
                 count(edge_dim)
             );
-            mean
+            out
         });
         EndsOnGpu {
             l: l.clone(),
@@ -308,10 +295,9 @@ impl Back<'_> {
             len(&out),
             r,
             self.ends.arg(),
+            self.edges.slots(),
             arg(&self.inputs[2]),
             arg(&self.slope),
-            arg(&self.edges.rows.offset),
-            arg(&self.edges.rows.col),
             arg(&out),
             count(self.op.attention.heads)
         );
@@ -326,9 +312,8 @@ impl Back<'_> {
             len(&out),
             att,
             self.ends.arg(),
+            self.edges.slots(),
             arg(&self.slope),
-            arg(&self.edges.rows.offset),
-            arg(&self.edges.rows.col),
             arg(&self.edges.slot_row),
             arg(&out),
             count(self.op.attention.heads),
@@ -346,10 +331,9 @@ impl Back<'_> {
             len(&out),
             weight,
             self.ends.arg(),
+            self.edges.slots(),
             arg(&self.inputs[2]),
             arg(&self.slope),
-            arg(&self.edges.rows.offset),
-            arg(&self.edges.rows.col),
             arg(&self.edges.slot_row),
             arg(&out),
             count(self.op.attention.heads),
@@ -368,11 +352,11 @@ impl Back<'_> {
             len(&out),
             l,
             self.ends.arg(),
+            self.edges.slots(),
             arg(&self.inputs[2]),
             arg(&self.slope),
             arg(share),
             arg(grad),
-            arg(&self.edges.rows.offset),
             arg(&out_edges.offset),
             arg(&out_edges.edge),
             arg(&out_edges.row),
@@ -395,16 +379,15 @@ impl GpuKernel for GatV2 {
             len(&score),
             l,
             ends.arg(),
+            edges.slots(),
             arg(&inputs[2]),
-            arg(&edges.rows.offset),
-            arg(&edges.rows.col),
             arg(&edges.slot_row),
             arg(&score),
             count(attention.heads)
         );
-        let alpha = attention.coefficients(&score);
+        let alpha = edges.softmax(&score);
         let factor = attention.slot_factors(l);
-        let out = attention.sums(l, &attention.shares(&alpha, factor.as_ref()));
+        let out = edges.sums(l, &scaled(&alpha, factor.as_ref()));
         (out, std::iter::once(alpha).chain(factor).collect())
     }
 
@@ -425,7 +408,7 @@ impl GpuKernel for GatV2 {
             edges,
             slope: attention.slopes_of_scores((l, grad), (alpha, factor), None),
         };
-        let of_l = back.l(grad, &attention.shares(alpha, factor));
+        let of_l = back.l(grad, &scaled(alpha, factor));
         let weight = self.edge_feature.is_some().then(|| back.weight());
         vec![Some(of_l), Some(back.r()), Some(back.att()), weight]
     }

@@ -36,13 +36,16 @@ fn message(source: &Source, e: usize, u: usize, at: usize) -> f32 {
 }
 
 #[cube(launch)]
-fn sums(source: &Source, offset: &[u32], col: &[u32], out: &mut [f32]) {
+fn sums(source: &Source, offset: &[u32], col: &[u32], out: &mut [f32], #[comptime] has_own: bool) {
     if ABSOLUTE_POS >= out.len() {
         terminate!();
     }
     let v = ABSOLUTE_POS / source.dim as usize;
     let at = ABSOLUTE_POS % source.dim as usize;
-    let mut sum = source.x[ABSOLUTE_POS];
+    let mut sum = 0.0f32.runtime();
+    if comptime!(has_own) {
+        sum = source.x[ABSOLUTE_POS];
+    }
     for e in offset[v] as usize..offset[v + 1] as usize {
         let message = message(source, e, col[e] as usize, at);
         sum += select(message > 0.0f32, source.edge[e] * message, 0.0f32);
@@ -65,7 +68,7 @@ fn x_slopes(
     col_edge: &[u32],
     col_row: &[u32],
     out: &mut [f32],
-    rows: u32,
+    own_rows: u32,
 ) {
     if ABSOLUTE_POS >= out.len() {
         terminate!();
@@ -73,7 +76,7 @@ fn x_slopes(
     let u = ABSOLUTE_POS / source.dim as usize;
     let at = ABSOLUTE_POS % source.dim as usize;
     let mut sum = 0.0f32.runtime();
-    if u < rows as usize {
+    if u < own_rows as usize {
         sum = grad[ABSOLUTE_POS];
     }
     for e in col_offset[u] as usize..col_offset[u + 1] as usize {
@@ -177,7 +180,8 @@ impl GpuKernel for Gine {
             self.source(inputs),
             arg(&graph.offset),
             arg(&graph.col),
-            arg(&out)
+            arg(&out),
+            !csr.bipartite
         );
         (out, Vec::new())
     }
@@ -193,6 +197,7 @@ impl GpuKernel for Gine {
         let of_x = needed[0].then(|| {
             let graph = by_col(csr, &x.device);
             let out = empty(x, rows(x), cols(x));
+            let own_rows = if csr.bipartite { 0 } else { csr.num_rows() };
             launch!(
                 x_slopes,
                 len(&out),
@@ -203,7 +208,7 @@ impl GpuKernel for Gine {
                 arg(&graph.edge),
                 arg(&graph.row),
                 arg(&out),
-                count(csr.num_rows())
+                count(own_rows)
             );
             out
         });

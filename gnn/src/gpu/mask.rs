@@ -118,6 +118,15 @@ pub(super) fn ordinal(place: u32, is_own: bool) -> Wide {
     Wide { low, high }
 }
 
+/// Makes the ordinal of an edge among edges of several relations.
+#[cube]
+pub(super) fn ordinal_of_relation(rank: u32, relation: u32) -> Wide {
+    Wide {
+        low: rank,
+        high: relation,
+    }
+}
+
 #[cube]
 fn factor(draw: &Draw, key: Wide, at: u32) -> f32 {
     let key = mix(key);

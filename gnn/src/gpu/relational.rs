@@ -1,25 +1,31 @@
-//! Kernels of typed models, which run on the processor only.
+//! Kernels that only typed models use, on a GPU: attention in steps, whose values are
+//! `[num_edges, heads]`.
+//!
+//! They add no self-loops to rows, so the slots of coefficients are the edges.
+
+mod edge_scores;
+mod edge_softmax;
+mod heads;
+mod node_scores;
+mod row_normalize;
 
 use burn_cubecl::tensor::CubeTensor;
 
 use super::GpuKernel;
-use crate::kernel::Relational;
-
-/// Typed models have no GPU among their devices, so no tensor of theirs is on one.
-const ABSENT: &str = "typed models compute on the processor";
+use crate::kernel::{Relational, on_relational};
 
 impl GpuKernel for Relational {
-    fn forward(&self, _inputs: &[CubeTensor]) -> (CubeTensor, Vec<CubeTensor>) {
-        panic!("{ABSENT}")
+    fn forward(&self, inputs: &[CubeTensor]) -> (CubeTensor, Vec<CubeTensor>) {
+        on_relational!(self, kernel => GpuKernel::forward(kernel, inputs))
     }
 
     fn backward(
         &self,
-        _inputs: &[CubeTensor],
-        _saved: &[CubeTensor],
-        _grad: &CubeTensor,
-        _needed: &[bool],
+        inputs: &[CubeTensor],
+        saved: &[CubeTensor],
+        grad: &CubeTensor,
+        needed: &[bool],
     ) -> Vec<Option<CubeTensor>> {
-        panic!("{ABSENT}")
+        on_relational!(self, kernel => GpuKernel::backward(kernel, inputs, saved, grad, needed))
     }
 }

@@ -1,5 +1,7 @@
 //! Compares every GPU kernel with the processor's in f64, on graphs with all special cases.
 
+mod relational;
+
 use std::sync::Arc;
 
 use burn::backend::DispatchDevice;
@@ -72,6 +74,36 @@ fn in_edges() -> Vec<Vec<u32>> {
 }
 
 fn block() -> Block {
+    Block::new(data()).unwrap()
+}
+
+/// A block of a relation between two types. A column with the number of a row is another node.
+fn block_of_two_types() -> Block {
+    let dst_key: Vec<u64> = (1000..1000 + NUM_DST as u64).map(mix).collect();
+    Block::bipartite(data(), &dst_key).unwrap()
+}
+
+/// A block of a relation between two types without in-edges.
+fn block_without_edges() -> Block {
+    let edge_feature = Some(Dense {
+        rows: 0,
+        cols: EDGE_DIM,
+        values: Vec::new(),
+    });
+    let data = BlockData {
+        num_src: 5,
+        num_dst: 3,
+        in_offset: vec![0; 4],
+        in_degree: vec![0; 3],
+        edge_feature,
+        node_key: (0..5).map(mix).collect(),
+        num_active: 3,
+        ..BlockData::default()
+    };
+    Block::bipartite(data, &[7, 8, 9]).unwrap()
+}
+
+fn data() -> BlockData {
     let in_edges = in_edges();
     let in_src = in_edges.concat();
     let mut in_offset = vec![0];
@@ -80,7 +112,7 @@ fn block() -> Block {
         Some(*end)
     }));
     let num_edges = in_src.len();
-    Block::new(BlockData {
+    BlockData {
         num_src: NUM_SRC,
         num_dst: NUM_DST,
         in_offset,
@@ -94,13 +126,15 @@ fn block() -> Block {
         node_key: (0..NUM_SRC as u64).map(mix).collect(),
         num_active: NUM_DST,
         ..BlockData::default()
-    })
-    .unwrap()
+    }
 }
 
 fn matrix(values: &[f32], [rows, cols]: [usize; 2], device: &CubeDevice) -> CubeTensor {
     let client = device.client();
-    let handle = client.create_from_slice(bytemuck::cast_slice(values));
+    let bytes: &[u8] = bytemuck::cast_slice(values);
+    // A buffer is never empty.
+    let bytes = if bytes.is_empty() { &[0; 4] } else { bytes };
+    let handle = client.create_from_slice(bytes);
     let shape = Shape::from([rows, cols]);
     CubeTensor::new_contiguous(client, device.clone(), shape, handle, DType::F32)
 }
@@ -177,6 +211,13 @@ fn sums() {
         own: None,
     };
     check("spmm without edges", &nothing, &[[5, DIM]]);
+    let two_types = Spmm {
+        csr: Arc::clone(block_of_two_types().csr()),
+        rows: NUM_DST,
+        edge: edge.clone(),
+        own: None,
+    };
+    check("spmm of two types", &two_types, &[[NUM_SRC, DIM]]);
 }
 
 #[test]
@@ -186,6 +227,9 @@ fn maxima() {
         let csr = Arc::clone(block.csr());
         check("max", &SegmentMax { csr, edge }, &[[NUM_SRC, DIM]]);
     }
+    let csr = Arc::clone(block_without_edges().csr());
+    let op = SegmentMax { csr, edge: None };
+    check("max without edges", &op, &[[5, DIM]]);
 }
 
 #[test]
@@ -294,31 +338,32 @@ fn attention_by_sums() {
 
 #[test]
 fn attention_by_products() {
-    let block = block();
-    for attention in attentions(&block) {
-        for features in [false, true] {
-            let op = GatV2 {
-                attention: attention.clone(),
-                edge_feature: block.edge_feature().filter(|_| features).cloned(),
-            };
-            let weight = if features { [DIM, EDGE_DIM] } else { [1, 1] };
-            let vector = [HEADS, DIM / HEADS];
-            check(
-                "gatv2",
-                &op,
-                &[[NUM_SRC, DIM], [NUM_DST, DIM], vector, weight],
-            );
+    for block in [block(), block_of_two_types(), block_without_edges()] {
+        let (num_src, num_dst) = (block.num_src(), block.num_dst());
+        for attention in attentions(&block) {
+            for features in [false, true] {
+                let op = GatV2 {
+                    attention: attention.clone(),
+                    edge_feature: block.edge_feature().filter(|_| features).cloned(),
+                };
+                let weight = if features { [DIM, EDGE_DIM] } else { [1, 1] };
+                let vector = [HEADS, DIM / HEADS];
+                let shapes = [[num_src, DIM], [num_dst, DIM], vector, weight];
+                check("gatv2", &op, &shapes);
+            }
         }
     }
 }
 
 #[test]
 fn sums_of_edge_messages() {
-    let block = block();
-    let op = Gine {
-        csr: Arc::clone(block.csr()),
-        feature: Arc::clone(block.edge_feature().expect("the block has edge features")),
-        edge: values(60, block.num_edges()).into(),
-    };
-    check("gine", &op, &[[NUM_SRC, DIM], [DIM, EDGE_DIM], [1, DIM]]);
+    for block in [block(), block_of_two_types(), block_without_edges()] {
+        let op = Gine {
+            csr: Arc::clone(block.csr()),
+            feature: Arc::clone(block.edge_feature().expect("the block has edge features")),
+            edge: values(60, block.num_edges()).into(),
+        };
+        let shapes = [[block.num_src(), DIM], [DIM, EDGE_DIM], [1, DIM]];
+        check("gine", &op, &shapes);
+    }
 }

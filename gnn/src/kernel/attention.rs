@@ -53,7 +53,7 @@ impl Attention {
     }
 
     /// Returns the number of self-loops added to each row.
-    fn loops(&self) -> usize {
+    pub(crate) fn loops(&self) -> usize {
         usize::from(!self.csr.bipartite)
     }
 

@@ -45,6 +45,8 @@ pub use mask::mix;
 pub use mask::{Mask, RowMask};
 pub(crate) use norm::count_of;
 pub use norm::{BatchNorm, LayerNorm, column_statistics};
+#[cfg(feature = "gpu")]
+pub(crate) use relational::on_relational;
 pub use relational::{
     DotScores, EdgeDropout, EdgeScores, EdgeSoftmax, EdgeTerm, HeadSum, NodeScores, Relational,
     RowNormalize,

@@ -41,15 +41,17 @@ pub enum Relational {
 macro_rules! on_relational {
     ($op:expr, $kernel:ident => $call:expr) => {
         match $op {
-            Relational::EdgeScores($kernel) => $call,
-            Relational::DotScores($kernel) => $call,
-            Relational::EdgeSoftmax($kernel) => $call,
-            Relational::HeadSum($kernel) => $call,
-            Relational::NodeScores($kernel) => $call,
-            Relational::RowNormalize($kernel) => $call,
+            $crate::kernel::Relational::EdgeScores($kernel) => $call,
+            $crate::kernel::Relational::DotScores($kernel) => $call,
+            $crate::kernel::Relational::EdgeSoftmax($kernel) => $call,
+            $crate::kernel::Relational::HeadSum($kernel) => $call,
+            $crate::kernel::Relational::NodeScores($kernel) => $call,
+            $crate::kernel::Relational::RowNormalize($kernel) => $call,
         }
     };
 }
+#[cfg(feature = "gpu")]
+pub(crate) use on_relational;
 
 impl Kernel for Relational {
     fn forward<F: Float>(&self, inputs: &[&[F]]) -> Forward<F> {
