@@ -177,7 +177,7 @@ impl Model {
         if targets == 0 {
             return Ok(Dense::zeros(0, self.arch.out_dim));
         }
-        self.compute(|| {
+        compute_on(&self.device, || {
             let stack = self.stack(&self.state.flat, (&self.device, false), mode, |_| true);
             let logits = self.in_label_unit(plain(stack.run(blocks, input))?);
             stack.pass.failure.take().map_or(Ok(logits), Err)
@@ -215,7 +215,7 @@ impl Model {
         if block.num_dst() == 0 {
             return Ok(Dense::zeros(0, self.arch.output_dim(layer)));
         }
-        self.compute(|| {
+        compute_on(&self.device, || {
             let wanted = |info: &ParameterInfo| info.layer == layer;
             let stack = self.stack(&self.state.flat, (&self.device, false), Mode::Eval, wanted);
             plain(stack.layer(Place { layer, block }, stack.pass.features(input)))
@@ -283,19 +283,14 @@ impl Model {
         }
         outputs
     }
-
-    /// Runs `work`, on a thread of the pool if the model computes on the processor.
-    fn compute<R: Send>(&self, work: impl FnOnce() -> R + Send) -> R {
-        if self.device.is_gpu() {
-            work()
-        } else {
-            on_pool(work)
-        }
-    }
 }
 
-/// Runs `work` on a thread of the pool. On a thread outside the pool, a kernel would hand all its
-/// work to the pool and sleep until it is done.
-pub(crate) fn on_pool<R: Send>(work: impl FnOnce() -> R + Send) -> R {
-    rayon::scope(|_| work())
+/// Runs a pass on a device, on a thread of the pool if the device is the processor. On a thread
+/// outside the pool, a kernel would hand all its work to the pool and sleep until it is done.
+pub(crate) fn compute_on<R: Send>(device: &Device, work: impl FnOnce() -> R + Send) -> R {
+    if device.is_gpu() {
+        work()
+    } else {
+        rayon::scope(|_| work())
+    }
 }

@@ -3,12 +3,23 @@
 #![cfg(test)]
 #![cfg(feature = "gpu")]
 
+#[allow(
+    dead_code,
+    clippy::shadow_unrelated,
+    reason = "other test programs use other parts; loops name an element like its list"
+)]
+#[path = "typed/graph.rs"]
+mod graph;
+#[allow(dead_code, reason = "other test programs use other parts")]
+#[path = "typed/models.rs"]
+mod models;
 mod support;
 
 use std::path::Path;
 use std::process::Command;
 
-use gnn::{Architecture, Device, LayerKind, Mode, Model, Norm, ReadyInput};
+use gnn::typed::{TypedArchitecture, TypedKind, TypedModel};
+use gnn::{Architecture, Device, LayerKind, LossAndGradient, Mode, Model, Norm, ReadyInput};
 use support::{Batch, Case, architectures, batch, case_for, labels, plain};
 
 /// f32 against f32, summed in another order, through up to three layers.
@@ -33,6 +44,35 @@ fn assert_close(got: &[f32], wanted: &[f32], what: &str) {
     }
 }
 
+/// Compares loss, gradients, logits and running statistics of a batch.
+fn assert_same_step(got: &LossAndGradient, wanted: &LossAndGradient, what: &str) {
+    let error = (got.loss_sum - wanted.loss_sum).abs();
+    let bound = f64::from(TOLERANCE) * wanted.loss_sum.max(1.0);
+    assert!(error <= bound, "{what}: loss {}", got.loss_sum);
+    assert_close(
+        &got.gradient,
+        &wanted.gradient,
+        &format!("gradient, {what}"),
+    );
+    assert_eq!(got.rows.len(), wanted.rows.len(), "{what}: types");
+    for types in got.rows.iter().zip(&wanted.rows) {
+        match types {
+            (None, None) => {}
+            (Some(rows), Some(expected)) => {
+                let what = format!("learnable rows, {what}");
+                assert_close(&rows.values, &expected.values, &what);
+            }
+            other => panic!("learnable rows, {what}: {other:?}"),
+        }
+    }
+    assert_close(
+        &got.logits.values,
+        &wanted.logits.values,
+        &format!("logits, {what}"),
+    );
+    assert_close(&got.buffers, &wanted.buffers, &format!("buffers, {what}"));
+}
+
 /// Checks loss, gradient, logits and running statistics of a batch.
 fn check(case: &Case, arch: &Architecture, mode: Mode, sparse: bool) {
     let Some(device) = device() else { return };
@@ -51,20 +91,7 @@ fn check(case: &Case, arch: &Architecture, mode: Mode, sparse: bool) {
     // Twice: the second run reuses the uploads and must give the same bits.
     let (got, again) = (run(&model), run(&model));
     assert_eq!(got.gradient, again.gradient, "{what}: twice");
-    let error = (got.loss_sum - wanted.loss_sum).abs();
-    let bound = f64::from(TOLERANCE) * wanted.loss_sum.max(1.0);
-    assert!(error <= bound, "{what}: loss {}", got.loss_sum);
-    assert_close(
-        &got.gradient,
-        &wanted.gradient,
-        &format!("gradient, {what}"),
-    );
-    assert_close(
-        &got.logits.values,
-        &wanted.logits.values,
-        &format!("logits, {what}"),
-    );
-    assert_close(&got.buffers, &wanted.buffers, &format!("buffers, {what}"));
+    assert_same_step(&got, &wanted, &what);
     let evaluated = model.forward(&blocks, &input, Mode::Eval).unwrap();
     assert_close(
         &evaluated.values,
@@ -97,6 +124,69 @@ fn dropout_samples_and_sparse_features_give_the_same_gradient() {
             };
             check(&case, &arch, Mode::Train { seed: 3 }, sparse);
         }
+    }
+}
+
+/// Checks a training step, logits and embeddings of a batch of a typed graph.
+fn check_typed(arch: &TypedArchitecture, edges: usize, mode: Mode, fanouts: [usize; 3]) {
+    let Some(device) = device() else { return };
+    let graph = graph::Graph::random(&models::schema(arch), 9, edges, 5);
+    let batch = graph::Batch::of(&graph, arch, 6, fanouts);
+    let (blocks, input) = (&batch.blocks[..], &batch.input[..]);
+    let labels = models::labels(arch, 5);
+    let mut model = models::model(arch, 11);
+    let step = |of: &TypedModel| {
+        let computed = of.loss_and_gradient(blocks, input, &labels, 2.0, mode);
+        computed.unwrap()
+    };
+    let evaluate = |of: &TypedModel| {
+        let (rows, logits) = of.forward_embedding((blocks, input), 1, true).unwrap();
+        let forward = of.forward(blocks, input, Mode::Eval).unwrap();
+        assert_eq!(logits.as_ref(), Some(&forward));
+        [rows.values, forward.values]
+    };
+    let (wanted, outputs) = (step(&model), evaluate(&model));
+    model.set_device(device);
+    let what = format!("{arch:?} {mode:?} {edges} edges");
+    // Twice: the second run reuses the uploads and must give the same bits.
+    let (got, again) = (step(&model), step(&model));
+    assert_eq!(got.gradient, again.gradient, "{what}: twice");
+    assert_same_step(&got, &wanted, &what);
+    for (rows, expected) in evaluate(&model).iter().zip(&outputs) {
+        assert_close(rows, expected, &format!("forward, {what}"));
+    }
+}
+
+#[test]
+fn every_typed_architecture_gives_the_same_gradient() {
+    for arch in models::architectures() {
+        check_typed(&arch, 25, Mode::Eval, graph::ALL);
+    }
+}
+
+#[test]
+fn typed_dropout_and_samples_give_the_same_gradient() {
+    for arch in models::architectures() {
+        let arch = models::with_dropout(&arch);
+        check_typed(&arch, 40, Mode::Train { seed: 3 }, [3, 2, 2]);
+    }
+}
+
+#[test]
+fn learnable_rows_get_the_same_gradient() {
+    for mut arch in TypedKind::all().map(models::plain) {
+        for of in &mut arch.types {
+            let in_dim = *of.in_dim.get_or_insert(3);
+            of.embedding_dim = Some(in_dim.min(2));
+        }
+        check_typed(&arch, 25, Mode::Eval, graph::ALL);
+    }
+}
+
+#[test]
+fn typed_models_run_on_nodes_without_in_edges() {
+    for arch in models::architectures() {
+        check_typed(&arch, 0, Mode::Eval, graph::ALL);
     }
 }
 

@@ -1,6 +1,6 @@
 //! The loss of a batch and its gradient.
 
-use super::{Mode, Model};
+use super::{Mode, Model, compute_on};
 use crate::check::check;
 use crate::layer::{plain, read};
 use crate::loss::Weighing;
@@ -59,7 +59,7 @@ impl Model {
                 buffers,
             });
         }
-        self.compute(|| {
+        compute_on(&self.device, || {
             let stack = self.stack(&self.state.flat, (&self.device, true), mode, |_| true);
             let logits = stack.run(blocks, input);
             let given = plain(logits.clone())?;

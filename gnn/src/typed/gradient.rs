@@ -5,8 +5,8 @@ use super::check::check;
 use super::model::TypedModel;
 use crate::layer::{plain, read};
 use crate::loss::Weighing;
-use crate::model::on_pool;
-use crate::{Dense, GnnError, Labels, LossAndGradient, Mode, ReadyInput, Task};
+use crate::model::compute_on;
+use crate::{Dense, Device, GnnError, Labels, LossAndGradient, Mode, ReadyInput, Task};
 
 impl TypedModel {
     /// Returns the loss of a batch and its gradient.
@@ -36,8 +36,8 @@ impl TypedModel {
                 buffers: self.state.buffers.clone(),
             });
         }
-        on_pool(|| {
-            let stack = self.stack(&self.state.flat, true, mode, |_| true);
+        compute_on(&self.device, || {
+            let stack = self.stack(&self.state.flat, (&self.device, true), mode, |_| true);
             let logits = stack.run(blocks, input);
             let given = plain(logits.clone())?;
             let values: Vec<f64> = given.values.iter().map(|&value| f64::from(value)).collect();
@@ -84,7 +84,7 @@ impl TypedModel {
         if targets == 0 {
             return Ok((0.0, vec![0.0; flat.len()]));
         }
-        let stack = self.stack(flat, true, mode, |_| true);
+        let stack = self.stack(flat, (&Device::cpu(), true), mode, |_| true);
         let logits = stack.run(blocks, input);
         let values: Vec<f64> = read(logits.clone())?;
         let wanted = self.wanted(labels);

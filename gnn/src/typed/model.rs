@@ -12,10 +12,10 @@ use super::slice::{TypedHead, TypedLayerSlice, TypedProjection};
 use super::stack::{self, TypeRows, TypedStack};
 use crate::kernel::Float;
 use crate::layer::{Conv, plain};
-use crate::model::{ModelState, on_pool};
+use crate::model::{ModelState, compute_on};
 use crate::{Dense, Device, GnnError, Input, LabelScale, Mode, ParameterInfo, ReadyInput};
 
-/// A typed model: an architecture and its parameters. It computes on the processor.
+/// A typed model: an architecture and its parameters.
 #[derive(Clone, Debug)]
 pub struct TypedModel {
     pub(super) arch: TypedArchitecture,
@@ -24,6 +24,7 @@ pub struct TypedModel {
     pub(super) state: ModelState,
     pub(super) class_weights: Vec<f32>,
     pub(super) label_scale: Option<LabelScale>,
+    pub(super) device: Device,
 }
 
 impl TypedModel {
@@ -42,6 +43,7 @@ impl TypedModel {
             convs,
             class_weights: Vec::new(),
             label_scale: None,
+            device: Device::cpu(),
         })
     }
 
@@ -93,6 +95,17 @@ impl TypedModel {
         self.state.buffers.copy_from_slice(values);
     }
 
+    /// Sets the device that the model computes on; the default is the processor.
+    pub fn set_device(&mut self, device: Device) {
+        self.device = device;
+    }
+
+    /// Returns the device that the model computes on.
+    #[must_use]
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
     /// Sets class weights, as [`Model::set_class_weights`](crate::Model::set_class_weights).
     ///
     /// # Panics
@@ -142,7 +155,7 @@ impl TypedModel {
     /// # Errors
     ///
     /// [`GnnError::Input`], [`GnnError::Block`] or [`GnnError::Relation`] if the shapes do not fit
-    /// the model.
+    /// the model; [`GnnError::Device`] if a GPU fails.
     pub fn forward(
         &self,
         blocks: &[TypedBlock],
@@ -153,8 +166,8 @@ impl TypedModel {
         if targets == 0 {
             return Ok(Dense::zeros(0, self.arch.out_dim));
         }
-        on_pool(|| {
-            let stack = self.stack(&self.state.flat, false, mode, |_| true);
+        compute_on(&self.device, || {
+            let stack = self.stack(&self.state.flat, (&self.device, false), mode, |_| true);
             let logits = self.in_label_unit(plain(stack.run(blocks, input))?);
             stack.pass.failure.take().map_or(Ok(logits), Err)
         })
@@ -187,8 +200,9 @@ impl TypedModel {
             let logits = with_logits.then(|| Dense::zeros(0, self.arch.out_dim));
             return Ok((Dense::zeros(0, cols), logits));
         }
-        on_pool(|| {
-            let stack = self.stack(&self.state.flat, false, Mode::Eval, |_| true);
+        compute_on(&self.device, || {
+            let on = (&self.device, false);
+            let stack = self.stack(&self.state.flat, on, Mode::Eval, |_| true);
             let num_layers = if with_logits { blocks.len() } else { layer };
             let [rows, last] = stack.run_layers(&blocks[..num_layers], input, layer);
             let there = "the caller has checked that there are targets";
@@ -231,39 +245,43 @@ impl TypedModel {
             let (got, wanted) = (input.len(), self.schema.types.len());
             return Err(input_error(format!("{got} matrices for {wanted} types")));
         }
-        let stack = self.stack(&self.state.flat, false, Mode::Eval, |info| {
-            info.layer == layer
-        });
-        let mut rows = Vec::new();
-        for (t, of_type) in input.iter().enumerate() {
-            let num_src = block.num_src(t);
-            let Some(of_type) = of_type.clone().filter(|_| num_src > 0) else {
-                rows.push(None);
-                continue;
-            };
-            let ready = ReadyInput::new(Input::Dense(of_type))?;
-            let wanted = (num_src, self.arch.input_dim(layer));
-            check_shape(&self.schema.types[t], &ready, wanted)?;
-            let (rows_of_type, carried) = (stack.pass.dense(stack.pass.features(ready)), None);
-            rows.push(Some(TypeRows {
-                rows: rows_of_type,
-                carried,
-            }));
-        }
-        let outs = on_pool(move || stack.layer(layer, block, rows));
-        let read = |of: Option<TypeRows>| of.map(|of| plain(of.rows)).transpose();
-        outs.into_iter().map(read).collect()
+        compute_on(&self.device, || {
+            let of_layer = |info: &ParameterInfo| info.layer == layer;
+            let on = (&self.device, false);
+            let stack = self.stack(&self.state.flat, on, Mode::Eval, of_layer);
+            let mut rows = Vec::new();
+            for (t, of_type) in input.iter().enumerate() {
+                let num_src = block.num_src(t);
+                let Some(of_type) = of_type.clone().filter(|_| num_src > 0) else {
+                    rows.push(None);
+                    continue;
+                };
+                let ready = ReadyInput::new(Input::Dense(of_type))?;
+                let wanted = (num_src, self.arch.input_dim(layer));
+                check_shape(&self.schema.types[t], &ready, wanted)?;
+                let (rows_of_type, carried) = (stack.pass.dense(stack.pass.features(ready)), None);
+                rows.push(Some(TypeRows {
+                    rows: rows_of_type,
+                    carried,
+                }));
+            }
+            let read = |of: Option<TypeRows>| of.map(|of| plain(of.rows)).transpose();
+            let outs = stack.layer(layer, block, rows);
+            outs.into_iter().map(read).collect()
+        })
     }
 
-    /// Returns the linear maps of raw features, which run on many rows.
+    /// Returns the linear maps of raw features, which run on many rows on the processor.
     #[must_use]
     pub fn projection(&self) -> TypedProjection<'_> {
-        let stack = self.stack(&self.state.flat, false, Mode::Eval, |info| info.layer == 0);
+        let wanted = |info: &ParameterInfo| info.layer == 0;
+        let cpu = Device::cpu();
+        let stack = self.stack(&self.state.flat, (&cpu, false), Mode::Eval, wanted);
         TypedProjection::new(stack)
     }
 
-    /// Returns a layer (1-based) that runs on many blocks in eval mode, each a range of the nodes
-    /// of one type of a graph.
+    /// Returns a layer (1-based) that runs on many blocks in eval mode on the processor, each a
+    /// range of the nodes of one type of a graph.
     ///
     /// # Panics
     ///
@@ -273,16 +291,17 @@ impl TypedModel {
         self.assert_layer(layer);
         let oldest = layer + 1 - self.arch.mixed_layers(layer);
         let wanted = |info: &ParameterInfo| (oldest..=layer).contains(&info.layer);
-        TypedLayerSlice::new(
-            self.stack(&self.state.flat, false, Mode::Eval, wanted),
-            layer,
-        )
+        let cpu = Device::cpu();
+        let stack = self.stack(&self.state.flat, (&cpu, false), Mode::Eval, wanted);
+        TypedLayerSlice::new(stack, layer)
     }
 
-    /// Returns the head, which runs on many rows.
+    /// Returns the head, which runs on many rows on the processor.
     #[must_use]
     pub fn head(&self) -> TypedHead<'_> {
-        let stack = self.stack(&self.state.flat, false, Mode::Eval, |info| info.layer == 0);
+        let wanted = |info: &ParameterInfo| info.layer == 0;
+        let cpu = Device::cpu();
+        let stack = self.stack(&self.state.flat, (&cpu, false), Mode::Eval, wanted);
         TypedHead::new(stack, self.label_scale.as_ref())
     }
 
@@ -293,11 +312,12 @@ impl TypedModel {
         );
     }
 
-    /// Makes tensors of the parameters that `wanted` picks, with gradients if `tracked`.
+    /// Makes tensors of the parameters that `wanted` picks, in the number type of `flat` and on a
+    /// device, with gradients if `tracked`.
     pub(super) fn stack<'a, F: Float + Element>(
         &'a self,
         flat: &[F],
-        tracked: bool,
+        (on, tracked): (&Device, bool),
         mode: Mode,
         wanted: impl Fn(&ParameterInfo) -> bool,
     ) -> TypedStack<'a> {
@@ -305,9 +325,7 @@ impl TypedModel {
             arch: &self.arch,
             schema: &self.schema,
             convs: &self.convs,
-            pass: self
-                .state
-                .pass(flat, (&Device::cpu(), tracked), mode, wanted),
+            pass: self.state.pass(flat, (on, tracked), mode, wanted),
         }
     }
 
