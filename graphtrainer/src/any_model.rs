@@ -261,21 +261,14 @@ impl AnyModel {
         on_either!(AnyModel, self, model => model.label_scale())
     }
 
-    /// Sets the device of a model of an untyped graph. A model of a typed graph always computes on
-    /// the processor.
+    /// Sets the device that the model computes on; the default is the processor.
     pub(crate) fn set_device(&mut self, device: Device) {
-        match self {
-            Self::Untyped(model) => model.set_device(device),
-            Self::Typed(_) => {}
-        }
+        on_either!(AnyModel, self, model => model.set_device(device));
     }
 
     /// Returns the device that the model computes on.
-    pub fn device(&self) -> Device {
-        match self {
-            Self::Untyped(model) => model.device().clone(),
-            Self::Typed(_) => Device::cpu(),
-        }
+    pub fn device(&self) -> &Device {
+        on_either!(AnyModel, self, model => model.device())
     }
 
     /// Computes coefficients and transposes of a batch's blocks before its first training pass; the

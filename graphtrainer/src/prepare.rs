@@ -16,7 +16,7 @@ use schemas::{FeatureMeta, GraphMeta, LabelKind, Split};
 use crate::any_model::{AnyArchitecture, AnyModel, schema_of};
 use crate::batch::BlockOptions;
 use crate::class_weight::{ClassWeights, balanced};
-use crate::config::{Device, Loss};
+use crate::config::Loss;
 use crate::embedding::NodeEmbeddings;
 use crate::encode::encoded_width_max;
 use crate::learnable::LearnableType;
@@ -90,7 +90,6 @@ pub(crate) fn check(plan: &TrainPlan, source: &Source) -> Result<Resolved, Train
     arch.validate()?;
     checks.transforms_allowed()?;
     checks.embeddings_allowed()?;
-    checks.device_allowed()?;
     checks.class_weights_allowed(&arch)?;
     let monitor = checks.monitor(&arch)?;
     let decays = checks.decays(&arch)?;
@@ -144,9 +143,7 @@ pub(crate) fn prepare(plan: &TrainPlan, source: &Source) -> Result<Prepared, Tra
         model.set_label_scale(fit::label_scale(source)?)?;
     }
     let learnable = learnable(&source.graph, &arch, plan.result.seed);
-    if learnable.is_empty() {
-        model.set_device(plan.tuning.device.open()?);
-    }
+    model.set_device(plan.tuning.device.open()?);
     Ok(Prepared {
         schema,
         options,
@@ -466,21 +463,6 @@ impl<'a> Checks<'a> {
                  its node types",
             )),
         }
-    }
-
-    /// Checks that a GPU can compute the model.
-    fn device_allowed(&self) -> Result<(), TrainError> {
-        if !self.plan.result.embeddings.is_empty() && self.plan.tuning.device == Device::Gpu {
-            let problem = "its nodes have learnable rows (`embedding`), and models of such graphs \
-                           compute on the processor: allowed are \"auto\" and \"cpu\"";
-            return Err(self.unfit("device", "gpu", problem.to_owned()));
-        }
-        if self.graph.is_typed() && self.plan.tuning.device == Device::Gpu {
-            let problem = "its nodes have types, and models of such graphs compute on the \
-                           processor: allowed are \"auto\" and \"cpu\"";
-            return Err(self.unfit("device", "gpu", problem.to_owned()));
-        }
-        Ok(())
     }
 
     fn class_weights_allowed(&self, arch: &AnyArchitecture) -> Result<(), TrainError> {

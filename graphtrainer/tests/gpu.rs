@@ -9,10 +9,11 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
-use graphtrainer::{TrainContext, TrainError, TrainSpec, train};
+use graphtrainer::{Source, TrainContext, TrainError, TrainPlan, TrainSpec, fit, train};
+use random::typed::{TypedGraph, TypedShape, typed_flatten_meta};
 use random::{Graph, Shape, flatten_meta};
 use schemas::progress::Progress;
-use schemas::{Fanout, Manifest, Opened, Output, Sampling, write_part};
+use schemas::{Fanout, GraphShard, Manifest, Opened, Output, Sampling, write_part};
 use serde_json::Value;
 
 const FANOUTS: [Fanout; 2] = [Fanout::Count(4), Fanout::Count(3)];
@@ -61,7 +62,7 @@ fn flatten(dir: &Path, shape: Shape) {
     output.finish(&manifest).unwrap();
 }
 
-fn run(dir: &Path, table: &str, progress: &Progress) -> Result<Manifest, TrainError> {
+fn plan(dir: &Path, table: &str) -> Result<TrainPlan, TrainError> {
     let spec: TrainSpec = toml::from_str(table).unwrap();
     let ctx = TrainContext {
         input: Some("features".into()),
@@ -71,7 +72,11 @@ fn run(dir: &Path, table: &str, progress: &Progress) -> Result<Manifest, TrainEr
         base: dir.to_owned(),
         fresh: false,
     };
-    train(&spec.into_plan(ctx)?, progress)
+    spec.into_plan(ctx)
+}
+
+fn run(dir: &Path, table: &str, progress: &Progress) -> Result<Manifest, TrainError> {
+    train(&plan(dir, table)?, progress)
 }
 
 fn silent() -> Progress {
@@ -133,6 +138,66 @@ fn a_training_ends_as_on_the_processor() {
     check(
         sparse,
         "model = \"gin\"\nnorm = \"layer\"\nlearning_rate = 0.001\n",
+    );
+}
+
+/// Compares trainings on a typed graph, whose nodes have learnable rows if `widths` gives any.
+fn check_typed(table: &str, widths: &[(&str, usize)]) {
+    if !has_gpu() {
+        return;
+    }
+    let shape = TypedShape {
+        num_nodes: 120,
+        num_edges: 400,
+        ..TypedShape::default()
+    };
+    let graph = TypedGraph::new(shape, 6);
+    let fanouts = graph.fanouts(2, 5);
+    let shards = graph.parts(3, &fanouts);
+    let widths = widths
+        .iter()
+        .map(|(name, width)| (String::from(*name), *width));
+    let widths: std::collections::BTreeMap<String, usize> = widths.collect();
+    let [cpu, gpu] = ["cpu", "gpu"].map(|device| {
+        let (shards, metas) = (
+            shards.clone(),
+            (graph.meta.clone(), typed_flatten_meta(&fanouts)),
+        );
+        let counts = shards.iter().map(GraphShard::split_counts).collect();
+        let read = move |idx: usize| Ok(shards[idx].clone());
+        let source = Source::new("memory".into(), metas, counts, 1 << 20, read);
+        let keys = "epochs = 5\nbatch_size = 16\noptimizer = \"sgd\"\nlearning_rate = 0.05\n";
+        let table = format!("output = \"model\"\ndevice = \"{device}\"\n{keys}{table}");
+        let plan = plan(Path::new(""), &table).unwrap();
+        let plan = plan.with_embeddings(widths.clone());
+        fit(&plan, &source, None, &silent()).unwrap()
+    });
+    let mut changed = false;
+    for (got, wanted) in gpu.history.iter().zip(&cpu.history) {
+        let (got, wanted) = (got.loss, wanted.loss);
+        changed |= (wanted - cpu.history[0].loss).abs() > 10.0 * TOLERANCE;
+        let error = (got - wanted).abs();
+        assert!(error < TOLERANCE, "{table}: loss {got} is not {wanted}");
+    }
+    assert!(changed, "{table}: nothing was learned");
+    assert_eq!(cpu.device, "cpu");
+    assert_eq!(gpu.device, gnn::Device::gpu().unwrap().name());
+}
+
+#[test]
+fn a_typed_training_ends_as_on_the_processor() {
+    for table in [
+        "model = \"sage\"\nhidden = [8]\nnorm = \"batch\"\nrelation_aggregator = \"max\"\n",
+        "model = \"gat\"\nhidden = [8]\nheads = 2\nattention_dropout = 0.3\nworkers = 2\n",
+        "model = \"rgcn\"\nhidden = [8, 8]\nbases = 2\nprojection = 6\n",
+        "model = \"simple_hgn\"\nhidden = [8]\nheads = 2\nresidual = true\nattention_residual = 0.1\n",
+        "model = \"hgt\"\nhidden = [8, 8]\nheads = 2\n",
+    ] {
+        check_typed(table, &[]);
+    }
+    check_typed(
+        "model = \"sage\"\nhidden = [8]\n",
+        &[("t0", 4), ("t1", 3), ("t2", 5)],
     );
 }
 
