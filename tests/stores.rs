@@ -15,7 +15,7 @@ use object_store::aws::{AmazonS3, AmazonS3Builder};
 use object_store::client::{HttpConnector as _, HttpRequestBody, ReqwestConnector};
 use object_store::path::Path as Key;
 use object_store::signer::{SignedUrlOptions, Signer as _};
-use object_store::{ClientOptions, ObjectStore, ObjectStoreExt as _};
+use object_store::{ClientOptions, ObjectMeta, ObjectStore, ObjectStoreExt as _};
 use tokio::runtime::Runtime;
 
 use crate::fault_proxy::{FaultProxy, Plan};
@@ -136,12 +136,9 @@ impl Store {
     }
 
     fn put(&self, name: &str, bytes: Vec<u8>) {
-        let key = name
-            .split('/')
-            .fold(self.dir.clone(), |key, part| key.join(part));
-        self.runtime
-            .block_on(self.client.put(&key, bytes.into()))
-            .unwrap();
+        let key = self.key(name);
+        let put = self.client.put(&key, bytes.into());
+        self.runtime.block_on(put).unwrap();
     }
 
     /// Copies the tables of a bench into the store: a file, and a directory with Hive's partitions.
@@ -172,26 +169,31 @@ impl Store {
 
     /// Returns the files below a directory by name.
     pub(crate) fn files(&self, below: &str) -> BTreeMap<String, Vec<u8>> {
-        let dir = below
-            .split('/')
-            .fold(self.dir.clone(), |key, part| key.join(part));
-        let read = async {
-            let found: Vec<_> = self.client.list(Some(&dir)).try_collect().await?;
-            let mut files = BTreeMap::new();
-            for meta in found {
-                let name: Key = meta.location.prefix_match(&dir).unwrap().collect();
-                match self.client.get(&meta.location).await {
-                    Ok(object) => {
-                        drop(files.insert(name.to_string(), object.bytes().await?.to_vec()))
-                    }
-                    // The file was renamed or removed meanwhile.
-                    Err(object_store::Error::NotFound { .. }) => {}
-                    Err(error) => return Err(error),
-                }
-            }
-            Ok(files)
+        let read = async |key: &Key| self.client.get(key).await?.bytes().await;
+        let with_bytes = |name: String| {
+            let key = self.key(&format!("{below}/{name}"));
+            let bytes = self.runtime.block_on(read(&key)).unwrap();
+            (name, bytes.to_vec())
         };
-        self.runtime.block_on(read).unwrap()
+        self.names(below).into_iter().map(with_bytes).collect()
+    }
+
+    /// Lists the files below a directory; unlike [`Store::files`] also while a run writes there.
+    fn names(&self, below: &str) -> BTreeSet<String> {
+        let dir = self.key(below);
+        let found = self.client.list(Some(&dir));
+        let name = |meta: ObjectMeta| {
+            let name: Key = meta.location.prefix_match(&dir).unwrap().collect();
+            name.to_string()
+        };
+        let names = found.map_ok(name).try_collect();
+        self.runtime.block_on(names).unwrap()
+    }
+
+    /// Returns the key of a path.
+    fn key(&self, path: &str) -> Key {
+        let parts = path.split('/');
+        parts.fold(self.dir.clone(), |key, part| key.join(part))
     }
 
     /// Returns the data files of an output, as [`Bench::data_files`] does.
@@ -242,9 +244,8 @@ impl Store {
     }
 
     fn remove(&self, below: &str) {
-        for name in self.files(below).into_keys() {
-            let parts = below.split('/').chain(name.split('/'));
-            let key = parts.fold(self.dir.clone(), |key, part| key.join(part));
+        for name in self.names(below) {
+            let key = self.key(&format!("{below}/{name}"));
             self.runtime.block_on(self.client.delete(&key)).ok();
         }
     }
@@ -513,7 +514,7 @@ fn check_exclusion(store: &Store) {
     bench.write(&job);
     let mut first = store.command(&bench, &[]).spawn().unwrap();
     let deadline = Instant::now() + Duration::from_secs(60);
-    while !store.files("out/model").contains_key("_lock") {
+    while !store.names("out/model").contains("_lock") {
         assert!(Instant::now() < deadline, "the first run takes no lock");
         std::thread::sleep(Duration::from_millis(50));
     }
