@@ -54,7 +54,7 @@ pub(crate) struct Best {
     pub(crate) val_loss: f64,
     pub(crate) parameters: Vec<f32>,
     pub(crate) buffers: Vec<f32>,
-    /// As in [`ServerState`]; the optimiser's vectors do not count.
+    /// As in [`ServerState`], without the optimiser's vectors.
     pub(crate) tables: Vec<Arc<TableRows>>,
 }
 
@@ -143,17 +143,15 @@ impl Checkpoint {
             evaluations_without_gain: self.evaluations_without_gain,
             history: self.history.iter().map(EpochHeader::of).collect(),
             device: self.device.clone(),
-            tables: headers(&self.server.tables),
-            best_tables: self
-                .best
-                .as_ref()
-                .map_or_else(Vec::new, |best| headers(&best.tables)),
+            tables: headers(self.server.tables.iter()),
+            best_tables: headers(self.best.iter().flat_map(|best| &best.tables)),
         };
         let json = serde_json::to_vec(&header).map_err(|source| TrainError::Json {
             what: "checkpoint",
             source,
         })?;
-        let mut bytes = MAGIC.to_vec();
+        let mut bytes = Vec::with_capacity(MAGIC.len() + json.len() + self.vector_bytes() + 16);
+        bytes.extend_from_slice(MAGIC);
         bytes.extend_from_slice(&(json.len() as u64).to_le_bytes());
         bytes.extend_from_slice(&json);
         let server = [&self.server.parameters, &self.server.buffers].into_iter();
@@ -164,12 +162,26 @@ impl Checkpoint {
         for vector in server.chain(&self.server.moments).chain(best) {
             push_values(&mut bytes, vector);
         }
-        let tables = self.server.tables.iter();
-        for rows in tables.chain(self.best.iter().flat_map(|of_best| &of_best.tables)) {
-            push_rows(&mut bytes, rows);
-        }
+        self.tables().for_each(|rows| push_rows(&mut bytes, rows));
         bytes.extend_from_slice(&hash_bytes(&bytes).to_le_bytes());
         Ok(storage::replace(path, &bytes)?)
+    }
+
+    /// Returns the embedding tables of the server, and then those of the best epoch.
+    fn tables(&self) -> impl Iterator<Item = &Arc<TableRows>> {
+        let of_server = self.server.tables.iter();
+        of_server.chain(self.best.iter().flat_map(|best| &best.tables))
+    }
+
+    /// Returns the bytes of all vectors and tables.
+    fn vector_bytes(&self) -> usize {
+        let best = self.best.iter();
+        let best = best.map(|best| best.parameters.len() + best.buffers.len());
+        let server = &self.server;
+        let moments = server.moments.iter().map(Vec::len);
+        let values = server.parameters.len() + server.buffers.len();
+        let values = values + moments.sum::<usize>() + best.sum::<usize>();
+        size_of::<f32>() * values + self.tables().map(|rows| rows.size_bytes()).sum::<usize>()
     }
 
     /// Reads a checkpoint; none if the file does not exist. An incomplete one, as after a power
@@ -271,7 +283,7 @@ struct TableHeader {
     num_moments: usize,
 }
 
-fn headers(tables: &[Arc<TableRows>]) -> Vec<TableHeader> {
+fn headers<'a>(tables: impl Iterator<Item = &'a Arc<TableRows>>) -> Vec<TableHeader> {
     let header = |rows: &Arc<TableRows>| TableHeader {
         id_type: rows.ids.id_type(),
         rows: rows.ids.len(),
@@ -279,7 +291,7 @@ fn headers(tables: &[Arc<TableRows>]) -> Vec<TableHeader> {
         values: rows.values.len(),
         num_moments: rows.moments.len(),
     };
-    tables.iter().map(header).collect()
+    tables.map(header).collect()
 }
 
 fn push_values(bytes: &mut Vec<u8>, values: &[f32]) {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::time::Instant;
 
@@ -317,13 +318,17 @@ impl Training<'_> {
             self.state.evaluations_without_gain = 0;
         }
         if is_better {
+            let tables = self.state.server.tables.iter();
+            let tables = tables
+                .map(|rows| Arc::new(rows.without_moments()))
+                .collect();
             self.state.best = Some(Best {
                 epoch: self.state.epochs,
                 metric,
                 val_loss,
                 parameters: self.state.server.parameters.clone(),
                 buffers: self.state.server.buffers.clone(),
-                tables: self.state.server.tables.clone(),
+                tables,
             });
         }
         Ok(())

@@ -31,7 +31,8 @@ pub struct TableRows {
     pub ids: Ids,
     /// `[n * dim]`, row-major.
     pub values: Vec<f32>,
-    /// The optimiser's vectors, each as long as `values` (none for plain SGD).
+    /// The optimiser's vectors, each as long as `values` (none for plain SGD, or if training does not
+    /// go on from these rows).
     pub moments: Vec<Vec<f32>>,
 }
 
@@ -104,6 +105,21 @@ impl TableRows {
         Self {
             ids: Ids::new(id_type),
             values: Vec::new(),
+            moments: Vec::new(),
+        }
+    }
+
+    /// Returns the bytes of ids, values and moments.
+    pub(crate) fn size_bytes(&self) -> usize {
+        let moments = self.moments.iter().map(Vec::len).sum::<usize>();
+        self.ids.size_bytes() + size_of::<f32>() * (self.values.len() + moments)
+    }
+
+    /// Copies ids and values, which is all that a finished model has.
+    pub(crate) fn without_moments(&self) -> Self {
+        Self {
+            ids: self.ids.clone(),
+            values: self.values.clone(),
             moments: Vec::new(),
         }
     }
