@@ -259,6 +259,28 @@ fn training_and_both_ways_of_inference_agree_on_an_untyped_graph() {
 }
 
 #[test]
+fn streamed_training_gives_the_rows_of_stored_graph_features() {
+    let bench = bench();
+    for job in [JOB, UNTYPED] {
+        let stored = Job(job.replace("epochs = 12", "epochs = 1"));
+        let streamed = stored.with("output = \"out/features\"\n", "");
+        let streamed = streamed.with("[train]\n", "[train]\nstreamed = true\n");
+        let run = |job: &Job, args: &[&str]| {
+            bench.clear();
+            bench.run(job, args).ok();
+            ["out/model", "out/embeddings"].map(|output| bench.data_files(output))
+        };
+        let expected = run(&stored, &[]);
+        assert!(expected[0].keys().any(|name| name.contains("embeddings")));
+        for workers in ["1", "3"] {
+            let got = run(&streamed, &["--workers", workers]);
+            assert_same_bytes(&expected[0], &got[0], "the model");
+            assert_same_bytes(&expected[1], &got[1], "the embeddings");
+        }
+    }
+}
+
+#[test]
 fn check_shows_learnable_rows_and_refuses_what_does_not_fit() {
     let bench = bench();
     let job = Job(JOB.to_owned());

@@ -108,12 +108,12 @@ fn memory_follows_the_budget_and_not_the_graph() {
 /// Greatest factor between the memory that `check` predicts and the memory that a run takes.
 const PREDICTED_WITHIN: f64 = 1.3;
 
-/// A whole job on the graph in a directory, with the default budget.
-fn whole_job(graph: &str) -> String {
+/// A whole job on the graph in a directory, with the default budget; `features` are its keys.
+fn whole_job(graph: &str, features: &str) -> String {
     format!(
         "name = \"predicted\"\nseed = 7\nworkers = 2\nwork_dir = \"work\"\n\
          [input.nodes]\npath = \"{graph}/nodes.parquet\"\nid = \"id\"\n\
-         features = [\"features\"]\nlabel = \"label\"\nsplit = \"split\"\nnum_classes = 16\n\
+         {features}\nlabel = \"label\"\nsplit = \"split\"\nnum_classes = 16\n\
          [input.edges]\npath = \"{graph}/edges.parquet\"\nsrc = \"src\"\ndst = \"dst\"\n\
          [flatten]\noutput = \"out\"\nhops = 2\nfanouts = [10, 10]\n\
          [train]\noutput = \"model\"\nmodel = \"sage\"\nhidden = [64]\nepochs = 2\n\
@@ -140,17 +140,23 @@ fn resident_peak(bench: &Bench) -> u64 {
     peak
 }
 
-/// Few nodes with wide features, and many nodes and edges with narrow features.
+/// Few nodes with wide features, many nodes and edges with narrow features, and learnable rows.
 #[test]
 fn check_says_how_much_memory_a_run_takes() {
-    for words in [
-        "generate graph --nodes 9000 --edges 120000 --features 700 --classes 16 --seed 3",
-        "generate graph --nodes 60000 --edges 900000 --features 16 --classes 16 --seed 3",
-        "generate graph --nodes 3000 --edges 9000 --features 8 --classes 16 --seed 3",
+    const COLUMN: &str = "features = [\"features\"]";
+    for (words, features) in [
+        ("--nodes 9000 --edges 120000 --features 700", COLUMN),
+        ("--nodes 60000 --edges 900000 --features 16", COLUMN),
+        (
+            "--nodes 60000 --edges 900000 --features 1",
+            "embedding = 64",
+        ),
+        ("--nodes 3000 --edges 9000 --features 8", COLUMN),
     ] {
+        let words = format!("generate graph {words} --classes 16 --seed 3");
         let bench = Bench::empty();
         bench.graphflat(&words.split(' ').collect::<Vec<_>>()).ok();
-        std::fs::write(bench.path("job.toml"), whole_job("graph")).unwrap();
+        std::fs::write(bench.path("job.toml"), whole_job("graph", features)).unwrap();
         let checked = bench.graphflat(&["check", "job.toml", "--json"]).ok();
         let said = checked.events()[0]["memory_bytes"].as_f64().unwrap();
         let ratio = said / resident_peak(&bench) as f64;

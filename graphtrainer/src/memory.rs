@@ -1,6 +1,8 @@
 //! The memory that a training takes: one model for the engine, which limits kept parts and batches
 //! by it, and for predictions.
 
+use std::collections::BTreeMap;
+
 use crate::TrainPlan;
 
 /// Targets of an evaluation batch, unless training batches are larger. Results do not depend on it.
@@ -9,6 +11,9 @@ pub(crate) const EVALUATION_TARGETS: usize = 1024;
 /// Features are taken as sparse if at most one value in this many is stored. That is about twice
 /// the number of dense values that are multiplied in the time of one sparse value.
 pub(crate) const DENSE_PER_SPARSE: usize = 32;
+
+/// Bytes of an f32.
+const NUMBER_BYTES: f64 = 4.0;
 
 /// Bytes of an edge of a block: edges are stored by dst and by src.
 pub(crate) const BLOCK_EDGE_BYTES: usize = 16;
@@ -30,6 +35,11 @@ const GATHER_COPIES: f64 = 1.0;
 /// Tensors of the size of a layer's output that a worker's forward and backward pass hold.
 const LAYER_COPIES: f64 = 40.0;
 
+/// Copies of an embedding table alone, and of it and each vector of the optimiser: on the server, as
+/// the best epoch, in a checkpoint while it is made, and memory that the allocator keeps. Fitted to
+/// predicted numbers of rows, which are up to twice as many as there are.
+const TABLE_COPIES: (f64, f64) = (1.5, 2.5);
+
 /// The size of a training's input.
 #[derive(Clone, Debug)]
 pub struct TrainingSize {
@@ -49,6 +59,10 @@ pub struct TrainingSize {
     pub dense_dim: usize,
     /// Mean number of a node's features that are not zero.
     pub stored_features: f64,
+    /// Number of nodes of each type.
+    pub type_nodes: BTreeMap<String, f64>,
+    /// Number of train targets.
+    pub train_targets: f64,
 }
 
 impl TrainPlan {
@@ -71,7 +85,7 @@ impl TrainPlan {
         let nodes = size.batch_nodes.last().copied().unwrap_or(0.0);
         let sparse = 8.0 * (1.0 + size.stored_features);
         let is_dense = size.stored_features * DENSE_PER_SPARSE as f64 > size.dense_dim as f64;
-        let dense = 4.0 * size.dense_dim as f64;
+        let dense = NUMBER_BYTES * size.dense_dim as f64;
         let (features, gathered) = match (size.dense_dim, is_dense) {
             (0, _) => (sparse, 0.0),
             (_, true) => (dense, 0.0),
@@ -79,11 +93,30 @@ impl TrainPlan {
         };
         let layers = size.batch_nodes.len().saturating_sub(1).max(1) as f64;
         let blocks = BLOCK_EDGE_BYTES as f64 * size.batch_edges + BLOCK_NODE_BYTES as f64 * nodes;
-        let batch = nodes * features + layers * blocks;
+        // Each node may be of the type with the widest rows.
+        let widest = self.result.embeddings.values().max();
+        let learnable = NUMBER_BYTES * widest.map_or(0.0, |&dim| dim as f64);
+        let batch = nodes * (features + learnable) + layers * blocks;
         PART_COPIES * parts
             + BATCH_COPIES * batch
             + GATHER_COPIES * nodes * gathered
+            + self.table_bytes(size, nodes)
             + self.result.workers as f64 * LAYER_COPIES * self.layer_bytes(&size.batch_nodes)
+    }
+
+    /// Returns the bytes of the embedding tables, which have the rows that train batches of
+    /// `batch_nodes` nodes read.
+    fn table_bytes(&self, size: &TrainingSize, batch_nodes: f64) -> f64 {
+        let all: f64 = size.type_nodes.values().sum();
+        let steps = size.train_targets / self.result.batch_size as f64;
+        let read = 1.0 - (1.0 - (batch_nodes / all).min(1.0)).powf(steps);
+        let moments = self.result.optimizer.num_moments() as f64;
+        let copies = TABLE_COPIES.0 + TABLE_COPIES.1 * (1.0 + moments);
+        let of_type = |(name, &dim): (&String, &usize)| {
+            let nodes = size.type_nodes.get(name).copied().unwrap_or(0.0);
+            copies * read * nodes * NUMBER_BYTES * dim as f64
+        };
+        self.result.embeddings.iter().map(of_type).sum()
     }
 
     /// Returns the bytes of the outputs of the hidden layers for a batch.
@@ -93,7 +126,7 @@ impl TrainPlan {
         let widths = self.result.hidden.iter();
         computed
             .zip(widths)
-            .map(|(nodes, &width)| nodes * 4.0 * width as f64)
+            .map(|(nodes, &width)| nodes * NUMBER_BYTES * width as f64)
             .sum()
     }
 }

@@ -3,13 +3,15 @@
 mod columns;
 pub(crate) mod taken;
 
+use std::collections::BTreeMap;
+
 use anyhow::Context as _;
 use bytesize::ByteSize;
 use graphflat::PartSize;
-use graphflat::survey::{Prediction, RelationSurvey, Survey, predict};
+use graphflat::survey::{Prediction, RelationSurvey, Survey, TypeSurvey, predict};
 use graphinfer::InferMemory;
 use graphtrainer::TrainingSize;
-use schemas::{FeatureMeta, LabelKind, Layout, Split};
+use schemas::{FeatureMeta, LabelKind, Layout, Split, TypeMeta};
 use serde_json::{Value, json};
 use store::StoreSize;
 
@@ -160,10 +162,18 @@ fn memory(job: &Job, survey: &Survey, prediction: Option<&Prediction>) -> f64 {
                 FeatureMeta::None | FeatureMeta::Sparse { .. } => 0,
             },
             stored_features: survey.stored_features(),
+            type_nodes: type_nodes(survey),
+            train_targets: splits(survey)[0].1 as f64,
         }),
         _ => 0.0,
     };
     total_memory(build.max(flatten).max(train), infer)
+}
+
+fn type_nodes(survey: &Survey) -> BTreeMap<String, f64> {
+    let types = survey.meta.types.iter().zip(survey.types());
+    let count = |(of, found): (&TypeMeta, &TypeSurvey)| (of.name.clone(), found.ids.len() as f64);
+    types.map(count).collect()
 }
 
 /// Returns the memory of a run whose stages before inference take `before` bytes.
