@@ -54,6 +54,17 @@ fn check_set(text: &str, set: &[(&str, &str)], expected: &str) {
 }
 
 #[test]
+fn keys_and_tables_that_stand_twice_are_one_line_each() {
+    check(
+        "name = \"x\"\n[input.nodes.a]\npath = \"a\"\nid = \"id\"\npath = \"b\"\n\
+         [input.nodes.a]\npath = \"a\"\nid = \"id\"\n[train]\nepochs = 1\nepochs = 2\n",
+        "j.toml:5: `path` is in the file twice\n\
+         j.toml:6: `input.nodes.a` is in the file twice\n\
+         j.toml:11: `epochs` is in the file twice",
+    );
+}
+
+#[test]
 fn errors_name_line_key_and_what_is_allowed() {
     check(
         &format!("{HEAD}wokers = 2\n{INPUT}{STAGE}"),

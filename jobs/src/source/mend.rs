@@ -12,6 +12,9 @@ use crate::error::Mistake;
 /// Greatest number of mistakes that are reported.
 const MISTAKES_MAX: usize = 100;
 
+/// What the parser says of a key that is set twice.
+const DUPLICATE: &str = "duplicate key";
+
 /// Position of keys that a job file lacks: after all its bytes.
 const NOWHERE: usize = 1 << 48;
 
@@ -64,11 +67,11 @@ impl JobSource {
         let mut reading = Reading::default();
         let (_, errors) = DeTable::parse_recoverable(&self.text);
         if !errors.is_empty() {
-            for error in errors {
-                let message = error.message().trim().replace('\n', ", ");
+            let errors = errors.iter().map(|error| {
                 let at = error.span().unwrap_or(0..0).start;
-                reading.mistakes.push(self.mistake(at, &message));
-            }
+                (at, error.message().trim().replace('\n', ", "))
+            });
+            reading.mistakes = self.syntax_mistakes(errors.collect());
             return (None, reading);
         }
         let mut mends = Vec::new();
@@ -118,6 +121,36 @@ impl JobSource {
             self.expand(table.get_mut(), "", &mut |_, _, _| {});
         }
         (None, reading)
+    }
+
+    /// Names the keys that are set twice. The parser reports every key below a table's second header
+    /// too; these errors are left out.
+    fn syntax_mistakes(&self, mut errors: Vec<(usize, String)>) -> Vec<Mistake> {
+        errors.sort_by_key(|&(at, _)| at);
+        let mut mistakes = Vec::new();
+        let mut next_table = 0;
+        for (at, message) in errors {
+            if message != DUPLICATE {
+                mistakes.push(self.mistake(at, &message));
+                continue;
+            }
+            if at < next_table {
+                continue;
+            }
+            let start = self.text[..at].rfind('\n').map_or(0, |end| end + 1);
+            let rest = &self.text[start..];
+            let line = rest.lines().next().unwrap_or_default().trim();
+            let key = if line.starts_with('[') {
+                next_table = rest
+                    .find("\n[")
+                    .map_or(self.text.len(), |end| start + end + 1);
+                line.trim_matches(['[', ']'])
+            } else {
+                line.split('=').next().unwrap_or_default().trim()
+            };
+            mistakes.push(self.mistake(at, &format!("`{key}` is in the file twice")));
+        }
+        mistakes
     }
 
     /// Returns the mended keys of the file, replaced by those of the command line.
