@@ -128,16 +128,21 @@ fn bench() -> Bench {
     };
     let rows = (0..PAPERS).map(|at| vec![at as f32 / 90.0, label(at) as f32]);
     let splits = StringArray::from_iter_values((0..PAPERS).map(split));
+    let titles = (0..PAPERS).map(|paper| format!("title {paper}"));
     let papers: Vec<(&str, ArrayRef)> = vec![
         ("id", ints(&mut (0..PAPERS))),
         ("x", f32_lists(rows)),
         ("label", ints(&mut (0..PAPERS).map(label))),
         ("split", Arc::new(splits)),
+        ("title", Arc::new(StringArray::from_iter_values(titles))),
     ];
     write("papers.parquet", papers);
     let name = |author: usize| format!("a{author}");
     let names = StringArray::from_iter_values((0..AUTHORS).map(name));
-    write("authors.parquet", vec![("name", Arc::new(names))]);
+    let titles = StringArray::from_iter_values((0..AUTHORS).map(|at| format!("title {at}")));
+    let authors: Vec<(&str, ArrayRef)> =
+        vec![("name", Arc::new(names)), ("title", Arc::new(titles))];
+    write("authors.parquet", authors);
     let authors = (0..300).map(|at| name(draw(3, at, AUTHORS)));
     let authors: ArrayRef = Arc::new(StringArray::from_iter_values(authors));
     let drawn = |of: u64| ints(&mut (0..300).map(|at| draw(of, at, PAPERS)));
@@ -288,6 +293,15 @@ fn check_shows_learnable_rows_and_refuses_what_does_not_fit() {
     let shown = bench.graphflat(&["check", "job.toml"]).ok();
     let line = format!("author: {AUTHORS}, 0 features, a learnable row of 6");
     assert!(shown.stdout.contains(&line), "{}", shown.stdout);
+    // Names of the target type would be useless; those of other types are like learnable rows.
+    let useless = "most of them belong to one node only";
+    for (key, is_useless) in [("embedding = 6", false), ("features = [\"x\"]", true)] {
+        let named = job.with(key, "features = [\"title\"]");
+        bench.write(&named);
+        let shown = bench.graphflat(&["check", "job.toml"]).ok().stdout;
+        assert!(shown.contains("a learnable code each"), "{shown}");
+        assert_eq!(shown.contains(useless), is_useless, "{shown}");
+    }
     let refused = |changed: &Job, expected: &str| {
         let outcome = bench.run(changed, &[]);
         assert_ne!(outcome.code, 0, "{expected}");

@@ -187,10 +187,11 @@ fn number_all(
     let label = peer.agree(label.map_err(StoreError::from))?;
     // Which columns have gaps and which relations have self-loops is not known yet.
     let mut graph = plan.graph.meta(plan.target_type, label);
-    for ((meta, of_type), of) in graph.types.iter_mut().zip(types).zip(&mut numberings) {
+    let all = graph.types.iter_mut().zip(types).zip(&mut numberings);
+    for (at, ((meta, of_type), of)) in all.enumerate() {
         let categories = std::mem::take(&mut of.categories);
         meta.columns = of_type.nodes.column_meta(categories, &[]);
-        if peer.index() == 0 {
+        if peer.index() == 0 && at == plan.target_type {
             warn_of_unshared(of_type, &meta.columns, of.num_nodes);
         }
     }
@@ -213,7 +214,8 @@ fn number_all(
     })
 }
 
-/// Warns of columns of categories in which nearly every node has its own.
+/// Warns of columns of the target type in which nearly every node has a category of its own. In other
+/// types, a model learns such a category from the neighbourhoods that its node is in.
 fn warn_of_unshared(of_type: &TypePlan, columns: &[ColumnMeta], num_nodes: u64) {
     for column in columns
         .iter()

@@ -5,6 +5,10 @@ use serde_json::{Value, json};
 
 use crate::job::Job;
 
+/// What is said of a column of names.
+const UNSHARED: &str =
+    "; most of them belong to one node only, so a model learns nothing from them";
+
 /// Returns a line for each feature column of a type without plain numbers only, and for each CSV
 /// table. `columns` and `num_nodes` are by type.
 pub(super) fn lines<'a>(
@@ -13,24 +17,24 @@ pub(super) fn lines<'a>(
     num_nodes: &[usize],
 ) -> Vec<String> {
     let by_type = job.graph.types.iter().zip(columns).zip(num_nodes);
-    let described = by_type.flat_map(|((of_type, own), &count)| {
-        let one_hot = of_type.nodes.one_hot();
-        own.iter().map(move |column| {
-            let limit = one_hot.get(&column.name).copied().unwrap_or(ONE_HOT);
-            let becomes = becomes(column, limit as usize);
-            let unshared = match column.is_unshared(count as u64) {
-                true => {
-                    "; most of them belong to one node only, so a model learns nothing from them"
-                }
-                false => "",
-            };
-            let name = match of_type.name.as_str() {
-                "" => column.name.clone(),
-                of => format!("{of}.{}", column.name),
-            };
-            format!("`{name}`: {becomes}{unshared}")
-        })
-    });
+    let described = by_type
+        .enumerate()
+        .flat_map(|(at, ((of_type, own), &count))| {
+            let is_target = at == job.target_type;
+            let one_hot = of_type.nodes.one_hot();
+            own.iter().map(move |column| {
+                let limit = one_hot.get(&column.name).copied().unwrap_or(ONE_HOT);
+                let becomes = becomes(column, limit as usize);
+                // In other types, such a code is learned from the neighbourhoods that its node is in.
+                let is_useless = is_target && column.is_unshared(count as u64);
+                let unshared = if is_useless { UNSHARED } else { "" };
+                let name = match of_type.name.as_str() {
+                    "" => column.name.clone(),
+                    of => format!("{of}.{}", column.name),
+                };
+                format!("`{name}`: {becomes}{unshared}")
+            })
+        });
     let title = |table: &str, name: &str| match name {
         "" => table.to_owned(),
         _ => format!("{table} of {name}"),
