@@ -5,15 +5,24 @@
     x = pyg.transform("out/debian/model", features)
     out = model(x, edge_index)                       # logits, or predictions of a regression
 
+A model of a graph with node types takes the dicts of `HeteroData`:
+
+    x_dict = {"paper": pyg.transform(model_dir, features, "paper"), ...}
+    out = pyg.load(model_dir)(x_dict, edge_index_dict)
+
 Needs torch, torch_geometric and safetensors.
 """
 
+import functools
+import itertools
 import json
 import os
+import warnings
 
 import torch
 from safetensors.torch import load_file
 from torch import nn
+from torch_geometric import backend
 from torch_geometric import nn as pyg
 from torch_geometric.nn import models
 
@@ -27,7 +36,7 @@ def read_json(model_dir):
 
 
 def norm_of(arch, width):
-    """Returns the norm of a layer. `norm = "layer"` is mode="node"; PyG's default is mode="graph"."""
+    """Returns the norm of a layer. `"layer"` is mode="node"; PyG's default is mode="graph"."""
     if arch["norm"] == "batch":
         return pyg.BatchNorm(width)
     return pyg.LayerNorm(width, mode="node") if arch["norm"] == "layer" else nn.Identity()
@@ -37,16 +46,30 @@ def norm_kwargs(arch):
     return {"mode": "node"} if arch["norm"] == "layer" else {}
 
 
-def conv_of(arch, at):
-    """Returns the conv of a layer, counted from 0."""
-    widths = [arch["in_dim"], *arch["hidden"], arch["out_dim"]]
-    width_in, width = widths[at], widths[at + 1]
-    is_hidden = at < len(arch["hidden"])
-    layer, edge_dim = arch["layer"], arch["edge_dim"]
+def widths_of(arch):
+    """Returns the widths of the input, of each hidden layer and of the output."""
+    return [arch["projection" if "types" in arch else "in_dim"], *arch["hidden"], arch["out_dim"]]
+
+
+def heads_of(arch, at):
+    return arch["heads"] if at < len(arch["hidden"]) else arch["out_heads"]
+
+
+def head_of(arch):
+    """Returns the linear head, or nothing if the last conv predicts."""
+    has_head = len(arch["hidden"]) == arch["num_layers"]
+    return nn.Linear(arch["hidden"][-1], arch["out_dim"]) if has_head else nn.Identity()
+
+
+def conv_of(arch, at, edge_dim, is_one_type=True):
+    """Returns the conv of a layer, counted from 0, for edges within a type or between two."""
+    width_in, width = widths_of(arch)[at : at + 2]
+    both = width_in if is_one_type else (width_in, width_in)
+    layer, heads, is_hidden = arch["layer"], heads_of(arch, at), at < len(arch["hidden"])
     if layer == "gcn":
         return pyg.GCNConv(width_in, width)
     if layer == "sage":
-        return pyg.SAGEConv(width_in, width, aggr=arch["aggregator"])
+        return pyg.SAGEConv(both, width, aggr=arch["aggregator"])
     if layer == "gin":
         perceptron = pyg.MLP(
             [width_in, width, width],
@@ -55,10 +78,15 @@ def conv_of(arch, at):
             norm_kwargs=norm_kwargs(arch),
         )
         return pyg.GINEConv(perceptron, edge_dim=edge_dim) if edge_dim else pyg.GINConv(perceptron)
-    heads = arch["heads"] if is_hidden else arch["out_heads"]
     kind = {"gat": pyg.GATConv, "gatv2": pyg.GATv2Conv}[layer]
-    head_width = width // heads if is_hidden else width
-    return kind(width_in, head_width, heads=heads, concat=is_hidden, edge_dim=edge_dim)
+    return kind(
+        both,
+        width // heads if is_hidden else width,
+        heads=heads,
+        concat=is_hidden,
+        edge_dim=edge_dim,
+        add_self_loops=is_one_type,
+    )
 
 
 class Stack(nn.Module):
@@ -66,23 +94,21 @@ class Stack(nn.Module):
 
     def __init__(self, arch):
         super().__init__()
-        layers, hidden = arch["num_layers"], arch["hidden"]
-        widths = [arch["in_dim"], *hidden, arch["out_dim"]]
+        layers, widths = arch["num_layers"], widths_of(arch)
         self.arch = arch
-        self.convs = nn.ModuleList(conv_of(arch, at) for at in range(layers))
-        self.norms = nn.ModuleList(norm_of(arch, width) for width in hidden)
+        self.convs = nn.ModuleList(conv_of(arch, at, arch["edge_dim"]) for at in range(layers))
+        self.norms = nn.ModuleList(norm_of(arch, width) for width in arch["hidden"])
         self.act = ACTIVATIONS[arch["activation"]]()
         self.res = nn.ModuleDict()
         for at in range(layers):
             if arch["residual"] and widths[at] != widths[at + 1]:
                 self.res[str(at)] = nn.Linear(widths[at], widths[at + 1], bias=False)
-        self.lin = nn.Linear(hidden[-1], arch["out_dim"]) if len(hidden) == layers else nn.Identity()
+        self.lin = head_of(arch)
 
     def forward(self, x, edge_index, edge_weight=None, edge_attr=None):
         extra = {}
         if self.arch["edge_weight"]:
-            if self.arch["layer"] != "gcn":
-                raise ValueError("only GCNConv takes edge weights in PyG")
+            check_weights(self.arch)
             extra["edge_weight"] = edge_weight
         if self.arch["edge_dim"]:
             extra["edge_attr"] = edge_attr
@@ -92,6 +118,147 @@ class Stack(nn.Module):
                 out = out + (self.res[str(at)](x) if str(at) in self.res else x)
             x = self.act(self.norms[at](out)) if at < len(self.norms) else out
         return self.lin(x)
+
+
+def check_weights(arch):
+    if arch["layer"] != "gcn":
+        raise ValueError("only GCNConv takes edge weights in PyG")
+
+
+class Named(nn.Module):
+    """Modules by name, as `nn.ModuleDict`, which refuses names such as `items` and `type`."""
+
+    def __init__(self, modules):
+        super().__init__()
+        self._modules.update(modules)
+
+    def __contains__(self, name):
+        return name in self._modules
+
+    def __getitem__(self, name):
+        return self._modules[name]
+
+
+def typed_conv_of(arch, at, types, relations):
+    """Returns the conv of a layer, counted from 0, for all relations of a graph with node types."""
+    width_in, width = widths_of(arch)[at : at + 2]
+    if arch["layer"] == "simple_hgn":
+        raise ValueError("PyG has no conv for simple_hgn")
+    if arch["layer"] == "rgcn":
+        return pyg.RGCNConv(width_in, width, len(relations), num_bases=arch["num_bases"])
+    if arch["layer"] == "hgt":
+        return pyg.HGTConv(width_in, width, (types, list(relations)), heads=heads_of(arch, at))
+    convs = {
+        (src, name, dst): conv_of(arch, at, of["edge_dim"], is_one_type=src == dst)
+        for (src, name, dst), of in relations.items()
+    }
+    with warnings.catch_warnings():
+        # HeteroConv warns of types without in-edges. `skips` projects them.
+        warnings.simplefilter("ignore")
+        conv = pyg.HeteroConv(convs, aggr=arch["relation_aggregator"])
+    if list(conv.convs.keys()) != list(relations):
+        raise ValueError("HeteroConv needs names without `___` inside or `_` at an end")
+    return conv
+
+
+def run_rgcn(conv, x_dict, edge_index_dict):
+    """Runs an RGCNConv, which numbers the nodes of all types and the relations."""
+    counts = [len(x) for x in x_dict.values()]
+    first = dict(zip(x_dict, itertools.accumulate([0, *counts])))
+    edges = [
+        index + index.new_tensor([[first[src]], [first[dst]]])
+        for (src, _, dst), index in edge_index_dict.items()
+    ]
+    relation = [index.new_full((index.shape[1],), at) for at, index in enumerate(edges)]
+    # With pyg-lib, RGCNConv may take one mean over the in-edges of all relations.
+    before, backend.use_segment_matmul = backend.use_segment_matmul, False
+    try:
+        x = torch.cat(list(x_dict.values()))
+        out = conv(x, torch.cat(edges, dim=1), torch.cat(relation))
+    finally:
+        backend.use_segment_matmul = before
+    return dict(zip(x_dict, out.split(counts)))
+
+
+def picked(name, given, keys):
+    """Returns the values of `keys` in this order. A ValueError names those that are missing."""
+    missing = [str(key) for key in keys if key not in (given or {})]
+    if missing:
+        raise ValueError(f"{name} lacks {', '.join(missing)}")
+    return {key: given[key] for key in keys}
+
+
+class Typed(nn.Module):
+    """A stack of HeteroConv, RGCNConv or HGTConv: all options of `[train]` for node types."""
+
+    def __init__(self, arch):
+        super().__init__()
+        layers, widths = arch["num_layers"], widths_of(arch)
+        self.arch, self.types = arch, [of["name"] for of in arch["types"]]
+        self.relations = {(of["from"], of["name"], of["to"]): of for of in arch["relations"]}
+        dims = {of["name"]: of["in_dim"] or 1 for of in arch["types"]}
+        self.lins = Named({t: nn.Linear(dim, widths[0]) for t, dim in dims.items()})
+        self.convs = nn.ModuleList(
+            typed_conv_of(arch, at, self.types, self.relations) for at in range(layers)
+        )
+        self.norms = nn.ModuleList(
+            Named({t: norm_of(arch, width) for t in self.types}) for width in arch["hidden"]
+        )
+        into = {dst for _, _, dst in self.relations}
+        self.res, self.skips = nn.ModuleList(), nn.ModuleList()
+        for at in range(layers):
+            ends = widths[at : at + 2]
+            mapped = self.types if arch["residual"] and ends[0] != ends[1] else []
+            self.res.append(Named({t: nn.Linear(*ends, bias=False) for t in mapped}))
+            # Types without in-edges; RGCNConv adds a map of its own to all nodes.
+            apart = [t for t in self.types if t not in into and arch["layer"] != "rgcn"]
+            self.skips.append(Named({t: nn.Linear(*ends) for t in apart}))
+        self.act = ACTIVATIONS[arch["activation"]]()
+        self.lin = head_of(arch)
+
+    def extra(self, edge_weight_dict, edge_attr_dict):
+        """Returns the arguments of HeteroConv that some relations need."""
+        weighted = [key for key, of in self.relations.items() if of["edge_weight"]]
+        featured = [key for key, of in self.relations.items() if of["edge_dim"]]
+        extra = {}
+        if weighted:
+            check_weights(self.arch)
+            extra["edge_weight_dict"] = picked("edge_weight_dict", edge_weight_dict, weighted)
+        if featured:
+            extra["edge_attr_dict"] = picked("edge_attr_dict", edge_attr_dict, featured)
+        return extra
+
+    def layer(self, at, x_dict, edge_index_dict, extra):
+        """Returns the output of a layer, counted from 0, by type."""
+        arch, conv = self.arch, self.convs[at]
+        run = functools.partial(run_rgcn, conv) if arch["layer"] == "rgcn" else conv
+        convolved, outputs = run(x_dict, edge_index_dict, **extra), {}
+        for name, x in x_dict.items():
+            skips, res = self.skips[at], self.res[at]
+            out = skips[name](x) if name in skips else convolved[name]
+            if arch["residual"]:
+                out = out + (res[name](x) if name in res else x)
+            if at < len(self.norms):
+                out = self.norms[at][name](out)
+                # HGTConv has a non-linearity inside.
+                out = out if arch["layer"] == "hgt" else self.act(out)
+            outputs[name] = out
+        return outputs
+
+    def forward(self, x_dict, edge_index_dict, edge_weight_dict=None, edge_attr_dict=None):
+        """Returns the output for each node of the target type."""
+        arch = self.arch
+        # HGTConv and RGCNConv need types and relations in the order of the model.
+        x_dict = picked("x_dict", x_dict, self.types)
+        edge_index_dict = picked("edge_index_dict", edge_index_dict, self.relations)
+        extra = self.extra(edge_weight_dict, edge_attr_dict)
+        x_dict = {name: self.lins[name](x) for name, x in x_dict.items()}
+        if arch["layer"] == "hgt":
+            x_dict = {name: self.act(x) for name, x in x_dict.items()}
+        for at in range(arch["num_layers"]):
+            x_dict = self.layer(at, x_dict, edge_index_dict, extra)
+        out = self.lin(x_dict[arch["target_type"]])
+        return nn.functional.normalize(out) if arch["normalize_output"] else out
 
 
 class Unscaled(nn.Module):
@@ -115,12 +282,15 @@ def finish(model_dir, model):
 
 def load(model_dir):
     """Loads any model as a stack of PyG's convs."""
-    return finish(model_dir, Stack(read_json(model_dir)["architecture"]))
+    arch = read_json(model_dir)["architecture"]
+    return finish(model_dir, Typed(arch) if "types" in arch else Stack(arch))
 
 
 def load_whole(model_dir):
     """Loads one of PyG's whole models. A ValueError names an option that they do not have."""
     arch = read_json(model_dir)["architecture"]
+    if "types" in arch:
+        raise ValueError("PyG's whole models have no node types")
     layer, hidden = arch["layer"], arch["hidden"]
     is_attention = layer in ("gat", "gatv2")
     for problem, name in [
@@ -149,12 +319,23 @@ def load_whole(model_dir):
     return finish(model_dir, model)
 
 
-def transform(model_dir, x):
-    """Applies the transform of the training to raw features."""
-    fitted = read_json(model_dir)["transform"]
+def transform(model_dir, x, node_type=None):
+    """Applies the transform of the training to raw features, of a type if nodes have types."""
+    file = read_json(model_dir)
+    arch = file["architecture"]
+    names = [of["name"] for of in arch["types"]] if "types" in arch else [None]
+    if node_type not in names:
+        raise ValueError(f"node_type is {node_type!r}; the model has {names}")
+    fitted = file["transforms"].get(node_type) if "types" in arch else file["transform"]
     if fitted == "row_normalize":
         return x / x.sum(dim=1, keepdim=True).clamp(min=1.0)
-    if isinstance(fitted, dict):
-        mean, scale = (torch.tensor(fitted["standardize"][key]) for key in ("mean", "scale"))
-        return (x - mean) * scale
-    return x
+    if not isinstance(fitted, dict):
+        return x
+    if "encode" in fitted:
+        codes = [(of["name"], *of["code"].items()) for of in fitted["encode"]["columns"]]
+        encoded = [
+            f"`{name}` ({kind})" for name, (kind, code) in codes if kind != "number" or code["gaps"]
+        ]
+        raise ValueError(f"transform() cannot encode the columns {', '.join(encoded)}")
+    mean, scale = (torch.tensor(fitted["standardize"][key]) for key in ("mean", "scale"))
+    return (x - mean) * scale

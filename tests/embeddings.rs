@@ -9,7 +9,7 @@ use schemas::{EmbeddingRows, EmbeddingsDataset, Labels};
 use crate::harness::{Bench, Job, Table, assert_same_bytes, f32_lists, mix};
 
 /// Papers have features and learnable rows, authors have rows alone.
-const JOB: &str = r#"name = "embeddings"
+pub(crate) const JOB: &str = r#"name = "embeddings"
 seed = 7
 workers = 2
 
@@ -113,7 +113,7 @@ fn split(paper: usize) -> &'static str {
     ["train", "train", "val", "test"][paper % 4]
 }
 
-fn bench() -> Bench {
+pub(crate) fn bench() -> Bench {
     let bench = Bench::empty();
     let write = |name: &str, columns: Vec<(&str, ArrayRef)>| {
         let mut table = Table::default();

@@ -10,8 +10,9 @@ use std::sync::Arc;
 
 use arrow::array::{ArrayRef, Float64Array};
 
+use crate::embeddings::{self, JOB};
 use crate::forward::{infer, job, train, write};
-use crate::harness::{Bench, FLATTEN, FeatureKind, Graph, IdKind, Outcome, mix};
+use crate::harness::{Bench, FLATTEN, FeatureKind, Graph, IdKind, Job, Outcome, mix};
 use crate::needs::{checkout, skip};
 
 /// Models that load into PyG's whole models.
@@ -40,6 +41,14 @@ const STACK: [&str; 7] = [
     "model = \"gat\"\nheads = 2",
     "model = \"gat\"\nheads = 2\nout_heads = 3\nresidual = true\nedge_features = true",
     "model = \"gatv2\"\nheads = 2\nhidden = [8, 4]\nedge_features = true",
+];
+
+/// Models of graphs with node types.
+const TYPED: [&str; 4] = [
+    "model = \"sage\"\nhidden = [8]",
+    "model = \"gat\"\nheads = 2\nresidual = true\nnorm = \"layer\"\nhidden = [8]",
+    "model = \"rgcn\"\nbases = 2\nhidden = [8]",
+    "model = \"hgt\"\nheads = 2\nhidden = [8, 8]",
 ];
 
 /// A Python with PyG.
@@ -90,10 +99,35 @@ fn check(kind: &str, all: &[&str], label: Option<ArrayRef>) {
             .args(["--case", kind])
             .args([of("model"), of("now")]);
     }
+    assert_right(&mut checker, all.len());
+}
+
+/// Runs tests/pyg.py, and checks that each of its cases is right.
+fn assert_right(checker: &mut Command, num_cases: usize) {
     let outcome = Outcome::of(&checker.output().unwrap());
-    assert_eq!(outcome.code, 0, "{outcome:#?} of {all:#?}");
+    assert_eq!(outcome.code, 0, "{outcome:#?} of {checker:?}");
     let right = outcome.stdout.lines().filter(|l| l.starts_with("ok:"));
-    assert_eq!(right.count(), all.len());
+    assert_eq!(right.count(), num_cases);
+}
+
+/// Runs jobs, and after each the code of docs/pyg.md: blocks of a section, as tests/pyg.py takes
+/// them. The outputs of the code must be those of the job.
+fn check_page(section: &str, cases: &[(&str, Job)]) {
+    let Some(python) = python() else {
+        return;
+    };
+    let mut checker = Command::new(&python);
+    checker.arg(checkout().join("tests/pyg.py"));
+    let mut benches = Vec::new();
+    for (blocks, job) in cases {
+        let bench = embeddings::bench();
+        let all_edges = job.and("sampling = \"none\"\nlogits = true");
+        bench.run(&all_edges, &[]).ok();
+        checker.args(["--page", section]).arg(blocks);
+        checker.arg(bench.path(""));
+        benches.push(bench);
+    }
+    assert_right(&mut checker, cases.len());
 }
 
 #[test]
@@ -111,4 +145,62 @@ fn a_regression_has_the_unit_of_its_labels_in_pyg() {
     let label = |node: u64| 1e7 + (mix(31, node) % 1000) as f64 * 1e3 + 0.25;
     let labels = Float64Array::from_iter_values((0..120).map(label));
     check("whole", &["model = \"sage\""], Some(Arc::new(labels)));
+}
+
+#[test]
+fn models_with_node_types_load_into_convs_of_pyg() {
+    let mut cases = Vec::new();
+    for model in TYPED {
+        let job = Job::of_text(JOB)
+            .with("model = \"sage\"\nhidden = [8]", model)
+            .with("[\"x\"]\n", "[\"x\"]\ntransform = \"standardize\"\n");
+        // Authors have neither features nor rows.
+        let without_rows = job.with("embedding = 4\n", "").with("embedding = 6\n", "");
+        cases.push(("0,1", without_rows));
+    }
+    check_page("Node types", &cases);
+}
+
+#[test]
+fn pyg_names_what_it_cannot_load() {
+    let Some(python) = python() else {
+        return;
+    };
+    // The splits are a category among the features.
+    let drawn = "split = { train = 0.6, val = 0.2, test = 0.2 }";
+    let job = Job::of_text(JOB)
+        .with("split = \"split\"", drawn)
+        .with("[\"x\"]", "[\"x\", \"split\"]")
+        .with("\"sage\"", "\"simple_hgn\"");
+    let bench = embeddings::bench();
+    bench
+        .run(&job, &["--stage", "flatten", "--stage", "train"])
+        .ok();
+    let calls = [
+        ("load(model)", "PyG has no conv for simple_hgn"),
+        ("load_whole(model)", "PyG's whole models have no node types"),
+        (
+            "transform(model, None, 'paper')",
+            "transform() cannot encode the columns `split` (category)",
+        ),
+        (
+            "transform(model, None, 'book')",
+            "node_type is 'book'; the model has ['author', 'paper']",
+        ),
+    ];
+    let mut code = "import pyg\nmodel = 'out/model'\n".to_owned();
+    for (call, _) in calls {
+        code.push_str("try:\n    pyg.");
+        code.push_str(call);
+        code.push_str("\nexcept ValueError as error:\n    print(error)\n");
+    }
+    let run = Command::new(&python)
+        .args(["-c", &code])
+        .env("PYTHONPATH", checkout().join("docs"))
+        .current_dir(bench.path(""))
+        .output();
+    let outcome = Outcome::of(&run.unwrap()).ok();
+    let expected = calls.map(|(_, error)| error);
+    let errors: Vec<&str> = outcome.stdout.lines().collect();
+    assert_eq!(errors, expected);
 }

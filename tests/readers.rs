@@ -116,7 +116,7 @@ fn snippets_of_the_documentation_run() {
         .into_iter()
         .flatten()
         .map(|entry| entry.unwrap().path());
-    // The snippet of docs/pyg.md is a sketch; tests/pyg.rs runs the functions that it calls.
+    // tests/pyg.rs runs the snippets of docs/pyg.md, but for the first, which is a sketch.
     let mut pages: Vec<PathBuf> = docs
         .filter(|path| path.extension().is_some_and(|extension| extension == "md"))
         .filter(|path| !path.ends_with("pyg.md"))
