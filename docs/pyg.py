@@ -7,10 +7,12 @@
 
 A model of a graph with node types takes the dicts of `HeteroData`:
 
-    x_dict = {"paper": pyg.transform(model_dir, features, "paper"), ...}
+    x = pyg.transform(model_dir, features, "paper")
+    rows = pyg.learnable_rows(model_dir, ids, "paper")
+    x_dict = {"paper": torch.cat([x, rows], dim=1), ...}
     out = pyg.load(model_dir)(x_dict, edge_index_dict)
 
-Needs torch, torch_geometric and safetensors.
+Needs torch, torch_geometric and safetensors, for learnable rows also pyarrow.
 """
 
 import functools
@@ -339,3 +341,23 @@ def transform(model_dir, x, node_type=None):
         raise ValueError(f"transform() cannot encode the columns {', '.join(encoded)}")
     mean, scale = (torch.tensor(fitted["standardize"][key]) for key in ("mean", "scale"))
     return (x - mean) * scale
+
+
+def learnable_rows(model_dir, ids, node_type=None):
+    """Returns the learnable row of each id; an id without one has the mean of the rows."""
+    import pyarrow as pa
+    from pyarrow import compute, parquet
+
+    tables = read_json(model_dir).get("extra", {}).get("embeddings", {})
+    if (node_type or "") not in tables:
+        names = [name or None for name in tables]
+        raise ValueError(f"node_type is {node_type!r}; the model has learnable rows of {names}")
+    of = tables[node_type or ""]
+    table = parquet.read_table(os.path.join(model_dir, of["file"]))
+    own = table.column("id").combine_chunks()
+    ids = ids.tolist() if isinstance(ids, torch.Tensor) else ids
+    at = compute.index_in(pa.array(ids, own.type), value_set=own)
+    values = table.column("embedding").combine_chunks().flatten()
+    rows = torch.tensor(values.to_numpy(zero_copy_only=False)).view(-1, of["dim"])
+    rows = torch.cat([rows, torch.tensor([of["mean"]], dtype=rows.dtype)])
+    return rows[torch.tensor(compute.fill_null(at, of["rows"]).to_numpy().astype("int64"))]

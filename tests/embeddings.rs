@@ -60,7 +60,7 @@ output = "out/embeddings"
 "#;
 
 /// The graph of papers alone, without features.
-const UNTYPED: &str = r#"name = "embeddings"
+pub(crate) const UNTYPED: &str = r#"name = "embeddings"
 seed = 7
 workers = 2
 

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use arrow::array::{ArrayRef, Float64Array};
 
-use crate::embeddings::{self, JOB};
+use crate::embeddings::{self, JOB, UNTYPED};
 use crate::forward::{infer, job, train, write};
 use crate::harness::{Bench, FLATTEN, FeatureKind, Graph, IdKind, Job, Outcome, mix};
 use crate::needs::{checkout, skip};
@@ -156,9 +156,16 @@ fn models_with_node_types_load_into_convs_of_pyg() {
             .with("[\"x\"]\n", "[\"x\"]\ntransform = \"standardize\"\n");
         // Authors have neither features nor rows.
         let without_rows = job.with("embedding = 4\n", "").with("embedding = 6\n", "");
-        cases.push(("0,1", without_rows));
+        cases.extend([("0,1,2", job), ("0,2", without_rows)]);
     }
     check_page("Node types", &cases);
+}
+
+#[test]
+fn learnable_rows_stand_behind_the_features_in_pyg() {
+    let features = "features = [\"x\"]\ntransform = \"row_normalize\"\nembedding = 8\n";
+    let job = Job::of_text(UNTYPED).with("embedding = 8\n", features);
+    check_page("Learnable rows", &[("0", job)]);
 }
 
 #[test]
@@ -186,6 +193,10 @@ fn pyg_names_what_it_cannot_load() {
         (
             "transform(model, None, 'book')",
             "node_type is 'book'; the model has ['author', 'paper']",
+        ),
+        (
+            "learnable_rows(model, [1])",
+            "node_type is None; the model has learnable rows of ['author', 'paper']",
         ),
     ];
     let mut code = "import pyg\nmodel = 'out/model'\n".to_owned();
