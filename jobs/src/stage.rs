@@ -18,7 +18,7 @@ use crate::ending;
 use crate::error::JobError;
 use crate::job::{Job, Overrides};
 use crate::leftovers::remove_unused;
-use crate::memory::keep_free_memory;
+use crate::memory::plan_free_memory;
 use crate::preflight::preflight;
 use crate::processes::Processes;
 use crate::report::{Done, report};
@@ -42,7 +42,7 @@ pub(crate) fn run(args: &RunArgs, console: &Console) -> anyhow::Result<()> {
     end_with_cut_maps()?;
     let edits = args.job.edits();
     let job = Job::load(&args.job.path, &edits, &overrides)?;
-    keep_free_memory(job.memory_budget);
+    plan_free_memory(job.memory_budget);
     console.name_job(&job.name);
     let context = || format!("job {}", args.job.path.display());
     let processes = Processes::start(args, &edits, &job, console).with_context(context)?;
