@@ -85,7 +85,11 @@ pub(crate) fn bench() -> Bench {
         ("label", ints(2, PAPERS, 3)),
     ];
     write("papers.parquet", papers);
-    let name = |author: usize| format!("a{author}");
+    // One author has the id of a paper.
+    let name = |author: usize| match author {
+        8 => "8".to_owned(),
+        _ => format!("a{author}"),
+    };
     let names = StringArray::from_iter_values((0..AUTHORS).map(name));
     write("authors.parquet", vec![("name", Arc::new(names))]);
     let authors = (0..200).map(|at| name(draw(3, at, AUTHORS)));
@@ -122,6 +126,11 @@ fn a_job_writes_the_embeddings_of_each_type() {
         .graphflat(&["inspect", "out/embeddings", "--target", "a7"])
         .ok();
     assert!(shown.stdout.contains("author a7: "), "{}", shown.stdout);
+    let of_both = ["inspect", "out/embeddings", "--target", "8"];
+    let shown = bench.graphflat(&of_both).ok().stdout;
+    for line in ["\nauthor 8: ", "\npaper 8: "] {
+        assert!(shown.contains(line), "{shown}");
+    }
     let whole = bench.data_files("out/embeddings");
     // A finished job is skipped; other workers and another run write the same bytes.
     let again = bench.run(&job, &[]).ok();
@@ -169,6 +178,12 @@ fn what_does_not_fit_is_refused_before_any_work() {
     let alone = Job(format!("{before}{infer}"));
     assert!(alone.0.contains(target));
     bench.run(&alone, &[]).ok();
+    // Tables without labels: the model knows the target type.
+    let labels = "label = \"label\"\nsplit = { train = 0.6, val = 0.2, test = 0.2 }\n";
+    let unlabelled = alone.with(labels, "").with("out/other", "out/third");
+    bench.run(&unlabelled, &[]).ok();
+    let [labelled, unlabelled] = ["out/other", "out/third"].map(|output| bench.data_files(output));
+    assert_same_bytes(&labelled, &unlabelled, "without labels");
     let renamed = alone.with("edges.cites]", "edges.quotes]");
     refused(
         &renamed,

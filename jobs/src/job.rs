@@ -10,7 +10,7 @@ use std::sync::Arc;
 use bytesize::ByteSize;
 use graphflat::{FlattenPlan, FlattenSpec, SamplePlan};
 use graphinfer::{InferContext, InferPlan, InferSpec};
-use graphtrainer::{TrainContext, TrainPlan, TrainSpec};
+use graphtrainer::{AnyArchitecture, TrainContext, TrainPlan, TrainSpec, load_any_with};
 use schemas::storage::StorageOptions;
 use schemas::{GraphPlan, InputSpec, NodesPlan, Sampling, Transform, TypePlan};
 use serde::Deserialize;
@@ -215,11 +215,15 @@ impl JobSpec {
             Some(Sampling::Weighted) => graph.with_non_negative_weights(),
             _ => graph,
         });
-        let named = self
-            .flatten
-            .as_ref()
-            .and_then(|of| of.target_type.as_deref());
-        let target_type = graph.as_ref().map(|graph| graph.target_type(named));
+        let of_model = self.target_of_model();
+        let target_type = graph.as_ref().map(|graph| {
+            let named = self
+                .flatten
+                .as_ref()
+                .and_then(|of| of.target_type.as_deref());
+            let of_model = of_model.as_deref();
+            graph.target_type(named.or(of_model.filter(|name| graph.type_idx(name).is_some())))
+        });
         let target_type = target_type.and_then(|target| found.take(target));
         let (Some(selected), Some(workers), Some(graph), Some(target_type)) =
             (selected, workers, graph, target_type)
@@ -241,6 +245,18 @@ impl JobSpec {
             Ok(job)
         } else {
             Err(errors)
+        }
+    }
+
+    /// Returns the target type of the model that a job without other stages reads. None if there is no
+    /// model that can be read, which the stage will report, or its nodes have no types.
+    fn target_of_model(&self) -> Option<String> {
+        let is_alone = self.flatten.is_none() && self.train.is_none();
+        let dir = self.infer.as_ref().filter(|_| is_alone)?.model.as_ref()?;
+        let read = load_any_with(dir, schemas::storage::read_existing_io);
+        match read.ok()?.1.architecture() {
+            AnyArchitecture::Typed(arch) => Some(arch.target_type.clone()),
+            AnyArchitecture::Untyped(_) => None,
         }
     }
 

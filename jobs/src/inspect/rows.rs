@@ -1,5 +1,6 @@
 //! Describes rows of embeddings and of graph features.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use schemas::{EmbeddingsDataset, GraphFeatureDataset, LabelKind, Manifest};
@@ -16,7 +17,14 @@ pub(super) fn embeddings(dir: &Path, args: &InspectArgs) -> Result<String, JobEr
     let dataset = EmbeddingsDataset::open(dir)?;
     let mut text = heading(dataset.manifest());
     let names = class_names(dataset.manifest());
-    let limit = rows_shown(args);
+    // Nodes of several types may have the same id.
+    let types: BTreeSet<&str> = (0..dataset.num_parts())
+        .map(|part| dataset.type_of_part(part))
+        .collect();
+    let limit = match args.target {
+        Some(_) => types.len(),
+        None => rows_shown(args),
+    };
     let mut left = limit;
     for part in 0..dataset.num_parts() {
         if left == 0 {
