@@ -278,6 +278,21 @@ fn check_counts_by_type_and_relation_and_predicts_the_output() {
 }
 
 #[test]
+fn a_where_without_rows_is_a_warning() {
+    let bench = bench();
+    let job = Job::of_text(JOB).with("\"cites\" }", "\"citez\" }");
+    bench.write(&job);
+    let run = ["run", "job.toml", "--stage", "flatten"];
+    let ran = bench.graphflat(&run).ok();
+    let warning = "`input.edges.cites` has no rows with kind = \"citez\"";
+    assert_eq!(ran.stderr.matches(warning).count(), 1, "{}", ran.stderr);
+    let checked = bench.graphflat(&["check", "job.toml", "--fresh"]).ok();
+    let line = "edges    cites: 0 from paper to paper, in-degree at most 0, 0 hubs; no row has \
+                kind = \"citez\"\n";
+    assert!(checked.stdout.contains(line), "{}", checked.stdout);
+}
+
+#[test]
 fn inspect_names_types_and_relations() {
     let bench = bench();
     for layout in ["shards", "rows"] {

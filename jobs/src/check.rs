@@ -11,7 +11,7 @@ use graphflat::PartSize;
 use graphflat::survey::{Prediction, RelationSurvey, Survey, TypeSurvey, predict};
 use graphinfer::InferMemory;
 use graphtrainer::TrainingSize;
-use schemas::{FeatureMeta, LabelKind, Layout, Split, TypeMeta};
+use schemas::{FeatureMeta, LabelKind, Layout, RowsWhere, Split, TypeMeta, describe_where};
 use serde_json::{Value, json};
 use store::StoreSize;
 
@@ -305,6 +305,10 @@ fn node_lines(job: &Job, survey: &Survey) -> Vec<String> {
             };
             line.push_str(&format!("{targets}, {label}; {}", splits.join(", ")));
         }
+        if count == 0 {
+            let own = job.graph.types.iter().find(|of| of.name == meta.name);
+            line.push_str(&none_with(own.map(|of| &of.nodes.spec().rows_where)));
+        }
         lines.push(match survey.meta.is_typed() {
             false => format!("nodes    {line}"),
             true => format!("nodes    {}: {line}", meta.name),
@@ -314,6 +318,14 @@ fn node_lines(job: &Job, survey: &Survey) -> Vec<String> {
 }
 
 /// Returns a line for each relation.
+/// Says what an empty type or relation wants of its rows.
+fn none_with(wanted: Option<&RowsWhere>) -> String {
+    let wanted = wanted.filter(|wanted| !wanted.is_empty());
+    wanted.map_or_else(String::new, |wanted| {
+        format!("; no row has {}", describe_where(wanted))
+    })
+}
+
 fn edge_lines(job: &Job, survey: &Survey) -> Vec<String> {
     let mut lines = Vec::new();
     for (meta, relation) in survey.meta.relations.iter().zip(&survey.relations) {
@@ -334,8 +346,11 @@ fn edge_lines(job: &Job, survey: &Survey) -> Vec<String> {
                 (format!("{}: ", meta.name), format!(" from {from} to {to}"))
             }
         };
+        let own = job.graph.relations.iter().find(|of| of.name == meta.name);
+        let own = own.filter(|_| count == 0);
+        let none = none_with(own.map(|of| &of.edges.spec().rows_where));
         lines.push(format!(
-            "edges    {named}{count}{ends}{dropped}, in-degree at most {most}, {hubs} hubs"
+            "edges    {named}{count}{ends}{dropped}, in-degree at most {most}, {hubs} hubs{none}"
         ));
     }
     lines

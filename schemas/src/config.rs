@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 pub use column::{CATEGORIES_MAX, ColumnKind, ColumnSpec, ONE_HOT};
 pub use input::InputSpec;
-pub use row_filter::{RowsWhere, WhereValue};
+pub use row_filter::{RowsWhere, WhereValue, describe_where};
 pub use split::{SplitShares, SplitSpec};
 pub use table_path::TablePath;
 pub(crate) use table_path::expand_braces;

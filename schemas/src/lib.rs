@@ -142,7 +142,7 @@ pub use columns::{
 pub use config::{
     CATEGORIES_MAX, CLASSES_MAX, ColumnKind, ColumnSpec, Dangling, EdgesSpec, InputSpec, NodesSpec,
     NumericLabel, ONE_HOT, RowsWhere, SPARSE_WIDTH_MAX, SparseSpec, SplitShares, SplitSpec,
-    SplitValues, TablePath, Transform, WhereValue,
+    SplitValues, TablePath, Transform, WhereValue, describe_where,
 };
 pub use dataset::{
     FileEntry, Manifest, Opened, Output, PartEntry, PartFile, SplitCounts, read_manifest,

@@ -12,7 +12,7 @@ use crate::units::OwnUnits;
 use crate::{Placement, StoreError, StoreMeta, StorePlan};
 use cluster::{Cluster, Peer, run_workers};
 use schemas::progress::{Event, Progress};
-use schemas::{ColumnMeta, FileEntry, GraphMeta, NodeIdx, NodeSource, TypePlan};
+use schemas::{ColumnMeta, FileEntry, GraphMeta, NodeIdx, NodeSource, TypePlan, describe_where};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -55,7 +55,27 @@ pub(crate) fn build(
         ..first.meta
     };
     meta.write(&plan.dir).map_err(failed)?;
+    if cluster.process() == 0 {
+        warn_of_empty(plan, &meta);
+    }
     Ok(meta)
+}
+
+/// Warns of types and relations without rows, if `where` takes some rows of a table: a value may be
+/// misspelt.
+fn warn_of_empty(plan: &StorePlan, meta: &StoreMeta) {
+    let types = plan.graph.types.iter().zip(&meta.nodes_by_type);
+    let types = types.filter(|(_, count)| **count == 0);
+    let types = types.map(|(of, _)| (of.nodes.table_key(), &of.nodes.spec().rows_where));
+    let relations = plan.graph.relations.iter().enumerate();
+    let is_empty = |at| meta.edges.in_edges_of(at) == 0;
+    let relations = relations.filter(|(at, of)| is_empty(*at) && !of.reversed);
+    let relations = relations.map(|(_, of)| (of.edges.table_key(), &of.edges.spec().rows_where));
+    for (table, wanted) in types.chain(relations) {
+        if !wanted.is_empty() {
+            tracing::warn!("`{table}` has no rows with {}", describe_where(wanted));
+        }
+    }
 }
 
 /// Removes an earlier store, its description first: without it, the other files are no store.

@@ -22,6 +22,13 @@ pub enum WhereValue {
     Text(String),
 }
 
+/// Shows the columns and values that a `where` wants.
+pub fn describe_where(wanted: &RowsWhere) -> String {
+    let wanted = wanted.iter();
+    let wanted = wanted.map(|(column, value)| format!("{column} = {value}"));
+    wanted.collect::<Vec<_>>().join(", ")
+}
+
 impl fmt::Display for WhereValue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
