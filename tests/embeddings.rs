@@ -139,10 +139,9 @@ pub(crate) fn bench() -> Bench {
     write("papers.parquet", papers);
     let name = |author: usize| format!("a{author}");
     let names = StringArray::from_iter_values((0..AUTHORS).map(name));
-    let titles = StringArray::from_iter_values((0..AUTHORS).map(|at| format!("title {at}")));
-    let authors: Vec<(&str, ArrayRef)> =
-        vec![("name", Arc::new(names)), ("title", Arc::new(titles))];
-    write("authors.parquet", authors);
+    let forms = StringArray::from_iter_values((0..AUTHORS).map(|at| format!("title {at}")));
+    let people: Vec<(&str, ArrayRef)> = vec![("name", Arc::new(names)), ("title", Arc::new(forms))];
+    write("authors.parquet", people);
     let authors = (0..300).map(|at| name(draw(3, at, AUTHORS)));
     let authors: ArrayRef = Arc::new(StringArray::from_iter_values(authors));
     let drawn = |of: u64| ints(&mut (0..300).map(|at| draw(of, at, PAPERS)));
@@ -266,8 +265,8 @@ fn training_and_both_ways_of_inference_agree_on_an_untyped_graph() {
 #[test]
 fn streamed_training_gives_the_rows_of_stored_graph_features() {
     let bench = bench();
-    for job in [JOB, UNTYPED] {
-        let stored = Job(job.replace("epochs = 12", "epochs = 1"));
+    for text in [JOB, UNTYPED] {
+        let stored = Job(text.replace("epochs = 12", "epochs = 1"));
         let streamed = stored.with("output = \"out/features\"\n", "");
         let streamed = streamed.with("[train]\n", "[train]\nstreamed = true\n");
         let run = |job: &Job, args: &[&str]| {
@@ -298,9 +297,9 @@ fn check_shows_learnable_rows_and_refuses_what_does_not_fit() {
     for (key, is_useless) in [("embedding = 6", false), ("features = [\"x\"]", true)] {
         let named = job.with(key, "features = [\"title\"]");
         bench.write(&named);
-        let shown = bench.graphflat(&["check", "job.toml"]).ok().stdout;
-        assert!(shown.contains("a learnable code each"), "{shown}");
-        assert_eq!(shown.contains(useless), is_useless, "{shown}");
+        let said = bench.graphflat(&["check", "job.toml"]).ok().stdout;
+        assert!(said.contains("a learnable code each"), "{said}");
+        assert_eq!(said.contains(useless), is_useless, "{said}");
     }
     let refused = |changed: &Job, expected: &str| {
         let outcome = bench.run(changed, &[]);

@@ -127,9 +127,9 @@ fn a_job_writes_the_embeddings_of_each_type() {
         .ok();
     assert!(shown.stdout.contains("author a7: "), "{}", shown.stdout);
     let of_both = ["inspect", "out/embeddings", "--target", "8"];
-    let shown = bench.graphflat(&of_both).ok().stdout;
+    let both = bench.graphflat(&of_both).ok().stdout;
     for line in ["\nauthor 8: ", "\npaper 8: "] {
-        assert!(shown.contains(line), "{shown}");
+        assert!(both.contains(line), "{both}");
     }
     let whole = bench.data_files("out/embeddings");
     // A finished job is skipped; other workers and another run write the same bytes.
@@ -182,8 +182,8 @@ fn what_does_not_fit_is_refused_before_any_work() {
     let labels = "label = \"label\"\nsplit = { train = 0.6, val = 0.2, test = 0.2 }\n";
     let unlabelled = alone.with(labels, "").with("out/other", "out/third");
     bench.run(&unlabelled, &[]).ok();
-    let [labelled, unlabelled] = ["out/other", "out/third"].map(|output| bench.data_files(output));
-    assert_same_bytes(&labelled, &unlabelled, "without labels");
+    let files = ["out/other", "out/third"].map(|output| bench.data_files(output));
+    assert_same_bytes(&files[0], &files[1], "without labels");
     let renamed = alone.with("edges.cites]", "edges.quotes]");
     refused(
         &renamed,
