@@ -172,10 +172,14 @@ impl Store {
         let read = async |key: &Key| self.client.get(key).await?.bytes().await;
         let with_bytes = |name: String| {
             let key = self.key(&format!("{below}/{name}"));
-            let bytes = self.runtime.block_on(read(&key)).unwrap();
-            (name, bytes.to_vec())
+            match self.runtime.block_on(read(&key)) {
+                // A killed run's last request renamed or removed the file meanwhile.
+                Err(object_store::Error::NotFound { .. }) => None,
+                bytes => Some((name, bytes.unwrap().to_vec())),
+            }
         };
-        self.names(below).into_iter().map(with_bytes).collect()
+        let names = self.names(below).into_iter();
+        names.filter_map(with_bytes).collect()
     }
 
     /// Lists the files below a directory; unlike [`Store::files`] also while a run writes there.

@@ -215,7 +215,8 @@ impl JobSpec {
             Some(Sampling::Weighted) => graph.with_non_negative_weights(),
             _ => graph,
         });
-        let of_model = self.target_of_model();
+        let typed = graph.as_ref().filter(|graph| graph.is_typed());
+        let of_model = typed.and_then(|_| self.target_of_model());
         let target_type = graph.as_ref().map(|graph| {
             let named = self
                 .flatten
