@@ -317,7 +317,6 @@ fn node_lines(job: &Job, survey: &Survey) -> Vec<String> {
     lines
 }
 
-/// Returns a line for each relation.
 /// Says what an empty type or relation wants of its rows.
 fn none_with(wanted: Option<&RowsWhere>) -> String {
     let wanted = wanted.filter(|wanted| !wanted.is_empty());
@@ -326,6 +325,7 @@ fn none_with(wanted: Option<&RowsWhere>) -> String {
     })
 }
 
+/// Returns a line for each relation.
 fn edge_lines(job: &Job, survey: &Survey) -> Vec<String> {
     let mut lines = Vec::new();
     for (meta, relation) in survey.meta.relations.iter().zip(&survey.relations) {
