@@ -1,6 +1,7 @@
 //! The output of `graphflat inspect` for every kind of directory.
 
 use expect_test::{Expect, expect};
+use serde_json::{Value, json};
 
 use crate::harness::{Bench, FLATTEN, FeatureKind, Graph, INFER, IdKind, Job, TRAIN};
 
@@ -195,6 +196,47 @@ fn stores_models_and_embeddings_are_described() {
             node/b21-7: [x, x, x, x, x, x, ...] (8) -> class 0
         "#]],
     );
+}
+
+#[test]
+fn json_has_whole_values() {
+    let bench = whole_job("shards");
+    let read = |args: &[&str]| -> Value {
+        let outcome = bench.graphflat(&[&["inspect", "--json"], args].concat());
+        serde_json::from_str(&outcome.ok().stdout).unwrap()
+    };
+    let features = read(&["out/features", "--limit", "1"]);
+    let heading = ["kind", "rows", "hops", "fanouts", "relations"].map(|key| &features[key]);
+    assert_eq!(json!(heading), json!(["flatten", 11, 2, [4, 3], []]));
+    let target = &features["targets"][0];
+    let of_target = ["id", "split", "label", "type"].map(|key| &target[key]);
+    assert_eq!(
+        json!(of_target),
+        json!(["node/147-3", "val", "class 0", null])
+    );
+    let lengths = ["nodes", "edges"].map(|key| target[key].as_array().unwrap().len());
+    assert_eq!(lengths, [6, 10]);
+    assert_eq!(target["nodes"][0]["in_degree"], 6);
+    assert_eq!(target["nodes"][5]["features"].as_array().unwrap().len(), 6);
+    let edge = &target["edges"][5];
+    let ends = ["src", "dst"].map(|key| edge[key].as_u64().unwrap() as usize);
+    let ids = ends.map(|at| &target["nodes"][at]["id"]);
+    assert_eq!(json!(ids), json!(["node/147-3", "node/44-6"]));
+    assert_eq!(edge["weight"], 1.0);
+    let model = read(&["out/model"]);
+    assert_eq!(model["architecture"]["hidden"], json!([8]));
+    assert_eq!(model["test"]["confusion"].as_array().unwrap().len(), 3);
+    let first = json!({ "name": "convs.0.lin_l.weight", "shape": [8, 6] });
+    assert_eq!(model["parameters"][0], first);
+    let id = graph().id(7);
+    let embeddings = read(&["out/embeddings", "--target", &id]);
+    let node = &embeddings["nodes"][0];
+    assert_eq!(node["embedding"].as_array().unwrap().len(), 8);
+    assert_eq!(
+        (&node["id"], &node["prediction"]),
+        (&json!(id), &json!("class 0"))
+    );
+    assert_eq!(read(&["work/small/store"])["in_edges"], 51);
 }
 
 #[test]

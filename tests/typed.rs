@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use arrow::array::{ArrayRef, Int32Array, Int64Array, StringArray};
+use serde_json::{Value, json};
 
 use crate::harness::{Bench, Job, Table, assert_same_bytes, f32_lists, mix};
 
@@ -326,7 +327,67 @@ fn inspect_names_types_and_relations() {
             .ok()
             .stdout;
         assert!(store.contains("326 nodes"), "{store}");
+        assert!(store.contains("\n  cites from paper to paper: "), "{store}");
+        json_has_the_same(&bench, &inspect(&["--json"]), &text);
     }
+}
+
+/// Checks the JSON of target `a1` of graph features, and that of their store, against the text.
+fn json_has_the_same(bench: &Bench, features: &str, text: &str) {
+    let features: Value = serde_json::from_str(features).unwrap();
+    let [target] = &features["targets"].as_array().unwrap()[..] else {
+        panic!("{features}");
+    };
+    assert_eq!(
+        (&target["type"], &target["id"]),
+        (&json!("author"), &json!("a1"))
+    );
+    let (nodes, edges) = (&target["nodes"], &target["edges"]);
+    let counts = (
+        nodes.as_array().unwrap().len(),
+        edges.as_array().unwrap().len(),
+    );
+    let line = format!(": {} nodes, {} edges\n", counts.0, counts.1);
+    assert!(text.contains(&line), "{target}");
+    let name = |at: &Value| {
+        let node = &nodes[at.as_u64().unwrap() as usize];
+        let id = node["id"].to_string();
+        format!(
+            "{} {}",
+            node["type"].as_str().unwrap(),
+            id.trim_matches('"')
+        )
+    };
+    for edge in edges.as_array().unwrap().iter().take(20) {
+        let relation = edge["relation"].as_str().unwrap();
+        let line = format!(
+            "  {} -> {} by {relation}",
+            name(&edge["src"]),
+            name(&edge["dst"])
+        );
+        assert!(text.contains(&line), "no {line} in {text}");
+    }
+    assert_eq!(nodes[0]["hop"], 0);
+    let in_degrees = nodes[0]["in_degree"].as_object().unwrap();
+    for (relation, count) in in_degrees {
+        let first = text
+            .lines()
+            .find(|line| line.starts_with("  hop 0 "))
+            .unwrap();
+        assert!(first.contains(&format!("{relation} {count}")), "{first}");
+    }
+    let args = ["inspect", "work/typed/store", "--json"];
+    let store: Value = serde_json::from_str(&bench.graphflat(&args).ok().stdout).unwrap();
+    assert_eq!(store["nodes"], 326);
+    let of_types = store["types"].as_object().unwrap().values();
+    assert_eq!(
+        of_types.map(|count| count.as_u64().unwrap()).sum::<u64>(),
+        326
+    );
+    let relations = store["relations"].as_object().unwrap().values();
+    let in_edges: u64 = relations.map(|of| of["in_edges"].as_u64().unwrap()).sum();
+    assert_eq!(store["in_edges"], in_edges);
+    assert_eq!(store["relations"]["cites"]["from"], "paper");
 }
 
 #[test]

@@ -206,6 +206,9 @@ pub(crate) struct InspectArgs {
     /// Number of rows to show. Default: 5.
     #[arg(long, value_name = "N", conflicts_with_all = ["target", "dot"])]
     pub(crate) limit: Option<usize>,
+    /// Write one JSON object to standard output, with whole vectors.
+    #[arg(long, conflicts_with = "dot")]
+    pub(crate) json: bool,
 }
 
 /// Arguments of `generate`.

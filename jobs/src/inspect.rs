@@ -1,5 +1,6 @@
 //! `graphflat inspect`: describes an output directory or a store.
 
+mod json;
 mod model;
 mod neighbourhood;
 mod rows;
@@ -8,7 +9,8 @@ use std::io::Read as _;
 use std::path::Path;
 
 use schemas::dataset::verify_checksums;
-use schemas::{Manifest, read_manifest};
+use schemas::{HopFanouts, Manifest, RelationMeta, read_manifest};
+use serde_json::Value;
 use store::StoreMeta;
 
 use crate::cli::InspectArgs;
@@ -32,7 +34,7 @@ fn describe(args: &InspectArgs) -> Result<String, JobError> {
     let dir = &schemas::path::resolve("PATH", Path::new(""), &args.path)?;
     if dir.join("store.json").is_file() {
         refuse_flags(args, "a store", &["--dot", "--target", "--limit"])?;
-        return store(dir);
+        return store(dir, args.json);
     }
     if let Some(what) = foreign(dir) {
         return Err(problem(dir, format!("{what}; {TAKEN}")));
@@ -43,7 +45,7 @@ fn describe(args: &InspectArgs) -> Result<String, JobError> {
         "train" => {
             refuse_flags(args, "a model", &["--dot", "--target", "--limit"])?;
             verify_checksums(dir, &manifest.parts)?;
-            model::model(dir, &manifest)
+            model::model(dir, &manifest, args.json)
         }
         "infer" => {
             refuse_flags(args, "embeddings", &["--dot"])?;
@@ -137,15 +139,36 @@ fn heading(manifest: &Manifest) -> String {
     )
 }
 
-fn store(dir: &Path) -> Result<String, JobError> {
+fn store(dir: &Path, json: bool) -> Result<String, JobError> {
     let meta = StoreMeta::read(dir)?.ok_or_else(|| problem(dir, "holds no store".to_owned()))?;
-    let one = |keep: &Option<u64>| keep.map_or("all".to_owned(), |keep| format!("up to {keep}"));
-    let keep: Vec<String> = meta.keep.0.iter().map(one).collect();
-    let keep = keep.join(", ");
     let bytes: u64 = meta.files.iter().map(|file| file.bytes).sum();
+    let is_typed = !meta.nodes_by_type.is_empty();
+    if json {
+        return Ok(serde_json::json!({
+            "kind": "store",
+            "types": type_counts(&meta),
+            "relations": relation_counts(&meta),
+            "nodes": meta.num_nodes,
+            "in_edges": meta.edges.in_edges,
+            "dropped_rows": meta.edges.dropped_rows,
+            "received_by_worker": meta.edges.received_by_worker,
+            "partitions": meta.workers,
+            "keep": (!is_typed).then_some(&meta.keep),
+            "sampling": meta.sampling,
+            "seed": meta.seed,
+            "samples": meta.samples,
+            "bytes": bytes,
+            "fingerprint": meta.fingerprint,
+        })
+        .to_string());
+    }
+    let keep = match (is_typed, meta.keep.0.as_slice()) {
+        (false, [keep]) => format!("{} in-edges a node, ", kept(*keep)),
+        _ => String::new(),
+    };
     let mut text = format!(
-        "store: {} nodes in {} partitions, {keep} in-edges a node, {} sampling, seed {}, {} \
-         sample(s), {bytes} bytes\n",
+        "store: {} nodes in {} partitions, {keep}{} sampling, seed {}, {} sample(s), {bytes} \
+         bytes\n",
         meta.num_nodes,
         meta.workers,
         serde_json::to_string(&meta.sampling)
@@ -154,8 +177,86 @@ fn store(dir: &Path) -> Result<String, JobError> {
         meta.seed,
         meta.samples
     );
-    text.push_str(&format!("edges: {}\n", serde_json::json!(meta.edges)));
+    if !is_typed {
+        text.push_str(&format!("edges: {}\n", serde_json::json!(meta.edges)));
+        return Ok(text);
+    }
+    for (of_type, count) in meta.graph.types.iter().zip(&meta.nodes_by_type) {
+        text.push_str(&format!("  {}: {count} nodes\n", of_type.name));
+    }
+    let counts = meta.edges.relations.iter().zip(&meta.keep.0);
+    for (relation, (counts, keep)) in meta.graph.relations.iter().zip(counts) {
+        text.push_str(&format!(
+            "  {} from {} to {}: {} in-edges, {} a node, {} dropped rows\n",
+            relation.name,
+            meta.graph.types[relation.from].name,
+            meta.graph.types[relation.to].name,
+            counts.in_edges,
+            kept(*keep),
+            counts.dropped_rows
+        ));
+    }
+    let received = &meta.edges.received_by_worker;
+    text.push_str(&format!(
+        "in-edges by worker: {}\n",
+        serde_json::json!(received)
+    ));
     Ok(text)
+}
+
+fn kept(keep: Option<u64>) -> String {
+    keep.map_or("all".to_owned(), |keep| format!("up to {keep}"))
+}
+
+/// Returns the number of nodes by type; null if nodes have no types.
+fn type_counts(meta: &StoreMeta) -> Value {
+    let types = meta.graph.types.iter().zip(&meta.nodes_by_type);
+    let counts: serde_json::Map<String, Value> = types
+        .map(|(of_type, &count)| (of_type.name.clone(), count.into()))
+        .collect();
+    match counts.is_empty() {
+        true => Value::Null,
+        false => Value::Object(counts),
+    }
+}
+
+/// Returns the ends and counts of each relation; null if relations have no names.
+fn relation_counts(meta: &StoreMeta) -> Value {
+    let types = &meta.graph.types;
+    let counts = meta.edges.relations.iter().zip(&meta.keep.0);
+    let relations = meta.graph.relations.iter().zip(counts);
+    let counts: serde_json::Map<String, Value> = relations
+        .map(|(relation, (counts, keep))| {
+            let of_relation = serde_json::json!({
+                "from": types[relation.from].name,
+                "to": types[relation.to].name,
+                "in_edges": counts.in_edges,
+                "dropped_rows": counts.dropped_rows,
+                "keep": keep,
+            });
+            (relation.name.clone(), of_relation)
+        })
+        .collect();
+    match counts.is_empty() {
+        true => Value::Null,
+        false => Value::Object(counts),
+    }
+}
+
+/// Writes the fan-outs of a hop as in a job file, where they differ with the name of each relation.
+fn fanouts(of_hop: &HopFanouts, relations: &[RelationMeta]) -> String {
+    let all = of_hop.as_ref();
+    let Some(first) = all.first() else {
+        return of_hop.to_string();
+    };
+    if all.iter().all(|fanout| fanout == first) {
+        return first.to_string();
+    }
+    let named = relations.iter().zip(all);
+    let named: Vec<String> = named
+        .map(|(relation, fanout)| format!("{} = {fanout}", relation.name))
+        .collect();
+    format!("{{ {} }}", named.join(", "))
 }
 
 /// Appends how many entries of a list are left out.

@@ -4,8 +4,9 @@ use std::path::Path;
 
 use graphtrainer::scores::{EvaluationFile, LabelScores, SplitScores};
 use schemas::Manifest;
+use serde_json::{Value, json};
 
-use super::{heading, more, problem};
+use super::{heading, json, more, problem};
 use crate::error::JobError;
 
 /// Greatest number of labels whose scores are shown; the file holds all.
@@ -14,9 +15,24 @@ const LABELS_SHOWN: usize = 20;
 /// Greatest number of labels with which a confusion matrix is shown.
 const CONFUSION_SHOWN: usize = 10;
 
-pub(super) fn model(dir: &Path, manifest: &Manifest) -> Result<String, JobError> {
+pub(super) fn model(dir: &Path, manifest: &Manifest, as_json: bool) -> Result<String, JobError> {
     let (model, file) = graphtrainer::load_any_with(dir, schemas::storage::read_existing_io)
         .map_err(|error| problem(dir, format!("holds no model that can be read: {error}")))?;
+    let evaluation = EvaluationFile::read(dir)
+        .map_err(|error| problem(dir, format!("holds no scores that can be read: {error}")))?;
+    if as_json {
+        let parameters = model.parameters().iter();
+        let parameters = parameters.map(|of| json!({ "name": of.name, "shape": of.shape }));
+        let mut values = json::heading(manifest);
+        values.extend([
+            ("architecture".to_owned(), json!(file.architecture())),
+            ("fanouts".to_owned(), file.fanouts().clone()),
+            ("metrics".to_owned(), json!(file.metrics())),
+            ("test".to_owned(), json::test_scores(evaluation.as_ref())),
+            ("parameters".to_owned(), parameters.collect()),
+        ]);
+        return Ok(Value::Object(values).to_string());
+    }
     let architecture = serde_json::to_string(&file.architecture()).unwrap_or_default();
     let mut text = heading(manifest);
     text.push_str(&format!("architecture: {architecture}\n"));
@@ -24,8 +40,6 @@ pub(super) fn model(dir: &Path, manifest: &Manifest) -> Result<String, JobError>
     for (name, value) in file.metrics() {
         text.push_str(&format!("{name}: {value:.4}\n"));
     }
-    let evaluation = EvaluationFile::read(dir)
-        .map_err(|error| problem(dir, format!("holds no scores that can be read: {error}")))?;
     if let Some(test) = evaluation.as_ref().and_then(|of| of.splits.get("test")) {
         scores(&mut text, test);
     }

@@ -11,21 +11,21 @@ const VALUES_SHOWN: usize = 6;
 const EDGES_SHOWN: usize = 20;
 
 /// A node of a neighbourhood.
-struct Node {
-    hop: usize,
-    node_type: usize,
+pub(super) struct Node {
+    pub(super) hop: usize,
+    pub(super) node_type: usize,
     /// Position among the nodes of its type.
-    at: usize,
+    pub(super) at: usize,
 }
 
 /// A kept edge of a neighbourhood.
-struct Edge {
-    relation: usize,
+pub(super) struct Edge {
+    pub(super) relation: usize,
     /// Positions among the nodes of their types.
-    src: usize,
-    dst: usize,
+    pub(super) src: usize,
+    pub(super) dst: usize,
     /// Position among the edges of the relation.
-    at: usize,
+    pub(super) at: usize,
 }
 
 /// A neighbourhood with the names of its types, relations and classes.
@@ -37,7 +37,7 @@ pub(super) struct Neighbourhood<'a> {
 
 impl Neighbourhood<'_> {
     /// Lists the nodes by hop, within a hop by type; the target is the first.
-    fn nodes(&self) -> Vec<Node> {
+    pub(super) fn nodes(&self) -> Vec<Node> {
         let mut nodes = Vec::new();
         for (node_type, of_type) in self.feature.nodes.iter().enumerate() {
             for (hop, range) in of_type.hop_offset.windows(2).enumerate() {
@@ -49,8 +49,18 @@ impl Neighbourhood<'_> {
         nodes
     }
 
+    /// Returns the position in `nodes` of each node of each type.
+    pub(super) fn numbers(&self, nodes: &[Node]) -> Vec<Vec<usize>> {
+        let counts = self.feature.nodes.iter().map(|of| of.node_id.len());
+        let mut numbers: Vec<Vec<usize>> = counts.map(|count| vec![0; count]).collect();
+        for (number, node) in nodes.iter().enumerate() {
+            numbers[node.node_type][node.at] = number;
+        }
+        numbers
+    }
+
     /// Lists the kept edges by relation and destination.
-    fn edges(&self) -> impl Iterator<Item = Edge> {
+    pub(super) fn edges(&self) -> impl Iterator<Item = Edge> {
         let relations = self.feature.edges.iter().enumerate();
         relations.flat_map(|(relation, edges)| {
             let ranges = edges.in_offset.windows(2).enumerate();
@@ -147,10 +157,9 @@ impl Neighbourhood<'_> {
         let quote_id = |node_type: usize, at| quoted(&feature.nodes[node_type].node_id, at);
         let target = quote_id(feature.target_type, 0);
         let mut text = format!("digraph {target} {{\n  rankdir = RL;\n");
-        let counts = feature.nodes.iter().map(|nodes| nodes.node_id.len());
-        let mut numbers: Vec<Vec<usize>> = counts.map(|count| vec![0; count]).collect();
-        for (number, node) in self.nodes().iter().enumerate() {
-            numbers[node.node_type][node.at] = number;
+        let nodes = self.nodes();
+        let numbers = self.numbers(&nodes);
+        for (number, node) in nodes.iter().enumerate() {
             let shape = if number == 0 { ", shape = box" } else { "" };
             let of_type = match self.meta.types[node.node_type].name.as_str() {
                 "" => String::new(),

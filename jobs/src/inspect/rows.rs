@@ -4,9 +4,10 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use schemas::{EmbeddingsDataset, GraphFeatureDataset, LabelKind, Manifest};
+use serde_json::Value;
 
 use super::neighbourhood::{Neighbourhood, label, numbers};
-use super::{heading, problem};
+use super::{fanouts, heading, json, problem};
 use crate::cli::InspectArgs;
 use crate::error::JobError;
 
@@ -16,6 +17,7 @@ const ROWS_SHOWN: usize = 5;
 pub(super) fn embeddings(dir: &Path, args: &InspectArgs) -> Result<String, JobError> {
     let dataset = EmbeddingsDataset::open(dir)?;
     let mut text = heading(dataset.manifest());
+    let mut nodes = Vec::new();
     let names = class_names(dataset.manifest());
     // Nodes of several types may have the same id.
     let types: BTreeSet<&str> = (0..dataset.num_parts())
@@ -37,6 +39,15 @@ pub(super) fn embeddings(dir: &Path, args: &InspectArgs) -> Result<String, JobEr
                 continue;
             }
             left -= 1;
+            if args.json {
+                nodes.push(json::embedding(
+                    dataset.type_of_part(part),
+                    &rows,
+                    at,
+                    names,
+                ));
+                continue;
+            }
             let vector = &rows.embedding[at * rows.dim..(at + 1) * rows.dim];
             let of_type = match dataset.type_of_part(part) {
                 "" => String::new(),
@@ -51,6 +62,7 @@ pub(super) fn embeddings(dir: &Path, args: &InspectArgs) -> Result<String, JobEr
     }
     match (&args.target, left == limit) {
         (Some(target), true) => Err(problem(dir, format!("has no node {target}"))),
+        _ if args.json => Ok(with(dataset.manifest(), [("nodes", nodes.into())])),
         _ => Ok(text),
     }
 }
@@ -58,13 +70,16 @@ pub(super) fn embeddings(dir: &Path, args: &InspectArgs) -> Result<String, JobEr
 pub(super) fn graph_features(dir: &Path, args: &InspectArgs) -> Result<String, JobError> {
     let dataset = GraphFeatureDataset::open(dir)?;
     let flatten = dataset.flatten();
-    let fanouts: Vec<String> = flatten.fanouts.iter().map(ToString::to_string).collect();
+    let relations = &dataset.meta().relations;
+    let of_hop = |hop| fanouts(hop, relations);
+    let of_hops: Vec<String> = flatten.fanouts.iter().map(of_hop).collect();
     let mut text = heading(dataset.manifest());
     text.push_str(&format!(
         "hops {}, fanouts {}\n",
         flatten.hops,
-        fanouts.join(", ")
+        of_hops.join(", ")
     ));
+    let mut targets = Vec::new();
     let names = class_names(dataset.manifest());
     let limit = rows_shown(args);
     let mut left = limit;
@@ -72,11 +87,7 @@ pub(super) fn graph_features(dir: &Path, args: &InspectArgs) -> Result<String, J
         if left == 0 {
             break;
         }
-        for feature in dataset.read_features(part)? {
-            let id = feature.target_nodes().node_id.display(0);
-            if left == 0 || args.target.as_ref().is_some_and(|target| *target != id) {
-                continue;
-            }
+        for feature in dataset.find_features(part, args.target.as_deref(), left)? {
             left -= 1;
             let shown = Neighbourhood {
                 feature: &feature,
@@ -86,13 +97,35 @@ pub(super) fn graph_features(dir: &Path, args: &InspectArgs) -> Result<String, J
             if args.dot {
                 return Ok(shown.dot());
             }
+            if args.json {
+                targets.push(json::neighbourhood(&shown));
+                continue;
+            }
             text.push_str(&shown.text());
         }
     }
     match (&args.target, left == limit) {
         (Some(target), true) => Err(problem(dir, format!("has no target {target}"))),
+        _ if args.json => {
+            let names = relations.iter().map(|relation| relation.name.as_str());
+            let names: Vec<&str> = names.filter(|name| !name.is_empty()).collect();
+            let values = [
+                ("hops", flatten.hops.into()),
+                ("relations", names.into()),
+                ("fanouts", serde_json::json!(flatten.fanouts)),
+                ("targets", targets.into()),
+            ];
+            Ok(with(dataset.manifest(), values))
+        }
         _ => Ok(text),
     }
+}
+
+/// Returns an output's heading and further values as one JSON object.
+fn with<const N: usize>(manifest: &Manifest, values: [(&str, Value); N]) -> String {
+    let mut all = json::heading(manifest);
+    all.extend(values.map(|(key, value)| (key.to_owned(), value)));
+    Value::Object(all).to_string()
 }
 
 fn rows_shown(args: &InspectArgs) -> usize {

@@ -10,6 +10,7 @@ use crate::dataset::{
 };
 use crate::error::{Result, SchemaError};
 use crate::fanout::{FlattenMeta, Layout};
+use crate::ids::Ids;
 
 /// A finished flatten output.
 #[derive(Clone, Debug)]
@@ -141,18 +142,43 @@ impl GraphFeatureDataset {
     ///
     /// If there is no such part.
     pub fn read_features(&self, index: usize) -> Result<Vec<GraphFeature>> {
+        self.find_features(index, None, usize::MAX)
+    }
+
+    /// Reads the first `limit` neighbourhoods of a part; with `target`, of the target with this id.
+    ///
+    /// Targets of a shard often share most of their nodes, so that all neighbourhoods together are
+    /// far larger than the part.
+    ///
+    /// # Errors
+    ///
+    /// If a file is broken.
+    ///
+    /// # Panics
+    ///
+    /// If there is no such part.
+    pub fn find_features(
+        &self,
+        index: usize,
+        target: Option<&str>,
+        limit: usize,
+    ) -> Result<Vec<GraphFeature>> {
+        let is_wanted = |ids: &Ids, at| target.is_none_or(|target| ids.display(at) == target);
         let mut features = Vec::new();
         match self.flatten.layout {
             Layout::Rows => read::read_rows(&self.source(index, 0), |feature| {
-                features.push(feature);
+                if features.len() < limit && is_wanted(&feature.target_nodes().node_id, 0) {
+                    features.push(feature);
+                }
                 Ok(())
             })?,
             Layout::Shards => {
                 let shard = self.read_part(index)?;
                 let mut scratch = ExtractScratch::new(&shard);
-                let fanouts = &self.flatten.fanouts;
+                let (fanouts, ids) = (&self.flatten.fanouts, &shard.target_nodes().ids);
+                let wanted = shard.targets().filter(|&at| is_wanted(ids, at as usize));
                 let extract = |target| shard.extract(target, fanouts, &mut scratch);
-                features.extend(shard.targets().map(extract));
+                features.extend(wanted.take(limit).map(extract));
             }
         }
         Ok(features)

@@ -153,6 +153,17 @@ fn both_layouts_return_what_was_written() {
                 assert_same(&dataset.read_part(index).unwrap(), shard, &what);
                 let features = dataset.read_features(index).unwrap();
                 assert_same(&features, &extract_all(shard, &flatten), &what);
+                let limit = 1 + at(seed, 3);
+                let first = dataset.find_features(index, None, limit).unwrap();
+                let start = features.iter().take(limit).cloned().collect();
+                assert_same(&first, &start, &what);
+                if let Some(last) = features.last() {
+                    let id = last.target_nodes().node_id.display(0);
+                    let found = dataset.find_features(index, Some(&id), usize::MAX).unwrap();
+                    let is_wanted = |of: &&GraphFeature| of.target_nodes().node_id.display(0) == id;
+                    let wanted: Vec<_> = features.iter().filter(is_wanted).cloned().collect();
+                    assert_same(&found, &wanted, &what);
+                }
                 let part = dataset.part(index);
                 assert_eq!(part.rows, features.len() as u64);
                 let mut counts = SplitCounts::default();
