@@ -35,6 +35,8 @@ pub enum Start {
     Glorot,
     /// Uniform in `±1 / sqrt(fan_in)`, as in `torch.nn.Linear`; the number is the fan-in.
     Linear(usize),
+    /// Uniform with mean 0 and this variance.
+    Variance(f64),
     /// All 0.
     Zeros,
     /// All 1.
@@ -151,6 +153,7 @@ pub(crate) fn draw((info, start): &Parameter, seed: u64) -> Vec<f32> {
         Start::Zeros => return vec![0.0; info.len()],
         Start::Ones => return vec![1.0; info.len()],
         Start::Linear(fan_in) => (1.0 / *fan_in as f64).sqrt(),
+        Start::Variance(variance) => (3.0 * variance).sqrt(),
         Start::Glorot => {
             let ends: usize = info.shape[info.shape.len() - 2..].iter().sum();
             (6.0 / ends as f64).sqrt()

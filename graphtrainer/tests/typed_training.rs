@@ -138,13 +138,15 @@ fn every_mode_learns() {
         "mode = \"async\"",
         "mode = \"bounded\"\nstaleness = 1",
     ] {
+        // Without a residual, Simple-HGN learns little of its own row.
         for model in ["sage", "rgcn", "simple_hgn", "hgt"] {
             let trained = run(&format!(
-                "model = \"{model}\"\nhidden = [16, 16]\nepochs = 30\nworkers = 2\n\
-                 batch_size = 20\ndropout = 0.0\n{mode}"
+                "model = \"{model}\"\nhidden = [16, 16]\nepochs = 100\nworkers = 2\n\
+                 batch_size = 20\ndropout = 0.0\nresidual = {}\n{mode}",
+                model == "simple_hgn"
             ));
-            let (first, last) = (&trained.history[0], &trained.history[29]);
-            assert!(last.loss < 0.8 * first.loss, "{model} {mode}");
+            let (first, last) = (trained.history[0].loss, trained.history[99].loss);
+            assert!(last < 0.8 * first, "{model} {mode}: {first} {last}");
         }
     }
 }

@@ -87,7 +87,7 @@ pub(super) fn run(
         let own = own[t].as_ref().filter(|_| rows > 0)?;
         let mut out = all.clone().narrow(0, first, rows);
         first += rows;
-        if stack.arch.residual {
+        if stack.arch.has_residual(layer) {
             let map = format!("{}res_fc.weight", layer_prefix(layer));
             out = out + stack.residual(&map, own, rows);
         }

@@ -52,7 +52,22 @@ impl TypedArchitecture {
         list.enter(0, String::new());
         for of in &self.types {
             let name = format!("lins.{}", of.name);
-            list.linear(&name, self.projection, of.in_dim.unwrap_or(1), true);
+            let cols = of.in_dim.unwrap_or(1);
+            if self.layer == TypedKind::SimpleHgn {
+                let weight = [self.projection, cols];
+                list.push(
+                    &format!("{name}.weight"),
+                    &weight,
+                    xavier(self.projection + cols),
+                );
+                list.push(
+                    &format!("{name}.bias"),
+                    &[self.projection],
+                    Start::Linear(cols),
+                );
+            } else {
+                list.linear(&name, self.projection, cols, true);
+            }
         }
         for (at, of_relations) in convs.iter().enumerate() {
             let layer = at + 1;
@@ -114,24 +129,29 @@ impl TypedArchitecture {
         list.push("bias", &[cols], Start::Zeros);
     }
 
-    /// Lists the tensors of a layer of Simple-HGN, named as by its authors (`myGATConv`).
+    /// Lists the tensors of a layer of Simple-HGN, named and with the variances as by its authors
+    /// (`myGATConv`). The first layer has no residual.
     fn simple_hgn_tensors(&self, layer: usize, list: &mut ParameterList) {
         let (heads, head_dim) = self.simple_hgn_heads(layer);
         let (cols, wide) = (self.input_dim(layer), heads * head_dim);
         let dim = self.relation_dim.unwrap_or(1);
-        list.push(
-            "edge_emb.weight",
-            &[self.relations.len() + 1, dim],
-            Start::Glorot,
-        );
-        list.push("fc.weight", &[wide, cols], Start::Glorot);
-        list.push("fc_e.weight", &[dim * heads, dim], Start::Glorot);
-        list.push("attn_l", &[1, heads, head_dim], Start::Glorot);
-        list.push("attn_r", &[1, heads, head_dim], Start::Glorot);
-        list.push("attn_e", &[1, heads, dim], Start::Glorot);
-        if self.residual && wide != cols {
-            list.push("res_fc.weight", &[wide, cols], Start::Glorot);
+        let relations = [self.relations.len() + 1, dim];
+        list.push("edge_emb.weight", &relations, Start::Variance(1.0));
+        let mut map = |name, shape: &[usize], ends| list.push(name, shape, xavier(ends));
+        map("fc.weight", &[wide, cols], wide + cols);
+        map("fc_e.weight", &[dim * heads, dim], dim * heads + dim);
+        map("attn_l", &[1, heads, head_dim], wide + head_dim);
+        map("attn_r", &[1, heads, head_dim], wide + head_dim);
+        map("attn_e", &[1, heads, dim], dim * heads + dim);
+        if self.has_residual(layer) && wide != cols {
+            map("res_fc.weight", &[wide, cols], wide + cols);
         }
+    }
+
+    /// Tells whether a layer adds its input rows to its output. The first layer of Simple-HGN does
+    /// not, as by its authors.
+    pub(crate) fn has_residual(&self, layer: usize) -> bool {
+        self.residual && (layer > 1 || self.layer != TypedKind::SimpleHgn)
     }
 
     /// Returns the heads of a layer of Simple-HGN and the width of one.
@@ -170,6 +190,13 @@ impl TypedArchitecture {
             list.push(&name, &[1, heads], Start::Ones);
         }
     }
+}
+
+/// Returns the start of a map of Simple-HGN: the variance of `torch.nn.init.xavier_normal_` with a
+/// gain of `sqrt(2)`; `ends` is the sum of its fan-in and fan-out.
+#[expect(clippy::cast_precision_loss, reason = "widths are small")]
+fn xavier(ends: usize) -> Start {
+    Start::Variance(4.0 / ends as f64)
 }
 
 /// Returns the prefix of the parameters of a relation's conv, as in `PyG`'s `HeteroConv`.

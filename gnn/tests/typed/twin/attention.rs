@@ -137,7 +137,7 @@ impl Node<'_> {
                 add(&mut out[part.clone()], alpha, row);
             }
         }
-        if arch.residual {
+        if arch.residual && self.layer > 1 {
             let map = format!("convs.{}.res_fc", self.layer - 1);
             let has_map = self.twin.tensors.contains_key(&format!("{map}.weight"));
             let own = if has_map {
