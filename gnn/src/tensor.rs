@@ -296,6 +296,11 @@ impl ReadyInput {
 }
 
 impl ReadyInput {
+    /// Returns the number of columns, unless features are sparse.
+    pub(crate) fn dense_dim(&self) -> Option<usize> {
+        matches!(self.features, ReadyFeatures::Dense(_)).then_some(self.cols)
+    }
+
     /// Groups sparse features by column; returns whether the input is sparse.
     pub(crate) fn transpose_sparse(&self) -> bool {
         match &self.features {

@@ -3,6 +3,10 @@
 //! The sum over relations of `sums_r * W_r^T + own * R_r^T + b_r` is computed as the sum of
 //! `sums_r * W_r^T` over the rows that have in-edges of relation r, and `own * (sum of R_r)^T`. So
 //! a relation costs what its in-edges and the nodes that they touch cost.
+//!
+//! The projection `x * P^T + p` is linear too. Where nothing else lies between it and the first
+//! conv, the conv sums raw rows and applies `W_r * P` to the sums: src nodes are not projected, and
+//! no gradient flows back over the in-edges.
 
 use std::sync::Arc;
 
@@ -26,6 +30,15 @@ pub(super) fn is_linear(arch: &TypedArchitecture, convs: &[Arc<dyn Conv>]) -> bo
     is_sum && !convs.is_empty() && convs.iter().all(|conv| conv.is_linear())
 }
 
+/// Tells whether the first layer, in training, sums the raw rows of a type, `in_dim` wide, instead
+/// of projected ones: the convs are linear, no dropout lies between, and raw rows are not wider
+/// than those that the convs would sum.
+pub(super) fn sums_raw(arch: &TypedArchitecture, convs: &[Arc<dyn Conv>], in_dim: usize) -> bool {
+    let widths = convs.iter().map(|conv| conv.projected_dim(false));
+    let width = widths.map(|dim| dim.unwrap_or(arch.projection)).min();
+    arch.dropout <= 0.0 && is_linear(arch, convs) && width.is_some_and(|width| in_dim <= width)
+}
+
 /// Runs the convs into a type, of which there is at least one, or the layer of rgcn; `own` has the
 /// rows of the type's dst nodes first.
 pub(super) fn run(
@@ -33,7 +46,7 @@ pub(super) fn run(
     layer: usize,
     block: &TypedBlock,
     node_type: usize,
-    (src, given): (&[Option<Src>], Rows),
+    (src, given): (&[Option<Src>], Rows<'_>),
     own: &Features,
 ) -> Summed {
     let (mut parts, mut roots, mut biases) = (Vec::new(), Vec::new(), Vec::new());
@@ -96,7 +109,7 @@ fn of_relation(
     layer: usize,
     block: &TypedBlock,
     relation: usize,
-    (src, given): (Option<&Src>, Rows),
+    (src, given): (Option<&Src>, Rows<'_>),
     terms: &LinearTerms,
 ) -> Option<Tensor<2>> {
     let touched = block.touched(relation).filter(|of| of.num_dst() > 0)?;
@@ -108,13 +121,25 @@ fn of_relation(
         Fused::Linear(Linear { rows, cols }).apply_2([x, weight()])
     };
     let projects = projects(stack, layer, relation);
+    let from = stack.schema.relations[relation].from;
     Some(match given {
+        Rows::Read { raw } if raw[from] => {
+            let [map, bias] = stack.projection_parameters(from);
+            let sums = Fused::Spmm(touched.sum(edge)).apply(src); // [rows, in_dim]
+            let rows = touched.num_dst();
+            let ones = stack
+                .pass
+                .constant(rows, 1, &touched.coefficient_sums(&terms.edge));
+            let map = weight().matmul(map); // [cols, in_dim]
+            let bias = weight().matmul(bias.transpose()); // [cols, 1]
+            Fused::Linear(Linear { rows, cols }).apply_4([sums, map, ones, bias])
+        }
         Rows::Projected if projects => Fused::Spmm(touched.sum(edge)).apply(src),
-        Rows::Read if projects => {
+        Rows::Read { .. } if projects => {
             let projected = product(Fused::Spmm(touched.gather()).apply(src));
             Fused::Spmm(touched.sum_gathered(edge)).apply(projected)
         }
-        Rows::Projected | Rows::Read => product(Fused::Spmm(touched.sum(edge)).apply(src)),
+        Rows::Projected | Rows::Read { .. } => product(Fused::Spmm(touched.sum(edge)).apply(src)),
     })
 }
 
@@ -132,10 +157,12 @@ fn terms(stack: &TypedStack<'_>, layer: usize, block: &TypedBlock, relation: usi
     terms.expect("the conv is linear")
 }
 
-/// Computes what the backward pass of a layer reads.
-pub(super) fn prepare(convs: &[Arc<dyn Conv>], block: &TypedBlock) {
+/// Computes what the backward pass of a layer reads; `constant` tells, by type, whether no gradient
+/// flows to the rows that the relations from it sum.
+pub(super) fn prepare(convs: &[Arc<dyn Conv>], block: &TypedBlock, constant: &[bool]) {
     for (relation, of_relation) in convs.iter().enumerate() {
-        if let Some(touched) = block.touched(relation) {
+        let from = block.schema().relations[relation].from;
+        if let Some(touched) = block.touched(relation).filter(|_| !constant[from]) {
             touched.prepare(of_relation.projected_dim(false).is_some());
         }
     }

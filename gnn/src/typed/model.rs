@@ -261,6 +261,7 @@ impl TypedModel {
                 check_shape(&self.schema.types[t], &ready, wanted)?;
                 let (rows_of_type, carried) = (stack.pass.dense(stack.pass.features(ready)), None);
                 rows.push(Some(TypeRows {
+                    raw: None,
                     rows: rows_of_type,
                     carried,
                 }));

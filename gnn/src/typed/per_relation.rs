@@ -80,7 +80,7 @@ pub(super) fn run(
     layer: usize,
     block: &TypedBlock,
     node_type: usize,
-    (src, given): (&[Option<Src>], Rows),
+    (src, given): (&[Option<Src>], Rows<'_>),
     own: Option<&Features>,
 ) -> Option<Summed> {
     let num_dst = block.num_dst(node_type);

@@ -43,9 +43,10 @@ pub struct Source {
 
 /// The rows that a layer gets for each of its sources.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Rows {
-    /// The rows that the layer reads, also where the source projects.
-    Read,
+pub(super) enum Rows<'a> {
+    /// The rows that the layer reads, also where the source projects; of the types with true in
+    /// `raw`, raw features, whose projection is still to be applied.
+    Read { raw: &'a [bool] },
     /// Projected, where the source projects.
     Projected,
 }
@@ -55,6 +56,9 @@ pub(super) enum Rows {
 pub(super) struct TypeRows {
     /// `[num_nodes, _]`.
     pub(super) rows: Tensor<2>,
+    /// Raw features of all nodes, if the next layer sums these; `rows` then has only the dst nodes
+    /// of the next layer.
+    pub(super) raw: Option<Tensor<2>>,
     /// Scores of earlier layers, if the next layer mixes in their attention.
     pub(super) carried: Option<Tensor<2>>,
 }
@@ -114,14 +118,28 @@ impl<'a> TypedStack<'a> {
                 let rate = (RAW, self.arch.input_dropout);
                 features = self.pass.drop_features(rate, key, features);
             }
-            let rows = Features::Dense(self.projection(t, &features, num_src));
+            let raw = match &features {
+                Features::Dense(raw) if self.sums_raw(raw.dims()[1]) => Some(raw.clone()),
+                _ => None,
+            };
+            // At least one, for a tensor has no fewer rows.
+            let projected = raw.as_ref().map_or(num_src, |_| block.num_dst(t).max(1));
+            let rows = Features::Dense(self.projection(t, &features, projected));
             let rows = self.pass.drop_features((1, self.arch.dropout), key, rows);
             Some(TypeRows {
                 rows: self.pass.dense(rows),
+                raw,
                 carried: None,
             })
         };
         (0..input.len()).map(of_type).collect()
+    }
+
+    /// Tells whether the first layer sums raw rows of this width. It does so only in training, for
+    /// inference projects each node once, and its rows have the bits of the eval mode.
+    fn sums_raw(&self, in_dim: usize) -> bool {
+        let convs = self.convs.first().filter(|_| self.pass.train.is_some());
+        convs.is_some_and(|convs| linear::sums_raw(self.arch, convs, in_dim))
     }
 
     /// Returns the features of a type's nodes; 1 each if the type has none.
@@ -136,6 +154,12 @@ impl<'a> TypedStack<'a> {
             (Some(input), None) => self.pass.features(input),
             (None, _) => Features::Dense(self.pass.constant(rows, 1, &vec![1.0; rows])),
         }
+    }
+
+    /// Returns weight and bias of the linear map of a type's raw features.
+    pub(super) fn projection_parameters(&self, node_type: usize) -> [Tensor<2>; 2] {
+        let name = format!("lins.{}", self.schema.types[node_type]);
+        ["weight", "bias"].map(|part| self.pass.parameter(&format!("{name}.{part}")))
     }
 
     /// Applies the linear map of a type to its raw features.
@@ -170,8 +194,12 @@ impl<'a> TypedStack<'a> {
             .map(|of| of.as_ref().map(|of| Features::Dense(of.rows.clone())))
             .collect();
         let mut carried = vec![None; input.len()];
+        let raw: Vec<bool> = input
+            .iter()
+            .map(|of| of.as_ref().is_some_and(|of| of.raw.is_some()))
+            .collect();
         let given = match self.is_linear(layer) {
-            true => Rows::Read,
+            true => Rows::Read { raw: &raw },
             false => Rows::Projected,
         };
         let sources = self.sources(layer).into_iter().enumerate();
@@ -181,8 +209,9 @@ impl<'a> TypedStack<'a> {
                 let Some((of, own)) = input[t].as_ref().zip(own[t].as_ref()) else {
                     continue;
                 };
-                if given == Rows::Read {
-                    let (rows, scores) = (own.clone(), None);
+                if given != Rows::Projected {
+                    let raw = of.raw.clone().map(Features::Dense);
+                    let (rows, scores) = (raw.unwrap_or_else(|| own.clone()), None);
                     parts[t] = Some(Src { rows, scores });
                     continue;
                 }
@@ -204,6 +233,7 @@ impl<'a> TypedStack<'a> {
             let carried = carried[t].take();
             Some(TypeRows {
                 rows,
+                raw: None,
                 carried: carried.map(|scores| scores.narrow(0, 0, block.num_dst(t))),
             })
         })
@@ -290,7 +320,7 @@ impl<'a> TypedStack<'a> {
         &self,
         layer: usize,
         block: &TypedBlock,
-        (src, given): (&[Option<Src>], Rows),
+        (src, given): (&[Option<Src>], Rows<'_>),
         own: &[Option<Features>],
     ) -> Vec<Option<Summed>> {
         match self.arch.layer {
@@ -399,7 +429,7 @@ pub(super) fn prepare(
     for of_type in input.iter().flatten() {
         of_type.transpose_sparse();
     }
-    for (of_relations, block) in convs.iter().zip(blocks) {
+    for (layer, (of_relations, block)) in (1..).zip(convs.iter().zip(blocks)) {
         match arch.layer {
             TypedKind::Conv(_) | TypedKind::Rgcn => {
                 for (relation, conv) in of_relations.iter().enumerate() {
@@ -408,7 +438,14 @@ pub(super) fn prepare(
                     }
                 }
                 if linear::is_linear(arch, of_relations) {
-                    linear::prepare(of_relations, block);
+                    let is_constant = |(t, of): (usize, &Option<ReadyInput>)| {
+                        let raw = of.as_ref().map_or(Some(1), ReadyInput::dense_dim);
+                        let sums = |dim| linear::sums_raw(arch, of_relations, dim);
+                        let learns = arch.types[t].embedding_dim.is_some();
+                        layer == 1 && !learns && raw.is_some_and(sums)
+                    };
+                    let constant: Vec<bool> = input.iter().enumerate().map(is_constant).collect();
+                    linear::prepare(of_relations, block, &constant);
                 } else {
                     let relations = 0..of_relations.len();
                     for edges in relations.filter_map(|relation| block.relation(relation)) {

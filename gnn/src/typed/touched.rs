@@ -53,6 +53,17 @@ impl Touched {
         spmm(&self.csr, edge)
     }
 
+    /// Returns the sum of the coefficients of the in-edges of each dst node with in-edges.
+    #[expect(clippy::cast_possible_truncation, reason = "coefficients are f32")]
+    pub(super) fn coefficient_sums(&self, edge: &[f32]) -> Vec<f32> {
+        let ranges = self.csr.offset.windows(2);
+        let sums = ranges.map(|range| {
+            let of_row = &edge[range[0] as usize..range[1] as usize];
+            of_row.iter().map(|&edge| f64::from(edge)).sum::<f64>() as f32
+        });
+        sums.collect()
+    }
+
     /// Copies the rows of the src nodes that are read.
     pub(super) fn gather(&self) -> Spmm {
         self.src().gather.clone()

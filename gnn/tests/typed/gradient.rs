@@ -91,6 +91,34 @@ fn gradients_equal_finite_differences_with_dropout_and_samples() {
     }
 }
 
+/// In training, linear convs of the first layer sum raw rows and project the sums.
+#[test]
+fn training_without_dropout_gives_the_loss_and_gradient_of_the_eval_mode() {
+    for arch in architectures() {
+        if arch.norm == Norm::Batch {
+            continue;
+        }
+        let graph = Graph::random(&schema(&arch), 13, 25, 5);
+        let (batch, model) = (Batch::of(&graph, &arch, 6, [3, 2, 2]), model(&arch, 11));
+        let flat: Vec<f64> = model.flat().iter().map(|&x| f64::from(x)).collect();
+        let [eval, train] = [Mode::Eval, Mode::Train { seed: 3 }].map(|mode| {
+            let (blocks, input, labels) = (&batch.blocks, &batch.input, labels(&arch, 6));
+            let step = model.loss_and_gradient_f64(&flat, blocks, input, &labels, 6.0, mode);
+            step.unwrap()
+        });
+        let is_close = |a: f64, b: f64| (a - b).abs() < 1e-10 * a.abs().max(1.0);
+        assert!(
+            is_close(eval.0, train.0),
+            "{arch:?}: {} {}",
+            eval.0,
+            train.0
+        );
+        for (at, (&a, &b)) in eval.1.iter().zip(&train.1).enumerate() {
+            assert!(is_close(a, b), "{arch:?}: {a} {b} at {at}");
+        }
+    }
+}
+
 #[test]
 fn single_precision_gives_the_same_gradient() {
     for arch in architectures() {
