@@ -147,6 +147,15 @@ pub(super) fn by_relation(
                     )),
                 }
             }
+            if named.values().all(|fanout| fanout.0 == Fanout::Count(0)) {
+                let allowed =
+                    "a hop follows at least one relation; name one with a fan-out above 0";
+                found.push(key(
+                    KEY,
+                    format!("0 for every relation in hop {number}"),
+                    allowed,
+                ));
+            }
             HopFanouts::from(fanouts)
         }
     });
@@ -250,6 +259,18 @@ mod tests {
         );
         // The relation of the second hop also leads to nodes that the first one reaches.
         check(json!([3, { "shown_at": 5 }]), "[3, 3, 3, 3]\n[0, 0, 5, 0]");
+    }
+
+    #[test]
+    fn a_hop_follows_a_relation() {
+        let none = |hop| {
+            format!(
+                "`flatten.fanouts` is 0 for every relation in hop {hop}: a hop follows at least \
+                 one relation; name one with a fan-out above 0"
+            )
+        };
+        check(json!([{}, 3]), &none(1));
+        check(json!([3, { "by": 0, "cites": 0 }]), &none(2));
     }
 
     #[test]

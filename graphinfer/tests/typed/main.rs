@@ -47,6 +47,10 @@ fn sampled(graph: &GraphPlan, target: usize, draws: &mut Draws) -> Value {
             first.insert((*name).to_owned(), json!(2 + draws.below(3)));
         }
     }
+    let first = match first.is_empty() {
+        true => json!(2),
+        false => json!(first),
+    };
     json!([first, 3 + draws.below(4)])
 }
 

@@ -92,7 +92,7 @@ impl TypedGraph {
                     named.insert(relation.name.clone(), RelationFanout(draw.pick(&choices)));
                 }
             }
-            let by_name = draw.one_in(2);
+            let by_name = draw.one_in(2) && !named.is_empty();
             let followed = relations.iter().filter(|of| {
                 reached.contains(&of.to) && (!by_name || named.contains_key(&of.name))
             });
