@@ -316,6 +316,27 @@ fn check_shows_learnable_rows_and_refuses_what_does_not_fit() {
     bench
         .run(&job, &["--stage", "flatten", "--stage", "train"])
         .ok();
+    let brought = |text: &str| {
+        let (before, rest) = text.split_once("[flatten]").unwrap();
+        let infer = &rest[rest.find("[infer]").unwrap()..];
+        let infer = infer.replace("[infer]\n", "[infer]\nmodel = \"out/model\"\n");
+        Job(format!("{before}{infer}"))
+    };
+    for (change, expected) in [
+        (
+            ("embedding = 6", "embedding = 5"),
+            "`input.nodes.author.embedding` is 5, the model has learnable rows of 6 numbers there",
+        ),
+        (
+            ("features = [\"x\"]", "features = [\"x\", \"title\"]"),
+            "it reads 2 features a node, `input.nodes.paper.features` have 3",
+        ),
+    ] {
+        let changed = JOB.replacen(change.0, change.1, 1);
+        let outcome = bench.run(&brought(&changed), &[]);
+        assert_eq!(outcome.code, 2, "{outcome:?}");
+        assert!(outcome.stderr.contains(expected), "{}", outcome.stderr);
+    }
     // The same papers, and authors with numbers for names.
     let ids = Int64Array::from_iter_values((0..AUTHORS as i64).collect::<Vec<_>>());
     let mut authors = Table::default();
@@ -327,10 +348,7 @@ fn check_shows_learnable_rows_and_refuses_what_does_not_fit() {
     writes.set("author", Arc::new(Int64Array::from_iter_values(ends)));
     writes.set("paper", Arc::new(Int64Array::from_iter_values(papers)));
     writes.write(&bench.path("writes.parquet"));
-    let (before, rest) = JOB.split_once("[flatten]").unwrap();
-    let infer = &rest[rest.find("[infer]").unwrap()..];
-    let infer = infer.replace("[infer]\n", "[infer]\nmodel = \"out/model\"\n");
-    let outcome = bench.run(&Job(format!("{before}{infer}")), &[]);
-    let expected = "its learnable rows are of nodes of type `author` with ids of type";
+    let outcome = bench.run(&brought(JOB), &[]);
+    let expected = "its learnable rows are of nodes of type `author` whose ids are";
     assert!(outcome.stderr.contains(expected), "{}", outcome.stderr);
 }

@@ -268,7 +268,7 @@ fn a_graph_without_features_flattens_to_its_structure() {
     let infer = Job::new(&graph, &[INFER]).and("model = \"out/model\"");
     let refused = bench.run(&infer, &[]);
     assert_eq!(refused.code, 2, "{refused:#?}");
-    let problem = "it reads 6 features a node, the nodes have 0";
+    let problem = "it reads 6 features a node, `input.nodes.features` have 0";
     assert!(refused.stderr.trim_end().ends_with(problem), "{refused:#?}");
 }
 

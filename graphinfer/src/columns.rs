@@ -93,6 +93,33 @@ pub(crate) fn typed_differences(
     found
 }
 
+/// Returns a sentence if the dense features of a table are of another width than in training, with
+/// the first column of another width.
+pub(crate) fn other_width(
+    table: &str,
+    trained: &[FeatureColumn],
+    given: &[FeatureColumn],
+) -> Option<String> {
+    let width =
+        |columns: &[FeatureColumn]| columns.iter().map(|of| of.width).sum::<Option<usize>>();
+    let (before, now) = (width(trained)?, width(given)?);
+    if before == now || before == 0 || now == 0 {
+        return None;
+    }
+    let of_column = given.iter().find_map(|column| {
+        let of_name = |of: &&FeatureColumn| of.name == column.name && of.width != column.width;
+        let (before, now) = (trained.iter().find(of_name)?.width?, column.width?);
+        let name = &column.name;
+        Some(format!(
+            ": column `{name}` has {now} numbers a row, in training it had {before}"
+        ))
+    });
+    Some(format!(
+        "it reads {before} features a node, `{table}.features` have {now}{}",
+        of_column.unwrap_or_default()
+    ))
+}
+
 /// Returns the columns of a type as those of an untyped graph.
 fn of_type(columns: &TypeColumns) -> GraphColumns {
     GraphColumns {
@@ -179,6 +206,22 @@ mod tests {
     use schemas::ColumnKind;
 
     use super::*;
+
+    #[test]
+    fn features_of_another_width_name_table_and_column() {
+        let trained = trained().features;
+        assert_eq!(other_width("input.nodes", &trained, &trained), None);
+        let narrow = [column("a", 2), column("b", 1)];
+        assert_eq!(
+            other_width("input.nodes.paper", &trained, &narrow).unwrap(),
+            "it reads 5 features a node, `input.nodes.paper.features` have 3: column `b` has 1 \
+             numbers a row, in training it had 3"
+        );
+        assert_eq!(
+            other_width("input.nodes", &trained, &[column("c", 4)]).unwrap(),
+            "it reads 5 features a node, `input.nodes.features` have 4"
+        );
+    }
 
     fn column(name: &str, width: usize) -> FeatureColumn {
         FeatureColumn {

@@ -1,7 +1,7 @@
 //! Checks that a graph fits a model: its features, its columns and its sample.
 
 use crate::InferError;
-use crate::columns::{ColumnUse, differences};
+use crate::columns::{ColumnUse, differences, other_width};
 use crate::model::{Record, StoreNeed, Trained, TrainedModel};
 use crate::plan::InferPlan;
 use gnn::{GnnError, Transform};
@@ -98,6 +98,10 @@ impl TrainedModel {
         let (Some(trained), Some(given)) = (&self.columns, given) else {
             return Ok(());
         };
+        let widths = other_width("input.nodes", &trained.features, &given.features);
+        if let Some(problem) = widths {
+            return Err(self.record.unfit(problem));
+        }
         let arch = self.model.architecture();
         let by_weight = |meta: &FlattenMeta| meta.sampling != Sampling::Uniform;
         let is_weighted = arch.edge_weight || self.record.sampled.as_ref().is_some_and(by_weight);
@@ -133,7 +137,7 @@ impl TrainedModel {
         let raw_dim = self.raw_dim();
         if dim != raw_dim {
             return unfit(format!(
-                "it reads {raw_dim} features a node, the nodes have {dim}"
+                "it reads {raw_dim} features a node, `input.nodes.features` have {dim}"
             ));
         }
         if let Err(GnnError::Transform { problem }) =
@@ -183,6 +187,34 @@ impl TrainedModel {
 }
 
 impl Trained {
+    /// Checks that learnable rows have the width of the training, where the job gives their width.
+    fn check_embeddings(&self, graph: &GraphPlan) -> Result<(), InferError> {
+        let widths: Vec<(&str, Option<usize>)> = match self {
+            Self::Untyped(trained) => {
+                vec![("", trained.model.architecture().embedding_dim)]
+            }
+            Self::Typed(trained) => {
+                let types = trained.model.architecture().types.iter();
+                types.map(|of| (&of.name[..], of.embedding_dim)).collect()
+            }
+        };
+        for (name, trained) in widths {
+            let of_type = graph.type_idx(name).map(|at| &graph.types[at].nodes);
+            let given = of_type.and_then(|nodes| Some((nodes.table_key(), nodes.embedding()?)));
+            let Some((table, given)) = given.filter(|(_, given)| Some(*given) != trained) else {
+                continue;
+            };
+            let had = match trained {
+                Some(width) => format!("learnable rows of {width} numbers"),
+                None => "no learnable rows".to_owned(),
+            };
+            return Err(self.record().unfit(format!(
+                "`{table}.embedding` is {given}, the model has {had} there"
+            )));
+        }
+        Ok(())
+    }
+
     /// Prepares the transforms for the columns of a graph, which was checked before.
     pub(crate) fn bound_to(self, graph: &GraphMeta) -> Result<Self, InferError> {
         Ok(match self {
@@ -244,7 +276,9 @@ impl InferPlan {
     ///
     /// If the model is missing or broken. [`InferError::Columns`] names each key that differs.
     pub fn check_graph_columns(&self, graph: &GraphPlan) -> Result<(), InferError> {
-        match Trained::open(self)? {
+        let trained = Trained::open(self)?;
+        trained.check_embeddings(graph)?;
+        match trained {
             Trained::Untyped(trained) => {
                 let (nodes, edges) = (&graph.types[0].nodes, &graph.relations[0].edges);
                 trained.check_columns(self, Some(&GraphColumns::new(nodes, edges)))

@@ -283,7 +283,7 @@ impl Record {
             name => format!("nodes of type `{name}`"),
         };
         (trained.is_integer() != given.is_integer()).then(|| {
-            format!("its learnable rows are of {nodes} with ids of type {trained}, the graph has {given}")
+            format!("its learnable rows are of {nodes} whose ids are {trained}, those of the graph are {given}")
         })
     }
 

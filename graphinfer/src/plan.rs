@@ -147,7 +147,8 @@ impl InferSpec {
             (self.rows_per_part.is_some(), "infer.rows_per_part", "given"),
         ];
         let allowed = "`method = \"neighborhoods\"` computes the targets of stored graph features, \
-                       part by part, on the in-edges that these hold";
+                       part by part, on the in-edges that these hold; leave the key out, or set \
+                       `method = \"layers\"`";
         for (_, name, value) in refused
             .iter()
             .filter(|(given, ..)| by_neighborhoods && *given)
@@ -377,7 +378,8 @@ mod tests {
             "`infer.input` is \"f\": is read by `method = \"neighborhoods\"` alone",
         );
         let refused = "`method = \"neighborhoods\"` computes the targets of stored graph features, \
-                       part by part, on the in-edges that these hold";
+                       part by part, on the in-edges that these hold; leave the key out, or set \
+                       `method = \"layers\"`";
         check(
             r#"{"output": "o", "model": "m", "input": "f", "method": "neighborhoods",
                 "sampling": "none"}"#,

@@ -34,10 +34,10 @@ pub(crate) fn preflight(job: &Job) -> Result<(), JobError> {
     if job.runs(Stage::Infer) {
         job.infer_need()?;
         if let Some(plan) = job.infer.as_ref().filter(|_| job.brings_model()) {
+            plan.check_graph_columns(&job.graph)?;
             if job.graph.is_typed() {
                 plan.check_graph(&graph(job))?;
             }
-            plan.check_graph_columns(&job.graph)?;
         }
     }
     for &stage in &job.selected {

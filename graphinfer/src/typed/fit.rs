@@ -1,7 +1,7 @@
 //! Checks that a graph with node types fits a model.
 
 use crate::InferError;
-use crate::columns::{ColumnUse, typed_differences};
+use crate::columns::{ColumnUse, other_width, typed_differences};
 use crate::fit::raw_width;
 use crate::model::TypedTrained;
 use crate::plan::InferPlan;
@@ -34,6 +34,15 @@ impl TypedTrained {
         let (Some(trained), Some(given)) = (&self.columns, given) else {
             return Ok(());
         };
+        let mut types = given.types.iter();
+        let widths = types.find_map(|(name, now)| {
+            let before = trained.types.get(name)?;
+            let table = format!("input.nodes.{name}");
+            other_width(&table, &before.features, &now.features)
+        });
+        if let Some(problem) = widths {
+            return Err(self.record.unfit(problem));
+        }
         let sampled = self.record.sampled.as_ref();
         let by_weight = sampled.is_some_and(|of| of.sampling != Sampling::Uniform);
         let relations = &self.model.architecture().relations;
@@ -122,7 +131,7 @@ impl TypedTrained {
         let dim = given.features.dim();
         if wanted != dim {
             return Some(format!(
-                "it reads {wanted} features a node of type `{name}`, which has {dim}"
+                "it reads {wanted} features a node, `input.nodes.{name}.features` have {dim}"
             ));
         }
         if let Err(GnnError::Transform { problem }) = transform.bind(&raw_columns(&given.columns)) {

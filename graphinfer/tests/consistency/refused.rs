@@ -77,7 +77,7 @@ fn a_store_that_is_not_what_the_model_was_trained_on_is_refused() {
             PLAIN,
         ),
         (PLAIN, uniform, SEED),
-        "it reads 9 features a node, the nodes have 7",
+        "it reads 9 features a node, `input.nodes.features` have 7",
     );
 }
 

@@ -60,7 +60,10 @@ fn a_model_of_another_graph_is_refused_by_type_and_relation() {
     let widen = |of: &mut schemas::GraphMeta| {
         of.types[at].features = schemas::FeatureMeta::Dense { dim: 99 };
     };
-    let other_width = format!("it reads 99 features a node of type `{}`", other_type.name);
+    let other_width = format!(
+        "it reads 99 features a node, `input.nodes.{}.features`",
+        other_type.name
+    );
     check("features", &widen, &other_width);
     let other_target = "it was trained on the target type `";
     let other = (meta.target_type + 1) % meta.types.len();
