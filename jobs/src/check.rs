@@ -215,8 +215,20 @@ fn to_json(job: &Job, survey: &Survey, prediction: Option<&Prediction>) -> Value
         report["types"] = types_json(job, survey);
         report["relations"] = relations_json(job, survey);
         report["target_type"] = json!(survey.meta.target().name);
-    } else if !survey.meta.types[0].columns.is_empty() {
-        report["columns"] = columns::to_json(&survey.meta.types[0].columns);
+    } else {
+        let (nodes, edges) = (&job.graph.types[0].nodes, &job.graph.relations[0].edges);
+        let tables = [
+            ("nodes", nodes.inferred_types()),
+            ("edges", edges.inferred_types()),
+        ];
+        for (table, inferred) in tables {
+            if let Some(inferred) = inferred {
+                report["inferred"][table] = columns::inferred_json(inferred);
+            }
+        }
+        if !survey.meta.types[0].columns.is_empty() {
+            report["columns"] = columns::to_json(&survey.meta.types[0].columns);
+        }
     }
     if let (Some(prediction), Some(plan)) = (prediction, &job.flatten) {
         report["flatten"] = json!({
@@ -235,15 +247,18 @@ fn to_json(job: &Job, survey: &Survey, prediction: Option<&Prediction>) -> Value
 /// Describes each node type.
 fn types_json(job: &Job, survey: &Survey) -> Value {
     let types = survey.meta.types.iter().zip(survey.types());
-    let types = types.map(|(meta, of_type)| {
+    let types = types.zip(&job.graph.types).map(|((meta, of_type), own)| {
         let mut found = json!({
             "name": meta.name,
             "nodes": of_type.ids.len(),
             "id_type": meta.id_type,
             "features": feature_width(meta.features),
         });
-        if let Some(width) = embedding(job, &meta.name) {
+        if let Some(width) = own.nodes.embedding() {
             found["embedding"] = json!(width);
+        }
+        if let Some(inferred) = own.nodes.inferred_types() {
+            found["inferred"] = columns::inferred_json(inferred);
         }
         if !meta.columns.is_empty() {
             found["columns"] = columns::to_json(&meta.columns);
@@ -257,8 +272,9 @@ fn types_json(job: &Job, survey: &Survey) -> Value {
 fn relations_json(job: &Job, survey: &Survey) -> Value {
     let name = |type_idx: usize| &survey.meta.types[type_idx].name;
     let relations = survey.meta.relations.iter().zip(&survey.relations);
-    let relations = relations.map(|(meta, relation)| {
-        json!({
+    let relations = relations.zip(&job.graph.relations);
+    let relations = relations.map(|((meta, relation), own)| {
+        let mut found = json!({
             "name": meta.name,
             "from": name(meta.from),
             "to": name(meta.to),
@@ -266,15 +282,13 @@ fn relations_json(job: &Job, survey: &Survey) -> Value {
             "dropped_edges": relation.dropped_edges,
             "in_degree_max": max_degree(relation),
             "hubs": hubs(job, relation),
-        })
+        });
+        if let Some(inferred) = own.edges.inferred_types() {
+            found["inferred"] = columns::inferred_json(inferred);
+        }
+        found
     });
     relations.collect()
-}
-
-/// Returns the width of the learnable rows of a type's nodes.
-fn embedding(job: &Job, type_name: &str) -> Option<usize> {
-    let mut types = job.graph.types.iter();
-    types.find(|of| of.name == type_name)?.nodes.embedding()
 }
 
 /// Returns a line for each node type.
@@ -291,10 +305,11 @@ fn node_lines(job: &Job, survey: &Survey) -> Vec<String> {
         Some(LabelKind::Number) => "a number to predict".to_owned(),
     };
     let mut lines = Vec::new();
-    for (meta, of_type) in survey.meta.types.iter().zip(survey.types()) {
+    let types = survey.meta.types.iter().zip(survey.types());
+    for ((meta, of_type), own) in types.zip(&job.graph.types) {
         let count = of_type.ids.len();
         let mut line = format!("{count}, {} features", feature_width(meta.features));
-        if let Some(width) = embedding(job, &meta.name) {
+        if let Some(width) = own.nodes.embedding() {
             line.push_str(&format!(", a learnable row of {width}"));
         }
         if meta.name == survey.meta.target().name {
@@ -306,8 +321,7 @@ fn node_lines(job: &Job, survey: &Survey) -> Vec<String> {
             line.push_str(&format!("{targets}, {label}; {}", splits.join(", ")));
         }
         if count == 0 {
-            let own = job.graph.types.iter().find(|of| of.name == meta.name);
-            line.push_str(&none_with(own.map(|of| &of.nodes.spec().rows_where)));
+            line.push_str(&none_with(&own.nodes.spec().rows_where));
         }
         lines.push(match survey.meta.is_typed() {
             false => format!("nodes    {line}"),
@@ -318,17 +332,18 @@ fn node_lines(job: &Job, survey: &Survey) -> Vec<String> {
 }
 
 /// Says what an empty type or relation wants of its rows.
-fn none_with(wanted: Option<&RowsWhere>) -> String {
-    let wanted = wanted.filter(|wanted| !wanted.is_empty());
-    wanted.map_or_else(String::new, |wanted| {
-        format!("; no row has {}", describe_where(wanted))
-    })
+fn none_with(wanted: &RowsWhere) -> String {
+    match wanted.is_empty() {
+        true => String::new(),
+        false => format!("; no row has {}", describe_where(wanted)),
+    }
 }
 
 /// Returns a line for each relation.
 fn edge_lines(job: &Job, survey: &Survey) -> Vec<String> {
     let mut lines = Vec::new();
-    for (meta, relation) in survey.meta.relations.iter().zip(&survey.relations) {
+    let relations = survey.meta.relations.iter().zip(&survey.relations);
+    for ((meta, relation), own) in relations.zip(&job.graph.relations) {
         let dropped = match relation.dropped_edges {
             0 => String::new(),
             dropped => format!(" ({dropped} rows dropped, an end is no node)"),
@@ -346,9 +361,10 @@ fn edge_lines(job: &Job, survey: &Survey) -> Vec<String> {
                 (format!("{}: ", meta.name), format!(" from {from} to {to}"))
             }
         };
-        let own = job.graph.relations.iter().find(|of| of.name == meta.name);
-        let own = own.filter(|_| count == 0);
-        let none = none_with(own.map(|of| &of.edges.spec().rows_where));
+        let none = match count {
+            0 => none_with(&own.edges.spec().rows_where),
+            _ => String::new(),
+        };
         lines.push(format!(
             "edges    {named}{count}{ends}{dropped}, in-degree at most {most}, {hubs} hubs{none}"
         ));

@@ -92,6 +92,16 @@ fn becomes(column: &ColumnMeta, one_hot: usize) -> String {
     }
 }
 
+/// Lists the inferred types of a CSV table for machines.
+pub(super) fn inferred_json(types: Vec<(String, String)>) -> Value {
+    let types = types.into_iter();
+    Value::Object(
+        types
+            .map(|(name, found)| (name, Value::String(found)))
+            .collect(),
+    )
+}
+
 /// Describes the feature columns for machines.
 pub(super) fn to_json(columns: &[ColumnMeta]) -> Value {
     let column = |column: &ColumnMeta| {

@@ -2,6 +2,7 @@
 
 use bytesize::ByteSize;
 use gnn::LayerKind;
+use gnn::typed::TypedKind;
 use graphflat::{FlattenSpec, Targets};
 use graphinfer::{InferSpec, Method};
 use graphtrainer::TrainSpec;
@@ -193,6 +194,8 @@ impl JobSpec {
         let takes_edge_features = train.model.takes_edge_features();
         let takers = LayerKind::names_of(LayerKind::takes_edge_features);
         let only = format!("is true; only {takers} take edge features");
+        let weighted = TypedKind::names_of(TypedKind::takes_edge_weights);
+        let only_weighted = format!("is true; only {weighted} use edge weights");
         let of_edges = match is_typed {
             true => "input.edges.RELATION",
             false => "input.edges",
@@ -212,6 +215,11 @@ impl JobSpec {
                 train.edge_weight == Some(true) && !has_weights,
                 "train.edge_weight",
                 &no_weights,
+            ),
+            (
+                train.edge_weight == Some(true) && !train.model.takes_edge_weights(),
+                "train.edge_weight",
+                &only_weighted,
             ),
             (
                 train.edge_features == Some(true) && !has_features,

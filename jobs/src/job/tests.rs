@@ -62,6 +62,26 @@ fn keys_and_tables_that_stand_twice_are_one_line_each() {
          j.toml:6: `input.nodes.a` is in the file twice\n\
          j.toml:11: `epochs` is in the file twice",
     );
+    // A line of a list may look like a header.
+    check(
+        "name = \"x\"\n[train]\nepochs = 1\n[train]\nhidden = [ # [\n[\"]\", 1],\n]\nepochs = 2\n",
+        "j.toml:4: `train` is in the file twice",
+    );
+}
+
+#[test]
+fn edge_weights_need_a_model_that_uses_them() {
+    let input = INPUT.replace("[input.nodes]", "[input.nodes.a]").replace(
+        "[input.edges]",
+        "[input.edges.r]\nfrom = \"a\"\nto = \"a\"\nweight = \"w\"",
+    );
+    let train = "[train]\noutput = \"out/m\"\nmodel = \"hgt\"\nhidden = []\nepochs = 1\n\
+                 edge_weight = true\n";
+    let users = gnn::typed::TypedKind::names_of(gnn::typed::TypedKind::takes_edge_weights);
+    check(
+        &format!("{HEAD}{input}{STAGE}{train}"),
+        &format!("j.toml:24: `train.edge_weight`: is true; only {users} use edge weights"),
+    );
 }
 
 #[test]

@@ -141,9 +141,7 @@ impl JobSource {
             let rest = &self.text[start..];
             let line = rest.lines().next().unwrap_or_default().trim();
             let key = if line.starts_with('[') {
-                next_table = rest
-                    .find("\n[")
-                    .map_or(self.text.len(), |end| start + end + 1);
+                next_table = start + table_len(rest);
                 line.trim_matches(['[', ']'])
             } else {
                 line.split('=').next().unwrap_or_default().trim()
@@ -182,6 +180,30 @@ impl JobSource {
         }
         table
     }
+}
+
+/// Returns the bytes of a table of a job file, from its header to the next one. Lines of a list that
+/// goes on over several lines are no headers.
+fn table_len(text: &str) -> usize {
+    let (mut len, mut open) = (0, 0_usize);
+    for (at, line) in text.split_inclusive('\n').enumerate() {
+        if at > 0 && open == 0 && line.trim_start().starts_with('[') {
+            break;
+        }
+        len += line.len();
+        let mut quote = None;
+        for c in line.chars() {
+            match (quote, c) {
+                (None, '#') => break,
+                (None, '"' | '\'') => quote = Some(c),
+                (Some(open_quote), _) if c == open_quote => quote = None,
+                (None, '[') => open += 1,
+                (None, ']') => open = open.saturating_sub(1),
+                _ => {}
+            }
+        }
+    }
+    len
 }
 
 /// Returns the table of a key, and the key's name in it.

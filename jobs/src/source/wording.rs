@@ -23,6 +23,30 @@ const REMOVED: [(&str, &str); 3] = [
     ),
 ];
 
+/// The words for a number that is not negative.
+const WHOLE: &str = "a whole number from 0";
+
+/// Keys of whole numbers that cannot be 0.
+const FROM_1: &[&str] = &[
+    "batch_size",
+    "embedding",
+    "epochs",
+    "heads",
+    "hops",
+    "hub_threshold",
+    "layer",
+    "layers",
+    "max_values",
+    "num_classes",
+    "out_heads",
+    "rows_per_part",
+    "samples_per_target",
+    "servers",
+    "targets_per_part",
+    "width",
+    "workers",
+];
+
 /// The problem of a key.
 pub(super) struct Problem {
     /// Key, problem, allowed values.
@@ -76,6 +100,11 @@ pub(super) fn describe(message: &str, key: Option<&str>) -> Problem {
         }
         _ => plain(match (mismatch(message), key) {
             (Some((found, wanted)), Some(key)) => {
+                let name = key.rsplit('.').next().unwrap_or(key);
+                let wanted = match wanted == WHOLE && FROM_1.contains(&name) {
+                    true => "a whole number from 1",
+                    false => &wanted,
+                };
                 format!("`{key}` is {found}; allowed is {wanted}")
             }
             (_, Some(key)) => format!("`{key}`: {message}"),
@@ -119,7 +148,7 @@ fn mismatch(message: &str) -> Option<(String, String)> {
         _ => found.replace('`', ""),
     };
     let wanted = match wanted {
-        "u64" | "u32" | "usize" => "a whole number from 0".to_owned(),
+        "u64" | "u32" | "usize" => WHOLE.to_owned(),
         "i64" => "a whole number".to_owned(),
         "f32" | "f64" => "a number".to_owned(),
         "a boolean" => "true or false".to_owned(),
