@@ -330,9 +330,9 @@ fn csv_tables_give_the_bytes_of_parquet_tables() {
         .ok()
         .stdout;
     for line in [
-        "columns  nodes are CSV: `id` Utf8, `label` Int64, `split` Utf8, `age` Float64, `country` \
-         Utf8, `seen` Timestamp(s), `level` Utf8\n",
-        "         edges are CSV: `dst` Utf8, `src` Utf8\n",
+        "columns  nodes are CSV: `id` string, `label` int64, `split` string, `age` float64, \
+         `country` string, `seen` timestamp, `level` string\n",
+        "         edges are CSV: `dst` string, `src` string\n",
         "         `age`: a number; a missing value becomes the train mean, and 1 in a column of its \
          own\n",
         "         `country`: 5 categories, a column of 0 and 1 each; missing values have one of their \

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use arrow::array::{
-    Array, ArrayRef, Float32Array, Int8Array, Int32Array, Int64Array, StringArray,
+    Array, ArrayRef, Float32Array, Float64Array, Int8Array, Int32Array, Int64Array, StringArray,
     Time64NanosecondArray, UInt64Array,
 };
 use expect_test::{Expect, expect};
@@ -396,6 +396,19 @@ fn impossible_combinations_are_named_before_any_work() {
 }
 
 #[test]
+fn keys_of_counts_start_at_1() {
+    check(
+        USAGE,
+        expect![[r#"
+        error: job.toml:8: `input.nodes.embedding` is the string "x"; allowed is a whole number from 1
+    "#]],
+        |case| {
+            case.job = case.job.with("features =", "embedding = \"x\"\nfeatures =");
+        },
+    );
+}
+
+#[test]
 fn impossible_values_are_named_before_any_work() {
     check(
         USAGE,
@@ -507,7 +520,7 @@ fn wrong_types_are_named() {
     check(
         DATA,
         expect![[r#"
-        error: job job.toml: column `id` of nodes.parquet is Float32, allowed for ids: integers and strings; write numbers without a fraction as integers
+        error: job job.toml: column `id` of nodes.parquet is float32, allowed for ids: integers and strings; write numbers without a fraction as integers
     "#]],
         |case| {
             case.nodes
@@ -517,7 +530,7 @@ fn wrong_types_are_named() {
     check(
         DATA,
         expect![[r#"
-        error: job job.toml: column `features` of nodes.parquet is Time64(ns), allowed for features: numbers, lists of numbers, strings, dictionaries, dates and timestamps; write it as a number, such as seconds, or as a timestamp
+        error: job job.toml: column `features` of nodes.parquet is time of day, allowed for features: numbers, lists of numbers, strings, dictionaries, dates and timestamps; write it as a number, such as seconds, or as a timestamp
     "#]],
         |case| {
             let times = Time64NanosecondArray::from(vec![1; 60]);
@@ -527,7 +540,7 @@ fn wrong_types_are_named() {
     check(
         DATA,
         expect![[r#"
-        error: job job.toml: edges table: column `src` is utf8 and column `dst` is int64; both must be integers or both strings
+        error: job job.toml: edges table: column `src` has strings and column `dst` has int64; both must be integers or both strings
     "#]],
         |case| {
             let rows = case.edges.column("src").len();
@@ -538,7 +551,7 @@ fn wrong_types_are_named() {
     check(
         DATA,
         expect![[r#"
-        error: job job.toml: column `weight` of edges.parquet is Utf8, allowed for weights: numbers
+        error: job job.toml: column `weight` of edges.parquet is string, allowed for weights: numbers
     "#]],
         |case| {
             let rows = case.edges.column("src").len();
@@ -668,6 +681,18 @@ fn bad_features_name_file_column_and_row() {
                 "f1",
                 with_float(&case.nodes.column("f1"), 52, Some(f32::NEG_INFINITY)),
             );
+        },
+    );
+    check_on(
+        &columns,
+        DATA,
+        expect![[r#"
+        error: job job.toml: stage flatten: column `f1` of nodes.parquet, row 7: is 1e300, beyond 32-bit floats; allowed are finite float32 numbers, and null or NaN for a missing one
+    "#]],
+        |case| {
+            let mut wide = vec![0.5; 60];
+            wide[7] = 1e300;
+            case.nodes.set("f1", Arc::new(Float64Array::from(wide)));
         },
     );
     let sparse = Graph::new(60, IdKind::Utf8, FeatureKind::Sparse).with_weights();
@@ -1069,7 +1094,7 @@ fn a_model_has_to_be_there_and_fit() {
         bench.write(&job);
         let outcome = bench.graphflat(args);
         assert_eq!(outcome.code, USAGE, "{outcome:#?}");
-        let expected = "it reads 6 features a node, the nodes have 3";
+        let expected = "it reads 6 features a node, `input.nodes.features` have 3";
         assert!(
             outcome.stderr.trim_end().ends_with(expected),
             "{outcome:#?}"
@@ -1157,7 +1182,7 @@ fn labels_and_splits_are_of_one_type_in_all_files() {
     check(
         DATA,
         expect![[r#"
-        error: job job.toml: column `label` of nodes/b.parquet is Int32, allowed for labels: Int8, as in nodes/a.parquet
+        error: job job.toml: column `label` of nodes/b.parquet is int32, allowed for labels: int8, as in nodes/a.parquet
     "#]],
         |case| {
             case.job = case.job.with("nodes.parquet", "nodes");

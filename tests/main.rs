@@ -11,6 +11,7 @@ mod cluster_train;
 mod cluster_typed;
 mod columns;
 mod cora;
+mod csv;
 mod embeddings;
 mod ending;
 mod errors;

@@ -1,5 +1,6 @@
 //! The job file: as written ([`JobSpec`]) and as it will run ([`Job`]).
 
+mod model;
 mod paths;
 mod rules;
 
@@ -10,7 +11,7 @@ use std::sync::Arc;
 use bytesize::ByteSize;
 use graphflat::{FlattenPlan, FlattenSpec, SamplePlan};
 use graphinfer::{InferContext, InferPlan, InferSpec};
-use graphtrainer::{AnyArchitecture, TrainContext, TrainPlan, TrainSpec, load_any_with};
+use graphtrainer::{TrainContext, TrainPlan, TrainSpec};
 use schemas::storage::StorageOptions;
 use schemas::{GraphPlan, InputSpec, NodesPlan, Sampling, Transform, TypePlan};
 use serde::Deserialize;
@@ -209,21 +210,21 @@ impl JobSpec {
         self.check_tables(&mut found);
         self.check_stages(&mut found);
         let sampling = self.flatten.as_ref().map(|flatten| flatten.sampling);
-        let graph = self.input.clone().plan(base);
+        let of_model = self.of_model(selected.as_deref().unwrap_or_default());
+        let graph = self.input.clone().plan_like(base, &of_model.known);
         let graph = graph.map_err(|errors| found.extend(errors)).ok();
         let graph = graph.map(|graph| match sampling {
             Some(Sampling::Weighted) => graph.with_non_negative_weights(),
             _ => graph,
         });
-        let typed = graph.as_ref().filter(|graph| graph.is_typed());
-        let of_model = typed.and_then(|_| self.target_of_model());
         let target_type = graph.as_ref().map(|graph| {
             let named = self
                 .flatten
                 .as_ref()
                 .and_then(|of| of.target_type.as_deref());
-            let of_model = of_model.as_deref();
-            graph.target_type(named.or(of_model.filter(|name| graph.type_idx(name).is_some())))
+            let of_model = of_model.target_type.as_deref();
+            let of_model = of_model.filter(|name| graph.type_idx(name).is_some());
+            graph.target_type(named.or(of_model))
         });
         let target_type = target_type.and_then(|target| found.take(target));
         let (Some(selected), Some(workers), Some(graph), Some(target_type)) =
@@ -246,18 +247,6 @@ impl JobSpec {
             Ok(job)
         } else {
             Err(errors)
-        }
-    }
-
-    /// Returns the target type of the model that a job without other stages reads. None if there is no
-    /// model that can be read, which the stage will report, or its nodes have no types.
-    fn target_of_model(&self) -> Option<String> {
-        let is_alone = self.flatten.is_none() && self.train.is_none();
-        let dir = self.infer.as_ref().filter(|_| is_alone)?.model.as_ref()?;
-        let read = load_any_with(dir, schemas::storage::read_existing_io);
-        match read.ok()?.1.architecture() {
-            AnyArchitecture::Typed(arch) => Some(arch.target_type.clone()),
-            AnyArchitecture::Untyped(_) => None,
         }
     }
 

@@ -166,7 +166,7 @@ fn ours(path: &Path) -> impl FnOnce(SchemaError) -> SchemaError {
             ..
         } => SchemaError::Broken {
             path,
-            problem: format!("column `{column}`, row {row}: {problem}"),
+            problem: format!("column `{column}`, {row}: {problem}"),
         },
         other => other,
     }

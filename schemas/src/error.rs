@@ -29,6 +29,24 @@ impl ErrorKind {
     }
 }
 
+/// Where a row stands in its file, as people find it: Parquet has rows, CSV has lines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RowPlace {
+    /// A row of a Parquet file, from 0.
+    Row(u64),
+    /// The line of a CSV file at which the row starts. The header is line 1.
+    Line(u64),
+}
+
+impl std::fmt::Display for RowPlace {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Row(row) => write!(f, "row {row}"),
+            Self::Line(line) => write!(f, "line {line}"),
+        }
+    }
+}
+
 /// A table or an output directory could not be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -74,7 +92,7 @@ pub enum SchemaError {
     #[error(
         "`{key}`: no column `{column}` in {}; {}its columns are {columns}",
         path.display(),
-        suggestion.as_ref().map(|name| format!("did you mean `{name}`? ")).unwrap_or_default()
+        hint.as_deref().unwrap_or_default()
     )]
     NoColumn {
         /// Dotted name of the key.
@@ -85,8 +103,8 @@ pub enum SchemaError {
         column: String,
         /// The columns there are, comma separated.
         columns: Box<str>,
-        /// The column with the most similar name, if one is close.
-        suggestion: Option<Box<str>>,
+        /// What may be meant, or why there is no such column, with a space behind it.
+        hint: Option<Box<str>>,
     },
     /// A column is of a type that its role does not allow.
     #[error("column `{column}` of {} is {found}, allowed for {role}: {allowed}", path.display())]
@@ -97,7 +115,7 @@ pub enum SchemaError {
         column: String,
         /// Role of the column, such as `ids`.
         role: &'static str,
-        /// Its Arrow type.
+        /// Its type in words.
         found: Box<str>,
         /// The types allowed.
         allowed: Box<str>,
@@ -142,14 +160,14 @@ pub enum SchemaError {
         found: &'static str,
     },
     /// A value of the input is not allowed.
-    #[error("column `{column}` of {}, row {row}: {problem}", path.display())]
+    #[error("column `{column}` of {}, {row}: {problem}", path.display())]
     Value {
         /// The file.
         path: PathBuf,
         /// The column.
         column: String,
-        /// 0-based row of that file.
-        row: u64,
+        /// The row of that file.
+        row: RowPlace,
         /// The problem, and the allowed values.
         problem: String,
     },
@@ -287,14 +305,14 @@ impl SchemaError {
                 path,
                 column,
                 columns,
-                suggestion,
+                hint,
                 ..
             } => Self::NoColumn {
                 key,
                 path,
                 column,
                 columns,
-                suggestion,
+                hint,
             },
             other => other,
         }

@@ -3,6 +3,7 @@
 mod column_kind;
 mod decode;
 mod dense;
+mod doubts;
 mod edges;
 mod features;
 mod file_input;
@@ -10,6 +11,7 @@ mod filter;
 mod graph;
 mod hints;
 mod id_column;
+mod known;
 pub(crate) mod label;
 mod list;
 mod nodes;
@@ -21,6 +23,7 @@ pub(crate) mod split;
 mod table;
 #[cfg(test)]
 mod tests;
+mod type_words;
 mod versioned;
 
 use std::path::{Path, PathBuf};
@@ -30,6 +33,7 @@ use arrow::error::ArrowError;
 pub use dense::Categories;
 pub use edges::{EdgeRows, EdgesPlan};
 pub use graph::{FileFingerprints, GraphPlan, RelationPlan, TypePlan};
+pub use known::{KnownInput, KnownNodes};
 pub use list::IdListPlan;
 pub use nodes::{DescribedColumns, NodeKeys, NodeReader, NodeRows, NodesPlan, SplitRows};
 pub use passed::PassedColumns;
@@ -39,7 +43,8 @@ pub(crate) use table::{OpenFiles, TableName};
 
 use table::Table;
 
-use crate::error::{Result, SchemaError};
+use crate::error::{Result, RowPlace, SchemaError};
+use crate::storage::CsvInput;
 
 /// A file of a table, and its name relative to the path under which it was found.
 type NamedFile = (PathBuf, String);
@@ -68,16 +73,21 @@ pub(crate) struct Place<'a> {
     pub(crate) first_row: u64,
     /// Positions of the batch's rows from `first_row` on, if some rows were left out.
     pub(crate) kept: Option<&'a [u32]>,
+    /// The file, if it is CSV.
+    pub(crate) csv: Option<&'a CsvInput>,
 }
 
 impl Place<'_> {
     /// The error for a value of row `row` of the batch.
     fn value(&self, column: &str, row: usize, problem: impl Into<String>) -> SchemaError {
         let at = self.kept.map_or(row as u64, |kept| u64::from(kept[row]));
+        let row_there = self.first_row + at;
         SchemaError::Value {
             path: self.path.to_owned(),
             column: column.to_owned(),
-            row: self.first_row + at,
+            row: self
+                .csv
+                .map_or(RowPlace::Row(row_there), |csv| csv.line(row_there)),
             problem: problem.into(),
         }
     }

@@ -151,7 +151,7 @@ pub use embeddings::{
     EmbeddingBatch, EmbeddingColumns, EmbeddingRows, EmbeddingsDataset, EmbeddingsWriter,
     Precision, read_embedding_table,
 };
-pub use error::{ErrorKind, Result, SchemaError, error_causes, error_chain};
+pub use error::{ErrorKind, Result, RowPlace, SchemaError, error_causes, error_chain};
 pub use fanout::{Fanout, FlattenMeta, HopFanouts, Layout, Sampling, keep_at_hop, use_at_layer};
 pub use graph_columns::{GraphColumns, RelationColumns, TypeColumns, TypedColumns};
 pub use graph_feature::{
@@ -163,7 +163,7 @@ pub use ids::{IdType, Ids, hash_int};
 pub use idx::{LocalIdx, NodeIdx, Row};
 pub use input::{
     Categories, DescribedColumns, EdgeRows, EdgeSource, EdgesPlan, FileFingerprints, GraphPlan,
-    IdListPlan, NodeKeys, NodeReader, NodeRows, NodeSource, NodesPlan, PassedColumns, RelationPlan,
-    RowNumbers, SplitRows, TypePlan, Unit,
+    IdListPlan, KnownInput, KnownNodes, NodeKeys, NodeReader, NodeRows, NodeSource, NodesPlan,
+    PassedColumns, RelationPlan, RowNumbers, SplitRows, TypePlan, Unit,
 };
 pub use progress::{Event, Progress};

@@ -208,6 +208,7 @@ impl Batch<'_> {
             path: self.path,
             first_row: self.first_row,
             kept: None,
+            csv: None,
         }
     }
 

@@ -1,7 +1,7 @@
 //! The error of this crate: a graph that could not be stored or read.
 
 use cluster::{ClusterError, WorkerError};
-use schemas::{ErrorKind, SchemaError};
+use schemas::{ErrorKind, RowPlace, SchemaError};
 use std::path::PathBuf;
 
 /// A graph could not be stored.
@@ -13,7 +13,7 @@ pub enum StoreError {
     Schema(#[from] SchemaError),
     /// Two rows of the node table have one id.
     #[error(
-        "node id {id} occurs twice: row {first_row} of {} and row {second_row} of {}",
+        "node id {id} occurs twice: {first_row} of {} and {second_row} of {}",
         first_file.display(), second_file.display()
     )]
     DuplicateNode {
@@ -21,24 +21,24 @@ pub enum StoreError {
         id: String,
         /// File of the first row.
         first_file: PathBuf,
-        /// The first row, from 0.
-        first_row: u64,
+        /// The first row.
+        first_row: RowPlace,
         /// File of the second row.
         second_file: PathBuf,
-        /// The second row, from 0.
-        second_row: u64,
+        /// The second row.
+        second_row: RowPlace,
     },
     /// An edge leads to or from an id that no node has.
     #[error(
-        "column `{column}`, row {row} of {}: no node has the id {id}; {rows} of {num_rows} rows have \
+        "column `{column}`, {row} of {}: no node has the id {id}; {rows} of {num_rows} rows have \
          an end that is no node, {}",
         file.display(), advice(*rows, *num_rows, table)
     )]
     DanglingEdge {
         /// File of the first row with an end that is no node.
         file: PathBuf,
-        /// Its row, from 0.
-        row: u64,
+        /// The row.
+        row: RowPlace,
         /// The column.
         column: Box<str>,
         /// The id.

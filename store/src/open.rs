@@ -137,7 +137,11 @@ fn nodes_input(nodes: &NodesPlan, files: &str) -> serde_json::Value {
         columns: nodes.spec().declared_kinds(),
         ..nodes.spec().clone()
     };
-    serde_json::json!({ "files": files, "columns": columns })
+    let mut input = serde_json::json!({ "files": files, "columns": columns });
+    if let Some((id_type, kinds)) = nodes.read_as() {
+        input["read_as"] = serde_json::json!({ "id_type": id_type, "kinds": kinds });
+    }
+    input
 }
 
 fn edges_input(edges: &EdgesPlan, files: &str) -> serde_json::Value {

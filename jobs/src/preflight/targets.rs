@@ -70,11 +70,11 @@ fn count_splits(job: &Job, unit: &Unit, listed: Option<&Listed>) -> Result<[usiz
             continue;
         }
         if !rows.has_label[row] {
-            let (path, row_there) = job.nodes.locate(unit.first_row + row as u64);
+            let (path, place) = job.nodes.locate(unit.first_row + row as u64);
             let unlabelled = SchemaError::Value {
                 path,
                 column: job.nodes.spec().label.clone().unwrap_or_default(),
-                row: row_there,
+                row: place,
                 problem: format!(
                     "holds no label, but the node is a target in split `{}`",
                     split.as_str()

@@ -63,7 +63,7 @@ impl std::fmt::Display for IdType {
             Self::Int32 => "int32",
             Self::Int64 => "int64",
             Self::UInt64 => "uint64",
-            Self::Utf8 => "utf8",
+            Self::Utf8 => "strings",
         })
     }
 }

@@ -27,6 +27,8 @@ pub(super) fn meaning_of(
     );
     let number = || Width::of(data_type).map(|width| (ColumnKind::Number, width));
     match declared {
+        // All values are missing.
+        Some(kind) if *data_type == DataType::Null => Some((kind, Width::Scalar)),
         Some(ColumnKind::Number) => number(),
         None if is_time => Some((ColumnKind::Time, Width::Scalar)),
         None => number().or_else(|| is_category().then_some((ColumnKind::Category, Width::Scalar))),

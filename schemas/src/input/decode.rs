@@ -3,7 +3,7 @@
 use arrow::array::{Array, ArrayRef, AsArray, RecordBatch};
 use arrow::buffer::ScalarBuffer;
 use arrow::compute::cast;
-use arrow::datatypes::{DataType, Float32Type};
+use arrow::datatypes::{DataType, Float32Type, Float64Type};
 
 use super::table::BATCH_VALUES;
 use super::{Place, Table};
@@ -127,11 +127,23 @@ pub(super) fn to_f32(place: Place<'_>, values: &dyn Array) -> Result<ScalarBuffe
     Ok(values.as_primitive::<Float32Type>().values().clone())
 }
 
-/// Finds the first value that is NaN or infinite; `row_of` tells a value's row.
+/// Returns the problem of a value that is not finite as float32, with the number of the table.
+/// `source` has the numbers before they were converted.
+pub(super) fn not_finite(source: &dyn Array, at: usize, value: f32) -> String {
+    let wide = cast(&source.slice(at, 1), &DataType::Float64).ok();
+    let wide = wide.map(|wide| wide.as_primitive::<Float64Type>().value(0));
+    match wide.filter(|wide| wide.is_finite()) {
+        Some(wide) => format!("is {wide:e}, beyond 32-bit floats"),
+        None => format!("is {value}"),
+    }
+}
+
+/// Finds the first value that is NaN or infinite; `row_of` tells a value's row, and `source` has the
+/// numbers before they were converted.
 pub(super) fn all_finite(
     place: Place<'_>,
     name: &str,
-    values: &[f32],
+    (values, source): (&[f32], &dyn Array),
     row_of: impl Fn(usize) -> usize,
 ) -> Result<()> {
     // Without an early exit the pass over good values vectorises.
@@ -145,7 +157,10 @@ pub(super) fn all_finite(
         Some(i) => Err(place.value(
             name,
             row_of(i),
-            format!("is {}; allowed are finite float32 numbers", values[i]),
+            format!(
+                "{}; allowed are finite float32 numbers",
+                not_finite(source, i, values[i])
+            ),
         )),
         None => Ok(()),
     }
@@ -246,8 +261,8 @@ impl NumberColumns {
     ) -> Result<()> {
         let array = column(batch, name);
         no_nulls(place, name, array)?;
-        let values = match Lists::of(array) {
-            None => to_f32(place, array)?,
+        let (values, source) = match Lists::of(array) {
+            None => (to_f32(place, array)?, array.slice(0, array.len())),
             Some((lists, values)) => {
                 if let Some(row) = (0..array.len()).find(|&row| lists.len(row) != width) {
                     let problem = format!(
@@ -261,10 +276,12 @@ impl NumberColumns {
                 } else {
                     lists.range(0).start
                 };
-                to_f32(place, &values.slice(first, array.len() * width))?
+                let values = values.slice(first, array.len() * width);
+                (to_f32(place, &values)?, values)
             }
         };
-        all_finite(place, name, &values, |i| i / width.max(1))?;
+        let source = source.as_ref();
+        all_finite(place, name, (&values, source), |i| i / width.max(1))?;
         emit(&values);
         Ok(())
     }

@@ -12,7 +12,8 @@ use serde::{Deserialize, Serialize};
 use super::column_kind::{allowed_for, check_bounds, meaning_of};
 use super::decode::{self, Lists, Width, column};
 use super::label::{is_string, strings};
-use super::{Place, Table, TableName};
+use super::table::Kinds;
+use super::{Place, Table, TableName, doubts};
 use crate::columns::{ColumnMeta, ColumnValues, FeatureColumn};
 use crate::config::{ColumnKind, NodesSpec};
 use crate::error::{Result, SchemaError};
@@ -54,7 +55,7 @@ impl DenseColumns {
     ///
     /// If a column is named twice or of another type, its lists are empty, or `columns` has an entry
     /// that is not allowed.
-    pub(super) fn plan(spec: &NodesSpec, table: &Table) -> Result<Self> {
+    pub(super) fn plan(spec: &NodesSpec, table: &Table, kinds: &Kinds) -> Result<Self> {
         let names = &spec.features;
         let mut columns: Vec<DenseColumn> = Vec::with_capacity(names.len());
         for name in names {
@@ -65,15 +66,7 @@ impl DenseColumns {
                 });
             }
             let declared = spec.columns.get(name).cloned().unwrap_or_default();
-            let (key, allowed) = match declared.kind {
-                None => (
-                    "features".to_owned(),
-                    "numbers, lists of numbers, strings, dictionaries, dates and timestamps",
-                ),
-                Some(kind) => (format!("columns.{name}.kind"), allowed_for(kind)),
-            };
-            let check = |data_type: &_| meaning_of(data_type, declared.kind);
-            let (kind, width) = table.nullable_column(&key, name, "features", allowed, check)?;
+            let (kind, width) = plan_kind(table, name, (declared.kind, kinds.get(name).copied()))?;
             let width = match width {
                 Width::Scalar => Some(1),
                 Width::Fixed(width) => Some(width),
@@ -95,6 +88,13 @@ impl DenseColumns {
                 max_values: declared.max_values() as usize,
             });
         }
+        let inferred = columns.iter().filter(|column| {
+            column.kind == ColumnKind::Category && !kinds.contains_key(&column.name)
+        });
+        doubts::warn(
+            table,
+            &inferred.map(|column| &*column.name).collect::<Vec<_>>(),
+        )?;
         let dim = columns.iter().map(|column| column.width).sum();
         Ok(Self {
             table: table.name().clone(),
@@ -232,7 +232,7 @@ impl DenseColumns {
                 }
             };
             let values = values.as_primitive::<Float32Type>().values();
-            *has_gaps |= read.check_finite(place, values)?;
+            *has_gaps |= read.check_finite(place, values, column(batch, &read.name))?;
             if is_alone {
                 out.extend_from_slice(values);
             } else if read.width > 0 {
@@ -245,6 +245,36 @@ impl DenseColumns {
         }
         Ok(())
     }
+}
+
+/// Returns the kind and the width of a column. A kind that is not `declared`, but `given` by a model,
+/// holds for CSV files and for columns without a type.
+fn plan_kind(
+    table: &Table,
+    name: &str,
+    (declared, given): (Option<ColumnKind>, Option<ColumnKind>),
+) -> Result<(ColumnKind, Width)> {
+    let (key, allowed) = match declared {
+        None => (
+            "features".to_owned(),
+            "numbers, lists of numbers, strings, dictionaries, dates and timestamps",
+        ),
+        Some(kind) => (format!("columns.{name}.kind"), allowed_for(kind)),
+    };
+    if given.is_none() && table.is_without_values(name) {
+        return Err(table.name().unusable(format!(
+            "column `{name}` has no value in any row, so its type is not known; set \
+             `{}`, or leave the column out of `features`",
+            table.key(&format!("columns.{name}.kind"))
+        )));
+    }
+    let is_csv = table.is_csv();
+    table.nullable_column(&key, name, "features", allowed, |data_type| {
+        let takes_given = is_csv || *data_type == DataType::Null;
+        let of_given = given.filter(|_| declared.is_none() && takes_given);
+        let found = of_given.and_then(|kind| meaning_of(data_type, Some(kind)));
+        found.or_else(|| meaning_of(data_type, declared))
+    })
 }
 
 impl DenseColumn {
@@ -261,7 +291,7 @@ impl DenseColumn {
     }
 
     /// Refuses infinite values; returns whether values are missing.
-    fn check_finite(&self, place: Place<'_>, values: &[f32]) -> Result<bool> {
+    fn check_finite(&self, place: Place<'_>, values: &[f32], array: &dyn Array) -> Result<bool> {
         // Without an early exit the pass over good values vectorises.
         let good = values
             .iter()
@@ -272,11 +302,18 @@ impl DenseColumn {
         let Some(at) = values.iter().position(|value| value.is_infinite()) else {
             return Ok(true);
         };
+        let (row, value) = (at / self.width.max(1), values[at]);
+        let found = match Lists::of(array) {
+            None => decode::not_finite(array, row, value),
+            Some((lists, source)) => {
+                let in_row = at - row * self.width;
+                decode::not_finite(&source, lists.range(row).start + in_row, value)
+            }
+        };
         let problem = format!(
-            "is {}; allowed are finite float32 numbers, and null or NaN for a missing one",
-            values[at]
+            "{found}; allowed are finite float32 numbers, and null or NaN for a missing one"
         );
-        Err(place.value(&self.name, at / self.width.max(1), problem))
+        Err(place.value(&self.name, row, problem))
     }
 
     /// Reads numbers, `width` a row; a missing number becomes NaN.

@@ -6,12 +6,12 @@ use std::path::{Path, PathBuf};
 use arrow::array::Array;
 
 use super::decode::{self, NumberColumns, Width, column};
-use super::id_column::{IDS, Misfits, append_ids};
+use super::id_column::{Misfits, append_ids};
 use super::table::ReadBatch;
-use super::{OpenFiles, Place, RowNumbers, Table, TableName, Unit, keep};
+use super::{NodesPlan, OpenFiles, Place, RowNumbers, Table, TableName, Unit, keep};
 use crate::columns::FeatureColumn;
 use crate::config::{Dangling, EdgesSpec};
-use crate::error::{Result, SchemaError};
+use crate::error::{Result, RowPlace, SchemaError};
 use crate::ids::{IdType, Ids};
 
 /// The table of edges, checked against the files' schemas.
@@ -57,10 +57,15 @@ impl EdgesSpec {
     ///
     /// One error for each mistake; at least one.
     pub fn plan(self, base: &Path) -> Result<EdgesPlan, Vec<SchemaError>> {
-        self.plan_as(TableName::edges(""), base, &mut OpenFiles::default())
+        let mut plan = self.plan_as(TableName::edges(""), base, &mut OpenFiles::default())?;
+        let text = plan.id_text();
+        Table::read_as_text(&mut [(&mut plan.table, text)]);
+        Ok(plan)
     }
 
     /// Checks the table of a relation; the files may be open already.
+    ///
+    /// The caller passes [`EdgesPlan::id_text`] to [`Table::read_as_text`].
     pub(super) fn plan_as(
         self,
         name: TableName,
@@ -77,9 +82,8 @@ impl EdgesSpec {
                 .into_iter()
                 .flatten(),
         );
-        let ids = |key, column| table.column(key, column, "ids", IDS, IdType::of);
-        let src = keep(ids("src", &self.src), &mut found);
-        let dst = keep(ids("dst", &self.dst), &mut found);
+        let src = keep(table.id_type("src", &self.src), &mut found);
+        let dst = keep(table.id_type("dst", &self.dst), &mut found);
         let id_types = match src.zip(dst) {
             Some((src, dst)) => keep(self.id_types(src, dst, &table), &mut found),
             None => None,
@@ -109,14 +113,15 @@ impl EdgesSpec {
         if self.from != self.to {
             return Ok((src, dst));
         }
-        if src.is_integer() != dst.is_integer() {
+        if src.is_integer() != dst.is_integer() && !table.is_csv() {
             return Err(table.name().unusable(format!(
-                "column `{}` is {src} and column `{}` is {dst}; both must be integers or both \
+                "column `{}` has {src} and column `{}` has {dst}; both must be integers or both \
                  strings",
                 self.src, self.dst
             )));
         }
-        // The wider of two integer types holds both, except uint64 beside negative numbers.
+        // The wider of two integer types holds both, except uint64 beside negative numbers; text
+        // of CSV files holds everything.
         let id_type = src.max(dst);
         Ok((id_type, id_type))
     }
@@ -140,42 +145,39 @@ impl EdgesSpec {
 }
 
 impl EdgesPlan {
-    /// Makes the plan read ends as ids of the nodes' type.
-    ///
-    /// # Errors
-    ///
-    /// If one is a string type and the other an integer type.
-    pub fn with_id_type(mut self, id_type: IdType) -> Result<Self> {
-        if id_type.is_integer() != self.src_type.is_integer() {
-            return Err(self.table.name().unusable(format!(
-                "columns `{}` and `{}` are {}, but the nodes' ids are {id_type}",
-                self.spec.src, self.spec.dst, self.src_type
-            )));
-        }
-        (self.src_type, self.dst_type) = (id_type, id_type);
-        Ok(self)
-    }
-
-    /// Makes the plan read sources and destinations as ids of two node types, each given by its
-    /// name and the type of its ids.
+    /// Makes the plan read sources and destinations as ids of two node tables. Ends of CSV files may
+    /// be of any type.
     ///
     /// # Errors
     ///
     /// For each end, if one of its types is a string type and the other an integer type.
-    pub(super) fn with_id_types(
+    pub(super) fn with_ends(
         mut self,
-        from: (&str, IdType),
-        to: (&str, IdType),
+        from: &NodesPlan,
+        to: &NodesPlan,
     ) -> Result<Self, Vec<SchemaError>> {
         let ends = [
             (&self.spec.src, &mut self.src_type, from),
             (&self.spec.dst, &mut self.dst_type, to),
         ];
         let mut found = Vec::new();
-        for (column, own, (name, wanted)) in ends {
-            if wanted.is_integer() != own.is_integer() {
+        for (column, own, nodes) in ends {
+            let wanted = nodes.id_type();
+            if wanted.is_integer() != own.is_integer() && !self.table.is_csv() {
+                let has = |of: IdType| {
+                    if of.is_integer() {
+                        "integers"
+                    } else {
+                        "strings"
+                    }
+                };
                 found.push(self.table.name().unusable(format!(
-                    "column `{column}` is {own}, but the ids of {name} are {wanted}"
+                    "column `{column}` has {}, but column `{}` of `{}` has {}; both must be \
+                     integers or both strings",
+                    has(*own),
+                    nodes.spec().id,
+                    nodes.table_key(),
+                    has(wanted)
                 )));
             }
             *own = wanted;
@@ -184,6 +186,28 @@ impl EdgesPlan {
             true => Ok(self),
             false => Err(found),
         }
+    }
+
+    /// Tells whether an end is a string in Parquet files: sources first, then destinations.
+    pub(super) fn fixed_strings(&self) -> [bool; 2] {
+        let is_fixed = !self.table.is_csv();
+        [self.src_type, self.dst_type].map(|of| is_fixed && !of.is_integer())
+    }
+
+    /// Returns the columns of the ends that must be read as text.
+    pub(super) fn id_text(&self) -> Vec<String> {
+        let ends = [
+            (&self.spec.src, self.src_type),
+            (&self.spec.dst, self.dst_type),
+        ];
+        let text = ends
+            .iter()
+            .filter_map(|(of, id_type)| self.table.id_text(of, *id_type));
+        text.map(str::to_owned).collect()
+    }
+
+    pub(super) fn table_mut(&mut self) -> &mut Table {
+        &mut self.table
     }
 
     /// Makes a negative weight an error, as weighted sampling needs it.
@@ -218,12 +242,12 @@ impl EdgesPlan {
         self.table.name().table()
     }
 
-    /// Finds a row counted over all files: its file, and its 0-based row there.
+    /// Finds a row counted over all files: its file, and its place there.
     ///
     /// # Panics
     ///
     /// If there is no such row.
-    pub fn locate(&self, row: u64) -> (PathBuf, u64) {
+    pub fn locate(&self, row: u64) -> (PathBuf, RowPlace) {
         self.table.locate(row)
     }
 
@@ -385,7 +409,7 @@ impl EdgesPlan {
     fn weights(&self, place: Place<'_>, name: &str, array: &dyn Array) -> Result<Vec<f32>> {
         decode::no_nulls(place, name, array)?;
         let values = decode::to_f32(place, array)?;
-        decode::all_finite(place, name, &values, |row| row)?;
+        decode::all_finite(place, name, (&values, array), |row| row)?;
         if self.non_negative
             && let Some(row) = values.iter().position(|&value| value < 0.0)
         {

@@ -6,6 +6,7 @@ use arrow::datatypes::{DataType, Int64Type, UInt64Type};
 use super::column_kind::check_specs;
 use super::decode::{self, Lists, column};
 use super::dense::{DenseColumns, Positions};
+use super::table::Kinds;
 use super::{Place, Table};
 use crate::columns::{FeatureMeta, Features};
 use crate::config::{NodesSpec, SparseSpec};
@@ -23,15 +24,16 @@ pub(super) enum FeatureColumns {
 }
 
 impl FeatureColumns {
-    /// Checks the feature columns; the columns of ids, labels and splits are refused.
-    pub(super) fn plan(spec: &NodesSpec, table: &Table) -> Result<Self> {
+    /// Checks the feature columns; the columns of ids, labels and splits are refused. `kinds` are
+    /// those that the job file or a model gives.
+    pub(super) fn plan(spec: &NodesSpec, table: &Table, kinds: &Kinds) -> Result<Self> {
         refuse_other_roles(spec, table)?;
         check_specs(spec, table)?;
         let Some(sparse) = &spec.sparse else {
             if spec.features.is_empty() {
                 return Ok(Self::None);
             }
-            return DenseColumns::plan(spec, table).map(Self::Dense);
+            return DenseColumns::plan(spec, table, kinds).map(Self::Dense);
         };
         if !spec.features.is_empty() {
             let problem = "cannot be set beside `features`; leave one of them out".to_owned();
@@ -196,8 +198,9 @@ fn append_sparse(
                 }
             }
         }
+        let source = value_values.slice(value_range.start, value_range.len());
         let row_values = &numbers[value_range];
-        decode::all_finite(place, &sparse.value, row_values, |_| row)?;
+        decode::all_finite(place, &sparse.value, (row_values, &source), |_| row)?;
         value.extend_from_slice(row_values);
         offset.push(index.len() as u64);
     }

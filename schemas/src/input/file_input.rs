@@ -1,6 +1,6 @@
 //! A file of an input table, in either of the formats that are read.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use arrow::array::RecordBatch;
@@ -8,7 +8,7 @@ use arrow::datatypes::{DataType, SchemaRef, TimeUnit};
 use parquet::arrow::ProjectionMask;
 
 use super::{hints, unreadable};
-use crate::config::{ColumnKind, ColumnSpec};
+use crate::config::ColumnKind;
 use crate::error::Result;
 use crate::storage::{CsvInput, ParquetInput, Version, is_csv};
 
@@ -50,19 +50,31 @@ impl FileInput {
         matches!(self, Self::Csv(_))
     }
 
-    /// Reads the columns of a CSV file as the job file declares them: categories as text; numbers
-    /// and times as such even if not all values look so.
-    pub(super) fn declare(&mut self, columns: &BTreeMap<String, ColumnSpec>) {
+    pub(super) fn csv(&self) -> Option<&CsvInput> {
+        match self {
+            Self::Parquet(_) => None,
+            Self::Csv(csv) => Some(csv),
+        }
+    }
+
+    /// Reads the columns of a CSV file as their kinds need it: categories as text; numbers and times
+    /// as such even if not all values look so. The columns of `text` are read as text.
+    pub(super) fn declare(
+        &mut self,
+        kinds: &BTreeMap<String, ColumnKind>,
+        text: &BTreeSet<String>,
+    ) {
         let Self::Csv(csv) = self else { return };
-        let fields = SchemaRef::clone(csv.schema());
+        let fields = SchemaRef::clone(csv.inferred());
         let types = fields.fields().iter().map(|field| {
-            let declared = columns.get(field.name()).and_then(|column| column.kind);
-            match (declared, field.data_type()) {
+            match (kinds.get(field.name()), field.data_type()) {
+                _ if text.contains(field.name()) => DataType::Utf8,
                 (Some(ColumnKind::Category), _) => DataType::Utf8,
-                (Some(ColumnKind::Number), DataType::Utf8) => DataType::Float64,
-                (Some(ColumnKind::Time), DataType::Utf8) => {
+                (Some(ColumnKind::Number), DataType::Utf8 | DataType::Null) => DataType::Float64,
+                (Some(ColumnKind::Time), DataType::Utf8 | DataType::Null) => {
                     DataType::Timestamp(TimeUnit::Microsecond, None)
                 }
+                (_, DataType::Null) => DataType::Utf8,
                 (_, inferred) => inferred.clone(),
             }
         });
@@ -122,7 +134,7 @@ impl FileInput {
 }
 
 /// Gives the columns of all CSV files of a table the same types: the narrowest ones that hold all
-/// values.
+/// values; null if there is none.
 fn unify_types(files: &mut [FileInput]) {
     let all: Vec<SchemaRef> = files
         .iter()
@@ -132,17 +144,15 @@ fn unify_types(files: &mut [FileInput]) {
     let unified = |name: &str| {
         let found = all.iter().filter_map(|schema| schema.fields().find(name));
         let types = found.map(|(_, field)| field.data_type().clone());
-        match types.reduce(wider) {
-            None | Some(DataType::Null) => DataType::Utf8,
-            Some(data_type) => data_type,
-        }
+        types.reduce(wider).unwrap_or(DataType::Null)
     };
     for file in files {
         if let FileInput::Csv(csv) = file {
-            let fields = SchemaRef::clone(csv.schema());
+            let fields = SchemaRef::clone(csv.inferred());
             let types = fields.fields().iter().map(|field| unified(field.name()));
-            csv.set_types(&types.collect::<Vec<_>>());
+            csv.set_inferred(&types.collect::<Vec<_>>());
         }
+        file.declare(&BTreeMap::new(), &BTreeSet::new());
     }
 }
 

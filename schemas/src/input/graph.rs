@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use super::{Categories, EdgesPlan, NodesPlan, OpenFiles, TableName};
+use super::{Categories, EdgesPlan, KnownInput, NodesPlan, OpenFiles, Table, TableName};
 use crate::columns::{ColumnMeta, GraphMeta, LabelMeta, RelationMeta, TypeMeta};
 use crate::config::InputSpec;
 use crate::error::{Result, SchemaError};
@@ -70,72 +70,116 @@ impl InputSpec {
     ///
     /// One error for each mistake; at least one.
     pub fn plan(self, base: &Path) -> Result<GraphPlan, Vec<SchemaError>> {
+        self.plan_like(base, &KnownInput::new())
+    }
+
+    /// Checks as [`InputSpec::plan`] does. CSV columns whose values do not show it have the types
+    /// that they had in the training of a model.
+    ///
+    /// # Errors
+    ///
+    /// One error for each mistake; at least one.
+    pub fn plan_like(self, base: &Path, known: &KnownInput) -> Result<GraphPlan, Vec<SchemaError>> {
         let mut found = self.mistakes();
         let is_graph = found.is_empty();
         let mut files = OpenFiles::default();
         let mut types = Vec::new();
         for (name, spec) in self.nodes {
-            match spec.plan_as(TableName::nodes(&name), base, &mut files) {
-                Ok(nodes) => types.push((name, Some(Arc::new(nodes)))),
-                Err(errors) => {
-                    found.extend(errors);
-                    types.push((name, None));
-                }
-            }
+            let table = TableName::nodes(&name);
+            let nodes = spec.plan_as(table, base, &mut files, known.get(&name));
+            let nodes = nodes.map_err(|errors| found.extend(errors)).ok();
+            types.push((name, nodes));
         }
-        let mut relations = Vec::new();
+        let mut tables = Vec::new();
         for (name, spec) in self.edges {
             let table = TableName::edges(&name);
-            let edges = spec.plan_as(table, base, &mut files);
-            let edges = edges.and_then(|edges| match is_graph {
-                true => relations_of(name, edges, &types),
-                // The types of its ends are not known.
-                false => Ok(Vec::new()),
-            });
-            match edges {
-                Ok(of_table) => relations.extend(of_table),
+            match spec.plan_as(table, base, &mut files) {
+                Ok(edges) => tables.push((name, edges)),
                 Err(errors) => found.extend(errors),
             }
         }
+        // Without a graph, the types of the ends are not known.
+        let tables = match is_graph {
+            true => fit_ids(tables, &mut types, &mut found),
+            false => Vec::new(),
+        };
         if !found.is_empty() {
             return Err(found);
         }
-        relations.sort_by(|a, b| a.name.cmp(&b.name));
         let types = types.into_iter().map(|(name, nodes)| TypePlan {
             name,
-            nodes: nodes.expect("else an error was found"),
+            nodes: Arc::new(nodes.expect("else an error was found")),
         });
-        Ok(GraphPlan {
-            types: types.collect(),
-            relations,
-        })
+        let types: Vec<TypePlan> = types.collect();
+        let names: Vec<&str> = types.iter().map(|of| &*of.name).collect();
+        let relations = tables.into_iter();
+        let relations = relations.flat_map(|(name, edges)| relations_of(name, edges, &names));
+        let mut relations: Vec<RelationPlan> = relations.collect();
+        relations.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(GraphPlan { types, relations })
     }
 }
 
-/// Returns the relation of a table, and the reverse relation if the job has it. A type whose table
-/// is not usable is not compared.
-fn relations_of(
-    name: String,
-    edges: EdgesPlan,
-    types: &[(String, Option<Arc<NodesPlan>>)],
-) -> Result<Vec<RelationPlan>, Vec<SchemaError>> {
-    let type_of = |end: &Option<String>| {
-        let end = end.as_deref().unwrap_or_default();
-        let found = types.iter().position(|(known, _)| known == end);
-        found.expect("the ends of relations were checked")
-    };
-    let (from, to) = (type_of(&edges.spec().from), type_of(&edges.spec().to));
-    let edges = match (&types[from].1, &types[to].1) {
-        (Some(nodes), Some(_)) if name.is_empty() => {
-            let fitted = edges.with_id_type(nodes.id_type());
-            fitted.map_err(|error| vec![error])?
+/// Names and tables of node types; none for a table that is not usable.
+type NodeTables = [(String, Option<NodesPlan>)];
+
+/// Gives the ends of edges the types of the nodes' ids. Ids in CSV files become strings if another
+/// table has them as strings.
+fn fit_ids(
+    tables: Vec<(String, EdgesPlan)>,
+    types: &mut NodeTables,
+    found: &mut Vec<SchemaError>,
+) -> Vec<(String, EdgesPlan)> {
+    let names: Vec<String> = types.iter().map(|(name, _)| name.clone()).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    for (_, edges) in &tables {
+        for (end, is_string) in ends_of(edges, &names)
+            .into_iter()
+            .zip(edges.fixed_strings())
+        {
+            if let Some(nodes) = types[end].1.as_mut().filter(|_| is_string) {
+                nodes.take_text_ids();
+            }
         }
-        (Some(src), Some(dst)) => edges.with_id_types(
-            (&types[from].0, src.id_type()),
-            (&types[to].0, dst.id_type()),
-        )?,
-        _ => edges,
-    };
+    }
+    let mut fitted = Vec::new();
+    for (name, edges) in tables {
+        let [from, to] = ends_of(&edges, &names);
+        // A type whose table is not usable is not compared.
+        let edges = match (&types[from].1, &types[to].1) {
+            (Some(from), Some(to)) => edges.with_ends(from, to),
+            _ => Ok(edges),
+        };
+        match edges {
+            Ok(edges) => fitted.push((name, edges)),
+            Err(errors) => found.extend(errors),
+        }
+    }
+    let nodes = types.iter_mut().filter_map(|(_, nodes)| nodes.as_mut());
+    let nodes = nodes.map(|nodes| {
+        let text = nodes.id_text();
+        (nodes.table_mut(), text)
+    });
+    let edges = fitted.iter_mut().map(|(_, edges)| {
+        let text = edges.id_text();
+        (edges.table_mut(), text)
+    });
+    Table::read_as_text(&mut nodes.chain(edges).collect::<Vec<_>>());
+    fitted
+}
+
+/// Returns the positions of the types of sources and destinations.
+fn ends_of(edges: &EdgesPlan, names: &[&str]) -> [usize; 2] {
+    [&edges.spec().from, &edges.spec().to].map(|end| {
+        let end = end.as_deref().unwrap_or_default();
+        let found = names.iter().position(|known| *known == end);
+        found.expect("the ends of relations were checked")
+    })
+}
+
+/// Returns the relation of a table, and the reverse relation if the job has it.
+fn relations_of(name: String, edges: EdgesPlan, names: &[&str]) -> Vec<RelationPlan> {
+    let [from, to] = ends_of(&edges, names);
     let (edges, reverse) = (Arc::new(edges.clone()), edges.spec().reverse.clone());
     let reverse = reverse.map(|reverse_name| RelationPlan {
         name: reverse_name,
@@ -152,7 +196,7 @@ fn relations_of(
         reversed: false,
     }];
     relations.extend(reverse);
-    Ok(relations)
+    relations
 }
 
 impl GraphPlan {
@@ -162,7 +206,16 @@ impl GraphPlan {
     ///
     /// If the ends of edges are strings and the ids of nodes are integers, or the other way.
     pub fn untyped(nodes: NodesPlan, edges: EdgesPlan) -> Result<Self> {
-        let edges = Arc::new(edges.with_id_type(nodes.id_type())?);
+        let mut types = [(String::new(), Some(nodes))];
+        let mut found = Vec::new();
+        let mut tables = fit_ids(vec![(String::new(), edges)], &mut types, &mut found);
+        if let Some(error) = found.into_iter().next() {
+            return Err(error);
+        }
+        let [(_, nodes)] = types;
+        let nodes = nodes.expect("it is the table of the only type");
+        let (_, edges) = tables.pop().expect("it fits the nodes");
+        let edges = Arc::new(edges);
         Ok(Self {
             types: vec![TypePlan {
                 name: String::new(),

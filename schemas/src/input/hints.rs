@@ -6,6 +6,8 @@ use std::path::Path;
 
 use arrow::datatypes::DataType;
 
+use super::closest;
+use super::column_kind::meaning_of;
 use crate::error::SchemaError;
 
 /// Number of bytes at the start of a file that are read to find its format.
@@ -67,6 +69,22 @@ fn other_format(path: &Path) -> Option<&'static str> {
     is_text.then_some("text, such as CSV")
 }
 
+/// Returns why a file has no column of a name, or which other one may be meant.
+pub(super) fn of_missing(column: &str, names: &[&str], path: &Path) -> Option<String> {
+    let key = |part: &std::path::Component<'_>| {
+        let part = part.as_os_str().to_string_lossy();
+        part.strip_prefix(column)
+            .is_some_and(|rest| rest.starts_with('='))
+    };
+    if let Some(part) = path.components().find(key) {
+        let directory = part.as_os_str().to_string_lossy();
+        return Some(format!(
+            "directory names such as {directory} are no columns: write it into the files; "
+        ));
+    }
+    closest(column, names).map(|name| format!("did you mean `{name}`? "))
+}
+
 /// Returns how to convert a column of a type into one that its role allows.
 pub(super) fn of_type(data_type: &DataType, role: &str) -> &'static str {
     let values = match data_type {
@@ -81,6 +99,9 @@ pub(super) fn of_type(data_type: &DataType, role: &str) -> &'static str {
     }
     if !role.ends_with("features") {
         return "";
+    }
+    if role == "features" && meaning_of(data_type, None).is_some() {
+        return "; the type of the column decides its kind if `kind` is left out";
     }
     if *values == DataType::Null {
         return ", but all its values are null; leave the column out, or write it with a type";

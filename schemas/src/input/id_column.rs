@@ -23,7 +23,8 @@ pub(super) struct Misfits<'a> {
 
 /// Appends an id column's batch.
 ///
-/// No node has an id that the type of `ids` cannot hold: it is an error, or [`NOWHERE`] where edges
+/// Text of CSV files is parsed where `ids` are integers. No node has an id that the type of `ids`
+/// cannot hold: it is an error, or [`NOWHERE`] where edges
 /// with such ends are dropped.
 pub(super) fn append_ids(
     place: Place<'_>,
@@ -40,7 +41,12 @@ pub(super) fn append_ids(
         ids.extend_from(&read, 0..read.len());
         return Ok(());
     }
-    let fitting = match read.cast(ids.id_type()) {
+    let is_text = !read.id_type().is_integer();
+    let cast = match is_text {
+        true => read.parse(ids.id_type()),
+        false => read.cast(ids.id_type()),
+    };
+    let fitting = match cast {
         Ok(fitting) => fitting,
         Err(_) if misfits.is_some_and(|of| of.dangling == Dangling::Drop) => {
             read.cast_or_nowhere(ids.id_type())
@@ -53,11 +59,11 @@ pub(super) fn append_ids(
                 ),
                 None => String::new(),
             };
-            let problem = format!(
-                "is {}, but the nodes' ids are {}{hint}",
-                read.display(row),
-                ids.id_type()
-            );
+            let shown = match is_text {
+                true => format!("{:?}", read.display(row)),
+                false => read.display(row),
+            };
+            let problem = format!("is {shown}, but the nodes' ids are {}{hint}", ids.id_type());
             return Err(place.value(name, row, problem));
         }
     };

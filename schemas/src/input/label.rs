@@ -8,6 +8,7 @@ use arrow::datatypes::{DataType, Field, FieldRef, Float32Type, Float64Type, Int6
 
 use super::decode::{self, Lists, Width};
 use super::id_column::text_of_bytes;
+use super::type_words::type_words;
 use super::{Place, Table};
 use crate::columns::{LabelKind, LabelMeta, Labels, NO_CLASS};
 use crate::config::{CLASSES_MAX, NodesSpec, NumericLabel};
@@ -170,7 +171,8 @@ fn num_classes_problem(
     };
     let fits = num_classes - 1 <= max;
     Ok((!fits).then(|| {
-        format!("is {num_classes}; column `{column}` is {data_type}, whose greatest is {max}")
+        let found = type_words(&data_type);
+        format!("is {num_classes}; column `{column}` is {found}, whose greatest is {max}")
     }))
 }
 
@@ -380,14 +382,17 @@ fn append_numbers(
     array: &dyn Array,
     out: &mut Vec<f32>,
 ) -> Result<()> {
+    let source = array;
     let array = cast(array, &DataType::Float32).map_err(place.convert())?;
     for (row, number) in array.as_primitive::<Float32Type>().iter().enumerate() {
         match number {
             None => out.push(f32::NAN),
             Some(number) if number.is_finite() => out.push(number),
             Some(number) => {
-                let problem =
-                    format!("is {number}; allowed are finite float32 numbers, and null for none");
+                let problem = format!(
+                    "{}; allowed are finite float32 numbers, and null for none",
+                    decode::not_finite(source, row, number)
+                );
                 return Err(place.value(name, row, problem));
             }
         }

@@ -31,16 +31,19 @@ impl IdListPlan {
             let path = TablePath::from(path.to_string_lossy().into_owned());
             let mut files = OpenFiles::default();
             let path = (&path, &BTreeMap::new());
-            let table = Table::open(TableName::targets(), Path::new(""), path, &mut files)?;
+            let mut table = Table::open(TableName::targets(), Path::new(""), path, &mut files)?;
             let allowed = match id_type.is_integer() {
                 true => "integers, as the nodes have",
                 false => "strings, as the nodes have",
             };
+            let is_csv = table.is_csv();
             let fits = |found: &DataType| {
-                let is_integer = IdType::of(found)?.is_integer();
-                (is_integer == id_type.is_integer()).then_some(())
+                let is_same = || Some(IdType::of(found)?.is_integer() == id_type.is_integer());
+                (is_csv || is_same()?).then_some(())
             };
             table.column("id", column, "listed ids", allowed, fits)?;
+            let text = table.id_text(column, id_type).map(str::to_owned);
+            Table::read_as_text(&mut [(&mut table, text.into_iter().collect())]);
             Ok(Self {
                 table,
                 column: column.to_owned(),
@@ -71,13 +74,13 @@ impl IdListPlan {
     /// # Panics
     ///
     /// If there is no such row.
-    pub fn unknown(&self, ids: &Ids, row: usize) -> SchemaError {
-        let (path, row_there) = self.table.locate(row as u64);
+    pub fn unknown(&self, ids: &Ids, at: usize) -> SchemaError {
+        let (path, row) = self.table.locate(at as u64);
         SchemaError::Value {
             path,
             column: self.column.clone(),
-            row: row_there,
-            problem: format!("is {}, which is no node's id", ids.display(row)),
+            row,
+            problem: format!("is {}, which is no node's id", ids.display(at)),
         }
     }
 

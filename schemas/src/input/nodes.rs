@@ -8,17 +8,19 @@ use std::path::{Path, PathBuf};
 use super::decode::column;
 use super::dense::{Categories, Positions};
 use super::features::FeatureColumns;
-use super::id_column::{IDS, append_ids};
+use super::id_column::append_ids;
 use super::label::{self, LabelRole};
 use super::split::SplitSource;
 use super::table::ReadBatch;
-use super::{OpenFiles, RowNumbers, Table, TableName, Unit, keep};
+use super::{KnownNodes, OpenFiles, RowNumbers, Table, TableName, Unit, keep};
 use crate::columns::{
     ColumnMeta, FeatureColumn, FeatureMeta, Features, LabelKind, LabelMeta, Labels, Split,
     SplitMeta,
 };
-use crate::config::{CLASSES_MAX, EMBEDDING_MAX, NodesSpec, SPARSE_WIDTH_MAX, Transform};
-use crate::error::{Result, SchemaError};
+use crate::config::{
+    CLASSES_MAX, ColumnKind, EMBEDDING_MAX, NodesSpec, SPARSE_WIDTH_MAX, Transform,
+};
+use crate::error::{Result, RowPlace, SchemaError};
 use crate::ids::{IdType, Ids};
 
 pub(super) use reader::KeyReader;
@@ -96,18 +98,29 @@ impl NodesSpec {
     ///
     /// One error for each mistake; at least one.
     pub fn plan(self, base: &Path) -> Result<NodesPlan, Vec<SchemaError>> {
-        self.plan_as(TableName::nodes(""), base, &mut OpenFiles::default())
+        let files = &mut OpenFiles::default();
+        let mut plan = self.plan_as(TableName::nodes(""), base, files, None)?;
+        let text = plan.id_text();
+        Table::read_as_text(&mut [(&mut plan.table, text)]);
+        Ok(plan)
     }
 
-    /// Checks the table of a node type; the files may be open already.
+    /// Checks the table of a node type; the files may be open already. `known` is the table of the
+    /// training, if a model is used.
+    ///
+    /// The caller passes [`NodesPlan::id_text`] to [`Table::read_as_text`].
     pub(super) fn plan_as(
         self,
         name: TableName,
         base: &Path,
         files: &mut OpenFiles,
+        known: Option<&KnownNodes>,
     ) -> Result<NodesPlan, Vec<SchemaError>> {
         let mut found = self.check_numbers(&name);
-        let table = Table::open(name, base, (&self.path, &self.declared_kinds()), files);
+        let mut kinds = known.map_or_else(BTreeMap::new, |known| known.kinds.clone());
+        let declared = self.columns.iter();
+        kinds.extend(declared.filter_map(|(column, of)| Some((column.clone(), of.kind?))));
+        let table = Table::open(name, base, (&self.path, &kinds), files);
         let Some(mut table) = keep(table, &mut found) else {
             return Err(found);
         };
@@ -118,9 +131,12 @@ impl NodesSpec {
                 .into_iter()
                 .flatten(),
         );
-        let id_type = table.column("id", &self.id, "ids", IDS, IdType::of);
-        let id_type = keep(id_type, &mut found);
-        let features = keep(FeatureColumns::plan(&self, &table), &mut found);
+        let id_type = keep(table.id_type("id", &self.id), &mut found);
+        let id_type = id_type.map(|own| match known.and_then(|known| known.id_type) {
+            Some(IdType::Utf8) if table.is_csv() => IdType::Utf8,
+            _ => own,
+        });
+        let features = keep(FeatureColumns::plan(&self, &table, &kinds), &mut found);
         let role = match &self.label {
             Some(column) => {
                 let role = label::plan_label(&table, column, self.label_kind);
@@ -170,6 +186,23 @@ impl NodesSpec {
 }
 
 impl NodesPlan {
+    /// Returns the column of the ids, if it must be read as text.
+    pub(super) fn id_text(&self) -> Vec<String> {
+        let column = self.table.id_text(&self.spec.id, self.id_type);
+        column.into_iter().map(str::to_owned).collect()
+    }
+
+    /// Reads the ids as strings, if they are integers in CSV files.
+    pub(super) fn take_text_ids(&mut self) {
+        if self.table.is_csv() {
+            self.id_type = IdType::Utf8;
+        }
+    }
+
+    pub(super) fn table_mut(&mut self) -> &mut Table {
+        &mut self.table
+    }
+
     pub(super) fn table(&self) -> &Table {
         &self.table
     }
@@ -200,12 +233,12 @@ impl NodesPlan {
         self.table.name().table()
     }
 
-    /// Finds a row counted over all files: its file, and its 0-based row there.
+    /// Finds a row counted over all files: its file, and its place there.
     ///
     /// # Panics
     ///
     /// If there is no such row.
-    pub fn locate(&self, row: u64) -> (PathBuf, u64) {
+    pub fn locate(&self, row: u64) -> (PathBuf, RowPlace) {
         self.table.locate(row)
     }
 
@@ -221,6 +254,15 @@ impl NodesPlan {
     /// Returns the table's columns with the types that were inferred; none if no file is CSV.
     pub fn inferred_types(&self) -> Option<Vec<(String, String)>> {
         self.table.inferred()
+    }
+
+    /// Returns the type of the ids and the kinds of the feature columns as they are read from CSV
+    /// files; none if no file is CSV. They depend on all values, on other tables and on a model.
+    pub fn read_as(&self) -> Option<(IdType, BTreeMap<String, ColumnKind>)> {
+        self.table.inferred()?;
+        let kinds = self.feature_columns().into_iter();
+        let kinds = kinds.map(|column| (column.name, column.kind));
+        Some((self.id_type, kinds.collect()))
     }
 
     /// Returns the type of the ids.

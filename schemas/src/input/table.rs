@@ -1,6 +1,8 @@
 //! The files of an input table, and the rows that one table takes from them.
 
-use std::collections::BTreeMap;
+mod csv;
+
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,9 +13,10 @@ use xxhash_rust::xxh3::Xxh3;
 
 use super::file_input::FileInput;
 use super::filter::RowFilter;
-use super::{Place, Unit, closest, hints, path, unreadable};
-use crate::config::{ColumnSpec, RowsWhere, TablePath};
-use crate::error::{Result, SchemaError};
+use super::type_words::type_words;
+use super::{Place, Unit, hints, path, unreadable};
+use crate::config::{ColumnKind, RowsWhere, TablePath};
+use crate::error::{Result, RowPlace, SchemaError};
 use crate::xxh;
 
 /// Values of the widest column in a batch: few enough that they and their levels are still in the
@@ -45,11 +48,13 @@ pub(super) struct TableFiles {
     files: Vec<TableFile>,
     units: Vec<Unit>,
     num_rows: u64,
+    /// Kinds of columns, which decide how CSV files are read.
+    kinds: Kinds,
     /// Number of units that were opened to read rows.
     units_read: AtomicU64,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct TableFile {
     path: PathBuf,
     /// Path relative to the table's path, so that a moved table keeps its fingerprint.
@@ -62,11 +67,11 @@ pub(super) struct TableFile {
 /// to read their columns.
 #[derive(Default)]
 pub(crate) struct OpenFiles {
-    opened: Vec<(TablePath, Declared, Arc<TableFiles>)>,
+    opened: Vec<(TablePath, Arc<TableFiles>)>,
 }
 
-/// How the job file declares feature columns, which decides the types of columns of CSV files.
-type Declared = BTreeMap<String, ColumnSpec>;
+/// Kinds of feature columns that the job file or a model gives.
+pub(super) type Kinds = BTreeMap<String, ColumnKind>;
 
 /// Rows that were read together, or those of them that a table takes.
 pub(super) struct ReadBatch<'a> {
@@ -132,20 +137,20 @@ impl OpenFiles {
         &mut self,
         name: &TableName,
         base: &Path,
-        (path, columns): (&TablePath, &Declared),
+        (path, kinds): (&TablePath, &Kinds),
     ) -> Result<Arc<TableFiles>> {
         let mut opened = self.opened.iter();
-        let known = opened.find(|(opened, declared, files)| {
-            opened == path && (declared == columns || files.inferred().is_none())
+        let known = opened.find(|(opened, files)| {
+            opened == path && (files.kinds == *kinds || files.inferred().is_none())
         });
-        if let Some((.., files)) = known {
+        if let Some((_, files)) = known {
             return Ok(Arc::clone(files));
         }
         let mut files = TableFiles::open(&name.key("path"), base, path)?;
-        files.declare(columns);
+        files.kinds.clone_from(kinds);
+        files.declare(&BTreeSet::new());
         let files = Arc::new(files);
-        self.opened
-            .push((path.clone(), columns.clone(), Arc::clone(&files)));
+        self.opened.push((path.clone(), Arc::clone(&files)));
         Ok(files)
     }
 }
@@ -156,6 +161,7 @@ impl TableFiles {
             files: Vec::new(),
             units: Vec::new(),
             num_rows: 0,
+            kinds: Kinds::new(),
             units_read: AtomicU64::new(0),
         };
         let found = path::resolve(key, base, path)?;
@@ -187,18 +193,18 @@ impl TableFiles {
         }
     }
 
-    /// Reads the columns of CSV files as the job file declares them.
-    fn declare(&mut self, columns: &Declared) {
+    /// Reads the columns of CSV files as their kinds need it, and the columns of `text` as text.
+    fn declare(&mut self, text: &BTreeSet<String>) {
         for file in &mut self.files {
-            file.input.declare(columns);
+            file.input.declare(&self.kinds, text);
         }
     }
 
     /// Returns the columns with the types that were inferred; none if no file is CSV.
     fn inferred(&self) -> Option<Vec<(String, String)>> {
-        let file = self.files.iter().find(|file| file.input.is_csv())?;
-        let fields = file.input.schema().fields().iter();
-        let shown = fields.map(|field| (field.name().clone(), field.data_type().to_string()));
+        let csv = self.csv_files().next()?.1;
+        let fields = csv.schema().fields().iter();
+        let shown = fields.map(|field| (field.name().clone(), type_words(field.data_type())));
         Some(shown.collect())
     }
 
@@ -279,6 +285,7 @@ impl ReadBatch<'_> {
             path: &self.file.path,
             first_row: self.first_row,
             kept: self.kept.as_deref(),
+            csv: self.file.input.csv(),
         }
     }
 
@@ -307,15 +314,15 @@ impl ReadBatch<'_> {
 }
 
 impl Table {
-    /// Finds the files of `path` as written and opens them, columns of CSV files as `columns`
-    /// declares them; takes all rows.
+    /// Finds the files of `path` as written and opens them, columns of CSV files as `kinds` needs
+    /// them; takes all rows.
     pub(super) fn open(
         name: TableName,
         base: &Path,
-        (path, columns): (&TablePath, &BTreeMap<String, ColumnSpec>),
+        (path, kinds): (&TablePath, &Kinds),
         files: &mut OpenFiles,
     ) -> Result<Self> {
-        let files = files.open(&name, base, (path, columns))?;
+        let files = files.open(&name, base, (path, kinds))?;
         Ok(Self {
             name,
             files,
@@ -454,7 +461,7 @@ impl Table {
         let types = first.input.schema().fields();
         let type_there = types
             .find(field.name())
-            .map(|(_, field)| field.data_type().to_string());
+            .map(|(_, field)| type_words(field.data_type()));
         let allowed = format!(
             "{}, as in {}",
             type_there.unwrap_or_default(),
@@ -471,12 +478,15 @@ impl Table {
             .clone())
     }
 
-    /// Finds a row counted over all files: its file, and its 0-based row there.
-    pub(super) fn locate(&self, row: u64) -> (PathBuf, u64) {
+    /// Finds a row counted over all files: its file, and its place there.
+    pub(super) fn locate(&self, row: u64) -> (PathBuf, RowPlace) {
         assert!(row < self.num_rows(), "row {row} of {}", self.num_rows());
         let files = &self.files.files;
         let file = files.partition_point(|file| file.first_row <= row) - 1;
-        (files[file].path.clone(), row - files[file].first_row)
+        let (file, row_there) = (&files[file], row - files[file].first_row);
+        let csv = file.input.csv();
+        let place = csv.map_or(RowPlace::Row(row_there), |csv| csv.line(row_there));
+        (file.path.clone(), place)
     }
 
     pub(super) fn fingerprint(&self) -> Result<String> {
@@ -490,7 +500,7 @@ impl TableFile {
             path: self.path.clone(),
             column: field.name().clone(),
             role,
-            found: field.data_type().to_string().into(),
+            found: type_words(field.data_type()).into(),
             allowed: allowed.into(),
         }
     }
@@ -512,7 +522,7 @@ impl TableFile {
             key: key.to_owned(),
             path: self.path.clone(),
             column: column.to_owned(),
-            suggestion: closest(column, &names).map(Box::from),
+            hint: hints::of_missing(column, &names, &self.path).map(Box::from),
             columns: names.join(", ").into(),
         })
     }

@@ -28,7 +28,7 @@ use crate::config::{
     Dangling, EdgesSpec, NodesSpec, NumericLabel, RowsWhere, SparseSpec, SplitShares, SplitSpec,
     SplitValues,
 };
-use crate::error::{ErrorKind, Result};
+use crate::error::{ErrorKind, Result, RowPlace};
 use crate::ids::{IdType, Ids};
 
 type Columns<'a> = Vec<(&'a str, ArrayRef)>;
@@ -509,8 +509,14 @@ fn tables_of_many_files_are_one_table() {
         .map(|u| (u.file, u.row_group, u.first_row, u.num_rows));
     assert!(units.eq([(0, 0, 0, 2), (0, 1, 2, 1), (1, 0, 3, 2), (1, 1, 5, 1)]));
     assert_eq!(plan.num_rows(), 6);
-    assert_eq!(plan.locate(2), (base.join("nodes/b=1/part-2.parquet"), 2));
-    assert_eq!(plan.locate(3), (base.join("nodes/b=2/part-1.parquet"), 0));
+    assert_eq!(
+        plan.locate(2),
+        (base.join("nodes/b=1/part-2.parquet"), RowPlace::Row(2))
+    );
+    assert_eq!(
+        plan.locate(3),
+        (base.join("nodes/b=2/part-1.parquet"), RowPlace::Row(0))
+    );
 
     let fingerprint = plan.fingerprint().unwrap();
     assert_eq!(

@@ -1,18 +1,19 @@
 //! Reads CSV files of the file system and of stores, also compressed with gzip.
 
+mod broken;
+mod values;
+
 use std::fs::{self, File};
 use std::io::{self, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use arrow::array::RecordBatch;
-use arrow::compute::kernels::cast_utils::{Parser as _, string_to_datetime};
 use arrow::csv::ReaderBuilder;
 use arrow::csv::reader::Format;
-use arrow::datatypes::{DataType, Date32Type, Field, Float64Type, Int64Type, Schema, SchemaRef};
+use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use arrow::error::ArrowError;
 use bytes::{Buf, Bytes};
-use chrono::Utc;
 use flate2::read::MultiGzDecoder;
 
 use super::object::{Object, Version, object};
@@ -40,6 +41,9 @@ const BUFFER_BYTES: usize = 1 << 18;
 pub(crate) struct CsvInput {
     path: PathBuf,
     place: Place,
+    /// The types of the values.
+    inferred: SchemaRef,
+    /// The types in which columns are read.
     schema: SchemaRef,
     num_rows: usize,
 }
@@ -90,6 +94,7 @@ impl CsvInput {
         let mut input = Self {
             path: path.to_owned(),
             place,
+            inferred: Arc::new(Schema::empty()),
             schema: Arc::new(Schema::empty()),
             num_rows: 0,
         };
@@ -104,13 +109,28 @@ impl CsvInput {
                 problem: "has no header: the first line names the columns".to_owned(),
             });
         }
-        input.schema = Arc::new(schema);
+        if let [only] = schema.fields().as_ref()
+            && let Some(problem) = input.other_delimiter(only.name())
+        {
+            return Err(SchemaError::CsvLine {
+                path: path.to_owned(),
+                line: 1,
+                problem,
+            });
+        }
+        input.inferred = Arc::new(schema);
+        input.schema = Arc::clone(&input.inferred);
         input.num_rows = num_rows;
         input.check_unchanged()?;
         Ok(input)
     }
 
-    /// Returns the columns' names and types.
+    /// Returns the columns' names and the types that were inferred; null if there is no value.
+    pub(crate) fn inferred(&self) -> &SchemaRef {
+        &self.inferred
+    }
+
+    /// Returns the columns' names and the types in which they are read.
     pub(crate) fn schema(&self) -> &SchemaRef {
         &self.schema
     }
@@ -120,13 +140,15 @@ impl CsvInput {
         self.num_rows
     }
 
-    /// Sets the types of the columns, in the order of the file.
+    /// Sets the types of the values of all files of a table, in the order of this file's columns.
+    pub(crate) fn set_inferred(&mut self, types: &[DataType]) {
+        self.inferred = with_types(&self.inferred, types);
+        self.schema = Arc::clone(&self.inferred);
+    }
+
+    /// Sets the types in which the columns are read, in the order of the file.
     pub(crate) fn set_types(&mut self, types: &[DataType]) {
-        let fields = self.schema.fields().iter().zip(types);
-        let fields = fields.map(|(field, data_type)| {
-            Field::new(field.name(), data_type.clone(), field.is_nullable())
-        });
-        self.schema = Arc::new(Schema::new(fields.collect::<Vec<_>>()));
+        self.schema = with_types(&self.schema, types);
     }
 
     /// Returns the version of an object; none for a local file.
@@ -146,14 +168,15 @@ impl CsvInput {
         }
     }
 
-    /// Decodes some columns of all rows, given by their positions.
+    /// Decodes some columns of all rows, given by their positions. Where text is read as numbers or
+    /// times, the usual words for a missing value are nulls.
     pub(crate) fn batches(
         &self,
         columns: Vec<usize>,
         batch_rows: usize,
     ) -> Result<impl Iterator<Item = Result<RecordBatch>> + use<'_>> {
         self.check_unchanged()?;
-        let reader = ReaderBuilder::new(Arc::clone(&self.schema))
+        let reader = ReaderBuilder::new(self.types_of_fields())
             .with_format(self.format())
             .with_projection(columns.clone())
             .with_batch_size(batch_rows)
@@ -164,7 +187,12 @@ impl CsvInput {
             let next = guarded(|| reader.as_mut().and_then(Iterator::next));
             let next = next.unwrap_or_else(|problem| Some(Err(ArrowError::CsvError(problem))));
             match next {
-                Some(Ok(batch)) => Some(Ok(batch)),
+                Some(Ok(batch)) => {
+                    let batch = self.read_values(batch);
+                    let batch = batch.map_err(|error| self.explain(error, &columns));
+                    reader = reader.take().filter(|_| batch.is_ok());
+                    Some(batch)
+                }
                 Some(Err(error)) => {
                     // After a failure, the reader must not be used any more.
                     reader = None;
@@ -206,104 +234,13 @@ impl CsvInput {
         let text = MultiGzDecoder::new(bytes);
         Ok(Box::new(BufReader::with_capacity(BUFFER_BYTES, text)))
     }
-
-    /// Turns an error of the reader into one that names the line, if the file has a broken row, or a
-    /// value of another type in one of the columns that were read.
-    fn explain(&self, error: ArrowError, columns: &[usize]) -> SchemaError {
-        let broken = guarded(|| self.broken_row(columns)).unwrap_or_default();
-        broken.unwrap_or_else(|| SchemaError::UnreadableCsv {
-            path: self.path.clone(),
-            source: error,
-        })
-    }
-
-    /// Finds the first row that has another number of fields than the header, is no UTF-8 text, or
-    /// has a value of another type in a column.
-    fn broken_row(&self, columns: &[usize]) -> Option<SchemaError> {
-        let bytes = match self.bytes() {
-            Ok(bytes) => bytes,
-            Err(error) => return Some(error),
-        };
-        let mut reader = csv::ReaderBuilder::new()
-            .delimiter(delimiter_of(&self.path).unwrap_or(b','))
-            .from_reader(bytes);
-        let found = match reader.headers().cloned() {
-            Ok(_) => reader.records().find_map(|row| match row {
-                Ok(row) => self.misfit(&row, columns).map(Ok),
-                Err(error) => Some(Err(error)),
-            }),
-            Err(error) => Some(Err(error)),
-        };
-        let found = match found? {
-            Ok(misfit) => return Some(misfit),
-            Err(error) => error,
-        };
-        let (pos, problem) = match found.into_kind() {
-            csv::ErrorKind::UnequalLengths {
-                pos,
-                expected_len,
-                len,
-            } => {
-                let problem = format!(
-                    "has {len} fields, the header has {expected_len}; a field with the delimiter, \
-                     a quote or a line break stands in double quotes"
-                );
-                (pos, problem)
-            }
-            csv::ErrorKind::Utf8 { pos, err } => {
-                let problem = format!("field {} is no UTF-8 text", err.field() + 1);
-                (pos, problem)
-            }
-            csv::ErrorKind::Io(source) => return self.unread(source),
-            _ => return None,
-        };
-        Some(SchemaError::CsvLine {
-            path: self.path.clone(),
-            line: pos.map_or(1, |pos| pos.line()),
-            problem,
-        })
-    }
 }
 
-impl CsvInput {
-    /// Returns the error of the first value of a row that is not of its column's type.
-    fn misfit(&self, row: &csv::StringRecord, columns: &[usize]) -> Option<SchemaError> {
-        let mut values = columns.iter().filter_map(|&at| {
-            let (field, text) = (self.schema.fields().get(at)?, row.get(at)?);
-            Some((field, text))
-        });
-        let (field, text) = values.find(|(field, text)| !is_of_type(text, field.data_type()))?;
-        let (name, data_type) = (field.name(), field.data_type());
-        Some(SchemaError::CsvLine {
-            path: self.path.clone(),
-            line: row.position().map_or(1, |pos| pos.line()),
-            problem: format!("column `{name}` is {text:?}, which is no {data_type}"),
-        })
-    }
-
-    /// Returns the error of bytes that could not be read; none if they are no gzip.
-    fn unread(&self, source: io::Error) -> Option<SchemaError> {
-        use io::ErrorKind::{InvalidData, InvalidInput, UnexpectedEof};
-        if matches!(source.kind(), InvalidData | InvalidInput | UnexpectedEof) {
-            return None;
-        }
-        Some(match source.downcast::<SchemaError>() {
-            Ok(of_store) => of_store,
-            Err(source) => SchemaError::io("read", &self.path)(source),
-        })
-    }
-}
-
-/// Tells whether a field has a value of a type that is inferred or declared; an empty one is null.
-fn is_of_type(text: &str, data_type: &DataType) -> bool {
-    text.is_empty()
-        || match data_type {
-            DataType::Int64 => Int64Type::parse(text).is_some(),
-            DataType::Float64 => Float64Type::parse(text).is_some(),
-            DataType::Date32 => Date32Type::parse(text).is_some(),
-            DataType::Timestamp(..) => string_to_datetime(&Utc, text).is_ok(),
-            _ => true,
-        }
+fn with_types(schema: &SchemaRef, types: &[DataType]) -> SchemaRef {
+    let fields = schema.fields().iter().zip(types);
+    let fields = fields
+        .map(|(field, of_type)| Field::new(field.name(), of_type.clone(), field.is_nullable()));
+    Arc::new(Schema::new(fields.collect::<Vec<_>>()))
 }
 
 impl Read for ObjectRead {

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::config::{ColumnKind, ColumnSpec};
+use crate::input::{EdgesPlan, GraphPlan};
 
 /// Asserts that an error is of a kind and contains some texts; paths are cut to file names.
 pub(super) fn assert_says<T>(result: Result<T>, kind: ErrorKind, expected: &[&str]) {
@@ -89,7 +90,7 @@ fn features_are_finite_and_of_one_width() {
         ),
         (
             Arc::new(Float64Array::from(vec![0.0, 0.0, -1e300])),
-            "x row 2: is -inf",
+            "x row 2: is -1e300, beyond 32-bit floats; allowed are finite float32 numbers",
         ),
     ];
     for (array, expected) in cases {
@@ -247,13 +248,22 @@ fn edges_have_ends_and_finite_weights() {
     check_edges(src(), floats([1.0, 0.0, -1.0]), true, expected);
 }
 
+/// Makes the plan of the edges of a graph whose nodes have some ids.
+fn with_ids(edges: EdgesPlan, dir: &Path, ids: ArrayRef) -> Result<Arc<EdgesPlan>> {
+    write(&dir.join("of_ids.parquet"), &vec![("id", ids)], 1);
+    let mut spec = nodes_spec();
+    spec.path = "of_ids.parquet".into();
+    let graph = GraphPlan::untyped(spec.into_plan(dir)?, edges)?;
+    Ok(Arc::clone(&graph.relations[0].edges))
+}
+
 #[test]
 fn ends_are_ids_of_the_nodes_type() {
     let dir = tempfile::tempdir().unwrap();
     let columns = vec![("src", ints([1, 2, 3])), ("dst", ints([4, 5, 1 << 40]))];
     write(&dir.path().join("edges.parquet"), &columns, 2);
     let plan = edges_spec().into_plan(dir.path()).unwrap();
-    let plan = plan.with_id_type(IdType::Int32).unwrap();
+    let plan = with_ids(plan, dir.path(), Arc::new(Int32Array::from(vec![1]))).unwrap();
     assert_eq!(
         plan.read(&plan.units()[0]).unwrap().dst.id_type(),
         IdType::Int32
@@ -269,23 +279,24 @@ fn ends_are_ids_of_the_nodes_type() {
     };
     let ends = vec![("src", ints([1, 2, 3])), ("dst", ints([4, -1, 1 << 40]))];
     write(&dir.path().join("edges.parquet"), &ends, 3);
-    for (id_type, misfit, rest) in [
-        (IdType::Int32, 2, ["4", "-1"]),
-        (IdType::UInt64, 1, ["4", "1099511627776"]),
+    let narrow = Arc::new(Int32Array::from(vec![1])) as ArrayRef;
+    let unsigned = Arc::new(UInt64Array::from(vec![1])) as ArrayRef;
+    for (ids, id_type, misfit, rest) in [
+        (narrow, IdType::Int32, 2, ["4", "-1"]),
+        (unsigned, IdType::UInt64, 1, ["4", "1099511627776"]),
     ] {
         let dropping = lenient.clone().into_plan(dir.path()).unwrap();
-        let dropping = dropping.with_id_type(id_type).unwrap();
+        let dropping = with_ids(dropping, dir.path(), ids).unwrap();
         let mut found = ids_of(&dropping.read(&dropping.units()[0]).unwrap().dst);
         let nowhere = Ids::from_keys(id_type, vec![crate::ids::NOWHERE]);
         assert_eq!(found.remove(misfit), nowhere.display(0));
         assert_eq!(found, rest);
     }
     write(&dir.path().join("edges.parquet"), &columns, 2);
-    let wrong = edges_spec()
-        .into_plan(dir.path())
-        .unwrap()
-        .with_id_type(IdType::Utf8);
-    let types = ["edges table: columns `src` and `dst` are int64, but the nodes' ids are utf8"];
+    let wrong = edges_spec().into_plan(dir.path()).unwrap();
+    let wrong = with_ids(wrong, dir.path(), strings(&[Some("a")]));
+    let types =
+        ["edges table: column `src` has integers, but column `id` of `input.nodes` has strings"];
     assert_says(wrong, ErrorKind::Data, &types);
     let mixed = vec![("src", ints([1])), ("dst", strings(&[Some("a")]))];
     write(&dir.path().join("edges.parquet"), &mixed, 2);
@@ -362,7 +373,7 @@ fn columns_exist_and_have_a_type_of_their_role() {
     let ids = "allowed for ids: integers and strings";
     data(
         &|s| s.id = "features".to_owned(),
-        &["column `features`", "is Float32", ids],
+        &["column `features`", "is float32", ids],
     );
     data(
         &|s| {
@@ -373,11 +384,11 @@ fn columns_exist_and_have_a_type_of_their_role() {
             };
             s.columns = [("name".to_owned(), number)].into();
         },
-        &["column `name`", "is Utf8", "for features"],
+        &["column `name`", "is string", "for features"],
     );
     data(
         &|s| s.split = some("features").map(SplitSpec::Column),
-        &["column `features`", "is Float32", "for splits"],
+        &["column `features`", "is float32", "for splits"],
     );
 }
 
@@ -472,7 +483,7 @@ fn files_of_one_table_have_the_same_types() {
         other_type,
         ErrorKind::Data,
         &[
-            "b.parquet is Utf8, allowed for ids: Int64, as in ",
+            "b.parquet is string, allowed for ids: int64, as in ",
             "a.parquet",
         ],
     );
@@ -534,19 +545,19 @@ fn numbers_that_are_written_again_are_of_one_type() {
             narrow(ints([1])),
             ints([300]),
             "y",
-            "Int64, allowed for labels: Int8, as in ",
+            "int64, allowed for labels: int8, as in ",
         ),
         (
             half,
             floats([70_000.0]),
             "y",
-            "Float32, allowed for labels: Float16, as in ",
+            "float32, allowed for labels: float16, as in ",
         ),
         (
             narrow(ints([1])),
             ints([300]),
             "s",
-            "Int64, allowed for splits: Int8, as in ",
+            "int64, allowed for splits: int8, as in ",
         ),
     ];
     for (first, second, column, expected) in cases {
@@ -586,7 +597,7 @@ fn class_numbers_fit_limit_and_column() {
         })
     };
     with(128, DataType::Int8).unwrap();
-    let too_many = "`input.nodes.num_classes`: is 129; column `y` is Int8, whose greatest is 127";
+    let too_many = "`input.nodes.num_classes`: is 129; column `y` is int8, whose greatest is 127";
     assert_says(with(129, DataType::Int8), ErrorKind::Usage, &[too_many]);
     for wrong in [0, 1 << 21] {
         let expected = format!("`input.nodes.num_classes`: is {wrong}; allowed is 1 to 1048576");

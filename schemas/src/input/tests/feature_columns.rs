@@ -248,7 +248,7 @@ fn a_column_may_be_null_in_all_rows_of_a_file() {
     let alone = spec().into_plan(dir.path()).map(|plan| plan.num_rows());
     let problem = [
         "column `x` of",
-        "is Null, allowed for features",
+        "is null, allowed for features",
         "but all its values are null; leave the column out, or write it with a type",
     ];
     assert_says(alone, ErrorKind::Data, &problem);
@@ -289,10 +289,10 @@ fn entries_of_columns_are_checked() {
     let names = strings(&[Some("a"), Some("b"), Some("c")]);
     let number = [
         "column `x` of",
-        "is Utf8, allowed for features: numbers and lists of numbers",
+        "is string, allowed for features: numbers and lists of numbers",
     ];
     assert_refused(&names, kind(ColumnKind::Number), ErrorKind::Data, &number);
-    let time = ["is Utf8, allowed for features: dates and timestamps"];
+    let time = ["is string, allowed for features: dates and timestamps"];
     assert_refused(&names, kind(ColumnKind::Time), ErrorKind::Data, &time);
     let halves = floats([2.0, 1.5]);
     let fraction = [
@@ -308,7 +308,7 @@ fn entries_of_columns_are_checked() {
     );
     let days: ArrayRef = Arc::new(Date32Array::from(vec![1]));
     let category = [
-        "is Date32, allowed for features: strings, dictionaries, integers, booleans and floats \
+        "is date, allowed for features: strings, dictionaries, integers, booleans and floats \
          without a fraction",
     ];
     assert_refused(
@@ -385,6 +385,6 @@ fn csv_columns_are_read_as_declared() {
     let wrong = wrong.map(|column| column.values).unwrap_err();
     assert_eq!(wrong.kind(), ErrorKind::Data);
     let text = error_chain(&wrong);
-    let expected = "nodes.csv, line 3: column `x` is \"n/a\", which is no Float64";
+    let expected = "nodes.csv, line 3: is \"n/a\", which is no number";
     assert!(text.contains(expected), "{text}");
 }

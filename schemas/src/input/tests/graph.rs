@@ -243,12 +243,12 @@ fn values_of_where_fit_the_columns() {
     assert_eq!(
         with(all),
         [
-            "column `good` of edges.parquet is Boolean, allowed for a string of `where`: strings",
+            "column `good` of edges.parquet is boolean, allowed for a string of `where`: strings",
             "`input.edges.cites.where.kind`: no column `kind` in edges.parquet; its columns are \
              who, paper, other, type, year, good",
-            "column `type` of edges.parquet is Utf8, allowed for a whole number of `where`: integers",
-            "column `who` of edges.parquet is Utf8, allowed for true or false of `where`: booleans",
-            "column `year` of edges.parquet is Int64, allowed for a string of `where`: strings",
+            "column `type` of edges.parquet is string, allowed for a whole number of `where`: integers",
+            "column `who` of edges.parquet is string, allowed for true or false of `where`: booleans",
+            "column `year` of edges.parquet is int64, allowed for a string of `where`: strings",
         ]
     );
     assert_eq!(
@@ -376,10 +376,12 @@ fn ends_have_the_ids_of_their_types() {
     assert_eq!(
         problems(dir.path(), &all),
         [
-            "`input.edges.cites` table: column `paper` is int64 and column `who` is utf8; both must \
+            "`input.edges.cites` table: column `paper` has int64 and column `who` has strings; both must \
              be integers or both strings",
-            "`input.edges.writes` table: column `paper` is int64, but the ids of author are utf8",
-            "`input.edges.writes` table: column `who` is utf8, but the ids of paper are int64",
+            "`input.edges.writes` table: column `paper` has integers, but column `name` of \
+             `input.nodes.author` has strings; both must be integers or both strings",
+            "`input.edges.writes` table: column `who` has strings, but column `id` of \
+             `input.nodes.paper` has integers; both must be integers or both strings",
         ]
     );
 }
