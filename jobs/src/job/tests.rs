@@ -474,7 +474,7 @@ fn errors_of_keys_of_the_command_line_name_them() {
         &text,
         &[("flatten.hops", "two")],
         "--set flatten.hops=two: `flatten.hops` is the string \"two\"; allowed is a whole number \
-         from 0",
+         from 1",
     );
     check_set(
         &text,
