@@ -145,8 +145,8 @@ fn a_few_words_among_numbers_are_a_warning() {
     for kind in ["number", "category"] {
         let declared = format!("columns = {{ age = {{ kind = \"{kind}\" }} }}\nlabel =");
         bench.write(&job().with("label =", &declared));
-        let checked = bench.graphflat(&["check", "job.toml", "--fresh"]).ok();
-        assert!(!checked.stderr.contains("no numbers"), "{}", checked.stderr);
+        let silent = bench.graphflat(&["check", "job.toml", "--fresh"]).ok();
+        assert!(!silent.stderr.contains("no numbers"), "{}", silent.stderr);
     }
     replace(&bench, "nodes.csv", "NA", "old");
     let declared = "columns = { age = { kind = \"number\" } }\nlabel =";
@@ -174,8 +174,8 @@ fn broken_csv_tables_are_named_by_line() {
     fresh();
     replace(&bench, "edges.csv", "\n01,02\n", "\n01,none\n");
     let dangling = bench.run(&job(), &["--fresh"]).stderr;
-    let problem = "column `dst`, line 4 of edges.csv: no node has the id none";
-    assert!(dangling.contains(problem), "{dangling}");
+    let no_node = "column `dst`, line 4 of edges.csv: no node has the id none";
+    assert!(dangling.contains(no_node), "{dangling}");
     fresh();
     let text = fs::read_to_string(bench.path("nodes.csv")).unwrap();
     fs::write(bench.path("nodes.csv"), text.replace(',', ";")).unwrap();
@@ -209,8 +209,8 @@ fn check_lists_inferred_types_for_machines() {
             "[input.edges.knows]\nfrom = \"person\"\nto = \"person\"",
         );
     bench.write(&Job(format!("{typed}{FLATTEN}")).with("label =", kind));
-    let checked = bench.graphflat(&["check", "job.toml", "--json"]).ok();
-    let report = &checked.events()[0];
+    let of_types = bench.graphflat(&["check", "job.toml", "--json"]).ok();
+    let report = &of_types.events()[0];
     assert_eq!(report["types"][0]["inferred"], expected["nodes"]);
     assert_eq!(report["relations"][0]["inferred"], expected["edges"]);
 }

@@ -695,6 +695,10 @@ fn bad_features_name_file_column_and_row() {
             case.nodes.set("f1", Arc::new(Float64Array::from(wide)));
         },
     );
+}
+
+#[test]
+fn bad_sparse_features_name_file_column_and_row() {
     let sparse = Graph::new(60, IdKind::Utf8, FeatureKind::Sparse).with_weights();
     check_on(
         &sparse,
@@ -950,7 +954,7 @@ fn lists_of_targets_are_of_nodes() {
     check(
         DATA,
         expect![[r#"
-        error: job job.toml: column `id` of list.parquet is Utf8, allowed for listed ids: integers, as the nodes have
+        error: job job.toml: column `id` of list.parquet is string, allowed for listed ids: integers, as the nodes have
     "#]],
         list(text, "id"),
     );

@@ -219,7 +219,8 @@ fn json_has_whole_values() {
     assert_eq!(target["nodes"][0]["in_degree"], 6);
     assert_eq!(target["nodes"][5]["features"].as_array().unwrap().len(), 6);
     let edge = &target["edges"][5];
-    let ends = ["src", "dst"].map(|key| edge[key].as_u64().unwrap() as usize);
+    let position = |key| usize::try_from(edge[key].as_u64().unwrap()).unwrap();
+    let ends = ["src", "dst"].map(position);
     let ids = ends.map(|at| &target["nodes"][at]["id"]);
     assert_eq!(json!(ids), json!(["node/147-3", "node/44-6"]));
     assert_eq!(edge["weight"], 1.0);

@@ -347,10 +347,10 @@ fn json_has_the_same(bench: &Bench, features: &str, text: &str) {
         nodes.as_array().unwrap().len(),
         edges.as_array().unwrap().len(),
     );
-    let line = format!(": {} nodes, {} edges\n", counts.0, counts.1);
-    assert!(text.contains(&line), "{target}");
+    let heading = format!(": {} nodes, {} edges\n", counts.0, counts.1);
+    assert!(text.contains(&heading), "{target}");
     let name = |at: &Value| {
-        let node = &nodes[at.as_u64().unwrap() as usize];
+        let node = &nodes[usize::try_from(at.as_u64().unwrap()).unwrap()];
         let id = node["id"].to_string();
         format!(
             "{} {}",
@@ -360,12 +360,9 @@ fn json_has_the_same(bench: &Bench, features: &str, text: &str) {
     };
     for edge in edges.as_array().unwrap().iter().take(20) {
         let relation = edge["relation"].as_str().unwrap();
-        let line = format!(
-            "  {} -> {} by {relation}",
-            name(&edge["src"]),
-            name(&edge["dst"])
-        );
-        assert!(text.contains(&line), "no {line} in {text}");
+        let (src, dst) = (name(&edge["src"]), name(&edge["dst"]));
+        let of_edge = format!("  {src} -> {dst} by {relation}");
+        assert!(text.contains(&of_edge), "no {of_edge} in {text}");
     }
     assert_eq!(nodes[0]["hop"], 0);
     let in_degrees = nodes[0]["in_degree"].as_object().unwrap();

@@ -108,10 +108,10 @@ pub(crate) fn other_width(
     }
     let of_column = given.iter().find_map(|column| {
         let of_name = |of: &&FeatureColumn| of.name == column.name && of.width != column.width;
-        let (before, now) = (trained.iter().find(of_name)?.width?, column.width?);
+        let (then, today) = (trained.iter().find(of_name)?.width?, column.width?);
         let name = &column.name;
         Some(format!(
-            ": column `{name}` has {now} numbers a row, in training it had {before}"
+            ": column `{name}` has {today} numbers a row, in training it had {then}"
         ))
     });
     Some(format!(

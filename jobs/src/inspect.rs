@@ -162,12 +162,12 @@ fn store(dir: &Path, json: bool) -> Result<String, JobError> {
         })
         .to_string());
     }
-    let keep = match (is_typed, meta.keep.0.as_slice()) {
+    let of_all = match (is_typed, meta.keep.0.as_slice()) {
         (false, [keep]) => format!("{} in-edges a node, ", kept(*keep)),
         _ => String::new(),
     };
     let mut text = format!(
-        "store: {} nodes in {} partitions, {keep}{} sampling, seed {}, {} sample(s), {bytes} \
+        "store: {} nodes in {} partitions, {of_all}{} sampling, seed {}, {} sample(s), {bytes} \
          bytes\n",
         meta.num_nodes,
         meta.workers,
@@ -184,8 +184,8 @@ fn store(dir: &Path, json: bool) -> Result<String, JobError> {
     for (of_type, count) in meta.graph.types.iter().zip(&meta.nodes_by_type) {
         text.push_str(&format!("  {}: {count} nodes\n", of_type.name));
     }
-    let counts = meta.edges.relations.iter().zip(&meta.keep.0);
-    for (relation, (counts, keep)) in meta.graph.relations.iter().zip(counts) {
+    let of_relations = meta.edges.relations.iter().zip(&meta.keep.0);
+    for (relation, (counts, keep)) in meta.graph.relations.iter().zip(of_relations) {
         text.push_str(&format!(
             "  {} from {} to {}: {} in-edges, {} a node, {} dropped rows\n",
             relation.name,
@@ -223,9 +223,9 @@ fn type_counts(meta: &StoreMeta) -> Value {
 /// Returns the ends and counts of each relation; null if relations have no names.
 fn relation_counts(meta: &StoreMeta) -> Value {
     let types = &meta.graph.types;
-    let counts = meta.edges.relations.iter().zip(&meta.keep.0);
-    let relations = meta.graph.relations.iter().zip(counts);
-    let counts: serde_json::Map<String, Value> = relations
+    let of_relations = meta.edges.relations.iter().zip(&meta.keep.0);
+    let relations = meta.graph.relations.iter().zip(of_relations);
+    let described: serde_json::Map<String, Value> = relations
         .map(|(relation, (counts, keep))| {
             let of_relation = serde_json::json!({
                 "from": types[relation.from].name,
@@ -237,9 +237,9 @@ fn relation_counts(meta: &StoreMeta) -> Value {
             (relation.name.clone(), of_relation)
         })
         .collect();
-    match counts.is_empty() {
+    match described.is_empty() {
         true => Value::Null,
-        false => Value::Object(counts),
+        false => Value::Object(described),
     }
 }
 

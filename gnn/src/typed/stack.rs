@@ -210,8 +210,8 @@ impl<'a> TypedStack<'a> {
                     continue;
                 };
                 if given != Rows::Projected {
-                    let raw = of.raw.clone().map(Features::Dense);
-                    let (rows, scores) = (raw.unwrap_or_else(|| own.clone()), None);
+                    let rows = of.raw.clone().map(Features::Dense);
+                    let (rows, scores) = (rows.unwrap_or_else(|| own.clone()), None);
                     parts[t] = Some(Src { rows, scores });
                     continue;
                 }

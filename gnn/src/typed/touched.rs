@@ -59,7 +59,7 @@ impl Touched {
         let ranges = self.csr.offset.windows(2);
         let sums = ranges.map(|range| {
             let of_row = &edge[range[0] as usize..range[1] as usize];
-            of_row.iter().map(|&edge| f64::from(edge)).sum::<f64>() as f32
+            of_row.iter().copied().map(f64::from).sum::<f64>() as f32
         });
         sums.collect()
     }

@@ -55,7 +55,10 @@ pub(super) fn neighbourhood(shown: &Neighbourhood<'_>) -> Value {
         let weight = edges.edge_weight.as_ref();
         let dim = shown.meta.relations[of.relation].edge_feature_dim;
         let features = edges.edge_feature.as_ref().zip(dim);
-        let features = features.map(|(all, dim)| vector(&all[of.at * dim..(of.at + 1) * dim]));
+        let features = features.map(|(all, width)| {
+            let row = of.at * width..(of.at + 1) * width;
+            vector(&all[row])
+        });
         object([
             ("relation", name(&shown.meta.relations[of.relation].name)),
             ("src", json!(numbers[edges.from][of.src])),
@@ -146,7 +149,8 @@ fn features(features: &Features, at: usize) -> Value {
             index,
             value,
         } => {
-            let range = offset[at] as usize..offset[at + 1] as usize;
+            let end = |of: usize| usize::try_from(offset[of]).unwrap_or(index.len());
+            let range = end(at)..end(at + 1);
             json!({
                 "dim": dim,
                 "index": index[range.clone()],

@@ -107,11 +107,11 @@ pub(super) fn graph_features(dir: &Path, args: &InspectArgs) -> Result<String, J
     match (&args.target, left == limit) {
         (Some(target), true) => Err(problem(dir, format!("has no target {target}"))),
         _ if args.json => {
-            let names = relations.iter().map(|relation| relation.name.as_str());
-            let names: Vec<&str> = names.filter(|name| !name.is_empty()).collect();
+            let named = relations.iter().map(|relation| relation.name.as_str());
+            let named: Vec<&str> = named.filter(|name| !name.is_empty()).collect();
             let values = [
                 ("hops", flatten.hops.into()),
-                ("relations", names.into()),
+                ("relations", named.into()),
                 ("fanouts", serde_json::json!(flatten.fanouts)),
                 ("targets", targets.into()),
             ];

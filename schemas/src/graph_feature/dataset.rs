@@ -177,7 +177,7 @@ impl GraphFeatureDataset {
                 let mut scratch = ExtractScratch::new(&shard);
                 let (fanouts, ids) = (&self.flatten.fanouts, &shard.target_nodes().ids);
                 let wanted = shard.targets().filter(|&at| is_wanted(ids, at as usize));
-                let extract = |target| shard.extract(target, fanouts, &mut scratch);
+                let extract = |at| shard.extract(at, fanouts, &mut scratch);
                 features.extend(wanted.take(limit).map(extract));
             }
         }

@@ -212,20 +212,19 @@ impl GraphPlan {
         if let Some(error) = found.into_iter().next() {
             return Err(error);
         }
-        let [(_, nodes)] = types;
-        let nodes = nodes.expect("it is the table of the only type");
-        let (_, edges) = tables.pop().expect("it fits the nodes");
-        let edges = Arc::new(edges);
+        let [(_, of_type)] = types;
+        let of_type = of_type.expect("it is the table of the only type");
+        let (_, fitted) = tables.pop().expect("it fits the nodes");
         Ok(Self {
             types: vec![TypePlan {
                 name: String::new(),
-                nodes: Arc::new(nodes),
+                nodes: Arc::new(of_type),
             }],
             relations: vec![RelationPlan {
                 name: String::new(),
                 from: 0,
                 to: 0,
-                edges,
+                edges: Arc::new(fitted),
                 reversed: false,
             }],
         })

@@ -258,9 +258,9 @@ fn ends_in_csv_are_read_in_the_type_of_the_ids() {
     );
     let mut dropping = graph;
     dropping["edges"][""]["dangling"] = json!("drop");
-    let plan = graph_of(dir.path(), &[], dropping).unwrap();
-    let edges = &plan.relations[0].edges;
-    let rows = edges.read(&edges.units()[0]).unwrap();
+    let dropping = graph_of(dir.path(), &[], dropping).unwrap();
+    let kept = &dropping.relations[0].edges;
+    let rows = kept.read(&kept.units()[0]).unwrap();
     let nowhere = Ids::from_keys(IdType::Int64, vec![crate::ids::NOWHERE]).display(0);
     assert_eq!(ids_of(&rows.dst), ["8", &nowhere]);
     assert_eq!(ids_of(&rows.src), ["7", "7"]);
@@ -292,7 +292,7 @@ fn relations_of_one_csv_file_read_it_once_also_if_their_ids_are_of_two_types() {
     assert_eq!(sources.len(), 1);
     let batches = sources[0].batches(&sources[0].units()[0]).unwrap();
     let rows: Vec<Vec<EdgeRows>> = batches.map(|batch| batch.unwrap()).collect();
-    let shown = |rows: &EdgeRows| (ids_of(&rows.src), ids_of(&rows.dst), rows.src.id_type());
+    let shown = |of: &EdgeRows| (ids_of(&of.src), ids_of(&of.dst), of.src.id_type());
     // `cites` comes before `writes`.
     assert_eq!(
         shown(&rows[0][0]),
@@ -323,17 +323,17 @@ fn read_x(
     let of_model = KnownNodes {
         id_type: None,
         kinds: known
-            .map(|kind| ("x".to_owned(), kind))
+            .map(|given| ("x".to_owned(), given))
             .into_iter()
             .collect(),
     };
-    let known = KnownInput::from([(String::new(), of_model)]);
-    let planned = input.plan_like(dir.path(), &known);
+    let of_models = KnownInput::from([(String::new(), of_model)]);
+    let planned = input.plan_like(dir.path(), &of_models);
     let graph = planned.map_err(|mut found| found.swap_remove(0))?;
-    let nodes = &graph.types[0].nodes;
-    let unit = &nodes.units()[0];
-    let columns = nodes.column_meta(nodes.read_keys(unit)?.categories, &[]);
-    let values = match nodes.read_rows(unit, None, &columns)?.features {
+    let table = &graph.types[0].nodes;
+    let unit = &table.units()[0];
+    let columns = table.column_meta(table.read_keys(unit)?.categories, &[]);
+    let values = match table.read_rows(unit, None, &columns)?.features {
         Features::Dense { values, .. } => values,
         other => panic!("{other:?}"),
     };
@@ -360,9 +360,9 @@ fn words_for_a_missing_value_are_gaps_of_numbers_and_times() {
     assert_eq!(kind, ColumnKind::Category);
     assert_eq!(values.iter().filter(|value| value.is_nan()).count(), 1);
     let days = "id,x\n1,1970-01-03\n2,NA\n3,1970-01-02T12:00:00\n";
-    let (kind, values) = read_x(days, Some(ColumnKind::Time), None).unwrap();
-    assert_eq!((kind, values[0], values[2]), (ColumnKind::Time, 2.0, 1.5));
-    assert!(values[1].is_nan());
+    let (of_days, times) = read_x(days, Some(ColumnKind::Time), None).unwrap();
+    assert_eq!((of_days, times[0], times[2]), (ColumnKind::Time, 2.0, 1.5));
+    assert!(times[1].is_nan());
     // The first field of row 2 has a line break, so the row at fault is at line 5.
     let bad = "id,x\n1,2\n\"2\n\",NA\n\"3\",-\n";
     assert_says(
@@ -413,8 +413,8 @@ fn a_column_without_values_has_the_kind_that_is_given() {
     let digits = "id,x\n1,07\n2,7\n";
     let (kind, values) = read_x(digits, None, Some(ColumnKind::Category)).unwrap();
     assert_eq!((kind, values), (ColumnKind::Category, vec![0.0, 1.0]));
-    let (kind, _) = read_x(digits, None, Some(ColumnKind::Time)).unwrap();
-    assert_eq!(kind, ColumnKind::Number);
+    let (of_digits, _) = read_x(digits, None, Some(ColumnKind::Time)).unwrap();
+    assert_eq!(of_digits, ColumnKind::Number);
 }
 
 #[test]
@@ -461,20 +461,20 @@ fn other_delimiters_are_named() {
 #[test]
 fn mostly_numbers_are_odd_as_categories() {
     let dir = tempfile::tempdir().unwrap();
-    let check = |text: &str, expected: Option<(ColumnKind, u64, u64, &str, u64, bool)>| {
+    let check = |table: &str, expected: Option<(ColumnKind, u64, u64, &str, u64, bool)>| {
         let path = dir.path().join("n.csv");
-        std::fs::write(&path, text).unwrap();
+        std::fs::write(&path, table).unwrap();
         let csv = crate::storage::CsvInput::open(&path).unwrap();
         let found = csv.odd_values(&[1]).unwrap().remove(0);
         let found = found.map(|odd| {
-            let (text, line) = odd.first;
-            (odd.kind, odd.fitting, odd.others, text, line, odd.are_gaps)
+            let (value, line) = odd.first;
+            (odd.kind, odd.fitting, odd.others, value, line, odd.are_gaps)
         });
         let expected = expected.map(|(kind, fitting, others, text, line, are_gaps)| {
             let first = (text.to_owned(), RowPlace::Line(line));
             (kind, fitting, others, first.0, first.1, are_gaps)
         });
-        assert_eq!(found, expected, "{text}");
+        assert_eq!(found, expected, "{table}");
     };
     let number = ColumnKind::Number;
     let gaps = "id,x\n1,1\n2,\n3,2.5\n4,NA\n5,nan\n6,3\n";

@@ -90,10 +90,10 @@ impl CsvInput {
     ///
     /// If a text is neither a value nor a word for a missing one.
     pub(super) fn read_values(&self, batch: RecordBatch) -> Result<RecordBatch, ArrowError> {
-        let (schema, columns, num_rows) = batch.into_parts();
+        let (read, columns, num_rows) = batch.into_parts();
         let mut fields = Vec::with_capacity(columns.len());
         let mut arrays = Vec::with_capacity(columns.len());
-        for (found, array) in schema.fields().iter().zip(columns) {
+        for (found, array) in read.fields().iter().zip(columns) {
             let wanted = self.schema.field_with_name(found.name())?;
             let array = match found.data_type() == wanted.data_type() {
                 true => array,
@@ -102,9 +102,9 @@ impl CsvInput {
             fields.push(wanted.clone());
             arrays.push(array);
         }
+        let options = RecordBatchOptions::new().with_row_count(Some(num_rows));
         let schema = Arc::new(Schema::new(fields));
-        let num_rows = RecordBatchOptions::new().with_row_count(Some(num_rows));
-        RecordBatch::try_new_with_options(schema, arrays, &num_rows)
+        RecordBatch::try_new_with_options(schema, arrays, &options)
     }
 
     /// Counts the values of text columns; none for a column whose values are mostly text, or whose
