@@ -142,6 +142,14 @@ fn a_few_words_among_numbers_are_a_warning() {
             outcome.stderr
         );
     }
+    // The same among class numbers.
+    let nodes = fs::read_to_string(bench.path("nodes.csv")).unwrap();
+    replace(&bench, "nodes.csv", ",0,train", ",NA,train");
+    let of_labels = bench.graphflat(&["check", "job.toml", "--fresh"]).ok();
+    let of_label = "column `label` of nodes.csv is read as class names: 1 of 60 values is no number \
+                    (first: \"NA\", line 2); empty fields in place of it are missing labels";
+    assert!(of_labels.stderr.contains(of_label), "{}", of_labels.stderr);
+    fs::write(bench.path("nodes.csv"), nodes).unwrap();
     for kind in ["number", "category"] {
         let declared = format!("columns = {{ age = {{ kind = \"{kind}\" }} }}\nlabel =");
         bench.write(&job().with("label =", &declared));

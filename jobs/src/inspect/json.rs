@@ -134,6 +134,7 @@ fn label(labels: &Labels, at: usize, names: &[String]) -> Value {
             None => json!(classes[at]),
         },
         Labels::Number(numbers) => number(numbers[at]),
+        Labels::Multi { present, .. } if !present[at] => Value::Null,
         Labels::Multi { width, values, .. } => vector(&values[at * width..(at + 1) * width]),
     }
 }

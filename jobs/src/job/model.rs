@@ -17,10 +17,12 @@ pub(super) struct OfModel {
 }
 
 impl JobSpec {
-    /// Reads the description of the model that the selected stages read and do not train. It is empty
-    /// if there is no such model, or it cannot be read, which the stage will report.
+    /// Reads the description of the model that the selected stages read and do not train, or that a
+    /// later run of the job will read, if it trains none. It is empty if there is no such model, or it
+    /// cannot be read, which the stage will report.
     pub(super) fn of_model(&self, selected: &[Stage]) -> OfModel {
-        if selected.contains(&Stage::Train) || !selected.contains(&Stage::Infer) {
+        let trains = self.train.is_some() && !selected.contains(&Stage::Infer);
+        if trains || selected.contains(&Stage::Train) {
             return OfModel::default();
         }
         let infer = self.infer.as_ref();

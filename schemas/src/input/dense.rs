@@ -3,7 +3,9 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, AsArray, Float32Array, LargeStringBuilder, RecordBatch};
+use arrow::array::{
+    Array, ArrayRef, AsArray, Float32Array, LargeStringArray, LargeStringBuilder, RecordBatch,
+};
 use arrow::compute::cast;
 use arrow::datatypes::{DataType, Float32Type, Float64Type, Int64Type, TimeUnit};
 use hashbrown::HashMap;
@@ -94,6 +96,7 @@ impl DenseColumns {
         doubts::warn(
             table,
             &inferred.map(|column| &*column.name).collect::<Vec<_>>(),
+            doubts::Doubt::Categories,
         )?;
         let dim = columns.iter().map(|column| column.width).sum();
         Ok(Self {
@@ -444,12 +447,48 @@ fn with_nan(array: &dyn Array) -> ArrayRef {
 /// Returns the values of a column of categories as text.
 fn texts(place: Place<'_>, name: &str, array: &dyn Array) -> Result<ArrayRef> {
     if is_string(array.data_type()) {
-        return strings(place, name, array);
+        let texts = strings(place, name, array)?;
+        return Ok(match place.csv {
+            Some(_) => as_typed(&texts),
+            None => texts,
+        });
     }
     if array.data_type().is_floating() {
         return whole_numbers(place, name, array);
     }
     cast(array, &DataType::LargeUtf8).map_err(place.convert())
+}
+
+/// Writes the text of CSV files as that of typed columns: `1.0` as 1, which pandas makes of integers
+/// with gaps, and `True` as true. So a category does not depend on the other values of a day.
+fn as_typed(texts: &ArrayRef) -> ArrayRef {
+    let texts = texts.as_string::<i64>();
+    let values = texts.iter().map(|text| text.map(category));
+    Arc::new(values.collect::<LargeStringArray>())
+}
+
+fn category(text: &str) -> &str {
+    if let Some(boolean) = ["true", "false"]
+        .iter()
+        .find(|of| text.eq_ignore_ascii_case(of))
+    {
+        return boolean;
+    }
+    let (sign, number) = match text.strip_prefix('-') {
+        Some(number) => ("-", number),
+        None => ("", text),
+    };
+    let Some((whole, fraction)) = number.split_once('.') else {
+        return text;
+    };
+    let is_whole = !whole.is_empty() && whole.bytes().all(|byte| byte.is_ascii_digit());
+    if !is_whole || fraction.is_empty() || fraction.bytes().any(|byte| byte != b'0') {
+        return text;
+    }
+    match whole {
+        "0" => "0",
+        _ => &text[..sign.len() + whole.len()],
+    }
 }
 
 /// Returns floats without a fraction as text: pandas writes integers with gaps as floats.

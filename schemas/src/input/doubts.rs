@@ -1,15 +1,22 @@
-//! Warns of CSV columns that are read as categories because some values are no numbers.
+//! Warns of CSV columns that are read as categories or class names because some values are no
+//! numbers.
 
 use super::Table;
-use crate::config::ColumnKind;
 use crate::error::Result;
 
-/// Warns of each column of categories whose values are mostly numbers, or mostly times.
+/// What columns are read as.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Doubt {
+    Categories,
+    ClassNames,
+}
+
+/// Warns of each column whose values are mostly numbers, or mostly times.
 ///
 /// # Errors
 ///
 /// If a CSV file cannot be read.
-pub(super) fn warn(table: &Table, columns: &[&str]) -> Result<()> {
+pub(super) fn warn(table: &Table, columns: &[&str], read_as: Doubt) -> Result<()> {
     for (path, csv) in table.csv_files() {
         let fields = csv.inferred().fields();
         let is_text = |at: &usize| fields[*at].data_type().is_string();
@@ -22,23 +29,36 @@ pub(super) fn warn(table: &Table, columns: &[&str]) -> Result<()> {
             let Some(odd) = odd else { continue };
             let name = fields[at].name();
             let (others, kind) = (odd.others, odd.kind.as_str());
-            let plural = match odd.kind {
-                ColumnKind::Time => "times",
-                _ => "numbers",
-            };
-            let (verb, them) = match others {
-                1 => ("is", "it"),
-                _ => ("are", "them"),
+            let (verb, end, them) = match others {
+                1 => ("is", "", "it"),
+                _ => ("are", "s", "them"),
             };
             let (first, line) = odd.first;
             let key = table.key(&format!("columns.{name}.kind"));
-            let mend = match odd.are_gaps {
-                true => format!("`{key}` = \"{kind}\" makes {them} missing values"),
-                false => format!("mend {them} and set `{key}` = \"{kind}\""),
+            let mend = match (read_as, odd.are_gaps) {
+                (Doubt::ClassNames, true) => {
+                    format!("empty fields in place of {them} are missing labels")
+                }
+                (Doubt::ClassNames, false) => format!("check {them}"),
+                (Doubt::Categories, true) => {
+                    format!(
+                        "`{key}` = \"{kind}\" makes {them} missing values, \"category\" ends this \
+                         warning"
+                    )
+                }
+                (Doubt::Categories, false) => {
+                    format!(
+                        "mend {them} and set `{key}` = \"{kind}\", \"category\" ends this warning"
+                    )
+                }
+            };
+            let words = match read_as {
+                Doubt::Categories => "categories",
+                Doubt::ClassNames => "class names",
             };
             tracing::warn!(
-                "column `{name}` of {} is read as categories: {others} of {} values {verb} no \
-                 {plural} (first: {first:?}, {line}); {mend}, \"category\" ends this warning",
+                "column `{name}` of {} is read as {words}: {others} of {} values {verb} no \
+                 {kind}{end} (first: {first:?}, {line}); {mend}",
                 path.display(),
                 odd.fitting + others
             );

@@ -58,14 +58,14 @@ impl EdgesSpec {
     /// One error for each mistake; at least one.
     pub fn plan(self, base: &Path) -> Result<EdgesPlan, Vec<SchemaError>> {
         let mut plan = self.plan_as(TableName::edges(""), base, &mut OpenFiles::default())?;
-        let text = plan.id_text();
+        let text = plan.text_columns();
         Table::read_as_text(&mut [(&mut plan.table, text)]);
         Ok(plan)
     }
 
     /// Checks the table of a relation; the files may be open already.
     ///
-    /// The caller passes [`EdgesPlan::id_text`] to [`Table::read_as_text`].
+    /// The caller passes [`EdgesPlan::text_columns`] to [`Table::read_as_text`].
     pub(super) fn plan_as(
         self,
         name: TableName,
@@ -180,6 +180,14 @@ impl EdgesPlan {
                     has(wanted)
                 )));
             }
+            if wanted.is_integer() && self.table.has_fractions(column) {
+                found.push(self.table.name().unusable(format!(
+                    "column `{column}` has numbers with a fraction (pandas writes integers so if \
+                     some are missing), but column `{}` of `{}` has integers; write them as integers",
+                    nodes.spec().id,
+                    nodes.table_key()
+                )));
+            }
             *own = wanted;
         }
         match found.is_empty() {
@@ -194,8 +202,8 @@ impl EdgesPlan {
         [self.src_type, self.dst_type].map(|of| is_fixed && !of.is_integer())
     }
 
-    /// Returns the columns of the ends that must be read as text.
-    pub(super) fn id_text(&self) -> Vec<String> {
+    /// Returns the columns of CSV files that must be read as text: of the ends and of `where`.
+    pub(super) fn text_columns(&self) -> Vec<String> {
         let ends = [
             (&self.spec.src, self.src_type),
             (&self.spec.dst, self.dst_type),
@@ -203,7 +211,8 @@ impl EdgesPlan {
         let text = ends
             .iter()
             .filter_map(|(of, id_type)| self.table.id_text(of, *id_type));
-        text.map(str::to_owned).collect()
+        let text = text.map(str::to_owned);
+        text.chain(self.table.filter_text()).collect()
     }
 
     pub(super) fn table_mut(&mut self) -> &mut Table {

@@ -31,7 +31,9 @@ impl RowFilter {
             let checked = match value {
                 WhereValue::Text(_) => {
                     let role = "a string of `where`";
-                    table.column(&key, name, role, "strings", |t| of_type(t, is_string))
+                    // Every column of a CSV file can be read as text.
+                    let is_fit = |t: &DataType| table.is_csv() || is_string(t);
+                    table.column(&key, name, role, "strings", |t| of_type(t, is_fit))
                 }
                 WhereValue::Integer(_) => {
                     let role = "a whole number of `where`";
@@ -62,6 +64,12 @@ impl RowFilter {
     /// Returns the columns that decide.
     pub(super) fn columns(&self) -> impl Iterator<Item = &str> {
         self.wanted.keys().map(String::as_str)
+    }
+
+    /// Returns the columns that are compared with text.
+    pub(super) fn text_columns(&self) -> impl Iterator<Item = &str> {
+        let wanted = self.wanted.iter();
+        wanted.filter_map(|(name, value)| matches!(value, WhereValue::Text(_)).then_some(&**name))
     }
 
     /// Returns the rows of a batch that are taken.

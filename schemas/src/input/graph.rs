@@ -157,11 +157,11 @@ fn fit_ids(
     }
     let nodes = types.iter_mut().filter_map(|(_, nodes)| nodes.as_mut());
     let nodes = nodes.map(|nodes| {
-        let text = nodes.id_text();
+        let text = nodes.text_columns();
         (nodes.table_mut(), text)
     });
     let edges = fitted.iter_mut().map(|(_, edges)| {
-        let text = edges.id_text();
+        let text = edges.text_columns();
         (edges.table_mut(), text)
     });
     Table::read_as_text(&mut nodes.chain(edges).collect::<Vec<_>>());

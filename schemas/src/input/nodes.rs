@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use super::decode::column;
 use super::dense::{Categories, Positions};
+use super::doubts::{self, Doubt};
 use super::features::FeatureColumns;
 use super::id_column::append_ids;
 use super::label::{self, LabelRole};
@@ -100,7 +101,7 @@ impl NodesSpec {
     pub fn plan(self, base: &Path) -> Result<NodesPlan, Vec<SchemaError>> {
         let files = &mut OpenFiles::default();
         let mut plan = self.plan_as(TableName::nodes(""), base, files, None)?;
-        let text = plan.id_text();
+        let text = plan.text_columns();
         Table::read_as_text(&mut [(&mut plan.table, text)]);
         Ok(plan)
     }
@@ -108,7 +109,7 @@ impl NodesSpec {
     /// Checks the table of a node type; the files may be open already. `known` is the table of the
     /// training, if a model is used.
     ///
-    /// The caller passes [`NodesPlan::id_text`] to [`Table::read_as_text`].
+    /// The caller passes [`NodesPlan::text_columns`] to [`Table::read_as_text`].
     pub(super) fn plan_as(
         self,
         name: TableName,
@@ -137,7 +138,10 @@ impl NodesSpec {
             _ => own,
         });
         let features = keep(FeatureColumns::plan(&self, &table, &kinds), &mut found);
-        let role = match &self.label {
+        // On a day without any label, a trained model can still be used.
+        let has_labels = |column: &&String| known.is_none() || !table.is_without_values(column);
+        let label = self.label.clone().filter(|column| has_labels(&column));
+        let role = match &label {
             Some(column) => {
                 let role = label::plan_label(&table, column, self.label_kind);
                 keep(role.map(Some), &mut found)
@@ -146,12 +150,18 @@ impl NodesSpec {
         };
         let split = keep(SplitSource::plan(&self, &table), &mut found);
         if let Some(role) = role {
-            keep(label::check_settings(&self, &table, role), &mut found);
+            if label.is_some() || self.label.is_none() {
+                keep(label::check_settings(&self, &table, role), &mut found);
+            }
+            if role == Some(LabelRole::ClassName) && known.is_none() {
+                let names = label.as_deref().into_iter().collect::<Vec<_>>();
+                keep(doubts::warn(&table, &names, Doubt::ClassNames), &mut found);
+            }
         }
         match (id_type, features, role, split) {
             (Some(id_type), Some(features), Some(role), Some(split)) if found.is_empty() => {
                 Ok(NodesPlan {
-                    label: self.label.clone().zip(role),
+                    label: label.zip(role),
                     spec: self,
                     table,
                     id_type,
@@ -186,10 +196,11 @@ impl NodesSpec {
 }
 
 impl NodesPlan {
-    /// Returns the column of the ids, if it must be read as text.
-    pub(super) fn id_text(&self) -> Vec<String> {
-        let column = self.table.id_text(&self.spec.id, self.id_type);
-        column.into_iter().map(str::to_owned).collect()
+    /// Returns the columns of CSV files that must be read as text: of the ids and of `where`.
+    pub(super) fn text_columns(&self) -> Vec<String> {
+        let ids = self.table.id_text(&self.spec.id, self.id_type);
+        let ids = ids.into_iter().map(str::to_owned);
+        ids.chain(self.table.filter_text()).collect()
     }
 
     /// Reads the ids as strings, if they are integers in CSV files.

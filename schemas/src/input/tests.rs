@@ -3,6 +3,7 @@
 mod bad;
 mod columns;
 mod csv;
+mod csv_days;
 mod feature_columns;
 mod files;
 mod graph;

@@ -55,6 +55,12 @@ impl Table {
         self.is_csv() && self.num_rows() > 0 && self.csv_files().all(|(_, csv)| is_null(csv))
     }
 
+    /// Tells whether all values of a column of CSV files are numbers, some with a fraction.
+    pub(in crate::input) fn has_fractions(&self, column: &str) -> bool {
+        let data_type = self.data_type("id", column);
+        self.is_csv() && data_type.is_ok_and(|of| of == DataType::Float64)
+    }
+
     /// Returns the type of a column of ids. Ids of CSV files are text unless all are integers.
     pub(in crate::input) fn id_type(&self, key: &str, column: &str) -> Result<IdType> {
         self.column(key, column, "ids", IDS, |data_type| match data_type {
@@ -62,6 +68,19 @@ impl Table {
             _ if self.is_csv() => Some(IdType::Utf8),
             other => IdType::of(other),
         })
+    }
+
+    /// Returns the columns of CSV files that `where` compares with text, and whose values are all
+    /// numbers, times or booleans.
+    pub(in crate::input) fn filter_text(&self) -> impl Iterator<Item = String> {
+        let is_other = |name: &&str| {
+            let data_type = self.data_type("where", name).ok();
+            self.is_csv() && data_type.is_some_and(|of| of != DataType::Utf8)
+        };
+        self.filter
+            .text_columns()
+            .filter(is_other)
+            .map(str::to_owned)
     }
 
     /// Returns a column of ids if it is in CSV files and must be read as text, so that the ids are

@@ -178,7 +178,11 @@ fn csv_objects_of_a_store_are_read_in_pieces() {
 }
 
 /// Writes files, and plans a typed graph of them.
-fn graph_of(dir: &Path, files: &[(&str, &str)], input: serde_json::Value) -> Result<GraphPlan> {
+pub(super) fn graph_of(
+    dir: &Path,
+    files: &[(&str, &str)],
+    input: serde_json::Value,
+) -> Result<GraphPlan> {
     for (name, text) in files {
         std::fs::write(dir.join(name), text).unwrap();
     }
@@ -187,7 +191,7 @@ fn graph_of(dir: &Path, files: &[(&str, &str)], input: serde_json::Value) -> Res
 }
 
 /// An untyped graph of a node file and an edge file.
-fn untyped(nodes: &str, edges: &str) -> serde_json::Value {
+pub(super) fn untyped(nodes: &str, edges: &str) -> serde_json::Value {
     json!({
         "nodes": { "": { "path": nodes, "id": "id" } },
         "edges": { "": { "path": edges, "src": "src", "dst": "dst" } },
@@ -195,7 +199,7 @@ fn untyped(nodes: &str, edges: &str) -> serde_json::Value {
 }
 
 /// Returns the ends of all edges of an untyped graph, and the ids of its nodes.
-fn ends_and_ids(graph: &GraphPlan) -> (Vec<String>, Vec<String>) {
+pub(super) fn ends_and_ids(graph: &GraphPlan) -> (Vec<String>, Vec<String>) {
     let (nodes, edges) = (&graph.types[0].nodes, &graph.relations[0].edges);
     let ids = nodes.read_keys(&nodes.units()[0]).unwrap().ids;
     let rows = edges.read(&edges.units()[0]).unwrap();
@@ -305,7 +309,7 @@ fn relations_of_one_csv_file_read_it_once_also_if_their_ids_are_of_two_types() {
 }
 
 /// Reads the feature `x` of a CSV table with `kind`, as the model of `known` had it.
-fn read_x(
+pub(super) fn read_x(
     text: &str,
     kind: Option<ColumnKind>,
     known: Option<ColumnKind>,

@@ -1,6 +1,6 @@
 //! Names the line of a CSV file that cannot be read.
 
-use std::io;
+use std::io::{self, BufRead, BufReader};
 
 use arrow::error::ArrowError;
 
@@ -18,12 +18,35 @@ impl CsvInput {
         let line = || {
             let mut rows = self.rows().ok()?.into_byte_records();
             let row = rows.nth(usize::try_from(row).ok()?)?.ok()?;
-            Some(row.position()?.line())
+            self.line_at(row.position()?.byte())
         };
         match guarded(line) {
             Ok(Some(line)) => RowPlace::Line(line),
             // The header is line 1.
             _ => RowPlace::Line(row + 2),
+        }
+    }
+
+    /// Returns the line of the row that starts at a byte of the text, or after the line breaks from
+    /// there on; none if the file can no longer be read.
+    pub(super) fn line_at(&self, start: u64) -> Option<u64> {
+        let mut text = BufReader::new(self.bytes().ok()?);
+        let (mut line, mut at) = (1, 0);
+        loop {
+            let bytes = text.fill_buf().ok()?;
+            let is_break = |byte: u8| byte == b'\n' || byte == b'\r';
+            let len = bytes.len();
+            for &byte in bytes {
+                if at >= start && !is_break(byte) {
+                    return Some(line);
+                }
+                line += u64::from(byte == b'\n');
+                at += 1;
+            }
+            if len == 0 {
+                return Some(line);
+            }
+            text.consume(len);
         }
     }
 
@@ -106,7 +129,7 @@ impl CsvInput {
         };
         Some(SchemaError::CsvLine {
             path: self.path.clone(),
-            line: pos.map_or(1, |pos| pos.line()),
+            line: pos.and_then(|pos| self.line_at(pos.byte())).unwrap_or(1),
             problem,
         })
     }
@@ -123,7 +146,11 @@ impl CsvInput {
         Some(SchemaError::Value {
             path: self.path.clone(),
             column: field.name().clone(),
-            row: RowPlace::Line(row.position().map_or(1, |pos| pos.line())),
+            row: RowPlace::Line(
+                row.position()
+                    .and_then(|pos| self.line_at(pos.byte()))
+                    .unwrap_or(1),
+            ),
             problem: format!("is {text:?}, which is no {}", word(field.data_type())),
         })
     }

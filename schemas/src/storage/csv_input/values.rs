@@ -48,7 +48,8 @@ struct Counts {
 /// Values of one kind, and the others.
 struct KindCounts {
     fitting: u64,
-    first: Option<(String, RowPlace)>,
+    /// The first other value, and the first byte of its row in the text.
+    first: Option<(String, u64)>,
     are_gaps: bool,
 }
 
@@ -118,23 +119,43 @@ impl CsvInput {
         columns: &[usize],
     ) -> Result<Vec<Option<OddValues>>, SchemaError> {
         let mut counts: Vec<Counts> = columns.iter().map(|_| Counts::default()).collect();
-        for row in self.rows()?.records() {
-            let explain = |error: csv::Error| ArrowError::CsvError(error.to_string());
-            let row = row.map_err(|error| self.explain(explain(error), &[]))?;
-            let line = RowPlace::Line(row.position().map_or(1, |pos| pos.line()));
+        let explain = |error: csv::Error| ArrowError::CsvError(error.to_string());
+        let (mut rows, mut row) = (self.rows()?, csv::StringRecord::new());
+        while rows
+            .read_record(&mut row)
+            .map_err(|error| self.explain(explain(error), &[]))?
+        {
+            let start = row.position().map_or(0, csv::Position::byte);
             for (of_column, &at) in counts.iter_mut().zip(columns) {
-                of_column.add(row.get(at).unwrap_or_default(), line);
+                of_column.add(row.get(at).unwrap_or_default(), start);
             }
             if counts.iter().all(|of_column| of_column.is_text) {
                 break;
             }
         }
-        Ok(counts.into_iter().map(Counts::finish).collect())
+        Ok(counts.into_iter().map(|of| self.odd(of)).collect())
+    }
+
+    /// Returns the counts of a column if most of its values are of a kind, but not all.
+    fn odd(&self, counts: Counts) -> Option<OddValues> {
+        let num_values = counts.num_values;
+        let kinds = KINDS.iter().zip(counts.kinds);
+        let mut most = kinds.filter(|(_, of)| of.fitting * 2 > num_values);
+        let ((kind, _), of) = most.next().filter(|_| !counts.is_text)?;
+        let (first, start) = of.first?;
+        Some(OddValues {
+            kind: *kind,
+            fitting: of.fitting,
+            others: num_values - of.fitting,
+            first: (first, RowPlace::Line(self.line_at(start)?)),
+            are_gaps: of.are_gaps,
+        })
     }
 }
 
 impl Counts {
-    fn add(&mut self, text: &str, line: RowPlace) {
+    /// Counts a value of the row that starts at a byte of the text.
+    fn add(&mut self, text: &str, start: u64) {
         if self.is_text || text.is_empty() {
             return;
         }
@@ -143,25 +164,12 @@ impl Counts {
             if !is_gap(text) && is_of_type(text, data_type, true) {
                 counts.fitting += 1;
             } else {
-                counts.first.get_or_insert_with(|| (text.to_owned(), line));
+                counts.first.get_or_insert_with(|| (text.to_owned(), start));
                 counts.are_gaps &= is_gap(text);
             }
         }
         let most = self.kinds.iter().map(|kind| kind.fitting).max();
         self.is_text |= self.num_values == FIRST_VALUES && most.unwrap_or(0) * 2 <= self.num_values;
-    }
-
-    fn finish(self) -> Option<OddValues> {
-        let kinds = KINDS.iter().zip(self.kinds);
-        let mut most = kinds.filter(|(_, counts)| counts.fitting * 2 > self.num_values);
-        let ((kind, _), counts) = most.next().filter(|_| !self.is_text)?;
-        Some(OddValues {
-            kind: *kind,
-            fitting: counts.fitting,
-            others: self.num_values - counts.fitting,
-            first: counts.first?,
-            are_gaps: counts.are_gaps,
-        })
     }
 }
 
@@ -200,8 +208,14 @@ pub(super) fn word(data_type: &DataType) -> &'static str {
     }
 }
 
-/// Reads a number. The words for infinite numbers and for NaN are none.
+/// Reads a number, or a boolean as 1 or 0. The words for infinite numbers and for NaN are none.
 fn number(text: &str) -> Option<f64> {
+    if text.eq_ignore_ascii_case("true") {
+        return Some(1.0);
+    }
+    if text.eq_ignore_ascii_case("false") {
+        return Some(0.0);
+    }
     let is_digit = |c: char| c.is_ascii_digit();
     Float64Type::parse(text).filter(|_| text.contains(is_digit))
 }
