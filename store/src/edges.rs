@@ -305,7 +305,7 @@ fn rank_shares<'a>(
             if edges.is_empty() {
                 continue;
             }
-            ranker.load(edges);
+            ranker.start();
             let ranked_lists = lists.iter().map(|list| {
                 ranker.rank(edges, list.order, list.keep, &mut ranked);
                 RankedColumns::from_ranked(&ranked, features, dim)

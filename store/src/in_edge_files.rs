@@ -5,10 +5,10 @@ use crate::buckets::Bucket;
 use crate::edges::OwnedEdges;
 use crate::hub::Totals;
 use crate::number::MISSING;
-use crate::sample::{Ranked, Ranker};
+use crate::sample::Ranker;
 use crate::{StoreError, StorePlan, TypePlacement};
 use arrow::array::{ArrayRef, Float32Array, RecordBatch, UInt32Array};
-use schemas::{FileEntry, LocalIdx};
+use schemas::{FileEntry, LocalIdx, NodeIdx};
 use std::sync::Arc;
 
 /// Sums over all in-edges of some nodes, `[num_nodes]` each.
@@ -45,7 +45,7 @@ pub(crate) fn write_in_edges(
     let dim = table.feature_dim().unwrap_or(0);
     let mut files = InEdgeFiles::new(worker, plan, relation);
     let mut hubs = edges.hubs.into_iter().peekable();
-    let (mut bucket, mut ranker, mut ranked) = (Bucket::default(), Ranker::default(), Vec::new());
+    let (mut bucket, mut ranker) = (Bucket::default(), Ranker::default());
     let layout = edges.buckets.layout();
     let list_plans = plan.lists(relation);
     let no_columns = || ListColumns::of_lists(list_plans.len(), table.has_weight());
@@ -61,15 +61,21 @@ pub(crate) fn write_in_edges(
             degrees.push(&hub.totals.rounded())?;
             for (list, whole) in lists.iter_mut().zip(&hub.lists) {
                 let (in_edges, features) = whole.to_ranked();
-                list.push(&in_edges, &features, dim);
+                let in_edges = in_edges.iter();
+                let in_edges = in_edges.map(|edge| (edge.src, edge.weight, edge.at as usize));
+                list.push(in_edges, &features, dim);
             }
         } else {
             let (in_edges, features) = bucket.node(at, dim);
             degrees.push(&Totals::of(placement.node(worker, place), in_edges))?;
-            ranker.load(in_edges);
+            ranker.start();
             for (list, of) in lists.iter_mut().zip(&list_plans) {
-                ranker.rank(in_edges, of.order, of.keep, &mut ranked);
-                list.push(&ranked, features, dim);
+                let first = ranker.first(in_edges, of.order, of.keep);
+                let edges = first.iter().map(|&at| {
+                    let edge = &in_edges[at as usize];
+                    (edge.src, edge.weight, at as usize)
+                });
+                list.push(edges, features, dim);
             }
         }
         if (place.index() + 1).is_multiple_of(NODES_PER_BATCH) {
@@ -147,15 +153,22 @@ impl ListColumns {
         (0..num_lists).map(empty).collect()
     }
 
-    fn push(&mut self, ranked: &[Ranked], feature: &[f32], dim: usize) {
-        for edge in ranked {
-            let at = edge.at as usize;
-            self.src.push(edge.src.raw());
-            self.feature
-                .extend_from_slice(&feature[at * dim..(at + 1) * dim]);
-        }
+    /// Appends the in-edges of a node: source, weight, and position of the features in `feature`.
+    fn push(
+        &mut self,
+        edges: impl Iterator<Item = (NodeIdx, f32, usize)> + Clone,
+        feature: &[f32],
+        dim: usize,
+    ) {
+        self.src.extend(edges.clone().map(|(src, ..)| src.raw()));
         if let Some(weight) = &mut self.weight {
-            weight.extend(ranked.iter().map(|edge| edge.weight));
+            weight.extend(edges.clone().map(|(_, weight, _)| weight));
+        }
+        if dim > 0 {
+            for (.., at) in edges {
+                self.feature
+                    .extend_from_slice(&feature[at * dim..(at + 1) * dim]);
+            }
         }
         self.offset.push(self.src.len() as u64);
     }

@@ -113,6 +113,12 @@ impl Order {
 /// Ranks the in-edges of one node after the other.
 #[derive(Debug, Default)]
 pub(crate) struct Ranker {
+    /// Positions of the first edges, in rank order.
+    first: Vec<u32>,
+    /// The high bits of a draw and the position of its edge in one number.
+    keys: Vec<u64>,
+    /// Whether `ordinals` are those of the node.
+    has_ordinals: bool,
     /// `[in_degree]`, ordinal of each edge among the edges of its source.
     ordinals: Vec<u32>,
     /// A hash table by source: the position of its last edge.
@@ -221,8 +227,62 @@ impl Drawer {
 const NO_EDGE: u32 = u32::MAX;
 
 impl Ranker {
-    /// Numbers the parallel edges of a node by input row; `edges` must hold all of them.
-    pub(crate) fn load(&mut self, edges: &[InEdge]) {
+    /// Starts with the edges of another node.
+    pub(crate) fn start(&mut self) {
+        self.has_ordinals = false;
+    }
+
+    /// Returns the positions of the first `keep` edges of a node, ties by (source, ordinal); `edges`
+    /// must hold all of them.
+    pub(crate) fn first(&mut self, edges: &[InEdge], order: Order, keep: usize) -> &[u32] {
+        if keep < edges.len() || !self.sort_all(edges, order) {
+            self.rank_all(edges, order, keep);
+            let least = self.least.finish().iter();
+            self.first.clear();
+            self.first.extend(least.map(|&draw| low_32(draw)));
+        }
+        &self.first
+    }
+
+    /// Sorts all edges without numbering the parallel ones; tells whether that gave their order.
+    fn sort_all(&mut self, edges: &[InEdge], order: Order) -> bool {
+        let count = edges.len() as u64;
+        let places = count.next_power_of_two().max(2) - 1; // the bits of positions
+        let (keys, numbered) = (&mut self.keys, (0u64..).zip(edges));
+        keys.clear();
+        match order {
+            // By source and position, which follows the input rows.
+            Order::Source => {
+                keys.extend(numbered.map(|(at, edge)| u64::from(edge.src.raw()) << 32 | at));
+            }
+            // Parallel edges have one hash, so with the same ordinal they draw the same.
+            Order::Rank(Sampling::Uniform, seed) => {
+                let key = |(at, edge): (u64, &InEdge)| draw(seed, edge.hash, 0) & !places | at;
+                keys.extend(numbered.map(key));
+            }
+            Order::Rank(Sampling::Weighted | Sampling::Top, _) => return false,
+        }
+        keys.sort_unstable();
+        let is_tie = |pair: &[u64]| (pair[0] ^ pair[1]) & !places == 0;
+        if order != Order::Source && keys.windows(2).any(is_tie) {
+            return false;
+        }
+        let places = match order {
+            Order::Source => u64::from(u32::MAX),
+            Order::Rank(..) => places,
+        };
+        self.first.clear();
+        let positions = self.keys.iter().map(|key| low_32((key & places).into()));
+        self.first.extend(positions);
+        true
+    }
+
+    /// Numbers the parallel edges of a node by input row.
+    fn load(&mut self, edges: &[InEdge]) {
+        if self.has_ordinals {
+            return;
+        }
+        self.has_ordinals = true;
         self.ordinals.clear();
         self.last.clear();
         self.last
@@ -246,8 +306,19 @@ impl Ranker {
         }
     }
 
-    /// Ranks the edges that were loaded last, ties by (source, ordinal), and keeps the first
-    /// `keep`.
+    /// Draws all edges of a node, to keep the first `keep`, ties by (source, ordinal).
+    fn rank_all(&mut self, edges: &[InEdge], order: Order, keep: usize) {
+        self.load(edges);
+        self.least.start(keep);
+        for (at, (edge, &ordinal)) in (0u64..).zip(edges.iter().zip(&self.ordinals)) {
+            let place = u64::from(edge.src.raw()) << 32 | at;
+            let priority = order.priority(edge, ordinal);
+            self.least
+                .push(u128::from(priority) << 64 | u128::from(place));
+        }
+    }
+
+    /// Ranks the edges of a node as [`Ranker::first`] does.
     ///
     /// # Shapes
     ///
@@ -259,13 +330,7 @@ impl Ranker {
         keep: usize,
         ranked: &mut Vec<Ranked>,
     ) {
-        self.least.start(keep);
-        for (at, (edge, &ordinal)) in (0u64..).zip(edges.iter().zip(&self.ordinals)) {
-            let place = u64::from(edge.src.raw()) << 32 | at;
-            let priority = order.priority(edge, ordinal);
-            self.least
-                .push(u128::from(priority) << 64 | u128::from(place));
-        }
+        self.rank_all(edges, order, keep);
         ranked.clear();
         ranked.extend(self.least.finish().iter().map(|&draw| {
             let at = low_32(draw);
@@ -311,7 +376,7 @@ mod tests {
 
     fn rank(edges: &[InEdge], sampling: Sampling, seed: u64, keep: usize) -> Vec<Ranked> {
         let (mut ranker, mut ranked) = (Ranker::default(), Vec::new());
-        ranker.load(edges);
+        ranker.start();
         let order = Order::Rank(sampling, seed);
         ranker.rank(edges, order, keep, &mut ranked);
         ranked
@@ -356,7 +421,7 @@ mod tests {
         };
         let edges: Vec<InEdge> = (0..50).map(drawn_edge).collect();
         let (mut ranker, mut all, mut drawer) = (Ranker::default(), Vec::new(), Drawer::default());
-        ranker.load(&edges);
+        ranker.start();
         ranker.rank(&edges, Order::Source, usize::MAX, &mut all);
         let (src, weight): (Vec<NodeIdx>, Vec<f32>) =
             all.iter().map(|edge| (edge.src, edge.weight)).unzip();
@@ -398,6 +463,34 @@ mod tests {
             edge_hash(relation_salt("cites"), 1, 2),
             edge_hash(relation_salt("cited"), 1, 2)
         );
+    }
+
+    #[test]
+    fn the_first_positions_are_those_of_the_ranks() {
+        let (mut ranker, mut ranked) = (Ranker::default(), Vec::new());
+        let samplings = [Sampling::Uniform, Sampling::Weighted, Sampling::Top];
+        let orders = samplings.map(|sampling| Order::Rank(sampling, 5));
+        for (num, num_srcs) in [(0, 1), (1, 1), (2, 1), (2, 9), (40, 7), (300, 1 << 30)] {
+            let edges: Vec<InEdge> = (0..num)
+                .map(|at| {
+                    let src = u32::try_from(mix(at) % num_srcs).unwrap();
+                    InEdge {
+                        hash: edge_hash(0, src.into(), 99),
+                        src: NodeIdx::from_raw(src),
+                        weight: (at % 3) as f32,
+                    }
+                })
+                .collect();
+            ranker.start();
+            for order in orders.into_iter().chain([Order::Source]) {
+                for keep in [0, 1, 5, 40, usize::MAX] {
+                    let first = ranker.first(&edges, order, keep).to_vec();
+                    ranker.rank(&edges, order, keep, &mut ranked);
+                    let expected: Vec<u32> = ranked.iter().map(|edge| edge.at).collect();
+                    assert_eq!(first, expected, "{num} {num_srcs} {order:?} {keep}");
+                }
+            }
+        }
     }
 
     #[test]
