@@ -38,6 +38,8 @@ pub(crate) struct EdgeBatch {
     /// `[num_buckets]`, the end of each bucket's edges.
     pub(crate) ends: Vec<u32>,
     pub(crate) edges: Vec<Edge>,
+    /// `[num_edges]`; empty where the input has no weights.
+    pub(crate) weight: Vec<f32>,
     /// `[num_edges * dim]`.
     pub(crate) feature: Vec<f32>,
 }
@@ -52,13 +54,21 @@ pub(crate) struct Edge {
     /// nodes, its [`NodeIdx`].
     dst: u32,
     pub(crate) src: NodeIdx,
-    /// 1 where the input has no weights.
-    pub(crate) weight: f32,
+}
+
+/// Columns of some edges.
+#[derive(Clone, Copy)]
+pub(crate) struct EdgeSlices<'a> {
+    pub(crate) edges: &'a [Edge],
+    /// Empty where the input has no weights.
+    pub(crate) weight: &'a [f32],
+    pub(crate) feature: &'a [f32],
 }
 
 /// The edges of a relation that one worker receives, in order of arrival.
 pub(crate) struct EdgeBuckets {
     layout: BucketLayout,
+    is_weighted: bool,
     dim: usize,
     /// A spilled chunk holds its start in the file.
     chunks: Vec<Chunk<usize>>,
@@ -77,13 +87,14 @@ struct Chunk<S> {
 }
 
 enum ChunkEdges<S> {
-    Memory(Vec<Edge>, Vec<f32>),
+    Memory(Vec<Edge>, Vec<f32>, Vec<f32>),
     Spilled(S),
 }
 
 /// All edges of one worker, which are read bucket by bucket.
 pub(crate) struct SealedBuckets {
     layout: BucketLayout,
+    is_weighted: bool,
     dim: usize,
     /// Sorted by input row; a spilled chunk holds the mapped file from its start on.
     chunks: Vec<Chunk<Buffer>>,
@@ -139,22 +150,20 @@ impl BucketLayout {
 
 impl Edge {
     /// Makes an edge to a node of the receiving worker, given its place.
-    pub(crate) fn to_own(hash: u64, dst: LocalIdx, src: NodeIdx, weight: f32) -> Self {
+    pub(crate) fn to_own(hash: u64, dst: LocalIdx, src: NodeIdx) -> Self {
         Self {
             hash: bytemuck::cast(hash),
             dst: dst.raw(),
             src,
-            weight,
         }
     }
 
     /// Makes an edge to a re-indexed node of any owner.
-    pub(crate) fn to_hub(hash: u64, dst: NodeIdx, src: NodeIdx, weight: f32) -> Self {
+    pub(crate) fn to_hub(hash: u64, dst: NodeIdx, src: NodeIdx) -> Self {
         Self {
             hash: bytemuck::cast(hash),
             dst: dst.raw(),
             src,
-            weight,
         }
     }
 
@@ -178,10 +187,11 @@ impl EdgeBatch {
         u64::from(self.ends.last().copied().unwrap_or(0))
     }
 
-    /// The bytes that are written to a spill file; both slices are aligned to 32 bits.
-    fn bytes(&self) -> [&[u8]; 2] {
+    /// The bytes that are written to a spill file; all slices are aligned to 32 bits.
+    fn bytes(&self) -> [&[u8]; 3] {
         [
             bytemuck::cast_slice(&self.edges),
+            bytemuck::cast_slice(&self.weight),
             bytemuck::cast_slice(&self.feature),
         ]
     }
@@ -189,9 +199,15 @@ impl EdgeBatch {
 
 impl EdgeBuckets {
     /// Collects edges with `dim` features; edges beyond the budget are written to a file in `dir`.
-    pub(crate) fn new(layout: BucketLayout, dim: usize, budget: Budget, dir: &Path) -> Self {
+    pub(crate) fn new(
+        layout: BucketLayout,
+        (is_weighted, dim): (bool, usize),
+        budget: Budget,
+        dir: &Path,
+    ) -> Self {
         Self {
             layout,
+            is_weighted,
             dim,
             chunks: Vec::new(),
             budget,
@@ -215,7 +231,7 @@ impl EdgeBuckets {
         // The ends of its buckets always stay in memory.
         self.budget.charge(4 * batch.ends.len());
         let edges = if self.budget.fits(bytes) {
-            ChunkEdges::Memory(batch.edges, batch.feature)
+            ChunkEdges::Memory(batch.edges, batch.weight, batch.feature)
         } else {
             let start = self.spilled;
             self.write(&batch).map_err(|e| self.failed("write", e))?;
@@ -272,12 +288,15 @@ impl EdgeBuckets {
             forwarded: chunk.forwarded,
             ends: chunk.ends,
             edges: match chunk.edges {
-                ChunkEdges::Memory(edges, feature) => ChunkEdges::Memory(edges, feature),
+                ChunkEdges::Memory(edges, weight, feature) => {
+                    ChunkEdges::Memory(edges, weight, feature)
+                }
                 ChunkEdges::Spilled(at) => ChunkEdges::Spilled(spill.slice(at)),
             },
         };
         let mut sealed = SealedBuckets {
             layout: self.layout,
+            is_weighted: self.is_weighted,
             dim: self.dim,
             chunks: self.chunks.into_iter().map(seal).collect(),
         };
@@ -308,12 +327,11 @@ impl SealedBuckets {
             .sort_unstable_by_key(|chunk| (chunk.first_row, !chunk.forwarded));
     }
 
-    /// Returns, batch by batch, the batch's first row, its edges to own nodes and their features.
-    pub(crate) fn own_edges(&self) -> impl Iterator<Item = (u64, &[Edge], &[f32])> {
+    /// Returns, batch by batch, the batch's first row and its edges to own nodes.
+    pub(crate) fn own_edges(&self) -> impl Iterator<Item = (u64, EdgeSlices<'_>)> {
         self.chunks.iter().map(|chunk| {
             let end = chunk.ends[self.layout.num_own() - 1] as usize;
-            let (edges, feature) = self.slices(chunk);
-            (chunk.first_row, &edges[..end], feature)
+            (chunk.first_row, self.slices(chunk, 0..end))
         })
     }
 
@@ -345,8 +363,8 @@ impl SealedBuckets {
     ) {
         out.offset.clear();
         out.offset.resize(num_nodes + 1, 0);
-        for (edges, _) in self.runs(bucket) {
-            for edge in edges {
+        for run in self.runs(bucket) {
+            for edge in run.edges {
                 out.offset[place(edge) + 1] += 1;
             }
         }
@@ -357,46 +375,60 @@ impl SealedBuckets {
         out.edges.resize(num_edges, InEdge::default());
         out.feature.resize(num_edges * self.dim, 0.0);
         out.next.clone_from(&out.offset);
-        for (edges, feature) in self.runs(bucket) {
-            for (i, edge) in edges.iter().enumerate() {
+        for run in self.runs(bucket) {
+            let weights = run.weight.iter().copied();
+            let weights = weights.chain(std::iter::repeat(1.0));
+            for ((i, edge), weight) in run.edges.iter().enumerate().zip(weights) {
                 let next = &mut out.next[place(edge)];
                 let to = *next;
                 *next += 1;
                 out.edges[to] = InEdge {
                     hash: edge.hash(),
                     src: edge.src,
-                    weight: edge.weight,
+                    weight,
                 };
                 if self.dim > 0 {
                     out.feature[to * self.dim..(to + 1) * self.dim]
-                        .copy_from_slice(&feature[i * self.dim..(i + 1) * self.dim]);
+                        .copy_from_slice(&run.feature[i * self.dim..(i + 1) * self.dim]);
                 }
             }
         }
     }
 
-    /// Returns a bucket's edges in each chunk, and their features, in the order of input rows.
-    fn runs(&self, bucket: usize) -> impl Iterator<Item = (&[Edge], &[f32])> {
+    /// Returns a bucket's edges in each chunk, in the order of input rows.
+    fn runs(&self, bucket: usize) -> impl Iterator<Item = EdgeSlices<'_>> {
         self.chunks.iter().filter_map(move |chunk| {
             let start = bucket.checked_sub(1).map_or(0, |before| chunk.ends[before]);
             let range = start as usize..chunk.ends[bucket] as usize;
-            (!range.is_empty()).then(|| {
-                let (edges, feature) = self.slices(chunk);
-                let features = range.start * self.dim..range.end * self.dim;
-                (&edges[range], &feature[features])
-            })
+            (!range.is_empty()).then(|| self.slices(chunk, range))
         })
     }
 
-    fn slices<'a>(&'a self, chunk: &'a Chunk<Buffer>) -> (&'a [Edge], &'a [f32]) {
-        match &chunk.edges {
-            ChunkEdges::Memory(edges, feature) => (edges, feature),
+    /// Returns the edges of a chunk at some positions.
+    fn slices<'a>(&'a self, chunk: &'a Chunk<Buffer>, range: Range<usize>) -> EdgeSlices<'a> {
+        let all = match &chunk.edges {
+            ChunkEdges::Memory(edges, weight, feature) => EdgeSlices {
+                edges,
+                weight,
+                feature,
+            },
             ChunkEdges::Spilled(spill) => {
                 let num_edges = chunk.num_edges() as usize;
                 let (edges, rest) = spill.split_at(num_edges * size_of::<Edge>());
+                let num_weights = if self.is_weighted { num_edges } else { 0 };
+                let (weight, rest) = rest.split_at(num_weights * size_of::<f32>());
                 let feature = &rest[..num_edges * self.dim * size_of::<f32>()];
-                (bytemuck::cast_slice(edges), bytemuck::cast_slice(feature))
+                EdgeSlices {
+                    edges: bytemuck::cast_slice(edges),
+                    weight: bytemuck::cast_slice(weight),
+                    feature: bytemuck::cast_slice(feature),
+                }
             }
+        };
+        EdgeSlices {
+            edges: &all.edges[range.clone()],
+            weight: all.weight.get(range.clone()).unwrap_or_default(),
+            feature: &all.feature[range.start * self.dim..range.end * self.dim],
         }
     }
 }
@@ -416,7 +448,7 @@ mod tests {
 
     fn edge(hash: u64, dst: u32) -> Edge {
         let src = NodeIdx::from_raw(dst + 100);
-        Edge::to_own(hash, LocalIdx::from_raw(dst), src, dst as f32)
+        Edge::to_own(hash, LocalIdx::from_raw(dst), src)
     }
 
     fn batch(first_row: u64, own: [u32; 3], node: &[u32]) -> EdgeBatch {
@@ -431,6 +463,7 @@ mod tests {
                 .zip(node)
                 .map(|(hash, &n)| edge(hash, n))
                 .collect(),
+            weight: node.iter().map(|&n| n as f32).collect(),
             feature: node.iter().map(|&n| -(n as f32)).collect(),
         }
     }
@@ -441,7 +474,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let layout = BucketLayout::new(5, 2, 100);
         assert_eq!(layout.num_own(), 3);
-        let new = || EdgeBuckets::new(layout, 1, Budget::new(bytes_max), dir.path());
+        let new = || EdgeBuckets::new(layout, (true, 1), Budget::new(bytes_max), dir.path());
         let (mut buckets, mut late) = (new(), new());
         let hub_batch = |first_row: u64, forwarded: bool, node: u32| {
             let mut batch = batch(first_row, [0; 3], &[node]);

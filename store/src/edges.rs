@@ -120,10 +120,11 @@ fn routes<'a>(
         let placement = placement.of_type(of_relation.to);
         let most_local = placement.num_nodes().div_ceil(placement.workers());
         let layout = BucketLayout::new(most_local, BUCKET_NODES, BUCKETS_MAX);
-        let dim = of_relation.edges.feature_dim().unwrap_or(0);
+        let edges = &of_relation.edges;
+        let columns = (edges.has_weight(), edges.feature_dim().unwrap_or(0));
         Route {
             relation,
-            cutter: Cutter::new(member, placement, layout, dim),
+            cutter: Cutter::new(member, placement, layout, columns),
             lists: plan.lists(relation),
         }
     };
@@ -229,7 +230,7 @@ fn exchange(
     budget: &Budget,
     dir: &Path,
 ) -> Result<Vec<EdgeBuckets>, StoreError> {
-    let buckets = |of: &Cutter<'_>| EdgeBuckets::new(of.layout, of.dim, budget.clone(), dir);
+    let buckets = |of: &Cutter<'_>| EdgeBuckets::new(of.layout, of.columns(), budget.clone(), dir);
     let buckets: Vec<EdgeBuckets> = cutters.iter().map(buckets).collect();
     let received = Rc::new(RefCell::new(buckets));
     let take = Rc::clone(&received);
@@ -254,18 +255,16 @@ fn forward<'a>(
     for (_, place) in places.filter(|&(owner, _)| owner == worker) {
         is_reindexed[place.index()] = true;
     }
-    buckets
-        .own_edges()
-        .flat_map(move |(first_row, edges, feature)| {
-            let early = edges.iter().enumerate();
-            let early = early.filter(|(_, edge)| is_reindexed[edge.own_dst().index()]);
-            let routed = early.map(|(row, edge)| {
-                let dst = placement.node(worker, edge.own_dst());
-                cutter.spread(row, edge.src, dst, edge.hash(), edge.weight)
-            });
-            let routed: Vec<Routed> = routed.collect();
-            cutter.cut(first_row, true, &routed, feature)
-        })
+    buckets.own_edges().flat_map(move |(first_row, own)| {
+        let early = own.edges.iter().enumerate();
+        let early = early.filter(|(_, edge)| is_reindexed[edge.own_dst().index()]);
+        let routed = early.map(|(row, edge)| {
+            let dst = placement.node(worker, edge.own_dst());
+            cutter.spread(row, edge.src, dst, edge.hash())
+        });
+        let routed: Vec<Routed> = routed.collect();
+        cutter.cut((first_row, true), &routed, own.weight, own.feature)
+    })
 }
 
 /// Returns the rows of each table of a source that this worker reads, batch by batch.

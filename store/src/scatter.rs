@@ -30,6 +30,7 @@ pub(crate) struct Cutter<'a> {
     pub(crate) layout: BucketLayout,
     /// The slots of each worker's buckets start at a multiple of 2^`slot_bits`.
     slot_bits: u32,
+    is_weighted: bool,
     pub(crate) dim: usize,
 }
 
@@ -77,20 +78,21 @@ impl<'a> Scatter<'a> {
                 continue;
             }
             let (src_hash, dst_hash) = (src_end.hashes[row], dst_end.hashes[row]);
-            let weight = rows.weight.as_ref().map_or(1.0, |weight| weight[row]);
             let hash = edge_hash(self.salt, src_hash, dst_hash);
-            self.route(row, src, dst, hash, weight);
+            self.route(row, src, dst, hash);
             if is_undirected {
                 let back_hash = edge_hash(self.salt, dst_hash, src_hash);
-                self.route(row, dst, src, back_hash, weight);
+                self.route(row, dst, src, back_hash);
             }
         }
         if self.routed.is_empty() {
             return Vec::new();
         }
+        let weight = rows.weight.as_deref().unwrap_or_default();
         let feature = rows.feature.as_deref().unwrap_or_default();
         let first_row = rows.rows.row(0);
-        self.cutter.cut(first_row, false, &self.routed, feature)
+        let cutter = self.cutter;
+        cutter.cut((first_row, false), &self.routed, weight, feature)
     }
 
     fn leave_out(&mut self, row: usize, rows: &EdgeRows, ends: &Resolved) {
@@ -102,31 +104,38 @@ impl<'a> Scatter<'a> {
         }
     }
 
-    fn route(&mut self, row: usize, src: NodeIdx, dst: NodeIdx, hash: u64, weight: f32) {
+    fn route(&mut self, row: usize, src: NodeIdx, dst: NodeIdx, hash: u64) {
         let routed = if self.counts.is_beyond(dst) {
-            self.cutter.spread(row, src, dst, hash, weight)
+            self.cutter.spread(row, src, dst, hash)
         } else {
-            self.cutter.own(row, src, dst, hash, weight)
+            self.cutter.own(row, src, dst, hash)
         };
         self.routed.push(routed);
     }
 }
 
 impl<'a> Cutter<'a> {
-    /// Cuts edges with `dim` features into batches for the owners of `placement`.
+    /// Cuts edges, with weights or not and with `dim` features, into batches for the owners of
+    /// `placement`.
     pub(crate) fn new(
         member: usize,
         placement: &'a TypePlacement,
         layout: BucketLayout,
-        dim: usize,
+        (is_weighted, dim): (bool, usize),
     ) -> Self {
         Self {
             member: narrow(member),
             placement,
             layout,
             slot_bits: layout.num_buckets().next_power_of_two().trailing_zeros(),
+            is_weighted,
             dim,
         }
+    }
+
+    /// Tells whether edges have weights, and how many features they have.
+    pub(crate) fn columns(&self) -> (bool, usize) {
+        (self.is_weighted, self.dim)
     }
 
     /// Cuts edges of a relation that is exchanged alone.
@@ -135,29 +144,22 @@ impl<'a> Cutter<'a> {
     }
 
     /// Routes an edge to the owner of `dst`.
-    fn own(&self, row: usize, src: NodeIdx, dst: NodeIdx, hash: u64, weight: f32) -> Routed {
+    fn own(&self, row: usize, src: NodeIdx, dst: NodeIdx, hash: u64) -> Routed {
         let (owner, place) = self.placement.owner_and_place(dst);
         Routed {
             slot: narrow(self.first_slot(owner) + self.layout.own(place)),
             row: narrow(row),
-            edge: Edge::to_own(hash, place, src, weight),
+            edge: Edge::to_own(hash, place, src),
         }
     }
 
     /// Routes an edge of a re-indexed node.
-    pub(crate) fn spread(
-        &self,
-        row: usize,
-        src: NodeIdx,
-        dst: NodeIdx,
-        hash: u64,
-        weight: f32,
-    ) -> Routed {
+    pub(crate) fn spread(&self, row: usize, src: NodeIdx, dst: NodeIdx, hash: u64) -> Routed {
         let worker = reindex(hash, self.placement.workers());
         Routed {
             slot: narrow(self.first_slot(worker) + self.layout.hub(dst)),
             row: narrow(row),
-            edge: Edge::to_hub(hash, dst, src, weight),
+            edge: Edge::to_hub(hash, dst, src),
         }
     }
 
@@ -166,14 +168,20 @@ impl<'a> Cutter<'a> {
     }
 
     /// Sorts routed edges by slot, keeping their order within a slot, and cuts them by worker.
+    ///
+    /// # Shapes
+    ///
+    /// - `weight`: `[num_rows]`, or empty
+    /// - `feature`: `[num_rows * dim]`
     pub(crate) fn cut(
         &self,
-        first_row: u64,
-        forwarded: bool,
+        (first_row, forwarded): (u64, bool),
         routed: &[Routed],
+        weight: &[f32],
         feature: &[f32],
     ) -> Vec<(usize, EdgeBatch)> {
         let (bits, dim) = (self.slot_bits, self.dim);
+        let weights_an_edge = usize::from(!weight.is_empty());
         // A counting sort: `slots` holds the start of each slot's edges and, when they are placed,
         // their end.
         let mut slots = vec![0u32; self.first_slot(self.placement.workers())];
@@ -186,17 +194,22 @@ impl<'a> Cutter<'a> {
                 before += std::mem::replace(slot, before);
             }
             let num_edges = before as usize;
-            (vec![Edge::default(); num_edges], vec![0.0; num_edges * dim])
+            let weights = vec![0.0; num_edges * weights_an_edge];
+            let features = vec![0.0; num_edges * dim];
+            (vec![Edge::default(); num_edges], weights, features)
         });
-        let mut columns: Vec<(Vec<Edge>, Vec<f32>)> = columns.collect();
+        let mut columns: Vec<(Vec<Edge>, Vec<f32>, Vec<f32>)> = columns.collect();
         for one in routed {
             let next = &mut slots[one.slot as usize];
             let to = *next as usize;
             *next += 1;
-            let (edges, features) = &mut columns[one.slot as usize >> bits];
+            let (edges, weights, features) = &mut columns[one.slot as usize >> bits];
             edges[to] = one.edge;
+            let row = one.row as usize;
+            if let Some(of_edge) = weights.get_mut(to) {
+                *of_edge = weight[row];
+            }
             if dim > 0 {
-                let row = one.row as usize;
                 features[to * dim..(to + 1) * dim]
                     .copy_from_slice(&feature[row * dim..(row + 1) * dim]);
             }
@@ -209,7 +222,8 @@ impl<'a> Cutter<'a> {
                 forwarded,
                 ends: ends[..self.layout.num_buckets()].to_vec(),
                 edges: parts.0,
-                feature: parts.1,
+                weight: parts.1,
+                feature: parts.2,
             };
             (worker, batch)
         });
