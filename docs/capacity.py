@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-EDGE_WIRE = 20  # an edge sent to its owner: hash, node, source, weight
+EDGE_WIRE = 16  # an edge sent to its owner without its weight: hash, node, source
 ROW_WIRE = 16  # a node's row without features and label: id, in-degree, split
 ROW_REPORT = 17  # the report counts: id, in-degree, label, a byte of the split
 BATCH_ROWS = 1 << 16  # edge rows of a batch
@@ -244,7 +244,7 @@ def model(graph: Graph, o: argparse.Namespace) -> dict:
     # In-edges that a hub received before it was detected are sent twice.
     known = o.hub_threshold * min(np.ceil(e / ROW_GROUP) / workers, 1)
     forwarded = known * graph.count[graph.inn > known].sum()
-    moved = (EDGE_WIRE + 4 * o.edge_features) * (e + forwarded) + ends
+    moved = (EDGE_WIRE + weight + 4 * o.edge_features) * (e + forwarded) + ends
     kept = graph.slots(max(o.fanouts))
     stored = (12 + 8 + 8 * (weight > 0) + 8 * o.weights) * n + (4 + weight + 4 * o.edge_features) * kept
     # Edges that do not fit a worker's share of the memory are written to disk and read again.

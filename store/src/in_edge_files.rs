@@ -71,11 +71,11 @@ pub(crate) fn write_in_edges(
             ranker.start();
             for (list, of) in lists.iter_mut().zip(&list_plans) {
                 let first = ranker.first(in_edges, of.order, of.keep);
-                let edges = first.iter().map(|&at| {
-                    let edge = &in_edges[at as usize];
-                    (edge.src, edge.weight, at as usize)
+                let kept = first.iter().map(|&position| {
+                    let edge = &in_edges[position as usize];
+                    (edge.src, edge.weight, position as usize)
                 });
-                list.push(edges, features, dim);
+                list.push(kept, features, dim);
             }
         }
         if (place.index() + 1).is_multiple_of(NODES_PER_BATCH) {
@@ -161,8 +161,8 @@ impl ListColumns {
         dim: usize,
     ) {
         self.src.extend(edges.clone().map(|(src, ..)| src.raw()));
-        if let Some(weight) = &mut self.weight {
-            weight.extend(edges.clone().map(|(_, weight, _)| weight));
+        if let Some(weights) = &mut self.weight {
+            weights.extend(edges.clone().map(|(_, weight, _)| weight));
         }
         if dim > 0 {
             for (.., at) in edges {
