@@ -40,5 +40,6 @@ mod stream;
 mod tables;
 mod train;
 mod typed;
+mod typed_forward;
 mod typed_infer;
 mod verdicts;

@@ -52,7 +52,7 @@ const TYPED: [&str; 4] = [
 ];
 
 /// A Python with PyG.
-fn python() -> Option<PathBuf> {
+pub(crate) fn python() -> Option<PathBuf> {
     let named = ["GRAPHFLAT_TEST_PYG", "GRAPHFLAT_TEST_PYTHON"].map(std::env::var_os);
     let works = |python: &PathBuf| {
         let mut run = Command::new(python);
