@@ -42,4 +42,5 @@ mod train;
 mod typed;
 mod typed_forward;
 mod typed_infer;
+mod typed_names;
 mod verdicts;
