@@ -251,6 +251,17 @@ fn jobs_of_the_repository() -> Vec<(String, String)> {
     jobs
 }
 
+/// Makes the tables of `bitcoin-trust` as `jobs/data/README.md` says; returns the folder that a job
+/// then finds them in.
+fn with_bitcoin_trust(bench: &Bench, data: &Path) -> Option<PathBuf> {
+    let folder = bench.path("data");
+    let script = checkout().join("jobs/data/bitcoin_trust.py");
+    let tables = [data.join("bitcoin-otc"), folder.join("bitcoin-trust")];
+    let made = Command::new(python()?).arg(script).args(tables).output();
+    Outcome::of(&made.unwrap()).ok();
+    Some(folder)
+}
+
 /// A directory in which the jobs of the repository find their tables but write elsewhere.
 pub(crate) fn bench_for_jobs() -> Bench {
     let bench = Bench::empty();
@@ -273,7 +284,12 @@ fn every_job_of_the_repository_is_valid() {
         let text = match text.contains(DATA_VARIABLE) {
             true => {
                 let Some(data) = data() else { continue };
-                text.replace(DATA_VARIABLE, &data.display().to_string())
+                let folder = match name.as_str() {
+                    "bitcoin-trust" => with_bitcoin_trust(&bench, &data),
+                    _ => Some(data),
+                };
+                let Some(folder) = folder else { continue };
+                text.replace(DATA_VARIABLE, &folder.display().to_string())
             }
             false => text,
         };
