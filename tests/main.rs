@@ -40,6 +40,7 @@ mod stream;
 mod tables;
 mod train;
 mod typed;
+mod typed_errors;
 mod typed_forward;
 mod typed_infer;
 mod typed_names;
