@@ -7,6 +7,7 @@ use std::process::Command;
 use crate::harness::{Bench, FLATTEN, FeatureKind, Graph, INFER, IdKind, Job, Outcome, TRAIN};
 use crate::needs::{checkout, has_modules, python, skip, target_dir};
 use crate::real::bench_for_jobs;
+use crate::typed_infer;
 
 /// Opens directories in Python; each must have the given number of rows. Missing readers are left
 /// out if `may_miss` names them; else the test is skipped for them.
@@ -67,6 +68,16 @@ fn other_tools_open_outputs_by_directory() {
     }
 }
 
+/// Counts the rows of a directory, by the metadata of its files.
+fn count(python: &Path, bench: &Bench, directory: &str) -> u64 {
+    let read = "import sys, glob, pyarrow.parquet as pq; \
+                print(sum(pq.ParquetFile(f).metadata.num_rows for f in glob.glob(sys.argv[1])))";
+    let files = bench.path(&format!("{directory}/*.parquet"));
+    let counted = Command::new(python).args(["-c", read]).arg(files).output();
+    let outcome = Outcome::of(&counted.unwrap()).ok();
+    outcome.stdout.trim().parse().unwrap()
+}
+
 /// Each table of `shards` is a directory.
 #[test]
 fn other_tools_open_the_tables_of_shards() {
@@ -74,17 +85,37 @@ fn other_tools_open_the_tables_of_shards() {
     let graph = Graph::new(90, IdKind::Int64, FeatureKind::Sparse);
     let bench = Bench::new(&graph);
     bench.run(&Job::new(&graph, &[FLATTEN]), &[]).ok();
-    let count = |table: &str| {
-        let read = "import sys, glob, pyarrow.parquet as pq; \
-                    print(sum(pq.ParquetFile(f).metadata.num_rows for f in glob.glob(sys.argv[1])))";
-        let files = bench.path(&format!("out/features/{table}/*.parquet"));
-        let counted = Command::new(&python).args(["-c", read]).arg(files).output();
-        let outcome = Outcome::of(&counted.unwrap()).ok();
-        outcome.stdout.trim().parse().unwrap()
-    };
+    let count = |table: &str| count(&python, &bench, &format!("out/features/{table}"));
     let (nodes, edges) = (count("nodes"), count("edges"));
     let tables = [("out/features/nodes", nodes), ("out/features/edges", edges)];
     check(&python, &bench, &tables, &[]);
+}
+
+/// Each type and each relation has a directory.
+#[test]
+fn other_tools_open_the_tables_of_types_and_relations() {
+    let Some(python) = python() else { return };
+    let bench = typed_infer::bench();
+    let job = Job::of_text(typed_infer::JOB);
+    bench.run(&job, &[]).ok();
+    let in_rows = job.with("out/features\"\n", "out/rows\"\nlayout = \"rows\"\n");
+    bench.run(&in_rows, &["--stage", "flatten"]).ok();
+    let tables = [
+        "out/features/nodes/author",
+        "out/features/nodes/paper",
+        "out/features/edges/cites",
+        "out/features/edges/writes",
+        "out/features/edges/written_by",
+        "out/embeddings/embeddings/author",
+        "out/embeddings/embeddings/paper",
+        "out/rows",
+    ];
+    let counted = tables.map(|table| (table, count(&python, &bench, table)));
+    assert!(counted.iter().all(|(_, rows)| *rows > 0), "{counted:?}");
+    let [.., authors, papers, targets] = counted.map(|(_, rows)| rows);
+    assert_eq!(authors + papers, rows(&bench, "out/embeddings"));
+    assert_eq!(targets, rows(&bench, "out/rows"));
+    check(&python, &bench, &counted, &[]);
 }
 
 /// Returns the Python blocks of a Markdown file.
