@@ -206,7 +206,7 @@ fn a_column_of_a_type_that_changed_since_the_training_is_named() {
     check(&bench, &Job::of_text(&infer), 2, problem);
     let unchecked = Job::of_text(&infer).and("check_columns = false");
     let outcome = bench.run(&unchecked, &[]);
-    let problem = "of type `paper`, column `year` has categories, in training it had numbers";
+    let unread = "of type `paper`, column `year` has categories, in training it had numbers";
     assert_eq!(outcome.code, 2, "{outcome:#?}");
-    assert!(outcome.stderr.contains(problem), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains(unread), "{}", outcome.stderr);
 }

@@ -87,9 +87,9 @@ fn check(kind: &str, python: impl Fn() -> Option<PathBuf>) {
         let (before, after) = job.0.split_once("fanouts = ").unwrap();
         let (_, after) = after.split_once('\n').unwrap();
         let sampled = Job(format!("{before}fanouts = {fanouts}\n{after}"));
-        let outputs = infer_both_ways(&bench, &sampled, name);
+        let of_sample = infer_both_ways(&bench, &sampled, name);
         let what = format!("{name}, fan-outs {fanouts}");
-        assert_right(program().arg("--same").args(outputs), 1, &what);
+        assert_right(program().arg("--same").args(of_sample), 1, &what);
     }
 }
 

@@ -209,7 +209,7 @@ fn split(job: &Job, of_type: &str) -> (Job, OldNames) {
         }
         let name = header.trim_end_matches(']').rsplit_once('.').unwrap().1;
         for half in ["one", "two"] {
-            let new = |name: &str| (format!("{name}{half}"), name.to_owned());
+            let new = |old: &str| (format!("{old}{half}"), old.to_owned());
             names.extend([new(name), new(of_type)]);
             let only = OldNames::from([new(name), new(of_type)]);
             let block = renamed(&Job(format!("{block}\n")), &only).0;
