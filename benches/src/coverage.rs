@@ -1,0 +1,114 @@
+//! Every table of figures in the documentation: repeated by races, or the reason why not.
+
+/// Whether and how the tables below a heading are repeated.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Repeated {
+    /// By races whose `tables` name the heading.
+    Raced,
+    /// Not by a race, for a reason.
+    Not(&'static str),
+}
+
+use Repeated::{Not, Raced};
+
+const ACCURACY: &str = "accuracies depend on neither machine nor load; the page names the jobs";
+
+/// `PAGE#HEADING`, the number of tables below the heading, and whether they are repeated.
+pub(crate) const TABLES: &[(&str, usize, Repeated)] = &[
+    ("BENCHMARKS.md#Benchmarks", 1, Not("a table of contents")),
+    ("BENCHMARKS.md#Summary", 1, Raced),
+    (
+        "docs/benchmarks/accuracy.md#Cora and Citeseer",
+        1,
+        Not(ACCURACY),
+    ),
+    (
+        "docs/benchmarks/accuracy.md#Amazon, Coauthor and Tolokers",
+        1,
+        Not(ACCURACY),
+    ),
+    ("docs/benchmarks/accuracy.md#Typed graphs", 1, Not(ACCURACY)),
+    ("docs/benchmarks/accuracy.md#BlogCatalog", 1, Not(ACCURACY)),
+    (
+        "docs/benchmarks/accuracy.md#Parameter server",
+        1,
+        Not(ACCURACY),
+    ),
+    (
+        "docs/benchmarks/training.md#Kernels",
+        1,
+        Not("`cargo bench -p gnn` prints it"),
+    ),
+    ("docs/benchmarks/training.md#Epochs", 2, Raced),
+    ("docs/benchmarks/training.md#Typed graphs", 1, Raced),
+    (
+        "docs/benchmarks/training.md#Learnable rows",
+        1,
+        Not("`cargo bench -p graphtrainer --bench tables` prints it"),
+    ),
+    (
+        "docs/benchmarks/training.md#Pruning and partitioning",
+        1,
+        Raced,
+    ),
+    (
+        "docs/benchmarks/training.md#Parameter server",
+        1,
+        Not("an earlier version, on a busy machine"),
+    ),
+    ("docs/benchmarks/training.md#Streamed training", 2, Raced),
+    (
+        "docs/benchmarks/inference.md#Inference speed",
+        1,
+        Not("the sizes of the graphs, no figures"),
+    ),
+    ("docs/benchmarks/inference.md#Compute", 1, Raced),
+    ("docs/benchmarks/inference.md#Whole process", 1, Raced),
+    ("docs/benchmarks/inference.md#Typed graphs", 1, Raced),
+    (
+        "docs/benchmarks/inference.md#Distance from the limit",
+        1,
+        Not("the peers' limits.py measures the machine's limits; our side is raced"),
+    ),
+    (
+        "docs/benchmarks/inference.md#Methods",
+        1,
+        Not("it needs 7.4 GB of graph features, and compares our own methods"),
+    ),
+    (
+        "docs/benchmarks/flatten.md#Flatten speed",
+        1,
+        Not("the sizes of the graphs, no figures"),
+    ),
+    (
+        "docs/benchmarks/flatten.md#Compared with other programs",
+        1,
+        Raced,
+    ),
+    (
+        "docs/benchmarks/flatten.md#Typed graphs, compared with other programs",
+        1,
+        Raced,
+    ),
+    ("docs/benchmarks/flatten.md#Phases", 1, Raced),
+    (
+        "docs/benchmarks/flatten.md#Size, workers and hubs",
+        2,
+        Raced,
+    ),
+    (
+        "docs/benchmarks/flatten.md#Changes that made it faster",
+        1,
+        Not("a comparison with earlier versions"),
+    ),
+    (
+        "docs/benchmarks/processes.md#Processes on one machine",
+        1,
+        Raced,
+    ),
+    (
+        "docs/benchmarks/processes.md#MinIO compared with the local disk",
+        3,
+        Not("it needs a running MinIO (tests/services)"),
+    ),
+];
