@@ -13,8 +13,17 @@
 //! - `--work DIR`: directory for the store and the rows
 //! - `--save DIR`: keeps the model, so that the program can run it
 //!
+//! `--types 4 --relations 6` times a typed graph and writes the rows of all types (`--model sage`,
+//! `rgcn`, `simple_hgn`, ...). Its tables are those of `graphflat generate --weights` with the same
+//! numbers and `--nodes 1048576 --edges 16777216 --features 64 --seed 1`; they are written to
+//! `--data` if they are missing there.
+//!
 //! The printed `compute` is the time that peers report for their layers: the rounds from 1 on, and
-//! round 0 for attention, which projects there. The time for writing parts is subtracted.
+//! round 0 for attention and for types, which project there. The time for writing parts is
+//! subtracted.
+
+#[path = "rounds/typed.rs"]
+mod typed;
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -28,8 +37,8 @@ use graphinfer::{InferContext, InferSpec, infer};
 use schemas::dataset::MANIFEST_SCHEMA;
 use schemas::xxh::file_checksum;
 use schemas::{
-    EdgesSpec, Fanout, FileEntry, GraphPlan, Manifest, NodesSpec, Opened, Output, PartEntry,
-    Progress, Sampling, keep_at_hop,
+    EdgesSpec, Fanout, FileEntry, GraphMeta, GraphPlan, Manifest, NodesSpec, Opened, Output,
+    PartEntry, Progress, Sampling, keep_at_hop,
 };
 use serde_json::{Value, json};
 use store::{Store, StorePlan, open_or_build};
@@ -78,6 +87,10 @@ impl Settings {
             .map(one)
             .collect()
     }
+
+    fn is_typed(&self) -> bool {
+        self.given.contains_key("types")
+    }
 }
 
 fn main() -> Result<()> {
@@ -92,18 +105,27 @@ fn main() -> Result<()> {
         .num_threads(workers)
         .build_global()?;
     let fanouts = settings.fanouts()?;
+    let graph = match settings.is_typed() {
+        true => typed::graph(&settings, &data)?,
+        false => graph_of(&data)?,
+    };
     let started = Instant::now();
-    let store = store_of(&data, work.path(), workers, keep_at_hop(&fanouts, 0, 0))?;
+    let keep = keep_at_hop(&fanouts, 0, 0);
+    let store = store_of(graph, work.path(), workers, keep)?;
     say(&format!("store {:.2} s", started.elapsed().as_secs_f64()));
     let model = settings.given.get("save");
     let model = model.map_or_else(|| work.path().join("model"), PathBuf::from);
     save_model(&settings, &store, &fanouts, &model)?;
+    let types = match settings.is_typed() {
+        true => json!("all"),
+        false => Value::Null,
+    };
     for turn in 0..settings.number("repeat", "3")? {
         let output = work.path().join(format!("embeddings-{turn}"));
         let spec: InferSpec = serde_json::from_value(json!({
             // The last layer, not the default layer: earlier figures were measured with it.
             "output": output, "model": model, "layer": fanouts.len(),
-            "prediction": settings.text("prediction", "false") == "true",
+            "prediction": settings.text("prediction", "false") == "true", "types": types,
         }))?;
         let base = work.path().to_owned();
         let plan = spec.into_plan(InferContext {
@@ -134,8 +156,9 @@ fn main() -> Result<()> {
 /// Returns the seconds of the rounds that peers count as their layers.
 fn compute_seconds(report: &Value, settings: &Settings, workers: usize) -> Result<f64> {
     let rounds = report["rounds"].as_array().ok_or("the report has rounds")?;
-    // Except for attention, round 0 only moves features between files; peers hold them in memory.
-    let first = match settings.text("model", "sage").starts_with("gat") {
+    // Else round 0 only moves features between files; peers hold them in memory.
+    let projects = settings.is_typed() || settings.text("model", "sage").starts_with("gat");
+    let first = match projects {
         true => 0,
         false => 1,
     };
@@ -162,7 +185,7 @@ fn stopwatch() -> (Arc<Mutex<Vec<String>>>, Progress) {
     (rounds, progress)
 }
 
-fn store_of(data: &Path, work: &Path, workers: usize, keep: usize) -> Result<Store> {
+fn graph_of(data: &Path) -> Result<GraphPlan> {
     let nodes: NodesSpec = serde_json::from_value(json!({
         "path": "nodes.parquet", "id": "id", "features": ["features"], "label": "label",
         "split": "split", "split_values": { "train": 0, "val": 1, "test": 2 },
@@ -170,13 +193,19 @@ fn store_of(data: &Path, work: &Path, workers: usize, keep: usize) -> Result<Sto
     let edges: EdgesSpec = serde_json::from_value(json!({
         "path": "edges.parquet", "src": "src", "dst": "dst",
     }))?;
-    let graph = GraphPlan::untyped(nodes.into_plan(data)?, edges.into_plan(data)?)?;
+    Ok(GraphPlan::untyped(
+        nodes.into_plan(data)?,
+        edges.into_plan(data)?,
+    )?)
+}
+
+fn store_of(graph: GraphPlan, work: &Path, workers: usize, keep: usize) -> Result<Store> {
     let plan = StorePlan {
+        keep: vec![keep; graph.relations.len()],
         graph: Arc::new(graph),
         target_type: 0,
         seed: 1,
         sampling: Sampling::Uniform,
-        keep: vec![keep],
         samples: 1,
         redraw: false,
         hub_threshold: 10_000,
@@ -189,44 +218,24 @@ fn store_of(data: &Path, work: &Path, workers: usize, keep: usize) -> Result<Sto
     Ok(open_or_build(&plan, &quiet)?)
 }
 
+/// Saves a model with random weights as the trainer saves models.
 fn save_model(settings: &Settings, store: &Store, fanouts: &[Fanout], dir: &Path) -> Result<()> {
+    let Opened::Open(output) = Output::open(dir, "train", "random", false)? else {
+        return Err("the directory is a new one".into());
+    };
     let graph = &store.meta().graph;
-    let label = graph
-        .target()
-        .label
-        .as_ref()
-        .ok_or("the nodes have no label")?;
-    let heads = settings.number("heads", "1")?;
-    let arch: Architecture = serde_json::from_value(json!({
-        "layer": settings.text("model", "sage"), "aggregator": "mean",
-        "in_dim": graph.types[0].features.dim(), "edge_dim": null, "edge_weight": false,
-        "hidden": vec![settings.number("hidden", "64")?; fanouts.len()],
-        "num_layers": fanouts.len(), "out_dim": label.kind.width(),
-        "heads": heads, "out_heads": 1,
-        "dropout": 0.0, "input_dropout": 0.0, "attention_dropout": 0.0,
-        "norm": "none", "residual": false, "activation": settings.text("activation", "relu"), "task": "classes",
-    }))?;
-    let model = Model::init(&arch, 1)?;
     let flatten = json!({
         "hops": fanouts.len(), "fanouts": fanouts, "sampling": "uniform", "seed": 1,
         "samples_per_target": 1, "layout": "shards",
     });
-    let file = ModelFile {
-        architecture: arch,
-        transform: Transform::None,
-        label_scale: None,
-        label_names: None,
-        metrics: BTreeMap::new(),
-        fanouts: json!(fanouts),
-        extra: BTreeMap::from([
-            ("flatten".to_owned(), flatten),
-            ("graph".to_owned(), serde_json::to_value(graph)?),
-        ]),
-    };
-    let Opened::Open(output) = Output::open(dir, "train", "random", false)? else {
-        return Err("the directory is a new one".into());
-    };
-    gnn::save(dir, &model, &file)?;
+    let extra = BTreeMap::from([
+        ("flatten".to_owned(), flatten),
+        ("graph".to_owned(), serde_json::to_value(graph)?),
+    ]);
+    match settings.is_typed() {
+        true => typed::save_model(settings, graph, (fanouts, extra), dir)?,
+        false => save_untyped(settings, graph, (fanouts, extra), dir)?,
+    }
     let mut files = Vec::new();
     for name in [gnn::MODEL_WEIGHTS, gnn::MODEL_JSON] {
         let path = dir.join(name);
@@ -246,6 +255,43 @@ fn save_model(settings: &Settings, store: &Store, fanouts: &[Fanout], dir: &Path
     output.commit_part(0, part)?;
     let parts = output.parts();
     Ok(output.finish(&manifest_of(parts))?)
+}
+
+/// The fan-outs, and what `model.json` has besides the architecture.
+type Recorded<'a> = (&'a [Fanout], BTreeMap<String, Value>);
+
+fn save_untyped(
+    settings: &Settings,
+    graph: &GraphMeta,
+    (fanouts, extra): Recorded<'_>,
+    dir: &Path,
+) -> Result<()> {
+    let arch: Architecture = serde_json::from_value(json!({
+        "layer": settings.text("model", "sage"), "aggregator": "mean",
+        "in_dim": graph.types[0].features.dim(), "edge_dim": null, "edge_weight": false,
+        "hidden": vec![settings.number("hidden", "64")?; fanouts.len()],
+        "num_layers": fanouts.len(), "out_dim": num_classes(graph)?,
+        "heads": settings.number("heads", "1")?, "out_heads": 1,
+        "dropout": 0.0, "input_dropout": 0.0, "attention_dropout": 0.0,
+        "norm": "none", "residual": false, "activation": settings.text("activation", "relu"),
+        "task": "classes",
+    }))?;
+    let model = Model::init(&arch, 1)?;
+    let file = ModelFile {
+        architecture: arch,
+        transform: Transform::None,
+        label_scale: None,
+        label_names: None,
+        metrics: BTreeMap::new(),
+        fanouts: json!(fanouts),
+        extra,
+    };
+    Ok(gnn::save(dir, &model, &file)?)
+}
+
+fn num_classes(graph: &GraphMeta) -> Result<usize> {
+    let label = graph.target().label.as_ref();
+    Ok(label.ok_or("the nodes have no label")?.kind.width())
 }
 
 fn manifest_of(parts: Vec<PartEntry>) -> Manifest {
