@@ -280,8 +280,9 @@ impl Ids {
         }
     }
 
-    /// The 64 bits of the value: sign-extended for signed types.
-    fn value_bits(&self, key: u64) -> u64 {
+    /// Returns the 64 bits of an integer id, which [`hash_int`] hashes, from its key: sign-extended
+    /// for signed types.
+    pub fn value_bits(&self, key: u64) -> u64 {
         if self.id_type.is_signed() {
             key ^ SIGN_BIT
         } else {

@@ -1,6 +1,7 @@
 //! Collects the edges that one worker receives in buckets by `dst`, on disk beyond a bound.
 
 use crate::StoreError;
+use crate::edge_hash::EdgeHasher;
 use crate::map::map_file;
 use crate::memory::Budget;
 use crate::sample::{InEdge, mix};
@@ -12,6 +13,9 @@ use std::fs::File;
 use std::io::Write;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+
+/// Each chunk starts at a multiple of so many bytes of the spill file, as its hashes need it.
+const SPILL_ALIGNMENT: usize = size_of::<u64>();
 
 /// Number of buckets of re-indexed nodes.
 const HUB_BUCKETS: usize = 64;
@@ -37,7 +41,15 @@ pub(crate) struct EdgeBatch {
     pub(crate) forwarded: bool,
     /// `[num_buckets]`, the end of each bucket's edges.
     pub(crate) ends: Vec<u32>,
+    pub(crate) columns: EdgeVecs,
+}
+
+/// Columns of edges.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct EdgeVecs {
     pub(crate) edges: Vec<Edge>,
+    /// `[num_edges]`, hash of the ends; empty where an [`EdgeHasher`] gives it.
+    pub(crate) hash: Vec<u64>,
     /// `[num_edges]`; empty where the input has no weights.
     pub(crate) weight: Vec<f32>,
     /// `[num_edges * dim]`.
@@ -48,8 +60,6 @@ pub(crate) struct EdgeBatch {
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize, Pod, Zeroable)]
 #[repr(C)]
 pub(crate) struct Edge {
-    /// The hash of the ends in two halves: a `u64` would add 4 bytes of padding.
-    hash: [u32; 2],
     /// The node `dst`: its place among the receiver's nodes of its type or, in buckets of re-indexed
     /// nodes, its [`NodeIdx`].
     dst: u32,
@@ -60,16 +70,27 @@ pub(crate) struct Edge {
 #[derive(Clone, Copy)]
 pub(crate) struct EdgeSlices<'a> {
     pub(crate) edges: &'a [Edge],
+    /// Empty where an [`EdgeHasher`] gives the hashes.
+    pub(crate) hash: &'a [u64],
     /// Empty where the input has no weights.
     pub(crate) weight: &'a [f32],
     pub(crate) feature: &'a [f32],
 }
 
+/// The columns that the edges of a relation have.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct EdgeShape {
+    /// Gives the hashes of edges; none if edges have a column of hashes.
+    pub(crate) hasher: Option<EdgeHasher>,
+    pub(crate) is_weighted: bool,
+    /// Number of features.
+    pub(crate) dim: usize,
+}
+
 /// The edges of a relation that one worker receives, in order of arrival.
 pub(crate) struct EdgeBuckets {
     layout: BucketLayout,
-    is_weighted: bool,
-    dim: usize,
+    shape: EdgeShape,
     /// A spilled chunk holds its start in the file.
     chunks: Vec<Chunk<usize>>,
     budget: Budget,
@@ -87,15 +108,14 @@ struct Chunk<S> {
 }
 
 enum ChunkEdges<S> {
-    Memory(Vec<Edge>, Vec<f32>, Vec<f32>),
+    Memory(EdgeVecs),
     Spilled(S),
 }
 
 /// All edges of one worker, which are read bucket by bucket.
 pub(crate) struct SealedBuckets {
     layout: BucketLayout,
-    is_weighted: bool,
-    dim: usize,
+    shape: EdgeShape,
     /// Sorted by input row; a spilled chunk holds the mapped file from its start on.
     chunks: Vec<Chunk<Buffer>>,
 }
@@ -108,6 +128,8 @@ pub(crate) struct Bucket {
     edges: Vec<InEdge>,
     feature: Vec<f32>,
     next: Vec<usize>,
+    /// `[num_nodes]`, hash of the id of each `dst`; empty where edges have hashes.
+    dst_hash: Vec<u64>,
 }
 
 impl BucketLayout {
@@ -150,18 +172,16 @@ impl BucketLayout {
 
 impl Edge {
     /// Makes an edge to a node of the receiving worker, given its place.
-    pub(crate) fn to_own(hash: u64, dst: LocalIdx, src: NodeIdx) -> Self {
+    pub(crate) fn to_own(dst: LocalIdx, src: NodeIdx) -> Self {
         Self {
-            hash: bytemuck::cast(hash),
             dst: dst.raw(),
             src,
         }
     }
 
     /// Makes an edge to a re-indexed node of any owner.
-    pub(crate) fn to_hub(hash: u64, dst: NodeIdx, src: NodeIdx) -> Self {
+    pub(crate) fn to_hub(dst: NodeIdx, src: NodeIdx) -> Self {
         Self {
-            hash: bytemuck::cast(hash),
             dst: dst.raw(),
             src,
         }
@@ -176,20 +196,31 @@ impl Edge {
     fn hub_dst(&self) -> NodeIdx {
         NodeIdx::from_raw(self.dst)
     }
-
-    pub(crate) fn hash(&self) -> u64 {
-        bytemuck::cast(self.hash)
-    }
 }
 
 impl EdgeBatch {
     pub(crate) fn num_edges(&self) -> u64 {
         u64::from(self.ends.last().copied().unwrap_or(0))
     }
+}
 
-    /// The bytes that are written to a spill file; all slices are aligned to 32 bits.
-    fn bytes(&self) -> [&[u8]; 3] {
+impl EdgeVecs {
+    /// Copies some edges, which have `dim` features.
+    pub(crate) fn slice(&self, range: Range<usize>, dim: usize) -> Self {
+        let weight = self.weight.get(range.clone()).unwrap_or_default();
+        Self {
+            edges: self.edges[range.clone()].to_vec(),
+            hash: self.hash.get(range.clone()).unwrap_or_default().to_vec(),
+            weight: weight.to_vec(),
+            feature: self.feature[range.start * dim..range.end * dim].to_vec(),
+        }
+    }
+
+    /// The bytes that are written to a spill file. Hashes come first, where they are aligned to 64
+    /// bits.
+    fn bytes(&self) -> [&[u8]; 4] {
         [
+            bytemuck::cast_slice(&self.hash),
             bytemuck::cast_slice(&self.edges),
             bytemuck::cast_slice(&self.weight),
             bytemuck::cast_slice(&self.feature),
@@ -198,17 +229,11 @@ impl EdgeBatch {
 }
 
 impl EdgeBuckets {
-    /// Collects edges with `dim` features; edges beyond the budget are written to a file in `dir`.
-    pub(crate) fn new(
-        layout: BucketLayout,
-        (is_weighted, dim): (bool, usize),
-        budget: Budget,
-        dir: &Path,
-    ) -> Self {
+    /// Collects edges; edges beyond the budget are written to a file in `dir`.
+    pub(crate) fn new(layout: BucketLayout, shape: EdgeShape, budget: Budget, dir: &Path) -> Self {
         Self {
             layout,
-            is_weighted,
-            dim,
+            shape,
             chunks: Vec::new(),
             budget,
             dir: dir.to_owned(),
@@ -223,18 +248,16 @@ impl EdgeBuckets {
     ///
     /// If the spill file cannot be written.
     pub(crate) fn take(&mut self, batch: EdgeBatch) -> Result<(), StoreError> {
-        let bytes = batch
-            .bytes()
-            .iter()
-            .map(|column| column.len())
-            .sum::<usize>();
+        let columns = batch.columns.bytes();
+        let bytes = columns.iter().map(|column| column.len()).sum::<usize>();
         // The ends of its buckets always stay in memory.
         self.budget.charge(4 * batch.ends.len());
         let edges = if self.budget.fits(bytes) {
-            ChunkEdges::Memory(batch.edges, batch.weight, batch.feature)
+            ChunkEdges::Memory(batch.columns)
         } else {
             let start = self.spilled;
-            self.write(&batch).map_err(|e| self.failed("write", e))?;
+            self.write(&batch.columns)
+                .map_err(|e| self.failed("write", e))?;
             ChunkEdges::Spilled(start)
         };
         self.chunks.push(Chunk {
@@ -246,16 +269,19 @@ impl EdgeBuckets {
         Ok(())
     }
 
-    fn write(&mut self, batch: &EdgeBatch) -> std::io::Result<()> {
+    fn write(&mut self, columns: &EdgeVecs) -> std::io::Result<()> {
         let file = match &mut self.spill {
             Some(file) => file,
             // The file has no name, so a killed process leaves no file.
             None => self.spill.insert(tempfile::tempfile_in(&self.dir)?),
         };
-        for column in batch.bytes() {
+        for column in columns.bytes() {
             file.write_all(column)?;
             self.spilled += column.len();
         }
+        let padding = self.spilled.next_multiple_of(SPILL_ALIGNMENT) - self.spilled;
+        file.write_all(&[0; SPILL_ALIGNMENT][..padding])?;
+        self.spilled += padding;
         Ok(())
     }
 
@@ -288,16 +314,13 @@ impl EdgeBuckets {
             forwarded: chunk.forwarded,
             ends: chunk.ends,
             edges: match chunk.edges {
-                ChunkEdges::Memory(edges, weight, feature) => {
-                    ChunkEdges::Memory(edges, weight, feature)
-                }
+                ChunkEdges::Memory(columns) => ChunkEdges::Memory(columns),
                 ChunkEdges::Spilled(at) => ChunkEdges::Spilled(spill.slice(at)),
             },
         };
         let mut sealed = SealedBuckets {
             layout: self.layout,
-            is_weighted: self.is_weighted,
-            dim: self.dim,
+            shape: self.shape,
             chunks: self.chunks.into_iter().map(seal).collect(),
         };
         sealed.sort();
@@ -335,37 +358,42 @@ impl SealedBuckets {
         })
     }
 
-    /// Collects the edges of a bucket of own nodes in `out`.
-    pub(crate) fn gather_own(&self, bucket: usize, out: &mut Bucket) {
-        let nodes = self.layout.nodes(bucket);
-        self.gather(
-            bucket,
-            nodes.len(),
-            |edge| edge.own_dst().index() - nodes.start,
-            out,
-        );
+    /// Collects the edges of a bucket of own nodes in `out`; `node_at` gives the number of the node
+    /// at a place.
+    pub(crate) fn gather_own(
+        &self,
+        bucket: usize,
+        node_at: impl Fn(LocalIdx) -> NodeIdx,
+        out: &mut Bucket,
+    ) {
+        let places = self.layout.nodes(bucket);
+        let nodes = places.clone();
+        let nodes = nodes.map(|place| node_at(LocalIdx::from_index(place)));
+        let position = |edge: &Edge| edge.own_dst().index() - places.start;
+        self.gather(bucket, nodes, position, out);
     }
 
     /// Collects the edges of a bucket of re-indexed nodes in `out`; `nodes` are its nodes,
     /// ascending.
     pub(crate) fn gather_hubs(&self, bucket: usize, nodes: &[NodeIdx], out: &mut Bucket) {
         let found = |edge: &Edge| nodes.binary_search(&edge.hub_dst());
-        let place = |edge: &Edge| found(edge).expect("`nodes` holds every node of the bucket");
-        self.gather(bucket, nodes.len(), place, out);
+        let position = |edge: &Edge| found(edge).expect("`nodes` holds every node of the bucket");
+        self.gather(bucket, nodes.iter().copied(), position, out);
     }
 
     fn gather(
         &self,
         bucket: usize,
-        num_nodes: usize,
-        place: impl Fn(&Edge) -> usize,
+        nodes: impl ExactSizeIterator<Item = NodeIdx>,
+        position: impl Fn(&Edge) -> usize,
         out: &mut Bucket,
     ) {
+        let num_nodes = nodes.len();
         out.offset.clear();
         out.offset.resize(num_nodes + 1, 0);
         for run in self.runs(bucket) {
             for edge in run.edges {
-                out.offset[place(edge) + 1] += 1;
+                out.offset[position(edge) + 1] += 1;
             }
         }
         for i in 1..out.offset.len() {
@@ -373,23 +401,40 @@ impl SealedBuckets {
         }
         let num_edges = out.offset[num_nodes];
         out.edges.resize(num_edges, InEdge::default());
-        out.feature.resize(num_edges * self.dim, 0.0);
+        out.feature.resize(num_edges * self.shape.dim, 0.0);
         out.next.clone_from(&out.offset);
+        out.dst_hash.clear();
+        let Some(hasher) = self.shape.hasher else {
+            self.place(bucket, out, |_, run, i, edge| (position(edge), run.hash[i]));
+            return;
+        };
+        out.dst_hash.extend(nodes.map(|node| hasher.dst_hash(node)));
+        self.place(bucket, out, |dst_hash, _, _, edge| {
+            let at = position(edge);
+            (at, hasher.hash_into(edge.src, dst_hash[at]))
+        });
+    }
+
+    /// Puts the edges of a bucket at their positions; `find` gives the position of the `dst` and
+    /// the hash of an edge.
+    fn place(
+        &self,
+        bucket: usize,
+        out: &mut Bucket,
+        find: impl Fn(&[u64], &EdgeSlices<'_>, usize, &Edge) -> (usize, u64),
+    ) {
+        let dim = self.shape.dim;
         for run in self.runs(bucket) {
-            let weights = run.weight.iter().copied();
-            let weights = weights.chain(std::iter::repeat(1.0));
-            for ((i, edge), weight) in run.edges.iter().enumerate().zip(weights) {
-                let next = &mut out.next[place(edge)];
-                let to = *next;
-                *next += 1;
-                out.edges[to] = InEdge {
-                    hash: edge.hash(),
-                    src: edge.src,
-                    weight,
-                };
-                if self.dim > 0 {
-                    out.feature[to * self.dim..(to + 1) * self.dim]
-                        .copy_from_slice(&run.feature[i * self.dim..(i + 1) * self.dim]);
+            for (i, edge) in run.edges.iter().enumerate() {
+                let (at, hash) = find(&out.dst_hash, &run, i, edge);
+                let to = out.next[at];
+                out.next[at] += 1;
+                let weight = run.weight.get(i).copied().unwrap_or(1.0);
+                let src = edge.src;
+                out.edges[to] = InEdge { hash, src, weight };
+                if dim > 0 {
+                    out.feature[to * dim..(to + 1) * dim]
+                        .copy_from_slice(&run.feature[i * dim..(i + 1) * dim]);
                 }
             }
         }
@@ -406,20 +451,29 @@ impl SealedBuckets {
 
     /// Returns the edges of a chunk at some positions.
     fn slices<'a>(&'a self, chunk: &'a Chunk<Buffer>, range: Range<usize>) -> EdgeSlices<'a> {
+        let EdgeShape {
+            hasher,
+            is_weighted,
+            dim,
+        } = self.shape;
         let all = match &chunk.edges {
-            ChunkEdges::Memory(edges, weight, feature) => EdgeSlices {
-                edges,
-                weight,
-                feature,
+            ChunkEdges::Memory(columns) => EdgeSlices {
+                edges: &columns.edges,
+                hash: &columns.hash,
+                weight: &columns.weight,
+                feature: &columns.feature,
             },
             ChunkEdges::Spilled(spill) => {
                 let num_edges = chunk.num_edges() as usize;
-                let (edges, rest) = spill.split_at(num_edges * size_of::<Edge>());
-                let num_weights = if self.is_weighted { num_edges } else { 0 };
+                let num_hashes = if hasher.is_none() { num_edges } else { 0 };
+                let (hash, rest) = spill.split_at(num_hashes * size_of::<u64>());
+                let (edges, rest) = rest.split_at(num_edges * size_of::<Edge>());
+                let num_weights = if is_weighted { num_edges } else { 0 };
                 let (weight, rest) = rest.split_at(num_weights * size_of::<f32>());
-                let feature = &rest[..num_edges * self.dim * size_of::<f32>()];
+                let feature = &rest[..num_edges * dim * size_of::<f32>()];
                 EdgeSlices {
                     edges: bytemuck::cast_slice(edges),
+                    hash: bytemuck::cast_slice(hash),
                     weight: bytemuck::cast_slice(weight),
                     feature: bytemuck::cast_slice(feature),
                 }
@@ -427,8 +481,9 @@ impl SealedBuckets {
         };
         EdgeSlices {
             edges: &all.edges[range.clone()],
+            hash: all.hash.get(range.clone()).unwrap_or_default(),
             weight: all.weight.get(range.clone()).unwrap_or_default(),
-            feature: &all.feature[range.start * self.dim..range.end * self.dim],
+            feature: &all.feature[range.start * dim..range.end * dim],
         }
     }
 }
@@ -446,9 +501,9 @@ impl Bucket {
 mod tests {
     use super::*;
 
-    fn edge(hash: u64, dst: u32) -> Edge {
+    fn edge(dst: u32) -> Edge {
         let src = NodeIdx::from_raw(dst + 100);
-        Edge::to_own(hash, LocalIdx::from_raw(dst), src)
+        Edge::to_own(LocalIdx::from_raw(dst), src)
     }
 
     fn batch(first_row: u64, own: [u32; 3], node: &[u32]) -> EdgeBatch {
@@ -459,12 +514,12 @@ mod tests {
             first_row,
             forwarded: false,
             ends,
-            edges: (first_row..)
-                .zip(node)
-                .map(|(hash, &n)| edge(hash, n))
-                .collect(),
-            weight: node.iter().map(|&n| n as f32).collect(),
-            feature: node.iter().map(|&n| -(n as f32)).collect(),
+            columns: EdgeVecs {
+                edges: node.iter().map(|&n| edge(n)).collect(),
+                hash: (first_row..).take(node.len()).collect(),
+                weight: node.iter().map(|&n| n as f32).collect(),
+                feature: node.iter().map(|&n| -(n as f32)).collect(),
+            },
         }
     }
 
@@ -474,7 +529,12 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let layout = BucketLayout::new(5, 2, 100);
         assert_eq!(layout.num_own(), 3);
-        let new = || EdgeBuckets::new(layout, (true, 1), Budget::new(bytes_max), dir.path());
+        let shape = EdgeShape {
+            hasher: None,
+            is_weighted: true,
+            dim: 1,
+        };
+        let new = || EdgeBuckets::new(layout, shape, Budget::new(bytes_max), dir.path());
         let (mut buckets, mut late) = (new(), new());
         let hub_batch = |first_row: u64, forwarded: bool, node: u32| {
             let mut batch = batch(first_row, [0; 3], &[node]);
@@ -486,7 +546,7 @@ mod tests {
         buckets.take(batch(10, [3, 3, 4], &[0, 1, 1, 4])).unwrap();
         buckets.take(hub_batch(20, false, 7000)).unwrap();
         let mut forwarded = hub_batch(60, true, 7000);
-        forwarded.edges[0].hash = bytemuck::cast(59u64);
+        forwarded.columns.hash[0] = 59;
         late.take(forwarded).unwrap();
         late.take(hub_batch(15, true, 9000)).unwrap();
         assert_eq!((buckets.num_edges(), late.num_edges()), (9, 2));
@@ -503,7 +563,7 @@ mod tests {
             }
         };
         for b in 0..3 {
-            sealed.gather_own(b, &mut bucket);
+            sealed.gather_own(b, |_| NodeIdx::MAX, &mut bucket);
             read(&bucket, layout.nodes(b).len());
         }
         for hub in [7000, 9000].map(NodeIdx::from_raw) {

@@ -1,12 +1,12 @@
 //! Moves edges from the worker that reads them to the owner of their `dst`.
 
-use crate::buckets::{Bucket, BucketLayout, EdgeBatch, EdgeBuckets, SealedBuckets};
+use crate::buckets::{Bucket, BucketLayout, EdgeBatch, EdgeBuckets, EdgeShape, SealedBuckets};
 use crate::ends::{Ends, Resolved};
 use crate::hub::{HubCounts, HubPart, RankedColumns, Totals};
 use crate::memory::{Budget, turn_bytes};
 use crate::plan::ListPlan;
 use crate::sample::Ranker;
-use crate::scatter::{Cutter, DanglingRows, Routed, Scatter, check_dangling};
+use crate::scatter::{Cutter, DanglingRows, Routed, Scatter, Sorted, check_dangling};
 use crate::units::OwnUnits;
 use crate::{Placement, StoreError, StorePlan, TypePlacement};
 use cluster::Peer;
@@ -64,7 +64,7 @@ pub(crate) fn place_edges(
     ends: &Ends,
     placement: &Placement,
 ) -> Result<Vec<OwnedEdges>, StoreError> {
-    let routes = routes(plan, source, placement);
+    let routes = routes(plan, source, ends, placement);
     let cutters: Vec<Cutter<'_>> = routes.iter().map(|route| route.cutter).collect();
     // A tenth of the memory is for edges that are forwarded.
     let bytes_max = turn_bytes(plan.memory_budget) / plan.workers / 10;
@@ -112,6 +112,7 @@ pub(crate) fn place_edges(
 fn routes<'a>(
     plan: &'a StorePlan,
     source: &EdgeSource,
+    ends: &Ends,
     placement: &'a Placement,
 ) -> Vec<Route<'a>> {
     let relations = source.relations().iter().enumerate();
@@ -121,10 +122,14 @@ fn routes<'a>(
         let most_local = placement.num_nodes().div_ceil(placement.workers());
         let layout = BucketLayout::new(most_local, BUCKET_NODES, BUCKETS_MAX);
         let edges = &of_relation.edges;
-        let columns = (edges.has_weight(), edges.feature_dim().unwrap_or(0));
+        let shape = EdgeShape {
+            hasher: ends.hasher(of_relation),
+            is_weighted: edges.has_weight(),
+            dim: edges.feature_dim().unwrap_or(0),
+        };
         Route {
             relation,
-            cutter: Cutter::new(member, placement, layout, columns),
+            cutter: Cutter::new(member, placement, layout, shape),
             lists: plan.lists(relation),
         }
     };
@@ -204,7 +209,10 @@ fn invert(
     buckets: &SealedBuckets,
     reindexed: &[NodeIdx],
 ) -> Result<BTreeMap<LocalIdx, HubPart>, StoreError> {
-    let Cutter { placement, dim, .. } = route.cutter;
+    let Cutter {
+        placement, shape, ..
+    } = route.cutter;
+    let dim = shape.dim;
     let parts = rank_shares(buckets, dim, &route.lists, reindexed);
     let parts = parts.map(|part| Ok((placement.owner_and_place(part.node).0, part)));
     let hubs = Rc::new(RefCell::new(BTreeMap::<LocalIdx, HubPart>::new()));
@@ -230,7 +238,7 @@ fn exchange(
     budget: &Budget,
     dir: &Path,
 ) -> Result<Vec<EdgeBuckets>, StoreError> {
-    let buckets = |of: &Cutter<'_>| EdgeBuckets::new(of.layout, of.columns(), budget.clone(), dir);
+    let buckets = |of: &Cutter<'_>| EdgeBuckets::new(of.layout, of.shape, budget.clone(), dir);
     let buckets: Vec<EdgeBuckets> = cutters.iter().map(buckets).collect();
     let received = Rc::new(RefCell::new(buckets));
     let take = Rc::clone(&received);
@@ -255,15 +263,21 @@ fn forward<'a>(
     for (_, place) in places.filter(|&(owner, _)| owner == worker) {
         is_reindexed[place.index()] = true;
     }
+    let (mut routed, mut sorted) = (Routed::default(), Sorted::default());
     buckets.own_edges().flat_map(move |(first_row, own)| {
-        let early = own.edges.iter().enumerate();
-        let early = early.filter(|(_, edge)| is_reindexed[edge.own_dst().index()]);
-        let routed = early.map(|(row, edge)| {
-            let dst = placement.node(worker, edge.own_dst());
-            cutter.spread(row, edge.src, dst, edge.hash())
-        });
-        let routed: Vec<Routed> = routed.collect();
-        cutter.cut((first_row, true), &routed, own.weight, own.feature)
+        routed.clear();
+        for (row, edge) in own.edges.iter().enumerate() {
+            if is_reindexed[edge.own_dst().index()] {
+                let dst = placement.node(worker, edge.own_dst());
+                let hash = match &cutter.shape.hasher {
+                    Some(hasher) => hasher.hash(edge.src, dst),
+                    None => own.hash[row],
+                };
+                cutter.spread(row, edge.src, dst, hash, &mut routed);
+            }
+        }
+        let values = (own.weight, own.feature);
+        cutter.cut((first_row, true), &routed, values, &mut sorted)
     })
 }
 

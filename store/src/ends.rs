@@ -1,7 +1,9 @@
 //! Turns the ids of edge ends into node numbers.
 
 use crate::StoreError;
+use crate::edge_hash::{EdgeHasher, IdRun};
 use crate::number::{Dictionary, IdTable, MISSING};
+use crate::sample::relation_salt;
 use crate::units::OwnUnits;
 use cluster::Peer;
 use schemas::{EdgeRows, EdgeSource, GraphPlan, Ids, NodeIdx, RelationPlan};
@@ -24,11 +26,14 @@ pub(crate) struct Resolved {
 pub(crate) struct End {
     /// [`MISSING`] where no node has the id.
     pub(crate) numbers: Vec<NodeIdx>,
+    /// Empty where hashes follow from the numbers.
     pub(crate) hashes: Vec<u64>,
 }
 
 /// Looks up ends of edges that are nodes of one type.
 enum TypeEnds {
+    /// Integer ids without gaps.
+    Run(RunIds),
     /// Integer ids that lie close together: every worker has a bitmap of all ids.
     Dense(DenseIds),
     /// Any other ids: the distinct ones that this worker read. Each was looked up once, at the
@@ -39,6 +44,13 @@ enum TypeEnds {
         /// The node number of each position.
         numbers: Vec<NodeIdx>,
     },
+}
+
+/// All ids of a type that have no gaps.
+struct RunIds {
+    first_key: u64,
+    num_nodes: u64,
+    ids: IdRun,
 }
 
 /// All ids of a type as a bitmap in which the bits are counted.
@@ -56,9 +68,23 @@ struct KeyRange {
     count: u64,
 }
 
+impl RunIds {
+    fn number(&self, key: u64) -> NodeIdx {
+        let at = key.wrapping_sub(self.first_key);
+        // The offset of a node is below 2^32, and so is its number.
+        #[expect(
+            clippy::cast_possible_truncation,
+            reason = "an offset that is cut is not below `num_nodes`"
+        )]
+        let number = NodeIdx::from_raw(self.ids.first.raw().wrapping_add(at as u32));
+        if at < self.num_nodes { number } else { MISSING }
+    }
+}
+
 impl DenseIds {
-    /// Makes the bitmap of all workers' ids; none if they are strings or it would take more than 16
-    /// bytes a node. `first` is the number of the type's first node.
+    /// Makes the lookup of all workers' ids: their range if they have no gaps, else a bitmap; none
+    /// if they are strings or the bitmap would take more than 16 bytes a node. `first` is the
+    /// number of the type's first node.
     ///
     /// # Errors
     ///
@@ -67,7 +93,7 @@ impl DenseIds {
         peer: &mut Peer<'_>,
         dictionary: &Dictionary,
         first: NodeIdx,
-    ) -> Result<Option<Self>, StoreError> {
+    ) -> Result<Option<TypeEnds>, StoreError> {
         let ids = dictionary.ids();
         let Some(keys) = ids.keys() else {
             return Ok(None);
@@ -81,6 +107,15 @@ impl DenseIds {
         let Some((first_key, last_key)) = least.zip(greatest) else {
             return Ok(None);
         };
+        // The ids are distinct.
+        if last_key - first_key == num_nodes - 1 {
+            let first_value = ids.value_bits(first_key);
+            return Ok(Some(TypeEnds::Run(RunIds {
+                first_key,
+                num_nodes,
+                ids: IdRun { first, first_value },
+            })));
+        }
         let num_words = (last_key - first_key) / 64 + 1;
         if num_words > num_nodes.max(64) {
             return Ok(None);
@@ -103,7 +138,7 @@ impl DenseIds {
             *before = number;
             number += bits.count_ones();
         }
-        Ok(Some(Self { first_key, words }))
+        Ok(Some(TypeEnds::Dense(Self { first_key, words })))
     }
 
     fn number(&self, key: u64) -> NodeIdx {
@@ -142,18 +177,18 @@ impl Ends {
             dense.push(DenseIds::gather(peer, dictionary, first(type_idx))?);
         }
         let tables = dense.iter().zip(&dictionaries);
-        let tables = tables.map(|(bitmap, dictionary)| {
-            let is_dense = bitmap.is_some();
+        let tables = tables.map(|(known, dictionary)| {
+            let is_dense = known.is_some();
             (!is_dense).then(|| IdTable::new(dictionary.ids()))
         });
         let tables = gather_distinct(graph, sources, work, tables.collect());
         let tables = peer.agree(tables)?;
         let mut types = Vec::with_capacity(dense.len());
-        for ((bitmap, table), dictionary) in dense.into_iter().zip(tables).zip(dictionaries) {
-            types.push(match bitmap {
-                Some(bitmap) => TypeEnds::Dense(bitmap),
+        for ((known, table), dictionary) in dense.into_iter().zip(tables).zip(dictionaries) {
+            types.push(match known {
+                Some(known) => known,
                 None => {
-                    let table = table.expect("made where there is no bitmap");
+                    let table = table.expect("made where ids are not dense");
                     let numbers = dictionary.resolve(peer, table.ids())?;
                     TypeEnds::Distinct { table, numbers }
                 }
@@ -162,23 +197,46 @@ impl Ends {
         Ok(Self { types })
     }
 
-    /// Looks up both ends of some rows of a table, one of whose relations is `relation`.
+    /// Looks up both ends of some rows of a table, one of whose relations is `relation`. Hashes
+    /// are left out where [`Ends::hasher`] gives them.
     pub(crate) fn resolve(&self, relation: &RelationPlan, rows: &EdgeRows, out: &mut Resolved) {
         let (src, dst) = table_ends(relation);
-        self.types[src].resolve(&rows.src, &mut out.src);
-        self.types[dst].resolve(&rows.dst, &mut out.dst);
+        let is_hashed = self.hasher(relation).is_none();
+        self.types[src].resolve(&rows.src, is_hashed, &mut out.src);
+        self.types[dst].resolve(&rows.dst, is_hashed, &mut out.dst);
+    }
+
+    /// Returns the hashes of a relation's edges, if they follow from the numbers of the ends.
+    pub(crate) fn hasher(&self, relation: &RelationPlan) -> Option<EdgeHasher> {
+        match (&self.types[relation.from], &self.types[relation.to]) {
+            (TypeEnds::Run(src), TypeEnds::Run(dst)) => Some(EdgeHasher {
+                salt: relation_salt(&relation.name),
+                src: src.ids,
+                dst: dst.ids,
+            }),
+            _ => None,
+        }
     }
 }
 
 impl TypeEnds {
-    fn resolve(&self, ids: &Ids, out: &mut End) {
+    fn resolve(&self, ids: &Ids, is_hashed: bool, out: &mut End) {
         out.numbers.clear();
         out.hashes.clear();
+        let keys = || {
+            ids.keys()
+                .expect("edges have ids of the nodes' type")
+                .iter()
+        };
         match self {
+            Self::Run(run) => {
+                out.numbers.extend(keys().map(|&key| run.number(key)));
+                if is_hashed {
+                    ids.hashes_into(&mut out.hashes);
+                }
+            }
             Self::Dense(dense) => {
-                let keys = ids.keys().expect("edges have ids of the nodes' type");
-                let numbers = keys.iter().map(|&key| dense.number(key));
-                out.numbers.extend(numbers);
+                out.numbers.extend(keys().map(|&key| dense.number(key)));
                 ids.hashes_into(&mut out.hashes);
             }
             Self::Distinct {
@@ -268,5 +326,23 @@ mod tests {
             assert_eq!(dense.number(key), expected, "{key}");
         }
         assert_eq!(dense.number(u64::MAX), MISSING);
+    }
+
+    #[test]
+    fn ids_without_gaps_are_numbered_by_subtraction() {
+        let first = NodeIdx::from_raw(7);
+        let run = RunIds {
+            first_key: 1000,
+            num_nodes: 50,
+            ids: IdRun {
+                first,
+                first_value: 1000,
+            },
+        };
+        for key in [0, 999, 1000, 1001, 1049, 1050, 1000 + (1 << 32), u64::MAX] {
+            let expected = (1000..1050).contains(&key).then(|| key - 993);
+            let expected = expected.map_or(u64::from(MISSING.raw()), |number| number);
+            assert_eq!(u64::from(run.number(key).raw()), expected, "{key}");
+        }
     }
 }

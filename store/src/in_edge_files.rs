@@ -55,7 +55,8 @@ pub(crate) fn write_in_edges(
         let b = layout.own(place);
         let at = place.index() - layout.nodes(b).start;
         if at == 0 {
-            edges.buckets.gather_own(b, &mut bucket);
+            let node_at = |place| placement.node(worker, place);
+            edges.buckets.gather_own(b, node_at, &mut bucket);
         }
         if let Some((_, hub)) = hubs.next_if(|hub| hub.0 == place) {
             degrees.push(&hub.totals.rounded())?;

@@ -73,6 +73,7 @@ mod buckets;
 mod build;
 mod description;
 mod edge_columns;
+mod edge_hash;
 mod edges;
 mod ends;
 mod error;

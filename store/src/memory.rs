@@ -11,6 +11,10 @@ const NUMBER_BYTES: usize = 40;
 /// Bytes of a node's row beside its features and its id: position, label, split and degrees.
 const ROW_BYTES: usize = 40;
 
+/// Bytes of an edge beside its weight and its features: with its hash, which edges between ids
+/// without gaps do not have.
+const EDGE_BYTES: usize = size_of::<Edge>() + size_of::<u64>();
+
 /// Size of the input of a store.
 #[derive(Clone, Copy, Debug)]
 pub struct StoreSize {
@@ -29,7 +33,7 @@ impl StoreSize {
     /// edges up to their share of the budget; the rest is in files.
     pub fn build_bytes(&self, memory_budget: usize) -> f64 {
         let rows = self.nodes as f64 * (self.node_bytes + ROW_BYTES as f64);
-        let edges = self.in_edges as f64 * (size_of::<Edge>() + 4 * self.edge_dim) as f64;
+        let edges = self.in_edges as f64 * (EDGE_BYTES + 4 * self.edge_dim) as f64;
         let received = rows.max(edges).min(turn_bytes(memory_budget) as f64);
         (self.nodes * NUMBER_BYTES) as f64 + received
     }

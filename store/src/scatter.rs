@@ -1,7 +1,7 @@
 //! Cuts the edges that one worker reads into batches by receiving worker and bucket.
 
-use crate::buckets::{BucketLayout, Edge, EdgeBatch};
-use crate::ends::Resolved;
+use crate::buckets::{BucketLayout, Edge, EdgeBatch, EdgeShape, EdgeVecs};
+use crate::ends::{End, Resolved};
 use crate::hub::{HubCounts, reindex};
 use crate::number::MISSING;
 use crate::sample::{edge_hash, relation_salt};
@@ -17,7 +17,8 @@ pub(crate) struct Scatter<'a> {
     pub(crate) counts: HubCounts,
     pub(crate) dangling: DanglingRows,
     /// The edges of the current rows; a reverse follows its edge.
-    routed: Vec<Routed>,
+    routed: Routed,
+    sorted: Sorted,
 }
 
 /// Cuts routed edges of one relation into batches.
@@ -30,16 +31,26 @@ pub(crate) struct Cutter<'a> {
     pub(crate) layout: BucketLayout,
     /// The slots of each worker's buckets start at a multiple of 2^`slot_bits`.
     slot_bits: u32,
-    is_weighted: bool,
-    pub(crate) dim: usize,
+    pub(crate) shape: EdgeShape,
 }
 
-/// An edge with the slot of its worker and bucket.
+/// Edges with the slots of their workers and buckets, by column.
+#[derive(Default)]
 pub(crate) struct Routed {
-    slot: u32,
-    /// Row of the edge among the current rows.
-    row: u32,
-    edge: Edge,
+    slots: Vec<u32>,
+    /// Row of each edge among the current rows; empty if edges have neither weights nor features.
+    rows: Vec<u32>,
+    edges: Vec<Edge>,
+    /// Empty where an [`crate::edge_hash::EdgeHasher`] gives the hashes.
+    hash: Vec<u64>,
+}
+
+/// Memory in which edges are sorted by slot, kept for the next ones: it stays in the cache.
+#[derive(Default)]
+pub(crate) struct Sorted {
+    /// For each slot, the start of its edges and, when they are placed, their end.
+    slots: Vec<u32>,
+    columns: EdgeVecs,
 }
 
 /// Rows with an end that no node has.
@@ -59,7 +70,8 @@ impl<'a> Scatter<'a> {
             cutter,
             counts,
             dangling: DanglingRows::default(),
-            routed: Vec::new(),
+            routed: Routed::default(),
+            sorted: Sorted::default(),
         }
     }
 
@@ -77,22 +89,19 @@ impl<'a> Scatter<'a> {
                 self.leave_out(row, rows, ends);
                 continue;
             }
-            let (src_hash, dst_hash) = (src_end.hashes[row], dst_end.hashes[row]);
-            let hash = edge_hash(self.salt, src_hash, dst_hash);
-            self.route(row, src, dst, hash);
+            self.route(row, (src, dst), (src_end, dst_end));
             if is_undirected {
-                let back_hash = edge_hash(self.salt, dst_hash, src_hash);
-                self.route(row, dst, src, back_hash);
+                self.route(row, (dst, src), (dst_end, src_end));
             }
         }
-        if self.routed.is_empty() {
+        if self.routed.edges.is_empty() {
             return Vec::new();
         }
         let weight = rows.weight.as_deref().unwrap_or_default();
         let feature = rows.feature.as_deref().unwrap_or_default();
         let first_row = rows.rows.row(0);
-        let cutter = self.cutter;
-        cutter.cut((first_row, false), &self.routed, weight, feature)
+        let (cutter, sorted) = (self.cutter, &mut self.sorted);
+        cutter.cut((first_row, false), &self.routed, (weight, feature), sorted)
     }
 
     fn leave_out(&mut self, row: usize, rows: &EdgeRows, ends: &Resolved) {
@@ -104,38 +113,45 @@ impl<'a> Scatter<'a> {
         }
     }
 
-    fn route(&mut self, row: usize, src: NodeIdx, dst: NodeIdx, hash: u64) {
-        let routed = if self.counts.is_beyond(dst) {
-            self.cutter.spread(row, src, dst, hash)
-        } else {
-            self.cutter.own(row, src, dst, hash)
+    #[inline]
+    fn route(&mut self, row: usize, (src, dst): (NodeIdx, NodeIdx), ends: (&End, &End)) {
+        let salt = self.salt;
+        let hash = || match &self.cutter.shape.hasher {
+            Some(hasher) => hasher.hash(src, dst),
+            None => edge_hash(salt, ends.0.hashes[row], ends.1.hashes[row]),
         };
-        self.routed.push(routed);
+        if self.counts.is_beyond(dst) {
+            self.cutter.spread(row, src, dst, hash(), &mut self.routed);
+        } else {
+            self.cutter.own(row, src, dst, hash, &mut self.routed);
+        }
+    }
+}
+
+impl Routed {
+    pub(crate) fn clear(&mut self) {
+        self.slots.clear();
+        self.rows.clear();
+        self.edges.clear();
+        self.hash.clear();
     }
 }
 
 impl<'a> Cutter<'a> {
-    /// Cuts edges, with weights or not and with `dim` features, into batches for the owners of
-    /// `placement`.
+    /// Cuts edges into batches for the owners of `placement`.
     pub(crate) fn new(
         member: usize,
         placement: &'a TypePlacement,
         layout: BucketLayout,
-        (is_weighted, dim): (bool, usize),
+        shape: EdgeShape,
     ) -> Self {
         Self {
             member: narrow(member),
             placement,
             layout,
             slot_bits: layout.num_buckets().next_power_of_two().trailing_zeros(),
-            is_weighted,
-            dim,
+            shape,
         }
-    }
-
-    /// Tells whether edges have weights, and how many features they have.
-    pub(crate) fn columns(&self) -> (bool, usize) {
-        (self.is_weighted, self.dim)
     }
 
     /// Cuts edges of a relation that is exchanged alone.
@@ -143,23 +159,50 @@ impl<'a> Cutter<'a> {
         Self { member: 0, ..self }
     }
 
-    /// Routes an edge to the owner of `dst`.
-    fn own(&self, row: usize, src: NodeIdx, dst: NodeIdx, hash: u64) -> Routed {
+    /// Routes an edge to the owner of `dst`; its hash is only computed if it is sent.
+    fn own(
+        &self,
+        row: usize,
+        src: NodeIdx,
+        dst: NodeIdx,
+        hash: impl FnOnce() -> u64,
+        out: &mut Routed,
+    ) {
         let (owner, place) = self.placement.owner_and_place(dst);
-        Routed {
-            slot: narrow(self.first_slot(owner) + self.layout.own(place)),
-            row: narrow(row),
-            edge: Edge::to_own(hash, place, src),
-        }
+        let slot = self.first_slot(owner) + self.layout.own(place);
+        self.push(slot, row, Edge::to_own(place, src), hash, out);
     }
 
     /// Routes an edge of a re-indexed node.
-    pub(crate) fn spread(&self, row: usize, src: NodeIdx, dst: NodeIdx, hash: u64) -> Routed {
+    pub(crate) fn spread(
+        &self,
+        row: usize,
+        src: NodeIdx,
+        dst: NodeIdx,
+        hash: u64,
+        out: &mut Routed,
+    ) {
         let worker = reindex(hash, self.placement.workers());
-        Routed {
-            slot: narrow(self.first_slot(worker) + self.layout.hub(dst)),
-            row: narrow(row),
-            edge: Edge::to_hub(hash, dst, src),
+        let slot = self.first_slot(worker) + self.layout.hub(dst);
+        self.push(slot, row, Edge::to_hub(dst, src), || hash, out);
+    }
+
+    #[inline]
+    fn push(
+        &self,
+        slot: usize,
+        row: usize,
+        edge: Edge,
+        hash: impl FnOnce() -> u64,
+        out: &mut Routed,
+    ) {
+        out.slots.push(narrow(slot));
+        out.edges.push(edge);
+        if self.shape.is_weighted || self.shape.dim > 0 {
+            out.rows.push(narrow(row));
+        }
+        if self.shape.hasher.is_none() {
+            out.hash.push(hash());
         }
     }
 
@@ -176,59 +219,95 @@ impl<'a> Cutter<'a> {
     pub(crate) fn cut(
         &self,
         (first_row, forwarded): (u64, bool),
-        routed: &[Routed],
-        weight: &[f32],
-        feature: &[f32],
+        routed: &Routed,
+        (weight, feature): (&[f32], &[f32]),
+        sorted: &mut Sorted,
     ) -> Vec<(usize, EdgeBatch)> {
-        let (bits, dim) = (self.slot_bits, self.dim);
-        let weights_an_edge = usize::from(!weight.is_empty());
-        // A counting sort: `slots` holds the start of each slot's edges and, when they are placed,
-        // their end.
-        let mut slots = vec![0u32; self.first_slot(self.placement.workers())];
-        for edge in routed {
-            slots[edge.slot as usize] += 1;
-        }
-        let columns = slots.chunks_mut(1 << bits).map(|mine| {
-            let mut before = 0;
-            for slot in mine {
-                before += std::mem::replace(slot, before);
-            }
-            let num_edges = before as usize;
-            let weights = vec![0.0; num_edges * weights_an_edge];
-            let features = vec![0.0; num_edges * dim];
-            (vec![Edge::default(); num_edges], weights, features)
-        });
-        let mut columns: Vec<(Vec<Edge>, Vec<f32>, Vec<f32>)> = columns.collect();
-        for one in routed {
-            let next = &mut slots[one.slot as usize];
-            let to = *next as usize;
-            *next += 1;
-            let (edges, weights, features) = &mut columns[one.slot as usize >> bits];
-            edges[to] = one.edge;
-            let row = one.row as usize;
-            if let Some(of_edge) = weights.get_mut(to) {
-                *of_edge = weight[row];
-            }
-            if dim > 0 {
-                features[to * dim..(to + 1) * dim]
-                    .copy_from_slice(&feature[row * dim..(row + 1) * dim]);
-            }
-        }
-        let batches = slots.chunks(1 << bits).zip(columns).enumerate();
-        let batches = batches.map(|(worker, (ends, parts))| {
+        sorted.sort(self.first_slot(self.placement.workers()), routed);
+        sorted.take_values(routed, (weight, feature), self.shape.dim);
+        let mut start = 0;
+        let ends = sorted.slots.chunks(1 << self.slot_bits).enumerate();
+        let batches = ends.map(|(worker, ends)| {
+            let ends = &ends[..self.layout.num_buckets()];
+            let end = ends.last().map_or(start, |&end| end as usize);
+            let range = start..end;
             let batch = EdgeBatch {
                 relation: self.member,
                 first_row,
                 forwarded,
-                ends: ends[..self.layout.num_buckets()].to_vec(),
-                edges: parts.0,
-                weight: parts.1,
-                feature: parts.2,
+                ends: ends.iter().map(|end| end - narrow(start)).collect(),
+                columns: sorted.columns.slice(range, self.shape.dim),
             };
+            start = end;
             (worker, batch)
         });
         batches.filter(|(_, batch)| batch.num_edges() > 0).collect()
     }
+}
+
+impl Sorted {
+    /// Sorts edges and hashes by slot (a counting sort).
+    fn sort(&mut self, num_slots: usize, routed: &Routed) {
+        self.slots.clear();
+        self.slots.resize(num_slots, 0);
+        for &slot in &routed.slots {
+            self.slots[slot as usize] += 1;
+        }
+        let mut before = 0;
+        for slot in &mut self.slots {
+            before += std::mem::replace(slot, before);
+        }
+        let columns = &mut self.columns;
+        columns.edges.resize(routed.edges.len(), Edge::default());
+        columns.hash.resize(routed.hash.len(), 0);
+        let starts = &mut self.slots;
+        if routed.hash.is_empty() {
+            for (&slot, &edge) in routed.slots.iter().zip(&routed.edges) {
+                columns.edges[next(starts, slot)] = edge;
+            }
+        } else {
+            let edges = routed.edges.iter().zip(&routed.hash);
+            for (&slot, (&edge, &hash)) in routed.slots.iter().zip(edges) {
+                let to = next(starts, slot);
+                columns.edges[to] = edge;
+                columns.hash[to] = hash;
+            }
+        }
+    }
+
+    /// Sorts weights and features as [`Sorted::sort`] sorted the edges.
+    fn take_values(&mut self, routed: &Routed, (weight, feature): (&[f32], &[f32]), dim: usize) {
+        let (num_edges, columns) = (routed.edges.len(), &mut self.columns);
+        let has_weights = !weight.is_empty();
+        let num_weights = if has_weights { num_edges } else { 0 };
+        columns.weight.resize(num_weights, 0.0);
+        columns.feature.resize(num_edges * dim, 0.0);
+        if !has_weights && dim == 0 {
+            return;
+        }
+        // The ends of the slots become their starts again, from the last edge on.
+        let slots = routed.slots.iter().zip(&routed.rows).rev();
+        let mut ends = self.slots.clone();
+        for (&slot, &row) in slots {
+            let end = &mut ends[slot as usize];
+            *end -= 1;
+            let (to, row) = (*end as usize, row as usize);
+            if has_weights {
+                columns.weight[to] = weight[row];
+            }
+            columns.feature[to * dim..(to + 1) * dim]
+                .copy_from_slice(&feature[row * dim..(row + 1) * dim]);
+        }
+    }
+}
+
+/// Returns the next position of a slot.
+#[inline]
+fn next(starts: &mut [u32], slot: u32) -> usize {
+    let start = &mut starts[slot as usize];
+    let to = *start as usize;
+    *start += 1;
+    to
 }
 
 fn narrow(place: usize) -> u32 {

@@ -384,8 +384,8 @@ impl EdgesPlan {
     pub(super) fn ends(&self, read: &ReadBatch<'_>) -> Result<EdgeRows> {
         let (place, batch) = (read.place(), &read.rows);
         let mut rows = EdgeRows {
-            src: Ids::with_capacity(self.src_type, batch.num_rows()),
-            dst: Ids::with_capacity(self.dst_type, batch.num_rows()),
+            src: Ids::new(self.src_type),
+            dst: Ids::new(self.dst_type),
             weight: None,
             feature: None,
             rows: RowNumbers::of(read),

@@ -38,7 +38,10 @@ pub(super) fn append_ids(
     let text = text_of_bytes(place, name, array)?;
     let read = Ids::from_array(text.as_deref().unwrap_or(array))?;
     if read.id_type() == ids.id_type() {
-        ids.extend_from(&read, 0..read.len());
+        match ids.is_empty() {
+            true => *ids = read,
+            false => ids.extend_from(&read, 0..read.len()),
+        }
         return Ok(());
     }
     let is_text = !read.id_type().is_integer();
