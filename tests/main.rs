@@ -25,6 +25,7 @@ mod hosts;
 mod infer;
 mod infer_outputs;
 mod inspect;
+mod instruction_sets;
 mod kinds;
 mod manners;
 mod memory;

@@ -6,7 +6,10 @@ use std::io::Write;
 use std::sync::Arc;
 use std::time::Instant;
 
-use gnn::kernel::{Attention, Csr, Gat, GatV2, Kernel, SegmentMax, Shared, Spmm, mix};
+use gnn::kernel::instruction_set::use_set;
+use gnn::kernel::{
+    Attention, Csr, Gat, GatV2, InstructionSet, Kernel, SegmentMax, Shared, Spmm, mix,
+};
 use gnn::{
     Activation, Aggregator, Architecture, Block, BlockData, Dense, Input, Labels, LayerKind, Mode,
     Model, Norm, Sampling, SparseRows, Task,
@@ -232,6 +235,10 @@ fn dense_step(layer: LayerKind) {
 }
 
 fn main() {
+    if let Ok(name) = std::env::var("GRAPHFLAT_INSTRUCTION_SET") {
+        let set = InstructionSet::named(&name).expect("a set of this kind of processor");
+        use_set(set).expect("a set of this processor");
+    }
     kernels();
     let pool = rayon::ThreadPoolBuilder::new()
         .num_threads(1)

@@ -5,12 +5,13 @@ use std::path::PathBuf;
 use chrono::{DateTime, NaiveDate, NaiveTime, Utc};
 use clap::{Args, Parser, Subcommand, ValueEnum, value_parser};
 
+use crate::instruction_set::VERSION;
 use crate::source::Edits;
 
 /// Graph neural networks as batch jobs: flatten k-hop neighbourhoods, train on them, embed every
 /// node.
 #[derive(Debug, Parser)]
-#[command(name = "graphflat", version)]
+#[command(name = "graphflat", version = VERSION.as_str())]
 #[command(
     after_help = "Exit codes: 0 done, 1 failed, 2 usage or job file, 3 input data, 130 and 143 interrupted.\n\
                   After 1, 130 and 143 the same command continues where it stopped."

@@ -10,6 +10,7 @@ mod error;
 mod generate;
 mod hints;
 mod inspect;
+mod instruction_set;
 mod job;
 mod leftovers;
 mod memory;
@@ -26,6 +27,7 @@ mod variables;
 use std::process::ExitCode;
 
 use clap::Parser as _;
+use schemas::ErrorKind;
 
 use crate::cli::{Cli, Command};
 use crate::console::Console;
@@ -38,6 +40,10 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
     abort_on_panic();
+    if let Err(problem) = instruction_set::choose() {
+        eprintln!("error: {problem}");
+        return ExitCode::from(ErrorKind::Usage.exit_code());
+    }
     let command = Cli::parse().command;
     let console = Console::of(&command);
     console.listen();

@@ -43,16 +43,19 @@ pub(super) struct Term {
 
 impl Attention {
     /// Returns the slots of output row `v`.
+    #[inline(always)]
     pub(super) fn slots(&self, v: usize) -> Range<usize> {
         self.slot_start(v)..self.slot_start(v + 1)
     }
 
     /// Returns the first slot of output row `v`.
+    #[inline(always)]
     pub(super) fn slot_start(&self, v: usize) -> usize {
         self.csr.offset[v] as usize + v * self.loops()
     }
 
     /// Returns the number of self-loops added to each row.
+    #[inline(always)]
     pub(crate) fn loops(&self) -> usize {
         usize::from(!self.csr.bipartite)
     }
@@ -63,6 +66,7 @@ impl Attention {
     }
 
     /// Returns the self-loop added to row `v`, if there is one.
+    #[inline(always)]
     pub(super) fn own(&self, v: usize) -> Option<Term> {
         let col = self.csr.own_col(v)?;
         Some(Term {
@@ -73,6 +77,7 @@ impl Attention {
     }
 
     /// Returns the edges of row `v` without self-loops.
+    #[inline(always)]
     pub(super) fn others(&self, v: usize) -> impl Iterator<Item = Term> {
         let loops_before = v * self.loops();
         let edges = self.csr.row(v).map(move |edge| Term {
@@ -85,11 +90,13 @@ impl Attention {
     }
 
     /// Returns the edges of row `v`, the added self-loop last.
+    #[inline(always)]
     pub(super) fn terms(&self, v: usize) -> impl Iterator<Item = Term> {
         self.others(v).chain(self.own(v))
     }
 
     /// Returns the edges that leave column `u` as (row, edge), the added self-loop last.
+    #[inline(always)]
     pub(super) fn terms_out(&self, u: usize) -> impl Iterator<Item = (usize, Term)> {
         let (transposed, loops) = (self.csr.transposed(), self.loops());
         let others = transposed.col(u).map(move |at| {
@@ -109,7 +116,7 @@ impl Attention {
     }
 
     /// Multiplies the value of each head by weight and dropout of an edge of row `v`.
-    #[inline]
+    #[inline(always)]
     pub(super) fn scale<F: Float>(&self, v: usize, term: Term, values: &mut [F]) {
         if let (Some(weight), Some(edge)) = (&self.weight, term.edge) {
             let weight = F::from_f32(weight[edge]);
@@ -129,12 +136,14 @@ impl Attention {
     }
 
     /// Returns the input row that each slot of row `v` reads, the added self-loop's last.
+    #[inline(always)]
     pub(super) fn cols(&self, v: usize) -> impl Iterator<Item = usize> + Clone {
         let others = self.csr.col[self.csr.row(v)].iter();
         others.map(|&col| col as usize).chain(self.csr.own_col(v))
     }
 
     /// Tells whether coefficients are multiplied by weights or dropout.
+    #[inline(always)]
     pub(crate) fn is_scaled(&self) -> bool {
         self.weight.is_some() || self.dropout.is_some()
     }
@@ -147,19 +156,24 @@ impl Attention {
         let (csr, heads, mut factors) = (&*self.csr, self.heads, alpha.to_vec());
         let ranges = pieces(&csr.offset, csr.partitioning, heads);
         let parts = split_mut(&mut factors, &ranges, |v| self.slot_start(v) * heads);
-        run(ranges.into_iter().zip(parts).collect(), |(range, part)| {
-            let first = self.slot_start(range.start);
-            for v in range {
-                for term in self.terms(v) {
-                    self.scale(v, term, &mut part[(term.slot - first) * heads..][..heads]);
+        run(
+            ranges.into_iter().zip(parts).collect(),
+            #[inline(always)]
+            |(range, part)| {
+                let first = self.slot_start(range.start);
+                for v in range {
+                    for term in self.terms(v) {
+                        self.scale(v, term, &mut part[(term.slot - first) * heads..][..heads]);
+                    }
                 }
-            }
-        });
+            },
+        );
         Cow::Owned(factors)
     }
 
     /// Returns the coefficients of row `v` times weight and dropout; writes to `scratch` if they
     /// change.
+    #[inline(always)]
     pub(super) fn factors<'a, F: Float>(
         &self,
         v: usize,
@@ -198,6 +212,7 @@ impl Attention {
         let parts = outs.into_iter().zip(alphas);
         run(
             ranges.into_iter().zip(parts).collect(),
+            #[inline(always)]
             |(range, (outs, alphas))| {
                 let mut work = work();
                 let first = self.slot_start(range.start);
@@ -219,6 +234,7 @@ impl Attention {
     }
 
     /// Sets `out` to the sum of the rows of `x` that row `v` reads, each times its coefficients.
+    #[inline(always)]
     pub(super) fn sum_rows<F: Float>(
         &self,
         v: usize,
@@ -238,6 +254,7 @@ impl Attention {
     }
 
     /// Sets the slopes of row `v`'s scores from `grad`, the slope of its output.
+    #[inline(always)]
     pub(super) fn score_slopes<F: Float>(
         &self,
         v: usize,
@@ -260,6 +277,7 @@ impl Attention {
     }
 
     /// Turns the scores of a row into coefficients that add up to 1 for each head.
+    #[inline(always)]
     pub(super) fn softmax<F: Float>(&self, scores: &mut [F], sums: &mut [F]) {
         match self.heads {
             // If the compiler knows the number of heads, it makes vector code of these loops.
@@ -270,6 +288,7 @@ impl Attention {
     }
 
     /// Turns slopes by coefficient into slopes by score: `a (d - sum of a d)` for each head.
+    #[inline(always)]
     pub(super) fn softmax_backward<F: Float>(&self, alpha: &[F], slopes: &mut [F], sums: &mut [F]) {
         let heads = self.heads;
         sums.fill(F::ZERO);
@@ -290,6 +309,7 @@ impl Attention {
 }
 
 /// Turns the scores of a row's edges into coefficients that add up to 1 for each head.
+#[inline(always)]
 pub(super) fn softmax<F: Float>(scores: &mut [F], heads: usize) {
     match heads {
         _ if scores.is_empty() => {}
@@ -333,7 +353,7 @@ fn softmax_of<F: Float>(scores: &mut [F], sums: &mut [F]) {
 }
 
 /// Returns `x` above 0 and 0.2 `x` below.
-#[inline]
+#[inline(always)]
 pub(super) fn leaky<F: Float>(x: F) -> F {
     if x > F::ZERO {
         x
@@ -343,7 +363,7 @@ pub(super) fn leaky<F: Float>(x: F) -> F {
 }
 
 /// Returns the slope of [`leaky`].
-#[inline]
+#[inline(always)]
 pub(super) fn leaky_slope<F: Float>(x: F) -> F {
     if x > F::ZERO {
         F::ONE

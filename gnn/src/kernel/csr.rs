@@ -79,24 +79,28 @@ impl Csr {
     /// Returns the position of a row's own node among the nodes of its type. It is the node's
     /// column, unless the rows are [bipartite](Csr::bipartite).
     #[must_use]
+    #[inline(always)]
     pub fn own(&self, row: usize) -> usize {
         self.first + row
     }
 
     /// Returns the column of a row's own node, if there is one.
     #[must_use]
+    #[inline(always)]
     pub fn own_col(&self, row: usize) -> Option<usize> {
         (!self.bipartite).then_some(self.first + row)
     }
 
     /// Returns the row whose own node a column is, if there is one; for rows with `first` 0.
     #[must_use]
+    #[inline(always)]
     pub fn own_row(&self, col: usize) -> Option<usize> {
         (!self.bipartite && col < self.num_rows()).then_some(col)
     }
 
     /// Returns where a row's own node is in a list of keys: of the columns, and, if the rows are
     /// [bipartite](Csr::bipartite), of the rows after them.
+    #[inline(always)]
     pub(crate) fn own_key(&self, row: usize) -> usize {
         if self.bipartite {
             self.num_cols + row
@@ -119,6 +123,7 @@ impl Csr {
 
     /// Returns the positions of the edges of one row.
     #[must_use]
+    #[inline(always)]
     pub fn row(&self, row: usize) -> Range<usize> {
         self.offset[row] as usize..self.offset[row + 1] as usize
     }
@@ -166,6 +171,7 @@ impl Csr {
 impl Transposed {
     /// Returns the positions of one column's edges in `edge` and `row`.
     #[must_use]
+    #[inline(always)]
     pub fn col(&self, col: usize) -> Range<usize> {
         self.offset[col] as usize..self.offset[col + 1] as usize
     }

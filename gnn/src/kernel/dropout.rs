@@ -24,6 +24,7 @@ impl Dropout {
             cols,
             ranges,
             || (),
+            #[inline(always)]
             |(), v, out| {
                 let mask = self.mask.row(self.key[v]);
                 let features = (0_u32..).zip(&x[v * cols..(v + 1) * cols]);

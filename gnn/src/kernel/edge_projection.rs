@@ -25,6 +25,7 @@ impl<'a, F: Float> EdgeProjection<'a, F> {
     }
 
     /// Copies the features of an edge.
+    #[inline(always)]
     pub(super) fn read(&self, edge: usize, feature: &mut [F]) {
         for (out, &x) in feature.iter_mut().zip(self.feature.row(edge)) {
             *out = F::from_f32(x);
@@ -32,6 +33,7 @@ impl<'a, F: Float> EdgeProjection<'a, F> {
     }
 
     /// Adds the projection of `feature` to `out`.
+    #[inline(always)]
     pub(super) fn add(&self, feature: &[F], out: &mut [F]) {
         for (&x, weight) in feature.iter().zip(self.weight.chunks_exact(self.dim)) {
             add_scaled(out, x, weight);
@@ -39,6 +41,7 @@ impl<'a, F: Float> EdgeProjection<'a, F> {
     }
 
     /// Adds the slope of the transposed weight: the outer product of `feature` and `grad`.
+    #[inline(always)]
     pub(super) fn add_slope(&self, feature: &[F], grad: &[F], slope: &mut [F]) {
         for (&x, slope) in feature.iter().zip(slope.chunks_exact_mut(self.dim)) {
             add_scaled(slope, x, grad);

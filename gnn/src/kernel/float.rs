@@ -48,15 +48,18 @@ impl Float for f32 {
     const ONE: f32 = 1.0;
     const NEG_INFINITY: f32 = f32::NEG_INFINITY;
 
+    #[inline(always)]
     fn from_f32(value: f32) -> f32 {
         value
     }
 
     #[expect(clippy::cast_possible_truncation, reason = "this function rounds")]
+    #[inline(always)]
     fn from_f64(value: f64) -> f32 {
         value as f32
     }
 
+    #[inline(always)]
     fn to_f64(self) -> f64 {
         f64::from(self)
     }
@@ -66,7 +69,7 @@ impl Float for f32 {
     ///
     /// The relative error is below 2e-7 from -87 to 88. Lower inputs give 0, and higher ones give
     /// the value at 88.
-    #[inline]
+    #[inline(always)]
     fn exp(self) -> f32 {
         /// 1.5 * 2^23. Adding it to a number rounds the number and puts it into the low bits.
         const ROUND: f32 = 12_582_912.0;
@@ -98,14 +101,17 @@ impl Float for f64 {
     const ONE: f64 = 1.0;
     const NEG_INFINITY: f64 = f64::NEG_INFINITY;
 
+    #[inline(always)]
     fn from_f32(value: f32) -> f64 {
         f64::from(value)
     }
 
+    #[inline(always)]
     fn from_f64(value: f64) -> f64 {
         value
     }
 
+    #[inline(always)]
     fn to_f64(self) -> f64 {
         self
     }

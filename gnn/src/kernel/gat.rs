@@ -62,6 +62,7 @@ impl<'a, F: Float> GatScratch<'a, F> {
     }
 
     /// Sets the edge score of the added self-loop; returns 1 / number of edges in its mean.
+    #[inline(always)]
     fn mean_score(&mut self, v: usize) -> F {
         let (mut count, heads) = (F::ZERO, self.op.attention.heads);
         self.own_score.fill(F::ZERO);
@@ -84,6 +85,7 @@ impl<'a, F: Float> GatScratch<'a, F> {
     }
 
     /// Sets the scores of a row's edges before the non-linearity, the added self-loop's last.
+    #[inline(always)]
     fn read_scores(&self, v: usize, out: &mut [F]) {
         let (attention, heads) = (&self.op.attention, self.op.attention.heads);
         match heads {
@@ -100,6 +102,7 @@ impl<'a, F: Float> GatScratch<'a, F> {
 
     /// Adds up the scores of both ends of a row's edges, `HEADS` heads at a time; the number of
     /// heads is a multiple of `HEADS`.
+    #[inline(always)]
     fn read_ends<const HEADS: usize>(&self, v: usize, out: &mut [F]) {
         let (attention, heads) = (&self.op.attention, self.op.attention.heads);
         let ahead = attention.csr.offset[v] as usize + AHEAD;
@@ -122,6 +125,7 @@ impl<'a, F: Float> GatScratch<'a, F> {
     }
 
     /// Computes one output row and its coefficients.
+    #[inline(always)]
     fn forward(&mut self, v: usize, out: &mut [F], alpha: &mut [F]) {
         let attention = &self.op.attention;
         let heads = attention.heads;
@@ -139,6 +143,7 @@ impl<'a, F: Float> GatScratch<'a, F> {
     }
 
     /// Computes the slopes of one row's scores, of its dst score and of its edge scores.
+    #[inline(always)]
     fn backward_row(&mut self, v: usize, grad: &[F], alpha: &[F], slopes: RowSlopes<'_, F>) {
         let attention = &self.op.attention;
         let (heads, start) = (attention.heads, attention.slot_start(v));
@@ -168,6 +173,7 @@ impl<'a, F: Float> GatScratch<'a, F> {
     }
 
     /// Collects the slopes of one node's features and of its scores as src and as dst.
+    #[inline(always)]
     fn backward_col(&mut self, u: usize, back: &Slopes<'_, F>, h: &mut [F], s: &mut [F]) {
         let attention = &self.op.attention;
         let heads = attention.heads;
@@ -226,6 +232,7 @@ pub fn node_scores<F: Float>(h: &[F], att: &[&[F]], heads: usize) -> Vec<F> {
         cols,
         ranges,
         || (),
+        #[inline(always)]
         |(), u, s| {
             let h = row(h, u, width);
             for (s, att) in s.chunks_exact_mut(heads).zip(att) {
@@ -249,21 +256,25 @@ impl Gat {
         let mut h = vec![F::ZERO; inputs[0].len()];
         let ranges = fixed_pieces(&csr.transposed().offset);
         let parts = split_mut(&mut h, &ranges, |u| u * width);
-        let partial = map(ranges.into_iter().zip(parts).collect(), |(range, part)| {
-            let mut work = GatScratch::new(self, inputs, s);
-            let (mut src, mut dst) = (vec![F::ZERO; width], vec![F::ZERO; width]);
-            let mut slope = vec![F::ZERO; 2 * heads];
-            let range: std::ops::Range<usize> = range;
-            for (u, out) in range.zip(part.chunks_exact_mut(width)) {
-                work.backward_col(u, back, out, &mut slope);
-                let (x, (of_src, of_dst)) = (row(inputs[0], u, width), slope.split_at(heads));
-                add_heads(out, of_src, inputs[1], work.dim);
-                add_heads(out, of_dst, inputs[2], work.dim);
-                add_heads(&mut src, of_src, x, work.dim);
-                add_heads(&mut dst, of_dst, x, work.dim);
-            }
-            (src, dst)
-        });
+        let partial = map(
+            ranges.into_iter().zip(parts).collect(),
+            #[inline(always)]
+            |(range, part)| {
+                let mut work = GatScratch::new(self, inputs, s);
+                let (mut src, mut dst) = (vec![F::ZERO; width], vec![F::ZERO; width]);
+                let mut slope = vec![F::ZERO; 2 * heads];
+                let range: std::ops::Range<usize> = range;
+                for (u, out) in range.zip(part.chunks_exact_mut(width)) {
+                    work.backward_col(u, back, out, &mut slope);
+                    let (x, (of_src, of_dst)) = (row(inputs[0], u, width), slope.split_at(heads));
+                    add_heads(out, of_src, inputs[1], work.dim);
+                    add_heads(out, of_dst, inputs[2], work.dim);
+                    add_heads(&mut src, of_src, x, work.dim);
+                    add_heads(&mut dst, of_dst, x, work.dim);
+                }
+                (src, dst)
+            },
+        );
         let (src, dst): (Vec<_>, Vec<_>) = partial.into_iter().unzip();
         [h, sum_in_order(src), sum_in_order(dst)]
     }
@@ -292,6 +303,7 @@ impl Gat {
         let parts = scores.into_iter().zip(dsts).zip(edges);
         run(
             ranges.into_iter().zip(parts).collect(),
+            #[inline(always)]
             |(range, ((scores, dsts), edges))| {
                 let mut work = GatScratch::new(self, inputs, s);
                 let (first, first_edge) = (

@@ -47,6 +47,7 @@ struct GatV2Scratch<'a, F> {
 
 impl<F: Float> GatV2Scratch<'_, F> {
     /// Sets the edge features of the added self-loop.
+    #[inline(always)]
     fn read_mean(&mut self, v: usize) {
         let Some(projection) = self.projection else {
             return;
@@ -64,6 +65,7 @@ impl<F: Float> GatV2Scratch<'_, F> {
     }
 
     /// Computes the vector inside the non-linearity; needs `read_mean` of the row before.
+    #[inline(always)]
     fn read_inner(&mut self, v: usize, term: Term) {
         let ends = row(self.l, term.col, self.width)
             .iter()
@@ -82,6 +84,7 @@ impl<F: Float> GatV2Scratch<'_, F> {
     }
 
     /// Computes one output row and its coefficients.
+    #[inline(always)]
     fn forward(&mut self, v: usize, out: &mut [F], alpha: &mut [F]) {
         let attention = &self.op.attention;
         let (heads, start) = (attention.heads, attention.slot_start(v));
@@ -102,6 +105,7 @@ impl<F: Float> GatV2Scratch<'_, F> {
     }
 
     /// Replaces the inner vector of an edge by its slope, computed from the slopes of the scores.
+    #[inline(always)]
     fn inner_slope(&mut self, score: &[F]) {
         let dim = self.dim;
         let parts = self
@@ -116,6 +120,7 @@ impl<F: Float> GatV2Scratch<'_, F> {
     }
 
     /// Adds the slope of the scoring vector, computed from the slopes of an edge's scores.
+    #[inline(always)]
     fn add_att_slope(&self, score: &[F], out: &mut [F]) {
         let dim = self.dim;
         let parts = out.chunks_exact_mut(dim).zip(self.inner.chunks_exact(dim));
@@ -128,6 +133,7 @@ impl<F: Float> GatV2Scratch<'_, F> {
 
     /// Computes the slopes of one row's scores and of `r[v]`, and adds to the slopes of the
     /// weights.
+    #[inline(always)]
     fn backward_row(&mut self, v: usize, grad: &[F], alpha: &[F], slopes: RowSlopes<'_, F>) {
         let attention = &self.op.attention;
         let (heads, start) = (attention.heads, attention.slot_start(v));
@@ -147,6 +153,7 @@ impl<F: Float> GatV2Scratch<'_, F> {
     }
 
     /// Collects the slope of `l[u]`, through the scores and through the weighted sums.
+    #[inline(always)]
     fn backward_col(&mut self, u: usize, grad: &[F], (factor, score): (&[F], &[F]), out: &mut [F]) {
         let attention = &self.op.attention;
         let heads = attention.heads;
@@ -217,24 +224,29 @@ impl GatV2 {
         let scores = split_mut(&mut score, &ranges, |v| attention.slot_start(v) * heads);
         let rs = split_mut(&mut r, &ranges, |v| v * width);
         let tasks = ranges.into_iter().zip(scores.into_iter().zip(rs)).collect();
-        let partial = map(tasks, |(range, (scores, rs))| {
-            let mut work = self.work(inputs, projection);
-            let (mut att, mut weight) = (vec![F::ZERO; width], vec![F::ZERO; weight_len]);
-            let first = attention.slot_start(range.start);
-            for (v, r) in range.zip(rs.chunks_exact_mut(width)) {
-                let slots = attention.slots(v);
-                let alpha = &alpha[slots.start * heads..slots.end * heads];
-                let score = &mut scores[(slots.start - first) * heads..(slots.end - first) * heads];
-                let row = RowSlopes {
-                    score,
-                    r,
-                    att: &mut att,
-                    weight: &mut weight,
-                };
-                work.backward_row(v, grad, alpha, row);
-            }
-            (att, weight)
-        });
+        let partial = map(
+            tasks,
+            #[inline(always)]
+            |(range, (scores, rs))| {
+                let mut work = self.work(inputs, projection);
+                let (mut att, mut weight) = (vec![F::ZERO; width], vec![F::ZERO; weight_len]);
+                let first = attention.slot_start(range.start);
+                for (v, r) in range.zip(rs.chunks_exact_mut(width)) {
+                    let slots = attention.slots(v);
+                    let alpha = &alpha[slots.start * heads..slots.end * heads];
+                    let score =
+                        &mut scores[(slots.start - first) * heads..(slots.end - first) * heads];
+                    let row = RowSlopes {
+                        score,
+                        r,
+                        att: &mut att,
+                        weight: &mut weight,
+                    };
+                    work.backward_row(v, grad, alpha, row);
+                }
+                (att, weight)
+            },
+        );
         let (att, weight): (Vec<_>, Vec<_>) = partial.into_iter().unzip();
         [score, r, sum_in_order(att), sum_in_order(weight)]
     }
@@ -269,9 +281,16 @@ impl Kernel for GatV2 {
         let mut l = vec![F::ZERO; inputs[0].len()];
         let ranges = pieces(&csr.transposed().offset, csr.partitioning, width);
         let work = || self.work(inputs, projection.as_ref());
-        for_rows(&mut l, width, ranges, work, |work, u, out| {
-            work.backward_col(u, grad, (&factor, &score), out);
-        });
+        for_rows(
+            &mut l,
+            width,
+            ranges,
+            work,
+            #[inline(always)]
+            |work, u, out| {
+                work.backward_col(u, grad, (&factor, &score), out);
+            },
+        );
         vec![l, r, att, weight]
     }
 }

@@ -33,6 +33,7 @@ struct GineScratch<'a, F> {
 
 impl<F: Float> GineScratch<'_, F> {
     /// Computes the message of an edge before the non-linearity.
+    #[inline(always)]
     fn message(&mut self, edge: usize, u: usize) {
         let dim = self.message.len();
         self.message
@@ -44,6 +45,7 @@ impl<F: Float> GineScratch<'_, F> {
         self.projection.add(&self.feature, &mut self.message);
     }
 
+    #[inline(always)]
     fn forward(&mut self, csr: &Csr, v: usize, out: &mut [F]) {
         let dim = out.len();
         match csr.own_col(v) {
@@ -65,6 +67,7 @@ impl<F: Float> GineScratch<'_, F> {
     }
 
     /// Replaces the message of an edge by its slope, computed from the slope of its row.
+    #[inline(always)]
     fn slope(&mut self, edge: usize, u: usize, grad: &[F]) {
         self.message(edge, u);
         let coefficient = F::from_f32(self.op.edge[edge]);
@@ -107,21 +110,25 @@ impl Gine {
         grad: &[F],
     ) -> (Vec<F>, Vec<F>) {
         let (csr, dim) = (&self.csr, inputs[2].len());
-        let partial = map(fixed_pieces(&csr.offset), |range| {
-            let mut work = self.work(inputs, projection);
-            let mut weight = vec![F::ZERO; projection.weight.len()];
-            let mut bias = vec![F::ZERO; dim];
-            for v in range {
-                for edge in csr.row(v) {
-                    work.slope(edge, csr.col[edge] as usize, &grad[v * dim..(v + 1) * dim]);
-                    projection.add_slope(&work.feature, &work.message, &mut weight);
-                    bias.iter_mut()
-                        .zip(&work.message)
-                        .for_each(|(sum, &slope)| *sum += slope);
+        let partial = map(
+            fixed_pieces(&csr.offset),
+            #[inline(always)]
+            |range| {
+                let mut work = self.work(inputs, projection);
+                let mut weight = vec![F::ZERO; projection.weight.len()];
+                let mut bias = vec![F::ZERO; dim];
+                for v in range {
+                    for edge in csr.row(v) {
+                        work.slope(edge, csr.col[edge] as usize, &grad[v * dim..(v + 1) * dim]);
+                        projection.add_slope(&work.feature, &work.message, &mut weight);
+                        bias.iter_mut()
+                            .zip(&work.message)
+                            .for_each(|(sum, &slope)| *sum += slope);
+                    }
                 }
-            }
-            (weight, bias)
-        });
+                (weight, bias)
+            },
+        );
         let (weight, bias): (Vec<_>, Vec<_>) = partial.into_iter().unzip();
         (sum_in_order(weight), sum_in_order(bias))
     }
@@ -134,9 +141,16 @@ impl Kernel for Gine {
         let mut out = vec![F::ZERO; csr.num_rows() * dim];
         let ranges = pieces(&csr.offset, csr.partitioning, dim);
         let work = || self.work(inputs, &projection);
-        for_rows(&mut out, dim, ranges, work, |work, v, out| {
-            work.forward(csr, v, out);
-        });
+        for_rows(
+            &mut out,
+            dim,
+            ranges,
+            work,
+            #[inline(always)]
+            |work, v, out| {
+                work.forward(csr, v, out);
+            },
+        );
         Forward::of(out, dim)
     }
 
@@ -158,22 +172,29 @@ impl Kernel for Gine {
         let mut out = vec![F::ZERO; inputs[0].len()];
         let ranges = pieces(&transpose.offset, csr.partitioning, dim);
         let work = || self.work(inputs, &projection);
-        for_rows(&mut out, dim, ranges, work, |work, u, out| {
-            if let Some(v) = csr.own_row(u) {
-                out.copy_from_slice(&grad[v * dim..(v + 1) * dim]);
-            }
-            for at in transpose.col(u) {
-                let v = transpose.row[at] as usize;
-                work.slope(
-                    transpose.edge[at] as usize,
-                    u,
-                    &grad[v * dim..(v + 1) * dim],
-                );
-                out.iter_mut()
-                    .zip(&work.message)
-                    .for_each(|(sum, &slope)| *sum += slope);
-            }
-        });
+        for_rows(
+            &mut out,
+            dim,
+            ranges,
+            work,
+            #[inline(always)]
+            |work, u, out| {
+                if let Some(v) = csr.own_row(u) {
+                    out.copy_from_slice(&grad[v * dim..(v + 1) * dim]);
+                }
+                for at in transpose.col(u) {
+                    let v = transpose.row[at] as usize;
+                    work.slope(
+                        transpose.edge[at] as usize,
+                        u,
+                        &grad[v * dim..(v + 1) * dim],
+                    );
+                    out.iter_mut()
+                        .zip(&work.message)
+                        .for_each(|(sum, &slope)| *sum += slope);
+                }
+            },
+        );
         vec![out, weight, bias]
     }
 }

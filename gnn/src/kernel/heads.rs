@@ -3,7 +3,7 @@
 use super::Float;
 
 /// Returns one row of a matrix.
-#[inline]
+#[inline(always)]
 pub(super) fn row<F>(x: &[F], v: usize, width: usize) -> &[F] {
     &x[v * width..(v + 1) * width]
 }
@@ -12,7 +12,7 @@ pub(super) fn row<F>(x: &[F], v: usize, width: usize) -> &[F] {
 const LANES: usize = 8;
 
 /// Returns the dot product, added up in an order that suits vector code.
-#[inline]
+#[inline(always)]
 pub(super) fn dot<F: Float>(a: &[F], b: &[F]) -> F {
     let (a_lanes, a_rest) = a.as_chunks::<LANES>();
     let (b_lanes, b_rest) = b.as_chunks::<LANES>();
@@ -32,7 +32,7 @@ pub(super) fn dot<F: Float>(a: &[F], b: &[F]) -> F {
 }
 
 /// Adds `factor * x` to `out`.
-#[inline]
+#[inline(always)]
 pub(super) fn add_scaled<F: Float>(out: &mut [F], factor: F, x: &[F]) {
     let (out_lanes, out_rest) = out.as_chunks_mut::<LANES>();
     let (x_lanes, x_rest) = x.as_chunks::<LANES>();
@@ -47,7 +47,7 @@ pub(super) fn add_scaled<F: Float>(out: &mut [F], factor: F, x: &[F]) {
 }
 
 /// Adds to each head of `out` that head of `x`, scaled by its factor; a head is `dim` wide.
-#[inline]
+#[inline(always)]
 pub(super) fn add_heads<F: Float>(out: &mut [F], factor: &[F], x: &[F], dim: usize) {
     let (mut out, mut x) = (out, x);
     for &factor in factor {
@@ -59,7 +59,7 @@ pub(super) fn add_heads<F: Float>(out: &mut [F], factor: &[F], x: &[F], dim: usi
 }
 
 /// Sets `out` to the sum of rows of `x`, each head of a row times its factor, in the order of `terms`.
-#[inline]
+#[inline(always)]
 pub(super) fn sum_heads<'a, F: Float>(
     out: &mut [F],
     heads: usize,
@@ -92,7 +92,7 @@ pub(super) fn sum_heads<'a, F: Float>(
 }
 
 /// Sums `H` heads of `DIM` features at a time in registers; returns the first head not summed.
-#[inline]
+#[inline(always)]
 fn sum_tiles<'a, F: Float, const H: usize, const DIM: usize>(
     out: &mut [F],
     (first, heads): (usize, usize),
@@ -119,7 +119,7 @@ fn sum_tiles<'a, F: Float, const H: usize, const DIM: usize>(
 }
 
 /// Sets `out` to the dot product of each head of `a` and `b`; a head is `dim` wide.
-#[inline]
+#[inline(always)]
 pub(super) fn dot_heads<F: Float>(out: &mut [F], a: &[F], b: &[F], dim: usize) {
     match dim {
         8 => dot_each(out, a.as_chunks::<8>().0, b.as_chunks::<8>().0),
@@ -136,7 +136,7 @@ pub(super) fn dot_heads<F: Float>(out: &mut [F], a: &[F], b: &[F], dim: usize) {
 }
 
 /// Sets each of `out` to the dot product of two vectors of a width known to the compiler.
-#[inline]
+#[inline(always)]
 fn dot_each<F: Float, const DIM: usize>(out: &mut [F], a: &[[F; DIM]], b: &[[F; DIM]]) {
     for (out, (a, b)) in out.iter_mut().zip(a.iter().zip(b)) {
         *out = dot(a, b);

@@ -47,6 +47,7 @@ impl Mask {
 
     /// Returns the mask of a node's features.
     #[must_use]
+    #[inline(always)]
     pub fn row(&self, key: u64) -> RowMask {
         let bits = mix(self.seed ^ mix(key));
         RowMask {
@@ -65,6 +66,7 @@ impl Mask {
 
     /// Returns the mask of an edge's heads; `ordinal` tells parallel edges apart.
     #[must_use]
+    #[inline(always)]
     pub fn edge(&self, dst_key: u64, src_key: u64, ordinal: u64) -> RowMask {
         self.row(mix(dst_key).wrapping_add(mix(mix(src_key).wrapping_add(ordinal))))
     }
@@ -72,7 +74,7 @@ impl Mask {
 
 impl RowMask {
     /// Returns 0 if element `at` is dropped, else the scale of kept elements.
-    #[inline]
+    #[inline(always)]
     #[must_use]
     pub fn factor<F: Float>(&self, at: u32) -> F {
         let mut bits = self.low.wrapping_add(at.wrapping_mul(0x9E37_79B1));
@@ -90,12 +92,14 @@ impl RowMask {
 }
 
 #[expect(clippy::cast_possible_truncation, reason = "the lower half is wanted")]
+#[inline(always)]
 fn lower(bits: u64) -> u32 {
     bits as u32
 }
 
 /// Splitmix64's finaliser after its increment.
 #[must_use]
+#[inline(always)]
 pub fn mix(state: u64) -> u64 {
     let mut z = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
     z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);

@@ -1,5 +1,6 @@
 //! Batch and layer normalisation of node rows.
 
+use super::instruction_set;
 use super::split::{even_pieces, for_rows};
 use super::{Float, Forward, Kernel, Saved};
 
@@ -22,6 +23,15 @@ pub struct BatchNorm {
 
 /// Returns the mean and the biased variance of each column of the first `active` rows.
 pub fn column_statistics<F: Float>(x: &[F], cols: usize, active: usize) -> (Vec<f64>, Vec<f64>) {
+    instruction_set::run(
+        #[inline(always)]
+        || statistics(x, cols, active),
+    )
+}
+
+/// Does the work of [`column_statistics`].
+#[inline(always)]
+fn statistics<F: Float>(x: &[F], cols: usize, active: usize) -> (Vec<f64>, Vec<f64>) {
     let count = count_of(active.max(1));
     let (mut mean, mut var) = (vec![0.0; cols], vec![0.0; cols]);
     for row in x.chunks_exact(cols).take(active) {
@@ -62,16 +72,21 @@ impl BatchNorm {
 
 impl Kernel for BatchNorm {
     fn forward<F: Float>(&self, inputs: &[&[F]]) -> Forward<F> {
-        let (x, weight, bias) = (inputs[0], inputs[1], inputs[2]);
-        let (mean, inverse) = self.columns::<F>();
-        let cols = mean.len();
-        let mut out = vec![F::ZERO; x.len()];
-        for (out, x) in out.chunks_exact_mut(cols).zip(x.chunks_exact(cols)) {
-            for at in 0..cols {
-                out[at] = (x[at] - mean[at]) * inverse[at] * weight[at] + bias[at];
-            }
-        }
-        Forward::of(out, cols)
+        instruction_set::run(
+            #[inline(always)]
+            || {
+                let (x, weight, bias) = (inputs[0], inputs[1], inputs[2]);
+                let (mean, inverse) = self.columns::<F>();
+                let cols = mean.len();
+                let mut out = vec![F::ZERO; x.len()];
+                for (out, x) in out.chunks_exact_mut(cols).zip(x.chunks_exact(cols)) {
+                    for at in 0..cols {
+                        out[at] = (x[at] - mean[at]) * inverse[at] * weight[at] + bias[at];
+                    }
+                }
+                Forward::of(out, cols)
+            },
+        )
     }
 
     fn backward<F: Float>(
@@ -81,37 +96,43 @@ impl Kernel for BatchNorm {
         grad: &[F],
         _needed: &[bool],
     ) -> Vec<Vec<F>> {
-        let (x, weight) = (inputs[0], inputs[1]);
-        let (mean, inverse) = self.columns::<F>();
-        let cols = mean.len();
-        let (mut d_weight, mut d_bias) = (vec![0.0; cols], vec![0.0; cols]);
-        for (g, x) in grad.chunks_exact(cols).zip(x.chunks_exact(cols)) {
-            for at in 0..cols {
-                d_weight[at] += (g[at] * (x[at] - mean[at]) * inverse[at]).to_f64();
-                d_bias[at] += g[at].to_f64();
-            }
-        }
-        // Mean and variance also depend on the rows that they were computed from.
-        let share = 1.0 / count_of(self.active.max(1));
-        let pull = |sums: &[f64]| sums.iter().map(|&sum| F::from_f64(sum * share)).collect();
-        let (of_bias, of_weight): (Vec<F>, Vec<F>) = (pull(&d_bias), pull(&d_weight));
-        let mut d_x = vec![F::ZERO; x.len()];
-        let rows = d_x
-            .chunks_exact_mut(cols)
-            .zip(grad.chunks_exact(cols))
-            .zip(x.chunks_exact(cols));
-        for (row, ((d_x, g), x)) in rows.enumerate() {
-            for at in 0..cols {
-                let normal = (x[at] - mean[at]) * inverse[at];
-                let pulled = if row < self.active {
-                    of_bias[at] + normal * of_weight[at]
-                } else {
-                    F::ZERO
-                };
-                d_x[at] = weight[at] * inverse[at] * (g[at] - pulled);
-            }
-        }
-        vec![d_x, rounded(&d_weight), rounded(&d_bias)]
+        instruction_set::run(
+            #[inline(always)]
+            || {
+                let (x, weight) = (inputs[0], inputs[1]);
+                let (mean, inverse) = self.columns::<F>();
+                let cols = mean.len();
+                let (mut d_weight, mut d_bias) = (vec![0.0; cols], vec![0.0; cols]);
+                for (g, x) in grad.chunks_exact(cols).zip(x.chunks_exact(cols)) {
+                    for at in 0..cols {
+                        d_weight[at] += (g[at] * (x[at] - mean[at]) * inverse[at]).to_f64();
+                        d_bias[at] += g[at].to_f64();
+                    }
+                }
+                // Mean and variance also depend on the rows that they were computed from.
+                let share = 1.0 / count_of(self.active.max(1));
+                let pull =
+                    |sums: &[f64]| sums.iter().map(|&sum| F::from_f64(sum * share)).collect();
+                let (of_bias, of_weight): (Vec<F>, Vec<F>) = (pull(&d_bias), pull(&d_weight));
+                let mut d_x = vec![F::ZERO; x.len()];
+                let rows = d_x
+                    .chunks_exact_mut(cols)
+                    .zip(grad.chunks_exact(cols))
+                    .zip(x.chunks_exact(cols));
+                for (row, ((d_x, g), x)) in rows.enumerate() {
+                    for at in 0..cols {
+                        let normal = (x[at] - mean[at]) * inverse[at];
+                        let pulled = if row < self.active {
+                            of_bias[at] + normal * of_weight[at]
+                        } else {
+                            F::ZERO
+                        };
+                        d_x[at] = weight[at] * inverse[at] * (g[at] - pulled);
+                    }
+                }
+                vec![d_x, rounded(&d_weight), rounded(&d_bias)]
+            },
+        )
     }
 }
 
@@ -129,6 +150,7 @@ pub struct LayerNorm {
 }
 
 /// Returns mean and 1 / deviation of a row.
+#[inline(always)]
 fn row_statistics<F: Float>(x: &[F]) -> (F, F) {
     let count = count_of(x.len());
     let mean = x.iter().map(|x| x.to_f64()).sum::<f64>() / count;
@@ -149,6 +171,7 @@ impl Kernel for LayerNorm {
             cols,
             ranges,
             || (),
+            #[inline(always)]
             |(), v, out| {
                 let x = &x[v * cols..(v + 1) * cols];
                 let (mean, inverse) = row_statistics(x);
@@ -167,29 +190,35 @@ impl Kernel for LayerNorm {
         grad: &[F],
         _needed: &[bool],
     ) -> Vec<Vec<F>> {
-        let (x, weight, cols) = (inputs[0], inputs[1], self.cols);
-        let (mut d_weight, mut d_bias) = (vec![0.0; cols], vec![0.0; cols]);
-        let mut d_x = vec![F::ZERO; x.len()];
-        let share = F::from_f64(1.0 / count_of(cols));
-        let rows = d_x
-            .chunks_exact_mut(cols)
-            .zip(grad.chunks_exact(cols))
-            .zip(x.chunks_exact(cols));
-        for ((d_x, g), x) in rows {
-            let (mean, inverse) = row_statistics(x);
-            let (mut plain, mut scaled) = (F::ZERO, F::ZERO);
-            for at in 0..cols {
-                let normal = (x[at] - mean) * inverse;
-                plain += g[at] * weight[at];
-                scaled += g[at] * weight[at] * normal;
-                d_weight[at] += (g[at] * normal).to_f64();
-                d_bias[at] += g[at].to_f64();
-            }
-            for at in 0..cols {
-                let normal = (x[at] - mean) * inverse;
-                d_x[at] = inverse * (g[at] * weight[at] - share * (plain + normal * scaled));
-            }
-        }
-        vec![d_x, rounded(&d_weight), rounded(&d_bias)]
+        instruction_set::run(
+            #[inline(always)]
+            || {
+                let (x, weight, cols) = (inputs[0], inputs[1], self.cols);
+                let (mut d_weight, mut d_bias) = (vec![0.0; cols], vec![0.0; cols]);
+                let mut d_x = vec![F::ZERO; x.len()];
+                let share = F::from_f64(1.0 / count_of(cols));
+                let rows = d_x
+                    .chunks_exact_mut(cols)
+                    .zip(grad.chunks_exact(cols))
+                    .zip(x.chunks_exact(cols));
+                for ((d_x, g), x) in rows {
+                    let (mean, inverse) = row_statistics(x);
+                    let (mut plain, mut scaled) = (F::ZERO, F::ZERO);
+                    for at in 0..cols {
+                        let normal = (x[at] - mean) * inverse;
+                        plain += g[at] * weight[at];
+                        scaled += g[at] * weight[at] * normal;
+                        d_weight[at] += (g[at] * normal).to_f64();
+                        d_bias[at] += g[at].to_f64();
+                    }
+                    for at in 0..cols {
+                        let normal = (x[at] - mean) * inverse;
+                        d_x[at] =
+                            inverse * (g[at] * weight[at] - share * (plain + normal * scaled));
+                    }
+                }
+                vec![d_x, rounded(&d_weight), rounded(&d_bias)]
+            },
+        )
     }
 }

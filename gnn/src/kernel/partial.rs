@@ -8,34 +8,45 @@ use super::Float;
 use super::attention::leaky;
 use super::edge_projection::EdgeProjection;
 use super::heads::{dot_heads, sum_heads};
+use super::instruction_set;
 use super::prefetch::{AHEAD, prefetch};
 use super::spmm::weighted_sum;
 use crate::Dense;
 
 /// Sets `out` to the sum of `factor[e] * x[src[e]]`.
 pub(crate) fn sum_rows(x: &[f32], src: &[u32], factor: &[f32], out: &mut [f32]) {
-    let terms = factor.iter().copied().zip(src.iter().map(|&u| u as usize));
-    let dim = out.len();
-    let first = terms.clone().enumerate().map(|(e, term)| {
-        prefetch(x, src.get(e + AHEAD), dim);
-        term
-    });
-    out.fill(0.0);
-    weighted_sum(out, x, first, terms);
+    instruction_set::run(
+        #[inline(always)]
+        || {
+            let terms = factor.iter().copied().zip(src.iter().map(|&u| u as usize));
+            let dim = out.len();
+            let first = terms.clone().enumerate().map(|(e, term)| {
+                prefetch(x, src.get(e + AHEAD), dim);
+                term
+            });
+            out.fill(0.0);
+            weighted_sum(out, x, first, terms);
+        },
+    )
 }
 
 /// Sets `out` to the largest `factor[e] * x[src[e]]` of each column.
 pub(crate) fn max_rows(x: &[f32], src: &[u32], factor: Option<&[f32]>, out: &mut [f32]) {
-    let dim = out.len();
-    out.fill(f32::NEG_INFINITY);
-    for (e, &u) in src.iter().enumerate() {
-        prefetch(x, src.get(e + AHEAD), dim);
-        let factor = factor.map_or(1.0, |factor| factor[e]);
-        for (out, &x) in out.iter_mut().zip(row(x, u, dim)) {
-            let value = factor * x;
-            *out = if value > *out { value } else { *out };
-        }
-    }
+    instruction_set::run(
+        #[inline(always)]
+        || {
+            let dim = out.len();
+            out.fill(f32::NEG_INFINITY);
+            for (e, &u) in src.iter().enumerate() {
+                prefetch(x, src.get(e + AHEAD), dim);
+                let factor = factor.map_or(1.0, |factor| factor[e]);
+                for (out, &x) in out.iter_mut().zip(row(x, u, dim)) {
+                    let value = factor * x;
+                    *out = if value > *out { value } else { *out };
+                }
+            }
+        },
+    )
 }
 
 /// Sets `out` to the sum of `factor[e] * relu(x[src[e]] + weight * feature[e] + bias)`, with
@@ -46,21 +57,26 @@ pub(crate) fn gine_rows(
     (feature, weight, bias): (&Dense, &[f32], &[f32]),
     out: &mut [f32],
 ) {
-    let dim = out.len();
-    let projection = EdgeProjection::new(feature, weight);
-    let mut message = vec![0.0; dim];
-    out.fill(0.0);
-    for (e, (&u, &factor)) in src.iter().zip(factor).enumerate() {
-        prefetch(x, src.get(e + AHEAD), dim);
-        let own = row(x, u, dim).iter().zip(bias);
-        for (message, (&x, &bias)) in message.iter_mut().zip(own) {
-            *message = x + bias;
-        }
-        projection.add(feature.row(e), &mut message);
-        for (out, &message) in out.iter_mut().zip(&message) {
-            *out += if message > 0.0 { factor * message } else { 0.0 };
-        }
-    }
+    instruction_set::run(
+        #[inline(always)]
+        || {
+            let dim = out.len();
+            let projection = EdgeProjection::new(feature, weight);
+            let mut message = vec![0.0; dim];
+            out.fill(0.0);
+            for (e, (&u, &factor)) in src.iter().zip(factor).enumerate() {
+                prefetch(x, src.get(e + AHEAD), dim);
+                let own = row(x, u, dim).iter().zip(bias);
+                for (message, (&x, &bias)) in message.iter_mut().zip(own) {
+                    *message = x + bias;
+                }
+                projection.add(feature.row(e), &mut message);
+                for (out, &message) in out.iter_mut().zip(&message) {
+                    *out += if message > 0.0 { factor * message } else { 0.0 };
+                }
+            }
+        },
+    )
 }
 
 /// Returns GAT's scores of in-edges: `leaky(s[src[e]] + dst + z[e])` for each head.
@@ -72,15 +88,20 @@ pub(crate) fn gat_scores(
     dst: &[f32],
     z: Option<&[f32]>,
 ) -> Vec<f32> {
-    let heads = dst.len();
-    let mut scores = Vec::with_capacity(src.len() * heads);
-    for (e, &u) in src.iter().enumerate() {
-        prefetch(s, src.get(e + AHEAD), scores_dim);
-        let of_edge = |head| z.map_or(0.0, |z| z[e * heads + head]);
-        let ends = row(s, u, scores_dim).iter().zip(dst).enumerate();
-        scores.extend(ends.map(|(head, (&src, &dst))| leaky(src + dst + of_edge(head))));
-    }
-    scores
+    instruction_set::run(
+        #[inline(always)]
+        || {
+            let heads = dst.len();
+            let mut scores = Vec::with_capacity(src.len() * heads);
+            for (e, &u) in src.iter().enumerate() {
+                prefetch(s, src.get(e + AHEAD), scores_dim);
+                let of_edge = |head| z.map_or(0.0, |z| z[e * heads + head]);
+                let ends = row(s, u, scores_dim).iter().zip(dst).enumerate();
+                scores.extend(ends.map(|(head, (&src, &dst))| leaky(src + dst + of_edge(head))));
+            }
+            scores
+        },
+    )
 }
 
 /// Returns GATv2's scores of in-edges: `att . leaky(l[src[e]] + r + weight * feature[e])` for each
@@ -90,22 +111,28 @@ pub(crate) fn gatv2_scores(
     (r, att, heads): (&[f32], &[f32], usize),
     edge: Option<(&Dense, &[f32])>,
 ) -> Vec<f32> {
-    let width = r.len();
-    let projection = edge.map(|(feature, weight)| (feature, EdgeProjection::new(feature, weight)));
-    let mut scores = vec![0.0; src.len() * heads];
-    let mut inner = vec![0.0; width];
-    for (e, (&u, scores)) in src.iter().zip(scores.chunks_exact_mut(heads)).enumerate() {
-        prefetch(l, src.get(e + AHEAD), width);
-        for (inner, (&l, &r)) in inner.iter_mut().zip(row(l, u, width).iter().zip(r)) {
-            *inner = l + r;
-        }
-        if let Some((feature, projection)) = &projection {
-            projection.add(feature.row(e), &mut inner);
-        }
-        inner.iter_mut().for_each(|x| *x = leaky(*x));
-        dot_heads(scores, &inner, att, width / heads);
-    }
-    scores
+    instruction_set::run(
+        #[inline(always)]
+        || {
+            let width = r.len();
+            let projection =
+                edge.map(|(feature, weight)| (feature, EdgeProjection::new(feature, weight)));
+            let mut scores = vec![0.0; src.len() * heads];
+            let mut inner = vec![0.0; width];
+            for (e, (&u, scores)) in src.iter().zip(scores.chunks_exact_mut(heads)).enumerate() {
+                prefetch(l, src.get(e + AHEAD), width);
+                for (inner, (&l, &r)) in inner.iter_mut().zip(row(l, u, width).iter().zip(r)) {
+                    *inner = l + r;
+                }
+                if let Some((feature, projection)) = &projection {
+                    projection.add(feature.row(e), &mut inner);
+                }
+                inner.iter_mut().for_each(|x| *x = leaky(*x));
+                dot_heads(scores, &inner, att, width / heads);
+            }
+            scores
+        },
+    )
 }
 
 /// Sets `out` to the state of a softmax over in-edges.
@@ -119,55 +146,68 @@ pub(crate) fn softmax_rows(
     out: &mut [f32],
     heads: usize,
 ) {
-    let (greatest, rest) = out.split_at_mut(heads);
-    let (sums, rows) = rest.split_at_mut(heads);
-    greatest.fill(f32::NEG_INFINITY);
-    for scores in scores.chunks_exact(heads) {
-        for (greatest, &score) in greatest.iter_mut().zip(scores) {
-            *greatest = if score > *greatest { score } else { *greatest };
-        }
-    }
-    sums.fill(0.0);
-    for (e, scores) in scores.chunks_exact_mut(heads).enumerate() {
-        let factor = factor.map_or(1.0, |factor| factor[e]);
-        for (score, (greatest, sum)) in scores.iter_mut().zip(greatest.iter().zip(&mut *sums)) {
-            let share = Float::exp(*score - *greatest);
-            *sum += share;
-            *score = factor * share;
-        }
-    }
-    let width = rows.len();
-    let cols = src.iter().enumerate().map(|(e, &u)| {
-        prefetch(x, src.get(e + AHEAD), width);
-        u as usize
-    });
-    let terms = scores.chunks_exact(heads).zip(cols);
-    sum_heads(rows, heads, x, terms);
+    instruction_set::run(
+        #[inline(always)]
+        || {
+            let (greatest, rest) = out.split_at_mut(heads);
+            let (sums, rows) = rest.split_at_mut(heads);
+            greatest.fill(f32::NEG_INFINITY);
+            for scores in scores.chunks_exact(heads) {
+                for (greatest, &score) in greatest.iter_mut().zip(scores) {
+                    *greatest = if score > *greatest { score } else { *greatest };
+                }
+            }
+            sums.fill(0.0);
+            for (e, scores) in scores.chunks_exact_mut(heads).enumerate() {
+                let factor = factor.map_or(1.0, |factor| factor[e]);
+                for (score, (greatest, sum)) in
+                    scores.iter_mut().zip(greatest.iter().zip(&mut *sums))
+                {
+                    let share = Float::exp(*score - *greatest);
+                    *sum += share;
+                    *score = factor * share;
+                }
+            }
+            let width = rows.len();
+            let cols = src.iter().enumerate().map(|(e, &u)| {
+                prefetch(x, src.get(e + AHEAD), width);
+                u as usize
+            });
+            let terms = scores.chunks_exact(heads).zip(cols);
+            sum_heads(rows, heads, x, terms);
+        },
+    )
 }
 
 /// Merges states of [`softmax_rows`]; returns the output row of the node.
 ///
 /// The output of a head is its weighted sum divided by its sum of exponentials.
 pub(crate) fn merge_softmax(states: &[&[f32]], heads: usize) -> Vec<f32> {
-    let width = states[0].len() - 2 * heads;
-    let mut out = vec![0.0; width];
-    for (head, out) in out.chunks_exact_mut(width / heads).enumerate() {
-        let of_head = states.iter().map(|state| state[head]);
-        let greatest = of_head.fold(f32::NEG_INFINITY, f32::max);
-        let mut sum = 0.0;
-        for state in states {
-            let share = Float::exp(state[head] - greatest);
-            sum += share * state[heads + head];
-            let row = &state[2 * heads + head * out.len()..];
-            for (out, &x) in out.iter_mut().zip(row) {
-                *out += share * x;
+    instruction_set::run(
+        #[inline(always)]
+        || {
+            let width = states[0].len() - 2 * heads;
+            let mut out = vec![0.0; width];
+            for (head, out) in out.chunks_exact_mut(width / heads).enumerate() {
+                let of_head = states.iter().map(|state| state[head]);
+                let greatest = of_head.fold(f32::NEG_INFINITY, f32::max);
+                let mut sum = 0.0;
+                for state in states {
+                    let share = Float::exp(state[head] - greatest);
+                    sum += share * state[heads + head];
+                    let row = &state[2 * heads + head * out.len()..];
+                    for (out, &x) in out.iter_mut().zip(row) {
+                        *out += share * x;
+                    }
+                }
+                out.iter_mut().for_each(|x| *x /= sum);
             }
-        }
-        out.iter_mut().for_each(|x| *x /= sum);
-    }
-    out
+            out
+        },
+    )
 }
 
+#[inline(always)]
 fn row(x: &[f32], u: u32, width: usize) -> &[f32] {
     super::heads::row(x, u as usize, width)
 }

@@ -11,7 +11,7 @@ const LINE: usize = 64;
 const LINES_MAX: usize = 8;
 
 /// Prefetches row `row` of `x`, `width` values wide, if there is one. Changes no result.
-#[inline]
+#[inline(always)]
 pub(super) fn prefetch<F>(x: &[F], row: Option<&u32>, width: usize) {
     let Some(&row) = row else { return };
     let start = row as usize * width;

@@ -122,4 +122,43 @@ mod tests {
             }
         }
     }
+
+    /// Longest inner axis that the library never splits, whatever the caches of the processor.
+    const INNER_MAX: usize = 512;
+
+    /// Tells whether the library finds an instruction that adds a product with one rounding.
+    fn is_fused() -> bool {
+        #[cfg(target_arch = "x86_64")]
+        return is_x86_feature_detected!("fma");
+        #[cfg(not(target_arch = "x86_64"))]
+        cfg!(target_arch = "aarch64")
+    }
+
+    /// All bits that `docs/decisions/instruction-sets.md` promises: a chain of additions in the
+    /// order of the inner axis, so the same with AVX2, AVX-512 and NEON.
+    #[test]
+    fn a_product_adds_up_in_the_order_of_the_inner_axis() {
+        let value = |at: usize| f32::from(u16::try_from(at * 7919 % 65_521).unwrap()) / 3e4 - 1.0;
+        for (n, k) in [(2, 3), (7, 100), (16, 128), (64, 301), (65, INNER_MAX)] {
+            let m = 256; // as `Linear` multiplies
+            let (a, b): (Vec<f32>, Vec<f32>) = (
+                (0..m * k).map(value).collect(),
+                (0..n * k).map(|at| value(at + 5)).collect(),
+            );
+            let mut out = vec![0.0; m * n];
+            let b_turned = Matrix::new(&b, k).transposed();
+            multiply(Matrix::new(&a, k), b_turned, &mut out, false);
+            for (at, got) in out.into_iter().enumerate() {
+                let terms = (0..k).map(|i| (a[at / n * k + i], b[at % n * k + i]));
+                let wanted = terms.fold(0.0_f32, |sum, (a, b)| {
+                    if is_fused() {
+                        a.mul_add(b, sum)
+                    } else {
+                        a * b + sum
+                    }
+                });
+                assert_eq!(got.to_bits(), wanted.to_bits(), "{n} x {k}, {at}");
+            }
+        }
+    }
 }

@@ -21,12 +21,14 @@ pub struct SegmentMax {
 const NO_EDGE: u32 = u32::MAX;
 
 impl SegmentMax {
+    #[inline(always)]
     fn factor<F: Float>(&self, edge: usize) -> F {
         self.edge
             .as_ref()
             .map_or(F::ONE, |factors| F::from_f32(factors[edge]))
     }
 
+    #[inline(always)]
     fn row<F: Float>(&self, v: usize, x: &[F], out: &mut [F], winner: &mut [u32]) {
         let (csr, dim) = (&*self.csr, out.len());
         let edges = csr.offset[v]..csr.offset[v + 1];
@@ -63,6 +65,7 @@ impl Kernel for SegmentMax {
                 .into_iter()
                 .zip(outs.into_iter().zip(winners))
                 .collect(),
+            #[inline(always)]
             |task| {
                 let (range, (outs, winners)) = task;
                 let rows = outs
@@ -99,6 +102,7 @@ impl Kernel for SegmentMax {
             dim,
             ranges,
             || (),
+            #[inline(always)]
             |(), u, out| {
                 for at in transposed.col(u) {
                     let (edge, row) = (transposed.edge[at], transposed.row[at] as usize * dim);

@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use rayon::prelude::*;
 
+use super::instruction_set;
 use super::{Float, Partitioning};
 
 /// Below this many multiply-adds, work stays on one thread.
@@ -110,7 +111,15 @@ pub(super) fn split_mut<'a, T>(
 }
 
 /// Runs `work` on every task, on several threads if there are several tasks.
+///
+/// What is inlined into `work` is compiled for each instruction set.
 pub(super) fn run<T: Send>(tasks: Vec<T>, work: impl Fn(T) + Send + Sync) {
+    let work = |task| {
+        instruction_set::run(
+            #[inline(always)]
+            || work(task),
+        )
+    };
     if tasks.len() == 1 {
         tasks.into_iter().for_each(work);
     } else {
@@ -120,6 +129,8 @@ pub(super) fn run<T: Send>(tasks: Vec<T>, work: impl Fn(T) + Send + Sync) {
 
 /// Runs `row` on every row of `out`, each `width` values long. The rows of a piece run on one
 /// thread and share one value of `work`.
+///
+/// What is inlined into `row` is compiled for each instruction set.
 pub(super) fn for_rows<T: Send, W>(
     out: &mut [T],
     width: usize,
@@ -128,17 +139,29 @@ pub(super) fn for_rows<T: Send, W>(
     row: impl Fn(&mut W, usize, &mut [T]) + Send + Sync,
 ) {
     let parts = split_mut(out, &pieces, |row| row * width);
-    run(pieces.into_iter().zip(parts).collect(), |(piece, part)| {
-        let piece: Range<usize> = piece;
-        let mut work = work();
-        for (v, out) in piece.zip(part.chunks_exact_mut(width)) {
-            row(&mut work, v, out);
-        }
-    });
+    run(
+        pieces.into_iter().zip(parts).collect(),
+        #[inline(always)]
+        |(piece, part)| {
+            let piece: Range<usize> = piece;
+            let mut work = work();
+            for (v, out) in piece.zip(part.chunks_exact_mut(width)) {
+                row(&mut work, v, out);
+            }
+        },
+    );
 }
 
 /// Runs `work` on every task and returns the results in the order of the tasks.
+///
+/// What is inlined into `work` is compiled for each instruction set.
 pub(super) fn map<T: Send, R: Send>(tasks: Vec<T>, work: impl Fn(T) -> R + Send + Sync) -> Vec<R> {
+    let work = |task| {
+        instruction_set::run(
+            #[inline(always)]
+            || work(task),
+        )
+    };
     if tasks.len() == 1 {
         tasks.into_iter().map(work).collect()
     } else {

@@ -34,6 +34,7 @@ impl Kernel for Spmm {
             dim,
             ranges,
             || (),
+            #[inline(always)]
             |(), v, out| {
                 let own = self.own.as_ref();
                 let own = own.map(|own| (F::from_f32(own[v]), csr.own(v)));
@@ -67,6 +68,7 @@ impl Kernel for Spmm {
             dim,
             ranges,
             || (),
+            #[inline(always)]
             |(), u, out| {
                 let own = self.own.as_ref().and_then(|own| own.get(u));
                 let own = own.map(|&own| (F::from_f32(own), u));
@@ -89,7 +91,7 @@ const TILE: usize = 64;
 
 /// Sets `out` to the sum of `coefficient * x[row]` in the order of `terms`. `first` yields the same
 /// terms and prefetches their rows, for the first pass.
-#[inline]
+#[inline(always)]
 pub(super) fn weighted_sum<F: Float>(
     out: &mut [F],
     x: &[F],
@@ -119,7 +121,7 @@ pub(super) fn weighted_sum<F: Float>(
 }
 
 /// Sums the features from `at` on, fewer than a tile.
-#[inline]
+#[inline(always)]
 fn sum_rest<F: Float>(out: &mut [F], x: &[F], at: usize, terms: impl Iterator<Item = (F, usize)>) {
     let dim = out.len();
     for (coefficient, row) in terms {
@@ -130,7 +132,7 @@ fn sum_rest<F: Float>(out: &mut [F], x: &[F], at: usize, terms: impl Iterator<It
     }
 }
 
-#[inline]
+#[inline(always)]
 fn sum_tile<F: Float, const N: usize>(
     out: &mut [F],
     x: &[F],

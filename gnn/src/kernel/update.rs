@@ -42,6 +42,7 @@ impl Update {
     }
 
     /// Sets `out` to the input of the non-linearity.
+    #[inline(always)]
     fn read<F: Float>(&self, inputs: &Inputs<'_, F>, v: usize, out: &mut [F]) {
         let row = v * self.cols..(v + 1) * self.cols;
         out.copy_from_slice(&inputs.x[row.clone()]);
@@ -55,11 +56,13 @@ impl Update {
         }
     }
 
+    #[inline(always)]
     fn mask(&self, v: usize) -> Option<RowMask> {
         let (mask, key) = self.dropout.as_ref()?;
         Some(mask.row(key[v]))
     }
 
+    #[inline(always)]
     fn forward_row<F: Float>(&self, inputs: &Inputs<'_, F>, v: usize, out: &mut [F]) {
         self.read(inputs, v, out);
         match self.activation {
@@ -79,6 +82,7 @@ impl Update {
     }
 
     /// Replaces the slope of the output by the slope of the sum; `inner` is scratch memory.
+    #[inline(always)]
     fn backward_row<F: Float>(
         &self,
         inputs: &Inputs<'_, F>,
@@ -105,6 +109,7 @@ impl Update {
         }
     }
 
+    #[inline(always)]
     fn drop_out<F: Float>(&self, v: usize, row: &mut [F]) {
         let Some(mask) = self.mask(v) else { return };
         for (x, at) in row.iter_mut().zip(0_u32..) {
@@ -123,6 +128,7 @@ impl Kernel for Update {
             cols,
             ranges,
             || (),
+            #[inline(always)]
             |(), v, out| {
                 self.forward_row(&inputs, v, out);
             },
@@ -141,17 +147,21 @@ impl Kernel for Update {
         let mut slopes = grad.to_vec();
         let ranges = fixed_rows(slopes.len() / cols);
         let parts = split_mut(&mut slopes, &ranges, |row| row * cols);
-        let partial = map(ranges.into_iter().zip(parts).collect(), |(range, part)| {
-            let range: std::ops::Range<usize> = range;
-            let (mut inner, mut bias) = (vec![F::ZERO; cols], vec![F::ZERO; inputs.bias.len()]);
-            for (v, slope) in range.zip(part.chunks_exact_mut(cols)) {
-                self.backward_row(&inputs, v, &mut inner, slope);
-                for (bias, &slope) in bias.iter_mut().zip(&*slope) {
-                    *bias += slope;
+        let partial = map(
+            ranges.into_iter().zip(parts).collect(),
+            #[inline(always)]
+            |(range, part)| {
+                let range: std::ops::Range<usize> = range;
+                let (mut inner, mut bias) = (vec![F::ZERO; cols], vec![F::ZERO; inputs.bias.len()]);
+                for (v, slope) in range.zip(part.chunks_exact_mut(cols)) {
+                    self.backward_row(&inputs, v, &mut inner, slope);
+                    for (bias, &slope) in bias.iter_mut().zip(&*slope) {
+                        *bias += slope;
+                    }
                 }
-            }
-            bias
-        });
+                bias
+            },
+        );
         let addend = self.addend.then(|| slopes.clone());
         let bias = self.bias.then(|| sum_in_order(partial));
         std::iter::once(slopes).chain(addend).chain(bias).collect()

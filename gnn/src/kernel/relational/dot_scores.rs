@@ -27,15 +27,19 @@ impl Kernel for DotScores {
         let mut out = vec![F::ZERO; csr.num_edges() * heads];
         let ranges = pieces(&csr.offset, csr.partitioning, width);
         let parts = split_mut(&mut out, &ranges, |v| csr.offset[v] as usize * heads);
-        map(ranges.into_iter().zip(parts).collect(), |(range, part)| {
-            let range: std::ops::Range<usize> = range;
-            let edges = range.flat_map(|v| csr.row(v).map(move |edge| (v, edge)));
-            for ((v, edge), out) in edges.zip(part.chunks_exact_mut(heads)) {
-                prefetch(key, csr.col.get(edge + AHEAD), width);
-                let key = row(key, csr.col[edge] as usize, width);
-                dot_heads(out, row(query, v, width), key, width / heads);
-            }
-        });
+        map(
+            ranges.into_iter().zip(parts).collect(),
+            #[inline(always)]
+            |(range, part)| {
+                let range: std::ops::Range<usize> = range;
+                let edges = range.flat_map(|v| csr.row(v).map(move |edge| (v, edge)));
+                for ((v, edge), out) in edges.zip(part.chunks_exact_mut(heads)) {
+                    prefetch(key, csr.col.get(edge + AHEAD), width);
+                    let key = row(key, csr.col[edge] as usize, width);
+                    dot_heads(out, row(query, v, width), key, width / heads);
+                }
+            },
+        );
         Forward::of(out, heads)
     }
 
@@ -55,6 +59,7 @@ impl Kernel for DotScores {
             width,
             ranges,
             || (),
+            #[inline(always)]
             |(), v, out| {
                 for edge in csr.row(v) {
                     let key = row(key, csr.col[edge] as usize, width);
@@ -70,6 +75,7 @@ impl Kernel for DotScores {
             width,
             ranges,
             || (),
+            #[inline(always)]
             |(), u, out| {
                 for at in transposed.col(u) {
                     let slope = row(grad, transposed.edge[at] as usize, heads);

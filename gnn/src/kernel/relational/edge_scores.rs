@@ -37,6 +37,7 @@ pub struct EdgeScores {
 
 impl EdgeScores {
     /// Returns the row of `z` of an edge.
+    #[inline(always)]
     fn term_row(&self, edge: usize) -> Option<usize> {
         match &self.term {
             EdgeTerm::None => None,
@@ -46,6 +47,7 @@ impl EdgeScores {
     }
 
     /// Sets `out` to the score of an edge of row `v` before the non-linearity.
+    #[inline(always)]
     fn read<F: Float>(&self, inputs: &[&[F]], v: usize, edge: usize, out: &mut [F]) {
         let (src, heads) = (inputs[0], self.heads);
         let stride = src.len() / self.csr.num_cols;
@@ -77,27 +79,31 @@ impl EdgeScores {
             .into_iter()
             .zip(edges.into_iter().zip(dsts))
             .collect();
-        let partial = map(tasks, |(range, (slopes, dsts))| {
-            let range: std::ops::Range<usize> = range;
-            let mut of_terms = vec![F::ZERO; num_terms];
-            let mut inner = vec![F::ZERO; heads];
-            let first = csr.offset[range.start] as usize;
-            for (v, dst) in range.zip(dsts.chunks_exact_mut(heads)) {
-                for edge in csr.row(v) {
-                    let slope = &mut slopes[(edge - first) * heads..][..heads];
-                    self.read(inputs, v, edge, &mut inner);
-                    for (slope, &inner) in slope.iter_mut().zip(&inner) {
-                        *slope *= leaky_slope(inner);
-                    }
-                    add_scaled(dst, F::ONE, slope);
-                    if let EdgeTerm::Relation(relation) = &self.term {
-                        let term = &mut of_terms[relation[edge] as usize * heads..][..heads];
-                        add_scaled(term, F::ONE, slope);
+        let partial = map(
+            tasks,
+            #[inline(always)]
+            |(range, (slopes, dsts))| {
+                let range: std::ops::Range<usize> = range;
+                let mut of_terms = vec![F::ZERO; num_terms];
+                let mut inner = vec![F::ZERO; heads];
+                let first = csr.offset[range.start] as usize;
+                for (v, dst) in range.zip(dsts.chunks_exact_mut(heads)) {
+                    for edge in csr.row(v) {
+                        let slope = &mut slopes[(edge - first) * heads..][..heads];
+                        self.read(inputs, v, edge, &mut inner);
+                        for (slope, &inner) in slope.iter_mut().zip(&inner) {
+                            *slope *= leaky_slope(inner);
+                        }
+                        add_scaled(dst, F::ONE, slope);
+                        if let EdgeTerm::Relation(relation) = &self.term {
+                            let term = &mut of_terms[relation[edge] as usize * heads..][..heads];
+                            add_scaled(term, F::ONE, slope);
+                        }
                     }
                 }
-            }
-            of_terms
-        });
+                of_terms
+            },
+        );
         [dst, sum_in_order(partial)]
     }
 }
@@ -108,14 +114,18 @@ impl Kernel for EdgeScores {
         let mut out = vec![F::ZERO; csr.num_edges() * heads];
         let ranges = pieces(&csr.offset, csr.partitioning, heads);
         let parts = split_mut(&mut out, &ranges, |v| csr.offset[v] as usize * heads);
-        map(ranges.into_iter().zip(parts).collect(), |(range, part)| {
-            let range: std::ops::Range<usize> = range;
-            let edges = range.flat_map(|v| csr.row(v).map(move |edge| (v, edge)));
-            for ((v, edge), out) in edges.zip(part.chunks_exact_mut(heads)) {
-                self.read(inputs, v, edge, out);
-                out.iter_mut().for_each(|score| *score = leaky(*score));
-            }
-        });
+        map(
+            ranges.into_iter().zip(parts).collect(),
+            #[inline(always)]
+            |(range, part)| {
+                let range: std::ops::Range<usize> = range;
+                let edges = range.flat_map(|v| csr.row(v).map(move |edge| (v, edge)));
+                for ((v, edge), out) in edges.zip(part.chunks_exact_mut(heads)) {
+                    self.read(inputs, v, edge, out);
+                    out.iter_mut().for_each(|score| *score = leaky(*score));
+                }
+            },
+        );
         Forward::of(out, heads)
     }
 
@@ -138,6 +148,7 @@ impl Kernel for EdgeScores {
             stride,
             ranges,
             || (),
+            #[inline(always)]
             |(), u, out| {
                 let out = &mut out[self.first..self.first + heads];
                 for at in transposed.col(u) {

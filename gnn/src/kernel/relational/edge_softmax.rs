@@ -36,6 +36,7 @@ pub struct EdgeSoftmax {
 
 impl EdgeSoftmax {
     /// Multiplies the values of a row's edges by weight and dropout.
+    #[inline(always)]
     fn scale<F: Float>(&self, v: usize, values: &mut [F]) {
         let (csr, heads) = (&*self.csr, self.heads);
         if let Some(weight) = &self.weight {
@@ -70,13 +71,17 @@ impl EdgeSoftmax {
         let ranges = pieces(&csr.offset, csr.partitioning, heads);
         let start = |v: usize| csr.offset[v] as usize * heads;
         let parts = split_mut(values, &ranges, start);
-        map(ranges.into_iter().zip(parts).collect(), |(range, part)| {
-            let range: Range<usize> = range;
-            let first = start(range.start);
-            for v in range {
-                set(v, &mut part[start(v) - first..start(v + 1) - first]);
-            }
-        });
+        map(
+            ranges.into_iter().zip(parts).collect(),
+            #[inline(always)]
+            |(range, part)| {
+                let range: Range<usize> = range;
+                let first = start(range.start);
+                for v in range {
+                    set(v, &mut part[start(v) - first..start(v + 1) - first]);
+                }
+            },
+        );
     }
 }
 
@@ -84,11 +89,19 @@ impl Kernel for EdgeSoftmax {
     fn forward<F: Float>(&self, inputs: &[&[F]]) -> Forward<F> {
         let heads = self.heads;
         let mut alpha = inputs[0].to_vec();
-        self.each_row(&mut alpha, |_, alpha| softmax(alpha, heads));
+        self.each_row(
+            &mut alpha,
+            #[inline(always)]
+            |_, alpha| softmax(alpha, heads),
+        );
         // The backward pass reads the coefficients before they are scaled.
         let mut out = alpha.clone();
         if self.weight.is_some() || self.dropout.is_some() {
-            self.each_row(&mut out, |v, out| self.scale(v, out));
+            self.each_row(
+                &mut out,
+                #[inline(always)]
+                |v, out| self.scale(v, out),
+            );
         }
         Forward {
             out,
@@ -109,23 +122,27 @@ impl Kernel for EdgeSoftmax {
     ) -> Vec<Vec<F>> {
         let (csr, heads) = (&*self.csr, self.heads);
         let mut slopes = grad.to_vec();
-        self.each_row(&mut slopes, |v, slopes| {
-            self.scale(v, slopes);
-            let own = csr.row(v);
-            let alpha = &saved.values[own.start * heads..own.end * heads];
-            let mut sums = vec![F::ZERO; heads];
-            let rows = alpha.chunks_exact(heads);
-            for (alpha, slope) in rows.clone().zip(slopes.chunks_exact(heads)) {
-                for (sum, (&alpha, &slope)) in sums.iter_mut().zip(alpha.iter().zip(slope)) {
-                    *sum += alpha * slope;
+        self.each_row(
+            &mut slopes,
+            #[inline(always)]
+            |v, slopes| {
+                self.scale(v, slopes);
+                let own = csr.row(v);
+                let alpha = &saved.values[own.start * heads..own.end * heads];
+                let mut sums = vec![F::ZERO; heads];
+                let rows = alpha.chunks_exact(heads);
+                for (alpha, slope) in rows.clone().zip(slopes.chunks_exact(heads)) {
+                    for (sum, (&alpha, &slope)) in sums.iter_mut().zip(alpha.iter().zip(slope)) {
+                        *sum += alpha * slope;
+                    }
                 }
-            }
-            for (alpha, slope) in rows.zip(slopes.chunks_exact_mut(heads)) {
-                for (slope, (&alpha, &sum)) in slope.iter_mut().zip(alpha.iter().zip(&sums)) {
-                    *slope = alpha * (*slope - sum);
+                for (alpha, slope) in rows.zip(slopes.chunks_exact_mut(heads)) {
+                    for (slope, (&alpha, &sum)) in slope.iter_mut().zip(alpha.iter().zip(&sums)) {
+                        *slope = alpha * (*slope - sum);
+                    }
                 }
-            }
-        });
+            },
+        );
         vec![slopes]
     }
 }

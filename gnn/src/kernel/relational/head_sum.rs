@@ -31,6 +31,7 @@ impl Kernel for HeadSum {
             width,
             ranges,
             || (),
+            #[inline(always)]
             |(), v, out| {
                 let edges = csr.row(v).map(|edge| {
                     prefetch(x, csr.col.get(edge + AHEAD), width);
@@ -54,14 +55,18 @@ impl Kernel for HeadSum {
         let mut of_alpha = vec![F::ZERO; alpha.len()];
         let ranges = pieces(&csr.offset, csr.partitioning, width);
         let parts = split_mut(&mut of_alpha, &ranges, |v| csr.offset[v] as usize * heads);
-        map(ranges.into_iter().zip(parts).collect(), |(range, part)| {
-            let range: std::ops::Range<usize> = range;
-            let edges = range.flat_map(|v| csr.row(v).map(move |edge| (v, edge)));
-            for ((v, edge), out) in edges.zip(part.chunks_exact_mut(heads)) {
-                let x = row(x, csr.col[edge] as usize, width);
-                dot_heads(out, row(grad, v, width), x, width / heads);
-            }
-        });
+        map(
+            ranges.into_iter().zip(parts).collect(),
+            #[inline(always)]
+            |(range, part)| {
+                let range: std::ops::Range<usize> = range;
+                let edges = range.flat_map(|v| csr.row(v).map(move |edge| (v, edge)));
+                for ((v, edge), out) in edges.zip(part.chunks_exact_mut(heads)) {
+                    let x = row(x, csr.col[edge] as usize, width);
+                    dot_heads(out, row(grad, v, width), x, width / heads);
+                }
+            },
+        );
         let transposed = csr.transposed();
         let mut of_x = vec![F::ZERO; x.len()];
         let ranges = pieces(&transposed.offset, csr.partitioning, width);
@@ -70,6 +75,7 @@ impl Kernel for HeadSum {
             width,
             ranges,
             || (),
+            #[inline(always)]
             |(), u, out| {
                 let edges = transposed.col(u).map(|at| {
                     let alpha = row(alpha, transposed.edge[at] as usize, heads);

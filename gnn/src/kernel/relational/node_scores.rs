@@ -34,19 +34,23 @@ impl Kernel for NodeScores {
         let mut slopes = vec![F::ZERO; h.len()];
         let ranges = fixed_rows(h.len() / width);
         let parts = split_mut(&mut slopes, &ranges, |u| u * width);
-        let partial = map(ranges.into_iter().zip(parts).collect(), |(range, part)| {
-            let range: std::ops::Range<usize> = range;
-            let mut of_vectors = vec![F::ZERO; vectors.len() * width];
-            for (u, out) in range.zip(part.chunks_exact_mut(width)) {
-                let (x, grad) = (row(h, u, width), row(grad, u, cols));
-                let each = vectors.iter().zip(of_vectors.chunks_exact_mut(width));
-                for (grad, (vector, slope)) in grad.chunks_exact(heads).zip(each) {
-                    add_heads(out, grad, vector, dim);
-                    add_heads(slope, grad, x, dim);
+        let partial = map(
+            ranges.into_iter().zip(parts).collect(),
+            #[inline(always)]
+            |(range, part)| {
+                let range: std::ops::Range<usize> = range;
+                let mut of_vectors = vec![F::ZERO; vectors.len() * width];
+                for (u, out) in range.zip(part.chunks_exact_mut(width)) {
+                    let (x, grad) = (row(h, u, width), row(grad, u, cols));
+                    let each = vectors.iter().zip(of_vectors.chunks_exact_mut(width));
+                    for (grad, (vector, slope)) in grad.chunks_exact(heads).zip(each) {
+                        add_heads(out, grad, vector, dim);
+                        add_heads(slope, grad, x, dim);
+                    }
                 }
-            }
-            of_vectors
-        });
+                of_vectors
+            },
+        );
         let of_vectors = sum_in_order(partial);
         let each = of_vectors.chunks_exact(width).map(<[F]>::to_vec);
         std::iter::once(slopes).chain(each).collect()

@@ -16,6 +16,7 @@ const LENGTH_MIN: f64 = 1e-12;
 
 impl RowNormalize {
     /// Returns 1 / divisor of a row, and whether the divisor is the row's length.
+    #[inline(always)]
     fn scale<F: Float>(row: &[F]) -> (F, bool) {
         let length = dot(row, row).to_f64().sqrt();
         let scale = F::from_f64(1.0 / length.max(LENGTH_MIN));
@@ -25,7 +26,14 @@ impl RowNormalize {
     fn each_row<F: Float>(&self, x: &[F], set: impl Fn(usize, &mut [F]) + Send + Sync) -> Vec<F> {
         let mut out = vec![F::ZERO; x.len()];
         let ranges = even_pieces(x.len() / self.cols, self.cols);
-        for_rows(&mut out, self.cols, ranges, || (), |(), v, out| set(v, out));
+        for_rows(
+            &mut out,
+            self.cols,
+            ranges,
+            || (),
+            #[inline(always)]
+            |(), v, out| set(v, out),
+        );
         out
     }
 }
@@ -33,11 +41,15 @@ impl RowNormalize {
 impl Kernel for RowNormalize {
     fn forward<F: Float>(&self, inputs: &[&[F]]) -> Forward<F> {
         let (x, cols) = (inputs[0], self.cols);
-        let out = self.each_row(x, |v, out| {
-            let x = &x[v * cols..(v + 1) * cols];
-            let (scale, _) = Self::scale(x);
-            out.iter_mut().zip(x).for_each(|(out, &x)| *out = x * scale);
-        });
+        let out = self.each_row(
+            x,
+            #[inline(always)]
+            |v, out| {
+                let x = &x[v * cols..(v + 1) * cols];
+                let (scale, _) = Self::scale(x);
+                out.iter_mut().zip(x).for_each(|(out, &x)| *out = x * scale);
+            },
+        );
         Forward::of(out, cols)
     }
 
@@ -49,19 +61,23 @@ impl Kernel for RowNormalize {
         _needed: &[bool],
     ) -> Vec<Vec<F>> {
         let (x, cols) = (inputs[0], self.cols);
-        vec![self.each_row(x, |v, out| {
-            let own = v * cols..(v + 1) * cols;
-            let (x, grad) = (&x[own.clone()], &grad[own]);
-            let (scale, is_length) = Self::scale(x);
-            // With y = x / |x|, the slope is (grad - y (y . grad)) / |x|.
-            let along = if is_length {
-                dot(x, grad) * scale * scale
-            } else {
-                F::ZERO
-            };
-            for (out, (&x, &grad)) in out.iter_mut().zip(x.iter().zip(grad)) {
-                *out = (grad - x * along) * scale;
-            }
-        })]
+        vec![self.each_row(
+            x,
+            #[inline(always)]
+            |v, out| {
+                let own = v * cols..(v + 1) * cols;
+                let (x, grad) = (&x[own.clone()], &grad[own]);
+                let (scale, is_length) = Self::scale(x);
+                // With y = x / |x|, the slope is (grad - y (y . grad)) / |x|.
+                let along = if is_length {
+                    dot(x, grad) * scale * scale
+                } else {
+                    F::ZERO
+                };
+                for (out, (&x, &grad)) in out.iter_mut().zip(x.iter().zip(grad)) {
+                    *out = (grad - x * along) * scale;
+                }
+            },
+        )]
     }
 }
