@@ -7,7 +7,7 @@ use arrow::array::Int64Array;
 use crate::cluster::survive_kills;
 use crate::harness::{Bench, Job, Table, assert_same_bytes};
 use crate::needs::slow;
-use crate::typed_infer::{JOB, bench};
+use crate::typed_infer::{JOB, bench, bench_of};
 
 const OUTPUTS: [&str; 3] = ["out/features", "out/model", "out/embeddings"];
 
@@ -87,6 +87,58 @@ fn every_kind_of_model_gives_the_bytes_of_one_process() {
         check(&bench, &job, model, infer);
         let all = job.and("sampling = \"none\"");
         check(&bench, &all, &format!("{model}, all"), infer);
+    }
+}
+
+/// A node with enough in-edges of two relations to be aggregated by segments, each in the process
+/// that holds its rows.
+#[test]
+fn a_hub_gives_the_bytes_of_one_process() {
+    let bench = bench_of(400, 9000);
+    for model in [
+        "model = \"rgcn\"\nbases = 2",
+        "model = \"sage\"\naggregator = \"max\"\nrelation_aggregator = \"max\"",
+        "model = \"gat\"\nheads = 2",
+        "model = \"gatv2\"\nheads = 2\nrelation_aggregator = \"mean\"",
+        "model = \"gin\"",
+        "model = \"simple_hgn\"\nheads = 2\nrelation_dim = 4\nattention_residual = 0.3",
+        "model = \"hgt\"\nheads = 2",
+    ] {
+        check_hub(&bench, &job(model), model);
+    }
+    check_hub(&bench, &inner_job(), "gcn");
+}
+
+fn check_hub(bench: &Bench, job: &Job, what: &str) {
+    let both = ["--stage", "flatten", "--stage", "train", "--fresh"];
+    bench.run(job, &both).ok();
+    let infer: (&[&str], &[&str]) = (&["--stage", "infer"], &OUTPUTS[2..]);
+    let all = job.and("sampling = \"none\"\ncompare_sampling = true");
+    check(bench, &all, what, infer);
+}
+
+/// A process with a hub that has in-edges from most nodes of a type receives no more than its share
+/// of rows.
+#[test]
+fn no_process_gets_more_rows_because_of_a_hub() {
+    let bench = bench_of(15_000, 30_000);
+    let job = job("model = \"hgt\"\nheads = 2").and("sampling = \"none\"");
+    let stages = ["--stage", "flatten", "--stage", "train"];
+    bench.run(&job, &stages).ok();
+    let args = ["--stage", "infer", "--processes", "4", "--workers", "1"];
+    bench.run(&job, &args).ok();
+    let report = bench.manifest(OUTPUTS[2])["report"].clone();
+    let processes = report["processes"].as_array().unwrap();
+    for round in 0..3 {
+        let received = |of: &serde_json::Value| {
+            let bytes = of[round]["crossing"]["bytes_received"].as_u64();
+            u32::try_from(bytes.unwrap()).unwrap()
+        };
+        let received: Vec<u32> = processes.iter().map(received).collect();
+        // Keys and values of most authors would be read by the process that owns the hub.
+        let all_authors = 2 * 4 * 8 * 15_000;
+        let most = *received.iter().max().unwrap();
+        assert!(most < all_authors / 10, "round {round}: {received:?}");
     }
 }
 

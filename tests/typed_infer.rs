@@ -65,6 +65,15 @@ fn draw(of: u64, at: usize, bound: usize) -> usize {
 }
 
 pub(crate) fn bench() -> Bench {
+    bench_of(AUTHORS, 0)
+}
+
+/// The paper that gets more in-edges.
+const HUB: i64 = 3;
+
+/// A graph with `num_authors` authors, and so many more in-edges of one paper, in `writes` and in
+/// `cites`.
+pub(crate) fn bench_of(num_authors: usize, more: usize) -> Bench {
     let bench = Bench::empty();
     let write = |name: &str, columns: Vec<(&str, ArrayRef)>| {
         let mut table = Table::default();
@@ -76,6 +85,13 @@ pub(crate) fn bench() -> Bench {
     let ints = |of: u64, count: usize, bound: usize| -> ArrayRef {
         let drawn = (0..count).map(|at| i64::try_from(draw(of, at, bound)).unwrap());
         Arc::new(Int64Array::from_iter_values(drawn))
+    };
+    // As `ints`, and the hub `more` times behind.
+    let dsts = |of: u64, count: usize| -> ArrayRef {
+        let drawn = (0..count).map(|at| i64::try_from(draw(of, at, PAPERS)).unwrap());
+        Arc::new(Int64Array::from_iter_values(
+            drawn.chain(std::iter::repeat_n(HUB, more)),
+        ))
     };
     let ids = (0..PAPERS).map(|at| i64::try_from(at).unwrap());
     let rows = (0..PAPERS).map(|at| vec![at as f32 / 90.0, draw(1, at, 9) as f32]);
@@ -90,18 +106,18 @@ pub(crate) fn bench() -> Bench {
         8 => "8".to_owned(),
         _ => format!("a{author}"),
     };
-    let names = StringArray::from_iter_values((0..AUTHORS).map(name));
+    let names = StringArray::from_iter_values((0..num_authors).map(name));
     write("authors.parquet", vec![("name", Arc::new(names))]);
-    let authors = (0..200).map(|at| name(draw(3, at, AUTHORS)));
+    let authors = (0..200 + more).map(|at| name(draw(3, at, num_authors)));
     let authors = Arc::new(StringArray::from_iter_values(authors));
     write(
         "writes.parquet",
-        vec![("author", authors), ("paper", ints(4, 200, PAPERS))],
+        vec![("author", authors), ("paper", dsts(4, 200))],
     );
-    let weights = (0..150).map(|at| 0.5 + draw(7, at, 8) as f32);
+    let weights = (0..150 + more).map(|at| 0.5 + draw(7, at, 8) as f32);
     let cites = vec![
-        ("src", ints(5, 150, PAPERS)),
-        ("dst", ints(6, 150, PAPERS)),
+        ("src", ints(5, 150 + more, PAPERS)),
+        ("dst", dsts(6, 150)),
         ("weight", Arc::new(Float32Array::from_iter_values(weights))),
     ];
     write("cites.parquet", cites);

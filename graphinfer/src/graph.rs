@@ -4,7 +4,7 @@ use crate::InferError;
 use crate::exchange::Exchange;
 use crate::gather::gather_found;
 use crate::halo::Halo;
-use crate::hubs::{Hubs, SegmentProcesses, Segmented, is_hub};
+use crate::hubs::{Hubs, ReadColumns, RelationUse, is_hub};
 use crate::local::own_nodes;
 use crate::locate::{locate, narrow};
 use crate::model::TrainedModel;
@@ -34,7 +34,6 @@ pub(crate) struct Graph {
     store: Store,
     columns: Arc<NodeColumns>,
     hubs: Hubs,
-    segment_processes: SegmentProcesses,
     /// None in one process.
     halo: Option<Halo>,
 }
@@ -49,30 +48,23 @@ impl Graph {
         limits: &BTreeSet<usize>,
     ) -> Result<Self, InferError> {
         let is_alone = store.cluster().num_processes() == 1;
-        let most = limits.last().copied().unwrap_or(0);
-        let segment_processes = SegmentProcesses::new(store);
         let own = (!is_alone).then(|| own_nodes(store));
-        let share = |nodes| Hubs::share(store, nodes, arch, &segment_processes);
-        let is_hub = |&node: &NodeIdx| {
-            let (partition, local) = locate(store, node);
-            is_hub(partition.in_degree(0, local), most)
+        let relation = RelationUse {
+            columns: ReadColumns {
+                edge_dim: arch.edge_dim,
+                edge_weight: arch.edge_weight,
+            },
+            limits: limits.clone(),
         };
-        let mut hubs = share(match &own {
-            Some(own) => own.par_iter().copied().filter(is_hub).collect(),
-            None => {
-                let all = (0..store.placement().num_nodes()).into_par_iter();
-                all.map(NodeIdx::from_index).filter(is_hub).collect()
-            }
-        })?;
+        let mut hubs = Hubs::find(store, vec![relation], own.as_deref())?;
         let halo = own
-            .map(|own| Halo::new(store, own, limits, (&mut hubs, &segment_processes)))
+            .map(|own| Halo::new(store, own, limits, &mut hubs))
             .transpose()?;
         let columns = node_columns(store, halo.as_ref(), arch)?;
         Ok(Self {
             store: store.clone(),
             columns: Arc::new(columns),
             hubs,
-            segment_processes,
             halo,
         })
     }
@@ -85,27 +77,6 @@ impl Graph {
     /// Returns the columns of the nodes that have a row.
     pub(crate) fn columns(&self) -> &NodeColumns {
         &self.columns
-    }
-
-    /// Tells whether an own node is a hub for a layer that reads at most `limit` in-edges a node.
-    pub(crate) fn is_hub(&self, node: NodeIdx, limit: usize) -> bool {
-        let (partition, local) = locate(&self.store, node);
-        is_hub(partition.in_degree(0, local), limit)
-    }
-
-    /// Returns the segments of an own hub whose in-edges this process aggregates.
-    pub(crate) fn own_segments(&self, node: NodeIdx) -> impl Iterator<Item = usize> {
-        let own = self.cluster().process();
-        let (partition, local) = locate(&self.store, node);
-        let processes = self.segment_processes.of_hub(partition.in_degree(0, local));
-        let segments = processes.iter().enumerate();
-        let is_own = move |process: &Option<usize>| process.is_none_or(|process| process == own);
-        segments.filter_map(move |(segment, process)| is_own(process).then_some(segment))
-    }
-
-    /// Returns the in-edges of an own node, divided into segments.
-    pub(crate) fn segmented(&self, node: NodeIdx, arch: &Architecture) -> Segmented<'_> {
-        Segmented::new(&self.store, node, arch)
     }
 
     /// Returns the row of a node of this process or of its halo.

@@ -2,7 +2,7 @@
 
 use crate::InferError;
 use crate::exchange::Exchange;
-use crate::hubs::{Hubs, SegmentProcesses};
+use crate::hubs::Hubs;
 use crate::local::{Local, sources};
 use schemas::NodeIdx;
 use std::collections::{BTreeMap, BTreeSet};
@@ -23,15 +23,15 @@ impl Halo {
         store: &Store,
         own: Vec<NodeIdx>,
         limits: &BTreeSet<usize>,
-        (hubs, processes): (&mut Hubs, &SegmentProcesses),
+        hubs: &mut Hubs,
     ) -> Result<Self, InferError> {
         let mut found: BTreeMap<_, _> = limits
             .iter()
-            .map(|&limit| (limit, sources(store, &own, (limit, limits), processes)))
+            .map(|&limit| (limit, sources(store, &own, &[(0, limit)], hubs)))
             .collect();
         let largest = found.last_entry().expect("a model has a layer");
         let local = Local::new(own, &largest.get().nodes, store.placement().num_nodes());
-        hubs.number(|node| local.row(node));
+        hubs.number(|_, node| local.row(node).raw());
         let agree = |(limit, of)| {
             let own_rows = std::iter::once(0..local.own().len()).collect();
             let row = |node| local.row(node);

@@ -1,12 +1,13 @@
 //! Computes the rows of a layer's hubs before its blocks: all processes aggregate the segments.
 
 use crate::InferError;
-use crate::checkpoint::RoundRows;
 use crate::exchange::Crossing;
 use crate::gather::send_lists;
-use crate::hubs::{Held, Hubs, Segmented, is_hub};
-use crate::layer::{HubRows, Layer, LayerInput, Rounds};
+use crate::hubs::{Held, HubId, Hubs, Segmented, is_hub};
+use crate::layer::HubRows;
 use crate::locate::narrow;
+use crate::threads::Threads;
+use cluster::Cluster;
 use gnn::{PartialAggregation, SomeInEdges, SrcRows};
 use rayon::prelude::*;
 use schemas::{NodeIdx, Row};
@@ -15,10 +16,62 @@ use serde::de::DeserializeOwned;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
+/// A layer whose hubs are aggregated in segments. An untyped graph has one relation.
+pub(crate) trait HubLayer: Sync {
+    /// The layer as one thread runs it.
+    type OnThread<'a>
+    where
+        Self: 'a;
+
+    fn cluster(&self) -> &Cluster;
+
+    fn threads(&self) -> &Threads;
+
+    fn hubs(&self) -> &Hubs;
+
+    /// Makes the layer of a thread.
+    fn on_thread(&self) -> Self::OnThread<'_>;
+
+    /// Returns how many in-edges of a relation the layer reads of a node.
+    fn limit(&self, relation: usize) -> usize;
+
+    /// Returns the aggregation of a relation that the layer reads.
+    fn aggregation(&self, relation: usize) -> &dyn PartialAggregation;
+
+    /// Returns the rows that the in-edges of a relation read.
+    fn src(&self, relation: usize) -> SrcRows<'_>;
+
+    /// Returns the row of a source of a relation in [`src`](HubLayer::src).
+    fn src_row(&self, relation: usize, node: NodeIdx) -> u32;
+
+    /// Returns the row of an own node that the relation leads to: among all rows, and among those
+    /// of its type.
+    fn dst_row(&self, relation: usize, node: NodeIdx) -> (Row, u32);
+
+    /// Returns the query that attention needs to aggregate in-edges of an own node.
+    fn query(
+        &self,
+        layer: &Self::OnThread<'_>,
+        relation: usize,
+        row: Row,
+    ) -> Result<Vec<f32>, InferError>;
+
+    /// Computes the row of an own node after the layer, given the merged states of its hubs by
+    /// relation.
+    fn run(
+        &self,
+        layer: &Self::OnThread<'_>,
+        row: Row,
+        aggregated: Vec<(usize, Vec<f32>)>,
+    ) -> Result<Vec<f32>, InferError>;
+}
+
 /// A hub that this process owns.
 struct Hub<'a> {
-    node: NodeIdx,
+    id: HubId,
+    /// Among all rows, and among those of the node's type.
     row: Row,
+    row_of_type: u32,
     place: u32,
     in_edges: Segmented<'a>,
 }
@@ -30,132 +83,149 @@ type Told<K> = (K, Vec<f32>);
 const MESSAGE_WORDS: usize = 1 << 18;
 
 /// The computation of one layer's hubs.
-struct HubRound<'a> {
-    rounds: &'a Rounds<'a>,
-    input: &'a LayerInput,
-    aggregation: Box<dyn PartialAggregation>,
-    src: SrcRows<'a>,
+struct HubRound<'a, L> {
+    layer: &'a L,
     crossing: Crossing,
 }
 
 /// States of own hubs, by the hub's position among the own hubs and the segment.
 type States = BTreeMap<(u32, u32), Vec<f32>>;
 
-impl Rounds<'_> {
-    /// Returns the input of a layer: the rows of the round before, and the layer's rows of own
-    /// hubs, which it computes.
-    ///
-    /// All processes call this for the same layer.
-    pub(crate) fn open(&self, layer: usize, before: &RoundRows) -> Result<LayerInput, InferError> {
-        let mut input = LayerInput::of(layer, before);
-        let hubs = self.graph.hubs();
-        if hubs.num_batches() == 0 {
-            return Ok(input);
-        }
-        let mut round = HubRound {
-            rounds: self,
-            input: &input,
-            aggregation: self.conv(layer).aggregation()?,
-            src: input.src(self.graph.columns()),
-            crossing: Crossing::default(),
-        };
-        let mut by_row = BTreeMap::new();
-        for batch in 0..hubs.num_batches() {
-            by_row.extend(round.run(hubs, batch)?);
-        }
-        let crossing = round.crossing;
-        input.hubs = HubRows { by_row, crossing };
-        Ok(input)
+/// Computes a layer's rows of own hubs.
+///
+/// All processes call this for the same layer.
+pub(crate) fn hub_rows(layer: &impl HubLayer) -> Result<HubRows, InferError> {
+    let mut round = HubRound {
+        layer,
+        crossing: Crossing::default(),
+    };
+    let mut by_row = BTreeMap::new();
+    for batch in 0..layer.hubs().num_batches() {
+        by_row.extend(round.run(batch)?);
     }
+    let crossing = round.crossing;
+    Ok(HubRows { by_row, crossing })
 }
 
-impl<'a> HubRound<'a> {
+impl<'a, L: HubLayer> HubRound<'a, L> {
     /// Computes the rows of a batch of own hubs, and this process's states of other processes'
     /// hubs.
-    fn run(&mut self, hubs: &Hubs, batch: usize) -> Result<Vec<(Row, Vec<f32>)>, InferError> {
-        let graph = self.rounds.graph;
-        let places = hubs.batch(batch, graph.cluster().process());
-        let own = places.filter(|&place| graph.is_hub(hubs.own[place], self.limit()));
+    fn run(&mut self, batch: usize) -> Result<Vec<(Row, Vec<f32>)>, InferError> {
+        let (layer, hubs) = (self.layer, self.layer.hubs());
+        let places = hubs.batch(batch, layer.cluster().process());
+        let own = places.filter(|&place| {
+            let id = hubs.own(place);
+            hubs.is_hub(id, layer.limit(id.relation))
+        });
         let own: Vec<usize> = own.collect();
         let own = own.into_par_iter();
-        let own: Vec<Hub<'_>> = own.map(|place| self.hub(hubs.own[place], place)).collect();
-        let queries = self.compute(own.len(), |layer, at| layer.query(own[at].row))?;
-        let mut states = self.trade(hubs, batch, (&own, &queries))?;
+        let own: Vec<Hub<'_>> = own.map(|place| self.hub(place)).collect();
+        let queries = self.compute(own.len(), |on_thread, at| {
+            layer.query(on_thread, own[at].id.relation, own[at].row)
+        })?;
+        let mut states = self.trade(batch, (&own, &queries))?;
         let here = own.iter().enumerate();
-        let here = here.flat_map(|(at, hub)| graph.own_segments(hub.node).map(move |of| (at, of)));
+        let here = here.flat_map(|(at, hub)| hubs.own_segments(hub.id).map(move |of| (at, of)));
         let here: Vec<(usize, usize)> = here.collect();
         let of_segments = self.compute(here.len(), |_, at| {
             let (hub, segment) = here[at];
             let edges = self.pick(&own[hub], segment);
-            Ok(self.state(&edges, &queries[hub]))
+            Ok(self.state(own[hub].id.relation, &edges, &queries[hub]))
         })?;
         for ((hub, segment), values) in here.into_iter().zip(of_segments) {
             if !values.is_empty() {
                 states.insert((own[hub].place, narrow(segment)), values);
             }
         }
-        let rows = self.compute(own.len(), |layer, at| {
-            let (hub, query) = (&own[at], &queries[at]);
-            let mean = self.aggregation.adds_loop();
-            let mean = mean.then(|| hub.in_edges.mean_feature(hub.node)).flatten();
-            let loop_state = self
-                .aggregation
-                .own_state(hub.row.raw(), mean, self.src, query);
-            let of_hub = states.range((hub.place, 0)..(hub.place + 1, 0));
-            let of_hub = loop_state.iter().chain(of_hub.map(|(_, state)| state));
-            let in_order: Vec<&[f32]> = of_hub.map(|state| &state[..]).collect();
-            let merged = self
-                .aggregation
-                .merge(hub.row.raw(), &in_order, self.src.nodes);
-            layer.run_hub(hub.row, merged)
+        let merged = self.compute(own.len(), |_, at| {
+            Ok(self.merged(&own[at], &queries[at], &states))
         })?;
-        Ok(own.iter().map(|hub| hub.row).zip(rows).collect())
+        self.rows(&own, &merged)
     }
 
-    fn limit(&self) -> usize {
-        self.rounds.slices[self.input.layer - 1].limit
-    }
-
-    fn hub(&self, node: NodeIdx, place: usize) -> Hub<'a> {
-        let graph = self.rounds.graph;
+    fn hub(&self, place: usize) -> Hub<'a> {
+        let id = self.layer.hubs().own(place);
+        let (row, row_of_type) = self.layer.dst_row(id.relation, id.node);
         Hub {
-            node,
-            row: graph.own_row(node).expect("a node of this process"),
+            id,
+            row,
+            row_of_type,
             place: narrow(place),
-            in_edges: graph.segmented(node, self.rounds.trained.model.architecture()),
+            in_edges: self.layer.hubs().segmented(id),
         }
     }
 
     /// Returns the in-edges of a segment that the conv aggregates.
     fn pick(&self, hub: &Hub<'_>, segment: usize) -> SomeInEdges {
-        let without = self.aggregation.adds_loop().then_some(hub.node);
-        let row = |node| self.rounds.graph.row(node).raw();
+        let relation = hub.id.relation;
+        let adds_loop = self.layer.aggregation(relation).adds_loop();
+        let without = adds_loop.then_some(hub.id.node);
+        let row = |node| self.layer.src_row(relation, node);
         hub.in_edges.pick(segment, without, row)
     }
 
     /// Aggregates a segment; returns no numbers if it has no in-edge.
-    fn state(&self, edges: &SomeInEdges, query: &[f32]) -> Vec<f32> {
+    fn state(&self, relation: usize, edges: &SomeInEdges, query: &[f32]) -> Vec<f32> {
         if edges.src.is_empty() {
             return Vec::new();
         }
-        self.aggregation.state(edges, self.src, query)
+        let aggregation = self.layer.aggregation(relation);
+        aggregation.state(edges, self.layer.src(relation), query)
+    }
+
+    /// Merges the states of a hub in the order of segments.
+    fn merged(&self, hub: &Hub<'_>, query: &[f32], states: &States) -> Vec<f32> {
+        let relation = hub.id.relation;
+        let (aggregation, src) = (self.layer.aggregation(relation), self.layer.src(relation));
+        let mean = aggregation.adds_loop();
+        let mean = mean.then(|| hub.in_edges.mean_feature(hub.id.node));
+        let own_state = aggregation.own_state(hub.row_of_type, mean.flatten(), src, query);
+        let of_hub = states.range((hub.place, 0)..(hub.place + 1, 0));
+        let of_hub = own_state.iter().chain(of_hub.map(|(_, state)| state));
+        let in_order: Vec<&[f32]> = of_hub.map(|state| &state[..]).collect();
+        aggregation.merge(hub.row_of_type, &in_order, src.nodes)
+    }
+
+    /// Computes the rows of nodes from the merged states of their hubs, which are next to each
+    /// other.
+    fn rows(
+        &self,
+        own: &[Hub<'_>],
+        merged: &[Vec<f32>],
+    ) -> Result<Vec<(Row, Vec<f32>)>, InferError> {
+        let places: Vec<usize> = (0..own.len()).collect();
+        let of_nodes: Vec<&[usize]> = places.chunk_by(|&a, &b| own[a].row == own[b].row).collect();
+        let rows = self.compute(of_nodes.len(), |on_thread, at| {
+            let hubs = of_nodes[at].iter();
+            let aggregated = hubs.map(|&hub| (own[hub].id.relation, merged[hub].clone()));
+            let row = own[of_nodes[at][0]].row;
+            self.layer.run(on_thread, row, aggregated.collect())
+        })?;
+        let nodes = of_nodes.iter().map(|hubs| own[hubs[0]].row);
+        Ok(nodes.zip(rows).collect())
     }
 
     /// Computes `count` vectors on all threads; `one` computes a vector.
     fn compute(
         &self,
         count: usize,
-        one: impl Fn(&Layer<'_>, usize) -> Result<Vec<f32>, InferError> + Sync,
+        one: impl Fn(&L::OnThread<'a>, usize) -> Result<Vec<f32>, InferError> + Sync,
     ) -> Result<Vec<Vec<f32>>, InferError> {
         let all = Mutex::new(vec![Vec::new(); count]);
-        let state = || self.rounds.layer(self.input);
-        let work = |layer: &mut Layer<'_>, at: usize| {
-            let values = one(layer, at)?;
+        let work = |on_thread: &mut L::OnThread<'a>, at: usize| {
+            let values = one(on_thread, at)?;
             all.lock().unwrap_or_else(PoisonError::into_inner)[at] = values;
             Ok(())
         };
-        self.rounds.threads.run(count, state, work)?;
+        let state = || self.layer.on_thread();
+        self.layer.threads().run(count, state, work)?;
         Ok(all.into_inner().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Lists the relations that the layer reads.
+    fn relations(&self) -> impl Iterator<Item = usize> {
+        let all = 0..self.layer.hubs().num_relations();
+        all.filter(|&relation| self.layer.limit(relation) > 0)
     }
 
     /// Sends the queries of own hubs, which attention needs; returns the queries of other
@@ -165,8 +235,9 @@ impl<'a> HubRound<'a> {
         own: &[Hub<'_>],
         queries: &[Vec<f32>],
     ) -> Result<Vec<BTreeMap<u32, Vec<f32>>>, InferError> {
-        let processes = self.rounds.graph.cluster().num_processes();
-        if self.aggregation.query_dim() == 0 {
+        let processes = self.layer.cluster().num_processes();
+        let asks = |relation| self.layer.aggregation(relation).query_dim() > 0;
+        if !self.relations().any(asks) {
             return Ok(vec![BTreeMap::new(); processes]);
         }
         let places = own.iter().map(|hub| hub.place);
@@ -179,11 +250,10 @@ impl<'a> HubRound<'a> {
     /// hubs' owners; returns the states that arrived for own hubs.
     fn trade(
         &mut self,
-        hubs: &Hubs,
         batch: usize,
         (own, queries): (&[Hub<'_>], &[Vec<f32>]),
     ) -> Result<States, InferError> {
-        let processes = self.rounds.graph.cluster().num_processes();
+        let (hubs, processes) = (self.layer.hubs(), self.layer.cluster().num_processes());
         if processes == 1 {
             return Ok(States::new());
         }
@@ -194,12 +264,12 @@ impl<'a> HubRound<'a> {
                     .iter()
                     .map(move |of| (process, of))
             })
-            .filter(|(_, of)| is_hub(of.in_degree, self.limit()))
+            .filter(|(_, of)| is_hub(of.in_degree, self.layer.limit(of.relation)))
             .collect();
         let states = self.compute(held.len(), |_, at| {
             let (process, of) = held[at];
             let query = asked[process].get(&of.place).map_or(&[][..], |query| query);
-            Ok(self.state(&of.edges, query))
+            Ok(self.state(of.relation, &of.edges, query))
         })?;
         let mut lists = vec![Vec::new(); processes];
         for ((process, of), values) in held.into_iter().zip(states) {
@@ -212,7 +282,11 @@ impl<'a> HubRound<'a> {
             pairs.extend(of_process.iter().map(|((place, _), _)| (process, *place)));
             all.extend(of_process);
         }
-        self.crossing.bytes_least += 4 * (pairs.len() * self.aggregation.state_dim()) as u64;
+        let words = pairs.into_iter().map(|(_, place)| {
+            let relation = hubs.own(place as usize).relation;
+            self.layer.aggregation(relation).state_dim() as u64
+        });
+        self.crossing.bytes_least += 4 * words.sum::<u64>();
         Ok(all)
     }
 
@@ -221,7 +295,7 @@ impl<'a> HubRound<'a> {
     where
         K: Clone + Serialize + DeserializeOwned + Send + Sync + 'static,
     {
-        let cluster = self.rounds.graph.cluster();
+        let cluster = self.layer.cluster();
         let bytes = |by_process: &[Vec<Told<K>>]| -> u64 {
             let others = by_process.iter().enumerate();
             let others = others.filter(|(process, _)| *process != cluster.process());
@@ -231,7 +305,9 @@ impl<'a> HubRound<'a> {
             4 * values.sum::<usize>() as u64
         };
         self.crossing.bytes_sent += bytes(&lists);
-        let items = (MESSAGE_WORDS / self.aggregation.state_dim().max(1)).max(1);
+        let dims = self.relations();
+        let dims = dims.map(|relation| self.layer.aggregation(relation).state_dim());
+        let items = (MESSAGE_WORDS / dims.max().unwrap_or(1).max(1)).max(1);
         let told = send_lists(cluster, lists.into_iter().map(Arc::new).collect(), items)?;
         self.crossing.bytes_received += bytes(&told);
         Ok(told)

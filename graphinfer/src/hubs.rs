@@ -1,5 +1,5 @@
-//! Hubs: nodes with so many in-edges that processes aggregate them in segments. These are not the
-//! hubs of `hub_threshold`, which balances the store's shuffle and changes no output.
+//! Hubs: nodes with so many in-edges of a relation that processes aggregate them in segments. These
+//! are not the hubs of `hub_threshold`, which balances the store's shuffle and changes no output.
 //!
 //! A segment holds the in-edges whose sources lie in one range of the placement, which depends on
 //! neither workers nor processes. Each segment is aggregated to a state, and the states are merged
@@ -10,18 +10,21 @@
 
 use crate::InferError;
 use crate::gather::send_lists;
-use crate::locate::narrow;
+use crate::local::places;
+use crate::locate::{locate, narrow};
 use cluster::gather_processes;
 use gnn::kernel::{Csr, Float};
-use gnn::{Architecture, Dense, SomeInEdges};
-use schemas::{NodeIdx, Row};
+use gnn::{Dense, SomeInEdges};
+use rayon::prelude::*;
+use schemas::NodeIdx;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
 use store::{InEdges, Store};
 
-/// A node with more in-edges is a hub of a layer that reads all of them. Decides the bits of its
-/// row.
+/// A node with more in-edges of a relation is a hub of a layer that reads all of them. Decides the
+/// bits of its row.
 const HUB_EDGES: usize = 1 << 13;
 
 /// Segments of a hub's in-edges. Larger hubs have 2, 4, 8 or 16 times as many, of at least
@@ -38,11 +41,43 @@ const BATCH_WORDS: usize = 1 << 22;
 /// Segments, with their in-edges, that one message holds.
 const SEGMENTS_A_MESSAGE: usize = 64;
 
+/// The in-edges of one relation of a node. An untyped graph has one relation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct HubId {
+    pub(crate) node: NodeIdx,
+    pub(crate) relation: usize,
+}
+
+/// The columns of a relation's in-edges that a model reads.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ReadColumns {
+    pub(crate) edge_dim: Option<usize>,
+    pub(crate) edge_weight: bool,
+}
+
+/// How inference reads the in-edges of a relation.
+#[derive(Clone, Debug)]
+pub(crate) struct RelationUse {
+    pub(crate) columns: ReadColumns,
+    /// How many in-edges of a node the rounds read, without duplicates; none if no round reads any.
+    pub(crate) limits: BTreeSet<usize>,
+}
+
 /// The hubs of a process, and the segments of other processes' hubs that it aggregates.
 #[derive(Debug)]
 pub(crate) struct Hubs {
-    /// The hubs among the nodes of this process, ascending.
-    pub(crate) own: Vec<NodeIdx>,
+    store: Store,
+    /// By relation.
+    relations: Vec<RelationUse>,
+    processes: SegmentProcesses,
+    shared: SharedHubs,
+}
+
+/// The hubs and segments that processes have agreed on.
+#[derive(Debug)]
+struct SharedHubs {
+    /// The hubs among the nodes of this process, ascending: those of a node next to each other.
+    own: Vec<HubId>,
     /// By process: the ends of its batches among its hubs.
     batch_ends: Vec<Vec<u32>>,
     /// By process: the segments of its hubs that this process aggregates, by the hub's position.
@@ -54,6 +89,7 @@ pub(crate) struct Hubs {
 pub(crate) struct Held {
     /// Position of the hub among the hubs of its process.
     pub(crate) place: u32,
+    pub(crate) relation: usize,
     pub(crate) in_degree: u32,
     pub(crate) segment: u32,
     pub(crate) edges: SomeInEdges,
@@ -63,6 +99,7 @@ pub(crate) struct Held {
 #[derive(Clone, Serialize, Deserialize)]
 struct Sent {
     place: u32,
+    relation: u32,
     in_degree: u32,
     segment: u32,
     /// The source nodes of the in-edges.
@@ -77,36 +114,42 @@ pub(crate) struct Segmented<'a> {
     edges: InEdges<'a>,
     /// One row of in-edges, whose columns are the segments.
     segments: Csr,
-    edge_dim: Option<usize>,
-    edge_weight: bool,
+    columns: ReadColumns,
 }
 
 /// Which process owns all nodes of a segment.
 #[derive(Debug)]
-pub(crate) struct SegmentProcesses {
-    /// By the number of doublings and the segment; none if no process owns all nodes.
-    processes: Vec<Vec<Option<usize>>>,
+struct SegmentProcesses {
+    /// By relation: the type of its sources.
+    from: Vec<usize>,
+    /// By type of the sources, number of doublings, and segment; none if no process owns all nodes.
+    processes: Vec<Vec<Vec<Option<usize>>>>,
 }
 
 impl SegmentProcesses {
-    pub(crate) fn new(store: &Store) -> Self {
+    fn new(store: &Store) -> Self {
         let (placement, threads) = (store.placement(), store.cluster().num_threads());
-        let of_count = |doublings| {
-            let count = SEGMENTS << doublings;
-            let process = |segment| {
-                let (first, last) = placement.segment_owners(0, segment, count)?;
-                (first / threads == last / threads).then_some(first / threads)
+        let of_type = |node_type| {
+            let of_count = |doublings| {
+                let count = SEGMENTS << doublings;
+                let process = |segment| {
+                    let (first, last) = placement.segment_owners(node_type, segment, count)?;
+                    (first / threads == last / threads).then_some(first / threads)
+                };
+                (0..count).map(process).collect()
             };
-            (0..count).map(process).collect()
+            (0..=DOUBLINGS).map(of_count).collect()
         };
+        let graph = &store.meta().graph;
         Self {
-            processes: (0..=DOUBLINGS).map(of_count).collect(),
+            from: graph.relations.iter().map(|of| of.from).collect(),
+            processes: (0..graph.types.len()).map(of_type).collect(),
         }
     }
 
     /// Returns the owner of each segment of a hub.
-    pub(crate) fn of_hub(&self, in_degree: u32) -> &[Option<usize>] {
-        &self.processes[doublings(in_degree) as usize]
+    fn of_hub(&self, relation: usize, in_degree: u32) -> &[Option<usize>] {
+        &self.processes[self.from[relation]][doublings(in_degree) as usize]
     }
 }
 
@@ -127,47 +170,52 @@ pub(crate) fn is_hub(in_degree: u32, limit: usize) -> bool {
 }
 
 impl Hubs {
-    /// Sends the segments of the own hubs to the processes that aggregate them, and receives the
-    /// segments that this process aggregates. `own` ascends.
-    pub(crate) fn share(
+    /// Finds the hubs among the nodes of this process, sends their segments to the processes that
+    /// aggregate them, and receives the segments that this process aggregates. `own` has the nodes
+    /// of this process, ascending; none if these are all nodes.
+    pub(crate) fn find(
         store: &Store,
-        own: Vec<NodeIdx>,
-        arch: &Architecture,
-        processes: &SegmentProcesses,
+        relations: Vec<RelationUse>,
+        own: Option<&[NodeIdx]>,
     ) -> Result<Self, InferError> {
         let cluster = store.cluster();
-        let batch_ends = gather_processes(cluster, batch_ends(store, &own, arch))?;
-        let mut hubs = Self {
-            own,
-            batch_ends,
+        let mut found = own_hubs(store, &relations, own);
+        found.par_sort_unstable();
+        let batch_ends = batch_ends(store, &found, &relations);
+        let shared = SharedHubs {
+            own: found,
+            batch_ends: gather_processes(cluster, batch_ends)?,
             held: vec![Vec::new(); cluster.num_processes()],
         };
+        let mut hubs = Self {
+            store: store.clone(),
+            relations,
+            processes: SegmentProcesses::new(store),
+            shared,
+        };
         if cluster.num_processes() > 1 {
-            hubs.give(store, arch, processes)?;
+            hubs.give()?;
         }
         Ok(hubs)
     }
 
-    fn give(
-        &mut self,
-        store: &Store,
-        arch: &Architecture,
-        processes: &SegmentProcesses,
-    ) -> Result<(), InferError> {
-        let cluster = store.cluster();
+    fn give(&mut self) -> Result<(), InferError> {
+        let cluster = self.store.cluster();
         for batch in 0..self.num_batches() {
             let mut lists = vec![Vec::new(); cluster.num_processes()];
             for place in self.batch(batch, cluster.process()) {
-                let node = self.own[place];
-                let in_degree = in_degree(store, node);
-                let segmented = Segmented::new(store, node, arch);
-                for (segment, owner) in processes.of_hub(in_degree).iter().enumerate() {
+                let hub = self.own(place);
+                let in_degree = in_degree(&self.store, hub);
+                let segmented = self.segmented(hub);
+                let owners = self.processes.of_hub(hub.relation, in_degree);
+                for (segment, owner) in owners.iter().enumerate() {
                     let elsewhere = owner.filter(|&process| process != cluster.process());
                     let Some(process) = elsewhere else { continue };
                     let edges = segmented.pick(segment, None, NodeIdx::raw);
                     if !edges.src.is_empty() {
                         lists[process].push(Sent {
                             place: narrow(place),
+                            relation: narrow(hub.relation),
                             in_degree,
                             segment: narrow(segment),
                             src: edges.src,
@@ -179,36 +227,99 @@ impl Hubs {
             }
             let lists = lists.into_iter().map(Arc::new).collect();
             let told = send_lists(cluster, lists, SEGMENTS_A_MESSAGE)?;
-            for (held, sent) in self.held.iter_mut().zip(told) {
-                held.extend(sent.into_iter().map(|sent| sent.take(arch)));
+            for (held, sent) in self.shared.held.iter_mut().zip(told) {
+                held.extend(sent.into_iter().map(|sent| sent.take(&self.relations)));
             }
         }
         Ok(())
     }
 
-    /// Replaces the source nodes of other processes' segments by their rows.
-    pub(crate) fn number(&mut self, row: impl Fn(NodeIdx) -> Row) {
-        for held in self.held.iter_mut().flatten() {
+    /// Replaces the source nodes of other processes' segments by their rows; `row` gets the
+    /// relation and the node.
+    pub(crate) fn number(&mut self, row: impl Fn(usize, NodeIdx) -> u32) {
+        for held in self.shared.held.iter_mut().flatten() {
+            let relation = held.relation;
             let srcs = held.edges.src.iter_mut();
-            srcs.for_each(|src| *src = row(NodeIdx::from_raw(*src)).raw());
+            srcs.for_each(|src| *src = row(relation, NodeIdx::from_raw(*src)));
         }
+    }
+
+    pub(crate) fn num_relations(&self) -> usize {
+        self.relations.len()
+    }
+
+    /// Returns an own hub by its position.
+    pub(crate) fn own(&self, place: usize) -> HubId {
+        self.shared.own[place]
+    }
+
+    /// Tells whether these are in-edges of a hub for a layer that reads at most `limit` of them.
+    pub(crate) fn is_hub(&self, hub: HubId, limit: usize) -> bool {
+        is_hub(in_degree(&self.store, hub), limit)
+    }
+
+    /// Returns the segments of an own hub whose in-edges this process aggregates.
+    pub(crate) fn own_segments(&self, hub: HubId) -> impl Iterator<Item = usize> {
+        let own = self.store.cluster().process();
+        let in_degree = in_degree(&self.store, hub);
+        let segments = self.processes.of_hub(hub.relation, in_degree).iter();
+        let is_own = move |process: &Option<usize>| process.is_none_or(|process| process == own);
+        let segments = segments.enumerate();
+        segments.filter_map(move |(segment, process)| is_own(process).then_some(segment))
+    }
+
+    /// Returns the in-edges of an own hub, divided into segments.
+    pub(crate) fn segmented(&self, hub: HubId) -> Segmented<'_> {
+        Segmented::new(&self.store, hub, self.relations[hub.relation].columns)
+    }
+
+    /// Returns the first in-edges of a relation that are read as rows wherever their sources are,
+    /// given the node's in-degree and the limit of a layer.
+    pub(crate) fn read_as_rows(&self, relation: usize, in_degree: u32, limit: usize) -> usize {
+        if !is_hub(in_degree, limit) {
+            return usize::MAX;
+        }
+        // A limit below the in-degree reads only some in-edges: then the node is no hub, and these
+        // are read as rows.
+        let limits = &self.relations[relation].limits;
+        let as_rows = limits.range(..in_degree as usize).next_back();
+        as_rows.copied().unwrap_or(0)
+    }
+
+    /// Tells of each segment of a hub whether one process owns all its nodes, and aggregates it.
+    pub(crate) fn whole_segments(&self, relation: usize, in_degree: u32) -> &[Option<usize>] {
+        self.processes.of_hub(relation, in_degree)
     }
 
     /// Returns how often processes exchange states in a layer; 0 if no process has a hub.
     pub(crate) fn num_batches(&self) -> usize {
-        self.batch_ends.iter().map(Vec::len).max().unwrap_or(0)
+        self.shared.num_batches()
     }
 
     /// Returns the positions of a batch among the hubs of a process.
     pub(crate) fn batch(&self, batch: usize, process: usize) -> Range<usize> {
+        self.shared.batch(batch, process)
+    }
+
+    /// Returns the segments that this process aggregates for a batch of another process's hubs.
+    pub(crate) fn held(&self, batch: usize, process: usize) -> &[Held] {
+        self.shared.held(batch, process)
+    }
+}
+
+impl SharedHubs {
+    fn num_batches(&self) -> usize {
+        self.batch_ends.iter().map(Vec::len).max().unwrap_or(0)
+    }
+
+    fn batch(&self, batch: usize, process: usize) -> Range<usize> {
         let ends = &self.batch_ends[process];
         let end = |at: usize| ends.get(at).or(ends.last()).map_or(0, |&end| end as usize);
         let start = batch.checked_sub(1).map_or(0, end);
         start..end(batch)
     }
 
-    /// Returns the segments that this process aggregates for a batch of another process's hubs.
-    pub(crate) fn held(&self, batch: usize, process: usize) -> &[Held] {
+    fn held(&self, batch: usize, process: usize) -> &[Held] {
         let places = self.batch(batch, process);
         let held = &self.held[process];
         let there = |end: usize| held.partition_point(|held| (held.place as usize) < end);
@@ -217,8 +328,9 @@ impl Hubs {
 }
 
 impl Sent {
-    fn take(self, arch: &Architecture) -> Held {
-        let features = arch.edge_dim.zip(self.feature);
+    fn take(self, relations: &[RelationUse]) -> Held {
+        let relation = self.relation as usize;
+        let features = relations[relation].columns.edge_dim.zip(self.feature);
         let feature = features.map(|(cols, values)| Dense {
             rows: self.src.len(),
             cols,
@@ -226,6 +338,7 @@ impl Sent {
         });
         Held {
             place: self.place,
+            relation,
             in_degree: self.in_degree,
             segment: self.segment,
             edges: SomeInEdges {
@@ -238,13 +351,12 @@ impl Sent {
 }
 
 impl<'a> Segmented<'a> {
-    /// Divides the in-edges of a node of this process into segments.
-    pub(crate) fn new(store: &'a Store, node: NodeIdx, arch: &Architecture) -> Self {
+    /// Divides in-edges of a node of this process into segments.
+    fn new(store: &'a Store, hub: HubId, columns: ReadColumns) -> Self {
         let placement = store.placement();
-        let (worker, local) = placement.owner_and_local(node);
-        let partition = store.partition(worker);
-        let edges = partition.in_edges(0, 0, local, usize::MAX);
-        let count = num_segments(partition.in_degree(0, local));
+        let (partition, local) = locate(store, hub.node);
+        let edges = partition.in_edges(hub.relation, 0, local, usize::MAX);
+        let count = num_segments(partition.in_degree(hub.relation, local));
         let segments: Vec<u32> = edges
             .src
             .iter()
@@ -255,8 +367,7 @@ impl<'a> Segmented<'a> {
         Self {
             edges,
             segments,
-            edge_dim: arch.edge_dim,
-            edge_weight: arch.edge_weight,
+            columns,
         }
     }
 
@@ -274,8 +385,9 @@ impl<'a> Segmented<'a> {
         let picked = of_segment.filter(|&edge| Some(self.edges.src[edge]) != without);
         let picked: Vec<usize> = picked.collect();
         let checked = "checked against the store";
-        let weights = self.edge_weight.then(|| self.edges.weight.expect(checked));
-        let feature = self.edge_dim.map(|cols| {
+        let weights = self.columns.edge_weight;
+        let weights = weights.then(|| self.edges.weight.expect(checked));
+        let feature = self.columns.edge_dim.map(|cols| {
             let values = self.edges.feature.expect(checked);
             let of_edge = |&edge: &usize| &values[edge * cols..(edge + 1) * cols];
             Dense {
@@ -295,7 +407,7 @@ impl<'a> Segmented<'a> {
     /// Returns the mean feature of the in-edges, except those from `without`; none if the model
     /// reads no edge features.
     pub(crate) fn mean_feature(&self, without: NodeIdx) -> Option<Dense> {
-        let cols = self.edge_dim?;
+        let cols = self.columns.edge_dim?;
         let rows = self.edges.feature?.chunks_exact(cols);
         let (mut sum, mut count) = (vec![0.0; cols], 0.0);
         for (row, _) in rows.zip(self.edges.src).filter(|(_, src)| **src != without) {
@@ -314,20 +426,56 @@ impl<'a> Segmented<'a> {
     }
 }
 
-/// Returns the in-degree of a node of this process.
-fn in_degree(store: &Store, node: NodeIdx) -> u32 {
-    let (worker, local) = store.placement().owner_and_local(node);
-    store.partition(worker).in_degree(0, local)
+/// Returns the number of a node's in-edges of a relation; the node belongs to this process.
+fn in_degree(store: &Store, hub: HubId) -> u32 {
+    let (partition, local) = locate(store, hub.node);
+    partition.in_degree(hub.relation, local)
 }
 
-/// Cuts hubs into batches of bounded size.
-fn batch_ends(store: &Store, hubs: &[NodeIdx], arch: &Architecture) -> Vec<u32> {
-    let edge_words = 1 + usize::from(arch.edge_weight) + arch.edge_dim.unwrap_or(0);
+/// Lists the hubs among the nodes of this process.
+fn own_hubs(store: &Store, relations: &[RelationUse], own: Option<&[NodeIdx]>) -> Vec<HubId> {
+    let mut found = Vec::new();
+    for (relation, of) in relations.iter().enumerate() {
+        let Some(&most) = of.limits.last() else {
+            continue;
+        };
+        let hub = |node: NodeIdx| {
+            let hub = HubId { node, relation };
+            is_hub(in_degree(store, hub), most).then_some(hub)
+        };
+        let to = store.meta().graph.relations[relation].to;
+        let range = store.placement().type_range(to);
+        let of_relation: Vec<HubId> = match own {
+            Some(own) => own[places(own, &range)]
+                .par_iter()
+                .filter_map(|&node| hub(node))
+                .collect(),
+            None => {
+                let all = (range.start.index()..range.end.index()).into_par_iter();
+                all.filter_map(|node| hub(NodeIdx::from_index(node)))
+                    .collect()
+            }
+        };
+        found.extend(of_relation);
+    }
+    found
+}
+
+/// Cuts hubs into batches of bounded size. The hubs of a node are in one batch.
+fn batch_ends(store: &Store, hubs: &[HubId], relations: &[RelationUse]) -> Vec<u32> {
     let (mut ends, mut start, mut words) = (Vec::new(), 0, 0);
-    for (place, &node) in hubs.iter().enumerate() {
-        words += in_degree(store, node) as usize * edge_words;
+    for (place, &hub) in hubs.iter().enumerate() {
+        let ReadColumns {
+            edge_dim,
+            edge_weight,
+        } = relations[hub.relation].columns;
+        let edge_words = 1 + usize::from(edge_weight) + edge_dim.unwrap_or(0);
+        words += in_degree(store, hub) as usize * edge_words;
         let end = place + 1;
-        if end - start == BATCH_HUBS || words >= BATCH_WORDS || end == hubs.len() {
+        if hubs.get(end).is_some_and(|next| next.node == hub.node) {
+            continue;
+        }
+        if end - start >= BATCH_HUBS || words >= BATCH_WORDS || end == hubs.len() {
             ends.push(narrow(end));
             (start, words) = (end, 0);
         }
@@ -362,12 +510,13 @@ mod tests {
     fn a_process_with_fewer_batches_has_empty_ones_behind() {
         let held = |place| Held {
             place,
+            relation: 0,
             in_degree: 9000,
             segment: 0,
             edges: SomeInEdges::default(),
         };
-        let hubs = Hubs {
-            own: [3, 5].map(NodeIdx::from_raw).to_vec(),
+        let hubs = SharedHubs {
+            own: Vec::new(),
             batch_ends: vec![vec![2], vec![1, 3, 4], Vec::new()],
             held: vec![Vec::new(), [0, 1, 1, 2, 3].map(held).to_vec(), Vec::new()],
         };

@@ -110,6 +110,7 @@ mod fit;
 mod gather;
 mod graph;
 mod halo;
+mod hub_layer;
 mod hub_round;
 mod hubs;
 mod identity;

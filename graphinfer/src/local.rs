@@ -1,14 +1,15 @@
 //! Numbers the rows of a process: which nodes have a row, and which row.
 
-use crate::hubs::{SegmentProcesses, is_hub, num_segments};
+use crate::hubs::{Hubs, num_segments};
+use crate::locate::locate;
 use rayon::prelude::*;
 use schemas::{NodeIdx, Row};
-use std::collections::BTreeSet;
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use store::Store;
 
 /// Nodes that a thread looks through at once.
-pub(crate) const NODES_PER_TASK: usize = 1 << 12;
+const NODES_PER_TASK: usize = 1 << 12;
 
 /// Nodes in one word of bits.
 const WORD: usize = u64::BITS as usize;
@@ -39,6 +40,9 @@ struct Word {
     own_before: u32,
     halo_before: u32,
 }
+
+/// A relation, and how many of its in-edges a layer reads of each node.
+pub(crate) type Read = (usize, usize);
 
 /// The nodes of other processes that a process reads in a round.
 pub(crate) struct Sources {
@@ -132,78 +136,78 @@ pub(crate) fn own_nodes(store: &Store) -> Vec<NodeIdx> {
     own
 }
 
-/// Finds the sources of the first `limit` in-edges of own nodes that other processes own.
+/// Returns the positions of a range of nodes in an ascending list.
+pub(crate) fn places(nodes: &[NodeIdx], range: &Range<NodeIdx>) -> Range<usize> {
+    let there = |end: NodeIdx| nodes.partition_point(|&node| node < end);
+    there(range.start)..there(range.end)
+}
+
+/// Finds the sources of own nodes' in-edges that other processes own. `own` ascends.
 ///
-/// Leaves out a source in a segment of a hub that its owner aggregates, unless a smaller limit
-/// reads the source as a row. So the sources of the largest limit contain the sources of all
-/// limits.
-pub(crate) fn sources(
-    store: &Store,
-    own: &[NodeIdx],
-    (limit, limits): (usize, &BTreeSet<usize>),
-    processes: &SegmentProcesses,
-) -> Sources {
+/// Leaves out a source in a segment of a hub that its owner aggregates, unless a smaller limit of
+/// the relation reads the source as a row. So the sources of a relation's largest limit contain the
+/// sources of all its limits.
+pub(crate) fn sources(store: &Store, own: &[NodeIdx], reads: &[Read], hubs: &Hubs) -> Sources {
     let (placement, cluster) = (store.placement(), store.cluster());
     let (process, threads) = (cluster.process(), cluster.num_threads());
     let found = Found::new(store);
-    let scan = |nodes: &[NodeIdx]| {
-        let mut readers = Readers::new(cluster.num_processes());
-        for (place, &node) in nodes.iter().enumerate() {
-            let (worker, local) = placement.owner_and_local(node);
-            let partition = store.partition(worker);
-            let in_degree = partition.in_degree(0, local);
-            // A limit below the in-degree reads only some in-edges: then the node is no hub, and
-            // these are read as rows.
-            let as_rows = limits.range(..in_degree as usize).next_back();
-            let as_rows = match is_hub(in_degree, limit) {
-                true => as_rows.copied().unwrap_or(0),
-                false => usize::MAX,
-            };
-            let (whole, count) = (processes.of_hub(in_degree), num_segments(in_degree));
-            let is_elsewhere = |src| whole[placement.segment(src, count)].is_some();
-            let in_edges = partition.in_edges(0, 0, local, limit).src;
-            for (rank, &src) in in_edges.iter().enumerate() {
-                let owner = placement.owner(src) / threads;
-                if owner == process || (rank >= as_rows && is_elsewhere(src)) {
-                    continue;
+    let none = || vec![0; cluster.num_processes()];
+    let mut partial = none();
+    for &(relation, limit) in reads {
+        let scan = |nodes: &[NodeIdx]| {
+            let mut readers = Readers::new(cluster.num_processes());
+            for (place, &node) in nodes.iter().enumerate() {
+                let (partition, local) = locate(store, node);
+                let in_degree = partition.in_degree(relation, local);
+                let as_rows = hubs.read_as_rows(relation, in_degree, limit);
+                let whole = hubs.whole_segments(relation, in_degree);
+                let count = num_segments(in_degree);
+                let is_elsewhere = |src| whole[placement.segment(src, count)].is_some();
+                let in_edges = partition.in_edges(relation, 0, local, limit).src;
+                for (rank, &src) in in_edges.iter().enumerate() {
+                    let owner = placement.owner(src) / threads;
+                    if owner == process || (rank >= as_rows && is_elsewhere(src)) {
+                        continue;
+                    }
+                    found.add(src);
+                    readers.add(owner, place);
                 }
-                found.add(src);
-                readers.add(owner, place);
             }
-        }
-        readers.partial
-    };
-    let partial = own.par_chunks(NODES_PER_TASK).map(scan);
-    let partial = partial.reduce(|| vec![0; cluster.num_processes()], sum);
+            readers.partial
+        };
+        let to = placement.type_range(store.meta().graph.relations[relation].to);
+        let readers = own[places(own, &to)].par_chunks(NODES_PER_TASK);
+        partial = sum(partial, readers.map(scan).reduce(none, sum));
+    }
     found.into_sources(store, partial)
 }
 
 /// Adds numbers position by position.
-pub(crate) fn sum(mut sum: Vec<u64>, other: Vec<u64>) -> Vec<u64> {
+fn sum(mut sum: Vec<u64>, other: Vec<u64>) -> Vec<u64> {
     sum.iter_mut().zip(other).for_each(|(sum, of)| *sum += of);
     sum
 }
 
 /// A set of nodes to which threads add.
-pub(crate) struct Found {
+struct Found {
     /// One bit for each node of the graph.
     words: Vec<AtomicU64>,
 }
 
 impl Found {
-    pub(crate) fn new(store: &Store) -> Self {
+    fn new(store: &Store) -> Self {
         let num_words = store.placement().num_nodes().div_ceil(WORD);
         Self {
             words: (0..num_words).map(|_| AtomicU64::new(0)).collect(),
         }
     }
 
-    pub(crate) fn add(&self, node: NodeIdx) {
+    fn add(&self, node: NodeIdx) {
         self.words[node.index() / WORD].fetch_or(bit(node), Ordering::Relaxed);
     }
 
     /// Lists the nodes by process.
-    pub(crate) fn into_sources(self, store: &Store, partial: Vec<u64>) -> Sources {
+    fn into_sources(self, store: &Store, partial: Vec<u64>) -> Sources {
         let (placement, cluster) = (store.placement(), store.cluster());
         let mut nodes = vec![Vec::new(); cluster.num_processes()];
         for (word, bits) in self.words.into_iter().enumerate() {
@@ -220,15 +224,15 @@ impl Found {
 }
 
 /// Counts the nodes that read any node of each process.
-pub(crate) struct Readers {
+struct Readers {
     /// By process: 1 + the position of the last node that read one of its nodes; 0: no node.
     last: Vec<usize>,
     /// By process: the number of such nodes.
-    pub(crate) partial: Vec<u64>,
+    partial: Vec<u64>,
 }
 
 impl Readers {
-    pub(crate) fn new(num_processes: usize) -> Self {
+    fn new(num_processes: usize) -> Self {
         Self {
             last: vec![0; num_processes],
             partial: vec![0; num_processes],
@@ -236,7 +240,7 @@ impl Readers {
     }
 
     /// Notes that the node at `place` reads a node of a process. Places ascend.
-    pub(crate) fn add(&mut self, process: usize, place: usize) {
+    fn add(&mut self, process: usize, place: usize) {
         if self.last[process] != place + 1 {
             self.last[process] = place + 1;
             self.partial[process] += 1;

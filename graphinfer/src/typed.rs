@@ -11,6 +11,7 @@
 mod fit;
 mod graph;
 mod halo;
+mod hubs;
 mod infer;
 mod last_round;
 mod layer;

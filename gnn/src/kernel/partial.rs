@@ -81,9 +81,10 @@ pub(crate) fn gine_rows(
 
 /// Returns GAT's scores of in-edges: `leaky(s[src[e]] + dst + z[e])` for each head.
 ///
-/// A row of `s` has `scores_dim` values; the first `heads` are the scores of the node as a source.
+/// A row of `s` has `scores_dim` values; the `heads` from column `first` on are the scores of the
+/// node as a source.
 pub(crate) fn gat_scores(
-    (s, scores_dim): (&[f32], usize),
+    (s, scores_dim, first): (&[f32], usize, usize),
     src: &[u32],
     dst: &[f32],
     z: Option<&[f32]>,
@@ -96,7 +97,7 @@ pub(crate) fn gat_scores(
             for (e, &u) in src.iter().enumerate() {
                 prefetch(s, src.get(e + AHEAD), scores_dim);
                 let of_edge = |head| z.map_or(0.0, |z| z[e * heads + head]);
-                let ends = row(s, u, scores_dim).iter().zip(dst).enumerate();
+                let ends = row(s, u, scores_dim)[first..].iter().zip(dst).enumerate();
                 scores.extend(ends.map(|(head, (&src, &dst))| leaky(src + dst + of_edge(head))));
             }
             scores
@@ -135,6 +136,22 @@ pub(crate) fn gatv2_scores(
     )
 }
 
+/// Returns the scores of in-edges that are products: `key[src[e]] . query` for each head.
+pub(crate) fn dot_scores(key: &[f32], src: &[u32], query: &[f32], heads: usize) -> Vec<f32> {
+    instruction_set::run(
+        #[inline(always)]
+        || {
+            let width = query.len();
+            let mut scores = vec![0.0; src.len() * heads];
+            for (e, (&u, scores)) in src.iter().zip(scores.chunks_exact_mut(heads)).enumerate() {
+                prefetch(key, src.get(e + AHEAD), width);
+                dot_heads(scores, row(key, u, width), query, width / heads);
+            }
+            scores
+        },
+    )
+}
+
 /// Sets `out` to the state of a softmax over in-edges.
 ///
 /// The state is the largest score `m` of each head, then the sum of `exp(score - m)` of each head,
@@ -151,6 +168,29 @@ pub(crate) fn softmax_rows(
         || {
             let (greatest, rest) = out.split_at_mut(heads);
             let (sums, rows) = rest.split_at_mut(heads);
+            softmax_shares(&mut scores, factor, (greatest, sums));
+            let width = rows.len();
+            let cols = src.iter().enumerate().map(|(e, &u)| {
+                prefetch(x, src.get(e + AHEAD), width);
+                u as usize
+            });
+            let terms = scores.chunks_exact(heads).zip(cols);
+            sum_heads(rows, heads, x, terms);
+        },
+    )
+}
+
+/// Turns scores of in-edges into `exp(score - m) * factor[e]`; sets the largest score `m` of each
+/// head, and the sum of `exp(score - m)`.
+pub(crate) fn softmax_shares(
+    scores: &mut [f32],
+    factor: Option<&[f32]>,
+    (greatest, sums): (&mut [f32], &mut [f32]),
+) {
+    instruction_set::run(
+        #[inline(always)]
+        || {
+            let heads = sums.len();
             greatest.fill(f32::NEG_INFINITY);
             for scores in scores.chunks_exact(heads) {
                 for (greatest, &score) in greatest.iter_mut().zip(scores) {
@@ -168,13 +208,6 @@ pub(crate) fn softmax_rows(
                     *score = factor * share;
                 }
             }
-            let width = rows.len();
-            let cols = src.iter().enumerate().map(|(e, &u)| {
-                prefetch(x, src.get(e + AHEAD), width);
-                u as usize
-            });
-            let terms = scores.chunks_exact(heads).zip(cols);
-            sum_heads(rows, heads, x, terms);
         },
     )
 }
@@ -183,26 +216,43 @@ pub(crate) fn softmax_rows(
 ///
 /// The output of a head is its weighted sum divided by its sum of exponentials.
 pub(crate) fn merge_softmax(states: &[&[f32]], heads: usize) -> Vec<f32> {
+    let width = states[0].len() - 2 * heads;
+    let mut merged = vec![0.0; states[0].len()];
+    merge_states(states, heads, &mut merged);
+    let mut out = merged.split_off(2 * heads);
+    let sums = &merged[heads..];
+    for (out, sum) in out.chunks_exact_mut(width / heads).zip(sums) {
+        out.iter_mut().for_each(|x| *x /= sum);
+    }
+    out
+}
+
+/// Merges states of [`softmax_rows`] to one state. Without states, the sums are 0 and the largest
+/// score is that of no in-edge.
+pub(crate) fn merge_states(states: &[&[f32]], heads: usize, out: &mut [f32]) {
     instruction_set::run(
         #[inline(always)]
         || {
-            let width = states[0].len() - 2 * heads;
-            let mut out = vec![0.0; width];
-            for (head, out) in out.chunks_exact_mut(width / heads).enumerate() {
+            let (greatest, rest) = out.split_at_mut(heads);
+            let (sums, rows) = rest.split_at_mut(heads);
+            let dim = rows.len() / heads;
+            rows.fill(0.0);
+            for (head, rows) in rows.chunks_exact_mut(dim).enumerate() {
                 let of_head = states.iter().map(|state| state[head]);
-                let greatest = of_head.fold(f32::NEG_INFINITY, f32::max);
-                let mut sum = 0.0;
+                greatest[head] = of_head.fold(f32::NEG_INFINITY, f32::max);
+                sums[head] = 0.0;
                 for state in states {
-                    let share = Float::exp(state[head] - greatest);
-                    sum += share * state[heads + head];
-                    let row = &state[2 * heads + head * out.len()..];
-                    for (out, &x) in out.iter_mut().zip(row) {
+                    if state[head] == f32::NEG_INFINITY {
+                        continue; // a state of no in-edge
+                    }
+                    let share = Float::exp(state[head] - greatest[head]);
+                    sums[head] += share * state[heads + head];
+                    let row = &state[2 * heads + head * dim..];
+                    for (out, &x) in rows.iter_mut().zip(row) {
                         *out += share * x;
                     }
                 }
-                out.iter_mut().for_each(|x| *x /= sum);
             }
-            out
         },
     )
 }

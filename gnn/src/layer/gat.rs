@@ -273,7 +273,7 @@ impl PartialAggregation for GatPartial {
             .scores
             .expect("the caller passes the scores that the conv computed");
         let scores_dim = if self.bipartite { 1 } else { 2 } * self.heads;
-        let scores = gat_scores((of_nodes, scores_dim), &edges.src, query, z.as_deref());
+        let scores = gat_scores((of_nodes, scores_dim, 0), &edges.src, query, z.as_deref());
         let weights = edges.weights(self.edge_weight);
         softmax_rows(
             (src.rows, &edges.src),

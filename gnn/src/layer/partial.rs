@@ -27,7 +27,7 @@ pub struct SrcRows<'a> {
     pub rows: &'a [f32],
     /// `[num_rows, scores_dim]`, if the conv has scores.
     pub scores: Option<&'a [f32]>,
-    /// The columns of the same nodes.
+    /// The columns of the same nodes; in a relation between two types, of the dst nodes' type.
     pub nodes: &'a NodeColumns,
 }
 
@@ -67,8 +67,10 @@ pub trait PartialAggregation: Debug + Send + Sync {
         None
     }
 
-    /// Merges the states of all in-edges of a node into the row that the conv aggregates. There is
-    /// at least one state; the node's own comes first, and the order is kept.
+    /// Merges the states of all in-edges of a node into the row that the conv aggregates, or into one
+    /// state if the layer aggregates the in-edges of all relations together. The node's own state
+    /// comes first, and the order is kept. There is at least one state, unless all in-edges are
+    /// self-loops that are replaced elsewhere.
     fn merge(&self, row: u32, states: &[&[f32]], nodes: &NodeColumns) -> Vec<f32>;
 }
 

@@ -12,13 +12,14 @@ use burn::tensor::activation::sigmoid;
 use super::block::TypedBlock;
 use super::simple_hgn::softmax;
 use super::stack::{Source, TypedStack, layer_prefix};
+use super::union::Union;
 use crate::kernel::{DotScores, HeadSum, Linear, Relational, count_of};
 use crate::layer::{Features, MaskKind, Scope, Src, Summed};
 use crate::ops::Fused;
 
 /// Positions of the two sources.
-const KEYS: usize = 0;
-const VALUES: usize = 1;
+pub(super) const KEYS: usize = 0;
+pub(super) const VALUES: usize = 1;
 
 /// Positions of keys, queries and values in the output of `kqv_lin`.
 const PLACES: [usize; 2] = [0, 2];
@@ -124,13 +125,8 @@ fn aggregated(
             });
             let queries = Tensor::cat(queries.collect(), 0); // [num_segments, width]
             let csr = || Arc::clone(&union.segments);
-            let dot = Relational::DotScores(DotScores {
-                csr: csr(),
-                heads,
-                width,
-            });
             let keys = stack.pass.dense(keys.rows.clone());
-            let scores = Fused::Relational(dot).apply_2([queries, keys]); // [num_edges, heads]
+            let scores = dot_scores(union, (heads, width), queries, keys);
             let rate = stack.arch.attention_dropout;
             let mask = stack.pass.mask(layer, MaskKind::Attention, rate);
             let alpha = softmax(union, heads, mask, scores);
@@ -157,9 +153,24 @@ fn aggregated(
     types.iter().map(of_type).collect()
 }
 
+/// Returns the products of queries, `[num_segments, width]`, and keys: `[num_edges, heads]`.
+pub(super) fn dot_scores(
+    union: &Union,
+    (heads, width): (usize, usize),
+    queries: Tensor<2>,
+    keys: Tensor<2>,
+) -> Tensor<2> {
+    let dot = Relational::DotScores(DotScores {
+        csr: Arc::clone(&union.segments),
+        heads,
+        width,
+    });
+    Fused::Relational(dot).apply_2([queries, keys])
+}
+
 /// Computes the query of each dst node of a type for each relation into the type, mapped by the
 /// relation and scaled: `[num_dst * num_relations, width]`.
-fn queries(
+pub(super) fn queries(
     stack: &TypedStack<'_>,
     layer: usize,
     node_type: usize,
@@ -210,7 +221,7 @@ fn relation_map(
 }
 
 /// Maps summed values by relation, and turns their sum into the output of a type.
-fn update(
+pub(super) fn update(
     stack: &TypedStack<'_>,
     layer: usize,
     node_type: usize,

@@ -67,9 +67,9 @@ pub(super) fn run(
     }
     let scope_name = layer_prefix(layer);
     if stack.arch.layer == TypedKind::Rgcn {
-        let scope = stack.scope(layer, &scope_name);
-        roots.push(scope.parameter("root").transpose()); // [out, in]
-        biases.push(scope.parameter("bias"));
+        let [root, bias] = rgcn_root(stack, layer, &scope_name);
+        roots.push(root);
+        biases.push(bias);
     }
     let (rows, cols) = (block.num_dst(node_type), stack.arch.output_dim(layer));
     let add = |a: Tensor<2>, b: Tensor<2>| a + b;
@@ -101,6 +101,13 @@ pub(super) fn run(
     }
     let sum = stack.pass.sum(summed, None, None);
     Summed::of(sum.div_scalar(count_of(num_relations)))
+}
+
+/// Returns the map of a node's own row in rgcn, `[out, in]`, and the bias; `prefix` is that of the
+/// layer.
+pub(super) fn rgcn_root(stack: &TypedStack<'_>, layer: usize, prefix: &str) -> [Tensor<2>; 2] {
+    let scope = stack.scope(layer, prefix);
+    [scope.parameter("root").transpose(), scope.parameter("bias")]
 }
 
 /// Returns what a relation adds to each dst node with in-edges of it; none if there is none.

@@ -101,18 +101,21 @@ pub(super) fn run(
     }
     let relations = relations.into_iter();
     let outs: Vec<Summed> = relations
-        .map(|relation| of_relation(stack, layer, block, relation, src[relation].as_ref(), own))
+        .map(|relation| {
+            let src = (src[relation].as_ref(), None);
+            of_relation(stack, layer, block, relation, src, own)
+        })
         .collect();
     Some(joined(stack, outs))
 }
 
-/// Runs the conv of a relation.
-fn of_relation(
+/// Runs the conv of a relation, whose in-edges may be aggregated already.
+pub(super) fn of_relation(
     stack: &TypedStack<'_>,
     layer: usize,
     block: &TypedBlock,
     relation: usize,
-    src: Option<&Src>,
+    (src, aggregated): (Option<&Src>, Option<Tensor<2>>),
     own: &Features,
 ) -> Summed {
     let conv = conv(stack, layer, relation);
@@ -120,9 +123,10 @@ fn of_relation(
     let edges = edges.expect("a block has the relations into the types of its dst nodes");
     let source = &sources(stack, layer)[relation];
     in_scope(stack, layer, relation, |scope| {
-        let rows = match src.filter(|_| edges.num_src() > 0) {
-            Some(src) => conv.aggregate(scope, edges, src.clone(), own),
-            None => {
+        let rows = match (aggregated, src.filter(|_| edges.num_src() > 0)) {
+            (Some(rows), _) => rows,
+            (None, Some(src)) => conv.aggregate(scope, edges, src.clone(), own),
+            (None, None) => {
                 let (rows, cols) = (edges.num_dst(), source.dim);
                 scope.constant(rows, cols, &vec![0.0; rows * cols])
             }
@@ -133,7 +137,7 @@ fn of_relation(
 }
 
 /// Joins the outputs of a type's relations, of which there is at least one.
-fn joined(stack: &TypedStack<'_>, mut outs: Vec<Summed>) -> Summed {
+pub(super) fn joined(stack: &TypedStack<'_>, mut outs: Vec<Summed>) -> Summed {
     if outs.len() == 1 {
         return outs.swap_remove(0);
     }

@@ -81,6 +81,19 @@ pub(super) fn run(
         width: heads * dim,
     });
     let all = Fused::Relational(sum).apply_2([alpha, h.clone()]); // [num_dst, heads * dim]
+    outputs(stack, layer, block, &all, own)
+}
+
+/// Turns the summed rows of the dst nodes of all types, `[num_dst, heads * dim]`, into outputs by
+/// type.
+pub(super) fn outputs(
+    stack: &TypedStack<'_>,
+    layer: usize,
+    block: &TypedBlock,
+    all: &Tensor<2>,
+    own: &[Option<Features>],
+) -> Vec<Option<Summed>> {
+    let (heads, _) = stack.arch.simple_hgn_heads(layer);
     let mut first = 0;
     let of_type = |t: usize| {
         let rows = block.num_dst(t);
@@ -130,11 +143,31 @@ fn attention(
     scores: &Tensor<2>,
 ) -> Tensor<2> {
     let (heads, _) = stack.arch.simple_hgn_heads(layer);
+    let of_edges = edge_scores(stack, (layer, back), union, scores);
+    let rate = stack.arch.attention_dropout;
+    let mask = stack.pass.mask(layer, MaskKind::Attention, rate);
+    softmax(union, heads, mask, of_edges)
+}
+
+/// Returns the scores of the relations in a layer, `[num_relations + 1, heads]`; those of added
+/// self-loops come last.
+pub(super) fn relation_scores(stack: &TypedStack<'_>, layer: usize) -> Tensor<2> {
     let prefix = layer_prefix(layer);
     let scope = stack.scope(layer, &prefix);
     let map = scope.parameter("fc_e.weight").transpose(); // [relation_dim, heads * relation_dim]
     let map = map.matmul(score_map(&scope, "attn_e")); // [relation_dim, heads]
-    let z = scope.parameter("edge_emb.weight").matmul(map); // [num_relations + 1, heads]
+    scope.parameter("edge_emb.weight").matmul(map)
+}
+
+/// Returns the scores of edges in one layer, `[num_edges, heads]`, as [`attention`] reads them.
+pub(super) fn edge_scores(
+    stack: &TypedStack<'_>,
+    (layer, back): (usize, usize),
+    union: &Union,
+    scores: &Tensor<2>,
+) -> Tensor<2> {
+    let (heads, _) = stack.arch.simple_hgn_heads(layer);
+    let z = relation_scores(stack, layer);
     let first = 2 * heads * back;
     let dst = scores.clone().narrow(0, union.own.start, union.own.len());
     let dst = dst.narrow(1, first + heads, heads); // [num_dst, heads]
@@ -144,10 +177,7 @@ fn attention(
         first,
         term: EdgeTerm::Relation(union.relation.clone()),
     });
-    let of_edges = Fused::Relational(of_edges).apply_3([scores.clone(), dst, z]);
-    let rate = stack.arch.attention_dropout;
-    let mask = stack.pass.mask(layer, MaskKind::Attention, rate);
-    softmax(union, heads, mask, of_edges)
+    Fused::Relational(of_edges).apply_3([scores.clone(), dst, z])
 }
 
 /// Takes the softmax over the edges of each row of a union.

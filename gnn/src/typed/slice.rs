@@ -3,10 +3,13 @@
 //! A layer aggregates rows of its [`Source`]s. [`TypedLayerSlice::project`] computes a source's row
 //! once per node; [`TypedLayerSlice::run`] computes the rest for a range of one type's nodes. Both
 //! run the code of [`TypedModel::forward`](super::TypedModel::forward), and a row's bits do not
-//! depend on the other rows of the call.
+//! depend on the other rows of the call. A hub's in-edges of a relation can be aggregated in parts
+//! ([`TypedLayerSlice::aggregation`], then [`TypedLayerSlice::run_aggregated`]), with the same
+//! result up to rounding.
 
 use super::block::{TypedBlock, block_error, of_relation};
 use super::check::{check_block, check_raw, check_shape, input_error};
+use super::hub;
 use super::stack::{Rows, Source, TypedStack};
 use crate::layer::{Features, Src, plain};
 use crate::{Dense, GnnError, Input, LabelScale, Projected, ReadyInput};
@@ -45,9 +48,9 @@ impl<'a> TypedProjection<'a> {
 
 /// One layer in eval mode.
 pub struct TypedLayerSlice<'a> {
-    stack: TypedStack<'a>,
+    pub(super) stack: TypedStack<'a>,
     /// 1-based.
-    layer: usize,
+    pub(super) layer: usize,
     sources: Vec<Source>,
 }
 
@@ -90,7 +93,7 @@ impl<'a> TypedLayerSlice<'a> {
     }
 
     /// Tells whether there is one source for each relation.
-    fn reads_by_relation(&self) -> bool {
+    pub(super) fn reads_by_relation(&self) -> bool {
         !self.stack.convs[self.layer - 1].is_empty()
     }
 
@@ -198,6 +201,17 @@ impl<'a> TypedLayerSlice<'a> {
         src: &[Option<Projected<ReadyInput>>],
         own: &ReadyInput,
     ) -> Result<Dense, GnnError> {
+        self.run_with(block, (src, own), &[])
+    }
+
+    /// Runs the layer. If some relations' in-edges of the only dst node are `aggregated`, the block
+    /// has none of them.
+    pub(super) fn run_with(
+        &self,
+        block: &TypedBlock,
+        (src, own): (&[Option<Projected<ReadyInput>>], &ReadyInput),
+        aggregated: &[(usize, Vec<f32>)],
+    ) -> Result<Dense, GnnError> {
         check_block(self.stack.arch, self.stack.schema, block)?;
         let Some((node_type, range)) = block.range() else {
             let problem = "is missing: the block is not one of a range".to_owned();
@@ -229,10 +243,14 @@ impl<'a> TypedLayerSlice<'a> {
         let ready: Vec<Option<Src>> = ready.collect();
         let mut own_rows = vec![None; self.stack.schema.types.len()];
         own_rows[*node_type] = Some(Features::Dense(pass.dense(pass.features(own.clone()))));
-        let mut outs = self
-            .stack
-            .conv(self.layer, block, (&ready, Rows::Projected), &own_rows);
-        let summed = outs.swap_remove(*node_type);
+        let summed = match aggregated {
+            [] => {
+                let given = (&ready[..], Rows::Projected);
+                let mut outs = self.stack.conv(self.layer, block, given, &own_rows);
+                outs.swap_remove(*node_type)
+            }
+            given => hub::conv(&self.stack, self.layer, block, (&ready, given), &own_rows)?,
+        };
         let (Some(summed), Some(features)) = (summed, &own_rows[*node_type]) else {
             return Err(input_error(format!("no rows of `{name}` were computed")));
         };

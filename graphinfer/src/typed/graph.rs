@@ -1,11 +1,14 @@
 //! The nodes of each type and the in-edges of each relation, in blocks.
 
 use super::halo::TypedHalo;
+use super::hubs::relation_uses;
 use super::reads::Read;
 use crate::InferError;
 use crate::exchange::Exchange;
 use crate::gather::gather_found;
 use crate::graph::{EDGES_MAX, NODES_MAX, completed};
+use crate::hubs::{Hubs, is_hub};
+use crate::local::own_nodes;
 use crate::locate::{locate, narrow};
 use crate::model::TypedTrained;
 use crate::node_columns::with_halo;
@@ -33,6 +36,7 @@ pub(super) struct TypedGraph<'a> {
     rows: Vec<Range<usize>>,
     /// By relation: columns of the nodes of its `to` type that have a row.
     columns: Vec<Arc<NodeColumns>>,
+    hubs: Hubs,
     /// None in one process.
     halo: Option<TypedHalo>,
 }
@@ -51,7 +55,9 @@ impl<'a> TypedGraph<'a> {
         });
         let nodes: Vec<Range<usize>> = nodes.collect();
         let is_alone = store.cluster().num_processes() == 1;
-        let halo = (!is_alone).then(|| TypedHalo::new(store, schema, reads));
+        let own = (!is_alone).then(|| own_nodes(store));
+        let mut hubs = Hubs::find(store, relation_uses(arch, &reads), own.as_deref())?;
+        let halo = own.map(|own| TypedHalo::new(store, schema, (own, reads), &mut hubs));
         let halo = halo.transpose()?;
         let mut graph = Self {
             store,
@@ -60,6 +66,7 @@ impl<'a> TypedGraph<'a> {
             rows: halo.as_ref().map_or(nodes.clone(), TypedHalo::rows),
             nodes,
             columns: Vec::new(),
+            hubs,
             halo,
         };
         let relations = 0..schema.relations.len();
@@ -70,6 +77,26 @@ impl<'a> TypedGraph<'a> {
 
     pub(super) fn store(&self) -> &Store {
         self.store
+    }
+
+    /// Returns the relations and nodes whose in-edges are aggregated in segments.
+    pub(super) fn hubs(&self) -> &Hubs {
+        &self.hubs
+    }
+
+    /// Returns the columns of the nodes of a relation's `to` type that have a row.
+    pub(super) fn columns(&self, relation: usize) -> &NodeColumns {
+        &self.columns[relation]
+    }
+
+    /// Returns the row of a node of a type among the rows of the type; the node has a row here and
+    /// is numbered in the whole graph.
+    pub(super) fn row_of_type(&self, node_type: usize, node: NodeIdx) -> u32 {
+        let in_type = node.raw() - narrow(self.nodes[node_type].start);
+        match &self.halo {
+            Some(halo) => halo.types[node_type].row(NodeIdx::from_raw(in_type)).raw(),
+            None => in_type,
+        }
     }
 
     /// Returns the number of rows of all types.
@@ -179,7 +206,7 @@ impl<'a> TypedGraph<'a> {
     }
 
     /// Builds the block of some own rows of a type: the first in-edges of each relation and row in rank
-    /// order, as many as `limits` has for the relation.
+    /// order, as many as `limits` has for the relation, and no in-edges of hubs.
     pub(super) fn block(
         &self,
         node_type: usize,
@@ -191,10 +218,13 @@ impl<'a> TypedGraph<'a> {
         let in_type = rows.start - first..rows.end - first;
         let edges = self.schema.into_type(node_type).map(|relation| {
             // Looks up all lists before it reads them, so that their cache misses overlap.
-            let list = |&(partition, local): &(&'a Partition, LocalIdx)| {
-                partition.in_edges(relation, 0, local, limits[relation])
+            let in_degrees = &self.columns[relation].in_degree()[in_type.clone()];
+            let list = |(&(partition, local), &in_degree): (&(&'a Partition, LocalIdx), &u32)| {
+                let is_hub = is_hub(in_degree, limits[relation]);
+                let limit = if is_hub { 0 } else { limits[relation] };
+                partition.in_edges(relation, 0, local, limit)
             };
-            let lists: Vec<InEdges<'_>> = places.iter().map(list).collect();
+            let lists: Vec<InEdges<'_>> = places.iter().zip(in_degrees).map(list).collect();
             RelationRange {
                 relation,
                 edges: self.range_data(relation, in_type.start, &lists),

@@ -3,9 +3,9 @@
 use super::reads::Read;
 use crate::InferError;
 use crate::exchange::Exchange;
-use crate::local::{Found, Local, NODES_PER_TASK, Readers, Sources, own_nodes, sum};
+use crate::hubs::Hubs;
+use crate::local::{Local, places, sources};
 use gnn::typed::Schema;
-use rayon::prelude::*;
 use schemas::{NodeIdx, Row};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -25,20 +25,20 @@ pub(super) struct TypedHalo {
 
 impl TypedHalo {
     /// Numbers the rows and agrees with the other processes on the rows to exchange for each of
-    /// some lists of in-edges.
+    /// some lists of in-edges. `own` has the nodes of this process, ascending.
     pub(super) fn new(
         store: &Store,
         schema: &Schema,
-        reads: BTreeSet<Vec<Read>>,
+        (own, reads): (Vec<NodeIdx>, BTreeSet<Vec<Read>>),
+        hubs: &mut Hubs,
     ) -> Result<Self, InferError> {
-        let own = own_nodes(store);
         let mut most: BTreeMap<usize, usize> = BTreeMap::new();
         for &(relation, limit) in reads.iter().flatten() {
             let known = most.entry(relation).or_default();
             *known = limit.max(*known);
         }
         let most: Vec<Read> = most.into_iter().collect();
-        let others = sources(store, schema, &own, &most).nodes;
+        let others = sources(store, &own, &most, hubs).nodes;
         let of_type = |node_type: usize| {
             let range = store.placement().type_range(node_type);
             let pick = |nodes: &[NodeIdx]| -> Vec<NodeIdx> {
@@ -55,6 +55,12 @@ impl TypedHalo {
             types: (0..schema.types.len()).map(of_type).collect(),
             exchanges: BTreeMap::new(),
         };
+        hubs.number(|relation, node| {
+            let from = schema.relations[relation].from;
+            let first = store.placement().type_range(from).start.index();
+            let in_type = NodeIdx::from_index(node.index() - first);
+            halo.types[from].row(in_type).raw()
+        });
         let (rows, mut exchanges) = (halo.rows(), BTreeMap::new());
         let pairs = rows.iter().zip(&halo.types);
         let own_rows = pairs.map(|(all, of)| all.start..all.start + of.own().len());
@@ -67,7 +73,7 @@ impl TypedHalo {
             Row::from_index(rows[node_type].start + in_type.index())
         };
         for list in reads {
-            let found = sources(store, schema, &own, &list);
+            let found = sources(store, &own, &list, hubs);
             let exchange = Exchange::agree(store.cluster(), (own_rows.clone(), &row), found)?;
             exchanges.insert(list, Arc::new(exchange));
         }
@@ -98,40 +104,4 @@ impl TypedHalo {
         let mut alone = lists.filter(|(list, _)| list.len() == 1);
         alone.next_back().map(|(_, exchange)| exchange)
     }
-}
-
-/// Returns the positions of a range of nodes in an ascending list.
-fn places(nodes: &[NodeIdx], range: &Range<NodeIdx>) -> Range<usize> {
-    let there = |end: NodeIdx| nodes.partition_point(|&node| node < end);
-    there(range.start)..there(range.end)
-}
-
-/// Finds the sources of own nodes' in-edges that other processes own.
-fn sources(store: &Store, schema: &Schema, own: &[NodeIdx], reads: &[Read]) -> Sources {
-    let (placement, cluster) = (store.placement(), store.cluster());
-    let (process, threads) = (cluster.process(), cluster.num_threads());
-    let found = Found::new(store);
-    let none = || vec![0; cluster.num_processes()];
-    let mut partial = none();
-    for &(relation, limit) in reads {
-        let scan = |nodes: &[NodeIdx]| {
-            let mut readers = Readers::new(cluster.num_processes());
-            for (place, &node) in nodes.iter().enumerate() {
-                let (worker, local) = placement.owner_and_local(node);
-                let in_edges = store.partition(worker).in_edges(relation, 0, local, limit);
-                for &src in in_edges.src {
-                    let owner = placement.owner(src) / threads;
-                    if owner != process {
-                        found.add(src);
-                        readers.add(owner, place);
-                    }
-                }
-            }
-            readers.partial
-        };
-        let to = placement.type_range(schema.relations[relation].to);
-        let readers = own[places(own, &to)].par_chunks(NODES_PER_TASK);
-        partial = sum(partial, readers.map(scan).reduce(none, sum));
-    }
-    found.into_sources(store, partial)
 }

@@ -14,6 +14,7 @@ use crate::infer::{
     Checkpoints, Share, finish, finished, join, open_checkpoints, remove_left, target_list,
 };
 use crate::inner::{report, report_resumed, run_inner};
+use crate::layer::HubRows;
 use crate::model::TypedTrained;
 use crate::plan::InferPlan;
 use crate::threads::Threads;
@@ -122,6 +123,7 @@ fn write(
         normalize: plan.normalize,
         types,
         before: RoundRows::default(),
+        hubs: HubRows::default(),
         inner: None,
         logits_of: wanted.logits_of,
         other: None,
@@ -288,15 +290,22 @@ fn run<'a>(
     })?;
     if let Some(checkpoint) = &mut checkpoints.1 {
         let (before, _) = run_inner(&other, checkpoint, |_| {}, |_| {})?;
-        parts.other = Some((other, before));
+        let hubs = other.hub_rows(last, &before)?;
+        parts.other = Some((other, before, hubs));
     }
     let started = Instant::now();
     let cluster = rounds.graph.store().cluster();
     cluster.set_phase(&format!("infer, round {last}/{}", last + 1));
+    // If no part is left to write, the rows of hubs are not needed either.
+    if !parts.open_parts().is_empty() {
+        parts.hubs = rounds.hub_rows(last, &parts.before)?;
+    }
     let written = parts.run()?;
     let mut done = rounds.stats(last, 0, started.elapsed().as_secs_f64());
     done.writing = written.writing.as_secs_f64();
     done.crossing = written.crossing;
+    let of_hubs = parts.hubs.crossing;
+    done.crossing.iter_mut().for_each(|rows| rows.add(of_hubs));
     stats.push(done);
     report(progress, last, last);
     report(progress, last, last + 1);

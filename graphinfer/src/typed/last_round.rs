@@ -7,6 +7,7 @@ use crate::compare::{Difference, Outcome};
 use crate::deliver::{OwnPart, SharedRound, ids_of, run_among};
 use crate::embedding::vectors;
 use crate::last_round::Written;
+use crate::layer::HubRows;
 use crate::part::{Computed, Part, Piece, pieces, write_part};
 use crate::predict::labels;
 use crate::threads::Threads;
@@ -39,12 +40,15 @@ pub(super) struct TypedParts<'a> {
     pub(super) types: Vec<WrittenType>,
     /// The rows that the last layer reads.
     pub(super) before: RoundRows,
+    /// The last layer's rows of own hubs.
+    pub(super) hubs: HubRows,
     /// The rows of the embedding layer, if it is not the last layer.
     pub(super) inner: Option<SharedRows>,
     /// The type whose logits are computed.
     pub(super) logits_of: Option<usize>,
-    /// The rounds of the other sampling and what its last layer reads, if the two are compared.
-    pub(super) other: Option<(TypedRounds<'a>, RoundRows)>,
+    /// The rounds of the other sampling, what its last layer reads, and that layer's rows of own
+    /// hubs, if the two are compared.
+    pub(super) other: Option<(TypedRounds<'a>, RoundRows, HubRows)>,
 }
 
 /// The rows of some parts that a process computes.
@@ -132,11 +136,11 @@ impl TypedParts<'_> {
             self.rounds.graph.ranges(node_type, rows, limits)
         });
         let state = || ThreadLayers {
-            layer: self.rounds.layer(layer, &self.before),
+            layer: self.rounds.layer(layer, (&self.before, &self.hubs)),
             other: self
                 .other
                 .as_ref()
-                .map(|(rounds, before)| rounds.layer(layer, before)),
+                .map(|(rounds, before, hubs)| rounds.layer(layer, (before, hubs))),
             head: self.rounds.trained.model.head(),
         };
         let differences = Mutex::new(vec![Difference::default(); pieces.len()]);
@@ -159,7 +163,7 @@ impl TypedParts<'_> {
     }
 
     /// Lists the parts to compute, in ascending order.
-    fn open_parts(&self) -> Vec<usize> {
+    pub(super) fn open_parts(&self) -> Vec<usize> {
         let mut open = Vec::new();
         for of_type in &self.types {
             let num_nodes = self.rounds.graph.num_nodes(of_type.node_type);

@@ -5,7 +5,7 @@ use super::need::NeededTypes;
 use super::reads::LayerReads;
 use crate::InferError;
 use crate::checkpoint::RoundRows;
-use crate::layer::first_not_finite;
+use crate::layer::{HubRows, first_not_finite};
 use crate::model::TypedTrained;
 use crate::threads::Threads;
 use gnn::typed::TypedLayerSlice;
@@ -34,6 +34,7 @@ pub(super) struct TypedLayer<'a> {
     /// By type: the matrices that its nodes read, by source.
     src: Vec<Vec<Option<Projected<ReadyInput>>>>,
     before: &'a RoundRows,
+    hubs: &'a HubRows,
 }
 
 impl<'a> TypedRounds<'a> {
@@ -55,8 +56,13 @@ impl<'a> TypedRounds<'a> {
         LayerReads::new(&self.slice(layer), schema, (layer, self.needed, limits))
     }
 
-    /// Returns a layer with its input, for one thread.
-    pub(super) fn layer(self, layer: usize, before: &'a RoundRows) -> TypedLayer<'a> {
+    /// Returns a layer with its input, for one thread: the rows of the round before, and the layer's
+    /// rows of own hubs.
+    pub(super) fn layer(
+        self,
+        layer: usize,
+        (before, hubs): (&'a RoundRows, &'a HubRows),
+    ) -> TypedLayer<'a> {
         let slice = self.slice(layer);
         let all = slice.sources().iter().zip(&before.sources);
         let all = all.map(|(source, files)| {
@@ -86,6 +92,7 @@ impl<'a> TypedRounds<'a> {
             src: types.map(of_type).collect(),
             slice,
             before,
+            hubs,
         }
     }
 
@@ -119,11 +126,35 @@ impl TypedLayer<'_> {
         let limits = &self.rounds.limits[self.layer - 1];
         let block = self.rounds.graph.block(node_type, rows.clone(), limits)?;
         let own = ready(&rows_of(self.before).slice(rows.clone()));
-        let computed = self.slice.run(&block, &self.src[node_type], &own)?;
+        let mut computed = self.slice.run(&block, &self.src[node_type], &own)?;
+        for (row, values) in self.hubs.of(rows.clone()) {
+            let at = (row - rows.start) * computed.cols;
+            computed.values[at..at + computed.cols].copy_from_slice(values);
+        }
         let place = (self.layer, node_type);
         self.rounds
             .check_finite(&computed, place, |row| rows.start + row)?;
         Ok(computed)
+    }
+
+    /// Computes the row of an own hub of a type from its aggregated in-edges, by relation.
+    pub(super) fn run_hub(
+        &self,
+        node_type: usize,
+        row: Row,
+        aggregated: &[(usize, Vec<f32>)],
+    ) -> Result<Vec<f32>, InferError> {
+        let rows = row.index()..row.index() + 1;
+        let limits = &self.rounds.limits[self.layer - 1];
+        let block = self.rounds.graph.block(node_type, rows.clone(), limits)?;
+        let own = ready(&rows_of(self.before).slice(rows));
+        let src = &self.src[node_type];
+        let done = self.slice.run_aggregated(&block, src, &own, aggregated)?;
+        Ok(done.values)
+    }
+
+    pub(super) fn slice(&self) -> &TypedLayerSlice<'_> {
+        &self.slice
     }
 
     /// Returns the scores of some rows that the next layer mixes in, if this layer has scores.

@@ -4,8 +4,7 @@ use super::need::NeededTypes;
 use gnn::typed::{Schema, TypedLayerSlice};
 use std::collections::BTreeSet;
 
-/// A relation, and how many of its in-edges a layer reads of each node.
-pub(super) type Read = (usize, usize);
+pub(super) use crate::local::Read;
 
 /// The in-edges that a layer reads. Each list is in the order of relations.
 #[derive(Debug, PartialEq, Eq)]

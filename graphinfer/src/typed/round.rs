@@ -6,6 +6,7 @@ use crate::InferError;
 use crate::checkpoint::{Checkpoint, RoundRecord, RoundRows, Source};
 use crate::exchange::Crossing;
 use crate::inner::InnerRounds;
+use crate::layer::HubRows;
 use crate::round::RoundStats;
 use crate::rows::{RowRecord, RowWriter};
 use cluster::Cluster;
@@ -58,11 +59,16 @@ impl InnerRounds for TypedRounds<'_> {
         let started = Instant::now();
         let writer = self.create(round, checkpoint)?;
         let pieces = self.pieces(round);
+        let mut of_hubs = Crossing::default();
         match round {
             0 => self.project_features(&writer, &pieces)?,
-            layer => self.run_layer(layer, before, (&writer, &pieces))?,
+            layer => {
+                let hubs = self.hub_rows(layer, before)?;
+                of_hubs = hubs.crossing;
+                self.run_layer(layer, (before, &hubs), (&writer, &pieces))?;
+            }
         }
-        self.finish(round, writer, started)
+        self.finish(round, writer, (started, of_hubs))
     }
 }
 
@@ -130,10 +136,10 @@ impl TypedRounds<'_> {
     fn run_layer(
         &self,
         layer: usize,
-        before: &RoundRows,
+        (before, hubs): (&RoundRows, &HubRows),
         (writer, pieces): (&RoundWriter, &[(usize, Range<usize>)]),
     ) -> Result<(), InferError> {
-        let state = || (self.layer(layer, before), self.slice(layer + 1));
+        let state = || (self.layer(layer, (before, hubs)), self.slice(layer + 1));
         self.threads.run(pieces.len(), state, |(conv, next), at| {
             let (node_type, range) = &pieces[at];
             let rows = conv.run(*node_type, range.clone())?;
@@ -148,9 +154,10 @@ impl TypedRounds<'_> {
         &self,
         round: usize,
         writer: RoundWriter,
-        started: Instant,
+        (started, of_hubs): (Instant, Crossing),
     ) -> Result<(RoundRecord, RoundStats), InferError> {
-        let crossing = self.exchange(round, &writer)?;
+        let mut crossing = self.exchange(round, &writer)?;
+        crossing.iter_mut().for_each(|rows| rows.add(of_hubs));
         let end = |file: Arc<RowWriter>| {
             let file = Arc::into_inner(file).expect("the exchange has ended");
             file.finish()

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use store::Store;
 
 /// Largest error, relative to the largest number of all rows: sums of f32 in another order.
-const TOLERANCE: f64 = 1e-5;
+pub(crate) const TOLERANCE: f64 = 1e-5;
 
 /// Nodes in a part: few, so that types have several parts and the last part is short.
 const ROWS_PER_PART: usize = 16;
@@ -144,6 +144,10 @@ pub(crate) fn read_sorted(output: &Path, type_name: &str) -> EmbeddingRows {
 }
 
 pub(crate) fn assert_close(what: &str, got: &EmbeddingRows, expected: &Rows) {
+    assert_within(TOLERANCE, what, got, expected);
+}
+
+pub(crate) fn assert_within(tolerance: f64, what: &str, got: &EmbeddingRows, expected: &Rows) {
     assert_eq!(got.ids.len(), expected.len(), "{what}");
     let flat: Vec<f64> = expected.iter().flatten().copied().collect();
     assert_eq!(got.embedding.len(), flat.len(), "{what}");
@@ -152,7 +156,7 @@ pub(crate) fn assert_close(what: &str, got: &EmbeddingRows, expected: &Rows) {
         let error = (f64::from(*x) - y).abs() / scale;
         let id = got.ids.display(at / got.dim.max(1));
         assert!(
-            error <= TOLERANCE,
+            error <= tolerance,
             "{what}, node {id}: {x} is not {y}, error {error}"
         );
     }

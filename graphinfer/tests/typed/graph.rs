@@ -121,6 +121,55 @@ impl Graph {
         }
     }
 
+    /// Draws a graph of two types whose nodes have these numbers of in-edges more, by relation, node
+    /// and number. Relations 0 and 1 lead from the target type to itself, 2 and 3 from the other
+    /// type to it, and 4 back, all with few in-edges a node. With `within`, there are only the first
+    /// two, and relation 2 leads from the other type to itself.
+    pub(crate) fn with_in_edges(seed: u64, within: bool, more: &[(usize, usize, usize)]) -> Self {
+        let mut draws = Draws(seed);
+        let types = [("t0", 43), ("t1", 37)].map(|(name, num_nodes)| Type {
+            name: name.to_owned(),
+            num_nodes,
+            has_text: false,
+            dim: 3,
+            sparse: false,
+        });
+        let ends: &[(usize, usize)] = match within {
+            true => &[(0, 0), (0, 0), (1, 1)],
+            false => &[(0, 0), (0, 0), (1, 0), (1, 0), (0, 1)],
+        };
+        let relations = ends.iter().enumerate().map(|(at, &(from, to))| {
+            let (num_src, num_dst) = (types[from].num_nodes, types[to].num_nodes);
+            let few = (0..90).map(|_| (draws.below(num_src), draws.below(num_dst)));
+            let mut ends: Vec<(usize, usize)> = few.collect();
+            for &(_, dst, count) in more.iter().filter(|(relation, ..)| *relation == at) {
+                ends.extend((0..count).map(|_| (draws.below(num_src), dst)));
+            }
+            Relation {
+                name: format!("r{at}"),
+                from,
+                to,
+                undirected: false,
+                reverse: None,
+                weights: at % 2 == 0,
+                features: at != 1,
+                ends,
+            }
+        });
+        let relations = relations.collect();
+        Self {
+            types: types.into(),
+            relations,
+            target: 0,
+        }
+    }
+
+    /// Returns the number of in-edges of a node in a relation.
+    pub(crate) fn in_degree(&self, relation: usize, node: usize) -> usize {
+        let ends = self.relations[relation].ends.iter();
+        ends.filter(|(_, dst)| *dst == node).count()
+    }
+
     pub(crate) fn target_name(&self) -> &str {
         &self.types[self.target].name
     }

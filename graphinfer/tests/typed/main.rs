@@ -12,6 +12,7 @@ mod formula {
     pub(crate) mod twin;
 }
 mod graph;
+mod hubs;
 mod models;
 mod refused;
 mod resumed;
@@ -106,7 +107,7 @@ fn check_kind(kind: TypedKind, seed: u64, is_sampled: bool, has_tables: bool) {
                 }
             }
         }
-        check_workers(&case, &trained, &keep, &format!("{at}"));
+        check_workers(&case, &trained, &keep, &format!("{at}"), "");
     }
 }
 
@@ -149,10 +150,12 @@ fn check_graph_features(
 }
 
 /// Compares the bytes that several numbers of workers write.
-fn check_workers(case: &Case, trained: &Trained, keep: &[usize], name: &str) {
-    let extra = r#", "types": "all", "logits": true, "probabilities": true, "columns": ["tag"]"#;
+fn check_workers(case: &Case, trained: &Trained, keep: &[usize], name: &str, extra: &str) {
+    let extra = &format!(
+        r#", "types": "all", "logits": true, "probabilities": true, "columns": ["tag"]{extra}"#
+    );
     let mut first = None;
-    for workers in [1, 2, 3, 8] {
+    for workers in [1, 2, 3, 4, 8] {
         let output = format!("workers-{name}-{workers}");
         let (manifest, output) = case.infer(trained, (workers, keep), (&output, extra));
         let files = manifest.parts.iter().flat_map(|part| &part.files);
