@@ -391,7 +391,9 @@ impl SealedBuckets {
         let num_nodes = nodes.len();
         out.offset.clear();
         out.offset.resize(num_nodes + 1, 0);
-        for run in self.runs(bucket) {
+        // Finding the runs is slow: the ends of each chunk are elsewhere.
+        let runs: Vec<EdgeSlices<'_>> = self.runs(bucket).collect();
+        for run in &runs {
             for edge in run.edges {
                 out.offset[position(edge) + 1] += 1;
             }
@@ -405,11 +407,11 @@ impl SealedBuckets {
         out.next.clone_from(&out.offset);
         out.dst_hash.clear();
         let Some(hasher) = self.shape.hasher else {
-            self.place(bucket, out, |_, run, i, edge| (position(edge), run.hash[i]));
+            self.place(&runs, out, |_, run, i, edge| (position(edge), run.hash[i]));
             return;
         };
         out.dst_hash.extend(nodes.map(|node| hasher.dst_hash(node)));
-        self.place(bucket, out, |dst_hash, _, _, edge| {
+        self.place(&runs, out, |dst_hash, _, _, edge| {
             let at = position(edge);
             (at, hasher.hash_into(edge.src, dst_hash[at]))
         });
@@ -419,14 +421,14 @@ impl SealedBuckets {
     /// the hash of an edge.
     fn place(
         &self,
-        bucket: usize,
+        runs: &[EdgeSlices<'_>],
         out: &mut Bucket,
         find: impl Fn(&[u64], &EdgeSlices<'_>, usize, &Edge) -> (usize, u64),
     ) {
         let dim = self.shape.dim;
-        for run in self.runs(bucket) {
+        for run in runs {
             for (i, edge) in run.edges.iter().enumerate() {
-                let (at, hash) = find(&out.dst_hash, &run, i, edge);
+                let (at, hash) = find(&out.dst_hash, run, i, edge);
                 let to = out.next[at];
                 out.next[at] += 1;
                 let weight = run.weight.get(i).copied().unwrap_or(1.0);

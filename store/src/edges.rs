@@ -6,7 +6,7 @@ use crate::hub::{HubCounts, HubPart, RankedColumns, Totals};
 use crate::memory::{Budget, turn_bytes};
 use crate::plan::ListPlan;
 use crate::sample::Ranker;
-use crate::scatter::{Cutter, DanglingRows, Routed, Scatter, Sorted, check_dangling};
+use crate::scatter::{CutMemory, Cutter, DanglingRows, Scatter, check_dangling};
 use crate::units::OwnUnits;
 use crate::{Placement, StoreError, StorePlan, TypePlacement};
 use cluster::Peer;
@@ -69,9 +69,9 @@ pub(crate) fn place_edges(
     // A tenth of the memory is for edges that are forwarded.
     let bytes_max = turn_bytes(plan.memory_budget) / plan.workers / 10;
     let mut scatters = scatters(plan, source, work, &routes);
-    let mut resolved = Resolved::default();
+    let mut memory = (Resolved::default(), CutMemory::default());
     let outgoing = edge_rows(source, work).flat_map(|item| match item {
-        Ok(tables) => scatter_rows(plan, source, &tables, (ends, &mut resolved), &mut scatters),
+        Ok(tables) => scatter_rows(plan, source, &tables, (ends, &mut memory), &mut scatters),
         Err(e) => vec![Err(e)],
     });
     let budget = Budget::new(9 * bytes_max);
@@ -162,7 +162,7 @@ fn scatter_rows(
     plan: &StorePlan,
     source: &EdgeSource,
     tables: &[EdgeRows],
-    (ends, resolved): (&Ends, &mut Resolved),
+    (ends, (resolved, memory)): (&Ends, &mut (Resolved, CutMemory)),
     scatters: &mut [Scatter<'_>],
 ) -> Vec<Result<(usize, EdgeBatch), StoreError>> {
     let mut batches = Vec::new();
@@ -175,7 +175,8 @@ fn scatter_rows(
                 ends.resolve(&plan.graph.relations[relation], rows, resolved);
                 is_resolved = true;
             }
-            batches.extend(scatter.batches(rows, resolved).into_iter().map(Ok));
+            let cut = scatter.batches(rows, resolved, memory);
+            batches.extend(cut.into_iter().map(Ok));
         }
     }
     batches
@@ -263,9 +264,9 @@ fn forward<'a>(
     for (_, place) in places.filter(|&(owner, _)| owner == worker) {
         is_reindexed[place.index()] = true;
     }
-    let (mut routed, mut sorted) = (Routed::default(), Sorted::default());
+    let mut memory = CutMemory::default();
     buckets.own_edges().flat_map(move |(first_row, own)| {
-        routed.clear();
+        memory.routed.clear();
         for (row, edge) in own.edges.iter().enumerate() {
             if is_reindexed[edge.own_dst().index()] {
                 let dst = placement.node(worker, edge.own_dst());
@@ -273,11 +274,11 @@ fn forward<'a>(
                     Some(hasher) => hasher.hash(edge.src, dst),
                     None => own.hash[row],
                 };
-                cutter.spread(row, edge.src, dst, hash, &mut routed);
+                cutter.spread(row, edge.src, dst, hash, &mut memory.routed);
             }
         }
         let values = (own.weight, own.feature);
-        cutter.cut((first_row, true), &routed, values, &mut sorted)
+        cutter.cut((first_row, true), values, &mut memory)
     })
 }
 

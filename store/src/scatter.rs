@@ -16,9 +16,6 @@ pub(crate) struct Scatter<'a> {
     cutter: Cutter<'a>,
     pub(crate) counts: HubCounts,
     pub(crate) dangling: DanglingRows,
-    /// The edges of the current rows; a reverse follows its edge.
-    routed: Routed,
-    sorted: Sorted,
 }
 
 /// Cuts routed edges of one relation into batches.
@@ -45,9 +42,18 @@ pub(crate) struct Routed {
     hash: Vec<u64>,
 }
 
-/// Memory in which edges are sorted by slot, kept for the next ones: it stays in the cache.
+/// The memory in which the edges of some rows are cut. All relations use it in turn, so it stays in
+/// the cache.
 #[derive(Default)]
-pub(crate) struct Sorted {
+pub(crate) struct CutMemory {
+    /// The edges of the current rows; a reverse follows its edge.
+    pub(crate) routed: Routed,
+    sorted: Sorted,
+}
+
+/// Edges sorted by slot.
+#[derive(Default)]
+struct Sorted {
     /// For each slot, the start of its edges and, when they are placed, their end.
     slots: Vec<u32>,
     columns: EdgeVecs,
@@ -70,14 +76,18 @@ impl<'a> Scatter<'a> {
             cutter,
             counts,
             dangling: DanglingRows::default(),
-            routed: Routed::default(),
-            sorted: Sorted::default(),
         }
     }
 
     /// Cuts rows, whose ends are `ends`, into batches by receiving worker.
-    pub(crate) fn batches(&mut self, rows: &EdgeRows, ends: &Resolved) -> Vec<(usize, EdgeBatch)> {
-        self.routed.clear();
+    pub(crate) fn batches(
+        &mut self,
+        rows: &EdgeRows,
+        ends: &Resolved,
+        memory: &mut CutMemory,
+    ) -> Vec<(usize, EdgeBatch)> {
+        let routed = &mut memory.routed;
+        routed.clear();
         let is_undirected = self.relation.edges.undirected();
         let (src_end, dst_end) = match self.relation.reversed {
             false => (&ends.src, &ends.dst),
@@ -89,19 +99,19 @@ impl<'a> Scatter<'a> {
                 self.leave_out(row, rows, ends);
                 continue;
             }
-            self.route(row, (src, dst), (src_end, dst_end));
+            self.route(row, (src, dst), (src_end, dst_end), routed);
             if is_undirected {
-                self.route(row, (dst, src), (dst_end, src_end));
+                self.route(row, (dst, src), (dst_end, src_end), routed);
             }
         }
-        if self.routed.edges.is_empty() {
+        if routed.edges.is_empty() {
             return Vec::new();
         }
         let weight = rows.weight.as_deref().unwrap_or_default();
         let feature = rows.feature.as_deref().unwrap_or_default();
         let first_row = rows.rows.row(0);
-        let (cutter, sorted) = (self.cutter, &mut self.sorted);
-        cutter.cut((first_row, false), &self.routed, (weight, feature), sorted)
+        self.cutter
+            .cut((first_row, false), (weight, feature), memory)
     }
 
     fn leave_out(&mut self, row: usize, rows: &EdgeRows, ends: &Resolved) {
@@ -114,16 +124,22 @@ impl<'a> Scatter<'a> {
     }
 
     #[inline]
-    fn route(&mut self, row: usize, (src, dst): (NodeIdx, NodeIdx), ends: (&End, &End)) {
+    fn route(
+        &mut self,
+        row: usize,
+        (src, dst): (NodeIdx, NodeIdx),
+        ends: (&End, &End),
+        out: &mut Routed,
+    ) {
         let salt = self.salt;
         let hash = || match &self.cutter.shape.hasher {
             Some(hasher) => hasher.hash(src, dst),
             None => edge_hash(salt, ends.0.hashes[row], ends.1.hashes[row]),
         };
         if self.counts.is_beyond(dst) {
-            self.cutter.spread(row, src, dst, hash(), &mut self.routed);
+            self.cutter.spread(row, src, dst, hash(), out);
         } else {
-            self.cutter.own(row, src, dst, hash, &mut self.routed);
+            self.cutter.own(row, src, dst, hash, out);
         }
     }
 }
@@ -210,7 +226,8 @@ impl<'a> Cutter<'a> {
         worker << self.slot_bits
     }
 
-    /// Sorts routed edges by slot, keeping their order within a slot, and cuts them by worker.
+    /// Sorts the routed edges of `memory` by slot, keeping their order within a slot, and cuts them
+    /// by worker.
     ///
     /// # Shapes
     ///
@@ -219,10 +236,10 @@ impl<'a> Cutter<'a> {
     pub(crate) fn cut(
         &self,
         (first_row, forwarded): (u64, bool),
-        routed: &Routed,
         (weight, feature): (&[f32], &[f32]),
-        sorted: &mut Sorted,
+        memory: &mut CutMemory,
     ) -> Vec<(usize, EdgeBatch)> {
+        let CutMemory { routed, sorted } = memory;
         sorted.sort(self.first_slot(self.placement.workers()), routed);
         sorted.take_values(routed, (weight, feature), self.shape.dim);
         let mut start = 0;
