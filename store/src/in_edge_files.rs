@@ -55,7 +55,7 @@ pub(crate) fn write_in_edges(
         let b = layout.own(place);
         let at = place.index() - layout.nodes(b).start;
         if at == 0 {
-            let node_at = |place| placement.node(worker, place);
+            let node_at = |local| placement.node(worker, local);
             edges.buckets.gather_own(b, node_at, &mut bucket);
         }
         if let Some((_, hub)) = hubs.next_if(|hub| hub.0 == place) {

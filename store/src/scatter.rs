@@ -252,7 +252,7 @@ impl<'a> Cutter<'a> {
                 relation: self.member,
                 first_row,
                 forwarded,
-                ends: ends.iter().map(|end| end - narrow(start)).collect(),
+                ends: ends.iter().map(|to| to - narrow(start)).collect(),
                 columns: sorted.columns.slice(range, self.shape.dim),
             };
             start = end;
