@@ -1,16 +1,28 @@
 //! Layer by layer on ranges of one type's nodes: the same bits as the forward pass.
 
 use gnn::typed::{TypedArchitecture, TypedBlock, TypedModel};
-use gnn::{Dense, Input, Mode, Projected, ReadyInput};
+use gnn::{Dense, Input, Mode, Projected, ReadyInput, SharedRows};
 
 use crate::graph::{ALL, Batch, Graph, features};
 use crate::models::{architectures, model, schema};
 
-/// Nodes of a range.
-const RANGE: usize = 4;
+/// How rows are given to the layers.
+#[derive(Clone, Copy, Debug)]
+struct Given {
+    /// Nodes of a range.
+    range: usize,
+    /// In shared memory, as inference gives them.
+    shared: bool,
+}
 
-fn ready(rows: &Dense) -> ReadyInput {
-    ReadyInput::new(Input::Dense(rows.clone())).unwrap()
+impl Given {
+    fn ready(self, rows: &Dense) -> ReadyInput {
+        if self.shared && rows.rows > 0 {
+            let bytes = bytemuck::cast_slice(&rows.values).to_vec();
+            return ReadyInput::shared(&SharedRows::new(bytes.into(), rows.cols).unwrap());
+        }
+        ReadyInput::new(Input::Dense(rows.clone())).unwrap()
+    }
 }
 
 /// Joins matrices of equally wide rows.
@@ -32,7 +44,8 @@ fn rows_of(all: &Dense, range: std::ops::Range<usize>) -> Dense {
 
 /// Runs a model on all nodes of a graph, layer by layer, as inference does; returns the logits of
 /// the target type.
-fn sliced(graph: &Graph, arch: &TypedArchitecture, model: &TypedModel) -> Dense {
+fn sliced(graph: &Graph, arch: &TypedArchitecture, model: &TypedModel, given: Given) -> Dense {
+    let ready = |rows: &Dense| given.ready(rows);
     let types = 0..graph.num_nodes.len();
     let projection = model.projection();
     let mut rows: Vec<Dense> = types
@@ -50,7 +63,7 @@ fn sliced(graph: &Graph, arch: &TypedArchitecture, model: &TypedModel) -> Dense 
         for (at, source) in slice.sources().iter().enumerate() {
             let (mut of_types, mut their_scores) = (Vec::new(), Vec::new());
             for t in source.types.clone() {
-                let carried = slice.carried_dim().and(scores[t].as_ref()).map(ready);
+                let carried = slice.carried_dim().and(scores[t].as_ref()).map(&ready);
                 let projected = slice.project(at, t, ready(&rows[t]), carried).unwrap();
                 assert_eq!(projected.rows.cols, source.dim);
                 assert_eq!(projected.scores.as_ref().map(|s| s.cols), source.scores_dim);
@@ -66,15 +79,15 @@ fn sliced(graph: &Graph, arch: &TypedArchitecture, model: &TypedModel) -> Dense 
         }
         scores = new_scores;
         let of_type = |t: usize| {
-            let starts = (0..graph.num_nodes[t]).step_by(RANGE);
+            let starts = (0..graph.num_nodes[t]).step_by(given.range);
             let parts = starts.map(|start| {
-                let range = start..(start + RANGE).min(graph.num_nodes[t]);
+                let range = start..(start + given.range).min(graph.num_nodes[t]);
                 let own = ready(&rows_of(&rows[t], range.clone()));
                 // A caller passes the sources that the type reads, and no others.
                 let read = slice.sources_of(t);
                 let of_source = |at: usize| src[at].clone().filter(|_| read.contains(&at));
-                let given: Vec<_> = (0..src.len()).map(of_source).collect();
-                slice.run(&graph.range(t, range), &given, &own).unwrap()
+                let of_layer: Vec<_> = (0..src.len()).map(of_source).collect();
+                slice.run(&graph.range(t, range), &of_layer, &own).unwrap()
             });
             stacked(&parts.collect::<Vec<Dense>>())
         };
@@ -83,27 +96,48 @@ fn sliced(graph: &Graph, arch: &TypedArchitecture, model: &TypedModel) -> Dense 
     model.head().run(rows.swap_remove(arch.target())).unwrap()
 }
 
+/// Returns the logits of the target type, computed by the forward pass of the whole graph.
+fn forward(graph: &Graph, arch: &TypedArchitecture, model: &TypedModel) -> Dense {
+    let whole = TypedBlock::new(&graph.schema, graph.whole()).unwrap();
+    let blocks = vec![whole; arch.num_layers];
+    let of_type = |t: usize| features(arch, t, &(0..graph.num_nodes[t]).collect::<Vec<_>>());
+    let raw: Vec<Option<Input>> = (0..graph.num_nodes.len()).map(of_type).collect();
+    let input = crate::graph::ready(&raw);
+    model.forward(&blocks, &input, Mode::Eval).unwrap()
+}
+
 #[test]
 fn slices_equal_the_forward_pass_to_the_bit() {
     for arch in architectures() {
         for seed in 1..3 {
             let graph = Graph::random(&schema(&arch), 9, 25, seed);
             let model = model(&arch, seed);
-            let got = sliced(&graph, &arch, &model);
-            let whole = TypedBlock::new(&graph.schema, graph.whole()).unwrap();
-            let blocks = vec![whole; arch.num_layers];
-            let of_type =
-                |t: usize| features(&arch, t, &(0..graph.num_nodes[t]).collect::<Vec<_>>());
-            let raw: Vec<Option<Input>> = (0..graph.num_nodes.len()).map(of_type).collect();
-            let input = crate::graph::ready(&raw);
-            let forward = model.forward(&blocks, &input, Mode::Eval).unwrap();
-            assert_eq!(got, forward, "whole graph, {arch:?}");
+            let whole = forward(&graph, &arch, &model);
+            for shared in [false, true] {
+                let got = sliced(&graph, &arch, &model, Given { range: 4, shared });
+                assert_eq!(got, whole, "whole graph, shared {shared}, {arch:?}");
+            }
             // Batches of a few targets have other src nodes in another order.
             let batch = Batch::of(&graph, &arch, 5, ALL);
             let few = model
                 .forward(&batch.blocks, &batch.input, Mode::Eval)
                 .unwrap();
-            assert_eq!(rows_of(&got, 0..5), few, "batch, {arch:?}");
+            assert_eq!(rows_of(&whole, 0..5), few, "batch, {arch:?}");
         }
+    }
+}
+
+/// Rows are multiplied 256 at a time.
+#[test]
+fn slices_of_several_groups_equal_the_forward_pass_to_the_bit() {
+    for arch in architectures() {
+        let graph = Graph::random(&schema(&arch), 700, 3000, 3);
+        let model = model(&arch, 3);
+        let given = Given {
+            range: 600,
+            shared: true,
+        };
+        let got = sliced(&graph, &arch, &model, given);
+        assert_eq!(got, forward(&graph, &arch, &model), "{arch:?}");
     }
 }
