@@ -54,10 +54,10 @@ fn an_instruction_set_that_cannot_be_used_is_one_error() {
         format!("error: {VARIABLE}: there is no instruction set \"v5\"; allowed are {all}\n");
     assert_eq!((outcome.code, outcome.stderr), (2, wanted));
     for (set, text) in SETS {
-        let outcome = run_with(&bench, set, &["--version"]);
-        let wanted = format!("error: {VARIABLE}: this processor does not have {text}; it has ");
-        let is_absent = outcome.code == 2 && outcome.stderr.starts_with(&wanted);
-        assert!(outcome.code == 0 || is_absent, "{outcome:?}");
+        let shown = run_with(&bench, set, &["--version"]);
+        let problem = format!("error: {VARIABLE}: this processor does not have {text}; it has ");
+        let is_absent = shown.code == 2 && shown.stderr.starts_with(&problem);
+        assert!(shown.code == 0 || is_absent, "{shown:?}");
     }
 }
 

@@ -221,13 +221,13 @@ fn check<F: Float>() {
         for threads in [1, 2, 4] {
             let pool = rayon::ThreadPoolBuilder::new().num_threads(threads);
             let bits = pool.build().unwrap().install(record_all::<F>);
-            let Some(first) = &first else {
+            let Some(known) = &first else {
                 first = Some(bits);
                 continue;
             };
-            assert_eq!(bits.len(), first.len());
-            for ((name, bits), (_, first)) in bits.iter().zip(first) {
-                assert!(bits == first, "{name}: {set}, {threads} threads");
+            assert_eq!(bits.len(), known.len());
+            for ((name, of_kernel), (_, expected)) in bits.iter().zip(known) {
+                assert!(of_kernel == expected, "{name}: {set}, {threads} threads");
             }
         }
     }

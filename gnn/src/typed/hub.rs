@@ -26,6 +26,9 @@ pub struct AggregatedSources {
     pub scores: Option<usize>,
 }
 
+/// By relation, the merged states of a node's in-edges.
+pub(super) type Aggregated = [(usize, Vec<f32>)];
+
 impl TypedLayerSlice<'_> {
     /// Returns the sources that the [aggregation](Self::aggregation) of a relation reads: their
     /// rows of the relation's `from` type.
@@ -122,7 +125,7 @@ pub(super) fn conv(
     stack: &TypedStack<'_>,
     layer: usize,
     block: &TypedBlock,
-    (src, aggregated): (&[Option<Src>], &[(usize, Vec<f32>)]),
+    (src, aggregated): (&[Option<Src>], &Aggregated),
     own: &[Option<Features>],
 ) -> Result<Option<Summed>, GnnError> {
     let Some((node_type, _)) = block.range() else {
@@ -160,7 +163,7 @@ fn by_relation(
     stack: &TypedStack<'_>,
     layer: usize,
     block: &TypedBlock,
-    (src, aggregated): (&[Option<Src>], &[(usize, Vec<f32>)]),
+    (src, aggregated): (&[Option<Src>], &Aggregated),
     (node_type, own): (usize, &Features),
 ) -> Summed {
     let outs = stack.schema.into_type(node_type).map(|relation| {

@@ -8,6 +8,7 @@ use burn::tensor::Tensor;
 
 use super::block::TypedBlock;
 use super::hgt::{self, KEYS, VALUES};
+use super::hub::Aggregated;
 use super::kind::TypedKind;
 use super::simple_hgn::{edge_scores, relation_scores};
 use super::stack::TypedStack;
@@ -119,9 +120,9 @@ impl PartialAggregation for RelationStates {
 
     fn state(&self, edges: &SomeInEdges, src: SrcRows<'_>, query: &[f32]) -> Vec<f32> {
         let mut out = vec![0.0; self.state_dim()];
-        for (part, out) in out.chunks_exact_mut(self.part_dim()).enumerate() {
+        for (part, state) in out.chunks_exact_mut(self.part_dim()).enumerate() {
             let scores = self.of_part(part, edges, src, query);
-            softmax_rows((src.rows, &edges.src), scores, None, out, self.heads);
+            softmax_rows((src.rows, &edges.src), scores, None, state, self.heads);
         }
         out
     }
@@ -129,9 +130,9 @@ impl PartialAggregation for RelationStates {
     fn merge(&self, _row: u32, states: &[&[f32]], _nodes: &NodeColumns) -> Vec<f32> {
         let mut out = vec![0.0; self.state_dim()];
         let dim = self.part_dim();
-        for (part, out) in out.chunks_exact_mut(dim).enumerate() {
+        for (part, merged) in out.chunks_exact_mut(dim).enumerate() {
             let of_part = states.iter().map(|state| &state[part * dim..][..dim]);
-            merge_states(&of_part.collect::<Vec<_>>(), self.heads, out);
+            merge_states(&of_part.collect::<Vec<_>>(), self.heads, merged);
         }
         out
     }
@@ -202,7 +203,7 @@ pub(super) fn simple_hgn(
     stack: &TypedStack<'_>,
     layer: usize,
     block: &TypedBlock,
-    (src, given): (&[Option<Src>], &[(usize, Vec<f32>)]),
+    (src, given): (&[Option<Src>], &Aggregated),
 ) -> Result<Tensor<2>, GnnError> {
     let (heads, dim) = stack.arch.simple_hgn_heads(layer);
     let (width, count) = (heads * dim, stack.arch.mixed_layers(layer));
@@ -242,7 +243,7 @@ pub(super) fn hgt(
     stack: &TypedStack<'_>,
     layer: usize,
     block: &TypedBlock,
-    (src, given): (&[Option<Src>], &[(usize, Vec<f32>)]),
+    (src, given): (&[Option<Src>], &Aggregated),
     (node_type, own): (usize, &Features),
 ) -> Result<Tensor<2>, GnnError> {
     let (heads, width) = (stack.arch.heads_of(layer), stack.arch.output_dim(layer));
@@ -254,7 +255,7 @@ pub(super) fn hgt(
     if let (Some(keys), Some(values)) = (&src[KEYS], &src[VALUES])
         && union.csr.num_edges() > 0
     {
-        let dense = |src: &Src| stack.pass.dense(src.rows.clone());
+        let dense = |of: &Src| stack.pass.dense(of.rows.clone());
         let queries = hgt::queries(stack, layer, node_type, (own, 1));
         let scores = hgt::dot_scores(union, (heads, width), queries, dense(keys));
         rest = Shares::of(plain(scores)?.values, heads);

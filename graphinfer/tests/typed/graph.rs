@@ -134,11 +134,11 @@ impl Graph {
             dim: 3,
             sparse: false,
         });
-        let ends: &[(usize, usize)] = match within {
+        let types_of_ends: &[(usize, usize)] = match within {
             true => &[(0, 0), (0, 0), (1, 1)],
             false => &[(0, 0), (0, 0), (1, 0), (1, 0), (0, 1)],
         };
-        let relations = ends.iter().enumerate().map(|(at, &(from, to))| {
+        let relations = types_of_ends.iter().enumerate().map(|(at, &(from, to))| {
             let (num_src, num_dst) = (types[from].num_nodes, types[to].num_nodes);
             let few = (0..90).map(|_| (draws.below(num_src), draws.below(num_dst)));
             let mut ends: Vec<(usize, usize)> = few.collect();
