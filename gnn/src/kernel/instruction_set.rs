@@ -1,7 +1,7 @@
 //! The instruction sets that the kernels are compiled for, and the choice of one at run time.
 //!
 //! The program is compiled for the oldest processors that it supports. The compiler makes further
-//! versions of the code that runs inside [`run`], for processors that have more instructions. All
+//! versions of the code that runs inside `run`, for processors that have more instructions. All
 //! versions execute the same operations in the same order, and the compiler never fuses a product
 //! with a sum, so they give the same bits.
 
