@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-EDGE_WIRE = 16  # an edge sent to its owner without its weight: hash, node, source
+EDGE_WIRE = 8  # an edge sent to its owner: node, source
+HASH_WIRE = 8  # the hash of an edge; the owner computes it if the ids of both ends have no gaps
 ROW_WIRE = 16  # a node's row without features and label: id, in-degree, split
 ROW_REPORT = 17  # the report counts: id, in-degree, label, a byte of the split
 BATCH_ROWS = 1 << 16  # edge rows of a batch
@@ -233,7 +234,8 @@ def model(graph: Graph, o: argparse.Namespace) -> dict:
                        "disk": disk, "worker_max": total / workers * most, "max_over_mean": most, **seconds})
 
     # Ids are read first, then whole rows; words of 64 ids are sent to every worker.
-    numbers = (8 + 8 + 4) * n + 16 * n / 64 * workers
+    words = 0.0 if o.ids_without_gaps else 16 * n / 64
+    numbers = (8 + 8 + 4) * n + words * workers
     add("numbering", n, 0, numbers, numbers, ns["node"] * n, 8 * n)
     rows = (ROW_WIRE + label + row) * n
     kept_rows = (9 + label + row) * n
@@ -244,7 +246,8 @@ def model(graph: Graph, o: argparse.Namespace) -> dict:
     # In-edges that a hub received before it was detected are sent twice.
     known = o.hub_threshold * min(np.ceil(e / ROW_GROUP) / workers, 1)
     forwarded = known * graph.count[graph.inn > known].sum()
-    moved = (EDGE_WIRE + weight + 4 * o.edge_features) * (e + forwarded) + ends
+    hashed = HASH_WIRE * (not o.ids_without_gaps)
+    moved = (EDGE_WIRE + hashed + weight + 4 * o.edge_features) * (e + forwarded) + ends
     kept = graph.slots(max(o.fanouts))
     stored = (12 + 8 + 8 * (weight > 0) + 8 * o.weights) * n + (4 + weight + 4 * o.edge_features) * kept
     # Edges that do not fit a worker's share of the memory are written to disk and read again.
@@ -274,7 +277,7 @@ def model(graph: Graph, o: argparse.Namespace) -> dict:
     slots = 2 ** np.ceil(np.log2(max(min(n, 16 * e * workers / o.hub_threshold), 2)))
     memory = {
         "hub counts": 4 * slots * o.workers,
-        "ids of edges": 16 * n / 64 * 2 * o.workers,
+        "ids of edges": 2 * words * o.workers,
         "target order": 16 * targets * o.workers + 4 * targets,
         "budget": o.memory * 1e9,
     }
@@ -311,6 +314,7 @@ def arguments() -> argparse.Namespace:
     a.add_argument("--dst", default="dst")
     a.add_argument("--undirected", action="store_true")
     a.add_argument("--nodes", type=float, required=True, help="number of nodes, also those without edges")
+    a.add_argument("--ids-without-gaps", action="store_true", help="ids are integers, each one more than the last")
     a.add_argument("--histogram", help="file with lines: number of nodes, in-degree, out-degree")
     a.add_argument("--num-edges", type=float, help="edges of a power law")
     a.add_argument("--exponent", type=float, default=2.5, help="of a power law")

@@ -186,8 +186,8 @@ fn model(python: &Path, bench: &Bench, options: &str) -> Value {
     let mut model = Command::new(python);
     model.arg(checkout().join("docs/capacity.py"));
     model.arg("--edges").arg(bench.path("data/edges.parquet"));
-    let of_job =
-        "--nodes 20000 --features 4 --weights --fanouts 10,5,5 --targets-per-part 1000 --json";
+    let of_job = "--nodes 20000 --ids-without-gaps --features 4 --weights --fanouts 10,5,5 \
+                  --targets-per-part 1000 --json";
     model
         .args(of_job.split_whitespace())
         .args(options.split_whitespace());
