@@ -264,7 +264,10 @@ impl Attention {
         slopes: &mut [F],
     ) {
         let (width, start) = (grad.len(), self.slot_start(v));
-        for (slope, u) in slopes.chunks_exact_mut(self.heads).zip(self.cols(v)) {
+        let ahead = self.csr.offset[v] as usize + AHEAD;
+        let ends = slopes.chunks_exact_mut(self.heads).zip(self.cols(v));
+        for (at, (slope, u)) in ends.enumerate() {
+            prefetch(x, self.csr.col.get(ahead + at), width);
             dot_heads(slope, grad, row(x, u, width), width / self.heads);
         }
         if self.is_scaled() {
@@ -290,20 +293,50 @@ impl Attention {
     /// Turns slopes by coefficient into slopes by score: `a (d - sum of a d)` for each head.
     #[inline(always)]
     pub(super) fn softmax_backward<F: Float>(&self, alpha: &[F], slopes: &mut [F], sums: &mut [F]) {
-        let heads = self.heads;
-        sums.fill(F::ZERO);
-        for (alpha, slope) in alpha.chunks_exact(heads).zip(slopes.chunks_exact(heads)) {
-            for (sum, (&alpha, &slope)) in sums.iter_mut().zip(alpha.iter().zip(slope)) {
-                *sum += alpha * slope;
-            }
+        match self.heads {
+            1 => slopes_of::<F, 1>(alpha, slopes),
+            2 => slopes_of::<F, 2>(alpha, slopes),
+            4 => slopes_of::<F, 4>(alpha, slopes),
+            8 => slopes_of::<F, 8>(alpha, slopes),
+            heads => slopes_of_any(alpha, slopes, &mut sums[..heads]),
         }
-        for (alpha, slope) in alpha
-            .chunks_exact(heads)
-            .zip(slopes.chunks_exact_mut(heads))
-        {
-            for (slope, (&alpha, &sum)) in slope.iter_mut().zip(alpha.iter().zip(&*sums)) {
-                *slope = alpha * (*slope - sum);
-            }
+    }
+}
+
+/// Does the work of [`Attention::softmax_backward`] for `HEADS` heads, with the sums in registers.
+#[inline(always)]
+fn slopes_of<F: Float, const HEADS: usize>(alpha: &[F], slopes: &mut [F]) {
+    let alpha = alpha.as_chunks::<HEADS>().0;
+    let slopes = slopes.as_chunks_mut::<HEADS>().0;
+    let mut sums = [F::ZERO; HEADS];
+    for (alpha, slope) in alpha.iter().zip(&*slopes) {
+        for head in 0..HEADS {
+            sums[head] += alpha[head] * slope[head];
+        }
+    }
+    for (alpha, slope) in alpha.iter().zip(slopes) {
+        for head in 0..HEADS {
+            slope[head] = alpha[head] * (slope[head] - sums[head]);
+        }
+    }
+}
+
+/// Does the work of [`Attention::softmax_backward`] for any number of heads.
+#[inline(always)]
+fn slopes_of_any<F: Float>(alpha: &[F], slopes: &mut [F], sums: &mut [F]) {
+    let heads = sums.len();
+    sums.fill(F::ZERO);
+    for (alpha, slope) in alpha.chunks_exact(heads).zip(slopes.chunks_exact(heads)) {
+        for (sum, (&alpha, &slope)) in sums.iter_mut().zip(alpha.iter().zip(slope)) {
+            *sum += alpha * slope;
+        }
+    }
+    for (alpha, slope) in alpha
+        .chunks_exact(heads)
+        .zip(slopes.chunks_exact_mut(heads))
+    {
+        for (slope, (&alpha, &sum)) in slope.iter_mut().zip(alpha.iter().zip(&*sums)) {
+            *slope = alpha * (*slope - sum);
         }
     }
 }

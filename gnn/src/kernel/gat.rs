@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use super::attention::{leaky, leaky_slope};
-use super::heads::{add_heads, add_scaled, dot_heads, row, sum_heads};
+use super::heads::{add_each, add_heads, add_scaled, dot_heads, row, sum_heads};
 use super::prefetch::{AHEAD, prefetch};
 use super::split::{
     even_pieces, fixed_pieces, for_rows, map, pieces, run, split_mut, sum_in_order,
@@ -157,9 +157,7 @@ impl<'a, F: Float> GatScratch<'a, F> {
             *slope *= leaky_slope(score);
         }
         self.scratch = scores;
-        for slope in slopes.score.chunks_exact(heads) {
-            add_scaled(slopes.dst, F::ONE, slope);
-        }
+        add_each(slopes.dst, slopes.score.chunks_exact(heads));
         if self.z.is_none() {
             return;
         }
@@ -190,9 +188,8 @@ impl<'a, F: Float> GatScratch<'a, F> {
             .map(|(slot, v)| (row(&back.factor, slot, heads), v));
         sum_heads(h, heads, back.grad, terms);
         s.fill(F::ZERO);
-        for (slot, _) in slots {
-            add_scaled(&mut s[..heads], F::ONE, row(&back.score, slot, heads));
-        }
+        let scores = slots.map(|(slot, _)| row(&back.score, slot, heads));
+        add_each(&mut s[..heads], scores);
         if let Some(dst) = back.dst.get(u * heads..(u + 1) * heads) {
             s[heads..].copy_from_slice(dst);
         }
@@ -334,14 +331,26 @@ impl Gat {
 impl Kernel for Gat {
     fn forward<F: Float>(&self, inputs: &[&[F]]) -> Forward<F> {
         let dim = self.width(inputs[0]) / self.attention.heads;
-        if self.scored {
-            let work = || GatScratch::new(self, inputs, inputs[1]);
-            return self.attention.forward_rows(dim, work, GatScratch::forward);
+        let own;
+        let s = if self.scored {
+            inputs[1]
+        } else {
+            own = node_scores(inputs[0], &inputs[1..3], self.attention.heads);
+            &own
+        };
+        let work = || GatScratch::new(self, inputs, s);
+        let mut done = self.attention.forward_rows(
+            dim,
+            work,
+            // A path in its place would be compiled for the oldest processors alone.
+            #[inline(always)]
+            |work: &mut GatScratch<'_, F>, v, out: &mut [F], alpha: &mut [F]| {
+                work.forward(v, out, alpha);
+            },
+        );
+        if !self.scored {
+            done.saved.values.extend_from_slice(s);
         }
-        let s = node_scores(inputs[0], &inputs[1..3], self.attention.heads);
-        let work = || GatScratch::new(self, inputs, &s);
-        let mut done = self.attention.forward_rows(dim, work, GatScratch::forward);
-        done.saved.values.extend_from_slice(&s);
         done
     }
 

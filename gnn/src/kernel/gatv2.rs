@@ -257,8 +257,15 @@ impl Kernel for GatV2 {
         let dim = inputs[2].len() / self.attention.heads;
         let projection = self.projection(inputs[3]);
         let work = || self.work(inputs, projection.as_ref());
-        self.attention
-            .forward_rows(dim, work, GatV2Scratch::forward)
+        self.attention.forward_rows(
+            dim,
+            work,
+            // A path in its place would be compiled for the oldest processors alone.
+            #[inline(always)]
+            |work: &mut GatV2Scratch<'_, F>, v, out: &mut [F], alpha: &mut [F]| {
+                work.forward(v, out, alpha);
+            },
+        )
     }
 
     fn backward<F: Float>(
