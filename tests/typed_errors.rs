@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, Int64Array, StringArray};
+use arrow::array::{ArrayRef, Int64Array, ListArray, StringArray};
+use arrow::datatypes::Float32Type;
 
 use crate::harness::{Bench, Job, Table};
 
@@ -128,6 +129,14 @@ fn the_job_file_names_types_and_relations_that_fit() {
              relation; each has its own",
         ),
         (
+            job.and(
+                "[input.edges.wrote]\npath = \"writes.parquet\"\nfrom = \"author\"\nto = \
+                 \"paper\"\nsrc = \"who\"\ndst = \"what\"",
+            ),
+            "job.toml:37: `input.edges.wrote`: has the same edges as [input.edges.writes]: path, \
+             `where`, ends and all other keys are equal; leave one of them out",
+        ),
+        (
             job.with("{ written_by = 5 }", "{ written_by = 5, writes = 3 }"),
             "job.toml:27: `flatten.fanouts` is \"writes\" in hop 1: its edges lead to paper, but \
              this hop starts from author only",
@@ -162,6 +171,23 @@ fn tables_have_ends_categories_and_fields_that_fit() {
                     [input.edges.writes] leaves them out";
     check(&bench, &job, 3, dangling);
     write_edges(&bench, 0);
+    let none: Vec<Option<Vec<Option<f32>>>> = vec![None; PAPERS as usize];
+    let none = ListArray::from_iter_primitive::<Float32Type, _, _>(none);
+    let years: ArrayRef = Arc::new(none);
+    write(
+        &bench,
+        "papers.parquet",
+        vec![("id", ints(0..PAPERS)), ("year", years)],
+    );
+    let no_list = "`input.nodes.paper` table: all rows of column `year` are null, so the width of \
+                   its lists is not known; leave it out of `features`";
+    check(&bench, &job, 3, no_list);
+    let years = ints((0..PAPERS).map(|at| 2000 + at % 20));
+    write(
+        &bench,
+        "papers.parquet",
+        vec![("id", ints(0..PAPERS)), ("year", years)],
+    );
     let few = "columns = { country = { max_values = 3 } }\nlabel";
     let categories = "`input.nodes.author` table: column `country` of authors.csv has 7 or more \
                       categories, allowed are 3: raise \

@@ -72,6 +72,7 @@ impl InputSpec {
         let mut found = Vec::new();
         if self.is_typed() {
             self.check_names(&mut found);
+            self.check_different(&mut found);
         }
         if self.is_typed() == self.edges.contains_key("") {
             found.push(self.mixed());
@@ -125,6 +126,31 @@ impl InputSpec {
                     "is {reverse:?}, which is the name of another relation; each has its own"
                 );
                 found.push(wrong(&key, problem));
+            }
+        }
+    }
+
+    /// Refuses two relations with the same edges: each edge would count twice.
+    fn check_different(&self, found: &mut Vec<SchemaError>) {
+        let relations: Vec<(&String, EdgesSpec)> = self
+            .edges
+            .iter()
+            .map(|(name, edges)| {
+                let edges = EdgesSpec {
+                    reverse: None,
+                    ..edges.clone()
+                };
+                (name, edges)
+            })
+            .collect();
+        for (at, (name, edges)) in relations.iter().enumerate() {
+            let first = relations[..at].iter().find(|(_, other)| other == edges);
+            if let Some((other, _)) = first {
+                let problem = format!(
+                    "has the same edges as [input.edges.{other}]: path, `where`, ends and all other \
+                     keys are equal; leave one of them out"
+                );
+                found.push(wrong(&format!("input.edges.{name}"), problem));
             }
         }
     }
@@ -240,6 +266,23 @@ mod tests {
             "0_shares": { "from": "paper", "to": "paper", "reverse": "1" },
         });
         check(&["author", "paper", "lonely"], edges, "");
+    }
+
+    #[test]
+    fn no_two_relations_have_the_same_edges() {
+        let edges = json!({
+            "a": { "from": "x", "to": "y", "reverse": "a2" },
+            "b": { "from": "x", "to": "y" },
+            "c": { "from": "x", "to": "y", "weight": "w" },
+            "d": { "from": "x", "to": "y", "where": { "kind": "d" } },
+            "e": { "from": "x", "to": "y", "where": { "kind": "e" } },
+        });
+        check(
+            &["x", "y"],
+            edges,
+            "`input.edges.b`: has the same edges as [input.edges.a]: path, `where`, ends and all \
+             other keys are equal; leave one of them out",
+        );
     }
 
     #[test]

@@ -295,6 +295,18 @@ pub(super) fn column<'a>(batch: &'a RecordBatch, name: &str) -> &'a dyn Array {
         .as_ref()
 }
 
+/// Tells whether the table takes rows of its files.
+pub(super) fn has_rows(table: &Table, name: &str) -> Result<bool> {
+    for unit in table.units() {
+        for item in table.batches(unit, &[name], BATCH_VALUES)? {
+            if item?.rows.num_rows() > 0 {
+                return Ok(true);
+            }
+        }
+    }
+    Ok(false)
+}
+
 /// The length of a list column's first list that is not null; none if there is none.
 pub(super) fn first_list_len(table: &Table, name: &str) -> Result<Option<usize>> {
     for unit in table.units() {

@@ -74,6 +74,12 @@ impl DenseColumns {
                 Width::Fixed(width) => Some(width),
                 Width::Varying => decode::first_list_len(table, name)?,
             };
+            if width.is_none() && decode::has_rows(table, name)? {
+                return Err(table.name().unusable(format!(
+                    "all rows of column `{name}` are null, so the width of its lists is not known; \
+                     leave it out of `features`"
+                )));
+            }
             if width == Some(0) {
                 return Err(table.name().unusable(format!(
                     "the lists of column `{name}` are empty, hence no features"
