@@ -319,7 +319,8 @@ fn inspect_names_types_and_relations() {
             "{text}"
         );
         let dot = inspect(&["--dot"]);
-        let target = "  n0 [label = \"a1\", type = \"author\", hop = 0, shape = box];\n";
+        let target = "  n0 [label = \"a1\", type = \"author\", tooltip = \"author\", style = filled, \
+                      fillcolor = 1, hop = 0, shape = box];\n";
         assert!(dot.contains(target), "{dot}");
         assert!(dot.contains(" -> n0 [label = \"written_by\"];\n"), "{dot}");
         let store = bench

@@ -361,8 +361,8 @@ fn edge_lines(job: &Job, survey: &Survey) -> Vec<String> {
                 (format!("{}: ", meta.name), format!(" from {from} to {to}"))
             }
         };
-        let none = match count {
-            0 => none_with(&own.edges.spec().rows_where),
+        let none = match (count, relation.dropped_edges) {
+            (0, 0) => none_with(&own.edges.spec().rows_where),
             _ => String::new(),
         };
         lines.push(format!(

@@ -68,7 +68,7 @@ fn warn_of_empty(plan: &StorePlan, meta: &StoreMeta) {
     let types = types.filter(|(_, count)| **count == 0);
     let types = types.map(|(of, _)| (of.nodes.table_key(), &of.nodes.spec().rows_where));
     let relations = plan.graph.relations.iter().enumerate();
-    let is_empty = |at| meta.edges.in_edges_of(at) == 0;
+    let is_empty = |at| meta.edges.in_edges_of(at) == 0 && meta.edges.dropped_rows_of(at) == 0;
     let relations = relations.filter(|(at, of)| is_empty(*at) && !of.reversed);
     let relations = relations.map(|(_, of)| (of.edges.table_key(), &of.edges.spec().rows_where));
     for (table, wanted) in types.chain(relations) {

@@ -88,6 +88,12 @@ impl EdgeCounts {
         own.map_or(self.in_edges, |own| own.in_edges)
     }
 
+    /// Returns the number of rows of a relation's table that were left out because an end is no node.
+    pub fn dropped_rows_of(&self, relation: usize) -> u64 {
+        let own = self.relations.get(relation);
+        own.map_or(self.dropped_rows, |own| own.dropped_rows)
+    }
+
     /// Sums the counts of all relations.
     pub(crate) fn of_relations(relations: Vec<CountsByWorker>, is_typed: bool) -> Self {
         let workers = relations.first().map_or(0, |of| of.received.len());

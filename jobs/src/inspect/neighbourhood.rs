@@ -10,6 +10,9 @@ const VALUES_SHOWN: usize = 6;
 /// Greatest number of nodes and of edges that are shown in text; DOT draws all.
 const EDGES_SHOWN: usize = 20;
 
+/// Colours of node types in a drawing: those of a scheme that Graphviz has.
+const COLORS: usize = 12;
+
 /// A node of a neighbourhood.
 pub(super) struct Node {
     pub(super) hop: usize,
@@ -157,13 +160,19 @@ impl Neighbourhood<'_> {
         let quote_id = |node_type: usize, at| quoted(&feature.nodes[node_type].node_id, at);
         let target = quote_id(feature.target_type, 0);
         let mut text = format!("digraph {target} {{\n  rankdir = RL;\n");
+        if self.meta.is_typed() {
+            text.push_str(&format!("  node [colorscheme = set3{COLORS}];\n"));
+        }
         let nodes = self.nodes();
         let numbers = self.numbers(&nodes);
         for (number, node) in nodes.iter().enumerate() {
             let shape = if number == 0 { ", shape = box" } else { "" };
             let of_type = match self.meta.types[node.node_type].name.as_str() {
                 "" => String::new(),
-                name => format!(", type = \"{name}\""),
+                name => format!(
+                    ", type = \"{name}\", tooltip = \"{name}\", style = filled, fillcolor = {}",
+                    node.node_type % COLORS + 1
+                ),
             };
             text.push_str(&format!(
                 "  n{number} [label = {}{of_type}, hop = {}{shape}];\n",
