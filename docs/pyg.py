@@ -2,7 +2,7 @@
 
     model = pyg.load("out/debian/model")             # any model
     model = pyg.load_whole("out/debian/model")       # one of torch_geometric.nn.models
-    x = pyg.transform("out/debian/model", features)
+    x = pyg.transform("out/debian/model", features)  # or pyg.encode(model_dir, table)
     out = model(x, edge_index)                       # logits, or predictions of a regression
 
 A model of a graph with node types takes the dicts of `HeteroData`:
@@ -321,14 +321,19 @@ def load_whole(model_dir):
     return finish(model_dir, model)
 
 
-def transform(model_dir, x, node_type=None):
-    """Applies the transform of the training to raw features, of a type if nodes have types."""
+def fitted_transform(model_dir, node_type):
+    """Returns the transform of the training, of a type if nodes have types."""
     file = read_json(model_dir)
     arch = file["architecture"]
     names = [of["name"] for of in arch["types"]] if "types" in arch else [None]
     if node_type not in names:
         raise ValueError(f"node_type is {node_type!r}; the model has {names}")
-    fitted = file["transforms"].get(node_type) if "types" in arch else file["transform"]
+    return file["transforms"].get(node_type) if "types" in arch else file["transform"]
+
+
+def transform(model_dir, x, node_type=None):
+    """Applies the transform of the training to raw features, of a type if nodes have types."""
+    fitted = fitted_transform(model_dir, node_type)
     if fitted == "row_normalize":
         return x / x.sum(dim=1, keepdim=True).clamp(min=1.0)
     if not isinstance(fitted, dict):
@@ -338,9 +343,73 @@ def transform(model_dir, x, node_type=None):
         encoded = [
             f"`{name}` ({kind})" for name, (kind, code) in codes if kind != "number" or code["gaps"]
         ]
-        raise ValueError(f"transform() cannot encode the columns {', '.join(encoded)}")
+        raise ValueError(f"transform() cannot encode the columns {', '.join(encoded)}; encode() can")
     mean, scale = (torch.tensor(fitted["standardize"][key]) for key in ("mean", "scale"))
     return (x - mean) * scale
+
+
+def encode(model_dir, table, node_type=None):
+    """Returns the input of layer 1 for the rows of a pyarrow table with categories, times or gaps."""
+    fitted = fitted_transform(model_dir, node_type)
+    if not isinstance(fitted, dict) or "encode" not in fitted:
+        raise ValueError("the model encodes no columns; transform() takes the features as a tensor")
+    encoder, parts, total = fitted["encode"], [], torch.zeros(table.num_rows, 1)
+    for column in encoder["columns"]:
+        values, code = table.column(column["name"]), column["code"]
+        if "category" in code:
+            parts.append(encode_categories(values, code["category"]))
+            continue
+        part = encode_numbers(values, code.get("number") or code["time"], "time" in code)
+        if "number" in code:
+            total += part[:, : len(code["number"]["mean"])].sum(dim=1, keepdim=True)
+        parts.append((part, len(code["number"]["mean"]) if "number" in code else 0))
+    if not encoder["row_normalize"]:
+        total = torch.ones_like(total)
+    rows = []
+    for part in parts:
+        part, divided = part if isinstance(part, tuple) else (part, 0)
+        rows += [part[:, :divided] / total.clamp(min=1.0), part[:, divided:]]
+    return torch.cat(rows, dim=1)
+
+
+def encode_categories(values, code):
+    """Returns a column for each category, for unseen ones, and for missing values."""
+    from pyarrow import compute
+
+    names = compute.cast(values, "string").to_pylist()
+    place = {name: at for at, name in enumerate(code["values"])}
+    width = len(place) + code["unseen"] + code["gaps"]
+    rows = torch.zeros(len(names), width)
+    for row, name in enumerate(names):
+        if name is None:
+            at = width - 1 if code["gaps"] else None
+        else:
+            at = place.get(name, len(place) if code["unseen"] else None)
+        if at is not None:
+            rows[row, at] = 1.0
+    return rows
+
+
+def encode_numbers(values, code, are_times):
+    """Returns numbers, or times as days, with means in place of gaps, and a column of gaps."""
+    from pyarrow import compute
+
+    if are_times:
+        us = compute.cast(compute.cast(values, "timestamp[us]"), "int64").to_pylist()
+        values = [time if time is None else time / 86_400e6 for time in us]
+    else:
+        values = values.to_pylist()
+    nan, mean = float("nan"), torch.tensor(code["mean"])
+    lists = ([value] if not isinstance(value, list) else value for value in values)
+    lists = ([nan] * len(mean) if value == [None] else value for value in lists)
+    rows = [[nan if number is None else float(number) for number in value] for value in lists]
+    rows = torch.tensor(rows, dtype=torch.float32)
+    missing = rows.isnan()
+    rows = torch.where(missing, mean, rows)
+    if code["scale"]:
+        rows = (rows - mean) * torch.tensor(code["scale"])
+    gaps = missing.any(dim=1, keepdim=True).float()
+    return torch.cat([rows, gaps], dim=1) if code["gaps"] else rows
 
 
 def learnable_rows(model_dir, ids, node_type=None):

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, Int64Array, StringArray};
+use arrow::array::{ArrayRef, Date32Array, Int64Array, ListArray, StringArray};
+use arrow::datatypes::Float32Type;
 use schemas::{EmbeddingRows, EmbeddingsDataset, Labels};
 
 use crate::harness::{Bench, Job, Table, assert_same_bytes, f32_lists, mix};
@@ -129,12 +130,25 @@ pub(crate) fn bench() -> Bench {
     let rows = (0..PAPERS).map(|at| vec![at as f32 / 90.0, label(at) as f32]);
     let splits = StringArray::from_iter_values((0..PAPERS).map(split));
     let titles = (0..PAPERS).map(|paper| format!("title {paper}"));
+    // Columns of which every seventh, fifth or third value is missing.
+    let venues = (0..PAPERS).map(|at| (at % 7 > 0).then(|| format!("v{}", label(at) + at % 4)));
+    let days = (0..PAPERS).map(|at| (at % 5 > 0).then(|| i32::try_from(9000 + 31 * at).unwrap()));
+    let pages = (0..PAPERS).map(|at| (at % 3 > 0).then(|| i64::try_from(at % 20).unwrap()));
+    let scores = (0..PAPERS).map(|at| {
+        let gap = (at % 9 > 0).then_some(at as f32 / 30.0);
+        (at % 7 > 0).then(|| vec![Some(label(at) as f32), gap])
+    });
+    let scores: ArrayRef = Arc::new(ListArray::from_iter_primitive::<Float32Type, _, _>(scores));
     let papers: Vec<(&str, ArrayRef)> = vec![
         ("id", ints(&mut (0..PAPERS))),
         ("x", f32_lists(rows)),
         ("label", ints(&mut (0..PAPERS).map(label))),
         ("split", Arc::new(splits)),
         ("title", Arc::new(StringArray::from_iter_values(titles))),
+        ("venue", Arc::new(venues.collect::<StringArray>())),
+        ("day", Arc::new(days.collect::<Date32Array>())),
+        ("pages", Arc::new(pages.collect::<Int64Array>())),
+        ("scores", scores),
     ];
     write("papers.parquet", papers);
     let name = |author: usize| format!("a{author}");

@@ -169,6 +169,22 @@ fn learnable_rows_stand_behind_the_features_in_pyg() {
 }
 
 #[test]
+fn categories_times_and_gaps_are_encoded_in_pyg() {
+    let columns = "features = [\"x\", \"venue\", \"day\", \"pages\", \"scores\"]\n";
+    let mut cases = Vec::new();
+    for transform in [
+        "",
+        "transform = \"standardize\"\n",
+        "transform = \"row_normalize\"\n",
+    ] {
+        let keys = format!("{columns}{transform}");
+        let job = Job::of_text(UNTYPED).with("embedding = 8\n", &keys);
+        cases.push(("0", job));
+    }
+    check_page("Categories, times and gaps", &cases);
+}
+
+#[test]
 fn pyg_names_what_it_cannot_load() {
     let Some(python) = python() else {
         return;
@@ -188,7 +204,7 @@ fn pyg_names_what_it_cannot_load() {
         ("load_whole(model)", "PyG's whole models have no node types"),
         (
             "transform(model, None, 'paper')",
-            "transform() cannot encode the columns `split` (category)",
+            "transform() cannot encode the columns `split` (category); encode() can",
         ),
         (
             "transform(model, None, 'book')",
