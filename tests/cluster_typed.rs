@@ -5,6 +5,7 @@ use std::sync::Arc;
 use arrow::array::Int64Array;
 
 use crate::cluster::survive_kills;
+use crate::embeddings;
 use crate::harness::{Bench, Job, Table, assert_same_bytes};
 use crate::needs::slow;
 use crate::typed_infer::{JOB, bench, bench_of};
@@ -211,4 +212,49 @@ fn a_process_that_is_killed_loses_no_finished_round() {
     survive_kills(&bench, &job, ("infer", "infer, "), OUTPUTS[2]);
     let left = bench.path("work/typed/process-001/infer");
     assert!(!left.exists(), "rounds are removed in the end");
+}
+
+/// Learnable rows of two types, on the shards of several processes.
+fn learnable() -> Job {
+    Job::of_text(embeddings::JOB).with("epochs = 12", "epochs = 6\nservers = 2")
+}
+
+#[test]
+fn learnable_rows_have_the_bytes_of_one_process() {
+    check(
+        &embeddings::bench(),
+        &learnable(),
+        "learnable rows",
+        (&[], &OUTPUTS),
+    );
+}
+
+#[test]
+fn learnable_rows_are_trained_by_workers_that_do_not_wait() {
+    let bench = embeddings::bench();
+    for mode in ["mode = \"async\"", "mode = \"bounded\"\nstaleness = 2"] {
+        let job = learnable().with("servers = 2", &format!("servers = 2\n{mode}"));
+        let several = ["--fresh", "--processes", "3", "--workers", "2"];
+        bench.run(&job, &several).ok();
+        let file = std::fs::read_to_string(bench.path("out/model/evaluation.json")).unwrap();
+        let evaluation: serde_json::Value = serde_json::from_str(&file).unwrap();
+        let accuracy = evaluation["splits"]["train"]["metrics"]["accuracy"]
+            .as_f64()
+            .unwrap();
+        // A third of the labels is the most frequent one.
+        assert!(accuracy > 0.5, "{mode}: {accuracy}");
+    }
+}
+
+#[test]
+fn a_killed_training_of_learnable_rows_goes_on() {
+    if !slow() {
+        return;
+    }
+    let bench = embeddings::bench();
+    let job = learnable()
+        .with("epochs = 6", "epochs = 60")
+        .with("servers = 2", "servers = 2\ncheckpoint_every_steps = 5");
+    bench.run(&job, &["--stage", "flatten"]).ok();
+    survive_kills(&bench, &job, ("train", "train, epoch "), OUTPUTS[1]);
 }

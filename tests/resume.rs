@@ -138,14 +138,14 @@ fn a_full_disk_ends_a_run_and_with_more_room_it_goes_on() {
 /// Kills of [`kills_at_random_moments_change_no_row`].
 const RANDOM_KILLS: usize = 100;
 
-/// A flatten on generated tables with many parts.
-fn flatten_job(layout: &str) -> String {
+/// A flatten of the generated tables in a folder, with many parts.
+fn flatten_job(bench: &Bench, folder: &str, layout: &str) -> String {
+    let generated = std::fs::read_to_string(bench.path(folder).join("job.toml")).unwrap();
+    let (_, tables) = generated.split_once("[input").unwrap();
+    let (tables, _) = tables.split_once("[flatten]").unwrap();
     format!(
         "name = \"kills\"\nseed = 7\nworkers = 3\nwork_dir = \"work\"\nmemory_budget = \"64MiB\"\n\
-         [input.nodes]\npath = \"graph/nodes.parquet\"\nid = \"id\"\nfeatures = [\"features\"]\n\
-         label = \"label\"\nsplit = \"split\"\n\
-         [input.edges]\npath = \"graph/edges.parquet\"\nsrc = \"src\"\ndst = \"dst\"\n\
-         weight = \"weight\"\n\
+         [input{tables}\
          [flatten]\noutput = \"out/features\"\nhops = 2\nfanouts = [5, 5]\ntargets = \"all\"\n\
          layout = \"{layout}\"\ntargets_per_part = 500\nhub_threshold = 300\n"
     )
@@ -157,23 +157,33 @@ fn kills_at_random_moments_change_no_row() {
         return;
     }
     let bench = Bench::empty();
-    let generated = "generate graph --nodes 8000 --edges 120000 --features 8 --weights --seed 3";
-    bench
-        .graphflat(&generated.split(' ').collect::<Vec<_>>())
-        .ok();
+    for folder in ["graph", "typed --types 3 --relations 4"] {
+        let generated = format!(
+            "generate {folder} --nodes 8000 --edges 120000 --features 8 --weights --seed 3"
+        );
+        bench
+            .graphflat(&generated.split(' ').collect::<Vec<_>>())
+            .ok();
+    }
     let run = |job: &str| bench.command(&["run", job, "--quiet"]).spawn().unwrap();
     let end = |job: &str| bench.graphflat(&["run", job, "--quiet"]).ok();
     let (mut killed, mut resumed, mut draw) = (0, 0, 0);
-    for (i, layout) in ["rows", "shards"].into_iter().enumerate() {
-        let job = format!("{layout}.toml");
-        std::fs::write(bench.path(&job), flatten_job(layout)).unwrap();
+    let cases = [
+        ("graph", "rows"),
+        ("graph", "shards"),
+        ("typed", "rows"),
+        ("typed", "shards"),
+    ];
+    for (i, (folder, layout)) in cases.into_iter().enumerate() {
+        let job = format!("{folder}-{layout}.toml");
+        std::fs::write(bench.path(&job), flatten_job(&bench, folder, layout)).unwrap();
         bench.clear();
         let started = std::time::Instant::now();
         end(&job);
         let micros = u64::try_from(started.elapsed().as_micros()).unwrap();
         let expected = bench.data_files("out/features");
         bench.clear();
-        while killed < RANDOM_KILLS * (i + 1) / 2 {
+        while killed < RANDOM_KILLS * (i + 1) / cases.len() {
             draw += 1;
             let mut child = run(&job);
             let delay = mix(1, draw) % micros;
@@ -186,7 +196,7 @@ fn kills_at_random_moments_change_no_row() {
             if mix(2, draw).is_multiple_of(3) {
                 resumed += usize::from(bench.path("out/features/_progress").exists());
                 end(&job);
-                let what = format!("{layout} after draw {draw}");
+                let what = format!("{folder}, {layout} after draw {draw}");
                 assert_same_bytes(&expected, &bench.data_files("out/features"), &what);
                 bench.clear();
             }

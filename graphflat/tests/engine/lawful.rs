@@ -21,7 +21,7 @@ const SAMPLES: u32 = 100;
 const QUANTILE: f64 = 3.090;
 
 /// Positions of the kept in-edges in rank order.
-type Outcome = Vec<usize>;
+pub(crate) type Outcome = Vec<usize>;
 
 /// Draws `fanout` in-edges of `weights`, for each dst node and sample.
 ///
@@ -74,7 +74,7 @@ fn draws(weights: &[f32], fanout: u32, parallel: bool, settings: &Settings) -> V
 }
 
 /// Returns the probability of each ordered outcome of draws in proportion to the weights.
-fn law(weights: &[f32], fanout: usize) -> BTreeMap<Outcome, f64> {
+pub(crate) fn law(weights: &[f32], fanout: usize) -> BTreeMap<Outcome, f64> {
     let mut law = BTreeMap::from([(Outcome::new(), 1.0)]);
     for _ in 0..fanout {
         let mut longer = BTreeMap::new();
@@ -96,7 +96,10 @@ fn law(weights: &[f32], fanout: usize) -> BTreeMap<Outcome, f64> {
 }
 
 /// Returns chi-square of the outcomes over its critical value: below 1, they follow the law.
-fn excess<'a>(outcomes: impl Iterator<Item = &'a Outcome>, law: &BTreeMap<Outcome, f64>) -> f64 {
+pub(crate) fn excess<'a>(
+    outcomes: impl Iterator<Item = &'a Outcome>,
+    law: &BTreeMap<Outcome, f64>,
+) -> f64 {
     let mut counts: BTreeMap<&Outcome, f64> = law.keys().map(|cell| (cell, 0.0)).collect();
     let mut total = 0.0;
     for outcome in outcomes {

@@ -4,13 +4,15 @@ mod graph;
 mod twin;
 
 use crate::draw::Draw;
+use crate::graph::{Edge, Graph, Id, Weights};
+use crate::lawful::{Outcome, excess, law};
 use crate::run::{
     Choice, Settings, extract_features, read_features, silent, snapshot_parts, temporary_dir,
 };
-use graph::{TypedGraph, rename_types};
+use graph::{NodeType, Relation, TypedGraph, rename_types};
 use graphflat::{FlattenPlan, FlattenSpec, HopSpec, Targets, Waves, flatten};
 use schemas::{
-    DenseRows, Features, GraphFeature, GraphFeatureDataset, GraphPlan, GraphShard, Layout,
+    DenseRows, Fanout, Features, GraphFeature, GraphFeatureDataset, GraphPlan, GraphShard, Layout,
     Sampling, SplitCounts,
 };
 use std::path::{Path, PathBuf};
@@ -249,5 +251,90 @@ fn renamed_types_change_no_row() {
             rows_by_type(&tables.flatten(&settings, &hops, "out"), names)
         });
         assert_eq!(rows[0], rows[1], "case {case}");
+    }
+}
+
+/// Returns the ranks of in-edges of two relations between the same types, which have the same
+/// edges: for each destination and sample, the positions of the sources kept of one relation, then
+/// of the other.
+fn draws_of_two_relations(sampling: Sampling, weights: &[f32], fanout: u32) -> Vec<[Outcome; 2]> {
+    let (num_dst, samples) = (300, 100);
+    let id = |number: usize| Id::Int(i128::try_from(number).unwrap());
+    let type_of = |name: &str, count: usize| {
+        let mut nodes = Graph::parse("0");
+        nodes.ids = (0..count).map(id).collect();
+        nodes.splits = None;
+        NodeType {
+            name: name.to_owned(),
+            nodes,
+        }
+    };
+    let edges = (0..num_dst).flat_map(|dst| {
+        weights.iter().enumerate().map(move |(src, &weight)| Edge {
+            src: id(src),
+            dst: id(dst),
+            weight,
+            feature: Vec::new(),
+        })
+    });
+    let edges: Vec<Edge> = edges.collect();
+    let relation_of = |name: &str| Relation {
+        name: name.to_owned(),
+        from: 0,
+        to: 1,
+        edges: edges.clone(),
+        weights: Weights::Many,
+        edge_dim: 0,
+        undirected: false,
+        reverse: None,
+    };
+    let graph = TypedGraph {
+        types: vec![type_of("a", weights.len()), type_of("b", num_dst)],
+        relations: vec![relation_of("likes"), relation_of("likes-too")],
+        target_type: 1,
+    };
+    let settings = Settings {
+        sampling,
+        targets: Choice::All,
+        samples,
+        ..Settings::new("1")
+    };
+    let tables = Tables::write(&graph, &settings);
+    let hops = [HopSpec::Every(Fanout::Count(fanout))];
+    let plan = tables.flatten_plan(&settings, &hops, "unused");
+    let store = tables.store(&settings, &plan, "store");
+    let of_node = |dst: usize, sample: usize| {
+        // Nodes of type `a` have the first numbers.
+        let node = schemas::NodeIdx::from_index(weights.len() + dst);
+        let (owner, local) = store.placement().owner_and_local(node);
+        [0, 1].map(|relation| {
+            let partition = store.partition(owner);
+            let kept = partition.in_edges(relation, sample, local, usize::MAX);
+            kept.src.iter().map(|src| src.index()).collect::<Outcome>()
+        })
+    };
+    let samples = usize::try_from(samples).unwrap();
+    let all = (0..num_dst).flat_map(|dst| (0..samples).map(move |sample| (dst, sample)));
+    all.map(|(dst, sample)| of_node(dst, sample)).collect()
+}
+
+/// Each relation's sample follows the law of an untyped graph, and those of two relations with the
+/// same edges are independent.
+#[test]
+fn samples_are_lawful_by_relation_and_independent_between_relations() {
+    let weights = [1.0, 2.0, 3.0, 4.0, 0.5];
+    for (sampling, by_law) in [(Sampling::Uniform, [1.0; 5]), (Sampling::Weighted, weights)] {
+        let draws = draws_of_two_relations(sampling, &weights, 2);
+        for relation in [0, 1] {
+            let excess = excess(draws.iter().map(|of| &of[relation]), &law(&by_law, 2));
+            assert!(excess < 1.0, "{sampling:?}, relation {relation}: {excess}");
+        }
+        let firsts: Vec<Outcome> = draws.iter().map(|[a, b]| vec![a[0], b[0]]).collect();
+        let first = law(&by_law, 1);
+        let pairs = first
+            .iter()
+            .flat_map(|(a, p)| first.iter().map(move |(b, q)| (vec![a[0], b[0]], p * q)));
+        let excess = excess(firsts.iter(), &pairs.collect());
+        assert!(excess < 1.0, "{sampling:?}, pairs of relations: {excess}");
     }
 }
