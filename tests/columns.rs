@@ -398,11 +398,12 @@ fn columns_that_changed_since_the_training_are_refused() {
     assert!(!check(&table, &unchecked, kind));
     // Only the values of the table show this.
     let missing = raw_table(&graph, &cells(&graph, false));
-    check(
-        &missing,
-        &job,
-        "column `age` has missing values, in training it had none",
-    );
+    let gap = "column `age` has missing values, in training it had none";
+    check(&missing, &job, gap);
+    let later = ["check", "job.toml", "--set", "infer.output=out/later"];
+    let checked = bench.graphflat(&later);
+    assert_eq!(checked.code, 2, "{checked:?}");
+    assert!(checked.stderr.contains(gap), "{}", checked.stderr);
 }
 
 #[test]

@@ -9,7 +9,7 @@ use anyhow::Context as _;
 use bytesize::ByteSize;
 use graphflat::PartSize;
 use graphflat::survey::{Prediction, RelationSurvey, Survey, TypeSurvey, predict};
-use graphinfer::InferMemory;
+use graphinfer::{InferMemory, Method};
 use graphtrainer::TrainingSize;
 use schemas::{FeatureMeta, LabelKind, Layout, RowsWhere, Split, TypeMeta, describe_where};
 use serde_json::{Value, json};
@@ -54,6 +54,13 @@ fn look(job: &Job) -> Result<(Survey, Option<Prediction>), JobError> {
     taken::refuse_taken(job, true)?;
     let fanouts = job.sample().map_or(&[][..], |sample| sample.fanouts());
     let survey = Survey::read(&job.graph, job.target_type, fanouts)?;
+    // A run finds missing values and categories that do not fit a model once it has built the store.
+    if let Some(plan) = job.infer.as_ref().filter(|_| job.runs(Stage::Infer))
+        && job.brings_model()
+        && (job.graph.is_typed() || plan.method() == Method::Layers)
+    {
+        plan.check_graph(&survey.meta)?;
+    }
     let prediction = match &job.flatten {
         Some(plan) => {
             let batch_targets = job.train.as_ref().map_or(0, |train| train.batch_targets());
