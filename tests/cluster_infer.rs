@@ -89,6 +89,8 @@ fn every_choice_of_output_gives_the_bytes_of_one_process() {
         "layer = 1",
         "layer = 1\nprediction = false\ncolumns = [\"name\", \"label\"]",
         "compare_sampling = true",
+        "rows = \"bf16\"",
+        "layer = 1\nrows = \"bf16\"",
         "targets = \"list.parquet\"",
     ] {
         check(&bench, &job.and(choice), choice);
@@ -152,6 +154,8 @@ fn a_hub_gives_the_bytes_of_one_process() {
             .ok();
         // With seven processes, all but six of 240 segments have their nodes in one process.
         check_among(&bench, &job, model, &[("2", "1"), ("3", "2"), ("7", "1")]);
+        let in_16_bits = job.and("rows = \"bf16\"");
+        check_among(&bench, &in_16_bits, model, &[("3", "2")]);
     }
 }
 

@@ -116,6 +116,7 @@ fn check_hub(bench: &Bench, job: &Job, what: &str) {
     let infer: (&[&str], &[&str]) = (&["--stage", "infer"], &OUTPUTS[2..]);
     let all = job.and("sampling = \"none\"\ncompare_sampling = true");
     check(bench, &all, what, infer);
+    check(bench, &all.and("rows = \"bf16\""), what, infer);
 }
 
 /// A process with a hub that has in-edges from most nodes of a type receives no more than its share
@@ -162,6 +163,7 @@ fn every_choice_of_output_gives_the_bytes_of_one_process() {
         "logits = true\nprobabilities = true\nnormalize = true\nprecision = \"f16\"",
         "layer = 1",
         "columns = [\"label\"]\ncompare_sampling = true",
+        "layer = 1\nrows = \"bf16\"",
         "targets = \"list.parquet\"",
     ] {
         check(&bench, &job.and(choice), choice, infer);

@@ -174,7 +174,7 @@ fn unknown_keys_name_line_key_and_the_nearest_key() {
     check(
         USAGE,
         expect![[r#"
-        error: job.toml:34: unknown key `infer.outptu`; did you mean `output`? allowed: output, model, input, check_columns, sampling, layer, method, rows_per_part, prediction, logits, probabilities, precision, normalize, targets, types, columns, compare_sampling
+        error: job.toml:34: unknown key `infer.outptu`; did you mean `output`? allowed: output, model, input, check_columns, sampling, layer, method, rows_per_part, prediction, logits, probabilities, precision, rows, normalize, targets, types, columns, compare_sampling
     "#]],
         |case| {
             case.job = case
@@ -305,6 +305,25 @@ fn wrong_words_and_numbers_name_what_is_allowed() {
     "#]],
         |case| {
             case.job = case.job.with("layout = \"shards\"", "layout = \"shard\"");
+        },
+    );
+    check(
+        USAGE,
+        expect![[r#"
+        error: job.toml:34: `infer.rows` cannot be `f16`; did you mean `bf16`? allowed: f32, bf16
+    "#]],
+        |case| {
+            case.job = case.job.with("[infer]\n", "[infer]\nrows = \"f16\"\n");
+        },
+    );
+    check(
+        USAGE,
+        expect![[r#"
+        error: job.toml:35: `infer.rows` is "bf16": `method = "neighborhoods"` computes the targets of stored graph features, part by part, on the in-edges that these hold; leave the key out, or set `method = "layers"`
+    "#]],
+        |case| {
+            let keys = "[infer]\nmethod = \"neighborhoods\"\nrows = \"bf16\"\n";
+            case.job = case.job.with("[infer]\n", keys);
         },
     );
     check(

@@ -462,6 +462,7 @@ fn kills_change_neither_comparisons_nor_what_neighbourhoods_give() {
     for (keys, is_compared) in [
         ("rows_per_part = 1000\ncompare_sampling = true", true),
         ("method = \"neighborhoods\"", false),
+        ("rows_per_part = 1000\nrows = \"bf16\"", false),
     ] {
         let job = job.replace("rows_per_part = 1000", keys);
         std::fs::write(bench.path("job.toml"), job).unwrap();

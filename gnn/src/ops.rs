@@ -12,9 +12,11 @@ use burn::backend::tensor::FloatTensor;
 use burn::backend::{Autodiff, Backend, Dispatch, Flex, backend_extension};
 use burn::tensor::{DType, Element, Tensor, TensorData};
 
+use half::bf16;
+
 use crate::kernel::{
-    BatchNorm, Dropout, Float, Gat, GatV2, Gine, Kernel, LayerNorm, Linear, Relational, Saved,
-    SegmentMax, Spmm, Update,
+    BatchNorm, Dropout, Float, Forward, Gat, GatV2, Gather, Gine, Kernel, LayerNorm, Linear,
+    Relational, Saved, SegmentMax, Spmm, Update,
 };
 
 /// A kernel with its constants, as a differentiable operation on the device of its inputs.
@@ -226,6 +228,9 @@ impl FusedKernels for Flex {
     type Saved = FlexSaved;
 
     fn fused_forward(op: &Fused, inputs: &[FlexTensor]) -> (FlexTensor, FlexSaved) {
+        if inputs.iter().any(|input| input.dtype() == DType::BF16) {
+            return gather_bf16(op, inputs);
+        }
         match inputs[0].dtype() {
             DType::F32 => forward::<f32>(op, inputs),
             DType::F64 => forward::<f64>(op, inputs),
@@ -251,7 +256,7 @@ fn contiguous(inputs: &[FlexTensor]) -> Vec<FlexTensor> {
     inputs.iter().map(FlexTensor::to_contiguous).collect()
 }
 
-fn slice<F: FlexFloat>(tensor: &FlexTensor) -> &[F] {
+fn slice<F: Element + bytemuck::Pod>(tensor: &FlexTensor) -> &[F] {
     tensor
         .as_slice::<F>()
         .expect("the tensor was made contiguous")
@@ -260,12 +265,40 @@ fn slice<F: FlexFloat>(tensor: &FlexTensor) -> &[F] {
 fn forward<F: FlexFloat>(op: &Fused, inputs: &[FlexTensor]) -> (FlexTensor, FlexSaved) {
     let inputs = contiguous(inputs);
     let slices: Vec<&[F]> = inputs.iter().map(slice).collect();
-    let done = on_kernel!(op, kernel => kernel.forward::<F>(&slices));
+    output(on_kernel!(op, kernel => kernel.forward::<F>(&slices)))
+}
+
+fn output<F: FlexFloat>(done: Forward<F>) -> (FlexTensor, FlexSaved) {
     let shape = [done.out.len() / done.cols, done.cols];
     (
         FlexTensor::from_data(TensorData::new(done.out, shape)),
         F::wrap(done.saved),
     )
+}
+
+/// Runs an operation that gathers rows of 16 bits.
+fn gather_bf16(op: &Fused, inputs: &[FlexTensor]) -> (FlexTensor, FlexSaved) {
+    match op {
+        Fused::Gat(kernel) => gather_rows(kernel, inputs),
+        Fused::GatV2(kernel) => gather_rows(kernel, inputs),
+        Fused::Gine(kernel) => gather_rows(kernel, inputs),
+        Fused::SegmentMax(kernel) => gather_rows(kernel, inputs),
+        Fused::Spmm(kernel) => gather_rows(kernel, inputs),
+        Fused::Relational(Relational::DotScores(kernel)) => gather_rows(kernel, inputs),
+        Fused::Relational(Relational::HeadSum(kernel)) => gather_rows(kernel, inputs),
+        other => panic!("only aggregations read rows in 16 bits, not {other:?}"),
+    }
+}
+
+fn gather_rows<K: Gather>(kernel: &K, inputs: &[FlexTensor]) -> (FlexTensor, FlexSaved) {
+    let inputs = contiguous(inputs);
+    let x = slice::<bf16>(&inputs[K::GATHERED]);
+    let other = |(at, input)| match at {
+        _ if at == K::GATHERED => &[],
+        _ => slice::<f32>(input),
+    };
+    let others: Vec<&[f32]> = inputs.iter().enumerate().map(other).collect();
+    output(kernel.gather(x, &others))
 }
 
 fn backward<F: FlexFloat>(

@@ -1,12 +1,11 @@
 //! Matrices that callers pass to models.
 
-use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
 use burn::tensor::{AllocationProperty, Bytes, DType, Device, Shape, Tensor, TensorData};
 
 use crate::kernel::{Csr, Shared};
-use crate::{Dense, GnnError};
+use crate::{Dense, GnnError, RowFormat, SharedRows};
 
 /// A sparse matrix as compressed rows, such as a bag of words.
 ///
@@ -91,76 +90,6 @@ impl SparseRows {
             return Ok(());
         };
         Err(GnnError::Input { problem })
-    }
-}
-
-/// A dense row-major matrix in shared memory, such as a mapped file; cheap to clone.
-#[derive(Clone, Debug)]
-pub struct SharedRows {
-    bytes: bytes::Bytes,
-    rows: usize,
-    cols: usize,
-}
-
-impl SharedRows {
-    /// Views bytes as rows of `f32`, in this machine's byte order.
-    ///
-    /// # Errors
-    ///
-    /// [`GnnError::Input`] if the bytes are not whole rows, or are not aligned for `f32`.
-    pub fn new(bytes: bytes::Bytes, cols: usize) -> Result<SharedRows, GnnError> {
-        let values = numbers(&bytes).map_err(|e| GnnError::Input {
-            problem: format!("cannot read {} bytes as numbers: {e}", bytes.len()),
-        })?;
-        let rows = values.len().checked_div(cols).unwrap_or(0);
-        if rows * cols != values.len() {
-            let problem = format!("{} values are not whole rows of {cols}", values.len());
-            return Err(GnnError::Input { problem });
-        }
-        Ok(SharedRows { bytes, rows, cols })
-    }
-
-    /// Returns the number of rows.
-    #[must_use]
-    pub fn rows(&self) -> usize {
-        self.rows
-    }
-
-    /// Returns the number of columns.
-    #[must_use]
-    pub fn cols(&self) -> usize {
-        self.cols
-    }
-
-    /// Returns the numbers, row after row.
-    #[must_use]
-    pub fn values(&self) -> &[f32] {
-        numbers(&self.bytes).expect("checked when it was made")
-    }
-
-    /// Returns some of the rows.
-    ///
-    /// # Panics
-    ///
-    /// If `rows` is out of range.
-    #[must_use]
-    pub fn slice(&self, rows: Range<usize>) -> SharedRows {
-        let row_bytes = 4 * self.cols;
-        SharedRows {
-            bytes: self
-                .bytes
-                .slice(rows.start * row_bytes..rows.end * row_bytes),
-            rows: rows.len(),
-            cols: self.cols,
-        }
-    }
-}
-
-/// Casts bytes to numbers; an empty slice needs no alignment.
-fn numbers(bytes: &[u8]) -> Result<&[f32], bytemuck::PodCastError> {
-    match bytes {
-        [] => Ok(&[]),
-        _ => bytemuck::try_cast_slice(bytes),
     }
 }
 
@@ -259,17 +188,36 @@ impl ReadyInput {
         })
     }
 
-    /// Makes shared rows ready, without a copy.
+    /// Makes shared rows ready, without a copy, as the rows that a layer aggregates. Rows in 16 bits
+    /// are read by aggregations alone; other steps read them [widened](Self::widened).
     #[must_use]
     pub fn shared(rows: &SharedRows) -> ReadyInput {
-        let bytes = Bytes::from_shared(rows.bytes.clone(), AllocationProperty::File);
-        let data = TensorData::from_bytes(bytes, Shape::new([rows.rows, rows.cols]), DType::F32);
-        let tensor = Tensor::from_data(data, (&Device::flex(), DType::F32));
+        let dtype = match rows.format() {
+            RowFormat::F32 => DType::F32,
+            RowFormat::Bf16 => DType::BF16,
+        };
+        let bytes = Bytes::from_shared(rows.bytes().clone(), AllocationProperty::File);
+        let data = TensorData::from_bytes(bytes, Shape::new([rows.rows(), rows.cols()]), dtype);
+        let tensor = Tensor::from_data(data, (&Device::flex(), dtype));
         ReadyInput {
-            rows: rows.rows,
-            cols: rows.cols,
+            rows: rows.rows(),
+            cols: rows.cols(),
             features: ReadyFeatures::Dense(tensor),
             on_gpu: Arc::default(),
+        }
+    }
+
+    /// Makes shared rows ready in f32; copies them if they are in 16 bits.
+    ///
+    /// # Panics
+    ///
+    /// Never: the shape of shared rows is checked when they are made.
+    #[must_use]
+    pub fn widened(rows: &SharedRows) -> ReadyInput {
+        match rows.format() {
+            RowFormat::F32 => ReadyInput::shared(rows),
+            RowFormat::Bf16 => ReadyInput::new(Input::Dense(rows.to_dense()))
+                .expect("shared rows have a value for each row and column"),
         }
     }
 

@@ -5,9 +5,10 @@ mod support;
 
 use std::sync::Arc;
 
+use gnn::kernel::round_all_to_bf16;
 use gnn::{
     Architecture, Block, Dense, Input, LayerSlice, Model, NodeColumns, Projected, RangeData,
-    ReadyInput, SomeInEdges, SrcRows,
+    ReadyInput, RowFormat, RowValues, SharedRows, SomeInEdges, SrcRows,
 };
 use support::{Random, architectures};
 
@@ -56,10 +57,19 @@ fn mean(feature: &Dense) -> Dense {
     }
 }
 
+/// Returns rows as inference keeps them.
+fn shared(rows: &Dense, format: RowFormat) -> SharedRows {
+    let bytes: Vec<u8> = match format {
+        RowFormat::F32 => bytemuck::cast_slice(&rows.values).to_vec(),
+        RowFormat::Bf16 => bytemuck::cast_slice(&round_all_to_bf16(&rows.values)).to_vec(),
+    };
+    SharedRows::new(bytes.into(), rows.cols, format).unwrap()
+}
+
 /// Computes the hub's row from parts of its in-edges.
 fn in_parts(
     slice: &LayerSlice<'_>,
-    (src, own): (&Projected<Dense>, &ReadyInput),
+    (src, own, format): (&Projected<Dense>, &ReadyInput, RowFormat),
     nodes: &Arc<NodeColumns>,
     edges: &SomeInEdges,
 ) -> Dense {
@@ -68,9 +78,10 @@ fn in_parts(
     let query = slice.query(scores.map(|all| all.row(HUB)), Some(own.clone()));
     let query = query.unwrap();
     assert_eq!(query.len(), aggregation.query_dim());
+    let of_src = shared(&src.rows, format);
     let rows = SrcRows {
-        rows: &src.rows.values,
-        scores: scores.map(|all| &all.values[..]),
+        rows: of_src.values(),
+        scores: scores.map(|all| RowValues::F32(&all.values)),
         nodes,
     };
     let mean = edges.feature.as_ref().map(mean);
@@ -90,14 +101,14 @@ fn in_parts(
     let merged = aggregation.merge(7, &states, nodes);
     let block = Block::of_range(range(&pick(edges, 0..0)), nodes).unwrap();
     slice
-        .run_aggregated(&block, &ready(src), Some(own.clone()), merged)
+        .run_aggregated(&block, &ready(src, format), Some(own.clone()), merged)
         .unwrap()
 }
 
-fn ready(src: &Projected<Dense>) -> Projected<ReadyInput> {
+fn ready(src: &Projected<Dense>, format: RowFormat) -> Projected<ReadyInput> {
     let ready = |dense: &Dense| ReadyInput::new(Input::Dense(dense.clone())).unwrap();
     Projected {
-        rows: ready(&src.rows),
+        rows: ReadyInput::shared(&shared(&src.rows, format)),
         scores: src.scores.as_ref().map(ready),
     }
 }
@@ -127,8 +138,12 @@ fn check(arch: &Architecture) {
         .project(ReadyInput::new(Input::Dense(rows)).unwrap())
         .unwrap();
     let block = Block::of_range(range(&edges), &nodes).unwrap();
-    let whole = slice.run(&block, &ready(&src), Some(own.clone())).unwrap();
-    let parts = in_parts(&slice, (&src, &own), &nodes, &edges);
+    let run = |given, format| {
+        let at_once = slice.run(&block, &ready(given, format), Some(own.clone()));
+        let merged = in_parts(&slice, (given, &own, format), &nodes, &edges);
+        (at_once.unwrap(), merged)
+    };
+    let (whole, parts) = run(&src, RowFormat::F32);
     let most = whole
         .values
         .iter()
@@ -139,6 +154,15 @@ fn check(arch: &Architecture) {
             "{arch:?}: {whole:?} is not {parts:?}"
         );
     }
+    // Rows in 16 bits give the bits of the same rows in 32 bits.
+    let rounded = Projected {
+        rows: shared(&src.rows, RowFormat::Bf16).to_dense(),
+        ..src.clone()
+    };
+    assert_ne!(rounded.rows, src.rows, "rounding changes some number");
+    let in_16_bits = run(&src, RowFormat::Bf16);
+    assert_eq!(in_16_bits, run(&rounded, RowFormat::F32), "{arch:?}");
+    assert_ne!(in_16_bits.0, whole, "{arch:?}");
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use crate::InferError;
 use crate::rows::{RowRecord, RowWriter};
-use gnn::SharedRows;
+use gnn::{RowFormat, SharedRows};
 use schemas::dataset::DirLock;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
@@ -105,11 +105,12 @@ impl Checkpoint {
     pub(crate) fn create(
         &self,
         (round, what): (usize, &str),
-        rows: usize,
-        cols: usize,
+        (rows, cols): (usize, usize),
+        format: RowFormat,
     ) -> Result<RowWriter, InferError> {
-        let path = self.dir.join(format!("round-{round}-{what}.f32"));
-        RowWriter::create(path, rows, cols)
+        let ending = ending(format);
+        let path = self.dir.join(format!("round-{round}-{what}.{ending}"));
+        RowWriter::create(path, (rows, cols), format)
     }
 
     /// Maps the files of a round; none if it is not finished or a file is missing or changed.
@@ -174,7 +175,7 @@ impl Checkpoint {
         for entry in entries {
             let path = entry.map_err(InferError::io("read", &self.dir))?.path();
             let name = path.file_name().unwrap_or_default().to_string_lossy();
-            if name.ends_with(".f32") && !kept.contains(&&*name) {
+            if is_rows(&name) && !kept.contains(&&*name) {
                 std::fs::remove_file(&path).map_err(InferError::io("remove", &path))?;
             }
         }
@@ -209,6 +210,21 @@ impl Checkpoint {
             Err(_) => Ok(()),
         }
     }
+}
+
+/// Returns the ending of the name of a file of rows.
+fn ending(format: RowFormat) -> &'static str {
+    match format {
+        RowFormat::F32 => "f32",
+        RowFormat::Bf16 => "bf16",
+    }
+}
+
+/// Tells whether a name is that of a file of rows.
+fn is_rows(name: &str) -> bool {
+    let formats = [RowFormat::F32, RowFormat::Bf16].into_iter();
+    let of_name = name.rsplit_once('.').map(|(_, ending)| ending);
+    formats.map(ending).any(|of| of_name == Some(of))
 }
 
 impl Record {

@@ -1,5 +1,6 @@
 //! Table `[infer]` as written.
 
+use gnn::RowFormat;
 use schemas::Precision;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
@@ -45,6 +46,9 @@ pub struct InferSpec {
     /// Data type of the numbers in vectors. Default: `f32`.
     #[serde(default)]
     pub precision: Precision,
+    /// How rows are kept between layers. Default: `f32`.
+    #[serde(default)]
+    pub rows: RowFormat,
     /// Whether each embedding is divided by its Euclidean length. Default: false.
     #[serde(default)]
     pub normalize: bool,

@@ -145,9 +145,9 @@ impl Exchange {
         asked.into_iter().map(message).collect()
     }
 
-    /// Returns the bytes that are exchanged in a round whose rows have `cols` numbers.
-    pub(crate) fn crossing(&self, cols: usize) -> Crossing {
-        let row_bytes = 4 * cols as u64;
+    /// Returns the bytes that are exchanged in a round whose rows have `words` words of 32 bits.
+    pub(crate) fn crossing(&self, words: usize) -> Crossing {
+        let row_bytes = 4 * words as u64;
         let sum = |lists: &[Vec<Row>]| lists.iter().map(|rows| rows.len() as u64).sum::<u64>();
         let pairs = self.taken.iter().zip(&self.partial);
         let least: u64 = pairs

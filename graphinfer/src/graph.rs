@@ -211,9 +211,20 @@ impl Graph {
                 cols,
                 values: features().copied().collect(),
             }),
-            sampling: convert::sampling(self.store.meta().sampling),
+            sampling: self.sampling(),
         };
         Ok(Block::of_range(data, &self.columns)?)
+    }
+
+    /// Returns the first `limit` in-edges of an own row in rank order.
+    pub(crate) fn in_edges(&self, row: Row, limit: usize) -> InEdges<'_> {
+        let (partition, local) = self.place(row);
+        partition.in_edges(0, 0, local, limit)
+    }
+
+    /// Returns how the store's in-edges were drawn.
+    pub(crate) fn sampling(&self) -> gnn::Sampling {
+        convert::sampling(self.store.meta().sampling)
     }
 
     /// Tells whether the raw features are sparse.
@@ -229,6 +240,23 @@ impl Graph {
     pub(crate) fn input(
         &self,
         rows: Range<usize>,
+        trained: &TrainedModel,
+    ) -> Result<Input, InferError> {
+        self.input_of_rows(rows, trained)
+    }
+
+    /// Gathers the raw features of listed own rows, as [`input`](Self::input) does.
+    pub(crate) fn input_of(
+        &self,
+        rows: &[usize],
+        trained: &TrainedModel,
+    ) -> Result<Input, InferError> {
+        self.input_of_rows(rows.iter().copied(), trained)
+    }
+
+    fn input_of_rows(
+        &self,
+        rows: impl ExactSizeIterator<Item = usize> + Clone,
         trained: &TrainedModel,
     ) -> Result<Input, InferError> {
         let num_rows = rows.len();
@@ -290,7 +318,10 @@ impl Graph {
         }))
     }
 
-    fn places(&self, rows: Range<usize>) -> impl Iterator<Item = (&Partition, LocalIdx)> {
+    fn places(
+        &self,
+        rows: impl Iterator<Item = usize>,
+    ) -> impl Iterator<Item = (&Partition, LocalIdx)> {
         rows.map(|row| self.place(Row::from_index(row)))
     }
 

@@ -16,6 +16,7 @@ use crate::round::RoundStats;
 use crate::slice::Slice;
 use crate::threads::Threads;
 use cluster::{gather_processes, open_output};
+use gnn::RowFormat;
 use schemas::{IdListPlan, Manifest, NodeIdx, Opened, Output, PartEntry, Progress};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -96,6 +97,7 @@ fn infer_untyped(
         trained,
         slices: &slices,
         threads: &threads,
+        format: plan.rows,
         embedding_layer,
     };
     let last = PartsWriter {
@@ -177,15 +179,18 @@ pub(crate) fn finish(
 pub(crate) struct Share {
     pub(crate) rounds: Vec<RoundStats>,
     pub(crate) difference: Difference,
+    /// How far a sample is from one with rows in f32.
+    pub(crate) rounding: Difference,
     pub(crate) parts: BTreeMap<usize, PartEntry>,
 }
 
 /// Joins the shares of all processes; returns the report.
 pub(crate) fn join(shares: Vec<Share>, plan: &InferPlan, output: &Output) -> serde_json::Value {
-    let mut difference = Difference::default();
+    let (mut difference, mut rounding) = (Difference::default(), Difference::default());
     let mut of_processes = Vec::with_capacity(shares.len());
     for share in shares {
         difference.add(&share.difference);
+        rounding.add(&share.rounding);
         output.adopt_parts(share.parts);
         of_processes.push(share.rounds);
     }
@@ -195,6 +200,9 @@ pub(crate) fn join(shares: Vec<Share>, plan: &InferPlan, output: &Output) -> ser
     };
     if plan.compare_sampling {
         report["sampling_compared"] = difference.report();
+    }
+    if plan.rows != RowFormat::F32 {
+        report["rows_compared"] = rounding.report();
     }
     report
 }
@@ -281,9 +289,9 @@ fn run<'a>(
     let started = Instant::now();
     let cluster = rounds.graph.cluster();
     cluster.set_phase(&format!("infer, round {last}/{}", last + 1));
-    // If no part is left to write, the rows of hubs are not needed either.
+    // If no part is left to write and no sample is compared, the rows of hubs are not needed either.
     let input = match last_round.open_parts()[..] {
-        [] => LayerInput::of(last, &before),
+        [] if rounds.format == RowFormat::F32 => LayerInput::of(last, &before),
         _ => rounds.open(last, &before)?,
     };
     let written = last_round.run(&input)?;
@@ -298,6 +306,13 @@ fn run<'a>(
     Ok(Share {
         rounds: stats,
         difference: written.difference,
+        rounding: match rounds.format {
+            RowFormat::F32 => Difference::default(),
+            RowFormat::Bf16 => {
+                let predicts = last_round.columns.prediction.is_some();
+                rounds.rounding(&input, (last_round.inner.as_ref(), predicts))?
+            }
+        },
         parts: last_round.output.committed_parts(),
     })
 }

@@ -232,11 +232,7 @@ impl PartsWriter<'_> {
         }
         let embedding = match &self.inner {
             None => rows,
-            Some(inner) => pick(Dense {
-                rows: piece.rows.len(),
-                cols: inner.cols(),
-                values: inner.slice(piece.rows.clone()).values().to_vec(),
-            }),
+            Some(inner) => pick(inner.slice(piece.rows.clone()).to_dense()),
         };
         let vectors = vectors(
             &self.columns,

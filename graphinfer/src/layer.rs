@@ -7,7 +7,9 @@ use crate::graph::Graph;
 use crate::model::TrainedModel;
 use crate::slice::Slice;
 use crate::threads::Threads;
-use gnn::{Block, Dense, LayerSlice, NodeColumns, Projected, ReadyInput, SharedRows, SrcRows};
+use gnn::{
+    Block, Dense, LayerSlice, NodeColumns, Projected, ReadyInput, RowFormat, SharedRows, SrcRows,
+};
 use schemas::Row;
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -18,6 +20,8 @@ pub(crate) struct Rounds<'a> {
     pub(crate) trained: &'a TrainedModel,
     pub(crate) slices: &'a [Slice],
     pub(crate) threads: &'a Threads,
+    /// How rows are kept between rounds.
+    pub(crate) format: RowFormat,
     /// The layer whose rows are kept for the output, also if no later layer reads them.
     pub(crate) embedding_layer: usize,
 }
@@ -169,7 +173,7 @@ impl Layer<'_> {
         let row = row.index();
         let scores = self.input.scores();
         let scores = scores.map(|scores| scores.slice(row..row + 1));
-        let scores = scores.as_ref().map(SharedRows::values);
+        let scores = scores.as_ref().map(|scores| scores.values().f32());
         Ok(self.conv.query(scores, self.own(row..row + 1)?)?)
     }
 
@@ -184,7 +188,7 @@ impl Layer<'_> {
             return Ok(None);
         }
         if let Some(rows) = &self.input.before.rows {
-            return Ok(Some(ReadyInput::shared(&rows.slice(own_rows))));
+            return Ok(Some(ReadyInput::widened(&rows.slice(own_rows))));
         }
         let input = self.rounds.graph.input(own_rows, self.rounds.trained)?;
         Ok(Some(ReadyInput::new(input)?))

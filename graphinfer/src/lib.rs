@@ -129,6 +129,7 @@ mod plan;
 mod predict;
 mod resume;
 mod round;
+mod rounding;
 mod rows;
 mod slice;
 mod threads;

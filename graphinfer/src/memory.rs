@@ -24,9 +24,10 @@ impl InferPlan {
     pub fn memory(&self, num_nodes: usize, num_workers: usize, hidden: &[usize]) -> InferMemory {
         let widest = hidden.iter().copied().max().unwrap_or(0);
         let row = NUMBER_BYTES * widest as f64;
+        let kept = self.rows.num_bytes() as f64 * widest as f64;
         let written = num_nodes.min(self.rows_per_part.saturating_mul(num_workers));
         InferMemory {
-            mapped: row * hidden.len().min(2) as f64 * num_nodes as f64,
+            mapped: kept * hidden.len().min(2) as f64 * num_nodes as f64,
             parts: row * WRITE_COPIES * written as f64,
         }
     }

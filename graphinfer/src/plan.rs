@@ -2,6 +2,7 @@
 
 use crate::InferError;
 use crate::config::{InferSampling, InferSpec, InferTargets, InferTypes, Method};
+use gnn::RowFormat;
 use schemas::path::join;
 use schemas::{IdListPlan, NodesPlan, Precision};
 use std::path::{Path, PathBuf};
@@ -57,6 +58,7 @@ pub struct InferPlan {
     pub(crate) logits: bool,
     pub(crate) probabilities: bool,
     pub(crate) precision: Precision,
+    pub(crate) rows: RowFormat,
     pub(crate) normalize: bool,
     pub(crate) targets: InferTargets,
     pub(crate) types: Option<InferTypes>,
@@ -108,6 +110,7 @@ impl InferSpec {
             logits: self.logits,
             probabilities: self.probabilities,
             precision: self.precision,
+            rows: self.rows,
             normalize: self.normalize,
             targets: match self.targets {
                 InferTargets::All => InferTargets::All,
@@ -145,6 +148,7 @@ impl InferSpec {
             (self.types.is_some(), "infer.types", "given"),
             (self.compare_sampling, "infer.compare_sampling", "true"),
             (self.rows_per_part.is_some(), "infer.rows_per_part", "given"),
+            (self.rows != RowFormat::F32, "infer.rows", "\"bf16\""),
         ];
         let allowed = "`method = \"neighborhoods\"` computes the targets of stored graph features, \
                        part by part, on the in-edges that these hold; leave the key out, or set \
@@ -294,7 +298,7 @@ impl InferPlan {
 
     /// Returns the settings that decide the bytes of the output, except the list of targets.
     pub fn settings(&self) -> serde_json::Value {
-        serde_json::json!({
+        let mut settings = serde_json::json!({
             "method": self.method,
             "sampling": self.sampling,
             "layer": self.layer,
@@ -306,7 +310,12 @@ impl InferPlan {
             "columns": self.columns,
             "compare_sampling": self.compare_sampling,
             "rows_per_part": self.rows_per_part,
-        })
+        });
+        // Older outputs, which do not have the key, were computed with rows in f32.
+        if self.rows != RowFormat::F32 {
+            settings["rows"] = serde_json::json!(self.rows);
+        }
+        settings
     }
 
     /// Opens the list of targets; none if all nodes are targets.

@@ -7,7 +7,7 @@ use crate::inner::InnerRounds;
 use crate::layer::{Layer, Rounds};
 use crate::rows::{RowRecord, RowWriter};
 use cluster::Cluster;
-use gnn::{Dense, Input, LayerSlice, Projected, ReadyInput};
+use gnn::{Dense, Input, LayerSlice, Projected, ReadyInput, RowFormat};
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
 use std::sync::Arc;
@@ -76,9 +76,9 @@ impl Rounds<'_> {
     /// Creates the files that the next layer reads after a round.
     fn create(&self, round: usize, checkpoint: &Checkpoint) -> Result<RoundWriter, InferError> {
         let next = self.conv(round + 1);
-        let file = |what, num_rows, cols: Option<usize>| match cols {
+        let file = |what, num_rows, cols: Option<usize>, format| match cols {
             Some(cols) => {
-                let writer = checkpoint.create((round, what), num_rows, cols)?;
+                let writer = checkpoint.create((round, what), (num_rows, cols), format)?;
                 Ok(Some(Arc::new(writer)))
             }
             None => Ok::<_, InferError>(None),
@@ -94,9 +94,15 @@ impl Rounds<'_> {
                 "rows",
                 if next.projects() { own } else { all },
                 rows.then(|| arch.input_dim(round + 1)),
+                self.format,
             )?,
-            src: file("src", all, next.projects().then(|| next.src_dim()))?,
-            scores: file("scores", all, next.scores_dim())?,
+            src: file(
+                "src",
+                all,
+                next.projects().then(|| next.src_dim()),
+                self.format,
+            )?,
+            scores: file("scores", all, next.scores_dim(), RowFormat::F32)?,
         })
     }
 
@@ -181,11 +187,11 @@ impl Rounds<'_> {
         for file in aggregated.into_iter().chain(&writer.scores) {
             let (read, written) = (Arc::clone(file), Arc::clone(file));
             exchange.run(
-                file.cols(),
-                move |rows| Ok(read.read(rows)?.into_iter().map(f32::to_bits).collect()),
-                move |row, words| written.write(row.index(), bytemuck::cast_slice(words)),
+                file.row_words(),
+                move |rows| read.read_words(rows),
+                move |row, words| written.write_words(row.index(), words),
             )?;
-            crossing.add(exchange.crossing(file.cols()));
+            crossing.add(exchange.crossing(file.row_words()));
         }
         Ok(Some(crossing))
     }

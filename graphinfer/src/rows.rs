@@ -1,7 +1,8 @@
 //! Files of rows, one row for each node: threads write them in pieces, later rounds map them.
 
 use crate::InferError;
-use gnn::SharedRows;
+use gnn::kernel::round_all_to_bf16;
+use gnn::{RowFormat, SharedRows};
 use schemas::xxh::hash_bytes;
 use serde::{Deserialize, Serialize};
 use std::fs::File;
@@ -22,6 +23,7 @@ pub(crate) struct RowWriter {
     path: PathBuf,
     file: File,
     cols: usize,
+    format: RowFormat,
     num_bytes: usize,
     /// Pieces of the file that are not complete.
     pieces: Vec<Mutex<Piece>>,
@@ -45,29 +47,37 @@ pub(crate) struct RowRecord {
     pub(crate) name: String,
     rows: usize,
     pub(crate) cols: usize,
+    /// How numbers are kept; f32 if an older program wrote the record.
+    #[serde(default)]
+    format: RowFormat,
     /// Sum of the checksums of all pieces.
     checksum: u64,
 }
 
 impl RowWriter {
     /// Creates the file, or replaces it.
-    pub(crate) fn create(path: PathBuf, rows: usize, cols: usize) -> Result<Self, InferError> {
+    pub(crate) fn create(
+        path: PathBuf,
+        (rows, cols): (usize, usize),
+        format: RowFormat,
+    ) -> Result<Self, InferError> {
+        let num_bytes = rows * cols * format.num_bytes();
         let create = || -> std::io::Result<File> {
             // Another run may still map the old file, whose bytes must not change.
             if path.exists() {
                 std::fs::remove_file(&path)?;
             }
             let file = File::create_new(&path)?;
-            file.set_len(rows as u64 * cols as u64 * 4)?;
+            file.set_len(num_bytes as u64)?;
             Ok(file)
         };
         let file = create().map_err(InferError::io("create", &path))?;
-        let num_bytes = rows * cols * 4;
         let pieces = (0..num_bytes.div_ceil(PIECE_BYTES)).map(|_| Mutex::default());
         Ok(Self {
             path,
             file,
             cols,
+            format,
             num_bytes,
             pieces: pieces.collect(),
             spare: Mutex::default(),
@@ -77,8 +87,22 @@ impl RowWriter {
 
     /// Writes rows from row `first` on. Each row must be written at most once.
     pub(crate) fn write(&self, first: usize, values: &[f32]) -> Result<(), InferError> {
-        let mut bytes: &[u8] = bytemuck::cast_slice(values);
-        let mut at = first * self.cols * 4;
+        let at = first * self.row_bytes();
+        match self.format {
+            RowFormat::F32 => self.write_bytes(at, bytemuck::cast_slice(values)),
+            RowFormat::Bf16 => {
+                self.write_bytes(at, bytemuck::cast_slice(&round_all_to_bf16(values)))
+            }
+        }
+    }
+
+    /// Writes a row given as [`read_words`](Self::read_words) returns it.
+    pub(crate) fn write_words(&self, row: usize, words: &[u32]) -> Result<(), InferError> {
+        let bytes: &[u8] = bytemuck::cast_slice(words);
+        self.write_bytes(row * self.row_bytes(), &bytes[..self.row_bytes()])
+    }
+
+    fn write_bytes(&self, mut at: usize, mut bytes: &[u8]) -> Result<(), InferError> {
         while !bytes.is_empty() {
             let (piece, start) = (at / PIECE_BYTES, at % PIECE_BYTES);
             let (now, later) = bytes.split_at(bytes.len().min(PIECE_BYTES - start));
@@ -117,16 +141,35 @@ impl RowWriter {
         Ok(())
     }
 
-    /// Returns how many numbers a row has.
-    pub(crate) fn cols(&self) -> usize {
-        self.cols
+    /// Returns the size of a row in bytes.
+    fn row_bytes(&self) -> usize {
+        self.cols * self.format.num_bytes()
     }
 
-    /// Reads rows back; rows that were not written are zeros.
-    pub(crate) fn read(&self, rows: Range<usize>) -> Result<Vec<f32>, InferError> {
-        let mut values = vec![0.0; rows.len() * self.cols];
-        let mut bytes: &mut [u8] = bytemuck::cast_slice_mut(&mut values);
-        let mut at = rows.start * self.cols * 4;
+    /// Returns how many words of 32 bits a row takes in messages.
+    pub(crate) fn row_words(&self) -> usize {
+        self.row_bytes().div_ceil(4)
+    }
+
+    /// Reads rows back, each as whole words; rows that were not written are zeros.
+    pub(crate) fn read_words(&self, rows: Range<usize>) -> Result<Vec<u32>, InferError> {
+        let (num_rows, start) = (rows.len(), rows.start * self.row_bytes());
+        let mut words = vec![0; num_rows * self.row_words()];
+        if 4 * self.row_words() == self.row_bytes() {
+            self.read_bytes(start, bytemuck::cast_slice_mut(&mut words))?;
+            return Ok(words);
+        }
+        let mut bytes = vec![0; num_rows * self.row_bytes()];
+        self.read_bytes(start, &mut bytes)?;
+        let of_words: &mut [u8] = bytemuck::cast_slice_mut(&mut words);
+        let whole = of_words.chunks_exact_mut(4 * self.row_words());
+        for (row, of_row) in bytes.chunks_exact(self.row_bytes()).zip(whole) {
+            of_row[..row.len()].copy_from_slice(row);
+        }
+        Ok(words)
+    }
+
+    fn read_bytes(&self, mut at: usize, mut bytes: &mut [u8]) -> Result<(), InferError> {
         while !bytes.is_empty() {
             let (index, start) = (at / PIECE_BYTES, at % PIECE_BYTES);
             let (now, later) = bytes.split_at_mut(bytes.len().min(PIECE_BYTES - start));
@@ -142,7 +185,7 @@ impl RowWriter {
             at += now.len();
             bytes = later;
         }
-        Ok(values)
+        Ok(())
     }
 
     fn write_piece(&self, index: usize, bytes: &[u8]) -> Result<(), InferError> {
@@ -170,8 +213,9 @@ impl RowWriter {
         let name = self.path.file_name().unwrap_or_default();
         Ok(RowRecord {
             name: name.to_string_lossy().into_owned(),
-            rows: self.num_bytes / (4 * self.cols).max(1),
+            rows: self.num_bytes / self.row_bytes().max(1),
             cols: self.cols,
+            format: self.format,
             checksum: self.checksum.into_inner(),
         })
     }
@@ -183,18 +227,17 @@ impl RowRecord {
         let path = dir.join(&self.name);
         let map = || store::map_bytes(&File::open(&path)?);
         let bytes = map().map_err(InferError::io("read", &path))?;
-        Ok(SharedRows::new(bytes, self.cols)?)
+        Ok(SharedRows::new(bytes, self.cols, self.format)?)
     }
 
     /// Returns the size of the file in bytes.
     pub(crate) fn num_bytes(&self) -> u64 {
-        4 * self.rows as u64 * self.cols as u64
+        self.format.num_bytes() as u64 * self.rows as u64 * self.cols as u64
     }
 
     /// Tells whether the mapped rows have the recorded checksum.
     pub(crate) fn is_intact(&self, rows: &SharedRows) -> bool {
-        let bytes: &[u8] = bytemuck::cast_slice(rows.values());
-        let pieces = bytes.chunks(PIECE_BYTES).enumerate();
+        let pieces = rows.bytes().chunks(PIECE_BYTES).enumerate();
         let hashes = pieces.map(|(index, piece)| checksum(index, piece));
         rows.rows() == self.rows && hashes.fold(0, u64::wrapping_add) == self.checksum
     }

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use super::heads::{dot_heads, row, sum_heads};
 use super::prefetch::{AHEAD, prefetch};
 use super::split::{pieces, run, split_mut};
-use super::{Csr, Float, Forward, Mask, Saved, Shared};
+use super::{Csr, Float, Forward, Mask, Saved, Shared, Stored};
 
 /// Slope of the leaky non-linearity below 0, as in `PyG`.
 const SLOPE: f32 = 0.2;
@@ -235,12 +235,12 @@ impl Attention {
 
     /// Sets `out` to the sum of the rows of `x` that row `v` reads, each times its coefficients.
     #[inline(always)]
-    pub(super) fn sum_rows<F: Float>(
+    pub(super) fn sum_rows<F: Float, S: Stored<F>>(
         &self,
         v: usize,
         alpha: &[F],
         scratch: &mut Vec<F>,
-        (x, out): (&[F], &mut [F]),
+        (x, out): (&[S], &mut [F]),
     ) {
         // The coefficient of a self-loop of the edge list is 0.
         let factors = self.factors(v, alpha, scratch).chunks_exact(self.heads);

@@ -8,7 +8,7 @@ use super::prefetch::{AHEAD, prefetch};
 use super::split::{
     even_pieces, fixed_pieces, for_rows, map, pieces, run, split_mut, sum_in_order,
 };
-use super::{Attention, Float, Forward, Kernel, Saved};
+use super::{Attention, Float, Forward, Gather, Kernel, Saved, Stored};
 
 /// `out[v] = sum over edges of a[e] * h[col[e]]`, with
 /// `a = softmax over v's edges of leaky(s_src[u] + s_dst[v] + z[e])`, for each head,
@@ -29,9 +29,9 @@ pub struct Gat {
 }
 
 /// The inputs, and the buffers that a thread reuses for each row.
-struct GatScratch<'a, F> {
+struct GatScratch<'a, F, S> {
     op: &'a Gat,
-    h: &'a [F],
+    h: &'a [S],
     /// `[num_cols, 2 * heads]`: each node's score as src, then as dst.
     s: &'a [F],
     z: Option<&'a [F]>,
@@ -45,16 +45,16 @@ struct GatScratch<'a, F> {
     scratch: Vec<F>,
 }
 
-impl<'a, F: Float> GatScratch<'a, F> {
-    fn new(op: &'a Gat, inputs: &[&'a [F]], s: &'a [F]) -> GatScratch<'a, F> {
+impl<'a, F: Float, S: Stored<F>> GatScratch<'a, F, S> {
+    fn new(op: &'a Gat, h: &'a [S], inputs: &[&'a [F]], s: &'a [F]) -> GatScratch<'a, F, S> {
         let zeros = vec![F::ZERO; op.attention.heads];
         GatScratch {
             op,
-            h: inputs[0],
+            h,
             s,
             z: op.edge_scores.then_some(inputs[3]),
-            width: op.width(inputs[0]),
-            dim: op.width(inputs[0]) / op.attention.heads,
+            width: op.width(h),
+            dim: op.width(h) / op.attention.heads,
             sums: zeros.clone(),
             own_score: zeros,
             scratch: Vec::new(),
@@ -141,7 +141,9 @@ impl<'a, F: Float> GatScratch<'a, F> {
         attention.softmax(alpha, &mut self.sums);
         attention.sum_rows(v, alpha, &mut self.scratch, (self.h, out));
     }
+}
 
+impl<F: Float> GatScratch<'_, F, F> {
     /// Computes the slopes of one row's scores, of its dst score and of its edge scores.
     #[inline(always)]
     fn backward_row(&mut self, v: usize, grad: &[F], alpha: &[F], slopes: RowSlopes<'_, F>) {
@@ -241,6 +243,25 @@ pub fn node_scores<F: Float>(h: &[F], att: &[&[F]], heads: usize) -> Vec<F> {
 }
 
 impl Gat {
+    /// Computes the output from rows and the scores of their nodes.
+    fn forward_from<F: Float, S: Stored<F>>(
+        &self,
+        (h, s): (&[S], &[F]),
+        inputs: &[&[F]],
+    ) -> Forward<F> {
+        let dim = self.width(h) / self.attention.heads;
+        let work = || GatScratch::new(self, h, inputs, s);
+        self.attention.forward_rows(
+            dim,
+            work,
+            // A path in its place would be compiled for the oldest processors alone.
+            #[inline(always)]
+            |work: &mut GatScratch<'_, F, S>, v, out: &mut [F], alpha: &mut [F]| {
+                work.forward(v, out, alpha);
+            },
+        )
+    }
+
     /// Walks the columns: slopes of the features and of the two scoring vectors.
     fn backward_cols<F: Float>(
         &self,
@@ -257,7 +278,7 @@ impl Gat {
             ranges.into_iter().zip(parts).collect(),
             #[inline(always)]
             |(range, part)| {
-                let mut work = GatScratch::new(self, inputs, s);
+                let mut work = GatScratch::new(self, inputs[0], inputs, s);
                 let (mut src, mut dst) = (vec![F::ZERO; width], vec![F::ZERO; width]);
                 let mut slope = vec![F::ZERO; 2 * heads];
                 let range: std::ops::Range<usize> = range;
@@ -302,7 +323,7 @@ impl Gat {
             ranges.into_iter().zip(parts).collect(),
             #[inline(always)]
             |(range, ((scores, dsts), edges))| {
-                let mut work = GatScratch::new(self, inputs, s);
+                let mut work = GatScratch::new(self, inputs[0], inputs, s);
                 let (first, first_edge) = (
                     attention.slot_start(range.start),
                     csr.offset[range.start] as usize,
@@ -328,9 +349,21 @@ impl Gat {
     }
 }
 
+impl Gather for Gat {
+    const GATHERED: usize = 0;
+
+    /// Computes the output from the scores of nodes, which `inputs` has.
+    fn gather<F: Float, S: Stored<F>>(&self, x: &[S], inputs: &[&[F]]) -> Forward<F> {
+        assert!(
+            self.scored,
+            "scores are computed from rows before these are rounded"
+        );
+        self.forward_from((x, inputs[1]), inputs)
+    }
+}
+
 impl Kernel for Gat {
     fn forward<F: Float>(&self, inputs: &[&[F]]) -> Forward<F> {
-        let dim = self.width(inputs[0]) / self.attention.heads;
         let own;
         let s = if self.scored {
             inputs[1]
@@ -338,16 +371,7 @@ impl Kernel for Gat {
             own = node_scores(inputs[0], &inputs[1..3], self.attention.heads);
             &own
         };
-        let work = || GatScratch::new(self, inputs, s);
-        let mut done = self.attention.forward_rows(
-            dim,
-            work,
-            // A path in its place would be compiled for the oldest processors alone.
-            #[inline(always)]
-            |work: &mut GatScratch<'_, F>, v, out: &mut [F], alpha: &mut [F]| {
-                work.forward(v, out, alpha);
-            },
-        );
+        let mut done = self.forward_from((inputs[0], s), inputs);
         if !self.scored {
             done.saved.values.extend_from_slice(s);
         }

@@ -8,7 +8,7 @@ use super::edge_projection::{EdgeProjection, transposed};
 use super::heads::{add_heads, add_scaled, dot_heads, row};
 use super::prefetch::{AHEAD, prefetch};
 use super::split::{fixed_pieces, for_rows, map, pieces, split_mut, sum_in_order};
-use super::{Attention, EdgeFeatures, Float, Forward, Kernel, Saved};
+use super::{Attention, EdgeFeatures, Float, Forward, Gather, Kernel, Saved, Stored};
 
 /// `out[v] = sum over edges of a[e] * l[col[e]]`, with
 /// `a = softmax over v's edges of att . leaky(l[u] + r[v] + weight * feature[e])`, for each head.
@@ -25,9 +25,9 @@ pub struct GatV2 {
 }
 
 /// The inputs, and the buffers that a thread reuses for each row.
-struct GatV2Scratch<'a, F> {
+struct GatV2Scratch<'a, F, S> {
     op: &'a GatV2,
-    l: &'a [F],
+    l: &'a [S],
     r: &'a [F],
     att: &'a [F],
     projection: Option<&'a EdgeProjection<'a, F>>,
@@ -45,7 +45,7 @@ struct GatV2Scratch<'a, F> {
     inner: Vec<F>,
 }
 
-impl<F: Float> GatV2Scratch<'_, F> {
+impl<F: Float, S: Stored<F>> GatV2Scratch<'_, F, S> {
     /// Sets the edge features of the added self-loop.
     #[inline(always)]
     fn read_mean(&mut self, v: usize) {
@@ -71,7 +71,7 @@ impl<F: Float> GatV2Scratch<'_, F> {
             .iter()
             .zip(row(self.r, v, self.width));
         for (inner, (&l, &r)) in self.inner.iter_mut().zip(ends) {
-            *inner = l + r;
+            *inner = l.load() + r;
         }
         let Some(projection) = self.projection else {
             return;
@@ -103,7 +103,9 @@ impl<F: Float> GatV2Scratch<'_, F> {
         attention.softmax(alpha, &mut self.sums);
         attention.sum_rows(v, alpha, &mut self.factor, (self.l, out));
     }
+}
 
+impl<F: Float> GatV2Scratch<'_, F, F> {
     /// Replaces the inner vector of an edge by its slope, computed from the slopes of the scores.
     #[inline(always)]
     fn inner_slope(&mut self, score: &[F]) {
@@ -184,16 +186,17 @@ impl GatV2 {
         Some(EdgeProjection::new(self.edge_feature.as_ref()?, weight))
     }
 
-    fn work<'a, F: Float>(
+    fn work<'a, F: Float, S: Stored<F>>(
         &'a self,
+        l: &'a [S],
         inputs: &[&'a [F]],
         projection: Option<&'a EdgeProjection<'a, F>>,
-    ) -> GatV2Scratch<'a, F> {
+    ) -> GatV2Scratch<'a, F, S> {
         let (heads, width) = (self.attention.heads, inputs[2].len());
         let edge_dim = projection.map_or(0, |projection| projection.weight.len() / width);
         GatV2Scratch {
             op: self,
-            l: inputs[0],
+            l,
             r: inputs[1],
             att: inputs[2],
             projection,
@@ -228,7 +231,7 @@ impl GatV2 {
             tasks,
             #[inline(always)]
             |(range, (scores, rs))| {
-                let mut work = self.work(inputs, projection);
+                let mut work = self.work(inputs[0], inputs, projection);
                 let (mut att, mut weight) = (vec![F::ZERO; width], vec![F::ZERO; weight_len]);
                 let first = attention.slot_start(range.start);
                 for (v, r) in range.zip(rs.chunks_exact_mut(width)) {
@@ -252,20 +255,28 @@ impl GatV2 {
     }
 }
 
-impl Kernel for GatV2 {
-    fn forward<F: Float>(&self, inputs: &[&[F]]) -> Forward<F> {
+impl Gather for GatV2 {
+    const GATHERED: usize = 0;
+
+    fn gather<F: Float, S: Stored<F>>(&self, x: &[S], inputs: &[&[F]]) -> Forward<F> {
         let dim = inputs[2].len() / self.attention.heads;
         let projection = self.projection(inputs[3]);
-        let work = || self.work(inputs, projection.as_ref());
+        let work = || self.work(x, inputs, projection.as_ref());
         self.attention.forward_rows(
             dim,
             work,
             // A path in its place would be compiled for the oldest processors alone.
             #[inline(always)]
-            |work: &mut GatV2Scratch<'_, F>, v, out: &mut [F], alpha: &mut [F]| {
+            |work: &mut GatV2Scratch<'_, F, S>, v, out: &mut [F], alpha: &mut [F]| {
                 work.forward(v, out, alpha);
             },
         )
+    }
+}
+
+impl Kernel for GatV2 {
+    fn forward<F: Float>(&self, inputs: &[&[F]]) -> Forward<F> {
+        self.gather(inputs[0], inputs)
     }
 
     fn backward<F: Float>(
@@ -287,7 +298,7 @@ impl Kernel for GatV2 {
         let factor = self.attention.scaled(&saved.values);
         let mut l = vec![F::ZERO; inputs[0].len()];
         let ranges = pieces(&csr.transposed().offset, csr.partitioning, width);
-        let work = || self.work(inputs, projection.as_ref());
+        let work = || self.work(inputs[0], inputs, projection.as_ref());
         for_rows(
             &mut l,
             width,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::edge_projection::{EdgeProjection, transposed};
 use super::prefetch::{AHEAD, prefetch};
 use super::split::{fixed_pieces, for_rows, map, pieces, sum_in_order};
-use super::{Csr, EdgeFeatures, Float, Forward, Kernel, Saved, Shared};
+use super::{Csr, EdgeFeatures, Float, Forward, Gather, Kernel, Saved, Shared, Stored};
 
 /// `out[v] = x[v] + sum over edges of edge[e] * relu(x[col[e]] + weight * feature[e] + bias)`,
 /// without `x[v]` if no column is the row's own node.
@@ -22,24 +22,23 @@ pub struct Gine {
 }
 
 /// The inputs, and the buffers that a thread reuses for each edge.
-struct GineScratch<'a, F> {
+struct GineScratch<'a, F, S> {
     op: &'a Gine,
-    x: &'a [F],
+    x: &'a [S],
     bias: &'a [F],
     projection: &'a EdgeProjection<'a, F>,
     feature: Vec<F>,
     message: Vec<F>,
 }
 
-impl<F: Float> GineScratch<'_, F> {
+impl<F: Float, S: Stored<F>> GineScratch<'_, F, S> {
     /// Computes the message of an edge before the non-linearity.
     #[inline(always)]
     fn message(&mut self, edge: usize, u: usize) {
         let dim = self.message.len();
-        self.message
-            .copy_from_slice(&self.x[u * dim..(u + 1) * dim]);
-        for (message, &bias) in self.message.iter_mut().zip(self.bias) {
-            *message += bias;
+        let own = self.x[u * dim..(u + 1) * dim].iter().zip(self.bias);
+        for (message, (x, &bias)) in self.message.iter_mut().zip(own) {
+            *message = x.load() + bias;
         }
         self.projection.read(edge, &mut self.feature);
         self.projection.add(&self.feature, &mut self.message);
@@ -49,7 +48,10 @@ impl<F: Float> GineScratch<'_, F> {
     fn forward(&mut self, csr: &Csr, v: usize, out: &mut [F]) {
         let dim = out.len();
         match csr.own_col(v) {
-            Some(own) => out.copy_from_slice(&self.x[own * dim..][..dim]),
+            Some(own) => {
+                let own = self.x[own * dim..][..dim].iter();
+                out.iter_mut().zip(own).for_each(|(out, x)| *out = x.load());
+            }
             None => out.fill(F::ZERO),
         }
         for edge in csr.row(v) {
@@ -86,15 +88,16 @@ impl Gine {
         EdgeProjection::new(&self.feature, weight)
     }
 
-    fn work<'a, F: Float>(
+    fn work<'a, F: Float, S: Stored<F>>(
         &'a self,
+        x: &'a [S],
         inputs: &[&'a [F]],
         projection: &'a EdgeProjection<'a, F>,
-    ) -> GineScratch<'a, F> {
+    ) -> GineScratch<'a, F, S> {
         let dim = inputs[2].len();
         GineScratch {
             op: self,
-            x: inputs[0],
+            x,
             bias: inputs[2],
             projection,
             feature: vec![F::ZERO; projection.weight.len() / dim],
@@ -114,7 +117,7 @@ impl Gine {
             fixed_pieces(&csr.offset),
             #[inline(always)]
             |range| {
-                let mut work = self.work(inputs, projection);
+                let mut work = self.work(inputs[0], inputs, projection);
                 let mut weight = vec![F::ZERO; projection.weight.len()];
                 let mut bias = vec![F::ZERO; dim];
                 for v in range {
@@ -134,13 +137,15 @@ impl Gine {
     }
 }
 
-impl Kernel for Gine {
-    fn forward<F: Float>(&self, inputs: &[&[F]]) -> Forward<F> {
+impl Gather for Gine {
+    const GATHERED: usize = 0;
+
+    fn gather<F: Float, S: Stored<F>>(&self, x: &[S], inputs: &[&[F]]) -> Forward<F> {
         let (csr, dim) = (&self.csr, inputs[2].len());
         let projection = self.projection(inputs[1]);
         let mut out = vec![F::ZERO; csr.num_rows() * dim];
         let ranges = pieces(&csr.offset, csr.partitioning, dim);
-        let work = || self.work(inputs, &projection);
+        let work = || self.work(x, inputs, &projection);
         for_rows(
             &mut out,
             dim,
@@ -152,6 +157,12 @@ impl Kernel for Gine {
             },
         );
         Forward::of(out, dim)
+    }
+}
+
+impl Kernel for Gine {
+    fn forward<F: Float>(&self, inputs: &[&[F]]) -> Forward<F> {
+        self.gather(inputs[0], inputs)
     }
 
     fn backward<F: Float>(
@@ -171,7 +182,7 @@ impl Kernel for Gine {
         let transpose = csr.transposed();
         let mut out = vec![F::ZERO; inputs[0].len()];
         let ranges = pieces(&transpose.offset, csr.partitioning, dim);
-        let work = || self.work(inputs, &projection);
+        let work = || self.work(inputs[0], inputs, &projection);
         for_rows(
             &mut out,
             dim,

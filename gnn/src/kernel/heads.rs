@@ -1,6 +1,6 @@
 //! Sums and products of rows, head by head, in an order that the compiler makes vector code of.
 
-use super::Float;
+use super::{Float, Stored};
 
 /// Returns one row of a matrix.
 #[inline(always)]
@@ -13,36 +13,36 @@ const LANES: usize = 8;
 
 /// Returns the dot product, added up in an order that suits vector code.
 #[inline(always)]
-pub(super) fn dot<F: Float>(a: &[F], b: &[F]) -> F {
+pub(super) fn dot<F: Float, S: Stored<F>>(a: &[F], b: &[S]) -> F {
     let (a_lanes, a_rest) = a.as_chunks::<LANES>();
     let (b_lanes, b_rest) = b.as_chunks::<LANES>();
     let mut lanes = [F::ZERO; LANES];
     for (a, b) in a_lanes.iter().zip(b_lanes) {
         for at in 0..LANES {
-            lanes[at] += a[at] * b[at];
+            lanes[at] += a[at] * b[at].load();
         }
     }
     let (low, high) = lanes.split_at(LANES / 2);
     let mut sum = (low[0] + high[0]) + (low[1] + high[1]);
     sum += (low[2] + high[2]) + (low[3] + high[3]);
     for (&a, &b) in a_rest.iter().zip(b_rest) {
-        sum += a * b;
+        sum += a * b.load();
     }
     sum
 }
 
 /// Adds `factor * x` to `out`.
 #[inline(always)]
-pub(super) fn add_scaled<F: Float>(out: &mut [F], factor: F, x: &[F]) {
+pub(super) fn add_scaled<F: Float, S: Stored<F>>(out: &mut [F], factor: F, x: &[S]) {
     let (out_lanes, out_rest) = out.as_chunks_mut::<LANES>();
     let (x_lanes, x_rest) = x.as_chunks::<LANES>();
     for (out, x) in out_lanes.iter_mut().zip(x_lanes) {
         for at in 0..LANES {
-            out[at] += factor * x[at];
+            out[at] += factor * x[at].load();
         }
     }
     for (out, &x) in out_rest.iter_mut().zip(x_rest) {
-        *out += factor * x;
+        *out += factor * x.load();
     }
 }
 
@@ -76,7 +76,7 @@ fn add_fixed<'a, F: Float, const HEADS: usize>(out: &mut [F], rows: impl Iterato
 
 /// Adds to each head of `out` that head of `x`, scaled by its factor; a head is `dim` wide.
 #[inline(always)]
-pub(super) fn add_heads<F: Float>(out: &mut [F], factor: &[F], x: &[F], dim: usize) {
+pub(super) fn add_heads<F: Float, S: Stored<F>>(out: &mut [F], factor: &[F], x: &[S], dim: usize) {
     let (mut out, mut x) = (out, x);
     for &factor in factor {
         let (out_head, out_rest) = out.split_at_mut(dim);
@@ -88,26 +88,26 @@ pub(super) fn add_heads<F: Float>(out: &mut [F], factor: &[F], x: &[F], dim: usi
 
 /// Sets `out` to the sum of rows of `x`, each head of a row times its factor, in the order of `terms`.
 #[inline(always)]
-pub(super) fn sum_heads<'a, F: Float>(
+pub(super) fn sum_heads<'a, F: Float, S: Stored<F>>(
     out: &mut [F],
     heads: usize,
-    x: &[F],
+    x: &[S],
     terms: impl Iterator<Item = (&'a [F], usize)> + Clone,
 ) {
     let (width, dim) = (out.len(), out.len() / heads);
     let mut head = 0;
     // Sum as many heads at a time as fill the registers, then the rest one by one.
     match dim {
-        8 => head = sum_tiles::<F, 8, 8>(out, (0, heads), x, &terms),
-        16 => head = sum_fours::<F, 16>(out, (0, heads), x, &terms),
-        32 => head = sum_tiles::<F, 2, 32>(out, (0, heads), x, &terms),
-        64 => head = sum_tiles::<F, 1, 64>(out, (0, heads), x, &terms),
+        8 => head = sum_tiles::<F, S, 8, 8>(out, (0, heads), x, &terms),
+        16 => head = sum_fours::<F, S, 16>(out, (0, heads), x, &terms),
+        32 => head = sum_tiles::<F, S, 2, 32>(out, (0, heads), x, &terms),
+        64 => head = sum_tiles::<F, S, 1, 64>(out, (0, heads), x, &terms),
         _ => {}
     }
     match dim {
-        8 => head = sum_tiles::<F, 1, 8>(out, (head, heads), x, &terms),
-        16 => head = sum_tiles::<F, 1, 16>(out, (head, heads), x, &terms),
-        32 => head = sum_tiles::<F, 1, 32>(out, (head, heads), x, &terms),
+        8 => head = sum_tiles::<F, S, 1, 8>(out, (head, heads), x, &terms),
+        16 => head = sum_tiles::<F, S, 1, 16>(out, (head, heads), x, &terms),
+        32 => head = sum_tiles::<F, S, 1, 32>(out, (head, heads), x, &terms),
         _ => {}
     }
     if head < heads {
@@ -121,10 +121,10 @@ pub(super) fn sum_heads<'a, F: Float>(
 
 /// Sums `H` heads of `DIM` features at a time in registers; returns the first head not summed.
 #[inline(always)]
-fn sum_tiles<'a, F: Float, const H: usize, const DIM: usize>(
+fn sum_tiles<'a, F: Float, S: Stored<F>, const H: usize, const DIM: usize>(
     out: &mut [F],
     (first, heads): (usize, usize),
-    x: &[F],
+    x: &[S],
     terms: &(impl Iterator<Item = (&'a [F], usize)> + Clone),
 ) -> usize {
     let (width, mut head) = (out.len(), first);
@@ -136,7 +136,7 @@ fn sum_tiles<'a, F: Float, const H: usize, const DIM: usize>(
             let factor = &factor[head..head + H];
             for h in 0..H {
                 for at in 0..DIM {
-                    sum[h][at] += factor[h] * x[h][at];
+                    sum[h][at] += factor[h] * x[h][at].load();
                 }
             }
         }
@@ -151,10 +151,10 @@ fn sum_tiles<'a, F: Float, const H: usize, const DIM: usize>(
 /// The sums have a name each: of an array of four with 16 features each, the compiler makes gathers
 /// and scatters over the heads for AVX-512, which are several times slower.
 #[inline(always)]
-fn sum_fours<'a, F: Float, const DIM: usize>(
+fn sum_fours<'a, F: Float, S: Stored<F>, const DIM: usize>(
     out: &mut [F],
     (first, heads): (usize, usize),
-    x: &[F],
+    x: &[S],
     terms: &(impl Iterator<Item = (&'a [F], usize)> + Clone),
 ) -> usize {
     let (width, mut head) = (out.len(), first);
@@ -180,15 +180,19 @@ fn sum_fours<'a, F: Float, const DIM: usize>(
 
 /// Adds `factor * x` to `sum`.
 #[inline(always)]
-fn add_fixed_scaled<F: Float, const DIM: usize>(sum: &mut [F; DIM], factor: F, x: &[F; DIM]) {
+fn add_fixed_scaled<F: Float, S: Stored<F>, const DIM: usize>(
+    sum: &mut [F; DIM],
+    factor: F,
+    x: &[S; DIM],
+) {
     for at in 0..DIM {
-        sum[at] += factor * x[at];
+        sum[at] += factor * x[at].load();
     }
 }
 
 /// Sets `out` to the dot product of each head of `a` and `b`; a head is `dim` wide.
 #[inline(always)]
-pub(super) fn dot_heads<F: Float>(out: &mut [F], a: &[F], b: &[F], dim: usize) {
+pub(super) fn dot_heads<F: Float, S: Stored<F>>(out: &mut [F], a: &[F], b: &[S], dim: usize) {
     match dim {
         8 => dot_each(out, a.as_chunks::<8>().0, b.as_chunks::<8>().0),
         16 => dot_each(out, a.as_chunks::<16>().0, b.as_chunks::<16>().0),
@@ -205,7 +209,11 @@ pub(super) fn dot_heads<F: Float>(out: &mut [F], a: &[F], b: &[F], dim: usize) {
 
 /// Sets each of `out` to the dot product of two vectors of a width known to the compiler.
 #[inline(always)]
-fn dot_each<F: Float, const DIM: usize>(out: &mut [F], a: &[[F; DIM]], b: &[[F; DIM]]) {
+fn dot_each<F: Float, S: Stored<F>, const DIM: usize>(
+    out: &mut [F],
+    a: &[[F; DIM]],
+    b: &[[S; DIM]],
+) {
     for (out, (a, b)) in out.iter_mut().zip(a.iter().zip(b)) {
         *out = dot(a, b);
     }

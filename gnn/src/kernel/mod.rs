@@ -31,6 +31,7 @@ mod segment_max;
 mod shared;
 mod split;
 mod spmm;
+mod stored;
 mod update;
 
 pub use attention::Attention;
@@ -56,6 +57,8 @@ pub use relational::{
 pub use segment_max::SegmentMax;
 pub use shared::Shared;
 pub use spmm::Spmm;
+pub(crate) use stored::Gather;
+pub use stored::{Stored, round_all_to_bf16, round_to_bf16, widen};
 pub use update::Update;
 
 /// A differentiable function of a few row-major matrices.

@@ -11,10 +11,11 @@ use super::heads::{dot_heads, sum_heads};
 use super::instruction_set;
 use super::prefetch::{AHEAD, prefetch};
 use super::spmm::weighted_sum;
+use super::stored::Stored;
 use crate::Dense;
 
 /// Sets `out` to the sum of `factor[e] * x[src[e]]`.
-pub(crate) fn sum_rows(x: &[f32], src: &[u32], factor: &[f32], out: &mut [f32]) {
+pub(crate) fn sum_rows<S: Stored<f32>>(x: &[S], src: &[u32], factor: &[f32], out: &mut [f32]) {
     instruction_set::run(
         #[inline(always)]
         || {
@@ -31,7 +32,12 @@ pub(crate) fn sum_rows(x: &[f32], src: &[u32], factor: &[f32], out: &mut [f32]) 
 }
 
 /// Sets `out` to the largest `factor[e] * x[src[e]]` of each column.
-pub(crate) fn max_rows(x: &[f32], src: &[u32], factor: Option<&[f32]>, out: &mut [f32]) {
+pub(crate) fn max_rows<S: Stored<f32>>(
+    x: &[S],
+    src: &[u32],
+    factor: Option<&[f32]>,
+    out: &mut [f32],
+) {
     instruction_set::run(
         #[inline(always)]
         || {
@@ -40,8 +46,8 @@ pub(crate) fn max_rows(x: &[f32], src: &[u32], factor: Option<&[f32]>, out: &mut
             for (e, &u) in src.iter().enumerate() {
                 prefetch(x, src.get(e + AHEAD), dim);
                 let factor = factor.map_or(1.0, |factor| factor[e]);
-                for (out, &x) in out.iter_mut().zip(row(x, u, dim)) {
-                    let value = factor * x;
+                for (out, x) in out.iter_mut().zip(row(x, u, dim)) {
+                    let value = factor * x.load();
                     *out = if value > *out { value } else { *out };
                 }
             }
@@ -51,8 +57,8 @@ pub(crate) fn max_rows(x: &[f32], src: &[u32], factor: Option<&[f32]>, out: &mut
 
 /// Sets `out` to the sum of `factor[e] * relu(x[src[e]] + weight * feature[e] + bias)`, with
 /// `weight: [dim, edge_dim]`.
-pub(crate) fn gine_rows(
-    (x, src): (&[f32], &[u32]),
+pub(crate) fn gine_rows<S: Stored<f32>>(
+    (x, src): (&[S], &[u32]),
     factor: &[f32],
     (feature, weight, bias): (&Dense, &[f32], &[f32]),
     out: &mut [f32],
@@ -67,8 +73,8 @@ pub(crate) fn gine_rows(
             for (e, (&u, &factor)) in src.iter().zip(factor).enumerate() {
                 prefetch(x, src.get(e + AHEAD), dim);
                 let own = row(x, u, dim).iter().zip(bias);
-                for (message, (&x, &bias)) in message.iter_mut().zip(own) {
-                    *message = x + bias;
+                for (message, (x, &bias)) in message.iter_mut().zip(own) {
+                    *message = x.load() + bias;
                 }
                 projection.add(feature.row(e), &mut message);
                 for (out, &message) in out.iter_mut().zip(&message) {
@@ -107,8 +113,8 @@ pub(crate) fn gat_scores(
 
 /// Returns GATv2's scores of in-edges: `att . leaky(l[src[e]] + r + weight * feature[e])` for each
 /// head, with `weight: [heads * dim, edge_dim]`.
-pub(crate) fn gatv2_scores(
-    (l, src): (&[f32], &[u32]),
+pub(crate) fn gatv2_scores<S: Stored<f32>>(
+    (l, src): (&[S], &[u32]),
     (r, att, heads): (&[f32], &[f32], usize),
     edge: Option<(&Dense, &[f32])>,
 ) -> Vec<f32> {
@@ -122,8 +128,8 @@ pub(crate) fn gatv2_scores(
             let mut inner = vec![0.0; width];
             for (e, (&u, scores)) in src.iter().zip(scores.chunks_exact_mut(heads)).enumerate() {
                 prefetch(l, src.get(e + AHEAD), width);
-                for (inner, (&l, &r)) in inner.iter_mut().zip(row(l, u, width).iter().zip(r)) {
-                    *inner = l + r;
+                for (inner, (l, &r)) in inner.iter_mut().zip(row(l, u, width).iter().zip(r)) {
+                    *inner = l.load() + r;
                 }
                 if let Some((feature, projection)) = &projection {
                     projection.add(feature.row(e), &mut inner);
@@ -137,7 +143,12 @@ pub(crate) fn gatv2_scores(
 }
 
 /// Returns the scores of in-edges that are products: `key[src[e]] . query` for each head.
-pub(crate) fn dot_scores(key: &[f32], src: &[u32], query: &[f32], heads: usize) -> Vec<f32> {
+pub(crate) fn dot_scores<S: Stored<f32>>(
+    key: &[S],
+    src: &[u32],
+    query: &[f32],
+    heads: usize,
+) -> Vec<f32> {
     instruction_set::run(
         #[inline(always)]
         || {
@@ -145,7 +156,7 @@ pub(crate) fn dot_scores(key: &[f32], src: &[u32], query: &[f32], heads: usize) 
             let mut scores = vec![0.0; src.len() * heads];
             for (e, (&u, scores)) in src.iter().zip(scores.chunks_exact_mut(heads)).enumerate() {
                 prefetch(key, src.get(e + AHEAD), width);
-                dot_heads(scores, row(key, u, width), query, width / heads);
+                dot_heads(scores, query, row(key, u, width), width / heads);
             }
             scores
         },
@@ -156,8 +167,8 @@ pub(crate) fn dot_scores(key: &[f32], src: &[u32], query: &[f32], heads: usize) 
 ///
 /// The state is the largest score `m` of each head, then the sum of `exp(score - m)` of each head,
 /// then the sum of `exp(score - m) * factor[e] * x[src[e]]` of each head.
-pub(crate) fn softmax_rows(
-    (x, src): (&[f32], &[u32]),
+pub(crate) fn softmax_rows<S: Stored<f32>>(
+    (x, src): (&[S], &[u32]),
     mut scores: Vec<f32>,
     factor: Option<&[f32]>,
     out: &mut [f32],
@@ -258,6 +269,6 @@ pub(crate) fn merge_states(states: &[&[f32]], heads: usize, out: &mut [f32]) {
 }
 
 #[inline(always)]
-fn row(x: &[f32], u: u32, width: usize) -> &[f32] {
+fn row<S>(x: &[S], u: u32, width: usize) -> &[S] {
     super::heads::row(x, u as usize, width)
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::prefetch::{AHEAD, prefetch};
 use super::split::{for_rows, pieces, run, split_mut};
-use super::{Csr, Float, Forward, Kernel, Saved, Shared};
+use super::{Csr, Float, Forward, Gather, Kernel, Saved, Shared, Stored};
 
 /// `out[v] = max over edges e of row v of edge[e] * x[col[e]]`, 0 without edges.
 ///
@@ -29,7 +29,7 @@ impl SegmentMax {
     }
 
     #[inline(always)]
-    fn row<F: Float>(&self, v: usize, x: &[F], out: &mut [F], winner: &mut [u32]) {
+    fn row<F: Float, S: Stored<F>>(&self, v: usize, x: &[S], out: &mut [F], winner: &mut [u32]) {
         let (csr, dim) = (&*self.csr, out.len());
         let edges = csr.offset[v]..csr.offset[v + 1];
         if edges.is_empty() {
@@ -41,7 +41,7 @@ impl SegmentMax {
             prefetch(x, csr.col.get(at + AHEAD), dim);
             let message = &x[csr.col[at] as usize * dim..][..dim];
             for ((out, winner), &x) in out.iter_mut().zip(winner.iter_mut()).zip(message) {
-                let value = factor * x;
+                let value = factor * x.load();
                 let wins = value > *out;
                 *out = if wins { value } else { *out };
                 *winner = if wins { edge } else { *winner };
@@ -50,10 +50,12 @@ impl SegmentMax {
     }
 }
 
-impl Kernel for SegmentMax {
+impl Gather for SegmentMax {
+    const GATHERED: usize = 0;
+
     /// `x: [num_cols, dim]` to `[num_rows, dim]`.
-    fn forward<F: Float>(&self, inputs: &[&[F]]) -> Forward<F> {
-        let (x, csr) = (inputs[0], &*self.csr);
+    fn gather<F: Float, S: Stored<F>>(&self, x: &[S], _inputs: &[&[F]]) -> Forward<F> {
+        let csr = &*self.csr;
         let dim = x.len() / csr.num_cols;
         let mut out = vec![F::ZERO; csr.num_rows() * dim];
         let mut winner = vec![NO_EDGE; out.len()];
@@ -84,6 +86,12 @@ impl Kernel for SegmentMax {
                 positions: winner,
             },
         }
+    }
+}
+
+impl Kernel for SegmentMax {
+    fn forward<F: Float>(&self, inputs: &[&[F]]) -> Forward<F> {
+        self.gather(inputs[0], inputs)
     }
 
     fn backward<F: Float>(

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::prefetch::{AHEAD, prefetch};
 use super::split::{for_rows, pieces};
-use super::{Csr, Float, Forward, Kernel, Saved, Shared};
+use super::{Csr, Float, Forward, Gather, Kernel, Saved, Shared, Stored};
 
 /// `out[v] = own[v] * x[csr.own(v)] + sum over edges e of row v of edge[e] * x[col[e]]`.
 ///
@@ -22,10 +22,12 @@ pub struct Spmm {
     pub own: Option<Shared<f32>>,
 }
 
-impl Kernel for Spmm {
+impl Gather for Spmm {
+    const GATHERED: usize = 0;
+
     /// `x: [num_cols, dim]` to `[rows, dim]`.
-    fn forward<F: Float>(&self, inputs: &[&[F]]) -> Forward<F> {
-        let (x, csr) = (inputs[0], &*self.csr);
+    fn gather<F: Float, S: Stored<F>>(&self, x: &[S], _inputs: &[&[F]]) -> Forward<F> {
+        let csr = &*self.csr;
         let dim = x.len() / csr.num_cols;
         let mut out = vec![F::ZERO; self.rows * dim];
         let ranges = pieces(&csr.offset[..=self.rows], csr.partitioning, dim);
@@ -50,6 +52,12 @@ impl Kernel for Spmm {
             },
         );
         Forward::of(out, dim)
+    }
+}
+
+impl Kernel for Spmm {
+    fn forward<F: Float>(&self, inputs: &[&[F]]) -> Forward<F> {
+        self.gather(inputs[0], inputs)
     }
 
     fn backward<F: Float>(
@@ -92,27 +100,27 @@ const TILE: usize = 64;
 /// Sets `out` to the sum of `coefficient * x[row]` in the order of `terms`. `first` yields the same
 /// terms and prefetches their rows, for the first pass.
 #[inline(always)]
-pub(super) fn weighted_sum<F: Float>(
+pub(super) fn weighted_sum<F: Float, S: Stored<F>>(
     out: &mut [F],
-    x: &[F],
+    x: &[S],
     first: impl Iterator<Item = (F, usize)>,
     terms: impl Iterator<Item = (F, usize)> + Clone,
 ) {
     let dim = out.len();
     let mut at = TILE.min(dim / 16 * 16);
     match dim {
-        TILE.. => sum_tile::<F, TILE>(out, x, 0, first),
-        48.. => sum_tile::<F, 48>(out, x, 0, first),
-        32.. => sum_tile::<F, 32>(out, x, 0, first),
-        16.. => sum_tile::<F, 16>(out, x, 0, first),
+        TILE.. => sum_tile::<F, S, TILE>(out, x, 0, first),
+        48.. => sum_tile::<F, S, 48>(out, x, 0, first),
+        32.. => sum_tile::<F, S, 32>(out, x, 0, first),
+        16.. => sum_tile::<F, S, 16>(out, x, 0, first),
         _ => return sum_rest(out, x, 0, first),
     }
     while at + TILE <= dim {
-        sum_tile::<F, TILE>(out, x, at, terms.clone());
+        sum_tile::<F, S, TILE>(out, x, at, terms.clone());
         at += TILE;
     }
     while at + 16 <= dim {
-        sum_tile::<F, 16>(out, x, at, terms.clone());
+        sum_tile::<F, S, 16>(out, x, at, terms.clone());
         at += 16;
     }
     if at < dim {
@@ -122,20 +130,25 @@ pub(super) fn weighted_sum<F: Float>(
 
 /// Sums the features from `at` on, fewer than a tile.
 #[inline(always)]
-fn sum_rest<F: Float>(out: &mut [F], x: &[F], at: usize, terms: impl Iterator<Item = (F, usize)>) {
+fn sum_rest<F: Float, S: Stored<F>>(
+    out: &mut [F],
+    x: &[S],
+    at: usize,
+    terms: impl Iterator<Item = (F, usize)>,
+) {
     let dim = out.len();
     for (coefficient, row) in terms {
         let x = &x[row * dim + at..(row + 1) * dim];
         for (out, &x) in out[at..].iter_mut().zip(x) {
-            *out += coefficient * x;
+            *out += coefficient * x.load();
         }
     }
 }
 
 #[inline(always)]
-fn sum_tile<F: Float, const N: usize>(
+fn sum_tile<F: Float, S: Stored<F>, const N: usize>(
     out: &mut [F],
-    x: &[F],
+    x: &[S],
     at: usize,
     terms: impl Iterator<Item = (F, usize)>,
 ) {
@@ -143,7 +156,7 @@ fn sum_tile<F: Float, const N: usize>(
     for (coefficient, row) in terms {
         let x = &x[row * dim + at..row * dim + at + N];
         for (sum, &x) in sum.iter_mut().zip(x) {
-            *sum += coefficient * x;
+            *sum += coefficient * x.load();
         }
     }
     out[at..at + N].copy_from_slice(&sum);

@@ -19,6 +19,7 @@ use crate::kernel::{
 };
 use crate::ops::Fused;
 use crate::parameter::{ParameterList, Start};
+use crate::shared_rows::on_values;
 use crate::{Block, Coefficients, Dense, GnnError, NodeColumns};
 
 pub(super) static TYPE: LayerType = LayerType {
@@ -271,17 +272,14 @@ impl PartialAggregation for GatPartial {
         let z = of_edges.map(|map| edge_scores(edges.features(), map));
         let of_nodes = src
             .scores
-            .expect("the caller passes the scores that the conv computed");
+            .expect("the caller passes the scores that the conv computed")
+            .f32();
         let scores_dim = if self.bipartite { 1 } else { 2 } * self.heads;
         let scores = gat_scores((of_nodes, scores_dim, 0), &edges.src, query, z.as_deref());
         let weights = edges.weights(self.edge_weight);
-        softmax_rows(
-            (src.rows, &edges.src),
-            scores,
-            weights,
-            &mut out,
-            self.heads,
-        );
+        on_values!(src.rows, rows => {
+            softmax_rows((rows, &edges.src), scores, weights, &mut out, self.heads);
+        });
         out
     }
 

@@ -12,6 +12,7 @@ use crate::kernel::GatV2 as GatV2Kernel;
 use crate::kernel::partial::{gatv2_scores, merge_softmax, softmax_rows};
 use crate::ops::Fused;
 use crate::parameter::{ParameterList, Start};
+use crate::shared_rows::on_values;
 use crate::{Block, Coefficients, Dense, GnnError, NodeColumns};
 
 pub(super) static TYPE: LayerType = LayerType {
@@ -147,16 +148,13 @@ impl PartialAggregation for GatV2Partial {
 
     fn state(&self, edges: &SomeInEdges, src: SrcRows<'_>, query: &[f32]) -> Vec<f32> {
         let mut out = vec![0.0; self.state_dim()];
-        let (x, of) = (src.rows, &edges.src[..]);
+        let of = &edges.src[..];
         let edge = self.edge.as_deref().map(|map| (edges.features(), map));
-        let scores = gatv2_scores((x, of), (query, &self.att, self.heads), edge);
-        softmax_rows(
-            (x, of),
-            scores,
-            edges.weights(self.edge_weight),
-            &mut out,
-            self.heads,
-        );
+        let weights = edges.weights(self.edge_weight);
+        on_values!(src.rows, x => {
+            let scores = gatv2_scores((x, of), (query, &self.att, self.heads), edge);
+            softmax_rows((x, of), scores, weights, &mut out, self.heads);
+        });
         out
     }
 

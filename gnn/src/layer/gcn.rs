@@ -17,6 +17,7 @@ use crate::kernel::Spmm;
 use crate::kernel::partial::sum_rows;
 use crate::ops::Fused;
 use crate::parameter::{ParameterList, Start};
+use crate::shared_rows::on_values;
 use crate::{Block, Coefficients, Dense, GnnError, NodeColumns};
 
 pub(super) static TYPE: LayerType = LayerType {
@@ -123,7 +124,7 @@ impl PartialAggregation for GcnPartial {
         let terms = terms.map(|(e, &u)| round(weight(e) * inverse[u as usize]));
         let terms: Vec<f32> = terms.collect();
         let mut out = vec![0.0; self.dim];
-        sum_rows(src.rows, &edges.src, &terms, &mut out);
+        on_values!(src.rows, rows => sum_rows(rows, &edges.src, &terms, &mut out));
         out
     }
 

@@ -15,6 +15,7 @@ use crate::kernel::partial::{gine_rows, sum_rows};
 use crate::kernel::{Gine, Spmm};
 use crate::ops::Fused;
 use crate::parameter::ParameterList;
+use crate::shared_rows::on_values;
 use crate::{Block, Coefficients, Dense, GnnError, NodeColumns, Norm};
 
 pub(super) static TYPE: LayerType = LayerType {
@@ -166,13 +167,13 @@ impl PartialAggregation for GinPartial {
     fn state(&self, edges: &SomeInEdges, src: SrcRows<'_>, _query: &[f32]) -> Vec<f32> {
         let mut out = vec![0.0; self.dim];
         let weights = edges.weights_or_ones(self.edge_weight);
-        let (x, of) = (src.rows, &edges.src[..]);
-        match &self.edge {
+        let of = &edges.src[..];
+        on_values!(src.rows, x => match &self.edge {
             Some((map, bias)) => {
                 gine_rows((x, of), &weights, (edges.features(), map, bias), &mut out);
             }
             None => sum_rows(x, of, &weights, &mut out),
-        }
+        });
         out
     }
 

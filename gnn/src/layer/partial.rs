@@ -7,7 +7,7 @@
 
 use std::fmt::Debug;
 
-use crate::{Dense, NodeColumns};
+use crate::{Dense, NodeColumns, RowValues};
 
 /// Some in-edges of a node whose in-edges are all read, without sampling.
 #[derive(Clone, Debug, Default)]
@@ -24,9 +24,9 @@ pub struct SomeInEdges {
 #[derive(Clone, Copy, Debug)]
 pub struct SrcRows<'a> {
     /// `[num_rows, src_dim]`.
-    pub rows: &'a [f32],
+    pub rows: RowValues<'a>,
     /// `[num_rows, scores_dim]`, if the conv has scores.
-    pub scores: Option<&'a [f32]>,
+    pub scores: Option<RowValues<'a>>,
     /// The columns of the same nodes; in a relation between two types, of the dst nodes' type.
     pub nodes: &'a NodeColumns,
 }
@@ -95,7 +95,8 @@ pub(super) fn scaled_sum(states: &[&[f32]], scale: f32) -> Vec<f32> {
 
 /// Returns the row of a node, `dim` wide.
 pub(super) fn own_row(row: u32, dim: usize, src: SrcRows<'_>) -> Vec<f32> {
-    src.rows[row as usize * dim..][..dim].to_vec()
+    let first = row as usize * dim;
+    src.rows.to_f32(first..first + dim)
 }
 
 impl SomeInEdges {

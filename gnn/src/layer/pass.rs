@@ -122,6 +122,9 @@ impl Pass<'_> {
                 let dense = if self.on_gpu {
                     let upload = || dense.to_device(&self.device.clone().inner());
                     input.on_gpu.get_or_init(upload).clone()
+                } else if dense.dtype() == DType::BF16 {
+                    // Aggregations read rows in 16 bits as they are.
+                    dense
                 } else {
                     dense.cast(self.dtype)
                 };

@@ -15,6 +15,7 @@ use crate::kernel::partial::{max_rows, sum_rows};
 use crate::kernel::{SegmentMax, Spmm};
 use crate::ops::Fused;
 use crate::parameter::ParameterList;
+use crate::shared_rows::on_values;
 use crate::{Aggregator, Block, Coefficients, GnnError, NodeColumns};
 
 pub(super) static TYPE: LayerType = LayerType {
@@ -161,10 +162,10 @@ impl PartialAggregation for SagePartial {
         let mut out = vec![0.0; self.dim];
         if self.is_mean {
             let weights = edges.weights_or_ones(self.edge_weight);
-            sum_rows(src.rows, &edges.src, &weights, &mut out);
+            on_values!(src.rows, rows => sum_rows(rows, &edges.src, &weights, &mut out));
         } else {
             let weights = edges.weights(self.edge_weight);
-            max_rows(src.rows, &edges.src, weights, &mut out);
+            on_values!(src.rows, rows => max_rows(rows, &edges.src, weights, &mut out));
         }
         out
     }

@@ -18,6 +18,7 @@ use crate::kernel::partial::{
 use crate::kernel::{Csr, Float, HeadSum, Relational};
 use crate::layer::{Features, PartialAggregation, SomeInEdges, Src, SrcRows, plain};
 use crate::ops::Fused;
+use crate::shared_rows::on_values;
 use crate::{GnnError, NodeColumns};
 use std::sync::Arc;
 
@@ -93,10 +94,12 @@ impl RelationStates {
                 let of_dst = query[part * heads..][..heads].iter().zip(&parts[part]);
                 let of_dst: Vec<f32> = of_dst.map(|(dst, relation)| dst + relation).collect();
                 let stride = 2 * heads * parts.len();
-                let place = (of_nodes, stride, 2 * heads * part);
+                let place = (of_nodes.f32(), stride, 2 * heads * part);
                 gat_scores(place, &edges.src, &of_dst, None)
             }
-            Scores::Products => dot_scores(of_nodes, &edges.src, query, heads),
+            Scores::Products => {
+                on_values!(of_nodes, keys => dot_scores(keys, &edges.src, query, heads))
+            }
         }
     }
 }
@@ -122,7 +125,9 @@ impl PartialAggregation for RelationStates {
         let mut out = vec![0.0; self.state_dim()];
         for (part, state) in out.chunks_exact_mut(self.part_dim()).enumerate() {
             let scores = self.of_part(part, edges, src, query);
-            softmax_rows((src.rows, &edges.src), scores, None, state, self.heads);
+            on_values!(src.rows, rows => {
+                softmax_rows((rows, &edges.src), scores, None, state, self.heads);
+            });
         }
         out
     }

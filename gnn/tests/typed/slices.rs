@@ -1,7 +1,8 @@
 //! Layer by layer on ranges of one type's nodes: the same bits as the forward pass.
 
+use gnn::kernel::round_all_to_bf16;
 use gnn::typed::{TypedArchitecture, TypedBlock, TypedModel};
-use gnn::{Dense, Input, Mode, Projected, ReadyInput, SharedRows};
+use gnn::{Dense, Input, Mode, Projected, ReadyInput, RowFormat, SharedRows};
 
 use crate::graph::{ALL, Batch, Graph, features};
 use crate::models::{architectures, model, schema};
@@ -13,15 +14,39 @@ struct Given {
     range: usize,
     /// In shared memory, as inference gives them.
     shared: bool,
+    aggregated: Aggregated,
+}
+
+/// How the rows that a layer aggregates are given.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Aggregated {
+    AsTheyAre,
+    /// Rounded to 16 bits, in 32 bits.
+    Rounded,
+    /// In 16 bits.
+    InBf16,
 }
 
 impl Given {
     fn ready(self, rows: &Dense) -> ReadyInput {
         if self.shared && rows.rows > 0 {
             let bytes = bytemuck::cast_slice(&rows.values).to_vec();
-            return ReadyInput::shared(&SharedRows::new(bytes.into(), rows.cols).unwrap());
+            let rows = SharedRows::new(bytes.into(), rows.cols, RowFormat::F32);
+            return ReadyInput::shared(&rows.unwrap());
         }
         ReadyInput::new(Input::Dense(rows.clone())).unwrap()
+    }
+
+    fn aggregated(self, rows: &Dense) -> ReadyInput {
+        if self.aggregated == Aggregated::AsTheyAre || rows.rows == 0 {
+            return self.ready(rows);
+        }
+        let bytes = bytemuck::cast_slice(&round_all_to_bf16(&rows.values)).to_vec();
+        let rounded = SharedRows::new(bytes.into(), rows.cols, RowFormat::Bf16).unwrap();
+        match self.aggregated {
+            Aggregated::InBf16 => ReadyInput::shared(&rounded),
+            _ => self.ready(&rounded.to_dense()),
+        }
     }
 }
 
@@ -73,7 +98,7 @@ fn sliced(graph: &Graph, arch: &TypedArchitecture, model: &TypedModel, given: Gi
                 their_scores.extend(projected.scores);
             }
             src.push(Some(Projected {
-                rows: ready(&stacked(&of_types)),
+                rows: given.aggregated(&stacked(&of_types)),
                 scores: source.scores_dim.map(|_| ready(&stacked(&their_scores))),
             }));
         }
@@ -114,8 +139,17 @@ fn slices_equal_the_forward_pass_to_the_bit() {
             let model = model(&arch, seed);
             let whole = forward(&graph, &arch, &model);
             for shared in [false, true] {
-                let got = sliced(&graph, &arch, &model, Given { range: 4, shared });
+                let given = |aggregated| Given {
+                    range: 4,
+                    shared,
+                    aggregated,
+                };
+                let got = sliced(&graph, &arch, &model, given(Aggregated::AsTheyAre));
                 assert_eq!(got, whole, "whole graph, shared {shared}, {arch:?}");
+                let rounded = sliced(&graph, &arch, &model, given(Aggregated::Rounded));
+                assert_ne!(rounded, whole, "rounding changes the logits, {arch:?}");
+                let in_16_bits = sliced(&graph, &arch, &model, given(Aggregated::InBf16));
+                assert_eq!(in_16_bits, rounded, "shared {shared}, {arch:?}");
             }
             // Batches of a few targets have other src nodes in another order.
             let batch = Batch::of(&graph, &arch, 5, ALL);
@@ -136,6 +170,7 @@ fn slices_of_several_groups_equal_the_forward_pass_to_the_bit() {
         let given = Given {
             range: 600,
             shared: true,
+            aggregated: Aggregated::AsTheyAre,
         };
         let got = sliced(&graph, &arch, &model, given);
         assert_eq!(got, forward(&graph, &arch, &model), "{arch:?}");

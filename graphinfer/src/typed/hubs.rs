@@ -1,6 +1,6 @@
 //! The hubs of a layer, by relation.
 
-use super::layer::{TypedLayer, TypedRounds, ready, rows_of};
+use super::layer::{TypedLayer, TypedRounds, rows_of, widened};
 use crate::InferError;
 use crate::checkpoint::RoundRows;
 use crate::hub_round::{HubLayer, hub_rows};
@@ -200,8 +200,8 @@ impl HubLayer for TypedHubLayer<'_> {
         let scores = self.relation(relation).dst_scores.as_ref();
         let scores = scores.map(|all| all.slice(at..at + 1));
         let own = rows_of(self.before).slice(row.index()..row.index() + 1);
-        let scores = scores.as_ref().map(SharedRows::values);
-        Ok(layer.slice().query(relation, scores, ready(&own))?)
+        let scores = scores.as_ref().map(|scores| scores.values().f32());
+        Ok(layer.slice().query(relation, scores, widened(&own))?)
     }
 
     fn run(

@@ -7,6 +7,7 @@ use super::need::{NeededTypes, Wanted};
 use super::reads::{LayerReads, Read};
 use crate::InferError;
 use crate::checkpoint::RoundRows;
+use crate::compare::Difference;
 use crate::config::InferSampling;
 use crate::embedding::embedding_columns;
 use crate::identity::{fingerprint, limit_json, plan_json, rounds_fingerprint};
@@ -109,6 +110,7 @@ fn write(
         limits: &sampled.limits,
         needed: &sampled.needed,
         threads: &threads,
+        format: plan.rows,
         embedding_layer: wanted.embedding_layer,
     };
     let other = TypedRounds {
@@ -312,6 +314,7 @@ fn run<'a>(
     Ok(Share {
         rounds: stats,
         difference: written.difference,
+        rounding: Difference::default(),
         parts: parts.output.committed_parts(),
     })
 }

@@ -277,11 +277,7 @@ impl TypedParts<'_> {
     /// Returns the embeddings of a block, given the rows of the last layer.
     fn embedding(&self, piece: &Piece, last: Option<Dense>) -> Dense {
         match &self.inner {
-            Some(inner) => piece.pick(Dense {
-                rows: piece.rows.len(),
-                cols: inner.cols(),
-                values: inner.slice(piece.rows.clone()).values().to_vec(),
-            }),
+            Some(inner) => piece.pick(inner.slice(piece.rows.clone()).to_dense()),
             None => last.expect("the embeddings of a written type are needed"),
         }
     }

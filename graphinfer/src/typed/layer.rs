@@ -9,7 +9,7 @@ use crate::layer::{HubRows, first_not_finite};
 use crate::model::TypedTrained;
 use crate::threads::Threads;
 use gnn::typed::TypedLayerSlice;
-use gnn::{Dense, Input, Projected, ReadyInput, SharedRows};
+use gnn::{Dense, Input, Projected, ReadyInput, RowFormat, SharedRows};
 use schemas::Row;
 use std::ops::Range;
 
@@ -22,6 +22,8 @@ pub(super) struct TypedRounds<'a> {
     pub(super) limits: &'a [Vec<usize>],
     pub(super) needed: &'a NeededTypes,
     pub(super) threads: &'a Threads,
+    /// How rows are kept between rounds.
+    pub(super) format: RowFormat,
     /// The layer whose rows are kept for the output, also if no later layer reads them.
     pub(super) embedding_layer: usize,
 }
@@ -125,7 +127,7 @@ impl TypedLayer<'_> {
     pub(super) fn run(&self, node_type: usize, rows: Range<usize>) -> Result<Dense, InferError> {
         let limits = &self.rounds.limits[self.layer - 1];
         let block = self.rounds.graph.block(node_type, rows.clone(), limits)?;
-        let own = ready(&rows_of(self.before).slice(rows.clone()));
+        let own = widened(&rows_of(self.before).slice(rows.clone()));
         let mut computed = self.slice.run(&block, &self.src[node_type], &own)?;
         for (row, values) in self.hubs.of(rows.clone()) {
             let at = (row - rows.start) * computed.cols;
@@ -147,7 +149,7 @@ impl TypedLayer<'_> {
         let rows = row.index()..row.index() + 1;
         let limits = &self.rounds.limits[self.layer - 1];
         let block = self.rounds.graph.block(node_type, rows.clone(), limits)?;
-        let own = ready(&rows_of(self.before).slice(rows));
+        let own = widened(&rows_of(self.before).slice(rows));
         let src = &self.src[node_type];
         let done = self.slice.run_aggregated(&block, src, &own, aggregated)?;
         Ok(done.values)
@@ -172,11 +174,23 @@ pub(super) fn rows_of(before: &RoundRows) -> &SharedRows {
     rows.expect("a round leaves what the next one reads")
 }
 
-/// Returns mapped rows as a layer reads them.
+/// Returns mapped rows as a layer aggregates them.
 pub(super) fn ready(rows: &SharedRows) -> ReadyInput {
     if rows.rows() > 0 {
         return ReadyInput::shared(rows);
     }
+    no_rows(rows)
+}
+
+/// Returns mapped rows as a layer reads those of its dst nodes.
+pub(super) fn widened(rows: &SharedRows) -> ReadyInput {
+    if rows.rows() > 0 {
+        return ReadyInput::widened(rows);
+    }
+    no_rows(rows)
+}
+
+fn no_rows(rows: &SharedRows) -> ReadyInput {
     // An empty file is not mapped.
     let none = ReadyInput::new(Input::Dense(Dense::zeros(0, rows.cols())));
     none.expect("a matrix without rows has no numbers that could be wrong")

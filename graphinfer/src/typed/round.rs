@@ -11,7 +11,7 @@ use crate::round::RoundStats;
 use crate::rows::{RowRecord, RowWriter};
 use cluster::Cluster;
 use gnn::typed::TypedLayerSlice;
-use gnn::{Dense, Input, ReadyInput, SharedRows};
+use gnn::{Dense, Input, ReadyInput, RowFormat, SharedRows};
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
@@ -91,24 +91,24 @@ impl TypedRounds<'_> {
         let read: Vec<usize> = next_types.iter().flat_map(read_by).collect();
         let source = |(at, source): (usize, &gnn::typed::Source)| {
             let rows = self.graph.rows_of_types(&source.types);
-            let file = |what: &str, cols: Option<usize>| {
+            let file = |what: &str, cols: Option<usize>, format| {
                 let cols = cols.filter(|_| read.contains(&at));
                 let name = format!("{what}-{at:02}");
-                let create = |width| checkpoint.create((round, &name), rows.len(), width);
+                let create = |width| checkpoint.create((round, &name), (rows.len(), width), format);
                 Ok::<_, InferError>(cols.map(create).transpose()?.map(Arc::new))
             };
             Ok::<_, InferError>(SourceWriter {
                 types: source.types.clone(),
                 first: rows.start,
                 files: Source {
-                    src: file("src", source.projects.then_some(source.dim))?,
-                    scores: file("scores", source.scores_dim)?,
+                    src: file("src", source.projects.then_some(source.dim), self.format)?,
+                    scores: file("scores", source.scores_dim, RowFormat::F32)?,
                 },
             })
         };
         let sources = next.sources().iter().enumerate().map(source);
         let all = self.graph.num_rows();
-        let rows = checkpoint.create((round, "rows"), all, next.input_dim())?;
+        let rows = checkpoint.create((round, "rows"), (all, next.input_dim()), self.format)?;
         Ok(RoundWriter {
             rows: Arc::new(rows),
             sources: sources.collect::<Result<_, _>>()?,
@@ -194,14 +194,11 @@ impl TypedRounds<'_> {
             };
             let (read, written) = (Arc::clone(file), Arc::clone(file));
             exchange.run(
-                file.cols(),
-                move |rows| {
-                    let there = rows.start - first..rows.end - first;
-                    Ok(read.read(there)?.into_iter().map(f32::to_bits).collect())
-                },
-                move |row, words| written.write(row.index() - first, bytemuck::cast_slice(words)),
+                file.row_words(),
+                move |rows| read.read_words(rows.start - first..rows.end - first),
+                move |row, words| written.write_words(row.index() - first, words),
             )?;
-            crossing.add(exchange.crossing(file.cols()));
+            crossing.add(exchange.crossing(file.row_words()));
             Ok(())
         };
         fill(&writer.rows, 0, &reads.rows)?;

@@ -14,6 +14,7 @@ mod models;
 mod outputs;
 mod refused;
 mod rounds;
+mod rows_in_16_bits;
 mod twin;
 mod variants;
 

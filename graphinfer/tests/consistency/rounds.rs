@@ -63,7 +63,7 @@ fn resumed(
 #[test]
 fn a_run_goes_on_after_its_last_finished_round() {
     for (seed, (variant, kind)) in (0..).zip(variants()) {
-        for extra in ["", r#", "layer": 2"#] {
+        for extra in ["", r#", "layer": 2"#, r#", "rows": "bf16""#] {
             let dir = tempfile::tempdir().unwrap();
             let graph = Graph::random(kind, 40 + seed);
             let trained = Trained::new(dir.path(), &variant, &graph, (&FANOUTS, Sampling::Uniform));

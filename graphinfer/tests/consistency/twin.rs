@@ -2,7 +2,9 @@
 
 use crate::formula;
 use crate::graph::Graph;
-use gnn::{Block, BlockData, Dense, Input, Model, Sampling, SparseRows, Transform};
+use gnn::{
+    Block, BlockData, Dense, Input, Model, Projected, ReadyInput, Sampling, SparseRows, Transform,
+};
 use schemas::{Fanout, Features, GraphFeature, use_at_layer};
 
 /// Returns the rows of all nodes after `layers` layers of the whole graph, in the order of ids.
@@ -23,6 +25,64 @@ pub(crate) fn whole_graph(
         panic!("a conv's output is dense")
     };
     by_id(graph, &by_row)
+}
+
+/// Returns the rows of all nodes as [`whole_graph`] does, but rounds to 16 bits the rows that nodes
+/// read from each other, and their own rows unless these are the features.
+pub(crate) fn rounded_graph(
+    graph: &Graph,
+    model: &Model,
+    transform: &Transform,
+    layers: usize,
+) -> Dense {
+    let block = Block::new(whole_block(graph, model)).unwrap();
+    let mut input = whole_input(graph);
+    transform.apply(&mut input).unwrap();
+    let ready = |rows: Dense| ReadyInput::new(Input::Dense(rows)).unwrap();
+    for layer in 1..=layers {
+        let is_sparse = matches!(input, Input::Sparse(_));
+        let slice = model.layer_slice(layer, is_sparse);
+        let given = ReadyInput::new(input.clone()).unwrap();
+        let (src, own) = match input {
+            Input::Dense(rows) if !slice.projects() => {
+                let src = Projected {
+                    rows: rounded(rows),
+                    scores: None,
+                };
+                let own = ready(src.rows.clone());
+                (src, own)
+            }
+            of_layer => {
+                let projected = slice.project(given.clone()).unwrap();
+                let own = match of_layer {
+                    Input::Dense(rows) if layer > 1 => ready(rounded(rows)),
+                    _ => given,
+                };
+                let rows = rounded(projected.rows);
+                (Projected { rows, ..projected }, own)
+            }
+        };
+        let src = Projected {
+            rows: ready(src.rows),
+            scores: src.scores.map(ready),
+        };
+        input = Input::Dense(slice.run(&block, &src, Some(own)).unwrap());
+    }
+    let Input::Dense(by_row) = input else {
+        panic!("a conv's output is dense")
+    };
+    by_id(graph, &by_row)
+}
+
+/// Rounds numbers to the upper 16 bits of their 32, to nearest, ties to even.
+fn rounded(mut rows: Dense) -> Dense {
+    for x in &mut rows.values {
+        let bits = x.to_bits();
+        let (low, high) = (bits & 0xffff, bits >> 16);
+        let up = low > 0x8000 || (low == 0x8000 && high & 1 == 1);
+        *x = f32::from_bits((high + u32::from(up)) << 16);
+    }
+    rows
 }
 
 /// Returns the rows after all layers, in the order of ids, from the layers' formulas in f64.

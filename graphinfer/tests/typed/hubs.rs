@@ -1,6 +1,6 @@
 //! Tests nodes with so many in-edges of a relation that these are aggregated in segments.
 
-use crate::case::{Case, TOLERANCE, assert_within, read};
+use crate::case::{Case, TOLERANCE, assert_rounded, assert_within, read};
 use crate::check_workers;
 use crate::graph::Graph;
 use crate::models::{Trained, architectures, plain};
@@ -78,6 +78,17 @@ impl Hubs {
             }
         }
         check_workers(case, &trained, &self.keep, name, sampling);
+        let in_16_bits = format!(r#"{sampling}, "rows": "bf16""#);
+        let name = format!("{name}-bf16");
+        check_workers(case, &trained, &self.keep, &name, &in_16_bits);
+        let extra = format!(r#", "types": "all", "layer": 2{in_16_bits}"#);
+        let output = (&format!("out-{name}")[..], &extra[..]);
+        let (_, output) = case.infer(&trained, (2, &self.keep), output);
+        for (node_type, of) in self.meta.types.iter().enumerate() {
+            let what = format!("{what}, 16 bits, `{}`", of.name);
+            let got = read(&output, &of.name);
+            assert_rounded(&what, &got, (&expected.layers[..=2], node_type));
+        }
     }
 }
 

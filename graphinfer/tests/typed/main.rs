@@ -27,7 +27,7 @@ mod support {
 }
 mod twin;
 
-use case::{Case, assert_close, read, read_sorted};
+use case::{Case, assert_close, assert_rounded, read, read_sorted};
 use gnn::LayerKind;
 use gnn::typed::TypedKind;
 use graph::{Draws, Graph, quiet};
@@ -108,6 +108,16 @@ fn check_kind(kind: TypedKind, seed: u64, is_sampled: bool, has_tables: bool) {
             }
         }
         check_workers(&case, &trained, &keep, &format!("{at}"), "");
+        let in_16_bits = r#", "rows": "bf16""#;
+        check_workers(&case, &trained, &keep, &format!("{at}-bf16"), in_16_bits);
+        let extra = format!(r#", "types": "all", "layer": 2{in_16_bits}"#);
+        let output = format!("out-{at}-bf16");
+        let (_, output) = case.infer(&trained, (2, &keep), (&output, &extra));
+        for (node_type, of) in meta.types.iter().enumerate() {
+            let got = read(&output, &of.name);
+            let what = format!("{what}, 16 bits, `{}`", of.name);
+            assert_rounded(&what, &got, (&expected.layers[..=2], node_type));
+        }
     }
 }
 

@@ -11,7 +11,10 @@ use serde_json::json;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
-const EXTRA: &str = r#", "types": "all", "layer": 1"#;
+const EXTRAS: [&str; 2] = [
+    r#", "types": "all", "layer": 1"#,
+    r#", "types": "all", "layer": 1, "rows": "bf16""#,
+];
 
 fn copy_dir(from: &Path, to: &Path) {
     std::fs::create_dir_all(to).unwrap();
@@ -41,19 +44,23 @@ fn a_run_goes_on_after_its_last_finished_round_and_part() {
         let meta = case.store(1, &keep).meta().graph.clone();
         for (at, arch) in architectures(kind, &meta).iter().enumerate() {
             let dir = case.path().join(format!("model-{at}"));
-            check(&case, &Trained::new(dir, arch, (&flatten, &meta)), &keep);
+            let trained = Trained::new(dir, arch, (&flatten, &meta));
+            for extra in EXTRAS {
+                check(&case, &trained, &keep, extra);
+            }
         }
     }
 }
 
 /// Runs inference and copies working directory and output after each event, then resumes each copy.
-fn check(case: &Case, trained: &Trained, keep: &[usize]) {
+fn check(case: &Case, trained: &Trained, keep: &[usize], extra: &str) {
     let name = trained
         .dir
         .file_name()
         .unwrap()
         .to_string_lossy()
-        .into_owned();
+        .into_owned()
+        + &extra.len().to_string();
     let place = case.path().to_owned();
     let copies: Arc<Mutex<Vec<PathBuf>>> = Arc::default();
     let (taken, whole) = (Arc::clone(&copies), place.join(format!("whole-{name}")));
@@ -68,7 +75,7 @@ fn check(case: &Case, trained: &Trained, keep: &[usize]) {
         copy_dir(&output, &copy.join("output"));
         taken.lock().unwrap().push(copy);
     });
-    let whole_plan = case.plan(trained, &format!("whole-{name}"), EXTRA);
+    let whole_plan = case.plan(trained, &format!("whole-{name}"), extra);
     let manifest = infer(&whole_plan, &case.store(2, keep), &copying).unwrap();
     let copies = std::mem::take(&mut *copies.lock().unwrap());
     assert_eq!(copies.len(), 4, "rounds 0 and 1, and the parts twice");
@@ -88,7 +95,7 @@ fn check(case: &Case, trained: &Trained, keep: &[usize]) {
                 noted.lock().unwrap().push(event.done);
             }
         });
-        let plan = case.plan(trained, &format!("again-{name}-{finished}"), EXTRA);
+        let plan = case.plan(trained, &format!("again-{name}-{finished}"), extra);
         let resumed = infer(&plan, &case.store(3, keep), &progress).unwrap();
         assert_eq!(resumed.parts, manifest.parts, "{name}, after {finished}");
         let rounds = rounds.lock().unwrap().clone();
@@ -104,7 +111,10 @@ fn check(case: &Case, trained: &Trained, keep: &[usize]) {
     copy_dir(&copies[1].join("work"), &work);
     for entry in std::fs::read_dir(&work).unwrap() {
         let path = entry.unwrap().path();
-        if path.extension().is_some_and(|extension| extension == "f32") {
+        if path
+            .extension()
+            .is_some_and(|extension| extension == "f32" || extension == "bf16")
+        {
             let mut bytes = std::fs::read(&path).unwrap();
             if let Some(last) = bytes.last_mut() {
                 *last ^= 1;
@@ -112,7 +122,7 @@ fn check(case: &Case, trained: &Trained, keep: &[usize]) {
             std::fs::write(&path, bytes).unwrap();
         }
     }
-    let changed_plan = case.plan(trained, &format!("changed-{name}"), EXTRA);
+    let changed_plan = case.plan(trained, &format!("changed-{name}"), extra);
     let again = infer(&changed_plan, &case.store(1, keep), &quiet()).unwrap();
     assert_eq!(again.parts, manifest.parts);
 }

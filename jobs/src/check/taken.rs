@@ -139,7 +139,12 @@ fn same_plan(job: &Job, stage: Stage, manifest: &Manifest) -> bool {
             };
             trained_on && same_settings(result, &written["result"])
         }
-        Stage::Infer => same_settings(job.infer.as_ref().map(infer_settings), written),
+        Stage::Infer => {
+            let settings = job.infer.as_ref().map(infer_settings);
+            // The settings have the key only if rows are kept in 16 bits.
+            let rows = settings.as_ref().map(|settings| settings["rows"].clone());
+            same_settings(settings, written) && rows.is_none_or(|rows| rows == written["rows"])
+        }
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::kernel::heads::{add_heads, dot_heads, row};
 use crate::kernel::prefetch::{AHEAD, prefetch};
 use crate::kernel::split::{for_rows, map, pieces, split_mut};
-use crate::kernel::{Csr, Float, Forward, Kernel, Saved};
+use crate::kernel::{Csr, Float, Forward, Gather, Kernel, Saved, Stored};
 
 /// `out[e, head] = query[v, head] . key[col[e], head]` for each edge `e` of row `v`.
 ///
@@ -20,10 +20,12 @@ pub struct DotScores {
     pub width: usize,
 }
 
-impl Kernel for DotScores {
-    fn forward<F: Float>(&self, inputs: &[&[F]]) -> Forward<F> {
+impl Gather for DotScores {
+    const GATHERED: usize = 1;
+
+    fn gather<F: Float, S: Stored<F>>(&self, x: &[S], inputs: &[&[F]]) -> Forward<F> {
         let (csr, heads, width) = (&*self.csr, self.heads, self.width);
-        let (query, key) = (inputs[0], inputs[1]);
+        let (query, key) = (inputs[0], x);
         let mut out = vec![F::ZERO; csr.num_edges() * heads];
         let ranges = pieces(&csr.offset, csr.partitioning, width);
         let parts = split_mut(&mut out, &ranges, |v| csr.offset[v] as usize * heads);
@@ -41,6 +43,12 @@ impl Kernel for DotScores {
             },
         );
         Forward::of(out, heads)
+    }
+}
+
+impl Kernel for DotScores {
+    fn forward<F: Float>(&self, inputs: &[&[F]]) -> Forward<F> {
+        self.gather(inputs[Self::GATHERED], inputs)
     }
 
     fn backward<F: Float>(

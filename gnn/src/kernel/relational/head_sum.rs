@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::kernel::heads::{dot_heads, row, sum_heads};
 use crate::kernel::prefetch::{AHEAD, prefetch};
 use crate::kernel::split::{for_rows, map, pieces, split_mut};
-use crate::kernel::{Csr, Float, Forward, Kernel, Saved};
+use crate::kernel::{Csr, Float, Forward, Gather, Kernel, Saved, Stored};
 
 /// `out[v, head] = sum over edges e of row v of alpha[e, head] * x[col[e], head]`.
 ///
@@ -20,10 +20,12 @@ pub struct HeadSum {
     pub width: usize,
 }
 
-impl Kernel for HeadSum {
-    fn forward<F: Float>(&self, inputs: &[&[F]]) -> Forward<F> {
+impl Gather for HeadSum {
+    const GATHERED: usize = 1;
+
+    fn gather<F: Float, S: Stored<F>>(&self, x: &[S], inputs: &[&[F]]) -> Forward<F> {
         let (csr, heads, width) = (&*self.csr, self.heads, self.width);
-        let (alpha, x) = (inputs[0], inputs[1]);
+        let alpha = inputs[0];
         let mut out = vec![F::ZERO; csr.num_rows() * width];
         let ranges = pieces(&csr.offset, csr.partitioning, width);
         for_rows(
@@ -41,6 +43,12 @@ impl Kernel for HeadSum {
             },
         );
         Forward::of(out, width)
+    }
+}
+
+impl Kernel for HeadSum {
+    fn forward<F: Float>(&self, inputs: &[&[F]]) -> Forward<F> {
+        self.gather(inputs[Self::GATHERED], inputs)
     }
 
     fn backward<F: Float>(
