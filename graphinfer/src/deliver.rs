@@ -26,8 +26,7 @@ pub(crate) trait SharedRound: Sync {
     /// Returns the columns of a part.
     fn columns(&self, part: usize) -> &EmbeddingColumns;
 
-    /// Computes the own rows of some parts. `done` gets each part that has own rows, with all its
-    /// blocks.
+    /// Computes the own rows of some parts. `done` gets each part that has own rows, with these.
     fn compute(
         &self,
         parts: &[usize],
@@ -52,7 +51,7 @@ pub(crate) struct OwnPart {
     /// Numbers of the nodes in the table that they are of, in ascending order.
     pub(crate) nodes: Vec<NodeIdx>,
     pub(crate) ids: Ids,
-    pub(crate) blocks: Vec<Computed>,
+    pub(crate) rows: Computed,
 }
 
 /// The rows that one process computed for a part.
@@ -81,7 +80,7 @@ pub(crate) fn run_among(round: &impl SharedRound, parts: &[usize]) -> Result<Wri
     for wave in parts.chunks(cluster.num_workers()) {
         let computed = Mutex::new(Vec::new());
         let difference = round.compute(wave, &|own| {
-            let delivery = Delivery::new(cluster.process(), round.columns(own.part), own);
+            let delivery = Delivery::new(cluster.process(), own);
             let mut all = computed.lock().unwrap_or_else(PoisonError::into_inner);
             all.push(delivery);
         })?;
@@ -106,20 +105,13 @@ pub(crate) fn run_among(round: &impl SharedRound, parts: &[usize]) -> Result<Wri
 }
 
 impl Delivery {
-    /// Joins the blocks of a part to one delivery.
-    fn new(from: usize, columns: &EmbeddingColumns, own: OwnPart) -> Self {
-        let mut rows = no_rows(columns);
-        for block in own.blocks {
-            let pairs = rows.vectors.iter_mut().zip(block.vectors);
-            pairs.for_each(|(column, more)| column.extend(more));
-            rows.predicted.extend(&block.predicted);
-        }
+    fn new(from: usize, own: OwnPart) -> Self {
         Self {
             part: own.part,
             from,
             nodes: own.nodes,
             ids: own.ids,
-            rows,
+            rows: own.rows,
         }
     }
 
@@ -129,7 +121,8 @@ impl Delivery {
     }
 }
 
-fn no_rows(columns: &EmbeddingColumns) -> Computed {
+/// Returns columns without rows.
+pub(crate) fn no_rows(columns: &EmbeddingColumns) -> Computed {
     Computed {
         vectors: vec![Vec::new(); columns.vectors.len()],
         predicted: Labels::empty(columns.prediction.as_ref()),

@@ -2,11 +2,11 @@
 
 use crate::InferError;
 use crate::compare::{Difference, Other, Outcome};
-use crate::deliver::{OwnPart, SharedRound, ids_of, run_among};
+use crate::deliver::{OwnPart, SharedRound, ids_of, no_rows, run_among};
 use crate::embedding::vectors;
 use crate::exchange::Crossing;
 use crate::layer::{Layer, LayerInput, Rounds};
-use crate::part::{Computed, Part, Piece, pieces, write_part};
+use crate::part::{Computed, Part, PartBuffers, Piece, pieces, write_part};
 use crate::predict::labels;
 use crate::threads::Threads;
 use cluster::Cluster;
@@ -80,7 +80,7 @@ impl PartsWriter<'_> {
         let is_first = self.rounds.graph.cluster().process() == 0;
         if is_first && self.output.committed(0).is_none() {
             let id_type = self.columns.id_type;
-            self.write(0, &[], |_| Ids::new(id_type), &[])?;
+            self.write(0, &[], |_| Ids::new(id_type), &no_rows(&self.columns))?;
         }
         Ok(Written::default())
     }
@@ -88,8 +88,8 @@ impl PartsWriter<'_> {
     /// Computes the last layer and writes the parts in a single process. The thread that computes
     /// the last block of a part writes the part, while other threads continue.
     fn run_alone(&self, input: &LayerInput) -> Result<Written, InferError> {
-        let writing = AtomicU64::new(0);
-        let write = |part: &Part, blocks: Vec<Computed>| {
+        let (writing, buffers) = (AtomicU64::new(0), PartBuffers::default());
+        let write = |part: &Part, rows: Computed| {
             if self.output.committed(part.index).is_some() {
                 return Ok(());
             }
@@ -99,15 +99,16 @@ impl PartsWriter<'_> {
             self.write(
                 part.index,
                 &nodes,
-                |rows| graph.ids(&part.rows[rows]),
-                &blocks,
+                |range| graph.ids(&part.rows[range]),
+                &rows,
             )?;
+            buffers.put(rows.vectors);
             let micros = u64::try_from(started.elapsed().as_micros()).unwrap_or(u64::MAX);
             writing.fetch_add(micros, Ordering::Relaxed);
             Ok(())
         };
         let parts = self.parts(self.open_parts());
-        let difference = self.compute_all(&parts, input, write)?;
+        let difference = self.compute_all((&parts, &buffers), input, write)?;
         Ok(Written {
             writing: Duration::from_micros(writing.into_inner()),
             difference,
@@ -115,13 +116,12 @@ impl PartsWriter<'_> {
         })
     }
 
-    /// Computes the own rows of some parts. `done` gets each part that has own rows, with all its
-    /// blocks.
+    /// Computes the own rows of some parts. `done` gets each part that has own rows, with these.
     fn compute_all(
         &self,
-        parts: &[Part],
+        (parts, buffers): (&[Part], &PartBuffers),
         input: &LayerInput,
-        done: impl Fn(&Part, Vec<Computed>) -> Result<(), InferError> + Sync,
+        done: impl Fn(&Part, Computed) -> Result<(), InferError> + Sync,
     ) -> Result<Difference, InferError> {
         let pieces = self.pieces(parts, input.layer);
         let model = &self.rounds.trained.model;
@@ -139,8 +139,8 @@ impl PartsWriter<'_> {
             let (computed, difference) = self.compute(piece, layers)?;
             differences.lock().unwrap_or_else(PoisonError::into_inner)[at] = difference;
             let part = &parts[piece.part];
-            match part.add(piece.block, computed) {
-                Some(blocks) => done(part, blocks),
+            match part.add(piece, computed, (&self.columns, buffers)) {
+                Some(rows) => done(part, rows),
                 None => Ok(()),
             }
         };
@@ -259,10 +259,10 @@ impl PartsWriter<'_> {
         index: usize,
         nodes: &[NodeIdx],
         ids: impl Fn(Range<usize>) -> Ids,
-        blocks: &[Computed],
+        rows: &Computed,
     ) -> Result<(), InferError> {
         let writer = EmbeddingsWriter::create(self.output, index, &self.columns)?;
-        let entry = write_part(writer, &self.columns, (nodes, &ids), blocks)?;
+        let entry = write_part(writer, &self.columns, (nodes, &ids), rows)?;
         Ok(self.output.commit_part(index, entry)?)
     }
 }
@@ -287,13 +287,14 @@ impl SharedRound for Among<'_> {
     ) -> Result<Difference, InferError> {
         let graph = self.writer.rounds.graph;
         let parts = self.writer.parts(parts.to_vec());
-        self.writer.compute_all(&parts, self.input, |part, blocks| {
+        let given = (&parts[..], &PartBuffers::default());
+        self.writer.compute_all(given, self.input, |part, rows| {
             let nodes = part.rows.iter().map(|&row| graph.node(row));
             done(OwnPart {
                 part: part.index,
                 nodes: nodes.collect(),
                 ids: graph.ids(&part.rows),
-                blocks,
+                rows,
             });
             Ok(())
         })
@@ -310,6 +311,6 @@ impl SharedRound for Among<'_> {
         rows: Computed,
     ) -> Result<(), InferError> {
         self.writer
-            .write(part, nodes, |range| ids_of(ids, range), &[rows])
+            .write(part, nodes, |range| ids_of(ids, range), &rows)
     }
 }

@@ -8,7 +8,7 @@ use schemas::{
 };
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// One block of a part in the last round.
 pub(crate) struct Piece {
@@ -16,6 +16,8 @@ pub(crate) struct Piece {
     pub(crate) part: usize,
     /// Position among the blocks of its part.
     pub(crate) block: usize,
+    /// Position of the first row to write among the rows of its part.
+    pub(crate) first: usize,
     /// The own rows to compute.
     pub(crate) rows: Range<usize>,
     /// Positions of the rows to write among the computed rows; none: all rows.
@@ -27,11 +29,23 @@ pub(crate) struct Part {
     pub(crate) index: usize,
     /// The own rows to write.
     pub(crate) rows: Vec<Row>,
-    /// The computed blocks; taken when the last one is computed.
-    blocks: Mutex<Vec<Option<Computed>>>,
+    filling: Mutex<Filling>,
 }
 
-/// The computed numbers of one block.
+/// What is computed of a part so far.
+#[derive(Default)]
+struct Filling {
+    /// The numbers of each column of vectors, with room for all rows once a block is computed.
+    vectors: Vec<Vec<f32>>,
+    /// The predictions of each block.
+    predicted: Vec<Option<Labels>>,
+}
+
+/// Memory for the vectors of a part, used again for a later part.
+#[derive(Default)]
+pub(crate) struct PartBuffers(Mutex<Vec<Vec<Vec<f32>>>>);
+
+/// The computed numbers of one block, or of a whole part.
 #[derive(Clone, Serialize, Deserialize)]
 pub(crate) struct Computed {
     /// The numbers of each column of vectors.
@@ -75,6 +89,7 @@ pub(crate) fn pieces(
             pieces.push(Piece {
                 part: at,
                 block: pieces.len() - first,
+                first: there(range.start),
                 picked: (picked.len() < range.len()).then(|| places.collect()),
                 rows: range,
             });
@@ -96,29 +111,29 @@ pub(crate) fn write_part(
     mut writer: EmbeddingsWriter,
     of_output: &EmbeddingColumns,
     (nodes, ids): (&[NodeIdx], &dyn Fn(Range<usize>) -> Ids),
-    blocks: &[Computed],
+    rows: &Computed,
 ) -> Result<PartEntry, InferError> {
-    let mut predicted = Labels::empty(of_output.prediction.as_ref());
-    blocks
-        .iter()
-        .for_each(|block| predicted.extend(&block.predicted));
     let widths = widths(of_output);
-    let mut columns: Vec<Unwritten<'_>> = (0..widths.len())
-        .map(|column| Unwritten::new(blocks, column))
-        .collect();
     let row_bytes = 4 * widths.iter().sum::<usize>();
     let mut start = 0;
     for chunk in nodes.chunks((GROUP_BYTES / row_bytes).max(1)) {
         let end = start + chunk.len();
-        let pairs = columns.iter_mut().zip(&widths);
-        let vectors: Vec<Vec<f32>> = pairs
-            .map(|(left, width)| left.take(chunk.len() * width))
-            .collect();
+        let of_group: Vec<Vec<f32>>;
+        let vectors = match chunk.len() == nodes.len() {
+            true => &rows.vectors,
+            false => {
+                let pairs = rows.vectors.iter().zip(&widths);
+                let group =
+                    pairs.map(|(column, width)| column[start * width..end * width].to_vec());
+                of_group = group.collect();
+                &of_group
+            }
+        };
         writer.write(EmbeddingBatch {
             ids: &ids(start..end),
             nodes: chunk,
-            vectors: &vectors,
-            prediction: &predicted.slice(start..end),
+            vectors,
+            prediction: &rows.predicted.slice(start..end),
         })?;
         start = end;
     }
@@ -131,57 +146,69 @@ impl Part {
         Self {
             index,
             rows,
-            blocks: Mutex::default(),
+            filling: Mutex::default(),
         }
     }
 
     /// Sets how many blocks the part has.
     pub(crate) fn expect_blocks(&self, count: usize) {
-        let blocks = (0..count).map(|_| None).collect();
-        *self.blocks.lock().unwrap_or_else(PoisonError::into_inner) = blocks;
+        self.filling().predicted = (0..count).map(|_| None).collect();
     }
 
-    /// Stores a computed block; returns all blocks of the part if this is the last one.
-    pub(crate) fn add(&self, block: usize, computed: Computed) -> Option<Vec<Computed>> {
-        let mut blocks = self.blocks.lock().unwrap_or_else(PoisonError::into_inner);
-        blocks[block] = Some(computed);
-        if blocks.iter().any(Option::is_none) {
+    /// Copies a computed block to its place; returns all rows of the part if this is the last block.
+    pub(crate) fn add(
+        &self,
+        piece: &Piece,
+        computed: Computed,
+        (columns, buffers): (&EmbeddingColumns, &PartBuffers),
+    ) -> Option<Computed> {
+        let widths = widths(columns);
+        let mut filling = self.filling();
+        if filling.vectors.is_empty() {
+            filling.vectors = buffers.take(&widths, self.rows.len());
+        }
+        let pairs = filling.vectors.iter_mut().zip(&computed.vectors);
+        for ((column, of_block), width) in pairs.zip(&widths) {
+            column[piece.first * width..][..of_block.len()].copy_from_slice(of_block);
+        }
+        filling.predicted[piece.block] = Some(computed.predicted);
+        if filling.predicted.iter().any(Option::is_none) {
             return None;
         }
-        Some(std::mem::take(&mut *blocks).into_iter().flatten().collect())
+        let mut predicted = Labels::empty(columns.prediction.as_ref());
+        let of_blocks = std::mem::take(&mut filling.predicted).into_iter().flatten();
+        of_blocks.for_each(|of_block| predicted.extend(&of_block));
+        Some(Computed {
+            vectors: std::mem::take(&mut filling.vectors),
+            predicted,
+        })
+    }
+
+    fn filling(&self) -> MutexGuard<'_, Filling> {
+        self.filling.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// The numbers of one column of vectors that are not written yet.
-struct Unwritten<'a> {
-    blocks: std::slice::Iter<'a, Computed>,
-    column: usize,
-    values: &'a [f32],
-}
-
-impl<'a> Unwritten<'a> {
-    fn new(blocks: &'a [Computed], column: usize) -> Self {
-        Self {
-            blocks: blocks.iter(),
-            column,
-            values: &[],
-        }
-    }
-
-    /// Takes the next `len` numbers.
-    fn take(&mut self, len: usize) -> Vec<f32> {
-        let mut taken = Vec::with_capacity(len);
-        while taken.len() < len {
-            if self.values.is_empty() {
-                let block = self.blocks.next();
-                self.values = &block.expect("blocks cover the part").vectors[self.column];
+impl PartBuffers {
+    /// Returns a vector for each column, with any numbers, for a part of `num_rows` rows.
+    fn take(&self, widths: &[usize], num_rows: usize) -> Vec<Vec<f32>> {
+        let spare = self.spare().pop();
+        let mut vectors = spare.unwrap_or_else(|| vec![Vec::new(); widths.len()]);
+        for (column, width) in vectors.iter_mut().zip(widths) {
+            match column.capacity() {
+                0 => *column = vec![0.0; width * num_rows],
+                _ => column.resize(width * num_rows, 0.0),
             }
-            let (now, later) = self
-                .values
-                .split_at(self.values.len().min(len - taken.len()));
-            taken.extend_from_slice(now);
-            self.values = later;
         }
-        taken
+        vectors
+    }
+
+    /// Keeps the vectors of a written part for a later part with the same columns.
+    pub(crate) fn put(&self, vectors: Vec<Vec<f32>>) {
+        self.spare().push(vectors);
+    }
+
+    fn spare(&self) -> MutexGuard<'_, Vec<Vec<Vec<f32>>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

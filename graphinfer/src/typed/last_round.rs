@@ -4,11 +4,11 @@ use super::layer::{TypedLayer, TypedRounds};
 use crate::InferError;
 use crate::checkpoint::RoundRows;
 use crate::compare::{Difference, Outcome};
-use crate::deliver::{OwnPart, SharedRound, ids_of, run_among};
+use crate::deliver::{OwnPart, SharedRound, ids_of, no_rows, run_among};
 use crate::embedding::vectors;
 use crate::last_round::Written;
 use crate::layer::HubRows;
-use crate::part::{Computed, Part, Piece, pieces, write_part};
+use crate::part::{Computed, Part, PartBuffers, Piece, pieces, write_part};
 use crate::predict::labels;
 use crate::threads::Threads;
 use cluster::Cluster;
@@ -90,7 +90,8 @@ impl TypedParts<'_> {
         for part in empty.into_iter().filter(|_| cluster.leads()) {
             let of_type = self.type_of(part);
             let none = Ids::new(of_type.columns.id_type);
-            self.write_part(of_type, part, (&[], &|_| none.clone()), &[])?;
+            let rows = no_rows(&of_type.columns);
+            self.write_part(of_type, part, (&[], &|_| none.clone()), &rows)?;
         }
         match cluster.num_processes() {
             1 => self.run_alone(&whole),
@@ -102,17 +103,19 @@ impl TypedParts<'_> {
     /// part writes the part, while other threads continue.
     fn run_alone(&self, parts: &[usize]) -> Result<Written, InferError> {
         let writing = AtomicU64::new(0);
-        let write = |of_type: &WrittenType, part: &Part, blocks: Vec<Computed>| {
+        let buffers: Vec<PartBuffers> = self.types.iter().map(|_| PartBuffers::default()).collect();
+        let write = |of_type: &WrittenType, part: &Part, rows: Computed| {
             let started = Instant::now();
             let (graph, node_type) = (self.rounds.graph, of_type.node_type);
             let nodes = self.nodes(of_type, part);
-            let ids = |rows: Range<usize>| graph.ids(node_type, &part.rows[rows]);
-            self.write_part(of_type, part.index, (&nodes, &ids), &blocks)?;
+            let ids = |range: Range<usize>| graph.ids(node_type, &part.rows[range]);
+            self.write_part(of_type, part.index, (&nodes, &ids), &rows)?;
+            buffers[self.place_of(part.index)].put(rows.vectors);
             let micros = u64::try_from(started.elapsed().as_micros()).unwrap_or(u64::MAX);
             writing.fetch_add(micros, Ordering::Relaxed);
             Ok(())
         };
-        let difference = self.compute_all(parts, write)?;
+        let difference = self.compute_all(parts, &buffers, write)?;
         Ok(Written {
             writing: Duration::from_micros(writing.into_inner()),
             difference,
@@ -120,12 +123,14 @@ impl TypedParts<'_> {
         })
     }
 
-    /// Computes the own rows of some parts. `done` gets each part that has own rows, with all its
-    /// blocks. Returns how the two samplings differ.
+    /// Computes the own rows of some parts. `done` gets each part that has own rows, with these.
+    /// `buffers` has memory for the parts of each written type. Returns how the two samplings
+    /// differ.
     fn compute_all(
         &self,
         parts: &[usize],
-        done: impl Fn(&WrittenType, &Part, Vec<Computed>) -> Result<(), InferError> + Sync,
+        buffers: &[PartBuffers],
+        done: impl Fn(&WrittenType, &Part, Computed) -> Result<(), InferError> + Sync,
     ) -> Result<Difference, InferError> {
         let OpenParts { types, parts } = self.own_parts(parts);
         let layer = self.rounds.limits.len();
@@ -149,8 +154,9 @@ impl TypedParts<'_> {
             let (part, of_type) = (&parts[piece.part], types[piece.part]);
             let (computed, difference) = self.compute_block(of_type, piece, layers)?;
             differences.lock().unwrap_or_else(PoisonError::into_inner)[at] = difference;
-            match part.add(piece.block, computed) {
-                Some(blocks) => done(of_type, part, blocks),
+            let buffers = &buffers[self.place_of(part.index)];
+            match part.add(piece, computed, (&of_type.columns, buffers)) {
+                Some(rows) => done(of_type, part, rows),
                 None => Ok(()),
             }
         };
@@ -179,8 +185,12 @@ impl TypedParts<'_> {
 
     /// Returns the type that a part is of.
     fn type_of(&self, part: usize) -> &WrittenType {
-        let after = self.types.partition_point(|of| of.first_part <= part);
-        &self.types[after - 1]
+        &self.types[self.place_of(part)]
+    }
+
+    /// Returns the position of a part's type among the written types.
+    fn place_of(&self, part: usize) -> usize {
+        self.types.partition_point(|of| of.first_part <= part) - 1
     }
 
     /// Returns parts, each with its own rows.
@@ -289,7 +299,7 @@ impl TypedParts<'_> {
         of_type: &WrittenType,
         index: usize,
         (nodes, ids): (&[NodeIdx], &dyn Fn(Range<usize>) -> Ids),
-        blocks: &[Computed],
+        rows: &Computed,
     ) -> Result<(), InferError> {
         if self.output.committed(index).is_some() {
             return Ok(());
@@ -297,7 +307,7 @@ impl TypedParts<'_> {
         let name = &self.rounds.trained.model.schema().types[of_type.node_type];
         let in_type = index - of_type.first_part;
         let writer = EmbeddingsWriter::of_type(self.output, name, in_type, &of_type.columns)?;
-        let entry = write_part(writer, &of_type.columns, (nodes, ids), blocks)?;
+        let entry = write_part(writer, &of_type.columns, (nodes, ids), rows)?;
         Ok(self.output.commit_part(index, entry)?)
     }
 }
@@ -320,12 +330,13 @@ impl SharedRound for TypedParts<'_> {
         parts: &[usize],
         done: &(dyn Fn(OwnPart) + Sync),
     ) -> Result<Difference, InferError> {
-        self.compute_all(parts, |of_type, part, blocks| {
+        let buffers: Vec<PartBuffers> = self.types.iter().map(|_| PartBuffers::default()).collect();
+        self.compute_all(parts, &buffers, |of_type, part, rows| {
             done(OwnPart {
                 part: part.index,
                 nodes: self.nodes(of_type, part),
                 ids: self.rounds.graph.ids(of_type.node_type, &part.rows),
-                blocks,
+                rows,
             });
             Ok(())
         })
@@ -342,6 +353,6 @@ impl SharedRound for TypedParts<'_> {
         rows: Computed,
     ) -> Result<(), InferError> {
         let ids = |range| ids_of(ids, range);
-        self.write_part(self.type_of(part), part, (nodes, &ids), &[rows])
+        self.write_part(self.type_of(part), part, (nodes, &ids), &rows)
     }
 }
