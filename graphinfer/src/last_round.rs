@@ -6,7 +6,7 @@ use crate::deliver::{OwnPart, SharedRound, ids_of, no_rows, run_among};
 use crate::embedding::vectors;
 use crate::exchange::Crossing;
 use crate::layer::{Layer, LayerInput, Rounds};
-use crate::part::{Computed, Part, PartBuffers, Piece, pieces, write_part};
+use crate::part::{Computed, Part, PartBuffers, Piece, in_turn, pieces, write_part};
 use crate::predict::labels;
 use crate::threads::Threads;
 use cluster::Cluster;
@@ -134,7 +134,9 @@ impl PartsWriter<'_> {
             head: model.head(),
         };
         let differences = Mutex::new(vec![Difference::default(); pieces.len()]);
+        let order = in_turn(&pieces);
         let work = |layers: &mut ThreadLayers<'_>, at: usize| {
+            let at = order[at];
             let piece = &pieces[at];
             let (computed, difference) = self.compute(piece, layers)?;
             differences.lock().unwrap_or_else(PoisonError::into_inner)[at] = difference;

@@ -99,6 +99,14 @@ pub(crate) fn pieces(
     pieces
 }
 
+/// Returns the order in which blocks are computed: those of two parts in turn. So two parts are
+/// complete at about the same time, and at the end two threads write, not one.
+pub(crate) fn in_turn(pieces: &[Piece]) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..pieces.len()).collect();
+    order.sort_by_key(|&at| (pieces[at].part / 2, pieces[at].block, pieces[at].part));
+    order
+}
+
 /// Returns the widths of the columns of vectors.
 pub(crate) fn widths(columns: &EmbeddingColumns) -> Vec<usize> {
     let widths = columns.vectors.iter().map(|(_, width)| *width);

@@ -8,7 +8,7 @@ use crate::deliver::{OwnPart, SharedRound, ids_of, no_rows, run_among};
 use crate::embedding::vectors;
 use crate::last_round::Written;
 use crate::layer::HubRows;
-use crate::part::{Computed, Part, PartBuffers, Piece, pieces, write_part};
+use crate::part::{Computed, Part, PartBuffers, Piece, in_turn, pieces, write_part};
 use crate::predict::labels;
 use crate::threads::Threads;
 use cluster::Cluster;
@@ -149,7 +149,9 @@ impl TypedParts<'_> {
             head: self.rounds.trained.model.head(),
         };
         let differences = Mutex::new(vec![Difference::default(); pieces.len()]);
+        let order = in_turn(&pieces);
         let work = |layers: &mut ThreadLayers<'_>, at: usize| {
+            let at = order[at];
             let piece = &pieces[at];
             let (part, of_type) = (&parts[piece.part], types[piece.part]);
             let (computed, difference) = self.compute_block(of_type, piece, layers)?;
