@@ -54,13 +54,13 @@ fn push(logits: &[f32], predicted: &mut Labels) {
     match predicted {
         Labels::None => {}
         Labels::Class(classes) => {
-            let mut best = 0;
-            for (class, logit) in logits.iter().enumerate() {
-                if *logit > logits[best] {
-                    best = class;
+            let (mut best, mut most) = (0, logits[0]);
+            for (class, &logit) in (0..).zip(logits) {
+                if logit > most {
+                    (best, most) = (class, logit);
                 }
             }
-            classes.push(u32::try_from(best).expect("classes fit 32 bits"));
+            classes.push(best);
         }
         Labels::Multi {
             values, present, ..
