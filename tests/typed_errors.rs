@@ -171,7 +171,7 @@ fn tables_have_ends_categories_and_fields_that_fit() {
                     [input.edges.writes] leaves them out";
     check(&bench, &job, 3, dangling);
     write_edges(&bench, 0);
-    let none: Vec<Option<Vec<Option<f32>>>> = vec![None; PAPERS as usize];
+    let none: Vec<Option<Vec<Option<f32>>>> = vec![None; usize::try_from(PAPERS).unwrap()];
     let none = ListArray::from_iter_primitive::<Float32Type, _, _>(none);
     let years: ArrayRef = Arc::new(none);
     write(
