@@ -57,7 +57,8 @@
 //!     edge_weight: None,
 //!     edge_feature: None,
 //! };
-//! let shard = GraphShard { target_type: 0, nodes: vec![nodes], edges: vec![edges] };
+//! let shard =
+//!     GraphShard { target_type: 0, nodes: vec![nodes], edges: vec![edges], pairs: None };
 //! let graph = GraphMeta::from(UntypedMeta {
 //!     id_type: IdType::UInt64,
 //!     features: FeatureMeta::Dense { dim: 2 },

@@ -4,6 +4,7 @@ mod column_meta;
 mod features;
 mod graph_meta;
 mod labels;
+mod pairs_meta;
 
 use serde::{Deserialize, Serialize};
 
@@ -11,6 +12,8 @@ pub use column_meta::{ColumnMeta, ColumnValues};
 pub use features::Features;
 pub use graph_meta::{GraphMeta, RelationMeta, TypeMeta, UntypedMeta};
 pub use labels::{Labels, NO_CLASS};
+use pairs_meta::NamedPairs;
+pub use pairs_meta::PairsMeta;
 
 use crate::config::{ColumnKind, SplitValues};
 

@@ -2,6 +2,7 @@
 
 mod column;
 mod input;
+mod pairs;
 mod row_filter;
 mod split;
 mod table_path;
@@ -12,6 +13,7 @@ use serde::{Deserialize, Serialize};
 
 pub use column::{CATEGORIES_MAX, ColumnKind, ColumnSpec, ONE_HOT};
 pub use input::InputSpec;
+pub use pairs::{Exclude, FromEdges, PairsSpec};
 pub use row_filter::{RowsWhere, WhereValue, describe_where};
 pub use split::{SplitShares, SplitSpec};
 pub use table_path::TablePath;

@@ -56,7 +56,7 @@ const ASIDE: &str = "_new";
 /// File in [`ASIDE`] that exists from the removal of the old output until the new one is moved.
 const MOVING: &str = "_moving";
 /// Folders of parts inside an output directory, for parts of several files.
-const TABLES: [&str; 2] = ["nodes", "edges"];
+const TABLES: [&str; 3] = ["nodes", "edges", "pairs"];
 /// Folder, inside an output directory, of folders of parts; it holds no parts itself.
 const FOLDERS: &str = crate::embeddings::FOLDER;
 
@@ -91,9 +91,10 @@ pub struct PartEntry {
     pub name: String,
     /// Its files.
     pub files: Vec<FileEntry>,
-    /// Graph features: targets, in either layout. Embeddings: nodes.
+    /// Graph features: targets, in either layout, or pairs where the input has pairs. Embeddings:
+    /// nodes.
     pub rows: u64,
-    /// Targets by split, where the part holds targets.
+    /// Targets or pairs by split, where the part holds targets.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub targets: Option<SplitCounts>,
 }

@@ -5,6 +5,7 @@ mod dense_rows;
 mod extract;
 mod layout;
 mod merge;
+mod pairs;
 mod parts;
 mod read;
 mod row_batch;
@@ -17,6 +18,7 @@ pub use dataset::GraphFeatureDataset;
 pub use dense_rows::DenseRows;
 pub use extract::ExtractScratch;
 pub use merge::ShardBuilder;
+pub use pairs::{HardNegatives, PartPairs};
 pub use parts::{DrawParts, Neighborhoods};
 pub use write::write_part;
 
@@ -41,6 +43,8 @@ pub struct GraphShard {
     pub nodes: Vec<ShardNodes>,
     /// By relation.
     pub edges: Vec<ShardEdges>,
+    /// The pairs whose ends are the targets, where the input has pairs.
+    pub pairs: Option<PartPairs>,
 }
 
 /// The nodes of one type of a [`GraphShard`].
@@ -56,7 +60,7 @@ pub struct ShardNodes {
     pub labels: Labels,
     /// `[n]`; all [`Split::None`] where the input has no splits.
     pub split: Vec<Split>,
-    /// `[n]`; all false if targets are of another type.
+    /// `[n]`; all false if targets are of other types.
     pub is_target: Vec<bool>,
 }
 
@@ -153,6 +157,7 @@ impl GraphShard {
             target_type: meta.target_type,
             nodes: nodes.map(|of| ShardNodes::with_capacity(of, 0)).collect(),
             edges: edges.map(|of| ShardEdges::with_capacity(of, 0)).collect(),
+            pairs: meta.pairs.as_ref().map(PartPairs::empty),
         }
     }
 
@@ -171,10 +176,15 @@ impl GraphShard {
         &self.nodes[self.target_type]
     }
 
-    /// Returns the positions of the targets among the nodes of their type, ascending.
+    /// Returns the positions of the targets of the target type among its nodes, ascending.
     pub fn targets(&self) -> impl Iterator<Item = u32> {
+        self.targets_of(self.target_type)
+    }
+
+    /// Returns the positions of the targets of a type among its nodes, ascending.
+    pub fn targets_of(&self, type_idx: usize) -> impl Iterator<Item = u32> {
         (0..)
-            .zip(&self.target_nodes().is_target)
+            .zip(&self.nodes[type_idx].is_target)
             .filter(|(_, is_target)| **is_target)
             .map(|(node, _)| node)
     }
@@ -183,11 +193,15 @@ impl GraphShard {
     pub fn size_bytes(&self) -> usize {
         let nodes: usize = self.nodes.iter().map(ShardNodes::size_bytes).sum();
         let edges: usize = self.edges.iter().map(ShardEdges::size_bytes).sum();
-        nodes + edges
+        let pairs = self.pairs.as_ref().map_or(0, PartPairs::size_bytes);
+        nodes + edges + pairs
     }
 
-    /// Counts the targets by split.
+    /// Counts the pairs by split, or the targets where the input has no pairs.
     pub fn split_counts(&self) -> SplitCounts {
+        if let Some(pairs) = &self.pairs {
+            return pairs.split_counts();
+        }
         let split = &self.target_nodes().split;
         let mut counts = SplitCounts::default();
         self.targets()

@@ -50,6 +50,18 @@
 //! | `dst`, `rank`, `src` | uint32 | positions of nodes; rows are sorted by (dst, rank) |
 //! | \[`weight`\], \[`feature`\] | float32, list of float32 | |
 //!
+//! With `[input.pairs]` a part also has the table `pairs/part-00000.parquet`, and `is_target` is a
+//! column of both types of ends. A row is a pair ([`PartPairs`]), or a random negative of the part,
+//! which has a `dst` only; random negatives are the last rows.
+//!
+//! | column of `pairs` | type | meaning |
+//! |---|---|---|
+//! | `src`, `dst` | uint32 | positions among the nodes of their types; `src` null: random negative |
+//! | \[`label`\] | float32 | 1 for a link, 0 for a pair that is none |
+//! | \[`weight`\] | float32 | |
+//! | `split` | as given | |
+//! | \[`negatives`\] | list of uint32 | positions of hard negatives among the nodes of dst ends |
+//!
 //! A typed graph has these columns once for each node type and relation. Layout `rows` puts the name
 //! in front: `author.node_id`, `writes.in_degree`, `writes.in_src`. Layout `shards` has the files
 //! `nodes/TYPE/part-00000.parquet` and `edges/RELATION/part-00000.parquet`; the degrees of a
@@ -137,12 +149,13 @@ pub mod xxh;
 
 pub use columns::{
     ColumnMeta, ColumnValues, FeatureColumn, FeatureMeta, Features, GraphMeta, LabelKind,
-    LabelMeta, Labels, NO_CLASS, RelationMeta, Split, SplitMeta, TypeMeta, UntypedMeta,
+    LabelMeta, Labels, NO_CLASS, PairsMeta, RelationMeta, Split, SplitMeta, TypeMeta, UntypedMeta,
 };
 pub use config::{
-    CATEGORIES_MAX, CLASSES_MAX, ColumnKind, ColumnSpec, Dangling, EdgesSpec, InputSpec, NodesSpec,
-    NumericLabel, ONE_HOT, RowsWhere, SPARSE_WIDTH_MAX, SparseSpec, SplitShares, SplitSpec,
-    SplitValues, TablePath, Transform, WhereValue, describe_where,
+    CATEGORIES_MAX, CLASSES_MAX, ColumnKind, ColumnSpec, Dangling, EdgesSpec, Exclude, FromEdges,
+    InputSpec, NodesSpec, NumericLabel, ONE_HOT, PairsSpec, RowsWhere, SPARSE_WIDTH_MAX,
+    SparseSpec, SplitShares, SplitSpec, SplitValues, TablePath, Transform, WhereValue,
+    describe_where,
 };
 pub use dataset::{
     FileEntry, Manifest, Opened, Output, PartEntry, PartFile, SplitCounts, read_manifest,
@@ -156,8 +169,8 @@ pub use fanout::{Fanout, FlattenMeta, HopFanouts, Layout, Sampling, keep_at_hop,
 pub use graph_columns::{GraphColumns, RelationColumns, TypeColumns, TypedColumns};
 pub use graph_feature::{
     DenseRows, DrawParts, ExtractScratch, FeatureEdges, FeatureNodes, GraphFeature,
-    GraphFeatureDataset, GraphShard, Neighborhoods, ShardBuilder, ShardEdges, ShardNodes,
-    write_part,
+    GraphFeatureDataset, GraphShard, HardNegatives, Neighborhoods, PartPairs, ShardBuilder,
+    ShardEdges, ShardNodes, write_part,
 };
 pub use ids::{IdType, Ids, hash_int};
 pub use idx::{LocalIdx, NodeIdx, Row};

@@ -189,6 +189,7 @@ impl<'a> Probe<'a> {
             edges: relations
                 .map(|relation| self.edges(relation, &members))
                 .collect(),
+            pairs: None,
         }
     }
 

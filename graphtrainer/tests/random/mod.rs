@@ -233,6 +233,7 @@ impl Graph {
             target_type: 0,
             nodes: vec![nodes],
             edges: vec![edges],
+            pairs: None,
         }
     }
 

@@ -168,6 +168,7 @@ impl TypedGraph {
             target_type,
             nodes: tables.collect(),
             edges,
+            pairs: None,
         }
     }
 
@@ -317,6 +318,7 @@ fn meta_of(features: &[Features], relations: Vec<RelationMeta>, target_type: usi
         types: types.collect(),
         relations,
         target_type,
+        pairs: None,
     }
 }
 

@@ -1,9 +1,10 @@
 //! Description of a graph's tables: its node types and its relations.
 
 use serde::de::Error as _;
+use serde::ser::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::{ColumnMeta, FeatureMeta, LabelMeta, SplitMeta};
+use super::{ColumnMeta, FeatureMeta, LabelMeta, NamedPairs, PairsMeta, SplitMeta};
 use crate::ids::IdType;
 
 /// Description of a graph's tables; manifests and each file's metadata hold it.
@@ -16,8 +17,11 @@ pub struct GraphMeta {
     pub types: Vec<TypeMeta>,
     /// Relations, sorted by name.
     pub relations: Vec<RelationMeta>,
-    /// Position in `types` of the type that targets are of.
+    /// Position in `types` of the type that targets are of. Where there are pairs, their dst ends
+    /// are targets of [`PairsMeta::to`], too.
     pub target_type: usize,
+    /// The supervision pairs, where targets are the ends of pairs.
+    pub pairs: Option<PairsMeta>,
 }
 
 /// Description of the nodes of a type.
@@ -86,6 +90,8 @@ struct TypedMeta {
     types: Vec<TypeMeta>,
     relations: Vec<NamedRelation>,
     target_type: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pairs: Option<NamedPairs>,
 }
 
 /// A relation with the names of its types.
@@ -111,6 +117,12 @@ impl GraphMeta {
     pub fn with_label(mut self, label: Option<LabelMeta>) -> Self {
         self.types[self.target_type].label = label;
         self
+    }
+
+    /// Tells whether nodes of a type may be targets.
+    pub fn may_be_targets(&self, type_idx: usize) -> bool {
+        let is_dst = |pairs: &PairsMeta| pairs.to == type_idx;
+        type_idx == self.target_type || self.pairs.as_ref().is_some_and(is_dst)
     }
 
     /// Tells whether the graph has named types and relations.
@@ -139,6 +151,7 @@ impl GraphMeta {
             types: self.types.clone(),
             relations: self.relations.iter().map(named).collect(),
             target_type: name(self.target_type),
+            pairs: self.pairs.as_ref().map(|pairs| pairs.named(self)),
         }
     }
 }
@@ -170,6 +183,7 @@ impl From<UntypedMeta> for GraphMeta {
                 self_loops: meta.self_loops,
             }],
             target_type: 0,
+            pairs: None,
         }
     }
 }
@@ -201,9 +215,12 @@ impl TryFrom<TypedMeta> for GraphMeta {
             })
         };
         let relations = relations.into_iter().map(relation);
+        let relations: Vec<RelationMeta> = relations.collect::<Result<_, _>>()?;
+        let pairs = meta.pairs.map(|pairs| pairs.placed(&types, &relations));
         Ok(Self {
-            relations: relations.collect::<Result<_, _>>()?,
             target_type: position(&meta.target_type)?,
+            pairs: pairs.transpose()?,
+            relations,
             types,
         })
     }
@@ -225,17 +242,30 @@ impl Serialize for GraphMeta {
             edge_feature_dim: edges.edge_feature_dim,
             self_loops: edges.self_loops,
         };
-        untyped.serialize(serializer)
+        let Some(pairs) = &self.pairs else {
+            return untyped.serialize(serializer);
+        };
+        let mut value = serde_json::to_value(untyped).map_err(S::Error::custom)?;
+        value["pairs"] = serde_json::to_value(pairs.named(self)).map_err(S::Error::custom)?;
+        value.serialize(serializer)
     }
 }
 
 impl<'de> Deserialize<'de> for GraphMeta {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         // The whole value is read first, because only its keys tell which form it has.
-        let value = serde_json::Value::deserialize(deserializer)?;
+        let mut value = serde_json::Value::deserialize(deserializer)?;
         if value.get("types").is_none() {
+            let pairs = value.as_object_mut().and_then(|keys| keys.remove("pairs"));
+            let pairs: Option<NamedPairs> = pairs
+                .map(serde_json::from_value)
+                .transpose()
+                .map_err(D::Error::custom)?;
             let untyped = UntypedMeta::deserialize(value).map_err(D::Error::custom)?;
-            return Ok(untyped.into());
+            let mut meta = Self::from(untyped);
+            let pairs = pairs.map(|pairs| pairs.placed(&meta.types, &meta.relations));
+            meta.pairs = pairs.transpose().map_err(D::Error::custom)?;
+            return Ok(meta);
         }
         let typed = TypedMeta::deserialize(value).map_err(D::Error::custom)?;
         Self::try_from(typed).map_err(D::Error::custom)
@@ -246,6 +276,7 @@ impl<'de> Deserialize<'de> for GraphMeta {
 mod tests {
     use super::*;
     use crate::columns::LabelKind;
+    use crate::config::Exclude;
 
     fn untyped() -> GraphMeta {
         GraphMeta::from(UntypedMeta {
@@ -298,6 +329,44 @@ mod tests {
         assert_eq!(meta.relations_to(1).collect::<Vec<_>>(), [0, 1]);
         assert_eq!(meta.target().name, "paper");
         assert_eq!(serde_json::to_string(&meta).unwrap(), TYPED);
+    }
+
+    #[test]
+    fn pairs_are_written_by_name() {
+        let pairs = PairsMeta {
+            from: 1,
+            to: 0,
+            relations: vec![1],
+            exclude: Exclude::Batch,
+            label: false,
+            weight: true,
+            negatives: false,
+            split: SplitMeta {
+                data_type: "Utf8".to_owned(),
+                values: None,
+            },
+        };
+        let mut typed: GraphMeta = serde_json::from_str(TYPED).unwrap();
+        typed.pairs = Some(pairs.clone());
+        let text = serde_json::to_string(&typed).unwrap();
+        let named =
+            r#""pairs":{"from":"paper","to":"author","relations":["writes"],"exclude":"batch","#;
+        assert!(text.contains(named), "{text}");
+        assert_eq!(serde_json::from_str::<GraphMeta>(&text).unwrap(), typed);
+        assert_eq!([0, 1].map(|at| typed.may_be_targets(at)), [true, true]);
+        let unknown = text.replace(r#"["writes"]"#, r#"["likes"]"#);
+        let error = serde_json::from_str::<GraphMeta>(&unknown).unwrap_err();
+        let expected = "`likes` is not one of the relations";
+        assert!(error.to_string().contains(expected), "{error}");
+        let mut flat = untyped();
+        flat.pairs = Some(PairsMeta {
+            from: 0,
+            to: 0,
+            relations: vec![0],
+            ..pairs
+        });
+        let text = serde_json::to_string(&flat).unwrap();
+        assert_eq!(serde_json::from_str::<GraphMeta>(&text).unwrap(), flat);
     }
 
     #[test]

@@ -93,11 +93,11 @@ impl ExtractScratch {
         }
     }
 
-    /// Walks from a target and leaves the neighbourhood in the scratch.
+    /// Walks from a target of a type and leaves the neighbourhood in the scratch.
     pub(super) fn walk(
         &mut self,
         shard: &GraphShard,
-        target: u32,
+        (target_type, target): (usize, u32),
         fanouts: &[impl AsRef<[Fanout]>],
     ) {
         let of_shard = self.nodes.iter().map(|nodes| nodes.local.len());
@@ -110,7 +110,7 @@ impl ExtractScratch {
             nodes.hop_offset.clear();
             nodes.hop_offset.push(0);
         }
-        self.nodes[shard.target_type].enter(target);
+        self.nodes[target_type].enter(target);
         self.nodes.iter_mut().for_each(WalkedNodes::end_hop);
         for hop in 0..fanouts.len() {
             for (relation, edges) in shard.edges.iter().enumerate() {
@@ -180,11 +180,8 @@ pub(super) fn gather_rows(out: &mut Vec<f32>, values: &[f32], dim: usize, positi
 }
 
 impl GraphShard {
-    /// Extracts the neighbourhood of the target at position `target` among the nodes of its type.
-    ///
-    /// A node at distance h from the target keeps its first `keep_at_hop(fanouts, r, h)` in-edges
-    /// of relation r, as far as the shard has them: `fanouts` must be the ones that the shard was
-    /// made with.
+    /// Extracts the neighbourhood of the target at position `target` among the nodes of the target
+    /// type, as [`Self::extract_of`].
     ///
     /// # Panics
     ///
@@ -195,12 +192,31 @@ impl GraphShard {
         fanouts: &[impl AsRef<[Fanout]>],
         scratch: &mut ExtractScratch,
     ) -> GraphFeature {
-        scratch.walk(self, target, fanouts);
-        let targets = self.target_nodes();
+        self.extract_of((self.target_type, target), fanouts, scratch)
+    }
+
+    /// Extracts the neighbourhood of a target: its type, and its position among the nodes of the
+    /// type.
+    ///
+    /// A node at distance h from the target keeps its first `keep_at_hop(fanouts, r, h)` in-edges
+    /// of relation r, as far as the shard has them: `fanouts` must be the ones that the shard was
+    /// made with.
+    ///
+    /// # Panics
+    ///
+    /// If `scratch` was made for another shard.
+    pub fn extract_of(
+        &self,
+        (target_type, target): (usize, u32),
+        fanouts: &[impl AsRef<[Fanout]>],
+        scratch: &mut ExtractScratch,
+    ) -> GraphFeature {
+        scratch.walk(self, (target_type, target), fanouts);
+        let targets = &self.nodes[target_type];
         let nodes = self.nodes.iter().zip(&scratch.nodes);
         let edges = self.edges.iter().zip(&scratch.edges);
         GraphFeature {
-            target_type: self.target_type,
+            target_type,
             labels: targets.labels.gather(&[target]),
             split: targets.split[target as usize],
             nodes: nodes.map(|(all, walked)| all.gather(walked)).collect(),

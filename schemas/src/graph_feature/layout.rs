@@ -50,6 +50,11 @@ pub(super) fn edges_path(relation_name: &str, index: usize) -> String {
     path("edges", relation_name, index)
 }
 
+/// Path of the pairs of a part.
+pub(super) fn pairs_path(index: usize) -> String {
+    path("pairs", "", index)
+}
+
 fn path(table: &str, name: &str, index: usize) -> String {
     match name {
         "" => format!("{table}/{}", rows_path(index)),
@@ -61,7 +66,9 @@ fn path(table: &str, name: &str, index: usize) -> String {
 pub(super) fn num_files(meta: &GraphMeta, layout: Layout) -> usize {
     match layout {
         Layout::Rows => 1,
-        Layout::Shards => meta.types.len() + meta.relations.len(),
+        Layout::Shards => {
+            meta.types.len() + meta.relations.len() + usize::from(meta.pairs.is_some())
+        }
     }
 }
 
@@ -166,7 +173,7 @@ pub(super) fn nodes_schema(meta: &GraphMeta, type_idx: usize) -> Result<Schema> 
             list_field("feature_value", DataType::Float32),
         ]),
     }
-    if type_idx == meta.target_type {
+    if meta.may_be_targets(type_idx) {
         push_label_and_split(&mut fields, nodes)?;
         fields.push(Field::new("is_target", DataType::Boolean, false));
     }

@@ -147,6 +147,7 @@ impl ShardBuilder {
             target_type: self.target_type,
             nodes: nodes.map(|(own, order)| own.finish(order)).collect(),
             edges: edges.map(|own| own.finish(&orders)).collect(),
+            pairs: None,
         };
         let targets = &mut shard.nodes[self.target_type];
         (targets.labels, targets.split, targets.is_target) = (labels, split, is_target);

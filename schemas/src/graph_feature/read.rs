@@ -5,7 +5,9 @@ use std::path::PathBuf;
 use arrow::array::AsArray;
 use arrow::datatypes::{Float32Type, UInt8Type, UInt32Type};
 
-use super::{FeatureEdges, FeatureNodes, GraphFeature, GraphShard, ShardEdges, ShardNodes, layout};
+use super::{
+    FeatureEdges, FeatureNodes, GraphFeature, GraphShard, PartPairs, ShardEdges, ShardNodes, layout,
+};
 use crate::as_given;
 use crate::columns::{FeatureMeta, Features, GraphMeta, Labels, RelationMeta, Split, TypeMeta};
 use crate::dataset::FileEntry;
@@ -45,6 +47,10 @@ pub(super) fn read_shard<'a>(
         let num_nodes = shard.nodes[meta.relations[relation].to].len();
         let file = source(meta.types.len() + relation);
         read_edges(&mut shard.edges[relation], num_nodes, relation, &file)?;
+    }
+    if let Some(pairs) = &meta.pairs {
+        let file = source(meta.types.len() + meta.relations.len());
+        shard.pairs = Some(PartPairs::read(file.open()?, pairs)?);
     }
     let found = shard.validate(meta);
     found.map_err(|error| error.found_in(&source(0).path))?;
@@ -122,12 +128,17 @@ fn append_nodes(
             value.extend_from_slice(values.all());
         }
     }
-    if type_idx != meta.target_type {
+    if !meta.may_be_targets(type_idx) {
         nodes.split.resize(nodes.hop.len(), Split::None);
         nodes.is_target.resize(nodes.hop.len(), false);
         return Ok(());
     }
-    append_label_and_split(batch, meta, &mut nodes.labels, &mut nodes.split)?;
+    append_label_and_split(
+        batch,
+        &meta.types[type_idx],
+        &mut nodes.labels,
+        &mut nodes.split,
+    )?;
     let is_target = batch.column("is_target")?;
     let Some(is_target) = is_target.as_boolean_opt() else {
         return Err(batch.broken("column `is_target` is not boolean".to_owned()));
@@ -149,14 +160,14 @@ fn append_ids(ids: &mut Ids, batch: &Batch<'_>, name: &str) -> Result<()> {
 
 fn append_label_and_split(
     batch: &Batch<'_>,
-    meta: &GraphMeta,
+    meta: &TypeMeta,
     labels: &mut Labels,
     split: &mut Vec<Split>,
 ) -> Result<()> {
-    if let Some(label) = &meta.target().label {
+    if let Some(label) = &meta.label {
         as_given::read_labels(batch, "label", label, labels)?;
     }
-    match &meta.target().split {
+    match &meta.split {
         Some(meta) => as_given::read_splits(batch, meta, split)?,
         None => split.resize(split.len() + batch.rows.num_rows(), Split::None),
     }
@@ -273,7 +284,7 @@ impl RowColumns {
         append_ids(&mut target, batch, "target")?;
         let mut labels = Labels::empty(meta.target().label.as_ref());
         let mut split = Vec::new();
-        append_label_and_split(batch, meta, &mut labels, &mut split)?;
+        append_label_and_split(batch, meta.target(), &mut labels, &mut split)?;
         let nodes = meta.types.iter().map(|of| NodeColumns::of(batch, of));
         let edges = meta.relations.iter();
         let edges = edges.map(|of| EdgeColumns::of(batch, of));

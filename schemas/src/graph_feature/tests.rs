@@ -1,6 +1,7 @@
 //! Shards and graph features against their slow twins, in memory and through files.
 
 mod documented;
+mod pairs;
 mod twin;
 mod typed;
 
@@ -224,6 +225,7 @@ fn a_hub_with_ten_thousand_sources_returns() {
         target_type: 0,
         nodes: vec![nodes],
         edges: vec![edges],
+        pairs: None,
     };
     let meta = GraphMeta::from(UntypedMeta {
         id_type: IdType::Utf8,

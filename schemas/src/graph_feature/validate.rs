@@ -226,7 +226,7 @@ impl GraphShard {
         )?;
         for (type_idx, (nodes, of)) in self.nodes.iter().zip(&meta.types).enumerate() {
             let name = &of.name;
-            nodes.validate(&Rules { what, name }, type_idx == self.target_type)?;
+            nodes.validate(&Rules { what, name }, meta.may_be_targets(type_idx))?;
         }
         for (edges, of) in self.edges.iter().zip(&meta.relations) {
             let rules = Rules {
@@ -253,7 +253,15 @@ impl GraphShard {
                 &edges.in_src,
             )?;
         }
-        all_reached(what, &ends)
+        all_reached(what, &ends)?;
+        match (&self.pairs, &meta.pairs) {
+            (Some(pairs), Some(of)) => pairs.validate(self, of),
+            (None, None) => Ok(()),
+            (found, _) => Rules { what, name: "" }.ensure(false, || {
+                let says = if found.is_some() { "has no" } else { "needs" };
+                format!("`pairs`: the graph {says} such a table")
+            }),
+        }
     }
 
     /// Checks that the columns are those of `meta`; `features` has the shape of each type's own
@@ -409,7 +417,11 @@ impl GraphFeature {
     /// Names the first disagreement.
     pub fn validate(&self, meta: &GraphMeta) -> Result<()> {
         let what = "graph feature";
-        let lists = (self.target_type, self.nodes.len());
+        let target_type = match meta.may_be_targets(self.target_type) {
+            true => meta.target_type,
+            false => self.target_type,
+        };
+        let lists = (target_type, self.nodes.len());
         same_lists(
             what,
             lists,

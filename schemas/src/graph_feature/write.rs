@@ -9,7 +9,7 @@ use arrow::datatypes::{Float32Type, Schema, UInt8Type, UInt32Type};
 use super::dense_rows::{DenseRows, OwnRows};
 use super::extract::ExtractScratch;
 use super::row_batch::{RowBatch, entries};
-use super::{GraphShard, ShardEdges, layout};
+use super::{GraphShard, ShardEdges, layout, pairs};
 use crate::as_given;
 use crate::columns::{FeatureMeta, Features, GraphMeta};
 use crate::dataset::{FileEntry, Output, PartEntry, part_name};
@@ -136,7 +136,7 @@ impl Part<'_> {
         let mut scratch = ExtractScratch::new(shard);
         let mut batch = RowBatch::new(shard, self.meta);
         for target in shard.targets() {
-            scratch.walk(shard, target, &self.flatten.fanouts);
+            scratch.walk(shard, (shard.target_type, target), &self.flatten.fanouts);
             batch.push(shard, &self.features, target, &scratch);
             if batch.num_values() >= self.batch_values {
                 writer.write(batch.take(self.meta)?)?;
@@ -162,7 +162,23 @@ impl Part<'_> {
         })?;
         synced?;
         files.extend(edges?);
+        files.extend(self.write_pairs()?);
         Ok(files)
+    }
+
+    /// Writes the table of the pairs, if the input has pairs.
+    fn write_pairs(&self) -> Result<Option<FileEntry>> {
+        let (Some(pairs), Some(meta)) = (&self.shard.pairs, &self.meta.pairs) else {
+            return Ok(None);
+        };
+        let schema = pairs::schema(meta)?;
+        let mut writer = self.create(&layout::pairs_path(self.index), schema, Strings::Repeated)?;
+        let hard = pairs.hard.as_ref().map_or(0, |hard| hard.nodes.len());
+        let width = hard / pairs.len().max(1);
+        for range in self.batches(pairs.len() + pairs.random.len(), width) {
+            writer.write(pairs.columns(range, meta)?)?;
+        }
+        Ok(Some(writer.finish()?))
     }
 
     fn write_nodes(&self, type_idx: usize) -> Result<FileEntry> {
@@ -211,7 +227,7 @@ impl Part<'_> {
         if let Some(features) = self.features[type_idx] {
             columns.push(Column::Floats(row_pages(features, range.clone())));
         }
-        if type_idx != self.meta.target_type {
+        if !self.meta.may_be_targets(type_idx) {
             return Ok(columns);
         }
         if let Some(label) = &meta.label {

@@ -336,6 +336,7 @@ impl GraphPlan {
             types: types.collect(),
             relations: relations.collect(),
             target_type,
+            pairs: None,
         }
     }
 

@@ -135,6 +135,7 @@ fn random_meta(rng: &mut StdRng, types: &[&str], relations: &[&str]) -> GraphMet
         relations: relations.collect(),
         types,
         target_type,
+        pairs: None,
     }
 }
 
@@ -427,6 +428,7 @@ impl Graph {
             target_type: self.meta.target_type,
             nodes: nodes.collect(),
             edges: edges.collect(),
+            pairs: None,
         }
     }
 

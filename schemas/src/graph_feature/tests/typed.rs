@@ -54,6 +54,7 @@ fn meta() -> GraphMeta {
             relation("written-by", 1, 0),
         ],
         target_type: 0,
+        pairs: None,
     }
 }
 
@@ -112,6 +113,7 @@ fn shard() -> GraphShard {
             },
             edges(1, 0, &[2, 1], &[0, 2, 2], &[1, 0]),
         ],
+        pairs: None,
     }
 }
 
