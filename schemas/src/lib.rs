@@ -177,6 +177,7 @@ pub use idx::{LocalIdx, NodeIdx, Row};
 pub use input::{
     Categories, DescribedColumns, EdgeRows, EdgeSource, EdgesPlan, FileFingerprints, GraphPlan,
     IdListPlan, KnownInput, KnownNodes, NodeKeys, NodeReader, NodeRows, NodeSource, NodesPlan,
-    PassedColumns, RelationPlan, RowNumbers, SplitRows, TypePlan, Unit,
+    PairColumn, PairRows, PairsPlan, PassedColumns, RelationPlan, RowNumbers, SplitRows, TypePlan,
+    Unit,
 };
 pub use progress::{Event, Progress};

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use super::{EdgesSpec, NodesSpec, TablePath};
+use super::{EdgesSpec, NodesSpec, PairsSpec, TablePath};
 use crate::error::SchemaError;
 use crate::input::closest;
 
@@ -23,6 +23,9 @@ pub struct InputSpec {
     pub nodes: BTreeMap<String, NodesSpec>,
     /// The edge table of each relation.
     pub edges: BTreeMap<String, EdgesSpec>,
+    /// The supervision of links; its presence makes the task one of links.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pairs: Option<PairsSpec>,
 }
 
 impl InputSpec {
@@ -31,6 +34,7 @@ impl InputSpec {
         Self {
             nodes: BTreeMap::from([(String::new(), nodes)]),
             edges: BTreeMap::from([(String::new(), edges)]),
+            pairs: None,
         }
     }
 
@@ -48,7 +52,10 @@ impl InputSpec {
         let nodes = self.nodes.iter();
         let nodes = nodes.map(move |(name, spec)| (key("nodes", name), &spec.path));
         let edges = self.edges.iter();
-        nodes.chain(edges.map(move |(name, spec)| (key("edges", name), &spec.path)))
+        let pairs = self.pairs.iter().filter_map(|pairs| pairs.path.as_ref());
+        let pairs = pairs.map(|path| ("input.pairs.path".to_owned(), path));
+        let edges = edges.map(move |(name, spec)| (key("edges", name), &spec.path));
+        nodes.chain(edges).chain(pairs)
     }
 
     /// Sets the seed of splits that are drawn by shares, unless the job file sets one.
@@ -56,6 +63,9 @@ impl InputSpec {
         self.nodes
             .values_mut()
             .for_each(|nodes| nodes.set_split_seed(seed));
+        if let Some(pairs) = &mut self.pairs {
+            pairs.set_split_seed(seed);
+        }
     }
 
     /// Returns an error for each wrong name, type, relation, `from`, `to` and `reverse`. Opens no
@@ -82,6 +92,9 @@ impl InputSpec {
                     true => self.check_ends(name, edges, &mut found),
                     false => check_untyped(edges, &mut found),
                 }
+            }
+            if let Some(pairs) = &self.pairs {
+                pairs.check(self, &mut found);
             }
         }
         found

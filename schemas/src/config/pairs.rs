@@ -2,7 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{SplitShares, SplitValues, TablePath};
+use super::{InputSpec, SplitShares, SplitValues, TablePath};
+use crate::error::SchemaError;
+use crate::input::closest;
 
 /// `[input.pairs]` as written: the pairs that a model of links is trained and measured on.
 ///
@@ -76,4 +78,162 @@ pub enum Exclude {
     Batch,
     /// Val and test pairs only.
     None,
+}
+
+impl PairsSpec {
+    /// Sets the seed of shares, unless the job file sets one.
+    pub(super) fn set_split_seed(&mut self, seed: u64) {
+        if let Some(shares) = &mut self.share {
+            shares.seed.get_or_insert(seed);
+        }
+    }
+
+    /// Adds an error for each wrong or missing key. Opens no file.
+    pub(super) fn check(&self, input: &InputSpec, found: &mut Vec<SchemaError>) {
+        match (&self.from_edges, &self.path) {
+            (Some(_), Some(_)) => found.push(wrong(
+                "from_edges",
+                "and `path` are both given; pairs come from a relation or from a table of their own",
+            )),
+            (None, None) => found.push(SchemaError::Key {
+                key: "input.pairs".to_owned(),
+                problem: "lacks `from_edges`, the relation whose edges are the pairs, or `path`, a \
+                          table of pairs"
+                    .to_owned(),
+            }),
+            (Some(from), None) => self.check_relation(from, input, found),
+            (None, Some(_)) => self.check_table(input, found),
+        }
+        self.check_splits(found);
+        let nodes = input.nodes.iter();
+        for (name, column, is_given) in nodes.flat_map(|(name, nodes)| {
+            let (label, split) = (nodes.label.is_some(), nodes.split.is_some());
+            [(name, "label", label), (name, "split", split)]
+        }) {
+            if is_given {
+                let table = match name.as_str() {
+                    "" => "input.nodes".to_owned(),
+                    name => format!("input.nodes.{name}"),
+                };
+                found.push(SchemaError::Key {
+                    key: format!("{table}.{column}"),
+                    problem: "is for models of nodes; with [input.pairs] a model is trained on \
+                              pairs; leave it out"
+                        .to_owned(),
+                });
+            }
+        }
+    }
+
+    fn check_relation(&self, from: &FromEdges, input: &InputSpec, found: &mut Vec<SchemaError>) {
+        for (key, is_given) in [
+            ("from", self.from.is_some()),
+            ("to", self.to.is_some()),
+            ("src", self.src.is_some()),
+            ("dst", self.dst.is_some()),
+        ] {
+            if is_given {
+                let problem = "is for a table of pairs; with `from_edges` it is that of the \
+                               relation; leave it out";
+                found.push(wrong(key, problem));
+            }
+        }
+        let names: Vec<&str> = input.edges.keys().map(String::as_str).collect();
+        let problem = match from {
+            FromEdges::All(true) if !input.is_typed() => return,
+            FromEdges::Relation(name) if input.is_typed() && input.edges.contains_key(name) => {
+                return;
+            }
+            FromEdges::All(false) => "is false; leave it out".to_owned(),
+            FromEdges::All(true) => {
+                let allowed = names.join(", ");
+                format!("is true, but the edges have relations; allowed are {allowed}")
+            }
+            FromEdges::Relation(name) if !input.is_typed() => format!(
+                "is {name:?}, but the edges have no relations; `from_edges = true` takes them all"
+            ),
+            FromEdges::Relation(name) => {
+                let is_reverse = |of: &&String| input.edges[*of].reverse.as_ref() == Some(name);
+                match input.edges.keys().find(is_reverse) {
+                    Some(of) => format!(
+                        "is {name:?}, the reverse of {of:?}; name {of:?}: its reverses follow it"
+                    ),
+                    None => {
+                        let meant = closest(name, &names);
+                        let meant = meant.map(|nearest| format!("did you mean {nearest}? "));
+                        let (meant, allowed) = (meant.unwrap_or_default(), names.join(", "));
+                        format!("is {name:?}, which is no relation; {meant}allowed are {allowed}")
+                    }
+                }
+            }
+        };
+        found.push(wrong("from_edges", problem));
+    }
+
+    fn check_table(&self, input: &InputSpec, found: &mut Vec<SchemaError>) {
+        for (key, written) in [("src", &self.src), ("dst", &self.dst)] {
+            if written.is_none() {
+                found.push(wrong(
+                    key,
+                    "is missing; a table of pairs needs `src` and `dst`",
+                ));
+            }
+        }
+        let types: Vec<&str> = input.nodes.keys().map(String::as_str).collect();
+        let allowed = types.join(", ");
+        for (key, written) in [("from", &self.from), ("to", &self.to)] {
+            let problem = match written {
+                None if input.is_typed() => format!("is missing; allowed are {allowed}"),
+                Some(_) if !input.is_typed() => {
+                    "is for node types, as in [input.nodes.TYPE]; leave it out".to_owned()
+                }
+                Some(name) if !input.nodes.contains_key(name) => {
+                    let meant = closest(name, &types);
+                    let meant = meant.map(|nearest| format!("did you mean {nearest}? "));
+                    let meant = meant.unwrap_or_default();
+                    format!("is {name:?}, which is no node type; {meant}allowed are {allowed}")
+                }
+                _ => continue,
+            };
+            found.push(wrong(key, problem));
+        }
+    }
+
+    /// Checks that there is one source of splits.
+    fn check_splits(&self, found: &mut Vec<SchemaError>) {
+        match (&self.split, &self.share, &self.time) {
+            (None, None, None) => found.push(wrong(
+                "share",
+                "is missing; pairs need `share`, such as { train = 0.8, val = 0.1, test = 0.1 }, \
+                 or `split`, a column",
+            )),
+            (None, None, Some(_)) => found.push(wrong(
+                "time",
+                "needs `share`, such as { train = 0.8, val = 0.1, test = 0.1 }: how many of the \
+                 latest pairs are test and val pairs",
+            )),
+            (Some(_), None, None) | (None, Some(_), _) => {}
+            (Some(_), ..) => found.push(wrong(
+                "split",
+                "is a column of splits; leave `share` and `time` out",
+            )),
+        }
+        if self.split.is_none() && self.split_values.is_some() {
+            let problem = "needs `split`, the column that holds the numbers";
+            found.push(wrong("split_values", problem));
+        }
+        if let Some(shares) = &self.share {
+            let none = "`train` is 0; no pair would be trained on".to_owned();
+            let problem = shares.problem();
+            let problem = problem.or_else(|| (shares.train == 0.0).then_some(none));
+            found.extend(problem.map(|problem| wrong("share", problem)));
+        }
+    }
+}
+
+fn wrong(key: &str, problem: impl Into<String>) -> SchemaError {
+    SchemaError::Key {
+        key: format!("input.pairs.{key}"),
+        problem: problem.into(),
+    }
 }

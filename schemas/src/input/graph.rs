@@ -3,11 +3,11 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use super::{Categories, EdgesPlan, KnownInput, NodesPlan, OpenFiles, Table, TableName};
+use super::{Categories, EdgesPlan, KnownInput, NodesPlan, OpenFiles, PairsPlan, Table, TableName};
 use crate::columns::{ColumnMeta, GraphMeta, LabelMeta, RelationMeta, TypeMeta};
 use crate::config::InputSpec;
 use crate::error::{Result, SchemaError};
-use crate::input::closest;
+use crate::input::{closest, pairs};
 use crate::threads::spawn_scoped;
 
 /// The tables of a graph, checked against the files' schemas.
@@ -19,6 +19,8 @@ pub struct GraphPlan {
     pub types: Vec<TypePlan>,
     /// The relations, sorted by name.
     pub relations: Vec<RelationPlan>,
+    /// The supervision pairs, where the task is one of links.
+    pub pairs: Option<Arc<PairsPlan>>,
 }
 
 /// A node type and its table.
@@ -98,11 +100,21 @@ impl InputSpec {
                 Err(errors) => found.extend(errors),
             }
         }
+        let pairs = self.pairs.filter(|_| is_graph);
+        if let Some(ends) = pairs.as_ref().and_then(pairs::ends_spec) {
+            match ends.plan_as(TableName::pairs(), base, &mut files) {
+                Ok(ends) => tables.push((PAIRS.to_owned(), ends)),
+                Err(errors) => found.extend(errors),
+            }
+        }
         // Without a graph, the types of the ends are not known.
-        let tables = match is_graph {
+        let mut tables = match is_graph {
             true => fit_ids(tables, &mut types, &mut found),
             false => Vec::new(),
         };
+        let ends = tables
+            .pop_if(|(name, _)| name == PAIRS)
+            .map(|(_, ends)| ends);
         if !found.is_empty() {
             return Err(found);
         }
@@ -116,9 +128,19 @@ impl InputSpec {
         let relations = relations.flat_map(|(name, edges)| relations_of(name, edges, &names));
         let mut relations: Vec<RelationPlan> = relations.collect();
         relations.sort_by(|a, b| a.name.cmp(&b.name));
-        Ok(GraphPlan { types, relations })
+        let mut graph = GraphPlan {
+            types,
+            relations,
+            pairs: None,
+        };
+        let pairs = pairs.map(|spec| PairsPlan::plan(spec, ends, &graph));
+        graph.pairs = pairs.transpose()?.map(Arc::new);
+        Ok(graph)
     }
 }
+
+/// Stands for the table of pairs among the edge tables; no relation has such a name.
+const PAIRS: &str = "[pairs]";
 
 /// Names and tables of node types; none for a table that is not usable.
 type NodeTables = [(String, Option<NodesPlan>)];
@@ -227,6 +249,7 @@ impl GraphPlan {
                 edges: Arc::new(fitted),
                 reversed: false,
             }],
+            pairs: None,
         })
     }
 
@@ -263,11 +286,13 @@ impl GraphPlan {
         self
     }
 
-    /// Returns the target type: the one that `flatten.target_type` names, else the one with labels.
+    /// Returns the target type: the one of the src ends of pairs, or the one that
+    /// `flatten.target_type` names, else the one with labels.
     ///
     /// # Errors
     ///
-    /// If there is no such type, or if none is named and not exactly one has labels.
+    /// If there is no such type, or if none is named and not exactly one has labels. If one is named
+    /// although there are pairs.
     pub fn target_type(&self, named: Option<&str>) -> Result<usize> {
         let wrong = |problem: String| SchemaError::Key {
             key: "flatten.target_type".to_owned(),
@@ -276,6 +301,14 @@ impl GraphPlan {
         let names: Vec<&str> = self.types.iter().map(|of| of.name.as_str()).collect();
         let allowed = names.join(", ");
         match named {
+            Some(name) if self.pairs.as_ref().is_some_and(|of| self.types[of.from()].name != name) => {
+                Err(wrong(
+                    "is for models of nodes; with [input.pairs] the ends of pairs are the targets; \
+                     leave it out"
+                        .to_owned(),
+                ))
+            }
+            _ if self.pairs.is_some() => Ok(self.pairs.as_ref().map_or(0, |of| of.from())),
             Some(_) if !self.is_typed() => Err(wrong(
                 "is for node types, as in [input.nodes.TYPE]; leave it out".to_owned(),
             )),
@@ -336,7 +369,7 @@ impl GraphPlan {
             types: types.collect(),
             relations: relations.collect(),
             target_type,
-            pairs: None,
+            pairs: self.pairs.as_ref().map(|pairs| pairs.meta()),
         }
     }
 

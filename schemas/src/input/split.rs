@@ -121,7 +121,7 @@ impl SplitSource {
 }
 
 /// Checks the split column against `split_values`.
-fn plan_split(table: &Table, column: &str, values: Option<SplitValues>) -> Result<()> {
+pub(super) fn plan_split(table: &Table, column: &str, values: Option<SplitValues>) -> Result<()> {
     let is_text = table.column("split", column, "splits", SPLITS, |data_type| {
         if is_string(data_type) {
             Some(true)

@@ -28,7 +28,7 @@ const BATCH_ROWS_MAX: usize = 1 << 16;
 /// Name of a table in the job file.
 #[derive(Clone, Debug)]
 pub(crate) struct TableName {
-    /// `nodes`, `edges` or `targets`.
+    /// `nodes`, `edges`, `pairs` or `targets`.
     kind: &'static str,
     /// The type or the relation; empty if it has no name.
     of: String,
@@ -93,6 +93,11 @@ impl TableName {
     /// Names the edge table of a relation; the relation is empty if nodes have no types.
     pub(crate) fn edges(of: &str) -> Self {
         let (kind, of) = ("edges", of.to_owned());
+        Self { kind, of }
+    }
+
+    pub(super) fn pairs() -> Self {
+        let (kind, of) = ("pairs", String::new());
         Self { kind, of }
     }
 

@@ -191,6 +191,7 @@ impl TypedGraph {
             (of.name.clone(), spec)
         });
         InputSpec {
+            pairs: None,
             nodes: nodes.collect(),
             edges: edges.collect(),
         }
