@@ -29,6 +29,9 @@ const MEMORY_BUDGET: usize = 2 << 30;
 /// Number of shards that all targets are cut into, within the bounds above.
 const SHARDS: usize = 4;
 
+/// Default number of random negatives in one part.
+const NEGATIVES_PER_PART: usize = 1024;
+
 /// Largest number of samples per target: each sample is a whole set of parts.
 const SAMPLES_MAX: u32 = 1024;
 
@@ -76,6 +79,14 @@ pub struct FlattenSpec {
     /// features.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub targets_per_part: Option<usize>,
+    /// With `[input.pairs]`, largest number of pairs in one part. Default: a quarter of all pairs,
+    /// but 4096 to 131072, and fewer with more than 64 dense features.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pairs_per_part: Option<usize>,
+    /// With `[input.pairs]`, random negatives of one part. Default: 1024, or all nodes of the type
+    /// if there are fewer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub negatives_per_part: Option<usize>,
 }
 
 fn default_sampling() -> Sampling {
@@ -127,7 +138,16 @@ pub struct SamplePlan {
     pub(crate) sampling: Sampling,
     pub(crate) targets: Targets,
     pub(crate) targets_per_part: Option<usize>,
+    /// Where targets are the ends of pairs.
+    pub(crate) pairs: Option<PairsCut>,
     pub(crate) hub_threshold: u64,
+}
+
+/// How pairs are cut into parts, as written.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PairsCut {
+    pub(crate) per_part: Option<usize>,
+    pub(crate) negatives: Option<usize>,
 }
 
 /// A checked flatten job.
@@ -191,12 +211,58 @@ impl FlattenSpec {
                 self.targets_per_part.map(|count| count as u64),
                 TARGETS_MAX,
             ),
+            (
+                "flatten.pairs_per_part",
+                self.pairs_per_part.map(|count| count as u64),
+                TARGETS_MAX,
+            ),
         ] {
             if let Some(count) = count.filter(|count| !(1..=most).contains(count)) {
                 found.push(key(name, count, format!("allowed is 1 to {most}")));
             }
         }
         found
+    }
+
+    /// Adds the mistakes of keys that only a job with pairs has, or only one without.
+    fn check_pairs(&self, graph: &GraphPlan, found: &mut Vec<FlattenError>) {
+        let Some(pairs) = &graph.pairs else {
+            for (name, is_given) in [
+                ("flatten.pairs_per_part", self.pairs_per_part.is_some()),
+                (
+                    "flatten.negatives_per_part",
+                    self.negatives_per_part.is_some(),
+                ),
+            ] {
+                if is_given {
+                    let needed = "needs [input.pairs], the pairs of a model of links";
+                    found.push(key(name, "given", needed));
+                }
+            }
+            return;
+        };
+        let ends = "with [input.pairs] the ends of pairs are the targets; leave it out";
+        for (name, is_given) in [
+            ("flatten.targets", self.targets != Targets::Labelled),
+            ("flatten.targets_per_part", self.targets_per_part.is_some()),
+        ] {
+            if is_given {
+                found.push(key(name, "given", ends));
+            }
+        }
+        if self.layout == Some(Layout::Rows) {
+            let allowed = "pairs are written in layout \"shards\" only";
+            found.push(key("flatten.layout", "\"rows\"", allowed));
+        }
+        // With `where`, fewer rows may be nodes, which is an error of the flatten stage.
+        let nodes = &graph.types[pairs.to()].nodes;
+        let num_nodes = usize::try_from(nodes.num_rows()).unwrap_or(usize::MAX);
+        if let Some(error) = self
+            .negatives_per_part
+            .and_then(|of| too_many(of, num_nodes))
+        {
+            found.push(error);
+        }
     }
 
     /// Checks the settings; relative paths start at `base`.
@@ -210,7 +276,9 @@ impl FlattenSpec {
             return Err(first);
         }
         let fanouts = fanouts::untyped(&self.fanouts)?;
-        self.plan(fanouts, base, fresh)
+        let mut plan = self.plan(fanouts, base, fresh)?;
+        plan.sample.pairs = None;
+        Ok(plan)
     }
 
     /// Checks the settings of a graph whose targets are of the type `target_type`; relative paths
@@ -227,9 +295,14 @@ impl FlattenSpec {
         fresh: bool,
     ) -> Result<FlattenPlan, Vec<FlattenError>> {
         let mut found = self.mistakes(false);
+        self.check_pairs(graph, &mut found);
         match fanouts::by_relation(&self.fanouts, graph, target_type) {
             Ok(fanouts) if found.is_empty() => {
                 let plan = self.plan(fanouts, base, fresh);
+                let plan = plan.map(|mut plan| {
+                    plan.sample.pairs = plan.sample.pairs.filter(|_| graph.pairs.is_some());
+                    plan
+                });
                 plan.map_err(|error| vec![error])
             }
             checked => {
@@ -267,7 +340,9 @@ impl FlattenSpec {
             return Err(first);
         }
         let fanouts = fanouts::untyped(&self.fanouts)?;
-        self.sample_plan(fanouts, base)
+        let mut plan = self.sample_plan(fanouts, base)?;
+        plan.pairs = None;
+        Ok(plan)
     }
 
     /// Checks the settings of streamed training on a graph whose targets are of the type
@@ -282,9 +357,14 @@ impl FlattenSpec {
         base: &Path,
     ) -> Result<SamplePlan, Vec<FlattenError>> {
         let mut found = self.mistakes(true);
+        self.check_pairs(graph, &mut found);
         match fanouts::by_relation(&self.fanouts, graph, target_type) {
             Ok(fanouts) if found.is_empty() => {
                 let plan = self.sample_plan(fanouts, base);
+                let plan = plan.map(|mut plan| {
+                    plan.pairs = plan.pairs.filter(|_| graph.pairs.is_some());
+                    plan
+                });
                 plan.map_err(|error| vec![error])
             }
             checked => {
@@ -315,9 +395,19 @@ impl FlattenSpec {
             sampling: self.sampling,
             targets,
             targets_per_part: self.targets_per_part,
+            pairs: Some(PairsCut {
+                per_part: self.pairs_per_part,
+                negatives: self.negatives_per_part,
+            }),
             hub_threshold: self.hub_threshold.unwrap_or(HUB_THRESHOLD),
         })
     }
+}
+
+/// The error of more random negatives than nodes; none if there are enough nodes.
+fn too_many(negatives: usize, num_nodes: usize) -> Option<FlattenError> {
+    let allowed = format!("the dst ends have a type of {num_nodes} nodes; allowed are 0 to that");
+    (negatives > num_nodes).then(|| key("flatten.negatives_per_part", negatives, allowed))
 }
 
 fn key(key: &'static str, value: impl Display, allowed: impl Into<String>) -> FlattenError {
@@ -336,13 +426,34 @@ impl SamplePlan {
 
     /// Returns the settings that shards of a seed depend on, as a manifest records them.
     pub fn settings(&self, seed: u64) -> serde_json::Value {
-        serde_json::json!({
+        let mut settings = serde_json::json!({
             "seed": seed,
             "fanouts": self.fanouts,
             "sampling": self.sampling,
             "targets": self.targets,
             "targets_per_part": self.targets_per_part,
-        })
+        });
+        self.add_pairs(&mut settings);
+        settings
+    }
+
+    /// Adds the settings of pairs, if targets are their ends.
+    pub(crate) fn add_pairs(&self, settings: &mut serde_json::Value) {
+        if let Some(pairs) = self.pairs {
+            settings["pairs_per_part"] = pairs.per_part.into();
+            settings["negatives_per_part"] = pairs.negatives.into();
+        }
+    }
+
+    /// Returns the number of random negatives of a part, which are drawn from so many nodes.
+    ///
+    /// # Errors
+    ///
+    /// If there are more negatives than nodes.
+    pub(crate) fn negatives_per_part(&self, num_nodes: usize) -> Result<usize, FlattenError> {
+        let written = self.pairs.and_then(|pairs| pairs.negatives);
+        let wanted = written.unwrap_or(NEGATIVES_PER_PART.min(num_nodes));
+        too_many(wanted, num_nodes).map_or(Ok(wanted), Err)
     }
 
     /// Returns the order in which in-edges are kept.
@@ -384,7 +495,7 @@ impl SamplePlan {
     }
 
     /// Returns the largest number of targets in one part of a layout.
-    fn targets_per_part(
+    pub(crate) fn targets_per_part(
         &self,
         layout: Layout,
         num_targets: usize,
@@ -427,14 +538,16 @@ impl FlattenPlan {
 
     /// Returns only the settings that change the output.
     pub fn settings(&self) -> serde_json::Value {
-        serde_json::json!({
+        let mut settings = serde_json::json!({
             "fanouts": self.sample.fanouts,
             "sampling": self.sample.sampling,
             "layout": self.layout,
             "targets": self.sample.targets,
             "samples_per_target": self.samples,
             "targets_per_part": self.sample.targets_per_part,
-        })
+        });
+        self.sample.add_pairs(&mut settings);
+        settings
     }
 
     /// Sets the bytes of memory that waves in flight may take.

@@ -1,13 +1,14 @@
 //! The flatten stage: reads the store and commits graph features.
 
+use crate::pair_parts::{PairParts, PartTargets};
 use crate::round::RoundStats;
 use crate::targets::{self, select_targets};
 use crate::wave::{WorkerStats, run_waves};
 use crate::wave_context::WaveContext;
-use crate::{FlattenError, FlattenPlan, Targets};
+use crate::{FlattenError, FlattenPlan, SamplePlan, Targets};
 use cluster::{gather_processes, open_output, run_workers};
 use schemas::progress::{Event, Progress};
-use schemas::{FlattenMeta, IdListPlan, Manifest, NodeIdx, Opened, Output, PartEntry};
+use schemas::{FlattenMeta, IdListPlan, Layout, Manifest, NodeIdx, Opened, Output, PartEntry};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -40,7 +41,7 @@ pub fn flatten(
     store.cluster().set_phase("flatten, its start");
     let fingerprint = fingerprint(plan, store)?;
     // Before the output is opened, so that a job without targets leaves no files.
-    let targets = all_targets(&plan.sample.targets, store)?;
+    let parts = plan.sample.part_targets(plan.layout, store)?;
     let output = match open_output::<FlattenError>(
         store.cluster(),
         (&plan.output, "flatten", &fingerprint),
@@ -61,11 +62,7 @@ pub fn flatten(
         store: store.clone(),
         output: Arc::clone(&output),
         meta: meta.clone(),
-        parts: Arc::new(plan.sample.cut(
-            targets,
-            plan.layout,
-            store.meta().graph.types.iter().map(|of| of.features),
-        )),
+        parts: Arc::new(parts),
         memory_budget: plan.memory_budget,
         progress: Arc::clone(progress),
         failed: Arc::new(AtomicBool::new(false)),
@@ -166,12 +163,34 @@ fn assert_fits(plan: &FlattenPlan, store: &Store) {
     );
 }
 
+impl SamplePlan {
+    /// Selects the targets or collects the pairs, and cuts them into parts.
+    ///
+    /// # Errors
+    ///
+    /// If there is no target, a listed target is not a node, or a part has more random negatives
+    /// than there are nodes.
+    pub(crate) fn part_targets(
+        &self,
+        layout: Layout,
+        store: &Store,
+    ) -> Result<PartTargets, FlattenError> {
+        let graph = &store.meta().graph;
+        if graph.pairs.is_some() {
+            return Ok(PartTargets::Pairs(PairParts::gather(self, store)?));
+        }
+        let targets = all_targets(&self.targets, store)?;
+        let features = graph.types.iter().map(|of| of.features);
+        Ok(PartTargets::Nodes(self.cut(targets, layout, features)))
+    }
+}
+
 /// Returns all targets in the order in which they are cut into parts.
 ///
 /// # Errors
 ///
 /// As [`select_targets`].
-pub(crate) fn all_targets(targets: &Targets, store: &Store) -> Result<Vec<NodeIdx>, FlattenError> {
+fn all_targets(targets: &Targets, store: &Store) -> Result<Vec<NodeIdx>, FlattenError> {
     let (targets, store) = (targets.clone(), store.clone());
     let cluster = store.cluster().clone();
     let mut all = run_workers(&cluster, move |peer| select_targets(peer, &targets, &store))?;
@@ -235,11 +254,15 @@ fn report(
         let workers: Vec<_> = stats.iter().map(|worker| worker[round]).collect();
         serde_json::json!({ "name": name, "workers": workers })
     });
-    serde_json::json!({
+    let mut report = serde_json::json!({
         "hubs": hubs,
         "edges": store.meta().edges,
         "rounds": rounds.collect::<Vec<_>>(),
-    })
+    });
+    if let Some(pairs) = &store.meta().pairs {
+        report["pairs"] = serde_json::json!(pairs);
+    }
+    report
 }
 
 /// Reports how the work of each round was spread over the workers.

@@ -1,6 +1,7 @@
 //! The state of a group of targets between rounds, on the worker that writes its part.
 
 use crate::memory::GROUP_NODE_BYTES;
+use crate::pair_parts::{DrawnPairs, OnePart};
 use crate::round::{ColumnAnswer, ColumnAsk, InEdgeAnswer, InEdgeAsk, append_columns, narrow};
 use hashbrown::HashMap;
 use schemas::{
@@ -14,6 +15,8 @@ pub(crate) struct Group {
     /// Number of the part.
     pub(crate) index: usize,
     sample: usize,
+    /// The pairs whose ends are the targets, if the targets are ends.
+    pub(crate) pairs: Option<DrawnPairs>,
     /// Number of finished rounds.
     hop: usize,
     /// By node type.
@@ -93,19 +96,21 @@ impl GroupEdges {
 
 impl Group {
     /// Makes a group of targets before the first round.
-    pub(crate) fn new(index: usize, sample: usize, targets: &[NodeIdx], store: &Store) -> Self {
+    pub(crate) fn new(index: usize, sample: usize, targets: OnePart, store: &Store) -> Self {
         let graph = &store.meta().graph;
         let mut group = Self {
             index,
             sample,
+            pairs: targets.pairs,
             hop: 0,
             nodes: graph.types.iter().map(|_| GroupNodes::default()).collect(),
             edges: graph.relations.iter().map(GroupEdges::new).collect(),
             number: HashMap::new(),
             rows_by_number: Vec::new(),
         };
-        group.number.extend(targets.iter().copied().zip(0..));
-        group.push_hop(targets, store.placement());
+        let nodes = targets.nodes;
+        group.number.extend(nodes.iter().copied().zip(0..));
+        group.push_hop(&nodes, store.placement());
         group
     }
 
@@ -143,7 +148,7 @@ impl Group {
     }
 
     /// Returns the row of a node in the part.
-    fn row(&self, node: NodeIdx) -> Row {
+    pub(crate) fn row(&self, node: NodeIdx) -> Row {
         self.rows_by_number[self.number[&node] as usize]
     }
 

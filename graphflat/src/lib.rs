@@ -80,6 +80,7 @@ mod flatten;
 pub mod generate;
 mod group;
 mod memory;
+mod pair_parts;
 mod parts;
 mod round;
 mod stream;

@@ -1,13 +1,14 @@
 //! Draws the neighbourhoods of a part on demand, for any seed, without files.
 
-use crate::flatten::{ENGINE_VERSION, all_targets};
+use crate::flatten::ENGINE_VERSION;
 use crate::group::{Group, GroupFeatures};
+use crate::pair_parts::PartTargets;
 use crate::round::{InEdgeAnswer, InEdgeAsk, RoundStats, answer_columns};
-use crate::{FlattenError, Parts, SamplePlan, Targets, targets};
+use crate::{FlattenError, SamplePlan, Targets, targets};
 use schemas::threads::spawn_scoped;
 use schemas::{
-    DenseRows, DrawParts, FlattenMeta, GraphShard, IdListPlan, Layout, Neighborhoods, NodeIdx,
-    SchemaError, SplitCounts,
+    DenseRows, DrawParts, FlattenMeta, GraphShard, IdListPlan, Layout, Neighborhoods, SchemaError,
+    SplitCounts,
 };
 use store::Store;
 use store::sample::{Drawer, relation_salt};
@@ -21,7 +22,7 @@ use store::sample::{Drawer, relation_salt};
 pub struct Waves {
     store: Store,
     plan: SamplePlan,
-    parts: Parts<NodeIdx>,
+    parts: PartTargets,
     /// Hash of each node's id, by the number of the node.
     hashes: Vec<u64>,
     fingerprint: String,
@@ -54,14 +55,9 @@ impl Waves {
             1,
             "streamed draws need all partitions in one process"
         );
-        let targets = all_targets(&plan.targets, store)?;
         Ok(Self {
             fingerprint: fingerprint(plan, store)?,
-            parts: plan.cut(
-                targets,
-                Layout::Shards,
-                meta.graph.types.iter().map(|of| of.features),
-            ),
+            parts: plan.part_targets(Layout::Shards, store)?,
             hashes: hashes(store),
             store: store.clone(),
             plan: plan.clone(),
@@ -86,17 +82,20 @@ impl Waves {
         }
     }
 
-    /// Returns the number of targets of each part, by split.
+    /// Returns the number of targets of each part, or of its pairs, by split.
     pub fn target_counts(&self) -> Vec<SplitCounts> {
-        let counts = |part: &[NodeIdx]| {
+        let counts = |part: usize| {
+            if let Some(counts) = self.parts.pair_counts(part) {
+                return counts;
+            }
             let mut counts = SplitCounts::default();
-            for &target in part {
+            for target in self.parts.part(part, 0).nodes {
                 let (owner, local) = self.store.placement().owner_and_local(target);
                 counts.add(self.store.partition(owner).split(local));
             }
             counts
         };
-        self.parts.iter().map(counts).collect()
+        (0..self.parts.len()).map(counts).collect()
     }
 
     /// Draws the neighbourhoods of a part.
@@ -117,7 +116,7 @@ impl Waves {
         seed: u64,
     ) -> schemas::Result<(GraphShard, Vec<Option<GroupFeatures>>)> {
         let (placement, graph) = (self.store.placement(), &self.store.meta().graph);
-        let mut group = Group::new(part, 0, self.parts.get(part), &self.store);
+        let mut group = Group::new(part, 0, self.parts.part(part, seed), &self.store);
         for _ in &self.plan.fanouts {
             let asks = group.ask_lists(0, &self.plan.fanouts, placement);
             for lists in self.draw_lists(asks, seed)? {
@@ -129,7 +128,11 @@ impl Waves {
             let mut stats = RoundStats::default();
             group.keep_columns(answer_columns(ask, &self.store, &mut stats));
         }
-        Ok(group.assemble(graph))
+        let pairs = group.pairs.as_ref();
+        let pairs = pairs.map(|drawn| self.parts.place(drawn, &group));
+        let (mut shard, features) = group.assemble(graph);
+        shard.pairs = pairs;
+        Ok((shard, features))
     }
 
     /// Draws the first in-edges of some nodes, with one thread per partition.
@@ -226,6 +229,7 @@ impl SamplePlan {
             "targets": self.targets,
             "targets_per_part": self.targets_per_part,
         });
+        self.add_pairs(&mut settings);
         // A list of targets is identified by its content, not by its path.
         if let Some(list) = list {
             settings["targets"] = list.fingerprint()?.into();

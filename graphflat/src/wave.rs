@@ -5,6 +5,7 @@ use crate::FlattenError;
 use crate::committer::Committer;
 use crate::group::Group;
 use crate::memory::{PartSize, WRITER_BYTES, waves_allowed};
+use crate::pair_parts::PartTargets;
 use crate::round::{
     ColumnAnswer, InEdgeAnswer, InEdgeAsk, RoundStats, answer_columns, answer_lists,
 };
@@ -69,7 +70,6 @@ pub(crate) fn run_waves(
         committer: Some(started),
         failure: None,
     }));
-    let parts = &context.parts;
     let num_parts = context.num_parts();
     let (mut input, probe) = build_dataflow(peer, &state);
     for part in (worker..num_parts).step_by(peers) {
@@ -84,7 +84,7 @@ pub(crate) fn run_waves(
         }
         let is_open = context.output.committed(part).is_none();
         if is_open && !context.failed.load(Ordering::Relaxed) {
-            let (sample, targets) = (part / parts.len(), parts.get(part % parts.len()));
+            let (sample, targets) = context.part(part);
             let group = Group::new(part, sample, targets, &context.store);
             let (fanouts, placement) = (&context.meta.fanouts, context.store.placement());
             for ask in group.ask_lists(worker, fanouts, placement) {
@@ -141,7 +141,10 @@ fn expected_bytes(context: &WaveContext) -> usize {
     let (store, graph) = (&context.store, &context.store.meta().graph);
     let all_nodes = |type_idx| store.placement().of_type(type_idx).num_nodes();
     let mut nodes = vec![0usize; graph.types.len()];
-    nodes[graph.target_type] = context.parts.get(0).len();
+    match &*context.parts {
+        PartTargets::Nodes(parts) => nodes[graph.target_type] = parts.get(0).len(),
+        PartTargets::Pairs(parts) => nodes = parts.most_targets(store.placement()),
+    }
     let mut edges = vec![0usize; graph.relations.len()];
     for fanouts in &context.meta.fanouts {
         let before = nodes.clone();
@@ -311,7 +314,10 @@ fn write_group(
 ) -> (usize, Result<PartEntry, FlattenError>) {
     let (index, graph) = (group.index, &context.store.meta().graph);
     let group_bytes = group.size_bytes();
-    let (shard, features) = group.assemble(graph);
+    let pairs = group.pairs.as_ref();
+    let pairs = pairs.map(|drawn| context.parts.place(drawn, &group));
+    let (mut shard, features) = group.assemble(graph);
+    shard.pairs = pairs;
     let bytes = WRITER_BYTES + group_bytes + shard.size_bytes();
     let (output, meta) = (&context.output, &context.meta);
     let lent = features.iter();

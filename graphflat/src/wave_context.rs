@@ -1,8 +1,9 @@
 //! Values that all waves of a run share.
 
-use crate::{FlattenError, Parts};
+use crate::FlattenError;
+use crate::pair_parts::{OnePart, PartTargets};
 use schemas::progress::Progress;
-use schemas::{FlattenMeta, NodeIdx, Output};
+use schemas::{FlattenMeta, Output};
 use std::cmp::Ordering;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -15,7 +16,7 @@ pub(crate) struct WaveContext {
     pub(crate) store: Store,
     pub(crate) output: Arc<Output>,
     pub(crate) meta: FlattenMeta,
-    pub(crate) parts: Arc<Parts<NodeIdx>>,
+    pub(crate) parts: Arc<PartTargets>,
     pub(crate) memory_budget: usize,
     pub(crate) progress: Progress,
     /// Set by the first worker that fails; no further wave starts then.
@@ -41,6 +42,13 @@ impl WaveContext {
         let (wave, num) = (wave + 1, self.num_parts());
         let cluster = self.store.cluster();
         cluster.set_phase(&format!("flatten, wave {wave}/{num}, {at}"));
+    }
+
+    /// Returns the targets of a part of some sample, and the number of the sample.
+    pub(crate) fn part(&self, part: usize) -> (usize, OnePart) {
+        let sample = part / self.parts.len();
+        let seed = self.meta.seed.wrapping_add(sample as u64);
+        (sample, self.parts.part(part % self.parts.len(), seed))
     }
 
     /// Returns the number of parts of all samples; each part is a wave.

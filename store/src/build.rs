@@ -8,13 +8,17 @@ use crate::in_edge_files::write_in_edges;
 use crate::meta::{CountsByWorker, EdgeCounts, Keep, META_FILE, VERSION};
 use crate::nodes::{NodePlaces, OwnedNodes, place_nodes};
 use crate::number::{Dictionary, Numbering, check_num_nodes, number_type, read_keys};
+use crate::pair_set::PairSet;
+use crate::pairs::{Pairs, place_pairs};
 use crate::units::OwnUnits;
 use crate::{Placement, StoreError, StoreMeta, StorePlan};
 use cluster::{Cluster, Peer, run_workers};
 use schemas::progress::{Event, Progress};
-use schemas::{ColumnMeta, FileEntry, GraphMeta, NodeIdx, NodeSource, TypePlan, describe_where};
+use schemas::{
+    ColumnMeta, EdgeSource, FileEntry, GraphMeta, NodeIdx, NodeSource, TypePlan, describe_where,
+};
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// Files and description of one worker's partition.
 struct Built {
@@ -38,8 +42,10 @@ pub(crate) fn build(
     remove_store(&plan.dir).map_err(|e| failed(e.into()))?;
     let (worker_plan, worker_progress) = (plan.clone(), Arc::clone(progress));
     let (fingerprint, input) = (fingerprint.to_owned(), input);
+    let leaving = Arc::new(OnceLock::new());
     let built = run_workers(cluster, move |peer| {
-        build_partition(peer, &worker_plan, &worker_progress, &fingerprint, &input)
+        let described = (&*fingerprint, &input);
+        build_partition(peer, &worker_plan, &worker_progress, described, &leaving)
     });
     let built = built.inspect_err(|_| {
         // The incomplete store is of no use. The first error is reported, not one of its removal.
@@ -87,7 +93,7 @@ fn remove_store(dir: &Path) -> std::io::Result<()> {
     for entry in std::fs::read_dir(dir)? {
         let path = entry?.path();
         let name = path.file_name().unwrap_or_default().to_string_lossy();
-        let is_own = ["nodes-", "degrees-", "in-edges-"]
+        let is_own = ["nodes-", "degrees-", "in-edges-", "pairs-"]
             .iter()
             .any(|own| name.starts_with(own));
         if is_own && (name.ends_with(".arrow") || name.ends_with(".tmp")) {
@@ -101,8 +107,8 @@ fn build_partition(
     peer: &mut Peer<'_>,
     plan: &StorePlan,
     progress: &Progress,
-    fingerprint: &str,
-    input: &serde_json::Value,
+    (fingerprint, input): (&str, &serde_json::Value),
+    leaving: &OnceLock<Arc<PairSet>>,
 ) -> Result<Built, StoreError> {
     let work = OwnUnits {
         worker: peer.index(),
@@ -129,7 +135,21 @@ fn build_partition(
     }
     drop(numbered.numbers);
     announce(peer, progress, "reading edges", 2);
-    let (relations, mut files) = build_edges(peer, plan, work, numbered.dictionaries, &placement)?;
+    let first = |type_idx| placement.type_range(type_idx).start;
+    let sources = plan.graph.edge_sources();
+    let dictionaries = numbered.dictionaries;
+    let ends = Ends::gather(peer, &plan.graph, &sources, work, dictionaries, first)?;
+    let pairs = plan.graph.pairs.as_ref();
+    let pairs = pairs.map(|pairs| place_pairs(peer, pairs, work, &ends, leaving));
+    let pairs = pairs.transpose()?;
+    let leaving = pairs.as_ref().map(|pairs| &pairs.leaving);
+    let found = (&ends, leaving);
+    let (relations, mut files) = build_edges(peer, plan, work, &sources, found, &placement)?;
+    let counts_of_pairs = pairs.as_ref().map(|pairs| pairs.counts);
+    if let Some(pairs) = pairs {
+        let written = write_pairs(&plan.files().pairs(peer.index()), &pairs.own);
+        files.push(peer.agree(written)?);
+    }
     files.extend(node_files);
     for (meta, (has_self_loops, _)) in graph.relations.iter_mut().zip(&relations) {
         meta.self_loops = *has_self_loops;
@@ -155,6 +175,7 @@ fn build_partition(
         },
         graph,
         edges: EdgeCounts::of_relations(counts, is_typed),
+        pairs: counts_of_pairs,
         files: Vec::new(),
     };
     Ok(Built { files, meta })
@@ -271,21 +292,21 @@ fn build_edges(
     peer: &mut Peer<'_>,
     plan: &StorePlan,
     work: OwnUnits,
-    dictionaries: Vec<Dictionary>,
+    sources: &[EdgeSource],
+    found: (&Ends, Option<&Arc<PairSet>>),
     placement: &Placement,
 ) -> Result<(Vec<BuiltRelation>, Vec<FileEntry>), StoreError> {
-    let (graph, sources) = (&plan.graph, plan.graph.edge_sources());
-    let first = |type_idx| placement.type_range(type_idx).start;
-    let ends = Ends::gather(peer, graph, &sources, work, dictionaries, first)?;
+    let graph = &plan.graph;
     let mut relations = vec![(false, CountsByWorker::default()); graph.relations.len()];
     let mut files = Vec::new();
-    for source in &sources {
-        let owned = place_edges(peer, plan, source, work, &ends, placement)?;
+    for source in sources {
+        let owned = place_edges(peer, plan, source, work, found, placement)?;
         for edges in owned {
             let relation = edges.relation;
             let counts = CountsByWorker {
                 received: edges.received_by_worker.clone(),
                 dropped_rows: edges.dropped_rows,
+                left_out: edges.left_out,
             };
             let of_type = placement.of_type(graph.relations[relation].to);
             let written = write_in_edges(peer.index(), plan, edges, of_type);
@@ -296,6 +317,13 @@ fn build_edges(
         }
     }
     Ok((relations, files))
+}
+
+/// Writes the pairs of a worker.
+fn write_pairs(path: &Path, pairs: &Pairs) -> Result<FileEntry, StoreError> {
+    let mut file = None;
+    arrow_file::append(&mut file, path, &pairs.to_batch())?;
+    file.expect("a batch was written").finish()
 }
 
 fn announce(peer: &Peer<'_>, progress: &Progress, phase: &str, done: u64) {

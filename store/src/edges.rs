@@ -4,6 +4,7 @@ use crate::buckets::{Bucket, BucketLayout, EdgeBatch, EdgeBuckets, EdgeShape, Se
 use crate::ends::{Ends, Resolved};
 use crate::hub::{HubCounts, HubPart, RankedColumns, Totals};
 use crate::memory::{Budget, turn_bytes};
+use crate::pair_set::PairSet;
 use crate::plan::ListPlan;
 use crate::sample::Ranker;
 use crate::scatter::{CutMemory, Cutter, DanglingRows, Scatter, check_dangling};
@@ -16,6 +17,7 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::path::Path;
 use std::rc::Rc;
+use std::sync::Arc;
 
 /// Greatest number of buckets of a worker's nodes: a batch of edges is split into this many runs.
 const BUCKETS_MAX: usize = 512;
@@ -36,6 +38,8 @@ pub(crate) struct OwnedEdges {
     pub(crate) received_by_worker: Vec<u64>,
     /// Rows of the table that were left out because an end is no node; 0 for a reverse relation.
     pub(crate) dropped_rows: u64,
+    /// In-edges that were left out because they equal a pair.
+    pub(crate) left_out: u64,
 }
 
 /// A relation whose edges are exchanged, and what ranking them needs.
@@ -61,14 +65,14 @@ pub(crate) fn place_edges(
     plan: &StorePlan,
     source: &EdgeSource,
     work: OwnUnits,
-    ends: &Ends,
+    (ends, leaving): (&Ends, Option<&Arc<PairSet>>),
     placement: &Placement,
 ) -> Result<Vec<OwnedEdges>, StoreError> {
     let routes = routes(plan, source, ends, placement);
     let cutters: Vec<Cutter<'_>> = routes.iter().map(|route| route.cutter).collect();
     // A tenth of the memory is for edges that are forwarded.
     let bytes_max = turn_bytes(plan.memory_budget) / plan.workers / 10;
-    let mut scatters = scatters(plan, source, work, &routes);
+    let mut scatters = scatters(plan, source, work, &routes, leaving);
     let mut memory = (Resolved::default(), CutMemory::default());
     let outgoing = edge_rows(source, work).flat_map(|item| match item {
         Ok(tables) => scatter_rows(plan, source, &tables, (ends, &mut memory), &mut scatters),
@@ -82,7 +86,7 @@ pub(crate) fn place_edges(
     let forwarded_budget = Budget::new(bytes_max);
     let mut owned = Vec::with_capacity(routes.len());
     let per_relation = routes.iter().zip(counts).zip(received).zip(dropped);
-    for (((route, of_hubs), own), dropped_rows) in per_relation {
+    for (((route, of_hubs), own), (dropped_rows, left_out)) in per_relation {
         let reindexed = of_hubs.reindexed(peer)?;
         let mut num_edges = own.num_edges();
         let mut buckets = peer.agree(own.seal())?;
@@ -103,6 +107,7 @@ pub(crate) fn place_edges(
             hubs,
             received_by_worker: peer.gather_all::<_, StoreError>(Ok(num_edges))?,
             dropped_rows,
+            left_out,
         });
     }
     Ok(owned)
@@ -141,6 +146,7 @@ fn scatters<'a>(
     source: &EdgeSource,
     work: OwnUnits,
     routes: &[Route<'a>],
+    leaving: Option<&Arc<PairSet>>,
 ) -> Vec<Scatter<'a>> {
     let num_rows: u64 = work
         .of(source.units())
@@ -152,7 +158,10 @@ fn scatters<'a>(
         let in_edges = num_rows * (1 + u64::from(relation.edges.undirected()));
         let (num_nodes, workers) = (placement.num_nodes(), placement.workers());
         let counts = HubCounts::new(num_nodes, in_edges, plan.hub_threshold, workers);
-        Scatter::new(relation, cutter, counts)
+        let pairs = plan.graph.pairs.as_ref();
+        let is_of_pairs = pairs.is_some_and(|of| of.relations().contains(&route.relation));
+        let leaving = leaving.filter(|_| is_of_pairs).map(Arc::clone);
+        Scatter::new(relation, cutter, counts, leaving)
     };
     routes.iter().map(scatter).collect()
 }
@@ -182,22 +191,25 @@ fn scatter_rows(
     batches
 }
 
-/// Checks the rows with an end that no node has; returns their number for each relation.
+/// Checks the rows with an end that no node has; returns their number for each relation, and the
+/// number of in-edges that equal a pair.
 fn check_all_dangling(
     peer: &mut Peer<'_>,
     plan: &StorePlan,
     routes: &[Route<'_>],
     mine: Vec<DanglingRows>,
-) -> Result<Vec<u64>, StoreError> {
+) -> Result<Vec<(u64, u64)>, StoreError> {
     let all = peer.gather_all::<_, StoreError>(Ok(mine))?;
     let relations = routes.iter().enumerate().map(|(member, route)| {
         let relation = &plan.graph.relations[route.relation];
+        let of_relation: Vec<DanglingRows> = all.iter().map(|of| of[member].clone()).collect();
+        let left_out = of_relation.iter().map(|of| of.left_out).sum();
         // The rows of a reverse relation are those of its relation.
         if relation.reversed {
-            return Ok(0);
+            return Ok((0, left_out));
         }
-        let of_relation: Vec<DanglingRows> = all.iter().map(|of| of[member].clone()).collect();
-        check_dangling(&of_relation, &relation.edges)
+        let dropped_rows = check_dangling(&of_relation, &relation.edges)?;
+        Ok((dropped_rows, left_out))
     });
     relations.collect()
 }

@@ -6,7 +6,7 @@ use crate::number::{Dictionary, IdTable, MISSING};
 use crate::sample::relation_salt;
 use crate::units::OwnUnits;
 use cluster::Peer;
-use schemas::{EdgeRows, EdgeSource, GraphPlan, Ids, NodeIdx, RelationPlan};
+use schemas::{EdgeRows, EdgeSource, GraphPlan, Ids, NodeIdx, PairsPlan, RelationPlan};
 use serde::{Deserialize, Serialize};
 
 /// Looks up ends of edges on one worker.
@@ -206,6 +206,11 @@ impl Ends {
         self.types[dst].resolve(&rows.dst, is_hashed, &mut out.dst);
     }
 
+    /// Looks up ids of nodes of a type, and hashes them.
+    pub(crate) fn look_up(&self, type_idx: usize, ids: &Ids, out: &mut End) {
+        self.types[type_idx].resolve(ids, true, out);
+    }
+
     /// Returns the hashes of a relation's edges, if they follow from the numbers of the ends.
     pub(crate) fn hasher(&self, relation: &RelationPlan) -> Option<EdgeHasher> {
         match (&self.types[relation.from], &self.types[relation.to]) {
@@ -297,7 +302,38 @@ fn gather_distinct(
             }
         }
     }
+    if let Some(pairs) = &graph.pairs {
+        gather_of_pairs(pairs, work, &mut tables)?;
+    }
     Ok(tables)
+}
+
+/// Collects the distinct ends and hard negatives of pairs that are in no edge table.
+fn gather_of_pairs(
+    pairs: &PairsPlan,
+    work: OwnUnits,
+    tables: &mut [Option<IdTable>],
+) -> Result<(), StoreError> {
+    let is_needed = tables[pairs.from()].is_some() || tables[pairs.to()].is_some();
+    let is_of_edges = pairs.is_of_edges() && pairs.spec().negatives.is_none();
+    if is_of_edges || !is_needed {
+        return Ok(());
+    }
+    for unit in work.of(pairs.units()) {
+        for batch in pairs.batches(unit)? {
+            let rows = batch?;
+            let negatives = rows.negatives.as_ref().map(|(_, ids)| (ids, pairs.to()));
+            let ends = [(&rows.ends.src, pairs.from()), (&rows.ends.dst, pairs.to())];
+            for (ids, type_idx) in ends.into_iter().chain(negatives) {
+                if let Some(table) = &mut tables[type_idx] {
+                    for at in 0..ids.len() {
+                        table.place(ids, at);
+                    }
+                }
+            }
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use crate::StoreError;
 use crate::error::StoreCause;
 use schemas::xxh::file_checksum;
-use schemas::{FileEntry, GraphMeta, Sampling};
+use schemas::{FileEntry, GraphMeta, Sampling, SplitCounts};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::path::{Path, PathBuf};
 
@@ -46,6 +46,9 @@ pub struct StoreMeta {
     pub graph: GraphMeta,
     /// Counts of in-edges and dropped rows.
     pub edges: EdgeCounts,
+    /// Supervision pairs by split, where the task is one of links.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pairs: Option<SplitCounts>,
     /// Files with their checksums.
     pub files: Vec<FileEntry>,
 }
@@ -57,6 +60,9 @@ pub struct EdgeCounts {
     pub in_edges: u64,
     /// Rows left out because an end is no node.
     pub dropped_rows: u64,
+    /// In-edges left out because they equal a supervision pair or its reverse.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub left_out: u64,
     /// Number of in-edges that each worker ranked, including its shares of re-indexed nodes: the
     /// skew of the map.
     pub received_by_worker: Vec<u64>,
@@ -79,6 +85,15 @@ pub struct RelationCounts {
 pub(crate) struct CountsByWorker {
     pub(crate) received: Vec<u64>,
     pub(crate) dropped_rows: u64,
+    pub(crate) left_out: u64,
+}
+
+#[expect(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "serde passes a reference"
+)]
+fn is_zero(count: &u64) -> bool {
+    *count == 0
 }
 
 impl EdgeCounts {
@@ -108,6 +123,7 @@ impl EdgeCounts {
             };
             counts.in_edges += own.in_edges;
             counts.dropped_rows += own.dropped_rows;
+            counts.left_out += of.left_out;
             let sums = counts.received_by_worker.iter_mut().zip(&of.received);
             sums.for_each(|(sum, received)| *sum += received);
             counts.relations.extend(is_typed.then_some(own));
@@ -181,6 +197,11 @@ pub(crate) struct StoreFiles<'a> {
 impl StoreFiles<'_> {
     pub(crate) fn nodes(self, type_idx: usize, worker: usize) -> PathBuf {
         self.path("nodes", ('t', type_idx), &format!("{worker:03}"))
+    }
+
+    /// Path of a worker's supervision pairs.
+    pub(crate) fn pairs(self, worker: usize) -> PathBuf {
+        self.dir.join(format!("pairs-{worker:03}.arrow"))
     }
 
     pub(crate) fn degrees(self, relation: usize, worker: usize) -> PathBuf {

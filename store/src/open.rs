@@ -113,7 +113,15 @@ pub fn input_fingerprint(graph: &GraphPlan) -> Result<serde_json::Value, StoreEr
     let edges =
         edges.map(|(relation, content)| (&relation.name, edges_input(&relation.edges, content)));
     let [nodes, edges] = [nodes.collect(), edges.collect()].map(|tables| by_name(graph, tables));
-    Ok(serde_json::json!({ "nodes": nodes, "edges": edges }))
+    let mut input = serde_json::json!({ "nodes": nodes, "edges": edges });
+    if let Some(pairs) = &graph.pairs {
+        let columns = schemas::PairsSpec {
+            path: None,
+            ..pairs.spec().clone()
+        };
+        input["pairs"] = serde_json::json!({ "files": pairs.fingerprint()?, "columns": columns });
+    }
+    Ok(input)
 }
 
 /// Returns the only table of an untyped graph, or all tables by name.

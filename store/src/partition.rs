@@ -5,7 +5,7 @@ use crate::edge_columns::{DegreeColumns, EdgeLists, InEdges};
 use crate::error::StoreCause;
 use crate::meta::StoreFiles;
 use crate::node_columns::NodeColumns;
-use crate::{Placement, StoreError, StoreMeta};
+use crate::{Pairs, Placement, StoreError, StoreMeta};
 use schemas::{Features, IdType, Ids, Labels, LocalIdx, NodeIdx, Split};
 use std::path::Path;
 
@@ -16,6 +16,7 @@ use std::path::Path;
 pub struct Partition {
     types: Vec<TypeNodes>,
     relations: Vec<RelationEdges>,
+    pairs: Option<Pairs>,
 }
 
 /// The nodes of one type.
@@ -127,10 +128,20 @@ impl Partition {
         let relations = relations.map(|(relation, of)| {
             RelationEdges::open(files, (worker, relation), first(of.to), meta)
         });
+        let pairs = meta.pairs.map(|_| {
+            let path = files.pairs(worker);
+            Pairs::open(&path)?.ok_or_else(|| damaged(&path))
+        });
         Ok(Self {
             types: types.collect::<Result<_, _>>()?,
             relations: relations.collect::<Result<_, _>>()?,
+            pairs: pairs.transpose()?,
         })
+    }
+
+    /// Returns the supervision pairs of this worker, where the task is one of links.
+    pub fn pairs(&self) -> Option<&Pairs> {
+        self.pairs.as_ref()
     }
 
     /// Returns the number of nodes.

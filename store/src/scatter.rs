@@ -4,10 +4,12 @@ use crate::buckets::{BucketLayout, Edge, EdgeBatch, EdgeShape, EdgeVecs};
 use crate::ends::{End, Resolved};
 use crate::hub::{HubCounts, reindex};
 use crate::number::MISSING;
+use crate::pair_set::PairSet;
 use crate::sample::{edge_hash, relation_salt};
 use crate::{StoreError, TypePlacement};
 use schemas::{Dangling, EdgeRows, EdgesPlan, NodeIdx, RelationPlan};
 use serde::{Deserialize, Serialize};
+use std::sync::Arc;
 
 /// Cuts the edges of a relation that one worker reads into batches by receiving worker.
 pub(crate) struct Scatter<'a> {
@@ -16,6 +18,8 @@ pub(crate) struct Scatter<'a> {
     cutter: Cutter<'a>,
     pub(crate) counts: HubCounts,
     pub(crate) dangling: DanglingRows,
+    /// Pairs whose edges are left out.
+    leaving: Option<Arc<PairSet>>,
 }
 
 /// Cuts routed edges of one relation into batches.
@@ -59,18 +63,26 @@ struct Sorted {
     columns: EdgeVecs,
 }
 
-/// Rows with an end that no node has.
+/// Rows with an end that no node has, and the number of edges that are left out.
 #[derive(Clone, Default, Serialize, Deserialize)]
 pub(crate) struct DanglingRows {
     rows: u64,
-    /// The first of them: its row, whether the end is `src` (else `dst`), and the id.
+    /// In-edges that are left out because they equal a pair.
+    pub(crate) left_out: u64,
+    /// The first of the dangling rows: its row, whether the end is `src` (else `dst`), and the id.
     first: Option<(u64, bool, String)>,
 }
 
 impl<'a> Scatter<'a> {
     /// Starts to cut the edges of a relation.
-    pub(crate) fn new(relation: &'a RelationPlan, cutter: Cutter<'a>, counts: HubCounts) -> Self {
+    pub(crate) fn new(
+        relation: &'a RelationPlan,
+        cutter: Cutter<'a>,
+        counts: HubCounts,
+        leaving: Option<Arc<PairSet>>,
+    ) -> Self {
         Self {
+            leaving,
             relation,
             salt: relation_salt(&relation.name),
             cutter,
@@ -97,6 +109,14 @@ impl<'a> Scatter<'a> {
             let (src, dst) = (src_end.numbers[row], dst_end.numbers[row]);
             if src == MISSING || dst == MISSING {
                 self.leave_out(row, rows, ends);
+                continue;
+            }
+            if self
+                .leaving
+                .as_ref()
+                .is_some_and(|set| set.contains(src, dst))
+            {
+                self.dangling.left_out += 1 + u64::from(is_undirected);
                 continue;
             }
             self.route(row, (src, dst), (src_end, dst_end), routed);

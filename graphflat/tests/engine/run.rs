@@ -181,6 +181,8 @@ impl Tables {
             }
         };
         let spec = FlattenSpec {
+            pairs_per_part: None,
+            negatives_per_part: None,
             output: Some(PathBuf::from(output)),
             hops: settings.fanouts.len(),
             fanouts: settings

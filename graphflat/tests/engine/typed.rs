@@ -48,6 +48,8 @@ impl Tables {
 
     fn flatten_plan(&self, settings: &Settings, hops: &[HopSpec], output: &str) -> FlattenPlan {
         let spec = FlattenSpec {
+            pairs_per_part: None,
+            negatives_per_part: None,
             output: Some(PathBuf::from(output)),
             hops: hops.len(),
             fanouts: hops.to_vec(),

@@ -1,0 +1,192 @@
+//! The targets of parts: nodes, or the ends of pairs with the negatives of the part.
+
+use crate::group::Group;
+use crate::{FlattenError, Parts, SamplePlan};
+use cluster::gather_processes;
+use schemas::{FeatureMeta, HardNegatives, Layout, NodeIdx, PartPairs, Row, SplitCounts, hash_int};
+use std::collections::BTreeSet;
+use std::ops::Range;
+use store::{Pairs, Placement, Store};
+
+/// Keeps the draw of negatives apart from other draws with the same seed: "negative" in ASCII.
+const SALT: u64 = 0x6e65_6761_7469_7665;
+
+/// What the parts of an output are made of.
+#[derive(Debug)]
+pub(crate) enum PartTargets {
+    /// Nodes.
+    Nodes(Parts<NodeIdx>),
+    /// The ends of pairs, and negatives.
+    Pairs(PairParts),
+}
+
+/// Pairs, cut into parts.
+#[derive(Debug)]
+pub(crate) struct PairParts {
+    pairs: Pairs,
+    per_part: usize,
+    /// Random negatives of each part.
+    num_random: usize,
+    /// The nodes that negatives are drawn from.
+    candidates: Range<NodeIdx>,
+}
+
+/// The targets of one part.
+pub(crate) struct OnePart {
+    /// Distinct, ascending.
+    pub(crate) nodes: Vec<NodeIdx>,
+    pub(crate) pairs: Option<DrawnPairs>,
+}
+
+/// The pairs of one part, and its random negatives.
+#[derive(Clone, Debug)]
+pub(crate) struct DrawnPairs {
+    range: Range<usize>,
+    random: Vec<NodeIdx>,
+}
+
+impl PartTargets {
+    /// Returns the number of parts of a sample.
+    pub(crate) fn len(&self) -> usize {
+        match self {
+            Self::Nodes(parts) => parts.len(),
+            Self::Pairs(parts) => parts.pairs.len().div_ceil(parts.per_part),
+        }
+    }
+
+    /// Returns the targets of a part; `seed` draws its random negatives.
+    pub(crate) fn part(&self, part: usize, seed: u64) -> OnePart {
+        match self {
+            Self::Nodes(parts) => OnePart {
+                nodes: parts.get(part).to_vec(),
+                pairs: None,
+            },
+            Self::Pairs(parts) => parts.part(part, seed),
+        }
+    }
+
+    /// Counts the pairs of a part by split; none if targets are nodes.
+    pub(crate) fn pair_counts(&self, part: usize) -> Option<SplitCounts> {
+        let Self::Pairs(parts) = self else {
+            return None;
+        };
+        let mut counts = SplitCounts::default();
+        let splits = &parts.pairs.split[parts.range(part)];
+        splits.iter().for_each(|&split| counts.add(split));
+        Some(counts)
+    }
+
+    /// Returns the pairs of a part as rows of the nodes of its group.
+    pub(crate) fn place(&self, drawn: &DrawnPairs, group: &Group) -> PartPairs {
+        let Self::Pairs(PairParts { pairs, .. }) = self else {
+            unreachable!("only pairs are drawn as pairs");
+        };
+        let range = drawn.range.clone();
+        let rows =
+            |nodes: &[NodeIdx]| -> Vec<Row> { nodes.iter().map(|&node| group.row(node)).collect() };
+        let floats =
+            |values: &Option<Vec<f32>>| values.as_ref().map(|of| of[range.clone()].to_vec());
+        let hard = pairs.hard.as_ref().map(|_| {
+            let mut hard = HardNegatives::default();
+            for pair in range.clone() {
+                hard.nodes.extend(rows(pairs.negatives(pair)));
+                let end = u32::try_from(hard.nodes.len());
+                hard.offset
+                    .push(end.expect("a part has below 2^32 negatives"));
+            }
+            hard
+        });
+        PartPairs {
+            src: rows(&pairs.src[range.clone()]),
+            dst: rows(&pairs.dst[range.clone()]),
+            label: floats(&pairs.label),
+            weight: floats(&pairs.weight),
+            split: pairs.split[range.clone()].to_vec(),
+            hard,
+            random: rows(&drawn.random),
+        }
+    }
+}
+
+impl PairParts {
+    /// Collects the pairs of all processes, and cuts them into parts.
+    ///
+    /// # Errors
+    ///
+    /// If a part has more random negatives than there are nodes, or a process is lost.
+    pub(crate) fn gather(plan: &SamplePlan, store: &Store) -> Result<Self, FlattenError> {
+        let partitions = store.partitions().iter();
+        let own: Vec<Pairs> = partitions.filter_map(|of| of.pairs().cloned()).collect();
+        let pairs = Pairs::join(&gather_processes(store.cluster(), own)?.concat());
+        let graph = &store.meta().graph;
+        let to = graph.pairs.as_ref().map_or(0, |pairs| pairs.to);
+        let candidates = store.placement().type_range(to);
+        let num_nodes = (candidates.end.raw() - candidates.start.raw()) as usize;
+        let features = graph.types.iter().map(|of| of.features);
+        Ok(Self {
+            per_part: plan.pairs_per_part(pairs.len(), features),
+            num_random: plan.negatives_per_part(num_nodes)?,
+            pairs,
+            candidates,
+        })
+    }
+
+    fn range(&self, part: usize) -> Range<usize> {
+        let first = part * self.per_part;
+        first..(first + self.per_part).min(self.pairs.len())
+    }
+
+    fn part(&self, part: usize, seed: u64) -> OnePart {
+        let (range, random) = (self.range(part), self.draw_random(part, seed));
+        let mut nodes = self.pairs.src[range.clone()].to_vec();
+        nodes.extend_from_slice(&self.pairs.dst[range.clone()]);
+        let hard = range.clone().map(|pair| self.pairs.negatives(pair));
+        hard.for_each(|negatives| nodes.extend_from_slice(negatives));
+        nodes.extend_from_slice(&random);
+        nodes.sort_unstable();
+        nodes.dedup();
+        OnePart {
+            nodes,
+            pairs: Some(DrawnPairs { range, random }),
+        }
+    }
+
+    /// Draws the random negatives of a part by hashes of (seed, part, number of the draw); ascending.
+    fn draw_random(&self, part: usize, seed: u64) -> Vec<NodeIdx> {
+        let (first, end) = (self.candidates.start.raw(), self.candidates.end.raw());
+        let of_part = hash_int(part as u64 ^ hash_int(seed ^ SALT));
+        let mut drawn = BTreeSet::new();
+        let mut draws = 0u64..;
+        while drawn.len() < self.num_random {
+            let hash = hash_int(of_part.wrapping_add(draws.next().expect("it has no end")));
+            let at = (u128::from(hash) * u128::from(end - first)) >> 64;
+            let at = u32::try_from(at).expect("below the number of nodes");
+            drawn.insert(NodeIdx::from_raw(first + at));
+        }
+        drawn.into_iter().collect()
+    }
+
+    /// Returns the largest number of targets of a part, by node type.
+    pub(crate) fn most_targets(&self, placement: &Placement) -> Vec<usize> {
+        let ranges = (0..placement.num_types()).map(|at| placement.type_range(at));
+        let nodes = self.part(0, 0).nodes;
+        let count =
+            |range: Range<NodeIdx>| nodes.iter().filter(|node| range.contains(node)).count();
+        ranges.map(count).collect()
+    }
+}
+
+impl SamplePlan {
+    /// Returns the largest number of pairs in one part: a pair has two targets.
+    fn pairs_per_part(
+        &self,
+        num_pairs: usize,
+        features: impl IntoIterator<Item = FeatureMeta>,
+    ) -> usize {
+        let written = self.pairs.and_then(|pairs| pairs.per_part);
+        written.unwrap_or_else(|| {
+            let most = self.targets_per_part(Layout::Shards, 2 * num_pairs, features);
+            most.div_ceil(2)
+        })
+    }
+}

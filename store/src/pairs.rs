@@ -1,0 +1,544 @@
+//! Supervision pairs: reads them, gives each its split, and spreads them over the workers by hash.
+
+use crate::StoreError;
+use crate::arrow_file::{self, bounds, column};
+use crate::ends::{End, Ends};
+use crate::number::MISSING;
+use crate::pair_set::{PairSet, pair_key};
+use crate::units::OwnUnits;
+use arrow::array::{Array, ArrayRef, AsArray, Float32Array, RecordBatch, UInt8Array, UInt32Array};
+use arrow::datatypes::{Float32Type, UInt8Type, UInt32Type};
+use cluster::Peer;
+use schemas::{NodeIdx, PairColumn, PairRows, PairsPlan, Split, SplitCounts, SplitShares};
+use serde::{Deserialize, Serialize};
+use std::cell::RefCell;
+use std::path::Path;
+use std::rc::Rc;
+use std::sync::{Arc, OnceLock};
+
+/// Supervision pairs in the order in which they are cut into parts: by split, then by a hash of the
+/// two ids, then by src and dst.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Pairs {
+    /// `[p]`
+    pub src: Vec<NodeIdx>,
+    /// `[p]`
+    pub dst: Vec<NodeIdx>,
+    /// `[p]`, never [`Split::None`].
+    pub split: Vec<Split>,
+    /// `[p]`, where pairs have labels.
+    pub label: Option<Vec<f32>>,
+    /// `[p]`, where pairs have weights.
+    pub weight: Option<Vec<f32>>,
+    /// Where pairs have hard negatives: `[p + 1]` offsets from 0, and the nodes.
+    pub hard: Option<(Vec<u64>, Vec<NodeIdx>)>,
+}
+
+/// A pair on its way to the worker of its hash.
+#[derive(Clone, Serialize, Deserialize)]
+struct Pair {
+    hash: u64,
+    src: NodeIdx,
+    dst: NodeIdx,
+    /// Row of the table.
+    row: u64,
+    split: Split,
+    time: i64,
+    label: f32,
+    weight: f32,
+    negatives: Box<[NodeIdx]>,
+}
+
+/// The pairs of a worker, and those of all workers whose edges are left out.
+pub(crate) struct PlacedPairs {
+    pub(crate) own: Pairs,
+    /// Pairs of all workers by split.
+    pub(crate) counts: SplitCounts,
+    pub(crate) leaving: Arc<PairSet>,
+}
+
+/// An end or hard negative that no node has: its row, its column and its id.
+type Unknown = (u64, u8, String);
+
+/// Columns by the number in [`Unknown`].
+const COLUMNS: [PairColumn; 3] = [PairColumn::Src, PairColumn::Dst, PairColumn::Negatives];
+
+/// Reads the pairs and places each on the worker of its hash. Equal pairs become one, whose weight
+/// is the sum, and whose time is the first.
+///
+/// # Errors
+///
+/// If a table cannot be read, a value cannot be used, an end is no node, or a split has no pair.
+pub(crate) fn place_pairs(
+    peer: &mut Peer<'_>,
+    plan: &PairsPlan,
+    work: OwnUnits,
+    ends: &Ends,
+    shared: &OnceLock<Arc<PairSet>>,
+) -> Result<PlacedPairs, StoreError> {
+    let unknown = Rc::new(RefCell::new(None));
+    let received = Rc::new(RefCell::new(Vec::<Pair>::new()));
+    let outgoing = outgoing(plan, work, ends, peer.peers(), Rc::clone(&unknown));
+    let take = Rc::clone(&received);
+    peer.shuffle_each::<Vec<Pair>, StoreError>(outgoing, move |_, _, pairs| {
+        take.borrow_mut().extend(pairs);
+        Ok(())
+    })?;
+    let unknown: Vec<Option<Unknown>> = peer.gather_all::<_, StoreError>(Ok(unknown.take()))?;
+    if let Some((row, column, id)) = unknown.into_iter().flatten().min() {
+        return Err(plan.unknown(row, COLUMNS[usize::from(column)], &id).into());
+    }
+    let mut pairs = peer.agree(distinct(plan, received.take()))?;
+    if let (Some(shares), Some(_)) = (plan.shares(), &plan.spec().time) {
+        split_by_time(peer, shares, &mut pairs)?;
+        pairs.retain(|pair| pair.split != Split::None);
+    }
+    pairs.sort_unstable_by_key(|pair| (pair.split, pair.hash, pair.src, pair.dst));
+    let mut counts = SplitCounts::default();
+    pairs.iter().for_each(|pair| counts.add(pair.split));
+    let all = peer.gather_all::<_, StoreError>(Ok(counts))?;
+    let counts = all
+        .iter()
+        .fold(SplitCounts::default(), |sum, of| SplitCounts {
+            train: sum.train + of.train,
+            val: sum.val + of.val,
+            test: sum.test + of.test,
+            none: 0,
+        });
+    check_splits(plan, &counts)?;
+    let leaving = gather_leaving(peer, plan, &pairs, shared)?;
+    Ok(PlacedPairs {
+        own: columns(plan, &pairs),
+        counts,
+        leaving,
+    })
+}
+
+/// Reads the pairs of this worker's units; each batch goes to the worker of its hashes.
+fn outgoing<'a>(
+    plan: &'a PairsPlan,
+    work: OwnUnits,
+    ends: &'a Ends,
+    workers: usize,
+    unknown: Rc<RefCell<Option<Unknown>>>,
+) -> impl Iterator<Item = Result<(usize, Vec<Pair>), StoreError>> + 'a {
+    type Sent = Vec<Result<(usize, Vec<Pair>), StoreError>>;
+    let mut reader = PairReader {
+        plan,
+        ends,
+        src: End::default(),
+        dst: End::default(),
+        negatives: End::default(),
+        unknown,
+    };
+    let batches = work.of(plan.units()).flat_map(
+        |unit| -> Box<dyn Iterator<Item = Result<PairRows, StoreError>>> {
+            match plan.batches(unit) {
+                Ok(batches) => Box::new(batches.map(|item| Ok(item?))),
+                Err(e) => Box::new(std::iter::once(Err(e.into()))),
+            }
+        },
+    );
+    batches.flat_map(move |rows| -> Sent {
+        let rows = match rows {
+            Ok(rows) => rows,
+            Err(e) => return vec![Err(e)],
+        };
+        let mut by_worker: Vec<Vec<Pair>> = vec![Vec::new(); workers];
+        reader.read(&rows, |pair| {
+            let to = (u128::from(pair.hash) * workers as u128) >> 64;
+            by_worker[usize::try_from(to).expect("below the number of workers")].push(pair);
+        });
+        let by_worker = by_worker.into_iter().enumerate();
+        let sent = by_worker.filter(|(_, pairs)| !pairs.is_empty());
+        sent.map(Ok).collect()
+    })
+}
+
+/// Turns rows into pairs.
+struct PairReader<'a> {
+    plan: &'a PairsPlan,
+    ends: &'a Ends,
+    src: End,
+    dst: End,
+    negatives: End,
+    unknown: Rc<RefCell<Option<Unknown>>>,
+}
+
+impl PairReader<'_> {
+    /// Reads the pairs of some rows that may be in a split.
+    fn read(&mut self, rows: &PairRows, mut take: impl FnMut(Pair)) {
+        let plan = self.plan;
+        self.ends
+            .look_up(plan.from(), &rows.ends.src, &mut self.src);
+        self.ends.look_up(plan.to(), &rows.ends.dst, &mut self.dst);
+        if let Some((_, ids)) = &rows.negatives {
+            self.ends.look_up(plan.to(), ids, &mut self.negatives);
+        }
+        for at in 0..rows.ends.src.len() {
+            let (src, dst) = (self.src.numbers[at], self.dst.numbers[at]);
+            // Edges check their own ends. A self-loop is an edge, but no pair.
+            if plan.is_of_edges() && (src == MISSING || dst == MISSING || src == dst) {
+                continue;
+            }
+            let hash = plan.hash(self.src.hashes[at], self.dst.hashes[at]);
+            let split = match (&rows.split, &rows.time, plan.shares()) {
+                (Some(split), ..) => split[at],
+                (None, None, Some(shares)) => shares.draw(hash),
+                // Splits by time follow when all times are known.
+                _ => Split::None,
+            };
+            if split == Split::None && rows.time.is_none() {
+                continue;
+            }
+            let negatives = rows.negatives.as_ref().map_or(0..0, |(ends, _)| {
+                at.checked_sub(1).map_or(0, |before| ends[before])..ends[at]
+            });
+            if self.is_unknown(rows, at, negatives.clone()) {
+                continue;
+            }
+            let value = |values: &Option<Vec<f32>>| values.as_ref().map_or(1.0, |of| of[at]);
+            take(Pair {
+                hash,
+                src,
+                dst,
+                row: rows.ends.rows.row(at),
+                split,
+                time: rows.time.as_ref().map_or(0, |of| of[at]),
+                label: value(&rows.label),
+                weight: value(&rows.weight),
+                negatives: self.negatives.numbers[negatives].into(),
+            });
+        }
+    }
+
+    /// Notes the first end or hard negative of a row that is no node, if there is one.
+    fn is_unknown(&self, rows: &PairRows, at: usize, negatives: std::ops::Range<usize>) -> bool {
+        let is_missing = |&node: &usize| self.negatives.numbers[node] == MISSING;
+        let (column, id) = if self.src.numbers[at] == MISSING {
+            (0, rows.ends.src.display(at))
+        } else if self.dst.numbers[at] == MISSING {
+            (1, rows.ends.dst.display(at))
+        } else if let Some(node) = negatives.clone().find(is_missing)
+            && let Some((_, ids)) = &rows.negatives
+        {
+            (2, ids.display(node))
+        } else {
+            return false;
+        };
+        let found = (rows.ends.rows.row(at), column, id);
+        let mut first = self.unknown.borrow_mut();
+        if first.as_ref().is_none_or(|known| found < *known) {
+            *first = Some(found);
+        }
+        true
+    }
+}
+
+/// Makes one pair of equal ones.
+///
+/// # Errors
+///
+/// If their splits or labels differ.
+fn distinct(plan: &PairsPlan, mut pairs: Vec<Pair>) -> Result<Vec<Pair>, StoreError> {
+    pairs.sort_unstable_by_key(|pair| (pair.hash, pair.src, pair.dst, pair.row));
+    let mut disagreeing: Option<(u64, u64, &str)> = None;
+    for equal in pairs.chunk_by(is_same) {
+        let first = &equal[0];
+        for other in &equal[1..] {
+            let key = match (other.split == first.split, other.label == first.label) {
+                (true, true) => continue,
+                (false, _) => "split",
+                (true, false) => "label",
+            };
+            let found = (other.row, first.row, key);
+            disagreeing = Some(disagreeing.map_or(found, |known| known.min(found)));
+        }
+    }
+    if let Some((row, earlier, key)) = disagreeing {
+        return Err(plan.disagreeing(row, earlier, key).into());
+    }
+    let mut distinct = Vec::with_capacity(pairs.len());
+    for equal in pairs.chunk_by(is_same) {
+        let mut pair = equal[0].clone();
+        if equal.len() > 1 {
+            // The sum does not depend on the order of the rows.
+            let mut weights: Vec<f32> = equal.iter().map(|of| of.weight).collect();
+            weights.sort_unstable_by(f32::total_cmp);
+            let sum: f64 = weights.into_iter().map(f64::from).sum();
+            #[expect(clippy::cast_possible_truncation, reason = "weights are 32-bit floats")]
+            let sum = sum as f32;
+            pair.weight = sum;
+            pair.time = equal.iter().map(|of| of.time).min().unwrap_or_default();
+            let mut negatives = Vec::new();
+            for &node in equal.iter().flat_map(|of| &of.negatives) {
+                if !negatives.contains(&node) {
+                    negatives.push(node);
+                }
+            }
+            pair.negatives = negatives.into();
+        }
+        distinct.push(pair);
+    }
+    Ok(distinct)
+}
+
+fn is_same(left: &Pair, right: &Pair) -> bool {
+    (left.hash, left.src, left.dst) == (right.hash, right.src, right.dst)
+}
+
+/// Gives the latest pairs the splits test, val and train, as many as the shares say. Pairs of one
+/// time are ordered by hash, so a pair and its reverse of one time are in one split.
+fn split_by_time(
+    peer: &mut Peer<'_>,
+    shares: &SplitShares,
+    pairs: &mut [Pair],
+) -> Result<(), StoreError> {
+    pairs.sort_unstable_by_key(time_key);
+    let counts = peer.gather_all::<_, StoreError>(Ok(pairs.len() as u64))?;
+    let num_pairs: u64 = counts.into_iter().sum();
+    let most = [
+        shares.test,
+        shares.test + shares.val,
+        shares.test + shares.val + shares.train,
+    ];
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "a share of a count is between 0 and the count"
+    )]
+    let most =
+        most.map(|share| ((share.min(1.0) * num_pairs as f64).round() as u64).min(num_pairs));
+    // The least key from which on there are at most so many pairs, found bit by bit: all keys below
+    // `bound` leave too many.
+    let mut bounds = [0u128; 3];
+    for bit in (0..128).rev() {
+        let tried = bounds.map(|bound| bound | 1 << bit);
+        let from = |key: u128| pairs.len() - pairs.partition_point(|pair| time_key(pair) < key);
+        let own = tried.map(|key| from(key - 1) as u64);
+        let all = peer.gather_all::<_, StoreError>(Ok(own))?;
+        for (at, bound) in bounds.iter_mut().enumerate() {
+            let count: u64 = all.iter().map(|of| of[at]).sum();
+            if count > most[at] {
+                *bound = tried[at];
+            }
+        }
+    }
+    for pair in pairs {
+        let key = time_key(pair);
+        pair.split = match bounds.map(|bound| key >= bound) {
+            [true, ..] => Split::Test,
+            [_, true, _] => Split::Val,
+            [.., true] => Split::Train,
+            _ => Split::None,
+        };
+    }
+    Ok(())
+}
+
+/// A number in the order of (time, hash).
+fn time_key(pair: &Pair) -> u128 {
+    let time = pair.time.cast_unsigned() ^ (1 << 63);
+    u128::from(time) << 64 | u128::from(pair.hash)
+}
+
+/// Checks that each split with a share has a pair, and that there are train pairs.
+fn check_splits(plan: &PairsPlan, counts: &SplitCounts) -> Result<(), StoreError> {
+    let shares = plan.shares();
+    let is_wanted = |share: fn(&SplitShares) -> f64| shares.is_some_and(|of| share(of) > 0.0);
+    let wanted = [
+        (Split::Train, counts.train, true),
+        (Split::Val, counts.val, is_wanted(|of| of.val)),
+        (Split::Test, counts.test, is_wanted(|of| of.test)),
+    ];
+    let mut empty = wanted
+        .into_iter()
+        .filter(|(_, count, wanted)| *wanted && *count == 0);
+    match empty.next() {
+        Some((split, ..)) => Err(plan.empty_split(split, counts.total()).into()),
+        None => Ok(()),
+    }
+}
+
+/// Returns the pairs of all workers whose edges are left out; the workers of a process share it.
+fn gather_leaving(
+    peer: &mut Peer<'_>,
+    plan: &PairsPlan,
+    pairs: &[Pair],
+    shared: &OnceLock<Arc<PairSet>>,
+) -> Result<Arc<PairSet>, StoreError> {
+    let leaders = peer.gather_all::<_, StoreError>(Ok(peer.leads_process()))?;
+    let leaving = pairs.iter().filter(|pair| plan.leaves(pair.split));
+    let keys: Vec<u64> = leaving.map(|pair| pair_key(pair.src, pair.dst)).collect();
+    let leaders = leaders.iter().enumerate().filter(|(_, leads)| **leads);
+    let outgoing = leaders.map(|(to, _)| Ok((to, keys.clone())));
+    let received = peer.shuffle::<Vec<u64>, StoreError>(outgoing)?;
+    if peer.leads_process() {
+        let keys: Vec<u64> = received.into_iter().flat_map(|(_, keys)| keys).collect();
+        shared.get_or_init(|| Arc::new(PairSet::of(keys)));
+    }
+    peer.agree(Ok::<_, StoreError>(()))?;
+    let set = shared.get().expect("the leader of the process has made it");
+    Ok(Arc::clone(set))
+}
+
+fn columns(plan: &PairsPlan, pairs: &[Pair]) -> Pairs {
+    let meta = plan.meta();
+    let hard = meta.negatives.then(|| {
+        let mut offset = vec![0];
+        let mut nodes = Vec::new();
+        for pair in pairs {
+            nodes.extend_from_slice(&pair.negatives);
+            offset.push(nodes.len() as u64);
+        }
+        (offset, nodes)
+    });
+    Pairs {
+        src: pairs.iter().map(|pair| pair.src).collect(),
+        dst: pairs.iter().map(|pair| pair.dst).collect(),
+        split: pairs.iter().map(|pair| pair.split).collect(),
+        label: meta
+            .label
+            .then(|| pairs.iter().map(|pair| pair.label).collect()),
+        weight: meta
+            .weight
+            .then(|| pairs.iter().map(|pair| pair.weight).collect()),
+        hard,
+    }
+}
+
+impl Pairs {
+    /// Returns the number of pairs.
+    #[expect(
+        clippy::len_without_is_empty,
+        reason = "nobody asks whether there are none"
+    )]
+    pub fn len(&self) -> usize {
+        self.src.len()
+    }
+
+    /// Returns the hard negatives of a pair.
+    pub fn negatives(&self, pair: usize) -> &[NodeIdx] {
+        let Some((offset, nodes)) = &self.hard else {
+            return &[];
+        };
+        let at = |pair: usize| usize::try_from(offset[pair]).expect("negatives fit in memory");
+        &nodes[at(pair)..at(pair + 1)]
+    }
+
+    /// Joins the pairs of all workers, in the order of the workers, by split.
+    pub fn join(by_worker: &[Self]) -> Self {
+        let mut all = Self {
+            label: by_worker
+                .first()
+                .and_then(|of| of.label.as_ref())
+                .map(|_| Vec::new()),
+            weight: by_worker
+                .first()
+                .and_then(|of| of.weight.as_ref())
+                .map(|_| Vec::new()),
+            hard: by_worker
+                .first()
+                .and_then(|of| of.hard.as_ref())
+                .map(|_| (vec![0], Vec::new())),
+            ..Self::default()
+        };
+        for split in [Split::Train, Split::Val, Split::Test] {
+            for own in by_worker {
+                let start = own.split.partition_point(|&of| of < split);
+                let end = own.split.partition_point(|&of| of <= split);
+                all.extend(own, start..end);
+            }
+        }
+        all
+    }
+
+    fn extend(&mut self, other: &Self, range: std::ops::Range<usize>) {
+        self.src.extend_from_slice(&other.src[range.clone()]);
+        self.dst.extend_from_slice(&other.dst[range.clone()]);
+        self.split.extend_from_slice(&other.split[range.clone()]);
+        for (own, others) in [
+            (&mut self.label, &other.label),
+            (&mut self.weight, &other.weight),
+        ] {
+            if let (Some(own), Some(others)) = (own, others) {
+                own.extend_from_slice(&others[range.clone()]);
+            }
+        }
+        if let Some((offset, nodes)) = &mut self.hard {
+            for pair in range {
+                nodes.extend_from_slice(other.negatives(pair));
+                offset.push(nodes.len() as u64);
+            }
+        }
+    }
+
+    /// Makes a record batch of the pairs.
+    pub(crate) fn to_batch(&self) -> RecordBatch {
+        let numbers = |of: &[NodeIdx]| -> ArrayRef {
+            Arc::new(UInt32Array::from(NodeIdx::raw_slice(of).to_vec()))
+        };
+        let split = self.split.iter().map(|&split| split as u8);
+        let mut batch: Vec<(&str, ArrayRef)> = vec![
+            ("src", numbers(&self.src)),
+            ("dst", numbers(&self.dst)),
+            ("split", Arc::new(UInt8Array::from_iter_values(split))),
+        ];
+        for (name, values) in [("label", &self.label), ("weight", &self.weight)] {
+            if let Some(values) = values {
+                batch.push((name, Arc::new(Float32Array::from(values.clone()))));
+            }
+        }
+        if let Some((offset, nodes)) = &self.hard {
+            batch.push(("negatives", arrow_file::list(offset, numbers(nodes))));
+        }
+        arrow_file::batch(batch)
+    }
+
+    /// Reads the pairs of a file; none if a column is missing.
+    pub(crate) fn open(path: &Path) -> Result<Option<Self>, StoreError> {
+        let mut pairs = Self::default();
+        for batch in arrow_file::map_batches(path)? {
+            let Some(read) = Self::of(&batch) else {
+                return Ok(None);
+            };
+            pairs = read;
+        }
+        Ok(Some(pairs))
+    }
+
+    fn of(batch: &RecordBatch) -> Option<Self> {
+        let numbers =
+            |array: &ArrayRef| Some(NodeIdx::slice(&column::<UInt32Type>(array)?).to_vec());
+        let split = column::<UInt8Type>(batch.column_by_name("split")?)?;
+        let split = split.iter().map(|&split| match split {
+            1 => Some(Split::Train),
+            2 => Some(Split::Val),
+            3 => Some(Split::Test),
+            _ => None,
+        });
+        let floats = |name| {
+            let array = batch.column_by_name(name);
+            array.map(|array| Some(column::<Float32Type>(array)?.to_vec()))
+        };
+        let [label, weight] =
+            ["label", "weight"].map(|name| floats(name).map_or(Some(None), |of| of.map(Some)));
+        let hard = match batch.column_by_name("negatives") {
+            None => None,
+            Some(array) => {
+                let lists = array.as_list_opt::<i64>()?;
+                let nodes = numbers(lists.values())?;
+                let ends = (0..lists.len()).map(|at| bounds(lists.offsets(), at).end as u64);
+                Some((std::iter::once(0).chain(ends).collect(), nodes))
+            }
+        };
+        Some(Self {
+            src: numbers(batch.column_by_name("src")?)?,
+            dst: numbers(batch.column_by_name("dst")?)?,
+            split: split.collect::<Option<_>>()?,
+            label: label?,
+            weight: weight?,
+            hard,
+        })
+    }
+}
