@@ -178,7 +178,7 @@ impl PairParts {
 
 impl SamplePlan {
     /// Returns the largest number of pairs in one part: a pair has two targets.
-    fn pairs_per_part(
+    pub(crate) fn pairs_per_part(
         &self,
         num_pairs: usize,
         features: impl IntoIterator<Item = FeatureMeta>,

@@ -11,8 +11,8 @@ const STRETCHES: usize = 256;
 pub struct Parts<T> {
     /// The targets of part 0, then of part 1, and so on.
     targets: Vec<T>,
-    /// Targets of a part; the last part may have fewer.
-    per_part: usize,
+    /// Where the targets of each part end.
+    ends: Vec<usize>,
 }
 
 impl<T: Copy> Parts<T> {
@@ -31,10 +31,7 @@ impl<T: Copy> Parts<T> {
     /// If there is no target, or `most` is 0.
     pub fn cut(in_order: Vec<T>, most: usize, layout: Layout) -> Self {
         match layout {
-            Layout::Shards => Self {
-                targets: in_order,
-                per_part: most,
-            },
+            Layout::Shards => Self::equal(in_order, most),
             Layout::Rows => {
                 let per_part = in_order.len().div_ceil(in_order.len().div_ceil(most));
                 Self::deal(&in_order, per_part)
@@ -42,11 +39,31 @@ impl<T: Copy> Parts<T> {
         }
     }
 
+    /// Makes parts of `per_part` targets each; the last part may have fewer.
+    fn equal(targets: Vec<T>, per_part: usize) -> Self {
+        let ends = (0..targets.len()).step_by(per_part);
+        let ends = ends.map(|first| first.saturating_add(per_part).min(targets.len()));
+        Self {
+            ends: ends.collect(),
+            targets,
+        }
+    }
+
+    /// Makes parts of given targets.
+    pub(crate) fn of_lists(lists: Vec<Vec<T>>) -> Self {
+        let mut end = 0;
+        let ends = lists.iter().map(|list| {
+            end += list.len();
+            end
+        });
+        Self {
+            ends: ends.collect(),
+            targets: lists.concat(),
+        }
+    }
+
     fn deal(in_order: &[T], per_part: usize) -> Self {
-        let mut parts = Self {
-            targets: in_order.to_vec(),
-            per_part,
-        };
+        let mut parts = Self::equal(in_order.to_vec(), per_part);
         let len = parts.len();
         // 0 if there are more parts than stretches: each part then stays one range of the order.
         let rounds = STRETCHES / len;
@@ -67,7 +84,7 @@ impl<T: Copy> Parts<T> {
     /// Returns the number of parts.
     #[expect(clippy::len_without_is_empty, reason = "there is always a part")]
     pub fn len(&self) -> usize {
-        self.targets.len().div_ceil(self.per_part)
+        self.ends.len()
     }
 
     /// Returns the targets of a part.
@@ -81,11 +98,11 @@ impl<T: Copy> Parts<T> {
 
     /// Returns the targets of each part.
     pub fn iter(&self) -> impl Iterator<Item = &[T]> {
-        self.targets.chunks(self.per_part)
+        (0..self.len()).map(|part| self.get(part))
     }
 
     fn range(&self, part: usize) -> Range<usize> {
-        let first = part * self.per_part;
-        first..(first + self.per_part).min(self.targets.len())
+        let first = part.checked_sub(1).map_or(0, |before| self.ends[before]);
+        first..self.ends[part]
     }
 }

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use anyhow::Context as _;
 use bytesize::ByteSize;
 use graphflat::PartSize;
-use graphflat::survey::{Prediction, RelationSurvey, Survey, TypeSurvey, predict};
+use graphflat::survey::{PairSurvey, Prediction, RelationSurvey, Survey, TypeSurvey, predict};
 use graphinfer::{InferMemory, Method};
 use graphtrainer::TrainingSize;
 use schemas::{FeatureMeta, LabelKind, Layout, RowsWhere, Split, TypeMeta, describe_where};
@@ -38,18 +38,23 @@ pub(crate) fn check(args: &CheckArgs, console: &Console) -> anyhow::Result<()> {
     let job = Job::load(&args.job.path, &args.job.edits(), &overrides)?;
     console.name_job(&job.name);
     let context = || format!("job {}", args.job.path.display());
-    let (survey, prediction) = look(&job).with_context(context)?;
+    let (survey, pairs, prediction) = look(&job).with_context(context)?;
     if args.json {
-        console.emit("info", to_json(&job, &survey, prediction.as_ref()));
+        console.emit(
+            "info",
+            to_json(&job, (&survey, pairs.as_ref()), prediction.as_ref()),
+        );
     } else {
-        to_lines(&job, &survey, prediction.as_ref())
+        to_lines(&job, (&survey, pairs.as_ref()), prediction.as_ref())
             .iter()
             .for_each(|line| line_out(line));
     }
     Ok(())
 }
 
-fn look(job: &Job) -> Result<(Survey, Option<Prediction>), JobError> {
+type Looked = (Survey, Option<PairSurvey>, Option<Prediction>);
+
+fn look(job: &Job) -> Result<Looked, JobError> {
     preflight(job)?;
     taken::refuse_taken(job, true)?;
     let fanouts = job.sample().map_or(&[][..], |sample| sample.fanouts());
@@ -61,14 +66,16 @@ fn look(job: &Job) -> Result<(Survey, Option<Prediction>), JobError> {
     {
         plan.check_graph(&survey.meta)?;
     }
+    let pairs = PairSurvey::read(&job.graph, &survey)?;
     let prediction = match &job.flatten {
         Some(plan) => {
             let batch_targets = job.train.as_ref().map_or(0, |train| train.batch_targets());
-            Some(predict(&survey, &job.graph, plan, batch_targets)?)
+            let pairs = pairs.as_ref();
+            Some(predict(&survey, &job.graph, plan, batch_targets, pairs)?)
         }
         None => None,
     };
-    Ok((survey, prediction))
+    Ok((survey, pairs, prediction))
 }
 
 /// Number of nodes in each split, and in none.
@@ -201,7 +208,11 @@ fn inference_memory(job: &Job, num_nodes: usize) -> InferMemory {
     plan.memory(num_nodes, job.workers, &hidden)
 }
 
-fn to_json(job: &Job, survey: &Survey, prediction: Option<&Prediction>) -> Value {
+fn to_json(
+    job: &Job,
+    (survey, pairs): (&Survey, Option<&PairSurvey>),
+    prediction: Option<&Prediction>,
+) -> Value {
     let splits: serde_json::Map<String, Value> = splits(survey)
         .into_iter()
         .map(|(name, count)| (name.to_owned(), json!(count)))
@@ -218,6 +229,9 @@ fn to_json(job: &Job, survey: &Survey, prediction: Option<&Prediction>) -> Value
         "memory_bytes": memory(job, survey, prediction).round(),
         "memory_budget_bytes": job.memory_budget.as_u64(),
     });
+    if let Some(PairSurvey { counts, .. }) = pairs {
+        report["pairs"] = json!({ "train": counts.train, "val": counts.val, "test": counts.test });
+    }
     if survey.meta.is_typed() {
         report["types"] = types_json(job, survey);
         report["relations"] = relations_json(job, survey);
@@ -379,12 +393,20 @@ fn edge_lines(job: &Job, survey: &Survey) -> Vec<String> {
     lines
 }
 
-fn to_lines(job: &Job, survey: &Survey, prediction: Option<&Prediction>) -> Vec<String> {
+fn to_lines(
+    job: &Job,
+    (survey, pairs): (&Survey, Option<&PairSurvey>),
+    prediction: Option<&Prediction>,
+) -> Vec<String> {
     let mut lines = node_lines(job, survey);
     let columns = survey.meta.types.iter().map(|of| &of.columns[..]);
     let num_nodes: Vec<usize> = survey.types().iter().map(|of| of.ids.len()).collect();
     lines.extend(columns::lines(job, columns, &num_nodes));
     lines.extend(edge_lines(job, survey));
+    lines.extend(pairs.map(|PairSurvey { counts, .. }| {
+        let (train, val, test) = (counts.train, counts.val, counts.test);
+        format!("pairs    {train} train, {val} val, {test} test")
+    }));
     if let (Some(prediction), Some(plan)) = (prediction, &job.flatten) {
         let size = |bytes: f64| ByteSize(whole(bytes)).display().si();
         let mark = |layout| {
@@ -401,13 +423,16 @@ fn to_lines(job: &Job, survey: &Survey, prediction: Option<&Prediction>) -> Vec<
             prediction.nodes_per_target,
             prediction.edges_per_target
         ));
-        lines.push(format!(
-            "bytes    about {} as shards{}, {} as rows{}",
-            size(prediction.bytes_shards),
-            mark(Layout::Shards),
-            size(prediction.bytes_rows),
-            mark(Layout::Rows)
-        ));
+        let shards = size(prediction.bytes_shards);
+        lines.push(match pairs {
+            Some(_) => format!("bytes    about {shards} as shards"),
+            None => format!(
+                "bytes    about {shards} as shards{}, {} as rows{}",
+                mark(Layout::Shards),
+                size(prediction.bytes_rows),
+                mark(Layout::Rows)
+            ),
+        });
         let (needed, budget) = (memory(job, survey, Some(prediction)), job.memory_budget);
         let verdict = if needed > budget.as_u64() as f64 {
             "above"

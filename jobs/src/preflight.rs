@@ -50,7 +50,10 @@ pub(crate) fn preflight(job: &Job) -> Result<(), JobError> {
         plan.check_device()?;
     }
     if let Some(train) = job.own_training.as_ref().filter(|_| job.runs(Stage::Train)) {
-        splits_and_labels(job, train)?;
+        // Pairs have splits of their own, which the store checks before it ranks edges.
+        if job.graph.pairs.is_none() {
+            splits_and_labels(job, train)?;
+        }
         if let Some(plan) = &job.train {
             plan.check_graph(&graph(job), num_hops(job))?;
         }

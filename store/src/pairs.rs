@@ -105,7 +105,7 @@ pub(crate) fn place_pairs(
             test: sum.test + of.test,
             none: 0,
         });
-    check_splits(plan, &counts)?;
+    plan.check_counts(&counts)?;
     let leaving = gather_leaving(peer, plan, &pairs, shared)?;
     Ok(PlacedPairs {
         own: columns(plan, &pairs),
@@ -297,18 +297,7 @@ fn split_by_time(
     pairs.sort_unstable_by_key(time_key);
     let counts = peer.gather_all::<_, StoreError>(Ok(pairs.len() as u64))?;
     let num_pairs: u64 = counts.into_iter().sum();
-    let most = [
-        shares.test,
-        shares.test + shares.val,
-        shares.test + shares.val + shares.train,
-    ];
-    #[expect(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "a share of a count is between 0 and the count"
-    )]
-    let most =
-        most.map(|share| ((share.min(1.0) * num_pairs as f64).round() as u64).min(num_pairs));
+    let most = shares.latest(num_pairs);
     // The least key from which on there are at most so many pairs, found bit by bit: all keys below
     // `bound` leave too many.
     let mut bounds = [0u128; 3];
@@ -340,24 +329,6 @@ fn split_by_time(
 fn time_key(pair: &Pair) -> u128 {
     let time = pair.time.cast_unsigned() ^ (1 << 63);
     u128::from(time) << 64 | u128::from(pair.hash)
-}
-
-/// Checks that each split with a share has a pair, and that there are train pairs.
-fn check_splits(plan: &PairsPlan, counts: &SplitCounts) -> Result<(), StoreError> {
-    let shares = plan.shares();
-    let is_wanted = |share: fn(&SplitShares) -> f64| shares.is_some_and(|of| share(of) > 0.0);
-    let wanted = [
-        (Split::Train, counts.train, true),
-        (Split::Val, counts.val, is_wanted(|of| of.val)),
-        (Split::Test, counts.test, is_wanted(|of| of.test)),
-    ];
-    let mut empty = wanted
-        .into_iter()
-        .filter(|(_, count, wanted)| *wanted && *count == 0);
-    match empty.next() {
-        Some((split, ..)) => Err(plan.empty_split(split, counts.total()).into()),
-        None => Ok(()),
-    }
 }
 
 /// Returns the pairs of all workers whose edges are left out; the workers of a process share it.

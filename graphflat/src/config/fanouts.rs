@@ -176,6 +176,7 @@ fn check_reach(
     found: &mut Vec<FlattenError>,
 ) {
     let mut reached = BTreeSet::from([target_type]);
+    reached.extend(graph.pairs.as_ref().map(|pairs| pairs.to()));
     for (at, hop) in hops.iter().enumerate() {
         let by_relation = fanouts[at].as_ref();
         for (relation, fanout) in graph.relations.iter().zip(by_relation) {

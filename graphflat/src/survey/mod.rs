@@ -5,6 +5,7 @@ mod edge;
 mod id_index;
 mod kept;
 mod nearby;
+mod pairs;
 mod predict;
 mod probe;
 mod read;
@@ -12,6 +13,7 @@ mod relation;
 mod spread;
 mod types;
 
+pub use pairs::PairSurvey;
 pub use predict::{Prediction, predict};
 pub use read::Survey;
 pub use relation::RelationSurvey;

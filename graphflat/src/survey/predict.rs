@@ -1,7 +1,8 @@
 //! Predicts the output of flatten, from walks over the graph and a probe of its files.
 
 use super::nearby::{Nearby, gather};
-use super::probe::{PARTS_PROBED, Probe};
+use super::pairs::PairSurvey;
+use super::probe::{PARTS_PROBED, PartBytes, Probe};
 use super::read::Survey;
 use super::spread::spread;
 use crate::{FlattenError, FlattenPlan, Parts, Targets};
@@ -19,7 +20,7 @@ const PARTS_COUNTED: usize = 16;
 /// The predicted output of flatten.
 #[derive(Clone, Debug, Default)]
 pub struct Prediction {
-    /// Targets times samples.
+    /// Targets, or pairs, times samples.
     pub rows: u64,
     /// Number of parts.
     pub parts: u64,
@@ -35,7 +36,7 @@ pub struct Prediction {
     pub batch_nodes: Vec<f64>,
     /// Mean edges of a batch's union.
     pub batch_edges: f64,
-    /// Bytes of layout `rows`.
+    /// Bytes of layout `rows`; 0 where the input has pairs, which are not written so.
     pub bytes_rows: f64,
     /// Bytes of layout `shards`.
     pub bytes_shards: f64,
@@ -64,7 +65,8 @@ impl Unions {
 /// Predicts the output of flattening, and the size of a batch of `batch_targets` targets.
 ///
 /// Walks start from targets and from parts that are spread evenly over all of them, since targets
-/// with the fewest in-edges come last. A few parts are written to a temporary directory to measure
+/// with the fewest in-edges come last. `pairs` are those of the input; their edges are counted as
+/// those of the graph. A few parts are written to a temporary directory to measure
 /// how well they compress.
 ///
 /// # Errors
@@ -75,11 +77,25 @@ pub fn predict(
     graph: &GraphPlan,
     plan: &FlattenPlan,
     batch_targets: usize,
+    pairs: Option<&PairSurvey>,
 ) -> Result<Prediction, FlattenError> {
-    let targets = targets(survey, plan)?;
-    let features = || survey.meta.types.iter().map(|of_type| of_type.features);
-    let cut = |layout| plan.sample().cut(targets.clone(), layout, features());
-    let (rows, shards) = (&cut(Layout::Rows), &cut(Layout::Shards));
+    let (targets, rows, shards) = match pairs {
+        Some(pairs) => {
+            let parts = pairs.parts(plan, survey)?;
+            let mut targets: Vec<u32> = parts.iter().flatten().copied().collect();
+            targets.sort_unstable();
+            targets.dedup();
+            (targets, parts.clone(), parts)
+        }
+        None => {
+            let targets = targets(survey, plan)?;
+            let features = || survey.meta.types.iter().map(|of_type| of_type.features);
+            let cut = |layout| plan.sample().cut(targets.clone(), layout, features());
+            let (rows, shards) = (cut(Layout::Rows), cut(Layout::Shards));
+            (targets, rows, shards)
+        }
+    };
+    let (rows, shards) = (&rows, &shards);
     let chosen = match plan.layout() {
         Layout::Rows => rows,
         Layout::Shards => shards,
@@ -113,12 +129,17 @@ pub fn predict(
     let (batch_nodes, batch_edges) = batch(&mut nearby, &counted, batch_targets);
     let mut probe = Probe::new(nearby, survey, plan);
     let (of_nodes, of_edges) = probe.shards(shards)?;
-    let of_rows = probe.rows(rows)?;
+    let of_rows = match pairs {
+        // Pairs are written as shards only.
+        Some(_) => PartBytes::default(),
+        None => probe.rows(rows)?,
+    };
     let row_nodes = nodes_per_target * targets.len() as f64 / rows.len() as f64;
     let samples = f64::from(plan.samples());
     let shard_bytes = of_nodes.of_rows(unions.mean_nodes) + of_edges.of_rows(unions.mean_edges);
     Ok(Prediction {
-        rows: targets.len() as u64 * u64::from(plan.samples()),
+        rows: pairs.map_or(targets.len() as u64, |pairs| pairs.counts.total())
+            * u64::from(plan.samples()),
         parts: chosen.len() as u64 * u64::from(plan.samples()),
         nodes_per_target,
         edges_per_target,

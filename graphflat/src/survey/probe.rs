@@ -1,6 +1,7 @@
 //! Writes samples of an output to measure its bytes.
 
 use super::nearby::Nearby;
+use super::pairs::of_targets;
 use super::read::Survey;
 use super::relation::RelationSurvey;
 use super::spread::spread;
@@ -51,7 +52,7 @@ fn labels(meta: &TypeMeta, rows: usize) -> Labels {
 }
 
 /// The bytes of a part's rows: those of its files without rows, and those of each row.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct PartBytes {
     fixed: f64,
     each: f64,
@@ -110,9 +111,11 @@ impl<'a> Probe<'a> {
         parts: &Parts<u32>,
     ) -> Result<(PartBytes, PartBytes), FlattenError> {
         let (mut nodes, mut edges) = (Vec::new(), Vec::new());
+        // The first two targets are the ends of the first pair.
+        let least = self.least_targets();
         for part in spread(parts, PARTS_PROBED) {
             let num_targets = self.union_prefix(part);
-            for begin in [&part[..part.len().min(1)], &part[..num_targets]] {
+            for begin in [&part[..part.len().min(least)], &part[..num_targets]] {
                 let shard = self.shard(begin);
                 let files = self.write(&shard, Layout::Shards)?;
                 let bytes = |table: &str| {
@@ -126,9 +129,14 @@ impl<'a> Probe<'a> {
         Ok((PartBytes::of(&nodes), PartBytes::of(&edges)))
     }
 
+    /// Returns the least number of targets of a part.
+    fn least_targets(&self) -> usize {
+        1 + usize::from(self.survey.meta.pairs.is_some())
+    }
+
     /// Returns how many first targets' neighbourhoods fill a probe together.
     fn union_prefix(&mut self, targets: &[u32]) -> usize {
-        let mut count = targets.len().min(1);
+        let mut count = targets.len().min(self.least_targets());
         while count < targets.len() && self.nearby.size(&targets[..count]).nodes < PROBE_NODES {
             count = (2 * count).min(targets.len());
         }
@@ -180,23 +188,27 @@ impl<'a> Probe<'a> {
             });
         }
         let nodes = members.iter().enumerate();
+        let nodes = nodes.map(|(type_idx, own)| self.nodes(type_idx, own));
+        let nodes: Vec<ShardNodes> = nodes.collect();
         let relations = 0..survey.relations.len();
         GraphShard {
             target_type: survey.meta.target_type,
-            nodes: nodes
-                .map(|(type_idx, own)| self.nodes(type_idx, own))
-                .collect(),
+            pairs: survey
+                .meta
+                .pairs
+                .as_ref()
+                .map(|meta| of_targets(meta, &nodes)),
+            nodes,
             edges: relations
                 .map(|relation| self.edges(relation, &members))
                 .collect(),
-            pairs: None,
         }
     }
 
     fn nodes(&self, type_idx: usize, members: &[(u32, u8)]) -> ShardNodes {
         let survey = self.survey;
         let (of_type, meta) = (&survey.types()[type_idx], &survey.meta.types[type_idx]);
-        let is_target_type = type_idx == survey.meta.target_type;
+        let is_target_type = survey.meta.may_be_targets(type_idx);
         let rows: Vec<u32> = members
             .iter()
             .map(|&(node, _)| node - of_type.first)

@@ -7,6 +7,7 @@ mod graph;
 mod independence;
 mod lawful;
 mod naive;
+mod pairs;
 mod paper;
 mod reference;
 mod resume;

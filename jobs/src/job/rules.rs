@@ -157,7 +157,9 @@ impl JobSpec {
     /// Checks that the tables have the columns that a sample reads.
     fn check_sample(&self, flatten: &FlattenSpec, found: &mut Found) {
         let by_split = matches!(flatten.targets, Targets::Labelled | Targets::Train);
-        if let Some((name, nodes)) = self.target_table()
+        // The ends of pairs are targets whatever the columns of nodes.
+        let target = self.target_table().filter(|_| self.input.pairs.is_none());
+        if let Some((name, nodes)) = target
             && by_split
             && nodes.split.is_none()
         {
@@ -179,7 +181,7 @@ impl JobSpec {
 
     /// Checks that the job file has the columns that training needs.
     fn check_trainable(&self, train: &TrainSpec, found: &mut Found) {
-        if let Some((name, nodes)) = self.target_table() {
+        if let Some((name, nodes)) = self.target_table().filter(|_| self.input.pairs.is_none()) {
             check_labels(name, nodes, found);
         }
         for (name, nodes) in &self.input.nodes {

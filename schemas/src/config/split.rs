@@ -86,6 +86,19 @@ impl SplitShares {
         }
     }
 
+    /// Returns how many of `count` things are in test; in test or val; in test, val or train, if the
+    /// latest ones are in test, and those before in val.
+    pub fn latest(&self, count: u64) -> [u64; 3] {
+        let later = self.test + self.val;
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "a share of a count is between 0 and the count"
+        )]
+        let of = |share: f64| (share.min(1.0) * count as f64).round() as u64;
+        [self.test, later, self.sum()].map(|share| of(share).min(count))
+    }
+
     /// Returns which share is not allowed, and which shares are.
     pub(crate) fn problem(&self) -> Option<String> {
         let shares = [

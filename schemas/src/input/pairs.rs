@@ -14,6 +14,7 @@ use super::table::ReadBatch;
 use super::{EdgeRows, EdgesPlan, GraphPlan, Place, Table, Unit, keep};
 use crate::columns::{PairsMeta, Split, SplitMeta};
 use crate::config::{EdgesSpec, Exclude, FromEdges, PairsSpec, SplitShares};
+use crate::dataset::SplitCounts;
 use crate::error::{Result, RowPlace, SchemaError};
 use crate::ids::{IdType, Ids, hash_int};
 
@@ -263,8 +264,28 @@ impl PairsPlan {
         }
     }
 
-    /// Returns the error for pairs of which none is in a split; `drawn` tells why.
-    pub fn empty_split(&self, split: Split, num_pairs: u64) -> SchemaError {
+    /// Checks that each split with a share has a pair, and that there are train pairs.
+    ///
+    /// # Errors
+    ///
+    /// Names the first split without pairs.
+    pub fn check_counts(&self, counts: &SplitCounts) -> Result<()> {
+        let has = |share: fn(&SplitShares) -> f64| self.shares().is_some_and(|of| share(of) > 0.0);
+        let wanted = [
+            (Split::Train, counts.train, true),
+            (Split::Val, counts.val, has(|of| of.val)),
+            (Split::Test, counts.test, has(|of| of.test)),
+        ];
+        let mut wanted = wanted.into_iter();
+        let empty = wanted.find(|(_, count, is_wanted)| *is_wanted && *count == 0);
+        match empty {
+            Some((split, ..)) => Err(self.empty_split(split, counts.total())),
+            None => Ok(()),
+        }
+    }
+
+    /// The error for pairs of which none is in a split.
+    fn empty_split(&self, split: Split, num_pairs: u64) -> SchemaError {
         let word = split.as_str();
         let (key, why) = match (&self.spec.share, &self.spec.time) {
             (None, _) => ("split", "the column names it nowhere".to_owned()),

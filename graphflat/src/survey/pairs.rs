@@ -1,0 +1,198 @@
+//! Counts the pairs of each split, and makes the targets of their parts.
+
+use super::read::Survey;
+use crate::{FlattenError, FlattenPlan, Parts};
+use hashbrown::HashMap;
+use schemas::{
+    GraphPlan, HardNegatives, Ids, PairColumn, PairRows, PairsMeta, PairsPlan, PartPairs, Row,
+    ShardNodes, Split, SplitCounts,
+};
+
+/// The pairs of an input.
+#[derive(Clone, Debug, Default)]
+pub struct PairSurvey {
+    /// Pairs by split.
+    pub counts: SplitCounts,
+    /// Both ends of each pair, in the order in which pairs are cut into parts.
+    ends: Vec<[u32; 2]>,
+}
+
+/// A pair while rows are read.
+struct Known {
+    hash: u64,
+    row: u64,
+    split: Split,
+    time: i64,
+    label: f32,
+}
+
+impl PairSurvey {
+    /// Reads all pairs, if the graph has pairs: checks every value and gives each pair its split.
+    ///
+    /// # Errors
+    ///
+    /// The first value that is not allowed, with its file, column and row; a split without pairs.
+    pub fn read(graph: &GraphPlan, survey: &Survey) -> Result<Option<Self>, FlattenError> {
+        let Some(plan) = graph.pairs.as_deref() else {
+            return Ok(None);
+        };
+        let mut pairs = HashMap::new();
+        for unit in plan.units() {
+            for batch in plan.batches(unit)? {
+                take(&batch?, plan, survey, &mut pairs)?;
+            }
+        }
+        if let (Some(shares), Some(_)) = (plan.shares(), &plan.spec().time) {
+            let mut keys: Vec<(i64, u64)> = pairs.values().map(|of| (of.time, of.hash)).collect();
+            keys.sort_unstable();
+            let latest = shares.latest(keys.len() as u64);
+            for known in pairs.values_mut() {
+                // Pairs of one key are in one split, so those at a bound are in the earlier one.
+                let before = keys.partition_point(|key| *key < (known.time, known.hash));
+                let from = (keys.len() - before) as u64;
+                known.split = match latest.map(|most| from <= most) {
+                    [true, ..] => Split::Test,
+                    [_, true, _] => Split::Val,
+                    [.., true] => Split::Train,
+                    _ => Split::None,
+                };
+            }
+        }
+        let mut all: Vec<(Split, u64, [u32; 2])> = pairs
+            .into_iter()
+            .filter(|(_, known)| known.split != Split::None)
+            .map(|(ends, known)| (known.split, known.hash, ends))
+            .collect();
+        all.sort_unstable();
+        let mut counts = SplitCounts::default();
+        all.iter().for_each(|(split, ..)| counts.add(*split));
+        plan.check_counts(&counts)?;
+        let ends = all.into_iter().map(|(.., ends)| ends).collect();
+        Ok(Some(Self { counts, ends }))
+    }
+
+    /// Returns the targets of each part: ends of pairs, then random negatives, here spread evenly.
+    pub(super) fn parts(
+        &self,
+        plan: &FlattenPlan,
+        survey: &Survey,
+    ) -> Result<Parts<u32>, FlattenError> {
+        let to = survey.meta.pairs.as_ref().map_or(0, |pairs| pairs.to);
+        let of_type = &survey.types()[to];
+        let num_random = plan.sample.negatives_per_part(of_type.ids.len())?;
+        let features = survey.meta.types.iter().map(|of| of.features);
+        let per_part = plan.sample.pairs_per_part(self.ends.len(), features);
+        let random = (0..num_random).map(|at| {
+            let row = at * of_type.ids.len() / num_random;
+            of_type.first + u32::try_from(row).expect("a node's row fits 32 bits")
+        });
+        let mut is_known = vec![false; survey.num_nodes()];
+        let lists = self.ends.chunks(per_part).map(|pairs| {
+            let nodes = pairs.iter().flatten().copied().chain(random.clone());
+            let mut targets: Vec<u32> = Vec::new();
+            for node in nodes {
+                if !std::mem::replace(&mut is_known[node as usize], true) {
+                    targets.push(node);
+                }
+            }
+            targets
+                .iter()
+                .for_each(|&node| is_known[node as usize] = false);
+            targets
+        });
+        Ok(Parts::of_lists(lists.collect()))
+    }
+}
+
+/// Takes the pairs of some rows.
+fn take(
+    rows: &PairRows,
+    plan: &PairsPlan,
+    survey: &Survey,
+    pairs: &mut HashMap<[u32; 2], Known>,
+) -> Result<(), FlattenError> {
+    let (srcs, dsts) = (&survey.types()[plan.from()], &survey.types()[plan.to()]);
+    for at in 0..rows.ends.src.len() {
+        let row = rows.ends.rows.row(at);
+        let found = (
+            srcs.place(&rows.ends.src, at),
+            dsts.place(&rows.ends.dst, at),
+        );
+        // Edges check their own ends. A self-loop is an edge, but no pair.
+        if plan.is_of_edges() && (found.0.is_none() || found.1.is_none() || found.0 == found.1) {
+            continue;
+        }
+        let hash = plan.hash(rows.ends.src.hash(at), rows.ends.dst.hash(at));
+        let split = match (&rows.split, &rows.time, plan.shares()) {
+            (Some(split), ..) => split[at],
+            (None, None, Some(shares)) => shares.draw(hash),
+            _ => Split::None,
+        };
+        if split == Split::None && rows.time.is_none() {
+            continue;
+        }
+        let unknown = |column, ids: &Ids, of: usize| plan.unknown(row, column, &ids.display(of));
+        let (src, dst) = match found {
+            (Some(src), Some(dst)) => (src, dst),
+            (None, _) => return Err(unknown(PairColumn::Src, &rows.ends.src, at).into()),
+            (_, None) => return Err(unknown(PairColumn::Dst, &rows.ends.dst, at).into()),
+        };
+        if let Some((ends, ids)) = &rows.negatives {
+            let start = at.checked_sub(1).map_or(0, |before| ends[before]);
+            let is_missing = |of: &usize| dsts.place(ids, *of).is_none();
+            if let Some(of) = (start..ends[at]).find(is_missing) {
+                return Err(unknown(PairColumn::Negatives, ids, of).into());
+            }
+        }
+        let time = rows.time.as_ref().map_or(0, |of| of[at]);
+        let label = rows.label.as_ref().map_or(1.0, |of| of[at]);
+        let new = Known {
+            hash,
+            row,
+            split,
+            time,
+            label,
+        };
+        match pairs.get_mut(&[src, dst]) {
+            None => drop(pairs.insert([src, dst], new)),
+            Some(known) if known.split != split => {
+                return Err(plan.disagreeing(row, known.row, "split").into());
+            }
+            Some(known) if known.label != label => {
+                return Err(plan.disagreeing(row, known.row, "label").into());
+            }
+            Some(known) => known.time = known.time.min(time),
+        }
+    }
+    Ok(())
+}
+
+/// Makes pairs that name every target of a probe.
+pub(super) fn of_targets(meta: &PairsMeta, nodes: &[ShardNodes]) -> PartPairs {
+    let targets = |type_idx: usize| {
+        let hops = nodes[type_idx].hop.iter();
+        hops.take_while(|hop| **hop == 0).count()
+    };
+    let (srcs, dsts) = (targets(meta.from), targets(meta.to));
+    let num_pairs = match dsts {
+        0 => 0,
+        _ => srcs.max(dsts),
+    };
+    let rows = |count: usize| {
+        (0..num_pairs)
+            .map(|at| Row::from_index(at % count))
+            .collect()
+    };
+    PartPairs {
+        src: rows(srcs.max(1)),
+        dst: rows(dsts.max(1)),
+        label: meta.label.then(|| vec![1.0; num_pairs]),
+        weight: meta.weight.then(|| vec![1.0; num_pairs]),
+        split: vec![Split::Train; num_pairs],
+        hard: meta.negatives.then(|| HardNegatives {
+            offset: vec![0; num_pairs + 1],
+            nodes: Vec::new(),
+        }),
+        random: Vec::new(),
+    }
+}
