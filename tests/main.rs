@@ -30,6 +30,7 @@ mod kinds;
 mod manners;
 mod memory;
 mod needs;
+mod pairs;
 mod pyg;
 mod readers;
 mod real;

@@ -7,7 +7,7 @@ use schemas::{EmbeddingsDataset, GraphFeatureDataset, LabelKind, Manifest};
 use serde_json::Value;
 
 use super::neighbourhood::{Neighbourhood, label, numbers};
-use super::{fanouts, heading, json, problem};
+use super::{fanouts, heading, json, pairs, problem};
 use crate::cli::InspectArgs;
 use crate::error::JobError;
 
@@ -82,6 +82,8 @@ pub(super) fn graph_features(dir: &Path, args: &InspectArgs) -> Result<String, J
     let mut targets = Vec::new();
     let names = class_names(dataset.manifest());
     let limit = rows_shown(args);
+    let pairs_shown = if args.target.is_some() { 0 } else { limit };
+    text.push_str(&pairs::text(&dataset, pairs_shown)?);
     let mut left = limit;
     for part in 0..dataset.num_parts() {
         if left == 0 {
@@ -115,7 +117,12 @@ pub(super) fn graph_features(dir: &Path, args: &InspectArgs) -> Result<String, J
                 ("fanouts", serde_json::json!(flatten.fanouts)),
                 ("targets", targets.into()),
             ];
-            Ok(with(dataset.manifest(), values))
+            let mut all = object(dataset.manifest(), values);
+            let pairs = pairs::json(&dataset, pairs_shown)?;
+            if !pairs.is_null() {
+                all.insert("pairs".to_owned(), pairs);
+            }
+            Ok(Value::Object(all).to_string())
         }
         _ => Ok(text),
     }
@@ -123,9 +130,16 @@ pub(super) fn graph_features(dir: &Path, args: &InspectArgs) -> Result<String, J
 
 /// Returns an output's heading and further values as one JSON object.
 fn with<const N: usize>(manifest: &Manifest, values: [(&str, Value); N]) -> String {
+    Value::Object(object(manifest, values)).to_string()
+}
+
+fn object<const N: usize>(
+    manifest: &Manifest,
+    values: [(&str, Value); N],
+) -> serde_json::Map<String, Value> {
     let mut all = json::heading(manifest);
     all.extend(values.map(|(key, value)| (key.to_owned(), value)));
-    Value::Object(all).to_string()
+    all
 }
 
 fn rows_shown(args: &InspectArgs) -> usize {

@@ -175,9 +175,15 @@ impl GraphFeatureDataset {
             Layout::Shards => {
                 let shard = self.read_part(index)?;
                 let mut scratch = ExtractScratch::new(&shard);
-                let (fanouts, ids) = (&self.flatten.fanouts, &shard.target_nodes().ids);
-                let wanted = shard.targets().filter(|&at| is_wanted(ids, at as usize));
-                let extract = |at| shard.extract(at, fanouts, &mut scratch);
+                let fanouts = &self.flatten.fanouts;
+                let types = (0..shard.nodes.len()).filter(|&at| self.meta.may_be_targets(at));
+                let wanted = types.flat_map(|type_idx| {
+                    let ids = &shard.nodes[type_idx].ids;
+                    let targets = shard.targets_of(type_idx);
+                    let wanted = targets.filter(|&at| is_wanted(ids, at as usize));
+                    wanted.map(move |at| (type_idx, at))
+                });
+                let extract = |target| shard.extract_of(target, fanouts, &mut scratch);
                 features.extend(wanted.take(limit).map(extract));
             }
         }

@@ -1,0 +1,198 @@
+//! Pairs of links: a job with `[input.pairs]` in one process, in several, killed, checked and
+//! inspected, and its parts in other tools.
+
+use std::process::Command;
+
+use serde_json::Value;
+
+use crate::harness::{Bench, FLATTEN, FeatureKind, Graph, IdKind, Job, Outcome, assert_same_bytes};
+use crate::needs::python;
+use crate::resume::run_and_kill;
+
+const PAIRS: &str = "[input.pairs]\nfrom_edges = true\nshare = { train = 0.5, val = 0.1, test = \
+                     0.2 }\n\n";
+
+fn graph() -> Graph {
+    Graph::new(150, IdKind::Utf8, FeatureKind::List)
+}
+
+/// The job of a graph without labels and splits of nodes.
+fn job(graph: &Graph) -> Job {
+    let flatten = FLATTEN.replace(
+        "targets_per_part = 16",
+        "pairs_per_part = 40\nnegatives_per_part = 20",
+    );
+    Job::new(graph, &[PAIRS, &flatten])
+        .with("label = \"label\"\n", "")
+        .with("split = \"split\"\n", "")
+}
+
+/// The sums of the parts' pairs by split.
+fn counts(bench: &Bench) -> [u64; 3] {
+    let manifest = bench.manifest("out/features");
+    let parts = manifest["parts"].as_array().unwrap();
+    ["train", "val", "test"].map(|split| {
+        let counts = parts.iter().map(|part| part["targets"][split].as_u64());
+        counts.map(Option::unwrap).sum()
+    })
+}
+
+#[test]
+fn processes_workers_and_kills_do_not_change_parts() {
+    let graph = graph();
+    let bench = Bench::new(&graph);
+    let undirected = job(&graph).with("dst = \"dst\"\n", "dst = \"dst\"\nundirected = true\n");
+    for job in [job(&graph), undirected] {
+        bench.run(&job, &["--fresh"]).ok();
+        let expected = bench.data_files("out/features");
+        let tables = ["nodes/", "edges/", "pairs/"];
+        let is_there = |table: &str| expected.keys().any(|name| name.starts_with(table));
+        assert!(tables.into_iter().all(is_there), "{:?}", expected.keys());
+        for (processes, workers) in [("2", "1"), ("3", "2")] {
+            let several = ["--fresh", "--processes", processes, "--workers", workers];
+            bench.run(&job, &several).ok();
+            let found = bench.data_files("out/features");
+            assert_same_bytes(&expected, &found, &format!("{processes} processes"));
+        }
+        for events in [2, 4, 5, 6, 7] {
+            bench.clear();
+            run_and_kill(&bench, &job, events);
+            bench.run(&job, &[]).ok();
+            let found = bench.data_files("out/features");
+            assert_same_bytes(&expected, &found, &format!("killed at event {events}"));
+        }
+    }
+}
+
+#[test]
+fn check_and_inspect_show_the_pairs() {
+    let graph = graph();
+    let bench = Bench::new(&graph);
+    let job = job(&graph);
+    bench.write(&job);
+    let checked = bench.graphflat(&["check", "job.toml", "--json"]).ok();
+    let report: Value = serde_json::from_str(checked.stdout.lines().last().unwrap()).unwrap();
+    bench.run(&job, &[]).ok();
+    let [train, val, test] = counts(&bench);
+    assert!(train > 100 && val > 20 && test > 40, "{train} {val} {test}");
+    let pairs = serde_json::json!({ "train": train, "val": val, "test": test });
+    assert_eq!(report["pairs"], pairs);
+    assert_eq!(report["flatten"]["rows"], train + val + test);
+    let parts = bench.manifest("out/features")["parts"]
+        .as_array()
+        .unwrap()
+        .len();
+    assert_eq!(report["flatten"]["parts"], parts);
+    let lines = bench.graphflat(&["check", "job.toml"]).ok().stdout;
+    let line = format!("pairs    {train} train, {val} val, {test} test\n");
+    assert!(lines.contains(&line), "{lines}");
+    let shown = bench.graphflat(&["inspect", "out/features"]).ok().stdout;
+    let line = format!("pairs: {train} train, {val} val, {test} test, ");
+    assert!(shown.contains(&line), "{shown}");
+    let shown = bench.graphflat(&["inspect", "out/features", "--json"]).ok();
+    let shown: Value = serde_json::from_str(&shown.stdout).unwrap();
+    assert_eq!(shown["pairs"]["train"], train);
+    assert_eq!(shown["pairs"]["exclude"], "all");
+}
+
+/// Finds, in the parts, an edge that equals a pair of a part or its reverse; counts pairs.
+const LEAKS: &str = r#"
+import glob, os, sys
+import duckdb, pandas, polars, pyarrow.parquet as pq
+root, pairs, edges = sys.argv[1], set(), set()
+for path in sorted(glob.glob(f"{root}/pairs/*.parquet")):
+    name = os.path.basename(path)
+    ids = pq.read_table(f"{root}/nodes/{name}").column("id").to_pylist()
+    table = pq.read_table(path)
+    rows = table.to_pylist()
+    frame = pandas.read_parquet(path)
+    assert frame.src.isna().sum() == 20 and len(polars.read_parquet(path)) == len(rows)
+    count = duckdb.sql(f"select count(src) from '{path}'").fetchall()[0][0]
+    assert count == len(rows) - 20
+    pairs |= {(ids[row["src"]], ids[row["dst"]]) for row in rows if row["src"] is not None}
+    for row in pq.read_table(f"{root}/edges/{name}").to_pylist():
+        edges.add((ids[row["src"]], ids[row["dst"]]))
+leaks = [edge for edge in edges if edge in pairs or edge[::-1] in pairs]
+print(len(pairs), len(edges), len(leaks))
+"#;
+
+#[test]
+fn other_tools_find_no_pair_among_the_edges() {
+    let Some(python) = python() else { return };
+    let graph = graph();
+    let bench = Bench::new(&graph);
+    bench.run(&job(&graph), &[]).ok();
+    let mut command = Command::new(python);
+    command.args(["-c", LEAKS]).arg(bench.path("out/features"));
+    let outcome = Outcome::of(&command.output().unwrap()).ok();
+    let found: Vec<u64> = outcome
+        .stdout
+        .split_whitespace()
+        .map(|count| count.parse().unwrap())
+        .collect();
+    assert_eq!(found[0], counts(&bench).into_iter().sum::<u64>());
+    assert!(found[1] > 50, "{found:?}");
+    assert_eq!(found[2], 0, "edges that equal a pair");
+}
+
+#[test]
+fn mistakes_in_pairs_are_one_line_of_check_and_run() {
+    let graph = graph();
+    let check = |from: &str, to: &str, expected: &str| {
+        let bench = Bench::new(&graph);
+        let bad = job(&graph).with(from, to);
+        let ran = bench.run(&bad, &[]);
+        assert_ne!(ran.code, 0, "{to}");
+        assert!(
+            ran.stderr.contains(expected),
+            "{} should say {expected}",
+            ran.stderr
+        );
+        assert_eq!(ran.stderr.lines().count(), 1, "{}", ran.stderr);
+        let checked = bench.graphflat(&["check", "job.toml"]);
+        assert_eq!(checked.stderr, ran.stderr.replace("stage flatten: ", ""));
+        assert!(!bench.path("out/features").exists());
+    };
+    check(
+        "from_edges = true",
+        "from_edges = \"buys\"",
+        "`input.pairs.from_edges`: is \"buys\", but the edges have no relations",
+    );
+    let shares = "share = { train = 0.5, val = 0.1, test = 0.2 }";
+    check(
+        shares,
+        "",
+        "`input.pairs.share`: is missing; pairs need `share`",
+    );
+    check(shares, "time = \"at\"", "`input.pairs.time`: needs `share`");
+    check(
+        shares,
+        "share = { train = 0.5, val = 0.1, test = 0.6 }",
+        "`input.pairs.share`: the shares sum to 1.2; allowed is at most 1",
+    );
+    check(
+        shares,
+        "share = { train = 0.5, val = 0.00001 }",
+        "`input.pairs.share`: puts none of",
+    );
+    check(
+        "from_edges = true",
+        "from_edges = true\nsrc = \"src\"",
+        "`input.pairs.src`: is for a table of pairs",
+    );
+    check(
+        "features = [",
+        "label = \"label\"\nfeatures = [",
+        "`input.nodes.label`: is for models of nodes",
+    );
+    check(
+        "negatives_per_part = 20",
+        "negatives_per_part = 151",
+        "`flatten.negatives_per_part` is 151: the dst ends have a type of 150 nodes",
+    );
+    check(
+        "pairs_per_part = 40",
+        "targets_per_part = 40",
+        "`flatten.targets_per_part` is given: with [input.pairs]",
+    );
+}
