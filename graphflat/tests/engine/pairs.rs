@@ -3,7 +3,8 @@
 use crate::draw::Draw;
 use crate::run::{silent, snapshot_parts, temporary_dir};
 use arrow::array::{
-    ArrayRef, Float32Array, Int64Array, ListArray, RecordBatch, StringArray, UInt64Array,
+    ArrayRef, Float32Array, Int64Array, ListArray, ListBuilder, RecordBatch, StringArray,
+    StringBuilder, UInt64Array,
 };
 use arrow::datatypes::Int64Type;
 use graphflat::{FlattenError, FlattenPlan, FlattenSpec, Waves, flatten};
@@ -235,7 +236,14 @@ impl World {
             columns.push(("split", Arc::new(split)));
             let label = lines.iter().map(|of| of.label);
             columns.push(("label", Arc::new(Float32Array::from_iter_values(label))));
-            if self.kinds[self.to()] != IdKind::Text {
+            if self.kinds[self.to()] == IdKind::Text {
+                let mut lists = ListBuilder::new(StringBuilder::new());
+                for of in lines {
+                    let ids = of.negatives.iter().map(|&at| Some(self.id(self.to(), at)));
+                    lists.append_value(ids);
+                }
+                columns.push(("hard", Arc::new(lists.finish())));
+            } else {
                 let lists = lines.iter().map(|of| {
                     let keys = of.negatives.iter().map(|&at| Some(self.key(self.to(), at)));
                     Some(keys.collect::<Vec<_>>())
@@ -248,7 +256,7 @@ impl World {
     }
 
     fn has_negatives(&self) -> bool {
-        self.table.is_some() && self.kinds[self.to()] != IdKind::Text
+        self.table.is_some()
     }
 
     fn input(&self) -> InputSpec {

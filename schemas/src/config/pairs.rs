@@ -237,3 +237,109 @@ fn wrong(key: &str, problem: impl Into<String>) -> SchemaError {
         problem: problem.into(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    /// Checks the mistakes of `pairs`, one a line; users buy items, and `bought-by` is the reverse.
+    #[track_caller]
+    fn check(is_typed: bool, pairs: Value, expected: &str) {
+        let nodes = json!({ "path": "n", "id": "id" });
+        let mut edges = json!({ "path": "e", "src": "s", "dst": "d" });
+        let mut input = match is_typed {
+            false => json!({ "nodes": { "": nodes }, "edges": { "": edges } }),
+            true => {
+                for (key, value) in [("from", "user"), ("to", "item"), ("reverse", "bought-by")] {
+                    edges[key] = value.into();
+                }
+                json!({ "nodes": { "user": nodes, "item": nodes }, "edges": { "buys": edges } })
+            }
+        };
+        input["pairs"] = pairs;
+        let input: InputSpec = serde_json::from_value(input).unwrap();
+        let lines: Vec<String> = input.mistakes().iter().map(ToString::to_string).collect();
+        assert_eq!(lines.join("\n"), expected);
+    }
+
+    #[test]
+    fn good_pairs_have_no_mistake() {
+        let share = json!({ "train": 0.8, "val": 0.1, "test": 0.1 });
+        check(false, json!({ "from_edges": true, "share": share }), "");
+        check(
+            true,
+            json!({ "from_edges": "buys", "time": "at", "share": share }),
+            "",
+        );
+        let table = json!({ "path": "p", "src": "u", "dst": "v", "split": "s" });
+        check(false, table.clone(), "");
+        let mut typed = table;
+        (typed["from"], typed["to"]) = ("user".into(), "item".into());
+        check(true, typed, "");
+    }
+
+    #[test]
+    fn pairs_have_one_source() {
+        let share = json!({ "train": 1.0 });
+        check(
+            false,
+            json!({ "share": share }),
+            "`input.pairs`: lacks `from_edges`, the relation whose edges are the pairs, or `path`, \
+             a table of pairs",
+        );
+        check(
+            false,
+            json!({ "from_edges": true, "path": "p", "share": share }),
+            "`input.pairs.from_edges`: and `path` are both given; pairs come from a relation or \
+             from a table of their own",
+        );
+        check(
+            true,
+            json!({ "from_edges": true, "share": share }),
+            "`input.pairs.from_edges`: is true, but the edges have relations; allowed are buys",
+        );
+        check(
+            true,
+            json!({ "from_edges": "bys", "share": share }),
+            "`input.pairs.from_edges`: is \"bys\", which is no relation; did you mean buys? \
+             allowed are buys",
+        );
+        check(
+            true,
+            json!({ "from_edges": "bought-by", "share": share }),
+            "`input.pairs.from_edges`: is \"bought-by\", the reverse of \"buys\"; name \"buys\": \
+             its reverses follow it",
+        );
+        check(
+            true,
+            json!({ "path": "p", "src": "u", "dst": "v", "from": "user", "share": share }),
+            "`input.pairs.to`: is missing; allowed are item, user",
+        );
+    }
+
+    #[test]
+    fn pairs_have_one_source_of_splits() {
+        let with = |key: &str, value: Value| {
+            let mut pairs = json!({ "from_edges": true, "share": { "train": 1.0 } });
+            pairs[key] = value;
+            pairs
+        };
+        check(
+            false,
+            with("split", "s".into()),
+            "`input.pairs.split`: is a column of splits; leave `share` and `time` out",
+        );
+        check(
+            false,
+            with("split_values", json!({ "train": 0, "val": 1, "test": 2 })),
+            "`input.pairs.split_values`: needs `split`, the column that holds the numbers",
+        );
+        check(
+            false,
+            with("share", json!({ "train": 0.0, "test": 0.5 })),
+            "`input.pairs.share`: `train` is 0; no pair would be trained on",
+        );
+    }
+}

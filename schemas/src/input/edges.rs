@@ -391,7 +391,9 @@ impl EdgesPlan {
             rows: RowNumbers::of(read),
         };
         let (dangling, table) = (self.spec.dangling, self.table_key());
-        let misfits = Some(Misfits {
+        // A table of pairs cannot drop rows.
+        let is_of_edges = !self.table.name().is_of_pairs();
+        let misfits = is_of_edges.then_some(Misfits {
             dangling,
             table: &table,
         });

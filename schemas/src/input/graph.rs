@@ -353,7 +353,7 @@ impl GraphPlan {
                 columns: ColumnMeta::of_graph(
                     of_type.nodes.column_meta(Categories::default(), &[]),
                 ),
-                label: label.clone().filter(|_| is_target),
+                label: label.clone().filter(|_| is_target && self.pairs.is_none()),
                 split: of_type.nodes.split_meta().filter(|_| is_target),
             }
         });

@@ -101,6 +101,10 @@ impl TableName {
         Self { kind, of }
     }
 
+    pub(super) fn is_of_pairs(&self) -> bool {
+        self.kind == "pairs"
+    }
+
     pub(super) fn targets() -> Self {
         let (kind, of) = ("targets", String::new());
         Self { kind, of }

@@ -3,7 +3,11 @@
 use arrow::datatypes::{DataType, Schema};
 
 use super::super::layout::{edges_schema, nodes_schema, rows_schema};
-use crate::columns::{FeatureMeta, GraphMeta, LabelKind, LabelMeta, SplitMeta, UntypedMeta};
+use super::super::pairs;
+use crate::columns::{
+    FeatureMeta, GraphMeta, LabelKind, LabelMeta, PairsMeta, SplitMeta, UntypedMeta,
+};
+use crate::config::Exclude;
 use crate::ids::IdType;
 
 /// A row of a table of columns: name, type, and what an input must have for it.
@@ -106,4 +110,43 @@ fn the_page_of_tables_shows_the_columns_that_are_written() {
     check("\n`edges`, ordered", |meta| {
         edges_schema(&meta.relations[0])
     });
+}
+
+#[test]
+fn the_page_of_tables_shows_the_columns_of_pairs() {
+    let split = SplitMeta {
+        data_type: "Int16".to_owned(),
+        values: None,
+    };
+    let all = ["labels", "weights", "hard negatives"];
+    for has in [
+        vec![],
+        all.to_vec(),
+        vec![all[0]],
+        vec![all[1]],
+        vec![all[2]],
+    ] {
+        let has = |what: &str| has.contains(&what);
+        let meta = PairsMeta {
+            from: 0,
+            to: 0,
+            relations: vec![0],
+            exclude: Exclude::All,
+            label: has("labels"),
+            weight: has("weights"),
+            negatives: has("hard negatives"),
+            split: split.clone(),
+        };
+        let written = pairs::schema(&meta).unwrap();
+        let written = written.fields().iter();
+        let written: Vec<(String, String)> = written
+            .map(|field| (field.name().clone(), words(field.data_type())))
+            .collect();
+        let documented = documented("### Pairs").into_iter();
+        let documented = documented.filter(|column| column.there.iter().all(|what| has(what)));
+        let expected: Vec<(String, String)> = documented
+            .map(|column| (column.name, column.data_type))
+            .collect();
+        assert_eq!(written, expected);
+    }
 }
