@@ -147,7 +147,7 @@ fn unknown_keys_name_line_key_and_the_nearest_key() {
     check(
         USAGE,
         expect![[r#"
-        error: job.toml:21: unknown key `flatten.fanout`; did you mean `fanouts`? allowed: output, hops, fanouts, target_type, sampling, layout, targets, hub_threshold, samples_per_target, targets_per_part
+        error: job.toml:21: unknown key `flatten.fanout`; did you mean `fanouts`? allowed: output, hops, fanouts, target_type, sampling, layout, targets, hub_threshold, samples_per_target, targets_per_part, pairs_per_part, negatives_per_part
     "#]],
         |case| {
             case.job = case.job.with("fanouts =", "fanout =");

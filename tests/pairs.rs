@@ -86,11 +86,11 @@ fn check_and_inspect_show_the_pairs() {
     let lines = bench.graphflat(&["check", "job.toml"]).ok().stdout;
     let line = format!("pairs    {train} train, {val} val, {test} test\n");
     assert!(lines.contains(&line), "{lines}");
-    let shown = bench.graphflat(&["inspect", "out/features"]).ok().stdout;
-    let line = format!("pairs: {train} train, {val} val, {test} test, ");
-    assert!(shown.contains(&line), "{shown}");
-    let shown = bench.graphflat(&["inspect", "out/features", "--json"]).ok();
-    let shown: Value = serde_json::from_str(&shown.stdout).unwrap();
+    let text = bench.graphflat(&["inspect", "out/features"]).ok().stdout;
+    let first = format!("pairs: {train} train, {val} val, {test} test, ");
+    assert!(text.contains(&first), "{text}");
+    let json = bench.graphflat(&["inspect", "out/features", "--json"]).ok();
+    let shown: Value = serde_json::from_str(&json.stdout).unwrap();
     assert_eq!(shown["pairs"]["train"], train);
     assert_eq!(shown["pairs"]["exclude"], "all");
 }

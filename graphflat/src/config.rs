@@ -1,6 +1,7 @@
 //! Flatten settings: as written in the job file (`Spec`) and as checked (`Plan`).
 
 mod fanouts;
+mod pairs;
 
 use crate::{FlattenError, Parts};
 use schemas::storage;
@@ -11,6 +12,7 @@ use std::path::{Path, PathBuf};
 use store::HUB_THRESHOLD;
 
 pub use fanouts::{HopSpec, RelationFanout};
+pub(crate) use pairs::PairsCut;
 
 /// Default number of targets in one part of layout `rows`: with 64 features a part is about 64 MiB.
 const ROWS_PER_PART: usize = 4096;
@@ -28,9 +30,6 @@ const MEMORY_BUDGET: usize = 2 << 30;
 
 /// Number of shards that all targets are cut into, within the bounds above.
 const SHARDS: usize = 4;
-
-/// Default number of random negatives in one part.
-const NEGATIVES_PER_PART: usize = 1024;
 
 /// Largest number of samples per target: each sample is a whole set of parts.
 const SAMPLES_MAX: u32 = 1024;
@@ -143,13 +142,6 @@ pub struct SamplePlan {
     pub(crate) hub_threshold: u64,
 }
 
-/// How pairs are cut into parts, as written.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct PairsCut {
-    pub(crate) per_part: Option<usize>,
-    pub(crate) negatives: Option<usize>,
-}
-
 /// A checked flatten job.
 #[derive(Clone, Debug)]
 pub struct FlattenPlan {
@@ -222,47 +214,6 @@ impl FlattenSpec {
             }
         }
         found
-    }
-
-    /// Adds the mistakes of keys that only a job with pairs has, or only one without.
-    fn check_pairs(&self, graph: &GraphPlan, found: &mut Vec<FlattenError>) {
-        let Some(pairs) = &graph.pairs else {
-            for (name, is_given) in [
-                ("flatten.pairs_per_part", self.pairs_per_part.is_some()),
-                (
-                    "flatten.negatives_per_part",
-                    self.negatives_per_part.is_some(),
-                ),
-            ] {
-                if is_given {
-                    let needed = "needs [input.pairs], the pairs of a model of links";
-                    found.push(key(name, "given", needed));
-                }
-            }
-            return;
-        };
-        let ends = "with [input.pairs] the ends of pairs are the targets; leave it out";
-        for (name, is_given) in [
-            ("flatten.targets", self.targets != Targets::Labelled),
-            ("flatten.targets_per_part", self.targets_per_part.is_some()),
-        ] {
-            if is_given {
-                found.push(key(name, "given", ends));
-            }
-        }
-        if self.layout == Some(Layout::Rows) {
-            let allowed = "pairs are written in layout \"shards\" only";
-            found.push(key("flatten.layout", "\"rows\"", allowed));
-        }
-        // With `where`, fewer rows may be nodes, which is an error of the flatten stage.
-        let nodes = &graph.types[pairs.to()].nodes;
-        let num_nodes = usize::try_from(nodes.num_rows()).unwrap_or(usize::MAX);
-        if let Some(error) = self
-            .negatives_per_part
-            .and_then(|of| too_many(of, num_nodes))
-        {
-            found.push(error);
-        }
     }
 
     /// Checks the settings; relative paths start at `base`.
@@ -404,12 +355,6 @@ impl FlattenSpec {
     }
 }
 
-/// The error of more random negatives than nodes; none if there are enough nodes.
-fn too_many(negatives: usize, num_nodes: usize) -> Option<FlattenError> {
-    let allowed = format!("the dst ends have a type of {num_nodes} nodes; allowed are 0 to that");
-    (negatives > num_nodes).then(|| key("flatten.negatives_per_part", negatives, allowed))
-}
-
 fn key(key: &'static str, value: impl Display, allowed: impl Into<String>) -> FlattenError {
     FlattenError::Key {
         key,
@@ -435,25 +380,6 @@ impl SamplePlan {
         });
         self.add_pairs(&mut settings);
         settings
-    }
-
-    /// Adds the settings of pairs, if targets are their ends.
-    pub(crate) fn add_pairs(&self, settings: &mut serde_json::Value) {
-        if let Some(pairs) = self.pairs {
-            settings["pairs_per_part"] = pairs.per_part.into();
-            settings["negatives_per_part"] = pairs.negatives.into();
-        }
-    }
-
-    /// Returns the number of random negatives of a part, which are drawn from so many nodes.
-    ///
-    /// # Errors
-    ///
-    /// If there are more negatives than nodes.
-    pub(crate) fn negatives_per_part(&self, num_nodes: usize) -> Result<usize, FlattenError> {
-        let written = self.pairs.and_then(|pairs| pairs.negatives);
-        let wanted = written.unwrap_or(NEGATIVES_PER_PART.min(num_nodes));
-        too_many(wanted, num_nodes).map_or(Ok(wanted), Err)
     }
 
     /// Returns the order in which in-edges are kept.

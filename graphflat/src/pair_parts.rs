@@ -3,7 +3,7 @@
 use crate::group::Group;
 use crate::{FlattenError, Parts, SamplePlan};
 use cluster::gather_processes;
-use schemas::{FeatureMeta, HardNegatives, Layout, NodeIdx, PartPairs, Row, SplitCounts, hash_int};
+use schemas::{HardNegatives, NodeIdx, PartPairs, Row, SplitCounts, hash_int};
 use std::collections::BTreeSet;
 use std::ops::Range;
 use store::{Pairs, Placement, Store};
@@ -119,7 +119,7 @@ impl PairParts {
         let own: Vec<Pairs> = partitions.filter_map(|of| of.pairs().cloned()).collect();
         let pairs = Pairs::join(&gather_processes(store.cluster(), own)?.concat());
         let graph = &store.meta().graph;
-        let to = graph.pairs.as_ref().map_or(0, |pairs| pairs.to);
+        let to = graph.pairs.as_ref().map_or(0, |meta| meta.to);
         let candidates = store.placement().type_range(to);
         let num_nodes = (candidates.end.raw() - candidates.start.raw()) as usize;
         let features = graph.types.iter().map(|of| of.features);
@@ -173,20 +173,5 @@ impl PairParts {
         let count =
             |range: Range<NodeIdx>| nodes.iter().filter(|node| range.contains(node)).count();
         ranges.map(count).collect()
-    }
-}
-
-impl SamplePlan {
-    /// Returns the largest number of pairs in one part: a pair has two targets.
-    pub(crate) fn pairs_per_part(
-        &self,
-        num_pairs: usize,
-        features: impl IntoIterator<Item = FeatureMeta>,
-    ) -> usize {
-        let written = self.pairs.and_then(|pairs| pairs.per_part);
-        written.unwrap_or_else(|| {
-            let most = self.targets_per_part(Layout::Shards, 2 * num_pairs, features);
-            most.div_ceil(2)
-        })
     }
 }

@@ -153,9 +153,7 @@ fn store(dir: &Path, json: bool) -> Result<String, JobError> {
             "in_edges": meta.edges.in_edges,
             "dropped_rows": meta.edges.dropped_rows,
             "left_out": meta.pairs.map(|_| meta.edges.left_out),
-            "pairs": meta.pairs.map(|of| {
-                serde_json::json!({ "train": of.train, "val": of.val, "test": of.test })
-            }),
+            "pairs": meta.pairs,
             "received_by_worker": meta.edges.received_by_worker,
             "partitions": meta.workers,
             "keep": (!is_typed).then_some(&meta.keep),
@@ -182,12 +180,7 @@ fn store(dir: &Path, json: bool) -> Result<String, JobError> {
         meta.seed,
         meta.samples
     );
-    if let Some(pairs) = &meta.pairs {
-        text.push_str(&format!(
-            "pairs: {} train, {} val, {} test; {} in-edges left out\n",
-            pairs.train, pairs.val, pairs.test, meta.edges.left_out
-        ));
-    }
+    text.push_str(&pairs::of_store(&meta));
     if !is_typed {
         text.push_str(&format!("edges: {}\n", serde_json::json!(meta.edges)));
         return Ok(text);

@@ -142,8 +142,7 @@ fn build_partition(
     let pairs = plan.graph.pairs.as_ref();
     let pairs = pairs.map(|pairs| place_pairs(peer, pairs, work, &ends, leaving));
     let pairs = pairs.transpose()?;
-    let leaving = pairs.as_ref().map(|pairs| &pairs.leaving);
-    let found = (&ends, leaving);
+    let found = (&ends, pairs.as_ref().map(|pairs| &pairs.leaving));
     let (relations, mut files) = build_edges(peer, plan, work, &sources, found, &placement)?;
     let counts_of_pairs = pairs.as_ref().map(|pairs| pairs.counts);
     if let Some(pairs) = pairs {

@@ -94,17 +94,16 @@ pub(crate) fn place_pairs(
         pairs.retain(|pair| pair.split != Split::None);
     }
     pairs.sort_unstable_by_key(|pair| (pair.split, pair.hash, pair.src, pair.dst));
-    let mut counts = SplitCounts::default();
-    pairs.iter().for_each(|pair| counts.add(pair.split));
-    let all = peer.gather_all::<_, StoreError>(Ok(counts))?;
-    let counts = all
-        .iter()
-        .fold(SplitCounts::default(), |sum, of| SplitCounts {
-            train: sum.train + of.train,
-            val: sum.val + of.val,
-            test: sum.test + of.test,
-            none: 0,
-        });
+    let mut own_counts = SplitCounts::default();
+    pairs.iter().for_each(|pair| own_counts.add(pair.split));
+    let all = peer.gather_all::<_, StoreError>(Ok(own_counts))?;
+    let sum = |of: fn(&SplitCounts) -> u64| all.iter().map(of).sum();
+    let counts = SplitCounts {
+        train: sum(|counts| counts.train),
+        val: sum(|counts| counts.val),
+        test: sum(|counts| counts.test),
+        none: 0,
+    };
     plan.check_counts(&counts)?;
     let leaving = gather_leaving(peer, plan, &pairs, shared)?;
     Ok(PlacedPairs {
@@ -345,8 +344,8 @@ fn gather_leaving(
     let outgoing = leaders.map(|(to, _)| Ok((to, keys.clone())));
     let received = peer.shuffle::<Vec<u64>, StoreError>(outgoing)?;
     if peer.leads_process() {
-        let keys: Vec<u64> = received.into_iter().flat_map(|(_, keys)| keys).collect();
-        shared.get_or_init(|| Arc::new(PairSet::of(keys)));
+        let all: Vec<u64> = received.into_iter().flat_map(|(_, own)| own).collect();
+        shared.get_or_init(|| Arc::new(PairSet::of(all)));
     }
     peer.agree(Ok::<_, StoreError>(()))?;
     let set = shared.get().expect("the leader of the process has made it");
@@ -393,8 +392,8 @@ impl Pairs {
         let Some((offset, nodes)) = &self.hard else {
             return &[];
         };
-        let at = |pair: usize| usize::try_from(offset[pair]).expect("negatives fit in memory");
-        &nodes[at(pair)..at(pair + 1)]
+        let end = |of: usize| usize::try_from(offset[of]).expect("negatives fit in memory");
+        &nodes[end(pair)..end(pair + 1)]
     }
 
     /// Joins the pairs of all workers, in the order of the workers, by split.

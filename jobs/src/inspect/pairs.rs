@@ -2,6 +2,7 @@
 
 use schemas::{GraphFeatureDataset, PairsMeta, SplitCounts};
 use serde_json::{Value, json};
+use store::StoreMeta;
 
 use crate::error::JobError;
 
@@ -89,4 +90,15 @@ fn first(
         }
     }
     Ok(shown)
+}
+
+/// Returns a line with the pairs of a store; nothing if there are none.
+pub(super) fn of_store(meta: &StoreMeta) -> String {
+    let Some(pairs) = &meta.pairs else {
+        return String::new();
+    };
+    format!(
+        "pairs: {} train, {} val, {} test; {} in-edges left out\n",
+        pairs.train, pairs.val, pairs.test, meta.edges.left_out
+    )
 }

@@ -535,7 +535,8 @@ fn all_mistakes_are_told_at_once_in_the_order_of_the_file() {
          j.toml:3: missing key `input.nodes.id`\n\
          j.toml:5: `input.nodes.label` is a list; allowed is a string, in quotes\n\
          j.toml:13: unknown key `flatten.hop`; did you mean `hops`? allowed: output, hops, fanouts, \
-         target_type, sampling, layout, targets, hub_threshold, samples_per_target, targets_per_part\n\
+         target_type, sampling, layout, targets, hub_threshold, samples_per_target, targets_per_part, \
+         pairs_per_part, negatives_per_part\n\
          j.toml:14: `flatten.fanouts` is the string \"most\"; allowed is a number of in-edges from 1 \
          to 4294967295, or \"all\"\n\
          j.toml:15: missing key `train.output`\n\

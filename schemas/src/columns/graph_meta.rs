@@ -365,8 +365,8 @@ mod tests {
             relations: vec![0],
             ..pairs
         });
-        let text = serde_json::to_string(&flat).unwrap();
-        assert_eq!(serde_json::from_str::<GraphMeta>(&text).unwrap(), flat);
+        let flat_text = serde_json::to_string(&flat).unwrap();
+        assert_eq!(serde_json::from_str::<GraphMeta>(&flat_text).unwrap(), flat);
     }
 
     #[test]

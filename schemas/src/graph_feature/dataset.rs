@@ -183,7 +183,7 @@ impl GraphFeatureDataset {
                     let wanted = targets.filter(|&at| is_wanted(ids, at as usize));
                     wanted.map(move |at| (type_idx, at))
                 });
-                let extract = |target| shard.extract_of(target, fanouts, &mut scratch);
+                let extract = |found| shard.extract_of(found, fanouts, &mut scratch);
                 features.extend(wanted.take(limit).map(extract));
             }
         }

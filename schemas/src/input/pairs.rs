@@ -95,45 +95,15 @@ impl PairsPlan {
             // A relation and its reverse have one table.
             let is_own = relation
                 .is_none_or(|at| std::sync::Arc::ptr_eq(&of.edges, &graph.relations[at].edges));
-            let ends = [(of.from, of.to), (of.to, of.from)];
-            is_own && ends.contains(&(from, to))
+            let both = [(of.from, of.to), (of.to, of.from)];
+            is_own && both.contains(&(from, to))
         });
         let relations = of_pairs.map(|(at, _)| at).collect();
         let mut found = Vec::new();
         let table = ends.table();
         let split = keep(plan_splits(&spec, table), &mut found);
-        let scalar = |t: &DataType| Width::of(t).filter(|&width| width == Width::Scalar);
-        for (key, column, role) in [
-            ("weight", &spec.weight, "weights"),
-            ("label", &spec.label, "labels of pairs, 1 or 0,"),
-        ] {
-            if let Some(column) = column {
-                let checked = table.column(key, column, role, "numbers", scalar);
-                keep(checked.map_err(under_pairs), &mut found);
-            }
-        }
-        if let Some(time) = &spec.time {
-            let is_time =
-                |t: &DataType| (t.is_temporal() || t.is_integer() || t.is_floating()).then_some(());
-            let checked = table.column("time", time, "times", TIMES, is_time);
-            let checked = checked.and_then(|()| table.same_type("time", time, "times"));
-            keep(checked.map_err(under_pairs), &mut found);
-        }
         let negative_type = graph.types[to].nodes.id_type();
-        if let Some(negatives) = &spec.negatives {
-            let allowed = "lists of ids, as the nodes have";
-            let fits = |t: &DataType| {
-                let item = match t {
-                    DataType::List(item) | DataType::LargeList(item) => item,
-                    DataType::FixedSizeList(item, _) => item,
-                    _ => return None,
-                };
-                let id_type = IdType::of(item.data_type())?;
-                (id_type.is_integer() == negative_type.is_integer()).then_some(())
-            };
-            let checked = table.column("negatives", negatives, "hard negatives", allowed, fits);
-            keep(checked.map_err(under_pairs), &mut found);
-        }
+        check_columns(&spec, table, negative_type, &mut found);
         match split {
             Some(split) if found.is_empty() => Ok(Self {
                 spec,
@@ -443,6 +413,46 @@ pub enum PairColumn {
     Dst,
     /// The hard negatives.
     Negatives,
+}
+
+/// Checks the columns of weights, labels, times and hard negatives.
+fn check_columns(
+    spec: &PairsSpec,
+    table: &Table,
+    negative_type: IdType,
+    found: &mut Vec<SchemaError>,
+) {
+    let scalar = |t: &DataType| Width::of(t).filter(|&width| width == Width::Scalar);
+    for (key, column, role) in [
+        ("weight", &spec.weight, "weights"),
+        ("label", &spec.label, "labels of pairs, 1 or 0,"),
+    ] {
+        if let Some(column) = column {
+            let checked = table.column(key, column, role, "numbers", scalar);
+            keep(checked.map_err(under_pairs), found);
+        }
+    }
+    if let Some(time) = &spec.time {
+        let is_time =
+            |t: &DataType| (t.is_temporal() || t.is_integer() || t.is_floating()).then_some(());
+        let checked = table.column("time", time, "times", TIMES, is_time);
+        let checked = checked.and_then(|()| table.same_type("time", time, "times"));
+        keep(checked.map_err(under_pairs), found);
+    }
+    if let Some(negatives) = &spec.negatives {
+        let allowed = "lists of ids, as the nodes have";
+        let fits = |t: &DataType| {
+            let item = match t {
+                DataType::List(item) | DataType::LargeList(item) => item,
+                DataType::FixedSizeList(item, _) => item,
+                _ => return None,
+            };
+            let id_type = IdType::of(item.data_type())?;
+            (id_type.is_integer() == negative_type.is_integer()).then_some(())
+        };
+        let checked = table.column("negatives", negatives, "hard negatives", allowed, fits);
+        keep(checked.map_err(under_pairs), found);
+    }
 }
 
 /// Checks the column of the splits; splits by shares are words.
