@@ -277,9 +277,34 @@ class Unscaled(nn.Module):
 
 
 def finish(model_dir, model):
-    model.load_state_dict(load_file(os.path.join(model_dir, "model.safetensors")), strict=True)
+    model.load_state_dict(tensors_of(model_dir, is_decoder=False), strict=True)
     scale = read_json(model_dir).get("label_scale")
     return (Unscaled(model, scale) if scale else model).eval()
+
+
+def tensors_of(model_dir, is_decoder):
+    """Returns the tensors of the decoder of links without their prefix, or all others."""
+    tensors = load_file(os.path.join(model_dir, "model.safetensors"))
+    prefix = "decoder."
+    picked = {name: of for name, of in tensors.items() if name.startswith(prefix) == is_decoder}
+    return {name.removeprefix(prefix): tensor for name, tensor in picked.items()}
+
+
+def decoder(model_dir):
+    """Returns the function that scores rows of src embeddings with rows of dst embeddings."""
+    kind = read_json(model_dir)["architecture"]["task"]["links"]
+    of = tensors_of(model_dir, is_decoder=True)
+    if kind == "cosine":
+        return lambda src, dst: nn.functional.cosine_similarity(src, dst)
+    if kind == "distmult":
+        return lambda src, dst: (src * of["rel_emb.weight"] * dst).sum(dim=-1)
+    if kind == "mlp":
+        def score(src, dst):
+            both = torch.cat([src, dst], dim=-1)
+            hidden = nn.functional.linear(both, of["lin1.weight"], of["lin1.bias"]).relu()
+            return nn.functional.linear(hidden, of["lin2.weight"], of["lin2.bias"]).squeeze(-1)
+        return score
+    return lambda src, dst: (src * dst).sum(dim=-1)
 
 
 def load(model_dir):

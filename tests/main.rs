@@ -27,6 +27,7 @@ mod infer_outputs;
 mod inspect;
 mod instruction_sets;
 mod kinds;
+mod link_models;
 mod manners;
 mod memory;
 mod needs;

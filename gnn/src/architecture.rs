@@ -63,6 +63,7 @@ impl Architecture {
     pub fn validate(&self) -> Result<(), GnnError> {
         self.validate_widths()?;
         self.validate_attention()?;
+        validate_links(self.task, self.has_head())?;
         for (key, rate) in [
             ("dropout", self.dropout),
             ("input_dropout", self.input_dropout),
@@ -188,6 +189,10 @@ impl Architecture {
             list.enter(0, String::new());
             list.linear("lin", self.out_dim, self.output_dim(self.num_layers), true);
         }
+        if let Task::Links(decoder) = self.task {
+            list.enter(0, "decoder.".to_owned());
+            decoder.parameters(self.out_dim, &mut list);
+        }
         list
     }
 
@@ -272,6 +277,14 @@ impl Architecture {
     pub fn is_hidden(&self, layer: usize) -> bool {
         layer <= self.hidden.len()
     }
+}
+
+/// Checks that the output of a model of links is an embedding of its last conv.
+pub(crate) fn validate_links(task: Task, has_head: bool) -> Result<(), GnnError> {
+    let is_links = matches!(task, Task::Links(_));
+    require(!is_links || !has_head, "hidden", || {
+        "with links the output of the last conv is the embedding, which no head follows".to_owned()
+    })
 }
 
 pub(crate) fn require(

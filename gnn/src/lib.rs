@@ -97,6 +97,7 @@ mod gpu;
 pub mod kernel;
 mod label_scale;
 mod layer;
+mod link;
 mod loss;
 mod model;
 mod ops;
@@ -127,6 +128,7 @@ pub use layer::{
     Aggregated, Conv, ConvConfig, Features, LayerKind, LayerType, LinearTerms, PartialAggregation,
     Scope, SomeInEdges, Src, SrcRows, Summed, plain,
 };
+pub use link::{Decoder, PairLoss, PairLossKind, Pairs, Scorer};
 pub use loss::{Labels, loss};
 pub use model::{LossAndGradient, Mode, Model};
 pub use ops::Fused;

@@ -4,7 +4,7 @@
 
 use rayon::prelude::*;
 
-use crate::{Dense, GnnError, LabelScale, Task};
+use crate::{Dense, GnnError, LabelScale, Pairs, Task};
 
 /// Fewest rows that one thread handles at a time.
 const ROWS_MIN: usize = 128;
@@ -18,21 +18,25 @@ pub enum Labels {
     MultiLabel(Dense),
     /// Numbers.
     Regression(Dense),
+    /// Pairs of rows; all rows of the logits are embeddings of targets.
+    Pairs(Box<Pairs>),
 }
 
 impl Labels {
-    /// Returns the number of labelled rows.
+    /// Returns the number of labelled rows, or of pairs.
     #[must_use]
     pub fn rows(&self) -> usize {
         match self {
             Labels::Classes(classes) => classes.len(),
             Labels::MultiLabel(wanted) | Labels::Regression(wanted) => wanted.rows,
+            Labels::Pairs(pairs) => pairs.len(),
         }
     }
 
     /// Checks that the labels fit a model's task and width, and that there are rows for them.
     pub(crate) fn check(&self, task: Task, width: usize, rows: usize) -> Result<(), GnnError> {
         let problem = match (self, task) {
+            (Labels::Pairs(pairs), Task::Links(_)) => return pairs.check(rows),
             (Labels::Classes(classes), Task::Classes) => classes
                 .iter()
                 .find(|&&class| class as usize >= width)
@@ -65,6 +69,8 @@ pub(crate) struct Weighing<'a> {
 /// The loss of a row is the cross-entropy for classes, else the mean over columns of the binary
 /// cross-entropy or of the squared error. The returned sum, divided by the number of rows, is the
 /// loss of `PyTorch` with the reduction `mean`. Logits after the labelled rows are ignored.
+///
+/// The loss of pairs is [`Scorer::loss`](crate::Scorer::loss).
 ///
 /// # Panics
 ///

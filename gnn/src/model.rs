@@ -4,7 +4,7 @@ mod gradient;
 mod state;
 
 pub use gradient::LossAndGradient;
-pub(crate) use state::ModelState;
+pub(crate) use state::{ModelState, Wanted};
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use crate::layer::{Conv, Place, plain};
 use crate::stack::{self, Stack};
 use crate::{
     Architecture, Block, Dense, Device, GnnError, Head, LabelScale, LayerSlice, ParameterInfo,
-    ReadyInput,
+    ReadyInput, Scorer,
 };
 
 /// Whether a forward pass trains.
@@ -274,6 +274,12 @@ impl Model {
             convs: &self.convs,
             pass: self.state.pass(flat, (on, tracked), mode, wanted),
         }
+    }
+
+    /// Returns the decoder with its parameters, for a model of links.
+    #[must_use]
+    pub fn scorer(&self) -> Option<Scorer> {
+        self.state.scorer(self.arch.task, self.arch.out_dim)
     }
 
     /// Undoes the scaling of labels.

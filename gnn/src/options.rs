@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::Decoder;
+
 /// How GraphSAGE joins the messages of a node's in-edges.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -47,4 +49,6 @@ pub enum Task {
     MultiLabel,
     /// `out_dim` numbers: the mean over them of the squared error.
     Regression,
+    /// An embedding of `out_dim` numbers, which the decoder scores in pairs.
+    Links(Decoder),
 }

@@ -52,6 +52,6 @@ pub(crate) fn embedding_columns(
         passed: passed.map(Arc::new),
         vectors,
         precision: plan.precision,
-        prediction: plan.prediction.then(|| record.prediction()),
+        prediction: record.prediction().filter(|_| plan.prediction),
     })
 }

@@ -41,7 +41,10 @@ impl Record {
 
     /// Checks that the model gives as many numbers a node as its labels have.
     pub(crate) fn check_labels(&self) -> Result<(), InferError> {
-        let (width, out_dim) = (self.prediction().kind.width(), self.shape.out_dim);
+        let Some(prediction) = self.prediction() else {
+            return Ok(());
+        };
+        let (width, out_dim) = (prediction.kind.width(), self.shape.out_dim);
         if width == out_dim {
             return Ok(());
         }

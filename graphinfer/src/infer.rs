@@ -43,7 +43,9 @@ const ROUNDS: [&str; 2] = ["infer", "infer-compared"];
 /// If a thread that this function starts has panicked.
 pub fn infer(plan: &InferPlan, store: &Store, progress: &Progress) -> Result<Manifest, InferError> {
     store.cluster().set_phase("infer, its start");
-    match Trained::open(plan)? {
+    let trained = Trained::open(plan)?;
+    let plan = &trained.record().completed(plan);
+    match trained {
         Trained::Untyped(trained) => infer_untyped(plan, *trained, store, progress),
         Trained::Typed(trained) => crate::typed::infer(plan, *trained, store, progress),
     }

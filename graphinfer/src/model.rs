@@ -1,7 +1,7 @@
 //! Reads a trained model and the record of its training from the directory of the model.
 
 use crate::InferError;
-use crate::config::InferSampling;
+use crate::config::{InferSampling, InferTypes, Method};
 use crate::plan::InferPlan;
 use gnn::typed::TypedModel;
 use gnn::{Model, Task, Transform};
@@ -64,6 +64,7 @@ pub(crate) struct Shape {
     pub(crate) hidden: Vec<usize>,
     pub(crate) out_dim: usize,
     pub(crate) task: Task,
+    pub(crate) num_types: usize,
     /// Number of relations; 1 if nodes have no types.
     pub(crate) num_relations: usize,
 }
@@ -79,6 +80,7 @@ impl Shape {
             hidden,
             out_dim: arch.out_dim(),
             task: arch.task(),
+            num_types: arch.type_names().len(),
             num_relations: arch.edge_columns().len(),
         }
     }
@@ -179,6 +181,7 @@ impl Trained {
     /// Returns the settings that decide the bytes of the output, with the layer of the embedding
     /// and the written types.
     pub(crate) fn settings(&self, plan: &InferPlan) -> Result<Value, InferError> {
+        let plan = &self.record().completed(plan);
         match self {
             Self::Untyped(trained) => trained.record.settings(plan),
             Self::Typed(trained) => trained.settings(plan),
@@ -310,12 +313,30 @@ impl Record {
         }
     }
 
+    /// Returns the plan with the defaults of the model's task: a model of links predicts nothing,
+    /// and gives the embeddings of all types.
+    pub(crate) fn completed(&self, plan: &InferPlan) -> InferPlan {
+        let mut plan = plan.clone();
+        if self.is_of_links() {
+            plan.prediction = false;
+            if self.shape.num_types > 1 {
+                plan.types.get_or_insert(InferTypes::All);
+            }
+        }
+        plan
+    }
+
+    fn is_of_links(&self) -> bool {
+        matches!(self.shape.task, Task::Links(_))
+    }
+
     /// Returns the layer whose output is the embedding: the planned layer, or else the last hidden
-    /// layer. A model of one layer without a linear head has no hidden layer; then its layer is
+    /// layer; of a model of links the last layer. A model of one layer without a linear head has no hidden layer; then its layer is
     /// returned, whose output are the logits.
     pub(crate) fn embedding_layer(&self, plan: &InferPlan) -> Result<usize, InferError> {
         let layers = self.shape.num_layers;
         match plan.layer {
+            None if self.is_of_links() => Ok(layers),
             None => Ok(self.shape.hidden.len().max(1)),
             Some(layer) if (1..=layers).contains(&layer) => Ok(layer),
             Some(layer) => Err(InferError::Key {
@@ -348,7 +369,7 @@ impl Record {
 
     /// Logs a warning if the embeddings are the logits.
     pub(crate) fn warn(&self, plan: &InferPlan) {
-        if plan.layer.is_none() && self.shape.hidden.is_empty() {
+        if plan.layer.is_none() && self.shape.hidden.is_empty() && !self.is_of_links() {
             let dir = self.dir.display();
             tracing::warn!("the model in {dir} has no hidden layer: its embeddings are the logits");
         }
@@ -356,7 +377,7 @@ impl Record {
 
     /// Tells whether the output of a layer are logits.
     fn gives_logits(&self, layer: usize) -> bool {
-        layer > self.shape.hidden.len()
+        layer > self.shape.hidden.len() && !self.is_of_links()
     }
 
     /// Returns for each of the first `layers` layers how many in-edges of a relation it reads of a
@@ -379,6 +400,9 @@ impl Record {
     /// Checks that the model has the planned layer and can give the planned columns.
     pub(crate) fn check_plan(&self, plan: &InferPlan) -> Result<(), InferError> {
         self.embedding_layer(plan)?;
+        if self.is_of_links() {
+            return self.check_links_plan(plan);
+        }
         if plan.probabilities && self.shape.task == Task::Regression {
             return Err(InferError::Key {
                 key: "infer.probabilities",
@@ -389,14 +413,37 @@ impl Record {
         Ok(())
     }
 
-    /// Returns the type of predictions: the type of the labels that the model was trained on.
-    pub(crate) fn prediction(&self) -> LabelMeta {
-        if let Some(label) = self
-            .trained_on
-            .as_ref()
-            .and_then(|graph| graph.target().label.clone())
-        {
-            return label;
+    /// Checks that a plan asks a model of links for embeddings alone.
+    fn check_links_plan(&self, plan: &InferPlan) -> Result<(), InferError> {
+        let allowed = "the model was trained on pairs, so it gives embeddings and no logits";
+        let by_layers = "the model was trained on pairs, whose graph features have no other \
+                         targets; allowed is \"layers\"";
+        let refused = [
+            (plan.logits, "infer.logits", "true", allowed),
+            (plan.probabilities, "infer.probabilities", "true", allowed),
+            (
+                plan.method == Method::Neighborhoods,
+                "infer.method",
+                "\"neighborhoods\"",
+                by_layers,
+            ),
+        ];
+        let mut refused = refused.into_iter().filter(|(given, ..)| *given);
+        refused.next().map_or(Ok(()), |(_, key, value, why)| {
+            Err(InferError::Key {
+                key,
+                value: value.to_owned(),
+                allowed: why.to_owned(),
+            })
+        })
+    }
+
+    /// Returns the type of predictions: the type of the labels that the model was trained on; none
+    /// for a model of links.
+    pub(crate) fn prediction(&self) -> Option<LabelMeta> {
+        let graph = self.trained_on.as_ref().filter(|_| !self.is_of_links());
+        if let Some(label) = graph.and_then(|graph| graph.target().label.clone()) {
+            return Some(label);
         }
         let out_dim = self.shape.out_dim;
         let (data_type, kind) = match (self.shape.task, &self.label_names) {
@@ -412,11 +459,12 @@ impl Record {
             }
             (Task::MultiLabel, _) => ("List(Float32)", LabelKind::MultiLabel { width: out_dim }),
             (Task::Regression, _) => ("Float32", LabelKind::Number),
+            (Task::Links(_), _) => return None,
         };
-        LabelMeta {
+        Some(LabelMeta {
             data_type: data_type.to_owned(),
             kind,
-        }
+        })
     }
 }
 

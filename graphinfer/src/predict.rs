@@ -14,6 +14,7 @@ pub(crate) fn labels(logits: &Dense, task: Task) -> Labels {
             present: Vec::new(),
         },
         Task::Regression => Labels::Number(Vec::new()),
+        Task::Links(_) => Labels::None,
     };
     (0..logits.rows).for_each(|row| push(logits.row(row), &mut predicted));
     predicted

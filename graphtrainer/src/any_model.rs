@@ -8,7 +8,7 @@ use gnn::kernel::Partitioning;
 use gnn::typed::{RelationEnds, Schema, TypedArchitecture, TypedBlock, TypedBlockData, TypedModel};
 use gnn::{
     Architecture, Block, BlockData, Dense, Device, GnnError, LabelScale, Labels, LossAndGradient,
-    Mode, Model, ParameterInfo, ReadyInput, Task,
+    Mode, Model, ParameterInfo, ReadyInput, Scorer, Task,
 };
 use schemas::GraphMeta;
 use serde::Serialize;
@@ -259,6 +259,11 @@ impl AnyModel {
     /// Returns the unit of a regression's labels, if one was set.
     pub fn label_scale(&self) -> Option<&LabelScale> {
         on_either!(AnyModel, self, model => model.label_scale())
+    }
+
+    /// Returns the decoder with its parameters, for a model of links.
+    pub fn scorer(&self) -> Option<Scorer> {
+        on_either!(AnyModel, self, model => model.scorer())
     }
 
     /// Sets the device that the model computes on; the default is the processor.

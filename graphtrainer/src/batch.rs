@@ -14,6 +14,7 @@ use crate::any_model::{typed_blocks, untyped_blocks};
 use crate::{TrainError, convert};
 
 use columns::NodeColumns;
+pub(crate) use walk::LeftOut;
 use walk::{Edges, Walk};
 
 /// Some targets of one shard.
@@ -164,7 +165,25 @@ struct PrunedLayer {
 
 /// Collects the nodes and in-edges that each layer reads.
 pub(crate) fn layers_of(pieces: &[Piece<'_>], schema: &Schema, options: &BlockOptions) -> Layers {
-    let (mut walk, layers) = walk_layers(pieces, schema, &options.fanouts);
+    layers_from(Walk::new(pieces, schema), options)
+}
+
+/// Collects the nodes and in-edges that each layer reads, from targets of several types, which are
+/// given by type, each at most once.
+pub(crate) fn layers_of_roots(
+    pieces: &[Piece<'_>],
+    schema: &Schema,
+    (roots, left_out): (Vec<Vec<Place>>, Option<&LeftOut>),
+    options: &BlockOptions,
+) -> Layers {
+    let walk = Walk::from_roots(pieces, schema, roots).without(left_out);
+    layers_from(walk, options)
+}
+
+/// Collects the nodes and in-edges that each layer reads, from the targets where a walk starts.
+fn layers_from(walk: Walk<'_>, options: &BlockOptions) -> Layers {
+    let (pieces, schema) = (walk.pieces(), walk.schema());
+    let (mut walk, layers) = walk_layers(walk, &options.fanouts);
     let num_nodes = walk.num_nodes();
     let no_rows = || vec![0; schema.types.len()];
     let num_inner = layers
@@ -198,22 +217,20 @@ pub(crate) fn layers_of(pieces: &[Piece<'_>], schema: &Schema, options: &BlockOp
     Layers { data, nodes }
 }
 
-/// Collects the nodes of some targets' neighbourhoods, by type.
+/// Collects the nodes of some targets' neighbourhoods, by type, as the targets are.
 pub(crate) fn nodes_of(
     pieces: &[Piece<'_>],
     schema: &Schema,
+    roots: Vec<Vec<Place>>,
     fanouts: &[HopFanouts],
 ) -> Vec<Vec<Place>> {
-    walk_layers(pieces, schema, fanouts).0.places
+    let walk = Walk::from_roots(pieces, schema, roots);
+    walk_layers(walk, fanouts).0.places
 }
 
 /// Walks from the targets against the edges, last layer first.
-fn walk_layers<'a>(
-    pieces: &'a [Piece<'a>],
-    schema: &'a Schema,
-    fanouts: &[HopFanouts],
-) -> (Walk<'a>, Vec<PrunedLayer>) {
-    let mut walk = Walk::new(pieces, schema);
+fn walk_layers<'a>(mut walk: Walk<'a>, fanouts: &[HopFanouts]) -> (Walk<'a>, Vec<PrunedLayer>) {
+    let schema = walk.schema();
     let num_layers = fanouts.len();
     let mut layers = Vec::with_capacity(num_layers);
     for layer in (1..=num_layers).rev() {

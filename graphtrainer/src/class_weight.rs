@@ -25,6 +25,7 @@ impl ClassWeights {
             (Task::MultiLabel | Task::Regression, _) => {
                 Some("its labels are not classes; only classes have weights".to_owned())
             }
+            (Task::Links(_), _) => Some("it has pairs; only classes have weights".to_owned()),
             (Task::Classes, Self::Listed(weights)) if weights.len() != width => Some(format!(
                 "it has {width} classes, but this list has {} weights",
                 weights.len()

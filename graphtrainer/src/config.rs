@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use bytesize::ByteSize;
 use gnn::typed::{RelationAggregator, TypedKind};
-use gnn::{Activation, Aggregator, Norm};
+use gnn::{Activation, Aggregator, Decoder, Norm};
 use serde::{Deserialize, Serialize};
 
 use crate::TrainError;
@@ -16,10 +16,13 @@ use crate::server::{GradientFormat, Optimizer, OptimizerKind};
 
 mod check;
 mod kinds;
+mod links;
 mod plan;
 
 pub(crate) use check::quoted;
 pub use kinds::{Device, Loss, UpdateMode};
+pub(crate) use links::LinkPlan;
+pub use links::{InBatch, NegativesSpec};
 pub(crate) use plan::{ResultPlan, TuningPlan};
 pub use plan::{TrainContext, TrainPlan};
 
@@ -115,12 +118,30 @@ pub struct TrainSpec {
     /// Ends the training after this many evaluations without a better val metric. Default: never.
     pub patience: Option<u64>,
     /// Metric on the val split that chooses the best epoch: `accuracy`, `micro_f1`, `macro_f1`,
-    /// `auc`, `loss`, `r2`, `mae` or `rmse`, if the labels allow it. Default: `accuracy` for
-    /// classes, `micro_f1` for several labels, `loss` for numbers.
+    /// `auc`, `loss`, `r2`, `mae` or `rmse`, if the labels allow it; with pairs `mrr`, `hits@1`,
+    /// `hits@10`, `hits@50`, `auc`, `average_precision` or `loss`. Default: `accuracy` for classes,
+    /// `micro_f1` for several labels, `loss` for numbers, `mrr` for pairs.
     pub monitor: Option<Metric>,
     /// The loss, which must fit the labels: `cross_entropy` for classes, `binary_cross_entropy` for
-    /// several labels, `mean_squared_error` for numbers. Default: the one that fits.
+    /// several labels, `mean_squared_error` for numbers. Default: the one that fits. With pairs
+    /// `softmax` (default), `binary_cross_entropy`, `bpr` or `margin`.
     pub loss: Option<Loss>,
+    /// Pairs: how two embeddings become a score: `dot` (default), `cosine`, `distmult` or `mlp`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub decoder: Option<Decoder>,
+    /// Pairs: divisor of every score in the loss. Default: 0.1 for `cosine`, else 1.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub temperature: Option<f32>,
+    /// Pairs: wanted distance between the scores of a pair and of its negatives, for loss `margin`.
+    /// Default 1.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub margin: Option<f32>,
+    /// Pairs: `{ in_batch = true, random = 32, hard = 0, evaluation = 100 }`, which are the
+    /// defaults: whether dst nodes of other pairs of the batch are negatives (or in sections of how
+    /// many pairs), random negatives of a pair, listed negatives of a pair, and random negatives that
+    /// a val or test pair is ranked among. `all = true`: all random negatives of the part.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub negatives: Option<NegativesSpec>,
     /// Weight of a target's loss by its class: a list, or `"balanced"`. Default: 1 for all.
     pub class_weights: Option<ClassWeights>,
     /// Random seed of weights, order and dropout. Default: the job's.
@@ -189,6 +210,7 @@ impl TrainSpec {
         let input = input.expect("it was checked to be there");
         let consistency = self.consistency()?;
         let schedule = self.schedule.map(|written| written.checked(self.epochs));
+        let (optimizer, links) = (self.update_rule(), self.link_keys());
         Ok(TrainPlan {
             input: resolve(&ctx.base, &input, "input")?,
             output: resolve(&ctx.base, &self.output, "output")?,
@@ -218,13 +240,7 @@ impl TrainSpec {
                 transforms: BTreeMap::new(),
                 one_hot: ctx.one_hot,
                 embeddings: BTreeMap::new(),
-                optimizer: Optimizer {
-                    kind: self.optimizer,
-                    learning_rate: self.learning_rate,
-                    momentum: self.momentum.unwrap_or(0.0),
-                    schedule: None,
-                    clip_norm: self.clip_norm,
-                },
+                optimizer,
                 schedule: schedule.transpose()?.flatten(),
                 weight_decay: self.weight_decay,
                 weight_decay_layers: self.weight_decay_layers,
@@ -235,6 +251,7 @@ impl TrainSpec {
                 monitor: self.monitor,
                 loss: self.loss,
                 class_weights: self.class_weights,
+                links,
                 seed: self.seed.unwrap_or(ctx.job_seed),
                 workers: self.workers.unwrap_or(1),
                 consistency,
@@ -252,6 +269,19 @@ impl TrainSpec {
             sample: serde_json::Value::Null,
             fresh: ctx.fresh,
         })
+    }
+}
+
+impl TrainSpec {
+    /// Returns the update rule, without a schedule.
+    fn update_rule(&self) -> Optimizer {
+        Optimizer {
+            kind: self.optimizer,
+            learning_rate: self.learning_rate,
+            momentum: self.momentum.unwrap_or(0.0),
+            schedule: None,
+            clip_norm: self.clip_norm,
+        }
     }
 }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use gnn::Mode;
+use gnn::{Labels, Mode};
 use schemas::Split;
 
 use crate::TrainError;
@@ -118,6 +118,7 @@ pub(crate) fn assess(
         let counting = Evaluation::new(model.task(), model.out_dim()).with_confusion();
         let evaluation = evaluator.fill(counting, (model, tables))?;
         let mut of_split = SplitScores::of(&evaluation, names);
+        of_split.candidates = evaluation.candidates();
         for (metric, value) in evaluation.finish() {
             if value.is_finite() {
                 of_split.metrics.insert(metric, value);
@@ -137,6 +138,11 @@ fn add(
 ) -> Result<(), TrainError> {
     let learnable = trained_input(&batch.learnable, tables)?;
     let logits = model.forward(&batch.blocks, &learnable, Mode::Eval)?;
+    if let (Labels::Pairs(pairs), Some(scorer)) = (&batch.labels, model.scorer()) {
+        let loss = scorer.loss(&logits, pairs);
+        evaluation.add_pairs(&scorer, &logits, pairs, loss);
+        return Ok(());
+    }
     let loss = gnn::loss(model.task(), &logits, &batch.labels);
     evaluation.add(&logits, &batch.labels, loss);
     Ok(())

@@ -122,6 +122,7 @@ mod fetch;
 mod fit;
 mod id_index;
 mod learnable;
+mod link;
 mod memory;
 pub mod metric;
 mod order;
@@ -142,7 +143,9 @@ mod worker;
 mod random;
 
 pub use any_model::{AnyArchitecture, AnyBlocks, AnyModel, AnyModelFile, load_any_with};
-pub use config::{Device, Loss, TrainContext, TrainPlan, TrainSpec, UpdateMode};
+pub use config::{
+    Device, InBatch, Loss, NegativesSpec, TrainContext, TrainPlan, TrainSpec, UpdateMode,
+};
 pub use embedding::{NodeEmbeddings, TableFile};
 pub use epoch_report::EpochReport;
 pub use error::TrainError;

@@ -2,8 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use gnn::{Dense, Labels, Task};
+use gnn::{Dense, Labels, Pairs, Scorer, Task};
+use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
+
+mod pairs;
+
+use pairs::PairEvaluation;
 
 /// A metric: training monitors one to choose its best epoch, and reports list all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -27,6 +32,20 @@ pub enum Metric {
     Mae,
     /// Root of the mean squared error. Regression only.
     Rmse,
+    /// Mean of the reciprocal rank of a pair among itself and its negatives. Links only, as the
+    /// next ones.
+    Mrr,
+    /// Share of the pairs that rank first.
+    #[serde(rename = "hits@1")]
+    Hits1,
+    /// Share of the pairs with rank 10 or better.
+    #[serde(rename = "hits@10")]
+    Hits10,
+    /// Share of the pairs with rank 50 or better.
+    #[serde(rename = "hits@50")]
+    Hits50,
+    /// Mean over pairs of the precision among all scores not below the pair's.
+    AveragePrecision,
 }
 
 impl Metric {
@@ -41,6 +60,11 @@ impl Metric {
             Self::R2 => "r2",
             Self::Mae => "mae",
             Self::Rmse => "rmse",
+            Self::Mrr => "mrr",
+            Self::Hits1 => "hits@1",
+            Self::Hits10 => "hits@10",
+            Self::Hits50 => "hits@50",
+            Self::AveragePrecision => "average_precision",
         }
     }
 
@@ -63,6 +87,15 @@ impl Metric {
             Task::Classes => &[Self::Accuracy, Self::MicroF1, Self::MacroF1, Self::Loss],
             Task::MultiLabel => &[Self::MicroF1, Self::MacroF1, Self::Auc, Self::Loss],
             Task::Regression => &[Self::Loss, Self::R2, Self::Mae, Self::Rmse],
+            Task::Links(_) => &[
+                Self::Mrr,
+                Self::Hits1,
+                Self::Hits10,
+                Self::Hits50,
+                Self::Auc,
+                Self::AveragePrecision,
+                Self::Loss,
+            ],
         }
     }
 }
@@ -90,6 +123,7 @@ pub struct Evaluation {
     /// Sums of label, label^2, |error| and error^2, and the number of values.
     regression: [f64; 4],
     num_values: u64,
+    pairs: PairEvaluation,
 }
 
 impl Evaluation {
@@ -98,7 +132,7 @@ impl Evaluation {
         let num_scores = match task {
             Task::Classes if out_dim == 2 => 1,
             Task::MultiLabel => out_dim,
-            Task::Classes | Task::Regression => 0,
+            Task::Classes | Task::Regression | Task::Links(_) => 0,
         };
         Self {
             task,
@@ -112,6 +146,7 @@ impl Evaluation {
             scores: vec![Vec::new(); num_scores],
             regression: [0.0; 4],
             num_values: 0,
+            pairs: PairEvaluation::default(),
         }
     }
 
@@ -139,6 +174,37 @@ impl Evaluation {
             (Task::Regression, Labels::Regression(truth)) => self.add_numbers(logits, truth),
             _ => panic!("labels were checked against the task when the data set was opened"),
         }
+    }
+
+    /// Adds the pairs of one batch. `embeddings` has the rows of the batch.
+    ///
+    /// # Panics
+    ///
+    /// If the pairs name rows that there are not.
+    pub fn add_pairs(&mut self, scorer: &Scorer, embeddings: &Dense, pairs: &Pairs, loss_sum: f64) {
+        self.loss_sum += loss_sum;
+        self.num_targets += pairs.len() as u64;
+        let (src, dst) = (scorer.src_rows(embeddings), scorer.dst_rows(embeddings));
+        let scores = |pair: usize| {
+            let own = std::iter::once(pairs.dst[pair]);
+            let negatives = pairs.own_negatives(pair).iter().copied();
+            let rows = own.chain(negatives.filter(|&row| !pairs.is_hit(pair, row)));
+            let src = src.row(pairs.src[pair] as usize);
+            rows.map(|row| scorer.join(src, dst.row(row as usize)))
+                .collect()
+        };
+        let scores: Vec<Vec<f32>> = (0..pairs.len()).into_par_iter().map(scores).collect();
+        for (pair, of_pair) in scores.iter().enumerate() {
+            match pairs.exists(pair) {
+                true => self.pairs.add(of_pair[0], &of_pair[1..]),
+                false => self.pairs.add_absent(of_pair[0]),
+            }
+        }
+    }
+
+    /// Returns the mean number of candidates that a pair was ranked among; none without pairs.
+    pub fn candidates(&self) -> Option<f64> {
+        self.pairs.candidates()
     }
 
     fn add_classes(&mut self, logits: &Dense, classes: &[u32]) {
@@ -227,6 +293,9 @@ impl Evaluation {
     }
 
     fn value(&mut self, metric: Metric) -> Option<f64> {
+        if matches!(self.task, Task::Links(_)) && metric != Metric::Loss {
+            return self.pairs.value(metric);
+        }
         let [label, label_square, error, error_square] = self.regression;
         let num_targets = self.num_targets as f64;
         let num_values = self.num_values as f64;
@@ -251,6 +320,11 @@ impl Evaluation {
             }
             Metric::Mae => error / num_values,
             Metric::Rmse => (error_square / num_values).sqrt(),
+            Metric::Mrr
+            | Metric::Hits1
+            | Metric::Hits10
+            | Metric::Hits50
+            | Metric::AveragePrecision => return None,
         })
     }
 
@@ -265,7 +339,7 @@ impl Evaluation {
             // with 0.
             match self.task {
                 Task::MultiLabel => Some(value.unwrap_or(0.0)),
-                Task::Classes | Task::Regression => value,
+                Task::Classes | Task::Regression | Task::Links(_) => value,
             }
         });
         mean(by_class).unwrap_or(0.0)

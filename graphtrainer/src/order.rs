@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use schemas::{Ids, Split, hash_int};
+use schemas::{Split, hash_int};
 
 use crate::TrainPlan;
 use crate::source::Source;
@@ -54,6 +54,8 @@ pub(crate) struct Order {
     counts: Vec<usize>,
     seed: u64,
     batch_size: usize,
+    /// Targets that one worker computes together: sections of a segment. None: any cut will do.
+    section: Option<usize>,
 }
 
 impl Order {
@@ -64,7 +66,32 @@ impl Order {
             counts,
             seed,
             batch_size,
+            section: None,
         }
+    }
+
+    /// Keeps each section of so many targets of a part, in the order of the epoch, with one worker.
+    pub(crate) fn in_sections(self, section: Option<usize>) -> Self {
+        Self { section, ..self }
+    }
+
+    /// Returns a worker's range of a global batch.
+    fn share(&self, segments: &[Segment], worker: usize, num_workers: usize) -> Range<usize> {
+        let lens = || segments.iter().map(|segment| segment.range.len());
+        let cut = |of: usize| (worker * of / num_workers, (worker + 1) * of / num_workers);
+        let Some(section) = self.section else {
+            let (start, end) = cut(lens().sum());
+            return start..end;
+        };
+        let mut ends = vec![0];
+        let mut before = 0;
+        for len in lens() {
+            let of_segment = (1..=len.div_ceil(section)).map(|at| before + (at * section).min(len));
+            ends.extend(of_segment);
+            before += len;
+        }
+        let (start, end) = cut(ends.len() - 1);
+        ends[start]..ends[end]
     }
 
     /// Returns the number of targets.
@@ -86,16 +113,12 @@ impl Order {
     ) -> impl Iterator<Item = Selection> + Clone + use<> {
         let mut parts: Vec<usize> = (0..self.counts.len()).collect();
         parts.sort_by_key(|&part| (mix(&[self.seed, epoch, part as u64]), part));
-        let batches = self.cut(&parts);
-        batches.into_iter().map(move |segments| {
-            let len: usize = segments.iter().map(|segment| segment.range.len()).sum();
-            let share = worker * len / num_workers..(worker + 1) * len / num_workers;
-            Selection {
-                segments,
-                epoch: Some(epoch),
-                share,
-            }
-        })
+        let batches = self.cut(&parts).into_iter().map(|segments| Selection {
+            share: self.share(&segments, worker, num_workers),
+            segments,
+            epoch: Some(epoch),
+        });
+        batches.collect::<Vec<_>>().into_iter()
     }
 
     /// Returns batches of all targets in the order of the parts, for evaluation.
@@ -141,11 +164,17 @@ impl Order {
         batches
     }
 
-    /// Returns the targets of a part, positions in its shard, in the order of an epoch.
-    pub(crate) fn permuted(&self, epoch: u64, ids: &Ids, targets: &[u32]) -> Vec<u32> {
+    /// Returns the targets of a part, positions in its shard, in the order of an epoch; `hash` is
+    /// that of a target's ids.
+    pub(crate) fn permuted(
+        &self,
+        epoch: u64,
+        hash: impl Fn(u32) -> u64,
+        targets: &[u32],
+    ) -> Vec<u32> {
         let mut drawn: Vec<(u64, u32)> = targets
             .iter()
-            .map(|&target| (mix(&[self.seed, epoch, ids.hash(target as usize)]), target))
+            .map(|&target| (mix(&[self.seed, epoch, hash(target)]), target))
             .collect();
         drawn.sort_unstable();
         drawn.into_iter().map(|(_, target)| target).collect()
@@ -156,7 +185,9 @@ impl Order {
 pub(crate) fn training_order(plan: &TrainPlan, source: &Source) -> Order {
     let result = &plan.result;
     let global_size = result.batch_size.saturating_mul(result.workers);
-    Order::new(source.counts_of(Split::Train), result.seed, global_size)
+    let order = Order::new(source.counts_of(Split::Train), result.seed, global_size);
+    let links = source.graph.pairs.as_ref().map(|_| result.links());
+    order.in_sections(links.and_then(|links| links.section))
 }
 
 /// Returns the random seed of a step's dropout.
@@ -165,7 +196,7 @@ pub(crate) fn step_seed(seed: u64, epoch: u64, step: u64) -> u64 {
 }
 
 /// Mixes words into a draw; each position of the list has a fixed meaning.
-fn mix(words: &[u64]) -> u64 {
+pub(crate) fn mix(words: &[u64]) -> u64 {
     words
         .iter()
         .fold(0, |state, &word| hash_int(state ^ hash_int(word)))
@@ -173,6 +204,8 @@ fn mix(words: &[u64]) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use schemas::Ids;
+
     use super::*;
 
     fn targets(order: &Order, selections: &[Selection]) -> Vec<(usize, u32)> {
@@ -186,7 +219,7 @@ mod tests {
                     stored.iter().map(|&i| u64::from(i)).collect(),
                 );
                 let ordered = match selection.epoch {
-                    Some(epoch) => order.permuted(epoch, &ids, &stored),
+                    Some(epoch) => order.permuted(epoch, |at| ids.hash(at as usize), &stored),
                     None => stored,
                 };
                 let mut segment = ordered[range.clone()].to_vec();

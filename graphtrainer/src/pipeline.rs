@@ -10,6 +10,7 @@ use schemas::threads::spawn_scoped;
 use crate::TrainError;
 use crate::class_weight;
 use crate::fetch::{FetchedParts, fetch_ahead};
+use crate::link::{pair_key, pair_weights};
 use crate::order::{Order, Selection};
 use crate::source::PartKey;
 use crate::supply::{PipelineStage, Supply, forward_error};
@@ -19,8 +20,9 @@ use crate::vectorise::{Batch, Chosen};
 /// queue evens out batches of unequal size, and the slowest stage sets the pace.
 const QUEUE_BATCHES: usize = 2;
 
-/// The targets of a batch by part; equal targets make equal batches.
-type Targets = Vec<(PartKey, Vec<u32>)>;
+/// The targets of a batch by part, and the epoch if pairs draw their negatives by it; equal targets
+/// make equal batches.
+type Targets = (Vec<(PartKey, Vec<u32>)>, Option<u64>);
 
 /// Starts the threads that fetch, choose and vectorise for one consumer. Batches arrive in the
 /// order of the selections. The first error of a thread arrives in place of a batch and ends the
@@ -63,11 +65,10 @@ fn vectorise(
     let mut last: Option<(Targets, Arc<Batch>)> = None;
     for chosen in choices {
         let chosen = chosen?;
-        let key: Targets = chosen
-            .pieces
-            .iter()
-            .map(|(part, _, targets)| (*part, targets.clone()))
-            .collect();
+        let pieces = chosen.pieces.iter();
+        let pieces = pieces.map(|(part, _, targets)| (*part, targets.clone()));
+        let epoch = chosen.epoch.filter(|_| supply.vectoriser.links.is_some());
+        let key: Targets = (pieces.collect(), epoch);
         // An epoch of one batch has the same targets every time. With several workers, the other
         // workers' targets may differ, and so the counts.
         let batch = match &last {
@@ -122,7 +123,11 @@ impl Reader<'_> {
 
     /// Takes the targets of a selection from the fetched parts.
     fn choose(&mut self, selection: &Selection) -> Chosen {
-        let mut chosen = Chosen::default();
+        let mut chosen = Chosen {
+            epoch: selection.epoch,
+            ..Chosen::default()
+        };
+        let links = self.supply.vectoriser.links.as_ref();
         let weights = &self.supply.vectoriser.class_weights;
         for (segment, own) in selection.shares() {
             if !self.supply.reads(&own) {
@@ -141,9 +146,12 @@ impl Reader<'_> {
                         .as_ref()
                         .is_none_or(|(known, _)| *known != ordered)
                     {
-                        let permuted =
-                            self.order
-                                .permuted(epoch, &part.shard.target_nodes().ids, stored);
+                        let ids = &part.shard.target_nodes().ids;
+                        let hash = |target: u32| match links {
+                            None => ids.hash(target as usize),
+                            Some(links) => pair_key(&part, &links.meta, target as usize),
+                        };
+                        let permuted = self.order.permuted(epoch, hash, stored);
                         self.permuted = Some((ordered, permuted));
                     }
                     self.permuted
@@ -152,15 +160,22 @@ impl Reader<'_> {
                         .to_vec()
                 }
             };
-            targets.sort_unstable();
+            if links.is_none() {
+                targets.sort_unstable();
+            }
             let own = &targets[own];
-            let total =
-                |of: &[u32]| class_weight::total(weights, &part.shard.target_nodes().labels, of);
+            let total = |of: &[u32]| match links {
+                None => class_weight::total(weights, &part.shard.target_nodes().labels, of),
+                Some(_) => pair_weights(part.pairs(), of),
+            };
             chosen.counts.global += total(&targets);
             chosen.counts.own += total(own);
             if !own.is_empty() {
                 let own = own.to_vec();
                 chosen.pieces.push((key, part, own));
+                if links.is_some() {
+                    chosen.of_batch.push(targets);
+                }
             }
         }
         chosen

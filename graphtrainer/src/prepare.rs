@@ -2,6 +2,7 @@
 
 mod edges;
 mod fit;
+mod links;
 mod typed;
 
 use std::fmt::Debug;
@@ -20,6 +21,7 @@ use crate::config::Loss;
 use crate::embedding::NodeEmbeddings;
 use crate::encode::encoded_width_max;
 use crate::learnable::LearnableType;
+use crate::link::LinkBatches;
 use crate::metric::Metric;
 use crate::server::{MESSAGE_BYTES_MAX, TableRows, TableSpec, TensorSpec, spread};
 use crate::source::Source;
@@ -44,6 +46,8 @@ pub(crate) struct Prepared {
     pub(crate) monitor: Metric,
     /// Weight decay of each parameter.
     pub(crate) decays: Vec<f32>,
+    /// How batches of pairs are made; none if targets are nodes.
+    pub(crate) links: Option<LinkBatches>,
 }
 
 impl Prepared {
@@ -69,6 +73,7 @@ impl Prepared {
             learnable: self.learnable.clone(),
             class_weights: self.class_weights.clone(),
             trained: trains.then(|| self.model.clone()),
+            links: self.links.clone(),
         }
     }
 }
@@ -144,7 +149,13 @@ pub(crate) fn prepare(plan: &TrainPlan, source: &Source) -> Result<Prepared, Tra
     }
     let learnable = learnable(&source.graph, &arch, plan.result.seed);
     model.set_device(plan.tuning.device.open()?);
+    let links = source.graph.pairs.as_ref().map(|meta| LinkBatches {
+        plan: plan.result.links(),
+        meta: meta.clone(),
+        seed: plan.result.seed,
+    });
     Ok(Prepared {
+        links,
         schema,
         options,
         transforms,
@@ -195,7 +206,10 @@ impl TrainPlan {
     /// An error for missing or unfit columns of the graph.
     pub fn check_graph(&self, graph: &GraphMeta, hops: usize) -> Result<(), TrainError> {
         let checks = Checks::new(self, graph, hops);
-        checks.architecture_of(Task::Regression, 1).map(drop)
+        match &graph.pairs {
+            Some(pairs) => checks.links(pairs).map(drop),
+            None => checks.architecture_of(Task::Regression, 1).map(drop),
+        }
     }
 
     /// Checks that parameter servers of several processes can hold a model for this graph, whose
@@ -208,7 +222,10 @@ impl TrainPlan {
     /// graph.
     pub fn check_servers(&self, graph: &GraphMeta, hops: usize) -> Result<(), TrainError> {
         let checks = Checks::new(self, graph, hops);
-        let arch = checks.architecture_of(Task::Regression, checks.label()?.width())?;
+        let arch = match &graph.pairs {
+            Some(pairs) => checks.links(pairs)?,
+            None => checks.architecture_of(Task::Regression, checks.label()?.width())?,
+        };
         // An invalid architecture is reported later, when the true width of the labels is known.
         match arch.validate() {
             Ok(()) => checks.messages(&arch, &checks.decays(&arch)?),
@@ -272,7 +289,7 @@ impl<'a> Checks<'a> {
     }
 
     fn splits(&self, source: &Source) -> Result<(), TrainError> {
-        if self.graph.target().split.is_none() {
+        if self.graph.pairs.is_none() && self.graph.target().split.is_none() {
             return Err(self.untrainable(match self.graph.is_typed() {
                 true => "its targets have no splits (`input.nodes.TYPE.split`)",
                 false => "its nodes have no splits (`input.nodes.split`)",
@@ -300,7 +317,11 @@ impl<'a> Checks<'a> {
     }
 
     fn architecture(&self) -> Result<AnyArchitecture, TrainError> {
+        if let Some(pairs) = &self.graph.pairs {
+            return self.links(pairs);
+        }
         let label = self.label()?;
+        self.link_keys_absent()?;
         let task = match label {
             LabelKind::Class { .. } | LabelKind::ClassName { .. } => Task::Classes,
             LabelKind::MultiLabel { .. } => Task::MultiLabel,
@@ -312,7 +333,7 @@ impl<'a> Checks<'a> {
             let kind = match task {
                 Task::Classes => "classes",
                 Task::MultiLabel => "lists of zeros and ones",
-                Task::Regression => "numbers",
+                Task::Regression | Task::Links(_) => "numbers",
             };
             let problem = format!("its labels are {kind}, allowed is {}", fitting.name());
             return Err(self.unfit("loss", loss.name(), problem));
@@ -324,8 +345,14 @@ impl<'a> Checks<'a> {
         let label = self.graph.target().label.as_ref().map(|label| &label.kind);
         label.ok_or_else(|| {
             self.untrainable(match self.graph.is_typed() {
-                true => "its targets have no labels (`input.nodes.TYPE.label`)",
-                false => "its nodes have no labels (`input.nodes.label`)",
+                true => {
+                    "its targets have no labels (`input.nodes.TYPE.label`), and it has no pairs \
+                     (`[input.pairs]`)"
+                }
+                false => {
+                    "its nodes have no labels (`input.nodes.label`), and it has no pairs \
+                     (`[input.pairs]`)"
+                }
             })
         })
     }
@@ -362,8 +389,8 @@ impl<'a> Checks<'a> {
             embedding_dim,
             edge_dim: edges.dim,
             edge_weight: edges.weight,
-            hidden: plan.hidden.clone(),
             num_layers: self.num_layers()?,
+            hidden: self.hidden(task),
             out_dim,
             heads: plan.heads,
             out_heads: plan.out_heads,
@@ -375,6 +402,13 @@ impl<'a> Checks<'a> {
             activation: plan.activation,
             task,
         })
+    }
+
+    /// Returns the widths of the hidden layers. With links, the last width is that of the output.
+    fn hidden(&self, task: Task) -> Vec<usize> {
+        let given = &self.plan.result.hidden;
+        let is_links = matches!(task, Task::Links(_));
+        given[..given.len() - usize::from(is_links && !given.is_empty())].to_vec()
     }
 
     fn num_layers(&self) -> Result<usize, TrainError> {

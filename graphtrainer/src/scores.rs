@@ -31,6 +31,9 @@ pub struct SplitScores {
     pub num_targets: u64,
     /// Every metric that is a finite number.
     pub metrics: Metrics,
+    /// With pairs: mean number of nodes that a pair's dst node was ranked among, itself included.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub candidates: Option<f64>,
     /// The labels that occur among targets or predictions, ascending; empty for numbers.
     pub labels: Vec<LabelScores>,
     /// For classes: how many targets have the class of the row and the predicted class of the
@@ -114,6 +117,7 @@ impl SplitScores {
         Self {
             num_targets: evaluation.num_targets(),
             metrics: Metrics::new(),
+            candidates: None,
             labels,
             confusion,
         }

@@ -7,12 +7,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use schemas::{
     DenseRows, DrawParts, Features, FlattenMeta, GraphColumns, GraphFeatureDataset, GraphMeta,
-    GraphShard, Neighborhoods, Split, SplitCounts,
+    GraphShard, Neighborhoods, PartPairs, Split, SplitCounts,
 };
 use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::TrainError;
+use crate::link::PartFrequencies;
 
 /// Reads a part, or draws it with a seed.
 type ReadPart = Box<dyn Fn(usize, u64) -> Result<Neighborhoods, TrainError> + Send + Sync>;
@@ -57,8 +58,10 @@ pub(crate) struct Part {
     pub(crate) shard: GraphShard,
     /// As in [`Neighborhoods`].
     dense: Vec<Option<Box<dyn DenseRows + Send + Sync>>>,
-    /// Positions of the targets, in the order train, val, test.
+    /// Positions of the targets, or of the pairs where there are pairs, in the order train, val,
+    /// test.
     targets: [Vec<u32>; 3],
+    frequencies: PartFrequencies,
 }
 
 /// Decoded parts; the least recently used one is dropped first.
@@ -251,27 +254,18 @@ impl Source {
 
     fn decode(&self, idx: usize, seed: u64) -> Result<Part, TrainError> {
         let Neighborhoods { shard, dense } = (self.read)(idx, seed)?;
-        let mut targets = [const { Vec::new() }; 3];
-        let nodes = shard.target_nodes();
-        for (position, (&split, &is_target)) in (0..).zip(nodes.split.iter().zip(&nodes.is_target))
-        {
-            let Some(slot) = slot_of(split).filter(|_| is_target) else {
-                continue;
-            };
-            let row: u32 = position;
-            if !nodes.labels.has(row as usize) {
-                return Err(TrainError::Unlabelled {
-                    input: self.input.clone(),
-                    id: nodes.ids.display(row as usize),
-                    split: split.as_str(),
-                });
+        let (targets, frequencies) = match (&shard.pairs, &self.graph.pairs) {
+            (Some(pairs), Some(meta)) => {
+                let num_nodes = shard.nodes[meta.to].ids.len();
+                (pairs_by_split(pairs), PartFrequencies::of(pairs, num_nodes))
             }
-            targets[slot].push(row);
-        }
+            _ => (self.targets_by_split(&shard)?, PartFrequencies::default()),
+        };
         let part = Part {
             shard,
             dense,
             targets,
+            frequencies,
         };
         for split in [Split::Train, Split::Val, Split::Test] {
             let (found, expected) = (part.targets(split).len(), self.counts_of(split)[idx]);
@@ -289,13 +283,51 @@ impl Source {
         Ok(part)
     }
 
+    /// Returns the positions of the targets by split, all of which have labels.
+    fn targets_by_split(&self, shard: &GraphShard) -> Result<[Vec<u32>; 3], TrainError> {
+        let mut targets = [const { Vec::new() }; 3];
+        let nodes = shard.target_nodes();
+        for (position, (&split, &is_target)) in (0..).zip(nodes.split.iter().zip(&nodes.is_target))
+        {
+            let Some(slot) = slot_of(split).filter(|_| is_target) else {
+                continue;
+            };
+            let row: u32 = position;
+            if !nodes.labels.has(row as usize) {
+                return Err(TrainError::Unlabelled {
+                    input: self.input.clone(),
+                    id: nodes.ids.display(row as usize),
+                    split: split.as_str(),
+                });
+            }
+            targets[slot].push(row);
+        }
+        Ok(targets)
+    }
+
     fn cache(&self) -> MutexGuard<'_, Cache> {
         self.cache.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Part {
-    /// Returns the positions of the targets of a split, ascending.
+    /// Returns the pairs of the part.
+    ///
+    /// # Panics
+    ///
+    /// If the graph has no pairs.
+    pub(crate) fn pairs(&self) -> &PartPairs {
+        let pairs = self.shard.pairs.as_ref();
+        pairs.expect("a graph with pairs has them in each part")
+    }
+
+    /// Returns how often train pairs end at nodes.
+    pub(crate) fn frequencies(&self) -> &PartFrequencies {
+        &self.frequencies
+    }
+
+    /// Returns the positions of the targets of a split, ascending; of its pairs where there are
+    /// pairs.
     pub(crate) fn targets(&self, split: Split) -> &[u32] {
         slot_of(split).map_or(&[], |slot| &self.targets[slot])
     }
@@ -318,6 +350,17 @@ impl Part {
             (None, Features::None | Features::Sparse { .. }) => &[],
         }
     }
+}
+
+/// Returns the positions of the pairs by split.
+fn pairs_by_split(pairs: &PartPairs) -> [Vec<u32>; 3] {
+    let mut targets = [const { Vec::new() }; 3];
+    for (pair, &split) in (0..).zip(&pairs.split) {
+        if let Some(slot) = slot_of(split) {
+            targets[slot].push(pair);
+        }
+    }
+    targets
 }
 
 impl Cache {

@@ -20,9 +20,11 @@ pub(crate) struct Supply<'env> {
 
 impl Supply<'_> {
     /// Tells whether a worker with these targets of a segment reads the segment's part: without
-    /// targets it needs the part only for class weights.
+    /// targets it needs the part only for the weights of classes or pairs.
     pub(crate) fn reads(&self, own: &Range<usize>) -> bool {
-        !own.is_empty() || !self.vectoriser.class_weights.is_empty()
+        let of_links = self.vectoriser.links.as_ref();
+        let weighs = of_links.is_some_and(|links| links.meta.weight);
+        !own.is_empty() || weighs || !self.vectoriser.class_weights.is_empty()
     }
 
     /// Returns the parts that a worker's batch reads, in its order.

@@ -238,6 +238,9 @@ fn identity(plan: &TrainPlan, resolved: &Resolved, read: &serde_json::Value) -> 
     if resolved.arch.task() == gnn::Task::Regression {
         identity["scaled_labels"] = json!(true);
     }
+    if matches!(resolved.arch.task(), gnn::Task::Links(_)) {
+        identity["links"] = json!(result.links());
+    }
     identity
 }
 
@@ -305,18 +308,25 @@ fn epoch_lines(trained: &Trained) -> Result<Vec<u8>, TrainError> {
 
 /// Returns what `model.json` says about a training; it does not depend on time or machine.
 fn about(plan: &TrainPlan, source: &Source, trained: &Trained) -> Result<About, TrainError> {
+    let links = source
+        .graph
+        .pairs
+        .as_ref()
+        .map(|_| json!(plan.result.links()));
+    let links = links.map(|links| ("links".to_owned(), links));
+    let extra = BTreeMap::from([
+        ("flatten".to_owned(), to_json(&source.flatten)?),
+        ("graph".to_owned(), to_json(&source.graph)?),
+        ("best_epoch".to_owned(), json!(trained.best_epoch)),
+        ("columns".to_owned(), source.columns.clone()),
+        ("epochs".to_owned(), json!(trained.history.len())),
+        ("seed".to_owned(), json!(plan.result.seed)),
+    ]);
     Ok(About {
         label_names: Some(label_names(&source.graph).to_vec()).filter(|names| !names.is_empty()),
         metrics: trained.metrics.clone(),
         fanouts: to_json(&source.flatten.fanouts)?,
-        extra: BTreeMap::from([
-            ("flatten".to_owned(), to_json(&source.flatten)?),
-            ("graph".to_owned(), to_json(&source.graph)?),
-            ("best_epoch".to_owned(), json!(trained.best_epoch)),
-            ("columns".to_owned(), source.columns.clone()),
-            ("epochs".to_owned(), json!(trained.history.len())),
-            ("seed".to_owned(), json!(plan.result.seed)),
-        ]),
+        extra: extra.into_iter().chain(links).collect(),
     })
 }
 

@@ -3,13 +3,14 @@
 use std::sync::Arc;
 
 use gnn::typed::Schema;
-use gnn::{Block, Dense, Input, Labels, ReadyInput, SparseRows, Transform};
+use gnn::{Block, Dense, Input, Labels, Pairs, ReadyInput, SparseRows, Transform};
 
 use crate::TrainError;
 use crate::any_model::{AnyBlocks, AnyModel};
-use crate::batch::{BlockOptions, Layers, Piece, Place, features_of, layers_of};
+use crate::batch::{BlockOptions, Layers, Piece, Place, features_of, layers_of, layers_of_roots};
 use crate::convert;
 use crate::learnable::{BatchRows, LearnableType};
+use crate::link::LinkBatches;
 use crate::memory::{BLOCK_EDGE_BYTES, BLOCK_NODE_BYTES, DENSE_PER_SPARSE};
 use crate::source::{Part, PartKey};
 
@@ -51,12 +52,19 @@ pub(crate) struct Vectoriser {
     pub(crate) trained: Option<AnyModel>,
     /// Weight of a target's loss by its class; empty: 1 for all.
     pub(crate) class_weights: Vec<f32>,
+    /// How batches of pairs are made; none if targets are nodes.
+    pub(crate) links: Option<LinkBatches>,
 }
 
 /// Targets of a batch, with their decoded parts.
 #[derive(Debug, Default)]
 pub(crate) struct Chosen {
+    /// The epoch of training; none in evaluation.
+    pub(crate) epoch: Option<u64>,
+    /// With links, the targets are pairs, in the order of the epoch.
     pub(crate) pieces: Vec<(PartKey, Arc<Part>, Vec<u32>)>,
+    /// With links, by piece: the pairs of the part in the global batch.
+    pub(crate) of_batch: Vec<Vec<u32>>,
     pub(crate) counts: Counts,
 }
 
@@ -67,10 +75,13 @@ impl Vectoriser {
             .iter()
             .map(|(_, part, targets)| Piece {
                 shard: &part.shard,
-                targets,
+                targets: if self.links.is_some() { &[] } else { targets },
             })
             .collect();
-        let Layers { data, nodes } = layers_of(&pieces, &self.schema, &self.options);
+        let (Layers { data, nodes }, pairs) = match &self.links {
+            None => (layers_of(&pieces, &self.schema, &self.options), None),
+            Some(links) => self.link_layers(links, chosen, &pieces),
+        };
         let mut input = Vec::with_capacity(nodes.len());
         for (node_type, (transform, places)) in self.transforms.iter().zip(&nodes).enumerate() {
             let of_features = transform.as_ref().map(|transform| {
@@ -99,11 +110,37 @@ impl Vectoriser {
         }
         Ok(Batch {
             blocks,
-            labels: labels_of(&pieces),
-            num_targets: pieces.iter().map(|piece| piece.targets.len()).sum(),
+            labels: pairs.map_or_else(|| labels_of(&pieces), |pairs| Labels::Pairs(pairs.into())),
+            num_targets: chosen
+                .pieces
+                .iter()
+                .map(|(_, _, targets)| targets.len())
+                .sum(),
             counts: chosen.counts,
             learnable,
         })
+    }
+}
+
+impl Vectoriser {
+    /// Collects the layers of the ends and negatives of the chosen pairs, and the pairs as rows of
+    /// the last layer.
+    fn link_layers(
+        &self,
+        links: &LinkBatches,
+        chosen: &Chosen,
+        pieces: &[Piece<'_>],
+    ) -> (Layers, Option<Pairs>) {
+        let mut targets = links.targets(chosen, self.schema.types.len());
+        let roots = std::mem::take(&mut targets.roots);
+        let left_out = links.left_out(chosen, self.schema.relations.len());
+        let start = (roots, left_out.as_ref());
+        let layers = layers_of_roots(pieces, &self.schema, start, &self.options);
+        let last = layers.data.last();
+        let num_dst = last.map_or_else(Vec::new, |last| {
+            last.types.iter().map(|of_type| of_type.num_dst).collect()
+        });
+        (layers, Some(targets.into_pairs(&num_dst)))
     }
 }
 
@@ -173,6 +210,7 @@ impl Batch {
         let labels = match &self.labels {
             Labels::Classes(classes) => classes.len() * 4,
             Labels::MultiLabel(dense) | Labels::Regression(dense) => dense.values.len() * 4,
+            Labels::Pairs(pairs) => pairs.bytes(),
         };
         let blocks = self.blocks.each().into_iter().map(block_bytes);
         let learnable = self.learnable.iter().map(BatchRows::bytes);
@@ -230,6 +268,7 @@ mod tests {
             trained: None,
             learnable: Vec::new(),
             class_weights: Vec::new(),
+            links: None,
         };
         let chosen = Chosen {
             pieces: vec![(key, part, targets)],

@@ -25,7 +25,7 @@ mod mask;
 mod norm;
 pub(crate) mod partial;
 mod prefetch;
-mod product;
+pub(crate) mod product;
 mod relational;
 mod segment_max;
 mod shared;

@@ -4,7 +4,7 @@ use super::Float;
 
 /// A row-major matrix in a slice, or the transpose of one.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Matrix<'a, F> {
+pub(crate) struct Matrix<'a, F> {
     values: &'a [F],
     rows: usize,
     cols: usize,
@@ -13,7 +13,7 @@ pub(super) struct Matrix<'a, F> {
 
 impl<'a, F: Float> Matrix<'a, F> {
     /// Views `values` as rows of `cols` values each.
-    pub(super) fn new(values: &'a [F], cols: usize) -> Matrix<'a, F> {
+    pub(crate) fn new(values: &'a [F], cols: usize) -> Matrix<'a, F> {
         let rows = values.len() / cols;
         assert_eq!(values.len(), rows * cols, "rows are equally wide");
         Matrix {
@@ -25,7 +25,7 @@ impl<'a, F: Float> Matrix<'a, F> {
     }
 
     /// Swaps rows and columns, without moving a value.
-    pub(super) fn transposed(self) -> Matrix<'a, F> {
+    pub(crate) fn transposed(self) -> Matrix<'a, F> {
         Matrix {
             rows: self.cols,
             cols: self.rows,
@@ -55,7 +55,7 @@ impl<'a, F: Float> Matrix<'a, F> {
 /// # Panics
 ///
 /// If the shapes do not fit.
-pub(super) fn multiply<F: Float>(a: Matrix<'_, F>, b: Matrix<'_, F>, out: &mut [F], adds: bool) {
+pub(crate) fn multiply<F: Float>(a: Matrix<'_, F>, b: Matrix<'_, F>, out: &mut [F], adds: bool) {
     assert_eq!(a.cols, b.rows, "a row of `a` is as long as a column of `b`");
     assert_eq!(out.len(), a.rows * b.cols, "`out` has the product's shape");
     let ((a_row, a_col), (b_row, b_col)) = (a.strides(), b.strides());

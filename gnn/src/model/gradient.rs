@@ -1,10 +1,10 @@
 //! The loss of a batch and its gradient.
 
-use super::{Mode, Model, compute_on};
+use super::{Mode, Model, Wanted, compute_on};
 use crate::check::check;
 use crate::layer::{plain, read};
 use crate::loss::Weighing;
-use crate::{Block, Dense, Device, GnnError, Labels, ReadyInput, Task};
+use crate::{Block, Dense, Device, GnnError, Labels, ReadyInput};
 
 /// Loss and gradient of one batch.
 #[derive(Clone, Debug)]
@@ -67,7 +67,7 @@ impl Model {
             let mut slopes = self.state.backward(
                 &stack.pass,
                 (logits, &values),
-                self.wanted(labels),
+                &self.wanted(labels, &self.state.flat),
                 f64::from(normalizer),
             )?;
             if let Some(error) = stack.pass.failure.take() {
@@ -113,19 +113,23 @@ impl Model {
         let stack = self.stack(flat, (&Device::cpu(), true), mode, |_| true);
         let logits = stack.run(blocks, input);
         let values: Vec<f64> = read(logits.clone())?;
-        let wanted = self.wanted(labels);
+        let wanted = self.wanted(labels, flat);
         let slopes = self
             .state
-            .backward(&stack.pass, (logits, &values), wanted, normalizer)?;
+            .backward(&stack.pass, (logits, &values), &wanted, normalizer)?;
         Ok((slopes.loss_sum, slopes.parameters))
     }
 
-    /// Returns the labels with what changes the loss of a row.
-    fn wanted<'a>(&'a self, labels: &'a Labels) -> (Task, &'a Labels, Weighing<'a>) {
-        let weighing = Weighing {
-            class_weights: &self.class_weights,
-            label_scale: self.label_scale.as_ref(),
-        };
-        (self.arch.task, labels, weighing)
+    /// Returns the labels with what their loss depends on.
+    fn wanted<'a, F>(&'a self, labels: &'a Labels, flat: &'a [F]) -> Wanted<'a, F> {
+        Wanted {
+            task: self.arch.task,
+            labels,
+            weighing: Weighing {
+                class_weights: &self.class_weights,
+                label_scale: self.label_scale.as_ref(),
+            },
+            flat,
+        }
     }
 }

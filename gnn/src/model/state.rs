@@ -8,9 +8,10 @@ use burn::tensor::{Element, Tensor, TensorData};
 use super::Mode;
 use crate::kernel::Float;
 use crate::layer::{Pass, read};
+use crate::link;
 use crate::loss::{Weighing, loss_and_slope};
 use crate::parameter::{self, BufferInfo, ParameterList, ZeroInfo};
-use crate::{Dense, Device, GnnError, Labels, ParameterInfo, Task};
+use crate::{Dense, Device, GnnError, Labels, ParameterInfo, Scorer, Task};
 
 /// Parameters and buffers, each with its names.
 #[derive(Clone, Debug)]
@@ -46,6 +47,15 @@ impl ModelState {
             buffers,
             zeros,
         }
+    }
+
+    /// Returns the decoder of a task of links with its parameters.
+    pub(crate) fn scorer(&self, task: Task, dim: usize) -> Option<Scorer> {
+        let Task::Links(decoder) = task else {
+            return None;
+        };
+        let weights = link::Weights::last_of(decoder, dim, &self.flat);
+        Some(Scorer::new(decoder, dim, weights.values.to_vec()))
     }
 
     /// Makes tensors of the parameters that `wanted` picks, in the number type of `flat` and on a
@@ -94,23 +104,26 @@ impl ModelState {
     /// Returns the loss sum and the gradient of `loss sum / normalizer`: of the parameters, and of
     /// the learnable columns of the input.
     ///
-    /// The loss and its slope are computed in f64 outside the graph. The backward pass starts from
+    /// The loss and its slope are computed outside the graph. The backward pass starts from
     /// `sum(logits * slope)`, whose gradient equals the gradient of the loss.
     pub(crate) fn backward<F: Float + Element>(
         &self,
         pass: &Pass<'_>,
         (logits, values): (Tensor<2>, &[f64]),
-        (task, labels, weighing): (Task, &Labels, Weighing<'_>),
+        wanted: &Wanted<'_, F>,
         normalizer: f64,
     ) -> Result<Slopes<F>, GnnError> {
         let [rows, width] = logits.dims();
-        let (loss_sum, mut slope) = loss_and_slope(task, values, width, labels, weighing);
+        let OutputSlopes {
+            loss_sum,
+            rows: mut slope,
+            decoder,
+        } = wanted.slopes(values, width, normalizer);
         if slope.is_empty() {
             return Ok(Slopes::zeros(self.flat.len(), pass));
         }
-        slope.iter_mut().for_each(|slope| *slope /= normalizer);
-        slope.resize(rows * width, 0.0);
-        let slope = TensorData::new(slope, [rows, width]).convert::<F>();
+        slope.resize(rows * width, F::ZERO);
+        let slope = TensorData::new(slope, [rows, width]);
         let slope = Tensor::<2>::from_data(slope, (&pass.device, pass.dtype));
         let grads = (logits * slope).sum().backward();
         let learnable = pass.learnable.borrow();
@@ -142,11 +155,55 @@ impl ModelState {
                 }
             }
         }
+        let start = parameters.len() - decoder.len();
+        parameters[start..].copy_from_slice(&decoder);
         Ok(Slopes {
             loss_sum,
             parameters,
             inputs,
         })
+    }
+}
+
+/// The wanted outputs of a batch, and what its loss depends on.
+pub(crate) struct Wanted<'a, F> {
+    pub(crate) task: Task,
+    pub(crate) labels: &'a Labels,
+    pub(crate) weighing: Weighing<'a>,
+    /// The flat parameters, the last of which are the decoder's.
+    pub(crate) flat: &'a [F],
+}
+
+/// The loss of a batch and its gradient with respect to the outputs.
+struct OutputSlopes<F> {
+    loss_sum: f64,
+    /// Of the first rows of the outputs; the others have none.
+    rows: Vec<F>,
+    /// Of the decoder's parameters.
+    decoder: Vec<F>,
+}
+
+impl<F: Float> Wanted<'_, F> {
+    /// Returns the loss sum, and the gradient of `loss sum / normalizer`.
+    fn slopes(&self, outputs: &[f64], width: usize, normalizer: f64) -> OutputSlopes<F> {
+        if let (Task::Links(decoder), Labels::Pairs(pairs)) = (self.task, self.labels) {
+            let weights = link::Weights::last_of(decoder, width, self.flat);
+            let rows: Vec<F> = outputs.iter().map(|&value| F::from_f64(value)).collect();
+            let slopes = link::loss_and_slope(weights, &rows, pairs, normalizer);
+            return OutputSlopes {
+                loss_sum: slopes.loss_sum,
+                rows: slopes.rows,
+                decoder: slopes.parameters,
+            };
+        }
+        let (loss_sum, slope) =
+            loss_and_slope(self.task, outputs, width, self.labels, self.weighing);
+        let slope = slope.into_iter().map(|x| F::from_f64(x / normalizer));
+        OutputSlopes {
+            loss_sum,
+            rows: slope.collect(),
+            decoder: Vec::new(),
+        }
     }
 }
 

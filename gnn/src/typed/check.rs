@@ -3,7 +3,7 @@
 use super::architecture::TypedArchitecture;
 use super::block::{TypedBlock, block_error, of_relation};
 use super::schema::Schema;
-use crate::{GnnError, ReadyInput};
+use crate::{GnnError, ReadyInput, Task};
 
 /// Checks blocks and inputs against a model and returns the number of targets.
 pub(super) fn check(
@@ -40,7 +40,10 @@ pub(super) fn check(
     for (t, of_type) in input.iter().enumerate() {
         check_raw(arch, t, of_type.as_ref(), first.num_src(t))?;
     }
-    Ok(last.num_dst(arch.target()))
+    Ok(match arch.task {
+        Task::Links(_) => (0..schema.types.len()).map(|t| last.num_dst(t)).sum(),
+        Task::Classes | Task::MultiLabel | Task::Regression => last.num_dst(arch.target()),
+    })
 }
 
 /// Checks that a block has the columns that a model reads.

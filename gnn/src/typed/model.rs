@@ -13,7 +13,7 @@ use super::stack::{self, TypeRows, TypedStack};
 use crate::kernel::Float;
 use crate::layer::{Conv, plain};
 use crate::model::{ModelState, compute_on};
-use crate::{Dense, Device, GnnError, Input, LabelScale, Mode, ParameterInfo, ReadyInput};
+use crate::{Dense, Device, GnnError, Input, LabelScale, Mode, ParameterInfo, ReadyInput, Scorer};
 
 /// A typed model: an architecture and its parameters.
 #[derive(Clone, Debug)]
@@ -142,7 +142,8 @@ impl TypedModel {
     }
 
     /// Returns the logits of the last block's dst nodes of the target type; for a regression with a
-    /// label scale, numbers in the unit of the labels.
+    /// label scale, numbers in the unit of the labels. For links, returns the embeddings of the dst
+    /// nodes of all types, type after type.
     ///
     /// # Shapes
     ///
@@ -328,6 +329,12 @@ impl TypedModel {
             convs: &self.convs,
             pass: self.state.pass(flat, (on, tracked), mode, wanted),
         }
+    }
+
+    /// Returns the decoder with its parameters, for a model of links.
+    #[must_use]
+    pub fn scorer(&self) -> Option<Scorer> {
+        self.state.scorer(self.arch.task, self.arch.out_dim)
     }
 
     /// Undoes the scaling of labels.

@@ -13,7 +13,7 @@ use super::{hgt, linear, per_relation, simple_hgn};
 use crate::kernel::{Relational, RowNormalize};
 use crate::layer::{Conv, Features, MaskKind, Pass, Scope, Src, Summed};
 use crate::ops::Fused;
-use crate::{Dense, GnnError, ReadyInput};
+use crate::{Dense, GnnError, ReadyInput, Task};
 
 /// Layer of dropout masks on raw features; convs count from 1.
 const RAW: usize = 0;
@@ -64,11 +64,16 @@ pub(super) struct TypeRows {
 }
 
 impl<'a> TypedStack<'a> {
-    /// Runs all layers and the head; returns the logits of the target type's dst nodes.
+    /// Runs all layers and the head; returns the logits of the target type's dst nodes. For links,
+    /// returns the embeddings of the dst nodes of all types.
     pub(super) fn run(&self, blocks: &[TypedBlock], input: &[Option<ReadyInput>]) -> Tensor<2> {
         let mut rows = self.input_rows(&blocks[0], input);
         for (layer, block) in (1..).zip(blocks) {
             rows = self.layer(layer, block, rows);
+        }
+        if let Task::Links(_) = self.arch.task {
+            let all = rows.into_iter().flatten().map(|of| of.rows);
+            return Tensor::cat(all.collect(), 0);
         }
         let target = rows.swap_remove(self.arch.target());
         self.head(

@@ -189,5 +189,6 @@ pub(crate) fn labels(arch: &TypedArchitecture, rows: usize) -> Labels {
             Labels::MultiLabel(wanted)
         }
         Task::Regression => Labels::Regression(random.dense(rows, arch.out_dim)),
+        Task::Links(_) => unreachable!("no architecture of these tests is of links"),
     }
 }

@@ -10,6 +10,7 @@ mod case;
 mod formula;
 mod graph;
 mod hubs;
+mod links;
 mod models;
 mod outputs;
 mod refused;

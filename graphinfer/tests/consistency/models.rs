@@ -4,7 +4,8 @@ use crate::SEED;
 use crate::graph::{CLASSES, DIM, Draws, Graph, LabelColumn};
 use arrow::array::AsArray;
 use gnn::{
-    Activation, Aggregator, Architecture, Dense, LayerKind, Model, ModelFile, Norm, Task, Transform,
+    Activation, Aggregator, Architecture, Decoder, Dense, LayerKind, Model, ModelFile, Norm, Task,
+    Transform,
 };
 use schemas::dataset::MANIFEST_SCHEMA;
 use schemas::xxh::file_checksum;
@@ -28,6 +29,8 @@ pub(crate) struct Variant {
     pub(crate) norm: Norm,
     pub(crate) residual: bool,
     pub(crate) head: bool,
+    /// Of a model of links.
+    pub(crate) decoder: Option<Decoder>,
 }
 
 impl Default for Variant {
@@ -42,6 +45,7 @@ impl Default for Variant {
             norm: Norm::None,
             residual: false,
             head: false,
+            decoder: None,
         }
     }
 }
@@ -72,6 +76,10 @@ impl Trained {
                 )
             }
             LabelColumn::Number => (label("Float32", LabelKind::Number), Task::Regression, 1),
+        };
+        let (task, out_dim) = match variant.decoder {
+            Some(decoder) => (Task::Links(decoder), 6),
+            None => (task, out_dim),
         };
         let arch = architecture(variant, fanouts.len(), task, out_dim);
         let mut model = Model::init(&arch, 3).unwrap();

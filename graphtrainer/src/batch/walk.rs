@@ -1,6 +1,8 @@
 //! A walk from the targets of a batch against the edges of their shards.
 
-use gnn::typed::Schema;
+use std::collections::HashSet;
+
+use gnn::typed::{RelationEnds, Schema};
 use schemas::ShardEdges;
 
 use super::{Piece, Place, narrow};
@@ -27,39 +29,106 @@ pub(super) struct Walk<'a> {
     pub(super) places: Vec<Vec<Place>>,
     /// Position in `places`, by piece and type (one list for each pair), and by node.
     position: Vec<Vec<u32>>,
+    /// Edges that are not walked.
+    left_out: Option<&'a LeftOut>,
+}
+
+/// Edges that a batch does not read: those between the ends of its own pairs.
+#[derive(Debug)]
+pub(crate) struct LeftOut {
+    /// Types of the ends of a pair.
+    pub(crate) from: usize,
+    pub(crate) to: usize,
+    /// By relation: whether its edges between the ends of a pair are left out.
+    pub(crate) relations: Vec<bool>,
+    /// Piece, src node and dst node of each pair.
+    pub(crate) pairs: HashSet<(u32, u32, u32)>,
+}
+
+impl LeftOut {
+    /// Tells whether an edge of a relation joins the ends of a pair, in either direction.
+    fn has(
+        &self,
+        (relation, ends): (usize, &RelationEnds),
+        piece: u32,
+        (src, dst): (u32, u32),
+    ) -> bool {
+        let is_along = (ends.from, ends.to) == (self.from, self.to);
+        let is_against = (ends.from, ends.to) == (self.to, self.from);
+        self.relations[relation]
+            && ((is_along && self.pairs.contains(&(piece, src, dst)))
+                || (is_against && self.pairs.contains(&(piece, dst, src))))
+    }
 }
 
 impl<'a> Walk<'a> {
-    /// Starts a walk at the targets.
+    /// Starts a walk at the targets of the pieces.
     pub(super) fn new(pieces: &'a [Piece<'a>], schema: &'a Schema) -> Self {
-        let num_types = schema.types.len();
-        let types = pieces.iter().flat_map(|piece| &piece.shard.nodes);
-        let mut position: Vec<Vec<u32>> = types.map(|nodes| vec![ABSENT; nodes.len()]).collect();
-        let mut places = vec![Vec::new(); num_types];
+        let mut roots = vec![Vec::new(); schema.types.len()];
         for (idx, piece) in pieces.iter().enumerate() {
+            let place = |&node| Place {
+                piece: narrow(idx),
+                node,
+            };
+            roots[piece.shard.target_type].extend(piece.targets.iter().map(place));
+        }
+        Self::from_roots(pieces, schema, roots)
+    }
+
+    /// Starts a walk at some nodes, by type, each at most once.
+    pub(super) fn from_roots(
+        pieces: &'a [Piece<'a>],
+        schema: &'a Schema,
+        roots: Vec<Vec<Place>>,
+    ) -> Self {
+        let num_types = schema.types.len();
+        for piece in pieces {
             assert_eq!(
                 (piece.shard.nodes.len(), piece.shard.edges.len()),
                 (num_types, schema.relations.len()),
                 "a shard is of a graph with other types and relations"
             );
-            let target_type = piece.shard.target_type;
-            let own = &mut places[target_type];
-            for &node in piece.targets {
-                let at = &mut position[idx * num_types + target_type][node as usize];
+        }
+        let types = pieces.iter().flat_map(|piece| &piece.shard.nodes);
+        let mut position: Vec<Vec<u32>> = types.map(|nodes| vec![ABSENT; nodes.len()]).collect();
+        for (node_type, own) in roots.iter().enumerate() {
+            for (root, place) in own.iter().enumerate() {
+                let of_piece = &mut position[place.piece as usize * num_types + node_type];
+                let at = &mut of_piece[place.node as usize];
                 assert_eq!(*at, ABSENT, "a piece lists a target twice");
-                *at = narrow(own.len());
-                own.push(Place {
-                    piece: narrow(idx),
-                    node,
-                });
+                *at = narrow(root);
             }
         }
         Self {
             pieces,
             schema,
-            places,
+            places: roots,
             position,
+            left_out: None,
         }
+    }
+
+    /// Returns the pieces that it walks in.
+    pub(super) fn pieces(&self) -> &'a [Piece<'a>] {
+        self.pieces
+    }
+
+    /// Returns the types and relations of the graph.
+    pub(super) fn schema(&self) -> &'a Schema {
+        self.schema
+    }
+
+    /// Leaves out the edges between the ends of pairs.
+    pub(super) fn without(self, left_out: Option<&'a LeftOut>) -> Self {
+        Self { left_out, ..self }
+    }
+
+    /// Tells whether an in-edge of a node is walked.
+    fn has(&self, relation: usize, piece: u32, (src, dst): (u32, u32)) -> bool {
+        let of = (relation, &self.schema.relations[relation]);
+        !self
+            .left_out
+            .is_some_and(|left_out| left_out.has(of, piece, (src, dst)))
     }
 
     /// Returns the number of nodes of each type that the walk has met.
@@ -79,10 +148,13 @@ impl<'a> Walk<'a> {
         for dst in 0..num_dst {
             let Place { piece, node } = self.places[ends.to][dst];
             let all = &self.pieces[piece as usize].shard.edges[relation];
-            let position = &mut self.position[piece as usize * self.places.len() + ends.from];
-            let places = &mut self.places[ends.from];
             for edge in in_edges(all, node, limit) {
                 let src = all.in_src[edge];
+                if !self.has(relation, piece, (src, node)) {
+                    continue;
+                }
+                let position = &mut self.position[piece as usize * self.places.len() + ends.from];
+                let places = &mut self.places[ends.from];
                 let at = &mut position[src as usize];
                 if *at == ABSENT {
                     *at = narrow(places.len());
@@ -116,7 +188,7 @@ impl<'a> Walk<'a> {
             let position = &self.position[piece as usize * self.places.len() + ends.from];
             for edge in in_edges(all, node, limit) {
                 let src = position[all.in_src[edge] as usize];
-                if src != ABSENT {
+                if src != ABSENT && self.has(relation, piece, (all.in_src[edge], node)) {
                     edges.src.push(src);
                     edges.origin.push(narrow(edge));
                 }

@@ -97,6 +97,7 @@ impl TrainSpec {
         self.check_layer_keys(&mut found);
         self.check_typed_keys(&mut found);
         self.check_class_weights(&mut found);
+        found.0.extend(self.link_mistakes());
         let consistency = found.take(self.consistency());
         self.check_workers(consistency, &mut found);
         self.check_momentum(&mut found);

@@ -1,6 +1,6 @@
 //! Keys of `[train]` with a few named values.
 
-use gnn::Task;
+use gnn::{PairLossKind, Task};
 use serde::{Deserialize, Serialize};
 
 /// The order of the workers' updates, as written.
@@ -26,6 +26,12 @@ pub enum Loss {
     BinaryCrossEntropy,
     /// Mean of the squared error.
     MeanSquaredError,
+    /// Links: cross-entropy of a pair among itself and its negatives.
+    Softmax,
+    /// Links: Bayesian personalised ranking.
+    Bpr,
+    /// Links: how much a negative's score lacks to be `margin` below the pair's.
+    Margin,
 }
 
 /// The device that computes the model.
@@ -48,6 +54,28 @@ impl Loss {
             Task::Classes => Self::CrossEntropy,
             Task::MultiLabel => Self::BinaryCrossEntropy,
             Task::Regression => Self::MeanSquaredError,
+            Task::Links(_) => Self::Softmax,
+        }
+    }
+
+    /// Returns the losses of pairs.
+    pub(crate) fn of_pairs() -> [Self; 4] {
+        [
+            Self::Softmax,
+            Self::BinaryCrossEntropy,
+            Self::Bpr,
+            Self::Margin,
+        ]
+    }
+
+    /// Returns the loss of pairs of the same name; none if it is none of pairs.
+    pub(crate) fn pair_kind(self) -> Option<PairLossKind> {
+        match self {
+            Self::Softmax => Some(PairLossKind::Softmax),
+            Self::BinaryCrossEntropy => Some(PairLossKind::BinaryCrossEntropy),
+            Self::Bpr => Some(PairLossKind::Bpr),
+            Self::Margin => Some(PairLossKind::Margin),
+            Self::CrossEntropy | Self::MeanSquaredError => None,
         }
     }
 
@@ -57,6 +85,9 @@ impl Loss {
             Self::CrossEntropy => "cross_entropy",
             Self::BinaryCrossEntropy => "binary_cross_entropy",
             Self::MeanSquaredError => "mean_squared_error",
+            Self::Softmax => "softmax",
+            Self::Bpr => "bpr",
+            Self::Margin => "margin",
         }
     }
 }

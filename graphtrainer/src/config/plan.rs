@@ -8,6 +8,7 @@ use gnn::{Activation, Aggregator, Norm};
 use schemas::Transform;
 use serde::Serialize;
 
+use super::links::{LinkKeys, LinkPlan};
 use super::{Device, Loss};
 use crate::TrainError;
 use crate::class_weight::ClassWeights;
@@ -100,6 +101,8 @@ pub(crate) struct ResultPlan {
     pub(crate) monitor: Option<Metric>,
     pub(crate) loss: Option<Loss>,
     pub(crate) class_weights: Option<ClassWeights>,
+    #[serde(flatten)]
+    pub(crate) links: LinkKeys,
     pub(crate) seed: u64,
     pub(crate) workers: usize,
     pub(crate) consistency: Consistency,
@@ -117,6 +120,14 @@ pub(crate) struct TuningPlan {
     pub(crate) cache_bytes: u64,
     /// Changes the last bits of results; a training may resume on another device.
     pub(crate) device: Device,
+}
+
+impl ResultPlan {
+    /// Returns what decides the loss of pairs, for a graph with pairs.
+    pub(crate) fn links(&self) -> LinkPlan {
+        let kind = self.loss.and_then(Loss::pair_kind).unwrap_or_default();
+        self.links.plan(kind, self.batch_size)
+    }
 }
 
 impl TrainPlan {

@@ -6,7 +6,7 @@ use schemas::{FeatureMeta, GraphMeta, Split, TypeMeta};
 
 use super::Checks;
 use crate::TrainError;
-use crate::batch::{Piece, nodes_of};
+use crate::batch::{Piece, Place, nodes_of};
 use crate::encode::TransformFit;
 use crate::source::{Part, Source};
 
@@ -45,7 +45,8 @@ impl Checks<'_> {
     /// Fits the transform of each type's features, each occurrence in a part counted.
     ///
     /// The features of the target type are fitted to the train targets, those of the other types
-    /// to the nodes in the neighbourhoods of the train targets.
+    /// to the nodes in the neighbourhoods of the train targets. With pairs, the train targets are the
+    /// ends of the train pairs, and their types the target types.
     pub(super) fn transforms(
         &self,
         source: &Source,
@@ -67,6 +68,24 @@ impl Checks<'_> {
         Ok(fitted.collect::<Result<_, _>>()?)
     }
 
+    /// Lists the train targets of a part by type; none for a type that has no targets.
+    fn train_targets(&self, part: &Part) -> Vec<Option<Vec<u32>>> {
+        let mut targets = vec![None; self.graph.types.len()];
+        let train = part.targets(Split::Train);
+        let Some(meta) = &self.graph.pairs else {
+            targets[self.graph.target_type] = Some(train.to_vec());
+            return targets;
+        };
+        let pairs = part.pairs();
+        for (node_type, ends) in [(meta.from, &pairs.src), (meta.to, &pairs.dst)] {
+            let own: &mut Vec<u32> = targets[node_type].get_or_insert_default();
+            own.extend(train.iter().map(|&pair| ends[pair as usize].raw()));
+            own.sort_unstable();
+            own.dedup();
+        }
+        targets
+    }
+
     /// Adds the rows of a part that transforms are fitted to.
     fn add_rows(
         &self,
@@ -75,26 +94,32 @@ impl Checks<'_> {
         schema: &Schema,
         part: &Part,
     ) -> Result<(), TrainError> {
-        let targets = part.targets(Split::Train);
-        let target_type = self.graph.target_type;
-        if fits[target_type].reads_rows() {
-            for &target in targets {
-                fits[target_type].add(part.dense_row(target_type, target))?;
+        let targets = self.train_targets(part);
+        for (fit, (node_type, own)) in fits.iter_mut().zip(targets.iter().enumerate()) {
+            if !fit.reads_rows() {
+                continue;
+            }
+            for &target in own.iter().flatten() {
+                fit.add(part.dense_row(node_type, target))?;
             }
         }
-        let mut others = (0..fits.len()).filter(|&at| at != target_type);
+        let mut others = (0..fits.len()).filter(|&at| targets[at].is_none());
         if !others.any(|at| fits[at].reads_rows()) {
             return Ok(());
         }
         let piece = Piece {
             shard: &part.shard,
-            targets,
+            targets: &[],
         };
-        let nodes = nodes_of(&[piece], schema, &source.flatten.fanouts);
+        let place = |&node: &u32| Place { piece: 0, node };
+        let roots = targets
+            .iter()
+            .map(|own| own.iter().flatten().map(place).collect());
+        let nodes = nodes_of(&[piece], schema, roots.collect(), &source.flatten.fanouts);
         for (node_type, (fit, places)) in fits.iter_mut().zip(&nodes).enumerate() {
-            if node_type != target_type && fit.reads_rows() {
-                for place in places {
-                    fit.add(part.dense_row(node_type, place.node))?;
+            if targets[node_type].is_none() && fit.reads_rows() {
+                for found in places {
+                    fit.add(part.dense_row(node_type, found.node))?;
                 }
             }
         }

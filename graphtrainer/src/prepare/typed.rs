@@ -36,8 +36,8 @@ impl Checks<'_> {
             relations: relations.map(|of| self.relation_input(of)).collect(),
             target_type,
             projection: self.projection()?,
-            hidden: plan.hidden.clone(),
             num_layers: self.num_layers()?,
+            hidden: self.hidden(task),
             out_dim,
             heads: plan.heads,
             out_heads: plan.out_heads,
@@ -53,7 +53,9 @@ impl Checks<'_> {
             attention_dropout: plan.attention_dropout,
             norm: plan.norm,
             residual: plan.residual,
-            normalize_output: plan.normalize_output.unwrap_or(is_hgn),
+            normalize_output: plan
+                .normalize_output
+                .unwrap_or(is_hgn && !matches!(task, Task::Links(_))),
             activation: plan.activation,
             task,
         })

@@ -138,6 +138,13 @@ impl TypedGraph {
     /// Flattens the neighbourhoods of some targets: breadth first, a node at hop h keeping its
     /// first `keep_at_hop(relation, h)` in-edges of each relation into its type.
     pub(crate) fn shard(&self, targets: &[u32], fanouts: &[HopFanouts]) -> GraphShard {
+        let mut by_type = vec![Vec::new(); self.meta.types.len()];
+        by_type[self.meta.target_type] = targets.to_vec();
+        self.shard_of(&by_type, fanouts)
+    }
+
+    /// Flattens the neighbourhoods of targets of several types, as [`shard`](Self::shard) does.
+    pub(crate) fn shard_of(&self, targets: &[Vec<u32>], fanouts: &[HopFanouts]) -> GraphShard {
         let (nodes, hops) = self.walk(targets, fanouts);
         let relations = self.meta.relations.iter().enumerate();
         let edges = relations.map(|(at, relation)| {
@@ -158,10 +165,7 @@ impl TypedGraph {
                 true => own.iter().map(|&n| self.split[n as usize]).collect(),
                 false => vec![Split::None; own.len()],
             },
-            is_target: hop
-                .iter()
-                .map(|&hop| hop == 0 && at == target_type)
-                .collect(),
+            is_target: hop.iter().map(|&hop| hop == 0).collect(),
             hop,
         });
         GraphShard {
@@ -220,12 +224,12 @@ impl TypedGraph {
     }
 
     /// Returns, by type, the nodes of some targets' neighbourhoods and their hops.
-    fn walk(&self, targets: &[u32], fanouts: &[HopFanouts]) -> (Vec<Vec<u32>>, Vec<Vec<u8>>) {
+    fn walk(&self, targets: &[Vec<u32>], fanouts: &[HopFanouts]) -> (Vec<Vec<u32>>, Vec<Vec<u8>>) {
         let num_types = self.meta.types.len();
         let mut known = vec![BTreeSet::new(); num_types];
         let (mut nodes, mut hops) = (vec![Vec::new(); num_types], vec![Vec::new(); num_types]);
-        let mut new = vec![BTreeSet::new(); num_types];
-        new[self.meta.target_type] = targets.iter().copied().collect();
+        let set = |own: &Vec<u32>| own.iter().copied().collect();
+        let mut new: Vec<BTreeSet<u32>> = targets.iter().map(set).collect();
         for hop in 0..=fanouts.len() {
             let mut next = vec![BTreeSet::new(); num_types];
             for (at, relation) in self.meta.relations.iter().enumerate() {

@@ -387,9 +387,13 @@ fn the_documented_example_parses_and_every_key_is_documented() {
 }
 
 /// Keys that exclude other keys of the example, keys of typed graphs, and keys of pairs.
-const ALTERNATIVES: [&str; 16] = [
+const ALTERNATIVES: [&str; 20] = [
     "pairs_per_part",
     "negatives_per_part",
+    "decoder",
+    "temperature",
+    "margin",
+    "negatives",
     "sparse",
     "input",
     "where",

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::TypedArchitecture;
+use crate::Task;
 use crate::layer::{Conv, ConvConfig, rgcn_conv};
 use crate::parameter::{ParameterList, Start};
 use crate::typed::{Schema, TypedKind};
@@ -89,6 +90,10 @@ impl TypedArchitecture {
         if self.has_head() {
             list.enter(0, String::new());
             list.linear("lin", self.out_dim, self.output_dim(self.num_layers), true);
+        }
+        if let Task::Links(decoder) = self.task {
+            list.enter(0, "decoder.".to_owned());
+            decoder.parameters(self.out_dim, &mut list);
         }
         list
     }

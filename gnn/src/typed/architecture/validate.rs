@@ -1,9 +1,9 @@
 //! Checks that the keys of a typed architecture fit together.
 
 use super::{RelationInput, TypedArchitecture};
-use crate::architecture::require;
+use crate::architecture::{require, validate_links};
 use crate::typed::{RelationAggregator, TypedKind};
-use crate::{Aggregator, GnnError, LayerKind, PARAMETERS_MAX, ParameterInfo};
+use crate::{Aggregator, GnnError, LayerKind, PARAMETERS_MAX, ParameterInfo, Task};
 
 impl TypedArchitecture {
     /// Checks that the keys fit together.
@@ -17,6 +17,13 @@ impl TypedArchitecture {
         self.validate_attention()?;
         self.validate_options()?;
         self.validate_edges()?;
+        validate_links(self.task, self.has_head())?;
+        let is_links = matches!(self.task, Task::Links(_));
+        require(
+            !is_links || !self.normalize_output,
+            "normalize_output",
+            || "with links it is the decoder that divides embeddings by their lengths".to_owned(),
+        )?;
         for (key, rate) in [
             ("dropout", self.dropout),
             ("input_dropout", self.input_dropout),

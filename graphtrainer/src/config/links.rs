@@ -1,0 +1,206 @@
+//! Keys of `[train]` of a model of links, and what they say of a graph with pairs.
+
+use gnn::{Decoder, PairLoss, PairLossKind};
+use serde::{Deserialize, Serialize};
+
+use super::TrainSpec;
+use crate::TrainError;
+
+/// Negatives of pairs, as written: pairs of the same src node with other dst nodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NegativesSpec {
+    /// Whether the dst nodes of other pairs of the batch are negatives, or of how many pairs.
+    #[serde(default)]
+    pub in_batch: InBatch,
+    /// Random negatives of each pair, drawn anew in each epoch from those of its part.
+    #[serde(default = "default_random")]
+    pub random: usize,
+    /// Listed negatives (`input.pairs.negatives`) of each pair: the first ones.
+    #[serde(default)]
+    pub hard: usize,
+    /// Whether all random negatives of its part are negatives of a pair, and no others.
+    #[serde(default)]
+    pub all: bool,
+    /// Random negatives that a val or test pair is ranked among, always the same ones.
+    #[serde(default = "default_evaluation")]
+    pub evaluation: usize,
+}
+
+/// Pairs whose dst nodes are negatives of each other's pairs, as written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum InBatch {
+    /// All or none of a worker's batch.
+    All(bool),
+    /// Sections of this many pairs.
+    Sections(usize),
+}
+
+/// Everything that decides the loss of pairs.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub(crate) struct LinkPlan {
+    pub(crate) decoder: Decoder,
+    pub(crate) loss: PairLoss,
+    /// Pairs of a section, whose dst nodes are negatives of each other's pairs; none: they are not.
+    pub(crate) section: Option<usize>,
+    pub(crate) random: usize,
+    pub(crate) hard: usize,
+    pub(crate) all: bool,
+    pub(crate) evaluation: usize,
+}
+
+/// Largest number of negatives of a pair.
+const NEGATIVES_MAX: usize = 1 << 20;
+
+/// Largest margin between two scores.
+const MARGIN_MAX: f32 = 1e6;
+
+/// Temperature of a cosine, which is at most 1.
+const COSINE_TEMPERATURE: f32 = 0.1;
+
+impl Default for InBatch {
+    fn default() -> Self {
+        Self::All(true)
+    }
+}
+
+impl Default for NegativesSpec {
+    fn default() -> Self {
+        Self {
+            in_batch: InBatch::default(),
+            random: default_random(),
+            hard: 0,
+            all: false,
+            evaluation: default_evaluation(),
+        }
+    }
+}
+
+fn default_random() -> usize {
+    32
+}
+
+fn default_evaluation() -> usize {
+    100
+}
+
+/// The keys of links, as written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub(crate) struct LinkKeys {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) decoder: Option<Decoder>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) temperature: Option<f32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) margin: Option<f32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) negatives: Option<NegativesSpec>,
+}
+
+impl LinkKeys {
+    /// Returns the first key that is given, with its value.
+    pub(crate) fn first(&self) -> Option<(&'static str, String)> {
+        let number = |value: Option<f32>| value.map(|value| value.to_string());
+        let decoder = self.decoder.map(|decoder| format!("{:?}", decoder.name()));
+        let negatives = self.negatives.map(|_| "given".to_owned());
+        let all = [
+            ("decoder", decoder),
+            ("temperature", number(self.temperature)),
+            ("margin", number(self.margin)),
+            ("negatives", negatives),
+        ];
+        all.into_iter().find_map(|(key, value)| Some((key, value?)))
+    }
+
+    /// Fills in the defaults.
+    pub(crate) fn plan(&self, kind: PairLossKind, batch_size: usize) -> LinkPlan {
+        let decoder = self.decoder.unwrap_or_default();
+        let default = match decoder {
+            Decoder::Cosine => COSINE_TEMPERATURE,
+            Decoder::Dot | Decoder::Distmult | Decoder::Mlp => 1.0,
+        };
+        let negatives = self.negatives.unwrap_or_default();
+        LinkPlan {
+            decoder,
+            loss: PairLoss {
+                kind,
+                temperature: self.temperature.unwrap_or(default),
+                margin: self.margin.unwrap_or(1.0),
+            },
+            section: match negatives.in_batch {
+                _ if negatives.all => Some(batch_size),
+                InBatch::All(false) => None,
+                InBatch::All(true) => Some(batch_size),
+                InBatch::Sections(pairs) => Some(pairs),
+            },
+            random: if negatives.all { 0 } else { negatives.random },
+            hard: if negatives.all { 0 } else { negatives.hard },
+            all: negatives.all,
+            evaluation: negatives.evaluation,
+        }
+    }
+}
+
+impl TrainSpec {
+    /// Returns the keys of links.
+    pub(super) fn link_keys(&self) -> LinkKeys {
+        LinkKeys {
+            decoder: self.decoder,
+            temperature: self.temperature,
+            margin: self.margin,
+            negatives: self.negatives,
+        }
+    }
+
+    /// Returns the mistakes in the keys of links.
+    pub(super) fn link_mistakes(&self) -> Vec<TrainError> {
+        let mut found = Vec::new();
+        let mut require = |holds: bool, key, value: String, allowed: String| {
+            if !holds {
+                found.push(TrainError::of_key(key, value, allowed));
+            }
+        };
+        for (key, value) in [("temperature", self.temperature), ("margin", self.margin)] {
+            let value = value.unwrap_or(1.0);
+            let fits = value > 0.0 && value <= MARGIN_MAX;
+            let allowed = format!("allowed is above 0, at most {MARGIN_MAX}");
+            require(fits, key, value.to_string(), allowed);
+        }
+        if let Some(margin) = self.margin {
+            let has_margin =
+                self.loss.and_then(super::Loss::pair_kind) == Some(PairLossKind::Margin);
+            let only = "only `train.loss` = \"margin\" has one".to_owned();
+            require(has_margin, "margin", margin.to_string(), only);
+        }
+        let Some(negatives) = self.negatives else {
+            return found;
+        };
+        if let InBatch::Sections(pairs) = negatives.in_batch {
+            let allowed = format!("allowed is true, false, or 2 to {NEGATIVES_MAX} pairs");
+            let fits = (2..=NEGATIVES_MAX).contains(&pairs);
+            require(fits, "negatives.in_batch", pairs.to_string(), allowed);
+        }
+        for (key, count, least) in [
+            ("negatives.random", negatives.random, 0),
+            ("negatives.hard", negatives.hard, 0),
+            ("negatives.evaluation", negatives.evaluation, 1),
+        ] {
+            let allowed = format!("allowed is {least} to {NEGATIVES_MAX}");
+            let fits = (least..=NEGATIVES_MAX).contains(&count);
+            require(fits, key, count.to_string(), allowed);
+        }
+        let is_none = negatives.in_batch == InBatch::All(false);
+        let none = is_none && !negatives.all && negatives.random + negatives.hard == 0;
+        let is_cross_entropy =
+            self.loss.and_then(super::Loss::pair_kind) == Some(PairLossKind::BinaryCrossEntropy);
+        require(
+            !none || is_cross_entropy,
+            "negatives",
+            "none".to_owned(),
+            "the loss compares a pair with negatives: give `in_batch`, `random` or `hard`"
+                .to_owned(),
+        );
+        found
+    }
+}

@@ -1,0 +1,356 @@
+//! Batches of pairs: which nodes are computed, and which of them are negatives of which pair.
+//!
+//! All draws are pure functions of seed, epoch, the ids of the pair and the position of the draw.
+//! Sections of pairs are cut out of the order of the epoch. So negatives depend neither on workers
+//! nor on processes nor on kills.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use gnn::Pairs;
+use schemas::{Exclude, PairsMeta, PartPairs, Row, Split, hash_int};
+
+use crate::batch::{LeftOut, Place};
+use crate::config::LinkPlan;
+use crate::id_index::IdIndex;
+use crate::order::mix;
+use crate::source::Part;
+use crate::vectorise::Chosen;
+
+/// Seed of the negatives that val and test pairs are ranked among; those of an epoch have its number.
+const EVALUATION: u64 = u64::MAX;
+
+/// How batches of pairs are made.
+#[derive(Clone, Debug)]
+pub(crate) struct LinkBatches {
+    pub(crate) plan: LinkPlan,
+    pub(crate) meta: PairsMeta,
+    pub(crate) seed: u64,
+}
+
+/// The targets of a batch of pairs.
+pub(crate) struct LinkTargets {
+    /// By type: the targets.
+    pub(crate) roots: Vec<Vec<Place>>,
+    /// The pairs. A row is a position among the targets of the type of its end.
+    pairs: Pairs,
+    meta: (usize, usize),
+    /// By type and target: number of the node among the nodes of the type.
+    node: Vec<Vec<u32>>,
+    /// By target of the type of dst ends: how often another pair of a section is expected there.
+    shares: Vec<f32>,
+}
+
+/// What the pairs of a part are drawn with.
+#[derive(Debug, Default)]
+pub(crate) struct PartFrequencies {
+    /// By node of the type of dst ends: the train pairs that end there.
+    ends: Vec<u32>,
+    /// Number of train pairs.
+    num_train: u32,
+}
+
+impl PartFrequencies {
+    /// Counts the train pairs of a part by dst node; `num_nodes` is the number of those nodes.
+    pub(crate) fn of(pairs: &PartPairs, num_nodes: usize) -> Self {
+        let mut counts = Self {
+            ends: vec![0; num_nodes],
+            num_train: 0,
+        };
+        for (dst, split) in pairs.dst.iter().zip(&pairs.split) {
+            if *split == Split::Train {
+                counts.ends[dst.index()] += 1;
+                counts.num_train += 1;
+            }
+        }
+        counts
+    }
+
+    /// Returns how often another pair of a section, drawn from the other train pairs, is expected to
+    /// end at a node.
+    fn share(&self, node: u32) -> f32 {
+        let others = self.num_train.saturating_sub(1).max(1);
+        let share = f64::from(self.ends[node as usize]) / f64::from(others);
+        #[expect(clippy::cast_possible_truncation, reason = "shares are kept as f32")]
+        let share = share as f32;
+        share
+    }
+}
+
+/// Returns a key of a pair that depends on its ids alone.
+pub(crate) fn pair_key(part: &Part, meta: &PairsMeta, pair: usize) -> u64 {
+    let pairs = part.pairs();
+    let src = part.shard.nodes[meta.from]
+        .ids
+        .hash(pairs.src[pair].index());
+    let dst = part.shard.nodes[meta.to].ids.hash(pairs.dst[pair].index());
+    mix(&[src, dst])
+}
+
+/// Returns the total weight of some pairs.
+pub(crate) fn pair_weights(pairs: &PartPairs, which: &[u32]) -> f64 {
+    match &pairs.weight {
+        None => which.len() as f64,
+        Some(weights) => which
+            .iter()
+            .map(|&pair| f64::from(weights[pair as usize]))
+            .sum(),
+    }
+}
+
+/// Draws `count` distinct positions below `len`, or all if there are no more (Floyd's algorithm).
+fn draw(key: u64, count: usize, len: usize) -> Vec<usize> {
+    if count >= len {
+        return (0..len).collect();
+    }
+    let mut drawn = BTreeSet::new();
+    let mut order = Vec::with_capacity(count);
+    for last in len - count..len {
+        let at = hash_int(key ^ hash_int(last as u64)) % (last as u64 + 1);
+        let at = usize::try_from(at).expect("it is below a length");
+        let new = if drawn.contains(&at) { last } else { at };
+        drawn.insert(new);
+        order.push(new);
+    }
+    order
+}
+
+/// Collects the targets of a batch, each node of a part once.
+struct Rows {
+    /// By type.
+    roots: Vec<Vec<Place>>,
+    /// By type and target: number of the node.
+    node: Vec<Vec<u32>>,
+    /// By type: the distinct ids.
+    index: Vec<IdIndex>,
+}
+
+/// By type and node of a part: its position among the batch's targets.
+type Positions = Vec<Vec<u32>>;
+
+/// A node that is no target yet.
+const ABSENT: u32 = u32::MAX;
+
+impl Rows {
+    fn new(part: Option<&Arc<Part>>, num_types: usize) -> Self {
+        let types = part.map_or(&[][..], |part| &part.shard.nodes);
+        let index = types.iter().map(|nodes| IdIndex::new(nodes.ids.id_type()));
+        Self {
+            roots: vec![Vec::new(); num_types],
+            node: vec![Vec::new(); num_types],
+            index: index.collect(),
+        }
+    }
+
+    /// Returns the position of a node of a type among the batch's targets, which it joins.
+    fn enter(
+        &mut self,
+        positions: &mut Positions,
+        (piece, part): (u32, &Part),
+        (of, node): (usize, Row),
+    ) -> u32 {
+        let at = &mut positions[of][node.index()];
+        if *at == ABSENT {
+            *at = narrow(self.roots[of].len());
+            let node = node.raw();
+            self.roots[of].push(Place { piece, node });
+            let ids = &part.shard.nodes[of].ids;
+            let (number, _) = self.index[of].insert(ids, node as usize);
+            self.node[of].push(narrow(number));
+        }
+        *at
+    }
+}
+
+fn narrow(position: usize) -> u32 {
+    u32::try_from(position).expect("a batch has fewer than 2^32 targets")
+}
+
+impl LinkBatches {
+    /// Collects the targets of the chosen pairs and draws their negatives.
+    pub(crate) fn targets(&self, chosen: &Chosen, num_types: usize) -> LinkTargets {
+        let mut rows = Rows::new(chosen.pieces.first().map(|(_, part, _)| part), num_types);
+        let mut pairs = Pairs {
+            loss: self.plan.loss,
+            negative_offset: vec![0],
+            ..Pairs::default()
+        };
+        let mut shares: Vec<f32> = Vec::new();
+        for (piece, (_, part, own)) in chosen.pieces.iter().enumerate() {
+            let of_piece = (narrow(piece), &**part);
+            self.add_pairs(&mut rows, &mut pairs, of_piece, (own, chosen.epoch));
+            let Some(section) = self.plan.section.filter(|_| chosen.epoch.is_some()) else {
+                continue;
+            };
+            cut_sections(&mut pairs.group_offset, own.len(), section);
+            if !self.plan.all {
+                // A node of several parts has a target for each, with the share of its part.
+                let of_part = part.frequencies();
+                let entered = rows.roots[self.meta.to][shares.len()..].iter();
+                shares.extend(entered.map(|place| of_part.share(place.node)));
+            }
+        }
+        LinkTargets {
+            roots: rows.roots,
+            pairs,
+            meta: (self.meta.from, self.meta.to),
+            node: rows.node,
+            shares,
+        }
+    }
+
+    /// Returns the edges that a training batch does not read, if train pairs carry messages in the
+    /// batches of other pairs.
+    pub(crate) fn left_out(&self, chosen: &Chosen, num_relations: usize) -> Option<LeftOut> {
+        if self.meta.exclude != Exclude::Batch || chosen.epoch.is_none() {
+            return None;
+        }
+        let mut relations = vec![false; num_relations];
+        self.meta
+            .relations
+            .iter()
+            .for_each(|&at| relations[at] = true);
+        // Those of the other workers too, so that workers do not show in the result.
+        let pieces = (0..).zip(chosen.pieces.iter().zip(&chosen.of_batch));
+        let pairs = pieces.flat_map(|(piece, ((_, part, _), of_batch))| {
+            let of_part = part.pairs();
+            of_batch.iter().map(move |&pair| {
+                let ends = [&of_part.src, &of_part.dst].map(|ends| ends[pair as usize].raw());
+                (piece, ends[0], ends[1])
+            })
+        });
+        Some(LeftOut {
+            from: self.meta.from,
+            to: self.meta.to,
+            relations,
+            pairs: pairs.collect(),
+        })
+    }
+
+    /// Adds some pairs of one part and their own negatives.
+    fn add_pairs(
+        &self,
+        rows: &mut Rows,
+        pairs: &mut Pairs,
+        (piece, part): (u32, &Part),
+        (own, epoch): (&[u32], Option<u64>),
+    ) {
+        let (from, to, of_part) = (self.meta.from, self.meta.to, part.pairs());
+        let nodes = part.shard.nodes.iter();
+        let mut positions: Positions = nodes.map(|nodes| vec![ABSENT; nodes.ids.len()]).collect();
+        let mut enter = |of, node| rows.enter(&mut positions, (piece, part), (of, node));
+        if let Some(section) = self
+            .plan
+            .section
+            .filter(|_| self.plan.all && epoch.is_some())
+        {
+            let all: Vec<u32> = of_part.random.iter().map(|&node| enter(to, node)).collect();
+            if pairs.all_offset.is_empty() {
+                pairs.all_offset.push(0);
+            }
+            for _ in 0..own.len().div_ceil(section) {
+                pairs.all.extend_from_slice(&all);
+                pairs.all_offset.push(narrow(pairs.all.len()));
+            }
+        }
+        let pool = &of_part.random;
+        let wanted = match epoch {
+            Some(_) => self.plan.random,
+            None => self.plan.evaluation,
+        };
+        let expected = wanted.min(pool.len()) as f64 / pool.len().max(1) as f64;
+        #[expect(clippy::cast_possible_truncation, reason = "shares are kept as f32")]
+        let expected = expected as f32;
+        for at in own.iter().map(|&pair| pair as usize) {
+            let exists = of_part.label.as_ref().is_none_or(|labels| labels[at] > 0.0);
+            pairs.src.push(enter(from, of_part.src[at]));
+            pairs.dst.push(enter(to, of_part.dst[at]));
+            pairs.drawn.push(expected);
+            if of_part.label.is_some() {
+                pairs.exists.push(exists);
+            }
+            if let Some(weights) = &of_part.weight {
+                pairs.weight.push(weights[at]);
+            }
+            if exists {
+                let key = pair_key(part, &self.meta, at);
+                let key = mix(&[self.seed, epoch.unwrap_or(EVALUATION), key]);
+                let drawn = draw(key, wanted, pool.len()).into_iter();
+                pairs
+                    .negative
+                    .extend(drawn.map(|place| enter(to, pool[place])));
+            }
+            if let Some(hard) = &of_part.hard {
+                let is_used = exists && epoch.is_some();
+                let hard = if is_used { hard.of(at) } else { &[] };
+                let hard = &hard[..hard.len().min(self.plan.hard)];
+                pairs
+                    .negative
+                    .extend(hard.iter().map(|&node| enter(to, node)));
+                pairs.num_hard.push(narrow(hard.len()));
+            }
+            pairs.negative_offset.push(narrow(pairs.negative.len()));
+        }
+    }
+}
+
+/// Appends the ends of sections of `num_pairs` pairs.
+fn cut_sections(offset: &mut Vec<u32>, num_pairs: usize, section: usize) {
+    if offset.is_empty() {
+        offset.push(0);
+    }
+    let start = offset[offset.len() - 1];
+    let ends = (1..=num_pairs.div_ceil(section)).map(|at| (at * section).min(num_pairs));
+    offset.extend(ends.map(|end| start + narrow(end)));
+}
+
+impl LinkTargets {
+    /// Turns positions among the targets of a type into rows of a model's output, which has
+    /// `num_dst` rows of each type, the targets first.
+    pub(crate) fn into_pairs(self, num_dst: &[usize]) -> Pairs {
+        let Self {
+            roots,
+            mut pairs,
+            meta: (from, to),
+            node,
+            shares,
+        } = self;
+        let mut first_rows = vec![0];
+        for &rows in num_dst {
+            first_rows.push(first_rows[first_rows.len() - 1] + narrow(rows));
+        }
+        pairs
+            .src
+            .iter_mut()
+            .for_each(|row| *row += first_rows[from]);
+        let of_dst = pairs
+            .dst
+            .iter_mut()
+            .chain(&mut pairs.negative)
+            .chain(&mut pairs.all);
+        of_dst.for_each(|row| *row += first_rows[to]);
+        let has_shares = !pairs.group_offset.is_empty() && pairs.all_offset.is_empty();
+        let mut first_number = 0;
+        for (of, (numbers, &rows)) in node.into_iter().zip(num_dst).enumerate() {
+            let distinct = numbers.iter().max().map_or(0, |most| most + 1);
+            let end = pairs.node.len() + rows;
+            pairs
+                .node
+                .extend(numbers.iter().map(|number| first_number + number));
+            // Rows after the targets are the end of no pair.
+            pairs.node.resize(end, u32::MAX);
+            first_number += distinct;
+            if has_shares {
+                debug_assert!(
+                    of != to || shares.len() == roots[of].len(),
+                    "a share a target"
+                );
+                if of == to {
+                    pairs.frequency.extend(&shares);
+                }
+                pairs.frequency.resize(end, 0.0);
+            }
+        }
+        pairs
+    }
+}

@@ -1,0 +1,257 @@
+//! Models of links: trained on pairs and inferred by the real binary.
+
+use std::sync::Arc;
+
+use arrow::array::{ArrayRef, Int64Array, StringArray};
+use schemas::{EmbeddingsDataset, Labels};
+use serde_json::Value;
+
+use crate::harness::{Bench, Job, Table, f32_lists, mix};
+
+/// Users have learnable rows alone, items have features.
+const TYPED: &str = r#"name = "links"
+seed = 7
+workers = 2
+
+[input.nodes.user]
+path = "users.parquet"
+id = "name"
+embedding = 6
+
+[input.nodes.item]
+path = "items.parquet"
+id = "id"
+features = ["x"]
+
+[input.edges.buys]
+path = "buys.parquet"
+from = "user"
+to = "item"
+src = "user"
+dst = "item"
+reverse = "bought_by"
+
+[input.pairs]
+from_edges = "buys"
+share = { train = 0.4, val = 0.1, test = 0.2 }
+
+[flatten]
+output = "out/features"
+hops = 2
+fanouts = [{ buys = 4, bought_by = 4 }, 4]
+target_type = "user"
+
+[train]
+output = "out/model"
+model = "sage"
+hidden = [16, 8]
+decoder = "mlp"
+epochs = 4
+batch_size = 32
+workers = 2
+negatives = { random = 8, evaluation = 20 }
+
+[infer]
+output = "out/embeddings"
+"#;
+
+/// Pairs of random nodes, which are also edges of a graph in which each node has four in-edges and
+/// four out-edges; only the edge itself tells that two nodes are a pair.
+const PLANTED: &str = r#"name = "planted"
+seed = 7
+workers = 2
+
+[input.nodes]
+path = "nodes.parquet"
+id = "id"
+features = ["x"]
+
+[input.edges]
+path = "edges.parquet"
+src = "src"
+dst = "dst"
+
+[input.pairs]
+path = "pairs.parquet"
+src = "src"
+dst = "dst"
+split = "split"
+
+[flatten]
+output = "out/features"
+hops = 2
+fanouts = ["all", "all"]
+
+[train]
+output = "out/model"
+model = "sage"
+hidden = [16, 16]
+dropout = 0.0
+epochs = 5
+batch_size = 256
+negatives = { random = 8, evaluation = 10 }
+"#;
+
+const USERS: usize = 120;
+const ITEMS: usize = 90;
+const PLANTED_NODES: usize = 4000;
+const PLANTED_PAIRS: usize = 12_000;
+
+/// Largest distance of a planted AUC from 0.5. With 7,200 test pairs its deviation is 0.005.
+const CHANCE: f64 = 0.02;
+
+fn draw(of: u64, at: usize, bound: usize) -> usize {
+    usize::try_from(mix(of, at as u64) % bound as u64).unwrap()
+}
+
+fn ints(values: impl Iterator<Item = usize>) -> ArrayRef {
+    let values = values.map(|value| i64::try_from(value).unwrap());
+    Arc::new(Int64Array::from_iter_values(values))
+}
+
+fn write(bench: &Bench, name: &str, columns: Vec<(&str, ArrayRef)>) {
+    let mut table = Table::default();
+    for (column, values) in columns {
+        table.set(column, values);
+    }
+    table.write(&bench.path(name));
+}
+
+/// Users buy items of their own third.
+fn shop() -> Bench {
+    let bench = Bench::empty();
+    let name = |user: usize| format!("u{user}");
+    let names: ArrayRef = Arc::new(StringArray::from_iter_values((0..USERS).map(name)));
+    write(&bench, "users.parquet", vec![("name", names)]);
+    let rows = (0..ITEMS).map(|at| vec![(at % 3) as f32, draw(3, at, 100) as f32 / 100.0]);
+    let items = vec![("id", ints(0..ITEMS)), ("x", f32_lists(rows))];
+    write(&bench, "items.parquet", items);
+    let buyer = |at: usize| draw(1, at, USERS);
+    let bought = |at: usize| 3 * draw(2, at, ITEMS / 3) + buyer(at) % 3;
+    let buyers = StringArray::from_iter_values((0..900).map(|at| name(buyer(at))));
+    let buyers: ArrayRef = Arc::new(buyers);
+    let buys = vec![("user", buyers), ("item", ints((0..900).map(bought)))];
+    write(&bench, "buys.parquet", buys);
+    bench
+}
+
+fn metrics(bench: &Bench) -> Value {
+    bench.manifest("out/model")["report"]["metrics"].clone()
+}
+
+fn model_file(bench: &Bench, file: &str) -> Vec<u8> {
+    std::fs::read(bench.path(&format!("out/model/{file}"))).unwrap()
+}
+
+#[test]
+fn links_of_two_types_are_trained_and_inferred() {
+    let bench = shop();
+    let job = Job::of_text(TYPED);
+    bench.run(&job, &[]).ok();
+    let metrics = metrics(&bench);
+    assert!(metrics["test_mrr"].as_f64().unwrap() > 0.2, "{metrics}");
+    let model: Value = serde_json::from_slice(&model_file(&bench, "model.json")).unwrap();
+    assert_eq!(model["architecture"]["task"]["links"], "mlp");
+    assert_eq!(model["extra"]["links"]["random"], 8);
+    let scores: Value = serde_json::from_slice(&model_file(&bench, "evaluation.json")).unwrap();
+    let candidates = scores["splits"]["test"]["candidates"].as_f64().unwrap();
+    assert!((15.0..=21.0).contains(&candidates), "{candidates}");
+    let embeddings = EmbeddingsDataset::open(&bench.path("out/embeddings")).unwrap();
+    for (name, num_nodes) in [("user", USERS), ("item", ITEMS)] {
+        let parts = embeddings.parts_of(name).into_iter();
+        let rows: Vec<_> = parts
+            .map(|part| embeddings.read_part(part).unwrap())
+            .collect();
+        assert_eq!(
+            rows.iter().map(|rows| rows.ids.len()).sum::<usize>(),
+            num_nodes
+        );
+        assert!(
+            rows.iter()
+                .all(|rows| rows.dim == 8 && rows.prediction == Labels::None)
+        );
+    }
+    // Two processes train the same bits.
+    let files = [
+        "model.safetensors",
+        "model.json",
+        "epochs.jsonl",
+        "evaluation.json",
+    ];
+    let of_one = files.map(|file| model_file(&bench, file));
+    bench
+        .run(&job, &["--fresh", "--stage", "train", "--processes", "2"])
+        .ok();
+    assert!(files.map(|file| model_file(&bench, file)) == of_one);
+}
+
+#[test]
+fn a_pair_does_not_leak_into_its_embeddings() {
+    let bench = Bench::empty();
+    let features = (0..PLANTED_NODES).map(|node| {
+        let value = |col: usize| draw(col as u64 + 10, node, 1000) as f32 / 500.0 - 1.0;
+        (0..8).map(value).collect()
+    });
+    let nodes = vec![("id", ints(0..PLANTED_NODES)), ("x", f32_lists(features))];
+    write(&bench, "nodes.parquet", nodes);
+    let pair = |of: u64| (0..PLANTED_PAIRS).map(move |at| draw(of, at, PLANTED_NODES));
+    // Equal pairs have equal splits, in either direction.
+    let splits = pair(1).zip(pair(2)).map(|(src, dst)| {
+        let unordered = src.min(dst) * PLANTED_NODES + src.max(dst);
+        match draw(3, unordered, 10) {
+            0..=2 => "train",
+            3 => "val",
+            _ => "test",
+        }
+    });
+    let splits: ArrayRef = Arc::new(StringArray::from_iter_values(splits));
+    let pairs = vec![
+        ("src", ints(pair(1))),
+        ("dst", ints(pair(2))),
+        ("split", splits),
+    ];
+    write(&bench, "pairs.parquet", pairs);
+    // The other edges form four permutations of the nodes.
+    let steps = [7, 311, 1229, 2753];
+    let regular = |end: usize| {
+        let of_step =
+            move |step| (0..PLANTED_NODES).map(move |node| (node + end * step) % PLANTED_NODES);
+        steps.into_iter().flat_map(of_step)
+    };
+    let edges = vec![
+        ("src", ints(regular(0).chain(pair(1)))),
+        ("dst", ints(regular(1).chain(pair(2)))),
+    ];
+    write(&bench, "edges.parquet", edges);
+    for loss in ["softmax", "binary_cross_entropy"] {
+        let job = Job::of_text(PLANTED).and(&format!("loss = \"{loss}\""));
+        bench.run(&job, &["--fresh"]).ok();
+        let metrics = metrics(&bench);
+        let auc = metrics["test_auc"].as_f64().unwrap();
+        assert!((auc - 0.5).abs() < CHANCE, "{loss}: {metrics}");
+    }
+    // Train pairs that carry messages show in their embeddings, so a leak would be seen.
+    let leaking =
+        Job::of_text(PLANTED).with("split = \"split\"", "split = \"split\"\nexclude = \"none\"");
+    let train_auc = || metrics(&bench)["train_auc"].as_f64().unwrap();
+    let before = train_auc();
+    bench.run(&leaking, &["--fresh"]).ok();
+    assert!(
+        train_auc() > before + CHANCE,
+        "{} after {before}",
+        train_auc()
+    );
+}
+
+#[test]
+fn a_graph_without_labels_and_pairs_is_refused_in_one_line() {
+    let bench = shop();
+    let without = TYPED.replace(
+        "[input.pairs]\nfrom_edges = \"buys\"\nshare = { train = 0.4, val = 0.1, test = 0.2 }\n",
+        "",
+    );
+    let without = without.replace("decoder = \"mlp\"\n", "");
+    let outcome = bench.run(&Job::of_text(&without), &[]);
+    assert_eq!(outcome.code, 2, "{}", outcome.stderr);
+    assert!(!bench.path("out").exists(), "nothing is written");
+}
