@@ -129,6 +129,7 @@ mod order;
 mod peers;
 mod pipeline;
 mod prepare;
+pub mod ranking;
 pub mod schedule;
 pub mod scores;
 pub mod server;
