@@ -171,23 +171,17 @@ fn tables_have_ends_categories_and_fields_that_fit() {
                     [input.edges.writes] leaves them out";
     check(&bench, &job, 3, dangling);
     write_edges(&bench, 0);
-    let none: Vec<Option<Vec<Option<f32>>>> = vec![None; usize::try_from(PAPERS).unwrap()];
+    let none = (0..PAPERS).map(|_| None::<Vec<Option<f32>>>);
     let none = ListArray::from_iter_primitive::<Float32Type, _, _>(none);
-    let years: ArrayRef = Arc::new(none);
-    write(
-        &bench,
-        "papers.parquet",
-        vec![("id", ints(0..PAPERS)), ("year", years)],
-    );
+    let of_years = |years: ArrayRef| {
+        let columns = vec![("id", ints(0..PAPERS)), ("year", years)];
+        write(&bench, "papers.parquet", columns);
+    };
+    of_years(Arc::new(none));
     let no_list = "`input.nodes.paper` table: all rows of column `year` are null, so the width of \
                    its lists is not known; leave it out of `features`";
     check(&bench, &job, 3, no_list);
-    let years = ints((0..PAPERS).map(|at| 2000 + at % 20));
-    write(
-        &bench,
-        "papers.parquet",
-        vec![("id", ints(0..PAPERS)), ("year", years)],
-    );
+    of_years(ints((0..PAPERS).map(|at| 2000 + at % 20)));
     let few = "columns = { country = { max_values = 3 } }\nlabel";
     let categories = "`input.nodes.author` table: column `country` of authors.csv has 7 or more \
                       categories, allowed are 3: raise \

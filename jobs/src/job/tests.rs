@@ -95,7 +95,7 @@ fn errors_name_line_key_and_what_is_allowed() {
         &format!("{HEAD}{INPUT}{STAGE}fanout = [2]\n"),
         "j.toml:16: unknown key `flatten.fanout`; did you mean `fanouts`? allowed: output, hops, \
          fanouts, target_type, sampling, layout, targets, hub_threshold, samples_per_target, \
-         targets_per_part",
+         targets_per_part, pairs_per_part, negatives_per_part",
     );
     check(
         &format!("{HEAD}{INPUT}{STAGE}layout = \"row\"\n"),
@@ -480,7 +480,7 @@ fn errors_of_keys_of_the_command_line_name_them() {
         &[("seed", "3"), ("flatten.hop", "2")],
         "--set flatten.hop=2: unknown key `flatten.hop`; did you mean `hops`? allowed: output, hops, \
          fanouts, target_type, sampling, layout, targets, hub_threshold, samples_per_target, \
-         targets_per_part",
+         targets_per_part, pairs_per_part, negatives_per_part",
     );
     check_set(
         &text,
