@@ -185,7 +185,7 @@ fn data_that_cannot_be_trained_on_are_refused() {
     };
     refused(
         |meta| meta.types[0].label = None,
-        "its nodes have no labels (`input.nodes.label`)",
+        "its nodes have no labels (`input.nodes.label`), and it has no pairs (`[input.pairs]`)",
     );
     refused(
         |meta| meta.types[0].split = None,
