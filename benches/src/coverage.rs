@@ -29,6 +29,7 @@ pub(crate) const TABLES: &[(&str, usize, Repeated)] = &[
     ),
     ("docs/benchmarks/accuracy.md#Typed graphs", 1, Not(ACCURACY)),
     ("docs/benchmarks/accuracy.md#BlogCatalog", 1, Not(ACCURACY)),
+    ("docs/benchmarks/accuracy.md#Bitcoin OTC", 1, Not(ACCURACY)),
     (
         "docs/benchmarks/accuracy.md#Parameter server",
         1,
@@ -64,7 +65,7 @@ pub(crate) const TABLES: &[(&str, usize, Repeated)] = &[
     ),
     ("docs/benchmarks/inference.md#Compute", 1, Raced),
     ("docs/benchmarks/inference.md#Whole process", 1, Raced),
-    ("docs/benchmarks/inference.md#Typed graphs", 1, Raced),
+    ("docs/benchmarks/inference.md#Typed graphs", 2, Raced),
     (
         "docs/benchmarks/inference.md#Distance from the limit",
         1,
@@ -96,6 +97,13 @@ pub(crate) const TABLES: &[(&str, usize, Repeated)] = &[
         Raced,
     ),
     ("docs/benchmarks/flatten.md#Phases", 1, Raced),
+    (
+        "docs/benchmarks/flatten.md#The store, compared with pyarrow",
+        1,
+        Not(
+            "the bench `build` of the crate `store` times the store; pyarrow has no script of its own",
+        ),
+    ),
     (
         "docs/benchmarks/flatten.md#Size, workers and hubs",
         2,

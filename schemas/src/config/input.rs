@@ -347,10 +347,10 @@ mod tests {
     fn every_relation_has_a_name_of_its_own() {
         let another = "which is the name of another relation; each has its own";
         let edges = json!({
-            "r": { "from": "a", "to": "a", "reverse": "s" },
-            "s": { "from": "a", "to": "a", "reverse": "t" },
-            "u": { "from": "a", "to": "a", "reverse": "t" },
-            "v": { "from": "a", "to": "a", "reverse": "v" },
+            "r": { "from": "a", "to": "a", "reverse": "s", "weight": "r" },
+            "s": { "from": "a", "to": "a", "reverse": "t", "weight": "s" },
+            "u": { "from": "a", "to": "a", "reverse": "t", "weight": "u" },
+            "v": { "from": "a", "to": "a", "reverse": "v", "weight": "v" },
         });
         check(
             &["a"],
