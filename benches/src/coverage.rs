@@ -100,9 +100,7 @@ pub(crate) const TABLES: &[(&str, usize, Repeated)] = &[
     (
         "docs/benchmarks/flatten.md#The store, compared with pyarrow",
         1,
-        Not(
-            "the bench `build` of the crate `store` times the store; pyarrow has no script of its own",
-        ),
+        Not("the bench `build` of the crate `store` times our side; pyarrow has no script"),
     ),
     (
         "docs/benchmarks/flatten.md#Size, workers and hubs",
