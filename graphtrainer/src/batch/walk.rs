@@ -123,14 +123,6 @@ impl<'a> Walk<'a> {
         Self { left_out, ..self }
     }
 
-    /// Tells whether an in-edge of a node is walked.
-    fn has(&self, relation: usize, piece: u32, (src, dst): (u32, u32)) -> bool {
-        let of = (relation, &self.schema.relations[relation]);
-        !self
-            .left_out
-            .is_some_and(|left_out| left_out.has(of, piece, (src, dst)))
-    }
-
     /// Returns the number of nodes of each type that the walk has met.
     pub(super) fn num_nodes(&self) -> Vec<usize> {
         self.places.iter().map(Vec::len).collect()
@@ -145,16 +137,17 @@ impl<'a> Walk<'a> {
         };
         edges.offset.push(0);
         let ends = &self.schema.relations[relation];
+        let left_out = self.left_out;
         for dst in 0..num_dst {
             let Place { piece, node } = self.places[ends.to][dst];
             let all = &self.pieces[piece as usize].shard.edges[relation];
+            let position = &mut self.position[piece as usize * self.places.len() + ends.from];
+            let places = &mut self.places[ends.from];
             for edge in in_edges(all, node, limit) {
                 let src = all.in_src[edge];
-                if !self.has(relation, piece, (src, node)) {
+                if left_out.is_some_and(|of| of.has((relation, ends), piece, (src, node))) {
                     continue;
                 }
-                let position = &mut self.position[piece as usize * self.places.len() + ends.from];
-                let places = &mut self.places[ends.from];
                 let at = &mut position[src as usize];
                 if *at == ABSENT {
                     *at = narrow(places.len());
@@ -187,8 +180,10 @@ impl<'a> Walk<'a> {
             let all = &self.pieces[piece as usize].shard.edges[relation];
             let position = &self.position[piece as usize * self.places.len() + ends.from];
             for edge in in_edges(all, node, limit) {
+                let ends_of_edge = (all.in_src[edge], node);
+                let is_left_out = |of: &LeftOut| of.has((relation, ends), piece, ends_of_edge);
                 let src = position[all.in_src[edge] as usize];
-                if src != ABSENT && self.has(relation, piece, (all.in_src[edge], node)) {
+                if src != ABSENT && !self.left_out.is_some_and(is_left_out) {
                     edges.src.push(src);
                     edges.origin.push(narrow(edge));
                 }
