@@ -30,7 +30,17 @@ pub(crate) struct Case<'a> {
     pub(crate) sampling: Sampling,
 }
 
-impl Case<'_> {
+impl<'a> Case<'a> {
+    /// A model of uniform samples, in its directory.
+    pub(crate) fn uniform(dir: &'a Path, graph: &'a Graph, trained: &'a Trained) -> Self {
+        Self {
+            dir,
+            graph,
+            trained,
+            sampling: Sampling::Uniform,
+        }
+    }
+
     pub(crate) fn store(&self, workers: usize, keep: usize) -> Store {
         self.graph
             .store(self.dir, workers, keep, (self.sampling, SEED))

@@ -19,12 +19,7 @@ fn hubs_agree_with_the_whole_graph() {
         graph.add_in_edges(seed, &[(0, 20_000), (7, 8500)]);
         let fanouts = [ALL, ALL];
         let trained = Trained::new(dir.path(), &variant, &graph, (&fanouts, Sampling::Uniform));
-        let case = Case {
-            dir: dir.path(),
-            graph: &graph,
-            trained: &trained,
-            sampling: Sampling::Uniform,
-        };
+        let case = Case::uniform(dir.path(), &graph, &trained);
         let rows = same_bytes_for_any_worker_count(&case, usize::MAX, "");
         // In f64: adding thousands of f32 one after the other is not exact enough.
         let expected = twin::whole_graph_f64(&graph, &trained.model, &trained.transform);

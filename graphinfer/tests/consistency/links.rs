@@ -62,12 +62,7 @@ fn decoders_score_inferred_embeddings_as_forward_passes() {
             let dir = tempfile::tempdir().unwrap();
             let graph = Graph::random(kind, 40 + seed);
             let trained = Trained::new(dir.path(), &variant, &graph, (&fanouts, Sampling::Uniform));
-            let case = Case {
-                dir: dir.path(),
-                graph: &graph,
-                trained: &trained,
-                sampling: Sampling::Uniform,
-            };
+            let case = Case::uniform(dir.path(), &graph, &trained);
             let (manifest, rows) = case.infer(2, keep_at_hop(&fanouts, 0, 0), "");
             assert_eq!((rows.dim, &rows.prediction), (WIDTH, &Labels::None));
             assert_eq!(manifest.report["embedding"]["is_logits"], false);
@@ -105,12 +100,7 @@ fn a_model_of_links_gives_no_logits() {
     let graph = Graph::random(kind, SEED);
     let fanouts = [Fanout::All, Fanout::All];
     let trained = Trained::new(dir.path(), &variant, &graph, (&fanouts, Sampling::Uniform));
-    let case = Case {
-        dir: dir.path(),
-        graph: &graph,
-        trained: &trained,
-        sampling: Sampling::Uniform,
-    };
+    let case = Case::uniform(dir.path(), &graph, &trained);
     for key in ["logits", "probabilities"] {
         let plan = case.plan("out", &format!(r#", "{key}": true"#));
         let error = infer(&plan, &case.store(1, usize::MAX), &quiet())

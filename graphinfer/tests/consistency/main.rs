@@ -38,12 +38,7 @@ fn without_sampling_all_paths_agree() {
         let graph = Graph::random(kind, seed);
         let fanouts = [ALL, ALL];
         let trained = Trained::new(dir.path(), &variant, &graph, (&fanouts, Sampling::Uniform));
-        let case = Case {
-            dir: dir.path(),
-            graph: &graph,
-            trained: &trained,
-            sampling: Sampling::Uniform,
-        };
+        let case = Case::uniform(dir.path(), &graph, &trained);
         let rows = same_bytes_for_any_worker_count(&case, usize::MAX, "");
         let expected = twin::whole_graph(&graph, &trained.model, &trained.transform, fanouts.len());
         assert_rows_close(&format!("{variant:?} {kind:?}"), &rows, &expected);
@@ -66,12 +61,7 @@ fn agrees_on_cora(variants: &[(LayerKind, Aggregator)]) {
         };
         let dir = tempfile::tempdir().unwrap();
         let trained = Trained::new(dir.path(), &variant, &graph, (&fanouts, Sampling::Uniform));
-        let case = Case {
-            dir: dir.path(),
-            graph: &graph,
-            trained: &trained,
-            sampling: Sampling::Uniform,
-        };
+        let case = Case::uniform(dir.path(), &graph, &trained);
         let keep = keep_at_hop(&fanouts, 0, 0);
         let extra = r#", "rows_per_part": 500"#;
         let rows = same_bytes_for_any_worker_count(&case, keep, extra);
@@ -142,12 +132,7 @@ fn blocks_of_any_size_give_the_same_bytes() {
         let dir = tempfile::tempdir().unwrap();
         let graph = Graph::sized(kind, seed, size);
         let trained = Trained::new(dir.path(), &variant, &graph, (&fanouts, Sampling::Uniform));
-        let case = Case {
-            dir: dir.path(),
-            graph: &graph,
-            trained: &trained,
-            sampling: Sampling::Uniform,
-        };
+        let case = Case::uniform(dir.path(), &graph, &trained);
         let extra = r#", "rows_per_part": 500"#;
         let rows = same_bytes_for_any_worker_count(&case, usize::MAX, extra);
         let expected = twin::whole_graph(&graph, &trained.model, &trained.transform, fanouts.len());

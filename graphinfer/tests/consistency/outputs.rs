@@ -23,12 +23,7 @@ fn an_inner_layer_can_be_the_embedding_beside_the_prediction() {
         &graph,
         (&[ALL, ALL], Sampling::Uniform),
     );
-    let case = Case {
-        dir: dir.path(),
-        graph: &graph,
-        trained: &trained,
-        sampling: Sampling::Uniform,
-    };
+    let case = Case::uniform(dir.path(), &graph, &trained);
     let rows = same_bytes_for_any_worker_count(&case, usize::MAX, r#", "layer": 1"#);
     let expected = twin::whole_graph(&graph, &trained.model, &trained.transform, 1);
     assert_rows_close("layer 1", &rows, &expected);
@@ -52,12 +47,7 @@ fn predictions_are_written_as_labels_were_given() {
         &graph,
         (&[ALL], Sampling::Uniform),
     );
-    let case = Case {
-        dir: dir.path(),
-        graph: &graph,
-        trained: &trained,
-        sampling: Sampling::Uniform,
-    };
+    let case = Case::uniform(dir.path(), &graph, &trained);
     let (manifest, rows) = case.infer(3, usize::MAX, "");
     let logits = Dense {
         rows: NUM_NODES,
@@ -84,12 +74,7 @@ fn a_finished_output_is_returned_and_another_plans_is_kept() {
         &graph,
         (&[ALL, ALL], Sampling::Uniform),
     );
-    let case = Case {
-        dir: dir.path(),
-        graph: &graph,
-        trained: &trained,
-        sampling: Sampling::Uniform,
-    };
+    let case = Case::uniform(dir.path(), &graph, &trained);
     let store = case.store(2, usize::MAX);
     let first = infer(&case.plan("out", ""), &store, &quiet()).unwrap();
     let again = infer(&case.plan("out", ""), &store, &quiet()).unwrap();
@@ -109,12 +94,7 @@ fn a_killed_run_keeps_its_committed_parts_and_ends_with_the_same_rows() {
     let graph = Graph::random(PLAIN, 12);
     let variant = Variant::default();
     let trained = Trained::new(dir.path(), &variant, &graph, (&[ALL], Sampling::Uniform));
-    let case = Case {
-        dir: dir.path(),
-        graph: &graph,
-        trained: &trained,
-        sampling: Sampling::Uniform,
-    };
+    let case = Case::uniform(dir.path(), &graph, &trained);
     let store = case.store(2, usize::MAX);
     let whole = infer(&case.plan("whole", ""), &store, &quiet()).unwrap();
     // A run that was killed after its second part leaves the part and its entry, but no manifest.

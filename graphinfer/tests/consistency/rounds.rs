@@ -67,12 +67,7 @@ fn a_run_goes_on_after_its_last_finished_round() {
             let dir = tempfile::tempdir().unwrap();
             let graph = Graph::random(kind, 40 + seed);
             let trained = Trained::new(dir.path(), &variant, &graph, (&FANOUTS, Sampling::Uniform));
-            let case = Case {
-                dir: dir.path(),
-                graph: &graph,
-                trained: &trained,
-                sampling: Sampling::Uniform,
-            };
+            let case = Case::uniform(dir.path(), &graph, &trained);
             let (whole, copies) = run_with_copies(&case, extra);
             assert_eq!(copies.len(), 5, "rounds 0 to 3, and the parts");
             for (finished, copy) in (0_u64..3).zip(&copies) {
@@ -95,12 +90,7 @@ fn rows_that_changed_or_are_another_outputs_are_computed_again() {
     let graph = Graph::random(crate::variants::PLAIN, 50);
     let variant = Variant::default();
     let trained = Trained::new(dir.path(), &variant, &graph, (&FANOUTS, Sampling::Uniform));
-    let case = Case {
-        dir: dir.path(),
-        graph: &graph,
-        trained: &trained,
-        sampling: Sampling::Uniform,
-    };
+    let case = Case::uniform(dir.path(), &graph, &trained);
     let (whole, copies) = run_with_copies(&case, "");
     let (rounds, _) = resumed(&case, &copies[2], ("other", r#", "rows_per_part": 20"#));
     assert_eq!(rounds, [0, 1, 2, 3, 4], "another output's");

@@ -45,12 +45,7 @@ fn they_give_the_rows_of_rounding_between_layers() {
         let graph = Graph::random(kind, seed);
         let fanouts = [ALL, ALL];
         let trained = Trained::new(dir.path(), &variant, &graph, (&fanouts, Sampling::Uniform));
-        let case = Case {
-            dir: dir.path(),
-            graph: &graph,
-            trained: &trained,
-            sampling: Sampling::Uniform,
-        };
+        let case = Case::uniform(dir.path(), &graph, &trained);
         let what = format!("{variant:?} {kind:?}");
         let rows = same_bytes_for_any_worker_count(&case, usize::MAX, EXTRA);
         let expected = twin::rounded_graph(&graph, &trained.model, &trained.transform, 2);
@@ -83,12 +78,7 @@ fn the_report_has_the_error_of_a_sample() {
             let graph = Graph::sized(kind, seed, (40, variant.in_dim));
             let fanouts = [ALL, ALL];
             let trained = Trained::new(dir.path(), &variant, &graph, (&fanouts, Sampling::Uniform));
-            let case = Case {
-                dir: dir.path(),
-                graph: &graph,
-                trained: &trained,
-                sampling: Sampling::Uniform,
-            };
+            let case = Case::uniform(dir.path(), &graph, &trained);
             let extra = format!(r#", "layer": {layer}"#);
             let (plain, in_f32) = case.infer(2, usize::MAX, &extra);
             assert!(plain.report.get("rows_compared").is_none());
@@ -131,12 +121,7 @@ fn hubs_in_16_bits_give_the_same_bytes_for_any_worker_count() {
         graph.add_in_edges(seed, &[(0, 20_000), (7, 8500)]);
         let fanouts = [ALL, ALL];
         let trained = Trained::new(dir.path(), &variant, &graph, (&fanouts, Sampling::Uniform));
-        let case = Case {
-            dir: dir.path(),
-            graph: &graph,
-            trained: &trained,
-            sampling: Sampling::Uniform,
-        };
+        let case = Case::uniform(dir.path(), &graph, &trained);
         let rows = same_bytes_for_any_worker_count(&case, usize::MAX, EXTRA);
         let expected = twin::whole_graph_f64(&graph, &trained.model, &trained.transform);
         let (_, largest) = compared(&rows, &expected);
@@ -157,12 +142,7 @@ fn a_node_that_reads_too_much_is_not_in_the_sample() {
         ..Variant::default()
     };
     let trained = Trained::new(dir.path(), &variant, &graph, (&fanouts, Sampling::Uniform));
-    let case = Case {
-        dir: dir.path(),
-        graph: &graph,
-        trained: &trained,
-        sampling: Sampling::Uniform,
-    };
+    let case = Case::uniform(dir.path(), &graph, &trained);
     let (manifest, _) = case.infer(2, usize::MAX, EXTRA);
     let compared = &manifest.report["rows_compared"];
     // The other four have no in-edge.
