@@ -116,13 +116,6 @@ fn split(paper: usize) -> &'static str {
 
 pub(crate) fn bench() -> Bench {
     let bench = Bench::empty();
-    let write = |name: &str, columns: Vec<(&str, ArrayRef)>| {
-        let mut table = Table::default();
-        for (column, values) in columns {
-            table.set(column, values);
-        }
-        table.write(&bench.path(name));
-    };
     let ints = |values: &mut dyn Iterator<Item = usize>| -> ArrayRef {
         let values = values.map(|value| i64::try_from(value).unwrap());
         Arc::new(Int64Array::from_iter_values(values))
@@ -150,20 +143,20 @@ pub(crate) fn bench() -> Bench {
         ("pages", Arc::new(pages.collect::<Int64Array>())),
         ("scores", scores),
     ];
-    write("papers.parquet", papers);
+    bench.write_table("papers.parquet", papers);
     let name = |author: usize| format!("a{author}");
     let names = StringArray::from_iter_values((0..AUTHORS).map(name));
     let forms = StringArray::from_iter_values((0..AUTHORS).map(|at| format!("title {at}")));
     let people: Vec<(&str, ArrayRef)> = vec![("name", Arc::new(names)), ("title", Arc::new(forms))];
-    write("authors.parquet", people);
+    bench.write_table("authors.parquet", people);
     let authors = (0..300).map(|at| name(draw(3, at, AUTHORS)));
     let authors: ArrayRef = Arc::new(StringArray::from_iter_values(authors));
     let drawn = |of: u64| ints(&mut (0..300).map(|at| draw(of, at, PAPERS)));
-    write(
+    bench.write_table(
         "writes.parquet",
         vec![("author", authors), ("paper", drawn(4))],
     );
-    write("cites.parquet", vec![("src", drawn(5)), ("dst", drawn(6))]);
+    bench.write_table("cites.parquet", vec![("src", drawn(5)), ("dst", drawn(6))]);
     bench
 }
 

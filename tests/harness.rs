@@ -434,6 +434,15 @@ pub(crate) struct Bench {
 }
 
 impl Bench {
+    /// Writes a Parquet table of some columns.
+    pub(crate) fn write_table(&self, name: &str, columns: Vec<(&str, ArrayRef)>) {
+        let mut table = Table::default();
+        for (column, values) in columns {
+            table.set(column, values);
+        }
+        table.write(&self.path(name));
+    }
+
     /// Writes the tables of a graph into a new temporary directory.
     pub(crate) fn new(graph: &Graph) -> Bench {
         let bench = Bench::empty();

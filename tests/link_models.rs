@@ -6,7 +6,7 @@ use arrow::array::{ArrayRef, Int64Array, StringArray};
 use schemas::{EmbeddingsDataset, Labels};
 use serde_json::Value;
 
-use crate::harness::{Bench, Job, Table, f32_lists, mix};
+use crate::harness::{Bench, Job, f32_lists, mix};
 
 /// Users have learnable rows alone, items have features.
 const TYPED: &str = r#"name = "links"
@@ -109,29 +109,21 @@ fn ints(values: impl Iterator<Item = usize>) -> ArrayRef {
     Arc::new(Int64Array::from_iter_values(values))
 }
 
-fn write(bench: &Bench, name: &str, columns: Vec<(&str, ArrayRef)>) {
-    let mut table = Table::default();
-    for (column, values) in columns {
-        table.set(column, values);
-    }
-    table.write(&bench.path(name));
-}
-
 /// Users buy items of their own third.
 fn shop() -> Bench {
     let bench = Bench::empty();
     let name = |user: usize| format!("u{user}");
     let names: ArrayRef = Arc::new(StringArray::from_iter_values((0..USERS).map(name)));
-    write(&bench, "users.parquet", vec![("name", names)]);
+    bench.write_table("users.parquet", vec![("name", names)]);
     let rows = (0..ITEMS).map(|at| vec![(at % 3) as f32, draw(3, at, 100) as f32 / 100.0]);
     let items = vec![("id", ints(0..ITEMS)), ("x", f32_lists(rows))];
-    write(&bench, "items.parquet", items);
+    bench.write_table("items.parquet", items);
     let buyer = |at: usize| draw(1, at, USERS);
     let bought = |at: usize| 3 * draw(2, at, ITEMS / 3) + buyer(at) % 3;
     let buyers = StringArray::from_iter_values((0..900).map(|at| name(buyer(at))));
     let buyers: ArrayRef = Arc::new(buyers);
     let buys = vec![("user", buyers), ("item", ints((0..900).map(bought)))];
-    write(&bench, "buys.parquet", buys);
+    bench.write_table("buys.parquet", buys);
     bench
 }
 
@@ -193,7 +185,7 @@ fn a_pair_does_not_leak_into_its_embeddings() {
         (0..8).map(value).collect()
     });
     let nodes = vec![("id", ints(0..PLANTED_NODES)), ("x", f32_lists(features))];
-    write(&bench, "nodes.parquet", nodes);
+    bench.write_table("nodes.parquet", nodes);
     let pair = |of: u64| (0..PLANTED_PAIRS).map(move |at| draw(of, at, PLANTED_NODES));
     // Equal pairs have equal splits, in either direction.
     let splits = pair(1).zip(pair(2)).map(|(src, dst)| {
@@ -210,7 +202,7 @@ fn a_pair_does_not_leak_into_its_embeddings() {
         ("dst", ints(pair(2))),
         ("split", splits),
     ];
-    write(&bench, "pairs.parquet", pairs);
+    bench.write_table("pairs.parquet", pairs);
     // The other edges form four permutations of the nodes.
     let steps = [7, 311, 1229, 2753];
     let regular = |end: usize| {
@@ -222,7 +214,7 @@ fn a_pair_does_not_leak_into_its_embeddings() {
         ("src", ints(regular(0).chain(pair(1)))),
         ("dst", ints(regular(1).chain(pair(2)))),
     ];
-    write(&bench, "edges.parquet", edges);
+    bench.write_table("edges.parquet", edges);
     for loss in ["softmax", "binary_cross_entropy"] {
         let job = Job::of_text(PLANTED).and(&format!("loss = \"{loss}\""));
         bench.run(&job, &["--fresh"]).ok();

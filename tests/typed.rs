@@ -100,16 +100,9 @@ fn strings(values: impl Iterator<Item = String>) -> ArrayRef {
 /// Writes the tables. Only an author's papers show the label of the author.
 fn bench() -> Bench {
     let bench = Bench::empty();
-    let write = |name: &str, columns: Vec<(&str, ArrayRef)>| {
-        let mut table = Table::default();
-        columns
-            .into_iter()
-            .for_each(|(column, values)| table.set(column, values));
-        table.write(&bench.path(name));
-    };
     let noise = |of: u64, at: usize| draw(of, at, 100) as f32 / 100.0;
     let labels = (0..AUTHORS).map(|author| i32::try_from(label(author)).unwrap());
-    write(
+    bench.write_table(
         "authors.parquet",
         vec![
             (
@@ -129,19 +122,19 @@ fn bench() -> Bench {
         row[label(paper % AUTHORS)] += 2.0;
         row
     };
-    write(
+    bench.write_table(
         "papers.parquet",
         vec![
             ("id", ints((0..PAPERS).map(|paper| 1000 + paper))),
             ("features", f32_lists((0..PAPERS).map(shown))),
         ],
     );
-    write("venues.parquet", vec![("id", ints(0..VENUES))]);
+    bench.write_table("venues.parquet", vec![("id", ints(0..VENUES))]);
     let papers = || (0..PAPERS).chain(0..PAPERS / 4);
     let authors = (0..PAPERS)
         .map(|paper| paper % AUTHORS)
         .chain((0..PAPERS / 4).map(|paper| draw(8, paper, AUTHORS)));
-    write(
+    bench.write_table(
         "writes.parquet",
         vec![
             (
@@ -155,7 +148,7 @@ fn bench() -> Bench {
     let shown_at = (0..PAPERS).map(|paper| (1000 + paper, draw(11, paper, VENUES)));
     let links: Vec<(usize, usize)> = cites.chain(shown_at).collect();
     let kind = |at: usize| if at < 2 * PAPERS { "cites" } else { "shown_at" };
-    write(
+    bench.write_table(
         "links.parquet",
         vec![
             ("src", ints(links.iter().map(|link| link.0))),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use arrow::array::{ArrayRef, Int64Array, ListArray, StringArray};
 use arrow::datatypes::Float32Type;
 
-use crate::harness::{Bench, Job, Table};
+use crate::harness::{Bench, Job};
 
 const JOB: &str = r#"name = "typed"
 seed = 7
@@ -48,14 +48,6 @@ output = "out/embeddings"
 const AUTHORS: i64 = 30;
 const PAPERS: i64 = 40;
 
-fn write(bench: &Bench, name: &str, columns: Vec<(&str, ArrayRef)>) {
-    let mut table = Table::default();
-    for (column, values) in columns {
-        table.set(column, values);
-    }
-    table.write(&bench.path(name));
-}
-
 fn ints(values: impl Iterator<Item = i64>) -> ArrayRef {
     Arc::new(Int64Array::from_iter_values(values))
 }
@@ -81,7 +73,7 @@ fn write_edges(bench: &Bench, last: i64) {
         ("who", Arc::new(StringArray::from_iter_values(authors))),
         ("what", ints(papers)),
     ];
-    write(bench, "writes.parquet", columns);
+    bench.write_table("writes.parquet", columns);
 }
 
 fn bench() -> Bench {
@@ -89,7 +81,7 @@ fn bench() -> Bench {
     write_authors(&bench, &authors());
     let years = ints((0..PAPERS).map(|at| 2000 + at % 20));
     let papers = vec![("id", ints(0..PAPERS)), ("year", years)];
-    write(&bench, "papers.parquet", papers);
+    bench.write_table("papers.parquet", papers);
     write_edges(&bench, 0);
     bench
 }
@@ -175,7 +167,7 @@ fn tables_have_ends_categories_and_fields_that_fit() {
     let none = ListArray::from_iter_primitive::<Float32Type, _, _>(none);
     let of_years = |years: ArrayRef| {
         let columns = vec![("id", ints(0..PAPERS)), ("year", years)];
-        write(&bench, "papers.parquet", columns);
+        bench.write_table("papers.parquet", columns);
     };
     of_years(Arc::new(none));
     let no_list = "`input.nodes.paper` table: all rows of column `year` are null, so the width of \
@@ -212,8 +204,7 @@ fn a_column_of_a_type_that_changed_since_the_training_is_named() {
     std::fs::remove_dir_all(bench.path("work")).unwrap();
     let years = (0..PAPERS).map(|at| format!("y{}", at % 20));
     let years: ArrayRef = Arc::new(StringArray::from_iter_values(years));
-    write(
-        &bench,
+    bench.write_table(
         "papers.parquet",
         vec![("id", ints(0..PAPERS)), ("year", years)],
     );

@@ -6,7 +6,7 @@ use arrow::array::{ArrayRef, Float32Array, Int64Array, StringArray};
 use schemas::EmbeddingsDataset;
 use serde_json::json;
 
-use crate::harness::{Bench, Job, Table, assert_same_bytes, f32_lists, mix};
+use crate::harness::{Bench, Job, assert_same_bytes, f32_lists, mix};
 
 /// Papers have integer ids and labels; authors have string ids and no features.
 pub(crate) const JOB: &str = r#"name = "typed"
@@ -75,13 +75,6 @@ const HUB: i64 = 3;
 /// `cites`.
 pub(crate) fn bench_of(num_authors: usize, more: usize) -> Bench {
     let bench = Bench::empty();
-    let write = |name: &str, columns: Vec<(&str, ArrayRef)>| {
-        let mut table = Table::default();
-        for (column, values) in columns {
-            table.set(column, values);
-        }
-        table.write(&bench.path(name));
-    };
     let ints = |of: u64, count: usize, bound: usize| -> ArrayRef {
         let drawn = (0..count).map(|at| i64::try_from(draw(of, at, bound)).unwrap());
         Arc::new(Int64Array::from_iter_values(drawn))
@@ -100,17 +93,17 @@ pub(crate) fn bench_of(num_authors: usize, more: usize) -> Bench {
         ("x", f32_lists(rows)),
         ("label", ints(2, PAPERS, 3)),
     ];
-    write("papers.parquet", papers);
+    bench.write_table("papers.parquet", papers);
     // One author has the id of a paper.
     let name = |author: usize| match author {
         8 => "8".to_owned(),
         _ => format!("a{author}"),
     };
     let names = StringArray::from_iter_values((0..num_authors).map(name));
-    write("authors.parquet", vec![("name", Arc::new(names))]);
+    bench.write_table("authors.parquet", vec![("name", Arc::new(names))]);
     let authors = (0..200 + more).map(|at| name(draw(3, at, num_authors)));
     let authors = Arc::new(StringArray::from_iter_values(authors));
-    write(
+    bench.write_table(
         "writes.parquet",
         vec![("author", authors), ("paper", dsts(4, 200))],
     );
@@ -120,7 +113,7 @@ pub(crate) fn bench_of(num_authors: usize, more: usize) -> Bench {
         ("dst", dsts(6, 150)),
         ("weight", Arc::new(Float32Array::from_iter_values(weights))),
     ];
-    write("cites.parquet", cites);
+    bench.write_table("cites.parquet", cites);
     bench
 }
 

@@ -10,7 +10,7 @@ use arrow::array::{ArrayRef, Float32Array, Int64Array, StringArray};
 use schemas::EmbeddingsDataset;
 use serde_json::{Value, json};
 
-use crate::harness::{Bench, Job, Table, assert_same_bytes, f32_lists, mix};
+use crate::harness::{Bench, Job, assert_same_bytes, f32_lists, mix};
 
 /// Authors are read by papers and read papers; readers read papers only, so no relation leads from
 /// them. No name is part of another or of a tensor's name.
@@ -115,13 +115,6 @@ fn half(person: usize) -> &'static str {
 
 fn bench() -> Bench {
     let bench = Bench::empty();
-    let write = |name: &str, columns: Vec<(&str, ArrayRef)>| {
-        let mut table = Table::default();
-        for (column, values) in columns {
-            table.set(column, values);
-        }
-        table.write(&bench.path(name));
-    };
     let ints = |values: &mut dyn Iterator<Item = usize>| -> ArrayRef {
         let values = values.map(|value| i64::try_from(value).unwrap());
         Arc::new(Int64Array::from_iter_values(values))
@@ -140,26 +133,26 @@ fn bench() -> Bench {
         ("x", f32_lists(rows)),
         ("label", ints(&mut (0..PAPERS).map(|at| draw(3, at, 3)))),
     ];
-    write("papers.parquet", papers);
+    bench.write_table("papers.parquet", papers);
     let ages = (0..PEOPLE).map(|at| draw(4, at, 60) as f32 / 60.0);
     let people: Vec<(&str, ArrayRef)> = vec![
         ("name", names(&mut (0..PEOPLE))),
         ("age", Arc::new(Float32Array::from_iter_values(ages))),
         ("half", halves(&mut (0..PEOPLE))),
     ];
-    write("people.parquet", people);
+    bench.write_table("people.parquet", people);
     let person = |at: usize| draw(5, at, PEOPLE);
     let work = vec![
         ("person", names(&mut (0..250).map(person))),
         ("work", ints(&mut (0..250).map(|at| draw(6, at, PAPERS)))),
         ("half", halves(&mut (0..250).map(person))),
     ];
-    write("person_work.parquet", work);
+    bench.write_table("person_work.parquet", work);
     let cites = vec![
         ("src", ints(&mut (0..150).map(|at| draw(7, at, PAPERS)))),
         ("dst", ints(&mut (0..150).map(|at| draw(8, at, PAPERS)))),
     ];
-    write("cites.parquet", cites);
+    bench.write_table("cites.parquet", cites);
     bench
 }
 
