@@ -382,19 +382,16 @@ def encode(model_dir, table, node_type=None):
     for column in encoder["columns"]:
         values, code = table.column(column["name"]), column["code"]
         if "category" in code:
-            parts.append(encode_categories(values, code["category"]))
-            continue
-        part = encode_numbers(values, code.get("number") or code["time"], "time" in code)
-        if "number" in code:
-            total += part[:, : len(code["number"]["mean"])].sum(dim=1, keepdim=True)
-        parts.append((part, len(code["number"]["mean"]) if "number" in code else 0))
-    if not encoder["row_normalize"]:
-        total = torch.ones_like(total)
-    rows = []
-    for part in parts:
-        part, divided = part if isinstance(part, tuple) else (part, 0)
-        rows += [part[:, :divided] / total.clamp(min=1.0), part[:, divided:]]
-    return torch.cat(rows, dim=1)
+            part, numbers = encode_categories(values, code["category"]), 0
+        else:
+            part = encode_numbers(values, code.get("number") or code["time"], "time" in code)
+            numbers = len(code["number"]["mean"]) if "number" in code else 0
+        total += part[:, :numbers].sum(dim=1, keepdim=True)
+        parts.append((part, numbers))
+    if encoder["row_normalize"]:
+        for part, numbers in parts:
+            part[:, :numbers] /= total.clamp(min=1.0)
+    return torch.cat([part for part, _ in parts], dim=1)
 
 
 def encode_categories(values, code):
