@@ -52,7 +52,10 @@ pub(crate) const FAMILIES: &[Family] = &[
 ];
 
 const SUMMARY: &str = "BENCHMARKS.md#Summary";
-const PHASES: &[&str] = &["docs/benchmarks/flatten.md#Phases"];
+const PHASES: &[&str] = &[
+    "docs/benchmarks/flatten.md#Phases",
+    "docs/benchmarks/flatten.md#The store, compared with pyarrow",
+];
 const ROWS: &[&str] = &[
     SUMMARY,
     "docs/benchmarks/flatten.md#Compared with other programs",
@@ -69,6 +72,7 @@ const INFER: &[&str] = &[
     SUMMARY,
     "docs/benchmarks/inference.md#Compute",
     "docs/benchmarks/inference.md#Whole process",
+    "docs/benchmarks/inference.md#A processor with a large cache",
 ];
 const EPOCHS: &[&str] = &[SUMMARY, "docs/benchmarks/training.md#Epochs"];
 const TYPED_FLATTEN: &[&str] = &[
