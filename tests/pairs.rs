@@ -1,8 +1,12 @@
 //! Pairs of links: a job with `[input.pairs]` in one process, in several, killed, checked and
 //! inspected, and its parts in other tools.
 
+use std::collections::BTreeMap;
 use std::process::Command;
+use std::sync::Arc;
 
+use arrow::array::{ArrayRef, Float32Array, ListBuilder, StringArray, StringBuilder};
+use schemas::GraphFeatureDataset;
 use serde_json::Value;
 
 use crate::harness::{Bench, FLATTEN, FeatureKind, Graph, IdKind, Job, Outcome, assert_same_bytes};
@@ -12,8 +16,10 @@ use crate::resume::run_and_kill;
 const PAIRS: &str = "[input.pairs]\nfrom_edges = true\nshare = { train = 0.5, val = 0.1, test = \
                      0.2 }\n\n";
 
+const NODES: usize = 150;
+
 fn graph() -> Graph {
-    Graph::new(150, IdKind::Utf8, FeatureKind::List)
+    Graph::new(NODES, IdKind::Utf8, FeatureKind::List)
 }
 
 /// The job of a graph without labels and splits of nodes.
@@ -25,6 +31,32 @@ fn job(graph: &Graph) -> Job {
     Job::new(graph, &[PAIRS, &flatten])
         .with("label = \"label\"\n", "")
         .with("split = \"split\"\n", "")
+}
+
+/// The job of a graph whose pairs are in a table.
+fn job_of_table(graph: &Graph, keys: &str) -> Job {
+    let pairs =
+        format!("[input.pairs]\nsrc = \"from\"\ndst = \"to\"\nsplit = \"split\"\n{keys}\n\n");
+    job(graph).with(PAIRS, &pairs)
+}
+
+/// Ends of a pair, and its hard negatives.
+type HardPair = ([String; 2], [String; 2]);
+
+/// The pairs of a table.
+fn table_of_pairs(graph: &Graph) -> Vec<HardPair> {
+    let id = |node: usize| graph.id(node % NODES);
+    let of = |at: usize| ([id(at), id(7 * at + 3)], [id(at + 50), id(11 * at + 92)]);
+    (0..NODES).map(of).collect()
+}
+
+/// The columns `from` and `to`.
+fn columns_of_ends(pairs: &[HardPair]) -> Vec<(&'static str, ArrayRef)> {
+    let column = |end: usize| -> ArrayRef {
+        let ids = pairs.iter().map(|(ends, _)| &ends[end]);
+        Arc::new(StringArray::from_iter_values(ids))
+    };
+    vec![("from", column(0)), ("to", column(1))]
 }
 
 /// The sums of the parts' pairs by split.
@@ -93,6 +125,76 @@ fn check_and_inspect_show_the_pairs() {
     let shown: Value = serde_json::from_str(&json.stdout).unwrap();
     assert_eq!(shown["pairs"]["train"], train);
     assert_eq!(shown["pairs"]["exclude"], "all");
+}
+
+#[test]
+fn a_table_of_pairs_may_be_csv() {
+    let graph = graph();
+    let bench = Bench::new(&graph);
+    let pairs = table_of_pairs(&graph);
+    let split = |at: usize| ["train", "train", "val", "test"][at % 4];
+    let weight = |at: usize| (at % 5) as f32 / 2.0;
+    let splits: ArrayRef = Arc::new(StringArray::from_iter_values((0..NODES).map(split)));
+    let weights: ArrayRef = Arc::new(Float32Array::from_iter_values((0..NODES).map(weight)));
+    let mut columns = columns_of_ends(&pairs);
+    columns.extend([("split", splits), ("times", weights)]);
+    bench.write_table("pairs.parquet", columns);
+    let mut lines = "from,to,split,times\n".to_owned();
+    for (at, ([from, to], _)) in pairs.iter().enumerate() {
+        lines += &format!("{from},{to},{},{}\n", split(at), weight(at));
+    }
+    std::fs::write(bench.path("pairs.csv"), lines).unwrap();
+    let [of_parquet, of_csv] = ["pairs.parquet", "pairs.csv"].map(|path| {
+        let keys = format!("path = \"{path}\"\nweight = \"times\"");
+        bench.run(&job_of_table(&graph, &keys), &["--fresh"]).ok();
+        assert_eq!(counts(&bench), [76, 37, 37]);
+        bench.data_files("out/features")
+    });
+    assert_same_bytes(&of_parquet, &of_csv, "pairs in CSV");
+}
+
+#[test]
+fn hard_negatives_are_ids_of_nodes() {
+    let graph = graph();
+    let bench = Bench::new(&graph);
+    let pairs = table_of_pairs(&graph);
+    let mut lists = ListBuilder::new(StringBuilder::new());
+    for (_, hard) in &pairs {
+        lists.append_value(hard.iter().map(Some));
+    }
+    let split: ArrayRef = Arc::new(StringArray::from_iter_values(pairs.iter().map(|_| "train")));
+    let other: ArrayRef = Arc::new(lists.finish());
+    let mut columns = columns_of_ends(&pairs);
+    columns.extend([("split", split), ("other", other)]);
+    bench.write_table("pairs.parquet", columns);
+    let job = job_of_table(&graph, "path = \"pairs.parquet\"\nnegatives = \"other\"");
+    bench.run(&job, &[]).ok();
+    let dataset = GraphFeatureDataset::open(&bench.path("out/features")).unwrap();
+    let mut found = BTreeMap::new();
+    for part in 0..dataset.num_parts() {
+        let shard = dataset.read_part(part).unwrap();
+        let ids = &shard.nodes[0].ids;
+        let id = |at: usize| ids.as_str(at).unwrap().to_owned();
+        let stored = shard.pairs.as_ref().unwrap();
+        let hard = stored.hard.as_ref().unwrap();
+        for at in 0..stored.len() {
+            let mut negatives: Vec<String> =
+                hard.of(at).iter().map(|row| id(row.index())).collect();
+            negatives.sort();
+            found.insert(
+                [stored.src[at], stored.dst[at]].map(|row| id(row.index())),
+                negatives,
+            );
+        }
+    }
+    let expected: BTreeMap<_, _> = pairs
+        .into_iter()
+        .map(|(of_pair, mut hard)| {
+            hard.sort();
+            (of_pair, hard.to_vec())
+        })
+        .collect();
+    assert_eq!(found, expected);
 }
 
 /// Finds, in the parts, an edge that equals a pair of a part or its reverse; counts pairs.

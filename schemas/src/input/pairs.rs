@@ -268,7 +268,7 @@ impl PairsPlan {
                 let how = if time.is_some() { "by time" } else { "by hash" };
                 (
                     "share",
-                    format!("its share {how} is {share}; a larger share has pairs"),
+                    format!("its share {how} is {share}, which must hold at least one pair"),
                 )
             }
         };
