@@ -13,6 +13,7 @@ mod formula {
 }
 mod graph;
 mod hubs;
+mod links;
 mod models;
 mod refused;
 mod resumed;
