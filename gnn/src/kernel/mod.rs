@@ -10,6 +10,7 @@
 )]
 
 mod attention;
+mod best;
 mod csr;
 mod dropout;
 mod edge_feature;
@@ -35,6 +36,7 @@ mod stored;
 mod update;
 
 pub use attention::Attention;
+pub use best::BestItems;
 pub use csr::{Csr, Partitioning, Transposed};
 pub use dropout::Dropout;
 pub use edge_feature::EdgeFeatures;

@@ -275,23 +275,29 @@ impl<'a, F: Float> Weights<'a, F> {
 
     /// Scores each of some src rows with each of some dst rows: `[num_src, num_dst]`.
     pub(crate) fn join_all(&self, src: &[F], dst: &[F]) -> Vec<F> {
+        let mut out = vec![F::ZERO; src.len() / self.dim * (dst.len() / self.dim)];
+        self.join_all_into(src, dst, &mut out);
+        out
+    }
+
+    /// Sets `out` to the scores of each of some src rows with each of some dst rows,
+    /// `[num_src, num_dst]`.
+    pub(crate) fn join_all_into(&self, src: &[F], dst: &[F], out: &mut [F]) {
         let dim = self.dim;
         let num_dst = dst.len() / dim;
-        let mut out = vec![F::ZERO; src.len() / dim * num_dst];
         if num_dst == 0 {
-            return out;
+            return;
         }
         if self.decoder.is_product() {
             let dst = Matrix::new(dst, dim).transposed();
-            multiply(Matrix::new(src, dim), dst, &mut out, false);
-            return out;
+            multiply(Matrix::new(src, dim), dst, out, false);
+            return;
         }
         for (out, src) in out.chunks_exact_mut(num_dst).zip(src.chunks_exact(dim)) {
             for (out, dst) in out.iter_mut().zip(dst.chunks_exact(dim)) {
                 *out = self.join(src, dst);
             }
         }
-        out
     }
 
     /// Adds the gradient of a score, `slope`, to the gradients of its rows and of the parameters.

@@ -32,6 +32,12 @@ impl Scorer {
         }
     }
 
+    /// Returns the decoder.
+    #[must_use]
+    pub fn decoder(&self) -> Decoder {
+        self.decoder
+    }
+
     /// Returns the width of the embeddings and of the rows of their ends.
     #[must_use]
     pub fn dim(&self) -> usize {
@@ -86,17 +92,30 @@ impl Scorer {
     /// If there are more src rows than a block has.
     #[must_use]
     pub fn block(&self, src: &[f32], dst: &[f32]) -> Vec<f32> {
-        let num_src = src.len() / self.dim;
+        let mut scores = Vec::new();
+        self.block_into(src, dst, &mut scores);
+        scores
+    }
+
+    /// Scores a block as [`block`](Self::block) does, in place of what `scores` holds.
+    ///
+    /// # Panics
+    ///
+    /// If there are more src rows than a block has.
+    pub fn block_into(&self, src: &[f32], dst: &[f32], scores: &mut Vec<f32>) {
+        let (num_src, num_dst) = (src.len() / self.dim, dst.len() / self.dim);
         assert!(num_src <= BLOCK, "at most {BLOCK} src nodes are a block");
         let weights = self.weights();
         if !self.decoder.is_product() || num_src == BLOCK {
-            return weights.join_all(src, dst);
+            scores.resize(num_src * num_dst, 0.0);
+            weights.join_all_into(src, dst, scores);
+            return;
         }
         let mut padded = src.to_vec();
         padded.resize(BLOCK * self.dim, 0.0);
-        let mut scores = weights.join_all(&padded, dst);
-        scores.truncate(num_src * (dst.len() / self.dim));
-        scores
+        scores.resize(BLOCK * num_dst, 0.0);
+        weights.join_all_into(&padded, dst, scores);
+        scores.truncate(num_src * num_dst);
     }
 
     /// Returns the loss of pairs of rows of `embeddings`, summed with their weights.
