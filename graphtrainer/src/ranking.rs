@@ -51,7 +51,7 @@ pub struct RankAt {
 }
 
 /// The ranks of the items that a query wants, in the order of the query.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Ranks {
     /// Among the candidates that are neither known nor wanted.
     pub filtered: Vec<f64>,
@@ -61,25 +61,33 @@ pub struct Ranks {
 
 /// Ranks the wanted items of each query; ties get their mean rank.
 ///
-/// Query nodes run in blocks on all cores. A block is scored against the items block by block, by
-/// one matrix product each. `src` and `dst` are embeddings.
+/// `src` and `dst` are embeddings.
 ///
 /// # Panics
 ///
 /// If a query names a row that there is not.
 #[must_use]
 pub fn rank_all(scorer: &Scorer, src: &Dense, dst: &Dense, queries: &[Query]) -> Vec<Ranks> {
-    let items = scorer.dst_rows(dst);
+    let (src, items) = (scorer.src_rows(src), scorer.dst_rows(dst));
+    rank_rows(scorer, &src, &items, queries)
+}
+
+/// Ranks as [`rank_all`] does. `src` and `items` are rows of the ends, as of [`Scorer::src_rows`] and
+/// [`Scorer::dst_rows`].
+///
+/// Query nodes run in blocks on all cores. A block is scored against the items block by block, by
+/// one matrix product each.
+///
+/// # Panics
+///
+/// If a query names a row that there is not.
+#[must_use]
+pub fn rank_rows(scorer: &Scorer, src: &Dense, items: &Dense, queries: &[Query]) -> Vec<Ranks> {
     let blocks = queries.par_chunks(Scorer::block_rows());
     let ranks = blocks.flat_map_iter(|block| {
         let rows = block.iter().flat_map(|query| src.row(query.row as usize));
-        let rows = Dense {
-            rows: block.len(),
-            cols: src.cols,
-            values: rows.copied().collect(),
-        };
-        let rows = scorer.src_rows(&rows);
-        rank_block(scorer, &rows.values, &items, block)
+        let rows: Vec<f32> = rows.copied().collect();
+        rank_block(scorer, &rows, items, block)
     });
     ranks.collect()
 }
