@@ -56,7 +56,7 @@ const ASIDE: &str = "_new";
 /// File in [`ASIDE`] that exists from the removal of the old output until the new one is moved.
 const MOVING: &str = "_moving";
 /// Folders of parts inside an output directory, for parts of several files.
-const TABLES: [&str; 3] = ["nodes", "edges", "pairs"];
+const TABLES: [&str; 4] = ["nodes", "edges", "pairs", "items"];
 /// Folder, inside an output directory, of folders of parts; it holds no parts itself.
 const FOLDERS: &str = crate::embeddings::FOLDER;
 
@@ -104,7 +104,7 @@ pub struct PartEntry {
 pub struct Manifest {
     /// [`MANIFEST_SCHEMA`].
     pub schema: u32,
-    /// `flatten`, `train` or `infer`.
+    /// `flatten`, `train`, `infer` or `score`.
     pub stage: String,
     /// Name and version of the program that wrote it.
     pub program: String,

@@ -76,6 +76,10 @@
 //! float32) and, where a head was applied, `prediction`, typed as the label was given. Metadata key
 //! `graphinfer.schema` (`1`).
 //!
+//! *Scores* ([`ScoresDataset`]): the best items of queries (`items/part-00000.parquet`: `id`, and the
+//! lists `item` and `score`), and the scores of listed pairs (`pairs/part-00000.parquet`: `src`,
+//! `dst`, `score`). Metadata key `graphscore.schema` (`1`).
+//!
 //! # Examples
 //!
 //! A plan of a table checks its files and columns. Its units are then read in any order and by any
@@ -142,6 +146,7 @@ mod input;
 mod parquet_file;
 pub mod path;
 pub mod progress;
+mod scores;
 pub mod storage;
 mod table_writer;
 pub mod threads;
@@ -177,7 +182,8 @@ pub use idx::{LocalIdx, NodeIdx, Row};
 pub use input::{
     Categories, DescribedColumns, EdgeRows, EdgeSource, EdgesPlan, FileFingerprints, GraphPlan,
     IdListPlan, KnownInput, KnownNodes, NodeKeys, NodeReader, NodeRows, NodeSource, NodesPlan,
-    PairColumn, PairRows, PairsPlan, PassedColumns, RelationPlan, RowNumbers, SplitRows, TypePlan,
-    Unit,
+    PairColumn, PairListPlan, PairListSpec, PairRows, PairsPlan, PassedColumns, RelationPlan,
+    RowNumbers, SplitRows, TypePlan, Unit,
 };
 pub use progress::{Event, Progress};
+pub use scores::{BestItemRows, PairScoreRows, ScoresDataset, ScoresWriter};

@@ -5,7 +5,7 @@ use std::sync::Arc;
 /// One report of a running stage.
 #[derive(Clone, Debug)]
 pub struct Event {
-    /// `flatten`, `train` or `infer`.
+    /// `flatten`, `train`, `infer` or `score`.
     pub stage: &'static str,
     /// Current phase of the stage, such as `epoch`.
     pub phase: String,

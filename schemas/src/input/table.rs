@@ -25,10 +25,13 @@ pub(super) const BATCH_VALUES: usize = 1 << 16;
 /// Greatest number of rows in a batch.
 const BATCH_ROWS_MAX: usize = 1 << 16;
 
+/// Kind of the table of pairs that are scored.
+const SCORED: &str = "scored pairs";
+
 /// Name of a table in the job file.
 #[derive(Clone, Debug)]
 pub(crate) struct TableName {
-    /// `nodes`, `edges`, `pairs` or `targets`.
+    /// `nodes`, `edges`, `pairs`, `targets` or [`SCORED`].
     kind: &'static str,
     /// The type or the relation; empty if it has no name.
     of: String,
@@ -101,8 +104,14 @@ impl TableName {
         Self { kind, of }
     }
 
+    /// Names the table of the pairs that are scored.
+    pub(super) fn scored() -> Self {
+        let (kind, of) = (SCORED, String::new());
+        Self { kind, of }
+    }
+
     pub(super) fn is_of_pairs(&self) -> bool {
-        self.kind == "pairs"
+        ["pairs", SCORED].contains(&self.kind)
     }
 
     pub(super) fn targets() -> Self {
@@ -112,9 +121,10 @@ impl TableName {
 
     /// The dotted name of the table in the job file.
     pub(super) fn table(&self) -> String {
-        match self.of.is_empty() {
-            true => format!("input.{}", self.kind),
-            false => format!("input.{}.{}", self.kind, self.of),
+        match (self.kind, self.of.is_empty()) {
+            (SCORED, _) => "score.pairs".to_owned(),
+            (_, true) => format!("input.{}", self.kind),
+            (_, false) => format!("input.{}.{}", self.kind, self.of),
         }
     }
 
