@@ -138,7 +138,7 @@ fn unknown_keys_name_line_key_and_the_nearest_key() {
     check(
         USAGE,
         expect![[r#"
-        error: job.toml:1: unknown key `nam`; did you mean `name`? allowed: name, seed, work_dir, workers, memory_budget, storage, input, flatten, train, infer
+        error: job.toml:1: unknown key `nam`; did you mean `name`? allowed: name, seed, work_dir, workers, memory_budget, storage, input, flatten, train, infer, score
     "#]],
         |case| {
             case.job = case.job.with("name =", "nam =");
@@ -185,7 +185,7 @@ fn unknown_keys_name_line_key_and_the_nearest_key() {
     check(
         USAGE,
         expect![[r#"
-        error: job.toml:26: unknown key `training`; did you mean `train`? allowed: name, seed, work_dir, workers, memory_budget, storage, input, flatten, train, infer
+        error: job.toml:26: unknown key `training`; did you mean `train`? allowed: name, seed, work_dir, workers, memory_budget, storage, input, flatten, train, infer, score
     "#]],
         |case| {
             case.job = case.job.with("[train]", "[training]");
@@ -406,7 +406,7 @@ fn impossible_combinations_are_named_before_any_work() {
     check(
         USAGE,
         expect![[r#"
-        error: job.toml:1: `name`: no stage to run; at least one of the tables flatten, train, infer is needed
+        error: job.toml:1: `name`: no stage to run; at least one of the tables flatten, train, infer, score is needed
     "#]],
         |case| {
             case.job = case.job.with(FLATTEN, "").with(TRAIN, "").with(INFER, "");

@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::harness::{Bench, Job, f32_lists, mix};
 
 /// Users have learnable rows alone, items have features.
-const TYPED: &str = r#"name = "links"
+pub(crate) const TYPED: &str = r#"name = "links"
 seed = 7
 workers = 2
 
@@ -92,8 +92,8 @@ batch_size = 256
 negatives = { random = 8, evaluation = 10 }
 "#;
 
-const USERS: usize = 120;
-const ITEMS: usize = 90;
+pub(crate) const USERS: usize = 120;
+pub(crate) const ITEMS: usize = 90;
 const PLANTED_NODES: usize = 4000;
 const PLANTED_PAIRS: usize = 12_000;
 
@@ -104,13 +104,23 @@ fn draw(of: u64, at: usize, bound: usize) -> usize {
     usize::try_from(mix(of, at as u64) % bound as u64).unwrap()
 }
 
-fn ints(values: impl Iterator<Item = usize>) -> ArrayRef {
+pub(crate) fn ints(values: impl Iterator<Item = usize>) -> ArrayRef {
     let values = values.map(|value| i64::try_from(value).unwrap());
     Arc::new(Int64Array::from_iter_values(values))
 }
 
+/// The user of a purchase.
+pub(crate) fn buyer(at: usize) -> usize {
+    draw(1, at, USERS)
+}
+
+/// The item of a purchase.
+pub(crate) fn bought(at: usize) -> usize {
+    3 * draw(2, at, ITEMS / 3) + buyer(at) % 3
+}
+
 /// Users buy items of their own third.
-fn shop() -> Bench {
+pub(crate) fn shop() -> Bench {
     let bench = Bench::empty();
     let name = |user: usize| format!("u{user}");
     let names: ArrayRef = Arc::new(StringArray::from_iter_values((0..USERS).map(name)));
@@ -118,8 +128,6 @@ fn shop() -> Bench {
     let rows = (0..ITEMS).map(|at| vec![(at % 3) as f32, draw(3, at, 100) as f32 / 100.0]);
     let items = vec![("id", ints(0..ITEMS)), ("x", f32_lists(rows))];
     bench.write_table("items.parquet", items);
-    let buyer = |at: usize| draw(1, at, USERS);
-    let bought = |at: usize| 3 * draw(2, at, ITEMS / 3) + buyer(at) % 3;
     let buyers = StringArray::from_iter_values((0..900).map(|at| name(buyer(at))));
     let buyers: ArrayRef = Arc::new(buyers);
     let buys = vec![("user", buyers), ("item", ints((0..900).map(bought)))];

@@ -37,6 +37,7 @@ mod readers;
 mod real;
 mod resume;
 mod s3_server;
+mod score;
 mod store_faults;
 mod stores;
 mod stream;

@@ -169,8 +169,8 @@ fn what_is_no_job_and_no_output_is_told_apart() {
     fs::write(bench.path("binary"), [0xff, 0xfe]).unwrap();
     fs::create_dir(bench.path("tables")).unwrap();
     fs::copy(bench.path("nodes.parquet"), bench.path("tables/a.parquet")).unwrap();
-    let taken = "; inspect takes a directory that a run wrote: the `output` of [flatten], [train] or \
-                 [infer], or the store in `work_dir`";
+    let taken = "; inspect takes a directory that a run wrote: the `output` of [flatten], [train], \
+                 [infer] or [score], or the store in `work_dir`";
     for (args, said) in [
         (
             ["run", "nodes.parquet"],

@@ -331,6 +331,24 @@ impl InferPlan {
         Ok(Some(list))
     }
 
+    /// Returns whether embeddings are divided by their lengths.
+    pub fn is_normalized(&self) -> bool {
+        self.normalize
+    }
+
+    /// Returns whether `infer.types` names types, but not this one.
+    pub fn leaves_out(&self, type_name: &str) -> bool {
+        match &self.types {
+            None | Some(InferTypes::All) => false,
+            Some(InferTypes::Listed(names)) => names.iter().all(|name| name != type_name),
+        }
+    }
+
+    /// Returns whether all nodes of the written types are written.
+    pub fn writes_all_nodes(&self) -> bool {
+        self.targets == InferTargets::All
+    }
+
     /// Returns which in-edges a layer reads.
     pub fn sampling(&self) -> InferSampling {
         self.sampling

@@ -67,6 +67,9 @@ fn look(job: &Job) -> Result<Looked, JobError> {
         plan.check_graph(&survey.meta)?;
     }
     let pairs = PairSurvey::read(&job.graph, &survey)?;
+    if let Some(plan) = job.score.as_ref().filter(|_| job.runs(Stage::Score)) {
+        plan.check_items(&type_counts(&survey))?;
+    }
     let prediction = match &job.flatten {
         Some(plan) => {
             let batch_targets = job.train.as_ref().map_or(0, |train| train.batch_targets());
@@ -76,6 +79,12 @@ fn look(job: &Job) -> Result<Looked, JobError> {
         None => None,
     };
     Ok((survey, pairs, prediction))
+}
+
+/// Number of nodes of each type.
+fn type_counts(survey: &Survey) -> Vec<u64> {
+    let types = survey.types().iter();
+    types.map(|of| of.ids.len() as u64).collect()
 }
 
 /// Number of nodes in each split, and in none.
@@ -181,7 +190,23 @@ fn memory(job: &Job, survey: &Survey, prediction: Option<&Prediction>) -> f64 {
         }),
         _ => 0.0,
     };
-    total_memory(build.max(flatten).max(train), infer)
+    let score = match &job.score {
+        Some(plan) if job.runs(Stage::Score) => {
+            plan.memory_bytes(&type_counts(survey), embedding_dim(job))
+        }
+        _ => 0.0,
+    };
+    total_memory(build.max(flatten).max(train).max(score), infer)
+}
+
+/// Returns the width of the embeddings of a model of links: that of its last hidden layer.
+fn embedding_dim(job: &Job) -> usize {
+    let hidden = match (&job.train, &job.infer) {
+        (Some(train), _) => train.hidden().to_vec(),
+        (None, Some(infer)) => infer.hidden_of_model().unwrap_or_default(),
+        (None, None) => Vec::new(),
+    };
+    hidden.last().copied().unwrap_or_default()
 }
 
 fn type_nodes(survey: &Survey) -> BTreeMap<String, f64> {
@@ -231,6 +256,10 @@ fn to_json(
     });
     if let Some(PairSurvey { counts, .. }) = pairs {
         report["pairs"] = json!({ "train": counts.train, "val": counts.val, "test": counts.test });
+    }
+    if let Some(plan) = job.score.as_ref().filter(|_| job.runs(Stage::Score)) {
+        let (queries, items) = plan.num_queries_and_items(&type_counts(survey));
+        report["score"] = json!({ "queries": queries, "items": items, "top_k": plan.top_k() });
     }
     if survey.meta.is_typed() {
         report["types"] = types_json(job, survey);
@@ -444,6 +473,14 @@ fn to_lines(
             "memory   about {}, {verdict} the budget of {budget}",
             size(needed)
         ));
+    }
+    if let Some(plan) = job.score.as_ref().filter(|_| job.runs(Stage::Score)) {
+        let (queries, items) = plan.num_queries_and_items(&type_counts(survey));
+        let best = plan
+            .top_k()
+            .map(|top_k| format!(", the best {top_k} of each query"));
+        let best = best.unwrap_or_default();
+        lines.push(format!("score    {queries} queries, {items} items{best}"));
     }
     let stages: Vec<&str> = job.selected.iter().map(|stage| stage.name()).collect();
     lines.push(format!("ok       {}: {}", job.name, stages.join(", ")));

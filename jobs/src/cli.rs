@@ -196,7 +196,7 @@ pub(crate) struct CheckArgs {
 /// Arguments of `inspect`.
 #[derive(Args, Debug)]
 pub(crate) struct InspectArgs {
-    /// An output directory (graph features, model or embeddings) or a store.
+    /// An output directory (graph features, model, embeddings or scores) or a store.
     pub(crate) path: PathBuf,
     /// Draw one target's neighbourhood as a graph in DOT.
     #[arg(long)]
@@ -270,11 +270,13 @@ pub(crate) enum Stage {
     Train,
     /// Embed every node.
     Infer,
+    /// Score pairs of nodes by their embeddings.
+    Score,
 }
 
 impl Stage {
     /// Every stage, in the order they run.
-    pub(crate) const ALL: [Stage; 3] = [Stage::Flatten, Stage::Train, Stage::Infer];
+    pub(crate) const ALL: [Stage; 4] = [Stage::Flatten, Stage::Train, Stage::Infer, Stage::Score];
 
     /// The name of the stage, which is also its table in the job file.
     pub(crate) fn name(self) -> &'static str {
@@ -282,6 +284,7 @@ impl Stage {
             Stage::Flatten => "flatten",
             Stage::Train => "train",
             Stage::Infer => "infer",
+            Stage::Score => "score",
         }
     }
 }

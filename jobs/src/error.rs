@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use cluster::{ClusterError, WorkerError};
 use graphflat::FlattenError;
 use graphinfer::InferError;
+use graphscore::ScoreError;
 use graphtrainer::TrainError;
 use schemas::{ErrorKind, SchemaError};
 use store::StoreError;
@@ -90,6 +91,9 @@ pub(crate) enum JobError {
     /// The infer stage failed.
     #[error(transparent)]
     Infer(Box<InferError>),
+    /// The score stage failed.
+    #[error(transparent)]
+    Score(Box<ScoreError>),
 }
 
 /// A mistake in a job, and its position.
@@ -127,6 +131,12 @@ impl From<InferError> for JobError {
     }
 }
 
+impl From<ScoreError> for JobError {
+    fn from(error: ScoreError) -> Self {
+        JobError::Score(Box::new(error))
+    }
+}
+
 impl JobError {
     /// Returns the kind of the error: who can mend it, and so the exit code.
     pub(crate) fn kind(&self) -> ErrorKind {
@@ -144,6 +154,7 @@ impl JobError {
             JobError::Flatten(error) => error.kind(),
             JobError::Train(error) => error.kind(),
             JobError::Infer(error) => error.kind(),
+            JobError::Score(error) => error.kind(),
         }
     }
 }
@@ -170,6 +181,7 @@ pub(crate) fn is_peer_failure(error: &anyhow::Error) -> bool {
         Some(JobError::Store(error)) => error.is_peer_failure(),
         Some(JobError::Flatten(error)) => error.is_peer_failure(),
         Some(JobError::Infer(error)) => error.is_peer_failure(),
+        Some(JobError::Score(error)) => error.is_peer_failure(),
         Some(JobError::Train(error)) => error.is_peer_failure(),
         _ => false,
     }

@@ -5,6 +5,7 @@ mod model;
 mod neighbourhood;
 mod pairs;
 mod rows;
+mod scores;
 
 use std::io::Read as _;
 use std::path::Path;
@@ -52,6 +53,10 @@ fn describe(args: &InspectArgs) -> Result<String, JobError> {
             refuse_flags(args, "embeddings", &["--dot"])?;
             rows::embeddings(dir, args)
         }
+        "score" => {
+            refuse_flags(args, "scores", &["--dot"])?;
+            scores::scores(dir, args)
+        }
         stage => Err(problem(
             dir,
             format!("holds the output of an unknown stage, `{stage}`"),
@@ -60,8 +65,8 @@ fn describe(args: &InspectArgs) -> Result<String, JobError> {
 }
 
 /// The paths that `inspect` accepts.
-const TAKEN: &str = "inspect takes a directory that a run wrote: the `output` of [flatten], [train] \
-                     or [infer], or the store in `work_dir`";
+const TAKEN: &str = "inspect takes a directory that a run wrote: the `output` of [flatten], [train], \
+                     [infer] or [score], or the store in `work_dir`";
 
 /// Returns a description of a path that is no output and no store.
 fn foreign(path: &Path) -> Option<String> {

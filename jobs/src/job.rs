@@ -11,6 +11,7 @@ use std::sync::Arc;
 use bytesize::ByteSize;
 use graphflat::{FlattenPlan, FlattenSpec, SamplePlan};
 use graphinfer::{InferContext, InferPlan, InferSpec};
+use graphscore::{ScoreContext, ScorePlan, ScoreSpec};
 use graphtrainer::{TrainContext, TrainPlan, TrainSpec};
 use schemas::storage::StorageOptions;
 use schemas::{GraphPlan, InputSpec, NodesPlan, Sampling, Transform, TypePlan};
@@ -63,6 +64,9 @@ pub(crate) struct JobSpec {
     /// The infer stage.
     #[serde(default)]
     pub(crate) infer: Option<InferSpec>,
+    /// The score stage.
+    #[serde(default)]
+    pub(crate) score: Option<ScoreSpec>,
 }
 
 /// Settings of the command line that replace or extend those of a job file.
@@ -112,6 +116,8 @@ pub(crate) struct Job {
     pub(crate) own_training: Option<TrainSpec>,
     /// The infer stage, where the job has one.
     pub(crate) infer: Option<InferPlan>,
+    /// The score stage, where the job has one.
+    pub(crate) score: Option<ScorePlan>,
     /// The stages to run, in order.
     pub(crate) selected: Vec<Stage>,
     /// The selected stages that start over.
@@ -286,16 +292,11 @@ impl JobSpec {
             base: PathBuf::from(BASE),
             fresh: fresh.contains(&Stage::Train),
         };
-        let (transforms, embeddings) = (transforms(&graph), embeddings(&graph));
         // Its mistakes were found before, and so were those of the keys that it takes from
         // [flatten].
         let train = self.train.filter(|_| found.is_empty());
         let train = train.and_then(|spec| found.take(spec.into_plan(for_train)));
-        let train = train.map(|plan| match &stream {
-            Some(sample) => plan.with_sample(sample.settings(self.seed)),
-            None => plan,
-        });
-        let train = train.map(|plan| plan.with_transforms(transforms).with_embeddings(embeddings));
+        let train = train.map(|plan| of_tables(plan, &graph, stream.as_ref(), self.seed));
         let for_infer = InferContext {
             model,
             input: written,
@@ -304,8 +305,12 @@ impl JobSpec {
             work_dir: work_dir.clone(),
             fresh: fresh.contains(&Stage::Infer),
         };
+        let is_fresh = fresh.contains(&Stage::Score);
+        let for_score = score_context(self.infer.as_ref(), &for_infer, &graph, (bytes, is_fresh));
         let infer = self.infer;
         let infer = infer.and_then(|spec| plan_infer(spec, for_infer, of_graph, found));
+        let score = self.score;
+        let score = score.and_then(|spec| plan_score(spec, for_score, found));
         Job {
             name: self.name,
             fingerprint: String::new(),
@@ -321,6 +326,7 @@ impl JobSpec {
             train,
             own_training,
             infer,
+            score,
             selected,
             fresh,
         }
@@ -337,6 +343,7 @@ impl JobSpec {
             Stage::Flatten => self.flatten.is_some() && !is_streamed,
             Stage::Train => self.train.is_some(),
             Stage::Infer => self.infer.is_some(),
+            Stage::Score => self.score.is_some(),
         };
         if let Some(stage) = asked.iter().find(|stage| !has(**stage)) {
             let present: Vec<&str> = Stage::ALL
@@ -350,8 +357,8 @@ impl JobSpec {
         let wanted = |stage: &Stage| has(*stage) && (asked.is_empty() || asked.contains(stage));
         let selected: Vec<Stage> = Stage::ALL.into_iter().filter(wanted).collect();
         if selected.is_empty() {
-            let problem =
-                "no stage to run; at least one of the tables flatten, train, infer is needed";
+            let problem = "no stage to run; at least one of the tables flatten, train, infer, \
+                           score is needed";
             return Err(key("name", problem));
         }
         Ok(selected)
@@ -393,6 +400,48 @@ fn plan_infer(
         false => plan.refuse_types(),
     });
     Some(plan)
+}
+
+/// Adds to a plan what it takes from the tables, and the neighbourhoods that it streams.
+fn of_tables(
+    plan: TrainPlan,
+    graph: &GraphPlan,
+    stream: Option<&SamplePlan>,
+    seed: u64,
+) -> TrainPlan {
+    let plan = match stream {
+        Some(sample) => plan.with_sample(sample.settings(seed)),
+        None => plan,
+    };
+    plan.with_transforms(transforms(graph))
+        .with_embeddings(embeddings(graph))
+}
+
+/// Returns what scoring takes from the rest of the job.
+fn score_context(
+    infer: Option<&InferSpec>,
+    for_infer: &InferContext,
+    graph: &Arc<GraphPlan>,
+    (memory_budget, fresh): (usize, bool),
+) -> ScoreContext {
+    let model = infer.and_then(|spec| spec.model.clone());
+    ScoreContext {
+        input: infer.map(|spec| spec.output.clone()),
+        model: model.or(for_infer.model.clone()),
+        base: PathBuf::from(BASE),
+        graph: Arc::clone(graph),
+        memory_budget,
+        fresh,
+    }
+}
+
+/// Plans the score stage; mistakes in its table were found before.
+fn plan_score(spec: ScoreSpec, context: ScoreContext, found: &mut Found) -> Option<ScorePlan> {
+    if !found.is_empty() {
+        return None;
+    }
+    let plan = spec.into_plan(context);
+    plan.map_err(|errors| found.extend(errors)).ok()
 }
 
 /// Returns the transforms of a typed graph's node features by type, without types that have none.

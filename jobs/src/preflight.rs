@@ -4,8 +4,9 @@ mod targets;
 
 use std::path::PathBuf;
 
-use gnn::Task;
+use gnn::{Decoder, Task};
 use graphinfer::{InferPlan, Method};
+use graphscore::{ScoreError, ScorePlan};
 use graphtrainer::metric::Metric;
 use graphtrainer::{Loss, TrainError, TrainPlan, TrainSpec};
 use schemas::dataset::refuse_foreign;
@@ -61,7 +62,8 @@ pub(crate) fn preflight(job: &Job) -> Result<(), JobError> {
         plan.check_input()?;
     }
     labels(job)?;
-    inference(job)
+    inference(job)?;
+    scoring(job)
 }
 
 /// Checks that unfinished outputs, and the store, can be written.
@@ -175,6 +177,64 @@ fn inference(job: &Job) -> Result<(), JobError> {
     }
     if let Some(list) = plan.target_list(&job.nodes)? {
         listed_nodes(job, &list)?;
+    }
+    Ok(())
+}
+
+/// Checks what scoring reads: the number of items, and embeddings that exist, or that this job will
+/// write.
+fn scoring(job: &Job) -> Result<(), JobError> {
+    let Some(plan) = job.score.as_ref().filter(|_| job.runs(Stage::Score)) else {
+        return Ok(());
+    };
+    // Rows of the tables are nodes, or more than these.
+    let types = job.graph.types.iter();
+    let num_rows: Vec<u64> = types.map(|of| of.nodes.num_rows()).collect();
+    plan.check_items(&num_rows)?;
+    let own = job
+        .infer
+        .as_ref()
+        .filter(|infer| infer.output() == plan.input());
+    match own.filter(|_| job.runs(Stage::Infer)) {
+        None => Ok(plan.check_input()?),
+        Some(infer) => fits_scores(job, plan, infer),
+    }
+}
+
+/// Checks that scoring can use the embeddings that this job will write.
+fn fits_scores(job: &Job, plan: &ScorePlan, infer: &InferPlan) -> Result<(), JobError> {
+    let wrong = |key: &'static str, problem: String| Err(ScoreError::Key { key, problem }.into());
+    let mut ends = plan.end_types().into_iter();
+    if let Some(name) = ends.find(|name| infer.leaves_out(name)) {
+        let problem = format!("leaves out `{name}`, whose embeddings [score] reads; name it");
+        return wrong("infer.types", problem);
+    }
+    if !infer.writes_all_nodes() && plan.reads_pairs() {
+        let problem = "is a list, but `score.exclude_known` and `score.evaluate` need the \
+                       embeddings of all nodes; leave it out";
+        return wrong("infer.targets", problem.to_owned());
+    }
+    let trains = job.runs(Stage::Train);
+    let own = job.own_training.as_ref().filter(|_| trains);
+    let decoder = match (own, &job.train) {
+        (Some(train), _) => {
+            let layers = num_hops(job);
+            if let Some(layer) = infer.layer().filter(|&layer| layer != layers) {
+                let last = format!("the decoder joins the embeddings of layer {layers}");
+                return wrong("infer.layer", format!("is {layer}; {last}; leave it out"));
+            }
+            train.decoder.unwrap_or_default()
+        }
+        // The model is not there yet.
+        (None, Some(train)) if trains && train.output() == plan.model() => return Ok(()),
+        (None, _) => plan.decoder()?,
+    };
+    if infer.is_normalized() && decoder != Decoder::Cosine {
+        let problem = format!(
+            "is true, which changes the scores of the decoder `{}` in [score]; leave it out",
+            decoder.name()
+        );
+        return wrong("infer.normalize", problem);
     }
     Ok(())
 }

@@ -140,6 +140,12 @@ fn run_stage(
                 }
             }
         }
+        Stage::Score => {
+            let plan = job.score.as_ref().expect(missing);
+            let store = plan.reads_pairs().then(|| stores.open(stage, progress));
+            let store = store.transpose()?;
+            graphscore::score(plan, stores.cluster, store.as_deref(), progress)?
+        }
     };
     let skipped = before.is_some_and(|before| before == manifest);
     Ok(Done {

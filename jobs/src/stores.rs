@@ -47,6 +47,12 @@ impl Need {
             redraw: self.redraw || other.redraw,
         })
     }
+
+    /// Adds the needs of scoring, which takes any sample.
+    fn with(self, score: Option<&Need>) -> Need {
+        let both = score.map(|score| self.join(score).expect("scoring has no sample"));
+        both.unwrap_or(self)
+    }
 }
 
 impl Job {
@@ -56,6 +62,7 @@ impl Job {
             Stage::Flatten => self.flatten.as_ref().map(|plan| plan.output()),
             Stage::Train => self.train.as_ref().map(|plan| plan.output()),
             Stage::Infer => self.infer.as_ref().map(|plan| plan.output()),
+            Stage::Score => self.score.as_ref().map(|plan| plan.output()),
         }
     }
 
@@ -141,6 +148,23 @@ impl Job {
 }
 
 impl Job {
+    /// Returns the needs of scoring: the pairs, which every store of the job has, and all edges of a
+    /// relation whose edges are known pairs.
+    fn score_need(&self) -> Option<Need> {
+        let plan = self.score.as_ref().filter(|plan| plan.reads_pairs())?;
+        let mut keep = self.keep_of_each(1);
+        if let Some(relation) = plan.known_relation() {
+            keep[relation] = usize::MAX;
+        }
+        Some(Need {
+            keep,
+            sampling: None,
+            seed: self.seed,
+            samples: 1,
+            redraw: false,
+        })
+    }
+
     /// Returns the same number of kept in-edges for each relation.
     fn keep_of_each(&self, keep: usize) -> Vec<usize> {
         vec![keep; self.graph.relations.len()]
@@ -209,10 +233,12 @@ fn store_plan(job: &Job, stage: Stage) -> Result<StorePlan, JobError> {
         (Some(flatten), Some(infer)) => flatten.join(infer),
         (need, None) | (None, need) => need.clone(),
     };
-    let (need, name) = match (joined, stage) {
-        (Some(need), _) => (need, STORE),
-        (None, Stage::Infer) => (infer.expect("both stages have needs"), "store-infer"),
-        (None, _) => (flatten.expect("both stages have needs"), STORE),
+    let score = job.score_need();
+    let (need, name) = match (joined, &flatten, stage) {
+        (None, Some(_), Stage::Infer) => (infer.expect("both stages have needs"), "store-infer"),
+        (Some(need), ..) => (need.with(score.as_ref()), STORE),
+        (None, Some(flatten), _) => (flatten.clone().with(score.as_ref()), STORE),
+        (None, None, _) => (score.expect("the stage has needs"), STORE),
     };
     let hub_threshold = job
         .sample()
@@ -250,6 +276,7 @@ pub(crate) fn needed_store(job: &Job, stage: Stage) -> Result<Option<StorePlan>,
         Stage::Flatten => true,
         Stage::Train => job.stream.is_some(),
         Stage::Infer => job.infer.as_ref().is_some_and(by_layers),
+        Stage::Score => job.score.as_ref().is_some_and(|plan| plan.reads_pairs()),
     };
     is_needed.then(|| store_plan(job, stage)).transpose()
 }

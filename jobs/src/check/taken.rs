@@ -2,6 +2,7 @@
 
 use graphflat::{FlattenPlan, SamplePlan, Targets};
 use graphinfer::{InferPlan, Method};
+use graphscore::ScorePlan;
 use graphtrainer::TrainPlan;
 use schemas::dataset::{holds_output, is_begun, refuse_taken as refuse};
 use schemas::{Manifest, read_manifest};
@@ -96,6 +97,10 @@ impl Input {
                 (None, _) => true,
             },
             Stage::Infer => !job.infer.as_ref().is_some_and(by_layers) || has_tables(),
+            Stage::Score => {
+                let reads_pairs = job.score.as_ref().is_some_and(|plan| plan.reads_pairs());
+                !reads_pairs || has_tables() && manifest.input["pairs"] == self.tables["pairs"]
+            }
         }
     }
 }
@@ -145,6 +150,9 @@ fn same_plan(job: &Job, stage: Stage, manifest: &Manifest) -> bool {
             let rows = settings.as_ref().map(|settings| settings["rows"].clone());
             same_settings(settings, written) && rows.is_none_or(|rows| rows == written["rows"])
         }
+        Stage::Score => job.score.as_ref().is_none_or(|plan| {
+            same_settings(Some(plan.settings()), written) && same_embeddings(plan, manifest)
+        }),
     }
 }
 
@@ -161,6 +169,14 @@ fn same_settings(settings: Option<Value>, written: &Value) -> bool {
 fn same_input(plan: &TrainPlan, manifest: &Manifest) -> bool {
     read_manifest(plan.input()).map_or(true, |input| {
         manifest.input["graph_features"] == input.fingerprint
+    })
+}
+
+/// Tells whether scores were computed from the existing embeddings. If there are none yet, they may
+/// become the same.
+fn same_embeddings(plan: &ScorePlan, manifest: &Manifest) -> bool {
+    read_manifest(plan.input()).map_or(true, |input| {
+        manifest.input["embeddings"] == input.fingerprint
     })
 }
 

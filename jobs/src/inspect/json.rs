@@ -109,7 +109,7 @@ fn name(name: &str) -> Value {
     json!(Some(name).filter(|name| !name.is_empty()))
 }
 
-fn id(ids: &Ids, at: usize) -> Value {
+pub(super) fn id(ids: &Ids, at: usize) -> Value {
     let text = ids.display(at);
     match ids.id_type().is_integer() {
         true => serde_json::from_str(&text).unwrap_or(Value::String(text)),
@@ -166,7 +166,7 @@ fn vector(values: &[f32]) -> Value {
 }
 
 /// Returns the shortest decimal that reads as this number; null if it is not finite.
-fn number(value: f32) -> Value {
+pub(super) fn number(value: f32) -> Value {
     json!(
         value
             .to_string()

@@ -129,7 +129,7 @@ pub(super) fn graph_features(dir: &Path, args: &InspectArgs) -> Result<String, J
 }
 
 /// Returns an output's heading and further values as one JSON object.
-fn with<const N: usize>(manifest: &Manifest, values: [(&str, Value); N]) -> String {
+pub(super) fn with<const N: usize>(manifest: &Manifest, values: [(&str, Value); N]) -> String {
     Value::Object(object(manifest, values)).to_string()
 }
 
@@ -142,7 +142,7 @@ fn object<const N: usize>(
     all
 }
 
-fn rows_shown(args: &InspectArgs) -> usize {
+pub(super) fn rows_shown(args: &InspectArgs) -> usize {
     match (args.dot, &args.target) {
         (false, None) => args.limit.unwrap_or(ROWS_SHOWN),
         _ => 1,

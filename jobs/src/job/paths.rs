@@ -39,6 +39,11 @@ impl JobSpec {
                 paths.push(("infer.targets", path));
             }
         }
+        if let Some(score) = &mut self.score {
+            paths.push(("score.output", &mut score.output));
+            paths.extend(score.model.as_mut().map(|path| ("score.model", path)));
+            paths.extend(score.input.as_mut().map(|path| ("score.input", path)));
+        }
         for (name, path) in paths {
             if let Some(resolved) = found.take(schemas::path::resolve(name, base, path)) {
                 *path = resolved;
@@ -63,6 +68,11 @@ impl JobSpec {
             self.infer
                 .iter()
                 .map(|stage| ("infer.output", &*stage.output)),
+        );
+        outputs.extend(
+            self.score
+                .iter()
+                .map(|stage| ("score.output", &*stage.output)),
         );
         outputs.push(("work_dir", work_dir));
         outputs
@@ -123,6 +133,16 @@ impl JobSpec {
         if let Some(InferTargets::Listed(path)) = self.infer.as_ref().map(|stage| &stage.targets) {
             inputs.push(("infer.targets".to_owned(), path.clone()));
         }
+        if let Some(score) = &self.score {
+            let read = [("score.input", &score.input), ("score.model", &score.model)];
+            let read = read
+                .into_iter()
+                .filter_map(|(name, path)| Some((name, path.clone()?)));
+            inputs.extend(read.map(|(name, path)| (name.to_owned(), path)));
+            let listed = score.pairs.iter().flat_map(|list| list.path.written());
+            let listed = listed.map(|path| ("score.pairs.path".to_owned(), PathBuf::from(path)));
+            inputs.extend(listed);
+        }
         // An empty path is a mistake of its own.
         inputs.retain(|(_, path)| !path.as_os_str().is_empty());
         for (name, output) in self.outputs(work_dir) {
@@ -131,7 +151,8 @@ impl JobSpec {
                 let handed_on = matches!(
                     (name, read.as_str()),
                     ("flatten.output", "train.input" | "infer.input")
-                        | ("train.output", "infer.model")
+                        | ("train.output", "infer.model" | "score.model")
+                        | ("infer.output", "score.input")
                 );
                 let is_new = !told.contains(&name) && !output.as_os_str().is_empty();
                 if !handed_on && is_new && overlaps_input(output, input) {

@@ -78,6 +78,11 @@ impl JobSpec {
             let has_model = infer.model.is_some() || self.train.is_some();
             found.extend(infer.mistakes(has_input, has_model));
         }
+        if let Some(score) = &self.score {
+            let has_input = score.input.is_some() || self.infer.is_some();
+            let has_model = score.model.is_some() || self.infer.is_some() || self.train.is_some();
+            found.extend(score.mistakes(has_input, has_model, self.input.pairs.is_some()));
+        }
     }
 
     pub(super) fn workers(&self, asked: Option<usize>) -> Result<usize, JobError> {

@@ -89,7 +89,7 @@ fn errors_name_line_key_and_what_is_allowed() {
     check(
         &format!("{HEAD}wokers = 2\n{INPUT}{STAGE}"),
         "j.toml:3: unknown key `wokers`; did you mean `workers`? allowed: name, seed, work_dir, \
-         workers, memory_budget, storage, input, flatten, train, infer",
+         workers, memory_budget, storage, input, flatten, train, infer, score",
     );
     check(
         &format!("{HEAD}{INPUT}{STAGE}fanout = [2]\n"),
@@ -326,6 +326,7 @@ fn the_documented_example_parses_and_every_key_is_documented() {
         include_str!("../../../docs/job/flatten.md"),
         include_str!("../../../docs/job/train.md"),
         include_str!("../../../docs/job/infer.md"),
+        include_str!("../../../docs/job/score.md"),
     );
     // The only error is that the tables do not exist.
     check(
@@ -343,6 +344,7 @@ fn the_documented_example_parses_and_every_key_is_documented() {
         "[flatten]",
         "[train]",
         "[infer]",
+        "[score]",
     ] {
         let text = format!("{table}\nno_such_key = 1\n");
         let error = mistakes_of(&text)
@@ -371,7 +373,7 @@ fn the_documented_example_parses_and_every_key_is_documented() {
                 "{table} {key} is not documented"
             );
             // The example trains on labels of nodes.
-            if table == "[input.pairs]" {
+            if table == "[input.pairs]" || table == "[score]" {
                 continue;
             }
             let names = table.trim_matches(['[', ']']).split('.');
@@ -411,7 +413,9 @@ const ALTERNATIVES: [&str; 20] = [
 ];
 
 /// Keys of the top level that are tables with a section of their own.
-const TABLES: [&str; 6] = ["storage", "s3", "input", "flatten", "train", "infer"];
+const TABLES: [&str; 7] = [
+    "storage", "s3", "input", "flatten", "train", "infer", "score",
+];
 
 #[test]
 fn every_job_of_the_repository_parses_and_the_readme_shows_one() {
@@ -503,7 +507,7 @@ fn errors_of_keys_of_the_command_line_name_them() {
         &format!("{HEAD}wokers = 2\n{INPUT}{STAGE}"),
         &[("seed", "2")],
         "j.toml:3: unknown key `wokers`; did you mean `workers`? allowed: name, seed, work_dir, \
-         workers, memory_budget, storage, input, flatten, train, infer",
+         workers, memory_budget, storage, input, flatten, train, infer, score",
     );
 }
 
