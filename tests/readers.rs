@@ -138,6 +138,9 @@ fn modules(snippet: &str) -> Vec<&str> {
         .collect()
 }
 
+/// Libraries that cannot be installed for every Python; snippets that need them are left out there.
+const MAY_MISS: [&str; 2] = ["faiss", "hnswlib"];
+
 #[test]
 fn snippets_of_the_documentation_run() {
     let Some(python) = python() else { return };
@@ -172,7 +175,11 @@ fn snippets_of_the_documentation_run() {
         for snippet in snippets(&text) {
             let modules = modules(&snippet);
             if !has_modules(&python, &modules) {
-                skip::<()>(&format!("a snippet of {} ({modules:?})", page.display()));
+                let what = format!("a snippet of {} ({modules:?})", page.display());
+                match modules.iter().any(|module| MAY_MISS.contains(module)) {
+                    true => eprintln!("left out: {what}"),
+                    false => drop(skip::<()>(&what)),
+                }
                 continue;
             }
             let run = Command::new(&python)
