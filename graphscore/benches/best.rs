@@ -6,8 +6,8 @@
 //!
 //! More options, with their defaults: `--top-k 100`, `--workers 2`, `--tile 4096` (items of a bare
 //! product), `--work DIR` for the embeddings and the output. Embeddings are hashes. `score` is the
-//! whole stage, from the Parquet embeddings to the Parquet items; `product` multiplies the same rows
-//! on the same cores with the same library, and drops the scores.
+//! whole stage, from the Parquet embeddings to the Parquet items; `product` multiplies the same
+//! rows on the same cores with the same library, and drops the scores.
 
 use std::collections::BTreeMap;
 use std::error::Error;

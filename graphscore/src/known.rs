@@ -89,8 +89,8 @@ impl KnownPairs {
         RowLists::new(num_queries, pairs)
     }
 
-    /// Lists the links that are known when a split is ranked: those of the splits before it, and the
-    /// edges that carry messages. Where the reverse of a link is one, the links of the split itself
+    /// Lists the links that are known when a split is ranked: those of the splits before it, and
+    /// the edges that carry messages. Where the reverse of a link is one, the links of the split itself
     /// are known from their other end.
     pub(crate) fn before(&self, split: usize, num_queries: usize) -> RowLists {
         let links = self.links[..split].iter().chain([&self.edges]).flatten();

@@ -5,8 +5,9 @@
 //! of both ends are read part by part. Queries are multiplied with items in blocks that stay in the
 //! cache, and only the best scores are kept, so that memory does not grow with queries times items.
 //!
-//! Parts of the output are a function of the plan. The best items of a query are exact, and of items
-//! with equal scores those with lower ids are taken. So threads, processes and kills change no byte.
+//! Parts of the output are a function of the plan. The best items of a query are exact, and of
+//! items with equal scores those with lower ids are taken. So threads, processes and kills change
+//! no byte.
 
 #![expect(
     clippy::shadow_unrelated,

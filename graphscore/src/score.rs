@@ -35,8 +35,8 @@ const ITEMS_WRITTEN: usize = 1 << 20;
 /// Computes and commits scores as planned; returns the manifest.
 ///
 /// `store` holds the pairs of the job; it is needed if [`ScorePlan::reads_pairs`]. The processes of
-/// the cluster write parts in turn, and process 0 finishes the output. A finished output of the same
-/// plan and embeddings is returned as it is; an unfinished one keeps its committed parts.
+/// the cluster write parts in turn, and process 0 finishes the output. A finished output of the
+/// same plan and embeddings is returned as it is; an unfinished one keeps its committed parts.
 ///
 /// # Errors
 ///

@@ -38,8 +38,8 @@ impl BestItems {
         }
     }
 
-    /// Offers the items from number `first` on, one for each score. Their numbers are above those of
-    /// all items before. An item without a score has negative infinity, and is never kept.
+    /// Offers the items from number `first` on, one for each score. Their numbers are above those
+    /// of all items before. An item without a score has negative infinity, and is never kept.
     pub fn offer(&mut self, first: u32, scores: &[f32]) {
         run(
             #[inline(always)]
