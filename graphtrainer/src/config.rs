@@ -22,7 +22,7 @@ mod plan;
 pub(crate) use check::quoted;
 pub use kinds::{Device, Loss, UpdateMode};
 pub(crate) use links::LinkPlan;
-pub use links::{InBatch, NegativesSpec};
+pub use links::{DrawBy, InBatch, NegativesSpec};
 pub(crate) use plan::{ResultPlan, TuningPlan};
 pub use plan::{TrainContext, TrainPlan};
 

@@ -111,6 +111,7 @@ pub mod class_weight;
 mod config;
 pub mod convert;
 mod crew;
+mod degree_draws;
 mod device;
 mod embedding;
 mod encode;
@@ -145,7 +146,7 @@ mod random;
 
 pub use any_model::{AnyArchitecture, AnyBlocks, AnyModel, AnyModelFile, load_any_with};
 pub use config::{
-    Device, InBatch, Loss, NegativesSpec, TrainContext, TrainPlan, TrainSpec, UpdateMode,
+    Device, DrawBy, InBatch, Loss, NegativesSpec, TrainContext, TrainPlan, TrainSpec, UpdateMode,
 };
 pub use embedding::{NodeEmbeddings, TableFile};
 pub use epoch_report::EpochReport;

@@ -11,7 +11,7 @@ use gnn::Pairs;
 use schemas::{Exclude, PairsMeta, PartPairs, Row, Split, hash_int};
 
 use crate::batch::{LeftOut, Place};
-use crate::config::LinkPlan;
+use crate::config::{DrawBy, LinkPlan};
 use crate::id_index::IdIndex;
 use crate::order::mix;
 use crate::source::Part;
@@ -39,6 +39,9 @@ pub(crate) struct LinkTargets {
     node: Vec<Vec<u32>>,
     /// By target of the type of dst ends: how often another pair of a section is expected there.
     shares: Vec<f32>,
+    /// By target of the type of dst ends: how likely a random negative is the node, if they are drawn
+    /// by degree.
+    chances: Vec<f32>,
 }
 
 /// What the pairs of a part are drawn with.
@@ -175,10 +178,15 @@ impl LinkBatches {
             negative_offset: vec![0],
             ..Pairs::default()
         };
-        let mut shares: Vec<f32> = Vec::new();
+        let (mut shares, mut chances): (Vec<f32>, Vec<f32>) = (Vec::new(), Vec::new());
         for (piece, (_, part, own)) in chosen.pieces.iter().enumerate() {
             let of_piece = (narrow(piece), &**part);
             self.add_pairs(&mut rows, &mut pairs, of_piece, (own, chosen.epoch));
+            if self.is_by_degree(chosen.epoch) {
+                let of_part = part.degree_draws(self.meta.to);
+                let entered = rows.roots[self.meta.to][chances.len()..].iter();
+                chances.extend(entered.map(|place| of_part.chance(place.node)));
+            }
             let Some(section) = self.plan.section.filter(|_| chosen.epoch.is_some()) else {
                 continue;
             };
@@ -196,7 +204,13 @@ impl LinkBatches {
             meta: (self.meta.from, self.meta.to),
             node: rows.node,
             shares,
+            chances,
         }
+    }
+
+    /// Tells whether random negatives are drawn by degree; those of evaluation are not.
+    fn is_by_degree(&self, epoch: Option<u64>) -> bool {
+        self.plan.by == DrawBy::Degree && epoch.is_some()
     }
 
     /// Returns the edges that a training batch does not read, if train pairs carry messages in the
@@ -258,7 +272,11 @@ impl LinkBatches {
             Some(_) => self.plan.random,
             None => self.plan.evaluation,
         };
-        let expected = wanted.min(pool.len()) as f64 / pool.len().max(1) as f64;
+        let by_degree = self.is_by_degree(epoch).then(|| part.degree_draws(to));
+        let expected = match by_degree {
+            Some(_) => wanted as f64,
+            None => wanted.min(pool.len()) as f64 / pool.len().max(1) as f64,
+        };
         #[expect(clippy::cast_possible_truncation, reason = "shares are kept as f32")]
         let expected = expected as f32;
         for at in own.iter().map(|&pair| pair as usize) {
@@ -275,7 +293,11 @@ impl LinkBatches {
             if exists {
                 let key = pair_key(part, &self.meta, at);
                 let key = mix(&[self.seed, epoch.unwrap_or(EVALUATION), key]);
-                let drawn = draw(key, wanted, pool.len()).into_iter();
+                let drawn = match by_degree {
+                    Some(draws) => draws.draw(key, wanted).collect(),
+                    None => draw(key, wanted, pool.len()),
+                };
+                let drawn = drawn.into_iter();
                 pairs
                     .negative
                     .extend(drawn.map(|place| enter(to, pool[place])));
@@ -314,6 +336,7 @@ impl LinkTargets {
             meta: (from, to),
             node,
             shares,
+            chances,
         } = self;
         let mut first_rows = vec![0];
         for &rows in num_dst {
@@ -330,6 +353,7 @@ impl LinkTargets {
             .chain(&mut pairs.all);
         of_dst.for_each(|row| *row += first_rows[to]);
         let has_shares = !pairs.group_offset.is_empty() && pairs.all_offset.is_empty();
+        let has_chances = !chances.is_empty();
         let mut first_number = 0;
         for (of, (numbers, &rows)) in node.into_iter().zip(num_dst).enumerate() {
             let distinct = numbers.iter().max().map_or(0, |most| most + 1);
@@ -349,6 +373,12 @@ impl LinkTargets {
                     pairs.frequency.extend(&shares);
                 }
                 pairs.frequency.resize(end, 0.0);
+            }
+            if has_chances {
+                if of == to {
+                    pairs.chance.extend(&chances);
+                }
+                pairs.chance.resize(end, 0.0);
             }
         }
         pairs

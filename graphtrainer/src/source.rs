@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use schemas::{
     DenseRows, DrawParts, Features, FlattenMeta, GraphColumns, GraphFeatureDataset, GraphMeta,
@@ -13,6 +13,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::TrainError;
+use crate::degree_draws::DegreeDraws;
 use crate::link::PartFrequencies;
 
 /// Reads a part, or draws it with a seed.
@@ -62,6 +63,8 @@ pub(crate) struct Part {
     /// test.
     targets: [Vec<u32>; 3],
     frequencies: PartFrequencies,
+    /// Computed when negatives are first drawn by degree.
+    degree_draws: OnceLock<DegreeDraws>,
 }
 
 /// Decoded parts; the least recently used one is dropped first.
@@ -266,6 +269,7 @@ impl Source {
             dense,
             targets,
             frequencies,
+            degree_draws: OnceLock::new(),
         };
         for split in [Split::Train, Split::Val, Split::Test] {
             let (found, expected) = (part.targets(split).len(), self.counts_of(split)[idx]);
@@ -324,6 +328,12 @@ impl Part {
     /// Returns how often train pairs end at nodes.
     pub(crate) fn frequencies(&self) -> &PartFrequencies {
         &self.frequencies
+    }
+
+    /// Returns how the random negatives of the part are drawn by degree; `to` is the type of dst ends.
+    pub(crate) fn degree_draws(&self, to: usize) -> &DegreeDraws {
+        self.degree_draws
+            .get_or_init(|| DegreeDraws::of(&self.shard, to))
     }
 
     /// Returns the positions of the targets of a split, ascending; of its pairs where there are

@@ -202,6 +202,12 @@ fn every_decoder_and_loss_learns_which_nodes_are_linked() {
         ("dot", "softmax", "all = true"),
         ("dot", "softmax", "random = 0"),
         ("dot", "softmax", "in_batch = false"),
+        ("dot", "softmax", "random = 8, by = \"degree\""),
+        (
+            "dot",
+            "binary_cross_entropy",
+            "random = 8, by = \"degree\", in_batch = false",
+        ),
     ];
     for (decoder, loss, negatives) in decoders.into_iter().chain(losses).chain(others) {
         let table = format!(
@@ -240,12 +246,14 @@ fn sync_workers_equal_one_worker_with_the_same_sections() {
         (typed(all), "model = \"sage\"", "softmax"),
         (typed(batch), "model = \"hgt\"", "bpr"),
     ];
-    for (source, model, loss) in cases {
+    for (at, (source, model, loss)) in cases.into_iter().enumerate() {
+        let by = ["uniform", "degree"][at % 2];
         let table = |workers: usize| {
             format!(
                 "{model}\nhidden = [8, 4]\nepochs = 3\nloss = \"{loss}\"\ndecoder = \"mlp\"\n\
                  optimizer = \"sgd\"\nlearning_rate = 0.1\nworkers = {workers}\nbatch_size = {}\n\
-                 negatives = {{ in_batch = 8, random = 4, hard = 2, evaluation = 10 }}",
+                 negatives = {{ in_batch = 8, random = 4, by = \"{by}\", hard = 2, evaluation = 10 \
+                 }}",
                 48 / workers
             )
         };
@@ -388,6 +396,19 @@ fn keys_that_do_not_fit_the_pairs_are_named() {
         &format!("{widths}\nnegatives = {{ in_batch = false, random = 0 }}"),
         "the loss compares a pair with negatives",
     );
+}
+
+#[test]
+fn draws_by_degree_need_random_negatives() {
+    for negatives in ["random = 0", "all = true"] {
+        let table = format!(
+            "model = \"sage\"\nepochs = 1\nhidden = [8, 4]\nnegatives = {{ {negatives}, by = \
+             \"degree\" }}"
+        );
+        let error = plan(&table).unwrap_err().to_string();
+        let expected = "`train.negatives.by` is \"degree\": it needs random negatives";
+        assert!(error.contains(expected), "{error}");
+    }
 }
 
 #[test]

@@ -249,7 +249,7 @@ impl<F: Float> Ends<'_, F> {
             if !is_softmax {
                 return score;
             }
-            let expected = expected + pairs.drawn(pair);
+            let expected = expected + pairs.drawn(pair, row);
             let node = pairs.node[row as usize];
             let is_node = |row: &&u32| pairs.node[**row as usize] == node;
             score - (expected + count(hard.iter().filter(is_node).count())).ln()

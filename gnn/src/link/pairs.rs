@@ -95,7 +95,11 @@ pub struct Pairs {
     /// without sections.
     pub frequency: Vec<f32>,
     /// `[num_pairs]`: how often a node is expected among the pair's drawn own negatives; empty: 0.
+    /// With `chance`, the number of draws.
     pub drawn: Vec<f32>,
+    /// `[num_rows]`: how likely a draw is the row's node, where draws are not uniform; empty: they are,
+    /// and `drawn` holds for every node.
+    pub chance: Vec<f32>,
     /// Where the rows of each section start in `all`; empty: the negatives that the pairs of a
     /// section share are their dst nodes.
     pub all_offset: Vec<u32>,
@@ -145,9 +149,13 @@ impl Pairs {
         &own[own.len() - num_hard as usize..]
     }
 
-    /// Returns how often a node is expected among a pair's drawn own negatives.
-    pub(crate) fn drawn(&self, pair: usize) -> f64 {
-        self.drawn.get(pair).map_or(0.0, |&drawn| drawn.into())
+    /// Returns how often a row's node is expected among a pair's drawn own negatives.
+    pub(crate) fn drawn(&self, pair: usize, row: u32) -> f64 {
+        let chance = self.chance.get(row as usize);
+        let chance = chance.map_or(1.0, |&chance| f64::from(chance));
+        self.drawn
+            .get(pair)
+            .map_or(0.0, |&drawn| f64::from(drawn) * chance)
     }
 
     /// Tells whether a row is of a node that cannot be a negative of a pair: an end of it.
@@ -177,7 +185,8 @@ impl Pairs {
             &self.all_offset,
         ];
         let words: usize = words.into_iter().map(Vec::len).sum();
-        let floats = self.weight.len() + self.frequency.len() + self.drawn.len();
+        let floats = [&self.weight, &self.frequency, &self.drawn, &self.chance];
+        let floats: usize = floats.into_iter().map(Vec::len).sum();
         4 * (words + floats) + self.exists.len()
     }
 
@@ -201,14 +210,18 @@ impl Pairs {
             let num_hard = self.num_hard.get(pair).copied().unwrap_or(0);
             num_hard as usize <= self.own_negatives(pair).len()
         };
-        let draws = |pair: usize| {
+        let is_never_drawn = |pair: usize| {
+            let own = self.own_negatives(pair);
             let num_hard = self.num_hard.get(pair).copied().unwrap_or(0);
-            (num_hard as usize) < self.own_negatives(pair).len() && self.drawn(pair) <= 0.0
+            let drawn = &own[..own.len().saturating_sub(num_hard as usize)];
+            drawn.iter().any(|&row| self.drawn(pair, row) <= 0.0)
         };
         let problem = if self.dst.len() != num_pairs || !lens.into_iter().all(may) {
             format!("columns are not all as long as the {num_pairs} pairs")
         } else if self.node.len() != rows {
             format!("{} node numbers for {rows} rows", self.node.len())
+        } else if !self.chance.is_empty() && self.chance.len() != rows {
+            format!("{} chances for {rows} rows", self.chance.len())
         } else if ![&self.src, &self.dst, &self.negative, &self.all]
             .into_iter()
             .all(|rows_of| within(rows_of))
@@ -237,7 +250,7 @@ impl Pairs {
             && (self.dst.iter()).any(|&row| self.frequency[row as usize] <= 0.0)
         {
             "the node at the end of a pair has a frequency of 0".to_owned()
-        } else if (0..num_pairs).any(draws) {
+        } else if (0..num_pairs).any(is_never_drawn) {
             "drawn negatives are expected 0 times".to_owned()
         } else if !(0..num_pairs).all(hard_fits) {
             "a pair has more listed negatives than negatives".to_owned()

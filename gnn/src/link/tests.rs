@@ -50,6 +50,13 @@ fn score(decoder: Decoder, parameters: &[f64], src: &[f64], dst: &[f64]) -> f64 
     }
 }
 
+/// How often a row's node is expected among the draws of a pair.
+fn drawn(pairs: &Pairs, pair: usize, row: u32) -> f64 {
+    let drawn = pairs.drawn.get(pair).copied().unwrap_or(0.0);
+    let chance = pairs.chance.get(row as usize).copied().unwrap_or(1.0);
+    f64::from(drawn) * f64::from(chance)
+}
+
 /// The loss of pairs, pair by pair and negative by negative.
 fn twin(decoder: Decoder, parameters: &[f64], rows: &[f64], pairs: &Pairs) -> f64 {
     let row = |row: u32| &rows[row as usize * DIM..][..DIM];
@@ -74,9 +81,7 @@ fn twin(decoder: Decoder, parameters: &[f64], rows: &[f64], pairs: &Pairs) -> f6
                 .iter()
                 .filter(|&&other| node(other) == node(row))
                 .count();
-            others * f64::from(frequency)
-                + pairs.drawn.get(pair).map_or(0.0, |&x| f64::from(x))
-                + listed as f64
+            others * f64::from(frequency) + drawn(pairs, pair, row) + listed as f64
         };
         let section = pairs
             .group_offset
@@ -140,6 +145,7 @@ fn pairs(kind: PairLossKind) -> Pairs {
         num_hard: vec![0, 0, 1, 1, 0, 2, 0],
         frequency: vec![0.1, 0.2, 0.3, 0.1, 0.2, 0.1, 0.2, 0.3],
         drawn: vec![0.25, 0.25, 0.25, 0.25, 0.5, 0.5, 0.5],
+        chance: Vec::new(),
         all_offset: Vec::new(),
         all: Vec::new(),
     }
@@ -196,6 +202,13 @@ fn losses_and_gradients_are_those_of_a_slow_twin() {
         for kind in LOSSES {
             let all = pairs(kind);
             check(decoder, &all);
+            check(
+                decoder,
+                &Pairs {
+                    chance: vec![0.2, 0.1, 0.4, 0.05, 0.3, 0.1, 0.1, 0.6],
+                    ..all.clone()
+                },
+            );
             check(
                 decoder,
                 &Pairs {
@@ -272,6 +285,9 @@ fn over_choices(items: &[usize], len: usize, value: &mut dyn FnMut(&[usize]) -> 
     go(items, len, &mut Vec::new(), value)
 }
 
+/// How likely a draw by degree is each row's node.
+const CHANCES: [f32; 7] = [0.1, 0.2, 0.3, 0.15, 0.25, 0.0, 0.0];
+
 /// Train pairs: rows 0 to 4 are the dst nodes, rows 5 and 6 the src nodes; node 3 ends no pair.
 const EDGES: [(u32, u32); 6] = [(5, 0), (6, 1), (5, 1), (6, 2), (6, 4), (5, 4)];
 
@@ -281,7 +297,7 @@ fn over_draws(
     rows: &[f64],
     frequency: &[f32],
     others: &[usize],
-    [in_batch, random, hard]: [bool; 3],
+    [in_batch, random, hard, by_degree]: [bool; 4],
 ) -> f64 {
     let chosen = std::iter::once(0).chain(others.iter().copied());
     let chosen: Vec<(u32, u32)> = chosen.map(|at| EDGES[at]).collect();
@@ -301,13 +317,26 @@ fn over_draws(
             negative_offset: offset,
             negative: own,
             num_hard: [2, 0, 0].into_iter().filter(|_| hard).collect(),
-            drawn: [0.4; 3].into_iter().filter(|_| random).collect(),
+            drawn: [if by_degree { 2.0 } else { 0.4 }; 3]
+                .into_iter()
+                .filter(|_| random)
+                .collect(),
+            chance: CHANCES.into_iter().filter(|_| by_degree).collect(),
             ..Pairs::default()
         };
         pairs.check(7).unwrap();
-        divisor(rows, &pairs)
+        let chance = |node: u32| match by_degree {
+            true => f64::from(CHANCES[node as usize]),
+            false => 0.2,
+        };
+        let share = if random {
+            chance(draw % 5) * chance(draw / 5)
+        } else {
+            1.0
+        };
+        share * divisor(rows, &pairs)
     };
-    (0..draws).map(of_draw).sum::<f64>() / f64::from(draws)
+    (0..draws).map(of_draw).sum()
 }
 
 /// Over all batches of three of six pairs, and all draws of two of five dst nodes, the divisor of
@@ -335,10 +364,12 @@ fn the_corrected_softmax_is_unbiased() {
         )
     };
     for options in [
-        [true, false, false],
-        [false, true, false],
-        [true, true, false],
-        [true, true, true],
+        [true, false, false, false],
+        [false, true, false, false],
+        [true, true, false, false],
+        [true, true, true, false],
+        [false, true, false, true],
+        [true, true, true, true],
     ] {
         let mut sampled = |others: &[usize]| over_draws(&rows, &frequency, others, options);
         let (sum, count) = over_choices(&[1, 2, 3, 4, 5], 2, &mut sampled);
@@ -369,6 +400,8 @@ fn pairs_that_contradict_themselves_are_refused() {
     refused(&|pairs| pairs.frequency.clear(), "have no frequencies");
     refused(&|pairs| pairs.frequency[5] = 0.0, "frequency of 0");
     refused(&|pairs| pairs.drawn.clear(), "are expected 0 times");
+    refused(&|pairs| pairs.chance = vec![0.0; 8], "are expected 0 times");
+    refused(&|pairs| pairs.chance = vec![1.0; 7], "7 chances for 8 rows");
     refused(
         &|pairs| pairs.all_offset = vec![0, 0],
         "do not fit the sections",

@@ -16,6 +16,9 @@ pub struct NegativesSpec {
     /// Random negatives of each pair, drawn anew in each epoch from those of its part.
     #[serde(default = "default_random")]
     pub random: usize,
+    /// How likely each node is among them.
+    #[serde(default, skip_serializing_if = "DrawBy::is_uniform")]
+    pub by: DrawBy,
     /// Listed negatives (`input.pairs.negatives`) of each pair: the first ones.
     #[serde(default)]
     pub hard: usize,
@@ -25,6 +28,27 @@ pub struct NegativesSpec {
     /// Random negatives that a val or test pair is ranked among, always the same ones.
     #[serde(default = "default_evaluation")]
     pub evaluation: usize,
+}
+
+/// How random negatives are drawn, as written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DrawBy {
+    /// All nodes are equally likely, and those of a pair are different.
+    #[default]
+    Uniform,
+    /// In proportion to in-degree^0.75, with replacement.
+    Degree,
+}
+
+impl DrawBy {
+    #[expect(
+        clippy::trivially_copy_pass_by_ref,
+        reason = "serde passes a reference"
+    )]
+    fn is_uniform(&self) -> bool {
+        *self == Self::Uniform
+    }
 }
 
 /// Pairs whose dst nodes are negatives of each other's pairs, as written.
@@ -45,6 +69,8 @@ pub(crate) struct LinkPlan {
     /// Pairs of a section, whose dst nodes are negatives of each other's pairs; none: they are not.
     pub(crate) section: Option<usize>,
     pub(crate) random: usize,
+    #[serde(skip_serializing_if = "DrawBy::is_uniform")]
+    pub(crate) by: DrawBy,
     pub(crate) hard: usize,
     pub(crate) all: bool,
     pub(crate) evaluation: usize,
@@ -70,6 +96,7 @@ impl Default for NegativesSpec {
         Self {
             in_batch: InBatch::default(),
             random: default_random(),
+            by: DrawBy::Uniform,
             hard: 0,
             all: false,
             evaluation: default_evaluation(),
@@ -135,6 +162,7 @@ impl LinkKeys {
                 InBatch::Sections(pairs) => Some(pairs),
             },
             random: if negatives.all { 0 } else { negatives.random },
+            by: negatives.by,
             hard: if negatives.all { 0 } else { negatives.hard },
             all: negatives.all,
             evaluation: negatives.evaluation,
@@ -190,6 +218,13 @@ impl TrainSpec {
             let fits = (least..=NEGATIVES_MAX).contains(&count);
             require(fits, key, count.to_string(), allowed);
         }
+        let draws_none = negatives.all || negatives.random == 0;
+        require(
+            negatives.by == DrawBy::Uniform || !draws_none,
+            "negatives.by",
+            "\"degree\"".to_owned(),
+            "it needs random negatives: `random` above 0, without `all`".to_owned(),
+        );
         let is_none = negatives.in_batch == InBatch::All(false);
         let none = is_none && !negatives.all && negatives.random + negatives.hard == 0;
         let is_cross_entropy =
