@@ -49,3 +49,4 @@ mod typed_forward;
 mod typed_infer;
 mod typed_names;
 mod verdicts;
+mod walks;

@@ -32,7 +32,7 @@ pub(crate) struct RowLists {
 }
 
 impl KnownPairs {
-    /// Collects the pairs of all processes.
+    /// Collects the pairs of all processes; pairs of walks are no links.
     pub(crate) fn gather(plan: &ScorePlan, store: &Store) -> Result<Self, ScoreError> {
         let [from, to] = [plan.pairs.from(), plan.pairs.to()];
         let first = |of: usize| store.placement().type_range(of).start.raw();
@@ -51,6 +51,7 @@ impl KnownPairs {
                 (false, _) => known.absent.push(pair),
                 (_, Split::Val) => known.links[1].push(pair),
                 (_, Split::Test) => known.links[2].push(pair),
+                (_, Split::Train | Split::None) if plan.pairs.walks().is_some() => {}
                 (_, Split::Train | Split::None) => known.links[0].push(pair),
             }
         }

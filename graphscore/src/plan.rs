@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use schemas::path::join;
-use schemas::{FromEdges, GraphPlan, PairListPlan, PairsPlan};
+use schemas::{FromEdges, GraphPlan, PairListPlan, PairsPlan, Split};
 use serde_json::{Value, json};
 
 use crate::ScoreError;
@@ -68,6 +68,9 @@ impl ScoreSpec {
         else {
             return Err(found);
         };
+        if pairs.walks().is_some() && pairs.spec().from_edges.is_none() {
+            found.extend(self.unknown_links());
+        }
         let is_reversed = self.is_reversed(&ctx.graph, &pairs);
         let is_reversed = is_reversed.map_err(|error| found.push(error)).ok();
         let ends = [pairs.from(), pairs.to()];
@@ -97,6 +100,23 @@ impl ScoreSpec {
             }),
             _ => Err(found),
         }
+    }
+
+    /// Returns the mistakes of keys that need links, if all pairs are those of walks.
+    fn unknown_links(&self) -> Vec<ScoreError> {
+        let keys = [
+            ("score.exclude_known", self.exclude_known),
+            ("score.evaluate", self.evaluate),
+        ];
+        let wrong = keys.into_iter().filter(|(_, is_given)| *is_given);
+        let problem = "is true, but pairs of `input.pairs.walks` are no links; it needs \
+                       `input.pairs.from_edges`";
+        wrong
+            .map(|(key, _)| ScoreError::Key {
+                key,
+                problem: problem.to_owned(),
+            })
+            .collect()
     }
 
     /// Tells whether the queries are the dst ends of pairs.
@@ -171,7 +191,8 @@ impl ScorePlan {
         };
         // Shares that leave no edge out add up to 1, up to rounding.
         let all = self.pairs.shares().map(|of| of.train + of.val + of.test);
-        let are_all_pairs = all.is_some_and(|sum| sum > 1.0 - 1e-9);
+        let has_train_pairs = self.pairs.keeps(Split::Train);
+        let are_all_pairs = has_train_pairs && all.is_some_and(|sum| sum > 1.0 - 1e-9);
         let is_read = self.reads_pairs() && !are_all_pairs;
         self.graph.relation_idx(name).filter(|_| is_read)
     }

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 pub use column::{CATEGORIES_MAX, ColumnKind, ColumnSpec, ONE_HOT};
 pub use input::InputSpec;
-pub use pairs::{Exclude, FromEdges, PairsSpec};
+pub use pairs::{Exclude, FromEdges, PairsSpec, WalksSpec};
 pub use row_filter::{RowsWhere, WhereValue, describe_where};
 pub use split::{SplitShares, SplitSpec};
 pub use table_path::TablePath;

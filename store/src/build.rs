@@ -9,13 +9,15 @@ use crate::meta::{CountsByWorker, EdgeCounts, Keep, META_FILE, VERSION};
 use crate::nodes::{NodePlaces, OwnedNodes, place_nodes};
 use crate::number::{Dictionary, Numbering, check_num_nodes, number_type, read_keys};
 use crate::pair_set::PairSet;
-use crate::pairs::{Pairs, place_pairs};
+use crate::pairs::{Pairs, PlacedPairs, place_pairs};
 use crate::units::OwnUnits;
-use crate::{Placement, StoreError, StoreMeta, StorePlan};
+use crate::walks::WalkedGraph;
+use crate::{Partition, Placement, StoreError, StoreMeta, StorePlan};
 use cluster::{Cluster, Peer, run_workers};
 use schemas::progress::{Event, Progress};
 use schemas::{
-    ColumnMeta, EdgeSource, FileEntry, GraphMeta, NodeIdx, NodeSource, TypePlan, describe_where,
+    ColumnMeta, EdgeSource, FileEntry, GraphMeta, NodeIdx, NodeSource, PairsPlan, SplitCounts,
+    TypePlan, WalksSpec, describe_where,
 };
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
@@ -144,19 +146,13 @@ fn build_partition(
     let pairs = pairs.transpose()?;
     let found = (&ends, pairs.as_ref().map(|pairs| &pairs.leaving));
     let (relations, mut files) = build_edges(peer, plan, work, &sources, found, &placement)?;
-    let counts_of_pairs = pairs.as_ref().map(|pairs| pairs.counts);
-    if let Some(pairs) = pairs {
-        let written = write_pairs(&plan.files().pairs(peer.index()), &pairs.own);
-        files.push(peer.agree(written)?);
-    }
     files.extend(node_files);
     for (meta, (has_self_loops, _)) in graph.relations.iter_mut().zip(&relations) {
         meta.self_loops = *has_self_loops;
     }
-    announce(peer, progress, "written", 3);
     let counts = relations.into_iter().map(|(_, counts)| counts).collect();
     let is_typed = plan.graph.is_typed();
-    let meta = StoreMeta {
+    let mut meta = StoreMeta {
         version: VERSION,
         fingerprint: fingerprint.to_owned(),
         input: input.clone(),
@@ -174,10 +170,64 @@ fn build_partition(
         },
         graph,
         edges: EdgeCounts::of_relations(counts, is_typed),
-        pairs: counts_of_pairs,
+        pairs: None,
         files: Vec::new(),
     };
+    if let Some(placed) = pairs {
+        let (file, of_splits) = finish_pairs(peer, plan, (&meta, &placement), placed)?;
+        files.push(file);
+        meta.pairs = Some(of_splits);
+    }
+    announce(peer, progress, "written", 3);
     Ok(Built { files, meta })
+}
+
+/// Adds the pairs of walks over the written in-edges, and writes the pairs of this worker; returns
+/// the counts of all workers by split.
+fn finish_pairs(
+    peer: &mut Peer<'_>,
+    plan: &StorePlan,
+    graph: (&StoreMeta, &Placement),
+    placed: PlacedPairs,
+) -> Result<(FileEntry, SplitCounts), StoreError> {
+    let pairs = plan.graph.pairs.as_ref();
+    let pairs = pairs.expect("they were placed by their plan");
+    let (own, counts) = match pairs.walks() {
+        None => (placed.own, placed.counts),
+        Some(walks) => add_walks(peer, (plan, pairs), graph, placed, walks)?,
+    };
+    let written = write_pairs(&plan.files().pairs(peer.index()), &own);
+    Ok((peer.agree(written)?, counts))
+}
+
+/// Adds the pairs of walks to those of tables, and to the counts.
+fn add_walks(
+    peer: &mut Peer<'_>,
+    (plan, pairs): (&StorePlan, &PairsPlan),
+    (meta, placement): (&StoreMeta, &Placement),
+    placed: PlacedPairs,
+    walks: WalksSpec,
+) -> Result<(Pairs, SplitCounts), StoreError> {
+    let opened = Partition::open(&plan.dir, peer.index(), placement, meta);
+    let types = 0..meta.graph.types.len();
+    let graph = WalkedGraph {
+        partition: &peer.agree(opened)?,
+        placement,
+        plan: pairs,
+        relations: types
+            .map(|of| meta.graph.relations_to(of).collect())
+            .collect(),
+    };
+    let visits = graph.walk(peer, walks)?;
+    let all = peer.gather_all::<_, StoreError>(Ok(visits.len() as u64))?;
+    let counts = SplitCounts {
+        train: all.iter().sum(),
+        ..placed.counts
+    };
+    match counts.train {
+        0 => Err(pairs.no_visits().into()),
+        _ => Ok((placed.own.with_walks(&visits), counts)),
+    }
 }
 
 /// All nodes with their numbers.

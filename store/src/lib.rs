@@ -98,6 +98,7 @@ mod sigbus;
 mod store;
 mod sum;
 mod units;
+mod walks;
 
 pub use edge_columns::InEdges;
 pub use error::{StoreCause, StoreError};

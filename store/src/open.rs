@@ -45,7 +45,7 @@ pub fn open_or_build_on(
         plan.workers,
         "the workers of this process"
     );
-    let plan = &with_checked_weights(plan);
+    let plan = &completed(plan);
     let input = input_fingerprint(&plan.graph)?;
     let wanted = store_fingerprint(cluster, plan, &input);
     std::fs::create_dir_all(&plan.dir).map_err(|source| StoreError::File {
@@ -86,9 +86,15 @@ fn find(cluster: &Cluster, plan: &StorePlan, wanted: &str) -> Option<Store> {
         .ok()
 }
 
-/// Returns the plan; negative weights are errors in it if in-edges are drawn by weight.
-fn with_checked_weights(plan: &StorePlan) -> StorePlan {
+/// Returns the plan; negative weights are errors in it if in-edges are drawn by weight. Walks need
+/// the list of all in-edges.
+fn completed(plan: &StorePlan) -> StorePlan {
     let mut checked = plan.clone();
+    checked.redraw |= plan
+        .graph
+        .pairs
+        .as_ref()
+        .is_some_and(|of| of.walks().is_some());
     if plan.sampling == Sampling::Weighted {
         let graph = plan.graph.as_ref().clone();
         checked.graph = Arc::new(graph.with_non_negative_weights());

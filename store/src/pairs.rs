@@ -6,6 +6,7 @@ use crate::ends::{End, Ends};
 use crate::number::MISSING;
 use crate::pair_set::{PairSet, pair_key};
 use crate::units::OwnUnits;
+use crate::walks::Visit;
 use arrow::array::{Array, ArrayRef, AsArray, Float32Array, RecordBatch, UInt8Array, UInt32Array};
 use arrow::datatypes::{Float32Type, UInt8Type, UInt32Type};
 use cluster::Peer;
@@ -91,8 +92,8 @@ pub(crate) fn place_pairs(
     let mut pairs = peer.agree(distinct(plan, received.take()))?;
     if let (Some(shares), Some(_)) = (plan.shares(), &plan.spec().time) {
         split_by_time(peer, shares, &mut pairs)?;
-        pairs.retain(|pair| pair.split != Split::None);
     }
+    pairs.retain(|pair| plan.keeps(pair.split));
     pairs.sort_unstable_by_key(|pair| (pair.split, pair.hash, pair.src, pair.dst));
     let mut own_counts = SplitCounts::default();
     pairs.iter().for_each(|pair| own_counts.add(pair.split));
@@ -385,6 +386,26 @@ impl Pairs {
     )]
     pub fn len(&self) -> usize {
         self.src.len()
+    }
+
+    /// Puts the pairs of walks before those of tables, of which none is a train pair. The weight of
+    /// the former is their number of visits, that of the latter is 1.
+    pub(crate) fn with_walks(self, visits: &[Visit]) -> Self {
+        let num_pairs = visits.len();
+        let of_visits = |of: fn(&Visit) -> NodeIdx| visits.iter().map(of);
+        #[expect(clippy::cast_precision_loss, reason = "weights are 32-bit floats")]
+        let times = |visit: &Visit| visit.times as f32;
+        let ones = std::iter::repeat_n(1.0, self.len());
+        Self {
+            src: of_visits(|of| of.src).chain(self.src).collect(),
+            dst: of_visits(|of| of.dst).chain(self.dst).collect(),
+            split: std::iter::repeat_n(Split::Train, num_pairs)
+                .chain(self.split)
+                .collect(),
+            weight: Some(visits.iter().map(times).chain(ones).collect()),
+            label: None,
+            hard: None,
+        }
     }
 
     /// Returns the hard negatives of a pair.

@@ -12,6 +12,7 @@ mod read;
 mod relation;
 mod spread;
 mod types;
+mod walks;
 
 pub use pairs::PairSurvey;
 pub use predict::{Prediction, predict};

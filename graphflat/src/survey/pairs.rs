@@ -1,6 +1,7 @@
 //! Counts the pairs of each split, and makes the targets of their parts.
 
 use super::read::Survey;
+use super::walks::pairs_of_walks;
 use crate::{FlattenError, FlattenPlan, Parts};
 use hashbrown::HashMap;
 use schemas::{
@@ -13,21 +14,27 @@ use schemas::{
 pub struct PairSurvey {
     /// Pairs by split.
     pub counts: SplitCounts,
-    /// Both ends of each pair, in the order in which pairs are cut into parts.
+    /// Both ends of each pair, in the order in which pairs are cut into parts; with many walks, of
+    /// some train pairs.
     ends: Vec<[u32; 2]>,
 }
 
+/// A pair with its split and its hash, in the order in which pairs are cut into parts.
+pub(super) type Found = (Split, u64, [u32; 2]);
+
 /// A pair while rows are read.
-struct Known {
+pub(super) struct Known {
     hash: u64,
     row: u64,
-    split: Split,
+    pub(super) split: Split,
     time: i64,
     label: f32,
 }
 
 impl PairSurvey {
     /// Reads all pairs, if the graph has pairs: checks every value and gives each pair its split.
+    /// With many walks, some of them are followed, and the count of train pairs is the most that there
+    /// may be.
     ///
     /// # Errors
     ///
@@ -58,15 +65,27 @@ impl PairSurvey {
                 };
             }
         }
-        let mut all: Vec<(Split, u64, [u32; 2])> = pairs
-            .into_iter()
-            .filter(|(_, known)| known.split != Split::None)
-            .map(|(ends, known)| (known.split, known.hash, ends))
+        let kept = pairs.iter().filter(|(_, known)| plan.keeps(known.split));
+        let mut all: Vec<Found> = kept
+            .map(|(ends, known)| (known.split, known.hash, *ends))
             .collect();
         all.sort_unstable();
         let mut counts = SplitCounts::default();
         all.iter().for_each(|(split, ..)| counts.add(*split));
         plan.check_counts(&counts)?;
+        if let Some(walks) = plan.walks() {
+            let of_walks = pairs_of_walks((graph, survey), (plan, walks), &pairs)?;
+            let (mut train, each) = of_walks;
+            #[expect(
+                clippy::cast_possible_truncation,
+                clippy::cast_sign_loss,
+                reason = "a count of pairs is far below 2^53"
+            )]
+            let most = (train.len() as f64 * each) as u64;
+            counts.train = most;
+            train.append(&mut all);
+            all = train;
+        }
         let ends = all.into_iter().map(|(.., ends)| ends).collect();
         Ok(Some(Self { counts, ends }))
     }
@@ -81,13 +100,17 @@ impl PairSurvey {
         let of_type = &survey.types()[to];
         let num_random = plan.sample.negatives_per_part(of_type.ids.len())?;
         let features = survey.meta.types.iter().map(|of| of.features);
-        let per_part = plan.sample.pairs_per_part(self.ends.len(), features);
+        let num_pairs = usize::try_from(self.counts.total()).unwrap_or(usize::MAX);
+        let per_part = plan.sample.pairs_per_part(num_pairs, features);
         let random = (0..num_random).map(|at| {
             let row = at * of_type.ids.len() / num_random;
             of_type.first + u32::try_from(row).expect("a node's row fits 32 bits")
         });
         let mut is_known = vec![false; survey.num_nodes()];
-        let lists = self.ends.chunks(per_part).map(|pairs| {
+        // With more pairs than were found, parts have the same ones again.
+        let found = self.ends.iter().cycle().take(num_pairs);
+        let found: Vec<[u32; 2]> = found.copied().collect();
+        let lists = found.chunks(per_part).map(|pairs| {
             let nodes = pairs.iter().flatten().copied().chain(random.clone());
             let mut targets: Vec<u32> = Vec::new();
             for node in nodes {

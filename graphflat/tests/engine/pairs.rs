@@ -1,6 +1,7 @@
 //! Pairs: parts have the pairs and the message graph of a slow twin, for any number of workers.
 
 mod errors;
+mod walks;
 mod world;
 
 use crate::draw::Draw;
@@ -121,6 +122,34 @@ fn read(output: &Path) -> Found {
     found
 }
 
+/// Checks that the edges of parts are those of the message graph, and the in-degrees its own.
+fn has_messages(
+    found: &BTreeMap<String, BTreeSet<Ends>>,
+    in_degree: &BTreeMap<(String, String), u32>,
+    relations: &BTreeMap<&'static str, Vec<Ends>>,
+    what: &str,
+) {
+    for (relation, edges) in relations {
+        let own = &found[*relation];
+        let all: BTreeSet<Ends> = edges.iter().cloned().collect();
+        assert!(
+            own.is_subset(&all),
+            "{relation}: {:?}; {what}",
+            own.difference(&all)
+        );
+        for ((of, id), degree) in in_degree {
+            if of == relation {
+                let in_edges = edges.iter().filter(|(_, dst)| dst == id);
+                assert_eq!(
+                    *degree as usize,
+                    in_edges.count(),
+                    "{relation} to {id}; {what}"
+                );
+            }
+        }
+    }
+}
+
 /// Checks the parts of a graph against the twin.
 fn check(world: &World, what: &str) {
     let tables = Tables::write(world);
@@ -138,25 +167,7 @@ fn check(world: &World, what: &str) {
     assert_eq!(pairs, expected, "{what}");
     let leaving = world.leaving(&expected);
     let relations = world.in_edges(&leaving);
-    for (relation, edges) in &relations {
-        let own = &found.edges[*relation];
-        let all: BTreeSet<Ends> = edges.iter().cloned().collect();
-        assert!(
-            own.is_subset(&all),
-            "{relation}: {:?}; {what}",
-            own.difference(&all)
-        );
-        for ((of, id), degree) in &found.in_degree {
-            if of == relation {
-                let in_edges = edges.iter().filter(|(_, dst)| dst == id);
-                assert_eq!(
-                    *degree as usize,
-                    in_edges.count(),
-                    "{relation} to {id}; {what}"
-                );
-            }
-        }
-    }
+    has_messages(&found.edges, &found.in_degree, &relations, what);
     for random in &found.random {
         let distinct: BTreeSet<&String> = random.iter().collect();
         assert_eq!(distinct.len(), 5, "{what}");

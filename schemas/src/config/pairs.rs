@@ -4,24 +4,29 @@ use serde::{Deserialize, Serialize};
 
 use super::{InputSpec, SplitShares, SplitValues, TablePath};
 use crate::error::SchemaError;
+use crate::ids::hash_int;
 use crate::input::closest;
 
 /// `[input.pairs]` as written: the pairs that a model of links is trained and measured on.
 ///
 /// Pairs come from the edges of a relation (`from_edges`) or from a table of their own (`path`).
+/// With `walks`, train pairs come from random walks.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PairsSpec {
     /// The relation whose edges are the pairs; `true` in a graph without relations.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from_edges: Option<FromEdges>,
+    /// Random walks, whose visits are the train pairs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub walks: Option<WalksSpec>,
     /// Table of the pairs: Parquet or CSV file, directory or glob, or several of these.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path: Option<TablePath>,
-    /// Node type of the src ends of a table; none if nodes have no types.
+    /// Node type of the src ends of a table or of walks; none if nodes have no types.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from: Option<String>,
-    /// Node type of the dst ends of a table; none if nodes have no types.
+    /// Node type of the dst ends of a table or of walks; none if nodes have no types.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub to: Option<String>,
     /// Column of the src ids of a table.
@@ -67,6 +72,45 @@ pub enum FromEdges {
     Relation(String),
 }
 
+/// Greatest `walks.length`.
+const LENGTH_MAX: u32 = 1024;
+
+/// Greatest `walks.per_node`.
+const PER_NODE_MAX: u32 = 65536;
+
+/// `walks` as written: walks from every node, along in-edges from dst to src.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct WalksSpec {
+    /// Steps of a walk, 1 to 1024.
+    pub length: u32,
+    /// Walks from each node, 1 to 65536.
+    pub per_node: u32,
+    /// Seed of the steps. Default: the seed of the job.
+    #[serde(default)]
+    pub seed: Option<u64>,
+}
+
+/// Keeps the draw of steps apart from other draws with the same seed: "walks" in ASCII.
+const WALKS_SALT: u64 = 0x0077_616c_6b73;
+
+impl WalksSpec {
+    /// Returns a hash of the seed, the start and the number of a walk; `start_hash` is
+    /// [`Ids::hash`](crate::Ids::hash).
+    pub fn key(&self, start_hash: u64, walk: u32) -> u64 {
+        let seed = self.seed.unwrap_or_default();
+        hash_int(u64::from(walk) ^ hash_int(start_hash ^ hash_int(seed ^ WALKS_SALT)))
+    }
+
+    /// Returns which of a node's in-edges a walk takes, counted in the order of relation, source and
+    /// ordinal; `key` is that of the walk, and steps count from 0.
+    pub fn step(key: u64, step: u32, num_in_edges: usize) -> usize {
+        let hash = hash_int(u64::from(step) ^ key);
+        let at = (u128::from(hash) * num_in_edges as u128) >> 64;
+        usize::try_from(at).expect("below the number of in-edges")
+    }
+}
+
 /// Which pairs carry no messages: their edges and the reverses of these are left out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -81,10 +125,13 @@ pub enum Exclude {
 }
 
 impl PairsSpec {
-    /// Sets the seed of shares, unless the job file sets one.
+    /// Sets the seed of shares and walks, unless the job file sets one.
     pub(super) fn set_split_seed(&mut self, seed: u64) {
         if let Some(shares) = &mut self.share {
             shares.seed.get_or_insert(seed);
+        }
+        if let Some(walks) = &mut self.walks {
+            walks.seed.get_or_insert(seed);
         }
     }
 
@@ -95,16 +142,25 @@ impl PairsSpec {
                 "from_edges",
                 "and `path` are both given; pairs come from a relation or from a table of their own",
             )),
+            (None, None) if self.walks.is_some() => self.check_types(input, found),
             (None, None) => found.push(SchemaError::Key {
                 key: "input.pairs".to_owned(),
                 problem: "lacks `from_edges`, the relation whose edges are the pairs, or `path`, a \
-                          table of pairs"
+                          table of pairs, or `walks`"
                     .to_owned(),
             }),
             (Some(from), None) => self.check_relation(from, input, found),
+            (None, Some(_)) if self.walks.is_some() => found.push(wrong(
+                "path",
+                "and `walks` are both given; with `walks` train pairs are the nodes that walks visit",
+            )),
             (None, Some(_)) => self.check_table(input, found),
         }
-        self.check_splits(found);
+        match &self.walks {
+            Some(_) if self.path.is_some() => {}
+            Some(walks) => self.check_walks(walks, found),
+            None => self.check_splits(found),
+        }
         let nodes = input.nodes.iter();
         for (name, column, is_given) in nodes.flat_map(|(name, nodes)| {
             let (label, split) = (nodes.label.is_some(), nodes.split.is_some());
@@ -179,6 +235,11 @@ impl PairsSpec {
                 ));
             }
         }
+        self.check_types(input, found);
+    }
+
+    /// Checks the types of the ends of a table or of walks.
+    fn check_types(&self, input: &InputSpec, found: &mut Vec<SchemaError>) {
         let types: Vec<&str> = input.nodes.keys().map(String::as_str).collect();
         let allowed = types.join(", ");
         for (key, written) in [("from", &self.from), ("to", &self.to)] {
@@ -196,6 +257,54 @@ impl PairsSpec {
                 _ => continue,
             };
             found.push(wrong(key, problem));
+        }
+    }
+
+    /// Checks the keys of walks, and that the other keys fit them.
+    fn check_walks(&self, walks: &WalksSpec, found: &mut Vec<SchemaError>) {
+        for (key, value, most) in [
+            ("walks.length", walks.length, LENGTH_MAX),
+            ("walks.per_node", walks.per_node, PER_NODE_MAX),
+        ] {
+            if !(1..=most).contains(&value) {
+                found.push(wrong(key, format!("is {value}; allowed is 1 to {most}")));
+            }
+        }
+        let of_table = [
+            ("label", self.label.is_some()),
+            ("negatives", self.negatives.is_some()),
+        ];
+        for (key, _) in of_table.into_iter().filter(|(_, is_given)| *is_given) {
+            let problem = "is for pairs of a table; with `walks` train pairs are the nodes that walks \
+                           visit; leave it out";
+            found.push(wrong(key, problem));
+        }
+        if self.weight.is_some() {
+            let problem =
+                "and `walks` are both given; the weight of a pair is the number of visits";
+            found.push(wrong("weight", problem));
+        }
+        if self.exclude == Exclude::All {
+            let problem = "is \"all\", but walks go along edges that carry messages; write \"none\", \
+                           or \"batch\" to leave the edges of a batch's pairs out of the batch";
+            found.push(wrong("exclude", problem));
+        }
+        let splits = [
+            ("share", self.share.is_some()),
+            ("split", self.split.is_some()),
+            ("time", self.time.is_some()),
+        ];
+        match (
+            &self.from_edges,
+            splits.into_iter().find(|(_, is_given)| *is_given),
+        ) {
+            (Some(_), _) => self.check_splits(found),
+            (None, Some((key, _))) => {
+                let problem =
+                    "needs `from_edges`, the relation whose edges are the val and test pairs";
+                found.push(wrong(key, problem));
+            }
+            (None, None) => {}
         }
     }
 
@@ -225,7 +334,8 @@ impl PairsSpec {
         if let Some(shares) = &self.share {
             let none = "`train` is 0; no pair would be trained on".to_owned();
             let problem = shares.problem();
-            let problem = problem.or_else(|| (shares.train == 0.0).then_some(none));
+            let is_untrained = shares.train == 0.0 && self.walks.is_none();
+            let problem = problem.or_else(|| is_untrained.then_some(none));
             found.extend(problem.map(|problem| wrong("share", problem)));
         }
     }
@@ -287,7 +397,7 @@ mod tests {
             false,
             json!({ "share": share }),
             "`input.pairs`: lacks `from_edges`, the relation whose edges are the pairs, or `path`, \
-             a table of pairs",
+             a table of pairs, or `walks`",
         );
         check(
             false,
@@ -340,6 +450,72 @@ mod tests {
             false,
             with("share", json!({ "train": 0.0, "test": 0.5 })),
             "`input.pairs.share`: `train` is 0; no pair would be trained on",
+        );
+    }
+
+    #[test]
+    fn walks_replace_the_train_pairs() {
+        let walks = |length: i64, per_node: i64| json!({ "length": length, "per_node": per_node });
+        let with = |keys: &[(&str, Value)]| {
+            let mut pairs = json!({ "walks": walks(3, 2), "exclude": "none" });
+            keys.iter()
+                .for_each(|(key, value)| pairs[key] = value.clone());
+            pairs
+        };
+        let share = json!({ "train": 0.0, "val": 0.1, "test": 0.1 });
+        let ends = [("from", json!("user")), ("to", json!("item"))];
+        check(false, with(&[]), "");
+        check(false, with(&[("exclude", json!("batch"))]), "");
+        check(true, with(&ends), "");
+        let edges = [("from_edges", json!("buys")), ("share", share.clone())];
+        check(true, with(&edges), "");
+        check(
+            true,
+            with(&[]),
+            "`input.pairs.from`: is missing; allowed are item, user\n\
+             `input.pairs.to`: is missing; allowed are item, user",
+        );
+        check(
+            false,
+            with(&[("walks", walks(0, 65537))]),
+            "`input.pairs.walks.length`: is 0; allowed is 1 to 1024\n\
+             `input.pairs.walks.per_node`: is 65537; allowed is 1 to 65536",
+        );
+        check(
+            false,
+            with(&[("exclude", json!("all"))]),
+            "`input.pairs.exclude`: is \"all\", but walks go along edges that carry messages; write \
+             \"none\", or \"batch\" to leave the edges of a batch's pairs out of the batch",
+        );
+        check(
+            false,
+            with(&[("path", json!("p")), ("src", json!("u"))]),
+            "`input.pairs.path`: and `walks` are both given; with `walks` train pairs are the nodes \
+             that walks visit",
+        );
+        check(
+            false,
+            with(&[("label", json!("l"))]),
+            "`input.pairs.label`: is for pairs of a table; with `walks` train pairs are the nodes \
+             that walks visit; leave it out",
+        );
+        check(
+            false,
+            with(&[("weight", json!("w"))]),
+            "`input.pairs.weight`: and `walks` are both given; the weight of a pair is the number of \
+             visits",
+        );
+        check(
+            false,
+            with(&[("share", share)]),
+            "`input.pairs.share`: needs `from_edges`, the relation whose edges are the val and test \
+             pairs",
+        );
+        check(
+            false,
+            with(&[("from_edges", json!(true))]),
+            "`input.pairs.share`: is missing; pairs need `share`, such as { train = 0.8, val = 0.1, \
+             test = 0.1 }, or `split`, a column",
         );
     }
 }

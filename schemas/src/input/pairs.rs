@@ -11,9 +11,9 @@ use super::decode::{self, Lists, Width, column};
 use super::label::to_i64;
 use super::split::{append_splits, plan_split};
 use super::table::ReadBatch;
-use super::{EdgeRows, EdgesPlan, GraphPlan, Place, Table, Unit, keep};
+use super::{EdgeRows, EdgesPlan, GraphPlan, Place, RelationPlan, Table, Unit, keep};
 use crate::columns::{PairsMeta, Split, SplitMeta};
-use crate::config::{EdgesSpec, Exclude, FromEdges, PairsSpec, SplitShares};
+use crate::config::{EdgesSpec, Exclude, FromEdges, PairsSpec, SplitShares, WalksSpec};
 use crate::dataset::SplitCounts;
 use crate::error::{Result, RowPlace, SchemaError};
 use crate::ids::{IdType, Ids, hash_int};
@@ -24,7 +24,8 @@ const TIMES: &str = "integers, numbers, dates and timestamps";
 #[derive(Clone, Debug)]
 pub struct PairsPlan {
     spec: PairsSpec,
-    /// The table with the columns of both ends: that of a relation, or one of its own.
+    /// The table with the columns of both ends: that of a relation, or one of its own; with walks
+    /// alone, the table of the first relation, whose rows are not read.
     ends: EdgesPlan,
     from: usize,
     to: usize,
@@ -87,9 +88,12 @@ impl PairsPlan {
             Some(at) => (graph.relations[at].from, graph.relations[at].to),
             None => (end(&spec.from), end(&spec.to)),
         };
-        let ends = match relation {
-            Some(at) => graph.relations[at].edges.as_ref().clone(),
-            None => ends.expect("a table of pairs was checked"),
+        let ends = match (relation, ends) {
+            (None, Some(ends)) => ends,
+            (relation, _) => graph.relations[relation.unwrap_or(0)]
+                .edges
+                .as_ref()
+                .clone(),
         };
         let of_pairs = graph.relations.iter().enumerate().filter(|(_, of)| {
             // A relation and its reverse have one table.
@@ -103,6 +107,7 @@ impl PairsPlan {
         let table = ends.table();
         let split = keep(plan_splits(&spec, table), &mut found);
         let negative_type = graph.types[to].nodes.id_type();
+        found.extend(spec.walks.and_then(|_| no_walk(from, graph)));
         check_columns(&spec, table, negative_type, &mut found);
         match split {
             Some(split) if found.is_empty() => Ok(Self {
@@ -133,9 +138,24 @@ impl PairsPlan {
         self.to
     }
 
-    /// Tells whether the pairs are the edges of a relation.
+    /// Returns the walks whose visits are the train pairs.
+    pub fn walks(&self) -> Option<WalksSpec> {
+        self.spec.walks
+    }
+
+    /// Tells whether the pairs of a split are read from a table: with walks, those that would be
+    /// train pairs are none.
+    pub fn keeps(&self, split: Split) -> bool {
+        match split {
+            Split::None => false,
+            Split::Train => self.spec.walks.is_none(),
+            Split::Val | Split::Test => true,
+        }
+    }
+
+    /// Tells whether the pairs of tables are the edges of a relation, and not a table of their own.
     pub fn is_of_edges(&self) -> bool {
-        self.spec.from_edges.is_some()
+        self.spec.path.is_none()
     }
 
     /// Returns the positions of the relations that edges equal to a pair are left out of.
@@ -174,15 +194,18 @@ impl PairsPlan {
             relations: self.relations.clone(),
             exclude: self.spec.exclude,
             label: self.spec.label.is_some(),
-            weight: self.spec.weight.is_some(),
+            weight: self.spec.weight.is_some() || self.spec.walks.is_some(),
             negatives: self.spec.negatives.is_some(),
             split: self.split.clone(),
         }
     }
 
-    /// Returns the row groups of all files, in order.
+    /// Returns the row groups of all files, in order; none if all pairs are those of walks.
     pub fn units(&self) -> &[Unit] {
-        self.ends.units()
+        match (&self.spec.from_edges, &self.spec.path) {
+            (None, None) => &[],
+            _ => self.ends.units(),
+        }
     }
 
     /// Finds a row counted over all files: its file, and its place there.
@@ -234,7 +257,8 @@ impl PairsPlan {
         }
     }
 
-    /// Checks that each split with a share has a pair, and that there are train pairs.
+    /// Checks that each split with a share has a pair, and that there are train pairs, unless these
+    /// are those of walks.
     ///
     /// # Errors
     ///
@@ -242,7 +266,7 @@ impl PairsPlan {
     pub fn check_counts(&self, counts: &SplitCounts) -> Result<()> {
         let has = |share: fn(&SplitShares) -> f64| self.shares().is_some_and(|of| share(of) > 0.0);
         let wanted = [
-            (Split::Train, counts.train, true),
+            (Split::Train, counts.train, self.keeps(Split::Train)),
             (Split::Val, counts.val, has(|of| of.val)),
             (Split::Test, counts.test, has(|of| of.test)),
         ];
@@ -251,6 +275,16 @@ impl PairsPlan {
         match empty {
             Some((split, ..)) => Err(self.empty_split(split, counts.total())),
             None => Ok(()),
+        }
+    }
+
+    /// Returns the error for walks that visit no node.
+    pub fn no_visits(&self) -> SchemaError {
+        SchemaError::Key {
+            key: "input.pairs.walks".to_owned(),
+            problem: "gives no pair: no walk gets to another node, since the edges that carry \
+                      messages lead to no node that walks start from"
+                .to_owned(),
         }
     }
 
@@ -399,6 +433,26 @@ impl PairsPlan {
         }
         Ok((ends, ids))
     }
+}
+
+/// Returns the error for walks that cannot take a step: there are no edges to the nodes of type
+/// `from`, at which they start.
+fn no_walk(from: usize, graph: &GraphPlan) -> Option<SchemaError> {
+    let leads = |of: &&RelationPlan| of.to == from && of.edges.num_rows() > 0;
+    if graph.relations.iter().any(|of| leads(&of)) {
+        return None;
+    }
+    let of_type = match graph.is_typed() {
+        true => format!(" of type `{}`", graph.types[from].name),
+        false => String::new(),
+    };
+    Some(SchemaError::Key {
+        key: "input.pairs.walks".to_owned(),
+        problem: format!(
+            "cannot take a step: no edge leads to a node{of_type}; a walk goes from a node to the \
+             src of one of its in-edges"
+        ),
+    })
 }
 
 /// Keeps the draw of pairs apart from other draws with the same seed: "pairs" in ASCII.

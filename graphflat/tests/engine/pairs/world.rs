@@ -15,7 +15,7 @@ use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
 
-const SEED: u64 = 11;
+pub(super) const SEED: u64 = 11;
 
 /// How the ids of a type look.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -57,6 +57,19 @@ pub(super) struct World {
     pub(super) shares: [f64; 3],
     pub(super) exclude: Exclude,
     pub(super) has_weight: bool,
+    /// Walks in place of train pairs.
+    pub(super) walks: Option<Walks>,
+}
+
+/// Random walks.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Walks {
+    pub(super) length: u32,
+    pub(super) per_node: u32,
+    /// Whether val and test pairs are edges of `buys`; else there are none.
+    pub(super) with_edges: bool,
+    /// Type of the nodes whose visits are pairs.
+    pub(super) to: usize,
 }
 
 /// A pair with its ids, as text.
@@ -111,6 +124,7 @@ impl World {
             shares: draw.pick(&[[0.3, 0.2, 0.2], [0.6, 0.2, 0.2], [0.2, 0.0, 0.3]]),
             exclude: draw.pick(&[Exclude::All, Exclude::Batch, Exclude::None]),
             has_weight: draw.one_in(2),
+            walks: None,
         }
     }
 
@@ -128,7 +142,7 @@ impl World {
         }
     }
 
-    fn id(&self, of_type: usize, at: usize) -> String {
+    pub(super) fn id(&self, of_type: usize, at: usize) -> String {
         let key = self.key(of_type, at);
         match self.kinds[of_type] {
             IdKind::Text => format!("n{key}"),
@@ -148,7 +162,7 @@ impl World {
         }
     }
 
-    fn hash(&self, of_type: usize, at: usize) -> u64 {
+    pub(super) fn hash(&self, of_type: usize, at: usize) -> u64 {
         let ids = match self.kinds[of_type] {
             IdKind::Text => {
                 let mut ids = Ids::new(IdType::Utf8);
@@ -268,6 +282,17 @@ impl World {
         }
         if self.has_weight {
             pairs["weight"] = "w".into();
+        }
+        if let Some(walks) = self.walks {
+            if !walks.with_edges {
+                pairs = json!({});
+                if self.is_typed {
+                    pairs["from"] = "user".into();
+                    pairs["to"] = ["user", "item"][walks.to].into();
+                }
+            }
+            let (length, per_node) = (walks.length, walks.per_node);
+            pairs["walks"] = json!({ "length": length, "per_node": per_node, "seed": SEED });
         }
         pairs["exclude"] = serde_json::to_value(self.exclude).unwrap();
         input["pairs"] = pairs;
