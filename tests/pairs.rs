@@ -10,7 +10,7 @@ use schemas::GraphFeatureDataset;
 use serde_json::Value;
 
 use crate::harness::{Bench, FLATTEN, FeatureKind, Graph, IdKind, Job, Outcome, assert_same_bytes};
-use crate::needs::python;
+use crate::needs::{checkout, python};
 use crate::resume::run_and_kill;
 
 const PAIRS: &str = "[input.pairs]\nfrom_edges = true\nshare = { train = 0.5, val = 0.1, test = \
@@ -235,6 +235,111 @@ fn other_tools_find_no_pair_among_the_edges() {
     assert_eq!(found[0], counts(&bench).into_iter().sum::<u64>());
     assert!(found[1] > 50, "{found:?}");
     assert_eq!(found[2], 0, "edges that equal a pair");
+}
+
+/// A job that trains on rows of pairs.
+fn job_of_rows(graph: &Graph) -> Job {
+    let train = "[train]\noutput = \"out/model\"\nmodel = \"sage\"\nhidden = [8, 4]\n\
+                 epochs = 2\nbatch_size = 32\nnegatives = { random = 8, evaluation = 10 }\n";
+    as_rows(&job(graph).and(train))
+}
+
+fn as_rows(shards: &Job) -> Job {
+    shards.with("layout = \"shards\"", "layout = \"rows\"")
+}
+
+#[test]
+fn rows_of_pairs_train_the_model_of_shards() {
+    let graph = graph();
+    let bench = Bench::new(&graph);
+    let rows = job_of_rows(&graph);
+    let shards = rows.with("layout = \"rows\"\n", "");
+    let model = || std::fs::read(bench.path("out/model/model.safetensors")).unwrap();
+    bench.run(&shards, &[]).ok();
+    let of_shards = model();
+    bench.run(&rows, &["--fresh"]).ok();
+    assert!(model() == of_shards, "a model of rows");
+    let expected = bench.data_files("out/features");
+    let text = bench.graphflat(&["inspect", "out/features"]).ok().stdout;
+    assert!(text.contains("\npair n"), "{text}");
+    let json = bench.graphflat(&["inspect", "out/features", "--json"]).ok();
+    let shown: Value = serde_json::from_str(&json.stdout).unwrap();
+    let first = &shown["targets"][0];
+    let end = |key: &str| {
+        let at = usize::try_from(first[key].as_u64().unwrap()).unwrap();
+        first["nodes"][at]["id"].clone()
+    };
+    let pair = &shown["pairs"]["pairs"][0];
+    assert_eq!(
+        [end("src"), end("dst")],
+        ["src", "dst"].map(|key| pair[key].clone())
+    );
+    bench.graphflat(&["inspect", "out/features", "--dot"]).ok();
+    for processes in ["2", "3"] {
+        let several = ["--fresh", "--stage", "flatten", "--processes", processes];
+        bench.run(&rows, &several).ok();
+        let found = bench.data_files("out/features");
+        assert_same_bytes(&expected, &found, &format!("{processes} processes"));
+    }
+    bench.clear();
+    run_and_kill(&bench, &rows, 6);
+    bench.run(&rows, &["--stage", "flatten"]).ok();
+    assert_same_bytes(&expected, &bench.data_files("out/features"), "after a kill");
+}
+
+#[test]
+fn check_predicts_the_bytes_of_rows_of_pairs() {
+    let graph = graph();
+    let bench = Bench::new(&graph);
+    let rows = job_of_rows(&graph);
+    bench.run(&rows, &["--stage", "flatten"]).ok();
+    let checked = bench.graphflat(&["check", "job.toml", "--json"]).ok();
+    let report: Value = serde_json::from_str(checked.stdout.lines().last().unwrap()).unwrap();
+    let predicted = report["flatten"]["bytes"]["rows"].as_f64().unwrap();
+    let parts = bench.manifest("out/features")["parts"].clone();
+    let parts = parts.as_array().unwrap().iter();
+    let bytes = parts.map(|part| part["files"][0]["bytes"].as_f64().unwrap());
+    let written: f64 = bytes.sum();
+    let ratio = predicted / written;
+    // Parts of 40 pairs are small: the probe has other neighbourhoods.
+    assert!(
+        (0.5..2.0).contains(&ratio),
+        "{predicted}, written {written}"
+    );
+}
+
+#[test]
+fn rows_of_pairs_agree_with_the_input() {
+    let Some(python) = python() else { return };
+    let graph = graph();
+    let bench = Bench::new(&graph);
+    let script = checkout().join("tests/pair_rows.py");
+    for undirected in [false, true] {
+        let edges = match undirected {
+            true => "dst = \"dst\"\nundirected = true\n",
+            false => "dst = \"dst\"\n",
+        };
+        let shards = job(&graph).with("dst = \"dst\"\n", edges);
+        let rows = as_rows(&shards).with("out/features", "out/rows");
+        bench.run(&shards, &["--fresh"]).ok();
+        bench.run(&rows, &["--fresh"]).ok();
+        let mut command = Command::new(&python);
+        command.arg(&script);
+        for path in ["nodes.parquet", "edges.parquet", "out/rows", "out/features"] {
+            command.arg(bench.path(path));
+        }
+        command.arg("4,3");
+        command.args(undirected.then_some("undirected"));
+        let outcome = Outcome::of(&command.output().unwrap()).ok();
+        let found = outcome.stdout.split_whitespace();
+        let found: Vec<u64> = found.map(|count| count.parse().unwrap()).collect();
+        let num_parts = bench.manifest("out/rows")["parts"]
+            .as_array()
+            .unwrap()
+            .len() as u64;
+        assert_eq!(found[1], 20 * num_parts, "random negatives");
+        assert_eq!(found[0], counts(&bench).into_iter().sum::<u64>() + found[1]);
+    }
 }
 
 #[test]

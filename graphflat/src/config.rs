@@ -79,7 +79,7 @@ pub struct FlattenSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub targets_per_part: Option<usize>,
     /// With `[input.pairs]`, largest number of pairs in one part. Default: a quarter of all pairs,
-    /// but 4096 to 131072, and fewer with more than 64 dense features.
+    /// but 4096 to 131072, and fewer with more than 64 dense features; 2048 in layout `rows`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pairs_per_part: Option<usize>,
     /// With `[input.pairs]`, random negatives of one part. Default: 1024, or all nodes of the type

@@ -177,7 +177,7 @@ impl SamplePlan {
     ) -> Result<PartTargets, FlattenError> {
         let graph = &store.meta().graph;
         if graph.pairs.is_some() {
-            return Ok(PartTargets::Pairs(PairParts::gather(self, store)?));
+            return Ok(PartTargets::Pairs(PairParts::gather(self, layout, store)?));
         }
         let targets = all_targets(&self.targets, store)?;
         let features = graph.types.iter().map(|of| of.features);

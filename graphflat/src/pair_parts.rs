@@ -3,7 +3,7 @@
 use crate::group::Group;
 use crate::{FlattenError, Parts, SamplePlan};
 use cluster::gather_processes;
-use schemas::{HardNegatives, NodeIdx, PartPairs, Row, SplitCounts, hash_int};
+use schemas::{HardNegatives, Layout, NodeIdx, PartPairs, Row, SplitCounts, hash_int};
 use std::collections::BTreeSet;
 use std::ops::Range;
 use store::{Pairs, Placement, Store};
@@ -114,7 +114,11 @@ impl PairParts {
     /// # Errors
     ///
     /// If a part has more random negatives than there are nodes, or a process is lost.
-    pub(crate) fn gather(plan: &SamplePlan, store: &Store) -> Result<Self, FlattenError> {
+    pub(crate) fn gather(
+        plan: &SamplePlan,
+        layout: Layout,
+        store: &Store,
+    ) -> Result<Self, FlattenError> {
         let partitions = store.partitions().iter();
         let own: Vec<Pairs> = partitions.filter_map(|of| of.pairs().cloned()).collect();
         let pairs = Pairs::join(&gather_processes(store.cluster(), own)?.concat());
@@ -124,7 +128,7 @@ impl PairParts {
         let num_nodes = (candidates.end.raw() - candidates.start.raw()) as usize;
         let features = graph.types.iter().map(|of| of.features);
         Ok(Self {
-            per_part: plan.pairs_per_part(pairs.len(), features),
+            per_part: plan.pairs_per_part(layout, pairs.len(), features),
             num_random: plan.negatives_per_part(num_nodes)?,
             pairs,
             candidates,

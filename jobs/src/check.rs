@@ -453,15 +453,12 @@ fn to_lines(
             prediction.edges_per_target
         ));
         let shards = size(prediction.bytes_shards);
-        lines.push(match pairs {
-            Some(_) => format!("bytes    about {shards} as shards"),
-            None => format!(
-                "bytes    about {shards} as shards{}, {} as rows{}",
-                mark(Layout::Shards),
-                size(prediction.bytes_rows),
-                mark(Layout::Rows)
-            ),
-        });
+        lines.push(format!(
+            "bytes    about {shards} as shards{}, {} as rows{}",
+            mark(Layout::Shards),
+            size(prediction.bytes_rows),
+            mark(Layout::Rows)
+        ));
         let (needed, budget) = (memory(job, survey, Some(prediction)), job.memory_budget);
         let verdict = if needed > budget.as_u64() as f64 {
             "above"

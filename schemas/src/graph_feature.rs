@@ -94,15 +94,18 @@ pub struct ShardEdges {
     pub edge_feature: Option<Vec<f32>>,
 }
 
-/// One target's self-contained neighbourhood.
+/// One target's self-contained neighbourhood, or that of a pair's ends and hard negatives.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GraphFeature {
-    /// Position in `nodes` of the target's type.
+    /// Position in `nodes` of the target's type, or of the type of src ends.
     pub target_type: usize,
     /// The target's label, one row, or none.
     pub labels: Labels,
-    /// The target's split.
+    /// The target's split; of a pair it is in `pairs`.
     pub split: Split,
+    /// The pair, or the random negative, whose neighbourhood this is; none if it is that of one
+    /// target. Positions are those in `nodes`, all of them of hop 0.
+    pub pairs: Option<PartPairs>,
     /// By node type.
     pub nodes: Vec<FeatureNodes>,
     /// By relation.
@@ -112,7 +115,8 @@ pub struct GraphFeature {
 /// The nodes of one type of a [`GraphFeature`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct FeatureNodes {
-    /// `[n]`: the target if it is of this type, then by hop, within a hop by id.
+    /// `[n]`: the target if it is of this type, or the ends and hard negatives of a pair; then by hop,
+    /// within a hop by id.
     pub node_id: Ids,
     /// `[hops + 2]`: nodes of hop h are `hop_offset[h]..hop_offset[h + 1]`.
     pub hop_offset: Vec<u32>,
@@ -299,7 +303,7 @@ impl GraphFeature {
         self.edges.iter().map(|edges| edges.in_src.len()).sum()
     }
 
-    /// Returns the nodes of the target's type; the target is the first.
+    /// Returns the nodes of the target's type; the target is the first, if this is not of a pair.
     pub fn target_nodes(&self) -> &FeatureNodes {
         &self.nodes[self.target_type]
     }

@@ -41,10 +41,6 @@ impl FlattenSpec {
                 found.push(key(name, "given", ends));
             }
         }
-        if self.layout == Some(Layout::Rows) {
-            let allowed = "pairs are written in layout \"shards\" only";
-            found.push(key("flatten.layout", "\"rows\"", allowed));
-        }
         // With `where`, fewer rows may be nodes, which is an error of the flatten stage.
         let nodes = &graph.types[pairs.to()].nodes;
         let num_nodes = usize::try_from(nodes.num_rows()).unwrap_or(usize::MAX);
@@ -80,12 +76,13 @@ impl SamplePlan {
     /// Returns the largest number of pairs in one part: a pair has two targets.
     pub(crate) fn pairs_per_part(
         &self,
+        layout: Layout,
         num_pairs: usize,
         features: impl IntoIterator<Item = FeatureMeta>,
     ) -> usize {
         let written = self.pairs.and_then(|pairs| pairs.per_part);
         written.unwrap_or_else(|| {
-            let most = self.targets_per_part(Layout::Shards, 2 * num_pairs, features);
+            let most = self.targets_per_part(layout, 2 * num_pairs, features);
             most.div_ceil(2)
         })
     }

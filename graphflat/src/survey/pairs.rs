@@ -5,9 +5,12 @@ use super::walks::pairs_of_walks;
 use crate::{FlattenError, FlattenPlan, Parts};
 use hashbrown::HashMap;
 use schemas::{
-    GraphPlan, HardNegatives, Ids, PairColumn, PairRows, PairsMeta, PairsPlan, PartPairs, Row,
-    ShardNodes, Split, SplitCounts,
+    GraphPlan, HardNegatives, Ids, Layout, PairColumn, PairRows, PairsMeta, PairsPlan, PartPairs,
+    Row, ShardNodes, Split, SplitCounts,
 };
+
+/// Parts whose targets are listed.
+const PARTS_LISTED: usize = 256;
 
 /// The pairs of an input.
 #[derive(Clone, Debug, Default)]
@@ -90,30 +93,48 @@ impl PairSurvey {
         Ok(Some(Self { counts, ends }))
     }
 
-    /// Returns the targets of each part: ends of pairs, then random negatives, here spread evenly.
+    /// Returns the number of random negatives of a part.
+    pub(super) fn num_random(&self, plan: &FlattenPlan, survey: &Survey) -> usize {
+        let to = survey.meta.pairs.as_ref().map_or(0, |pairs| pairs.to);
+        let num_nodes = survey.types()[to].ids.len();
+        let wanted = plan.sample.negatives_per_part(num_nodes);
+        wanted.expect("parts were made with them")
+    }
+
+    /// Returns the ends of some pairs, spread evenly over all.
+    pub(super) fn spread(&self, most: usize) -> impl Iterator<Item = &[u32; 2]> + Clone {
+        let step = self.ends.len().div_ceil(most).max(1);
+        self.ends.iter().step_by(step)
+    }
+
+    /// Returns the targets of some parts, spread evenly, and the number of all parts. Targets are ends
+    /// of pairs, then random negatives, here spread evenly.
     pub(super) fn parts(
         &self,
         plan: &FlattenPlan,
+        layout: Layout,
         survey: &Survey,
-    ) -> Result<Parts<u32>, FlattenError> {
+    ) -> Result<(Parts<u32>, usize), FlattenError> {
         let to = survey.meta.pairs.as_ref().map_or(0, |pairs| pairs.to);
         let of_type = &survey.types()[to];
         let num_random = plan.sample.negatives_per_part(of_type.ids.len())?;
         let features = survey.meta.types.iter().map(|of| of.features);
         let num_pairs = usize::try_from(self.counts.total()).unwrap_or(usize::MAX);
-        let per_part = plan.sample.pairs_per_part(num_pairs, features);
+        let per_part = plan.sample.pairs_per_part(layout, num_pairs, features);
         let random = (0..num_random).map(|at| {
             let row = at * of_type.ids.len() / num_random;
             of_type.first + u32::try_from(row).expect("a node's row fits 32 bits")
         });
+        let num_parts = num_pairs.div_ceil(per_part);
+        let num_listed = num_parts.min(PARTS_LISTED);
         let mut is_known = vec![false; survey.num_nodes()];
-        // With more pairs than were found, parts have the same ones again.
-        let found = self.ends.iter().cycle().take(num_pairs);
-        let found: Vec<[u32; 2]> = found.copied().collect();
-        let lists = found.chunks(per_part).map(|pairs| {
-            let nodes = pairs.iter().flatten().copied().chain(random.clone());
+        let lists = (0..num_listed).map(|at| {
+            let first = at * num_parts / num_listed * per_part;
+            let pairs = first..(first + per_part).min(num_pairs);
+            // With more pairs than were found, parts have the same ones again.
+            let pairs = pairs.flat_map(|pair| self.ends[pair % self.ends.len()]);
             let mut targets: Vec<u32> = Vec::new();
-            for node in nodes {
+            for node in pairs.chain(random.clone()) {
                 if !std::mem::replace(&mut is_known[node as usize], true) {
                     targets.push(node);
                 }
@@ -123,7 +144,7 @@ impl PairSurvey {
                 .for_each(|&node| is_known[node as usize] = false);
             targets
         });
-        Ok(Parts::of_lists(lists.collect()))
+        Ok((Parts::of_lists(lists.collect()), num_parts))
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::nearby::{Nearby, gather};
 use super::pairs::PairSurvey;
-use super::probe::{PARTS_PROBED, PartBytes, Probe};
+use super::probe::{PARTS_PROBED, Probe};
 use super::read::Survey;
 use super::spread::spread;
 use crate::{FlattenError, FlattenPlan, Parts, Targets};
@@ -10,6 +10,9 @@ use schemas::{GraphPlan, IdListPlan, Layout, Split};
 
 /// Number of targets whose neighbourhoods are counted one by one.
 const TARGETS_COUNTED: usize = 1 << 14;
+
+/// Number of pairs whose neighbourhoods are counted one by one.
+const PAIRS_COUNTED: usize = 1 << 12;
 
 /// Most edges walked for all of these targets; with large neighbourhoods fewer targets are counted.
 const EDGES_WALKED: usize = 20_000_000;
@@ -36,7 +39,7 @@ pub struct Prediction {
     pub batch_nodes: Vec<f64>,
     /// Mean edges of a batch's union.
     pub batch_edges: f64,
-    /// Bytes of layout `rows`; 0 where the input has pairs, which are not written so.
+    /// Bytes of layout `rows`.
     pub bytes_rows: f64,
     /// Bytes of layout `shards`.
     pub bytes_shards: f64,
@@ -62,6 +65,50 @@ impl Unions {
     }
 }
 
+/// The targets of an input in parts.
+struct Cut {
+    /// All targets; with pairs, those of the parts.
+    targets: Vec<u32>,
+    /// The parts of layout `rows`, or some of them, and how many there are.
+    rows: (Parts<u32>, usize),
+    /// The same of layout `shards`.
+    shards: (Parts<u32>, usize),
+}
+
+impl Cut {
+    fn of(
+        survey: &Survey,
+        plan: &FlattenPlan,
+        pairs: Option<&PairSurvey>,
+    ) -> Result<Self, FlattenError> {
+        let Some(pairs) = pairs else {
+            let targets = targets(survey, plan)?;
+            let cut = |layout| {
+                let features = survey.meta.types.iter().map(|of_type| of_type.features);
+                let parts = plan.sample().cut(targets.clone(), layout, features);
+                let num_parts = parts.len();
+                (parts, num_parts)
+            };
+            let (rows, shards) = (cut(Layout::Rows), cut(Layout::Shards));
+            return Ok(Self {
+                targets,
+                rows,
+                shards,
+            });
+        };
+        let rows = pairs.parts(plan, Layout::Rows, survey)?;
+        let shards = pairs.parts(plan, Layout::Shards, survey)?;
+        let mut targets: Vec<u32> = shards.0.iter().flatten().copied().collect();
+        targets.sort_unstable();
+        targets.dedup();
+        Ok(Self {
+            targets,
+            rows,
+            shards,
+        })
+    }
+}
+
 /// Predicts the output of flattening, and the size of a batch of `batch_targets` targets.
 ///
 /// Walks start from targets and from parts that are spread evenly over all of them, since targets
@@ -79,28 +126,16 @@ pub fn predict(
     batch_targets: usize,
     pairs: Option<&PairSurvey>,
 ) -> Result<Prediction, FlattenError> {
-    let (targets, rows, shards) = match pairs {
-        Some(pairs) => {
-            let parts = pairs.parts(plan, survey)?;
-            let mut targets: Vec<u32> = parts.iter().flatten().copied().collect();
-            targets.sort_unstable();
-            targets.dedup();
-            (targets, parts.clone(), parts)
-        }
-        None => {
-            let targets = targets(survey, plan)?;
-            let features = || survey.meta.types.iter().map(|of_type| of_type.features);
-            let cut = |layout| plan.sample().cut(targets.clone(), layout, features());
-            let (rows, shards) = (cut(Layout::Rows), cut(Layout::Shards));
-            (targets, rows, shards)
-        }
+    let Cut {
+        targets,
+        rows: (rows, num_rows_parts),
+        shards: (shards, num_shards),
+    } = &Cut::of(survey, plan, pairs)?;
+    let (chosen, num_parts) = match plan.layout() {
+        Layout::Rows => (rows, num_rows_parts),
+        Layout::Shards => (shards, num_shards),
     };
-    let (rows, shards) = (&rows, &shards);
-    let chosen = match plan.layout() {
-        Layout::Rows => rows,
-        Layout::Shards => shards,
-    };
-    let counted = spread_targets(&targets);
+    let counted = spread_targets(targets);
     let gathered;
     let kept = match &survey.kept {
         Some(kept) => kept,
@@ -113,6 +148,8 @@ pub fn predict(
             );
             from.push(&counted);
             let mut from = from.concat();
+            let ends = pairs.iter().flat_map(|pairs| pairs.spread(PAIRS_COUNTED));
+            from.extend(ends.flatten());
             from.sort_unstable();
             from.dedup();
             gathered = gather(survey, graph, plan.sample().fanouts(), &from)?;
@@ -120,7 +157,16 @@ pub fn predict(
         }
     };
     let mut nearby = Nearby::new(survey, plan.sample().fanouts(), kept);
-    let (nodes_per_target, edges_per_target) = means(&mut nearby, &counted);
+    let (nodes_per_target, edges_per_target) = means(&mut nearby, &singles(&counted));
+    let row_nodes = match pairs {
+        Some(pairs) => {
+            let ends: Vec<&[u32]> = pairs.spread(PAIRS_COUNTED).map(|ends| &ends[..]).collect();
+            let (nodes_per_pair, _) = means(&mut nearby, &ends);
+            let num_random = pairs.num_random(plan, survey) * num_rows_parts;
+            nodes_per_pair * pairs.counts.total() as f64 + nodes_per_target * num_random as f64
+        }
+        None => nodes_per_target * targets.len() as f64,
+    } / *num_rows_parts as f64;
     let unions = Unions::count(&mut nearby, shards);
     let own_unions = match plan.layout() {
         Layout::Shards => unions,
@@ -129,26 +175,21 @@ pub fn predict(
     let (batch_nodes, batch_edges) = batch(&mut nearby, &counted, batch_targets);
     let mut probe = Probe::new(nearby, survey, plan);
     let (of_nodes, of_edges) = probe.shards(shards)?;
-    let of_rows = match pairs {
-        // Pairs are written as shards only.
-        Some(_) => PartBytes::default(),
-        None => probe.rows(rows)?,
-    };
-    let row_nodes = nodes_per_target * targets.len() as f64 / rows.len() as f64;
+    let of_rows = probe.rows(rows)?;
     let samples = f64::from(plan.samples());
     let shard_bytes = of_nodes.of_rows(unions.mean_nodes) + of_edges.of_rows(unions.mean_edges);
     Ok(Prediction {
         rows: pairs.map_or(targets.len() as u64, |pairs| pairs.counts.total())
             * u64::from(plan.samples()),
-        parts: chosen.len() as u64 * u64::from(plan.samples()),
+        parts: *num_parts as u64 * u64::from(plan.samples()),
         nodes_per_target,
         edges_per_target,
         nodes_per_shard: own_unions.mean_nodes,
         edges_per_shard: own_unions.mean_edges,
         batch_nodes,
         batch_edges,
-        bytes_rows: of_rows.of_rows(row_nodes) * rows.len() as f64 * samples,
-        bytes_shards: shard_bytes * shards.len() as f64 * samples,
+        bytes_rows: of_rows.of_rows(row_nodes) * *num_rows_parts as f64 * samples,
+        bytes_shards: shard_bytes * *num_shards as f64 * samples,
     })
 }
 
@@ -167,14 +208,18 @@ fn spread_targets(targets: &[u32]) -> Vec<u32> {
         .collect()
 }
 
-/// Returns the mean nodes and edges of some targets' neighbourhoods.
-fn means(nearby: &mut Nearby<'_>, targets: &[u32]) -> (f64, f64) {
+fn singles(targets: &[u32]) -> Vec<&[u32]> {
+    targets.iter().map(std::slice::from_ref).collect()
+}
+
+/// Returns the mean nodes and edges of the neighbourhoods of some targets, or pairs of targets.
+fn means(nearby: &mut Nearby<'_>, roots: &[&[u32]]) -> (f64, f64) {
     let (mut counted, mut nodes, mut edges) = (0, 0, 0);
-    for target in targets {
+    for of_one in roots {
         if edges > EDGES_WALKED {
             break;
         }
-        let size = nearby.size(std::slice::from_ref(target));
+        let size = nearby.size(of_one);
         counted += 1;
         nodes += size.nodes;
         edges += size.edges;

@@ -268,6 +268,7 @@ fn put_together(
         target_type: 0,
         labels: labels(graph, rows[0]),
         split: graph.splits.as_ref().map_or(Split::None, |s| s[rows[0]]),
+        pairs: None,
         nodes: vec![FeatureNodes {
             node_id: ids(graph, &nodes),
             hop_offset,

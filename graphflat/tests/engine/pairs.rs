@@ -180,6 +180,37 @@ fn check(world: &World, what: &str) {
         );
     }
     drawn_equals_written(&tables, &spec, &output, what);
+    rows_equal_shards(&tables, &spec, &output, what);
+}
+
+/// Parts of layout `rows` are those of layout `shards`, for any number of workers.
+fn rows_equal_shards(tables: &Tables, spec: &Value, shards: &Path, what: &str) {
+    let mut spec = spec.clone();
+    spec["layout"] = "rows".into();
+    let (mut read, mut first) = (false, None);
+    for workers in [1, 3] {
+        let plan = tables.flatten_plan(&spec, &format!("rows-{workers}"));
+        let store = tables
+            .store(&plan, workers, &format!("store-{workers}"))
+            .unwrap();
+        flatten(&plan, &store, &silent()).unwrap();
+        let output = tables.dir.path().join(format!("rows-{workers}"));
+        let bytes = snapshot_parts(&output);
+        assert!(
+            *first.get_or_insert_with(|| bytes.clone()) == bytes,
+            "{what}"
+        );
+        if !std::mem::replace(&mut read, true) {
+            let [rows, shards] =
+                [&output, shards].map(|dir| GraphFeatureDataset::open(dir).unwrap());
+            assert_eq!(rows.num_parts(), shards.num_parts(), "{what}");
+            for part in 0..rows.num_parts() {
+                let (of_rows, of_shards) = (rows.read_part(part), shards.read_part(part));
+                assert_eq!(of_rows.unwrap(), of_shards.unwrap(), "part {part}; {what}");
+                assert_eq!(rows.part(part).targets, shards.part(part).targets);
+            }
+        }
+    }
 }
 
 /// Streamed draws give the parts that flatten writes.

@@ -1,7 +1,7 @@
 //! The values of a directory as JSON: names as in the tables, vectors whole.
 
 use graphtrainer::scores::EvaluationFile;
-use schemas::{EmbeddingRows, Features, Ids, Labels, Manifest, NO_CLASS, Split};
+use schemas::{EmbeddingRows, Features, Ids, Labels, Manifest, NO_CLASS, Row, Split};
 use serde_json::{Map, Value, json};
 
 use super::neighbourhood::{Edge, Neighbourhood, Node};
@@ -36,7 +36,8 @@ pub(super) fn test_scores(evaluation: Option<&EvaluationFile>) -> Value {
     json!(evaluation.and_then(|of| of.splits.get("test")))
 }
 
-/// Returns a target with its nodes and edges; the ends of edges are positions in `nodes`.
+/// Returns a target, or a pair, with its nodes and edges; the ends of edges and pairs are positions in
+/// `nodes`.
 pub(super) fn neighbourhood(shown: &Neighbourhood<'_>) -> Value {
     let (feature, nodes) = (shown.feature, shown.nodes());
     let numbers = shown.numbers(&nodes);
@@ -67,14 +68,33 @@ pub(super) fn neighbourhood(shown: &Neighbourhood<'_>) -> Value {
             ("features", json!(features)),
         ])
     };
+    let all_nodes: Value = nodes.iter().map(of_node).collect();
+    let all_edges: Value = shown.edges().map(|edge| of_edge(&edge)).collect();
+    if let (Some(pairs), Some(of)) = (&feature.pairs, &shown.meta.pairs) {
+        let end = |of_type: usize, row: &Row| json!(numbers[of_type][row.index()]);
+        let dst = pairs.dst.first().or(pairs.random.first());
+        let hard = pairs.hard.as_ref().map(|hard| &hard.nodes);
+        let hard = hard.map(|all| all.iter().map(|row| end(of.to, row)).collect::<Value>());
+        return object([
+            ("src", json!(pairs.src.first().map(|row| end(of.from, row)))),
+            ("dst", json!(dst.map(|row| end(of.to, row)))),
+            (
+                "split",
+                split(pairs.split.first().copied().unwrap_or_default()),
+            ),
+            ("negatives", json!(hard)),
+            ("nodes", all_nodes),
+            ("edges", all_edges),
+        ]);
+    }
     let own = &feature.nodes[feature.target_type];
     object([
         ("type", name(&shown.meta.types[feature.target_type].name)),
         ("id", id(&own.node_id, 0)),
         ("split", split(feature.split)),
         ("label", label(&feature.labels, 0, shown.class_names)),
-        ("nodes", nodes.iter().map(of_node).collect()),
-        ("edges", shown.edges().map(|edge| of_edge(&edge)).collect()),
+        ("nodes", all_nodes),
+        ("edges", all_edges),
     ])
 }
 

@@ -1,6 +1,6 @@
 //! Describes one neighbourhood, as text or as a graph in DOT.
 
-use schemas::{Features, GraphFeature, GraphMeta, Ids, Labels, Split};
+use schemas::{Features, GraphFeature, GraphMeta, Ids, Labels, Row, Split};
 
 use super::more;
 
@@ -39,7 +39,7 @@ pub(super) struct Neighbourhood<'a> {
 }
 
 impl Neighbourhood<'_> {
-    /// Lists the nodes by hop, within a hop by type; the target is the first.
+    /// Lists the nodes by hop, within a hop by type; the target, or the ends of a pair, are the first.
     pub(super) fn nodes(&self) -> Vec<Node> {
         let mut nodes = Vec::new();
         for (node_type, of_type) in self.feature.nodes.iter().enumerate() {
@@ -112,18 +112,31 @@ impl Neighbourhood<'_> {
         name.into_iter().chain(weight).collect()
     }
 
+    /// Names the target with its label, or the pair, or the random negative.
+    fn title(&self) -> String {
+        let feature = self.feature;
+        let (Some(pairs), Some(meta)) = (&feature.pairs, &self.meta.pairs) else {
+            let label = label(&feature.labels, 0, self.class_names).replace(" ->", ", label");
+            let name = self.name(feature.target_type, 0);
+            return format!("target {name}{}{label}", split(feature.split));
+        };
+        let name = |of_type: usize, rows: &[Row]| self.name(of_type, rows[0].index());
+        match pairs.len() {
+            0 => format!("random negative {}", name(meta.to, &pairs.random)),
+            _ => {
+                let (src, dst) = (name(meta.from, &pairs.src), name(meta.to, &pairs.dst));
+                format!("pair {src} -> {dst}{}", split(pairs.split[0]))
+            }
+        }
+    }
+
     /// Describes the neighbourhood as text.
     pub(super) fn text(&self) -> String {
         let feature = self.feature;
-        let split = match feature.split {
-            Split::None => String::new(),
-            split => format!(", split {}", format!("{split:?}").to_lowercase()),
-        };
         let nodes = self.nodes();
         let mut text = format!(
-            "target {}{split}{}: {} nodes, {} edges\n",
-            self.name(feature.target_type, 0),
-            label(&feature.labels, 0, self.class_names).replace(" ->", ", label"),
+            "{}: {} nodes, {} edges\n",
+            self.title(),
             nodes.len(),
             feature.num_edges()
         );
@@ -158,15 +171,16 @@ impl Neighbourhood<'_> {
     pub(super) fn dot(&self) -> String {
         let feature = self.feature;
         let quote_id = |node_type: usize, at| quoted(&feature.nodes[node_type].node_id, at);
-        let target = quote_id(feature.target_type, 0);
-        let mut text = format!("digraph {target} {{\n  rankdir = RL;\n");
+        let nodes = self.nodes();
+        let root = nodes.first().expect("a neighbourhood has a target");
+        let of_root = quote_id(root.node_type, root.at);
+        let mut text = format!("digraph {of_root} {{\n  rankdir = RL;\n");
         if self.meta.is_typed() {
             text.push_str(&format!("  node [colorscheme = set3{COLORS}];\n"));
         }
-        let nodes = self.nodes();
         let numbers = self.numbers(&nodes);
         for (number, node) in nodes.iter().enumerate() {
-            let shape = if number == 0 { ", shape = box" } else { "" };
+            let shape = if node.hop == 0 { ", shape = box" } else { "" };
             let of_type = match self.meta.types[node.node_type].name.as_str() {
                 "" => String::new(),
                 name => format!(
@@ -198,6 +212,13 @@ impl Neighbourhood<'_> {
 /// Says which relation an edge is of; nothing if relations have no names.
 fn relation_words(names: &[String]) -> String {
     names.iter().map(|name| format!(" by {name}")).collect()
+}
+
+fn split(split: Split) -> String {
+    match split {
+        Split::None => String::new(),
+        split => format!(", split {}", split.as_str()),
+    }
 }
 
 fn features(features: &Features, node: usize) -> String {

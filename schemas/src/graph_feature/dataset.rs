@@ -121,6 +121,12 @@ impl GraphFeatureDataset {
                 builder.finish()
             }
         };
+        if let (Layout::Rows, Some(pairs), Some(of)) =
+            (self.flatten.layout, &shard.pairs, &self.meta.pairs)
+        {
+            let valid = pairs.validate(&shard, of);
+            valid.map_err(|error| error.found_in(&path))?;
+        }
         let agrees = shard.agrees_with(&shard.feature_metas(), &self.meta, self.flatten.hops);
         agrees.map_err(|error| error.found_in(&path))?;
         let (stated, found) = (self.part(index).targets, shard.split_counts());
@@ -145,7 +151,8 @@ impl GraphFeatureDataset {
         self.find_features(index, None, usize::MAX)
     }
 
-    /// Reads the first `limit` neighbourhoods of a part; with `target`, of the target with this id.
+    /// Reads the first `limit` neighbourhoods of a part; with `target`, of the target with this id. In
+    /// layout `rows` they may be those of pairs; with `target`, of the pairs and negatives with it.
     ///
     /// Targets of a shard often share most of their nodes, so that all neighbourhoods together are
     /// far larger than the part.
@@ -167,7 +174,11 @@ impl GraphFeatureDataset {
         let mut features = Vec::new();
         match self.flatten.layout {
             Layout::Rows => read::read_rows(&self.source(index, 0), |feature| {
-                if features.len() < limit && is_wanted(&feature.target_nodes().node_id, 0) {
+                let mut roots = feature.nodes.iter().flat_map(|nodes| {
+                    let roots = 0..nodes.hop_offset[1] as usize;
+                    roots.map(|at| (&nodes.node_id, at))
+                });
+                if features.len() < limit && roots.any(|(ids, at)| is_wanted(ids, at)) {
                     features.push(feature);
                 }
                 Ok(())

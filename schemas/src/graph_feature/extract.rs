@@ -93,11 +93,11 @@ impl ExtractScratch {
         }
     }
 
-    /// Walks from a target of a type and leaves the neighbourhood in the scratch.
+    /// Walks from some targets, each with its type, and leaves the neighbourhood in the scratch.
     pub(super) fn walk(
         &mut self,
         shard: &GraphShard,
-        (target_type, target): (usize, u32),
+        targets: impl IntoIterator<Item = (usize, u32)>,
         fanouts: &[impl AsRef<[Fanout]>],
     ) {
         let of_shard = self.nodes.iter().map(|nodes| nodes.local.len());
@@ -110,7 +110,9 @@ impl ExtractScratch {
             nodes.hop_offset.clear();
             nodes.hop_offset.push(0);
         }
-        self.nodes[target_type].enter(target);
+        for (target_type, target) in targets {
+            self.nodes[target_type].enter(target);
+        }
         self.nodes.iter_mut().for_each(WalkedNodes::end_hop);
         for hop in 0..fanouts.len() {
             for (relation, edges) in shard.edges.iter().enumerate() {
@@ -211,7 +213,7 @@ impl GraphShard {
         fanouts: &[impl AsRef<[Fanout]>],
         scratch: &mut ExtractScratch,
     ) -> GraphFeature {
-        scratch.walk(self, (target_type, target), fanouts);
+        scratch.walk(self, [(target_type, target)], fanouts);
         let targets = &self.nodes[target_type];
         let nodes = self.nodes.iter().zip(&scratch.nodes);
         let edges = self.edges.iter().zip(&scratch.edges);
@@ -219,6 +221,7 @@ impl GraphShard {
             target_type,
             labels: targets.labels.gather(&[target]),
             split: targets.split[target as usize],
+            pairs: None,
             nodes: nodes.map(|(all, walked)| all.gather(walked)).collect(),
             edges: edges
                 .map(|(all, walked)| all.gather(&scratch.nodes[all.to].nodes, walked))

@@ -2,6 +2,7 @@
 
 use arrow::datatypes::{DataType, Field, Schema};
 
+use super::pairs;
 use crate::as_given;
 use crate::columns::{FeatureMeta, GraphMeta, RelationMeta, TypeMeta};
 use crate::dataset::part_name;
@@ -119,11 +120,20 @@ fn push_degrees(
     }
 }
 
-/// One row a target.
+/// One row a target, or a pair.
 pub(super) fn rows_schema(meta: &GraphMeta) -> Result<Schema> {
     let target = meta.target();
-    let mut fields = vec![Field::new("target", target.id_type.data_type(), false)];
-    push_label_and_split(&mut fields, target)?;
+    let mut fields = Vec::new();
+    match &meta.pairs {
+        Some(pairs) => {
+            let of_pairs = pairs::schema(pairs)?;
+            fields.extend(of_pairs.fields().iter().map(|field| field.as_ref().clone()));
+        }
+        None => {
+            fields.push(Field::new("target", target.id_type.data_type(), false));
+            push_label_and_split(&mut fields, target)?;
+        }
+    }
     for (type_idx, nodes) in meta.types.iter().enumerate() {
         let list = |name, data_type| list_field(&column(&nodes.name, name), data_type);
         fields.push(list("node_id", nodes.id_type.data_type()));

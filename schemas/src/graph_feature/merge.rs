@@ -3,10 +3,13 @@
 use hashbrown::HashTable;
 
 use super::extract::{gather, gather_opt, gather_rows};
-use super::{FeatureEdges, FeatureNodes, GraphFeature, GraphShard, ShardEdges, ShardNodes};
-use crate::columns::{Features, GraphMeta, Labels, RelationMeta, Split, TypeMeta};
+use super::{
+    FeatureEdges, FeatureNodes, GraphFeature, GraphShard, PartPairs, ShardEdges, ShardNodes,
+};
+use crate::columns::{Features, GraphMeta, Labels, PairsMeta, RelationMeta, Split, TypeMeta};
 use crate::error::{Result, SchemaError};
 use crate::ids::Ids;
+use crate::idx::Row;
 
 /// Row of a node that is no target, and so has no label and no split.
 const NO_ROW: u32 = u32::MAX;
@@ -23,6 +26,8 @@ pub struct ShardBuilder {
     target_row: Vec<u32>,
     labels: Labels,
     split: Vec<Split>,
+    /// The pairs, where graph features are of pairs, by positions in order of arrival.
+    pairs: Option<(PairsMeta, PartPairs)>,
 }
 
 /// The nodes of one type, in order of arrival.
@@ -72,6 +77,10 @@ impl ShardBuilder {
             target_row: Vec::new(),
             labels: Labels::empty(meta.target().label.as_ref()),
             split: Vec::new(),
+            pairs: meta.pairs.clone().map(|of| {
+                let empty = PartPairs::empty(&of);
+                (of, empty)
+            }),
         }
     }
 
@@ -101,13 +110,14 @@ impl ShardBuilder {
                 }
             }
         }
-        let targets = &self.nodes[self.target_type];
-        self.target_row.resize(targets.ids.len(), NO_ROW);
-        let row = &mut self.target_row[targets.local[0] as usize];
-        if *row == NO_ROW {
-            *row = position(self.split.len());
-            self.labels.extend(&feature.labels);
-            self.split.push(feature.split);
+        match (&mut self.pairs, &feature.pairs) {
+            (Some((of, pairs)), Some(own)) => {
+                let mut own = own.clone();
+                let local = |type_idx: usize, row: Row| self.nodes[type_idx].local[row.index()];
+                own.relabel(of, |type_idx, row| Row::from_raw(local(type_idx, row)));
+                pairs.extend(&own);
+            }
+            _ => self.push_target(feature),
         }
         for (edges, added) in self.edges.iter_mut().zip(&feature.edges) {
             let (dsts, sources) = (&self.nodes[edges.to], &self.nodes[edges.from].local);
@@ -125,9 +135,32 @@ impl ShardBuilder {
         Ok(())
     }
 
+    /// Adds label and split of the target.
+    fn push_target(&mut self, feature: &GraphFeature) {
+        let targets = &self.nodes[self.target_type];
+        self.target_row.resize(targets.ids.len(), NO_ROW);
+        let row = &mut self.target_row[targets.local[0] as usize];
+        if *row == NO_ROW {
+            *row = position(self.split.len());
+            self.labels.extend(&feature.labels);
+            self.split.push(feature.split);
+        }
+    }
+
     /// Returns the union.
-    pub fn finish(self) -> GraphShard {
+    pub fn finish(mut self) -> GraphShard {
         let orders: Vec<NodeOrder> = self.nodes.iter().map(NodesBuilder::order).collect();
+        if let Some((of, mut pairs)) = self.pairs.take() {
+            pairs.relabel(&of, |type_idx, row| {
+                Row::from_raw(orders[type_idx].position[row.index()])
+            });
+            let mut shard = self.unite(&orders);
+            for nodes in &mut shard.nodes {
+                nodes.is_target = nodes.hop.iter().map(|&hop| hop == 0).collect();
+            }
+            shard.pairs = Some(pairs);
+            return shard;
+        }
         let mut labels = self.labels.empty_like();
         let (mut split, mut is_target) = (Vec::new(), Vec::new());
         for &node in &orders[self.target_type].order {
@@ -141,17 +174,23 @@ impl ShardBuilder {
                 split.push(self.split[row as usize]);
             }
         }
-        let nodes = self.nodes.into_iter().zip(&orders);
-        let edges = self.edges.into_iter();
-        let mut shard = GraphShard {
-            target_type: self.target_type,
-            nodes: nodes.map(|(own, order)| own.finish(order)).collect(),
-            edges: edges.map(|own| own.finish(&orders)).collect(),
-            pairs: None,
-        };
-        let targets = &mut shard.nodes[self.target_type];
+        let target_type = self.target_type;
+        let mut shard = self.unite(&orders);
+        let targets = &mut shard.nodes[target_type];
         (targets.labels, targets.split, targets.is_target) = (labels, split, is_target);
         shard
+    }
+
+    /// Returns the union without targets.
+    fn unite(self, orders: &[NodeOrder]) -> GraphShard {
+        let nodes = self.nodes.into_iter().zip(orders);
+        let edges = self.edges.into_iter();
+        GraphShard {
+            target_type: self.target_type,
+            nodes: nodes.map(|(own, order)| own.finish(order)).collect(),
+            edges: edges.map(|own| own.finish(orders)).collect(),
+            pairs: None,
+        }
     }
 }
 

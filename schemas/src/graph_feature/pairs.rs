@@ -57,6 +57,14 @@ impl Default for HardNegatives {
 }
 
 impl HardNegatives {
+    /// Appends the hard negatives of the next pair.
+    pub(super) fn push(&mut self, negatives: &[Row]) {
+        self.nodes.extend_from_slice(negatives);
+        let end = u32::try_from(self.nodes.len());
+        self.offset
+            .push(end.expect("a part has below 2^32 negatives"));
+    }
+
     /// Returns the hard negatives of a pair.
     pub fn of(&self, pair: usize) -> &[Row] {
         &self.nodes[self.offset[pair] as usize..self.offset[pair + 1] as usize]
@@ -81,6 +89,71 @@ impl PartPairs {
     )]
     pub fn len(&self) -> usize {
         self.src.len()
+    }
+
+    /// Returns the row `at` of the table alone: a pair, or a random negative.
+    pub(super) fn row(&self, at: usize) -> Self {
+        let is_pair = at < self.len();
+        let pair = if is_pair { at..at + 1 } else { 0..0 };
+        let floats = |values: &Option<Vec<f32>>| Some(values.as_ref()?[pair.clone()].to_vec());
+        Self {
+            src: self.src[pair.clone()].to_vec(),
+            dst: self.dst[pair.clone()].to_vec(),
+            label: floats(&self.label),
+            weight: floats(&self.weight),
+            split: self.split[pair.clone()].to_vec(),
+            hard: self.hard.as_ref().map(|hard| {
+                let mut own = HardNegatives::default();
+                pair.clone().for_each(|pair| own.push(hard.of(pair)));
+                own
+            }),
+            random: match is_pair {
+                true => Vec::new(),
+                false => vec![self.random[at - self.len()]],
+            },
+        }
+    }
+
+    /// Returns the number of rows of the table: pairs and random negatives.
+    pub(super) fn num_rows(&self) -> usize {
+        self.len() + self.random.len()
+    }
+
+    /// Returns the ends and negatives, each with its type; they may repeat.
+    pub(super) fn roots(&self, meta: &PairsMeta) -> impl Iterator<Item = (usize, Row)> {
+        let (from, to) = (meta.from, meta.to);
+        let hard = self.hard.iter().flat_map(|hard| &hard.nodes);
+        let dsts = self.dst.iter().chain(hard).chain(&self.random);
+        let srcs = self.src.iter().map(move |&row| (from, row));
+        srcs.chain(dsts.map(move |&row| (to, row)))
+    }
+
+    /// Replaces each position by another one; `place` gets the type of the node too.
+    pub(super) fn relabel(&mut self, meta: &PairsMeta, place: impl Fn(usize, Row) -> Row) {
+        let of_src = self.src.iter_mut();
+        of_src.for_each(|row| *row = place(meta.from, *row));
+        let hard = self.hard.iter_mut().flat_map(|hard| &mut hard.nodes);
+        let dsts = self.dst.iter_mut().chain(hard).chain(&mut self.random);
+        dsts.for_each(|row| *row = place(meta.to, *row));
+    }
+
+    /// Appends the rows of another part, whose positions are those of this one.
+    pub(super) fn extend(&mut self, other: &Self) {
+        self.src.extend_from_slice(&other.src);
+        self.dst.extend_from_slice(&other.dst);
+        self.split.extend_from_slice(&other.split);
+        self.random.extend_from_slice(&other.random);
+        for (own, others) in [
+            (&mut self.label, &other.label),
+            (&mut self.weight, &other.weight),
+        ] {
+            if let (Some(own), Some(others)) = (own, others) {
+                own.extend_from_slice(others);
+            }
+        }
+        if let (Some(own), Some(others)) = (&mut self.hard, &other.hard) {
+            (0..other.src.len()).for_each(|pair| own.push(others.of(pair)));
+        }
     }
 
     /// Counts the pairs by split.
@@ -152,10 +225,7 @@ impl PartPairs {
             .iter()
             .map(|nodes| vec![false; nodes.len()])
             .collect();
-        let hard = self.hard.iter().flat_map(|hard| &hard.nodes);
-        let dsts = self.dst.iter().chain(hard).chain(&self.random);
-        let ends = self.src.iter().map(|row| (meta.from, row));
-        for (type_idx, row) in ends.chain(dsts.map(|row| (meta.to, row))) {
+        for (type_idx, row) in self.roots(meta) {
             let nodes = &shard.nodes[type_idx];
             let is_target = nodes.is_target.get(row.index());
             if is_target != Some(&true) {
@@ -218,7 +288,8 @@ impl PartPairs {
         Ok(pairs)
     }
 
-    fn append(&mut self, batch: &Batch<'_>, meta: &PairsMeta) -> Result<()> {
+    /// Appends the columns of [`schema`] of a batch.
+    pub(super) fn append(&mut self, batch: &Batch<'_>, meta: &PairsMeta) -> Result<()> {
         let src = batch.column("src")?;
         let Some(src) = src.as_primitive_opt::<UInt32Type>() else {
             return Err(batch.broken("column `src` is not uint32".to_owned()));

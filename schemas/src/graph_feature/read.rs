@@ -247,13 +247,41 @@ type Positions = NumberList<UInt32Type>;
 
 /// The columns of a batch of layout `rows`.
 struct RowColumns {
-    target: Ids,
-    labels: Labels,
-    split: Vec<Split>,
+    head: Head,
     /// By node type.
     nodes: Vec<NodeColumns>,
     /// By relation.
     edges: Vec<EdgeColumns>,
+}
+
+/// The columns that tell whose neighbourhoods the rows are.
+enum Head {
+    Targets {
+        target: Ids,
+        labels: Labels,
+        split: Vec<Split>,
+    },
+    Pairs(PartPairs),
+}
+
+impl Head {
+    fn of(batch: &Batch<'_>, meta: &GraphMeta) -> Result<Self> {
+        if let Some(of) = &meta.pairs {
+            let mut pairs = PartPairs::empty(of);
+            pairs.append(batch, of)?;
+            return Ok(Self::Pairs(pairs));
+        }
+        let mut target = Ids::new(meta.target().id_type);
+        append_ids(&mut target, batch, "target")?;
+        let mut labels = Labels::empty(meta.target().label.as_ref());
+        let mut split = Vec::new();
+        append_label_and_split(batch, meta.target(), &mut labels, &mut split)?;
+        Ok(Self::Targets {
+            target,
+            labels,
+            split,
+        })
+    }
 }
 
 /// The columns of a node type.
@@ -280,18 +308,11 @@ struct EdgeColumns {
 
 impl RowColumns {
     fn of(batch: &Batch<'_>, meta: &GraphMeta) -> Result<Self> {
-        let mut target = Ids::new(meta.target().id_type);
-        append_ids(&mut target, batch, "target")?;
-        let mut labels = Labels::empty(meta.target().label.as_ref());
-        let mut split = Vec::new();
-        append_label_and_split(batch, meta.target(), &mut labels, &mut split)?;
         let nodes = meta.types.iter().map(|of| NodeColumns::of(batch, of));
         let edges = meta.relations.iter();
         let edges = edges.map(|of| EdgeColumns::of(batch, of));
         Ok(Self {
-            target,
-            labels,
-            split,
+            head: Head::of(batch, meta)?,
             nodes: nodes.collect::<Result<_>>()?,
             edges: edges.collect::<Result<_>>()?,
         })
@@ -301,28 +322,53 @@ impl RowColumns {
         let nodes = self.nodes.iter().zip(&meta.types);
         let nodes = nodes.map(|(columns, of)| columns.row(row, batch, of));
         let nodes: Vec<FeatureNodes> = nodes.collect::<Result<_>>()?;
-        let first = &nodes[meta.target_type].node_id;
-        if first.is_empty() || !first.equal(0, &self.target, row) {
-            let target = self.target.display(row);
-            let node_id = layout::column(&meta.target().name, "node_id");
-            let starts = match first.is_empty() {
-                true => "is empty".to_owned(),
-                false => format!("starts with {}", first.display(0)),
-            };
-            return Err(batch.broken(format!("`{node_id}` of target {target} {starts}")));
-        }
+        let (labels, split, pairs) = match &self.head {
+            Head::Pairs(pairs) => (Labels::None, Split::None, Some(pairs.row(row))),
+            Head::Targets {
+                target,
+                labels,
+                split,
+            } => {
+                is_first(target, row, &nodes, (batch, meta))?;
+                let own = match labels {
+                    Labels::None => 0..0,
+                    _ => row..row + 1,
+                };
+                (labels.slice(own), split[row], None)
+            }
+        };
         let edges = self.edges.iter().zip(&meta.relations);
         Ok(GraphFeature {
             target_type: meta.target_type,
-            labels: self.labels.slice(match self.labels {
-                Labels::None => 0..0,
-                _ => row..row + 1,
-            }),
-            split: self.split[row],
+            labels,
+            split,
+            pairs,
             nodes,
             edges: edges.map(|(columns, of)| columns.row(row, of)).collect(),
         })
     }
+}
+
+/// Checks that the target of a row is its first node.
+fn is_first(
+    target: &Ids,
+    row: usize,
+    nodes: &[FeatureNodes],
+    (batch, meta): (&Batch<'_>, &GraphMeta),
+) -> Result<()> {
+    let first = &nodes[meta.target_type].node_id;
+    if !first.is_empty() && first.equal(0, target, row) {
+        return Ok(());
+    }
+    let (target, node_id) = (
+        target.display(row),
+        layout::column(&meta.target().name, "node_id"),
+    );
+    let starts = match first.is_empty() {
+        true => "is empty".to_owned(),
+        false => format!("starts with {}", first.display(0)),
+    };
+    Err(batch.broken(format!("`{node_id}` of target {target} {starts}")))
 }
 
 impl NodeColumns {

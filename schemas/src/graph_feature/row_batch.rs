@@ -7,12 +7,13 @@ use arrow::datatypes::{Float32Type, UInt32Type};
 
 use super::dense_rows::{DenseRows, OwnRows};
 use super::extract::{ExtractScratch, WalkedEdges, WalkedNodes, gather};
-use super::{GraphShard, ShardEdges, ShardNodes};
+use super::{GraphShard, PartPairs, ShardEdges, ShardNodes};
 use crate::as_given;
 use crate::columns::{FeatureMeta, Features, GraphMeta, Labels, RelationMeta, Split, TypeMeta};
 use crate::error::Result;
 use crate::float_pages::FloatPages;
 use crate::ids::Ids;
+use crate::idx::Row;
 use crate::parquet_file::{list_array, number_array};
 use crate::table_writer::Column;
 
@@ -44,13 +45,30 @@ impl<T: Clone> Lists<T> {
 
 /// Rows of layout `rows`, collected for the writer.
 pub(super) struct RowBatch {
-    target: Ids,
-    labels: Labels,
-    split: Vec<Split>,
+    head: Head,
     /// By node type.
     nodes: Vec<NodeLists>,
     /// By relation.
     edges: Vec<EdgeLists>,
+}
+
+/// The columns that tell whose neighbourhoods the rows are.
+enum Head {
+    Targets {
+        target: Ids,
+        labels: Labels,
+        split: Vec<Split>,
+    },
+    /// Positions are those among the nodes of each row.
+    Pairs(PartPairs),
+}
+
+/// What a row is the neighbourhood of.
+pub(super) enum RowOf {
+    /// A target, by its position among the nodes of the target type.
+    Target(u32),
+    /// A row of the table of pairs, with positions among the nodes of the shard.
+    Pair(PartPairs),
 }
 
 /// The columns of a node type.
@@ -78,10 +96,16 @@ struct EdgeLists {
 
 impl RowBatch {
     pub(super) fn new(shard: &GraphShard, meta: &GraphMeta) -> Self {
+        let head = match &meta.pairs {
+            Some(pairs) => Head::Pairs(PartPairs::empty(pairs)),
+            None => Head::Targets {
+                target: Ids::new(meta.target().id_type),
+                labels: shard.target_nodes().labels.empty_like(),
+                split: Vec::new(),
+            },
+        };
         Self {
-            target: Ids::new(meta.target().id_type),
-            labels: shard.target_nodes().labels.empty_like(),
-            split: Vec::new(),
+            head,
             nodes: meta.types.iter().map(NodeLists::new).collect(),
             edges: meta.relations.iter().map(|_| EdgeLists::new()).collect(),
         }
@@ -94,18 +118,15 @@ impl RowBatch {
         of_nodes + of_edges
     }
 
-    /// Appends a target with the neighbourhood in `scratch`.
+    /// Appends a row with the neighbourhood in `scratch`.
     pub(super) fn push(
         &mut self,
         shard: &GraphShard,
-        features: &[Option<&dyn DenseRows>],
-        target: u32,
+        (features, meta): (&[Option<&dyn DenseRows>], &GraphMeta),
+        row: RowOf,
         scratch: &ExtractScratch,
     ) {
-        let targets = shard.target_nodes();
-        self.target.push_from(&targets.ids, target as usize);
-        self.labels.push_from(&targets.labels, target);
-        self.split.push(targets.split[target as usize]);
+        self.head.push(shard, meta, row, scratch);
         for (type_idx, lists) in self.nodes.iter_mut().enumerate() {
             let walked = &scratch.nodes[type_idx];
             lists.push(&shard.nodes[type_idx], features[type_idx], walked);
@@ -118,13 +139,7 @@ impl RowBatch {
 
     /// Empties the batch into columns, in the order of [`layout::rows_schema`].
     pub(super) fn take(&mut self, meta: &GraphMeta) -> Result<Vec<Column>> {
-        let mut columns = vec![Column::Array(self.target.to_array())];
-        if let Some(label) = &meta.target().label {
-            columns.push(as_given::label_array(&self.labels, label)?.into());
-        }
-        if let Some(split) = &meta.target().split {
-            columns.push(as_given::split_array(&self.split, split)?.into());
-        }
+        let mut columns = self.head.take(meta)?;
         for (type_idx, lists) in self.nodes.iter_mut().enumerate() {
             columns.push(list_array(&lists.node_id_ends, lists.node_id.to_array())?.into());
             columns.push(lists.hop_offset.take::<UInt32Type>()?);
@@ -138,10 +153,69 @@ impl RowBatch {
         for (lists, of) in self.edges.iter_mut().zip(&meta.relations) {
             lists.take_edges(of, &mut columns)?;
         }
-        self.target.clear();
-        self.labels = self.labels.empty_like();
-        self.split.clear();
         Ok(columns)
+    }
+}
+
+impl Head {
+    fn push(&mut self, shard: &GraphShard, meta: &GraphMeta, row: RowOf, scratch: &ExtractScratch) {
+        match (self, row, &meta.pairs) {
+            (
+                Self::Targets {
+                    target,
+                    labels,
+                    split,
+                },
+                RowOf::Target(at),
+                _,
+            ) => {
+                let targets = shard.target_nodes();
+                target.push_from(&targets.ids, at as usize);
+                labels.push_from(&targets.labels, at);
+                split.push(targets.split[at as usize]);
+            }
+            (Self::Pairs(pairs), RowOf::Pair(mut own), Some(of)) => {
+                own.relabel(of, |type_idx, end| {
+                    let walked = &scratch.nodes[type_idx];
+                    let mut roots = walked.nodes[..walked.hop_offset[1] as usize].iter();
+                    let at = roots.position(|&node| node == end.raw());
+                    Row::from_index(at.expect("walks start at the ends and negatives"))
+                });
+                pairs.extend(&own);
+            }
+            _ => unreachable!("rows are pairs where the graph has pairs"),
+        }
+    }
+
+    /// Empties the head into columns.
+    fn take(&mut self, meta: &GraphMeta) -> Result<Vec<Column>> {
+        match (self, &meta.pairs) {
+            (Self::Pairs(pairs), Some(of)) => {
+                let taken = std::mem::replace(pairs, PartPairs::empty(of));
+                taken.columns(0..taken.num_rows(), of)
+            }
+            (
+                Self::Targets {
+                    target,
+                    labels,
+                    split,
+                },
+                _,
+            ) => {
+                let mut columns = vec![Column::Array(target.to_array())];
+                if let Some(label) = &meta.target().label {
+                    columns.push(as_given::label_array(labels, label)?.into());
+                }
+                if let Some(of) = &meta.target().split {
+                    columns.push(as_given::split_array(split, of)?.into());
+                }
+                target.clear();
+                *labels = labels.empty_like();
+                split.clear();
+                Ok(columns)
+            }
+            (Self::Pairs(_), None) => unreachable!("rows are pairs where the graph has pairs"),
+        }
     }
 }
 

@@ -434,8 +434,13 @@ impl GraphFeature {
                 what,
                 name: &of.name,
             };
-            nodes.validate(&rules, num_runs, usize::from(type_idx == self.target_type))?;
+            let num_targets = match self.pairs {
+                Some(_) => None,
+                None => Some(usize::from(type_idx == self.target_type)),
+            };
+            nodes.validate(&rules, num_runs, num_targets)?;
         }
+        self.roots_are_ends(meta)?;
         Rules {
             what,
             name: &meta.target().name,
@@ -479,18 +484,51 @@ impl GraphFeature {
     }
 }
 
+impl GraphFeature {
+    /// Checks that the nodes of hop 0 are the ends and negatives of the pair, if this is of one.
+    fn roots_are_ends(&self, meta: &GraphMeta) -> Result<()> {
+        let rules = Rules {
+            what: "graph feature",
+            name: "",
+        };
+        let (pairs, of) = match (&self.pairs, &meta.pairs) {
+            (Some(pairs), Some(of)) => (pairs, of),
+            (Some(_), None) => return Err(rules.broken("the graph has no pairs")),
+            (None, _) => return Ok(()),
+        };
+        let roots = self.nodes.iter().map(|nodes| nodes.hop_offset[1] as usize);
+        let mut is_named: Vec<Vec<bool>> = roots.map(|count| vec![false; count]).collect();
+        for (type_idx, row) in pairs.roots(of) {
+            match is_named[type_idx].get_mut(row.index()) {
+                Some(is_named) => *is_named = true,
+                None => return Err(rules.broken(&format!("end {row} of a pair is not of hop 0"))),
+            }
+        }
+        rules.ensure(is_named.iter().flatten().all(|&is_named| is_named), || {
+            "a node of hop 0 is no end and no negative".to_owned()
+        })
+    }
+}
+
 impl FeatureNodes {
-    fn validate(&self, rules: &Rules<'_>, num_runs: usize, num_targets: usize) -> Result<()> {
+    /// `num_targets`: nodes of hop 0, if there is just one target.
+    fn validate(
+        &self,
+        rules: &Rules<'_>,
+        num_runs: usize,
+        num_targets: Option<usize>,
+    ) -> Result<()> {
         let num_nodes = self.node_id.len();
         rules.ensure(self.hop_offset.len() >= 2, || {
             "`hop_offset` is too short".to_owned()
         })?;
         rules.len("hop_offset", self.hop_offset.len(), num_runs)?;
         rules.offsets("hop_offset", &self.hop_offset, num_runs - 1, num_nodes)?;
-        rules.ensure(self.hop_offset[1] as usize == num_targets, || {
-            let number = ["no node", "one node"][num_targets];
-            format!("not {number} at hop 0")
-        })?;
+        let num_roots = self.hop_offset[1] as usize;
+        if let Some(wanted) = num_targets.filter(|&wanted| wanted != num_roots) {
+            let number = ["no node", "one node"][wanted];
+            return Err(rules.broken(&format!("not {number} at hop 0")));
+        }
         rules.features(&self.features, num_nodes)
     }
 

@@ -8,7 +8,7 @@ use arrow::datatypes::{Float32Type, Schema, UInt8Type, UInt32Type};
 
 use super::dense_rows::{DenseRows, OwnRows};
 use super::extract::ExtractScratch;
-use super::row_batch::{RowBatch, entries};
+use super::row_batch::{RowBatch, RowOf, entries};
 use super::{GraphShard, ShardEdges, layout, pairs};
 use crate::as_given;
 use crate::columns::{FeatureMeta, Features, GraphMeta};
@@ -29,7 +29,8 @@ const BATCH_ROWS_MAX: usize = 1 << 17;
 ///
 /// `lent` has, by node type, dense features that lie outside of the shard, whose own must then be
 /// [`Features::None`]; it may be empty. Layout `rows` extracts each target in the order of the
-/// shard's nodes and streams the rows to the file in bounded batches.
+/// shard's nodes, or each pair and random negative, and streams the rows to the file in bounded
+/// batches.
 ///
 /// # Errors
 ///
@@ -135,11 +136,26 @@ impl Part<'_> {
         let mut writer = self.create(&layout::rows_path(self.index), schema, Strings::Repeated)?;
         let mut scratch = ExtractScratch::new(shard);
         let mut batch = RowBatch::new(shard, self.meta);
-        for target in shard.targets() {
-            scratch.walk(shard, (shard.target_type, target), &self.flatten.fanouts);
-            batch.push(shard, &self.features, target, &scratch);
-            if batch.num_values() >= self.batch_values {
-                writer.write(batch.take(self.meta)?)?;
+        let mut add = |row: RowOf, roots: Vec<(usize, u32)>| {
+            scratch.walk(shard, roots, &self.flatten.fanouts);
+            batch.push(shard, (&self.features, self.meta), row, &scratch);
+            match batch.num_values() >= self.batch_values {
+                true => writer.write(batch.take(self.meta)?),
+                false => Ok(()),
+            }
+        };
+        match (&shard.pairs, &self.meta.pairs) {
+            (Some(pairs), Some(of)) => {
+                for row in (0..pairs.num_rows()).map(|at| pairs.row(at)) {
+                    let roots = row.roots(of).map(|(type_idx, row)| (type_idx, row.raw()));
+                    let roots = roots.collect();
+                    add(RowOf::Pair(row), roots)?;
+                }
+            }
+            _ => {
+                for target in shard.targets() {
+                    add(RowOf::Target(target), vec![(shard.target_type, target)])?;
+                }
             }
         }
         writer.write(batch.take(self.meta)?)?;

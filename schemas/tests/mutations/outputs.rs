@@ -1,5 +1,6 @@
 //! Graph features in both layouts, and embeddings.
 
+use std::ops::Range;
 use std::path::Path;
 
 use schemas::dataset::MANIFEST_SCHEMA;
@@ -9,7 +10,8 @@ use schemas::{
     Opened, Output, Precision, Sampling, Split, write_part,
 };
 use schemas::{
-    GraphMeta, LabelKind, LabelMeta, NodeIdx, ShardEdges, SplitMeta, TypeMeta, UntypedMeta,
+    Exclude, GraphMeta, HardNegatives, LabelKind, LabelMeta, NodeIdx, PairsMeta, PartPairs, Row,
+    ShardEdges, SplitMeta, TypeMeta, UntypedMeta,
 };
 
 use crate::Subject;
@@ -153,7 +155,57 @@ fn typed_shard(part: usize, is_sparse: bool) -> GraphShard {
     typed
 }
 
-fn write_features(dir: &Path, layout: Layout, is_sparse: bool, is_typed: bool) {
+/// The same graph without labels and splits, with pairs of targets.
+fn meta_of_pairs() -> GraphMeta {
+    let mut meta = meta(false);
+    let split = meta.types[0].split.take();
+    meta.types[0].label = None;
+    meta.pairs = Some(PairsMeta {
+        from: 0,
+        to: 0,
+        relations: vec![0],
+        exclude: Exclude::None,
+        label: true,
+        weight: true,
+        negatives: true,
+        split: split.expect("the graph has splits"),
+    });
+    meta
+}
+
+fn shard_of_pairs(part: usize) -> GraphShard {
+    let mut shard = shard(part, false);
+    let nodes = &mut shard.nodes[0];
+    nodes.labels = Labels::None;
+    nodes.split = vec![Split::None; 2 * TARGETS];
+    let num_pairs = TARGETS - 4;
+    let rows = |of: Range<usize>| of.map(Row::from_index).collect();
+    let splits = [Split::Train, Split::Val, Split::Test];
+    shard.pairs = Some(PartPairs {
+        src: rows(0..num_pairs),
+        dst: rows(1..num_pairs + 1),
+        label: Some((0..num_pairs).map(|pair| (pair % 2) as f32).collect()),
+        weight: Some((0..num_pairs).map(|pair| pair as f32).collect()),
+        split: (0..num_pairs).map(|pair| splits[pair % 3]).collect(),
+        hard: Some(HardNegatives {
+            offset: (0..=u32::try_from(num_pairs).unwrap()).collect(),
+            nodes: rows(2..num_pairs + 2),
+        }),
+        random: rows(num_pairs..TARGETS),
+    });
+    shard
+}
+
+/// A graph whose features are written.
+#[derive(Clone, Copy, Debug)]
+enum Kind {
+    Dense,
+    Sparse,
+    Typed,
+    Pairs,
+}
+
+fn write_features(dir: &Path, layout: Layout, kind: Kind) {
     let flatten = FlattenMeta {
         hops: 1,
         fanouts: vec![Fanout::Count(2).into()],
@@ -163,14 +215,18 @@ fn write_features(dir: &Path, layout: Layout, is_sparse: bool, is_typed: bool) {
         layout,
     };
     let output = open(dir, "flatten");
-    let graph = match is_typed {
-        true => typed_meta(is_sparse),
-        false => meta(is_sparse),
+    let graph = match kind {
+        Kind::Dense => meta(false),
+        Kind::Sparse => meta(true),
+        Kind::Typed => typed_meta(false),
+        Kind::Pairs => meta_of_pairs(),
     };
     for index in 0..2 {
-        let shard = match is_typed {
-            true => typed_shard(index, is_sparse),
-            false => shard(index, is_sparse),
+        let shard = match kind {
+            Kind::Dense => shard(index, false),
+            Kind::Sparse => shard(index, true),
+            Kind::Typed => typed_shard(index, false),
+            Kind::Pairs => shard_of_pairs(index),
         };
         let part = write_part(&output, index, &shard, &[], &graph, &flatten).unwrap();
         output.commit_part(index, part).unwrap();
@@ -227,11 +283,10 @@ fn read_embeddings(dir: &Path) -> schemas::Result<u64> {
 pub(crate) fn subjects(root: &Path) -> Vec<Subject> {
     let mut subjects = Vec::new();
     for layout in [Layout::Shards, Layout::Rows] {
-        for (is_sparse, is_typed) in [(false, false), (true, false), (false, true)] {
-            let dir = root.join(format!("{layout:?}-{is_sparse}-{is_typed}"));
-            write_features(&dir, layout, is_sparse, is_typed);
-            let kind = if is_typed { ", typed" } else { "" };
-            let name = format!("graph features, {layout:?}, sparse: {is_sparse}{kind}");
+        for kind in [Kind::Dense, Kind::Sparse, Kind::Typed, Kind::Pairs] {
+            let dir = root.join(format!("{layout:?}-{kind:?}"));
+            write_features(&dir, layout, kind);
+            let name = format!("graph features, {layout:?}, {kind:?}");
             let read = dir.clone();
             subjects.push(Subject::new(&name, &dir, true, move || {
                 read_features(&read)

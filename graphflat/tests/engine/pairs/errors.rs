@@ -164,8 +164,4 @@ fn a_part_has_no_more_negatives_than_there_are_nodes() {
         with("targets_per_part", 5.into()),
         &format!("`flatten.targets_per_part` is given: {ends}"),
     );
-    check(
-        with("layout", "rows".into()),
-        "`flatten.layout` is \"rows\": pairs are written in layout \"shards\" only",
-    );
 }

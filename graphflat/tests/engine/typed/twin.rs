@@ -131,6 +131,7 @@ impl Twin<'_> {
             target_type: self.graph.target_type,
             labels: naive::labels(targets, row),
             split: targets.splits.as_ref().map_or(Split::None, |all| all[row]),
+            pairs: None,
             nodes: types
                 .map(|(type_idx, of)| self.feature_nodes(type_idx, &of.nodes))
                 .collect(),

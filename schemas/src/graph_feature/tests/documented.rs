@@ -42,7 +42,7 @@ fn documented(after: &str) -> Vec<Column> {
 const WHOLE: [&str; 5] = ["labels", "splits", "weights", "self-loops", "edge features"];
 
 /// Description of the tables of an input that has just this.
-fn meta(has: &[&str]) -> GraphMeta {
+fn all_meta(has: &[&str]) -> GraphMeta {
     let has = |what: &str| has.contains(&what);
     GraphMeta::from(UntypedMeta {
         id_type: IdType::Utf8,
@@ -85,7 +85,7 @@ fn check(after: &str, schema: impl Fn(&GraphMeta) -> Schema) {
     inputs.extend(WHOLE.map(|what| vec![what]));
     inputs.push(vec!["weights", "self-loops"]);
     for has in inputs {
-        let written = schema(&meta(&has));
+        let written = schema(&all_meta(&has));
         let written: Vec<(String, String)> = written
             .fields()
             .iter()
@@ -142,11 +142,31 @@ fn the_page_of_tables_shows_the_columns_of_pairs() {
         let written: Vec<(String, String)> = written
             .map(|field| (field.name().clone(), words(field.data_type())))
             .collect();
-        let documented = documented("### Pairs").into_iter();
-        let documented = documented.filter(|column| column.there.iter().all(|what| has(what)));
-        let expected: Vec<(String, String)> = documented
+        let of_pairs = documented("### Pairs").into_iter();
+        let of_pairs = of_pairs.filter(|column| column.there.iter().all(|what| has(what)));
+        let expected: Vec<(String, String)> = of_pairs
             .map(|column| (column.name, column.data_type))
             .collect();
         assert_eq!(written, expected);
+        rows_have(meta, &expected);
     }
+}
+
+/// Rows of pairs have the columns of pairs in place of those of targets.
+fn rows_have(pairs: PairsMeta, of_pairs: &[(String, String)]) {
+    let graph = GraphMeta {
+        pairs: Some(pairs),
+        ..all_meta(&[])
+    };
+    let schema = rows_schema(&graph).unwrap();
+    let written: Vec<&String> = schema.fields().iter().map(|field| field.name()).collect();
+    let of_rows = documented("## Graph features as rows");
+    let others = of_rows.iter().filter(|column| column.there.is_empty());
+    let others = others.skip(1).map(|column| &column.name);
+    let expected: Vec<&String> = of_pairs
+        .iter()
+        .map(|(name, _)| name)
+        .chain(others)
+        .collect();
+    assert_eq!(written, expected);
 }

@@ -8,8 +8,11 @@ use arrow::util::display::array_value_to_string;
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 
 use super::super::write::write_in_batches;
-use super::super::{ExtractScratch, GraphShard, HardNegatives, PartPairs, ShardEdges, ShardNodes};
-use super::{open, written};
+use super::super::{
+    ExtractScratch, GraphFeature, GraphFeatureDataset, GraphShard, HardNegatives, PartPairs,
+    ShardEdges, ShardNodes,
+};
+use super::{finish, open, written};
 use crate::columns::{
     FeatureMeta, Features, GraphMeta, Labels, PairsMeta, RelationMeta, Split, SplitMeta, TypeMeta,
 };
@@ -185,6 +188,76 @@ fn batches_of_any_size_give_the_same_pairs() {
     }
 }
 
+/// The shard as rows: three pairs and two random negatives.
+fn as_rows() -> FlattenMeta {
+    FlattenMeta {
+        layout: Layout::Rows,
+        ..flatten()
+    }
+}
+
+#[test]
+fn rows_of_pairs_give_the_same_shard() {
+    for batch_values in [1, 2, 3, 1000] {
+        let dir = tempfile::tempdir().unwrap();
+        let output = open(dir.path());
+        let (meta, flatten) = (meta(), as_rows());
+        let part =
+            write_in_batches(&output, 0, &shard(), &[], &meta, &flatten, batch_values).unwrap();
+        assert_eq!((part.rows, part.files.len()), (3, 1));
+        output.commit_part(0, part.clone()).unwrap();
+        finish(output, vec![part], &meta, &flatten);
+        let dataset = GraphFeatureDataset::open(dir.path()).unwrap();
+        assert_eq!(dataset.read_part(0).unwrap(), shard(), "{batch_values}");
+        let features = dataset.read_features(0).unwrap();
+        let roots = |of: &GraphFeature| -> Vec<Vec<String>> {
+            let ids = of.nodes.iter().map(|nodes| {
+                let roots = 0..nodes.hop_offset[1] as usize;
+                roots.map(|at| nodes.node_id.display(at)).collect()
+            });
+            ids.collect()
+        };
+        let expected: [[&[&str]; 2]; 5] = [
+            [&["a", "b", "c"], &["2"]],
+            [&["b"], &["1"]],
+            [&["b", "c"], &["2"]],
+            [&["b"], &[]],
+            [&["d"], &[]],
+        ];
+        assert_eq!(features.iter().map(roots).collect::<Vec<_>>(), expected);
+        let with_d = dataset.find_features(0, Some("d"), 9).unwrap();
+        assert_eq!(with_d, features[4..]);
+        assert_eq!(
+            dataset.find_features(0, Some("c"), 1).unwrap(),
+            features[..1]
+        );
+    }
+}
+
+#[test]
+fn a_row_of_a_pair_names_its_ends() {
+    let dir = tempfile::tempdir().unwrap();
+    written(dir.path(), &[&shard()], &meta(), &as_rows());
+    let dataset = GraphFeatureDataset::open(dir.path()).unwrap();
+    let check = |break_it: &dyn Fn(&mut GraphFeature), expected: &str| {
+        let mut broken = dataset.read_features(0).unwrap().swap_remove(0);
+        break_it(&mut broken);
+        let error = broken.validate(&meta()).unwrap_err();
+        assert!(error.to_string().contains(expected), "{error}: {expected}");
+    };
+    let ends = |of: &mut GraphFeature| of.pairs.as_mut().unwrap().dst[0] = Row::from_raw(3);
+    check(&ends, "end 3 of a pair is not of hop 0");
+    let none = |of: &mut GraphFeature| of.pairs.as_mut().unwrap().src.clear();
+    check(&none, "a node of hop 0 is no end and no negative");
+    let feature = dataset.read_features(0).unwrap().swap_remove(0);
+    let without = GraphMeta {
+        pairs: None,
+        ..meta()
+    };
+    let error = feature.validate(&without).unwrap_err();
+    assert!(error.to_string().contains("the graph has no pairs"));
+}
+
 #[test]
 fn both_types_of_ends_are_targets() {
     let meta = meta();
@@ -193,6 +266,7 @@ fn both_types_of_ends_are_targets() {
     assert!(has(columns(0)) && has(columns(1)));
     let (shard, mut scratch) = (shard(), ExtractScratch::new(&shard()));
     let feature = shard.extract_of((0, 0), &flatten().fanouts, &mut scratch);
+    assert_eq!(feature.pairs, None);
     feature.validate(&meta).unwrap();
     let ids = |at: usize| feature.nodes[at].node_id.display(0);
     assert_eq!([ids(0), ids(1)], ["a", "3"]);

@@ -371,6 +371,7 @@ impl Graph {
             target_type: self.meta.target_type,
             labels: self.targets().labels.gather(&[index(target)]),
             split: self.targets().split[target],
+            pairs: None,
             nodes: nodes.collect(),
             edges: relations
                 .map(|relation| self.edges(relation, &region, fanouts))
