@@ -36,6 +36,11 @@ pub(crate) const TABLES: &[(&str, usize, Repeated)] = &[
     ("docs/benchmarks/accuracy.md#BlogCatalog", 1, Not(ACCURACY)),
     ("docs/benchmarks/accuracy.md#Bitcoin OTC", 1, Not(ACCURACY)),
     (
+        "docs/benchmarks/accuracy.md#Links of Debian",
+        1,
+        Not(ACCURACY),
+    ),
+    (
         "docs/benchmarks/accuracy.md#Parameter server",
         1,
         Not(ACCURACY),
